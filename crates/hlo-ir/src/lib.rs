@@ -1,5 +1,19 @@
 //! The HLO intermediate representation: shapes, literals, the op table, the module graph, printer and verifier.
 
+pub mod attrs;
+pub mod diag;
 pub mod dtype;
+pub mod float;
+pub mod groups;
+pub mod header;
+pub mod literal;
+pub mod module;
+pub mod names;
+pub mod op;
+pub mod shape;
+pub mod sharding;
 
 pub use dtype::{DType, NumberClass};
+pub use module::{CompId, Computation, InstId, Instruction, Module, TextForm};
+pub use op::Opcode;
+pub use shape::{ArrayShape, Dims, Layout, Shape, ShapeId};

@@ -1,0 +1,240 @@
+//! Attributes of instructions: one *format* per structure, not per opcode.
+//!
+//! A format is a list of fields, declared once in [`formats`]; parsing, printing, equality, hashing and renumbering
+//! all walk that list through [`FieldRef`] and [`FieldMut`]. A new attribute is one line there; a new *type* of
+//! attribute value is one variant here, with one parse rule in `hlo-text` and one print rule in [`crate::print`].
+
+mod formats;
+mod marks;
+mod values;
+
+pub use formats::*;
+pub use marks::*;
+pub use values::*;
+
+/// When a field is printed, and whether the text must give it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Presence {
+    /// The text must give it; always printed.
+    Required,
+    /// Defaulted when absent; always printed.
+    Always,
+    /// Defaulted when absent; printed if it differs from the default.
+    IfSet,
+}
+
+/// Declares [`FieldRef`] and [`FieldMut`] over the closed list of attribute value types.
+macro_rules! field_types {
+    ($($variant:ident($type:ty);)*) => {
+        /// A shared view of one attribute field, by value type.
+        #[derive(Clone, Copy, Debug)]
+        #[allow(missing_docs)]
+        pub enum FieldRef<'a> { $($variant(&'a $type)),* }
+
+        /// A mutable view of one attribute field, by value type.
+        #[derive(Debug)]
+        #[allow(missing_docs)]
+        pub enum FieldMut<'a> { $($variant(&'a mut $type)),* }
+
+        /// A type that an attribute field can have.
+        pub trait FieldType {
+            /// A shared view of the field.
+            fn view(&self) -> FieldRef<'_>;
+            /// A mutable view of the field.
+            fn view_mut(&mut self) -> FieldMut<'_>;
+            /// Whether the field has its default value, for [`Presence::IfSet`].
+            fn is_unset(&self) -> bool;
+        }
+
+        $(impl FieldType for $type {
+            fn view(&self) -> FieldRef<'_> { FieldRef::$variant(self) }
+            fn view_mut(&mut self) -> FieldMut<'_> { FieldMut::$variant(self) }
+            fn is_unset(&self) -> bool { *self == <$type>::default() }
+        })*
+    };
+}
+use crate::groups::ReplicaGroups;
+use crate::module::CompId;
+use crate::shape::{Dims, ShapeId};
+use crate::sharding::Sharding;
+
+field_types! {
+    Int(i64);
+    OptInt(Option<i64>);
+    Bool(bool);
+    OptBool(Option<bool>);
+    Float(F32Bits);
+    Dims(Dims);
+    Bools(Vec<bool>);
+    Text(QuotedText);
+    OptText(Option<QuotedText>);
+    Word(Word);
+    Words(Vec<Word>);
+    Comp(Option<CompId>);
+    Comps(Vec<CompId>);
+    Shape(Option<ShapeId>);
+    Shapes(Option<Vec<ShapeId>>);
+    Slice(Vec<SliceDim>);
+    Padding(Vec<PadDim>);
+    Window(Window);
+    ConvDims(ConvDims);
+    Groups(ReplicaGroups);
+    Pairs(Vec<(i64, i64)>);
+    OutputAliases(Vec<OperandAlias>);
+    DomainSharding(Option<Box<DomainSharding>>);
+    Sharding(Option<Box<Sharding>>);
+    Comparison(Comparison);
+    Raw(RawBraces);
+}
+
+/// Declares the attribute formats; see [`formats`].
+macro_rules! attr_formats {
+    ($($(#[$doc:meta])* $format:ident($attrs:ident) { $($(#[$field_doc:meta])* $field:ident : $type:ty = $key:literal $presence:ident;)* })*) => {
+        /// Which fields an opcode's attributes have.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        pub enum AttrFormat {
+            /// No attributes of its own.
+            Plain,
+            /// The literal of a `constant`; stands between the parentheses, not among the attributes.
+            Constant,
+            $($(#[$doc])* $format),*
+        }
+
+        /// An instruction's own attributes.
+        #[derive(Clone, PartialEq, Debug)]
+        pub enum Attrs {
+            /// None.
+            Plain,
+            /// A constant's value.
+            Constant(Box<crate::literal::ConstantValue>),
+            $($(#[$doc])* $format(Box<$attrs>)),*
+        }
+
+        $($(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+        pub struct $attrs { $($(#[$field_doc])* pub $field: $type),* }
+
+        impl From<$attrs> for Attrs {
+            fn from(attrs: $attrs) -> Attrs { Attrs::$format(Box::new(attrs)) }
+        })*
+
+        impl Attrs {
+            /// Attributes of `format` with every field at its default; `None` for constants, which have no default.
+            pub fn default_of(format: AttrFormat) -> Option<Attrs> {
+                match format {
+                    AttrFormat::Plain => Some(Attrs::Plain),
+                    AttrFormat::Constant => None,
+                    $(AttrFormat::$format => Some(Attrs::$format(Box::default()))),*
+                }
+            }
+
+            /// The format of these attributes.
+            pub fn format(&self) -> AttrFormat {
+                match self {
+                    Attrs::Plain => AttrFormat::Plain,
+                    Attrs::Constant(_) => AttrFormat::Constant,
+                    $(Attrs::$format(_) => AttrFormat::$format),*
+                }
+            }
+
+            /// Calls `visit(key, presence, field)` on every field in the order in which XLA prints them.
+            pub fn for_each_field(&self, visit: &mut dyn FnMut(&'static str, Presence, FieldRef<'_>)) {
+                match self {
+                    Attrs::Plain | Attrs::Constant(_) => {}
+                    $(Attrs::$format(attrs) => {
+                        let _ = &attrs;
+                        $(visit($key, Presence::$presence, attrs.$field.view());)*
+                    })*
+                }
+            }
+
+            /// The field with this text key, its place in the format's order and its presence.
+            pub fn field_mut(&mut self, key: &str) -> Option<(usize, FieldMut<'_>)> {
+                match self {
+                    Attrs::Plain | Attrs::Constant(_) => None,
+                    $(Attrs::$format(attrs) => {
+                        let _ = &attrs;
+                        #[allow(unused_mut, unused_assignments, unused_variables)]
+                        let mut place = 0usize;
+                        $(if key == $key { return Some((place, attrs.$field.view_mut())); }
+                        #[allow(unused_assignments)] { place += 1; })*
+                        None
+                    })*
+                }
+            }
+
+            /// Calls `visit` on every field, mutably.
+            pub fn for_each_field_mut(&mut self, visit: &mut dyn FnMut(FieldMut<'_>)) {
+                match self {
+                    Attrs::Plain | Attrs::Constant(_) => {}
+                    $(Attrs::$format(attrs) => { let _ = &attrs; $(visit(attrs.$field.view_mut());)* })*
+                }
+            }
+        }
+
+        impl AttrFormat {
+            /// The keys and presences of the format, in XLA's print order.
+            pub fn fields(self) -> &'static [(&'static str, Presence)] {
+                match self {
+                    AttrFormat::Plain | AttrFormat::Constant => &[],
+                    $(AttrFormat::$format => &[$(($key, Presence::$presence)),*]),*
+                }
+            }
+        }
+    };
+}
+pub(crate) use attr_formats;
+
+impl FieldRef<'_> {
+    /// Whether the field has its default value.
+    pub fn is_unset(&self) -> bool {
+        match self {
+            FieldRef::Int(v) => v.is_unset(),
+            FieldRef::OptInt(v) => v.is_unset(),
+            FieldRef::Bool(v) => v.is_unset(),
+            FieldRef::OptBool(v) => v.is_unset(),
+            FieldRef::Float(v) => v.is_unset(),
+            FieldRef::Dims(v) => v.is_unset(),
+            FieldRef::Bools(v) => v.is_unset(),
+            FieldRef::Text(v) => v.is_unset(),
+            FieldRef::OptText(v) => v.is_unset(),
+            FieldRef::Word(v) => v.is_unset(),
+            FieldRef::Words(v) => v.is_unset(),
+            FieldRef::Comp(v) => v.is_unset(),
+            FieldRef::Comps(v) => v.is_unset(),
+            FieldRef::Shape(v) => v.is_unset(),
+            FieldRef::Shapes(v) => v.is_unset(),
+            FieldRef::Slice(v) => v.is_unset(),
+            FieldRef::Padding(v) => v.is_unset(),
+            FieldRef::Window(v) => v.is_unset(),
+            FieldRef::ConvDims(v) => v.is_unset(),
+            FieldRef::Groups(v) => v.is_unset(),
+            FieldRef::Pairs(v) => v.is_unset(),
+            FieldRef::OutputAliases(v) => v.is_unset(),
+            FieldRef::DomainSharding(v) => v.is_unset(),
+            FieldRef::Sharding(v) => v.is_unset(),
+            FieldRef::Comparison(v) => v.is_unset(),
+            FieldRef::Raw(v) => v.is_unset(),
+        }
+    }
+}
+
+impl Attrs {
+    /// Calls `visit` on every computation that the attributes name, in print order.
+    pub fn for_each_comp(&self, visit: &mut dyn FnMut(CompId)) {
+        self.for_each_field(&mut |_, _, field| match field {
+            FieldRef::Comp(Some(comp)) => visit(*comp),
+            FieldRef::Comps(comps) => comps.iter().for_each(|&c| visit(c)),
+            _ => {}
+        });
+    }
+
+    /// Calls `visit` on every computation that the attributes name, mutably.
+    pub fn for_each_comp_mut(&mut self, visit: &mut dyn FnMut(&mut CompId)) {
+        self.for_each_field_mut(&mut |field| match field {
+            FieldMut::Comp(Some(comp)) => visit(comp),
+            FieldMut::Comps(comps) => comps.iter_mut().for_each(&mut *visit),
+            _ => {}
+        });
+    }
+}

@@ -1,0 +1,4 @@
+//! Placeholder until the literal types land.
+/// Placeholder.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ConstantValue;

@@ -1,0 +1,127 @@
+//! Interned names of instructions and computations.
+
+use crate::shape::FixedHash;
+use cranelift_entity::{EntityRef, PrimaryMap, entity_impl};
+use hashbrown::HashTable;
+
+/// An interned name; the text lives in the module's [`NamePool`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Name(u32);
+entity_impl!(Name, "name");
+
+/// All names of a module in one string, each stored once.
+#[derive(Clone, Debug, Default)]
+pub struct NamePool {
+    text: String,
+    spans: PrimaryMap<Name, (u32, u32)>,
+    table: HashTable<Name>,
+    hasher: NameHash,
+    next_suffix: hashbrown::HashMap<String, u32, FixedHash>,
+}
+
+/// FNV-style multiply hash over 8-byte words: names are short and trusted to be distinct, not secret.
+#[derive(Clone, Copy, Debug, Default)]
+struct NameHash;
+
+impl NameHash {
+    fn of(self, bytes: &[u8]) -> u64 {
+        const K: u64 = 0x9E37_79B9_7F4A_7C15;
+        let mut hash = bytes.len() as u64;
+        let mut chunks = bytes.chunks_exact(8);
+        for chunk in &mut chunks {
+            let mut word = [0u8; 8];
+            word.copy_from_slice(chunk);
+            hash = (hash.rotate_left(23) ^ u64::from_le_bytes(word)).wrapping_mul(K);
+        }
+        let mut tail = [0u8; 8];
+        tail[..chunks.remainder().len()].copy_from_slice(chunks.remainder());
+        hash = (hash.rotate_left(23) ^ u64::from_le_bytes(tail)).wrapping_mul(K);
+        hash ^ (hash >> 29)
+    }
+}
+
+impl NamePool {
+    /// The name with this text, new or known.
+    pub fn intern(&mut self, text: &str) -> Name {
+        let hash = self.hasher.of(text.as_bytes());
+        if let Some(&name) = self.table.find(hash, |&n| self.get(n) == text) {
+            return name;
+        }
+        let start = self.text.len() as u32;
+        self.text.push_str(text);
+        let name = self.spans.push((start, self.text.len() as u32));
+        let (all, spans, hasher) = (&self.text, &self.spans, self.hasher);
+        self.table.insert_unique(hash, name, |&n| {
+            let (a, b) = spans[n];
+            hasher.of(&all.as_bytes()[a as usize..b as usize])
+        });
+        name
+    }
+
+    /// The name with this text, if it was interned.
+    pub fn find(&self, text: &str) -> Option<Name> {
+        self.table.find(self.hasher.of(text.as_bytes()), |&n| self.get(n) == text).copied()
+    }
+
+    /// The text of a name of this pool.
+    pub fn get(&self, name: Name) -> &str {
+        let (start, end) = self.spans[name];
+        &self.text[start as usize..end as usize]
+    }
+
+    /// A name that was not there before: `base` itself or `base.N`. A numeric suffix of `base` is dropped first, as
+    /// XLA's own name uniquer does, so that clones of clones do not pile up suffixes.
+    pub fn fresh(&mut self, base: &str) -> Name {
+        if self.find(base).is_none() {
+            return self.intern(base);
+        }
+        let stem = match base.rsplit_once('.') {
+            Some((stem, suffix)) if !stem.is_empty() && suffix.bytes().all(|b| b.is_ascii_digit()) => stem,
+            _ => base,
+        };
+        let mut n = self.next_suffix.get(stem).copied().unwrap_or(1);
+        loop {
+            let candidate = format!("{stem}.{n}");
+            n = n.saturating_add(1);
+            if self.find(&candidate).is_none() {
+                self.next_suffix.insert(stem.to_string(), n);
+                return self.intern(&candidate);
+            }
+        }
+    }
+
+    /// Number of distinct names; every [`Name`] index is below it.
+    pub fn len(&self) -> usize {
+        self.spans.len()
+    }
+
+    /// Whether no name was interned.
+    pub fn is_empty(&self) -> bool {
+        self.spans.is_empty()
+    }
+
+    /// All names, oldest first.
+    pub fn iter(&self) -> impl Iterator<Item = Name> + '_ {
+        (0..self.spans.len()).map(Name::new)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_stored_once_and_fresh_ones_are_new() {
+        let mut pool = NamePool::default();
+        let a = pool.intern("add.5");
+        assert_eq!(pool.intern("add.5"), a);
+        let b = pool.fresh("add.5");
+        assert_eq!(pool.get(b), "add.1");
+        pool.intern("add.2");
+        let c = pool.fresh("add.5");
+        assert_eq!(pool.get(c), "add.3");
+        let d = pool.fresh("mul");
+        assert_eq!(pool.get(d), "mul");
+        assert_eq!(pool.find("sub"), None);
+    }
+}

@@ -1,0 +1,432 @@
+//! The columns of the op table: named rules as data, implemented once each where they are used.
+
+use crate::dtype::{DType, NumberClass};
+
+/// Number of operands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Arity {
+    /// Exactly this many.
+    Exactly(u8),
+    /// This many or more.
+    AtLeast(u8),
+}
+
+impl Arity {
+    /// Whether `n` operands are right.
+    pub fn accepts(self, n: usize) -> bool {
+        match self {
+            Arity::Exactly(k) => n == k as usize,
+            Arity::AtLeast(k) => n >= k as usize,
+        }
+    }
+}
+
+/// A set of number classes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Numbers(u8);
+
+#[allow(missing_docs)]
+impl Numbers {
+    pub const PRED: Numbers = Numbers(1);
+    pub const INT: Numbers = Numbers(2);
+    pub const FLOAT: Numbers = Numbers(4);
+    pub const COMPLEX: Numbers = Numbers(8);
+    pub const SIGNED_OR_FLOAT: Numbers = Numbers(16 | 4);
+    pub const ANY: Numbers = Numbers(31);
+    pub const fn or(self, other: Numbers) -> Numbers {
+        Numbers(self.0 | other.0)
+    }
+    /// Whether the class of `dtype` is in the set.
+    pub const fn has(self, dtype: DType) -> bool {
+        let bit = match dtype.class() {
+            NumberClass::Pred => 1,
+            NumberClass::Signed => 2 | 16,
+            NumberClass::Unsigned => 2,
+            NumberClass::Float => 4,
+            NumberClass::Complex => 8,
+        };
+        self.0 & bit != 0
+    }
+}
+
+/// How a result's shape follows from operands and attributes.
+#[derive(Clone, Copy, PartialEq, Debug)]
+#[allow(missing_docs)]
+pub enum ShapeRule {
+    /// The operand's own shape; its element type is in the set.
+    Unary(Numbers),
+    /// Both operands have the result's dims and element type.
+    Binary(Numbers),
+    Abs,
+    IsFinite,
+    Compare,
+    Select,
+    Clamp,
+    Complex,
+    /// `real` and `imag`.
+    ComplexPart,
+    /// Dims as the operand, element type as stated.
+    Convert,
+    BitcastConvert,
+    StochasticConvert,
+    Broadcast,
+    Reshape,
+    DynamicReshape,
+    Bitcast,
+    Transpose,
+    Reverse,
+    Slice,
+    DynamicSlice,
+    DynamicUpdateSlice,
+    Pad,
+    Concatenate,
+    Iota,
+    Dot,
+    RaggedDot,
+    ScaledDot,
+    Convolution,
+    Reduce,
+    Map,
+    ReduceWindow,
+    SelectAndScatter,
+    Sort,
+    Scan,
+    Gather,
+    Scatter,
+    TopK,
+    Fft,
+    Cholesky,
+    TriangularSolve,
+    BatchNormTraining,
+    BatchNormInference,
+    BatchNormGrad,
+    GetDimensionSize,
+    SetDimensionSize,
+    RngBitGenerator,
+    RngState,
+    Rng,
+    Tuple,
+    GetTupleElement,
+    /// The operand's shape, whatever it is (opt-barrier, domain, add-dependency's first).
+    FirstOperand,
+    AfterAll,
+    Constant,
+    /// The called computation's result.
+    Call,
+    While,
+    Conditional,
+    AllReduce,
+    ReduceScatter,
+    AllGather,
+    AllGatherStart,
+    AllToAll,
+    RaggedAllToAll,
+    CollectiveBroadcast,
+    CollectivePermute,
+    CollectivePermuteStart,
+    /// The second element of the start's tuple (all-gather-done, collective-permute-done).
+    DoneOfPair,
+    AsyncStart,
+    AsyncUpdate,
+    AsyncDone,
+    CopyStart,
+    CopyDone,
+    Send,
+    SendDone,
+    Recv,
+    RecvDone,
+    Outfeed,
+    /// `u32[]`.
+    DeviceId,
+    /// Nothing to infer it from, and why.
+    Stated(&'static str),
+}
+
+/// Which dims of operands and result go together; [`crate::op`]'s sharding view of an op.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum FactorRule {
+    /// Every dim passes through; scalar operands among arrays have no dims to give.
+    Elementwise,
+    Broadcast,
+    Reshape,
+    Transpose,
+    Reverse,
+    Slice,
+    DynamicSlice,
+    DynamicUpdateSlice,
+    Pad,
+    Concatenate,
+    Iota,
+    Dot,
+    Convolution,
+    Reduce,
+    ReduceWindow,
+    SelectAndScatter,
+    Sort,
+    Gather,
+    Scatter,
+    Cholesky,
+    TriangularSolve,
+    Fft,
+    BatchNorm,
+    /// The value has no dims of its own to shard, or each tuple leaf follows its producer.
+    Structural(&'static str),
+    /// The op needs whole operands, and why.
+    Whole(&'static str),
+}
+
+/// Integer element type of a value carried as `i64`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IntType {
+    /// Width.
+    pub bits: u32,
+    /// Two's complement or unsigned.
+    pub is_signed: bool,
+}
+
+/// A complex number in double precision.
+pub type C64 = crate::float::Complex<f64>;
+
+/// Scalar meaning of a unary op, by number class; `None` where HLO does not allow the class.
+///
+/// Reals are computed in `f64` and rounded once to `f32` and then to the element type, which for the exact ops (add, multiply, divide,
+/// sqrt …) is the correctly rounded `f32` result, and for narrower types what XLA computes, as it widens them to `f32`.
+#[derive(Clone, Copy, Debug)]
+pub struct UnaryFns {
+    /// On real floating point.
+    pub real: Option<fn(f64) -> f64>,
+    /// On integers; the result is wrapped to the type.
+    pub int: Option<fn(i64, IntType) -> i64>,
+    /// On complex numbers.
+    pub complex: Option<fn(C64) -> C64>,
+    /// On `pred`.
+    pub pred: Option<fn(bool) -> bool>,
+}
+
+/// Scalar meaning of a binary op, by number class; see [`UnaryFns`].
+#[derive(Clone, Copy, Debug)]
+pub struct BinaryFns {
+    /// On real floating point.
+    pub real: Option<fn(f64, f64) -> f64>,
+    /// On integers; the result is wrapped to the type.
+    pub int: Option<fn(i64, i64, IntType) -> i64>,
+    /// On complex numbers.
+    pub complex: Option<fn(C64, C64) -> C64>,
+    /// On `pred`.
+    pub pred: Option<fn(bool, bool) -> bool>,
+}
+
+impl UnaryFns {
+    /// Real floating point only.
+    pub const fn real(f: fn(f64) -> f64) -> UnaryFns {
+        UnaryFns { real: Some(f), int: None, complex: None, pred: None }
+    }
+    /// Integers only.
+    pub const fn int(f: fn(i64, IntType) -> i64) -> UnaryFns {
+        UnaryFns { real: None, int: Some(f), complex: None, pred: None }
+    }
+    /// With integers.
+    pub const fn and_int(self, f: fn(i64, IntType) -> i64) -> UnaryFns {
+        UnaryFns { int: Some(f), ..self }
+    }
+    /// With complex numbers.
+    pub const fn and_complex(self, f: fn(C64) -> C64) -> UnaryFns {
+        UnaryFns { complex: Some(f), ..self }
+    }
+    /// With `pred`.
+    pub const fn and_pred(self, f: fn(bool) -> bool) -> UnaryFns {
+        UnaryFns { pred: Some(f), ..self }
+    }
+}
+
+impl BinaryFns {
+    /// Real floating point only.
+    pub const fn real(f: fn(f64, f64) -> f64) -> BinaryFns {
+        BinaryFns { real: Some(f), int: None, complex: None, pred: None }
+    }
+    /// Integers only.
+    pub const fn int(f: fn(i64, i64, IntType) -> i64) -> BinaryFns {
+        BinaryFns { real: None, int: Some(f), complex: None, pred: None }
+    }
+    /// With integers.
+    pub const fn and_int(self, f: fn(i64, i64, IntType) -> i64) -> BinaryFns {
+        BinaryFns { int: Some(f), ..self }
+    }
+    /// With complex numbers.
+    pub const fn and_complex(self, f: fn(C64, C64) -> C64) -> BinaryFns {
+        BinaryFns { complex: Some(f), ..self }
+    }
+    /// With `pred`.
+    pub const fn and_pred(self, f: fn(bool, bool) -> bool) -> BinaryFns {
+        BinaryFns { pred: Some(f), ..self }
+    }
+}
+
+/// How the evaluator computes an op.
+#[derive(Clone, Copy, Debug)]
+pub enum EvalRule {
+    /// One scalar function on every element.
+    Unary(UnaryFns),
+    /// One scalar function on every pair of elements.
+    Binary(BinaryFns),
+    /// A routine of the evaluator.
+    Kernel(Kernel),
+    /// Not evaluated, and why.
+    NotEvaluated(&'static str),
+}
+
+/// Routines that the evaluator has beyond scalar functions, by the op's [`ShapeRule`]-like structure.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum Kernel {
+    Abs,
+    IsFinite,
+    Compare,
+    Select,
+    Clamp,
+    Complex,
+    Real,
+    Imag,
+    Convert,
+    BitcastConvert,
+    StochasticConvert,
+    ReducePrecision,
+    Broadcast,
+    Reshape,
+    Transpose,
+    Reverse,
+    Slice,
+    DynamicSlice,
+    DynamicUpdateSlice,
+    Pad,
+    Concatenate,
+    Iota,
+    Dot,
+    RaggedDot,
+    Convolution,
+    Reduce,
+    Map,
+    ReduceWindow,
+    SelectAndScatter,
+    Sort,
+    TopK,
+    Gather,
+    Scatter,
+    Fft,
+    Cholesky,
+    TriangularSolve,
+    BatchNormTraining,
+    BatchNormInference,
+    BatchNormGrad,
+    GetDimensionSize,
+    SetDimensionSize,
+    RngBitGenerator,
+    Parameter,
+    Constant,
+    Tuple,
+    GetTupleElement,
+    /// The first operand as it is (copy, opt-barrier, domain, bitcast without rank change, add-dependency).
+    Identity,
+    AfterAll,
+    Call,
+    While,
+    Conditional,
+    Scan,
+    AllReduce,
+    ReduceScatter,
+    AllGather,
+    AllToAll,
+    RaggedAllToAll,
+    CollectiveBroadcast,
+    CollectivePermute,
+    ReplicaId,
+    PartitionId,
+    AsyncStart,
+    AsyncUpdate,
+    AsyncDone,
+    CopyStart,
+    CopyDone,
+    CustomCall,
+}
+
+/// What an op costs, in flops; bytes are those of operands and results unless said otherwise.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CostRule {
+    /// No work: bookkeeping only, no bytes either.
+    Free,
+    /// Moves bytes, no flops.
+    Moves,
+    /// This many flops for each result element.
+    PerElement(u32),
+    /// 2 × result elements × contracted elements.
+    Dot,
+    /// 2 × result elements × window elements × input features per group.
+    Convolution,
+    /// Flops of the reducer for each operand element.
+    Reduce,
+    /// Flops of the reducer for each window element.
+    Window,
+    /// Operand elements × log2 of the sorted dim × flops of the comparator.
+    Sort,
+    /// n³ / 3 for each matrix (cholesky).
+    Cholesky,
+    /// n² m for each matrix (triangular-solve).
+    TriangularSolve,
+    /// 5 n log2 n.
+    Fft,
+    /// What the called computations cost, times trips where known.
+    Called,
+    /// Bytes over the links between devices; see the cluster model.
+    Communication,
+    /// Not known, and why.
+    Unknown(&'static str),
+}
+
+/// What an op does besides computing a value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Effects {
+    /// Nothing: same operands, same result.
+    Pure,
+    /// Draws random numbers from hidden state.
+    Random,
+    /// Waits for other devices.
+    Communicates,
+    /// Seen from outside: infeed, outfeed, host transfer.
+    SideEffect,
+    /// What its called computations do.
+    OfCallees,
+    /// An attribute decides (custom-call).
+    ByAttribute,
+}
+
+/// How tuple leaves of operands reach the result.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum Flow {
+    /// Every result leaf depends on every operand leaf.
+    All,
+    Parameter,
+    Constant,
+    Tuple,
+    GetTupleElement,
+    /// Result leaf `i` is leaf `i` of the first operand.
+    Identity,
+    /// Operands are the callee's parameters, its root is the result.
+    Call,
+    While,
+    Conditional,
+    ReplicaId,
+    PartitionId,
+    AllReduce,
+    ReduceScatter,
+    AllGather,
+    AllToAll,
+    CollectiveBroadcast,
+    CollectivePermute,
+    /// Result of an async pair's first half: a tuple of operands, results and context.
+    AsyncStart,
+    AsyncUpdate,
+    /// Result of an async pair's second half.
+    AsyncDone,
+}

@@ -1,0 +1,302 @@
+//! Shapes and layouts, and the pool that interns them.
+//!
+//! A module names few distinct shapes (55–67 in 20 MB of real HLO), so instructions carry a [`ShapeId`] and the
+//! pool answers the two questions that checks ask most in one comparison: *same shape* (equal ids) and *same shape
+//! but for the layout* (equal [`ShapePool::bare`] ids).
+
+use crate::dtype::DType;
+use cranelift_entity::{PrimaryMap, entity_impl};
+use hashbrown::HashTable;
+use smallvec::SmallVec;
+use std::hash::{BuildHasher, Hash};
+
+/// Dimension numbers or sizes; four inline, as most arrays have at most four dims.
+pub type Dims = SmallVec<[i64; 4]>;
+
+/// Dim size that is not known and has no bound (`?` in text).
+pub const UNBOUNDED_DIM: i64 = i64::MIN;
+
+/// A value's shape: one array, a tuple of shapes, or an opaque handle.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Shape {
+    /// A dense array.
+    Array(ArrayShape),
+    /// A tuple; `()` is the empty one.
+    Tuple(Vec<Shape>),
+    /// An ordering token, `token[]`.
+    Token,
+    /// A handle that only custom calls understand, `opaque[]`.
+    Opaque,
+    /// A mutable buffer, `b(f32[2])`.
+    Buffer(ArrayShape),
+}
+
+/// Element type, dim sizes and layout of one array.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct ArrayShape {
+    /// Element type.
+    pub dtype: DType,
+    /// Size of each dim, outermost first; a dynamic dim's upper bound, or [`UNBOUNDED_DIM`].
+    pub dims: Dims,
+    /// Bit `i` set: dim `i` is dynamic (`<=N` or `?`).
+    pub dynamic: u64,
+    /// `None` where the text gives none.
+    pub layout: Option<Box<Layout>>,
+}
+
+/// How an array lies in memory.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Layout {
+    /// Dim numbers, fastest-varying first.
+    pub minor_to_major: Dims,
+    /// Sparse or dense kind of each dim (`D(D,C)`), empty when all are dense.
+    pub dim_level_types: Vec<DimLevel>,
+    /// Tiles, outermost first: `T(8,128)(2,1)`; [`TILE_COMBINE`] stands for `*`.
+    pub tiles: Vec<Dims>,
+    /// `L(n)`: elements to which the tail is padded; 1 when absent.
+    pub tail_padding_alignment_in_elements: i64,
+    /// `#(type)`: element type of indices, for sparse layouts.
+    pub index_dtype: Option<DType>,
+    /// `*(type)`: element type of pointers, for sparse layouts.
+    pub pointer_dtype: Option<DType>,
+    /// `E(n)`: bits of one element in memory; 0 when absent.
+    pub element_size_in_bits: i64,
+    /// `S(n)`: memory space; 0 is the default one.
+    pub memory_space: i64,
+    /// `SC(dim:i,j…)`: where dims are split over cores.
+    pub split_configs: Vec<SplitConfig>,
+    /// `M(n)`: bytes of dynamic-shape metadata before the data; 0 when absent.
+    pub dynamic_shape_metadata_prefix_bytes: i64,
+}
+
+/// Tile dim that is combined with the next more minor one (`*` in text).
+pub const TILE_COMBINE: i64 = i64::MIN;
+
+/// One dim's storage kind in a sparse layout: the letter and its `+` / `~` marks.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct DimLevel {
+    /// `D`, `C`, `S` or `H`.
+    pub kind: u8,
+    /// False when marked `+`.
+    pub unique: bool,
+    /// False when marked `~`.
+    pub ordered: bool,
+}
+
+/// One `SC(dim:i,j…)` entry.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct SplitConfig {
+    /// The dim that is split.
+    pub dimension: i64,
+    /// Start indices of all pieces but the first.
+    pub split_indices: Dims,
+}
+
+impl Layout {
+    /// The layout with these dims, fastest first, and nothing else.
+    pub fn new(minor_to_major: Dims) -> Layout {
+        Layout { minor_to_major, tail_padding_alignment_in_elements: 1, ..Layout::default() }
+    }
+
+    /// Row-major: the last dim is fastest.
+    pub fn row_major(rank: usize) -> Layout {
+        Layout::new((0..rank as i64).rev().collect())
+    }
+}
+
+impl ArrayShape {
+    /// An array without layout.
+    pub fn new(dtype: DType, dims: impl IntoIterator<Item = i64>) -> ArrayShape {
+        ArrayShape { dtype, dims: dims.into_iter().collect(), dynamic: 0, layout: None }
+    }
+
+    /// The same array in row-major layout.
+    pub fn with_row_major(mut self) -> ArrayShape {
+        self.layout = Some(Box::new(Layout::row_major(self.dims.len())));
+        self
+    }
+
+    /// Number of dims.
+    pub fn rank(&self) -> usize {
+        self.dims.len()
+    }
+
+    /// Whether dim `dim_idx` is dynamic.
+    pub fn is_dynamic(&self, dim_idx: usize) -> bool {
+        dim_idx < 64 && self.dynamic >> dim_idx & 1 == 1
+    }
+
+    /// Product of the dims (bounds for dynamic ones); saturates, and an unbounded dim counts 0.
+    pub fn n_elems(&self) -> u64 {
+        self.dims.iter().fold(1u64, |n, &d| n.saturating_mul(d.max(0) as u64))
+    }
+
+    /// Bytes of the array's elements, without padding by tiles.
+    pub fn size_bytes(&self) -> u64 {
+        self.dtype.bytes_of(self.n_elems())
+    }
+
+    /// Same element type and dims; layouts may differ.
+    pub fn same_type(&self, other: &ArrayShape) -> bool {
+        self.dtype == other.dtype && self.dims == other.dims && self.dynamic == other.dynamic
+    }
+
+    /// The physically major-most dim (largest stride): the last of `minor_to_major`, dim 0 without a layout.
+    /// `None` for scalars.
+    pub fn major_most_dim(&self) -> Option<usize> {
+        match &self.layout {
+            Some(layout) if !layout.minor_to_major.is_empty() => layout.minor_to_major.last().map(|&d| d as usize),
+            _ if self.dims.is_empty() => None,
+            _ => Some(0),
+        }
+    }
+}
+
+impl Shape {
+    /// An array shape without layout.
+    pub fn array(dtype: DType, dims: impl IntoIterator<Item = i64>) -> Shape {
+        Shape::Array(ArrayShape::new(dtype, dims))
+    }
+
+    /// The array, if this is one.
+    pub fn as_array(&self) -> Option<&ArrayShape> {
+        match self {
+            Shape::Array(array) => Some(array),
+            Shape::Tuple(_) | Shape::Token | Shape::Opaque | Shape::Buffer(_) => None,
+        }
+    }
+
+    /// The elements, if this is a tuple.
+    pub fn as_tuple(&self) -> Option<&[Shape]> {
+        match self {
+            Shape::Tuple(elements) => Some(elements),
+            Shape::Array(_) | Shape::Token | Shape::Opaque | Shape::Buffer(_) => None,
+        }
+    }
+
+    /// The same shape with every layout removed.
+    pub fn without_layout(&self) -> Shape {
+        match self {
+            Shape::Array(a) => Shape::Array(ArrayShape { layout: None, ..a.clone() }),
+            Shape::Buffer(a) => Shape::Buffer(ArrayShape { layout: None, ..a.clone() }),
+            Shape::Tuple(elements) => Shape::Tuple(elements.iter().map(Shape::without_layout).collect()),
+            Shape::Token => Shape::Token,
+            Shape::Opaque => Shape::Opaque,
+        }
+    }
+
+    /// Equal but for layouts.
+    pub fn same_type(&self, other: &Shape) -> bool {
+        match (self, other) {
+            (Shape::Array(a), Shape::Array(b)) | (Shape::Buffer(a), Shape::Buffer(b)) => a.same_type(b),
+            (Shape::Tuple(a), Shape::Tuple(b)) => a.len() == b.len() && a.iter().zip(b).all(|(x, y)| x.same_type(y)),
+            (Shape::Token, Shape::Token) | (Shape::Opaque, Shape::Opaque) => true,
+            (Shape::Array(_) | Shape::Tuple(_) | Shape::Token | Shape::Opaque | Shape::Buffer(_), _) => false,
+        }
+    }
+
+    /// Bytes of all array leaves.
+    pub fn size_bytes(&self) -> u64 {
+        match self {
+            Shape::Array(a) | Shape::Buffer(a) => a.size_bytes(),
+            Shape::Tuple(elements) => elements.iter().fold(0u64, |n, e| n.saturating_add(e.size_bytes())),
+            Shape::Token | Shape::Opaque => 0,
+        }
+    }
+
+    /// Calls `visit` on every non-tuple leaf in order, with its tuple index (empty for a non-tuple shape).
+    pub fn for_each_leaf(&self, visit: &mut dyn FnMut(&[i64], &Shape)) {
+        fn walk(shape: &Shape, index: &mut Vec<i64>, visit: &mut dyn FnMut(&[i64], &Shape)) {
+            let Shape::Tuple(elements) = shape else { return visit(index, shape) };
+            for (i, element) in elements.iter().enumerate() {
+                index.push(i as i64);
+                walk(element, index, visit);
+                index.pop();
+            }
+        }
+        walk(self, &mut Vec::new(), visit);
+    }
+
+    /// Number of non-tuple leaves.
+    pub fn n_leaves(&self) -> usize {
+        match self {
+            Shape::Tuple(elements) => elements.iter().map(Shape::n_leaves).sum(),
+            Shape::Array(_) | Shape::Token | Shape::Opaque | Shape::Buffer(_) => 1,
+        }
+    }
+
+    /// The sub-shape at a tuple index; `None` if the index leaves the shape.
+    pub fn at(&self, index: &[i64]) -> Option<&Shape> {
+        index.iter().try_fold(self, |shape, &i| shape.as_tuple()?.get(usize::try_from(i).ok()?))
+    }
+}
+
+/// An interned shape.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ShapeId(u32);
+entity_impl!(ShapeId, "shape");
+
+/// Owner of a module's distinct shapes.
+#[derive(Clone, Debug, Default)]
+pub struct ShapePool {
+    shapes: PrimaryMap<ShapeId, Shape>,
+    bare: PrimaryMap<ShapeId, ShapeId>,
+    table: HashTable<ShapeId>,
+    hasher: FixedHash,
+}
+
+/// A hasher with a fixed seed: the same input gives the same bytes in every process.
+pub(crate) type FixedHash = std::hash::BuildHasherDefault<std::collections::hash_map::DefaultHasher>;
+
+impl ShapePool {
+    /// The id of `shape`, new or known.
+    pub fn intern(&mut self, shape: Shape) -> ShapeId {
+        let hash = self.hash(&shape);
+        if let Some(&id) = self.table.find(hash, |&id| self.shapes[id] == shape) {
+            return id;
+        }
+        let stripped = shape.without_layout();
+        let is_bare = stripped == shape;
+        let id = self.shapes.push(shape);
+        let bare_slot = self.bare.push(id);
+        debug_assert_eq!(id, bare_slot);
+        let (shapes, hasher) = (&self.shapes, &self.hasher);
+        self.table.insert_unique(hash, id, |&other| hasher.hash_one(&shapes[other]));
+        if !is_bare {
+            let bare = self.intern(stripped);
+            self.bare[id] = bare;
+        }
+        id
+    }
+
+    /// The shape of an id of this pool.
+    pub fn get(&self, id: ShapeId) -> &Shape {
+        &self.shapes[id]
+    }
+
+    /// The id of the same shape without layouts: two shapes agree but for layouts if these are equal.
+    pub fn bare(&self, id: ShapeId) -> ShapeId {
+        self.bare[id]
+    }
+
+    /// Number of distinct shapes.
+    pub fn len(&self) -> usize {
+        self.shapes.len()
+    }
+
+    /// Whether no shape was interned.
+    pub fn is_empty(&self) -> bool {
+        self.shapes.is_empty()
+    }
+
+    fn hash(&self, shape: &impl Hash) -> u64 {
+        self.hasher.hash_one(shape)
+    }
+}
+
+impl std::ops::Index<ShapeId> for ShapePool {
+    type Output = Shape;
+    fn index(&self, id: ShapeId) -> &Shape {
+        self.get(id)
+    }
+}
