@@ -14,6 +14,7 @@ pub mod shape;
 pub mod sharding;
 
 pub use dtype::{DType, NumberClass};
+pub use literal::{ConstantValue, Literal, Scalar};
 pub use module::{CompId, Computation, InstId, Instruction, Module, TextForm};
 pub use op::Opcode;
 pub use shape::{ArrayShape, Dims, Layout, Shape, ShapeId};
