@@ -1,8 +1,10 @@
 //! The HLO intermediate representation: shapes, literals, the op table, the module graph, printer and verifier.
 
 pub mod attrs;
+pub mod collective;
 pub mod diag;
 pub mod dtype;
+pub mod edit;
 pub mod float;
 pub mod groups;
 pub mod header;

@@ -1,0 +1,88 @@
+//! One view over the attributes of all collectives: channel, groups and mode, whatever the opcode.
+
+use crate::attrs::Attrs;
+use crate::groups::{DeviceGroups, GroupMode, ReplicaGroups};
+use crate::module::{InstId, Module};
+
+/// The attributes that say who takes part in a collective.
+#[derive(Clone, Copy, Debug)]
+pub struct CollectiveView<'a> {
+    /// Channel, if any.
+    pub channel_id: Option<i64>,
+    /// Groups as written.
+    pub groups: &'a ReplicaGroups,
+    /// `None` for ops that do not have the attribute.
+    pub use_global_device_ids: Option<bool>,
+}
+
+impl CollectiveView<'_> {
+    /// How the ids in the groups are read.
+    ///
+    /// # Errors
+    /// The combination of attributes has no meaning.
+    pub fn mode(&self) -> Result<GroupMode, &'static str> {
+        GroupMode::of(self.channel_id.is_some(), self.use_global_device_ids)
+    }
+}
+
+impl Attrs {
+    /// The groups of a collective; `None` for other ops and for collective-permute, which has pairs.
+    pub fn collective(&self) -> Option<CollectiveView<'_>> {
+        match self {
+            Attrs::Combining(a) => Some(CollectiveView {
+                channel_id: a.channel_id,
+                groups: &a.replica_groups,
+                use_global_device_ids: Some(a.use_global_device_ids),
+            }),
+            Attrs::Gathering(a) => Some(CollectiveView {
+                channel_id: a.channel_id,
+                groups: &a.replica_groups,
+                use_global_device_ids: Some(a.use_global_device_ids),
+            }),
+            Attrs::Exchanging(a) => Some(CollectiveView {
+                channel_id: a.channel_id,
+                groups: &a.replica_groups,
+                use_global_device_ids: None,
+            }),
+            _ => None,
+        }
+    }
+}
+
+impl Module {
+    /// The groups of flat device ids of a collective.
+    ///
+    /// # Errors
+    /// The instruction is no collective with groups, or its groups are not valid on this module's devices.
+    pub fn device_groups(&self, inst: InstId) -> Result<DeviceGroups, String> {
+        let view = self.inst(inst).attrs.collective().ok_or("not a collective with groups")?;
+        let mode = view.mode()?;
+        DeviceGroups::expand(view.groups, mode, self.header.replica_count, self.header.num_partitions)
+    }
+
+    /// The `(source, target)` pairs of a collective-permute as flat device ids.
+    ///
+    /// # Errors
+    /// The instruction is no collective-permute, or an id is out of range.
+    pub fn device_pairs(&self, inst: InstId) -> Result<Vec<(u32, u32)>, String> {
+        let Attrs::Permuting(permute) = &self.inst(inst).attrs else {
+            return Err("not a collective-permute".into());
+        };
+        let (r, p) = (self.header.replica_count.max(1), self.header.num_partitions.max(1));
+        let crosses_partitions = permute.channel_id.is_some();
+        let (n_ids, n_other) = if crosses_partitions { (p, r) } else { (r, p) };
+        let mut out = Vec::new();
+        for &(source, target) in &permute.source_target_pairs {
+            for id in [source, target] {
+                if !(0..n_ids).contains(&id) {
+                    return Err(format!("expected ids 0..{n_ids}, found {id}"));
+                }
+            }
+            for other in 0..n_other {
+                let flat = |id: i64| (if crosses_partitions { other * p + id } else { id * p + other }) as u32;
+                out.push((flat(source), flat(target)));
+            }
+        }
+        Ok(out)
+    }
+}

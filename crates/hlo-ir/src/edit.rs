@@ -1,0 +1,206 @@
+//! Building and changing a module: append instructions anywhere, rewire uses, then put each computation back in order.
+//!
+//! An edit never has to find the right place: it appends at the end of a computation, redirects operands, and
+//! [`Module::restore_order`] puts operands before users again in one linear, stable walk.
+
+use crate::attrs::{Attrs, DimsAttrs};
+use crate::literal::{ConstantValue, Literal};
+use crate::module::{CompId, InstId, Instruction, Module, Operands};
+use crate::op::{Effects, Opcode};
+use crate::shape::{ArrayShape, Shape};
+use cranelift_entity::EntitySet;
+
+/// Appends instructions to one computation.
+pub struct Builder<'m> {
+    module: &'m mut Module,
+    comp: CompId,
+}
+
+impl<'m> Builder<'m> {
+    /// A builder that appends to `comp`.
+    pub fn new(module: &'m mut Module, comp: CompId) -> Builder<'m> {
+        Builder { module, comp }
+    }
+
+    /// The module under construction.
+    pub fn module(&self) -> &Module {
+        self.module
+    }
+
+    /// The module under construction, for what the builder has no method for.
+    pub fn module_mut(&mut self) -> &mut Module {
+        self.module
+    }
+
+    /// Appends an instruction named after `hint` (made unique).
+    pub fn add(
+        &mut self,
+        hint: &str,
+        opcode: Opcode,
+        shape: Shape,
+        operands: impl IntoIterator<Item = InstId>,
+        attrs: impl Into<Attrs>,
+    ) -> InstId {
+        let name = self.module.names.fresh(hint);
+        let shape = self.module.shapes.intern(shape);
+        let operands: Operands = operands.into_iter().collect();
+        let attrs = attrs.into();
+        self.module.add_instruction(Instruction {
+            opcode,
+            shape,
+            name,
+            parent: self.comp,
+            operands,
+            attrs,
+            marks: None,
+        })
+    }
+
+    /// A constant with the literal's own shape in row-major layout.
+    pub fn constant(&mut self, hint: &str, literal: Literal) -> InstId {
+        let shape = ArrayShape::new(literal.dtype(), literal.dims().iter().copied()).with_row_major();
+        let attrs = Attrs::Constant(Box::new(ConstantValue::Array(literal)));
+        self.add(hint, Opcode::Constant, Shape::Array(shape), [], attrs)
+    }
+
+    /// `scalar` (shape `[]`) repeated over `shape`.
+    pub fn broadcast_scalar(&mut self, hint: &str, scalar: InstId, shape: ArrayShape) -> InstId {
+        self.add(hint, Opcode::Broadcast, Shape::Array(shape), [scalar], DimsAttrs::default())
+    }
+}
+
+impl Module {
+    /// Redirects every use of `old` to `new`, roots and control predecessors included, except in `new` itself.
+    pub fn replace_all_uses(&mut self, old: InstId, new: InstId) {
+        let comp = self.inst(old).parent;
+        for inst in self.comp(comp).insts.clone() {
+            if inst == new {
+                continue;
+            }
+            let instruction = self.inst_mut(inst);
+            instruction.operands.iter_mut().filter(|o| **o == old).for_each(|o| *o = new);
+            if let Some(marks) = &mut instruction.marks {
+                marks.control_predecessors.iter_mut().filter(|o| **o == old).for_each(|o| *o = new);
+            }
+        }
+        if self.comp(comp).root.expand() == Some(old) {
+            self.comp_mut(comp).root = Some(new).into();
+        }
+    }
+
+    /// Puts operands and control predecessors before users, keeping the present order where it is right.
+    ///
+    /// # Errors
+    /// An instruction on a cycle.
+    pub fn restore_order(&mut self, comp: CompId) -> Result<(), InstId> {
+        let before = self.comp(comp).insts.clone();
+        let mut order = Vec::with_capacity(before.len());
+        let mut state = vec![0u8; self.n_inst_slots()];
+        let mut stack: Vec<(InstId, usize)> = Vec::new();
+        for &start in &before {
+            if state[start.as_u32() as usize] == 0 {
+                stack.push((start, 0));
+            }
+            while let Some((inst, next)) = stack.pop() {
+                let slot = inst.as_u32() as usize;
+                state[slot] = 1;
+                let instruction = self.inst(inst);
+                let predecessors = instruction.marks.as_ref().map_or(&[][..], |m| &m.control_predecessors);
+                match instruction.operands.iter().chain(predecessors).nth(next).copied() {
+                    Some(operand) => {
+                        stack.push((inst, next + 1));
+                        match state[operand.as_u32() as usize] {
+                            0 => stack.push((operand, 0)),
+                            1 => return Err(operand),
+                            _ => {}
+                        }
+                    }
+                    None => {
+                        state[slot] = 2;
+                        order.push(inst);
+                    }
+                }
+            }
+        }
+        self.comp_mut(comp).insts = order;
+        Ok(())
+    }
+
+    /// Takes instructions off `comp` that nothing needs: unused, without effects, no parameter. Returns how many.
+    pub fn remove_dead(&mut self, comp: CompId) -> usize {
+        let mut live: EntitySet<InstId> = EntitySet::new();
+        let mut work: Vec<InstId> = self.comp(comp).root.expand().into_iter().collect();
+        work.extend(self.comp(comp).insts.iter().copied().filter(|&i| self.must_stay(i)));
+        while let Some(inst) = work.pop() {
+            if live.insert(inst) {
+                let instruction = self.inst(inst);
+                work.extend(instruction.operands.iter().copied());
+                work.extend(instruction.marks.iter().flat_map(|m| m.control_predecessors.iter().copied()));
+            }
+        }
+        let before = self.comp(comp).insts.len();
+        self.comp_mut(comp).insts.retain(|&inst| live.contains(inst));
+        before - self.comp(comp).insts.len()
+    }
+
+    /// Whether an instruction must not be removed even if nothing uses its value.
+    pub fn must_stay(&self, inst: InstId) -> bool {
+        let instruction = self.inst(inst);
+        if instruction.opcode == Opcode::Parameter {
+            return true;
+        }
+        match instruction.opcode.row().effects {
+            // A collective without users may go, as XLA's own dead-code elimination has it: every device drops it.
+            Effects::Pure | Effects::Random | Effects::Communicates => false,
+            Effects::SideEffect => true,
+            Effects::ByAttribute => {
+                matches!(&instruction.attrs, Attrs::Custom(custom) if custom.custom_call_has_side_effect)
+            }
+            Effects::OfCallees => self.called(inst).iter().any(|&callee| self.has_side_effect(callee)),
+        }
+    }
+
+    /// Whether a computation, or one it calls, holds an instruction that must stay.
+    pub fn has_side_effect(&self, comp: CompId) -> bool {
+        self.comp(comp).insts.iter().any(|&i| self.inst(i).opcode != Opcode::Parameter && self.must_stay(i))
+    }
+
+    /// Removes computations that the entry does not reach. Returns how many.
+    pub fn remove_dead_computations(&mut self) -> usize {
+        let mut live: EntitySet<CompId> = EntitySet::new();
+        for comp in self.post_order() {
+            live.insert(comp);
+        }
+        let before = self.computations().len();
+        let order = self.computations().iter().copied().filter(|&c| live.contains(c)).collect();
+        self.set_computation_order(order);
+        before - self.computations().len()
+    }
+
+    /// A copy of `comp` under a fresh name, placed before `comp`; callees are shared.
+    pub fn clone_computation(&mut self, comp: CompId) -> CompId {
+        let source = self.comp(comp).clone();
+        let name = self.names.fresh(&self.comp_name(comp).to_string());
+        let copy = self.add_computation(name);
+        self.comp_mut(copy).execution_thread = source.execution_thread.clone();
+        let mut map = std::collections::BTreeMap::new();
+        for &inst in &source.insts {
+            let mut instruction = self.inst(inst).clone();
+            instruction.parent = copy;
+            instruction.name = self.names.fresh(&self.inst_name(inst).to_string());
+            instruction.operands.iter_mut().for_each(|o| *o = map.get(o).copied().unwrap_or(*o));
+            if let Some(marks) = &mut instruction.marks {
+                marks.control_predecessors.iter_mut().for_each(|o| *o = map.get(o).copied().unwrap_or(*o));
+            }
+            map.insert(inst, self.add_instruction(instruction));
+        }
+        let params = source.params.iter().filter_map(|p| map.get(p).copied()).collect();
+        self.comp_mut(copy).params = params;
+        self.comp_mut(copy).root = source.root.expand().and_then(|r| map.get(&r).copied()).into();
+        let mut order: Vec<CompId> = self.computations().iter().copied().filter(|&c| c != copy).collect();
+        let place = order.iter().position(|&c| c == comp).unwrap_or(0);
+        order.insert(place, copy);
+        self.set_computation_order(order);
+        copy
+    }
+}
