@@ -180,14 +180,16 @@ impl Module {
     /// A copy of `comp` under a fresh name, placed before `comp`; callees are shared.
     pub fn clone_computation(&mut self, comp: CompId) -> CompId {
         let source = self.comp(comp).clone();
-        let name = self.names.fresh(&self.comp_name(comp).to_string());
+        let base = self.comp_name(comp).to_string();
+        let name = self.names.fresh(&base);
         let copy = self.add_computation(name);
         self.comp_mut(copy).execution_thread = source.execution_thread.clone();
         let mut map = std::collections::BTreeMap::new();
         for &inst in &source.insts {
             let mut instruction = self.inst(inst).clone();
             instruction.parent = copy;
-            instruction.name = self.names.fresh(&self.inst_name(inst).to_string());
+            let base = self.inst_name(inst).to_string();
+            instruction.name = self.names.fresh(&base);
             instruction.operands.iter_mut().for_each(|o| *o = map.get(o).copied().unwrap_or(*o));
             if let Some(marks) = &mut instruction.marks {
                 marks.control_predecessors.iter_mut().for_each(|o| *o = map.get(o).copied().unwrap_or(*o));

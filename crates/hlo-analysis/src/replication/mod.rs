@@ -159,10 +159,13 @@ struct Solver<'m> {
     module: &'m Module,
     pool: ClassPool,
     facts: SecondaryMap<InstId, Box<[Classes]>>,
-    memo: HashMap<(CompId, Box<[Classes]>), Rc<[Classes]>>,
+    memo: HashMap<Context, Rc<[Classes]>>,
     n_contexts: HashMap<CompId, usize>,
     n_leaves: SecondaryMap<InstId, u32>,
 }
+
+/// A computation and the facts of its arguments' leaves.
+type Context = (CompId, Box<[Classes]>);
 
 /// Facts of the instructions of one computation in one context.
 type Local = HashMap<InstId, Rc<[Classes]>>;

@@ -74,7 +74,7 @@ impl Solver<'_> {
                 }
             }
             Effects::Random | Effects::Communicates => self.pool.bottom(),
-            Effects::SideEffect => self.from_host(inst),
+            Effects::SideEffect => self.host_fact(inst),
             Effects::ByAttribute => match &self.module.inst(inst).attrs {
                 // Only the callee knows what it computes; a partitioner's marker gives each device its own shard.
                 Attrs::Custom(c) if c.custom_call_has_side_effect || is_shard_marker(&c.custom_call_target.0) => {
@@ -86,7 +86,7 @@ impl Solver<'_> {
     }
 
     /// An infeed follows its sharding across partitions; other effects give unique values.
-    fn from_host(&mut self, inst: InstId) -> Classes {
+    fn host_fact(&mut self, inst: InstId) -> Classes {
         let p = self.module.header.num_partitions.max(1) as usize;
         let is_infeed = matches!(self.module.inst(inst).attrs, Attrs::Infeed(_));
         let tiles = self.module.sharding(inst).and_then(|s| s.leaf(0)).and_then(|s| s.tile_of_device(p));
