@@ -1,0 +1,128 @@
+"""Edits of HLO text that the oracle needs before XLA sees a module. No XLA is imported here."""
+import re
+
+import numpy as np
+
+
+def header_counts(text):
+    """(replica_count, num_partitions) of the module header; an absent count is 1."""
+    header = text.split("\n", 1)[0]
+    replicas = re.search(r"replica_count=(\d+)", header)
+    partitions = re.search(r"num_partitions=(\d+)", header)
+    return (int(replicas.group(1)) if replicas else 1, int(partitions.group(1)) if partitions else 1)
+
+
+def replication_groups(text, n_devices):
+    """{flat ENTRY parameter: [group id per device]} from the sharding= of ENTRY parameters.
+
+    Devices that hold the same tile share an id. Understood: {replicated}, {devices=[..]<=[..]T(..)} with and without
+    last_tile_dim_replicate, {devices=[..]0,1,..}. A parameter with another sharding, or none, is left out: all its
+    devices get values of their own."""
+    entry = text[text.index("\nENTRY"):]
+    groups = {}
+    for m in re.finditer(r" parameter\((\d+)\), sharding=\{((?:[^{}]|\{[^{}]*\})*)\}", entry):
+        index, sharding = int(m.group(1)), m.group(2)
+        if sharding.startswith("replicated"):
+            groups[index] = [0] * n_devices
+            continue
+        tiled = re.match(r"devices=\[([\d,]+)\](<=\[([\d,]+)\](?:T\(([\d,]+)\))?|[\d,]+)(.*)", sharding)
+        if not tiled:
+            continue
+        tile = _ints(tiled.group(1))
+        if tiled.group(3):
+            devices = np.arange(n_devices).reshape(_ints(tiled.group(3)))
+            if tiled.group(4):
+                devices = devices.transpose(_ints(tiled.group(4)))
+            devices = devices.reshape(tile)
+        else:
+            devices = np.array(_ints(tiled.group(2))).reshape(tile)
+        replicate = "last_tile_dim_replicate" in tiled.group(5)
+        ids = [0] * n_devices
+        for k, row in enumerate(devices.reshape(-1, tile[-1]) if replicate else devices.reshape(-1, 1)):
+            for device in row:
+                ids[int(device)] = k + 1
+        groups[index] = ids
+    return groups
+
+
+def _ints(comma_separated):
+    return [int(x) for x in comma_separated.split(",")]
+
+
+def expand_mesh_groups(text):
+    """Spell replica_groups=mesh['a'=4,'b'=2] {'b'} out as {{0,1},...}; sub-axes ('a':(1)2) too.
+
+    Needed before the StableHLO route: two meshes in one module are silently bound to the wrong groups there."""
+
+    def expand(m):
+        axes = [(a, int(s)) for a, s in re.findall(r"'([^']+)'=(\d+)", m.group(1))]
+        chosen = re.findall(r"'([^']+)'(?::\((\d+)\)(\d+))?", m.group(2))
+        dims, names = [], []
+        for axis, size in axes:
+            subs = sorted((int(p), int(z)) for b, p, z in chosen if b == axis and p)
+            pos = 1
+            for p, z in subs:
+                if p > pos:
+                    dims.append(p // pos)
+                    names.append((axis, pos, "rest"))
+                dims.append(z)
+                names.append((axis, p, "chosen"))
+                pos = p * z
+            if pos < size or not subs:
+                dims.append(size // pos)
+                names.append((axis, pos, "rest" if subs else "full"))
+        want = [
+            next(i for i, (a, q, kind) in enumerate(names) if a == b and (kind == "full" if not p else kind == "chosen" and q == int(p)))
+            for b, p, _ in chosen
+        ]
+        ids = np.arange(int(np.prod(dims))).reshape(dims)
+        keep = [i for i in range(len(dims)) if i not in want]
+        rows = ids.transpose(keep + want).reshape(-1, int(np.prod([dims[i] for i in want])))
+        return "replica_groups={" + ",".join("{" + ",".join(map(str, r)) + "}" for r in rows) + "}"
+
+    return re.sub(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}", expand, text)
+
+
+def shorten_loops(text, trips=3, period=2):
+    """The same module with its training loops cut short.
+
+    Long loops amplify rounding until no comparison means anything. The constants above 5 that a while's condition
+    compares with become `trips` (5 where a body has a conditional), and then the summary period 100 becomes
+    `period`, so that both branches are taken."""
+    conditions = set(re.findall(r"condition=%?([\w.\-]+)", text))
+    has_conditional = " conditional(" in text
+    limit = 5 if has_conditional else trips
+    out, inside = [], False
+    for line in text.split("\n"):
+        head = re.match(r"%?([\w.\-]+)\s.*\{$", line)
+        if head and not line.startswith(" "):
+            inside = head.group(1) in conditions
+        if line.startswith("}"):
+            inside = False
+        if inside:
+            line = re.sub(
+                r"s32\[\] constant\((\d+)\)",
+                lambda m: f"s32[] constant({limit})" if int(m.group(1)) > 5 else m.group(0),
+                line,
+            )
+        elif has_conditional:
+            line = line.replace("s32[] constant(100)", f"s32[] constant({period})")
+        out.append(line)
+    return "\n".join(out)
+
+
+def flatten_to_replicas(text):
+    """Rewrite num_partitions=N to replica_count=N. The numbers stay the same.
+
+    Every collective must count devices by flattened id (channel_id and use_global_device_ids=true). The CPU pipeline
+    takes a variadic all-reduce only without a channel id."""
+    header, body = text.split("\n", 1)
+    n = int(re.search(r"num_partitions=(\d+)", header).group(1))
+    if "replica_count=" in header:
+        raise ValueError("flatten_to_replicas: expected a module with partitions only")
+    header = re.sub(r", (allow_spmd_sharding_propagation_to_\w+)=\{[^}]*\}", "", header)
+    header = re.sub(r", num_partitions=\d+", "", header) + f", replica_count={n}"
+    body = re.sub(r", channel_id=\d+", "", body).replace(", use_global_device_ids=true", "")
+    body = body.replace("partition-id()", "replica-id()")
+    body = re.sub(r", sharding=\{(?:[^{}]|\{[^{}]*\})*\}", "", body)
+    return header + "\n" + body

@@ -1,0 +1,229 @@
+"""Deliberate corruptions of a transformed module, to show that the comparison would see a wrong pass.
+
+A mutator takes (transformed text, original text) and gives the corrupted text, or raises NotApplicable with the reason.
+`FOR_PASS` lists the mutators of each pass."""
+import re
+from dataclasses import dataclass, field
+
+from hlo_text import header_counts
+
+
+class NotApplicable(Exception):
+    """This module has no place for the corruption."""
+
+
+@dataclass
+class Instruction:
+    """One line of a computation. `line` is its index in the text; `sigil` is '%' in XLA's long form."""
+
+    line: int
+    root: bool
+    sigil: str
+    name: str
+    shape: str
+    opcode: str
+    operands: list
+    attributes: str
+
+    def dims(self):
+        """Dimensions of an array shape."""
+        inner = self.shape[self.shape.index("[") + 1 : self.shape.index("]")]
+        return [int(d) for d in inner.split(",") if d]
+
+    def text(self):
+        """The line again, operands by name alone."""
+        operands = ", ".join(self.sigil + o for o in self.operands)
+        root = "ROOT " if self.root else ""
+        return f"  {root}{self.sigil}{self.name} = {self.shape} {self.opcode}({operands}){self.attributes}"
+
+
+@dataclass
+class Computation:
+    """Instructions by name, in the order of the text."""
+
+    instructions: dict = field(default_factory=dict)
+
+
+_HEAD = re.compile(r"^\s+(ROOT )?(%?)([\w.\-]+) = (.*)$")
+
+
+def read_computations(text):
+    """The computations of a module's text; enough structure for edits, not a parser that checks."""
+    computations, current = [], None
+    for number, line in enumerate(text.split("\n")):
+        if line.endswith("{") and not line.startswith(" ") and not line.startswith("HloModule"):
+            current = Computation()
+            computations.append(current)
+        elif line.startswith("}"):
+            current = None
+        elif current is not None and (m := _HEAD.match(line)):
+            instruction = _read_instruction(number, m)
+            if instruction:
+                current.instructions[instruction.name] = instruction
+    return computations
+
+
+def _read_instruction(number, match):
+    rest = match.group(4)
+    end = _closing(rest, 0) + 1 if rest.startswith("(") else rest.index(" ")
+    shape, rest = rest[:end], rest[end:].lstrip()
+    opcode = re.match(r"[\w\-]+", rest)
+    if not opcode or rest[opcode.end() : opcode.end() + 1] != "(":
+        return None
+    close = _closing(rest, opcode.end())
+    operands = _operand_names(rest[opcode.end() + 1 : close])
+    return Instruction(
+        number, bool(match.group(1)), match.group(2), match.group(3), shape, opcode.group(0), operands, rest[close + 1 :]
+    )
+
+
+def _closing(s, start):
+    depth = 0
+    for i in range(start, len(s)):
+        if s[i] in "([{":
+            depth += 1
+        elif s[i] in ")]}":
+            depth -= 1
+            if depth == 0:
+                return i
+    return len(s) - 1
+
+
+def _operand_names(inside):
+    names, depth, part = [], 0, ""
+    for c in inside + ",":
+        if c == "," and depth == 0:
+            if part.strip():
+                names.append(part.split()[-1].lstrip("%"))
+            part = ""
+            continue
+        depth += c in "([{"
+        depth -= c in ")]}"
+        part += c
+    return names
+
+
+def _replace_line(text, number, lines):
+    all_lines = text.split("\n")
+    all_lines[number : number + 1] = lines
+    return "\n".join(all_lines)
+
+
+_CARRIES = {"divide", "multiply", "add", "negate", "reshape", "transpose", "copy", "convert", "bitcast"}
+
+
+def _path_to_reduce_scatter(instructions, name, depth=16):
+    """Names from `name` down to a reduce-scatter, through elementwise and data-movement ops; None if there is none."""
+    at = instructions.get(name)
+    if at is None or depth == 0:
+        return None
+    if at.opcode == "reduce-scatter":
+        return [name]
+    if at.opcode in _CARRIES:
+        for operand in at.operands:
+            below = _path_to_reduce_scatter(instructions, operand, depth - 1)
+            if below:
+                return [name] + below
+    return None
+
+
+def drop_mean(text, _original):
+    """A divide of a reduced gradient forgets to divide."""
+    for computation in read_computations(text):
+        for at in computation.instructions.values():
+            if at.opcode == "divide" and _path_to_reduce_scatter(computation.instructions, at.operands[0]):
+                at.opcode, at.operands = "copy", at.operands[:1]
+                return _replace_line(text, at.line, [at.text()])
+    raise NotApplicable("no divide follows a reduce-scatter")
+
+
+def square_unreduced_gradient(text, _original):
+    """A square of the reduced gradient takes this device's shard of the gradient before the reduction."""
+    n_replicas, n_partitions = header_counts(text)
+    reason = "nothing squares a reduce-scatter's result"
+    for computation in read_computations(text):
+        for at in computation.instructions.values():
+            if at.opcode != "multiply" or len(at.operands) != 2 or at.operands[0] != at.operands[1]:
+                continue
+            path = _path_to_reduce_scatter(computation.instructions, at.operands[0])
+            if not path:
+                continue
+            scatter = computation.instructions[path[-1]]
+            if len(scatter.operands) != 1 or not _one_group_in_order(scatter.attributes, n_replicas * n_partitions):
+                reason = "the squared gradient's reduce-scatter has several operands or groups"
+                continue
+            lines = _own_shard(scatter, "replica-id" if n_replicas > 1 else "partition-id")
+            replaced = {scatter.name: "mutant.shard"}
+            for name in reversed(path[:-1]):
+                old = computation.instructions[name]
+                operands = [replaced.get(o, o) for o in old.operands]
+                copy = Instruction(0, False, old.sigil, f"mutant.{name}", old.shape, old.opcode, operands, old.attributes)
+                replaced[name] = copy.name
+                lines.append(copy.text())
+            at.operands = [replaced[o] for o in at.operands]
+            return _replace_line(text, at.line, lines + [at.text()])
+    raise NotApplicable(reason)
+
+
+def _one_group_in_order(attributes, n_devices):
+    listed = re.search(r"replica_groups=(\{\{[\d,]*\}\}|\{\}|\[1,\d+\]<=\[\d+\])", attributes)
+    if not listed:
+        return False
+    return listed.group(1) in ("{}", f"[1,{n_devices}]<=[{n_devices}]") or listed.group(1) == "{{" + ",".join(
+        map(str, range(n_devices))
+    ) + "}}"
+
+
+def _own_shard(scatter, id_opcode):
+    """Lines that slice the reduce-scatter's operand where its result would lie; the slice is `mutant.shard`."""
+    sigil = scatter.sigil
+    dim = int(re.search(r"dimensions=\{(\d+)\}", scatter.attributes).group(1))
+    sizes = scatter.dims()
+    offsets = ["mutant.offset" if d == dim else "mutant.zero" for d in range(len(sizes))]
+    names = ", ".join(sigil + n for n in [scatter.operands[0], *offsets])
+    size_list = ",".join(map(str, sizes))
+    return [
+        f"  {sigil}mutant.id = u32[] {id_opcode}()",
+        f"  {sigil}mutant.id_s32 = s32[] convert({sigil}mutant.id)",
+        f"  {sigil}mutant.size = s32[] constant({sizes[dim]})",
+        f"  {sigil}mutant.zero = s32[] constant(0)",
+        f"  {sigil}mutant.offset = s32[] multiply({sigil}mutant.id_s32, {sigil}mutant.size)",
+        f"  {sigil}mutant.shard = {scatter.shape} dynamic-slice({names}), dynamic_slice_sizes={{{size_list}}}",
+    ]
+
+
+def rotate_shard(text, original):
+    """Every device works on the shard of its neighbour: the device ids that the pass added are off by one."""
+    n_replicas, n_partitions = header_counts(text)
+    before = {(i.opcode, i.name) for c in read_computations(original) for i in c.instructions.values()}
+    found = [
+        i
+        for c in read_computations(text)
+        for i in c.instructions.values()
+        if i.opcode in ("partition-id", "replica-id") and (i.opcode, i.name) not in before
+    ]
+    if not found:
+        raise NotApplicable("the pass added no partition-id or replica-id")
+    for at in sorted(found, key=lambda i: -i.line):
+        count = n_partitions if at.opcode == "partition-id" else n_replicas
+        s, n = at.sigil, at.name
+        root = "ROOT " if at.root else ""
+        lines = [
+            f"  {s}mutant.{n}.id = {at.shape} {at.opcode}()",
+            f"  {s}mutant.{n}.one = {at.shape} constant(1)",
+            f"  {s}mutant.{n}.next = {at.shape} add({s}mutant.{n}.id, {s}mutant.{n}.one)",
+            f"  {s}mutant.{n}.count = {at.shape} constant({count})",
+            f"  {root}{s}{n} = {at.shape} remainder({s}mutant.{n}.next, {s}mutant.{n}.count)",
+        ]
+        text = _replace_line(text, at.line, lines)
+    return text
+
+
+FOR_PASS = {
+    "shard-weight-update": [drop_mean, square_unreduced_gradient, rotate_shard],
+}
+
+
+def for_pipeline(pipeline):
+    """The mutators of the passes that a pipeline string names."""
+    return [m for name, mutators in FOR_PASS.items() if re.search(rf"(^|,)\s*{re.escape(name)}\b", pipeline) for m in mutators]

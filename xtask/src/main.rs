@@ -1,0 +1,54 @@
+//! `cargo xtask <command>`: the chores that need more than one crate, a Python environment or the source tree itself.
+
+mod arguments;
+mod bench;
+mod python;
+mod tidy;
+mod workspace;
+mod xla_check;
+
+use std::process::ExitCode;
+
+const HELP: &str = "\
+cargo xtask <command>
+
+  tidy                 rules of the source tree: crate arrows, sizes, samples, words, dependencies
+  xla-check [options]  judge what hlo-opt prints, evaluates and transforms by real XLA (jaxlib, CPU devices)
+      --quick              modules of at most 700 instructions, one of each model
+      --only SUBSTR        modules whose file name contains this
+      --corpus DIR         a folder with manifest.json (default ir-samples/programs)
+      --stages LIST        some of text,eval,pass (default all)
+      --pass PIPELINE      check this pipeline too: transformed = untouched, in XLA and in the evaluator
+      --mutants            with --pass: corrupted results must be detected
+      --jobs N             modules at a time (default half the cores)
+      --timeout SECONDS    for each module (default 900)
+      --hlo-opt FILE       a built tool, instead of building it
+  bench [options] [FILES]  parse + resolve + verify and print: MB/s, instructions/s, memory
+      --xla                beside XLA's own parser and printer
+      --corpus DIR         where the default files come from (the largest of its manifest)
+      --reps N             repetitions (default 15)
+";
+
+fn main() -> ExitCode {
+    let mut words = std::env::args().skip(1);
+    let outcome = match words.next().as_deref() {
+        Some("tidy") => tidy::run(),
+        Some("xla-check") => xla_check::run(words),
+        Some("bench") => bench::run(words),
+        Some("help" | "--help" | "-h") => {
+            print!("{HELP}");
+            Ok(true)
+        }
+        other => {
+            Err(format!("expected a command, found {}\n\n{HELP}", other.map_or("none".into(), |w| format!("'{w}'"))))
+        }
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(message) => {
+            eprintln!("xtask: {message}");
+            ExitCode::from(2)
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! Only the command line, the device runner, the chores and the tests read files, run processes or print.
+
+use super::Finding;
+use super::source::Tree;
+
+const MAY: [&str; 2] = ["crates/hlo-opt/", "crates/hlo-gpu/"];
+const MARKS: [&str; 8] =
+    ["std::fs", "std::net", "std::process", "std::env", "println!(", "print!(", "std::io::stdin", "std::io::stdout"];
+
+/// Findings about input and output in the `src` of the other crates, their unit tests aside.
+pub fn check(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let silent = |path: &str| path.contains("/src/") && !MAY.iter().any(|crate_dir| path.starts_with(crate_dir));
+    for file in tree.below("crates").filter(|f| f.path.ends_with(".rs") && silent(&f.path)) {
+        for (number, line) in file.lines_before_tests().filter(|(_, line)| !line.trim_start().starts_with("//")) {
+            if let Some(mark) = MARKS.iter().find(|mark| line.contains(*mark)) {
+                let message =
+                    format!("expected no input or output in this crate, found `{}`", mark.trim_end_matches('('));
+                findings.push(Finding::new("io", file.at(number), message));
+            }
+        }
+    }
+    findings
+}

@@ -1,0 +1,94 @@
+//! The tree's text files, and its Rust files parsed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::Finding;
+
+/// Names that are not part of the sources (`.git` is a file in a linked worktree).
+const SKIPPED: [&str; 5] = ["target", ".git", ".venv", "__pycache__", "node_modules"];
+
+/// All text files of the workspace.
+pub struct Tree {
+    root: PathBuf,
+    /// Sorted by path.
+    pub files: Vec<TextFile>,
+}
+
+/// One text file.
+pub struct TextFile {
+    /// Relative to the root, with `/`.
+    pub path: String,
+    /// The whole text.
+    pub text: String,
+    /// The syntax tree, if this is a Rust file that parses.
+    pub rust: Option<syn::File>,
+}
+
+impl Tree {
+    /// Reads every UTF-8 file below the root.
+    pub fn read(root: &Path) -> Result<Self, String> {
+        let mut tree = Self { root: root.to_path_buf(), files: Vec::new() };
+        tree.read_folder(root)?;
+        tree.files.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(tree)
+    }
+
+    fn read_folder(&mut self, folder: &Path) -> Result<(), String> {
+        let entries = fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+        for entry in entries {
+            let path = entry.map_err(|e| format!("{}: {e}", folder.display()))?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if SKIPPED.contains(&name.as_str()) {
+                continue;
+            }
+            if path.is_dir() {
+                self.read_folder(&path)?;
+            } else if let Ok(text) = fs::read_to_string(&path) {
+                let relative = path.strip_prefix(&self.root).unwrap_or(&path).to_string_lossy().replace('\\', "/");
+                let rust = if name.ends_with(".rs") { syn::parse_file(&text).ok() } else { None };
+                self.files.push(TextFile { path: relative, text, rust });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a file or folder exists.
+    pub fn exists(&self, path: &str) -> bool {
+        self.root.join(path).exists()
+    }
+
+    /// The text of a file.
+    pub fn text(&self, path: &str) -> Option<&str> {
+        self.files.iter().find(|f| f.path == path).map(|f| f.text.as_str())
+    }
+
+    /// The files below a folder.
+    pub fn below<'t>(&'t self, folder: &'t str) -> impl Iterator<Item = &'t TextFile> {
+        self.files.iter().filter(move |f| f.path.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/')))
+    }
+
+    /// The Rust files with their syntax trees.
+    pub fn rust(&self) -> impl Iterator<Item = (&TextFile, &syn::File)> {
+        self.files.iter().filter_map(|f| f.rust.as_ref().map(|rust| (f, rust)))
+    }
+
+    /// Rust files that do not parse.
+    pub fn broken(&self) -> Vec<Finding> {
+        let broken = self.files.iter().filter(|f| f.path.ends_with(".rs") && f.rust.is_none());
+        broken.map(|f| Finding::new("rust-syntax", f.path.as_str(), "expected a Rust file that parses")).collect()
+    }
+}
+
+impl TextFile {
+    /// Lines before the first `#[cfg(test)]`, counted from 1.
+    pub fn lines_before_tests(&self) -> impl Iterator<Item = (usize, &str)> {
+        let lines = self.text.lines().enumerate().map(|(i, line)| (i + 1, line));
+        lines.take_while(|(_, line)| line.trim() != "#[cfg(test)]")
+    }
+
+    /// A place in this file.
+    pub fn at(&self, line: usize) -> String {
+        format!("{}:{line}", self.path)
+    }
+}

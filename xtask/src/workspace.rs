@@ -1,0 +1,46 @@
+//! Where the workspace and its build output lie, and how its tool is built.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The workspace's root folder.
+pub fn root() -> PathBuf {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    manifest.parent().unwrap_or(manifest).to_path_buf()
+}
+
+/// The folder that cargo builds into.
+pub fn target_dir() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |dir| root().join(dir))
+}
+
+/// `cargo metadata` of the workspace members, as JSON.
+pub fn metadata() -> Result<serde_json::Value, String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .args(["metadata", "--no-deps", "--format-version", "1"])
+        .current_dir(root())
+        .output()
+        .map_err(|e| format!("cargo metadata: {e}"))?;
+    if !output.status.success() {
+        return Err(format!("cargo metadata: {}", String::from_utf8_lossy(&output.stderr)));
+    }
+    serde_json::from_slice(&output.stdout).map_err(|e| format!("cargo metadata: {e}"))
+}
+
+/// Builds the optimized command-line tool and gives its path.
+pub fn build_tool() -> Result<PathBuf, String> {
+    if !root().join("crates/hlo-opt/Cargo.toml").exists() {
+        return Err("crates/hlo-opt does not exist: there is no tool to check".into());
+    }
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = Command::new(cargo)
+        .args(["build", "--release", "--quiet", "--package", "hlo-opt"])
+        .current_dir(root())
+        .status()
+        .map_err(|e| format!("cargo build: {e}"))?;
+    if !status.success() {
+        return Err("hlo-opt does not build".into());
+    }
+    Ok(target_dir().join("release").join(format!("hlo-opt{}", std::env::consts::EXE_SUFFIX)))
+}

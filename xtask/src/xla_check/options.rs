@@ -1,0 +1,79 @@
+//! The options of `xla-check`.
+
+use std::path::PathBuf;
+
+use crate::arguments::{self, Arguments, Word};
+use crate::workspace;
+
+/// What to check, and how.
+pub struct Options {
+    /// Folder with the modules and their `manifest.json`.
+    pub corpus: PathBuf,
+    /// Only a small module of each model.
+    pub quick: bool,
+    /// Only modules whose file name contains this.
+    pub only: Option<String>,
+    /// Some of `text`, `eval`, `pass`.
+    pub stages: Vec<String>,
+    /// The pipeline of the `pass` stage.
+    pub pipeline: Option<String>,
+    /// Whether corrupted results must be detected.
+    pub mutants: bool,
+    /// Modules at a time.
+    pub jobs: usize,
+    /// Seconds that a module's process may take.
+    pub timeout_s: u64,
+    /// A built tool.
+    pub tool: Option<PathBuf>,
+}
+
+const STAGES: [&str; 3] = ["text", "eval", "pass"];
+
+impl Options {
+    /// Reads the words after `xla-check`.
+    pub fn parse(words: impl Iterator<Item = String>) -> Result<Self, String> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let mut options = Self {
+            corpus: workspace::root().join("ir-samples/programs"),
+            quick: false,
+            only: None,
+            stages: STAGES.map(String::from).to_vec(),
+            pipeline: None,
+            mutants: false,
+            jobs: (cores / 2).max(1),
+            timeout_s: 900,
+            tool: None,
+        };
+        let mut arguments = Arguments::new(words);
+        while let Some(word) = arguments.next_word() {
+            let flag = match word {
+                Word::Flag(flag) => flag,
+                Word::Plain(word) => return Err(arguments::unknown("xla-check", &word)),
+            };
+            match flag.as_str() {
+                "--quick" => options.quick = true,
+                "--mutants" => options.mutants = true,
+                "--only" => options.only = Some(arguments.value(&flag)?),
+                "--corpus" => options.corpus = arguments.value(&flag)?.into(),
+                "--stages" => options.stages = read_stages(&arguments.value(&flag)?)?,
+                "--pass" => options.pipeline = Some(arguments.value(&flag)?),
+                "--jobs" => options.jobs = arguments.number(&flag)?,
+                "--timeout" => options.timeout_s = arguments.number(&flag)? as u64,
+                "--hlo-opt" => options.tool = Some(arguments.value(&flag)?.into()),
+                _ => return Err(arguments::unknown("xla-check", &flag)),
+            }
+        }
+        if options.mutants && options.pipeline.is_none() {
+            return Err("--mutants: expected --pass PIPELINE, whose results are to be corrupted".into());
+        }
+        Ok(options)
+    }
+}
+
+fn read_stages(list: &str) -> Result<Vec<String>, String> {
+    let stages: Vec<String> = list.split(',').map(String::from).collect();
+    match stages.iter().find(|s| !STAGES.contains(&s.as_str())) {
+        Some(other) => Err(format!("--stages: expected some of text,eval,pass, found '{other}'")),
+        None => Ok(stages),
+    }
+}

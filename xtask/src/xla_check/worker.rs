@@ -1,0 +1,170 @@
+//! The processes that check modules: one each, started again after a crash with the cases that are left.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::manifest::Program;
+use super::options::Options;
+use super::table::CaseResult;
+use crate::{python, workspace};
+
+/// What all workers share.
+pub struct Session<'o> {
+    /// The command's options.
+    pub options: &'o Options,
+    /// The built `hlo-opt`.
+    pub tool: PathBuf,
+    /// The oracle's Python.
+    pub python: PathBuf,
+}
+
+/// What one process told before it ended.
+struct Told {
+    results: Vec<CaseResult>,
+    /// Cases that it meant to run.
+    plan: Option<usize>,
+    /// The case that it was in, and since when.
+    open: Option<(String, Instant)>,
+    status: Option<ExitStatus>,
+    timed_out: bool,
+    stderr: String,
+}
+
+impl Session<'_> {
+    /// The results of all cases of a module.
+    pub fn check(&self, program: &Program) -> Vec<CaseResult> {
+        let mut results: Vec<CaseResult> = Vec::new();
+        loop {
+            let done: Vec<String> = results.iter().map(|r| r.case.clone()).collect();
+            let told = match self.run_process(program, &done) {
+                Ok(told) => told,
+                Err(message) => {
+                    results.push(CaseResult::failed(&program.name(), "worker", message, 0.0));
+                    return results;
+                }
+            };
+            let complete = told.plan == Some(told.results.len());
+            let death = (!complete).then(|| told.describe_death());
+            results.extend(told.results);
+            let Some(death) = death else { return results };
+            match told.open {
+                Some((case, since)) => {
+                    results.push(CaseResult::failed(&program.name(), &case, death, since.elapsed().as_secs_f64()));
+                }
+                None => {
+                    results.push(CaseResult::failed(&program.name(), "worker", death, 0.0));
+                    return results;
+                }
+            }
+        }
+    }
+
+    fn run_process(&self, program: &Program, done: &[String]) -> Result<Told, String> {
+        let corpus = program.file.parent().and_then(|d| d.file_name()).unwrap_or_default();
+        let work = workspace::target_dir().join("xla-check").join(corpus).join(program.name());
+        std::fs::create_dir_all(&work).map_err(|e| format!("{}: {e}", work.display()))?;
+        let config = json!({
+            "file": program.file, "like": program.like, "draw": program.draw, "seeds": [1, 2, 3],
+            "runnable": program.runnable, "hlo_opt": self.tool, "stages": self.options.stages,
+            "pipeline": self.options.pipeline, "mutants": self.options.mutants, "work": work,
+            "timeout_s": self.options.timeout_s, "skip": done,
+        });
+        let config_file = work.join("config.json");
+        std::fs::write(&config_file, config.to_string()).map_err(|e| format!("{}: {e}", config_file.display()))?;
+        let child = Command::new(&self.python)
+            .arg(python::oracle_dir().join("check_case.py"))
+            .arg(&config_file)
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|e| format!("{}: {e}", self.python.display()))?;
+        let told = listen(child, &program.name(), Duration::from_secs(self.options.timeout_s));
+        remove_arrays(&work);
+        Ok(told)
+    }
+}
+
+/// The arrays of a module take up to gigabytes; its texts are kept for a look at a failure.
+fn remove_arrays(work: &std::path::Path) {
+    for name in ["in.npz", "eval.npz"] {
+        let _ = std::fs::remove_file(work.join(name));
+    }
+}
+
+/// Reads what the process tells until it ends, or ends it after the timeout.
+fn listen(mut child: Child, module: &str, timeout: Duration) -> Told {
+    let mut told =
+        Told { results: Vec::new(), plan: None, open: None, status: None, timed_out: false, stderr: String::new() };
+    let stdout = child.stdout.take();
+    let stderr = child.stderr.take();
+    let ended = Arc::new(AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let errors = scope.spawn(move || {
+            let mut bytes = Vec::new();
+            if let Some(mut pipe) = stderr {
+                let _ = pipe.read_to_end(&mut bytes);
+            }
+            String::from_utf8_lossy(&bytes).into_owned()
+        });
+        let watch = Arc::clone(&ended);
+        let watcher = scope.spawn(move || watch_child(child, &watch, timeout));
+        if let Some(pipe) = stdout {
+            for line in BufReader::new(pipe).lines().map_while(Result::ok) {
+                hear(&mut told, module, &line);
+            }
+        }
+        ended.store(true, Ordering::Relaxed);
+        (told.status, told.timed_out) = watcher.join().unwrap_or((None, false));
+        told.stderr = errors.join().unwrap_or_default();
+    });
+    told
+}
+
+/// Waits for the end of the process; ends it when its time is up.
+fn watch_child(mut child: Child, output_ended: &AtomicBool, timeout: Duration) -> (Option<ExitStatus>, bool) {
+    let start = Instant::now();
+    let mut timed_out = false;
+    loop {
+        if let Ok(Some(status)) = child.try_wait() {
+            return (Some(status), timed_out);
+        }
+        if start.elapsed() > timeout && !timed_out {
+            timed_out = true;
+            let _ = child.kill();
+        }
+        let pause = if output_ended.load(Ordering::Relaxed) { 5 } else { 50 };
+        std::thread::sleep(Duration::from_millis(pause));
+    }
+}
+
+fn hear(told: &mut Told, module: &str, line: &str) {
+    let Ok(value) = serde_json::from_str::<Value>(line) else { return };
+    if let Some(plan) = value.get("plan").and_then(Value::as_array) {
+        told.plan = Some(plan.len());
+    } else if let Some(case) = value.get("start").and_then(Value::as_str) {
+        told.open = Some((case.into(), Instant::now()));
+    } else if let Some(result) = CaseResult::from_json(module, &value) {
+        told.open = None;
+        told.results.push(result);
+    }
+}
+
+impl Told {
+    fn describe_death(&self) -> String {
+        if self.timed_out {
+            return "no end within the timeout".into();
+        }
+        let how = self.status.map_or("an unknown end".into(), |s| s.to_string());
+        let telling = |l: &&str| l.contains("Check failed") || l.contains("Error") || l.starts_with('F');
+        let last = self.stderr.lines().rev().find(telling).or(self.stderr.lines().last()).unwrap_or("no message");
+        format!("the process died ({how}): {}", last.chars().take(300).collect::<String>())
+    }
+}
