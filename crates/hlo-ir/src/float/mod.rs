@@ -3,6 +3,7 @@
 pub mod complex;
 pub mod decimal;
 pub mod minifloat;
+pub mod rng;
 pub mod scalar_fn;
 
 pub use complex::Complex;
