@@ -36,6 +36,7 @@ class Module:
 
     def __init__(self, config):
         self.config = config
+        self.deadline = time.monotonic() + config["timeout_s"] * 0.9
         self.file = config["file"]
         with open(self.file) as f:
             self.text = f.read()
@@ -51,10 +52,11 @@ class Module:
     def hlo_opt(self, *arguments, allow=(0,)):
         """Run the tool; (exit status, stdout bytes, stderr text). A status outside `allow` fails the case."""
         command = [self.config["hlo_opt"], *arguments]
+        left = max(1.0, self.deadline - time.monotonic())
         try:
-            r = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=self.config["timeout_s"])
+            r = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=left)
         except subprocess.TimeoutExpired:
-            raise Failure(f"hlo-opt {arguments[0]} …: no end after {self.config['timeout_s']} s") from None
+            raise Failure(f"hlo-opt {' '.join(arguments)}: no end after {left:.0f} s") from None
         stderr = r.stderr.decode(errors="replace")
         if r.returncode not in allow:
             raise Failure(f"hlo-opt {' '.join(arguments)}: exit {r.returncode}: {_first_line(stderr)}")
@@ -260,7 +262,7 @@ def main():
         except Failure as e:
             result.update(status="failed", reason=str(e))
         except Exception as e:  # XLA's own errors come in several types: each is this case's failure
-            result.update(status="failed", reason=f"{type(e).__name__}: {str(e).strip()[:500]}")
+            result.update(status="failed", reason=f"{type(e).__name__}: {' '.join(str(e).split())[:500]}")
         if result["worst"] is not None and not result["worst"] < float("inf"):
             result.update(worst=1e308, median=None)
         tell(**result, seconds=round(time.time() - t, 2))

@@ -19,6 +19,7 @@ impl Peer {
     /// Starts it; XLA is loaded by the time it answers first.
     pub fn start(python: &Path) -> Result<Self, String> {
         let mut child = Command::new(python)
+            .arg("-B")
             .arg(python::oracle_dir().join("bench_peer.py"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

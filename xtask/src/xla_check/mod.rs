@@ -32,6 +32,7 @@ pub fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
         None => workspace::build_tool()?,
     };
     let python = python::interpreter()?;
+    worker::check_the_judge(&python)?;
     let session = worker::Session { options: &options, tool, python };
     let mut results = check_all(&session, &programs);
     results.extend(never_seen(&results));

@@ -1,7 +1,7 @@
 //! The processes that check modules: one each, started again after a crash with the cases that are left.
 
 use std::io::{BufRead, BufReader, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -78,9 +78,9 @@ impl Session<'_> {
         let config_file = work.join("config.json");
         std::fs::write(&config_file, config.to_string()).map_err(|e| format!("{}: {e}", config_file.display()))?;
         let child = Command::new(&self.python)
+            .arg("-B")
             .arg(python::oracle_dir().join("check_case.py"))
             .arg(&config_file)
-            .env("PYTHONDONTWRITEBYTECODE", "1")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -92,8 +92,19 @@ impl Session<'_> {
     }
 }
 
+/// Runs the oracle's own tests, without which no result means anything.
+pub fn check_the_judge(python: &Path) -> Result<(), String> {
+    let script = python::oracle_dir().join("self_check.py");
+    let output =
+        Command::new(python).arg("-B").arg(&script).output().map_err(|e| format!("{}: {e}", script.display()))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(format!("{}: {}", script.display(), String::from_utf8_lossy(&output.stderr))),
+    }
+}
+
 /// The arrays of a module take up to gigabytes; its texts are kept for a look at a failure.
-fn remove_arrays(work: &std::path::Path) {
+fn remove_arrays(work: &Path) {
     for name in ["in.npz", "eval.npz"] {
         let _ = std::fs::remove_file(work.join(name));
     }
