@@ -5,6 +5,7 @@ pub mod collective;
 pub mod diag;
 pub mod dtype;
 pub mod edit;
+pub mod factors;
 pub mod float;
 pub mod groups;
 pub mod header;

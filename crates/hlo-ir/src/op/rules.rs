@@ -150,6 +150,9 @@ pub enum FactorRule {
     Elementwise,
     Broadcast,
     Reshape,
+    /// As reshape, over the dims in physical order.
+    Bitcast,
+    BitcastConvert,
     Transpose,
     Reverse,
     Slice,

@@ -105,10 +105,10 @@ op_table! {
     Map "map"                                   AtLeast(1), Reduce, ShapeRule::Map, Elementwise, K(Kernel::Map), Called, OfCallees, All;
 
     // Element type and layout.
-    BitcastConvert "bitcast-convert"            Exactly(1), Plain, ShapeRule::BitcastConvert, FactorRule::Reshape, K(Kernel::BitcastConvert), Moves, Pure, All;
+    BitcastConvert "bitcast-convert"            Exactly(1), Plain, ShapeRule::BitcastConvert, FactorRule::BitcastConvert, K(Kernel::BitcastConvert), Moves, Pure, All;
     Convert "convert"                           Exactly(1), Plain, ShapeRule::Convert, Elementwise, K(Kernel::Convert), PerElement(1), Pure, All;
     Copy "copy"                                 Exactly(1), Plain, ShapeRule::FirstOperand, Elementwise, K(Kernel::Identity), Moves, Pure, Identity;
-    Bitcast "bitcast"                           Exactly(1), Plain, ShapeRule::Bitcast, FactorRule::Reshape, K(Kernel::Reshape), Free, Pure, All;
+    Bitcast "bitcast"                           Exactly(1), Plain, ShapeRule::Bitcast, FactorRule::Bitcast, K(Kernel::Reshape), Free, Pure, All;
 
     // Shape.
     Broadcast "broadcast"                       Exactly(1), Dims, ShapeRule::Broadcast, FactorRule::Broadcast, K(Kernel::Broadcast), Moves, Pure, All;
