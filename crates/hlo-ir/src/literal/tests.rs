@@ -289,3 +289,53 @@ fn construction_checks_counts_and_storage() {
     assert!(Literal::splat(DType::F32, &[4], Scalar::Float(1.0)).unwrap().is_splat());
     assert!(!literal(DType::F32, &[2], "{0, -0}").is_splat());
 }
+
+/// Conversions done by XLA on the CPU: `= from bytes`, then `to bytes` lines; elements below 8 bits take a byte each.
+const CONVERSIONS: &str = include_str!("../../tests/data/convert.txt");
+
+fn literal_of_hex(dtype: DType, hex: &str) -> Literal {
+    let bytes: Vec<u8> = hex
+        .as_bytes()
+        .chunks(2)
+        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
+        .collect();
+    let n_elems = bytes.len() / (dtype.bits() as usize).div_ceil(8);
+    let storage = match dtype {
+        DType::S4 => DType::S8,
+        DType::U4 => DType::U8,
+        other => other,
+    };
+    Literal::new(dtype, &[n_elems as i64], Buffer::from_packed_bytes(storage, &bytes, n_elems)).unwrap()
+}
+
+#[test]
+fn conversions_are_those_of_xla() {
+    let same_float = |a: f64, b: f64| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan();
+    // XLA's CPU backend runs with subnormals flushed to zero; we keep them, so they are not compared.
+    let is_subnormal = |value: Scalar| matches!(value, Scalar::Float(x) if x != 0.0 && x.abs() < 1.2e-38);
+    let (mut source, mut n_compared) = (Literal::from_elem(false), 0);
+    for line in CONVERSIONS.lines() {
+        let words: Vec<&str> = line.split(' ').collect();
+        if words[0] == "=" {
+            source = literal_of_hex(dtype(words[1]), words[2]);
+            continue;
+        }
+        let want = literal_of_hex(dtype(words[0]), words[1]);
+        let got = source.convert(want.dtype());
+        assert_eq!(got.n_elems(), want.n_elems());
+        for i in 0..source.n_elems() {
+            let input = source.get(i).unwrap();
+            let same = match (got.get(i).unwrap(), want.get(i).unwrap()) {
+                (Scalar::Float(a), Scalar::Float(b)) => same_float(a, b),
+                (Scalar::Complex(a, x), Scalar::Complex(b, y)) => same_float(a, b) && same_float(x, y),
+                (a, b) => a == b,
+            };
+            let what = format!("{} {input:?} to {}: {:?}", source.dtype(), want.dtype(), got.get(i));
+            assert!(same || is_subnormal(input), "{what}, XLA {:?}", want.get(i));
+            n_compared += 1;
+        }
+    }
+    assert!(n_compared > 10_000, "{n_compared}");
+    let complex = literal(DType::C64, &[2], "{(1.5, 2), (0, 1)}");
+    assert_eq!(text(&complex.convert(DType::F32)), "{1.5, 0}", "the real part");
+}
