@@ -10,7 +10,7 @@ use std::fmt;
 
 use crate::dtype::DType;
 pub use buffer::{Buffer, Element, Scalar};
-pub use parse::{LiteralError, parse_literal, parse_scalar};
+pub use parse::{LiteralError, parse_constant, parse_literal, parse_scalar};
 
 /// A dense array of one element type; the elements are in row-major order of the logical dims, whatever the layout.
 ///

@@ -11,6 +11,7 @@ use super::{Buffer, ConstantValue, Element, Literal, Scalar};
 use crate::dtype::{DType, NumberClass};
 use crate::float::complex::Complex;
 use crate::float::minifloat::{Format, Specials, narrow_f64, widen_f32};
+use crate::shape::Shape;
 
 /// What is wrong with the text of a literal, and where.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -84,6 +85,35 @@ pub fn parse_literal(text: &[u8], pos: &mut usize, dtype: DType, dims: &[i64]) -
         expected: Cow::Borrowed("as many elements as the shape has"),
         found: error.to_string(),
     })
+}
+
+/// Reads the value of a constant of any shape: an array as [`parse_literal`] does, a tuple as `(1, {2, 3}, ({...}))`. The
+/// recursion is as deep as the shape.
+pub fn parse_constant(text: &[u8], pos: &mut usize, shape: &Shape) -> Parsed<ConstantValue> {
+    match shape {
+        Shape::Array(array) => parse_literal(text, pos, array.dtype, &array.dims),
+        Shape::Tuple(parts) => {
+            let mut cursor = Cursor { text, pos: *pos };
+            cursor.expect(b'(', "`(` of a tuple")?;
+            let mut values = Vec::with_capacity(parts.len());
+            for (i, part) in parts.iter().enumerate() {
+                if i > 0 {
+                    cursor.expect(b',', "`,` between tuple elements")?;
+                }
+                values.push(parse_constant(text, &mut cursor.pos, part)?);
+            }
+            cursor.skip_blank();
+            if cursor.peek() != Some(b')') {
+                return Err(cursor.error(format!("`)` after {} tuple elements", parts.len())));
+            }
+            *pos = cursor.pos + 1;
+            Ok(ConstantValue::Tuple(values))
+        }
+        Shape::Token | Shape::Opaque | Shape::Buffer(_) => {
+            let cursor = Cursor { text, pos: *pos };
+            Err(cursor.error("a constant of array or tuple shape"))
+        }
+    }
 }
 
 fn collect<T: Element>(

@@ -196,6 +196,27 @@ fn elided_and_tuple_values_print() {
     assert_eq!(out, "( 1, ( 2, (  ) ), {...} )");
 }
 
+#[test]
+fn tuple_constants_parse_by_shape() {
+    use crate::shape::{ArrayShape, Shape};
+    let array = |name: &str, dims: &[i64]| {
+        Shape::Array(ArrayShape { dtype: dtype(name), dims: dims.into(), dynamic: 0, layout: None })
+    };
+    let inner = Shape::Tuple(vec![array("f16", &[]), array("c64", &[2])]);
+    let shape = Shape::Tuple(vec![array("s4", &[]), inner, array("f32", &[0]), Shape::Tuple(Vec::new())]);
+    // As XLA prints it.
+    let text = "( 1, ( nan, {(1, 2), (3, -nan)} ), {}, (  ) )";
+    let mut pos = 0;
+    let value = parse_constant(text.as_bytes(), &mut pos, &shape).unwrap();
+    let mut out = String::new();
+    value.write_text(&mut out);
+    assert_eq!((out.as_str(), pos), (text, text.len()));
+    for (text, offset) in [("( 1, ( nan ) )", 11), ("{...}", 0), ("( 1, ( nan, {...} ), {}, ( 1 ) )", 27)] {
+        assert_eq!(parse_constant(text.as_bytes(), &mut 0, &shape).unwrap_err().offset, offset, "{text}");
+    }
+    assert!(parse_constant(b"1", &mut 0, &Shape::Token).is_err());
+}
+
 /// Every code of a type up to 16 bits, as a literal.
 fn all_codes(dtype: DType) -> Literal {
     let n_codes = 1usize << dtype.bits();
