@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 use std::fmt;
 
 use crate::dtype::DType;
+use crate::float::Complex;
 pub use buffer::{Buffer, Element, Scalar};
 pub use parse::{LiteralError, parse_constant, parse_literal, parse_scalar};
 
@@ -55,9 +56,14 @@ impl fmt::Display for LiteralShapeError {
 
 impl std::error::Error for LiteralShapeError {}
 
-/// The product of the dims; `None` if one is negative or it overflows.
+/// The product of the dims; `None` if one is negative or if that many elements cannot be addressed.
 pub fn element_count(dims: &[i64]) -> Option<usize> {
-    dims.iter().try_fold(1usize, |count, &dim| count.checked_mul(usize::try_from(dim).ok()?))
+    const MAX_ELEMS: usize = isize::MAX as usize / size_of::<Complex<f64>>();
+    if dims.contains(&0) && dims.iter().all(|&dim| dim >= 0) {
+        return Some(0);
+    }
+    let count = dims.iter().try_fold(1usize, |count, &dim| count.checked_mul(usize::try_from(dim).ok()?))?;
+    (count <= MAX_ELEMS).then_some(count)
 }
 
 impl Literal {
@@ -87,7 +93,7 @@ impl Literal {
         Literal { dtype: T::DTYPE, dims: SmallVec::new(), data: T::into_buffer(vec![elem]) }
     }
 
-    /// An array with the same value everywhere.
+    /// An array with the same value everywhere. The memory is taken at once: check dims that a user gave before.
     pub fn splat(dtype: DType, dims: &[i64], value: Scalar) -> Result<Literal, LiteralShapeError> {
         let Some(n_elems) = element_count(dims) else {
             return Err(LiteralShapeError { dtype, n_expected: None, n_found: 0 });

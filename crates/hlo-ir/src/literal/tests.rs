@@ -197,6 +197,43 @@ fn elided_and_tuple_values_print() {
 }
 
 #[test]
+fn damaged_texts_are_errors_or_values_but_never_panic() {
+    let mut state = 11u64;
+    let mut next = |below: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % below
+    };
+    const BYTES: &[u8] = b"{}(),.-+0123456789naifetrux/* \n\xff";
+    let (mut n_errors, mut n_values) = (0, 0);
+    for round in 0..60_000 {
+        let (name, dims, input, _) = XLA_TEXTS[round % XLA_TEXTS.len()];
+        let mut bytes = input.as_bytes().to_vec();
+        for _ in 0..=next(3) {
+            let at = next(bytes.len() + 1);
+            match next(3) {
+                0 => bytes.insert(at, BYTES[next(BYTES.len())]),
+                1 => bytes.truncate(at),
+                _ if at < bytes.len() => bytes[at] = BYTES[next(BYTES.len())],
+                _ => {}
+            }
+        }
+        let mut pos = 0;
+        match parse_literal(&bytes, &mut pos, dtype(name), dims) {
+            Ok(ConstantValue::Array(value)) => {
+                assert_eq!(Some(value.n_elems()), element_count(dims));
+                n_values += 1;
+            }
+            Ok(_) => {}
+            Err(error) => {
+                assert!(error.offset <= bytes.len() && pos == 0, "{error:?}");
+                n_errors += 1;
+            }
+        }
+    }
+    assert!(n_errors > 10_000 && n_values > 1000, "{n_errors} {n_values}");
+}
+
+#[test]
 fn tuple_constants_parse_by_shape() {
     use crate::shape::{ArrayShape, Shape};
     let array = |name: &str, dims: &[i64]| {
@@ -303,6 +340,7 @@ fn construction_checks_counts_and_storage() {
     assert!(Literal::new(DType::F32, &[1], Buffer::S32(vec![1])).is_err());
     assert!(Literal::new(DType::F32, &[-1], Buffer::F32(Vec::new())).is_err());
     assert!(Literal::zeros(DType::F32, &[i64::MAX, 8]).is_err());
+    assert_eq!([element_count(&[i64::MAX, 8, 0]), element_count(&[0, -1])], [Some(0), None]);
     let wrapped = Literal::new(DType::S4, &[3], Buffer::S8(vec![8, -9, 7])).unwrap();
     assert_eq!(text(&wrapped), "{-8, 7, 7}");
     assert_eq!(wrapped.byte_size(), 2);
