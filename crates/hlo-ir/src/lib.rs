@@ -9,6 +9,7 @@ pub mod factors;
 pub mod float;
 pub mod groups;
 pub mod header;
+pub mod infer;
 pub mod literal;
 pub mod module;
 pub mod names;
