@@ -14,6 +14,7 @@ pub mod literal;
 pub mod module;
 pub mod names;
 pub mod op;
+pub mod print;
 pub mod shape;
 pub mod sharding;
 

@@ -61,11 +61,11 @@ attr_formats! {
         /// Batch dims of the left operand.
         lhs_batch_dims: Dims = "lhs_batch_dims" IfSet;
         /// Contracted dims of the left operand.
-        lhs_contracting_dims: Dims = "lhs_contracting_dims" IfSet;
+        lhs_contracting_dims: Dims = "lhs_contracting_dims" Always;
         /// Batch dims of the right operand.
         rhs_batch_dims: Dims = "rhs_batch_dims" IfSet;
         /// Contracted dims of the right operand.
-        rhs_contracting_dims: Dims = "rhs_contracting_dims" IfSet;
+        rhs_contracting_dims: Dims = "rhs_contracting_dims" Always;
         /// Ragged dims of the left operand (`ragged-dot`).
         lhs_ragged_dims: Dims = "lhs_ragged_dims" IfSet;
         /// Group dims of the right operand (`ragged-dot`).
@@ -86,8 +86,12 @@ attr_formats! {
         feature_group_count: Option<i64> = "feature_group_count" IfSet;
         /// Groups of batches; absent means 1.
         batch_group_count: Option<i64> = "batch_group_count" IfSet;
+        /// `fprop`, `dgrad`, `wgrad`.
+        convolution_kind: Word = "convolution_kind" IfSet;
         /// Precision of each operand.
         operand_precision: Vec<Word> = "operand_precision" IfSet;
+        /// Which operands are sparse, as written.
+        sparsity_config: RawBraces = "sparsity_config" IfSet;
     }
 
     /// `gather`.
@@ -175,7 +179,7 @@ attr_formats! {
         /// Number of carried values among the operands.
         num_carries: Option<i64> = "num_carries" IfSet;
         /// From the last slice to the first.
-        is_reverse: Option<bool> = "is_reverse" IfSet;
+        is_reverse: bool = "is_reverse" IfSet;
         /// Whether the body is associative.
         is_associative: Option<bool> = "is_associative" IfSet;
         /// The body.
@@ -233,27 +237,33 @@ attr_formats! {
         /// Window of a library convolution.
         window: Window = "window" IfSet;
         /// Dim labels of a library convolution.
-        dim_labels: Option<QuotedText> = "dim_labels" IfSet;
+        dim_labels: ConvDims = "dim_labels" IfSet;
         /// Groups of features of a library convolution.
         feature_group_count: Option<i64> = "feature_group_count" IfSet;
         /// Groups of batches of a library convolution.
         batch_group_count: Option<i64> = "batch_group_count" IfSet;
+        /// Precision of each operand of a library call.
+        operand_precision: Vec<Word> = "operand_precision" IfSet;
+        /// `PADDING_VALID` or `PADDING_SAME`.
+        padding_type: Word = "padding_type" IfSet;
         /// What is called.
         custom_call_target: QuotedText = "custom_call_target" Required;
         /// Layouts that the operands must have.
         operand_layout_constraints: Option<Vec<ShapeId>> = "operand_layout_constraints" IfSet;
         /// It may not be removed or duplicated.
         custom_call_has_side_effect: bool = "custom_call_has_side_effect" IfSet;
+        /// One computation that it calls.
+        to_apply: Option<CompId> = "to_apply" IfSet;
+        /// Computations that it calls.
+        called_computations: Vec<CompId> = "called_computations" IfSet;
+        /// Shape and value of a constant argument, as written.
+        literal: RawLiteral = "literal" IfSet;
         /// Aliases of outputs and operands.
         output_to_operand_aliasing: Vec<OperandAlias> = "output_to_operand_aliasing" IfSet;
         /// When it may run.
         schedule: Word = "schedule" IfSet;
         /// Version of the call interface.
         api_version: Word = "api_version" IfSet;
-        /// One computation that it calls.
-        to_apply: Option<CompId> = "to_apply" IfSet;
-        /// Computations that it calls.
-        called_computations: Vec<CompId> = "called_computations" IfSet;
     }
 
     /// Collectives that combine: all-reduce and reduce-scatter.
@@ -434,6 +444,10 @@ attr_formats! {
         source_column: Option<i64> = "source_column" IfSet;
         /// Last column.
         source_end_column: Option<i64> = "source_end_column" IfSet;
+        /// Index into the stack frame table.
+        stack_frame_id: Option<i64> = "stack_frame_id" IfSet;
+        /// Bytes of the code made from it.
+        size_of_generated_code_in_bytes: Option<i64> = "size_of_generated_code_in_bytes" IfSet;
         /// Kinds of profile data.
         profile_type: Dims = "profile_type" IfSet;
         /// Name of the op of which this is a duplicate.
@@ -442,7 +456,5 @@ attr_formats! {
         preserve_layout: bool = "preserve_layout" IfSet;
         /// Name for the scheduler.
         scheduling_name: Option<QuotedText> = "scheduling_name" IfSet;
-        /// Index into the stack frame table.
-        stack_frame_id: Option<i64> = "stack_frame_id" IfSet;
     }
 }

@@ -85,6 +85,7 @@ field_types! {
     Sharding(Option<Box<Sharding>>);
     Comparison(Comparison);
     Raw(RawBraces);
+    RawLiteral(RawLiteral);
 }
 
 /// Declares the attribute formats; see [`formats`].
@@ -114,6 +115,13 @@ macro_rules! attr_formats {
         #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
         pub struct $attrs { $($(#[$field_doc])* pub $field: $type),* }
 
+        impl $attrs {
+            /// Calls `visit(key, presence, field)` on every field in the order in which XLA prints them.
+            pub fn for_each_field(&self, mut visit: impl FnMut(&'static str, Presence, FieldRef<'_>)) {
+                $(visit($key, Presence::$presence, self.$field.view());)*
+            }
+        }
+
         impl From<$attrs> for Attrs {
             fn from(attrs: $attrs) -> Attrs { Attrs::$format(Box::new(attrs)) }
         })*
@@ -141,10 +149,7 @@ macro_rules! attr_formats {
             pub fn for_each_field(&self, visit: &mut dyn FnMut(&'static str, Presence, FieldRef<'_>)) {
                 match self {
                     Attrs::Plain | Attrs::Constant(_) => {}
-                    $(Attrs::$format(attrs) => {
-                        let _ = &attrs;
-                        $(visit($key, Presence::$presence, attrs.$field.view());)*
-                    })*
+                    $(Attrs::$format(attrs) => attrs.for_each_field(visit)),*
                 }
             }
 
@@ -215,6 +220,7 @@ impl FieldRef<'_> {
             FieldRef::Sharding(v) => v.is_unset(),
             FieldRef::Comparison(v) => v.is_unset(),
             FieldRef::Raw(v) => v.is_unset(),
+            FieldRef::RawLiteral(v) => v.is_unset(),
         }
     }
 }

@@ -44,6 +44,10 @@ impl From<&str> for Word {
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct RawBraces(pub String);
 
+/// `s32[2]{0} {1, 2}`: a shape and a literal, kept as written; empty when absent.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub struct RawLiteral(pub String);
+
 /// One dim of a `slice`: `[start:limit:stride]`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct SliceDim {
