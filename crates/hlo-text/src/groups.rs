@@ -1,0 +1,134 @@
+//! `replica_groups=` in its three syntaxes, and the iota tiles and meshes that shardings use as well.
+
+use crate::cursor::Cursor;
+use crate::error::{EXPECTED, Fallible, failure};
+use hlo_ir::Dims;
+use hlo_ir::groups::{AxisRef, IotaTile, Mesh, MeshDevices, MeshGroups, ReplicaGroups};
+
+/// Takes replica groups: `{{0,1},{2,3}}`, `[2,2]<=[4]T(1,0)` or `mesh['a'=2] {'a'}`.
+pub(crate) fn replica_groups(cur: &mut Cursor<'_>) -> Fallible<ReplicaGroups> {
+    match cur.peek() {
+        Some(b'{') => {
+            let mut groups = Vec::new();
+            cur.list((b'{', b'}'), "of the replica groups", &mut |cur| {
+                groups.push(ids(cur, (b'{', b'}'), "of a replica group")?);
+                Ok(())
+            })?;
+            Ok(ReplicaGroups::List(groups))
+        }
+        Some(b'[') => {
+            let dims = dims(cur, (b'[', b']'), "of the group counts")?;
+            cur.expect_str("<=", "after the group counts")?;
+            Ok(ReplicaGroups::Iota(iota_tail(cur, dims)?))
+        }
+        _ if cur.eat_word("mesh") => {
+            let mesh = mesh(cur)?;
+            Ok(ReplicaGroups::Mesh(MeshGroups { mesh, axes: axes(cur, "of the group axes")? }))
+        }
+        _ => Err(cur.expected("replica groups: `{{0,1},…}`, `[2,2]<=[4]` or `mesh[…] {…}`")),
+    }
+}
+
+/// Takes ids between brackets.
+pub(crate) fn ids(cur: &mut Cursor<'_>, brackets: (u8, u8), place: &str) -> Fallible<Vec<i64>> {
+    let mut out = Vec::new();
+    cur.list(brackets, place, &mut |cur| {
+        out.push(cur.int("a number")?);
+        Ok(())
+    })?;
+    Ok(out)
+}
+
+/// Takes dims between brackets.
+pub(crate) fn dims(cur: &mut Cursor<'_>, brackets: (u8, u8), place: &str) -> Fallible<Dims> {
+    let mut out = Dims::new();
+    cur.list(brackets, place, &mut |cur| {
+        out.push(cur.int("a number")?);
+        Ok(())
+    })?;
+    Ok(out)
+}
+
+/// Takes `[reshape dims]T(perm)` after `dims<=`.
+pub(crate) fn iota_tail(cur: &mut Cursor<'_>, dims: Dims) -> Fallible<IotaTile> {
+    let start = cur.pos;
+    let reshape_dims = self::dims(cur, (b'[', b']'), "of the iota dims")?;
+    let perm = if cur.eat_word("T") {
+        self::dims(cur, (b'(', b')'), "of the transpose")?
+    } else {
+        (0..reshape_dims.len() as i64).collect()
+    };
+    let product = |dims: &Dims| dims.iter().try_fold(1i64, |n, &d| if d > 0 { n.checked_mul(d) } else { None });
+    let mut sorted = perm.clone();
+    sorted.sort_unstable();
+    if product(&dims).is_none() || product(&dims) != product(&reshape_dims) {
+        let message = "expected positive dims with the same product on both sides of `<=`, found others";
+        return Err(failure(EXPECTED, start, cur.pos, message));
+    }
+    if !sorted.iter().copied().eq(0..reshape_dims.len() as i64) {
+        let message = format!("expected a permutation of {} dims, found another", reshape_dims.len());
+        return Err(failure(EXPECTED, start, cur.pos, message));
+    }
+    Ok(IotaTile { dims, reshape_dims, perm })
+}
+
+/// Takes `['a'=2,'b'=4]` and `, device_ids=(…)` after the word `mesh`.
+pub(crate) fn mesh(cur: &mut Cursor<'_>) -> Fallible<Mesh> {
+    let mut mesh = Mesh::default();
+    cur.list((b'[', b']'), "of the mesh axes", &mut |cur| {
+        let name = cur.string("a quoted axis name")?.into_owned();
+        cur.expect(b'=', "after the axis name")?;
+        mesh.axes.push((name, cur.count("the axis size")?));
+        Ok(())
+    })?;
+    let before = cur.pos;
+    if cur.eat(b',') && cur.eat_word("device_ids") {
+        cur.expect(b'=', "after `device_ids`")?;
+        mesh.device_ids = device_ids(cur, &mesh)?;
+    } else {
+        cur.pos = before;
+    }
+    Ok(mesh)
+}
+
+/// Takes `(0,1,3,2)`, `([4,2]T(1,0))` or `([8]<=[4,2]T(1,0))`.
+fn device_ids(cur: &mut Cursor<'_>, mesh: &Mesh) -> Fallible<MeshDevices> {
+    let start = cur.pos;
+    cur.expect(b'(', "of the device ids")?;
+    if cur.peek() != Some(b'[') {
+        cur.pos = start;
+        return Ok(MeshDevices::List(ids(cur, (b'(', b')'), "of the device ids")?));
+    }
+    let inner = cur.pos;
+    let first = dims(cur, (b'[', b']'), "of the device order")?;
+    let tile = if cur.eat_str("<=") {
+        iota_tail(cur, first)?
+    } else {
+        cur.pos = inner;
+        iota_tail(cur, mesh.axes.iter().map(|&(_, size)| size).collect())?
+    };
+    cur.expect(b')', "after the device ids")?;
+    Ok(MeshDevices::Tile(tile))
+}
+
+/// Takes `{'a','b':(2)2}`.
+pub(crate) fn axes(cur: &mut Cursor<'_>, place: &str) -> Fallible<Vec<AxisRef>> {
+    let mut out = Vec::new();
+    cur.list((b'{', b'}'), place, &mut |cur| {
+        out.push(axis(cur)?);
+        Ok(())
+    })?;
+    Ok(out)
+}
+
+/// Takes `'a'` or `'a':(pre_size)size`.
+pub(crate) fn axis(cur: &mut Cursor<'_>) -> Fallible<AxisRef> {
+    let name = cur.string("a quoted axis name")?.into_owned();
+    if !cur.eat(b':') {
+        return Ok(AxisRef { name, sub: None });
+    }
+    cur.expect(b'(', "before the size of the outer part")?;
+    let pre_size = cur.count("the size of the outer part")?;
+    cur.expect(b')', "after the size of the outer part")?;
+    Ok(AxisRef { name, sub: Some((pre_size, cur.count("the size of the part")?)) })
+}

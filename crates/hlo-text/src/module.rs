@@ -1,0 +1,112 @@
+//! The whole text: header, tables, computations, entry.
+
+use crate::error::{EXPECTED, LIMIT, MISSING, failure};
+use crate::parser::Parser;
+use hlo_ir::diag::{Diagnostic, SourceMap};
+use hlo_ir::{CompId, Module};
+
+/// A module and where its parts stand in the text.
+#[derive(Clone, Debug)]
+pub struct Parsed {
+    /// The module; every name is resolved, every computation has a root, there is an entry.
+    pub module: Module,
+    /// Byte offsets of computations and instructions.
+    pub sources: SourceMap,
+}
+
+/// Parses HLO text of either form.
+///
+/// # Errors
+/// Up to 20 diagnostics, in the order of the text; after one the parse goes on at the next instruction.
+pub fn parse_module(text: &str) -> Result<Parsed, Vec<Diagnostic>> {
+    if text.len() >= u32::MAX as usize {
+        return Err(vec![*failure(LIMIT, 0, 0, "expected a text below 4 GiB, found a larger one")]);
+    }
+    let mut parser = Parser::new(text);
+    parser.whole();
+    if parser.diags.is_empty() {
+        Ok(Parsed { module: parser.module, sources: parser.sources })
+    } else {
+        Err(parser.diags)
+    }
+}
+
+/// Parses HLO text that may not be UTF-8.
+///
+/// # Errors
+/// As [`parse_module`]; bytes that are not UTF-8 are an error with their place.
+pub fn parse_bytes(bytes: &[u8]) -> Result<Parsed, Vec<Diagnostic>> {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => parse_module(text),
+        Err(error) => {
+            let at = error.valid_up_to();
+            Err(vec![*failure(EXPECTED, at, at + 1, "expected UTF-8 text, found bytes that are not")])
+        }
+    }
+}
+
+impl Parser<'_> {
+    fn whole(&mut self) {
+        // A byte-order mark is no part of the text.
+        if self.cur.text().starts_with('\u{feff}') {
+            self.cur.pos = 3;
+        }
+        if self.cur.eat_word("HloModule")
+            && let Err(error) = self.header()
+            && !(self.report(*error) && self.resume_at_head())
+        {
+            return;
+        }
+        while self.cur.peek().is_some() {
+            let step = match self.table() {
+                Ok(false) => self.computation(),
+                Ok(true) => Ok(()),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = step
+                && !(self.report(*error) && self.resume_at_head())
+            {
+                return;
+            }
+            if self.diags.len() >= crate::error::MAX_DIAGNOSTICS {
+                return;
+            }
+        }
+        self.settle();
+    }
+
+    /// Chooses the entry and puts the computations of async sugar before their users.
+    fn settle(&mut self) {
+        // XLA takes the last computation if none is marked.
+        let last = self.module.computations().iter().rev().copied().find(|c| !self.wrapped.iter().any(|w| w.0 == *c));
+        match (self.module.entry(), last) {
+            (Some(_), _) => {}
+            (None, Some(last)) => self.module.set_entry(last),
+            (None, None) if self.diags.is_empty() => {
+                let end = self.cur.bytes().len();
+                let error = failure(MISSING, end, end, "expected a computation, found the end of the file")
+                    .with_help("a module is `HloModule name` and computations: `ENTRY main { … }`");
+                self.report(error);
+            }
+            (None, None) => {}
+        }
+        if self.module.name.is_empty()
+            && let Some(entry) = self.module.entry()
+        {
+            self.module.name = format!("module_{}", self.module.comp_name(entry));
+        }
+        if self.wrapped.is_empty() {
+            return;
+        }
+        let is_wrapped = |c: CompId| self.wrapped.binary_search_by_key(&c, |w| w.0).is_ok();
+        let mut order: Vec<CompId> = Vec::with_capacity(self.module.computations().len());
+        let mut of_user = self.wrapped.clone();
+        of_user.sort_by_key(|w| (w.1, w.0));
+        for &comp in self.module.computations().iter().filter(|&&c| !is_wrapped(c)) {
+            let first = of_user.partition_point(|w| w.1 < comp);
+            order.extend(of_user.iter().skip(first).take_while(|w| w.1 == comp).map(|w| w.0));
+            order.push(comp);
+        }
+        self.module.set_computation_order(order);
+    }
+}

@@ -1,0 +1,302 @@
+//! Shapes and layouts, and the cache that parses each distinct shape text once.
+
+use crate::cursor::{Cursor, is_blank, is_name_byte};
+use crate::error::{EXPECTED, Fallible, LIMIT, MAX_DEPTH, UNKNOWN, failure};
+use hashbrown::HashTable;
+use hlo_ir::shape::{DimLevel, Layout, SplitConfig, TILE_COMBINE, UNBOUNDED_DIM};
+use hlo_ir::{ArrayShape, DType, Dims, Shape, ShapeId, shape::ShapePool};
+
+/// Shape texts met so far and what they mean.
+#[derive(Default)]
+pub(crate) struct ShapeCache {
+    table: HashTable<(usize, usize, ShapeId)>,
+}
+
+fn hash_bytes(bytes: &[u8]) -> u64 {
+    const K: u64 = 0x9E37_79B9_7F4A_7C15;
+    let mut hash = bytes.len() as u64;
+    let mut chunks = bytes.chunks_exact(8);
+    for chunk in &mut chunks {
+        let mut word = [0u8; 8];
+        word.copy_from_slice(chunk);
+        hash = (hash.rotate_left(23) ^ u64::from_le_bytes(word)).wrapping_mul(K);
+    }
+    let mut tail = [0u8; 8];
+    for (slot, &byte) in tail.iter_mut().zip(chunks.remainder()) {
+        *slot = byte;
+    }
+    hash = (hash.rotate_left(23) ^ u64::from_le_bytes(tail)).wrapping_mul(K);
+    hash ^ (hash >> 29)
+}
+
+impl ShapeCache {
+    /// Takes a shape. The text up to the next blank outside of brackets is looked up first; it counts as a shape's
+    /// text only if it was once parsed to its end and no brace follows that would belong to the shape.
+    pub(crate) fn shape(&mut self, cur: &mut Cursor<'_>, pool: &mut ShapePool) -> Fallible<ShapeId> {
+        cur.skip_blanks();
+        let start = cur.pos;
+        let bytes = cur.bytes();
+        let end = scan_end(bytes, start);
+        let key = bytes.get(start..end).unwrap_or(&[]);
+        let hash = hash_bytes(key);
+        let is_clear = is_clear_after(bytes, end);
+        if is_clear && let Some(&(_, _, id)) = self.table.find(hash, |&(a, b, _)| bytes.get(a..b) == Some(key)) {
+            cur.pos = end;
+            return Ok(id);
+        }
+        let id = pool.intern(shape(cur, 0)?);
+        if is_clear && cur.pos == end {
+            self.table.insert_unique(hash, (start, end, id), |&(a, b, _)| hash_bytes(bytes.get(a..b).unwrap_or(&[])));
+        }
+        Ok(id)
+    }
+}
+
+/// Where a shape's text ends if it is one: at a blank outside of brackets, or after the bracket that closes an outer one.
+fn scan_end(bytes: &[u8], start: usize) -> usize {
+    let mut depth = 0usize;
+    let mut end = start;
+    while let Some(&byte) = bytes.get(end) {
+        match byte {
+            b'(' | b'[' | b'{' => depth += 1,
+            b')' | b']' | b'}' if depth == 0 => break,
+            b')' | b']' | b'}' => depth -= 1,
+            b',' if depth == 0 => break,
+            b' ' | b'\t' | b'\n' | b'\r' if depth == 0 => break,
+            b'"' | b'%' | b'=' if depth == 0 => break,
+            _ => {}
+        }
+        end += 1;
+    }
+    end
+}
+
+/// Whether what follows cannot belong to a shape: `f32[2] {0}` is one shape, `f32[2] add` is a shape and a word.
+fn is_clear_after(bytes: &[u8], end: usize) -> bool {
+    let skip = usize::from(bytes.get(end).is_some_and(|&b| is_blank(b)));
+    !matches!(bytes.get(end + skip), Some(b'{' | b'[' | b'(' | b'/' | b' ' | b'\t' | b'\n' | b'\r'))
+}
+
+/// Whether a shape comes next, not an opcode or a name: `(`, `f32[`, `b(`.
+pub(crate) fn is_next(cur: &mut Cursor<'_>) -> bool {
+    match cur.peek() {
+        Some(b'(') => true,
+        Some(b'b') if cur.raw_at(1) == Some(b'(') => true,
+        Some(byte) if byte.is_ascii_lowercase() => {
+            let rest = cur.bytes().get(cur.pos..).unwrap_or(&[]);
+            // No type name is longer than 16 bytes.
+            rest.iter().take(16).find(|&&b| !is_name_byte(b)) == Some(&b'[')
+        }
+        _ => false,
+    }
+}
+
+/// Takes a shape of any kind.
+pub(crate) fn shape(cur: &mut Cursor<'_>, depth: usize) -> Fallible<Shape> {
+    if depth > MAX_DEPTH {
+        let message = format!("expected at most {MAX_DEPTH} levels of tuples, found more");
+        return Err(failure(LIMIT, cur.pos, cur.pos + 1, message));
+    }
+    if cur.peek() == Some(b'(') {
+        let mut elements = Vec::new();
+        cur.list((b'(', b')'), "of the tuple shape", &mut |cur| {
+            elements.push(shape(cur, depth + 1)?);
+            Ok(())
+        })?;
+        return Ok(Shape::Tuple(elements));
+    }
+    let word = cur.peek_word();
+    let start = cur.pos;
+    cur.pos += word.len();
+    if word == "b" && cur.raw() == Some(b'(') {
+        cur.pos += 1;
+        let inner = shape(cur, depth + 1)?;
+        cur.expect(b')', "after the buffer's shape")?;
+        return match inner {
+            Shape::Array(array) => Ok(Shape::Buffer(array)),
+            Shape::Tuple(_) | Shape::Token | Shape::Opaque | Shape::Buffer(_) => {
+                Err(failure(EXPECTED, start, cur.pos, "expected an array shape in `b(…)`, found another"))
+            }
+        };
+    }
+    if word == "token" || word == "opaque" {
+        cur.expect_str("[]", "after the type")?;
+        return Ok(if word == "token" { Shape::Token } else { Shape::Opaque });
+    }
+    let Some(dtype) = DType::from_name(word) else {
+        cur.pos = start;
+        if word.is_empty() {
+            return Err(cur.expected("a shape such as `f32[2,3]`"));
+        }
+        let message = format!("expected an element type, found `{}`", clip(word));
+        return Err(failure(UNKNOWN, start, start + word.len(), message)
+            .with_help("element types are pred, s1–s64, u1–u64, bf16, f16, f32, f64, f8…, f4e2m1fn, c64, c128; `token[]` and `opaque[]` are shapes too")
+            .into());
+    };
+    Ok(Shape::Array(array(cur, dtype)?))
+}
+
+/// The start of an over-long word.
+fn clip(word: &str) -> &str {
+    word.get(..word.len().min(40)).unwrap_or(word)
+}
+
+/// Takes dims and layout of an array.
+fn array(cur: &mut Cursor<'_>, dtype: DType) -> Fallible<ArrayShape> {
+    let mut array = ArrayShape::new(dtype, []);
+    cur.list((b'[', b']'), "of the dims", &mut |cur| {
+        let place = array.dims.len();
+        let is_dynamic = cur.eat_str("<=");
+        let is_unbounded = !is_dynamic && cur.eat(b'?');
+        if is_dynamic || is_unbounded {
+            if place >= 64 {
+                let message = "expected a dynamic dim among the first 64, found a later one";
+                return Err(failure(LIMIT, cur.pos, cur.pos + 1, message));
+            }
+            array.dynamic |= 1 << place;
+        }
+        array.dims.push(if is_unbounded { UNBOUNDED_DIM } else { cur.count("a dim size")? });
+        Ok(())
+    })?;
+    if cur.peek() == Some(b'{') && is_layout(cur) {
+        let start = cur.pos;
+        let layout = layout(cur)?;
+        check_permutation(&layout.minor_to_major, array.dims.len(), start, cur.pos)?;
+        if layout != Layout::new(Dims::new()) {
+            array.layout = Some(Box::new(layout));
+        }
+    }
+    Ok(array)
+}
+
+/// Whether the brace that comes next opens a layout and not a computation or a literal: `{}`, `{1,0…}`, `{:T(8)}`.
+fn is_layout(cur: &Cursor<'_>) -> bool {
+    let rest = cur.bytes().get(cur.pos + 1..).unwrap_or(&[]);
+    matches!(rest.iter().find(|&&b| !is_blank(b)), Some(b'0'..=b'9' | b'}' | b':'))
+}
+
+fn check_permutation(dims: &[i64], rank: usize, start: usize, end: usize) -> Fallible<()> {
+    let mut seen = vec![false; rank];
+    let is_permutation = dims.len() == rank
+        && dims.iter().all(|&d| {
+            let slot = usize::try_from(d).ok().and_then(|i| seen.get_mut(i));
+            slot.is_some_and(|slot| !std::mem::replace(slot, true))
+        });
+    if is_permutation {
+        return Ok(());
+    }
+    let message = format!("expected a layout that lists each of the {rank} dims once, found another");
+    Err(failure(EXPECTED, start, end, message))
+}
+
+/// Takes `{minor_to_major:attributes}`.
+fn layout(cur: &mut Cursor<'_>) -> Fallible<Layout> {
+    cur.expect(b'{', "of the layout")?;
+    let mut layout = Layout::new(Dims::new());
+    while cur.peek().is_some_and(|b| b.is_ascii_digit()) {
+        layout.minor_to_major.push(cur.count("a dim number")?);
+        if !cur.eat(b',') {
+            break;
+        }
+    }
+    if cur.eat(b':') {
+        while cur.peek() != Some(b'}') {
+            layout_attribute(cur, &mut layout)?;
+        }
+    }
+    cur.expect(b'}', "after the layout")?;
+    Ok(layout)
+}
+
+/// Takes one `T(…)(…)`, `E(…)`, … of a layout.
+fn layout_attribute(cur: &mut Cursor<'_>, layout: &mut Layout) -> Fallible<()> {
+    let start = cur.pos;
+    if cur.eat(b'#') {
+        layout.index_dtype = Some(dtype_in_parens(cur)?);
+        return Ok(());
+    }
+    if cur.eat(b'*') {
+        layout.pointer_dtype = Some(dtype_in_parens(cur)?);
+        return Ok(());
+    }
+    match cur.word("a layout attribute such as `T(8,128)`")? {
+        "D" => level_types(cur, layout),
+        "T" => {
+            while cur.peek() == Some(b'(') {
+                let mut tile = Dims::new();
+                cur.list((b'(', b')'), "of the tile", &mut |cur| {
+                    tile.push(if cur.eat(b'*') { TILE_COMBINE } else { cur.count("a tile size")? });
+                    Ok(())
+                })?;
+                layout.tiles.push(tile);
+            }
+            Ok(())
+        }
+        "L" => int_in_parens(cur, &mut layout.tail_padding_alignment_in_elements),
+        "E" => int_in_parens(cur, &mut layout.element_size_in_bits),
+        "S" => int_in_parens(cur, &mut layout.memory_space),
+        "M" => int_in_parens(cur, &mut layout.dynamic_shape_metadata_prefix_bytes),
+        "SC" => {
+            while cur.eat(b'(') {
+                let dimension = cur.count("a dim number")?;
+                cur.expect(b':', "after the split dim")?;
+                let mut split_indices = Dims::new();
+                loop {
+                    split_indices.push(cur.count("a split index")?);
+                    if !cur.eat(b',') {
+                        break;
+                    }
+                }
+                cur.expect(b')', "after the split indices")?;
+                layout.split_configs.push(SplitConfig { dimension, split_indices });
+            }
+            Ok(())
+        }
+        other => {
+            let message = format!("expected a layout attribute (D, T, L, #, *, E, S, SC, M), found `{}`", clip(other));
+            Err(failure(UNKNOWN, start, cur.pos, message))
+        }
+    }
+}
+
+fn int_in_parens(cur: &mut Cursor<'_>, slot: &mut i64) -> Fallible<()> {
+    cur.expect(b'(', "after the layout attribute")?;
+    *slot = cur.count("a number")?;
+    cur.expect(b')', "after the layout attribute")
+}
+
+fn dtype_in_parens(cur: &mut Cursor<'_>) -> Fallible<DType> {
+    cur.expect(b'(', "after the layout attribute")?;
+    let word = cur.peek_word();
+    let dtype = DType::from_name(word).ok_or_else(|| cur.expected("an element type"))?;
+    cur.pos += word.len();
+    cur.expect(b')', "after the element type")?;
+    Ok(dtype)
+}
+
+/// Takes `(D,C+~)`.
+fn level_types(cur: &mut Cursor<'_>, layout: &mut Layout) -> Fallible<()> {
+    cur.list((b'(', b')'), "of the dim level types", &mut |cur| {
+        let kind = match cur.peek() {
+            Some(kind @ (b'D' | b'C' | b'S' | b'H')) => kind,
+            _ => return Err(cur.expected("a dim level type (D, C, S, H)")),
+        };
+        cur.pos += 1;
+        let mut level = DimLevel { kind, unique: true, ordered: true };
+        loop {
+            if cur.eat(b'+') {
+                level.unique = false;
+            } else if cur.eat(b'~') {
+                level.ordered = false;
+            } else {
+                break;
+            }
+        }
+        layout.dim_level_types.push(level);
+        Ok(())
+    })?;
+    if layout.dim_level_types.iter().all(|l| l.kind == b'D' && l.unique && l.ordered) {
+        layout.dim_level_types.clear();
+    }
+    Ok(())
+}

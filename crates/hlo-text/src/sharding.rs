@@ -1,0 +1,231 @@
+//! `sharding=` in its three generations of syntax.
+
+use crate::cursor::Cursor;
+use crate::error::{DUPLICATE, EXPECTED, Fallible, UNKNOWN, failure};
+use crate::groups::{axes, axis, dims, iota_tail, mesh};
+use hlo_ir::groups::AxisRef;
+use hlo_ir::sharding::{
+    LeafSharding, NamedDim, NamedSharding, ShardGroup, Sharding, ShardingKind, SubgroupKind, TileDevices, Tiling,
+};
+
+/// Takes a sharding: `{replicated}`, `{devices=…}`, `{mesh[…], …}`, or a tuple of them.
+pub(crate) fn sharding(cur: &mut Cursor<'_>) -> Fallible<Sharding> {
+    let start = cur.pos;
+    cur.expect(b'{', "of the sharding")?;
+    if !matches!(cur.peek(), Some(b'{' | b'}')) {
+        cur.pos = start;
+        return Ok(Sharding::Single(leaf(cur)?));
+    }
+    let mut leaves = Vec::new();
+    cur.pos = start;
+    cur.list((b'{', b'}'), "of the tuple sharding", &mut |cur| {
+        leaves.push(leaf(cur)?);
+        Ok(())
+    })?;
+    Ok(Sharding::Tuple(leaves))
+}
+
+/// What was read of a leaf so far.
+#[derive(Default)]
+struct LeafParts {
+    kind: Option<ShardingKind>,
+    group: Option<ShardGroup>,
+    metadata: Vec<String>,
+}
+
+/// Takes the sharding of one leaf.
+fn leaf(cur: &mut Cursor<'_>) -> Fallible<LeafSharding> {
+    cur.expect(b'{', "of the sharding")?;
+    let start = cur.pos;
+    let mut parts = LeafParts::default();
+    while cur.peek() != Some(b'}') {
+        let at = cur.pos;
+        let word = cur.word("a sharding such as `replicated` or `devices=…`")?;
+        if let Some(kind) = kind(cur, word)? {
+            if parts.kind.replace(kind).is_some() {
+                return Err(failure(DUPLICATE, at, cur.pos, "expected one kind of sharding, found a second one"));
+            }
+        } else if !leaf_mark(cur, word, &mut parts)? {
+            let message =
+                format!("expected a kind of sharding or a mark of one, found `{}`", word.get(..40).unwrap_or(word));
+            return Err(failure(UNKNOWN, at, at + word.len(), message).with_help(
+                "kinds are replicated, manual, unknown, unreduced, maximal device=N, devices=[…]…, mesh[…], maximal_mesh[…]",
+            ).into());
+        }
+        let _ = cur.eat(b',');
+    }
+    cur.pos += 1;
+    let Some(kind) = parts.kind else {
+        return Err(failure(EXPECTED, start, cur.pos, "expected a kind of sharding, found none"));
+    };
+    Ok(LeafSharding { kind, group: parts.group, metadata: parts.metadata })
+}
+
+/// The kind that begins with `word`; `None` if none does.
+fn kind(cur: &mut Cursor<'_>, word: &str) -> Fallible<Option<ShardingKind>> {
+    Ok(Some(match word {
+        "replicated" => ShardingKind::Replicated,
+        "manual" => ShardingKind::Manual,
+        "unknown" => ShardingKind::Unknown,
+        "unreduced" => ShardingKind::Unreduced,
+        "maximal" => {
+            if !cur.eat_word("device") {
+                return Err(cur.expected("`device=` after `maximal`"));
+            }
+            cur.expect(b'=', "after `device`")?;
+            ShardingKind::Maximal(cur.count("a device id")?)
+        }
+        "devices" => ShardingKind::Tiled(Box::new(tiling(cur)?)),
+        "mesh" => ShardingKind::Named(Box::new(named(cur)?)),
+        "maximal_mesh" => {
+            cur.expect(b'[', "after `maximal_mesh`")?;
+            if !cur.eat_word("device_id") {
+                return Err(cur.expected("`device_id=`"));
+            }
+            cur.expect(b'=', "after `device_id`")?;
+            let id = cur.count("a device id")?;
+            cur.expect(b']', "after the device id")?;
+            ShardingKind::MaximalMesh(id)
+        }
+        _ => return Ok(None),
+    }))
+}
+
+/// Takes the rest of `last_tile_dim_replicate`, `last_tile_dims=`, `metadata=`, `shard_as N`, `shard_like N`; false if
+/// `word` begins none of them.
+fn leaf_mark(cur: &mut Cursor<'_>, word: &str, parts: &mut LeafParts) -> Fallible<bool> {
+    match word {
+        "last_tile_dim_replicate" => set_last_dims(cur, parts, vec![SubgroupKind::Replicated], true)?,
+        "last_tile_dims" => {
+            cur.expect(b'=', "after `last_tile_dims`")?;
+            let mut kinds = Vec::new();
+            cur.list((b'{', b'}'), "of the subgroup kinds", &mut |cur| {
+                let word = cur.peek_word();
+                let kind = SubgroupKind::from_name(word)
+                    .ok_or_else(|| cur.expected("`replicated`, `manual`, `unreduced`, `maximal` or `unknown`"))?;
+                cur.pos += word.len();
+                kinds.push(kind);
+                Ok(())
+            })?;
+            set_last_dims(cur, parts, kinds, false)?;
+        }
+        "metadata" => {
+            cur.expect(b'=', "after `metadata`")?;
+            metadata(cur, &mut parts.metadata)?;
+        }
+        "shard_as" | "shard_like" => {
+            parts.group = Some(ShardGroup { is_as: word == "shard_as", id: cur.count("a group number")? });
+        }
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+fn set_last_dims(cur: &Cursor<'_>, parts: &mut LeafParts, kinds: Vec<SubgroupKind>, is_short: bool) -> Fallible<()> {
+    let Some(ShardingKind::Tiled(tiling)) = &mut parts.kind else {
+        return Err(failure(
+            EXPECTED,
+            cur.pos,
+            cur.pos,
+            "expected `devices=` before the kinds of its last dims, found none",
+        ));
+    };
+    if kinds.len() > tiling.dims.len() || !tiling.last_dims.is_empty() {
+        let message = format!("expected at most {} kinds, given once; found others", tiling.dims.len());
+        return Err(failure(EXPECTED, cur.pos, cur.pos, message));
+    }
+    tiling.last_dims = kinds;
+    tiling.last_dim_short = is_short;
+    Ok(())
+}
+
+/// Takes `{op_name="a"}` or `{{op_name="a"}, {op_name="b"}}` as raw entries.
+fn metadata(cur: &mut Cursor<'_>, out: &mut Vec<String>) -> Fallible<()> {
+    let start = cur.pos;
+    cur.expect(b'{', "of the metadata")?;
+    let is_list = matches!(cur.peek(), Some(b'{' | b'}'));
+    cur.pos = start;
+    let inner = |raw: &str| raw.get(1..raw.len().saturating_sub(1)).unwrap_or("").to_string();
+    if !is_list {
+        out.push(inner(cur.braces("metadata")?));
+        return Ok(());
+    }
+    cur.list((b'{', b'}'), "of the metadata", &mut |cur| {
+        out.push(inner(cur.braces("metadata")?));
+        Ok(())
+    })
+}
+
+/// Takes what follows `devices`: `=[2,1]<=[2]`, `=[2,1]0,1`.
+fn tiling(cur: &mut Cursor<'_>) -> Fallible<Tiling> {
+    cur.expect(b'=', "after `devices`")?;
+    let start = cur.pos;
+    let dims = dims(cur, (b'[', b']'), "of the tile counts")?;
+    let n_tiles = dims.iter().try_fold(1i64, |n, &d| if d > 0 { n.checked_mul(d) } else { None });
+    let Some(n_tiles) = n_tiles else {
+        return Err(failure(
+            EXPECTED,
+            start,
+            cur.pos,
+            "expected positive tile counts with a product of at most 64 bits, found others",
+        ));
+    };
+    let devices = if cur.eat_str("<=") {
+        TileDevices::Iota(iota_tail(cur, dims.clone())?)
+    } else {
+        let mut ids = Vec::new();
+        while cur.peek().is_some_and(|b| b.is_ascii_digit()) {
+            ids.push(cur.count("a device id")?);
+            // A comma may also separate the last id from the next mark.
+            if !cur.eat(b',') {
+                break;
+            }
+        }
+        if ids.len() as i64 != n_tiles {
+            let message = format!("expected {n_tiles} device ids, one for each tile, found {}", ids.len());
+            return Err(failure(EXPECTED, start, cur.pos, message));
+        }
+        TileDevices::List(ids)
+    };
+    Ok(Tiling { dims, devices, last_dims: Vec::new(), last_dim_short: false })
+}
+
+/// Takes what follows `mesh`: axes, device ids, `[{…}, …]` and the lists of further axes.
+fn named(cur: &mut Cursor<'_>) -> Fallible<NamedSharding> {
+    let mut named = NamedSharding { mesh: mesh(cur)?, ..NamedSharding::default() };
+    cur.expect(b',', "after the mesh")?;
+    cur.list((b'[', b']'), "of the dims", &mut |cur| {
+        named.dims.push(named_dim(cur)?);
+        Ok(())
+    })?;
+    loop {
+        let before = cur.pos;
+        let key = if cur.eat(b',') { cur.peek_word() } else { "" };
+        let slot: &mut Vec<AxisRef> = match key {
+            "replicated" => &mut named.replicated,
+            "unreduced" => &mut named.unreduced,
+            "manual" => &mut named.manual,
+            _ => {
+                cur.pos = before;
+                return Ok(named);
+            }
+        };
+        cur.pos += key.len();
+        cur.expect(b'=', "after the kind of axes")?;
+        *slot = axes(cur, "of the axes")?;
+    }
+}
+
+/// Takes `{'a','b',?}`.
+fn named_dim(cur: &mut Cursor<'_>) -> Fallible<NamedDim> {
+    let mut dim = NamedDim::default();
+    cur.list((b'{', b'}'), "of the dim's axes", &mut |cur| {
+        if cur.eat(b'?') {
+            dim.is_open = true;
+        } else {
+            dim.axes.push(axis(cur)?);
+        }
+        Ok(())
+    })?;
+    Ok(dim)
+}
