@@ -1,8 +1,12 @@
 //! One module's measurements.
 
+use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
+
+use hlo_ir::print::{PrintOptions, print_module};
+use rustix::time::{ClockId, clock_gettime};
 
 /// A module and the CPU seconds of every repetition.
 pub struct Sample {
@@ -10,7 +14,7 @@ pub struct Sample {
     pub file: PathBuf,
     /// Its text.
     pub text: String,
-    /// Lines that define an instruction.
+    /// Instructions of all computations; known after the first repetition.
     pub n_instructions: usize,
     /// Our parser, resolver and verifier.
     pub parse_s: Vec<f64>,
@@ -26,17 +30,46 @@ impl Sample {
     /// Reads the module's text.
     pub fn read(file: &Path) -> Result<Self, String> {
         let text = std::fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
-        let n_instructions = text.lines().filter(|line| line.starts_with(' ') && line.contains(" = ")).count();
         Ok(Self {
             file: file.to_path_buf(),
             text,
-            n_instructions,
+            n_instructions: 0,
             parse_s: Vec::new(),
             print_s: Vec::new(),
             xla_parse_s: Vec::new(),
             xla_print_s: Vec::new(),
         })
     }
+
+    /// One repetition of ours. The module is freed outside of the measured time, as XLA's is.
+    pub fn measure_ours(&mut self) -> Result<(), String> {
+        let start = cpu_seconds();
+        let parsed = black_box(hlo_text::parse_module(black_box(&self.text)));
+        self.parse_s.push(cpu_seconds() - start);
+        let module = match parsed {
+            Ok(parsed) => parsed.module,
+            Err(errors) => {
+                let first = errors.first().map(|e| e.message.clone()).unwrap_or_default();
+                return Err(format!("{}: {} errors, the first: {first}", self.file.display(), errors.len()));
+            }
+        };
+        self.n_instructions = module.n_instructions();
+        let start = cpu_seconds();
+        let printed = black_box(print_module(black_box(&module), &PrintOptions::default()));
+        self.print_s.push(cpu_seconds() - start);
+        match printed == self.text {
+            true => Ok(()),
+            false => {
+                Err(format!("{}: the print differs from the text: its time would mean nothing", self.file.display()))
+            }
+        }
+    }
+}
+
+/// CPU time of this process, all threads.
+fn cpu_seconds() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }
 
 /// The peak resident memory of `hlo-opt --verify-only FILE`, from `/proc`, where there is one.

@@ -36,6 +36,7 @@ pub fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
     for file in &options.files {
         let mut sample = Sample::read(file)?;
         for _ in 0..options.reps {
+            sample.measure_ours()?;
             if let Some(peer) = &mut peer {
                 sample.xla_parse_s.push(peer.ask("parse", file)?);
                 sample.xla_print_s.push(peer.ask("print", file)?);
