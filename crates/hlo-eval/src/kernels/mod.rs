@@ -1,1 +1,7 @@
 //! Pure functions from literals to a literal, one file per family of operations.
+
+pub mod conv;
+pub mod index;
+pub mod number;
+pub mod reducer;
+pub mod windows;
