@@ -54,6 +54,8 @@ dtypes! {
     U32        "u32"          32  Unsigned;
     U64        "u64"          64  Unsigned;
     F4E2M1FN   "f4e2m1fn"     4   Float;
+    F6E2M3FN   "f6e2m3fn"     6   Float;
+    F6E3M2FN   "f6e3m2fn"     6   Float;
     F8E3M4     "f8e3m4"       8   Float;
     F8E4M3     "f8e4m3"       8   Float;
     F8E4M3FN   "f8e4m3fn"     8   Float;

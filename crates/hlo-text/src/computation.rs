@@ -66,7 +66,7 @@ impl<'t> Parser<'t> {
         if is_entry {
             self.cur.eat_word("ENTRY");
         }
-        let (text, start) = self.cur.name("the name of a computation or the end of the file")?;
+        let (text, start) = self.cur.new_name("the name of a computation or the end of the file")?;
         if self.module.n_comp_slots() == 0 && self.cur.bytes().get(start) != Some(&b'%') {
             self.module.form = TextForm::Short;
         }
@@ -107,7 +107,7 @@ impl<'t> Parser<'t> {
         if is_root {
             self.cur.pos += 4;
         }
-        let (text, start) = self.cur.name("an instruction: `name = shape opcode(operands)`")?;
+        let (text, start) = self.cur.new_name("an instruction: `name = shape opcode(operands)`")?;
         let parsed = match self.cur.expect(b'=', "after the instruction's name") {
             Ok(()) => self.instruction(comp, Some((text, start)), 0),
             Err(error) => Err(error),
@@ -149,6 +149,9 @@ impl<'t> Parser<'t> {
     /// Moves to the next line that begins an instruction, or to what ends the computation.
     #[cold]
     fn resume(&mut self) -> Resume {
+        // The error was perhaps seen only at the start of the next line.
+        let read = self.cur.bytes().get(..self.cur.pos).unwrap_or(&[]);
+        self.cur.pos = read.trim_ascii_end().len();
         loop {
             let rest = self.cur.bytes().get(self.cur.pos..).unwrap_or(&[]);
             let Some(newline) = rest.iter().position(|&b| b == b'\n' || b == b'\r') else {
@@ -246,8 +249,15 @@ impl<'t> Parser<'t> {
                 (DUPLICATE, self.sources.insts[second], message)
             }
             None => {
+                // The first parameter beyond the gap shows it best.
+                let number_of = |id: &InstId| match &self.module.inst(*id).attrs {
+                    Attrs::Parameter(p) => p.number,
+                    _ => -1,
+                };
+                let next = self.module.comp(comp).insts.iter().find(|&id| number_of(id) > number);
+                let place = next.map_or(self.sources.comps[comp], |&id| self.sources.insts[id]);
                 let message = format!("`{name}`: expected parameter numbers 0, 1, 2, …, found no parameter({number})");
-                (MISSING, self.sources.comps[comp], message)
+                (MISSING, place, message)
             }
         };
         failure(rule, place as usize, place as usize + 1, message)

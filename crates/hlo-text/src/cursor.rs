@@ -2,6 +2,7 @@
 //! unescaping of strings and the making of errors.
 
 use crate::error::{EXPECTED, Fallible, LIMIT, failure};
+use hlo_ir::DType;
 use hlo_ir::attrs::encode_bytes;
 use std::borrow::Cow;
 
@@ -216,6 +217,35 @@ impl<'t> Cursor<'t> {
         Ok((self.slice(start, end), place))
     }
 
+    /// As [`Cursor::name`], for the place where a name is defined: a word that means something else needs its `%`.
+    #[inline]
+    pub(crate) fn new_name(&mut self, what: &str) -> Fallible<(&'t str, usize)> {
+        let (name, place) = self.name(what)?;
+        if self.bytes().get(place) != Some(&b'%') && is_reserved(name) {
+            let message = format!("expected {what}, found the reserved word `{name}`");
+            return Err(failure(EXPECTED, place, self.pos, message));
+        }
+        Ok((name, place))
+    }
+
+    /// Takes `key=`, no blank before the `=`, as in XLA.
+    #[inline]
+    pub(crate) fn key(&mut self, what: &str) -> Fallible<&'t str> {
+        let key = self.word(what)?;
+        if self.raw() != Some(b'=') {
+            let start = self.pos - key.len();
+            let shown = key.get(..key.len().min(60)).unwrap_or(key);
+            return Err(failure(
+                EXPECTED,
+                start,
+                self.pos,
+                format!("expected {what} and `=`, found `{shown}` without `=`"),
+            ));
+        }
+        self.pos += 1;
+        Ok(key)
+    }
+
     /// Takes an integer.
     #[inline]
     pub(crate) fn int(&mut self, what: &str) -> Fallible<i64> {
@@ -362,6 +392,11 @@ impl<'t> Cursor<'t> {
     #[cold]
     pub(crate) fn expected(&mut self, what: &str) -> Box<hlo_ir::diag::Diagnostic> {
         self.skip_blanks();
+        if self.raw().is_none() {
+            // The last thing in the file is a better place than the empty line after it.
+            let end = self.text.trim_ascii_end().len();
+            return failure(EXPECTED, end, end, format!("expected {what}, found the end of the file"));
+        }
         let (found, len) = self.describe();
         failure(EXPECTED, self.pos, self.pos + len, format!("expected {what}, found {found}"))
     }
@@ -384,6 +419,14 @@ impl<'t> Cursor<'t> {
         let more = if len > LONGEST { "…" } else { "" };
         (format!("`{shown}{more}`"), len)
     }
+}
+
+/// Whether a bare word is no name.
+fn is_reserved(word: &str) -> bool {
+    const KEYWORDS: [&str; 9] =
+        ["ENTRY", "ROOT", "HloModule", "true", "false", "inf", "nan", "token", "opaque"];
+    // The longest is `f8e4m3b11fnuz`.
+    word.len() <= 13 && (DType::from_name(word).is_some() || KEYWORDS.contains(&word))
 }
 
 /// Resolves C escapes. Bytes that make no UTF-8 are kept by [`encode_bytes`].

@@ -1,7 +1,7 @@
 //! `replica_groups=` in its three syntaxes, and the iota tiles and meshes that shardings use as well.
 
 use crate::cursor::Cursor;
-use crate::error::{EXPECTED, Fallible, failure};
+use crate::error::{EXPECTED, Fallible, UNKNOWN, failure};
 use hlo_ir::Dims;
 use hlo_ir::groups::{AxisRef, IotaTile, Mesh, MeshDevices, MeshGroups, ReplicaGroups};
 
@@ -17,13 +17,22 @@ pub(crate) fn replica_groups(cur: &mut Cursor<'_>) -> Fallible<ReplicaGroups> {
             Ok(ReplicaGroups::List(groups))
         }
         Some(b'[') => {
+            let start = cur.pos;
             let dims = dims(cur, (b'[', b']'), "of the group counts")?;
+            if dims.len() != 2 {
+                let message = format!("expected 2 numbers, how many groups and how large, found {}", dims.len());
+                return Err(failure(EXPECTED, start, cur.pos, message));
+            }
             cur.expect_str("<=", "after the group counts")?;
-            Ok(ReplicaGroups::Iota(iota_tail(cur, dims)?))
+            let start = cur.pos;
+            let tile = iota_tail(cur, dims)?;
+            check_same_product(&tile, start, cur.pos)?;
+            Ok(ReplicaGroups::Iota(tile))
         }
         _ if cur.eat_word("mesh") => {
             let mesh = mesh(cur)?;
-            Ok(ReplicaGroups::Mesh(MeshGroups { mesh, axes: axes(cur, "of the group axes")? }))
+            let axes = axes(cur, &mesh, "of the group axes")?;
+            Ok(ReplicaGroups::Mesh(MeshGroups { mesh, axes }))
         }
         _ => Err(cur.expected("replica groups: `{{0,1},…}`, `[2,2]<=[4]` or `mesh[…] {…}`")),
     }
@@ -51,6 +60,7 @@ pub(crate) fn dims(cur: &mut Cursor<'_>, brackets: (u8, u8), place: &str) -> Fal
 
 /// Takes `[reshape dims]T(perm)` after `dims<=`.
 pub(crate) fn iota_tail(cur: &mut Cursor<'_>, dims: Dims) -> Fallible<IotaTile> {
+    cur.skip_blanks();
     let start = cur.pos;
     let reshape_dims = self::dims(cur, (b'[', b']'), "of the iota dims")?;
     let perm = if cur.eat_word("T") {
@@ -58,18 +68,23 @@ pub(crate) fn iota_tail(cur: &mut Cursor<'_>, dims: Dims) -> Fallible<IotaTile> 
     } else {
         (0..reshape_dims.len() as i64).collect()
     };
-    let product = |dims: &Dims| dims.iter().try_fold(1i64, |n, &d| if d > 0 { n.checked_mul(d) } else { None });
     let mut sorted = perm.clone();
     sorted.sort_unstable();
-    if product(&dims).is_none() || product(&dims) != product(&reshape_dims) {
-        let message = "expected positive dims with the same product on both sides of `<=`, found others";
-        return Err(failure(EXPECTED, start, cur.pos, message));
-    }
     if !sorted.iter().copied().eq(0..reshape_dims.len() as i64) {
         let message = format!("expected a permutation of {} dims, found another", reshape_dims.len());
         return Err(failure(EXPECTED, start, cur.pos, message));
     }
     Ok(IotaTile { dims, reshape_dims, perm })
+}
+
+/// Fails unless both sides of `<=` count the same ids.
+fn check_same_product(tile: &IotaTile, start: usize, end: usize) -> Fallible<()> {
+    let product = |dims: &Dims| dims.iter().try_fold(1i64, |n, &d| if d > 0 { n.checked_mul(d) } else { None });
+    if product(&tile.dims).is_some() && product(&tile.dims) == product(&tile.reshape_dims) {
+        return Ok(());
+    }
+    let message = "expected positive dims with the same product on both sides of `<=`, found others";
+    Err(failure(EXPECTED, start, end, message))
 }
 
 /// Takes `['a'=2,'b'=4]` and `, device_ids=(…)` after the word `mesh`.
@@ -112,18 +127,28 @@ fn device_ids(cur: &mut Cursor<'_>, mesh: &Mesh) -> Fallible<MeshDevices> {
 }
 
 /// Takes `{'a','b':(2)2}`.
-pub(crate) fn axes(cur: &mut Cursor<'_>, place: &str) -> Fallible<Vec<AxisRef>> {
+pub(crate) fn axes(cur: &mut Cursor<'_>, mesh: &Mesh, place: &str) -> Fallible<Vec<AxisRef>> {
     let mut out = Vec::new();
     cur.list((b'{', b'}'), place, &mut |cur| {
-        out.push(axis(cur)?);
+        out.push(axis(cur, mesh)?);
         Ok(())
     })?;
     Ok(out)
 }
 
 /// Takes `'a'` or `'a':(pre_size)size`.
-pub(crate) fn axis(cur: &mut Cursor<'_>) -> Fallible<AxisRef> {
+pub(crate) fn axis(cur: &mut Cursor<'_>, mesh: &Mesh) -> Fallible<AxisRef> {
+    cur.skip_blanks();
+    let start = cur.pos;
     let name = cur.string("a quoted axis name")?.into_owned();
+    if !mesh.axes.iter().any(|(known, _)| *known == name) {
+        return Err(failure(
+            UNKNOWN,
+            start,
+            cur.pos,
+            format!("`{name}`: expected an axis of the mesh, found none of that name"),
+        ));
+    }
     if !cur.eat(b':') {
         return Ok(AxisRef { name, sub: None });
     }

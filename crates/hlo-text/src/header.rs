@@ -29,13 +29,12 @@ const KEYS: [&str; 11] = [
 impl Parser<'_> {
     /// Takes `HloModule name, key=value, …`.
     pub(crate) fn header(&mut self) -> Fallible<()> {
-        let (name, _) = self.cur.name("the name of the module")?;
+        let (name, _) = self.cur.new_name("the name of the module")?;
         self.module.name = name.to_string();
         let mut seen = [false; KEYS.len()];
         while self.cur.eat(b',') {
-            let key = self.cur.word("a header field")?;
-            let start = self.cur.pos - key.len();
-            self.cur.expect(b'=', "after the header field's name")?;
+            let key = self.cur.key("a header field")?;
+            let start = self.cur.pos - key.len() - 1;
             let Some(slot) = KEYS.iter().position(|&k| k == key).and_then(|i| seen.get_mut(i)) else {
                 let shown = key.get(..key.len().min(60)).unwrap_or(key);
                 return Err(failure(

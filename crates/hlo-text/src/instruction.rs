@@ -5,19 +5,31 @@ use crate::marks::{check_required, unknown_key};
 use crate::parser::Parser;
 use crate::shape::is_next as shape_is_next;
 use cranelift_entity::EntityRef;
-use hlo_ir::attrs::{AsyncAttrs, AttrFormat, Attrs, Marks, ParameterAttrs, QuotedText};
+use hlo_ir::attrs::{AttrFormat, Attrs, Marks, ParameterAttrs, QuotedText};
+use hlo_ir::diag::Diagnostic;
 use hlo_ir::infer::{OpView, infer_result};
 use hlo_ir::literal::{ConstantValue, parse_literal};
 use hlo_ir::module::Operands;
 use hlo_ir::op::Arity;
-use hlo_ir::{CompId, InstId, Instruction, Opcode, Shape, ShapeId};
+use hlo_ir::{CompId, DType, InstId, Instruction, Opcode, Shape, ShapeId};
 
 /// An instruction's name as written, and where it stands; nested operands have none.
 type Label<'t> = Option<(&'t str, usize)>;
 
+/// The word before the parentheses.
+#[derive(Clone, Copy)]
+pub(crate) struct OpWord<'t> {
+    /// The word as written.
+    pub(crate) text: &'t str,
+    /// Where it stands.
+    pub(crate) start: usize,
+    /// What it means.
+    pub(crate) verb: Verb,
+}
+
 /// What the word before the parentheses means.
 #[derive(Clone, Copy)]
-enum Verb {
+pub(crate) enum Verb {
     /// An opcode of the table.
     Plain(Opcode),
     /// `X-start`: a generic async-start of a computation that holds one X.
@@ -28,11 +40,19 @@ enum Verb {
 
 impl Verb {
     /// Whose attributes stand in the text.
-    fn attrs_of(self) -> Opcode {
+    pub(crate) fn attrs_of(self) -> Opcode {
         match self {
             Verb::Plain(op) | Verb::StartOf(op) => op,
             Verb::RestOf(op, _) => op,
         }
+    }
+}
+
+impl OpWord<'_> {
+    /// A failure at the word; the message begins with it.
+    #[cold]
+    pub(crate) fn failure(&self, rule: &'static str, message: impl std::fmt::Display) -> Box<Diagnostic> {
+        failure(rule, self.start, self.start + self.text.len(), format!("`{}`: {message}", self.text))
     }
 }
 
@@ -43,15 +63,11 @@ impl<'t> Parser<'t> {
         self.operation(comp, label, stated, depth)
     }
 
-    /// Takes `opcode(operands), attributes` and adds the instruction.
+    /// Takes `opcode(operands), attributes` and adds the instruction; nested operands have no attributes.
     fn operation(&mut self, comp: CompId, label: Label<'t>, stated: Option<ShapeId>, depth: usize) -> Fallible<InstId> {
-        let op_text = self.cur.word("an opcode")?;
-        let op_start = self.cur.pos - op_text.len();
-        let verb = self.verb(op_text, op_start)?;
-        let opcode = verb.attrs_of();
-        let row = opcode.row();
+        let op = self.op_word()?;
         self.cur.expect(b'(', "after the opcode")?;
-
+        let row = op.verb.attrs_of().row();
         let mut operands = Operands::new();
         let mut attrs = match row.format {
             AttrFormat::Parameter => {
@@ -66,38 +82,27 @@ impl<'t> Parser<'t> {
         };
         self.cur.expect_close(b')', "after the operands")?;
         if !row.arity.accepts(operands.len()) {
-            return Err(wrong_arity(op_text, op_start, row.arity, operands.len()));
+            return Err(wrong_arity(&op, row.arity, operands.len()));
         }
         let mut marks = None;
-        let thread = self.attributes(comp, op_text, op_start, verb, &mut attrs, &mut marks)?;
-
-        // What an async chain calls stands at its start only, as XLA prints it.
-        let (opcode, attrs, calls) = match verb {
-            Verb::Plain(op @ (Opcode::AsyncUpdate | Opcode::AsyncDone)) => {
-                let calls = self.async_rest(None, &operands, op_text, op_start)?;
-                (op, AsyncAttrs::default().into(), Some(calls))
-            }
-            Verb::Plain(op) => {
-                let calls = if let Attrs::Async(attrs) = &attrs { attrs.calls } else { None };
-                (op, attrs, calls)
-            }
-            Verb::RestOf(op, of) => {
-                let calls = self.async_rest(Some(of), &operands, op_text, op_start)?;
-                (op, AsyncAttrs::default().into(), Some(calls))
-            }
-            Verb::StartOf(op) => {
-                let calls = self.wrap(comp, op, attrs, &operands, stated, op_start, thread.clone())?;
-                let attrs = AsyncAttrs { async_execution_thread: thread, calls: Some(calls) };
-                (Opcode::AsyncStart, attrs.into(), Some(calls))
-            }
+        let mut seen = first_seen(row.format);
+        let thread = if label.is_some() || depth == 0 {
+            self.attributes(comp, &op, &mut attrs, &mut seen, &mut marks)?
+        } else {
+            None
         };
+        self.fill_default(&op, &operands, &mut attrs, &mut seen);
+        check_required(row.format, seen, op.text, op.start)?;
+        self.check_operands(&op, &operands)?;
+
+        let (opcode, attrs, calls) = self.resolve_async(comp, &op, attrs, &operands, stated, thread)?;
         let shape = match stated {
             Some(shape) => shape,
-            None => self.inferred_shape(opcode, &operands, &attrs, op_text, op_start)?,
+            None => self.inferred_shape(opcode, &operands, &attrs, &op)?,
         };
         let name = hlo_ir::names::Name::new(0);
         let inst = Instruction { opcode, shape, name, parent: comp, operands, attrs, marks };
-        let id = self.add(comp, label, op_start, inst)?;
+        let id = self.add(comp, label, op.start, inst)?;
         if let Some(calls) = calls {
             self.async_calls.insert(id, calls);
         }
@@ -122,11 +127,13 @@ impl<'t> Parser<'t> {
         Ok(id)
     }
 
-    /// What an opcode's text means.
+    /// Takes the opcode or the sugar for one.
     #[inline]
-    fn verb(&self, text: &str, start: usize) -> Fallible<Verb> {
+    fn op_word(&mut self) -> Fallible<OpWord<'t>> {
+        let text = self.cur.word("an opcode")?;
+        let start = self.cur.pos - text.len();
         if let Some(op) = self.opcodes.find(text) {
-            return Ok(Verb::Plain(op));
+            return Ok(OpWord { text, start, verb: Verb::Plain(op) });
         }
         let sugar = text.rsplit_once('-').and_then(|(base, part)| {
             let base = self.opcodes.find(base)?;
@@ -138,14 +145,10 @@ impl<'t> Parser<'t> {
                 _ => None,
             }
         });
-        sugar.ok_or_else(|| {
-            let shown = text.get(..text.len().min(60)).unwrap_or(text);
-            let error = failure(UNKNOWN, start, start + text.len(), format!("expected an opcode, found `{shown}`"));
-            match nearest_opcode(text) {
-                Some(near) => error.with_help(format!("the nearest opcode is `{near}`")).into(),
-                None => error,
-            }
-        })
+        match sugar {
+            Some(verb) => Ok(OpWord { text, start, verb }),
+            None => Err(unknown_opcode(text, start)),
+        }
     }
 
     /// Takes operands up to the closing parenthesis, which stays.
@@ -179,7 +182,10 @@ impl<'t> Parser<'t> {
                 return self.operation(comp, None, stated.map(|s| s.1), depth + 1);
             }
         }
-        let operand = self.inst_ref(comp)?;
+        let operand = match stated {
+            Some((_, shape)) if self.is_single => self.parameter_ref(comp, shape)?,
+            _ => self.inst_ref(comp)?,
+        };
         if let Some((start, shape)) = stated {
             let defined = self.module.inst(operand).shape;
             if self.module.shapes.bare(shape) != self.module.shapes.bare(defined) && self.diags.is_empty() {
@@ -191,127 +197,79 @@ impl<'t> Parser<'t> {
         Ok(operand)
     }
 
+    /// Takes the name of a parameter; one that is new becomes a parameter of `shape`.
+    #[cold]
+    fn parameter_ref(&mut self, comp: CompId, shape: ShapeId) -> Fallible<InstId> {
+        let mut ahead = self.cur;
+        let (text, start) = ahead.name("the name of a parameter")?;
+        if self.module.names.find(text).is_some_and(|name| self.find_inst(comp, name).is_some()) {
+            return self.inst_ref(comp);
+        }
+        self.cur = ahead;
+        let attrs = ParameterAttrs { number: self.module.comp(comp).params.len() as i64, ..ParameterAttrs::default() };
+        let (opcode, operands, name) = (Opcode::Parameter, Operands::new(), hlo_ir::names::Name::new(0));
+        let inst = Instruction { opcode, shape, name, parent: comp, operands, attrs: attrs.into(), marks: None };
+        self.add(comp, Some((text, start)), start, inst)
+    }
+
     /// Takes `, key=value` as often as it comes; gives the thread of async sugar.
     #[inline]
     fn attributes(
         &mut self,
         comp: CompId,
-        op_text: &str,
-        op_start: usize,
-        verb: Verb,
+        op: &OpWord<'_>,
         attrs: &mut Attrs,
+        seen: &mut u64,
         marks: &mut Option<Box<Marks>>,
     ) -> Fallible<Option<QuotedText>> {
-        let format = attrs.format();
         let mut thread = None;
-        // The number of a parameter is no attribute of the text.
-        let mut seen = u64::from(format == AttrFormat::Parameter);
         while self.cur.eat(b',') {
-            let key = self.cur.word("an attribute")?;
-            let start = self.cur.pos - key.len();
-            self.cur.expect(b'=', "after the attribute's name")?;
-            if self.field(attrs, key, start, &mut seen)? || self.mark(comp, key, start, marks)? {
+            let key = self.cur.key("an attribute")?;
+            let start = self.cur.pos - key.len() - 1;
+            if self.field(attrs, key, start, seen)? || self.mark(comp, key, start, marks)? {
                 continue;
             }
-            if matches!(verb, Verb::StartOf(_)) && key == "async_execution_thread" && thread.is_none() {
+            let format = attrs.format();
+            if matches!(op.verb, Verb::StartOf(_)) && key == "async_execution_thread" && thread.is_none() {
                 thread = Some(QuotedText(self.cur.string("a quoted thread name")?.into_owned()));
-                continue;
-            }
-            if format == AttrFormat::Combining && key == "mode" {
+            } else if format == AttrFormat::Combining && key == "mode" {
                 // The group mode by name; XLA reads it and goes by channel and ids all the same.
                 self.cur.word("a group mode")?;
-                continue;
+            } else {
+                let what = format!("an attribute of `{}`", op.text);
+                return Err(unknown_key(&what, key, start, format, ALSO_KNOWN));
             }
-            let what = format!("an attribute of `{op_text}`");
-            let also = " and sharding, metadata, frontend_attributes, backend_config, control-predecessors, statistics, origin, result_accuracy";
-            return Err(unknown_key(&what, key, start, format, also));
         }
-        check_required(format, seen, op_text, op_start)?;
         Ok(thread)
     }
 
-    /// The attributes of a generic async update or done: none of their own; they go with what the start calls.
-    fn async_rest(&mut self, of: Option<Opcode>, operands: &Operands, text: &str, start: usize) -> Fallible<CompId> {
-        let calls = operands.first().and_then(|id| self.async_calls.get(id)).copied();
-        let Some(calls) = calls else {
-            let message = format!("`{text}`: expected its async start or update as operand, found another op");
-            return Err(failure(EXPECTED, start, start + text.len(), message));
-        };
-        let wrapped = self.module.comp(calls).root.expand().map(|root| self.module.inst(root).opcode);
-        if let (Some(wrapped), Some(of)) = (wrapped, of)
-            && wrapped != of
+    /// Fills an attribute whose default depends on the operands: `map` goes over all dims.
+    #[inline]
+    fn fill_default(&self, op: &OpWord<'_>, operands: &Operands, attrs: &mut Attrs, seen: &mut u64) {
+        const DIMENSIONS: u64 = 1;
+        if let Attrs::Reduce(attrs) = attrs
+            && op.verb.attrs_of() == Opcode::Map
+            && *seen & DIMENSIONS == 0
         {
-            let message = format!("`{text}`: expected an async pair of `{of}`, found one of `{wrapped}`");
-            return Err(failure(EXPECTED, start, start + text.len(), message));
+            let shape = operands.first().map(|&id| self.module.shape(id));
+            let rank = shape.and_then(Shape::as_array).map_or(0, |a| a.rank());
+            attrs.dimensions = (0..rank as i64).collect();
+            *seen |= DIMENSIONS;
         }
-        Ok(calls)
     }
 
-    /// Makes the computation that `X-start` stands for: parameters like the operands, and one X as root.
-    #[allow(clippy::too_many_arguments)]
-    fn wrap(
-        &mut self,
-        user: CompId,
-        op: Opcode,
-        attrs: Attrs,
-        operands: &Operands,
-        stated: Option<ShapeId>,
-        op_start: usize,
-        thread: Option<QuotedText>,
-    ) -> Fallible<CompId> {
-        let result = stated.and_then(|s| self.module.shapes.get(s).as_tuple()?.get(1).cloned());
-        let Some(result) = result else {
-            let message = format!("`{op}-start`: expected the shape `((operands…), result, …)`, found another or none");
-            return Err(failure(EXPECTED, op_start, op_start + op.name().len(), message));
-        };
-        let shape = self.module.shapes.intern(result);
-        let name = self.module.names.fresh(&format!("wrapped_{}", op.name()));
-        let comp = self.module.add_computation(name);
-        self.sources.comps[comp] = op_start as u32;
-        self.wrapped.push((comp, user));
-        self.module.comp_mut(comp).execution_thread = thread.map(|t| t.0);
-        let mut params = Operands::new();
-        for (number, &operand) in operands.iter().enumerate() {
-            let attrs = ParameterAttrs { number: number as i64, ..ParameterAttrs::default() };
-            let shape = self.module.inst(operand).shape;
-            params.push(self.add_wrapped(
-                comp,
-                Opcode::Parameter,
-                "param",
-                shape,
-                Operands::new(),
-                attrs.into(),
-                op_start,
-            ));
+    /// Checks of operands without which the attributes have no meaning.
+    #[inline]
+    fn check_operands(&self, op: &OpWord<'_>, operands: &Operands) -> Fallible<()> {
+        let row = op.verb.attrs_of().row();
+        if row.format == AttrFormat::Conditional && self.diags.is_empty() {
+            let shape = operands.first().map(|&id| self.module.shape(id));
+            let array = shape.and_then(Shape::as_array);
+            if !array.is_some_and(|a| a.rank() == 0 && matches!(a.dtype, DType::Pred | DType::S32)) {
+                return Err(op.failure(EXPECTED, "expected `pred[]` or `s32[]` as first operand, found another shape"));
+            }
         }
-        let root = self.add_wrapped(comp, op, op.name(), shape, params, attrs, op_start);
-        self.module.comp_mut(comp).root = Some(root).into();
-        Ok(comp)
-    }
-
-    #[allow(clippy::too_many_arguments)]
-    fn add_wrapped(
-        &mut self,
-        comp: CompId,
-        opcode: Opcode,
-        stem: &str,
-        shape: ShapeId,
-        operands: Operands,
-        attrs: Attrs,
-        place: usize,
-    ) -> InstId {
-        let name = self.fresh_inst_name(&format!("{stem}.wrapped"), InstId::new(self.module.n_inst_slots()));
-        let id = self.module.add_instruction(Instruction {
-            opcode,
-            shape,
-            name,
-            parent: comp,
-            operands,
-            attrs,
-            marks: None,
-        });
-        self.sources.insts[id] = place as u32;
-        id
+        Ok(())
     }
 
     /// Takes the value between the parentheses of a constant.
@@ -330,20 +288,40 @@ impl<'t> Parser<'t> {
         opcode: Opcode,
         operands: &Operands,
         attrs: &Attrs,
-        text: &str,
-        start: usize,
+        op: &OpWord<'_>,
     ) -> Fallible<ShapeId> {
         let shapes: Vec<&Shape> = operands.iter().map(|&id| self.module.shape(id)).collect();
         let view = OpView { opcode, operands: &shapes, attrs, stated: None };
         match infer_result(&self.module, &view) {
             Ok(shape) => Ok(self.module.shapes.intern(shape)),
             Err(error) => {
-                let message = format!("`{text}`: expected {}, found {}", error.expected, error.found);
-                Err(failure(SHAPE, start, start + text.len(), message)
-                    .with_help(format!("write the result's shape before `{text}` to say what it is"))
+                let help = format!("write the result's shape before `{}` to say what it is", op.text);
+                Err(op
+                    .failure(SHAPE, format_args!("expected {}, found {}", error.expected, error.found))
+                    .with_help(help)
                     .into())
             }
         }
+    }
+}
+
+/// What [`unknown_key`] lists after an opcode's own attributes.
+const ALSO_KNOWN: &str = " and sharding, metadata, frontend_attributes, backend_config, control-predecessors, statistics, origin, \
+                          result_accuracy";
+
+/// Attributes that the text may not give: the number of a parameter stands between the parentheses.
+#[inline]
+fn first_seen(format: AttrFormat) -> u64 {
+    u64::from(format == AttrFormat::Parameter)
+}
+
+#[cold]
+fn unknown_opcode(text: &str, start: usize) -> Box<Diagnostic> {
+    let shown = text.get(..text.len().min(60)).unwrap_or(text);
+    let error = failure(UNKNOWN, start, start + text.len(), format!("expected an opcode, found `{shown}`"));
+    match nearest_opcode(text) {
+        Some(near) => error.with_help(format!("the nearest opcode is `{near}`")).into(),
+        None => error,
     }
 }
 
@@ -395,13 +373,13 @@ pub(crate) fn constant_value(
 }
 
 #[cold]
-fn wrong_arity(text: &str, start: usize, arity: Arity, found: usize) -> Box<hlo_ir::diag::Diagnostic> {
+fn wrong_arity(op: &OpWord<'_>, arity: Arity, found: usize) -> Box<Diagnostic> {
     let (word, n) = match arity {
         Arity::Exactly(n) => ("exactly", n),
         Arity::AtLeast(n) => ("at least", n),
     };
     let noun = if n == 1 { "operand" } else { "operands" };
-    failure(EXPECTED, start, start + text.len(), format!("`{text}`: expected {word} {n} {noun}, found {found}"))
+    op.failure(EXPECTED, format_args!("expected {word} {n} {noun}, found {found}"))
 }
 
 /// The opcode whose name has the smallest edit distance, if it is near.

@@ -4,6 +4,7 @@
 //! suffices. Attributes are parsed by the *type* of their value ([`values`](crate::parse_module)); which attributes an
 //! opcode has is data of the op table. Each distinct shape text is parsed once.
 
+mod asynchrony;
 mod computation;
 mod cursor;
 mod error;
@@ -18,6 +19,7 @@ mod render;
 mod shape;
 mod sharding;
 mod values;
+mod words;
 
 pub use module::{Parsed, parse_bytes, parse_module};
 pub use render::{line_and_column, render};

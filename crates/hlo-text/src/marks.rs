@@ -64,8 +64,7 @@ impl Parser<'_> {
         self.cur.expect(b'{', "of the metadata")?;
         while self.cur.peek() != Some(b'}') {
             let start = self.cur.pos;
-            let key = self.cur.word("a metadata key such as `op_name`")?;
-            self.cur.expect(b'=', "after the metadata key")?;
+            let key = self.cur.key("a metadata key such as `op_name`")?;
             if !self.field(&mut attrs, key, start, &mut seen)? {
                 return Err(unknown_key("a metadata key", key, start, AttrFormat::Metadata, ""));
             }

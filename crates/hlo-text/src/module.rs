@@ -1,6 +1,6 @@
 //! The whole text: header, tables, computations, entry.
 
-use crate::error::{EXPECTED, LIMIT, MISSING, failure};
+use crate::error::{EXPECTED, Fallible, LIMIT, MISSING, failure};
 use crate::parser::Parser;
 use hlo_ir::diag::{Diagnostic, SourceMap};
 use hlo_ir::{CompId, Module};
@@ -57,6 +57,12 @@ impl Parser<'_> {
         {
             return;
         }
+        if self.is_one_instruction() {
+            if let Err(error) = self.one_instruction() {
+                self.report(*error);
+            }
+            return;
+        }
         while self.cur.peek().is_some() {
             let step = match self.table() {
                 Ok(false) => self.computation(),
@@ -75,6 +81,43 @@ impl Parser<'_> {
         self.settle();
     }
 
+    /// Whether the text is one instruction without module and computation around it.
+    fn is_one_instruction(&self) -> bool {
+        let mut ahead = self.cur;
+        if !self.module.name.is_empty() || !self.diags.is_empty() {
+            return false;
+        }
+        let _ = ahead.eat_word("ROOT");
+        let mut behind_name = ahead;
+        let has_name = behind_name.name("").is_ok() && behind_name.eat(b'=');
+        has_name || crate::shape::is_next(&mut ahead)
+    }
+
+    /// Takes `[[ROOT] name =] shape opcode(shape operand, …)`; operands become parameters, as in XLA.
+    fn one_instruction(&mut self) -> Fallible<()> {
+        self.is_single = true;
+        self.module.name = "_".into();
+        self.module.form = hlo_ir::TextForm::Short;
+        self.module.header.is_scheduled = true;
+        let (comp, _) = self.define_comp("_", self.cur.pos);
+        self.module.set_entry(comp);
+        let _ = self.cur.eat_word("ROOT");
+        let mut ahead = self.cur;
+        let label = match ahead.name("") {
+            Ok(label) if ahead.eat(b'=') => {
+                self.cur = ahead;
+                label
+            }
+            _ => ("_", self.cur.pos),
+        };
+        let root = self.instruction(comp, Some(label), 0)?;
+        self.module.comp_mut(comp).root = Some(root).into();
+        match self.cur.peek() {
+            None => Ok(()),
+            Some(_) => Err(self.cur.expected("the end of the file after a single instruction")),
+        }
+    }
+
     /// Chooses the entry and puts the computations of async sugar before their users.
     fn settle(&mut self) {
         // XLA takes the last computation if none is marked.
@@ -83,7 +126,7 @@ impl Parser<'_> {
             (Some(_), _) => {}
             (None, Some(last)) => self.module.set_entry(last),
             (None, None) if self.diags.is_empty() => {
-                let end = self.cur.bytes().len();
+                let end = self.cur.text().trim_ascii_end().len();
                 let error = failure(MISSING, end, end, "expected a computation, found the end of the file")
                     .with_help("a module is `HloModule name` and computations: `ENTRY main { … }`");
                 self.report(error);

@@ -35,6 +35,10 @@ pub(crate) struct Parser<'t> {
     pub(crate) opcodes: &'static OpcodeTable,
     /// Computations that async sugar made, each with the computation that needs it.
     pub(crate) wrapped: Vec<(CompId, CompId)>,
+    /// The names of [`Parser::wrapped`].
+    wrapped_names: HashMap<Name, CompId>,
+    /// The text is one instruction, whose unknown operands are parameters.
+    pub(crate) is_single: bool,
     /// What each part of a generic async chain calls.
     pub(crate) async_calls: HashMap<InstId, CompId>,
     shapes: ShapeCache,
@@ -54,6 +58,8 @@ impl<'t> Parser<'t> {
             diags: Vec::new(),
             opcodes: OpcodeTable::get(),
             wrapped: Vec::new(),
+            wrapped_names: HashMap::new(),
+            is_single: false,
             async_calls: HashMap::new(),
             shapes: ShapeCache::default(),
             insts: Vec::new(),
@@ -151,6 +157,15 @@ impl<'t> Parser<'t> {
         fresh
     }
 
+    /// Adds a computation that the text does not name; nothing in the text means it.
+    pub(crate) fn add_unnamed_comp(&mut self, stem: &str, user: CompId) -> CompId {
+        let name = self.module.names.fresh(stem);
+        let comp = self.module.add_computation(name);
+        self.wrapped.push((comp, user));
+        self.wrapped_names.insert(name, comp);
+        comp
+    }
+
     /// Takes the name of a computation that was defined before.
     pub(crate) fn computation_ref(&mut self) -> Fallible<CompId> {
         let (text, start) = self.cur.name("the name of a computation")?;
@@ -172,6 +187,12 @@ impl<'t> Parser<'t> {
     /// There is one already; then `Ok` still gives a computation to go on with.
     pub(crate) fn define_comp(&mut self, text: &str, start: usize) -> (CompId, Option<Box<Diagnostic>>) {
         let name = self.module.names.intern(text);
+        if let Some(unnamed) = self.wrapped_names.remove(&name) {
+            // The name belongs to whom the text gives it.
+            let other = self.module.names.fresh(text);
+            self.module.comp_mut(unnamed).name = other;
+            self.wrapped_names.insert(other, unnamed);
+        }
         let comp = self.module.add_computation(name);
         self.sources.comps[comp] = start as u32;
         let mut error = None;

@@ -85,7 +85,16 @@ pub(crate) fn is_next(cur: &mut Cursor<'_>) -> bool {
         Some(byte) if byte.is_ascii_lowercase() => {
             let rest = cur.bytes().get(cur.pos..).unwrap_or(&[]);
             // No type name is longer than 16 bytes.
-            rest.iter().take(16).find(|&&b| !is_name_byte(b)) == Some(&b'[')
+            let Some(len) = rest.iter().take(17).position(|&b| !is_name_byte(b)) else { return false };
+            match rest.get(len) {
+                Some(b'[') => true,
+                Some(&byte) if is_blank(byte) || byte == b'/' => {
+                    let mut ahead = *cur;
+                    ahead.pos += len;
+                    ahead.peek() == Some(b'[')
+                }
+                _ => false,
+            }
         }
         _ => false,
     }
@@ -161,7 +170,11 @@ fn array(cur: &mut Cursor<'_>, dtype: DType) -> Fallible<ArrayShape> {
     if cur.peek() == Some(b'{') && is_layout(cur) {
         let start = cur.pos;
         let layout = layout(cur)?;
-        check_permutation(&layout.minor_to_major, array.dims.len(), start, cur.pos)?;
+        let (rank, found) = (array.dims.len(), layout.minor_to_major.len());
+        if rank != found {
+            let message = format!("expected a layout of {rank} dims, found {found}");
+            return Err(failure(EXPECTED, start, cur.pos, message));
+        }
         if layout != Layout::new(Dims::new()) {
             array.layout = Some(Box::new(layout));
         }
@@ -171,22 +184,9 @@ fn array(cur: &mut Cursor<'_>, dtype: DType) -> Fallible<ArrayShape> {
 
 /// Whether the brace that comes next opens a layout and not a computation or a literal: `{}`, `{1,0…}`, `{:T(8)}`.
 fn is_layout(cur: &Cursor<'_>) -> bool {
-    let rest = cur.bytes().get(cur.pos + 1..).unwrap_or(&[]);
-    matches!(rest.iter().find(|&&b| !is_blank(b)), Some(b'0'..=b'9' | b'}' | b':'))
-}
-
-fn check_permutation(dims: &[i64], rank: usize, start: usize, end: usize) -> Fallible<()> {
-    let mut seen = vec![false; rank];
-    let is_permutation = dims.len() == rank
-        && dims.iter().all(|&d| {
-            let slot = usize::try_from(d).ok().and_then(|i| seen.get_mut(i));
-            slot.is_some_and(|slot| !std::mem::replace(slot, true))
-        });
-    if is_permutation {
-        return Ok(());
-    }
-    let message = format!("expected a layout that lists each of the {rank} dims once, found another");
-    Err(failure(EXPECTED, start, end, message))
+    let mut ahead = *cur;
+    ahead.pos += 1;
+    matches!(ahead.peek(), Some(b'0'..=b'9' | b'}' | b':'))
 }
 
 /// Takes `{minor_to_major:attributes}`.
@@ -200,27 +200,48 @@ fn layout(cur: &mut Cursor<'_>) -> Fallible<Layout> {
         }
     }
     if cur.eat(b':') {
+        let mut next = 0;
         while cur.peek() != Some(b'}') {
-            layout_attribute(cur, &mut layout)?;
+            layout_attribute(cur, &mut layout, &mut next)?;
         }
     }
     cur.expect(b'}', "after the layout")?;
     Ok(layout)
 }
 
-/// Takes one `T(…)(…)`, `E(…)`, … of a layout.
-fn layout_attribute(cur: &mut Cursor<'_>, layout: &mut Layout) -> Fallible<()> {
+/// Layout attributes in the order in which they must stand.
+const LAYOUT_ORDER: [&str; 9] = ["D", "T", "L", "#", "*", "E", "S", "SC", "M"];
+
+/// Takes one `T(…)(…)`, `E(…)`, … of a layout; `next` is the place in the order that may come next.
+fn layout_attribute(cur: &mut Cursor<'_>, layout: &mut Layout, next: &mut usize) -> Fallible<()> {
+    cur.skip_blanks();
     let start = cur.pos;
-    if cur.eat(b'#') {
-        layout.index_dtype = Some(dtype_in_parens(cur)?);
-        return Ok(());
+    let key = if cur.eat(b'#') {
+        "#"
+    } else if cur.eat(b'*') {
+        "*"
+    } else {
+        cur.word("a layout attribute such as `T(8,128)`")?
+    };
+    match LAYOUT_ORDER.iter().position(|&k| k == key) {
+        Some(place) if place >= *next => *next = place + 1,
+        _ => {
+            let message = format!(
+                "expected `}}` or one of the layout attributes {} that come after those before, found `{}`",
+                LAYOUT_ORDER.get(*next..).unwrap_or(&[]).join(", "),
+                clip(key)
+            );
+            return Err(failure(EXPECTED, start, cur.pos, message));
+        }
     }
-    if cur.eat(b'*') {
-        layout.pointer_dtype = Some(dtype_in_parens(cur)?);
-        return Ok(());
-    }
-    match cur.word("a layout attribute such as `T(8,128)`")? {
-        "D" => level_types(cur, layout),
+    match key {
+        "#" => layout.index_dtype = Some(dtype_in_parens(cur)?),
+        "*" => layout.pointer_dtype = Some(dtype_in_parens(cur)?),
+        "L" => layout.tail_padding_alignment_in_elements = int_in_parens(cur)?,
+        "E" => layout.element_size_in_bits = int_in_parens(cur)?,
+        "S" => layout.memory_space = int_in_parens(cur)?,
+        "M" => layout.dynamic_shape_metadata_prefix_bytes = int_in_parens(cur)?,
+        "D" => level_types(cur, layout)?,
         "T" => {
             while cur.peek() == Some(b'(') {
                 let mut tile = Dims::new();
@@ -230,39 +251,36 @@ fn layout_attribute(cur: &mut Cursor<'_>, layout: &mut Layout) -> Fallible<()> {
                 })?;
                 layout.tiles.push(tile);
             }
-            Ok(())
         }
-        "L" => int_in_parens(cur, &mut layout.tail_padding_alignment_in_elements),
-        "E" => int_in_parens(cur, &mut layout.element_size_in_bits),
-        "S" => int_in_parens(cur, &mut layout.memory_space),
-        "M" => int_in_parens(cur, &mut layout.dynamic_shape_metadata_prefix_bytes),
-        "SC" => {
+        _ => {
             while cur.eat(b'(') {
-                let dimension = cur.count("a dim number")?;
-                cur.expect(b':', "after the split dim")?;
-                let mut split_indices = Dims::new();
-                loop {
-                    split_indices.push(cur.count("a split index")?);
-                    if !cur.eat(b',') {
-                        break;
-                    }
-                }
-                cur.expect(b')', "after the split indices")?;
-                layout.split_configs.push(SplitConfig { dimension, split_indices });
+                layout.split_configs.push(split_config(cur)?);
             }
-            Ok(())
-        }
-        other => {
-            let message = format!("expected a layout attribute (D, T, L, #, *, E, S, SC, M), found `{}`", clip(other));
-            Err(failure(UNKNOWN, start, cur.pos, message))
         }
     }
+    Ok(())
 }
 
-fn int_in_parens(cur: &mut Cursor<'_>, slot: &mut i64) -> Fallible<()> {
+/// Takes `dim:i,j)` after the parenthesis of a split.
+fn split_config(cur: &mut Cursor<'_>) -> Fallible<SplitConfig> {
+    let dimension = cur.count("a dim number")?;
+    cur.expect(b':', "after the split dim")?;
+    let mut split_indices = Dims::new();
+    loop {
+        split_indices.push(cur.count("a split index")?);
+        if !cur.eat(b',') {
+            break;
+        }
+    }
+    cur.expect(b')', "after the split indices")?;
+    Ok(SplitConfig { dimension, split_indices })
+}
+
+fn int_in_parens(cur: &mut Cursor<'_>) -> Fallible<i64> {
     cur.expect(b'(', "after the layout attribute")?;
-    *slot = cur.count("a number")?;
-    cur.expect(b')', "after the layout attribute")
+    let value = cur.count("a number")?;
+    cur.expect(b')', "after the layout attribute")?;
+    Ok(value)
 }
 
 fn dtype_in_parens(cur: &mut Cursor<'_>) -> Fallible<DType> {

@@ -3,7 +3,7 @@
 use crate::cursor::Cursor;
 use crate::error::{DUPLICATE, EXPECTED, Fallible, UNKNOWN, failure};
 use crate::groups::{axes, axis, dims, iota_tail, mesh};
-use hlo_ir::groups::AxisRef;
+use hlo_ir::groups::{AxisRef, Mesh};
 use hlo_ir::sharding::{
     LeafSharding, NamedDim, NamedSharding, ShardGroup, Sharding, ShardingKind, SubgroupKind, TileDevices, Tiling,
 };
@@ -159,17 +159,7 @@ fn metadata(cur: &mut Cursor<'_>, out: &mut Vec<String>) -> Fallible<()> {
 /// Takes what follows `devices`: `=[2,1]<=[2]`, `=[2,1]0,1`.
 fn tiling(cur: &mut Cursor<'_>) -> Fallible<Tiling> {
     cur.expect(b'=', "after `devices`")?;
-    let start = cur.pos;
     let dims = dims(cur, (b'[', b']'), "of the tile counts")?;
-    let n_tiles = dims.iter().try_fold(1i64, |n, &d| if d > 0 { n.checked_mul(d) } else { None });
-    let Some(n_tiles) = n_tiles else {
-        return Err(failure(
-            EXPECTED,
-            start,
-            cur.pos,
-            "expected positive tile counts with a product of at most 64 bits, found others",
-        ));
-    };
     let devices = if cur.eat_str("<=") {
         TileDevices::Iota(iota_tail(cur, dims.clone())?)
     } else {
@@ -181,10 +171,6 @@ fn tiling(cur: &mut Cursor<'_>) -> Fallible<Tiling> {
                 break;
             }
         }
-        if ids.len() as i64 != n_tiles {
-            let message = format!("expected {n_tiles} device ids, one for each tile, found {}", ids.len());
-            return Err(failure(EXPECTED, start, cur.pos, message));
-        }
         TileDevices::List(ids)
     };
     Ok(Tiling { dims, devices, last_dims: Vec::new(), last_dim_short: false })
@@ -195,7 +181,7 @@ fn named(cur: &mut Cursor<'_>) -> Fallible<NamedSharding> {
     let mut named = NamedSharding { mesh: mesh(cur)?, ..NamedSharding::default() };
     cur.expect(b',', "after the mesh")?;
     cur.list((b'[', b']'), "of the dims", &mut |cur| {
-        named.dims.push(named_dim(cur)?);
+        named.dims.push(named_dim(cur, &named.mesh)?);
         Ok(())
     })?;
     loop {
@@ -212,18 +198,18 @@ fn named(cur: &mut Cursor<'_>) -> Fallible<NamedSharding> {
         };
         cur.pos += key.len();
         cur.expect(b'=', "after the kind of axes")?;
-        *slot = axes(cur, "of the axes")?;
+        *slot = axes(cur, &named.mesh, "of the axes")?;
     }
 }
 
 /// Takes `{'a','b',?}`.
-fn named_dim(cur: &mut Cursor<'_>) -> Fallible<NamedDim> {
+fn named_dim(cur: &mut Cursor<'_>, mesh: &Mesh) -> Fallible<NamedDim> {
     let mut dim = NamedDim::default();
     cur.list((b'{', b'}'), "of the dim's axes", &mut |cur| {
         if cur.eat(b'?') {
             dim.is_open = true;
         } else {
-            dim.axes.push(axis(cur)?);
+            dim.axes.push(axis(cur, mesh)?);
         }
         Ok(())
     })?;

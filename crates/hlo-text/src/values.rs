@@ -6,6 +6,7 @@ use crate::groups::{dims, replica_groups};
 use crate::instruction::constant_value;
 use crate::parser::Parser;
 use crate::sharding::sharding;
+use crate::words::expected_instead;
 use hlo_ir::Dims;
 use hlo_ir::attrs::{
     Comparison, ConvDims, DomainSharding, F32Bits, FieldMut, OperandAlias, PadDim, QuotedText, RawBraces, RawLiteral,
@@ -31,9 +32,9 @@ impl Parser<'_> {
             })?,
             FieldMut::Text(v) => *v = QuotedText(cur.string("a quoted string")?.into_owned()),
             FieldMut::OptText(v) => *v = Some(QuotedText(cur.string("a quoted string")?.into_owned())),
-            FieldMut::Word(v) => *v = Word(cur.word("a word")?.to_string()),
+            FieldMut::Word(v) => *v = word(cur, key)?,
             FieldMut::Words(v) => cur.list(BRACES, "of the list", &mut |cur| {
-                v.push(Word(cur.word("a word")?.to_string()));
+                v.push(word(cur, key)?);
                 Ok(())
             })?,
             FieldMut::Comp(v) => *v = Some(self.computation_ref()?),
@@ -85,6 +86,19 @@ impl Parser<'_> {
         }
         Ok(())
     }
+}
+
+/// Takes a word that the attribute `key` can have.
+fn word(cur: &mut Cursor<'_>, key: &str) -> Fallible<Word> {
+    let word = cur.peek_word();
+    if word.is_empty() {
+        return Err(cur.expected("a word"));
+    }
+    if let Some(instead) = expected_instead(key, word) {
+        return Err(cur.expected(&format!("one of {instead}")));
+    }
+    cur.pos += word.len();
+    Ok(Word(word.to_string()))
 }
 
 /// Takes `true` or `false`.
@@ -310,7 +324,12 @@ fn operand_alias(cur: &mut Cursor<'_>) -> Fallible<OperandAlias> {
 fn domain(cur: &mut Cursor<'_>) -> Fallible<DomainSharding> {
     cur.expect(b'{', "of the domain")?;
     keyed(cur, "kind")?;
+    cur.skip_blanks();
+    let at = cur.pos;
     let kind = cur.string("a quoted kind")?.into_owned();
+    if kind != "sharding" {
+        return Err(failure(EXPECTED, at, cur.pos, "expected the domain kind \"sharding\", found another"));
+    }
     cur.expect(b',', "after the kind")?;
     keyed(cur, "entry")?;
     let entry = sharding(cur)?;

@@ -40,6 +40,8 @@ impl Format {
     pub const fn of(dtype: DType) -> Option<Format> {
         let (exponent_bits, mantissa_bits, bias, specials) = match dtype {
             DType::F4E2M1FN => (2, 1, 1, Specials::Finite),
+            DType::F6E2M3FN => (2, 3, 1, Specials::Finite),
+            DType::F6E3M2FN => (3, 2, 3, Specials::Finite),
             DType::F8E3M4 => (3, 4, 3, Specials::Ieee),
             DType::F8E4M3 => (4, 3, 7, Specials::Ieee),
             DType::F8E4M3FN => (4, 3, 7, Specials::NanOnly),

@@ -270,6 +270,8 @@ impl Buffer {
             }
             DType::U1 | DType::U2 | DType::U4 | DType::U8 => Buffer::U8(unpack(bits, bytes, n_elems).collect()),
             DType::F4E2M1FN
+            | DType::F6E2M3FN
+            | DType::F6E3M2FN
             | DType::F8E3M4
             | DType::F8E4M3
             | DType::F8E4M3FN

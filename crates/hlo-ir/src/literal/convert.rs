@@ -191,6 +191,8 @@ pub(super) fn build_buffer<S: Source>(dtype: DType, values: impl Iterator<Item =
         DType::U32 => Buffer::U32(values.map(|x| x.to_unsigned(32) as u32).collect()),
         DType::U64 => Buffer::U64(values.map(|x| x.to_unsigned(64)).collect()),
         DType::F4E2M1FN
+        | DType::F6E2M3FN
+        | DType::F6E3M2FN
         | DType::F8E3M4
         | DType::F8E4M3
         | DType::F8E4M3FN

@@ -66,6 +66,8 @@ pub fn parse_literal(text: &[u8], pos: &mut usize, dtype: DType, dims: &[i64]) -
         }),
         DType::C128 => collect(&mut cursor, dims, |c| c.complex(dtype).map(|(re, im)| Complex::new(re, im))),
         DType::F4E2M1FN
+        | DType::F6E2M3FN
+        | DType::F6E3M2FN
         | DType::F8E3M4
         | DType::F8E4M3
         | DType::F8E4M3FN
@@ -358,6 +360,11 @@ impl<'a> Cursor<'a> {
         let max = u64::MAX >> (64 - dtype.bits());
         let word = self.word();
         match read_integer(word) {
+            // XLA wraps negative numbers of this one type.
+            Some((true, magnitude)) if dtype == DType::U64 && magnitude <= 1 << 63 => {
+                self.pos += word.len();
+                Ok(magnitude.wrapping_neg())
+            }
             Some((negative, magnitude)) if magnitude <= max && !(negative && magnitude > 0) => {
                 self.pos += word.len();
                 Ok(magnitude)
