@@ -17,6 +17,7 @@ pub mod op;
 pub mod print;
 pub mod shape;
 pub mod sharding;
+pub mod verify;
 
 pub use dtype::{DType, NumberClass};
 pub use literal::{ConstantValue, Literal, Scalar};

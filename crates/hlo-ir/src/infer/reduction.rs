@@ -23,7 +23,7 @@ fn check_inputs_and_inits<'a>(cx: &Infer<'a>) -> Checked<(usize, &'a ArrayShape)
         if init.rank() != 0 {
             return fail("reduce.init", format_args!("a scalar as operand {}", n + i), DimsText(&init.dims));
         }
-        if init.dtype != input.dtype {
+        if init.dtype != input.dtype && !(init.dtype.is_float() && input.dtype.is_float()) {
             return fail("reduce.init", format_args!("{} as operand {}", input.dtype, n + i), init.dtype);
         }
     }

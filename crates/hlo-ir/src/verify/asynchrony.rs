@@ -1,0 +1,85 @@
+//! Starts and dones: each done has the start of its kind, each start one consumer.
+
+use super::Verifier;
+use crate::attrs::Attrs;
+use crate::module::InstId;
+use crate::op::Opcode;
+
+/// What starts, and what ends it.
+const PAIRS: [(Opcode, Opcode); 7] = [
+    (Opcode::AllReduceStart, Opcode::AllReduceDone),
+    (Opcode::AllGatherStart, Opcode::AllGatherDone),
+    (Opcode::CollectivePermuteStart, Opcode::CollectivePermuteDone),
+    (Opcode::CopyStart, Opcode::CopyDone),
+    (Opcode::AsyncStart, Opcode::AsyncDone),
+    (Opcode::Send, Opcode::SendDone),
+    (Opcode::Recv, Opcode::RecvDone),
+];
+
+/// Whether the opcode is a start, an update or a done.
+pub(super) fn is_half_of_pair(opcode: Opcode) -> bool {
+    opcode == Opcode::AsyncUpdate || PAIRS.iter().any(|&(start, done)| opcode == start || opcode == done)
+}
+
+/// Transfers may be pipelined: their halves then meet through a loop's state, and no pair can be seen.
+fn is_transfer(opcode: Opcode) -> bool {
+    [Opcode::Send, Opcode::SendDone, Opcode::Recv, Opcode::RecvDone].contains(&opcode)
+}
+
+pub(super) fn check(cx: &mut Verifier<'_>) {
+    let users = cx.module.users();
+    for &comp in cx.module.computations() {
+        for &inst in &cx.module.comp(comp).insts {
+            let opcode = cx.module.inst(inst).opcode;
+            if !is_half_of_pair(opcode) {
+                continue;
+            }
+            check_operand(cx, inst);
+            if !is_transfer(opcode) && (opcode == Opcode::AsyncUpdate || PAIRS.iter().any(|p| p.0 == opcode)) {
+                check_users(cx, inst, &users[inst]);
+            }
+        }
+    }
+}
+
+/// Whether `end` may take the value of `start`.
+fn continues(start: Opcode, end: Opcode) -> bool {
+    let is_generic = [Opcode::AsyncStart, Opcode::AsyncUpdate].contains(&start);
+    PAIRS.contains(&(start, end)) || is_generic && [Opcode::AsyncUpdate, Opcode::AsyncDone].contains(&end)
+}
+
+fn check_operand(cx: &mut Verifier<'_>, inst: InstId) {
+    let node = cx.module.inst(inst);
+    let is_end = node.opcode == Opcode::AsyncUpdate || PAIRS.iter().any(|p| p.1 == node.opcode);
+    let Some(&operand) = node.operands.first().filter(|_| is_end) else { return };
+    let start = cx.module.inst(operand);
+    if !continues(start.opcode, node.opcode) {
+        if !is_transfer(node.opcode) || is_half_of_pair(start.opcode) {
+            cx.at_inst("async-pair", inst, "its own start as operand", start.opcode);
+        }
+        return;
+    }
+    if let (Attrs::Transfer(a), Attrs::Transfer(b)) = (&start.attrs, &node.attrs)
+        && a != b
+    {
+        let text = |t: &crate::attrs::TransferAttrs| {
+            let channel = t.channel_id.map_or("no channel".to_string(), |c| format!("channel {c}"));
+            format!("{channel} {}", if t.is_host_transfer { "to the host" } else { "between devices" })
+        };
+        cx.at_inst("transfer-channel", inst, text(a), text(b));
+    }
+}
+
+fn check_users(cx: &mut Verifier<'_>, inst: InstId, users: &[InstId]) {
+    let opcode = cx.module.inst(inst).opcode;
+    match users {
+        [only] => {
+            let user = cx.module.inst(*only).opcode;
+            // A user that is itself an end of a pair reports the mismatch from its side.
+            if !continues(opcode, user) && !is_half_of_pair(user) {
+                cx.at_inst("async-pair", inst, "its done or update as user", user);
+            }
+        }
+        several => cx.at_inst("async-one-consumer", inst, "one consumer", several.len()),
+    }
+}

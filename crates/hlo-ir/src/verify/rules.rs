@@ -1,0 +1,80 @@
+//! The catalogue of rules.
+
+/// One rule of the verifier.
+#[derive(Clone, Copy, Debug)]
+pub struct Rule {
+    /// Id in kebab-case; diagnostics carry it.
+    pub id: &'static str,
+    /// What must hold, in one sentence.
+    pub doc: &'static str,
+    /// Whether a text can break it: the parser itself rejects or repairs the others.
+    pub from_text: bool,
+}
+
+const fn text(id: &'static str, doc: &'static str) -> Rule {
+    Rule { id, doc, from_text: true }
+}
+
+const fn built(id: &'static str, doc: &'static str) -> Rule {
+    Rule { id, doc, from_text: false }
+}
+
+/// Every rule, by family.
+pub const RULES: &[Rule] = &[
+    // Structure.
+    built("entry-computation", "The module has an entry computation, and nothing calls it."),
+    built("computation-root", "A computation has a root, which is one of its instructions."),
+    built("unique-names", "Names of instructions and names of computations are unique in the module."),
+    built(
+        "instruction-parent",
+        "An instruction stands once in the list of the computation that it names as its parent.",
+    ),
+    built("operand-order", "Operands belong to the same computation and stand before their users."),
+    built("control-order", "Control predecessors belong to the same computation and stand before."),
+    built("parameter-numbers", "A computation's parameters are numbered from 0 without gaps."),
+    built("attribute-format", "An instruction has the attributes of its opcode."),
+    built(
+        "called-computation",
+        "Called computations are given, belong to the module, and are listed before their callers.",
+    ),
+    text("operand-count", "An instruction has as many operands as its opcode takes."),
+    // Shapes.
+    built("shape-well-formed", "Dims are 0 or more, at most 64, and a layout orders each dim once."),
+    text("operand-shapes", "Operands and attributes fit each other, as the opcode's shape rule says."),
+    text("result-shape", "The result has the shape that follows from operands and attributes, layouts aside."),
+    text("mixed-precision", "Operands that must have one element type have it: there are no implicit conversions."),
+    text("call-signature", "The operands of a call or fusion are its callee's parameters."),
+    text("while-signature", "Condition and body take the loop's state; the body returns it, the condition pred[]."),
+    text("conditional-signature", "Each branch takes its operand, and all branches return one shape."),
+    text("reducer-signature", "A computation applied to elements takes and returns scalars of the right types."),
+    // Groups.
+    text("groups-well-formed", "Replica groups describe lists of ids: tile sizes multiply up, mesh axes exist."),
+    text("groups-unique-ids", "No id stands twice in the groups of a collective."),
+    text("groups-missing-id", "The groups hold the ids 0 to n−1, each of them."),
+    text("groups-empty-group", "No group is empty."),
+    text("groups-device-count", "The groups cover as many ids as the module has replicas or partitions in their mode."),
+    text("groups-flattened", "Groups of flat device ids are listed, not left empty."),
+    text("groups-global-ids", "use_global_device_ids=true stands only with a channel_id."),
+    text("groups-uniform", "All groups have one size, except those of an all-reduce."),
+    // Collectives.
+    text("all-to-all-operands", "An all-to-all without dimensions has one operand for each member of a group."),
+    text("permute-unique", "No device is the source, or the target, of two pairs."),
+    text("permute-range", "Source and target ids exist."),
+    text("channel-positive", "Channel ids are 1 or more."),
+    // Asynchrony.
+    text("async-pair", "A done follows the start of its own kind, and only done or update use a start."),
+    text("async-one-consumer", "A start has exactly one consumer."),
+    text("transfer-channel", "A send-done or recv-done has the channel and the side of its send or recv."),
+    // Header.
+    text("header-counts", "Replica and partition counts are 1 or more, 16,777,216 devices at most."),
+    text("entry-layout", "The entry computation's layout has its parameters' and its result's shapes."),
+    text("alias-index", "Aliases name parts of the result and of parameters, each at most once."),
+    text("alias-shape", "Aliased parts have one size; those that must alias have one shape."),
+    text("donor-index", "Buffer donors name parts of parameters that no output aliases."),
+    // Attributes.
+    text("parameter-replication", "parameter_replication has one flag for each leaf of the parameter."),
+    text("operand-aliasing", "output_to_operand_aliasing names parts of one shape."),
+    text("layout-constraints", "operand_layout_constraints has the shapes of the operands."),
+    text("sharding-rank", "A sharding tiles each dim of the value, and has one part for each leaf of a tuple."),
+    text("sharding-devices", "A sharding names existing devices, each once, one for each tile."),
+];

@@ -1,0 +1,96 @@
+//! Sharding annotations: ranks, leaves, devices.
+
+use super::Verifier;
+use crate::attrs::Marks;
+use crate::groups::MeshGroups;
+use crate::module::InstId;
+use crate::shape::Shape;
+use crate::sharding::{LeafSharding, NamedSharding, Sharding, ShardingKind, Tiling};
+
+pub(super) fn check(cx: &mut Verifier<'_>, inst: InstId, marks: &Marks) {
+    let Some(sharding) = &marks.sharding else { return };
+    let module = cx.module;
+    let shape = module.shape(inst);
+    match sharding {
+        Sharding::Single(leaf) => check_leaf(cx, inst, leaf, shape),
+        Sharding::Tuple(leaves) => {
+            let mut shapes = Vec::new();
+            collect_leaves(shape, &mut shapes);
+            // XLA gives the empty tuple one part.
+            if leaves.len() != shapes.len().max(usize::from(shape.as_tuple().is_some())) {
+                let expected = format!("{} parts of the sharding, one for each leaf", shapes.len());
+                return cx.at_inst("sharding-rank", inst, expected, leaves.len());
+            }
+            for (leaf, shape) in leaves.iter().zip(shapes) {
+                check_leaf(cx, inst, leaf, shape);
+            }
+        }
+    }
+}
+
+fn collect_leaves<'a>(shape: &'a Shape, out: &mut Vec<&'a Shape>) {
+    match shape {
+        Shape::Tuple(elements) => elements.iter().for_each(|e| collect_leaves(e, out)),
+        Shape::Array(_) | Shape::Token | Shape::Opaque | Shape::Buffer(_) => out.push(shape),
+    }
+}
+
+fn check_leaf(cx: &mut Verifier<'_>, inst: InstId, leaf: &LeafSharding, shape: &Shape) {
+    match &leaf.kind {
+        ShardingKind::Replicated | ShardingKind::Manual | ShardingKind::Unknown | ShardingKind::Unreduced => {}
+        ShardingKind::Maximal(id) | ShardingKind::MaximalMesh(id) => check_ids(cx, inst, &[*id]),
+        ShardingKind::Tiled(tiling) => check_tiling(cx, inst, tiling, shape),
+        ShardingKind::Named(named) => check_named(cx, inst, named, shape),
+    }
+}
+
+fn check_rank(cx: &mut Verifier<'_>, inst: InstId, n_tiled: usize, shape: &Shape) {
+    if let Some(array) = shape.as_array()
+        && array.rank() != n_tiled
+    {
+        cx.at_inst("sharding-rank", inst, format_args!("a sharding of {} dims", array.rank()), n_tiled);
+    }
+}
+
+/// Ids exist (where the header says how many partitions there are) and none comes twice.
+fn check_ids(cx: &mut Verifier<'_>, inst: InstId, ids: &[i64]) {
+    let n = cx.module.header.num_partitions;
+    if let Some(&id) = ids.iter().find(|&&id| id < 0 || (n > 1 && id >= n)) {
+        return cx.at_inst("sharding-devices", inst, format_args!("devices 0 to {}", n - 1), id);
+    }
+    let mut sorted = ids.to_vec();
+    sorted.sort_unstable();
+    if let Some(pair) = sorted.windows(2).find(|w| w[0] == w[1]) {
+        cx.at_inst("sharding-devices", inst, "each device once", format_args!("device {} twice", pair[0]));
+    }
+}
+
+fn check_tiling(cx: &mut Verifier<'_>, inst: InstId, tiling: &Tiling, shape: &Shape) {
+    let n_tiles = tiling.dims.iter().try_fold(1i64, |n, &d| if d > 0 { n.checked_mul(d) } else { None });
+    match (tiling.device_list(), n_tiles) {
+        (Some(ids), Some(n)) if ids.len() as i64 == n => check_ids(cx, inst, &ids),
+        (Some(ids), Some(n)) => {
+            cx.at_inst("sharding-devices", inst, format_args!("{n} devices for {n} tiles"), ids.len());
+        }
+        (None, _) | (_, None) => {
+            cx.at_inst("sharding-devices", inst, "a tile of devices that multiplies up", "a malformed one");
+        }
+    }
+    check_rank(cx, inst, tiling.data_rank(), shape);
+}
+
+fn check_named(cx: &mut Verifier<'_>, inst: InstId, named: &NamedSharding, shape: &Shape) {
+    match named.mesh.devices() {
+        Some(ids) => check_ids(cx, inst, &ids),
+        None => {
+            return cx.at_inst("sharding-devices", inst, "a mesh with one device for each place", "a malformed one");
+        }
+    }
+    let used =
+        named.dims.iter().flat_map(|d| &d.axes).chain(&named.replicated).chain(&named.unreduced).chain(&named.manual);
+    let axes: Vec<_> = used.cloned().collect();
+    if !axes.is_empty() && (MeshGroups { mesh: named.mesh.clone(), axes }).expand().is_none() {
+        return cx.at_inst("sharding-devices", inst, "axes of the mesh, each used once", "others");
+    }
+    check_rank(cx, inst, named.dims.len(), shape);
+}
