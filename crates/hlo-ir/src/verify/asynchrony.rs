@@ -16,6 +16,27 @@ const PAIRS: [(Opcode, Opcode); 7] = [
     (Opcode::Recv, Opcode::RecvDone),
 ];
 
+/// A called computation runs on its caller's thread, that of an async start on the thread which the start names.
+pub(super) fn check_thread(cx: &mut Verifier<'_>, inst: InstId) {
+    let module = cx.module;
+    let node = module.inst(inst);
+    let own = module.comp(node.parent).execution_thread.as_deref();
+    let thread = match &node.attrs {
+        Attrs::Async(a) if a.calls.is_some() => a.async_execution_thread.as_ref().map(|t| t.0.as_str()),
+        Attrs::Call(_) | Attrs::Fusion(_) | Attrs::While(_) | Attrs::Conditional(_) => own,
+        _ => return,
+    };
+    // The main thread has a name that may be left out.
+    let name = |thread: Option<&'_ str>| thread.filter(|t| !t.is_empty()).unwrap_or("main").to_string();
+    for comp in module.called(inst) {
+        let callee = module.comp(comp).execution_thread.as_deref();
+        if callee != thread && name(callee) != name(thread) {
+            let expected = format!("`%{}` on thread {}", module.comp_name(comp), name(thread));
+            cx.at_inst("async-thread", inst, expected, name(callee));
+        }
+    }
+}
+
 /// Whether the opcode is a start, an update or a done.
 pub(super) fn is_half_of_pair(opcode: Opcode) -> bool {
     opcode == Opcode::AsyncUpdate || PAIRS.iter().any(|&(start, done)| opcode == start || opcode == done)
@@ -55,7 +76,7 @@ fn check_operand(cx: &mut Verifier<'_>, inst: InstId) {
     let start = cx.module.inst(operand);
     if !continues(start.opcode, node.opcode) {
         if !is_transfer(node.opcode) || is_half_of_pair(start.opcode) {
-            cx.at_inst("async-pair", inst, "its own start as operand", start.opcode);
+            cx.at_inst("async-unpaired", inst, "its own start as operand", start.opcode);
         }
         return;
     }
@@ -77,9 +98,10 @@ fn check_users(cx: &mut Verifier<'_>, inst: InstId, users: &[InstId]) {
             let user = cx.module.inst(*only).opcode;
             // A user that is itself an end of a pair reports the mismatch from its side.
             if !continues(opcode, user) && !is_half_of_pair(user) {
-                cx.at_inst("async-pair", inst, "its done or update as user", user);
+                cx.at_inst("async-unpaired", inst, "its done or update as user", user);
             }
         }
+        [] => cx.at_inst("async-unpaired", inst, "its done or update as user", "none"),
         several => cx.at_inst("async-one-consumer", inst, "one consumer", several.len()),
     }
 }

@@ -53,7 +53,7 @@ fn check_channel(cx: &mut Verifier<'_>, inst: InstId, channel: Option<i64>) {
     if let Some(channel) = channel
         && channel <= 0
     {
-        cx.at_inst("channel-positive", inst, "a channel id of 1 or more", channel);
+        cx.at_inst("channel-id", inst, "a channel id of 1 or more", channel);
     }
 }
 
@@ -67,7 +67,14 @@ fn check_groups(
 ) {
     let mode = match GroupMode::of(channel.is_some(), global_ids) {
         Ok(mode) => mode,
-        Err(_) => return cx.at_inst("groups-global-ids", inst, "a channel_id with use_global_device_ids=true", "none"),
+        Err(_) => {
+            return cx.at_inst(
+                "groups-global-ids-without-channel",
+                inst,
+                "a channel_id with use_global_device_ids=true",
+                "none",
+            );
+        }
     };
     if let Some((known, known_mode, uniform)) = &memo.last
         && *known_mode == mode
@@ -100,12 +107,12 @@ fn check_new_groups(
     };
     if lists.is_empty() {
         if mode == GroupMode::Flattened {
-            cx.at_inst("groups-flattened", inst, "a list of groups of flat device ids", "none");
+            cx.at_inst("groups-flattened-empty", inst, "a list of groups of flat device ids", "none");
         }
         return;
     }
     if lists.iter().any(Vec::is_empty) {
-        return cx.at_inst("groups-empty-group", inst, "an id or more in each group", "an empty group");
+        return cx.at_inst("groups-empty", inst, "an id or more in each group", "an empty group");
     }
     let n: usize = lists.iter().map(Vec::len).sum();
     let mut seen = vec![false; n];
@@ -136,7 +143,7 @@ fn check_new_groups(
         return cx.at_inst("groups-device-count", inst, format_args!("ids of {n_ids} {what}"), format_args!("{n} ids"));
     }
     if must_be_uniform && lists.iter().any(|g| g.len() != lists[0].len()) {
-        cx.at_inst("groups-uniform", inst, "groups of one size", "several sizes");
+        cx.at_inst("groups-uneven", inst, "groups of one size", "several sizes");
     }
 }
 
@@ -147,7 +154,7 @@ fn check_exchange(cx: &mut Verifier<'_>, inst: InstId) {
         && has_known_groups(cx, inst)
     {
         let expected = format!("{n} operands, one for each member of a group");
-        cx.at_inst("all-to-all-operands", inst, expected, node.operands.len());
+        cx.at_inst("all-to-all-arity", inst, expected, node.operands.len());
     }
 }
 
@@ -174,17 +181,12 @@ fn check_pairs(cx: &mut Verifier<'_>, inst: InstId, pairs: &[(i64, i64)], has_ch
     }
     // The in-place form moves several slices between one pair of devices, so there pairs may repeat.
     let is_in_place = matches!(&cx.module.inst(inst).attrs, Attrs::Permuting(a) if !a.slice_sizes.0.is_empty());
-    for (what, ids) in [("source", &mut sources), ("target", &mut targets)] {
+    for (rule, what, ids) in [("permute-source", "source", &mut sources), ("permute-target", "target", &mut targets)] {
         ids.sort_unstable();
         if let Some(pair) = ids.windows(2).find(|w| w[0] == w[1])
             && !is_in_place
         {
-            return cx.at_inst(
-                "permute-unique",
-                inst,
-                format_args!("each {what} once"),
-                format_args!("{} twice", pair[0]),
-            );
+            return cx.at_inst(rule, inst, format_args!("each {what} once"), format_args!("{} twice", pair[0]));
         }
     }
 }

@@ -68,7 +68,7 @@ fn check_aliases(cx: &mut Verifier<'_>) {
         };
         let is_twice = !outputs.insert(&alias.output_index) || !inputs.insert((alias.param, &alias.param_index));
         if is_twice {
-            cx.at_module("alias-index", "each part aliased once", format_args!("{text} again"));
+            cx.at_module("alias-duplicate", "each part aliased once", format_args!("{text} again"));
         }
         let is_right = if alias.is_must { agrees(input, output) } else { input.size_bytes() == output.size_bytes() };
         if !is_right {
@@ -88,7 +88,7 @@ fn check_donors(cx: &mut Verifier<'_>) {
             continue;
         }
         if aliased.contains(&(donor.param, &donor.param_index)) {
-            cx.at_module("donor-index", "donors that no output aliases", text);
+            cx.at_module("donor-alias", "donors that no output aliases", text);
         }
     }
 }

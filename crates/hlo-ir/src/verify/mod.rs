@@ -66,6 +66,7 @@ fn check_instruction(cx: &mut Verifier<'_>, memo: &mut Memo, inst: InstId) {
     shapes::check(cx, inst);
     collectives::check(cx, &mut memo.groups, inst);
     attributes::check(cx, inst);
+    asynchrony::check_thread(cx, inst);
     if let Some(marks) = &cx.module.inst(inst).marks {
         shardings::check(cx, inst, marks);
     }

@@ -31,7 +31,7 @@ pub(super) fn check(cx: &mut Verifier<'_>, inst: InstId) {
         Attrs::Sort(attrs) => {
             let Some(comp) = attrs.to_apply else { return };
             let params: Vec<_> = (0..n).flat_map(|i| [dtype(i), dtype(i)]).collect();
-            check_signature(cx, inst, comp, &params, Some(Results::Pred));
+            check_signature_as(cx, "comparator-signature", inst, comp, &params, Some(Results::Pred));
         }
         Attrs::SelectAndScatter(attrs) => {
             let (Some(select), Some(scatter)) = (attrs.select, attrs.scatter) else { return };
@@ -88,18 +88,29 @@ fn check_signature(
     params: &[Option<DType>],
     results: Option<Results<'_>>,
 ) {
+    check_signature_as(cx, "reducer-signature", inst, comp, params, results);
+}
+
+fn check_signature_as(
+    cx: &mut Verifier<'_>,
+    rule: &'static str,
+    inst: InstId,
+    comp: CompId,
+    params: &[Option<DType>],
+    results: Option<Results<'_>>,
+) {
     let module = cx.module;
     let name = module.comp_name(comp);
     let given = &module.comp(comp).params;
     if given.len() != params.len() {
         let found = format!("{} parameters of `%{name}`", given.len());
-        return cx.at_inst("reducer-signature", inst, format_args!("{} parameters", params.len()), found);
+        return cx.at_inst(rule, inst, format_args!("{} parameters", params.len()), found);
     }
     for (i, (&param, &dtype)) in given.iter().zip(params).enumerate() {
         let shape = module.shape(param);
         if !fits(dtype, Some(shape)) {
             let expected = format!("{}[] as parameter {i} of `%{name}`", dtype.map_or("an element type", DType::name));
-            return cx.at_inst("reducer-signature", inst, expected, ShapeText(shape));
+            return cx.at_inst(rule, inst, expected, ShapeText(shape));
         }
     }
     let Some(result) = module.result_shape(comp).map(|s| module.shapes.get(s)) else { return };
@@ -119,6 +130,6 @@ fn check_signature(
             Some(Results::Like(several)) => format!("{} scalar results of `%{name}` like the operands", several.len()),
             Some(Results::Pred) | None => format!("pred[] as the result of `%{name}`"),
         };
-        cx.at_inst("reducer-signature", inst, expected, ShapeText(result));
+        cx.at_inst(rule, inst, expected, ShapeText(result));
     }
 }

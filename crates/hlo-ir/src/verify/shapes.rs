@@ -3,21 +3,33 @@
 use super::{Verifier, reducers};
 use crate::infer::{self, Inferred, ShapeError, ShapeText};
 use crate::module::InstId;
+use crate::op::ShapeRule;
 use crate::shape::{ArrayShape, Layout, Shape, ShapeId, UNBOUNDED_DIM};
 use cranelift_entity::EntityRef;
 
-/// Checks each distinct shape of the module.
+/// Checks each distinct shape of the module; a bad one is reported where it is used.
 pub(super) fn check_pool(cx: &mut Verifier<'_>) {
-    for i in 0..cx.module.shapes.len() {
-        let shape = cx.module.shapes.get(ShapeId::new(i));
-        if let Err(found) = check_shape(shape) {
-            let message = "dims of 0 or more, at most 64, and layouts that order each dim once";
-            cx.at_module("shape-well-formed", message, format_args!("{found} in {}", ShapeText(shape)));
+    let module = cx.module;
+    let errors: Vec<_> =
+        (0..module.shapes.len()).map(|i| check_shape(module.shapes.get(ShapeId::new(i))).err()).collect();
+    if errors.iter().all(Option::is_none) {
+        return;
+    }
+    for &inst in module.computations().iter().flat_map(|&c| &module.comp(c).insts) {
+        if let Some(Some((rule, found))) = errors.get(module.inst(inst).shape.index()) {
+            cx.at_inst(rule, inst, "dims of 0 or more, at most 64, and layouts that order each dim once", found);
         }
+    }
+    if cx.found.is_empty()
+        && let Some((rule, found)) = errors.into_iter().flatten().next()
+    {
+        cx.at_module(rule, "well-formed shapes in the header and in attributes", found);
     }
 }
 
-fn check_shape(shape: &Shape) -> Result<(), &'static str> {
+type BadShape = (&'static str, &'static str);
+
+fn check_shape(shape: &Shape) -> Result<(), BadShape> {
     match shape {
         Shape::Array(array) | Shape::Buffer(array) => check_array(array),
         Shape::Tuple(elements) => elements.iter().try_for_each(check_shape),
@@ -25,29 +37,29 @@ fn check_shape(shape: &Shape) -> Result<(), &'static str> {
     }
 }
 
-fn check_array(array: &ArrayShape) -> Result<(), &'static str> {
+fn check_array(array: &ArrayShape) -> Result<(), BadShape> {
     if array.rank() > 64 {
-        return Err("more than 64 dims");
+        return Err(("shape-dims", "more than 64 dims"));
     }
     if array.dims.iter().any(|&d| d < 0 && d != UNBOUNDED_DIM) {
-        return Err("a negative dim");
+        return Err(("shape-dims", "a negative dim"));
     }
     let beyond = if array.rank() == 64 { 0 } else { u64::MAX << array.rank() };
     if array.dynamic & beyond != 0 {
-        return Err("a dynamic mark beyond the last dim");
+        return Err(("shape-dims", "a dynamic mark beyond the last dim"));
     }
     array.layout.as_deref().map_or(Ok(()), |layout| check_layout(layout, array.rank()))
 }
 
-fn check_layout(layout: &Layout, rank: usize) -> Result<(), &'static str> {
+fn check_layout(layout: &Layout, rank: usize) -> Result<(), BadShape> {
     let mut seen = 0u64;
     for &dim in &layout.minor_to_major {
         match usize::try_from(dim) {
             Ok(d) if d < rank && seen >> d & 1 == 0 => seen |= 1 << d,
-            Ok(_) | Err(_) => return Err("a layout that is no permutation"),
+            Ok(_) | Err(_) => return Err(("layout-permutation", "a layout that is no permutation")),
         }
     }
-    if layout.minor_to_major.len() == rank { Ok(()) } else { Err("a layout of another rank") }
+    if layout.minor_to_major.len() == rank { Ok(()) } else { Err(("layout-permutation", "a layout of another rank")) }
 }
 
 /// Checks the instruction's shape and the computations that it applies to elements.
@@ -57,8 +69,9 @@ pub(super) fn check(cx: &mut Verifier<'_>, inst: InstId) {
     }
     match infer::infer_inst(cx.module, inst) {
         Err(error) => {
+            let rule = rule_of(cx.module.inst(inst).opcode.row().shape, &error);
             let expected = format_args!("{}", error.expected);
-            cx.at_inst(rule_of(&error), inst, expected, format_args!("{} ({})", error.found, error.constraint));
+            cx.at_inst(rule, inst, expected, format_args!("{} ({})", error.found, error.constraint));
         }
         Ok(inferred) => {
             compare(cx, inst, &inferred);
@@ -79,25 +92,50 @@ fn compare(cx: &mut Verifier<'_>, inst: InstId, inferred: &Inferred) {
         },
     };
     if !infer::agrees(expected, stated) {
-        cx.at_inst("result-shape", inst, ShapeText(expected), ShapeText(stated));
+        let rule = rule_of_result(module.inst(inst).opcode.row().shape, expected, stated);
+        cx.at_inst(rule, inst, ShapeText(expected), ShapeText(stated));
+    }
+}
+
+/// The verifier's rule for a result of another shape.
+fn rule_of_result(rule: ShapeRule, expected: &Shape, stated: &Shape) -> &'static str {
+    let is_arity = expected.n_leaves() != stated.n_leaves();
+    match rule {
+        ShapeRule::AllGather | ShapeRule::AllGatherStart if is_arity => "all-gather-arity",
+        ShapeRule::AllGather | ShapeRule::AllGatherStart => "all-gather-shard-count",
+        ShapeRule::ReduceScatter if is_arity => "reduce-scatter-arity",
+        ShapeRule::ReduceScatter => "reduce-scatter-shard-count",
+        ShapeRule::AllReduce if is_arity => "all-reduce-arity",
+        ShapeRule::Call => "called-signature",
+        ShapeRule::While => "while-shape",
+        ShapeRule::Conditional => "conditional-shape",
+        _ => "shape-mismatch",
     }
 }
 
 /// The verifier's rule for a broken constraint of shape inference.
-fn rule_of(error: &ShapeError) -> &'static str {
-    match error.constraint {
-        "op.arity" => "operand-count",
-        "op.format" => "attribute-format",
-        "tuple.element" | "tuple.n-elements" | "map.result" => "result-shape",
-        "elementwise.one-element-type"
-        | "concatenate.element-type"
-        | "dynamic-update-slice.element-type"
-        | "scatter.element-type"
-        | "select-and-scatter.element-type" => "mixed-precision",
-        other if other.starts_with("call.") => "call-signature",
-        other if other.starts_with("while.") => "while-signature",
-        other if other.starts_with("conditional.") => "conditional-signature",
-        "reduce.reducer-result" | "scan.body-result" => "reducer-signature",
-        _ => "operand-shapes",
+fn rule_of(rule: ShapeRule, error: &ShapeError) -> &'static str {
+    match (rule, error.constraint) {
+        (_, "op.arity") => "operand-count",
+        (_, "op.format") => "attribute-format",
+        (ShapeRule::AllGather | ShapeRule::AllGatherStart, "op.array-operand") => "all-gather-operand",
+        (ShapeRule::AllGather | ShapeRule::AllGatherStart, "collective.dimension") => "all-gather-dim",
+        (ShapeRule::ReduceScatter, "collective.dimension") => "reduce-scatter-dim",
+        (ShapeRule::ReduceScatter, "reduce-scatter.divides") => "reduce-scatter-shard-count",
+        (ShapeRule::AllReduce, "tuple.n-elements") => "all-reduce-arity",
+        (_, "all-to-all.divides") => "all-to-all-split",
+        (_, "elementwise.one-element-type" | "concatenate.element-type" | "dynamic-update-slice.element-type") => {
+            "mixed-precision"
+        }
+        (_, "scatter.element-type" | "select-and-scatter.element-type") => "mixed-precision",
+        (_, "call.callee" | "call.n-operands" | "call.operand") => match rule {
+            ShapeRule::While => "while-shape",
+            ShapeRule::Conditional => "conditional-shape",
+            _ => "called-signature",
+        },
+        (ShapeRule::While, _) => "while-shape",
+        (ShapeRule::Conditional, _) => "conditional-shape",
+        (_, "reduce.reducer-result" | "scan.body-result" | "map.result") => "reducer-signature",
+        _ => "shape-mismatch",
     }
 }

@@ -19,7 +19,7 @@ pub(super) fn check(cx: &mut Verifier<'_>, inst: InstId, marks: &Marks) {
             // XLA gives the empty tuple one part.
             if leaves.len() != shapes.len().max(usize::from(shape.as_tuple().is_some())) {
                 let expected = format!("{} parts of the sharding, one for each leaf", shapes.len());
-                return cx.at_inst("sharding-rank", inst, expected, leaves.len());
+                return cx.at_inst("sharding-tuple", inst, expected, leaves.len());
             }
             for (leaf, shape) in leaves.iter().zip(shapes) {
                 check_leaf(cx, inst, leaf, shape);
@@ -56,12 +56,12 @@ fn check_rank(cx: &mut Verifier<'_>, inst: InstId, n_tiled: usize, shape: &Shape
 fn check_ids(cx: &mut Verifier<'_>, inst: InstId, ids: &[i64]) {
     let n = cx.module.header.num_partitions;
     if let Some(&id) = ids.iter().find(|&&id| id < 0 || (n > 1 && id >= n)) {
-        return cx.at_inst("sharding-devices", inst, format_args!("devices 0 to {}", n - 1), id);
+        return cx.at_inst("sharding-device", inst, format_args!("devices 0 to {}", n - 1), id);
     }
     let mut sorted = ids.to_vec();
     sorted.sort_unstable();
     if let Some(pair) = sorted.windows(2).find(|w| w[0] == w[1]) {
-        cx.at_inst("sharding-devices", inst, "each device once", format_args!("device {} twice", pair[0]));
+        cx.at_inst("sharding-device", inst, "each device once", format_args!("device {} twice", pair[0]));
     }
 }
 
@@ -70,10 +70,10 @@ fn check_tiling(cx: &mut Verifier<'_>, inst: InstId, tiling: &Tiling, shape: &Sh
     match (tiling.device_list(), n_tiles) {
         (Some(ids), Some(n)) if ids.len() as i64 == n => check_ids(cx, inst, &ids),
         (Some(ids), Some(n)) => {
-            cx.at_inst("sharding-devices", inst, format_args!("{n} devices for {n} tiles"), ids.len());
+            cx.at_inst("sharding-device-count", inst, format_args!("{n} devices for {n} tiles"), ids.len());
         }
         (None, _) | (_, None) => {
-            cx.at_inst("sharding-devices", inst, "a tile of devices that multiplies up", "a malformed one");
+            cx.at_inst("sharding-device-count", inst, "a tile of devices that multiplies up", "a malformed one");
         }
     }
     check_rank(cx, inst, tiling.data_rank(), shape);
@@ -83,14 +83,19 @@ fn check_named(cx: &mut Verifier<'_>, inst: InstId, named: &NamedSharding, shape
     match named.mesh.devices() {
         Some(ids) => check_ids(cx, inst, &ids),
         None => {
-            return cx.at_inst("sharding-devices", inst, "a mesh with one device for each place", "a malformed one");
+            return cx.at_inst(
+                "sharding-device-count",
+                inst,
+                "a mesh with one device for each place",
+                "a malformed one",
+            );
         }
     }
     let used =
         named.dims.iter().flat_map(|d| &d.axes).chain(&named.replicated).chain(&named.unreduced).chain(&named.manual);
     let axes: Vec<_> = used.cloned().collect();
     if !axes.is_empty() && (MeshGroups { mesh: named.mesh.clone(), axes }).expand().is_none() {
-        return cx.at_inst("sharding-devices", inst, "axes of the mesh, each used once", "others");
+        return cx.at_inst("sharding-axes", inst, "axes of the mesh, each used once", "others");
     }
     check_rank(cx, inst, named.dims.len(), shape);
 }
