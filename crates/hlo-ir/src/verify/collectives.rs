@@ -7,17 +7,33 @@ use crate::infer::group_size;
 use crate::module::InstId;
 use crate::op::ShapeRule;
 
+/// What an op asks of its groups.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cover {
+    /// Every id once, in groups of one size.
+    AllEvenly,
+    /// Every id once.
+    All,
+    /// Some ids, each once.
+    Some,
+}
+
 /// The last groups found right: collectives of one module mostly share theirs.
 #[derive(Default)]
 pub(super) struct GroupMemo {
-    last: Option<(ReplicaGroups, GroupMode, bool)>,
+    last: Option<(ReplicaGroups, GroupMode, Cover)>,
 }
 
 pub(super) fn check(cx: &mut Verifier<'_>, memo: &mut GroupMemo, inst: InstId) {
     let node = cx.module.inst(inst);
     match &node.attrs {
         Attrs::Combining(a) => {
-            let must_be_uniform = node.opcode.row().shape == ShapeRule::ReduceScatter;
+            let is_cut = node.opcode.row().shape == ShapeRule::ReduceScatter;
+            let cover = if is_cut { Cover::AllEvenly } else { Cover::All };
+            check_channel(cx, inst, a.channel_id);
+            check_groups(cx, memo, inst, &a.replica_groups, (a.channel_id, Some(a.use_global_device_ids)), cover);
+        }
+        Attrs::Gathering(a) => {
             check_channel(cx, inst, a.channel_id);
             check_groups(
                 cx,
@@ -25,17 +41,14 @@ pub(super) fn check(cx: &mut Verifier<'_>, memo: &mut GroupMemo, inst: InstId) {
                 inst,
                 &a.replica_groups,
                 (a.channel_id, Some(a.use_global_device_ids)),
-                must_be_uniform,
+                Cover::AllEvenly,
             );
-        }
-        Attrs::Gathering(a) => {
-            check_channel(cx, inst, a.channel_id);
-            check_groups(cx, memo, inst, &a.replica_groups, (a.channel_id, Some(a.use_global_device_ids)), true);
         }
         Attrs::Exchanging(a) => {
             check_channel(cx, inst, a.channel_id);
-            let must_be_uniform = node.opcode.row().shape != ShapeRule::CollectiveBroadcast;
-            check_groups(cx, memo, inst, &a.replica_groups, (a.channel_id, None), must_be_uniform);
+            let is_broadcast = node.opcode.row().shape == ShapeRule::CollectiveBroadcast;
+            let cover = if is_broadcast { Cover::Some } else { Cover::AllEvenly };
+            check_groups(cx, memo, inst, &a.replica_groups, (a.channel_id, None), cover);
             if node.opcode.row().shape == ShapeRule::AllToAll && a.dimensions.is_empty() {
                 check_exchange(cx, inst);
             }
@@ -63,7 +76,7 @@ fn check_groups(
     inst: InstId,
     groups: &ReplicaGroups,
     (channel, global_ids): (Option<i64>, Option<bool>),
-    must_be_uniform: bool,
+    cover: Cover,
 ) {
     let mode = match GroupMode::of(channel.is_some(), global_ids) {
         Ok(mode) => mode,
@@ -76,27 +89,21 @@ fn check_groups(
             );
         }
     };
-    if let Some((known, known_mode, uniform)) = &memo.last
+    if let Some((known, known_mode, known_cover)) = &memo.last
         && *known_mode == mode
-        && (*uniform || !must_be_uniform)
+        && *known_cover == cover
         && known == groups
     {
         return;
     }
     let n_before = cx.found.len();
-    check_new_groups(cx, inst, groups, mode, must_be_uniform);
+    check_new_groups(cx, inst, groups, mode, cover);
     if cx.found.len() == n_before {
-        memo.last = Some((groups.clone(), mode, must_be_uniform));
+        memo.last = Some((groups.clone(), mode, cover));
     }
 }
 
-fn check_new_groups(
-    cx: &mut Verifier<'_>,
-    inst: InstId,
-    groups: &ReplicaGroups,
-    mode: GroupMode,
-    must_be_uniform: bool,
-) {
+fn check_new_groups(cx: &mut Verifier<'_>, inst: InstId, groups: &ReplicaGroups, mode: GroupMode, cover: Cover) {
     let Some(lists) = groups.expand() else {
         return cx.at_inst(
             "groups-well-formed",
@@ -114,35 +121,35 @@ fn check_new_groups(
     if lists.iter().any(Vec::is_empty) {
         return cx.at_inst("groups-empty", inst, "an id or more in each group", "an empty group");
     }
-    let n: usize = lists.iter().map(Vec::len).sum();
-    let mut seen = vec![false; n];
-    for &id in lists.iter().flatten() {
-        match usize::try_from(id).ok().and_then(|i| seen.get_mut(i)) {
-            Some(slot) if !*slot => *slot = true,
-            Some(_) => return cx.at_inst("groups-unique-ids", inst, "each id once", format_args!("id {id} twice")),
-            None => {
-                // A duplicate of a larger id is still a duplicate.
-                let is_twice = lists.iter().flatten().filter(|&&other| other == id).count() > 1;
-                let (rule, found) = if is_twice {
-                    ("groups-unique-ids", format!("id {id} twice"))
-                } else {
-                    ("groups-missing-id", format!("id {id} among {n}"))
-                };
-                return cx.at_inst(rule, inst, format_args!("ids 0 to {}", n - 1), found);
-            }
-        }
+    let mut ids: Vec<i64> = lists.iter().flatten().copied().collect();
+    ids.sort_unstable();
+    let n = ids.len() as i64;
+    if let Some(pair) = ids.windows(2).find(|w| w[0] == w[1]) {
+        return cx.at_inst("groups-unique-ids", inst, "each id once", format_args!("id {} twice", pair[0]));
     }
     let header = &cx.module.header;
     let n_ids = mode.n_ids(header.replica_count, header.num_partitions);
-    if n_ids > 1 && n as i64 != n_ids {
-        let what = match mode {
-            GroupMode::CrossReplica | GroupMode::CrossReplicaAndPartition => "replicas",
-            GroupMode::CrossPartition => "partitions",
-            GroupMode::Flattened => "devices",
-        };
+    let what = match mode {
+        GroupMode::CrossReplica | GroupMode::CrossReplicaAndPartition => "replicas",
+        GroupMode::CrossPartition => "partitions",
+        GroupMode::Flattened => "devices",
+    };
+    if cover == Cover::Some {
+        if let Some(id) = ids.iter().find(|&&id| id < 0 || (n_ids > 1 && id >= n_ids)) {
+            cx.at_inst("groups-device-count", inst, format_args!("ids of {n_ids} {what}"), format_args!("id {id}"));
+        }
+        return;
+    }
+    if let Some((i, _)) = ids.iter().enumerate().find(|&(i, &id)| id != i as i64) {
+        return cx.at_inst("groups-missing-id", inst, format_args!("ids 0 to {}", n - 1), format_args!("no id {i}"));
+    }
+    if n_ids > 1 && n < n_ids {
+        return cx.at_inst("groups-missing-id", inst, format_args!("ids of {n_ids} {what}"), format_args!("no id {n}"));
+    }
+    if n_ids > 1 && n > n_ids {
         return cx.at_inst("groups-device-count", inst, format_args!("ids of {n_ids} {what}"), format_args!("{n} ids"));
     }
-    if must_be_uniform && lists.iter().any(|g| g.len() != lists[0].len()) {
+    if cover == Cover::AllEvenly && lists.iter().any(|g| g.len() != lists[0].len()) {
         cx.at_inst("groups-uneven", inst, "groups of one size", "several sizes");
     }
 }

@@ -37,10 +37,10 @@ pub const RULES: &[Rule] = &[
         "called-computation",
         "Called computations are given, belong to the module, and are listed before their callers.",
     ),
-    text("operand-count", "An instruction has as many operands as its opcode takes."),
+    built("operand-count", "An instruction has as many operands as its opcode takes."),
     // Shapes.
     built("shape-dims", "Dims are 0 or more and at most 64, dynamic marks stand on dims."),
-    text("layout-permutation", "A layout orders each dim once."),
+    built("layout-permutation", "A layout orders each dim once."),
     text(
         "shape-mismatch",
         "Operands and attributes fit the opcode's shape rule, and the result has the shape that follows, layouts aside.",
