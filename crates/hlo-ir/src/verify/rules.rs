@@ -40,7 +40,7 @@ pub const RULES: &[Rule] = &[
     built("operand-count", "An instruction has as many operands as its opcode takes."),
     // Shapes.
     built("shape-dims", "Dims are 0 or more and at most 64, dynamic marks stand on dims."),
-    built("layout-permutation", "A layout orders each dim once."),
+    text("layout-permutation", "A layout orders each dim once."),
     text(
         "shape-mismatch",
         "Operands and attributes fit the opcode's shape rule, and the result has the shape that follows, layouts aside.",
