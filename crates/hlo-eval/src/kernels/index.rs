@@ -61,7 +61,7 @@ pub fn advance(index: &mut [i64], sizes: &[i64]) -> bool {
     false
 }
 
-/// Runs `$body` with `$elems` bound to the typed vector of any buffer.
+/// Runs `$body` with `$elems` bound to the typed vector of any buffer; a buffer of the vector that it gives.
 macro_rules! with_elems {
     ($buffer:expr, $elems:ident => $body:expr) => {
         match $buffer {
@@ -84,6 +84,8 @@ macro_rules! with_elems {
         }
     };
 }
+
+pub(crate) use with_elems;
 
 /// The array of `dims` whose elements stand at `from` in `source`; an error if one is out of range.
 pub fn take(source: &Literal, dims: &[i64], from: impl Iterator<Item = usize> + Clone) -> Result<Literal, EvalError> {

@@ -2,6 +2,8 @@
 
 pub mod conv;
 pub mod index;
+pub mod indexing;
 pub mod number;
 pub mod reducer;
+pub mod sorting;
 pub mod windows;

@@ -12,6 +12,10 @@ use crate::EvalError;
 pub trait Reducer {
     /// Which plain reduction it is, if it is one.
     fn known(&self) -> Option<KnownReducer>;
+    /// Whether it just returns its second half, the values (see [`is_replace`]).
+    fn replaces(&self) -> bool {
+        false
+    }
     /// Runs it on scalars.
     fn apply(&mut self, args: &[Scalar]) -> Result<SmallVec<[Scalar; 2]>, EvalError>;
 }
@@ -165,6 +169,17 @@ pub fn recognise(module: &Module, comp: CompId) -> Option<KnownReducer> {
         (Opcode::Or, KnownReducer::Or),
     ];
     KNOWN.into_iter().find(|(opcode, _)| *opcode == root.opcode).map(|(_, known)| known)
+}
+
+/// Whether a computation returns the second half of its parameters as they are, as `scatter` does when it assigns.
+pub fn is_replace(module: &Module, comp: CompId) -> bool {
+    let computation = module.comp(comp);
+    let Some(root) = computation.root.expand() else { return false };
+    let (_, second) = computation.params.split_at(computation.params.len() / 2);
+    if !computation.params.len().is_multiple_of(2) {
+        return false;
+    }
+    second == [root] || (module.inst(root).opcode == Opcode::Tuple && module.inst(root).operands.as_slice() == second)
 }
 
 /// The comparison of a computation that only compares parameters `2k` and `2k + 1`, in either order; `None` for any
