@@ -1,0 +1,64 @@
+//! What a pass is, how passes are named and configured, and what is checked between them.
+
+pub mod options;
+pub mod pipeline;
+pub mod report;
+pub mod runner;
+
+use hlo_analysis::{Analyses, Preserved};
+use hlo_ir::Module;
+use hlo_ir::diag::{Diagnostic, Entity};
+use options::{OptionInfo, Options};
+use report::PassReport;
+
+/// One transformation of a module.
+pub trait Pass {
+    /// Rewrites `module`.
+    ///
+    /// # Errors
+    /// What stops the pass; the module is then as it was.
+    fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError>;
+}
+
+/// What a pass says of the module it leaves. The runner holds it to this.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Changed {
+    /// Not a byte of the printed module is different.
+    No,
+    /// Something changed; these analyses still hold.
+    Yes(Preserved),
+}
+
+/// What a pass may use and where it explains itself.
+pub struct PassCx<'a> {
+    /// Facts about the module, computed when asked for.
+    pub analyses: &'a mut Analyses,
+    /// What the pass decided and why.
+    pub report: &'a mut PassReport,
+}
+
+/// A pass that the command line can name.
+pub struct PassInfo {
+    /// Kebab-case name, also of the file and of the sample folder.
+    pub name: &'static str,
+    /// One line for `--list-passes`.
+    pub help: &'static str,
+    /// Options it takes.
+    pub options: &'static [OptionInfo],
+    /// Builds the pass from options whose names and types were checked.
+    pub build: fn(&Options) -> Result<Box<dyn Pass>, String>,
+}
+
+/// What stopped a pass.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PassError {
+    /// The instruction or computation, the reason, expected and found.
+    pub diagnostic: Diagnostic,
+}
+
+impl PassError {
+    /// An error about a part of the module.
+    pub fn about(entity: Entity, message: impl Into<String>) -> PassError {
+        PassError { diagnostic: Diagnostic::about("pass-error", entity, message) }
+    }
+}

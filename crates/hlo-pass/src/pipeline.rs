@@ -1,0 +1,175 @@
+//! Pipeline strings such as `shard-weight-update{min-bytes=4KiB},dce`, read with a small pest grammar (`pipeline.pest`).
+
+use pest::Parser;
+use pest::iterators::Pair;
+use std::fmt;
+
+#[derive(pest_derive::Parser)]
+#[grammar = "pipeline.pest"]
+struct Grammar;
+
+/// Longest pipeline string that is read; nesting is bounded by it.
+const MAX_LEN: usize = 16 << 10;
+
+/// One pass of a pipeline with its options as given.
+#[derive(Clone, PartialEq, Debug)]
+pub struct PassCall {
+    /// Name, not yet looked up.
+    pub name: String,
+    /// Options in order.
+    pub options: Vec<(String, OptionValue)>,
+}
+
+/// An option's value as given.
+#[derive(Clone, PartialEq, Debug)]
+pub enum OptionValue {
+    /// Text, quotes and escapes removed.
+    Text(String),
+    /// A list `[a,b]`.
+    List(Vec<OptionValue>),
+    /// No `=`: the flag is set.
+    Set,
+}
+
+impl OptionValue {
+    /// The value as one text; lists keep their brackets.
+    pub fn as_text(&self) -> String {
+        match self {
+            OptionValue::Text(text) => text.clone(),
+            OptionValue::List(items) => {
+                format!("[{}]", items.iter().map(OptionValue::as_text).collect::<Vec<_>>().join(","))
+            }
+            OptionValue::Set => "true".into(),
+        }
+    }
+}
+
+/// What is wrong with a pipeline string.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PipelineError(String);
+
+impl PipelineError {
+    /// An error with this message.
+    pub fn new(message: impl Into<String>) -> PipelineError {
+        PipelineError(message.into())
+    }
+
+    /// `unknown <what> <name>`, with the nearest of `known` if one is near.
+    pub fn unknown<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a str>) -> PipelineError {
+        let near = nearest(name, known).map_or(String::new(), |n| format!(", did you mean `{n}`?"));
+        PipelineError(format!("unknown {what}: `{name}`{near}"))
+    }
+}
+
+impl fmt::Display for PipelineError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for PipelineError {}
+
+/// The candidate nearest to `name`, if it is near enough to be a slip of the pen.
+pub fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    candidates
+        .map(|c| (strsim::jaro_winkler(name, c), c))
+        .filter(|(score, _)| *score > 0.75)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, c)| c)
+}
+
+/// Reads a pipeline string.
+///
+/// # Errors
+/// Place, expected and found.
+pub fn parse_pipeline(text: &str) -> Result<Vec<PassCall>, PipelineError> {
+    if text.len() > MAX_LEN {
+        return Err(PipelineError(format!("expected at most {MAX_LEN} bytes of pipeline, found {}", text.len())));
+    }
+    let depth = text.bytes().fold((0i64, 0i64), |(now, max), b| match b {
+        b'{' | b'[' | b'(' => (now + 1, max.max(now + 1)),
+        b'}' | b']' | b')' => (now - 1, max),
+        _ => (now, max),
+    });
+    if depth.1 > 64 {
+        return Err(PipelineError("brackets are nested deeper than 64 levels".into()));
+    }
+    let mut pairs =
+        Grammar::parse(Rule::pipeline, text).map_err(|e| PipelineError(format!("pipeline string:\n{e}")))?;
+    let pipeline = pairs.next().map(Pair::into_inner);
+    Ok(pipeline.into_iter().flatten().filter(|p| p.as_rule() == Rule::pass).map(pass_call).collect())
+}
+
+fn pass_call(pair: Pair<'_, Rule>) -> PassCall {
+    let mut call = PassCall { name: String::new(), options: Vec::new() };
+    for part in pair.into_inner() {
+        if part.as_rule() == Rule::name {
+            call.name = part.as_str().into();
+        } else {
+            let mut inner = part.into_inner();
+            let name = inner.next().map_or(String::new(), |n| n.as_str().into());
+            call.options.push((name, inner.next().map_or(OptionValue::Set, value)));
+        }
+    }
+    call
+}
+
+fn value(pair: Pair<'_, Rule>) -> OptionValue {
+    let text = pair.as_str().trim().to_string();
+    let Some(inner) = pair.into_inner().next() else { return OptionValue::Text(text) };
+    match inner.as_rule() {
+        Rule::list => OptionValue::List(inner.into_inner().map(value).collect()),
+        Rule::quoted => {
+            let raw = inner.into_inner().next();
+            let is_escaped = raw.as_ref().is_some_and(|r| r.as_rule() == Rule::inner);
+            let raw = raw.map_or("", |r| r.as_str());
+            OptionValue::Text(if is_escaped { unescape(raw) } else { raw.into() })
+        }
+        _ => OptionValue::Text(inner.as_str().trim().into()),
+    }
+}
+
+fn unescape(raw: &str) -> String {
+    let mut out = String::new();
+    let mut chars = raw.chars();
+    while let Some(c) = chars.next() {
+        out.push(if c == '\\' { chars.next().unwrap_or('\\') } else { c });
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(t: &str) -> OptionValue {
+        OptionValue::Text(t.into())
+    }
+
+    #[test]
+    fn options_keep_their_commas_and_brackets() {
+        let calls = parse_pipeline("a,b{opt=1,list=[x,y]},c{cluster=[(node,4,8),(gpu,8)],s=\"p,q}\\\"\",flag}").unwrap();
+        assert_eq!(calls.len(), 3);
+        assert_eq!(calls[0], PassCall { name: "a".into(), options: vec![] });
+        assert_eq!(calls[1].options[0], ("opt".into(), text("1")));
+        assert_eq!(calls[1].options[1].1, OptionValue::List(vec![text("x"), text("y")]));
+        assert_eq!(calls[2].options[0].1.as_text(), "[(node,4,8),(gpu,8)]");
+        assert_eq!(calls[2].options[1].1, text("p,q}\""));
+        assert_eq!(calls[2].options[2].1, OptionValue::Set);
+        assert_eq!(parse_pipeline("").unwrap(), []);
+    }
+
+    #[test]
+    fn errors_say_where() {
+        let error = parse_pipeline("a{x=1").unwrap_err().to_string();
+        assert!(error.contains("1:6"), "{error}");
+        assert!(parse_pipeline(&"{".repeat(10_000)).is_err());
+        assert!(parse_pipeline("a,,b").is_err());
+    }
+
+    #[test]
+    fn slips_find_the_nearest_name() {
+        assert_eq!(nearest("shard-weight-updat", ["dce", "shard-weight-update"].into_iter()), Some("shard-weight-update"));
+        assert_eq!(nearest("zzz", ["dce", "cse"].into_iter()), None);
+    }
+}

@@ -1,0 +1,155 @@
+//! Runs a pipeline: times each pass, verifies after a change, and with `check` holds each pass to its contract.
+
+use crate::pipeline::{PassCall, PipelineError};
+use crate::report::PassReport;
+use crate::{Changed, Options, Pass, PassCx, PassError, PassInfo};
+use hlo_analysis::Analyses;
+use hlo_ir::Module;
+use hlo_ir::diag::{Diagnostic, Entity};
+use hlo_ir::print::{PrintOptions, print_module};
+use std::time::{Duration, Instant};
+
+/// A pass ready to run.
+pub struct BoundPass {
+    /// Its name.
+    pub name: &'static str,
+    pass: Box<dyn Pass>,
+}
+
+/// Looks the passes of a pipeline up and builds them.
+///
+/// # Errors
+/// An unknown pass or option (with the nearest known name), or a value that the pass refuses.
+pub fn bind(calls: &[PassCall], registry: &[&'static PassInfo]) -> Result<Vec<BoundPass>, PipelineError> {
+    calls
+        .iter()
+        .map(|call| {
+            let wanted = call.name.replace('_', "-");
+            let Some(info) = registry.iter().find(|p| p.name == wanted) else {
+                return Err(PipelineError::unknown("pass", &call.name, registry.iter().map(|p| p.name)));
+            };
+            let options = Options::check(info.name, info.options, &call.options)?;
+            let pass = (info.build)(&options).map_err(|e| PipelineError::new(format!("pass `{}`: {e}", info.name)))?;
+            Ok(BoundPass { name: info.name, pass })
+        })
+        .collect()
+}
+
+/// What the runner does besides running.
+#[derive(Default)]
+pub struct RunOptions<'a> {
+    /// Compare the printed module with what the pass says of it, and recompute what it says it preserved.
+    pub check: bool,
+    /// Called after each pass with its name and the module.
+    pub after_pass: Option<&'a mut dyn FnMut(&str, &Module)>,
+}
+
+/// What a pipeline did.
+#[derive(Debug, Default)]
+pub struct RunSummary {
+    /// One report for each pass run, in order.
+    pub reports: Vec<PassReport>,
+    /// Wall time of each pass and of the verifier after it.
+    pub times: Vec<PassTime>,
+}
+
+/// Wall time of one pass.
+#[derive(Clone, Debug)]
+pub struct PassTime {
+    /// The pass.
+    pub pass: &'static str,
+    /// The pass itself.
+    pub run: Duration,
+    /// The verifier (and checks) after it.
+    pub verify: Duration,
+}
+
+/// What stopped a pipeline; the module is as it was before the pass that failed.
+#[derive(Debug)]
+pub struct RunError {
+    /// The pass.
+    pub pass: &'static str,
+    /// What is wrong.
+    pub diagnostics: Vec<Diagnostic>,
+    /// Entities of the diagnostics live in this module.
+    pub module: Box<Module>,
+}
+
+/// Runs `passes` on `module` in order.
+///
+/// # Errors
+/// A pass failed, left an invalid module, or (with `check`) broke its contract. `module` is then as it was before that pass.
+pub fn run_pipeline(
+    module: &mut Module,
+    analyses: &mut Analyses,
+    passes: &[BoundPass],
+    mut options: RunOptions<'_>,
+) -> Result<RunSummary, RunError> {
+    let mut summary = RunSummary::default();
+    for bound in passes {
+        let started = Instant::now();
+        let mut work = module.clone();
+        let before = options.check.then(|| print_module(module, &PrintOptions::default()));
+        let mut report = PassReport::new(bound.name);
+        let outcome = bound.pass.run(&mut work, &mut PassCx { analyses, report: &mut report });
+        let run = started.elapsed();
+        let fail = |work: Module, diagnostics| RunError { pass: bound.name, diagnostics, module: Box::new(work) };
+        let changed = match outcome {
+            Ok(changed) => changed,
+            Err(PassError { diagnostic }) => return Err(fail(work, vec![diagnostic])),
+        };
+        let started = Instant::now();
+        if let Changed::Yes(_) = changed {
+            if let Err(diagnostics) = hlo_ir::verify::verify(&work) {
+                return Err(fail(work, diagnostics));
+            }
+        }
+        if let Some(before) = before {
+            if let Err(diagnostic) = check_contract(&before, &work, changed, analyses) {
+                return Err(fail(work, vec![diagnostic]));
+            }
+        }
+        if let Changed::Yes(preserved) = changed {
+            analyses.invalidate(preserved);
+            *module = work;
+        }
+        report.changed = changed != Changed::No;
+        summary.times.push(PassTime { pass: bound.name, run, verify: started.elapsed() });
+        summary.reports.push(report);
+        if let Some(hook) = &mut options.after_pass {
+            hook(bound.name, module);
+        }
+    }
+    Ok(summary)
+}
+
+/// Holds a pass to what it said: changed or not, and which analyses still hold.
+fn check_contract(before: &str, after: &Module, changed: Changed, analyses: &mut Analyses) -> Result<(), Diagnostic> {
+    let is_same = print_module(after, &PrintOptions::default()) == before;
+    match (changed, is_same) {
+        (Changed::No, false) => {
+            Err(Diagnostic::about("pass-changed", Entity::Module, "the pass says it changed nothing, but the text differs"))
+        }
+        (Changed::Yes(_), true) => {
+            Err(Diagnostic::about("pass-changed", Entity::Module, "the pass says it changed the module, but the text is the same"))
+        }
+        (Changed::Yes(preserved), false) if preserved.replication => {
+            let (kept, fresh) = (analyses.replication(after), Analyses::new(analyses.params.clone()).replication(after));
+            for &comp in after.computations() {
+                for &inst in &after.comp(comp).insts {
+                    for leaf in 0..after.shape(inst).n_leaves() {
+                        if kept.classes(inst, leaf).is_some() && kept.classes(inst, leaf) != fresh.classes(inst, leaf) {
+                            return Err(Diagnostic::about(
+                                "pass-preserved",
+                                Entity::Inst(inst),
+                                "the pass says that replication facts still hold, but this one differs",
+                            ));
+                        }
+                    }
+                }
+            }
+            Ok(())
+        }
+        (Changed::No, true) | (Changed::Yes(_), false) => Ok(()),
+    }
+}
