@@ -148,7 +148,8 @@ mod tests {
 
     #[test]
     fn options_keep_their_commas_and_brackets() {
-        let calls = parse_pipeline("a,b{opt=1,list=[x,y]},c{cluster=[(node,4,8),(gpu,8)],s=\"p,q}\\\"\",flag}").unwrap();
+        let calls =
+            parse_pipeline("a,b{opt=1,list=[x,y]},c{cluster=[(node,4,8),(gpu,8)],s=\"p,q}\\\"\",flag}").unwrap();
         assert_eq!(calls.len(), 3);
         assert_eq!(calls[0], PassCall { name: "a".into(), options: vec![] });
         assert_eq!(calls[1].options[0], ("opt".into(), text("1")));
@@ -169,7 +170,10 @@ mod tests {
 
     #[test]
     fn slips_find_the_nearest_name() {
-        assert_eq!(nearest("shard-weight-updat", ["dce", "shard-weight-update"].into_iter()), Some("shard-weight-update"));
+        assert_eq!(
+            nearest("shard-weight-updat", ["dce", "shard-weight-update"].into_iter()),
+            Some("shard-weight-update")
+        );
         assert_eq!(nearest("zzz", ["dce", "cse"].into_iter()), None);
     }
 }

@@ -127,14 +127,19 @@ pub fn run_pipeline(
 fn check_contract(before: &str, after: &Module, changed: Changed, analyses: &mut Analyses) -> Result<(), Diagnostic> {
     let is_same = print_module(after, &PrintOptions::default()) == before;
     match (changed, is_same) {
-        (Changed::No, false) => {
-            Err(Diagnostic::about("pass-changed", Entity::Module, "the pass says it changed nothing, but the text differs"))
-        }
-        (Changed::Yes(_), true) => {
-            Err(Diagnostic::about("pass-changed", Entity::Module, "the pass says it changed the module, but the text is the same"))
-        }
+        (Changed::No, false) => Err(Diagnostic::about(
+            "pass-changed",
+            Entity::Module,
+            "the pass says it changed nothing, but the text differs",
+        )),
+        (Changed::Yes(_), true) => Err(Diagnostic::about(
+            "pass-changed",
+            Entity::Module,
+            "the pass says it changed the module, but the text is the same",
+        )),
         (Changed::Yes(preserved), false) if preserved.replication => {
-            let (kept, fresh) = (analyses.replication(after), Analyses::new(analyses.params.clone()).replication(after));
+            let (kept, fresh) =
+                (analyses.replication(after), Analyses::new(analyses.params.clone()).replication(after));
             for &comp in after.computations() {
                 for &inst in &after.comp(comp).insts {
                     for leaf in 0..after.shape(inst).n_leaves() {
