@@ -126,8 +126,8 @@ impl Module {
         Ok(())
     }
 
-    /// Takes instructions off `comp` that nothing needs: unused, without effects, no parameter. Returns how many.
-    pub fn remove_dead(&mut self, comp: CompId) -> usize {
+    /// Instructions of `comp` that its result or an effect needs, parameters included.
+    pub fn live(&self, comp: CompId) -> EntitySet<InstId> {
         let mut live: EntitySet<InstId> = EntitySet::new();
         let mut work: Vec<InstId> = self.comp(comp).root.expand().into_iter().collect();
         work.extend(self.comp(comp).insts.iter().copied().filter(|&i| self.must_stay(i)));
@@ -138,8 +138,27 @@ impl Module {
                 work.extend(instruction.marks.iter().flat_map(|m| m.control_predecessors.iter().copied()));
             }
         }
+        live
+    }
+
+    /// Takes instructions off `comp` that nothing needs. Returns how many.
+    pub fn remove_dead(&mut self, comp: CompId) -> usize {
+        let live = self.live(comp);
         let before = self.comp(comp).insts.len();
         self.comp_mut(comp).insts.retain(|&inst| live.contains(inst));
+        before - self.comp(comp).insts.len()
+    }
+
+    /// Takes instructions off `comp` that were needed (`was_live`) or did not exist and that nothing needs now: what a pass
+    /// made dead, and nothing of the user's. Returns how many.
+    pub fn remove_newly_dead(&mut self, comp: CompId, was_live: &EntitySet<InstId>) -> usize {
+        let live = self.live(comp);
+        let before = self.comp(comp).insts.len();
+        let n_before = was_live.keys().last().map_or(0, |i| i.as_u32() + 1);
+        self.comp_mut(comp).insts.retain(|&inst| {
+            let is_users_own = !was_live.contains(inst) && inst.as_u32() < n_before;
+            live.contains(inst) || is_users_own
+        });
         before - self.comp(comp).insts.len()
     }
 

@@ -60,6 +60,9 @@ pub struct Computation {
     pub execution_thread: Option<String>,
 }
 
+/// The users of every instruction, once per operand slot.
+pub type UserMap = SecondaryMap<InstId, SmallVec<[InstId; 2]>>;
+
 /// Which of XLA's two printed forms a text has.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum TextForm {
@@ -244,8 +247,8 @@ impl Module {
     }
 
     /// Users of every instruction, each user once per operand slot, in text order.
-    pub fn users(&self) -> SecondaryMap<InstId, SmallVec<[InstId; 2]>> {
-        let mut users: SecondaryMap<InstId, SmallVec<[InstId; 2]>> = SecondaryMap::with_capacity(self.insts.len());
+    pub fn users(&self) -> UserMap {
+        let mut users: UserMap = SecondaryMap::with_capacity(self.insts.len());
         for &comp in &self.order {
             for &inst in &self.comps[comp].insts {
                 for &operand in &self.insts[inst].operands {

@@ -110,9 +110,9 @@ impl ArrayShape {
         ArrayShape { dtype, dims: dims.into_iter().collect(), dynamic: 0, layout: None }
     }
 
-    /// The same array in row-major layout.
+    /// The same array in row-major layout; a scalar has none.
     pub fn with_row_major(mut self) -> ArrayShape {
-        self.layout = Some(Box::new(Layout::row_major(self.dims.len())));
+        self.layout = (!self.dims.is_empty()).then(|| Box::new(Layout::row_major(self.dims.len())));
         self
     }
 
