@@ -149,14 +149,13 @@ impl Module {
         before - self.comp(comp).insts.len()
     }
 
-    /// Takes instructions off `comp` that were needed (`was_live`) or did not exist and that nothing needs now: what a pass
-    /// made dead, and nothing of the user's. Returns how many.
-    pub fn remove_newly_dead(&mut self, comp: CompId, was_live: &EntitySet<InstId>) -> usize {
+    /// Takes instructions off `comp` that nothing needs now and that were needed before (`was_live`) or made since (at or
+    /// after slot `n_slots_before`): what a pass left over, and nothing of the user's. Returns how many.
+    pub fn remove_newly_dead(&mut self, comp: CompId, was_live: &EntitySet<InstId>, n_slots_before: usize) -> usize {
         let live = self.live(comp);
         let before = self.comp(comp).insts.len();
-        let n_before = was_live.keys().last().map_or(0, |i| i.as_u32() + 1);
         self.comp_mut(comp).insts.retain(|&inst| {
-            let is_users_own = !was_live.contains(inst) && inst.as_u32() < n_before;
+            let is_users_own = !was_live.contains(inst) && (inst.as_u32() as usize) < n_slots_before;
             live.contains(inst) || is_users_own
         });
         before - self.comp(comp).insts.len()

@@ -4,9 +4,15 @@ use pest::Parser;
 use pest::iterators::Pair;
 use std::fmt;
 
-#[derive(pest_derive::Parser)]
-#[grammar = "pipeline.pest"]
-struct Grammar;
+use grammar::{Grammar, Rule};
+
+/// The grammar's generated rules, which carry no documentation of their own.
+#[allow(missing_docs)]
+mod grammar {
+    #[derive(pest_derive::Parser)]
+    #[grammar = "pipeline.pest"]
+    pub struct Grammar;
+}
 
 /// Longest pipeline string that is read; nesting is bounded by it.
 const MAX_LEN: usize = 16 << 10;

@@ -35,13 +35,16 @@ pub fn bind(calls: &[PassCall], registry: &[&'static PassInfo]) -> Result<Vec<Bo
         .collect()
 }
 
+/// Called with a pass's name and the module it left.
+pub type AfterPass<'a> = &'a mut dyn FnMut(&str, &Module);
+
 /// What the runner does besides running.
 #[derive(Default)]
 pub struct RunOptions<'a> {
     /// Compare the printed module with what the pass says of it, and recompute what it says it preserved.
     pub check: bool,
     /// Called after each pass with its name and the module.
-    pub after_pass: Option<&'a mut dyn FnMut(&str, &Module)>,
+    pub after_pass: Option<AfterPass<'a>>,
 }
 
 /// What a pipeline did.
@@ -99,15 +102,15 @@ pub fn run_pipeline(
             Err(PassError { diagnostic }) => return Err(fail(work, vec![diagnostic])),
         };
         let started = Instant::now();
-        if let Changed::Yes(_) = changed {
-            if let Err(diagnostics) = hlo_ir::verify::verify(&work) {
-                return Err(fail(work, diagnostics));
-            }
+        if let Changed::Yes(_) = changed
+            && let Err(diagnostics) = hlo_ir::verify::verify(&work)
+        {
+            return Err(fail(work, diagnostics));
         }
-        if let Some(before) = before {
-            if let Err(diagnostic) = check_contract(&before, &work, changed, analyses) {
-                return Err(fail(work, vec![diagnostic]));
-            }
+        if let Some(before) = before
+            && let Err(diagnostic) = check_contract(&before, &work, changed, analyses)
+        {
+            return Err(fail(work, vec![diagnostic]));
         }
         if let Changed::Yes(preserved) = changed {
             analyses.invalidate(preserved);

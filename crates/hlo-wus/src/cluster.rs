@@ -219,10 +219,9 @@ fn find_exits(soil: &Soil<'_>, cluster: &mut Cluster) -> Result<(), Stop> {
         return Err(Stop { inst: None, reason: "nothing is computed from it that could run on shards".into() });
     }
     match cluster.exits.iter().find(|e| cluster.gradients.contains(e)) {
-        Some(&gradient) => Err(Stop {
-            inst: Some(gradient),
-            reason: "the summed gradient itself leaves the computation".into(),
-        }),
+        Some(&gradient) => {
+            Err(Stop { inst: Some(gradient), reason: "the summed gradient itself leaves the computation".into() })
+        }
         None => Ok(()),
     }
 }

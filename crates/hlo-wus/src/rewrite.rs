@@ -1,9 +1,7 @@
 //! Emits the sharded update: reduce-scatter, slices, the update on shards, all-gathers.
 
 use crate::format::{Choice, Cut};
-use hlo_ir::attrs::{
-    Attrs, CombiningAttrs, DynamicSliceAttrs, GatheringAttrs, PadAttrs, PadDim, SliceAttrs, SliceDim,
-};
+use hlo_ir::attrs::{Attrs, CombiningAttrs, DynamicSliceAttrs, GatheringAttrs, PadAttrs, PadDim, SliceAttrs, SliceDim};
 use hlo_ir::edit::Builder;
 use hlo_ir::factors::{FactorSet, find_factors};
 use hlo_ir::groups::{GroupMode, ReplicaGroups};
@@ -128,7 +126,6 @@ impl<'m> Rewriter<'m> {
             use_global_device_ids: mode == GroupMode::Flattened,
             dimensions: [dim as i64].into_iter().collect(),
             to_apply: old.to_apply,
-            ..CombiningAttrs::default()
         };
         let shape = self.resized(all_reduce, dim, cut.shard_size)?;
         let hint = format!("reduce-scatter.{}", self.module.inst_name(all_reduce));
@@ -256,7 +253,8 @@ impl<'m> Rewriter<'m> {
         shards: &IndexMap<InstId, InstId>,
     ) -> Result<InstId, String> {
         let set = find_factors(self.module, inst).map_err(|e| e.0)?;
-        let factor = set.results.first().and_then(|r| FactorSet::sole_factor(r, dim)).ok_or("a cut dim lost its factor")?;
+        let factor =
+            set.results.first().and_then(|r| FactorSet::sole_factor(r, dim)).ok_or("a cut dim lost its factor")?;
         let source = self.module.inst(inst).clone();
         let mut operands = Vec::with_capacity(source.operands.len());
         for (k, operand) in source.operands.iter().enumerate() {
@@ -273,13 +271,7 @@ impl<'m> Rewriter<'m> {
     }
 
     /// The all-gather of a shard, and the whole value (the gather without its padding).
-    fn all_gather(
-        &mut self,
-        whole: InstId,
-        shard: InstId,
-        dim: usize,
-        cut: &Cut,
-    ) -> Result<(InstId, InstId), String> {
+    fn all_gather(&mut self, whole: InstId, shard: InstId, dim: usize, cut: &Cut) -> Result<(InstId, InstId), String> {
         let mode = match (self.module.header.replica_count > 1, self.module.header.num_partitions > 1) {
             (true, false) => GroupMode::CrossReplica,
             (_, true) | (false, false) => GroupMode::Flattened,

@@ -122,8 +122,7 @@ impl ShardWeightUpdate {
                 continue;
             }
             let groups = [gradient.members.clone()];
-            let soil =
-                Soil { module, replication: &replication, users: &users, groups: &groups, gradients: &names };
+            let soil = Soil { module, replication: &replication, users: &users, groups: &groups, gradients: &names };
             let outcome = choose(&soil, gradient.comp, gradient.all_reduce, gradient.members.len());
             let choice = match outcome {
                 Ok(choice) => choice,
@@ -168,7 +167,7 @@ impl Pass for ShardWeightUpdate {
             by_comp.entry(choice.cluster.comp).or_default().push(choice);
         }
         for (comp, choices) in by_comp {
-            let live = module.live(comp);
+            let (live, n_slots) = (module.live(comp), module.n_inst_slots());
             let first = choices.first().map(|c| c.cluster.gradients[0]);
             let members = gradients.iter().find(|g| Some(g.all_reduce) == first).map(|g| g.members.clone());
             let mut rewriter = Rewriter::new(module, comp, members.unwrap_or_default());
@@ -182,7 +181,7 @@ impl Pass for ShardWeightUpdate {
                 cx.report.count("reduce-scatters", emitted.scattered.len() as u64);
                 cx.report.count("all-gathers", emitted.gathered.len() as u64);
             }
-            module.remove_newly_dead(comp, &live);
+            module.remove_newly_dead(comp, &live, n_slots);
             module
                 .restore_order(comp)
                 .map_err(|inst| PassError::about(Entity::Inst(inst), "the sharded update depends on itself"))?;
