@@ -22,7 +22,7 @@ pub struct Soil<'a> {
     pub replication: &'a Replication,
     /// Who uses what.
     pub users: &'a UserMap,
-    /// The one group of all devices.
+    /// The groups over which the gradient is summed.
     pub groups: &'a [Vec<u32>],
     /// All-reduces that may be scattered.
     pub gradients: &'a IndexSet<InstId>,
@@ -199,15 +199,7 @@ fn find_exits(soil: &Soil<'_>, cluster: &mut Cluster) -> Result<(), Stop> {
         let mut is_exit = root == Some(member);
         for &user in soil.users[member].iter().filter(outside) {
             if !passes_on(module.inst(user).opcode) {
-                let name = module.inst_name(member);
-                return Err(Stop {
-                    inst: Some(user),
-                    reason: format!(
-                        "`%{name}` is needed whole inside the update, by {} `%{}`",
-                        module.inst(user).opcode,
-                        module.inst_name(user)
-                    ),
-                });
+                return Err(stopped_by(soil, member, user));
             }
             is_exit = true;
         }
@@ -215,15 +207,48 @@ fn find_exits(soil: &Soil<'_>, cluster: &mut Cluster) -> Result<(), Stop> {
             cluster.exits.push(member);
         }
     }
-    if cluster.members.len() == cluster.gradients.len() {
+    if cluster.exits.is_empty() {
         return Err(Stop { inst: None, reason: "nothing is computed from it that could run on shards".into() });
     }
-    match cluster.exits.iter().find(|e| cluster.gradients.contains(e)) {
-        Some(&gradient) => {
-            Err(Stop { inst: Some(gradient), reason: "the summed gradient itself leaves the computation".into() })
-        }
+    let updated = updated(module, cluster);
+    match cluster.exits.iter().find(|exit| !updated.contains(*exit)) {
+        Some(&exit) => Err(Stop {
+            inst: Some(exit),
+            reason: format!(
+                "`%{}` leaves the computation whole and is the sum alone, without state: an all-gather would undo what \
+                 scattering saves",
+                module.inst_name(exit)
+            ),
+        }),
         None => Ok(()),
     }
+}
+
+/// Why `user` of `member` cannot run on shards.
+fn stopped_by(soil: &Soil<'_>, member: InstId, user: InstId) -> Stop {
+    let module = soil.module;
+    let (name, opcode) = (module.inst_name(user), module.inst(user).opcode);
+    let is_equal = soil.replication.is_equal_within(user, 0, soil.groups);
+    let reason = match is_equal {
+        true => format!("`%{}` is needed whole inside the update, by {opcode} `%{name}`", module.inst_name(member)),
+        false => format!(
+            "{opcode} `%{name}` is not known to be the same on all devices of a group; if the parameters it is computed \
+             from are, say so with --replicated-params"
+        ),
+    };
+    Stop { inst: Some(user), reason }
+}
+
+/// Values computed on shards from a sliced one, that is, from weights or optimizer state.
+fn updated(module: &Module, cluster: &Cluster) -> IndexSet<InstId> {
+    let mut updated: IndexSet<InstId> = cluster.sliced.keys().copied().collect();
+    for &inst in &module.comp(cluster.comp).insts {
+        let is_computed = cluster.members.contains_key(&inst) || cluster.derived.contains_key(&inst);
+        if is_computed && module.inst(inst).operands.iter().any(|o| updated.contains(o)) {
+            updated.insert(inst);
+        }
+    }
+    updated
 }
 
 /// Ops that hand a value on without computing from it.

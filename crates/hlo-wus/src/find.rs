@@ -1,7 +1,6 @@
 //! Finds the all-reduces whose results an update may be computed from on shards.
 
 use hlo_analysis::reducers::{Reducer, find_reducer};
-use hlo_ir::groups::DeviceGroups;
 use hlo_ir::{CompId, InstId, Module, Opcode};
 
 /// An all-reduce that a reduce-scatter can replace.
@@ -11,8 +10,8 @@ pub struct Gradient {
     pub all_reduce: InstId,
     /// The computation that holds it.
     pub comp: CompId,
-    /// Its one group: all devices, in the order of their shards.
-    pub members: Vec<u32>,
+    /// Its groups of flat device ids, equal in size, members in the order of their shards.
+    pub groups: Vec<Vec<u32>>,
 }
 
 /// An all-reduce that stays, and why.
@@ -35,7 +34,7 @@ pub fn find_gradients(module: &Module, min_bytes: u64) -> (Vec<Gradient>, Vec<Le
                 left.push(Left { all_reduce: inst, reason: "asynchronous: run the pass before scheduling".into() });
             } else if opcode == Opcode::AllReduce {
                 match check_all_reduce(module, inst, min_bytes) {
-                    Ok(groups) => found.push(Gradient { all_reduce: inst, comp, members: groups }),
+                    Ok(groups) => found.push(Gradient { all_reduce: inst, comp, groups }),
                     Err(reason) => left.push(Left { all_reduce: inst, reason }),
                 }
             }
@@ -44,11 +43,11 @@ pub fn find_gradients(module: &Module, min_bytes: u64) -> (Vec<Gradient>, Vec<Le
     (found, left)
 }
 
-/// The members of the all-reduce's one group.
+/// The all-reduce's groups of flat device ids.
 ///
 /// # Errors
 /// Why it cannot be scattered.
-fn check_all_reduce(module: &Module, inst: InstId, min_bytes: u64) -> Result<Vec<u32>, String> {
+fn check_all_reduce(module: &Module, inst: InstId, min_bytes: u64) -> Result<Vec<Vec<u32>>, String> {
     let Some(array) = module.shape(inst).as_array() else {
         return Err("reduces a tuple; this form of the pass takes array all-reduces".into());
     };
@@ -62,15 +61,17 @@ fn check_all_reduce(module: &Module, inst: InstId, min_bytes: u64) -> Result<Vec
     if n_devices < 2 {
         return Err("the module runs on one device".into());
     }
-    let DeviceGroups { groups } = module.device_groups(inst)?;
-    let [members] = groups.as_slice() else {
-        return Err(format!(
-            "reduces over {} groups; this form of the pass takes one group of all {n_devices} devices",
-            groups.len()
-        ));
-    };
-    if members.len() != n_devices {
-        return Err(format!("expected a group of all {n_devices} devices, found {}", members.len()));
+    let groups = module.device_groups(inst)?;
+    match groups.uniform_size() {
+        None => return Err("its groups differ in size".into()),
+        Some(0 | 1) => return Err("its groups have one device each: nothing is summed".into()),
+        Some(size) if size * groups.groups.len() != n_devices => {
+            return Err(format!(
+                "expected groups that hold all {n_devices} devices, found {}",
+                size * groups.groups.len()
+            ));
+        }
+        Some(_) => {}
     }
     let reducer = module.called(inst).first().and_then(|&c| find_reducer(module, c));
     if reducer != Some(Reducer::Add) {
@@ -79,5 +80,5 @@ fn check_all_reduce(module: &Module, inst: InstId, min_bytes: u64) -> Result<Vec
     if array.size_bytes() < min_bytes {
         return Err(format!("{} bytes, below min-bytes={min_bytes}", array.size_bytes()));
     }
-    Ok(members.clone())
+    Ok(groups.groups)
 }

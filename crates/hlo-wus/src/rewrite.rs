@@ -22,16 +22,16 @@ pub struct Emitted {
 pub struct Rewriter<'m> {
     module: &'m mut Module,
     comp: CompId,
-    members: Vec<u32>,
+    groups: &'m [Vec<u32>],
     shard_id: Option<InstId>,
     starts: IndexMap<i64, InstId>,
     zeros: IndexMap<DType, InstId>,
 }
 
 impl<'m> Rewriter<'m> {
-    /// A rewriter for `comp`; `members` is the group of all devices in the order of their shards.
-    pub fn new(module: &'m mut Module, comp: CompId, members: Vec<u32>) -> Rewriter<'m> {
-        Rewriter { module, comp, members, shard_id: None, starts: IndexMap::new(), zeros: IndexMap::new() }
+    /// A rewriter for `comp`; `groups` hold all devices, each group's members in the order of their shards.
+    pub fn new(module: &'m mut Module, comp: CompId, groups: &'m [Vec<u32>]) -> Rewriter<'m> {
+        Rewriter { module, comp, groups, shard_id: None, starts: IndexMap::new(), zeros: IndexMap::new() }
     }
 
     /// Emits one cluster and redirects the uses of its exits.
@@ -118,7 +118,7 @@ impl<'m> Rewriter<'m> {
         let Attrs::Combining(old) = self.module.inst(all_reduce).attrs.clone() else {
             return Err("expected the attributes of an all-reduce".into());
         };
-        let (mode, groups) = self.groups(all_reduce)?;
+        let (mode, groups) = self.groups();
         let attrs = CombiningAttrs {
             channel_id: self.channel(mode),
             replica_groups: groups,
@@ -134,18 +134,12 @@ impl<'m> Rewriter<'m> {
         Ok(scattered)
     }
 
-    /// Groups of the new collectives: replica ids stay replica ids, everything else is said in flat device ids.
-    fn groups(&self, all_reduce: InstId) -> Result<(GroupMode, ReplicaGroups), String> {
-        let view = self.module.inst(all_reduce).attrs.collective().ok_or("expected a collective")?;
-        let mode = match view.mode()? {
-            GroupMode::CrossReplica => GroupMode::CrossReplica,
-            GroupMode::CrossPartition | GroupMode::CrossReplicaAndPartition | GroupMode::Flattened => {
-                GroupMode::Flattened
-            }
-        };
-        // One group of all devices in cross-replica mode means one partition: replica ids are device ids.
-        let ids = self.members.iter().map(|&d| i64::from(d)).collect();
-        Ok((mode, ReplicaGroups::List(vec![ids])))
+    /// Groups of the new collectives and their mode. Flat device ids are replica ids where there is one partition.
+    fn groups(&self) -> (GroupMode, ReplicaGroups) {
+        let has_partitions = self.module.header.num_partitions > 1;
+        let mode = if has_partitions { GroupMode::Flattened } else { GroupMode::CrossReplica };
+        let ids = self.groups.iter().map(|g| g.iter().map(|&d| i64::from(d)).collect()).collect();
+        (mode, ReplicaGroups::List(ids))
     }
 
     /// A channel that no other collective has, where the mode needs one.
@@ -202,7 +196,7 @@ impl<'m> Rewriter<'m> {
             return Ok(id);
         }
         let device = self.device_id();
-        let is_identity = self.members.iter().enumerate().all(|(i, &d)| i == d as usize);
+        let is_identity = self.groups.iter().all(|g| g.iter().enumerate().all(|(i, &d)| i == d as usize));
         let id = if is_identity { device } else { self.position_of(device)? };
         self.shard_id = Some(id);
         Ok(id)
@@ -227,11 +221,13 @@ impl<'m> Rewriter<'m> {
         self.add("shard_id", Opcode::Convert, ArrayShape::new(DType::S32, []), &[id], Attrs::Plain)
     }
 
-    /// Looks the device's position in a group up whose order is not that of the ids.
+    /// Looks the device's position in its group up.
     fn position_of(&mut self, device: InstId) -> Result<InstId, String> {
-        let mut positions = vec![0i32; self.members.len()];
-        for (position, &member) in self.members.iter().enumerate() {
-            *positions.get_mut(member as usize).ok_or("a group member is no device")? = position as i32;
+        let mut positions = vec![0i32; self.module.n_devices()];
+        for group in self.groups {
+            for (position, &member) in group.iter().enumerate() {
+                *positions.get_mut(member as usize).ok_or("a group member is no device")? = position as i32;
+            }
         }
         let n = positions.len() as i64;
         let table = Literal::from_elems(&[n], positions).map_err(|_| "a table of positions")?;
@@ -272,14 +268,10 @@ impl<'m> Rewriter<'m> {
 
     /// The all-gather of a shard, and the whole value (the gather without its padding).
     fn all_gather(&mut self, whole: InstId, shard: InstId, dim: usize, cut: &Cut) -> Result<(InstId, InstId), String> {
-        let mode = match (self.module.header.replica_count > 1, self.module.header.num_partitions > 1) {
-            (true, false) => GroupMode::CrossReplica,
-            (_, true) | (false, false) => GroupMode::Flattened,
-        };
-        let ids = self.members.iter().map(|&d| i64::from(d)).collect();
+        let (mode, groups) = self.groups();
         let attrs = GatheringAttrs {
             channel_id: self.channel(mode),
-            replica_groups: ReplicaGroups::List(vec![ids]),
+            replica_groups: groups,
             constrain_layout: false,
             dimensions: [dim as i64].into_iter().collect(),
             use_global_device_ids: mode == GroupMode::Flattened,

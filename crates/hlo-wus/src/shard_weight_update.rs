@@ -19,7 +19,7 @@
 //! **Why.** The update reads and writes weights and optimizer state several times over and is the same on every device:
 //! 1/n of it is enough. An all-reduce moves as much as a reduce-scatter and an all-gather, so the weight costs no extra traffic.
 //!
-//! **What it does not do.** Groups smaller than all devices, tuple all-reduces, updates with norms (clipping, LARS), keeping
+//! **What it does not do.** Tuple all-reduces, updates with norms (clipping, LARS), keeping
 //! optimizer state in shards between steps or iterations: such gradients are left, with the reason in the report.
 //! Moments are gathered too, as the module's interface stays as it was.
 //!
@@ -114,16 +114,18 @@ impl ShardWeightUpdate {
     fn plan(&self, module: &Module, gradients: &[Gradient], cx: &mut PassCx<'_>) -> Vec<Choice> {
         let replication = cx.analyses.replication(module);
         let users = module.users();
-        let names: IndexSet<InstId> = gradients.iter().map(|g| g.all_reduce).collect();
         let mut choices: Vec<Choice> = Vec::new();
         let mut taken: IndexSet<InstId> = IndexSet::new();
         for gradient in gradients {
             if taken.contains(&gradient.all_reduce) {
                 continue;
             }
-            let groups = [gradient.members.clone()];
-            let soil = Soil { module, replication: &replication, users: &users, groups: &groups, gradients: &names };
-            let outcome = choose(&soil, gradient.comp, gradient.all_reduce, gradient.members.len());
+            // Gradients summed over other groups are shards of another problem.
+            let same = gradients.iter().filter(|g| g.groups == gradient.groups).map(|g| g.all_reduce).collect();
+            let groups = &gradient.groups;
+            let soil = Soil { module, replication: &replication, users: &users, groups, gradients: &same };
+            let n_shards = groups.first().map_or(1, Vec::len);
+            let outcome = choose(&soil, gradient.comp, gradient.all_reduce, n_shards);
             let choice = match outcome {
                 Ok(choice) => choice,
                 Err(stop) => {
@@ -162,15 +164,15 @@ impl Pass for ShardWeightUpdate {
             return Ok(Changed::No);
         }
         let before = module.clone();
-        let mut by_comp: IndexMap<CompId, Vec<Choice>> = IndexMap::new();
+        let mut problems: IndexMap<(CompId, &[Vec<u32>]), Vec<Choice>> = IndexMap::new();
         for choice in choices {
-            by_comp.entry(choice.cluster.comp).or_default().push(choice);
+            let gradient = gradients.iter().find(|g| g.all_reduce == choice.cluster.gradients[0]);
+            let groups = gradient.map_or(&[][..], |g| &g.groups);
+            problems.entry((choice.cluster.comp, groups)).or_default().push(choice);
         }
-        for (comp, choices) in by_comp {
+        for ((comp, groups), choices) in problems {
             let (live, n_slots) = (module.live(comp), module.n_inst_slots());
-            let first = choices.first().map(|c| c.cluster.gradients[0]);
-            let members = gradients.iter().find(|g| Some(g.all_reduce) == first).map(|g| g.members.clone());
-            let mut rewriter = Rewriter::new(module, comp, members.unwrap_or_default());
+            let mut rewriter = Rewriter::new(module, comp, groups);
             let mut emitted = Vec::new();
             for choice in &choices {
                 let one = rewriter.emit(choice);
