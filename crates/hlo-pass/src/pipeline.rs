@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn errors_say_where() {
         let error = parse_pipeline("a{x=1").unwrap_err().to_string();
-        assert!(error.contains("1:6"), "{error}");
+        assert!(error.contains("1:5"), "{error}");
         assert!(parse_pipeline(&"{".repeat(10_000)).is_err());
         assert!(parse_pipeline("a,,b").is_err());
     }
