@@ -375,6 +375,8 @@ macro_rules! with_stored {
                 $body
             }
             hlo_ir::DType::F4E2M1FN
+            | hlo_ir::DType::F6E2M3FN
+            | hlo_ir::DType::F6E3M2FN
             | hlo_ir::DType::F8E3M4
             | hlo_ir::DType::F8E4M3
             | hlo_ir::DType::F8E4M3FN
