@@ -59,3 +59,23 @@ impl Error for EvalError {
         }
     }
 }
+
+impl From<hlo_ir::literal::LiteralShapeError> for EvalError {
+    fn from(error: hlo_ir::literal::LiteralShapeError) -> Self {
+        Self::Invalid(error.to_string())
+    }
+}
+
+impl EvalError {
+    /// The error with the place where it arose; an error that names its place already stays as it is.
+    pub(crate) fn at(self, module: &hlo_ir::Module, inst: hlo_ir::InstId) -> Self {
+        match self {
+            Self::At { .. } | Self::Divergent(_) => self,
+            Self::Unsupported(_) | Self::Invalid(_) | Self::Limit(_) => Self::At {
+                instruction: module.inst_name(inst).to_string(),
+                computation: module.comp_name(module.inst(inst).parent).to_string(),
+                source: Box::new(self),
+            },
+        }
+    }
+}

@@ -1,6 +1,11 @@
 //! Reference evaluator of HLO: runs a module on one device, or on all its devices in lockstep.
 
+mod engine;
 pub mod error;
 pub mod kernels;
+mod run;
+mod value;
 
+pub use engine::Options;
 pub use error::EvalError;
+pub use run::{EntryLeaf, Inputs, Outputs, entry_leaves, result_leaves, run};

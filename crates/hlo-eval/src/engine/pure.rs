@@ -1,0 +1,379 @@
+//! Operations without communication or control flow: each distinct set of operands is computed once.
+
+use super::Options;
+use super::program::ScalarComputation;
+use crate::error::EvalError;
+use crate::kernels::{choice, dot, elementwise, reduce, shape_ops};
+use crate::value::{Spread, Value};
+use hlo_ir::attrs::Attrs;
+use hlo_ir::float::rng::{Algorithm, rng_bit_generator};
+use hlo_ir::literal::Buffer;
+use hlo_ir::op::{EvalRule, Kernel};
+use hlo_ir::{ArrayShape, CompId, DType, InstId, Literal, Module, Shape};
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// The operands of an instruction on all active devices.
+pub(super) type Operands = SmallVec<[Spread; 2]>;
+
+/// The operands of an instruction on one device.
+type Args = SmallVec<[Value; 2]>;
+
+/// Elements below which starting threads costs more than it saves.
+const MIN_PARALLEL_ELEMS: usize = 1 << 15;
+
+/// The value of `inst` on every active device.
+pub(super) fn eval_pure(
+    module: &Module,
+    inst: InstId,
+    operands: Operands,
+    n_active: usize,
+    options: &Options,
+) -> Result<Spread, EvalError> {
+    let cx = Context { module, inst, options };
+    if operands.iter().all(|o| matches!(o, Spread::Same(_))) {
+        let same = operands.into_iter().filter_map(|o| match o {
+            Spread::Same(value) => Some(value),
+            Spread::Each(_) => None,
+        });
+        return Ok(Spread::Same(cx.compute(same.collect())?));
+    }
+    // Operands are moved, not cloned, so that a kernel can work in place.
+    let mut columns: Vec<std::vec::IntoIter<Value>> = operands
+        .into_iter()
+        .map(|o| match o {
+            Spread::Same(value) => vec![value; n_active].into_iter(),
+            Spread::Each(values) => values.into_iter(),
+        })
+        .collect();
+    let mut distinct: Vec<Args> = Vec::new();
+    let mut number = Vec::with_capacity(n_active);
+    for _ in 0..n_active {
+        let args: Args = columns.iter_mut().filter_map(Iterator::next).collect();
+        let is_known = |known: &Args| known.iter().zip(&args).all(|(a, b)| a.is_same(b));
+        match distinct.iter().position(is_known) {
+            Some(k) => number.push(k),
+            None => {
+                number.push(distinct.len());
+                distinct.push(args);
+            }
+        }
+    }
+    drop(columns);
+    let results = cx.compute_all(distinct)?;
+    Ok(Spread::of(number.into_iter().filter_map(|k| results.get(k).cloned()).collect()))
+}
+
+/// What a kernel may look at.
+#[derive(Clone, Copy)]
+struct Context<'a> {
+    module: &'a Module,
+    inst: InstId,
+    options: &'a Options,
+}
+
+fn n_elems(value: &Value) -> usize {
+    let mut n = 0;
+    value.for_each_array(&mut |array| n += array.n_elems());
+    n
+}
+
+impl<'a> Context<'a> {
+    /// The values for several sets of operands, on several threads where it pays.
+    fn compute_all(&self, distinct: Vec<Args>) -> Result<Vec<Value>, EvalError> {
+        let is_cheap = matches!(
+            self.module.inst(self.inst).opcode.row().eval,
+            EvalRule::Kernel(Kernel::Tuple | Kernel::GetTupleElement | Kernel::Identity)
+        );
+        let n_work: usize = distinct.iter().flatten().map(n_elems).sum();
+        let n_threads = self.options.n_threads.min(distinct.len());
+        if n_threads < 2 || is_cheap || n_work < MIN_PARALLEL_ELEMS {
+            return distinct.into_iter().map(|args| self.compute(args)).collect();
+        }
+        let per_thread = distinct.len().div_ceil(n_threads);
+        let mut distinct = distinct.into_iter();
+        std::thread::scope(|scope| {
+            let mut workers = Vec::new();
+            loop {
+                let chunk: Vec<Args> = distinct.by_ref().take(per_thread).collect();
+                if chunk.is_empty() {
+                    break;
+                }
+                let work = move || -> Result<Vec<Value>, EvalError> {
+                    chunk.into_iter().map(|args| self.compute(args)).collect()
+                };
+                workers.push(scope.spawn(work));
+            }
+            let mut results = Vec::new();
+            for worker in workers {
+                results.extend(worker.join().map_err(|_| EvalError::invalid("a worker thread panicked"))??);
+            }
+            Ok(results)
+        })
+    }
+
+    fn result(&self) -> Result<&'a ArrayShape, EvalError> {
+        let shape = self.module.shape(self.inst).as_array();
+        shape.ok_or_else(|| EvalError::invalid("expected an array as the result's shape"))
+    }
+
+    fn operand_shape(&self, i: usize) -> Result<&'a ArrayShape, EvalError> {
+        let operand = self.module.inst(self.inst).operands.get(i);
+        let shape = operand.and_then(|&o| self.module.shape(o).as_array());
+        shape.ok_or_else(|| EvalError::invalid("expected an array operand"))
+    }
+
+    fn computation(&self, comp: Option<CompId>) -> Result<ScalarComputation<'a>, EvalError> {
+        let comp = comp.ok_or_else(|| EvalError::invalid("expected a called computation"))?;
+        Ok(ScalarComputation::new(self.module, comp, self.options))
+    }
+
+    /// The value for one set of operands.
+    fn compute(&self, args: Args) -> Result<Value, EvalError> {
+        let instruction = self.module.inst(self.inst);
+        let op = instruction.opcode;
+        let kernel = match &op.row().eval {
+            EvalRule::Unary(fns) => {
+                let [x] = arrays(args)?;
+                return Ok(elementwise::unary(op, fns, x)?.into());
+            }
+            EvalRule::Binary(fns) => {
+                let [x, y] = arrays(args)?;
+                return Ok(elementwise::binary(op, fns, x, y)?.into());
+            }
+            EvalRule::NotEvaluated(why) => return Err(EvalError::unsupported(format!("{op} {why}"))),
+            EvalRule::Kernel(kernel) => *kernel,
+        };
+        match kernel {
+            Kernel::Abs
+            | Kernel::IsFinite
+            | Kernel::Compare
+            | Kernel::Select
+            | Kernel::Clamp
+            | Kernel::Complex
+            | Kernel::Real
+            | Kernel::Imag
+            | Kernel::Convert
+            | Kernel::BitcastConvert
+            | Kernel::ReducePrecision => self.elementwise_kernel(kernel, &instruction.attrs, args),
+            Kernel::Broadcast
+            | Kernel::Reshape
+            | Kernel::Transpose
+            | Kernel::Reverse
+            | Kernel::Slice
+            | Kernel::DynamicSlice
+            | Kernel::DynamicUpdateSlice
+            | Kernel::Pad
+            | Kernel::Concatenate
+            | Kernel::Iota
+            | Kernel::GetDimensionSize => self.shape_kernel(kernel, &instruction.attrs, args),
+            Kernel::Tuple => Ok(Value::tuple(args)),
+            Kernel::GetTupleElement => match &instruction.attrs {
+                Attrs::TupleIndex(attrs) => Ok(only(args)?.element(attrs.index)?.clone()),
+                _ => Err(self.no_attributes()),
+            },
+            Kernel::Identity => {
+                args.into_iter().next().ok_or_else(|| EvalError::invalid("expected an operand"))
+            }
+            Kernel::AfterAll => Ok(Value::Token),
+            Kernel::CopyStart => self.copy_start(only(args)?),
+            Kernel::CopyDone => Ok(only(args)?.element(0)?.clone()),
+            Kernel::CustomCall => self.custom_call(&instruction.attrs, args),
+            Kernel::RngBitGenerator => self.random_bits(&instruction.attrs, args),
+            _ => self.array_kernel(kernel, &instruction.attrs, args),
+        }
+    }
+
+    fn no_attributes(&self) -> EvalError {
+        let op = self.module.inst(self.inst).opcode;
+        EvalError::invalid(format!("{op} without its attributes"))
+    }
+
+    fn elementwise_kernel(&self, kernel: Kernel, attrs: &Attrs, args: Args) -> Result<Value, EvalError> {
+        let literal = match (kernel, attrs) {
+            (Kernel::Compare, Attrs::Compare(attrs)) => {
+                let [x, y] = arrays(args)?;
+                choice::compare(&x, &y, attrs)?
+            }
+            (Kernel::Select, _) => {
+                let [pred, x, y] = arrays(args)?;
+                return Ok(Value::Array(choice::select(&pred, x, y)?));
+            }
+            (Kernel::Clamp, _) => {
+                let [low, x, high] = arrays(args)?;
+                choice::clamp(low, x, high)?
+            }
+            (Kernel::Complex, _) => {
+                let [re, im] = arrays(args)?;
+                choice::complex(&re, &im)?
+            }
+            (Kernel::Abs, _) => choice::abs(&one(args)?)?,
+            (Kernel::IsFinite, _) => choice::is_finite(&one(args)?)?,
+            (Kernel::Real, _) => choice::complex_part(&one(args)?, false)?,
+            (Kernel::Imag, _) => choice::complex_part(&one(args)?, true)?,
+            (Kernel::Convert, _) => {
+                let (x, dtype) = (one(args)?, self.result()?.dtype);
+                if x.dtype() == dtype {
+                    return Ok(Value::Array(x));
+                }
+                x.convert(dtype)
+            }
+            (Kernel::BitcastConvert, _) => {
+                let result = self.result()?;
+                one(args)?.bitcast_convert(result.dtype, &result.dims)?
+            }
+            (Kernel::ReducePrecision, Attrs::ReducePrecision(attrs)) => {
+                choice::reduce_precision(&one(args)?, attrs.exponent_bits, attrs.mantissa_bits)?
+            }
+            _ => return Err(self.no_attributes()),
+        };
+        Ok(literal.into())
+    }
+
+    fn shape_kernel(&self, kernel: Kernel, attrs: &Attrs, args: Args) -> Result<Value, EvalError> {
+        let result = self.result()?;
+        let literal = match (kernel, attrs) {
+            (Kernel::Broadcast, Attrs::Dims(attrs)) => {
+                shape_ops::broadcast(&one(args)?, &attrs.dimensions, result)?
+            }
+            (Kernel::Reshape, _) => {
+                let operand = self.operand_shape(0)?;
+                let x = one(args)?;
+                // A reshape keeps the logical order of elements, a bitcast their order in memory.
+                let is_bitcast = self.module.inst(self.inst).opcode == hlo_ir::Opcode::Bitcast;
+                let y = if is_bitcast {
+                    shape_ops::bitcast(x, operand, result)?
+                } else {
+                    shape_ops::reshape(x, result)?
+                };
+                return Ok(Value::Array(y));
+            }
+            (Kernel::Transpose, Attrs::Dims(attrs)) => shape_ops::transpose(&one(args)?, &attrs.dimensions)?,
+            (Kernel::Reverse, Attrs::Dims(attrs)) => shape_ops::reverse(&one(args)?, &attrs.dimensions)?,
+            (Kernel::Slice, Attrs::Slice(attrs)) => shape_ops::slice(&one(args)?, &attrs.slice, result)?,
+            (Kernel::DynamicSlice, _) => {
+                let args = all_arrays(args)?;
+                let (x, starts) = args.split_first().ok_or_else(|| self.no_attributes())?;
+                shape_ops::dynamic_slice(x, starts, result)?
+            }
+            (Kernel::DynamicUpdateSlice, _) => {
+                let mut args = all_arrays(args)?.into_iter();
+                let (Some(x), Some(update)) = (args.next(), args.next()) else { return Err(self.no_attributes()) };
+                shape_ops::dynamic_update_slice(x, &update, &args.collect::<Vec<_>>())?
+            }
+            (Kernel::Pad, Attrs::Pad(attrs)) => {
+                let [x, value] = arrays(args)?;
+                shape_ops::pad(&x, &value, &attrs.padding, result)?
+            }
+            (Kernel::Concatenate, Attrs::Dims(attrs)) => {
+                let dim = attrs.dimensions.first().copied().unwrap_or(0);
+                shape_ops::concatenate(&all_arrays(args)?, dim)?
+            }
+            (Kernel::Iota, Attrs::Iota(attrs)) => shape_ops::iota(attrs.iota_dimension, result)?,
+            (Kernel::GetDimensionSize, Attrs::Dims(attrs)) => {
+                let x = one(args)?;
+                let dim = shape_ops::dim_index(attrs.dimensions.first().copied().unwrap_or(0), x.dims().len())?;
+                Literal::from_elem(i32::try_from(x.dims()[dim]).unwrap_or(i32::MAX))
+            }
+            _ => return Err(self.no_attributes()),
+        };
+        Ok(literal.into())
+    }
+
+    /// `(copy, source, context)`.
+    fn copy_start(&self, x: Value) -> Result<Value, EvalError> {
+        let context = Value::from(Literal::zeros(DType::U32, &[])?);
+        match self.module.shape(self.inst) {
+            Shape::Tuple(elements) if elements.len() == 3 => Ok(Value::tuple([x.clone(), x, context])),
+            _ => Ok(Value::tuple([x.clone(), x])),
+        }
+    }
+
+    fn random_bits(&self, attrs: &Attrs, args: Args) -> Result<Value, EvalError> {
+        let (Attrs::RngBits(attrs), Shape::Tuple(shapes)) = (attrs, self.module.shape(self.inst)) else {
+            // The older form returns the bits alone.
+            return Err(EvalError::unsupported("rng-bit-generator whose result is not (state, bits)"));
+        };
+        let state = one(args)?;
+        let name = attrs.algorithm.as_str();
+        let algorithm = Algorithm::from_name(name)
+            .ok_or_else(|| EvalError::unsupported(format!("random bits by the algorithm `{name}`")))?;
+        let (Some(words), Some(bits)) = (state.elems::<u64>(), shapes.get(1).and_then(Shape::as_array)) else {
+            return Err(EvalError::unsupported("rng-bit-generator with a state that is not u64"));
+        };
+        let (next, out) = rng_bit_generator(algorithm, words, bits.dtype, &bits.dims)
+            .map_err(|e| EvalError::unsupported(e.to_string()))?;
+        let next = Literal::new(DType::U64, state.dims(), Buffer::U64(next.to_vec()))?;
+        Ok(Value::tuple([next.into(), out.into()]))
+    }
+
+    /// Custom calls whose meaning is known and, on one device's values, harmless.
+    fn custom_call(&self, attrs: &Attrs, args: Args) -> Result<Value, EvalError> {
+        let Attrs::Custom(attrs) = attrs else { return Err(self.no_attributes()) };
+        let target = attrs.custom_call_target.0.as_str();
+        let is_annotation = matches!(target, "Sharding" | "SPMDFullToShardShape" | "SPMDShardToFullShape");
+        if is_annotation {
+            let value = only(args)?;
+            return value.check_shape(self.module.shape(self.inst)).map(|()| value).map_err(|_| {
+                EvalError::unsupported(format!("custom-call \"{target}\" changes the shape: partition the module first"))
+            });
+        }
+        Err(EvalError::unsupported(format!("custom-call \"{target}\": only its library knows what it computes")))
+    }
+
+    /// Contractions, windows, indexing and computations of scalars.
+    fn array_kernel(&self, kernel: Kernel, attrs: &Attrs, args: Args) -> Result<Value, EvalError> {
+        match (kernel, attrs) {
+            (Kernel::Dot, Attrs::Dot(attrs)) => {
+                let [x, y] = arrays(args)?;
+                Ok(dot::dot(&x, &y, attrs, self.result()?)?.into())
+            }
+            (Kernel::Reduce, Attrs::Reduce(attrs)) => {
+                let args = all_arrays(args)?;
+                let (operands, inits) = args.split_at(args.len() / 2);
+                let mut reducer = self.computation(attrs.to_apply)?;
+                let results = reduce::reduce(operands, inits, &attrs.dimensions, &mut reducer)?;
+                self.one_or_tuple(results)
+            }
+            (Kernel::Map, Attrs::Reduce(attrs)) => {
+                let mut computation = self.computation(attrs.to_apply)?;
+                Ok(reduce::map(&all_arrays(args)?, self.result()?.dtype, &mut computation)?.into())
+            }
+            _ => {
+                let op = self.module.inst(self.inst).opcode;
+                Err(EvalError::unsupported(format!("{op} has no evaluator yet")))
+            }
+        }
+    }
+
+    /// One result as an array, several as a tuple, as the instruction's shape says.
+    fn one_or_tuple(&self, mut results: Vec<Literal>) -> Result<Value, EvalError> {
+        if matches!(self.module.shape(self.inst), Shape::Tuple(_)) {
+            return Ok(Value::tuple(results.into_iter().map(Value::from)));
+        }
+        results.pop().map(Value::from).ok_or_else(|| EvalError::invalid("no result"))
+    }
+}
+
+fn only(args: Args) -> Result<Value, EvalError> {
+    let n = args.len();
+    let mut args = args.into_iter();
+    match (args.next(), n) {
+        (Some(value), 1) => Ok(value),
+        _ => Err(EvalError::invalid(format!("expected one operand, found {n}"))),
+    }
+}
+
+fn one(args: Args) -> Result<Arc<Literal>, EvalError> {
+    only(args)?.into_array()
+}
+
+fn all_arrays(args: Args) -> Result<Vec<Arc<Literal>>, EvalError> {
+    args.into_iter().map(Value::into_array).collect()
+}
+
+fn arrays<const N: usize>(args: Args) -> Result<[Arc<Literal>; N], EvalError> {
+    let found = args.len();
+    <[Arc<Literal>; N]>::try_from(all_arrays(args)?)
+        .map_err(|_| EvalError::invalid(format!("expected {N} operands, found {found}")))
+}
