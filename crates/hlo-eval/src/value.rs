@@ -71,10 +71,9 @@ impl Value {
         let Value::Tuple(elements) = self else {
             return Err(EvalError::invalid(format!("expected a tuple with element {index}, found no tuple")));
         };
-        usize::try_from(index)
-            .ok()
-            .and_then(|i| elements.get(i))
-            .ok_or_else(|| EvalError::invalid(format!("expected a tuple element below {}, found {index}", elements.len())))
+        usize::try_from(index).ok().and_then(|i| elements.get(i)).ok_or_else(|| {
+            EvalError::invalid(format!("expected a tuple element below {}, found {index}", elements.len()))
+        })
     }
 
     /// Calls `visit` on every array leaf in order; tokens are passed over.

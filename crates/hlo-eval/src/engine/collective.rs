@@ -62,10 +62,8 @@ impl Machine<'_> {
         let mut results: Vec<Option<Value>> = vec![None; active.len()];
         for group in &groups.groups {
             let Some(members) = self.all_active(inst, group, active)? else { continue };
-            let columns: Result<Vec<Column>, EvalError> = operands
-                .iter()
-                .map(|o| members.iter().map(|&i| Ok(o.get(i)?.as_array()?.clone())).collect())
-                .collect();
+            let columns: Result<Vec<Column>, EvalError> =
+                operands.iter().map(|o| members.iter().map(|&i| Ok(o.get(i)?.as_array()?.clone())).collect()).collect();
             let values = self.exchange(inst, kernel, &columns?, members.len())?;
             for (&i, value) in members.iter().zip(values) {
                 results[i] = Some(value);
@@ -328,8 +326,7 @@ fn split(x: &Literal, dim: i64, n: usize) -> Result<Vec<Literal>, EvalError> {
 /// Member `j` gets part `j` of every member's array, concatenated in group order.
 fn all_to_all_array(column: &[Arc<Literal>], dim: i64, n_members: usize) -> Result<Vec<Value>, EvalError> {
     let parts: Result<Vec<Vec<Literal>>, EvalError> = column.iter().map(|x| split(x, dim, n_members)).collect();
-    let parts: Vec<Vec<Arc<Literal>>> =
-        parts?.into_iter().map(|p| p.into_iter().map(Arc::new).collect()).collect();
+    let parts: Vec<Vec<Arc<Literal>>> = parts?.into_iter().map(|p| p.into_iter().map(Arc::new).collect()).collect();
     (0..n_members)
         .map(|j| {
             let mine: Vec<Arc<Literal>> = parts.iter().map(|p| p[j].clone()).collect();

@@ -2,11 +2,11 @@
 
 use crate::error::EvalError;
 use crate::value::Value;
+use hashbrown::HashMap;
 use hlo_ir::attrs::Attrs;
 use hlo_ir::literal::ConstantValue;
 use hlo_ir::op::{Effects, EvalRule, Kernel};
 use hlo_ir::{CompId, InstId, Module};
-use hashbrown::HashMap;
 use smallvec::SmallVec;
 use std::sync::Arc;
 

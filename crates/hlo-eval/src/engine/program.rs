@@ -9,11 +9,11 @@ use crate::kernels::choice::compare_scalars;
 use crate::kernels::elementwise::{binary_scalar, rounded, unary_scalar};
 use crate::kernels::reducer::{Comparator, KnownComparison, KnownReducer, Reducer, recognise, recognise_comparison};
 use crate::value::{Spread, Value};
+use hashbrown::HashMap;
 use hlo_ir::attrs::{Attrs, CompareAttrs};
 use hlo_ir::literal::ConstantValue;
 use hlo_ir::op::{BinaryFns, EvalRule, Kernel, UnaryFns};
 use hlo_ir::{CompId, DType, InstId, Literal, Module, Opcode, Scalar, Shape};
-use hashbrown::HashMap;
 use smallvec::SmallVec;
 
 /// Calls nested in a scalar computation; deeper ones are left to the engine, which has its own limit.
@@ -147,9 +147,7 @@ impl Program {
                 Code::Constant(value) => *value,
                 Code::Unary(op, fns, dtype, x) => unary_scalar(*op, fns, *dtype, regs[*x])?,
                 Code::Binary(op, fns, dtype, x, y) => binary_scalar(*op, fns, *dtype, regs[*x], regs[*y])?,
-                Code::Compare(attrs, dtype, x, y) => {
-                    Scalar::Pred(compare_scalars(attrs, *dtype, regs[*x], regs[*y])?)
-                }
+                Code::Compare(attrs, dtype, x, y) => Scalar::Pred(compare_scalars(attrs, *dtype, regs[*x], regs[*y])?),
                 Code::Select(pred, x, y) => match regs[*pred] {
                     Scalar::Pred(true) => regs[*x],
                     Scalar::Pred(false) => regs[*y],

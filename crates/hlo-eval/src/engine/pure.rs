@@ -3,7 +3,7 @@
 use super::Options;
 use super::program::ScalarComputation;
 use crate::error::EvalError;
-use crate::kernels::{choice, dot, elementwise, reduce, shape_ops};
+use crate::kernels::{choice, conv, dot, elementwise, reduce, shape_ops, windows};
 use crate::value::{Spread, Value};
 use hlo_ir::attrs::Attrs;
 use hlo_ir::float::rng::{Algorithm, rng_bit_generator};
@@ -172,9 +172,7 @@ impl<'a> Context<'a> {
                 Attrs::TupleIndex(attrs) => Ok(only(args)?.element(attrs.index)?.clone()),
                 _ => Err(self.no_attributes()),
             },
-            Kernel::Identity => {
-                args.into_iter().next().ok_or_else(|| EvalError::invalid("expected an operand"))
-            }
+            Kernel::Identity => args.into_iter().next().ok_or_else(|| EvalError::invalid("expected an operand")),
             Kernel::AfterAll => Ok(Value::Token),
             Kernel::CopyStart => self.copy_start(only(args)?),
             Kernel::CopyDone => Ok(only(args)?.element(0)?.clone()),
@@ -207,10 +205,10 @@ impl<'a> Context<'a> {
                 let [re, im] = arrays(args)?;
                 choice::complex(&re, &im)?
             }
-            (Kernel::Abs, _) => choice::abs(&one(args)?)?,
-            (Kernel::IsFinite, _) => choice::is_finite(&one(args)?)?,
-            (Kernel::Real, _) => choice::complex_part(&one(args)?, false)?,
-            (Kernel::Imag, _) => choice::complex_part(&one(args)?, true)?,
+            (Kernel::Abs, _) => choice::abs(one(args)?.as_ref())?,
+            (Kernel::IsFinite, _) => choice::is_finite(one(args)?.as_ref())?,
+            (Kernel::Real, _) => choice::complex_part(one(args)?.as_ref(), false)?,
+            (Kernel::Imag, _) => choice::complex_part(one(args)?.as_ref(), true)?,
             (Kernel::Convert, _) => {
                 let (x, dtype) = (one(args)?, self.result()?.dtype);
                 if x.dtype() == dtype {
@@ -223,7 +221,7 @@ impl<'a> Context<'a> {
                 one(args)?.bitcast_convert(result.dtype, &result.dims)?
             }
             (Kernel::ReducePrecision, Attrs::ReducePrecision(attrs)) => {
-                choice::reduce_precision(&one(args)?, attrs.exponent_bits, attrs.mantissa_bits)?
+                choice::reduce_precision(one(args)?.as_ref(), attrs.exponent_bits, attrs.mantissa_bits)?
             }
             _ => return Err(self.no_attributes()),
         };
@@ -234,23 +232,20 @@ impl<'a> Context<'a> {
         let result = self.result()?;
         let literal = match (kernel, attrs) {
             (Kernel::Broadcast, Attrs::Dims(attrs)) => {
-                shape_ops::broadcast(&one(args)?, &attrs.dimensions, result)?
+                shape_ops::broadcast(one(args)?.as_ref(), &attrs.dimensions, result)?
             }
             (Kernel::Reshape, _) => {
                 let operand = self.operand_shape(0)?;
                 let x = one(args)?;
                 // A reshape keeps the logical order of elements, a bitcast their order in memory.
                 let is_bitcast = self.module.inst(self.inst).opcode == hlo_ir::Opcode::Bitcast;
-                let y = if is_bitcast {
-                    shape_ops::bitcast(x, operand, result)?
-                } else {
-                    shape_ops::reshape(x, result)?
-                };
+                let y =
+                    if is_bitcast { shape_ops::bitcast(x, operand, result)? } else { shape_ops::reshape(x, result)? };
                 return Ok(Value::Array(y));
             }
-            (Kernel::Transpose, Attrs::Dims(attrs)) => shape_ops::transpose(&one(args)?, &attrs.dimensions)?,
-            (Kernel::Reverse, Attrs::Dims(attrs)) => shape_ops::reverse(&one(args)?, &attrs.dimensions)?,
-            (Kernel::Slice, Attrs::Slice(attrs)) => shape_ops::slice(&one(args)?, &attrs.slice, result)?,
+            (Kernel::Transpose, Attrs::Dims(attrs)) => shape_ops::transpose(one(args)?.as_ref(), &attrs.dimensions)?,
+            (Kernel::Reverse, Attrs::Dims(attrs)) => shape_ops::reverse(one(args)?.as_ref(), &attrs.dimensions)?,
+            (Kernel::Slice, Attrs::Slice(attrs)) => shape_ops::slice(one(args)?.as_ref(), &attrs.slice, result)?,
             (Kernel::DynamicSlice, _) => {
                 let args = all_arrays(args)?;
                 let (x, starts) = args.split_first().ok_or_else(|| self.no_attributes())?;
@@ -315,7 +310,9 @@ impl<'a> Context<'a> {
         if is_annotation {
             let value = only(args)?;
             return value.check_shape(self.module.shape(self.inst)).map(|()| value).map_err(|_| {
-                EvalError::unsupported(format!("custom-call \"{target}\" changes the shape: partition the module first"))
+                EvalError::unsupported(format!(
+                    "custom-call \"{target}\" changes the shape: partition the module first"
+                ))
             });
         }
         Err(EvalError::unsupported(format!("custom-call \"{target}\": only its library knows what it computes")))
@@ -338,6 +335,24 @@ impl<'a> Context<'a> {
             (Kernel::Map, Attrs::Reduce(attrs)) => {
                 let mut computation = self.computation(attrs.to_apply)?;
                 Ok(reduce::map(&all_arrays(args)?, self.result()?.dtype, &mut computation)?.into())
+            }
+            (Kernel::Convolution, Attrs::Conv(attrs)) => {
+                let [x, y] = arrays(args)?;
+                Ok(conv::convolution(&x, &y, attrs, self.result()?)?.into())
+            }
+            (Kernel::ReduceWindow, Attrs::ReduceWindow(attrs)) => {
+                let args = all_arrays(args)?;
+                let args: Vec<&Literal> = args.iter().map(Arc::as_ref).collect();
+                let (operands, inits) = args.split_at(args.len() / 2);
+                let mut reducer = self.computation(attrs.to_apply)?;
+                self.one_or_tuple(windows::reduce_window(operands, inits, &attrs.window, &mut reducer)?)
+            }
+            (Kernel::SelectAndScatter, Attrs::SelectAndScatter(attrs)) => {
+                let [x, source, init] = arrays(args)?;
+                let mut select = self.computation(attrs.select)?;
+                let mut scatter = self.computation(attrs.scatter)?;
+                let out = windows::select_and_scatter(&x, &source, &init, &attrs.window, &mut select, &mut scatter)?;
+                Ok(out.into())
             }
             _ => {
                 let op = self.module.inst(self.inst).opcode;

@@ -7,7 +7,7 @@ use crate::error::EvalError;
 use hlo_ir::attrs::{CompareAttrs, Comparison};
 use hlo_ir::literal::{Buffer, Element};
 use hlo_ir::op::EvalRule;
-use hlo_ir::{ArrayShape, DType, Literal, NumberClass, Opcode, Scalar};
+use hlo_ir::{ArrayShape, DType, Literal, Opcode, Scalar};
 use std::cmp::Ordering;
 use std::sync::Arc;
 
@@ -163,9 +163,7 @@ pub fn abs(x: &Literal) -> Result<Literal, EvalError> {
         Buffer::S64(v) => Buffer::S64(v.iter().map(|x| x.wrapping_abs()).collect()),
         Buffer::F32(v) => Buffer::F32(v.iter().map(|x| x.abs()).collect()),
         Buffer::F64(v) => Buffer::F64(v.iter().map(|x| x.abs()).collect()),
-        Buffer::C64(v) => Buffer::F32(
-            v.iter().map(|z| hlo_ir::float::Complex::<f64>::from(*z).abs() as f32).collect(),
-        ),
+        Buffer::C64(v) => Buffer::F32(v.iter().map(|z| hlo_ir::float::Complex::<f64>::from(*z).abs() as f32).collect()),
         Buffer::C128(v) => Buffer::F64(v.iter().map(|z| z.abs()).collect()),
         Buffer::F8(_) | Buffer::F16(_) | Buffer::BF16(_) => {
             return Ok(abs(&x.convert(DType::F32))?.convert(x.dtype()));
@@ -211,7 +209,9 @@ pub fn reduce_precision(x: &Literal, exponent_bits: i64, mantissa_bits: i64) -> 
         return Err(EvalError::invalid("expected exponent and mantissa bits of 0 or more"));
     };
     if !(1..=11).contains(&e) || m > 52 {
-        return Err(EvalError::invalid(format!("expected 1..=11 exponent and 0..=52 mantissa bits, found {e} and {m}")));
+        return Err(EvalError::invalid(format!(
+            "expected 1..=11 exponent and 0..=52 mantissa bits, found {e} and {m}"
+        )));
     }
     let data = match x.data() {
         Buffer::F32(v) => Buffer::F32(v.iter().map(|&x| reduce_precision_f32(x, e, m)).collect()),

@@ -45,11 +45,7 @@ pub(crate) fn map1<T: Element>(x: Arc<Literal>, f: impl Fn(T) -> T) -> Result<Li
 }
 
 /// `f` on every pair of elements, in place where `a` or `b` has no other holder.
-pub(crate) fn map2<T: Element>(
-    a: Arc<Literal>,
-    b: Arc<Literal>,
-    f: impl Fn(T, T) -> T,
-) -> Result<Literal, EvalError> {
+pub(crate) fn map2<T: Element>(a: Arc<Literal>, b: Arc<Literal>, f: impl Fn(T, T) -> T) -> Result<Literal, EvalError> {
     check_pair(&a, &b)?;
     let dtype = a.dtype();
     let error = || storage_error(dtype);
@@ -81,13 +77,8 @@ pub(crate) fn check_pair(a: &Literal, b: &Literal) -> Result<(), EvalError> {
     if a.dtype() == b.dtype() && a.dims() == b.dims() {
         return Ok(());
     }
-    let text = format!(
-        "expected operands of one type, found {}{:?} and {}{:?}",
-        a.dtype(),
-        a.dims(),
-        b.dtype(),
-        b.dims()
-    );
+    let text =
+        format!("expected operands of one type, found {}{:?} and {}{:?}", a.dtype(), a.dims(), b.dtype(), b.dims());
     Err(EvalError::invalid(text))
 }
 
@@ -260,9 +251,7 @@ fn binary_real(op: Opcode, f: fn(f64, f64) -> f64, a: Arc<Literal>, b: Arc<Liter
         },
         DType::F64 => map2::<f64>(a, b, f),
         DType::BF16 => map2::<bf16>(a, b, |x, y| bf16::from_f32(through_f32(wide(x), wide(y)))),
-        DType::F16 => {
-            map2::<f16>(a, b, |x, y| f16::from_f32(through_f32(x.to_f32().into(), y.to_f32().into())))
-        }
+        DType::F16 => map2::<f16>(a, b, |x, y| f16::from_f32(through_f32(x.to_f32().into(), y.to_f32().into()))),
         narrow => {
             check_pair(&a, &b)?;
             let (a, b) = (Arc::new(a.convert(DType::F32)), Arc::new(b.convert(DType::F32)));

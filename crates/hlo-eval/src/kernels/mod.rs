@@ -1,9 +1,16 @@
 //! Pure functions from literals to a literal, one file per family of operations.
 
+pub mod choice;
 pub mod conv;
+pub mod dot;
+pub mod elementwise;
 pub mod index;
 pub mod indexing;
 pub mod number;
+pub mod reduce;
 pub mod reducer;
+pub mod shape_ops;
 pub mod sorting;
+pub mod strided;
+pub(crate) mod typed;
 pub mod windows;

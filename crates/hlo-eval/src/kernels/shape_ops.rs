@@ -123,11 +123,7 @@ pub fn dynamic_slice(x: &Literal, starts: &[Arc<Literal>], result: &ArrayShape) 
 }
 
 /// `dynamic-update-slice`; writes in place where `x` has no other holder.
-pub fn dynamic_update_slice(
-    x: Arc<Literal>,
-    update: &Literal,
-    starts: &[Arc<Literal>],
-) -> Result<Literal, EvalError> {
+pub fn dynamic_update_slice(x: Arc<Literal>, update: &Literal, starts: &[Arc<Literal>]) -> Result<Literal, EvalError> {
     let starts = clamped_starts(x.dims(), update.dims(), starts)?;
     let (dtype, dims) = (x.dtype(), Extents::<i64>::from_slice(x.dims()));
     let mut view = View::whole(update.dims());
@@ -162,7 +158,8 @@ pub fn pad(x: &Literal, value: &Literal, padding: &[PadDim], result: &ArrayShape
         to.strides[i] *= step;
         to.dims[i] = n_kept as usize;
     }
-    let n_elems = hlo_ir::literal::element_count(&result.dims).ok_or_else(|| EvalError::invalid("dims out of range"))?;
+    let n_elems =
+        hlo_ir::literal::element_count(&result.dims).ok_or_else(|| EvalError::invalid("dims out of range"))?;
     let data = zip_elems!(x.data(), value.data(), (elems, fill) => {
         let fill = *fill.first().ok_or_else(|| EvalError::invalid("expected a scalar padding value"))?;
         let mut out = vec![fill; n_elems];
@@ -276,10 +273,7 @@ mod tests {
         let x = array(&[2, 3]);
         assert_eq!(elems(&transpose(&x, &[1, 0]).unwrap()), [0, 3, 1, 4, 2, 5]);
         assert_eq!(elems(&reverse(&x, &[1]).unwrap()), [2, 1, 0, 5, 4, 3]);
-        assert_eq!(
-            elems(&broadcast(&x, &[0, 2], &shape(&[2, 2, 3])).unwrap()),
-            [0, 1, 2, 0, 1, 2, 3, 4, 5, 3, 4, 5]
-        );
+        assert_eq!(elems(&broadcast(&x, &[0, 2], &shape(&[2, 2, 3])).unwrap()), [0, 1, 2, 0, 1, 2, 3, 4, 5, 3, 4, 5]);
         let ranges = [SliceDim { start: 0, limit: 2, stride: 1 }, SliceDim { start: 0, limit: 3, stride: 2 }];
         assert_eq!(elems(&slice(&x, &ranges, &shape(&[2, 2])).unwrap()), [0, 2, 3, 5]);
         assert_eq!(elems(&concatenate(&[x.clone(), array(&[2, 1])], 1).unwrap()), [0, 1, 2, 0, 3, 4, 5, 1]);
