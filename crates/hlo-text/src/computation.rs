@@ -53,7 +53,7 @@ impl<'t> Parser<'t> {
             let thread = self.cur.string("a quoted thread name")?.into_owned();
             self.module.comp_mut(head.comp).execution_thread = (thread != "main").then_some(thread);
         }
-        self.finish(head, root, end)
+        self.finish(head.comp, head.result, root, end)
     }
 
     /// Takes `[ENTRY] name [(params) -> shape] {` and makes the computation.
@@ -205,8 +205,13 @@ impl<'t> Parser<'t> {
     }
 
     /// Chooses the root, numbers the parameters and checks the signature.
-    fn finish(&mut self, head: Head, root: Option<InstId>, end: usize) -> Fallible<()> {
-        let comp = head.comp;
+    pub(crate) fn finish(
+        &mut self,
+        comp: CompId,
+        result: Option<(ShapeId, usize)>,
+        root: Option<InstId>,
+        end: usize,
+    ) -> Fallible<()> {
         let Some(root) = root.or(self.module.comp(comp).insts.last().copied()) else {
             let name = self.module.comp_name(comp);
             let message = format!("`{name}`: expected at least one instruction, found none");
@@ -219,7 +224,7 @@ impl<'t> Parser<'t> {
         if let Err(number) = self.module.renumber_params(comp) {
             return Err(self.bad_parameter(comp, number));
         }
-        if let Some((shape, at)) = head.result {
+        if let Some((shape, at)) = result {
             let found = self.module.inst(root).shape;
             if self.module.shapes.bare(found) != self.module.shapes.bare(shape) {
                 let message = format!(

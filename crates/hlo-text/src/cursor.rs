@@ -423,8 +423,7 @@ impl<'t> Cursor<'t> {
 
 /// Whether a bare word is no name.
 fn is_reserved(word: &str) -> bool {
-    const KEYWORDS: [&str; 9] =
-        ["ENTRY", "ROOT", "HloModule", "true", "false", "inf", "nan", "token", "opaque"];
+    const KEYWORDS: [&str; 9] = ["ENTRY", "ROOT", "HloModule", "true", "false", "inf", "nan", "token", "opaque"];
     // The longest is `f8e4m3b11fnuz`.
     word.len() <= 13 && (DType::from_name(word).is_some() || KEYWORDS.contains(&word))
 }

@@ -243,7 +243,7 @@ impl<'t> Parser<'t> {
         Ok(thread)
     }
 
-    /// Fills an attribute whose default depends on the operands: `map` goes over all dims.
+    /// Fills attributes whose default is not their type's: `map` goes over all dims, `topk` takes the largest.
     #[inline]
     fn fill_default(&self, op: &OpWord<'_>, operands: &Operands, attrs: &mut Attrs, seen: &mut u64) {
         const DIMENSIONS: u64 = 1;
@@ -255,6 +255,12 @@ impl<'t> Parser<'t> {
             let rank = shape.and_then(Shape::as_array).map_or(0, |a| a.rank());
             attrs.dimensions = (0..rank as i64).collect();
             *seen |= DIMENSIONS;
+        }
+        const LARGEST: u64 = 2;
+        if let Attrs::TopK(attrs) = attrs
+            && *seen & LARGEST == 0
+        {
+            attrs.largest = true;
         }
     }
 

@@ -111,9 +111,8 @@ impl Parser<'_> {
             _ => ("_", self.cur.pos),
         };
         let root = self.instruction(comp, Some(label), 0)?;
-        self.module.comp_mut(comp).root = Some(root).into();
         match self.cur.peek() {
-            None => Ok(()),
+            None => self.finish(comp, None, Some(root), self.cur.pos),
             Some(_) => Err(self.cur.expected("the end of the file after a single instruction")),
         }
     }

@@ -4,7 +4,7 @@ use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet}
 use hlo_ir::diag::{Diagnostic, Span};
 
 /// Most characters of a source line that are shown before the place and from it on; lines of HLO can be megabytes long.
-const SHOWN_CHARS: usize = 60;
+const SHOWN_CHARS: usize = 100;
 
 /// Renders diagnostics that speak of `text`, which was read from `file_name`.
 pub fn render(diags: &[Diagnostic], file_name: &str, text: &str, color: bool) -> String {
@@ -14,11 +14,15 @@ pub fn render(diags: &[Diagnostic], file_name: &str, text: &str, color: bool) ->
         let mut group = Group::with_title(Level::ERROR.primary_title(diag.message.as_str()).id(diag.rule));
         if let Some(span) = diag.span {
             let place = locate(text, span);
-            // The snippet holds a part of the line only, so line and column stand in an origin of their own.
-            let origin = Origin::path(file_name.to_string()).line(place.line).char_column(place.column);
             let caret = AnnotationKind::Primary.span(place.start..place.end);
             let snippet = Snippet::source(place.shown).line_start(place.line).annotation(caret);
-            group = group.element(origin).element(snippet);
+            group = if place.is_clipped {
+                // The snippet would count columns from where it begins, so line and column stand apart.
+                let origin = Origin::path(file_name.to_string()).line(place.line).char_column(place.column);
+                group.element(origin).element(snippet)
+            } else {
+                group.element(snippet.path(file_name.to_string()))
+            };
         }
         if let Some(help) = &diag.help {
             group = group.element(Level::HELP.message(help.as_str()));
@@ -40,6 +44,8 @@ struct Place {
     line: usize,
     column: usize,
     shown: String,
+    /// Whether something before the span is not shown.
+    is_clipped: bool,
     /// Byte range of the span in `shown`.
     start: usize,
     end: usize,
@@ -83,5 +89,5 @@ fn locate(text: &str, span: Span) -> Place {
     if end == start {
         end += shown.get(start..).and_then(|rest| rest.chars().next()).map_or(0, char::len_utf8);
     }
-    Place { line, column, shown, start, end }
+    Place { line, column, shown, is_clipped: skipped > 0, start, end }
 }

@@ -1,9 +1,20 @@
 //! Quoted text, and dictionaries that stand bare where quoted text is also possible.
 
+use crate::attrs::encode_bytes;
+
 /// Appends `text` in double quotes, escaped as in C: every byte outside of printable ASCII as `\n`, `\r`, `\t` or three
 /// octal digits.
 pub fn write_quoted(text: &str, out: &mut String) {
     out.push('"');
+    if !text.is_ascii() {
+        // Bytes that are no UTF-8 stand as private characters.
+        encode_bytes::decode(text, &mut |byte| match byte {
+            0x20..0x7f if !matches!(byte, b'"' | b'\\' | b'\'') => out.push(char::from(byte)),
+            _ => write_escaped(byte, out),
+        });
+        out.push('"');
+        return;
+    }
     let mut plain_from = 0;
     for (i, byte) in text.bytes().enumerate() {
         if (0x20..0x7f).contains(&byte) && !matches!(byte, b'"' | b'\\' | b'\'') {
