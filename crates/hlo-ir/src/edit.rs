@@ -128,9 +128,15 @@ impl Module {
 
     /// Instructions of `comp` that its result or an effect needs, parameters included.
     pub fn live(&self, comp: CompId) -> EntitySet<InstId> {
+        self.live_given(comp, &self.effectful_among(&[comp]))
+    }
+
+    /// As [`Module::live`], with [`Module::effectful_computations`] at hand: for passes that visit every computation.
+    pub fn live_given(&self, comp: CompId, effectful: &EntitySet<CompId>) -> EntitySet<InstId> {
         let mut live: EntitySet<InstId> = EntitySet::new();
         let mut work: Vec<InstId> = self.comp(comp).root.expand().into_iter().collect();
-        work.extend(self.comp(comp).insts.iter().copied().filter(|&i| self.must_stay(i)));
+        let insts = self.comp(comp).insts.iter().copied();
+        work.extend(insts.filter(|&i| self.inst(i).opcode == Opcode::Parameter || self.has_effect(i, effectful)));
         while let Some(inst) = work.pop() {
             if live.insert(inst) {
                 let instruction = self.inst(inst);
@@ -143,7 +149,12 @@ impl Module {
 
     /// Takes instructions off `comp` that nothing needs. Returns how many.
     pub fn remove_dead(&mut self, comp: CompId) -> usize {
-        let live = self.live(comp);
+        self.remove_dead_given(comp, &self.effectful_among(&[comp]))
+    }
+
+    /// As [`Module::remove_dead`], with [`Module::effectful_computations`] at hand.
+    pub fn remove_dead_given(&mut self, comp: CompId, effectful: &EntitySet<CompId>) -> usize {
+        let live = self.live_given(comp, effectful);
         let before = self.comp(comp).insts.len();
         self.comp_mut(comp).insts.retain(|&inst| live.contains(inst));
         before - self.comp(comp).insts.len()
@@ -152,7 +163,18 @@ impl Module {
     /// Takes instructions off `comp` that nothing needs now and that were needed before (`was_live`) or made since (at or
     /// after slot `n_slots_before`): what a pass left over, and nothing of the user's. Returns how many.
     pub fn remove_newly_dead(&mut self, comp: CompId, was_live: &EntitySet<InstId>, n_slots_before: usize) -> usize {
-        let live = self.live(comp);
+        self.remove_newly_dead_given(comp, was_live, n_slots_before, &self.effectful_among(&[comp]))
+    }
+
+    /// As [`Module::remove_newly_dead`], with [`Module::effectful_computations`] at hand.
+    pub fn remove_newly_dead_given(
+        &mut self,
+        comp: CompId,
+        was_live: &EntitySet<InstId>,
+        n_slots_before: usize,
+        effectful: &EntitySet<CompId>,
+    ) -> usize {
+        let live = self.live_given(comp, effectful);
         let before = self.comp(comp).insts.len();
         self.comp_mut(comp).insts.retain(|&inst| {
             let is_users_own = !was_live.contains(inst) && (inst.as_u32() as usize) < n_slots_before;
@@ -163,10 +185,32 @@ impl Module {
 
     /// Whether an instruction must not be removed even if nothing uses its value.
     pub fn must_stay(&self, inst: InstId) -> bool {
-        let instruction = self.inst(inst);
-        if instruction.opcode == Opcode::Parameter {
-            return true;
+        self.inst(inst).opcode == Opcode::Parameter || self.has_effect(inst, &self.effectful_among(&self.called(inst)))
+    }
+
+    /// Whether a computation, or one it calls, holds an instruction that must stay.
+    pub fn has_side_effect(&self, comp: CompId) -> bool {
+        self.effectful_among(&[comp]).contains(comp)
+    }
+
+    /// The computations that hold, or call one that holds, an instruction whose effect is seen from outside.
+    pub fn effectful_computations(&self) -> EntitySet<CompId> {
+        self.effectful_among(self.computations())
+    }
+
+    /// As [`Module::effectful_computations`], among `starts` and what they call.
+    fn effectful_among(&self, starts: &[CompId]) -> EntitySet<CompId> {
+        let mut effectful = EntitySet::new();
+        for comp in self.callees_first(starts) {
+            if self.comp(comp).insts.iter().any(|&inst| self.has_effect(inst, &effectful)) {
+                effectful.insert(comp);
+            }
         }
+        effectful
+    }
+
+    fn has_effect(&self, inst: InstId, effectful: &EntitySet<CompId>) -> bool {
+        let instruction = self.inst(inst);
         match instruction.opcode.row().effects {
             // A collective without users may go, as XLA's own dead-code elimination has it: every device drops it.
             Effects::Pure | Effects::Random | Effects::Communicates => false,
@@ -174,13 +218,8 @@ impl Module {
             Effects::ByAttribute => {
                 matches!(&instruction.attrs, Attrs::Custom(custom) if custom.custom_call_has_side_effect)
             }
-            Effects::OfCallees => self.called(inst).iter().any(|&callee| self.has_side_effect(callee)),
+            Effects::OfCallees => self.called(inst).iter().any(|&callee| effectful.contains(callee)),
         }
-    }
-
-    /// Whether a computation, or one it calls, holds an instruction that must stay.
-    pub fn has_side_effect(&self, comp: CompId) -> bool {
-        self.comp(comp).insts.iter().any(|&i| self.inst(i).opcode != Opcode::Parameter && self.must_stay(i))
     }
 
     /// Removes computations that the entry does not reach. Returns how many.

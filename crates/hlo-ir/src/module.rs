@@ -261,10 +261,17 @@ impl Module {
 
     /// The computations that are reachable from the entry, callees before callers, each once.
     pub fn post_order(&self) -> Vec<CompId> {
+        self.callees_first(self.entry.expand().as_slice())
+    }
+
+    /// The computations that are reachable from `starts`, callees before callers, each once.
+    pub fn callees_first(&self, starts: &[CompId]) -> Vec<CompId> {
         let mut out = Vec::new();
+        if starts.is_empty() {
+            return out;
+        }
         let mut state = vec![0u8; self.comps.len()];
-        let Some(entry) = self.entry() else { return out };
-        let mut stack = vec![(entry, false)];
+        let mut stack: Vec<(CompId, bool)> = starts.iter().rev().map(|&start| (start, false)).collect();
         while let Some((comp, is_done)) = stack.pop() {
             let slot = &mut state[comp.as_u32() as usize];
             if is_done {

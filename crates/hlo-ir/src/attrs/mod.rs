@@ -103,7 +103,7 @@ macro_rules! attr_formats {
         }
 
         /// An instruction's own attributes.
-        #[derive(Clone, PartialEq, Debug)]
+        #[derive(Clone, PartialEq, Eq, Hash, Debug)]
         pub enum Attrs {
             /// None.
             Plain,

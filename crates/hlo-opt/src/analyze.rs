@@ -1,0 +1,112 @@
+//! `hlo-opt analyze`: facts about a module, as a table or as JSON lines.
+
+use crate::arguments::{AcrossChoice, AnalyzeCommand, ReplicationArgs, ReportFormat};
+use crate::console::Console;
+use crate::input::load_one;
+use crate::params::Said;
+use crate::{Failure, exit};
+use hlo_analysis::replication::{Across, Replication};
+use hlo_ir::{CompId, Module};
+use serde::Serialize;
+use std::fmt::Write;
+
+/// Prints what was asked for.
+///
+/// # Errors
+/// Wrong usage or an invalid input.
+pub fn run(command: &AnalyzeCommand, console: &mut Console<'_>) -> Result<u8, Failure> {
+    let AnalyzeCommand::Replication(args) = command;
+    let said = Said::read(args.replicated_params.as_deref(), console)?;
+    let module = load_one(&args.file, console)?;
+    let across = chosen_axis(args, &module)?;
+    let facts = Replication::compute(&module, &said.of(&module)?);
+    let mut out = String::new();
+    for &comp in module.computations() {
+        let leaves = leaves_of(&module, comp, &facts, across);
+        match args.format {
+            ReportFormat::Json => leaves.iter().for_each(|leaf| json_line(leaf, &mut out)),
+            ReportFormat::Text => table(module.comp_name(comp), &leaves, &mut out),
+        }
+    }
+    console.print(out.as_bytes()).map(|()| exit::OK)
+}
+
+/// The axis asked for, or the one that has more than one device.
+fn chosen_axis(args: &ReplicationArgs, module: &Module) -> Result<Across, Failure> {
+    match (args.across, module.header.replica_count > 1, module.header.num_partitions > 1) {
+        (Some(AcrossChoice::Replicas), ..) | (None, true, false) => Ok(Across::Replicas),
+        (Some(AcrossChoice::Partitions), ..) | (None, false, _) => Ok(Across::Partitions),
+        (None, true, true) => Err(Failure::Usage(format!(
+            "expected --across replicas or --across partitions for a module with {} replicas of {} partitions",
+            module.header.replica_count, module.header.num_partitions
+        ))),
+    }
+}
+
+/// What is known of one leaf of one instruction's value.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+struct LeafFact<'m> {
+    computation: &'m str,
+    instruction: &'m str,
+    /// Tuple index; empty for an array.
+    index: Vec<i64>,
+    /// The same on all devices of the axis.
+    replicated: bool,
+    /// Devices with equal values; `None` where all or no two are known to be equal.
+    groups: Option<Vec<Vec<u32>>>,
+}
+
+/// The facts of a computation; none for reducers and for what the entry does not reach.
+fn leaves_of<'m>(module: &'m Module, comp: CompId, facts: &Replication, across: Across) -> Vec<LeafFact<'m>> {
+    let mut out = Vec::new();
+    for &inst in &module.comp(comp).insts {
+        let mut leaf_idx = 0;
+        module.shape(inst).for_each_leaf(&mut |index, _| {
+            if facts.classes(inst, leaf_idx).is_some() {
+                out.push(LeafFact {
+                    computation: module.comp_name(comp),
+                    instruction: module.inst_name(inst),
+                    index: index.to_vec(),
+                    replicated: facts.is_replicated(inst, leaf_idx, across),
+                    groups: facts.partial_groups(inst, leaf_idx, across),
+                });
+            }
+            leaf_idx += 1;
+        });
+    }
+    out
+}
+
+fn json_line(leaf: &LeafFact<'_>, out: &mut String) {
+    // Text, numbers and lists of numbers: this cannot fail.
+    if let Ok(line) = serde_json::to_string(leaf) {
+        out.push_str(&line);
+        out.push('\n');
+    }
+}
+
+fn table(computation: &str, leaves: &[LeafFact<'_>], out: &mut String) {
+    if leaves.is_empty() {
+        return;
+    }
+    let name = |leaf: &LeafFact<'_>| {
+        let index: String = leaf.index.iter().map(|i| format!("{{{i}}}")).collect();
+        format!("%{}{index}", leaf.instruction)
+    };
+    let width = leaves.iter().map(|leaf| name(leaf).chars().count()).max().unwrap_or(0).min(60);
+    let _ = writeln!(out, "%{computation}");
+    for leaf in leaves {
+        let fact = match (&leaf.groups, leaf.replicated) {
+            (_, true) => "replicated".to_string(),
+            (None, false) => "unique".to_string(),
+            (Some(groups), false) => {
+                let lists = groups.iter().map(|group| {
+                    let devices: Vec<String> = group.iter().map(u32::to_string).collect();
+                    format!("{{{}}}", devices.join(","))
+                });
+                format!("equal within {}", lists.collect::<Vec<_>>().join(" "))
+            }
+        };
+        let _ = writeln!(out, "  {:width$}  {fact}", name(leaf));
+    }
+}

@@ -1,0 +1,170 @@
+//! The command line's grammar.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use hlo_ir::print::FormChoice;
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  hlo-opt --pass shard-weight-update step.hlo -o sharded.hlo
+  hlo-opt --pass 'inline-calls,shard-weight-update{min-bytes=4KiB},dce' --report text - < step.hlo > sharded.hlo
+  hlo-opt analyze replication step.hlo --format json
+Exit codes: 0 well, 1 error in the input or a pass, 2 wrong usage, 3 unchanged with --require-change";
+
+const TEMPLATE: &str = "{about}\n\n{usage-heading} {usage}\n\n{all-args}\n\n{after-help}\n";
+
+/// Reads HLO text, verifies it, runs passes on it and prints HLO text
+#[derive(Parser, Debug)]
+#[command(name = "hlo-opt", version, term_width = 120, help_template = TEMPLATE, after_help = EXAMPLES)]
+#[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
+pub struct Arguments {
+    /// Another job than to optimize.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    /// The main job.
+    #[command(flatten)]
+    pub optimize: OptimizeArgs,
+    /// Colours in messages
+    #[arg(long, value_name = "WHEN", default_value = "auto", global = true)]
+    pub color: Color,
+}
+
+/// Jobs other than the main one.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Print facts about a module
+    #[command(subcommand)]
+    Analyze(AnalyzeCommand),
+    /// Print a completion script for a shell
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+}
+
+/// The main job.
+#[derive(Args, Debug)]
+pub struct OptimizeArgs {
+    /// HLO text, or - for stdin
+    pub file: Option<PathBuf>,
+    /// Passes to run, in order: 'a,b{opt=1,list=[x,y]}'
+    #[arg(long = "pass", alias = "passes", value_name = "PIPELINE")]
+    pub pipelines: Vec<String>,
+    /// List the passes and their options
+    #[arg(long)]
+    pub list_passes: bool,
+    /// Write HLO here, not to stdout
+    #[arg(short, long = "output", value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Form of the printed text
+    #[arg(long, value_name = "FORM", default_value = "auto")]
+    pub format: Form,
+    /// Only check the module
+    #[arg(long, conflicts_with_all = ["pipelines", "output"])]
+    pub verify_only: bool,
+    /// Entry leaves that are the same on all devices: 0-12,14 | all | /REGEX/ | like:FILE
+    #[arg(long, value_name = "SPEC")]
+    pub replicated_params: Option<String>,
+    /// Exit with 3 if no pass changed anything
+    #[arg(long)]
+    pub require_change: bool,
+    /// Hold each pass to what it says it changed and preserved
+    #[arg(long)]
+    pub check: bool,
+    /// Explain what the passes did, on stderr
+    #[arg(long, value_name = "FORMAT")]
+    pub report: Option<ReportFormat>,
+    /// Write the report here (JSON unless --report says text)
+    #[arg(long, value_name = "FILE")]
+    pub report_file: Option<PathBuf>,
+    /// Print counters and sizes, on stderr
+    #[arg(long)]
+    pub stats: bool,
+    /// Print how long everything took, on stderr
+    #[arg(long)]
+    pub time_passes: bool,
+    /// Print the module after each pass, or after one, on stderr
+    #[arg(long, value_name = "PASS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    pub print_ir_after: Option<String>,
+    /// Take each part between '// -----' lines as a module of its own
+    #[arg(long)]
+    pub split_input_file: bool,
+}
+
+/// What to analyze.
+#[derive(Subcommand, Debug)]
+pub enum AnalyzeCommand {
+    /// Which values are the same on which devices
+    Replication(ReplicationArgs),
+}
+
+/// `analyze replication`.
+#[derive(Args, Debug)]
+pub struct ReplicationArgs {
+    /// HLO text, or - for stdin
+    pub file: PathBuf,
+    /// Which devices to compare; the axis that has more than one where not given
+    #[arg(long, value_name = "AXIS")]
+    pub across: Option<AcrossChoice>,
+    /// A table, or one JSON object a line
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub format: ReportFormat,
+    /// Entry leaves that are the same on all devices: 0-12,14 | all | /REGEX/ | like:FILE
+    #[arg(long, value_name = "SPEC")]
+    pub replicated_params: Option<String>,
+}
+
+/// When messages have colours.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum Color {
+    Auto,
+    Always,
+    Never,
+}
+
+impl Color {
+    /// Whether colours are on; `auto` is the answer of the terminal.
+    pub fn is_on(self, auto: bool) -> bool {
+        match self {
+            Color::Auto => auto,
+            Color::Always => true,
+            Color::Never => false,
+        }
+    }
+}
+
+/// `--format`.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum Form {
+    Auto,
+    Long,
+    Short,
+}
+
+impl From<Form> for FormChoice {
+    fn from(form: Form) -> FormChoice {
+        match form {
+            Form::Auto => FormChoice::Auto,
+            Form::Long => FormChoice::Long,
+            Form::Short => FormChoice::Short,
+        }
+    }
+}
+
+/// For people or for programs.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum ReportFormat {
+    Text,
+    Json,
+}
+
+/// `--across`.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum AcrossChoice {
+    Replicas,
+    Partitions,
+}

@@ -1,0 +1,146 @@
+//! Reading, splitting, parsing and verifying, with errors placed in the file they come from.
+
+use crate::Failure;
+use crate::console::Console;
+use hlo_ir::diag::{Diagnostic, Entity, SourceMap, Span};
+use hlo_ir::{CompId, InstId, Module};
+use hlo_text::Parsed;
+use std::path::Path;
+
+/// The line between two modules of one file.
+pub const SEPARATOR: &str = "// -----";
+
+/// A file as read.
+pub struct Source {
+    /// Its name in messages.
+    pub name: String,
+    bytes: Vec<u8>,
+}
+
+/// A module's part of a file: the whole file, or what stands between two separators.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'s> {
+    start: usize,
+    bytes: &'s [u8],
+}
+
+/// A verified module and what is needed to say where it came from.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The module.
+    pub module: Module,
+    sources: SourceMap,
+    n_inst_slots: usize,
+    n_comp_slots: usize,
+}
+
+impl Source {
+    /// Reads a file, or stdin for `-`.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn read(path: &Path, console: &mut Console<'_>) -> Result<Source, Failure> {
+        if path == Path::new("-") {
+            let mut bytes = Vec::new();
+            let read = console.stdin.read_to_end(&mut bytes);
+            read.map_err(|e| Failure::File(format!("cannot read stdin: {e}")))?;
+            return Ok(Source { name: "<stdin>".into(), bytes });
+        }
+        let name = path.display().to_string();
+        match std::fs::read(path) {
+            Ok(bytes) => Ok(Source { name, bytes }),
+            Err(error) => Err(Failure::File(format!("cannot read `{name}`: {error}"))),
+        }
+    }
+
+    /// The whole file as one part.
+    pub fn whole(&self) -> Part<'_> {
+        Part { start: 0, bytes: &self.bytes }
+    }
+
+    /// The parts between separator lines, without blank ones.
+    pub fn parts(&self) -> Vec<Part<'_>> {
+        let (mut parts, mut start, mut at) = (Vec::new(), 0, 0);
+        for line in self.bytes.split_inclusive(|&b| b == b'\n') {
+            if line.trim_ascii_end() == SEPARATOR.as_bytes() {
+                parts.push(Part { start, bytes: &self.bytes[start..at] });
+                start = at + line.len();
+            }
+            at += line.len();
+        }
+        parts.push(Part { start, bytes: &self.bytes[start..] });
+        parts.retain(|part| !part.bytes.trim_ascii().is_empty());
+        if parts.is_empty() { vec![self.whole()] } else { parts }
+    }
+
+    /// Parses and verifies a part.
+    ///
+    /// # Errors
+    /// The rendered diagnostics.
+    pub fn load(&self, part: Part<'_>, has_color: bool) -> Result<Loaded, String> {
+        let parsed = hlo_text::parse_bytes(part.bytes).map_err(|diags| self.render(part, None, diags, has_color))?;
+        let Parsed { module, sources } = parsed;
+        let (n_inst_slots, n_comp_slots) = (module.n_inst_slots(), module.n_comp_slots());
+        let loaded = Loaded { module, sources, n_inst_slots, n_comp_slots };
+        match hlo_ir::verify::verify(&loaded.module) {
+            Ok(()) => Ok(loaded),
+            Err(diags) => Err(self.render(part, Some(&loaded), diags, has_color)),
+        }
+    }
+
+    /// Diagnostics about a part as text, placed in the whole file. Entities get the place of their names.
+    pub fn render(
+        &self,
+        part: Part<'_>,
+        loaded: Option<&Loaded>,
+        mut diags: Vec<Diagnostic>,
+        has_color: bool,
+    ) -> String {
+        for diag in &mut diags {
+            let span = diag.span.or_else(|| loaded?.place(diag.entity));
+            let shift = |at: u32| u32::try_from(part.start).map_or(u32::MAX, |start| at.saturating_add(start));
+            diag.span = span.map(|span| Span { start: shift(span.start), end: shift(span.end) });
+        }
+        let (has_place, has_none): (Vec<_>, Vec<_>) = diags.into_iter().partition(|d| d.span.is_some());
+        let mut out = hlo_text::render(&has_place, &self.name, &String::from_utf8_lossy(&self.bytes), has_color);
+        for diag in has_none {
+            let named = Diagnostic { message: format!("{}: {}", self.name, diag.message), ..diag };
+            out.push_str(&hlo_text::render(&[named], &self.name, "", has_color));
+        }
+        out
+    }
+}
+
+impl Loaded {
+    /// Where an entity's name stands in its part; `None` for the module and for what passes added.
+    fn place(&self, entity: Entity) -> Option<Span> {
+        let (start, len) = match entity {
+            Entity::Module => return None,
+            Entity::Comp(comp) => self.place_of_comp(comp)?,
+            Entity::Inst(inst) => self.place_of_inst(inst)?,
+        };
+        Some(Span { start, end: start.saturating_add(len as u32) })
+    }
+
+    fn place_of_comp(&self, comp: CompId) -> Option<(u32, usize)> {
+        let is_read = (comp.as_u32() as usize) < self.n_comp_slots;
+        let start = self.sources.comps[comp];
+        (is_read && start != u32::MAX).then(|| (start, self.module.comp_name(comp).len()))
+    }
+
+    fn place_of_inst(&self, inst: InstId) -> Option<(u32, usize)> {
+        let is_read = (inst.as_u32() as usize) < self.n_inst_slots;
+        let start = self.sources.insts[inst];
+        (is_read && start != u32::MAX).then(|| (start, self.module.inst_name(inst).len()))
+    }
+}
+
+/// Reads, parses and verifies one module.
+///
+/// # Errors
+/// The file cannot be read or is no valid module.
+pub fn load_one(path: &Path, console: &mut Console<'_>) -> Result<Module, Failure> {
+    let source = Source::read(path, console)?;
+    let loaded = source.load(source.whole(), console.has_color);
+    loaded.map(|loaded| loaded.module).map_err(Failure::Diagnostics)
+}

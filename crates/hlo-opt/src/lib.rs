@@ -1,0 +1,88 @@
+//! The command line `hlo-opt`: reads HLO text, verifies it, runs passes, prints HLO text. The program proper is [`run`].
+//!
+//! The contract for scripts: HLO goes to stdout or `-o`, whole or not at all; everything else goes to stderr; the
+//! codes are in [`exit`]. This crate alone reads and writes files.
+
+pub mod analyze;
+pub mod arguments;
+pub mod console;
+pub mod input;
+pub mod optimize;
+pub mod output;
+pub mod params;
+pub mod progress;
+pub mod registry;
+pub mod report;
+
+use arguments::{Arguments, Command};
+use clap::{CommandFactory, Parser};
+use console::Console;
+use std::ffi::OsString;
+
+/// Exit codes.
+pub mod exit {
+    /// All went well.
+    pub const OK: u8 = 0;
+    /// The input, the verifier or a pass says no; or a file cannot be read or written.
+    pub const ERROR: u8 = 1;
+    /// The command line is wrong.
+    pub const USAGE: u8 = 2;
+    /// Nothing changed, with `--require-change`.
+    pub const UNCHANGED: u8 = 3;
+}
+
+/// Why a command stopped.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Failure {
+    /// The command line is wrong: what was expected and found.
+    Usage(String),
+    /// One line about a file.
+    File(String),
+    /// Diagnostics, rendered.
+    Diagnostics(String),
+}
+
+/// Runs the program with `args` (the first is its name) and returns its exit code.
+pub fn run(args: impl IntoIterator<Item = OsString>, console: &mut Console<'_>) -> u8 {
+    let arguments = match Arguments::try_parse_from(args) {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            let text = error.render();
+            let text = if console.has_color { text.ansi().to_string() } else { text.to_string() };
+            if error.use_stderr() {
+                console.say(&text);
+                return exit::USAGE;
+            }
+            return console.print(text.as_bytes()).map_or_else(|e| fail(console, &e), |()| exit::OK);
+        }
+    };
+    console.has_color = arguments.color.is_on(console.has_color);
+    let outcome = match &arguments.command {
+        None => optimize::run(&arguments.optimize, console),
+        Some(Command::Analyze(analyze)) => analyze::run(analyze, console),
+        Some(Command::Completions { shell }) => {
+            let mut script = Vec::new();
+            clap_complete::generate(*shell, &mut Arguments::command(), "hlo-opt", &mut script);
+            console.print(&script).map(|()| exit::OK)
+        }
+    };
+    outcome.unwrap_or_else(|failure| fail(console, &failure))
+}
+
+fn fail(console: &mut Console<'_>, failure: &Failure) -> u8 {
+    let prefix = if console.has_color { "\u{1b}[1m\u{1b}[31merror\u{1b}[0m" } else { "error" };
+    match failure {
+        Failure::Usage(text) => {
+            console.say(&format!("{prefix}: {text}\n\nFor more information, try 'hlo-opt --help'.\n"));
+            exit::USAGE
+        }
+        Failure::File(text) => {
+            console.say(&format!("{prefix}: {text}\n"));
+            exit::ERROR
+        }
+        Failure::Diagnostics(text) => {
+            console.say(text);
+            exit::ERROR
+        }
+    }
+}

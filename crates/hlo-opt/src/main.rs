@@ -1,0 +1,27 @@
+//! The `hlo-opt` program; everything it does is in the library.
+
+use hlo_opt::console::Console;
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+/// Shapes, literals and calls may nest deeply; analyses and the evaluator walk them by recursion.
+const STACK_BYTES: usize = 256 << 20;
+
+fn main() -> ExitCode {
+    let worker = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(|| {
+        let (mut stdin, mut stdout, mut stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
+        let is_terminal = stderr.is_terminal();
+        let mut console = Console {
+            stdin: &mut stdin,
+            stdout: &mut stdout,
+            stderr: &mut stderr,
+            shows_progress: is_terminal,
+            has_color: is_terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+        };
+        hlo_opt::run(std::env::args_os(), &mut console)
+    });
+    match worker.map(std::thread::JoinHandle::join) {
+        Ok(Ok(code)) => ExitCode::from(code),
+        Ok(Err(_)) | Err(_) => ExitCode::from(hlo_opt::exit::ERROR),
+    }
+}

@@ -1,0 +1,202 @@
+//! The main job: read, verify, run passes, print.
+
+use crate::arguments::{OptimizeArgs, ReportFormat};
+use crate::console::Console;
+use crate::input::{Loaded, Part, SEPARATOR, Source};
+use crate::params::Said;
+use crate::progress::Progress;
+use crate::report::{self, Document, ModuleReport, Size};
+use crate::{Failure, exit, output, registry};
+use hlo_analysis::Analyses;
+use hlo_ir::Module;
+use hlo_ir::print::{PrintOptions, print_module, write_module};
+use hlo_pass::pipeline::{PipelineError, nearest, parse_pipeline};
+use hlo_pass::runner::{BoundPass, RunOptions, bind, run_pipeline};
+use std::time::{Duration, Instant};
+
+/// Runs the main job.
+///
+/// # Errors
+/// Wrong usage, an invalid input, a pass that failed, or a file that cannot be read or written.
+pub fn run(args: &OptimizeArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
+    if args.list_passes {
+        return console.print(registry::list().as_bytes()).map(|()| exit::OK);
+    }
+    let passes = bound_passes(args)?;
+    let file = args.file.as_ref().ok_or_else(|| Failure::Usage("expected a file, or - for stdin".into()))?;
+    let said = Said::read(args.replicated_params.as_deref(), console)?;
+    let source = Source::read(file, console)?;
+    let parts = if args.split_input_file { source.parts() } else { vec![source.whole()] };
+
+    let mut job =
+        Job { args, passes: &passes, said: &said, source: &source, out: String::new(), errors: String::new() };
+    let mut done = Vec::with_capacity(parts.len());
+    for (i, &part) in parts.iter().enumerate() {
+        if i > 0 {
+            job.out.push_str(SEPARATOR);
+            job.out.push('\n');
+        }
+        done.extend(job.part(part, console)?);
+    }
+    if !job.errors.is_empty() {
+        return Err(Failure::Diagnostics(job.errors));
+    }
+    let out = job.out;
+    let document = Document { file: source.name.clone(), pipeline: args.pipelines.join(","), modules: done };
+    if !args.verify_only {
+        match &args.output {
+            Some(path) => output::write_whole(path, out.as_bytes())?,
+            None => console.print(out.as_bytes())?,
+        }
+    }
+    explain(args, &document, console)?;
+    let has_changed = document.modules.iter().any(|m| m.reports.iter().any(|r| r.changed));
+    Ok(if args.require_change && !has_changed { exit::UNCHANGED } else { exit::OK })
+}
+
+/// Reads the pipeline and looks its passes up.
+fn bound_passes(args: &OptimizeArgs) -> Result<Vec<BoundPass>, Failure> {
+    let usage = |error: PipelineError| Failure::Usage(format!("--pass: {error}"));
+    let known = registry::passes();
+    let mut calls = Vec::new();
+    for pipeline in &args.pipelines {
+        calls.extend(parse_pipeline(pipeline).map_err(usage)?);
+    }
+    let passes = bind(&calls, &known).map_err(usage)?;
+    if let Some(wanted) = args.print_ir_after.as_deref().filter(|name| !name.is_empty())
+        && !known.iter().any(|p| p.name == wanted.replace('_', "-"))
+    {
+        let near = nearest(wanted, known.iter().map(|p| p.name));
+        let near = near.map_or(String::new(), |near| format!(", did you mean `{near}`?"));
+        return Err(Failure::Usage(format!("--print-ir-after: unknown pass: `{wanted}`{near}")));
+    }
+    Ok(passes)
+}
+
+/// What all parts of a file share.
+struct Job<'a> {
+    args: &'a OptimizeArgs,
+    passes: &'a [BoundPass],
+    said: &'a Said,
+    source: &'a Source,
+    /// The text to print.
+    out: String,
+    /// Rendered diagnostics of the parts that failed.
+    errors: String,
+}
+
+impl Job<'_> {
+    /// Does one module; `None` if it failed, with its diagnostics in `errors`.
+    fn part(&mut self, part: Part<'_>, console: &mut Console<'_>) -> Result<Option<ModuleReport>, Failure> {
+        let progress = Progress::start(console.shows_progress);
+        let mut clock = Clock::default();
+        progress.now("reading and verifying");
+        let mut loaded = match self.source.load(part, console.has_color) {
+            Ok(loaded) => loaded,
+            Err(text) => {
+                self.errors.push_str(&text);
+                return Ok(None);
+            }
+        };
+        clock.lap("read and verify");
+        if self.args.verify_only {
+            return Ok(Some(ModuleReport::new(&loaded.module)));
+        }
+        let mut analyses = Analyses::new(self.said.of(&loaded.module)?);
+        let mut report = ModuleReport::new(&loaded.module);
+        let mut module = std::mem::take(&mut loaded.module);
+        progress.now("running passes");
+        let dumps = self.args.print_ir_after.as_deref();
+        let mut after_pass = |pass: &str, module: &Module| {
+            progress.now(&format!("after {pass}"));
+            if dumps.is_some_and(|only| only.is_empty() || only.replace('_', "-") == pass) {
+                let text = print_module(module, &PrintOptions::default());
+                console.say(&format!("// module after pass `{pass}`\n{text}"));
+            }
+        };
+        let options = RunOptions { check: self.args.check, after_pass: Some(&mut after_pass) };
+        let summary = match run_pipeline(&mut module, &mut analyses, self.passes, options) {
+            Ok(summary) => summary,
+            Err(error) => {
+                // Names are asked of the module in which the pass stopped, places of the text as it was read.
+                loaded.module = *error.module;
+                self.fail(part, &loaded, error.pass, error.diagnostics, console.has_color);
+                return Ok(None);
+            }
+        };
+        clock.skip();
+        progress.now("printing");
+        let has_changed = summary.reports.iter().any(|r| r.changed);
+        report.after = Size::of(&module);
+        report.reports = summary.reports;
+        let options = PrintOptions { form: self.args.format.into(), expand_mesh_groups: has_changed };
+        write_module(&module, &options, &mut self.out);
+        clock.lap("print");
+        report.times = clock.laps;
+        let passes = summary
+            .times
+            .iter()
+            .flat_map(|t| [(format!("pass {}", t.pass), t.run), (format!("verify after {}", t.pass), t.verify)]);
+        let place = 1.min(report.times.len());
+        report.times.splice(place..place, passes);
+        Ok(Some(report))
+    }
+
+    fn fail(
+        &mut self,
+        part: Part<'_>,
+        loaded: &Loaded,
+        pass: &str,
+        mut diags: Vec<hlo_ir::diag::Diagnostic>,
+        has_color: bool,
+    ) {
+        for diag in &mut diags {
+            diag.message = format!("pass `{pass}`: {}", diag.message);
+        }
+        self.errors.push_str(&self.source.render(part, Some(loaded), diags, has_color));
+    }
+}
+
+/// Measures one phase after another.
+struct Clock {
+    last: Instant,
+    laps: Vec<(String, Duration)>,
+}
+
+impl Default for Clock {
+    fn default() -> Clock {
+        Clock { last: Instant::now(), laps: Vec::new() }
+    }
+}
+
+impl Clock {
+    fn lap(&mut self, what: &str) {
+        self.laps.push((what.into(), self.last.elapsed()));
+        self.skip();
+    }
+
+    fn skip(&mut self) {
+        self.last = Instant::now();
+    }
+}
+
+/// Writes the report, counters and times that were asked for.
+fn explain(args: &OptimizeArgs, document: &Document, console: &mut Console<'_>) -> Result<(), Failure> {
+    let format = args.report.or(args.report_file.as_ref().map(|_| ReportFormat::Json));
+    let text = match format {
+        Some(ReportFormat::Json) => report::as_json(document),
+        Some(ReportFormat::Text) => report::as_text(document),
+        None => String::new(),
+    };
+    match &args.report_file {
+        Some(path) => output::write_whole(path, text.as_bytes())?,
+        None => console.say(&text),
+    }
+    if args.stats {
+        console.say(&report::stats(document));
+    }
+    if args.time_passes {
+        console.say(&report::times(document));
+    }
+    Ok(())
+}

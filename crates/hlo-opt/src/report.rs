@@ -1,0 +1,192 @@
+//! Reports, counters and times as text for people and as JSON for programs.
+
+use hlo_ir::Module;
+use hlo_ir::op::Effects;
+use hlo_pass::report::{Decision, PassReport};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::time::Duration;
+
+/// The JSON report: one document for a run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Document {
+    /// The file, or `<stdin>`.
+    pub file: String,
+    /// The pipeline as given.
+    pub pipeline: String,
+    /// One entry for each module of the file.
+    pub modules: Vec<ModuleReport>,
+}
+
+/// What happened to one module.
+#[derive(Clone, Debug, Serialize)]
+pub struct ModuleReport {
+    /// Its name.
+    pub module: String,
+    /// Sizes before all passes.
+    pub before: Size,
+    /// Sizes after them.
+    pub after: Size,
+    /// One entry for each pass.
+    pub reports: Vec<PassReport>,
+    /// Phases and how long they took; never part of a report, so that reports of equal runs are equal.
+    #[serde(skip)]
+    pub times: Vec<(String, Duration)>,
+}
+
+/// How large a module is.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Size {
+    /// Computations.
+    pub computations: usize,
+    /// Instructions in all of them.
+    pub instructions: usize,
+    /// Instructions that wait for other devices, by opcode.
+    pub collectives: BTreeMap<&'static str, usize>,
+}
+
+impl Size {
+    /// The size of a module.
+    pub fn of(module: &Module) -> Size {
+        let mut collectives = BTreeMap::new();
+        for &comp in module.computations() {
+            for &inst in &module.comp(comp).insts {
+                let row = module.inst(inst).opcode.row();
+                if row.effects == Effects::Communicates {
+                    *collectives.entry(row.name).or_insert(0) += 1;
+                }
+            }
+        }
+        Size { computations: module.computations().len(), instructions: module.n_instructions(), collectives }
+    }
+}
+
+impl ModuleReport {
+    /// A report of a module to which nothing happened yet.
+    pub fn new(module: &Module) -> ModuleReport {
+        let size = Size::of(module);
+        let (before, after) = (size.clone(), size);
+        ModuleReport { module: module.name.clone(), before, after, reports: Vec::new(), times: Vec::new() }
+    }
+}
+
+/// The report as one JSON document.
+pub fn as_json(document: &Document) -> String {
+    // Maps have text keys and numbers are finite or become null, so this cannot fail.
+    serde_json::to_string_pretty(document).map_or_else(|e| format!("{{\"error\":\"{e}\"}}\n"), |json| json + "\n")
+}
+
+/// The report as text: a paragraph for each pass, a few lines for each decision.
+pub fn as_text(document: &Document) -> String {
+    let mut out = String::new();
+    for module in &document.modules {
+        if document.modules.len() > 1 {
+            let _ = writeln!(out, "module {}", module.module);
+        }
+        for report in &module.reports {
+            pass_text(report, &mut out);
+        }
+    }
+    out
+}
+
+fn pass_text(report: &PassReport, out: &mut String) {
+    let outcome = if report.changed { "changed" } else { "unchanged" };
+    let _ = match &report.unchanged_because {
+        Some(why) => writeln!(out, "{}: {outcome}: {why}", report.pass),
+        None => writeln!(out, "{}: {outcome}", report.pass),
+    };
+    for decision in &report.decisions {
+        decision_text(decision, out);
+    }
+}
+
+fn decision_text(decision: &Decision, out: &mut String) {
+    let Decision { subject, computation, action, reason, .. } = decision;
+    let _ = writeln!(out, "  {action:<8} {subject} in %{computation}: {reason}");
+    if let Some(format) = &decision.format {
+        let _ = writeln!(out, "    format    {format}");
+    }
+    let names: Vec<String> = decision.collectives.iter().map(|c| format!("{} %{}", c.op, c.instruction)).collect();
+    let width = names.iter().map(|n| n.chars().count()).max().unwrap_or(0);
+    for (change, name) in decision.collectives.iter().zip(&names) {
+        let _ = writeln!(
+            out,
+            "    {:<9} {name:<width$}  {:>10}  {:>3} devices  {:>12}  {}",
+            change.change,
+            bytes(change.bytes),
+            change.group_size,
+            microseconds(change.predicted_ns),
+            change.because
+        );
+    }
+    if let (Some(before), Some(after)) = (decision.predicted_before_ns, decision.predicted_after_ns) {
+        let _ = writeln!(out, "    predicted {} before, {} after", microseconds(before), microseconds(after));
+    }
+    for other in &decision.rejected {
+        let _ = writeln!(out, "    rejected  {}: {}", other.what, other.because);
+    }
+}
+
+/// Counters of the passes and sizes before and after.
+pub fn stats(document: &Document) -> String {
+    let mut rows: Vec<(String, String, String)> = Vec::new();
+    for module in &document.modules {
+        let (before, after) = (&module.before, &module.after);
+        let mut row = |what: &str, a: usize, b: usize| rows.push((a.to_string(), b.to_string(), what.to_string()));
+        row("computations", before.computations, after.computations);
+        row("instructions", before.instructions, after.instructions);
+        let ops: std::collections::BTreeSet<_> = before.collectives.keys().chain(after.collectives.keys()).collect();
+        for op in ops {
+            let count = |size: &Size| size.collectives.get(*op).copied().unwrap_or(0);
+            row(op, count(before), count(after));
+        }
+        for report in &module.reports {
+            rows.extend(report.stats.iter().map(|(what, n)| (String::new(), n.to_string(), what.clone())));
+        }
+    }
+    let mut out = format!("{:>12} {:>12}\n", "before", "after");
+    for (before, after, what) in rows {
+        let _ = writeln!(out, "{before:>12} {after:>12}  {what}");
+    }
+    out
+}
+
+/// How long everything took.
+pub fn times(document: &Document) -> String {
+    let mut out = String::new();
+    let all = document.modules.iter().flat_map(|m| &m.times);
+    let total: Duration = all.clone().map(|(_, time)| *time).sum();
+    for (what, time) in all.chain([&("total".to_string(), total)]) {
+        let _ = writeln!(out, "{:>12.3} ms  {what}", time.as_secs_f64() * 1e3);
+    }
+    out
+}
+
+fn bytes(n: u64) -> String {
+    let scaled = |shift: u32| n as f64 / (1u64 << shift) as f64;
+    match n {
+        0..1024 => format!("{n} B"),
+        1024..1_048_576 => format!("{:.1} KiB", scaled(10)),
+        1_048_576..1_073_741_824 => format!("{:.1} MiB", scaled(20)),
+        _ => format!("{:.1} GiB", scaled(30)),
+    }
+}
+
+fn microseconds(ns: f64) -> String {
+    format!("{:.1} µs", ns / 1e3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantities_are_scaled() {
+        assert_eq!(bytes(1023), "1023 B");
+        assert_eq!(bytes(1536), "1.5 KiB");
+        assert_eq!(bytes(8 << 20), "8.0 MiB");
+        assert_eq!(microseconds(1234.0), "1.2 µs");
+    }
+}

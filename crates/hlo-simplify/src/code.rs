@@ -1,0 +1,53 @@
+//! Which computations the clean-ups visit, and which instructions they leave alone.
+
+use cranelift_entity::EntitySet;
+use hlo_ir::op::Flow;
+use hlo_ir::{CompId, InstId, Module, Opcode};
+
+/// The computations that run as code: the entry and what `call`, `while` and `conditional` run from there; callees first.
+///
+/// Left out is what has a fixed form: reducers and comparators (their form is what backends recognise), fused computations
+/// (a fusion's extent was chosen by whoever fused) and computations wrapped by async ops (they hold exactly one op). A
+/// computation that is used in both ways is left out too.
+pub fn code_computations(module: &Module) -> Vec<CompId> {
+    let reached = module.post_order();
+    let (mut as_code, mut as_form): (EntitySet<CompId>, EntitySet<CompId>) = (EntitySet::new(), EntitySet::new());
+    as_code.extend(module.entry());
+    for &comp in &reached {
+        for &inst in &module.comp(comp).insts {
+            let opcode = module.inst(inst).opcode;
+            let runs_code =
+                opcode != Opcode::Fusion && matches!(opcode.row().flow, Flow::Call | Flow::While | Flow::Conditional);
+            let set = if runs_code { &mut as_code } else { &mut as_form };
+            set.extend(module.called(inst));
+        }
+    }
+    // What a fused or wrapped computation calls belongs to it.
+    for &comp in reached.iter().rev() {
+        if as_form.contains(comp) {
+            for &inst in &module.comp(comp).insts {
+                as_form.extend(module.called(inst));
+            }
+        }
+    }
+    reached.into_iter().filter(|&c| as_code.contains(c) && !as_form.contains(c)).collect()
+}
+
+/// Instructions of a computation that must stay as they are: those that take part in a control dependency.
+pub fn pinned_by_control(module: &Module, comp: CompId) -> EntitySet<InstId> {
+    let mut pinned = EntitySet::new();
+    for &inst in &module.comp(comp).insts {
+        let predecessors = module.inst(inst).marks.as_ref().map_or(&[][..], |m| &m.control_predecessors);
+        if !predecessors.is_empty() {
+            pinned.insert(inst);
+            pinned.extend(predecessors.iter().copied());
+        }
+    }
+    pinned
+}
+
+/// Whether somebody said something of the instruction that would be lost with it: a sharding or a front end's attribute.
+pub fn is_annotated(module: &Module, inst: InstId) -> bool {
+    let marks = module.inst(inst).marks.as_ref();
+    marks.is_some_and(|m| m.sharding.is_some() || !m.frontend_attributes.is_empty())
+}

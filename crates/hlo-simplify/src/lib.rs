@@ -1,0 +1,17 @@
+//! Local clean-ups: passes that look at one instruction or one computation at a time and change no value by a single bit.
+//!
+//! One file is one pass. [`forward`] is the walk that three of them share, [`code`] says which computations they visit.
+
+pub mod code;
+pub mod cse;
+pub mod dce;
+pub mod forward;
+pub mod inline_calls;
+pub mod simplify_algebra;
+pub mod simplify_tuples;
+
+use hlo_pass::PassInfo;
+
+/// The passes of this crate.
+pub const PASSES: &[&PassInfo] =
+    &[&cse::INFO, &dce::INFO, &inline_calls::INFO, &simplify_algebra::INFO, &simplify_tuples::INFO];
