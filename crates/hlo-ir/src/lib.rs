@@ -2,6 +2,7 @@
 
 pub mod attrs;
 pub mod collective;
+pub mod cost;
 pub mod diag;
 pub mod dtype;
 pub mod edit;

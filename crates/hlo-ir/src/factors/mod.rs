@@ -102,7 +102,7 @@ impl FactorSet {
         let tensors = operands.iter().zip(&self.operands).chain(leaves.iter().zip(&self.results));
         for (shape, factors) in tensors {
             let dims = shape.as_array().map_or(&[][..], |a| &a.dims);
-            let covered = factors.iter().map(|f| f.iter().map(|&i| self.factors[i].size).product::<i64>());
+            let covered = factors.iter().map(|f| f.iter().fold(1i64, |n, &i| n.saturating_mul(self.factors[i].size)));
             if dims.len() != factors.len() || !dims.iter().copied().eq(covered) {
                 return Err(NoFactors("shapes do not fit the op's attributes".into()));
             }

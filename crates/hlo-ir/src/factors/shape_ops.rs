@@ -150,10 +150,10 @@ fn regroup(mut b: FactorBuilder<'_>, from: &[usize], to: &[usize]) -> Result<Fac
             while x != y {
                 if x < y {
                     i += 1;
-                    x *= left.get(i).copied().ok_or_else(wrong_attrs)?;
+                    x = x.saturating_mul(left.get(i).copied().ok_or_else(wrong_attrs)?);
                 } else {
                     j += 1;
-                    y *= right.get(j).copied().ok_or_else(wrong_attrs)?;
+                    y = y.saturating_mul(right.get(j).copied().ok_or_else(wrong_attrs)?);
                 }
             }
             for k in i0..=i {

@@ -1,0 +1,93 @@
+//! Dimension factors on samples: every op whose row has a factor rule has factors that cover each dim once, and the
+//! others say why they have none.
+
+use hlo_ir::factors::{FactorKind, FactorSet, TensorFactors, find_factors};
+use hlo_ir::op::FactorRule;
+use hlo_ir::{InstId, Module, Opcode, Shape};
+use std::collections::BTreeSet;
+use std::path::Path;
+
+fn modules() -> Vec<(String, Module)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../ir-samples");
+    let mut out = Vec::new();
+    for folder in ["ops", "programs"] {
+        let mut files: Vec<_> = std::fs::read_dir(root.join(folder))
+            .expect("a folder of samples")
+            .map(|entry| entry.expect("a readable folder").path())
+            .filter(|path| path.extension().is_some_and(|e| e == "hlo"))
+            .collect();
+        files.sort();
+        for path in files {
+            let text = std::fs::read_to_string(&path).expect("a readable sample");
+            let parsed = hlo_text::parse_module(&text).unwrap_or_else(|d| panic!("{}: {:?}", path.display(), d[0]));
+            out.push((path.display().to_string(), parsed.module));
+        }
+    }
+    out
+}
+
+/// Reasons that depend on the instruction, not on its row.
+const REASONS: [&str; 4] = [
+    "not an array",
+    "dynamic dims",
+    "a bitcast between tiled layouts",
+    "a bitcast between element types of different width",
+];
+
+#[test]
+fn every_factor_rule_covers_each_dim_exactly_and_every_other_row_says_why_not() {
+    let mut covered = BTreeSet::new();
+    for (path, module) in modules() {
+        for inst in module.computations().iter().flat_map(|&c| module.comp(c).insts.clone()) {
+            let opcode = module.inst(inst).opcode;
+            let name = format!("{path}: {}", module.inst_name(inst));
+            match (opcode.row().factors, find_factors(&module, inst)) {
+                (FactorRule::Structural(reason) | FactorRule::Whole(reason), Err(found)) => {
+                    assert_eq!(found.0, reason, "{name}");
+                }
+                (FactorRule::Structural(_) | FactorRule::Whole(_), Ok(_)) => panic!("{name}: factors without a rule"),
+                (_, Ok(set)) => {
+                    check(&name, &module, inst, &set);
+                    covered.insert(opcode);
+                }
+                (_, Err(found)) => assert!(REASONS.contains(&found.0.as_str()), "{name}: {}", found.0),
+            }
+        }
+    }
+    let has_rule = |op: &&Opcode| !matches!(op.row().factors, FactorRule::Structural(_) | FactorRule::Whole(_));
+    let missing: Vec<_> = Opcode::ALL.iter().filter(has_rule).filter(|op| !covered.contains(op)).collect();
+    assert!(missing.is_empty(), "no sample shows the factors of {missing:?}");
+}
+
+fn check(name: &str, module: &Module, inst: InstId, set: &FactorSet) {
+    let operands = module.inst(inst).operands.iter().map(|&o| module.shape(o));
+    let result = module.shape(inst);
+    let leaves: Vec<&Shape> = result.as_tuple().map_or(vec![result], |t| t.iter().collect());
+    let tensors: Vec<(&Shape, &TensorFactors)> =
+        operands.zip(&set.operands).chain(leaves.into_iter().zip(&set.results)).collect();
+    let mut is_used = vec![false; set.factors.len()];
+    for (shape, tensor) in &tensors {
+        let dims = &shape.as_array().expect("only arrays have factors").dims;
+        assert_eq!(dims.len(), tensor.len(), "{name}");
+        let mut seen = BTreeSet::new();
+        for (&size, factors) in dims.iter().zip(tensor.iter()) {
+            assert_eq!(factors.iter().map(|&f| set.factors[f].size).product::<i64>(), size, "{name}");
+            for &factor in factors {
+                assert!(seen.insert(factor), "{name}: a factor twice in one tensor");
+                is_used[factor] = true;
+            }
+        }
+    }
+    assert!(is_used.iter().all(|&u| u), "{name}: a factor in no tensor");
+    for (i, factor) in set.factors.iter().enumerate() {
+        let in_results = set.results.iter().filter(|t| FactorSet::mentions(t, i)).count();
+        let in_operands = set.operands.iter().any(|t| FactorSet::mentions(t, i));
+        match factor.kind {
+            // Dims of one element come and go.
+            FactorKind::PassThrough if factor.size == 1 => {}
+            FactorKind::PassThrough => assert_eq!(in_results, set.results.len(), "{name}: parts of some results only"),
+            FactorKind::Reduced => assert!(in_results == 0 && in_operands, "{name}: a reduced factor ends"),
+            FactorKind::Windowed | FactorKind::NeedsWhole => {}
+        }
+    }
+}
