@@ -3,14 +3,20 @@
 //! Attributes are data: the printer walks [`Attrs::for_each_field`](crate::attrs::Attrs::for_each_field) and knows one
 //! rule per *type* of value ([`values`]), none per opcode. Each distinct shape is turned into text once.
 //!
+//! [`FormChoice::Auto`] prints a module as it stands, in the form and the orders of the text that it was read from; the
+//! other two first bring it into XLA's normal form ([`canonical`]).
+//!
 //! The forms differ in little. The long one puts `%` before names, gives each computation a signature and counts
 //! operands with `/*index=5*/`; the short one does not.
 
 mod async_sugar;
+mod canonical;
 mod header;
+mod order;
 mod shapes;
 mod shardings;
 mod strings;
+mod tables;
 #[cfg(test)]
 mod tests;
 mod values;
@@ -19,6 +25,7 @@ use crate::attrs::{Attrs, Marks};
 use crate::float::decimal::write_i64;
 use crate::module::{CompId, InstId, Module, TextForm};
 use crate::op::Opcode;
+pub use canonical::canonical;
 use shapes::ShapeTexts;
 pub use strings::{is_bare_dict, write_quoted};
 
@@ -28,9 +35,9 @@ pub enum FormChoice {
     /// The form of the text that the module was read from.
     #[default]
     Auto,
-    /// `%name` and signatures.
+    /// `%name` and signatures; everything in XLA's normal form.
     Long,
-    /// Bare names, no signatures.
+    /// Bare names, no signatures, no debug info; everything in XLA's normal form.
     Short,
 }
 
@@ -54,12 +61,15 @@ pub fn print_module(module: &Module, options: &PrintOptions) -> String {
 
 /// Appends the module's text to `out`.
 pub fn write_module(module: &Module, options: &PrintOptions, out: &mut String) {
-    let form = match options.form {
-        FormChoice::Auto => module.form,
-        FormChoice::Long => TextForm::Long,
-        FormChoice::Short => TextForm::Short,
-    };
-    let mut printer = Printer::new(module, form, options.expand_mesh_groups, std::mem::take(out));
+    match options.form {
+        FormChoice::Auto => write_as_it_is(module, options, out),
+        FormChoice::Long => write_as_it_is(&canonical(module, TextForm::Long), options, out),
+        FormChoice::Short => write_as_it_is(&canonical(module, TextForm::Short), options, out),
+    }
+}
+
+fn write_as_it_is(module: &Module, options: &PrintOptions, out: &mut String) {
+    let mut printer = Printer::new(module, module.form, options.expand_mesh_groups, std::mem::take(out));
     printer.header();
     let folded = async_sugar::folded_computations(module);
     for &comp in module.computations() {
