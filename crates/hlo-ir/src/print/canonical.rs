@@ -17,6 +17,11 @@ use cranelift_entity::SecondaryMap;
 pub fn canonical(module: &Module, form: TextForm) -> Module {
     let mut module = module.clone();
     module.form = form;
+    match form {
+        // XLA numbers the tables while it reads, so before it puts anything in order.
+        TextForm::Long => tables::renumber(&mut module),
+        TextForm::Short => module.header.tables = Default::default(),
+    }
     let order = order::computation_order(&module);
     module.set_computation_order(order);
     if !module.header.is_scheduled {
@@ -36,10 +41,6 @@ pub fn canonical(module: &Module, form: TextForm) -> Module {
         }
     }
     rewrite_header(&mut module, &mut layouts);
-    match form {
-        TextForm::Long => tables::renumber(&mut module),
-        TextForm::Short => module.header.tables = Default::default(),
-    }
     module
 }
 
@@ -137,6 +138,9 @@ fn fill_layouts(shape: &mut Shape) {
 fn rewrite_marks(marks: &mut Marks, form: TextForm, n_leaves: Option<usize>) {
     if let Some(sharding) = &mut marks.sharding {
         rewrite_sharding(sharding, n_leaves);
+        if form == TextForm::Short {
+            drop_metadata(sharding);
+        }
     }
     marks.frontend_attributes.sort();
     if !marks.statistics.0.is_empty() {
@@ -197,6 +201,13 @@ fn rewrite_sharding(sharding: &mut Sharding, n_leaves: Option<usize>) {
             }
         }
         Sharding::Tuple(leaves) => leaves.iter_mut().for_each(rewrite_leaf),
+    }
+}
+
+fn drop_metadata(sharding: &mut Sharding) {
+    match sharding {
+        Sharding::Single(leaf) => leaf.metadata.clear(),
+        Sharding::Tuple(leaves) => leaves.iter_mut().for_each(|leaf| leaf.metadata.clear()),
     }
 }
 
@@ -275,16 +286,18 @@ fn is_blank_braces(text: &str) -> bool {
     text.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')).is_some_and(|inner| inner.trim().is_empty())
 }
 
-/// The entries `key=value` of `{…}`, blanks removed; `None` if the text is not such a list.
+/// The entries `key=value` with commas between, blanks removed; `None` if the text is not such a list.
 fn entries(text: &str) -> Option<Vec<(&str, &str)>> {
-    let inner = text.trim().strip_prefix('{')?.strip_suffix('}')?;
-    let pair = |entry: &'_ str| entry.split_once('=').map(|(key, value)| (key.trim(), value.trim()));
-    inner.split(',').map(str::trim).filter(|entry| !entry.is_empty()).map(pair).collect()
+    fn pair(entry: &str) -> Option<(&str, &str)> {
+        let (key, value) = entry.split_once('=')?;
+        Some((key.trim(), value.trim()))
+    }
+    text.split(',').map(str::trim).filter(|entry| !entry.is_empty()).map(pair).collect()
 }
 
 /// Numbers as C's `%g` prints them; `None` without an index to show.
 fn normal_statistics(text: &str) -> Option<String> {
-    let entries = entries(text)?;
+    let entries = entries(text.trim().strip_prefix('{')?.strip_suffix('}')?)?;
     let (_, index) = entries.iter().find(|(key, _)| *key == "visualizing_index")?;
     let mut out = format!("{{visualizing_index={index}");
     for (key, value) in entries.iter().filter(|(key, _)| *key != "visualizing_index") {
@@ -303,7 +316,7 @@ fn normal_accuracy(text: &str) -> String {
     if let Some(mode) = inner.strip_prefix("mode").map(|rest| rest.trim().trim_start_matches('=').trim()) {
         return if mode == "default" { String::new() } else { format!("{{mode={mode}}}") };
     }
-    let tolerances = inner.split_once('{').and_then(|(_, rest)| entries(&format!("{{{rest}}}")));
+    let tolerances = inner.split_once('{').and_then(|(_, rest)| entries(rest));
     let Some(tolerances) = tolerances else { return text.to_string() };
     let mut out = String::from("{tolerance={");
     for (i, key) in ["atol", "rtol", "ulps"].into_iter().enumerate() {

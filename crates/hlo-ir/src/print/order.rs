@@ -1,5 +1,6 @@
 //! The orders in which XLA prints: callees before callers, operands before users.
 
+use crate::attrs::Attrs;
 use crate::module::{CompId, InstId, Module};
 use cranelift_entity::{EntitySet, SecondaryMap};
 
@@ -47,7 +48,11 @@ fn visit_callees_first(module: &Module, root: CompId, done: &mut EntitySet<CompI
             continue;
         };
         *next += 1;
-        let callees = module.called(inst);
+        let mut callees = module.called(inst);
+        if matches!(module.inst(inst).attrs, Attrs::While(_)) {
+            // XLA holds the body first, though it prints the condition first.
+            callees.reverse();
+        }
         stack.extend(callees.iter().rev().filter(|&&callee| !done.contains(callee)).map(|&callee| (callee, 0)));
     }
 }

@@ -2,31 +2,22 @@
 
 use crate::attrs::encode_bytes;
 
-/// Appends `text` in double quotes, escaped as in C: every byte outside of printable ASCII as `\n`, `\r`, `\t` or three
-/// octal digits.
+/// Appends the bytes of `text` ([`encode_bytes`]) in double quotes, escaped as in C: every byte outside of printable
+/// ASCII as `\n`, `\r`, `\t` or three octal digits.
 pub fn write_quoted(text: &str, out: &mut String) {
     out.push('"');
-    if !text.is_ascii() {
-        // Bytes that are no UTF-8 stand as private characters.
-        encode_bytes::decode(text, &mut |byte| match byte {
-            0x20..0x7f if !matches!(byte, b'"' | b'\\' | b'\'') => out.push(char::from(byte)),
-            _ => write_escaped(byte, out),
+    if text.bytes().all(is_plain) {
+        out.push_str(text);
+    } else {
+        encode_bytes::decode(text, &mut |byte| {
+            if is_plain(byte) { out.push(char::from(byte)) } else { write_escaped(byte, out) }
         });
-        out.push('"');
-        return;
     }
-    let mut plain_from = 0;
-    for (i, byte) in text.bytes().enumerate() {
-        if (0x20..0x7f).contains(&byte) && !matches!(byte, b'"' | b'\\' | b'\'') {
-            continue;
-        }
-        // The plain run before an escaped byte ends at a character's border: it holds ASCII only.
-        out.push_str(text.get(plain_from..i).unwrap_or_default());
-        plain_from = i + 1;
-        write_escaped(byte, out);
-    }
-    out.push_str(text.get(plain_from..).unwrap_or_default());
     out.push('"');
+}
+
+fn is_plain(byte: u8) -> bool {
+    (0x20..0x7f).contains(&byte) && !matches!(byte, b'"' | b'\\' | b'\'')
 }
 
 fn write_escaped(byte: u8, out: &mut String) {
@@ -40,10 +31,11 @@ fn write_escaped(byte: u8, out: &mut String) {
     }
 }
 
-/// Whether `text` is one balanced `{…}`, braces in double-quoted strings not counted: such a value is printed as it is.
+/// Whether `text` is one balanced `{…}`, braces in double-quoted strings not counted: such a value is printed as it is,
+/// unless it holds bytes that are no text.
 pub fn is_bare_dict(text: &str) -> bool {
     let bytes = text.as_bytes();
-    if bytes.first() != Some(&b'{') {
+    if bytes.first() != Some(&b'{') || encode_bytes::needs_encoding(text) {
         return false;
     }
     let (mut depth, mut in_string, mut is_escaped) = (0usize, false, false);
