@@ -40,7 +40,13 @@ fn is_stable(sample: &Sample) -> Result<(), String> {
     let [auto, long, short] = [FormChoice::Auto, FormChoice::Long, FormChoice::Short].map(|form| print(&module, form));
     let reread = |text: &str, form| Ok::<_, String>(print(&parse(sample, text)?, form));
     expect_same("auto, read again", &reread(&auto, FormChoice::Auto)?, &auto)?;
-    expect_same("long, read again", &reread(&long, FormChoice::Long)?, &long)?;
+    let long_again = reread(&long, FormChoice::Long)?;
+    // Debug tables are numbered in the order of the text that is read, as XLA does it; the first print puts that text in
+    // order, so only the second is final.
+    if module.header.tables.is_empty() {
+        expect_same("long, read again", &long_again, &long)?;
+    }
+    expect_same("long, read a third time", &reread(&long_again, FormChoice::Long)?, &long_again)?;
     expect_same("auto of long", &reread(&long, FormChoice::Auto)?, &long)?;
     if SHORT_IS_NO_TEXT.contains(&sample.name()) {
         return Ok(());

@@ -128,8 +128,8 @@ macro_rules! attr_formats {
         })*
 
         impl Attrs {
-            /// Attributes of `format` with every field at its default; `None` for constants, which have no default.
-            pub fn default_of(format: AttrFormat) -> Option<Attrs> {
+            /// Attributes of `format` with every field at its type's default.
+            pub(super) fn zero_of(format: AttrFormat) -> Option<Attrs> {
                 match format {
                     AttrFormat::Plain => Some(Attrs::Plain),
                     AttrFormat::Constant => None,
@@ -227,6 +227,15 @@ impl FieldRef<'_> {
 }
 
 impl Attrs {
+    /// Attributes of `format` as they are when the text gives none; `None` for constants, which have no default.
+    pub fn default_of(format: AttrFormat) -> Option<Attrs> {
+        let mut attrs = Attrs::zero_of(format)?;
+        if let Attrs::TopK(topk) = &mut attrs {
+            topk.largest = true;
+        }
+        Some(attrs)
+    }
+
     /// Calls `visit` on every computation that the attributes name, in print order.
     pub fn for_each_comp(&self, visit: &mut dyn FnMut(CompId)) {
         self.for_each_field(&mut |_, _, field| match field {
