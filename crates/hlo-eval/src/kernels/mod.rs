@@ -1,11 +1,14 @@
 //! Pure functions from literals to a literal, one file per family of operations.
 
+pub mod batch_norm;
 pub mod choice;
 pub mod conv;
 pub mod dot;
 pub mod elementwise;
+pub mod fft;
 pub mod index;
 pub mod indexing;
+pub mod linalg;
 pub mod number;
 pub mod reduce;
 pub mod reducer;
