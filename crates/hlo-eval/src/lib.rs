@@ -3,6 +3,7 @@
 mod engine;
 pub mod error;
 pub mod kernels;
+pub mod npz;
 mod run;
 mod value;
 

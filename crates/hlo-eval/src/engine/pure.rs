@@ -3,7 +3,7 @@
 use super::Options;
 use super::program::ScalarComputation;
 use crate::error::EvalError;
-use crate::kernels::{choice, conv, dot, elementwise, reduce, shape_ops, windows};
+use crate::kernels::{choice, conv, dot, elementwise, indexing, reduce, shape_ops, sorting, windows};
 use crate::value::{Spread, Value};
 use hlo_ir::attrs::Attrs;
 use hlo_ir::float::rng::{Algorithm, rng_bit_generator};
@@ -353,6 +353,29 @@ impl<'a> Context<'a> {
                 let mut scatter = self.computation(attrs.scatter)?;
                 let out = windows::select_and_scatter(&x, &source, &init, &attrs.window, &mut select, &mut scatter)?;
                 Ok(out.into())
+            }
+            (Kernel::Gather, Attrs::Gather(attrs)) => {
+                let [x, indices] = arrays(args)?;
+                Ok(indexing::gather(&x, &indices, attrs, self.result()?)?.into())
+            }
+            (Kernel::Scatter, Attrs::Scatter(attrs)) => {
+                let args = all_arrays(args)?;
+                let args: Vec<&Literal> = args.iter().map(Arc::as_ref).collect();
+                let (operands, rest) = args.split_at(args.len() / 2);
+                let (indices, updates) = rest.split_first().ok_or_else(|| self.no_attributes())?;
+                let mut reducer = self.computation(attrs.to_apply)?;
+                self.one_or_tuple(indexing::scatter(operands, indices, updates, attrs, &mut reducer)?)
+            }
+            (Kernel::Sort, Attrs::Sort(attrs)) => {
+                let args = all_arrays(args)?;
+                let args: Vec<&Literal> = args.iter().map(Arc::as_ref).collect();
+                let dim = attrs.dimensions.first().copied().unwrap_or(0);
+                let mut less = self.computation(attrs.to_apply)?;
+                self.one_or_tuple(sorting::sort(&args, dim, attrs.is_stable, &mut less)?)
+            }
+            (Kernel::TopK, Attrs::TopK(attrs)) => {
+                let (values, indices) = sorting::topk(one(args)?.as_ref(), attrs)?;
+                self.one_or_tuple(vec![values, indices])
             }
             _ => {
                 let op = self.module.inst(self.inst).opcode;
