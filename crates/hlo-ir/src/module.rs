@@ -98,6 +98,12 @@ impl Module {
         Module { name: name.into(), ..Module::default() }
     }
 
+    /// Makes room for `n_insts` more instructions and their names.
+    pub fn reserve(&mut self, n_insts: usize) {
+        self.insts.reserve(n_insts);
+        self.names.reserve(n_insts);
+    }
+
     /// Adds an empty computation at the end of the print order.
     pub fn add_computation(&mut self, name: Name) -> CompId {
         let comp = self.comps.push(Computation {

@@ -58,6 +58,18 @@ impl NamePool {
         name
     }
 
+    /// Makes room for `n_names` more names.
+    pub fn reserve(&mut self, n_names: usize) {
+        // Names of real modules have some 16 bytes.
+        self.text.reserve(n_names.saturating_mul(16));
+        self.spans.reserve(n_names);
+        let (all, spans, hasher) = (&self.text, &self.spans, self.hasher);
+        self.table.reserve(n_names, |&n| {
+            let (a, b) = spans[n];
+            hasher.of(&all.as_bytes()[a as usize..b as usize])
+        });
+    }
+
     /// The name with this text, if it was interned.
     pub fn find(&self, text: &str) -> Option<Name> {
         self.table.find(self.hasher.of(text.as_bytes()), |&n| self.get(n) == text).copied()

@@ -1,6 +1,10 @@
-//! Parses the files named on the command line and prints each one's speed, or its errors.
+//! Parses the files named on the command line and prints each one's speed in CPU time, or its errors.
 
-use std::time::Instant;
+/// Nanoseconds that this thread ran (Linux); the wall clock means little on a busy machine.
+fn cpu_ns() -> f64 {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    stat.split(' ').next().and_then(|ns| ns.parse().ok()).unwrap_or(0.0)
+}
 
 fn main() {
     for path in std::env::args().skip(1) {
@@ -12,9 +16,10 @@ fn main() {
         let n_rounds = if bytes.len() > 1 << 20 { 15 } else { 3 };
         let mut last = hlo_text::parse_bytes(&bytes);
         for _ in 1..n_rounds {
-            let start = Instant::now();
+            drop(last);
+            let start_ns = cpu_ns();
             last = hlo_text::parse_bytes(&bytes);
-            best_s = best_s.min(start.elapsed().as_secs_f64());
+            best_s = best_s.min((cpu_ns() - start_ns) * 1e-9);
         }
         match last {
             Ok(parsed) => {

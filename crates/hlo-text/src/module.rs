@@ -23,12 +23,20 @@ pub fn parse_module(text: &str) -> Result<Parsed, Vec<Diagnostic>> {
         return Err(vec![*failure(LIMIT, 0, 0, "expected a text below 4 GiB, found a larger one")]);
     }
     let mut parser = Parser::new(text);
+    // A line is an instruction, and none is much shorter than 40 bytes.
+    parser.module.reserve(count_lines(text).min(text.len() / 40));
     parser.whole();
     if parser.diags.is_empty() {
         Ok(Parsed { module: parser.module, sources: parser.sources })
     } else {
         Err(parser.diags)
     }
+}
+
+/// Number of line feeds; chunks that fit a byte's count become vector code.
+fn count_lines(text: &str) -> usize {
+    let in_chunk = |chunk: &[u8]| usize::from(chunk.iter().map(|&b| u8::from(b == b'\n')).sum::<u8>());
+    text.as_bytes().chunks(255).map(in_chunk).sum()
 }
 
 /// Parses HLO text that may not be UTF-8.
