@@ -34,7 +34,7 @@ fn after_an_error_the_next_instruction_is_read() {
     let rules: Vec<_> = diags.iter().map(|d| d.rule).collect();
     assert_eq!(rules, ["parse-unknown-name", "parse-expected", "parse-unknown-name", "parse-expected"]);
     let shown = render(&diags, "m.hlo", text, false);
-    for part in ["m.hlo:5:14", "the nearest opcode is `add`", "m.hlo:7:13", "`nowhere`", "m.hlo:12:21", "found `zero`"]
+    for part in ["m.hlo:5:14", "the nearest opcode is `add`", "m.hlo:7:13", "`nowhere`", "m.hlo:12:23", "found `zero`"]
     {
         assert!(shown.contains(part), "{part} is missing in\n{shown}");
     }
