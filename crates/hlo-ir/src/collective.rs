@@ -50,6 +50,17 @@ impl Attrs {
 }
 
 impl Module {
+    /// The largest channel of any instruction; 0 if none has one.
+    pub fn max_channel_id(&self) -> i64 {
+        let insts = self.computations().iter().flat_map(|&c| &self.comp(c).insts);
+        let channel = |&inst: &InstId| match &self.inst(inst).attrs {
+            Attrs::Permuting(a) => a.channel_id,
+            Attrs::Transfer(a) => a.channel_id,
+            other => other.collective().and_then(|c| c.channel_id),
+        };
+        insts.filter_map(channel).max().unwrap_or(0).max(0)
+    }
+
     /// The groups of flat device ids of a collective.
     ///
     /// # Errors

@@ -6,6 +6,7 @@
 //! recomputed on shards where nobody else needs them (`derived`). A member that anything else uses is an *exit*: an
 //! all-gather makes it whole. Everything cut must be equal on all devices of the group.
 
+use cranelift_entity::SecondaryMap;
 use hlo_analysis::replication::Replication;
 use hlo_ir::attrs::Attrs;
 use hlo_ir::factors::{FactorKind, FactorSet, find_factors};
@@ -22,6 +23,8 @@ pub struct Soil<'a> {
     pub replication: &'a Replication,
     /// Who uses what.
     pub users: &'a UserMap,
+    /// Place of every instruction in the text.
+    pub places: &'a SecondaryMap<InstId, u32>,
     /// The groups over which the gradient is summed.
     pub groups: &'a [Vec<u32>],
     /// All-reduces that may be scattered.
@@ -43,6 +46,20 @@ pub struct Cluster {
     pub sliced: IndexMap<InstId, usize>,
     /// Members that something outside needs whole.
     pub exits: Vec<InstId>,
+    /// All members, derived and sliced values in text order, operands before users.
+    pub order: Vec<InstId>,
+}
+
+impl Cluster {
+    /// The dim along which a value is cut, if the cluster has it.
+    pub fn dim(&self, value: InstId) -> Option<usize> {
+        self.members.get(&value).or(self.derived.get(&value)).or(self.sliced.get(&value)).copied()
+    }
+
+    /// Whether a value is computed on shards (and not only sliced).
+    pub fn computes(&self, value: InstId) -> bool {
+        self.members.contains_key(&value) || self.derived.contains_key(&value)
+    }
 }
 
 /// Why a gradient's update cannot be sharded.
@@ -66,6 +83,7 @@ pub fn grow(soil: &Soil<'_>, comp: CompId, seed: InstId, dim: usize) -> Result<C
         derived: IndexMap::new(),
         sliced: IndexMap::new(),
         exits: Vec::new(),
+        order: Vec::new(),
     };
     let mut next = 0;
     while let Some((&member, _)) = cluster.members.get_index(next) {
@@ -79,6 +97,9 @@ pub fn grow(soil: &Soil<'_>, comp: CompId, seed: InstId, dim: usize) -> Result<C
     let members = cluster.members.clone();
     cluster.sliced.retain(|value, _| !members.contains_key(value));
     derive(soil, &mut cluster);
+    cluster.order =
+        cluster.members.keys().chain(cluster.derived.keys()).chain(cluster.sliced.keys()).copied().collect();
+    cluster.order.sort_unstable_by_key(|&v| soil.places[v]);
     find_exits(soil, &mut cluster)?;
     Ok(cluster)
 }
@@ -159,9 +180,7 @@ fn derive(soil: &Soil<'_>, cluster: &mut Cluster) {
         let Some(factor) = set.results.first().and_then(|r| FactorSet::sole_factor(r, dim)) else { continue };
         let operands = &soil.module.inst(value).operands;
         let is_rebuilt = set.operands.iter().all(|o| !FactorSet::mentions(o, factor));
-        let is_private = soil.users[value]
-            .iter()
-            .all(|user| cluster.members.contains_key(user) || cluster.derived.contains_key(user));
+        let is_private = soil.users[value].iter().all(|&user| cluster.computes(user));
         if set.factors[factor].kind != FactorKind::PassThrough || !(is_rebuilt || is_private) {
             continue;
         }
@@ -195,7 +214,7 @@ fn find_exits(soil: &Soil<'_>, cluster: &mut Cluster) -> Result<(), Stop> {
     let module = soil.module;
     let root = module.comp(cluster.comp).root.expand();
     for &member in cluster.members.keys() {
-        let outside = |user: &&InstId| !cluster.members.contains_key(*user) && !cluster.derived.contains_key(*user);
+        let outside = |user: &&InstId| !cluster.computes(**user);
         let mut is_exit = root == Some(member);
         for &user in soil.users[member].iter().filter(outside) {
             if !passes_on(module.inst(user).opcode) {
@@ -242,9 +261,8 @@ fn stopped_by(soil: &Soil<'_>, member: InstId, user: InstId) -> Stop {
 /// Values computed on shards from a sliced one, that is, from weights or optimizer state.
 fn updated(module: &Module, cluster: &Cluster) -> IndexSet<InstId> {
     let mut updated: IndexSet<InstId> = cluster.sliced.keys().copied().collect();
-    for &inst in &module.comp(cluster.comp).insts {
-        let is_computed = cluster.members.contains_key(&inst) || cluster.derived.contains_key(&inst);
-        if is_computed && module.inst(inst).operands.iter().any(|o| updated.contains(o)) {
+    for &inst in &cluster.order {
+        if cluster.computes(inst) && module.inst(inst).operands.iter().any(|o| updated.contains(o)) {
             updated.insert(inst);
         }
     }

@@ -1,5 +1,6 @@
 //! Finds the all-reduces whose results an update may be computed from on shards.
 
+use cranelift_entity::EntitySet;
 use hlo_analysis::reducers::{Reducer, find_reducer};
 use hlo_ir::{CompId, InstId, Module, Opcode};
 
@@ -26,8 +27,11 @@ pub struct Left {
 /// All all-reduces reachable from the entry: those that can be scattered, and those that cannot, with the reason.
 pub fn find_gradients(module: &Module, min_bytes: u64) -> (Vec<Gradient>, Vec<Left>) {
     let (mut found, mut left) = (Vec::new(), Vec::new());
-    let reachable = module.post_order();
-    for &comp in module.computations().iter().filter(|c| reachable.contains(c)) {
+    let mut reachable: EntitySet<CompId> = EntitySet::new();
+    module.post_order().into_iter().for_each(|comp| {
+        reachable.insert(comp);
+    });
+    for &comp in module.computations().iter().filter(|&&c| reachable.contains(c)) {
         for &inst in &module.comp(comp).insts {
             let opcode = module.inst(inst).opcode;
             if opcode == Opcode::AllReduceStart {

@@ -6,6 +6,7 @@ use hlo_ir::edit::Builder;
 use hlo_ir::factors::{FactorSet, find_factors};
 use hlo_ir::groups::{GroupMode, ReplicaGroups};
 use hlo_ir::literal::{Literal, Scalar};
+use hlo_ir::module::UserMap;
 use hlo_ir::{ArrayShape, CompId, DType, InstId, Module, Opcode, Shape};
 use indexmap::IndexMap;
 
@@ -21,17 +22,30 @@ pub struct Emitted {
 /// Rewrites clusters of one computation; shard ids and start indices are shared between them.
 pub struct Rewriter<'m> {
     module: &'m mut Module,
+    /// The module before any cluster was rewritten: earlier rewrites have redirected operands of later clusters.
+    before: &'m Module,
+    users: &'m UserMap,
     comp: CompId,
     groups: &'m [Vec<u32>],
     shard_id: Option<InstId>,
     starts: IndexMap<i64, InstId>,
     zeros: IndexMap<DType, InstId>,
+    next_channel: i64,
 }
 
 impl<'m> Rewriter<'m> {
-    /// A rewriter for `comp`; `groups` hold all devices, each group's members in the order of their shards.
-    pub fn new(module: &'m mut Module, comp: CompId, groups: &'m [Vec<u32>]) -> Rewriter<'m> {
-        Rewriter { module, comp, groups, shard_id: None, starts: IndexMap::new(), zeros: IndexMap::new() }
+    /// A rewriter for `comp`; `groups` hold all devices, each group's members in the order of their shards. `before` is
+    /// `module` before any rewrite, `users` are its users.
+    pub fn new(
+        module: &'m mut Module,
+        before: &'m Module,
+        users: &'m UserMap,
+        comp: CompId,
+        groups: &'m [Vec<u32>],
+    ) -> Rewriter<'m> {
+        let next_channel = module.max_channel_id().saturating_add(1);
+        let (starts, zeros) = (IndexMap::new(), IndexMap::new());
+        Rewriter { module, before, users, comp, groups, shard_id: None, starts, zeros, next_channel }
     }
 
     /// Emits one cluster and redirects the uses of its exits.
@@ -42,9 +56,8 @@ impl<'m> Rewriter<'m> {
         let cluster = &choice.cluster;
         let mut emitted = Emitted::default();
         let mut shards: IndexMap<InstId, InstId> = IndexMap::new();
-        for inst in self.module.comp(self.comp).insts.clone() {
-            let dim = cluster.members.get(&inst).or(cluster.derived.get(&inst)).or(cluster.sliced.get(&inst));
-            let Some(&dim) = dim else { continue };
+        for &inst in &cluster.order {
+            let dim = cluster.dim(inst).ok_or("a value of the cluster has no cut dim")?;
             let shard = if cluster.gradients.contains(&inst) {
                 let scattered = self.reduce_scatter(inst, dim, &choice.cut)?;
                 emitted.scattered.push((inst, scattered));
@@ -106,7 +119,7 @@ impl<'m> Rewriter<'m> {
             return zero;
         }
         let literal = Literal::scalar(dtype, Scalar::Float(0.0));
-        let zero = Builder::new(self.module, self.comp).constant("pad_value", literal);
+        let zero = Builder::new(self.module, self.comp).constant("zero", literal);
         self.zeros.insert(dtype, zero);
         zero
     }
@@ -143,22 +156,13 @@ impl<'m> Rewriter<'m> {
     }
 
     /// A channel that no other collective has, where the mode needs one.
-    fn channel(&self, mode: GroupMode) -> Option<i64> {
+    fn channel(&mut self, mode: GroupMode) -> Option<i64> {
         if mode == GroupMode::CrossReplica {
             return None;
         }
-        let mut max = 0;
-        for &comp in self.module.computations() {
-            for &inst in &self.module.comp(comp).insts {
-                let id = match &self.module.inst(inst).attrs {
-                    Attrs::Permuting(a) => a.channel_id,
-                    Attrs::Transfer(a) => a.channel_id,
-                    other => other.collective().and_then(|c| c.channel_id),
-                };
-                max = max.max(id.unwrap_or(0));
-            }
-        }
-        max.checked_add(1)
+        let channel = self.next_channel;
+        self.next_channel = channel.saturating_add(1);
+        Some(channel)
     }
 
     /// Each device's slice of a value that all devices hold whole.
@@ -248,10 +252,10 @@ impl<'m> Rewriter<'m> {
         cut: &Cut,
         shards: &IndexMap<InstId, InstId>,
     ) -> Result<InstId, String> {
-        let set = find_factors(self.module, inst).map_err(|e| e.0)?;
+        let set = find_factors(self.before, inst).map_err(|e| e.0)?;
         let factor =
             set.results.first().and_then(|r| FactorSet::sole_factor(r, dim)).ok_or("a cut dim lost its factor")?;
-        let source = self.module.inst(inst).clone();
+        let source = self.before.inst(inst).clone();
         let mut operands = Vec::with_capacity(source.operands.len());
         for (k, operand) in source.operands.iter().enumerate() {
             operands.push(match FactorSet::mentions(&set.operands[k], factor) {
@@ -292,9 +296,8 @@ impl<'m> Rewriter<'m> {
 
     /// Users outside of the cluster take the whole value.
     fn redirect_outside(&mut self, old: InstId, new: InstId, choice: &Choice) {
-        let cluster = &choice.cluster;
-        for user in self.module.comp(self.comp).insts.clone() {
-            if !cluster.members.contains_key(&user) && !cluster.derived.contains_key(&user) {
+        for &user in &self.users[old] {
+            if !choice.cluster.computes(user) {
                 self.module.inst_mut(user).operands.iter_mut().filter(|o| **o == old).for_each(|o| *o = new);
             }
         }

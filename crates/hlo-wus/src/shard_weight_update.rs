@@ -41,8 +41,10 @@ use crate::explain;
 use crate::find::{Gradient, find_gradients};
 use crate::format::{Choice, choose};
 use crate::rewrite::Rewriter;
+use cranelift_entity::SecondaryMap;
 use hlo_analysis::Preserved;
 use hlo_ir::diag::Entity;
+use hlo_ir::module::UserMap;
 use hlo_ir::{CompId, InstId, Module};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
@@ -111,19 +113,26 @@ impl ShardWeightUpdate {
     }
 
     /// One choice for each update that can and should be sharded; the rest goes into the report.
-    fn plan(&self, module: &Module, gradients: &[Gradient], cx: &mut PassCx<'_>) -> Vec<Choice> {
+    fn plan(&self, module: &Module, users: &UserMap, gradients: &[Gradient], cx: &mut PassCx<'_>) -> Vec<Choice> {
         let replication = cx.analyses.replication(module);
-        let users = module.users();
+        let mut places: SecondaryMap<InstId, u32> = SecondaryMap::with_capacity(module.n_inst_slots());
+        for comp in gradients.iter().map(|g| g.comp).collect::<IndexSet<_>>() {
+            module.comp(comp).insts.iter().zip(0..).for_each(|(&inst, place)| places[inst] = place);
+        }
+        // Gradients summed over other groups are shards of another problem.
+        let mut problems: IndexMap<&[Vec<u32>], IndexSet<InstId>> = IndexMap::new();
+        for gradient in gradients {
+            problems.entry(&gradient.groups).or_default().insert(gradient.all_reduce);
+        }
         let mut choices: Vec<Choice> = Vec::new();
         let mut taken: IndexSet<InstId> = IndexSet::new();
         for gradient in gradients {
             if taken.contains(&gradient.all_reduce) {
                 continue;
             }
-            // Gradients summed over other groups are shards of another problem.
-            let same = gradients.iter().filter(|g| g.groups == gradient.groups).map(|g| g.all_reduce).collect();
-            let groups = &gradient.groups;
-            let soil = Soil { module, replication: &replication, users: &users, groups, gradients: &same };
+            let groups = &gradient.groups[..];
+            let same = &problems[groups];
+            let soil = Soil { module, replication: &replication, users, places: &places, groups, gradients: same };
             let n_shards = groups.first().map_or(1, Vec::len);
             let outcome = choose(&soil, gradient.comp, gradient.all_reduce, n_shards);
             let choice = match outcome {
@@ -153,7 +162,8 @@ impl ShardWeightUpdate {
 impl Pass for ShardWeightUpdate {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let (gradients, left) = find_gradients(module, self.min_bytes);
-        let choices = self.plan(module, &gradients, cx);
+        let users = module.users();
+        let choices = self.plan(module, &users, &gradients, cx);
         for left in &left {
             cx.report.decisions.push(explain::left(module, left.all_reduce, &left.reason));
         }
@@ -164,15 +174,16 @@ impl Pass for ShardWeightUpdate {
             return Ok(Changed::No);
         }
         let before = module.clone();
+        let by_all_reduce: IndexMap<InstId, &[Vec<u32>]> =
+            gradients.iter().map(|g| (g.all_reduce, &g.groups[..])).collect();
         let mut problems: IndexMap<(CompId, &[Vec<u32>]), Vec<Choice>> = IndexMap::new();
         for choice in choices {
-            let gradient = gradients.iter().find(|g| g.all_reduce == choice.cluster.gradients[0]);
-            let groups = gradient.map_or(&[][..], |g| &g.groups);
+            let groups = by_all_reduce[&choice.cluster.gradients[0]];
             problems.entry((choice.cluster.comp, groups)).or_default().push(choice);
         }
         for ((comp, groups), choices) in problems {
             let (live, n_slots) = (module.live(comp), module.n_inst_slots());
-            let mut rewriter = Rewriter::new(module, comp, groups);
+            let mut rewriter = Rewriter::new(module, &before, &users, comp, groups);
             let mut emitted = Vec::new();
             for choice in &choices {
                 let one = rewriter.emit(choice);
