@@ -10,6 +10,7 @@ pub mod index;
 pub mod indexing;
 pub mod linalg;
 pub mod number;
+pub mod ragged;
 pub mod reduce;
 pub mod reducer;
 pub mod shape_ops;
