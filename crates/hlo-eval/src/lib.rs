@@ -1,5 +1,6 @@
 //! Reference evaluator of HLO: runs a module on one device, or on all its devices in lockstep.
 
+pub mod draw;
 mod engine;
 pub mod error;
 pub mod kernels;

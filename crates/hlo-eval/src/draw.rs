@@ -1,0 +1,281 @@
+//! Random inputs: one distribution for each entry leaf, equal values where devices hold the same tile.
+//!
+//! What is drawn matters. Second moments must be positive and of the order of a squared gradient, or errors in an
+//! optimizer's update stay below every tolerance; so each leaf has a word that says its distribution and scale.
+
+use crate::error::EvalError;
+use crate::run::{EntryLeaf, Inputs, entry_leaves};
+use hlo_ir::literal::{Buffer, element_count};
+use hlo_ir::{ArrayShape, DType, Literal, Module, NumberClass};
+use std::sync::Arc;
+
+/// The distribution of one leaf.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Draw {
+    /// `nS`: normal with standard deviation S.
+    Normal(f64),
+    /// `pS`: the absolute value of that, plus S / 1000; for second moments.
+    Positive(f64),
+    /// `intK`: integers from 0 below K.
+    Below(u64),
+    /// A number: this value everywhere.
+    Constant(f64),
+}
+
+impl Draw {
+    /// The distribution of a word.
+    ///
+    /// # Errors
+    /// The word is none of `nS`, `pS`, `intK` and a number.
+    pub fn parse(word: &str) -> Result<Draw, EvalError> {
+        let scale = |text: &str| text.parse::<f64>().ok().filter(|s| s.is_finite());
+        let parsed = if let Some(limit) = word.strip_prefix("int") {
+            limit.parse::<u64>().ok().filter(|&k| k > 0).map(Draw::Below)
+        } else if let Some(text) = word.strip_prefix('n') {
+            scale(text).map(Draw::Normal)
+        } else if let Some(text) = word.strip_prefix('p') {
+            scale(text).map(Draw::Positive)
+        } else {
+            word.parse::<f64>().ok().map(Draw::Constant)
+        };
+        parsed.ok_or_else(|| EvalError::invalid(format!("expected nS, pS, intK or a number to draw, found `{word}`")))
+    }
+
+    /// The distributions of a list of words between blanks or commas, one for each entry leaf.
+    ///
+    /// # Errors
+    /// The first word that is no distribution.
+    pub fn parse_list(text: &str) -> Result<Vec<Draw>, EvalError> {
+        let words = text.split(|c: char| c.is_whitespace() || c == ',').filter(|w| !w.is_empty());
+        words.map(Draw::parse).collect()
+    }
+}
+
+/// Which devices are given the same values.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Same {
+    /// Those that hold the same tile by the entry parameters' `sharding=`; leaves without one differ everywhere.
+    #[default]
+    Auto,
+    /// All, for every leaf.
+    All,
+    /// None.
+    None,
+    /// All, for these leaves; none for the others.
+    Leaves(Vec<usize>),
+}
+
+impl Same {
+    /// Reads `auto`, `all`, `none` or a list of leaf numbers and ranges such as `0-12,14`.
+    ///
+    /// # Errors
+    /// The text is none of these.
+    pub fn parse(text: &str) -> Result<Same, EvalError> {
+        match text {
+            "auto" => return Ok(Same::Auto),
+            "all" => return Ok(Same::All),
+            "none" => return Ok(Same::None),
+            _ => {}
+        }
+        let error =
+            |item: &str| EvalError::invalid(format!("expected auto, all, none or leaf numbers, found `{item}`"));
+        let mut leaves = Vec::new();
+        for item in text.split(',').map(str::trim).filter(|i| !i.is_empty()) {
+            let number = |n: &str| n.trim().parse::<usize>().ok().filter(|&n| n < 1 << 24).ok_or_else(|| error(item));
+            match item.split_once('-') {
+                Some((first, last)) => leaves.extend(number(first)?..=number(last)?),
+                None => leaves.push(number(item)?),
+            }
+        }
+        Ok(Same::Leaves(leaves))
+    }
+}
+
+/// What to draw.
+#[derive(Clone, Debug, Default)]
+pub struct DrawOptions {
+    /// The same seed gives the same inputs on every machine.
+    pub seed: u64,
+    /// One distribution for each entry leaf; missing ones are `n1` (integers: `int8`).
+    pub draws: Vec<Draw>,
+    /// Which devices are given the same values.
+    pub same: Same,
+}
+
+/// Inputs for all devices of `module`. `like` is a module with the same parameters whose shardings [`Same::Auto`]
+/// follows in place of the module's own.
+///
+/// # Errors
+/// `like` has other parameters; a distribution does not fit its element type; dims are out of range.
+pub fn draw_inputs(module: &Module, like: Option<&Module>, options: &DrawOptions) -> Result<Inputs, EvalError> {
+    let leaves = entry_leaves(module);
+    let shardings = like.map_or_else(|| leaves.clone(), entry_leaves);
+    if shardings.len() != leaves.len() {
+        let text =
+            format!("expected {} parameter leaves in the module to follow, found {}", leaves.len(), shardings.len());
+        return Err(EvalError::invalid(text));
+    }
+    let n_devices = module.n_devices();
+    let mut rows = Vec::with_capacity(leaves.len());
+    for (i, (leaf, sharding)) in leaves.iter().zip(&shardings).enumerate() {
+        let groups = groups_of(&options.same, i, sharding, n_devices);
+        let draw = options.draws.get(i).copied().unwrap_or(Draw::Normal(1.0));
+        let mut row: Vec<Arc<Literal>> = Vec::with_capacity(n_devices);
+        for (device, &group) in groups.iter().enumerate() {
+            match groups[..device].iter().position(|&g| g == group) {
+                Some(first) => row.push(row[first].clone()),
+                None => {
+                    let array = draw_array(&leaf.shape, draw, &mut Source::new(options.seed, i, group))
+                        .map_err(|e| EvalError::invalid(format!("input {i}: {e}")))?;
+                    row.push(Arc::new(array));
+                }
+            }
+        }
+        rows.push(row);
+    }
+    Ok(Inputs { leaves: rows })
+}
+
+/// For each device a number; devices with the same number are given the same values.
+fn groups_of(same: &Same, leaf_idx: usize, leaf: &EntryLeaf, n_devices: usize) -> Vec<u32> {
+    let distinct = || (1..=u32::try_from(n_devices).unwrap_or(u32::MAX)).collect();
+    match same {
+        Same::Auto => leaf.sharding.as_ref().and_then(|s| s.tile_of_device(n_devices)).unwrap_or_else(distinct),
+        Same::All => vec![0; n_devices],
+        Same::None => distinct(),
+        Same::Leaves(leaves) if leaves.contains(&leaf_idx) => vec![0; n_devices],
+        Same::Leaves(_) => distinct(),
+    }
+}
+
+fn draw_array(shape: &ArrayShape, draw: Draw, source: &mut Source) -> Result<Literal, EvalError> {
+    let n = element_count(&shape.dims).ok_or_else(|| EvalError::invalid("expected dims of known size"))?;
+    let wide = match shape.dtype.class() {
+        NumberClass::Pred => {
+            let bits = (0..n).map(|_| source.next() >> 63 == 1).collect();
+            return Ok(Literal::new(DType::Pred, &shape.dims, Buffer::Pred(bits))?);
+        }
+        NumberClass::Signed | NumberClass::Unsigned => {
+            let limit = match draw {
+                Draw::Below(limit) => Some(limit),
+                Draw::Normal(_) | Draw::Positive(_) => Some(8),
+                Draw::Constant(_) => None,
+            };
+            let value = |source: &mut Source| match (limit, draw) {
+                (Some(limit), _) => source.below(limit) as i64,
+                (None, Draw::Constant(x)) => x as i64,
+                (None, _) => 0,
+            };
+            Literal::new(DType::S64, &shape.dims, Buffer::S64((0..n).map(|_| value(source)).collect()))?
+        }
+        NumberClass::Float => {
+            let values = (0..n).map(|_| draw_real(draw, source)).collect();
+            Literal::new(DType::F64, &shape.dims, Buffer::F64(values))?
+        }
+        NumberClass::Complex => {
+            let pair = |source: &mut Source| {
+                let (re, im) = (draw_real(draw, source), draw_real(draw, source));
+                hlo_ir::float::Complex::new(re, im)
+            };
+            Literal::new(DType::C128, &shape.dims, Buffer::C128((0..n).map(|_| pair(source)).collect()))?
+        }
+    };
+    Ok(wide.convert(shape.dtype))
+}
+
+fn draw_real(draw: Draw, source: &mut Source) -> f64 {
+    match draw {
+        Draw::Normal(scale) => source.normal() * scale,
+        Draw::Positive(scale) => source.normal().abs() * scale + 1e-3 * scale,
+        Draw::Below(_) => 1.0,
+        Draw::Constant(x) => x,
+    }
+}
+
+/// A stream of random numbers: SplitMix64 (Steele, Lea, Flood, *Fast Splittable Pseudorandom Number Generators*, 2014).
+struct Source {
+    state: u64,
+    spare: Option<f64>,
+}
+
+impl Source {
+    /// A stream of its own for every seed, leaf and group of devices.
+    fn new(seed: u64, leaf: usize, group: u32) -> Source {
+        let mut source = Source { state: seed, spare: None };
+        for part in [leaf as u64, u64::from(group)] {
+            source.state = source.next() ^ part;
+        }
+        source
+    }
+
+    fn next(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.state;
+        z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ z >> 31
+    }
+
+    /// Uniform in `(0, 1]`.
+    fn unit(&mut self) -> f64 {
+        ((self.next() >> 11) + 1) as f64 / (1u64 << 53) as f64
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        (u128::from(self.next()) * u128::from(limit) >> 64) as u64
+    }
+
+    /// Standard normal, by Box and Muller's transform.
+    fn normal(&mut self) -> f64 {
+        if let Some(spare) = self.spare.take() {
+            return spare;
+        }
+        let (radius, angle) = ((-2.0 * self.unit().ln()).sqrt(), std::f64::consts::TAU * self.unit());
+        self.spare = Some(radius * angle.sin());
+        radius * angle.cos()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn drawn(dtype: DType, word: &str, n: i64) -> Literal {
+        let shape = ArrayShape::new(dtype, [n]);
+        draw_array(&shape, Draw::parse(word).unwrap(), &mut Source::new(1, 2, 3)).unwrap()
+    }
+
+    #[test]
+    fn distributions_have_their_moments() {
+        let n = 40_000;
+        let normal = drawn(DType::F64, "n.5", n);
+        let values = normal.elems::<f64>().unwrap();
+        let mean = values.iter().sum::<f64>() / n as f64;
+        let variance = values.iter().map(|x| x * x).sum::<f64>() / n as f64;
+        assert!(mean.abs() < 0.01 && (variance - 0.25).abs() < 0.01, "{mean} {variance}");
+        let positive = drawn(DType::F32, "p5e-7", 1000);
+        assert!(positive.elems::<f32>().unwrap().iter().all(|&x| x >= 5e-10));
+        let below = drawn(DType::S32, "int3", 1000);
+        let counts = below.elems::<i32>().unwrap().iter().fold([0; 3], |mut c, &x| {
+            c[x as usize] += 1;
+            c
+        });
+        assert!(counts.iter().all(|&c| c > 250), "{counts:?}");
+        assert_eq!(drawn(DType::S32, "3", 2).elems::<i32>().unwrap(), [3, 3]);
+        assert_eq!(drawn(DType::F32, "2.5", 1).elems::<f32>().unwrap(), [2.5]);
+        assert_eq!(drawn(DType::F32, "n1", 5), drawn(DType::F32, "n1", 5));
+    }
+
+    #[test]
+    fn words_and_lists_are_read_or_refused() {
+        assert_eq!(
+            Draw::parse_list("n.05 3,p5e-7").unwrap(),
+            [Draw::Normal(0.05), Draw::Constant(3.0), Draw::Positive(5e-7)]
+        );
+        for word in ["", "x1", "n", "int0", "int-1", "p1e999"] {
+            assert!(Draw::parse(word).is_err(), "{word}");
+        }
+        assert_eq!(Same::parse("0-2,5").unwrap(), Same::Leaves(vec![0, 1, 2, 5]));
+        assert!(Same::parse("some").is_err() && Same::parse("1-x").is_err());
+    }
+}
