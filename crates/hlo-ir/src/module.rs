@@ -118,6 +118,7 @@ impl Module {
     }
 
     /// Appends an instruction to its `parent`; a parameter also takes its place among the parameters.
+    #[inline]
     pub fn add_instruction(&mut self, inst: Instruction) -> InstId {
         let parent = inst.parent;
         let is_param = inst.opcode == Opcode::Parameter;

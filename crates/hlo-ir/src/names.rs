@@ -15,45 +15,47 @@ pub struct NamePool {
     text: String,
     spans: PrimaryMap<Name, (u32, u32)>,
     table: HashTable<Name>,
-    hasher: NameHash,
     next_suffix: hashbrown::HashMap<String, u32, FixedHash>,
 }
 
-/// FNV-style multiply hash over 8-byte words: names are short and trusted to be distinct, not secret.
-#[derive(Clone, Copy, Debug, Default)]
-struct NameHash;
-
-impl NameHash {
-    fn of(self, bytes: &[u8]) -> u64 {
-        const K: u64 = 0x9E37_79B9_7F4A_7C15;
-        let mut hash = bytes.len() as u64;
-        let mut chunks = bytes.chunks_exact(8);
-        for chunk in &mut chunks {
-            let mut word = [0u8; 8];
-            word.copy_from_slice(chunk);
-            hash = (hash.rotate_left(23) ^ u64::from_le_bytes(word)).wrapping_mul(K);
+/// Multiply hash over 8-byte words: short texts that are trusted to be distinct, not secret. The last word overlaps the
+/// one before, so that no byte is read alone.
+#[inline]
+pub fn hash_bytes(bytes: &[u8]) -> u64 {
+    const K: u64 = 0x9E37_79B9_7F4A_7C15;
+    let mix = |hash: u64, word: u64| (hash.rotate_left(23) ^ word).wrapping_mul(K);
+    let mut hash = bytes.len() as u64;
+    let last = match (bytes.last_chunk::<8>(), bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
+        (Some(last), ..) => {
+            let (words, _) = bytes.as_chunks::<8>();
+            for word in words {
+                hash = mix(hash, u64::from_le_bytes(*word));
+            }
+            u64::from_le_bytes(*last)
         }
-        let mut tail = [0u8; 8];
-        tail[..chunks.remainder().len()].copy_from_slice(chunks.remainder());
-        hash = (hash.rotate_left(23) ^ u64::from_le_bytes(tail)).wrapping_mul(K);
-        hash ^ (hash >> 29)
-    }
+        (None, Some(first), Some(last)) => {
+            u64::from(u32::from_le_bytes(*first)) | u64::from(u32::from_le_bytes(*last)) << 32
+        }
+        _ => bytes.iter().fold(0, |word, &byte| word << 8 | u64::from(byte)),
+    };
+    hash = mix(hash, last);
+    hash ^ (hash >> 29)
 }
 
 impl NamePool {
     /// The name with this text, new or known.
     pub fn intern(&mut self, text: &str) -> Name {
-        let hash = self.hasher.of(text.as_bytes());
+        let hash = hash_bytes(text.as_bytes());
         if let Some(&name) = self.table.find(hash, |&n| self.get(n) == text) {
             return name;
         }
         let start = self.text.len() as u32;
         self.text.push_str(text);
         let name = self.spans.push((start, self.text.len() as u32));
-        let (all, spans, hasher) = (&self.text, &self.spans, self.hasher);
+        let (all, spans) = (&self.text, &self.spans);
         self.table.insert_unique(hash, name, |&n| {
             let (a, b) = spans[n];
-            hasher.of(&all.as_bytes()[a as usize..b as usize])
+            hash_bytes(&all.as_bytes()[a as usize..b as usize])
         });
         name
     }
@@ -63,16 +65,16 @@ impl NamePool {
         // Names of real modules have some 16 bytes.
         self.text.reserve(n_names.saturating_mul(16));
         self.spans.reserve(n_names);
-        let (all, spans, hasher) = (&self.text, &self.spans, self.hasher);
+        let (all, spans) = (&self.text, &self.spans);
         self.table.reserve(n_names, |&n| {
             let (a, b) = spans[n];
-            hasher.of(&all.as_bytes()[a as usize..b as usize])
+            hash_bytes(&all.as_bytes()[a as usize..b as usize])
         });
     }
 
     /// The name with this text, if it was interned.
     pub fn find(&self, text: &str) -> Option<Name> {
-        self.table.find(self.hasher.of(text.as_bytes()), |&n| self.get(n) == text).copied()
+        self.table.find(hash_bytes(text.as_bytes()), |&n| self.get(n) == text).copied()
     }
 
     /// The text of a name of this pool.

@@ -18,6 +18,12 @@ pub(crate) struct Cursor<'t> {
 const NAME: u8 = 1;
 const BLANK: u8 = 2;
 const DIGIT: u8 = 4;
+/// Opens a bracket.
+pub(crate) const OPEN: u8 = 8;
+/// Closes a bracket.
+pub(crate) const CLOSE: u8 = 16;
+/// Ends a shape outside of brackets.
+pub(crate) const STOP: u8 = 32;
 
 static CLASS: [u8; 256] = class_table();
 
@@ -35,9 +41,24 @@ const fn class_table() -> [u8; 256] {
         if b == b' ' || b == b'\t' || b == b'\n' || b == b'\r' {
             table[byte] |= BLANK;
         }
+        if matches!(b, b'(' | b'[' | b'{') {
+            table[byte] |= OPEN;
+        }
+        if matches!(b, b')' | b']' | b'}') {
+            table[byte] |= CLOSE;
+        }
+        if matches!(b, b' ' | b'\t' | b'\n' | b'\r' | b',' | b'"' | b'%' | b'=') {
+            table[byte] |= STOP;
+        }
         byte += 1;
     }
     table
+}
+
+/// [`OPEN`], [`CLOSE`], [`STOP`] or 0.
+#[inline]
+pub(crate) fn bracket_class(byte: u8) -> u8 {
+    CLASS[byte as usize] & (OPEN | CLOSE | STOP)
 }
 
 /// Whether a byte can stand in a name.

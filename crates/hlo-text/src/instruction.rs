@@ -10,6 +10,7 @@ use hlo_ir::diag::Diagnostic;
 use hlo_ir::infer::{OpView, infer_result};
 use hlo_ir::literal::{ConstantValue, parse_literal};
 use hlo_ir::module::Operands;
+use hlo_ir::names::Name;
 use hlo_ir::op::Arity;
 use hlo_ir::{CompId, DType, InstId, Instruction, Opcode, Shape, ShapeId};
 
@@ -100,31 +101,29 @@ impl<'t> Parser<'t> {
             Some(shape) => shape,
             None => self.inferred_shape(opcode, &operands, &attrs, &op)?,
         };
-        let name = hlo_ir::names::Name::new(0);
-        let inst = Instruction { opcode, shape, name, parent: comp, operands, attrs, marks };
-        let id = self.add(comp, label, op.start, inst)?;
+        let (name, place) = self.name_next(comp, label, opcode, op.start)?;
+        let id = self.module.add_instruction(Instruction { opcode, shape, name, parent: comp, operands, attrs, marks });
+        self.sources.insts[id] = place as u32;
         if let Some(calls) = calls {
             self.async_calls.insert(id, calls);
         }
         Ok(id)
     }
 
-    /// Names the instruction, adds it and notes its place.
-    fn add(&mut self, comp: CompId, label: Label<'t>, op_start: usize, mut inst: Instruction) -> Fallible<InstId> {
+    /// Name and place of the instruction that will be added next.
+    #[inline]
+    fn name_next(
+        &mut self,
+        comp: CompId,
+        label: Label<'t>,
+        opcode: Opcode,
+        op_start: usize,
+    ) -> Fallible<(Name, usize)> {
         let id = InstId::new(self.module.n_inst_slots());
-        let place = match label {
-            Some((text, start)) => {
-                inst.name = self.define_inst(comp, text, start, id)?;
-                start
-            }
-            None => {
-                inst.name = self.fresh_inst_name(&format!("{}.anon", inst.opcode.name()), id);
-                op_start
-            }
-        };
-        let id = self.module.add_instruction(inst);
-        self.sources.insts[id] = place as u32;
-        Ok(id)
+        match label {
+            Some((text, start)) => Ok((self.define_inst(comp, text, start, id)?, start)),
+            None => Ok((self.fresh_inst_name(&format!("{}.anon", opcode.name()), id), op_start)),
+        }
     }
 
     /// Takes the opcode or the sugar for one.
@@ -207,9 +206,12 @@ impl<'t> Parser<'t> {
         }
         self.cur = ahead;
         let attrs = ParameterAttrs { number: self.module.comp(comp).params.len() as i64, ..ParameterAttrs::default() };
-        let (opcode, operands, name) = (Opcode::Parameter, Operands::new(), hlo_ir::names::Name::new(0));
+        let (opcode, operands) = (Opcode::Parameter, Operands::new());
+        let (name, place) = self.name_next(comp, Some((text, start)), opcode, start)?;
         let inst = Instruction { opcode, shape, name, parent: comp, operands, attrs: attrs.into(), marks: None };
-        self.add(comp, Some((text, start)), start, inst)
+        let id = self.module.add_instruction(inst);
+        self.sources.insts[id] = place as u32;
+        Ok(id)
     }
 
     /// Takes `, key=value` as often as it comes; gives the thread of async sugar.

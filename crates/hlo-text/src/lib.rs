@@ -1,7 +1,7 @@
 //! HLO text to [`hlo_ir::Module`]: hand-written, one pass over bytes, names resolved as they are met.
 //!
 //! A name must be defined before it is used, instructions and computations alike, as in XLA's own parser; so one pass
-//! suffices. Attributes are parsed by the *type* of their value ([`values`](crate::parse_module)); which attributes an
+//! suffices. Attributes are parsed by the *type* of their value (`values.rs`); which attributes an
 //! opcode has is data of the op table. Each distinct shape text is parsed once.
 
 mod asynchrony;

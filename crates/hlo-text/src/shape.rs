@@ -1,8 +1,9 @@
 //! Shapes and layouts, and the cache that parses each distinct shape text once.
 
-use crate::cursor::{Cursor, is_blank, is_name_byte};
+use crate::cursor::{CLOSE, Cursor, OPEN, STOP, bracket_class, is_blank, is_name_byte};
 use crate::error::{EXPECTED, Fallible, LIMIT, MAX_DEPTH, UNKNOWN, failure};
 use hashbrown::HashTable;
+use hlo_ir::names::hash_bytes;
 use hlo_ir::shape::{DimLevel, Layout, SplitConfig, TILE_COMBINE, UNBOUNDED_DIM};
 use hlo_ir::{ArrayShape, DType, Dims, Shape, ShapeId, shape::ShapePool};
 
@@ -10,23 +11,6 @@ use hlo_ir::{ArrayShape, DType, Dims, Shape, ShapeId, shape::ShapePool};
 #[derive(Default)]
 pub(crate) struct ShapeCache {
     table: HashTable<(usize, usize, ShapeId)>,
-}
-
-fn hash_bytes(bytes: &[u8]) -> u64 {
-    const K: u64 = 0x9E37_79B9_7F4A_7C15;
-    let mut hash = bytes.len() as u64;
-    let mut chunks = bytes.chunks_exact(8);
-    for chunk in &mut chunks {
-        let mut word = [0u8; 8];
-        word.copy_from_slice(chunk);
-        hash = (hash.rotate_left(23) ^ u64::from_le_bytes(word)).wrapping_mul(K);
-    }
-    let mut tail = [0u8; 8];
-    for (slot, &byte) in tail.iter_mut().zip(chunks.remainder()) {
-        *slot = byte;
-    }
-    hash = (hash.rotate_left(23) ^ u64::from_le_bytes(tail)).wrapping_mul(K);
-    hash ^ (hash >> 29)
 }
 
 impl ShapeCache {
@@ -57,14 +41,12 @@ fn scan_end(bytes: &[u8], start: usize) -> usize {
     let mut depth = 0usize;
     let mut end = start;
     while let Some(&byte) = bytes.get(end) {
-        match byte {
-            b'(' | b'[' | b'{' => depth += 1,
-            b')' | b']' | b'}' if depth == 0 => break,
-            b')' | b']' | b'}' => depth -= 1,
-            b',' if depth == 0 => break,
-            b' ' | b'\t' | b'\n' | b'\r' if depth == 0 => break,
-            b'"' | b'%' | b'=' if depth == 0 => break,
-            _ => {}
+        match bracket_class(byte) {
+            0 => {}
+            OPEN => depth += 1,
+            CLOSE if depth > 0 => depth -= 1,
+            STOP if depth > 0 => {}
+            _ => break,
         }
         end += 1;
     }
@@ -73,8 +55,15 @@ fn scan_end(bytes: &[u8], start: usize) -> usize {
 
 /// Whether what follows cannot belong to a shape: `f32[2] {0}` is one shape, `f32[2] add` is a shape and a word.
 fn is_clear_after(bytes: &[u8], end: usize) -> bool {
-    let skip = usize::from(bytes.get(end).is_some_and(|&b| is_blank(b)));
-    !matches!(bytes.get(end + skip), Some(b'{' | b'[' | b'(' | b'/' | b' ' | b'\t' | b'\n' | b'\r'))
+    let next = end + usize::from(bytes.get(end).is_some_and(|&b| is_blank(b)));
+    match bytes.get(next) {
+        // A layout, or the brace before a computation's instructions.
+        Some(b'{') => {
+            let inner = bytes.get(next + 1..).unwrap_or(&[]).iter().find(|&&b| !is_blank(b));
+            !matches!(inner, Some(b'0'..=b'9' | b'}' | b':' | b'/'))
+        }
+        byte => !matches!(byte, Some(b'[' | b'(' | b'/' | b' ' | b'\t' | b'\n' | b'\r')),
+    }
 }
 
 /// Whether a shape comes next, not an opcode or a name: `(`, `f32[`, `b(`.
