@@ -82,3 +82,52 @@ fn every_rule_that_a_text_can_break_has_a_sample_and_ids_are_unique() {
     let without_rule: Vec<_> = names.iter().filter(|n| !ids.contains(*n)).collect();
     assert_eq!(without_rule, Vec::<&&str>::new(), "samples of rules that do not exist");
 }
+
+/// Replaces one number of the text by another one: attributes, dims and ids out of range, but text that parses.
+fn with_other_number(text: &str, seed: &mut u64) -> String {
+    const NUMBERS: [&str; 12] =
+        ["0", "1", "2", "3", "7", "9", "-1", "63", "64", "65", "4294967296", "9223372036854775807"];
+    let mut draw = |n: usize| {
+        *seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (*seed >> 33) as usize % n
+    };
+    let starts: Vec<usize> = text
+        .char_indices()
+        .filter(|&(i, c)| c.is_ascii_digit() && !text[..i].ends_with(|p: char| p.is_ascii_alphanumeric() || p == '.'))
+        .map(|(i, _)| i)
+        .collect();
+    if starts.is_empty() {
+        return text.to_string();
+    }
+    let start = starts[draw(starts.len())];
+    let end = text[start..].find(|c: char| !c.is_ascii_digit()).map_or(text.len(), |n| start + n);
+    format!("{}{}{}", &text[..start], NUMBERS[draw(NUMBERS.len())], &text[end..])
+}
+
+#[test]
+fn modules_with_other_numbers_never_panic_verifier_factors_or_costs() {
+    let rounds = std::env::var("HLO_MUTATIONS").ok().and_then(|n| n.parse().ok()).unwrap_or(40);
+    let (mut seed, mut n_verified, mut n_rejected) = (1u64, 0usize, 0usize);
+    for path in ["ops", "syntax", "invalid/verify"].into_iter().flat_map(samples) {
+        let text = std::fs::read_to_string(&path).expect("a readable sample");
+        for round in 0..rounds {
+            let mut changed = with_other_number(&text, &mut seed);
+            if round % 3 == 0 {
+                changed = with_other_number(&changed, &mut seed);
+            }
+            let Ok(parsed) = parse_module(&changed) else { continue };
+            let module = parsed.module;
+            if verify(&module).is_err() {
+                n_rejected += 1;
+                continue;
+            }
+            n_verified += 1;
+            let costs = hlo_ir::cost::Costs::new(&module);
+            for &inst in module.computations().iter().flat_map(|&c| &module.comp(c).insts) {
+                let _ = hlo_ir::factors::find_factors(&module, inst);
+                costs.of(inst);
+            }
+        }
+    }
+    assert!(n_verified > rounds && n_rejected > rounds, "{n_verified} verified, {n_rejected} rejected");
+}
