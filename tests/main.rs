@@ -1,3 +1,7 @@
 //! One test binary for everything that needs more than one crate.
 
+mod cli;
+mod equivalence;
+mod passes;
+mod readme;
 mod roundtrip;

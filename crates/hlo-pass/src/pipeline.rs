@@ -78,7 +78,8 @@ impl std::error::Error for PipelineError {}
 /// The candidate nearest to `name`, if it is near enough to be a slip of the pen.
 pub fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     candidates
-        .map(|c| (strsim::jaro_winkler(name, c), c))
+        // Jaro-Winkler is hard on short names: one slip (`dec` for `dce`) counts as near too.
+        .map(|c| (strsim::jaro_winkler(name, c).max(if strsim::osa_distance(name, c) <= 1 { 0.8 } else { 0.0 }), c))
         .filter(|(score, _)| *score > 0.75)
         .max_by(|a, b| a.0.total_cmp(&b.0))
         .map(|(_, c)| c)
@@ -180,6 +181,7 @@ mod tests {
             nearest("shard-weight-updat", ["dce", "shard-weight-update"].into_iter()),
             Some("shard-weight-update")
         );
+        assert_eq!(nearest("dec", ["cse", "dce"].into_iter()), Some("dce"));
         assert_eq!(nearest("zzz", ["dce", "cse"].into_iter()), None);
     }
 }

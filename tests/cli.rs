@@ -1,0 +1,276 @@
+//! The command line's contract for scripts: streams, exit codes, files written whole or not at all.
+
+use hlo_opt::console::Console;
+use hlo_tests::root;
+use serde_json::Value;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+const GOOD: &str = "HloModule good\n\nENTRY %main (x: f32[4]) -> f32[4] {\n  %x = f32[4]{0} parameter(0)\n  ROOT %y = \
+                    f32[4]{0} negate(%x)\n}\n\n";
+const DEAD: &str = "HloModule dead\n\nENTRY %main (x: f32[4]) -> f32[4] {\n  %x = f32[4]{0} parameter(0)\n  %unused = \
+                    f32[4]{0} sine(%x)\n  ROOT %y = f32[4]{0} negate(%x)\n}\n\n";
+const INVALID: &str = "HloModule invalid\n\nENTRY %main (x: f32[4]) -> f32[5] {\n  %x = f32[4]{0} parameter(0)\n  ROOT %y \
+                       = f32[5]{0} negate(%x)\n}\n\n";
+const BROKEN: &str = "HloModule broken\n\nENTRY %main (x: f32[4]) -> f32[4] {\n  %x = f32[4]{0} parameter(0)\n  ROOT %y = \
+                      f32[4]{0} negate(%nobody)\n}\n\n";
+
+struct Outcome {
+    code: u8,
+    stdout: String,
+    stderr: String,
+}
+
+fn run_with_stdin(args: &[&str], stdin: &str) -> Outcome {
+    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+    let mut stdin = stdin.as_bytes();
+    let mut console = Console {
+        stdin: &mut stdin,
+        stdout: &mut stdout,
+        stderr: &mut stderr,
+        shows_progress: false,
+        has_color: false,
+    };
+    let args = ["hlo-opt"].iter().chain(args).map(OsString::from);
+    let code = hlo_opt::run(args, &mut console);
+    let text = |bytes| String::from_utf8(bytes).expect("UTF-8 output");
+    Outcome { code, stdout: text(stdout), stderr: text(stderr) }
+}
+
+fn run(args: &[&str]) -> Outcome {
+    run_with_stdin(args, "")
+}
+
+fn sample(path: &str) -> String {
+    root().join(path).display().to_string()
+}
+
+/// A folder for one test's files, emptied first.
+fn folder(test: &str) -> PathBuf {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cli").join(test);
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir_all(&dir).expect("a folder for files");
+    dir
+}
+
+fn names_in(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).expect("the folder");
+    let mut names: Vec<String> =
+        entries.map(|e| e.expect("an entry").file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn help_fits_a_screen_and_has_examples() {
+    let help = run(&["--help"]);
+    assert_eq!((help.code, help.stderr.as_str()), (0, ""));
+    assert!(help.stdout.lines().count() <= 40, "{} lines\n{}", help.stdout.lines().count(), help.stdout);
+    assert!(help.stdout.lines().all(|l| l.chars().count() <= 120), "{}", help.stdout);
+    assert!(help.stdout.contains("Examples:\n  hlo-opt --pass shard-weight-update"), "{}", help.stdout);
+}
+
+#[test]
+fn passes_are_listed_with_help_and_options() {
+    let list = run(&["--list-passes"]);
+    assert_eq!(list.code, 0);
+    for pass in hlo_opt::registry::passes() {
+        let line = list.stdout.lines().find(|l| l.split_whitespace().next() == Some(pass.name));
+        assert!(line.is_some_and(|l| l.ends_with(pass.help)), "{}", pass.name);
+        for option in pass.options {
+            assert!(list.stdout.contains(&format!("{}=", option.name)), "{}", option.name);
+        }
+    }
+}
+
+#[test]
+fn unchanged_text_goes_through_stdin_and_stdout_untouched() {
+    let out = run_with_stdin(&["-"], GOOD);
+    assert_eq!((out.code, out.stdout.as_str(), out.stderr.as_str()), (0, GOOD, ""));
+    let out = run_with_stdin(&["--pass", "dce", "-"], GOOD);
+    assert_eq!((out.code, out.stdout.as_str(), out.stderr.as_str()), (0, GOOD, ""));
+    let out = run_with_stdin(&["--format", "short", "-"], GOOD);
+    assert!(out.stdout.contains("ROOT y = f32[4]{0} negate(x)"), "{}", out.stdout);
+}
+
+#[test]
+fn wrong_usage_is_two_and_suggests_the_nearest() {
+    for (args, expected) in [
+        (&["--pass", "dec", "x.hlo"][..], "unknown pass: `dec`, did you mean `dce`?"),
+        (&["--pass", "inline-calls{max-instruction=1}", "x.hlo"], "did you mean `max-instructions`?"),
+        (&["--pass", "inline-calls{max-instructions=many}", "x.hlo"], "expected a whole number"),
+        (&["--pass", "dce{", "x.hlo"], "pipeline string"),
+        (&["--print-ir-after=dcee", "x.hlo"], "did you mean `dce`?"),
+        (&["--verify-onyl", "x.hlo"], "--verify-only"),
+        (&["--format", "longer", "x.hlo"], "long"),
+        (&["--report", "yaml", "x.hlo"], "json"),
+        (&["analyze", "replicatoin", "x.hlo"], "replication"),
+        (&["--verify-only", "--pass", "dce", "x.hlo"], "cannot be used with"),
+        (&[], "expected a file"),
+    ] {
+        let out = run(args);
+        assert_eq!((out.code, out.stdout.as_str()), (2, ""), "{args:?}: {}", out.stderr);
+        assert!(out.stderr.contains(expected), "{args:?}: {}", out.stderr);
+    }
+    let out = run_with_stdin(&["--replicated-params", "0-3", "-"], GOOD);
+    assert_eq!(out.code, 2);
+    assert!(out.stderr.contains("expected leaf numbers below 1"), "{}", out.stderr);
+}
+
+#[test]
+fn errors_are_one_and_have_a_place() {
+    for (text, place, what) in [
+        (INVALID, "<stdin>:5:8", "shape"),
+        (BROKEN, "<stdin>:5:", "nobody"),
+        ("HloModule x", "<stdin>:1:", "computation"),
+    ] {
+        for args in [&["-"][..], &["--verify-only", "-"], &["--pass", "dce", "-"]] {
+            let out = run_with_stdin(args, text);
+            assert_eq!((out.code, out.stdout.as_str()), (1, ""), "{}", out.stderr);
+            assert!(out.stderr.contains(place) && out.stderr.contains(what), "{args:?}: {}", out.stderr);
+            assert!(out.stderr.contains('^'), "a caret: {}", out.stderr);
+        }
+    }
+    let out = run(&["no/such/file.hlo"]);
+    assert_eq!(out.code, 1);
+    assert!(out.stderr.contains("no/such/file.hlo"), "{}", out.stderr);
+    let out = run_with_stdin(&["--verify-only", "-"], GOOD);
+    assert_eq!((out.code, out.stdout.as_str(), out.stderr.as_str()), (0, "", ""));
+}
+
+#[test]
+fn colours_are_as_asked_for() {
+    assert!(run_with_stdin(&["--color", "always", "-"], BROKEN).stderr.contains('\u{1b}'));
+    assert!(!run_with_stdin(&["--color", "auto", "-"], BROKEN).stderr.contains('\u{1b}'));
+}
+
+#[test]
+fn output_files_are_whole_or_not_there() {
+    let dir = folder("output");
+    let out = dir.join("out.hlo");
+    let path = out.to_str().expect("a UTF-8 path");
+    let good = run_with_stdin(&["-", "-o", path], GOOD);
+    assert_eq!((good.code, good.stdout.as_str()), (0, ""));
+    assert_eq!(std::fs::read_to_string(&out).expect("the output"), GOOD);
+    // A later failure leaves the old file and no other.
+    assert_eq!(run_with_stdin(&["-", "-o", path], INVALID).code, 1);
+    assert_eq!(run_with_stdin(&["--split-input-file", "-", "-o", path], &format!("{GOOD}// -----\n{BROKEN}")).code, 1);
+    assert_eq!(std::fs::read_to_string(&out).expect("the output"), GOOD);
+    assert_eq!(names_in(&dir), ["out.hlo"]);
+    // In place.
+    assert_eq!(run(&[path, "--pass", "dce", "-o", path]).code, 0);
+    assert_eq!(std::fs::read_to_string(&out).expect("the output"), GOOD);
+    // A folder that is not there, or a folder instead of a file.
+    assert_eq!(run_with_stdin(&["-", "-o", dir.join("none/out.hlo").to_str().expect("a path")], GOOD).code, 1);
+    assert_eq!(run_with_stdin(&["-", "-o", dir.to_str().expect("a path")], GOOD).code, 1);
+    assert_eq!(names_in(&dir), ["out.hlo"]);
+}
+
+#[test]
+fn parts_of_a_file_are_modules_of_their_own() {
+    let out = run_with_stdin(&["--split-input-file", "--pass", "dce", "-"], &format!("{GOOD}// -----\n{DEAD}"));
+    assert_eq!(out.code, 0, "{}", out.stderr);
+    assert_eq!(out.stdout, format!("{GOOD}// -----\n{}", GOOD.replace("good", "dead")));
+    // Places count from the start of the file, and every part's errors are told.
+    let out = run_with_stdin(&["--split-input-file", "-"], &format!("{BROKEN}// -----\n{GOOD}// -----\n{INVALID}"));
+    assert_eq!((out.code, out.stdout.as_str()), (1, ""));
+    assert!(out.stderr.contains("<stdin>:5:") && out.stderr.contains("<stdin>:21:8"), "{}", out.stderr);
+    // Without the flag the line is a comment, and two entries are an error.
+    assert_eq!(run_with_stdin(&["-"], &format!("{GOOD}// -----\n{DEAD}")).code, 1);
+}
+
+#[test]
+fn require_change_is_three_and_says_why() {
+    let out = run_with_stdin(&["--pass", "dce", "--require-change", "--report", "text", "-"], GOOD);
+    assert_eq!((out.code, out.stdout.as_str()), (3, GOOD));
+    assert_eq!(out.stderr, "dce: unchanged: everything is needed\n");
+    assert_eq!(run_with_stdin(&["--pass", "dce", "--require-change", "-"], DEAD).code, 0);
+    let out = run_with_stdin(&["--pass", "shard-weight-update", "--require-change", "--report", "text", "-"], GOOD);
+    assert_eq!(out.code, 3);
+    assert!(out.stderr.starts_with("shard-weight-update: unchanged: the module runs on one device"), "{}", out.stderr);
+}
+
+#[test]
+fn the_report_is_one_json_document() {
+    let sgd = sample("passes/shard-weight-update/sgd.hlo");
+    let pipeline = "shard-weight-update{min-bytes=0},dce";
+    let out = run(&["--pass", pipeline, "--report", "json", &sgd]);
+    assert_eq!(out.code, 0, "{}", out.stderr);
+    let report: Value = serde_json::from_str(&out.stderr).expect("a JSON document");
+    assert_eq!((&report["file"], &report["pipeline"]), (&Value::from(sgd.as_str()), &Value::from(pipeline)));
+    let reports = &report["modules"][0]["reports"];
+    assert_eq!((&reports[0]["pass"], &reports[0]["changed"]), (&"shard-weight-update".into(), &true.into()));
+    assert_eq!((&reports[1]["pass"], &reports[1]["changed"]), (&"dce".into(), &false.into()));
+    let decision = &reports[0]["decisions"][0];
+    assert_eq!(decision["collectives"].as_array().map(Vec::len), Some(3));
+    assert!(decision["predicted_after_ns"].as_f64().is_some_and(|ns| ns > 0.0));
+
+    let file = folder("report").join("report.json");
+    let out = run(&["--pass", pipeline, "--report-file", file.to_str().expect("a path"), &sgd]);
+    assert_eq!((out.code, out.stderr.as_str()), (0, ""));
+    let written: Value = serde_json::from_str(&std::fs::read_to_string(&file).expect("the report")).expect("JSON");
+    assert_eq!(written, report);
+}
+
+#[test]
+fn the_text_report_names_every_collective() {
+    let out = run(&[
+        "--pass",
+        "shard-weight-update{min-bytes=0}",
+        "--report",
+        "text",
+        &sample("passes/shard-weight-update/sgd.hlo"),
+    ]);
+    for expected in
+        ["removed   all-reduce %gradient", "inserted  reduce-scatter", "inserted  all-gather", "4 devices", "µs"]
+    {
+        assert!(out.stderr.contains(expected), "{expected}: {}", out.stderr);
+    }
+}
+
+#[test]
+fn stats_times_and_dumps_go_to_stderr() {
+    let out = run_with_stdin(&["--pass", "cse,dce", "--stats", "--time-passes", "-"], DEAD);
+    assert_eq!(out.stdout, GOOD.replace("good", "dead"));
+    for expected in ["instructions", "dce.instructions-removed", "pass dce", "total"] {
+        assert!(out.stderr.contains(expected), "{expected}: {}", out.stderr);
+    }
+    let all = run_with_stdin(&["--pass", "cse,dce", "--print-ir-after", "-"], DEAD);
+    assert_eq!(all.stderr.matches("// module after pass").count(), 2, "{}", all.stderr);
+    let one = run_with_stdin(&["--pass", "cse,dce", "--print-ir-after=cse", "-"], DEAD);
+    assert_eq!(one.stderr, format!("// module after pass `cse`\n{DEAD}"));
+}
+
+#[test]
+fn replication_facts_are_json_lines() {
+    let sgd = sample("passes/shard-weight-update/sgd.hlo");
+    let out = run(&["analyze", "replication", "--format", "json", &sgd]);
+    assert_eq!((out.code, out.stderr.as_str()), (0, ""));
+    let facts: Vec<Value> = out.stdout.lines().map(|l| serde_json::from_str(l).expect("a JSON object")).collect();
+    let of = |name: &str| facts.iter().find(|f| f["instruction"] == name).unwrap_or_else(|| panic!("{name}"));
+    assert_eq!(
+        out.stdout.lines().next(),
+        Some(r#"{"computation":"step","instruction":"weight","index":[],"replicated":true,"groups":null}"#)
+    );
+    assert_eq!((&of("x")["replicated"], &of("gradient")["replicated"]), (&false.into(), &true.into()));
+    assert!(facts.iter().all(|f| f["computation"] != "add"), "reducers have no facts");
+    // The user's word counts too.
+    let out = run(&["analyze", "replication", "--format", "json", "--replicated-params", "all", &sgd]);
+    assert!(!out.stdout.contains(r#""replicated":false"#), "{}", out.stdout);
+    let like = format!("like:{sgd}");
+    let out = run(&["analyze", "replication", "--replicated-params", &like, "--across", "partitions", &sgd]);
+    assert!(out.stdout.contains("%weight") && out.stdout.contains("replicated"), "{}", out.stdout);
+    // Two axes: the user says which.
+    let tied = sample("passes/shard-weight-update/tied-weights.hlo");
+    assert_eq!(run(&["analyze", "replication", &tied]).code, 2);
+    assert_eq!(run(&["analyze", "replication", "--across", "replicas", &tied]).code, 0);
+}
+
+#[test]
+fn completions_know_the_flags() {
+    for shell in ["bash", "zsh", "fish"] {
+        let out = run(&["completions", shell]);
+        assert_eq!(out.code, 0);
+        assert!(out.stdout.contains("split-input-file"), "{shell}");
+    }
+}

@@ -1,0 +1,157 @@
+//! The evaluator as judge: a module before and after a pipeline gives the same results on every device.
+
+use hlo_analysis::annotations::ParamFacts;
+use hlo_analysis::replication::Replication;
+use hlo_eval::{Inputs, Options, Outputs, entry_leaves};
+use hlo_ir::literal::{Literal, Scalar};
+use hlo_ir::{Module, NumberClass, Shape};
+use std::sync::Arc;
+
+/// How near two results must be.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Nearness {
+    /// Bit for bit.
+    Exact,
+    /// Every element within this share of the output's largest element.
+    WithinShare(f64),
+}
+
+/// Runs `before` and `after` on the same random inputs, `seed` by seed, and compares all outputs of all devices.
+///
+/// Devices that hold the same value by the entry's annotations get the same values.
+///
+/// # Errors
+/// What does not run, or which output of which device differs and by how much.
+pub fn check(before: &Module, after: &Module, draw: &str, near: Nearness) -> Result<(), String> {
+    for seed in 1..=3 {
+        let inputs = draw_inputs(before, draw, seed);
+        let run = |what: &str, module: &Module| {
+            hlo_eval::run(module, &inputs, &Options::default()).map_err(|e| format!("{what}: {e}"))
+        };
+        compare(&run("before", before)?, &run("after", after)?, near).map_err(|e| format!("seed {seed}: {e}"))?;
+    }
+    Ok(())
+}
+
+fn compare(before: &Outputs, after: &Outputs, near: Nearness) -> Result<(), String> {
+    if before.leaves.len() != after.leaves.len() {
+        return Err(format!("expected {} outputs, found {}", before.leaves.len(), after.leaves.len()));
+    }
+    for (i, (expected, found)) in before.leaves.iter().zip(&after.leaves).enumerate() {
+        if expected.len() != found.len() {
+            return Err(format!("output {i}: expected {} devices, found {}", expected.len(), found.len()));
+        }
+        for (device, (expected, found)) in expected.iter().zip(found).enumerate() {
+            let is_near = match near {
+                Nearness::Exact => expected == found,
+                Nearness::WithinShare(share) => share_apart(expected, found) <= share,
+            };
+            if !is_near {
+                let share = share_apart(expected, found);
+                return Err(format!("output {i} of device {device} differs by {share:.1e} of its largest element"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The largest difference of two arrays over the largest magnitude of the first; infinite where only one has a NaN.
+fn share_apart(expected: &Literal, found: &Literal) -> f64 {
+    if expected.dtype() != found.dtype() || expected.dims() != found.dims() {
+        return f64::INFINITY;
+    }
+    let values = |literal: &Literal| -> Vec<f64> {
+        let parts = (0..literal.n_elems()).filter_map(|i| literal.get(i)).flat_map(|scalar| match scalar {
+            Scalar::Pred(v) => [f64::from(u8::from(v)), 0.0],
+            Scalar::Int(v) => [v as f64, 0.0],
+            Scalar::Uint(v) => [v as f64, 0.0],
+            Scalar::Float(v) => [v, 0.0],
+            Scalar::Complex(re, im) => [re, im],
+        });
+        parts.collect()
+    };
+    let (expected, found) = (values(expected), values(found));
+    let largest = expected.iter().fold(0.0f64, |max, v| max.max(v.abs()));
+    let apart = |(a, b): (&f64, &f64)| match (a == b || (a.is_nan() && b.is_nan()), (a - b).abs()) {
+        (true, _) => 0.0,
+        (false, difference) if difference.is_nan() => f64::INFINITY,
+        (false, difference) => difference,
+    };
+    let worst = expected.iter().zip(&found).map(apart).fold(0.0, f64::max);
+    if worst == 0.0 { 0.0 } else { worst / largest }
+}
+
+/// Draws the entry's parameters; the words are those of the `// draw:` header.
+fn draw_inputs(module: &Module, draw: &str, seed: u64) -> Inputs {
+    let facts = Replication::compute(module, &ParamFacts::default());
+    let entry = module.entry().expect("a verified module has an entry");
+    let mut words = draw.split_whitespace();
+    let mut row_number = 0;
+    let mut leaves = Vec::new();
+    for &param in &module.comp(entry).params {
+        let mut leaf_idx = 0;
+        module.shape(param).for_each_leaf(&mut |_, shape| {
+            if let Shape::Array(array) = shape {
+                let word = words.next().unwrap_or("n1");
+                let classes = facts.classes(param, leaf_idx).expect("parameters are reached").to_vec();
+                let draw_one = |class: u32| {
+                    let mut random = Random(seed ^ (row_number << 32) ^ (u64::from(class) << 48) ^ 0x5DEE_CE66);
+                    Arc::new(draw_array(array.dtype, &array.dims, word, &mut random))
+                };
+                leaves.push(classes.into_iter().map(draw_one).collect());
+                row_number += 1;
+            }
+            leaf_idx += 1;
+        });
+    }
+    assert_eq!(leaves.len(), entry_leaves(module).len());
+    Inputs { leaves }
+}
+
+fn draw_array(dtype: hlo_ir::DType, dims: &[i64], word: &str, random: &mut Random) -> Literal {
+    let mut array = Literal::zeros(dtype, dims).expect("dims of a verified module");
+    let number = |text: &str| text.parse::<f64>().unwrap_or_else(|e| panic!("draw word `{word}`: {e}"));
+    let is_float = matches!(dtype.class(), NumberClass::Float | NumberClass::Complex);
+    for i in 0..array.n_elems() {
+        let value = match (word.strip_prefix("int"), word.strip_prefix('n'), word.strip_prefix('p')) {
+            (Some(bound), ..) => (random.uniform() * number(bound)).floor(),
+            (None, Some(_), _) if !is_float => (random.uniform() * 8.0).floor(),
+            (None, Some(scale), _) => random.normal() * number(scale),
+            (None, None, Some(scale)) => random.normal().abs() * number(scale),
+            (None, None, None) => number(word),
+        };
+        let scalar = match dtype.class() {
+            NumberClass::Pred => Scalar::Pred(value as i64 % 2 == 1),
+            NumberClass::Signed => Scalar::Int(value as i64),
+            NumberClass::Unsigned => Scalar::Uint(value as u64),
+            NumberClass::Float => Scalar::Float(value),
+            NumberClass::Complex => Scalar::Complex(value, random.normal()),
+        };
+        assert!(array.set(i, scalar), "the scalar is of the array's class");
+    }
+    array
+}
+
+/// SplitMix64: small, and the same everywhere.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// In `0..1`.
+    fn uniform(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// Of mean 0 and variance 1 (Box and Muller).
+    fn normal(&mut self) -> f64 {
+        let (u, v) = (1.0 - self.uniform(), self.uniform());
+        (-2.0 * u.ln()).sqrt() * (std::f64::consts::TAU * v).cos()
+    }
+}
