@@ -222,7 +222,7 @@ impl Source {
     }
 
     fn below(&mut self, limit: u64) -> u64 {
-        (u128::from(self.next()) * u128::from(limit) >> 64) as u64
+        ((u128::from(self.next()) * u128::from(limit)) >> 64) as u64
     }
 
     /// Standard normal, by Box and Muller's transform.

@@ -122,7 +122,7 @@ impl<'m> Machine<'m> {
         let kernel = match &row.eval {
             EvalRule::Unary(_) | EvalRule::Binary(_) => return self.eval_local(inst, operands, active.len()),
             EvalRule::NotEvaluated(why) => {
-                return Err(EvalError::unsupported(format!("{} {why}", instruction.opcode)));
+                return Err(EvalError::unsupported(format!("{}: {why}", instruction.opcode)));
             }
             EvalRule::Kernel(kernel) => *kernel,
         };

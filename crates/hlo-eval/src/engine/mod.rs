@@ -4,11 +4,14 @@
 //! device. An operation whose operands are shared is computed once, so replicated work costs what it costs on one device.
 //! Control flow shrinks the set of active devices; a collective checks that all members of a group are active.
 
+mod array_kernels;
 mod collective;
 mod machine;
 mod plan;
 mod program;
 mod pure;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use machine::Machine;
 

@@ -3,7 +3,7 @@
 use super::Options;
 use super::program::ScalarComputation;
 use crate::error::EvalError;
-use crate::kernels::{choice, conv, dot, elementwise, indexing, reduce, shape_ops, sorting, windows};
+use crate::kernels::{choice, elementwise, shape_ops};
 use crate::value::{Spread, Value};
 use hlo_ir::attrs::Attrs;
 use hlo_ir::float::rng::{Algorithm, rng_bit_generator};
@@ -17,7 +17,7 @@ use std::sync::Arc;
 pub(super) type Operands = SmallVec<[Spread; 2]>;
 
 /// The operands of an instruction on one device.
-type Args = SmallVec<[Value; 2]>;
+pub(super) type Args = SmallVec<[Value; 2]>;
 
 /// Elements below which starting threads costs more than it saves.
 const MIN_PARALLEL_ELEMS: usize = 1 << 15;
@@ -66,9 +66,9 @@ pub(super) fn eval_pure(
 
 /// What a kernel may look at.
 #[derive(Clone, Copy)]
-struct Context<'a> {
-    module: &'a Module,
-    inst: InstId,
+pub(super) struct Context<'a> {
+    pub(super) module: &'a Module,
+    pub(super) inst: InstId,
     options: &'a Options,
 }
 
@@ -112,7 +112,7 @@ impl<'a> Context<'a> {
         })
     }
 
-    fn result(&self) -> Result<&'a ArrayShape, EvalError> {
+    pub(super) fn result(&self) -> Result<&'a ArrayShape, EvalError> {
         let shape = self.module.shape(self.inst).as_array();
         shape.ok_or_else(|| EvalError::invalid("expected an array as the result's shape"))
     }
@@ -123,7 +123,7 @@ impl<'a> Context<'a> {
         shape.ok_or_else(|| EvalError::invalid("expected an array operand"))
     }
 
-    fn computation(&self, comp: Option<CompId>) -> Result<ScalarComputation<'a>, EvalError> {
+    pub(super) fn computation(&self, comp: Option<CompId>) -> Result<ScalarComputation<'a>, EvalError> {
         let comp = comp.ok_or_else(|| EvalError::invalid("expected a called computation"))?;
         Ok(ScalarComputation::new(self.module, comp, self.options))
     }
@@ -141,7 +141,7 @@ impl<'a> Context<'a> {
                 let [x, y] = arrays(args)?;
                 return Ok(elementwise::binary(op, fns, x, y)?.into());
             }
-            EvalRule::NotEvaluated(why) => return Err(EvalError::unsupported(format!("{op} {why}"))),
+            EvalRule::NotEvaluated(why) => return Err(EvalError::unsupported(format!("{op}: {why}"))),
             EvalRule::Kernel(kernel) => *kernel,
         };
         match kernel {
@@ -182,7 +182,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    fn no_attributes(&self) -> EvalError {
+    pub(super) fn no_attributes(&self) -> EvalError {
         let op = self.module.inst(self.inst).opcode;
         EvalError::invalid(format!("{op} without its attributes"))
     }
@@ -318,74 +318,8 @@ impl<'a> Context<'a> {
         Err(EvalError::unsupported(format!("custom-call \"{target}\": only its library knows what it computes")))
     }
 
-    /// Contractions, windows, indexing and computations of scalars.
-    fn array_kernel(&self, kernel: Kernel, attrs: &Attrs, args: Args) -> Result<Value, EvalError> {
-        match (kernel, attrs) {
-            (Kernel::Dot, Attrs::Dot(attrs)) => {
-                let [x, y] = arrays(args)?;
-                Ok(dot::dot(&x, &y, attrs, self.result()?)?.into())
-            }
-            (Kernel::Reduce, Attrs::Reduce(attrs)) => {
-                let args = all_arrays(args)?;
-                let (operands, inits) = args.split_at(args.len() / 2);
-                let mut reducer = self.computation(attrs.to_apply)?;
-                let results = reduce::reduce(operands, inits, &attrs.dimensions, &mut reducer)?;
-                self.one_or_tuple(results)
-            }
-            (Kernel::Map, Attrs::Reduce(attrs)) => {
-                let mut computation = self.computation(attrs.to_apply)?;
-                Ok(reduce::map(&all_arrays(args)?, self.result()?.dtype, &mut computation)?.into())
-            }
-            (Kernel::Convolution, Attrs::Conv(attrs)) => {
-                let [x, y] = arrays(args)?;
-                Ok(conv::convolution(&x, &y, attrs, self.result()?)?.into())
-            }
-            (Kernel::ReduceWindow, Attrs::ReduceWindow(attrs)) => {
-                let args = all_arrays(args)?;
-                let args: Vec<&Literal> = args.iter().map(Arc::as_ref).collect();
-                let (operands, inits) = args.split_at(args.len() / 2);
-                let mut reducer = self.computation(attrs.to_apply)?;
-                self.one_or_tuple(windows::reduce_window(operands, inits, &attrs.window, &mut reducer)?)
-            }
-            (Kernel::SelectAndScatter, Attrs::SelectAndScatter(attrs)) => {
-                let [x, source, init] = arrays(args)?;
-                let mut select = self.computation(attrs.select)?;
-                let mut scatter = self.computation(attrs.scatter)?;
-                let out = windows::select_and_scatter(&x, &source, &init, &attrs.window, &mut select, &mut scatter)?;
-                Ok(out.into())
-            }
-            (Kernel::Gather, Attrs::Gather(attrs)) => {
-                let [x, indices] = arrays(args)?;
-                Ok(indexing::gather(&x, &indices, attrs, self.result()?)?.into())
-            }
-            (Kernel::Scatter, Attrs::Scatter(attrs)) => {
-                let args = all_arrays(args)?;
-                let args: Vec<&Literal> = args.iter().map(Arc::as_ref).collect();
-                let (operands, rest) = args.split_at(args.len() / 2);
-                let (indices, updates) = rest.split_first().ok_or_else(|| self.no_attributes())?;
-                let mut reducer = self.computation(attrs.to_apply)?;
-                self.one_or_tuple(indexing::scatter(operands, indices, updates, attrs, &mut reducer)?)
-            }
-            (Kernel::Sort, Attrs::Sort(attrs)) => {
-                let args = all_arrays(args)?;
-                let args: Vec<&Literal> = args.iter().map(Arc::as_ref).collect();
-                let dim = attrs.dimensions.first().copied().unwrap_or(0);
-                let mut less = self.computation(attrs.to_apply)?;
-                self.one_or_tuple(sorting::sort(&args, dim, attrs.is_stable, &mut less)?)
-            }
-            (Kernel::TopK, Attrs::TopK(attrs)) => {
-                let (values, indices) = sorting::topk(one(args)?.as_ref(), attrs)?;
-                self.one_or_tuple(vec![values, indices])
-            }
-            _ => {
-                let op = self.module.inst(self.inst).opcode;
-                Err(EvalError::unsupported(format!("{op} has no evaluator yet")))
-            }
-        }
-    }
-
     /// One result as an array, several as a tuple, as the instruction's shape says.
-    fn one_or_tuple(&self, mut results: Vec<Literal>) -> Result<Value, EvalError> {
+    pub(super) fn one_or_tuple(&self, mut results: Vec<Literal>) -> Result<Value, EvalError> {
         if matches!(self.module.shape(self.inst), Shape::Tuple(_)) {
             return Ok(Value::tuple(results.into_iter().map(Value::from)));
         }
@@ -402,15 +336,15 @@ fn only(args: Args) -> Result<Value, EvalError> {
     }
 }
 
-fn one(args: Args) -> Result<Arc<Literal>, EvalError> {
+pub(super) fn one(args: Args) -> Result<Arc<Literal>, EvalError> {
     only(args)?.into_array()
 }
 
-fn all_arrays(args: Args) -> Result<Vec<Arc<Literal>>, EvalError> {
+pub(super) fn all_arrays(args: Args) -> Result<Vec<Arc<Literal>>, EvalError> {
     args.into_iter().map(Value::into_array).collect()
 }
 
-fn arrays<const N: usize>(args: Args) -> Result<[Arc<Literal>; N], EvalError> {
+pub(super) fn arrays<const N: usize>(args: Args) -> Result<[Arc<Literal>; N], EvalError> {
     let found = args.len();
     <[Arc<Literal>; N]>::try_from(all_arrays(args)?)
         .map_err(|_| EvalError::invalid(format!("expected {N} operands, found {found}")))

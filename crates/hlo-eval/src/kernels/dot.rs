@@ -140,7 +140,8 @@ mod tests {
 
     #[test]
     fn any_batch_and_contracted_dims_agree_with_the_obvious_loop() {
-        let cases: [([&[i64]; 2], [&[i64]; 4]); 6] = [
+        type Case = ([&'static [i64]; 2], [&'static [i64]; 4]);
+        let cases: [Case; 6] = [
             ([&[3, 4], &[4, 5]], [&[], &[1], &[], &[0]]),
             ([&[4, 3], &[5, 4]], [&[], &[0], &[], &[1]]),
             ([&[2, 3, 4, 5], &[2, 6, 4, 5]], [&[0, 2], &[3], &[0, 2], &[3]]),

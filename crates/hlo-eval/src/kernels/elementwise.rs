@@ -24,7 +24,7 @@ fn storage_error(dtype: DType) -> EvalError {
 }
 
 fn no_class(op: Opcode, dtype: DType) -> EvalError {
-    EvalError::unsupported(format!("{op} has no meaning on {dtype}"))
+    EvalError::unsupported(format!("{op} is not evaluated on {dtype}"))
 }
 
 /// `f` on every element, in place where `x` has no other holder.
