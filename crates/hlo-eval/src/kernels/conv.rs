@@ -9,8 +9,12 @@ use super::number::{MatrixSize, Number, compute_type, converted, finished, typed
 use super::windows::check_window;
 use crate::EvalError;
 
-/// Elements of the patch matrix that are built at a time.
+/// Elements of the patch matrix that are built at a time: about what the caches hold.
 const PATCH_ELEMS: usize = 1 << 18;
+/// Rows of it that are built at least, as a product of few rows spends its time on the other matrix …
+const MIN_ROWS: usize = 64;
+/// … unless it would grow beyond this.
+const MAX_PATCH_ELEMS: usize = 1 << 24;
 
 /// `convolution` of `lhs` (the input) with `rhs` (the kernel): any order of dims, stride, padding (negative padding cuts
 /// off), dilation of both sides, reversal, groups of features or batches. The element type may differ from the operands'.
@@ -129,28 +133,29 @@ impl Plan {
         // For each output position and tap, where the input pixel stands; computed once for all batches and groups.
         let pixels = self.pixels(&taps, n_positions, n_taps)?;
         let n_pixels = n_elems(&self.input_spatial)?;
-        let n_rows = (PATCH_ELEMS / depth).clamp(1, n_positions);
+        // One row for each batch position and output position, in the order of the output.
+        let n_all_rows = self.batch * n_positions;
+        let n_rows = (PATCH_ELEMS / depth).max(MIN_ROWS.min(MAX_PATCH_ELEMS / depth)).clamp(1, n_all_rows);
         let mut patches = vec![T::ZERO; n_rows * depth];
         let mut products = vec![T::ZERO; n_rows * self.group_output];
         for group in 0..self.feature_groups * self.batch_groups {
             let (feature_group, batch_group) = (group % self.feature_groups, group / self.feature_groups);
             let weights = self.group_kernel(kernel, group, depth);
-            for n in 0..self.batch {
-                let image = (batch_group * self.batch + n) * n_pixels * self.n_input;
-                let image = &input[image..image + n_pixels * self.n_input];
-                for first in (0..n_positions).step_by(n_rows) {
-                    let rows = n_rows.min(n_positions - first);
-                    let pixels = &pixels[first * n_taps..(first + rows) * n_taps];
-                    self.fill_patches(image, pixels, feature_group * self.group_input, &mut patches);
-                    let products = &mut products[..rows * self.group_output];
-                    products.fill(T::ZERO);
-                    let size = MatrixSize { m: rows, k: depth, n: self.group_output };
-                    T::multiply_matrices(size, &patches[..rows * depth], &weights, products);
-                    let start = (n * n_positions + first) * self.n_output + group * self.group_output;
-                    let slots = out[start..].chunks_mut(self.n_output);
-                    for (slot, product) in slots.zip(products.chunks_exact(self.group_output)) {
-                        slot[..self.group_output].copy_from_slice(product);
-                    }
+            for first in (0..n_all_rows).step_by(n_rows) {
+                let rows = first..(first + n_rows).min(n_all_rows);
+                for (row, patch) in rows.clone().zip(patches.chunks_exact_mut(depth)) {
+                    let image = (batch_group * self.batch + row / n_positions) * n_pixels * self.n_input;
+                    let position = row % n_positions;
+                    let pixels = &pixels[position * n_taps..(position + 1) * n_taps];
+                    self.fill_patch(&input[image..], pixels, feature_group * self.group_input, patch);
+                }
+                let products = &mut products[..rows.len() * self.group_output];
+                products.fill(T::ZERO);
+                let size = MatrixSize { m: rows.len(), k: depth, n: self.group_output };
+                T::multiply_matrices(size, &patches[..rows.len() * depth], &weights, products);
+                let slots = out[first * self.n_output..].chunks_exact_mut(self.n_output);
+                for (slot, product) in slots.zip(products.chunks_exact(self.group_output)) {
+                    slot[group * self.group_output..][..self.group_output].copy_from_slice(product);
                 }
             }
         }
@@ -185,9 +190,9 @@ impl Plan {
         Some(pixel)
     }
 
-    /// One row for each output position: the features of all taps.
-    fn fill_patches<T: Number>(&self, image: &[T], pixels: &[Option<usize>], feature: usize, patches: &mut [T]) {
-        for (slot, pixel) in patches.chunks_exact_mut(self.group_input).zip(pixels) {
+    /// The row of one output position: one group's features at all taps.
+    fn fill_patch<T: Number>(&self, image: &[T], pixels: &[Option<usize>], feature: usize, patch: &mut [T]) {
+        for (slot, pixel) in patch.chunks_exact_mut(self.group_input).zip(pixels) {
             match pixel {
                 Some(pixel) => {
                     let start = pixel * self.n_input + feature;
