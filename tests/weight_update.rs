@@ -1,0 +1,183 @@
+//! Weight-update sharding on real training steps: evaluator before = after, and mutants of the result are caught.
+
+use crate::equivalence::{Nearness, check};
+use hlo_analysis::Analyses;
+use hlo_analysis::annotations::ParamFacts;
+use hlo_ir::attrs::{Attrs, DynamicSliceAttrs};
+use hlo_ir::edit::Builder;
+use hlo_ir::literal::{Literal, Scalar};
+use hlo_ir::{ArrayShape, DType, InstId, Module, Opcode, Shape};
+use hlo_pass::pipeline::parse_pipeline;
+use hlo_pass::report::PassReport;
+use hlo_pass::runner::{RunOptions, bind, run_pipeline};
+use hlo_tests::root;
+
+/// Sums in another order move an `f32` result by some 1e-7 of the largest element; a wrong gradient by 1e-4 and more.
+const NEAR: Nearness = Nearness::WithinShare(2e-5);
+
+struct Program {
+    module: Module,
+    draw: String,
+    facts: ParamFacts,
+}
+
+fn parse(file: &str) -> Module {
+    let path = root().join("programs").join(file);
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    hlo_text::parse_module(&text).unwrap_or_else(|e| panic!("{file}: {e:?}")).module
+}
+
+fn program(file: &str) -> Program {
+    let manifest = std::fs::read_to_string(root().join("programs/manifest.json")).expect("the manifest");
+    let manifest: serde_json::Value = serde_json::from_str(&manifest).expect("the manifest is JSON");
+    let entry = manifest.as_array().and_then(|all| all.iter().find(|e| e["file"] == file)).expect("in the manifest");
+    let module = parse(file);
+    // The replicated form carries no annotations: they are those of the partitioned sibling.
+    let facts = match file.strip_suffix(".repl.hlo") {
+        Some(stem) => ParamFacts::from_sibling(&parse(&format!("{stem}.hlo")), &module).expect("the sibling fits"),
+        None => ParamFacts::default(),
+    };
+    Program { module, draw: entry["draw"].as_str().expect("a draw").to_string(), facts }
+}
+
+fn shard(module: &mut Module, facts: &ParamFacts) -> PassReport {
+    let calls = parse_pipeline("shard-weight-update{min-bytes=0}").expect("a pipeline");
+    let passes = bind(&calls, hlo_wus::PASSES).unwrap_or_else(|e| panic!("{e}"));
+    let mut analyses = Analyses::new(facts.clone());
+    let options = RunOptions { check: true, after_pass: None };
+    let summary = run_pipeline(module, &mut analyses, &passes, options);
+    summary.unwrap_or_else(|e| panic!("{:?}", e.diagnostics)).reports.remove(0)
+}
+
+/// Shards the updates of `file` and compares; returns how many were sharded and left.
+fn check_program(file: &str) -> (u64, usize) {
+    let program = program(file);
+    let mut after = program.module.clone();
+    let report = shard(&mut after, &program.facts);
+    let before = annotated(&program, file);
+    check(&before, &after, &program.draw, NEAR).unwrap_or_else(|e| panic!("{file}: {e}"));
+    let once = hlo_ir::print::print_module(&after, &Default::default());
+    shard(&mut after, &program.facts);
+    let twice = hlo_ir::print::print_module(&after, &Default::default());
+    assert_eq!(once, twice, "{file}: a second run changed something");
+    let left = report.decisions.iter().filter(|d| d.action == "left").count();
+    (report.stats["shard-weight-update.updates-sharded"], left)
+}
+
+/// The module with `parameter_replication` flags for what a sibling says, so that inputs are drawn by it.
+fn annotated(program: &Program, file: &str) -> Module {
+    let mut module = program.module.clone();
+    if file.ends_with(".repl.hlo") {
+        let entry = module.entry().expect("an entry");
+        for (i, param) in module.comp(entry).params.clone().into_iter().enumerate() {
+            let is_replicated = program.facts.leaf(i).and_then(|s| s.tile_of_device(8)).is_some_and(|t| t == [0; 8]);
+            if let Attrs::Parameter(attrs) = &mut module.inst_mut(param).attrs {
+                attrs.parameter_replication = vec![is_replicated];
+            }
+        }
+    }
+    module
+}
+
+#[test]
+fn updates_of_real_programs_are_sharded_and_equal() {
+    // Six weights each; the loss is a scalar and stays. NCF's bias has one element and stays too.
+    for (file, sharded, left) in [
+        ("mlp_sgd.hlo", 6, 1),
+        ("mlp_sgd.spmd_gspmd.hlo", 6, 1),
+        ("mlp_momentum.repl.hlo", 6, 1),
+        ("mlp_adam.hlo", 6, 1),
+        ("mlp_adam_2.hlo", 6, 1),
+        ("mlp_adam_6.hlo", 6, 1),
+        ("mlp_adam.repl.hlo", 6, 1),
+        ("mlp_odd_adam.hlo", 6, 1),
+        ("mlp_adam_pjitdp.hlo", 6, 1),
+        ("mlp_adam_pjit2d.hlo", 6, 3),
+        ("mlp_adam_accum.hlo", 6, 1),
+        ("ncf_adam.hlo", 9, 2),
+    ] {
+        assert_eq!(check_program(file), (sharded, left), "{file}: (sharded, left)");
+    }
+}
+
+#[test]
+fn norms_stop_the_update() {
+    let (sharded, left) = check_program("mlp_clipadam.hlo");
+    assert_eq!((sharded, left), (0, 7));
+}
+
+/// Applies `break_it` to the sharded Adam step; the comparison must notice.
+fn assert_caught(what: &str, break_it: impl Fn(&mut Module)) {
+    let program = program("mlp_adam.hlo");
+    let mut after = program.module.clone();
+    shard(&mut after, &program.facts);
+    let good = hlo_ir::print::print_module(&after, &Default::default());
+    break_it(&mut after);
+    assert_ne!(good, hlo_ir::print::print_module(&after, &Default::default()), "{what}: the mutant is no mutant");
+    hlo_ir::verify::verify(&after).unwrap_or_else(|e| panic!("{what}: the mutant must be valid HLO: {e:?}"));
+    let outcome = check(&program.module, &after, &program.draw, NEAR);
+    assert!(outcome.is_err(), "{what}: not noticed");
+}
+
+/// All `(computation's instructions)` of an opcode.
+fn all_of(module: &Module, opcode: Opcode) -> Vec<InstId> {
+    let insts = module.computations().iter().flat_map(|&c| module.comp(c).insts.iter().copied());
+    insts.filter(|&i| module.inst(i).opcode == opcode).collect()
+}
+
+#[test]
+fn a_dropped_mean_is_caught() {
+    assert_caught("mean dropped", |module| {
+        let sums = all_of(module, Opcode::ReduceScatter);
+        let is_mean = |m: &Module, i: InstId| sums.contains(&m.inst(i).operands[0]);
+        for divide in all_of(module, Opcode::Divide).into_iter().filter(|&i| is_mean(module, i)).collect::<Vec<_>>() {
+            let sum = module.inst(divide).operands[0];
+            module.replace_all_uses(divide, sum);
+        }
+    });
+}
+
+#[test]
+fn a_second_moment_from_the_unreduced_gradient_is_caught() {
+    assert_caught("unreduced gradient squared", |module| {
+        let sum = all_of(module, Opcode::ReduceScatter).into_iter().find(|&i| {
+            module.shape(i).as_array().is_some_and(|a| a.rank() == 2)
+        });
+        let sum = sum.expect("a matrix gradient");
+        let comp = module.inst(sum).parent;
+        let shape = module.shape(sum).as_array().cloned().expect("an array");
+        let starts = all_of(module, Opcode::DynamicSlice).into_iter().find(|&i| {
+            module.shape(i).as_array().is_some_and(|a| a.dims == shape.dims)
+        });
+        let starts = module.inst(starts.expect("a slice of the weight")).operands[1..].to_vec();
+        let operands: Vec<InstId> = [module.inst(sum).operands[0]].into_iter().chain(starts).collect();
+        let users = module.users();
+        let mean = *users[sum].iter().find(|&&u| module.inst(u).opcode == Opcode::Divide).expect("a mean");
+        let attrs = DynamicSliceAttrs { dynamic_slice_sizes: shape.dims.clone() };
+        let mut builder = Builder::new(module, comp);
+        let local = builder.add("local", Opcode::DynamicSlice, Shape::Array(shape), operands, attrs);
+        for &user in &users[mean] {
+            if module.inst(user).operands[..] == [mean, mean] {
+                module.inst_mut(user).operands = [local, local].into_iter().collect();
+            }
+        }
+        module.restore_order(comp).expect("no cycle");
+    });
+}
+
+#[test]
+fn a_rotated_shard_offset_is_caught() {
+    assert_caught("shard offset rotated by one", |module| {
+        let id = all_of(module, Opcode::PartitionId)[0];
+        let comp = module.inst(id).parent;
+        let user = module.users()[id][0];
+        let u32s = || Shape::Array(ArrayShape::new(DType::U32, []));
+        let mut builder = Builder::new(module, comp);
+        let one = builder.constant("one", Literal::scalar(DType::U32, Scalar::Uint(1)));
+        let n = builder.constant("n", Literal::scalar(DType::U32, Scalar::Uint(8)));
+        let next = builder.add("next", Opcode::Add, u32s(), [id, one], Attrs::Plain);
+        let rotated = builder.add("rotated", Opcode::Remainder, u32s(), [next, n], Attrs::Plain);
+        module.inst_mut(user).operands[0] = rotated;
+        module.restore_order(comp).expect("no cycle");
+    });
+}
