@@ -5,3 +5,4 @@ mod equivalence;
 mod passes;
 mod readme;
 mod roundtrip;
+mod weight_update;
