@@ -105,6 +105,8 @@ fn wrong_usage_is_two_and_suggests_the_nearest() {
         (&["--format", "longer", "x.hlo"], "long"),
         (&["--report", "yaml", "x.hlo"], "json"),
         (&["analyze", "replicatoin", "x.hlo"], "replication"),
+        (&["eval", "--draw", "n1 q3", "x.hlo"], "expected nS, pS, intK or a number"),
+        (&["eval", "--same", "some", "x.hlo"], "expected auto, all, none"),
         (&["--verify-only", "--pass", "dce", "x.hlo"], "cannot be used with"),
         (&[], "expected a file"),
     ] {
@@ -264,6 +266,45 @@ fn replication_facts_are_json_lines() {
     let tied = sample("passes/shard-weight-update/tied-weights.hlo");
     assert_eq!(run(&["analyze", "replication", &tied]).code, 2);
     assert_eq!(run(&["analyze", "replication", "--across", "replicas", &tied]).code, 0);
+}
+
+#[test]
+fn the_evaluator_reads_what_it_writes() {
+    let dir = folder("eval");
+    let [first, second, third] = ["a.npz", "b.npz", "c.npz"].map(|name| dir.join(name).display().to_string());
+    let sgd = sample("passes/shard-weight-update/sgd.hlo");
+    let draw = "n.05 n1 n1";
+    let out = run(&["eval", &sgd, "--seed", "7", "--draw", draw, "--save-inputs", "-o", &first]);
+    assert_eq!((out.code, out.stdout.as_str(), out.stderr.as_str()), (0, "", ""));
+    assert_eq!(run(&["eval", &sgd, "--seed", "7", "--draw", draw, "--save-inputs", "-o", &second]).code, 0);
+    let bytes = |path: &str| std::fs::read(path).expect("an archive");
+    assert!(bytes(&first) == bytes(&second), "the same seed gives the same bytes");
+    assert_eq!(run(&["eval", &sgd, "--inputs", &first, "-o", &third]).code, 0);
+    let read = |path: &str, name: &str| {
+        let mut archive = hlo_eval::npz::NpzReader::new(std::io::Cursor::new(bytes(path))).expect("an archive");
+        archive.read(name).expect("an array")
+    };
+    for device in 0..4 {
+        assert_eq!(read(&first, &format!("out0_d{device}")), read(&third, &format!("out0_d{device}")));
+    }
+    assert_eq!(read(&first, "in0_d0"), read(&first, "in0_d3"), "the weight is replicated");
+    assert_ne!(read(&first, "in1_d0"), read(&first, "in1_d3"), "the batch is not");
+    let out = run(&["eval", &sgd, "--draw", draw]);
+    assert!(
+        out.stdout.starts_with("out0  f32[64,32]") && out.stdout.contains("same on all 4 devices"),
+        "{}",
+        out.stdout
+    );
+    assert_eq!(run(&["eval", &sgd, "--inputs", "no/such.npz"]).code, 1);
+    assert_eq!(run(&["eval", &sgd, "--inputs", &first, "--seed", "2"]).code, 2);
+}
+
+#[test]
+fn what_cannot_be_evaluated_has_a_place() {
+    let text = GOOD.replace("negate(%x)", "custom-call(%x), custom_call_target=\"somewhere_else\"");
+    let out = run_with_stdin(&["eval", "-"], &text);
+    assert_eq!((out.code, out.stdout.as_str()), (1, ""));
+    assert!(out.stderr.contains("<stdin>:5:8") && out.stderr.contains("somewhere_else"), "{}", out.stderr);
 }
 
 #[test]

@@ -8,6 +8,7 @@ const EXAMPLES: &str = "\
 Examples:
   hlo-opt --pass shard-weight-update step.hlo -o sharded.hlo
   hlo-opt --pass 'inline-calls,shard-weight-update{min-bytes=4KiB},dce' --report text - < step.hlo > sharded.hlo
+  hlo-opt eval step.hlo --seed 1 -o outputs.npz
   hlo-opt analyze replication step.hlo --format json
 Exit codes: 0 well, 1 error in the input or a pass, 2 wrong usage, 3 unchanged with --require-change";
 
@@ -35,6 +36,8 @@ pub enum Command {
     /// Print facts about a module
     #[command(subcommand)]
     Analyze(AnalyzeCommand),
+    /// Run a module on all its devices in the evaluator
+    Eval(EvalArgs),
     /// Print a completion script for a shell
     Completions {
         /// Which shell
@@ -112,6 +115,34 @@ pub struct ReplicationArgs {
     /// Entry leaves that are the same on all devices: 0-12,14 | all | /REGEX/ | like:FILE
     #[arg(long, value_name = "SPEC")]
     pub replicated_params: Option<String>,
+}
+
+/// `eval`.
+#[derive(Args, Debug)]
+pub struct EvalArgs {
+    /// HLO text, or - for stdin
+    pub file: PathBuf,
+    /// Seed of the random inputs
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    pub seed: u64,
+    /// One word for each entry leaf: nS (normal of scale S), pS (its magnitude), intK (integers below K), or a number
+    #[arg(long, value_name = "WORDS", default_value = "", allow_hyphen_values = true)]
+    pub draw: String,
+    /// Devices that get the same inputs: auto (by the entry's shardings), all, none, or a list of leaves for all
+    #[arg(long, value_name = "WHICH", default_value = "auto")]
+    pub same: String,
+    /// Take the shardings for --same auto from this module
+    #[arg(long, value_name = "FILE")]
+    pub like: Option<PathBuf>,
+    /// Read the inputs from here: arrays in{leaf}_d{device}
+    #[arg(long, value_name = "NPZ", conflicts_with_all = ["seed", "draw", "same", "like"])]
+    pub inputs: Option<PathBuf>,
+    /// Write the outputs here: arrays out{leaf}_d{device}
+    #[arg(short, long = "output", value_name = "NPZ")]
+    pub output: Option<PathBuf>,
+    /// Write the inputs too
+    #[arg(long, requires = "output")]
+    pub save_inputs: bool,
 }
 
 /// When messages have colours.

@@ -6,6 +6,7 @@
 pub mod analyze;
 pub mod arguments;
 pub mod console;
+pub mod evaluate;
 pub mod input;
 pub mod optimize;
 pub mod output;
@@ -60,6 +61,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>, console: &mut Console<'_>) 
     let outcome = match &arguments.command {
         None => optimize::run(&arguments.optimize, console),
         Some(Command::Analyze(analyze)) => analyze::run(analyze, console),
+        Some(Command::Eval(eval)) => evaluate::run(eval, console),
         Some(Command::Completions { shell }) => {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut Arguments::command(), "hlo-opt", &mut script);
