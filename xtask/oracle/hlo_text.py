@@ -4,9 +4,16 @@ import re
 import numpy as np
 
 
+def without_comments(text):
+    """The text from its `HloModule` on: samples start with comment lines."""
+    lines = text.split("\n")
+    start = next((i for i, line in enumerate(lines) if line.startswith("HloModule")), 0)
+    return "\n".join(lines[start:])
+
+
 def header_counts(text):
     """(replica_count, num_partitions) of the module header; an absent count is 1."""
-    header = text.split("\n", 1)[0]
+    header = without_comments(text).split("\n", 1)[0]
     replicas = re.search(r"replica_count=(\d+)", header)
     partitions = re.search(r"num_partitions=(\d+)", header)
     return (int(replicas.group(1)) if replicas else 1, int(partitions.group(1)) if partitions else 1)

@@ -39,7 +39,7 @@ def arguments():
 def main():
     a = arguments()
     with open(a.file) as f:
-        text = f.read()
+        text = hlo_text.without_comments(f.read())
     n_replicas, n_partitions = hlo_text.header_counts(text)
     n_devices = n_replicas * n_partitions
     hlo_oracle.set_device_count(n_devices)

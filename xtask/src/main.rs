@@ -14,9 +14,10 @@ cargo xtask <command>
 
   tidy                 rules of the source tree: crate arrows, sizes, samples, words, dependencies
   xla-check [options]  judge what hlo-opt prints, evaluates and transforms by real XLA (jaxlib, CPU devices)
-      --quick              modules of at most 700 instructions, one of each model
+      --quick              modules below 70 kB, and the smallest of each form
       --only SUBSTR        modules whose file name contains this
-      --corpus DIR         a folder with manifest.json (default ir-samples/programs)
+      --corpus DIR         a folder with manifest.json, or of samples with header lines (ir-samples/ops);
+                           default ir-samples/programs
       --stages LIST        some of text,eval,pass (default all)
       --pass PIPELINE      check this pipeline too: transformed = untouched, in XLA and in the evaluator
       --mutants            with --pass: corrupted results must be detected

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use hlo_ir::print::{PrintOptions, print_module};
+use hlo_ir::verify::verify;
 use rustix::time::{ClockId, clock_gettime};
 
 /// A module and the CPU seconds of every repetition.
@@ -16,8 +17,10 @@ pub struct Sample {
     pub text: String,
     /// Instructions of all computations; known after the first repetition.
     pub n_instructions: usize,
-    /// Our parser, resolver and verifier.
+    /// Our parser, which resolves names as it meets them.
     pub parse_s: Vec<f64>,
+    /// Our verifier.
+    pub verify_s: Vec<f64>,
     /// Our printer.
     pub print_s: Vec<f64>,
     /// XLA's `hlo_module_from_text`.
@@ -35,6 +38,7 @@ impl Sample {
             text,
             n_instructions: 0,
             parse_s: Vec::new(),
+            verify_s: Vec::new(),
             print_s: Vec::new(),
             xla_parse_s: Vec::new(),
             xla_print_s: Vec::new(),
@@ -54,6 +58,13 @@ impl Sample {
             }
         };
         self.n_instructions = module.n_instructions();
+        let start = cpu_seconds();
+        let verified = black_box(verify(black_box(&module)));
+        self.verify_s.push(cpu_seconds() - start);
+        if let Err(errors) = verified {
+            let first = errors.first().map(|e| e.message.clone()).unwrap_or_default();
+            return Err(format!("{}: breaks {} rules, the first: {first}", self.file.display(), errors.len()));
+        }
         let start = cpu_seconds();
         let printed = black_box(print_module(black_box(&module), &PrintOptions::default()));
         self.print_s.push(cpu_seconds() - start);

@@ -1,9 +1,11 @@
-//! The list of modules: `manifest.json` of a corpus folder, an array of objects.
+//! The list of modules to check: `manifest.json` of a corpus folder, or, where there is none, the header lines of the
+//! folder's `.hlo` files.
 //!
-//! Read here: `file`; `name` (the model) and `form`; `instructions`; `draw` (a word for each flat ENTRY parameter);
-//! optionally `like` (a sibling whose shardings hold here too; a `.repl` module's is its `.spmd` sibling).
+//! Read of a manifest (an array of objects): `file`; `form`; `draw` (a word for each flat ENTRY parameter); optionally
+//! `like` (a sibling whose shardings hold here too; by default a `.repl` module's is its partitioned sibling).
+//! Read of a header: `// draw: …`, and `// xla: parse-only (…)`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
@@ -12,8 +14,8 @@ use super::options::Options;
 /// Forms that are partitioned and that the StableHLO route takes.
 const RUNNABLE_FORMS: [&str; 3] = ["spmd", "spmd_gspmd", "repl"];
 
-/// The most instructions of a module in the quick set.
-const QUICK_INSTRUCTIONS: u64 = 700;
+/// The largest module of the quick set.
+const QUICK_BYTES: u64 = 70_000;
 
 /// One module of the list.
 pub struct Program {
@@ -25,8 +27,8 @@ pub struct Program {
     pub draw: String,
     /// Whether real XLA can run it; if not, only its text is checked.
     pub runnable: bool,
-    model: String,
-    instructions: u64,
+    form: String,
+    text_bytes: u64,
 }
 
 impl Program {
@@ -34,66 +36,83 @@ impl Program {
     pub fn name(&self) -> String {
         self.file.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
+
+    fn new(file: PathBuf, form: String, draw: &str) -> Result<Self, String> {
+        let metadata = std::fs::metadata(&file).map_err(|e| format!("{}: {e}", file.display()))?;
+        let runnable = RUNNABLE_FORMS.contains(&form.as_str());
+        Ok(Self { like: None, draw: draw.into(), runnable, form, text_bytes: metadata.len(), file })
+    }
 }
 
 /// The modules that the options select, smallest first.
 pub fn read(options: &Options) -> Result<Vec<Program>, String> {
     let path = options.corpus.join("manifest.json");
-    let text = std::fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
-    let list: Value = serde_json::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))?;
-    let entries = list.as_array().ok_or_else(|| format!("{}: expected an array of modules", path.display()))?;
-    let mut programs = entries
-        .iter()
-        .map(|entry| read_program(options, entry))
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(|e| format!("{}: {e}", path.display()))?;
+    let mut programs = if path.exists() {
+        let text = std::fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+        let list: Value = serde_json::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))?;
+        let entries = list.as_array().ok_or_else(|| format!("{}: expected an array of modules", path.display()))?;
+        entries.iter().map(|entry| from_manifest(&options.corpus, entry)).collect::<Result<Vec<_>, _>>()?
+    } else {
+        from_headers(&options.corpus)?
+    };
     if let Some(part) = &options.only {
         programs.retain(|p| p.name().contains(part.as_str()));
     }
-    programs.sort_by_key(|p| (p.instructions, p.name()));
+    programs.sort_by_key(|p| (p.text_bytes, p.name()));
     if options.quick {
         keep_quick(&mut programs);
     }
     Ok(programs)
 }
 
-fn read_program(options: &Options, entry: &Value) -> Result<Program, String> {
+fn from_manifest(corpus: &Path, entry: &Value) -> Result<Program, String> {
     let text = |key: &str| entry.get(key).and_then(Value::as_str);
-    let file = text("file").ok_or("expected a `file` in every entry")?;
-    let form = text("form").map(String::from).unwrap_or_else(|| form_of(file));
-    let sibling = (form == "repl").then(|| file.replace(".repl.", ".spmd."));
-    let like = text("like").map(String::from).or(sibling).map(|name| options.corpus.join(name));
-    let path = options.corpus.join(file);
-    for needed in [Some(&path), like.as_ref()].into_iter().flatten() {
-        if !needed.exists() {
-            return Err(format!("`{file}` needs {}, which does not exist", needed.display()));
+    let file = text("file").ok_or_else(|| format!("{}: expected a `file` in every entry", corpus.display()))?;
+    let form = text("form").ok_or_else(|| format!("{}: `{file}`: expected a `form`", corpus.display()))?;
+    let mut program = Program::new(corpus.join(file), form.into(), text("draw").unwrap_or_default())?;
+    program.like = match text("like") {
+        Some(name) => Some(corpus.join(name)),
+        None if form == "repl" => Some(partitioned_sibling(corpus, file)?),
+        None => None,
+    };
+    Ok(program)
+}
+
+/// `m.spmd.hlo` or `m.hlo` of `m.repl.hlo`.
+fn partitioned_sibling(corpus: &Path, file: &str) -> Result<PathBuf, String> {
+    let candidates = [".spmd.hlo", ".hlo"].map(|end| corpus.join(file.replace(".repl.hlo", end)));
+    let found = candidates.into_iter().find(|path| path.exists());
+    found.ok_or_else(|| format!("{}: `{file}` has no partitioned sibling with the shardings", corpus.display()))
+}
+
+fn from_headers(folder: &Path) -> Result<Vec<Program>, String> {
+    let entries = std::fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let mut programs = Vec::new();
+    for path in entries.filter_map(Result::ok).map(|entry| entry.path()) {
+        if path.extension().is_none_or(|e| e != "hlo") {
+            continue;
         }
+        let text = std::fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+        let header = |key: &str| {
+            let lines = text.lines().take_while(|line| line.starts_with("//"));
+            lines.filter_map(|line| line.trim_start_matches('/').trim().strip_prefix(key)).next().map(str::trim)
+        };
+        let parse_only = header("xla:").is_some_and(|rest| rest.starts_with("parse-only"));
+        let form = if parse_only { "parse-only" } else { "spmd" };
+        programs.push(Program::new(path.clone(), form.into(), header("draw:").unwrap_or_default())?);
     }
-    Ok(Program {
-        like,
-        draw: text("draw").unwrap_or_default().into(),
-        runnable: RUNNABLE_FORMS.contains(&form.as_str()),
-        model: text("name").unwrap_or(file).into(),
-        instructions: entry.get("instructions").and_then(Value::as_u64).unwrap_or(u64::MAX),
-        file: path,
-    })
+    Ok(programs)
 }
 
-/// The form in a name like `mlp_adam_8.spmd.hlo`; a plain `mlp_adam.hlo` is a partitioned module.
-fn form_of(file: &str) -> String {
-    let stem = file.strip_suffix(".hlo").unwrap_or(file);
-    stem.rsplit_once('.').map_or("spmd", |(_, form)| form).into()
-}
-
-/// Keeps the smallest runnable module of every model, and one that is not runnable.
+/// Keeps the small partitioned modules, and the smallest of each other form.
 fn keep_quick(programs: &mut Vec<Program>) {
-    let mut models: Vec<(String, bool)> = Vec::new();
+    let mut forms: Vec<String> = Vec::new();
     programs.retain(|p| {
-        let key = if p.runnable { (p.model.clone(), true) } else { (String::new(), false) };
-        let fresh = p.instructions <= QUICK_INSTRUCTIONS && !models.contains(&key);
-        if fresh {
-            models.push(key);
+        if p.form == "spmd" {
+            return p.text_bytes <= QUICK_BYTES;
         }
-        fresh
+        let first = !forms.contains(&p.form);
+        forms.push(p.form.clone());
+        first
     });
 }
