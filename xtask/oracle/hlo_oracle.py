@@ -16,6 +16,7 @@ def set_device_count(n_devices, collective_timeout_s=60):
         + f" --xla_cpu_collective_call_terminate_timeout_seconds={collective_timeout_s}"
     )
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    os.environ["JAX_ENABLE_X64"] = "1"  # else jax hands 64-bit inputs over as 32-bit ones
 
 
 def parse(text):

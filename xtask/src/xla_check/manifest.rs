@@ -27,6 +27,8 @@ pub struct Program {
     pub draw: String,
     /// Whether real XLA can run it; if not, only its text is checked.
     pub runnable: bool,
+    /// Whether NaN may be among the results: it is part of what an op's sample shows, and hides errors elsewhere.
+    pub nan_belongs: bool,
     form: String,
     text_bytes: u64,
 }
@@ -40,7 +42,7 @@ impl Program {
     fn new(file: PathBuf, form: String, draw: &str) -> Result<Self, String> {
         let metadata = std::fs::metadata(&file).map_err(|e| format!("{}: {e}", file.display()))?;
         let runnable = RUNNABLE_FORMS.contains(&form.as_str());
-        Ok(Self { like: None, draw: draw.into(), runnable, form, text_bytes: metadata.len(), file })
+        Ok(Self { like: None, draw: draw.into(), runnable, nan_belongs: false, form, text_bytes: metadata.len(), file })
     }
 }
 
@@ -99,7 +101,8 @@ fn from_headers(folder: &Path) -> Result<Vec<Program>, String> {
         };
         let parse_only = header("xla:").is_some_and(|rest| rest.starts_with("parse-only"));
         let form = if parse_only { "parse-only" } else { "spmd" };
-        programs.push(Program::new(path.clone(), form.into(), header("draw:").unwrap_or_default())?);
+        let program = Program::new(path.clone(), form.into(), header("draw:").unwrap_or_default())?;
+        programs.push(Program { nan_belongs: true, ..program });
     }
     Ok(programs)
 }

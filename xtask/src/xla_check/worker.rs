@@ -71,6 +71,7 @@ impl Session<'_> {
         std::fs::create_dir_all(&work).map_err(|e| format!("{}: {e}", work.display()))?;
         let config = json!({
             "file": program.file, "like": program.like, "draw": program.draw, "seeds": [1, 2, 3],
+            "nan_belongs": program.nan_belongs,
             "runnable": program.runnable, "hlo_opt": self.tool, "stages": self.options.stages,
             "pipeline": self.options.pipeline, "mutants": self.options.mutants, "work": work,
             "timeout_s": self.options.timeout_s, "skip": done,
