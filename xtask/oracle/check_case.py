@@ -64,8 +64,9 @@ class Module:
         return r.returncode, r.stdout, stderr
 
     @cached_property
-    def original_in_xla(self):
-        return hlo_oracle.whole_text(hlo_oracle.parse(self.text))
+    def in_xla(self):
+        """XLA's reading of the original."""
+        return hlo_oracle.parse(self.text)
 
     def executable(self, text):
         module = hlo_oracle.parse(hlo_text.expand_mesh_groups(text))
@@ -160,11 +161,12 @@ def text_auto(m):
 
 
 def text_form(form):
-    """XLA's reading of our print in this form is its reading of the original."""
+    """XLA's reading of our print in this form is its reading of the original; the short form has no metadata."""
 
     def check(m):
         printed = m.hlo_opt("--format", form, m.file)[1].decode()
-        have, want = hlo_oracle.whole_text(hlo_oracle.parse(printed)), m.original_in_xla
+        readings = [m.in_xla, hlo_oracle.parse(printed)]
+        want, have = (hlo_text.spell_out_frames(hlo_oracle.whole_text(r, metadata=form == "long")) for r in readings)
         if have != want:
             pairs = zip(want.split("\n"), have.split("\n"))
             line = next((f"expected {a.strip()!r}, found {b.strip()!r}" for a, b in pairs if a != b), "one is longer")

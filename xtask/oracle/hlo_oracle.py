@@ -26,13 +26,13 @@ def parse(text):
     return _hlo.hlo_module_from_text(text)
 
 
-def whole_text(module):
-    """to_string() with everything on: large constants, metadata and backend configs are not elided."""
+def whole_text(module, metadata=True):
+    """to_string() with large constants and backend configs, and with metadata unless told otherwise."""
     from jaxlib import _hlo
 
     options = _hlo.HloPrintOptions()
     options.print_large_constants = True
-    options.print_metadata = True
+    options.print_metadata = metadata
     options.print_backend_config = True
     return module.to_string(options)
 

@@ -90,6 +90,42 @@ def expand_mesh_groups(text):
     return re.sub(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}", expand, text)
 
 
+def spell_out_frames(text):
+    """The text without its tables of source places, and each stack_frame_id=N as the places themselves.
+
+    XLA numbers these tables anew at every print, so that equal modules differ in the numbers."""
+    tables, current, kept = {}, None, []
+    for line in text.split("\n"):
+        entry = re.match(r"(\d+) (.*)$", line)
+        if line in ("FileNames", "FunctionNames", "FileLocations", "StackFrames"):
+            current = tables.setdefault(line, {})
+        elif current is not None and entry:
+            current[int(entry.group(1))] = entry.group(2)
+        else:
+            current = current if line == "" else None
+            kept.append(line)
+
+    def fields(inside):
+        return {k: int(v) for k, v in re.findall(r"(\w+)=(\d+)", inside)}
+
+    def place(location_id):
+        at = fields(tables["FileLocations"][location_id])
+        at["file_name_id"] = tables["FileNames"][at["file_name_id"]]
+        at["function_name_id"] = tables["FunctionNames"][at["function_name_id"]]
+        return ",".join(str(v) for v in at.values())
+
+    def frames(m):
+        chain, at = [], int(m.group(1))
+        while at in tables.get("StackFrames", {}):
+            frame = fields(tables["StackFrames"][at])
+            chain.append(place(frame["file_location_id"]))
+            above = frame.get("parent_frame_id", 1) - 1  # printed one higher, so that 1 says "none"
+            at = above if above < at else 0
+        return "stack_frames=[" + ";".join(chain) + "]"
+
+    return re.sub(r"stack_frame_id=(\d+)", frames, "\n".join(kept))
+
+
 def shorten_loops(text, trips=3, period=2):
     """The same module with its training loops cut short.
 

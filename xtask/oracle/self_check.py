@@ -69,6 +69,11 @@ def check_mutators():
 def check_text():
     assert hlo_text.header_counts(MODULE) == (1, 4)
     assert hlo_text.replication_groups(MODULE, 4) == {0: [1, 1, 1, 1]}
+    tables = "FileNames\n1 \"a.py\"\n2 \"b.py\"\n\nFunctionNames\n1 \"f\"\n\nFileLocations\n1 {file_name_id=1 function_name_id=1 line=7}\n"
+    tables += "2 {file_name_id=2 function_name_id=1 line=9}\n\nStackFrames\n1 {file_location_id=1 parent_frame_id=1}\n2 {file_location_id=2 parent_frame_id=2}\n\n"
+    frames = hlo_text.spell_out_frames("HloModule m\n\n" + tables + "%a = x, metadata={stack_frame_id=2}")
+    assert frames.endswith('stack_frames=["b.py","f",9;"a.py","f",7]}'), frames
+    assert "FileNames" not in frames
     mesh = "replica_groups=mesh['a'=2,'b'=2] {'b'}"
     assert hlo_text.expand_mesh_groups(mesh) == "replica_groups={{0,1},{2,3}}"
     assert hlo_text.expand_mesh_groups(mesh.replace("{'b'}", "{'a'}")) == "replica_groups={{0,2},{1,3}}"
