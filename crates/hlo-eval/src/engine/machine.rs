@@ -139,6 +139,10 @@ impl<'m> Machine<'m> {
                 Attrs::Conditional(attrs) => self.eval_conditional(inst, attrs, operands, active),
                 _ => Err(EvalError::invalid("a conditional without its attributes")),
             },
+            Kernel::Scan => match &instruction.attrs {
+                Attrs::Scan(attrs) => self.eval_scan(inst, attrs, operands, active),
+                _ => Err(EvalError::invalid("a scan without its attributes")),
+            },
             Kernel::AllReduce
             | Kernel::ReduceScatter
             | Kernel::AllGather

@@ -10,6 +10,7 @@ mod machine;
 mod plan;
 mod program;
 mod pure;
+mod scan;
 #[cfg(test)]
 mod tests;
 

@@ -155,6 +155,7 @@ impl<'a> Context<'a> {
             | Kernel::Imag
             | Kernel::Convert
             | Kernel::BitcastConvert
+            | Kernel::StochasticConvert
             | Kernel::ReducePrecision => self.elementwise_kernel(kernel, &instruction.attrs, args),
             Kernel::Broadcast
             | Kernel::Reshape
@@ -219,6 +220,10 @@ impl<'a> Context<'a> {
             (Kernel::BitcastConvert, _) => {
                 let result = self.result()?;
                 one(args)?.bitcast_convert(result.dtype, &result.dims)?
+            }
+            (Kernel::StochasticConvert, _) => {
+                let [x, random] = arrays(args)?;
+                choice::stochastic_convert(&x, &random, self.result()?.dtype)?
             }
             (Kernel::ReducePrecision, Attrs::ReducePrecision(attrs)) => {
                 choice::reduce_precision(one(args)?.as_ref(), attrs.exponent_bits, attrs.mantissa_bits)?

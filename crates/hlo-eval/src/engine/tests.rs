@@ -311,3 +311,30 @@ ENTRY %main (p: f32[3], i: f32[]) -> (f32[], f32[]) {
     let out = outputs(text);
     assert_eq!((firsts(&out, 0), firsts(&out, 1)), (vec![1.0], vec![8.0]));
 }
+
+#[test]
+fn scans_stack_outputs_and_carry_values() {
+    let text = |attrs: &str| {
+        format!(
+            "HloModule m
+
+%step (x: f32[2], c: f32[2]) -> (f32[2], f32[2]) {{
+  %x = f32[2]{{0}} parameter(0)
+  %c = f32[2]{{0}} parameter(1)
+  %n = f32[2]{{0}} add(%x, %c)
+  ROOT %t = (f32[2]{{0}}, f32[2]{{0}}) tuple(%n, %n)
+}}
+
+ENTRY %main (a: f32[3,2], i: f32[2]) -> (f32[3,2], f32[2]) {{
+  %a = f32[3,2]{{1,0}} parameter(0)
+  %i = f32[2]{{0}} parameter(1)
+  ROOT %s = (f32[3,2]{{1,0}}, f32[2]{{0}}) scan(%a, %i), dimensions={{0}}, num_carries=1, {attrs}to_apply=%step
+}}
+"
+        )
+    };
+    let out = outputs(&text(""));
+    assert_eq!((elems(&out, 0, 0), elems(&out, 1, 0)), (vec![2., 2., 3., 3., 4., 4.], vec![4., 4.]));
+    let out = outputs(&text("is_reverse=true, "));
+    assert_eq!(elems(&out, 0, 0), [4., 4., 3., 3., 2., 2.]);
+}

@@ -231,6 +231,32 @@ pub fn reduce_precision(x: &Literal, exponent_bits: i64, mantissa_bits: i64) -> 
     Ok(Literal::new(x.dtype(), x.dims(), data)?)
 }
 
+/// `stochastic-convert` of floats to signed integers: a number between two integers becomes the one away from zero with
+/// the probability of its fraction, by comparing the fraction's leading bits with `random`. NaN gives 0 and numbers out
+/// of range the nearest limit.
+pub fn stochastic_convert(x: &Literal, random: &Literal, dtype: DType) -> Result<Literal, EvalError> {
+    let is_known = x.dtype().is_float()
+        && dtype.class() == hlo_ir::NumberClass::Signed
+        && random.dtype().class() == hlo_ir::NumberClass::Unsigned
+        && random.dims() == x.dims();
+    if !is_known {
+        let text = format!("stochastic-convert from {} to {dtype} with {} bits", x.dtype(), random.dtype());
+        return Err(EvalError::unsupported(text));
+    }
+    let scale = f64::from(random.dtype().bits()).exp2();
+    let convert = |(x, random): (Scalar, Scalar)| {
+        let (Scalar::Float(x), Scalar::Uint(random)) = (x, random) else { return 0 };
+        let whole = x.abs().trunc();
+        let threshold = ((x.abs() - whole) * scale) as u64;
+        let rounded = whole + f64::from(u8::from(random < threshold));
+        rounded.copysign(x) as i64
+    };
+    let pairs = (0..x.n_elems()).filter_map(|i| Some((x.get(i)?, random.get(i)?)));
+    let (low, high) = (i64::MIN >> (64 - dtype.bits()), i64::MAX >> (64 - dtype.bits()));
+    let values: Vec<i64> = pairs.map(|pair| convert(pair).clamp(low, high)).collect();
+    Ok(Literal::from_elems(x.dims(), values)?.convert(dtype))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -278,6 +304,15 @@ mod tests {
         let got = clamped.elems::<f32>().unwrap();
         assert_eq!(&got[..3], [0.0, 0.5, 1.0]);
         assert!(got[3].is_nan());
+    }
+
+    #[test]
+    fn stochastic_rounding_follows_the_random_bits() {
+        let x = floats(&[1.25, 1.25, -1.25, 3e9, f32::NAN, 2.0]);
+        let random = Literal::from_elems(&[6], vec![0x3fff_ffffu32, 0x4000_0000, 0, 0, 0, 0]).unwrap();
+        let got = stochastic_convert(&x, &random, DType::S32).unwrap();
+        assert_eq!(got.elems::<i32>().unwrap(), [2, 1, -2, i32::MAX, 0, 2]);
+        assert!(stochastic_convert(&x, &random, DType::BF16).is_err());
     }
 
     #[test]
