@@ -135,15 +135,15 @@ fn a_dropped_mean_is_caught() {
 #[test]
 fn a_second_moment_from_the_unreduced_gradient_is_caught() {
     assert_caught("unreduced gradient squared", |module| {
-        let sum = all_of(module, Opcode::ReduceScatter).into_iter().find(|&i| {
-            module.shape(i).as_array().is_some_and(|a| a.rank() == 2)
-        });
+        let sum = all_of(module, Opcode::ReduceScatter)
+            .into_iter()
+            .find(|&i| module.shape(i).as_array().is_some_and(|a| a.rank() == 2));
         let sum = sum.expect("a matrix gradient");
         let comp = module.inst(sum).parent;
         let shape = module.shape(sum).as_array().cloned().expect("an array");
-        let starts = all_of(module, Opcode::DynamicSlice).into_iter().find(|&i| {
-            module.shape(i).as_array().is_some_and(|a| a.dims == shape.dims)
-        });
+        let starts = all_of(module, Opcode::DynamicSlice)
+            .into_iter()
+            .find(|&i| module.shape(i).as_array().is_some_and(|a| a.dims == shape.dims));
         let starts = module.inst(starts.expect("a slice of the weight")).operands[1..].to_vec();
         let operands: Vec<InstId> = [module.inst(sum).operands[0]].into_iter().chain(starts).collect();
         let users = module.users();
