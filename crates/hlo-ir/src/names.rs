@@ -1,5 +1,6 @@
 //! Interned names of instructions and computations.
 
+use crate::dtype::DType;
 use crate::shape::FixedHash;
 use cranelift_entity::{EntityRef, PrimaryMap, entity_impl};
 use hashbrown::HashTable;
@@ -40,6 +41,13 @@ pub fn hash_bytes(bytes: &[u8]) -> u64 {
     };
     hash = mix(hash, last);
     hash ^ (hash >> 29)
+}
+
+/// Whether a bare word means something else than a name (a type, a keyword), so that a name like it needs its `%`.
+pub fn is_reserved(word: &str) -> bool {
+    const KEYWORDS: [&str; 9] = ["ENTRY", "ROOT", "HloModule", "true", "false", "inf", "nan", "token", "opaque"];
+    // The longest is `f8e4m3b11fnuz`.
+    word.len() <= 13 && (DType::from_name(word).is_some() || KEYWORDS.contains(&word))
 }
 
 impl NamePool {

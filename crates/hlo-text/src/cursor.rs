@@ -2,8 +2,8 @@
 //! unescaping of strings and the making of errors.
 
 use crate::error::{EXPECTED, Fallible, LIMIT, failure};
-use hlo_ir::DType;
 use hlo_ir::attrs::encode_bytes;
+use hlo_ir::names::is_reserved;
 use std::borrow::Cow;
 
 /// A reader over HLO text.
@@ -440,13 +440,6 @@ impl<'t> Cursor<'t> {
         let more = if len > LONGEST { "…" } else { "" };
         (format!("`{shown}{more}`"), len)
     }
-}
-
-/// Whether a bare word is no name.
-fn is_reserved(word: &str) -> bool {
-    const KEYWORDS: [&str; 9] = ["ENTRY", "ROOT", "HloModule", "true", "false", "inf", "nan", "token", "opaque"];
-    // The longest is `f8e4m3b11fnuz`.
-    word.len() <= 13 && (DType::from_name(word).is_some() || KEYWORDS.contains(&word))
 }
 
 /// Resolves C escapes. Bytes that make no UTF-8 are kept by [`encode_bytes`].

@@ -111,12 +111,13 @@ impl Parser<'_> {
         self.module.set_entry(comp);
         let _ = self.cur.eat_word("ROOT");
         let mut ahead = self.cur;
-        let label = match ahead.name("") {
-            Ok(label) if ahead.eat(b'=') => {
-                self.cur = ahead;
-                label
-            }
-            _ => ("_", self.cur.pos),
+        let has_name = ahead.name("").is_ok() && ahead.eat(b'=');
+        let label = if has_name {
+            let label = self.cur.new_name("the name of the instruction")?;
+            self.cur = ahead;
+            label
+        } else {
+            ("_", self.cur.pos)
         };
         let root = self.instruction(comp, Some(label), 0)?;
         match self.cur.peek() {

@@ -24,6 +24,7 @@ mod values;
 use crate::attrs::{Attrs, Marks};
 use crate::float::decimal::write_i64;
 use crate::module::{CompId, InstId, Module, TextForm};
+use crate::names::{Name, is_reserved};
 use crate::op::Opcode;
 pub use canonical::canonical;
 use shapes::ShapeTexts;
@@ -246,17 +247,20 @@ impl<'m> Printer<'m> {
     }
 
     fn inst_name(&mut self, inst: InstId) {
-        if self.is_long {
-            self.out.push('%');
-        }
-        self.out.push_str(self.module.inst_name(inst));
+        self.name(self.module.inst(inst).name);
     }
 
     fn comp_name(&mut self, comp: CompId) {
-        if self.is_long {
+        self.name(self.module.comp(comp).name);
+    }
+
+    /// Appends a name; one that would read as a type or a keyword keeps its `%` in the short form too.
+    fn name(&mut self, name: Name) {
+        let text = self.module.names.get(name);
+        if self.is_long || is_reserved(text) {
             self.out.push('%');
         }
-        self.out.push_str(self.module.comp_name(comp));
+        self.out.push_str(text);
     }
 
     /// Appends `separator` before every item but the first.
