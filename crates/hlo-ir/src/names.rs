@@ -43,11 +43,12 @@ pub fn hash_bytes(bytes: &[u8]) -> u64 {
     hash ^ (hash >> 29)
 }
 
-/// Whether a bare word means something else than a name (a type, a keyword), so that a name like it needs its `%`.
+/// Whether a bare word is something else than a name (a type, a keyword, a number), so that a name like it needs its `%`.
 pub fn is_reserved(word: &str) -> bool {
     const KEYWORDS: [&str; 9] = ["ENTRY", "ROOT", "HloModule", "true", "false", "inf", "nan", "token", "opaque"];
     // The longest is `f8e4m3b11fnuz`.
-    word.len() <= 13 && (DType::from_name(word).is_some() || KEYWORDS.contains(&word))
+    let begins_name = word.bytes().next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_');
+    !begins_name || word.len() <= 13 && (DType::from_name(word).is_some() || KEYWORDS.contains(&word))
 }
 
 impl NamePool {
@@ -145,5 +146,13 @@ mod tests {
         let d = pool.fresh("mul");
         assert_eq!(pool.get(d), "mul");
         assert_eq!(pool.find("sub"), None);
+    }
+
+    #[test]
+    fn types_keywords_and_numbers_are_no_bare_names() {
+        for word in ["f32", "true", "ROOT", "8_", "-a", ""] {
+            assert!(is_reserved(word), "{word}");
+        }
+        assert!(!is_reserved("f32_") && !is_reserved("_8"));
     }
 }

@@ -91,7 +91,7 @@ fn check_same_product(tile: &IotaTile, start: usize, end: usize) -> Fallible<()>
 pub(crate) fn mesh(cur: &mut Cursor<'_>) -> Fallible<Mesh> {
     let mut mesh = Mesh::default();
     cur.list((b'[', b']'), "of the mesh axes", &mut |cur| {
-        let name = cur.string("a quoted axis name")?.into_owned();
+        let name = axis_name(cur)?;
         cur.expect(b'=', "after the axis name")?;
         mesh.axes.push((name, cur.count("the axis size")?));
         Ok(())
@@ -136,11 +136,22 @@ pub(crate) fn axes(cur: &mut Cursor<'_>, mesh: &Mesh, place: &str) -> Fallible<V
     Ok(out)
 }
 
+/// Takes a quoted axis name; no printed form can hold other than plain characters.
+fn axis_name(cur: &mut Cursor<'_>) -> Fallible<String> {
+    cur.skip_blanks();
+    let start = cur.pos;
+    let name = cur.string("a quoted axis name")?.into_owned();
+    if name.bytes().all(|b| (0x20..0x7f).contains(&b) && !matches!(b, b'"' | b'\'' | b'\\')) {
+        return Ok(name);
+    }
+    Err(failure(EXPECTED, start, cur.pos, "expected an axis name of printable ASCII without quotes, found another"))
+}
+
 /// Takes `'a'` or `'a':(pre_size)size`.
 pub(crate) fn axis(cur: &mut Cursor<'_>, mesh: &Mesh) -> Fallible<AxisRef> {
     cur.skip_blanks();
     let start = cur.pos;
-    let name = cur.string("a quoted axis name")?.into_owned();
+    let name = axis_name(cur)?;
     if !mesh.axes.iter().any(|(known, _)| *known == name) {
         return Err(failure(
             UNKNOWN,

@@ -19,6 +19,7 @@ fn single_values_parse_whole_or_fail() {
         matches!(parse_sharding("{{replicated},{manual}}"), Ok(Sharding::Tuple(leaves)) if leaves[1].kind == ShardingKind::Manual)
     );
     assert!(parse_sharding("{replicated manual}").is_err());
+    assert!(parse_sharding(r"{mesh['a\377'=2], [{'a\377'}]}").is_err());
 
     let groups = parse_replica_groups("mesh['a'=2,'b'=2] {'a'}").unwrap();
     assert_eq!(groups.expand().unwrap(), [[0, 2], [1, 3]]);
