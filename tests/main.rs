@@ -2,7 +2,13 @@
 
 mod cli;
 mod equivalence;
+mod generator;
+mod lockstep;
 mod passes;
+mod random_passes;
 mod readme;
+mod replication_property;
+mod replication_samples;
+mod replication_scale;
 mod roundtrip;
 mod weight_update;

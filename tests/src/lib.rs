@@ -1,4 +1,6 @@
-//! The samples in `ir-samples`: where they are and what their header lines say.
+//! The samples in `ir-samples`: where they are and what their header lines say; and random modules.
+
+pub mod random_module;
 
 use std::fs;
 use std::path::{Path, PathBuf};

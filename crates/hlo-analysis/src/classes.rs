@@ -79,10 +79,10 @@ impl ClassPool {
 
     /// The common refinement: devices stay together only if both partitions have them together.
     pub fn meet(&mut self, a: Classes, b: Classes) -> Classes {
-        if a == b || b == self.top {
+        if a == b || b == self.top || a == self.bottom {
             return a;
         }
-        if a == self.top {
+        if a == self.top || b == self.bottom {
             return b;
         }
         let key = (a.min(b), a.max(b));
@@ -97,6 +97,12 @@ impl ClassPool {
 
     /// The finest partition coarser than both: devices are together if a chain of equalities from either joins them.
     pub fn join(&mut self, a: Classes, b: Classes) -> Classes {
+        if a == b || a == self.bottom || b == self.top {
+            return b;
+        }
+        if b == self.bottom || a == self.top {
+            return a;
+        }
         let (x, y) = (self.partitions[a].clone(), self.partitions[b].clone());
         let mut root: Vec<usize> = (0..self.n_devices).collect();
         fn find(root: &mut [usize], mut d: usize) -> usize {

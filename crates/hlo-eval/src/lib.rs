@@ -10,4 +10,5 @@ mod value;
 
 pub use engine::Options;
 pub use error::EvalError;
-pub use run::{EntryLeaf, Inputs, Outputs, entry_leaves, result_leaves, run};
+pub use run::{EntryLeaf, Inputs, Outputs, entry_leaves, result_leaves, run, run_observed};
+pub use value::Value;

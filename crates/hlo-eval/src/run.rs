@@ -1,10 +1,10 @@
 //! The interface: a module and the inputs of every device in, the outputs of every device out.
 
-use crate::engine::{Machine, Options};
+use crate::engine::{Machine, Observer, Options};
 use crate::error::EvalError;
 use crate::value::{Spread, Value};
 use hlo_ir::sharding::LeafSharding;
-use hlo_ir::{ArrayShape, Literal, Module, Shape};
+use hlo_ir::{ArrayShape, InstId, Literal, Module, Shape};
 use std::sync::Arc;
 
 /// The arrays that every device is given: `[flat leaf of the entry parameters][device]`.
@@ -72,6 +72,29 @@ pub fn result_leaves(module: &Module) -> Vec<ArrayShape> {
 /// Inputs that do not fit the entry's parameters; an operation without semantics; devices of a collective that never
 /// meet; a limit of `options`. Errors name the instruction.
 pub fn run(module: &Module, inputs: &Inputs, options: &Options) -> Result<Outputs, EvalError> {
+    run_with(module, inputs, options, None)
+}
+
+/// As [`run`]; `observe` sees every executed instruction with the flat id of a device and its value there, device by
+/// device, in the order of execution. Parameters are seen at every call; constants and pure instructions that nothing reads are not.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_observed(
+    module: &Module,
+    inputs: &Inputs,
+    options: &Options,
+    observe: &mut dyn FnMut(InstId, u32, &Value),
+) -> Result<Outputs, EvalError> {
+    run_with(module, inputs, options, Some(observe))
+}
+
+fn run_with<'m>(
+    module: &'m Module,
+    inputs: &Inputs,
+    options: &'m Options,
+    observer: Option<&'m mut Observer<'m>>,
+) -> Result<Outputs, EvalError> {
     let entry = module.entry().ok_or_else(|| EvalError::invalid("the module has no entry computation"))?;
     let n_devices = module.n_devices();
     let shared = share_equal(module, inputs)?;
@@ -94,7 +117,9 @@ pub fn run(module: &Module, inputs: &Inputs, options: &Options) -> Result<Output
     }
     drop(shared);
     let active: Vec<u32> = (0..u32::try_from(n_devices).unwrap_or(u32::MAX)).collect();
-    let result = Machine::new(module, options).run(entry, args, &active)?;
+    let mut machine = Machine::new(module, options);
+    machine.observer = observer;
+    let result = machine.run(entry, args, &active)?;
     let mut leaves: Vec<Vec<Arc<Literal>>> = vec![Vec::with_capacity(n_devices); result_leaves(module).len()];
     for device in 0..n_devices {
         let mut rows = leaves.iter_mut();

@@ -1,279 +1,188 @@
 //! The transfer functions: facts of an instruction's leaves from those of its operands.
 
+use super::solver::{Fact, Frame, Solver, Wanting};
 use super::*;
+use hlo_ir::CompId;
 use hlo_ir::attrs::Attrs;
-use hlo_ir::op::Kernel;
-
-/// A while's state descends in a finite lattice; this many rounds without a fixpoint fall back to nothing known.
-const MAX_ROUNDS: usize = 1000;
-
-/// What a device receives in a collective, by equality: two devices with equal keys hold equal results.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Received {
-    /// The number of the group's sequence of member classes, and which piece of the outcome the device holds.
-    Pieces(usize, usize),
-    /// Zeros: nobody sends to this device.
-    Zeros,
-    /// Nothing known: the device's own number.
-    Own(usize),
-}
+use hlo_ir::op::{Effects, Flow};
 
 impl Solver<'_> {
     /// The facts of one instruction's leaves.
-    pub(super) fn transfer(&mut self, inst: InstId, local: &Local, depth: usize) -> Vec<Classes> {
-        let row = self.module.inst(inst).opcode.row();
-        let n = self.n_leaves[inst] as usize;
-        let p = self.module.header.num_partitions.max(1) as usize;
-        match row.flow {
-            Flow::Constant => vec![self.pool.top(); n],
-            Flow::Parameter => vec![self.pool.bottom(); n],
-            Flow::ReplicaId => vec![self.pool.by_key(|d| d / p); n],
-            Flow::PartitionId => vec![self.pool.by_key(|d| d % p); n],
-            Flow::Tuple => self.fit(self.operand_leaves(inst, local), n),
-            Flow::Identity => {
-                let first = self.first_operand(inst, local);
-                self.fit(first, n)
+    pub(super) fn transfer(&mut self, inst: InstId, frame: &mut Frame) -> Wanting<Fact> {
+        let n = self.n_leaves(inst);
+        Ok(match self.module.inst(inst).opcode.row().flow {
+            Flow::Constant => vec![self.pool.top(); n].into(),
+            Flow::Parameter => self.unknown(n),
+            flow @ (Flow::ReplicaId | Flow::PartitionId) => {
+                vec![device_id(self.module, flow, &mut self.pool); n].into()
             }
-            Flow::GetTupleElement => self.get_tuple_element(inst, local, n),
-            Flow::Call => self.call(inst, local, depth, n),
-            Flow::While => self.while_loop(inst, local, depth, n),
-            Flow::Conditional => self.conditional(inst, local, depth, n),
-            Flow::AllReduce | Flow::AllGather => self.grouped(inst, local, n, |_| 0),
-            Flow::ReduceScatter => self.grouped(inst, local, n, |position| position),
-            Flow::AllToAll => {
-                // A tuple form gives leaf i the i-th operands of all members; a piece depends on every operand.
-                let fact = self.meet_operands(inst, local);
-                let fact = self.exchange(inst, fact, |position| position);
-                vec![fact; n]
-            }
-            Flow::CollectiveBroadcast => self.broadcast(inst, local, n),
-            Flow::CollectivePermute => self.permuted(inst, local, n),
-            Flow::AsyncStart => self.async_start(inst, local, depth, n),
-            Flow::AsyncUpdate => {
-                let first = self.first_operand(inst, local);
-                self.fit(first, n)
-            }
-            Flow::AsyncDone => self.async_done(inst, local, n),
-            Flow::All => {
-                let fact = self.plain(inst, local);
-                vec![fact; n]
-            }
-        }
+            Flow::Tuple => self.fit(self.operand_leaves(inst, frame).into(), n),
+            Flow::Identity | Flow::AsyncUpdate => self.fit(self.first_operand(inst, frame), n),
+            Flow::GetTupleElement => self.get_tuple_element(inst, frame, n),
+            Flow::Call => self.call(inst, frame, n)?,
+            Flow::While => self.while_loop(inst, frame, n)?,
+            Flow::Conditional => self.conditional(inst, frame, n)?,
+            Flow::AllReduce | Flow::AllGather => self.grouped(inst, frame, n, |_| 0),
+            Flow::ReduceScatter => self.grouped(inst, frame, n, |position| position),
+            Flow::AllToAll => self.all_to_all(inst, frame, n),
+            Flow::CollectiveBroadcast => self.broadcast(inst, frame, n),
+            Flow::CollectivePermute => self.permuted(inst, frame, n),
+            Flow::AsyncStart => self.async_start(inst, frame, n)?,
+            Flow::AsyncDone => self.async_done(inst, frame, n),
+            Flow::All => self.plain(inst, frame, n),
+        })
     }
 
     /// Ops whose result depends on all operands, by their effects.
-    fn plain(&mut self, inst: InstId, local: &Local) -> Classes {
-        match self.module.inst(inst).opcode.row().effects {
-            Effects::Pure => self.meet_operands(inst, local),
-            // A reducer or comparator that draws random numbers would make devices differ.
-            Effects::OfCallees => {
-                if self.module.called(inst).iter().all(|&c| self.is_deterministic(c, 0)) {
-                    self.meet_operands(inst, local)
-                } else {
-                    self.pool.bottom()
-                }
-            }
-            Effects::Random | Effects::Communicates => self.pool.bottom(),
-            Effects::SideEffect => self.host_fact(inst),
-            Effects::ByAttribute => match &self.module.inst(inst).attrs {
-                // Only the callee knows what it computes; a partitioner's marker gives each device its own shard.
-                Attrs::Custom(c) if c.custom_call_has_side_effect || is_shard_marker(&c.custom_call_target.0) => {
-                    self.pool.bottom()
-                }
-                _ => self.meet_operands(inst, local),
-            },
+    fn plain(&mut self, inst: InstId, frame: &Frame, n: usize) -> Fact {
+        let effects = self.module.inst(inst).opcode.row().effects;
+        if effects == Effects::SideEffect {
+            return self.infeed(inst, n);
         }
+        let operands = self.meet_operands(inst, frame);
+        let own = own_source(self.module, inst, &self.sources, &mut self.pool);
+        vec![self.pool.meet(operands, own); n].into()
     }
 
     /// An infeed follows its sharding across partitions; other effects give unique values.
-    fn host_fact(&mut self, inst: InstId) -> Classes {
+    fn infeed(&mut self, inst: InstId, n: usize) -> Fact {
         let p = self.module.header.num_partitions.max(1) as usize;
-        let is_infeed = matches!(self.module.inst(inst).attrs, Attrs::Infeed(_));
-        let tiles = self.module.sharding(inst).and_then(|s| s.leaf(0)).and_then(|s| s.tile_of_device(p));
-        match tiles {
-            Some(tiles) if is_infeed && p > 1 && tiles.iter().all(|&t| t == tiles[0]) => self.pool.by_key(|d| d / p),
-            _ => self.pool.bottom(),
+        let sharding = self.module.sharding(inst).filter(|_| p > 1);
+        let (Attrs::Infeed(_), Some(sharding)) = (&self.module.inst(inst).attrs, sharding) else {
+            return self.unknown(n);
+        };
+        let of_leaf = |leaf_idx: usize| sharding.leaf(leaf_idx);
+        let leaves: Vec<Classes> = (0..n)
+            .map(|i| of_leaf(i).map_or(self.pool.bottom(), |leaf| partition_classes(leaf, &mut self.pool, p)))
+            .collect();
+        leaves.into()
+    }
+
+    /// What the called computations depend on besides their arguments.
+    pub(super) fn sources_of_callees(&mut self, inst: InstId) -> Classes {
+        let mut fact = self.pool.top();
+        for callee in self.module.called(inst) {
+            let own = self.sources.get(&callee).copied().unwrap_or(self.pool.bottom());
+            fact = self.pool.meet(fact, own);
         }
+        fact
     }
 
-    fn is_deterministic(&self, comp: CompId, depth: usize) -> bool {
-        depth < MAX_CALL_DEPTH
-            && self.module.comp(comp).insts.iter().all(|&inst| match self.module.inst(inst).opcode.row().effects {
-                Effects::Pure => {
-                    !matches!(self.module.inst(inst).opcode.row().flow, Flow::ReplicaId | Flow::PartitionId)
-                }
-                Effects::OfCallees => self.module.called(inst).iter().all(|&c| self.is_deterministic(c, depth + 1)),
-                Effects::Random | Effects::Communicates | Effects::SideEffect | Effects::ByAttribute => false,
-            })
+    /// The meet of all operand leaves.
+    pub(super) fn meet_operands(&mut self, inst: InstId, frame: &Frame) -> Classes {
+        let mut fact = self.pool.top();
+        for &operand in &self.module.inst(inst).operands {
+            let Some(leaves) = self.local(frame, operand) else { return self.pool.bottom() };
+            for &leaf in leaves.iter() {
+                fact = self.pool.meet(fact, leaf);
+            }
+        }
+        fact
     }
 
-    fn first_operand(&self, inst: InstId, local: &Local) -> Vec<Classes> {
+    /// All operands' leaves in a row.
+    pub(super) fn operand_leaves(&self, inst: InstId, frame: &Frame) -> Vec<Classes> {
+        let operands = &self.module.inst(inst).operands;
+        let mut out = Vec::with_capacity(operands.len());
+        for &operand in operands {
+            out.extend(self.local(frame, operand).iter().flat_map(|f| f.iter().copied()));
+        }
+        out
+    }
+
+    /// The leaves of the first operand.
+    pub(super) fn first_operand(&self, inst: InstId, frame: &Frame) -> Fact {
         let first = self.module.inst(inst).operands.first();
-        first.and_then(|o| local.get(o)).map_or(Vec::new(), |f| f.to_vec())
+        first.and_then(|&o| self.local(frame, o)).unwrap_or_else(|| [].into())
     }
 
     /// Exactly `n` leaves; a mismatch, which a verified module does not have, reads as unique.
-    fn fit(&self, leaves: Vec<Classes>, n: usize) -> Vec<Classes> {
-        if leaves.len() == n { leaves } else { vec![self.pool.bottom(); n] }
+    pub(super) fn fit(&self, leaves: Fact, n: usize) -> Fact {
+        if leaves.len() == n { leaves } else { self.unknown(n) }
     }
 
-    fn get_tuple_element(&mut self, inst: InstId, local: &Local, n: usize) -> Vec<Classes> {
-        let leaves = self.first_operand(inst, local);
-        let Attrs::TupleIndex(gte) = &self.module.inst(inst).attrs else { return self.fit(Vec::new(), n) };
+    /// `n` leaves of which nothing is known.
+    pub(super) fn unknown(&self, n: usize) -> Fact {
+        vec![self.pool.bottom(); n].into()
+    }
+
+    fn get_tuple_element(&mut self, inst: InstId, frame: &Frame, n: usize) -> Fact {
+        let leaves = self.first_operand(inst, frame);
+        let Attrs::TupleIndex(gte) = &self.module.inst(inst).attrs else { return self.unknown(n) };
         let elements = self.module.inst(inst).operands.first().and_then(|&o| self.module.shape(o).as_tuple());
         let index = usize::try_from(gte.index).unwrap_or(usize::MAX);
-        let start: usize = elements.map_or(0, |e| e.iter().take(index).map(|s| s.n_leaves()).sum());
-        self.fit(leaves.get(start..start.saturating_add(n)).map_or(Vec::new(), <[Classes]>::to_vec), n)
-    }
-
-    fn call(&mut self, inst: InstId, local: &Local, depth: usize, n: usize) -> Vec<Classes> {
-        let args = self.operand_leaves(inst, local);
-        match self.module.called(inst).first() {
-            Some(&callee) => {
-                let result = self.comp(callee, &args, depth + 1).to_vec();
-                self.fit(result, n)
-            }
-            None => vec![self.pool.bottom(); n],
-        }
-    }
-
-    /// Descends from the init until the body keeps the state; devices whose conditions differ leave at other times.
-    fn while_loop(&mut self, inst: InstId, local: &Local, depth: usize, n: usize) -> Vec<Classes> {
-        let called = self.module.called(inst);
-        let [condition, body] = called.as_slice() else { return vec![self.pool.bottom(); n] };
-        let init = self.operand_leaves(inst, local);
-        let mut state = self.fit(init, n);
-        for _ in 0..MAX_ROUNDS {
-            let go_on = self.comp(*condition, &state, depth + 1);
-            let go_on = go_on.first().copied().unwrap_or(self.pool.bottom());
-            let mut next: Vec<Classes> = state.iter().map(|&s| self.pool.meet(s, go_on)).collect();
-            let after = self.comp(*body, &next, depth + 1).to_vec();
-            let after = self.fit(after, n);
-            for (leaf, after) in next.iter_mut().zip(after) {
-                *leaf = self.pool.meet(*leaf, after);
-            }
-            if next == state {
-                return state;
-            }
-            state = next;
-        }
-        vec![self.pool.bottom(); n]
-    }
-
-    fn conditional(&mut self, inst: InstId, local: &Local, depth: usize, n: usize) -> Vec<Classes> {
-        let operands = self.module.inst(inst).operands.clone();
-        let predicate = self.first_operand(inst, local).first().copied().unwrap_or(self.pool.bottom());
-        let mut result = vec![predicate; n];
-        for (branch, operand) in self.module.called(inst).into_iter().zip(operands.iter().skip(1)) {
-            let args = local.get(operand).map_or(Vec::new(), |f| f.to_vec());
-            let leaves = self.comp(branch, &args, depth + 1).to_vec();
-            for (leaf, fact) in result.iter_mut().zip(self.fit(leaves, n)) {
-                *leaf = self.pool.meet(*leaf, fact);
-            }
-        }
-        result
-    }
-
-    /// A collective that gives each member a piece of what the group computes, leaf by leaf.
-    fn grouped(&mut self, inst: InstId, local: &Local, n: usize, piece: fn(usize) -> usize) -> Vec<Classes> {
-        let leaves = self.operand_leaves(inst, local);
-        let leaves = self.fit(leaves, n);
-        leaves.into_iter().map(|leaf| self.exchange(inst, leaf, piece)).collect()
-    }
-
-    fn exchange(&mut self, inst: InstId, operand: Classes, piece: fn(usize) -> usize) -> Classes {
-        let Ok(groups) = self.module.device_groups(inst) else { return self.pool.bottom() };
-        let labels = self.pool.labels(operand).to_vec();
-        let mut keys: Vec<Received> = (0..self.pool.n_devices()).map(Received::Own).collect();
-        let mut sequences: HashMap<Vec<u32>, usize> = HashMap::new();
-        for group in &groups.groups {
-            let members: Vec<u32> = group.iter().map(|&d| labels[d as usize]).collect();
-            let next = sequences.len();
-            let sequence = *sequences.entry(members).or_insert(next);
-            for (position, &device) in group.iter().enumerate() {
-                keys[device as usize] = Received::Pieces(sequence, piece(position));
-            }
-        }
-        self.pool.by_key(|d| keys[d])
-    }
-
-    fn broadcast(&mut self, inst: InstId, local: &Local, n: usize) -> Vec<Classes> {
-        let leaves = self.operand_leaves(inst, local);
-        let leaves = self.fit(leaves, n);
-        let Ok(groups) = self.module.device_groups(inst) else { return vec![self.pool.bottom(); n] };
-        let one = |this: &mut Self, leaf: Classes| {
-            let labels = this.pool.labels(leaf).to_vec();
-            let mut keys: Vec<Received> = vec![Received::Zeros; labels.len()];
-            for group in &groups.groups {
-                for &device in group {
-                    keys[device as usize] = Received::Pieces(labels[group[0] as usize] as usize, 0);
-                }
-            }
-            this.pool.by_key(|d| keys[d])
+        let start = match elements {
+            // A flat tuple: the usual case, and the one where tuples are large.
+            Some(e) if e.len() == leaves.len() && n == 1 => index,
+            Some(e) => e.iter().take(index).map(|s| s.n_leaves()).sum(),
+            None => 0,
         };
-        leaves.into_iter().map(|leaf| one(self, leaf)).collect()
-    }
-
-    fn permuted(&mut self, inst: InstId, local: &Local, n: usize) -> Vec<Classes> {
-        let leaves = self.operand_leaves(inst, local);
-        let Ok(pairs) = self.module.device_pairs(inst) else { return vec![self.pool.bottom(); n] };
-        if leaves.len() != n {
-            // The in-place form also takes buffers and offsets: no rule for it.
-            return vec![self.pool.bottom(); n];
-        }
-        let one = |this: &mut Self, leaf: Classes| {
-            let labels = this.pool.labels(leaf).to_vec();
-            let mut keys: Vec<Received> = vec![Received::Zeros; labels.len()];
-            for &(source, target) in &pairs {
-                keys[target as usize] = Received::Pieces(labels[source as usize] as usize, 0);
-            }
-            this.pool.by_key(|d| keys[d])
-        };
-        leaves.into_iter().map(|leaf| one(self, leaf)).collect()
-    }
-
-    /// `(operands, results, context…)`, or the results alone for all-reduce-start.
-    fn async_start(&mut self, inst: InstId, local: &Local, depth: usize, n: usize) -> Vec<Classes> {
-        let operands = self.operand_leaves(inst, local);
-        let n_operands = operands.len();
-        let kernel = match self.module.inst(inst).opcode.row().eval {
-            hlo_ir::op::EvalRule::Kernel(kernel) => Some(kernel),
-            _ => None,
-        };
-        let results = match kernel {
-            Some(Kernel::AllReduce) => return self.grouped(inst, local, n, |_| 0),
-            Some(Kernel::AllGather) => self.grouped(inst, local, n_operands, |_| 0),
-            Some(Kernel::CollectivePermute) => self.permuted(inst, local, n_operands),
-            Some(Kernel::CopyStart) => operands.clone(),
-            Some(Kernel::AsyncStart) => match self.module.called(inst).first() {
-                Some(&callee) => self.comp(callee, &operands, depth + 1).to_vec(),
-                None => return vec![self.pool.bottom(); n],
-            },
-            _ => return vec![self.pool.bottom(); n],
-        };
-        // copy-start gives (destination, source, context); its two halves hold the same value.
-        let mut leaves: Vec<Classes> = operands.into_iter().chain(results).collect();
-        if leaves.len() > n {
-            return vec![self.pool.bottom(); n];
-        }
-        leaves.resize(n, self.pool.top());
-        leaves
-    }
-
-    /// The results' part of a start's tuple.
-    fn async_done(&mut self, inst: InstId, local: &Local, n: usize) -> Vec<Classes> {
-        let leaves = self.first_operand(inst, local);
-        if leaves.len() == n {
-            return leaves;
-        }
-        let elements = self.module.inst(inst).operands.first().and_then(|&o| self.module.shape(o).as_tuple());
-        let Some([first, second, ..]) = elements else { return vec![self.pool.bottom(); n] };
-        let (start, len) = (first.n_leaves(), second.n_leaves());
-        self.fit(leaves.get(start..start + len).map_or(Vec::new(), <[Classes]>::to_vec), n)
+        self.fit(leaves.get(start..start.saturating_add(n)).unwrap_or(&[]).into(), n)
     }
 }
 
-/// Custom calls of front ends that turn a global value into a device's shard.
-fn is_shard_marker(target: &str) -> bool {
-    matches!(target, "SPMDFullToShardShape" | "xla.sdy.GlobalToLocalShape" | "PartitionId" | "ReplicaId")
+/// The classes of `replica-id` and `partition-id`; top for other flows.
+fn device_id(module: &Module, flow: Flow, pool: &mut ClassPool) -> Classes {
+    let p = module.header.num_partitions.max(1) as usize;
+    match flow {
+        Flow::ReplicaId => pool.by_key(|d| d / p),
+        Flow::PartitionId => pool.by_key(|d| d % p),
+        _ => pool.top(),
+    }
+}
+
+/// What an instruction's value depends on besides its operands.
+fn own_source(module: &Module, inst: InstId, sources: &HashMap<CompId, Classes>, pool: &mut ClassPool) -> Classes {
+    let instruction = module.inst(inst);
+    match instruction.opcode.row().effects {
+        Effects::Pure => device_id(module, instruction.opcode.row().flow, pool),
+        Effects::Random | Effects::Communicates | Effects::SideEffect => pool.bottom(),
+        // A reducer or comparator that asks for its device or draws random numbers would make devices differ.
+        Effects::OfCallees => {
+            let mut fact = pool.top();
+            for callee in module.called(inst) {
+                fact = pool.meet(fact, sources.get(&callee).copied().unwrap_or(pool.bottom()));
+            }
+            fact
+        }
+        Effects::ByAttribute => match &instruction.attrs {
+            Attrs::Custom(c) if !c.custom_call_has_side_effect && is_function_of_operands(&c.custom_call_target.0) => {
+                pool.top()
+            }
+            _ => pool.bottom(),
+        },
+    }
+}
+
+/// What each computation that the entry reaches depends on besides its arguments.
+pub(super) fn own_sources(module: &Module, pool: &mut ClassPool) -> HashMap<CompId, Classes> {
+    let mut sources = HashMap::new();
+    for comp in module.post_order() {
+        let mut fact = pool.top();
+        for &inst in &module.comp(comp).insts {
+            let own = own_source(module, inst, &sources, pool);
+            fact = pool.meet(fact, own);
+        }
+        sources.insert(comp, fact);
+    }
+    sources
+}
+
+/// Custom calls that are known to compute the same from the same operands on every device. Of all others nothing is
+/// known: a callback may ask its host, a kernel its device, and a partitioner's marker gives each device its own shard.
+fn is_function_of_operands(target: &str) -> bool {
+    const WHOLE: [&str; 10] = [
+        "Sharding",
+        "LayoutConstraint",
+        "MoveToHost",
+        "MoveToDevice",
+        "annotate_device_placement",
+        "TopK",
+        "X64Combine",
+        "X64SplitHigh",
+        "X64SplitLow",
+        "xla.sdy.FuncResultSharding",
+    ];
+    const PREFIXES: [&str; 6] = ["__cublas$", "__cudnn$", "lapack_", "cusolver_", "mhlo.", "chlo."];
+    WHOLE.contains(&target) || PREFIXES.iter().any(|prefix| target.starts_with(prefix))
 }

@@ -22,6 +22,9 @@ pub(super) enum Place {
     Absent,
 }
 
+/// Called with an instruction, the flat id of a device and the value there.
+pub(crate) type Observer<'o> = dyn FnMut(InstId, u32, &Value) + 'o;
+
 /// One evaluation of a module.
 pub(crate) struct Machine<'m> {
     pub(super) module: &'m Module,
@@ -32,6 +35,8 @@ pub(crate) struct Machine<'m> {
     pub(super) groups: hashbrown::HashMap<InstId, Arc<hlo_ir::groups::DeviceGroups>>,
     n_steps: u64,
     depth: usize,
+    /// Sees the value of every executed instruction on every device.
+    pub(crate) observer: Option<&'m mut Observer<'m>>,
 }
 
 impl<'m> Machine<'m> {
@@ -45,6 +50,7 @@ impl<'m> Machine<'m> {
             groups: hashbrown::HashMap::new(),
             n_steps: 0,
             depth: 0,
+            observer: None,
         }
     }
 
@@ -68,6 +74,9 @@ impl<'m> Machine<'m> {
             return Err(EvalError::invalid(text));
         }
         let mut slots: Vec<Option<Spread>> = vec![None; plan.n_slots];
+        for (&param, arg) in self.module.comp(comp).params.iter().zip(&args) {
+            self.observe(param, arg, active)?;
+        }
         for (&slot, arg) in plan.params.iter().zip(args) {
             if let Some(slot) = slot {
                 slots[slot] = Some(arg);
@@ -78,11 +87,21 @@ impl<'m> Machine<'m> {
         }
         for step in &plan.steps {
             let value = self.step(step, &mut slots, active).map_err(|e| e.at(self.module, step.inst))?;
+            self.observe(step.inst, &value, active)?;
             if !step.is_unread {
                 slots[step.slot] = Some(value);
             }
         }
         slots[plan.root].take().ok_or_else(|| EvalError::invalid("the root has no value"))
+    }
+
+    fn observe(&mut self, inst: InstId, value: &Spread, active: &[u32]) -> Result<(), EvalError> {
+        if let Some(observer) = &mut self.observer {
+            for (i, &device) in active.iter().enumerate() {
+                observer(inst, device, value.get(i)?);
+            }
+        }
+        Ok(())
     }
 
     fn step(&mut self, step: &Step, slots: &mut [Option<Spread>], active: &[u32]) -> Result<Spread, EvalError> {

@@ -14,7 +14,7 @@ mod scan;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use machine::Machine;
+pub(crate) use machine::{Machine, Observer};
 
 /// Bounds on an evaluation, so that no input can make it run or grow for ever.
 #[derive(Clone, Debug)]
