@@ -133,10 +133,15 @@ impl Module {
 
     /// As [`Module::live`], with [`Module::effectful_computations`] at hand: for passes that visit every computation.
     pub fn live_given(&self, comp: CompId, effectful: &EntitySet<CompId>) -> EntitySet<InstId> {
-        let mut live: EntitySet<InstId> = EntitySet::new();
         let mut work: Vec<InstId> = self.comp(comp).root.expand().into_iter().collect();
         let insts = self.comp(comp).insts.iter().copied();
         work.extend(insts.filter(|&i| self.inst(i).opcode == Opcode::Parameter || self.has_effect(i, effectful)));
+        self.needed_by(work)
+    }
+
+    /// The instructions of `work` and what they need: operands and control predecessors, transitively.
+    fn needed_by(&self, mut work: Vec<InstId>) -> EntitySet<InstId> {
+        let mut live: EntitySet<InstId> = EntitySet::new();
         while let Some(inst) = work.pop() {
             if live.insert(inst) {
                 let instruction = self.inst(inst);
@@ -175,11 +180,12 @@ impl Module {
         effectful: &EntitySet<CompId>,
     ) -> usize {
         let live = self.live_given(comp, effectful);
+        let is_users_own = |inst: InstId| !was_live.contains(inst) && (inst.as_u32() as usize) < n_slots_before;
+        let kept = self.comp(comp).insts.iter().copied().filter(|&inst| live.contains(inst) || is_users_own(inst));
+        // The user's own dead code may still read what the pass left over.
+        let kept = self.needed_by(kept.collect());
         let before = self.comp(comp).insts.len();
-        self.comp_mut(comp).insts.retain(|&inst| {
-            let is_users_own = !was_live.contains(inst) && (inst.as_u32() as usize) < n_slots_before;
-            live.contains(inst) || is_users_own
-        });
+        self.comp_mut(comp).insts.retain(|&inst| kept.contains(inst));
         before - self.comp(comp).insts.len()
     }
 
