@@ -85,7 +85,7 @@ impl<'t> Parser<'t> {
         let mut result = None;
         if self.cur.peek() == Some(b'(') {
             self.list((b'(', b')'), "of the parameters", &mut |p| {
-                p.cur.name("the name of a parameter")?;
+                p.cur.any_name("the name of a parameter")?;
                 p.cur.expect(b':', "after the parameter's name")?;
                 p.shape().map(drop)
             })?;

@@ -238,6 +238,12 @@ impl<'t> Cursor<'t> {
         Ok((self.slice(start, end), place))
     }
 
+    /// Takes a name where XLA prints none of them with `%`, so that words that are no names elsewhere do here.
+    pub(crate) fn any_name(&mut self, what: &str) -> Fallible<&'t str> {
+        let _ = self.eat(b'%');
+        self.word(what)
+    }
+
     /// As [`Cursor::name`], for the place where a name is defined: a word that means something else needs its `%`.
     #[inline]
     pub(crate) fn new_name(&mut self, what: &str) -> Fallible<(&'t str, usize)> {

@@ -29,7 +29,12 @@ const KEYS: [&str; 11] = [
 impl Parser<'_> {
     /// Takes `HloModule name, key=value, …`.
     pub(crate) fn header(&mut self) -> Fallible<()> {
-        let (name, _) = self.cur.new_name("the name of the module")?;
+        let name = self.cur.any_name("the name of the module")?;
+        if name == "ENTRY" {
+            // A forgotten name; a module that is called so could not be told from it when printed.
+            self.cur.pos -= name.len();
+            return Err(self.cur.expected("the name of the module"));
+        }
         self.module.name = name.to_string();
         let mut seen = [false; KEYS.len()];
         while self.cur.eat(b',') {
