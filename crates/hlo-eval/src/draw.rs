@@ -91,6 +91,9 @@ impl Same {
     }
 }
 
+/// Bytes of distinct arrays that one call draws.
+const MAX_DRAWN_BYTES: u64 = 1 << 32;
+
 /// What to draw.
 #[derive(Clone, Debug, Default)]
 pub struct DrawOptions {
@@ -115,8 +118,15 @@ pub fn draw_inputs(module: &Module, like: Option<&Module>, options: &DrawOptions
             format!("expected {} parameter leaves in the module to follow, found {}", leaves.len(), shardings.len());
         return Err(EvalError::invalid(text));
     }
+    if let Same::Leaves(same) = &options.same
+        && let Some(leaf) = same.iter().find(|&&leaf| leaf >= leaves.len())
+    {
+        let text = format!("expected leaf numbers below {} (the entry's leaves), found {leaf}", leaves.len());
+        return Err(EvalError::invalid(text));
+    }
     let n_devices = module.n_devices();
     let mut rows = Vec::with_capacity(leaves.len());
+    let mut drawn_bytes = 0u64;
     for (i, (leaf, sharding)) in leaves.iter().zip(&shardings).enumerate() {
         let groups = groups_of(&options.same, i, sharding, n_devices);
         let draw = options.draws.get(i).copied().unwrap_or(Draw::Normal(1.0));
@@ -125,6 +135,13 @@ pub fn draw_inputs(module: &Module, like: Option<&Module>, options: &DrawOptions
             match groups[..device].iter().position(|&g| g == group) {
                 Some(first) => row.push(row[first].clone()),
                 None => {
+                    drawn_bytes = drawn_bytes.saturating_add(leaf.shape.size_bytes());
+                    if drawn_bytes > MAX_DRAWN_BYTES {
+                        let text = format!(
+                            "inputs up to input {i} take {drawn_bytes} bytes, at most {MAX_DRAWN_BYTES} are drawn"
+                        );
+                        return Err(EvalError::Limit(text));
+                    }
                     let array = draw_array(&leaf.shape, draw, &mut Source::new(options.seed, i, group))
                         .map_err(|e| EvalError::invalid(format!("input {i}: {e}")))?;
                     row.push(Arc::new(array));
@@ -239,6 +256,9 @@ impl Source {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hlo_ir::attrs::Attrs;
+    use hlo_ir::edit::Builder;
+    use hlo_ir::{Opcode, Shape};
 
     fn drawn(dtype: DType, word: &str, n: i64) -> Literal {
         let shape = ArrayShape::new(dtype, [n]);
@@ -277,5 +297,18 @@ mod tests {
         }
         assert_eq!(Same::parse("0-2,5").unwrap(), Same::Leaves(vec![0, 1, 2, 5]));
         assert!(Same::parse("some").is_err() && Same::parse("1-x").is_err());
+    }
+
+    #[test]
+    fn inputs_beyond_memory_are_an_error() {
+        let mut module = Module::new("m");
+        let name = module.names.intern("entry");
+        let comp = module.add_computation(name);
+        module.set_entry(comp);
+        let shape = Shape::array(DType::F32, [9_999_999_999_999]);
+        let param = Attrs::Parameter(Box::default());
+        Builder::new(&mut module, comp).add("p", Opcode::Parameter, shape, [], param);
+        let outcome = draw_inputs(&module, None, &DrawOptions::default());
+        assert!(matches!(outcome, Err(EvalError::Limit(_))), "{outcome:?}");
     }
 }

@@ -32,7 +32,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         Options {
-            max_steps: 1 << 34,
+            max_steps: 1 << 30,
             max_call_depth: 128,
             max_array_bytes: 1 << 34,
             n_threads: std::thread::available_parallelism().map_or(1, usize::from),
