@@ -23,7 +23,9 @@ use table::{CaseResult, Status};
 /// Runs the command; false if a case failed.
 pub fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
     let options = Options::parse(words)?;
-    let programs = manifest::read(&options)?;
+    let mut programs = manifest::read(&options)?;
+    let judges_text = options.stages.iter().any(|stage| stage == "text");
+    programs.retain(|program| program.runnable || judges_text);
     if programs.is_empty() {
         return Err("no module is selected: nothing would be checked".into());
     }
@@ -74,7 +76,7 @@ fn take<'p>(next: &AtomicUsize, programs: &'p [Program]) -> Option<(usize, &'p P
 /// One line that is written over on a terminal, a line for each module elsewhere.
 fn show_progress(n_done: usize, n_programs: usize, program: &Program, results: &[CaseResult]) {
     let failed = results.iter().filter(|r| r.status == Status::Failed).count();
-    let seconds: f64 = results.iter().map(|r| r.seconds).sum();
+    let seconds = results.iter().fold(0.0, |sum, r| sum + r.seconds);
     let line =
         format!("[{n_done}/{n_programs}] {}: {} cases, {failed} failed, {seconds:.1} s", program.name(), results.len());
     if std::io::stderr().is_terminal() {
