@@ -1,0 +1,158 @@
+//! Which links a flow between two devices loads.
+//!
+//! A flow from `a` to `b` parts at the outermost level where they lie in different entities. There it goes from sibling
+//! to sibling; at every level inside it leaves one entity and enters another. Links are numbered, the two directions
+//! apart, so that loads are one vector.
+
+use crate::topology::{Cluster, Count, Level, Network};
+
+/// The numbered links of a cluster.
+pub(crate) struct Links<'c> {
+    cluster: &'c Cluster,
+    levels: Vec<Block>,
+    /// By link: seconds for one byte.
+    pub s_per_byte: Vec<f64>,
+}
+
+/// Where the links of one level start.
+#[derive(Clone, Copy)]
+struct Block {
+    /// Switch: in and out of each entity (by entity / shared_by). Ring, torus: `2 × dims` edges of each entity.
+    main: usize,
+    /// In and out of each shared bypass link.
+    bypass: usize,
+}
+
+impl<'c> Links<'c> {
+    pub fn new(cluster: &'c Cluster) -> Links<'c> {
+        let (mut levels, mut s_per_byte) = (Vec::new(), Vec::new());
+        for (level, place) in cluster.levels().iter().zip(&cluster.place) {
+            let per_entity = match &level.network {
+                Network::Switched | Network::Ring => 2,
+                Network::Torus { dims, .. } => 2 * dims.len(),
+            };
+            let main = s_per_byte.len();
+            s_per_byte.resize(main + per_entity * place.len(), 1.0 / level.bytes_per_s);
+            let bypass = s_per_byte.len();
+            if let Some(b) = &level.bypass {
+                s_per_byte.resize(bypass + 2 * place.len(), 1.0 / b.bytes_per_s);
+            }
+            levels.push(Block { main, bypass });
+        }
+        Links { cluster, levels, s_per_byte }
+    }
+
+    /// Calls `load` with each link on the way from `a` to `b`, and returns the latency of the way in seconds.
+    pub fn for_each_on_way(&self, a: u32, b: u32, load: &mut impl FnMut(usize)) -> f64 {
+        let Some(parting) = self.cluster.parting_level(a, b) else { return 0.0 };
+        for l in parting + 1..self.levels.len() {
+            self.leave(l, self.cluster.entity[l][a as usize], 0, load);
+            self.leave(l, self.cluster.entity[l][b as usize], 1, load);
+        }
+        self.between_siblings(parting, a, b, load)
+    }
+
+    /// A flow out of (`direction` 0) or into (1) the parent of an entity.
+    fn leave(&self, l: usize, entity: u32, direction: usize, load: &mut impl FnMut(usize)) {
+        let (level, block) = (&self.cluster.levels()[l], self.levels[l]);
+        match (&level.bypass, &level.network) {
+            (Some(b), _) => load(block.bypass + 2 * (entity / b.shared_by) as usize + direction),
+            (None, Network::Switched) => load(block.main + 2 * (entity / level.shared_by) as usize + direction),
+            // The entity has its own way out, which no level describes: the levels outside are the limit.
+            (None, Network::Ring | Network::Torus { .. }) => {}
+        }
+    }
+
+    fn between_siblings(&self, l: usize, a: u32, b: u32, load: &mut impl FnMut(usize)) -> f64 {
+        let level = &self.cluster.levels()[l];
+        let (from, to) = (self.cluster.entity[l][a as usize], self.cluster.entity[l][b as usize]);
+        match &level.network {
+            Network::Switched => {
+                self.leave(l, from, 0, load);
+                self.leave(l, to, 1, load);
+                level.latency_s
+            }
+            Network::Ring => self.on_ring(l, level, (from, to), a, load),
+            Network::Torus { dims, wraps } => {
+                let hops = self.on_torus(l, dims, *wraps, (from, to), load);
+                level.latency_s * f64::from(hops)
+            }
+        }
+    }
+
+    /// How many siblings the entity of `device` at level `l` has, itself included.
+    fn n_siblings(&self, l: usize, device: u32) -> u32 {
+        let parent = l.checked_sub(1).map_or(0, |outer| self.cluster.entity[outer][device as usize]);
+        match &self.cluster.levels()[l].count {
+            Count::Same(n) => *n,
+            Count::Each(each) => each[parent as usize],
+        }
+    }
+
+    /// Along the edge between neighbours; else over the bypass; without one the shorter way round.
+    fn on_ring(&self, l: usize, level: &Level, (from, to): (u32, u32), a: u32, load: &mut impl FnMut(usize)) -> f64 {
+        let place = &self.cluster.place[l];
+        let (p, q) = (place[from as usize], place[to as usize]);
+        let first = from - p;
+        let n = self.n_siblings(l, a);
+        let ahead = (q + n - p) % n;
+        let is_neighbour = ahead == 1 || ahead == n - 1;
+        match &level.bypass {
+            Some(bypass) if !is_neighbour => {
+                self.leave(l, from, 0, load);
+                self.leave(l, to, 1, load);
+                let crosses = bypass.domain.is_some_and(|domain| p / domain != q / domain);
+                if crosses && l > 0 {
+                    let parent = self.cluster.entity[l - 1][a as usize];
+                    self.leave(l - 1, parent, 0, load);
+                    self.leave(l - 1, parent, 1, load);
+                    return level.latency_s + self.cluster.levels()[l - 1].latency_s;
+                }
+                level.latency_s
+            }
+            _ => {
+                let block = self.levels[l].main;
+                let is_forward = ahead <= n - ahead;
+                let hops = if is_forward { ahead } else { n - ahead };
+                for i in 0..hops {
+                    let at = if is_forward { (p + i) % n } else { (p + n - i) % n };
+                    load(block + 2 * (first + at) as usize + usize::from(!is_forward));
+                }
+                level.latency_s * f64::from(hops)
+            }
+        }
+    }
+
+    /// Dim by dim, the most significant first, the shorter way; returns the hops.
+    fn on_torus(
+        &self,
+        l: usize,
+        dims: &[u32],
+        wraps: bool,
+        (from, to): (u32, u32),
+        load: &mut impl FnMut(usize),
+    ) -> u32 {
+        let place = &self.cluster.place[l];
+        let (mut at, goal) = (place[from as usize], place[to as usize]);
+        let first = from - at;
+        let mut hops = 0;
+        let mut stride: u32 = dims.iter().product();
+        for (dim_idx, &extent) in dims.iter().enumerate() {
+            stride /= extent;
+            let (p, q) = (at / stride % extent, goal / stride % extent);
+            let ahead = (q + extent - p) % extent;
+            let is_forward = if wraps { ahead <= extent - ahead } else { q > p };
+            let n = if is_forward { ahead } else { (extent - ahead) % extent };
+            let mut x = p;
+            for _ in 0..n {
+                let edge = (first + at) as usize * 2 * dims.len() + 2 * dim_idx + usize::from(!is_forward);
+                load(self.levels[l].main + edge);
+                let next = if is_forward { (x + 1) % extent } else { (x + extent - 1) % extent };
+                at = at - x * stride + next * stride;
+                x = next;
+            }
+            hops += n;
+        }
+        hops
+    }
+}

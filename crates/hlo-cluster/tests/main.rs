@@ -1,0 +1,5 @@
+//! The crate from outside: descriptions, predicted times against slow obvious twins.
+
+mod descriptions;
+mod random;
+mod simulator;
