@@ -2,6 +2,7 @@
 
 mod arguments;
 mod bench;
+mod paper_wus;
 mod python;
 mod tidy;
 mod workspace;
@@ -28,6 +29,7 @@ cargo xtask <command>
       --xla                beside XLA's own parser and printer
       --corpus DIR         where the default files come from (the largest of its manifest)
       --reps N             repetitions (default 15)
+  paper-wus            the models of the weight-update sharding paper on the cluster model, beside its figures
 ";
 
 fn main() -> ExitCode {
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
         Some("tidy") => tidy::run(),
         Some("xla-check") => xla_check::run(words),
         Some("bench") => bench::run(words),
+        Some("paper-wus") => paper_wus::run(),
         Some("help" | "--help" | "-h") => {
             print!("{HELP}");
             Ok(true)

@@ -20,11 +20,14 @@
 //! `bytes` is always the whole tensor on one device: all-reduce, reduce, broadcast: its size; reduce-scatter: the size
 //! *before*; all-gather: the size *after*.
 //!
+//! One device has a [`DeviceProfile`]: `DeviceProfile::from_arg("h200")?.op_s(flops, bytes, "bf16")` is its roofline.
+//!
 //! A cluster comes from [`Cluster::from_arg`] (an inline hierarchy or the name of a shipped description),
 //! [`Cluster::from_toml`] (the text of a file; this crate reads none itself) or [`Cluster::flat`].
 
 pub mod collective;
 mod describe;
+pub mod device;
 pub mod error;
 mod links;
 mod simulate;
@@ -33,5 +36,6 @@ mod torus;
 mod tree;
 
 pub use collective::{Algo, Collective, CollectiveCost, CostLine};
+pub use device::DeviceProfile;
 pub use error::ClusterError;
 pub use topology::{Cluster, Level, Network};
