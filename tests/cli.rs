@@ -269,6 +269,24 @@ fn replication_facts_are_json_lines() {
 }
 
 #[test]
+fn frequencies_are_a_table_or_json_lines() {
+    let branches = sample("analysis/frequency/branches.hlo");
+    let out = run(&["analyze", "frequency", "--format", "json", &branches]);
+    assert_eq!((out.code, out.stderr.as_str()), (0, ""));
+    let facts: Vec<Value> = out.stdout.lines().map(|l| serde_json::from_str(l).expect("a JSON object")).collect();
+    let find = |key: &str, name: &str| facts.iter().find(|f| f[key] == name).unwrap_or_else(|| panic!("{name}"));
+    assert_eq!(find("computation", "fire")["frequency"], 3.0);
+    assert_eq!(find("instruction", "loop")["trip_count"], 20);
+    assert_eq!(find("instruction", "by_period")["branches"], serde_json::json!(["rest", "fire"]));
+    assert_eq!(find("instruction", "by_period")["shares"], serde_json::json!([0.85, 0.15]));
+    let out = run(&["analyze", "frequency", &branches]);
+    assert!(out.stdout.contains("%loop        20 trips of %body (derived)\n"), "{}", out.stdout);
+    let assumed = sample("analysis/frequency/assumed.hlo");
+    let out = run(&["analyze", "frequency", "--unknown-trip-count", "7", &assumed]);
+    assert!(out.stdout.contains("%body     runs 7 (assumed)\n"), "{}", out.stdout);
+}
+
+#[test]
 fn the_evaluator_reads_what_it_writes() {
     let dir = folder("eval");
     let [first, second, third] = ["a.npz", "b.npz", "c.npz"].map(|name| dir.join(name).display().to_string());

@@ -2,6 +2,7 @@
 
 mod cli;
 mod equivalence;
+mod frequencies;
 mod generator;
 mod lockstep;
 mod passes;

@@ -2,10 +2,12 @@
 
 pub mod annotations;
 pub mod classes;
+pub mod frequency;
 pub mod reducers;
 pub mod replication;
 
 use annotations::ParamFacts;
+use frequency::{Frequencies, FrequencyOptions};
 use hlo_ir::Module;
 use replication::Replication;
 use std::rc::Rc;
@@ -15,7 +17,10 @@ use std::rc::Rc;
 pub struct Analyses {
     /// What the user said of the entry's parameters.
     pub params: ParamFacts,
+    /// What the user said of loops.
+    pub frequency_options: FrequencyOptions,
     replication: Option<Rc<Replication>>,
+    frequencies: Option<(FrequencyOptions, Rc<Frequencies>)>,
 }
 
 /// Which analyses still hold after a change.
@@ -23,19 +28,21 @@ pub struct Analyses {
 pub struct Preserved {
     /// Facts of instructions that are still there, and of new ones none are asked.
     pub replication: bool,
+    /// Computations still run as often, and loops and conditionals that are still there branch as often.
+    pub frequencies: bool,
 }
 
 impl Preserved {
     /// Nothing holds.
-    pub const NONE: Preserved = Preserved { replication: false };
+    pub const NONE: Preserved = Preserved { replication: false, frequencies: false };
     /// Everything holds.
-    pub const ALL: Preserved = Preserved { replication: true };
+    pub const ALL: Preserved = Preserved { replication: true, frequencies: true };
 }
 
 impl Analyses {
     /// Analyses that start from what the user said of the entry's parameters.
     pub fn new(params: ParamFacts) -> Analyses {
-        Analyses { params, replication: None }
+        Analyses { params, ..Analyses::default() }
     }
 
     /// Which devices hold equal values.
@@ -44,10 +51,26 @@ impl Analyses {
         self.replication.get_or_insert_with(|| Rc::new(Replication::compute(module, params))).clone()
     }
 
+    /// How often each computation runs.
+    pub fn frequencies(&mut self, module: &Module) -> Rc<Frequencies> {
+        let options = self.frequency_options;
+        if let Some((with, known)) = &self.frequencies
+            && *with == options
+        {
+            return known.clone();
+        }
+        let fresh = Rc::new(Frequencies::compute(module, options));
+        self.frequencies = Some((options, fresh.clone()));
+        fresh
+    }
+
     /// Forgets what is not preserved.
     pub fn invalidate(&mut self, preserved: Preserved) {
         if !preserved.replication {
             self.replication = None;
+        }
+        if !preserved.frequencies {
+            self.frequencies = None;
         }
     }
 }

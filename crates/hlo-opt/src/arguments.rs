@@ -99,6 +99,21 @@ pub struct OptimizeArgs {
 pub enum AnalyzeCommand {
     /// Which values are the same on which devices
     Replication(ReplicationArgs),
+    /// How often each computation runs
+    Frequency(FrequencyArgs),
+}
+
+/// `analyze frequency`.
+#[derive(Args, Debug)]
+pub struct FrequencyArgs {
+    /// HLO text, or - for stdin
+    pub file: PathBuf,
+    /// A table, or one JSON object a line
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub format: ReportFormat,
+    /// Trips of a loop whose count cannot be found
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub unknown_trip_count: u64,
 }
 
 /// `analyze replication`.

@@ -4,6 +4,7 @@ use crate::pipeline::{PassCall, PipelineError};
 use crate::report::PassReport;
 use crate::{Changed, Options, Pass, PassCx, PassError, PassInfo};
 use hlo_analysis::Analyses;
+use hlo_analysis::frequency::Frequencies;
 use hlo_ir::Module;
 use hlo_ir::diag::{Diagnostic, Entity};
 use hlo_ir::print::{PrintOptions, print_module};
@@ -140,7 +141,13 @@ fn check_contract(before: &str, after: &Module, changed: Changed, analyses: &mut
             Entity::Module,
             "the pass says it changed the module, but the text is the same",
         )),
-        (Changed::Yes(preserved), false) if preserved.replication => {
+        (Changed::Yes(preserved), false) => {
+            if preserved.frequencies {
+                check_frequencies(after, analyses)?;
+            }
+            if !preserved.replication {
+                return Ok(());
+            }
             let (kept, fresh) =
                 (analyses.replication(after), Analyses::new(analyses.params.clone()).replication(after));
             for &comp in after.computations() {
@@ -158,6 +165,20 @@ fn check_contract(before: &str, after: &Module, changed: Changed, analyses: &mut
             }
             Ok(())
         }
-        (Changed::No, true) | (Changed::Yes(_), false) => Ok(()),
+        (Changed::No, true) => Ok(()),
+    }
+}
+
+/// Compares kept frequencies with fresh ones, for every computation.
+fn check_frequencies(after: &Module, analyses: &mut Analyses) -> Result<(), Diagnostic> {
+    let fresh = Frequencies::compute(after, analyses.frequency_options);
+    let kept = analyses.frequencies(after);
+    match after.computations().iter().find(|&&comp| kept.of(comp) != fresh.of(comp)) {
+        None => Ok(()),
+        Some(&comp) => Err(Diagnostic::about(
+            "pass-preserved",
+            Entity::Comp(comp),
+            "the pass says that frequencies still hold, but this computation's differs",
+        )),
     }
 }

@@ -1,6 +1,7 @@
-//! `hlo-opt analyze`: facts about a module, as a table or as JSON lines.
+//! `hlo-opt analyze replication`: which values are the same on which devices.
 
-use crate::arguments::{AcrossChoice, AnalyzeCommand, ReplicationArgs, ReportFormat};
+use super::json_line;
+use crate::arguments::{AcrossChoice, ReplicationArgs, ReportFormat};
 use crate::console::Console;
 use crate::input::load_one;
 use crate::params::Said;
@@ -10,12 +11,11 @@ use hlo_ir::{CompId, Module};
 use serde::Serialize;
 use std::fmt::Write;
 
-/// Prints what was asked for.
+/// Prints the facts.
 ///
 /// # Errors
 /// Wrong usage or an invalid input.
-pub fn run(command: &AnalyzeCommand, console: &mut Console<'_>) -> Result<u8, Failure> {
-    let AnalyzeCommand::Replication(args) = command;
+pub fn run(args: &ReplicationArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
     let said = Said::read(args.replicated_params.as_deref(), console)?;
     let module = load_one(&args.file, console)?;
     let across = chosen_axis(args, &module)?;
@@ -75,14 +75,6 @@ fn leaves_of<'m>(module: &'m Module, comp: CompId, facts: &Replication, across: 
         });
     }
     out
-}
-
-fn json_line(leaf: &LeafFact<'_>, out: &mut String) {
-    // Text, numbers and lists of numbers: this cannot fail.
-    if let Ok(line) = serde_json::to_string(leaf) {
-        out.push_str(&line);
-        out.push('\n');
-    }
 }
 
 fn table(computation: &str, leaves: &[LeafFact<'_>], out: &mut String) {

@@ -1,0 +1,29 @@
+//! `hlo-opt analyze`: facts about a module, as a table or as JSON lines. One file for each kind of fact.
+
+mod frequency;
+mod replication;
+
+use crate::Failure;
+use crate::arguments::AnalyzeCommand;
+use crate::console::Console;
+use serde::Serialize;
+
+/// Prints what was asked for.
+///
+/// # Errors
+/// Wrong usage or an invalid input.
+pub fn run(command: &AnalyzeCommand, console: &mut Console<'_>) -> Result<u8, Failure> {
+    match command {
+        AnalyzeCommand::Replication(args) => replication::run(args, console),
+        AnalyzeCommand::Frequency(args) => frequency::run(args, console),
+    }
+}
+
+/// Appends one line of JSON.
+fn json_line(fact: &impl Serialize, out: &mut String) {
+    // Text, numbers and lists of them: this cannot fail.
+    if let Ok(line) = serde_json::to_string(fact) {
+        out.push_str(&line);
+        out.push('\n');
+    }
+}
