@@ -2,6 +2,7 @@
 
 pub mod annotations;
 pub mod classes;
+pub mod code;
 pub mod frequency;
 pub mod reducers;
 pub mod replication;

@@ -174,8 +174,9 @@ fn bytes(n: u64) -> String {
     }
 }
 
+/// Passes without a cost model give no number.
 fn microseconds(ns: f64) -> String {
-    format!("{:.1} µs", ns / 1e3)
+    if ns.is_finite() { format!("{:.1} µs", ns / 1e3) } else { "–".into() }
 }
 
 #[cfg(test)]
@@ -188,5 +189,6 @@ mod tests {
         assert_eq!(bytes(1536), "1.5 KiB");
         assert_eq!(bytes(8 << 20), "8.0 MiB");
         assert_eq!(microseconds(1234.0), "1.2 µs");
+        assert_eq!(microseconds(f64::NAN), "–");
     }
 }

@@ -68,7 +68,7 @@ pub struct CollectiveChange {
     pub bytes: u64,
     /// Devices in a group.
     pub group_size: u64,
-    /// Predicted time, in nanoseconds.
+    /// Predicted time, in nanoseconds; not a number where the pass has no cost model.
     pub predicted_ns: f64,
 }
 

@@ -30,11 +30,11 @@
 //!
 //! **Requires** nothing. **Ensures** the same results. **Errors**: none.
 
-use crate::code::code_computations;
 use crate::forward::{Step, walk_forward};
 use cranelift_entity::{EntitySet, SecondaryMap};
 use hashbrown::HashMap;
 use hlo_analysis::Preserved;
+use hlo_analysis::code::code_computations;
 use hlo_ir::attrs::{Attrs, RawBraces};
 use hlo_ir::module::Operands;
 use hlo_ir::op::{Effects, Flow};

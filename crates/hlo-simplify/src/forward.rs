@@ -1,8 +1,8 @@
 //! One walk over a computation, operands before users, that redirects uses as it goes.
 
-use crate::code::{is_annotated, pinned_by_control};
 use cranelift_entity::EntitySet;
 use hashbrown::HashMap;
+use hlo_analysis::code::{is_annotated, pinned_by_control};
 use hlo_ir::{CompId, InstId, Module};
 
 /// What a pass wants done with one instruction.

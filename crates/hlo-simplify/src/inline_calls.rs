@@ -31,10 +31,10 @@
 //!
 //! **Requires** nothing. **Ensures** the same results; collectives keep their channels. **Errors**: none.
 
-use crate::code::{code_computations, pinned_by_control};
 use cranelift_entity::{EntitySet, SecondaryMap};
 use hashbrown::HashMap;
 use hlo_analysis::Preserved;
+use hlo_analysis::code::{code_computations, pinned_by_control};
 use hlo_ir::attrs::Attrs;
 use hlo_ir::{CompId, InstId, Module, Opcode};
 use hlo_pass::options::{OptionInfo, OptionKind};

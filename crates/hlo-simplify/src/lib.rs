@@ -1,8 +1,7 @@
 //! Local clean-ups: passes that look at one instruction or one computation at a time and change no value by a single bit.
 //!
-//! One file is one pass. [`forward`] is the walk that three of them share, [`code`] says which computations they visit.
+//! One file is one pass. [`forward`] is the walk that three of them share, [`hlo_analysis::code`] says which computations they visit.
 
-pub mod code;
 pub mod cse;
 pub mod dce;
 pub mod forward;

@@ -26,9 +26,9 @@
 //!
 //! **Requires** nothing. **Ensures** the same results, bit for bit (a signalling NaN may stay signalling). **Errors**: none.
 
-use crate::code::code_computations;
 use crate::forward::{Step, walk_forward};
 use hlo_analysis::Preserved;
+use hlo_analysis::code::code_computations;
 use hlo_ir::attrs::{Attrs, PadDim, ReshapeAttrs};
 use hlo_ir::literal::{ConstantValue, Scalar};
 use hlo_ir::{Dims, InstId, Module, NumberClass, Opcode};

@@ -20,9 +20,9 @@
 //!
 //! **Requires** nothing. **Ensures** the same results. **Errors**: none.
 
-use crate::code::code_computations;
 use crate::forward::{Step, walk_forward};
 use hlo_analysis::Preserved;
+use hlo_analysis::code::code_computations;
 use hlo_ir::attrs::Attrs;
 use hlo_ir::{InstId, Module, Opcode};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};

@@ -1,4 +1,4 @@
-//! Which computations the clean-ups visit, and which instructions they leave alone.
+//! Which computations passes visit, and which instructions they leave alone.
 
 use cranelift_entity::EntitySet;
 use hlo_ir::op::Flow;

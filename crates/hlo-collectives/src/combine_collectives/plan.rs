@@ -1,0 +1,242 @@
+//! Which collectives of a computation become one.
+//!
+//! Notation: a *bucket* is a set of collectives with one [`Key`] none of which depends on another, and of at most a threshold of bytes.
+//!
+//! 1. Instructions are put in order of their *depth*, the longest path from the parameters: what is shallow is ready early. The text's own
+//!    order follows the results, not the time at which operands are ready.
+//! 2. For each key, walk that order from the first free collective, marking what depends on the bucket. A free collective that is not
+//!    marked joins; the first that does not fit closes the bucket.
+//! 3. Move what is marked behind the bucket. The order is one of the combined graph again, in which the bucket is one node, so later
+//!    buckets, of other keys too, see its dependencies: no circle can arise.
+
+use crate::reading::{array, check_free};
+use cranelift_entity::{EntitySet, SecondaryMap};
+use hlo_analysis::code::pinned_by_control;
+use hlo_analysis::reducers::{Reducer, find_reducer};
+use hlo_ir::attrs::Attrs;
+use hlo_ir::{CompId, DType, InstId, Module, Opcode};
+use indexmap::IndexMap;
+
+/// What may be combined.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Most bytes of one bucket.
+    pub threshold_bytes: u64,
+    /// Kinds of collectives.
+    pub ops: Vec<Opcode>,
+    /// For the packed form: one element type, any dim.
+    pub is_packed: bool,
+}
+
+/// Collectives that become one.
+#[derive(Clone, Debug)]
+pub struct Bucket {
+    /// In the order in which they are ready; two or more.
+    pub members: Vec<InstId>,
+    /// Devices of each group.
+    pub group_size: usize,
+    /// Bytes of the whole tensors.
+    pub bytes: u64,
+}
+
+/// What members of a bucket agree in.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Key {
+    opcode: Opcode,
+    groups: Vec<Vec<u32>>,
+    has_channel: bool,
+    reducer: Option<Reducer>,
+    dtype: Option<DType>,
+    dims: Vec<i64>,
+}
+
+/// A collective that may join a bucket.
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    key_idx: usize,
+    bytes: u64,
+}
+
+/// A collective that stays, and why.
+pub type Left = (InstId, String);
+
+/// The buckets of a computation, and the collectives that no bucket can take.
+pub fn plan(module: &Module, comp: CompId, limits: &Limits) -> (Vec<Bucket>, Vec<Left>) {
+    let pinned = pinned_by_control(module, comp);
+    let mut left = Vec::new();
+    let mut keys: IndexMap<Key, ()> = IndexMap::new();
+    let mut candidates: SecondaryMap<InstId, Option<Candidate>> = SecondaryMap::new();
+    let order = by_depth(module, comp);
+    for &inst in order.iter().filter(|&&inst| limits.ops.contains(&module.inst(inst).opcode)) {
+        match check(module, inst, &pinned, limits) {
+            Ok((key, bytes)) => {
+                let (key_idx, _) = keys.insert_full(key, ());
+                candidates[inst] = Some(Candidate { key_idx, bytes });
+            }
+            Err(reason) => left.push((inst, reason)),
+        }
+    }
+    let mut planner = Planner {
+        module,
+        limits,
+        candidates,
+        order,
+        bucket_of: SecondaryMap::new(),
+        marks: SecondaryMap::new(),
+        buckets: Vec::new(),
+        stamp: 0,
+    };
+    for (key_idx, key) in keys.keys().enumerate() {
+        planner.fill(key_idx, key.groups.first().map_or(1, Vec::len));
+    }
+    (planner.buckets, left)
+}
+
+/// The instructions of a computation by depth, otherwise as in the text.
+fn by_depth(module: &Module, comp: CompId) -> Vec<InstId> {
+    let mut depths: SecondaryMap<InstId, u32> = SecondaryMap::with_capacity(module.n_inst_slots());
+    let mut order = module.comp(comp).insts.clone();
+    for &inst in &order {
+        depths[inst] = predecessors(module, inst).map(|p| depths[p] + 1).max().unwrap_or(0);
+    }
+    order.sort_by_key(|&inst| depths[inst]);
+    order
+}
+
+/// What must have run before an instruction.
+fn predecessors(module: &Module, inst: InstId) -> impl Iterator<Item = InstId> + '_ {
+    let instruction = module.inst(inst);
+    let controls = instruction.marks.as_ref().map_or(&[][..], |m| &m.control_predecessors);
+    instruction.operands.iter().chain(controls).copied()
+}
+
+/// The key and the bytes of a collective.
+///
+/// # Errors
+/// Why no bucket can take it.
+fn check(module: &Module, inst: InstId, pinned: &EntitySet<InstId>, limits: &Limits) -> Result<(Key, u64), String> {
+    check_free(module, inst, pinned)?;
+    let instruction = module.inst(inst);
+    let (Some(result), [operand]) = (array(module, inst), instruction.operands.as_slice()) else {
+        return Err("takes several arrays already".into());
+    };
+    let operand_shape = array(module, *operand).ok_or("takes no array")?;
+    if result.dynamic != 0 || operand_shape.dynamic != 0 {
+        return Err("has dynamic dims".into());
+    }
+    if limits.is_packed && module.inst(*operand).opcode == Opcode::Concatenate {
+        return Err("is packed already: its operand is a concatenation".into());
+    }
+    let bytes = result.size_bytes().max(operand_shape.size_bytes());
+    if bytes == 0 || bytes > limits.threshold_bytes {
+        return Err(format!("{bytes} bytes, with threshold-bytes={}", limits.threshold_bytes));
+    }
+    let (is_reducing, dims) = match &instruction.attrs {
+        Attrs::Combining(a) => (true, a.dimensions.to_vec()),
+        Attrs::Gathering(a) => (false, a.dimensions.to_vec()),
+        _ => return Err("has no groups".into()),
+    };
+    let reducer = module.called(inst).first().and_then(|&c| find_reducer(module, c));
+    if is_reducing && reducer.is_none() {
+        return Err("its reducer is none of the well-known ones".into());
+    }
+    let groups = module.device_groups(inst)?;
+    if instruction.opcode != Opcode::AllReduce && groups.uniform_size().is_none() {
+        return Err("its groups differ in size".into());
+    }
+    let key = Key {
+        opcode: instruction.opcode,
+        groups: groups.groups,
+        has_channel: instruction.attrs.collective().is_some_and(|c| c.channel_id.is_some()),
+        reducer,
+        dtype: (is_reducing || limits.is_packed).then_some(result.dtype),
+        dims: if limits.is_packed { Vec::new() } else { dims },
+    };
+    Ok((key, bytes))
+}
+
+/// Fills buckets key by key.
+struct Planner<'a> {
+    module: &'a Module,
+    limits: &'a Limits,
+    /// Collectives that are still free.
+    candidates: SecondaryMap<InstId, Option<Candidate>>,
+    /// Predecessors before users; the members of a bucket stand together.
+    order: Vec<InstId>,
+    /// One more than the number of the bucket that holds a collective; 0 for none.
+    bucket_of: SecondaryMap<InstId, usize>,
+    /// The bucket-filling walk that found an instruction to depend on the bucket.
+    marks: SecondaryMap<InstId, u32>,
+    buckets: Vec<Bucket>,
+    stamp: u32,
+}
+
+impl Planner<'_> {
+    /// All buckets of a key.
+    fn fill(&mut self, key_idx: usize, group_size: usize) {
+        let mut at = 0;
+        while at < self.order.len() {
+            let first = self.order[at];
+            let Some(candidate) = self.candidates[first].filter(|c| c.key_idx == key_idx) else {
+                at += 1;
+                continue;
+            };
+            self.stamp += 1;
+            let mut bucket = Bucket { members: Vec::new(), group_size, bytes: 0 };
+            self.join(&mut bucket, first, candidate);
+            let last = self.gather(&mut bucket, key_idx, at);
+            at = match bucket.members.len() {
+                1 => at + 1,
+                _ => self.settle(bucket, at, last),
+            };
+        }
+    }
+
+    fn join(&mut self, bucket: &mut Bucket, inst: InstId, candidate: Candidate) {
+        bucket.members.push(inst);
+        bucket.bytes += candidate.bytes;
+        self.candidates[inst] = None;
+        self.marks[inst] = self.stamp;
+    }
+
+    /// Walks on from `first`, adding to the bucket until one does not fit; the place of the last member.
+    fn gather(&mut self, bucket: &mut Bucket, key_idx: usize, first: usize) -> usize {
+        let (mut at, mut last) = (first + 1, first);
+        while at < self.order.len() {
+            let inst = self.order[at];
+            let n_together = match self.bucket_of[inst] {
+                0 => 1,
+                number => self.buckets.get(number - 1).map_or(1, |b| b.members.len()),
+            };
+            let together = at..(at + n_together).min(self.order.len());
+            let depends = |i: usize| predecessors(self.module, self.order[i]).any(|p| self.marks[p] == self.stamp);
+            if together.clone().any(depends) {
+                together.clone().for_each(|i| self.marks[self.order[i]] = self.stamp);
+            } else if let Some(candidate) = self.candidates[inst].filter(|c| c.key_idx == key_idx) {
+                if bucket.bytes.saturating_add(candidate.bytes) > self.limits.threshold_bytes {
+                    break;
+                }
+                self.join(bucket, inst, candidate);
+                last = at;
+            }
+            at = together.end;
+        }
+        last
+    }
+
+    /// Puts the members together between what they may need and what depends on them; the place behind them.
+    fn settle(&mut self, bucket: Bucket, first: usize, last: usize) -> usize {
+        let number = self.buckets.len() + 1;
+        bucket.members.iter().for_each(|&member| self.bucket_of[member] = number);
+        let range = self.order[first..=last].to_vec();
+        let others = range.into_iter().filter(|&inst| self.bucket_of[inst] != number);
+        let (behind, before): (Vec<InstId>, Vec<InstId>) = others.partition(|&inst| self.marks[inst] == self.stamp);
+        let after_members = first + before.len() + bucket.members.len();
+        let sorted = before.into_iter().chain(bucket.members.iter().copied()).chain(behind);
+        for (slot, inst) in self.order[first..=last].iter_mut().zip(sorted) {
+            *slot = inst;
+        }
+        self.buckets.push(bucket);
+        after_members
+    }
+}

@@ -1,0 +1,108 @@
+//! One computation under change: new instructions are appended, uses redirected in one walk, leftovers dropped, order restored.
+
+use crate::reading::{Scaling, Splat, array};
+use cranelift_entity::EntitySet;
+use hlo_ir::attrs::Attrs;
+use hlo_ir::diag::Entity;
+use hlo_ir::edit::Builder;
+use hlo_ir::{ArrayShape, CompId, InstId, Literal, Module, Opcode, Scalar, Shape};
+use hlo_pass::PassError;
+use indexmap::IndexMap;
+
+/// A change of one computation, from [`Rewrite::new`] to [`Rewrite::finish`].
+pub struct Rewrite {
+    comp: CompId,
+    was_live: EntitySet<InstId>,
+    n_slots_before: usize,
+    redirected: IndexMap<InstId, InstId>,
+}
+
+impl Rewrite {
+    /// Starts to change `comp`.
+    pub fn new(module: &Module, comp: CompId) -> Rewrite {
+        let (was_live, n_slots_before) = (module.live(comp), module.n_inst_slots());
+        Rewrite { comp, was_live, n_slots_before, redirected: IndexMap::new() }
+    }
+
+    /// All uses of `old` will take `new`, which must not be computed from `old`.
+    pub fn redirect(&mut self, old: InstId, new: InstId) {
+        self.redirected.insert(old, new);
+    }
+
+    /// What a use of `inst` will take.
+    pub fn resolve(&self, mut inst: InstId) -> InstId {
+        while let Some(&new) = self.redirected.get(&inst) {
+            inst = new;
+        }
+        inst
+    }
+
+    /// Appends an instruction of array shape, found where `source` was found.
+    pub fn add(
+        &self,
+        module: &mut Module,
+        source: InstId,
+        (hint, opcode): (&str, Opcode),
+        shape: Shape,
+        operands: &[InstId],
+        attrs: impl Into<Attrs>,
+    ) -> InstId {
+        let new = Builder::new(module, self.comp).add(hint, opcode, shape, operands.iter().copied(), attrs);
+        if let Some(metadata) = module.inst(source).marks.as_ref().and_then(|m| m.metadata.clone()) {
+            module.marks_mut(new).metadata = Some(metadata);
+        }
+        new
+    }
+
+    /// `value` with the layout of `shape`: itself, or a copy.
+    pub fn with_shape_of(&self, module: &mut Module, value: InstId, model: InstId) -> InstId {
+        if module.inst(value).shape == module.inst(model).shape {
+            return value;
+        }
+        let (hint, shape) = (format!("{}.copy", module.inst_name(value)), module.shape(model).clone());
+        self.add(module, model, (&hint, Opcode::Copy), shape, &[value], Attrs::Plain)
+    }
+
+    /// A constant repeated over `shape`.
+    pub fn splat(&self, module: &mut Module, hint: &str, value: Scalar, shape: &ArrayShape) -> InstId {
+        let mut builder = Builder::new(module, self.comp);
+        let scalar = builder.constant(hint, Literal::scalar(shape.dtype, value));
+        if shape.rank() == 0 {
+            return scalar;
+        }
+        builder.broadcast_scalar(&format!("{hint}s"), scalar, shape.clone())
+    }
+
+    /// `value` scaled as `scaling` says; found where `source` was found.
+    pub fn scale(&self, module: &mut Module, source: InstId, value: InstId, scaling: &Scaling) -> InstId {
+        let Some(shape) = array(module, value).cloned() else { return value };
+        let scale = match scaling.splat {
+            Splat::Value(value) => self.splat(module, "scale", value, &shape),
+            Splat::Scalar(scalar) if shape.rank() == 0 => scalar,
+            Splat::Scalar(scalar) => Builder::new(module, self.comp).broadcast_scalar("scales", scalar, shape.clone()),
+        };
+        let operands = if scaling.scale_idx == 0 { [scale, value] } else { [value, scale] };
+        let hint = module.inst_name(source).to_string();
+        self.add(module, source, (&hint, scaling.opcode), Shape::Array(shape), &operands, Attrs::Plain)
+    }
+
+    /// Redirects the uses, drops what nothing needs any more and puts operands before users again.
+    ///
+    /// # Errors
+    /// An instruction that depends on itself: a defect of the pass, reported and not hidden.
+    pub fn finish(self, module: &mut Module) -> Result<(), PassError> {
+        for inst in module.comp(self.comp).insts.clone() {
+            for idx in 0..module.inst(inst).operands.len() {
+                let operand = self.resolve(module.inst(inst).operands[idx]);
+                module.inst_mut(inst).operands[idx] = operand;
+            }
+        }
+        if let Some(root) = module.comp(self.comp).root.expand() {
+            module.comp_mut(self.comp).root = Some(self.resolve(root)).into();
+        }
+        module.remove_newly_dead(self.comp, &self.was_live, self.n_slots_before);
+        module
+            .restore_order(self.comp)
+            .map_err(|inst| PassError::about(Entity::Inst(inst), "depends on itself after the change"))
+    }
+}

@@ -1,0 +1,233 @@
+//! All-reduces whose results a loop only adds up are done once, on the local sum, after the loop.
+//!
+//! `carry = carry + AR(g)` in every iteration from `init` gives `init + AR(g₁) + AR(g₂) + …`, which is `init + AR(g₁ + g₂ + …)`. So the loop
+//! accumulates `g` from zero and the all-reduce of the accumulator, plus `init` if that is not zero, stands behind the loop. A scaling by
+//! a constant between all-reduce and sum stays in the loop.
+//!
+//! The devices of a group run the loop equally often, as they met in its all-reduce before, so they meet behind it too. The initial value
+//! may differ between them: each adds its own, as before.
+//!
+//! It applies to an element of the carry that the condition does not read and the body reads only in this sum, whose other terms are
+//! all-reduces by addition over the same groups without other users. The loop's state is a tuple and only read by element, and
+//! the body is called from this loop alone.
+
+use crate::explain::{decision, inserted, removed};
+use crate::reading::{AllReduce, Splat, array, check_free, find_all_reduce, find_scaling, find_splat, is_floating};
+use crate::rewrite::Rewrite;
+use cranelift_entity::{EntitySet, SecondaryMap};
+use hlo_analysis::code::{code_computations, pinned_by_control};
+use hlo_analysis::reducers::Reducer;
+use hlo_ir::attrs::{Attrs, TupleIndexAttrs};
+use hlo_ir::module::UserMap;
+use hlo_ir::{CompId, InstId, Module, Opcode, Scalar};
+use hlo_pass::PassError;
+use hlo_pass::report::PassReport;
+
+/// A loop in a form that is looked into.
+struct Loop {
+    inst: InstId,
+    comp: CompId,
+    body: CompId,
+    /// The tuple that the loop starts from.
+    init: InstId,
+    /// The tuple that the body returns.
+    root: InstId,
+    /// Reads of each element of the state in the body.
+    reads: Vec<Vec<InstId>>,
+    /// Whether the condition reads the element.
+    decides: Vec<bool>,
+}
+
+/// An element of the state that only adds up all-reduces.
+struct Accumulator {
+    index: usize,
+    all_reduces: Vec<AllReduce>,
+}
+
+/// Takes all-reduces out of the loops that the entry reaches; how many.
+pub fn take_out_of_loops(module: &mut Module, report: &mut PassReport) -> Result<u64, PassError> {
+    let mut n_callers: SecondaryMap<CompId, u32> = SecondaryMap::new();
+    for comp in module.post_order() {
+        for &inst in &module.comp(comp).insts {
+            module.called(inst).into_iter().for_each(|callee| n_callers[callee] += 1);
+        }
+    }
+    let mut n_taken_out = 0;
+    for comp in code_computations(module) {
+        for inst in module.comp(comp).insts.clone() {
+            if module.inst(inst).opcode != Opcode::While {
+                continue;
+            }
+            let users = module.users();
+            let Some(found) = find_loop(module, &users, inst, &n_callers) else { continue };
+            let accumulators = find_accumulators(module, &users, &found);
+            n_taken_out += accumulators.iter().map(|a| a.all_reduces.len() as u64).sum::<u64>();
+            if !accumulators.is_empty() {
+                take_out(module, &users, &found, &accumulators, report)?;
+            }
+        }
+    }
+    Ok(n_taken_out)
+}
+
+fn find_loop(module: &Module, users: &UserMap, inst: InstId, n_callers: &SecondaryMap<CompId, u32>) -> Option<Loop> {
+    let Attrs::While(attrs) = &module.inst(inst).attrs else { return None };
+    let (body, condition, comp) = (attrs.body?, attrs.condition?, module.inst(inst).parent);
+    check_free(module, inst, &pinned_by_control(module, comp)).ok()?;
+    let n = module.shape(inst).as_tuple()?.len();
+    let is_read_only_by_element = |value: InstId| users[value].iter().all(|&u| element_index(module, u).is_some());
+    let is_result = module.comp(comp).root.expand() == Some(inst);
+    let init = *module.inst(inst).operands.first()?;
+    let root = module.comp(body).root.expand()?;
+    let (&in_body, &in_condition) = (module.comp(body).params.first()?, module.comp(condition).params.first()?);
+    let fits = !is_result
+        && n_callers[body] == 1
+        && [init, root].iter().all(|&t| module.inst(t).opcode == Opcode::Tuple)
+        && users[root].is_empty()
+        && [inst, in_body, in_condition].into_iter().all(is_read_only_by_element)
+        && [root, in_body].iter().all(|&i| check_free(module, i, &pinned_by_control(module, body)).is_ok());
+    if !fits {
+        return None;
+    }
+    let (mut reads, mut decides) = (vec![Vec::new(); n], vec![false; n]);
+    for &read in &users[in_body] {
+        reads.get_mut(element_index(module, read)?)?.push(read);
+    }
+    for &read in &users[in_condition] {
+        *decides.get_mut(element_index(module, read)?)? = true;
+    }
+    Some(Loop { inst, comp, body, init, root, reads, decides })
+}
+
+/// Which element a get-tuple-element reads.
+fn element_index(module: &Module, inst: InstId) -> Option<usize> {
+    match &module.inst(inst).attrs {
+        Attrs::TupleIndex(attrs) => usize::try_from(attrs.index).ok(),
+        _ => None,
+    }
+}
+
+fn find_accumulators(module: &Module, users: &UserMap, found: &Loop) -> Vec<Accumulator> {
+    let pinned = pinned_by_control(module, found.body);
+    let operands = module.inst(found.root).operands.iter().enumerate();
+    let accumulators = operands.filter(|(index, _)| !found.decides.get(*index).copied().unwrap_or(true));
+    let mut taken: EntitySet<InstId> = EntitySet::new();
+    accumulators
+        .filter_map(|(index, &sum)| {
+            let all_reduces = find_terms(module, users, &pinned, found.reads.get(index)?, sum)?;
+            all_reduces.iter().all(|a| taken.insert(a.inst)).then_some(Accumulator { index, all_reduces })
+        })
+        .collect()
+}
+
+/// The all-reduces that `sum` adds to the element read by `reads`; none if it does anything else.
+fn find_terms(
+    module: &Module,
+    users: &UserMap,
+    pinned: &EntitySet<InstId>,
+    reads: &[InstId],
+    sum: InstId,
+) -> Option<Vec<AllReduce>> {
+    let shape = array(module, sum)?;
+    let (mut n_carries, mut all_reduces) = (0, Vec::<AllReduce>::new());
+    let mut work = vec![sum];
+    while let Some(term) = work.pop() {
+        // Whatever is in the sum must be used by the sum alone, and each read of the element is such a term.
+        let same_type = array(module, term).is_some_and(|s| s.same_type(shape));
+        if users[term].len() != 1 || !same_type || check_free(module, term, pinned).is_err() {
+            return None;
+        }
+        if module.inst(term).opcode == Opcode::Add {
+            work.extend(module.inst(term).operands.iter().copied());
+        } else if reads.contains(&term) {
+            n_carries += 1;
+        } else {
+            let all_reduce = find_scaled_sum(module, users, pinned, term)?;
+            if all_reduces.first().is_some_and(|first| first.groups != all_reduce.groups) {
+                return None;
+            }
+            all_reduces.push(all_reduce);
+        }
+    }
+    let all_reads = reads.iter().map(|&r| users[r].len()).sum::<usize>();
+    (n_carries == 1 && all_reads == 1 && !all_reduces.is_empty()).then_some(all_reduces)
+}
+
+/// The all-reduce by addition that `term` is, or scales by a constant.
+fn find_scaled_sum(module: &Module, users: &UserMap, pinned: &EntitySet<InstId>, term: InstId) -> Option<AllReduce> {
+    let sum = |inst| find_all_reduce(module, inst, pinned).ok().flatten().filter(|a| a.reducer == Some(Reducer::Add));
+    if let Some(all_reduce) = sum(term) {
+        return Some(all_reduce);
+    }
+    let operands = module.inst(term).operands.iter();
+    operands.filter(|&&operand| users[operand].len() == 1).find_map(|&operand| {
+        let scaling = find_scaling(module, term, operand)?;
+        matches!(scaling.splat, Splat::Value(_)).then(|| sum(operand)).flatten()
+    })
+}
+
+/// Lets the body accumulate what it reduced, and reduces the accumulators behind the loop.
+fn take_out(
+    module: &mut Module,
+    users: &UserMap,
+    found: &Loop,
+    accumulators: &[Accumulator],
+    report: &mut PassReport,
+) -> Result<(), PassError> {
+    let mut outside = Rewrite::new(module, found.comp);
+    let mut inside = Rewrite::new(module, found.body);
+    let mut start = module.inst(found.init).operands.clone();
+    for accumulator in accumulators {
+        let Some(first) = accumulator.all_reduces.first() else { continue };
+        let reason = format!("the loop %{} only adds its results up", module.inst_name(found.inst));
+        let mut told = decision(module, first.inst, "deferred", reason);
+        for all_reduce in &accumulator.all_reduces {
+            told.collectives.push(removed(module, all_reduce.inst, "ran in every iteration"));
+            inside.redirect(all_reduce.inst, all_reduce.operand);
+        }
+        if let Some(deferred) = reduce_after(module, users, &mut outside, found, accumulator, &mut start) {
+            told.collectives.push(inserted(module, deferred, "reduces the local sum once, behind the loop"));
+        }
+        report.decisions.push(told);
+    }
+    if start != module.inst(found.init).operands {
+        let (hint, shape) = (module.inst_name(found.init).to_string(), module.shape(found.init).clone());
+        let init = outside.add(module, found.init, (&hint, Opcode::Tuple), shape, &start, Attrs::Plain);
+        module.inst_mut(found.inst).operands[0] = init;
+    }
+    inside.finish(module)?;
+    outside.finish(module)
+}
+
+/// The all-reduce of an accumulator behind the loop, if anybody reads it. Changes where the loop starts from.
+fn reduce_after(
+    module: &mut Module,
+    users: &UserMap,
+    outside: &mut Rewrite,
+    found: &Loop,
+    accumulator: &Accumulator,
+    start: &mut hlo_ir::module::Operands,
+) -> Option<InstId> {
+    let first = accumulator.all_reduces.first()?;
+    let exits = users[found.inst].iter().copied();
+    let exits: Vec<InstId> = exits.filter(|&e| element_index(module, e) == Some(accumulator.index)).collect();
+    let exit = *exits.first()?;
+    let shape = module.shape(exit).clone();
+    let init = *start.get(accumulator.index)?;
+    let (hint, attrs) = (module.inst_name(first.inst).to_string(), module.inst(first.inst).attrs.clone());
+    let read = TupleIndexAttrs { index: accumulator.index as i64 };
+    let local_hint = format!("{hint}.local");
+    let what = (local_hint.as_str(), Opcode::GetTupleElement);
+    let local = outside.add(module, exit, what, shape.clone(), &[found.inst], read);
+    let deferred = outside.add(module, first.inst, (&hint, Opcode::AllReduce), shape.clone(), &[local], attrs);
+    let mut result = deferred;
+    if !find_splat(module, init).is_some_and(Splat::is_zero) {
+        let zeros = array(module, init)?.clone();
+        let zero = if is_floating(&zeros) { Scalar::Float(0.0) } else { Scalar::Int(0) };
+        start[accumulator.index] = outside.splat(module, "zero", zero, &zeros);
+        let hint = module.inst_name(exit).to_string();
+        result = outside.add(module, exit, (&hint, Opcode::Add), shape, &[init, deferred], Attrs::Plain);
+    }
+    exits.iter().for_each(|&exit| outside.redirect(exit, result));
+    Some(deferred)
+}
