@@ -30,6 +30,7 @@ mod describe;
 pub mod device;
 pub mod error;
 mod links;
+pub mod reduction;
 mod simulate;
 pub mod topology;
 mod torus;

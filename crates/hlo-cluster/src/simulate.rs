@@ -23,11 +23,20 @@ impl Cluster {
 
     /// The same as a function of the size: ask once per set of groups, then [`CollectiveCost::seconds`] for each tensor.
     pub fn collective_cost(&self, kind: Collective, groups: &[Vec<u32>], algo: Algo) -> CollectiveCost {
-        let groups: Vec<&[u32]> = groups.iter().map(Vec::as_slice).filter(|g| g.len() > 1).collect();
+        self.cost_of(kind, groups.iter().map(|g| (g.as_slice(), 1.0)).collect(), algo)
+    }
+
+    /// The same for groups that work on different shares of `bytes` at the same time.
+    pub fn weighted_cost(&self, kind: Collective, groups: &[(Vec<u32>, f64)], algo: Algo) -> CollectiveCost {
+        self.cost_of(kind, groups.iter().map(|(g, weight)| (g.as_slice(), *weight)).collect(), algo)
+    }
+
+    fn cost_of(&self, kind: Collective, mut groups: Vec<(&[u32], f64)>, algo: Algo) -> CollectiveCost {
+        groups.retain(|(group, _)| group.len() > 1);
         if groups.is_empty() {
             return CollectiveCost::new(Vec::new());
         }
-        if groups.iter().any(|g| g.iter().any(|&d| d >= self.n_devices())) {
+        if groups.iter().any(|(g, _)| g.iter().any(|&d| d >= self.n_devices())) {
             return CollectiveCost::new(vec![CostLine { algo, latency_s: f64::INFINITY, s_per_byte: 0.0 }]);
         }
         let links = Links::new(self);
@@ -61,9 +70,9 @@ fn line(
 }
 
 /// Ring and chain; the latency is that of the slowest group.
-fn ring(links: &Links<'_>, kind: Collective, groups: &[&[u32]], load: &mut dyn FnMut(usize, f64)) -> f64 {
+fn ring(links: &Links<'_>, kind: Collective, groups: &[(&[u32], f64)], load: &mut dyn FnMut(usize, f64)) -> f64 {
     let mut latest = 0.0f64;
-    for &group in groups {
+    for &(group, weight) in groups {
         let order = ring_order(group);
         let n = order.len();
         let around = (n - 1) as f64 / n as f64;
@@ -76,7 +85,7 @@ fn ring(links: &Links<'_>, kind: Collective, groups: &[&[u32]], load: &mut dyn F
         for i in 0..n_edges {
             let (here, next) = (order[i], order[(i + 1) % n]);
             let (a, b) = if kind == Collective::Reduce { (next, here) } else { (here, next) };
-            let hop_s = links.for_each_on_way(a, b, &mut |link| load(link, share));
+            let hop_s = links.for_each_on_way(a, b, &mut |link| load(link, share * weight));
             slowest = slowest.max(hop_s);
             sum += hop_s;
         }

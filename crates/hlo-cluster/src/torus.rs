@@ -13,7 +13,7 @@ use crate::collective::{Algo, Collective, CostLine};
 use crate::topology::{Cluster, Level, Network};
 
 /// The cost, if the cluster has one torus level and the groups are whole lines of it.
-pub(crate) fn line(cluster: &Cluster, kind: Collective, groups: &[&[u32]]) -> Option<CostLine> {
+pub(crate) fn line(cluster: &Cluster, kind: Collective, groups: &[(&[u32], f64)]) -> Option<CostLine> {
     let phases = match kind {
         Collective::AllReduce => 2.0,
         Collective::ReduceScatter | Collective::AllGather => 1.0,
@@ -22,10 +22,14 @@ pub(crate) fn line(cluster: &Cluster, kind: Collective, groups: &[&[u32]]) -> Op
     let mut tori = cluster.levels().iter().enumerate().filter(|(_, l)| matches!(l.network, Network::Torus { .. }));
     let (l, level) = tori.next().filter(|_| tori.next().is_none())?;
     let Network::Torus { dims, wraps } = &level.network else { return None };
-    let boxes: Vec<Part> = groups.iter().map(|group| Part::of(cluster, l, dims, group)).collect::<Option<_>>()?;
+    let boxes: Vec<Part> = groups.iter().map(|(group, _)| Part::of(cluster, l, dims, group)).collect::<Option<_>>()?;
     // All groups have the same form and lie in one torus each: then the links of a dim carry the same everywhere.
     let first = boxes.first()?;
     if boxes.iter().any(|b| b.whole != first.whole || b.n_inner != first.n_inner) {
+        return None;
+    }
+    let weight = groups.first()?.1;
+    if groups.iter().any(|(_, w)| *w != weight) {
         return None;
     }
     let crowd = most_groups_on_one_line(cluster, l, dims, &first.whole, groups);
@@ -37,7 +41,7 @@ pub(crate) fn line(cluster: &Cluster, kind: Collective, groups: &[&[u32]]) -> Op
     Some(CostLine {
         algo: Algo::Torus,
         latency_s: cluster.launch_s() + phases * latency_s,
-        s_per_byte: phases * s_per_byte,
+        s_per_byte: phases * s_per_byte * weight,
     })
 }
 
@@ -112,9 +116,9 @@ impl Part {
 }
 
 /// How many groups share the links of the line, or plane, that each of them covers.
-fn most_groups_on_one_line(cluster: &Cluster, l: usize, dims: &[u32], whole: &[bool], groups: &[&[u32]]) -> f64 {
+fn most_groups_on_one_line(cluster: &Cluster, l: usize, dims: &[u32], whole: &[bool], groups: &[(&[u32], f64)]) -> f64 {
     let mut counts = std::collections::BTreeMap::new();
-    for group in groups {
+    for (group, _) in groups {
         let entity = group.first().map_or(0, |d| cluster.entity[l][*d as usize]);
         let place = cluster.place[l][entity as usize];
         let (mut key, mut stride) = (vec![entity - place], dims.iter().product::<u32>());

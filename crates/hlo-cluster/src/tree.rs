@@ -12,15 +12,15 @@ use crate::topology::Cluster;
 pub(crate) fn all_reduce(
     cluster: &Cluster,
     links: &Links<'_>,
-    groups: &[&[u32]],
+    groups: &[(&[u32], f64)],
     load: &mut dyn FnMut(usize, f64),
 ) -> f64 {
     let mut latest = 0.0f64;
-    for &group in groups {
+    for &(group, weight) in groups {
         let nodes = by_node(cluster, group);
         let mut up_and_down = |a: u32, b: u32, share: f64| {
-            let up = links.for_each_on_way(a, b, &mut |link| load(link, share));
-            up + links.for_each_on_way(b, a, &mut |link| load(link, share))
+            let up = links.for_each_on_way(a, b, &mut |link| load(link, share * weight));
+            up + links.for_each_on_way(b, a, &mut |link| load(link, share * weight))
         };
         let mut chains_s = 0.0f64;
         for node in &nodes {
@@ -55,7 +55,7 @@ fn by_node(cluster: &Cluster, group: &[u32]) -> Vec<Vec<u32>> {
 }
 
 /// The edges (child, parent) of one of the two trees over ranks `0..n`, parents before their children.
-fn tree(n: u32, is_second: bool) -> Vec<(u32, u32)> {
+pub(crate) fn tree(n: u32, is_second: bool) -> Vec<(u32, u32)> {
     // The second tree is the first over renamed ranks: mirrored for an even number, else shifted by one.
     let rename = |rank: u32| match (is_second, n % 2) {
         (false, _) => rank,

@@ -2,4 +2,5 @@
 
 mod descriptions;
 mod random;
+mod reduction_graph;
 mod simulator;

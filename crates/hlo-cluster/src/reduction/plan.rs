@@ -1,0 +1,224 @@
+//! The planner: for one reduction the best program on every placement, for several the best placement.
+
+use crate::collective::{Algo, Collective};
+use crate::error::ClusterError;
+use crate::reduction::cost::{Reduction, StepCosts, factors_above_one};
+use crate::reduction::graph::Graph;
+use crate::reduction::instruction::{Form, Instruction};
+use crate::reduction::matrix::{Lowering, Matrix};
+use crate::reduction::paths::{Priced, Program};
+use crate::reduction::semantics::Rules;
+use crate::topology::Cluster;
+use std::collections::BTreeMap;
+
+/// What is wanted of a reduction.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Request {
+    /// The axes that are reduced together, by number.
+    pub reduce: Vec<usize>,
+    /// Bytes on each device.
+    pub bytes: f64,
+    /// The algorithm of every step.
+    pub algo: Algo,
+    /// How positions are numbered; none for the better of both.
+    pub lowering: Option<Lowering>,
+    /// Most steps of a program.
+    pub max_size: Option<usize>,
+}
+
+/// The outcome for one matrix.
+#[derive(Clone, PartialEq, Debug)]
+pub struct MatrixPlan {
+    /// The placement.
+    pub matrix: Matrix,
+    /// The lowering that was taken.
+    pub lowering: Lowering,
+    /// Number of programs.
+    pub n_programs: u128,
+    /// How many of them are faster than a single all-reduce.
+    pub n_faster: u128,
+    /// Predicted time of a single all-reduce, in seconds.
+    pub all_reduce_s: f64,
+    /// Predicted time of the best program, in seconds.
+    pub best_s: f64,
+    /// The best program; empty where there is nothing to reduce.
+    pub best: Vec<PlannedStep>,
+    /// The Pareto front of time against steps: the fastest program of each size that no shorter one beats.
+    pub front: Vec<(f64, Vec<PlannedStep>)>,
+}
+
+/// One step of a program with its devices.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PlannedStep {
+    /// Slice level and form.
+    pub instruction: Instruction,
+    /// The collective.
+    pub collective: Collective,
+    /// Groups of device ids, each in the order of its positions, the root first.
+    pub groups: Vec<Vec<u32>>,
+}
+
+/// Plans reductions on one cluster under one set of rules; keeps the graphs that it has built.
+pub struct Planner<'c> {
+    cluster: &'c Cluster,
+    levels: Vec<u32>,
+    rules: Rules,
+    graphs: BTreeMap<usize, Graph>,
+}
+
+impl<'c> Planner<'c> {
+    /// A planner for a cluster whose entities all have the same number of children.
+    ///
+    /// # Errors
+    /// A cluster of another kind.
+    pub fn new(cluster: &'c Cluster, rules: Rules) -> Result<Planner<'c>, ClusterError> {
+        let levels = cluster.hierarchy().ok_or_else(|| {
+            ClusterError::new("cluster", "the same count in every entity of a level", "counts that differ")
+        })?;
+        Ok(Planner { cluster, levels, rules, graphs: BTreeMap::new() })
+    }
+
+    /// Level counts, outermost first.
+    pub fn levels(&self) -> &[u32] {
+        &self.levels
+    }
+
+    /// Plans a reduction on every matrix of these axes, in the order of the matrices.
+    ///
+    /// # Errors
+    /// Axes that do not fit the cluster, an axis that does not exist, too many levels.
+    pub fn plan_all(&mut self, axes: &[u32], request: &Request) -> Result<Vec<MatrixPlan>, ClusterError> {
+        check_reduce(&request.reduce, axes.len())?;
+        let matrices = Matrix::all(&self.levels, axes)?;
+        matrices.into_iter().map(|matrix| self.plan(matrix, request)).collect()
+    }
+
+    /// Plans a reduction on one matrix.
+    ///
+    /// # Errors
+    /// An axis that does not exist, too many levels.
+    pub fn plan(&mut self, matrix: Matrix, request: &Request) -> Result<MatrixPlan, ClusterError> {
+        check_reduce(&request.reduce, matrix.rows().len())?;
+        let factors = factors_above_one(&matrix, &request.reduce);
+        let graph = graph(&mut self.graphs, factors.len(), self.rules)?;
+        let mut chosen: Option<(Lowering, Priced<'_>, f64, f64)> = None;
+        for lowering in lowerings(&matrix, request) {
+            let reduction = reduction(self.cluster, &matrix, request, lowering);
+            let mut costs = StepCosts::new(graph, &reduction);
+            let priced = Priced::new(graph, |edge| costs.seconds(edge));
+            let best_s = priced.best(request.max_size).map_or(0.0, |p| p.seconds);
+            if chosen.as_ref().is_none_or(|(.., least_s)| best_s < *least_s) {
+                chosen = Some((lowering, priced, costs.all_reduce_s(), best_s));
+            }
+        }
+        let Some((lowering, priced, all_reduce_s, best_s)) = chosen else {
+            return Err(ClusterError::new("lowering", "one at least", "none"));
+        };
+        let steps = |program: &Program| planned(graph, &matrix, request, lowering, program);
+        let front = priced.front(request.max_size);
+        Ok(MatrixPlan {
+            lowering,
+            n_programs: graph.n_programs(request.max_size),
+            n_faster: if factors.is_empty() { 0 } else { priced.n_faster(all_reduce_s, request.max_size) },
+            all_reduce_s,
+            best_s,
+            best: front.last().map(&steps).unwrap_or_default(),
+            front: front.iter().map(|program| (program.seconds, steps(program))).collect(),
+            matrix,
+        })
+    }
+
+    /// Predicted times in seconds of all programs on a matrix, in the order of their texts.
+    ///
+    /// # Errors
+    /// As [`Planner::plan`].
+    pub fn times(&mut self, matrix: &Matrix, request: &Request, lowering: Lowering) -> Result<Vec<f64>, ClusterError> {
+        check_reduce(&request.reduce, matrix.rows().len())?;
+        let n_factors = factors_above_one(matrix, &request.reduce).len();
+        let graph = graph(&mut self.graphs, n_factors, self.rules)?;
+        let mut costs = StepCosts::new(graph, &reduction(self.cluster, matrix, request, lowering));
+        let mut times = Vec::new();
+        graph.for_each_program(request.max_size.unwrap_or(usize::MAX), &mut |steps| {
+            times.push(steps.iter().map(|edge| costs.seconds(edge)).sum());
+        });
+        Ok(times)
+    }
+
+    /// The time of the best program only: what placements are compared by.
+    ///
+    /// # Errors
+    /// As [`Planner::plan`].
+    pub fn best_s(&mut self, matrix: &Matrix, request: &Request) -> Result<f64, ClusterError> {
+        check_reduce(&request.reduce, matrix.rows().len())?;
+        let n_factors = factors_above_one(matrix, &request.reduce).len();
+        let graph = graph(&mut self.graphs, n_factors, self.rules)?;
+        let best = |lowering| {
+            let mut costs = StepCosts::new(graph, &reduction(self.cluster, matrix, request, lowering));
+            Priced::new(graph, |edge| costs.seconds(edge)).best(request.max_size).map_or(0.0, |p| p.seconds)
+        };
+        Ok(lowerings(matrix, request).into_iter().map(best).fold(f64::INFINITY, f64::min))
+    }
+}
+
+fn reduction<'a>(cluster: &'a Cluster, matrix: &'a Matrix, request: &'a Request, lowering: Lowering) -> Reduction<'a> {
+    Reduction { cluster, matrix, reduce: &request.reduce, lowering, bytes: request.bytes, algo: request.algo }
+}
+
+/// The lowerings to try; both are the same where at most one of the axes is larger than one.
+fn lowerings(matrix: &Matrix, request: &Request) -> Vec<Lowering> {
+    let is_large = |i: &&usize| matrix.rows().get(**i).is_some_and(|row| row.iter().any(|x| *x > 1));
+    match request.lowering {
+        Some(lowering) => vec![lowering],
+        None if request.reduce.iter().filter(is_large).count() < 2 => vec![Lowering::LevelMajor],
+        None => vec![Lowering::LevelMajor, Lowering::AxisMajor],
+    }
+}
+
+fn graph(graphs: &mut BTreeMap<usize, Graph>, n_factors: usize, rules: Rules) -> Result<&Graph, ClusterError> {
+    match graphs.entry(n_factors) {
+        std::collections::btree_map::Entry::Occupied(entry) => Ok(entry.into_mut()),
+        std::collections::btree_map::Entry::Vacant(entry) => Ok(entry.insert(Graph::build(n_factors, rules)?)),
+    }
+}
+
+fn planned(
+    graph: &Graph,
+    matrix: &Matrix,
+    request: &Request,
+    lowering: Lowering,
+    program: &Program,
+) -> Vec<PlannedStep> {
+    let factors = factors_above_one(matrix, &request.reduce);
+    let devices = matrix.reduction_groups(&request.reduce, lowering);
+    let step = |edge: &crate::reduction::graph::Edge| {
+        let instruction = graph.instructions[edge.instruction as usize];
+        let positions = instruction.groups(&factors);
+        let of = |all: &Vec<u32>| -> Vec<Vec<u32>> {
+            positions.iter().map(|group| group.iter().map(|p| all[*p]).collect()).collect()
+        };
+        PlannedStep { instruction, collective: edge.collective, groups: devices.iter().flat_map(of).collect() }
+    };
+    program.steps.iter().map(step).collect()
+}
+
+fn check_reduce(reduce: &[usize], n_axes: usize) -> Result<(), ClusterError> {
+    let mut seen = reduce.to_vec();
+    seen.sort_unstable();
+    seen.dedup();
+    if reduce.is_empty() || seen.len() != reduce.len() || seen.last().is_some_and(|last| *last >= n_axes) {
+        let expected = format!("different axes below {n_axes}");
+        return Err(ClusterError::new("reduce", expected, format!("{reduce:?}")));
+    }
+    Ok(())
+}
+
+impl PlannedStep {
+    /// The form's name as in the paper.
+    pub fn form_name(&self) -> &'static str {
+        match self.instruction.form {
+            Form::InsideGroup => "InsideGroup",
+            Form::Parallel(_) => "Parallel",
+            Form::Master(_) => "Master",
+        }
+    }
+}

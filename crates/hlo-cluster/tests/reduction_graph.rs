@@ -1,0 +1,187 @@
+//! The state graph: its counts, its twin without pruning, and every program run on real numbers of chunks.
+
+use hlo_cluster::Collective;
+use hlo_cluster::reduction::graph::Graph;
+use hlo_cluster::reduction::semantics::{DeviceState, Rules, Sizes, apply};
+use hlo_cluster::reduction::{Instruction, Step};
+use std::collections::{BTreeMap, BTreeSet};
+
+fn graph(n_factors: usize, rules: Rules) -> Graph {
+    Graph::build(n_factors, rules).expect("a graph")
+}
+
+#[test]
+fn counts_are_those_of_the_paper() {
+    let pinned: Vec<u128> = (1..=4).map(|n| graph(n, Rules::Pinned).n_programs(None)).collect();
+    assert_eq!(pinned, [3, 47, 1287, 57_865]);
+    assert_eq!(graph(2, Rules::Literal).n_programs(None), 122);
+    let two = graph(2, Rules::Pinned);
+    let cumulative: Vec<u128> = (1..=5).map(|n| two.n_programs(Some(n))).collect();
+    assert_eq!(cumulative, [1, 5, 25, 47, 47]);
+    let three = graph(3, Rules::Pinned);
+    assert_eq!(three.n_programs(Some(5)), 795);
+    assert_eq!(three.counts_by_size().len(), 7);
+    assert_eq!(graph(4, Rules::Pinned).counts_by_size().len(), 9);
+}
+
+#[test]
+fn pruning_changes_nothing_but_the_work() {
+    for rules in [Rules::Pinned, Rules::Literal] {
+        for n_factors in 0..=if rules == Rules::Pinned { 4 } else { 3 } {
+            let pruned = Graph::build_with(n_factors, rules, true).expect("a graph");
+            let mut whole = Graph::build_with(n_factors, rules, false).expect("a graph");
+            eprintln!("{n_factors} {rules:?}: met {} of {}, live {}", pruned.n_met, whole.n_met, whole.edges.len());
+            whole.n_met = pruned.n_met;
+            assert!(pruned == whole, "{n_factors} {rules:?}");
+        }
+    }
+}
+
+/// All programs by blind search on real factors, with chunks counted: the slow twin.
+fn blind(factors: &[usize], rules: Rules) -> BTreeSet<Vec<Step>> {
+    let k: usize = factors.iter().product();
+    let start: Vec<DeviceState> = (0..k).map(|d| DeviceState::start(d, k)).collect();
+    let mut found = BTreeSet::new();
+    let mut alive = BTreeMap::new();
+    explore(factors, rules, &start, &mut Vec::new(), &mut found, &mut alive);
+    found
+}
+
+fn next_state(factors: &[usize], rules: Rules, state: &[DeviceState], step: Step) -> Option<Vec<DeviceState>> {
+    let mut after = state.to_vec();
+    for group in step.instruction.groups(factors) {
+        let before: Vec<&DeviceState> = group.iter().map(|at| &state[*at]).collect();
+        let members = apply(step.collective, &before, rules, Sizes::Counted).ok()?;
+        group.iter().zip(members).for_each(|(at, member)| after[*at] = member);
+    }
+    Some(after)
+}
+
+fn all_steps(n_factors: usize, rules: Rules) -> Vec<Step> {
+    let instructions = Instruction::all(n_factors).into_iter();
+    instructions
+        .flat_map(|instruction| Collective::ALL.map(|collective| Step { instruction, collective }))
+        .filter(|s| {
+            rules == Rules::Literal || !s.instruction.is_master() || s.collective == Collective::AllReduce
+        })
+        .collect()
+}
+
+/// Depth first; `alive` remembers states from which nothing was found.
+fn explore(
+    factors: &[usize],
+    rules: Rules,
+    state: &[DeviceState],
+    steps: &mut Vec<Step>,
+    found: &mut BTreeSet<Vec<Step>>,
+    alive: &mut BTreeMap<Vec<Vec<u64>>, bool>,
+) -> bool {
+    let k = state.len();
+    if state.iter().all(|s| *s == DeviceState::goal(k)) {
+        found.insert(steps.clone());
+        return true;
+    }
+    let key: Vec<Vec<u64>> = state.iter().map(|s| s.rows.to_vec()).collect();
+    if alive.get(&key) == Some(&false) {
+        return false;
+    }
+    let mut any = false;
+    for step in all_steps(factors.len(), rules) {
+        if let Some(after) = next_state(factors, rules, state, step)
+            && after != state
+        {
+            steps.push(step);
+            any |= explore(factors, rules, &after, steps, found, alive);
+            steps.pop();
+        }
+    }
+    alive.insert(key, any);
+    any
+}
+
+fn programs(graph: &Graph) -> BTreeSet<Vec<Step>> {
+    let mut all = BTreeSet::new();
+    graph.for_each_program(usize::MAX, &mut |edges| {
+        all.insert(edges.iter().map(|e| graph.step(e)).collect());
+    });
+    all
+}
+
+#[test]
+fn blind_search_on_real_factors_finds_the_same_programs() {
+    for rules in [Rules::Pinned, Rules::Literal] {
+        for factors in [vec![2], vec![5], vec![2, 2], vec![2, 3], vec![3, 2], vec![4, 2], vec![2, 4], vec![3, 3]] {
+            assert!(blind(&factors, rules) == programs(&graph(factors.len(), rules)), "{factors:?} {rules:?}");
+        }
+    }
+    for factors in [[2, 2, 2], [2, 3, 2], [3, 2, 4]] {
+        assert!(blind(&factors, Rules::Pinned) == programs(&graph(3, Rules::Pinned)), "{factors:?}");
+    }
+}
+
+/// A device's copy of the data: a number for each chunk, or nothing.
+type Copy = Vec<Option<f64>>;
+
+/// Runs a step on numbers, with no look at the rules: reducing adds what is there, gathering takes what others have.
+fn run_step(factors: &[usize], data: &mut [Copy], step: Step) {
+    for group in step.instruction.groups(factors) {
+        let n_chunks = data[group[0]].len();
+        let before: Vec<Copy> = group.iter().map(|at| data[*at].clone()).collect();
+        let has: Vec<usize> = (0..n_chunks).filter(|c| before[0][*c].is_some()).collect();
+        let sum = |c: usize| {
+            let parts: Vec<f64> = before.iter().filter_map(|b| b[c]).collect();
+            (!parts.is_empty()).then(|| parts.iter().sum::<f64>())
+        };
+        for (place, &at) in group.iter().enumerate() {
+            data[at] = match step.collective {
+                Collective::AllReduce => (0..n_chunks).map(sum).collect(),
+                Collective::Reduce if place == 0 => (0..n_chunks).map(sum).collect(),
+                Collective::Reduce => vec![None; n_chunks],
+                Collective::Broadcast => before[0].clone(),
+                Collective::AllGather => (0..n_chunks).map(|c| before.iter().find_map(|b| b[c])).collect(),
+                Collective::ReduceScatter => {
+                    let each = has.len() / group.len();
+                    let mine = &has[place * each..(place + 1) * each];
+                    (0..n_chunks).map(|c| if mine.contains(&c) { sum(c) } else { None }).collect()
+                }
+            };
+        }
+    }
+}
+
+#[test]
+fn every_program_sums_real_numbers() {
+    for (factors, n_programs) in [(vec![2, 3], 47), (vec![4, 2], 47), (vec![2, 2, 2], 1287), (vec![2, 3, 2], 1287)] {
+        let k: usize = factors.iter().product();
+        let all = programs(&graph(factors.len(), Rules::Pinned));
+        assert_eq!(all.len(), n_programs);
+        let start: Vec<Copy> =
+            (0..k).map(|d| (0..k).map(|c| Some((1 << d) as f64 * 64.0 + c as f64)).collect()).collect();
+        let sums: Copy = (0..k).map(|c| Some(((1 << k) - 1) as f64 * 64.0 + (k * c) as f64)).collect();
+        for program in all {
+            let mut data = start.clone();
+            program.iter().for_each(|step| run_step(&factors, &mut data, *step));
+            assert!(data.iter().all(|copy| *copy == sums), "{factors:?} {program:?}");
+        }
+    }
+}
+
+/// Figure 4: a reduction of different chunks, and one that counts a device twice.
+#[test]
+fn the_papers_wrong_programs_are_refused() {
+    use hlo_cluster::reduction::Form::{InsideGroup, Parallel};
+    use hlo_cluster::reduction::semantics::Refusal;
+    let factors = [2, 2];
+    let start: Vec<DeviceState> = (0..4).map(|d| DeviceState::start(d, 4)).collect();
+    let step = |slice, form, collective| Step { instruction: Instruction { slice, form }, collective };
+    let all_reduce_all = step(0, InsideGroup, Collective::AllReduce);
+    let try_after = |first: Step, group: &[usize]| {
+        let state = next_state(&factors, Rules::Pinned, &start, first).expect("a first step");
+        let members: Vec<&DeviceState> = group.iter().map(|at| &state[*at]).collect();
+        apply(all_reduce_all.collective, &members, Rules::Pinned, Sizes::Counted).err()
+    };
+    let scatter = step(1, InsideGroup, Collective::ReduceScatter);
+    assert_eq!(try_after(scatter, &[0, 1]), Some(Refusal::ChunksDiffer));
+    let reduce = step(1, Parallel(0), Collective::AllReduce);
+    assert_eq!(try_after(reduce, &[0, 2]), Some(Refusal::CountedTwice));
+}
