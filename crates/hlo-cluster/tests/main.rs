@@ -1,6 +1,8 @@
 //! The crate from outside: descriptions, predicted times against slow obvious twins.
 
 mod descriptions;
+mod paper_tables;
 mod random;
+mod reduction_cost;
 mod reduction_graph;
 mod simulator;

@@ -61,9 +61,7 @@ fn all_steps(n_factors: usize, rules: Rules) -> Vec<Step> {
     let instructions = Instruction::all(n_factors).into_iter();
     instructions
         .flat_map(|instruction| Collective::ALL.map(|collective| Step { instruction, collective }))
-        .filter(|s| {
-            rules == Rules::Literal || !s.instruction.is_master() || s.collective == Collective::AllReduce
-        })
+        .filter(|s| rules == Rules::Literal || !s.instruction.is_master() || s.collective == Collective::AllReduce)
         .collect()
 }
 

@@ -9,9 +9,9 @@
 
 use crate::collective::Collective;
 use crate::error::ClusterError;
+use crate::reduction::fast_hash::FastMap;
 use crate::reduction::instruction::{Instruction, Step};
 use crate::reduction::semantics::{DeviceState, Rules, Sizes, apply};
-use std::collections::HashMap;
 
 /// Most factors above one: with six the graph no longer fits.
 pub const MAX_FACTORS: usize = 5;
@@ -29,7 +29,7 @@ pub struct Edge {
     pub share: u32,
 }
 
-/// The live states of a hierarchy of `n_factors` factors. State 0 is the start.
+/// The live states of a hierarchy of `n_factors` factors. State 0 is the start, and every edge leads to a higher number.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Graph {
     /// Number of factors above one.
@@ -43,9 +43,7 @@ pub struct Graph {
     pub edges: Vec<Vec<Edge>>,
     /// The goal; equal to the start only if there is nothing to reduce.
     pub goal: u32,
-    /// States in an order in which every edge goes forward.
-    pub order: Vec<u32>,
-    /// How many states the search met, dead ones included.
+    /// How many states the search expanded, dead ones included.
     pub n_met: usize,
 }
 
@@ -85,14 +83,26 @@ impl Graph {
 type Ids = Box<[u32]>;
 /// By group: see [`Graph::shares`].
 type Share = Box<[u8]>;
-/// Collective, factors that take part, members.
-type GroupKey = (Collective, u32, Ids);
+
+/// The collectives in the order of their names, so that edges come in the order of their texts.
+const BY_NAME: [Collective; 5] = [
+    Collective::AllGather,
+    Collective::AllReduce,
+    Collective::Broadcast,
+    Collective::Reduce,
+    Collective::ReduceScatter,
+];
+
+/// What each collective, in the order of [`BY_NAME`], makes of a group; none where it refuses.
+type Outcomes = [Option<Ids>; 5];
 
 /// An instruction with what the search needs of it.
 struct Pattern {
     instruction: Instruction,
     groups: Vec<Vec<usize>>,
     taking_part: u32,
+    /// Which collectives the rules allow with it.
+    allowed: [bool; 5],
 }
 
 struct Search {
@@ -101,14 +111,16 @@ struct Search {
     prunes: bool,
     patterns: Vec<Pattern>,
     devices: Vec<DeviceState>,
-    device_ids: HashMap<DeviceState, u32>,
-    /// (collective, taking part, members) → the members after.
-    applied: HashMap<GroupKey, Option<Ids>>,
+    device_ids: FastMap<DeviceState, u32>,
+    /// By factors that take part, by members before: the outcomes.
+    applied: Vec<FastMap<Ids, Outcomes>>,
     states: Vec<Ids>,
-    state_ids: HashMap<Ids, Option<u32>>,
+    state_ids: FastMap<Ids, Option<u32>>,
     shares: Vec<Share>,
-    share_ids: HashMap<Share, u32>,
+    share_ids: FastMap<Share, u32>,
     edges: Vec<Vec<Edge>>,
+    /// Sets of positions that hold a chunk → whether they can be summed.
+    covers: FastMap<Box<[u64]>, bool>,
 }
 
 impl Search {
@@ -120,6 +132,7 @@ impl Search {
             instruction,
             groups: instruction.groups(&factors),
             taking_part: instruction.taking_part(n_factors).fold(0, |set, i| set | 1 << i),
+            allowed: BY_NAME.map(|c| rules == Rules::Literal || !instruction.is_master() || c == Collective::AllReduce),
         };
         Search {
             n_factors,
@@ -127,20 +140,21 @@ impl Search {
             prunes,
             patterns: instructions.into_iter().map(pattern).collect(),
             devices: Vec::new(),
-            device_ids: HashMap::new(),
-            applied: HashMap::new(),
+            device_ids: FastMap::default(),
+            applied: vec![FastMap::default(); 1 << n_factors],
             states: Vec::new(),
-            state_ids: HashMap::new(),
+            state_ids: FastMap::default(),
             shares: Vec::new(),
-            share_ids: HashMap::new(),
+            share_ids: FastMap::default(),
             edges: Vec::new(),
+            covers: FastMap::default(),
         }
     }
 
     fn run(&mut self) {
         let k = 1usize << self.n_factors;
         let start: Ids = (0..k).map(|d| self.device(DeviceState::start(d, k))).collect();
-        self.state(start);
+        self.state(&start);
         let goal = self.device(DeviceState::goal(k));
         let mut next = 0;
         while next < self.states.len() {
@@ -162,35 +176,30 @@ impl Search {
     }
 
     /// The number of a state; none if it is ruled out.
-    fn state(&mut self, state: Ids) -> Option<u32> {
-        if let Some(id) = self.state_ids.get(&state) {
+    fn state(&mut self, state: &[u32]) -> Option<u32> {
+        if let Some(id) = self.state_ids.get(state) {
             return *id;
         }
-        let is_possible = !self.prunes || self.is_possible(&state);
+        let is_possible = !self.prunes || self.is_possible(state);
         let id = is_possible.then_some(self.states.len() as u32);
         if is_possible {
-            self.states.push(state.clone());
+            self.states.push(state.into());
         }
-        self.state_ids.insert(state, id);
+        self.state_ids.insert(state.into(), id);
         id
     }
 
     fn expand(&mut self, state: &[u32]) -> Vec<Edge> {
         let mut edges = Vec::new();
+        let mut after: [Vec<u32>; 5] = Default::default();
         for p in 0..self.patterns.len() {
-            let is_master = self.patterns[p].instruction.is_master();
-            let mut collectives = Collective::ALL;
-            collectives.sort_by_key(|c| c.name());
-            for collective in collectives {
-                if self.rules == Rules::Pinned && is_master && collective != Collective::AllReduce {
+            let open = self.apply_pattern(p, state, &mut after);
+            for (c, collective) in BY_NAME.into_iter().enumerate() {
+                if !open[c] || after[c] == *state {
                     continue;
                 }
-                let Some((after, share)) = self.apply_step(p, collective, state) else { continue };
-                if *after == *state {
-                    continue;
-                }
-                if let Some(to) = self.state(after) {
-                    let share = self.share(share);
+                if let Some(to) = self.state(&after[c]) {
+                    let share = self.share(p, collective, state);
                     edges.push(Edge { to, instruction: p as u8, collective, share });
                 }
             }
@@ -198,73 +207,88 @@ impl Search {
         edges
     }
 
-    fn share(&mut self, share: Share) -> u32 {
-        let next = self.shares.len() as u32;
-        let id = *self.share_ids.entry(share.clone()).or_insert(next);
-        if id == next {
-            self.shares.push(share);
+    /// Which collectives no group refuses, and the states after them.
+    fn apply_pattern(&mut self, p: usize, state: &[u32], after: &mut [Vec<u32>; 5]) -> [bool; 5] {
+        let mut open = self.patterns[p].allowed;
+        let taking_part = self.patterns[p].taking_part;
+        after.iter_mut().zip(open).filter(|(_, open)| *open).for_each(|(a, _)| {
+            a.clear();
+            a.extend_from_slice(state);
+        });
+        let mut members = Vec::new();
+        for g in 0..self.patterns[p].groups.len() {
+            members.clear();
+            members.extend(self.patterns[p].groups[g].iter().map(|&at| state[at]));
+            if !self.applied[taking_part as usize].contains_key(members.as_slice()) {
+                let outcomes = self.apply_group(taking_part, &members);
+                self.applied[taking_part as usize].insert(members.as_slice().into(), outcomes);
+            }
+            let Some(outcomes) = self.applied[taking_part as usize].get(members.as_slice()) else { continue };
+            for (c, outcome) in outcomes.iter().enumerate().filter(|(c, _)| open[*c]).collect::<Vec<_>>() {
+                match outcome {
+                    Some(ids) => self.patterns[p].groups[g].iter().zip(ids).for_each(|(&at, &id)| after[c][at] = id),
+                    None => open[c] = false,
+                }
+            }
+            if !open.contains(&true) {
+                break;
+            }
         }
+        open
+    }
+
+    fn apply_group(&mut self, taking_part: u32, members: &[u32]) -> Outcomes {
+        BY_NAME.map(|collective| {
+            let before: Vec<&DeviceState> = members.iter().map(|id| &self.devices[*id as usize]).collect();
+            let after = apply(collective, &before, self.rules, Sizes::Symbolic(taking_part)).ok()?;
+            Some(after.into_iter().map(|state| self.device(state)).collect())
+        })
+    }
+
+    /// By group: over which factors its whole tensor is scattered, from its first member.
+    fn share(&mut self, p: usize, collective: Collective, state: &[u32]) -> u32 {
+        let pattern = &self.patterns[p];
+        let of_group = |group: &Vec<usize>| {
+            let device = &self.devices[state[group[0]] as usize];
+            let scattered = match collective {
+                Collective::AllGather => device.scattered & !pattern.taking_part,
+                Collective::AllReduce | Collective::ReduceScatter | Collective::Reduce | Collective::Broadcast => {
+                    device.scattered
+                }
+            };
+            if device.is_empty() { NO_DATA } else { scattered as u8 }
+        };
+        let share: Share = pattern.groups.iter().map(of_group).collect();
+        if let Some(id) = self.share_ids.get(&share) {
+            return *id;
+        }
+        let id = self.shares.len() as u32;
+        self.shares.push(share.clone());
+        self.share_ids.insert(share, id);
         id
     }
 
-    /// The state after, and the share of each group; none if a group refuses.
-    fn apply_step(&mut self, p: usize, collective: Collective, state: &[u32]) -> Option<(Ids, Share)> {
-        let mut after: Ids = state.into();
-        let taking_part = self.patterns[p].taking_part;
-        let n_groups = self.patterns[p].groups.len();
-        let mut share = Vec::with_capacity(n_groups);
-        for g in 0..n_groups {
-            let members: Ids = self.patterns[p].groups[g].iter().map(|&at| state[at]).collect();
-            share.push(self.share_of(collective, taking_part, members[0]));
-            let key = (collective, taking_part, members);
-            if !self.applied.contains_key(&key) {
-                let result = self.apply_group(&key);
-                self.applied.insert(key.clone(), result);
-            }
-            let result = self.applied.get(&key)?.as_ref()?;
-            for (&at, &id) in self.patterns[p].groups[g].iter().zip(result) {
-                after[at] = id;
-            }
-        }
-        Some((after, share.into()))
-    }
-
-    fn apply_group(
-        &mut self,
-        (collective, taking_part, members): &GroupKey,
-    ) -> Option<Ids> {
-        let before: Vec<&DeviceState> = members.iter().map(|id| &self.devices[*id as usize]).collect();
-        let after = apply(*collective, &before, self.rules, Sizes::Symbolic(*taking_part)).ok()?;
-        Some(after.into_iter().map(|state| self.device(state)).collect())
-    }
-
-    /// Over which factors the whole tensor of a group is scattered, from its first member.
-    fn share_of(&self, collective: Collective, taking_part: u32, first: u32) -> u8 {
-        let device = &self.devices[first as usize];
-        let scattered = match collective {
-            Collective::AllGather => device.scattered & !taking_part,
-            Collective::AllReduce | Collective::ReduceScatter | Collective::Reduce | Collective::Broadcast => {
-                device.scattered
-            }
-        };
-        if device.is_empty() { NO_DATA } else { scattered as u8 }
-    }
-
     /// Whether nothing speaks against reaching the goal: every chunk can still be summed without counting twice.
-    fn is_possible(&self, state: &[u32]) -> bool {
+    fn is_possible(&mut self, state: &[u32]) -> bool {
         let k = state.len();
+        let mut distinct = state.to_vec();
+        distinct.sort_unstable();
+        distinct.dedup();
+        let all = DeviceState::goal(k).rows[0];
         let mut sets: Vec<u64> = Vec::with_capacity(k);
-        let mut seen: Vec<Vec<u64>> = Vec::new();
         (0..k).all(|chunk| {
             sets.clear();
-            sets.extend(state.iter().map(|id| self.devices[*id as usize].rows[chunk]).filter(|set| *set != 0));
+            sets.extend(distinct.iter().map(|id| self.devices[*id as usize].rows[chunk]).filter(|set| *set != 0));
             sets.sort_unstable();
             sets.dedup();
-            if seen.contains(&sets) {
-                return true;
+            match self.covers.get(sets.as_slice()) {
+                Some(known) => *known,
+                None => {
+                    let can = has_a_cover(&sets, 0, all);
+                    self.covers.insert(sets.as_slice().into(), can);
+                    can
+                }
             }
-            seen.push(sets.clone());
-            has_a_cover(&sets, 0, DeviceState::goal(k).rows[0])
         })
     }
 
@@ -272,7 +296,7 @@ impl Search {
         let k = 1usize << self.n_factors;
         let goal_device = self.device_ids.get(&DeviceState::goal(k)).copied();
         let goal = self.states.iter().position(|s| s.iter().all(|d| Some(*d) == goal_device));
-        let n_met = self.state_ids.len();
+        let n_met = self.states.len();
         let order = order_to(&self.edges, goal);
         // Renumber: the live states in their order, which starts at the start.
         let mut new_id = vec![None; self.states.len()];
@@ -287,7 +311,6 @@ impl Search {
             edges: order.iter().map(|&old| live(old)).collect(),
             shares: self.shares,
             goal: goal.and_then(|g| new_id[g]).unwrap_or(0),
-            order: (0..order.len() as u32).collect(),
             n_met,
         }
         .with_used_shares()

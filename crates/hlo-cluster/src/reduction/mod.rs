@@ -10,6 +10,7 @@
 //! a broadcast is allowed ([`Rules`]), how positions of several axes are numbered ([`Lowering`]).
 
 pub mod cost;
+mod fast_hash;
 pub mod graph;
 pub mod instruction;
 pub mod matrix;
