@@ -61,7 +61,7 @@ impl Pass for FoldAllReduceOfAllReduce {
             let pinned = pinned_by_control(module, comp);
             let mut rewrite = Rewrite::new(module, comp);
             let n_before = n_folded;
-            for inst in module.comp(comp).insts.clone() {
+            for inst in rewrite.live_insts(module) {
                 let folded = match find_all_reduce(module, inst, &pinned) {
                     Ok(None) => continue,
                     Err(reason) => Err(reason.to_string()),

@@ -78,7 +78,7 @@ fn merge_in(module: &mut Module, comp: CompId, report: &mut PassReport) -> Resul
         rewrite: Rewrite::new(module, comp),
     };
     let mut n_merged = 0;
-    for inst in module.comp(comp).insts.clone() {
+    for inst in walk.rewrite.live_insts(module) {
         if let Some((a, b)) = walk.find_parts(module, inst) {
             let mut told = decision(module, inst, "merged", "the sum of what two all-reduces give is reduced once");
             for part in [&a, &b] {

@@ -24,6 +24,12 @@ impl Rewrite {
         Rewrite { comp, was_live, n_slots_before, redirected: IndexMap::new() }
     }
 
+    /// The instructions whose value was needed before the change, in text order. What was dead is left: nobody would see a change.
+    pub fn live_insts(&self, module: &Module) -> Vec<InstId> {
+        let insts = module.comp(self.comp).insts.iter().copied();
+        insts.filter(|&inst| self.was_live.contains(inst)).collect()
+    }
+
     /// All uses of `old` will take `new`, which must not be computed from `old`.
     pub fn redirect(&mut self, old: InstId, new: InstId) {
         self.redirected.insert(old, new);

@@ -67,7 +67,7 @@ impl Pass for SplitTupleAllReduce {
             let pinned = pinned_by_control(module, comp);
             let mut rewrite = Rewrite::new(module, comp);
             let mut n_here = 0;
-            for inst in module.comp(comp).insts.clone() {
+            for inst in rewrite.live_insts(module) {
                 let has_tuple = module.shape(inst).as_tuple().is_some();
                 if !self.ops.contains(&module.inst(inst).opcode) || !has_tuple {
                     continue;

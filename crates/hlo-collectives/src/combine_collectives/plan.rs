@@ -62,12 +62,14 @@ pub type Left = (InstId, String);
 
 /// The buckets of a computation, and the collectives that no bucket can take.
 pub fn plan(module: &Module, comp: CompId, limits: &Limits) -> (Vec<Bucket>, Vec<Left>) {
+    let live = module.live(comp);
     let pinned = pinned_by_control(module, comp);
     let mut left = Vec::new();
     let mut keys: IndexMap<Key, ()> = IndexMap::new();
     let mut candidates: SecondaryMap<InstId, Option<Candidate>> = SecondaryMap::new();
     let order = by_depth(module, comp);
-    for &inst in order.iter().filter(|&&inst| limits.ops.contains(&module.inst(inst).opcode)) {
+    let collectives = order.iter().filter(|&&inst| limits.ops.contains(&module.inst(inst).opcode));
+    for &inst in collectives.filter(|&&inst| live.contains(inst)) {
         match check(module, inst, &pinned, limits) {
             Ok((key, bytes)) => {
                 let (key_idx, _) = keys.insert_full(key, ());

@@ -54,7 +54,7 @@ pub fn take_out_of_loops(module: &mut Module, report: &mut PassReport) -> Result
     }
     let mut n_taken_out = 0;
     for comp in code_computations(module) {
-        for inst in module.comp(comp).insts.clone() {
+        for inst in Rewrite::new(module, comp).live_insts(module) {
             if module.inst(inst).opcode != Opcode::While {
                 continue;
             }

@@ -105,7 +105,7 @@ fn sink_in(module: &mut Module, comp: CompId, report: &mut PassReport) -> Result
     let users = module.users();
     let mut rewrite = Rewrite::new(module, comp);
     let mut n_moved = 0;
-    for inst in module.comp(comp).insts.clone() {
+    for inst in rewrite.live_insts(module) {
         let Ok(Some(all_reduce)) = find_all_reduce(module, inst, &pinned) else { continue };
         let chain = find_chain(module, &users, &pinned, &all_reduce);
         let Some((last, _)) = chain.last() else { continue };
