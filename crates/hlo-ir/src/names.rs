@@ -1,9 +1,9 @@
 //! Interned names of instructions and computations.
 
 use crate::dtype::DType;
-use crate::shape::FixedHash;
 use cranelift_entity::{EntityRef, PrimaryMap, entity_impl};
 use hashbrown::HashTable;
+use std::hash::Hasher;
 
 /// An interned name; the text lives in the module's [`NamePool`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -19,12 +19,59 @@ pub struct NamePool {
     next_suffix: hashbrown::HashMap<String, u32, FixedHash>,
 }
 
+/// A hasher with a fixed seed: the same input gives the same bytes in every process. It is made for short keys that are
+/// trusted to be distinct, not secret.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct WordHasher(u64);
+
+/// Makes [`WordHasher`]s.
+pub(crate) type FixedHash = std::hash::BuildHasherDefault<WordHasher>;
+
+impl Hasher for WordHasher {
+    #[inline]
+    fn write(&mut self, bytes: &[u8]) {
+        self.write_u64(hash_bytes(bytes));
+    }
+
+    #[inline]
+    fn write_u8(&mut self, word: u8) {
+        self.write_u64(u64::from(word));
+    }
+
+    #[inline]
+    fn write_u32(&mut self, word: u32) {
+        self.write_u64(u64::from(word));
+    }
+
+    #[inline]
+    fn write_u64(&mut self, word: u64) {
+        self.0 = mix(self.0, word);
+    }
+
+    #[inline]
+    fn write_usize(&mut self, word: usize) {
+        self.write_u64(word as u64);
+    }
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+/// Both halves of the product: the upper one carries what differs in the upper bytes, as in `add.1` and `add.2`, down to the
+/// bits that choose a slot.
+#[inline]
+fn mix(hash: u64, word: u64) -> u64 {
+    const K: u64 = 0x9E37_79B9_7F4A_7C15;
+    let product = u128::from(hash.rotate_left(23) ^ word) * u128::from(K);
+    product as u64 ^ (product >> 64) as u64
+}
+
 /// Multiply hash over 8-byte words: short texts that are trusted to be distinct, not secret. The last word overlaps the
 /// one before, so that no byte is read alone.
 #[inline]
 pub fn hash_bytes(bytes: &[u8]) -> u64 {
-    const K: u64 = 0x9E37_79B9_7F4A_7C15;
-    let mix = |hash: u64, word: u64| (hash.rotate_left(23) ^ word).wrapping_mul(K);
     let mut hash = bytes.len() as u64;
     let last = match (bytes.last_chunk::<8>(), bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
         (Some(last), ..) => {
@@ -39,8 +86,7 @@ pub fn hash_bytes(bytes: &[u8]) -> u64 {
         }
         _ => bytes.iter().fold(0, |word, &byte| word << 8 | u64::from(byte)),
     };
-    hash = mix(hash, last);
-    hash ^ (hash >> 29)
+    mix(hash, last)
 }
 
 /// Whether a bare word is something else than a name (a type, a keyword, a number), so that a name like it needs its `%`.
@@ -48,25 +94,37 @@ pub fn is_reserved(word: &str) -> bool {
     const KEYWORDS: [&str; 9] = ["ENTRY", "ROOT", "HloModule", "true", "false", "inf", "nan", "token", "opaque"];
     // The longest is `f8e4m3b11fnuz`.
     let begins_name = word.bytes().next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_');
-    !begins_name || word.len() <= 13 && (DType::from_name(word).is_some() || KEYWORDS.contains(&word))
+    // No other word has a dot, and most names have one.
+    !begins_name
+        || word.len() <= 13
+            && !word.as_bytes().contains(&b'.')
+            && (DType::from_name(word).is_some() || KEYWORDS.contains(&word))
+}
+
+#[inline]
+fn bytes_of(all: &str, (start, end): (u32, u32)) -> &[u8] {
+    &all.as_bytes()[start as usize..end as usize]
 }
 
 impl NamePool {
     /// The name with this text, new or known.
     pub fn intern(&mut self, text: &str) -> Name {
         let hash = hash_bytes(text.as_bytes());
-        if let Some(&name) = self.table.find(hash, |&n| self.get(n) == text) {
+        if let Some(name) = self.find_hashed(text, hash) {
             return name;
         }
         let start = self.text.len() as u32;
         self.text.push_str(text);
         let name = self.spans.push((start, self.text.len() as u32));
         let (all, spans) = (&self.text, &self.spans);
-        self.table.insert_unique(hash, name, |&n| {
-            let (a, b) = spans[n];
-            hash_bytes(&all.as_bytes()[a as usize..b as usize])
-        });
+        self.table.insert_unique(hash, name, |&n| hash_bytes(bytes_of(all, spans[n])));
         name
+    }
+
+    #[inline]
+    fn find_hashed(&self, text: &str, hash: u64) -> Option<Name> {
+        let is_it = |&name: &Name| bytes_of(&self.text, self.spans[name]) == text.as_bytes();
+        self.table.find(hash, is_it).copied()
     }
 
     /// Makes room for `n_names` more names.
@@ -75,15 +133,12 @@ impl NamePool {
         self.text.reserve(n_names.saturating_mul(16));
         self.spans.reserve(n_names);
         let (all, spans) = (&self.text, &self.spans);
-        self.table.reserve(n_names, |&n| {
-            let (a, b) = spans[n];
-            hash_bytes(&all.as_bytes()[a as usize..b as usize])
-        });
+        self.table.reserve(n_names, |&n| hash_bytes(bytes_of(all, spans[n])));
     }
 
     /// The name with this text, if it was interned.
     pub fn find(&self, text: &str) -> Option<Name> {
-        self.table.find(hash_bytes(text.as_bytes()), |&n| self.get(n) == text).copied()
+        self.find_hashed(text, hash_bytes(text.as_bytes()))
     }
 
     /// The text of a name of this pool.

@@ -5,6 +5,7 @@
 //! but for the layout* (equal [`ShapePool::bare`] ids).
 
 use crate::dtype::DType;
+use crate::names::FixedHash;
 use cranelift_entity::{PrimaryMap, entity_impl};
 use hashbrown::HashTable;
 use smallvec::SmallVec;
@@ -244,9 +245,6 @@ pub struct ShapePool {
     table: HashTable<ShapeId>,
     hasher: FixedHash,
 }
-
-/// A hasher with a fixed seed: the same input gives the same bytes in every process.
-pub(crate) type FixedHash = std::hash::BuildHasherDefault<std::collections::hash_map::DefaultHasher>;
 
 impl ShapePool {
     /// The id of `shape`, new or known.

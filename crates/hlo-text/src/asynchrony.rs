@@ -11,39 +11,39 @@ use hlo_ir::attrs::{AsyncAttrs, Attrs, ParameterAttrs, QuotedText};
 use hlo_ir::module::Operands;
 use hlo_ir::{CompId, InstId, Instruction, Opcode, Shape, ShapeId};
 
-/// Opcode, attributes, and what an async op calls.
-type Resolved = (Opcode, Attrs, Option<CompId>);
-
 impl Parser<'_> {
-    /// What an operation's word and attributes mean once sugar is resolved.
-    #[inline]
+    /// Resolves sugar: gives `inst` the opcode and the attributes that the operation's word means, and what it calls.
+    #[inline(never)]
     pub(crate) fn resolve_async(
         &mut self,
-        user: CompId,
         op: &OpWord<'_>,
-        attrs: Attrs,
-        operands: &Operands,
+        inst: &mut Instruction,
         stated: Option<ShapeId>,
         thread: Option<QuotedText>,
-    ) -> Fallible<Resolved> {
-        match op.verb {
-            Verb::Plain(opcode) => match &attrs {
+    ) -> Fallible<Option<CompId>> {
+        let (opcode, of) = match op.verb {
+            Verb::Plain(opcode) => match &inst.attrs {
                 Attrs::Async(own) if opcode == Opcode::AsyncStart => {
                     let calls = own.calls;
                     self.async_result(op, stated)?;
-                    Ok((opcode, attrs, calls))
+                    return Ok(calls);
                 }
-                Attrs::Async(_) => self.rest(op, opcode, None, operands),
-                _ => Ok((opcode, attrs, None)),
+                Attrs::Async(_) => (opcode, None),
+                _ => return Ok(None),
             },
-            Verb::RestOf(opcode, of) => self.rest(op, opcode, Some(of), operands),
+            Verb::RestOf(opcode, of) => (opcode, Some(of)),
             Verb::StartOf(of) => {
                 let result = self.async_result(op, stated)?;
-                let calls = self.wrap(user, op, of, attrs, operands, result, thread.clone());
-                let attrs = AsyncAttrs { async_execution_thread: thread, calls: Some(calls) };
-                Ok((Opcode::AsyncStart, attrs.into(), Some(calls)))
+                let attrs = std::mem::replace(&mut inst.attrs, Attrs::Plain);
+                let calls = self.wrap(inst.parent, op, of, attrs, &inst.operands, result, thread.clone());
+                inst.opcode = Opcode::AsyncStart;
+                inst.attrs = AsyncAttrs { async_execution_thread: thread, calls: Some(calls) }.into();
+                return Ok(Some(calls));
             }
-        }
+        };
+        inst.opcode = opcode;
+        inst.attrs = AsyncAttrs::default().into();
+        self.rest(op, of, &inst.operands)
     }
 
     /// The result in the shape `((operands…), result, …)` of an async start.
@@ -57,13 +57,12 @@ impl Parser<'_> {
     }
 
     /// An update or a done, which calls what its start calls.
-    fn rest(&self, op: &OpWord<'_>, opcode: Opcode, of: Option<Opcode>, operands: &Operands) -> Fallible<Resolved> {
+    fn rest(&self, op: &OpWord<'_>, of: Option<Opcode>, operands: &Operands) -> Fallible<Option<CompId>> {
         let calls = operands.first().and_then(|id| self.async_calls.get(id)).copied();
-        let attrs = AsyncAttrs::default().into();
         let Some(calls) = calls else {
             // After an error the start may be a stand-in.
             if !self.diags.is_empty() {
-                return Ok((opcode, attrs, None));
+                return Ok(None);
             }
             return Err(op.failure(EXPECTED, "expected its async start or update as operand, found another op"));
         };
@@ -73,7 +72,7 @@ impl Parser<'_> {
                 let message = format_args!("expected an async pair of `{of}`, found one of `{wrapped}`");
                 Err(op.failure(EXPECTED, message))
             }
-            _ => Ok((opcode, attrs, Some(calls))),
+            _ => Ok(Some(calls)),
         }
     }
 

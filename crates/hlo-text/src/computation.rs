@@ -27,6 +27,7 @@ impl<'t> Parser<'t> {
     /// given to the caller.
     pub(crate) fn computation(&mut self) -> Fallible<()> {
         let head = self.head()?;
+        self.n_params = 0;
         let mut root = None;
         loop {
             match self.cur.peek() {
@@ -221,7 +222,10 @@ impl<'t> Parser<'t> {
         if !self.diags.is_empty() {
             return Ok(());
         }
-        if let Err(number) = self.module.renumber_params(comp) {
+        // Parameters in order are listed already.
+        if self.module.comp(comp).params.len() != self.n_params
+            && let Err(number) = self.module.renumber_params(comp)
+        {
             return Err(self.bad_parameter(comp, number));
         }
         if let Some((shape, at)) = result {

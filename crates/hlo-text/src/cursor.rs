@@ -67,6 +67,25 @@ pub(crate) fn is_name_byte(byte: u8) -> bool {
     CLASS[byte as usize] & NAME != 0
 }
 
+/// How many of the first 16 bytes can stand in a name, by comparisons that become vector code; real names have some 16 bytes.
+#[inline]
+fn n_name_bytes(chunk: &[u8; 16]) -> usize {
+    let is_name = |b: u8| {
+        let is_letter = (b | 0x20).wrapping_sub(b'a') < 26;
+        let is_number_byte = (b.wrapping_sub(b'-') < 13) & (b != b'/');
+        is_letter | is_number_byte | (b == b'_')
+    };
+    let lanes = chunk.map(|b| if is_name(b) { 0xFF } else { 0 });
+    u128::from_le_bytes(lanes).trailing_ones() as usize / 8
+}
+
+/// The place of the first byte among these 16 that is blank or a control character.
+#[inline]
+pub(crate) fn find_blank(chunk: &[u8; 16]) -> Option<usize> {
+    let lanes = u128::from_le_bytes(chunk.map(|b| if b <= b' ' { 0xFF } else { 0 }));
+    (lanes != 0).then(|| lanes.trailing_zeros() as usize / 8)
+}
+
 /// Whether a byte separates tokens.
 #[inline]
 pub(crate) fn is_blank(byte: u8) -> bool {
@@ -137,20 +156,24 @@ impl<'t> Cursor<'t> {
     }
 
     /// The next byte after blanks.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn peek(&mut self) -> Option<u8> {
-        if let Some(byte) = self.raw()
-            && !is_blank(byte)
-            && byte != b'/'
-        {
-            return Some(byte);
+        // Mostly no blank or one space stands between tokens.
+        self.pos += (self.raw() == Some(b' ')) as usize;
+        match self.raw() {
+            Some(byte) if byte > b' ' && byte != b'/' => Some(byte),
+            _ => self.peek_on(),
         }
+    }
+
+    #[inline(never)]
+    fn peek_on(&mut self) -> Option<u8> {
         self.skip_blanks();
         self.raw()
     }
 
     /// Takes `byte` if it comes next after blanks.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn eat(&mut self, byte: u8) -> bool {
         let found = self.peek() == Some(byte);
         self.pos += found as usize;
@@ -158,9 +181,14 @@ impl<'t> Cursor<'t> {
     }
 
     /// Takes `byte` or fails.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn expect(&mut self, byte: u8, place: &str) -> Fallible<()> {
-        if self.eat(byte) { Ok(()) } else { Err(self.expected(&format!("`{}` {place}", byte as char))) }
+        if self.eat(byte) { Ok(()) } else { Err(self.expected_byte(byte, place)) }
+    }
+
+    #[cold]
+    fn expected_byte(&mut self, byte: u8, place: &str) -> Box<hlo_ir::diag::Diagnostic> {
+        self.expected(&format!("`{}` {place}", byte as char))
     }
 
     /// Takes the punctuation `token` if it comes next after blanks.
@@ -191,7 +219,7 @@ impl<'t> Cursor<'t> {
     /// The word (name bytes) that comes next, not taken; empty if there is none.
     #[inline]
     pub(crate) fn peek_word(&mut self) -> &'t str {
-        self.skip_blanks();
+        let _ = self.peek();
         self.slice(self.pos, self.word_end())
     }
 
@@ -199,6 +227,12 @@ impl<'t> Cursor<'t> {
     fn word_end(&self) -> usize {
         let bytes = self.bytes();
         let mut end = self.pos;
+        while let Some(chunk) = bytes.get(end..).and_then(<[u8]>::first_chunk) {
+            match n_name_bytes(chunk) {
+                16 => end += 16,
+                n => return end + n,
+            }
+        }
         while let Some(&byte) = bytes.get(end) {
             if !is_name_byte(byte) {
                 break;
@@ -236,6 +270,13 @@ impl<'t> Cursor<'t> {
         }
         self.pos = end;
         Ok((self.slice(start, end), place))
+    }
+
+    /// The name without `%` that comes next, not taken.
+    #[inline]
+    pub(crate) fn peek_name(&mut self) -> Option<&'t str> {
+        let first = self.peek()?;
+        (first.is_ascii_alphabetic() || first == b'_').then(|| self.slice(self.pos, self.word_end()))
     }
 
     /// Takes a name where XLA prints none of them with `%`, so that words that are no names elsewhere do here.
@@ -330,7 +371,7 @@ impl<'t> Cursor<'t> {
         &mut self,
         (open, close): (u8, u8),
         place: &str,
-        item: &mut dyn FnMut(&mut Cursor<'t>) -> Fallible<()>,
+        item: &mut impl FnMut(&mut Cursor<'t>) -> Fallible<()>,
     ) -> Fallible<()> {
         self.expect(open, place)?;
         while !self.eat(close) {
@@ -344,7 +385,12 @@ impl<'t> Cursor<'t> {
 
     /// Takes the closing byte of a list, or says that a comma would do as well.
     pub(crate) fn expect_close(&mut self, close: u8, place: &str) -> Fallible<()> {
-        if self.eat(close) { Ok(()) } else { Err(self.expected(&format!("`,` or `{}` {place}", close as char))) }
+        if self.eat(close) { Ok(()) } else { Err(self.expected_close(close, place)) }
+    }
+
+    #[cold]
+    fn expected_close(&mut self, close: u8, place: &str) -> Box<hlo_ir::diag::Diagnostic> {
+        self.expected(&format!("`,` or `{}` {place}", close as char))
     }
 
     /// Takes a quoted string, unescaped.
@@ -502,4 +548,21 @@ fn number(bytes: &[u8], i: &mut usize, radix: u32, max_digits: usize, at: usize)
     u8::try_from(value).ok().filter(|_| *i > start).ok_or_else(|| {
         failure(EXPECTED, at + start, at + *i, "expected an escape of one byte, found a larger or empty one")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ways_to_find_the_end_of_a_name_agree() {
+        for byte in 0..=u8::MAX {
+            for place in 0..16 {
+                let mut chunk = *b"abyzABYZ0189_.-a";
+                chunk[place] = byte;
+                let expected = chunk.iter().take_while(|&&b| is_name_byte(b)).count();
+                assert_eq!(n_name_bytes(&chunk), expected, "byte {byte} at {place}");
+            }
+        }
+    }
 }

@@ -5,6 +5,7 @@ use crate::marks::{check_required, unknown_key};
 use crate::parser::Parser;
 use crate::shape::is_next as shape_is_next;
 use cranelift_entity::EntityRef;
+use cranelift_entity::packed_option::ReservedValue;
 use hlo_ir::attrs::{AttrFormat, Attrs, Marks, ParameterAttrs, QuotedText};
 use hlo_ir::diag::Diagnostic;
 use hlo_ir::infer::{OpView, infer_result};
@@ -69,40 +70,52 @@ impl<'t> Parser<'t> {
         let op = self.op_word()?;
         self.cur.expect(b'(', "after the opcode")?;
         let row = op.verb.attrs_of().row();
-        let mut operands = Operands::new();
-        let mut attrs = match row.format {
+        // The fields are filled in one place long before the module copies them; the last one, the name, goes to the copy.
+        // Fields that are written just before would hold up the copy for as long as a tenth of a parse.
+        let mut inst = Instruction {
+            opcode: row.opcode,
+            shape: stated.unwrap_or(ShapeId::reserved_value()),
+            name: Name::reserved_value(),
+            parent: comp,
+            operands: Operands::new(),
+            attrs: Attrs::Plain,
+            marks: None,
+        };
+        inst.attrs = match row.format {
             AttrFormat::Parameter => {
                 let number = self.cur.count("a parameter number")?;
+                self.n_params += 1;
                 Attrs::Parameter(Box::new(ParameterAttrs { number, ..ParameterAttrs::default() }))
             }
             AttrFormat::Constant => Attrs::Constant(Box::new(self.constant(stated)?)),
             format => {
-                self.operands(comp, &mut operands, depth)?;
+                self.operands(comp, &mut inst.operands, depth)?;
                 Attrs::default_of(format).unwrap_or(Attrs::Plain)
             }
         };
         self.cur.expect_close(b')', "after the operands")?;
-        if !row.arity.accepts(operands.len()) {
-            return Err(wrong_arity(&op, row.arity, operands.len()));
+        if !row.arity.accepts(inst.operands.len()) {
+            return Err(wrong_arity(&op, row.arity, inst.operands.len()));
         }
-        let mut marks = None;
         let mut seen = first_seen(row.format);
         let thread = if label.is_some() || depth == 0 {
-            self.attributes(comp, &op, &mut attrs, &mut seen, &mut marks)?
+            self.attributes(comp, &op, &mut inst.attrs, &mut seen, &mut inst.marks)?
         } else {
             None
         };
-        self.fill_default(&op, &operands, &mut attrs, &mut seen);
+        self.fill_default(&op, &inst.operands, &mut inst.attrs, &mut seen);
         check_required(row.format, seen, op.text, op.start)?;
-        self.check_operands(&op, &operands)?;
-
-        let (opcode, attrs, calls) = self.resolve_async(comp, &op, attrs, &operands, stated, thread)?;
-        let shape = match stated {
-            Some(shape) => shape,
-            None => self.inferred_shape(opcode, &operands, &attrs, &op)?,
+        self.check_operands(&op, &inst.operands)?;
+        let calls = match op.verb {
+            Verb::Plain(_) if row.format != AttrFormat::Async => None,
+            _ => self.resolve_async(&op, &mut inst, stated, thread)?,
         };
-        let (name, place) = self.name_next(comp, label, opcode, op.start)?;
-        let id = self.module.add_instruction(Instruction { opcode, shape, name, parent: comp, operands, attrs, marks });
+        if stated.is_none() {
+            inst.shape = self.inferred_shape(&inst, &op)?;
+        }
+        let (name, place) = self.name_next(comp, label, inst.opcode, op.start)?;
+        let id = self.module.add_instruction(inst);
+        self.module.inst_mut(id).name = name;
         self.sources.insts[id] = place as u32;
         if let Some(calls) = calls {
             self.async_calls.insert(id, calls);
@@ -169,6 +182,9 @@ impl<'t> Parser<'t> {
         if self.cur.peek() == Some(b'%') {
             return self.inst_ref(comp);
         }
+        if let Some(id) = self.bare_operand(comp) {
+            return Ok(id);
+        }
         let stated = if shape_is_next(&mut self.cur) { Some((self.cur.pos, self.shape()?)) } else { None };
         if self.cur.peek() != Some(b'%') {
             let mut ahead = self.cur;
@@ -194,6 +210,18 @@ impl<'t> Parser<'t> {
             }
         }
         Ok(operand)
+    }
+
+    /// Takes an operand that is a name and nothing else, as all are in the short form; everything else stays.
+    #[inline]
+    fn bare_operand(&mut self, comp: CompId) -> Option<InstId> {
+        let text = self.cur.peek_name()?;
+        if !matches!(self.cur.raw_at(text.len()), Some(b',' | b')')) {
+            return None;
+        }
+        let id = self.find_inst(comp, self.module.names.find(text)?)?;
+        self.cur.pos += text.len();
+        Some(id)
     }
 
     /// Takes the name of a parameter; one that is new becomes a parameter of `shape`.
@@ -291,15 +319,9 @@ impl<'t> Parser<'t> {
 
     /// The shape of an instruction that states none.
     #[cold]
-    fn inferred_shape(
-        &mut self,
-        opcode: Opcode,
-        operands: &Operands,
-        attrs: &Attrs,
-        op: &OpWord<'_>,
-    ) -> Fallible<ShapeId> {
-        let shapes: Vec<&Shape> = operands.iter().map(|&id| self.module.shape(id)).collect();
-        let view = OpView { opcode, operands: &shapes, attrs, stated: None };
+    fn inferred_shape(&mut self, inst: &Instruction, op: &OpWord<'_>) -> Fallible<ShapeId> {
+        let shapes: Vec<&Shape> = inst.operands.iter().map(|&id| self.module.shape(id)).collect();
+        let view = OpView { opcode: inst.opcode, operands: &shapes, attrs: &inst.attrs, stated: None };
         match infer_result(&self.module, &view) {
             Ok(shape) => Ok(self.module.shapes.intern(shape)),
             Err(error) => {

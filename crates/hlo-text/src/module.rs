@@ -24,7 +24,9 @@ pub fn parse_module(text: &str) -> Result<Parsed, Vec<Diagnostic>> {
     }
     let mut parser = Parser::new(text);
     // A line is an instruction, and none is much shorter than 40 bytes.
-    parser.module.reserve(count_lines(text).min(text.len() / 40));
+    let n_insts = count_lines(text).min(text.len() / 40);
+    parser.module.reserve(n_insts);
+    parser.sources.insts.resize(n_insts);
     parser.whole();
     if parser.diags.is_empty() {
         Ok(Parsed { module: parser.module, sources: parser.sources })

@@ -1,23 +1,20 @@
 //! Opcodes by name: one hash and one comparison instead of a chain of 133 string comparisons.
 
 use hlo_ir::Opcode;
+use hlo_ir::names::hash_bytes;
 use std::sync::LazyLock;
 
 const N_SLOTS: usize = 1024;
 
 /// An open-addressing table from opcode names to opcodes.
 pub(crate) struct OpcodeTable {
-    slots: Vec<Option<Opcode>>,
+    slots: Vec<Option<(&'static str, Opcode)>>,
 }
 
 static TABLE: LazyLock<OpcodeTable> = LazyLock::new(OpcodeTable::build);
 
 fn hash(name: &[u8]) -> usize {
-    let mut hash = name.len() as u32;
-    for &byte in name {
-        hash = (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
-    }
-    (hash ^ (hash >> 15)) as usize % N_SLOTS
+    hash_bytes(name) as usize % N_SLOTS
 }
 
 impl OpcodeTable {
@@ -32,7 +29,7 @@ impl OpcodeTable {
             let start = hash(opcode.name().as_bytes());
             let place = (start..start + N_SLOTS).map(|i| i % N_SLOTS).find(|&i| slots.get(i) == Some(&None));
             if let Some(slot) = place.and_then(|i| slots.get_mut(i)) {
-                *slot = Some(opcode);
+                *slot = Some((opcode.name(), opcode));
             }
         }
         OpcodeTable { slots }
@@ -50,7 +47,8 @@ impl OpcodeTable {
             .map(|i| self.slots.get(i % N_SLOTS).copied().flatten())
             .take_while(Option::is_some)
             .flatten()
-            .find(|op| op.name() == name)
+            .find(|slot| slot.0 == name)
+            .map(|slot| slot.1)
     }
 }
 

@@ -39,6 +39,8 @@ pub(crate) struct Parser<'t> {
     wrapped_names: HashMap<Name, CompId>,
     /// The text is one instruction, whose unknown operands are parameters.
     pub(crate) is_single: bool,
+    /// Parameters of the computation that is being read.
+    pub(crate) n_params: usize,
     /// What each part of a generic async chain calls.
     pub(crate) async_calls: HashMap<InstId, CompId>,
     shapes: ShapeCache,
@@ -60,6 +62,7 @@ impl<'t> Parser<'t> {
             wrapped: Vec::new(),
             wrapped_names: HashMap::new(),
             is_single: false,
+            n_params: 0,
             async_calls: HashMap::new(),
             shapes: ShapeCache::default(),
             insts: Vec::new(),
@@ -86,7 +89,7 @@ impl<'t> Parser<'t> {
         &mut self,
         (open, close): (u8, u8),
         place: &str,
-        item: &mut dyn FnMut(&mut Parser<'t>) -> Fallible<()>,
+        item: &mut impl FnMut(&mut Parser<'t>) -> Fallible<()>,
     ) -> Fallible<()> {
         self.cur.expect(open, place)?;
         while !self.cur.eat(close) {

@@ -1,6 +1,6 @@
 //! Shapes and layouts, and the cache that parses each distinct shape text once.
 
-use crate::cursor::{CLOSE, Cursor, OPEN, STOP, bracket_class, is_blank, is_name_byte};
+use crate::cursor::{CLOSE, Cursor, OPEN, STOP, bracket_class, find_blank, is_blank, is_name_byte};
 use crate::error::{EXPECTED, Fallible, LIMIT, MAX_DEPTH, UNKNOWN, failure};
 use hashbrown::HashTable;
 use hlo_ir::names::hash_bytes;
@@ -14,26 +14,73 @@ pub(crate) struct ShapeCache {
 }
 
 impl ShapeCache {
-    /// Takes a shape. The text up to the next blank outside of brackets is looked up first; it counts as a shape's
-    /// text only if it was once parsed to its end and no brace follows that would belong to the shape.
+    /// Takes a shape. The text up to a likely end is looked up first; it counts as a shape's text only if it was once
+    /// parsed to its end and no brace follows that would belong to the shape.
+    #[inline]
     pub(crate) fn shape(&mut self, cur: &mut Cursor<'_>, pool: &mut ShapePool) -> Fallible<ShapeId> {
-        cur.skip_blanks();
-        let start = cur.pos;
+        self.shape_at(cur, pool, 0)
+    }
+
+    #[inline]
+    fn shape_at(&mut self, cur: &mut Cursor<'_>, pool: &mut ShapePool, depth: usize) -> Fallible<ShapeId> {
+        let _ = cur.peek();
         let bytes = cur.bytes();
+        let near_end = scan_near_end(bytes, cur.pos);
+        if let Some(id) = near_end.and_then(|end| self.find(bytes, cur.pos, end)) {
+            cur.pos = near_end.unwrap_or(cur.pos);
+            return Ok(id);
+        }
+        self.far_shape(cur, pool, depth)
+    }
+
+    /// Takes a shape whose text is long, holds blanks or is new.
+    #[inline(never)]
+    fn far_shape(&mut self, cur: &mut Cursor<'_>, pool: &mut ShapePool, depth: usize) -> Fallible<ShapeId> {
+        let (bytes, start) = (cur.bytes(), cur.pos);
         let end = scan_end(bytes, start);
-        let key = bytes.get(start..end).unwrap_or(&[]);
-        let hash = hash_bytes(key);
-        let is_clear = is_clear_after(bytes, end);
-        if is_clear && let Some(&(_, _, id)) = self.table.find(hash, |&(a, b, _)| bytes.get(a..b) == Some(key)) {
+        if let Some(id) = self.find(bytes, start, end) {
             cur.pos = end;
             return Ok(id);
         }
-        let id = pool.intern(shape(cur, 0)?);
-        if is_clear && cur.pos == end {
-            self.table.insert_unique(hash, (start, end, id), |&(a, b, _)| hash_bytes(bytes.get(a..b).unwrap_or(&[])));
+        let shape = match cur.raw() {
+            Some(b'(') => self.element(cur, pool, depth)?,
+            _ => shape(cur, depth)?,
+        };
+        let id = pool.intern(shape);
+        if cur.pos == end && is_clear_after(bytes, end) {
+            let hash = |a: usize, b: usize| hash_bytes(bytes.get(a..b).unwrap_or(&[]));
+            self.table.insert_unique(hash(start, end), (start, end, id), |&(a, b, _)| hash(a, b));
         }
         Ok(id)
     }
+
+    /// Takes an element of a tuple. Only arrays are looked up: tuples in tuples would be kept once for each level.
+    fn element(&mut self, cur: &mut Cursor<'_>, pool: &mut ShapePool, depth: usize) -> Fallible<Shape> {
+        check_depth(cur, depth)?;
+        match cur.peek() {
+            Some(b'(') => tuple(cur, depth, &mut |cur, depth| self.element(cur, pool, depth)),
+            _ => self.shape_at(cur, pool, depth).map(|id| pool.get(id).clone()),
+        }
+    }
+
+    /// What the text from `start` to `end` was found to mean, if nothing after it can belong to the shape.
+    #[inline]
+    fn find(&self, bytes: &[u8], start: usize, end: usize) -> Option<ShapeId> {
+        let key = bytes.get(start..end)?;
+        let found = self.table.find(hash_bytes(key), |&(a, b, _)| bytes.get(a..b) == Some(key))?;
+        is_clear_after(bytes, end).then_some(found.2)
+    }
+}
+
+/// Where the text of a short array shape ends if one stands here: before the first blank, or the comma before it.
+#[inline]
+fn scan_near_end(bytes: &[u8], start: usize) -> Option<usize> {
+    let chunk = |at: usize| bytes.get(at..)?.first_chunk();
+    let end = match find_blank(chunk(start)?) {
+        Some(len) => start + len,
+        None => start + 16 + find_blank(chunk(start + 16)?)?,
+    };
+    Some(end - usize::from(bytes.get(..end)?.last() == Some(&b',')))
 }
 
 /// Where a shape's text ends if it is one: at a blank outside of brackets, or after the bracket that closes an outer one.
@@ -91,17 +138,9 @@ pub(crate) fn is_next(cur: &mut Cursor<'_>) -> bool {
 
 /// Takes a shape of any kind.
 pub(crate) fn shape(cur: &mut Cursor<'_>, depth: usize) -> Fallible<Shape> {
-    if depth > MAX_DEPTH {
-        let message = format!("expected at most {MAX_DEPTH} levels of tuples, found more");
-        return Err(failure(LIMIT, cur.pos, cur.pos + 1, message));
-    }
+    check_depth(cur, depth)?;
     if cur.peek() == Some(b'(') {
-        let mut elements = Vec::new();
-        cur.list((b'(', b')'), "of the tuple shape", &mut |cur| {
-            elements.push(shape(cur, depth + 1)?);
-            Ok(())
-        })?;
-        return Ok(Shape::Tuple(elements));
+        return tuple(cur, depth, &mut shape);
     }
     let word = cur.peek_word();
     let start = cur.pos;
@@ -132,6 +171,29 @@ pub(crate) fn shape(cur: &mut Cursor<'_>, depth: usize) -> Fallible<Shape> {
             .into());
     };
     Ok(Shape::Array(array(cur, dtype)?))
+}
+
+#[inline]
+fn check_depth(cur: &Cursor<'_>, depth: usize) -> Fallible<()> {
+    if depth <= MAX_DEPTH {
+        return Ok(());
+    }
+    let message = format!("expected at most {MAX_DEPTH} levels of tuples, found more");
+    Err(failure(LIMIT, cur.pos, cur.pos + 1, message))
+}
+
+/// Takes a tuple shape, each element as `element` takes it at its depth.
+fn tuple<'t>(
+    cur: &mut Cursor<'t>,
+    depth: usize,
+    element: &mut dyn FnMut(&mut Cursor<'t>, usize) -> Fallible<Shape>,
+) -> Fallible<Shape> {
+    let mut elements = Vec::new();
+    cur.list((b'(', b')'), "of the tuple shape", &mut |cur| {
+        elements.push(element(cur, depth + 1)?);
+        Ok(())
+    })?;
+    Ok(Shape::Tuple(elements))
 }
 
 /// The start of an over-long word.

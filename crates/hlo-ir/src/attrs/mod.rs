@@ -24,6 +24,19 @@ pub enum Presence {
     IfSet,
 }
 
+/// Whether the variant of [`FieldRef`] holds computations.
+macro_rules! names_comps {
+    (Comp) => {
+        true
+    };
+    (Comps) => {
+        true
+    };
+    ($variant:ident) => {
+        false
+    };
+}
+
 /// Declares [`FieldRef`] and [`FieldMut`] over the closed list of attribute value types.
 macro_rules! field_types {
     ($($variant:ident($type:ty);)*) => {
@@ -45,12 +58,15 @@ macro_rules! field_types {
             fn view_mut(&mut self) -> FieldMut<'_>;
             /// Whether the field has its default value, for [`Presence::IfSet`].
             fn is_unset(&self) -> bool;
+            /// Whether a field of this type names computations.
+            const NAMES_COMPS: bool;
         }
 
         $(impl FieldType for $type {
             fn view(&self) -> FieldRef<'_> { FieldRef::$variant(self) }
             fn view_mut(&mut self) -> FieldMut<'_> { FieldMut::$variant(self) }
             fn is_unset(&self) -> bool { *self == <$type>::default() }
+            const NAMES_COMPS: bool = names_comps!($variant);
         })*
     };
 }
@@ -186,6 +202,15 @@ macro_rules! attr_formats {
                     $(AttrFormat::$format => &[$(($key, Presence::$presence)),*]),*
                 }
             }
+
+            /// Whether a field of the format names computations.
+            #[inline]
+            pub const fn names_comps(self) -> bool {
+                match self {
+                    AttrFormat::Plain | AttrFormat::Constant => false,
+                    $(AttrFormat::$format => false $(|| <$type as FieldType>::NAMES_COMPS)*),*
+                }
+            }
         }
     };
 }
@@ -237,7 +262,12 @@ impl Attrs {
     }
 
     /// Calls `visit` on every computation that the attributes name, in print order.
+    #[inline]
     pub fn for_each_comp(&self, visit: &mut dyn FnMut(CompId)) {
+        // Few formats do; the others' fields need no look.
+        if !self.format().names_comps() {
+            return;
+        }
         self.for_each_field(&mut |_, _, field| match field {
             FieldRef::Comp(Some(comp)) => visit(*comp),
             FieldRef::Comps(comps) => comps.iter().for_each(|&c| visit(c)),

@@ -109,9 +109,15 @@ fn dims_agree(a: &[i64], b: &[i64]) -> bool {
 /// The first constraint that is broken, in the order in which the rule lists them.
 pub fn infer_inst(module: &Module, inst: InstId) -> Result<Inferred, ShapeError> {
     let node = module.inst(inst);
-    let operands: SmallVec<[&Shape; 8]> = node.operands.iter().map(|&o| module.shape(o)).collect();
-    let op = OpView { opcode: node.opcode, operands: &operands, attrs: &node.attrs, stated: Some(module.shape(inst)) };
-    infer_shape(module, &op)
+    let infer = |operands: &[&Shape]| {
+        let (opcode, attrs) = (node.opcode, &node.attrs);
+        infer_shape(module, &OpView { opcode, operands, attrs, stated: Some(module.shape(inst)) })
+    };
+    match node.operands.as_slice() {
+        &[only] => infer(&[module.shape(only)]),
+        &[first, second] => infer(&[module.shape(first), module.shape(second)]),
+        all => infer(&all.iter().map(|&o| module.shape(o)).collect::<SmallVec<[&Shape; 8]>>()),
+    }
 }
 
 /// Infers the shape of `op`; `module` gives called computations and the number of devices.

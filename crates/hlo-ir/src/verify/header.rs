@@ -3,8 +3,10 @@
 use super::Verifier;
 use crate::infer::{ShapeText, agrees};
 use crate::module::Module;
+use crate::names::FixedHash;
 use crate::shape::Shape;
-use indexmap::IndexSet;
+
+type IndexSet<T> = indexmap::IndexSet<T, FixedHash>;
 
 /// Device ids are expanded into lists, so there is a limit.
 const MAX_DEVICES: i64 = 1 << 24;
@@ -58,21 +60,21 @@ fn check_aliases(cx: &mut Verifier<'_>) {
     let module = cx.module;
     let result = module.entry().and_then(|e| module.result_shape(e)).map(|s| module.shapes.get(s));
     let aliases = &module.header.input_output_alias;
-    let (mut outputs, mut inputs) = (IndexSet::new(), IndexSet::new());
+    let (mut outputs, mut inputs) = (IndexSet::default(), IndexSet::default());
     for alias in aliases {
-        let text = format!("{{{}}}: ({}, {{{}}})", join(&alias.output_index), alias.param, join(&alias.param_index));
+        let text = || format!("{{{}}}: ({}, {{{}}})", join(&alias.output_index), alias.param, join(&alias.param_index));
         let output = result.and_then(|r| r.at(&alias.output_index));
         let (Some(output), Some(input)) = (output, param_part(module, alias.param, &alias.param_index)) else {
-            cx.at_module("alias-index", "an alias of parts that exist", text);
+            cx.at_module("alias-index", "an alias of parts that exist", text());
             continue;
         };
         let is_twice = !outputs.insert(&alias.output_index) || !inputs.insert((alias.param, &alias.param_index));
         if is_twice {
-            cx.at_module("alias-duplicate", "each part aliased once", format_args!("{text} again"));
+            cx.at_module("alias-duplicate", "each part aliased once", format_args!("{} again", text()));
         }
         let is_right = if alias.is_must { agrees(input, output) } else { input.size_bytes() == output.size_bytes() };
         if !is_right {
-            let expected = format!("{} as output of alias {text}", ShapeText(input));
+            let expected = format!("{} as output of alias {}", ShapeText(input), text());
             cx.at_module("alias-shape", expected, ShapeText(output));
         }
     }
@@ -82,13 +84,13 @@ fn check_donors(cx: &mut Verifier<'_>) {
     let module = cx.module;
     let aliased: IndexSet<_> = module.header.input_output_alias.iter().map(|a| (a.param, &a.param_index)).collect();
     for donor in &module.header.buffer_donor {
-        let text = format!("({}, {{{}}})", donor.param, join(&donor.param_index));
+        let text = || format!("({}, {{{}}})", donor.param, join(&donor.param_index));
         if param_part(module, donor.param, &donor.param_index).is_none() {
-            cx.at_module("donor-index", "a donor that exists", text);
+            cx.at_module("donor-index", "a donor that exists", text());
             continue;
         }
         if aliased.contains(&(donor.param, &donor.param_index)) {
-            cx.at_module("donor-alias", "donors that no output aliases", text);
+            cx.at_module("donor-alias", "donors that no output aliases", text());
         }
     }
 }

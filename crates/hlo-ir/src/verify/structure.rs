@@ -115,7 +115,7 @@ fn check_row(cx: &mut Verifier<'_>, inst: InstId) {
 fn check_callees(cx: &mut Verifier<'_>, seen: &Seen, inst: InstId) {
     let module = cx.module;
     let node = module.inst(inst);
-    if matches!(node.attrs, Attrs::Plain | Attrs::Constant(_)) {
+    if !node.attrs.format().names_comps() {
         return;
     }
     node.attrs.for_each_field(&mut |key, presence, field| {
