@@ -99,6 +99,8 @@ fn wrong_usage_is_two_and_suggests_the_nearest() {
         (&["--pass", "dec", "x.hlo"][..], "unknown pass: `dec`, did you mean `dce`?"),
         (&["--pass", "inline-calls{max-instruction=1}", "x.hlo"], "did you mean `max-instructions`?"),
         (&["--pass", "inline-calls{max-instructions=many}", "x.hlo"], "expected a whole number"),
+        (&["--pass", "shard-weight-update{min-bytes=-1}", "x.hlo"], "expected a whole number"),
+        (&["--pass", "shard-weight-update{link-gbytes-per-s=-1}", "x.hlo"], "expected a finite number, 0 or above"),
         (&["--pass", "dce{", "x.hlo"], "pipeline string"),
         (&["--print-ir-after=dcee", "x.hlo"], "did you mean `dce`?"),
         (&["--verify-onyl", "x.hlo"], "--verify-only"),
@@ -212,6 +214,25 @@ fn the_report_is_one_json_document() {
     assert_eq!((out.code, out.stderr.as_str()), (0, ""));
     let written: Value = serde_json::from_str(&std::fs::read_to_string(&file).expect("the report")).expect("JSON");
     assert_eq!(written, report);
+}
+
+#[test]
+fn module_and_report_are_both_written_or_neither_is() {
+    let sgd = sample("passes/shard-weight-update/sgd.hlo");
+    let folder = folder("both");
+    let place = |name: &str| folder.join(name).to_str().expect("a path").to_owned();
+    let written = || std::fs::read_dir(&folder).expect("the folder").count();
+    let missing = place("no-such-folder/file");
+    for (module, report) in
+        [(place("a.hlo"), &*missing), (place("a.hlo"), "/dev/full"), (missing.clone(), &place("a.json"))]
+    {
+        let out = run(&["--pass", "dce", "-o", &module, "--report-file", report, &sgd]);
+        assert_eq!(out.code, 1, "{module} {report}: {}", out.stderr);
+        assert!(out.stderr.contains("cannot write"), "{}", out.stderr);
+        assert_eq!(written(), 0, "{module} {report}");
+    }
+    let out = run(&["--pass", "dce", "-o", &place("a.hlo"), "--report-file", &place("a.json"), &sgd]);
+    assert_eq!((out.code, written()), (0, 2), "{}", out.stderr);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use crate::arguments::{OptimizeArgs, ReportFormat};
 use crate::console::Console;
 use crate::input::{Loaded, Part, SEPARATOR, Source};
+use crate::output::Staged;
 use crate::params::Said;
 use crate::progress::Progress;
 use crate::report::{self, Document, ModuleReport, Size};
@@ -43,13 +44,15 @@ pub fn run(args: &OptimizeArgs, console: &mut Console<'_>) -> Result<u8, Failure
     }
     let out = job.out;
     let document = Document { file: source.name.clone(), pipeline: args.pipelines.join(","), modules: done };
+    // The report comes first and takes its name last: if one of the two files cannot be written, neither is there.
+    let report = explain(args, &document, console)?;
     if !args.verify_only {
         match &args.output {
             Some(path) => output::write_whole(path, out.as_bytes())?,
             None => console.print(out.as_bytes())?,
         }
     }
-    explain(args, &document, console)?;
+    report.map_or(Ok(()), Staged::commit)?;
     let has_changed = document.modules.iter().any(|m| m.reports.iter().any(|r| r.changed));
     Ok(if args.require_change && !has_changed { exit::UNCHANGED } else { exit::OK })
 }
@@ -180,23 +183,26 @@ impl Clock {
     }
 }
 
-/// Writes the report, counters and times that were asked for.
-fn explain(args: &OptimizeArgs, document: &Document, console: &mut Console<'_>) -> Result<(), Failure> {
+/// Writes the report, counters and times that were asked for; gives the report's file if it has one.
+fn explain(args: &OptimizeArgs, document: &Document, console: &mut Console<'_>) -> Result<Option<Staged>, Failure> {
     let format = args.report.or(args.report_file.as_ref().map(|_| ReportFormat::Json));
     let text = match format {
         Some(ReportFormat::Json) => report::as_json(document),
         Some(ReportFormat::Text) => report::as_text(document),
         None => String::new(),
     };
-    match &args.report_file {
-        Some(path) => output::write_whole(path, text.as_bytes())?,
-        None => console.say(&text),
-    }
+    let file = match &args.report_file {
+        Some(path) => Some(Staged::write(path, |sink| sink.write_all(text.as_bytes()))?),
+        None => {
+            console.say(&text);
+            None
+        }
+    };
     if args.stats {
         console.say(&report::stats(document));
     }
     if args.time_passes {
         console.say(&report::times(document));
     }
-    Ok(())
+    Ok(file)
 }

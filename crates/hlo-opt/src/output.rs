@@ -19,16 +19,60 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
 /// # Errors
 /// The file cannot be written; what was there is there still.
 pub fn write_whole_with(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
-    let failure = |error: io::Error| Failure::File(format!("cannot write `{}`: {error}", path.display()));
-    match fs::metadata(path) {
-        Ok(found) if found.is_file() => {
-            let target = fs::canonicalize(path).map_err(failure)?;
-            replace(&target, fill, Some(found.permissions())).map_err(failure)
+    Staged::write(path, fill)?.commit()
+}
+
+/// A file that is written, but has its name only once it is committed: several files can so be written all or not at all.
+#[derive(Debug)]
+pub struct Staged {
+    /// The temporary file and the one whose name it takes; `None` for what was written to directly.
+    rename: Option<(PathBuf, PathBuf)>,
+}
+
+impl Staged {
+    /// Writes what `fill` writes beside `path`. What is no regular file is written to directly.
+    ///
+    /// # Errors
+    /// The file cannot be written; what was there is there still.
+    pub fn write(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<Staged, Failure> {
+        let failure = |error: io::Error| failure(path, &error);
+        match fs::metadata(path) {
+            Ok(found) if found.is_file() => {
+                let target = fs::canonicalize(path).map_err(failure)?;
+                stage(&target, fill, Some(found.permissions())).map_err(failure)
+            }
+            Ok(found) if found.is_dir() => Err(failure(io::Error::from(io::ErrorKind::IsADirectory))),
+            Ok(_) => {
+                let file = File::options().write(true).open(path).map_err(failure)?;
+                filled(file, fill).map_err(failure)?;
+                Ok(Staged { rename: None })
+            }
+            Err(_) => stage(path, fill, None).map_err(failure),
         }
-        Ok(found) if found.is_dir() => Err(failure(io::Error::from(io::ErrorKind::IsADirectory))),
-        Ok(_) => File::options().write(true).open(path).and_then(|file| filled(file, fill).map(drop)).map_err(failure),
-        Err(_) => replace(path, fill, None).map_err(failure),
     }
+
+    /// Gives the file its name.
+    ///
+    /// # Errors
+    /// The file cannot take its name; what was there is there still.
+    pub fn commit(mut self) -> Result<(), Failure> {
+        let Some((temporary, target)) = &self.rename else { return Ok(()) };
+        fs::rename(temporary, target).map_err(|error| failure(target, &error))?;
+        self.rename = None;
+        Ok(())
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        if let Some((temporary, _)) = &self.rename {
+            let _ = fs::remove_file(temporary);
+        }
+    }
+}
+
+fn failure(path: &Path, error: &io::Error) -> Failure {
+    Failure::File(format!("cannot write `{}`: {error}", path.display()))
 }
 
 fn filled(file: File, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<File> {
@@ -37,21 +81,17 @@ fn filled(file: File, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io
     buffered.into_inner().map_err(io::IntoInnerError::into_error)
 }
 
-fn replace(
+fn stage(
     target: &Path,
     fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
     permissions: Option<fs::Permissions>,
-) -> io::Result<()> {
+) -> io::Result<Staged> {
     let (temporary, file) = create_beside(target)?;
-    let written = filled(file, fill).and_then(|file| {
-        permissions.map_or(Ok(()), |p| file.set_permissions(p))?;
-        file.sync_data()?;
-        fs::rename(&temporary, target)
-    });
-    if written.is_err() {
-        let _ = fs::remove_file(&temporary);
-    }
-    written
+    let staged = Staged { rename: Some((temporary, target.to_owned())) };
+    let file = filled(file, fill)?;
+    permissions.map_or(Ok(()), |p| file.set_permissions(p))?;
+    file.sync_data()?;
+    Ok(staged)
 }
 
 /// A new file in the folder of `target`, under a name that nobody has.

@@ -21,9 +21,9 @@ pub struct OptionInfo {
 pub enum OptionKind {
     /// `true` or `false`.
     Bool,
-    /// A whole number, with an optional suffix `KiB`, `MiB`, `GiB`.
+    /// A whole number from 0 on, with an optional suffix `KiB`, `MiB`, `GiB`.
     Int,
-    /// A number.
+    /// A number from 0 on.
     Float,
     /// One of these words.
     Word(&'static [&'static str]),
@@ -95,10 +95,11 @@ impl OptionKind {
     fn mismatch(self, text: &str) -> Option<String> {
         match self {
             OptionKind::Bool => (!matches!(text, "true" | "false")).then(|| "true or false".into()),
-            OptionKind::Int => parse_int(text).is_none().then(|| "a whole number such as 4096 or 4KiB".into()),
+            OptionKind::Int if parse_int(text).is_some_and(|number| number >= 0) => None,
+            OptionKind::Int => Some("a whole number such as 0, 4096 or 4KiB".into()),
             OptionKind::Float => match text.parse::<f64>() {
-                Ok(number) if number.is_finite() => None,
-                Ok(_) | Err(_) => Some("a finite number".into()),
+                Ok(number) if number.is_finite() && number >= 0.0 => None,
+                Ok(_) | Err(_) => Some("a finite number, 0 or above".into()),
             },
             OptionKind::Word(words) => (!words.contains(&text)).then(|| format!("one of {}", words.join(", "))),
             OptionKind::Text => None,

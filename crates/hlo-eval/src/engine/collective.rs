@@ -6,13 +6,14 @@ use super::pure::Operands;
 use crate::error::EvalError;
 use crate::kernels::elementwise::binary;
 use crate::kernels::reducer::{KnownReducer, Reducer};
+use crate::kernels::rounding::collective_type;
 use crate::kernels::shape_ops::{concatenate, dim_index, slice};
 use crate::value::{Spread, Value};
 use hlo_ir::attrs::{Attrs, SliceDim};
 use hlo_ir::groups::DeviceGroups;
 use hlo_ir::literal::Buffer;
 use hlo_ir::op::{Effects, EvalRule, Kernel, ShapeRule};
-use hlo_ir::{ArrayShape, CompId, DType, InstId, Literal, Opcode, Shape};
+use hlo_ir::{ArrayShape, CompId, InstId, Literal, Opcode, Shape};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -234,8 +235,8 @@ impl Machine<'_> {
             .collect()
     }
 
-    /// The reduction of every operand over the members, in group order. Types narrower than `f32` are summed in `f32` and
-    /// rounded once, as XLA does.
+    /// The reduction of every operand over the members, in group order. As in XLA, `bf16` is summed in `f32` and the 8-bit
+    /// floats in `f16`, and rounded once; an `f16` sum is rounded at every step.
     fn reduce_all(&self, to_apply: Option<CompId>, columns: &[Column]) -> Result<Vec<Value>, EvalError> {
         let comp = to_apply.ok_or_else(|| EvalError::invalid("a reduction without its computation"))?;
         let mut reducer = ScalarComputation::new(self.module, comp, self.options);
@@ -264,8 +265,9 @@ fn reduce_column(reducer: &mut dyn Reducer, column: &[Arc<Literal>]) -> Result<A
     let (Some(op), Some(EvalRule::Binary(fns))) = (known, known.map(|op| &op.row().eval)) else {
         return reduce_by_callback(reducer, first, rest);
     };
-    let is_narrow = dtype.is_float() && dtype.bits() < 32;
-    let widen = |x: &Arc<Literal>| if is_narrow { Arc::new(x.convert(DType::F32)) } else { x.clone() };
+    let sum_type = collective_type(dtype);
+    let is_narrow = sum_type != dtype;
+    let widen = |x: &Arc<Literal>| if is_narrow { Arc::new(x.convert(sum_type)) } else { x.clone() };
     let mut sum = widen(first);
     for x in rest {
         sum = Arc::new(binary(op, fns, sum, widen(x))?);

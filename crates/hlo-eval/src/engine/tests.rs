@@ -83,6 +83,34 @@ fn a_result_of_one_group_is_held_once() {
 }
 
 #[test]
+fn ragged_rows_go_where_the_offsets_say() {
+    // Device d holds 10(d+1) + {0, 1, 2, 3}; it sends row 0 to member 0 and rows 1 and 2 to member 1, to row 2d there.
+    let out = outputs(&with_add(
+        "replica_count=2",
+        "f32[5]",
+        "  %i = f32[4]{0} iota(), iota_dimension=0
+  %t = f32[] constant(10)
+  %tens = f32[4]{0} broadcast(%t), dimensions={}
+  %own = f32[4]{0} multiply(%p, %tens)
+  %rows = f32[4]{0} add(%own, %i)
+  %minus = f32[] constant(-1)
+  %o = f32[5]{0} broadcast(%minus), dimensions={}
+  %io = s32[2]{0} constant({0, 1})
+  %sz = s32[2]{0} constant({1, 2})
+  %id = u32[] replica-id()
+  %me = s32[] convert(%id)
+  %slot = s32[] add(%me, %me)
+  %oo = s32[2]{0} broadcast(%slot), dimensions={}
+  %n = s32[1]{0} dynamic-slice(%sz, %me), dynamic_slice_sizes={1}
+  %n0 = s32[] reshape(%n)
+  %rs = s32[2]{0} broadcast(%n0), dimensions={}
+  ROOT %r = f32[5]{0} ragged-all-to-all(%rows, %o, %io, %sz, %oo, %rs), replica_groups={{0,1}}\n",
+    ));
+    assert_eq!(elems(&out, 0, 0), [10., -1., 20., -1., -1.]);
+    assert_eq!(elems(&out, 0, 1), [11., 12., 21., 22., -1.]);
+}
+
+#[test]
 fn collectives_move_shards_in_group_order() {
     let header = "replica_count=4";
     let run = |result: &str, lines: &str| outputs(&with_add(header, result, lines));

@@ -4,6 +4,7 @@
 //! operations is what the hardware does. The commonest operations have loops of their own that the compiler can vectorise;
 //! a test compares each with the table's function.
 
+use super::rounding::Rounding;
 use crate::error::EvalError;
 use half::{bf16, f16};
 use hlo_ir::literal::{Buffer, Element};
@@ -119,8 +120,12 @@ fn unary_real(op: Opcode, f: fn(f64) -> f64, x: Arc<Literal>) -> Result<Literal,
         DType::F64 => map1::<f64>(x, f),
         DType::BF16 => map1::<bf16>(x, |v| bf16::from_f32(f(wide(v)) as f32)),
         DType::F16 => map1::<f16>(x, |v| f16::from_f32(f(f64::from(v.to_f32())) as f32)),
-        // The f8 types are few enough to go through f32 as a whole.
-        narrow => Ok(map1::<f32>(Arc::new(x.convert(DType::F32)), |v| f(f64::from(v)) as f32)?.convert(narrow)),
+        // Arrays of the f8 types are small enough to go through f32 as a whole.
+        narrow => {
+            let rounding = Rounding::of(narrow).ok_or_else(|| storage_error(narrow))?;
+            let wide = Arc::new(x.convert(DType::F32));
+            Ok(map1::<f32>(wide, |v| rounding.round(f(f64::from(v)) as f32))?.convert(narrow))
+        }
     }
 }
 
@@ -254,8 +259,9 @@ fn binary_real(op: Opcode, f: fn(f64, f64) -> f64, a: Arc<Literal>, b: Arc<Liter
         DType::F16 => map2::<f16>(a, b, |x, y| f16::from_f32(through_f32(x.to_f32().into(), y.to_f32().into()))),
         narrow => {
             check_pair(&a, &b)?;
+            let rounding = Rounding::of(narrow).ok_or_else(|| storage_error(narrow))?;
             let (a, b) = (Arc::new(a.convert(DType::F32)), Arc::new(b.convert(DType::F32)));
-            Ok(map2::<f32>(a, b, |x, y| through_f32(x.into(), y.into()))?.convert(narrow))
+            Ok(map2::<f32>(a, b, |x, y| rounding.round(through_f32(x.into(), y.into())))?.convert(narrow))
         }
     }
 }
@@ -289,9 +295,12 @@ pub(crate) fn unary_scalar(op: Opcode, fns: &UnaryFns, dtype: DType, x: Scalar) 
     Ok(rounded(dtype, value))
 }
 
-/// Types below `f32` are computed there first.
+/// Types below `f32` are computed there first and rounded from it.
 fn narrow(dtype: DType, x: f64) -> Scalar {
-    Scalar::Float(if dtype.bits() < 32 { f64::from(x as f32) } else { x })
+    Scalar::Float(match Rounding::of(dtype) {
+        Some(rounding) => f64::from(rounding.round(x as f32)),
+        None => x,
+    })
 }
 
 /// A binary operation on two scalars of type `dtype`.

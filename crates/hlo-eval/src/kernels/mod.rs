@@ -13,6 +13,7 @@ pub mod number;
 pub mod ragged;
 pub mod reduce;
 pub mod reducer;
+pub mod rounding;
 pub mod shape_ops;
 pub mod sorting;
 pub mod strided;

@@ -1,6 +1,7 @@
 //! `reduce` and `map`: computations of scalars applied to whole arrays.
 
 use super::reducer::{Reducer, fold};
+use super::rounding::{Rounding, shortened};
 use super::shape_ops::{dim_index, transpose};
 use crate::error::EvalError;
 use hlo_ir::literal::element_count;
@@ -8,8 +9,12 @@ use hlo_ir::{DType, Literal, Scalar};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// `reduce` of one or more operands over `dims`; the results in operand order. A plain known reduction is exact and
-/// rounded once; any other computation is called element by element in row-major order.
+/// `reduce` of one or more operands over `dims`; the results in operand order.
+///
+/// A plain known reduction of integers, `f32` or wider floats is exact and rounded once. Smaller floats are rounded after
+/// every step, and any other computation is called for every element; both go in row-major order, dims above 32 elements
+/// in rounds as [`super::rounding`] describes. An initial value that is not neutral counts once for each round's window
+/// there, as in XLA, and once where the result is exact (XLA counts it more often when a dim is above 32).
 pub fn reduce(
     operands: &[Arc<Literal>],
     inits: &[Arc<Literal>],
@@ -19,11 +24,19 @@ pub fn reduce(
     let (Some(first), true) = (operands.first(), operands.len() == inits.len()) else {
         return Err(EvalError::invalid(format!("expected as many initial values as operands, {}", operands.len())));
     };
-    if let ([operand], [init], Some(known)) = (operands, inits, reducer.known())
-        && known.has(operand.dtype())
-    {
+    let known = reducer.known().filter(|known| known.has(first.dtype()));
+    let shorter;
+    let operands = match (operands, inits) {
+        ([operand], [init]) if known.is_none() || Rounding::of(operand.dtype()).is_some() => {
+            shorter = [shortened(operand, init, dims, reducer)?];
+            &shorter
+        }
+        _ => operands,
+    };
+    if let ([operand], [init], Some(known)) = (operands, inits, known) {
         return Ok(vec![fold(known, operand, init, dims)?]);
     }
+    let first = operands.first().ok_or_else(|| EvalError::invalid("expected at least one operand"))?;
     if operands.iter().any(|o| o.dims() != first.dims()) {
         return Err(EvalError::invalid("expected operands of equal dims"));
     }

@@ -6,6 +6,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::index::{advance, check_dims, n_elems, other_dims, strides};
 use super::number::{Number, compute_type, converted, finished, typed, with_number};
+use super::rounding::Rounding;
 use crate::EvalError;
 
 /// A computation of scalars: the accumulators first, then as many values; it returns the new accumulators.
@@ -247,14 +248,14 @@ macro_rules! with_op {
 }
 pub(crate) use with_op;
 
-/// The type in which a fold accumulates: that of the kernels, but `f64` for sums and products of smaller floats. XLA
-/// leaves the order of a reduction open, so the exact sum rounded once is the fairest answer (its CPU backend adds
-/// `bf16` and `f16` in `f32`).
+/// The type in which a fold accumulates: that of the kernels, but `f64` for sums and products of `f32`. HLO leaves the
+/// order of a reduction open, so the exact sum rounded once is the fairest answer. Smaller floats accumulate in `f32` and
+/// are rounded after every step (see [`super::rounding`]), as the reducer says and XLA does.
 pub fn fold_type(known: KnownReducer, dtype: DType) -> DType {
-    match (known, compute_type(dtype, &[])) {
+    match (known, dtype) {
         (KnownReducer::Add | KnownReducer::Multiply, DType::F32) => DType::F64,
         (KnownReducer::Add | KnownReducer::Multiply, DType::C64) => DType::C128,
-        (_, other) => other,
+        (_, other) => compute_type(other, &[]),
     }
 }
 
@@ -271,6 +272,12 @@ pub fn fold(known: KnownReducer, operand: &Literal, init: &Literal, dims: &[i64]
     let dtype = fold_type(known, operand.dtype());
     let wide = converted(operand, compute_type(operand.dtype(), &[]));
     let init = converted(init, dtype);
+    if let Some(rounding) = Rounding::of(operand.dtype()) {
+        let (elems, init) = (typed::<f32>(&wide)?, typed::<f32>(&init)?);
+        let round = |x: f32| rounding.round(x);
+        let out = with_op!(known, op => fold_rows(elems, operand.dims(), &steps, &result_dims, init, |a, x| round(op(a, x)))?);
+        return finished(&result_dims, out, operand.dtype());
+    }
     match (wide.dtype(), dtype) {
         (DType::F32, DType::F64) => {
             let widen = |x: f32| f64::from(x);
@@ -356,10 +363,10 @@ mod tests {
     }
 
     #[test]
-    fn small_types_wrap_and_round_once() {
+    fn small_types_wrap_and_round() {
         let ones = Literal::splat(DType::BF16, &[5000], Scalar::Float(1.0)).unwrap();
         let zero = Literal::scalar(DType::BF16, Scalar::Float(0.0));
-        assert_eq!(fold(KnownReducer::Add, &ones, &zero, &[0]).unwrap().get(0), Some(Scalar::Float(4992.0)));
+        assert_eq!(fold(KnownReducer::Add, &ones, &zero, &[0]).unwrap().get(0), Some(Scalar::Float(256.0)));
         let bytes = Literal::splat(DType::S8, &[3], Scalar::Int(100)).unwrap();
         let zero = Literal::scalar(DType::S8, Scalar::Int(0));
         assert_eq!(fold(KnownReducer::Add, &bytes, &zero, &[0]).unwrap().get(0), Some(Scalar::Int(44)));

@@ -86,7 +86,9 @@ pub fn slice(x: &Literal, ranges: &[SliceDim], result: &ArrayShape) -> Result<Li
     read_view(x, &view, &result.dims)
 }
 
-/// Start indices of a dynamic slice, clamped so that `sizes` fit.
+/// Start indices of a dynamic slice, clamped so that `sizes` fit. An unsigned index above the range of its signed
+/// counterpart is a large one, as when XLA runs it; only where XLA folds a constant index of a dynamic-slice while it
+/// compiles does it take it for a negative one.
 fn clamped_starts(dims: &[i64], sizes: &[i64], starts: &[Arc<Literal>]) -> Result<Extents<i64>, EvalError> {
     check_rank("slice sizes", dims.len(), sizes.len())?;
     // The old form passes all start indices in one rank-1 operand.

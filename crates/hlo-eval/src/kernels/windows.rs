@@ -4,12 +4,15 @@
 
 use hlo_ir::attrs::{Window, WindowDim};
 use hlo_ir::{DType, Literal, Scalar};
+use std::sync::Arc;
 
 use super::index::{advance, n_elems, strides};
 use super::number::{
     Number, compute_type, converted, finished, from_scalars, scalars, typed, with_number, with_stored,
 };
+use super::reduce::reduce;
 use super::reducer::{Comparator, KnownComparison, KnownReducer, Reducer, fold_type, holds, with_op};
+use super::rounding::{Cumulative, Rounding};
 use crate::EvalError;
 
 /// Checks that a window dim's numbers can be computed with: dilations and stride positive, nothing beyond 2³².
@@ -99,6 +102,39 @@ impl Cover {
     }
 }
 
+impl Cover {
+    /// The dims that the window covers as a whole, if it leaves all others as they are: a `reduce`, and XLA makes it one,
+    /// which tells in the rounding.
+    fn whole_dims(&self) -> Option<Vec<i64>> {
+        let trivial = WindowDim::default();
+        let is_whole = |dim: &WindowDim, n: i64| *dim == WindowDim { size: n, ..trivial };
+        let mut pairs = self.window.iter().zip(&self.input_dims);
+        if !pairs.clone().all(|(dim, &n)| *dim == trivial || is_whole(dim, n)) {
+            return None;
+        }
+        let whole = pairs.clone().enumerate().filter(|(_, (dim, n))| is_whole(dim, **n) && **n > 1);
+        pairs.any(|(dim, _)| *dim != trivial).then(|| whole.map(|(i, _)| i as i64).collect())
+    }
+
+    /// The elements of every output joined one after the other, or in blocks where XLA does so (see [`Cumulative`]).
+    fn fold<T: Copy>(
+        &self,
+        elems: &[T],
+        init: T,
+        combine: &mut dyn FnMut(T, T) -> Result<T, EvalError>,
+    ) -> Result<Vec<T>, EvalError> {
+        if let Some(cumulative) = Cumulative::find(&self.input_dims, &self.window) {
+            return cumulative.run(elems, &self.input_dims, init, combine);
+        }
+        let mut out = vec![init; n_elems(&self.output_dims)?];
+        self.for_each(&mut |output, input| {
+            out[output] = combine(out[output], elems[input])?;
+            Ok(())
+        })?;
+        Ok(out)
+    }
+}
+
 fn visit_products(
     pairs: &[Vec<(usize, usize)>],
     output: usize,
@@ -127,8 +163,24 @@ pub fn reduce_window(
         return Err(EvalError::invalid("reduce-window: expected operands of equal dims, each with an initial value"));
     }
     let cover = Cover::new(first.dims(), window)?;
+    if let ([operand], [init], Some(dims)) = (operands, inits, cover.whole_dims())
+        && (reducer.known().is_none() || Rounding::of(operand.dtype()).is_some())
+    {
+        let (operand, init) = (Arc::new((*operand).clone()), Arc::new((*init).clone()));
+        let sums = reduce(&[operand], &[init], &dims, reducer)?;
+        return sums.into_iter().map(|sum| Ok(sum.with_dims(&cover.output_dims)?)).collect();
+    }
     if let (Some(known), [operand], [init]) = (reducer.known(), operands, inits) {
         return Ok(vec![reduce_window_known(&cover, operand, init, known)?]);
+    }
+    if let ([operand], [init]) = (operands, inits) {
+        let init = init.get(0).ok_or_else(|| EvalError::invalid("reduce-window: expected scalar initial values"))?;
+        let mut combine = |a: Scalar, x: Scalar| {
+            let sum = reducer.apply(&[a, x])?.first().copied();
+            sum.ok_or_else(|| EvalError::invalid("expected one result of the reducer, found none"))
+        };
+        let out = cover.fold(&scalars(operand), init, &mut combine)?;
+        return Ok(vec![from_scalars(operand.dtype(), &cover.output_dims, &out)?]);
     }
     let n_outputs = n_elems(&cover.output_dims)?;
     let n_operands = operands.len();
@@ -171,11 +223,16 @@ fn reduce_window_known(
     known.check(operand.dtype())?;
     let dtype = fold_type(known, operand.dtype());
     let (wide, init) = (converted(operand, dtype), converted(init, dtype));
+    let missing = || EvalError::invalid("reduce-window: expected a scalar initial value");
+    if let Some(rounding) = Rounding::of(operand.dtype()) {
+        let elems = typed::<f32>(&wide)?;
+        let &[init] = typed::<f32>(&init)? else { return Err(missing()) };
+        let out = with_op!(known, op => cover.fold(elems, init, &mut |a: f32, x: f32| Ok(rounding.round(op(a, x))))?);
+        return finished(&cover.output_dims, out, operand.dtype());
+    }
     with_number!(dtype, T => {
         let elems = typed::<T>(&wide)?;
-        let &[init] = typed::<T>(&init)? else {
-            return Err(EvalError::invalid("reduce-window: expected a scalar initial value"));
-        };
+        let &[init] = typed::<T>(&init)? else { return Err(missing()) };
         let mut out = vec![init; n_elems(&cover.output_dims)?];
         with_op!(known, op => cover.for_each(&mut |output, input| {
             out[output] = op(out[output], elems[input]);
@@ -371,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_of_small_floats_are_rounded_once() {
+    fn long_sums_of_small_floats_are_rounded_as_in_xla() {
         let operand = Literal::splat(DType::BF16, &[5000], Scalar::Float(1.0)).unwrap();
         let init = Literal::scalar(DType::BF16, Scalar::Float(0.0));
         let whole = window(&[WindowDim { size: 5000, ..WindowDim::default() }]);

@@ -32,11 +32,12 @@ fn check_same_dtype(i: usize, a: &ArrayShape, b: &ArrayShape) -> Checked<()> {
 /// The dims of `a` and `b` together: sizes win over unbounded dims, dynamic marks over none.
 fn merged(dtype: DType, a: &ArrayShape, b: &ArrayShape) -> Inferred {
     let dims = a.dims.iter().zip(&b.dims).map(|(&x, &y)| if x == UNBOUNDED_DIM { y } else { x }).collect();
-    array_of(dtype, dims, a.dynamic | b.dynamic)
+    Inferred::Shape(Shape::Array(ArrayShape { dtype, dims, dynamic: a.dynamic | b.dynamic, layout: a.layout.clone() }))
 }
 
+/// The array, layout included, with elements of another type.
 fn with_dtype(array: &ArrayShape, dtype: DType) -> Inferred {
-    array_of(dtype, array.dims.clone(), array.dynamic)
+    Inferred::Shape(Shape::Array(ArrayShape { dtype, ..array.clone() }))
 }
 
 pub(super) fn unary(cx: &Infer<'_>, numbers: Numbers) -> Checked<Inferred> {
@@ -107,7 +108,12 @@ pub(super) fn select(cx: &Infer<'_>) -> Checked<Inferred> {
     if pred.rank() != 0 {
         check_same_dims(0, a, pred)?;
     }
-    Ok(if a.dims == b.dims { Inferred::Operand(1) } else { merged(a.dtype, a, b) })
+    Ok(match (a.dims == b.dims, pred.rank()) {
+        (true, 0) => Inferred::Operand(1),
+        // XLA takes the layout of an array of predicates.
+        (true, _) => Inferred::Shape(Shape::Array(ArrayShape { layout: pred.layout.clone(), ..a.clone() })),
+        (false, _) => merged(a.dtype, a, b),
+    })
 }
 
 pub(super) fn clamp(cx: &Infer<'_>) -> Checked<Inferred> {

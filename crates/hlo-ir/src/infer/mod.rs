@@ -49,7 +49,7 @@ pub struct OpView<'a> {
 /// What inference found.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Inferred {
-    /// This shape, without layouts.
+    /// This shape; an array without layout is row-major.
     Shape(Shape),
     /// The type of operand `i`.
     Operand(usize),
@@ -135,7 +135,8 @@ pub fn infer_shape(module: &Module, op: &OpView<'_>) -> Result<Inferred, ShapeEr
     dispatch(&Infer { module, op }, row.shape)
 }
 
-/// The result of [`infer_shape`] as a shape; arrays get the layout of the operand they copy, else row-major.
+/// The result of [`infer_shape`] as a shape; arrays get the layout of the operand they are made of element by
+/// element (a `transpose` permutes it), else row-major, as in XLA.
 ///
 /// # Errors
 /// As [`infer_shape`].

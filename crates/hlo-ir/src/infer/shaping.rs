@@ -103,7 +103,11 @@ pub(super) fn transpose(cx: &Infer<'_>) -> Checked<Inferred> {
     dim_set("transpose.permutation", &attrs.dimensions, from.rank())?;
     let dims = attrs.dimensions.iter().map(|&d| from.dims[d as usize]).collect();
     let dynamic = attrs.dimensions.iter().enumerate().fold(0, |set, (to, &d)| set | dynamic_bit(from, d as usize, to));
-    Ok(array_of(from.dtype, dims, dynamic))
+    // The elements stay where they are: dim `d` of the operand is now the dim at which the permutation names it.
+    let moved = |&d: &i64| attrs.dimensions.iter().position(|&from| from == d).map_or(d, |to| to as i64);
+    let minor_to_major = from.layout.as_ref().map(|layout| layout.minor_to_major.iter().map(moved).collect());
+    let layout = minor_to_major.map(|order| Box::new(Layout::new(order)));
+    Ok(Inferred::Shape(Shape::Array(ArrayShape { dtype: from.dtype, dims, dynamic, layout })))
 }
 
 pub(super) fn reverse(cx: &Infer<'_>) -> Checked<Inferred> {

@@ -1,7 +1,11 @@
 //! Reading the text of literals: single numbers, and nested braces of them.
 //!
 //! A floating-point token is read as the nearest `f64` and rounded once more to its type, as XLA does; a finite token
-//! whose value overflows the type is an error, and so is an integer out of range. `-0` keeps its sign in a float.
+//! whose value overflows the type is an error, and so is an integer out of range.
+//!
+//! XLA reads a token without point and exponent as an integer, so `-0` is +0 in a float too, and `-0.0` or `-0e0` is
+//! negative zero; so do we, and print negative zero as `-0.0`. (XLA prints it as `-0`, which it then reads as +0: the one
+//! value that its own text loses.)
 
 use std::borrow::Cow;
 use std::fmt;
@@ -488,7 +492,7 @@ fn read_float(word: &[u8]) -> Option<f64> {
         && let Some((negative, magnitude)) = read_integer(word)
     {
         let value = magnitude as f64;
-        return Some(if negative { -value } else { value });
+        return Some(if negative && magnitude > 0 { -value } else { value });
     }
     let unsigned = word.strip_prefix(b"-").unwrap_or(word);
     let first_ok = match unsigned {
@@ -500,7 +504,9 @@ fn read_float(word: &[u8]) -> Option<f64> {
     if !first_ok || !unsigned.iter().all(is_decimal) {
         return None;
     }
-    std::str::from_utf8(word).ok()?.parse().ok()
+    let value: f64 = std::str::from_utf8(word).ok()?.parse().ok()?;
+    let is_integer = unsigned.iter().all(u8::is_ascii_digit);
+    Some(if value == 0.0 && is_integer { 0.0 } else { value })
 }
 
 /// Whether a finite value read from text has no finite value of `dtype` near it. `f4e2m1fn` saturates instead.

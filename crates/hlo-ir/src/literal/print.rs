@@ -1,4 +1,5 @@
-//! The text of a literal, byte for byte as XLA prints a constant on one line.
+//! The text of a literal, byte for byte as XLA prints a constant on one line, but for negative zero: XLA prints it as `-0`
+//! and reads that as +0, so it is `-0.0` here, which XLA reads as it should.
 //!
 //! Rank 0 is the bare element, rank 1 `{1, 2}`, higher ranks `{ { 1, 2 }, { 3, 4 } }`; from rank 4 on every inner brace
 //! but the last names its index: `{ { /*i0=0*/ { /*i1=0*/ { 1, 2 } } } }`.
@@ -138,8 +139,12 @@ fn write_nested<T>(
     out.push_str(" }");
 }
 
+const NEGATIVE_ZERO: &str = "-0.0";
+
 fn write_single(value: f32, out: &mut String) {
-    if value.is_nan() {
+    if value == 0.0 && value.is_sign_negative() {
+        out.push_str(NEGATIVE_ZERO);
+    } else if value.is_nan() {
         let bits = value.to_bits();
         write_nan(bits >> 31 != 0, u64::from(bits & 0x7f_ffff), 1 << 22, out);
     } else {
@@ -148,7 +153,9 @@ fn write_single(value: f32, out: &mut String) {
 }
 
 fn write_double(value: f64, out: &mut String) {
-    if value.is_nan() {
+    if value == 0.0 && value.is_sign_negative() {
+        out.push_str(NEGATIVE_ZERO);
+    } else if value.is_nan() {
         let bits = value.to_bits();
         write_nan(bits >> 63 != 0, bits & ((1 << 52) - 1), 1 << 51, out);
     } else {
@@ -167,7 +174,9 @@ fn write_complex<T: Copy>(value: Complex<T>, out: &mut String, write_part: fn(T,
 /// Writes a value of at most 16 bits with the digits that tell all its codes apart.
 fn write_small(format: Format, code: u16, out: &mut String) {
     let value = format.decode(code);
-    if !value.is_nan() {
+    if value == 0.0 && value.is_sign_negative() {
+        out.push_str(NEGATIVE_ZERO);
+    } else if !value.is_nan() {
         write_digits(value, format.round_trip_digits(), out);
     } else if format.specials == Specials::Ieee {
         let payload = u64::from(code) & ((1 << format.mantissa_bits) - 1);

@@ -76,7 +76,7 @@ const XLA_TEXTS: &[(&str, &[i64], &str, &str)] = &[
     ("f8e4m3fn", &[], "-nan", "-nan"),
     ("f8e4m3fnuz", &[], "nan", "-nan"),
     ("f8e8m0fnu", &[], "-nan", "nan"),
-    ("f4e2m1fn", &[], "nan", "-0"),
+    ("f4e2m1fn", &[], "nan", "-0.0"),
     ("f4e2m1fn", &[], "-nan", "0"),
     ("f4e2m1fn", &[], "inf", "6"),
     ("f8e4m3fn", &[], "inf", "nan"),
@@ -91,7 +91,7 @@ const XLA_TEXTS: &[(&str, &[i64], &str, &str)] = &[
     ("bf16", &[], "3.1415926", "3.141"),
     ("bf16", &[], "1e5", "9.984e+04"),
     ("f32", &[], "1e-60", "0"),
-    ("f32", &[], "-1e-400", "-0"),
+    ("f32", &[], "-1e-400", "-0.0"),
     ("f32", &[], "-.5", "-0.5"),
     ("f32", &[], "-5.e-3", "-0.005"),
     ("f32", &[], "1.e5", "100000"),
@@ -112,10 +112,19 @@ fn literals_print_as_xla_prints_them() {
 }
 
 #[test]
-fn negative_zero_keeps_its_sign() {
-    // XLA prints -0 but reads it back as the integer 0; we keep the value.
-    assert_eq!(text(&literal(DType::F32, &[], "-0")), "-0");
-    assert_eq!(text(&literal(DType::F8E4M3FNUZ, &[], "-0")), "0");
+fn negative_zero_is_what_xla_reads_and_prints_so_that_it_comes_back() {
+    // XLA reads a token of digits alone as an integer, which has no negative zero.
+    for dtype in [DType::F8E5M2, DType::BF16, DType::F16, DType::F32, DType::F64] {
+        for zero in ["-0", "-00", "-00000000000000"] {
+            assert_eq!(text(&literal(dtype, &[], zero)), "0", "{dtype} {zero}");
+        }
+        for zero in ["-0.0", "-0.", "-.0", "-0e0", "-0E-1", "-000.", "-1e-400"] {
+            assert_eq!(text(&literal(dtype, &[], zero)), "-0.0", "{dtype} {zero}");
+        }
+    }
+    assert_eq!(text(&literal(DType::F32, &[3], "{-0, -0.0, 0}")), "{0, -0.0, 0}");
+    assert_eq!(text(&literal(DType::C64, &[], "(-0, -0.0)")), "(0, -0.0)");
+    assert_eq!(text(&literal(DType::F8E4M3FNUZ, &[], "-0.0")), "0", "the type has no negative zero");
 }
 
 #[test]
@@ -346,7 +355,7 @@ fn construction_checks_counts_and_storage() {
     assert_eq!(wrapped.byte_size(), 2);
     assert_eq!(Format::of(DType::F8E5M2).map(Format::round_trip_digits), Some(2));
     assert!(Literal::splat(DType::F32, &[4], Scalar::Float(1.0)).unwrap().is_splat());
-    assert!(!literal(DType::F32, &[2], "{0, -0}").is_splat());
+    assert!(!literal(DType::F32, &[2], "{0, -0.0}").is_splat());
 }
 
 /// Conversions done by XLA on the CPU: `= from bytes`, then `to bytes` lines; elements below 8 bits take a byte each.
