@@ -141,7 +141,7 @@ impl Cumulative {
         let n = dims.get(self.dim_idx).map_or(0, |&n| n as usize);
         let inner: usize = dims.iter().skip(self.dim_idx + 1).map(|&n| n as usize).product();
         let n_sums = n + usize::from(self.is_exclusive);
-        if elems.is_empty() || elems.len() % (n * inner) != 0 {
+        if elems.is_empty() || !elems.len().is_multiple_of(n * inner) {
             return Ok(Vec::new());
         }
         let mut out = vec![init; elems.len() / n * n_sums];
