@@ -6,6 +6,7 @@ mod frequencies;
 mod generator;
 mod lockstep;
 mod passes;
+mod random_collectives;
 mod random_passes;
 mod readme;
 mod replication_property;

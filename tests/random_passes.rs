@@ -3,9 +3,8 @@
 use crate::lockstep::{are_equal, draw_for, parse};
 use hlo_analysis::Analyses;
 use hlo_eval::{Inputs, Options, Outputs, run};
-use hlo_ir::literal::Scalar;
+use hlo_ir::Module;
 use hlo_ir::print::{PrintOptions, print_module};
-use hlo_ir::{Literal, Module};
 use hlo_pass::PassInfo;
 use hlo_pass::pipeline::parse_pipeline;
 use hlo_pass::runner::{RunOptions, bind, run_pipeline};
