@@ -40,8 +40,8 @@ impl CommModel {
     }
 
     /// Time to read or write `bytes` once, in nanoseconds.
-    pub fn memory_ns(&self, bytes: u64) -> f64 {
-        bytes as f64 / self.memory_bytes_per_s * 1e9
+    pub fn memory_ns(&self, bytes: f64) -> f64 {
+        bytes / self.memory_bytes_per_s * 1e9
     }
 }
 
@@ -57,6 +57,6 @@ mod tests {
         assert_eq!(half, 70.0 + 7000.0);
         assert_eq!(all_reduce, 2.0 * half);
         assert_eq!(model.collective_ns(Ring::AllGather, 8000, 1), 0.0);
-        assert_eq!(model.memory_ns(1000), 1.0);
+        assert_eq!(model.memory_ns(1000.0), 1.0);
     }
 }

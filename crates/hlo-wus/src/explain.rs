@@ -1,74 +1,117 @@
 //! Puts into words and numbers what was done to each gradient, and what was not.
 
 use crate::comm_model::{CommModel, Ring};
-use crate::format::Choice;
+use crate::format::{Soil, describe};
+use crate::problem::Problem;
 use crate::rewrite::Emitted;
+use crate::values::{User, ValueId};
 use hlo_ir::{InstId, Module};
 use hlo_pass::report::{Alternative, CollectiveChange, Decision};
 
-/// Streaming passes over memory that an update op makes for each element: every operand read, the result written.
-fn update_bytes(module: &Module, choice: &Choice) -> u64 {
-    let computed = choice.cluster.members.keys().filter(|m| !choice.cluster.gradients.contains(m));
-    let bytes = |inst: &InstId| module.shape(*inst).size_bytes();
-    computed.map(|inst| bytes(inst) + module.inst(*inst).operands.iter().map(bytes).sum::<u64>()).sum()
-}
-
-/// Predicted times of an update before and after, in nanoseconds.
-pub fn predict(module: &Module, choice: &Choice, model: &CommModel) -> (f64, f64) {
-    let n = choice.cut.n_shards as usize;
-    let cluster = &choice.cluster;
-    let reduced = |ring| -> f64 {
-        cluster.gradients.iter().map(|&g| model.collective_ns(ring, module.shape(g).size_bytes(), n)).sum()
-    };
-    let gathered: f64 =
-        cluster.exits.iter().map(|&e| model.collective_ns(Ring::AllGather, module.shape(e).size_bytes(), n)).sum();
-    let update = model.memory_ns(update_bytes(module, choice));
-    (reduced(Ring::AllReduce) + update, reduced(Ring::ReduceScatter) + gathered + update / n as f64)
-}
-
-/// The decision to shard an update, after it was rewritten. `before` is the module as it was, `after` as it is.
-pub fn sharded(before: &Module, after: &Module, choice: &Choice, emitted: &Emitted, model: &CommModel) -> Decision {
-    let (n, cut) = (choice.cut.n_shards as usize, &choice.cut);
-    let mut decision = described(before, choice.cluster.gradients[0], "sharded");
-    let dim = choice.cluster.members[0];
+/// The decision about a cluster that was sharded. `after` is the module as it is now.
+pub fn sharded(
+    soil: &Soil<'_>,
+    problem: &Problem,
+    cluster_idx: usize,
+    after: &Module,
+    emitted: &Emitted,
+    model: &CommModel,
+) -> Decision {
+    let (before, n) = (soil.module, soil.n_shards);
+    let cluster = &problem.clusters[cluster_idx];
+    let seed = cluster.gradients.first().copied();
+    let mut decision = seed.map(|v| described(before, soil.values.inst(v), "sharded")).unwrap_or_default();
+    let n_in_shards = cluster.runs.keys().filter(|&&v| problem.shards(v).is_some()).count();
     decision.reason = format!(
-        "{} values of the update are the same on all {n} devices; each computes 1/{n} of them",
-        choice.cluster.members.len()
+        "{n_in_shards} values round the update are the same on all {n} devices; each computes and holds 1/{n} of them"
     );
-    decision.format = Some(match cut.padding() {
-        0 => format!("dim {dim}: {} = {n} shards of {}", cut.size, cut.shard_size),
-        padding => format!("dim {dim}: {} + {padding} padding = {n} shards of {}", cut.size, cut.shard_size),
-    });
-    let change = |change, module: &Module, inst: InstId, whole: InstId, ring: Ring, because: String| {
-        let bytes = before.shape(whole).size_bytes();
-        CollectiveChange {
-            change,
-            op: module.inst(inst).opcode.name().into(),
-            instruction: module.inst_name(inst).into(),
-            because,
-            bytes,
-            group_size: n as u64,
-            predicted_ns: model.collective_ns(ring, bytes, n),
-        }
+    decision.format = seed.map(|v| describe(cluster.runs[&v], &cluster.cut));
+    let change = |change, module: &Module, inst: InstId, bytes: u64, ring: Ring, because: String| CollectiveChange {
+        change,
+        op: module.inst(inst).opcode.name().into(),
+        instruction: module.inst_name(inst).into(),
+        because,
+        bytes,
+        group_size: n as u64,
+        predicted_ns: model.collective_ns(ring, bytes, n),
     };
-    for &(old, new) in &emitted.scattered {
+    let is_own = |v: ValueId| cluster.runs.contains_key(&v);
+    let bytes_of = |inst: InstId| before.shape(inst).size_bytes();
+    for &(old, new) in emitted.scattered.iter().filter(|(old, _)| soil.values.of(*old).is_some_and(is_own)) {
         let because = "its sum is needed in shards only".to_string();
-        decision.collectives.push(change("removed", before, old, old, Ring::AllReduce, because));
+        decision.collectives.push(change("removed", before, old, bytes_of(old), Ring::AllReduce, because));
         let because = format!("sums `%{}` into shards", before.inst_name(old));
-        decision.collectives.push(change("inserted", after, new, old, Ring::ReduceScatter, because));
+        decision.collectives.push(change("inserted", after, new, bytes_of(old), Ring::ReduceScatter, because));
     }
-    for &(whole, new) in &emitted.gathered {
-        let because = format!("`%{}` leaves the computation whole", before.inst_name(whole));
-        decision.collectives.push(change("inserted", after, new, whole, Ring::AllGather, because));
+    for &(value, new) in emitted.gathered.iter().filter(|(v, _)| is_own(*v)) {
+        let bytes = soil.values.shape(before, value).map_or(0, |s| s.size_bytes());
+        let name = before.inst_name(soil.values.inst(value));
+        let place = before.comp_name(after.inst(new).parent);
+        let because = format!("`%{name}` is needed whole in `%{place}`");
+        decision.collectives.push(change("inserted", after, new, bytes, Ring::AllGather, because));
     }
-    let (was, is) = predict(before, choice, model);
-    (decision.predicted_before_ns, decision.predicted_after_ns) = (Some(was), Some(is));
-    decision.rejected = choice
+    for &(reduce, new) in &emitted.combined {
+        let operand = before.inst(reduce).operands.first().and_then(|&o| soil.values.of(o));
+        if operand.is_some_and(is_own) {
+            let because = format!("combines the partial results of `%{}`", before.inst_name(reduce));
+            decision.collectives.push(change("inserted", after, new, bytes_of(reduce), Ring::AllReduce, because));
+        }
+    }
+    decision.predicted_before_ns = Some(problem.predicted_ns(cluster_idx, &vec![false; problem.in_shards.len()]));
+    decision.predicted_after_ns = Some(problem.predicted_ns(cluster_idx, &problem.in_shards));
+    decision.rejected = cluster
         .rejected
         .iter()
-        .map(|(dim, why)| Alternative { what: format!("cut dim {dim}"), because: why.clone() })
+        .map(|(what, because)| Alternative { what: what.clone(), because: because.clone() })
         .collect();
     decision
+}
+
+/// Why a cluster stays whole. `forced` is the cheapest placement that has its update in shards.
+pub fn whole(soil: &Soil<'_>, problem: &Problem, cluster_idx: usize, forced: &[bool]) -> String {
+    if problem.stateless[cluster_idx] {
+        return stateless(soil, problem, cluster_idx);
+    }
+    let before = problem.predicted_ns(cluster_idx, &vec![false; problem.in_shards.len()]);
+    let after = problem.predicted_ns(cluster_idx, forced);
+    let n_gathers = problem.clusters[cluster_idx]
+        .runs
+        .keys()
+        .filter(|&&v| soil.values.uses[v].iter().any(|u| matches!(u.user, User::Exit(_))))
+        .count();
+    format!(
+        "predicted {before:.0} ns as it is and {after:.0} ns in shards: {n_gathers} values leave the entry whole and would \
+         have to be gathered. A loop round the step keeps state in shards between steps; profit=always shards in any case"
+    )
+}
+
+/// What is in the way of an update that computes nothing from weights or state in shards.
+fn stateless(soil: &Soil<'_>, problem: &Problem, cluster_idx: usize) -> String {
+    let module = soil.module;
+    let update = &problem.updates[cluster_idx];
+    for &value in update {
+        for taken in &soil.values.uses[value] {
+            let inst = match taken.user {
+                User::Op { inst, .. } | User::Opaque(inst) => inst,
+                User::Becomes(_) | User::Exit(_) => continue,
+            };
+            if soil.values.of(inst).is_some_and(|v| update.contains(&v)) {
+                continue;
+            }
+            let (name, opcode) = (module.inst_name(inst), module.inst(inst).opcode);
+            if !soil.replication.is_equal_within(inst, 0, soil.groups) {
+                return format!(
+                    "{opcode} `%{name}` is not known to be the same on all devices of a group; if the parameters it is \
+                     computed from are, say so with --replicated-params"
+                );
+            }
+            if module.shape(inst).as_array().is_some_and(|a| a.rank() > 0) {
+                let value = module.inst_name(soil.values.inst(value));
+                return format!("`%{value}` is needed whole inside the update, by {opcode} `%{name}`");
+            }
+        }
+    }
+    "it leaves the computation as the sum alone, without weights or state: an all-gather would undo what scattering saves".into()
 }
 
 /// The decision to leave an all-reduce as it is.

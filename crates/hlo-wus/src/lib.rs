@@ -1,15 +1,22 @@
 //! Weight-update sharding: the optimizer's update of replicated weights, done once across the devices instead of once on each.
 //!
-//! The pass is [`shard_weight_update`]. Its parts, in the order in which they run: [`find`] the gradients, [`cluster`]
-//! what is computed from them, [`format`](mod@format) how it is cut, [`rewrite`] it, [`explain`] it with times from [`comm_model`].
+//! The pass is [`shard_weight_update`]. Its parts, in the order in which they run: [`find`] the gradients among the module's
+//! [`values`]; grow clusters of tensors and choose their [`format`](mod@format), by how runs of dims go through ops ([`relation`]); write down
+//! what every placement costs ([`problem`], with times from [`comm_model`]); find the cheapest one ([`placement`], a minimum cut:
+//! [`min_cut`]); [`rewrite`] the module from [`pieces`]; [`explain`] it.
 
-pub mod cluster;
 pub mod comm_model;
 pub mod explain;
 pub mod find;
 pub mod format;
+pub mod min_cut;
+pub mod pieces;
+pub mod placement;
+pub mod problem;
+pub mod relation;
 pub mod rewrite;
 pub mod shard_weight_update;
+pub mod values;
 
 use hlo_pass::PassInfo;
 

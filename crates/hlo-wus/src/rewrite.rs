@@ -1,308 +1,489 @@
-//! Emits the sharded update: reduce-scatter, slices, the update on shards, all-gathers.
+//! Emits a placement: every value in the form that was chosen for it, conversions where a use wants the other one.
+//!
+//! `tuple` and its like, parameters, loops, calls and conditionals stay the instructions that they are; the leaves in shards get
+//! their new shapes. Ops on shards are new instructions. A use that wants another form than the value has takes an all-gather or
+//! a slice, built once for each value and computation. What nothing needs any more is removed at the end.
 
-use crate::format::{Choice, Cut};
-use hlo_ir::attrs::{Attrs, CombiningAttrs, DynamicSliceAttrs, GatheringAttrs, PadAttrs, PadDim, SliceAttrs, SliceDim};
+use crate::format::{Cut, Soil, is_broadcast};
+use crate::pieces::{Pieces, add, array, attribute, shard_shape};
+use crate::problem::Problem;
+use crate::relation::{OperandCut, Run, shard_attrs};
+use crate::values::{User, ValueId, Values, is_plumbing};
+use cranelift_entity::packed_option::PackedOption;
+use hlo_ir::attrs::{Attrs, IotaAttrs, TupleIndexAttrs};
 use hlo_ir::edit::Builder;
-use hlo_ir::factors::{FactorSet, find_factors};
-use hlo_ir::groups::{GroupMode, ReplicaGroups};
-use hlo_ir::literal::{Literal, Scalar};
-use hlo_ir::module::UserMap;
+use hlo_ir::op::FactorRule;
 use hlo_ir::{ArrayShape, CompId, DType, InstId, Module, Opcode, Shape};
-use indexmap::IndexMap;
+use indexmap::{IndexMap, IndexSet};
 
-/// What one cluster's rewrite put in.
+/// What a rewrite put in.
 #[derive(Clone, Debug, Default)]
 pub struct Emitted {
     /// `(all-reduce, reduce-scatter)` pairs.
     pub scattered: Vec<(InstId, InstId)>,
-    /// `(member, all-gather)` pairs.
-    pub gathered: Vec<(InstId, InstId)>,
+    /// Values gathered, with the all-gather.
+    pub gathered: Vec<(ValueId, InstId)>,
+    /// `(reduce, all-reduce)`: partial results and what combines them.
+    pub combined: Vec<(InstId, InstId)>,
+    /// Slices of whole values.
+    pub n_slices: u64,
+    /// Computations that were changed.
+    pub comps: Vec<CompId>,
 }
 
-/// Rewrites clusters of one computation; shard ids and start indices are shared between them.
-pub struct Rewriter<'m> {
+/// The form of a leaf: a run and its cut if in shards.
+type Wanted = Option<(Run, Cut)>;
+
+/// Rewrites a module.
+pub struct Rewriter<'m, 's, 'a> {
     module: &'m mut Module,
-    /// The module before any cluster was rewritten: earlier rewrites have redirected operands of later clusters.
-    before: &'m Module,
-    users: &'m UserMap,
-    comp: CompId,
-    groups: &'m [Vec<u32>],
-    shard_id: Option<InstId>,
-    starts: IndexMap<i64, InstId>,
-    zeros: IndexMap<DType, InstId>,
-    next_channel: i64,
+    soil: &'s mut Soil<'a>,
+    problem: &'s Problem,
+    pieces: Pieces<'s>,
+    /// The instruction that holds a value in a computation, in the value's own form.
+    holders: IndexMap<(ValueId, CompId), InstId>,
+    whole: IndexMap<(ValueId, CompId), InstId>,
+    slices: IndexMap<(InstId, Run, i64), InstId>,
+    /// Whole results that another instruction now computes.
+    replaced: IndexMap<InstId, InstId>,
+    emitted: Emitted,
 }
 
-impl<'m> Rewriter<'m> {
-    /// A rewriter for `comp`; `groups` hold all devices, each group's members in the order of their shards. `before` is
-    /// `module` before any rewrite, `users` are its users.
-    pub fn new(
-        module: &'m mut Module,
-        before: &'m Module,
-        users: &'m UserMap,
-        comp: CompId,
-        groups: &'m [Vec<u32>],
-    ) -> Rewriter<'m> {
-        let next_channel = module.max_channel_id().saturating_add(1);
-        let (starts, zeros) = (IndexMap::new(), IndexMap::new());
-        Rewriter { module, before, users, comp, groups, shard_id: None, starts, zeros, next_channel }
+impl<'m, 's, 'a> Rewriter<'m, 's, 'a> {
+    /// A rewriter of `module`, of which `soil` holds an untouched copy.
+    pub fn new(module: &'m mut Module, soil: &'s mut Soil<'a>, problem: &'s Problem, groups: &'s [Vec<u32>]) -> Self {
+        let pieces = Pieces::new(module, groups);
+        Rewriter {
+            module,
+            soil,
+            problem,
+            pieces,
+            holders: IndexMap::new(),
+            whole: IndexMap::new(),
+            slices: IndexMap::new(),
+            replaced: IndexMap::new(),
+            emitted: Emitted::default(),
+        }
     }
 
-    /// Emits one cluster and redirects the uses of its exits.
+    /// Emits the placement.
     ///
     /// # Errors
-    /// An op of the cluster lost its factors, which growing had found: a defect of the pass, reported and not hidden.
-    pub fn emit(&mut self, choice: &Choice) -> Result<Emitted, String> {
-        let cluster = &choice.cluster;
-        let mut emitted = Emitted::default();
-        let mut shards: IndexMap<InstId, InstId> = IndexMap::new();
-        for &inst in &cluster.order {
-            let dim = cluster.dim(inst).ok_or("a value of the cluster has no cut dim")?;
-            let shard = if cluster.gradients.contains(&inst) {
-                let scattered = self.reduce_scatter(inst, dim, &choice.cut)?;
-                emitted.scattered.push((inst, scattered));
+    /// A value that the placement has in shards cannot be emitted so: a defect of the pass, reported and not hidden.
+    pub fn emit(mut self) -> Result<Emitted, String> {
+        for comp in self.touched() {
+            let (live, n_slots) = (self.module.live(comp), self.module.n_inst_slots());
+            for inst in self.soil.module.comp(comp).insts.clone() {
+                self.instruction(comp, inst)?;
+            }
+            self.root(comp)?;
+            self.redirect_control(comp);
+            self.module.remove_newly_dead(comp, &live, n_slots);
+            self.module
+                .restore_order(comp)
+                .map_err(|inst| format!("`%{}` depends on itself", self.module.inst_name(inst)))?;
+            self.emitted.comps.push(comp);
+        }
+        Ok(self.emitted)
+    }
+
+    fn values(&self) -> &'a Values {
+        self.soil.values
+    }
+
+    /// Computations in which a value is in shards, or taken so.
+    fn touched(&self) -> Vec<CompId> {
+        let mut touched: IndexSet<CompId> = IndexSet::new();
+        let values = self.values();
+        for cluster in &self.problem.clusters {
+            for &value in cluster.runs.keys() {
+                if self.problem.shards(value).is_none() {
+                    continue;
+                }
+                let sites = values.values[value].sites.iter().map(|&(inst, _)| self.soil.module.inst(inst).parent);
+                touched.extend(sites);
+                touched.extend(values.uses[value].iter().map(|u| u.comp));
+                let sources = values.sources[value].iter().flat_map(|&s| values.uses[s].iter().map(|u| u.comp));
+                touched.extend(sources);
+            }
+            for &value in cluster.runs.keys() {
+                touched.extend(values.uses[value].iter().filter_map(|taken| match taken.user {
+                    User::Op { inst, .. } => self.problem.partial(self.soil, inst).map(|_| taken.comp),
+                    User::Becomes(_) | User::Exit(_) | User::Opaque(_) => None,
+                }));
+            }
+        }
+        values.comps.iter().copied().filter(|comp| touched.contains(comp)).collect()
+    }
+
+    fn instruction(&mut self, comp: CompId, inst: InstId) -> Result<(), String> {
+        let (before, values) = (self.soil.module, self.values());
+        let opcode = before.inst(inst).opcode;
+        let shards = self.forms(inst);
+        let is_any_sharded = shards.iter().any(Option::is_some);
+        if is_plumbing(before, inst) || opcode == Opcode::Parameter {
+            for (k, &operand) in before.inst(inst).operands.iter().enumerate() {
+                let taken = self.own_form(comp, operand)?;
+                self.module.inst_mut(inst).operands[k] = taken;
+            }
+            if is_any_sharded {
+                self.reshape_leaves(inst, &shards);
+            }
+            self.hold(comp, inst);
+            return Ok(());
+        }
+        if let Some(callees) = self.callees(inst) {
+            self.call(comp, inst, &callees)?;
+            if is_any_sharded {
+                self.reshape_leaves(inst, &shards);
+            }
+            self.hold(comp, inst);
+            return Ok(());
+        }
+        if let (Some(value), [Some((run, cut))]) = (values.of(inst), shards.as_slice()) {
+            let shard = if self.soil.gradients.contains(&value) {
+                self.whole_operands(comp, inst)?;
+                let scattered = self.pieces.reduce_scatter(self.module, inst, *run, cut)?;
+                self.emitted.scattered.push((inst, scattered));
                 scattered
-            } else if cluster.sliced.contains_key(&inst) {
-                self.slice(inst, dim, &choice.cut)?
             } else {
-                self.on_shard(inst, dim, &choice.cut, &shards)?
+                self.on_shard(comp, inst, *run, cut)?
             };
-            shards.insert(inst, shard);
+            self.holders.insert((value, comp), shard);
+            return Ok(());
         }
-        for &exit in &cluster.exits {
-            let dim = cluster.members[&exit];
-            let shard = *shards.get(&exit).ok_or("an exit was not computed on shards")?;
-            let (gather, whole) = self.all_gather(exit, shard, dim, &choice.cut)?;
-            emitted.gathered.push((exit, gather));
-            self.redirect_outside(exit, whole, choice);
+        if let Some((run, cut)) = self.problem.partial(self.soil, inst) {
+            return self.partial(comp, inst, run, &cut);
         }
-        Ok(emitted)
+        self.whole_operands(comp, inst)
     }
 
-    fn array(&self, inst: InstId) -> Result<ArrayShape, String> {
-        self.module.shape(inst).as_array().cloned().ok_or_else(|| "not an array".into())
+    /// The computations that an instruction enters and whose parameters have values of their own.
+    fn callees(&self, inst: InstId) -> Option<Vec<CompId>> {
+        let callees = self.soil.module.called(inst);
+        let is_entered = !callees.is_empty() && callees.iter().all(|&c| self.values().knows(c));
+        is_entered.then(|| callees.to_vec())
     }
 
-    fn add(&mut self, hint: &str, opcode: Opcode, shape: ArrayShape, operands: &[InstId], attrs: Attrs) -> InstId {
-        let mut builder = Builder::new(self.module, self.comp);
-        builder.add(hint, opcode, Shape::Array(shape), operands.iter().copied(), attrs)
-    }
-
-    /// Copies the source's metadata, so that the new instruction is found where the old one was.
-    fn attribute(&mut self, new: InstId, source: InstId) {
-        if let Some(metadata) = self.module.inst(source).marks.as_ref().and_then(|m| m.metadata.clone()) {
-            self.module.marks_mut(new).metadata = Some(metadata);
+    /// Remembers the first array instruction that holds a value in a computation.
+    fn hold(&mut self, comp: CompId, inst: InstId) {
+        if self.module.shape(inst).as_array().is_some()
+            && let Some(value) = self.values().of(inst)
+        {
+            self.holders.entry((value, comp)).or_insert(inst);
         }
     }
 
-    fn resized(&self, inst: InstId, dim: usize, size: i64) -> Result<ArrayShape, String> {
-        let mut shape = self.array(inst)?;
-        *shape.dims.get_mut(dim).ok_or("the cut dim is out of range")? = size;
-        Ok(shape)
-    }
-
-    /// `value` padded at the end of `dim` with zeros, if the cut needs it.
-    fn padded(&mut self, value: InstId, dim: usize, cut: &Cut) -> Result<InstId, String> {
-        if cut.padding() == 0 {
-            return Ok(value);
+    /// Operands of an instruction that takes them whole.
+    fn whole_operands(&mut self, comp: CompId, inst: InstId) -> Result<(), String> {
+        for k in 0..self.soil.module.inst(inst).operands.len() {
+            let operand = self.soil.module.inst(inst).operands[k];
+            let taken = self.whole_form(comp, operand)?;
+            self.module.inst_mut(inst).operands[k] = taken;
         }
-        let shape = self.resized(value, dim, cut.padded_size())?;
-        let zero = self.zero(shape.dtype);
-        let mut padding = vec![PadDim::default(); shape.rank()];
-        padding[dim].high = cut.padding();
-        let hint = format!("{}.padded", self.module.inst_name(value));
-        Ok(self.add(&hint, Opcode::Pad, shape, &[value, zero], PadAttrs { padding }.into()))
+        Ok(())
     }
 
-    fn zero(&mut self, dtype: DType) -> InstId {
-        if let Some(&zero) = self.zeros.get(&dtype) {
-            return zero;
+    fn whole_form(&mut self, comp: CompId, inst: InstId) -> Result<InstId, String> {
+        let n = self.values().leaves(inst).len();
+        self.in_form(comp, inst, &vec![None; n])
+    }
+
+    /// The forms that were chosen for an instruction's leaves.
+    fn forms(&self, inst: InstId) -> Vec<Wanted> {
+        self.values().leaves(inst).iter().map(|v| v.expand().and_then(|v| self.problem.shards(v))).collect()
+    }
+
+    /// An instruction's value in the forms that were chosen for its leaves.
+    fn own_form(&mut self, comp: CompId, inst: InstId) -> Result<InstId, String> {
+        let forms = self.forms(inst);
+        self.in_form(comp, inst, &forms)
+    }
+
+    /// An instruction's value with each leaf in the form wanted.
+    fn in_form(&mut self, comp: CompId, inst: InstId, wanted: &[Wanted]) -> Result<InstId, String> {
+        let (before, values) = (self.soil.module, self.values());
+        let leaves = values.leaves(inst);
+        if before.shape(inst).as_array().is_some() {
+            return match (values.of(inst), wanted.first().copied().flatten()) {
+                (Some(value), Some((run, cut))) => match self.problem.shards(value) {
+                    Some(own) if own == (run, cut) => self.holder(comp, value),
+                    Some(_) => {
+                        let whole = self.gather(comp, value)?;
+                        self.slice(comp, whole, run, &cut)
+                    }
+                    None => self.slice(comp, inst, run, &cut),
+                },
+                (Some(value), None) if self.problem.shards(value).is_some() => self.gather(comp, value),
+                (_, None) => Ok(self.replaced.get(&inst).copied().unwrap_or(inst)),
+                (None, Some(_)) => Err(format!("`%{}` has no value", before.inst_name(inst))),
+            };
         }
-        let literal = Literal::scalar(dtype, Scalar::Float(0.0));
-        let zero = Builder::new(self.module, self.comp).constant("zero", literal);
-        self.zeros.insert(dtype, zero);
-        zero
-    }
-
-    /// The all-reduce's operand, reduced and scattered along `dim`.
-    fn reduce_scatter(&mut self, all_reduce: InstId, dim: usize, cut: &Cut) -> Result<InstId, String> {
-        let operand = *self.module.inst(all_reduce).operands.first().ok_or("an all-reduce without operand")?;
-        let operand = self.padded(operand, dim, cut)?;
-        let Attrs::Combining(old) = self.module.inst(all_reduce).attrs.clone() else {
-            return Err("expected the attributes of an all-reduce".into());
-        };
-        let (mode, groups) = self.groups();
-        let attrs = CombiningAttrs {
-            channel_id: self.channel(mode),
-            replica_groups: groups,
-            constrain_layout: false,
-            use_global_device_ids: mode == GroupMode::Flattened,
-            dimensions: [dim as i64].into_iter().collect(),
-            to_apply: old.to_apply,
-        };
-        let shape = self.resized(all_reduce, dim, cut.shard_size)?;
-        let hint = format!("reduce-scatter.{}", self.module.inst_name(all_reduce));
-        let scattered = self.add(&hint, Opcode::ReduceScatter, shape, &[operand], attrs.into());
-        self.attribute(scattered, all_reduce);
-        Ok(scattered)
-    }
-
-    /// Groups of the new collectives and their mode. Flat device ids are replica ids where there is one partition.
-    fn groups(&self) -> (GroupMode, ReplicaGroups) {
-        let has_partitions = self.module.header.num_partitions > 1;
-        let mode = if has_partitions { GroupMode::Flattened } else { GroupMode::CrossReplica };
-        let ids = self.groups.iter().map(|g| g.iter().map(|&d| i64::from(d)).collect()).collect();
-        (mode, ReplicaGroups::List(ids))
-    }
-
-    /// A channel that no other collective has, where the mode needs one.
-    fn channel(&mut self, mode: GroupMode) -> Option<i64> {
-        if mode == GroupMode::CrossReplica {
-            return None;
+        if self.is_own_form(leaves, wanted) {
+            return Ok(inst);
         }
-        let channel = self.next_channel;
-        self.next_channel = channel.saturating_add(1);
-        Some(channel)
-    }
-
-    /// Each device's slice of a value that all devices hold whole.
-    fn slice(&mut self, value: InstId, dim: usize, cut: &Cut) -> Result<InstId, String> {
-        let shape = self.resized(value, dim, cut.shard_size)?;
-        let start = self.start(cut.shard_size)?;
-        let zero = self.zero(DType::S32);
-        let padded = self.padded(value, dim, cut)?;
-        let mut operands = vec![padded];
-        operands.extend((0..shape.rank()).map(|d| if d == dim { start } else { zero }));
-        let hint = format!("{}.shard", self.module.inst_name(value));
-        let attrs = DynamicSliceAttrs { dynamic_slice_sizes: shape.dims.clone() };
-        let slice = self.add(&hint, Opcode::DynamicSlice, shape, &operands, attrs.into());
-        self.attribute(slice, value);
-        Ok(slice)
-    }
-
-    /// `s32[]`: the first element of this device's shard.
-    fn start(&mut self, shard_size: i64) -> Result<InstId, String> {
-        if let Some(&start) = self.starts.get(&shard_size) {
-            return Ok(start);
+        if before.inst(inst).opcode != Opcode::Tuple {
+            return self.converted(comp, inst, leaves, wanted);
         }
-        let id = self.shard_id()?;
-        let mut builder = Builder::new(self.module, self.comp);
-        let size = builder.constant("shard_size", Literal::scalar(DType::S32, Scalar::Int(shard_size)));
-        let scalar = ArrayShape::new(DType::S32, []);
-        let start = self.add("shard_start", Opcode::Multiply, scalar, &[id, size], Attrs::Plain);
-        self.starts.insert(shard_size, start);
-        Ok(start)
-    }
-
-    /// `s32[]`: which shard this device holds, its position in the group.
-    fn shard_id(&mut self) -> Result<InstId, String> {
-        if let Some(id) = self.shard_id {
-            return Ok(id);
+        let (mut parts, mut start) = (Vec::new(), 0);
+        for &operand in &before.inst(inst).operands {
+            let end = start + before.shape(operand).n_leaves();
+            parts.push(self.in_form(comp, operand, &wanted[start..end])?);
+            start = end;
         }
-        let device = self.device_id();
-        let is_identity = self.groups.iter().all(|g| g.iter().enumerate().all(|(i, &d)| i == d as usize));
-        let id = if is_identity { device } else { self.position_of(device)? };
-        self.shard_id = Some(id);
-        Ok(id)
+        Ok(self.tuple(comp, inst, parts))
     }
 
-    /// `s32[]`: replica × num_partitions + partition.
-    fn device_id(&mut self) -> InstId {
-        let (r, p) = (self.module.header.replica_count, self.module.header.num_partitions);
-        let u32s = || ArrayShape::new(DType::U32, []);
-        let id = match (r > 1, p > 1) {
-            (false, _) => self.add("partition-id", Opcode::PartitionId, u32s(), &[], Attrs::Plain),
-            (true, false) => self.add("replica-id", Opcode::ReplicaId, u32s(), &[], Attrs::Plain),
-            (true, true) => {
-                let replica = self.add("replica-id", Opcode::ReplicaId, u32s(), &[], Attrs::Plain);
-                let partition = self.add("partition-id", Opcode::PartitionId, u32s(), &[], Attrs::Plain);
-                let literal = Literal::scalar(DType::U32, Scalar::Uint(p as u64));
-                let count = Builder::new(self.module, self.comp).constant("num_partitions", literal);
-                let row = self.add("device_row", Opcode::Multiply, u32s(), &[replica, count], Attrs::Plain);
-                self.add("device_id", Opcode::Add, u32s(), &[row, partition], Attrs::Plain)
-            }
-        };
-        self.add("shard_id", Opcode::Convert, ArrayShape::new(DType::S32, []), &[id], Attrs::Plain)
+    /// Whether the forms wanted are those that were chosen for the leaves.
+    fn is_own_form(&self, leaves: &[PackedOption<ValueId>], wanted: &[Wanted]) -> bool {
+        let own = |leaf: &PackedOption<ValueId>| leaf.expand().and_then(|v| self.problem.shards(v));
+        leaves.iter().zip(wanted).all(|(leaf, form)| own(leaf) == *form)
     }
 
-    /// Looks the device's position in its group up.
-    fn position_of(&mut self, device: InstId) -> Result<InstId, String> {
-        let mut positions = vec![0i32; self.module.n_devices()];
-        for group in self.groups {
-            for (position, &member) in group.iter().enumerate() {
-                *positions.get_mut(member as usize).ok_or("a group member is no device")? = position as i32;
-            }
-        }
-        let n = positions.len() as i64;
-        let table = Literal::from_elems(&[n], positions).map_err(|_| "a table of positions")?;
-        let table = Builder::new(self.module, self.comp).constant("shard_of_device", table);
-        let one = ArrayShape::new(DType::S32, [1]).with_row_major();
-        let attrs = DynamicSliceAttrs { dynamic_slice_sizes: one.dims.clone() };
-        let slice = self.add("shard_of_this_device", Opcode::DynamicSlice, one, &[table, device], attrs.into());
-        let scalar = ArrayShape::new(DType::S32, []);
-        let attrs = Attrs::default_of(Opcode::Reshape.row().format).ok_or("a reshape without attributes")?;
-        Ok(self.add("shard_id", Opcode::Reshape, scalar, &[slice], attrs))
-    }
-
-    /// The instruction computed on this device's shard.
-    fn on_shard(
+    /// The value of an emitted instruction, whose leaves have their own forms, in the forms wanted.
+    fn converted(
         &mut self,
+        comp: CompId,
         inst: InstId,
-        dim: usize,
-        cut: &Cut,
-        shards: &IndexMap<InstId, InstId>,
+        leaves: &[PackedOption<ValueId>],
+        wanted: &[Wanted],
     ) -> Result<InstId, String> {
-        let set = find_factors(self.before, inst).map_err(|e| e.0)?;
-        let factor =
-            set.results.first().and_then(|r| FactorSet::sole_factor(r, dim)).ok_or("a cut dim lost its factor")?;
-        let source = self.before.inst(inst).clone();
-        let mut operands = Vec::with_capacity(source.operands.len());
-        for (k, operand) in source.operands.iter().enumerate() {
-            operands.push(match FactorSet::mentions(&set.operands[k], factor) {
-                true => *shards.get(operand).ok_or("an operand was not computed on shards")?,
-                false => *operand,
-            });
+        if self.is_own_form(leaves, wanted) {
+            return Ok(inst);
         }
-        let shape = self.resized(inst, dim, cut.shard_size)?;
-        let hint = format!("{}.shard", self.module.inst_name(inst));
-        let shard = self.add(&hint, source.opcode, shape, &operands, source.attrs);
-        self.attribute(shard, inst);
+        let Some(n_elements) = self.module.shape(inst).as_tuple().map(<[Shape]>::len) else {
+            let value = leaves.first().and_then(|v| v.expand()).ok_or("a leaf without value")?;
+            let is_sharded = self.problem.shards(value).is_some();
+            let whole = if is_sharded { self.gather(comp, value)? } else { inst };
+            return match wanted.first().copied().flatten() {
+                Some((run, cut)) => self.slice(comp, whole, run, &cut),
+                None => Ok(whole),
+            };
+        };
+        let (mut parts, mut start) = (Vec::new(), 0);
+        for k in 0..n_elements {
+            let part = self.tuple_element(comp, inst, k)?;
+            let end = start + self.module.shape(part).n_leaves();
+            parts.push(self.converted(comp, part, &leaves[start..end], &wanted[start..end])?);
+            start = end;
+        }
+        Ok(self.tuple(comp, inst, parts))
+    }
+
+    /// A tuple of `parts`, named after `inst`.
+    fn tuple(&mut self, comp: CompId, inst: InstId, parts: Vec<InstId>) -> InstId {
+        let shape = Shape::Tuple(parts.iter().map(|&p| self.module.shape(p).clone()).collect());
+        let hint = self.module.inst_name(inst).to_string();
+        Builder::new(self.module, comp).add(&hint, Opcode::Tuple, shape, parts, Attrs::Plain)
+    }
+
+    fn tuple_element(&mut self, comp: CompId, tuple: InstId, k: usize) -> Result<InstId, String> {
+        let shape = self.module.shape(tuple).as_tuple().and_then(|e| e.get(k)).cloned().ok_or("a tuple's element")?;
+        let hint = format!("{}.{k}", self.module.inst_name(tuple));
+        let attrs = TupleIndexAttrs { index: k as i64 };
+        Ok(Builder::new(self.module, comp).add(&hint, Opcode::GetTupleElement, shape, [tuple], attrs))
+    }
+
+    /// The array instruction that holds a value in its own form.
+    fn holder(&mut self, comp: CompId, value: ValueId) -> Result<InstId, String> {
+        if let Some(&inst) = self.holders.get(&(value, comp)) {
+            return Ok(inst);
+        }
+        let sites = self.values().values[value].sites.clone();
+        let site = sites.iter().find(|&&(inst, _)| self.module.inst(inst).parent == comp);
+        let &(mut inst, mut leaf_idx) = site.ok_or_else(|| {
+            format!("`%{}` is not at hand where it is needed", self.soil.module.inst_name(sites[0].0))
+        })?;
+        while let Some(elements) = self.module.shape(inst).as_tuple() {
+            let mut k = 0;
+            while let Some(n) = elements.get(k).map(|e| e.n_leaves() as u32).filter(|&n| n <= leaf_idx) {
+                (leaf_idx, k) = (leaf_idx - n, k + 1);
+            }
+            inst = self.tuple_element(comp, inst, k)?;
+        }
+        self.holders.insert((value, comp), inst);
+        Ok(inst)
+    }
+
+    /// A value in shards made whole, once in a computation.
+    fn gather(&mut self, comp: CompId, value: ValueId) -> Result<InstId, String> {
+        if let Some(&whole) = self.whole.get(&(value, comp)) {
+            return Ok(whole);
+        }
+        let shard = self.holder(comp, value)?;
+        let (run, cut) = self.problem.shards(value).ok_or("a whole value cannot be gathered")?;
+        let shape = self.values().shape(self.soil.module, value).cloned().ok_or("a value is an array")?;
+        let (gather, whole) = self.pieces.all_gather(self.module, shard, &shape, run, &cut)?;
+        self.emitted.gathered.push((value, gather));
+        self.whole.insert((value, comp), whole);
+        Ok(whole)
+    }
+
+    /// This device's shard of a whole value, built once in a computation.
+    fn slice(&mut self, comp: CompId, inst: InstId, run: Run, cut: &Cut) -> Result<InstId, String> {
+        let inst = self.replaced.get(&inst).copied().unwrap_or(inst);
+        if let Some(&shard) = self.slices.get(&(inst, run, cut.shard_size)) {
+            return Ok(shard);
+        }
+        let rebuilt = crate::format::is_rebuilt(self.module, inst).then(|| self.rebuild(comp, inst, run, cut));
+        let shard = match rebuilt {
+            Some(Ok(Some(shard))) => shard,
+            Some(Err(error)) => return Err(error),
+            Some(Ok(None)) | None => {
+                self.emitted.n_slices += 1;
+                self.pieces.slice(self.module, inst, run, cut)?
+            }
+        };
+        self.slices.insert((inst, run, cut.shard_size), shard);
         Ok(shard)
     }
 
-    /// The all-gather of a shard, and the whole value (the gather without its padding).
-    fn all_gather(&mut self, whole: InstId, shard: InstId, dim: usize, cut: &Cut) -> Result<(InstId, InstId), String> {
-        let (mode, groups) = self.groups();
-        let attrs = GatheringAttrs {
-            channel_id: self.channel(mode),
-            replica_groups: groups,
-            constrain_layout: false,
-            dimensions: [dim as i64].into_iter().collect(),
-            use_global_device_ids: mode == GroupMode::Flattened,
-        };
-        let shape = self.resized(whole, dim, cut.padded_size())?;
-        let hint = format!("all-gather.{}", self.module.inst_name(whole));
-        let gather = self.add(&hint, Opcode::AllGather, shape, &[shard], attrs.into());
-        self.attribute(gather, whole);
-        if cut.padding() == 0 {
-            return Ok((gather, gather));
+    /// A shard of a broadcast scalar, an iota or a constant, from nothing; `None` where it has to be sliced.
+    fn rebuild(&mut self, comp: CompId, inst: InstId, run: Run, cut: &Cut) -> Result<Option<InstId>, String> {
+        let shape = shard_shape(&array(self.module, inst)?, run, cut);
+        let name = format!("{}.shard", self.module.inst_name(inst));
+        if is_broadcast(self.module, inst) {
+            let scalar = self.module.inst(inst).operands[0];
+            return Ok(Some(Builder::new(self.module, comp).broadcast_scalar(&name, scalar, shape)));
         }
-        let shape = self.resized(whole, dim, cut.size)?;
-        let slice = shape.dims.iter().map(|&limit| SliceDim { start: 0, limit, stride: 1 }).collect();
-        let hint = format!("{}.unpadded", self.module.inst_name(whole));
-        let unpadded = self.add(&hint, Opcode::Slice, shape, &[gather], SliceAttrs { slice }.into());
-        Ok((gather, unpadded))
+        let Attrs::Iota(iota) = &self.module.inst(inst).attrs else { return Ok(None) };
+        let dim = iota.iota_dimension as usize;
+        let attrs = IotaAttrs { iota_dimension: run.merged(dim) as i64 };
+        if !run.dims().contains(&dim) {
+            return Ok(Some(add(self.module, comp, &name, Opcode::Iota, shape, &[], attrs)));
+        }
+        if run.len > 1 {
+            return Ok(None);
+        }
+        let within = add(self.module, comp, &name, Opcode::Iota, shape.clone(), &[], attrs);
+        let mut start = self.pieces.start(self.module, comp, cut.shard_size)?;
+        if shape.dtype != DType::S32 {
+            let scalar = ArrayShape::new(shape.dtype, []);
+            start = add(self.module, comp, "shard_start", Opcode::Convert, scalar, &[start], Attrs::Plain);
+        }
+        let start = Builder::new(self.module, comp).broadcast_scalar("shard_starts", start, shape.clone());
+        Ok(Some(add(self.module, comp, &name, Opcode::Add, shape, &[within, start], Attrs::Plain)))
     }
 
-    /// Users outside of the cluster take the whole value.
-    fn redirect_outside(&mut self, old: InstId, new: InstId, choice: &Choice) {
-        for &user in &self.users[old] {
-            if !choice.cluster.computes(user) {
-                self.module.inst_mut(user).operands.iter_mut().filter(|o| **o == old).for_each(|o| *o = new);
+    /// Gives the leaves in shards their shapes.
+    fn reshape_leaves(&mut self, inst: InstId, shards: &[Wanted]) {
+        let mut leaf = 0;
+        let shape = with_shards(self.soil.module.shape(inst), shards, &mut leaf);
+        let shape = self.module.shapes.intern(shape);
+        self.module.inst_mut(inst).shape = shape;
+        if let Some(marks) = &mut self.module.inst_mut(inst).marks {
+            marks.sharding = None;
+        }
+    }
+
+    /// Operands of a loop, call, fusion or conditional, in the forms that the callees take.
+    fn call(&mut self, comp: CompId, inst: InstId, callees: &[CompId]) -> Result<(), String> {
+        let before = self.soil.module;
+        let operands = before.inst(inst).operands.clone();
+        let mut targets: Vec<InstId> = Vec::new();
+        match before.inst(inst).opcode {
+            Opcode::While => targets.push(inst),
+            opcode => {
+                if opcode == Opcode::Conditional {
+                    let selector = self.whole_form(comp, operands[0])?;
+                    self.module.inst_mut(inst).operands[0] = selector;
+                }
+                targets.extend(callees.iter().flat_map(|&c| before.comp(c).params.iter().copied()));
             }
         }
-        if self.module.comp(self.comp).root.expand() == Some(old) {
-            self.module.comp_mut(self.comp).root = Some(new).into();
+        let skipped = operands.len() - targets.len().min(operands.len());
+        for (k, target) in targets.into_iter().enumerate() {
+            let forms = self.forms(target);
+            let taken = self.in_form(comp, operands[k + skipped], &forms)?;
+            self.module.inst_mut(inst).operands[k + skipped] = taken;
+        }
+        Ok(())
+    }
+
+    /// The instruction computed on this device's shard.
+    fn on_shard(&mut self, comp: CompId, inst: InstId, run: Run, cut: &Cut) -> Result<InstId, String> {
+        let source = self.soil.module.inst(inst).clone();
+        let cuts: Vec<OperandCut> = match self.soil.relation(inst) {
+            Some(relation) => (0..source.operands.len()).map(|k| relation.operand_cut(k, run)).collect(),
+            None => return Err(format!("`%{}` cannot be computed on shards", self.soil.module.inst_name(inst))),
+        };
+        let mut operands = Vec::with_capacity(source.operands.len());
+        for (&operand, taken) in source.operands.iter().zip(&cuts) {
+            operands.push(match *taken {
+                OperandCut::Whole => self.whole_form(comp, operand)?,
+                OperandCut::Run(run) => self.in_form(comp, operand, &[Some((run, *cut))])?,
+                OperandCut::Impossible => return Err("an operand cannot be cut".into()),
+            });
+        }
+        let first = cuts.first().and_then(|c| if let OperandCut::Run(run) = c { Some(*run) } else { None });
+        let shape = shard_shape(&array(self.soil.module, inst)?, run, cut);
+        let attrs = shard_attrs(source.opcode.row().factors, &source.attrs, first, Some(run), shape.rank());
+        let hint = format!("{}.shard", self.soil.module.inst_name(inst));
+        let shard = add(self.module, comp, &hint, source.opcode, shape, &operands, attrs);
+        attribute(self.module, shard, inst);
+        Ok(shard)
+    }
+
+    /// A reduction over the cut dim: each device reduces its shard, an all-reduce combines.
+    fn partial(&mut self, comp: CompId, inst: InstId, run: Run, cut: &Cut) -> Result<(), String> {
+        let source = self.soil.module.inst(inst).clone();
+        let shard = self.in_form(comp, source.operands[0], &[Some((run, *cut))])?;
+        let init = self.whole_form(comp, source.operands[1])?;
+        let masked = self.pieces.masked(self.module, shard, init, run, cut)?;
+        let attrs = shard_attrs(FactorRule::Reduce, &source.attrs, Some(run), None, 0);
+        let shape = array(self.soil.module, inst)?;
+        let hint = format!("{}.partial", self.soil.module.inst_name(inst));
+        let partial = add(self.module, comp, &hint, source.opcode, shape, &[masked, init], attrs);
+        attribute(self.module, partial, inst);
+        let Attrs::Reduce(reduce) = &source.attrs else { return Err("expected a reduce".into()) };
+        let whole = self.pieces.all_reduce(self.module, partial, reduce.to_apply.ok_or("a reduce without reducer")?)?;
+        self.emitted.combined.push((inst, whole));
+        self.replaced.insert(inst, whole);
+        Ok(())
+    }
+
+    /// The root in the forms that the callers take.
+    fn root(&mut self, comp: CompId) -> Result<(), String> {
+        let before = self.soil.module;
+        let Some(root) = before.comp(comp).root.expand() else { return Ok(()) };
+        let forms: Vec<Wanted> = match self.values().returns_to(comp) {
+            Some(caller) => self.forms(caller),
+            None => vec![None; self.values().leaves(root).len()],
+        };
+        let taken = self.in_form(comp, root, &forms)?;
+        self.module.comp_mut(comp).root = Some(taken).into();
+        Ok(())
+    }
+
+    /// Control predecessors that are gone are followed by what took their place.
+    fn redirect_control(&mut self, comp: CompId) {
+        let stand_in = |old: InstId, this: &Self| {
+            let value = this.values().of(old).filter(|&v| this.problem.shards(v).is_some());
+            let holder = value.and_then(|v| this.holders.get(&(v, comp)).copied());
+            holder.or(this.replaced.get(&old).copied()).unwrap_or(old)
+        };
+        for inst in self.module.comp(comp).insts.clone() {
+            let Some(marks) = self.module.inst(inst).marks.as_ref() else { continue };
+            let predecessors: Vec<InstId> = marks.control_predecessors.iter().map(|&p| stand_in(p, self)).collect();
+            if !predecessors.is_empty() {
+                self.module.marks_mut(inst).control_predecessors = predecessors;
+            }
+        }
+    }
+}
+
+/// `shape` with the leaves in shards in their shard shapes; `leaf` counts the leaves gone through.
+fn with_shards(shape: &Shape, shards: &[Wanted], leaf: &mut usize) -> Shape {
+    match shape {
+        Shape::Tuple(elements) => Shape::Tuple(elements.iter().map(|e| with_shards(e, shards, leaf)).collect()),
+        Shape::Array(array) => {
+            let form = shards.get(*leaf).copied().flatten();
+            *leaf += 1;
+            Shape::Array(form.map_or_else(|| array.clone(), |(run, cut)| shard_shape(array, run, &cut)))
+        }
+        other => {
+            *leaf += 1;
+            other.clone()
         }
     }
 }

@@ -18,34 +18,37 @@
 //!
 //! **Why.** The update reads and writes weights and optimizer state several times over and is the same on every device:
 //! 1/n of it is enough. An all-reduce moves as much as a reduce-scatter and an all-gather, so the weight costs no extra traffic.
+//! In a training loop the state stays in shards from step to step, which also saves its memory.
 //!
-//! **What it does not do.** Tuple all-reduces, updates with norms (clipping, LARS), keeping
-//! optimizer state in shards between steps or iterations: such gradients are left, with the reason in the report.
-//! Moments are gathered too, as the module's interface stays as it was.
+//! **What it does not do.** Tuple all-reduces (split them first), asynchronous ones, and computations called from several places
+//! (inline them first). Formats that reinterpret bytes (bitcasts) are not built. The module's interface stays as it is.
 //!
-//! **Algorithm.** 1. [`crate::find`] array all-reduces by plain addition over all devices. 2. For each dim, [`crate::cluster`] what is
-//! computed from the sum and is equal on all devices, cut by the op table's factors. 3. [`crate::format`](mod@crate::format): the dim with the
-//! least weighted traffic. 4. [`crate::rewrite`]. Linear in the instructions times the rank of a gradient.
+//! **Algorithm.** 1. [`crate::find`] array all-reduces by plain addition over all devices; each set of groups is a problem of its
+//! own. 2. [`crate::values`]: array leaves with tuples looked through; a loop's carry is one value. 3. [`crate::format`](mod@crate::format):
+//! from each gradient a cluster of values that meet in ops that can be cut, in one format. 4. [`crate::problem`]: the cost of every
+//! placement as a sum of terms. 5. [`crate::placement`]: the cheapest one, a minimum cut. 6. [`crate::rewrite`].
+//! Near-linear in the instructions.
 //!
 //! **Requires** a partitioned or replicated module whose parameters say which are replicated (`sharding=`,
 //! `parameter_replication`, or the user). **Ensures** the same results on every device up to the order of summation
-//! in reduce-scatter. **Errors**: none on a verified module; what does not fit is left.
+//! in reduce-scatter and in reductions of shards. **Errors**: none on a verified module; what does not fit is left.
 //!
 //! **References.** Xu et al. 2020, *Automatic Cross-Replica Sharding of Weight Update in Data-Parallel Training*, §3.1
-//! (which ops), §3.2 (where), §4.1 (formats). We take the factors from the op table where they list ops, and cut along one dim
-//! with padding where they may reshape first.
+//! (which ops), §3.2 (where), §4.1 (formats), §4.2 (loops). They place collectives greedily; we take the factors of ops from the op
+//! table and an exact minimum cut.
 
-use crate::cluster::Soil;
 use crate::comm_model::CommModel;
 use crate::explain;
-use crate::find::{Gradient, find_gradients};
-use crate::format::{Choice, choose};
+use crate::find::{Gradient, Left, find_gradients};
+use crate::format::Soil;
+use crate::problem::{Problem, Rate, Terms};
 use crate::rewrite::Rewriter;
+use crate::values::Values;
 use cranelift_entity::SecondaryMap;
 use hlo_analysis::Preserved;
+use hlo_ir::cost::known_trip_count;
 use hlo_ir::diag::Entity;
-use hlo_ir::module::UserMap;
-use hlo_ir::{CompId, InstId, Module};
+use hlo_ir::{CompId, InstId, Module, Opcode};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 use indexmap::{IndexMap, IndexSet};
@@ -66,10 +69,22 @@ const OPTIONS: &[OptionInfo] = &[
         help: "leave gradients smaller than this: two collectives cost more than the update saves",
     },
     OptionInfo {
-        name: "only-if-faster",
-        kind: OptionKind::Bool,
-        default: "false",
-        help: "shard an update only if the predicted time falls",
+        name: "profit",
+        kind: OptionKind::Word(&["auto", "always"]),
+        default: "always",
+        help: "auto: shard what is predicted to be faster; always: shard every update that has state",
+    },
+    OptionInfo {
+        name: "unknown-trip-count",
+        kind: OptionKind::Int,
+        default: "100",
+        help: "how often a loop is taken to run where the module does not say",
+    },
+    OptionInfo {
+        name: "memory-weight",
+        kind: OptionKind::Float,
+        default: "0",
+        help: "picoseconds that one byte of state kept in a loop is worth",
     },
     OptionInfo {
         name: "link-gbytes-per-s",
@@ -95,7 +110,9 @@ const OPTIONS: &[OptionInfo] = &[
 #[derive(Clone, Debug)]
 pub struct ShardWeightUpdate {
     min_bytes: u64,
-    only_if_faster: bool,
+    is_forced: bool,
+    unknown_trip_count: f64,
+    ps_per_resident_byte: f64,
     model: CommModel,
 }
 
@@ -103,7 +120,9 @@ impl ShardWeightUpdate {
     fn new(options: &Options) -> ShardWeightUpdate {
         ShardWeightUpdate {
             min_bytes: options.int("min-bytes").max(0) as u64,
-            only_if_faster: options.flag("only-if-faster"),
+            is_forced: options.text("profit") == "always",
+            unknown_trip_count: options.int("unknown-trip-count").max(1) as f64,
+            ps_per_resident_byte: options.float("memory-weight").max(0.0),
             model: CommModel {
                 link_bytes_per_s: options.float("link-gbytes-per-s").max(1e-9) * 1e9,
                 step_latency_ns: options.float("link-latency-us").max(0.0) * 1e3,
@@ -112,92 +131,108 @@ impl ShardWeightUpdate {
         }
     }
 
-    /// One choice for each update that can and should be sharded; the rest goes into the report.
-    fn plan(&self, module: &Module, users: &UserMap, gradients: &[Gradient], cx: &mut PassCx<'_>) -> Vec<Choice> {
-        let replication = cx.analyses.replication(module);
-        let mut places: SecondaryMap<InstId, u32> = SecondaryMap::with_capacity(module.n_inst_slots());
-        for comp in gradients.iter().map(|g| g.comp).collect::<IndexSet<_>>() {
-            module.comp(comp).insts.iter().zip(0..).for_each(|(&inst, place)| places[inst] = place);
+    /// Solves the problem of one set of groups and rewrites the module. Returns whether it changed.
+    fn solve(
+        &self,
+        module: &mut Module,
+        groups: &[Vec<u32>],
+        gradients: &[InstId],
+        cx: &mut PassCx<'_>,
+    ) -> Result<bool, PassError> {
+        let before = module.clone();
+        let replication = cx.analyses.replication(&before);
+        let values = Values::find(&before);
+        let rates = self.rates(&before, &values);
+        let (known, hidden): (Vec<InstId>, Vec<InstId>) =
+            gradients.iter().partition(|&&g| values.of(g).is_some());
+        for gradient in hidden {
+            let reason = "its computation is called from several places: run inline-calls first";
+            cx.report.decisions.push(explain::left(&before, gradient, reason));
         }
-        // Gradients summed over other groups are shards of another problem.
-        let mut problems: IndexMap<&[Vec<u32>], IndexSet<InstId>> = IndexMap::new();
-        for gradient in gradients {
-            problems.entry(&gradient.groups).or_default().insert(gradient.all_reduce);
+        let seeds: IndexSet<_> = known.iter().filter_map(|&g| values.of(g)).collect();
+        let mut soil = Soil::new(&before, &values, &replication, groups, seeds);
+        let terms = Terms {
+            model: &self.model,
+            rates: &rates,
+            is_forced: self.is_forced,
+            ps_per_resident_byte: self.ps_per_resident_byte,
+        };
+        let (problem, left) = Problem::solve(&mut soil, &terms);
+        for (value, reason) in left {
+            cx.report.decisions.push(explain::left(&before, values.inst(value), &reason));
         }
-        let mut choices: Vec<Choice> = Vec::new();
-        let mut taken: IndexSet<InstId> = IndexSet::new();
-        for gradient in gradients {
-            if taken.contains(&gradient.all_reduce) {
-                continue;
+        let sharded: Vec<usize> = (0..problem.clusters.len()).filter(|&c| problem.is_sharded(c)).collect();
+        let is_changed = !sharded.is_empty();
+        let mut emitted = Default::default();
+        if is_changed {
+            emitted = Rewriter::new(module, &mut soil, &problem, groups)
+                .emit()
+                .map_err(|error| PassError::about(Entity::Inst(gradients[0]), error))?;
+            cx.analyses.invalidate(Preserved::NONE);
+        }
+        for &cluster in &sharded {
+            let decision = explain::sharded(&soil, &problem, cluster, module, &emitted, &self.model);
+            cx.report.decisions.push(decision);
+        }
+        if sharded.len() < problem.clusters.len() {
+            let forced = problem.forced();
+            for cluster in (0..problem.clusters.len()).filter(|c| !sharded.contains(c)) {
+                let reason = explain::whole(&soil, &problem, cluster, &forced);
+                let gradients = problem.clusters[cluster].gradients.iter();
+                let all_reduces = gradients.map(|&v| values.inst(v));
+                cx.report.decisions.extend(all_reduces.map(|inst| explain::left(&before, inst, &reason)));
             }
-            let groups = &gradient.groups[..];
-            let same = &problems[groups];
-            let soil = Soil { module, replication: &replication, users, places: &places, groups, gradients: same };
-            let n_shards = groups.first().map_or(1, Vec::len);
-            let outcome = choose(&soil, gradient.comp, gradient.all_reduce, n_shards);
-            let choice = match outcome {
-                Ok(choice) => choice,
-                Err(stop) => {
-                    cx.report.decisions.push(explain::left(module, gradient.all_reduce, &stop.reason));
-                    continue;
-                }
-            };
-            let (before, after) = explain::predict(module, &choice, &self.model);
-            let is_shared = choice.cluster.members.keys().any(|m| taken.contains(m));
-            if is_shared || (self.only_if_faster && after >= before) {
-                let reason = match is_shared {
-                    true => "its update is already sharded with another gradient's along another dim".into(),
-                    false => format!("predicted {before:.0} ns before and {after:.0} ns after: not faster"),
+        }
+        cx.report.count("updates-sharded", sharded.len() as u64);
+        cx.report.count("reduce-scatters", emitted.scattered.len() as u64);
+        cx.report.count("all-gathers", emitted.gathered.len() as u64);
+        cx.report.count("partial-all-reduces", emitted.combined.len() as u64);
+        Ok(is_changed)
+    }
+
+    /// How often every computation runs, and in how many loops it stands.
+    fn rates(&self, module: &Module, values: &Values) -> SecondaryMap<CompId, Option<Rate>> {
+        let mut rates: SecondaryMap<CompId, Option<Rate>> = SecondaryMap::new();
+        for &comp in &values.comps {
+            let own = *rates[comp].get_or_insert(Rate { frequency: 1.0, depth: 0 });
+            for &inst in &module.comp(comp).insts {
+                let callees = module.called(inst);
+                let rate = match module.inst(inst).opcode {
+                    Opcode::While => Rate {
+                        frequency: own.frequency
+                            * known_trip_count(module, inst).map_or(self.unknown_trip_count, |n| n as f64),
+                        depth: own.depth + 1,
+                    },
+                    Opcode::Conditional => Rate { frequency: own.frequency / callees.len().max(1) as f64, ..own },
+                    _ => own,
                 };
-                cx.report.decisions.push(explain::left(module, gradient.all_reduce, &reason));
-                continue;
+                callees.iter().for_each(|&callee| rates[callee] = Some(rate));
             }
-            taken.extend(choice.cluster.members.keys().copied());
-            choices.push(choice);
         }
-        choices
+        rates
     }
 }
 
 impl Pass for ShardWeightUpdate {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let (gradients, left) = find_gradients(module, self.min_bytes);
-        let users = module.users();
-        let choices = self.plan(module, &users, &gradients, cx);
-        for left in &left {
-            cx.report.decisions.push(explain::left(module, left.all_reduce, &left.reason));
-        }
         cx.report.count("all-reduces-seen", (gradients.len() + left.len()) as u64);
-        cx.report.count("updates-sharded", choices.len() as u64);
-        if choices.is_empty() {
+        cx.report.count("updates-sharded", 0);
+        // Gradients summed over other groups are shards of another problem.
+        let mut problems: IndexMap<Vec<Vec<u32>>, Vec<InstId>> = IndexMap::new();
+        for Gradient { all_reduce, groups, .. } in &gradients {
+            problems.entry(groups.clone()).or_default().push(*all_reduce);
+        }
+        let mut is_changed = false;
+        for (groups, gradients) in problems {
+            is_changed |= self.solve(module, &groups, &gradients, cx)?;
+        }
+        for Left { all_reduce, reason } in &left {
+            cx.report.decisions.push(explain::left(module, *all_reduce, reason));
+        }
+        if !is_changed {
             cx.report.unchanged_because = Some(self.nothing_to_do(module, gradients.len(), left.len()));
             return Ok(Changed::No);
-        }
-        let before = module.clone();
-        let by_all_reduce: IndexMap<InstId, &[Vec<u32>]> =
-            gradients.iter().map(|g| (g.all_reduce, &g.groups[..])).collect();
-        let mut problems: IndexMap<(CompId, &[Vec<u32>]), Vec<Choice>> = IndexMap::new();
-        for choice in choices {
-            let groups = by_all_reduce[&choice.cluster.gradients[0]];
-            problems.entry((choice.cluster.comp, groups)).or_default().push(choice);
-        }
-        for ((comp, groups), choices) in problems {
-            let (live, n_slots) = (module.live(comp), module.n_inst_slots());
-            let mut rewriter = Rewriter::new(module, &before, &users, comp, groups);
-            let mut emitted = Vec::new();
-            for choice in &choices {
-                let one = rewriter.emit(choice);
-                emitted.push(one.map_err(|e| PassError::about(Entity::Inst(choice.cluster.gradients[0]), e))?);
-            }
-            for (choice, emitted) in choices.iter().zip(&emitted) {
-                cx.report.decisions.push(explain::sharded(&before, module, choice, emitted, &self.model));
-                cx.report.count("reduce-scatters", emitted.scattered.len() as u64);
-                cx.report.count("all-gathers", emitted.gathered.len() as u64);
-            }
-            module.remove_newly_dead(comp, &live, n_slots);
-            module
-                .restore_order(comp)
-                .map_err(|inst| PassError::about(Entity::Inst(inst), "the sharded update depends on itself"))?;
         }
         Ok(Changed::Yes(Preserved::NONE))
     }

@@ -1,0 +1,265 @@
+//! Where an update runs in shards, as a minimum cut.
+//!
+//! Every value with a format is *full* or in *shards*; every use of it wants it full, or in shards, or as something else is.
+//! All costs are sums of terms in at most one value and the uses that hang on it, and all of them are submodular, so
+//! the cheapest placement is a minimum cut ([`crate::min_cut`]): the source's side is full, the sink's side in shards.
+//!
+//! | term | paid if |
+//! |---|---|
+//! | all-reduce, reduce-scatter | the gradient is full, in shards |
+//! | all-gather, once per value and computation | the value is in shards, and a use there wants it full |
+//! | slice, once per value and computation | the value is full, and a use there wants shards |
+//! | all-reduce of a partial result | a reduction over the cut dim takes shards |
+//! | memory traffic | at the edges of fusible clusters: read or written full |
+//!
+//! Times are multiplied by how often the computation runs. Ties are broken towards fewer collectives in inner loops, then towards
+//! fewer resident bytes. After Xu et al. 2020, §3.2, who place collectives greedily.
+
+use crate::min_cut::{Network, UNCUTTABLE, Vertex};
+
+/// A place in the cut: one value, or the operand of a reduction.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct Node(pub u32);
+
+/// What a use wants, or a value is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Form {
+    /// The whole array, whatever comes.
+    Full,
+    /// As the node.
+    Of(Node),
+}
+
+/// A price: picoseconds first, then the tie-breakers.
+#[derive(Clone, Copy, PartialEq, PartialOrd, Debug, Default)]
+pub struct Price {
+    /// Time, in picoseconds.
+    pub ps: f64,
+    /// Collectives, weighted by loop depth.
+    pub collectives: f64,
+    /// Bytes that stay in memory.
+    pub resident_bytes: f64,
+}
+
+impl Price {
+    /// A price of time alone.
+    pub fn time(ps: f64) -> Price {
+        Price { ps, ..Price::default() }
+    }
+
+    /// The price as one whole number, compared in the order of its parts: 56 bits of picoseconds (20 hours), 22 of
+    /// collectives, 42 of resident bytes in units of 256.
+    pub fn as_capacity(self) -> u128 {
+        let clamp = |x: f64, bits: u32| (x.max(0.0).round() as u128).min((1 << bits) - 1);
+        clamp(self.ps, 56) << 64 | clamp(self.collectives, 22) << 42 | clamp(self.resident_bytes / 256.0, 42)
+    }
+}
+
+/// One summand of the cost.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Term {
+    /// Paid if the node is full.
+    Full(Node, Price),
+    /// Paid if the node is in shards.
+    Shard(Node, Price),
+    /// Paid if `value` is in shards and one of `uses` wants it full; `None` means that it cannot be.
+    #[allow(missing_docs)]
+    Gather { value: Node, uses: Vec<Form>, price: Option<Price> },
+    /// Paid if `value` is full and one of `uses` wants shards; `None` means that it cannot be.
+    #[allow(missing_docs)]
+    Slice { value: Form, uses: Vec<Form>, price: Option<Price> },
+    /// Paid if one of the uses is full.
+    AnyFull(Vec<Form>, Price),
+    /// Paid if one of the nodes is in shards.
+    AnyShard(Vec<Node>, Price),
+    /// The node has to be full (`false`) or in shards (`true`).
+    Fixed(Node, bool),
+}
+
+/// The cost of every placement, as a sum of terms.
+#[derive(Clone, Debug, Default)]
+pub struct CostModel {
+    n_nodes: u32,
+    /// The summands.
+    pub terms: Vec<Term>,
+}
+
+/// For every node whether it is in shards.
+pub type Assignment = Vec<bool>;
+
+impl CostModel {
+    /// A new node.
+    pub fn add_node(&mut self) -> Node {
+        self.n_nodes += 1;
+        Node(self.n_nodes - 1)
+    }
+
+    /// Number of nodes.
+    pub fn n_nodes(&self) -> usize {
+        self.n_nodes as usize
+    }
+
+    /// The cost of a placement as one number, [`UNCUTTABLE`] or more where it is impossible.
+    pub fn capacity_of(&self, in_shards: &[bool]) -> u128 {
+        let cost = |price: &Option<Price>| price.map_or(UNCUTTABLE, |p| p.as_capacity());
+        self.terms.iter().fold(0u128, |sum, term| {
+            let paid = paid(term, in_shards);
+            sum.saturating_add(match term {
+                _ if !paid => 0,
+                Term::Full(_, price) | Term::Shard(_, price) => price.as_capacity(),
+                Term::AnyFull(_, price) | Term::AnyShard(_, price) => price.as_capacity(),
+                Term::Gather { price, .. } | Term::Slice { price, .. } => cost(price),
+                Term::Fixed(..) => UNCUTTABLE,
+            })
+        })
+    }
+
+    /// The cheapest placement, of all equally cheap ones the one with the fewest nodes in shards; and its cost.
+    pub fn solve(&self) -> (Assignment, u128) {
+        let mut network = Network::new();
+        let vertices: Vec<Vertex> = (0..self.n_nodes).map(|_| network.add_vertex()).collect();
+        let at = |node: Node| vertices[node.0 as usize];
+        let form = |form: Form| match form {
+            Form::Full => Network::SOURCE,
+            Form::Of(node) => at(node),
+        };
+        let cost = |price: &Option<Price>| price.map_or(UNCUTTABLE, |p| p.as_capacity());
+        for term in &self.terms {
+            match term {
+                Term::Full(node, price) => network.add_arc(at(*node), Network::SINK, price.as_capacity()),
+                Term::Shard(node, price) => network.add_arc(Network::SOURCE, at(*node), price.as_capacity()),
+                Term::Fixed(node, true) => network.add_arc(at(*node), Network::SINK, UNCUTTABLE),
+                Term::Fixed(node, false) => network.add_arc(Network::SOURCE, at(*node), UNCUTTABLE),
+                Term::Gather { value, uses, price } => {
+                    let any_full = network.add_vertex();
+                    uses.iter().for_each(|&u| network.add_arc(form(u), any_full, UNCUTTABLE));
+                    network.add_arc(any_full, at(*value), cost(price));
+                }
+                Term::Slice { value, uses, price } => {
+                    let any_shard = network.add_vertex();
+                    uses.iter().for_each(|&u| network.add_arc(any_shard, form(u), UNCUTTABLE));
+                    network.add_arc(form(*value), any_shard, cost(price));
+                }
+                Term::AnyFull(uses, price) => {
+                    let any_full = network.add_vertex();
+                    uses.iter().for_each(|&u| network.add_arc(form(u), any_full, UNCUTTABLE));
+                    network.add_arc(any_full, Network::SINK, price.as_capacity());
+                }
+                Term::AnyShard(nodes, price) => {
+                    let any_shard = network.add_vertex();
+                    nodes.iter().for_each(|&n| network.add_arc(any_shard, at(n), UNCUTTABLE));
+                    network.add_arc(Network::SOURCE, any_shard, price.as_capacity());
+                }
+            }
+        }
+        let cut = network.cut();
+        (vertices.iter().map(|&v| cut.is_on_sink_side(v)).collect(), cut.value)
+    }
+}
+
+impl Term {
+    /// Time that a placement pays for the term, in picoseconds; zero for terms that only forbid.
+    pub fn ps(&self, in_shards: &[bool]) -> f64 {
+        if !paid(self, in_shards) {
+            return 0.0;
+        }
+        match self {
+            Term::Full(_, price) | Term::Shard(_, price) => price.ps,
+            Term::AnyFull(_, price) | Term::AnyShard(_, price) => price.ps,
+            Term::Gather { price, .. } | Term::Slice { price, .. } => price.map_or(0.0, |p| p.ps),
+            Term::Fixed(..) => 0.0,
+        }
+    }
+}
+
+/// Whether a placement has to pay a term.
+fn paid(term: &Term, in_shards: &[bool]) -> bool {
+    let is_shard = |node: &Node| in_shards.get(node.0 as usize).copied().unwrap_or(false);
+    let wants_shard = |form: &Form| match form {
+        Form::Full => false,
+        Form::Of(node) => is_shard(node),
+    };
+    match term {
+        Term::Full(node, _) => !is_shard(node),
+        Term::Shard(node, _) => is_shard(node),
+        Term::Gather { value, uses, .. } => is_shard(value) && uses.iter().any(|u| !wants_shard(u)),
+        Term::Slice { value, uses, .. } => !wants_shard(value) && uses.iter().any(wants_shard),
+        Term::AnyFull(uses, _) => uses.iter().any(|u| !wants_shard(u)),
+        Term::AnyShard(nodes, _) => nodes.iter().any(is_shard),
+        Term::Fixed(node, wanted) => is_shard(node) != *wanted,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn random(state: &mut u64, n: u64) -> u64 {
+        *state ^= *state >> 12;
+        *state ^= *state << 25;
+        *state ^= *state >> 27;
+        state.wrapping_mul(0x2545_f491_4f6c_dd1d) % n
+    }
+
+    /// A model of up to ten nodes with terms of all kinds.
+    fn random_model(state: &mut u64) -> CostModel {
+        let mut model = CostModel::default();
+        let nodes: Vec<Node> = (0..1 + random(state, 10)).map(|_| model.add_node()).collect();
+        let node = |state: &mut u64| nodes[random(state, nodes.len() as u64) as usize];
+        for _ in 0..random(state, 24) {
+            let price = Price {
+                ps: random(state, 9) as f64,
+                collectives: random(state, 3) as f64,
+                resident_bytes: random(state, 4) as f64 * 256.0,
+            };
+            let some = (random(state, 12) > 0).then_some(price);
+            let uses = |state: &mut u64| -> Vec<Form> {
+                (0..1 + random(state, 3))
+                    .map(|_| if random(state, 4) == 0 { Form::Full } else { Form::Of(node(state)) })
+                    .collect()
+            };
+            let term = match random(state, 7) {
+                0 => Term::Full(node(state), price),
+                1 => Term::Shard(node(state), price),
+                2 => Term::Gather { value: node(state), uses: uses(state), price: some },
+                3 => Term::Slice { value: Form::Of(node(state)), uses: uses(state), price: some },
+                4 => Term::AnyFull(uses(state), price),
+                5 => Term::AnyShard((0..1 + random(state, 3)).map(|_| node(state)).collect(), price),
+                _ => Term::Fixed(node(state), random(state, 2) == 0),
+            };
+            model.terms.push(term);
+        }
+        model
+    }
+
+    #[test]
+    fn the_cut_is_the_cheapest_of_all_placements() {
+        let mut state = 0x1234_5678_9abc_def1;
+        let mut n_possible = 0;
+        for _ in 0..10_000 {
+            let model = random_model(&mut state);
+            let n = model.n_nodes();
+            let best = (0u32..1 << n)
+                .map(|mask| model.capacity_of(&(0..n).map(|i| mask >> i & 1 == 1).collect::<Vec<bool>>()))
+                .min()
+                .expect("one placement at least");
+            let (assignment, value) = model.solve();
+            if best < UNCUTTABLE {
+                n_possible += 1;
+                assert_eq!(value, best, "{model:?}");
+                assert_eq!(model.capacity_of(&assignment), best, "{model:?}");
+            } else {
+                assert!(value >= UNCUTTABLE, "{model:?}");
+            }
+        }
+        assert!(n_possible > 5_000, "{n_possible} models had a possible placement");
+    }
+
+    #[test]
+    fn prices_compare_in_the_order_of_their_parts() {
+        let price = |ps, collectives, resident_bytes| Price { ps, collectives, resident_bytes }.as_capacity();
+        assert!(price(1.0, 0.0, 0.0) > price(0.0, 1e6, 1e12));
+        assert!(price(0.0, 1.0, 0.0) > price(0.0, 0.0, 1e12));
+        assert!(price(0.0, 0.0, 512.0) > price(0.0, 0.0, 256.0));
+    }
+}

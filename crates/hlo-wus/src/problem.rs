@@ -1,0 +1,424 @@
+//! One placement problem: all gradients summed over the same groups, the clusters round them, and what every placement
+//! costs.
+
+use crate::comm_model::{CommModel, Ring};
+use crate::format::{Cluster, Cut, Soil, is_broadcast};
+use crate::placement::{Assignment, CostModel, Form, Node, Price, Term};
+use crate::relation::{OperandCut, ResultCut, Run};
+use crate::values::{Origin, Use, User, ValueId};
+use cranelift_entity::SecondaryMap;
+use hlo_analysis::reducers::{Reducer, find_reducer};
+use hlo_ir::attrs::Attrs;
+use hlo_ir::literal::{ConstantValue, Scalar};
+use hlo_ir::{ArrayShape, CompId, InstId, Module};
+use indexmap::{IndexMap, IndexSet};
+use std::ops::Range;
+
+/// How often a computation runs and how deep in loops it stands.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Rate {
+    /// Executions per execution of the entry.
+    pub frequency: f64,
+    /// Loops around it.
+    pub depth: u32,
+}
+
+/// What the costs of a problem are computed from.
+pub struct Terms<'a> {
+    /// Times of collectives and of memory.
+    pub model: &'a CommModel,
+    /// How often every computation runs.
+    pub rates: &'a SecondaryMap<CompId, Option<Rate>>,
+    /// Updates with state are in shards whether or not that is predicted to be faster.
+    pub is_forced: bool,
+    /// Picoseconds that one resident byte is worth.
+    pub ps_per_resident_byte: f64,
+}
+
+/// Clusters and their nodes.
+pub struct Problem {
+    /// All clusters.
+    pub clusters: Vec<Cluster>,
+    /// The update of each cluster.
+    pub updates: Vec<IndexSet<ValueId>>,
+    /// Whether an update computes from its gradients alone.
+    pub stateless: Vec<bool>,
+    /// The cost of every placement.
+    pub costs: CostModel,
+    /// The placement chosen.
+    pub in_shards: Assignment,
+    /// Which terms belong to each cluster.
+    ranges: Vec<Range<usize>>,
+    cluster_of: SecondaryMap<ValueId, u32>,
+    node_of: SecondaryMap<ValueId, Option<Node>>,
+    computes: SecondaryMap<ValueId, bool>,
+    /// Reductions over the cut dim that may take shards.
+    partials: IndexMap<InstId, Node>,
+}
+
+impl Problem {
+    /// Grows clusters from all gradients of the soil and finds the cheapest placement. Gradients without a cluster come back
+    /// with the reason.
+    pub fn solve(soil: &mut Soil<'_>, terms: &Terms<'_>) -> (Problem, Vec<(ValueId, String)>) {
+        let mut problem = Problem {
+            clusters: Vec::new(),
+            updates: Vec::new(),
+            stateless: Vec::new(),
+            costs: CostModel::default(),
+            in_shards: Vec::new(),
+            ranges: Vec::new(),
+            cluster_of: SecondaryMap::new(),
+            node_of: SecondaryMap::new(),
+            computes: SecondaryMap::new(),
+            partials: IndexMap::new(),
+        };
+        let mut left = Vec::new();
+        let mut known: IndexSet<ValueId> = IndexSet::new();
+        for seed in soil.gradients.clone() {
+            if known.contains(&seed) {
+                continue;
+            }
+            match soil.cluster(seed) {
+                Ok(cluster) => {
+                    known.extend(cluster.gradients.iter().copied());
+                    problem.add_cluster(soil, cluster);
+                }
+                Err(reason) => left.push((seed, reason)),
+            }
+        }
+        problem.add_partials(soil);
+        problem.add_terms(soil, terms);
+        problem.in_shards = match terms.is_forced {
+            true => problem.forced(),
+            false => problem.costs.solve().0,
+        };
+        (problem, left)
+    }
+
+    fn add_cluster(&mut self, soil: &mut Soil<'_>, cluster: Cluster) {
+        self.clusters.push(cluster);
+        let number = self.clusters.len() as u32;
+        let cluster = &self.clusters[number as usize - 1];
+        for &value in cluster.runs.keys() {
+            self.cluster_of[value] = number;
+            self.node_of[value] = Some(self.costs.add_node());
+            self.computes[value] = soil.can_shard(&cluster.runs, value);
+        }
+        let update = soil.update(&cluster.runs);
+        self.stateless.push(!has_state(soil, cluster, &update));
+        self.updates.push(update);
+    }
+
+    /// The cheapest placement that has every update with state in shards.
+    pub fn forced(&self) -> Assignment {
+        let mut costs = self.costs.clone();
+        for (update, is_stateless) in self.updates.iter().zip(&self.stateless) {
+            let nodes = update.iter().filter(|_| !is_stateless).filter_map(|&v| self.node_of[v]);
+            costs.terms.extend(nodes.map(|node| Term::Fixed(node, true)));
+        }
+        costs.solve().0
+    }
+
+    /// Predicted time of what the placement decides in one cluster, in nanoseconds.
+    pub fn predicted_ns(&self, cluster: usize, in_shards: &[bool]) -> f64 {
+        let terms = &self.costs.terms[self.ranges[cluster].clone()];
+        terms.iter().map(|term| term.ps(in_shards)).sum::<f64>() / 1e3
+    }
+
+    /// Whether a placement has anything of a cluster in shards.
+    pub fn is_sharded(&self, cluster: usize) -> bool {
+        let nodes = self.clusters[cluster].runs.keys().filter_map(|&v| self.node_of[v]);
+        nodes.into_iter().any(|node| self.in_shards[node.0 as usize])
+    }
+
+    /// The cluster of a value.
+    pub fn cluster(&self, value: ValueId) -> Option<&Cluster> {
+        self.clusters.get((self.cluster_of[value] as usize).checked_sub(1)?)
+    }
+
+    /// The run and cut of a value that is in shards.
+    pub fn shards(&self, value: ValueId) -> Option<(Run, Cut)> {
+        let cluster = self.cluster(value)?;
+        let node = self.node_of[value]?;
+        self.in_shards[node.0 as usize].then(|| (cluster.runs[&value], cluster.cut))
+    }
+
+    /// The run and cut of a reduction's operand, if the reduction takes shards and gives partial results.
+    pub fn partial(&self, soil: &Soil<'_>, inst: InstId) -> Option<(Run, Cut)> {
+        let node = self.partials.get(&inst)?;
+        let operand = soil.values.of(*soil.module.inst(inst).operands.first()?)?;
+        let cluster = self.cluster(operand)?;
+        self.in_shards[node.0 as usize].then(|| (cluster.runs[&operand], cluster.cut))
+    }
+
+    /// What a use of a value with a format wants.
+    fn wanted(&self, soil: &mut Soil<'_>, value: ValueId, taken: &Use) -> Form {
+        let Some(cluster) = self.cluster(value) else { return Form::Full };
+        let run = cluster.runs[&value];
+        let same_run = |v: ValueId| cluster.runs.get(&v).zip(self.node_of[v]);
+        match taken.user {
+            User::Op { inst, operand } => {
+                let result = soil.values.of(inst);
+                if let Some((&result_run, node)) = result.and_then(same_run)
+                    && result.is_some_and(|v| self.computes[v] && !soil.gradients.contains(&v))
+                {
+                    let cut = soil.relation(inst).map(|r| r.operand_cut(operand as usize, result_run));
+                    if cut == Some(OperandCut::Run(run)) {
+                        return Form::Of(node);
+                    }
+                }
+                self.partials.get(&inst).filter(|_| operand == 0).map_or(Form::Full, |&node| Form::Of(node))
+            }
+            User::Becomes(into) => match same_run(into) {
+                Some((&other, node)) if other == run => Form::Of(node),
+                Some(_) | None => Form::Full,
+            },
+            User::Exit(_) | User::Opaque(_) => Form::Full,
+        }
+    }
+
+    /// Finds the reductions over a cut dim whose partial results an all-reduce combines.
+    fn add_partials(&mut self, soil: &mut Soil<'_>) {
+        let mut found = Vec::new();
+        for cluster in &self.clusters {
+            for (&value, &run) in &cluster.runs {
+                for taken in &soil.values.uses[value] {
+                    let User::Op { inst, operand: 0 } = taken.user else { continue };
+                    let cut = soil.relation(inst).map(|r| r.result_cut(0, run));
+                    let is_fused = soil.values.fused.contains(taken.comp);
+                    let is_equal = soil.replication.is_equal_within(inst, 0, soil.groups);
+                    if cut == Some(ResultCut::Partial) && is_equal && !is_fused && partial_reducer(soil.module, inst) {
+                        found.push(inst);
+                    }
+                }
+            }
+        }
+        for inst in found {
+            let node = self.costs.add_node();
+            self.partials.insert(inst, node);
+        }
+    }
+
+    fn add_terms(&mut self, soil: &mut Soil<'_>, terms: &Terms<'_>) {
+        let mut out = TermList { terms: Vec::new(), cx: terms };
+        for number in 0..self.clusters.len() {
+            let cluster = self.clusters[number].clone();
+            let start = out.terms.len();
+            for &value in cluster.runs.keys() {
+                self.value_terms(soil, &cluster, value, &mut out);
+            }
+            self.traffic_terms(soil, &cluster, &mut out);
+            for (&inst, &node) in &self.partials {
+                let operand = soil.module.inst(inst).operands.first().and_then(|&o| soil.values.of(o));
+                if operand.is_some_and(|v| self.cluster_of[v] as usize == number + 1) {
+                    let bytes = soil.module.shape(inst).size_bytes();
+                    let comp = soil.module.inst(inst).parent;
+                    let price = out.collective(comp, Ring::AllReduce, bytes, soil.n_shards);
+                    out.terms.push(Term::Shard(node, price));
+                }
+            }
+            self.ranges.push(start..out.terms.len());
+        }
+        self.costs.terms = out.terms;
+    }
+
+    /// What a value costs by itself, and where its uses want another form.
+    fn value_terms(&self, soil: &mut Soil<'_>, cluster: &Cluster, value: ValueId, out: &mut TermList<'_>) {
+        let Some(node) = self.node_of[value] else { return };
+        let (module, n) = (soil.module, soil.n_shards);
+        let comp = module.inst(soil.values.inst(value)).parent;
+        let bytes = soil.values.shape(module, value).map_or(0, ArrayShape::size_bytes);
+        let padded = (bytes as f64 * (1.0 + cluster.cut.waste())) as u64;
+        if soil.gradients.contains(&value) {
+            out.terms.push(Term::Full(node, out.collective(comp, Ring::AllReduce, bytes, n)));
+            out.terms.push(Term::Shard(node, out.collective(comp, Ring::ReduceScatter, padded, n)));
+        } else if !self.computes[value] {
+            out.terms.push(Term::Fixed(node, false));
+        }
+        if soil.values.values[value].origin == Origin::Carry {
+            let price = |bytes: f64| Price {
+                ps: bytes * out.cx.ps_per_resident_byte,
+                resident_bytes: bytes,
+                ..Price::default()
+            };
+            let saved = price(bytes as f64 * (1.0 - 1.0 / n as f64));
+            out.terms.push(Term::Full(node, saved));
+        }
+        let mut places: IndexMap<CompId, Vec<Form>> = IndexMap::new();
+        for taken in &soil.values.uses[value] {
+            let form = self.wanted(soil, value, taken);
+            let forms = places.entry(taken.comp).or_default();
+            if !forms.contains(&form) {
+                forms.push(form);
+            }
+        }
+        for (comp, uses) in places {
+            let is_fused = soil.values.fused.contains(comp);
+            let gather = (!is_fused).then(|| out.collective(comp, Ring::AllGather, padded, n));
+            let slice = (!is_fused).then(Price::default);
+            out.terms.push(Term::Slice { value: Form::Of(node), uses: uses.clone(), price: slice });
+            out.terms.push(Term::Gather { value: node, uses, price: gather });
+        }
+        // Sources without this format come whole.
+        for &source in &soil.values.sources[value] {
+            if cluster.runs.get(&source) != cluster.runs.get(&value) {
+                let inst = soil.values.inst(source);
+                let is_fused = soil.values.fused.contains(module.inst(inst).parent);
+                let is_free = !is_fused || (soil.is_rebuilt(source) && is_broadcast(module, inst));
+                let price = is_free.then(Price::default);
+                out.terms.push(Term::Slice { value: Form::Full, uses: vec![Form::Of(node)], price });
+            }
+        }
+    }
+
+    /// Memory traffic at the edges of fusible clusters (§3.2: the combined size of the non-fusible inputs and outputs). These
+    /// clusters are fixed before the cut: ops that can be computed on shards, joined along their operands.
+    fn traffic_terms(&self, soil: &mut Soil<'_>, cluster: &Cluster, out: &mut TermList<'_>) {
+        let fusions = Fusions::find(soil, self, cluster);
+        for &value in cluster.runs.keys() {
+            let Some(node) = self.node_of[value] else { continue };
+            let own = fusions.of(soil.values.inst(value)).filter(|_| self.is_op(soil, value));
+            let bytes = soil.values.shape(soil.module, value).map_or(0, ArrayShape::size_bytes);
+            let saved_bytes = bytes as f64 * (1.0 - 1.0 / soil.n_shards as f64);
+            let mut readers: IndexMap<u32, Vec<Form>> = IndexMap::new();
+            let mut is_written = false;
+            for taken in &soil.values.uses[value] {
+                let reader = match taken.user {
+                    User::Op { inst, .. } => fusions.of(inst),
+                    User::Becomes(_) | User::Exit(_) | User::Opaque(_) => None,
+                };
+                is_written |= reader.is_none() || reader != own;
+                if let Some(reader) = reader.filter(|_| reader != own) {
+                    readers.entry(reader).or_default().push(self.wanted(soil, value, taken));
+                }
+            }
+            for (reader, uses) in readers {
+                let comp = fusions.comps[reader as usize];
+                out.terms.push(Term::AnyFull(uses, out.memory(comp, saved_bytes)));
+            }
+            if let (Some(own), true) = (own, is_written) {
+                out.terms.push(Term::Full(node, out.memory(fusions.comps[own as usize], saved_bytes)));
+            }
+        }
+    }
+
+    /// Whether an op of its own computes the value, in shards or full.
+    fn is_op(&self, soil: &Soil<'_>, value: ValueId) -> bool {
+        soil.values.values[value].origin == Origin::Computed
+            && self.computes[value]
+            && !soil.gradients.contains(&value)
+    }
+}
+
+/// Whether an update computes from more than its gradients: from weights or optimizer state.
+fn has_state(soil: &mut Soil<'_>, cluster: &Cluster, update: &IndexSet<ValueId>) -> bool {
+    update.iter().any(|&value| {
+        if soil.gradients.contains(&value) || soil.values.values[value].origin != Origin::Computed {
+            return false;
+        }
+        let (inst, run) = (soil.values.inst(value), cluster.runs[&value]);
+        let operands = soil.module.inst(inst).operands.clone();
+        operands.iter().enumerate().any(|(k, &operand)| {
+            let is_cut = matches!(soil.relation(inst).map(|r| r.operand_cut(k, run)), Some(OperandCut::Run(_)));
+            let operand = soil.values.of(operand);
+            is_cut && operand.is_some_and(|o| cluster.runs.contains_key(&o) && !update.contains(&o))
+        })
+    })
+}
+
+/// Whether the partial results of a reduce can be combined by an all-reduce: one array, a known reducer, and an initial
+/// value that is its identity.
+fn partial_reducer(module: &Module, inst: InstId) -> bool {
+    let Attrs::Reduce(reduce) = &module.inst(inst).attrs else { return false };
+    let [_, init] = module.inst(inst).operands.as_slice() else { return false };
+    let Some(reducer) = reduce.to_apply.and_then(|c| find_reducer(module, c)) else { return false };
+    let Attrs::Constant(constant) = &module.inst(*init).attrs else { return false };
+    let ConstantValue::Array(literal) = &**constant else { return false };
+    match (reducer, literal.get(0)) {
+        (Reducer::Add, Some(Scalar::Float(x))) => x == 0.0,
+        (Reducer::Add | Reducer::Or, Some(Scalar::Int(0) | Scalar::Uint(0) | Scalar::Pred(false))) => true,
+        (Reducer::And, Some(Scalar::Pred(true))) => true,
+        (Reducer::Maximum, Some(Scalar::Float(x))) => x == f64::NEG_INFINITY,
+        (Reducer::Minimum, Some(Scalar::Float(x))) => x == f64::INFINITY,
+        (Reducer::Add, Some(Scalar::Complex(re, im))) => (re, im) == (0.0, 0.0),
+        (Reducer::Add | Reducer::Or | Reducer::And | Reducer::Maximum | Reducer::Minimum | Reducer::Multiply, _) => false,
+    }
+}
+
+/// Collects terms.
+struct TermList<'a> {
+    terms: Vec<Term>,
+    cx: &'a Terms<'a>,
+}
+
+impl TermList<'_> {
+    fn rate(&self, comp: CompId) -> Rate {
+        self.cx.rates[comp].unwrap_or(Rate { frequency: 1.0, depth: 0 })
+    }
+
+    fn collective(&self, comp: CompId, ring: Ring, bytes: u64, n: usize) -> Price {
+        let rate = self.rate(comp);
+        Price {
+            ps: rate.frequency * self.cx.model.collective_ns(ring, bytes, n) * 1e3,
+            collectives: 64f64.powi(rate.depth.min(2) as i32),
+            resident_bytes: 0.0,
+        }
+    }
+
+    fn memory(&self, comp: CompId, bytes: f64) -> Price {
+        Price::time(self.rate(comp).frequency * self.cx.model.memory_ns(bytes) * 1e3)
+    }
+}
+
+/// Fusible clusters: connected ops of one format and computation.
+struct Fusions {
+    number: SecondaryMap<InstId, u32>,
+    comps: Vec<CompId>,
+}
+
+impl Fusions {
+    fn find(soil: &Soil<'_>, problem: &Problem, cluster: &Cluster) -> Fusions {
+        let mut members: IndexSet<InstId> = IndexSet::new();
+        for &value in cluster.runs.keys() {
+            if problem.is_op(soil, value) {
+                members.insert(soil.values.inst(value));
+            }
+            let partials = soil.values.uses[value].iter().filter_map(|u| match u.user {
+                User::Op { inst, .. } => Some(inst).filter(|i| problem.partials.contains_key(i)),
+                User::Becomes(_) | User::Exit(_) | User::Opaque(_) => None,
+            });
+            members.extend(partials);
+        }
+        let mut parent: Vec<usize> = (0..members.len()).collect();
+        fn find(parent: &mut [usize], mut x: usize) -> usize {
+            while parent[x] != x {
+                parent[x] = parent[parent[x]];
+                x = parent[x];
+            }
+            x
+        }
+        for (i, &inst) in members.iter().enumerate() {
+            for operand in &soil.module.inst(inst).operands {
+                if let Some(j) = members.get_index_of(operand) {
+                    let (a, b) = (find(&mut parent, i), find(&mut parent, j));
+                    parent[a.max(b)] = a.min(b);
+                }
+            }
+        }
+        let mut fusions = Fusions { number: SecondaryMap::new(), comps: Vec::new() };
+        let mut numbers: IndexMap<usize, u32> = IndexMap::new();
+        for (i, &inst) in members.iter().enumerate() {
+            let next = numbers.len() as u32;
+            let number = *numbers.entry(find(&mut parent, i)).or_insert(next);
+            if number == next {
+                fusions.comps.push(soil.module.inst(inst).parent);
+            }
+            fusions.number[inst] = number + 1;
+        }
+        fusions
+    }
+
+    fn of(&self, inst: InstId) -> Option<u32> {
+        self.number[inst].checked_sub(1)
+    }
+}

@@ -1,0 +1,247 @@
+//! How a run of dims goes through an op: which dims of the operands go with which dims of the result.
+//!
+//! A *run* is a group of consecutive dims that are merged into one and cut (§4.1 of the paper: a trivial reshape, then a cut
+//! along one dim). An op can be computed on shards if the run of its result and those of its operands are the same piece of
+//! index space. The op table's factors say which dims go together; nothing here knows an opcode.
+
+use hlo_ir::attrs::{Attrs, DimsAttrs, ReduceAttrs, ReshapeAttrs};
+use hlo_ir::factors::{FactorKind, FactorSet, find_factors};
+use hlo_ir::op::{FactorRule, Flow};
+use hlo_ir::shape::Dims;
+use hlo_ir::{InstId, Module};
+
+/// Consecutive dims that are cut as one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Run {
+    /// First dim.
+    pub start: usize,
+    /// Number of dims, at least one.
+    pub len: usize,
+}
+
+impl Run {
+    /// One dim.
+    pub fn dim(start: usize) -> Run {
+        Run { start, len: 1 }
+    }
+
+    /// The dims of the run.
+    pub fn dims(self) -> std::ops::Range<usize> {
+        self.start..self.start + self.len
+    }
+
+    /// Where a dim is once the run is one dim.
+    pub fn merged(self, dim: usize) -> usize {
+        match dim {
+            d if d < self.start => d,
+            d if d < self.start + self.len => self.start,
+            d => d + 1 - self.len,
+        }
+    }
+
+    /// Number of elements of the run in a tensor of these dims.
+    pub fn size(self, dims: &[i64]) -> i64 {
+        dims.get(self.dims()).map_or(0, |d| d.iter().product())
+    }
+}
+
+/// Where one dim of an operand goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Link {
+    /// To this dim of the result.
+    To(usize),
+    /// It is reduced: shards give partial results.
+    Reduced,
+    /// It cannot be cut.
+    Blocked,
+}
+
+/// How an operand is taken by an op whose result is cut along a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OperandCut {
+    /// The operand does not have the cut dims: every shard takes the whole of it.
+    Whole,
+    /// The operand is cut along this run.
+    Run(Run),
+    /// The op cannot be computed on such shards.
+    Impossible,
+}
+
+/// How a result comes out if an operand is cut along a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ResultCut {
+    /// Cut along this run.
+    Run(Run),
+    /// Whole, but every shard gives only its part of a reduction.
+    Partial,
+    /// The op cannot be computed on such shards.
+    Impossible,
+}
+
+/// The dims of an op's operands and result.
+#[derive(Clone, Debug)]
+pub struct Relation {
+    /// For each operand, for each dim.
+    links: Vec<Vec<Link>>,
+    /// Operand and result dims of a reshape, which are related by their products instead.
+    reshape: Option<(Dims, Dims)>,
+}
+
+impl Relation {
+    /// The relation of an op that computes one array and that may be computed on shards: elementwise, broadcast, transpose,
+    /// reshape, reduce. `None` for all others: they take their operands whole.
+    pub fn find(module: &Module, inst: InstId) -> Option<Relation> {
+        let instruction = module.inst(inst);
+        let row = instruction.opcode.row();
+        let is_cuttable = matches!(
+            row.factors,
+            FactorRule::Elementwise
+                | FactorRule::Broadcast
+                | FactorRule::Transpose
+                | FactorRule::Reshape
+                | FactorRule::Reduce
+        );
+        let is_plain = matches!(row.flow, Flow::All | Flow::Identity);
+        let result = module.shape(inst).as_array()?;
+        let has_control = instruction.marks.as_ref().is_some_and(|m| !m.control_predecessors.is_empty());
+        if !is_cuttable || !is_plain || has_control || result.dynamic != 0 || module.must_stay(inst) {
+            return None;
+        }
+        if let (FactorRule::Reshape, Some(&operand)) = (row.factors, instruction.operands.first()) {
+            let operand = module.shape(operand).as_array()?;
+            return (operand.dynamic == 0)
+                .then(|| Relation { links: Vec::new(), reshape: Some((operand.dims.clone(), result.dims.clone())) });
+        }
+        let set = find_factors(module, inst).ok()?;
+        let [result] = set.results.as_slice() else { return None };
+        let links = set.operands.iter().map(|operand| {
+            (0..operand.len())
+                .map(|dim| {
+                    let Some(factor) = FactorSet::sole_factor(operand, dim) else { return Link::Blocked };
+                    match (set.factors[factor].kind, FactorSet::dim_of(result, factor)) {
+                        (FactorKind::PassThrough, Some(to)) => Link::To(to),
+                        (FactorKind::Reduced, None) => Link::Reduced,
+                        (FactorKind::PassThrough | FactorKind::Reduced, _) => Link::Blocked,
+                        (FactorKind::Windowed | FactorKind::NeedsWhole, _) => Link::Blocked,
+                    }
+                })
+                .collect()
+        });
+        Some(Relation { links: links.collect(), reshape: None })
+    }
+
+    /// How operand `k` is taken if the result is cut along `run`.
+    pub fn operand_cut(&self, k: usize, run: Run) -> OperandCut {
+        if let Some((operand, result)) = &self.reshape {
+            return aligned(result, run, operand).map_or(OperandCut::Impossible, OperandCut::Run);
+        }
+        let links = self.links.get(k).map_or(&[][..], Vec::as_slice);
+        let Some(start) = links.iter().position(|l| matches!(l, Link::To(to) if run.dims().contains(to))) else {
+            return OperandCut::Whole;
+        };
+        let is_same = run.dims().enumerate().all(|(i, dim)| links.get(start + i) == Some(&Link::To(dim)));
+        match is_same {
+            true => OperandCut::Run(Run { start, len: run.len }),
+            false => OperandCut::Impossible,
+        }
+    }
+
+    /// How the result comes out if operand `k` is cut along `run`.
+    pub fn result_cut(&self, k: usize, run: Run) -> ResultCut {
+        if let Some((operand, result)) = &self.reshape {
+            return aligned(operand, run, result).map_or(ResultCut::Impossible, ResultCut::Run);
+        }
+        let Some(links) = self.links.get(k).and_then(|l| l.get(run.dims())) else { return ResultCut::Impossible };
+        match links[0] {
+            Link::To(start) if links.iter().enumerate().all(|(i, l)| *l == Link::To(start + i)) => {
+                ResultCut::Run(Run { start, len: run.len })
+            }
+            Link::Reduced if links.iter().all(|l| *l == Link::Reduced) => ResultCut::Partial,
+            Link::To(_) | Link::Reduced | Link::Blocked => ResultCut::Impossible,
+        }
+    }
+}
+
+/// The run of `to` that holds the same elements in the same order as `run` of `from`.
+fn aligned(from: &[i64], run: Run, to: &[i64]) -> Option<Run> {
+    let before: i64 = from.get(..run.start)?.iter().product();
+    let size = run.size(from);
+    let mut product = 1;
+    // Dims of one element may stand anywhere: take the run that starts as late as it can and ends as early.
+    let mut start = None;
+    for (dim, &d) in to.iter().enumerate() {
+        if product == before && d != 1 {
+            start = Some(dim);
+            break;
+        }
+        product *= d;
+    }
+    let start = start?;
+    let mut held = 1;
+    for (i, &d) in to[start..].iter().enumerate() {
+        held *= d;
+        if held == size {
+            return Some(Run { start, len: i + 1 });
+        }
+        if held > size {
+            return None;
+        }
+    }
+    None
+}
+
+/// The attributes of an op on shards: `operand` is the run of its first operand, if that is cut, `result` that of its result,
+/// if that is; `rank` the rank of its result on shards.
+pub fn shard_attrs(rule: FactorRule, attrs: &Attrs, operand: Option<Run>, result: Option<Run>, rank: usize) -> Attrs {
+    match (attrs, rule) {
+        // Operand dims, in result dims.
+        (Attrs::Dims(dims), FactorRule::Broadcast) => DimsAttrs { dimensions: merge(&dims.dimensions, result) }.into(),
+        // Result dims, in operand dims.
+        (Attrs::Dims(dims), _) => DimsAttrs { dimensions: merge(&dims.dimensions, operand) }.into(),
+        (Attrs::Reduce(reduce), FactorRule::Reduce) => {
+            ReduceAttrs { dimensions: merge(&reduce.dimensions, operand), to_apply: reduce.to_apply }.into()
+        }
+        // `map` lists all its dims.
+        (Attrs::Reduce(map), _) => {
+            ReduceAttrs { dimensions: (0..rank as i64).collect(), to_apply: map.to_apply }.into()
+        }
+        (Attrs::Reshape(_), _) => ReshapeAttrs::default().into(),
+        // What is left has no word about dims: `Relation::find` lets only such ops through.
+        (other, _) => other.clone(),
+    }
+}
+
+/// Dim numbers after a run became one dim.
+fn merge(dims: &[i64], run: Option<Run>) -> Dims {
+    let mut out = Dims::new();
+    for &dim in dims {
+        let dim = run.map_or(dim, |r| r.merged(dim as usize) as i64);
+        if !out.contains(&dim) {
+            out.push(dim);
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_go_through_reshapes_where_they_hold_the_same_elements() {
+        let run = |start, len| Run { start, len };
+        assert_eq!(aligned(&[3, 3, 64], run(0, 2), &[9, 64]), Some(run(0, 1)));
+        assert_eq!(aligned(&[9, 64], run(0, 1), &[3, 3, 64]), Some(run(0, 2)));
+        assert_eq!(aligned(&[9, 64], run(0, 1), &[576]), None);
+        assert_eq!(aligned(&[3, 3, 64], run(0, 3), &[576]), Some(run(0, 1)));
+        assert_eq!(aligned(&[8, 64], run(1, 1), &[1, 8, 64, 1]), Some(run(2, 1)));
+        assert_eq!(aligned(&[8, 64], run(0, 1), &[4, 128]), None);
+    }
+
+    #[test]
+    fn dims_after_a_run_move_up() {
+        assert_eq!(merge(&[0, 1, 2, 3], Some(Run { start: 1, len: 2 })).as_slice(), [0, 1, 2]);
+        assert_eq!(merge(&[2, 1, 0], Some(Run { start: 0, len: 2 })).as_slice(), [1, 0]);
+        assert_eq!(merge(&[1, 0], None).as_slice(), [1, 0]);
+    }
+}
