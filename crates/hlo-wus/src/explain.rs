@@ -1,7 +1,7 @@
 //! Puts into words and numbers what was done to each gradient, and what was not.
 
-use crate::comm_model::{CommModel, Ring};
 use crate::format::{Soil, describe};
+use crate::machine::{Kind, Times};
 use crate::problem::Problem;
 use crate::rewrite::Emitted;
 use crate::values::{User, ValueId};
@@ -15,7 +15,7 @@ pub fn sharded(
     cluster_idx: usize,
     after: &Module,
     emitted: &Emitted,
-    model: &CommModel,
+    times: &Times,
 ) -> Decision {
     let (before, n) = (soil.module, soil.n_shards);
     let cluster = &problem.clusters[cluster_idx];
@@ -26,39 +26,44 @@ pub fn sharded(
         "{n_in_shards} values round the update are the same on all {n} devices; each computes and holds 1/{n} of them"
     );
     decision.format = seed.map(|v| describe(cluster.runs[&v], &cluster.cut));
-    let change = |change, module: &Module, inst: InstId, bytes: u64, ring: Ring, because: String| CollectiveChange {
+    let change = |change, module: &Module, inst: InstId, bytes: u64, kind: Kind, because: String| CollectiveChange {
         change,
         op: module.inst(inst).opcode.name().into(),
         instruction: module.inst_name(inst).into(),
         because,
         bytes,
         group_size: n as u64,
-        predicted_ns: model.collective_ns(ring, bytes, n),
+        predicted_ns: times.collective_ps(kind, bytes as f64) / 1e3,
     };
     let is_own = |v: ValueId| cluster.runs.contains_key(&v);
     let bytes_of = |inst: InstId| before.shape(inst).size_bytes();
     for &(old, new) in emitted.scattered.iter().filter(|(old, _)| soil.values.of(*old).is_some_and(is_own)) {
         let because = "its sum is needed in shards only".to_string();
-        decision.collectives.push(change("removed", before, old, bytes_of(old), Ring::AllReduce, because));
+        decision.collectives.push(change("removed", before, old, bytes_of(old), Kind::AllReduce, because));
         let because = format!("sums `%{}` into shards", before.inst_name(old));
-        decision.collectives.push(change("inserted", after, new, bytes_of(old), Ring::ReduceScatter, because));
+        decision.collectives.push(change("inserted", after, new, bytes_of(old), Kind::ReduceScatter, because));
     }
     for &(value, new) in emitted.gathered.iter().filter(|(v, _)| is_own(*v)) {
         let bytes = soil.values.shape(before, value).map_or(0, |s| s.size_bytes());
         let name = before.inst_name(soil.values.inst(value));
         let place = before.comp_name(after.inst(new).parent);
         let because = format!("`%{name}` is needed whole in `%{place}`");
-        decision.collectives.push(change("inserted", after, new, bytes, Ring::AllGather, because));
+        decision.collectives.push(change("inserted", after, new, bytes, Kind::AllGather, because));
     }
     for &(reduce, new) in &emitted.combined {
         let operand = before.inst(reduce).operands.first().and_then(|&o| soil.values.of(o));
         if operand.is_some_and(is_own) {
             let because = format!("combines the partial results of `%{}`", before.inst_name(reduce));
-            decision.collectives.push(change("inserted", after, new, bytes_of(reduce), Ring::AllReduce, because));
+            decision.collectives.push(change("inserted", after, new, bytes_of(reduce), Kind::AllReduce, because));
         }
     }
-    decision.predicted_before_ns = Some(problem.predicted_ns(cluster_idx, &vec![false; problem.in_shards.len()]));
-    decision.predicted_after_ns = Some(problem.predicted_ns(cluster_idx, &problem.in_shards));
+    let was = problem.predicted_ns(cluster_idx, &vec![false; problem.in_shards.len()]);
+    let is = problem.predicted_ns(cluster_idx, &problem.in_shards);
+    if is > was {
+        decision.reason += "; predicted to be slower, since what leaves the entry has to be whole each time: a loop round the \
+                            step keeps state in shards, profit=auto leaves such updates as they are";
+    }
+    (decision.predicted_before_ns, decision.predicted_after_ns) = (Some(was), Some(is));
     decision.rejected = cluster
         .rejected
         .iter()

@@ -148,9 +148,7 @@ impl<'a> Soil<'a> {
         let (module, values) = (self.module, self.values);
         let is_fused = values.fused.contains(module.inst(inst).parent);
         let cuts: Vec<OperandCut> = match self.relation(inst) {
-            Some(relation) => {
-                (0..module.inst(inst).operands.len()).map(|k| relation.operand_cut(k, run)).collect()
-            }
+            Some(relation) => (0..module.inst(inst).operands.len()).map(|k| relation.operand_cut(k, run)).collect(),
             None => return false,
         };
         module.inst(inst).operands.iter().zip(cuts).all(|(&operand, cut)| match (cut, values.of(operand)) {
@@ -205,8 +203,7 @@ impl<'a> Soil<'a> {
 
     /// The update in a cluster: gradients, and what is computed forward from them in shards, up to what a loop carries.
     pub fn update(&mut self, runs: &IndexMap<ValueId, Run>) -> IndexSet<ValueId> {
-        let mut update: IndexSet<ValueId> =
-            runs.keys().copied().filter(|v| self.gradients.contains(v)).collect();
+        let mut update: IndexSet<ValueId> = runs.keys().copied().filter(|v| self.gradients.contains(v)).collect();
         let mut next = 0;
         while let Some(&value) = update.get_index(next) {
             next += 1;
@@ -246,7 +243,8 @@ impl<'a> Soil<'a> {
         }
         let best = tried.iter().enumerate().min_by(|(_, a), (_, b)| a.0.total_cmp(&b.0)).map(|(i, _)| i);
         let Some((rank, cut, _, runs)) = best.map(|i| tried.remove(i)) else { return Err("it has no dims".into()) };
-        let rejected = tried.iter().map(|(other, cut, run, _)| (describe(*run, cut), other.worse_than(&rank))).collect();
+        let rejected =
+            tried.iter().map(|(other, cut, run, _)| (describe(*run, cut), other.worse_than(&rank))).collect();
         let gradients = runs.keys().copied().filter(|v| self.gradients.contains(v)).collect();
         runs.keys().for_each(|&v| self.taken[v] = true);
         Ok(Cluster { cut, runs, gradients, rejected })
@@ -267,9 +265,8 @@ impl<'a> Soil<'a> {
         let layout_of = state.map_or(own, |(_, v)| runs[&v]);
         let (value, _) = runs.get_index(0).map_or((None, own), |(&v, &r)| (Some(v), r));
         let holder = state.map(|(_, v)| v).or(value);
-        let is_major = holder
-            .and_then(|v| self.values.shape(self.module, v))
-            .is_some_and(|shape| is_major_run(shape, layout_of));
+        let is_major =
+            holder.and_then(|v| self.values.shape(self.module, v)).is_some_and(|shape| is_major_run(shape, layout_of));
         Rank { computed_bytes, is_major, waste: cut.waste(), len: own.len }
     }
 }
@@ -399,8 +396,7 @@ mod tests {
     fn best(shape: &ArrayShape, n_shards: usize) -> (Run, Cut) {
         let ranked = candidates(shape).into_iter().map(|run| {
             let cut = Cut::new(run.size(&shape.dims), n_shards);
-            let rank =
-                Rank { computed_bytes: 1, is_major: is_major_run(shape, run), waste: cut.waste(), len: run.len };
+            let rank = Rank { computed_bytes: 1, is_major: is_major_run(shape, run), waste: cut.waste(), len: run.len };
             (rank, run, cut)
         });
         let best = ranked.min_by(|a, b| a.0.total_cmp(&b.0)).expect("a candidate");

@@ -2,13 +2,14 @@
 //!
 //! The pass is [`shard_weight_update`]. Its parts, in the order in which they run: [`find`] the gradients among the module's
 //! [`values`]; grow clusters of tensors and choose their [`format`](mod@format), by how runs of dims go through ops ([`relation`]); write down
-//! what every placement costs ([`problem`], with times from [`comm_model`]); find the cheapest one ([`placement`], a minimum cut:
-//! [`min_cut`]); [`rewrite`] the module from [`pieces`]; [`explain`] it.
+//! what every placement costs ([`problem`], with times from [`machine`]); find the cheapest one ([`placement`], a minimum cut:
+//! [`min_cut`]); [`rewrite`] the module from [`pieces`], [`batch`] what can go together; [`explain`] it.
 
-pub mod comm_model;
+pub mod batch;
 pub mod explain;
 pub mod find;
 pub mod format;
+pub mod machine;
 pub mod min_cut;
 pub mod pieces;
 pub mod placement;

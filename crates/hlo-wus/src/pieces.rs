@@ -82,14 +82,21 @@ impl<'g> Pieces<'g> {
     ///
     /// # Errors
     /// It is no all-reduce of an array.
-    pub fn reduce_scatter(&mut self, module: &mut Module, reduce: InstId, run: Run, cut: &Cut) -> Result<InstId, String> {
+    pub fn reduce_scatter(
+        &mut self,
+        module: &mut Module,
+        reduce: InstId,
+        run: Run,
+        cut: &Cut,
+    ) -> Result<InstId, String> {
         let comp = module.inst(reduce).parent;
         let operand = *module.inst(reduce).operands.first().ok_or("an all-reduce without operand")?;
         let operand = self.padded(module, operand, run, cut)?;
         let Attrs::Combining(old) = module.inst(reduce).attrs.clone() else {
             return Err("expected the attributes of an all-reduce".into());
         };
-        let attrs = CombiningAttrs { dimensions: [run.start as i64].into_iter().collect(), ..self.combining(module, *old) };
+        let attrs =
+            CombiningAttrs { dimensions: [run.start as i64].into_iter().collect(), ..self.combining(module, *old) };
         let shape = shard_shape(&array(module, reduce)?, run, cut);
         let hint = format!("reduce-scatter.{}", module.inst_name(reduce));
         let scattered = add(module, comp, &hint, Opcode::ReduceScatter, shape, &[operand], attrs);

@@ -1,8 +1,8 @@
 //! One placement problem: all gradients summed over the same groups, the clusters round them, and what every placement
 //! costs.
 
-use crate::comm_model::{CommModel, Ring};
 use crate::format::{Cluster, Cut, Soil, is_broadcast};
+use crate::machine::{Kind, Times};
 use crate::placement::{Assignment, CostModel, Form, Node, Price, Term};
 use crate::relation::{OperandCut, ResultCut, Run};
 use crate::values::{Origin, Use, User, ValueId};
@@ -26,7 +26,7 @@ pub struct Rate {
 /// What the costs of a problem are computed from.
 pub struct Terms<'a> {
     /// Times of collectives and of memory.
-    pub model: &'a CommModel,
+    pub times: &'a Times,
     /// How often every computation runs.
     pub rates: &'a SecondaryMap<CompId, Option<Rate>>,
     /// Updates with state are in shards whether or not that is predicted to be faster.
@@ -211,13 +211,21 @@ impl Problem {
             for (&inst, &node) in &self.partials {
                 let operand = soil.module.inst(inst).operands.first().and_then(|&o| soil.values.of(o));
                 if operand.is_some_and(|v| self.cluster_of[v] as usize == number + 1) {
-                    let bytes = soil.module.shape(inst).size_bytes();
                     let comp = soil.module.inst(inst).parent;
-                    let price = out.collective(comp, Ring::AllReduce, bytes, soil.n_shards);
-                    out.terms.push(Term::Shard(node, price));
+                    let price = out.collective(comp, Kind::AllReduce, soil.module.shape(inst).size_bytes() as f64);
+                    let latency = out.collective(comp, Kind::AllReduce, 0.0);
+                    out.terms.push(Term::Shard(node, Price::time(price.ps - latency.ps)));
                 }
             }
             self.ranges.push(start..out.terms.len());
+        }
+        // Partial results of one computation are combined together: they pay the latency once.
+        let mut batches: IndexMap<CompId, Vec<Node>> = IndexMap::new();
+        for (&inst, &node) in &self.partials {
+            batches.entry(soil.module.inst(inst).parent).or_default().push(node);
+        }
+        for (comp, nodes) in batches {
+            out.terms.push(Term::AnyShard(nodes, out.collective(comp, Kind::AllReduce, 0.0)));
         }
         self.costs.terms = out.terms;
     }
@@ -228,10 +236,10 @@ impl Problem {
         let (module, n) = (soil.module, soil.n_shards);
         let comp = module.inst(soil.values.inst(value)).parent;
         let bytes = soil.values.shape(module, value).map_or(0, ArrayShape::size_bytes);
-        let padded = (bytes as f64 * (1.0 + cluster.cut.waste())) as u64;
+        let padded = bytes as f64 * (1.0 + cluster.cut.waste());
         if soil.gradients.contains(&value) {
-            out.terms.push(Term::Full(node, out.collective(comp, Ring::AllReduce, bytes, n)));
-            out.terms.push(Term::Shard(node, out.collective(comp, Ring::ReduceScatter, padded, n)));
+            out.terms.push(Term::Full(node, out.collective(comp, Kind::AllReduce, bytes as f64)));
+            out.terms.push(Term::Shard(node, out.collective(comp, Kind::ReduceScatter, padded)));
         } else if !self.computes[value] {
             out.terms.push(Term::Fixed(node, false));
         }
@@ -254,7 +262,7 @@ impl Problem {
         }
         for (comp, uses) in places {
             let is_fused = soil.values.fused.contains(comp);
-            let gather = (!is_fused).then(|| out.collective(comp, Ring::AllGather, padded, n));
+            let gather = (!is_fused).then(|| out.collective(comp, Kind::AllGather, padded));
             let slice = (!is_fused).then(Price::default);
             out.terms.push(Term::Slice { value: Form::Of(node), uses: uses.clone(), price: slice });
             out.terms.push(Term::Gather { value: node, uses, price: gather });
@@ -304,9 +312,7 @@ impl Problem {
 
     /// Whether an op of its own computes the value, in shards or full.
     fn is_op(&self, soil: &Soil<'_>, value: ValueId) -> bool {
-        soil.values.values[value].origin == Origin::Computed
-            && self.computes[value]
-            && !soil.gradients.contains(&value)
+        soil.values.values[value].origin == Origin::Computed && self.computes[value] && !soil.gradients.contains(&value)
     }
 }
 
@@ -341,7 +347,9 @@ fn partial_reducer(module: &Module, inst: InstId) -> bool {
         (Reducer::Maximum, Some(Scalar::Float(x))) => x == f64::NEG_INFINITY,
         (Reducer::Minimum, Some(Scalar::Float(x))) => x == f64::INFINITY,
         (Reducer::Add, Some(Scalar::Complex(re, im))) => (re, im) == (0.0, 0.0),
-        (Reducer::Add | Reducer::Or | Reducer::And | Reducer::Maximum | Reducer::Minimum | Reducer::Multiply, _) => false,
+        (Reducer::Add | Reducer::Or | Reducer::And | Reducer::Maximum | Reducer::Minimum | Reducer::Multiply, _) => {
+            false
+        }
     }
 }
 
@@ -356,17 +364,17 @@ impl TermList<'_> {
         self.cx.rates[comp].unwrap_or(Rate { frequency: 1.0, depth: 0 })
     }
 
-    fn collective(&self, comp: CompId, ring: Ring, bytes: u64, n: usize) -> Price {
+    fn collective(&self, comp: CompId, kind: Kind, bytes: f64) -> Price {
         let rate = self.rate(comp);
         Price {
-            ps: rate.frequency * self.cx.model.collective_ns(ring, bytes, n) * 1e3,
+            ps: rate.frequency * self.cx.times.collective_ps(kind, bytes),
             collectives: 64f64.powi(rate.depth.min(2) as i32),
             resident_bytes: 0.0,
         }
     }
 
     fn memory(&self, comp: CompId, bytes: f64) -> Price {
-        Price::time(self.rate(comp).frequency * self.cx.model.memory_ns(bytes) * 1e3)
+        Price::time(self.rate(comp).frequency * self.cx.times.memory_ps(bytes))
     }
 }
 

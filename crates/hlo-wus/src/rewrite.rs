@@ -4,6 +4,7 @@
 //! their new shapes. Ops on shards are new instructions. A use that wants another form than the value has takes an all-gather or
 //! a slice, built once for each value and computation. What nothing needs any more is removed at the end.
 
+use crate::batch::pack_all_reduces;
 use crate::format::{Cut, Soil, is_broadcast};
 use crate::pieces::{Pieces, add, array, attribute, shard_shape};
 use crate::problem::Problem;
@@ -73,18 +74,33 @@ impl<'m, 's, 'a> Rewriter<'m, 's, 'a> {
     pub fn emit(mut self) -> Result<Emitted, String> {
         for comp in self.touched() {
             let (live, n_slots) = (self.module.live(comp), self.module.n_inst_slots());
-            for inst in self.soil.module.comp(comp).insts.clone() {
+            for &inst in self.soil.module.comp(comp).insts.iter().filter(|&&i| self.soil.values.is_live(i)) {
                 self.instruction(comp, inst)?;
             }
             self.root(comp)?;
             self.redirect_control(comp);
+            self.restore_order(comp)?;
+            self.pack_partials(comp)?;
             self.module.remove_newly_dead(comp, &live, n_slots);
-            self.module
-                .restore_order(comp)
-                .map_err(|inst| format!("`%{}` depends on itself", self.module.inst_name(inst)))?;
+            self.restore_order(comp)?;
             self.emitted.comps.push(comp);
         }
         Ok(self.emitted)
+    }
+
+    fn restore_order(&mut self, comp: CompId) -> Result<(), String> {
+        let ordered = self.module.restore_order(comp);
+        ordered.map_err(|inst| format!("`%{}` depends on itself", self.module.inst_name(inst)))
+    }
+
+    /// Combines what combines partial results.
+    fn pack_partials(&mut self, comp: CompId) -> Result<(), String> {
+        let own = self.emitted.combined.iter().map(|&(_, new)| new).filter(|&i| self.module.inst(i).parent == comp);
+        let packed = pack_all_reduces(self.module, comp, &own.collect::<Vec<_>>())?;
+        for (_, new) in &mut self.emitted.combined {
+            *new = packed.get(new).copied().unwrap_or(*new);
+        }
+        Ok(())
     }
 
     fn values(&self) -> &'a Values {
@@ -381,15 +397,14 @@ impl<'m, 's, 'a> Rewriter<'m, 's, 'a> {
         let before = self.soil.module;
         let operands = before.inst(inst).operands.clone();
         let mut targets: Vec<InstId> = Vec::new();
-        match before.inst(inst).opcode {
-            Opcode::While => targets.push(inst),
-            opcode => {
-                if opcode == Opcode::Conditional {
-                    let selector = self.whole_form(comp, operands[0])?;
-                    self.module.inst_mut(inst).operands[0] = selector;
-                }
-                targets.extend(callees.iter().flat_map(|&c| before.comp(c).params.iter().copied()));
+        if before.inst(inst).opcode == Opcode::While {
+            targets.push(inst);
+        } else {
+            if before.inst(inst).opcode == Opcode::Conditional {
+                let selector = self.whole_form(comp, operands[0])?;
+                self.module.inst_mut(inst).operands[0] = selector;
             }
+            targets.extend(callees.iter().flat_map(|&c| before.comp(c).params.iter().copied()));
         }
         let skipped = operands.len() - targets.len().min(operands.len());
         for (k, target) in targets.into_iter().enumerate() {

@@ -37,16 +37,16 @@
 //! (which ops), §3.2 (where), §4.1 (formats), §4.2 (loops). They place collectives greedily; we take the factors of ops from the op
 //! table and an exact minimum cut.
 
-use crate::comm_model::CommModel;
 use crate::explain;
 use crate::find::{Gradient, Left, find_gradients};
 use crate::format::Soil;
+use crate::machine::Machine;
 use crate::problem::{Problem, Rate, Terms};
 use crate::rewrite::Rewriter;
 use crate::values::Values;
 use cranelift_entity::SecondaryMap;
 use hlo_analysis::Preserved;
-use hlo_ir::cost::known_trip_count;
+use hlo_analysis::frequency::FrequencyOptions;
 use hlo_ir::diag::Entity;
 use hlo_ir::{CompId, InstId, Module, Opcode};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
@@ -58,7 +58,7 @@ pub static INFO: PassInfo = PassInfo {
     name: "shard-weight-update",
     help: "compute the update of replicated weights in shards: reduce-scatter, update, all-gather",
     options: OPTIONS,
-    build: |options| Ok(Box::new(ShardWeightUpdate::new(options))),
+    build: |options| Ok(Box::new(ShardWeightUpdate::new(options)?)),
 };
 
 const OPTIONS: &[OptionInfo] = &[
@@ -87,22 +87,16 @@ const OPTIONS: &[OptionInfo] = &[
         help: "picoseconds that one byte of state kept in a loop is worth",
     },
     OptionInfo {
-        name: "link-gbytes-per-s",
-        kind: OptionKind::Float,
-        default: "50",
-        help: "bandwidth of one device's link for predicted times (nominal)",
+        name: "cluster",
+        kind: OptionKind::Text,
+        default: "",
+        help: "how the devices are wired, for predicted times: [(node,2),(gpu,8)] or a shipped name; empty: one switch",
     },
     OptionInfo {
-        name: "link-latency-us",
-        kind: OptionKind::Float,
-        default: "2",
-        help: "latency of one ring step for predicted times (nominal)",
-    },
-    OptionInfo {
-        name: "memory-gbytes-per-s",
-        kind: OptionKind::Float,
-        default: "1500",
-        help: "memory bandwidth of one device for predicted times (nominal)",
+        name: "device",
+        kind: OptionKind::Text,
+        default: "h200",
+        help: "the device, for predicted times: h200, a100, v100, tpuv3",
     },
 ];
 
@@ -111,24 +105,20 @@ const OPTIONS: &[OptionInfo] = &[
 pub struct ShardWeightUpdate {
     min_bytes: u64,
     is_forced: bool,
-    unknown_trip_count: f64,
+    unknown_trip_count: u64,
     ps_per_resident_byte: f64,
-    model: CommModel,
+    machine: Machine,
 }
 
 impl ShardWeightUpdate {
-    fn new(options: &Options) -> ShardWeightUpdate {
-        ShardWeightUpdate {
+    fn new(options: &Options) -> Result<ShardWeightUpdate, String> {
+        Ok(ShardWeightUpdate {
             min_bytes: options.int("min-bytes").max(0) as u64,
             is_forced: options.text("profit") == "always",
-            unknown_trip_count: options.int("unknown-trip-count").max(1) as f64,
+            unknown_trip_count: options.int("unknown-trip-count").max(1) as u64,
             ps_per_resident_byte: options.float("memory-weight").max(0.0),
-            model: CommModel {
-                link_bytes_per_s: options.float("link-gbytes-per-s").max(1e-9) * 1e9,
-                step_latency_ns: options.float("link-latency-us").max(0.0) * 1e3,
-                memory_bytes_per_s: options.float("memory-gbytes-per-s").max(1e-9) * 1e9,
-            },
-        }
+            machine: Machine::from_args(options.text("cluster"), options.text("device"))?,
+        })
     }
 
     /// Solves the problem of one set of groups and rewrites the module. Returns whether it changed.
@@ -142,9 +132,10 @@ impl ShardWeightUpdate {
         let before = module.clone();
         let replication = cx.analyses.replication(&before);
         let values = Values::find(&before);
-        let rates = self.rates(&before, &values);
-        let (known, hidden): (Vec<InstId>, Vec<InstId>) =
-            gradients.iter().partition(|&&g| values.of(g).is_some());
+        let entity = Entity::Inst(gradients[0]);
+        let times = self.machine.times(before.n_devices(), groups).map_err(|e| PassError::about(entity, e))?;
+        let rates = self.rates(&before, &values, cx);
+        let (known, hidden): (Vec<InstId>, Vec<InstId>) = gradients.iter().partition(|&&g| values.of(g).is_some());
         for gradient in hidden {
             let reason = "its computation is called from several places: run inline-calls first";
             cx.report.decisions.push(explain::left(&before, gradient, reason));
@@ -152,7 +143,7 @@ impl ShardWeightUpdate {
         let seeds: IndexSet<_> = known.iter().filter_map(|&g| values.of(g)).collect();
         let mut soil = Soil::new(&before, &values, &replication, groups, seeds);
         let terms = Terms {
-            model: &self.model,
+            times: &times,
             rates: &rates,
             is_forced: self.is_forced,
             ps_per_resident_byte: self.ps_per_resident_byte,
@@ -167,11 +158,11 @@ impl ShardWeightUpdate {
         if is_changed {
             emitted = Rewriter::new(module, &mut soil, &problem, groups)
                 .emit()
-                .map_err(|error| PassError::about(Entity::Inst(gradients[0]), error))?;
+                .map_err(|error| PassError::about(entity, error))?;
             cx.analyses.invalidate(Preserved::NONE);
         }
         for &cluster in &sharded {
-            let decision = explain::sharded(&soil, &problem, cluster, module, &emitted, &self.model);
+            let decision = explain::sharded(&soil, &problem, cluster, module, &emitted, &times);
             cx.report.decisions.push(decision);
         }
         if sharded.len() < problem.clusters.len() {
@@ -191,22 +182,18 @@ impl ShardWeightUpdate {
     }
 
     /// How often every computation runs, and in how many loops it stands.
-    fn rates(&self, module: &Module, values: &Values) -> SecondaryMap<CompId, Option<Rate>> {
+    fn rates(&self, module: &Module, values: &Values, cx: &mut PassCx<'_>) -> SecondaryMap<CompId, Option<Rate>> {
+        cx.analyses.frequency_options = FrequencyOptions { unknown_trip_count: self.unknown_trip_count };
+        let frequencies = cx.analyses.frequencies(module);
         let mut rates: SecondaryMap<CompId, Option<Rate>> = SecondaryMap::new();
         for &comp in &values.comps {
-            let own = *rates[comp].get_or_insert(Rate { frequency: 1.0, depth: 0 });
+            let depth = rates[comp].map_or(0, |rate| rate.depth);
+            rates[comp] = Some(Rate { frequency: frequencies.of(comp), depth });
             for &inst in &module.comp(comp).insts {
-                let callees = module.called(inst);
-                let rate = match module.inst(inst).opcode {
-                    Opcode::While => Rate {
-                        frequency: own.frequency
-                            * known_trip_count(module, inst).map_or(self.unknown_trip_count, |n| n as f64),
-                        depth: own.depth + 1,
-                    },
-                    Opcode::Conditional => Rate { frequency: own.frequency / callees.len().max(1) as f64, ..own },
-                    _ => own,
-                };
-                callees.iter().for_each(|&callee| rates[callee] = Some(rate));
+                let is_loop = module.inst(inst).opcode == Opcode::While;
+                for callee in module.called(inst) {
+                    rates[callee] = Some(Rate { frequency: 0.0, depth: depth + u32::from(is_loop) });
+                }
             }
         }
         rates

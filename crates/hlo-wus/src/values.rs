@@ -6,7 +6,7 @@
 //! and by whom.
 //!
 //! Computations that are called from several places are not looked into: what goes in and out of them is used and
-//! computed whole. Reducers and other scalar callees are none of this module's business.
+//! computed whole. What nothing needs is not looked at. Reducers and other scalar callees are none of this module's business.
 
 use cranelift_entity::packed_option::PackedOption;
 use cranelift_entity::{EntitySet, PrimaryMap, SecondaryMap, entity_impl};
@@ -89,6 +89,7 @@ pub struct Values {
     returns_to: SecondaryMap<CompId, PackedOption<InstId>>,
     /// Computations inside a fusion, where no collective can stand.
     pub fused: EntitySet<CompId>,
+    live: EntitySet<InstId>,
 }
 
 /// Whether an instruction hands its operands' values on unchanged.
@@ -164,6 +165,7 @@ impl Values {
             looked_into: EntitySet::new(),
             returns_to: SecondaryMap::new(),
             fused: EntitySet::new(),
+            live: EntitySet::new(),
         };
         let Some(entry) = module.entry() else { return values };
         let n_callers = n_callers(module);
@@ -186,6 +188,11 @@ impl Values {
     /// Whether a computation was looked into.
     pub fn knows(&self, comp: CompId) -> bool {
         self.looked_into.contains(comp)
+    }
+
+    /// Whether an instruction was looked at: what nothing needs is not.
+    pub fn is_live(&self, inst: InstId) -> bool {
+        self.live.contains(inst)
     }
 
     /// The instruction whose leaves a computation's root becomes.
@@ -224,7 +231,9 @@ impl Values {
         n_callers: &SecondaryMap<CompId, u32>,
         ready: &mut EntitySet<CompId>,
     ) {
-        for &inst in &module.comp(comp).insts {
+        let live = module.live(comp);
+        for &inst in module.comp(comp).insts.iter().filter(|&&inst| live.contains(inst)) {
+            self.live.insert(inst);
             let instruction = module.inst(inst);
             if is_plumbing(module, inst) {
                 self.leaves[inst] = self.handed_on(module, inst);

@@ -15,7 +15,7 @@ const ARROWS: [(&str, &[&str]); 10] = [
     ("hlo-analysis", &["hlo-ir", "hlo-cluster"]),
     ("hlo-pass", &["hlo-analysis"]),
     ("hlo-simplify", &["hlo-pass"]),
-    ("hlo-wus", &["hlo-pass"]),
+    ("hlo-wus", &["hlo-pass", "hlo-cluster"]),
     ("hlo-collectives", &["hlo-pass", "hlo-cluster"]),
     ("hlo-gpu", &["hlo-pass"]),
 ];

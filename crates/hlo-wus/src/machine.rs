@@ -1,0 +1,122 @@
+//! What collectives and memory traffic cost: a cluster model for links, a device profile for memory.
+//!
+//! Without a cluster all devices hang at one switch with the links of an NVLink 4 device. Predicted times say which of two
+//! plans is cheaper; they are no measurements.
+
+use hlo_cluster::{Algo, Cluster, Collective, CollectiveCost, DeviceProfile};
+
+/// Bandwidth of a device's link where no cluster is given: NVLink 4, 900 GB/s both ways together (H100 data sheet).
+const DEFAULT_GBYTES_PER_S: f64 = 450.0;
+/// Latency of a hop and of a launch where no cluster is given, in microseconds: the order of NCCL's figures for NVLink.
+const DEFAULT_LATENCY_US: f64 = 1.0;
+
+/// The machine that the module runs on.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    cluster: Option<Cluster>,
+    device: DeviceProfile,
+}
+
+impl Machine {
+    /// From option texts: an inline hierarchy or the name of a shipped cluster (empty for one switch), the name of a device.
+    ///
+    /// # Errors
+    /// What was expected and what was found.
+    pub fn from_args(cluster: &str, device: &str) -> Result<Machine, String> {
+        let cluster = match cluster.is_empty() {
+            true => None,
+            false => Some(Cluster::from_arg(cluster).map_err(|e| e.to_string())?),
+        };
+        Ok(Machine { cluster, device: DeviceProfile::from_arg(device).map_err(|e| e.to_string())? })
+    }
+
+    /// The times of collectives over these groups of a module that runs on `n_devices`.
+    ///
+    /// # Errors
+    /// The cluster has another number of devices.
+    pub fn times(&self, n_devices: usize, groups: &[Vec<u32>]) -> Result<Times, String> {
+        let flat;
+        let cluster = match &self.cluster {
+            Some(cluster) if cluster.n_devices() as usize == n_devices => cluster,
+            Some(cluster) => {
+                return Err(format!(
+                    "the module runs on {n_devices} devices: expected a cluster of as many, found `{}` with {}",
+                    cluster.name(),
+                    cluster.n_devices()
+                ));
+            }
+            None => {
+                flat = Cluster::flat(n_devices as u32, DEFAULT_GBYTES_PER_S, DEFAULT_LATENCY_US);
+                &flat
+            }
+        };
+        let cost = |kind| cluster.collective_cost(kind, groups, Algo::Auto);
+        Ok(Times {
+            all_reduce: cost(Collective::AllReduce),
+            reduce_scatter: cost(Collective::ReduceScatter),
+            all_gather: cost(Collective::AllGather),
+            device: self.device.clone(),
+        })
+    }
+}
+
+/// A collective that the pass removes or puts in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum Kind {
+    AllReduce,
+    ReduceScatter,
+    AllGather,
+}
+
+/// Predicted times of collectives over one set of groups, and of memory.
+#[derive(Clone, Debug)]
+pub struct Times {
+    all_reduce: CollectiveCost,
+    reduce_scatter: CollectiveCost,
+    all_gather: CollectiveCost,
+    device: DeviceProfile,
+}
+
+impl Times {
+    /// Time of a collective in picoseconds; `bytes` is the whole (unscattered, gathered) tensor on one device.
+    pub fn collective_ps(&self, kind: Kind, bytes: f64) -> f64 {
+        let cost = match kind {
+            Kind::AllReduce => &self.all_reduce,
+            Kind::ReduceScatter => &self.reduce_scatter,
+            Kind::AllGather => &self.all_gather,
+        };
+        cost.seconds(bytes) * 1e12
+    }
+
+    /// Time to move `bytes` to or from memory, in picoseconds.
+    pub fn memory_ps(&self, bytes: f64) -> f64 {
+        self.device.memory_s(bytes) * 1e12
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn adam_on_an_h200_saves_less_than_gathering_both_moments_costs() {
+        let machine = Machine::from_args("", "h200").expect("a machine");
+        let times = machine.times(8, &[(0..8).collect()]).expect("times");
+        // Bytes for each element: gradient, weight, two moments read; three of them written; 7/8 of it saved.
+        let saved = times.memory_ps(28.0 * 7.0 / 8.0);
+        let latency = times.collective_ps(Kind::AllGather, 0.0);
+        let gathered = times.collective_ps(Kind::AllGather, 8e9) - latency;
+        assert!((saved - 5.1).abs() < 0.1, "{saved}");
+        assert!((gathered / 1e9 - 15.6).abs() < 0.5, "{}", gathered / 1e9);
+    }
+
+    #[test]
+    fn a_cluster_of_another_size_is_refused() {
+        let machine = Machine::from_args("[(node,2),(gpu,8)]", "h200").expect("a machine");
+        assert!(machine.times(16, &[(0..16).collect()]).is_ok());
+        assert!(machine.times(8, &[(0..8).collect()]).is_err_and(|e| e.contains("8 devices") && e.contains("16")));
+        assert!(Machine::from_args("[(node,", "h200").is_err());
+        assert!(Machine::from_args("", "abacus").is_err_and(|e| e.contains("h200")));
+    }
+}
