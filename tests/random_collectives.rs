@@ -74,7 +74,10 @@ impl Gen {
 
     fn step(&mut self, body: &mut Body) {
         let of = self.rng.below(DIMS.len());
-        let x = self.pick(body, of);
+        let mut x = self.pick(body, of);
+        if self.rng.one_in(6) {
+            x = self.reduced(body, of, &x);
+        }
         match self.rng.below(9) {
             0..=2 => self.collective(body, of),
             3..=4 => {
@@ -236,8 +239,8 @@ fn check(pipeline: &str, seed: u64) -> bool {
 fn collectives_passes_keep_integer_results() {
     let n_cases = std::env::var("HLO_PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(N_CASES);
     for (pipeline, least) in [
-        ("sink-all-reduce", 2),
-        ("sink-all-reduce{loops=false}", 40),
+        ("sink-all-reduce", 3),
+        ("sink-all-reduce{loops=false}", 15),
         ("merge-all-reduce-add", 10),
         ("fold-all-reduce-of-all-reduce", 4),
         ("combine-collectives{mode=packed}", 2),
