@@ -21,7 +21,7 @@
 //! `sink-all-reduce`), and control dependencies stay.
 //!
 //! **Algorithm.** One walk over each computation, operands first, so that nested sums collapse from the inside: `add(s(AR(a)), s(AR(b)))`
-//! becomes `s(AR(add(a, b)))`, with the same scaling `s` or none. Linear.
+//! becomes `s(AR(add(a, b)))`, with the same scaling `s` or none. Repeated until nothing merges; linear each time.
 //!
 //! **Requires** nothing. **Ensures** the same results but for the order of floating-point additions. **Errors**: none.
 
@@ -53,7 +53,13 @@ impl Pass for MergeAllReduceAdd {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let mut n_merged = 0;
         for comp in code_computations(module) {
-            n_merged += merge_in(module, comp, cx.report)?;
+            // What a merge leaves dead was a user of something, which may be mergeable without it.
+            loop {
+                match merge_in(module, comp, cx.report)? {
+                    0 => break,
+                    n => n_merged += n,
+                }
+            }
         }
         cx.report.count("all-reduces-merged", n_merged);
         if n_merged == 0 {
