@@ -2,6 +2,7 @@
 
 mod arguments;
 mod bench;
+mod paper_p2;
 mod paper_wus;
 mod python;
 mod tidy;
@@ -29,6 +30,7 @@ cargo xtask <command>
       --xla                beside XLA's own parser and printer
       --corpus DIR         where the default files come from (the largest of its manifest)
       --reps N             repetitions (default 15)
+  paper-p2             the planner of reductions against the tables of the P2 paper
   paper-wus            the models of the weight-update sharding paper on the cluster model, beside its figures
 ";
 
@@ -38,6 +40,7 @@ fn main() -> ExitCode {
         Some("tidy") => tidy::run(),
         Some("xla-check") => xla_check::run(words),
         Some("bench") => bench::run(words),
+        Some("paper-p2") => paper_p2::run(),
         Some("paper-wus") => paper_wus::run(),
         Some("help" | "--help" | "-h") => {
             print!("{HELP}");

@@ -1,5 +1,6 @@
 //! The command line's grammar.
 
+use crate::plan::arguments::PlanCommand;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use hlo_ir::print::FormChoice;
 use std::path::PathBuf;
@@ -38,6 +39,9 @@ pub enum Command {
     Analyze(AnalyzeCommand),
     /// Run a module on all its devices in the evaluator
     Eval(EvalArgs),
+    /// Place parallelism on a machine, or find the best way to reduce on it
+    #[command(subcommand)]
+    Plan(PlanCommand),
     /// Print a completion script for a shell
     Completions {
         /// Which shell

@@ -11,6 +11,7 @@ pub mod input;
 pub mod optimize;
 pub mod output;
 pub mod params;
+pub mod plan;
 pub mod progress;
 pub mod registry;
 pub mod report;
@@ -62,6 +63,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>, console: &mut Console<'_>) 
         None => optimize::run(&arguments.optimize, console),
         Some(Command::Analyze(analyze)) => analyze::run(analyze, console),
         Some(Command::Eval(eval)) => evaluate::run(eval, console),
+        Some(Command::Plan(plan)) => plan::run(plan, console),
         Some(Command::Completions { shell }) => {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut Arguments::command(), "hlo-opt", &mut script);

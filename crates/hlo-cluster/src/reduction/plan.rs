@@ -4,7 +4,7 @@ use crate::collective::{Algo, Collective};
 use crate::error::ClusterError;
 use crate::reduction::cost::{Reduction, StepCosts, factors_above_one};
 use crate::reduction::graph::Graph;
-use crate::reduction::instruction::{Form, Instruction};
+use crate::reduction::instruction::{Form, Instruction, Step};
 use crate::reduction::matrix::{Lowering, Matrix};
 use crate::reduction::paths::{Priced, Program};
 use crate::reduction::semantics::Rules;
@@ -44,7 +44,7 @@ pub struct MatrixPlan {
     /// The best program; empty where there is nothing to reduce.
     pub best: Vec<PlannedStep>,
     /// The Pareto front of time against steps: the fastest program of each size that no shorter one beats.
-    pub front: Vec<(f64, Vec<PlannedStep>)>,
+    pub front: Vec<(f64, Vec<Step>)>,
 }
 
 /// One step of a program with its devices.
@@ -122,8 +122,8 @@ impl<'c> Planner<'c> {
             n_faster: if factors.is_empty() { 0 } else { priced.n_faster(all_reduce_s, request.max_size) },
             all_reduce_s,
             best_s,
-            best: front.last().map(&steps).unwrap_or_default(),
-            front: front.iter().map(|program| (program.seconds, steps(program))).collect(),
+            best: front.last().map(steps).unwrap_or_default(),
+            front: front.iter().map(|p| (p.seconds, p.steps.iter().map(|edge| graph.step(edge)).collect())).collect(),
             matrix,
         })
     }
@@ -196,7 +196,9 @@ fn planned(
         let of = |all: &Vec<u32>| -> Vec<Vec<u32>> {
             positions.iter().map(|group| group.iter().map(|p| all[*p]).collect()).collect()
         };
-        PlannedStep { instruction, collective: edge.collective, groups: devices.iter().flat_map(of).collect() }
+        let mut groups: Vec<Vec<u32>> = devices.iter().flat_map(of).collect();
+        groups.sort_unstable_by_key(|group| group.first().copied());
+        PlannedStep { instruction, collective: edge.collective, groups }
     };
     program.steps.iter().map(step).collect()
 }

@@ -1,0 +1,195 @@
+//! The grammar of `hlo-opt plan`, and how its words are read.
+
+use crate::Failure;
+use crate::arguments::ReportFormat;
+use clap::{Args, Subcommand, ValueEnum};
+use hlo_cluster::reduction::{Lowering, Matrix, Rules};
+use hlo_cluster::{Algo, Cluster};
+use std::path::PathBuf;
+
+/// What to plan.
+#[derive(Subcommand, Debug)]
+pub enum PlanCommand {
+    /// Rank all placements of parallelism axes by the time of their reductions
+    Placement(PlacementArgs),
+    /// Find the best program of collectives for a reduction, on every placement
+    Reduction(ReductionArgs),
+}
+
+/// What both plans take.
+#[derive(Args, Debug)]
+pub struct MachineArgs {
+    /// A shipped name (a100, a100:2, …), '[(name,count[,GB/s[,µs]]),…]', or a TOML file
+    #[arg(long, value_name = "C")]
+    pub cluster: String,
+    /// Sizes of the parallelism axes: 4,2,8
+    #[arg(long, value_name = "SIZES", value_delimiter = ',', required = true)]
+    pub axes: Vec<u32>,
+    /// Bytes on each device
+    #[arg(long, value_name = "N[KiB|MiB|GiB]", default_value = "2GiB", value_parser = bytes)]
+    pub bytes: f64,
+    /// Algorithm of each collective
+    #[arg(long, value_name = "ALGO", default_value = "auto")]
+    pub algo: AlgoChoice,
+    /// Which reading of the collectives' rules
+    #[arg(long, value_name = "RULES", default_value = "pinned")]
+    pub rules: RulesChoice,
+    /// How positions of several axes are numbered
+    #[arg(long, value_name = "HOW", default_value = "best")]
+    pub lowering: LoweringChoice,
+    /// Most steps of a program
+    #[arg(long, value_name = "N")]
+    pub max_size: Option<usize>,
+    /// For people or for programs
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub format: ReportFormat,
+}
+
+/// `plan placement`.
+#[derive(Args, Debug)]
+pub struct PlacementArgs {
+    /// The machine and the axes.
+    #[command(flatten)]
+    pub machine: MachineArgs,
+    /// Reductions with their weights: 0=1.0,0+2=0.25 (a + joins axes of one reduction)
+    #[arg(long, value_name = "LIST", value_delimiter = ',', required = true, value_parser = weighted)]
+    pub reduce: Vec<Weighted>,
+}
+
+/// `plan reduction`.
+#[derive(Args, Debug)]
+pub struct ReductionArgs {
+    /// The machine and the axes.
+    #[command(flatten)]
+    pub machine: MachineArgs,
+    /// The axes to reduce together, by number: 0,2
+    #[arg(long, value_name = "AXES", value_delimiter = ',', required = true)]
+    pub reduce: Vec<usize>,
+    /// Only this placement: [[1,4],[4,4]], a row for each axis
+    #[arg(long, value_name = "MATRIX", value_parser = matrix_rows)]
+    pub matrix: Option<MatrixRows>,
+    /// Also the fastest program of each size that no shorter one beats
+    #[arg(long)]
+    pub pareto: bool,
+    /// Draw the predicted time of every program per matrix
+    #[arg(long, value_name = "SVG")]
+    pub plot: Option<PathBuf>,
+}
+
+/// One reduction and what it counts.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Weighted {
+    /// The axes that are reduced together.
+    pub reduce: Vec<usize>,
+    /// How often, or how much it matters.
+    pub weight: f64,
+}
+
+/// The rows of a matrix as given.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MatrixRows(pub Vec<Vec<u32>>);
+
+/// `--algo`.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum AlgoChoice {
+    Ring,
+    Tree,
+    Auto,
+}
+
+/// `--rules`.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum RulesChoice {
+    Pinned,
+    Literal,
+}
+
+/// `--lowering`.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum LoweringChoice {
+    AxisMajor,
+    LevelMajor,
+    Best,
+}
+
+impl From<AlgoChoice> for Algo {
+    fn from(choice: AlgoChoice) -> Algo {
+        match choice {
+            AlgoChoice::Ring => Algo::Ring,
+            AlgoChoice::Tree => Algo::Tree,
+            AlgoChoice::Auto => Algo::Auto,
+        }
+    }
+}
+
+impl From<RulesChoice> for Rules {
+    fn from(choice: RulesChoice) -> Rules {
+        match choice {
+            RulesChoice::Pinned => Rules::Pinned,
+            RulesChoice::Literal => Rules::Literal,
+        }
+    }
+}
+
+impl LoweringChoice {
+    /// The one asked for; none for the better of both.
+    pub fn lowering(self) -> Option<Lowering> {
+        match self {
+            LoweringChoice::AxisMajor => Some(Lowering::AxisMajor),
+            LoweringChoice::LevelMajor => Some(Lowering::LevelMajor),
+            LoweringChoice::Best => None,
+        }
+    }
+}
+
+/// The cluster of `--cluster`: a file if it is one or looks like one.
+///
+/// # Errors
+/// A file that cannot be read, or a wrong description.
+pub fn cluster(arg: &str) -> Result<Cluster, Failure> {
+    if !arg.ends_with(".toml") {
+        return Cluster::from_arg(arg).map_err(|e| Failure::Usage(format!("--cluster: {e}")));
+    }
+    let text = std::fs::read_to_string(arg).map_err(|e| Failure::File(format!("cannot read `{arg}`: {e}")))?;
+    Cluster::from_toml(&text).map_err(|e| Failure::File(format!("`{arg}`: {e}")))
+}
+
+/// The matrix of `--matrix`, if it fits.
+///
+/// # Errors
+/// Wrong products or a wrong number of rows or columns.
+pub fn matrix(rows: &MatrixRows, levels: &[u32], axes: &[u32]) -> Result<Matrix, Failure> {
+    Matrix::new(rows.0.clone(), levels, axes).map_err(|e| Failure::Usage(format!("--matrix: {e}")))
+}
+
+fn bytes(text: &str) -> Result<f64, String> {
+    let suffixes = [("KiB", 1u64 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
+    let (number, factor) = suffixes
+        .iter()
+        .find_map(|(suffix, factor)| text.strip_suffix(suffix).map(|number| (number, *factor)))
+        .unwrap_or((text, 1));
+    let number: f64 = number.trim().parse().map_err(|_| "expected a number of bytes such as 4096 or 2GiB")?;
+    if number.is_finite() && number >= 0.0 {
+        Ok(number * factor as f64)
+    } else {
+        Err("expected zero or more bytes".into())
+    }
+}
+
+fn weighted(text: &str) -> Result<Weighted, String> {
+    const EXPECTED: &str = "expected axes and a weight such as 0+2=0.25";
+    let (axes, weight) = text.split_once('=').unwrap_or((text, "1"));
+    let reduce: Option<Vec<usize>> = axes.split('+').map(|axis| axis.trim().parse().ok()).collect();
+    let weight: f64 = weight.trim().parse().map_err(|_| EXPECTED)?;
+    match reduce {
+        Some(reduce) if weight.is_finite() && weight >= 0.0 => Ok(Weighted { reduce, weight }),
+        _ => Err(EXPECTED.into()),
+    }
+}
+
+fn matrix_rows(text: &str) -> Result<MatrixRows, String> {
+    serde_json::from_str(text).map(MatrixRows).map_err(|_| "expected rows of numbers such as [[1,4],[4,4]]".into())
+}

@@ -1,0 +1,68 @@
+//! `hlo-opt plan`: how to place parallelism on a machine, and how to reduce on it.
+
+pub mod arguments;
+pub mod placement;
+pub mod plot;
+pub mod reduction;
+
+use crate::console::Console;
+use crate::{Failure, exit};
+use arguments::{MachineArgs, PlanCommand};
+use hlo_cluster::ClusterError;
+use hlo_cluster::reduction::Request;
+
+/// Prints the plan that was asked for.
+///
+/// # Errors
+/// A wrong description of the machine, or axes that do not fit it.
+pub fn run(command: &PlanCommand, console: &mut Console<'_>) -> Result<u8, Failure> {
+    let text = match command {
+        PlanCommand::Placement(args) => placement::plan(args)?,
+        PlanCommand::Reduction(args) => reduction::plan(args)?,
+    };
+    console.print(text.as_bytes()).map(|()| exit::OK)
+}
+
+/// The request for one reduction.
+fn request(machine: &MachineArgs, reduce: &[usize]) -> Request {
+    Request {
+        reduce: reduce.to_vec(),
+        bytes: machine.bytes,
+        algo: machine.algo.into(),
+        lowering: machine.lowering.lowering(),
+        max_size: machine.max_size,
+    }
+}
+
+/// What does not fit is a matter of the command line.
+fn usage(error: ClusterError) -> Failure {
+    Failure::Usage(error.to_string())
+}
+
+/// `[[1,4],[4,4]]`.
+fn matrix_text(rows: &[Vec<u32>]) -> String {
+    let row = |row: &Vec<u32>| format!("[{}]", row.iter().map(u32::to_string).collect::<Vec<_>>().join(","));
+    format!("[{}]", rows.iter().map(row).collect::<Vec<_>>().join(","))
+}
+
+/// Seconds with a unit that leaves few zeros.
+fn time_text(seconds: f64) -> String {
+    match seconds {
+        s if s >= 1.0 => format!("{s:.3} s"),
+        s if s >= 1e-3 => format!("{:.3} ms", s * 1e3),
+        s => format!("{:.3} us", s * 1e6),
+    }
+}
+
+/// One line about the machine.
+fn machine_text(cluster: &hlo_cluster::Cluster, levels: &[u32], machine: &MachineArgs) -> String {
+    let names = cluster.levels().iter().zip(levels).map(|(level, n)| format!("{n} {}", level.name));
+    let axes = machine.axes.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+    format!(
+        "{}: {}; {} devices; axes {axes}; {} bytes per device\n",
+        cluster.name(),
+        names.collect::<Vec<_>>().join(" x "),
+        cluster.n_devices(),
+        machine.bytes
+    )
+}

@@ -1,0 +1,71 @@
+//! `hlo-opt plan placement`: all parallelism matrices, ranked by the modelled cost of the weighted reductions.
+
+use super::arguments::{PlacementArgs, cluster};
+use super::{machine_text, matrix_text, request, time_text, usage};
+use crate::Failure;
+use crate::arguments::ReportFormat;
+use hlo_cluster::reduction::{Matrix, Planner};
+use serde::Serialize;
+use std::fmt::Write;
+
+#[derive(Serialize)]
+struct Report {
+    placements: Vec<Placement>,
+}
+
+#[derive(Serialize)]
+struct Placement {
+    matrix: Vec<Vec<u32>>,
+    /// Σ weight × best_s.
+    cost_s: f64,
+    reductions: Vec<Part>,
+}
+
+#[derive(Serialize)]
+struct Part {
+    reduce: Vec<usize>,
+    weight: f64,
+    best_s: f64,
+}
+
+/// The plan as text or JSON.
+///
+/// # Errors
+/// A wrong description of the machine, or axes that do not fit it.
+pub fn plan(args: &PlacementArgs) -> Result<String, Failure> {
+    let cluster = cluster(&args.machine.cluster)?;
+    let mut planner = Planner::new(&cluster, args.machine.rules.into()).map_err(usage)?;
+    let matrices = Matrix::all(planner.levels(), &args.machine.axes).map_err(usage)?;
+    let mut placements = Vec::new();
+    for matrix in matrices {
+        let mut reductions = Vec::new();
+        for wanted in &args.reduce {
+            let best_s = planner.best_s(&matrix, &request(&args.machine, &wanted.reduce)).map_err(usage)?;
+            reductions.push(Part { reduce: wanted.reduce.clone(), weight: wanted.weight, best_s });
+        }
+        let cost_s = reductions.iter().map(|part| part.weight * part.best_s).sum();
+        placements.push(Placement { matrix: matrix.rows().to_vec(), cost_s, reductions });
+    }
+    // Equal costs stay in the order of the matrices.
+    placements.sort_by(|a, b| a.cost_s.total_cmp(&b.cost_s));
+    let report = Report { placements };
+    match args.machine.format {
+        ReportFormat::Json => super::reduction::json(&report),
+        ReportFormat::Text => Ok(machine_text(&cluster, planner.levels(), &args.machine) + &table(&report)),
+    }
+}
+
+fn table(report: &Report) -> String {
+    let mut out = String::new();
+    let width = report.placements.iter().map(|p| matrix_text(&p.matrix).len()).max().unwrap_or(0);
+    for placement in &report.placements {
+        let parts = placement.reductions.iter().map(|part| {
+            let axes: Vec<String> = part.reduce.iter().map(usize::to_string).collect();
+            format!("{} x {}: {}", part.weight, axes.join("+"), time_text(part.best_s))
+        });
+        let parts: Vec<String> = parts.collect();
+        let (matrix, cost) = (matrix_text(&placement.matrix), time_text(placement.cost_s));
+        let _ = writeln!(out, "{matrix:width$}  {cost:>12}  ({})", parts.join(", "));
+    }
+    out
+}
