@@ -7,6 +7,7 @@ mod generator;
 mod lockstep;
 mod passes;
 mod random_collectives;
+mod plan;
 mod random_passes;
 mod readme;
 mod replication_property;

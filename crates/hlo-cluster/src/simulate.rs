@@ -70,7 +70,12 @@ fn line(
 }
 
 /// Ring and chain; the latency is that of the slowest group.
-fn ring(links: &Links<'_>, kind: Collective, groups: &[(&[u32], f64)], load: &mut dyn FnMut(usize, f64)) -> f64 {
+pub(crate) fn ring(
+    links: &Links<'_>,
+    kind: Collective,
+    groups: &[(&[u32], f64)],
+    load: &mut dyn FnMut(usize, f64),
+) -> f64 {
     let mut latest = 0.0f64;
     for &(group, weight) in groups {
         let order = ring_order(group);
@@ -94,6 +99,19 @@ fn ring(links: &Links<'_>, kind: Collective, groups: &[(&[u32], f64)], load: &mu
             Collective::ReduceScatter | Collective::AllGather => (n - 1) as f64 * slowest,
             Collective::Reduce | Collective::Broadcast => sum,
         });
+    }
+    latest
+}
+
+/// One tensor over every edge of each closed ring; the latency is that of a reduce-scatter.
+pub(crate) fn around(links: &Links<'_>, groups: &[(&[u32], f64)], load: &mut dyn FnMut(usize, f64)) -> f64 {
+    let mut latest = 0.0f64;
+    for &(group, weight) in groups {
+        let order = ring_order(group);
+        let hop = |i: usize| (order[i], order[(i + 1) % order.len()]);
+        let hops = (0..order.len()).map(|i| links.for_each_on_way(hop(i).0, hop(i).1, &mut |link| load(link, weight)));
+        let slowest = hops.fold(0.0, f64::max);
+        latest = latest.max((order.len() - 1) as f64 * slowest);
     }
     latest
 }

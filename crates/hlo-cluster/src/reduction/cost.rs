@@ -1,12 +1,13 @@
 //! What a step of a program costs on a machine: by symmetry where the machine allows it, else by simulating all groups.
 
 use crate::collective::{Algo, Collective};
+use crate::reduction::class_loads::ClassLoads;
+use crate::reduction::fast_hash::FastMap;
 use crate::reduction::graph::{Edge, Graph, NO_DATA};
 use crate::reduction::instruction::Instruction;
 use crate::reduction::matrix::{Lowering, Matrix};
 use crate::reduction::symmetric::Symmetric;
 use crate::topology::Cluster;
-use std::collections::HashMap;
 
 /// Predicted times of the edges of a [`Graph`] for one matrix, one reduction and one lowering.
 pub struct StepCosts<'a> {
@@ -16,13 +17,15 @@ pub struct StepCosts<'a> {
     bytes: f64,
     /// The reduction's factors above one, by level.
     factors: Vec<usize>,
-    way: Way,
-    known: HashMap<(u8, Collective, u32), f64>,
+    way: Way<'a>,
+    known: FastMap<(u8, Collective, u32), f64>,
 }
 
-enum Way {
+enum Way<'a> {
     BySymmetry(Symmetric),
-    /// By combination of the other axes, by position: devices.
+    /// By combination of the other axes, by position: devices; and what is known of the links.
+    ByClass(Vec<Vec<u32>>, Box<ClassLoads<'a>>),
+    /// The same, every step anew.
     BySimulation(Vec<Vec<u32>>),
 }
 
@@ -46,9 +49,11 @@ pub struct Reduction<'a> {
 impl<'a> StepCosts<'a> {
     /// Costs of a graph whose depth is that of the reduction.
     pub fn new(graph: &'a Graph, reduction: &Reduction<'a>) -> StepCosts<'a> {
-        let way = match Symmetric::new(reduction) {
-            Some(symmetric) => Way::BySymmetry(symmetric),
-            None => Way::BySimulation(reduction.matrix.reduction_groups(reduction.reduce, reduction.lowering)),
+        let groups = || reduction.matrix.reduction_groups(reduction.reduce, reduction.lowering);
+        let way = match (Symmetric::new(reduction), ClassLoads::new(reduction.cluster, reduction.algo)) {
+            (Some(symmetric), _) => Way::BySymmetry(symmetric),
+            (None, Some(loads)) => Way::ByClass(groups(), Box::new(loads)),
+            (None, None) => Way::BySimulation(groups()),
         };
         StepCosts::by(graph, reduction, way)
     }
@@ -59,10 +64,10 @@ impl<'a> StepCosts<'a> {
         StepCosts::by(graph, reduction, Way::BySimulation(groups))
     }
 
-    fn by(graph: &'a Graph, reduction: &Reduction<'a>, way: Way) -> StepCosts<'a> {
+    fn by(graph: &'a Graph, reduction: &Reduction<'a>, way: Way<'a>) -> StepCosts<'a> {
         let factors = factors_above_one(reduction.matrix, reduction.reduce);
         let (cluster, algo, bytes) = (reduction.cluster, reduction.algo, reduction.bytes);
-        StepCosts { graph, cluster, algo, bytes, factors, way, known: HashMap::new() }
+        StepCosts { graph, cluster, algo, bytes, factors, way, known: FastMap::default() }
     }
 
     /// Predicted time of one edge in seconds.
@@ -79,25 +84,25 @@ impl<'a> StepCosts<'a> {
     }
 
     /// Predicted time of a single all-reduce over the whole reduction, in seconds.
-    pub fn all_reduce_s(&self) -> f64 {
+    pub fn all_reduce_s(&mut self) -> f64 {
         let whole = Instruction { slice: 0, form: crate::reduction::instruction::Form::InsideGroup };
         if self.factors.is_empty() { 0.0 } else { self.step_s(whole, Collective::AllReduce, &[0]) }
     }
 
-    fn step_s(&self, instruction: Instruction, collective: Collective, share: &[u8]) -> f64 {
+    fn step_s(&mut self, instruction: Instruction, collective: Collective, share: &[u8]) -> f64 {
         let weights: Vec<f64> = share.iter().map(|&scattered| self.weight(scattered)).collect();
-        match &self.way {
+        match &mut self.way {
             Way::BySymmetry(symmetric) => symmetric.step_s(instruction, collective, &weights, self.algo, self.bytes),
+            Way::ByClass(devices, loads) => {
+                let factors = &self.factors;
+                let n = factors[instruction.taking_part(factors.len())].iter().product();
+                let mut groups = || device_groups(instruction, factors, devices);
+                loads.step_s((instruction, collective, n), &weights, (self.algo, self.bytes), &mut groups)
+            }
             Way::BySimulation(devices) => {
-                let mut groups = Vec::new();
-                for (group, class) in groups_with_class(instruction, &self.factors) {
-                    let weight = weights[class];
-                    if weight > 0.0 {
-                        let members = |of: &Vec<u32>| group.iter().map(|p| of[*p]).collect::<Vec<u32>>();
-                        groups.extend(devices.iter().map(|of| (members(of), weight)));
-                    }
-                }
-                self.cluster.weighted_cost(collective, &groups, self.algo).seconds(self.bytes)
+                let groups = device_groups(instruction, &self.factors, devices).into_iter();
+                let groups = groups.map(|(group, class)| (group, weights[class])).filter(|(_, weight)| *weight > 0.0);
+                self.cluster.weighted_cost(collective, &groups.collect::<Vec<_>>(), self.algo).seconds(self.bytes)
             }
         }
     }
@@ -115,6 +120,15 @@ impl<'a> StepCosts<'a> {
 /// The reduction's factors above one, outermost level first.
 pub fn factors_above_one(matrix: &Matrix, reduce: &[usize]) -> Vec<usize> {
     matrix.reduction_factors(reduce).into_iter().map(|f| f as usize).filter(|f| *f > 1).collect()
+}
+
+/// The groups of an instruction as devices, each with its class.
+fn device_groups(instruction: Instruction, factors: &[usize], devices: &[Vec<u32>]) -> Vec<(Vec<u32>, usize)> {
+    let positions = groups_with_class(instruction, factors);
+    let of = |all: &Vec<u32>| -> Vec<(Vec<u32>, usize)> {
+        positions.iter().map(|(group, class)| (group.iter().map(|p| all[*p]).collect(), *class)).collect()
+    };
+    devices.iter().flat_map(of).collect()
 }
 
 /// The groups of an instruction with the number that each has on factors of two: there a place is the first or not.

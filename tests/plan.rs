@@ -1,0 +1,144 @@
+//! `hlo-opt plan`: what it prints for people and for programs, and how it refuses.
+
+use hlo_opt::console::Console;
+use serde_json::Value;
+use std::ffi::OsString;
+
+struct Outcome {
+    code: u8,
+    stdout: String,
+    stderr: String,
+}
+
+fn run(args: &[&str]) -> Outcome {
+    let (mut stdin, mut stdout, mut stderr) = (std::io::empty(), Vec::new(), Vec::new());
+    let mut console = Console {
+        stdin: &mut stdin,
+        stdout: &mut stdout,
+        stderr: &mut stderr,
+        shows_progress: false,
+        has_color: false,
+    };
+    let args = ["hlo-opt", "plan"].iter().chain(args).map(OsString::from);
+    let code = hlo_opt::run(args, &mut console);
+    let text = |bytes| String::from_utf8(bytes).expect("UTF-8 output");
+    Outcome { code, stdout: text(stdout), stderr: text(stderr) }
+}
+
+fn json(args: &[&str]) -> Value {
+    let outcome = run(args);
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""));
+    serde_json::from_str(&outcome.stdout).expect("one JSON document")
+}
+
+#[test]
+fn a_reduction_as_json_has_programs_and_groups() {
+    let plan = json(&["reduction", "--cluster", "a100", "--axes", "4,16", "--reduce", "1", "--format", "json"]);
+    assert_eq!(plan["total"], 97);
+    let matrices = plan["matrices"].as_array().expect("matrices");
+    let rows: Vec<String> = matrices.iter().map(|m| m["matrix"].to_string()).collect();
+    assert_eq!(rows, ["[[1,4],[4,4]]", "[[2,2],[2,8]]", "[[4,1],[1,16]]"]);
+    let programs: Vec<u64> = matrices.iter().filter_map(|m| m["programs"].as_u64()).collect();
+    assert_eq!(programs, [47, 47, 3]);
+    let first = &matrices[0];
+    assert!(first["best_s"].as_f64() < first["all_reduce_s"].as_f64() && first["faster"].as_u64() > Some(0));
+    assert_eq!(first["best"][0]["form"], "InsideGroup");
+    assert_eq!(first["best"][0]["ancestor"], Value::Null);
+    assert_eq!(first["best"][0]["collective"], "ReduceScatter");
+    assert_eq!(first["best"][0]["groups"][0], serde_json::json!([0, 1, 2, 3]));
+    assert_eq!(first["best"][1]["form"], "Parallel");
+    assert_eq!(first["best"][1]["ancestor"], 0);
+    assert_eq!(first["best"][1]["groups"][1], serde_json::json!([1, 17, 33, 49]));
+}
+
+#[test]
+fn options_narrow_the_plan() {
+    let machine = ["reduction", "--cluster", "[(node,2),(cpu,2),(gpu,4)]", "--axes", "4,4", "--format", "json"];
+    let with = |more: &[&str]| json(&machine.iter().chain(more).copied().collect::<Vec<_>>());
+    let one = with(&["--reduce", "0,1", "--matrix", "[[1,2,2],[2,1,2]]"]);
+    assert_eq!((&one["total"], one["matrices"].as_array().map(Vec::len)), (&Value::from(1287), Some(1)));
+    assert_eq!(with(&["--reduce", "0,1", "--matrix", "[[1,2,2],[2,1,2]]", "--max-size", "5"])["total"], 795);
+    assert_eq!(with(&["--reduce", "0", "--matrix", "[[2,2,1],[1,1,4]]", "--rules", "literal"])["total"], 122);
+    let best = |lowering: &str| {
+        let plan = with(&["--reduce", "0,1", "--matrix", "[[1,2,2],[2,1,2]]", "--lowering", lowering]);
+        plan["matrices"][0]["best_s"].as_f64().expect("a time")
+    };
+    assert_eq!(best("best"), best("level-major").min(best("axis-major")));
+    let pareto = with(&["--reduce", "0,1", "--matrix", "[[1,2,2],[2,1,2]]", "--pareto"]);
+    let points = pareto["matrices"][0]["pareto"].as_array().expect("a front").clone();
+    let times: Vec<f64> = points.iter().filter_map(|p| p["seconds"].as_f64()).collect();
+    assert!(times.len() > 1 && times.is_sorted_by(|a, b| a > b));
+    assert_eq!(points[0]["program"], serde_json::json!(["(0, InsideGroup, AllReduce)"]));
+}
+
+#[test]
+fn placements_are_ranked_by_cost() {
+    let args = ["placement", "--cluster", "a100", "--axes", "4,16", "--reduce", "0=1.0,0+1=0.25"];
+    let plan = json(&[&args[..], &["--format", "json"]].concat());
+    let placements = plan["placements"].as_array().expect("placements");
+    let costs: Vec<f64> = placements.iter().filter_map(|p| p["cost_s"].as_f64()).collect();
+    assert!(costs.len() == 3 && costs.is_sorted());
+    assert_eq!(placements[0]["matrix"].to_string(), "[[1,4],[4,4]]");
+    let parts = placements[0]["reductions"].as_array().expect("reductions");
+    let sum: f64 =
+        parts.iter().map(|p| p["weight"].as_f64().unwrap_or(0.0) * p["best_s"].as_f64().unwrap_or(0.0)).sum();
+    assert_eq!(sum, costs[0]);
+    let text = run(&args).stdout;
+    assert_eq!(text.lines().count(), 4, "{text}");
+    assert!(text.starts_with("a100: 4 node x 16 gpu; 64 devices; axes 4,16; "), "{text}");
+}
+
+#[test]
+fn text_names_the_best_program() {
+    let text = run(&["reduction", "--cluster", "a100:2", "--axes", "2,16", "--reduce", "1", "--algo", "ring"]).stdout;
+    assert!(text.contains("(1, InsideGroup, ReduceScatter)  4 groups of 8: {0,1,2,3,4,5,6,7},"), "{text}");
+    assert!(text.ends_with("50 programs on 2 matrices\n"), "{text}");
+    let text = run(&["reduction", "--cluster", "[(gpu,8)]", "--axes", "1,8", "--reduce", "0"]).stdout;
+    assert!(text.contains("nothing to reduce"), "{text}");
+}
+
+#[test]
+fn a_plot_shows_every_matrix() {
+    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("plan.svg");
+    let name = path.display().to_string();
+    let outcome = run(&["reduction", "--cluster", "a100", "--axes", "4,16", "--reduce", "1", "--plot", &name]);
+    assert_eq!(outcome.code, 0, "{}", outcome.stderr);
+    let picture = std::fs::read_to_string(&path).expect("the picture");
+    assert!(picture.contains("[[2,2],[2,8]]") && picture.matches("<circle").count() > 60);
+}
+
+#[test]
+fn what_does_not_fit_is_wrong_usage() {
+    let base = ["reduction", "--axes", "4,16", "--reduce", "1", "--cluster"];
+    let refused = |args: &[&str]| {
+        let outcome = run(args);
+        assert_eq!((outcome.code, outcome.stdout.as_str()), (2, ""));
+        outcome.stderr
+    };
+    let error = refused(&[&base[..], &["[(node,4),(gpu)]"]].concat());
+    assert!(error.contains("--cluster: cluster, line 1, column 15: expected `,`, found `)]`"), "{error}");
+    let error = refused(&[&base[..], &["a100:2"]].concat());
+    assert!(error.contains("axes: expected sizes that multiply to 32 devices, found [4, 16]"), "{error}");
+    let error = refused(&[&base[..], &["a100", "--matrix", "[[4,1],[4,4]]"]].concat());
+    assert!(error.contains("--matrix: matrix, column 0: expected a product of 4, found 16"), "{error}");
+    let error = refused(&[&base[..], &["a100", "--matrix", "4x4"]].concat());
+    assert!(error.contains("expected rows of numbers such as [[1,4],[4,4]]"), "{error}");
+    let error = refused(&["placement", "--axes", "4,16", "--cluster", "a100", "--reduce", "0:2"]);
+    assert!(error.contains("expected axes and a weight such as 0+2=0.25"), "{error}");
+    let missing = run(&[&base[..], &["no-such-file.toml"]].concat());
+    assert_eq!(missing.code, 1);
+}
+
+#[test]
+fn the_commands_of_the_readme_work() {
+    let readme = std::fs::read_to_string(hlo_tests::root().join("README.md")).expect("the README");
+    let block = readme.split("<!-- plan -->").nth(1).and_then(|rest| rest.split("```").nth(1)).expect("a block");
+    let commands: Vec<&str> = block.lines().filter(|line| line.starts_with("hlo-opt plan ")).collect();
+    assert_eq!(commands.len(), 2);
+    for command in commands {
+        let words: Vec<&str> = command.split_whitespace().skip(2).map(|word| word.trim_matches('\'')).collect();
+        let outcome = run(&words);
+        assert_eq!(outcome.code, 0, "{command}: {}", outcome.stderr);
+        assert!(command.contains("placement") || outcome.stdout.contains("47 programs"), "{}", outcome.stdout);
+    }
+}
