@@ -131,7 +131,7 @@ fn what_does_not_fit_is_wrong_usage() {
 
 #[test]
 fn the_commands_of_the_readme_work() {
-    let readme = std::fs::read_to_string(hlo_tests::root().join("README.md")).expect("the README");
+    let readme = std::fs::read_to_string(hlo_tests::root().join("../README.md")).expect("the README");
     let block = readme.split("<!-- plan -->").nth(1).and_then(|rest| rest.split("```").nth(1)).expect("a block");
     let commands: Vec<&str> = block.lines().filter(|line| line.starts_with("hlo-opt plan ")).collect();
     assert_eq!(commands.len(), 2);
