@@ -3,7 +3,7 @@
 use hlo_cluster::Collective;
 use hlo_cluster::reduction::graph::Graph;
 use hlo_cluster::reduction::semantics::{DeviceState, Rules, Sizes, apply};
-use hlo_cluster::reduction::{Instruction, Step};
+use hlo_cluster::reduction::{Instruction, Step, Vocabulary};
 use std::collections::{BTreeMap, BTreeSet};
 
 fn graph(n_factors: usize, rules: Rules) -> Graph {
@@ -25,16 +25,45 @@ fn counts_are_those_of_the_paper() {
 }
 
 #[test]
+fn counts_of_what_hlo_can_say() {
+    let hlo = |n| Graph::build_with(n, Rules::Pinned, Vocabulary::Hlo, true).expect("a graph");
+    let counts: Vec<u128> = (1..=4).map(|n| hlo(n).n_programs(None)).collect();
+    assert_eq!(counts, [2, 20, 394, 13_060]);
+    // The vocabulary is a choice among all programs.
+    for vocabulary in [Vocabulary::Hlo, Vocabulary::HloUneven] {
+        let mut chosen = programs(&graph(3, Rules::Pinned));
+        chosen.retain(|program| program.iter().all(|step| vocabulary.has(*step)));
+        let built = Graph::build_with(3, Rules::Pinned, vocabulary, true).expect("a graph");
+        assert!(chosen == programs(&built), "{vocabulary:?}");
+    }
+}
+
+#[test]
 fn pruning_changes_nothing_but_the_work() {
-    for rules in [Rules::Pinned, Rules::Literal] {
-        for n_factors in 0..=if rules == Rules::Pinned { 4 } else { 3 } {
-            let pruned = Graph::build_with(n_factors, rules, true).expect("a graph");
-            let mut whole = Graph::build_with(n_factors, rules, false).expect("a graph");
-            eprintln!("{n_factors} {rules:?}: met {} of {}, live {}", pruned.n_met, whole.n_met, whole.edges.len());
+    let cases = [
+        (Rules::Pinned, Vocabulary::All, 4),
+        (Rules::Pinned, Vocabulary::Hlo, 4),
+        (Rules::Literal, Vocabulary::All, 3),
+    ];
+    for (rules, vocabulary, most) in cases {
+        for n_factors in 0..=most {
+            let build = |prunes| Graph::build_with(n_factors, rules, vocabulary, prunes).expect("a graph");
+            let (pruned, mut whole) = (build(true), build(false));
+            assert!(pruned.n_met <= whole.n_met && whole.edges.len() <= pruned.n_met);
             whole.n_met = pruned.n_met;
-            assert!(pruned == whole, "{n_factors} {rules:?}");
+            assert!(pruned == whole, "{n_factors} {rules:?} {vocabulary:?}");
         }
     }
+}
+
+/// States met without pruning, and live ones, as a search in another language found them.
+#[test]
+fn states_are_as_many_as_another_search_found() {
+    let found: Vec<(usize, usize)> = (1..=4)
+        .map(|n| Graph::build_with(n, Rules::Pinned, Vocabulary::All, false).expect("a graph"))
+        .map(|graph| (graph.n_met, graph.edges.len()))
+        .collect();
+    assert_eq!(found, [(4, 4), (26, 20), (325, 116), (5786, 727)]);
 }
 
 /// All programs by blind search on real factors, with chunks counted: the slow twin.

@@ -22,11 +22,11 @@ pub struct StepCosts<'a> {
 }
 
 enum Way<'a> {
-    BySymmetry(Symmetric),
+    Symmetry(Symmetric),
     /// By combination of the other axes, by position: devices; and what is known of the links.
-    ByClass(Vec<Vec<u32>>, Box<ClassLoads<'a>>),
+    Classes(Vec<Vec<u32>>, Box<ClassLoads<'a>>),
     /// The same, every step anew.
-    BySimulation(Vec<Vec<u32>>),
+    Simulation(Vec<Vec<u32>>),
 }
 
 /// One reduction on one machine.
@@ -51,9 +51,9 @@ impl<'a> StepCosts<'a> {
     pub fn new(graph: &'a Graph, reduction: &Reduction<'a>) -> StepCosts<'a> {
         let groups = || reduction.matrix.reduction_groups(reduction.reduce, reduction.lowering);
         let way = match (Symmetric::new(reduction), ClassLoads::new(reduction.cluster, reduction.algo)) {
-            (Some(symmetric), _) => Way::BySymmetry(symmetric),
-            (None, Some(loads)) => Way::ByClass(groups(), Box::new(loads)),
-            (None, None) => Way::BySimulation(groups()),
+            (Some(symmetric), _) => Way::Symmetry(symmetric),
+            (None, Some(loads)) => Way::Classes(groups(), Box::new(loads)),
+            (None, None) => Way::Simulation(groups()),
         };
         StepCosts::by(graph, reduction, way)
     }
@@ -61,7 +61,7 @@ impl<'a> StepCosts<'a> {
     /// The same, always by simulating every group.
     pub fn by_simulation(graph: &'a Graph, reduction: &Reduction<'a>) -> StepCosts<'a> {
         let groups = reduction.matrix.reduction_groups(reduction.reduce, reduction.lowering);
-        StepCosts::by(graph, reduction, Way::BySimulation(groups))
+        StepCosts::by(graph, reduction, Way::Simulation(groups))
     }
 
     fn by(graph: &'a Graph, reduction: &Reduction<'a>, way: Way<'a>) -> StepCosts<'a> {
@@ -92,14 +92,14 @@ impl<'a> StepCosts<'a> {
     fn step_s(&mut self, instruction: Instruction, collective: Collective, share: &[u8]) -> f64 {
         let weights: Vec<f64> = share.iter().map(|&scattered| self.weight(scattered)).collect();
         match &mut self.way {
-            Way::BySymmetry(symmetric) => symmetric.step_s(instruction, collective, &weights, self.algo, self.bytes),
-            Way::ByClass(devices, loads) => {
+            Way::Symmetry(symmetric) => symmetric.step_s(instruction, collective, &weights, self.algo, self.bytes),
+            Way::Classes(devices, loads) => {
                 let factors = &self.factors;
                 let n = factors[instruction.taking_part(factors.len())].iter().product();
                 let mut groups = || device_groups(instruction, factors, devices);
                 loads.step_s((instruction, collective, n), &weights, (self.algo, self.bytes), &mut groups)
             }
-            Way::BySimulation(devices) => {
+            Way::Simulation(devices) => {
                 let groups = device_groups(instruction, &self.factors, devices).into_iter();
                 let groups = groups.map(|(group, class)| (group, weights[class])).filter(|(_, weight)| *weight > 0.0);
                 self.cluster.weighted_cost(collective, &groups.collect::<Vec<_>>(), self.algo).seconds(self.bytes)

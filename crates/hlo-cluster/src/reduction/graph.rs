@@ -13,6 +13,35 @@ use crate::reduction::fast_hash::FastMap;
 use crate::reduction::instruction::{Instruction, Step};
 use crate::reduction::semantics::{DeviceState, Rules, Sizes, apply};
 
+/// Which steps programs are made of.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Vocabulary {
+    /// All that the rules allow.
+    All,
+    /// What HLO can say in one instruction over even groups: all-reduce, reduce-scatter and all-gather, without
+    /// `Master`.
+    Hlo,
+    /// The same, and an all-reduce over `Master`'s group, which HLO says with the idle devices as groups of one.
+    HloUneven,
+}
+
+impl Vocabulary {
+    /// Whether a step belongs to it.
+    pub fn has(self, step: Step) -> bool {
+        let is_hlo = match step.collective {
+            Collective::AllReduce | Collective::ReduceScatter | Collective::AllGather => true,
+            Collective::Reduce | Collective::Broadcast => false,
+        };
+        match self {
+            Vocabulary::All => true,
+            Vocabulary::Hlo => is_hlo && !step.instruction.is_master(),
+            Vocabulary::HloUneven => {
+                is_hlo && (!step.instruction.is_master() || step.collective == Collective::AllReduce)
+            }
+        }
+    }
+}
+
 /// Most factors above one: with six the graph no longer fits.
 pub const MAX_FACTORS: usize = 5;
 
@@ -56,19 +85,25 @@ impl Graph {
     /// # Errors
     /// More than [`MAX_FACTORS`] factors.
     pub fn build(n_factors: usize, rules: Rules) -> Result<Graph, ClusterError> {
-        Graph::build_with(n_factors, rules, true)
+        Graph::build_with(n_factors, rules, Vocabulary::All, true)
     }
 
-    /// The same, with or without ruling out dead states early; the result is the same but for [`Graph::n_met`].
+    /// The graph of the programs of a vocabulary, with or without ruling out dead states early; that changes nothing but
+    /// [`Graph::n_met`].
     ///
     /// # Errors
     /// As [`Graph::build`].
-    pub fn build_with(n_factors: usize, rules: Rules, prunes: bool) -> Result<Graph, ClusterError> {
+    pub fn build_with(
+        n_factors: usize,
+        rules: Rules,
+        vocabulary: Vocabulary,
+        prunes: bool,
+    ) -> Result<Graph, ClusterError> {
         if n_factors > MAX_FACTORS {
             let expected = format!("at most {MAX_FACTORS} levels on which the reduction has more than one device");
             return Err(ClusterError::new("hierarchy", expected, n_factors.to_string()));
         }
-        let mut search = Search::new(n_factors, rules, prunes);
+        let mut search = Search::new(n_factors, rules, vocabulary, prunes);
         search.run();
         Ok(search.finish())
     }
@@ -124,7 +159,7 @@ struct Search {
 }
 
 impl Search {
-    fn new(n_factors: usize, rules: Rules, prunes: bool) -> Search {
+    fn new(n_factors: usize, rules: Rules, vocabulary: Vocabulary, prunes: bool) -> Search {
         let factors = vec![2; n_factors];
         let mut instructions = Instruction::all(n_factors);
         instructions.sort_by_key(ToString::to_string);
@@ -132,7 +167,11 @@ impl Search {
             instruction,
             groups: instruction.groups(&factors),
             taking_part: instruction.taking_part(n_factors).fold(0, |set, i| set | 1 << i),
-            allowed: BY_NAME.map(|c| rules == Rules::Literal || !instruction.is_master() || c == Collective::AllReduce),
+            allowed: BY_NAME.map(|collective| {
+                let is_pinned =
+                    rules == Rules::Literal || !instruction.is_master() || collective == Collective::AllReduce;
+                is_pinned && vocabulary.has(Step { instruction, collective })
+            }),
         };
         Search {
             n_factors,

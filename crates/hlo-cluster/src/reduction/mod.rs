@@ -21,7 +21,7 @@ pub mod semantics;
 mod symmetric;
 
 pub use cost::{Reduction, StepCosts};
-pub use graph::Graph;
+pub use graph::{Graph, Vocabulary};
 pub use instruction::{Form, Instruction, Step};
 pub use matrix::{Lowering, Matrix};
 pub use paths::{Priced, Program};

@@ -3,13 +3,14 @@
 use crate::collective::{Algo, Collective};
 use crate::error::ClusterError;
 use crate::reduction::cost::{Reduction, StepCosts, factors_above_one};
-use crate::reduction::graph::Graph;
+use crate::reduction::graph::{Graph, Vocabulary};
 use crate::reduction::instruction::{Form, Instruction, Step};
 use crate::reduction::matrix::{Lowering, Matrix};
 use crate::reduction::paths::{Priced, Program};
 use crate::reduction::semantics::Rules;
 use crate::topology::Cluster;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 /// What is wanted of a reduction.
 #[derive(Clone, PartialEq, Debug)]
@@ -63,6 +64,7 @@ pub struct Planner<'c> {
     cluster: &'c Cluster,
     levels: Vec<u32>,
     rules: Rules,
+    vocabulary: Vocabulary,
     graphs: BTreeMap<usize, Graph>,
 }
 
@@ -72,10 +74,22 @@ impl<'c> Planner<'c> {
     /// # Errors
     /// A cluster of another kind.
     pub fn new(cluster: &'c Cluster, rules: Rules) -> Result<Planner<'c>, ClusterError> {
+        Planner::with_vocabulary(cluster, rules, Vocabulary::All)
+    }
+
+    /// A planner whose programs are made of the steps of a vocabulary only.
+    ///
+    /// # Errors
+    /// As [`Planner::new`].
+    pub fn with_vocabulary(
+        cluster: &'c Cluster,
+        rules: Rules,
+        vocabulary: Vocabulary,
+    ) -> Result<Planner<'c>, ClusterError> {
         let levels = cluster.hierarchy().ok_or_else(|| {
             ClusterError::new("cluster", "the same count in every entity of a level", "counts that differ")
         })?;
-        Ok(Planner { cluster, levels, rules, graphs: BTreeMap::new() })
+        Ok(Planner { cluster, levels, rules, vocabulary, graphs: BTreeMap::new() })
     }
 
     /// Level counts, outermost first.
@@ -100,7 +114,7 @@ impl<'c> Planner<'c> {
     pub fn plan(&mut self, matrix: Matrix, request: &Request) -> Result<MatrixPlan, ClusterError> {
         check_reduce(&request.reduce, matrix.rows().len())?;
         let factors = factors_above_one(&matrix, &request.reduce);
-        let graph = graph(&mut self.graphs, factors.len(), self.rules)?;
+        let graph = graph(&mut self.graphs, factors.len(), (self.rules, self.vocabulary))?;
         let mut chosen: Option<(Lowering, Priced<'_>, f64, f64)> = None;
         for lowering in lowerings(&matrix, request) {
             let reduction = reduction(self.cluster, &matrix, request, lowering);
@@ -135,7 +149,7 @@ impl<'c> Planner<'c> {
     pub fn times(&mut self, matrix: &Matrix, request: &Request, lowering: Lowering) -> Result<Vec<f64>, ClusterError> {
         check_reduce(&request.reduce, matrix.rows().len())?;
         let n_factors = factors_above_one(matrix, &request.reduce).len();
-        let graph = graph(&mut self.graphs, n_factors, self.rules)?;
+        let graph = graph(&mut self.graphs, n_factors, (self.rules, self.vocabulary))?;
         let mut costs = StepCosts::new(graph, &reduction(self.cluster, matrix, request, lowering));
         let mut times = Vec::new();
         graph.for_each_program(request.max_size.unwrap_or(usize::MAX), &mut |steps| {
@@ -151,7 +165,7 @@ impl<'c> Planner<'c> {
     pub fn best_s(&mut self, matrix: &Matrix, request: &Request) -> Result<f64, ClusterError> {
         check_reduce(&request.reduce, matrix.rows().len())?;
         let n_factors = factors_above_one(matrix, &request.reduce).len();
-        let graph = graph(&mut self.graphs, n_factors, self.rules)?;
+        let graph = graph(&mut self.graphs, n_factors, (self.rules, self.vocabulary))?;
         let best = |lowering| {
             let mut costs = StepCosts::new(graph, &reduction(self.cluster, matrix, request, lowering));
             Priced::new(graph, |edge| costs.seconds(edge)).best(request.max_size).map_or(0.0, |p| p.seconds)
@@ -174,10 +188,14 @@ fn lowerings(matrix: &Matrix, request: &Request) -> Vec<Lowering> {
     }
 }
 
-fn graph(graphs: &mut BTreeMap<usize, Graph>, n_factors: usize, rules: Rules) -> Result<&Graph, ClusterError> {
+fn graph(
+    graphs: &mut BTreeMap<usize, Graph>,
+    n_factors: usize,
+    (rules, vocabulary): (Rules, Vocabulary),
+) -> Result<&Graph, ClusterError> {
     match graphs.entry(n_factors) {
-        std::collections::btree_map::Entry::Occupied(entry) => Ok(entry.into_mut()),
-        std::collections::btree_map::Entry::Vacant(entry) => Ok(entry.insert(Graph::build(n_factors, rules)?)),
+        Entry::Occupied(entry) => Ok(entry.into_mut()),
+        Entry::Vacant(entry) => Ok(entry.insert(Graph::build_with(n_factors, rules, vocabulary, true)?)),
     }
 }
 
