@@ -111,11 +111,12 @@ impl CombineCollectives {
                 return Ok((n_removed, n_inserted));
             }
             let mut rewrite = Rewrite::new(module, comp);
+            let mut next_channel = module.max_channel_id().saturating_add(1);
             for bucket in &buckets {
                 let mut told = describe(module, bucket);
                 let combined = match self.is_packed {
-                    true => packed::emit(module, &mut rewrite, bucket),
-                    false => variadic::emit(module, &mut rewrite, bucket),
+                    true => packed::emit(module, &mut rewrite, bucket, &mut next_channel),
+                    false => variadic::emit(module, &mut rewrite, bucket, &mut next_channel),
                 };
                 told.collectives.push(inserted(module, combined, "does the work of all of them"));
                 report.decisions.push(told);
@@ -156,9 +157,10 @@ fn describe(module: &Module, bucket: &Bucket) -> Decision {
     told
 }
 
-/// The attributes of `inst`, a collective, on a channel that no other collective has.
-fn attrs_on_own_channel(module: &Module, inst: InstId) -> Attrs {
-    let next = module.max_channel_id().saturating_add(1);
+/// The attributes of `inst`, a collective, on the next channel that no other collective has.
+fn attrs_on_own_channel(module: &Module, inst: InstId, next_channel: &mut i64) -> Attrs {
+    let next = *next_channel;
+    *next_channel = next.saturating_add(1);
     let mut attrs = module.inst(inst).attrs.clone();
     match &mut attrs {
         Attrs::Combining(a) => a.channel_id = a.channel_id.map(|_| next),

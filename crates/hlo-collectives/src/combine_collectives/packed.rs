@@ -22,7 +22,7 @@ use hlo_ir::{ArrayShape, Dims, InstId, Module, Opcode, Shape};
 type Rows = Option<(i64, i64)>;
 
 /// Emits the collective and redirects the members' uses to slices of its result; the collective.
-pub fn emit(module: &mut Module, rewrite: &mut Rewrite, bucket: &Bucket) -> InstId {
+pub fn emit(module: &mut Module, rewrite: &mut Rewrite, bucket: &Bucket, next_channel: &mut i64) -> InstId {
     let first = bucket.members[0];
     let opcode = module.inst(first).opcode;
     let n = bucket.group_size as i64;
@@ -40,7 +40,7 @@ pub fn emit(module: &mut Module, rewrite: &mut Rewrite, bucket: &Bucket) -> Inst
     let along = DimsAttrs { dimensions: [i64::from(rows.is_some())].into_iter().collect() };
     let packed = rewrite.add(module, first, ("packed", Opcode::Concatenate), shape, &parts, along);
     let shape = rebuilt(module, first, &packed_dims(rows.map(|r| r.1)));
-    let attrs = along_rows(attrs_on_own_channel(module, first), rows.is_some());
+    let attrs = along_rows(attrs_on_own_channel(module, first, next_channel), rows.is_some());
     let what = format!("{}.combined", opcode.name());
     let combined = rewrite.add(module, first, (&what, opcode), shape, &[packed], attrs);
     let mut start = 0;
