@@ -91,14 +91,20 @@ pub fn hash_bytes(bytes: &[u8]) -> u64 {
 
 /// Whether a bare word is something else than a name (a type, a keyword, a number), so that a name like it needs its `%`.
 pub fn is_reserved(word: &str) -> bool {
-    const KEYWORDS: [&str; 9] = ["ENTRY", "ROOT", "HloModule", "true", "false", "inf", "nan", "token", "opaque"];
-    // The longest is `f8e4m3b11fnuz`.
+    const KEYWORDS: [&str; 7] = ["ENTRY", "ROOT", "HloModule", "true", "false", "inf", "nan"];
     let begins_name = word.bytes().next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_');
-    // No other word has a dot, and most names have one.
-    !begins_name
-        || word.len() <= 13
-            && !word.as_bytes().contains(&b'.')
-            && (DType::from_name(word).is_some() || KEYWORDS.contains(&word))
+    !begins_name || is_short_word(word) && KEYWORDS.contains(&word) || is_type_name(word)
+}
+
+/// Whether a word names a type of values, which no instruction is called, not even with `%`.
+pub fn is_type_name(word: &str) -> bool {
+    is_short_word(word) && (DType::from_name(word).is_some() || ["token", "opaque"].contains(&word))
+}
+
+/// Whether a word can be a keyword or a type: the longest is `f8e4m3b11fnuz`, and none has a dot, as most names do.
+#[inline]
+fn is_short_word(word: &str) -> bool {
+    word.len() <= 13 && !word.as_bytes().contains(&b'.')
 }
 
 #[inline]

@@ -67,7 +67,7 @@ impl<'t> Parser<'t> {
         if is_entry {
             self.cur.eat_word("ENTRY");
         }
-        let (text, start) = self.cur.new_name("the name of a computation or the end of the file")?;
+        let (text, start) = self.cur.own_name("the name of a computation or the end of the file")?;
         if self.module.n_comp_slots() == 0 && self.cur.bytes().get(start) != Some(&b'%') {
             self.module.form = TextForm::Short;
         }
@@ -108,7 +108,7 @@ impl<'t> Parser<'t> {
         if is_root {
             self.cur.pos += 4;
         }
-        let (text, start) = self.cur.new_name("an instruction: `name = shape opcode(operands)`")?;
+        let (text, start) = self.cur.own_name("an instruction: `name = shape opcode(operands)`")?;
         let parsed = match self.cur.expect(b'=', "after the instruction's name") {
             Ok(()) => self.instruction(comp, Some((text, start)), 0),
             Err(error) => Err(error),

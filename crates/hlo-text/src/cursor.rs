@@ -285,9 +285,9 @@ impl<'t> Cursor<'t> {
         self.word(what)
     }
 
-    /// As [`Cursor::name`], for the place where a name is defined: a word that means something else needs its `%`.
+    /// As [`Cursor::name`], but a word that means something else needs its `%`, as in XLA.
     #[inline]
-    pub(crate) fn new_name(&mut self, what: &str) -> Fallible<(&'t str, usize)> {
+    pub(crate) fn own_name(&mut self, what: &str) -> Fallible<(&'t str, usize)> {
         let (name, place) = self.name(what)?;
         if self.bytes().get(place) != Some(&b'%') && is_reserved(name) {
             let message = format!("expected {what}, found the reserved word `{name}`");

@@ -11,7 +11,7 @@ use hlo_ir::diag::Diagnostic;
 use hlo_ir::infer::{OpView, infer_result};
 use hlo_ir::literal::{ConstantValue, parse_literal};
 use hlo_ir::module::Operands;
-use hlo_ir::names::Name;
+use hlo_ir::names::{Name, is_reserved, is_type_name};
 use hlo_ir::op::Arity;
 use hlo_ir::{CompId, DType, InstId, Instruction, Opcode, Shape, ShapeId};
 
@@ -61,6 +61,13 @@ impl OpWord<'_> {
 impl<'t> Parser<'t> {
     /// Takes one instruction of `comp` after its name and `=`.
     pub(crate) fn instruction(&mut self, comp: CompId, label: Label<'t>, depth: usize) -> Fallible<InstId> {
+        if let Some((text, start)) = label
+            && is_type_name(text)
+        {
+            let message = format!("`{text}`: expected the name of an instruction, found that of a type");
+            let error = failure(EXPECTED, start, start + text.len(), message);
+            return Err(error.with_help(format!("XLA takes no such name; `{text}_` would do")).into());
+        }
         let stated = if shape_is_next(&mut self.cur) { Some(self.shape()?) } else { None };
         self.operation(comp, label, stated, depth)
     }
@@ -216,7 +223,7 @@ impl<'t> Parser<'t> {
     #[inline]
     fn bare_operand(&mut self, comp: CompId) -> Option<InstId> {
         let text = self.cur.peek_name()?;
-        if !matches!(self.cur.raw_at(text.len()), Some(b',' | b')')) {
+        if !matches!(self.cur.raw_at(text.len()), Some(b',' | b')')) || is_reserved(text) {
             return None;
         }
         let id = self.find_inst(comp, self.module.names.find(text)?)?;

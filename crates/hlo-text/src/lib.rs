@@ -3,6 +3,10 @@
 //! A name must be defined before it is used, instructions and computations alike, as in XLA's own parser; so one pass
 //! suffices. Attributes are parsed by the *type* of their value (`values.rs`); which attributes an
 //! opcode has is data of the op table. Each distinct shape text is parsed once.
+//!
+//! Words that mean something else (`true`, `inf`, `ROOT`) are names only behind a `%`, and types are none of instructions, as in
+//! XLA. Unlike in XLA, blanks may be left out around the `=` after an instruction's bare name (`p=f32[]`): XLA reads that as an
+//! attribute's key.
 
 mod asynchrony;
 mod computation;

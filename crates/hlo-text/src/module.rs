@@ -115,7 +115,7 @@ impl Parser<'_> {
         let mut ahead = self.cur;
         let has_name = ahead.name("").is_ok() && ahead.eat(b'=');
         let label = if has_name {
-            let label = self.cur.new_name("the name of the instruction")?;
+            let label = self.cur.own_name("the name of the instruction")?;
             self.cur = ahead;
             label
         } else {

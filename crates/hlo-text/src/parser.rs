@@ -111,7 +111,7 @@ impl<'t> Parser<'t> {
     /// Takes the name of an instruction of `comp` that was defined before.
     #[inline]
     pub(crate) fn inst_ref(&mut self, comp: CompId) -> Fallible<InstId> {
-        let (text, start) = self.cur.name("the name of an instruction")?;
+        let (text, start) = self.cur.own_name("the name of an instruction")?;
         let found = self.module.names.find(text).and_then(|name| self.find_inst(comp, name));
         found.ok_or_else(|| self.unknown_inst(text, start))
     }
@@ -171,7 +171,7 @@ impl<'t> Parser<'t> {
 
     /// Takes the name of a computation that was defined before.
     pub(crate) fn computation_ref(&mut self) -> Fallible<CompId> {
-        let (text, start) = self.cur.name("the name of a computation")?;
+        let (text, start) = self.cur.own_name("the name of a computation")?;
         let found = self.module.names.find(text).and_then(|n| self.comps.get(n.index())).copied();
         match found {
             Some(comp) if comp != UNBOUND => Ok(CompId::from_u32(comp)),
