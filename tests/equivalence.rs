@@ -33,7 +33,11 @@ pub fn check(before: &Module, after: &Module, draw: &str, near: Nearness) -> Res
     Ok(())
 }
 
-fn compare(before: &Outputs, after: &Outputs, near: Nearness) -> Result<(), String> {
+/// Compares all outputs of all devices.
+///
+/// # Errors
+/// Which output of which device differs and by how much.
+pub fn compare(before: &Outputs, after: &Outputs, near: Nearness) -> Result<(), String> {
     if before.leaves.len() != after.leaves.len() {
         return Err(format!("expected {} outputs, found {}", before.leaves.len(), after.leaves.len()));
     }

@@ -9,6 +9,7 @@ mod passes;
 mod plan;
 mod random_collectives;
 mod random_passes;
+mod random_steps;
 mod readme;
 mod replication_property;
 mod replication_samples;

@@ -1,6 +1,7 @@
-//! The samples in `ir-samples`: where they are and what their header lines say; and random modules.
+//! The samples in `ir-samples`: where they are and what their header lines say; and random modules and training steps.
 
 pub mod random_module;
+pub mod training_step;
 
 use std::fs;
 use std::path::{Path, PathBuf};

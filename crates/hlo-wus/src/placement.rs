@@ -114,6 +114,41 @@ impl CostModel {
         })
     }
 
+    /// For every node whether all possible placements have it full: what is fixed so, and what follows where forms cannot
+    /// be converted.
+    pub fn always_full(&self) -> Vec<bool> {
+        let mut follows: Vec<Vec<Node>> = vec![Vec::new(); self.n_nodes()];
+        let mut work: Vec<Node> = Vec::new();
+        let mut imply = |from: Form, to: Node| match from {
+            Form::Full => work.push(to),
+            Form::Of(node) => follows[node.0 as usize].push(to),
+        };
+        for term in &self.terms {
+            match term {
+                Term::Fixed(node, false) => imply(Form::Full, *node),
+                Term::Gather { value, uses, price: None } => uses.iter().for_each(|&u| imply(u, *value)),
+                Term::Slice { value, uses, price: None } => uses.iter().for_each(|&u| match u {
+                    Form::Full => {}
+                    Form::Of(node) => imply(*value, node),
+                }),
+                Term::Fixed(_, true)
+                | Term::Gather { .. }
+                | Term::Slice { .. }
+                | Term::Full(..)
+                | Term::Shard(..)
+                | Term::AnyFull(..)
+                | Term::AnyShard(..) => {}
+            }
+        }
+        let mut is_full = vec![false; self.n_nodes()];
+        while let Some(node) = work.pop() {
+            if !std::mem::replace(&mut is_full[node.0 as usize], true) {
+                work.extend(&follows[node.0 as usize]);
+            }
+        }
+        is_full
+    }
+
     /// The cheapest placement, of all equally cheap ones the one with the fewest nodes in shards; and its cost.
     pub fn solve(&self) -> (Assignment, u128) {
         let mut network = Network::new();
@@ -244,6 +279,13 @@ mod tests {
                 .min()
                 .expect("one placement at least");
             let (assignment, value) = model.solve();
+            let possible = (0u32..1 << n)
+                .map(|mask| (0..n).map(|i| mask >> i & 1 == 1).collect::<Vec<bool>>())
+                .filter(|assignment| model.capacity_of(assignment) < UNCUTTABLE);
+            let ever = possible.fold(vec![false; n], |ever, a| ever.iter().zip(a).map(|(e, a)| *e || a).collect());
+            for (is_full, ever) in model.always_full().iter().zip(ever) {
+                assert!(!(*is_full && ever), "{model:?}");
+            }
             if best < UNCUTTABLE {
                 n_possible += 1;
                 assert_eq!(value, best, "{model:?}");

@@ -109,11 +109,14 @@ impl Problem {
         self.updates.push(update);
     }
 
-    /// The cheapest placement that has every update with state in shards.
+    /// The cheapest placement that has every update with state in shards, as far as that is possible: where an update
+    /// is needed whole inside a fusion, no gather can stand before it.
     pub fn forced(&self) -> Assignment {
         let mut costs = self.costs.clone();
+        let always_full = costs.always_full();
         for (update, is_stateless) in self.updates.iter().zip(&self.stateless) {
             let nodes = update.iter().filter(|_| !is_stateless).filter_map(|&v| self.node_of[v]);
+            let nodes = nodes.filter(|n| !always_full[n.0 as usize]);
             costs.terms.extend(nodes.map(|node| Term::Fixed(node, true)));
         }
         costs.solve().0

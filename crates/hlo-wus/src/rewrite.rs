@@ -73,7 +73,6 @@ impl<'m, 's, 'a> Rewriter<'m, 's, 'a> {
     /// A value that the placement has in shards cannot be emitted so: a defect of the pass, reported and not hidden.
     pub fn emit(mut self) -> Result<Emitted, String> {
         for comp in self.touched() {
-            let (live, n_slots) = (self.module.live(comp), self.module.n_inst_slots());
             for &inst in self.soil.module.comp(comp).insts.iter().filter(|&&i| self.soil.values.is_live(i)) {
                 self.instruction(comp, inst)?;
             }
@@ -81,7 +80,8 @@ impl<'m, 's, 'a> Rewriter<'m, 's, 'a> {
             self.redirect_control(comp);
             self.restore_order(comp)?;
             self.pack_partials(comp)?;
-            self.module.remove_newly_dead(comp, &live, n_slots);
+            // Dead code that was there before may read what has another shape now: it goes too.
+            self.module.remove_dead(comp);
             self.restore_order(comp)?;
             self.emitted.comps.push(comp);
         }
@@ -371,14 +371,16 @@ impl<'m, 's, 'a> Rewriter<'m, 's, 'a> {
         if run.len > 1 {
             return Ok(None);
         }
-        let within = add(self.module, comp, &name, Opcode::Iota, shape.clone(), &[], attrs);
-        let mut start = self.pieces.start(self.module, comp, cut.shard_size)?;
-        if shape.dtype != DType::S32 {
-            let scalar = ArrayShape::new(shape.dtype, []);
-            start = add(self.module, comp, "shard_start", Opcode::Convert, scalar, &[start], Attrs::Plain);
+        // Counted in whole numbers: a start and an index that are each rounded to bf16 do not add up to the rounded sum.
+        let s32 = ArrayShape { dtype: DType::S32, ..shape.clone() };
+        let within = add(self.module, comp, &name, Opcode::Iota, s32.clone(), &[], attrs);
+        let start = self.pieces.start(self.module, comp, cut.shard_size)?;
+        let start = Builder::new(self.module, comp).broadcast_scalar("shard_starts", start, s32.clone());
+        let index = add(self.module, comp, &name, Opcode::Add, s32, &[within, start], Attrs::Plain);
+        if shape.dtype == DType::S32 {
+            return Ok(Some(index));
         }
-        let start = Builder::new(self.module, comp).broadcast_scalar("shard_starts", start, shape.clone());
-        Ok(Some(add(self.module, comp, &name, Opcode::Add, shape, &[within, start], Attrs::Plain)))
+        Ok(Some(add(self.module, comp, &name, Opcode::Convert, shape, &[index], Attrs::Plain)))
     }
 
     /// Gives the leaves in shards their shapes.

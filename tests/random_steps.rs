@@ -1,0 +1,111 @@
+//! Weight-update sharding keeps what random training steps compute: bit for bit where sums are exact, nearly elsewhere.
+
+use crate::equivalence::{Nearness, compare};
+use crate::lockstep::parse;
+use hlo_analysis::Analyses;
+use hlo_eval::{Inputs, Options, Outputs, run};
+use hlo_ir::{DType, Literal, Module, literal::Scalar};
+use hlo_pass::pipeline::parse_pipeline;
+use hlo_pass::runner::{RunOptions, bind, run_pipeline};
+use hlo_tests::random_module::{Input, Rng};
+use hlo_tests::training_step::{TrainingStep, training_step};
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// Seeds when the environment does not say how many (`HLO_PROPTEST_CASES`) or from where on (`HLO_PROPTEST_FROM`).
+const N_CASES: u64 = 100;
+
+/// Sums in another order, some of them divided by small numbers or iterated.
+const NEAR: Nearness = Nearness::WithinShare(1e-3);
+
+/// Whole numbers from -3 to 3 for exact steps, others up to 3 else; equal on devices with equal keys.
+pub fn draw(seed: u64, step: &TrainingStep) -> Inputs {
+    let array = |leaf: usize, input: &Input, key: u32| {
+        let mut rng = Rng::new(seed ^ ((leaf as u64) << 32) ^ (u64::from(key) << 48) ^ 0xABCD);
+        let mut array = Literal::zeros(input.dtype, &input.dims).expect("dims of a small array");
+        for i in 0..array.n_elems() {
+            let whole = rng.below(7) as i64 - 3;
+            let scalar = match (input.dtype, step.is_exact) {
+                (DType::S32, _) => Scalar::Int(rng.below(5) as i64),
+                (_, true) => Scalar::Float(whole as f64),
+                (_, false) => Scalar::Float(rng.below(6000) as f64 / 1000.0 - 3.0),
+            };
+            assert!(array.set(i, scalar));
+        }
+        Arc::new(array)
+    };
+    let row = |(leaf, input): (usize, &Input)| {
+        let mut known: BTreeMap<u32, Arc<Literal>> = BTreeMap::new();
+        let keys = input.key_of_device.iter();
+        keys.map(|&key| known.entry(key).or_insert_with(|| array(leaf, input, key)).clone()).collect()
+    };
+    Inputs { leaves: step.inputs.iter().enumerate().map(row).collect() }
+}
+
+fn evaluate(module: &Module, inputs: &Inputs) -> Result<Outputs, String> {
+    let options = Options { max_steps: 5_000_000, n_threads: 1, ..Options::default() };
+    run(module, inputs, &options).map_err(|e| e.to_string())
+}
+
+/// Runs the pass on a step and compares; the number of updates in shards.
+fn check(profit: &str, step: &TrainingStep, seed: u64) -> Result<u64, String> {
+    let mut module = parse(&format!("seed {seed}"), &step.text);
+    hlo_ir::verify::verify(&module).map_err(|e| format!("the generator made an invalid module: {e:?}"))?;
+    let inputs = draw(seed, step);
+    let before = evaluate(&module, &inputs)?;
+    let pipeline = format!("shard-weight-update{{min-bytes=0,profit={profit}}}");
+    let passes = bind(&parse_pipeline(&pipeline).expect("a pipeline"), hlo_wus::PASSES).expect("the pass");
+    let options = RunOptions { check: true, ..RunOptions::default() };
+    let summary = run_pipeline(&mut module, &mut Analyses::default(), &passes, options)
+        .map_err(|e| format!("the pass fails: {:?}", e.diagnostics))?;
+    let after = evaluate(&module, &inputs).map_err(|e| format!("after: {e}"))?;
+    let near = if step.is_exact { Nearness::Exact } else { NEAR };
+    compare(&before, &after, near)?;
+    Ok(summary.reports[0].stats["shard-weight-update.updates-sharded"])
+}
+
+/// Checks a seed; a failure is shrunk by taking fewer steps.
+fn check_seed(profit: &str, seed: u64) -> Result<u64, String> {
+    let attempt = |n_steps: usize| {
+        let step = training_step(seed, n_steps);
+        catch_unwind(AssertUnwindSafe(|| check(profit, &step, seed))).unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
+            Err(format!("panics: {text}"))
+        })
+    };
+    let full = 4 + (seed % 16) as usize;
+    let mut failure = match attempt(full) {
+        Ok(n) => return Ok(n),
+        Err(error) => (full, error),
+    };
+    for n_steps in (0..full).rev() {
+        if let Err(error) = attempt(n_steps) {
+            failure = (n_steps, error);
+        }
+    }
+    let (n_steps, error) = failure;
+    Err(format!("profit={profit}, seed {seed}, {n_steps} steps (of {full}): {error}"))
+}
+
+fn number(variable: &str, otherwise: u64) -> u64 {
+    std::env::var(variable).ok().and_then(|n| n.parse().ok()).unwrap_or(otherwise)
+}
+
+#[test]
+fn random_training_steps_compute_the_same() {
+    let (from, n_cases) = (number("HLO_PROPTEST_FROM", 0), number("HLO_PROPTEST_CASES", N_CASES));
+    let (mut failures, mut n_fired) = (Vec::new(), BTreeMap::new());
+    for seed in from..from + n_cases {
+        for profit in ["always", "auto"] {
+            match check_seed(profit, seed) {
+                Ok(n) => *n_fired.entry(profit).or_insert(0) += u64::from(n > 0),
+                Err(error) => failures.push(error),
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{} of {n_cases} fail\n{}", failures.len(), failures.join("\n"));
+    println!("of {n_cases} steps sharded: {n_fired:?}");
+    assert!(n_fired["always"] * 5 > n_cases, "updates were sharded in {n_fired:?} of {n_cases} steps");
+    assert!(n_fired["auto"] > 0, "none was sharded for profit");
+}
