@@ -1,6 +1,7 @@
 //! The crate from outside: descriptions, predicted times against slow obvious twins.
 
 mod descriptions;
+mod hierarchies;
 mod paper_tables;
 mod random;
 mod reduction_cost;
