@@ -147,8 +147,9 @@ struct Search {
     patterns: Vec<Pattern>,
     devices: Vec<DeviceState>,
     device_ids: FastMap<DeviceState, u32>,
-    /// By factors that take part, by members before: the outcomes.
-    applied: Vec<FastMap<Ids, Outcomes>>,
+    /// By factors that take part, by members before: index into `outcomes`.
+    applied: Vec<FastMap<Ids, u32>>,
+    outcomes: Vec<Outcomes>,
     states: Vec<Ids>,
     state_ids: FastMap<Ids, Option<u32>>,
     shares: Vec<Share>,
@@ -181,6 +182,7 @@ impl Search {
             devices: Vec::new(),
             device_ids: FastMap::default(),
             applied: vec![FastMap::default(); 1 << n_factors],
+            outcomes: Vec::new(),
             states: Vec::new(),
             state_ids: FastMap::default(),
             shares: Vec::new(),
@@ -230,14 +232,20 @@ impl Search {
 
     fn expand(&mut self, state: &[u32]) -> Vec<Edge> {
         let mut edges = Vec::new();
-        let mut after: [Vec<u32>; 5] = Default::default();
+        let (mut members, mut of_group, mut after) = (Vec::new(), Vec::new(), Vec::new());
         for p in 0..self.patterns.len() {
-            let open = self.apply_pattern(p, state, &mut after);
-            for (c, collective) in BY_NAME.into_iter().enumerate() {
-                if !open[c] || after[c] == *state {
+            let open = self.apply_pattern(p, state, &mut members, &mut of_group);
+            for (c, collective) in BY_NAME.into_iter().enumerate().filter(|(c, _)| open[*c]) {
+                after.clear();
+                after.extend_from_slice(state);
+                for (group, outcome) in self.patterns[p].groups.iter().zip(&of_group) {
+                    let ids = self.outcomes[*outcome as usize][c].iter().flatten();
+                    group.iter().zip(ids).for_each(|(&at, &id)| after[at] = id);
+                }
+                if after == *state {
                     continue;
                 }
-                if let Some(to) = self.state(&after[c]) {
+                if let Some(to) = self.state(&after) {
                     let share = self.share(p, collective, state);
                     edges.push(Edge { to, instruction: p as u8, collective, share });
                 }
@@ -246,29 +254,19 @@ impl Search {
         edges
     }
 
-    /// Which collectives no group refuses, and the states after them.
-    fn apply_pattern(&mut self, p: usize, state: &[u32], after: &mut [Vec<u32>; 5]) -> [bool; 5] {
+    /// Which collectives no group refuses; `of_group` becomes the outcome of each group.
+    fn apply_pattern(&mut self, p: usize, state: &[u32], members: &mut Vec<u32>, of_group: &mut Vec<u32>) -> [bool; 5] {
         let mut open = self.patterns[p].allowed;
         let taking_part = self.patterns[p].taking_part;
-        after.iter_mut().zip(open).filter(|(_, open)| *open).for_each(|(a, _)| {
-            a.clear();
-            a.extend_from_slice(state);
-        });
-        let mut members = Vec::new();
+        of_group.clear();
         for g in 0..self.patterns[p].groups.len() {
             members.clear();
             members.extend(self.patterns[p].groups[g].iter().map(|&at| state[at]));
-            if !self.applied[taking_part as usize].contains_key(members.as_slice()) {
-                let outcomes = self.apply_group(taking_part, &members);
-                self.applied[taking_part as usize].insert(members.as_slice().into(), outcomes);
-            }
-            let Some(outcomes) = self.applied[taking_part as usize].get(members.as_slice()) else { continue };
-            for (c, outcome) in outcomes.iter().enumerate().filter(|(c, _)| open[*c]).collect::<Vec<_>>() {
-                match outcome {
-                    Some(ids) => self.patterns[p].groups[g].iter().zip(ids).for_each(|(&at, &id)| after[c][at] = id),
-                    None => open[c] = false,
-                }
-            }
+            let known = self.applied[taking_part as usize].get(members.as_slice()).copied();
+            let outcome = known.unwrap_or_else(|| self.apply_group(taking_part, members));
+            of_group.push(outcome);
+            let outcomes = &self.outcomes[outcome as usize];
+            open.iter_mut().zip(outcomes).for_each(|(open, outcome)| *open &= outcome.is_some());
             if !open.contains(&true) {
                 break;
             }
@@ -276,12 +274,17 @@ impl Search {
         open
     }
 
-    fn apply_group(&mut self, taking_part: u32, members: &[u32]) -> Outcomes {
-        BY_NAME.map(|collective| {
+    /// Applies every collective to a group and keeps the outcomes.
+    fn apply_group(&mut self, taking_part: u32, members: &[u32]) -> u32 {
+        let outcomes = BY_NAME.map(|collective| {
             let before: Vec<&DeviceState> = members.iter().map(|id| &self.devices[*id as usize]).collect();
             let after = apply(collective, &before, self.rules, Sizes::Symbolic(taking_part)).ok()?;
             Some(after.into_iter().map(|state| self.device(state)).collect())
-        })
+        });
+        let index = self.outcomes.len() as u32;
+        self.outcomes.push(outcomes);
+        self.applied[taking_part as usize].insert(members.into(), index);
+        index
     }
 
     /// By group: over which factors its whole tensor is scattered, from its first member.
