@@ -110,6 +110,13 @@ impl ParamFacts {
         self.leaves.get(leaf)?.as_ref()
     }
 
+    /// Takes back what is said of flat leaf `leaf`, after a pass has made it something else.
+    pub fn forget(&mut self, leaf: usize) {
+        if let Some(fact) = self.leaves.get_mut(leaf) {
+            *fact = None;
+        }
+    }
+
     /// Whether nothing is said.
     pub fn is_empty(&self) -> bool {
         self.leaves.iter().all(Option::is_none)

@@ -12,6 +12,7 @@ use hlo_analysis::Analyses;
 use hlo_ir::Module;
 use hlo_ir::print::{PrintOptions, print_module, write_module};
 use hlo_pass::pipeline::{PipelineError, nearest, parse_pipeline};
+use hlo_pass::report::Artifact;
 use hlo_pass::runner::{BoundPass, RunOptions, bind, run_pipeline};
 use std::time::{Duration, Instant};
 
@@ -46,7 +47,10 @@ pub fn run(args: &OptimizeArgs, console: &mut Console<'_>) -> Result<u8, Failure
     let document = Document { file: source.name.clone(), pipeline: args.pipelines.join(","), modules: done };
     // The report comes first and takes its name last: if one of the two files cannot be written, neither is there.
     let report = explain(args, &document, console)?;
-    if !args.verify_only {
+    let files: Vec<(String, String)> = document.modules.iter().flat_map(|m| beside(args, m)).collect();
+    if !args.verify_only && !files.is_empty() {
+        write_directory(args, &out, files, parts.len())?;
+    } else if !args.verify_only {
         match &args.output {
             Some(path) => output::write_whole(path, out.as_bytes())?,
             None => console.print(out.as_bytes())?,
@@ -55,6 +59,54 @@ pub fn run(args: &OptimizeArgs, console: &mut Console<'_>) -> Result<u8, Failure
     report.map_or(Ok(()), Staged::commit)?;
     let has_changed = document.modules.iter().any(|m| m.reports.iter().any(|r| r.changed));
     Ok(if args.require_change && !has_changed { exit::UNCHANGED } else { exit::OK })
+}
+
+/// The files that passes made beside a module, printed.
+fn beside(args: &OptimizeArgs, module: &ModuleReport) -> Vec<(String, String)> {
+    let files = module.reports.iter().flat_map(|report| &report.files);
+    let print = |artifact: &Artifact| match artifact {
+        Artifact::Module(module) => {
+            let options = PrintOptions { form: args.format.into(), expand_mesh_groups: true };
+            print_module(module, &options)
+        }
+        Artifact::Text(text) => text.clone(),
+    };
+    files.map(|(name, artifact)| (name.clone(), print(artifact))).collect()
+}
+
+/// Writes `main.hlo` and the files beside it into the directory that `-o` names: all or nothing.
+fn write_directory(
+    args: &OptimizeArgs,
+    main: &str,
+    files: Vec<(String, String)>,
+    n_parts: usize,
+) -> Result<(), Failure> {
+    let names: Vec<&str> = files.iter().map(|(name, _)| name.as_str()).collect();
+    let what = format!("the pipeline makes main.hlo, {}", names.join(", "));
+    let Some(directory) = &args.output else {
+        return Err(Failure::Usage(format!("{what}: expected -o DIRECTORY, found no -o")));
+    };
+    if n_parts > 1 {
+        return Err(Failure::Usage(format!("{what}: expected one module, found {n_parts} with --split-input-file")));
+    }
+    let is_new = !directory.exists();
+    if !is_new && !directory.is_dir() {
+        return Err(Failure::Usage(format!("{what}: expected -o DIRECTORY, found file `{}`", directory.display())));
+    }
+    let failed = |error: std::io::Error| Failure::File(format!("cannot write `{}`: {error}", directory.display()));
+    std::fs::create_dir_all(directory).map_err(failed)?;
+    let all = std::iter::once(("main.hlo".to_string(), main.to_string())).chain(files);
+    let staged: Result<Vec<Staged>, Failure> =
+        all.map(|(name, text)| Staged::write(&directory.join(name), |sink| sink.write_all(text.as_bytes()))).collect();
+    match staged {
+        Ok(staged) => staged.into_iter().try_for_each(Staged::commit),
+        Err(failure) => {
+            if is_new {
+                let _ = std::fs::remove_dir(directory);
+            }
+            Err(failure)
+        }
+    }
 }
 
 /// Reads the pipeline and looks its passes up.

@@ -1,5 +1,6 @@
 //! What passes decided and why, as data: the command line prints it as text or JSON.
 
+use hlo_ir::Module;
 use indexmap::IndexMap;
 use serde::Serialize;
 
@@ -16,6 +17,18 @@ pub struct PassReport {
     pub decisions: Vec<Decision>,
     /// Counters, named `<pass>.<what>`.
     pub stats: IndexMap<String, u64>,
+    /// Files to write beside the module, by name.
+    #[serde(skip)]
+    pub files: Vec<(String, Artifact)>,
+}
+
+/// A file that a pass makes beside the module.
+#[derive(Clone, Debug)]
+pub enum Artifact {
+    /// HLO.
+    Module(Box<Module>),
+    /// Anything else.
+    Text(String),
 }
 
 impl PassReport {

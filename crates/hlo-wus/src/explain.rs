@@ -59,9 +59,13 @@ pub fn sharded(
     }
     let was = problem.predicted_ns(cluster_idx, &vec![false; problem.in_shards.len()]);
     let is = problem.predicted_ns(cluster_idx, &problem.in_shards);
-    if is > was {
-        decision.reason += "; predicted to be slower, since what leaves the entry has to be whole each time: a loop round the \
-                            step keeps state in shards, profit=auto leaves such updates as they are";
+    let is_exit = |v: &ValueId| soil.values.uses[*v].iter().any(|u| matches!(u.user, User::Exit(_)));
+    let n_gathered = emitted.gathered.iter().filter(|(v, _)| is_own(*v) && is_exit(v)).count();
+    if is > was && n_gathered > 1 {
+        decision.reason += &format!(
+            "; predicted to be slower, since {n_gathered} values leave the entry and are gathered each time: \
+             interface=sharded or a loop round the step keeps state in shards, profit=auto leaves such updates as they are"
+        );
     }
     (decision.predicted_before_ns, decision.predicted_after_ns) = (Some(was), Some(is));
     decision.rejected = cluster
@@ -86,7 +90,8 @@ pub fn whole(soil: &Soil<'_>, problem: &Problem, cluster_idx: usize, forced: &[b
         .count();
     format!(
         "predicted {before:.0} ns as it is and {after:.0} ns in shards: {n_gathers} values leave the entry whole and would \
-         have to be gathered. A loop round the step keeps state in shards between steps; profit=always shards in any case"
+         have to be gathered. interface=sharded or a loop round the step keeps state in shards between steps; profit=always shards in \
+         any case"
     )
 }
 

@@ -4,13 +4,16 @@
 //! [`values`]; grow clusters of tensors and choose their [`format`](mod@format), by how runs of dims go through ops ([`relation`]); write down
 //! what every placement costs ([`problem`], with times from [`machine`]); find the cheapest one ([`placement`], a minimum cut:
 //! [`min_cut`]); [`rewrite`] the module from [`pieces`], [`batch`] what can go together; [`explain`] it.
+//! With a sharded [`interface`], [`pairs`] say which output is the next value of which parameter.
 
 pub mod batch;
 pub mod explain;
 pub mod find;
 pub mod format;
+pub mod interface;
 pub mod machine;
 pub mod min_cut;
+pub mod pairs;
 pub mod pieces;
 pub mod placement;
 pub mod problem;

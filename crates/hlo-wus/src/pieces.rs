@@ -12,6 +12,7 @@ use hlo_ir::literal::{Literal, Scalar};
 use hlo_ir::shape::Layout;
 use hlo_ir::{ArrayShape, CompId, DType, InstId, Module, Opcode, Shape};
 use indexmap::IndexMap;
+use std::rc::Rc;
 
 /// The shape of one shard: the run merged to one dim of the shard's size.
 pub fn shard_shape(whole: &ArrayShape, run: Run, cut: &Cut) -> ArrayShape {
@@ -42,17 +43,17 @@ fn merged_shape(whole: &ArrayShape, run: Run, size: i64) -> ArrayShape {
 }
 
 /// Builds shards in any computation; what computations share (shard ids, start indices, zeros) is built once in each.
-pub struct Pieces<'g> {
-    groups: &'g [Vec<u32>],
+pub struct Pieces {
+    groups: Rc<[Vec<u32>]>,
     shard_ids: IndexMap<CompId, InstId>,
     starts: IndexMap<(CompId, i64), InstId>,
     zeros: IndexMap<(CompId, DType), InstId>,
     next_channel: i64,
 }
 
-impl<'g> Pieces<'g> {
+impl Pieces {
     /// `groups` hold all devices, each group's members in the order of their shards.
-    pub fn new(module: &Module, groups: &'g [Vec<u32>]) -> Pieces<'g> {
+    pub fn new(module: &Module, groups: Rc<[Vec<u32>]>) -> Pieces {
         let next_channel = module.max_channel_id().saturating_add(1);
         let (shard_ids, starts, zeros) = (IndexMap::new(), IndexMap::new(), IndexMap::new());
         Pieces { groups, shard_ids, starts, zeros, next_channel }
@@ -290,7 +291,7 @@ impl<'g> Pieces<'g> {
     /// Looks the device's position in its group up.
     fn position_of(&mut self, module: &mut Module, comp: CompId, device: InstId) -> Result<InstId, String> {
         let mut positions = vec![0i32; module.n_devices()];
-        for group in self.groups {
+        for group in self.groups.iter() {
             for (position, &member) in group.iter().enumerate() {
                 *positions.get_mut(member as usize).ok_or("a group member is no device")? = position as i32;
             }

@@ -3,6 +3,7 @@
 
 use crate::format::{Cluster, Cut, Soil, is_broadcast};
 use crate::machine::{Kind, Times};
+use crate::pairs::{Pair, find_pairs};
 use crate::placement::{Assignment, CostModel, Form, Node, Price, Term};
 use crate::relation::{OperandCut, ResultCut, Run};
 use crate::values::{Origin, Use, User, ValueId};
@@ -33,6 +34,10 @@ pub struct Terms<'a> {
     pub is_forced: bool,
     /// Picoseconds that one resident byte is worth.
     pub ps_per_resident_byte: f64,
+    /// Whether weights stay in shards; `None` leaves it to the cost.
+    pub keeps_weights: Option<bool>,
+    /// The known pairs of parameters and outputs, if state may cross the entry in shards.
+    pub state_pairs: Option<Vec<Pair>>,
 }
 
 /// Clusters and their nodes.
@@ -54,12 +59,17 @@ pub struct Problem {
     computes: SecondaryMap<ValueId, bool>,
     /// Reductions over the cut dim that may take shards.
     partials: IndexMap<InstId, Node>,
+    /// Outputs that are the next value of a parameter, where both may be in shards.
+    pairs: IndexMap<usize, ValueId>,
 }
 
 impl Problem {
     /// Grows clusters from all gradients of the soil and finds the cheapest placement. Gradients without a cluster come back
     /// with the reason.
-    pub fn solve(soil: &mut Soil<'_>, terms: &Terms<'_>) -> (Problem, Vec<(ValueId, String)>) {
+    ///
+    /// # Errors
+    /// It is not clear which output is the next value of which parameter.
+    pub fn solve(soil: &mut Soil<'_>, terms: &Terms<'_>) -> Result<(Problem, Vec<(ValueId, String)>), String> {
         let mut problem = Problem {
             clusters: Vec::new(),
             updates: Vec::new(),
@@ -71,6 +81,7 @@ impl Problem {
             node_of: SecondaryMap::new(),
             computes: SecondaryMap::new(),
             partials: IndexMap::new(),
+            pairs: IndexMap::new(),
         };
         let mut left = Vec::new();
         let mut known: IndexSet<ValueId> = IndexSet::new();
@@ -86,13 +97,16 @@ impl Problem {
                 Err(reason) => left.push((seed, reason)),
             }
         }
+        if let Some(known) = &terms.state_pairs {
+            problem.pairs = find_pairs(soil, &problem.clusters, known)?;
+        }
         problem.add_partials(soil);
         problem.add_terms(soil, terms);
         problem.in_shards = match terms.is_forced {
             true => problem.forced(),
             false => problem.costs.solve().0,
         };
-        (problem, left)
+        Ok((problem, left))
     }
 
     fn add_cluster(&mut self, soil: &mut Soil<'_>, cluster: Cluster) {
@@ -146,6 +160,43 @@ impl Problem {
         self.in_shards[node.0 as usize].then(|| (cluster.runs[&value], cluster.cut))
     }
 
+    /// The form in which an output of the entry leaves.
+    pub fn exit_form(&self, output: usize) -> Option<(Run, Cut)> {
+        self.shards(*self.pairs.get(&output)?)
+    }
+
+    /// Outputs and the parameters whose next value they are.
+    pub fn pairs(&self) -> impl Iterator<Item = (usize, ValueId)> {
+        self.pairs.iter().map(|(&output, &param)| (output, param))
+    }
+
+    /// State that something else than its own update takes whole: weights, not moments.
+    fn is_weight(&self, soil: &mut Soil<'_>, number: usize, state: ValueId) -> bool {
+        let cluster = &self.clusters[number];
+        let mut seen: IndexSet<ValueId> = IndexSet::from([state]);
+        let mut next = 0;
+        while let Some(&value) = seen.get_index(next) {
+            next += 1;
+            for taken in &soil.values.uses[value] {
+                let result = match taken.user {
+                    User::Op { inst, .. } => soil.values.of(inst),
+                    User::Becomes(into) => Some(into),
+                    User::Exit(_) => continue,
+                    User::Opaque(_) => return true,
+                };
+                match result.filter(|r| cluster.runs.contains_key(r) && self.computes[*r]) {
+                    Some(result) if self.updates[number].contains(&result) => {}
+                    Some(result) => {
+                        seen.insert(result);
+                    }
+                    None if self.wanted(soil, value, taken) == Form::Full => return true,
+                    None => {}
+                }
+            }
+        }
+        false
+    }
+
     /// The run and cut of a reduction's operand, if the reduction takes shards and gives partial results.
     pub fn partial(&self, soil: &Soil<'_>, inst: InstId) -> Option<(Run, Cut)> {
         let node = self.partials.get(&inst)?;
@@ -176,7 +227,11 @@ impl Problem {
                 Some((&other, node)) if other == run => Form::Of(node),
                 Some(_) | None => Form::Full,
             },
-            User::Exit(_) | User::Opaque(_) => Form::Full,
+            User::Exit(output) => match self.pairs.get(&(output as usize)).copied().and_then(same_run) {
+                Some((_, node)) => Form::Of(node),
+                None => Form::Full,
+            },
+            User::Opaque(_) => Form::Full,
         }
     }
 
@@ -211,6 +266,15 @@ impl Problem {
                 self.value_terms(soil, &cluster, value, &mut out);
             }
             self.traffic_terms(soil, &cluster, &mut out);
+            if let Some(keeps) = terms.keeps_weights
+                && !self.stateless[number]
+            {
+                for &value in cluster.runs.keys() {
+                    if self.is_state(soil, value) && self.is_weight(soil, number, value) {
+                        out.terms.extend(self.node_of[value].map(|node| Term::Fixed(node, keeps)));
+                    }
+                }
+            }
             for (&inst, &node) in &self.partials {
                 let operand = soil.module.inst(inst).operands.first().and_then(|&o| soil.values.of(o));
                 if operand.is_some_and(|v| self.cluster_of[v] as usize == number + 1) {
@@ -243,10 +307,10 @@ impl Problem {
         if soil.gradients.contains(&value) {
             out.terms.push(Term::Full(node, out.collective(comp, Kind::AllReduce, bytes as f64)));
             out.terms.push(Term::Shard(node, out.collective(comp, Kind::ReduceScatter, padded)));
-        } else if !self.computes[value] {
+        } else if !self.computes[value] && !self.pairs.values().any(|&p| p == value) {
             out.terms.push(Term::Fixed(node, false));
         }
-        if soil.values.values[value].origin == Origin::Carry {
+        if self.is_state(soil, value) {
             let price = |bytes: f64| Price {
                 ps: bytes * out.cx.ps_per_resident_byte,
                 resident_bytes: bytes,
@@ -310,6 +374,15 @@ impl Problem {
             if let (Some(own), true) = (own, is_written) {
                 out.terms.push(Term::Full(node, out.memory(fusions.comps[own as usize], saved_bytes)));
             }
+        }
+    }
+
+    /// Whether a value lives from one step to the next and may be in shards.
+    fn is_state(&self, soil: &Soil<'_>, value: ValueId) -> bool {
+        match soil.values.values[value].origin {
+            Origin::Carry => true,
+            Origin::EntryParam => self.pairs.values().any(|&p| p == value),
+            Origin::Computed | Origin::Param | Origin::CallResult => false,
         }
     }
 

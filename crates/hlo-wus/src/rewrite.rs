@@ -40,7 +40,7 @@ pub struct Rewriter<'m, 's, 'a> {
     module: &'m mut Module,
     soil: &'s mut Soil<'a>,
     problem: &'s Problem,
-    pieces: Pieces<'s>,
+    pieces: Pieces,
     /// The instruction that holds a value in a computation, in the value's own form.
     holders: IndexMap<(ValueId, CompId), InstId>,
     whole: IndexMap<(ValueId, CompId), InstId>,
@@ -52,8 +52,8 @@ pub struct Rewriter<'m, 's, 'a> {
 
 impl<'m, 's, 'a> Rewriter<'m, 's, 'a> {
     /// A rewriter of `module`, of which `soil` holds an untouched copy.
-    pub fn new(module: &'m mut Module, soil: &'s mut Soil<'a>, problem: &'s Problem, groups: &'s [Vec<u32>]) -> Self {
-        let pieces = Pieces::new(module, groups);
+    pub fn new(module: &'m mut Module, soil: &'s mut Soil<'a>, problem: &'s Problem) -> Self {
+        let pieces = Pieces::new(module, soil.groups.into());
         Rewriter {
             module,
             soil,
@@ -465,7 +465,7 @@ impl<'m, 's, 'a> Rewriter<'m, 's, 'a> {
         let Some(root) = before.comp(comp).root.expand() else { return Ok(()) };
         let forms: Vec<Wanted> = match self.values().returns_to(comp) {
             Some(caller) => self.forms(caller),
-            None => vec![None; self.values().leaves(root).len()],
+            None => (0..self.values().leaves(root).len()).map(|leaf| self.problem.exit_form(leaf)).collect(),
         };
         let taken = self.in_form(comp, root, &forms)?;
         self.module.comp_mut(comp).root = Some(taken).into();

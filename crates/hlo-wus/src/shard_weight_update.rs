@@ -21,7 +21,10 @@
 //! In a training loop the state stays in shards from step to step, which also saves its memory.
 //!
 //! **What it does not do.** Tuple all-reduces (split them first), asynchronous ones, and computations called from several places
-//! (inline them first). Formats that reinterpret bytes (bitcasts) are not built. The module's interface stays as it is.
+//! (inline them first). Formats that reinterpret bytes (bitcasts) are not built.
+//!
+//! **Interface.** `interface=replicated` keeps the module's signature. `interface=sharded` lets state cross the entry in shards and makes
+//! two more modules that convert it, and a manifest ([`crate::interface`]).
 //!
 //! **Algorithm.** 1. [`crate::find`] array all-reduces by plain addition over all devices; each set of groups is a problem of its
 //! own. 2. [`crate::values`]: array leaves with tuples looked through; a loop's carry is one value. 3. [`crate::format`](mod@crate::format):
@@ -40,7 +43,9 @@
 use crate::explain;
 use crate::find::{Gradient, Left, find_gradients};
 use crate::format::Soil;
+use crate::interface::Interface;
 use crate::machine::Machine;
+use crate::pairs::{Pair, aliased, parse_pairs};
 use crate::problem::{Problem, Rate, Terms};
 use crate::rewrite::Rewriter;
 use crate::values::Values;
@@ -50,6 +55,7 @@ use hlo_analysis::frequency::FrequencyOptions;
 use hlo_ir::diag::Entity;
 use hlo_ir::{CompId, InstId, Module, Opcode};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
+use hlo_pass::report::Artifact;
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 use indexmap::{IndexMap, IndexSet};
 
@@ -73,6 +79,24 @@ const OPTIONS: &[OptionInfo] = &[
         kind: OptionKind::Word(&["auto", "always"]),
         default: "always",
         help: "auto: shard what is predicted to be faster; always: shard every update that has state",
+    },
+    OptionInfo {
+        name: "interface",
+        kind: OptionKind::Word(&["replicated", "sharded"]),
+        default: "replicated",
+        help: "replicated: the signature stays; sharded: state crosses the entry in shards, -o names a directory",
+    },
+    OptionInfo {
+        name: "keep-weights-sharded",
+        kind: OptionKind::Word(&["auto", "yes", "no"]),
+        default: "auto",
+        help: "whether weights stay in shards between steps like moments; auto: where that is cheaper",
+    },
+    OptionInfo {
+        name: "state-pairs",
+        kind: OptionKind::Text,
+        default: "",
+        help: "interface=sharded: which output is the next value of which parameter, as PARAM=OUTPUT,…",
     },
     OptionInfo {
         name: "unknown-trip-count",
@@ -105,6 +129,9 @@ const OPTIONS: &[OptionInfo] = &[
 pub struct ShardWeightUpdate {
     min_bytes: u64,
     is_forced: bool,
+    is_interface_sharded: bool,
+    keeps_weights: Option<bool>,
+    state_pairs: Vec<Pair>,
     unknown_trip_count: u64,
     ps_per_resident_byte: f64,
     machine: Machine,
@@ -115,6 +142,13 @@ impl ShardWeightUpdate {
         Ok(ShardWeightUpdate {
             min_bytes: options.int("min-bytes").max(0) as u64,
             is_forced: options.text("profit") == "always",
+            is_interface_sharded: options.text("interface") == "sharded",
+            keeps_weights: match options.text("keep-weights-sharded") {
+                "yes" => Some(true),
+                "no" => Some(false),
+                _ => None,
+            },
+            state_pairs: parse_pairs(options.text("state-pairs"))?,
             unknown_trip_count: options.int("unknown-trip-count").max(1) as u64,
             ps_per_resident_byte: options.float("memory-weight").max(0.0),
             machine: Machine::from_args(options.text("cluster"), options.text("device"))?,
@@ -127,6 +161,7 @@ impl ShardWeightUpdate {
         module: &mut Module,
         groups: &[Vec<u32>],
         gradients: &[InstId],
+        interface: Option<&mut Interface>,
         cx: &mut PassCx<'_>,
     ) -> Result<bool, PassError> {
         let before = module.clone();
@@ -147,8 +182,10 @@ impl ShardWeightUpdate {
             rates: &rates,
             is_forced: self.is_forced,
             ps_per_resident_byte: self.ps_per_resident_byte,
+            keeps_weights: self.keeps_weights,
+            state_pairs: interface.as_ref().map(|interface| interface.state_pairs.clone()),
         };
-        let (problem, left) = Problem::solve(&mut soil, &terms);
+        let (problem, left) = Problem::solve(&mut soil, &terms).map_err(|e| PassError::about(entity, e))?;
         for (value, reason) in left {
             cx.report.decisions.push(explain::left(&before, values.inst(value), &reason));
         }
@@ -156,9 +193,17 @@ impl ShardWeightUpdate {
         let is_changed = !sharded.is_empty();
         let mut emitted = Default::default();
         if is_changed {
-            emitted = Rewriter::new(module, &mut soil, &problem, groups)
-                .emit()
-                .map_err(|error| PassError::about(entity, error))?;
+            emitted =
+                Rewriter::new(module, &mut soil, &problem).emit().map_err(|error| PassError::about(entity, error))?;
+        }
+        if let Some(interface) = interface {
+            interface.record(&soil, &problem);
+            interface.declare(module);
+            // What the user said of a parameter no longer holds for its shards.
+            let cut = interface.params.iter().enumerate().filter(|(_, leaf)| leaf.cut.is_some());
+            cut.for_each(|(number, _)| cx.analyses.params.forget(number));
+        }
+        if is_changed {
             cx.analyses.invalidate(Preserved::NONE);
         }
         for &cluster in &sharded {
@@ -179,6 +224,35 @@ impl ShardWeightUpdate {
         cx.report.count("all-gathers", emitted.gathered.len() as u64);
         cx.report.count("partial-all-reduces", emitted.combined.len() as u64);
         Ok(is_changed)
+    }
+
+    /// The interface to shard, if it is to be.
+    fn interface(&self, module: &Module, gradients: &[Gradient]) -> Result<Option<Interface>, PassError> {
+        if !self.is_interface_sharded {
+            return Ok(None);
+        }
+        let loops = module.computations().iter().flat_map(|&c| module.comp(c).insts.iter().copied());
+        for site in loops.filter(|&i| module.inst(i).opcode == Opcode::While) {
+            let inside = module.callees_first(&module.called(site));
+            if gradients.iter().any(|g| inside.contains(&g.comp)) {
+                let error = "interface=sharded takes a single training step, and this loop holds the step: with \
+                             interface=replicated its state stays in shards from step to step";
+                return Err(PassError::about(Entity::Inst(site), error));
+            }
+        }
+        let failed = |error: String| PassError::about(Entity::Module, error);
+        let mut interface = Interface::of(module).map_err(failed)?;
+        let (n_params, n_outputs) = (interface.params.len(), interface.outputs.len());
+        if let Some((p, o)) = self.state_pairs.iter().find(|(p, o)| *p >= n_params || *o >= n_outputs) {
+            return Err(failed(format!(
+                "state-pairs: expected a parameter below {n_params} and an output below {n_outputs}, found {p}={o}"
+            )));
+        }
+        interface.state_pairs = aliased(module);
+        let named: Vec<usize> = self.state_pairs.iter().map(|(_, output)| *output).collect();
+        interface.state_pairs.retain(|(_, output)| !named.contains(output));
+        interface.state_pairs.extend(&self.state_pairs);
+        Ok(Some(interface))
     }
 
     /// How often every computation runs, and in how many loops it stands.
@@ -210,9 +284,19 @@ impl Pass for ShardWeightUpdate {
         for Gradient { all_reduce, groups, .. } in &gradients {
             problems.entry(groups.clone()).or_default().push(*all_reduce);
         }
+        let mut interface = self.interface(module, &gradients)?;
         let mut is_changed = false;
         for (groups, gradients) in problems {
-            is_changed |= self.solve(module, &groups, &gradients, cx)?;
+            is_changed |= self.solve(module, &groups, &gradients, interface.as_mut(), cx)?;
+        }
+        if let Some(interface) = &interface {
+            let failed = |error: String| PassError::about(Entity::Module, error);
+            let shard = Artifact::Module(Box::new(interface.shard_module().map_err(failed)?));
+            let unshard = Artifact::Module(Box::new(interface.unshard_module().map_err(failed)?));
+            let manifest = Artifact::Text(interface.manifest());
+            cx.report.files = [("shard.hlo", shard), ("unshard.hlo", unshard), ("manifest.json", manifest)]
+                .map(|(name, file)| (name.to_string(), file))
+                .into();
         }
         for Left { all_reduce, reason } in &left {
             cx.report.decisions.push(explain::left(module, *all_reduce, reason));

@@ -1,0 +1,353 @@
+//! A sharded interface: state stays in shards between steps, and two more modules convert it (§4.2, §2.2).
+//!
+//! `shard` takes the original flat parameters to those of the rewritten module, `unshard` takes its outputs to the original ones:
+//! `unshard(main(shard(x))) = original(x)`. The manifest says of every parameter and output how it is cut, which is what a
+//! run-time system needs to track whether a variable is sharded.
+
+use crate::format::{Cut, Soil};
+use crate::pairs::{Pair, param_numbers};
+use crate::pieces::{Pieces, shard_shape};
+use crate::problem::Problem;
+use crate::relation::Run;
+use hlo_analysis::annotations::entry_leaves;
+use hlo_ir::attrs::{Attrs, ParameterAttrs};
+use hlo_ir::edit::Builder;
+use hlo_ir::sharding::{LeafSharding, Sharding, ShardingKind, SubgroupKind, TileDevices, Tiling};
+use hlo_ir::{ArrayShape, Module, Opcode, Shape};
+use serde::Serialize;
+use std::rc::Rc;
+
+/// How a leaf is cut: over which groups, members in the order of their shards.
+#[derive(Clone, PartialEq, Debug)]
+pub struct LeafCut {
+    /// The dims that are merged and cut.
+    pub run: Run,
+    /// How they are cut.
+    pub cut: Cut,
+    /// The groups.
+    pub groups: Rc<[Vec<u32>]>,
+}
+
+/// A parameter or output leaf.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Leaf {
+    /// Its shape in the original module.
+    pub shape: Shape,
+    /// How it is cut, if it is.
+    pub cut: Option<LeafCut>,
+}
+
+impl Leaf {
+    /// The shape on one device in the rewritten module.
+    fn own_shape(&self) -> Shape {
+        match (&self.cut, self.shape.as_array()) {
+            (Some(cut), Some(whole)) => Shape::Array(shard_shape(whole, cut.run, &cut.cut)),
+            (_, _) => self.shape.clone(),
+        }
+    }
+}
+
+/// The entry's parameters and outputs, leaf by leaf, before and after.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Interface {
+    /// Parameters.
+    pub params: Vec<Leaf>,
+    /// Outputs.
+    pub outputs: Vec<Leaf>,
+    /// State: parameter and output.
+    pub state_pairs: Vec<Pair>,
+    replica_count: i64,
+    num_partitions: i64,
+    param_marks: Vec<(Option<Sharding>, Vec<bool>)>,
+    is_tuple: bool,
+}
+
+impl Interface {
+    /// The interface of a module as it is.
+    ///
+    /// # Errors
+    /// A parameter is a tuple: the interface is flat.
+    pub fn of(module: &Module) -> Result<Interface, String> {
+        let entry = module.entry().ok_or("a module without entry")?;
+        let root = module.comp(entry).root.expand().ok_or("an entry without root")?;
+        let (mut params, mut param_marks) = (Vec::new(), Vec::new());
+        for leaf in entry_leaves(module) {
+            let shape = module.shape(leaf.param);
+            if shape.as_tuple().is_some() {
+                let name = module.inst_name(leaf.param);
+                return Err(format!("interface=sharded takes a flat entry: expected arrays, found tuple `%{name}`"));
+            }
+            params.push(Leaf { shape: shape.clone(), cut: None });
+            let flags = match &module.inst(leaf.param).attrs {
+                Attrs::Parameter(attrs) => attrs.parameter_replication.clone(),
+                _ => Vec::new(),
+            };
+            param_marks.push((module.sharding(leaf.param).cloned(), flags));
+        }
+        let mut outputs = Vec::new();
+        module.shape(root).for_each_leaf(&mut |_, shape| outputs.push(Leaf { shape: shape.clone(), cut: None }));
+        Ok(Interface {
+            params,
+            outputs,
+            state_pairs: Vec::new(),
+            replica_count: module.header.replica_count,
+            num_partitions: module.header.num_partitions,
+            param_marks,
+            is_tuple: module.shape(root).as_tuple().is_some(),
+        })
+    }
+
+    /// Takes over what a placement has in shards.
+    pub fn record(&mut self, soil: &Soil<'_>, problem: &Problem) {
+        let numbers = param_numbers(soil);
+        for (output, param) in problem.pairs() {
+            let Some(&number) = numbers.get(&param) else { continue };
+            if !self.state_pairs.contains(&(number, output)) {
+                self.state_pairs.push((number, output));
+            }
+            if let Some((run, cut)) = problem.shards(param) {
+                let cut = Some(LeafCut { run, cut, groups: soil.groups.into() });
+                self.params[number].cut = cut.clone();
+                self.outputs[output].cut = cut;
+            }
+        }
+        self.state_pairs.sort_unstable();
+    }
+
+    fn module(&self, name: &str) -> (Module, hlo_ir::CompId) {
+        let mut module = Module::new(name);
+        module.header.replica_count = self.replica_count;
+        module.header.num_partitions = self.num_partitions;
+        let name = module.names.fresh(name);
+        let entry = module.add_computation(name);
+        module.set_entry(entry);
+        (module, entry)
+    }
+
+    /// The module that takes the original flat parameters to those of the rewritten one.
+    ///
+    /// # Errors
+    /// A group names a device that is none.
+    pub fn shard_module(&self) -> Result<Module, String> {
+        let (mut module, entry) = self.module("shard");
+        let mut outputs = Vec::new();
+        let mut pieces: Vec<(Rc<[Vec<u32>]>, Pieces)> = Vec::new();
+        for (number, (leaf, (sharding, flags))) in self.params.iter().zip(&self.param_marks).enumerate() {
+            let attrs = ParameterAttrs { number: number as i64, parameter_replication: flags.clone() };
+            let hint = format!("param_{number}");
+            let param = Builder::new(&mut module, entry).add(&hint, Opcode::Parameter, leaf.shape.clone(), [], attrs);
+            if let Some(sharding) = sharding {
+                module.marks_mut(param).sharding = Some(sharding.clone());
+            }
+            outputs.push(match &leaf.cut {
+                Some(cut) => pieces_of(&mut pieces, &module, cut).slice(&mut module, param, cut.run, &cut.cut)?,
+                None => param,
+            });
+        }
+        finish(module, entry, outputs, true)
+    }
+
+    /// The module that takes the outputs of the rewritten one to the original ones.
+    ///
+    /// # Errors
+    /// A leaf that is cut is no array.
+    pub fn unshard_module(&self) -> Result<Module, String> {
+        let (mut module, entry) = self.module("unshard");
+        let mut outputs = Vec::new();
+        let mut pieces: Vec<(Rc<[Vec<u32>]>, Pieces)> = Vec::new();
+        for (number, leaf) in self.outputs.iter().enumerate() {
+            let attrs = ParameterAttrs { number: number as i64, ..ParameterAttrs::default() };
+            let hint = format!("output_{number}");
+            let param = Builder::new(&mut module, entry).add(&hint, Opcode::Parameter, leaf.own_shape(), [], attrs);
+            outputs.push(match (&leaf.cut, leaf.shape.as_array()) {
+                (Some(cut), Some(whole)) => {
+                    let sharding = self.sharding(cut, leaf.own_shape().as_array());
+                    if sharding.is_some() {
+                        module.marks_mut(param).sharding = sharding;
+                    }
+                    let pieces = pieces_of(&mut pieces, &module, cut);
+                    pieces.all_gather(&mut module, param, whole, cut.run, &cut.cut)?.1
+                }
+                (_, _) => param,
+            });
+        }
+        finish(module, entry, outputs, self.is_tuple)
+    }
+
+    /// How partitions hold a leaf, as `sharding=` says it; none for replicas, which it does not speak of.
+    pub fn sharding(&self, cut: &LeafCut, shard: Option<&ArrayShape>) -> Option<Sharding> {
+        if self.num_partitions < 2 || self.replica_count > 1 {
+            return None;
+        }
+        let n_groups = cut.groups.len();
+        let mut dims: hlo_ir::shape::Dims = std::iter::repeat_n(1, shard?.rank()).collect();
+        dims[cut.run.start] = cut.cut.n_shards;
+        let mut last_dims = Vec::new();
+        if n_groups > 1 {
+            dims.push(n_groups as i64);
+            last_dims.push(SubgroupKind::Replicated);
+        }
+        let n_shards = cut.cut.n_shards as usize;
+        let devices =
+            (0..n_shards).flat_map(|s| cut.groups.iter().map(move |g| i64::from(g.get(s).copied().unwrap_or(0))));
+        let tiling = Tiling {
+            dims,
+            devices: TileDevices::List(devices.collect()),
+            last_dim_short: !last_dims.is_empty(),
+            last_dims,
+        };
+        Some(Sharding::Single(LeafSharding::new(ShardingKind::Tiled(Box::new(tiling)))))
+    }
+
+    /// Gives the rewritten module's parameters and header what they are now.
+    pub fn declare(&self, module: &mut Module) {
+        let Some(entry) = module.entry() else { return };
+        let params = module.comp(entry).params.clone();
+        for (leaf, &param) in self.params.iter().zip(&params) {
+            let Some(cut) = &leaf.cut else { continue };
+            let sharding = self.sharding(cut, leaf.own_shape().as_array());
+            if sharding.is_some() {
+                module.marks_mut(param).sharding = sharding;
+            }
+            if let Attrs::Parameter(attrs) = &mut module.inst_mut(param).attrs {
+                attrs.parameter_replication.iter_mut().for_each(|flag| *flag = false);
+            }
+        }
+        let root = module.comp(entry).root.expand();
+        let result = root.map(|root| module.shape(root).clone());
+        let shapes: Vec<Shape> = params.iter().map(|&p| module.shape(p).clone()).collect();
+        let (old, mut new) = match &module.header.entry_computation_layout {
+            Some(layout) => (layout.clone(), layout.clone()),
+            None => return,
+        };
+        for (k, shape) in shapes.into_iter().enumerate() {
+            if self.params.get(k).is_some_and(|l| l.cut.is_some())
+                && let Some(slot) = new.params.get_mut(k)
+            {
+                *slot = module.shapes.intern(shape);
+            }
+        }
+        if let (Some(result), true) = (result, self.outputs.iter().any(|l| l.cut.is_some())) {
+            let mut leaf = 0;
+            let old_result = module.shapes.get(old.result).clone();
+            let declared = declared(&old_result, &result, &self.outputs, &mut leaf);
+            new.result = module.shapes.intern(declared);
+        }
+        module.header.entry_computation_layout = Some(new);
+    }
+
+    /// The manifest, as JSON.
+    pub fn manifest(&self) -> String {
+        let manifest = Manifest {
+            version: 1,
+            devices: self.replica_count.max(1) * self.num_partitions.max(1),
+            params: self.params.iter().enumerate().map(|(i, leaf)| self.entry(i, leaf)).collect(),
+            outputs: self.outputs.iter().enumerate().map(|(i, leaf)| self.entry(i, leaf)).collect(),
+            state_pairs: self.state_pairs.clone(),
+        };
+        serde_json::to_string_pretty(&manifest).unwrap_or_default() + "\n"
+    }
+
+    fn entry(&self, index: usize, leaf: &Leaf) -> ManifestLeaf {
+        let array = leaf.shape.as_array();
+        let dims = |shape: Option<&ArrayShape>| shape.map(|a| a.dims.to_vec()).unwrap_or_default();
+        let mut entry = ManifestLeaf {
+            index,
+            dtype: array.map(|a| a.dtype.to_string()).unwrap_or_default(),
+            sharded: leaf.cut.is_some(),
+            original_shape: dims(array),
+            ..ManifestLeaf::default()
+        };
+        if let (Some(LeafCut { run, cut, groups }), Some(whole)) = (&leaf.cut, array) {
+            let formatted = |size| Some(shard_shape(whole, *run, &Cut { shard_size: size, ..*cut }).dims.to_vec());
+            entry.formatted_shape = formatted(cut.size);
+            entry.padded_shape = formatted(cut.padded_size());
+            entry.shard_shape = formatted(cut.shard_size);
+            entry.dim = Some(run.start);
+            entry.pad = Some(cut.padding());
+            entry.groups = Some(groups.to_vec());
+            let n_devices = (self.replica_count.max(1) * self.num_partitions.max(1)) as u32;
+            let place = |device| groups.iter().find_map(|g| g.iter().position(|&d| d == device));
+            entry.shard_index_by_device = Some((0..n_devices).map(place).collect());
+        }
+        entry
+    }
+}
+
+/// `old` with the leaves that are cut as in `new`.
+fn declared(old: &Shape, new: &Shape, outputs: &[Leaf], leaf: &mut usize) -> Shape {
+    match (old, new) {
+        (Shape::Tuple(old), Shape::Tuple(new)) => {
+            Shape::Tuple(old.iter().zip(new).map(|(o, n)| declared(o, n, outputs, leaf)).collect())
+        }
+        (old, new) => {
+            let is_cut = outputs.get(*leaf).is_some_and(|l| l.cut.is_some());
+            *leaf += 1;
+            if is_cut { new.clone() } else { old.clone() }
+        }
+    }
+}
+
+/// The pieces for a leaf's groups, made when first needed.
+fn pieces_of<'p>(pieces: &'p mut Vec<(Rc<[Vec<u32>]>, Pieces)>, module: &Module, cut: &LeafCut) -> &'p mut Pieces {
+    let place = match pieces.iter().position(|(groups, _)| *groups == cut.groups) {
+        Some(place) => place,
+        None => {
+            pieces.push((cut.groups.clone(), Pieces::new(module, cut.groups.clone())));
+            pieces.len() - 1
+        }
+    };
+    &mut pieces[place].1
+}
+
+/// Sets the root and the header's layout.
+fn finish(
+    mut module: Module,
+    entry: hlo_ir::CompId,
+    outputs: Vec<hlo_ir::InstId>,
+    is_tuple: bool,
+) -> Result<Module, String> {
+    let root = match outputs.as_slice() {
+        [only] if !is_tuple => *only,
+        _ => {
+            let shape = Shape::Tuple(outputs.iter().map(|&o| module.shape(o).clone()).collect());
+            Builder::new(&mut module, entry).add("tuple", Opcode::Tuple, shape, outputs, Attrs::Plain)
+        }
+    };
+    module.comp_mut(entry).root = Some(root).into();
+    module.renumber_params(entry).map_err(|n| format!("parameter {n} is missing"))?;
+    Ok(module)
+}
+
+/// The manifest's document.
+#[derive(Serialize)]
+struct Manifest {
+    version: u32,
+    devices: i64,
+    params: Vec<ManifestLeaf>,
+    outputs: Vec<ManifestLeaf>,
+    state_pairs: Vec<Pair>,
+}
+
+/// One parameter or output of the manifest.
+#[derive(Default, Serialize)]
+struct ManifestLeaf {
+    index: usize,
+    dtype: String,
+    sharded: bool,
+    original_shape: Vec<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    formatted_shape: Option<Vec<i64>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    padded_shape: Option<Vec<i64>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shard_shape: Option<Vec<i64>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dim: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pad: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    groups: Option<Vec<Vec<u32>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shard_index_by_device: Option<Vec<Option<usize>>>,
+}

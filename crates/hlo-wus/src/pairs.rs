@@ -1,0 +1,189 @@
+//! Which output of the entry is the next value of which parameter: state that a training loop outside of the module feeds back.
+//!
+//! Aliases of the header say it; else the data flow does: an output that is computed from a parameter of its own shape and
+//! format. An output that is computed from several (a new weight from the weight and its moments) takes the one that no
+//! other output can take, else the one that the fewest ops lie between: an update adds to its state at the end. What stays
+//! ambiguous is the user's to say.
+
+use crate::format::{Cluster, Soil};
+use crate::values::{Origin, User, ValueId};
+use hlo_analysis::annotations::entry_leaves;
+use hlo_ir::Module;
+use indexmap::IndexMap;
+
+/// Parameter leaf and output leaf, both flat.
+pub type Pair = (usize, usize);
+
+/// Reads `0=0,3=1`: parameter leaf = output leaf.
+///
+/// # Errors
+/// What was expected and what was found.
+pub fn parse_pairs(text: &str) -> Result<Vec<Pair>, String> {
+    let mut pairs = Vec::new();
+    for pair in text.split(',').map(str::trim).filter(|p| !p.is_empty()) {
+        let numbers = pair.split_once('=').and_then(|(p, o)| Some((p.trim().parse().ok()?, o.trim().parse().ok()?)));
+        pairs.push(numbers.ok_or_else(|| format!("state-pairs: expected PARAM=OUTPUT, found `{pair}`"))?);
+    }
+    Ok(pairs)
+}
+
+/// Pairs that the header's aliases give.
+pub fn aliased(module: &Module) -> Vec<Pair> {
+    let Some(entry) = module.entry() else { return Vec::new() };
+    let leaves = entry_leaves(module);
+    let Some(root) = module.comp(entry).root.expand() else { return Vec::new() };
+    let leaf_of = |shape: &hlo_ir::Shape, index: &[i64]| {
+        let (mut found, mut next) = (None, 0);
+        shape.for_each_leaf(&mut |place, _| {
+            if place == index {
+                found = Some(next);
+            }
+            next += 1;
+        });
+        found
+    };
+    let aliases = module.header.input_output_alias.iter().filter_map(|alias| {
+        let param = *module.comp(entry).params.get(usize::try_from(alias.param).ok()?)?;
+        let leaf_idx = leaf_of(module.shape(param), &alias.param_index)?;
+        let number = leaves.iter().position(|l| l.param == param && l.leaf_idx == leaf_idx)?;
+        Some((number, leaf_of(module.shape(root), &alias.output_index)?))
+    });
+    aliases.collect()
+}
+
+/// The pairs among the values of `clusters`: first those `known`, then what the data flow gives.
+///
+/// # Errors
+/// An output that several parameters could take, with all of them.
+pub fn find_pairs(soil: &Soil<'_>, clusters: &[Cluster], known: &[Pair]) -> Result<IndexMap<usize, ValueId>, String> {
+    let numbers = param_numbers(soil);
+    let mut pairs: IndexMap<usize, ValueId> = IndexMap::new();
+    for cluster in clusters {
+        let mut open: IndexMap<usize, Candidates> = IndexMap::new();
+        for (&value, run) in &cluster.runs {
+            for taken in &soil.values.uses[value] {
+                let User::Exit(output) = taken.user else { continue };
+                let mut candidates = params_behind(soil, cluster, value);
+                candidates.retain(|&p, _| cluster.runs[&p] == *run && same_shape(soil, p, value));
+                open.insert(output as usize, candidates);
+            }
+        }
+        for &(param, output) in known {
+            let value = numbers.iter().find(|(_, n)| **n == param).map(|(&v, _)| v);
+            if let (Some(value), Some(candidates)) = (value, open.get_mut(&output)) {
+                // What the user or an alias says needs no data flow, but still the same shape and format.
+                let is_possible = cluster.runs.contains_key(&value);
+                *candidates = is_possible.then_some((value, 0)).into_iter().collect();
+            }
+        }
+        settle(&mut open, &mut pairs);
+        if let Some((output, candidates)) = open.first() {
+            let names: Vec<String> = candidates.keys().map(|v| format!("{}={output}", numbers[v])).collect();
+            return Err(format!(
+                "output {output} could be the next value of several parameters: say which with state-pairs, one of {}",
+                names.join(", ")
+            ));
+        }
+    }
+    Ok(pairs)
+}
+
+/// Parameters that an output may be the next value of, each with the number of ops between.
+type Candidates = IndexMap<ValueId, usize>;
+
+/// Gives each output its only candidate, or the nearest one to which no other output is as near, which nobody else can take
+/// then, until nothing changes. Outputs without candidates are no state.
+fn settle(open: &mut IndexMap<usize, Candidates>, pairs: &mut IndexMap<usize, ValueId>) {
+    loop {
+        open.retain(|_, candidates| !candidates.is_empty());
+        let only = open.iter().find_map(|(&output, c)| (c.len() == 1).then(|| (output, c.get_index(0))));
+        let only = only.and_then(|(output, c)| Some((output, *c?.0)));
+        let Some((output, param)) = only.or_else(|| nearest(open)) else { return };
+        pairs.insert(output, param);
+        open.shift_remove(&output);
+        for candidates in open.values_mut() {
+            candidates.shift_remove(&param);
+        }
+    }
+}
+
+/// An output and a parameter that are nearer to each other than to any other.
+fn nearest(open: &IndexMap<usize, Candidates>) -> Option<(usize, ValueId)> {
+    open.iter().find_map(|(&output, candidates)| {
+        let (&param, &distance) = candidates.iter().min_by_key(|(_, distance)| **distance)?;
+        let is_sole = candidates.iter().all(|(&p, &d)| p == param || d > distance);
+        let rivals = open.iter().filter(|(other, _)| **other != output);
+        let is_mutual = rivals.filter_map(|(_, c)| c.get(&param)).all(|&d| d > distance);
+        (is_sole && is_mutual).then_some((output, param))
+    })
+}
+
+/// Flat numbers of the entry's parameter leaves by value.
+pub fn param_numbers(soil: &Soil<'_>) -> IndexMap<ValueId, usize> {
+    let leaves = entry_leaves(soil.module);
+    let value = |leaf: &hlo_analysis::annotations::ParamLeaf| {
+        soil.values.leaves(leaf.param).get(leaf.leaf_idx).and_then(|v| v.expand())
+    };
+    leaves.iter().enumerate().filter_map(|(number, leaf)| Some((value(leaf)?, number))).collect()
+}
+
+fn same_shape(soil: &Soil<'_>, a: ValueId, b: ValueId) -> bool {
+    match (soil.values.shape(soil.module, a), soil.values.shape(soil.module, b)) {
+        (Some(a), Some(b)) => a.same_type(b),
+        (_, _) => false,
+    }
+}
+
+/// The entry's parameters from which a value is computed within its cluster, with the fewest ops between.
+fn params_behind(soil: &Soil<'_>, cluster: &Cluster, value: ValueId) -> Candidates {
+    let mut seen: IndexMap<ValueId, usize> = IndexMap::from([(value, 0)]);
+    let mut next = 0;
+    while let Some((&value, &distance)) = seen.get_index(next) {
+        next += 1;
+        let mut sources: Vec<ValueId> = soil.values.sources[value].clone();
+        if soil.values.values[value].origin == Origin::Computed && !soil.gradients.contains(&value) {
+            let operands = &soil.module.inst(soil.values.inst(value)).operands;
+            sources.extend(operands.iter().filter_map(|&o| soil.values.of(o)));
+        }
+        for source in sources.into_iter().filter(|v| cluster.runs.contains_key(v)) {
+            seen.entry(source).or_insert(distance + 1);
+        }
+    }
+    seen.retain(|&v, _| soil.values.values[v].origin == Origin::EntryParam);
+    seen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cranelift_entity::EntityRef;
+
+    fn v(n: usize) -> ValueId {
+        ValueId::new(n)
+    }
+
+    #[test]
+    fn a_new_weight_takes_what_its_moments_leave() {
+        let set = |values: &[usize]| values.iter().map(|&n| (v(n), 5)).collect::<Candidates>();
+        let mut open = IndexMap::from([(0, set(&[0, 1, 2])), (1, set(&[1])), (2, set(&[2])), (3, set(&[]))]);
+        let mut pairs = IndexMap::new();
+        settle(&mut open, &mut pairs);
+        assert!(open.is_empty());
+        assert_eq!((pairs[&0], pairs[&1], pairs[&2], pairs.len()), (v(0), v(1), v(2), 3));
+        let mut open = IndexMap::from([(0, set(&[0, 1])), (1, set(&[0, 1]))]);
+        settle(&mut open, &mut IndexMap::new());
+        assert_eq!(open.len(), 2, "either output could be either parameter");
+        // LARS: the momentum is computed from the weight too, but through more ops.
+        open[0].insert(v(0), 1);
+        let mut pairs = IndexMap::new();
+        settle(&mut open, &mut pairs);
+        assert_eq!((pairs[&0], pairs[&1]), (v(0), v(1)));
+    }
+
+    #[test]
+    fn pairs_are_read_and_refused() {
+        assert_eq!(parse_pairs("0=1, 12=3"), Ok(vec![(0, 1), (12, 3)]));
+        assert_eq!(parse_pairs(""), Ok(vec![]));
+        assert!(parse_pairs("0:1").is_err_and(|e| e.contains("`0:1`")));
+    }
+}
