@@ -236,6 +236,28 @@ fn module_and_report_are_both_written_or_neither_is() {
 }
 
 #[test]
+fn a_sharded_interface_fills_a_directory() {
+    let sgd = sample("passes/shard-weight-update/sgd.hlo");
+    let folder = folder("sharded-interface");
+    let place = |name: &str| folder.join(name).to_str().expect("a path").to_owned();
+    let pipeline = "shard-weight-update{min-bytes=0,interface=sharded}";
+    let out = run(&["--pass", pipeline, "-o", &place("new"), &sgd]);
+    assert_eq!((out.code, out.stdout.as_str(), out.stderr.as_str()), (0, "", ""));
+    assert_eq!(names_in(&folder.join("new")), ["main.hlo", "manifest.json", "shard.hlo", "unshard.hlo"]);
+    for name in ["main.hlo", "shard.hlo", "unshard.hlo"] {
+        let out = run(&["--verify-only", &place(&format!("new/{name}"))]);
+        assert_eq!(out.code, 0, "{name}: {}", out.stderr);
+    }
+    let out = run(&["--pass", pipeline, &sgd]);
+    assert_eq!((out.code, out.stdout.as_str()), (2, ""));
+    assert!(out.stderr.contains("expected -o DIRECTORY, found no -o"), "{}", out.stderr);
+    std::fs::write(folder.join("file"), "mine").expect("a file");
+    let out = run(&["--pass", pipeline, "-o", &place("file"), &sgd]);
+    assert_eq!(out.code, 2, "{}", out.stderr);
+    assert_eq!(std::fs::read_to_string(folder.join("file")).expect("the file"), "mine");
+}
+
+#[test]
 fn the_text_report_names_every_collective() {
     let out = run(&[
         "--pass",

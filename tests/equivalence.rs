@@ -33,6 +33,26 @@ pub fn check(before: &Module, after: &Module, draw: &str, near: Nearness) -> Res
     Ok(())
 }
 
+/// As [`check`], where `chain` of modules, each fed with the outputs of the one before, does what `before` does.
+///
+/// # Errors
+/// As [`check`].
+pub fn check_chain(before: &Module, chain: &[&Module], draw: &str, near: Nearness) -> Result<(), String> {
+    for seed in 1..=2 {
+        let inputs = draw_inputs(before, draw, seed);
+        let run = |what: &str, module: &Module, inputs: &Inputs| {
+            hlo_eval::run(module, inputs, &Options::default()).map_err(|e| format!("{what}: {e}"))
+        };
+        let mut leaves = inputs.leaves.clone();
+        for module in chain {
+            leaves = run(&module.name, module, &Inputs { leaves })?.leaves;
+        }
+        compare(&run("before", before, &inputs)?, &Outputs { leaves }, near)
+            .map_err(|e| format!("seed {seed}: {e}"))?;
+    }
+    Ok(())
+}
+
 /// Compares all outputs of all devices.
 ///
 /// # Errors

@@ -4,6 +4,7 @@ mod cli;
 mod equivalence;
 mod frequencies;
 mod generator;
+mod interface;
 mod lockstep;
 mod passes;
 mod plan;

@@ -13,12 +13,12 @@ use hlo_pass::runner::{RunOptions, bind, run_pipeline};
 use hlo_tests::root;
 
 /// Sums in another order move an `f32` result by some 1e-7 of the largest element; a wrong gradient by 1e-4 and more.
-const NEAR: Nearness = Nearness::WithinShare(2e-5);
+pub const NEAR: Nearness = Nearness::WithinShare(2e-5);
 
-struct Program {
-    module: Module,
-    draw: String,
-    facts: ParamFacts,
+pub struct Program {
+    pub module: Module,
+    pub draw: String,
+    pub facts: ParamFacts,
 }
 
 fn parse(file: &str) -> Module {
@@ -27,7 +27,7 @@ fn parse(file: &str) -> Module {
     hlo_text::parse_module(&text).unwrap_or_else(|e| panic!("{file}: {e:?}")).module
 }
 
-fn program(file: &str) -> Program {
+pub fn program(file: &str) -> Program {
     let manifest = std::fs::read_to_string(root().join("programs/manifest.json")).expect("the manifest");
     let manifest: serde_json::Value = serde_json::from_str(&manifest).expect("the manifest is JSON");
     let entry = manifest.as_array().and_then(|all| all.iter().find(|e| e["file"] == file)).expect("in the manifest");
@@ -41,7 +41,12 @@ fn program(file: &str) -> Program {
 }
 
 fn shard(module: &mut Module, facts: &ParamFacts) -> PassReport {
-    let calls = parse_pipeline("shard-weight-update{min-bytes=0}").expect("a pipeline");
+    run("shard-weight-update{min-bytes=0}", module, facts)
+}
+
+/// Runs one pass.
+pub fn run(pass: &str, module: &mut Module, facts: &ParamFacts) -> PassReport {
+    let calls = parse_pipeline(pass).expect("a pipeline");
     let passes = bind(&calls, hlo_wus::PASSES).unwrap_or_else(|e| panic!("{e}"));
     let mut analyses = Analyses::new(facts.clone());
     let options = RunOptions { check: true, after_pass: None };
@@ -65,7 +70,7 @@ fn check_program(file: &str) -> (u64, usize) {
 }
 
 /// The module with `parameter_replication` flags for what a sibling says, so that inputs are drawn by it.
-fn annotated(program: &Program, file: &str) -> Module {
+pub fn annotated(program: &Program, file: &str) -> Module {
     let mut module = program.module.clone();
     if file.ends_with(".repl.hlo") {
         let entry = module.entry().expect("an entry");

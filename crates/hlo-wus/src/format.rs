@@ -346,7 +346,7 @@ pub fn is_rebuilt(module: &Module, inst: InstId) -> bool {
 }
 
 /// Runs of a tensor that may be cut: every dim, and every trivial merge that starts at the major-most dim.
-fn candidates(shape: &ArrayShape) -> Vec<Run> {
+pub fn candidates(shape: &ArrayShape) -> Vec<Run> {
     let mut runs: Vec<Run> = (0..shape.rank()).filter(|&d| shape.dims[d] > 1).map(Run::dim).collect();
     for start in 0..shape.rank() {
         for len in 2..=shape.rank() - start {

@@ -1,0 +1,141 @@
+//! A sharded interface: the three modules together do what the original does, and nothing is lost on the way through shards.
+
+use crate::equivalence::{Nearness, check_chain};
+use crate::weight_update::{NEAR, annotated, program, run};
+use hlo_analysis::annotations::ParamFacts;
+use hlo_ir::{DType, Module};
+use hlo_pass::report::{Artifact, PassReport};
+use hlo_wus::format::{Cut, candidates};
+use hlo_wus::interface::{Interface, LeafCut};
+
+fn module_of(report: &PassReport, wanted: &str) -> Module {
+    match report.files.iter().find(|(name, _)| name == wanted) {
+        Some((_, Artifact::Module(module))) => (**module).clone(),
+        found => panic!("expected module `{wanted}`, found {found:?}"),
+    }
+}
+
+fn manifest_of(report: &PassReport) -> serde_json::Value {
+    match report.files.iter().find(|(name, _)| name == "manifest.json") {
+        Some((_, Artifact::Text(text))) => serde_json::from_str(text).expect("the manifest is JSON"),
+        found => panic!("expected manifest.json, found {found:?}"),
+    }
+}
+
+/// Shards the interface of `file`; returns how many parameters are in shards and the pairs of state.
+fn check_program(file: &str, options: &str) -> (usize, usize) {
+    let program = program(file);
+    let mut main = program.module.clone();
+    let pass = format!("shard-weight-update{{min-bytes=0,interface=sharded{options}}}");
+    let report = run(&pass, &mut main, &program.facts);
+    let (shard, unshard) = (module_of(&report, "shard.hlo"), module_of(&report, "unshard.hlo"));
+    for module in [&shard, &main, &unshard] {
+        hlo_ir::verify::verify(module).unwrap_or_else(|e| panic!("{file}, {}: {e:?}", module.name));
+        let text = hlo_ir::print::print_module(module, &Default::default());
+        hlo_text::parse_module(&text).unwrap_or_else(|e| panic!("{file}, {}: {e:?}", module.name));
+    }
+    let before = annotated(&program, file);
+    check_chain(&before, &[&shard, &main, &unshard], &program.draw, NEAR).unwrap_or_else(|e| panic!("{file}: {e}"));
+    let manifest = manifest_of(&report);
+    let params = manifest["params"].as_array().expect("params");
+    let pairs = manifest["state_pairs"].as_array().expect("pairs");
+    // What goes in as shards comes out as shards, so that the next step can take it.
+    for pair in pairs {
+        let (param, output) = (&params[pair[0].as_u64().expect("a number") as usize], &pair[1]);
+        let output = &manifest["outputs"][output.as_u64().expect("a number") as usize];
+        assert_eq!(param["shard_shape"], output["shard_shape"], "{file}: {pair}");
+    }
+    (params.iter().filter(|p| p["sharded"] == true).count(), pairs.len())
+}
+
+#[test]
+fn three_modules_do_what_one_did() {
+    assert_eq!(check_program("mlp_adam.hlo", ""), (18, 18));
+    assert_eq!(check_program("mlp_adam.hlo", ",keep-weights-sharded=no").0, 12);
+    assert_eq!(check_program("mlp_odd_adam.hlo", ",keep-weights-sharded=yes").0, 18);
+    assert_eq!(check_program("mlp_adam_6.hlo", ""), (18, 18));
+    assert_eq!(check_program("mlp_clipadam.repl.hlo", "").0, 18);
+    assert_eq!(check_program("mlp_adam_pjit2d.hlo", "").0, 18);
+}
+
+#[test]
+fn a_loop_has_no_interface_to_shard() {
+    let program = program("mlp_adam_fori.hlo");
+    let calls = hlo_pass::pipeline::parse_pipeline("shard-weight-update{interface=sharded}").expect("a pipeline");
+    let passes = hlo_pass::runner::bind(&calls, hlo_wus::PASSES).unwrap_or_else(|e| panic!("{e}"));
+    let mut module = program.module.clone();
+    let mut analyses = hlo_analysis::Analyses::new(ParamFacts::default());
+    let outcome = hlo_pass::runner::run_pipeline(&mut module, &mut analyses, &passes, Default::default());
+    let error = outcome.expect_err("a loop is refused");
+    assert!(error.diagnostics[0].message.contains("single training step"), "{:?}", error.diagnostics);
+}
+
+/// `unshard(shard(x)) = x` for arrays of these types and dims, cut over groups of `n_shards` in any format there is.
+fn check_way_back(n_shards: usize, n_groups: usize, arrays: &[(DType, Vec<i64>)], pick: usize) {
+    let params: Vec<String> = arrays
+        .iter()
+        .enumerate()
+        .map(|(i, (dtype, dims))| {
+            let dims: Vec<String> = dims.iter().map(i64::to_string).collect();
+            format!("  %p{i} = {dtype}[{}] parameter({i}), parameter_replication={{true}}\n", dims.join(","))
+        })
+        .collect();
+    let names: Vec<String> = (0..arrays.len()).map(|i| format!("%p{i}")).collect();
+    let text = format!(
+        "HloModule state, replica_count={}\n\nENTRY %state {{\n{}  ROOT %t = tuple({})\n}}\n",
+        n_shards * n_groups,
+        params.concat(),
+        names.join(", ")
+    );
+    let module = hlo_text::parse_module(&text).unwrap_or_else(|e| panic!("{text}{e:?}")).module;
+    let mut interface = Interface::of(&module).expect("a flat entry");
+    // Strided groups, so that shard ids are not device ids.
+    let groups: Vec<Vec<u32>> =
+        (0..n_groups).map(|g| (0..n_shards).map(|s| (s * n_groups + g) as u32).collect()).collect();
+    for (i, leaf) in interface.params.iter_mut().enumerate() {
+        let Some(array) = leaf.shape.as_array() else { continue };
+        let runs = candidates(array);
+        let Some(&run) = runs.get((pick + i) % runs.len().max(1)) else { continue };
+        let cut = Cut::new(run.size(&array.dims), n_shards);
+        leaf.cut = Some(LeafCut { run, cut, groups: groups.clone().into() });
+    }
+    interface.outputs = interface.params.clone();
+    let shard = interface.shard_module().expect("a module");
+    let unshard = interface.unshard_module().expect("a module");
+    for module in [&shard, &unshard] {
+        hlo_ir::verify::verify(module).unwrap_or_else(|e| panic!("{text}{e:?}"));
+    }
+    check_chain(&module, &[&shard, &unshard], "", Nearness::Exact).unwrap_or_else(|e| panic!("{text}{e}"));
+}
+
+#[test]
+fn nothing_is_lost_through_shards() {
+    const DTYPES: [DType; 10] = [
+        DType::F32,
+        DType::BF16,
+        DType::F16,
+        DType::F64,
+        DType::S32,
+        DType::U8,
+        DType::S4,
+        DType::Pred,
+        DType::C64,
+        DType::F8E4M3FN,
+    ];
+    let mut state = 0x5851_F42D_4C95_7F2D_u64;
+    let mut below = |n: usize| {
+        state ^= state >> 12;
+        state ^= state << 25;
+        state ^= state >> 27;
+        (state.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % n
+    };
+    for _ in 0..150 {
+        let (n_shards, n_groups, pick) = (2 + below(7), 1 + below(3), below(8));
+        let mut arrays = Vec::new();
+        for _ in 0..1 + below(3) {
+            let dims = (0..1 + below(3)).map(|_| 1 + below(11) as i64).collect();
+            arrays.push((DTYPES[below(DTYPES.len())], dims));
+        }
+        check_way_back(n_shards, n_groups, &arrays, pick);
+    }
+}
