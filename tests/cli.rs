@@ -100,7 +100,7 @@ fn wrong_usage_is_two_and_suggests_the_nearest() {
         (&["--pass", "inline-calls{max-instruction=1}", "x.hlo"], "did you mean `max-instructions`?"),
         (&["--pass", "inline-calls{max-instructions=many}", "x.hlo"], "expected a whole number"),
         (&["--pass", "shard-weight-update{min-bytes=-1}", "x.hlo"], "expected a whole number"),
-        (&["--pass", "shard-weight-update{link-gbytes-per-s=-1}", "x.hlo"], "expected a finite number, 0 or above"),
+        (&["--pass", "shard-weight-update{memory-weight=-1}", "x.hlo"], "expected a finite number, 0 or above"),
         (&["--pass", "dce{", "x.hlo"], "pipeline string"),
         (&["--print-ir-after=dcee", "x.hlo"], "did you mean `dce`?"),
         (&["--verify-onyl", "x.hlo"], "--verify-only"),

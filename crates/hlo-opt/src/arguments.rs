@@ -60,7 +60,7 @@ pub struct OptimizeArgs {
     /// List the passes and their options
     #[arg(long)]
     pub list_passes: bool,
-    /// Write HLO here, not to stdout; a directory if a pass makes several files
+    /// Write HLO here, not to stdout
     #[arg(short, long = "output", value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Form of the printed text
