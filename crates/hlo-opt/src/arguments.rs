@@ -9,7 +9,6 @@ const EXAMPLES: &str = "\
 Examples:
   hlo-opt --pass shard-weight-update step.hlo -o sharded.hlo
   hlo-opt --pass 'inline-calls,shard-weight-update{min-bytes=4KiB},dce' --report text - < step.hlo > sharded.hlo
-  hlo-opt eval step.hlo --seed 1 -o outputs.npz
   hlo-opt analyze replication step.hlo --format json
 Exit codes: 0 well, 1 error in the input or a pass, 2 wrong usage, 3 unchanged with --require-change";
 
