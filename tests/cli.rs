@@ -330,6 +330,23 @@ fn frequencies_are_a_table_or_json_lines() {
 }
 
 #[test]
+fn memory_is_a_table_or_a_json_object() {
+    let sample = sample("analysis/memory/loop.hlo");
+    let out = run(&["analyze", "memory", "--format", "json", "--top", "2", &sample]);
+    assert_eq!((out.code, out.stderr.as_str()), (0, ""));
+    let facts: Value = serde_json::from_str(&out.stdout).expect("a JSON object");
+    assert_eq!((&facts["peak_bytes"], &facts["temp_bytes"]), (&4368.into(), &2052.into()));
+    assert_eq!(facts["peak_at"], serde_json::json!(["train", "both"]));
+    let live = facts["live_at_peak"].as_array().expect("a list");
+    assert_eq!((live.len(), &live[0]["kind"], &live[0]["shape"]), (2, &"argument".into(), &"f32[256]".into()));
+    let out = run(&["analyze", "memory", &sample]);
+    assert!(out.stdout.starts_with("peak                   4,368 bytes\n"), "{}", out.stdout);
+    assert!(out.stdout.contains("at %train > %both, 9 buffers live:\n"), "{}", out.stdout);
+    assert_eq!(run(&["analyze", "memory", "--computation", "body", &sample]).code, 0);
+    assert_eq!(run(&["analyze", "memory", "--computation", "nobody", &sample]).code, 2);
+}
+
+#[test]
 fn the_evaluator_reads_what_it_writes() {
     let dir = folder("eval");
     let [first, second, third] = ["a.npz", "b.npz", "c.npz"].map(|name| dir.join(name).display().to_string());

@@ -6,6 +6,8 @@ mod frequencies;
 mod generator;
 mod interface;
 mod lockstep;
+mod memory;
+mod memory_twin;
 mod passes;
 mod plan;
 mod random_collectives;

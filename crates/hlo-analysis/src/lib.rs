@@ -4,6 +4,7 @@ pub mod annotations;
 pub mod classes;
 pub mod code;
 pub mod frequency;
+pub mod memory;
 pub mod reducers;
 pub mod replication;
 

@@ -137,6 +137,31 @@ impl ArrayShape {
         self.dtype.bytes_of(self.n_elems())
     }
 
+    /// Bytes of the array in memory, as XLA lays it out: elements take whole bytes unless the layout gives their bits
+    /// (`E(4)` packs), the minor dims are padded to the first tile, the tail to `L(n)`, and metadata of dynamic dims goes
+    /// before the data. Later tiles divide the first one; `*` in a tile pads nothing.
+    pub fn memory_bytes(&self) -> u64 {
+        let whole_bytes = u64::from(self.dtype.bits().div_ceil(8));
+        let Some(layout) = self.layout.as_deref() else { return self.n_elems().saturating_mul(whole_bytes) };
+        let mut n_elems = 1u64;
+        let tile = layout.tiles.first().map_or(&[][..], |tile| tile.as_slice());
+        let mut tile_minor_first = tile.iter().rev();
+        for (k, &dim_idx) in layout.minor_to_major.iter().enumerate() {
+            let size = usize::try_from(dim_idx).ok().and_then(|i| self.dims.get(i)).map_or(0, |&d| d.max(0) as u64);
+            let unit = tile_minor_first.next().filter(|&&t| k < tile.len() && t > 0).map_or(1, |&t| t as u64);
+            n_elems = n_elems.saturating_mul(size.div_ceil(unit).saturating_mul(unit));
+        }
+        // A tile of more dims than the array pads it in dims of size 1.
+        n_elems = tile_minor_first.filter(|&&t| t > 0).fold(n_elems, |n, &t| n.saturating_mul(t as u64));
+        let tail = layout.tail_padding_alignment_in_elements.max(1) as u64;
+        n_elems = n_elems.div_ceil(tail).saturating_mul(tail);
+        let data = match u64::try_from(layout.element_size_in_bits) {
+            Ok(bits) if bits > 0 => n_elems.saturating_mul(bits).div_ceil(8),
+            Ok(_) | Err(_) => n_elems.saturating_mul(whole_bytes),
+        };
+        data.saturating_add(layout.dynamic_shape_metadata_prefix_bytes.max(0) as u64)
+    }
+
     /// Same element type and dims; layouts may differ.
     pub fn same_type(&self, other: &ArrayShape) -> bool {
         self.dtype == other.dtype && self.dims == other.dims && self.dynamic == other.dynamic
@@ -201,6 +226,15 @@ impl Shape {
         match self {
             Shape::Array(a) | Shape::Buffer(a) => a.size_bytes(),
             Shape::Tuple(elements) => elements.iter().fold(0u64, |n, e| n.saturating_add(e.size_bytes())),
+            Shape::Token | Shape::Opaque => 0,
+        }
+    }
+
+    /// Bytes of all array leaves in memory, see [`ArrayShape::memory_bytes`]; tuples themselves take none.
+    pub fn memory_bytes(&self) -> u64 {
+        match self {
+            Shape::Array(a) | Shape::Buffer(a) => a.memory_bytes(),
+            Shape::Tuple(elements) => elements.iter().fold(0u64, |n, e| n.saturating_add(e.memory_bytes())),
             Shape::Token | Shape::Opaque => 0,
         }
     }

@@ -104,6 +104,24 @@ pub enum AnalyzeCommand {
     Replication(ReplicationArgs),
     /// How often each computation runs
     Frequency(FrequencyArgs),
+    /// Peak memory of one device, and what lives at the peak
+    Memory(MemoryArgs),
+}
+
+/// `analyze memory`.
+#[derive(Args, Debug)]
+pub struct MemoryArgs {
+    /// HLO text, or - for stdin
+    pub file: PathBuf,
+    /// A table, or one JSON object
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub format: ReportFormat,
+    /// Buffers to list, the largest first
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub top: usize,
+    /// The computation to look at, as if it were the entry
+    #[arg(long, value_name = "NAME")]
+    pub computation: Option<String>,
 }
 
 /// `analyze frequency`.

@@ -1,6 +1,7 @@
 //! `hlo-opt analyze`: facts about a module, as a table or as JSON lines. One file for each kind of fact.
 
 mod frequency;
+mod memory;
 mod replication;
 
 use crate::Failure;
@@ -16,6 +17,7 @@ pub fn run(command: &AnalyzeCommand, console: &mut Console<'_>) -> Result<u8, Fa
     match command {
         AnalyzeCommand::Replication(args) => replication::run(args, console),
         AnalyzeCommand::Frequency(args) => frequency::run(args, console),
+        AnalyzeCommand::Memory(args) => memory::run(args, console),
     }
 }
 

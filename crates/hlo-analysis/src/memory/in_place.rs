@@ -1,0 +1,124 @@
+//! What shares memory: results that are another view of an operand, and operands whose memory a result may take over.
+
+use cranelift_entity::EntitySet;
+use hlo_ir::attrs::Attrs;
+use hlo_ir::op::{CostRule, FactorRule, Flow, ShapeRule};
+use hlo_ir::{ArrayShape, CompId, InstId, Module};
+
+/// Whether the result is the first operand under another shape, so that it costs nothing.
+pub(super) fn is_view(module: &Module, inst: InstId) -> bool {
+    let instruction = module.inst(inst);
+    let row = instruction.opcode.row();
+    let Some(&operand) = instruction.operands.first() else { return false };
+    let (from, to) = (module.shape(operand).as_array(), module.shape(inst).as_array());
+    match (row.flow, row.factors, from, to) {
+        // A copy moves bytes, unless it is one that XLA will drop.
+        (Flow::Identity, ..) => {
+            row.cost == CostRule::Free || (!module.header.is_scheduled && keeps_layout(module, inst, operand))
+        }
+        (_, FactorRule::Bitcast, ..) => true,
+        (_, FactorRule::Reshape, Some(from), Some(to)) => is_row_major(from) && is_row_major(to),
+        (_, FactorRule::Transpose, Some(from), Some(to)) => match &instruction.attrs {
+            Attrs::Dims(attrs) => is_relabelled(from, to, &attrs.dimensions),
+            _ => false,
+        },
+        _ => false,
+    }
+}
+
+/// Whether a value needs no memory because each use makes it anew: in a module that XLA has not scheduled yet, broadcasts and
+/// iotas, which it fuses into their users.
+pub(super) fn is_rebuilt(module: &Module, inst: InstId) -> bool {
+    let factors = module.inst(inst).opcode.row().factors;
+    !module.header.is_scheduled && matches!(factors, FactorRule::Broadcast | FactorRule::Iota)
+}
+
+/// Dims of more than one element, fastest first.
+fn physical_dims(array: &ArrayShape) -> Vec<i64> {
+    let default: Vec<i64> = (0..array.rank() as i64).rev().collect();
+    let order = array.layout.as_ref().map_or(default.as_slice(), |layout| layout.minor_to_major.as_slice());
+    let is_long = |dim: &i64| usize::try_from(*dim).ok().and_then(|d| array.dims.get(d)).is_some_and(|&n| n != 1);
+    order.iter().copied().filter(is_long).collect()
+}
+
+fn is_row_major(array: &ArrayShape) -> bool {
+    physical_dims(array).is_sorted_by(|a, b| a > b)
+}
+
+/// Whether a transpose leaves every element where it is: the result's physical order is the operand's.
+fn is_relabelled(from: &ArrayShape, to: &ArrayShape, permutation: &[i64]) -> bool {
+    let source = |dim: i64| usize::try_from(dim).ok().and_then(|d| permutation.get(d)).copied();
+    let sources: Option<Vec<i64>> = physical_dims(to).into_iter().map(source).collect();
+    sources.is_some_and(|sources| sources == physical_dims(from))
+}
+
+/// Whether a copy keeps the layout, so that the copy may be the operand itself where that dies.
+fn keeps_layout(module: &Module, inst: InstId, operand: InstId) -> bool {
+    match (module.shape(operand).as_array(), module.shape(inst).as_array()) {
+        (Some(from), Some(to)) => physical_dims(from) == physical_dims(to),
+        _ => true,
+    }
+}
+
+/// For each operand, whether a result of the same size may be written over it as it is read.
+pub(super) fn overwritable(module: &Module, inst: InstId) -> Vec<bool> {
+    let instruction = module.inst(inst);
+    let n = instruction.operands.len();
+    let only = |chosen: std::ops::Range<usize>| (0..n).map(|i| chosen.contains(&i)).collect::<Vec<bool>>();
+    let row = instruction.opcode.row();
+    if let Attrs::Fusion(attrs) = &instruction.attrs {
+        let mut result = attrs.calls.map_or_else(|| only(0..0), |comp| overwritable_params(module, comp));
+        result.resize(n, false);
+        for alias in &attrs.output_to_operand_aliasing {
+            mark(&mut result, alias.operand);
+        }
+        return result;
+    }
+    if let Attrs::Custom(attrs) = &instruction.attrs {
+        let mut result = only(0..0);
+        attrs.output_to_operand_aliasing.iter().for_each(|alias| mark(&mut result, alias.operand));
+        return result;
+    }
+    match row.shape {
+        ShapeRule::DynamicUpdateSlice | ShapeRule::SetDimensionSize => only(0..1),
+        ShapeRule::Scatter => only(0..n.saturating_sub(1) / 2),
+        ShapeRule::TriangularSolve => only(1..2),
+        ShapeRule::Sort => only(0..n),
+        // An asynchronous all-reduce works in place.
+        ShapeRule::AllReduce if row.flow == Flow::AsyncStart => only(0..n),
+        _ if row.flow == Flow::Identity => {
+            (0..n).map(|i| i == 0 && keeps_layout(module, inst, instruction.operands[i])).collect()
+        }
+        _ if instruction.opcode.is_elementwise() => only(0..n),
+        _ => only(0..0),
+    }
+}
+
+fn mark(flags: &mut [bool], operand: i64) {
+    if let Some(flag) = usize::try_from(operand).ok().and_then(|i| flags.get_mut(i)) {
+        *flag = true;
+    }
+}
+
+/// For each parameter of a fused computation, whether every result element needs only its element at the same place:
+/// then the fusion may write over it. One walk from the root: what an op reads elsewhere than at the place it writes is
+/// not overwritable, and neither is anything that goes into it.
+fn overwritable_params(module: &Module, comp: CompId) -> Vec<bool> {
+    let mut read_elsewhere: EntitySet<InstId> = EntitySet::new();
+    for &inst in module.comp(comp).insts.iter().rev() {
+        let instruction = module.inst(inst);
+        let row = instruction.opcode.row();
+        let is_handed_on = matches!(row.flow, Flow::Tuple | Flow::GetTupleElement | Flow::Identity);
+        let is_in_place = |i: usize| match row.shape {
+            ShapeRule::DynamicUpdateSlice | ShapeRule::Scatter => i == 0,
+            _ => instruction.opcode.is_elementwise() || is_handed_on || is_view(module, inst),
+        };
+        let is_bad = read_elsewhere.contains(inst);
+        for (i, &operand) in instruction.operands.iter().enumerate() {
+            if is_bad || !is_in_place(i) {
+                read_elsewhere.insert(operand);
+            }
+        }
+    }
+    module.comp(comp).params.iter().map(|&param| !read_elsewhere.contains(param)).collect()
+}

@@ -1,0 +1,329 @@
+//! Peak memory of one device: what lives when, over the program's order.
+//!
+//! The order of instructions in each computation is taken as the schedule, whether the module says `is_scheduled` or not.
+//! The rules are those of a buffer assignment without fragmentation:
+//!
+//! - Parameters of the entry live to its end. A result that is aliased with a parameter, or paired with a donated one of
+//!   the same shape, goes into the parameter's memory once that was read for the last time; computed before, it needs memory until the end.
+//! - Tuples, their elements, bitcasts, transposes and reshapes that move nothing, parameters of called computations and their results are the memory of
+//!   what they stand for.
+//! - A loop's carried leaf is one buffer from before the loop to its last use. The initial value moves in if it dies there
+//!   and is copied otherwise; a leaf that the body hands through is the initial value itself.
+//! - A value that dies in an elementwise op, in a fusion that reads it only at the place it writes, in a copy, as target
+//!   of a dynamic-update-slice or scatter, or in a sort gives its memory to a result of the same size.
+//! - Of a conditional's branches the one that needs most counts; it owns what dies with it.
+//! - Inside of a fusion, a reducer or a custom call nothing counts.
+//! - Constants live all the time, counted once for each computation.
+//!
+//! Of what XLA would still do to a module that is not scheduled yet, three things are foreseen: copies that keep the layout are
+//! dropped, broadcasts and iotas are made anew by each user, and what carries need is copied. Everything else is taken to
+//! be run by itself, so that elementwise intermediates that XLA fuses away do count. Scratch memory of library calls, alignment and
+//! the pointers of tuples are not counted, and a rotation of carried leaves needs no memory here.
+//!
+//! Cost: each computation is walked once for each way it is called, at most ten.
+
+mod in_place;
+mod plan;
+mod walk;
+
+use cranelift_entity::SecondaryMap;
+use hashbrown::HashMap;
+use hlo_ir::op::Flow;
+use hlo_ir::{CompId, InstId, Module, Shape};
+use plan::{Action, END, Plan, Source, control};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use walk::{Context, ContextId, Mode, Peak, Slot, Walker};
+
+/// What a buffer is for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum BufferKind {
+    /// A leaf of the entry's parameters.
+    Argument,
+    /// Becomes a leaf of the result.
+    Output,
+    /// Neither.
+    Temporary,
+    /// A constant.
+    Constant,
+}
+
+impl BufferKind {
+    /// The word in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            BufferKind::Argument => "argument",
+            BufferKind::Output => "output",
+            BufferKind::Temporary => "temporary",
+            BufferKind::Constant => "constant",
+        }
+    }
+}
+
+/// A buffer that lives at the peak.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LiveBuffer {
+    /// The instruction whose value is in it, or the first of them.
+    pub inst: InstId,
+    /// Which leaf of its value.
+    pub leaf_idx: u32,
+    /// Size.
+    pub bytes: u64,
+    /// What it is for.
+    pub kind: BufferKind,
+}
+
+/// The memory of one device.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct MemoryReport {
+    /// The most that lives at one time: arguments, constants, outputs and temporaries.
+    pub peak_bytes: u64,
+    /// The parameters.
+    pub argument_bytes: u64,
+    /// The result's leaves.
+    pub output_bytes: u64,
+    /// The part of the result that lies in parameters' memory.
+    pub alias_bytes: u64,
+    /// Constants outside fusions.
+    pub constant_bytes: u64,
+    /// What the peak takes beyond arguments, outputs (each counted once) and constants.
+    pub temp_bytes: u64,
+    /// Where the peak is: an instruction of the computation, then one in what it calls there, and so on.
+    pub peak_at: Vec<InstId>,
+    /// What lives at the peak, the largest first; its sizes add up to the peak.
+    pub live_at_peak: Vec<LiveBuffer>,
+}
+
+/// The peak memory of the entry; nothing for a module without one.
+pub fn peak_memory(module: &Module) -> MemoryReport {
+    module.entry().map_or_else(MemoryReport::default, |entry| peak_memory_of(module, entry))
+}
+
+/// The peak memory of one computation, as if it were the entry. Aliases and donations count for the entry only.
+pub fn peak_memory_of(module: &Module, comp: CompId) -> MemoryReport {
+    let order: Vec<CompId> = control_order(module, comp);
+    let (plans, constant_bytes) = build_plans(module, &order);
+    let Some(plan) = plans.get(&comp).cloned() else { return MemoryReport::default() };
+    let modes = modes_of(module, &order);
+    let mut walker = Walker::new(module, plans, &modes);
+    let bytes_of = |leaf: &plan::BufId| plan.buffers[*leaf].bytes;
+    let aliases = if module.entry() == Some(comp) { pair_aliases(module, comp, &plan) } else { HashMap::new() };
+    let slots = (0..plan.root.len() as u32).map(|leaf| aliases.get(&leaf).map_or(Slot::Pays, |&p| Slot::After(p)));
+    let context =
+        Context { comp, mode: Mode::Owns, owned: vec![false; plan.params.len()].into(), slots: slots.collect() };
+    let argument_bytes = plan.params.iter().map(bytes_of).fold(0, u64::saturating_add);
+    let output_bytes = plan.root.iter().map(bytes_of).fold(0, u64::saturating_add);
+    let aliased = plan.root.iter().enumerate().filter(|(leaf, _)| aliases.contains_key(&(*leaf as u32)));
+    let alias_bytes = aliased.map(|(_, buffer)| bytes_of(buffer)).fold(0, u64::saturating_add);
+    let mut report = MemoryReport { argument_bytes, output_bytes, alias_bytes, constant_bytes, ..Default::default() };
+    let mut beyond = 0;
+    if let Some(granted) = walker.grant(context, 0) {
+        beyond = u64::try_from(walker.peak(granted, 0).bytes).unwrap_or(0);
+        let (at, held) = path_to_peak(module, &mut walker, granted);
+        report.peak_at = at;
+        report.live_at_peak = held;
+    }
+    report.peak_bytes = argument_bytes.saturating_add(constant_bytes).saturating_add(beyond);
+    report.temp_bytes = beyond.saturating_sub(output_bytes - alias_bytes);
+    add_given(module, &order, &plan, &mut report.live_at_peak);
+    report
+        .live_at_peak
+        .sort_by_key(|buffer| (std::cmp::Reverse(buffer.bytes), buffer.kind, buffer.inst, buffer.leaf_idx));
+    report
+}
+
+/// `comp` and the computations that run on operands of their own below it, callees before callers.
+fn control_order(module: &Module, comp: CompId) -> Vec<CompId> {
+    let mut wanted: SecondaryMap<CompId, bool> = SecondaryMap::new();
+    wanted[comp] = true;
+    let mut order = module.callees_first(&[comp]);
+    // Callers first, so that what a wanted computation calls is wanted when its turn comes.
+    order.reverse();
+    for &caller in &order {
+        if wanted[caller] {
+            for &inst in &module.comp(caller).insts {
+                for (callee, _) in callees(module, inst) {
+                    wanted[callee] = true;
+                }
+            }
+        }
+    }
+    order.reverse();
+    order.retain(|&c| wanted[c]);
+    order
+}
+
+/// The computations that an instruction runs on its operands, and how.
+fn callees(module: &Module, inst: InstId) -> Vec<(CompId, Mode)> {
+    match control(module, inst) {
+        Some(Action::Call(callee)) => vec![(callee, Mode::Shares)],
+        Some(Action::While { condition, body }) => vec![(condition, Mode::Shares), (body, Mode::Carries)],
+        Some(Action::Conditional(branches)) => branches.into_iter().map(|branch| (branch, Mode::Owns)).collect(),
+        Some(Action::Op) | None => Vec::new(),
+    }
+}
+
+fn modes_of(module: &Module, order: &[CompId]) -> Vec<(CompId, Vec<Mode>)> {
+    let mut modes: SecondaryMap<CompId, Vec<Mode>> = SecondaryMap::new();
+    for &comp in order {
+        for (callee, mode) in module.comp(comp).insts.iter().flat_map(|&inst| callees(module, inst)) {
+            if !modes[callee].contains(&mode) {
+                modes[callee].push(mode);
+            }
+        }
+    }
+    order.iter().map(|&comp| (comp, modes[comp].clone())).collect()
+}
+
+/// The plans of `order`, callees before callers, and the bytes of their constants.
+fn build_plans(module: &Module, order: &[CompId]) -> (HashMap<CompId, Rc<Plan>>, u64) {
+    let mut plans = HashMap::new();
+    let mut results: SecondaryMap<CompId, Rc<[plan::ResultLeaf]>> = SecondaryMap::with_default(Rc::from([]));
+    let mut constant_bytes = 0u64;
+    for &comp in order {
+        let plan = Plan::build(module, comp, &results);
+        results[comp] = plan.result.clone();
+        constant_bytes = constant_bytes.saturating_add(plan.constant_bytes);
+        plans.insert(comp, Rc::new(plan));
+    }
+    (plans, constant_bytes)
+}
+
+/// For each leaf of the entry's result that has one, the leaf of the parameters in whose memory it goes: by
+/// `input_output_alias`, then donated parameters in order, each with the first result of its type that has none: layouts are the
+/// compiler's to choose.
+fn pair_aliases(module: &Module, entry: CompId, plan: &Plan) -> HashMap<u32, u32> {
+    let computation = module.comp(entry);
+    let mut first_leaf = Vec::with_capacity(computation.params.len());
+    let mut n_leaves = 0u32;
+    for &param in &computation.params {
+        first_leaf.push(n_leaves);
+        n_leaves += module.shape(param).n_leaves() as u32;
+    }
+    let param_leaf = |param: i64, index: &[i64]| {
+        let param = usize::try_from(param).ok()?;
+        let leaf = leaf_at(module.shape(*computation.params.get(param)?), index)?;
+        Some(first_leaf[param] + leaf)
+    };
+    let mut aliases: HashMap<u32, u32> = HashMap::new();
+    let mut taken = vec![false; plan.params.len()];
+    let root = computation.root.expand().map(|root| module.shape(root));
+    let bytes = |leaf: u32, of: &[plan::BufId]| of.get(leaf as usize).map(|&buffer| plan.buffers[buffer].bytes);
+    for alias in &module.header.input_output_alias {
+        let output = root.and_then(|shape| leaf_at(shape, &alias.output_index));
+        if let (Some(output), Some(param)) = (output, param_leaf(alias.param, &alias.param_index))
+            && bytes(output, &plan.root) == bytes(param, &plan.params)
+            && !taken[param as usize]
+        {
+            taken[param as usize] = true;
+            aliases.insert(output, param);
+        }
+    }
+    // Results without an alias, by type, in order.
+    let mut waiting: HashMap<Shape, VecDeque<u32>> = HashMap::new();
+    let mut output = 0;
+    if let Some(shape) = root {
+        for_each_leaf(shape, &mut |leaf| {
+            if !aliases.contains_key(&output) {
+                waiting.entry(leaf.without_layout()).or_default().push_back(output);
+            }
+            output += 1;
+        });
+    }
+    for donor in &module.header.buffer_donor {
+        let Some(param) = param_leaf(donor.param, &donor.param_index) else { continue };
+        let shape = usize::try_from(donor.param).ok().and_then(|p| computation.params.get(p));
+        let Some(leaf) = shape.and_then(|&p| module.shape(p).at(&donor.param_index)) else { continue };
+        if !taken[param as usize]
+            && let Some(output) = waiting.get_mut(&leaf.without_layout()).and_then(VecDeque::pop_front)
+            && bytes(output, &plan.root) == bytes(param, &plan.params)
+        {
+            taken[param as usize] = true;
+            aliases.insert(output, param);
+        }
+    }
+    aliases
+}
+
+/// The number of the leaf at a tuple index; `None` if there is no leaf.
+fn leaf_at(shape: &Shape, index: &[i64]) -> Option<u32> {
+    let mut shape = shape;
+    let mut leaf = 0;
+    for &i in index {
+        let i = usize::try_from(i).ok()?;
+        let elements = shape.as_tuple()?;
+        leaf += elements.get(..i)?.iter().map(Shape::n_leaves).sum::<usize>();
+        shape = elements.get(i)?;
+    }
+    (!matches!(shape, Shape::Tuple(_))).then_some(leaf as u32)
+}
+
+fn for_each_leaf<'s>(shape: &'s Shape, visit: &mut dyn FnMut(&'s Shape)) {
+    match shape {
+        Shape::Tuple(elements) => elements.iter().for_each(|element| for_each_leaf(element, visit)),
+        Shape::Array(_) | Shape::Token | Shape::Opaque | Shape::Buffer(_) => visit(shape),
+    }
+}
+
+/// The instructions that lead to the peak, and the buffers held by the computations along the way.
+fn path_to_peak(module: &Module, walker: &mut Walker<'_>, start: ContextId) -> (Vec<InstId>, Vec<LiveBuffer>) {
+    let (mut at, mut live) = (Vec::new(), Vec::new());
+    let (mut context, mut depth) = (Some(start), 0);
+    // For each leaf of the result of the computation at hand, whether it becomes a leaf of the entry's.
+    let mut is_output: Option<Vec<bool>> = None;
+    while let Some(id) = context {
+        let (Peak { position, within, .. }, held) = walker.held_at_peak(id, depth);
+        let comp = walker.computation(id);
+        let computation = module.comp(comp);
+        let inst = match position {
+            Some(END) => computation.root.expand(),
+            Some(position) => computation.insts.get(position as usize).copied(),
+            None => None,
+        };
+        at.extend(inst);
+        let becomes_output = |result_leaf: Option<u32>| match (&is_output, result_leaf) {
+            (None, Some(_)) => true,
+            (Some(flags), Some(leaf)) => flags.get(leaf as usize) == Some(&true),
+            (_, None) => false,
+        };
+        live.extend(held.iter().filter(|buffer| buffer.bytes > 0).map(|buffer| LiveBuffer {
+            inst: buffer.inst,
+            leaf_idx: buffer.leaf,
+            bytes: buffer.bytes,
+            kind: if becomes_output(buffer.result_leaf) { BufferKind::Output } else { BufferKind::Temporary },
+        }));
+        let results = inst.zip(walker.plans.get(&comp)).map(|(inst, plan)| {
+            let is_loop = module.inst(inst).opcode.row().flow == Flow::While;
+            let leaves = plan.leaves(inst).iter();
+            leaves.map(|&leaf| !is_loop && becomes_output(plan.buffers[leaf].result_leaf)).collect()
+        });
+        is_output = Some(results.unwrap_or_default());
+        context = within;
+        depth += 1;
+    }
+    (at, live)
+}
+
+/// Adds what lives all the time: the parameters and the constants.
+fn add_given(module: &Module, order: &[CompId], plan: &Plan, live: &mut Vec<LiveBuffer>) {
+    let params = plan.params.iter().map(|&buffer| &plan.buffers[buffer]);
+    live.extend(params.filter(|param| param.bytes > 0).map(|param| LiveBuffer {
+        inst: param.inst,
+        leaf_idx: param.leaf,
+        bytes: param.bytes,
+        kind: BufferKind::Argument,
+    }));
+    debug_assert!(plan.params.iter().all(|&p| matches!(plan.buffers[p].source, Source::Param(_))));
+    for &inst in order.iter().flat_map(|&comp| &module.comp(comp).insts) {
+        if module.inst(inst).opcode.row().flow == Flow::Constant {
+            let mut leaf_idx = 0;
+            for_each_leaf(module.shape(inst), &mut |leaf| {
+                let bytes = leaf.memory_bytes();
+                if bytes > 0 {
+                    live.push(LiveBuffer { inst, leaf_idx, bytes, kind: BufferKind::Constant });
+                }
+                leaf_idx += 1;
+            });
+        }
+    }
+}

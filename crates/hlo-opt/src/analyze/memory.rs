@@ -1,0 +1,143 @@
+//! `hlo-opt analyze memory`: the peak memory of one device, and what lives at the peak.
+
+use super::json_line;
+use crate::arguments::{MemoryArgs, ReportFormat};
+use crate::console::Console;
+use crate::input::load_one;
+use crate::{Failure, exit};
+use hlo_analysis::memory::{LiveBuffer, MemoryReport, peak_memory, peak_memory_of};
+use hlo_ir::infer::ShapeText;
+use hlo_ir::{Module, Shape};
+use serde::Serialize;
+use std::fmt::Write;
+
+/// Prints the report.
+///
+/// # Errors
+/// An invalid input, or a computation that is not there.
+pub fn run(args: &MemoryArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
+    let module = load_one(&args.file, console)?;
+    let report = match args.computation.as_deref().map(|name| name.trim_start_matches('%')) {
+        None => peak_memory(&module),
+        Some(name) => match module.computations().iter().find(|&&comp| module.comp_name(comp) == name) {
+            Some(&comp) => peak_memory_of(&module, comp),
+            None => {
+                return Err(Failure::Usage(format!("expected a computation of the module, found `{name}`")));
+            }
+        },
+    };
+    let facts = Facts::of(&module, &report, args.top);
+    let mut out = String::new();
+    match args.format {
+        ReportFormat::Json => json_line(&facts, &mut out),
+        ReportFormat::Text => facts.table(&mut out),
+    }
+    console.print(out.as_bytes()).map(|()| exit::OK)
+}
+
+/// The report, by name.
+#[derive(Serialize)]
+struct Facts {
+    peak_bytes: u64,
+    argument_bytes: u64,
+    output_bytes: u64,
+    alias_bytes: u64,
+    temp_bytes: u64,
+    constant_bytes: u64,
+    /// From the outermost computation inwards.
+    peak_at: Vec<String>,
+    n_live_at_peak: usize,
+    live_at_peak: Vec<BufferFact>,
+}
+
+#[derive(Serialize)]
+struct BufferFact {
+    instruction: String,
+    /// Tuple index; empty for an array.
+    index: Vec<i64>,
+    kind: &'static str,
+    bytes: u64,
+    shape: String,
+    op_name: Option<String>,
+}
+
+impl Facts {
+    fn of(module: &Module, report: &MemoryReport, top: usize) -> Facts {
+        Facts {
+            peak_bytes: report.peak_bytes,
+            argument_bytes: report.argument_bytes,
+            output_bytes: report.output_bytes,
+            alias_bytes: report.alias_bytes,
+            temp_bytes: report.temp_bytes,
+            constant_bytes: report.constant_bytes,
+            peak_at: report.peak_at.iter().map(|&inst| module.inst_name(inst).to_string()).collect(),
+            n_live_at_peak: report.live_at_peak.len(),
+            live_at_peak: report.live_at_peak.iter().take(top).map(|live| BufferFact::of(module, live)).collect(),
+        }
+    }
+
+    fn table(&self, out: &mut String) {
+        let outputs = self.output_bytes - self.alias_bytes;
+        let _ = writeln!(out, "peak        {:>16} bytes", grouped(self.peak_bytes));
+        let _ = writeln!(out, "  arguments {:>16}", grouped(self.argument_bytes));
+        let _ = writeln!(
+            out,
+            "  outputs   {:>16} (of {}; {} lie in arguments)",
+            grouped(outputs),
+            grouped(self.output_bytes),
+            grouped(self.alias_bytes)
+        );
+        let _ = writeln!(out, "  constants {:>16}", grouped(self.constant_bytes));
+        let _ = writeln!(out, "  temporary {:>16}", grouped(self.temp_bytes));
+        let path: Vec<String> = self.peak_at.iter().map(|name| format!("%{name}")).collect();
+        let place = if path.is_empty() { "the start".to_string() } else { path.join(" > ") };
+        let _ = writeln!(out, "at {place}, {} buffers live:", self.n_live_at_peak);
+        let name = |fact: &BufferFact| {
+            let index: String = fact.index.iter().map(|i| format!("{{{i}}}")).collect();
+            format!("%{}{index}", fact.instruction)
+        };
+        let width = self.live_at_peak.iter().map(|fact| name(fact).chars().count()).max().unwrap_or(0).min(60);
+        for fact in &self.live_at_peak {
+            let op_name = fact.op_name.as_deref().map_or(String::new(), |op| format!("  {op}"));
+            let (bytes, kind, shape) = (grouped(fact.bytes), fact.kind, &fact.shape);
+            let _ = writeln!(out, "{bytes:>16}  {kind:9}  {:width$}  {shape}{op_name}", name(fact));
+        }
+        if self.live_at_peak.len() < self.n_live_at_peak {
+            let _ = writeln!(out, "{:>16}  {} more", "", self.n_live_at_peak - self.live_at_peak.len());
+        }
+    }
+}
+
+impl BufferFact {
+    fn of(module: &Module, live: &LiveBuffer) -> BufferFact {
+        let (mut at, mut leaf_idx) = ((Vec::new(), String::new()), 0);
+        module.shape(live.inst).for_each_leaf(&mut |index: &[i64], shape: &Shape| {
+            if leaf_idx == live.leaf_idx {
+                at = (index.to_vec(), ShapeText(shape).to_string());
+            }
+            leaf_idx += 1;
+        });
+        let op_name = module.inst(live.inst).marks.as_ref().and_then(|marks| marks.op_name());
+        BufferFact {
+            instruction: module.inst_name(live.inst).to_string(),
+            index: at.0,
+            kind: live.kind.name(),
+            bytes: live.bytes,
+            shape: at.1,
+            op_name: op_name.map(str::to_string),
+        }
+    }
+}
+
+/// A number with commas between groups of three digits.
+fn grouped(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
