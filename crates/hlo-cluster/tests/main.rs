@@ -1,5 +1,6 @@
 //! The crate from outside: descriptions, predicted times against slow obvious twins.
 
+mod chunk_order;
 mod descriptions;
 mod hierarchies;
 mod paper_tables;

@@ -9,6 +9,7 @@
 //! The conventions that the paper leaves open are those that reproduce its tables: which groups `Master` makes, when
 //! a broadcast is allowed ([`Rules`]), how positions of several axes are numbered ([`Lowering`]).
 
+pub mod chunk_order;
 mod class_loads;
 pub mod cost;
 mod fast_hash;
