@@ -215,8 +215,8 @@ fn deep_and_wide_programs_end_soon() {
     for k in 1..=300 {
         let _ = writeln!(
             text,
-            "  %n{k} = s64[] constant({})\n  %r{k} = s64[] remainder(%i, %n{k})\n  %c{k} = pred[] compare(%r{k}, %zero), direction=EQ\n  \
-             %x{k} = f32[] conditional(%c{k}, %x{}, %x{}), true_computation=%b, false_computation=%b",
+            "  %n{k} = s64[] constant({})\n  %r{k} = s64[] remainder(%i, %n{k})\n  %is{k} = pred[] compare(%r{k}, %zero), direction=EQ\n  \
+             %x{k} = f32[] conditional(%is{k}, %x{}, %x{}), true_computation=%b, false_computation=%b",
             k + 1,
             k - 1,
             k - 1
