@@ -43,6 +43,10 @@ pub fn sharded(
         let because = format!("sums `%{}` into shards", before.inst_name(old));
         decision.collectives.push(change("inserted", after, new, bytes_of(old), Kind::ReduceScatter, because));
     }
+    for &(old, new) in emitted.summed_across.iter().filter(|(old, _)| soil.values.of(*old).is_some_and(is_own)) {
+        let because = format!("sums the shards of `%{}` across copies", before.inst_name(old));
+        decision.collectives.push(change("inserted", after, new, bytes_of(old), Kind::Across, because));
+    }
     for &(value, new) in emitted.gathered.iter().filter(|(v, _)| is_own(*v)) {
         let bytes = soil.values.shape(before, value).map_or(0, |s| s.size_bytes());
         let name = before.inst_name(soil.values.inst(value));
@@ -54,7 +58,7 @@ pub fn sharded(
         let operand = before.inst(reduce).operands.first().and_then(|&o| soil.values.of(o));
         if operand.is_some_and(is_own) {
             let because = format!("combines the partial results of `%{}`", before.inst_name(reduce));
-            decision.collectives.push(change("inserted", after, new, bytes_of(reduce), Kind::AllReduce, because));
+            decision.collectives.push(change("inserted", after, new, bytes_of(reduce), Kind::Combine, because));
         }
     }
     let was = problem.predicted_ns(cluster_idx, &vec![false; problem.in_shards.len()]);

@@ -45,6 +45,7 @@ fn merged_shape(whole: &ArrayShape, run: Run, size: i64) -> ArrayShape {
 /// Builds shards in any computation; what computations share (shard ids, start indices, zeros) is built once in each.
 pub struct Pieces {
     groups: Rc<[Vec<u32>]>,
+    across: Vec<Vec<u32>>,
     shard_ids: IndexMap<CompId, InstId>,
     starts: IndexMap<(CompId, i64), InstId>,
     zeros: IndexMap<(CompId, DType), InstId>,
@@ -56,7 +57,13 @@ impl Pieces {
     pub fn new(module: &Module, groups: Rc<[Vec<u32>]>) -> Pieces {
         let next_channel = module.max_channel_id().saturating_add(1);
         let (shard_ids, starts, zeros) = (IndexMap::new(), IndexMap::new(), IndexMap::new());
-        Pieces { groups, shard_ids, starts, zeros, next_channel }
+        Pieces { groups, across: Vec::new(), shard_ids, starts, zeros, next_channel }
+    }
+
+    /// Gradients are summed across these groups too: devices that hold the same shard of different copies.
+    pub fn summed_across(mut self, across: Vec<Vec<u32>>) -> Pieces {
+        self.across = across;
+        self
     }
 
     /// `value` as this device's shard.
@@ -79,7 +86,8 @@ impl Pieces {
         Ok(slice)
     }
 
-    /// The all-reduce's operand, reduced and scattered.
+    /// The all-reduce's operand, reduced and scattered; and the sum of the shards across copies, which is the same where there
+    /// is one copy.
     ///
     /// # Errors
     /// It is no all-reduce of an array.
@@ -89,20 +97,32 @@ impl Pieces {
         reduce: InstId,
         run: Run,
         cut: &Cut,
-    ) -> Result<InstId, String> {
+    ) -> Result<(InstId, InstId), String> {
         let comp = module.inst(reduce).parent;
         let operand = *module.inst(reduce).operands.first().ok_or("an all-reduce without operand")?;
         let operand = self.padded(module, operand, run, cut)?;
         let Attrs::Combining(old) = module.inst(reduce).attrs.clone() else {
             return Err("expected the attributes of an all-reduce".into());
         };
+        let old_reducer = old.to_apply;
         let attrs =
             CombiningAttrs { dimensions: [run.start as i64].into_iter().collect(), ..self.combining(module, *old) };
         let shape = shard_shape(&array(module, reduce)?, run, cut);
         let hint = format!("reduce-scatter.{}", module.inst_name(reduce));
         let scattered = add(module, comp, &hint, Opcode::ReduceScatter, shape, &[operand], attrs);
         attribute(module, scattered, reduce);
-        Ok(scattered)
+        if self.across.is_empty() {
+            return Ok((scattered, scattered));
+        }
+        let groups = ReplicaGroups::List(as_ids(&self.across));
+        let to_apply = old_reducer.map(|reducer| module.clone_computation(reducer));
+        let attrs = self.combining(module, CombiningAttrs { to_apply, ..CombiningAttrs::default() });
+        let attrs = CombiningAttrs { replica_groups: groups, ..attrs };
+        let shape = array(module, scattered)?;
+        let hint = format!("all-reduce.{}", module.inst_name(reduce));
+        let summed = add(module, comp, &hint, Opcode::AllReduce, shape, &[scattered], attrs);
+        attribute(module, summed, reduce);
+        Ok((scattered, summed))
     }
 
     /// Partial results of the group's devices combined by `to_apply`.
@@ -249,7 +269,7 @@ impl Pieces {
     }
 
     fn replica_groups(&self) -> ReplicaGroups {
-        ReplicaGroups::List(self.groups.iter().map(|g| g.iter().map(|&d| i64::from(d)).collect()).collect())
+        ReplicaGroups::List(as_ids(&self.groups))
     }
 
     /// A channel that no other collective has, where the mode needs one.
@@ -305,6 +325,10 @@ impl Pieces {
         let scalar = ArrayShape::new(DType::S32, []);
         Ok(add(module, comp, "shard_id", Opcode::Reshape, scalar, &[slice], ReshapeAttrs::default()))
     }
+}
+
+fn as_ids(groups: &[Vec<u32>]) -> Vec<Vec<i64>> {
+    groups.iter().map(|g| g.iter().map(|&d| i64::from(d)).collect()).collect()
 }
 
 /// Flat device ids are replica ids where there is one partition.

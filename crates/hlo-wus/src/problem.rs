@@ -142,6 +142,12 @@ impl Problem {
         terms.iter().map(|term| term.ps(in_shards)).sum::<f64>() / 1e3
     }
 
+    /// What the placement saves against everything full, in picoseconds.
+    pub fn gain_ps(&self) -> f64 {
+        let ps = |in_shards: &[bool]| self.costs.terms.iter().map(|term| term.ps(in_shards)).sum::<f64>();
+        ps(&vec![false; self.in_shards.len()]) - ps(&self.in_shards)
+    }
+
     /// Whether a placement has anything of a cluster in shards.
     pub fn is_sharded(&self, cluster: usize) -> bool {
         let nodes = self.clusters[cluster].runs.keys().filter_map(|&v| self.node_of[v]);
@@ -279,8 +285,8 @@ impl Problem {
                 let operand = soil.module.inst(inst).operands.first().and_then(|&o| soil.values.of(o));
                 if operand.is_some_and(|v| self.cluster_of[v] as usize == number + 1) {
                     let comp = soil.module.inst(inst).parent;
-                    let price = out.collective(comp, Kind::AllReduce, soil.module.shape(inst).size_bytes() as f64);
-                    let latency = out.collective(comp, Kind::AllReduce, 0.0);
+                    let price = out.collective(comp, Kind::Combine, soil.module.shape(inst).size_bytes() as f64);
+                    let latency = out.collective(comp, Kind::Combine, 0.0);
                     out.terms.push(Term::Shard(node, Price::time(price.ps - latency.ps)));
                 }
             }
@@ -292,7 +298,7 @@ impl Problem {
             batches.entry(soil.module.inst(inst).parent).or_default().push(node);
         }
         for (comp, nodes) in batches {
-            out.terms.push(Term::AnyShard(nodes, out.collective(comp, Kind::AllReduce, 0.0)));
+            out.terms.push(Term::AnyShard(nodes, out.collective(comp, Kind::Combine, 0.0)));
         }
         self.costs.terms = out.terms;
     }

@@ -22,6 +22,8 @@ use indexmap::{IndexMap, IndexSet};
 pub struct Emitted {
     /// `(all-reduce, reduce-scatter)` pairs.
     pub scattered: Vec<(InstId, InstId)>,
+    /// `(all-reduce, all-reduce)`: of a gradient, and of its shards across copies.
+    pub summed_across: Vec<(InstId, InstId)>,
     /// Values gathered, with the all-gather.
     pub gathered: Vec<(ValueId, InstId)>,
     /// `(reduce, all-reduce)`: partial results and what combines them.
@@ -52,8 +54,8 @@ pub struct Rewriter<'m, 's, 'a> {
 
 impl<'m, 's, 'a> Rewriter<'m, 's, 'a> {
     /// A rewriter of `module`, of which `soil` holds an untouched copy.
-    pub fn new(module: &'m mut Module, soil: &'s mut Soil<'a>, problem: &'s Problem) -> Self {
-        let pieces = Pieces::new(module, soil.groups.into());
+    pub fn new(module: &'m mut Module, soil: &'s mut Soil<'a>, problem: &'s Problem, across: &[Vec<u32>]) -> Self {
+        let pieces = Pieces::new(module, soil.groups.into()).summed_across(across.to_vec());
         Rewriter {
             module,
             soil,
@@ -159,9 +161,12 @@ impl<'m, 's, 'a> Rewriter<'m, 's, 'a> {
         if let (Some(value), [Some((run, cut))]) = (values.of(inst), shards.as_slice()) {
             let shard = if self.soil.gradients.contains(&value) {
                 self.whole_operands(comp, inst)?;
-                let scattered = self.pieces.reduce_scatter(self.module, inst, *run, cut)?;
+                let (scattered, summed) = self.pieces.reduce_scatter(self.module, inst, *run, cut)?;
                 self.emitted.scattered.push((inst, scattered));
-                scattered
+                if summed != scattered {
+                    self.emitted.summed_across.push((inst, summed));
+                }
+                summed
             } else {
                 self.on_shard(comp, inst, *run, cut)?
             };

@@ -43,12 +43,13 @@
 use crate::explain;
 use crate::find::{Gradient, Left, find_gradients};
 use crate::format::Soil;
+use crate::grouping::{Grouping, groupings};
 use crate::interface::Interface;
-use crate::machine::Machine;
+use crate::machine::{Machine, Times};
 use crate::pairs::{Pair, aliased, parse_pairs};
 use crate::problem::{Problem, Rate, Terms};
 use crate::rewrite::Rewriter;
-use crate::values::Values;
+use crate::values::{ValueId, Values};
 use cranelift_entity::SecondaryMap;
 use hlo_analysis::Preserved;
 use hlo_analysis::frequency::FrequencyOptions;
@@ -111,6 +112,12 @@ const OPTIONS: &[OptionInfo] = &[
         help: "picoseconds that one byte of state kept in a loop is worth",
     },
     OptionInfo {
+        name: "partial",
+        kind: OptionKind::Word(&["auto", "no"]),
+        default: "auto",
+        help: "auto: cut within a level of the cluster and sum across where that is cheaper; no: over all devices",
+    },
+    OptionInfo {
         name: "cluster",
         kind: OptionKind::Text,
         default: "",
@@ -130,11 +137,22 @@ pub struct ShardWeightUpdate {
     min_bytes: u64,
     is_forced: bool,
     is_interface_sharded: bool,
+    is_partial: bool,
     keeps_weights: Option<bool>,
     state_pairs: Vec<Pair>,
     unknown_trip_count: u64,
     ps_per_resident_byte: f64,
     machine: Machine,
+}
+
+/// The cheapest placement for one grouping of the devices.
+struct Planned<'w, 'm> {
+    gain_ps: f64,
+    way: &'w Grouping,
+    times: Times,
+    soil: Soil<'m>,
+    problem: Problem,
+    left: Vec<(ValueId, String)>,
 }
 
 impl ShardWeightUpdate {
@@ -143,6 +161,7 @@ impl ShardWeightUpdate {
             min_bytes: options.int("min-bytes").max(0) as u64,
             is_forced: options.text("profit") == "always",
             is_interface_sharded: options.text("interface") == "sharded",
+            is_partial: options.text("partial") == "auto",
             keeps_weights: match options.text("keep-weights-sharded") {
                 "yes" => Some(true),
                 "no" => Some(false),
@@ -168,7 +187,6 @@ impl ShardWeightUpdate {
         let replication = cx.analyses.replication(&before);
         let values = Values::find(&before);
         let entity = Entity::Inst(gradients[0]);
-        let times = self.machine.times(before.n_devices(), groups).map_err(|e| PassError::about(entity, e))?;
         let rates = self.rates(&before, &values, cx);
         let (known, hidden): (Vec<InstId>, Vec<InstId>) = gradients.iter().partition(|&&g| values.of(g).is_some());
         for gradient in hidden {
@@ -176,16 +194,29 @@ impl ShardWeightUpdate {
             cx.report.decisions.push(explain::left(&before, gradient, reason));
         }
         let seeds: IndexSet<_> = known.iter().filter_map(|&g| values.of(g)).collect();
-        let mut soil = Soil::new(&before, &values, &replication, groups, seeds);
-        let terms = Terms {
-            times: &times,
-            rates: &rates,
-            is_forced: self.is_forced,
-            ps_per_resident_byte: self.ps_per_resident_byte,
-            keeps_weights: self.keeps_weights,
-            state_pairs: interface.as_ref().map(|interface| interface.state_pairs.clone()),
+        let ways = match self.is_partial {
+            true => groupings(self.machine.cluster(), groups),
+            false => groupings(None, groups),
         };
-        let (problem, left) = Problem::solve(&mut soil, &terms).map_err(|e| PassError::about(entity, e))?;
+        let mut best: Option<Planned<'_, '_>> = None;
+        for way in &ways {
+            let times = self.machine.times(before.n_devices(), groups, way).map_err(|e| PassError::about(entity, e))?;
+            let mut soil = Soil::new(&before, &values, &replication, &way.shard, seeds.clone());
+            let terms = Terms {
+                times: &times,
+                rates: &rates,
+                is_forced: self.is_forced,
+                ps_per_resident_byte: self.ps_per_resident_byte,
+                keeps_weights: self.keeps_weights,
+                state_pairs: interface.as_ref().map(|interface| interface.state_pairs.clone()),
+            };
+            let (problem, left) = Problem::solve(&mut soil, &terms).map_err(|e| PassError::about(entity, e))?;
+            let gain = problem.gain_ps();
+            if best.as_ref().is_none_or(|known| gain > known.gain_ps) {
+                best = Some(Planned { gain_ps: gain, way, times, soil, problem, left });
+            }
+        }
+        let Some(Planned { way, times, mut soil, problem, left, .. }) = best else { return Ok(false) };
         for (value, reason) in left {
             cx.report.decisions.push(explain::left(&before, values.inst(value), &reason));
         }
@@ -193,8 +224,9 @@ impl ShardWeightUpdate {
         let is_changed = !sharded.is_empty();
         let mut emitted = Default::default();
         if is_changed {
-            emitted =
-                Rewriter::new(module, &mut soil, &problem).emit().map_err(|error| PassError::about(entity, error))?;
+            emitted = Rewriter::new(module, &mut soil, &problem, &way.across)
+                .emit()
+                .map_err(|error| PassError::about(entity, error))?;
         }
         if let Some(interface) = interface {
             interface.record(&soil, &problem);
@@ -207,7 +239,10 @@ impl ShardWeightUpdate {
             cx.analyses.invalidate(Preserved::NONE);
         }
         for &cluster in &sharded {
-            let decision = explain::sharded(&soil, &problem, cluster, module, &emitted, &times);
+            let mut decision = explain::sharded(&soil, &problem, cluster, module, &emitted, &times);
+            if let Some(level) = &way.level {
+                decision.reason += &format!("; cut within each {level}, summed across: cheaper than over all devices");
+            }
             cx.report.decisions.push(decision);
         }
         if sharded.len() < problem.clusters.len() {

@@ -150,9 +150,9 @@ impl Generator {
     fn groups(&mut self) -> (String, usize) {
         let n = self.n_devices();
         let size = match self.rng.below(5) {
-            0 if n % 2 == 0 => n / 2,
-            1 if n % 2 == 0 && n > 2 => 2,
-            2 if n % 3 == 0 => 3,
+            0 if n.is_multiple_of(2) => n / 2,
+            1 if n.is_multiple_of(2) && n > 2 => 2,
+            2 if n.is_multiple_of(3) => 3,
             _ => n,
         };
         let mut ids: Vec<usize> = (0..n).collect();
@@ -205,7 +205,7 @@ pub fn training_step(seed: u64, n_steps: usize) -> TrainingStep {
     let n = *rng.pick(&[2usize, 3, 4, 6, 8]);
     let devices = match rng.below(4) {
         0 => Devices { replicas: n, partitions: 1 },
-        1 if n % 2 == 0 && n > 2 => Devices { replicas: 2, partitions: n / 2 },
+        1 if n.is_multiple_of(2) && n > 2 => Devices { replicas: 2, partitions: n / 2 },
         _ => Devices { replicas: 1, partitions: n },
     };
     let is_exact = !rng.one_in(4);
