@@ -97,6 +97,10 @@ fn pass_text(report: &PassReport, out: &mut String) {
         Some(why) => writeln!(out, "{}: {outcome}: {why}", report.pass),
         None => writeln!(out, "{}: {outcome}", report.pass),
     };
+    if let Some(memory) = &report.memory {
+        let (before, after) = (bytes(memory.peak_before_bytes), bytes(memory.peak_after_bytes));
+        let _ = writeln!(out, "  peak memory of one device: {before} before, {after} after");
+    }
     for decision in &report.decisions {
         decision_text(decision, out);
     }

@@ -17,9 +17,21 @@ pub struct PassReport {
     pub decisions: Vec<Decision>,
     /// Counters, named `<pass>.<what>`.
     pub stats: IndexMap<String, u64>,
+    /// Peak memory of one device before and after, if the pass is about memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryChange>,
     /// Files to write beside the module, by name.
     #[serde(skip)]
     pub files: Vec<(String, Artifact)>,
+}
+
+/// Peak memory of one device, by liveness.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct MemoryChange {
+    /// Of the module as the pass found it.
+    pub peak_before_bytes: u64,
+    /// Of the module as the pass left it.
+    pub peak_after_bytes: u64,
 }
 
 /// A file that a pass makes beside the module.

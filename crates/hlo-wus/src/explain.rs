@@ -4,7 +4,7 @@ use crate::format::{Soil, describe};
 use crate::machine::{Kind, Times};
 use crate::problem::Problem;
 use crate::rewrite::Emitted;
-use crate::values::{User, ValueId};
+use crate::values::{Origin, User, ValueId};
 use hlo_ir::{InstId, Module};
 use hlo_pass::report::{Alternative, CollectiveChange, Decision};
 
@@ -65,7 +65,8 @@ pub fn sharded(
     let is = problem.predicted_ns(cluster_idx, &problem.in_shards);
     let is_exit = |v: &ValueId| soil.values.uses[*v].iter().any(|u| matches!(u.user, User::Exit(_)));
     let n_gathered = emitted.gathered.iter().filter(|(v, _)| is_own(*v) && is_exit(v)).count();
-    if is > was && n_gathered > 1 {
+    let is_in_loop = cluster.runs.keys().any(|&v| soil.values.values[v].origin == Origin::Carry);
+    if is > was && n_gathered > 1 && !is_in_loop {
         decision.reason += &format!(
             "; predicted to be slower, since {n_gathered} values leave the entry and are gathered each time: \
              interface=sharded or a loop round the step keeps state in shards, profit=auto leaves such updates as they are"
@@ -87,16 +88,20 @@ pub fn whole(soil: &Soil<'_>, problem: &Problem, cluster_idx: usize, forced: &[b
     }
     let before = problem.predicted_ns(cluster_idx, &vec![false; problem.in_shards.len()]);
     let after = problem.predicted_ns(cluster_idx, forced);
-    let n_gathers = problem.clusters[cluster_idx]
-        .runs
-        .keys()
-        .filter(|&&v| soil.values.uses[v].iter().any(|u| matches!(u.user, User::Exit(_))))
-        .count();
-    format!(
-        "predicted {before:.0} ns as it is and {after:.0} ns in shards: {n_gathers} values leave the entry whole and would \
-         have to be gathered. interface=sharded or a loop round the step keeps state in shards between steps; profit=always shards in \
-         any case"
-    )
+    let cluster = &problem.clusters[cluster_idx];
+    let is_in_loop = cluster.runs.keys().any(|&v| soil.values.values[v].origin == Origin::Carry);
+    let why = match is_in_loop {
+        true => "what the collectives cost more is not won back".to_string(),
+        false => {
+            let is_exit = |v: &&ValueId| soil.values.uses[**v].iter().any(|u| matches!(u.user, User::Exit(_)));
+            let n_gathers = cluster.runs.keys().filter(is_exit).count();
+            format!(
+                "{n_gathers} values leave the entry whole and would have to be gathered each time; interface=sharded or a \
+                 loop round the step keeps state in shards between steps"
+            )
+        }
+    };
+    format!("predicted {before:.0} ns as it is and {after:.0} ns in shards: {why}; profit=always shards in any case")
 }
 
 /// What is in the way of an update that computes nothing from weights or state in shards.

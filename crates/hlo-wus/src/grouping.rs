@@ -31,9 +31,12 @@ pub fn groupings(cluster: Option<&Cluster>, groups: &[Vec<u32>]) -> Vec<Grouping
     found
 }
 
+/// Groups of flat device ids.
+type Groups = Vec<Vec<u32>>;
+
 /// Splits each group by entities of `n_within` devices; `None` unless all parts are of one size above 1, and more than one to a
 /// group.
-fn split(groups: &[Vec<u32>], n_within: u32) -> Option<(Vec<Vec<u32>>, Vec<Vec<u32>>)> {
+fn split(groups: &[Vec<u32>], n_within: u32) -> Option<(Groups, Groups)> {
     let (mut shard, mut across) = (Vec::new(), Vec::new());
     let mut size = None;
     for group in groups {

@@ -53,10 +53,11 @@ use crate::values::{ValueId, Values};
 use cranelift_entity::SecondaryMap;
 use hlo_analysis::Preserved;
 use hlo_analysis::frequency::FrequencyOptions;
+use hlo_analysis::memory::peak_memory;
 use hlo_ir::diag::Entity;
 use hlo_ir::{CompId, InstId, Module, Opcode};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
-use hlo_pass::report::Artifact;
+use hlo_pass::report::{Artifact, MemoryChange};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 use indexmap::{IndexMap, IndexSet};
 
@@ -319,6 +320,7 @@ impl Pass for ShardWeightUpdate {
         for Gradient { all_reduce, groups, .. } in &gradients {
             problems.entry(groups.clone()).or_default().push(*all_reduce);
         }
+        let peak_before_bytes = peak_memory(module).peak_bytes;
         let mut interface = self.interface(module, &gradients)?;
         let mut is_changed = false;
         for (groups, gradients) in problems {
@@ -340,6 +342,8 @@ impl Pass for ShardWeightUpdate {
             cx.report.unchanged_because = Some(self.nothing_to_do(module, gradients.len(), left.len()));
             return Ok(Changed::No);
         }
+        let peak_after_bytes = peak_memory(module).peak_bytes;
+        cx.report.memory = Some(MemoryChange { peak_before_bytes, peak_after_bytes });
         Ok(Changed::Yes(Preserved::NONE))
     }
 }
