@@ -14,6 +14,7 @@ mod random_collectives;
 mod random_passes;
 mod random_steps;
 mod readme;
+mod reduction_programs;
 mod replication_property;
 mod replication_samples;
 mod replication_scale;

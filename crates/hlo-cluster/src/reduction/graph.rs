@@ -18,11 +18,10 @@ use crate::reduction::semantics::{DeviceState, Rules, Sizes, apply};
 pub enum Vocabulary {
     /// All that the rules allow.
     All,
-    /// What HLO can say in one instruction over even groups: all-reduce, reduce-scatter and all-gather, without
-    /// `Master`.
+    /// What HLO says in one instruction each: all-reduce, reduce-scatter and all-gather, without `Master`. HLO could
+    /// say a `Master` all-reduce too, the idle devices being groups of one, but that adds no program: what the masters
+    /// have then, the others could only get by a broadcast.
     Hlo,
-    /// The same, and an all-reduce over `Master`'s group, which HLO says with the idle devices as groups of one.
-    HloUneven,
 }
 
 impl Vocabulary {
@@ -35,9 +34,6 @@ impl Vocabulary {
         match self {
             Vocabulary::All => true,
             Vocabulary::Hlo => is_hlo && !step.instruction.is_master(),
-            Vocabulary::HloUneven => {
-                is_hlo && (!step.instruction.is_master() || step.collective == Collective::AllReduce)
-            }
         }
     }
 }
