@@ -58,6 +58,15 @@ fn check_sample(pass: &str, sample: &Sample) -> Result<(), String> {
     if let Some(report) = summary.reports.iter().find(|r| !r.changed && r.unchanged_because.is_none()) {
         return Err(format!("{name}: {} changed nothing and does not say why", report.pass));
     }
+    if let Some(reason) = sample.header("reason") {
+        let given = summary.reports.iter().flat_map(|r| {
+            r.unchanged_because.iter().chain(r.decisions.iter().map(|d| &d.reason)).cloned().collect::<Vec<_>>()
+        });
+        let given: Vec<String> = given.collect();
+        if !given.iter().any(|g| g.contains(reason)) {
+            return Err(format!("{name}: expected the reason `{reason}`, found {given:?}"));
+        }
+    }
     if !has_changed {
         return (print_module(&before, &PrintOptions::default()) == print_module(&after, &PrintOptions::default()))
             .then_some(())

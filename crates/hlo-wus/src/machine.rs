@@ -31,6 +31,11 @@ impl Machine {
         Ok(Machine { cluster, device: DeviceProfile::from_arg(device).map_err(|e| e.to_string())? })
     }
 
+    /// From a cluster (`None` for one switch) and a device.
+    pub fn new(cluster: Option<Cluster>, device: DeviceProfile) -> Machine {
+        Machine { cluster, device }
+    }
+
     /// The cluster, if one is given.
     pub fn cluster(&self) -> Option<&Cluster> {
         self.cluster.as_ref()

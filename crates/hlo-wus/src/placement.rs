@@ -30,6 +30,16 @@ pub enum Form {
     Of(Node),
 }
 
+impl Form {
+    /// The node that decides it.
+    pub fn node(self) -> Option<Node> {
+        match self {
+            Form::Full => None,
+            Form::Of(node) => Some(node),
+        }
+    }
+}
+
 /// A price: picoseconds first, then the tie-breakers.
 #[derive(Clone, Copy, PartialEq, PartialOrd, Debug, Default)]
 pub struct Price {

@@ -11,7 +11,7 @@ use cranelift_entity::SecondaryMap;
 use hlo_analysis::reducers::{Reducer, find_reducer};
 use hlo_ir::attrs::Attrs;
 use hlo_ir::literal::{ConstantValue, Scalar};
-use hlo_ir::{ArrayShape, CompId, InstId, Module};
+use hlo_ir::{ArrayShape, CompId, DType, InstId, Module};
 use indexmap::{IndexMap, IndexSet};
 use std::ops::Range;
 
@@ -292,15 +292,33 @@ impl Problem {
             }
             self.ranges.push(start..out.terms.len());
         }
-        // Partial results of one computation are combined together: they pay the latency once.
-        let mut batches: IndexMap<CompId, Vec<Node>> = IndexMap::new();
-        for (&inst, &node) in &self.partials {
-            batches.entry(soil.module.inst(inst).parent).or_default().push(node);
-        }
-        for (comp, nodes) in batches {
+        for (comp, nodes) in self.batches(soil.module) {
             out.terms.push(Term::AnyShard(nodes, out.collective(comp, Kind::Combine, 0.0)));
         }
         self.costs.terms = out.terms;
+    }
+
+    /// Partial results that are combined together and pay the latency once: those of one computation, element type and
+    /// reducer that do not wait for one another.
+    fn batches(&self, module: &Module) -> Vec<(CompId, Vec<Node>)> {
+        let mut batches: IndexMap<(CompId, u32, DType, Option<Reducer>), Vec<Node>> = IndexMap::new();
+        let comps: IndexSet<CompId> = self.partials.keys().map(|&inst| module.inst(inst).parent).collect();
+        for comp in comps {
+            let mut n_waited: SecondaryMap<InstId, u32> = SecondaryMap::new();
+            for &inst in &module.comp(comp).insts {
+                let instruction = module.inst(inst);
+                let waited = instruction.operands.iter().map(|&o| n_waited[o]).max().unwrap_or(0);
+                let node = self.partials.get(&inst);
+                n_waited[inst] = waited + u32::from(node.is_some());
+                if let (Some(&node), Attrs::Reduce(reduce), Some(array)) =
+                    (node, &instruction.attrs, module.shape(inst).as_array())
+                {
+                    let reducer = reduce.to_apply.and_then(|c| find_reducer(module, c));
+                    batches.entry((comp, waited, array.dtype, reducer)).or_default().push(node);
+                }
+            }
+        }
+        batches.into_iter().map(|((comp, ..), nodes)| (comp, nodes)).collect()
     }
 
     /// What a value costs by itself, and where its uses want another form.
@@ -322,7 +340,7 @@ impl Problem {
                 resident_bytes: bytes,
                 ..Price::default()
             };
-            let saved = price(bytes as f64 * (1.0 - 1.0 / n as f64));
+            let saved = price(bytes as f64 - padded / n as f64);
             out.terms.push(Term::Full(node, saved));
         }
         let mut places: IndexMap<CompId, Vec<Form>> = IndexMap::new();
@@ -360,7 +378,8 @@ impl Problem {
             let Some(node) = self.node_of[value] else { continue };
             let own = fusions.of(soil.values.inst(value)).filter(|_| self.is_op(soil, value));
             let bytes = soil.values.shape(soil.module, value).map_or(0, ArrayShape::size_bytes);
-            let saved_bytes = bytes as f64 * (1.0 - 1.0 / soil.n_shards as f64);
+            let shard_bytes = bytes as f64 * (1.0 + cluster.cut.waste()) / soil.n_shards as f64;
+            let saved_bytes = bytes as f64 - shard_bytes;
             let mut readers: IndexMap<u32, Vec<Form>> = IndexMap::new();
             let mut is_written = false;
             for taken in &soil.values.uses[value] {
@@ -375,7 +394,15 @@ impl Problem {
             }
             for (reader, uses) in readers {
                 let comp = fusions.comps[reader as usize];
-                out.terms.push(Term::AnyFull(uses, out.memory(comp, saved_bytes)));
+                let mut nodes: Vec<Node> = uses.iter().filter_map(|u| u.node()).collect();
+                nodes.dedup();
+                if nodes.len() < 2 && nodes.len() == uses.iter().collect::<IndexSet<_>>().len() {
+                    out.terms.push(Term::AnyFull(uses, out.memory(comp, saved_bytes)));
+                    continue;
+                }
+                // Both forms may be read.
+                out.terms.push(Term::AnyFull(uses, out.memory(comp, bytes as f64)));
+                out.terms.push(Term::AnyShard(nodes, out.memory(comp, shard_bytes)));
             }
             if let (Some(own), true) = (own, is_written) {
                 out.terms.push(Term::Full(node, out.memory(fusions.comps[own as usize], saved_bytes)));
