@@ -43,6 +43,7 @@ class Module:
             self.text = hlo_text.without_comments(f.read())
         self.counts = hlo_text.header_counts(self.text)
         self.n_devices = self.counts[0] * self.counts[1]
+        self.inputs_file = self.path("in.npz")
         self.short_file = self.path("short.hlo")
         with open(self.short_file, "w") as f:
             f.write(hlo_text.shorten_loops(self.text))
@@ -74,7 +75,7 @@ class Module:
 
     @cached_property
     def reference(self):
-        """(outputs, tolerance) of the untouched module on real XLA; its inputs lie in in.npz."""
+        """(outputs, tolerance) of the untouched module on real XLA; its inputs lie in `inputs_file`."""
         with open(self.short_file) as f:
             executable = self.executable(f.read())
         like = self.text
@@ -94,7 +95,7 @@ class Module:
             tolerance = compare.tolerance(outputs, moved)
             if best is None or tolerance < best[1]:
                 best = (outputs, tolerance)
-                hlo_oracle.save_npz(self.path("in.npz"), "in", drawn[0])
+                hlo_oracle.save_npz(self.inputs_file, "in", drawn[0])
             if tolerance <= compare.MARGIN * STEADY:
                 break
         why = compare.check_reference(best[0])
@@ -107,14 +108,14 @@ class Module:
     def xla_outputs(self, text):
         """[output][device] of a text on real XLA, on the reference's inputs."""
         executable = self.executable(text)
-        inputs = hlo_oracle.load_npz_inputs(self.path("in.npz"), self.shapes, self.n_devices)
+        inputs = hlo_oracle.load_npz_inputs(self.inputs_file, self.shapes, self.n_devices)
         return hlo_oracle.execute(executable, inputs, self.n_devices)
 
     def evaluator_outputs(self, file):
         """[output][device] of a file in hlo-opt's evaluator, on the reference's inputs."""
         outputs = self.reference[0]
         out = self.path("eval.npz")
-        self.hlo_opt("eval", file, "--inputs", self.path("in.npz"), "-o", out)
+        self.hlo_opt("eval", file, "--inputs", self.inputs_file, "-o", out)
         return hlo_oracle.load_npz_outputs(out, len(outputs), self.n_devices)
 
     def pass_arguments(self):
@@ -245,14 +246,9 @@ def tell(**line):
     print(json.dumps(line), flush=True)
 
 
-def main():
-    config = json.loads(open(sys.argv[1]).read())
-    with open(config["file"]) as f:
-        replicas, partitions = hlo_text.header_counts(f.read())
-    hlo_oracle.set_device_count(replicas * partitions)
-    os.makedirs(config["work"], exist_ok=True)
-    module = Module(config)
-    todo = {name: check for name, check in cases(config).items() if name not in config["skip"]}
+def run(module, todo):
+    """Run the cases {name: check} that are not done yet; tell how each ends."""
+    todo = {name: check for name, check in todo.items() if name not in module.config["skip"]}
     tell(plan=list(todo))
     for name, check in todo.items():
         tell(start=name)
@@ -271,5 +267,17 @@ def main():
         tell(**result, seconds=round(time.time() - t, 2))
 
 
+def prepare(config_file):
+    """The configuration, after the folder for files and the module's number of CPU devices are there."""
+    with open(config_file) as f:
+        config = json.loads(f.read())
+    with open(config["file"]) as f:
+        replicas, partitions = hlo_text.header_counts(f.read())
+    hlo_oracle.set_device_count(replicas * partitions)
+    os.makedirs(config["work"], exist_ok=True)
+    return config
+
+
 if __name__ == "__main__":
-    main()
+    configuration = prepare(sys.argv[1])
+    run(Module(configuration), cases(configuration))

@@ -45,6 +45,13 @@ def entry_leaves(module):
     return [leaf for s in shape.parameter_shapes() for leaf in _flatten(s)]
 
 
+def result_leaves(module):
+    """Shapes of the flat outputs."""
+    from jaxlib import _hlo
+
+    return _flatten(_hlo.XlaComputation(module.as_serialized_hlo_module_proto()).program_shape().result_shape())
+
+
 def _flatten(shape):
     if not shape.is_tuple():
         return [shape]

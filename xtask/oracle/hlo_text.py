@@ -169,3 +169,15 @@ def flatten_to_replicas(text):
     body = body.replace("partition-id()", "replica-id()")
     body = re.sub(r", sharding=\{(?:[^{}]|\{[^{}]*\})*\}", "", body)
     return header + "\n" + body
+
+
+def donors_as_aliases(text, n_outputs):
+    """The same module with each donated parameter i < n_outputs as the buffer of output i.
+
+    The StableHLO route keeps input_output_alias and loses buffer_donor. Each parameter must be one array."""
+    donors = re.search(r"buffer_donor=\{((?:[^{}]|\{[^{}]*\})*)\}", text.split("\n", 1)[0])
+    if not donors:
+        return text
+    numbers = [int(n) for n in re.findall(r"\((\d+), \{\}\)", donors.group(1))]
+    aliases = ", ".join(f"{{{i}}}: ({i}, {{}}, may-alias)" for i in sorted(numbers) if i < n_outputs)
+    return text[: donors.start()] + f"input_output_alias={{ {aliases} }}" + text[donors.end() :]

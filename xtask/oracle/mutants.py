@@ -2,6 +2,7 @@
 
 A mutator takes (transformed text, original text) and gives the corrupted text, or raises NotApplicable with the reason.
 `FOR_PASS` lists the mutators of each pass."""
+import math
 import re
 from dataclasses import dataclass, field
 
@@ -91,7 +92,7 @@ def _closing(s, start):
 
 def _operand_names(inside):
     names, depth, part = [], 0, ""
-    for c in inside + ",":
+    for c in re.sub(r"/\*.*?\*/", "", inside) + ",":
         if c == "," and depth == 0:
             if part.strip():
                 names.append(part.split()[-1].lstrip("%"))
@@ -219,8 +220,42 @@ def rotate_shard(text, original):
     return text
 
 
+def swap_combined(text, _original):
+    """Two parts of equal shape change places behind a collective that carries several."""
+    best = None
+    for computation in read_computations(text):
+        parts = {}
+        for at in computation.instructions.values():
+            carrier = computation.instructions.get(at.operands[0]) if at.operands else None
+            if at.opcode in ("slice", "get-tuple-element") and carrier and _carries_several(carrier, computation.instructions):
+                parts.setdefault((at.operands[0], at.shape), []).append(at)
+        for alike in parts.values():
+            other = next((a for a in alike[1:] if a.attributes != alike[0].attributes), None)
+            n_elems = math.prod(alike[0].dims()) if other else 0
+            if other and (best is None or n_elems > best[0]):
+                best = (n_elems, alike[0], other)
+    if best is None:
+        raise NotApplicable("no collective carries two parts of equal shape")
+    _, one, other = best
+    one.attributes, other.attributes = other.attributes, one.attributes
+    return _replace_line(_replace_line(text, one.line, [one.text()]), other.line, [other.text()])
+
+
+_COLLECTIVES = ("all-reduce", "reduce-scatter", "all-gather")
+
+
+def _carries_several(carrier, instructions):
+    if carrier.opcode == "tuple":  # as variadic.split leaves it
+        return bool(carrier.operands) and all(o.startswith("split.") for o in carrier.operands)
+    if carrier.opcode not in _COLLECTIVES or not carrier.operands:
+        return False
+    operand = instructions.get(carrier.operands[0])
+    return carrier.shape.startswith("(") or (operand is not None and operand.opcode == "concatenate")
+
+
 FOR_PASS = {
     "shard-weight-update": [drop_mean, square_unreduced_gradient, rotate_shard],
+    "combine-collectives": [swap_combined],
 }
 
 

@@ -5,6 +5,7 @@ import numpy as np
 import compare
 import hlo_text
 import mutants
+import variadic
 
 MODULE = """HloModule m, num_partitions=4
 
@@ -58,12 +59,27 @@ def check_mutators():
     rotated = names["rotate_shard"](MODULE, MODULE.replace("%id", "%other"))
     assert "%id = u32[] remainder(%mutant.id.next, %mutant.id.count)" in rotated
     plain = MODULE.replace("reduce-scatter", "all-reduce")
-    for mutate in names.values():
+    assert [m.__name__ for m in mutants.for_pipeline("combine-collectives")] == ["swap_combined"]
+    for mutate in [*names.values(), mutants.swap_combined]:
         try:
             mutate(plain, plain)
         except mutants.NotApplicable:
             continue
         raise AssertionError(f"{mutate.__name__} corrupts a module that the pass did not touch")
+
+
+def check_combined():
+    both = "(f32[2,2]{1,0}, /*index=1*/f32[2,2]{1,0}) reduce-scatter(%g, /*index=1*/%g), dimensions={0}, to_apply=%sum"
+    text = MODULE.replace("  %n = ", f"  %both = {both}\n  %p0 = f32[2,2]{{1,0}} get-tuple-element(%both), index=0\n"
+                          "  %p1 = f32[2,2]{1,0} get-tuple-element(%both), index=1\n  %n = ")
+    split, n_split = variadic.split(text)
+    assert n_split == 1 and variadic.split(MODULE) == (MODULE, 0)
+    assert "%split.1.both = f32[2,2]{1,0} reduce-scatter(%g), dimensions={0}, to_apply=%sum" in split, split
+    assert "%both = (f32[2,2]{1,0}, /*index=1*/f32[2,2]{1,0}) tuple(%split.0.both, %split.1.both)" in split, split
+    for module in (text, split):
+        swapped = mutants.swap_combined(module, MODULE)
+        assert "%p0 = f32[2,2]{1,0} get-tuple-element(%both), index=1" in swapped
+        assert "%p1 = f32[2,2]{1,0} get-tuple-element(%both), index=0" in swapped
 
 
 def check_text():
@@ -77,6 +93,9 @@ def check_text():
     mesh = "replica_groups=mesh['a'=2,'b'=2] {'b'}"
     assert hlo_text.expand_mesh_groups(mesh) == "replica_groups={{0,1},{2,3}}"
     assert hlo_text.expand_mesh_groups(mesh.replace("{'b'}", "{'a'}")) == "replica_groups={{0,2},{1,3}}"
+    donors = "HloModule m, buffer_donor={ (0, {}), (3, {}) }, num_partitions=4\n"
+    aliases = "HloModule m, input_output_alias={ {0}: (0, {}, may-alias) }, num_partitions=4\n"
+    assert hlo_text.donors_as_aliases(donors, 2) == aliases and hlo_text.donors_as_aliases(aliases, 2) == aliases
     sub = "replica_groups=mesh['a'=4] {'a':(1)2}"
     assert hlo_text.expand_mesh_groups(sub) == "replica_groups={{0,2},{1,3}}"
     loop = "%c (p: s32[]) -> pred[] {\n  %n = s32[] constant(1000)\n}\n\nENTRY %m {\n  %w = s32[] while(%i), condition=%c, body=%b\n}"
@@ -87,4 +106,5 @@ def check_text():
 if __name__ == "__main__":
     check_comparison()
     check_mutators()
+    check_combined()
     check_text()

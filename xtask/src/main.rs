@@ -2,6 +2,7 @@
 
 mod arguments;
 mod bench;
+mod bench_zero1;
 mod paper_p2;
 mod paper_wus;
 mod python;
@@ -26,11 +27,21 @@ cargo xtask <command>
       --jobs N             modules at a time (default half the cores)
       --timeout SECONDS    for each module (default 900)
       --hlo-opt FILE       a built tool, instead of building it
+      --all                the whole matrix of weight-update sharding instead: every per-device module x interface x weights
+                           x combining; goes on where an earlier run stopped
+      --combination SUBSTR with --all: combinations whose name contains this
+      --fresh              with --all: forget the results of earlier runs
   bench [options] [FILES]  parse + resolve + verify and print: MB/s, instructions/s, memory
       --xla                beside XLA's own parser and printer
       --corpus DIR         where the default files come from (the largest of its manifest)
       --reps N             repetitions (default 15)
   paper-p2             the planner of reductions against the tables of the P2 paper
+  bench-zero1 [options]    what weight-update sharding makes of data-parallel JAX training, beside sharding by hand:
+                       collectives and step time on CPU devices
+      --width, --layers, --steps N    the model (default 1024, 4, and 10 steps in a loop)
+      --reps N             timed pairs (default 15)
+      --only SUBSTR        variants whose name contains this
+      --hlo-opt FILE       a built tool, instead of building it
   paper-wus            the models of the weight-update sharding paper on the cluster model, beside its figures
 ";
 
@@ -41,6 +52,7 @@ fn main() -> ExitCode {
         Some("xla-check") => xla_check::run(words),
         Some("bench") => bench::run(words),
         Some("paper-p2") => paper_p2::run(),
+        Some("bench-zero1") => bench_zero1::run(words),
         Some("paper-wus") => paper_wus::run(),
         Some("help" | "--help" | "-h") => {
             print!("{HELP}");

@@ -4,9 +4,11 @@
 //! on input it does not like. A module's cases are `text.*` (XLA reads our print as it reads the original), `eval` (the
 //! evaluator agrees with XLA on all outputs of all devices), and with `--pass` also `pass.*` (the transformed module
 //! gives the untouched module's results, and a second run changes nothing) and `mutant.*` (the same comparison sees
-//! corrupted results).
+//! corrupted results). With `--all` the weight-update sharding's whole matrix is checked instead: see [`matrix`].
 
+mod content_hash;
 mod manifest;
+mod matrix;
 mod options;
 mod table;
 mod worker;
@@ -26,6 +28,9 @@ pub fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
     let mut programs = manifest::read(&options)?;
     let judges_text = options.stages.iter().any(|stage| stage == "text");
     programs.retain(|program| program.runnable || judges_text);
+    if options.is_matrix {
+        programs.retain(|program| program.runnable);
+    }
     if programs.is_empty() {
         return Err("no module is selected: nothing would be checked".into());
     }
@@ -36,6 +41,9 @@ pub fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
     let python = python::interpreter()?;
     worker::check_the_judge(&python)?;
     let session = worker::Session { options: &options, tool, python };
+    if options.is_matrix {
+        return matrix::run(&session, &programs);
+    }
     let mut results = check_all(&session, &programs);
     results.extend(never_seen(&results));
     print!("{}", table::render(&results));
@@ -50,7 +58,7 @@ fn check_all(session: &worker::Session, programs: &[Program]) -> Vec<CaseResult>
         for _ in 0..session.options.jobs.min(programs.len()) {
             scope.spawn(|| {
                 while let Some((index, program)) = take(&next, programs) {
-                    let results = session.check(program);
+                    let (results, _) = session.check(&session.job(program));
                     let mut done = done.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
                     done.push((index, results));
                     if let Some((_, results)) = done.last() {

@@ -25,6 +25,12 @@ pub struct Options {
     pub timeout_s: u64,
     /// A built tool.
     pub tool: Option<PathBuf>,
+    /// Check the weight-update sharding under every combination of its options.
+    pub is_matrix: bool,
+    /// With `is_matrix`: only combinations whose name contains this.
+    pub combination: Option<String>,
+    /// With `is_matrix`: forget the results of earlier runs.
+    pub is_fresh: bool,
 }
 
 const STAGES: [&str; 3] = ["text", "eval", "pass"];
@@ -43,6 +49,9 @@ impl Options {
             jobs: (cores / 2).max(1),
             timeout_s: 900,
             tool: None,
+            is_matrix: false,
+            combination: None,
+            is_fresh: false,
         };
         let mut arguments = Arguments::new(words);
         while let Some(word) = arguments.next_word() {
@@ -59,6 +68,9 @@ impl Options {
                 "--pass" => options.pipeline = Some(arguments.value(&flag)?),
                 "--jobs" => options.jobs = arguments.number(&flag)?,
                 "--timeout" => options.timeout_s = arguments.number(&flag)? as u64,
+                "--all" => options.is_matrix = true,
+                "--combination" => options.combination = Some(arguments.value(&flag)?),
+                "--fresh" => options.is_fresh = true,
                 "--hlo-opt" => options.tool = Some(arguments.value(&flag)?.into()),
                 _ => return Err(arguments::unknown("xla-check", &flag)),
             }
@@ -66,7 +78,19 @@ impl Options {
         if options.mutants && options.pipeline.is_none() {
             return Err("--mutants: expected --pass PIPELINE, whose results are to be corrupted".into());
         }
+        options.check_together()?;
         Ok(options)
+    }
+
+    /// Options that say nothing without another one, or against it.
+    fn check_together(&self) -> Result<(), String> {
+        if self.is_matrix && (self.pipeline.is_some() || self.mutants) {
+            return Err("--all: it has its own pipelines and mutants, so leave --pass and --mutants out".into());
+        }
+        if !self.is_matrix && (self.combination.is_some() || self.is_fresh) {
+            return Err("--combination, --fresh: expected --all beside them".into());
+        }
+        Ok(())
     }
 }
 

@@ -1,6 +1,6 @@
 //! Results of cases, and how they are shown.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// How a case ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,6 +33,21 @@ impl CaseResult {
     /// A failure that the worker itself could not tell.
     pub fn failed(module: &str, case: &str, reason: String, seconds: f64) -> Self {
         Self { module: module.into(), case: case.into(), status: Status::Failed, reason, errors: None, seconds }
+    }
+
+    /// As [`CaseResult::from_json`] reads it; the module is told elsewhere.
+    pub fn as_json(&self) -> Value {
+        let status = match self.status {
+            Status::Passed => "passed",
+            Status::Failed => "failed",
+            Status::Skipped => "skipped",
+        };
+        let [worst, median, tolerance] = self.errors.map_or([None; 3], |errors| errors.map(Some));
+        let median = median.filter(|m| m.is_finite());
+        json!({
+            "case": self.case, "status": status, "reason": self.reason, "worst": worst, "median": median,
+            "tolerance": tolerance, "seconds": self.seconds,
+        })
     }
 
     /// A worker's line about a case.

@@ -24,6 +24,18 @@ pub struct Session<'o> {
     pub python: PathBuf,
 }
 
+/// What one process is to check.
+pub struct Job {
+    /// How results speak of the module.
+    pub module: String,
+    /// The file in the oracle's folder.
+    pub script: &'static str,
+    /// What the script reads.
+    pub config: Value,
+    /// A folder for its files, which later jobs may use again.
+    pub work: PathBuf,
+}
+
 /// What one process told before it ended.
 struct Told {
     results: Vec<CaseResult>,
@@ -37,58 +49,74 @@ struct Told {
 }
 
 impl Session<'_> {
-    /// The results of all cases of a module.
-    pub fn check(&self, program: &Program) -> Vec<CaseResult> {
+    /// The job that checks the untouched module and, with `--pass`, one pipeline.
+    pub fn job(&self, program: &Program) -> Job {
+        let corpus = program.file.parent().and_then(|d| d.file_name()).unwrap_or_default();
+        let work = workspace::target_dir().join("xla-check").join(corpus).join(program.name());
+        let mut config = self.config(program, &work);
+        config["stages"] = json!(self.options.stages);
+        config["pipeline"] = json!(self.options.pipeline);
+        config["mutants"] = json!(self.options.mutants);
+        Job { module: program.name(), script: "check_case.py", config, work }
+    }
+
+    /// What every script reads.
+    pub fn config(&self, program: &Program, work: &Path) -> Value {
+        json!({
+            "file": program.file, "like": program.like, "draw": program.draw, "seeds": [1, 2, 3],
+            "nan_belongs": program.nan_belongs, "runnable": program.runnable, "hlo_opt": self.tool,
+            "work": work, "timeout_s": self.options.timeout_s,
+        })
+    }
+
+    /// The results of all cases of a job, and whether each of them came to an end by itself.
+    pub fn check(&self, job: &Job) -> (Vec<CaseResult>, bool) {
         let mut results: Vec<CaseResult> = Vec::new();
+        let mut is_whole = true;
         loop {
             let done: Vec<String> = results.iter().map(|r| r.case.clone()).collect();
-            let told = match self.run_process(program, &done) {
+            let told = match self.run_process(job, &done) {
                 Ok(told) => told,
                 Err(message) => {
-                    results.push(CaseResult::failed(&program.name(), "worker", message, 0.0));
-                    return results;
+                    results.push(CaseResult::failed(&job.module, "worker", message, 0.0));
+                    return (results, false);
                 }
             };
             let complete = told.plan == Some(told.results.len());
             let death = (!complete).then(|| told.describe_death());
             results.extend(told.results);
-            let Some(death) = death else { return results };
+            let Some(death) = death else { return (results, is_whole) };
+            is_whole = false;
             match told.open {
                 Some((case, since)) => {
-                    results.push(CaseResult::failed(&program.name(), &case, death, since.elapsed().as_secs_f64()));
+                    results.push(CaseResult::failed(&job.module, &case, death, since.elapsed().as_secs_f64()));
                 }
                 None => {
-                    results.push(CaseResult::failed(&program.name(), "worker", death, 0.0));
-                    return results;
+                    results.push(CaseResult::failed(&job.module, "worker", death, 0.0));
+                    return (results, false);
                 }
             }
         }
     }
 
-    fn run_process(&self, program: &Program, done: &[String]) -> Result<Told, String> {
-        let corpus = program.file.parent().and_then(|d| d.file_name()).unwrap_or_default();
-        let work = workspace::target_dir().join("xla-check").join(corpus).join(program.name());
-        std::fs::create_dir_all(&work).map_err(|e| format!("{}: {e}", work.display()))?;
-        let config = json!({
-            "file": program.file, "like": program.like, "draw": program.draw, "seeds": [1, 2, 3],
-            "nan_belongs": program.nan_belongs,
-            "runnable": program.runnable, "hlo_opt": self.tool, "stages": self.options.stages,
-            "pipeline": self.options.pipeline, "mutants": self.options.mutants, "work": work,
-            "timeout_s": self.options.timeout_s, "skip": done,
-        });
+    fn run_process(&self, job: &Job, done: &[String]) -> Result<Told, String> {
+        let work = &job.work;
+        std::fs::create_dir_all(work).map_err(|e| format!("{}: {e}", work.display()))?;
+        let mut config = job.config.clone();
+        config["skip"] = json!(done);
         let config_file = work.join("config.json");
         std::fs::write(&config_file, config.to_string()).map_err(|e| format!("{}: {e}", config_file.display()))?;
         let child = Command::new(&self.python)
             .arg("-B")
-            .arg(python::oracle_dir().join("check_case.py"))
+            .arg(python::oracle_dir().join(job.script))
             .arg(&config_file)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
             .map_err(|e| format!("{}: {e}", self.python.display()))?;
-        let told = listen(child, &program.name(), Duration::from_secs(self.options.timeout_s));
-        remove_arrays(&work);
+        let told = listen(child, &job.module, Duration::from_secs(self.options.timeout_s));
+        remove_arrays(work);
         Ok(told)
     }
 }
@@ -106,8 +134,11 @@ pub fn check_the_judge(python: &Path) -> Result<(), String> {
 
 /// The arrays of a module take up to gigabytes; its texts are kept for a look at a failure.
 fn remove_arrays(work: &Path) {
-    for name in ["in.npz", "eval.npz"] {
-        let _ = std::fs::remove_file(work.join(name));
+    let Ok(entries) = std::fs::read_dir(work) else { return };
+    for path in entries.filter_map(Result::ok).map(|entry| entry.path()) {
+        if path.extension().is_some_and(|e| e == "npz") {
+            let _ = std::fs::remove_file(path);
+        }
     }
 }
 

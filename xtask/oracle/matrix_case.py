@@ -1,0 +1,213 @@
+#!/usr/bin/env python3
+"""Check one module under one combination of the weight-update sharding's options, judged by real XLA.
+
+matrix_case.py CONFIG.json: the configuration of check_case.py, and reference (folder and key of the untouched module's
+results), combination: null for the untouched module itself, whose results are kept for the combinations; or
+  interface   replicated: the transformed module has the original's parameters and outputs.
+              sharded: the pass writes shard.hlo, main.hlo and unshard.hlo, and unshard(main(shard(in))) is compared.
+  combine     none, variadic or packed. Reduce-scatters of several operands do not survive the way into XLA: XLA parses
+              the variadic result as it is, and runs it after each such collective has been split.
+  pipeline    as --pass takes it.
+  mutants     names of corruptions that must be seen.
+  refused     the interface cannot be had for this module: the tool must say so and write nothing."""
+import json
+import os
+import shutil
+import sys
+from functools import cached_property
+
+import numpy as np
+
+import check_case
+import compare
+import hlo_oracle
+import hlo_text
+import mutants
+import variadic
+from check_case import Failure, Skip
+
+PASS = "shard-weight-update"
+
+
+class Case(check_case.Module):
+    """A module whose untouched results come from a folder, and what one combination makes of it."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.folder = config["reference"]["folder"]
+        self.inputs_file = os.path.join(self.folder, "in.npz")
+        self.combination = config["combination"] or {}
+        self.is_sharded_interface = self.combination.get("interface") == "sharded"
+
+    def in_folder(self, name):
+        return os.path.join(self.folder, name)
+
+    @cached_property
+    def reference(self):
+        """(outputs, tolerance) of the untouched module on real XLA, computed once."""
+        try:
+            with open(self.in_folder("reference.json")) as f:
+                kept = json.load(f)
+        except (OSError, ValueError):
+            kept = {}
+        if kept.get("key") == self.config["reference"]["key"]:
+            with open(self.short_file) as f:
+                self.shapes = hlo_oracle.entry_leaves(hlo_oracle.parse(hlo_text.expand_mesh_groups(f.read())))
+            outputs = hlo_oracle.load_npz_outputs(self.in_folder("out.npz"), kept["n_outputs"], self.n_devices)
+            return outputs, kept["tolerance"]
+        if self.combination:
+            raise Failure("the untouched module has no results to compare with")
+        outputs, tolerance = super().reference
+        hlo_oracle.save_npz(self.in_folder("out.npz"), "out", outputs)
+        kept = dict(key=self.config["reference"]["key"], n_outputs=len(outputs), tolerance=tolerance)
+        with open(self.in_folder("reference.json.part"), "w") as f:
+            json.dump(kept, f)
+        os.replace(f.name, self.in_folder("reference.json"))
+        return outputs, tolerance
+
+    def run_pass(self, file, out):
+        """Runs the combination's pipeline; the sharding pass's report. `out` is a file, or a folder if sharded."""
+        report_file = self.path("report.json")
+        self.hlo_opt(*self.pass_arguments(), "--report-file", report_file, file, "-o", out)
+        with open(report_file) as f:
+            passes = json.load(f)["modules"][0]["reports"]
+        return next(p for p in passes if p["pass"] == PASS)
+
+    @cached_property
+    def transformed(self):
+        """Text after the pipeline (`main.hlo` if the interface is sharded); Skip with the pass's reason if it did nothing."""
+        out = self.path("parts" if self.is_sharded_interface else "transformed.hlo")
+        if self.is_sharded_interface:
+            shutil.rmtree(out, ignore_errors=True)
+        report = self.run_pass(self.short_file, out)
+        if not report["changed"]:
+            raise Skip(f"unchanged by the pass: {report.get('unchanged_because') or 'it gives no reason'}")
+        with open(self.part("main") if self.is_sharded_interface else out) as f:
+            return f.read()
+
+    def part(self, name):
+        return os.path.join(self.path("parts"), f"{name}.hlo")
+
+    def run_in_xla(self, main):
+        """[output][device] with this text of the transformed module, between shard and unshard if there are such."""
+        if not self.is_sharded_interface:
+            return self.xla_outputs(main)
+        values = hlo_oracle.load_npz_inputs(self.inputs_file, self.shapes, self.n_devices)
+        for name in ("shard", "main", "unshard"):
+            text = main
+            if name != "main":
+                with open(self.part(name)) as f:
+                    text = f.read()
+            values = hlo_oracle.execute(self.executable(text), values, self.n_devices)
+        return values
+
+    def run_in_evaluator(self):
+        """The same in hlo-opt's evaluator."""
+        self.transformed
+        if not self.is_sharded_interface:
+            return self.evaluator_outputs(self.path("transformed.hlo"))
+        inputs = self.inputs_file
+        for name in ("shard", "main", "unshard"):
+            out = self.path(f"eval.{name}.npz")
+            self.hlo_opt("eval", self.part(name), "--inputs", inputs, "-o", out)
+            inputs = self.path("eval.in.npz")
+            with np.load(out) as z:
+                np.savez(inputs, **{"in" + key[len("out"):]: z[key] for key in z.files if key.startswith("out")})
+        return hlo_oracle.load_npz_outputs(out, len(self.reference[0]), self.n_devices)
+
+    @cached_property
+    def for_xla(self):
+        """The transformed text as it can enter XLA."""
+        if self.combination["combine"] != "variadic":
+            return self.transformed
+        return variadic.split(self.transformed)[0]
+
+
+def evaluator(m):
+    """The evaluator runs the transformed module to the untouched module's results."""
+    return m.judge(m.run_in_evaluator())
+
+
+def in_xla(m):
+    """So does real XLA."""
+    m.transformed
+    m.reference
+    return m.judge(m.run_in_xla(m.for_xla))
+
+
+def parse(m):
+    """XLA's parser takes the collectives of several operands as they are."""
+    if not variadic.split(m.transformed)[1]:
+        raise Skip("no all-reduce or reduce-scatter of several operands came about")
+    hlo_oracle.parse(m.transformed)
+    return {}
+
+
+def again(m):
+    """A second run of the pipeline changes no byte."""
+    first = m.transformed
+    if m.is_sharded_interface:
+        report = m.run_pass(m.part("main"), m.path("again"))
+        if report["changed"]:
+            raise Failure("a second run of the pass shards its own output again")
+        return {}
+    m.run_pass(m.path("transformed.hlo"), m.path("again.hlo"))
+    with open(m.path("again.hlo")) as f:
+        second = f.read()
+    if second != first:
+        lines = zip(first.split("\n"), second.split("\n"))
+        line = next((f"{a.strip()!r} became {b.strip()!r}" for a, b in lines if a != b), "one text is longer")
+        raise Failure(f"a second run changes its own output: {line[:300]}")
+    return {}
+
+
+def mutant(mutator):
+    """The comparison sees this corruption of the transformed module."""
+
+    def check(m):
+        with open(m.short_file) as f:
+            original = f.read()
+        try:
+            corrupted = mutator(m.for_xla, original)
+        except mutants.NotApplicable as e:
+            raise Skip(str(e)) from None
+        reference, tolerance = m.reference
+        difference = compare.compare(reference, m.run_in_xla(corrupted))
+        if difference.worst <= tolerance:
+            raise Failure(f"not detected: worst {difference.worst:.1e} <= {tolerance:.1e}")
+        return dict(worst=difference.worst, median=difference.median, tolerance=tolerance)
+
+    return check
+
+
+def refused(m):
+    """The tool says that it cannot do it, and writes nothing."""
+    out = m.path("parts")
+    shutil.rmtree(out, ignore_errors=True)
+    _, _, stderr = m.hlo_opt(*m.pass_arguments(), m.short_file, "-o", out, allow=(1,))
+    if os.path.exists(out):
+        raise Failure(f"refused, and yet {out} was written")
+    if not stderr.strip():
+        raise Failure("refused without a reason")
+    return {}
+
+
+def cases(config):
+    """{name: check} in the order of running."""
+    combination = config["combination"]
+    if not combination:
+        return {"original.eval": check_case.evaluate}
+    if combination["refused"]:
+        return {"pass.refused": refused}
+    listed = {"pass.eval": evaluator}
+    if combination["combine"] == "variadic":
+        listed["pass.parse"] = parse
+    listed.update({"pass.xla": in_xla, "pass.again": again})
+    for name in combination["mutants"]:
+        listed[f"mutant.{name}"] = mutant(getattr(mutants, name))
+    return listed
+
+
+if __name__ == "__main__":
+    configuration = check_case.prepare(sys.argv[1])
+    check_case.run(Case(configuration), cases(configuration))

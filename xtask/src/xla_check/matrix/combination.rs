@@ -1,0 +1,205 @@
+//! The combinations of the weight-update sharding's options that a module is checked under.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+/// Runs before the sharding, so that gradients are single arrays, summed once, and outside of loops.
+const BEFORE: &str = "fold-all-reduce-of-all-reduce,merge-all-reduce-add,split-tuple-all-reduce,sink-all-reduce";
+
+/// A module of more bytes is checked under [`FOR_LARGE`] only: its processes take minutes and gigabytes.
+const LARGE_BYTES: usize = 1_000_000;
+const FOR_LARGE: [&str; 2] = ["replicated/auto/none", "replicated/auto/packed"];
+
+/// One combination.
+pub struct Combination {
+    /// interface/weights/combine.
+    pub name: String,
+    /// As `--pass` takes it.
+    pub pipeline: String,
+    interface: &'static str,
+    combine: &'static str,
+    /// The tool must say that it cannot do this.
+    is_refused: bool,
+}
+
+impl Combination {
+    /// As `matrix_case.py` reads it.
+    pub fn as_json(&self) -> Value {
+        // The sharding's own corruptions are judged where nothing is combined, the combining's where something is.
+        let mutants = match self.combine {
+            "none" => &["drop_mean", "square_unreduced_gradient", "rotate_shard"][..],
+            _ => &["rotate_shard", "swap_combined"][..],
+        };
+        json!({
+            "interface": self.interface, "combine": self.combine, "pipeline": self.pipeline,
+            "mutants": mutants, "refused": self.is_refused,
+        })
+    }
+}
+
+/// A combination that is not run.
+pub struct NotRun {
+    /// The module.
+    pub module: String,
+    /// The combination's name.
+    pub combination: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// Options of the pass that the tool has.
+pub struct Offered {
+    interface: bool,
+    keep_weights: bool,
+}
+
+impl Offered {
+    /// Asks the tool.
+    pub fn ask(tool: &Path) -> Result<Self, String> {
+        let output = Command::new(tool).arg("--list-passes").output();
+        let output = output.map_err(|e| format!("{}: {e}", tool.display()))?;
+        let list = String::from_utf8_lossy(&output.stdout);
+        let mut lines = list.lines().skip_while(|line| !line.starts_with("shard-weight-update "));
+        if lines.next().is_none() {
+            return Err(format!("{} --list-passes: expected a pass shard-weight-update", tool.display()));
+        }
+        let options: Vec<&str> = lines.take_while(|line| line.starts_with(' ')).map(str::trim).collect();
+        let has = |name: &str| options.iter().any(|option| option.starts_with(name));
+        Ok(Self { interface: has("interface="), keep_weights: has("keep-weights-sharded=") })
+    }
+}
+
+/// The combinations for a module, and those that are not run, with the reason.
+pub fn of_module(text: &str, offered: &Offered) -> (Vec<Combination>, Vec<(String, String)>) {
+    let (mut run, mut not_run) = (Vec::new(), Vec::new());
+    for interface in ["replicated", "sharded"] {
+        for weights in ["auto", "yes", "no"] {
+            for combine in ["none", "variadic", "packed"] {
+                let name = format!("{interface}/{weights}/{combine}");
+                match why_not(text, &name, offered) {
+                    Some(reason) => not_run.push((name, reason.into())),
+                    None => run.extend(combination(text, name, interface, weights, combine, offered)),
+                }
+            }
+        }
+    }
+    (run, not_run)
+}
+
+fn why_not(text: &str, name: &str, offered: &Offered) -> Option<&'static str> {
+    if name.starts_with("sharded/") && !offered.interface {
+        return Some("the pass has no option `interface`");
+    }
+    if !name.contains("/auto/") && !offered.keep_weights {
+        return Some("the pass has no option `keep-weights-sharded`");
+    }
+    (text.len() > LARGE_BYTES && !FOR_LARGE.contains(&name)).then_some("a large module has two combinations only")
+}
+
+/// None where the option says nothing: weights that no loop and no interface keeps, and a refusal that is judged once.
+fn combination(
+    text: &str,
+    name: String,
+    interface: &'static str,
+    weights: &str,
+    combine: &'static str,
+    offered: &Offered,
+) -> Option<Combination> {
+    let is_loop = has_training_loop(text);
+    let is_refused = interface == "sharded" && is_loop;
+    let keeps_nothing = interface == "replicated" && !is_loop;
+    if (is_refused && (weights, combine) != ("auto", "none")) || (keeps_nothing && weights != "auto") {
+        return None;
+    }
+    let mut options = String::from("min-bytes=0,profit=always");
+    if offered.interface {
+        options += &format!(",interface={interface}");
+    }
+    if offered.keep_weights {
+        options += &format!(",keep-weights-sharded={weights}");
+    }
+    let mut pipeline = format!("{BEFORE},shard-weight-update{{{options}}}");
+    if combine != "none" {
+        pipeline += &format!(",combine-collectives{{mode={combine}}}");
+    }
+    pipeline += ",dce";
+    Some(Combination { name, pipeline, interface, combine, is_refused })
+}
+
+/// Whether a gradient is summed within a loop: then the loop is of steps. A loop that only accumulates a gradient has its
+/// all-reduce outside.
+fn has_training_loop(text: &str) -> bool {
+    let mut bodies: Vec<&str> = Vec::new();
+    for part in text.split("body=").skip(1) {
+        let part = part.trim_start_matches('%');
+        let end = part.find(|c: char| !(c.is_alphanumeric() || "_.-".contains(c))).unwrap_or(part.len());
+        bodies.push(&part[..end]);
+    }
+    let mut current = "";
+    let mut reaches: Vec<(&str, &str)> = Vec::new();
+    let mut sums: Vec<&str> = Vec::new();
+    for line in text.lines() {
+        if !line.starts_with([' ', '}']) && line.ends_with('{') {
+            let head = line.trim_start_matches("ENTRY ").trim_start_matches('%');
+            current = head.split([' ', '(']).next().unwrap_or_default();
+        } else if line.contains(" all-reduce(") {
+            sums.push(current);
+        }
+        for key in ["to_apply=", "body=", "calls="] {
+            if let Some((_, rest)) = line.split_once(key) {
+                let rest = rest.trim_start_matches('%');
+                let end = rest.find([',', ' ', '}']).unwrap_or(rest.len());
+                reaches.push((current, &rest[..end]));
+            }
+        }
+    }
+    let mut within = bodies;
+    let mut at = 0;
+    while let Some(&comp) = within.get(at) {
+        at += 1;
+        let called: Vec<&str> = reaches.iter().filter(|(from, _)| *from == comp).map(|(_, to)| *to).collect();
+        let new: Vec<&str> = called.into_iter().filter(|to| !within.contains(to)).collect();
+        within.extend(new);
+    }
+    sums.iter().any(|comp| within.contains(comp))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ACCUMULATION: &str = "%body (p: f32[]) -> f32[] {\n  %x = f32[] add(%p, %p)\n}\n\nENTRY %main {\n  \
+                                %w = f32[] while(%a), condition=%c, body=%body\n  %g = f32[] all-reduce(%w)\n}\n";
+
+    fn names(text: &str, offered: &Offered) -> Vec<String> {
+        of_module(text, offered).0.into_iter().map(|c| c.name).collect()
+    }
+
+    #[test]
+    fn options_that_the_pass_lacks_are_listed_as_not_run() {
+        let offered = Offered { interface: false, keep_weights: false };
+        let (run, not_run) = of_module(ACCUMULATION, &offered);
+        assert_eq!(run.len(), 3);
+        assert!(run.iter().all(|c| !c.pipeline.contains("interface")));
+        assert_eq!(not_run.len(), 15);
+    }
+
+    #[test]
+    fn a_loop_of_steps_is_refused_a_sharded_interface() {
+        let steps = ACCUMULATION.replace("add(%p, %p)", "all-reduce(%p)");
+        let offered = Offered { interface: true, keep_weights: true };
+        let refused = of_module(&steps, &offered).0.into_iter().filter(|c| c.is_refused).map(|c| c.name);
+        assert_eq!(refused.collect::<Vec<_>>(), ["sharded/auto/none"]);
+        assert_eq!(names(&steps, &offered).len(), 10);
+        assert_eq!(names(ACCUMULATION, &offered).len(), 12);
+        assert!(of_module(ACCUMULATION, &offered).0.iter().all(|c| !c.is_refused));
+    }
+
+    #[test]
+    fn a_large_module_has_two_combinations() {
+        let large = format!("{ACCUMULATION}// {}\n", "x".repeat(LARGE_BYTES));
+        assert_eq!(names(&large, &Offered { interface: true, keep_weights: true }), FOR_LARGE);
+    }
+}

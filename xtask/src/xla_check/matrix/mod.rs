@@ -1,0 +1,168 @@
+//! `xla-check --all`: weight-update sharding of every per-device module under every combination of its options.
+//!
+//! A module's untouched results on real XLA are computed once and kept beside the results. Every combination then has a
+//! process of its own (`oracle/matrix_case.py`): the evaluator and real XLA run the transformed module to the untouched
+//! module's results, corrupted results are seen, and a second run of the passes changes nothing. What came to an end is
+//! kept under a hash of the module, the tool, the judge and the combination, so that a later run goes on where this one
+//! stopped; what died or ran out of time is tried again.
+
+mod combination;
+mod kept;
+mod summary;
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use super::content_hash::ContentHash;
+use super::manifest::Program;
+use super::table::{CaseResult, Status};
+use super::worker::{Job, Session};
+use crate::{python, workspace};
+use combination::{Combination, NotRun, Offered};
+use kept::Kept;
+
+/// The files that judge.
+const JUDGES: [&str; 8] = [
+    "check_case.py",
+    "compare.py",
+    "hlo_oracle.py",
+    "hlo_text.py",
+    "matrix_case.py",
+    "mutants.py",
+    "requirements.txt",
+    "variadic.py",
+];
+
+/// Results of one module under one combination, or of the untouched module.
+pub struct Row {
+    module: String,
+    /// The combination's name, or `original`.
+    combination: String,
+    results: Vec<CaseResult>,
+    /// Whether the results come from an earlier run.
+    is_kept: bool,
+}
+
+/// Runs the matrix; false if a case failed.
+pub fn run(session: &Session<'_>, programs: &[Program]) -> Result<bool, String> {
+    let corpus = session.options.corpus.file_name().unwrap_or_default();
+    let folder = workspace::target_dir().join("xla-check").join(corpus).join("matrix");
+    let mut matrix = Matrix {
+        session,
+        offered: Offered::ask(&session.tool)?,
+        judge: hash_files(JUDGES.iter().map(|name| python::oracle_dir().join(name)))?,
+        tool: ContentHash::new().add_file(&session.tool)?.digits(),
+        kept: Kept::open(&folder.join("results.jsonl"), session.options.is_fresh)?,
+        folder,
+        rows: Vec::new(),
+        not_run: Vec::new(),
+    };
+    for (index, program) in programs.iter().enumerate() {
+        matrix.check(program, &format!("[{}/{}]", index + 1, programs.len()))?;
+    }
+    print!("{}", summary::render(&matrix.rows, &matrix.not_run));
+    let is_fine = |row: &Row| row.results.iter().all(|r| r.status != Status::Failed);
+    let n_passed = matrix.rows.iter().flat_map(|r| &r.results).filter(|r| r.status == Status::Passed).count();
+    Ok(n_passed > 0 && matrix.rows.iter().all(is_fine))
+}
+
+/// A run over all modules.
+struct Matrix<'s> {
+    session: &'s Session<'s>,
+    offered: Offered,
+    judge: String,
+    tool: String,
+    folder: PathBuf,
+    kept: Kept,
+    rows: Vec<Row>,
+    not_run: Vec<NotRun>,
+}
+
+impl Matrix<'_> {
+    /// The untouched module, then every combination.
+    fn check(&mut self, program: &Program, progress: &str) -> Result<(), String> {
+        let text = std::fs::read_to_string(&program.file).map_err(|e| format!("{}: {e}", program.file.display()))?;
+        let like = program.like.as_ref().map_or(Ok(Vec::new()), std::fs::read);
+        let like = like.map_err(|e| format!("{}: the sibling: {e}", program.name()))?;
+        let source = [text.as_bytes(), &like, program.draw.as_bytes(), self.judge.as_bytes()];
+        let source = source.iter().fold(ContentHash::new(), |hash, part| hash.add(part)).digits();
+        let (combinations, not_run) = combination::of_module(&text, &self.offered);
+        let is_wanted = |name: &str| self.session.options.combination.as_ref().is_none_or(|part| name.contains(part));
+        let combinations: Vec<Combination> = combinations.into_iter().filter(|c| is_wanted(&c.name)).collect();
+        let not_run = not_run.into_iter().filter(|(name, _)| is_wanted(name));
+        self.not_run.extend(not_run.map(|(combination, reason)| NotRun {
+            module: program.name(),
+            combination,
+            reason,
+        }));
+        self.one(program, &source, None, progress)?;
+        if self.has_reference(program, &source) {
+            for combination in &combinations {
+                self.one(program, &source, Some(combination), progress)?;
+            }
+        } else {
+            let reason = "the untouched module has no results to compare with";
+            self.not_run.extend(combinations.into_iter().map(|c| NotRun {
+                module: program.name(),
+                combination: c.name,
+                reason: reason.into(),
+            }));
+        }
+        Ok(())
+    }
+
+    /// Whether the untouched module's results lie there and are this module's.
+    fn has_reference(&self, program: &Program, source: &str) -> bool {
+        let file = self.folder.join(program.name()).join("reference/reference.json");
+        let kept = std::fs::read_to_string(file).ok().and_then(|text| serde_json::from_str::<Value>(&text).ok());
+        kept.is_some_and(|kept| kept.get("key").and_then(Value::as_str) == Some(source))
+    }
+
+    /// Adds one row, run or kept.
+    fn one(
+        &mut self,
+        program: &Program,
+        source: &str,
+        combination: Option<&Combination>,
+        progress: &str,
+    ) -> Result<(), String> {
+        let name = combination.map_or("original", |c| &c.name);
+        let (module, folder) = (program.name(), self.folder.join(program.name()));
+        let described = combination.map_or(Value::Null, Combination::as_json);
+        let key = [source, &self.tool, &described.to_string()];
+        let key = key.iter().fold(ContentHash::new(), |hash, part| hash.add(part.as_bytes())).digits();
+        let reference = folder.join("reference");
+        let kept = self.kept.get(&module, &key).filter(|_| self.has_reference(program, source));
+        let is_kept = kept.is_some();
+        let results = match kept {
+            Some(results) => results,
+            None => {
+                std::fs::create_dir_all(&reference).map_err(|e| format!("{}: {e}", reference.display()))?;
+                let work = folder.join(name.replace('/', "-"));
+                let mut config = self.session.config(program, &work);
+                config["pipeline"] = json!(combination.map(|c| &c.pipeline));
+                config["combination"] = described;
+                config["reference"] = json!({"folder": reference, "key": source});
+                let job = Job { module: module.clone(), script: "matrix_case.py", config, work };
+                let (results, is_whole) = self.session.check(&job);
+                if is_whole {
+                    self.kept.add(&module, name, &key, &results)?;
+                }
+                results
+            }
+        };
+        let row = Row { module, combination: name.into(), results, is_kept };
+        eprintln!("{progress} {}", summary::line(&row));
+        self.rows.push(row);
+        Ok(())
+    }
+}
+
+fn hash_files(files: impl Iterator<Item = PathBuf>) -> Result<String, String> {
+    let mut hash = ContentHash::new();
+    for file in files {
+        hash = hash.add_file(&file)?;
+    }
+    Ok(hash.digits())
+}
