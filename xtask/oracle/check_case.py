@@ -61,7 +61,7 @@ class Module:
             raise Failure(f"hlo-opt {' '.join(arguments)}: no end after {left:.0f} s") from None
         stderr = r.stderr.decode(errors="replace")
         if r.returncode not in allow:
-            raise Failure(f"hlo-opt {' '.join(arguments)}: exit {r.returncode}: {_first_line(stderr)}")
+            raise Failure(f"hlo-opt {' '.join(arguments)}: exit {r.returncode}: {first_line(stderr)}")
         return r.returncode, r.stdout, stderr
 
     @cached_property
@@ -129,7 +129,7 @@ class Module:
         arguments = [*self.pass_arguments(), "--require-change", "--report", "text", self.short_file, "-o", out]
         status, _, stderr = self.hlo_opt(*arguments, allow=(0, 3))
         if status == 3:
-            raise Skip(f"unchanged by the pass: {_first_line(stderr)}")
+            raise Skip(f"unchanged by the pass: {first_line(stderr)}")
         with open(out) as f:
             return f.read()
 
@@ -144,7 +144,8 @@ class Module:
         return numbers
 
 
-def _first_line(stderr):
+def first_line(stderr):
+    """What a message begins with."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     return lines[0][:300] if lines else "(no message)"
 
