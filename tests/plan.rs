@@ -125,6 +125,8 @@ fn what_does_not_fit_is_wrong_usage() {
     assert!(error.contains("expected rows of numbers such as [[1,4],[4,4]]"), "{error}");
     let error = refused(&["placement", "--axes", "4,16", "--cluster", "a100", "--reduce", "0:2"]);
     assert!(error.contains("expected axes and a weight such as 0+2=0.25"), "{error}");
+    let error = refused(&[&base[..], &["a100", "--max-size", "0"]].concat());
+    assert!(error.contains("expected a number of steps, at least 1"), "{error}");
     let missing = run(&[&base[..], &["no-such-file.toml"]].concat());
     assert_eq!(missing.code, 1);
 }

@@ -25,6 +25,14 @@ fn counts_are_those_of_the_paper() {
 }
 
 #[test]
+fn too_many_levels_are_refused() {
+    let error = |n, rules| Graph::build(n, rules).err().map_or("none".into(), |e| e.to_string());
+    const LEVELS: &str = "levels on which the reduction has more than one device";
+    assert_eq!(error(6, Rules::Pinned), format!("hierarchy: expected at most 5 {LEVELS}, found 6"));
+    assert_eq!(error(5, Rules::Literal), format!("hierarchy: expected at most 4 {LEVELS}, found 5"));
+}
+
+#[test]
 fn counts_of_what_hlo_can_say() {
     let hlo = |n| Graph::build_with(n, Rules::Pinned, Vocabulary::Hlo, true).expect("a graph");
     let counts: Vec<u128> = (1..=4).map(|n| hlo(n).n_programs(None)).collect();

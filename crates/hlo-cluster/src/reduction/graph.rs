@@ -38,8 +38,13 @@ impl Vocabulary {
     }
 }
 
-/// Most factors above one: with six the graph no longer fits.
-pub const MAX_FACTORS: usize = 5;
+/// Most factors above one: with one more the graph no longer fits into a gigabyte.
+pub fn max_factors(rules: Rules) -> usize {
+    match rules {
+        Rules::Pinned => 5,
+        Rules::Literal => 4,
+    }
+}
 
 /// A step from a state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,7 +84,7 @@ impl Graph {
     /// Builds the graph for `n_factors` factors.
     ///
     /// # Errors
-    /// More than [`MAX_FACTORS`] factors.
+    /// More than [`max_factors`].
     pub fn build(n_factors: usize, rules: Rules) -> Result<Graph, ClusterError> {
         Graph::build_with(n_factors, rules, Vocabulary::All, true)
     }
@@ -95,8 +100,9 @@ impl Graph {
         vocabulary: Vocabulary,
         prunes: bool,
     ) -> Result<Graph, ClusterError> {
-        if n_factors > MAX_FACTORS {
-            let expected = format!("at most {MAX_FACTORS} levels on which the reduction has more than one device");
+        let most = max_factors(rules);
+        if n_factors > most {
+            let expected = format!("at most {most} levels on which the reduction has more than one device");
             return Err(ClusterError::new("hierarchy", expected, n_factors.to_string()));
         }
         let mut search = Search::new(n_factors, rules, vocabulary, prunes);

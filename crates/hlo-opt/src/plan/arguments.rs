@@ -38,7 +38,7 @@ pub struct MachineArgs {
     #[arg(long, value_name = "HOW", default_value = "best")]
     pub lowering: LoweringChoice,
     /// Most steps of a program
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
     pub max_size: Option<usize>,
     /// For people or for programs
     #[arg(long, value_name = "FORMAT", default_value = "text")]
@@ -177,6 +177,10 @@ fn bytes(text: &str) -> Result<f64, String> {
     } else {
         Err("expected zero or more bytes".into())
     }
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|n| *n > 0).ok_or_else(|| "expected a number of steps, at least 1".into())
 }
 
 fn weighted(text: &str) -> Result<Weighted, String> {

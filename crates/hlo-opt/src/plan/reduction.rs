@@ -9,6 +9,9 @@ use hlo_cluster::reduction::{MatrixPlan, PlannedStep, Planner, Step};
 use serde::Serialize;
 use std::fmt::Write;
 
+/// Most programs of a matrix that are drawn.
+const MAX_DOTS: u128 = 5_000_000;
+
 #[derive(Serialize)]
 struct Report<'p> {
     matrices: Vec<MatrixReport<'p>>,
@@ -63,6 +66,10 @@ pub fn plan(args: &ReductionArgs) -> Result<String, Failure> {
     if let Some(path) = &args.plot {
         let mut columns = Vec::new();
         for plan in &plans {
+            if plan.n_programs > MAX_DOTS {
+                let found = format!("{} on {}", plan.n_programs, matrix_text(plan.matrix.rows()));
+                return Err(Failure::Usage(format!("--plot: expected at most {MAX_DOTS} programs, found {found}")));
+            }
             let times = planner.times(&plan.matrix, &request, plan.lowering).map_err(usage)?;
             columns.push(plot::Column {
                 name: matrix_text(plan.matrix.rows()),
