@@ -208,3 +208,21 @@ fn a_loop_holds_an_nth_of_its_optimizer_variables() {
     let saved = before_report.peak_bytes - after_report.peak_bytes;
     assert!(saved >= v_bytes - v_shard_bytes, "{saved} of {}", v_bytes - v_shard_bytes);
 }
+
+/// After XLA's own passes the updates sit in fusions and one all-reduce sums all gradients.
+#[test]
+fn fused_programs_are_sharded_too() {
+    for file in ["mlp_adam.opt.hlo", "mlp_adam_pjit2d.opt.hlo"] {
+        let opened = program(file);
+        let mut after = opened.module.clone();
+        let calls = parse_pipeline("split-tuple-all-reduce,shard-weight-update{min-bytes=0}").expect("a pipeline");
+        let known = [hlo_collectives::PASSES, hlo_wus::PASSES].concat();
+        let passes = bind(&calls, &known).unwrap_or_else(|e| panic!("{e}"));
+        let mut analyses = Analyses::new(opened.facts.clone());
+        let options = RunOptions { check: true, after_pass: None };
+        let summary = run_pipeline(&mut after, &mut analyses, &passes, options);
+        let report = summary.unwrap_or_else(|e| panic!("{file}: {:?}", e.diagnostics)).reports.remove(1);
+        assert!(report.stats["shard-weight-update.updates-sharded"] >= 6, "{file}: {:?}", report.stats);
+        check(&opened.module, &after, &opened.draw, NEAR).unwrap_or_else(|e| panic!("{file}: {e}"));
+    }
+}
