@@ -5,7 +5,8 @@ time_pair.py CONFIG.json, where CONFIG holds: theirs, ours (HLO files), draw (a 
 steps (training steps that one run of the module takes).
 Both go the same way into XLA, with the same donation: a donated parameter's buffer becomes the output of its number. A
 run's outputs are the next run's first parameters, as in training. Only the execution is timed, until every device is done. Within a pair the order alternates.
-Prints a JSON object: ms per step of every run of each, the ratios ours/theirs of the pairs, how many inputs each module
+Prints a JSON object: ms per step of every run of each, the ratios ours/theirs of the pairs in wall-clock
+time and in CPU time (which a busy machine blurs less), how many inputs each module
 took over, and the largest difference of the first runs' outputs, relative to an output's largest element (null where the
 two have their state in other shapes)."""
 import gc
@@ -45,17 +46,17 @@ class Trainer:
         ]
 
     def run(self):
-        """Seconds of one run."""
-        start = time.perf_counter()
+        """Seconds of one run, and CPU seconds of all its threads."""
+        start, cpu_start = time.perf_counter(), time.process_time()
         rows = self.executable.execute_sharded(self.arguments).disassemble_into_single_device_arrays()
         for row in rows:
             for array in row:
                 array.block_until_ready()
-        seconds = time.perf_counter() - start
+        seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
         self.n_taken_over = sum(a.is_deleted() for a in self.arguments)
         self.arguments[: len(rows)] = [self.assemble(row) for row in rows]
         self.n_outputs = len(rows)
-        return seconds
+        return seconds, cpu_seconds
 
     def state(self):
         import numpy as np
@@ -81,10 +82,12 @@ def main():
         pair = [("theirs", theirs), ("ours", ours)]
         for name, side in pair if rep % 2 == 0 else reversed(pair):
             gc.collect()
-            times[name].append(side.run() * 1e3 / config["steps"])
-    ratios = [o / t for o, t in zip(times["ours"], times["theirs"], strict=True)]
+            times[name].append([seconds * 1e3 / config["steps"] for seconds in side.run()])
+    pairs = list(zip(times["ours"], times["theirs"], strict=True))
+    ratios, cpu_ratios = ([o[k] / t[k] for o, t in pairs] for k in (0, 1))
+    times = {name: [wall for wall, _ in runs] for name, runs in times.items()}
     taken_over = [theirs.n_taken_over, ours.n_taken_over]
-    print(json.dumps(dict(times, ratios=ratios, difference=difference, taken_over=taken_over)))
+    print(json.dumps(dict(times, ratios=ratios, cpu_ratios=cpu_ratios, difference=difference, taken_over=taken_over)))
 
 
 if __name__ == "__main__":
