@@ -41,7 +41,7 @@ impl Run {
 
     /// Number of elements of the run in a tensor of these dims.
     pub fn size(self, dims: &[i64]) -> i64 {
-        dims.get(self.dims()).map_or(0, |d| d.iter().product())
+        dims.get(self.dims()).map_or(0, n_elems)
     }
 }
 
@@ -162,11 +162,16 @@ impl Relation {
     }
 }
 
+/// The product of dims; saturates.
+fn n_elems(dims: &[i64]) -> i64 {
+    dims.iter().fold(1, |n: i64, &d| n.saturating_mul(d))
+}
+
 /// The run of `to` that holds the same elements in the same order as `run` of `from`.
 fn aligned(from: &[i64], run: Run, to: &[i64]) -> Option<Run> {
-    let before: i64 = from.get(..run.start)?.iter().product();
+    let before = n_elems(from.get(..run.start)?);
     let size = run.size(from);
-    let mut product = 1;
+    let mut product = 1i64;
     // Dims of one element may stand anywhere: take the run that starts as late as it can and ends as early.
     let mut start = None;
     for (dim, &d) in to.iter().enumerate() {
@@ -174,12 +179,12 @@ fn aligned(from: &[i64], run: Run, to: &[i64]) -> Option<Run> {
             start = Some(dim);
             break;
         }
-        product *= d;
+        product = d.saturating_mul(product);
     }
     let start = start?;
-    let mut held = 1;
+    let mut held = 1i64;
     for (i, &d) in to[start..].iter().enumerate() {
-        held *= d;
+        held = d.saturating_mul(held);
         if held == size {
             return Some(Run { start, len: i + 1 });
         }
