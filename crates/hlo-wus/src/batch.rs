@@ -19,6 +19,7 @@ pub fn pack_all_reduces(
     all_reduces: &[InstId],
 ) -> Result<IndexMap<InstId, InstId>, String> {
     let mut packed = IndexMap::new();
+    let mut replaced: IndexMap<InstId, InstId> = IndexMap::new();
     for group in groups(module, comp, all_reduces)? {
         let [first, _, ..] = group.as_slice() else { continue };
         let dtype = array(module, *first)?.dtype;
@@ -44,12 +45,26 @@ pub fn pack_all_reduces(
             let one = add(module, comp, "sum", Opcode::Slice, shape, &[sums], slice);
             let shape = array(module, all_reduce)?;
             let one = add(module, comp, "sum", Opcode::Reshape, shape, &[one], ReshapeAttrs::default());
-            module.replace_all_uses(all_reduce, one);
+            replaced.insert(all_reduce, one);
             packed.insert(all_reduce, sums);
             start += size;
         }
     }
+    replace_uses(module, comp, &replaced);
     Ok(packed)
+}
+
+/// Uses of each key become uses of its value, all in one go through the computation.
+fn replace_uses(module: &mut Module, comp: CompId, replaced: &IndexMap<InstId, InstId>) {
+    let new = |old: InstId| replaced.get(&old).copied().unwrap_or(old);
+    for inst in module.comp(comp).insts.clone() {
+        module.inst_mut(inst).operands.iter_mut().for_each(|operand| *operand = new(*operand));
+        if let Some(marks) = &mut module.inst_mut(inst).marks {
+            marks.control_predecessors.iter_mut().for_each(|before| *before = new(*before));
+        }
+    }
+    let root = module.comp(comp).root.expand().map(new);
+    module.comp_mut(comp).root = root.into();
 }
 
 /// The all-reduces that may go together.

@@ -8,7 +8,31 @@ use crate::values::{Origin, User, ValueId};
 use hlo_ir::{InstId, Module};
 use hlo_pass::report::{Alternative, CollectiveChange, Decision};
 
-/// The decision about a cluster that was sharded. `after` is the module as it is now.
+/// What was emitted, for each cluster; all of it is gone through once.
+pub fn by_cluster(soil: &Soil<'_>, problem: &Problem, emitted: &Emitted) -> Vec<Emitted> {
+    let mut parts = vec![Emitted::default(); problem.clusters.len()];
+    let mut add = |value: Option<ValueId>, put: &dyn Fn(&mut Emitted)| {
+        if let Some(part) = value.and_then(|v| problem.cluster_number(v)).and_then(|n| parts.get_mut(n)) {
+            put(part);
+        }
+    };
+    for &pair in &emitted.scattered {
+        add(soil.values.of(pair.0), &|part| part.scattered.push(pair));
+    }
+    for &pair in &emitted.summed_across {
+        add(soil.values.of(pair.0), &|part| part.summed_across.push(pair));
+    }
+    for &pair in &emitted.gathered {
+        add(Some(pair.0), &|part| part.gathered.push(pair));
+    }
+    for &pair in &emitted.combined {
+        let operand = soil.module.inst(pair.0).operands.first().and_then(|&o| soil.values.of(o));
+        add(operand, &|part| part.combined.push(pair));
+    }
+    parts
+}
+
+/// The decision about a cluster that was sharded; `emitted` is what was emitted for it. `after` is the module as it is now.
 pub fn sharded(
     soil: &Soil<'_>,
     problem: &Problem,
@@ -61,7 +85,7 @@ pub fn sharded(
             decision.collectives.push(change("inserted", after, new, bytes_of(reduce), Kind::Combine, because));
         }
     }
-    let was = problem.predicted_ns(cluster_idx, &vec![false; problem.in_shards.len()]);
+    let was = problem.predicted_ns(cluster_idx, &[]);
     let is = problem.predicted_ns(cluster_idx, &problem.in_shards);
     let is_exit = |v: &ValueId| soil.values.uses[*v].iter().any(|u| matches!(u.user, User::Exit(_)));
     let n_gathered = emitted.gathered.iter().filter(|(v, _)| is_own(*v) && is_exit(v)).count();
@@ -86,7 +110,7 @@ pub fn whole(soil: &Soil<'_>, problem: &Problem, cluster_idx: usize, forced: &[b
     if problem.stateless[cluster_idx] {
         return stateless(soil, problem, cluster_idx);
     }
-    let before = problem.predicted_ns(cluster_idx, &vec![false; problem.in_shards.len()]);
+    let before = problem.predicted_ns(cluster_idx, &[]);
     let after = problem.predicted_ns(cluster_idx, forced);
     let cluster = &problem.clusters[cluster_idx];
     let is_in_loop = cluster.runs.keys().any(|&v| soil.values.values[v].origin == Origin::Carry);

@@ -156,7 +156,12 @@ impl Problem {
 
     /// The cluster of a value.
     pub fn cluster(&self, value: ValueId) -> Option<&Cluster> {
-        self.clusters.get((self.cluster_of[value] as usize).checked_sub(1)?)
+        self.clusters.get(self.cluster_number(value)?)
+    }
+
+    /// Which cluster a value is in.
+    pub fn cluster_number(&self, value: ValueId) -> Option<usize> {
+        (self.cluster_of[value] as usize).checked_sub(1)
     }
 
     /// The run and cut of a value that is in shards.
@@ -265,6 +270,13 @@ impl Problem {
 
     fn add_terms(&mut self, soil: &mut Soil<'_>, terms: &Terms<'_>) {
         let mut out = TermList { terms: Vec::new(), cx: terms };
+        let mut partials_of: IndexMap<usize, Vec<(InstId, Node)>> = IndexMap::new();
+        for (&inst, &node) in &self.partials {
+            let operand = soil.module.inst(inst).operands.first().and_then(|&o| soil.values.of(o));
+            if let Some(number) = operand.and_then(|v| self.cluster_number(v)) {
+                partials_of.entry(number).or_default().push((inst, node));
+            }
+        }
         for number in 0..self.clusters.len() {
             let cluster = self.clusters[number].clone();
             let start = out.terms.len();
@@ -281,14 +293,11 @@ impl Problem {
                     }
                 }
             }
-            for (&inst, &node) in &self.partials {
-                let operand = soil.module.inst(inst).operands.first().and_then(|&o| soil.values.of(o));
-                if operand.is_some_and(|v| self.cluster_of[v] as usize == number + 1) {
-                    let comp = soil.module.inst(inst).parent;
-                    let price = out.collective(comp, Kind::Combine, soil.module.shape(inst).size_bytes() as f64);
-                    let latency = out.collective(comp, Kind::Combine, 0.0);
-                    out.terms.push(Term::Shard(node, Price::time(price.ps - latency.ps)));
-                }
+            for &(inst, node) in partials_of.get(&number).map_or(&[][..], Vec::as_slice) {
+                let comp = soil.module.inst(inst).parent;
+                let price = out.collective(comp, Kind::Combine, soil.module.shape(inst).size_bytes() as f64);
+                let latency = out.collective(comp, Kind::Combine, 0.0);
+                out.terms.push(Term::Shard(node, Price::time(price.ps - latency.ps)));
             }
             self.ranges.push(start..out.terms.len());
         }
@@ -489,7 +498,7 @@ impl TermList<'_> {
 
 /// Fusible clusters: connected ops of one format and computation.
 struct Fusions {
-    number: SecondaryMap<InstId, u32>,
+    number: IndexMap<InstId, u32>,
     comps: Vec<CompId>,
 }
 
@@ -522,7 +531,7 @@ impl Fusions {
                 }
             }
         }
-        let mut fusions = Fusions { number: SecondaryMap::new(), comps: Vec::new() };
+        let mut fusions = Fusions { number: IndexMap::new(), comps: Vec::new() };
         let mut numbers: IndexMap<usize, u32> = IndexMap::new();
         for (i, &inst) in members.iter().enumerate() {
             let next = numbers.len() as u32;
@@ -530,12 +539,12 @@ impl Fusions {
             if number == next {
                 fusions.comps.push(soil.module.inst(inst).parent);
             }
-            fusions.number[inst] = number + 1;
+            fusions.number.insert(inst, number);
         }
         fusions
     }
 
     fn of(&self, inst: InstId) -> Option<u32> {
-        self.number[inst].checked_sub(1)
+        self.number.get(&inst).copied()
     }
 }

@@ -217,6 +217,10 @@ impl<'m, 's, 'a> Rewriter<'m, 's, 'a> {
 
     /// An instruction's value in the forms that were chosen for its leaves.
     fn own_form(&mut self, comp: CompId, inst: InstId) -> Result<InstId, String> {
+        if self.soil.module.shape(inst).as_array().is_none() {
+            // Tuples have their leaves' own forms already.
+            return Ok(inst);
+        }
         let forms = self.forms(inst);
         self.in_form(comp, inst, &forms)
     }

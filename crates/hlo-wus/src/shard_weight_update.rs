@@ -239,8 +239,9 @@ impl ShardWeightUpdate {
         if is_changed {
             cx.analyses.invalidate(Preserved::NONE);
         }
+        let emitted_for = explain::by_cluster(&soil, &problem, &emitted);
         for &cluster in &sharded {
-            let mut decision = explain::sharded(&soil, &problem, cluster, module, &emitted, &times);
+            let mut decision = explain::sharded(&soil, &problem, cluster, module, &emitted_for[cluster], &times);
             if let Some(level) = &way.level {
                 decision.reason += &format!("; cut within each {level}, summed across: cheaper than over all devices");
             }
