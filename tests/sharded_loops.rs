@@ -49,7 +49,7 @@ fn training_loop(module: &Module) -> (InstId, CompId, BTreeSet<CompId>) {
 /// Element type and number of elements of what a loop carries.
 fn carried(module: &Module, inst: InstId) -> Vec<(DType, u64)> {
     let elements = module.shape(inst).as_tuple().expect("a tuple");
-    let array = |shape: &Shape| shape.as_array().map(|a| (a.dtype, a.n_elems() as u64)).expect("an array");
+    let array = |shape: &Shape| shape.as_array().map(|a| (a.dtype, a.n_elems())).expect("an array");
     elements.iter().map(array).collect()
 }
 
@@ -139,7 +139,7 @@ fn assert_updates_in_shards(file: &str, before: &Module, after: &Module) {
         let start = format!("{name}.shard");
         let insts = after.post_order().into_iter().flat_map(|c| &after.comp(c).insts);
         let all = insts.filter(|&&i| after.inst_name(i).starts_with(&start));
-        all.map(|&i| after.shape(i).as_array().map_or(0, |a| a.n_elems() as u64)).min()
+        all.map(|&i| after.shape(i).as_array().map_or(0, |a| a.n_elems())).min()
     };
     let users = before.users();
     let mut update: BTreeSet<InstId> = BTreeSet::new();
@@ -157,7 +157,7 @@ fn assert_updates_in_shards(file: &str, before: &Module, after: &Module) {
     assert!(update.len() >= 40, "{file}: an update of {} ops", update.len());
     for op in update {
         let name = before.inst_name(op);
-        let n_elems = before.shape(op).as_array().map_or(0, |a| a.n_elems() as u64);
+        let n_elems = before.shape(op).as_array().map_or(0, |a| a.n_elems());
         assert!(!names.contains(name), "{file}: `%{name}` is still computed whole");
         let shard = shards(name).unwrap_or_else(|| panic!("{file}: no shard of `%{name}`"));
         assert!(shard >= n_elems.div_ceil(n) && shard <= n_elems.div_ceil(n) * 3 / 2, "{file}: `%{name}`: {shard}");
