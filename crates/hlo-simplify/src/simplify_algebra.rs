@@ -109,6 +109,7 @@ static RULES: &[Rule] = &[
 /// Applies rules to one instruction until none fires. Each shortening skips an earlier instruction, so it ends.
 fn simplify(module: &mut Module, inst: InstId) -> Step {
     let mut step = Step::Keep;
+    let mut original = None;
     loop {
         let (opcode, shape) = (module.inst(inst).opcode, module.inst(inst).shape);
         let fits = |found: &Finding| match found {
@@ -119,8 +120,15 @@ fn simplify(module: &mut Module, inst: InstId) -> Step {
         let mut found = RULES.iter().filter(|r| r.opcode == opcode).filter_map(|r| (r.find)(module, inst)).filter(fits);
         match found.next() {
             None => return step,
-            Some(Finding::Same(value)) => return Step::Replace(value),
+            Some(Finding::Same(value)) => {
+                // Whoever used it uses `value` now; if nobody did, it stays as it was.
+                if let Some(original) = original {
+                    *module.inst_mut(inst) = original;
+                }
+                return Step::Replace(value);
+            }
             Some(Finding::Shorter(from, attrs)) => {
+                original.get_or_insert_with(|| module.inst(inst).clone());
                 let instruction = module.inst_mut(inst);
                 instruction.operands[0] = from;
                 instruction.attrs = attrs;

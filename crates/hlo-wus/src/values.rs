@@ -168,9 +168,9 @@ impl Values {
             live: EntitySet::new(),
         };
         let Some(entry) = module.entry() else { return values };
-        let n_callers = n_callers(module);
         let mut order = module.post_order();
         order.reverse();
+        let n_callers = values.find_live(module, &order);
         // A computation is looked into once its only caller was.
         let mut ready: EntitySet<CompId> = EntitySet::new();
         ready.insert(entry);
@@ -183,6 +183,34 @@ impl Values {
         }
         values.use_roots(module, entry);
         values
+    }
+
+    /// Finds what is live in the computations, callers first, and counts the call sites of each, those of all opcodes. Dead
+    /// ones count unless a live one stands beside them: where that changes, the rewriter takes dead code away.
+    fn find_live(&mut self, module: &Module, order: &[CompId]) -> SecondaryMap<CompId, u32> {
+        let mut n_callers: SecondaryMap<CompId, u32> = SecondaryMap::with_capacity(module.n_comp_slots());
+        let mut live_caller: SecondaryMap<CompId, PackedOption<CompId>> = SecondaryMap::new();
+        let effectful = module.effectful_computations();
+        for &comp in order {
+            if module.entry() != Some(comp) && n_callers[comp] == 0 {
+                continue;
+            }
+            let live = module.live_given(comp, &effectful);
+            for &inst in module.comp(comp).insts.iter().filter(|&&inst| live.contains(inst)) {
+                self.live.insert(inst);
+                for callee in module.called(inst) {
+                    n_callers[callee] += 1;
+                    live_caller[callee] = Some(comp).into();
+                }
+            }
+        }
+        for &comp in module.computations() {
+            for &inst in module.comp(comp).insts.iter().filter(|&&inst| !self.live.contains(inst)) {
+                let elsewhere = module.called(inst).into_iter().filter(|&c| live_caller[c].expand() != Some(comp));
+                elsewhere.for_each(|callee| n_callers[callee] += 1);
+            }
+        }
+        n_callers
     }
 
     /// Whether a computation was looked into.
@@ -231,9 +259,10 @@ impl Values {
         n_callers: &SecondaryMap<CompId, u32>,
         ready: &mut EntitySet<CompId>,
     ) {
-        let live = module.live(comp);
-        for &inst in module.comp(comp).insts.iter().filter(|&&inst| live.contains(inst)) {
-            self.live.insert(inst);
+        for &inst in &module.comp(comp).insts {
+            if !self.live.contains(inst) {
+                continue;
+            }
             let instruction = module.inst(inst);
             if is_plumbing(module, inst) {
                 self.leaves[inst] = self.handed_on(module, inst);
@@ -372,6 +401,9 @@ impl Values {
     fn use_roots(&mut self, module: &Module, entry: CompId) {
         for comp in self.comps.clone() {
             for &inst in &module.comp(comp).insts {
+                if !self.live.contains(inst) {
+                    continue;
+                }
                 let Some((how, callees)) = entered(module, inst) else { continue };
                 let returning = match how {
                     // A condition returns to nobody; `called` lists condition and body.
@@ -420,17 +452,4 @@ pub fn leaf_array(shape: &Shape, leaf_idx: usize) -> Option<&hlo_ir::ArrayShape>
         }
         other => other.as_array().filter(|_| leaf_idx == 0),
     }
-}
-
-/// Call sites of every computation, those of all opcodes counted.
-fn n_callers(module: &Module) -> SecondaryMap<CompId, u32> {
-    let mut n_callers: SecondaryMap<CompId, u32> = SecondaryMap::with_capacity(module.n_comp_slots());
-    for comp in module.post_order() {
-        for &inst in &module.comp(comp).insts {
-            for callee in module.called(inst) {
-                n_callers[callee] += 1;
-            }
-        }
-    }
-    n_callers
 }
