@@ -161,9 +161,10 @@ impl Interface {
             let param = Builder::new(&mut module, entry).add(&hint, Opcode::Parameter, leaf.own_shape(), [], attrs);
             outputs.push(match (&leaf.cut, leaf.shape.as_array()) {
                 (Some(cut), Some(whole)) => {
-                    let sharding = self.sharding(cut, leaf.own_shape().as_array());
-                    if sharding.is_some() {
-                        module.marks_mut(param).sharding = sharding;
+                    let state = self.state_pairs.iter().find(|(_, output)| *output == number);
+                    let said = state.and_then(|&(param, _)| self.param_sharding(param));
+                    if let Some(sharding) = self.sharding(cut, whole.rank(), said) {
+                        module.marks_mut(param).sharding = Some(sharding);
                     }
                     let pieces = pieces_of(&mut pieces, &module, cut);
                     pieces.all_gather(&mut module, param, whole, cut.run, &cut.cut)?.1
@@ -174,39 +175,76 @@ impl Interface {
         finish(module, entry, outputs, self.is_tuple)
     }
 
-    /// How partitions hold a leaf, as `sharding=` says it; none for replicas, which it does not speak of.
-    pub fn sharding(&self, cut: &LeafCut, shard: Option<&ArrayShape>) -> Option<Sharding> {
+    /// How partitions hold a leaf in shards, as `sharding=` says it: a shard is a piece of the tile that the device held of
+    /// the whole leaf, and only devices that held the same tile can hold the same shard. None for replicas, which it does
+    /// not speak of, where nothing says who held what, and where a tiled dim is merged with another.
+    fn sharding(&self, cut: &LeafCut, rank: usize, whole: Option<&Sharding>) -> Option<Sharding> {
         if self.num_partitions < 2 || self.replica_count > 1 {
             return None;
         }
-        let n_groups = cut.groups.len();
-        let mut dims: hlo_ir::shape::Dims = std::iter::repeat_n(1, shard?.rank()).collect();
-        dims[cut.run.start] = cut.cut.n_shards;
+        let n_devices = usize::try_from(self.num_partitions).ok()?;
+        let whole = match whole {
+            Some(whole) => whole.leaf(0)?.clone(),
+            // In one group no two devices hold the same shard, whatever they held before.
+            None if cut.groups.len() == 1 => LeafSharding::new(ShardingKind::Replicated),
+            None => return None,
+        };
+        let mut old_dims: Vec<i64> = match &whole.kind {
+            ShardingKind::Tiled(tiling) if !tiling.last_dims.contains(&SubgroupKind::Manual) => {
+                tiling.dims.get(..tiling.data_rank())?.to_vec()
+            }
+            ShardingKind::Replicated => vec![1; rank],
+            _ => return None,
+        };
+        let (start, len) = (cut.run.start, cut.run.len);
+        let run = old_dims.get(start..start + len)?;
+        if len > 1 && run.iter().any(|&n| n != 1) {
+            return None;
+        }
+        let first = *run.first()?;
+        old_dims.splice(start..start + len, [first]);
+        let n_shards = cut.cut.n_shards;
+        let mut dims: hlo_ir::shape::Dims = old_dims.iter().copied().collect();
+        dims[start] *= n_shards;
+        let inner = old_dims.get(start + 1..)?.iter().product::<i64>();
+        let n_tiles = usize::try_from(dims.iter().product::<i64>()).ok()?;
+        let mut holders: Vec<Vec<i64>> = vec![Vec::new(); n_tiles];
+        let tiles = whole.tile_of_device(n_devices)?;
+        for group in cut.groups.iter() {
+            for (shard, &device) in (0i64..).zip(group) {
+                let old = i64::from(*tiles.get(device as usize)?);
+                let tile = (old / inner * n_shards + shard) * inner + old % inner;
+                holders.get_mut(usize::try_from(tile).ok()?)?.push(i64::from(device));
+            }
+        }
+        let n_copies = holders.first()?.len();
+        if n_copies == 0 || holders.iter().any(|h| h.len() != n_copies) {
+            return None;
+        }
         let mut last_dims = Vec::new();
-        if n_groups > 1 {
-            dims.push(n_groups as i64);
+        if n_copies > 1 {
+            dims.push(n_copies as i64);
             last_dims.push(SubgroupKind::Replicated);
         }
-        let n_shards = cut.cut.n_shards as usize;
-        let devices =
-            (0..n_shards).flat_map(|s| cut.groups.iter().map(move |g| i64::from(g.get(s).copied().unwrap_or(0))));
-        let tiling = Tiling {
-            dims,
-            devices: TileDevices::List(devices.collect()),
-            last_dim_short: !last_dims.is_empty(),
-            last_dims,
-        };
+        let devices = TileDevices::List(holders.concat());
+        let tiling = Tiling { dims, devices, last_dim_short: !last_dims.is_empty(), last_dims };
         Some(Sharding::Single(LeafSharding::new(ShardingKind::Tiled(Box::new(tiling)))))
+    }
+
+    /// What the original says of parameter `number`.
+    fn param_sharding(&self, number: usize) -> Option<&Sharding> {
+        self.param_marks.get(number).and_then(|(sharding, _)| sharding.as_ref())
     }
 
     /// Gives the rewritten module's parameters and header what they are now.
     pub fn declare(&self, module: &mut Module) {
         let Some(entry) = module.entry() else { return };
         let params = module.comp(entry).params.clone();
-        for (leaf, &param) in self.params.iter().zip(&params) {
-            let Some(cut) = &leaf.cut else { continue };
-            let sharding = self.sharding(cut, leaf.own_shape().as_array());
-            if sharding.is_some() {
+        for (number, (leaf, &param)) in self.params.iter().zip(&params).enumerate() {
+            let (Some(cut), Some(whole)) = (&leaf.cut, leaf.shape.as_array()) else { continue };
+            // What was said of the whole leaf does not hold for the shard.
+            let sharding = self.sharding(cut, whole.rank(), self.param_sharding(number));
+            if sharding.is_some() || module.sharding(param).is_some() {
                 module.marks_mut(param).sharding = sharding;
             }
             if let Attrs::Parameter(attrs) = &mut module.inst_mut(param).attrs {
@@ -350,4 +388,43 @@ struct ManifestLeaf {
     groups: Option<Vec<Vec<u32>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     shard_index_by_device: Option<Vec<Option<usize>>>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who holds what of an array of two dims, cut along `run` over the first axis of a 2 x 2 mesh.
+    fn tiles(run: Run, whole: Option<&Sharding>) -> Option<Vec<u32>> {
+        let interface = Interface {
+            params: Vec::new(),
+            outputs: Vec::new(),
+            state_pairs: Vec::new(),
+            replica_count: 1,
+            num_partitions: 4,
+            param_marks: Vec::new(),
+            is_tuple: true,
+        };
+        let groups = vec![vec![0, 2], vec![1, 3]].into();
+        let cut = LeafCut { run, cut: Cut::new(64, 2), groups };
+        interface.sharding(&cut, 2, whole)?.leaf(0)?.tile_of_device(4)
+    }
+
+    #[test]
+    fn a_shard_is_a_piece_of_the_tile_that_its_device_held() {
+        let by_columns = Tiling {
+            dims: [1, 2, 2].into_iter().collect(),
+            devices: TileDevices::List(vec![0, 2, 1, 3]),
+            last_dim_short: true,
+            last_dims: vec![SubgroupKind::Replicated],
+        };
+        let by_columns = Sharding::Single(LeafSharding::new(ShardingKind::Tiled(Box::new(by_columns))));
+        assert_eq!(tiles(Run::dim(0), Some(&by_columns)), Some(vec![0, 1, 2, 3]));
+        assert_eq!(tiles(Run::dim(1), Some(&by_columns)), Some(vec![0, 2, 1, 3]));
+        assert_eq!(tiles(Run::dim(0), Some(&Sharding::replicated())), Some(vec![0, 0, 1, 1]));
+        let merged = Run { start: 0, len: 2 };
+        assert_eq!(tiles(merged, Some(&Sharding::replicated())), Some(vec![0, 0, 1, 1]));
+        assert_eq!(tiles(merged, Some(&by_columns)), None, "a tiled dim merged with another");
+        assert_eq!(tiles(Run::dim(0), None), None, "nobody said what the two groups hold");
+    }
 }
