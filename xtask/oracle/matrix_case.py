@@ -7,7 +7,7 @@ results), combination: null for the untouched module itself, whose results are k
               sharded: the pass writes shard.hlo, main.hlo and unshard.hlo, and unshard(main(shard(in))) is compared.
   combine     none, variadic or packed. Reduce-scatters of several operands do not survive the way into XLA: XLA parses
               the variadic result as it is, and runs it after each such collective has been split.
-  pipeline    as --pass takes it.
+  pipeline    as --pass takes it; again: the same without what undoes its own result, for a second run.
   mutants     names of corruptions that must be seen.
   refused     the interface cannot be had for this module: the tool must say so and write nothing."""
 import json
@@ -65,18 +65,18 @@ class Case(check_case.Module):
         os.replace(f.name, self.in_folder("reference.json"))
         return outputs, tolerance
 
-    def run_pass(self, file, out):
-        """Runs the combination's pipeline; the sharding pass's report. `out` is a file, or a folder if sharded.
+    def run_pass(self, file, out, pipeline=None):
+        """Runs the combination's pipeline, or another one; the sharding pass's report. `out` is a file, or a folder if sharded.
 
         Where the tool cannot tell which output is which state's next value, it is told: the outputs mirror the
         parameters in all programs here."""
         report_file = self.path("report.json")
         end = ["--report-file", report_file, file, "-o", out]
-        status, _, stderr = self.hlo_opt(*self.pass_arguments(), *end, allow=(0, 1))
+        arguments = [pipeline if pipeline and a == self.config["pipeline"] else a for a in self.pass_arguments()]
+        status, _, stderr = self.hlo_opt(*arguments, *end, allow=(0, 1))
         if status == 1 and "state-pairs" in stderr:
             said = f'interface=sharded,state-pairs="{self.mirror(file)}"'
-            arguments = [a.replace("interface=sharded", said) for a in self.pass_arguments()]
-            self.hlo_opt(*arguments, *end)
+            self.hlo_opt(*[a.replace("interface=sharded", said) for a in arguments], *end)
         elif status == 1:
             raise Failure(f"the pass fails: {check_case.first_line(stderr)}")
         with open(report_file) as f:
@@ -161,12 +161,13 @@ def parse(m):
 
 
 def again(m):
-    """A second run of the pipeline changes no byte."""
+    """A second run changes no byte."""
     first = m.transformed
     out = m.path("again" if m.is_sharded_interface else "again.hlo")
     if m.is_sharded_interface:
         shutil.rmtree(out, ignore_errors=True)
-    m.run_pass(m.part("main") if m.is_sharded_interface else m.path("transformed.hlo"), out)
+    before = m.part("main") if m.is_sharded_interface else m.path("transformed.hlo")
+    m.run_pass(before, out, m.combination["again"])
     with open(os.path.join(out, "main.hlo") if m.is_sharded_interface else out) as f:
         second = f.read()
     if second != first:

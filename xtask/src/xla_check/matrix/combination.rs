@@ -25,6 +25,15 @@ pub struct Combination {
 }
 
 impl Combination {
+    /// The pipeline of a second run, which must change nothing: all-reduces that were combined into one of several operands
+    /// are not to be split, and combined under new names.
+    fn again(&self) -> String {
+        match self.combine {
+            "variadic" => self.pipeline.replace("split-tuple-all-reduce,", ""),
+            _ => self.pipeline.clone(),
+        }
+    }
+
     /// As `matrix_case.py` reads it.
     pub fn as_json(&self) -> Value {
         // The sharding's own corruptions are judged where nothing is combined, the combining's where something is.
@@ -33,7 +42,7 @@ impl Combination {
             _ => &["rotate_shard", "swap_combined"][..],
         };
         json!({
-            "interface": self.interface, "combine": self.combine, "pipeline": self.pipeline,
+            "interface": self.interface, "combine": self.combine, "pipeline": self.pipeline, "again": self.again(),
             "mutants": mutants, "refused": self.is_refused,
         })
     }
