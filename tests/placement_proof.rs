@@ -217,19 +217,21 @@ impl<'a> Traced<'a> {
             return self.values.of(old);
         }
         let operand = self.after.inst(inst).operands.first().copied();
-        match self.after.inst(inst).opcode {
-            Opcode::ReduceScatter => {
-                let name = self.after.inst_name(inst).strip_prefix("reduce-scatter.")?;
-                let old = self.by_name.get(name).or_else(|| self.by_name.get(name.rsplit_once('.')?.0))?;
-                self.values.of(*old)
-            }
-            Opcode::GetTupleElement => self.leaf(inst),
-            Opcode::Select => self.value(*self.after.inst(inst).operands.get(1)?),
-            Opcode::AllGather | Opcode::Slice | Opcode::Reshape | Opcode::Pad | Opcode::DynamicSlice => {
-                self.value(operand?)
-            }
-            _ => None,
+        let opcode = self.after.inst(inst).opcode;
+        if opcode == Opcode::ReduceScatter {
+            let name = self.after.inst_name(inst).strip_prefix("reduce-scatter.")?;
+            let old = self.by_name.get(name).or_else(|| self.by_name.get(name.rsplit_once('.')?.0))?;
+            return self.values.of(*old);
         }
+        if opcode == Opcode::GetTupleElement {
+            return self.leaf(inst);
+        }
+        if opcode == Opcode::Select {
+            return self.value(*self.after.inst(inst).operands.get(1)?);
+        }
+        let hands_on =
+            [Opcode::AllGather, Opcode::Slice, Opcode::Reshape, Opcode::Pad, Opcode::DynamicSlice].contains(&opcode);
+        self.value(operand.filter(|_| hands_on)?)
     }
 
     /// The value of an element taken out of a tuple that was there before.
@@ -257,12 +259,13 @@ impl<'a> Traced<'a> {
             for &inst in &self.after.comp(comp).insts {
                 let bytes = self.after.shape(inst).size_bytes();
                 let operand = self.after.inst(inst).operands.first().map_or(0, |&o| self.after.shape(o).size_bytes());
-                let (kind, bytes) = match self.after.inst(inst).opcode {
-                    Opcode::AllReduce => (Kind::AllReduce, bytes),
-                    Opcode::ReduceScatter => (Kind::ReduceScatter, operand),
-                    Opcode::AllGather => (Kind::AllGather, bytes),
-                    _ => continue,
-                };
+                let priced = [
+                    (Opcode::AllReduce, Kind::AllReduce, bytes),
+                    (Opcode::ReduceScatter, Kind::ReduceScatter, operand),
+                    (Opcode::AllGather, Kind::AllGather, bytes),
+                ];
+                let opcode = self.after.inst(inst).opcode;
+                let Some((_, kind, bytes)) = priced.into_iter().find(|(known, ..)| *known == opcode) else { continue };
                 if self.after.device_groups(inst).is_ok_and(|g| g.groups == groups) {
                     sum += frequencies.of(comp) * times.collective_ps(kind, bytes as f64);
                 }

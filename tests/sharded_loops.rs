@@ -83,10 +83,10 @@ fn carried_element(module: &Module, body: CompId, mut inst: InstId) -> Option<us
         {
             return Some(index.index as usize);
         }
-        match instruction.opcode {
-            Opcode::Copy | Opcode::Reshape | Opcode::Transpose => inst = operand,
-            _ => return None,
+        if !matches!(instruction.opcode, Opcode::Copy | Opcode::Reshape | Opcode::Transpose) {
+            return None;
         }
+        inst = operand;
     }
 }
 

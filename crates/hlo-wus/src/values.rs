@@ -11,8 +11,10 @@
 use cranelift_entity::packed_option::PackedOption;
 use cranelift_entity::{EntitySet, PrimaryMap, SecondaryMap, entity_impl};
 use hlo_ir::op::{FactorRule, Flow};
+use hlo_ir::shape::ShapeId;
 use hlo_ir::{CompId, InstId, Module, Opcode, Shape};
 use smallvec::SmallVec;
+use std::collections::BTreeMap;
 
 /// A value of a module.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -90,6 +92,8 @@ pub struct Values {
     /// Computations inside a fusion, where no collective can stand.
     pub fused: EntitySet<CompId>,
     live: EntitySet<InstId>,
+    /// The first leaf of each element of a tuple shape, and the number of leaves.
+    starts: BTreeMap<ShapeId, Vec<usize>>,
 }
 
 /// Whether an instruction hands its operands' values on unchanged.
@@ -166,6 +170,7 @@ impl Values {
             returns_to: SecondaryMap::new(),
             fused: EntitySet::new(),
             live: EntitySet::new(),
+            starts: BTreeMap::new(),
         };
         let Some(entry) = module.entry() else { return values };
         let mut order = module.post_order();
@@ -292,16 +297,23 @@ impl Values {
     }
 
     /// The leaves of an instruction that hands its operands on.
-    fn handed_on(&self, module: &Module, inst: InstId) -> Box<[PackedOption<ValueId>]> {
+    fn handed_on(&mut self, module: &Module, inst: InstId) -> Box<[PackedOption<ValueId>]> {
         let instruction = module.inst(inst);
         let first = instruction.operands.first().copied();
         match (instruction.opcode.row().flow, &instruction.attrs, first) {
             (Flow::GetTupleElement, hlo_ir::attrs::Attrs::TupleIndex(index), Some(tuple)) => {
-                let elements = module.shape(tuple).as_tuple().unwrap_or(&[]);
-                let k = usize::try_from(index.index).unwrap_or(0).min(elements.len());
-                let start: usize = elements[..k].iter().map(Shape::n_leaves).sum();
-                let n = elements.get(k).map_or(0, Shape::n_leaves);
-                self.leaves[tuple].get(start..start + n).unwrap_or(&[]).into()
+                let starts = self.starts.entry(module.inst(tuple).shape).or_insert_with(|| {
+                    let elements = module.shape(tuple).as_tuple().unwrap_or(&[]);
+                    let ends = elements.iter().scan(0, |n, element| {
+                        *n += element.n_leaves();
+                        Some(*n)
+                    });
+                    std::iter::once(0).chain(ends).collect()
+                });
+                let k = usize::try_from(index.index).unwrap_or(0);
+                let (start, end) = (starts.get(k).copied(), starts.get(k + 1).copied());
+                let range = start.unwrap_or(0)..end.or(start).unwrap_or(0);
+                self.leaves[tuple].get(range).unwrap_or(&[]).into()
             }
             (Flow::Tuple, ..) => instruction.operands.iter().flat_map(|&o| self.leaves[o].iter().copied()).collect(),
             (_, _, Some(operand)) => self.leaves[operand].clone(),
