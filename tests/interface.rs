@@ -58,6 +58,56 @@ fn three_modules_do_what_one_did() {
     assert_eq!(check_program("mlp_adam_pjit2d.hlo", "").0, 18);
 }
 
+/// A single step whose state goes through a loop of its own; the first output is state.
+const INNER_LOOP: &str = "\
+HloModule inner_loop, num_partitions=2
+
+%add_s32 (a: s32[], b: s32[]) -> s32[] {
+  %a = s32[] parameter(0)
+  %b = s32[] parameter(1)
+  ROOT %o = s32[] add(%a, %b)
+}
+
+%body (p: (s32[], s32[5,4], s32[5,4])) -> (s32[], s32[5,4], s32[5,4]) {
+  %p = (s32[], s32[5,4], s32[5,4]) parameter(0)
+  %v1 = s32[] get-tuple-element(%p), index=0
+  %one = s32[] constant(1)
+  %v2 = s32[] add(%v1, %one)
+  %v3 = s32[5,4] get-tuple-element(%p), index=2
+  ROOT %r = (s32[], s32[5,4], s32[5,4]) tuple(%v2, %v3, %v3)
+}
+
+%cond (p: (s32[], s32[5,4], s32[5,4])) -> pred[] {
+  %p = (s32[], s32[5,4], s32[5,4]) parameter(0)
+  %i = s32[] get-tuple-element(%p), index=0
+  %k = s32[] constant(2)
+  ROOT %lt = pred[] compare(%i, %k), direction=LT
+}
+
+ENTRY %main (p0: s32[5,4], p5: s32[5,4]) -> (s32[5,4]) {
+  %p0 = s32[5,4] parameter(0), sharding={replicated}
+  %p5 = s32[5,4] parameter(1)
+  %v8 = s32[5,4] all-reduce(%p5), channel_id=4, replica_groups={{0,1}}, use_global_device_ids=true, to_apply=%add_s32
+  %v19 = s32[] constant(0)
+  %wt20 = (s32[], s32[5,4], s32[5,4]) tuple(%v19, %v8, %p0)
+  %wt20w = (s32[], s32[5,4], s32[5,4]) while(%wt20), condition=%cond, body=%body
+  %v21 = s32[5,4] get-tuple-element(%wt20w), index=1
+  ROOT %out = (s32[5,4]) tuple(%v21)
+}
+";
+
+#[test]
+fn a_loop_inside_of_the_step_keeps_its_condition() {
+    let before = hlo_text::parse_module(INNER_LOOP).unwrap_or_else(|e| panic!("{e:?}")).module;
+    let mut main = before.clone();
+    let pass = "shard-weight-update{min-bytes=0,interface=sharded}";
+    let report = run(pass, &mut main, &ParamFacts::default());
+    let (shard, unshard) = (module_of(&report, "shard.hlo"), module_of(&report, "unshard.hlo"));
+    let outcome = check_chain(&before, &[&shard, &main, &unshard], "int9 int9", Nearness::Exact);
+    outcome.unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(manifest_of(&report)["params"][0]["sharded"], true);
+}
+
 #[test]
 fn a_loop_has_no_interface_to_shard() {
     let program = program("mlp_adam_fori.hlo");

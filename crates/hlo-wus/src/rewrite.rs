@@ -474,7 +474,12 @@ impl<'m, 's, 'a> Rewriter<'m, 's, 'a> {
         let Some(root) = before.comp(comp).root.expand() else { return Ok(()) };
         let forms: Vec<Wanted> = match self.values().returns_to(comp) {
             Some(caller) => self.forms(caller),
-            None => (0..self.values().leaves(root).len()).map(|leaf| self.problem.exit_form(leaf)).collect(),
+            None => {
+                // The entry's outputs; what a loop's condition returns is nobody's next value.
+                let is_entry = before.entry() == Some(comp);
+                let exit_form = |leaf| self.problem.exit_form(leaf).filter(|_| is_entry);
+                (0..self.values().leaves(root).len()).map(exit_form).collect()
+            }
         };
         let taken = self.in_form(comp, root, &forms)?;
         self.module.comp_mut(comp).root = Some(taken).into();
