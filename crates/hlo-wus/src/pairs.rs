@@ -22,8 +22,31 @@ pub fn parse_pairs(text: &str) -> Result<Vec<Pair>, String> {
     let mut pairs = Vec::new();
     for pair in text.split(',').map(str::trim).filter(|p| !p.is_empty()) {
         let numbers = pair.split_once('=').and_then(|(p, o)| Some((p.trim().parse().ok()?, o.trim().parse().ok()?)));
-        pairs.push(numbers.ok_or_else(|| format!("state-pairs: expected PARAM=OUTPUT, found `{pair}`"))?);
+        let (param, output) = numbers.ok_or_else(|| format!("state-pairs: expected PARAM=OUTPUT, found `{pair}`"))?;
+        if pairs.iter().any(|&(p, o): &Pair| p == param || o == output) {
+            return Err(format!("state-pairs: `{pair}` names a parameter or output that stands before"));
+        }
+        pairs.push((param, output));
     }
+    Ok(pairs)
+}
+
+/// The pairs that the user says and those of the aliases.
+///
+/// # Errors
+/// One contradicts the other.
+pub fn joined(aliased: Vec<Pair>, said: &[Pair]) -> Result<Vec<Pair>, String> {
+    let contradicts = |&(p, o): &Pair, &(q, r): &Pair| (p == q) != (o == r);
+    for pair in said {
+        if let Some(alias) = aliased.iter().find(|alias| contradicts(pair, alias)) {
+            return Err(format!(
+                "state-pairs: {}={} contradicts the header's alias of parameter {} and output {}",
+                pair.0, pair.1, alias.0, alias.1
+            ));
+        }
+    }
+    let mut pairs = aliased;
+    pairs.extend(said.iter().filter(|pair| !pairs.contains(pair)).copied().collect::<Vec<_>>());
     Ok(pairs)
 }
 
@@ -80,7 +103,7 @@ pub fn find_pairs(soil: &Soil<'_>, clusters: &[Cluster], known: &[Pair]) -> Resu
         if let Some((output, candidates)) = open.first() {
             let names: Vec<String> = candidates.keys().map(|v| format!("{}={output}", numbers[v])).collect();
             return Err(format!(
-                "output {output} could be the next value of several parameters: say which with state-pairs, one of {}",
+                "output {output} could be the next value of several parameters: say which with state-pairs=\"…\", one of {}",
                 names.join(", ")
             ));
         }
@@ -184,6 +207,9 @@ mod tests {
     fn pairs_are_read_and_refused() {
         assert_eq!(parse_pairs("0=1, 12=3"), Ok(vec![(0, 1), (12, 3)]));
         assert_eq!(parse_pairs(""), Ok(vec![]));
+        assert!(parse_pairs("0=1,1=1").is_err() && parse_pairs("0=0,0=1").is_err());
+        assert_eq!(joined(vec![(0, 0)], &[(0, 0), (2, 1)]), Ok(vec![(0, 0), (2, 1)]));
+        assert!(joined(vec![(0, 0)], &[(3, 0)]).is_err_and(|e| e.contains("3=0")));
         assert!(parse_pairs("0:1").is_err_and(|e| e.contains("`0:1`")));
     }
 }

@@ -46,7 +46,7 @@ use crate::format::Soil;
 use crate::grouping::{Grouping, groupings};
 use crate::interface::Interface;
 use crate::machine::{Machine, Times};
-use crate::pairs::{Pair, aliased, parse_pairs};
+use crate::pairs::{Pair, aliased, joined, parse_pairs};
 use crate::problem::{Problem, Rate, Terms};
 use crate::rewrite::Rewriter;
 use crate::values::{ValueId, Values};
@@ -98,7 +98,7 @@ const OPTIONS: &[OptionInfo] = &[
         name: "state-pairs",
         kind: OptionKind::Text,
         default: "",
-        help: "interface=sharded: which output is the next value of which parameter, as PARAM=OUTPUT,…",
+        help: "interface=sharded: which output is the next value of which parameter, as \"PARAM=OUTPUT,…\"",
     },
     OptionInfo {
         name: "unknown-trip-count",
@@ -285,10 +285,7 @@ impl ShardWeightUpdate {
                 "state-pairs: expected a parameter below {n_params} and an output below {n_outputs}, found {p}={o}"
             )));
         }
-        interface.state_pairs = aliased(module);
-        let named: Vec<usize> = self.state_pairs.iter().map(|(_, output)| *output).collect();
-        interface.state_pairs.retain(|(_, output)| !named.contains(output));
-        interface.state_pairs.extend(&self.state_pairs);
+        interface.state_pairs = joined(aliased(module), &self.state_pairs).map_err(failed)?;
         Ok(Some(interface))
     }
 
