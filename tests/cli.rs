@@ -96,7 +96,7 @@ fn unchanged_text_goes_through_stdin_and_stdout_untouched() {
 #[test]
 fn wrong_usage_is_two_and_suggests_the_nearest() {
     for (args, expected) in [
-        (&["--pass", "dec", "x.hlo"][..], "unknown pass: `dec`, did you mean `dce`?"),
+        (&["--pass", "dcd", "x.hlo"][..], "unknown pass: `dcd`, did you mean `dce`?"),
         (&["--pass", "inline-calls{max-instruction=1}", "x.hlo"], "did you mean `max-instructions`?"),
         (&["--pass", "inline-calls{max-instructions=many}", "x.hlo"], "expected a whole number"),
         (&["--pass", "shard-weight-update{min-bytes=-1}", "x.hlo"], "expected a whole number"),

@@ -1,6 +1,7 @@
 //! One test binary for everything that needs more than one crate.
 
 mod cli;
+mod decompose;
 mod equivalence;
 mod frequencies;
 mod generator;

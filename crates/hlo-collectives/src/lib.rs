@@ -4,6 +4,7 @@
 //! changed; [`explain`] puts decisions into the report.
 
 pub mod combine_collectives;
+pub mod decompose_collectives;
 pub mod explain;
 pub mod fold_all_reduce_of_all_reduce;
 pub mod merge_all_reduce_add;
@@ -17,6 +18,7 @@ use hlo_pass::PassInfo;
 /// The passes of this crate.
 pub const PASSES: &[&PassInfo] = &[
     &combine_collectives::INFO,
+    &decompose_collectives::INFO,
     &fold_all_reduce_of_all_reduce::INFO,
     &merge_all_reduce_add::INFO,
     &sink_all_reduce::INFO,
