@@ -61,9 +61,9 @@ fn contexts_that_double_at_each_level() {
         let callee = i - 1;
         let _ = writeln!(
             text,
-            "%c{i} {{\n  %p{i} = f32[] parameter(0)\n  %q{i} = f32[] parameter(1)\n  %s{i} = f32[] add(%p{i}, %q{i})\n  \
-             %x{i} = {shape} call(%q{i}, %p{i}), to_apply=%c{callee}\n  %y{i} = {shape} call(%s{i}, %p{i}), to_apply=%c{callee}\n  \
-             %z{i} = {shape} call(%q{i}, %s{i}), to_apply=%c{callee}\n  %xx{i} = f32[] get-tuple-element(%x{i}), index=0\n  \
+            "%c{i} {{\n  %p{i} = f32[] parameter(0)\n  %q{i} = f32[] parameter(1)\n  %sum{i} = f32[] add(%p{i}, %q{i})\n  \
+             %x{i} = {shape} call(%q{i}, %p{i}), to_apply=%c{callee}\n  %y{i} = {shape} call(%sum{i}, %p{i}), to_apply=%c{callee}\n  \
+             %z{i} = {shape} call(%q{i}, %sum{i}), to_apply=%c{callee}\n  %xx{i} = f32[] get-tuple-element(%x{i}), index=0\n  \
              %yy{i} = f32[] get-tuple-element(%y{i}), index=1\n  %zz{i} = f32[] get-tuple-element(%z{i}), index=0\n  \
              %w{i} = f32[] add(%xx{i}, %zz{i})\n  ROOT %t{i} = {shape} tuple(%w{i}, %yy{i})\n}}"
         );
