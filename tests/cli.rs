@@ -15,10 +15,11 @@ const INVALID: &str = "HloModule invalid\n\nENTRY %main (x: f32[4]) -> f32[5] {\
 const BROKEN: &str = "HloModule broken\n\nENTRY %main (x: f32[4]) -> f32[4] {\n  %x = f32[4]{0} parameter(0)\n  ROOT %y = \
                       f32[4]{0} negate(%nobody)\n}\n\n";
 
-struct Outcome {
-    code: u8,
-    stdout: String,
-    stderr: String,
+/// What a run of the program left.
+pub struct Outcome {
+    pub code: u8,
+    pub stdout: String,
+    pub stderr: String,
 }
 
 fn run_with_stdin(args: &[&str], stdin: &str) -> Outcome {
@@ -37,7 +38,8 @@ fn run_with_stdin(args: &[&str], stdin: &str) -> Outcome {
     Outcome { code, stdout: text(stdout), stderr: text(stderr) }
 }
 
-fn run(args: &[&str]) -> Outcome {
+/// Runs `hlo-opt` with these arguments.
+pub fn run(args: &[&str]) -> Outcome {
     run_with_stdin(args, "")
 }
 

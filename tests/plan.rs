@@ -1,28 +1,10 @@
 //! `hlo-opt plan`: what it prints for people and for programs, and how it refuses.
 
-use hlo_opt::console::Console;
+use crate::cli::{self, Outcome};
 use serde_json::Value;
-use std::ffi::OsString;
-
-struct Outcome {
-    code: u8,
-    stdout: String,
-    stderr: String,
-}
 
 fn run(args: &[&str]) -> Outcome {
-    let (mut stdin, mut stdout, mut stderr) = (std::io::empty(), Vec::new(), Vec::new());
-    let mut console = Console {
-        stdin: &mut stdin,
-        stdout: &mut stdout,
-        stderr: &mut stderr,
-        shows_progress: false,
-        has_color: false,
-    };
-    let args = ["hlo-opt", "plan"].iter().chain(args).map(OsString::from);
-    let code = hlo_opt::run(args, &mut console);
-    let text = |bytes| String::from_utf8(bytes).expect("UTF-8 output");
-    Outcome { code, stdout: text(stdout), stderr: text(stderr) }
+    cli::run(&[&["plan"], args].concat())
 }
 
 fn json(args: &[&str]) -> Value {

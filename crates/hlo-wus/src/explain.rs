@@ -5,7 +5,6 @@ use crate::machine::{Kind, Times};
 use crate::problem::Problem;
 use crate::rewrite::Emitted;
 use crate::values::{Origin, User, ValueId};
-use hlo_ir::op::Flow;
 use hlo_ir::{InstId, Module};
 use hlo_pass::report::{Alternative, CollectiveChange, Decision};
 
@@ -151,8 +150,8 @@ fn stateless(soil: &Soil<'_>, problem: &Problem, cluster_idx: usize) -> String {
             }
             if module.shape(inst).as_array().is_some_and(|a| a.rank() > 0) {
                 let value = module.inst_name(soil.values.inst(value));
-                let is_call = matches!(opcode.row().flow, Flow::Call | Flow::While | Flow::Conditional);
-                let is_shared = is_call && module.called(inst).iter().any(|&c| !soil.values.knows(c));
+                let is_shared =
+                    opcode.row().flow.entry().is_some() && module.called(inst).iter().any(|&c| !soil.values.knows(c));
                 let why = match is_shared {
                     true => ", whose computation is called from several places: run inline-calls first",
                     false => "",

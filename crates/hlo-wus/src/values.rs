@@ -10,7 +10,7 @@
 
 use cranelift_entity::packed_option::PackedOption;
 use cranelift_entity::{EntitySet, PrimaryMap, SecondaryMap, entity_impl};
-use hlo_ir::op::{FactorRule, Flow};
+use hlo_ir::op::{Entry, FactorRule, Flow};
 use hlo_ir::shape::ShapeId;
 use hlo_ir::{CompId, InstId, Module, Opcode, Shape};
 use smallvec::SmallVec;
@@ -122,39 +122,9 @@ pub fn is_plumbing(module: &Module, inst: InstId) -> bool {
     }
 }
 
-/// How a callee is entered.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Entered {
-    Loop,
-    Once { is_fused: bool },
-}
-
 /// The computations that an instruction runs with its operands as arguments, and how.
-fn entered(module: &Module, inst: InstId) -> Option<(Entered, SmallVec<[CompId; 2]>)> {
-    let instruction = module.inst(inst);
-    let is_fused = instruction.opcode == Opcode::Fusion;
-    let how = match instruction.opcode.row().flow {
-        Flow::While => Entered::Loop,
-        Flow::Call | Flow::Conditional => Entered::Once { is_fused },
-        Flow::All
-        | Flow::Parameter
-        | Flow::Constant
-        | Flow::ReplicaId
-        | Flow::PartitionId
-        | Flow::Tuple
-        | Flow::Identity
-        | Flow::GetTupleElement
-        | Flow::AllReduce
-        | Flow::ReduceScatter
-        | Flow::AllGather
-        | Flow::AllToAll
-        | Flow::CollectiveBroadcast
-        | Flow::CollectivePermute
-        | Flow::AsyncStart
-        | Flow::AsyncUpdate
-        | Flow::AsyncDone => return None,
-    };
-    Some((how, module.called(inst)))
+fn entered(module: &Module, inst: InstId) -> Option<(Entry, SmallVec<[CompId; 2]>)> {
+    Some((module.inst(inst).opcode.row().flow.entry()?, module.called(inst)))
 }
 
 impl Values {
@@ -284,7 +254,7 @@ impl Values {
                     self.enter(module, comp, inst, how, &callees);
                     for &callee in &callees {
                         ready.insert(callee);
-                        let is_fused = how == Entered::Once { is_fused: true } || self.fused.contains(comp);
+                        let is_fused = instruction.opcode == Opcode::Fusion || self.fused.contains(comp);
                         if is_fused {
                             self.fused.insert(callee);
                         }
@@ -369,10 +339,10 @@ impl Values {
     }
 
     /// Binds the parameters of callees, before these are looked into.
-    fn enter(&mut self, module: &Module, comp: CompId, inst: InstId, how: Entered, callees: &[CompId]) {
+    fn enter(&mut self, module: &Module, comp: CompId, inst: InstId, how: Entry, callees: &[CompId]) {
         let operands = &module.inst(inst).operands;
         match how {
-            Entered::Loop => {
+            Entry::Loop => {
                 self.define(module, inst, Origin::Carry);
                 let carried = self.leaves[inst].clone();
                 for &callee in callees {
@@ -387,11 +357,10 @@ impl Values {
                 let init = self.leaves[operands[0]].clone();
                 self.becomes(comp, &init, &carried);
             }
-            Entered::Once { .. } => {
+            Entry::Call | Entry::Branches => {
                 self.define(module, inst, Origin::CallResult);
-                let is_conditional = module.inst(inst).opcode == Opcode::Conditional;
                 let mut next = 0;
-                if is_conditional {
+                if how == Entry::Branches {
                     let selector = self.leaves[operands[0]].clone();
                     self.use_leaves(comp, &selector, |_| Some(User::Opaque(inst)));
                     next = 1;
@@ -419,11 +388,11 @@ impl Values {
                 let Some((how, callees)) = entered(module, inst) else { continue };
                 let returning = match how {
                     // A condition returns to nobody; `called` lists condition and body.
-                    Entered::Loop => match &module.inst(inst).attrs {
+                    Entry::Loop => match &module.inst(inst).attrs {
                         hlo_ir::attrs::Attrs::While(attrs) => attrs.body.into_iter().collect(),
                         _ => SmallVec::new(),
                     },
-                    Entered::Once { .. } => callees.clone(),
+                    Entry::Call | Entry::Branches => callees.clone(),
                 };
                 for callee in callees {
                     let Some(root) = module.comp(callee).root.expand() else { continue };

@@ -27,7 +27,7 @@ use cranelift_entity::SecondaryMap;
 use hashbrown::HashMap;
 use hlo_ir::attrs::Attrs;
 use hlo_ir::cost::known_trip_count;
-use hlo_ir::op::Flow;
+use hlo_ir::op::Entry;
 use hlo_ir::{CompId, InstId, Module};
 use scalar::Element;
 use simulate::{Budget, MAX_ITERATIONS, Slice, UnknownStart, linear_trip_count};
@@ -176,16 +176,16 @@ impl Solver<'_> {
         if callees.is_empty() {
             return;
         }
-        match self.module.inst(inst).opcode.row().flow {
-            Flow::While => {
+        match self.module.inst(inst).opcode.row().flow.entry() {
+            Some(Entry::Loop) => {
                 let trips = self.trip_count(inst);
                 self.found.trips.insert(inst, trips);
             }
-            Flow::Conditional => {
+            Some(Entry::Branches) => {
                 let shares = self.branch_shares(inst, callees.len());
                 self.found.shares.insert(inst, shares);
             }
-            _ => {}
+            Some(Entry::Call) | None => {}
         }
         let runs = self.found.of_site(self.module, inst);
         let found = &mut self.found;

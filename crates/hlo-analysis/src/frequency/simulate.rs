@@ -172,7 +172,7 @@ pub(super) fn linear_trip_count(tracer: &mut Tracer<'_>, site: InstId, condition
     let [left, right] = args.as_slice() else { return None };
     let (leaf, bound, direction) = match (&tracer.nodes[*left], &tracer.nodes[*right]) {
         (&Node::State(of, leaf), &Node::Known(Element::Int(bound))) if of == site => (leaf, bound, direction),
-        (&Node::Known(Element::Int(bound)), &Node::State(of, leaf)) if of == site => (leaf, bound, flipped(direction)),
+        (&Node::Known(Element::Int(bound)), &Node::State(of, leaf)) if of == site => (leaf, bound, direction.swapped()),
         _ => return None,
     };
     let next = tracer.next(site, leaf);
@@ -223,16 +223,5 @@ fn n_iterations(init: i128, step: i128, bound: i128, direction: Comparison) -> O
             Some((bound - init) / step)
         }
         Comparison::Ne => None,
-    }
-}
-
-fn flipped(direction: Comparison) -> Comparison {
-    match direction {
-        Comparison::Eq => Comparison::Eq,
-        Comparison::Ne => Comparison::Ne,
-        Comparison::Ge => Comparison::Le,
-        Comparison::Gt => Comparison::Lt,
-        Comparison::Le => Comparison::Ge,
-        Comparison::Lt => Comparison::Gt,
     }
 }

@@ -264,12 +264,7 @@ impl<'m> Tracer<'m> {
     /// The operand, and its leaf, that a call site gives for a parameter's leaf.
     fn argument(&self, site: InstId, slot: u32, number: usize, leaf: u32) -> Option<(InstId, u32)> {
         let instruction = self.module.inst(site);
-        let operand = match instruction.opcode.row().flow {
-            Flow::Call => number,
-            Flow::While => 0,
-            Flow::Conditional => slot as usize + 1,
-            _ => return None,
-        };
+        let operand = instruction.opcode.row().flow.entry()?.operand(slot as usize, number);
         Some((*instruction.operands.get(operand)?, leaf))
     }
 

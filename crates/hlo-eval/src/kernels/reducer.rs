@@ -203,15 +203,7 @@ pub fn recognise_comparison(module: &Module, comp: CompId) -> Option<KnownCompar
         ("UNSIGNED", NumberClass::Unsigned | NumberClass::Pred) => false,
         _ => return None,
     };
-    let direction = match attrs.direction {
-        same if first < second => same,
-        Comparison::Eq => Comparison::Eq,
-        Comparison::Ne => Comparison::Ne,
-        Comparison::Ge => Comparison::Le,
-        Comparison::Gt => Comparison::Lt,
-        Comparison::Le => Comparison::Ge,
-        Comparison::Lt => Comparison::Gt,
-    };
+    let direction = if first < second { attrs.direction } else { attrs.direction.swapped() };
     Some(KnownComparison { operand: first / 2, direction, is_total_order })
 }
 

@@ -202,6 +202,18 @@ impl Comparison {
         }
     }
 
+    /// The comparison that says the same of the operands in the other order.
+    pub const fn swapped(self) -> Comparison {
+        match self {
+            Comparison::Eq => Comparison::Eq,
+            Comparison::Ne => Comparison::Ne,
+            Comparison::Ge => Comparison::Le,
+            Comparison::Gt => Comparison::Lt,
+            Comparison::Le => Comparison::Ge,
+            Comparison::Lt => Comparison::Gt,
+        }
+    }
+
     /// The comparison of a text name.
     pub fn from_name(name: &str) -> Option<Comparison> {
         Comparison::ALL.into_iter().find(|c| c.name() == name)

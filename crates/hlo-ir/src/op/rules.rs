@@ -433,3 +433,54 @@ pub enum Flow {
     /// Result of an async pair's second half.
     AsyncDone,
 }
+
+/// How an instruction runs the computations that it calls, with its operands as their arguments.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Entry {
+    /// Once: operands are the parameters, the root is the result.
+    Call,
+    /// As a loop: its operand, its result, and the parameter of body and condition are one value that goes round.
+    Loop,
+    /// One of several, chosen by the first operand: the others are the branches' parameters, one each.
+    Branches,
+}
+
+impl Entry {
+    /// The operand that is parameter `param` of callee `callee_idx` (in the order of `Module::called`).
+    pub fn operand(self, callee_idx: usize, param: usize) -> usize {
+        match self {
+            Entry::Call => param,
+            Entry::Loop => 0,
+            Entry::Branches => callee_idx + 1,
+        }
+    }
+}
+
+impl Flow {
+    /// How the instruction enters what it calls; `None` where operands do not become parameters as they are (reducers,
+    /// comparators, async pairs) or nothing is called.
+    pub fn entry(self) -> Option<Entry> {
+        match self {
+            Flow::Call => Some(Entry::Call),
+            Flow::While => Some(Entry::Loop),
+            Flow::Conditional => Some(Entry::Branches),
+            Flow::All
+            | Flow::Parameter
+            | Flow::Constant
+            | Flow::Tuple
+            | Flow::GetTupleElement
+            | Flow::Identity
+            | Flow::ReplicaId
+            | Flow::PartitionId
+            | Flow::AllReduce
+            | Flow::ReduceScatter
+            | Flow::AllGather
+            | Flow::AllToAll
+            | Flow::CollectiveBroadcast
+            | Flow::CollectivePermute
+            | Flow::AsyncStart
+            | Flow::AsyncUpdate
+            | Flow::AsyncDone => None,
+        }
+    }
+}
