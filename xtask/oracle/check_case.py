@@ -209,18 +209,18 @@ def pass_again(m):
     return {}
 
 
-def mutant(mutator):
+def mutant(mutator, transformed=lambda m: m.transformed, in_xla=lambda m, text: m.xla_outputs(text)):
     """The comparison sees this corruption of the transformed module."""
 
     def check(m):
         with open(m.short_file) as f:
             original = f.read()
         try:
-            corrupted = mutator(m.transformed, original)
+            corrupted = mutator(transformed(m), original)
         except mutants.NotApplicable as e:
             raise Skip(str(e)) from None
         reference, tolerance = m.reference
-        difference = compare.compare(reference, m.xla_outputs(corrupted))
+        difference = compare.compare(reference, in_xla(m, corrupted))
         if difference.worst <= tolerance:
             raise Failure(f"not detected: worst {difference.worst:.1e} <= {tolerance:.1e}")
         return dict(worst=difference.worst, median=difference.median, tolerance=tolerance)

@@ -19,7 +19,6 @@ from functools import cached_property
 import numpy as np
 
 import check_case
-import compare
 import hlo_oracle
 import hlo_text
 import mutants
@@ -178,22 +177,8 @@ def again(m):
 
 
 def mutant(mutator):
-    """The comparison sees this corruption of the transformed module."""
-
-    def check(m):
-        with open(m.short_file) as f:
-            original = f.read()
-        try:
-            corrupted = mutator(m.for_xla, original)
-        except mutants.NotApplicable as e:
-            raise Skip(str(e)) from None
-        reference, tolerance = m.reference
-        difference = compare.compare(reference, m.run_in_xla(corrupted))
-        if difference.worst <= tolerance:
-            raise Failure(f"not detected: worst {difference.worst:.1e} <= {tolerance:.1e}")
-        return dict(worst=difference.worst, median=difference.median, tolerance=tolerance)
-
-    return check
+    """The comparison sees this corruption of what XLA is given."""
+    return check_case.mutant(mutator, lambda m: m.for_xla, lambda m, text: m.run_in_xla(text))
 
 
 def refused(m):
