@@ -9,7 +9,9 @@ results), combination: null for the untouched module itself, whose results are k
               the variadic result as it is, and runs it after each such collective has been split.
   pipeline    as --pass takes it; again: the same without what undoes its own result, for a second run.
   mutants     names of corruptions that must be seen.
-  refused     the interface cannot be had for this module: the tool must say so and write nothing."""
+  refused     the interface cannot be had for this module: the tool must say so and write nothing.
+With digest_only the script judges nothing: it tells a digest of the texts that the tool emits, {"emitted": digits}."""
+import hashlib
 import json
 import os
 import shutil
@@ -159,16 +161,21 @@ def parse(m):
     return {}
 
 
-def again(m):
-    """A second run changes no byte."""
-    first = m.transformed
+def second_run(m):
+    """What the tool makes of its own output."""
+    m.transformed
     out = m.path("again" if m.is_sharded_interface else "again.hlo")
     if m.is_sharded_interface:
         shutil.rmtree(out, ignore_errors=True)
     before = m.part("main") if m.is_sharded_interface else m.path("transformed.hlo")
     m.run_pass(before, out, m.combination["again"])
     with open(os.path.join(out, "main.hlo") if m.is_sharded_interface else out) as f:
-        second = f.read()
+        return f.read()
+
+
+def again(m):
+    """A second run changes no byte."""
+    first, second = m.transformed, second_run(m)
     if second != first:
         lines = zip(first.split("\n"), second.split("\n"))
         line = next((f"{a.strip()!r} became {b.strip()!r}" for a, b in lines if a != b), "one text is longer")
@@ -209,6 +216,26 @@ def cases(config):
     return listed
 
 
+def digest(m):
+    """A digest of everything that the tool emits for this combination; None where it cannot do its work."""
+    try:
+        if m.combination["refused"]:
+            return None
+        texts = [m.transformed, second_run(m)]
+    except Skip as e:
+        texts = ["unchanged", str(e)]
+    except Failure:
+        return None
+    if m.is_sharded_interface and texts[0] != "unchanged":
+        for name in ("shard.hlo", "unshard.hlo", "manifest.json"):
+            with open(os.path.join(m.path("parts"), name)) as f:
+                texts.append(f.read())
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()
+
+
 if __name__ == "__main__":
     configuration = check_case.prepare(sys.argv[1])
-    check_case.run(Case(configuration), cases(configuration))
+    if configuration.get("digest_only"):
+        check_case.tell(emitted=digest(Case(configuration)))
+    else:
+        check_case.run(Case(configuration), cases(configuration))

@@ -36,15 +36,20 @@ impl Combination {
 
     /// As `matrix_case.py` reads it.
     pub fn as_json(&self) -> Value {
+        let mut described = self.judged();
+        described["pipeline"] = json!(self.pipeline);
+        described["again"] = json!(self.again());
+        described
+    }
+
+    /// What decides how emitted text is judged.
+    pub fn judged(&self) -> Value {
         // The sharding's own corruptions are judged where nothing is combined, the combining's where something is.
         let mutants = match self.combine {
             "none" => &["drop_mean", "square_unreduced_gradient", "rotate_shard"][..],
             _ => &["rotate_shard", "swap_combined"][..],
         };
-        json!({
-            "interface": self.interface, "combine": self.combine, "pipeline": self.pipeline, "again": self.again(),
-            "mutants": mutants, "refused": self.is_refused,
-        })
+        json!({"interface": self.interface, "combine": self.combine, "mutants": mutants, "refused": self.is_refused})
     }
 }
 

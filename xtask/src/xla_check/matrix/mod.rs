@@ -4,9 +4,12 @@
 //! process of its own (`oracle/matrix_case.py`): the evaluator and real XLA run the transformed module to the untouched
 //! module's results, corrupted results are seen, and a second run of the passes changes nothing. What came to an end is
 //! kept under a hash of the module, the tool, the judge and the combination, so that a later run goes on where this one
-//! stopped; what died or ran out of time is tried again.
+//! stopped; what died or ran out of time is tried again. Another tool, or another combination, that emits the same text in
+//! the first run and in the second, with the same evaluator and the same corruptions, keeps the results too: nothing that
+//! they rest on differs.
 
 mod combination;
+mod emitted;
 mod kept;
 mod summary;
 
@@ -53,6 +56,7 @@ pub fn run(session: &Session<'_>, programs: &[Program]) -> Result<bool, String> 
         offered: Offered::ask(&session.tool)?,
         judge: hash_files(JUDGES.iter().map(|name| python::oracle_dir().join(name)))?,
         tool: ContentHash::new().add_file(&session.tool)?.digits(),
+        evaluator: emitted::evaluator_digits()?,
         kept: Kept::open(&folder.join("results.jsonl"), session.options.is_fresh)?,
         folder,
         rows: Vec::new(),
@@ -73,6 +77,7 @@ struct Matrix<'s> {
     offered: Offered,
     judge: String,
     tool: String,
+    evaluator: String,
     folder: PathBuf,
     kept: Kept,
     rows: Vec<Row>,
@@ -130,33 +135,49 @@ impl Matrix<'_> {
         let name = combination.map_or("original", |c| &c.name);
         let (module, folder) = (program.name(), self.folder.join(program.name()));
         let described = combination.map_or(Value::Null, Combination::as_json);
-        let key = [source, &self.tool, &described.to_string()];
-        let key = key.iter().fold(ContentHash::new(), |hash, part| hash.add(part.as_bytes())).digits();
+        let key = digits(&[source, &self.tool, &described.to_string()]);
         let reference = folder.join("reference");
-        let kept = self.kept.get(&module, &key).filter(|_| self.has_reference(program, source));
-        let is_kept = kept.is_some();
-        let results = match kept {
-            Some(results) => results,
-            None => {
-                std::fs::create_dir_all(&reference).map_err(|e| format!("{}: {e}", reference.display()))?;
-                let work = folder.join(name.replace('/', "-"));
-                let mut config = self.session.config(program, &work);
-                config["pipeline"] = json!(combination.map(|c| &c.pipeline));
-                config["combination"] = described;
-                config["reference"] = json!({"folder": reference, "key": source});
-                let job = Job { module: module.clone(), script: "matrix_case.py", config, work };
-                let (results, is_whole) = self.session.check(&job);
-                if is_whole {
-                    self.kept.add(&module, name, &key, &results)?;
+        let mut kept = self.kept.get(&module, &key).filter(|_| self.has_reference(program, source));
+        let mut is_kept = kept.is_some();
+        if kept.is_none() {
+            std::fs::create_dir_all(&reference).map_err(|e| format!("{}: {e}", reference.display()))?;
+            let work = folder.join(name.replace('/', "-"));
+            let mut config = self.session.config(program, &work);
+            config["pipeline"] = json!(combination.map(|c| &c.pipeline));
+            config["combination"] = described.clone();
+            config["reference"] = json!({"folder": reference, "key": source});
+            let job = Job { module: module.clone(), script: "matrix_case.py", config, work };
+            let emitted = match combination {
+                Some(_) => emitted::digest(self.session, &job)?,
+                None => Some("untouched".into()),
+            };
+            let judged = combination.map_or(String::new(), |c| c.judged().to_string());
+            let by_text = emitted.map(|e| digits(&[source, &self.evaluator, &judged, &e]));
+            kept = by_text.as_ref().and_then(|key| self.kept.get(&module, key));
+            kept = kept.filter(|_| self.has_reference(program, source));
+            is_kept = kept.is_some();
+            let is_whole = match kept {
+                Some(_) => true,
+                None => {
+                    let (results, is_whole) = self.session.check(&job);
+                    kept = Some(results);
+                    is_whole
                 }
-                results
+            };
+            for key in by_text.iter().chain([&key]).filter(|_| is_whole) {
+                self.kept.add(&module, name, key, kept.as_deref().unwrap_or_default())?;
             }
-        };
+        }
+        let results = kept.unwrap_or_default();
         let row = Row { module, combination: name.into(), results, is_kept };
         eprintln!("{progress} {}", summary::line(&row));
         self.rows.push(row);
         Ok(())
     }
+}
+
+fn digits(parts: &[&str]) -> String {
+    parts.iter().fold(ContentHash::new(), |hash, part| hash.add(part.as_bytes())).digits()
 }
 
 fn hash_files(files: impl Iterator<Item = PathBuf>) -> Result<String, String> {
