@@ -1,0 +1,26 @@
+//! What can stop the lowering or a run. The command line prints these; each names the instruction or the library first.
+
+use std::fmt;
+
+/// Why a module cannot be lowered, or a plan cannot be run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum GpuError {
+    /// An instruction that no kernel, product or collective is written for.
+    Unsupported {
+        /// The instruction's name.
+        instruction: String,
+        /// What is not supported, and what would be: "expected …, found …".
+        reason: String,
+    },
+}
+
+impl fmt::Display for GpuError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            GpuError::Unsupported { instruction, reason } => write!(f, "{instruction}: {reason}"),
+        }
+    }
+}
+
+impl std::error::Error for GpuError {}

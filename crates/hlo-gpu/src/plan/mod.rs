@@ -1,0 +1,248 @@
+//! The launch plan: what every device does in one run of a module, over buffers at fixed places.
+//!
+//! One plan serves all devices: they differ only in the contents of their parameters and of the buffer at
+//! [`Place::DeviceIds`], and in which group of a communicator they belong to. Shapes are static, so grids, sizes and
+//! offsets are numbers.
+
+use cranelift_entity::{PrimaryMap, entity_impl};
+use hlo_ir::{ArrayShape, Literal};
+
+/// A kernel of a plan; equal sources are one kernel.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct KernelId(u32);
+entity_impl!(KernelId, "kernel");
+
+/// A value's bytes: part of a parameter, an output, a constant or the arena.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BufferId(u32);
+entity_impl!(BufferId, "b");
+
+/// A partition of devices into groups that communicate.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CommunicatorId(u32);
+entity_impl!(CommunicatorId, "comm");
+
+/// A constant of the module; equal ones are stored once.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConstantId(u32);
+entity_impl!(ConstantId, "const");
+
+/// What a device does, from its parameters to its outputs.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// The module's name.
+    pub name: String,
+    /// Replicas; a device's flat id is replica × `n_partitions` + partition.
+    pub n_replicas: u32,
+    /// Partitions.
+    pub n_partitions: u32,
+    /// Kernels with their source.
+    pub kernels: PrimaryMap<KernelId, Kernel>,
+    /// Contents of constants.
+    pub constants: PrimaryMap<ConstantId, Literal>,
+    /// Where values lie.
+    pub buffers: PrimaryMap<BufferId, Buffer>,
+    /// Groups of flat device ids; a communicator's groups are disjoint.
+    pub communicators: PrimaryMap<CommunicatorId, Vec<Vec<u32>>>,
+    /// Size of the arena on each device.
+    pub arena_bytes: u64,
+    /// The ENTRY parameters' leaves, in order.
+    pub parameters: Vec<BufferId>,
+    /// The ENTRY result's leaves, in order. One at [`Place::Parameter`] is a donated parameter updated in place.
+    pub outputs: Vec<BufferId>,
+    /// What is done, in order of issue.
+    pub steps: Vec<Step>,
+}
+
+/// Where a value's bytes lie on each device.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Buffer {
+    /// The HLO value that lies here.
+    pub name: String,
+    /// Its dtype, dims and layout.
+    pub shape: ArrayShape,
+    /// What it is a part of.
+    pub place: Place,
+    /// Distance from the beginning of the place; a multiple of 16 unless the value is a part of another value.
+    pub offset_bytes: u64,
+}
+
+/// A block of memory on each device.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Place {
+    /// The caller's parameter with this leaf index. Written to only if it is donated.
+    Parameter(u32),
+    /// The memory of the output with this leaf index.
+    Output(u32),
+    /// Memory that is reused within a run.
+    Arena,
+    /// Memory that is filled once and only read.
+    Constant(ConstantId),
+    /// Two u32: this device's replica and its partition. Only read.
+    DeviceIds,
+}
+
+/// The streams of a device; steps on one stream run in order.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Stream {
+    /// Kernels, products, copies.
+    Compute,
+    /// Collectives.
+    Communication,
+}
+
+/// One thing to do.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// The HLO instruction that it comes from.
+    pub name: String,
+    /// The stream that it is issued on. Loops and branches are issued by the host: their inner steps have streams.
+    pub stream: Stream,
+    /// Indices (within this list of steps) of earlier steps on the other stream that must end before this one begins.
+    pub waits_for: Vec<u32>,
+    /// What to do.
+    pub work: Work,
+}
+
+/// What a step does.
+#[derive(Clone, Debug)]
+pub enum Work {
+    /// Launches a kernel; arguments in the kernel's order: operands' leaves, then results' leaves.
+    Launch {
+        /// Which.
+        kernel: KernelId,
+        /// Its pointers.
+        arguments: Vec<BufferId>,
+    },
+    /// A matrix product.
+    Gemm(Gemm),
+    /// A collective, or several of one kind issued as a group.
+    Collective(CollectiveCall),
+    /// Copies all bytes of a buffer to one of the same size.
+    Copy {
+        /// Read.
+        from: BufferId,
+        /// Written.
+        to: BufferId,
+    },
+    /// Sets every byte of a buffer.
+    Fill {
+        /// Written.
+        to: BufferId,
+        /// With this byte.
+        byte: u8,
+    },
+    /// Runs `condition`, reads the predicate back on the host, and runs `body` while it holds.
+    While {
+        /// Computes the predicate.
+        condition: Vec<Step>,
+        /// A `pred[]`, the same on all devices.
+        predicate: BufferId,
+        /// One round of the loop.
+        body: Vec<Step>,
+    },
+    /// Reads the selector back on the host and runs one branch.
+    Conditional {
+        /// A `pred[]` (true is branch 0) or an `s32[]` (out of range is the last branch), the same on all devices.
+        selector: BufferId,
+        /// What each branch does.
+        branches: Vec<Vec<Step>>,
+    },
+}
+
+/// `output[b, m, n] = sum over k of lhs[b, m, k] × rhs[b, k, n]`, all three as strided views of buffers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Gemm {
+    /// Read.
+    pub lhs: Matrix,
+    /// Read.
+    pub rhs: Matrix,
+    /// Written.
+    pub output: Matrix,
+    /// Number of products.
+    pub batch: u64,
+    /// Rows of `lhs` and of the output.
+    pub m: u64,
+    /// Columns of `rhs` and of the output.
+    pub n: u64,
+    /// Columns of `lhs`, rows of `rhs`.
+    pub k: u64,
+}
+
+/// A buffer as a batch of matrices. Of the two inner strides one is 1.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Matrix {
+    /// The elements.
+    pub buffer: BufferId,
+    /// Elements from one matrix to the next.
+    pub batch_stride_elems: u64,
+    /// Elements from one row to the next (`m` of `lhs`, `k` of `rhs`, `m` of the output).
+    pub row_stride_elems: u64,
+    /// Elements from one column to the next.
+    pub col_stride_elems: u64,
+}
+
+/// Calls of one collective on one communicator, issued together.
+#[derive(Clone, Debug)]
+pub struct CollectiveCall {
+    /// Which collective.
+    pub kind: CollectiveKind,
+    /// Between which devices.
+    pub communicator: CommunicatorId,
+    /// Input and output of each call. Equal buffers: in place.
+    pub calls: Vec<(BufferId, BufferId)>,
+}
+
+/// A collective as NCCL has it: contiguous buffers, shards in the order of the group.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum CollectiveKind {
+    /// All get the reduction of all inputs.
+    AllReduce(Reduction),
+    /// Each gets its part of the reduction: input is group-size times the output.
+    ReduceScatter(Reduction),
+    /// All get all inputs, one after the other.
+    AllGather,
+    /// Part `i` of each input goes to the group's device `i`.
+    AllToAll,
+    /// Each device's input goes to another device's output: pairs (source, target) of flat ids; others' output is zero.
+    Permute(Vec<(u32, u32)>),
+}
+
+/// How elements are reduced.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[allow(missing_docs)]
+pub enum Reduction {
+    Sum,
+    Product,
+    Min,
+    Max,
+}
+
+/// CUDA C++ and how to launch it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Kernel {
+    /// The function's name in the source: `extern "C" __global__`.
+    pub name: String,
+    /// The function alone; the prelude that all kernels share comes before it.
+    pub source: String,
+    /// Blocks.
+    pub grid: u32,
+    /// Threads of a block.
+    pub block: u32,
+    /// Dynamic shared memory. Static shared memory is declared in the source.
+    pub shared_bytes: u32,
+    /// Whether threads of a block wait for one another (barriers, shuffles).
+    pub is_cooperative: bool,
+    /// How each argument is used, in order.
+    pub arguments: Vec<Access>,
+}
+
+/// What a kernel does with an argument.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[allow(missing_docs)]
+pub enum Access {
+    Read,
+    Write,
+    /// Read and then written by the same thread at the same element.
+    Update,
+}
