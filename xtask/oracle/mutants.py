@@ -4,7 +4,7 @@ A mutator takes (transformed text, original text) and gives the corrupted text, 
 `FOR_PASS` lists the mutators of each pass."""
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hlo_text import header_counts
 
@@ -129,19 +129,39 @@ def _path_to_reduce_scatter(instructions, name, depth=16):
 
 
 def drop_mean(text, _original):
-    """A divide of a reduced gradient forgets to divide."""
+    """Half of the largest reduced gradient is not divided. (LARS scales a factor of the whole away.)"""
+    best = None
     for computation in read_computations(text):
         for at in computation.instructions.values():
             if at.opcode == "divide" and _path_to_reduce_scatter(computation.instructions, at.operands[0]):
-                at.opcode, at.operands = "copy", at.operands[:1]
-                return _replace_line(text, at.line, [at.text()])
-    raise NotApplicable("no divide follows a reduce-scatter")
+                best = at if best is None or math.prod(at.dims()) > math.prod(best.dims()) else best
+    if best is None:
+        raise NotApplicable("no divide follows a reduce-scatter")
+    return _replace_line(text, best.line, _divide_half(best))
+
+
+def _divide_half(at):
+    """Lines for a divide that leaves the first half of its longest dim as it was."""
+    sizes = at.dims()
+    dim = max(range(len(sizes)), key=lambda d: sizes[d], default=None)
+    if dim is None:
+        return [replace(at, opcode="copy", operands=at.operands[:1]).text()]
+    shape = at.shape[at.shape.index("[") :]
+    s, n = at.sigil, f"mutant.{at.name}"
+    return [
+        replace(at, root=False, name=f"{n}.whole").text(),
+        f"  {s}{n}.half = s32[] constant({(sizes[dim] + 1) // 2})",
+        f"  {s}{n}.halves = s32{shape} broadcast({s}{n}.half), dimensions={{}}",
+        f"  {s}{n}.index = s32{shape} iota(), iota_dimension={dim}",
+        f"  {s}{n}.first = pred{shape} compare({s}{n}.index, {s}{n}.halves), direction=LT",
+        replace(at, opcode="select", operands=[f"{n}.first", at.operands[0], f"{n}.whole"], attributes="").text(),
+    ]
 
 
 def square_unreduced_gradient(text, _original):
-    """A square of the reduced gradient takes this device's shard of the gradient before the reduction."""
+    """A square of the largest reduced gradient takes this device's shard of the gradient before the reduction."""
     n_replicas, n_partitions = header_counts(text)
-    reason = "nothing squares a reduce-scatter's result"
+    reason, best = "nothing squares a reduce-scatter's result", None
     for computation in read_computations(text):
         for at in computation.instructions.values():
             if at.opcode != "multiply" or len(at.operands) != 2 or at.operands[0] != at.operands[1]:
@@ -152,18 +172,21 @@ def square_unreduced_gradient(text, _original):
             scatter = computation.instructions[path[-1]]
             if len(scatter.operands) != 1 or not _one_group_in_order(scatter.attributes, n_replicas * n_partitions):
                 reason = "the squared gradient's reduce-scatter has several operands or groups"
-                continue
-            lines = _own_shard(scatter, "replica-id" if n_replicas > 1 else "partition-id")
-            replaced = {scatter.name: "mutant.shard"}
-            for name in reversed(path[:-1]):
-                old = computation.instructions[name]
-                operands = [replaced.get(o, o) for o in old.operands]
-                copy = Instruction(0, False, old.sigil, f"mutant.{name}", old.shape, old.opcode, operands, old.attributes)
-                replaced[name] = copy.name
-                lines.append(copy.text())
-            at.operands = [replaced[o] for o in at.operands]
-            return _replace_line(text, at.line, lines + [at.text()])
-    raise NotApplicable(reason)
+            elif best is None or math.prod(at.dims()) > math.prod(best[0].dims()):
+                best = (at, path, computation.instructions)
+    if best is None:
+        raise NotApplicable(reason)
+    at, path, instructions = best
+    lines = _own_shard(instructions[path[-1]], "replica-id" if n_replicas > 1 else "partition-id")
+    replaced = {path[-1]: "mutant.shard"}
+    for name in reversed(path[:-1]):
+        old = instructions[name]
+        operands = [replaced.get(o, o) for o in old.operands]
+        copy = Instruction(0, False, old.sigil, f"mutant.{name}", old.shape, old.opcode, operands, old.attributes)
+        replaced[name] = copy.name
+        lines.append(copy.text())
+    at.operands = [replaced[o] for o in at.operands]
+    return _replace_line(text, at.line, lines + [at.text()])
 
 
 def _one_group_in_order(attributes, n_devices):
