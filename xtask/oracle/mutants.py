@@ -110,7 +110,7 @@ def _replace_line(text, number, lines):
     return "\n".join(all_lines)
 
 
-_CARRIES = {"divide", "multiply", "add", "negate", "reshape", "transpose", "copy", "convert", "bitcast"}
+_CARRIES = {"divide", "multiply", "add", "negate", "select", "reshape", "transpose", "copy", "convert", "bitcast"}
 
 
 def _path_to_reduce_scatter(instructions, name, depth=16):
@@ -159,7 +159,9 @@ def _divide_half(at):
 
 
 def square_unreduced_gradient(text, _original):
-    """A square of the largest reduced gradient takes this device's shard of the gradient before the reduction."""
+    """A square of the largest reduced gradient takes this device's shard of the gradient before the reduction.
+
+    Of several squares the last: a norm that is guarded against zero squares once for the guard."""
     n_replicas, n_partitions = header_counts(text)
     reason, best = "nothing squares a reduce-scatter's result", None
     for computation in read_computations(text):
@@ -172,7 +174,7 @@ def square_unreduced_gradient(text, _original):
             scatter = computation.instructions[path[-1]]
             if len(scatter.operands) != 1 or not _one_group_in_order(scatter.attributes, n_replicas * n_partitions):
                 reason = "the squared gradient's reduce-scatter has several operands or groups"
-            elif best is None or math.prod(at.dims()) > math.prod(best[0].dims()):
+            elif best is None or math.prod(at.dims()) >= math.prod(best[0].dims()):
                 best = (at, path, computation.instructions)
     if best is None:
         raise NotApplicable(reason)

@@ -20,6 +20,8 @@ pub struct Combination {
     pub pipeline: String,
     interface: &'static str,
     combine: &'static str,
+    /// Whether the tool chooses which weights stay in shards.
+    chooses_weights: bool,
     /// The tool must say that it cannot do this.
     is_refused: bool,
 }
@@ -42,12 +44,19 @@ impl Combination {
         described
     }
 
+    /// The same text judged with corruptions: what was passed there need not be judged without.
+    pub fn judged_fully(&self) -> Value {
+        Combination { chooses_weights: true, name: String::new(), pipeline: String::new(), ..*self }.judged()
+    }
+
     /// What decides how emitted text is judged.
     pub fn judged(&self) -> Value {
-        // The sharding's own corruptions are judged where nothing is combined, the combining's where something is.
-        let mutants = match self.combine {
-            "none" => &["drop_mean", "square_unreduced_gradient", "rotate_shard"][..],
-            _ => &["rotate_shard", "swap_combined"][..],
+        // The sharding's own corruptions are judged where nothing is combined, the combining's where something is; both
+        // once, where the tool itself chooses about the weights: they judge the judge, and take most of a row's time.
+        let mutants = match (self.chooses_weights, self.combine) {
+            (false, _) => &[][..],
+            (true, "none") => &["drop_mean", "square_unreduced_gradient", "rotate_shard"],
+            (true, _) => &["rotate_shard", "swap_combined"],
         };
         json!({"interface": self.interface, "combine": self.combine, "mutants": mutants, "refused": self.is_refused})
     }
@@ -139,7 +148,7 @@ fn combination(
         pipeline += &format!(",combine-collectives{{mode={combine}}}");
     }
     pipeline += ",dce";
-    Some(Combination { name, pipeline, interface, combine, is_refused })
+    Some(Combination { name, pipeline, interface, combine, chooses_weights: weights == "auto", is_refused })
 }
 
 /// Whether a gradient is summed within a loop: then the loop is of steps. A loop that only accumulates a gradient has its

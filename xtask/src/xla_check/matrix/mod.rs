@@ -151,10 +151,14 @@ impl Matrix<'_> {
                 Some(_) => emitted::digest(self.session, &job)?,
                 None => Some("untouched".into()),
             };
-            let judged = combination.map_or(String::new(), |c| c.judged().to_string());
-            let by_text = emitted.map(|e| digits(&[source, &self.evaluator, &judged, &e]));
-            kept = by_text.as_ref().and_then(|key| self.kept.get(&module, key));
-            kept = kept.filter(|_| self.has_reference(program, source));
+            let key_by_text = |judged: Option<Value>| {
+                let judged = judged.map_or(String::new(), |judged| judged.to_string());
+                emitted.as_ref().map(|e| digits(&[source, &self.evaluator, &judged, e]))
+            };
+            let by_text = key_by_text(combination.map(Combination::judged));
+            let by_full = key_by_text(combination.map(Combination::judged_fully));
+            let mut known = by_text.iter().chain(&by_full).filter_map(|key| self.kept.get(&module, key));
+            kept = known.next().filter(|_| self.has_reference(program, source));
             is_kept = kept.is_some();
             let is_whole = match kept {
                 Some(_) => true,
