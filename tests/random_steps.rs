@@ -6,6 +6,7 @@ use hlo_analysis::Analyses;
 use hlo_eval::{Inputs, Options, Outputs, run};
 use hlo_ir::{DType, Literal, Module, literal::Scalar};
 use hlo_pass::pipeline::parse_pipeline;
+use hlo_pass::report::{Artifact, PassReport};
 use hlo_pass::runner::{RunOptions, bind, run_pipeline};
 use hlo_tests::random_module::{Input, Rng};
 use hlo_tests::training_step::{TrainingStep, training_step};
@@ -73,11 +74,69 @@ fn check(way: &str, step: &TrainingStep, seed: u64) -> Result<u64, String> {
     Ok(summary.reports[0].stats["shard-weight-update.updates-sharded"])
 }
 
+/// A module whose state crosses the entry in shards, and what the pass says of it; `None` where a loop holds the step. What is
+/// ambiguous is said with `state-pairs`, as its user would.
+fn with_sharded_interface(module: &Module) -> Result<Option<(Module, PassReport)>, String> {
+    let mut said: Vec<String> = Vec::new();
+    loop {
+        let pairs = said.join(",");
+        let pipeline = format!("shard-weight-update{{min-bytes=0,interface=sharded,state-pairs=[{pairs}]}}");
+        let passes = bind(&parse_pipeline(&pipeline).expect("a pipeline"), hlo_wus::PASSES).expect("the pass");
+        let options = RunOptions { check: true, ..RunOptions::default() };
+        let mut main = module.clone();
+        let error = match run_pipeline(&mut main, &mut Analyses::default(), &passes, options) {
+            Ok(mut summary) => return Ok(summary.reports.pop().map(|report| (main, report))),
+            Err(error) => error.diagnostics[0].message.clone(),
+        };
+        match error.rsplit_once("one of ") {
+            _ if error.contains("takes a single training step") => return Ok(None),
+            Some((_, candidates)) if said.len() < 32 => said.extend(candidates.split(", ").next().map(String::from)),
+            Some(_) | None => return Err(format!("state-pairs=[{pairs}]: the pass fails: {error}")),
+        }
+    }
+}
+
+/// `unshard(main(shard(inputs)))` is what the step computes; the number of parameters in shards.
+fn check_interface(step: &TrainingStep, seed: u64) -> Result<u64, String> {
+    let module = parse(&format!("seed {seed}"), &step.text);
+    let Some((main, report)) = with_sharded_interface(&module)? else { return Ok(0) };
+    let file = |wanted: &str| report.files.iter().find(|(name, _)| name == wanted).map(|(_, file)| file);
+    let (Some(Artifact::Module(shard)), Some(Artifact::Module(unshard)), Some(Artifact::Text(manifest))) =
+        (file("shard.hlo"), file("unshard.hlo"), file("manifest.json"))
+    else {
+        return Err("expected three files".into());
+    };
+    let inputs = draw(seed, step);
+    let before = evaluate(&module, &inputs)?;
+    let mut leaves = inputs.leaves;
+    for module in [shard, &main, unshard] {
+        hlo_ir::verify::verify(module).map_err(|e| format!("{}: {e:?}", module.name))?;
+        leaves = evaluate(module, &Inputs { leaves }).map_err(|e| format!("{}: {e}", module.name))?.leaves;
+    }
+    compare(&before, &Outputs { leaves }, if step.is_exact { Nearness::Exact } else { NEAR })?;
+    let manifest: serde_json::Value = serde_json::from_str(manifest).map_err(|e| e.to_string())?;
+    let list = |name: &str| manifest[name].as_array().cloned().unwrap_or_default();
+    let (params, outputs) = (list("params"), list("outputs"));
+    let n_sharded = params.iter().filter(|p| p["sharded"] == true).count() as u64;
+    // The next step takes what this one gives.
+    for pair in list("state_pairs") {
+        let at = |k: usize| pair[k].as_u64().unwrap_or(u64::MAX) as usize;
+        let (param, output) = (params.get(at(0)), outputs.get(at(1)));
+        if param.map(|p| &p["shard_shape"]) != output.map(|o| &o["shard_shape"]) {
+            return Err(format!("state goes in as {param:?} and comes out as {output:?}"));
+        }
+    }
+    if n_sharded > list("state_pairs").len() as u64 {
+        return Err(format!("{n_sharded} parameters are in shards, fewer pairs: {manifest}"));
+    }
+    Ok(n_sharded)
+}
+
 /// Checks a seed; a failure is shrunk by taking fewer steps.
-fn check_seed(way: &str, seed: u64) -> Result<u64, String> {
+fn check_seed(way: &str, seed: u64, check: &dyn Fn(&TrainingStep, u64) -> Result<u64, String>) -> Result<u64, String> {
     let attempt = |n_steps: usize| {
         let step = training_step(seed, n_steps);
-        catch_unwind(AssertUnwindSafe(|| check(way, &step, seed))).unwrap_or_else(|panic| {
+        catch_unwind(AssertUnwindSafe(|| check(&step, seed))).unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
             Err(format!("panics: {text}"))
         })
@@ -106,7 +165,7 @@ fn random_training_steps_compute_the_same() {
     let (mut failures, mut n_fired) = (Vec::new(), BTreeMap::new());
     for seed in from..from + n_cases {
         for way in WAYS {
-            match check_seed(way, seed) {
+            match check_seed(way, seed, &|step, seed| check(way, step, seed)) {
                 Ok(n) => *n_fired.entry(way).or_insert(0) += u64::from(n > 0),
                 Err(error) => failures.push(error),
             }
@@ -117,4 +176,19 @@ fn random_training_steps_compute_the_same() {
     assert!(n_fired[WAYS[0]] * 5 > n_cases, "updates were sharded in {n_fired:?} of {n_cases} steps");
     assert!(n_fired[WAYS[1]] > 0, "none was sharded for profit");
     assert!(n_fired[WAYS[2]] > 0, "none was sharded within nodes");
+}
+
+#[test]
+fn random_training_steps_take_their_state_in_shards() {
+    let (from, n_cases) = (number("HLO_PROPTEST_FROM", 0), number("HLO_PROPTEST_CASES", N_CASES));
+    let (mut failures, mut n_sharded) = (Vec::new(), 0);
+    for seed in from..from + n_cases {
+        match check_seed("interface=sharded", seed, &check_interface) {
+            Ok(n) => n_sharded += u64::from(n > 0),
+            Err(error) => failures.push(error),
+        }
+    }
+    assert!(failures.is_empty(), "{} of {n_cases} fail\n{}", failures.len(), failures.join("\n"));
+    println!("of {n_cases} steps {n_sharded} take state in shards");
+    assert!(n_sharded * 10 > n_cases, "{n_sharded} of {n_cases} steps take state in shards");
 }

@@ -47,6 +47,17 @@ impl Attrs {
             _ => None,
         }
     }
+
+    /// The channel of a collective, if it has one; not that of a transfer, whose other end names it too.
+    pub fn channel_id_mut(&mut self) -> Option<&mut i64> {
+        match self {
+            Attrs::Combining(a) => a.channel_id.as_mut(),
+            Attrs::Gathering(a) => a.channel_id.as_mut(),
+            Attrs::Exchanging(a) => a.channel_id.as_mut(),
+            Attrs::Permuting(a) => a.channel_id.as_mut(),
+            _ => None,
+        }
+    }
 }
 
 impl Module {

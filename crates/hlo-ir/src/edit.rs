@@ -242,6 +242,16 @@ impl Module {
 
     /// A copy of `comp` under a fresh name, placed before `comp`; callees are shared.
     pub fn clone_computation(&mut self, comp: CompId) -> CompId {
+        let copy = self.copy_computation(comp);
+        let mut order: Vec<CompId> = self.computations().iter().copied().filter(|&c| c != copy).collect();
+        let place = order.iter().position(|&c| c == comp).unwrap_or(0);
+        order.insert(place, copy);
+        self.set_computation_order(order);
+        copy
+    }
+
+    /// A copy of `comp` under a fresh name, at the end of the print order; callees are shared.
+    pub fn copy_computation(&mut self, comp: CompId) -> CompId {
         let source = self.comp(comp).clone();
         let base = self.comp_name(comp).to_string();
         let name = self.names.fresh(&base);
@@ -262,10 +272,6 @@ impl Module {
         let params = source.params.iter().filter_map(|p| map.get(p).copied()).collect();
         self.comp_mut(copy).params = params;
         self.comp_mut(copy).root = source.root.expand().and_then(|r| map.get(&r).copied()).into();
-        let mut order: Vec<CompId> = self.computations().iter().copied().filter(|&c| c != copy).collect();
-        let place = order.iter().position(|&c| c == comp).unwrap_or(0);
-        order.insert(place, copy);
-        self.set_computation_order(order);
         copy
     }
 }

@@ -96,6 +96,10 @@ pub fn sharded(
              interface=sharded or a loop round the step keeps state in shards, profit=auto leaves such updates as they are"
         );
     }
+    let n_slow = problem.n_bound_by_arithmetic(cluster_idx);
+    if n_slow > 0 {
+        decision.reason += &format!("; {n_slow} of its kernels take longer to compute than to read and write memory");
+    }
     (decision.predicted_before_ns, decision.predicted_after_ns) = (Some(was), Some(is));
     decision.rejected = cluster
         .rejected
@@ -153,7 +157,9 @@ fn stateless(soil: &Soil<'_>, problem: &Problem, cluster_idx: usize) -> String {
                 let is_shared =
                     opcode.row().flow.entry().is_some() && module.called(inst).iter().any(|&c| !soil.values.knows(c));
                 let why = match is_shared {
-                    true => ", whose computation is called from several places: run inline-calls first",
+                    true => {
+                        ", whose computation is called from too many places to copy it for each: run inline-calls first"
+                    }
                     false => "",
                 };
                 return format!("`%{value}` is needed whole inside the update, by {opcode} `%{name}`{why}");

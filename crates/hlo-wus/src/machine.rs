@@ -1,10 +1,11 @@
-//! What collectives and memory traffic cost: a cluster model for links, a device profile for memory.
+//! What collectives, memory traffic and arithmetic cost: a cluster model for links, a device profile for the rest.
 //!
 //! Without a cluster all devices hang at one switch with the links of an NVLink 4 device. Predicted times say which of two
 //! plans is cheaper; they are no measurements.
 
 use crate::grouping::Grouping;
 use hlo_cluster::{Algo, Cluster, Collective, CollectiveCost, DeviceProfile};
+use hlo_ir::DType;
 
 /// Bandwidth of a device's link where no cluster is given: NVLink 4, 900 GB/s both ways together (H100 data sheet).
 const DEFAULT_GBYTES_PER_S: f64 = 450.0;
@@ -89,7 +90,7 @@ pub enum Kind {
     Across,
 }
 
-/// Predicted times of collectives over one set of groups, and of memory.
+/// Predicted times of collectives over one set of groups, and of kernels.
 #[derive(Clone, Debug)]
 pub struct Times {
     all_reduce: CollectiveCost,
@@ -118,6 +119,18 @@ impl Times {
     /// Time to move `bytes` to or from memory, in picoseconds.
     pub fn memory_ps(&self, bytes: f64) -> f64 {
         self.device.memory_s(bytes) * 1e12
+    }
+
+    /// Time of `flops` elementwise or reducing operations, in picoseconds. They do not run on the matrix units, whose
+    /// peaks the profile gives for types narrower than f32: those are taken to be as fast as f32.
+    pub fn arithmetic_ps(&self, flops: f64, dtype: DType) -> f64 {
+        let rate = self.device.flops_per_s(dtype.name()).min(self.device.flops_per_s("f32"));
+        flops / rate * 1e12
+    }
+
+    /// What every kernel costs beside its work, in picoseconds.
+    pub fn launch_ps(&self) -> f64 {
+        self.device.launch_s * 1e12
     }
 }
 

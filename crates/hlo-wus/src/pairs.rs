@@ -14,15 +14,18 @@ use indexmap::IndexMap;
 /// Parameter leaf and output leaf, both flat.
 pub type Pair = (usize, usize);
 
-/// Reads `0=0,3=1`: parameter leaf = output leaf.
+/// Reads `[0:0,3:1]`: parameter leaf and output leaf. Without brackets, and with `=` in the place of `:`, too.
 ///
 /// # Errors
 /// What was expected and what was found.
 pub fn parse_pairs(text: &str) -> Result<Vec<Pair>, String> {
     let mut pairs = Vec::new();
-    for pair in text.split(',').map(str::trim).filter(|p| !p.is_empty()) {
-        let numbers = pair.split_once('=').and_then(|(p, o)| Some((p.trim().parse().ok()?, o.trim().parse().ok()?)));
-        let (param, output) = numbers.ok_or_else(|| format!("state-pairs: expected PARAM=OUTPUT, found `{pair}`"))?;
+    let text = text.trim();
+    let listed = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
+    for pair in listed.split(',').map(str::trim).filter(|p| !p.is_empty()) {
+        let numbers = pair.split_once([':', '=']);
+        let numbers = numbers.and_then(|(p, o)| Some((p.trim().parse().ok()?, o.trim().parse().ok()?)));
+        let (param, output) = numbers.ok_or_else(|| format!("state-pairs: expected PARAM:OUTPUT, found `{pair}`"))?;
         if pairs.iter().any(|&(p, o): &Pair| p == param || o == output) {
             return Err(format!("state-pairs: `{pair}` names a parameter or output that stands before"));
         }
@@ -40,7 +43,7 @@ pub fn joined(aliased: Vec<Pair>, said: &[Pair]) -> Result<Vec<Pair>, String> {
     for pair in said {
         if let Some(alias) = aliased.iter().find(|alias| contradicts(pair, alias)) {
             return Err(format!(
-                "state-pairs: {}={} contradicts the header's alias of parameter {} and output {}",
+                "state-pairs: {}:{} contradicts the header's alias of parameter {} and output {}",
                 pair.0, pair.1, alias.0, alias.1
             ));
         }
@@ -88,6 +91,9 @@ pub fn find_pairs(soil: &Soil<'_>, clusters: &[Cluster], known: &[Pair]) -> Resu
                 let User::Exit(output) = taken.user else { continue };
                 let mut candidates = params_behind(soil, cluster, value);
                 candidates.retain(|&p, _| cluster.runs[&p] == *run && same_shape(soil, p, value));
+                // A parameter has one next value, wherever that is computed.
+                let is_others = |p: &ValueId| known.iter().any(|(k, o)| *k == numbers[p] && *o != output as usize);
+                candidates.retain(|p, _| !is_others(p));
                 open.insert(output as usize, candidates);
             }
         }
@@ -101,9 +107,9 @@ pub fn find_pairs(soil: &Soil<'_>, clusters: &[Cluster], known: &[Pair]) -> Resu
         }
         settle(&mut open, &mut pairs);
         if let Some((output, candidates)) = open.first() {
-            let names: Vec<String> = candidates.keys().map(|v| format!("{}={output}", numbers[v])).collect();
+            let names: Vec<String> = candidates.keys().map(|v| format!("{}:{output}", numbers[v])).collect();
             return Err(format!(
-                "output {output} could be the next value of several parameters: say which with state-pairs=\"…\", one of {}",
+                "output {output} could be the next value of several parameters: say which with state-pairs=[…], one of {}",
                 names.join(", ")
             ));
         }
@@ -206,10 +212,15 @@ mod tests {
     #[test]
     fn pairs_are_read_and_refused() {
         assert_eq!(parse_pairs("0=1, 12=3"), Ok(vec![(0, 1), (12, 3)]));
+        for text in ["[0:1,12:3]", "[ 0 : 1 , 12 : 3 ]", "[0=1,12=3]", "0:1,12:3"] {
+            assert_eq!(parse_pairs(text), Ok(vec![(0, 1), (12, 3)]), "{text}");
+        }
         assert_eq!(parse_pairs(""), Ok(vec![]));
+        assert_eq!(parse_pairs("[]"), Ok(vec![]));
         assert!(parse_pairs("0=1,1=1").is_err() && parse_pairs("0=0,0=1").is_err());
         assert_eq!(joined(vec![(0, 0)], &[(0, 0), (2, 1)]), Ok(vec![(0, 0), (2, 1)]));
-        assert!(joined(vec![(0, 0)], &[(3, 0)]).is_err_and(|e| e.contains("3=0")));
-        assert!(parse_pairs("0:1").is_err_and(|e| e.contains("`0:1`")));
+        assert!(joined(vec![(0, 0)], &[(3, 0)]).is_err_and(|e| e.contains("3:0")));
+        assert!(parse_pairs("0-1").is_err_and(|e| e.contains("`0-1`")));
+        assert!(parse_pairs("[0:1").is_err_and(|e| e.contains("`[0:1`")));
     }
 }

@@ -2,6 +2,7 @@
 //! costs.
 
 use crate::format::{Cluster, Cut, Soil, is_broadcast};
+use crate::fusions::{Fusion, Fusions, arithmetic_ps};
 use crate::machine::{Kind, Times};
 use crate::pairs::{Pair, find_pairs};
 use crate::placement::{Assignment, CostModel, Form, Node, Price, Term};
@@ -10,6 +11,7 @@ use crate::values::{Origin, Use, User, ValueId};
 use cranelift_entity::SecondaryMap;
 use hlo_analysis::reducers::{Reducer, find_reducer};
 use hlo_ir::attrs::Attrs;
+use hlo_ir::cost::Costs;
 use hlo_ir::literal::{ConstantValue, Scalar};
 use hlo_ir::{ArrayShape, CompId, DType, InstId, Module};
 use indexmap::{IndexMap, IndexSet};
@@ -26,7 +28,7 @@ pub struct Rate {
 
 /// What the costs of a problem are computed from.
 pub struct Terms<'a> {
-    /// Times of collectives and of memory.
+    /// Times of collectives and kernels.
     pub times: &'a Times,
     /// How often every computation runs.
     pub rates: &'a SecondaryMap<CompId, Option<Rate>>,
@@ -38,6 +40,24 @@ pub struct Terms<'a> {
     pub keeps_weights: Option<bool>,
     /// The known pairs of parameters and outputs, if state may cross the entry in shards.
     pub state_pairs: Option<Vec<Pair>>,
+}
+
+/// The kernels of a cluster of tensors: what does not depend on the placement.
+#[derive(Clone, Copy, Debug, Default)]
+struct Kernels {
+    /// Time of all launches, in picoseconds.
+    launches_ps: f64,
+    n_bound_by_arithmetic: usize,
+}
+
+/// Where a value crosses the edges of fusible clusters.
+struct Edges {
+    node: Node,
+    bytes: u64,
+    /// Clusters that read it, with what each use wants.
+    readers: IndexMap<u32, Vec<Form>>,
+    /// The cluster that computes it, if anything outside takes it.
+    writer: Option<u32>,
 }
 
 /// Clusters and their nodes.
@@ -54,6 +74,8 @@ pub struct Problem {
     pub in_shards: Assignment,
     /// Which terms belong to each cluster.
     ranges: Vec<Range<usize>>,
+    /// The kernels of each cluster.
+    kernels: Vec<Kernels>,
     cluster_of: SecondaryMap<ValueId, u32>,
     node_of: SecondaryMap<ValueId, Option<Node>>,
     computes: SecondaryMap<ValueId, bool>,
@@ -77,6 +99,7 @@ impl Problem {
             costs: CostModel::default(),
             in_shards: Vec::new(),
             ranges: Vec::new(),
+            kernels: Vec::new(),
             cluster_of: SecondaryMap::new(),
             node_of: SecondaryMap::new(),
             computes: SecondaryMap::new(),
@@ -136,10 +159,16 @@ impl Problem {
         costs.solve().0
     }
 
-    /// Predicted time of what the placement decides in one cluster, in nanoseconds.
+    /// Predicted time of what the placement decides in one cluster, and of its launches, in nanoseconds.
     pub fn predicted_ns(&self, cluster: usize, in_shards: &[bool]) -> f64 {
         let terms = &self.costs.terms[self.ranges[cluster].clone()];
-        terms.iter().map(|term| term.ps(in_shards)).sum::<f64>() / 1e3
+        let decided_ps = terms.iter().map(|term| term.ps(in_shards)).sum::<f64>();
+        (decided_ps + self.kernels[cluster].launches_ps) / 1e3
+    }
+
+    /// How many fusible clusters of a cluster take longer to compute than to read and write.
+    pub fn n_bound_by_arithmetic(&self, cluster: usize) -> usize {
+        self.kernels[cluster].n_bound_by_arithmetic
     }
 
     /// What the placement saves against everything full, in picoseconds.
@@ -270,6 +299,7 @@ impl Problem {
 
     fn add_terms(&mut self, soil: &mut Soil<'_>, terms: &Terms<'_>) {
         let mut out = TermList { terms: Vec::new(), cx: terms };
+        let costs = Costs::new(soil.module);
         let mut partials_of: IndexMap<usize, Vec<(InstId, Node)>> = IndexMap::new();
         for (&inst, &node) in &self.partials {
             let operand = soil.module.inst(inst).operands.first().and_then(|&o| soil.values.of(o));
@@ -283,7 +313,7 @@ impl Problem {
             for &value in cluster.runs.keys() {
                 self.value_terms(soil, &cluster, value, &mut out);
             }
-            self.traffic_terms(soil, &cluster, &mut out);
+            self.kernels.push(self.kernel_terms(soil, &cluster, &costs, &mut out));
             if let Some(keeps) = terms.keeps_weights
                 && !self.stateless[number]
             {
@@ -379,43 +409,94 @@ impl Problem {
         }
     }
 
-    /// Memory traffic at the edges of fusible clusters (§3.2: the combined size of the non-fusible inputs and outputs). These
-    /// clusters are fixed before the cut: ops that can be computed on shards, joined along their operands.
-    fn traffic_terms(&self, soil: &mut Soil<'_>, cluster: &Cluster, out: &mut TermList<'_>) {
-        let fusions = Fusions::find(soil, self, cluster);
+    /// What kernels cost: for each fusible cluster its arithmetic, or its memory traffic at the cluster's edges (§3.2: the
+    /// combined size of the non-fusible inputs and outputs), whichever binds.
+    fn kernel_terms(
+        &self,
+        soil: &mut Soil<'_>,
+        cluster: &Cluster,
+        costs: &Costs<'_>,
+        out: &mut TermList<'_>,
+    ) -> Kernels {
+        let mut fusions = Fusions::find(soil.module, &self.ops(soil, cluster), costs, out.cx.times);
+        let edges: Vec<Edges> = cluster.runs.keys().filter_map(|&v| self.edges(soil, v, &fusions)).collect();
+        for edge in &edges {
+            edge.readers.keys().chain(&edge.writer).for_each(|&number| fusions.add_bytes(number, edge.bytes));
+        }
+        let n_shards = soil.n_shards as f64;
+        let saved_share = 1.0 - (1.0 + cluster.cut.waste()) / n_shards;
+        for (inst, number) in fusions.ops() {
+            let fusion = fusions.get(number);
+            let place = self.partials.get(&inst).copied().or_else(|| self.node_of[soil.values.of(inst)?]);
+            if let (Some(node), true) = (place, fusion.is_bound_by_arithmetic(out.cx.times)) {
+                let saved_ps = arithmetic_ps(soil.module, inst, costs, out.cx.times) * saved_share;
+                out.terms.push(Term::Full(node, Price::time(out.rate(fusion.comp).frequency * saved_ps)));
+            }
+        }
+        for edge in edges {
+            self.traffic_terms(&edge, &fusions, saved_share, out);
+        }
+        let launch_ps = |fusion: &Fusion| out.rate(fusion.comp).frequency * out.cx.times.launch_ps();
+        Kernels {
+            launches_ps: fusions.all().iter().map(launch_ps).sum(),
+            n_bound_by_arithmetic: fusions.all().iter().filter(|f| f.is_bound_by_arithmetic(out.cx.times)).count(),
+        }
+    }
+
+    /// Ops of a format that can be computed on shards, and reductions that can take shards.
+    fn ops(&self, soil: &Soil<'_>, cluster: &Cluster) -> IndexSet<InstId> {
+        let mut ops: IndexSet<InstId> = IndexSet::new();
         for &value in cluster.runs.keys() {
-            let Some(node) = self.node_of[value] else { continue };
-            let own = fusions.of(soil.values.inst(value)).filter(|_| self.is_op(soil, value));
-            let bytes = soil.values.shape(soil.module, value).map_or(0, ArrayShape::size_bytes);
-            let shard_bytes = bytes as f64 * (1.0 + cluster.cut.waste()) / soil.n_shards as f64;
-            let saved_bytes = bytes as f64 - shard_bytes;
-            let mut readers: IndexMap<u32, Vec<Form>> = IndexMap::new();
-            let mut is_written = false;
-            for taken in &soil.values.uses[value] {
-                let reader = match taken.user {
-                    User::Op { inst, .. } => fusions.of(inst),
-                    User::Becomes(_) | User::Exit(_) | User::Opaque(_) => None,
-                };
-                is_written |= reader.is_none() || reader != own;
-                if let Some(reader) = reader.filter(|_| reader != own) {
-                    readers.entry(reader).or_default().push(self.wanted(soil, value, taken));
-                }
+            if self.is_op(soil, value) {
+                ops.insert(soil.values.inst(value));
             }
-            for (reader, uses) in readers {
-                let comp = fusions.comps[reader as usize];
-                let mut nodes: Vec<Node> = uses.iter().filter_map(|u| u.node()).collect();
-                nodes.dedup();
-                if nodes.len() < 2 && nodes.len() == uses.iter().collect::<IndexSet<_>>().len() {
-                    out.terms.push(Term::AnyFull(uses, out.memory(comp, saved_bytes)));
-                    continue;
-                }
-                // Both forms may be read.
-                out.terms.push(Term::AnyFull(uses, out.memory(comp, bytes as f64)));
-                out.terms.push(Term::AnyShard(nodes, out.memory(comp, shard_bytes)));
+            ops.extend(soil.values.uses[value].iter().filter_map(|u| match u.user {
+                User::Op { inst, .. } => Some(inst).filter(|i| self.partials.contains_key(i)),
+                User::Becomes(_) | User::Exit(_) | User::Opaque(_) => None,
+            }));
+        }
+        ops
+    }
+
+    /// Where a value crosses the edges of fusible clusters.
+    fn edges(&self, soil: &mut Soil<'_>, value: ValueId, fusions: &Fusions) -> Option<Edges> {
+        let node = self.node_of[value]?;
+        let own = fusions.of(soil.values.inst(value)).filter(|_| self.is_op(soil, value));
+        let bytes = soil.values.shape(soil.module, value).map_or(0, ArrayShape::size_bytes);
+        let mut readers: IndexMap<u32, Vec<Form>> = IndexMap::new();
+        let mut is_written = false;
+        for taken in &soil.values.uses[value] {
+            let reader = match taken.user {
+                User::Op { inst, .. } => fusions.of(inst),
+                User::Becomes(_) | User::Exit(_) | User::Opaque(_) => None,
+            };
+            is_written |= reader.is_none() || reader != own;
+            if let Some(reader) = reader.filter(|_| reader != own) {
+                readers.entry(reader).or_default().push(self.wanted(soil, value, taken));
             }
-            if let (Some(own), true) = (own, is_written) {
-                out.terms.push(Term::Full(node, out.memory(fusions.comps[own as usize], saved_bytes)));
+        }
+        Some(Edges { node, bytes, readers, writer: own.filter(|_| is_written) })
+    }
+
+    /// Memory traffic of a value in the fusible clusters that it binds. It is charged for what sharding would save, and in full
+    /// where both forms may be read.
+    fn traffic_terms(&self, edges: &Edges, fusions: &Fusions, saved_share: f64, out: &mut TermList<'_>) {
+        let (whole_bytes, saved_bytes) = (edges.bytes as f64, edges.bytes as f64 * saved_share);
+        let times = out.cx.times;
+        let is_bound = |number: &u32| !fusions.get(*number).is_bound_by_arithmetic(times);
+        for (reader, uses) in edges.readers.iter().filter(|(number, _)| is_bound(number)) {
+            let comp = fusions.get(*reader).comp;
+            let mut nodes: Vec<Node> = uses.iter().filter_map(|u| u.node()).collect();
+            nodes.dedup();
+            if nodes.len() < 2 && nodes.len() == uses.iter().collect::<IndexSet<_>>().len() {
+                out.terms.push(Term::AnyFull(uses.clone(), out.memory(comp, saved_bytes)));
+                continue;
             }
+            out.terms.push(Term::AnyFull(uses.clone(), out.memory(comp, whole_bytes)));
+            out.terms.push(Term::AnyShard(nodes, out.memory(comp, whole_bytes - saved_bytes)));
+        }
+        if let Some(writer) = edges.writer.filter(is_bound) {
+            out.terms.push(Term::Full(edges.node, out.memory(fusions.get(writer).comp, saved_bytes)));
         }
     }
 
@@ -493,58 +574,5 @@ impl TermList<'_> {
 
     fn memory(&self, comp: CompId, bytes: f64) -> Price {
         Price::time(self.rate(comp).frequency * self.cx.times.memory_ps(bytes))
-    }
-}
-
-/// Fusible clusters: connected ops of one format and computation.
-struct Fusions {
-    number: IndexMap<InstId, u32>,
-    comps: Vec<CompId>,
-}
-
-impl Fusions {
-    fn find(soil: &Soil<'_>, problem: &Problem, cluster: &Cluster) -> Fusions {
-        let mut members: IndexSet<InstId> = IndexSet::new();
-        for &value in cluster.runs.keys() {
-            if problem.is_op(soil, value) {
-                members.insert(soil.values.inst(value));
-            }
-            let partials = soil.values.uses[value].iter().filter_map(|u| match u.user {
-                User::Op { inst, .. } => Some(inst).filter(|i| problem.partials.contains_key(i)),
-                User::Becomes(_) | User::Exit(_) | User::Opaque(_) => None,
-            });
-            members.extend(partials);
-        }
-        let mut parent: Vec<usize> = (0..members.len()).collect();
-        fn find(parent: &mut [usize], mut x: usize) -> usize {
-            while parent[x] != x {
-                parent[x] = parent[parent[x]];
-                x = parent[x];
-            }
-            x
-        }
-        for (i, &inst) in members.iter().enumerate() {
-            for operand in &soil.module.inst(inst).operands {
-                if let Some(j) = members.get_index_of(operand) {
-                    let (a, b) = (find(&mut parent, i), find(&mut parent, j));
-                    parent[a.max(b)] = a.min(b);
-                }
-            }
-        }
-        let mut fusions = Fusions { number: IndexMap::new(), comps: Vec::new() };
-        let mut numbers: IndexMap<usize, u32> = IndexMap::new();
-        for (i, &inst) in members.iter().enumerate() {
-            let next = numbers.len() as u32;
-            let number = *numbers.entry(find(&mut parent, i)).or_insert(next);
-            if number == next {
-                fusions.comps.push(soil.module.inst(inst).parent);
-            }
-            fusions.number.insert(inst, number);
-        }
-        fusions
-    }
-
-    fn of(&self, inst: InstId) -> Option<u32> {
-        self.number.get(&inst).copied()
     }
 }

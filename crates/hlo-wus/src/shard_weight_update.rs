@@ -20,13 +20,16 @@
 //! 1/n of it is enough. An all-reduce moves as much as a reduce-scatter and an all-gather, so the weight costs no extra traffic.
 //! In a training loop the state stays in shards from step to step, which also saves its memory.
 //!
-//! **What it does not do.** Tuple all-reduces (split them first), asynchronous ones, and computations called from several places
-//! (inline them first). Formats that reinterpret bytes (bitcasts) are not built.
+//! A computation that is called from several places is copied for those calls that take part in an update in their own way.
+//!
+//! **What it does not do.** Tuple all-reduces (split them first) and asynchronous ones; computations called from so many places
+//! that copies would double the module (inline them first). Formats that reinterpret bytes (bitcasts) are not built.
 //!
 //! **Interface.** `interface=replicated` keeps the module's signature. `interface=sharded` lets state cross the entry in shards and makes
 //! two more modules that convert it, and a manifest ([`crate::interface`]).
 //!
-//! **Algorithm.** 1. [`crate::find`] array all-reduces by plain addition over all devices; each set of groups is a problem of its
+//! **Algorithm.** 0. [`crate::copies`]: a computation of its own for each call site, and back after step 6 where copies came out
+//! alike. 1. [`crate::find`] array all-reduces by plain addition over all devices; each set of groups is a problem of its
 //! own. 2. [`crate::values`]: array leaves with tuples looked through; a loop's carry is one value. 3. [`crate::format`](mod@crate::format):
 //! from each gradient a cluster of values that meet in ops that can be cut, in one format. 4. [`crate::problem`]: the cost of every
 //! placement as a sum of terms. 5. [`crate::placement`]: the cheapest one, a minimum cut. 6. [`crate::rewrite`].
@@ -40,6 +43,7 @@
 //! (which ops), §3.2 (where), §4.1 (formats), §4.2 (loops). They place collectives greedily; we take the factors of ops from the op
 //! table and an exact minimum cut.
 
+use crate::copies::Copies;
 use crate::explain;
 use crate::find::{Gradient, Left, find_gradients};
 use crate::format::Soil;
@@ -98,7 +102,7 @@ const OPTIONS: &[OptionInfo] = &[
         name: "state-pairs",
         kind: OptionKind::Text,
         default: "",
-        help: "interface=sharded: which output is the next value of which parameter, as \"PARAM=OUTPUT,…\"",
+        help: "interface=sharded: which output is the next value of which parameter, as [PARAM:OUTPUT,…]",
     },
     OptionInfo {
         name: "unknown-trip-count",
@@ -191,7 +195,7 @@ impl ShardWeightUpdate {
         let rates = self.rates(&before, &values, cx);
         let (known, hidden): (Vec<InstId>, Vec<InstId>) = gradients.iter().partition(|&&g| values.of(g).is_some());
         for gradient in hidden {
-            let reason = "its computation is called from several places: run inline-calls first";
+            let reason = "its computation is called from too many places to copy it for each: run inline-calls first";
             cx.report.decisions.push(explain::left(&before, gradient, reason));
         }
         let seeds: IndexSet<_> = known.iter().filter_map(|&g| values.of(g)).collect();
@@ -282,7 +286,7 @@ impl ShardWeightUpdate {
         let (n_params, n_outputs) = (interface.params.len(), interface.outputs.len());
         if let Some((p, o)) = self.state_pairs.iter().find(|(p, o)| *p >= n_params || *o >= n_outputs) {
             return Err(failed(format!(
-                "state-pairs: expected a parameter below {n_params} and an output below {n_outputs}, found {p}={o}"
+                "state-pairs: expected a parameter below {n_params} and an output below {n_outputs}, found {p}:{o}"
             )));
         }
         interface.state_pairs = joined(aliased(module), &self.state_pairs).map_err(failed)?;
@@ -310,6 +314,51 @@ impl ShardWeightUpdate {
 
 impl Pass for ShardWeightUpdate {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
+        let peak_before_bytes = peak_memory(module).peak_bytes;
+        let is_changed = match Copies::has_shared(module) {
+            true => self.shard_apart(module, cx)?,
+            false => self.shard(module, cx)?,
+        };
+        if !is_changed {
+            return Ok(Changed::No);
+        }
+        let peak_after_bytes = peak_memory(module).peak_bytes;
+        cx.report.memory = Some(MemoryChange { peak_before_bytes, peak_after_bytes });
+        Ok(Changed::Yes(Preserved::NONE))
+    }
+}
+
+impl ShardWeightUpdate {
+    /// Shards a module in which computations are called from several places: on a copy of it where each call has its own.
+    fn shard_apart(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<bool, PassError> {
+        let mut apart = module.clone();
+        let copies = Copies::split(&mut apart);
+        if find_gradients(module, self.min_bytes).0.is_empty() || copies.is_empty() {
+            return self.shard(module, cx);
+        }
+        cx.analyses.invalidate(Preserved::NONE);
+        let outcome = self.shard(&mut apart, cx);
+        cx.analyses.invalidate(Preserved::NONE);
+        let is_changed = outcome.map_err(|mut error| {
+            if let Entity::Inst(inst) = &mut error.diagnostic.entity {
+                *inst = copies.original(*inst);
+            }
+            error
+        })?;
+        let merged = copies.merge(&mut apart);
+        merged.tell(&apart, &mut cx.report.decisions);
+        if merged.n_kept() > 0 {
+            cx.report.count("computations-copied", merged.n_kept() as u64);
+        }
+        if is_changed {
+            *module = apart;
+        }
+        Ok(is_changed)
+    }
+
+    /// Shards a module in which computations that are called from several places are not looked into. Returns whether it
+    /// changed.
+    fn shard(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<bool, PassError> {
         let (gradients, left) = find_gradients(module, self.min_bytes);
         cx.report.count("all-reduces-seen", (gradients.len() + left.len()) as u64);
         cx.report.count("updates-sharded", 0);
@@ -318,7 +367,6 @@ impl Pass for ShardWeightUpdate {
         for Gradient { all_reduce, groups, .. } in &gradients {
             problems.entry(groups.clone()).or_default().push(*all_reduce);
         }
-        let peak_before_bytes = peak_memory(module).peak_bytes;
         let mut interface = self.interface(module, &gradients)?;
         let mut is_changed = false;
         for (groups, gradients) in problems {
@@ -338,15 +386,10 @@ impl Pass for ShardWeightUpdate {
         }
         if !is_changed {
             cx.report.unchanged_because = Some(self.nothing_to_do(module, gradients.len(), left.len()));
-            return Ok(Changed::No);
         }
-        let peak_after_bytes = peak_memory(module).peak_bytes;
-        cx.report.memory = Some(MemoryChange { peak_before_bytes, peak_after_bytes });
-        Ok(Changed::Yes(Preserved::NONE))
+        Ok(is_changed)
     }
-}
 
-impl ShardWeightUpdate {
     /// Why the module stays as it is, and what the user can do.
     fn nothing_to_do(&self, module: &Module, n_gradients: usize, n_left: usize) -> String {
         if module.n_devices() < 2 {

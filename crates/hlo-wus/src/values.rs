@@ -5,8 +5,8 @@
 //! ONE value: the parameter of its body and of its condition, and its result. A use says in which computation a value is taken
 //! and by whom.
 //!
-//! Computations that are called from several places are not looked into: what goes in and out of them is used and
-//! computed whole. What nothing needs is not looked at. Reducers and other scalar callees are none of this module's business.
+//! Computations that are called from several places are not looked into ([`crate::copies`] makes one of each call): what goes
+//! in and out of them is used and computed whole. What nothing needs is not looked at. Reducers and other scalar callees are none of this module's business.
 
 use cranelift_entity::packed_option::PackedOption;
 use cranelift_entity::{EntitySet, PrimaryMap, SecondaryMap, entity_impl};

@@ -1,4 +1,4 @@
-//! Loops, branches, calls, and the entry of a training step.
+//! Loops, branches, calls (some of one computation from several places), and the entry of a training step.
 
 use super::{Body, Generator, LARGE, SMALL, Val, row_major};
 use crate::random_module::Input;
@@ -69,9 +69,16 @@ impl Generator {
         let Some(counter) = body.counters.first().cloned() else { return };
         let operands = self.some(body, 4);
         let specs: Vec<Val> = operands.iter().take(2).map(|v| Val { bound: LARGE, ..v.clone() }).collect();
-        let mut branches = Vec::new();
-        let mut tuples = Vec::new();
+        let mut branches: Vec<String> = Vec::new();
+        let mut tuples: Vec<String> = Vec::new();
         for _ in 0..2 {
+            if !branches.is_empty() && self.rng.one_in(5) {
+                // One computation for both branches, on other values.
+                let others = self.results(body, &operands);
+                tuples.push(format!("%{}", self.tuple(body, &others).0));
+                branches.push(branches[0].clone());
+                continue;
+            }
             // Each branch takes the same values in an order of its own; the first are its results' types.
             let (tuple, shape) = self.tuple(body, &operands);
             let mut inner = self.body_of(&shape, &operands);
@@ -146,9 +153,17 @@ impl Generator {
             false => format!("  ROOT {compared}"),
         };
         self.computations.push(text + "}\n");
-        let name = self.name("while");
-        body.lines.push(format!("%{name} = {shape} while(%{tuple}), condition=%{condition}, body=%{step}"));
-        self.take_elements(body, &name, &vals);
+        let mut init = tuple;
+        for site in 0..self.n_sites().min(2) {
+            if site > 0 {
+                let mut again = vec![self.scalar(body, DType::S32, 0.0)];
+                again.extend(self.results(body, &vals[1..]));
+                init = self.tuple(body, &again).0;
+            }
+            let name = self.name("while");
+            body.lines.push(format!("%{name} = {shape} while(%{init}), condition=%{condition}, body=%{step}"));
+            self.take_elements(body, &name, &vals);
+        }
     }
 
     /// A condition that also looks at what is carried: whether its sum is not too large (it never is).
@@ -200,15 +215,26 @@ impl Generator {
         let results: Vec<Val> = inner.pool.iter().rev().take(n_results).cloned().collect();
         let callee = self.name(op);
         self.close(&callee, inner, &results, false);
-        let name = self.name(op);
         let shape = results.iter().map(Val::shape).collect::<Vec<_>>().join(", ");
-        let names = operands.iter().map(|v| format!("%{}", v.name)).collect::<Vec<_>>().join(", ");
         let how = match op {
             "fusion" => format!("kind=kLoop, calls=%{callee}"),
             _ => format!("to_apply=%{callee}"),
         };
-        body.lines.push(format!("%{name} = ({shape}) {op}({names}), {how}"));
-        self.take_elements(body, &name, &results);
+        let mut arguments = operands.clone();
+        for site in 0..self.n_sites() {
+            if site > 0 {
+                arguments = self.results(body, &operands);
+            }
+            let name = self.name(op);
+            let names = arguments.iter().map(|v| format!("%{}", v.name)).collect::<Vec<_>>().join(", ");
+            body.lines.push(format!("%{name} = ({shape}) {op}({names}), {how}"));
+            self.take_elements(body, &name, &results);
+        }
+    }
+
+    /// From how many places a computation is called.
+    fn n_sites(&mut self) -> usize {
+        if self.rng.one_in(3) { 2 + self.rng.below(2) } else { 1 }
     }
 
     /// The dims of a weight: odd sizes, one to three of them.
@@ -220,6 +246,32 @@ impl Generator {
             dims[0] = 5;
         }
         dims
+    }
+
+    /// The next value of all state: each from itself and the gradient that the data give, which follow the state in `vals`.
+    fn updated(&mut self, body: &mut Body, vals: &[Val], params: &[(DType, Vec<i64>, bool)]) -> Vec<Val> {
+        let (mut out, mut state) = (Vec::new(), Vec::new());
+        for (val, (_, _, is_state)) in vals.iter().zip(params) {
+            if *is_state {
+                state.push(val.clone());
+                continue;
+            }
+            let sum = self.all_reduce(body, val);
+            for old in state.drain(..) {
+                let mut change = sum.clone();
+                if self.rng.one_in(3) {
+                    change = self.binary(body, &sum);
+                }
+                let op = if self.rng.one_in(2) { "add" } else { "subtract" };
+                let args = format!("%{}, %{})", old.name, change.name);
+                let bound = old.bound + change.bound;
+                let new = self.emit(body, op, old.dtype, &old.dims, &old.layout, &args, bound);
+                let new = self.tame(body, new);
+                body.pool.push(new.clone());
+                out.push(new);
+            }
+        }
+        out
     }
 
     /// The entry: weights, state of the same shapes, a counter, data that differ between the devices.
@@ -254,23 +306,27 @@ impl Generator {
             }
         }
         let state = body.pool.clone();
-        match self.rng.below(3) {
-            0 => {
+        let is_single_step = !self.rng.one_in(3);
+        match is_single_step {
+            false => {
                 // A training loop round everything.
                 self.training_loop(&mut body, &state, n_steps, 2);
                 for _ in 0..self.rng.below(3) {
                     self.step(&mut body, 1);
                 }
             }
-            _ => {
+            true => {
                 for _ in 0..n_steps {
                     self.step(&mut body, 2);
                 }
             }
         }
+        let mut results: Vec<Val> = match is_single_step && self.rng.one_in(2) {
+            true => self.updated(&mut body, &state, &params[1..]),
+            false => Vec::new(),
+        };
         let n_results = 1 + self.rng.below(5);
         let recent = body.pool.len().saturating_sub(8);
-        let mut results: Vec<Val> = Vec::new();
         for _ in 0..n_results {
             let i = recent + self.rng.below(body.pool.len() - recent);
             results.push(body.pool[i].clone());

@@ -45,7 +45,7 @@ impl Generator {
         body.pool.push(new);
     }
 
-    fn all_reduce(&mut self, body: &mut Body, val: &Val) -> Val {
+    pub(super) fn all_reduce(&mut self, body: &mut Body, val: &Val) -> Val {
         let op = if self.rng.one_in(12) { "maximum" } else { "add" };
         let mut val = val.clone();
         let (groups, size) = self.groups();
@@ -67,7 +67,7 @@ impl Generator {
         self.emit(body, "divide", sum.dtype, &sum.dims, &sum.layout, &args, val.bound)
     }
 
-    fn binary(&mut self, body: &mut Body, val: &Val) -> Val {
+    pub(super) fn binary(&mut self, body: &mut Body, val: &Val) -> Val {
         let other = self.like(body, val);
         let (op, bound) = match self.rng.below(6) {
             0 | 1 => ("add", val.bound + other.bound),

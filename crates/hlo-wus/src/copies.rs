@@ -1,0 +1,307 @@
+//! A computation of its own for every call site, and back to one computation for those that came out alike.
+//!
+//! A computation that is called from several places may stand in an update at one of them and elsewhere compute something
+//! else, or the same update of another weight. It is copied for each call site before the analysis, so that each is decided by
+//! itself; copies that come out alike are merged into one after the rewrite, so what no update touches is as it was.
+
+use cranelift_entity::{EntitySet, SecondaryMap};
+use hlo_ir::attrs::Attrs;
+use hlo_ir::{CompId, InstId, Module};
+use hlo_pass::report::Decision;
+use indexmap::{IndexMap, IndexSet};
+
+/// Copies add at most as many instructions as the module has, or this many if it has fewer.
+const MIN_BUDGET: usize = 4096;
+
+/// The copies of a module's computations.
+#[derive(Clone, Debug, Default)]
+pub struct Copies {
+    /// By original, callers first.
+    families: IndexMap<CompId, Vec<Copy>>,
+}
+
+/// A copy for one call site.
+#[derive(Clone, Debug)]
+struct Copy {
+    comp: CompId,
+    site: InstId,
+    /// Its instructions and those that they are copies of.
+    insts: IndexMap<InstId, InstId>,
+}
+
+/// A place where an instruction names a computation.
+#[derive(Clone, Copy, Debug)]
+struct Site {
+    inst: InstId,
+    /// Which of the computations that it names.
+    slot: usize,
+    /// Whether operands become the parameters: a call, not a reducer.
+    is_entered: bool,
+}
+
+/// The places where each computation is named.
+struct Sites {
+    of: SecondaryMap<CompId, Vec<Site>>,
+    /// Named from a computation that the entry does not reach.
+    outside: EntitySet<CompId>,
+}
+
+impl Sites {
+    /// Adds the sites in `comp`.
+    fn add(&mut self, module: &Module, comp: CompId) {
+        for &inst in &module.comp(comp).insts {
+            let is_entered = module.inst(inst).opcode.row().flow.entry().is_some();
+            for (slot, callee) in module.called(inst).into_iter().enumerate() {
+                self.of[callee].push(Site { inst, slot, is_entered });
+            }
+        }
+    }
+}
+
+impl Copies {
+    /// Whether anything is called from several places: whether [`Copies::split`] has something to do.
+    pub fn has_shared(module: &Module) -> bool {
+        let mut n_named: SecondaryMap<CompId, u32> = SecondaryMap::new();
+        let mut is_entered: EntitySet<CompId> = EntitySet::new();
+        for &inst in module.computations().iter().flat_map(|&c| &module.comp(c).insts) {
+            for callee in module.called(inst) {
+                n_named[callee] += 1;
+                if module.inst(inst).opcode.row().flow.entry().is_some() {
+                    is_entered.insert(callee);
+                }
+            }
+        }
+        module.computations().iter().any(|&c| n_named[c] > 1 && is_entered.contains(c))
+    }
+
+    /// Copies what is called from several places, except where that makes the module too large or splits a transfer's channel.
+    /// Linear in the instructions of the result.
+    pub fn split(module: &mut Module) -> Copies {
+        let mut order = module.post_order();
+        order.reverse();
+        let mut reached: EntitySet<CompId> = EntitySet::new();
+        reached.extend(order.iter().copied());
+        let mut sites = Sites { of: SecondaryMap::new(), outside: EntitySet::new() };
+        for &comp in module.computations().iter().filter(|&&c| !reached.contains(c)) {
+            module.comp(comp).insts.iter().for_each(|&inst| sites.outside.extend(module.called(inst)));
+        }
+        let mut budget = module.n_instructions().max(MIN_BUDGET);
+        let in_order = module.computations().to_vec();
+        let mut copies = Copies::default();
+        // Callers first: all sites of a computation are known when it is reached, those in copies included.
+        for comp in order {
+            let named = std::mem::take(&mut sites.of[comp]);
+            // What names it otherwise keeps the original, else the first site does.
+            let is_kept = sites.outside.contains(comp) || named.iter().any(|site| !site.is_entered);
+            let entered = named.iter().filter(|site| site.is_entered).skip(usize::from(!is_kept));
+            let apart: Vec<Site> = entered.copied().collect();
+            sites.add(module, comp);
+            let n_added = apart.len().saturating_mul(module.comp(comp).insts.len());
+            if apart.is_empty() || n_added > budget || has_transfer(module, comp) {
+                continue;
+            }
+            budget -= n_added;
+            let family = copies.families.entry(comp).or_default();
+            for site in apart {
+                let copy = module.copy_computation(comp);
+                let pairs = module.comp(copy).insts.iter().copied().zip(module.comp(comp).insts.iter().copied());
+                family.push(Copy { comp: copy, site: site.inst, insts: pairs.collect() });
+                set_callee(module, site, copy);
+                sites.add(module, copy);
+            }
+        }
+        let own = |comp: &CompId| copies.families.get(comp).into_iter().flatten().map(|copy| copy.comp);
+        module.set_computation_order(in_order.iter().flat_map(|comp| own(comp).chain([*comp])).collect());
+        copies
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.families.is_empty()
+    }
+
+    /// The instruction of the module as it was that an instruction is or was copied from.
+    pub fn original(&self, inst: InstId) -> InstId {
+        let copied = self.families.values().flatten().find_map(|copy| copy.insts.get(&inst));
+        copied.copied().unwrap_or(inst)
+    }
+
+    /// Merges copies that are alike, into the original where that is one of them, and gives the collectives of those that stay
+    /// channels of their own.
+    pub fn merge(&self, module: &mut Module) -> Merged {
+        let mut first: SecondaryMap<CompId, Option<CompId>> = SecondaryMap::new();
+        let mut merged = Merged::default();
+        let mut kept: Vec<(CompId, &Copy)> = Vec::new();
+        for (&original, family) in self.families.iter().rev() {
+            let mut apart: Vec<(CompId, Option<&Copy>)> = vec![(original, None)];
+            for copy in family {
+                match apart.iter().find(|(other, _)| are_alike(module, *other, copy.comp, &first)) {
+                    Some(&(other, as_copy)) => {
+                        first[copy.comp] = Some(other);
+                        merged.rename(module, copy, other, as_copy);
+                    }
+                    None => {
+                        apart.push((copy.comp, Some(copy)));
+                        kept.push((original, copy));
+                    }
+                }
+            }
+        }
+        for comp in module.computations().to_vec() {
+            for inst in module.comp(comp).insts.clone() {
+                if !module.called(inst).is_empty() {
+                    module.inst_mut(inst).attrs.for_each_comp_mut(&mut |c| *c = first[*c].unwrap_or(*c));
+                }
+            }
+        }
+        self.remove_uncalled(module);
+        let mut is_there: EntitySet<CompId> = EntitySet::new();
+        is_there.extend(module.computations().iter().copied());
+        let mut next_channel = module.max_channel_id().saturating_add(1);
+        for (original, copy) in kept.into_iter().filter(|(_, copy)| is_there.contains(copy.comp)) {
+            for &inst in copy.insts.keys() {
+                if let Some(channel) = module.inst_mut(inst).attrs.channel_id_mut() {
+                    *channel = next_channel;
+                    next_channel = next_channel.saturating_add(1);
+                }
+            }
+            merged.kept.push((original, copy.comp, copy.site));
+        }
+        merged
+    }
+
+    /// Removes copies and originals that nothing calls any more.
+    fn remove_uncalled(&self, module: &mut Module) {
+        let mut own: EntitySet<CompId> = EntitySet::new();
+        own.extend(self.families.keys().copied());
+        own.extend(self.families.values().flatten().map(|copy| copy.comp));
+        let others: Vec<CompId> = module.computations().iter().copied().filter(|&c| !own.contains(c)).collect();
+        let mut called: EntitySet<CompId> = EntitySet::new();
+        called.extend(module.callees_first(&others));
+        let is_needed = |comp: &CompId| !own.contains(*comp) || called.contains(*comp);
+        module.set_computation_order(module.computations().iter().copied().filter(is_needed).collect());
+    }
+}
+
+/// What became of copies.
+#[derive(Clone, Debug, Default)]
+pub struct Merged {
+    /// Names of what was merged, and the names of what it was merged into.
+    names: IndexMap<String, String>,
+    /// Original, copy, and the call site that has it.
+    kept: Vec<(CompId, CompId, InstId)>,
+}
+
+impl Merged {
+    /// Number of copies that stay.
+    pub fn n_kept(&self) -> usize {
+        self.kept.len()
+    }
+
+    /// Remembers by what names the instructions of a merged copy go now.
+    fn rename(&mut self, module: &Module, copy: &Copy, into: CompId, into_copy: Option<&Copy>) {
+        let now: IndexMap<InstId, InstId> = match into_copy {
+            Some(other) => other.insts.iter().map(|(&inst, &original)| (original, inst)).collect(),
+            None => IndexMap::new(),
+        };
+        let before =
+            copy.insts.iter().map(|(&inst, &original)| (inst, now.get(&original).copied().unwrap_or(original)));
+        let insts = module.comp(copy.comp).insts.iter().copied().zip(module.comp(into).insts.iter().copied());
+        for (inst, other) in before.chain(insts) {
+            self.names.insert(module.inst_name(inst).into(), module.inst_name(other).into());
+        }
+        self.names.insert(module.comp_name(copy.comp).into(), module.comp_name(into).into());
+    }
+
+    /// Says in the decisions of a report what each thing is called now, and which copies there are.
+    pub fn tell(&self, module: &Module, decisions: &mut Vec<Decision>) {
+        decisions.extend(self.kept.iter().map(|&(original, copy, site)| Decision {
+            subject: format!("%{}", module.comp_name(original)),
+            computation: module.comp_name(module.inst(site).parent).into(),
+            action: "copied".into(),
+            reason: format!(
+                "it is called from several places, which do not take the same values in shards: `%{}` calls `%{}` now",
+                module.inst_name(site),
+                module.comp_name(copy)
+            ),
+            ..Decision::default()
+        }));
+        let mut said: IndexSet<String> = IndexSet::new();
+        decisions.retain_mut(|decision| {
+            for name in [&mut decision.computation]
+                .into_iter()
+                .chain(decision.collectives.iter_mut().map(|c| &mut c.instruction))
+            {
+                if let Some(now) = self.names.get(name) {
+                    name.clone_from(now);
+                }
+            }
+            let texts = [&mut decision.subject, &mut decision.reason];
+            for text in texts.into_iter().chain(decision.collectives.iter_mut().map(|c| &mut c.because)) {
+                *text = self.renamed(text);
+            }
+            // The same of several sites is said once.
+            said.insert(format!("{decision:?}"))
+        });
+    }
+
+    /// A text with the names in it, each behind a `%`, that hold now.
+    fn renamed(&self, text: &str) -> String {
+        let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
+        let mut parts = text.split('%');
+        let mut out = parts.next().unwrap_or_default().to_string();
+        for part in parts {
+            let (name, rest) = part.split_at(part.find(|c| !is_part(c)).unwrap_or(part.len()));
+            out.extend(["%", self.names.get(name).map_or(name, String::as_str), rest]);
+        }
+        out
+    }
+}
+
+/// Whether a computation sends or receives: both ends of a channel stand once.
+fn has_transfer(module: &Module, comp: CompId) -> bool {
+    module.comp(comp).insts.iter().any(|&inst| matches!(module.inst(inst).attrs, Attrs::Transfer(_)))
+}
+
+fn set_callee(module: &mut Module, site: Site, callee: CompId) {
+    let mut slot = 0;
+    module.inst_mut(site.inst).attrs.for_each_comp_mut(&mut |comp| {
+        if slot == site.slot {
+            *comp = callee;
+        }
+        slot += 1;
+    });
+}
+
+/// Whether two computations are the same but for names and channels; computations that they call are what `first` says.
+fn are_alike(module: &Module, a: CompId, b: CompId, first: &SecondaryMap<CompId, Option<CompId>>) -> bool {
+    let (left, right) = (module.comp(a), module.comp(b));
+    if left.insts.len() != right.insts.len() || left.execution_thread != right.execution_thread {
+        return false;
+    }
+    let places = |insts: &[InstId]| insts.iter().zip(0u32..).map(|(&inst, place)| (inst, place)).collect();
+    let (of_left, of_right): (IndexMap<InstId, u32>, IndexMap<InstId, u32>) =
+        (places(&left.insts), places(&right.insts));
+    let are_same = |x: &[InstId], y: &[InstId]| {
+        x.len() == y.len() && x.iter().zip(y).all(|(x, y)| of_left.contains_key(x) && of_left.get(x) == of_right.get(y))
+    };
+    let attrs = |inst: InstId| {
+        let mut attrs = module.inst(inst).attrs.clone();
+        attrs.for_each_comp_mut(&mut |c| *c = first[*c].unwrap_or(*c));
+        attrs.channel_id_mut().into_iter().for_each(|channel| *channel = 0);
+        attrs
+    };
+    let is_one = |(&x, &y): (&InstId, &InstId)| {
+        let (p, q) = (module.inst(x), module.inst(y));
+        p.opcode == q.opcode && p.shape == q.shape && are_same(&p.operands, &q.operands) && attrs(x) == attrs(y) && {
+            let (p, q) = (p.marks.as_deref().cloned().unwrap_or_default(), q.marks.as_deref().cloned());
+            let mut q = q.unwrap_or_default();
+            are_same(&p.control_predecessors, &q.control_predecessors) && {
+                q.control_predecessors = p.control_predecessors.clone();
+                p == q
+            }
+        }
+    };
+    are_same(left.root.expand().as_slice(), right.root.expand().as_slice())
+        && left.insts.iter().zip(&right.insts).all(is_one)
+}
