@@ -69,7 +69,7 @@ fn help_fits_a_screen_and_has_examples() {
     assert_eq!((help.code, help.stderr.as_str()), (0, ""));
     assert!(help.stdout.lines().count() <= 40, "{} lines\n{}", help.stdout.lines().count(), help.stdout);
     assert!(help.stdout.lines().all(|l| l.chars().count() <= 120), "{}", help.stdout);
-    assert!(help.stdout.contains("Examples:\n  hlo-opt --pass shard-weight-update"), "{}", help.stdout);
+    assert!(help.stdout.contains("Examples:\n  hlo-opt --preset data-parallel"), "{}", help.stdout);
 }
 
 #[test]
@@ -83,6 +83,23 @@ fn passes_are_listed_with_help_and_options() {
             assert!(list.stdout.contains(&format!("{}=", option.name)), "{}", option.name);
         }
     }
+}
+
+#[test]
+fn a_preset_is_its_pipeline_and_goes_before_other_passes() {
+    let step = sample("programs/mlp_adam.hlo");
+    for preset in &hlo_opt::presets::PRESETS {
+        assert!(run(&["--list-passes"]).stdout.contains(preset.pipeline), "{}", preset.name);
+    }
+    let [data_parallel, sharded_state] = &hlo_opt::presets::PRESETS;
+    let named = run(&["--preset", data_parallel.name, "--pass", "combine-collectives", &step]);
+    let spelled = run(&["--pass", &format!("{},combine-collectives", data_parallel.pipeline), &step]);
+    assert_eq!((named.code, named.stdout), (0, spelled.stdout));
+    let scattered = run(&["--preset", data_parallel.name, &step]).stdout;
+    assert!(scattered.contains("reduce-scatter("), "{scattered}");
+    let directory = folder("a-preset");
+    let out = run(&["--preset", sharded_state.name, &step, "-o", &directory.join("parts").to_string_lossy()]);
+    assert_eq!((out.code, names_in(&directory.join("parts")).len()), (0, 4), "{}", out.stderr);
 }
 
 #[test]
@@ -106,6 +123,7 @@ fn wrong_usage_is_two_and_suggests_the_nearest() {
         (&["--pass", "dce{", "x.hlo"], "pipeline string"),
         (&["--print-ir-after=dcee", "x.hlo"], "did you mean `dce`?"),
         (&["--verify-onyl", "x.hlo"], "--verify-only"),
+        (&["--preset", "data-paralel", "x.hlo"], "did you mean `data-parallel`?"),
         (&["--format", "longer", "x.hlo"], "long"),
         (&["--report", "yaml", "x.hlo"], "json"),
         (&["analyze", "replicatoin", "x.hlo"], "replication"),

@@ -7,9 +7,8 @@ use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 Examples:
-  hlo-opt --pass shard-weight-update step.hlo -o sharded.hlo
+  hlo-opt --preset data-parallel --report text step.hlo -o sharded.hlo
   hlo-opt --pass 'inline-calls,shard-weight-update{min-bytes=4KiB},dce' --report text - < step.hlo > sharded.hlo
-  hlo-opt analyze replication step.hlo --format json
 Exit codes: 0 well, 1 error in the input or a pass, 2 wrong usage, 3 unchanged with --require-change";
 
 const TEMPLATE: &str = "{about}\n\n{usage-heading} {usage}\n\n{all-args}\n\n{after-help}\n";
@@ -56,7 +55,10 @@ pub struct OptimizeArgs {
     /// Passes to run, in order: 'a,b{opt=1,list=[x,y]}'
     #[arg(long = "pass", alias = "passes", value_name = "PIPELINE")]
     pub pipelines: Vec<String>,
-    /// List the passes and their options
+    /// Run a pipeline that has a name (before --pass): data-parallel, sharded-state
+    #[arg(long, value_name = "NAME")]
+    pub preset: Option<String>,
+    /// List the passes and their options, and the presets
     #[arg(long)]
     pub list_passes: bool,
     /// Write HLO here, not to stdout
@@ -66,7 +68,7 @@ pub struct OptimizeArgs {
     #[arg(long, value_name = "FORM", default_value = "auto")]
     pub format: Form,
     /// Only check the module
-    #[arg(long, conflicts_with_all = ["pipelines", "output"])]
+    #[arg(long, conflicts_with_all = ["pipelines", "preset", "output"])]
     pub verify_only: bool,
     /// Entry leaves that are the same on all devices: 0-12,14 | all | /REGEX/ | like:FILE
     #[arg(long, value_name = "SPEC")]

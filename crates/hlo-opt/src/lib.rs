@@ -12,6 +12,7 @@ pub mod optimize;
 pub mod output;
 pub mod params;
 pub mod plan;
+pub mod presets;
 pub mod progress;
 pub mod registry;
 pub mod report;

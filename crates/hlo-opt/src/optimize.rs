@@ -7,7 +7,7 @@ use crate::output::Staged;
 use crate::params::Said;
 use crate::progress::Progress;
 use crate::report::{self, Document, ModuleReport, Size};
-use crate::{Failure, exit, output, registry};
+use crate::{Failure, exit, output, presets, registry};
 use hlo_analysis::Analyses;
 use hlo_ir::Module;
 use hlo_ir::print::{PrintOptions, print_module, write_module};
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 /// Wrong usage, an invalid input, a pass that failed, or a file that cannot be read or written.
 pub fn run(args: &OptimizeArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
     if args.list_passes {
-        return console.print(registry::list().as_bytes()).map(|()| exit::OK);
+        return console.print((registry::list() + &presets::list()).as_bytes()).map(|()| exit::OK);
     }
     let passes = bound_passes(args)?;
     let file = args.file.as_ref().ok_or_else(|| Failure::Usage("expected a file, or - for stdin".into()))?;
@@ -44,7 +44,7 @@ pub fn run(args: &OptimizeArgs, console: &mut Console<'_>) -> Result<u8, Failure
         return Err(Failure::Diagnostics(job.errors));
     }
     let out = job.out;
-    let document = Document { file: source.name.clone(), pipeline: args.pipelines.join(","), modules: done };
+    let document = Document { file: source.name.clone(), pipeline: pipelines(args)?.join(","), modules: done };
     // The report comes first and takes its name last: if one of the two files cannot be written, neither is there.
     let report = explain(args, &document, console)?;
     let files: Vec<(String, String)> = document.modules.iter().flat_map(|m| beside(args, m)).collect();
@@ -109,12 +109,18 @@ fn write_directory(
     }
 }
 
+/// The pipelines asked for, in order: the preset's, then those of `--pass`.
+fn pipelines(args: &OptimizeArgs) -> Result<Vec<&str>, Failure> {
+    let preset = args.preset.as_deref().map(presets::pipeline).transpose()?;
+    Ok(preset.into_iter().chain(args.pipelines.iter().map(String::as_str)).collect())
+}
+
 /// Reads the pipeline and looks its passes up.
 fn bound_passes(args: &OptimizeArgs) -> Result<Vec<BoundPass>, Failure> {
     let usage = |error: PipelineError| Failure::Usage(format!("--pass: {error}"));
     let known = registry::passes();
     let mut calls = Vec::new();
-    for pipeline in &args.pipelines {
+    for pipeline in pipelines(args)? {
         calls.extend(parse_pipeline(pipeline).map_err(usage)?);
     }
     let passes = bind(&calls, &known).map_err(usage)?;
