@@ -12,9 +12,10 @@ use std::fmt::Write;
 
 /// Passes that add in another order than the module they read.
 const REORDER_SUMS: &[&str] = &[
+    "all-reduce-to-reduce-scatter",
     "shard-weight-update",
     "fold-all-reduce-of-all-reduce",
-    "merge-all-reduce-add",
+    "reassociate-all-reduce",
     "sink-all-reduce",
     "decompose-collectives",
 ];

@@ -114,6 +114,42 @@ fn what_does_not_fit_is_wrong_usage() {
 }
 
 #[test]
+fn clusters_of_different_nodes_are_planned_over_blocks() {
+    let text = run(&["reduction", "--cluster", "[(node,2),(gpu,6+2)]", "--axes", "8", "--reduce", "0"]).stdout;
+    assert!(
+        text.starts_with("[(node,2),(gpu,6+2)]: 4 x 2 (counts differ: equal blocks within the entities); 8 "),
+        "{text}"
+    );
+    assert!(text.ends_with("47 programs on 1 matrices\n"), "{text}");
+}
+
+#[test]
+fn a_cluster_may_come_from_a_file() {
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let level = |name: &str, count: u32, speed: u32| {
+        format!("[[level]]\nname = \"{name}\"\ncount = {count}\ngbytes_per_s = {speed}\n")
+    };
+    let file = folder.join("two-nodes.toml");
+    std::fs::write(&file, format!("name = \"two\"\n{}{}", level("node", 2, 1), level("gpu", 4, 100))).expect("a file");
+    let name = file.display().to_string();
+    let plan = run(&["reduction", "--cluster", &name, "--axes", "8", "--reduce", "0"]);
+    assert!(plan.stdout.starts_with("two: 2 node x 4 gpu; 8 devices"), "{}", plan.stdout);
+    let sample = hlo_tests::root().join("passes/decompose-collectives/two-levels.hlo").display().to_string();
+    let with = |cluster: &str| {
+        let pipeline = format!("decompose-collectives{{cluster={cluster},algo=ring}}");
+        cli::run(&["--pass", &pipeline, &sample])
+    };
+    let (by_file, inline) = (with(&name), with("[(node,2,1,0),(gpu,4,100,0)]"));
+    assert_eq!((by_file.code, by_file.stderr.as_str()), (0, ""));
+    assert!(by_file.stdout.contains("reduce-scatter(") && by_file.stdout == inline.stdout, "{}", by_file.stdout);
+    // A missing file and a wrong one are errors of the file.
+    assert_eq!(with("no-such.toml").code, 1);
+    std::fs::write(&file, "name = \"two\"\n[[level]]\nname = 3\n").expect("a file");
+    let wrong = with(&name);
+    assert!(wrong.code == 1 && wrong.stderr.contains("two-nodes.toml`: cluster, line 3"), "{}", wrong.stderr);
+}
+
+#[test]
 fn the_commands_of_the_readme_work() {
     let readme = std::fs::read_to_string(hlo_tests::root().join("../README.md")).expect("the README");
     let block = readme.split("<!-- plan -->").nth(1).and_then(|rest| rest.split("```").nth(1)).expect("a block");

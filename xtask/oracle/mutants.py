@@ -278,7 +278,26 @@ def _carries_several(carrier, instructions):
     return carrier.shape.startswith("(") or (operand is not None and operand.opcode == "concatenate")
 
 
+def gather_backwards(text, _original):
+    """Every all-gather puts its parts together the wrong way round."""
+    found = [
+        at
+        for computation in read_computations(text)
+        for at in computation.instructions.values()
+        if at.opcode == "all-gather" and re.search(r"replica_groups=\{\{\d+,", at.attributes)
+    ]
+    if not found:
+        raise NotApplicable("no all-gather over listed groups")
+    for at in found:
+        turned = lambda group: "{" + ",".join(reversed(group.group(1).split(","))) + "}"
+        groups = re.search(r"replica_groups=\{(\{[\d,{}]*\})\}", at.attributes).group(1)
+        at.attributes = at.attributes.replace(groups, re.sub(r"\{([\d,]+)\}", turned, groups))
+        text = _replace_line(text, at.line, [at.text()])
+    return text
+
+
 FOR_PASS = {
+    "decompose-collectives": [gather_backwards],
     "shard-weight-update": [drop_mean, square_unreduced_gradient, rotate_shard],
     "combine-collectives": [swap_combined],
 }

@@ -2,6 +2,7 @@
 
 mod arguments;
 mod bench;
+mod bench_plan;
 mod bench_zero1;
 mod paper_p2;
 mod paper_wus;
@@ -29,12 +30,15 @@ cargo xtask <command>
       --hlo-opt FILE       a built tool, instead of building it
       --all                the whole matrix of weight-update sharding instead: every per-device module x interface x weights
                            x combining; goes on where an earlier run stopped
-      --combination SUBSTR with --all: combinations whose name contains this
+      --decompose          collectives decomposed for 2x4, 4x2 and 2x2x2 devices instead, alone and after weight-update
+                           sharding: every per-device module of 8 devices
+      --combination SUBSTR with --all or --decompose: combinations (2x4, 2x4.sharded, ...) whose name contains this
       --fresh              with --all: forget the results of earlier runs
   bench [options] [FILES]  parse + resolve + verify and print: MB/s, instructions/s, memory
       --xla                beside XLA's own parser and printer
       --corpus DIR         where the default files come from (the largest of its manifest)
       --reps N             repetitions (default 15)
+  bench-plan           time and memory of whole commands of the planner, against limits
   paper-p2             the planner of reductions against the tables of the P2 paper
   bench-zero1 [options]    what weight-update sharding makes of data-parallel JAX training, beside sharding by hand:
                        collectives and step time on CPU devices
@@ -51,6 +55,7 @@ fn main() -> ExitCode {
         Some("tidy") => tidy::run(),
         Some("xla-check") => xla_check::run(words),
         Some("bench") => bench::run(words),
+        Some("bench-plan") => bench_plan::run(),
         Some("paper-p2") => paper_p2::run(),
         Some("bench-zero1") => bench_zero1::run(words),
         Some("paper-wus") => paper_wus::run(),

@@ -84,7 +84,7 @@ fn rows(algo: Algo) -> Result<Vec<Row>, ClusterError> {
         let list = |text: &str| text.split(' ').filter_map(|n| n.parse::<u32>().ok()).collect::<Vec<u32>>();
         let cluster = Cluster::from_arg(&format!("a100:{}", cell(2)))?.without_latency();
         let axes = list(cell(5));
-        let mut planner = Planner::new(&cluster, Rules::Pinned)?;
+        let mut planner = Planner::new(&cluster, Rules::Pinned);
         let matrix = Matrix::new(cell(13).split(';').map(list).collect(), planner.levels(), &axes)?;
         let request = Request {
             reduce: list(cell(6)).into_iter().map(|i| i as usize).collect(),

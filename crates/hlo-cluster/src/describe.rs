@@ -42,15 +42,19 @@ const MAX_LEN: usize = 1 << 20;
 
 impl Cluster {
     /// A cluster from what a user writes as an argument: an inline hierarchy `[(node,4),(gpu,16,270,0.6)]` (outermost
-    /// first; name, count, GB/s of one entity's link in and out, µs of a hop), or the name of a shipped description,
-    /// whose outermost count can be replaced: `a100:2`, `tpuv3-slice:8x8`.
+    /// first; name, count, GB/s of one entity's link in and out, µs of a hop), the name of a shipped description,
+    /// whose outermost count can be replaced: `a100:2`, `tpuv3-slice:8x8`, or the text of a TOML description.
     ///
-    /// Files are the caller's business: read them and use [`Cluster::from_toml`].
+    /// Files are the caller's business: read them and give their text here or to [`Cluster::from_toml`].
     ///
     /// # Errors
     /// The place, what was expected and what was found.
     pub fn from_arg(arg: &str) -> Result<Cluster, ClusterError> {
         let arg = arg.trim();
+        // Neither a hierarchy nor a name has an equals sign, and every description has.
+        if arg.contains('=') {
+            return Cluster::from_toml(arg);
+        }
         if arg.starts_with('[') {
             return inline(arg);
         }

@@ -172,6 +172,19 @@ impl Cluster {
         self.levels.iter().map(same).collect()
     }
 
+    /// A regular hierarchy of the same devices, outermost first, one number for each level: equal blocks of consecutive
+    /// devices that lie in one entity of their level each, as large as they can be. Where every entity has as many children
+    /// as its siblings these are the counts; nodes of 8, 8 and 4 devices are 5 blocks of 4.
+    pub fn regular_hierarchy(&self) -> Vec<u32> {
+        let (mut counts, mut outer) = (Vec::with_capacity(self.levels.len()), self.n_devices);
+        for of_device in &self.entity {
+            let n_inside = of_device.chunk_by(|a, b| a == b).fold(0, |block, of| gcd(block, of.len() as u32)).max(1);
+            counts.push(outer / n_inside);
+            outer = n_inside;
+        }
+        counts
+    }
+
     /// The same links without any latency or launch time: the regime of very large messages.
     pub fn without_latency(&self) -> Cluster {
         let mut cluster = self.clone();
@@ -184,6 +197,10 @@ impl Cluster {
     pub(crate) fn parting_level(&self, a: u32, b: u32) -> Option<usize> {
         self.entity.iter().position(|of| of.get(a as usize) != of.get(b as usize))
     }
+}
+
+fn gcd(a: u32, b: u32) -> u32 {
+    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 fn check_number(place: &str, value: f64, zero: bool) -> Result<(), ClusterError> {

@@ -71,6 +71,13 @@ fn wrong_inline_hierarchies_say_where() {
 }
 
 #[test]
+fn the_text_of_a_file_is_an_argument() {
+    let text = include_str!("../clusters/a100.toml");
+    assert_eq!(Cluster::from_arg(text), Cluster::from_toml(text));
+    assert!(Cluster::from_arg("name=\"a\"\nlevels=3\n").is_err());
+}
+
+#[test]
 fn wrong_toml_says_where() {
     let level = "[[level]]\nname = \"x\"\ncount = 4\ngbytes_per_s = 1\n";
     let cases = [

@@ -7,4 +7,5 @@ mod paper_tables;
 mod random;
 mod reduction_cost;
 mod reduction_graph;
+mod scatter;
 mod simulator;

@@ -6,7 +6,7 @@ use hlo_cluster::reduction::semantics::{DeviceState, Sizes, apply};
 use hlo_cluster::reduction::{Lowering, Matrix, Planner, Priced, Reduction, Request, Rules, StepCosts};
 use hlo_cluster::{Algo, Cluster, Collective};
 
-const SYSTEMS: [(&str, &[u32]); 7] = [
+const SYSTEMS: [(&str, &[u32]); 11] = [
     ("[(n,2,8,3),(g,4,100,1)]", &[2, 4]),
     ("[(n,2,8,3),(g,4,100,1)]", &[4, 2]),
     ("[(n,3,8,3),(g,4,20,1)]", &[6, 2]),
@@ -14,6 +14,10 @@ const SYSTEMS: [(&str, &[u32]); 7] = [
     ("[(r,2,3,5),(n,2,8,3),(g,4,20,1)]", &[8, 2]),
     ("[(g,12,5,1)]", &[4, 3]),
     ("v100:2", &[8, 2]),
+    ("[(n,4,8,3),(g,8,100,1)]", &[32, 1]),
+    ("[(r,2,3,5),(n,4,8,3),(g,4,20,1)]", &[1, 32]),
+    ("[(n,2,8,3),(g,6+2,100,1)]", &[4, 2]),
+    ("[(n,3,8,3),(g,8+8+4,100,1)]", &[10, 2]),
 ];
 
 /// Every reduction of every matrix of the systems above, in both lowerings, for each algorithm.
@@ -21,7 +25,7 @@ fn for_each_case(mut run: impl FnMut(&Reduction<'_>, &Graph)) {
     let graphs: Vec<Graph> = (0..=3).map(|n| Graph::build(n, Rules::Pinned).expect("a graph")).collect();
     for (text, axes) in SYSTEMS {
         let cluster = Cluster::from_arg(text).expect("a cluster");
-        let levels = cluster.hierarchy().expect("equal counts");
+        let levels = cluster.regular_hierarchy();
         for matrix in Matrix::all(&levels, axes).expect("matrices") {
             for reduce in [vec![0], vec![1], vec![0, 1]] {
                 let n_factors = matrix.reduction_factors(&reduce).iter().filter(|f| **f > 1).count();
@@ -139,7 +143,7 @@ fn the_best_program_is_the_best_of_all() {
 #[test]
 fn a_plan_names_its_devices() {
     let cluster = Cluster::from_arg("a100:2").expect("shipped");
-    let mut planner = Planner::new(&cluster, Rules::Pinned).expect("a planner");
+    let mut planner = Planner::new(&cluster, Rules::Pinned);
     let request = Request { reduce: vec![1], bytes: 2f64.powi(31), algo: Algo::Ring, lowering: None, max_size: None };
     let plans = planner.plan_all(&[2, 16], &request).expect("plans");
     assert_eq!(plans.iter().map(|p| p.n_programs).collect::<Vec<_>>(), [47, 3]);
@@ -158,4 +162,25 @@ fn a_plan_names_its_devices() {
     assert_eq!((plan[0].n_programs, plan[0].best_s, plan[0].best.len()), (0, 0.0, 0));
     let error = planner.plan_all(&[2, 16], &Request { reduce: vec![2], ..request }).err().map(|e| e.to_string());
     assert_eq!(error.as_deref(), Some("reduce: expected different axes below 2, found [2]"));
+}
+
+#[test]
+fn nodes_of_different_sizes_are_planned_over_equal_blocks() {
+    let levels = |text: &str| Cluster::from_arg(text).map(|c| c.regular_hierarchy());
+    assert_eq!(levels("[(n,3),(g,8+8+4)]"), Ok(vec![5, 4]));
+    assert_eq!(levels("[(n,2),(g,3+4)]"), Ok(vec![7, 1]));
+    assert_eq!(levels("[(p,2),(n,2+1),(g,2+4+6)]"), Ok(vec![2, 3, 2]));
+    for name in Cluster::shipped() {
+        let cluster = Cluster::from_arg(name).expect("a shipped cluster");
+        assert_eq!(cluster.hierarchy(), Some(cluster.regular_hierarchy()), "{name}");
+    }
+    // Two full nodes and a half one: pairs first, then the ten pairs; no program may beat what the links allow.
+    let cluster = Cluster::from_arg("[(n,3,8),(g,8+8+4)]").expect("a cluster");
+    let mut planner = Planner::new(&cluster, Rules::Pinned);
+    let request = Request { reduce: vec![0], bytes: 1e9, algo: Algo::Ring, lowering: None, max_size: None };
+    let plan = &planner.plan_all(&[20], &request).expect("a plan")[0];
+    assert_eq!((plan.matrix.rows(), plan.n_programs), ([vec![5, 4]].as_slice(), 47));
+    assert!(plan.n_faster > 0 && plan.best_s < plan.all_reduce_s, "{} {}", plan.best_s, plan.all_reduce_s);
+    let all: Vec<Vec<u32>> = vec![(0..20).collect()];
+    assert_eq!(plan.all_reduce_s, cluster.collective_s(Collective::AllReduce, 1e9, &all, Algo::Ring));
 }

@@ -35,6 +35,26 @@ impl Rewrite {
         self.redirected.insert(old, new);
     }
 
+    /// Uses of the tuple `old` will take these elements: reads of one element that element, others (`users` has them all) a tuple.
+    pub fn redirect_tuple(&mut self, module: &mut Module, users: &[InstId], old: InstId, elements: &[InstId]) {
+        let mut is_read_whole = module.comp(self.comp).root.expand() == Some(old);
+        for &user in users {
+            match &module.inst(user).attrs {
+                Attrs::TupleIndex(read) => {
+                    if let Some(&element) = usize::try_from(read.index).ok().and_then(|i| elements.get(i)) {
+                        self.redirect(user, element);
+                    }
+                }
+                _ => is_read_whole = true,
+            }
+        }
+        if is_read_whole {
+            let (hint, shape) = (module.inst_name(old).to_string(), module.shape(old).clone());
+            let tuple = self.add(module, old, (&hint, Opcode::Tuple), shape, elements, Attrs::Plain);
+            self.redirect(old, tuple);
+        }
+    }
+
     /// What a use of `inst` will take.
     pub fn resolve(&self, mut inst: InstId) -> InstId {
         while let Some(&new) = self.redirected.get(&inst) {

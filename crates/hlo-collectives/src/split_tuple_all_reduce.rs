@@ -29,7 +29,7 @@ use hlo_analysis::Preserved;
 use hlo_analysis::code::{code_computations, pinned_by_control};
 use hlo_ir::attrs::Attrs;
 use hlo_ir::module::UserMap;
-use hlo_ir::{CompId, InstId, Module, Opcode, Shape};
+use hlo_ir::{InstId, Module, Opcode, Shape};
 use hlo_pass::options::{OptionInfo, OptionKind};
 use hlo_pass::report::PassReport;
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
@@ -76,7 +76,7 @@ impl Pass for SplitTupleAllReduce {
                     cx.report.decisions.push(decision(module, inst, "left", reason));
                     continue;
                 }
-                let mut split = Split { comp, users: &users, next_channel: &mut next_channel, report: cx.report };
+                let mut split = Split { users: &users, next_channel: &mut next_channel, report: cx.report };
                 split.apply(module, &mut rewrite, inst);
                 n_here += 1;
             }
@@ -96,7 +96,6 @@ impl Pass for SplitTupleAllReduce {
 
 /// One split under way.
 struct Split<'a> {
-    comp: CompId,
     users: &'a UserMap,
     next_channel: &'a mut i64,
     report: &'a mut PassReport,
@@ -116,22 +115,7 @@ impl Split<'_> {
             told.collectives.push(inserted(module, part, format!("takes operand {idx}")));
             parts.push(part);
         }
-        let mut is_read_whole = module.comp(self.comp).root.expand() == Some(inst);
-        for &user in &self.users[inst] {
-            match &module.inst(user).attrs {
-                Attrs::TupleIndex(read) => {
-                    if let Some(&part) = usize::try_from(read.index).ok().and_then(|i| parts.get(i)) {
-                        rewrite.redirect(user, part);
-                    }
-                }
-                _ => is_read_whole = true,
-            }
-        }
-        if is_read_whole {
-            let (hint, shape) = (module.inst_name(inst).to_string(), module.shape(inst).clone());
-            let tuple = rewrite.add(module, inst, (&hint, Opcode::Tuple), shape, &parts, Attrs::Plain);
-            rewrite.redirect(inst, tuple);
-        }
+        rewrite.redirect_tuple(module, &self.users[inst], inst, &parts);
         self.report.decisions.push(told);
     }
 

@@ -7,7 +7,7 @@ use crate::output::Staged;
 use crate::params::Said;
 use crate::progress::Progress;
 use crate::report::{self, Document, ModuleReport, Size};
-use crate::{Failure, exit, output, presets, registry};
+use crate::{Failure, descriptions, exit, output, presets, registry};
 use hlo_analysis::Analyses;
 use hlo_ir::Module;
 use hlo_ir::print::{PrintOptions, print_module, write_module};
@@ -123,6 +123,7 @@ fn bound_passes(args: &OptimizeArgs) -> Result<Vec<BoundPass>, Failure> {
     for pipeline in pipelines(args)? {
         calls.extend(parse_pipeline(pipeline).map_err(usage)?);
     }
+    calls.iter_mut().try_for_each(descriptions::read_into)?;
     let passes = bind(&calls, &known).map_err(usage)?;
     if let Some(wanted) = args.print_ir_after.as_deref().filter(|name| !name.is_empty())
         && !known.iter().any(|p| p.name == wanted.replace('_', "-"))

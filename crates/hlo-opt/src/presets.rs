@@ -20,13 +20,13 @@ pub const PRESETS: [Preset; 2] = [
     Preset {
         name: "data-parallel",
         help: "a data-parallel training step or loop: gradients summed once, updates sharded, the signature as it was",
-        pipeline: "inline-calls,simplify-tuples,split-tuple-all-reduce,sink-all-reduce,merge-all-reduce-add,\
+        pipeline: "inline-calls,simplify-tuples,split-tuple-all-reduce,sink-all-reduce,reassociate-all-reduce,\
                    fold-all-reduce-of-all-reduce,sink-all-reduce,shard-weight-update,dce",
     },
     Preset {
         name: "sharded-state",
         help: "the same for a step whose loop is outside: state crosses the interface in shards, -o names a directory",
-        pipeline: "inline-calls,simplify-tuples,split-tuple-all-reduce,sink-all-reduce,merge-all-reduce-add,\
+        pipeline: "inline-calls,simplify-tuples,split-tuple-all-reduce,sink-all-reduce,reassociate-all-reduce,\
                    fold-all-reduce-of-all-reduce,sink-all-reduce,shard-weight-update{interface=sharded},dce",
     },
 ];

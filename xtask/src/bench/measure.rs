@@ -87,13 +87,13 @@ fn cpu_seconds() -> f64 {
 /// may come before its peak.
 pub fn peak_bytes(tool: &Path, file: &Path) -> Option<u64> {
     const RUNS: usize = 5;
-    (0..RUNS).map(|_| watch_memory(tool, file)).collect::<Option<Vec<u64>>>()?.into_iter().max()
+    let run = |_| watch_memory(Command::new(tool).arg("--verify-only").arg(file));
+    (0..RUNS).map(run).collect::<Option<Vec<u64>>>()?.into_iter().max()
 }
 
 /// One run's peak as `/proc` tells it, where there is one; none if the run fails.
-fn watch_memory(tool: &Path, file: &Path) -> Option<u64> {
-    let mut child =
-        Command::new(tool).arg("--verify-only").arg(file).stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok()?;
+pub fn watch_memory(command: &mut Command) -> Option<u64> {
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok()?;
     let status = format!("/proc/{}/status", child.id());
     let mut peak_bytes = None;
     loop {

@@ -3,7 +3,7 @@
 //! With `--xla` the repetitions of ours and of XLA's parser and printer (`oracle/bench_peer.py`) take turns in one run,
 //! so that both see the same machine. Times are CPU seconds of the whole process.
 
-mod measure;
+pub mod measure;
 mod peer;
 mod report;
 

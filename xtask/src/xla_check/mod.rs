@@ -4,9 +4,11 @@
 //! on input it does not like. A module's cases are `text.*` (XLA reads our print as it reads the original), `eval` (the
 //! evaluator agrees with XLA on all outputs of all devices), and with `--pass` also `pass.*` (the transformed module
 //! gives the untouched module's results, and a second run changes nothing) and `mutant.*` (the same comparison sees
-//! corrupted results). With `--all` the weight-update sharding's whole matrix is checked instead: see [`matrix`].
+//! corrupted results). With `--all` the weight-update sharding's whole matrix is checked instead: see [`matrix`]; with
+//! `--decompose` collectives on several clusters: see [`decompose`].
 
 mod content_hash;
+mod decompose;
 mod manifest;
 mod matrix;
 mod options;
@@ -30,6 +32,9 @@ pub fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
     programs.retain(|program| program.runnable || judges_text);
     if options.is_matrix {
         programs.retain(|program| program.runnable);
+    }
+    if options.is_decompose {
+        decompose::select(&mut programs)?;
     }
     if programs.is_empty() {
         return Err("no module is selected: nothing would be checked".into());
@@ -58,7 +63,11 @@ fn check_all(session: &worker::Session, programs: &[Program]) -> Vec<CaseResult>
         for _ in 0..session.options.jobs.min(programs.len()) {
             scope.spawn(|| {
                 while let Some((index, program)) = take(&next, programs) {
-                    let (results, _) = session.check(&session.job(program));
+                    let job = match session.options.is_decompose {
+                        true => decompose::job(session, program),
+                        false => session.job(program),
+                    };
+                    let (results, _) = session.check(&job);
                     let mut done = done.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
                     done.push((index, results));
                     if let Some((_, results)) = done.last() {
@@ -98,7 +107,8 @@ fn show_progress(n_done: usize, n_programs: usize, program: &Program, results: &
 /// that applies nowhere, would otherwise count as fine.
 fn never_seen(results: &[CaseResult]) -> Vec<CaseResult> {
     let mut cases: Vec<&str> = results.iter().map(|r| r.case.as_str()).collect();
-    cases.retain(|case| case.starts_with("pass.") || case.starts_with("mutant."));
+    let is_check_of_pass = |case: &str| case.starts_with("pass.") || case.starts_with("mutant.");
+    cases.retain(|case| is_check_of_pass(case) || decompose::is_case(case));
     cases.sort_unstable();
     cases.dedup();
     let only_skipped = |case: &&str| results.iter().filter(|r| r.case == **case).all(|r| r.status == Status::Skipped);

@@ -27,7 +27,9 @@ pub struct Options {
     pub tool: Option<PathBuf>,
     /// Check the weight-update sharding under every combination of its options.
     pub is_matrix: bool,
-    /// With `is_matrix`: only combinations whose name contains this.
+    /// Check collectives decomposed for several clusters.
+    pub is_decompose: bool,
+    /// With `is_matrix` or `is_decompose`: only combinations whose name contains this.
     pub combination: Option<String>,
     /// With `is_matrix`: forget the results of earlier runs.
     pub is_fresh: bool,
@@ -50,6 +52,7 @@ impl Options {
             timeout_s: 900,
             tool: None,
             is_matrix: false,
+            is_decompose: false,
             combination: None,
             is_fresh: false,
         };
@@ -69,6 +72,7 @@ impl Options {
                 "--jobs" => options.jobs = arguments.number(&flag)?,
                 "--timeout" => options.timeout_s = arguments.number(&flag)? as u64,
                 "--all" => options.is_matrix = true,
+                "--decompose" => options.is_decompose = true,
                 "--combination" => options.combination = Some(arguments.value(&flag)?),
                 "--fresh" => options.is_fresh = true,
                 "--hlo-opt" => options.tool = Some(arguments.value(&flag)?.into()),
@@ -87,8 +91,14 @@ impl Options {
         if self.is_matrix && (self.pipeline.is_some() || self.mutants) {
             return Err("--all: it has its own pipelines and mutants, so leave --pass and --mutants out".into());
         }
-        if !self.is_matrix && (self.combination.is_some() || self.is_fresh) {
-            return Err("--combination, --fresh: expected --all beside them".into());
+        if self.is_decompose && (self.is_matrix || self.pipeline.is_some() || self.mutants) {
+            return Err("--decompose: it has its own pipelines, so leave --all, --pass and --mutants out".into());
+        }
+        if self.combination.is_some() && !self.is_matrix && !self.is_decompose {
+            return Err("--combination: expected --all or --decompose beside it".into());
+        }
+        if self.is_fresh && !self.is_matrix {
+            return Err("--fresh: expected --all beside it".into());
         }
         Ok(())
     }

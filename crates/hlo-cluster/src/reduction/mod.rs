@@ -18,6 +18,7 @@ pub mod instruction;
 pub mod matrix;
 pub mod paths;
 pub mod plan;
+pub mod scatter;
 pub mod semantics;
 mod symmetric;
 
@@ -27,4 +28,5 @@ pub use instruction::{Form, Instruction, Step};
 pub use matrix::{Lowering, Matrix};
 pub use paths::{Priced, Program};
 pub use plan::{MatrixPlan, PlannedStep, Planner, Request};
+pub use scatter::{Scatter, ScatterProgram};
 pub use semantics::Rules;

@@ -69,30 +69,18 @@ pub struct Planner<'c> {
 }
 
 impl<'c> Planner<'c> {
-    /// A planner for a cluster whose entities all have the same number of children.
-    ///
-    /// # Errors
-    /// A cluster of another kind.
-    pub fn new(cluster: &'c Cluster, rules: Rules) -> Result<Planner<'c>, ClusterError> {
+    /// A planner for a cluster. Where its entities have different numbers of children, it plans over blocks of equal size
+    /// ([`Cluster::regular_hierarchy`]): programs are synthesized on those, and cost what they do on the real links.
+    pub fn new(cluster: &'c Cluster, rules: Rules) -> Planner<'c> {
         Planner::with_vocabulary(cluster, rules, Vocabulary::All)
     }
 
     /// A planner whose programs are made of the steps of a vocabulary only.
-    ///
-    /// # Errors
-    /// As [`Planner::new`].
-    pub fn with_vocabulary(
-        cluster: &'c Cluster,
-        rules: Rules,
-        vocabulary: Vocabulary,
-    ) -> Result<Planner<'c>, ClusterError> {
-        let levels = cluster.hierarchy().ok_or_else(|| {
-            ClusterError::new("cluster", "the same count in every entity of a level", "counts that differ")
-        })?;
-        Ok(Planner { cluster, levels, rules, vocabulary, graphs: BTreeMap::new() })
+    pub fn with_vocabulary(cluster: &'c Cluster, rules: Rules, vocabulary: Vocabulary) -> Planner<'c> {
+        Planner { cluster, levels: cluster.regular_hierarchy(), rules, vocabulary, graphs: BTreeMap::new() }
     }
 
-    /// Level counts, outermost first.
+    /// Level counts of the hierarchy that is planned over, outermost first.
     pub fn levels(&self) -> &[u32] {
         &self.levels
     }

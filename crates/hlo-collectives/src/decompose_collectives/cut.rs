@@ -107,7 +107,8 @@ fn outermost(shape: &ArrayShape) -> usize {
     dims.iter().copied().find(is_long).or(dims.first().copied()).unwrap_or(0)
 }
 
-fn is_row_major(shape: &ArrayShape) -> bool {
+/// Whether memory holds the elements in the order of their indices, without tiles.
+pub fn is_row_major(shape: &ArrayShape) -> bool {
     shape.layout.as_ref().is_none_or(|layout| {
         layout.tiles.is_empty() && layout.minor_to_major.iter().rev().zip(0..).all(|(&dim, i)| dim == i)
     })

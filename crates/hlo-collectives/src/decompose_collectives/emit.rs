@@ -1,11 +1,9 @@
-//! A program as instructions, in place of an all-reduce.
+//! A program as instructions, in place of a collective.
 
-use super::cut::{Cut, n_parts, runs};
-use super::fit::Fit;
-use crate::reading::AllReduce;
+use super::cut::{Cut, runs};
+use super::strides::find_transpose;
 use crate::rewrite::Rewrite;
 use hlo_cluster::Collective;
-use hlo_cluster::reduction::chunk_order::ArrayStep;
 use hlo_ir::attrs::{
     Attrs, CombiningAttrs, DimsAttrs, GatheringAttrs, PadAttrs, PadDim, ReshapeAttrs, SliceAttrs, SliceDim,
 };
@@ -14,26 +12,54 @@ use hlo_ir::edit::Builder;
 use hlo_ir::groups::{GroupMode, ReplicaGroups};
 use hlo_ir::{ArrayShape, CompId, Dims, InstId, Literal, Module, Opcode, Scalar, Shape};
 
-/// Appends the program that does the work of `all_reduce` and redirects its uses to the result; the new collectives.
+/// One step of a program.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum DeviceStep {
+    /// A collective over these groups of flat device ids, members in order.
+    Collective {
+        /// All-reduce, reduce-scatter or all-gather.
+        kind: Collective,
+        /// The groups.
+        groups: Vec<Vec<u32>>,
+    },
+    /// The chunks that a device has are put in another order: the `i`-th becomes what was at `order[i]`.
+    Reorder {
+        /// A permutation.
+        order: Vec<usize>,
+    },
+}
+
+/// What is written in place of a collective of one array.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Program {
+    /// How the whole array is cut.
+    pub cut: Cut,
+    /// Into how many chunks.
+    pub n_chunks: usize,
+    /// How many of them the operand has.
+    pub n_held: usize,
+    /// What is done.
+    pub steps: Vec<DeviceStep>,
+}
+
+/// Appends the program that does the work of `source` for one of its arrays; the result, and the new collectives.
 pub fn emit(
     module: &mut Module,
     rewrite: &mut Rewrite,
-    (comp, all_reduce): (CompId, &AllReduce),
-    (fit, steps): (&Fit, &[ArrayStep]),
+    (comp, source): (CompId, InstId),
+    (operand, result): (InstId, &ArrayShape),
+    program: &Program,
     next_channel: &mut i64,
-) -> Vec<InstId> {
-    let source = all_reduce.inst;
-    let Some(shape) = crate::reading::array(module, source).cloned() else { return Vec::new() };
-    let n_chunks = fit.factors.iter().product();
-    let cut = Cut::new(&shape, n_parts(n_chunks, steps));
+) -> (InstId, Vec<InstId>) {
     let mode = module.inst(source).attrs.collective().and_then(|c| c.mode().ok()).unwrap_or(GroupMode::Flattened);
     let to_apply = match &module.inst(source).attrs {
         Attrs::Combining(attrs) => attrs.to_apply,
         _ => None,
     };
     let name = module.inst_name(source).to_string();
-    let mut emitter = Emitter { module, rewrite, comp, source, name, fit, cut, mode, to_apply, next_channel };
-    emitter.program(all_reduce.operand, n_chunks, steps)
+    let cut = &program.cut;
+    let mut emitter = Emitter { module, rewrite, comp, source, name, cut, mode, to_apply, next_channel };
+    emitter.program(operand, result, program)
 }
 
 struct Emitter<'a> {
@@ -42,37 +68,49 @@ struct Emitter<'a> {
     comp: CompId,
     source: InstId,
     name: String,
-    fit: &'a Fit,
-    cut: Cut,
+    cut: &'a Cut,
     mode: GroupMode,
     to_apply: Option<CompId>,
     next_channel: &'a mut i64,
 }
 
 impl Emitter<'_> {
-    fn program(&mut self, operand: InstId, n_chunks: usize, steps: &[ArrayStep]) -> Vec<InstId> {
-        let operand = self.rewrite.with_shape_of(self.module, operand, self.source);
-        let mut value = self.padded(operand);
-        let (mut held, mut collectives) = (n_chunks, Vec::new());
-        for step in steps {
+    fn program(&mut self, operand: InstId, result: &ArrayShape, program: &Program) -> (InstId, Vec<InstId>) {
+        let n_chunks = program.n_chunks.max(1);
+        let is_whole = program.n_held == n_chunks;
+        let mut value = match is_whole {
+            true => self.padded(operand),
+            false => self.with_shape(operand, self.cut.part(self.cut.size() * program.n_held as i64 / n_chunks as i64)),
+        };
+        let (mut held, mut collectives) = (program.n_held, Vec::new());
+        for step in &program.steps {
             match step {
-                ArrayStep::Collective { collective, groups } => {
+                DeviceStep::Collective { kind, groups } => {
                     let n = groups.first().map_or(1, Vec::len).max(1);
-                    held = match collective {
+                    held = match kind {
                         Collective::ReduceScatter => held / n,
                         Collective::AllGather => held * n,
                         Collective::AllReduce | Collective::Reduce | Collective::Broadcast => held,
                     };
                     let size = self.cut.size() * held as i64 / n_chunks as i64;
-                    value = self.collective(*collective, value, size, groups);
+                    value = self.collective(*kind, value, size, groups);
                     collectives.push(value);
                 }
-                ArrayStep::Reorder { order } => value = self.reordered(value, order, n_chunks),
+                DeviceStep::Reorder { order } => value = self.reordered(value, order, n_chunks),
             }
         }
-        let result = self.bare(value);
-        self.rewrite.redirect(self.source, result);
-        collectives
+        if held == n_chunks {
+            value = self.bare(value, result);
+        }
+        (value, collectives)
+    }
+
+    /// `value` in another layout, if it is not in that already.
+    fn with_shape(&mut self, value: InstId, shape: ArrayShape) -> InstId {
+        if *self.module.shape(value) == Shape::Array(shape.clone()) {
+            return value;
+        }
+        self.add("copy", Opcode::Copy, shape, &[value], Attrs::Plain)
     }
 
     fn add(
@@ -89,8 +127,23 @@ impl Emitter<'_> {
 
     /// The operand as the program sees it.
     fn padded(&mut self, operand: InstId) -> InstId {
-        let (mut value, bare, padding) = (operand, self.cut.bare.clone(), self.cut.padding());
-        if *self.module.shape(value) != Shape::Array(bare.clone()) {
+        let (bare, padding) = (self.cut.bare.clone(), self.cut.padding());
+        let dims = self.module.shape(operand).as_array().map(|shape| shape.dims.clone());
+        let mut value = operand;
+        if dims.as_ref() == Some(&bare.dims) {
+            value = self.with_shape(operand, bare);
+        } else {
+            // Flattened, which moves nothing in a row-major array.
+            let mut whole = bare.clone();
+            whole.dims = dims.unwrap_or_default();
+            if whole.layout.is_some() {
+                whole.layout = None;
+                whole = whole.with_row_major();
+            }
+            let is_scalar = whole.rank() == 0;
+            if !is_scalar {
+                value = self.with_shape(value, whole);
+            }
             value = self.add("flat", Opcode::Reshape, bare, &[value], ReshapeAttrs::default());
         }
         if padding == 0 {
@@ -104,18 +157,16 @@ impl Emitter<'_> {
         self.add("padded", Opcode::Pad, shape, &[value, zero], PadAttrs { padding: dims })
     }
 
-    /// The program's result in the shape of the all-reduce.
-    fn bare(&mut self, result: InstId) -> InstId {
-        let mut value = result;
+    /// The whole in the shape of the collective's result.
+    fn bare(&mut self, whole: InstId, result: &ArrayShape) -> InstId {
+        let mut value = whole;
         if self.cut.padding() > 0 {
             let size = self.cut.size() - self.cut.padding();
             value = self.slice("unpadded", value, (0, size));
         }
-        match self.module.shape(self.source).clone() {
-            Shape::Array(shape) if *self.module.shape(value) != Shape::Array(shape.clone()) => {
-                self.add("whole", Opcode::Reshape, shape, &[value], ReshapeAttrs::default())
-            }
-            _ => value,
+        match *self.module.shape(value) == Shape::Array(result.clone()) {
+            true => value,
+            false => self.add("whole", Opcode::Reshape, result.clone(), &[value], ReshapeAttrs::default()),
         }
     }
 
@@ -128,16 +179,45 @@ impl Emitter<'_> {
         self.add(prefix, Opcode::Slice, shape, &[value], SliceAttrs { slice })
     }
 
-    /// The chunks in another order, consecutive ones together.
+    /// The chunks in another order: a transpose where they are a box of strides, else consecutive ones together.
     fn reordered(&mut self, value: InstId, order: &[usize], n_chunks: usize) -> InstId {
         let elems = |chunks: usize| self.cut.size() * chunks as i64 / n_chunks as i64;
-        let spans: Vec<(i64, i64)> = runs(order).iter().map(|&(at, n)| (elems(at), elems(at + n))).collect();
         let shape = self.cut.part(elems(order.len()));
+        if let (Some(transpose), true) = (find_transpose(order), super::cut::is_row_major(&shape)) {
+            return self.transposed(value, &shape, (transpose.sizes, transpose.permutation), elems(1));
+        }
+        let spans: Vec<(i64, i64)> = runs(order).iter().map(|&(at, n)| (elems(at), elems(at + n))).collect();
         let mut pieces = Vec::with_capacity(spans.len());
         for span in spans {
             pieces.push(self.slice("chunks", value, span));
         }
         self.add("reordered", Opcode::Concatenate, shape, &pieces, DimsAttrs { dimensions: self.along() })
+    }
+
+    /// The chunks, of `chunk` elements along the dim, as a box whose dims are permuted.
+    fn transposed(
+        &mut self,
+        value: InstId,
+        shape: &ArrayShape,
+        (sizes, permutation): (Vec<usize>, Vec<usize>),
+        chunk: i64,
+    ) -> InstId {
+        let n_before: i64 = shape.dims.iter().take(self.cut.dim).product();
+        let n_after: i64 = shape.dims.iter().skip(self.cut.dim + 1).product();
+        let before = (n_before > 1).then_some(n_before);
+        let boxed = |sizes: &mut dyn Iterator<Item = i64>| {
+            let boxed = ArrayShape::new(shape.dtype, before.into_iter().chain(sizes).chain([chunk * n_after]));
+            if shape.layout.is_some() { boxed.with_row_major() } else { boxed }
+        };
+        let split = boxed(&mut sizes.iter().map(|&n| n as i64));
+        let turned = boxed(&mut permutation.iter().map(|&from| sizes[from] as i64));
+        let first = before.map_or(0, |_| 1);
+        let last = first + permutation.len() as i64;
+        let middle = permutation.iter().map(|&from| first + from as i64);
+        let dimensions: Dims = before.map(|_| 0).into_iter().chain(middle).chain([last]).collect();
+        let split = self.add("split", Opcode::Reshape, split, &[value], ReshapeAttrs::default());
+        let turned = self.add("turned", Opcode::Transpose, turned, &[split], DimsAttrs { dimensions });
+        self.add("reordered", Opcode::Reshape, shape.clone(), &[turned], ReshapeAttrs::default())
     }
 
     /// The scattered dim, as attributes have it.
@@ -146,7 +226,7 @@ impl Emitter<'_> {
     }
 
     /// A collective whose result has `size` elements along the scattered dim.
-    fn collective(&mut self, kind: Collective, value: InstId, size: i64, groups: &[Vec<usize>]) -> InstId {
+    fn collective(&mut self, kind: Collective, value: InstId, size: i64, groups: &[Vec<u32>]) -> InstId {
         let shape = self.cut.part(size);
         let replica_groups = self.replica_groups(groups);
         let is_flat = self.mode != GroupMode::CrossReplica;
@@ -175,19 +255,18 @@ impl Emitter<'_> {
         self.add(opcode.name(), opcode, shape, &[value], attrs)
     }
 
-    /// Groups of positions as the attribute of the new mode: replica ids, or flat ids.
-    fn replica_groups(&self, positions: &[Vec<usize>]) -> ReplicaGroups {
+    /// Groups of devices as the attribute of the new mode: replica ids, or flat ids.
+    fn replica_groups(&self, devices: &[Vec<u32>]) -> ReplicaGroups {
         let n_partitions = self.module.header.num_partitions.max(1);
         let by_replica = self.mode == GroupMode::CrossReplica;
         let mut lists = Vec::new();
-        for devices in &self.fit.groups {
-            let ids: Vec<i64> = devices.iter().map(|&d| i64::from(d)).collect();
+        for group in devices {
             // Every partition does what the first one does.
-            if by_replica && ids.first().is_some_and(|first| first % n_partitions != 0) {
+            if by_replica && group.first().is_some_and(|&first| i64::from(first) % n_partitions != 0) {
                 continue;
             }
-            let id = |position: &usize| ids.get(*position).map(|id| if by_replica { id / n_partitions } else { *id });
-            lists.extend(positions.iter().map(|group| group.iter().filter_map(id).collect()));
+            let id = |&device: &u32| if by_replica { i64::from(device) / n_partitions } else { i64::from(device) };
+            lists.push(group.iter().map(id).collect());
         }
         ReplicaGroups::List(lists)
     }

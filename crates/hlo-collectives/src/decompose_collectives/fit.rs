@@ -17,6 +17,20 @@ pub struct Fit {
     pub groups: Vec<Vec<u32>>,
 }
 
+impl Fit {
+    /// By group, by position in the hierarchy: the device's place in these groups, which are the same in any order.
+    pub fn places(&self, groups: &[Vec<u32>]) -> Vec<Vec<usize>> {
+        let n_devices = self.groups.iter().flatten().max().map_or(0, |last| *last as usize + 1);
+        let mut place_of = vec![0; n_devices];
+        for group in groups {
+            for (place, &device) in group.iter().enumerate() {
+                place_of.get_mut(device as usize).into_iter().for_each(|slot| *slot = place);
+            }
+        }
+        self.groups.iter().map(|group| group.iter().map(|&device| place_of[device as usize]).collect()).collect()
+    }
+}
+
 /// The axis of the matrix that is reduced.
 pub const REDUCED: usize = 1;
 

@@ -15,43 +15,51 @@
 //! **Why.** A ring over all devices sends nearly twice the whole array through the slow links between nodes. Scattered within the
 //! nodes first, each device has a part of the array to send.
 //!
-//! **What it does not do.** It takes all-reduces of one array only (`split-tuple-all-reduce` makes such), with a reduction of one
-//! associative op; reduce-scatters and all-gathers stay as they are. Groups of different sizes, and groups that are no
-//! digits of the levels ([`fit`]), stay. Collectives in control dependencies and asynchronous ones stay. Predicted times are of the
-//! links alone: what local pads, slices and reorders cost is not in them, which is what `min-gain` is for.
+//! A reduce-scatter is done the other way round, within the nodes first, then between them, and an all-gather backwards; where the
+//! chunks then lie in another order, they are transposed before (`ir-samples/passes/decompose-collectives/scatter-and-gather.hlo`). After
+//! `shard-weight-update` that is a hierarchical reduce-scatter, the update, and a hierarchical all-gather.
+//!
+//! **What it does not do.** Reductions other than of one associative op stay. Groups of different sizes, and groups that are no
+//! digits of the levels ([`fit`]), stay; so do reduce-scatters and all-gathers whose groups would need their chunks in
+//! different orders. Collectives in control dependencies and asynchronous ones stay. Of a collective of several arrays those
+//! are taken out that are faster alone; the others stay together. Predicted times are of the
+//! links alone: what local pads, slices and transposes cost is not in them, which is what `min-gain` is for.
 //!
 //! **Algorithm.** [`fit`] finds the groups in the cluster; the planner of `hlo-cluster` gives the fastest program of steps that HLO
 //! can say, and for each smaller number of steps the fastest; `chunk_order` turns it into collectives over arrays, with
-//! groups in the order in which the chunks lie; [`cut`] chooses the scattered dim, and [`emit`](mod@emit) writes. For each all-reduce linear in
-//! the devices, and once for the cluster a graph of programs.
+//! groups in the order in which the chunks lie; [`cut`] chooses the scattered dim, and [`emit`](mod@emit) writes. Programs of
+//! reduce-scatters and all-gathers are all orders in which the levels can be taken (`hlo_cluster::reduction::scatter`). For each
+//! collective linear in the devices, and once for the cluster a graph of programs. Where the entities of a cluster differ in size, its
+//! hierarchy is one of equal blocks within them (`Cluster::regular_hierarchy`), priced on the real links.
 //!
 //! **Requires** device `d` of the module to be device `d` of the cluster. **Ensures** the same results up to the order in which a
 //! reduction adds. Collectives across replicas stay so; others name flat ids on channels of their own. **Errors**: none.
 //!
 //! **References.** Xie et al. 2022, *Synthesizing Optimal Parallelism Placement and Reduction Strategies on Hierarchical Systems for
-//! Deep Learning*, §3. We keep track of the order of chunks, which their rules leave out, and leave one all-reduce where latency
+//! Deep Learning*, §3. We keep track of the order of chunks, which their rules leave out, and leave one collective where latency
 //! says so.
 
+pub mod choose;
 pub mod cut;
 pub mod emit;
 pub mod fit;
+pub mod strides;
+pub mod subject;
 
 use crate::explain::{decision, inserted, removed};
-use crate::reading::{AllReduce, array, find_all_reduce};
 use crate::rewrite::Rewrite;
-use cut::{Cut, n_parts};
-use fit::{Fit, REDUCED, find_fit};
+use choose::{Choice, Chosen};
 use hlo_analysis::Preserved;
 use hlo_analysis::code::{code_computations, pinned_by_control};
-use hlo_cluster::reduction::chunk_order::{ArrayStep, to_arrays};
-use hlo_cluster::reduction::plan::Request;
-use hlo_cluster::reduction::{Planner, Rules, Step, Vocabulary};
+use hlo_cluster::reduction::{Planner, Rules, Vocabulary};
 use hlo_cluster::{Algo, Cluster, Collective};
-use hlo_ir::diag::Entity;
-use hlo_ir::{CompId, InstId, Module, Opcode};
+use hlo_ir::attrs::TupleIndexAttrs;
+use hlo_ir::module::UserMap;
+use hlo_ir::{CompId, InstId, Module, Opcode, Shape};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::report::{CollectiveChange, PassReport};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
+use subject::{Subject, find_subject};
 
 /// The pass as the command line knows it.
 pub static INFO: PassInfo = PassInfo {
@@ -66,7 +74,7 @@ const OPTIONS: &[OptionInfo] = &[
         name: "cluster",
         kind: OptionKind::Text,
         default: "",
-        help: "how the devices are wired: [(node,2),(gpu,8)] or a shipped name; must be given",
+        help: "how the devices are wired: [(node,2),(gpu,8)], a shipped name or a .toml file; must be given",
     },
     OptionInfo {
         name: "algo",
@@ -85,19 +93,7 @@ const OPTIONS: &[OptionInfo] = &[
 /// See the module's documentation.
 #[derive(Clone, Debug)]
 pub struct DecomposeCollectives {
-    cluster: Cluster,
-    algo: Algo,
-    min_gain: f64,
-}
-
-/// A program that is worth it.
-struct Chosen {
-    fit: Fit,
-    program: Vec<Step>,
-    steps: Vec<ArrayStep>,
-    before_s: f64,
-    /// With padding: at most this.
-    after_s: f64,
+    choice: Choice,
 }
 
 impl DecomposeCollectives {
@@ -107,91 +103,149 @@ impl DecomposeCollectives {
             return Err("expected `cluster=` with a hierarchy such as [(node,2),(gpu,8)] or a shipped name".into());
         }
         let cluster = Cluster::from_arg(text).map_err(|e| e.to_string())?;
-        // Says what it needs of a cluster before any module is read.
-        Planner::with_vocabulary(&cluster, Rules::Pinned, Vocabulary::Hlo).map_err(|e| e.to_string())?;
         let algo = match options.text("algo") {
             "ring" => Algo::Ring,
             "tree" => Algo::Tree,
             _ => Algo::Auto,
         };
-        Ok(DecomposeCollectives { cluster, algo, min_gain: options.float("min-gain") })
+        Ok(DecomposeCollectives { choice: Choice { cluster, algo, min_gain: options.float("min-gain") } })
     }
+}
 
-    /// The best program for an all-reduce.
-    ///
-    /// # Errors
-    /// Why it stays one all-reduce.
-    fn choose(&self, planner: &mut Planner<'_>, module: &Module, all_reduce: &AllReduce) -> Result<Chosen, String> {
-        all_reduce.reducer.ok_or("its reduction is not one associative op")?;
-        let shape = array(module, all_reduce.inst).filter(|s| s.n_elems() > 0).ok_or("has no elements")?;
-        let fit = find_fit(planner.levels(), &all_reduce.groups)?;
-        let (bytes, algo) = (shape.size_bytes() as f64, self.algo);
-        let request = Request { reduce: vec![REDUCED], bytes, algo, lowering: None, max_size: None };
-        let plan = planner.plan(fit.matrix.clone(), &request).map_err(|e| e.to_string())?;
-        let before_s = plan.all_reduce_s;
-        // From the fastest to the shortest: a program that arrays cannot say gives way to the next.
-        let said = |(seconds, program): (f64, Vec<Step>)| {
-            to_arrays(&fit.factors, &program).ok().map(|a| (seconds, program, a))
-        };
-        let (seconds, program, steps) = plan.front.into_iter().rev().find_map(said).ok_or("no program can be said")?;
-        if let [Step { collective: Collective::AllReduce, .. }] = program.as_slice() {
-            return Err(format!("one all-reduce takes {:.0} ns, no program takes less", before_s * 1e9));
-        }
-        let n_chunks = fit.factors.iter().product();
-        let padded = Cut::new(shape, n_parts(n_chunks, &steps)).padded;
-        let after_s = seconds * padded.n_elems() as f64 / shape.n_elems() as f64;
-        if after_s > before_s * (1.0 - self.min_gain) {
-            let (before, after, share) = (before_s * 1e9, after_s * 1e9, self.min_gain);
-            return Err(format!(
-                "one all-reduce takes {before:.0} ns, the best program {after:.0}: saves less than {share}"
-            ));
-        }
-        Ok(Chosen { fit, program, steps, before_s, after_s })
-    }
+/// The walk over a module.
+struct Walk<'a> {
+    choice: &'a Choice,
+    planner: Planner<'a>,
+    users: UserMap,
+    next_channel: i64,
+    /// All-reduces, reduce-scatters and all-gathers that went, or lost arrays.
+    n_decomposed: [u64; 3],
+}
 
-    /// Decomposes what is worth it in one computation; how many all-reduces went.
-    fn decompose_in(
-        &self,
-        planner: &mut Planner<'_>,
-        module: &mut Module,
-        comp: CompId,
-        next_channel: &mut i64,
-        report: &mut PassReport,
-    ) -> Result<u64, PassError> {
+/// By part: the program, or why there is none.
+type Choices = Vec<Result<Chosen, String>>;
+
+impl Walk<'_> {
+    /// Decomposes what is worth it in one computation; how many collectives changed.
+    fn decompose_in(&mut self, module: &mut Module, comp: CompId, report: &mut PassReport) -> Result<u64, PassError> {
         let pinned = pinned_by_control(module, comp);
         let mut rewrite = Rewrite::new(module, comp);
-        let mut n_decomposed = 0;
+        let mut n_changed = 0;
         for inst in rewrite.live_insts(module) {
-            let found = find_all_reduce(module, inst, &pinned).map_err(String::from);
-            let chosen = match found {
+            let subject = match find_subject(module, inst, &pinned) {
                 Ok(None) => continue,
-                Ok(Some(found)) => self.choose(planner, module, &found).map(|chosen| (found, chosen)),
-                Err(reason) => Err(reason),
-            };
-            let (found, chosen) = match chosen {
-                Ok(both) => both,
+                Ok(Some(subject)) => subject,
                 Err(reason) => {
                     report.decisions.push(decision(module, inst, "left", reason));
                     continue;
                 }
             };
-            let program: Vec<String> = chosen.program.iter().map(Step::to_string).collect();
-            let mut told = decision(module, inst, "decomposed", "a program over the levels of the cluster is faster");
-            told.format = Some(program.join(" "));
-            told.predicted_before_ns = Some(chosen.before_s * 1e9);
-            told.predicted_after_ns = Some(chosen.after_s * 1e9);
-            told.collectives.push(self.timed(module, inst, removed(module, inst, "reduces over all levels at once")));
-            let program = (&chosen.fit, chosen.steps.as_slice());
-            for new in emit::emit(module, &mut rewrite, (comp, &found), program, next_channel) {
-                told.collectives.push(self.timed(module, new, inserted(module, new, "a step of the program")));
+            let choices = self.choices(module, &subject);
+            if choices.iter().all(Result::is_err) {
+                let reason = choices.into_iter().find_map(Result::err).unwrap_or_else(|| "takes no array".into());
+                report.decisions.push(decision(module, inst, "left", reason));
+                continue;
             }
-            report.decisions.push(told);
-            n_decomposed += 1;
+            self.replace(module, &mut rewrite, (comp, &subject), &choices, report);
+            let kind = match subject.kind {
+                Collective::ReduceScatter => 1,
+                Collective::AllGather => 2,
+                Collective::AllReduce | Collective::Reduce | Collective::Broadcast => 0,
+            };
+            self.n_decomposed[kind] += 1;
+            n_changed += 1;
         }
-        if n_decomposed > 0 {
+        if n_changed > 0 {
             rewrite.finish(module)?;
         }
-        Ok(n_decomposed)
+        Ok(n_changed)
+    }
+
+    fn choices(&mut self, module: &Module, subject: &Subject) -> Choices {
+        let whole = |part| subject.whole(module, part).ok_or_else(|| String::from("takes something else than arrays"));
+        let mut choices = Choices::with_capacity(subject.parts.len());
+        for part in 0..subject.parts.len() {
+            choices.push(whole(part).and_then(|whole| self.choice.choose(&mut self.planner, subject, &whole)));
+        }
+        choices
+    }
+
+    /// Writes the chosen programs; what has none stays in a collective of its own.
+    fn replace(
+        &mut self,
+        module: &mut Module,
+        rewrite: &mut Rewrite,
+        (comp, subject): (CompId, &Subject),
+        choices: &Choices,
+        report: &mut PassReport,
+    ) {
+        let inst = subject.inst;
+        let chosen: Vec<&Chosen> = choices.iter().flatten().collect();
+        let mut told = decision(module, inst, "decomposed", "a program over the levels of the cluster is faster");
+        let mut formats: Vec<&str> = chosen.iter().map(|c| c.told.as_str()).collect();
+        formats.dedup();
+        told.format = Some(formats.join("; "));
+        told.predicted_before_ns = Some(chosen.iter().map(|c| c.before_s).sum::<f64>() * 1e9);
+        told.predicted_after_ns = Some(chosen.iter().map(|c| c.after_s).sum::<f64>() * 1e9);
+        told.collectives.push(self.timed(module, inst, removed(module, inst, "runs over all levels at once")));
+        let left: Vec<usize> = (0..choices.len()).filter(|&part| choices[part].is_err()).collect();
+        let mut results = vec![inst; choices.len()];
+        if let Some(rest) = self.without(module, rewrite, subject, &left) {
+            told.collectives.push(self.timed(
+                module,
+                rest[0].0,
+                inserted(module, rest[0].0, "what is faster together"),
+            ));
+            left.iter().zip(rest).for_each(|(&part, (_, value))| results[part] = value);
+        }
+        for (part, choice) in choices.iter().enumerate() {
+            let (Ok(chosen), Some((operand, shape))) = (choice, subject.parts.get(part)) else { continue };
+            let array = (*operand, shape);
+            let (result, new) =
+                emit::emit(module, rewrite, (comp, inst), array, &chosen.program, &mut self.next_channel);
+            results[part] = result;
+            for new in new {
+                told.collectives.push(self.timed(module, new, inserted(module, new, "a step of the program")));
+            }
+        }
+        match (subject.is_tuple, results.first()) {
+            (false, Some(&result)) => rewrite.redirect(inst, result),
+            _ => rewrite.redirect_tuple(module, &self.users[inst], inst, &results),
+        }
+        report.decisions.push(told);
+    }
+
+    /// A collective of these parts only, and the value of each; none if there is no such part.
+    fn without(
+        &mut self,
+        module: &mut Module,
+        rewrite: &Rewrite,
+        subject: &Subject,
+        left: &[usize],
+    ) -> Option<Vec<(InstId, InstId)>> {
+        let source = module.inst(subject.inst).clone();
+        let hint = format!("{}.rest", module.inst_name(subject.inst));
+        let parts: Vec<_> = left.iter().filter_map(|&part| subject.parts.get(part)).collect();
+        let operands: Vec<InstId> = parts.iter().map(|(operand, _)| *operand).collect();
+        let shapes: Vec<Shape> = parts.iter().map(|(_, shape)| Shape::Array(shape.clone())).collect();
+        if let [shape] = shapes.as_slice() {
+            let shape = shape.clone();
+            let one = rewrite.add(module, subject.inst, (&hint, source.opcode), shape, &operands, source.attrs);
+            return Some(vec![(one, one)]);
+        }
+        if shapes.is_empty() {
+            return None;
+        }
+        let shape = Shape::Tuple(shapes.clone());
+        let rest = rewrite.add(module, subject.inst, (&hint, source.opcode), shape, &operands, source.attrs);
+        let mut values = Vec::with_capacity(shapes.len());
+        for (index, shape) in (0..).zip(shapes) {
+            let hint = format!("{hint}.{index}");
+            let attrs = TupleIndexAttrs { index };
+            let read = (hint.as_str(), Opcode::GetTupleElement);
+            values.push((rest, rewrite.add(module, subject.inst, read, shape, &[rest], attrs)));
+        }
+        Some(values)
     }
 
     /// The change with its predicted time.
@@ -200,30 +254,40 @@ impl DecomposeCollectives {
         let kinds = [(Opcode::ReduceScatter, Collective::ReduceScatter), (Opcode::AllGather, Collective::AllGather)];
         let kind = kinds.iter().find(|(op, _)| *op == opcode).map_or(Collective::AllReduce, |(_, kind)| *kind);
         let groups = module.device_groups(inst).map(|g| g.groups).unwrap_or_default();
-        let seconds = self.cluster.collective_s(kind, change.bytes as f64, &groups, self.algo);
+        let seconds = self.choice.cluster.collective_s(kind, change.bytes as f64, &groups, self.choice.algo);
         CollectiveChange { predicted_ns: seconds * 1e9, ..change }
     }
 }
 
 impl Pass for DecomposeCollectives {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
-        let (n_devices, name) = (module.n_devices(), self.cluster.name());
-        if self.cluster.n_devices() as usize != n_devices {
-            let n = self.cluster.n_devices();
+        let cluster = &self.choice.cluster;
+        let (n_devices, name) = (module.n_devices(), cluster.name());
+        if cluster.n_devices() as usize != n_devices {
+            let n = cluster.n_devices();
             let why = format!("the module runs on {n_devices} devices, the cluster `{name}` has {n}");
             cx.report.unchanged_because = Some(why);
             return Ok(Changed::No);
         }
-        let mut planner = Planner::with_vocabulary(&self.cluster, Rules::Pinned, Vocabulary::Hlo)
-            .map_err(|e| PassError::about(Entity::Module, e.to_string()))?;
-        let mut next_channel = module.max_channel_id().saturating_add(1);
-        let mut n_decomposed = 0;
+        let mut walk = Walk {
+            choice: &self.choice,
+            planner: Planner::with_vocabulary(cluster, Rules::Pinned, Vocabulary::Hlo),
+            users: module.users(),
+            next_channel: module.max_channel_id().saturating_add(1),
+            n_decomposed: [0; 3],
+        };
+        let mut n_changed = 0;
         for comp in code_computations(module) {
-            n_decomposed += self.decompose_in(&mut planner, module, comp, &mut next_channel, cx.report)?;
+            n_changed += walk.decompose_in(module, comp, cx.report)?;
         }
-        cx.report.count("all-reduces-decomposed", n_decomposed);
-        if n_decomposed == 0 {
-            cx.report.unchanged_because = Some("no all-reduce is faster as several collectives".into());
+        let names = ["all-reduces-decomposed", "reduce-scatters-decomposed", "all-gathers-decomposed"];
+        for (name, n) in names.into_iter().zip(walk.n_decomposed) {
+            if n > 0 || name == names[0] {
+                cx.report.count(name, n);
+            }
+        }
+        if n_changed == 0 {
+            cx.report.unchanged_because = Some("no collective is faster as several".into());
             return Ok(Changed::No);
         }
         Ok(Changed::Yes(Preserved::NONE))

@@ -1,7 +1,7 @@
 //! The grammar of `hlo-opt plan`, and how its words are read.
 
-use crate::Failure;
 use crate::arguments::ReportFormat;
+use crate::{Failure, descriptions};
 use clap::{Args, Subcommand, ValueEnum};
 use hlo_cluster::reduction::{Lowering, Matrix, Rules};
 use hlo_cluster::{Algo, Cluster};
@@ -150,11 +150,10 @@ impl LoweringChoice {
 /// # Errors
 /// A file that cannot be read, or a wrong description.
 pub fn cluster(arg: &str) -> Result<Cluster, Failure> {
-    if !arg.ends_with(".toml") {
-        return Cluster::from_arg(arg).map_err(|e| Failure::Usage(format!("--cluster: {e}")));
+    match descriptions::is_file(arg) {
+        true => descriptions::read(arg).map(|(cluster, _)| cluster),
+        false => Cluster::from_arg(arg).map_err(|e| Failure::Usage(format!("--cluster: {e}"))),
     }
-    let text = std::fs::read_to_string(arg).map_err(|e| Failure::File(format!("cannot read `{arg}`: {e}")))?;
-    Cluster::from_toml(&text).map_err(|e| Failure::File(format!("`{arg}`: {e}")))
 }
 
 /// The matrix of `--matrix`, if it fits.

@@ -54,12 +54,17 @@ fn time_text(seconds: f64) -> String {
     }
 }
 
-/// One line about the machine.
+/// A line about the machine, and one about the blocks that are planned over where its entities differ.
 fn machine_text(cluster: &hlo_cluster::Cluster, levels: &[u32], machine: &MachineArgs) -> String {
-    let names = cluster.levels().iter().zip(levels).map(|(level, n)| format!("{n} {}", level.name));
+    let is_even = cluster.hierarchy().is_some();
+    let names = cluster.levels().iter().zip(levels).map(|(level, n)| match is_even {
+        true => format!("{n} {}", level.name),
+        false => n.to_string(),
+    });
     let axes = machine.axes.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+    let note = if is_even { "" } else { " (counts differ: equal blocks within the entities)" };
     format!(
-        "{}: {}; {} devices; axes {axes}; {} bytes per device\n",
+        "{}: {}{note}; {} devices; axes {axes}; {} bytes per device\n",
         cluster.name(),
         names.collect::<Vec<_>>().join(" x "),
         cluster.n_devices(),

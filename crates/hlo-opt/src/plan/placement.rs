@@ -34,7 +34,7 @@ struct Part {
 /// A wrong description of the machine, or axes that do not fit it.
 pub fn plan(args: &PlacementArgs) -> Result<String, Failure> {
     let cluster = cluster(&args.machine.cluster)?;
-    let mut planner = Planner::new(&cluster, args.machine.rules.into()).map_err(usage)?;
+    let mut planner = Planner::new(&cluster, args.machine.rules.into());
     let matrices = Matrix::all(planner.levels(), &args.machine.axes).map_err(usage)?;
     let mut placements = Vec::new();
     for matrix in matrices {

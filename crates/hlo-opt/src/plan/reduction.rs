@@ -54,7 +54,7 @@ struct Point {
 /// A wrong description of the machine, axes that do not fit it, or a plot that cannot be written.
 pub fn plan(args: &ReductionArgs) -> Result<String, Failure> {
     let cluster = cluster(&args.machine.cluster)?;
-    let mut planner = Planner::new(&cluster, args.machine.rules.into()).map_err(usage)?;
+    let mut planner = Planner::new(&cluster, args.machine.rules.into());
     let request = request(&args.machine, &args.reduce);
     let plans = match &args.matrix {
         Some(rows) => {

@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 /// Runs before the sharding, so that gradients are single arrays, summed once, and outside of loops.
-const BEFORE: &str = "fold-all-reduce-of-all-reduce,merge-all-reduce-add,split-tuple-all-reduce,sink-all-reduce";
+const BEFORE: &str = "fold-all-reduce-of-all-reduce,reassociate-all-reduce,split-tuple-all-reduce,sink-all-reduce";
 
 /// A module of more bytes is checked under [`FOR_LARGE`] only: its processes take minutes and gigabytes.
 const LARGE_BYTES: usize = 1_000_000;

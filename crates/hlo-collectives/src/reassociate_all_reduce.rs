@@ -11,7 +11,7 @@
 //! %local = f32[64,32] add(%local.a, %local.b)
 //! %gradient = f32[64,32] all-reduce(%local), replica_groups={{0,1,2,3}}, to_apply=%add
 //! ```
-//! The sample `ir-samples/passes/merge-all-reduce-add/tied-weight.hlo` runs this.
+//! The sample `ir-samples/passes/reassociate-all-reduce/tied-weight.hlo` runs this.
 //!
 //! **Why.** A weight used in several places has a gradient of several parts; half the traffic is saved, and
 //! what follows sees one all-reduce for each weight.
@@ -39,17 +39,17 @@ use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 
 /// The pass as the command line knows it.
 pub static INFO: PassInfo = PassInfo {
-    name: "merge-all-reduce-add",
+    name: "reassociate-all-reduce",
     help: "add before one all-reduce instead of after two (gradients of tied weights)",
     options: &[],
-    build: |_| Ok(Box::new(MergeAllReduceAdd)),
+    build: |_| Ok(Box::new(ReassociateAllReduce)),
 };
 
 /// See the module's documentation.
 #[derive(Clone, Copy, Debug)]
-pub struct MergeAllReduceAdd;
+pub struct ReassociateAllReduce;
 
-impl Pass for MergeAllReduceAdd {
+impl Pass for ReassociateAllReduce {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let mut n_merged = 0;
         for comp in code_computations(module) {

@@ -1,0 +1,236 @@
+//! Reduce and scatter in one collective where every device takes only its slice of an all-reduce.
+//!
+//! Before, each device reads the slice that its number says:
+//! ```text
+//! %sum = f32[16,8] all-reduce(%a), replica_groups={{0,1,2,3}}, to_apply=%add
+//! %start = s32[] multiply(%id, %four)
+//! %slice = f32[4,8] dynamic-slice(%sum, %start, %zero), dynamic_slice_sizes={4,8}
+//! ```
+//! after, it gets no more than that:
+//! ```text
+//! %slice = f32[4,8] reduce-scatter(%a), replica_groups={{0,1,2,3}}, dimensions={0}, to_apply=%add
+//! ```
+//! The sample `ir-samples/passes/all-reduce-to-reduce-scatter/product.hlo` runs this, `table.hlo` a start that is looked up.
+//!
+//! **Why.** A reduce-scatter moves half of what an all-reduce does, and the whole sum is stored nowhere. Partitioners and hand-written
+//! sharding write the long form.
+//!
+//! **What it does not do.** All users must take the same slice: equal parts along one dim, another for each device of a group.
+//! Slices behind other ops (a mean, a transpose) and starts that depend on data stay; so do tuple all-reduces
+//! (`split-tuple-all-reduce` before), and all-reduces in control dependencies.
+//!
+//! **Algorithm.** For each all-reduce the starts of its users are computed for every device from ids, constants, tables and
+//! arithmetic ([`crate::device_values`]); if a group's starts are all multiples of the slice's size, each once, they
+//! are the order of its members. Linear in users × devices.
+//!
+//! **Requires** nothing. **Ensures** the same results up to the order in which a reduction adds. Collectives across replicas stay so
+//! where all partitions agree on the order; others name flat ids. **Errors**: none.
+
+use crate::device_values::find_device_values;
+use crate::explain::{decision, inserted, removed};
+use crate::reading::{AllReduce, array, check_free, find_all_reduce};
+use crate::rewrite::Rewrite;
+use cranelift_entity::EntitySet;
+use hlo_analysis::Preserved;
+use hlo_analysis::code::{code_computations, pinned_by_control};
+use hlo_ir::attrs::{Attrs, CombiningAttrs};
+use hlo_ir::groups::{GroupMode, ReplicaGroups};
+use hlo_ir::module::UserMap;
+use hlo_ir::{CompId, Dims, InstId, Module, Opcode, Shape};
+use hlo_pass::report::PassReport;
+use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
+
+/// The pass as the command line knows it.
+pub static INFO: PassInfo = PassInfo {
+    name: "all-reduce-to-reduce-scatter",
+    help: "reduce-scatter instead of an all-reduce of which every device takes its slice",
+    options: &[],
+    build: |_| Ok(Box::new(AllReduceToReduceScatter)),
+};
+
+/// See the module's documentation.
+#[derive(Clone, Copy, Debug)]
+pub struct AllReduceToReduceScatter;
+
+impl Pass for AllReduceToReduceScatter {
+    fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
+        let users = module.users();
+        let mut next_channel = module.max_channel_id().saturating_add(1);
+        let mut n_scattered = 0;
+        for comp in code_computations(module) {
+            n_scattered += scatter_in(module, comp, &users, &mut next_channel, cx.report)?;
+        }
+        cx.report.count("all-reduces-scattered", n_scattered);
+        if n_scattered == 0 {
+            cx.report.unchanged_because = Some("no all-reduce is read in slices by device only".into());
+            return Ok(Changed::No);
+        }
+        Ok(Changed::Yes(Preserved::NONE))
+    }
+}
+
+fn scatter_in(
+    module: &mut Module,
+    comp: CompId,
+    users: &UserMap,
+    next_channel: &mut i64,
+    report: &mut PassReport,
+) -> Result<u64, PassError> {
+    let pinned = pinned_by_control(module, comp);
+    let mut rewrite = Rewrite::new(module, comp);
+    let mut live = EntitySet::with_capacity(module.n_inst_slots());
+    rewrite.live_insts(module).into_iter().for_each(|inst| {
+        live.insert(inst);
+    });
+    let mut n_scattered = 0;
+    for inst in rewrite.live_insts(module) {
+        let found = match find_all_reduce(module, inst, &pinned) {
+            Ok(None) => continue,
+            Ok(Some(found)) => found,
+            Err(reason) => {
+                report.decisions.push(decision(module, inst, "left", reason));
+                continue;
+            }
+        };
+        let readers: Vec<InstId> = users[inst].iter().copied().filter(|user| live.contains(*user)).collect();
+        let slices = match find_slices(module, comp, &found, &readers, &pinned) {
+            Ok(slices) => slices,
+            Err(reason) => {
+                report.decisions.push(decision(module, inst, "left", reason));
+                continue;
+            }
+        };
+        let mut told = decision(module, inst, "scattered", "every device takes its slice only");
+        told.collectives.push(removed(module, inst, "gives every device the whole"));
+        let new = emit(module, &rewrite, &found, (&slices, readers[0]), next_channel);
+        readers.iter().for_each(|&reader| rewrite.redirect(reader, new));
+        told.collectives.push(inserted(module, new, "gives every device its slice"));
+        report.decisions.push(told);
+        n_scattered += 1;
+    }
+    if n_scattered > 0 {
+        rewrite.finish(module)?;
+    }
+    Ok(n_scattered)
+}
+
+/// Which slices the devices take.
+#[derive(PartialEq, Eq)]
+struct Slices {
+    /// The dim that is cut.
+    dim: usize,
+    /// The groups of flat ids, members in the order of their slices.
+    groups: Vec<Vec<u32>>,
+}
+
+/// What all readers take of an all-reduce.
+///
+/// # Errors
+/// Why that is no scatter.
+fn find_slices(
+    module: &Module,
+    comp: CompId,
+    all_reduce: &AllReduce,
+    readers: &[InstId],
+    pinned: &EntitySet<InstId>,
+) -> Result<Slices, String> {
+    let is_root = module.comp(comp).root.expand() == Some(all_reduce.inst);
+    let mut slices: Option<Slices> = None;
+    for &reader in readers {
+        let is_slice = module.inst(reader).opcode == Opcode::DynamicSlice
+            && module.inst(reader).operands.iter().position(|&o| o == all_reduce.inst) == Some(0);
+        if !is_slice {
+            return Err(format!("its whole result is used by %{}", module.inst_name(reader)));
+        }
+        check_free(module, reader, pinned)?;
+        let found = find_slice(module, all_reduce, reader)?;
+        if slices.as_ref().is_some_and(|known| *known != found) {
+            return Err("its users take different slices".into());
+        }
+        slices = Some(found);
+    }
+    if is_root { Err("its whole result is the computation's".into()) } else { slices.ok_or("nothing uses it".into()) }
+}
+
+fn find_slice(module: &Module, all_reduce: &AllReduce, reader: InstId) -> Result<Slices, String> {
+    let shapes = [array(module, all_reduce.inst), array(module, reader)];
+    let [Some(whole), Some(slice)] = shapes else { return Err("is no array".into()) };
+    let cut: Vec<usize> = (0..whole.rank()).filter(|&dim| whole.dims[dim] != slice.dims[dim]).collect();
+    let [dim] = cut.as_slice() else { return Err("its slices are not cut along one dim".into()) };
+    let (size, n) = (slice.dims[*dim], whole.dims[*dim]);
+    let is_part = |group: &Vec<u32>| size > 0 && group.len() as i64 * size == n;
+    if !all_reduce.groups.iter().all(is_part) {
+        return Err("its slices are not equal parts, one for each device of a group".into());
+    }
+    let start = module.inst(reader).operands.get(dim + 1).copied().ok_or("its slices have no start")?;
+    let starts = find_device_values(module, start);
+    let starts = starts.ok_or("its slices start where not only the device says")?;
+    let mut groups = all_reduce.groups.clone();
+    for group in &mut groups {
+        let mut listed = vec![None; group.len()];
+        for &device in group.iter() {
+            let start = starts.get(device as usize).map_or(0, |start| (*start).clamp(0, n - size));
+            let place = usize::try_from(start / size).ok().filter(|_| start % size == 0);
+            let slot = place.and_then(|place| listed.get_mut(place)).filter(|slot| slot.is_none());
+            *slot.ok_or("its devices take overlapping slices")? = Some(device);
+        }
+        *group = listed.into_iter().flatten().collect();
+    }
+    Ok(Slices { dim: *dim, groups })
+}
+
+/// The reduce-scatter.
+fn emit(
+    module: &mut Module,
+    rewrite: &Rewrite,
+    all_reduce: &AllReduce,
+    (slices, reader): (&Slices, InstId),
+    next_channel: &mut i64,
+) -> InstId {
+    let source = module.inst(all_reduce.inst).clone();
+    let (to_apply, channel_id) = match &source.attrs {
+        Attrs::Combining(attrs) => (attrs.to_apply, attrs.channel_id),
+        _ => (None, None),
+    };
+    let mode = source.attrs.collective().and_then(|c| c.mode().ok()).unwrap_or(GroupMode::Flattened);
+    let by_replica = if mode == GroupMode::CrossReplica { replica_lists(module, &slices.groups) } else { None };
+    let is_flat = by_replica.is_none();
+    let own_channel = channel_id.unwrap_or(*next_channel);
+    if is_flat && channel_id.is_none() {
+        *next_channel = next_channel.saturating_add(1);
+    }
+    let flat = || slices.groups.iter().map(|group| group.iter().map(|&d| i64::from(d)).collect()).collect();
+    let attrs = CombiningAttrs {
+        channel_id: is_flat.then_some(own_channel),
+        replica_groups: ReplicaGroups::List(by_replica.unwrap_or_else(flat)),
+        use_global_device_ids: is_flat,
+        dimensions: [slices.dim as i64].into_iter().collect::<Dims>(),
+        to_apply,
+        ..CombiningAttrs::default()
+    };
+    let shape = module.shape(reader).clone();
+    let mut operand = all_reduce.operand;
+    if let (Shape::Array(part), Some(before)) = (&shape, array(module, operand)) {
+        let mut whole = part.clone();
+        whole.dims = before.dims.clone();
+        if *before != whole {
+            let copy = ("copy", Opcode::Copy);
+            operand = rewrite.add(module, all_reduce.inst, copy, Shape::Array(whole), &[operand], Attrs::Plain);
+        }
+    }
+    let hint = module.inst_name(all_reduce.inst).to_string();
+    rewrite.add(module, all_reduce.inst, (&hint, Opcode::ReduceScatter), shape, &[operand], attrs)
+}
+
+/// Groups of flat ids as groups of replicas, if every partition has the same.
+fn replica_lists(module: &Module, groups: &[Vec<u32>]) -> Option<Vec<Vec<i64>>> {
+    let n_partitions = module.header.num_partitions.max(1);
+    let of = |partition: i64| -> Vec<Vec<i64>> {
+        let mine = groups.iter().filter(|g| g.first().is_some_and(|&d| i64::from(d) % n_partitions == partition));
+        let mut lists: Vec<Vec<i64>> = mine.map(|g| g.iter().map(|&d| i64::from(d) / n_partitions).collect()).collect();
+        lists.sort_unstable();
+        lists
+    };
+    let first = of(0);
+    (1..n_partitions).all(|partition| of(partition) == first).then_some(first)
+}

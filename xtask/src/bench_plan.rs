@@ -1,0 +1,87 @@
+//! `cargo xtask bench-plan`: how long whole commands of the planner take, and what memory, against limits.
+//!
+//! Each command builds its state graph anew. Time is the best of some runs: on a machine with other work the others say more about
+//! that work.
+
+use crate::bench::measure::watch_memory;
+use crate::workspace;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+/// Runs of each command.
+const RUNS: usize = 7;
+const GIB: f64 = (1u64 << 30) as f64;
+
+/// A command with its limits.
+struct Case {
+    what: &'static str,
+    /// After `plan reduction`.
+    arguments: &'static [&'static str],
+    most_s: f64,
+    most_bytes: f64,
+}
+
+const FOUR: &str = "[(a,8),(b,8),(c,8),(d,8)]";
+const FIVE: &str = "[(a,10),(b,10),(c,10),(d,10),(e,10)]";
+const CASES: [Case; 5] = [
+    Case {
+        what: "two levels, 64 devices, one axis (the paper's longest: 1.16 s)",
+        arguments: &["--cluster", "a100", "--axes", "64", "--reduce", "0"],
+        most_s: 0.01,
+        most_bytes: GIB,
+    },
+    Case {
+        what: "four levels, 4,096 devices, two axes, one of them reduced, 44 matrices",
+        arguments: &["--cluster", FOUR, "--axes", "64,64", "--reduce", "0"],
+        most_s: 1.0,
+        most_bytes: GIB,
+    },
+    Case {
+        what: "the same, both reduced together",
+        arguments: &["--cluster", FOUR, "--axes", "64,64", "--reduce", "0,1"],
+        most_s: 1.0,
+        most_bytes: GIB,
+    },
+    Case {
+        what: "five levels, 100,000 devices, two axes, one of them reduced, 100 matrices",
+        arguments: &["--cluster", FIVE, "--axes", "1000,100", "--reduce", "0"],
+        most_s: 5.0,
+        most_bytes: GIB,
+    },
+    Case {
+        what: "five levels, 100,000 devices, one axis",
+        arguments: &["--cluster", FIVE, "--axes", "100000", "--reduce", "0"],
+        most_s: 5.0,
+        most_bytes: GIB,
+    },
+];
+
+/// Runs the command; false if a limit is passed.
+pub fn run() -> Result<bool, String> {
+    let tool = workspace::build_tool()?;
+    let mut is_fine = true;
+    println!("{:>10}  {:>10}  {:>9}  command", "best", "limit", "peak");
+    for case in &CASES {
+        let command = || {
+            let mut command = Command::new(&tool);
+            command.args(["plan", "reduction", "--format", "json"]).args(case.arguments);
+            command
+        };
+        let mut best_s = f64::INFINITY;
+        for _ in 0..RUNS {
+            let start = Instant::now();
+            let status = command().stdout(Stdio::null()).status().map_err(|e| format!("{}: {e}", tool.display()))?;
+            best_s = best_s.min(start.elapsed().as_secs_f64());
+            if !status.success() {
+                return Err(format!("hlo-opt plan reduction {}: {status}", case.arguments.join(" ")));
+            }
+        }
+        let peak = watch_memory(&mut command()).map(|bytes| bytes as f64);
+        let is_within = best_s <= case.most_s && peak.is_none_or(|bytes| bytes <= case.most_bytes);
+        let peak = peak.map_or("?".into(), |bytes| format!("{:.0} MiB", bytes / f64::from(1 << 20)));
+        let verdict = if is_within { "" } else { "  TOO MUCH" };
+        println!("{:>7.1} ms  {:>7.0} ms  {peak:>9}  {}{verdict}", best_s * 1e3, case.most_s * 1e3, case.what);
+        is_fine &= is_within;
+    }
+    Ok(is_fine)
+}
