@@ -15,6 +15,13 @@ pub enum GpuError {
     },
 }
 
+impl GpuError {
+    /// An instruction that nothing is written for.
+    pub fn unsupported(instruction: &str, reason: impl Into<String>) -> GpuError {
+        GpuError::Unsupported { instruction: instruction.into(), reason: reason.into() }
+    }
+}
+
 impl fmt::Display for GpuError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

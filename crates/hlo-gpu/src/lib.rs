@@ -5,7 +5,9 @@
 //! over buffers in one arena, with the CUDA C++ of each kernel. A plan can be printed, verified, and run: on graphics
 //! processors, or on the host by the same plan and the same source, compiled by the system's C++ compiler.
 
+pub mod buffers;
 pub mod error;
+pub mod lower;
 pub mod plan;
 
 pub use error::GpuError;

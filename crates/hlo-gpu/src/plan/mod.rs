@@ -4,6 +4,15 @@
 //! [`Place::DeviceIds`], and in which group of a communicator they belong to. Shapes are static, so grids, sizes and
 //! offsets are numbers.
 
+mod accesses;
+mod memory;
+mod text;
+pub mod verify;
+
+pub use accesses::Accesses;
+pub use memory::PlanMemory;
+pub use text::shape_text;
+
 use cranelift_entity::{PrimaryMap, entity_impl};
 use hlo_ir::{ArrayShape, Literal};
 
@@ -219,7 +228,7 @@ pub enum Reduction {
 }
 
 /// CUDA C++ and how to launch it.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Kernel {
     /// The function's name in the source: `extern "C" __global__`.
     pub name: String,

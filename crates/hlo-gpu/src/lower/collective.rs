@@ -1,0 +1,159 @@
+//! Collectives as the communication library has them: contiguous buffers whose shards lie one after the other.
+//! [`super::legalize`] has made scattered and gathered dims the slowest ones.
+
+use super::{Leaves, Lowering};
+use crate::GpuError;
+use crate::buffers::Home;
+use crate::plan::{BufferId, CollectiveCall, CollectiveKind, Reduction, Step, Stream, Work};
+use hlo_analysis::reducers::{Reducer, find_reducer};
+use hlo_ir::attrs::Attrs;
+use hlo_ir::op::Flow;
+use hlo_ir::{ArrayShape, DType, InstId, Opcode};
+
+impl Lowering<'_> {
+    pub(crate) fn collective(&mut self, inst: InstId, steps: &mut Vec<Step>) -> Result<(), GpuError> {
+        let instruction = self.module.inst(inst);
+        if instruction.opcode == Opcode::RaggedAllToAll {
+            return Err(self.unsupported(inst, "ragged-all-to-all has no lowering"));
+        }
+        let (kind, groups) = self.kind_and_groups(inst)?;
+        let inputs = self.operand_buffers(inst);
+        let result_is_tuple = self.module.shape(inst).as_tuple().is_some();
+        if kind == CollectiveKind::AllToAll && result_is_tuple {
+            return self.exchange_of_arrays(inst, groups, inputs, steps);
+        }
+        let leaves = self.result_leaves(inst);
+        let outputs: Vec<BufferId> = leaves.iter().copied().flatten().collect();
+        self.bind(inst, leaves)?;
+        let is_in_place = matches!(kind, CollectiveKind::AllReduce(_));
+        let mut calls = Vec::new();
+        for (&input, &output) in inputs.iter().zip(&outputs) {
+            if self.draft.plan.buffers[output].shape.n_elems() == 0 {
+                continue;
+            }
+            let value = self.draft.value_of[input];
+            if is_in_place && inputs.iter().filter(|&&other| self.draft.value_of[other] == value).count() == 1 {
+                self.draft.allow_sharing(input, output);
+            }
+            calls.push((input, output));
+        }
+        let name = self.module.inst_name(inst).to_string();
+        let is_alone = !matches!(kind, CollectiveKind::Permute(_)) && groups.iter().all(|group| group.len() == 1);
+        if is_alone {
+            calls.into_iter().for_each(|(input, output)| self.copy(&name, input, output, steps));
+        } else if !calls.is_empty() {
+            self.call_collective(&name, kind, groups, calls, steps);
+        }
+        Ok(())
+    }
+
+    /// An all-to-all whose parts are separate arrays: they are brought into one buffer, and the results are parts of another.
+    fn exchange_of_arrays(
+        &mut self,
+        inst: InstId,
+        groups: Vec<Vec<u32>>,
+        inputs: Vec<BufferId>,
+        steps: &mut Vec<Step>,
+    ) -> Result<(), GpuError> {
+        let name = self.module.inst_name(inst).to_string();
+        let Some(&first) = inputs.first() else { return Err(self.unsupported(inst, "expected operands, found none")) };
+        let part = self.draft.plan.buffers[first].shape.clone();
+        let n = inputs.len() as u64;
+        let whole = ArrayShape::new(part.dtype, [part.n_elems().saturating_mul(n) as i64]).with_row_major();
+        let packed = self.draft.add_value(&name, whole.clone(), Home::Temporary);
+        let exchanged = self.draft.add_value(&name, whole, Home::Temporary);
+        let mut leaves = Leaves::new();
+        for (i, &input) in inputs.iter().enumerate() {
+            let offset_bytes = part.size_bytes() * i as u64;
+            let shape = self.draft.plan.buffers[input].shape.clone();
+            let to = self.draft.add_view(&name, shape.clone(), packed, offset_bytes);
+            leaves.push(Some(self.draft.add_view(&name, shape, exchanged, offset_bytes)));
+            if part.n_elems() > 0 {
+                self.step(&name, Work::Copy { from: input, to }, steps);
+            }
+        }
+        if part.n_elems() > 0 {
+            self.call_collective(&name, CollectiveKind::AllToAll, groups, vec![(packed, exchanged)], steps);
+        }
+        self.bind(inst, leaves)
+    }
+
+    fn call_collective(
+        &mut self,
+        name: &str,
+        kind: CollectiveKind,
+        groups: Vec<Vec<u32>>,
+        calls: Vec<(BufferId, BufferId)>,
+        steps: &mut Vec<Step>,
+    ) {
+        let communicator = self.communicator(groups);
+        let work = Work::Collective(CollectiveCall { kind, communicator, calls });
+        steps.push(Step { name: name.into(), stream: Stream::Communication, waits_for: Vec::new(), work });
+    }
+
+    fn kind_and_groups(&self, inst: InstId) -> Result<(CollectiveKind, Vec<Vec<u32>>), GpuError> {
+        let instruction = self.module.inst(inst);
+        let wrong = |reason: String| self.unsupported(inst, reason);
+        if instruction.opcode.row().flow == Flow::CollectivePermute {
+            let pairs = self.module.device_pairs(inst).map_err(wrong)?;
+            let n = u32::try_from(self.module.n_devices()).unwrap_or(u32::MAX);
+            return Ok((CollectiveKind::Permute(pairs), vec![(0..n).collect()]));
+        }
+        let groups = self.module.device_groups(inst).map_err(wrong)?;
+        let kind = match instruction.opcode.row().flow {
+            Flow::AllReduce => CollectiveKind::AllReduce(self.reduction(inst)?),
+            Flow::ReduceScatter => CollectiveKind::ReduceScatter(self.reduction(inst)?),
+            Flow::AllGather => CollectiveKind::AllGather,
+            Flow::AllToAll => CollectiveKind::AllToAll,
+            other => return Err(wrong(format!("expected a collective, found {other:?}"))),
+        };
+        let needs_equal = !matches!(kind, CollectiveKind::AllReduce(_));
+        if needs_equal && groups.uniform_size().is_none() {
+            return Err(wrong("expected groups of one size, found several".into()));
+        }
+        Ok((kind, groups.groups))
+    }
+
+    /// The library's reduction of an all-reduce or reduce-scatter.
+    fn reduction(&self, inst: InstId) -> Result<Reduction, GpuError> {
+        let Attrs::Combining(attrs) = &self.module.inst(inst).attrs else {
+            return Err(self.unsupported(inst, "expected a reducer, found none"));
+        };
+        let reducer = attrs.to_apply.and_then(|comp| find_reducer(self.module, comp));
+        let operands = self.operand_buffers(inst);
+        let dtypes = operands.iter().map(|&b| self.draft.plan.buffers[b].shape.dtype);
+        let mut found = None;
+        for dtype in dtypes {
+            let reduction = reducer.and_then(|reducer| find_reduction(reducer, dtype));
+            let Some(reduction) = reduction else {
+                let name = attrs.to_apply.map_or("none", |comp| self.module.comp_name(comp));
+                return Err(self.unsupported(
+                    inst,
+                    format!("expected a sum, product, minimum or maximum of numbers, or a logical and / or, found `{name}` on {dtype}"),
+                ));
+            };
+            if found.is_some_and(|other| other != reduction) {
+                return Err(self.unsupported(inst, "expected one reduction, found a pred beside numbers"));
+            }
+            found = Some(reduction);
+        }
+        found.ok_or_else(|| self.unsupported(inst, "expected operands, found none"))
+    }
+}
+
+/// The library's reduction for a reducer on elements of a type; a `pred` is a byte of 0 or 1.
+fn find_reduction(reducer: Reducer, dtype: DType) -> Option<Reduction> {
+    let is_pred = dtype == DType::Pred;
+    // 16-bit integers, complex numbers and the types below 8 bits are not the library's.
+    let is_number = matches!(dtype.bits(), 32 | 64) && !dtype.is_complex()
+        || matches!(dtype, DType::S8 | DType::U8 | DType::F16 | DType::BF16);
+    match reducer {
+        Reducer::Add | Reducer::Maximum | Reducer::Or if is_pred => Some(Reduction::Max),
+        Reducer::Multiply | Reducer::Minimum | Reducer::And if is_pred => Some(Reduction::Min),
+        Reducer::Add if is_number => Some(Reduction::Sum),
+        Reducer::Multiply if is_number => Some(Reduction::Product),
+        Reducer::Maximum if is_number => Some(Reduction::Max),
+        Reducer::Minimum if is_number => Some(Reduction::Min),
+        Reducer::Add | Reducer::Multiply | Reducer::Maximum | Reducer::Minimum | Reducer::And | Reducer::Or => None,
+    }
+}

@@ -1,0 +1,306 @@
+//! Dots as matrix products.
+//!
+//! The dims of a dot fall into batch, rows (`m`), columns (`n`) and contracted ones (`k`). A library product takes one
+//! stride for each of them in each array, so a dot fits if the dims of every class lie as one dim in all arrays that have
+//! them. Batch dims that do not are looped over, one product each, while they are few; otherwise [`super::legalize`] copies
+//! an operand or the result to another layout first. What has no library product at all (integers, complex numbers, mixed
+//! types) is a kernel.
+
+use super::Lowering;
+use super::strides::{merged_stride, strides};
+use crate::GpuError;
+use crate::buffers::Home;
+use crate::plan::{BufferId, Gemm, Matrix, Step, Work};
+use hlo_ir::attrs::{Attrs, DotAttrs};
+use hlo_ir::{ArrayShape, DType, InstId};
+
+/// Products into which one dot may be split before a copy to another layout is better.
+const MAX_PRODUCTS: u64 = 8;
+
+/// Strides of one array: from matrix to matrix, row to row, column to column.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MatrixStrides {
+    /// Elements from one matrix to the next.
+    pub batch: u64,
+    /// Elements from one row to the next.
+    pub row: u64,
+    /// Elements from one column to the next.
+    pub col: u64,
+}
+
+/// A dim that is looped over: how often, and the step in `lhs`, `rhs` and output.
+pub type LoopDim = (u64, [u64; 3]);
+
+/// A dot as strided products.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GemmForm {
+    /// Products in one call.
+    pub batch: u64,
+    /// Rows, columns, contracted elements.
+    pub mnk: [u64; 3],
+    /// `lhs`, `rhs`, output.
+    pub matrices: [MatrixStrides; 3],
+    /// Dims over which calls are repeated.
+    pub loops: Vec<LoopDim>,
+}
+
+/// Whether the product library multiplies these types.
+pub fn has_library_types(lhs: DType, rhs: DType, out: DType) -> bool {
+    lhs == rhs
+        && match lhs {
+            DType::F32 | DType::F64 => out == lhs,
+            DType::BF16 | DType::F16 => out == lhs || out == DType::F32,
+            _ => false,
+        }
+}
+
+/// The dims of a dot by class: `[lhs, rhs, output]` dims of batch, then rows, columns and contracted dims of the two
+/// arrays that have them.
+pub struct DotDims {
+    batch: Vec<[usize; 3]>,
+    rows: Vec<[usize; 2]>,
+    cols: Vec<[usize; 2]>,
+    contracted: Vec<[usize; 2]>,
+}
+
+impl DotDims {
+    /// Sorts the dims of a dot.
+    pub fn of(attrs: &DotAttrs, lhs_rank: usize, rhs_rank: usize) -> DotDims {
+        let n_batch = attrs.lhs_batch_dims.len();
+        let index = |dim: &i64| usize::try_from(*dim).unwrap_or(0);
+        let pairs = attrs.lhs_batch_dims.iter().zip(&attrs.rhs_batch_dims);
+        let batch: Vec<_> = pairs.enumerate().map(|(i, (l, r))| [index(l), index(r), i]).collect();
+        let pairs = attrs.lhs_contracting_dims.iter().zip(&attrs.rhs_contracting_dims);
+        let contracted: Vec<_> = pairs.map(|(l, r)| [index(l), index(r)]).collect();
+        let free = |rank: usize, batch: &[i64], contracted: &[i64]| -> Vec<usize> {
+            (0..rank).filter(|&d| !batch.contains(&(d as i64)) && !contracted.contains(&(d as i64))).collect()
+        };
+        let rows = free(lhs_rank, &attrs.lhs_batch_dims, &attrs.lhs_contracting_dims);
+        let cols = free(rhs_rank, &attrs.rhs_batch_dims, &attrs.rhs_contracting_dims);
+        let n_rows = rows.len();
+        DotDims {
+            batch,
+            rows: rows.into_iter().enumerate().map(|(i, d)| [d, n_batch + i]).collect(),
+            cols: cols.into_iter().enumerate().map(|(i, d)| [d, n_batch + n_rows + i]).collect(),
+            contracted,
+        }
+    }
+
+    /// For each array, an order of its dims, slowest first, that always fits: batch, rows (or contracted), columns.
+    pub fn fitting_orders(&self) -> [Vec<usize>; 3] {
+        let batch = |side: usize| self.batch.iter().map(move |d| d[side]);
+        let lhs = batch(0).chain(self.rows.iter().map(|d| d[0])).chain(self.contracted.iter().map(|d| d[0]));
+        let rhs = batch(1).chain(self.contracted.iter().map(|d| d[1])).chain(self.cols.iter().map(|d| d[0]));
+        let out = batch(2).chain(self.rows.iter().map(|d| d[1])).chain(self.cols.iter().map(|d| d[1]));
+        [lhs.collect(), rhs.collect(), out.collect()]
+    }
+}
+
+/// The products of a dot over arrays in the given layouts, `None` if it does not fit.
+pub fn find_gemm(attrs: &DotAttrs, lhs: &ArrayShape, rhs: &ArrayShape, out: &ArrayShape) -> Option<GemmForm> {
+    let dims = DotDims::of(attrs, lhs.rank(), rhs.rank());
+    let arrays = [lhs, rhs, out];
+    let all = [strides(lhs), strides(rhs), strides(out)];
+    let size = |array: &ArrayShape, dim: usize| array.dims[dim].max(0) as u64;
+    let product = |array: usize, list: &[[usize; 2]]| list.iter().map(|d| size(arrays[array], d[0])).product::<u64>();
+    let (m, n, k) = (product(0, &dims.rows), product(1, &dims.cols), product(0, &dims.contracted));
+
+    // The stride of a class of dims in the two arrays that have it, the dims ordered as they lie in either.
+    let merged = |list: &[[usize; 2]], a: usize, b: usize| -> Option<[Option<u64>; 2]> {
+        [(a, 0), (b, 1)].into_iter().find_map(|(array, side)| {
+            let mut ordered = list.to_vec();
+            ordered.sort_by_key(|d| std::cmp::Reverse(all[array][d[side]]));
+            let on = |array: usize, side: usize| {
+                let dims: Vec<usize> = ordered.iter().map(|d| d[side]).collect();
+                merged_stride(arrays[array], &all[array], &dims)
+            };
+            Some([on(a, 0)?, on(b, 1)?])
+        })
+    };
+    let rows = merged(&dims.rows, 0, 2)?;
+    let cols = merged(&dims.cols, 1, 2)?;
+    let contracted = merged(&dims.contracted, 0, 1)?;
+    let inner = [
+        inner_strides((rows[0], m), (contracted[0], k))?,
+        inner_strides((contracted[1], k), (cols[0], n))?,
+        inner_strides((rows[1], m), (cols[1], n))?,
+    ];
+    let mut runs = batch_runs(&dims.batch, arrays, &all);
+    let largest = (0..runs.len()).max_by_key(|&i| runs[i].0);
+    let (batch, steps) = largest.map_or((1, [0; 3]), |i| runs.remove(i));
+    if runs.iter().map(|run| run.0).product::<u64>() > MAX_PRODUCTS {
+        return None;
+    }
+    let matrix = |i: usize| MatrixStrides { batch: steps[i], row: inner[i].0, col: inner[i].1 };
+    Some(GemmForm { batch, mnk: [m, n, k], matrices: [matrix(0), matrix(1), matrix(2)], loops: runs })
+}
+
+/// Row and column stride of which one is 1; a stride of a dim of size 1 is free. `None` if neither is 1.
+fn inner_strides((row, rows): (Option<u64>, u64), (col, cols): (Option<u64>, u64)) -> Option<(u64, u64)> {
+    match (row, col) {
+        (Some(row), Some(col)) => (row == 1 || col == 1).then_some((row, col)),
+        (Some(1), None) => Some((1, rows.max(1))),
+        (Some(row), None) => Some((row, 1)),
+        (None, Some(1)) => Some((cols.max(1), 1)),
+        (None, Some(col)) => Some((1, col)),
+        (None, None) => Some((1, 1)),
+    }
+}
+
+/// Batch dims as runs that lie as one dim in all three arrays, in the order in which they lie in the output.
+fn batch_runs(batch: &[[usize; 3]], arrays: [&ArrayShape; 3], strides: &[Vec<u64>; 3]) -> Vec<LoopDim> {
+    let mut ordered: Vec<[usize; 3]> = batch.iter().copied().filter(|d| arrays[2].dims[d[2]] != 1).collect();
+    ordered.sort_by_key(|d| std::cmp::Reverse(strides[2][d[2]]));
+    let mut runs: Vec<LoopDim> = Vec::new();
+    for dims in ordered {
+        let size = arrays[2].dims[dims[2]].max(0) as u64;
+        let own = [0, 1, 2].map(|array| strides[array][dims[array]]);
+        match runs.last_mut() {
+            Some((count, steps)) if (0..3).all(|a| steps[a] == own[a] * size) => {
+                *count *= size;
+                *steps = own;
+            }
+            Some(_) | None => runs.push((size, own)),
+        }
+    }
+    runs
+}
+
+impl Lowering<'_> {
+    pub(crate) fn dot(&mut self, inst: InstId, steps: &mut Vec<Step>) -> Result<(), GpuError> {
+        let Attrs::Dot(attrs) = &self.module.inst(inst).attrs else {
+            return Err(self.unsupported(inst, "expected the attributes of a dot, found others"));
+        };
+        let (lhs, rhs) = (self.operand(inst, 0)?, self.operand(inst, 1)?);
+        let shape = |b: BufferId| self.draft.plan.buffers[b].shape.clone();
+        let (lhs_shape, rhs_shape) = (shape(lhs), shape(rhs));
+        let Some(out_shape) = self.module.shape(inst).as_array() else { return self.kernel(inst, steps) };
+        let is_plain = self.module.inst(inst).operands.len() == 2;
+        let form = has_library_types(lhs_shape.dtype, rhs_shape.dtype, out_shape.dtype)
+            .then(|| find_gemm(attrs, &lhs_shape, &rhs_shape, out_shape))
+            .flatten()
+            .filter(|_| is_plain);
+        let Some(form) = form else { return self.kernel(inst, steps) };
+        let leaves = self.result_leaves(inst);
+        let output = leaves.first().copied().flatten();
+        self.bind(inst, leaves)?;
+        let Some(output) = output.filter(|_| out_shape.n_elems() > 0) else { return Ok(()) };
+        let name = self.module.inst_name(inst).to_string();
+        if form.mnk[2] == 0 {
+            self.step(&name, Work::Fill { to: output, byte: 0 }, steps);
+            return Ok(());
+        }
+        let n_products: u64 = form.loops.iter().map(|(count, _)| count).product();
+        for product in 0..n_products {
+            let mut offsets = [0u64; 3];
+            let mut rest = product;
+            for (count, strides) in form.loops.iter().rev() {
+                (0..3).for_each(|a| offsets[a] += rest % count * strides[a]);
+                rest /= count;
+            }
+            let gemm = self.product(&name, &form, [lhs, rhs, output], offsets);
+            self.step(&name, Work::Gemm(gemm), steps);
+        }
+        Ok(())
+    }
+
+    /// One product of a dot, of parts of its arrays that begin at `offsets` elements.
+    fn product(&mut self, name: &str, form: &GemmForm, buffers: [BufferId; 3], offsets: [u64; 3]) -> Gemm {
+        let [m, n, k] = form.mnk;
+        let extents = [(m, k), (k, n), (m, n)];
+        let [lhs, rhs, output] = [0, 1, 2].map(|a| {
+            let strides = form.matrices[a];
+            let mut buffer = buffers[a];
+            if !form.loops.is_empty() {
+                let (rows, cols) = extents[a];
+                let last = (form.batch - 1) * strides.batch + (rows - 1) * strides.row + (cols - 1) * strides.col;
+                let dtype = self.draft.plan.buffers[buffer].shape.dtype;
+                let part = ArrayShape::new(dtype, [last as i64 + 1]).with_row_major();
+                buffer = self.draft.add_view(name, part, buffer, dtype.bytes_of(offsets[a]));
+            }
+            Matrix {
+                buffer,
+                batch_stride_elems: strides.batch,
+                row_stride_elems: strides.row,
+                col_stride_elems: strides.col,
+            }
+        });
+        debug_assert!(!matches!(self.draft.home_of(output.buffer), Home::Constant(_)));
+        Gemm { lhs, rhs, output, batch: form.batch, m, n, k }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hlo_ir::{Dims, Layout};
+
+    fn array(dims: &[i64], minor_to_major: &[i64]) -> ArrayShape {
+        let mut shape = ArrayShape::new(DType::F32, dims.iter().copied());
+        shape.layout = Some(Box::new(Layout::new(Dims::from_slice(minor_to_major))));
+        shape
+    }
+
+    fn attrs(lhs_batch: &[i64], lhs_contracted: &[i64], rhs_batch: &[i64], rhs_contracted: &[i64]) -> DotAttrs {
+        DotAttrs {
+            lhs_batch_dims: Dims::from_slice(lhs_batch),
+            lhs_contracting_dims: Dims::from_slice(lhs_contracted),
+            rhs_batch_dims: Dims::from_slice(rhs_batch),
+            rhs_contracting_dims: Dims::from_slice(rhs_contracted),
+            ..DotAttrs::default()
+        }
+    }
+
+    #[test]
+    fn contracting_two_dims_is_one_product() {
+        let form = find_gemm(
+            &attrs(&[], &[0, 1], &[], &[0, 1]),
+            &array(&[2, 64, 384], &[2, 1, 0]),
+            &array(&[2, 64, 128], &[2, 1, 0]),
+            &array(&[384, 128], &[1, 0]),
+        );
+        let form = form.expect("fits");
+        assert_eq!((form.batch, form.mnk, form.loops.len()), (1, [384, 128, 128], 0));
+        assert_eq!(form.matrices[0], MatrixStrides { batch: 0, row: 1, col: 384 });
+        assert_eq!(form.matrices[1], MatrixStrides { batch: 0, row: 128, col: 1 });
+    }
+
+    #[test]
+    fn split_batch_dims_are_looped_over_while_they_are_few() {
+        let heads = |batch: i64| {
+            find_gemm(
+                &attrs(&[0, 2], &[3], &[0, 2], &[3]),
+                &array(&[batch, 64, 4, 32], &[3, 2, 1, 0]),
+                &array(&[batch, 64, 4, 32], &[3, 2, 1, 0]),
+                &array(&[batch, 4, 64, 64], &[3, 2, 1, 0]),
+            )
+        };
+        let form = heads(2).expect("fits");
+        assert_eq!((form.batch, form.mnk), (4, [64, 64, 32]));
+        assert_eq!(form.loops, [(2, [8192, 8192, 16384])]);
+        assert_eq!(form.matrices[0], MatrixStrides { batch: 32, row: 128, col: 1 });
+        let many = heads(32).expect("the larger batch dim is strided, heads are looped over");
+        assert_eq!((many.batch, many.loops.len()), (32, 1));
+        let form = find_gemm(
+            &attrs(&[0, 2], &[3], &[0, 2], &[3]),
+            &array(&[32, 64, 16, 32], &[3, 2, 1, 0]),
+            &array(&[32, 64, 16, 32], &[3, 2, 1, 0]),
+            &array(&[32, 16, 64, 64], &[3, 2, 1, 0]),
+        );
+        assert_eq!(form, None);
+    }
+
+    #[test]
+    fn fitting_orders_always_fit() {
+        let attrs = attrs(&[2, 0], &[4, 1], &[0, 3], &[1, 2]);
+        let sizes = [[3i64, 5, 2, 7, 4].as_slice(), &[2, 4, 5, 3, 6], &[2, 3, 7, 6]];
+        let orders = DotDims::of(&attrs, 5, 5).fitting_orders();
+        let laid = |i: usize| {
+            let mut shape = ArrayShape::new(DType::F32, sizes[i].iter().copied());
+            shape.layout = Some(Box::new(super::super::strides::layout_of(orders[i].iter().copied())));
+            shape
+        };
+        let form = find_gemm(&attrs, &laid(0), &laid(1), &laid(2)).expect("fits");
+        assert_eq!((form.batch, form.mnk, form.loops.len()), (6, [7, 6, 20], 0));
+    }
+}

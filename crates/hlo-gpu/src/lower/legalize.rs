@@ -1,0 +1,209 @@
+//! Write physical copies where a step needs another layout than the module has.
+//!
+//! A dot whose dims do not lie as a product needs them gets `copy` instructions of an operand or of its result, the
+//! cheapest of the combinations that fit. A collective needs operand and result in one layout, and scattered or gathered
+//! dims slowest. The result of ENTRY gets the layout that the header states, loops and branches what their computations state
+//! ([`super::boundaries`]). Everything is HLO, so the lowering has no
+//! copies of its own.
+
+use super::boundaries::{restate, rewrite_boundaries};
+use super::dot::{DotDims, find_gemm, has_library_types};
+use super::strides::{is_same_layout, layout_of, minor_to_major};
+use crate::GpuError;
+use hlo_ir::attrs::{Attrs, TupleIndexAttrs};
+use hlo_ir::edit::Builder;
+use hlo_ir::op::Flow;
+use hlo_ir::{ArrayShape, CompId, InstId, Layout, Module, Opcode, Shape};
+
+/// Rewrites the computations whose instructions become steps: ENTRY and what it reaches by loops, branches and calls.
+///
+/// # Errors
+/// An instruction whose layouts cannot be made right.
+pub fn rewrite_module(module: &mut Module) -> Result<(), GpuError> {
+    let before = module.n_inst_slots();
+    let comps = stepwise_computations(module);
+    for &comp in &comps {
+        for inst in module.comp(comp).insts.clone() {
+            if module.inst(inst).opcode == Opcode::Dot {
+                rewrite_dot(module, inst);
+            } else if scattered_dim(module, inst).is_some() {
+                rewrite_collective(module, inst);
+            } else {
+                rewrite_boundaries(module, inst);
+            }
+        }
+        if Some(comp) == module.entry() {
+            rewrite_result(module, comp);
+        }
+    }
+    if module.n_inst_slots() != before {
+        for comp in comps {
+            let restored = module.restore_order(comp);
+            restored.map_err(|inst| GpuError::unsupported(module.inst_name(inst), "expected no cycle, found one"))?;
+        }
+    }
+    Ok(())
+}
+
+/// ENTRY and the computations that it reaches by loops, branches and calls, but not by fusions or reducers.
+pub fn stepwise_computations(module: &Module) -> Vec<CompId> {
+    let mut found: Vec<CompId> = module.entry().into_iter().collect();
+    let mut next = 0;
+    while let Some(&comp) = found.get(next) {
+        next += 1;
+        for &inst in &module.comp(comp).insts {
+            let opcode = module.inst(inst).opcode;
+            if opcode != Opcode::Fusion && opcode.row().flow.entry().is_some() {
+                let callees = module.called(inst);
+                found.extend(callees.into_iter().filter(|c| !found.contains(c)).collect::<Vec<_>>());
+            }
+        }
+    }
+    found
+}
+
+/// The same array with its dims, slowest first, in this order.
+fn laid_out(shape: &ArrayShape, layout: Layout) -> ArrayShape {
+    ArrayShape { layout: Some(Box::new(layout)), ..shape.clone() }
+}
+
+/// A physical copy of an array-shaped value.
+fn copy_to(module: &mut Module, value: InstId, shape: ArrayShape) -> InstId {
+    let comp = module.inst(value).parent;
+    let hint = format!("{}.layout", module.inst_name(value));
+    Builder::new(module, comp).add(&hint, Opcode::Copy, Shape::Array(shape), [value], Attrs::Plain)
+}
+
+fn rewrite_dot(module: &mut Module, inst: InstId) {
+    let Attrs::Dot(attrs) = module.inst(inst).attrs.clone() else { return };
+    let (lhs, rhs) = match module.inst(inst).operands.as_slice() {
+        &[lhs, rhs] => (lhs, rhs),
+        _ => return,
+    };
+    let array = |inst: InstId| module.shape(inst).as_array().cloned();
+    let (Some(lhs_shape), Some(rhs_shape), Some(out_shape)) = (array(lhs), array(rhs), array(inst)) else { return };
+    if !has_library_types(lhs_shape.dtype, rhs_shape.dtype, out_shape.dtype) {
+        return;
+    }
+    let orders = DotDims::of(&attrs, lhs_shape.rank(), rhs_shape.rank()).fitting_orders();
+    let as_is = [lhs_shape, rhs_shape, out_shape];
+    let fitting = [0, 1, 2].map(|i| laid_out(&as_is[i], layout_of(orders[i].iter().copied())));
+    // Bit `i` of a choice: array `i` takes the fitting layout.
+    let chosen = |choice: usize| [0, 1, 2].map(|i| if choice >> i & 1 == 1 { &fitting[i] } else { &as_is[i] });
+    let bytes = |choice: usize| (0..3).filter(|i| choice >> i & 1 == 1).map(|i| as_is[i].size_bytes()).sum::<u64>();
+    let fits = |choice: &usize| {
+        let [lhs, rhs, out] = chosen(*choice);
+        find_gemm(&attrs, lhs, rhs, out).is_some()
+    };
+    let Some(choice) = (0..8).filter(fits).min_by_key(|&choice| bytes(choice)) else { return };
+    for (i, operand) in [lhs, rhs].into_iter().enumerate() {
+        if choice >> i & 1 == 1 {
+            let copy = copy_to(module, operand, fitting[i].clone());
+            module.inst_mut(inst).operands[i] = copy;
+        }
+    }
+    if choice >> 2 & 1 == 1 {
+        restate_result(module, inst, vec![fitting[2].clone()]);
+    }
+}
+
+/// The scattered or gathered dim of a collective; `Some(None)` for collectives without one.
+fn scattered_dim(module: &Module, inst: InstId) -> Option<Option<usize>> {
+    let instruction = module.inst(inst);
+    let first = |dims: &[i64]| dims.first().and_then(|&dim| usize::try_from(dim).ok());
+    match (instruction.opcode.row().flow, &instruction.attrs) {
+        (Flow::AllReduce | Flow::CollectivePermute, _) => Some(None),
+        (Flow::ReduceScatter, Attrs::Combining(attrs)) => Some(first(&attrs.dimensions)),
+        (Flow::AllGather, Attrs::Gathering(attrs)) => Some(first(&attrs.dimensions)),
+        (Flow::AllToAll, Attrs::Exchanging(attrs)) => Some(first(&attrs.dimensions)),
+        (_, _) => None,
+    }
+}
+
+/// Gives each operand and result of a collective one layout, with the scattered dim slowest.
+fn rewrite_collective(module: &mut Module, inst: InstId) {
+    let Some(dim) = scattered_dim(module, inst) else { return };
+    let results: Vec<ArrayShape> = super::array_leaves(module.shape(inst)).into_iter().flatten().collect();
+    let operands = module.inst(inst).operands.clone();
+    if operands.len() != results.len() {
+        return;
+    }
+    let mut wanted = Vec::new();
+    for (k, (&operand, result)) in operands.iter().zip(&results).enumerate() {
+        let Some(given) = module.shape(operand).as_array().cloned() else { return };
+        // The operand's layout if it will do: then only the result may have to be copied.
+        let mut order = minor_to_major(&given);
+        if let Some(dim) = dim.filter(|&dim| result.dims.get(dim).is_some() && !is_slowest(&given, result, dim)) {
+            order = minor_to_major(result);
+            order.retain(|d| *d != dim as i64);
+            order.push(dim as i64);
+        }
+        let as_operand = laid_out(&given, Layout::new(order.clone()));
+        if !is_same_layout(&as_operand, &given) {
+            let copy = copy_to(module, operand, as_operand);
+            module.inst_mut(inst).operands[k] = copy;
+        }
+        wanted.push(laid_out(result, Layout::new(order)));
+    }
+    if wanted.iter().zip(&results).any(|(wanted, result)| !is_same_layout(wanted, result)) {
+        restate_result(module, inst, wanted);
+    }
+}
+
+/// Whether shards along `dim` lie one after the other: no dim of more than one element is slower.
+fn is_slowest(operand: &ArrayShape, result: &ArrayShape, dim: usize) -> bool {
+    let order = minor_to_major(operand);
+    let slower = order.iter().rev().take_while(|&&d| d != dim as i64);
+    slower.into_iter().all(|&d| operand.dims[d as usize] == 1 && result.dims[d as usize] == 1)
+}
+
+/// Makes an instruction state other layouts, and copies its leaves back to the old ones for its users.
+fn restate_result(module: &mut Module, inst: InstId, wanted: Vec<ArrayShape>) {
+    let old = module.shape(inst).clone();
+    let comp = module.inst(inst).parent;
+    let as_stated = match &old {
+        Shape::Tuple(_) => Shape::Tuple(wanted.iter().cloned().map(Shape::Array).collect()),
+        Shape::Array(_) | Shape::Token | Shape::Opaque | Shape::Buffer(_) => match wanted.first() {
+            Some(shape) => Shape::Array(shape.clone()),
+            None => return,
+        },
+    };
+    let hint = format!("{}.layout", module.inst_name(inst));
+    let users: Vec<InstId> =
+        module.comp(comp).insts.iter().copied().filter(|&i| module.inst(i).operands.contains(&inst)).collect();
+    let is_root = module.comp(comp).root.expand() == Some(inst);
+    let stated = module.shapes.intern(as_stated);
+    module.inst_mut(inst).shape = stated;
+    let restored = match &old {
+        Shape::Tuple(elements) => {
+            let mut leaves = Vec::new();
+            for (k, (element, wanted)) in elements.iter().zip(wanted).enumerate() {
+                let Some(element) = element.as_array().cloned() else { return };
+                let index = TupleIndexAttrs { index: k as i64 };
+                let is_same = is_same_layout(&element, &wanted);
+                let mut builder = Builder::new(module, comp);
+                let leaf = builder.add(&hint, Opcode::GetTupleElement, Shape::Array(wanted), [inst], index);
+                leaves.push(if is_same { leaf } else { copy_to(module, leaf, element) });
+            }
+            Builder::new(module, comp).add(&hint, Opcode::Tuple, old.clone(), leaves, Attrs::Plain)
+        }
+        Shape::Array(array) => copy_to(module, inst, array.clone()),
+        Shape::Token | Shape::Opaque | Shape::Buffer(_) => return,
+    };
+    for user in users {
+        module.inst_mut(user).operands.iter_mut().filter(|o| **o == inst).for_each(|o| *o = restored);
+    }
+    if is_root {
+        module.comp_mut(comp).root = Some(restored).into();
+    }
+}
+
+/// Copies leaves of ENTRY's result whose layout is not the one that the header states.
+fn rewrite_result(module: &mut Module, entry: CompId) {
+    let Some(stated) = module.header.entry_computation_layout.as_ref().map(|layout| layout.result) else { return };
+    let Some(root) = module.comp(entry).root.expand() else { return };
+    let restated = restate(module, root, stated);
+    if restated != root {
+        module.comp_mut(entry).root = Some(restated).into();
+    }
+}

@@ -1,0 +1,49 @@
+//! What a plan takes of a device's memory, in the terms in which XLA counts.
+
+use super::{Place, Plan};
+use std::collections::BTreeSet;
+
+/// Bytes on one device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PlanMemory {
+    /// ENTRY's parameters.
+    pub argument_bytes: u64,
+    /// ENTRY's result, aliased leaves included.
+    pub output_bytes: u64,
+    /// Outputs that lie in parameters.
+    pub alias_bytes: u64,
+    /// The arena.
+    pub temp_bytes: u64,
+    /// Constants.
+    pub constant_bytes: u64,
+}
+
+impl PlanMemory {
+    /// Arguments, outputs and arena, memory that is two of them once.
+    pub fn peak_bytes(&self) -> u64 {
+        (self.argument_bytes + self.output_bytes + self.temp_bytes).saturating_sub(self.alias_bytes)
+    }
+}
+
+impl Plan {
+    /// What the plan takes of each device's memory.
+    pub fn memory(&self) -> PlanMemory {
+        let bytes = |id: super::BufferId| self.buffers[id].shape.memory_bytes();
+        let is_aliased = |id: &super::BufferId| matches!(self.buffers[*id].place, Place::Parameter(_));
+        let constants: BTreeSet<_> = self.buffers.values().filter_map(constant_of).collect();
+        PlanMemory {
+            argument_bytes: self.parameters.iter().map(|&b| bytes(b)).sum(),
+            output_bytes: self.outputs.iter().map(|&b| bytes(b)).sum(),
+            alias_bytes: self.outputs.iter().copied().filter(is_aliased).map(bytes).sum(),
+            temp_bytes: self.arena_bytes,
+            constant_bytes: constants.into_iter().map(|id| self.constants[id].byte_size()).sum(),
+        }
+    }
+}
+
+fn constant_of(buffer: &super::Buffer) -> Option<super::ConstantId> {
+    match buffer.place {
+        Place::Constant(id) => Some(id),
+        Place::Parameter(_) | Place::Output(_) | Place::Arena | Place::DeviceIds => None,
+    }
+}

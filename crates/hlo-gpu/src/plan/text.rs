@@ -1,0 +1,175 @@
+//! A plan as text for people: one line for each kernel, buffer and step.
+
+use super::{Buffer, BufferId, CollectiveKind, Gemm, Matrix, Place, Plan, Reduction, Step, Stream, Work};
+use crate::lower::strides::minor_to_major;
+use hlo_ir::ArrayShape;
+use std::fmt::{self, Display, Formatter};
+
+impl Display for Plan {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let memory = self.memory();
+        writeln!(f, "plan {}: {} replicas x {} partitions", self.name, self.n_replicas, self.n_partitions)?;
+        writeln!(
+            f,
+            "memory: peak {} B = arguments {} + outputs {} - aliased {} + arena {}; constants {} B",
+            memory.peak_bytes(),
+            memory.argument_bytes,
+            memory.output_bytes,
+            memory.alias_bytes,
+            memory.temp_bytes,
+            memory.constant_bytes
+        )?;
+        for (id, groups) in self.communicators.iter() {
+            writeln!(f, "{id}: {groups:?}")?;
+        }
+        for (id, kernel) in self.kernels.iter() {
+            let is_cooperative = if kernel.is_cooperative { ", cooperative" } else { "" };
+            writeln!(
+                f,
+                "{id}: {}, grid {}, block {}, shared {} B{is_cooperative}",
+                kernel.name, kernel.grid, kernel.block, kernel.shared_bytes
+            )?;
+        }
+        for (id, buffer) in self.buffers.iter() {
+            writeln!(f, "{id}: {buffer}")?;
+        }
+        writeln!(f, "parameters: {}", list(&self.parameters))?;
+        writeln!(f, "outputs: {}", list(&self.outputs))?;
+        writeln!(f, "steps:")?;
+        write_steps(f, self, &self.steps, 1)
+    }
+}
+
+impl Display for Buffer {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let at = if self.offset_bytes == 0 { String::new() } else { format!("+{}", self.offset_bytes) };
+        write!(f, "{} at {}{at}, {}", shape_text(&self.shape), self.place, self.name)
+    }
+}
+
+impl Display for Place {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Parameter(leaf) => write!(f, "parameter {leaf}"),
+            Place::Output(leaf) => write!(f, "output {leaf}"),
+            Place::Arena => f.write_str("arena"),
+            Place::Constant(id) => write!(f, "{id}"),
+            Place::DeviceIds => f.write_str("device ids"),
+        }
+    }
+}
+
+impl Reduction {
+    /// The word for it in printed plans.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Reduction::Sum => "sum",
+            Reduction::Product => "product",
+            Reduction::Min => "min",
+            Reduction::Max => "max",
+        }
+    }
+}
+
+impl CollectiveKind {
+    /// The word for it in printed plans.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            CollectiveKind::AllReduce(_) => "all-reduce",
+            CollectiveKind::ReduceScatter(_) => "reduce-scatter",
+            CollectiveKind::AllGather => "all-gather",
+            CollectiveKind::AllToAll => "all-to-all",
+            CollectiveKind::Permute(_) => "permute",
+        }
+    }
+
+    /// Its reduction, if it has one.
+    pub const fn reduction(&self) -> Option<Reduction> {
+        match self {
+            CollectiveKind::AllReduce(reduction) | CollectiveKind::ReduceScatter(reduction) => Some(*reduction),
+            CollectiveKind::AllGather | CollectiveKind::AllToAll | CollectiveKind::Permute(_) => None,
+        }
+    }
+}
+
+impl Stream {
+    /// The word for it in printed plans.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Stream::Compute => "compute",
+            Stream::Communication => "communication",
+        }
+    }
+}
+
+/// A shape with its layout, as HLO writes it.
+pub fn shape_text(shape: &ArrayShape) -> String {
+    let words = |list: &[i64]| list.iter().map(i64::to_string).collect::<Vec<_>>().join(",");
+    let layout = if shape.rank() == 0 { String::new() } else { format!("{{{}}}", words(&minor_to_major(shape))) };
+    format!("{}[{}]{layout}", shape.dtype, words(&shape.dims))
+}
+
+fn list(buffers: &[BufferId]) -> String {
+    buffers.iter().map(BufferId::to_string).collect::<Vec<_>>().join(" ")
+}
+
+fn write_steps(f: &mut Formatter<'_>, plan: &Plan, steps: &[Step], depth: usize) -> fmt::Result {
+    for (i, step) in steps.iter().enumerate() {
+        let indent = "  ".repeat(depth);
+        let waits: String = step.waits_for.iter().map(|i| format!(", waits for {i}")).collect();
+        write!(f, "{indent}{i} {}{waits}: ", step.stream.name())?;
+        write_work(f, plan, step, depth)?;
+    }
+    Ok(())
+}
+
+fn write_work(f: &mut Formatter<'_>, plan: &Plan, step: &Step, depth: usize) -> fmt::Result {
+    let indent = "  ".repeat(depth);
+    let name = &step.name;
+    match &step.work {
+        Work::Launch { kernel, arguments } => writeln!(f, "launch {kernel} {} ({name})", list(arguments)),
+        Work::Gemm(gemm) => writeln!(f, "{gemm} ({name})"),
+        Work::Collective(call) => {
+            let reduction = call.kind.reduction().map_or(String::new(), |r| format!(" {}", r.name()));
+            write!(f, "{}{reduction} {}", call.kind.name(), call.communicator)?;
+            if let CollectiveKind::Permute(pairs) = &call.kind {
+                write!(f, " {pairs:?}")?;
+            }
+            for (input, output) in &call.calls {
+                write!(f, " {input}->{output}")?;
+            }
+            writeln!(f, " ({name})")
+        }
+        Work::Copy { from, to } => writeln!(f, "copy {from}->{to} ({name})"),
+        Work::Fill { to, byte } => writeln!(f, "fill {to} with {byte} ({name})"),
+        Work::While { condition, predicate, body } => {
+            writeln!(f, "while {predicate} ({name})")?;
+            writeln!(f, "{indent}  condition:")?;
+            write_steps(f, plan, condition, depth + 2)?;
+            writeln!(f, "{indent}  body:")?;
+            write_steps(f, plan, body, depth + 2)
+        }
+        Work::Conditional { selector, branches } => {
+            writeln!(f, "conditional {selector} ({name})")?;
+            for (k, branch) in branches.iter().enumerate() {
+                writeln!(f, "{indent}  branch {k}:")?;
+                write_steps(f, plan, branch, depth + 2)?;
+            }
+            Ok(())
+        }
+    }
+}
+
+impl Display for Gemm {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let (m, n, k) = (self.m, self.n, self.k);
+        let batch = if self.batch == 1 { String::new() } else { format!(" x{}", self.batch) };
+        write!(f, "gemm {m}x{n}x{k}{batch} {} * {} -> {}", self.lhs, self.rhs, self.output)
+    }
+}
+
+impl Display for Matrix {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{}[{},{},{}]", self.buffer, self.batch_stride_elems, self.row_stride_elems, self.col_stride_elems)
+    }
+}
