@@ -120,7 +120,7 @@ fn clusters_of_different_nodes_are_planned_over_blocks() {
         text.starts_with("[(node,2),(gpu,6+2)]: 4 x 2 (counts differ: equal blocks within the entities); 8 "),
         "{text}"
     );
-    assert!(text.ends_with("47 programs on 1 matrices\n"), "{text}");
+    assert!(text.ends_with("47 programs on 1 matrix\n"), "{text}");
 }
 
 #[test]

@@ -50,10 +50,15 @@ fn evaluate(module: &Module, inputs: &Inputs) -> Result<Outputs, String> {
 }
 
 /// Options of the pass: for profit or always, and on a cluster whose nodes hang on slow links, where updates are cut within
-/// a node and their shards are summed across.
-const WAYS: [&str; 3] = ["profit=always", "profit=auto", "profit=always,cluster=[(node,2,1,100),(gpu,HALF)]"];
+/// a node and their shards are summed across; and with all collectives decomposed for such a cluster.
+const WAYS: [&str; 4] = [
+    "profit=always",
+    "profit=auto",
+    "profit=always,cluster=[(node,2,1,100),(gpu,HALF)]",
+    "profit=always},decompose-collectives{cluster=[(node,2,0.001),(gpu,HALF)],algo=ring,min-gain=0",
+];
 
-/// Runs the pass on a step and compares; the number of updates in shards.
+/// Runs the passes on a step and compares; the number of updates in shards, or of reduce-scatters in several steps.
 fn check(way: &str, step: &TrainingStep, seed: u64) -> Result<u64, String> {
     let mut module = parse(&format!("seed {seed}"), &step.text);
     hlo_ir::verify::verify(&module).map_err(|e| format!("the generator made an invalid module: {e:?}"))?;
@@ -64,14 +69,19 @@ fn check(way: &str, step: &TrainingStep, seed: u64) -> Result<u64, String> {
         return Ok(0);
     }
     let pipeline = format!("shard-weight-update{{min-bytes=0,{}}}", way.replace("HALF", &half.to_string()));
-    let passes = bind(&parse_pipeline(&pipeline).expect("a pipeline"), hlo_wus::PASSES).expect("the pass");
+    let registry = hlo_opt::registry::passes();
+    let passes = bind(&parse_pipeline(&pipeline).expect("a pipeline"), &registry).expect("the passes");
     let options = RunOptions { check: true, ..RunOptions::default() };
     let summary = run_pipeline(&mut module, &mut Analyses::default(), &passes, options)
         .map_err(|e| format!("the pass fails: {:?}", e.diagnostics))?;
     let after = evaluate(&module, &inputs).map_err(|e| format!("after: {e}"))?;
     let near = if step.is_exact { Nearness::Exact } else { NEAR };
     compare(&before, &after, near)?;
-    Ok(summary.reports[0].stats["shard-weight-update.updates-sharded"])
+    let counter = match way.contains("decompose") {
+        true => "decompose-collectives.reduce-scatters-decomposed",
+        false => "shard-weight-update.updates-sharded",
+    };
+    Ok(summary.reports.iter().filter_map(|report| report.stats.get(counter)).sum())
 }
 
 /// A module whose state crosses the entry in shards, and what the pass says of it; `None` where a loop holds the step. What is
@@ -176,6 +186,7 @@ fn random_training_steps_compute_the_same() {
     assert!(n_fired[WAYS[0]] * 5 > n_cases, "updates were sharded in {n_fired:?} of {n_cases} steps");
     assert!(n_fired[WAYS[1]] > 0, "none was sharded for profit");
     assert!(n_fired[WAYS[2]] > 0, "none was sharded within nodes");
+    assert!(n_fired[WAYS[3]] > 0, "no reduce-scatter was decomposed");
 }
 
 #[test]

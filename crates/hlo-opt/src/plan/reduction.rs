@@ -85,7 +85,8 @@ pub fn plan(args: &ReductionArgs) -> Result<String, Failure> {
             let mut out = machine_text(&cluster, planner.levels(), &args.machine);
             plans.iter().for_each(|plan| text(plan, args.pareto, &mut out));
             let total: u128 = plans.iter().map(|plan| plan.n_programs).sum();
-            let _ = writeln!(out, "{total} programs on {} matrices", plans.len());
+            let plural = if plans.len() == 1 { "matrix" } else { "matrices" };
+            let _ = writeln!(out, "{total} programs on {} {plural}", plans.len());
             Ok(out)
         }
     }
