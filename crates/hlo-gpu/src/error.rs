@@ -13,6 +13,13 @@ pub enum GpuError {
         /// What is not supported, and what would be: "expected …, found …".
         reason: String,
     },
+    /// The host executor cannot compile or run something.
+    Host {
+        /// The kernel, buffer, file or program.
+        what: String,
+        /// What is wrong: "expected …, found …".
+        reason: String,
+    },
 }
 
 impl GpuError {
@@ -26,6 +33,7 @@ impl fmt::Display for GpuError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             GpuError::Unsupported { instruction, reason } => write!(f, "{instruction}: {reason}"),
+            GpuError::Host { what, reason } => write!(f, "{what}: {reason}"),
         }
     }
 }

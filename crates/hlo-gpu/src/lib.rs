@@ -7,6 +7,8 @@
 
 pub mod buffers;
 pub mod error;
+pub mod host;
+pub mod kernel;
 pub mod lower;
 pub mod plan;
 

@@ -1,0 +1,164 @@
+//! Memory of the devices: blocks aligned as on a graphics processor, and the buffers of a plan within them.
+#![allow(unsafe_code)] // Kernels get raw pointers; bytes are seen through slices of aligned lines.
+
+use std::collections::HashMap;
+
+use super::arrays::to_memory;
+use crate::GpuError;
+use crate::plan::{Buffer, BufferId, Place, Plan};
+
+/// An argument of a kernel.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub struct Pointer(*mut u8);
+
+/// 64 aligned bytes.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+/// A block of memory, aligned to 64 bytes.
+#[derive(Default)]
+pub struct Block {
+    lines: Vec<Line>,
+    n_bytes: usize,
+}
+
+impl Block {
+    /// A block of zeros.
+    pub fn zeros(n_bytes: usize) -> Block {
+        Block { lines: vec![Line([0; 64]); n_bytes.div_ceil(64)], n_bytes }
+    }
+
+    /// A block with this content.
+    pub fn from_bytes(bytes: &[u8]) -> Block {
+        let mut block = Block::zeros(bytes.len());
+        block.bytes_mut().copy_from_slice(bytes);
+        block
+    }
+
+    /// The content.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the lines are at least `n_bytes` initialized bytes, and u8 has no alignment.
+        unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.n_bytes) }
+    }
+
+    /// The content, to be written.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `bytes`; the slice borrows the block mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.n_bytes) }
+    }
+
+    /// A pointer to a byte of the block, for a kernel.
+    pub fn pointer(&mut self, offset_bytes: usize) -> Pointer {
+        let offset_bytes = offset_bytes.min(self.n_bytes);
+        Pointer(self.bytes_mut()[offset_bytes..].as_mut_ptr())
+    }
+}
+
+/// All places of all devices.
+pub(super) struct Memory<'p> {
+    plan: &'p Plan,
+    /// What is the same on all devices and only read.
+    shared: HashMap<Place, Block>,
+    devices: Vec<HashMap<Place, Block>>,
+}
+
+fn is_shared(place: Place) -> bool {
+    matches!(place, Place::Constant(_))
+}
+
+impl<'p> Memory<'p> {
+    /// Memory for every place that the plan's buffers lie in; constants and device ids are filled in.
+    pub fn new(plan: &'p Plan) -> Result<Memory<'p>, GpuError> {
+        let mut sizes: HashMap<Place, usize> = HashMap::new();
+        for buffer in plan.buffers.values() {
+            let end = size_of_buffer(buffer)?;
+            let size = sizes.entry(buffer.place).or_default();
+            *size = (*size).max(end);
+        }
+        if let Some(&used) = sizes.get(&Place::Arena)
+            && used as u64 > plan.arena_bytes
+        {
+            let reason = format!("expected buffers within {} bytes, found one that ends at {used}", plan.arena_bytes);
+            return Err(GpuError::Host { what: "arena".to_string(), reason });
+        }
+        let mut shared = HashMap::new();
+        for buffer in plan.buffers.values() {
+            if let Place::Constant(constant) = buffer.place
+                && buffer.offset_bytes == 0
+                && !shared.contains_key(&buffer.place)
+            {
+                let bytes = to_memory(&plan.constants[constant], &buffer.shape)?;
+                shared.insert(buffer.place, Block::from_bytes(&bytes));
+            }
+        }
+        let n_devices = plan.n_replicas.max(1) * plan.n_partitions.max(1);
+        let device = |id: u32| {
+            let block = |(&place, &size): (&Place, &usize)| {
+                let mut block = Block::zeros(size);
+                if place == Place::DeviceIds {
+                    let n_partitions = plan.n_partitions.max(1);
+                    let ids = [(id / n_partitions).to_le_bytes(), (id % n_partitions).to_le_bytes()].concat();
+                    let n = ids.len().min(size);
+                    block.bytes_mut()[..n].copy_from_slice(&ids[..n]);
+                }
+                (place, block)
+            };
+            sizes.iter().filter(|(place, _)| !is_shared(**place)).map(block).collect()
+        };
+        Ok(Memory { plan, shared, devices: (0..n_devices).map(device).collect() })
+    }
+
+    /// Number of devices.
+    pub fn n_devices(&self) -> usize {
+        self.devices.len()
+    }
+
+    fn range(&self, buffer: BufferId) -> Result<(Place, std::ops::Range<usize>), GpuError> {
+        let buffer = &self.plan.buffers[buffer];
+        let end = size_of_buffer(buffer)?;
+        Ok((buffer.place, buffer.offset_bytes as usize..end))
+    }
+
+    /// A buffer's bytes on a device.
+    pub fn bytes(&self, device: usize, buffer: BufferId) -> Result<&[u8], GpuError> {
+        let (place, range) = self.range(buffer)?;
+        let block = if is_shared(place) { self.shared.get(&place) } else { self.devices[device].get(&place) };
+        block.and_then(|block| block.bytes().get(range)).ok_or_else(|| self.outside(buffer))
+    }
+
+    /// A buffer's bytes on a device, to be written.
+    pub fn bytes_mut(&mut self, device: usize, buffer: BufferId) -> Result<&mut [u8], GpuError> {
+        let (place, range) = self.range(buffer)?;
+        let error = self.outside(buffer);
+        let block = self.devices[device].get_mut(&place);
+        block.and_then(|block| block.bytes_mut().get_mut(range)).ok_or(error)
+    }
+
+    /// A buffer as a kernel's argument.
+    pub fn pointer(&mut self, device: usize, buffer: BufferId) -> Result<Pointer, GpuError> {
+        let (place, range) = self.range(buffer)?;
+        let error = self.outside(buffer);
+        let block = if is_shared(place) { self.shared.get_mut(&place) } else { self.devices[device].get_mut(&place) };
+        match block {
+            Some(block) if range.end <= block.n_bytes => Ok(block.pointer(range.start)),
+            _ => Err(error),
+        }
+    }
+
+    fn outside(&self, buffer: BufferId) -> GpuError {
+        let buffer = &self.plan.buffers[buffer];
+        let reason = format!("expected a buffer that may be used this way, found one in {:?}", buffer.place);
+        GpuError::Host { what: buffer.name.clone(), reason }
+    }
+}
+
+/// Where a buffer ends in its place.
+fn size_of_buffer(buffer: &Buffer) -> Result<usize, GpuError> {
+    let end = buffer.offset_bytes.checked_add(buffer.shape.size_bytes());
+    end.and_then(|end| usize::try_from(end).ok()).filter(|&end| end < 1 << 44).ok_or_else(|| GpuError::Host {
+        what: buffer.name.clone(),
+        reason: "expected a buffer that fits into memory".to_string(),
+    })
+}

@@ -1,0 +1,166 @@
+//! Operations that compute an element from the operands' elements at the same index.
+
+use hlo_ir::attrs::{Attrs, Comparison};
+use hlo_ir::{DType, InstId};
+
+use super::dtype::CType;
+use super::emitter::{Atom, Emitter, FrameId, Value};
+use crate::GpuError;
+
+/// The operands' elements at `index`; scalars stand for arrays of themselves.
+fn operands(e: &mut Emitter<'_>, frame: FrameId, inst: InstId, index: &[Atom]) -> Result<Vec<Value>, GpuError> {
+    let operands = &e.module.inst(inst).operands;
+    let element = |&operand| {
+        let own = if e.leaf_shape(operand, 0)?.rank() == 0 { &[][..] } else { index };
+        e.value(frame, operand, 0, own)
+    };
+    operands.iter().map(element).collect()
+}
+
+/// `hlo::name(operands…)`, rounded to the result's type.
+pub(super) fn function(
+    e: &mut Emitter<'_>,
+    frame: FrameId,
+    inst: InstId,
+    name: &str,
+    index: &[Atom],
+) -> Result<Value, GpuError> {
+    let args: Vec<String> = operands(e, frame, inst, index)?.into_iter().map(|value| value.text).collect();
+    let ctype = e.ctype(inst, e.leaf_shape(inst, 0)?.dtype)?;
+    Ok(e.constant(ctype.held, &ctype.rounded(&format!("hlo::{name}({})", args.join(", ")))))
+}
+
+pub(super) fn compare(
+    e: &mut Emitter<'_>,
+    frame: FrameId,
+    inst: InstId,
+    _leaf: usize,
+    index: &[Atom],
+) -> Result<Value, GpuError> {
+    let args = operands(e, frame, inst, index)?;
+    let (Attrs::Compare(attrs), [a, b]) = (&e.module.inst(inst).attrs, args.as_slice()) else {
+        return Err(e.unsupported(inst, "expected two operands to compare"));
+    };
+    let operator = match attrs.direction {
+        Comparison::Eq => "==",
+        Comparison::Ne => "!=",
+        Comparison::Ge => ">=",
+        Comparison::Gt => ">",
+        Comparison::Le => "<=",
+        Comparison::Lt => "<",
+    };
+    let is_total = attrs.order.as_str() == "TOTALORDER" && e.operand_shape(inst, 0)?.dtype.is_float();
+    let side = |x: &Value| if is_total { format!("hlo::total_order({})", x.text) } else { x.text.clone() };
+    Ok(e.constant("bool", &format!("{} {operator} {}", side(a), side(b))))
+}
+
+pub(super) fn convert(
+    e: &mut Emitter<'_>,
+    frame: FrameId,
+    inst: InstId,
+    _leaf: usize,
+    index: &[Atom],
+) -> Result<Value, GpuError> {
+    let operand = e.operand(inst, 0)?;
+    let from = e.ctype(operand, e.leaf_shape(operand, 0)?.dtype)?;
+    let to = e.ctype(inst, e.leaf_shape(inst, 0)?.dtype)?;
+    let value = e.value(frame, operand, 0, index)?;
+    Ok(e.constant(to.held, &to.converted(from, &value.text)))
+}
+
+/// The bits of a held value, as an unsigned integer.
+fn to_bits(ctype: CType, value: &str) -> String {
+    match ctype.dtype {
+        DType::F32 => format!("hlo::bits32({value})"),
+        DType::F64 => format!("hlo::bits64({value})"),
+        DType::BF16 | DType::F16 => format!("{}.bits", ctype.to_stored(value)),
+        _ => format!("(hlo::u{})({value})", ctype.dtype.bits()),
+    }
+}
+
+/// A held value from its bits.
+fn from_bits(ctype: CType, bits: &str) -> String {
+    match ctype.dtype {
+        DType::F32 => format!("hlo::f32_bits((hlo::u32)({bits}))"),
+        DType::F64 => format!("hlo::f64_bits({bits})"),
+        DType::BF16 | DType::F16 => ctype.loaded(&format!("{}{{(hlo::u16)({bits})}}", ctype.stored)),
+        DType::Pred => format!("({bits}) != 0"),
+        _ => format!("({})({bits})", ctype.held),
+    }
+}
+
+/// An operand's element seen as `to`, which has the same width.
+pub(super) fn reinterpreted(e: &mut Emitter<'_>, from: CType, to: CType, value: Value) -> Value {
+    if from == to {
+        return value;
+    }
+    let text = from_bits(to, &to_bits(from, &value.text));
+    e.constant(to.held, &text)
+}
+
+pub(super) fn bitcast_convert(
+    e: &mut Emitter<'_>,
+    frame: FrameId,
+    inst: InstId,
+    _leaf: usize,
+    index: &[Atom],
+) -> Result<Value, GpuError> {
+    let operand = e.operand(inst, 0)?;
+    let from = e.ctype(operand, e.leaf_shape(operand, 0)?.dtype)?;
+    let to = e.ctype(inst, e.leaf_shape(inst, 0)?.dtype)?;
+    let (from_bits_wide, to_bits_wide) = (from.dtype.bits(), to.dtype.bits());
+    if from_bits_wide == to_bits_wide {
+        let value = e.value(frame, operand, 0, index)?;
+        return Ok(reinterpreted(e, from, to, value));
+    }
+    if from_bits_wide > to_bits_wide {
+        let Some((&part, rest)) = index.split_last() else {
+            return Err(e.unsupported(inst, "expected a last dim of parts"));
+        };
+        let value = e.value(frame, operand, 0, rest)?;
+        let bits = format!("({} >> ({part} * {to_bits_wide}))", to_bits(from, &value.text));
+        let narrow = format!("(hlo::u{to_bits_wide}){bits}");
+        return Ok(e.constant(to.held, &from_bits(to, &narrow)));
+    }
+    let mut parts = Vec::new();
+    for part in 0..to_bits_wide / from_bits_wide {
+        let mut own: Vec<Atom> = index.to_vec();
+        own.push(Atom::Const(i64::from(part)));
+        let value = e.value(frame, operand, 0, &own)?;
+        parts.push(format!("(hlo::u{to_bits_wide}){} << {}", to_bits(from, &value.text), part * from_bits_wide));
+    }
+    let bits: Vec<String> = parts.into_iter().map(|part| format!("({part})")).collect();
+    Ok(e.constant(to.held, &from_bits(to, &bits.join(" | "))))
+}
+
+pub(super) fn reduce_precision(
+    e: &mut Emitter<'_>,
+    frame: FrameId,
+    inst: InstId,
+    _leaf: usize,
+    index: &[Atom],
+) -> Result<Value, GpuError> {
+    let operand = e.operand(inst, 0)?;
+    let value = e.value(frame, operand, 0, index)?;
+    let ctype = e.ctype(inst, e.leaf_shape(inst, 0)?.dtype)?;
+    let Attrs::ReducePrecision(attrs) = &e.module.inst(inst).attrs else {
+        return Err(e.unsupported(inst, "expected widths of exponent and mantissa"));
+    };
+    let text = format!("hlo::reduce_precision({}, {}, {})", value.text, attrs.exponent_bits, attrs.mantissa_bits);
+    Ok(e.constant(ctype.held, &ctype.rounded(&text)))
+}
+
+/// The computation on the operands' elements.
+pub(super) fn map(
+    e: &mut Emitter<'_>,
+    frame: FrameId,
+    inst: InstId,
+    _leaf: usize,
+    index: &[Atom],
+) -> Result<Value, GpuError> {
+    let args = operands(e, frame, inst, index)?;
+    let callee = e.module.called(inst).first().copied();
+    let callee = callee.ok_or_else(|| e.unsupported(inst, "expected a computation to map"))?;
+    let results = e.apply(callee, &args)?;
+    results.into_iter().next().ok_or_else(|| e.unsupported(inst, "expected one result of the mapped computation"))
+}

@@ -1,0 +1,357 @@
+//! Results that are computed together, and the loops over their elements.
+//!
+//! Results of equal dims that share an operand form a group, which gets a range of the grid's blocks.
+
+use std::collections::HashMap;
+
+use hlo_ir::{InstId, Module, Opcode};
+use smallvec::SmallVec;
+
+use super::emitter::{Argument, Atom, Binding, Emitter, FrameId, Preloaded, ScopeKind};
+use super::layout::{is_same_layout, physical_order};
+use super::reach::{Reach, Root};
+use super::team::Team;
+use super::{EmitOptions, Signature};
+use crate::GpuError;
+use hlo_ir::attrs::Attrs;
+
+/// Threads of a block that has no team.
+const BLOCK: u32 = 256;
+/// Blocks that a group gets at most: several times what fits on a large device.
+const MAX_BLOCKS: u64 = 2048;
+
+/// How the elements of a group are dealt out.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Form {
+    /// An element for each thread.
+    Elemental,
+    /// An element for each team.
+    Team(Team),
+    /// Several neighbours for each thread; these arguments are loaded at once.
+    Packs { n_elems: i64, loaded: Vec<(usize, InstId)> },
+}
+
+/// Results that are computed together.
+#[derive(Clone, Debug)]
+pub(super) struct Group {
+    /// Numbers of the results.
+    pub results: Vec<usize>,
+    /// Where their elements come from.
+    sources: Vec<(InstId, usize)>,
+    pub is_one_layout: bool,
+    n_elems: i64,
+    form: Form,
+}
+
+impl Group {
+    /// Threads that its blocks want.
+    pub fn block(&self) -> u32 {
+        match &self.form {
+            Form::Team(team) => team.block(),
+            Form::Elemental | Form::Packs { .. } => BLOCK,
+        }
+    }
+}
+
+/// Puts the results into groups and chooses the form of each.
+pub(super) fn groups(module: &Module, reach: &Reach, signature: &Signature, options: &EmitOptions) -> Vec<Group> {
+    let mut of_result: Vec<usize> = (0..reach.roots.len()).collect();
+    let mut owner: HashMap<(InstId, &[i64]), usize> = HashMap::new();
+    for (i, root) in reach.roots.iter().enumerate() {
+        let dims = signature.results[i].shape.dims.as_slice();
+        let mut shared: Vec<InstId> = root.all.iter().copied().filter(|&inst| joins(module, inst)).collect();
+        shared.sort_unstable();
+        for inst in shared {
+            let first = *owner.entry((inst, dims)).or_insert(of_result[i]);
+            let (old, new) = (of_result[i].max(first), of_result[i].min(first));
+            of_result.iter_mut().filter(|group| **group == old).for_each(|group| *group = new);
+            owner.values_mut().filter(|group| **group == old).for_each(|group| *group = new);
+        }
+    }
+    let mut groups: Vec<Group> = Vec::new();
+    for first in 0..of_result.len() {
+        let results: Vec<usize> = (0..of_result.len()).filter(|&i| of_result[i] == first).collect();
+        if results.is_empty() {
+            continue;
+        }
+        let shape = &signature.results[first].shape;
+        let is_one_layout = results.iter().all(|&i| is_same_layout(&signature.results[i].shape, shape));
+        let sources = results.iter().map(|&i| (reach.roots[i].inst, reach.roots[i].leaf)).collect();
+        let n_elems = i64::try_from(shape.n_elems()).unwrap_or(i64::MAX);
+        groups.push(Group { results, sources, is_one_layout, n_elems, form: Form::Elemental });
+    }
+    if !options.is_elemental_only {
+        let is_alone = groups.len() == 1;
+        for group in &mut groups {
+            group.form = choose_form(module, reach, signature, group, is_alone);
+        }
+    }
+    groups
+}
+
+/// Whether two results that both depend on `inst` are worth computing together.
+fn joins(module: &Module, inst: InstId) -> bool {
+    let is_filled = [Opcode::Broadcast, Opcode::Iota, Opcode::Constant].contains(&module.inst(inst).opcode);
+    !is_filled && module.shape(inst).as_array().is_none_or(|shape| shape.n_elems() > 1)
+}
+
+/// Operations of which one element costs a loop.
+const LOOPS: [Opcode; 6] = [
+    Opcode::Reduce,
+    Opcode::ReduceWindow,
+    Opcode::SelectAndScatter,
+    Opcode::Convolution,
+    Opcode::Dot,
+    Opcode::Scatter,
+];
+
+fn choose_form(module: &Module, reach: &Reach, signature: &Signature, group: &Group, is_alone: bool) -> Form {
+    let roots: Vec<&Root> = group.results.iter().map(|&i| &reach.roots[i]).collect();
+    let has_loop = |root: &&Root| {
+        root.all
+            .iter()
+            .any(|inst| !signature.bindings.contains_key(inst) && LOOPS.contains(&module.inst(*inst).opcode))
+    };
+    if roots.iter().any(has_loop) {
+        return choose_team(module, signature, group, &roots, is_alone).map_or(Form::Elemental, Form::Team);
+    }
+    choose_packs(module, signature, group, &roots).unwrap_or(Form::Elemental)
+}
+
+/// A team, if the longest reduction that has an element for each of the group's is long enough.
+fn choose_team(
+    module: &Module,
+    signature: &Signature,
+    group: &Group,
+    roots: &[&Root],
+    is_alone: bool,
+) -> Option<Team> {
+    let mut longest: Option<(i64, bool)> = None;
+    for inst in roots.iter().flat_map(|root| root.all.iter().copied()) {
+        let node = module.inst(inst);
+        let Attrs::Reduce(attrs) = &node.attrs else { continue };
+        if node.opcode != Opcode::Reduce || signature.bindings.contains_key(&inst) {
+            continue;
+        }
+        let Some(operand) = node.operands.first().and_then(|&x| module.shape(x).as_array()) else { continue };
+        let n_reduced: i64 = attrs.dimensions.iter().map(|&dim| operand.dims[dim as usize]).product();
+        if i64::try_from(operand.n_elems()).ok() != n_reduced.checked_mul(group.n_elems) {
+            continue;
+        }
+        let fastest = physical_order(operand).into_iter().find(|&dim| operand.dims[dim] != 1);
+        let is_row = fastest.is_none_or(|dim| attrs.dimensions.contains(&(dim as i64)));
+        if longest.is_none_or(|(n, _)| n < n_reduced) {
+            longest = Some((n_reduced, is_row));
+        }
+    }
+    let (n_reduced, is_row) = longest?;
+    let is_few = group.n_elems < 1024;
+    match (is_row, n_reduced) {
+        (true, 1024..) if is_few && is_alone && n_reduced >= 4096 => Some(Team::Block(1024)),
+        (true, 1024..) if is_few => Some(Team::Block(256)),
+        (true, 32..) => Some(Team::Warp),
+        (false, 512..) if group.n_elems < 1 << 16 && is_alone => Some(Team::Column(32)),
+        (false, 32..) if group.n_elems < 1 << 18 => Some(Team::Column(8)),
+        _ => None,
+    }
+}
+
+/// Packs of 16 bytes of the widest array that is read or written in place.
+fn choose_packs(module: &Module, signature: &Signature, group: &Group, roots: &[&Root]) -> Option<Form> {
+    if !group.is_one_layout {
+        return None;
+    }
+    let mut loaded: Vec<(usize, InstId)> = Vec::new();
+    for inst in roots.iter().flat_map(|root| root.in_place.iter().copied()) {
+        if let Some(Binding::Arguments(first)) = signature.bindings.get(&inst)
+            && module.shape(inst).as_array().is_some()
+            && !loaded.iter().any(|(argument, _)| argument == first)
+        {
+            loaded.push((*first, inst));
+        }
+    }
+    loaded.sort_unstable();
+    let sizes = loaded
+        .iter()
+        .map(|&(argument, _)| signature.operands[argument].ctype.size_bytes())
+        .chain(group.results.iter().map(|&result| signature.results[result].ctype.size_bytes()));
+    let n_elems = 16 / sizes.max().unwrap_or(16) as i64;
+    let fits = n_elems > 1 && group.n_elems % n_elems == 0 && group.n_elems >= i64::from(BLOCK) * n_elems;
+    // More packs than registers hold would be spilled.
+    (fits && loaded.len() + group.results.len() <= 24).then_some(Form::Packs { n_elems, loaded })
+}
+
+/// Writes all groups; the number of blocks.
+pub(super) fn write(
+    e: &mut Emitter<'_>,
+    frame: FrameId,
+    groups: &[Group],
+    results: &[Argument],
+    block: u32,
+) -> Result<u32, GpuError> {
+    let mut first = 0u32;
+    for (i, group) in groups.iter().enumerate() {
+        let per_block = match &group.form {
+            Form::Elemental => u64::from(block),
+            Form::Team(Team::Warp) => u64::from(block / 32),
+            Form::Team(team) => u64::from(team.elems_of_block()),
+            Form::Packs { n_elems, .. } => u64::from(block) * (*n_elems as u64),
+        };
+        let n_blocks = (group.n_elems.max(0) as u64).div_ceil(per_block).clamp(1, MAX_BLOCKS) as u32;
+        let end = first + n_blocks;
+        let place = Place { first, n_blocks, block, per_block: per_block as i64 };
+        if groups.len() == 1 {
+            write_group(e, frame, group, results, &place)?;
+        } else {
+            let header = match i {
+                0 => format!("if (blockIdx.x < {end})"),
+                _ => format!("if (blockIdx.x >= {first} && blockIdx.x < {end})"),
+            };
+            e.scope(ScopeKind::Branch, header, |e| write_group(e, frame, group, results, &place))?;
+        }
+        first = end;
+    }
+    Ok(first)
+}
+
+/// The blocks of a group.
+struct Place {
+    first: u32,
+    n_blocks: u32,
+    block: u32,
+    /// Elements that a block takes at a time.
+    per_block: i64,
+}
+
+impl Place {
+    fn block_number(&self) -> String {
+        if self.first == 0 { "(idx)blockIdx.x".to_string() } else { format!("((idx)blockIdx.x - {})", self.first) }
+    }
+}
+
+fn write_group(
+    e: &mut Emitter<'_>,
+    frame: FrameId,
+    group: &Group,
+    results: &[Argument],
+    place: &Place,
+) -> Result<(), GpuError> {
+    e.team = None;
+    e.preloaded.clear();
+    match &group.form {
+        Form::Elemental => {
+            let i = e.loop_variable();
+            let (start, step) = (place.block_number(), i64::from(place.n_blocks) * place.per_block);
+            let header = format!(
+                "for (idx {i} = {start} * {} + (idx)threadIdx.x; {i} < {}; {i} += {step})",
+                place.block, group.n_elems
+            );
+            e.scope(ScopeKind::Loop, header, |e| {
+                let stores = write_element(e, frame, group, results, i)?;
+                stores.iter().for_each(|(result, at, value)| e.line(format!("r{result}[{at}] = {value};")));
+                Ok(())
+            })
+        }
+        Form::Team(team) => write_team(e, frame, group, results, place, *team),
+        Form::Packs { n_elems, loaded } => write_packs(e, frame, group, results, place, (*n_elems, loaded)),
+    }
+}
+
+/// The values of all results at position `i`: result, position in its memory and stored value.
+fn write_element(
+    e: &mut Emitter<'_>,
+    frame: FrameId,
+    group: &Group,
+    results: &[Argument],
+    i: Atom,
+) -> Result<Vec<(usize, Atom, String)>, GpuError> {
+    let shape = &results[group.results[0]].shape;
+    let index = e.index_at(i, &shape.dims, &physical_order(shape));
+    let mut stores = Vec::new();
+    // All are read before any is written: a result may lie where an operand lies.
+    for (&result, &(inst, leaf)) in group.results.iter().zip(&group.sources) {
+        let value = e.value(frame, inst, leaf, &index)?;
+        let Argument { shape, ctype } = &results[result];
+        let at = e.position(&index, &shape.dims, &physical_order(shape));
+        stores.push((result, at, ctype.to_stored(&value.text)));
+    }
+    Ok(stores)
+}
+
+fn write_team(
+    e: &mut Emitter<'_>,
+    frame: FrameId,
+    group: &Group,
+    results: &[Argument],
+    place: &Place,
+    team: Team,
+) -> Result<(), GpuError> {
+    let base = e.loop_variable();
+    let (start, step) = (place.block_number(), i64::from(place.n_blocks) * place.per_block);
+    let n = group.n_elems;
+    let header = format!("for (idx {base} = {start} * {}; {base} < {n}; {base} += {step})", place.per_block);
+    e.team = Some(team);
+    e.team_depth = e.depth() + 1;
+    let result = e.scope(ScopeKind::Loop, header, |e| {
+        let depth = e.depth();
+        let mine = e.bind(format!("{base} + (idx){}", team.element()), depth);
+        // Threads beyond the end go along, for those that wait for them.
+        let i = e.bind(format!("{mine} < {n} ? {mine} : {}", n - 1), depth);
+        let stores = write_element(e, frame, group, results, i)?;
+        let header = format!("if ({} == 0 && {mine} < {n})", team.part());
+        e.scope(ScopeKind::Branch, header, |e| {
+            stores.iter().for_each(|(result, at, value)| e.line(format!("r{result}[{at}] = {value};")));
+            Ok(())
+        })
+    });
+    e.team = None;
+    result
+}
+
+fn write_packs(
+    e: &mut Emitter<'_>,
+    frame: FrameId,
+    group: &Group,
+    results: &[Argument],
+    place: &Place,
+    (n_elems, loaded): (i64, &[(usize, InstId)]),
+) -> Result<(), GpuError> {
+    let pack = e.loop_variable();
+    let start = place.block_number();
+    let (n_packs, step) = (group.n_elems / n_elems, i64::from(place.n_blocks) * i64::from(place.block));
+    let header = format!(
+        "for (idx {pack} = {start} * {} + (idx)threadIdx.x; {pack} < {n_packs}; {pack} += {step})",
+        place.block
+    );
+    e.scope(ScopeKind::Loop, header, |e| {
+        let first = e.affine(pack, n_elems, 0);
+        let mut loads: SmallVec<[(usize, String); 8]> = SmallVec::new();
+        for &(argument, _) in loaded {
+            let stored = e.arguments[argument].ctype.stored;
+            let name = format!("q{argument}");
+            e.line(format!("const hlo::Pack<{stored}, {n_elems}> {name} = hlo::load_pack<{stored}, {n_elems}>(p{argument} + {first});"));
+            loads.push((argument, name));
+        }
+        for &result in &group.results {
+            e.line(format!("hlo::Pack<{}, {n_elems}> w{result};", results[result].ctype.stored));
+        }
+        let k = e.loop_variable();
+        e.line("#pragma unroll");
+        e.scope(ScopeKind::Loop, format!("for (idx {k} = 0; {k} < {n_elems}; ++{k})"), |e| {
+            let i = e.sum(first, k);
+            e.preloaded = loads
+                .iter()
+                .map(|(argument, name)| Preloaded { argument: *argument, linear: i, text: format!("{name}.elems[{k}]") })
+                .collect();
+            let stores = write_element(e, frame, group, results, i)?;
+            stores.iter().for_each(|(result, _, value)| e.line(format!("w{result}.elems[{k}] = {value};")));
+            e.preloaded.clear();
+            Ok(())
+        })?;
+        for &result in &group.results {
+            let stored = results[result].ctype.stored;
+            e.line(format!("hlo::store_pack<{stored}, {n_elems}>(r{result} + {first}, w{result});"));
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,166 @@
+//! CUDA C++ for one instruction: a fusion, or a single operation.
+//!
+//! Emission is elemental: threads walk over the elements of the result, and an operand's element is computed where it is
+//! needed by following index maps back to the arguments (see [`table`]). On top of that stand the forms that the hardware
+//! wants: teams of threads for reductions ([`team`]), 16-byte accesses for elementwise kernels. Results of
+//! different dims are computed by different blocks of one launch.
+
+mod contraction;
+mod dtype;
+mod elementwise;
+mod emitter;
+mod groups;
+mod indexing;
+mod layout;
+mod reach;
+mod reduction;
+mod shape_ops;
+mod structure;
+mod table;
+mod team;
+mod windows;
+
+use std::collections::HashMap;
+
+use hlo_ir::attrs::Attrs;
+use hlo_ir::{ArrayShape, InstId, Module, Opcode, Shape};
+
+use crate::GpuError;
+use crate::plan::{Access, Kernel};
+use dtype::CType;
+use emitter::{Argument, Binding, Emitter};
+pub(crate) use layout::physical_order;
+
+/// What stands before the kernels of a program.
+pub const PRELUDE: &str = include_str!("prelude.h");
+
+/// How kernels are written.
+#[derive(Clone, Debug, Default)]
+pub struct EmitOptions {
+    /// One thread for each element, one element at a time: the slow and obvious form, which the others are compared with.
+    pub is_elemental_only: bool,
+}
+
+/// The arguments and results of an instruction as a kernel sees them.
+struct Signature {
+    operands: Vec<Argument>,
+    results: Vec<Argument>,
+    /// What the values that are not computed in the kernel stand for.
+    bindings: HashMap<InstId, Binding>,
+    /// The instruction whose leaves are the results.
+    root: InstId,
+}
+
+fn array_leaves(shape: &Shape, instruction: &str) -> Result<Vec<Argument>, GpuError> {
+    let mut leaves = Vec::new();
+    shape.for_each_leaf(&mut |_, leaf| {
+        if let Shape::Array(array) = leaf {
+            leaves.push(array.clone());
+        }
+    });
+    leaves
+        .into_iter()
+        .map(|shape| {
+            check_layout(&shape, instruction)?;
+            Ok(Argument { ctype: CType::of(shape.dtype, instruction)?, shape })
+        })
+        .collect()
+}
+
+fn check_layout(shape: &ArrayShape, instruction: &str) -> Result<(), GpuError> {
+    let is_plain = shape.layout.as_ref().is_none_or(|layout| layout.tiles.is_empty());
+    if is_plain && shape.dynamic == 0 {
+        return Ok(());
+    }
+    let reason = "expected static dims and a layout without tiles".to_string();
+    Err(GpuError::Unsupported { instruction: instruction.to_string(), reason })
+}
+
+impl Signature {
+    fn new(module: &Module, inst: InstId) -> Result<Signature, GpuError> {
+        let node = module.inst(inst);
+        let name = module.inst_name(inst);
+        let callee = match &node.attrs {
+            Attrs::Fusion(attrs) => attrs.calls,
+            Attrs::Call(attrs) if node.opcode == Opcode::Call => attrs.to_apply,
+            _ => None,
+        };
+        let callee = callee.map(|comp| module.comp(comp));
+        let mut operands = Vec::new();
+        let mut bindings = HashMap::new();
+        for (i, &operand) in node.operands.iter().enumerate() {
+            let value = callee.and_then(|comp| comp.params.get(i).copied()).unwrap_or(operand);
+            bindings.entry(value).or_insert(Binding::Arguments(operands.len()));
+            operands.extend(array_leaves(module.shape(operand), name)?);
+        }
+        let root = callee.and_then(|comp| comp.root.expand()).unwrap_or(inst);
+        let results = array_leaves(module.shape(inst), name)?;
+        if results.len() != module.shape(inst).n_leaves() || results.is_empty() {
+            let reason = "expected a result of arrays, found a token or none".to_string();
+            return Err(GpuError::Unsupported { instruction: name.to_string(), reason });
+        }
+        Ok(Signature { operands, results, bindings, root })
+    }
+}
+
+/// The kernel of `inst`, a fusion or a single operation. Its arguments are the array leaves of the operands in order, then
+/// those of the result.
+///
+/// # Errors
+/// An operation or element type that no kernel is written for; the instruction is named.
+pub fn emit(module: &Module, inst: InstId, options: &EmitOptions) -> Result<Kernel, GpuError> {
+    let signature = Signature::new(module, inst)?;
+    let reach = reach::Reach::new(module, &signature.bindings, signature.root, signature.results.len());
+    let groups = groups::groups(module, &reach, &signature, options);
+    let mut emitter = Emitter::new(module, inst, signature.operands.clone());
+    let frame = emitter.add_frame(signature.bindings.clone());
+    let block = groups.iter().map(|group| group.block()).max().unwrap_or(256);
+    let grid = groups::write(&mut emitter, frame, &groups, &signature.results, block)?;
+    let is_cooperative = emitter.is_cooperative;
+    let shared_with: Vec<(usize, usize)> = reach::updatable(module, &reach, &groups, &signature);
+    let body = emitter.into_text();
+    let n_elems = signature.operands.iter().chain(&signature.results).map(|a| a.shape.n_elems()).max().unwrap_or(0);
+    let idx = if n_elems < 1 << 30 { "int" } else { "long long" };
+    let text = |name: &str| {
+        let read = signature.operands.iter().enumerate().map(|(i, argument)| {
+            let may_alias = shared_with.iter().any(|&(operand, _)| operand == i);
+            let restrict = if may_alias { "" } else { " __restrict__" };
+            format!("const {}*{restrict} p{i}", argument.ctype.stored)
+        });
+        let written = signature.results.iter().enumerate().map(|(i, argument)| {
+            let may_alias = shared_with.iter().any(|&(_, result)| result == i);
+            let restrict = if may_alias { "" } else { " __restrict__" };
+            format!("{}*{restrict} r{i}", argument.ctype.stored)
+        });
+        let parameters = read.chain(written).collect::<Vec<String>>().join(", ");
+        format!(
+            "extern \"C\" __global__ void __launch_bounds__({block}) {name}({parameters}) {{\n    typedef {idx} idx;\n{body}}}\n"
+        )
+    };
+    let opcode = module.inst(inst).opcode.name().replace('-', "_");
+    let name = format!("{opcode}_{:016x}", content_hash(&text("")));
+    let accesses = signature.operands.iter().map(|_| Access::Read);
+    Ok(Kernel {
+        source: text(&name),
+        name,
+        grid,
+        block,
+        shared_bytes: 0,
+        is_cooperative,
+        arguments: accesses.chain(signature.results.iter().map(|_| Access::Write)).collect(),
+    })
+}
+
+/// The operand and result leaves of `inst` that may share one buffer: each thread reads the operand only at the element of
+/// the result that it writes, before it writes it.
+pub fn updatable(module: &Module, inst: InstId) -> Vec<(usize, usize)> {
+    let Ok(signature) = Signature::new(module, inst) else { return Vec::new() };
+    let reach = reach::Reach::new(module, &signature.bindings, signature.root, signature.results.len());
+    let groups = groups::groups(module, &reach, &signature, &EmitOptions::default());
+    reach::updatable(module, &reach, &groups, &signature)
+}
+
+/// FNV-1a of a text: equal kernels get equal names, in every process.
+pub(crate) fn content_hash(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+}

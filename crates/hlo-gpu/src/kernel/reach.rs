@@ -1,0 +1,157 @@
+//! What each result of a kernel is computed from, and which arguments are read only at the element that is written.
+
+use std::collections::{HashMap, HashSet};
+
+use hlo_ir::{InstId, Module, Opcode};
+
+use super::Signature;
+use super::emitter::{Binding, element_leaf, leaf_of, tuple_operand};
+use super::groups::Group;
+use super::layout::{is_row_major, is_same_layout};
+
+/// What the results of a kernel are made of.
+pub(super) struct Reach {
+    pub roots: Vec<Root>,
+}
+
+/// One result.
+pub(super) struct Root {
+    /// Where its elements come from, tuples seen through.
+    pub inst: InstId,
+    pub leaf: usize,
+    /// All instructions that it depends on, arguments included.
+    pub all: HashSet<InstId>,
+    /// Those whose element at the result's own place in memory is read, in order of discovery.
+    pub in_place: Vec<InstId>,
+    /// Those that are read elsewhere, or by way of operations that are not followed.
+    pub elsewhere: HashSet<InstId>,
+}
+
+impl Reach {
+    /// Follows the results of `root` back to the values of `bindings`.
+    pub fn new(module: &Module, bindings: &HashMap<InstId, Binding>, root: InstId, n_results: usize) -> Reach {
+        let follow = |leaf| {
+            let (inst, leaf) = source_of_leaf(module, bindings, root, leaf);
+            Root::new(module, bindings, inst, leaf)
+        };
+        Reach { roots: (0..n_results).map(follow).collect() }
+    }
+}
+
+/// The instruction behind tuples and get-tuple-elements that `leaf` of `inst` comes from.
+fn source_of_leaf(
+    module: &Module,
+    bindings: &HashMap<InstId, Binding>,
+    mut inst: InstId,
+    mut leaf: usize,
+) -> (InstId, usize) {
+    while !bindings.contains_key(&inst) {
+        let opcode = module.inst(inst).opcode;
+        let next = if opcode == Opcode::Tuple {
+            tuple_operand(module, inst, leaf)
+        } else if opcode == Opcode::GetTupleElement {
+            element_leaf(module, inst, leaf)
+        } else {
+            None
+        };
+        let Some(found) = next else { break };
+        (inst, leaf) = found;
+    }
+    (inst, leaf)
+}
+
+/// Operands whose element at the same place in memory an operation reads, if its own element is in place.
+fn n_in_place(module: &Module, inst: InstId) -> usize {
+    let node = module.inst(inst);
+    let moves_nothing = [Opcode::Copy, Opcode::AddDependency, Opcode::Domain, Opcode::Bitcast, Opcode::Reshape];
+    if node.opcode.is_elementwise() || moves_nothing.contains(&node.opcode) {
+        node.operands.len()
+    } else if node.opcode == Opcode::DynamicUpdateSlice {
+        1
+    } else if node.opcode == Opcode::Scatter {
+        node.operands.len() / 2
+    } else {
+        0
+    }
+}
+
+/// Whether equal places in memory are equal elements for `inst` and this operand.
+fn keeps_place(module: &Module, inst: InstId, operand: InstId) -> bool {
+    let (Some(to), Some(from)) = (leaf_of(module.shape(inst), 0), module.shape(operand).as_array()) else {
+        return false;
+    };
+    let opcode = module.inst(inst).opcode;
+    if opcode == Opcode::Bitcast {
+        to.dtype.bits() == from.dtype.bits()
+    } else if opcode == Opcode::Reshape {
+        is_row_major(to) && is_row_major(from)
+    } else {
+        is_same_layout(to, from)
+    }
+}
+
+impl Root {
+    fn new(module: &Module, bindings: &HashMap<InstId, Binding>, inst: InstId, leaf: usize) -> Root {
+        let mut root = Root { inst, leaf, all: HashSet::new(), in_place: Vec::new(), elsewhere: HashSet::new() };
+        let mut seen = HashSet::new();
+        let mut stack = vec![(inst, true)];
+        while let Some((inst, is_in_place)) = stack.pop() {
+            if !seen.insert((inst, is_in_place)) {
+                continue;
+            }
+            root.all.insert(inst);
+            if is_in_place {
+                root.in_place.push(inst);
+            } else {
+                root.elsewhere.insert(inst);
+            }
+            if bindings.contains_key(&inst) {
+                continue;
+            }
+            let n_in_place = n_in_place(module, inst);
+            for (i, &operand) in module.inst(inst).operands.iter().enumerate() {
+                let stays = is_in_place && i < n_in_place && keeps_place(module, inst, operand);
+                stack.push((operand, stays));
+            }
+        }
+        root
+    }
+}
+
+/// Pairs of operand and result leaves that may share one buffer.
+pub(super) fn updatable(
+    module: &Module,
+    reach: &Reach,
+    groups: &[Group],
+    signature: &Signature,
+) -> Vec<(usize, usize)> {
+    let mut pairs = Vec::new();
+    for group in groups {
+        let roots: Vec<&Root> = group.results.iter().map(|&result| &reach.roots[result]).collect();
+        let mut candidates: Vec<InstId> = roots.iter().flat_map(|root| root.in_place.iter().copied()).collect();
+        candidates.sort_unstable();
+        candidates.dedup();
+        for inst in candidates {
+            let Some(Binding::Arguments(operand)) = signature.bindings.get(&inst) else { continue };
+            let Some(shape) = module.shape(inst).as_array() else { continue };
+            // Nobody else may read it: no other group, and no thread of this one at another element.
+            let is_only_here = reach
+                .roots
+                .iter()
+                .enumerate()
+                .all(|(i, root)| !root.elsewhere.contains(&inst) && (group.results.contains(&i) || !root.all.contains(&inst)));
+            // The same array may be passed as several operands, of which the kernel reads the first.
+            if !is_only_here || !group.is_one_layout {
+                continue;
+            }
+            for &result in &group.results {
+                let to = &signature.results[result].shape;
+                if to.dtype == shape.dtype && to.n_elems() == shape.n_elems() {
+                    pairs.push((*operand, result));
+                }
+            }
+        }
+    }
+    pairs.sort_unstable();
+    pairs
+}

@@ -1,0 +1,215 @@
+//! `reduce`: a loop over the reduced elements, in one thread or dealt out to a team; and how accumulators are combined.
+
+use hlo_ir::attrs::Attrs;
+use hlo_ir::{CompId, DType, InstId, Opcode};
+use smallvec::SmallVec;
+
+use super::dtype::CType;
+use super::emitter::{Atom, Emitter, FrameId, Index, ScopeKind, Value};
+use super::layout::physical_order;
+use super::table::{Rule, rule};
+use crate::GpuError;
+
+/// How accumulators and values become new accumulators.
+pub(super) struct Combiner {
+    comp: CompId,
+    /// The prelude's function, if the computation is that function of its two parameters.
+    plain: Option<&'static str>,
+    opcode: Option<Opcode>,
+    pub ctypes: Vec<CType>,
+}
+
+impl Combiner {
+    /// The combiner of `inst`, which reduces arrays of these element types by `comp`.
+    pub fn new(e: &Emitter<'_>, inst: InstId, comp: CompId, dtypes: &[DType]) -> Result<Combiner, GpuError> {
+        let ctypes = dtypes.iter().map(|&dtype| e.ctype(inst, dtype)).collect::<Result<Vec<CType>, GpuError>>()?;
+        let computation = e.module.comp(comp);
+        let root = computation.root.expand().map(|root| e.module.inst(root));
+        let mut opcode = None;
+        if let (Some(root), [a, b]) = (root, computation.params.as_slice()) {
+            let operands = root.operands.as_slice();
+            if operands == [*a, *b] || operands == [*b, *a] && is_commutative(root.opcode) {
+                opcode = Some(root.opcode);
+            }
+        }
+        let plain = opcode.and_then(|opcode| match rule(opcode) {
+            Rule::Function(name) => Some(name),
+            Rule::Code(_) | Rule::Refused(_) => None,
+        });
+        Ok(Combiner { comp, plain, opcode, ctypes })
+    }
+
+    /// Whether `init` changes nothing that it is combined with.
+    fn is_neutral(&self, init: &str) -> bool {
+        let [ctype] = self.ctypes.as_slice() else { return false };
+        let is_float = ctype.dtype.is_float();
+        let literal = |x: hlo_ir::Scalar| ctype.literal(x) == init;
+        let zero = || {
+            literal(hlo_ir::Scalar::Float(0.0)) && is_float
+                || literal(hlo_ir::Scalar::Int(0))
+                || literal(hlo_ir::Scalar::Uint(0))
+                || literal(hlo_ir::Scalar::Pred(false))
+        };
+        match self.opcode {
+            Some(Opcode::Add | Opcode::Or) => zero(),
+            Some(Opcode::Multiply) if is_float => literal(hlo_ir::Scalar::Float(1.0)),
+            Some(Opcode::And) => literal(hlo_ir::Scalar::Pred(true)),
+            Some(Opcode::Maximum) if is_float => literal(hlo_ir::Scalar::Float(f64::NEG_INFINITY)),
+            Some(Opcode::Minimum) if is_float => literal(hlo_ir::Scalar::Float(f64::INFINITY)),
+            Some(_) | None => false,
+        }
+    }
+
+    /// Whether the order in which parts are joined may be changed, with `inits` in every part.
+    pub fn may_split(&self, inits: &[Value]) -> bool {
+        matches!(inits, [init] if self.is_neutral(&init.text))
+    }
+
+    /// Writes `accumulators = f(accumulators, values)`. Sums of small floats stay in `f32` until they are finished.
+    pub fn combine(&self, e: &mut Emitter<'_>, accumulators: &[Value], values: &[Value]) -> Result<(), GpuError> {
+        if let (Some(name), [a], [x]) = (self.plain, accumulators, values) {
+            e.line(format!("{0} = hlo::{name}({0}, {1});", a.text, x.text));
+            return Ok(());
+        }
+        self.combine_rounded(e, accumulators, values)
+    }
+
+    /// As [`Combiner::combine`], with every step rounded to the element type.
+    pub fn combine_rounded(
+        &self,
+        e: &mut Emitter<'_>,
+        accumulators: &[Value],
+        values: &[Value],
+    ) -> Result<(), GpuError> {
+        let args: Vec<Value> = accumulators.iter().chain(values).cloned().collect();
+        let results = e.apply(self.comp, &args)?;
+        // A result that is itself an accumulator must be read before any is written.
+        let copies: Vec<String> = results
+            .iter()
+            .zip(&self.ctypes)
+            .map(|(result, ctype)| if results.len() > 1 { e.constant(ctype.held, &result.text).text } else { result.text.clone() })
+            .collect();
+        for (accumulator, copy) in accumulators.iter().zip(copies) {
+            e.line(format!("{} = {copy};", accumulator.text));
+        }
+        Ok(())
+    }
+
+    /// One accumulator for each operand, starting from `inits`.
+    pub fn start(&self, e: &mut Emitter<'_>, inits: &[Value]) -> Vec<Value> {
+        self.ctypes.iter().zip(inits).map(|(ctype, init)| e.variable(ctype.held, &init.text)).collect()
+    }
+
+    /// The accumulators as values of their element types; those of other leaves than `leaf` are remembered.
+    pub fn finish(
+        &self,
+        e: &mut Emitter<'_>,
+        frame: FrameId,
+        inst: InstId,
+        leaf: usize,
+        index: &[Atom],
+        accumulators: &[Value],
+    ) -> Result<Value, GpuError> {
+        let mut found = None;
+        for (i, (accumulator, ctype)) in accumulators.iter().zip(&self.ctypes).enumerate() {
+            let rounded = ctype.rounded(&accumulator.text);
+            let value = if rounded == accumulator.text { accumulator.clone() } else { e.constant(ctype.held, &rounded) };
+            if i == leaf {
+                found = Some(value);
+            } else {
+                e.remember(frame, inst, i, index, value);
+            }
+        }
+        found.ok_or_else(|| e.unsupported(inst, format!("expected a result leaf {leaf}")))
+    }
+}
+
+fn is_commutative(opcode: Opcode) -> bool {
+    [Opcode::Add, Opcode::Multiply, Opcode::Maximum, Opcode::Minimum, Opcode::And, Opcode::Or].contains(&opcode)
+}
+
+/// The arrays and initial values of a reduction, and its combiner.
+pub(super) struct Reduced {
+    pub operands: Vec<InstId>,
+    pub inits: Vec<Value>,
+    pub combiner: Combiner,
+}
+
+impl Reduced {
+    /// Reads a `reduce` or `reduce-window`: operands, then as many initial values.
+    pub fn new(e: &mut Emitter<'_>, frame: FrameId, inst: InstId, comp: Option<CompId>) -> Result<Reduced, GpuError> {
+        let comp = comp.ok_or_else(|| e.unsupported(inst, "expected a computation to reduce by"))?;
+        let all = &e.module.inst(inst).operands;
+        let (operands, inits) = all.split_at(all.len() / 2);
+        let mut dtypes = Vec::new();
+        for &operand in operands {
+            dtypes.push(e.leaf_shape(operand, 0)?.dtype);
+        }
+        let combiner = Combiner::new(e, inst, comp, &dtypes)?;
+        let inits = inits.iter().map(|&init| e.value(frame, init, 0, &[])).collect::<Result<Vec<Value>, GpuError>>()?;
+        Ok(Reduced { operands: operands.to_vec(), inits, combiner })
+    }
+
+    /// The operands' elements at an index.
+    pub fn values(&self, e: &mut Emitter<'_>, frame: FrameId, index: &[Atom]) -> Result<Vec<Value>, GpuError> {
+        self.operands.iter().map(|&operand| e.value(frame, operand, 0, index)).collect()
+    }
+}
+
+/// The dims that a `reduce` takes away, the slowest in memory first.
+pub(super) fn reduced_dims(e: &Emitter<'_>, inst: InstId) -> Result<SmallVec<[usize; 4]>, GpuError> {
+    let Attrs::Reduce(attrs) = &e.module.inst(inst).attrs else {
+        return Err(e.unsupported(inst, "expected dims to reduce"));
+    };
+    let order = physical_order(e.operand_shape(inst, 0)?);
+    Ok(order.into_iter().rev().filter(|&dim| attrs.dimensions.contains(&(dim as i64))).collect())
+}
+
+pub(super) fn reduce(
+    e: &mut Emitter<'_>,
+    frame: FrameId,
+    inst: InstId,
+    leaf: usize,
+    index: &[Atom],
+) -> Result<Value, GpuError> {
+    let comp = e.module.called(inst).first().copied();
+    let reduced = Reduced::new(e, frame, inst, comp)?;
+    let shape = e.operand_shape(inst, 0)?;
+    let dims = reduced_dims(e, inst)?;
+    let sizes: SmallVec<[i64; 4]> = dims.iter().map(|&dim| shape.dims[dim]).collect();
+    let mut own: Index = SmallVec::from_elem(Atom::Const(0), shape.rank());
+    let kept = (0..shape.rank()).filter(|dim| !dims.contains(dim));
+    for (dim, &atom) in kept.zip(index) {
+        own[dim] = atom;
+    }
+    let accumulators = reduced.combiner.start(e, &reduced.inits);
+    let n: i64 = sizes.iter().product();
+    let team = e.team.filter(|team| {
+        e.meets(*team) && n >= team.n_parts() && reduced.combiner.may_split(&reduced.inits)
+    });
+    if let Some(team) = team {
+        let k = e.loop_variable();
+        let header = format!("for (idx {k} = {}; {k} < {n}; {k} += {})", team.part(), team.n_parts());
+        e.scope(ScopeKind::Divided, header, |e| {
+            let order: SmallVec<[usize; 4]> = (0..dims.len()).rev().collect();
+            let at = e.index_at(k, &sizes, &order);
+            for (&dim, &atom) in dims.iter().zip(&at) {
+                own[dim] = atom;
+            }
+            let values = reduced.values(e, frame, &own)?;
+            reduced.combiner.combine(e, &accumulators, &values)
+        })?;
+        let held: Vec<(Value, &'static str)> =
+            accumulators.iter().cloned().zip(reduced.combiner.ctypes.iter().map(|ctype| ctype.held)).collect();
+        team.join(e, &held, &mut |e, others| reduced.combiner.combine(e, &accumulators, others))?;
+    } else {
+        e.count_all(&sizes, &mut |e, at| {
+            for (&dim, &atom) in dims.iter().zip(at) {
+                own[dim] = atom;
+            }
+            let values = reduced.values(e, frame, &own)?;
+            reduced.combiner.combine(e, &accumulators, &values)
+        })?;
+    }
+    reduced.combiner.finish(e, frame, inst, leaf, index, &accumulators)
+}

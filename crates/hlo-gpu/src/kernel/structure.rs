@@ -1,0 +1,87 @@
+//! Constants, tuples and nested computations.
+
+use hlo_ir::attrs::Attrs;
+use hlo_ir::{ConstantValue, InstId};
+
+use super::emitter::{Atom, Emitter, FrameId, Value, element_leaf, tuple_operand};
+use crate::GpuError;
+
+pub(super) fn constant(
+    e: &mut Emitter<'_>,
+    _frame: FrameId,
+    inst: InstId,
+    leaf: usize,
+    index: &[Atom],
+) -> Result<Value, GpuError> {
+    let Attrs::Constant(value) = &e.module.inst(inst).attrs else {
+        return Err(e.unsupported(inst, "expected the value of a constant"));
+    };
+    match leaf_of_constant(value, &mut { leaf }) {
+        Some(ConstantValue::Array(literal)) => e.constant_element(inst, literal, index),
+        Some(ConstantValue::Tuple(_)) | None => Err(e.unsupported(inst, "expected an array constant")),
+        Some(ConstantValue::Elided) => Err(e.unsupported(inst, "expected elements, found {...}")),
+    }
+}
+
+fn leaf_of_constant<'a>(value: &'a ConstantValue, left: &mut usize) -> Option<&'a ConstantValue> {
+    match value {
+        ConstantValue::Tuple(parts) => parts.iter().find_map(|part| leaf_of_constant(part, left)),
+        ConstantValue::Array(_) | ConstantValue::Elided if *left == 0 => Some(value),
+        ConstantValue::Array(_) | ConstantValue::Elided => {
+            *left -= 1;
+            None
+        }
+    }
+}
+
+/// The same leaf of the operand.
+pub(super) fn same_leaf(
+    e: &mut Emitter<'_>,
+    frame: FrameId,
+    inst: InstId,
+    leaf: usize,
+    index: &[Atom],
+) -> Result<Value, GpuError> {
+    let operand = e.operand(inst, 0)?;
+    e.value(frame, operand, leaf, index)
+}
+
+pub(super) fn tuple(
+    e: &mut Emitter<'_>,
+    frame: FrameId,
+    inst: InstId,
+    leaf: usize,
+    index: &[Atom],
+) -> Result<Value, GpuError> {
+    let found = tuple_operand(e.module, inst, leaf);
+    let (operand, leaf) = found.ok_or_else(|| e.unsupported(inst, format!("expected a leaf {leaf}")))?;
+    e.value(frame, operand, leaf, index)
+}
+
+pub(super) fn get_tuple_element(
+    e: &mut Emitter<'_>,
+    frame: FrameId,
+    inst: InstId,
+    leaf: usize,
+    index: &[Atom],
+) -> Result<Value, GpuError> {
+    let found = element_leaf(e.module, inst, leaf);
+    let (operand, leaf) = found.ok_or_else(|| e.unsupported(inst, format!("expected a leaf {leaf}")))?;
+    e.value(frame, operand, leaf, index)
+}
+
+/// A call or a nested fusion: the called computation's result.
+pub(super) fn call(
+    e: &mut Emitter<'_>,
+    frame: FrameId,
+    inst: InstId,
+    leaf: usize,
+    index: &[Atom],
+) -> Result<Value, GpuError> {
+    let callee = e.module.called(inst).first().copied();
+    let callee = callee.ok_or_else(|| e.unsupported(inst, "expected a called computation"))?;
+    let root = e.module.comp(callee).root.expand();
+    let root = root.ok_or_else(|| e.unsupported(inst, "expected a root of the called computation"))?;
+    let inner = e.callee(frame, inst, callee);
+    e.value(inner, root, leaf, index)
+}

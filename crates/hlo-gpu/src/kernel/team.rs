@@ -1,0 +1,148 @@
+//! Threads that compute one element of the result together: how they deal out a reduction's rounds and join the parts.
+
+use super::emitter::{Emitter, ScopeKind, Value};
+use crate::GpuError;
+
+/// Which threads of a block share an element.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Team {
+    /// The 32 lanes of a warp.
+    Warp,
+    /// All threads of the block, of which there are this many.
+    Block(u32),
+    /// Those with the same column: a block has 32 columns and this many threads for each.
+    Column(u32),
+}
+
+impl Team {
+    /// Threads of a team.
+    pub fn n_parts(self) -> i64 {
+        match self {
+            Team::Warp => 32,
+            Team::Block(n) | Team::Column(n) => i64::from(n),
+        }
+    }
+
+    /// Threads of a block.
+    pub fn block(self) -> u32 {
+        match self {
+            Team::Warp => 256,
+            Team::Block(n) => n,
+            Team::Column(n) => 32 * n,
+        }
+    }
+
+    /// Elements that a block computes at a time.
+    pub fn elems_of_block(self) -> u32 {
+        match self {
+            Team::Warp => 8,
+            Team::Block(_) => 1,
+            Team::Column(_) => 32,
+        }
+    }
+
+    /// The element among those of its block, for each thread.
+    pub fn element(self) -> &'static str {
+        match self {
+            Team::Warp => "(threadIdx.x / 32)",
+            Team::Block(_) => "0",
+            Team::Column(_) => "(threadIdx.x % 32)",
+        }
+    }
+
+    /// The number of a thread in its team.
+    pub fn part(self) -> &'static str {
+        match self {
+            Team::Warp => "(threadIdx.x % 32)",
+            Team::Block(_) => "threadIdx.x",
+            Team::Column(_) => "(threadIdx.x / 32)",
+        }
+    }
+
+    /// Whether the threads of a team stay together inside a branch on values that depend on the element.
+    pub fn may_meet_in_branches(self) -> bool {
+        match self {
+            Team::Warp | Team::Block(_) => true,
+            Team::Column(_) => false,
+        }
+    }
+
+    /// Writes the code that joins every thread's accumulators, so that all threads of the team have the whole.
+    /// `combine` writes `accumulators = f(accumulators, others)`.
+    pub fn join(
+        self,
+        e: &mut Emitter<'_>,
+        accumulators: &[(Value, &'static str)],
+        combine: &mut dyn FnMut(&mut Emitter<'_>, &[Value]) -> Result<(), GpuError>,
+    ) -> Result<(), GpuError> {
+        e.is_cooperative = true;
+        match self {
+            Team::Warp => join_warp(e, accumulators, combine),
+            Team::Block(n) => {
+                join_warp(e, accumulators, combine)?;
+                let n_warps = n / 32;
+                join_shared(e, accumulators, n_warps, "threadIdx.x / 32", 1, "0", Some("threadIdx.x % 32 == 0"), combine)
+            }
+            Team::Column(n) => {
+                join_shared(e, accumulators, n, "threadIdx.x", 32, "threadIdx.x % 32", None, combine)
+            }
+        }
+    }
+}
+
+fn join_warp(
+    e: &mut Emitter<'_>,
+    accumulators: &[(Value, &'static str)],
+    combine: &mut dyn FnMut(&mut Emitter<'_>, &[Value]) -> Result<(), GpuError>,
+) -> Result<(), GpuError> {
+    e.scope(ScopeKind::Loop, "for (int distance = 16; distance > 0; distance /= 2)".to_string(), |e| {
+        let others: Vec<Value> = accumulators
+            .iter()
+            .map(|(value, held)| e.constant(held, &format!("hlo::shuffle_down({}, distance)", value.text)))
+            .collect();
+        combine(e, &others)
+    })?;
+    for (value, _) in accumulators {
+        e.line(format!("{0} = hlo::shuffle({0}, 0);", value.text));
+    }
+    Ok(())
+}
+
+/// Through shared memory: `n` parts, written at `slot`, read at `first + part × stride` in order.
+#[allow(clippy::too_many_arguments)] // One line of numbers for each of the two callers above.
+fn join_shared(
+    e: &mut Emitter<'_>,
+    accumulators: &[(Value, &'static str)],
+    n: u32,
+    slot: &str,
+    stride: u32,
+    first: &str,
+    writers: Option<&str>,
+    combine: &mut dyn FnMut(&mut Emitter<'_>, &[Value]) -> Result<(), GpuError>,
+) -> Result<(), GpuError> {
+    let mut tables = Vec::new();
+    for (value, held) in accumulators {
+        let table = e.fresh("s");
+        e.line(format!("__shared__ {held} {table}[{}];", n * stride));
+        let store = format!("{table}[{slot}] = {};", value.text);
+        e.line(match writers {
+            Some(condition) => format!("if ({condition}) {store}"),
+            None => store,
+        });
+        tables.push(table);
+    }
+    e.line("__syncthreads();");
+    for ((value, _), table) in accumulators.iter().zip(&tables) {
+        e.line(format!("{} = {table}[{first}];", value.text));
+    }
+    e.scope(ScopeKind::Loop, format!("for (int part = 1; part < {n}; ++part)"), |e| {
+        let others: Vec<Value> = accumulators
+            .iter()
+            .zip(&tables)
+            .map(|((_, held), table)| e.constant(held, &format!("{table}[{first} + part * {stride}]")))
+            .collect();
+        combine(e, &others)
+    })?;
+    e.line("__syncthreads();");
+    Ok(())
+}
