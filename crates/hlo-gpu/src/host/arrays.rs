@@ -20,7 +20,8 @@ fn row_major_positions(shape: &ArrayShape) -> Option<Vec<usize>> {
     let mut positions = vec![0usize];
     for &dim in &wide {
         let n = shape.dims[dim].max(0) as usize;
-        positions = (0..n).flat_map(|i| positions.iter().map(move |p| (i, *p))).map(|(i, p)| p + i * strides[dim]).collect();
+        positions =
+            (0..n).flat_map(|i| positions.iter().map(move |p| (i, *p))).map(|(i, p)| p + i * strides[dim]).collect();
     }
     Some(positions)
 }

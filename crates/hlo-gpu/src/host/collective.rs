@@ -86,7 +86,8 @@ impl Exchange<'_, '_> {
 
     fn permute(&mut self, pairs: &[(u32, u32)]) -> Result<(), GpuError> {
         for device in 0..self.inputs.len() {
-            let source = pairs.iter().find(|(_, target)| *target as usize == device).map(|(source, _)| *source as usize);
+            let source =
+                pairs.iter().find(|(_, target)| *target as usize == device).map(|(source, _)| *source as usize);
             let bytes = match source.and_then(|source| self.inputs.get(source)) {
                 Some(bytes) => bytes.clone(),
                 None => vec![0; self.inputs[device].len()],

@@ -81,7 +81,10 @@ fn compile(compiler: &str, flags: &[String], source: &Path, object: &Path) -> Re
     let name = words.next().unwrap_or("c++");
     let output = Command::new(name).args(words).args(flags).arg(source).arg("-o").arg(object).output();
     let output = output.map_err(|e| {
-        host_error("C++ compiler", format!("expected one to run kernels on the host; `{name}` (set CXX to another): {e}"))
+        host_error(
+            "C++ compiler",
+            format!("expected one to run kernels on the host; `{name}` (set CXX to another): {e}"),
+        )
     })?;
     if output.status.success() {
         return Ok(());

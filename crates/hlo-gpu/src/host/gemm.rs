@@ -23,7 +23,8 @@ fn extent(view: &Matrix, batch: u64, rows: u64, cols: u64) -> Option<u64> {
 /// The products of one step on one device.
 pub(super) fn run(plan: &Plan, memory: &mut Memory<'_>, device: usize, gemm: &Gemm) -> Result<(), GpuError> {
     let error = |reason: String| GpuError::Host { what: plan.buffers[gemm.output.buffer].name.clone(), reason };
-    for (view, rows, cols) in [(&gemm.lhs, gemm.m, gemm.k), (&gemm.rhs, gemm.k, gemm.n), (&gemm.output, gemm.m, gemm.n)] {
+    for (view, rows, cols) in [(&gemm.lhs, gemm.m, gemm.k), (&gemm.rhs, gemm.k, gemm.n), (&gemm.output, gemm.m, gemm.n)]
+    {
         let has = plan.buffers[view.buffer].shape.n_elems();
         if extent(view, gemm.batch, rows, cols).is_none_or(|needed| needed > has) {
             return Err(error(format!("expected a view within {has} elements")));
@@ -56,9 +57,8 @@ pub(super) fn run(plan: &Plan, memory: &mut Memory<'_>, device: usize, gemm: &Ge
 }
 
 /// `sgemm` or `dgemm`.
-type Multiply<T> = unsafe fn(
-    usize, usize, usize, T, *const T, isize, isize, *const T, isize, isize, T, *mut T, isize, isize,
-);
+type Multiply<T> =
+    unsafe fn(usize, usize, usize, T, *const T, isize, isize, *const T, isize, isize, T, *mut T, isize, isize);
 
 fn products<T: Copy + From<u8>>(gemm: &Gemm, a: &[T], b: &[T], c: &mut [T], multiply: Multiply<T>) {
     let (m, k, n) = (gemm.m as usize, gemm.k as usize, gemm.n as usize);

@@ -74,11 +74,7 @@ impl Library {
         let error = |reason: String| GpuError::Host { what: kernel.name.clone(), reason };
         let run = self.entries.get(&kernel.name).ok_or_else(|| error("the kernel was not compiled".to_string()))?;
         if arguments.len() != kernel.arguments.len() {
-            return Err(error(format!(
-                "expected {} arguments, found {}",
-                kernel.arguments.len(),
-                arguments.len()
-            )));
+            return Err(error(format!("expected {} arguments, found {}", kernel.arguments.len(), arguments.len())));
         }
         // SAFETY: each pointer is valid for its whole array (`memory` checks places and sizes), nothing else uses the memory
         // during the call, and the kernel reads and writes within its arrays.

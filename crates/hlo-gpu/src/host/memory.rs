@@ -3,7 +3,9 @@
 
 use std::collections::HashMap;
 
-use super::arrays::to_memory;
+use hlo_ir::{ArrayShape, Literal};
+
+use super::arrays::{from_memory, to_memory};
 use crate::GpuError;
 use crate::plan::{Buffer, BufferId, Place, Plan};
 
@@ -35,6 +37,22 @@ impl Block {
         let mut block = Block::zeros(bytes.len());
         block.bytes_mut().copy_from_slice(bytes);
         block
+    }
+
+    /// A block with an array in the layout of `shape`.
+    ///
+    /// # Errors
+    /// The array has another element type or other dims.
+    pub fn from_array(array: &Literal, shape: &ArrayShape) -> Result<Block, GpuError> {
+        Ok(Block::from_bytes(&to_memory(array, shape)?))
+    }
+
+    /// The array that lies here in the layout of `shape`.
+    ///
+    /// # Errors
+    /// The block has another size.
+    pub fn array(&self, shape: &ArrayShape) -> Result<Literal, GpuError> {
+        from_memory(self.bytes(), shape)
     }
 
     /// The content.

@@ -72,10 +72,11 @@ impl<'p> Program<'p> {
         match &step.work {
             Work::Launch { kernel, arguments } => {
                 for device in devices {
-                    let pointers = arguments
-                        .iter()
-                        .map(|&buffer| memory.pointer(device, buffer))
-                        .collect::<Result<Vec<_>, GpuError>>()?;
+                    let pointers = arguments.iter().map(|&buffer| memory.pointer(device, buffer)).collect::<Result<
+                        Vec<_>,
+                        GpuError,
+                    >>(
+                    )?;
                     self.library.launch(&self.plan.kernels[*kernel], &pointers)?;
                 }
                 Ok(())

@@ -1,7 +1,7 @@
 //! `dot` and `convolution` in one thread for each element, for the cases that no matrix product takes.
 
 use hlo_ir::attrs::Attrs;
-use hlo_ir::{ArrayShape, InstId};
+use hlo_ir::{ArrayShape, DType, InstId};
 use smallvec::SmallVec;
 
 use super::emitter::{Atom, Emitter, FrameId, Index, Value};
@@ -70,6 +70,16 @@ pub(super) fn dot(
         .collect();
     pairs.sort_by_key(|&(l, _)| std::cmp::Reverse(order.iter().position(|&dim| dim == l)));
     let sizes: SmallVec<[i64; 4]> = pairs.iter().map(|&(l, _)| lhs_shape.dims[l]).collect();
+    // A named algorithm rounds operands first; those at least as exact as `f32` do not.
+    let through = match attrs.algorithm.as_str() {
+        "dot_bf16_bf16_f32" | "dot_bf16_bf16_bf16" => Some(e.ctype(inst, DType::BF16)?),
+        "dot_f16_f16_f32" | "dot_f16_f16_f16" => Some(e.ctype(inst, DType::F16)?),
+        _ => None,
+    };
+    let rounded = |value: Value| match through {
+        Some(through) => Value { text: through.rounded(&value.text), depth: value.depth },
+        None => value,
+    };
     let products = Products::start(e, inst)?;
     e.count_all(&sizes, &mut |e, at| {
         for (&(l, r), &atom) in pairs.iter().zip(at) {
@@ -78,7 +88,7 @@ pub(super) fn dot(
         }
         let a = e.value(frame, lhs, 0, &left)?;
         let b = e.value(frame, rhs, 0, &right)?;
-        products.add(e, &a, &b);
+        products.add(e, &rounded(a), &rounded(b));
         Ok(())
     })?;
     products.finish(e, inst)
@@ -115,7 +125,8 @@ pub(super) fn convolution(
     let mut at_input: Index = SmallVec::from_elem(Atom::Const(0), input.rank());
     let mut at_kernel = at_input.clone();
     // Of the two kinds of groups one is single.
-    let first_batch = if batch_groups > 1 { e.affine(group, output.dims[dims.output_batch as usize], 0) } else { Atom::Const(0) };
+    let first_batch =
+        if batch_groups > 1 { e.affine(group, output.dims[dims.output_batch as usize], 0) } else { Atom::Const(0) };
     let first_feature = if feature_groups > 1 { e.affine(group, group_input, 0) } else { Atom::Const(0) };
     at_input[dims.input_batch as usize] = e.sum(first_batch, index[dims.output_batch as usize]);
     at_kernel[dims.kernel_output_feature as usize] = feature;

@@ -37,7 +37,9 @@ impl CType {
             _ => {
                 return Err(GpuError::Unsupported {
                     instruction: instruction.to_string(),
-                    reason: format!("expected pred, s8 to s64, u8 to u64, f16, bf16, f32 or f64 in a kernel, found {dtype}"),
+                    reason: format!(
+                        "expected pred, s8 to s64, u8 to u64, f16, bf16, f32 or f64 in a kernel, found {dtype}"
+                    ),
                 });
             }
         };
@@ -98,7 +100,9 @@ impl CType {
         }
         match self.dtype.class() {
             NumberClass::Pred => format!("({value} != ({})0)", from.held),
-            NumberClass::Signed | NumberClass::Unsigned if was_float => format!("hlo::saturate<{}>({value})", self.held),
+            NumberClass::Signed | NumberClass::Unsigned if was_float => {
+                format!("hlo::saturate<{}>({value})", self.held)
+            }
             NumberClass::Signed | NumberClass::Unsigned | NumberClass::Float | NumberClass::Complex => {
                 let cast = if self.held == from.held { value.to_string() } else { format!("({}){value}", self.held) };
                 if is_float { self.rounded(&cast) } else { cast }

@@ -139,6 +139,9 @@ pub(super) struct Preloaded {
 /// Elements of the largest constant that stands in a kernel's text.
 const MAX_CONSTANT_ELEMS: usize = 1 << 14;
 
+/// Writes the body of nested loops, given their variables.
+pub(super) type LoopBody<'a, 'm> = &'a mut dyn FnMut(&mut Emitter<'m>, &[Atom]) -> Result<(), GpuError>;
+
 /// A kernel being written.
 pub(super) struct Emitter<'m> {
     pub module: &'m Module,
@@ -307,20 +310,11 @@ impl<'m> Emitter<'m> {
     }
 
     /// Nested [`Emitter::count`]s, the last of `sizes` innermost.
-    pub fn count_all(
-        &mut self,
-        sizes: &[i64],
-        body: &mut dyn FnMut(&mut Self, &[Atom]) -> Result<(), GpuError>,
-    ) -> Result<(), GpuError> {
+    pub fn count_all(&mut self, sizes: &[i64], body: LoopBody<'_, 'm>) -> Result<(), GpuError> {
         self.count_rest(sizes, &mut Vec::new(), body)
     }
 
-    fn count_rest(
-        &mut self,
-        sizes: &[i64],
-        done: &mut Vec<Atom>,
-        body: &mut dyn FnMut(&mut Self, &[Atom]) -> Result<(), GpuError>,
-    ) -> Result<(), GpuError> {
+    fn count_rest(&mut self, sizes: &[i64], done: &mut Vec<Atom>, body: LoopBody<'_, 'm>) -> Result<(), GpuError> {
         let Some((&first, rest)) = sizes.split_first() else { return body(self, done) };
         self.count(first, |e, i| {
             done.push(i);
@@ -522,12 +516,7 @@ impl<'m> Emitter<'m> {
     }
 
     /// An element of a constant array, which is written into the kernel.
-    pub fn constant_element(
-        &mut self,
-        inst: InstId,
-        literal: &Literal,
-        index: &[Atom],
-    ) -> Result<Value, GpuError> {
+    pub fn constant_element(&mut self, inst: InstId, literal: &Literal, index: &[Atom]) -> Result<Value, GpuError> {
         let ctype = self.ctype(inst, literal.dtype())?;
         if let (true, Some(first)) = (literal.is_splat(), literal.get(0)) {
             return Ok(Value::literal(ctype.literal(first)));
@@ -565,11 +554,8 @@ impl<'m> Emitter<'m> {
     pub fn callee(&mut self, frame: FrameId, inst: InstId, comp: CompId) -> FrameId {
         let operands = &self.module.inst(inst).operands;
         let params = &self.module.comp(comp).params;
-        let bindings: HashMap<InstId, Binding> = params
-            .iter()
-            .zip(operands)
-            .map(|(&param, &operand)| (param, Binding::Outer(frame, operand)))
-            .collect();
+        let bindings: HashMap<InstId, Binding> =
+            params.iter().zip(operands).map(|(&param, &operand)| (param, Binding::Outer(frame, operand))).collect();
         // Equal calls share a frame, or their values would be computed once for each leaf and index asked for.
         let same = self.frames.iter().position(|known| {
             known.bindings.len() == bindings.len()

@@ -44,6 +44,11 @@ pub(super) struct Group {
 }
 
 impl Group {
+    /// Whether threads compute its elements together.
+    pub fn has_team(&self) -> bool {
+        matches!(self.form, Form::Team(_))
+    }
+
     /// Threads that its blocks want.
     pub fn block(&self) -> u32 {
         match &self.form {
@@ -96,21 +101,13 @@ fn joins(module: &Module, inst: InstId) -> bool {
 }
 
 /// Operations of which one element costs a loop.
-const LOOPS: [Opcode; 6] = [
-    Opcode::Reduce,
-    Opcode::ReduceWindow,
-    Opcode::SelectAndScatter,
-    Opcode::Convolution,
-    Opcode::Dot,
-    Opcode::Scatter,
-];
+const LOOPS: [Opcode; 6] =
+    [Opcode::Reduce, Opcode::ReduceWindow, Opcode::SelectAndScatter, Opcode::Convolution, Opcode::Dot, Opcode::Scatter];
 
 fn choose_form(module: &Module, reach: &Reach, signature: &Signature, group: &Group, is_alone: bool) -> Form {
     let roots: Vec<&Root> = group.results.iter().map(|&i| &reach.roots[i]).collect();
     let has_loop = |root: &&Root| {
-        root.all
-            .iter()
-            .any(|inst| !signature.bindings.contains_key(inst) && LOOPS.contains(&module.inst(*inst).opcode))
+        root.all.iter().any(|inst| !signature.bindings.contains_key(inst) && LOOPS.contains(&module.inst(*inst).opcode))
     };
     if roots.iter().any(has_loop) {
         return choose_team(module, signature, group, &roots, is_alone).map_or(Form::Elemental, Form::Team);
@@ -119,13 +116,7 @@ fn choose_form(module: &Module, reach: &Reach, signature: &Signature, group: &Gr
 }
 
 /// A team, if the longest reduction that has an element for each of the group's is long enough.
-fn choose_team(
-    module: &Module,
-    signature: &Signature,
-    group: &Group,
-    roots: &[&Root],
-    is_alone: bool,
-) -> Option<Team> {
+fn choose_team(module: &Module, signature: &Signature, group: &Group, roots: &[&Root], is_alone: bool) -> Option<Team> {
     let mut longest: Option<(i64, bool)> = None;
     for inst in roots.iter().flat_map(|root| root.all.iter().copied()) {
         let node = module.inst(inst);

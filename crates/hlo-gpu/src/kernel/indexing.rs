@@ -18,13 +18,7 @@ struct Starts<'a> {
 
 impl Starts<'_> {
     /// Component `k` of the index vector at `batch` (the dims of the indices without the vector's), as `s64`.
-    fn component(
-        &self,
-        e: &mut Emitter<'_>,
-        frame: FrameId,
-        batch: &[Atom],
-        k: usize,
-    ) -> Result<Value, GpuError> {
+    fn component(&self, e: &mut Emitter<'_>, frame: FrameId, batch: &[Atom], k: usize) -> Result<Value, GpuError> {
         let rank = e.leaf_shape(self.indices, 0)?.rank();
         let mut at = Index::from_slice(batch);
         if self.index_vector_dim < rank {
@@ -57,11 +51,8 @@ pub(super) fn gather(
     };
     let (operand, indices) = (e.operand(inst, 0)?, e.operand(inst, 1)?);
     let shape = e.leaf_shape(operand, 0)?;
-    let starts = Starts {
-        indices,
-        index_vector_dim: attrs.index_vector_dim as usize,
-        index_map: &attrs.start_index_map,
-    };
+    let starts =
+        Starts { indices, index_vector_dim: attrs.index_vector_dim as usize, index_map: &attrs.start_index_map };
     let batch: Index = rest(index.len(), &[&attrs.offset_dims]).iter().map(|&dim| index[dim]).collect();
     let mut own: Index = SmallVec::from_elem(Atom::Const(0), shape.rank());
     let window_dims = rest(shape.rank(), &[&attrs.collapsed_slice_dims, &attrs.operand_batching_dims]);
@@ -160,8 +151,7 @@ pub(super) fn scatter(
         pinned[parts.batch_of(i)] = Some(index[dim as usize]);
     }
     let open: SmallVec<[usize; 4]> = (0..pinned.len()).filter(|&i| pinned[i].is_none()).collect();
-    let sizes: SmallVec<[i64; 4]> =
-        open.iter().map(|&i| parts.update_shape.dims[parts.batch_dims[i]]).collect();
+    let sizes: SmallVec<[i64; 4]> = open.iter().map(|&i| parts.update_shape.dims[parts.batch_dims[i]]).collect();
     e.count_all(&sizes, &mut |e, at| {
         let mut batch: Index = pinned.iter().map(|atom| atom.unwrap_or(Atom::Const(0))).collect();
         for (&i, &atom) in open.iter().zip(at) {
@@ -192,8 +182,11 @@ pub(super) fn scatter(
             }
         }
         let body = |e: &mut Emitter<'_>| {
-            let values =
-                parts.updates.iter().map(|&x| e.value(frame, x, 0, &update)).collect::<Result<Vec<Value>, GpuError>>()?;
+            let values = parts
+                .updates
+                .iter()
+                .map(|&x| e.value(frame, x, 0, &update))
+                .collect::<Result<Vec<Value>, GpuError>>()?;
             combiner.combine_rounded(e, &accumulators, &values)
         };
         super::windows::guarded(e, &conditions, body)

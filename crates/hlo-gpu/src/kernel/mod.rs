@@ -112,11 +112,15 @@ pub fn emit(module: &Module, inst: InstId, options: &EmitOptions) -> Result<Kern
     let signature = Signature::new(module, inst)?;
     let reach = reach::Reach::new(module, &signature.bindings, signature.root, signature.results.len());
     let groups = groups::groups(module, &reach, &signature, options);
+    let block = groups.iter().map(|group| group.block()).max().unwrap_or(256);
     let mut emitter = Emitter::new(module, inst, signature.operands.clone());
     let frame = emitter.add_frame(signature.bindings.clone());
-    let block = groups.iter().map(|group| group.block()).max().unwrap_or(256);
     let grid = groups::write(&mut emitter, frame, &groups, &signature.results, block)?;
     let is_cooperative = emitter.is_cooperative;
+    if !is_cooperative && groups.iter().any(groups::Group::has_team) {
+        // The reduction cannot be split: its initial value is not neutral, or not known.
+        return emit(module, inst, &EmitOptions { is_elemental_only: true });
+    }
     let shared_with: Vec<(usize, usize)> = reach::updatable(module, &reach, &groups, &signature);
     let body = emitter.into_text();
     let n_elems = signature.operands.iter().chain(&signature.results).map(|a| a.shape.n_elems()).max().unwrap_or(0);

@@ -135,11 +135,9 @@ pub(super) fn updatable(
             let Some(Binding::Arguments(operand)) = signature.bindings.get(&inst) else { continue };
             let Some(shape) = module.shape(inst).as_array() else { continue };
             // Nobody else may read it: no other group, and no thread of this one at another element.
-            let is_only_here = reach
-                .roots
-                .iter()
-                .enumerate()
-                .all(|(i, root)| !root.elsewhere.contains(&inst) && (group.results.contains(&i) || !root.all.contains(&inst)));
+            let is_only_here = reach.roots.iter().enumerate().all(|(i, root)| {
+                !root.elsewhere.contains(&inst) && (group.results.contains(&i) || !root.all.contains(&inst))
+            });
             // The same array may be passed as several operands, of which the kernel reads the first.
             if !is_only_here || !group.is_one_layout {
                 continue;

@@ -1,7 +1,7 @@
 //! `reduce`: a loop over the reduced elements, in one thread or dealt out to a team; and how accumulators are combined.
 
 use hlo_ir::attrs::Attrs;
-use hlo_ir::{CompId, DType, InstId, Opcode};
+use hlo_ir::{CompId, DType, InstId, NumberClass, Opcode, Scalar};
 use smallvec::SmallVec;
 
 use super::dtype::CType;
@@ -43,19 +43,20 @@ impl Combiner {
     fn is_neutral(&self, init: &str) -> bool {
         let [ctype] = self.ctypes.as_slice() else { return false };
         let is_float = ctype.dtype.is_float();
-        let literal = |x: hlo_ir::Scalar| ctype.literal(x) == init;
+        let literal = |x: Scalar| ctype.literal(x) == init;
         let zero = || {
-            literal(hlo_ir::Scalar::Float(0.0)) && is_float
-                || literal(hlo_ir::Scalar::Int(0))
-                || literal(hlo_ir::Scalar::Uint(0))
-                || literal(hlo_ir::Scalar::Pred(false))
+            literal(Scalar::Float(0.0)) && is_float
+                || literal(Scalar::Int(0))
+                || literal(Scalar::Uint(0))
+                || literal(Scalar::Pred(false))
         };
         match self.opcode {
             Some(Opcode::Add | Opcode::Or) => zero(),
-            Some(Opcode::Multiply) if is_float => literal(hlo_ir::Scalar::Float(1.0)),
-            Some(Opcode::And) => literal(hlo_ir::Scalar::Pred(true)),
-            Some(Opcode::Maximum) if is_float => literal(hlo_ir::Scalar::Float(f64::NEG_INFINITY)),
-            Some(Opcode::Minimum) if is_float => literal(hlo_ir::Scalar::Float(f64::INFINITY)),
+            Some(Opcode::Multiply) if is_float => literal(Scalar::Float(1.0)),
+            Some(Opcode::And) => literal(Scalar::Pred(true)),
+            Some(Opcode::Maximum) if is_float => literal(Scalar::Float(f64::NEG_INFINITY)),
+            Some(Opcode::Minimum) if is_float => literal(Scalar::Float(f64::INFINITY)),
+            Some(Opcode::Maximum) => literal(lowest_integer(ctype.dtype)),
             Some(_) | None => false,
         }
     }
@@ -87,7 +88,11 @@ impl Combiner {
         let copies: Vec<String> = results
             .iter()
             .zip(&self.ctypes)
-            .map(|(result, ctype)| if results.len() > 1 { e.constant(ctype.held, &result.text).text } else { result.text.clone() })
+            .map(
+                |(result, ctype)| {
+                    if results.len() > 1 { e.constant(ctype.held, &result.text).text } else { result.text.clone() }
+                },
+            )
             .collect();
         for (accumulator, copy) in accumulators.iter().zip(copies) {
             e.line(format!("{} = {copy};", accumulator.text));
@@ -113,7 +118,8 @@ impl Combiner {
         let mut found = None;
         for (i, (accumulator, ctype)) in accumulators.iter().zip(&self.ctypes).enumerate() {
             let rounded = ctype.rounded(&accumulator.text);
-            let value = if rounded == accumulator.text { accumulator.clone() } else { e.constant(ctype.held, &rounded) };
+            let value =
+                if rounded == accumulator.text { accumulator.clone() } else { e.constant(ctype.held, &rounded) };
             if i == leaf {
                 found = Some(value);
             } else {
@@ -121,6 +127,15 @@ impl Combiner {
             }
         }
         found.ok_or_else(|| e.unsupported(inst, format!("expected a result leaf {leaf}")))
+    }
+}
+
+/// The lowest value of an integer type; false for `pred`.
+fn lowest_integer(dtype: DType) -> Scalar {
+    match dtype.class() {
+        NumberClass::Signed => Scalar::Int(i64::MIN >> (64 - dtype.bits())),
+        NumberClass::Unsigned => Scalar::Uint(0),
+        NumberClass::Pred | NumberClass::Float | NumberClass::Complex => Scalar::Pred(false),
     }
 }
 
@@ -184,9 +199,8 @@ pub(super) fn reduce(
     }
     let accumulators = reduced.combiner.start(e, &reduced.inits);
     let n: i64 = sizes.iter().product();
-    let team = e.team.filter(|team| {
-        e.meets(*team) && n >= team.n_parts() && reduced.combiner.may_split(&reduced.inits)
-    });
+    let team =
+        e.team.filter(|team| e.meets(*team) && n >= team.n_parts() && reduced.combiner.may_split(&reduced.inits));
     if let Some(team) = team {
         let k = e.loop_variable();
         let header = format!("for (idx {k} = {}; {k} < {n}; {k} += {})", team.part(), team.n_parts());

@@ -90,11 +90,11 @@ fn reshaped(e: &mut Emitter<'_>, index: &[Atom], from: &[i64], to: &[i64]) -> In
                 break;
             }
         }
-        if let (&[atom], &[size], &[other]) = (&index[first_i..i], &from[first_i..i], &to[first_j..j]) {
-            if size == other {
-                own[first_j] = atom;
-                continue;
-            }
+        if let (&[atom], &[size], &[other]) = (&index[first_i..i], &from[first_i..i], &to[first_j..j])
+            && size == other
+        {
+            own[first_j] = atom;
+            continue;
         }
         let linear = e.position(&index[first_i..i], &from[first_i..i], &row_major(i - first_i));
         let part = e.index_at(linear, &to[first_j..j], &row_major(j - first_j));

@@ -123,7 +123,9 @@ pub(super) fn rule(opcode: Opcode) -> Rule {
         Opcode::StochasticConvert => Refused("stochastic rounding is not written as a kernel"),
         Opcode::Sort | Opcode::TopK => Refused(ORDER),
         Opcode::Scan => Refused("a scan is not written as a kernel"),
-        Opcode::RaggedDot | Opcode::ScaledDot => Refused("products of ragged or scaled blocks are not written as kernels"),
+        Opcode::RaggedDot | Opcode::ScaledDot => {
+            Refused("products of ragged or scaled blocks are not written as kernels")
+        }
         Opcode::Cholesky | Opcode::TriangularSolve => Refused(LINEAR_ALGEBRA),
         Opcode::BatchNormGrad | Opcode::BatchNormInference | Opcode::BatchNormTraining => Refused(NORM),
         Opcode::Rng | Opcode::RngBitGenerator | Opcode::RngGetAndUpdateState => Refused(RANDOM),

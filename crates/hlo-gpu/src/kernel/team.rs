@@ -3,6 +3,9 @@
 use super::emitter::{Emitter, ScopeKind, Value};
 use crate::GpuError;
 
+/// Writes `accumulators = f(accumulators, others)` for given others.
+pub(super) type Combine<'a> = &'a mut dyn FnMut(&mut Emitter<'_>, &[Value]) -> Result<(), GpuError>;
+
 /// Which threads of a block share an element.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Team {
@@ -73,7 +76,7 @@ impl Team {
         self,
         e: &mut Emitter<'_>,
         accumulators: &[(Value, &'static str)],
-        combine: &mut dyn FnMut(&mut Emitter<'_>, &[Value]) -> Result<(), GpuError>,
+        combine: Combine<'_>,
     ) -> Result<(), GpuError> {
         e.is_cooperative = true;
         match self {
@@ -81,11 +84,18 @@ impl Team {
             Team::Block(n) => {
                 join_warp(e, accumulators, combine)?;
                 let n_warps = n / 32;
-                join_shared(e, accumulators, n_warps, "threadIdx.x / 32", 1, "0", Some("threadIdx.x % 32 == 0"), combine)
+                join_shared(
+                    e,
+                    accumulators,
+                    n_warps,
+                    "threadIdx.x / 32",
+                    1,
+                    "0",
+                    Some("threadIdx.x % 32 == 0"),
+                    combine,
+                )
             }
-            Team::Column(n) => {
-                join_shared(e, accumulators, n, "threadIdx.x", 32, "threadIdx.x % 32", None, combine)
-            }
+            Team::Column(n) => join_shared(e, accumulators, n, "threadIdx.x", 32, "threadIdx.x % 32", None, combine),
         }
     }
 }
@@ -93,7 +103,7 @@ impl Team {
 fn join_warp(
     e: &mut Emitter<'_>,
     accumulators: &[(Value, &'static str)],
-    combine: &mut dyn FnMut(&mut Emitter<'_>, &[Value]) -> Result<(), GpuError>,
+    combine: Combine<'_>,
 ) -> Result<(), GpuError> {
     e.scope(ScopeKind::Loop, "for (int distance = 16; distance > 0; distance /= 2)".to_string(), |e| {
         let others: Vec<Value> = accumulators
@@ -118,7 +128,7 @@ fn join_shared(
     stride: u32,
     first: &str,
     writers: Option<&str>,
-    combine: &mut dyn FnMut(&mut Emitter<'_>, &[Value]) -> Result<(), GpuError>,
+    combine: Combine<'_>,
 ) -> Result<(), GpuError> {
     let mut tables = Vec::new();
     for (value, held) in accumulators {

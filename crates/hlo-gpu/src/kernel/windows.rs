@@ -118,7 +118,8 @@ pub(super) fn select_and_scatter(
             let first = e.affine(last, 1, 1 - n_covering[d]);
             let at = e.sum(first, nth[d]);
             let start = e.affine(at, dim.stride, 0);
-            conditions.push(format!("{at} >= 0 && {at} < {} && {padded} - {start} < {}", source_shape.dims[d], dim.size));
+            conditions
+                .push(format!("{at} >= 0 && {at} < {} && {padded} - {start} < {}", source_shape.dims[d], dim.size));
             output.push(at);
         }
         e.branch(&conditions.join(" && "), |e| {
@@ -128,7 +129,14 @@ pub(super) fn select_and_scatter(
             e.count_all(&sizes, &mut |e, taps| {
                 let (mut inside, mut input) = (Vec::new(), Index::new());
                 for (d, dim) in window.iter().enumerate() {
-                    input.push(input_position(e, dim, shape.dims[d], source_shape.dims[d], (output[d], taps[d]), &mut inside));
+                    input.push(input_position(
+                        e,
+                        dim,
+                        shape.dims[d],
+                        source_shape.dims[d],
+                        (output[d], taps[d]),
+                        &mut inside,
+                    ));
                 }
                 guarded(e, &inside, |e| {
                     let candidate = e.value(frame, operand, 0, &input)?;
