@@ -164,6 +164,23 @@ pub fn updatable(module: &Module, inst: InstId) -> Vec<(usize, usize)> {
     reach::updatable(module, &reach, &groups, &signature)
 }
 
+/// Writes a plan's kernels.
+#[derive(Clone, Debug, Default)]
+pub struct CudaKernels {
+    /// How.
+    pub options: EmitOptions,
+}
+
+impl crate::lower::kernels::Emitter for CudaKernels {
+    fn emit(&mut self, module: &Module, inst: InstId) -> Result<Kernel, GpuError> {
+        emit(module, inst, &self.options)
+    }
+
+    fn updatable(&self, module: &Module, inst: InstId) -> Vec<(usize, usize)> {
+        updatable(module, inst)
+    }
+}
+
 /// FNV-1a of a text: equal kernels get equal names, in every process.
 pub(crate) fn content_hash(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
