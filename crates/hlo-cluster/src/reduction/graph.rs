@@ -11,7 +11,7 @@ use crate::collective::Collective;
 use crate::error::ClusterError;
 use crate::reduction::fast_hash::FastMap;
 use crate::reduction::instruction::{Instruction, Step};
-use crate::reduction::semantics::{DeviceState, Rules, Sizes, apply};
+use crate::reduction::semantics::{After, DeviceState, Rules, Sizes, apply_once};
 
 /// Which steps programs are made of.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -280,8 +280,17 @@ impl Search {
     fn apply_group(&mut self, taking_part: u32, members: &[u32]) -> u32 {
         let outcomes = BY_NAME.map(|collective| {
             let before: Vec<&DeviceState> = members.iter().map(|id| &self.devices[*id as usize]).collect();
-            let after = apply(collective, &before, self.rules, Sizes::Symbolic(taking_part)).ok()?;
-            Some(after.into_iter().map(|state| self.device(state)).collect())
+            let after = apply_once(collective, &before, self.rules, Sizes::Symbolic(taking_part)).ok()?;
+            Some(match after {
+                After::Alike(state) => vec![self.device(state); members.len()].into(),
+                After::RootAndRest(root, rest) => {
+                    let mut ids = vec![self.device(rest); members.len()];
+                    let root = self.device(root);
+                    ids.iter_mut().take(1).for_each(|first| *first = root);
+                    ids.into()
+                }
+                After::Each(states) => states.into_iter().map(|state| self.device(state)).collect(),
+            })
         });
         let index = self.outcomes.len() as u32;
         self.outcomes.push(outcomes);

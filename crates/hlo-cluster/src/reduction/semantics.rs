@@ -89,6 +89,17 @@ impl DeviceState {
     }
 }
 
+/// What a collective makes of a group, equal states once.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum After {
+    /// The same for every member.
+    Alike(DeviceState),
+    /// The root's, and that of every other member.
+    RootAndRest(DeviceState, DeviceState),
+    /// One for each member.
+    Each(Vec<DeviceState>),
+}
+
 /// The states of a group after a collective; `before` in the group's order, the root first. A group that has nothing
 /// stays as it is, a broadcast apart.
 ///
@@ -100,19 +111,36 @@ pub fn apply(
     rules: Rules,
     sizes: Sizes,
 ) -> Result<Vec<DeviceState>, Refusal> {
-    let Some((root, others)) = before.split_first() else { return Ok(Vec::new()) };
+    Ok(match apply_once(collective, before, rules, sizes)? {
+        After::Alike(state) => vec![state; before.len()],
+        After::RootAndRest(root, rest) => {
+            let mut after = vec![rest; before.len()];
+            after.iter_mut().take(1).for_each(|first| first.clone_from(&root));
+            after
+        }
+        After::Each(after) => after,
+    })
+}
+
+/// The same with equal states once.
+///
+/// # Errors
+/// The precondition that is not met.
+pub fn apply_once(
+    collective: Collective,
+    before: &[&DeviceState],
+    rules: Rules,
+    sizes: Sizes,
+) -> Result<After, Refusal> {
+    let Some((root, others)) = before.split_first() else { return Ok(After::Each(Vec::new())) };
     if collective != Collective::Broadcast && before.iter().all(|s| s.is_empty()) {
-        return Ok(before.iter().map(|s| (*s).clone()).collect());
+        return Ok(After::Alike((*root).clone()));
     }
     match collective {
-        Collective::AllReduce => Ok(vec![reduced(before)?; before.len()]),
-        Collective::Reduce => {
-            let mut after = vec![root.cleared(); before.len()];
-            after[0] = reduced(before)?;
-            Ok(after)
-        }
-        Collective::ReduceScatter => scattered(&reduced(before)?, before.len(), sizes),
-        Collective::AllGather => Ok(vec![gathered(before, sizes)?; before.len()]),
+        Collective::AllReduce => Ok(After::Alike(reduced(before)?)),
+        Collective::Reduce => Ok(After::RootAndRest(reduced(before)?, root.cleared())),
+        Collective::ReduceScatter => scattered(&reduced(before)?, before.len(), sizes).map(After::Each),
+        Collective::AllGather => Ok(After::Alike(gathered(before, sizes)?)),
         Collective::Broadcast => {
             let told = others.iter().filter(|s| **s != *root).count();
             let enough = match rules {
@@ -122,7 +150,7 @@ pub fn apply(
             if !enough || others.iter().any(|s| !root.covers(s)) {
                 return Err(Refusal::NothingTold);
             }
-            Ok(vec![(*root).clone(); before.len()])
+            Ok(After::Alike((*root).clone()))
         }
     }
 }
