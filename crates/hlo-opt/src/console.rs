@@ -1,7 +1,8 @@
 //! The program's streams, so that tests run it without a process.
 
 use crate::Failure;
-use std::io::{ErrorKind, Read, Write};
+use serde::Serialize;
+use std::io::{BufWriter, ErrorKind, Read, Write};
 
 /// Where the program reads and writes.
 pub struct Console<'a> {
@@ -29,10 +30,25 @@ impl Console<'_> {
     /// # Errors
     /// Stdout cannot be written, except that a closed pipe means that the reader has seen enough.
     pub fn print(&mut self, bytes: &[u8]) -> Result<(), Failure> {
-        match self.stdout.write_all(bytes).and_then(|()| self.stdout.flush()) {
-            Ok(()) => Ok(()),
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-            Err(error) => Err(Failure::File(format!("cannot write to stdout: {error}"))),
-        }
+        printed(self.stdout.write_all(bytes).and_then(|()| self.stdout.flush()))
+    }
+
+    /// Writes one JSON document and a line end to stdout, piece by piece: plans of large machines have hundreds of megabytes.
+    ///
+    /// # Errors
+    /// As [`Console::print`].
+    pub fn print_json(&mut self, document: &impl Serialize) -> Result<(), Failure> {
+        let mut out = BufWriter::with_capacity(1 << 18, &mut *self.stdout);
+        let written = serde_json::to_writer(&mut out, document).map_err(std::io::Error::from);
+        printed(written.and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()))
+    }
+}
+
+/// A closed pipe means that the reader has seen enough.
+fn printed(outcome: std::io::Result<()>) -> Result<(), Failure> {
+    match outcome {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        Err(error) => Err(Failure::File(format!("cannot write to stdout: {error}"))),
     }
 }

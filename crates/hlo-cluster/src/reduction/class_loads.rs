@@ -109,10 +109,13 @@ impl Loads {
         let mut seen: FastMap<Box<[u64]>, ()> = FastMap::default();
         let mut kept = Vec::new();
         let mut key = Vec::with_capacity(n_classes + 1);
+        let mut last: Option<(&f64, &[f64])> = None;
         for (row, s_per_byte) in loads.chunks_exact(n_classes).zip(&links.s_per_byte) {
-            if row.iter().all(|load| *load == 0.0) {
+            // Neighbours mostly have the same loads.
+            if last == Some((s_per_byte, row)) || row.iter().all(|load| *load == 0.0) {
                 continue;
             }
+            last = Some((s_per_byte, row));
             key.clear();
             key.push(s_per_byte.to_bits());
             key.extend(row.iter().map(|load| load.to_bits()));

@@ -16,11 +16,11 @@ use hlo_cluster::reduction::Request;
 /// # Errors
 /// A wrong description of the machine, or axes that do not fit it.
 pub fn run(command: &PlanCommand, console: &mut Console<'_>) -> Result<u8, Failure> {
-    let text = match command {
-        PlanCommand::Placement(args) => placement::plan(args)?,
-        PlanCommand::Reduction(args) => reduction::plan(args)?,
-    };
-    console.print(text.as_bytes()).map(|()| exit::OK)
+    match command {
+        PlanCommand::Placement(args) => placement::plan(args, console)?,
+        PlanCommand::Reduction(args) => reduction::plan(args, console)?,
+    }
+    Ok(exit::OK)
 }
 
 /// The request for one reduction.

@@ -4,6 +4,7 @@ use super::arguments::{PlacementArgs, cluster};
 use super::{machine_text, matrix_text, request, time_text, usage};
 use crate::Failure;
 use crate::arguments::ReportFormat;
+use crate::console::Console;
 use hlo_cluster::reduction::{Matrix, Planner};
 use serde::Serialize;
 use std::fmt::Write;
@@ -28,11 +29,11 @@ struct Part {
     best_s: f64,
 }
 
-/// The plan as text or JSON.
+/// Prints the plan as text or JSON.
 ///
 /// # Errors
-/// A wrong description of the machine, or axes that do not fit it.
-pub fn plan(args: &PlacementArgs) -> Result<String, Failure> {
+/// A wrong description of the machine, axes that do not fit it, or a plan that cannot be written.
+pub fn plan(args: &PlacementArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     let cluster = cluster(&args.machine.cluster)?;
     let mut planner = Planner::new(&cluster, args.machine.rules.into());
     let matrices = Matrix::all(planner.levels(), &args.machine.axes).map_err(usage)?;
@@ -50,8 +51,11 @@ pub fn plan(args: &PlacementArgs) -> Result<String, Failure> {
     placements.sort_by(|a, b| a.cost_s.total_cmp(&b.cost_s));
     let report = Report { placements };
     match args.machine.format {
-        ReportFormat::Json => super::reduction::json(&report),
-        ReportFormat::Text => Ok(machine_text(&cluster, planner.levels(), &args.machine) + &table(&report)),
+        ReportFormat::Json => console.print_json(&report),
+        ReportFormat::Text => {
+            let text = machine_text(&cluster, planner.levels(), &args.machine) + &table(&report);
+            console.print(text.as_bytes())
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use super::arguments::{ReductionArgs, cluster, matrix};
 use super::{machine_text, matrix_text, plot, request, time_text, usage};
 use crate::Failure;
 use crate::arguments::ReportFormat;
+use crate::console::Console;
 use crate::output::write_whole;
 use hlo_cluster::reduction::{MatrixPlan, PlannedStep, Planner, Step};
 use serde::Serialize;
@@ -48,11 +49,11 @@ struct Point {
     program: Vec<String>,
 }
 
-/// The plan as text or JSON; writes the plot if one is wanted.
+/// Prints the plan as text or JSON; writes the plot if one is wanted.
 ///
 /// # Errors
-/// A wrong description of the machine, axes that do not fit it, or a plot that cannot be written.
-pub fn plan(args: &ReductionArgs) -> Result<String, Failure> {
+/// A wrong description of the machine, axes that do not fit it, or a plot or a plan that cannot be written.
+pub fn plan(args: &ReductionArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     let cluster = cluster(&args.machine.cluster)?;
     let mut planner = Planner::new(&cluster, args.machine.rules.into());
     let request = request(&args.machine, &args.reduce);
@@ -80,23 +81,16 @@ pub fn plan(args: &ReductionArgs) -> Result<String, Failure> {
         write_whole(path, plot::svg(&columns).as_bytes())?;
     }
     match args.machine.format {
-        ReportFormat::Json => json(&report(&plans, args.pareto)),
+        ReportFormat::Json => console.print_json(&report(&plans, args.pareto)),
         ReportFormat::Text => {
             let mut out = machine_text(&cluster, planner.levels(), &args.machine);
             plans.iter().for_each(|plan| text(plan, args.pareto, &mut out));
             let total: u128 = plans.iter().map(|plan| plan.n_programs).sum();
             let plural = if plans.len() == 1 { "matrix" } else { "matrices" };
             let _ = writeln!(out, "{total} programs on {} {plural}", plans.len());
-            Ok(out)
+            console.print(out.as_bytes())
         }
     }
-}
-
-/// One JSON document with a line end.
-pub(super) fn json(report: &impl Serialize) -> Result<String, Failure> {
-    serde_json::to_string(report)
-        .map(|text| text + "\n")
-        .map_err(|e| Failure::File(format!("cannot write the plan as JSON: {e}")))
 }
 
 fn report(plans: &[MatrixPlan], pareto: bool) -> Report<'_> {
