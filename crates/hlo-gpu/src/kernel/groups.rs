@@ -10,7 +10,9 @@ use smallvec::SmallVec;
 use super::emitter::{Argument, Atom, Binding, Emitter, FrameId, Preloaded, ScopeKind};
 use super::layout::{is_same_layout, physical_order};
 use super::reach::{Reach, Root};
+use super::scatter_rows::{self, Rows};
 use super::team::Team;
+use super::tiles::{self, Tiles};
 use super::{EmitOptions, Signature};
 use crate::GpuError;
 use hlo_ir::attrs::Attrs;
@@ -29,6 +31,10 @@ pub(super) enum Form {
     Team(Team),
     /// Several neighbours for each thread; these arguments are loaded at once.
     Packs { n_elems: i64, loaded: Vec<(usize, InstId)> },
+    /// A tile for each block.
+    Tiles(Tiles),
+    /// The rows of a scatter.
+    Rows(Rows),
 }
 
 /// Results that are computed together.
@@ -37,13 +43,33 @@ pub(super) struct Group {
     /// Numbers of the results.
     pub results: Vec<usize>,
     /// Where their elements come from.
-    sources: Vec<(InstId, usize)>,
+    pub sources: Vec<(InstId, usize)>,
     pub is_one_layout: bool,
     n_elems: i64,
     form: Form,
 }
 
 impl Group {
+    /// The values of all results at an index: result, position in its memory and stored value.
+    ///
+    /// All are read before any is written, as a result may lie where an operand lies.
+    pub fn values_at(
+        &self,
+        e: &mut Emitter<'_>,
+        frame: FrameId,
+        results: &[Argument],
+        index: &[Atom],
+    ) -> Result<Vec<(usize, Atom, String)>, GpuError> {
+        let mut stores = Vec::new();
+        for (&result, &(inst, leaf)) in self.results.iter().zip(&self.sources) {
+            let value = e.value(frame, inst, leaf, index)?;
+            let Argument { shape, ctype } = &results[result];
+            let at = e.position(index, &shape.dims, &physical_order(shape));
+            stores.push((result, at, ctype.to_stored(&value.text)));
+        }
+        Ok(stores)
+    }
+
     /// Whether threads compute its elements together.
     pub fn has_team(&self) -> bool {
         matches!(self.form, Form::Team(_))
@@ -53,7 +79,7 @@ impl Group {
     pub fn block(&self) -> u32 {
         match &self.form {
             Form::Team(team) => team.block(),
-            Form::Elemental | Form::Packs { .. } => BLOCK,
+            Form::Elemental | Form::Packs { .. } | Form::Tiles(_) | Form::Rows(_) => BLOCK,
         }
     }
 }
@@ -109,6 +135,14 @@ fn choose_form(module: &Module, reach: &Reach, signature: &Signature, group: &Gr
     let has_loop = |root: &&Root| {
         root.all.iter().any(|inst| !signature.bindings.contains_key(inst) && LOOPS.contains(&module.inst(*inst).opcode))
     };
+    if let Some(rows) = scatter_rows::choose(module, signature, group) {
+        return Form::Rows(rows);
+    }
+    if let Some(tiles) = tiles::choose(module, signature, group, &roots)
+        && !roots.iter().any(has_loop)
+    {
+        return Form::Tiles(tiles);
+    }
     if roots.iter().any(has_loop) {
         return choose_team(module, signature, group, &roots, is_alone).map_or(Form::Elemental, Form::Team);
     }
@@ -183,12 +217,18 @@ pub(super) fn write(
     let mut first = 0u32;
     for (i, group) in groups.iter().enumerate() {
         let per_block = match &group.form {
-            Form::Elemental => u64::from(block),
+            Form::Elemental | Form::Tiles(_) | Form::Rows(_) => u64::from(block),
             Form::Team(Team::Warp) => u64::from(block / 32),
             Form::Team(team) => u64::from(team.elems_of_block()),
             Form::Packs { n_elems, .. } => u64::from(block) * (*n_elems as u64),
         };
-        let n_blocks = (group.n_elems.max(0) as u64).div_ceil(per_block).clamp(1, MAX_BLOCKS) as u32;
+        let n_blocks = match &group.form {
+            Form::Rows(rows) => rows.n_blocks(block),
+            Form::Tiles(tiles) => (tiles.n_tiles(&results[group.results[0]].shape.dims) as u64).clamp(1, MAX_BLOCKS),
+            Form::Elemental | Form::Team(_) | Form::Packs { .. } => {
+                (group.n_elems.max(0) as u64).div_ceil(per_block).clamp(1, MAX_BLOCKS)
+            }
+        } as u32;
         let end = first + n_blocks;
         let place = Place { first, n_blocks, block, per_block: per_block as i64 };
         if groups.len() == 1 {
@@ -206,16 +246,17 @@ pub(super) fn write(
 }
 
 /// The blocks of a group.
-struct Place {
+pub(super) struct Place {
     first: u32,
-    n_blocks: u32,
-    block: u32,
+    pub n_blocks: u32,
+    pub block: u32,
     /// Elements that a block takes at a time.
     per_block: i64,
 }
 
 impl Place {
-    fn block_number(&self) -> String {
+    /// The block's number among the group's.
+    pub fn block_number(&self) -> String {
         if self.first == 0 { "(idx)blockIdx.x".to_string() } else { format!("((idx)blockIdx.x - {})", self.first) }
     }
 }
@@ -245,6 +286,11 @@ fn write_group(
         }
         Form::Team(team) => write_team(e, frame, group, results, place, *team),
         Form::Packs { n_elems, loaded } => write_packs(e, frame, group, results, place, (*n_elems, loaded)),
+        Form::Tiles(tiles) => tiles.write(e, frame, group, results, place),
+        Form::Rows(rows) => {
+            let own: Vec<(usize, &Argument)> = group.results.iter().map(|&result| (result, &results[result])).collect();
+            rows.write(e, frame, &own, place)
+        }
     }
 }
 
@@ -258,15 +304,7 @@ fn write_element(
 ) -> Result<Vec<(usize, Atom, String)>, GpuError> {
     let shape = &results[group.results[0]].shape;
     let index = e.index_at(i, &shape.dims, &physical_order(shape));
-    let mut stores = Vec::new();
-    // All are read before any is written: a result may lie where an operand lies.
-    for (&result, &(inst, leaf)) in group.results.iter().zip(&group.sources) {
-        let value = e.value(frame, inst, leaf, &index)?;
-        let Argument { shape, ctype } = &results[result];
-        let at = e.position(&index, &shape.dims, &physical_order(shape));
-        stores.push((result, at, ctype.to_stored(&value.text)));
-    }
-    Ok(stores)
+    group.values_at(e, frame, results, &index)
 }
 
 fn write_team(

@@ -109,6 +109,16 @@ impl<'m> ScatterParts<'m> {
         })
     }
 
+    /// Component `k` of the index vector at `batch`, as `s64`.
+    pub fn start(&self, e: &mut Emitter<'_>, frame: FrameId, batch: &[Atom], k: usize) -> Result<Value, GpuError> {
+        let starts = Starts {
+            indices: self.indices,
+            index_vector_dim: self.attrs.index_vector_dim as usize,
+            index_map: &self.attrs.scatter_dims_to_operand_dims,
+        };
+        starts.component(e, frame, batch, k)
+    }
+
     /// Size of the window along an operand dim.
     fn window_size(&self, dim: usize) -> i64 {
         match self.window_dims.iter().position(|&d| d == dim) {

@@ -14,10 +14,12 @@ mod indexing;
 mod layout;
 mod reach;
 mod reduction;
+mod scatter_rows;
 mod shape_ops;
 mod structure;
 mod table;
 mod team;
+mod tiles;
 mod windows;
 
 use std::collections::HashMap;
