@@ -4,6 +4,7 @@ mod arguments;
 mod bench;
 mod bench_plan;
 mod bench_zero1;
+mod nvrtc_check;
 mod paper_p2;
 mod paper_wus;
 mod python;
@@ -39,6 +40,10 @@ cargo xtask <command>
       --corpus DIR         where the default files come from (the largest of its manifest)
       --reps N             repetitions (default 15)
   bench-plan           time and memory of whole commands of the planner, against limits
+  nvrtc-check [options]    compile emitted kernels to cubins with NVRTC (no graphics processor needed)
+      --all                kernels of all samples and programs, not only the quick set
+      --corpus DIR         programs of this folder too
+      --archs LIST         default sm_80,sm_90,sm_100
   paper-p2             the planner of reductions against the tables of the P2 paper
   bench-zero1 [options]    what weight-update sharding makes of data-parallel JAX training, beside sharding by hand:
                        collectives and step time on CPU devices
@@ -56,6 +61,7 @@ fn main() -> ExitCode {
         Some("xla-check") => xla_check::run(words),
         Some("bench") => bench::run(words),
         Some("bench-plan") => bench_plan::run(),
+        Some("nvrtc-check") => nvrtc_check::run(words),
         Some("paper-p2") => paper_p2::run(),
         Some("bench-zero1") => bench_zero1::run(words),
         Some("paper-wus") => paper_wus::run(),

@@ -30,6 +30,9 @@ const DYNAMIC: &str = "expected static dims";
 const FLOW: &str = "expected straight code in a kernel, found control flow";
 const ORDERING: &str = "expected arrays in a kernel, found an operation on tokens";
 
+const DEVICE_IDS: &str = "expected device ids as operands of a kernel: the plan keeps them in a buffer";
+const ASYNCHRONOUS: &str = "expected a synchronous operation in a kernel";
+
 /// The row of an opcode.
 pub(super) fn rule(opcode: Opcode) -> Rule {
     use Rule::{Code, Function, Refused};
@@ -89,9 +92,7 @@ pub(super) fn rule(opcode: Opcode) -> Rule {
         Opcode::ReducePrecision => Code(elementwise::reduce_precision),
         Opcode::Map => Code(elementwise::map),
 
-        Opcode::Copy => Code(shape_ops::same_index),
-        Opcode::AddDependency => Code(shape_ops::same_index),
-        Opcode::Domain => Code(shape_ops::same_index),
+        Opcode::Copy | Opcode::AddDependency | Opcode::Domain => Code(shape_ops::same_index),
         Opcode::OptimizationBarrier => Code(structure::same_leaf),
         Opcode::Bitcast => Code(shape_ops::bitcast),
         Opcode::Broadcast => Code(shape_ops::broadcast),
@@ -113,8 +114,7 @@ pub(super) fn rule(opcode: Opcode) -> Rule {
         Opcode::Convolution => Code(contraction::convolution),
         Opcode::Dot => Code(contraction::dot),
         Opcode::Constant => Code(structure::constant),
-        Opcode::Call => Code(structure::call),
-        Opcode::Fusion => Code(structure::call),
+        Opcode::Call | Opcode::Fusion => Code(structure::call),
         Opcode::Tuple => Code(structure::tuple),
         Opcode::GetTupleElement => Code(structure::get_tuple_element),
 
@@ -133,9 +133,7 @@ pub(super) fn rule(opcode: Opcode) -> Rule {
         Opcode::Conditional | Opcode::While => Refused(FLOW),
         Opcode::CustomCall => Refused("only the callee knows what a custom call does"),
         Opcode::AfterAll => Refused(ORDERING),
-        Opcode::PartitionId | Opcode::ReplicaId => {
-            Refused("expected device ids as operands of a kernel: the plan keeps them in a buffer")
-        }
+        Opcode::PartitionId | Opcode::ReplicaId => Refused(DEVICE_IDS),
         Opcode::AllGather
         | Opcode::AllGatherDone
         | Opcode::AllGatherStart
@@ -149,9 +147,8 @@ pub(super) fn rule(opcode: Opcode) -> Rule {
         | Opcode::CollectivePermuteStart
         | Opcode::RaggedAllToAll
         | Opcode::ReduceScatter => Refused(COLLECTIVE),
-        Opcode::AsyncDone | Opcode::AsyncStart | Opcode::AsyncUpdate | Opcode::CopyDone | Opcode::CopyStart => {
-            Refused("expected a synchronous operation in a kernel")
-        }
+        Opcode::AsyncDone | Opcode::AsyncStart | Opcode::AsyncUpdate => Refused(ASYNCHRONOUS),
+        Opcode::CopyDone | Opcode::CopyStart => Refused(ASYNCHRONOUS),
         Opcode::Infeed | Opcode::Outfeed | Opcode::Recv | Opcode::RecvDone | Opcode::Send | Opcode::SendDone => {
             Refused(HOST)
         }
