@@ -23,3 +23,4 @@ mod replication_scale;
 mod roundtrip;
 mod sharded_loops;
 mod weight_update;
+mod weight_update_scale;

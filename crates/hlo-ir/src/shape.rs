@@ -276,6 +276,8 @@ entity_impl!(ShapeId, "shape");
 pub struct ShapePool {
     shapes: PrimaryMap<ShapeId, Shape>,
     bare: PrimaryMap<ShapeId, ShapeId>,
+    /// Of tuples: the first leaf of each element, and the number of leaves.
+    leaf_starts: PrimaryMap<ShapeId, Box<[u32]>>,
     table: HashTable<ShapeId>,
     hasher: FixedHash,
 }
@@ -289,6 +291,7 @@ impl ShapePool {
         }
         let stripped = shape.without_layout();
         let is_bare = stripped == shape;
+        self.leaf_starts.push(leaf_starts(&shape));
         let id = self.shapes.push(shape);
         let bare_slot = self.bare.push(id);
         debug_assert_eq!(id, bare_slot);
@@ -311,6 +314,35 @@ impl ShapePool {
         self.bare[id]
     }
 
+    /// The flat numbers of the leaves of element `index` of a tuple; none where there is no such element.
+    pub fn element_leaves(&self, id: ShapeId, index: usize) -> std::ops::Range<usize> {
+        match self.leaf_starts[id].get(index..) {
+            Some(&[start, end, ..]) => start as usize..end as usize,
+            Some(_) | None => 0..0,
+        }
+    }
+
+    /// The element of a tuple that holds leaf `leaf_idx`, and that leaf's number in it.
+    pub fn element_of_leaf(&self, id: ShapeId, leaf_idx: usize) -> Option<(usize, usize)> {
+        let starts = &self.leaf_starts[id];
+        // Elements without leaves start where the next one does.
+        let element = starts.partition_point(|&start| start as usize <= leaf_idx).checked_sub(1)?;
+        let start = starts.get(element).filter(|_| element + 1 < starts.len())?;
+        Some((element, leaf_idx - *start as usize))
+    }
+
+    /// The leaf of a shape by its flat number.
+    pub fn leaf(&self, id: ShapeId, leaf_idx: usize) -> Option<&Shape> {
+        let shape = &self.shapes[id];
+        match shape {
+            Shape::Tuple(elements) => {
+                let (element, rest) = self.element_of_leaf(id, leaf_idx)?;
+                nested_leaf(elements.get(element)?, rest)
+            }
+            other => Some(other).filter(|_| leaf_idx == 0),
+        }
+    }
+
     /// Number of distinct shapes.
     pub fn len(&self) -> usize {
         self.shapes.len()
@@ -326,9 +358,57 @@ impl ShapePool {
     }
 }
 
+/// The first leaf of each element of a tuple, and the number of leaves; nothing for other shapes.
+fn leaf_starts(shape: &Shape) -> Box<[u32]> {
+    let Shape::Tuple(elements) = shape else { return Box::default() };
+    let ends = elements.iter().scan(0u32, |n, element| {
+        *n = n.saturating_add(element.n_leaves() as u32);
+        Some(*n)
+    });
+    std::iter::once(0).chain(ends).collect()
+}
+
+fn nested_leaf(shape: &Shape, leaf_idx: usize) -> Option<&Shape> {
+    let Shape::Tuple(elements) = shape else { return Some(shape).filter(|_| leaf_idx == 0) };
+    let mut rest = leaf_idx;
+    for element in elements {
+        let n = element.n_leaves();
+        if rest < n {
+            return nested_leaf(element, rest);
+        }
+        rest -= n;
+    }
+    None
+}
+
 impl std::ops::Index<ShapeId> for ShapePool {
     type Output = Shape;
     fn index(&self, id: ShapeId) -> &Shape {
         self.get(id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leaves_are_found_by_their_flat_number() {
+        let leaf = |n: i64| Shape::array(DType::F32, [n]);
+        let empty = Shape::Tuple(Vec::new());
+        let nested = Shape::Tuple(vec![leaf(0), empty, Shape::Tuple(vec![leaf(1), leaf(2)]), leaf(3)]);
+        let mut pool = ShapePool::default();
+        let (tuple, array) = (pool.intern(nested.clone()), pool.intern(leaf(7)));
+        let mut flat = Vec::new();
+        nested.for_each_leaf(&mut |_, leaf| flat.push(leaf.clone()));
+        for (i, expected) in flat.iter().enumerate() {
+            assert_eq!(pool.leaf(tuple, i), Some(expected), "leaf {i}");
+        }
+        assert_eq!((pool.leaf(tuple, 4), pool.leaf(array, 0), pool.leaf(array, 1)), (None, Some(&leaf(7)), None));
+        let elements: Vec<_> = (0..5).map(|k| pool.element_leaves(tuple, k)).collect();
+        assert_eq!(elements, [0..1, 1..1, 1..3, 3..4, 0..0]);
+        let places: Vec<_> = (0..5).map(|i| pool.element_of_leaf(tuple, i)).collect();
+        assert_eq!(places, [Some((0, 0)), Some((2, 0)), Some((2, 1)), Some((3, 0)), None]);
+        assert_eq!((pool.element_of_leaf(array, 0), pool.element_leaves(array, 0)), (None, 0..0));
     }
 }

@@ -8,7 +8,7 @@
 use crate::format::{Cluster, Soil};
 use crate::values::{Origin, User, ValueId};
 use hlo_analysis::annotations::entry_leaves;
-use hlo_ir::Module;
+use hlo_ir::{InstId, Module};
 use indexmap::IndexMap;
 
 /// Parameter leaf and output leaf, both flat.
@@ -56,23 +56,25 @@ pub fn joined(aliased: Vec<Pair>, said: &[Pair]) -> Result<Vec<Pair>, String> {
 /// Pairs that the header's aliases give.
 pub fn aliased(module: &Module) -> Vec<Pair> {
     let Some(entry) = module.entry() else { return Vec::new() };
-    let leaves = entry_leaves(module);
     let Some(root) = module.comp(entry).root.expand() else { return Vec::new() };
-    let leaf_of = |shape: &hlo_ir::Shape, index: &[i64]| {
-        let (mut found, mut next) = (None, 0);
-        shape.for_each_leaf(&mut |place, _| {
-            if place == index {
-                found = Some(next);
-            }
-            next += 1;
+    let params =
+        entry_leaves(module).into_iter().enumerate().map(|(number, leaf)| ((leaf.param, leaf.leaf_idx), number));
+    let numbers: IndexMap<(InstId, usize), usize> = params.collect();
+    let mut places: IndexMap<InstId, IndexMap<Vec<i64>, usize>> = IndexMap::new();
+    let mut leaf_of = |inst: InstId, index: &[i64]| {
+        let known = places.entry(inst).or_insert_with(|| {
+            let mut places = IndexMap::new();
+            module.shape(inst).for_each_leaf(&mut |place, _| {
+                places.insert(place.to_vec(), places.len());
+            });
+            places
         });
-        found
+        known.get(index).copied()
     };
     let aliases = module.header.input_output_alias.iter().filter_map(|alias| {
         let param = *module.comp(entry).params.get(usize::try_from(alias.param).ok()?)?;
-        let leaf_idx = leaf_of(module.shape(param), &alias.param_index)?;
-        let number = leaves.iter().position(|l| l.param == param && l.leaf_idx == leaf_idx)?;
-        Some((number, leaf_of(module.shape(root), &alias.output_index)?))
+        let leaf_idx = leaf_of(param, &alias.param_index)?;
+        Some((*numbers.get(&(param, leaf_idx))?, leaf_of(root, &alias.output_index)?))
     });
     aliases.collect()
 }

@@ -316,15 +316,13 @@ impl<'m, 's, 'a> Rewriter<'m, 's, 'a> {
         }
         let sites = self.values().values[value].sites.clone();
         let site = sites.iter().find(|&&(inst, _)| self.module.inst(inst).parent == comp);
-        let &(mut inst, mut leaf_idx) = site.ok_or_else(|| {
+        let &(mut inst, leaf_idx) = site.ok_or_else(|| {
             format!("`%{}` is not at hand where it is needed", self.soil.module.inst_name(sites[0].0))
         })?;
-        while let Some(elements) = self.module.shape(inst).as_tuple() {
-            let mut k = 0;
-            while let Some(n) = elements.get(k).map(|e| e.n_leaves() as u32).filter(|&n| n <= leaf_idx) {
-                (leaf_idx, k) = (leaf_idx - n, k + 1);
-            }
+        let mut leaf_idx = leaf_idx as usize;
+        while let Some((k, rest)) = self.module.shapes.element_of_leaf(self.module.inst(inst).shape, leaf_idx) {
             inst = self.tuple_element(comp, inst, k)?;
+            leaf_idx = rest;
         }
         self.holders.insert((value, comp), inst);
         Ok(inst)

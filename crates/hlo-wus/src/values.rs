@@ -11,10 +11,8 @@
 use cranelift_entity::packed_option::PackedOption;
 use cranelift_entity::{EntitySet, PrimaryMap, SecondaryMap, entity_impl};
 use hlo_ir::op::{Entry, FactorRule, Flow};
-use hlo_ir::shape::ShapeId;
-use hlo_ir::{CompId, InstId, Module, Opcode, Shape};
+use hlo_ir::{CompId, InstId, Module, Opcode};
 use smallvec::SmallVec;
-use std::collections::BTreeMap;
 
 /// A value of a module.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -92,8 +90,6 @@ pub struct Values {
     /// Computations inside a fusion, where no collective can stand.
     pub fused: EntitySet<CompId>,
     live: EntitySet<InstId>,
-    /// The first leaf of each element of a tuple shape, and the number of leaves.
-    starts: BTreeMap<ShapeId, Vec<usize>>,
 }
 
 /// Whether an instruction hands its operands' values on unchanged.
@@ -140,7 +136,6 @@ impl Values {
             returns_to: SecondaryMap::new(),
             fused: EntitySet::new(),
             live: EntitySet::new(),
-            starts: BTreeMap::new(),
         };
         let Some(entry) = module.entry() else { return values };
         let mut order = module.post_order();
@@ -224,7 +219,7 @@ impl Values {
     /// The array shape of a value.
     pub fn shape<'m>(&self, module: &'m Module, value: ValueId) -> Option<&'m hlo_ir::ArrayShape> {
         let (inst, leaf) = self.values[value].sites[0];
-        leaf_array(module.shape(inst), leaf as usize)
+        module.shapes.leaf(module.inst(inst).shape, leaf as usize)?.as_array()
     }
 
     fn look_into(
@@ -272,17 +267,8 @@ impl Values {
         let first = instruction.operands.first().copied();
         match (instruction.opcode.row().flow, &instruction.attrs, first) {
             (Flow::GetTupleElement, hlo_ir::attrs::Attrs::TupleIndex(index), Some(tuple)) => {
-                let starts = self.starts.entry(module.inst(tuple).shape).or_insert_with(|| {
-                    let elements = module.shape(tuple).as_tuple().unwrap_or(&[]);
-                    let ends = elements.iter().scan(0, |n, element| {
-                        *n += element.n_leaves();
-                        Some(*n)
-                    });
-                    std::iter::once(0).chain(ends).collect()
-                });
-                let k = usize::try_from(index.index).unwrap_or(0);
-                let (start, end) = (starts.get(k).copied(), starts.get(k + 1).copied());
-                let range = start.unwrap_or(0)..end.or(start).unwrap_or(0);
+                let k = usize::try_from(index.index).unwrap_or(usize::MAX);
+                let range = module.shapes.element_leaves(module.inst(tuple).shape, k);
                 self.leaves[tuple].get(range).unwrap_or(&[]).into()
             }
             (Flow::Tuple, ..) => instruction.operands.iter().flat_map(|&o| self.leaves[o].iter().copied()).collect(),
@@ -414,23 +400,5 @@ impl Values {
             let leaves = self.leaves[root].clone();
             self.use_leaves(entry, &leaves, |i| Some(User::Exit(i as u32)));
         }
-    }
-}
-
-/// The array at flat leaf `leaf_idx` of a shape.
-pub fn leaf_array(shape: &Shape, leaf_idx: usize) -> Option<&hlo_ir::ArrayShape> {
-    match shape {
-        Shape::Tuple(elements) => {
-            let mut rest = leaf_idx;
-            for element in elements {
-                let n = element.n_leaves();
-                if rest < n {
-                    return leaf_array(element, rest);
-                }
-                rest -= n;
-            }
-            None
-        }
-        other => other.as_array().filter(|_| leaf_idx == 0),
     }
 }

@@ -308,9 +308,8 @@ impl<'m> Tracer<'m> {
                     else {
                         return Origin::Unknown;
                     };
-                    let elements = module.shape(inst).as_tuple().unwrap_or(&[]);
                     let index = usize::try_from(attrs.index).unwrap_or(usize::MAX);
-                    let before: usize = elements.iter().take(index).map(|s| s.n_leaves()).sum();
+                    let before = module.shapes.element_leaves(module.inst(inst).shape, index).start;
                     place = Place { inst, leaf: place.leaf + before as u32, ..place };
                 }
                 Flow::Identity => match instruction.operands.first() {

@@ -202,15 +202,14 @@ fn pair_aliases(module: &Module, entry: CompId, plan: &Plan) -> HashMap<u32, u32
     }
     let param_leaf = |param: i64, index: &[i64]| {
         let param = usize::try_from(param).ok()?;
-        let leaf = leaf_at(module.shape(*computation.params.get(param)?), index)?;
+        let leaf = leaf_at(module, *computation.params.get(param)?, index)?;
         Some(first_leaf[param] + leaf)
     };
     let mut aliases: HashMap<u32, u32> = HashMap::new();
     let mut taken = vec![false; plan.params.len()];
-    let root = computation.root.expand().map(|root| module.shape(root));
     let bytes = |leaf: u32, of: &[plan::BufId]| of.get(leaf as usize).map(|&buffer| plan.buffers[buffer].bytes);
     for alias in &module.header.input_output_alias {
-        let output = root.and_then(|shape| leaf_at(shape, &alias.output_index));
+        let output = computation.root.expand().and_then(|root| leaf_at(module, root, &alias.output_index));
         if let (Some(output), Some(param)) = (output, param_leaf(alias.param, &alias.param_index))
             && bytes(output, &plan.root) == bytes(param, &plan.params)
             && !taken[param as usize]
@@ -222,8 +221,8 @@ fn pair_aliases(module: &Module, entry: CompId, plan: &Plan) -> HashMap<u32, u32
     // Results without an alias, by type, in order.
     let mut waiting: HashMap<Shape, VecDeque<u32>> = HashMap::new();
     let mut output = 0;
-    if let Some(shape) = root {
-        for_each_leaf(shape, &mut |leaf| {
+    if let Some(root) = computation.root.expand() {
+        for_each_leaf(module.shape(root), &mut |leaf| {
             if !aliases.contains_key(&output) {
                 waiting.entry(leaf.without_layout()).or_default().push_back(output);
             }
@@ -245,14 +244,17 @@ fn pair_aliases(module: &Module, entry: CompId, plan: &Plan) -> HashMap<u32, u32
     aliases
 }
 
-/// The number of the leaf at a tuple index; `None` if there is no leaf.
-fn leaf_at(shape: &Shape, index: &[i64]) -> Option<u32> {
-    let mut shape = shape;
+/// The number of an instruction's leaf at a tuple index; `None` if there is no leaf.
+fn leaf_at(module: &Module, inst: InstId, index: &[i64]) -> Option<u32> {
+    let mut shape = module.shape(inst);
     let mut leaf = 0;
-    for &i in index {
+    for (depth, &i) in index.iter().enumerate() {
         let i = usize::try_from(i).ok()?;
         let elements = shape.as_tuple()?;
-        leaf += elements.get(..i)?.iter().map(Shape::n_leaves).sum::<usize>();
+        leaf += match depth {
+            0 => module.shapes.element_leaves(module.inst(inst).shape, i).start,
+            _ => elements.get(..i)?.iter().map(Shape::n_leaves).sum::<usize>(),
+        };
         shape = elements.get(i)?;
     }
     (!matches!(shape, Shape::Tuple(_))).then_some(leaf as u32)

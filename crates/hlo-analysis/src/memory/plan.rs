@@ -279,16 +279,9 @@ fn element_range(module: &Module, inst: InstId) -> Range<u32> {
     let (Attrs::TupleIndex(attrs), Some(&operand)) = (&instruction.attrs, instruction.operands.first()) else {
         return 0..0;
     };
-    let elements = module.shape(operand).as_tuple().unwrap_or(&[]);
-    let index = usize::try_from(attrs.index).unwrap_or(usize::MAX).min(elements.len());
-    leaf_range(elements, index)
-}
-
-/// The leaves of one element of a tuple.
-fn leaf_range(elements: &[Shape], index: usize) -> Range<u32> {
-    let n = elements.get(index).map_or(0, Shape::n_leaves) as u32;
-    let first = elements[..index].iter().map(Shape::n_leaves).sum::<usize>() as u32;
-    first..first.saturating_add(n)
+    let index = usize::try_from(attrs.index).unwrap_or(usize::MAX);
+    let leaves = module.shapes.element_leaves(module.inst(operand).shape, index);
+    leaves.start as u32..leaves.end as u32
 }
 
 /// What each result leaf of an op is: the two halves of asynchronous ops hand operands and results through.
@@ -305,8 +298,8 @@ fn handed_through(module: &Module, inst: InstId, operands: &[BufId]) -> Vec<Resu
         }
     };
     let element = |index: usize| {
-        let started = instruction.operands.first().and_then(|&o| module.shape(o).as_tuple()).unwrap_or(&[]);
-        if index < started.len() { leaf_range(started, index) } else { 0..0 }
+        let leaves = instruction.operands.first().map(|&o| module.shapes.element_leaves(module.inst(o).shape, index));
+        leaves.map_or(0..0, |leaves| leaves.start as u32..leaves.end as u32)
     };
     match (row.shape, row.flow) {
         (ShapeRule::AllGatherStart | ShapeRule::CollectivePermuteStart | ShapeRule::AsyncStart, _) => {

@@ -109,14 +109,9 @@ impl Solver<'_> {
     fn get_tuple_element(&mut self, inst: InstId, frame: &Frame, n: usize) -> Fact {
         let leaves = self.first_operand(inst, frame);
         let Attrs::TupleIndex(gte) = &self.module.inst(inst).attrs else { return self.unknown(n) };
-        let elements = self.module.inst(inst).operands.first().and_then(|&o| self.module.shape(o).as_tuple());
         let index = usize::try_from(gte.index).unwrap_or(usize::MAX);
-        let start = match elements {
-            // A flat tuple: the usual case, and the one where tuples are large.
-            Some(e) if e.len() == leaves.len() && n == 1 => index,
-            Some(e) => e.iter().take(index).map(|s| s.n_leaves()).sum(),
-            None => 0,
-        };
+        let shape = self.module.inst(inst).operands.first().map(|&o| self.module.inst(o).shape);
+        let start = shape.map_or(0, |shape| self.module.shapes.element_leaves(shape, index).start);
         self.fit(leaves.get(start..start.saturating_add(n)).unwrap_or(&[]).into(), n)
     }
 }
