@@ -24,7 +24,7 @@ fn time(bencher: divan::Bencher<'_, '_>, text: &str) {
         (module, summary.is_ok())
     };
     let n_instructions = module.n_instructions();
-    bencher.counter(ItemsCount::new(n_instructions)).with_inputs(|| module.clone()).bench_values(run);
+    bencher.counter(ItemsCount::new(n_instructions)).with_inputs(|| module.clone()).bench_local_values(run);
 }
 
 const SIZES: [usize; 3] = [18_000, 75_000, 300_000];
