@@ -7,9 +7,16 @@
 
 pub mod buffers;
 pub mod error;
+pub mod fuse;
 pub mod host;
 pub mod kernel;
 pub mod lower;
 pub mod plan;
+pub mod propagate_layouts;
 
 pub use error::GpuError;
+
+use hlo_pass::PassInfo;
+
+/// The passes of this crate.
+pub const PASSES: &[&PassInfo] = &[&fuse::INFO, &propagate_layouts::INFO];

@@ -68,11 +68,23 @@ fn difference(found: &Literal, expected: &Literal, tolerance: f64) -> f64 {
     errors.fold(0.0, f64::max) / largest / tolerance
 }
 
-fn check(program: &Step) -> Result<String, String> {
+/// Runs passes of this crate with all checks of the runner on.
+fn run_passes(pipeline: &str, module: &mut hlo_ir::Module) -> Result<(), String> {
+    let calls = hlo_pass::pipeline::parse_pipeline(pipeline).map_err(|e| e.to_string())?;
+    let passes = hlo_pass::runner::bind(&calls, hlo_gpu::PASSES).map_err(|e| e.to_string())?;
+    let options = hlo_pass::runner::RunOptions { check: true, after_pass: None };
+    let mut analyses = hlo_analysis::Analyses::default();
+    let outcome = hlo_pass::runner::run_pipeline(module, &mut analyses, &passes, options);
+    outcome.map(|_| ()).map_err(|e| format!("{}: {:?}", e.pass, e.diagnostics))
+}
+
+fn check(program: &Step, pipeline: Option<&str>) -> Result<String, String> {
     let bytes = std::fs::read(&program.path).map_err(|e| e.to_string())?;
     let module = hlo_text::parse_bytes(&bytes).map_err(|d| format!("{:?}", d[0]))?.module;
+    let mut optimized = module.clone();
+    pipeline.map_or(Ok(()), |pipeline| run_passes(pipeline, &mut optimized))?;
     let started = Instant::now();
-    let plan = lower(&module, &mut CudaKernels::default(), &LowerOptions::default()).map_err(|e| e.to_string())?;
+    let plan = lower(&optimized, &mut CudaKernels::default(), &LowerOptions::default()).map_err(|e| e.to_string())?;
     verify(&plan).map_err(|e| format!("{e:?}"))?;
     let lowered = started.elapsed();
     let draw = DrawOptions { seed: 3, draws: program.draws.clone(), same: Same::Auto };
@@ -110,11 +122,20 @@ fn check(program: &Step) -> Result<String, String> {
 
 #[test]
 fn programs_agree_with_the_evaluator() {
+    check_all(None);
+}
+
+#[test]
+fn fused_programs_agree_with_the_evaluator() {
+    check_all(Some("propagate-layouts,fuse"));
+}
+
+fn check_all(pipeline: Option<&str>) {
     let programs = programs();
     assert!(!programs.is_empty());
     let mut failures = Vec::new();
     for program in &programs {
-        match check(program) {
+        match check(program, pipeline) {
             Ok(line) => println!("{}: {line}", program.file),
             Err(reason) => {
                 println!("{}: WRONG: {reason}", program.file);

@@ -5,7 +5,9 @@
 //! offsets are numbers.
 
 mod accesses;
+mod json;
 mod memory;
+pub mod plot;
 mod text;
 pub mod verify;
 

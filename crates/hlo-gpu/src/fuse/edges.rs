@@ -1,0 +1,251 @@
+//! Which instructions can be fused at all, and along which edges.
+//!
+//! An edge from a producer to a consumer is *fusable* if one thread that computes an element of the consumer needs one
+//! element of the producer, and nobody else computes that one. Where the dims change on the way (transpose, slice,
+//! reduction …), the producer's own elements cannot be written by the same threads, so the edge is fusable only if the
+//! consumer is the producer's only user. Where an element is read several times (broadcast, gather), the producer must also
+//! be cheap, all the way up.
+
+use crate::lower::is_view;
+use cranelift_entity::SecondaryMap;
+use hlo_ir::op::{CostRule, FactorRule};
+use hlo_ir::{CompId, InstId, Module, Opcode};
+use smallvec::SmallVec;
+
+/// How an instruction takes part.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Role {
+    /// It stays as it is.
+    #[default]
+    Alone,
+    /// It may be computed element by element within a kernel.
+    Fusable,
+    /// As `Fusable`, and so cheap that each fusion that needs it computes it again.
+    Repeatable,
+}
+
+/// What the stages and groups of a computation are made from.
+#[derive(Clone, Debug)]
+pub struct Edges {
+    /// The instructions in text order.
+    pub order: Vec<InstId>,
+    /// Roles by instruction.
+    pub roles: SecondaryMap<InstId, Role>,
+    /// For each operand slot, whether the edge is fusable.
+    pub is_fusable: SecondaryMap<InstId, SmallVec<[bool; 4]>>,
+    /// For each instruction, whether its fusable operand edges change dims.
+    pub changes_dims: SecondaryMap<InstId, bool>,
+    /// Users within the computation, each once.
+    pub users: SecondaryMap<InstId, SmallVec<[InstId; 4]>>,
+    /// Whether the value is the computation's root.
+    pub root: Option<InstId>,
+}
+
+/// Arithmetic that may be done again for each element of a broadcast.
+const MAX_REPEATED_WEIGHT: u64 = 3;
+
+impl Edges {
+    /// The edges of a computation.
+    pub fn of(module: &Module, comp: CompId) -> Edges {
+        let order = module.comp(comp).insts.clone();
+        let mut edges = Edges {
+            order,
+            roles: SecondaryMap::new(),
+            is_fusable: SecondaryMap::new(),
+            changes_dims: SecondaryMap::new(),
+            users: SecondaryMap::new(),
+            root: module.comp(comp).root.expand(),
+        };
+        for &inst in &edges.order {
+            edges.roles[inst] = role(module, inst);
+            for &operand in &module.inst(inst).operands {
+                if edges.users[operand].last() != Some(&inst) && !edges.users[operand].contains(&inst) {
+                    edges.users[operand].push(inst);
+                }
+            }
+        }
+        edges.drop_views_for_others();
+        edges.find_repeatable(module);
+        edges.find_fusable(module);
+        edges
+    }
+
+    /// A view that no fusable instruction reads is best left a view.
+    fn drop_views_for_others(&mut self) {
+        for &inst in self.order.iter().rev() {
+            let is_read = self.users[inst].iter().any(|&user| self.roles[user] == Role::Fusable);
+            if self.roles[inst] == Role::Repeatable && !is_read {
+                self.roles[inst] = Role::Alone;
+            }
+            if self.roles[inst] == Role::Repeatable {
+                // For the time being: its own operands see a fusable user.
+                self.roles[inst] = Role::Fusable;
+                self.changes_dims[inst] = true;
+            }
+        }
+    }
+
+    /// Fills, broadcasts and views with several users are computed again for each.
+    fn find_repeatable(&mut self, module: &Module) {
+        for &inst in &self.order {
+            let has_one_user = self.users[inst].len() == 1;
+            let is_marked = std::mem::replace(&mut self.changes_dims[inst], false);
+            let is_scalar_constant = module.inst(inst).opcode == Opcode::Constant;
+            let reads_repeatable = module.inst(inst).operands.iter().all(|&o| self.roles[o] == Role::Repeatable);
+            if is_marked && (!has_one_user || is_scalar_constant || reads_repeatable) {
+                self.roles[inst] = Role::Repeatable;
+            }
+        }
+    }
+
+    fn find_fusable(&mut self, module: &Module) {
+        let mut weight: SecondaryMap<InstId, u64> = SecondaryMap::new();
+        for &inst in &self.order {
+            let operands = module.inst(inst).operands.clone();
+            weight[inst] = own_weight(module, inst);
+            let (reach, can) = (reach_of(module, inst), self.roles[inst] != Role::Alone);
+            let mut fusable: SmallVec<[bool; 4]> = SmallVec::new();
+            for (k, &operand) in operands.iter().enumerate() {
+                let is_only_user = self.users[operand].len() == 1 && self.root != Some(operand);
+                let same_dims = dims(module, operand).is_some() && dims(module, operand) == dims(module, inst);
+                let joins = match (self.roles[operand], reach) {
+                    (Role::Alone, _) => false,
+                    (Role::Repeatable, _) => true,
+                    (Role::Fusable, Reach::Same) => same_dims && self.roles[inst] == Role::Fusable,
+                    (Role::Fusable, Reach::Once) => is_only_user && k == 0,
+                    (Role::Fusable, Reach::OnceAny) => is_only_user,
+                    (Role::Fusable, Reach::Often) => is_only_user && k == 0 && weight[operand] <= MAX_REPEATED_WEIGHT,
+                };
+                // What is computed again in each fusion reads memory or what is so too; a reduction's result is memory.
+                let is_read_once = self.roles[inst] == Role::Fusable || self.roles[operand] == Role::Repeatable;
+                let joins = joins && can && is_read_once && !is_reduce(module, operand);
+                fusable.push(joins);
+                if joins {
+                    weight[inst] = weight[inst].saturating_add(weight[operand]);
+                    self.changes_dims[inst] |= reach != Reach::Same && self.roles[operand] == Role::Fusable;
+                }
+            }
+            self.is_fusable[inst] = fusable;
+        }
+    }
+
+    /// Makes the edges into instructions that change dims not fusable.
+    pub fn cut(&mut self, module: &Module, inst: InstId) {
+        for (k, &operand) in module.inst(inst).operands.iter().enumerate() {
+            if self.roles[operand] == Role::Fusable
+                && let Some(flag) = self.is_fusable[inst].get_mut(k)
+            {
+                *flag = false;
+            }
+        }
+        self.changes_dims[inst] = false;
+    }
+}
+
+/// How often one element of an operand is read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Reach {
+    /// By the thread of the same element.
+    Same,
+    /// Once at most, the first operand's by a thread of another element.
+    Once,
+    /// Once at most, that of any operand.
+    OnceAny,
+    /// Several times, the first operand's.
+    Often,
+}
+
+fn reach_of(module: &Module, inst: InstId) -> Reach {
+    match module.inst(inst).opcode.row().factors {
+        FactorRule::Broadcast | FactorRule::Gather => Reach::Often,
+        FactorRule::Concatenate => Reach::OnceAny,
+        FactorRule::Reshape
+        | FactorRule::Bitcast
+        | FactorRule::Transpose
+        | FactorRule::Reverse
+        | FactorRule::Slice
+        | FactorRule::DynamicSlice
+        | FactorRule::Pad
+        | FactorRule::Reduce => Reach::Once,
+        // Of the updated array an element is read where it is written.
+        FactorRule::DynamicUpdateSlice => Reach::Same,
+        FactorRule::Elementwise
+        | FactorRule::BitcastConvert
+        | FactorRule::Iota
+        | FactorRule::Dot
+        | FactorRule::Convolution
+        | FactorRule::ReduceWindow
+        | FactorRule::SelectAndScatter
+        | FactorRule::Sort
+        | FactorRule::Scatter
+        | FactorRule::Cholesky
+        | FactorRule::TriangularSolve
+        | FactorRule::Fft
+        | FactorRule::BatchNorm
+        | FactorRule::Structural(_)
+        | FactorRule::Whole(_) => Reach::Same,
+    }
+}
+
+fn dims(module: &Module, inst: InstId) -> Option<&[i64]> {
+    module.shape(inst).as_array().map(|array| array.dims.as_slice())
+}
+
+/// Whether the instruction is a reduction.
+pub fn is_reduce(module: &Module, inst: InstId) -> bool {
+    module.inst(inst).opcode.row().factors == FactorRule::Reduce
+}
+
+fn own_weight(module: &Module, inst: InstId) -> u64 {
+    match module.inst(inst).opcode.row().cost {
+        CostRule::Free | CostRule::Moves => 0,
+        CostRule::PerElement(flops) if flops <= 2 => 1,
+        _ => 1000,
+    }
+}
+
+/// What an instruction could be by itself.
+fn role(module: &Module, inst: InstId) -> Role {
+    let instruction = module.inst(inst);
+    let Some(array) = module.shape(inst).as_array() else { return Role::Alone };
+    let has_order = instruction.marks.as_ref().is_some_and(|m| !m.control_predecessors.is_empty());
+    let reads_arrays = instruction.operands.iter().all(|&o| module.shape(o).as_array().is_some());
+    if has_order || !reads_arrays || array.dynamic != 0 || array.n_elems() == 0 || array.dtype.bits() < 8 {
+        return Role::Alone;
+    }
+    let row = instruction.opcode.row();
+    match row.factors {
+        FactorRule::Elementwise => match row.cost {
+            CostRule::PerElement(_) | CostRule::Moves if instruction.opcode.is_pure() => Role::Fusable,
+            _ => Role::Alone,
+        },
+        FactorRule::Broadcast | FactorRule::Iota => Role::Repeatable,
+        FactorRule::Reshape | FactorRule::Bitcast | FactorRule::Transpose if is_view(module, inst) => Role::Repeatable,
+        FactorRule::Reshape
+        | FactorRule::Transpose
+        | FactorRule::Reverse
+        | FactorRule::Slice
+        | FactorRule::DynamicSlice
+        | FactorRule::DynamicUpdateSlice
+        | FactorRule::Pad
+        | FactorRule::Concatenate
+        | FactorRule::Gather => Role::Fusable,
+        FactorRule::Reduce if instruction.operands.len() == 2 => Role::Fusable,
+        FactorRule::Structural(_) if instruction.opcode == Opcode::Constant && array.n_elems() == 1 => Role::Repeatable,
+        FactorRule::Bitcast
+        | FactorRule::BitcastConvert
+        | FactorRule::Dot
+        | FactorRule::Convolution
+        | FactorRule::Reduce
+        | FactorRule::ReduceWindow
+        | FactorRule::SelectAndScatter
+        | FactorRule::Sort
+        | FactorRule::Scatter
+        | FactorRule::Cholesky
+        | FactorRule::TriangularSolve
+        | FactorRule::Fft
+        | FactorRule::BatchNorm
+        | FactorRule::Structural(_)
+        | FactorRule::Whole(_) => Role::Alone,
+    }
+}

@@ -1,0 +1,170 @@
+//! What goes into which fusion.
+
+use super::Fuse;
+use super::edges::{Edges, Role, is_reduce};
+use super::stages::{Stages, find_stages};
+use cranelift_entity::SecondaryMap;
+use hlo_ir::{CompId, InstId, Module, Opcode};
+
+/// The instructions of one fusion.
+#[derive(Clone, Debug, Default)]
+pub struct Group {
+    /// Members in text order, without those that are computed again.
+    pub members: Vec<InstId>,
+    /// Members and all that is computed again for them, in text order.
+    pub all: Vec<InstId>,
+    /// What it reads from outside, in order of first use.
+    pub inputs: Vec<InstId>,
+    /// Members that are needed outside, in text order.
+    pub outputs: Vec<InstId>,
+}
+
+/// The fusions of a computation.
+pub fn find_groups(module: &Module, comp: CompId, mut edges: Edges, options: &Fuse) -> Vec<Group> {
+    let mut position: SecondaryMap<InstId, u32> = SecondaryMap::new();
+    for (i, &inst) in module.comp(comp).insts.iter().enumerate() {
+        position[inst] = i as u32;
+    }
+    // Results of different dims would be computed by different threads: cut where dims change, and number again.
+    let mut groups = loop {
+        let stages = find_stages(module, &edges);
+        let groups: Vec<Group> =
+            components(module, &edges, &stages).into_iter().map(|m| complete(module, &edges, &position, m)).collect();
+        let mut n_cut = 0;
+        for group in &groups {
+            let mut dims = group.outputs.iter().map(|&o| module.shape(o).as_array().map(|a| &a.dims));
+            let first = dims.next();
+            if dims.any(|other| Some(other) != first) {
+                let changing: Vec<InstId> = group.members.iter().copied().filter(|&m| edges.changes_dims[m]).collect();
+                n_cut += changing.len();
+                changing.into_iter().for_each(|inst| edges.cut(module, inst));
+            }
+        }
+        if n_cut == 0 {
+            break groups;
+        }
+    };
+    groups.retain(|group| group.inputs.len() + group.outputs.len() <= options.max_arguments);
+    let mut groups = side_by_side(module, &edges, groups, &position, options);
+    groups.retain(|group| is_worth_it(module, group));
+    groups
+}
+
+/// Whether a fusion saves a launch: it holds two instructions that would be kernels of their own.
+fn is_worth_it(module: &Module, group: &Group) -> bool {
+    let counts = |&&inst: &&InstId| module.inst(inst).opcode != Opcode::Constant;
+    let n_members = group.all.iter().filter(counts).count();
+    let has_arithmetic = group.members.iter().any(|&m| !crate::lower::is_view(module, m));
+    n_members > 1 && has_arithmetic && !group.outputs.is_empty()
+}
+
+/// Connected fusable instructions of one stage.
+fn components(module: &Module, edges: &Edges, stages: &Stages) -> Vec<Vec<InstId>> {
+    let mut leader: SecondaryMap<InstId, Option<InstId>> = SecondaryMap::new();
+    fn find(leader: &mut SecondaryMap<InstId, Option<InstId>>, mut inst: InstId) -> InstId {
+        while let Some(up) = leader[inst] {
+            if let Some(above) = leader[up] {
+                leader[inst] = Some(above);
+            }
+            inst = up;
+        }
+        inst
+    }
+    for &inst in edges.order.iter().filter(|&&i| edges.roles[i] == Role::Fusable) {
+        for (&operand, &is_fusable) in module.inst(inst).operands.iter().zip(&edges.is_fusable[inst]) {
+            if is_fusable && edges.roles[operand] == Role::Fusable && stages[operand] == stages[inst] {
+                let (a, b) = (find(&mut leader, operand), find(&mut leader, inst));
+                if a != b {
+                    leader[b] = Some(a);
+                }
+            }
+        }
+    }
+    let mut of_leader: SecondaryMap<InstId, Option<u32>> = SecondaryMap::new();
+    let mut found: Vec<Vec<InstId>> = Vec::new();
+    for &inst in edges.order.iter().filter(|&&i| edges.roles[i] == Role::Fusable) {
+        let first = find(&mut leader, inst);
+        let slot = *of_leader[first].get_or_insert_with(|| {
+            found.push(Vec::new());
+            found.len() as u32 - 1
+        });
+        found[slot as usize].push(inst);
+    }
+    found
+}
+
+/// Finds what members repeat, read and give.
+fn complete(module: &Module, edges: &Edges, position: &SecondaryMap<InstId, u32>, members: Vec<InstId>) -> Group {
+    let mut inside = hashbrown::HashSet::new();
+    inside.extend(members.iter().copied());
+    let own = inside.clone();
+    let mut work: Vec<InstId> = members.clone();
+    let mut all = members.clone();
+    let mut inputs = Vec::new();
+    let mut seen = hashbrown::HashSet::new();
+    while let Some(inst) = work.pop() {
+        for (&operand, &is_fusable) in module.inst(inst).operands.iter().zip(&edges.is_fusable[inst]) {
+            if inside.contains(&operand) {
+                continue;
+            }
+            if is_fusable && edges.roles[operand] == Role::Repeatable {
+                inside.insert(operand);
+                all.push(operand);
+                work.push(operand);
+            } else if seen.insert(operand) {
+                inputs.push(operand);
+            }
+        }
+    }
+    // A member's operand may have become an input and been taken in later by another way.
+    inputs.retain(|input| !inside.contains(input));
+    inputs.sort_unstable_by_key(|&inst| position[inst]);
+    all.sort_unstable_by_key(|&inst| position[inst]);
+    let is_needed = |m: &InstId| edges.root == Some(*m) || edges.users[*m].iter().any(|user| !own.contains(user));
+    let outputs = members.iter().copied().filter(is_needed).collect();
+    Group { members, all, inputs, outputs }
+}
+
+/// Puts small fusions whose results nobody in the computation reads but its root into one.
+fn side_by_side(
+    module: &Module,
+    edges: &Edges,
+    groups: Vec<Group>,
+    position: &SecondaryMap<InstId, u32>,
+    options: &Fuse,
+) -> Vec<Group> {
+    let root = edges.root.filter(|&root| module.inst(root).opcode == Opcode::Tuple);
+    let leaves = |group: &Group| {
+        let is_read_by_root = |o: &InstId| edges.users[*o].iter().all(|&user| Some(user) == root);
+        root.is_some() && group.outputs.iter().all(is_read_by_root)
+    };
+    let bytes = |group: &Group| {
+        let values = group.inputs.iter().chain(&group.outputs);
+        values.map(|&v| module.shape(v).memory_bytes()).sum::<u64>()
+    };
+    let mut kept = Vec::new();
+    let mut open: Option<Group> = None;
+    for group in groups {
+        let has_reduce = group.members.iter().any(|&m| is_reduce(module, m));
+        if has_reduce || group.outputs.is_empty() || !leaves(&group) || bytes(&group) > options.side_by_side_bytes {
+            kept.push(group);
+            continue;
+        }
+        let Some(last) = open.take() else {
+            open = Some(group);
+            continue;
+        };
+        let members: Vec<InstId> = last.members.iter().chain(&group.members).copied().collect();
+        let mut sorted = members;
+        sorted.sort_unstable_by_key(|&inst| position[inst]);
+        let both = complete(module, edges, position, sorted);
+        if both.inputs.len() + both.outputs.len() <= options.max_arguments {
+            open = Some(both);
+        } else {
+            kept.push(last);
+            open = Some(group);
+        }
+    }
+    kept.extend(open);
+    kept
+}

@@ -1,0 +1,147 @@
+//! Put elementwise, data-moving and reducing instructions into fusions, one kernel each.
+//!
+//! Before, three launches:
+//! ```text
+//! %m = f32[64] multiply(%x, %y)
+//! %a = f32[64] add(%m, %z)
+//! ROOT %t = (f32[64], f32[64]) tuple(%m, %a)
+//! ```
+//! after, one:
+//! ```text
+//! %fusion = (f32[64], f32[64]) fusion(%x, %y, %z), kind=kLoop, calls=%fused
+//! ROOT %t = (f32[64], f32[64]) tuple(%gte.0, %gte.1)
+//! ```
+//! The sample `ir-samples/passes/fuse/adam.hlo` runs this on an Adam update.
+//!
+//! **Why.** A kernel reads its operands from memory and writes its results there; what passes between two instructions of one
+//! kernel stays in registers. Adam on one weight reads four arrays and writes three, which nothing can undercut.
+//!
+//! **What it does.** 1. Copies that keep the layout go. 2. Instructions that are computed element by element of the same dims
+//! go together, with all results that are needed elsewhere; so do producers that one consumer alone reads through a
+//! transpose, slice, pad, broadcast or reduction. What costs nothing to do again (constants, iotas, broadcasts, views) is done
+//! again in each fusion. 3. Small fusions whose results leave the computation (the updates of biases and scales) go
+//! together into one, side by side.
+//!
+//! **What it does not do.** No arithmetic is done twice: a value that two fusions need is written to memory. What a
+//! reduction gives is read by another fusion. Dots, convolutions, scatters, sorts, collectives, loops stay as they are.
+//!
+//! **Algorithm.** Each instruction has a *stage*: an edge that cannot be fused leads to a later stage, one that can may stay
+//! within. So edges between different fusions lead to later stages always, and no cycle can come about (see [`stages`]).
+//! Fusions are the components of fusable edges within a stage ([`groups`]); [`build`] writes them. Linear but for sorting.
+//!
+//! **Requires** nothing; calls should be inlined. **Ensures** the same values, computed by the same operations. **Errors**:
+//! none.
+
+pub mod build;
+pub mod edges;
+pub mod groups;
+pub mod stages;
+
+use crate::lower::legalize::stepwise_computations;
+use crate::lower::strides::is_same_layout;
+use hlo_analysis::Preserved;
+use hlo_ir::diag::Entity;
+use hlo_ir::{CompId, Module, Opcode};
+use hlo_pass::options::{OptionInfo, OptionKind, Options};
+use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
+
+/// The pass as the command line knows it.
+pub static INFO: PassInfo = PassInfo {
+    name: "fuse",
+    help: "put elementwise, data-moving and reducing instructions into fusions, one kernel each",
+    options: &[
+        OptionInfo {
+            name: "max-arguments",
+            kind: OptionKind::Int,
+            default: "480",
+            help: "operands and results of one fusion: a kernel's parameters must fit into 4 KiB",
+        },
+        OptionInfo {
+            name: "side-by-side-bytes",
+            kind: OptionKind::Int,
+            default: "64KiB",
+            help: "fusions that read and write less, and whose results leave the computation, go together; 0 for none",
+        },
+    ],
+    build: |options: &Options| {
+        let size = |name: &str| u64::try_from(options.int(name)).unwrap_or(0);
+        Ok(Box::new(Fuse {
+            max_arguments: size("max-arguments") as usize,
+            side_by_side_bytes: size("side-by-side-bytes"),
+        }))
+    },
+};
+
+/// See the module's documentation.
+#[derive(Clone, Copy, Debug)]
+pub struct Fuse {
+    /// Operands and results of one fusion.
+    pub max_arguments: usize,
+    /// Fusions below this many bytes go side by side.
+    pub side_by_side_bytes: u64,
+}
+
+impl Pass for Fuse {
+    fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
+        let mut n_changes = 0;
+        for comp in stepwise_computations(module) {
+            let n_copies = remove_idle_copies(module, comp);
+            let edges = edges::Edges::of(module, comp);
+            let groups = groups::find_groups(module, comp, edges, self);
+            let n_fused = groups.iter().map(|group| group.members.len()).sum::<usize>();
+            cx.report.count("copies-removed", n_copies as u64);
+            cx.report.count("fusions", groups.len() as u64);
+            cx.report.count("instructions-fused", n_fused as u64);
+            n_changes += n_copies + groups.len();
+            build::build_fusions(module, comp, groups)
+                .map_err(|inst| PassError::about(Entity::Inst(inst), "expected no cycle after fusion, found one"))?;
+        }
+        if n_changes == 0 {
+            cx.report.unchanged_because = Some("no two instructions can share a kernel".into());
+            return Ok(Changed::No);
+        }
+        Ok(Changed::Yes(Preserved::NONE))
+    }
+}
+
+/// Lets users of copies that keep the layout read what is copied. Returns how many.
+fn remove_idle_copies(module: &mut Module, comp: CompId) -> usize {
+    let mut n_removed = 0;
+    let mut source = cranelift_entity::SecondaryMap::new();
+    for inst in module.comp(comp).insts.clone() {
+        let operands = module.inst(inst).operands.clone();
+        for (k, operand) in operands.iter().enumerate() {
+            if let Some(Some(source)) = source.get(*operand) {
+                module.inst_mut(inst).operands[k] = *source;
+            }
+        }
+        let instruction = module.inst(inst);
+        if instruction.opcode != Opcode::Copy
+            || instruction.marks.as_ref().is_some_and(|m| !m.control_predecessors.is_empty())
+        {
+            continue;
+        }
+        let Some(&operand) = instruction.operands.first() else { continue };
+        let shapes = (module.shape(operand).as_array(), module.shape(inst).as_array());
+        let is_root = module.comp(comp).root.expand() == Some(inst);
+        if let (Some(from), Some(to)) = shapes
+            && is_same_layout(from, to)
+            && !is_root
+        {
+            source[inst] = Some(operand);
+            n_removed += 1;
+        }
+    }
+    if n_removed > 0 {
+        let named = |inst: &hlo_ir::InstId| {
+            let marks = module.inst(*inst).marks.as_ref();
+            marks.map(|m| m.control_predecessors.clone()).unwrap_or_default()
+        };
+        let kept: Vec<hlo_ir::InstId> = module.comp(comp).insts.iter().flat_map(named).collect();
+        let insts = module.comp(comp).insts.iter().copied();
+        let insts =
+            insts.filter(|i| source.get(*i).is_none_or(|s: &Option<_>| s.is_none()) || kept.contains(i)).collect();
+        module.comp_mut(comp).insts = insts;
+    }
+    n_removed
+}

@@ -1,0 +1,112 @@
+//! A plan as JSON for programs. Entities are numbers: a kernel's, buffer's or communicator's place in its list.
+
+use super::{Buffer, BufferId, CollectiveKind, Gemm, Matrix, Place, Plan, Step, Work, shape_text};
+use cranelift_entity::EntityRef;
+use serde_json::{Value, json};
+
+impl Plan {
+    /// The whole plan, kernels with their source, constants without their elements.
+    pub fn to_json(&self) -> Value {
+        let memory = self.memory();
+        let kernels = self.kernels.values().map(|kernel| {
+            json!({
+                "name": kernel.name, "grid": kernel.grid, "block": kernel.block, "shared_bytes": kernel.shared_bytes,
+                "is_cooperative": kernel.is_cooperative, "n_arguments": kernel.arguments.len(), "source": kernel.source,
+            })
+        });
+        json!({
+            "name": self.name,
+            "n_replicas": self.n_replicas,
+            "n_partitions": self.n_partitions,
+            "memory": {
+                "peak_bytes": memory.peak_bytes(),
+                "argument_bytes": memory.argument_bytes,
+                "output_bytes": memory.output_bytes,
+                "alias_bytes": memory.alias_bytes,
+                "arena_bytes": memory.temp_bytes,
+                "constant_bytes": memory.constant_bytes,
+            },
+            "communicators": self.communicators.values().collect::<Vec<_>>(),
+            "kernels": kernels.collect::<Vec<_>>(),
+            "buffers": self.buffers.values().map(buffer).collect::<Vec<_>>(),
+            "parameters": numbers(&self.parameters),
+            "outputs": numbers(&self.outputs),
+            "steps": steps(&self.steps),
+        })
+    }
+}
+
+fn numbers(buffers: &[BufferId]) -> Vec<usize> {
+    buffers.iter().map(|b| b.index()).collect()
+}
+
+fn buffer(buffer: &Buffer) -> Value {
+    let (place, number) = match buffer.place {
+        Place::Parameter(leaf) => ("parameter", Some(u64::from(leaf))),
+        Place::Output(leaf) => ("output", Some(u64::from(leaf))),
+        Place::Arena => ("arena", None),
+        Place::Constant(id) => ("constant", Some(id.index() as u64)),
+        Place::DeviceIds => ("device-ids", None),
+    };
+    json!({
+        "name": buffer.name, "shape": shape_text(&buffer.shape), "bytes": buffer.shape.memory_bytes(),
+        "place": place, "number": number, "offset_bytes": buffer.offset_bytes,
+    })
+}
+
+fn steps(list: &[Step]) -> Vec<Value> {
+    list.iter()
+        .map(|step| {
+            let mut value = work(&step.work);
+            value["name"] = json!(step.name);
+            value["stream"] = json!(step.stream.name());
+            value["waits_for"] = json!(step.waits_for);
+            value
+        })
+        .collect()
+}
+
+fn work(work: &Work) -> Value {
+    match work {
+        Work::Launch { kernel, arguments } => {
+            json!({"work": "launch", "kernel": kernel.index(), "arguments": numbers(arguments)})
+        }
+        Work::Gemm(gemm) => gemm_value(gemm),
+        Work::Collective(call) => {
+            let pairs = match &call.kind {
+                CollectiveKind::Permute(pairs) => Some(pairs),
+                CollectiveKind::AllReduce(_)
+                | CollectiveKind::ReduceScatter(_)
+                | CollectiveKind::AllGather
+                | CollectiveKind::AllToAll => None,
+            };
+            let calls: Vec<Value> = call.calls.iter().map(|(from, to)| json!([from.index(), to.index()])).collect();
+            json!({
+                "work": call.kind.name(), "reduction": call.kind.reduction().map(super::Reduction::name),
+                "communicator": call.communicator.index(), "pairs": pairs, "calls": calls,
+            })
+        }
+        Work::Copy { from, to } => json!({"work": "copy", "from": from.index(), "to": to.index()}),
+        Work::Fill { to, byte } => json!({"work": "fill", "to": to.index(), "byte": byte}),
+        Work::While { condition, predicate, body } => json!({
+            "work": "while", "condition": steps(condition), "predicate": predicate.index(), "body": steps(body),
+        }),
+        Work::Conditional { selector, branches } => json!({
+            "work": "conditional", "selector": selector.index(),
+            "branches": branches.iter().map(|b| steps(b)).collect::<Vec<_>>(),
+        }),
+    }
+}
+
+fn gemm_value(gemm: &Gemm) -> Value {
+    let matrix = |m: &Matrix| {
+        json!({
+            "buffer": m.buffer.index(),
+            "strides_elems": [m.batch_stride_elems, m.row_stride_elems, m.col_stride_elems],
+        })
+    };
+    json!({
+        "work": "gemm", "batch": gemm.batch, "m": gemm.m, "n": gemm.n, "k": gemm.k,
+        "lhs": matrix(&gemm.lhs), "rhs": matrix(&gemm.rhs), "output": matrix(&gemm.output),
+    })
+}

@@ -1,0 +1,99 @@
+//! Classes of values whose layouts follow from one another.
+//!
+//! A value's layout is that of its class' leader with the dims renamed: `order[i] = names[leader's order[i]]`.
+
+use cranelift_entity::SecondaryMap;
+use hlo_ir::{Dims, InstId};
+use smallvec::SmallVec;
+
+/// `permutation[i]` is the other side's dim of dim `i`.
+pub type Permutation = SmallVec<[usize; 6]>;
+
+/// Disjoint sets with a permutation on each edge, and the wishes of their members.
+#[derive(Clone, Debug, Default)]
+pub struct Classes {
+    /// The next value on the way to the leader, and this value's dim for each dim of that.
+    up: SecondaryMap<InstId, Option<(InstId, Permutation)>>,
+    /// Orders, minor first, in the leader's dims, and their weights.
+    votes: SecondaryMap<InstId, Vec<(Dims, u64)>>,
+}
+
+/// First `outer`, then `inner`: dim `i` goes to `inner[outer[i]]`.
+fn then(outer: &Permutation, inner: &Permutation) -> Permutation {
+    outer.iter().map(|&i| inner.get(i).copied().unwrap_or(i)).collect()
+}
+
+fn inverse(permutation: &Permutation) -> Permutation {
+    let mut back: Permutation = permutation.iter().map(|_| 0).collect();
+    for (i, &p) in permutation.iter().enumerate() {
+        if let Some(slot) = back.get_mut(p) {
+            *slot = i;
+        }
+    }
+    back
+}
+
+impl Classes {
+    /// The leader of a value's class.
+    pub fn leader(&self, inst: InstId) -> InstId {
+        let mut at = inst;
+        while let Some((up, _)) = &self.up[at] {
+            at = *up;
+        }
+        at
+    }
+
+    /// The leader, and for each of its dims the value's dim; `None` for the leader itself.
+    fn path(&self, inst: InstId) -> (InstId, Option<Permutation>) {
+        let (mut at, mut names) = (inst, None::<Permutation>);
+        while let Some((up, own)) = &self.up[at] {
+            names = Some(match names {
+                None => own.clone(),
+                Some(names) => then(own, &names),
+            });
+            at = *up;
+        }
+        (at, names)
+    }
+
+    /// Ties `operand` to `inst`: dim `i` of `inst` is dim `to_operand[i]` of `operand`. Nothing where that contradicts what
+    /// is known.
+    pub fn unite(&mut self, inst: InstId, operand: InstId, to_operand: &Permutation) {
+        let identity = || (0..to_operand.len()).collect::<Permutation>();
+        let ((a, a_names), (b, b_names)) = (self.path(inst), self.path(operand));
+        if a == b {
+            return;
+        }
+        // b's dim of each of a's dims: a → inst → operand → b.
+        let to_inst = a_names.unwrap_or_else(identity);
+        let from_operand = inverse(&b_names.unwrap_or_else(identity));
+        let a_to_b = then(&then(&to_inst, to_operand), &from_operand);
+        self.up[b] = Some((a, a_to_b));
+    }
+
+    /// A value wishes an order of its dims, minor first.
+    pub fn vote(&mut self, inst: InstId, order: Dims, weight: u64) {
+        let (leader, names) = self.path(inst);
+        let order: Dims = match names {
+            None => order,
+            Some(names) => {
+                let back = inverse(&names);
+                order.iter().map(|&d| back.get(d as usize).map_or(d, |&i| i as i64)).collect()
+            }
+        };
+        match self.votes[leader].iter_mut().find(|(known, _)| *known == order) {
+            Some((_, total)) => *total = total.saturating_add(weight),
+            None => self.votes[leader].push((order, weight)),
+        }
+    }
+
+    /// The order, minor first, that a value should have by the wishes of its class; the first of equal ones.
+    pub fn choice(&self, inst: InstId) -> Option<Dims> {
+        let (leader, names) = self.path(inst);
+        let best = self.votes[leader].iter().min_by(|(a, x), (b, y)| y.cmp(x).then_with(|| b.cmp(a)))?;
+        Some(match names {
+            None => best.0.clone(),
+            Some(names) => best.0.iter().map(|&d| names.get(d as usize).map_or(d, |&i| i as i64)).collect(),
+        })
+    }
+}
