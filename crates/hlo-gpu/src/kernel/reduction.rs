@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use super::dtype::CType;
 use super::emitter::{Atom, Emitter, FrameId, Index, ScopeKind, Value};
 use super::layout::physical_order;
+use super::structure;
 use super::table::{Rule, rule};
 use crate::GpuError;
 
@@ -161,7 +162,12 @@ impl Reduced {
             dtypes.push(e.leaf_shape(operand, 0)?.dtype);
         }
         let combiner = Combiner::new(e, inst, comp, &dtypes)?;
-        let inits = inits.iter().map(|&init| e.value(frame, init, 0, &[])).collect::<Result<Vec<Value>, GpuError>>()?;
+        // A constant is known even where it is passed as an argument; only a known one lets a reduction be split.
+        let value = |&init: &InstId| {
+            let is_constant = e.module.inst(init).opcode == Opcode::Constant;
+            if is_constant { structure::constant(e, frame, init, 0, &[]) } else { e.value(frame, init, 0, &[]) }
+        };
+        let inits = inits.iter().map(value).collect::<Result<Vec<Value>, GpuError>>()?;
         Ok(Reduced { operands: operands.to_vec(), inits, combiner })
     }
 
