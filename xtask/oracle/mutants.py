@@ -159,11 +159,12 @@ def _divide_half(at):
 
 
 def square_unreduced_gradient(text, _original):
-    """A square of the largest reduced gradient takes this device's shard of the gradient before the reduction.
+    """Squares of reduced gradients take this device's shard of the gradient before the reduction.
 
-    Of several squares the last: a norm that is guarded against zero squares once for the guard."""
+    All of them: a norm that is only guarded against zero, or below its limit, hides one."""
     n_replicas, n_partitions = header_counts(text)
-    reason, best = "nothing squares a reduce-scatter's result", None
+    id_opcode = "replica-id" if n_replicas > 1 else "partition-id"
+    reason, found = "nothing squares a reduce-scatter's result", []
     for computation in read_computations(text):
         for at in computation.instructions.values():
             if at.opcode != "multiply" or len(at.operands) != 2 or at.operands[0] != at.operands[1]:
@@ -172,23 +173,31 @@ def square_unreduced_gradient(text, _original):
             if not path:
                 continue
             scatter = computation.instructions[path[-1]]
-            if len(scatter.operands) != 1 or not _one_group_in_order(scatter.attributes, n_replicas * n_partitions):
+            if len(scatter.operands) == 1 and _one_group_in_order(scatter.attributes, n_replicas * n_partitions):
+                found.append((at, path, computation.instructions))
+            else:
                 reason = "the squared gradient's reduce-scatter has several operands or groups"
-            elif best is None or math.prod(at.dims()) >= math.prod(best[0].dims()):
-                best = (at, path, computation.instructions)
-    if best is None:
+    if not found:
         raise NotApplicable(reason)
-    at, path, instructions = best
-    lines = _own_shard(instructions[path[-1]], "replica-id" if n_replicas > 1 else "partition-id")
-    replaced = {path[-1]: "mutant.shard"}
+    for at, path, instructions in sorted(found, key=lambda f: -f[0].line):
+        text = _replace_line(text, at.line, _square_unreduced(at, path, instructions, id_opcode))
+    return text
+
+
+def _square_unreduced(at, path, instructions, id_opcode):
+    """Lines for a square of this device's shard, computed anew from before the reduction."""
+    prefix = f"mutant.{at.name}"
+    lines = _own_shard(instructions[path[-1]], id_opcode, prefix)
+    replaced = {path[-1]: f"{prefix}.shard"}
     for name in reversed(path[:-1]):
         old = instructions[name]
         operands = [replaced.get(o, o) for o in old.operands]
-        copy = Instruction(0, False, old.sigil, f"mutant.{name}", old.shape, old.opcode, operands, old.attributes)
+        copy = Instruction(
+            0, False, old.sigil, f"{prefix}.{name}", old.shape, old.opcode, operands, old.attributes
+        )
         replaced[name] = copy.name
         lines.append(copy.text())
-    at.operands = [replaced[o] for o in at.operands]
-    return _replace_line(text, at.line, lines + [at.text()])
+    return lines + [replace(at, operands=[replaced[o] for o in at.operands]).text()]
 
 
 def _one_group_in_order(attributes, n_devices):
@@ -200,21 +209,21 @@ def _one_group_in_order(attributes, n_devices):
     ) + "}}"
 
 
-def _own_shard(scatter, id_opcode):
-    """Lines that slice the reduce-scatter's operand where its result would lie; the slice is `mutant.shard`."""
-    sigil = scatter.sigil
+def _own_shard(scatter, id_opcode, prefix):
+    """Lines that slice the reduce-scatter's operand where its result would lie; the slice is `PREFIX.shard`."""
+    s, p = scatter.sigil, prefix
     dim = int(re.search(r"dimensions=\{(\d+)\}", scatter.attributes).group(1))
     sizes = scatter.dims()
-    offsets = ["mutant.offset" if d == dim else "mutant.zero" for d in range(len(sizes))]
-    names = ", ".join(sigil + n for n in [scatter.operands[0], *offsets])
+    offsets = [f"{p}.offset" if d == dim else f"{p}.zero" for d in range(len(sizes))]
+    names = ", ".join(s + n for n in [scatter.operands[0], *offsets])
     size_list = ",".join(map(str, sizes))
     return [
-        f"  {sigil}mutant.id = u32[] {id_opcode}()",
-        f"  {sigil}mutant.id_s32 = s32[] convert({sigil}mutant.id)",
-        f"  {sigil}mutant.size = s32[] constant({sizes[dim]})",
-        f"  {sigil}mutant.zero = s32[] constant(0)",
-        f"  {sigil}mutant.offset = s32[] multiply({sigil}mutant.id_s32, {sigil}mutant.size)",
-        f"  {sigil}mutant.shard = {scatter.shape} dynamic-slice({names}), dynamic_slice_sizes={{{size_list}}}",
+        f"  {s}{p}.id = u32[] {id_opcode}()",
+        f"  {s}{p}.id_s32 = s32[] convert({s}{p}.id)",
+        f"  {s}{p}.size = s32[] constant({sizes[dim]})",
+        f"  {s}{p}.zero = s32[] constant(0)",
+        f"  {s}{p}.offset = s32[] multiply({s}{p}.id_s32, {s}{p}.size)",
+        f"  {s}{p}.shard = {scatter.shape} dynamic-slice({names}), dynamic_slice_sizes={{{size_list}}}",
     ]
 
 

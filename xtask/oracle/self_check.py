@@ -54,8 +54,8 @@ def check_mutators():
     assert list(names) == ["drop_mean", "square_unreduced_gradient", "rotate_shard"]
     assert "%mean = f32[2,2]{1,0} select(%mutant.mean.first, %rs, %mutant.mean.whole)" in names["drop_mean"](MODULE, MODULE)
     square = names["square_unreduced_gradient"](MODULE, MODULE)
-    assert "%mutant.mean = f32[2,2]{1,0} divide(%mutant.shard, %n.all)" in square
-    assert "ROOT %square = f32[2,2]{1,0} multiply(%mutant.mean, %mutant.mean)" in square
+    assert "%mutant.square.mean = f32[2,2]{1,0} divide(%mutant.square.shard, %n.all)" in square
+    assert "ROOT %square = f32[2,2]{1,0} multiply(%mutant.square.mean, %mutant.square.mean)" in square
     rotated = names["rotate_shard"](MODULE, MODULE.replace("%id", "%other"))
     assert "%id = u32[] remainder(%mutant.id.next, %mutant.id.count)" in rotated
     plain = MODULE.replace("reduce-scatter", "all-reduce")
