@@ -91,7 +91,7 @@ fn a_preset_is_its_pipeline_and_goes_before_other_passes() {
     for preset in &hlo_opt::presets::PRESETS {
         assert!(run(&["--list-passes"]).stdout.contains(preset.pipeline), "{}", preset.name);
     }
-    let [data_parallel, sharded_state] = &hlo_opt::presets::PRESETS;
+    let [data_parallel, sharded_state, _] = &hlo_opt::presets::PRESETS;
     let named = run(&["--preset", data_parallel.name, "--pass", "combine-collectives", &step]);
     let spelled = run(&["--pass", &format!("{},combine-collectives", data_parallel.pipeline), &step]);
     assert_eq!((named.code, named.stdout), (0, spelled.stdout));

@@ -55,7 +55,7 @@ pub struct OptimizeArgs {
     /// Passes to run, in order: 'a,b{opt=1,list=[x,y]}'
     #[arg(long = "pass", alias = "passes", value_name = "PIPELINE")]
     pub pipelines: Vec<String>,
-    /// Run a pipeline that has a name (before --pass): data-parallel, sharded-state
+    /// Run a pipeline that has a name (before --pass): data-parallel, sharded-state, gpu
     #[arg(long, value_name = "NAME")]
     pub preset: Option<String>,
     /// List the passes and their options, and the presets
@@ -64,6 +64,9 @@ pub struct OptimizeArgs {
     /// Write HLO here, not to stdout
     #[arg(short, long = "output", value_name = "FILE")]
     pub output: Option<PathBuf>,
+    /// What to print
+    #[arg(long, value_name = "WHAT", default_value = "hlo")]
+    pub emit: Emit,
     /// Form of the printed text
     #[arg(long, value_name = "FORM", default_value = "auto")]
     pub format: Form,
@@ -220,6 +223,21 @@ impl From<Form> for FormChoice {
             Form::Short => FormChoice::Short,
         }
     }
+}
+
+/// `--emit`.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Emit {
+    /// HLO text.
+    Hlo,
+    /// The launch plan of the GPU backend, for people.
+    Plan,
+    /// The launch plan as JSON.
+    PlanJson,
+    /// The CUDA C++ of the plan's kernels.
+    Cuda,
+    /// A picture of the plan's streams over modelled time, SVG.
+    PlanSvg,
 }
 
 /// For people or for programs.

@@ -7,6 +7,7 @@ pub mod analyze;
 pub mod arguments;
 pub mod console;
 pub mod descriptions;
+pub mod emit;
 pub mod evaluate;
 pub mod input;
 pub mod optimize;

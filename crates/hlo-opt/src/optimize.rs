@@ -1,13 +1,13 @@
 //! The main job: read, verify, run passes, print.
 
-use crate::arguments::{OptimizeArgs, ReportFormat};
+use crate::arguments::{Emit, OptimizeArgs, ReportFormat};
 use crate::console::Console;
 use crate::input::{Loaded, Part, SEPARATOR, Source};
 use crate::output::Staged;
 use crate::params::Said;
 use crate::progress::Progress;
 use crate::report::{self, Document, ModuleReport, Size};
-use crate::{Failure, descriptions, exit, output, presets, registry};
+use crate::{Failure, descriptions, emit, exit, output, presets, registry};
 use hlo_analysis::Analyses;
 use hlo_ir::Module;
 use hlo_ir::print::{PrintOptions, print_module, write_module};
@@ -109,10 +109,11 @@ fn write_directory(
     }
 }
 
-/// The pipelines asked for, in order: the preset's, then those of `--pass`.
+/// The pipelines asked for, in order: the preset's, then those of `--pass`, then what the GPU backend wants.
 fn pipelines(args: &OptimizeArgs) -> Result<Vec<&str>, Failure> {
     let preset = args.preset.as_deref().map(presets::pipeline).transpose()?;
-    Ok(preset.into_iter().chain(args.pipelines.iter().map(String::as_str)).collect())
+    let last = (args.emit != Emit::Hlo).then_some(presets::GPU);
+    Ok(preset.into_iter().chain(args.pipelines.iter().map(String::as_str)).chain(last).collect())
 }
 
 /// Reads the pipeline and looks its passes up.
@@ -192,7 +193,12 @@ impl Job<'_> {
         report.after = Size::of(&module);
         report.reports = summary.reports;
         let options = PrintOptions { form: self.args.format.into(), expand_mesh_groups: has_changed };
-        write_module(&module, &options, &mut self.out);
+        if self.args.emit == Emit::Hlo {
+            write_module(&module, &options, &mut self.out);
+        } else if let Err(error) = emit::write(&module, self.args.emit, self.said.of(&module)?, &mut self.out) {
+            self.errors.push_str(&format!("error: {}: {error}\n", self.source.name));
+            return Ok(None);
+        }
         clock.lap("print");
         report.times = clock.laps;
         let passes = summary

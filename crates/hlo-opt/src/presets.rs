@@ -14,9 +14,12 @@ pub struct Preset {
     pub pipeline: &'static str,
 }
 
+/// What the GPU backend lowers best.
+pub const GPU: &str = "inline-calls,simplify-tuples,cse,dce,propagate-layouts,fuse";
+
 /// All presets. The passes before the sharding make each gradient one array that is summed once, outside of accumulation
 /// loops; `sink-all-reduce` runs twice because merged sums can be moved again.
-pub const PRESETS: [Preset; 2] = [
+pub const PRESETS: [Preset; 3] = [
     Preset {
         name: "data-parallel",
         help: "a data-parallel training step or loop: gradients summed once, updates sharded, the signature as it was",
@@ -28,6 +31,11 @@ pub const PRESETS: [Preset; 2] = [
         help: "the same for a step whose loop is outside: state crosses the interface in shards, -o names a directory",
         pipeline: "inline-calls,simplify-tuples,split-tuple-all-reduce,sink-all-reduce,reassociate-all-reduce,\
                    fold-all-reduce-of-all-reduce,sink-all-reduce,shard-weight-update{interface=sharded},dce",
+    },
+    Preset {
+        name: "gpu",
+        help: "a per-device module as the GPU backend takes it; --emit other than hlo runs it last",
+        pipeline: GPU,
     },
 ];
 
