@@ -8,7 +8,6 @@ use std::path::PathBuf;
 const EXAMPLES: &str = "\
 Examples:
   hlo-opt --preset data-parallel --report text step.hlo -o sharded.hlo
-  hlo-opt --pass 'inline-calls,shard-weight-update{min-bytes=4KiB},dce' --report text - < step.hlo > sharded.hlo
 Exit codes: 0 well, 1 error in the input or a pass, 2 wrong usage, 3 unchanged with --require-change";
 
 const TEMPLATE: &str = "{about}\n\n{usage-heading} {usage}\n\n{all-args}\n\n{after-help}\n";
@@ -64,7 +63,7 @@ pub struct OptimizeArgs {
     /// Write HLO here, not to stdout
     #[arg(short, long = "output", value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// What to print
+    /// What to print: HLO, or what the GPU backend makes of it
     #[arg(long, value_name = "WHAT", default_value = "hlo")]
     pub emit: Emit,
     /// Form of the printed text
@@ -225,18 +224,14 @@ impl From<Form> for FormChoice {
     }
 }
 
-/// `--emit`.
+/// `--emit`: HLO text, the launch plan for people and as JSON, the CUDA C++ of its kernels, its streams as a picture.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
 pub enum Emit {
-    /// HLO text.
     Hlo,
-    /// The launch plan of the GPU backend, for people.
     Plan,
-    /// The launch plan as JSON.
     PlanJson,
-    /// The CUDA C++ of the plan's kernels.
     Cuda,
-    /// A picture of the plan's streams over modelled time, SVG.
     PlanSvg,
 }
 
