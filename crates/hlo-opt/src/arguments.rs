@@ -63,7 +63,7 @@ pub struct OptimizeArgs {
     /// Write HLO here, not to stdout
     #[arg(short, long = "output", value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// What to print: HLO, or what the GPU backend makes of it
+    /// What to print
     #[arg(long, value_name = "WHAT", default_value = "hlo")]
     pub emit: Emit,
     /// Form of the printed text
