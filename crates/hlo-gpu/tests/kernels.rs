@@ -465,4 +465,13 @@ fn large_arrays_agree_with_the_evaluator() {
     let cases: Vec<Case> =
         LARGE.iter().map(|(name, text)| case(name, &format!("HloModule {name}\n{REDUCERS}\n{text}"))).collect();
     assert_eq!(check_all(&cases), BTreeMap::new());
+    // All reductions of these are dealt out to threads that wait for one another, the whole sum among them.
+    for name in ["rows", "columns", "normalizer"] {
+        let case = cases.iter().find(|case| case.name == name).expect("a case");
+        for (_, step) in lower(&case.module, &EmitOptions::default()).steps {
+            if let Step::Launch { kernel, .. } = step {
+                assert!(kernel.is_cooperative, "{name}: {}", kernel.source);
+            }
+        }
+    }
 }

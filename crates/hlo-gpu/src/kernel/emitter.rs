@@ -148,7 +148,7 @@ pub(super) struct Emitter<'m> {
     pub arguments: Vec<Argument>,
     /// The threads that compute one element together, where that is so.
     pub team: Option<Team>,
-    /// Depth of the loop over the team's elements; code outside it is not the team's.
+    /// Depth of the loop over the team's elements.
     pub team_depth: usize,
     /// Whether threads wait for one another.
     pub is_cooperative: bool,
@@ -234,14 +234,14 @@ impl<'m> Emitter<'m> {
         self.scopes.len() - 1
     }
 
-    /// Whether all threads of a team execute the current scope together. Says so for good: the kernel then waits.
-    pub fn meets(&mut self, team: Team) -> bool {
-        let together = self.scopes.iter().skip(self.team_depth).all(|scope| match scope.kind {
+    /// Whether all threads of a team execute the current scope together. Outside the loop over the team's elements all
+    /// threads of the block do: what does not depend on the element (a sum of everything) is computed there.
+    pub fn meets(&self, team: Team) -> bool {
+        self.scopes.iter().skip(self.team_depth).all(|scope| match scope.kind {
             ScopeKind::Loop => true,
             ScopeKind::Divided => false,
             ScopeKind::Branch => team.may_meet_in_branches(),
-        });
-        together && self.scopes.len() > self.team_depth
+        })
     }
 
     /// Writes one line into the current scope.
