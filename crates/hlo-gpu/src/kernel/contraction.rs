@@ -4,7 +4,7 @@ use hlo_ir::attrs::Attrs;
 use hlo_ir::{ArrayShape, DType, InstId};
 use smallvec::SmallVec;
 
-use super::emitter::{Atom, Emitter, FrameId, Index, Value};
+use super::emitter::{Atom, Element, Emitted, Emitter, Index, Value};
 use super::layout::physical_order;
 use super::windows::{guarded, input_position, window_dims};
 use crate::GpuError;
@@ -33,13 +33,7 @@ impl Products {
     }
 }
 
-pub(super) fn dot(
-    e: &mut Emitter<'_>,
-    frame: FrameId,
-    inst: InstId,
-    _leaf: usize,
-    index: &[Atom],
-) -> Result<Value, GpuError> {
+pub(super) fn dot(e: &mut Emitter<'_>, Element { frame, inst, index, .. }: Element<'_>) -> Emitted {
     let Attrs::Dot(attrs) = &e.module.inst(inst).attrs else {
         return Err(e.unsupported(inst, "expected contracted dims"));
     };
@@ -94,13 +88,7 @@ pub(super) fn dot(
     products.finish(e, inst)
 }
 
-pub(super) fn convolution(
-    e: &mut Emitter<'_>,
-    frame: FrameId,
-    inst: InstId,
-    _leaf: usize,
-    index: &[Atom],
-) -> Result<Value, GpuError> {
+pub(super) fn convolution(e: &mut Emitter<'_>, Element { frame, inst, index, .. }: Element<'_>) -> Emitted {
     let Attrs::Conv(attrs) = &e.module.inst(inst).attrs else {
         return Err(e.unsupported(inst, "expected dim labels"));
     };

@@ -1,14 +1,14 @@
 //! Operations that compute an element from the operands' elements at the same index.
 
+use hlo_ir::DType;
 use hlo_ir::attrs::{Attrs, Comparison};
-use hlo_ir::{DType, InstId};
 
 use super::dtype::CType;
-use super::emitter::{Atom, Emitter, FrameId, Value};
+use super::emitter::{Atom, Element, Emitted, Emitter, Value};
 use crate::GpuError;
 
-/// The operands' elements at `index`; scalars stand for arrays of themselves.
-fn operands(e: &mut Emitter<'_>, frame: FrameId, inst: InstId, index: &[Atom]) -> Result<Vec<Value>, GpuError> {
+/// The operands' elements at the same index; scalars stand for arrays of themselves.
+fn operands(e: &mut Emitter<'_>, Element { frame, inst, index, .. }: Element<'_>) -> Result<Vec<Value>, GpuError> {
     let operands = &e.module.inst(inst).operands;
     let element = |&operand| {
         let own = if e.leaf_shape(operand, 0)?.rank() == 0 { &[][..] } else { index };
@@ -18,26 +18,16 @@ fn operands(e: &mut Emitter<'_>, frame: FrameId, inst: InstId, index: &[Atom]) -
 }
 
 /// `hlo::name(operands…)`, rounded to the result's type.
-pub(super) fn function(
-    e: &mut Emitter<'_>,
-    frame: FrameId,
-    inst: InstId,
-    name: &str,
-    index: &[Atom],
-) -> Result<Value, GpuError> {
-    let args: Vec<String> = operands(e, frame, inst, index)?.into_iter().map(|value| value.text).collect();
+pub(super) fn function(e: &mut Emitter<'_>, element: Element<'_>, name: &str) -> Emitted {
+    let inst = element.inst;
+    let args: Vec<String> = operands(e, element)?.into_iter().map(|value| value.text).collect();
     let ctype = e.ctype(inst, e.leaf_shape(inst, 0)?.dtype)?;
     Ok(e.constant(ctype.held, &ctype.rounded(&format!("hlo::{name}({})", args.join(", ")))))
 }
 
-pub(super) fn compare(
-    e: &mut Emitter<'_>,
-    frame: FrameId,
-    inst: InstId,
-    _leaf: usize,
-    index: &[Atom],
-) -> Result<Value, GpuError> {
-    let args = operands(e, frame, inst, index)?;
+pub(super) fn compare(e: &mut Emitter<'_>, element: Element<'_>) -> Emitted {
+    let inst = element.inst;
+    let args = operands(e, element)?;
     let (Attrs::Compare(attrs), [a, b]) = (&e.module.inst(inst).attrs, args.as_slice()) else {
         return Err(e.unsupported(inst, "expected two operands to compare"));
     };
@@ -54,13 +44,7 @@ pub(super) fn compare(
     Ok(e.constant("bool", &format!("{} {operator} {}", side(a), side(b))))
 }
 
-pub(super) fn convert(
-    e: &mut Emitter<'_>,
-    frame: FrameId,
-    inst: InstId,
-    _leaf: usize,
-    index: &[Atom],
-) -> Result<Value, GpuError> {
+pub(super) fn convert(e: &mut Emitter<'_>, Element { frame, inst, index, .. }: Element<'_>) -> Emitted {
     let operand = e.operand(inst, 0)?;
     let from = e.ctype(operand, e.leaf_shape(operand, 0)?.dtype)?;
     let to = e.ctype(inst, e.leaf_shape(inst, 0)?.dtype)?;
@@ -98,13 +82,7 @@ pub(super) fn reinterpreted(e: &mut Emitter<'_>, from: CType, to: CType, value: 
     e.constant(to.held, &text)
 }
 
-pub(super) fn bitcast_convert(
-    e: &mut Emitter<'_>,
-    frame: FrameId,
-    inst: InstId,
-    _leaf: usize,
-    index: &[Atom],
-) -> Result<Value, GpuError> {
+pub(super) fn bitcast_convert(e: &mut Emitter<'_>, Element { frame, inst, index, .. }: Element<'_>) -> Emitted {
     let operand = e.operand(inst, 0)?;
     let from = e.ctype(operand, e.leaf_shape(operand, 0)?.dtype)?;
     let to = e.ctype(inst, e.leaf_shape(inst, 0)?.dtype)?;
@@ -133,13 +111,7 @@ pub(super) fn bitcast_convert(
     Ok(e.constant(to.held, &from_bits(to, &bits.join(" | "))))
 }
 
-pub(super) fn reduce_precision(
-    e: &mut Emitter<'_>,
-    frame: FrameId,
-    inst: InstId,
-    _leaf: usize,
-    index: &[Atom],
-) -> Result<Value, GpuError> {
+pub(super) fn reduce_precision(e: &mut Emitter<'_>, Element { frame, inst, index, .. }: Element<'_>) -> Emitted {
     let operand = e.operand(inst, 0)?;
     let value = e.value(frame, operand, 0, index)?;
     let ctype = e.ctype(inst, e.leaf_shape(inst, 0)?.dtype)?;
@@ -151,14 +123,9 @@ pub(super) fn reduce_precision(
 }
 
 /// The computation on the operands' elements.
-pub(super) fn map(
-    e: &mut Emitter<'_>,
-    frame: FrameId,
-    inst: InstId,
-    _leaf: usize,
-    index: &[Atom],
-) -> Result<Value, GpuError> {
-    let args = operands(e, frame, inst, index)?;
+pub(super) fn map(e: &mut Emitter<'_>, element: Element<'_>) -> Emitted {
+    let inst = element.inst;
+    let args = operands(e, element)?;
     let callee = e.module.called(inst).first().copied();
     let callee = callee.ok_or_else(|| e.unsupported(inst, "expected a computation to map"))?;
     let results = e.apply(callee, &args)?;

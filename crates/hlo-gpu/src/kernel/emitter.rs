@@ -63,6 +63,18 @@ impl Value {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct FrameId(usize);
 
+/// One element of one leaf of an instruction's result, in one frame.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Element<'i> {
+    pub frame: FrameId,
+    pub inst: InstId,
+    pub leaf: usize,
+    pub index: &'i [Atom],
+}
+
+/// The value of an element, once its code is written.
+pub(super) type Emitted = Result<Value, GpuError>;
+
 /// What a value of a frame that is not computed in it stands for.
 #[derive(Clone, Debug)]
 pub(super) enum Binding {
@@ -499,7 +511,7 @@ impl<'m> Emitter<'m> {
                 if let Some(staged) = self.staged.get(&(frame, inst)) {
                     return Ok(staged.clone());
                 }
-                super::table::emit_value(self, frame, inst, leaf, index)
+                super::table::emit_value(self, Element { frame, inst, leaf, index })
             }
         }
     }

@@ -4,7 +4,7 @@ use hlo_ir::attrs::{Attrs, ScatterAttrs};
 use hlo_ir::{ArrayShape, InstId};
 use smallvec::SmallVec;
 
-use super::emitter::{Atom, Emitter, FrameId, Index, Value};
+use super::emitter::{Atom, Element, Emitted, Emitter, FrameId, Index, Value};
 use super::reduction::Combiner;
 use crate::GpuError;
 
@@ -39,13 +39,7 @@ fn rest(rank: usize, others: &[&[i64]]) -> SmallVec<[usize; 4]> {
 }
 
 /// Starts that leave no room for their window are clamped.
-pub(super) fn gather(
-    e: &mut Emitter<'_>,
-    frame: FrameId,
-    inst: InstId,
-    _leaf: usize,
-    index: &[Atom],
-) -> Result<Value, GpuError> {
+pub(super) fn gather(e: &mut Emitter<'_>, Element { frame, inst, index, .. }: Element<'_>) -> Emitted {
     let Attrs::Gather(attrs) = &e.module.inst(inst).attrs else {
         return Err(e.unsupported(inst, "expected the numbers of a gather"));
     };
@@ -136,13 +130,7 @@ impl<'m> ScatterParts<'m> {
 
 /// Every element looks at all index vectors in order and takes the updates that fall on it. A window that leaves the operand is
 /// skipped as a whole.
-pub(super) fn scatter(
-    e: &mut Emitter<'_>,
-    frame: FrameId,
-    inst: InstId,
-    leaf: usize,
-    index: &[Atom],
-) -> Result<Value, GpuError> {
+pub(super) fn scatter(e: &mut Emitter<'_>, Element { frame, inst, leaf, index }: Element<'_>) -> Emitted {
     let parts = ScatterParts::new(e, inst)?;
     let comp = parts.attrs.to_apply.ok_or_else(|| e.unsupported(inst, "expected a computation to combine by"))?;
     let dtypes: Vec<_> =

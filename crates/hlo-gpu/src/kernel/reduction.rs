@@ -5,7 +5,7 @@ use hlo_ir::{CompId, DType, InstId, NumberClass, Opcode, Scalar};
 use smallvec::SmallVec;
 
 use super::dtype::CType;
-use super::emitter::{Atom, Emitter, FrameId, Index, ScopeKind, Value};
+use super::emitter::{Atom, Element, Emitted, Emitter, FrameId, Index, ScopeKind, Value};
 use super::layout::physical_order;
 use super::structure;
 use super::table::{Rule, rule};
@@ -165,7 +165,11 @@ impl Reduced {
         // A constant is known even where it is passed as an argument; only a known one lets a reduction be split.
         let value = |&init: &InstId| {
             let is_constant = e.module.inst(init).opcode == Opcode::Constant;
-            if is_constant { structure::constant(e, frame, init, 0, &[]) } else { e.value(frame, init, 0, &[]) }
+            if is_constant {
+                structure::constant(e, Element { frame, inst: init, leaf: 0, index: &[] })
+            } else {
+                e.value(frame, init, 0, &[])
+            }
         };
         let inits = inits.iter().map(value).collect::<Result<Vec<Value>, GpuError>>()?;
         Ok(Reduced { operands: operands.to_vec(), inits, combiner })
@@ -186,13 +190,7 @@ pub(super) fn reduced_dims(e: &Emitter<'_>, inst: InstId) -> Result<SmallVec<[us
     Ok(order.into_iter().rev().filter(|&dim| attrs.dimensions.contains(&(dim as i64))).collect())
 }
 
-pub(super) fn reduce(
-    e: &mut Emitter<'_>,
-    frame: FrameId,
-    inst: InstId,
-    leaf: usize,
-    index: &[Atom],
-) -> Result<Value, GpuError> {
+pub(super) fn reduce(e: &mut Emitter<'_>, Element { frame, inst, leaf, index }: Element<'_>) -> Emitted {
     let comp = e.module.called(inst).first().copied();
     let reduced = Reduced::new(e, frame, inst, comp)?;
     let shape = e.operand_shape(inst, 0)?;

@@ -5,11 +5,9 @@ use hlo_ir::{ArrayShape, InstId};
 use smallvec::SmallVec;
 
 use super::elementwise::reinterpreted;
-use super::emitter::{Atom, Emitter, FrameId, Index, Value};
+use super::emitter::{Atom, Element, Emitted, Emitter, FrameId, Index, Value};
 use super::layout::physical_order;
 use crate::GpuError;
-
-type Emitted = Result<Value, GpuError>;
 
 fn misfit(e: &Emitter<'_>, inst: InstId) -> GpuError {
     e.unsupported(inst, "expected attributes that fit the operation's shapes")
@@ -24,12 +22,12 @@ fn listed_dims(e: &Emitter<'_>, inst: InstId) -> Result<SmallVec<[usize; 4]>, Gp
 }
 
 /// The operand's element at the same index.
-pub(super) fn same_index(e: &mut Emitter<'_>, frame: FrameId, inst: InstId, _leaf: usize, index: &[Atom]) -> Emitted {
+pub(super) fn same_index(e: &mut Emitter<'_>, Element { frame, inst, index, .. }: Element<'_>) -> Emitted {
     let operand = e.operand(inst, 0)?;
     e.value(frame, operand, 0, index)
 }
 
-pub(super) fn broadcast(e: &mut Emitter<'_>, frame: FrameId, inst: InstId, _leaf: usize, index: &[Atom]) -> Emitted {
+pub(super) fn broadcast(e: &mut Emitter<'_>, Element { frame, inst, index, .. }: Element<'_>) -> Emitted {
     let dims = listed_dims(e, inst)?;
     let own: Option<Index> = dims.iter().map(|&dim| index.get(dim).copied()).collect();
     let own = own.ok_or_else(|| misfit(e, inst))?;
@@ -37,7 +35,7 @@ pub(super) fn broadcast(e: &mut Emitter<'_>, frame: FrameId, inst: InstId, _leaf
     e.value(frame, operand, 0, &own)
 }
 
-pub(super) fn transpose(e: &mut Emitter<'_>, frame: FrameId, inst: InstId, _leaf: usize, index: &[Atom]) -> Emitted {
+pub(super) fn transpose(e: &mut Emitter<'_>, Element { frame, inst, index, .. }: Element<'_>) -> Emitted {
     let dims = listed_dims(e, inst)?;
     let mut own: Index = SmallVec::from_elem(Atom::Const(0), index.len());
     for (&dim, &atom) in dims.iter().zip(index) {
@@ -47,7 +45,7 @@ pub(super) fn transpose(e: &mut Emitter<'_>, frame: FrameId, inst: InstId, _leaf
     e.value(frame, operand, 0, &own)
 }
 
-pub(super) fn reverse(e: &mut Emitter<'_>, frame: FrameId, inst: InstId, _leaf: usize, index: &[Atom]) -> Emitted {
+pub(super) fn reverse(e: &mut Emitter<'_>, Element { frame, inst, index, .. }: Element<'_>) -> Emitted {
     let shape = e.leaf_shape(inst, 0)?;
     let mut own = Index::from_slice(index);
     for dim in listed_dims(e, inst)? {
@@ -57,7 +55,7 @@ pub(super) fn reverse(e: &mut Emitter<'_>, frame: FrameId, inst: InstId, _leaf: 
     e.value(frame, operand, 0, &own)
 }
 
-pub(super) fn slice(e: &mut Emitter<'_>, frame: FrameId, inst: InstId, _leaf: usize, index: &[Atom]) -> Emitted {
+pub(super) fn slice(e: &mut Emitter<'_>, Element { frame, inst, index, .. }: Element<'_>) -> Emitted {
     let Attrs::Slice(attrs) = &e.module.inst(inst).attrs else { return Err(misfit(e, inst)) };
     let own: Index =
         index.iter().zip(&attrs.slice).map(|(&atom, range)| e.affine(atom, range.stride.max(1), range.start)).collect();
@@ -103,7 +101,7 @@ fn reshaped(e: &mut Emitter<'_>, index: &[Atom], from: &[i64], to: &[i64]) -> In
     own
 }
 
-pub(super) fn reshape(e: &mut Emitter<'_>, frame: FrameId, inst: InstId, _leaf: usize, index: &[Atom]) -> Emitted {
+pub(super) fn reshape(e: &mut Emitter<'_>, Element { frame, inst, index, .. }: Element<'_>) -> Emitted {
     let (to, from) = (e.operand_shape(inst, 0)?, e.leaf_shape(inst, 0)?);
     let own = reshaped(e, index, &from.dims, &to.dims);
     let operand = e.operand(inst, 0)?;
@@ -118,7 +116,7 @@ fn in_memory(shape: &ArrayShape) -> (SmallVec<[usize; 4]>, SmallVec<[i64; 4]>) {
 }
 
 /// The element at the same place in memory.
-pub(super) fn bitcast(e: &mut Emitter<'_>, frame: FrameId, inst: InstId, _leaf: usize, index: &[Atom]) -> Emitted {
+pub(super) fn bitcast(e: &mut Emitter<'_>, Element { frame, inst, index, .. }: Element<'_>) -> Emitted {
     let (to, from) = (e.operand_shape(inst, 0)?, e.leaf_shape(inst, 0)?);
     if to.dtype.bits() != from.dtype.bits() || to.n_elems() != from.n_elems() {
         return Err(e.unsupported(inst, "expected a bitcast between elements of one width"));
@@ -155,13 +153,7 @@ fn clamped_start(
     Ok(e.bind(format!("(idx)hlo::clamp_start(hlo::index_value({}), {last})", value.text), value.depth))
 }
 
-pub(super) fn dynamic_slice(
-    e: &mut Emitter<'_>,
-    frame: FrameId,
-    inst: InstId,
-    _leaf: usize,
-    index: &[Atom],
-) -> Emitted {
+pub(super) fn dynamic_slice(e: &mut Emitter<'_>, Element { frame, inst, index, .. }: Element<'_>) -> Emitted {
     let (whole, part) = (e.operand_shape(inst, 0)?, e.leaf_shape(inst, 0)?);
     let mut own = Index::new();
     for (dim, &atom) in index.iter().enumerate() {
@@ -172,13 +164,7 @@ pub(super) fn dynamic_slice(
     e.value(frame, operand, 0, &own)
 }
 
-pub(super) fn dynamic_update_slice(
-    e: &mut Emitter<'_>,
-    frame: FrameId,
-    inst: InstId,
-    _leaf: usize,
-    index: &[Atom],
-) -> Emitted {
+pub(super) fn dynamic_update_slice(e: &mut Emitter<'_>, Element { frame, inst, index, .. }: Element<'_>) -> Emitted {
     let (whole, part) = (e.leaf_shape(inst, 0)?, e.operand_shape(inst, 1)?);
     let (mut own, mut conditions) = (Index::new(), Vec::new());
     for (dim, &atom) in index.iter().enumerate() {
@@ -222,7 +208,7 @@ fn either(
     Ok(result)
 }
 
-pub(super) fn pad(e: &mut Emitter<'_>, frame: FrameId, inst: InstId, _leaf: usize, index: &[Atom]) -> Emitted {
+pub(super) fn pad(e: &mut Emitter<'_>, Element { frame, inst, index, .. }: Element<'_>) -> Emitted {
     let Attrs::Pad(attrs) = &e.module.inst(inst).attrs else { return Err(misfit(e, inst)) };
     let inner = e.operand_shape(inst, 0)?;
     let (mut own, mut conditions) = (Index::new(), Vec::new());
@@ -245,7 +231,7 @@ pub(super) fn pad(e: &mut Emitter<'_>, frame: FrameId, inst: InstId, _leaf: usiz
     either(e, inst, &conditions, |e| e.value(frame, operand, 0, &own), |e| e.value(frame, filler, 0, &[]))
 }
 
-pub(super) fn concatenate(e: &mut Emitter<'_>, frame: FrameId, inst: InstId, _leaf: usize, index: &[Atom]) -> Emitted {
+pub(super) fn concatenate(e: &mut Emitter<'_>, Element { frame, inst, index, .. }: Element<'_>) -> Emitted {
     let dim = listed_dims(e, inst)?.first().copied().ok_or_else(|| misfit(e, inst))?;
     let &atom = index.get(dim).ok_or_else(|| misfit(e, inst))?;
     let ctype = e.ctype(inst, e.leaf_shape(inst, 0)?.dtype)?;
@@ -278,7 +264,7 @@ pub(super) fn concatenate(e: &mut Emitter<'_>, frame: FrameId, inst: InstId, _le
     Ok(result)
 }
 
-pub(super) fn iota(e: &mut Emitter<'_>, _frame: FrameId, inst: InstId, _leaf: usize, index: &[Atom]) -> Emitted {
+pub(super) fn iota(e: &mut Emitter<'_>, Element { inst, index, .. }: Element<'_>) -> Emitted {
     let Attrs::Iota(attrs) = &e.module.inst(inst).attrs else { return Err(misfit(e, inst)) };
     let atom = index.get(attrs.iota_dimension as usize).ok_or_else(|| misfit(e, inst))?;
     let ctype = e.ctype(inst, e.leaf_shape(inst, 0)?.dtype)?;
@@ -286,13 +272,7 @@ pub(super) fn iota(e: &mut Emitter<'_>, _frame: FrameId, inst: InstId, _leaf: us
     Ok(e.constant(ctype.held, &ctype.rounded(&text)))
 }
 
-pub(super) fn get_dimension_size(
-    e: &mut Emitter<'_>,
-    _frame: FrameId,
-    inst: InstId,
-    _leaf: usize,
-    _index: &[Atom],
-) -> Emitted {
+pub(super) fn get_dimension_size(e: &mut Emitter<'_>, Element { inst, .. }: Element<'_>) -> Emitted {
     let dim = listed_dims(e, inst)?.first().copied().ok_or_else(|| misfit(e, inst))?;
     let shape = e.operand_shape(inst, 0)?;
     match shape.dims.get(dim) {

@@ -1,18 +1,11 @@
 //! Constants, tuples and nested computations.
 
+use hlo_ir::ConstantValue;
 use hlo_ir::attrs::Attrs;
-use hlo_ir::{ConstantValue, InstId};
 
-use super::emitter::{Atom, Emitter, FrameId, Value, element_leaf, tuple_operand};
-use crate::GpuError;
+use super::emitter::{Element, Emitted, Emitter, element_leaf, tuple_operand};
 
-pub(super) fn constant(
-    e: &mut Emitter<'_>,
-    _frame: FrameId,
-    inst: InstId,
-    leaf: usize,
-    index: &[Atom],
-) -> Result<Value, GpuError> {
+pub(super) fn constant(e: &mut Emitter<'_>, Element { inst, leaf, index, .. }: Element<'_>) -> Emitted {
     let Attrs::Constant(value) = &e.module.inst(inst).attrs else {
         return Err(e.unsupported(inst, "expected the value of a constant"));
     };
@@ -35,49 +28,25 @@ fn leaf_of_constant<'a>(value: &'a ConstantValue, left: &mut usize) -> Option<&'
 }
 
 /// The same leaf of the operand.
-pub(super) fn same_leaf(
-    e: &mut Emitter<'_>,
-    frame: FrameId,
-    inst: InstId,
-    leaf: usize,
-    index: &[Atom],
-) -> Result<Value, GpuError> {
+pub(super) fn same_leaf(e: &mut Emitter<'_>, Element { frame, inst, leaf, index }: Element<'_>) -> Emitted {
     let operand = e.operand(inst, 0)?;
     e.value(frame, operand, leaf, index)
 }
 
-pub(super) fn tuple(
-    e: &mut Emitter<'_>,
-    frame: FrameId,
-    inst: InstId,
-    leaf: usize,
-    index: &[Atom],
-) -> Result<Value, GpuError> {
+pub(super) fn tuple(e: &mut Emitter<'_>, Element { frame, inst, leaf, index }: Element<'_>) -> Emitted {
     let found = tuple_operand(e.module, inst, leaf);
     let (operand, leaf) = found.ok_or_else(|| e.unsupported(inst, format!("expected a leaf {leaf}")))?;
     e.value(frame, operand, leaf, index)
 }
 
-pub(super) fn get_tuple_element(
-    e: &mut Emitter<'_>,
-    frame: FrameId,
-    inst: InstId,
-    leaf: usize,
-    index: &[Atom],
-) -> Result<Value, GpuError> {
+pub(super) fn get_tuple_element(e: &mut Emitter<'_>, Element { frame, inst, leaf, index }: Element<'_>) -> Emitted {
     let found = element_leaf(e.module, inst, leaf);
     let (operand, leaf) = found.ok_or_else(|| e.unsupported(inst, format!("expected a leaf {leaf}")))?;
     e.value(frame, operand, leaf, index)
 }
 
 /// A call or a nested fusion: the called computation's result.
-pub(super) fn call(
-    e: &mut Emitter<'_>,
-    frame: FrameId,
-    inst: InstId,
-    leaf: usize,
-    index: &[Atom],
-) -> Result<Value, GpuError> {
+pub(super) fn call(e: &mut Emitter<'_>, Element { frame, inst, leaf, index }: Element<'_>) -> Emitted {
     let callee = e.module.called(inst).first().copied();
     let callee = callee.ok_or_else(|| e.unsupported(inst, "expected a called computation"))?;
     let root = e.module.comp(callee).root.expand();

@@ -1,13 +1,12 @@
 //! What a kernel does for each opcode: one row each.
 
-use hlo_ir::{InstId, Opcode};
+use hlo_ir::Opcode;
 
-use super::emitter::{Atom, Emitter, FrameId, Value};
+use super::emitter::{Element, Emitted, Emitter};
 use super::{contraction, elementwise, indexing, reduction, shape_ops, structure, windows};
-use crate::GpuError;
 
 /// Writes the code for one element of one leaf of an instruction.
-pub(super) type EmitValue = fn(&mut Emitter<'_>, FrameId, InstId, usize, &[Atom]) -> Result<Value, GpuError>;
+pub(super) type EmitValue = fn(&mut Emitter<'_>, Element<'_>) -> Emitted;
 
 /// How an element of an instruction's result is computed.
 pub(super) enum Rule {
@@ -155,17 +154,11 @@ pub(super) fn rule(opcode: Opcode) -> Rule {
     }
 }
 
-/// Writes the code for one element of `leaf` of `inst`.
-pub(super) fn emit_value(
-    e: &mut Emitter<'_>,
-    frame: FrameId,
-    inst: InstId,
-    leaf: usize,
-    index: &[Atom],
-) -> Result<Value, GpuError> {
-    match rule(e.module.inst(inst).opcode) {
-        Rule::Function(name) => elementwise::function(e, frame, inst, name, index),
-        Rule::Code(emit) => emit(e, frame, inst, leaf, index),
-        Rule::Refused(reason) => Err(e.unsupported(inst, reason)),
+/// Writes the code for one element.
+pub(super) fn emit_value(e: &mut Emitter<'_>, element: Element<'_>) -> Emitted {
+    match rule(e.module.inst(element.inst).opcode) {
+        Rule::Function(name) => elementwise::function(e, element, name),
+        Rule::Code(emit) => emit(e, element),
+        Rule::Refused(reason) => Err(e.unsupported(element.inst, reason)),
     }
 }

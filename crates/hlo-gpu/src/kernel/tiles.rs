@@ -5,7 +5,7 @@ use hlo_ir::{InstId, Module, Opcode};
 use smallvec::SmallVec;
 
 use super::Signature;
-use super::emitter::{Argument, Atom, Emitter, FrameId, Index, ScopeKind};
+use super::emitter::{Argument, Atom, Element, Emitter, FrameId, Index, ScopeKind};
 use super::groups::{Group, Place};
 use super::layout::{is_same_layout, physical_order};
 use super::reach::Root;
@@ -119,7 +119,8 @@ impl Tiles {
                 own[self.write_dim] = e.sum(first_write, k);
                 let inside = self.inside(&own, &dims);
                 e.branch(&inside, |e| {
-                    let value = super::table::emit_value(e, frame, self.staged, 0, &own)?;
+                    let value =
+                        super::table::emit_value(e, Element { frame, inst: self.staged, leaf: 0, index: &own })?;
                     e.line(format!("{table}[{k} * {} + {column}] = {};", SIDE + 1, value.text));
                     Ok(())
                 })

@@ -1,10 +1,9 @@
 //! `reduce-window` and `select-and-scatter`: which elements a window covers.
 
-use hlo_ir::InstId;
 use hlo_ir::attrs::{Attrs, Window, WindowDim};
 use smallvec::SmallVec;
 
-use super::emitter::{Atom, Emitter, FrameId, Index, Value};
+use super::emitter::{Atom, Element, Emitted, Emitter, Index};
 use super::reduction::{Combiner, Reduced};
 use crate::GpuError;
 
@@ -50,13 +49,7 @@ pub(super) fn guarded(
     if conditions.is_empty() { body(e) } else { e.branch(&conditions.join(" && "), body) }
 }
 
-pub(super) fn reduce_window(
-    e: &mut Emitter<'_>,
-    frame: FrameId,
-    inst: InstId,
-    leaf: usize,
-    index: &[Atom],
-) -> Result<Value, GpuError> {
+pub(super) fn reduce_window(e: &mut Emitter<'_>, Element { frame, inst, leaf, index }: Element<'_>) -> Emitted {
     let Attrs::ReduceWindow(attrs) = &e.module.inst(inst).attrs else {
         return Err(e.unsupported(inst, "expected a window"));
     };
@@ -82,13 +75,7 @@ pub(super) fn reduce_window(
 }
 
 /// Every window that covers the element picks again; those that pick it give it their source element.
-pub(super) fn select_and_scatter(
-    e: &mut Emitter<'_>,
-    frame: FrameId,
-    inst: InstId,
-    leaf: usize,
-    index: &[Atom],
-) -> Result<Value, GpuError> {
+pub(super) fn select_and_scatter(e: &mut Emitter<'_>, Element { frame, inst, leaf, index }: Element<'_>) -> Emitted {
     let Attrs::SelectAndScatter(attrs) = &e.module.inst(inst).attrs else {
         return Err(e.unsupported(inst, "expected a window"));
     };
