@@ -32,9 +32,9 @@ cargo xtask <command>
       --all                the whole matrix of weight-update sharding instead: every per-device module x interface x weights
                            x combining; goes on where an earlier run stopped
       --decompose          collectives decomposed for 2x4, 4x2 and 2x2x2 devices instead, alone and after weight-update
-                           sharding: every per-device module of 8 devices
+                           sharding: every per-device module of 8 devices; keeps results as --all does
       --combination SUBSTR with --all or --decompose: combinations (2x4, 2x4.sharded, ...) whose name contains this
-      --fresh              with --all: forget the results of earlier runs
+      --fresh              with --all or --decompose: forget the results of earlier runs
   bench [options] [FILES]  parse + resolve + verify and print: MB/s, instructions/s, memory
       --xla                beside XLA's own parser and printer
       --corpus DIR         where the default files come from (the largest of its manifest)

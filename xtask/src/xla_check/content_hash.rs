@@ -3,6 +3,7 @@
 use std::path::Path;
 
 /// FNV-1a over 128 bits: short, and no stranger can choose what is hashed here.
+#[derive(Clone)]
 pub struct ContentHash(u128);
 
 impl ContentHash {

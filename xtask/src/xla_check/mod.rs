@@ -9,6 +9,8 @@
 
 mod content_hash;
 mod decompose;
+mod evaluator_sources;
+mod kept;
 mod manifest;
 mod matrix;
 mod options;
@@ -49,25 +51,40 @@ pub fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
     if options.is_matrix {
         return matrix::run(&session, &programs);
     }
-    let mut results = check_all(&session, &programs);
+    let memory = match options.is_decompose {
+        true => Some(decompose::Memory::open(&session)?),
+        false => None,
+    };
+    let mut results = check_all(&session, &programs, memory.as_ref())?;
     results.extend(never_seen(&results));
     print!("{}", table::render(&results));
     Ok(!results.iter().any(|r| r.status == Status::Failed))
 }
 
 /// Checks the programs, `jobs` at a time; results come in the programs' order.
-fn check_all(session: &worker::Session, programs: &[Program]) -> Vec<CaseResult> {
+fn check_all(
+    session: &worker::Session,
+    programs: &[Program],
+    memory: Option<&decompose::Memory>,
+) -> Result<Vec<CaseResult>, String> {
     let next = AtomicUsize::new(0);
     let done: Mutex<Vec<(usize, Vec<CaseResult>)>> = Mutex::new(Vec::new());
+    let fault: Mutex<Result<(), String>> = Mutex::new(Ok(()));
     std::thread::scope(|scope| {
         for _ in 0..session.options.jobs.min(programs.len()) {
             scope.spawn(|| {
                 while let Some((index, program)) = take(&next, programs) {
-                    let job = match session.options.is_decompose {
-                        true => decompose::job(session, program),
-                        false => session.job(program),
+                    let results = match memory {
+                        Some(memory) => memory.check(session, program),
+                        None => Ok(session.check(&session.job(program)).0),
                     };
-                    let (results, _) = session.check(&job);
+                    let results = match results {
+                        Ok(results) => results,
+                        Err(message) => {
+                            *fault.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Err(message);
+                            return;
+                        }
+                    };
                     let mut done = done.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
                     done.push((index, results));
                     if let Some((_, results)) = done.last() {
@@ -82,7 +99,8 @@ fn check_all(session: &worker::Session, programs: &[Program]) -> Vec<CaseResult>
     if std::io::stderr().is_terminal() {
         eprint!("\r\x1b[K");
     }
-    done.into_iter().flat_map(|(_, results)| results).collect()
+    fault.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner())?;
+    Ok(done.into_iter().flat_map(|(_, results)| results).collect())
 }
 
 fn take<'p>(next: &AtomicUsize, programs: &'p [Program]) -> Option<(usize, &'p Program)> {

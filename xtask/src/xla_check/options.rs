@@ -31,7 +31,7 @@ pub struct Options {
     pub is_decompose: bool,
     /// With `is_matrix` or `is_decompose`: only combinations whose name contains this.
     pub combination: Option<String>,
-    /// With `is_matrix`: forget the results of earlier runs.
+    /// With `is_matrix` or `is_decompose`: forget the results of earlier runs.
     pub is_fresh: bool,
 }
 
@@ -97,8 +97,8 @@ impl Options {
         if self.combination.is_some() && !self.is_matrix && !self.is_decompose {
             return Err("--combination: expected --all or --decompose beside it".into());
         }
-        if self.is_fresh && !self.is_matrix {
-            return Err("--fresh: expected --all beside it".into());
+        if self.is_fresh && !self.is_matrix && !self.is_decompose {
+            return Err("--fresh: expected --all or --decompose beside it".into());
         }
         Ok(())
     }

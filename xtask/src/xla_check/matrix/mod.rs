@@ -10,7 +10,6 @@
 
 mod combination;
 mod emitted;
-mod kept;
 mod summary;
 
 use std::path::PathBuf;
@@ -18,12 +17,13 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use super::content_hash::ContentHash;
+use super::evaluator_sources;
+use super::kept::Kept;
 use super::manifest::Program;
 use super::table::{CaseResult, Status};
 use super::worker::{Job, Session};
 use crate::{python, workspace};
 use combination::{Combination, NotRun, Offered};
-use kept::Kept;
 
 /// The files that judge.
 const JUDGES: [&str; 8] = [
@@ -56,7 +56,7 @@ pub fn run(session: &Session<'_>, programs: &[Program]) -> Result<bool, String> 
         offered: Offered::ask(&session.tool)?,
         judge: hash_files(JUDGES.iter().map(|name| python::oracle_dir().join(name)))?,
         tool: ContentHash::new().add_file(&session.tool)?.digits(),
-        evaluator: emitted::evaluator_digits()?,
+        evaluator: evaluator_sources::digits()?,
         kept: Kept::open(&folder.join("results.jsonl"), session.options.is_fresh)?,
         folder,
         rows: Vec::new(),
