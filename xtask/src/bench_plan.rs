@@ -23,7 +23,7 @@ struct Case {
 
 const FOUR: &str = "[(a,8),(b,8),(c,8),(d,8)]";
 const FIVE: &str = "[(a,10),(b,10),(c,10),(d,10),(e,10)]";
-const CASES: [Case; 5] = [
+const CASES: [Case; 6] = [
     Case {
         what: "two levels, 64 devices, one axis (the paper's longest: 1.16 s)",
         arguments: &["--cluster", "a100", "--axes", "64", "--reduce", "0"],
@@ -42,6 +42,11 @@ const CASES: [Case; 5] = [
     Case {
         what: "five levels, 100,000 devices, two axes, one of them reduced, 100 matrices",
         arguments: &["--cluster", FIVE, "--axes", "1000,100", "--reduce", "0"],
+        most_s: 5.0,
+    },
+    Case {
+        what: "the same, both reduced together, the better of both lowerings",
+        arguments: &["--cluster", FIVE, "--axes", "1000,100", "--reduce", "0,1"],
         most_s: 5.0,
     },
     Case {

@@ -43,17 +43,23 @@ fn for_each_case(mut run: impl FnMut(&Reduction<'_>, &Graph)) {
 
 #[test]
 fn symmetry_costs_what_simulation_costs() {
+    let mut n_bounds = 0;
     for_each_case(|reduction, graph| {
         let mut fast = StepCosts::new(graph, reduction);
-        let mut slow = StepCosts::by_simulation(graph, reduction);
+        let (mut bounded, mut slow) = (StepCosts::new(graph, reduction), StepCosts::by_simulation(graph, reduction));
         for edge in graph.edges.iter().flatten() {
+            let (bound, is_exact) = bounded.bound_s(edge);
             let (a, b) = (fast.seconds(edge), slow.seconds(edge));
             let step = graph.step(edge);
+            assert!(bound <= b * (1.0 + 1e-12), "{:?} {step}: a bound of {bound} for {b}", reduction.matrix);
+            assert!(!is_exact || (a - bound).abs() <= 1e-12 * b, "{step}: {bound} is said to be exact, {a} is");
+            n_bounds += usize::from(!is_exact);
             assert!((a - b).abs() <= 1e-12 * b, "{:?} {step} {}: {a} {b}", reduction.matrix, reduction.algo as u8);
         }
         let (a, b) = (fast.all_reduce_s(), slow.all_reduce_s());
         assert!((a - b).abs() <= 1e-12 * b, "{a} {b}");
     });
+    assert!(n_bounds > 300, "{n_bounds} steps were bounded");
 }
 
 /// The time of a program on the real factors: states are run with counted chunks, a group's bytes are its chunks.

@@ -6,8 +6,11 @@
 
 use crate::collective::{Algo, Collective};
 use crate::links::Links;
+use crate::reduction::cost::{Reduction, factors_above_one};
+use crate::reduction::device_groups::Groups;
 use crate::reduction::fast_hash::FastMap;
 use crate::reduction::instruction::Instruction;
+use crate::reduction::plain_loads::{self, Counted, TreeBound};
 use crate::simulate;
 use crate::topology::{Cluster, Network};
 use crate::tree;
@@ -28,8 +31,16 @@ enum Flow {
 /// The loads of all instructions for one numbering of one reduction.
 pub(crate) struct ClassLoads<'c> {
     cluster: &'c Cluster,
-    links: Links<'c>,
+    /// None on a machine whose loads can be counted ([`plain_loads`]).
+    links: Option<Links<'c>>,
+    /// By combination of the other axes, by position: devices.
+    numbering: Vec<Vec<u32>>,
+    /// The reduction's factors above one, outermost first.
+    factors: Vec<usize>,
     known: FastMap<(Instruction, Flow), Loads>,
+    bounds: FastMap<Instruction, TreeBound>,
+    /// By instruction, flow and share: latency and seconds per byte of the busiest link.
+    busiest: FastMap<(Instruction, Flow, u32), (f64, f64)>,
 }
 
 /// One instruction, one flow.
@@ -40,61 +51,142 @@ struct Loads {
     links: Vec<(f64, Box<[f64]>)>,
 }
 
+/// A step: what does it, which collective, and the share of the data.
+pub(crate) type WeightedStep<'w> = (Instruction, Collective, &'w Share);
+
+/// The share of the data that groups have.
+#[derive(Clone, Debug)]
+pub(crate) struct Share {
+    /// Its number; equal shares have one.
+    pub number: u32,
+    /// By class.
+    pub weights: Vec<f64>,
+}
+
 impl<'c> ClassLoads<'c> {
     /// None where an algorithm is wanted that does not add up link by link.
-    pub fn new(cluster: &'c Cluster, algo: Algo) -> Option<ClassLoads<'c>> {
+    pub fn new(reduction: &Reduction<'c>) -> Option<ClassLoads<'c>> {
+        let (cluster, algo) = (reduction.cluster, reduction.algo);
         let has_torus = cluster.levels().iter().any(|l| matches!(l.network, Network::Torus { .. }));
         let adds_up = matches!(algo, Algo::Ring | Algo::Tree) || !has_torus;
-        adds_up.then(|| ClassLoads { cluster, links: Links::new(cluster), known: FastMap::default() })
+        adds_up.then(|| ClassLoads {
+            cluster,
+            links: (!plain_loads::is_plain(cluster)).then(|| Links::new(cluster)),
+            numbering: reduction.matrix.reduction_groups(reduction.reduce, reduction.lowering),
+            factors: factors_above_one(reduction.matrix, reduction.reduce),
+            known: FastMap::default(),
+            bounds: FastMap::default(),
+            busiest: FastMap::default(),
+        })
     }
 
-    /// Predicted time of a step; `weights` by class, `groups` gives the device groups with their classes when they are
-    /// not known yet.
-    pub fn step_s(
-        &mut self,
-        (instruction, collective, n): (Instruction, Collective, usize),
-        weights: &[f64],
-        (algo, bytes): (Algo, f64),
-        groups: &mut dyn FnMut() -> Vec<(Vec<u32>, usize)>,
-    ) -> f64 {
-        if weights.iter().all(|w| *w == 0.0) {
+    /// Predicted time of a step.
+    pub fn step_s(&mut self, step: WeightedStep<'_>, algo: Algo, bytes: f64) -> f64 {
+        let (instruction, collective, share) = step;
+        if share.weights.iter().all(|w| *w == 0.0) {
             return 0.0;
         }
-        let once = (n - 1) as f64 / n as f64;
-        let (flow, share, rounds) = match collective {
+        match (algo, collective) {
+            (Algo::Tree, Collective::AllReduce) => self.trees_s(instruction, share, bytes),
+            (Algo::Auto, Collective::AllReduce) => {
+                self.ring_s(step, bytes).min(self.trees_s(instruction, share, bytes))
+            }
+            (Algo::Ring | Algo::Tree | Algo::Auto | Algo::Torus, _) => self.ring_s(step, bytes),
+        }
+    }
+
+    /// At most the time of a step, and whether it is the time: trees are not walked for it.
+    pub fn bound_s(&mut self, step: WeightedStep<'_>, algo: Algo, bytes: f64) -> (f64, bool) {
+        let (instruction, collective, share) = step;
+        let has_trees = collective == Collective::AllReduce && matches!(algo, Algo::Tree | Algo::Auto);
+        let is_known = !has_trees || self.links.is_some() || self.known.contains_key(&(instruction, Flow::Trees));
+        if is_known || share.weights.iter().all(|w| *w == 0.0) {
+            return (self.step_s(step, algo, bytes), true);
+        }
+        let around_s_per_byte = self.busiest(instruction, Flow::Around, share).1;
+        let Some(bound) = self.bounds.get(&instruction) else { return (0.0, false) };
+        let latency_s = latency_of(&bound.latency_s, &share.weights);
+        let mean = bound.mean.iter().zip(self.cluster.levels());
+        let mean = mean.map(|(load, level)| weighted(load, &share.weights) / level.bytes_per_s);
+        let trees_s = self.cluster.launch_s() + latency_s + bytes * mean.fold(around_s_per_byte, f64::max);
+        match algo {
+            Algo::Auto => {
+                let ring_s = self.ring_s(step, bytes);
+                if ring_s <= trees_s { (ring_s, true) } else { (trees_s, false) }
+            }
+            Algo::Tree | Algo::Ring | Algo::Torus => (trees_s, false),
+        }
+    }
+
+    fn ring_s(&mut self, (instruction, collective, share): WeightedStep<'_>, bytes: f64) -> f64 {
+        let part = instruction.taking_part(self.factors.len());
+        let n = self.factors[part].iter().product::<usize>() as f64;
+        let once = (n - 1.0) / n;
+        let (flow, load, rounds) = match collective {
             Collective::AllReduce => (Flow::Around, 2.0 * once, 2.0),
             Collective::ReduceScatter | Collective::AllGather => (Flow::Around, once, 1.0),
             Collective::Reduce => (Flow::ToRoot, 1.0, 1.0),
             Collective::Broadcast => (Flow::FromRoot, 1.0, 1.0),
         };
-        let mut by_flow = |flow: Flow, share: f64, rounds: f64| {
-            let (latency_s, s_per_byte) = self.loads(instruction, flow, weights.len(), groups).of(weights);
-            self.cluster.launch_s() + rounds * latency_s + bytes * share * s_per_byte
-        };
-        match (algo, collective) {
-            (Algo::Tree, Collective::AllReduce) => by_flow(Flow::Trees, 1.0, 1.0),
-            (Algo::Auto, Collective::AllReduce) => by_flow(flow, share, rounds).min(by_flow(Flow::Trees, 1.0, 1.0)),
-            _ => by_flow(flow, share, rounds),
-        }
+        let (latency_s, s_per_byte) = self.busiest(instruction, flow, share);
+        self.cluster.launch_s() + rounds * latency_s + bytes * load * s_per_byte
     }
 
-    fn loads(
-        &mut self,
-        instruction: Instruction,
-        flow: Flow,
-        n_classes: usize,
-        groups: &mut dyn FnMut() -> Vec<(Vec<u32>, usize)>,
-    ) -> &Loads {
-        let (cluster, links) = (self.cluster, &self.links);
-        self.known.entry((instruction, flow)).or_insert_with(|| Loads::walk(cluster, links, flow, n_classes, &groups()))
+    fn trees_s(&mut self, instruction: Instruction, share: &Share, bytes: f64) -> f64 {
+        let (latency_s, s_per_byte) = self.busiest(instruction, Flow::Trees, share);
+        self.cluster.launch_s() + latency_s + bytes * s_per_byte
+    }
+
+    fn busiest(&mut self, instruction: Instruction, flow: Flow, share: &Share) -> (f64, f64) {
+        // On a plain machine a chain up is a chain down with the two directions of every link exchanged.
+        let flow = if self.links.is_none() && flow == Flow::ToRoot { Flow::FromRoot } else { flow };
+        let key = (instruction, flow, share.number);
+        if let Some(found) = self.busiest.get(&key) {
+            return *found;
+        }
+        if !self.known.contains_key(&(instruction, flow)) {
+            self.walk(instruction, flow);
+        }
+        let found = self.known.get(&(instruction, flow)).map_or((0.0, 0.0), |loads| loads.of(&share.weights));
+        self.busiest.insert(key, found);
+        found
+    }
+
+    fn walk(&mut self, instruction: Instruction, flow: Flow) {
+        let (cluster, numbering, factors) = (self.cluster, &self.numbering, &self.factors);
+        let groups = Groups { cluster, numbering, factors, instruction };
+        match (&self.links, flow) {
+            (Some(links), _) => {
+                self.known.insert((instruction, flow), Loads::walk(cluster, links, flow, groups));
+            }
+            (None, Flow::Trees) => {
+                let counted = groups.trees();
+                let loads = Distinct::counted(cluster, &counted).loads(counted.latency_s);
+                self.known.insert((instruction, flow), loads);
+            }
+            (None, Flow::Around | Flow::ToRoot | Flow::FromRoot) => {
+                let mut rings = groups.rings();
+                let around = Distinct::counted(cluster, &rings.around).loads(rings.around.latency_s.clone());
+                self.known.insert((instruction, Flow::Around), around);
+                let mut chain = Distinct::default();
+                for is_out in [true, false] {
+                    rings.around.add_closing(cluster, &rings.closing, is_out, -1.0);
+                    chain.add_counted(cluster, &rings.around);
+                    rings.around.add_closing(cluster, &rings.closing, is_out, 1.0);
+                }
+                self.known.insert((instruction, Flow::FromRoot), chain.loads(rings.chain_s));
+                self.bounds.insert(instruction, rings.bound);
+            }
+        }
     }
 }
 
 impl Loads {
-    fn walk(cluster: &Cluster, links: &Links<'_>, flow: Flow, n_classes: usize, groups: &[(Vec<u32>, usize)]) -> Loads {
-        let n_links = links.s_per_byte.len();
+    fn walk(cluster: &Cluster, links: &Links<'_>, flow: Flow, groups: Groups<'_>) -> Loads {
+        let (n_links, n_classes) = (links.s_per_byte.len(), groups.n_classes());
         let mut loads = vec![0.0; n_links * n_classes];
         let mut latency_s = Vec::with_capacity(n_classes);
+        let groups = groups.list();
         for class in 0..n_classes {
             let of_class: Vec<(&[u32], f64)> =
                 groups.iter().filter(|(_, c)| *c == class).map(|(group, _)| (group.as_slice(), 1.0)).collect();
@@ -106,32 +198,75 @@ impl Loads {
                 Flow::Trees => tree::all_reduce(cluster, links, &of_class, &mut load),
             });
         }
-        let mut seen: FastMap<Box<[u64]>, ()> = FastMap::default();
-        let mut kept = Vec::new();
-        let mut key = Vec::with_capacity(n_classes + 1);
-        let mut last: Option<(&f64, &[f64])> = None;
+        let mut distinct = Distinct::default();
         for (row, s_per_byte) in loads.chunks_exact(n_classes).zip(&links.s_per_byte) {
-            // Neighbours mostly have the same loads.
-            if last == Some((s_per_byte, row)) || row.iter().all(|load| *load == 0.0) {
-                continue;
-            }
-            last = Some((s_per_byte, row));
-            key.clear();
-            key.push(s_per_byte.to_bits());
-            key.extend(row.iter().map(|load| load.to_bits()));
-            if !seen.contains_key(key.as_slice()) {
-                seen.insert(key.as_slice().into(), ());
-                kept.push((*s_per_byte, row.into()));
-            }
+            distinct.add(*s_per_byte, row);
         }
-        Loads { latency_s, links: kept }
+        distinct.loads(latency_s)
     }
 
     /// Latency of the slowest class that has data, and seconds per byte of the busiest link.
     fn of(&self, weights: &[f64]) -> (f64, f64) {
-        let with_data = self.latency_s.iter().zip(weights).filter(|(_, w)| **w > 0.0);
-        let latency_s = with_data.map(|(s, _)| *s).fold(0.0, f64::max);
-        let busy = |(s, row): &(f64, Box<[f64]>)| s * row.iter().zip(weights).map(|(load, w)| load * w).sum::<f64>();
-        (latency_s, self.links.iter().map(busy).fold(0.0, f64::max))
+        let busy = |(s, row): &(f64, Box<[f64]>)| s * weighted(row, weights);
+        (latency_of(&self.latency_s, weights), self.links.iter().map(busy).fold(0.0, f64::max))
     }
+}
+
+/// Links with different loads.
+#[derive(Default)]
+struct Distinct {
+    seen: FastMap<Box<[u64]>, ()>,
+    key: Vec<u64>,
+    kept: Vec<(f64, Box<[f64]>)>,
+}
+
+impl Distinct {
+    fn counted(cluster: &Cluster, counted: &Counted) -> Distinct {
+        let mut distinct = Distinct::default();
+        distinct.add_counted(cluster, counted);
+        distinct
+    }
+
+    fn loads(self, latency_s: Vec<f64>) -> Loads {
+        Loads { latency_s, links: self.kept }
+    }
+
+    fn add_counted(&mut self, cluster: &Cluster, counted: &Counted) {
+        let n_classes = counted.innermost.len();
+        for (loads, level) in counted.outer.iter().zip(cluster.levels()) {
+            for row in loads.chunks_exact(n_classes) {
+                self.add(1.0 / level.bytes_per_s, row);
+            }
+        }
+        let innermost = cluster.levels().last().map_or(0.0, |level| 1.0 / level.bytes_per_s);
+        let mut row = vec![0.0; n_classes];
+        for (class, load) in counted.innermost.iter().enumerate() {
+            row[class] = *load;
+            self.add(innermost, &row);
+            row[class] = 0.0;
+        }
+    }
+
+    fn add(&mut self, s_per_byte: f64, row: &[f64]) {
+        // Neighbours mostly have the same loads.
+        let is_last = self.kept.last().is_some_and(|(s, last)| *s == s_per_byte && **last == *row);
+        if is_last || row.iter().all(|load| *load == 0.0) {
+            return;
+        }
+        self.key.clear();
+        self.key.push(s_per_byte.to_bits());
+        self.key.extend(row.iter().map(|load| load.to_bits()));
+        if !self.seen.contains_key(self.key.as_slice()) {
+            self.seen.insert(self.key.as_slice().into(), ());
+            self.kept.push((s_per_byte, row.into()));
+        }
+    }
+}
+
+fn weighted(row: &[f64], weights: &[f64]) -> f64 {
+    row.iter().zip(weights).map(|(load, w)| load * w).sum()
+}
+
+fn latency_of(latency_s: &[f64], weights: &[f64]) -> f64 {
+    latency_s.iter().zip(weights).filter(|(_, w)| **w > 0.0).map(|(s, _)| *s).fold(0.0, f64::max)
 }

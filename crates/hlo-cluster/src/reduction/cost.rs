@@ -1,7 +1,8 @@
 //! What a step of a program costs on a machine: by symmetry where the machine allows it, else by simulating all groups.
 
 use crate::collective::{Algo, Collective};
-use crate::reduction::class_loads::ClassLoads;
+use crate::reduction::class_loads::{ClassLoads, Share};
+use crate::reduction::device_groups::Groups;
 use crate::reduction::fast_hash::FastMap;
 use crate::reduction::graph::{Edge, Graph, NO_DATA};
 use crate::reduction::instruction::Instruction;
@@ -19,13 +20,14 @@ pub struct StepCosts<'a> {
     factors: Vec<usize>,
     way: Way<'a>,
     known: FastMap<(u8, Collective, u32), f64>,
+    /// Bounds of what is not known.
+    bounds: FastMap<(u8, Collective, u32), f64>,
 }
 
 enum Way<'a> {
     Symmetry(Symmetric),
-    /// By combination of the other axes, by position: devices; and what is known of the links.
-    Classes(Vec<Vec<u32>>, Box<ClassLoads<'a>>),
-    /// The same, every step anew.
+    Classes(Box<ClassLoads<'a>>),
+    /// By combination of the other axes, by position: devices. Every step is simulated anew.
     Simulation(Vec<Vec<u32>>),
 }
 
@@ -49,13 +51,13 @@ pub struct Reduction<'a> {
 impl<'a> StepCosts<'a> {
     /// Costs of a graph whose depth is that of the reduction.
     pub fn new(graph: &'a Graph, reduction: &Reduction<'a>) -> StepCosts<'a> {
-        let groups = || reduction.matrix.reduction_groups(reduction.reduce, reduction.lowering);
-        let way = match (Symmetric::new(reduction), ClassLoads::new(reduction.cluster, reduction.algo)) {
-            (Some(symmetric), _) => Way::Symmetry(symmetric),
-            (None, Some(loads)) => Way::Classes(groups(), Box::new(loads)),
-            (None, None) => Way::Simulation(groups()),
-        };
-        StepCosts::by(graph, reduction, way)
+        if let Some(symmetric) = Symmetric::new(reduction) {
+            return StepCosts::by(graph, reduction, Way::Symmetry(symmetric));
+        }
+        match ClassLoads::new(reduction) {
+            Some(loads) => StepCosts::by(graph, reduction, Way::Classes(Box::new(loads))),
+            None => StepCosts::by_simulation(graph, reduction),
+        }
     }
 
     /// The same, always by simulating every group.
@@ -67,7 +69,7 @@ impl<'a> StepCosts<'a> {
     fn by(graph: &'a Graph, reduction: &Reduction<'a>, way: Way<'a>) -> StepCosts<'a> {
         let factors = factors_above_one(reduction.matrix, reduction.reduce);
         let (cluster, algo, bytes) = (reduction.cluster, reduction.algo, reduction.bytes);
-        StepCosts { graph, cluster, algo, bytes, factors, way, known: FastMap::default() }
+        StepCosts { graph, cluster, algo, bytes, factors, way, known: FastMap::default(), bounds: FastMap::default() }
     }
 
     /// Predicted time of one edge in seconds.
@@ -76,76 +78,78 @@ impl<'a> StepCosts<'a> {
         if let Some(seconds) = self.known.get(&key) {
             return *seconds;
         }
-        let instruction = self.graph.instructions[edge.instruction as usize];
-        let share = &self.graph.shares[edge.share as usize];
-        let seconds = self.step_s(instruction, edge.collective, share);
+        let share = self.share(edge);
+        let seconds = self.step_s(self.graph.instructions[edge.instruction as usize], edge.collective, &share);
         self.known.insert(key, seconds);
+        // What was found out for this edge may tell more about others.
+        self.bounds.clear();
         seconds
+    }
+
+    /// Whether costs depend on the reduction's factors by level alone, not on the matrix that they come from.
+    pub fn is_symmetric(&self) -> bool {
+        matches!(self.way, Way::Symmetry(_))
+    }
+
+    /// At most the predicted time of one edge in seconds, and whether it is that time: what takes long to find out is not
+    /// found out for it.
+    pub fn bound_s(&mut self, edge: &Edge) -> (f64, bool) {
+        let key = (edge.instruction, edge.collective, edge.share);
+        if let Some(seconds) = self.known.get(&key) {
+            return (*seconds, true);
+        }
+        if let Some(seconds) = self.bounds.get(&key) {
+            return (*seconds, false);
+        }
+        let share = self.share(edge);
+        let instruction = self.graph.instructions[edge.instruction as usize];
+        let (seconds, is_exact) = match &mut self.way {
+            Way::Classes(loads) => loads.bound_s((instruction, edge.collective, &share), self.algo, self.bytes),
+            Way::Symmetry(_) | Way::Simulation(_) => (self.step_s(instruction, edge.collective, &share), true),
+        };
+        if is_exact { &mut self.known } else { &mut self.bounds }.insert(key, seconds);
+        (seconds, is_exact)
     }
 
     /// Predicted time of a single all-reduce over the whole reduction, in seconds.
     pub fn all_reduce_s(&mut self) -> f64 {
         let whole = Instruction { slice: 0, form: crate::reduction::instruction::Form::InsideGroup };
-        if self.factors.is_empty() { 0.0 } else { self.step_s(whole, Collective::AllReduce, &[0]) }
+        // No edge has this number.
+        let share = Share { number: u32::MAX, weights: vec![1.0] };
+        if self.factors.is_empty() { 0.0 } else { self.step_s(whole, Collective::AllReduce, &share) }
     }
 
-    fn step_s(&mut self, instruction: Instruction, collective: Collective, share: &[u8]) -> f64 {
-        let weights: Vec<f64> = share.iter().map(|&scattered| self.weight(scattered)).collect();
+    fn step_s(&mut self, instruction: Instruction, collective: Collective, share: &Share) -> f64 {
         match &mut self.way {
-            Way::Symmetry(symmetric) => symmetric.step_s(instruction, collective, &weights, self.algo, self.bytes),
-            Way::Classes(devices, loads) => {
-                let factors = &self.factors;
-                let n = factors[instruction.taking_part(factors.len())].iter().product();
-                let mut groups = || device_groups(instruction, factors, devices);
-                loads.step_s((instruction, collective, n), &weights, (self.algo, self.bytes), &mut groups)
+            Way::Symmetry(symmetric) => {
+                symmetric.step_s(instruction, collective, &share.weights, self.algo, self.bytes)
             }
+            Way::Classes(loads) => loads.step_s((instruction, collective, share), self.algo, self.bytes),
             Way::Simulation(devices) => {
-                let groups = device_groups(instruction, &self.factors, devices).into_iter();
-                let groups = groups.map(|(group, class)| (group, weights[class])).filter(|(_, weight)| *weight > 0.0);
+                let (cluster, factors) = (self.cluster, &self.factors);
+                let groups = Groups { cluster, numbering: devices, factors, instruction }.list().into_iter();
+                let groups =
+                    groups.map(|(group, class)| (group, share.weights[class])).filter(|(_, weight)| *weight > 0.0);
                 self.cluster.weighted_cost(collective, &groups.collect::<Vec<_>>(), self.algo).seconds(self.bytes)
             }
         }
     }
 
-    /// The share of the data that a group works on.
-    fn weight(&self, scattered: u8) -> f64 {
-        if scattered == NO_DATA {
-            return 0.0;
-        }
-        let over = self.factors.iter().enumerate().filter(|(i, _)| scattered >> i & 1 == 1).map(|(_, f)| *f);
-        1.0 / over.product::<usize>() as f64
+    /// The share of the data that the groups of each class work on.
+    fn share(&self, edge: &Edge) -> Share {
+        let weight = |&scattered: &u8| {
+            if scattered == NO_DATA {
+                return 0.0;
+            }
+            let over = self.factors.iter().enumerate().filter(|(i, _)| scattered >> i & 1 == 1).map(|(_, f)| *f);
+            1.0 / over.product::<usize>() as f64
+        };
+        let weights = self.graph.shares[edge.share as usize].iter().map(weight).collect();
+        Share { number: edge.share, weights }
     }
 }
 
 /// The reduction's factors above one, outermost level first.
 pub fn factors_above_one(matrix: &Matrix, reduce: &[usize]) -> Vec<usize> {
     matrix.reduction_factors(reduce).into_iter().map(|f| f as usize).filter(|f| *f > 1).collect()
-}
-
-/// The groups of an instruction as devices, each with its class.
-fn device_groups(instruction: Instruction, factors: &[usize], devices: &[Vec<u32>]) -> Vec<(Vec<u32>, usize)> {
-    let positions = groups_with_class(instruction, factors);
-    let of = |all: &Vec<u32>| -> Vec<(Vec<u32>, usize)> {
-        positions.iter().map(|(group, class)| (group.iter().map(|p| all[*p]).collect(), *class)).collect()
-    };
-    devices.iter().flat_map(of).collect()
-}
-
-/// The groups of an instruction with the number that each has on factors of two: there a place is the first or not.
-fn groups_with_class(instruction: Instruction, factors: &[usize]) -> Vec<(Vec<usize>, usize)> {
-    let range = instruction.taking_part(factors.len());
-    let (outer, inner) = (&factors[..range.start], &factors[range.end..]);
-    let class_of = |mut index: usize, factors: &[usize]| {
-        let mut class = 0;
-        for (bit, f) in factors.iter().rev().enumerate() {
-            class |= usize::from(!index.is_multiple_of(*f)) << bit;
-            index /= f;
-        }
-        class
-    };
-    let n_inner: usize = inner.iter().product();
-    let groups = instruction.groups(factors).into_iter().enumerate();
-    groups
-        .map(|(g, group)| (group, class_of(g / n_inner, outer) << inner.len() | class_of(g % n_inner, inner)))
-        .collect()
 }

@@ -12,11 +12,13 @@
 pub mod chunk_order;
 mod class_loads;
 pub mod cost;
+mod device_groups;
 mod fast_hash;
 pub mod graph;
 pub mod instruction;
 pub mod matrix;
 pub mod paths;
+mod plain_loads;
 pub mod plan;
 pub mod scatter;
 pub mod semantics;

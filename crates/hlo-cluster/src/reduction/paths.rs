@@ -5,6 +5,11 @@ use crate::reduction::graph::{Edge, Graph};
 /// Times closer than this are the same: sums of equal terms in another order.
 const SAME: f64 = 1e-12;
 
+/// Whether a time is less than another by more than rounding.
+pub(crate) fn is_less(a_s: f64, b_s: f64) -> bool {
+    a_s < b_s * (1.0 - SAME)
+}
+
 impl Graph {
     /// The number of programs by size (steps); as long as the longest program.
     pub fn counts_by_size(&self) -> Vec<u128> {
@@ -81,6 +86,21 @@ impl<'g> Priced<'g> {
         Priced { graph, seconds }
     }
 
+    /// The time of the fastest program of at most `max_size` steps in seconds; infinity where there is none.
+    pub fn least_s(&self, max_size: Option<usize>) -> f64 {
+        let n_states = self.graph.edges.len();
+        if max_size.is_some_and(|most| most < n_states) {
+            return self.best(max_size).map_or(f64::INFINITY, |p| p.seconds);
+        }
+        let mut least = vec![f64::INFINITY; n_states];
+        for at in (0..n_states).rev() {
+            let edges = self.graph.edges[at].iter().zip(&self.seconds[at]);
+            let through = edges.map(|(edge, s)| s + least[edge.to as usize]).fold(f64::INFINITY, f64::min);
+            least[at] = if at as u32 == self.graph.goal { 0.0 } else { through };
+        }
+        least.first().copied().unwrap_or(f64::INFINITY)
+    }
+
     /// The fastest program of at most `max_size` steps; among equals the shortest, then the first in text order.
     pub fn best(&self, max_size: Option<usize>) -> Option<Program> {
         let front = self.front(max_size);
@@ -93,7 +113,7 @@ impl<'g> Priced<'g> {
         let mut front: Vec<Program> = Vec::new();
         for n in 1..table.len() {
             let Some((seconds, _)) = table[n].first().copied().flatten() else { continue };
-            if front.last().is_none_or(|last| seconds < last.seconds * (1.0 - SAME)) {
+            if front.last().is_none_or(|last| is_less(seconds, last.seconds)) {
                 front.push(Program { seconds, steps: self.trace(&table, n) });
             }
         }
@@ -115,7 +135,7 @@ impl<'g> Priced<'g> {
                 for (i, edge) in self.graph.edges[at].iter().enumerate() {
                     let Some((rest, _)) = before[edge.to as usize] else { continue };
                     let seconds = self.seconds[at][i] + rest;
-                    if best.is_none_or(|(fastest, _)| seconds < fastest * (1.0 - SAME)) {
+                    if best.is_none_or(|(fastest, _)| is_less(seconds, fastest)) {
                         best = Some((seconds, i));
                     }
                 }

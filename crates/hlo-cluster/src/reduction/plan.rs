@@ -6,11 +6,12 @@ use crate::reduction::cost::{Reduction, StepCosts, factors_above_one};
 use crate::reduction::graph::{Graph, Vocabulary};
 use crate::reduction::instruction::{Form, Instruction, Step};
 use crate::reduction::matrix::{Lowering, Matrix};
-use crate::reduction::paths::{Priced, Program};
+use crate::reduction::paths::{Priced, Program, is_less};
 use crate::reduction::semantics::Rules;
 use crate::topology::Cluster;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::thread::ScopedJoinHandle;
 
 /// What is wanted of a reduction.
 #[derive(Clone, PartialEq, Debug)]
@@ -92,7 +93,25 @@ impl<'c> Planner<'c> {
     pub fn plan_all(&mut self, axes: &[u32], request: &Request) -> Result<Vec<MatrixPlan>, ClusterError> {
         check_reduce(&request.reduce, axes.len())?;
         let matrices = Matrix::all(&self.levels, axes)?;
-        matrices.into_iter().map(|matrix| self.plan(matrix, request)).collect()
+        for matrix in &matrices {
+            graph(&mut self.graphs, factors_above_one(matrix, &request.reduce).len(), (self.rules, self.vocabulary))?;
+        }
+        let planner = &*self;
+        let n_threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let plan_some = |some: &[Matrix]| -> Result<Vec<MatrixPlan>, ClusterError> {
+            let mut known = BTreeMap::new();
+            some.iter().map(|matrix| planner.plan_known(matrix.clone(), request, &mut known)).collect()
+        };
+        let plans = std::thread::scope(|scope| {
+            let parts = matrices.chunks(matrices.len().div_ceil(n_threads).max(1));
+            let threads: Vec<_> = parts.map(|part| scope.spawn(move || plan_some(part))).collect();
+            let join = |thread: ScopedJoinHandle<'_, _>| match thread.join() {
+                Ok(plans) => plans,
+                Err(panic) => std::panic::resume_unwind(panic),
+            };
+            threads.into_iter().map(join).collect::<Result<Vec<_>, _>>()
+        })?;
+        Ok(plans.into_iter().flatten().collect())
     }
 
     /// Plans a reduction on one matrix.
@@ -101,27 +120,47 @@ impl<'c> Planner<'c> {
     /// An axis that does not exist, too many levels.
     pub fn plan(&mut self, matrix: Matrix, request: &Request) -> Result<MatrixPlan, ClusterError> {
         check_reduce(&request.reduce, matrix.rows().len())?;
+        let n_factors = factors_above_one(&matrix, &request.reduce).len();
+        graph(&mut self.graphs, n_factors, (self.rules, self.vocabulary))?;
+        self.plan_known(matrix, request, &mut BTreeMap::new())
+    }
+
+    /// Plans a reduction whose graph is there; `known` has what was priced by symmetry, by the reduction's factors.
+    fn plan_known(
+        &self,
+        matrix: Matrix,
+        request: &Request,
+        known: &mut BTreeMap<Vec<u32>, Numbered>,
+    ) -> Result<MatrixPlan, ClusterError> {
         let factors = factors_above_one(&matrix, &request.reduce);
-        let graph = graph(&mut self.graphs, factors.len(), (self.rules, self.vocabulary))?;
-        let mut chosen: Option<(Lowering, Priced<'_>, f64, f64)> = None;
+        let Some(graph) = self.graphs.get(&factors.len()) else {
+            return Err(ClusterError::new("levels", "a state graph of their depth", "none"));
+        };
+        let mut chosen: Option<Numbered> = None;
         for lowering in lowerings(&matrix, request) {
             let reduction = reduction(self.cluster, &matrix, request, lowering);
             let mut costs = StepCosts::new(graph, &reduction);
-            let priced = Priced::new(graph, |edge| costs.seconds(edge));
-            let best_s = priced.best(request.max_size).map_or(0.0, |p| p.seconds);
-            if chosen.as_ref().is_none_or(|(.., least_s)| best_s < *least_s) {
-                chosen = Some((lowering, priced, costs.all_reduce_s(), best_s));
+            let limit_s = chosen.as_ref().map(|other| other.best_s);
+            if limit_s.is_some_and(|limit_s| !is_faster(graph, &mut costs, limit_s, request.max_size)) {
+                continue;
             }
+            chosen = Some(match costs.is_symmetric() {
+                false => Numbered::new(graph, &mut costs, request, lowering),
+                true => {
+                    let key = matrix.reduction_factors(&request.reduce);
+                    let new = || Numbered::new(graph, &mut costs, request, lowering);
+                    Numbered { lowering, ..known.entry(key).or_insert_with(new).clone() }
+                }
+            });
         }
-        let Some((lowering, priced, all_reduce_s, best_s)) = chosen else {
+        let Some(Numbered { lowering, front, n_faster, all_reduce_s, best_s }) = chosen else {
             return Err(ClusterError::new("lowering", "one at least", "none"));
         };
         let steps = |program: &Program| planned(graph, &matrix, request, lowering, program);
-        let front = priced.front(request.max_size);
         Ok(MatrixPlan {
             lowering,
             n_programs: graph.n_programs(request.max_size),
-            n_faster: if factors.is_empty() { 0 } else { priced.n_faster(all_reduce_s, request.max_size) },
+            n_faster,
             all_reduce_s,
             best_s,
             best: front.last().map(steps).unwrap_or_default(),
@@ -154,11 +193,55 @@ impl<'c> Planner<'c> {
         check_reduce(&request.reduce, matrix.rows().len())?;
         let n_factors = factors_above_one(matrix, &request.reduce).len();
         let graph = graph(&mut self.graphs, n_factors, (self.rules, self.vocabulary))?;
-        let best = |lowering| {
+        let mut least_s = f64::INFINITY;
+        for lowering in lowerings(matrix, request) {
             let mut costs = StepCosts::new(graph, &reduction(self.cluster, matrix, request, lowering));
-            Priced::new(graph, |edge| costs.seconds(edge)).best(request.max_size).map_or(0.0, |p| p.seconds)
-        };
-        Ok(lowerings(matrix, request).into_iter().map(best).fold(f64::INFINITY, f64::min))
+            if least_s == f64::INFINITY || is_faster(graph, &mut costs, least_s, request.max_size) {
+                least_s = Priced::new(graph, |edge| costs.seconds(edge)).least_s(request.max_size);
+            }
+        }
+        Ok(least_s)
+    }
+}
+
+/// A reduction under one lowering.
+#[derive(Clone)]
+struct Numbered {
+    lowering: Lowering,
+    front: Vec<Program>,
+    n_faster: u128,
+    all_reduce_s: f64,
+    best_s: f64,
+}
+
+impl Numbered {
+    fn new(graph: &Graph, costs: &mut StepCosts<'_>, request: &Request, lowering: Lowering) -> Numbered {
+        let priced = Priced::new(graph, |edge| costs.seconds(edge));
+        let front = priced.front(request.max_size);
+        let all_reduce_s = costs.all_reduce_s();
+        let n_faster = if front.is_empty() { 0 } else { priced.n_faster(all_reduce_s, request.max_size) };
+        let best_s = front.last().map_or(0.0, |p| p.seconds);
+        Numbered { lowering, front, n_faster, all_reduce_s, best_s }
+    }
+}
+
+/// Whether some program is faster than `limit_s`. What takes long to price is priced only where a program that would be
+/// faster with its bounds goes through it.
+fn is_faster(graph: &Graph, costs: &mut StepCosts<'_>, limit_s: f64, max_size: Option<usize>) -> bool {
+    loop {
+        let priced = Priced::new(graph, |edge| costs.bound_s(edge).0);
+        if !is_less(priced.least_s(max_size), limit_s) {
+            return false;
+        }
+        let Some(best) = priced.best(max_size) else { return false };
+        let mut are_exact = true;
+        for edge in &best.steps {
+            are_exact &= costs.bound_s(edge).1;
+            costs.seconds(edge);
+        }
+        if are_exact {
+            return true;
+        }
     }
 }
 
