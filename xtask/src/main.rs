@@ -4,6 +4,7 @@ mod arguments;
 mod bench;
 mod bench_plan;
 mod bench_zero1;
+mod make_hlo;
 mod nvrtc_check;
 mod paper_p2;
 mod paper_wus;
@@ -51,6 +52,7 @@ cargo xtask <command>
       --reps N             timed pairs (default 15)
       --only SUBSTR        variants whose name contains this
       --hlo-opt FILE       a built tool, instead of building it
+  make-hlo [options]   lower a training step with JAX: --model gpt|mlp|update --out FILE; --help lists the sizes
   paper-wus            the models of the weight-update sharding paper on the cluster model, beside its figures
 ";
 
@@ -64,6 +66,7 @@ fn main() -> ExitCode {
         Some("nvrtc-check") => nvrtc_check::run(words),
         Some("paper-p2") => paper_p2::run(),
         Some("bench-zero1") => bench_zero1::run(words),
+        Some("make-hlo") => make_hlo::run(words),
         Some("paper-wus") => paper_wus::run(),
         Some("help" | "--help" | "-h") => {
             print!("{HELP}");
