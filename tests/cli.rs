@@ -129,6 +129,9 @@ fn wrong_usage_is_two_and_suggests_the_nearest() {
         (&["analyze", "replicatoin", "x.hlo"], "replication"),
         (&["eval", "--draw", "n1 q3", "x.hlo"], "expected nS, pS, intK or a number"),
         (&["eval", "--same", "some", "x.hlo"], "expected auto, all, none"),
+        (&["run", "--backend", "hots", "x.hlo"], "host"),
+        (&["run", "--backend", "host", "--rank", "1", "--ranks", "2", "x.hlo"], "--coordinator HOST:PORT"),
+        (&["run", "--backend", "host", "--rank", "2", "--ranks", "2", "x.hlo"], "found"),
         (&["--verify-only", "--pass", "dce", "x.hlo"], "cannot be used with"),
         (&[], "expected a file"),
     ] {

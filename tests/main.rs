@@ -21,6 +21,7 @@ mod replication_property;
 mod replication_samples;
 mod replication_scale;
 mod roundtrip;
+mod run_plan;
 mod sharded_loops;
 mod weight_update;
 mod weight_update_scale;

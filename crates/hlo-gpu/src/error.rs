@@ -20,6 +20,25 @@ pub enum GpuError {
         /// What is wrong: "expected …, found …".
         reason: String,
     },
+    /// A library, a driver or a graphics processor fails.
+    Device {
+        /// The device, the library or the call.
+        what: String,
+        /// What is wrong, and what to do about it.
+        reason: String,
+    },
+    /// Processes that run a plan together have lost one another, or do not fit together.
+    Ranks {
+        /// A sentence that names the rank.
+        reason: String,
+    },
+    /// A value that is not a finite number, where the user asked for finite ones.
+    NotFinite {
+        /// The instruction whose step wrote it.
+        instruction: String,
+        /// The value and where it is.
+        reason: String,
+    },
 }
 
 impl GpuError {
@@ -32,8 +51,11 @@ impl GpuError {
 impl fmt::Display for GpuError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            GpuError::Unsupported { instruction, reason } => write!(f, "{instruction}: {reason}"),
-            GpuError::Host { what, reason } => write!(f, "{what}: {reason}"),
+            GpuError::Unsupported { instruction, reason } | GpuError::NotFinite { instruction, reason } => {
+                write!(f, "{instruction}: {reason}")
+            }
+            GpuError::Host { what, reason } | GpuError::Device { what, reason } => write!(f, "{what}: {reason}"),
+            GpuError::Ranks { reason } => f.write_str(reason),
         }
     }
 }

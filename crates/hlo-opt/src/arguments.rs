@@ -16,6 +16,7 @@ const TEMPLATE: &str = "{about}\n\n{usage-heading} {usage}\n\n{all-args}\n\n{aft
 #[derive(Parser, Debug)]
 #[command(name = "hlo-opt", version, term_width = 120, help_template = TEMPLATE, after_help = EXAMPLES)]
 #[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
+#[command(override_usage = "hlo-opt [OPTIONS] [FILE] | hlo-opt <COMMAND>")]
 pub struct Arguments {
     /// Another job than to optimize.
     #[command(subcommand)]
@@ -36,6 +37,8 @@ pub enum Command {
     Analyze(AnalyzeCommand),
     /// Run a module on all its devices in the evaluator
     Eval(EvalArgs),
+    /// Run a per-device module as the GPU backend lowers it, in one process or one for each rank
+    Run(RunArgs),
     /// Place parallelism on a machine, or find the best way to reduce on it
     #[command(subcommand)]
     Plan(PlanCommand),
@@ -157,11 +160,9 @@ pub struct ReplicationArgs {
     pub replicated_params: Option<String>,
 }
 
-/// `eval`.
+/// What the arrays that go in are: drawn at random, or read.
 #[derive(Args, Debug)]
-pub struct EvalArgs {
-    /// HLO text, or - for stdin
-    pub file: PathBuf,
+pub struct InputArgs {
     /// Seed of the random inputs
     #[arg(long, value_name = "S", default_value_t = 0)]
     pub seed: u64,
@@ -177,12 +178,75 @@ pub struct EvalArgs {
     /// Read the inputs from here: arrays in{leaf}_d{device}
     #[arg(long, value_name = "NPZ", conflicts_with_all = ["seed", "draw", "same", "like"])]
     pub inputs: Option<PathBuf>,
+}
+
+/// `eval`.
+#[derive(Args, Debug)]
+pub struct EvalArgs {
+    /// HLO text, or - for stdin
+    pub file: PathBuf,
+    /// The inputs.
+    #[command(flatten)]
+    pub inputs: InputArgs,
     /// Write the outputs here: arrays out{leaf}_d{device}
     #[arg(short, long = "output", value_name = "NPZ")]
     pub output: Option<PathBuf>,
     /// Write the inputs too
     #[arg(long, requires = "output")]
     pub save_inputs: bool,
+}
+
+/// `run`.
+#[derive(Args, Debug)]
+pub struct RunArgs {
+    /// HLO text of a per-device module, or - for stdin
+    pub file: PathBuf,
+    /// Where kernels run
+    #[arg(long, value_name = "WHERE")]
+    pub backend: BackendChoice,
+    /// The inputs.
+    #[command(flatten)]
+    pub inputs: InputArgs,
+    /// Write the outputs here: arrays out{leaf}_d{device}
+    #[arg(short, long = "output", value_name = "NPZ")]
+    pub output: Option<PathBuf>,
+    /// Entry leaves that are the same on all devices: 0-12,14 | all | /REGEX/ | like:FILE
+    #[arg(long, value_name = "SPEC")]
+    pub replicated_params: Option<String>,
+    /// Stop at the first instruction that makes a value that is not finite
+    #[arg(long)]
+    pub check_finite: bool,
+    /// Wait after each step, so that an error names the step that made it
+    #[arg(long)]
+    pub sync: bool,
+    /// The processes that run together.
+    #[command(flatten)]
+    pub ranks: RankArgs,
+}
+
+/// How this process finds the others of a run.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "One process for each rank")]
+pub struct RankArgs {
+    /// Where rank 0 listens; MASTER_ADDR and MASTER_PORT if not given
+    #[arg(long, value_name = "HOST:PORT")]
+    pub coordinator: Option<String>,
+    /// This process; RANK, OMPI_COMM_WORLD_RANK, PMI_RANK or SLURM_PROCID if not given
+    #[arg(long, value_name = "N")]
+    pub rank: Option<u32>,
+    /// All processes; WORLD_SIZE, OMPI_COMM_WORLD_SIZE, PMI_SIZE or SLURM_NTASKS if not given
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub ranks: Option<u32>,
+    /// Seconds to wait for the others at the beginning
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    pub connect_timeout: u64,
+}
+
+/// `--backend`.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BackendChoice {
+    /// This machine's processor; kernels are compiled by the system's C++ compiler
+    Host,
 }
 
 /// When messages have colours.

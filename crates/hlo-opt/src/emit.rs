@@ -4,19 +4,28 @@ use crate::arguments::Emit;
 use hlo_analysis::annotations::ParamFacts;
 use hlo_gpu::kernel::{CudaKernels, PRELUDE};
 use hlo_gpu::lower::LowerOptions;
+use hlo_gpu::plan::Plan;
 use hlo_gpu::plan::verify::verify;
 use hlo_gpu::{GpuError, lower};
 use hlo_ir::Module;
 use std::fmt::Write;
 
-/// Lowers a module and appends what was asked for to `out`; `params` says which parameters are the same on all devices.
+/// The plan of a module; `params` says which parameters are the same on all devices.
 ///
 /// # Errors
 /// The instruction that cannot be lowered, or what the plan's verifier finds.
-pub fn write(module: &Module, emit: Emit, params: ParamFacts, out: &mut String) -> Result<(), GpuError> {
-    let mut emitter = CudaKernels::default();
-    let plan = lower::lower(module, &mut emitter, &LowerOptions { params })?;
+pub fn lowered(module: &Module, params: ParamFacts) -> Result<Plan, GpuError> {
+    let plan = lower::lower(module, &mut CudaKernels::default(), &LowerOptions { params })?;
     verify(&plan).map_err(|errors| GpuError::unsupported(&plan.name, errors.join("; ")))?;
+    Ok(plan)
+}
+
+/// Lowers a module and appends what was asked for to `out`.
+///
+/// # Errors
+/// As [`lowered`].
+pub fn write(module: &Module, emit: Emit, params: ParamFacts, out: &mut String) -> Result<(), GpuError> {
+    let plan = lowered(module, params)?;
     let _ = match emit {
         Emit::Hlo | Emit::Plan => write!(out, "{plan}"),
         Emit::PlanJson => writeln!(out, "{}", plan.to_json()),

@@ -5,10 +5,12 @@
 
 pub mod analyze;
 pub mod arguments;
+pub mod arrays;
 pub mod console;
 pub mod descriptions;
 pub mod emit;
 pub mod evaluate;
+pub mod execute;
 pub mod input;
 pub mod optimize;
 pub mod output;
@@ -66,6 +68,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>, console: &mut Console<'_>) 
         None => optimize::run(&arguments.optimize, console),
         Some(Command::Analyze(analyze)) => analyze::run(analyze, console),
         Some(Command::Eval(eval)) => evaluate::run(eval, console),
+        Some(Command::Run(run)) => execute::run(run, console),
         Some(Command::Plan(plan)) => plan::run(plan, console),
         Some(Command::Completions { shell }) => {
             let mut script = Vec::new();

@@ -1,4 +1,4 @@
-//! Collectives between the devices of one process, as NCCL defines them: contiguous buffers, shards in group order.
+//! Collectives computed in one place from the inputs of all devices, as NCCL defines them: contiguous buffers, shards in group order.
 
 use hlo_ir::DType;
 
@@ -7,13 +7,45 @@ use super::memory::Memory;
 use crate::GpuError;
 use crate::plan::{BufferId, CollectiveCall, CollectiveKind, Plan, Reduction};
 
-/// All calls of a step, on all groups of the communicator.
-pub(super) fn run(plan: &Plan, memory: &mut Memory<'_>, call: &CollectiveCall) -> Result<(), GpuError> {
+/// What a device brings to a step: the inputs of its calls, one after the other.
+pub(super) fn brought(memory: &Memory<'_>, call: &CollectiveCall) -> Result<Vec<u8>, GpuError> {
+    let mut all = Vec::new();
+    for &(input, _) in &call.calls {
+        all.extend_from_slice(memory.bytes(input)?);
+    }
+    Ok(all)
+}
+
+/// Writes what a device takes from a step: the outputs of its calls, one after the other; nothing if it is in no group.
+pub(super) fn take(plan: &Plan, memory: &mut Memory<'_>, call: &CollectiveCall, taken: &[u8]) -> Result<(), GpuError> {
+    if taken.is_empty() {
+        return Ok(());
+    }
+    let mut rest = taken;
+    for &(_, output) in &call.calls {
+        let to = memory.bytes_mut(output)?;
+        let Some((bytes, tail)) = rest.split_at_checked(to.len()) else {
+            let reason = format!("expected an output of {} bytes, found {}", to.len(), rest.len());
+            return Err(GpuError::Host { what: plan.buffers[output].name.clone(), reason });
+        };
+        to.copy_from_slice(bytes);
+        rest = tail;
+    }
+    Ok(())
+}
+
+/// What each device takes, from what all devices brought.
+pub(super) fn combine(plan: &Plan, call: &CollectiveCall, brought: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, GpuError> {
+    let mut taken = vec![Vec::new(); brought.len()];
+    let mut at = 0;
     for &(input, output) in &call.calls {
-        let inputs: Vec<Vec<u8>> = (0..memory.n_devices())
-            .map(|device| Ok(memory.bytes(device, input)?.to_vec()))
-            .collect::<Result<_, GpuError>>()?;
-        let mut exchange = Exchange { plan, memory, inputs, input, output };
+        let size = plan.buffers[input].shape.size_bytes() as usize;
+        let error = |reason: String| GpuError::Host { what: plan.buffers[output].name.clone(), reason };
+        let part = |bytes: &'_ Vec<u8>| bytes.get(at..at + size).map(<[u8]>::to_vec);
+        let inputs: Option<Vec<Vec<u8>>> = brought.iter().map(part).collect();
+        let inputs = inputs.ok_or_else(|| error(format!("expected inputs of {size} bytes, found fewer")))?;
+        at += size;
+        let mut exchange = Exchange { plan, inputs, input, output, taken: &mut taken };
         if let CollectiveKind::Permute(pairs) = &call.kind {
             exchange.permute(pairs)?;
             continue;
@@ -23,31 +55,32 @@ pub(super) fn run(plan: &Plan, memory: &mut Memory<'_>, call: &CollectiveCall) -
             exchange.group(&call.kind, &group)?;
         }
     }
-    Ok(())
+    Ok(taken)
 }
 
-struct Exchange<'a, 'p> {
+/// One call between all devices.
+struct Exchange<'a> {
     plan: &'a Plan,
-    memory: &'a mut Memory<'p>,
     /// Of every device.
     inputs: Vec<Vec<u8>>,
     input: BufferId,
     output: BufferId,
+    /// Of every device; outputs are added.
+    taken: &'a mut Vec<Vec<u8>>,
 }
 
-impl Exchange<'_, '_> {
+impl Exchange<'_> {
     fn error(&self, reason: String) -> GpuError {
         GpuError::Host { what: self.plan.buffers[self.output].name.clone(), reason }
     }
 
     fn write(&mut self, device: usize, bytes: &[u8]) -> Result<(), GpuError> {
-        let to = self.memory.bytes_mut(device, self.output)?;
-        if to.len() == bytes.len() {
-            to.copy_from_slice(bytes);
-            return Ok(());
+        let expected = self.plan.buffers[self.output].shape.size_bytes() as usize;
+        if expected != bytes.len() {
+            return Err(self.error(format!("expected an output of {expected} bytes, found {}", bytes.len())));
         }
-        let reason = format!("expected an output of {} bytes, found {}", bytes.len(), to.len());
-        Err(self.error(reason))
+        self.taken[device].extend_from_slice(bytes);
+        Ok(())
     }
 
     fn group(&mut self, kind: &CollectiveKind, group: &[usize]) -> Result<(), GpuError> {

@@ -20,8 +20,8 @@ fn extent(view: &Matrix, batch: u64, rows: u64, cols: u64) -> Option<u64> {
         .checked_add(1)
 }
 
-/// The products of one step on one device.
-pub(super) fn run(plan: &Plan, memory: &mut Memory<'_>, device: usize, gemm: &Gemm) -> Result<(), GpuError> {
+/// The products of one step.
+pub(super) fn run(plan: &Plan, memory: &mut Memory<'_>, gemm: &Gemm) -> Result<(), GpuError> {
     let error = |reason: String| GpuError::Host { what: plan.buffers[gemm.output.buffer].name.clone(), reason };
     for (view, rows, cols) in [(&gemm.lhs, gemm.m, gemm.k), (&gemm.rhs, gemm.k, gemm.n), (&gemm.output, gemm.m, gemm.n)]
     {
@@ -31,10 +31,10 @@ pub(super) fn run(plan: &Plan, memory: &mut Memory<'_>, device: usize, gemm: &Ge
         }
     }
     let dtype = |view: &Matrix| plan.buffers[view.buffer].shape.dtype;
-    let lhs = memory.bytes(device, gemm.lhs.buffer)?;
-    let rhs = memory.bytes(device, gemm.rhs.buffer)?;
+    let lhs = memory.bytes(gemm.lhs.buffer)?;
+    let rhs = memory.bytes(gemm.rhs.buffer)?;
     let to = dtype(&gemm.output);
-    let out = memory.bytes(device, gemm.output.buffer)?;
+    let out = memory.bytes(gemm.output.buffer)?;
     let bytes = match to {
         DType::F64 => {
             let (a, b) = (as_f64(lhs, dtype(&gemm.lhs)), as_f64(rhs, dtype(&gemm.rhs)));
@@ -52,7 +52,7 @@ pub(super) fn run(plan: &Plan, memory: &mut Memory<'_>, device: usize, gemm: &Ge
             from_f32(&c, to)
         }
     };
-    memory.bytes_mut(device, gemm.output.buffer)?.copy_from_slice(&bytes);
+    memory.bytes_mut(gemm.output.buffer)?.copy_from_slice(&bytes);
     Ok(())
 }
 

@@ -1,12 +1,13 @@
-//! Memory of the devices: blocks aligned as on a graphics processor, and the buffers of a plan within them.
+//! Memory of a device: blocks aligned as on a graphics processor, and the buffers of a plan within them.
 #![allow(unsafe_code)] // Kernels get raw pointers; bytes are seen through slices of aligned lines.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use hlo_ir::{ArrayShape, Literal};
 
-use super::arrays::{from_memory, to_memory};
 use crate::GpuError;
+use crate::memory_order::{from_memory, to_memory};
 use crate::plan::{Buffer, BufferId, Place, Plan};
 
 /// An argument of a kernel.
@@ -74,93 +75,107 @@ impl Block {
     }
 }
 
-/// All places of all devices.
-pub(super) struct Memory<'p> {
-    plan: &'p Plan,
-    /// What is the same on all devices and only read.
-    shared: HashMap<Place, Block>,
-    devices: Vec<HashMap<Place, Block>>,
+/// What is the same on all devices and only read, filled once for all of them.
+pub(super) struct Constants {
+    blocks: HashMap<Place, Block>,
 }
 
-fn is_shared(place: Place) -> bool {
-    matches!(place, Place::Constant(_))
-}
-
-impl<'p> Memory<'p> {
-    /// Memory for every place that the plan's buffers lie in; constants and device ids are filled in.
-    pub fn new(plan: &'p Plan) -> Result<Memory<'p>, GpuError> {
-        let mut sizes: HashMap<Place, usize> = HashMap::new();
-        for buffer in plan.buffers.values() {
-            let end = size_of_buffer(buffer)?;
-            let size = sizes.entry(buffer.place).or_default();
-            *size = (*size).max(end);
-        }
-        if let Some(&used) = sizes.get(&Place::Arena)
-            && used as u64 > plan.arena_bytes
-        {
-            let reason = format!("expected buffers within {} bytes, found one that ends at {used}", plan.arena_bytes);
-            return Err(GpuError::Host { what: "arena".to_string(), reason });
-        }
-        let mut shared = HashMap::new();
+impl Constants {
+    /// The contents of a plan's constants.
+    pub fn new(plan: &Plan) -> Result<Constants, GpuError> {
+        let mut blocks = HashMap::new();
         for buffer in plan.buffers.values() {
             if let Place::Constant(constant) = buffer.place
                 && buffer.offset_bytes == 0
-                && !shared.contains_key(&buffer.place)
+                && !blocks.contains_key(&buffer.place)
             {
                 let bytes = to_memory(&plan.constants[constant], &buffer.shape)?;
-                shared.insert(buffer.place, Block::from_bytes(&bytes));
+                blocks.insert(buffer.place, Block::from_bytes(&bytes));
             }
         }
-        let n_devices = plan.n_replicas.max(1) * plan.n_partitions.max(1);
-        let device = |id: u32| {
-            let block = |(&place, &size): (&Place, &usize)| {
-                let mut block = Block::zeros(size);
-                if place == Place::DeviceIds {
-                    let n_partitions = plan.n_partitions.max(1);
-                    let ids = [(id / n_partitions).to_le_bytes(), (id % n_partitions).to_le_bytes()].concat();
-                    let n = ids.len().min(size);
-                    block.bytes_mut()[..n].copy_from_slice(&ids[..n]);
-                }
-                (place, block)
-            };
-            sizes.iter().filter(|(place, _)| !is_shared(**place)).map(block).collect()
+        Ok(Constants { blocks })
+    }
+}
+
+/// The size of every place that the plan's buffers lie in, except constants.
+pub(crate) fn sizes_of_places(plan: &Plan) -> Result<HashMap<Place, usize>, GpuError> {
+    let mut sizes: HashMap<Place, usize> = HashMap::new();
+    for buffer in plan.buffers.values() {
+        let end = size_of_buffer(buffer)?;
+        let size = sizes.entry(buffer.place).or_default();
+        *size = (*size).max(end);
+    }
+    if let Some(&used) = sizes.get(&Place::Arena)
+        && used as u64 > plan.arena_bytes
+    {
+        let reason = format!("expected buffers within {} bytes, found one that ends at {used}", plan.arena_bytes);
+        return Err(GpuError::Host { what: "arena".to_string(), reason });
+    }
+    sizes.retain(|place, _| !matches!(place, Place::Constant(_)));
+    Ok(sizes)
+}
+
+/// The content of [`Place::DeviceIds`] of the device with this flat id.
+pub(crate) fn device_ids(plan: &Plan, id: u32) -> [u8; 8] {
+    let n_partitions = plan.n_partitions.max(1);
+    let mut bytes = [0; 8];
+    bytes[..4].copy_from_slice(&(id / n_partitions).to_le_bytes());
+    bytes[4..].copy_from_slice(&(id % n_partitions).to_le_bytes());
+    bytes
+}
+
+/// All places of one device.
+pub(super) struct Memory<'p> {
+    plan: &'p Plan,
+    constants: &'p Constants,
+    blocks: HashMap<Place, Block>,
+}
+
+impl<'p> Memory<'p> {
+    /// Memory for every place that the plan's buffers lie in; device ids are filled in.
+    pub fn new(plan: &'p Plan, constants: &'p Constants, id: u32) -> Result<Memory<'p>, GpuError> {
+        let block = |(place, size): (Place, usize)| {
+            let mut block = Block::zeros(size);
+            if place == Place::DeviceIds {
+                let n = size.min(8);
+                block.bytes_mut()[..n].copy_from_slice(&device_ids(plan, id)[..n]);
+            }
+            (place, block)
         };
-        Ok(Memory { plan, shared, devices: (0..n_devices).map(device).collect() })
+        let blocks = sizes_of_places(plan)?.into_iter().map(block).collect();
+        Ok(Memory { plan, constants, blocks })
     }
 
-    /// Number of devices.
-    pub fn n_devices(&self) -> usize {
-        self.devices.len()
-    }
-
-    fn range(&self, buffer: BufferId) -> Result<(Place, std::ops::Range<usize>), GpuError> {
+    fn range(&self, buffer: BufferId) -> Result<(Place, Range<usize>), GpuError> {
         let buffer = &self.plan.buffers[buffer];
         let end = size_of_buffer(buffer)?;
         Ok((buffer.place, buffer.offset_bytes as usize..end))
     }
 
-    /// A buffer's bytes on a device.
-    pub fn bytes(&self, device: usize, buffer: BufferId) -> Result<&[u8], GpuError> {
+    /// A buffer's bytes.
+    pub fn bytes(&self, buffer: BufferId) -> Result<&[u8], GpuError> {
         let (place, range) = self.range(buffer)?;
-        let block = if is_shared(place) { self.shared.get(&place) } else { self.devices[device].get(&place) };
+        let block = self.blocks.get(&place).or_else(|| self.constants.blocks.get(&place));
         block.and_then(|block| block.bytes().get(range)).ok_or_else(|| self.outside(buffer))
     }
 
-    /// A buffer's bytes on a device, to be written.
-    pub fn bytes_mut(&mut self, device: usize, buffer: BufferId) -> Result<&mut [u8], GpuError> {
+    /// A buffer's bytes, to be written.
+    pub fn bytes_mut(&mut self, buffer: BufferId) -> Result<&mut [u8], GpuError> {
         let (place, range) = self.range(buffer)?;
         let error = self.outside(buffer);
-        let block = self.devices[device].get_mut(&place);
-        block.and_then(|block| block.bytes_mut().get_mut(range)).ok_or(error)
+        self.blocks.get_mut(&place).and_then(|block| block.bytes_mut().get_mut(range)).ok_or(error)
     }
 
-    /// A buffer as a kernel's argument.
-    pub fn pointer(&mut self, device: usize, buffer: BufferId) -> Result<Pointer, GpuError> {
+    /// A buffer as a kernel's argument. The plan's verifier has seen that no step writes to a constant.
+    pub fn pointer(&mut self, buffer: BufferId) -> Result<Pointer, GpuError> {
         let (place, range) = self.range(buffer)?;
         let error = self.outside(buffer);
-        let block = if is_shared(place) { self.shared.get_mut(&place) } else { self.devices[device].get_mut(&place) };
-        match block {
-            Some(block) if range.end <= block.n_bytes => Ok(block.pointer(range.start)),
+        match (self.blocks.get_mut(&place), self.constants.blocks.get(&place)) {
+            (Some(block), _) if range.end <= block.n_bytes => Ok(block.pointer(range.start)),
+            (None, Some(block)) => {
+                let bytes = block.bytes().get(range).ok_or(error)?;
+                Ok(Pointer(bytes.as_ptr().cast_mut()))
+            }
             _ => Err(error),
         }
     }

@@ -1,18 +1,19 @@
-//! The steps of a plan, on all devices at once.
+//! A device in this process's memory.
 
 use hlo_ir::Literal;
 
-use super::arrays::{from_memory, to_memory};
 use super::library::Library;
-use super::memory::Memory;
+use super::memory::{Constants, Memory};
 use super::{collective, gemm};
 use crate::GpuError;
-use crate::plan::{BufferId, Plan, Step, Work};
+use crate::plan::{BufferId, CollectiveCall, Gemm, KernelId, Plan, Stream};
+use crate::run::{self, Backend, Device, Meeting, RunOptions};
 
 /// A plan with its kernels compiled for the host.
 pub struct Program<'p> {
     plan: &'p Plan,
     library: Library,
+    constants: Constants,
 }
 
 /// Compiles a plan's kernels and runs it once: `[device][leaf]` in and out.
@@ -29,7 +30,7 @@ impl<'p> Program<'p> {
     /// # Errors
     /// As [`Library::new`].
     pub fn new(plan: &'p Plan) -> Result<Program<'p>, GpuError> {
-        Ok(Program { plan, library: Library::new(plan.kernels.values())? })
+        Ok(Program { plan, library: Library::new(plan.kernels.values())?, constants: Constants::new(plan)? })
     }
 
     /// Runs the plan on all devices: `inputs[device][leaf]` to `[device][leaf]`.
@@ -37,101 +38,91 @@ impl<'p> Program<'p> {
     /// # Errors
     /// Inputs that do not fit the plan's parameters; a predicate that differs between devices; a buffer outside its place.
     pub fn run(&self, inputs: &[Vec<Literal>]) -> Result<Vec<Vec<Literal>>, GpuError> {
-        let plan = self.plan;
-        let mut memory = Memory::new(plan)?;
-        let n_devices = memory.n_devices();
-        let misfit = |reason: String| GpuError::Host { what: "inputs".to_string(), reason };
-        if inputs.len() != n_devices {
-            return Err(misfit(format!("expected inputs for {n_devices} devices, found {}", inputs.len())));
-        }
-        for (device, leaves) in inputs.iter().enumerate() {
-            if leaves.len() != plan.parameters.len() {
-                return Err(misfit(format!("expected {} arrays, found {}", plan.parameters.len(), leaves.len())));
-            }
-            for (&buffer, literal) in plan.parameters.iter().zip(leaves) {
-                let bytes = to_memory(literal, &plan.buffers[buffer].shape)?;
-                memory.bytes_mut(device, buffer)?.copy_from_slice(&bytes);
-            }
-        }
-        self.steps(&mut memory, &plan.steps)?;
-        let output = |device: usize| {
-            plan.outputs
-                .iter()
-                .map(|&buffer| from_memory(memory.bytes(device, buffer)?, &plan.buffers[buffer].shape))
-                .collect()
-        };
-        (0..n_devices).map(output).collect()
+        let meeting = Meeting::alone(run::all_devices(self.plan));
+        let outputs = run::run(self, &meeting, inputs, RunOptions::default())?;
+        run::arrays(self.plan, &outputs)
+    }
+}
+
+impl Backend for Program<'_> {
+    type Device<'m>
+        = HostDevice<'m>
+    where
+        Self: 'm;
+
+    fn plan(&self) -> &Plan {
+        self.plan
     }
 
-    fn steps(&self, memory: &mut Memory<'_>, steps: &[Step]) -> Result<(), GpuError> {
-        steps.iter().try_for_each(|step| self.step(memory, step))
+    fn open<'m>(&'m self, id: u32, meeting: &'m Meeting<'m>) -> Result<HostDevice<'m>, GpuError> {
+        let memory = Memory::new(self.plan, &self.constants, id)?;
+        Ok(HostDevice { plan: self.plan, library: &self.library, memory, meeting, id })
+    }
+}
+
+/// One device of a [`Program`]. Work is done when it is issued.
+pub struct HostDevice<'m> {
+    plan: &'m Plan,
+    library: &'m Library,
+    memory: Memory<'m>,
+    meeting: &'m Meeting<'m>,
+    /// Flat id.
+    id: u32,
+}
+
+impl Device for HostDevice<'_> {
+    type Event = ();
+
+    fn write(&mut self, buffer: BufferId, bytes: &[u8]) -> Result<(), GpuError> {
+        let to = self.memory.bytes_mut(buffer)?;
+        if to.len() != bytes.len() {
+            let reason = format!("expected {} bytes, found {}", to.len(), bytes.len());
+            return Err(GpuError::Host { what: self.plan.buffers[buffer].name.clone(), reason });
+        }
+        to.copy_from_slice(bytes);
+        Ok(())
     }
 
-    fn step(&self, memory: &mut Memory<'_>, step: &Step) -> Result<(), GpuError> {
-        let devices = 0..memory.n_devices();
-        match &step.work {
-            Work::Launch { kernel, arguments } => {
-                for device in devices {
-                    let pointers = arguments.iter().map(|&buffer| memory.pointer(device, buffer)).collect::<Result<
-                        Vec<_>,
-                        GpuError,
-                    >>(
-                    )?;
-                    self.library.launch(&self.plan.kernels[*kernel], &pointers)?;
-                }
-                Ok(())
-            }
-            Work::Gemm(product) => {
-                devices.into_iter().try_for_each(|device| gemm::run(self.plan, memory, device, product))
-            }
-            Work::Collective(call) => collective::run(self.plan, memory, call),
-            Work::Copy { from, to } => {
-                for device in devices {
-                    let bytes = memory.bytes(device, *from)?.to_vec();
-                    let target = memory.bytes_mut(device, *to)?;
-                    if target.len() != bytes.len() {
-                        let reason = format!("expected a copy of {} bytes, found {}", target.len(), bytes.len());
-                        return Err(GpuError::Host { what: step.name.clone(), reason });
-                    }
-                    target.copy_from_slice(&bytes);
-                }
-                Ok(())
-            }
-            Work::Fill { to, byte } => {
-                for device in devices {
-                    memory.bytes_mut(device, *to)?.fill(*byte);
-                }
-                Ok(())
-            }
-            Work::While { condition, predicate, body } => loop {
-                self.steps(memory, condition)?;
-                if self.agreed(memory, &step.name, *predicate)?.first() == Some(&0) {
-                    return Ok(());
-                }
-                self.steps(memory, body)?;
-            },
-            Work::Conditional { selector, branches } => {
-                let bytes = self.agreed(memory, &step.name, *selector)?;
-                let last = branches.len().saturating_sub(1);
-                let branch = match bytes.as_slice() {
-                    [pred] => usize::from(*pred == 0),
-                    [a, b, c, d] => usize::try_from(i32::from_le_bytes([*a, *b, *c, *d])).unwrap_or(last).min(last),
-                    _ => last,
-                };
-                branches.get(branch).map_or(Ok(()), |steps| self.steps(memory, steps))
-            }
-        }
+    fn read(&mut self, buffer: BufferId) -> Result<Vec<u8>, GpuError> {
+        Ok(self.memory.bytes(buffer)?.to_vec())
     }
 
-    /// The bytes of a buffer that must be the same on all devices.
-    fn agreed(&self, memory: &Memory<'_>, name: &str, buffer: BufferId) -> Result<Vec<u8>, GpuError> {
-        let first = memory.bytes(0, buffer)?.to_vec();
-        for device in 1..memory.n_devices() {
-            if memory.bytes(device, buffer)? != first.as_slice() {
-                let reason = format!("expected the same decision on all devices, found another on device {device}");
-                return Err(GpuError::Host { what: name.to_string(), reason });
-            }
-        }
-        Ok(first)
+    fn launch(&mut self, _: Stream, kernel: KernelId, arguments: &[BufferId]) -> Result<(), GpuError> {
+        let pointers: Result<Vec<_>, GpuError> =
+            arguments.iter().map(|&argument| self.memory.pointer(argument)).collect();
+        self.library.launch(&self.plan.kernels[kernel], &pointers?)
+    }
+
+    fn gemm(&mut self, _: Stream, product: &Gemm) -> Result<(), GpuError> {
+        gemm::run(self.plan, &mut self.memory, product)
+    }
+
+    fn copy(&mut self, _: Stream, from: BufferId, to: BufferId) -> Result<(), GpuError> {
+        let bytes = self.memory.bytes(from)?.to_vec();
+        self.write(to, &bytes)
+    }
+
+    fn fill(&mut self, _: Stream, to: BufferId, byte: u8) -> Result<(), GpuError> {
+        self.memory.bytes_mut(to)?.fill(byte);
+        Ok(())
+    }
+
+    fn collective(&mut self, _: Stream, name: &str, call: &CollectiveCall) -> Result<(), GpuError> {
+        let brought = collective::brought(&self.memory, call)?;
+        let combine = |all: Vec<Vec<u8>>| collective::combine(self.plan, call, &all);
+        let taken = self.meeting.meet(self.id, name, brought, combine)?;
+        collective::take(self.plan, &mut self.memory, call, &taken)
+    }
+
+    fn record(&mut self, _: Stream) -> Result<(), GpuError> {
+        Ok(())
+    }
+
+    fn wait(&mut self, _: Stream, (): &()) -> Result<(), GpuError> {
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<(), GpuError> {
+        self.meeting.check()
     }
 }

@@ -184,6 +184,6 @@ impl crate::lower::kernels::Emitter for CudaKernels {
 }
 
 /// FNV-1a of a text: equal kernels get equal names, in every process.
-pub(crate) fn content_hash(text: &str) -> u64 {
+pub fn content_hash(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }

@@ -40,7 +40,7 @@ fn misfit(expected: &ArrayShape, found: &Literal) -> GpuError {
 }
 
 /// A literal's bytes in the layout of `shape`.
-pub(super) fn to_memory(literal: &Literal, shape: &ArrayShape) -> Result<Vec<u8>, GpuError> {
+pub(crate) fn to_memory(literal: &Literal, shape: &ArrayShape) -> Result<Vec<u8>, GpuError> {
     if literal.dtype() != shape.dtype || literal.dims() != shape.dims.as_slice() {
         return Err(misfit(shape, literal));
     }
@@ -55,7 +55,7 @@ pub(super) fn to_memory(literal: &Literal, shape: &ArrayShape) -> Result<Vec<u8>
 }
 
 /// An array from bytes in the layout of `shape`.
-pub(super) fn from_memory(bytes: &[u8], shape: &ArrayShape) -> Result<Literal, GpuError> {
+pub(crate) fn from_memory(bytes: &[u8], shape: &ArrayShape) -> Result<Literal, GpuError> {
     let size = (shape.dtype.bits() / 8) as usize;
     let n_elems = shape.n_elems() as usize;
     let data = match row_major_positions(shape) {

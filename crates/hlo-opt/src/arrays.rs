@@ -1,0 +1,103 @@
+//! The arrays that go into a run and come out of it: drawn or read, written or told in a line each.
+
+use crate::arguments::InputArgs;
+use crate::console::Console;
+use crate::input::load_one;
+use crate::{Failure, output};
+use hlo_eval::draw::{Draw, DrawOptions, Same, draw_inputs};
+use hlo_eval::npz::{NpzReader, NpzWriter};
+use hlo_eval::{EvalError, Inputs, Outputs};
+use hlo_ir::Module;
+use hlo_ir::literal::{Literal, Scalar};
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{BufReader, Write};
+use std::path::Path;
+
+/// What the command line says of the inputs, parsed.
+pub struct ChosenInputs<'a> {
+    args: &'a InputArgs,
+    draws: Vec<Draw>,
+    same: Same,
+}
+
+impl<'a> ChosenInputs<'a> {
+    /// Reads the flags.
+    ///
+    /// # Errors
+    /// Wrong usage.
+    pub fn parse(args: &'a InputArgs) -> Result<ChosenInputs<'a>, Failure> {
+        let usage = |flag: &'static str| move |e: EvalError| Failure::Usage(format!("{flag}: {e}"));
+        let draws = Draw::parse_list(&args.draw).map_err(usage("--draw"))?;
+        let same = Same::parse(&args.same).map_err(usage("--same"))?;
+        Ok(ChosenInputs { args, draws, same })
+    }
+
+    /// The inputs of a module, for all its devices.
+    ///
+    /// # Errors
+    /// A file cannot be read or does not fit; a distribution does not fit.
+    pub fn of(&self, module: &Module, console: &mut Console<'_>) -> Result<Inputs, Failure> {
+        if let Some(path) = &self.args.inputs {
+            return read_inputs(path, module);
+        }
+        let like = self.args.like.as_ref().map(|path| load_one(path, console)).transpose()?;
+        let options = DrawOptions { seed: self.args.seed, draws: self.draws.clone(), same: self.same.clone() };
+        draw_inputs(module, like.as_ref(), &options).map_err(|e| Failure::File(e.to_string()))
+    }
+}
+
+fn read_inputs(path: &Path, module: &Module) -> Result<Inputs, Failure> {
+    let name = path.display();
+    let file = File::open(path).map_err(|e| Failure::File(format!("cannot read `{name}`: {e}")))?;
+    NpzReader::new(BufReader::new(file))
+        .and_then(|mut archive| archive.read_inputs(module))
+        .map_err(|e| Failure::File(format!("`{name}`: {e}")))
+}
+
+/// Writes outputs, and the inputs before them if they are given: the whole file or none.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write_arrays(path: &Path, inputs: Option<&Inputs>, outputs: &Outputs) -> Result<(), Failure> {
+    output::write_whole_with(path, |sink: &mut dyn Write| {
+        let mut archive = NpzWriter::new(sink);
+        let written = inputs.map_or(Ok(()), |inputs| archive.write_inputs(inputs));
+        written
+            .and_then(|()| archive.write_outputs(outputs))
+            .and_then(|()| archive.finish().map(drop))
+            .map_err(std::io::Error::other)
+    })
+}
+
+/// A line for each output: type, range, and whether the devices agree.
+pub fn summary(outputs: &Outputs) -> String {
+    let mut out = String::new();
+    for (i, row) in outputs.leaves.iter().enumerate() {
+        let Some(first) = row.first() else { continue };
+        let dims: Vec<String> = first.dims().iter().map(i64::to_string).collect();
+        let shape = format!("{}[{}]", first.dtype(), dims.join(","));
+        let (least, largest) = range(row.iter().map(|array| &**array));
+        let devices = match (row.len(), row.iter().all(|array| array == first)) {
+            (1, _) => String::new(),
+            (n, true) => format!("  the same on all {n} devices"),
+            (n, false) => format!("  different on {n} devices"),
+        };
+        let _ = writeln!(out, "out{i}  {shape:<24} from {least} to {largest}{devices}");
+    }
+    out
+}
+
+/// The least and the largest element (real parts of complex ones).
+fn range<'l>(arrays: impl Iterator<Item = &'l Literal>) -> (f64, f64) {
+    let elements = arrays.flat_map(|array| (0..array.n_elems()).filter_map(|i| array.get(i)));
+    elements.fold((f64::INFINITY, f64::NEG_INFINITY), |(least, largest), element| {
+        let value = match element {
+            Scalar::Pred(value) => f64::from(u8::from(value)),
+            Scalar::Int(value) => value as f64,
+            Scalar::Uint(value) => value as f64,
+            Scalar::Float(value) | Scalar::Complex(value, _) => value,
+        };
+        (least.min(value), largest.max(value))
+    })
+}

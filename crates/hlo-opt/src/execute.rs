@@ -1,0 +1,149 @@
+//! `hlo-opt run`: lowers a module to a launch plan and runs it, in one process or in one for each rank.
+
+use crate::arguments::{BackendChoice, InputArgs, RunArgs};
+use crate::arrays::{ChosenInputs, summary, write_arrays};
+use crate::console::Console;
+use crate::input::Source;
+use crate::params::Said;
+use crate::progress::Progress;
+use crate::{Failure, emit, exit, presets, registry};
+use hlo_analysis::Analyses;
+use hlo_eval::{Inputs, Outputs};
+use hlo_gpu::GpuError;
+use hlo_gpu::host::Program;
+use hlo_gpu::kernel::content_hash;
+use hlo_gpu::plan::Plan;
+use hlo_gpu::ranks::{OnStuck, Ranks, Seat, SeatFlags};
+use hlo_gpu::run::{self, Meeting, OutputBytes, RunOptions};
+use hlo_ir::{Literal, Module};
+use hlo_pass::pipeline::parse_pipeline;
+use hlo_pass::runner::{RunOptions as PassOptions, bind, run_pipeline};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Runs the module and, in a process alone and in rank 0, writes its outputs or a line about each.
+///
+/// # Errors
+/// Wrong usage, an invalid input, a module that cannot be lowered, a run that fails here or in another rank.
+pub fn run(args: &RunArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
+    let chosen = ChosenInputs::parse(&args.inputs)?;
+    let seat = find_seat(args).map_err(Failure::Usage)?;
+    let progress = Progress::start(console.shows_progress);
+    progress.now("reading and verifying");
+    let (module, plan) = lowered(args, console)?;
+    progress.now("preparing the inputs");
+    let inputs = chosen.of(&module, console)?;
+    progress.now("running");
+    let outputs = match seat {
+        None => {
+            let meeting = Meeting::alone(run::all_devices(&plan));
+            on_backend(args, &plan, &meeting, &inputs).map_err(|error| Failure::File(error.to_string()))?
+        }
+        Some(seat) => {
+            let rank = seat.rank;
+            let outcome = with_others(args, seat, &plan, &inputs, console);
+            outcome.map_err(|error| Failure::File(format!("rank {rank} stops: {error}")))?
+        }
+    };
+    // Ranks other than 0 have given theirs away.
+    if !outputs.is_empty() {
+        progress.now("writing");
+        let outputs = by_leaf(run::arrays(&plan, &outputs).map_err(|error| Failure::File(error.to_string()))?);
+        match &args.output {
+            Some(path) => write_arrays(path, None, &outputs)?,
+            None => console.print(summary(&outputs).as_bytes())?,
+        }
+    }
+    Ok(exit::OK)
+}
+
+fn find_seat(args: &RunArgs) -> Result<Option<Seat>, String> {
+    let flags = SeatFlags {
+        coordinator: args.ranks.coordinator.clone(),
+        rank: args.ranks.rank,
+        n_ranks: args.ranks.ranks,
+        connect_timeout: Some(Duration::from_secs(args.ranks.connect_timeout)),
+    };
+    Seat::find(&flags, &|name| std::env::var(name).ok())
+}
+
+/// The module as it was read, and the plan of what the GPU backend's passes make of it.
+fn lowered(args: &RunArgs, console: &mut Console<'_>) -> Result<(Module, Plan), Failure> {
+    let said = Said::read(args.replicated_params.as_deref(), console)?;
+    let source = Source::read(&args.file, console)?;
+    let loaded = source.load(source.whole(), console.has_color).map_err(Failure::Diagnostics)?;
+    let wrong = |text: String| Failure::File(format!("{}: {text}", source.name));
+    let calls = parse_pipeline(presets::GPU).map_err(|e| wrong(e.to_string()))?;
+    let passes = bind(&calls, &registry::passes()).map_err(|e| wrong(e.to_string()))?;
+    let mut module = loaded.module.clone();
+    let mut analyses = Analyses::new(said.of(&module)?);
+    run_pipeline(&mut module, &mut analyses, &passes, PassOptions::default()).map_err(|error| {
+        let messages = error.diagnostics.iter().map(|d| d.message.clone()).collect::<Vec<_>>();
+        wrong(format!("pass `{}`: {}", error.pass, messages.join("; ")))
+    })?;
+    let plan = emit::lowered(&module, said.of(&module)?).map_err(|error| wrong(error.to_string()))?;
+    Ok((loaded.module, plan))
+}
+
+/// Runs this rank's share of the devices. Rank 0 gets the outputs of all devices, the others get none.
+fn with_others(
+    args: &RunArgs,
+    seat: Seat,
+    plan: &Plan,
+    inputs: &Inputs,
+    console: &mut Console<'_>,
+) -> Result<Vec<OutputBytes>, GpuError> {
+    let rank = seat.rank;
+    let mut say = |text: &str| console.say(&format!("{text}\n"));
+    // The process must end even if a kernel runs on, or a library waits for a rank that is gone.
+    let on_stuck: OnStuck = Box::new(move |error| {
+        eprintln!("error: rank {rank} stops: {error}");
+        std::process::exit(i32::from(exit::ERROR));
+    });
+    let ranks = Ranks::connect(seat, digest(args, plan), &plan.name, &mut say, on_stuck)?;
+    let outcome = Meeting::of_ranks(&ranks, run::all_devices(plan).end)
+        .and_then(|meeting| on_backend(args, plan, &meeting, inputs))
+        .and_then(|outputs| run::gather(plan, &ranks, &outputs));
+    match outcome {
+        Ok(outputs) => ranks.finish().map(|()| outputs),
+        Err(error) => {
+            ranks.fail(&error);
+            Err(error)
+        }
+    }
+}
+
+/// Of everything that must be the same in all ranks.
+fn digest(args: &RunArgs, plan: &Plan) -> u64 {
+    let InputArgs { seed, draw, same, like, inputs } = &args.inputs;
+    let drawn = (inputs.is_none()).then_some((seed, draw, same, like));
+    let constants: Vec<Vec<u8>> = plan.constants.values().map(|c| c.data().to_packed_bytes(c.dtype())).collect();
+    content_hash(&format!("{:?} {} {drawn:?}\n{}\n{constants:?}", args.backend, args.check_finite, plan.to_json()))
+}
+
+/// Runs the plan on the devices of this process.
+fn on_backend(
+    args: &RunArgs,
+    plan: &Plan,
+    meeting: &Meeting<'_>,
+    inputs: &Inputs,
+) -> Result<Vec<OutputBytes>, GpuError> {
+    let of_device = |device: u32| inputs.leaves.iter().map(|row| row[device as usize].as_ref().clone()).collect();
+    let own: Vec<Vec<Literal>> = meeting.devices().map(of_device).collect();
+    let options = RunOptions { check_finite: args.check_finite, sync: args.sync };
+    match args.backend {
+        BackendChoice::Host => run::run(&Program::new(plan)?, meeting, &own, options),
+    }
+}
+
+/// `[device][leaf]` as `[leaf][device]`.
+fn by_leaf(devices: Vec<Vec<Literal>>) -> Outputs {
+    let n_leaves = devices.first().map_or(0, Vec::len);
+    let mut leaves: Vec<Vec<Arc<Literal>>> = vec![Vec::new(); n_leaves];
+    for device in devices {
+        for (row, array) in leaves.iter_mut().zip(device) {
+            row.push(Arc::new(array));
+        }
+    }
+    Outputs { leaves }
+}

@@ -1,0 +1,108 @@
+//! `hlo-opt run --backend host` against the evaluator, and what it says when something is wrong.
+
+use crate::cli::run;
+use hlo_eval::npz::NpzReader;
+use hlo_ir::{Literal, Scalar};
+use hlo_tests::root;
+use std::path::Path;
+
+fn folder(test: &str) -> impl Fn(&str) -> String {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("run").join(test);
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir_all(&dir).expect("a folder for files");
+    move |name| dir.join(name).display().to_string()
+}
+
+fn arrays(path: &str) -> Vec<(String, Literal)> {
+    let bytes = std::fs::read(path).expect("an archive");
+    let mut archive = NpzReader::new(std::io::Cursor::new(bytes)).expect("an archive");
+    let names: Vec<String> = archive.names().map(str::to_string).collect();
+    names.into_iter().map(|name| (name.clone(), archive.read(&name).expect("an array"))).collect()
+}
+
+fn floats(array: &Literal) -> Vec<f64> {
+    let float = |i| match array.get(i) {
+        Some(Scalar::Float(x)) => x,
+        Some(Scalar::Int(x)) => x as f64,
+        Some(Scalar::Uint(x)) => x as f64,
+        other => panic!("{other:?}"),
+    };
+    (0..array.n_elems()).map(float).collect()
+}
+
+/// The largest difference relative to the largest element.
+fn difference(found: &Literal, expected: &Literal) -> f64 {
+    assert_eq!((found.dtype(), found.dims()), (expected.dtype(), expected.dims()));
+    let (found, expected) = (floats(found), floats(expected));
+    let largest = expected.iter().fold(f64::MIN_POSITIVE, |m, x| m.max(x.abs()));
+    let errors = found.iter().zip(&expected).map(|(f, e)| if (f - e).is_nan() { f64::INFINITY } else { (f - e).abs() });
+    errors.fold(0.0, f64::max) / largest
+}
+
+#[test]
+fn the_host_backend_agrees_with_the_evaluator() {
+    let file = folder("agrees");
+    let (inputs, found) = (file("inputs.npz"), file("found.npz"));
+    for (program, n_arrays) in [("passes/shard-weight-update/sgd.hlo", 4), ("programs/mlp_sgd.repl.hlo", 56)] {
+        let program = root().join(program).display().to_string();
+        let drawn = ["eval", &program, "--seed", "5", "--draw", "n.05 n.05 n.05 n.05", "--save-inputs", "-o", &inputs];
+        assert_eq!(run(&drawn).code, 0);
+        let out = run(&["run", "--backend", "host", &program, "--inputs", &inputs, "-o", &found]);
+        assert_eq!((out.code, out.stdout.as_str(), out.stderr.as_str()), (0, "", ""), "{program}");
+        let mut expected = arrays(&inputs);
+        expected.retain(|(name, _)| name.starts_with("out"));
+        let found = arrays(&found);
+        assert_eq!(found.len(), n_arrays, "{program}");
+        assert_eq!(found.len(), expected.len(), "{program}");
+        for ((name, found), (expected_name, expected)) in found.iter().zip(&expected) {
+            assert_eq!(name, expected_name);
+            let difference = difference(found, expected);
+            assert!(difference < 2e-5, "{program}: {name}: {difference}");
+        }
+    }
+}
+
+#[test]
+fn outputs_are_told_where_no_file_is_asked_for() {
+    let sgd = root().join("passes/shard-weight-update/sgd.hlo").display().to_string();
+    let found = run(&["run", "--backend", "host", &sgd, "--seed", "7", "--sync"]);
+    let drawn_again = run(&["run", "--backend", "host", &sgd, "--seed", "8"]);
+    assert_eq!((found.code, found.stderr.as_str()), (0, ""));
+    assert!(found.stdout.starts_with("out0  f32[64,32]"), "{}", found.stdout);
+    assert!(found.stdout.contains("the same on all 4 devices"), "{}", found.stdout);
+    assert_ne!(found.stdout, drawn_again.stdout);
+}
+
+#[test]
+fn the_first_value_that_is_not_finite_is_named() {
+    let file = folder("finite");
+    let text = "HloModule logs, replica_count=2\n\nENTRY main {\n  x = f32[16] parameter(0)\n  w = f32[16,16] \
+                parameter(1)\n  l = f32[16] log(x)\n  y = f32[16] dot(l, w), lhs_contracting_dims={0}, \
+                rhs_contracting_dims={0}\n  ROOT z = f32[16] dot(y, w), lhs_contracting_dims={0}, \
+                rhs_contracting_dims={0}\n}\n";
+    let path = file("logs.hlo");
+    std::fs::write(&path, text).expect("it is written");
+    let fine = run(&["run", "--backend", "host", &path, "--draw", "p1 n1", "--check-finite"]);
+    assert_eq!((fine.code, fine.stderr.as_str()), (0, ""));
+    // The logarithm of a negative number; everything after it is no number either.
+    let wrong = run(&["run", "--backend", "host", &path, "--draw", "-1 n1", "--check-finite"]);
+    assert_eq!((wrong.code, wrong.stdout.as_str()), (1, ""));
+    assert!(wrong.stderr.starts_with("error: l: expected finite values, found NaN on device"), "{}", wrong.stderr);
+    assert_eq!(run(&["run", "--backend", "host", &path, "--draw", "-1 n1"]).code, 0);
+}
+
+#[test]
+fn what_cannot_run_is_said_before_anything_runs() {
+    let file = folder("cannot");
+    let text = "HloModule custom\n\nENTRY main {\n  x = f32[4] parameter(0)\n  ROOT y = f32[4] custom-call(x), \
+                custom_call_target=\"somewhere_else\"\n}\n";
+    let path = file("custom.hlo");
+    std::fs::write(&path, text).expect("it is written");
+    let out = run(&["run", "--backend", "host", &path, "-o", &file("out.npz")]);
+    assert_eq!((out.code, out.stdout.as_str()), (1, ""));
+    assert!(out.stderr.contains("custom.hlo: y: "), "{}", out.stderr);
+    assert!(!Path::new(&file("out.npz")).exists());
+    let sgd = root().join("passes/shard-weight-update/sgd.hlo").display().to_string();
+    let out = run(&["run", "--backend", "host", &sgd, "--inputs", "no/such.npz"]);
+    assert_eq!(out.code, 1);
+}
