@@ -106,3 +106,20 @@ fn what_cannot_run_is_said_before_anything_runs() {
     let out = run(&["run", "--backend", "host", &sgd, "--inputs", "no/such.npz"]);
     assert_eq!(out.code, 1);
 }
+
+/// With a card this runs; without one it says which library is missing and what to do, in one line, and never crashes.
+#[test]
+fn the_gpu_backend_runs_or_says_what_is_missing() {
+    let sgd = root().join("passes/shard-weight-update/sgd.hlo").display().to_string();
+    let out = run(&["run", "--backend", "gpu", "--share-gpu", &sgd]);
+    if out.code == 0 {
+        assert!(out.stdout.contains("the same on all 4 devices"), "{}", out.stdout);
+        return;
+    }
+    assert_eq!((out.code, out.stdout.as_str()), (1, ""));
+    assert_eq!(out.stderr.lines().count(), 1, "{}", out.stderr);
+    let libraries = ["the CUDA driver", "NVRTC", "cuBLASLt", "NCCL"];
+    let is_missing = |name: &&&str| out.stderr.starts_with(&format!("error: {name}: expected a library `lib"));
+    assert!(libraries.iter().any(|name| is_missing(&name)), "{}", out.stderr);
+    assert!(out.stderr.contains("found none: install"), "{}", out.stderr);
+}

@@ -2,10 +2,12 @@
 //!
 //! The way of a per-device module: the passes `propagate-layouts` and `fuse` make HLO of it whose every instruction is one
 //! launch, product, collective or loop, and which XLA and the evaluator still read; `lower` walks it and writes a [`plan`]
-//! over buffers in one arena, with the CUDA C++ of each kernel. A plan can be printed, verified, and [`run`]: on the host, by
-//! the same plan and the same source, compiled by the system's C++ compiler; by one process or by several ([`ranks`]).
+//! over buffers in one arena, with the CUDA C++ of each kernel. A plan can be printed, verified, and [`run`]: on graphics
+//! processors ([`cuda`]), or on the [`host`] by the same plan and the same source, compiled by the system's C++ compiler; by
+//! one process or by several ([`ranks`]).
 
 pub mod buffers;
+pub mod cuda;
 pub mod error;
 pub mod fuse;
 pub mod host;

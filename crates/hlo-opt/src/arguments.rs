@@ -219,6 +219,12 @@ pub struct RunArgs {
     /// Wait after each step, so that an error names the step that made it
     #[arg(long)]
     pub sync: bool,
+    /// On GPUs: how f32 matrices are multiplied
+    #[arg(long, value_name = "TYPE", default_value = "f32")]
+    pub matmul: MatmulChoice,
+    /// On GPUs: all devices on one card
+    #[arg(long)]
+    pub share_gpu: bool,
     /// The processes that run together.
     #[command(flatten)]
     pub ranks: RankArgs,
@@ -247,6 +253,17 @@ pub struct RankArgs {
 pub enum BackendChoice {
     /// This machine's processor; kernels are compiled by the system's C++ compiler
     Host,
+    /// Graphics processors, by CUDA, cuBLASLt and NCCL
+    Gpu,
+}
+
+/// `--matmul`.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MatmulChoice {
+    /// As f32
+    F32,
+    /// With operands rounded to TF32: faster
+    Tf32,
 }
 
 /// When messages have colours.

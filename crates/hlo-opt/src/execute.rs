@@ -1,6 +1,6 @@
 //! `hlo-opt run`: lowers a module to a launch plan and runs it, in one process or in one for each rank.
 
-use crate::arguments::{BackendChoice, InputArgs, RunArgs};
+use crate::arguments::{BackendChoice, InputArgs, MatmulChoice, RunArgs};
 use crate::arrays::{ChosenInputs, summary, write_arrays};
 use crate::console::Console;
 use crate::input::Source;
@@ -10,10 +10,11 @@ use crate::{Failure, emit, exit, presets, registry};
 use hlo_analysis::Analyses;
 use hlo_eval::{Inputs, Outputs};
 use hlo_gpu::GpuError;
+use hlo_gpu::cuda::{GpuOptions, GpuProgram, Matmul};
 use hlo_gpu::host::Program;
 use hlo_gpu::kernel::content_hash;
 use hlo_gpu::plan::Plan;
-use hlo_gpu::ranks::{OnStuck, Ranks, Seat, SeatFlags};
+use hlo_gpu::ranks::{OnStuck, Ranks, Seat, SeatFlags, local_rank};
 use hlo_gpu::run::{self, Meeting, OutputBytes, RunOptions};
 use hlo_ir::{Literal, Module};
 use hlo_pass::pipeline::parse_pipeline;
@@ -118,7 +119,13 @@ fn digest(args: &RunArgs, plan: &Plan) -> u64 {
     let InputArgs { seed, draw, same, like, inputs } = &args.inputs;
     let drawn = (inputs.is_none()).then_some((seed, draw, same, like));
     let constants: Vec<Vec<u8>> = plan.constants.values().map(|c| c.data().to_packed_bytes(c.dtype())).collect();
-    content_hash(&format!("{:?} {} {drawn:?}\n{}\n{constants:?}", args.backend, args.check_finite, plan.to_json()))
+    content_hash(&format!(
+        "{:?} {:?} {} {drawn:?}\n{}\n{constants:?}",
+        args.backend,
+        args.matmul,
+        args.check_finite,
+        plan.to_json()
+    ))
 }
 
 /// Runs the plan on the devices of this process.
@@ -133,6 +140,16 @@ fn on_backend(
     let options = RunOptions { check_finite: args.check_finite, sync: args.sync };
     match args.backend {
         BackendChoice::Host => run::run(&Program::new(plan)?, meeting, &own, options),
+        BackendChoice::Gpu => {
+            let local_rank = local_rank(&|name| std::env::var(name).ok());
+            let local_rank = local_rank.map_err(|reason| GpuError::Ranks { reason })?;
+            let matmul = match args.matmul {
+                MatmulChoice::F32 => Matmul::F32,
+                MatmulChoice::Tf32 => Matmul::Tf32,
+            };
+            let on_cards = GpuOptions { matmul, shares_card: args.share_gpu, local_rank };
+            run::run(&GpuProgram::new(plan, meeting.devices(), on_cards)?, meeting, &own, options)
+        }
     }
 }
 

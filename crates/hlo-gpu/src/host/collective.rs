@@ -35,7 +35,7 @@ pub(super) fn take(plan: &Plan, memory: &mut Memory<'_>, call: &CollectiveCall, 
 }
 
 /// What each device takes, from what all devices brought.
-pub(super) fn combine(plan: &Plan, call: &CollectiveCall, brought: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, GpuError> {
+pub(crate) fn combine(plan: &Plan, call: &CollectiveCall, brought: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, GpuError> {
     let mut taken = vec![Vec::new(); brought.len()];
     let mut at = 0;
     for &(input, output) in &call.calls {
@@ -191,7 +191,7 @@ macro_rules! reduce_words {
 }
 
 /// The elementwise reduction of arrays of equal size, the first first.
-fn reduce(dtype: DType, reduction: Reduction, inputs: &[&[u8]]) -> Option<Vec<u8>> {
+pub(crate) fn reduce(dtype: DType, reduction: Reduction, inputs: &[&[u8]]) -> Option<Vec<u8>> {
     match dtype {
         DType::BF16 | DType::F16 | DType::F32 => {
             let rows: Option<Vec<Vec<f32>>> = inputs.iter().map(|bytes| as_f32(bytes, dtype)).collect();

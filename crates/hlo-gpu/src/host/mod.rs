@@ -3,7 +3,7 @@
 //! Streams are not modelled: every step is done when it was issued. Kernels are what is emitted for the device, unchanged;
 //! products and collectives are written here.
 
-mod collective;
+pub(crate) mod collective;
 mod compile;
 mod gemm;
 mod library;

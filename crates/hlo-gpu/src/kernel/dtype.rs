@@ -8,7 +8,7 @@ use crate::GpuError;
 
 /// The C++ types of an element type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct CType {
+pub(crate) struct CType {
     /// The element type.
     pub dtype: DType,
     /// In memory.

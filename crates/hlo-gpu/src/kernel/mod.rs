@@ -29,7 +29,7 @@ use hlo_ir::{ArrayShape, InstId, Module, Opcode, Shape};
 
 use crate::GpuError;
 use crate::plan::{Access, Kernel};
-use dtype::CType;
+pub(crate) use dtype::CType;
 use emitter::{Argument, Binding, Emitter};
 pub(crate) use layout::physical_order;
 

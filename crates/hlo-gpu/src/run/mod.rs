@@ -1,7 +1,8 @@
 //! Runs a plan: a thread for each device of this process walks the plan's steps, and all devices meet where they communicate.
 //!
-//! What a device is stands behind one trait, [`Device`]: so far memory of this process with kernels compiled by the C++
-//! compiler ([`crate::host`]). Everything else is here and the same for every kind of device: the order of steps, events between streams, loops and branches with their decisions, checks, and the [`Meeting`] at which the
+//! What a device is stands behind one trait, [`Device`]: memory of this process with kernels compiled by the C++ compiler
+//! ([`crate::host`]), or a graphics processor ([`crate::cuda`]). Everything else is here and the same for both: the order
+//! of steps, events between streams, loops and branches with their decisions, checks, and the [`Meeting`] at which the
 //! devices of this process, and of other processes ([`crate::ranks`]), exchange bytes.
 
 mod finite;
