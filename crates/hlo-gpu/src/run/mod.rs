@@ -177,10 +177,24 @@ fn run_device<B: Backend>(
         return Err(misfit(format!("expected {} arrays, found {}", plan.parameters.len(), leaves.len())));
     }
     let mut device = backend.open(id, meeting)?;
+    let outcome = work(plan, meeting, &mut device, id, leaves, options);
+    // Before the device goes away: it must know whether others may wait for it in vain.
+    outcome.inspect_err(|error| meeting.fail(error))
+}
+
+/// From the inputs to the outputs on one device.
+fn work<D: Device>(
+    plan: &Plan,
+    meeting: &Meeting<'_>,
+    device: &mut D,
+    id: u32,
+    leaves: &[Literal],
+    options: RunOptions,
+) -> Result<OutputBytes, GpuError> {
     for (&buffer, literal) in plan.parameters.iter().zip(leaves) {
         device.write(buffer, &to_memory(literal, &plan.buffers[buffer].shape)?)?;
     }
-    steps::Walk::new(plan, meeting, id, options).run(&mut device)?;
+    steps::Walk::new(plan, meeting, id, options).run(device)?;
     let outputs = plan.outputs.iter().map(|&buffer| device.read(buffer)).collect();
     // No device may go away while another still reads from it.
     meeting.meet(id, "the end", Vec::new(), Ok)?;

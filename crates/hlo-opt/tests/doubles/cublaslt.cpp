@@ -1,0 +1,115 @@
+// A double of cuBLASLt: products of strided, column-major matrices, slow and obvious, on the double's streams.
+
+#include <cstdint>
+#include <cstring>
+#include <dlfcn.h>
+#include <functional>
+
+enum { OK = 0, INVALID_VALUE = 7, NOT_SUPPORTED = 15 };
+enum Type { F32 = 0, F64 = 1, F16 = 2, BF16 = 14 };
+
+struct Layout { int type; uint64_t rows, cols; int64_t leading; int32_t batch = 1; int64_t stride = 0; };
+struct Operation { int compute, scale; int32_t transposes_a = 0, transposes_b = 0; };
+struct Preference { uint64_t workspace_bytes = 0; uint32_t alignment[4] = {256, 256, 256, 256}; };
+struct Heuristic { uint64_t algorithm[8]; size_t workspace_bytes; int state; float waves; int reserved[4]; };
+
+static int enqueue(void* stream, std::function<void()> task) {
+    void* driver = dlopen("libcuda.so", RTLD_NOW | RTLD_NOLOAD);
+    auto push = (int (*)(void*, std::function<void()>*))dlsym(driver, "double_enqueue");
+    return push(stream, &task) == 0 ? OK : INVALID_VALUE;
+}
+static bool holds(const void* address, uint64_t n_bytes) {
+    void* driver = dlopen("libcuda.so", RTLD_NOW | RTLD_NOLOAD);
+    return ((int (*)(unsigned long long, size_t))dlsym(driver, "double_holds"))((unsigned long long)address, n_bytes);
+}
+static size_t size_of(int type) { return type == F64 ? 8 : type == F32 ? 4 : 2; }
+static double get(const void* data, int type, int64_t i) {
+    if (type == F64) return ((const double*)data)[i];
+    if (type == F32) return ((const float*)data)[i];
+    uint32_t bits = (uint32_t)((const uint16_t*)data)[i] << 16;
+    float value;
+    memcpy(&value, &bits, 4);
+    return value;
+}
+static void put(void* data, int type, int64_t i, double value) {
+    if (type == F64) { ((double*)data)[i] = value; return; }
+    float single = (float)value;
+    if (type == F32) { ((float*)data)[i] = single; return; }
+    uint32_t bits;
+    memcpy(&bits, &single, 4);
+    ((uint16_t*)data)[i] = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+static bool is_inside(const Layout& m, const void* data) {
+    uint64_t last = (uint64_t)(m.batch - 1) * m.stride + (m.cols - 1) * m.leading + m.rows;
+    return m.leading >= (int64_t)m.rows && holds(data, last * size_of(m.type));
+}
+
+extern "C" {
+int cublasLtCreate(void** handle) { *handle = (void*)1; return OK; }
+int cublasLtDestroy(void*) { return OK; }
+int cublasLtMatrixLayoutCreate(Layout** out, int type, uint64_t rows, uint64_t cols, int64_t leading) {
+    *out = new Layout{type, rows, cols, leading};
+    return OK;
+}
+int cublasLtMatrixLayoutSetAttribute(Layout* layout, int attribute, const void* value, size_t size) {
+    if (attribute == 5 && size == 4) memcpy(&layout->batch, value, 4);
+    else if (attribute == 6 && size == 8) memcpy(&layout->stride, value, 8);
+    else return INVALID_VALUE;
+    return OK;
+}
+int cublasLtMatrixLayoutDestroy(Layout* layout) { delete layout; return OK; }
+int cublasLtMatmulDescCreate(Operation** out, int compute, int scale) { *out = new Operation{compute, scale}; return OK; }
+int cublasLtMatmulDescSetAttribute(Operation* operation, int attribute, const void* value, size_t size) {
+    if (size != 4 || (attribute != 3 && attribute != 4)) return INVALID_VALUE;
+    memcpy(attribute == 3 ? &operation->transposes_a : &operation->transposes_b, value, 4);
+    return OK;
+}
+int cublasLtMatmulDescDestroy(Operation* operation) { delete operation; return OK; }
+int cublasLtMatmulPreferenceCreate(Preference** out) { *out = new Preference; return OK; }
+int cublasLtMatmulPreferenceSetAttribute(Preference* p, int attribute, const void* value, size_t size) {
+    if (attribute == 1 && size == 8) memcpy(&p->workspace_bytes, value, 8);
+    else if (attribute >= 5 && attribute <= 8 && size == 4) memcpy(&p->alignment[attribute - 5], value, 4);
+    else return INVALID_VALUE;
+    return OK;
+}
+int cublasLtMatmulPreferenceDestroy(Preference* p) { delete p; return OK; }
+int cublasLtMatmulAlgoGetHeuristic(void*, Operation* o, Layout* a, Layout* b, Layout* c, Layout* d, Preference* p, int wanted,
+                                   Heuristic* found, int* n) {
+    bool fits = c == d && wanted == 1 && a->type == b->type && (o->scale == F64) == (d->type == F64);
+    if (!fits) { *n = 0; return NOT_SUPPORTED; }
+    memset(found, 0, sizeof *found);
+    for (int i = 0; i < 4; ++i) found->algorithm[i] = p->alignment[i];
+    found->workspace_bytes = p->workspace_bytes;
+    *n = 1;
+    return OK;
+}
+int cublasLtMatmul(void*, Operation* o, const void* alpha, const void* a, Layout* la, const void* b, Layout* lb, const void* beta,
+                   const void* c, Layout* lc, void* d, Layout* ld, const uint64_t* algorithm, void* workspace, size_t n_workspace,
+                   void* stream) {
+    bool is_double = o->scale == F64;
+    double one = is_double ? *(const double*)alpha : *(const float*)alpha;
+    double zero = is_double ? *(const double*)beta : *(const float*)beta;
+    Operation operation = *o;
+    Layout A = *la, B = *lb, D = *ld;
+    uint64_t inner = operation.transposes_a ? A.rows : A.cols;
+    bool fits = one == 1.0 && zero == 0.0 && c == d && lc == ld && D.rows == (operation.transposes_a ? A.cols : A.rows) &&
+                D.cols == (operation.transposes_b ? B.rows : B.cols) && inner == (operation.transposes_b ? B.cols : B.rows) &&
+                is_inside(A, a) && is_inside(B, b) && is_inside(D, d) && holds(workspace, n_workspace);
+    const void* data[4] = {a, b, c, d};
+    for (int i = 0; i < 4; ++i) fits = fits && (uint64_t)data[i] % algorithm[i] == 0;
+    if (!fits) return INVALID_VALUE;
+    return enqueue(stream, [=] {
+        for (int64_t batch = 0; batch < D.batch; ++batch)
+            for (uint64_t row = 0; row < D.rows; ++row)
+                for (uint64_t col = 0; col < D.cols; ++col) {
+                    double sum = 0;
+                    for (uint64_t k = 0; k < inner; ++k) {
+                        int64_t at_a = batch * A.stride + (operation.transposes_a ? row * A.leading + k : k * A.leading + row);
+                        int64_t at_b = batch * B.stride + (operation.transposes_b ? k * B.leading + col : col * B.leading + k);
+                        sum += get(a, A.type, at_a) * get(b, B.type, at_b);
+                    }
+                    put(d, D.type, batch * D.stride + col * D.leading + row, sum);
+                }
+    });
+}
+}
