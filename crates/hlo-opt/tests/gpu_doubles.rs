@@ -247,3 +247,20 @@ ENTRY main {
         assert!(text.contains("expected finite values, found inf on device 3"), "{flags:?}: {text}");
     }
 }
+
+#[test]
+fn an_error_on_the_card_names_its_step_with_sync() {
+    let folder = Folder::new("sync");
+    let text = "HloModule chain, replica_count=1\n\nENTRY main {\n  x = f32[64,64] parameter(0)\n  first = f32[64,64] sine(x)\n  \
+                product = f32[64,64] dot(first, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}\n  second = f32[64,64] \
+                cosine(product)\n  ROOT last = f32[64,64] dot(second, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}\n}\n";
+    let module = folder.write("chain.hlo", text);
+    let broken = [("DOUBLE_BREAKING_LAUNCH", "2")];
+    let output = run(1, &["--backend", "gpu", &module], &broken);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said(&output).starts_with("error: GPU 0 (Double): "), "{}", said(&output));
+    assert!(said(&output).contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{}", said(&output));
+    let output = run(1, &["--backend", "gpu", "--sync", &module], &broken);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said(&output).starts_with("error: second: GPU 0 (Double): "), "{}", said(&output));
+}

@@ -1,9 +1,8 @@
 //! Runs a plan on graphics processors: CUDA's driver, NVRTC, cuBLASLt and NCCL, loaded when they are first needed.
 //!
-//! **Not yet run on silicon**: written against the interfaces, and tested as far as a machine without a card allows. What
-//! decides (which matrices a product takes, who reads what from whom, what is reduced by which kernel, which card a device
-//! gets) is in [`products`], [`moves`], [`reductions`] and [`card::ordinals`] and is tested on the host; what calls
-//! libraries is thin.
+//! **Not yet run on silicon.** What decides (which matrices a product takes, who reads what from whom, what is reduced by
+//! which kernel, which card a device gets) is in [`products`], [`moves`], [`reductions`] and [`card::ordinals`] and is tested
+//! by itself. What calls the libraries is thin, and is tested against doubles of them, whose streams are threads.
 //!
 //! Each device has a host thread, a compute stream and a communication stream. Waiting is looking again and again, with an
 //! eye on the other processes, so that a collective whose partner is gone is aborted and not waited for.

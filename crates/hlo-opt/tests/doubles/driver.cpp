@@ -19,7 +19,7 @@
 
 namespace {
 
-enum { OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600 };
+enum { OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, ILLEGAL_ADDRESS = 700 };
 
 struct Ticket {
     std::mutex mutex;
@@ -89,6 +89,9 @@ size_t number(const char* variable, size_t otherwise) {
     const char* text = getenv(variable);
     return text ? strtoull(text, nullptr, 10) : otherwise;
 }
+// The launch with this number breaks its device, as an access to foreign memory does.
+std::atomic<size_t> n_launches{0};
+std::atomic<bool> is_broken{false};
 size_t total_bytes() { return number("DOUBLE_MEMORY_BYTES", (size_t)8 << 30); }
 
 Stream* stream_of(void* handle) {
@@ -194,6 +197,7 @@ int cuStreamDestroy_v2(void* handle) {
 int cuStreamQuery(void* handle) {
     Stream* stream = stream_of(handle);
     if (!stream) return INVALID_HANDLE;
+    if (is_broken) return ILLEGAL_ADDRESS;
     std::lock_guard<std::mutex> lock(stream->mutex);
     return stream->n_pending ? NOT_READY : OK;
 }
@@ -277,6 +281,10 @@ int cuLaunchKernel(void* handle, unsigned gx, unsigned gy, unsigned gz, unsigned
         if (!holds(address, 0)) return INVALID_VALUE;
         pointers.push_back((void*)address);
     }
-    return enqueue(stream, [=]() mutable { function->run(pointers.data(), gx, bx); });
+    bool breaks = ++n_launches == number("DOUBLE_BREAKING_LAUNCH", 0);
+    return enqueue(stream, [=]() mutable {
+        if (breaks) is_broken = true;
+        function->run(pointers.data(), gx, bx);
+    });
 }
 }
