@@ -264,6 +264,58 @@ fn a_stopped_rank_is_named_by_all_others() {
     }
 }
 
+/// One kernel that goes over so many rows of 1024 elements, then a sum over both devices.
+fn busy_module(n_rows: u64) -> String {
+    let shape = format!("f32[{n_rows},1024]");
+    format!(
+        "HloModule busy, replica_count=2
+
+add {{
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT sum = f32[] add(a, b)
+}}
+
+ENTRY main {{
+  x = f32[] parameter(0)
+  xs = {shape} broadcast(x), dimensions={{}}
+  i = {shape} iota(), iota_dimension=0
+  y = {shape} add(xs, i)
+  s = {shape} sine(y)
+  zero = f32[] constant(0)
+  sum = f32[] reduce(s, zero), dimensions={{0,1}}, to_apply=add
+  ROOT all = f32[] all-reduce(sum), replica_groups={{{{0,1}}}}, to_apply=add
+}}
+"
+    )
+}
+
+/// A rank in a kernel for longer than others wait in silence is busy, not lost: rank 1 says nothing but its heartbeat.
+#[test]
+fn a_busy_rank_is_not_lost() {
+    let folder = Folder::new("busy");
+    let mut n_rows = 1 << 18;
+    // The kernel is made longer until it is long enough on this machine.
+    for _ in 0..6 {
+        let module = folder.path("busy.hlo");
+        std::fs::write(&module, busy_module(n_rows)).expect("the module is written");
+        let mut ranks = start(2, &[&module, "--connect-timeout", "30"], none);
+        all_run(&mut ranks);
+        let started = Instant::now();
+        for rank in &mut ranks {
+            let (code, said) = rank.end();
+            assert_eq!(code, Some(0), "{said}");
+        }
+        let elapsed = started.elapsed();
+        if elapsed > Duration::from_secs(8) {
+            return;
+        }
+        let wanted = 11.0 / elapsed.as_secs_f64();
+        n_rows = (n_rows as f64 * wanted.clamp(1.2, 16.0)) as u64;
+    }
+    panic!("no kernel was long enough");
+}
+
 #[test]
 fn another_plan_is_refused_by_all() {
     let folder = Folder::new("plans");
