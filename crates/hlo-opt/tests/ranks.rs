@@ -203,6 +203,21 @@ fn several_processes_give_what_one_gives() {
 }
 
 #[test]
+fn runs_end_well_every_time() {
+    let folder = Folder::new("ends");
+    let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../ir-samples/programs/mlp_sgd.repl.hlo");
+    let module = module.display().to_string();
+    alone(&folder, &module);
+    // A rank that has heard of the end may be gone before rank 0 has told the next one.
+    for _ in 0..8 {
+        for (i, rank) in start(4, &[&module], none).iter_mut().enumerate() {
+            let (code, said) = rank.end();
+            assert_eq!(code, Some(0), "rank {i}: {said}");
+        }
+    }
+}
+
+#[test]
 fn launchers_give_ranks_by_their_variables() {
     let folder = Folder::new("launchers");
     let module = folder.module(3);

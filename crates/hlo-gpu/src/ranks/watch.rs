@@ -48,7 +48,9 @@ struct State {
     inboxes: Vec<VecDeque<Vec<u8>>>,
     is_closed: Vec<bool>,
     failure: Option<Failure>,
-    /// The other side (rank 0) or this one has said that the run is over.
+    /// All that was to be exchanged is there: a connection that closes now is no loss.
+    is_ending: bool,
+    /// The run is over: connections are given up once the other side has closed.
     is_over: bool,
 }
 
@@ -154,6 +156,8 @@ impl Wires {
     pub fn finish(self) -> Result<(), GpuError> {
         let shared = &self.shared;
         if shared.rank == 0 {
+            // Ranks that have heard of the end close before others have heard of it.
+            shared.lock().is_ending = true;
             for peer in 0..self.len() {
                 self.send(peer, Kind::Bye, &[])?;
             }
@@ -214,7 +218,7 @@ impl Shared {
     /// Records the first failure and wakes everybody.
     fn fail(&self, error: GpuError, message: String, peer: Option<usize>) {
         let mut state = self.lock();
-        if state.failure.is_none() && !state.is_over {
+        if state.failure.is_none() && !state.is_ending && !state.is_over {
             state.failure = Some(Failure { error, message, peer, at: Instant::now() });
         }
         self.arrived.notify_all();
