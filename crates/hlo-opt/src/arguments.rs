@@ -244,7 +244,7 @@ pub struct RankArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub ranks: Option<u32>,
     /// Seconds to wait for the others at the beginning
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(..1 << 24))]
     pub connect_timeout: u64,
 }
 

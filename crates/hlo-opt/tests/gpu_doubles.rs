@@ -1,8 +1,9 @@
 //! `hlo-opt run --backend gpu` against doubles of the CUDA driver, NVRTC, cuBLASLt and NCCL (`doubles/`), which need no card:
 //! what is issued to the libraries, in which order and with which waits. What only silicon can show is not shown.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -67,10 +68,11 @@ fn doubles() -> &'static Path {
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/doubles");
         let shim = Path::new(env!("CARGO_MANIFEST_DIR")).join("../hlo-gpu/src/host/shim.h");
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("doubles");
-        std::fs::create_dir_all(&folder).expect("a folder");
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(folder.join("programs")).expect("a folder");
         for (source, library) in [("driver", "cuda"), ("nvrtc", "nvrtc"), ("cublaslt", "cublasLt"), ("nccl", "nccl")] {
             let mut command = Command::new(std::env::var("CXX").unwrap_or_else(|_| "c++".into()));
-            command.args(["-std=c++17", "-O1", "-fPIC", "-shared", "-pthread", "-Wall", "-Werror"]);
+            command.args(["-std=c++17", "-O1", "-fPIC", "-shared", "-pthread", "-Wall"]);
             command.arg(format!("-DSHIM=\"{}\"", shim.display())).arg(sources.join(format!("{source}.cpp")));
             command.arg("-o").arg(folder.join(format!("lib{library}.so"))).arg("-ldl");
             let output = command.output().expect("a C++ compiler");
@@ -101,22 +103,52 @@ impl Folder {
     }
 }
 
-/// Runs with the doubles and this number of cards; fails the test if that takes longer than a minute.
-fn run(n_cards: usize, args: &[&str], variables: &[(&str, &str)]) -> Output {
+/// A run with the doubles and this number of cards.
+fn program(n_cards: usize, args: &[&str], variables: &[(&str, &str)]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hlo-opt"));
+    for variable in ["RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "SLURM_PROCID", "SLURM_NTASKS"] {
+        command.env_remove(variable);
+    }
     command.arg("run").args(args).envs(variables.iter().copied());
-    command.env("LD_LIBRARY_PATH", doubles()).env("DOUBLE_GPUS", n_cards.to_string());
+    command.env("LD_LIBRARY_PATH", doubles()).env("TMPDIR", doubles().join("programs"));
+    command.env("DOUBLE_GPUS", n_cards.to_string());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().expect("it starts");
+    command
+}
+
+/// What a run leaves; fails the test if it takes longer than a minute.
+fn finished(mut child: Child) -> Output {
     let deadline = Instant::now() + Duration::from_secs(60);
     while child.try_wait().expect("a state").is_none() {
         if Instant::now() > deadline {
             let _ = child.kill();
-            panic!("a run hangs: {args:?}");
+            panic!("a run hangs");
         }
         std::thread::sleep(Duration::from_millis(10));
     }
     child.wait_with_output().expect("its output")
+}
+
+fn run(n_cards: usize, args: &[&str], variables: &[(&str, &str)]) -> Output {
+    finished(program(n_cards, args, variables).spawn().expect("it starts"))
+}
+
+/// Starts two ranks of two devices each on the same machine of four cards, as a launcher does.
+fn two_ranks(args: &[&str]) -> [Child; 2] {
+    let with = |rank: &str, place: &str| {
+        let place = ["--ranks", "2", "--rank", rank, "--coordinator", place];
+        program(4, &[args, &place].concat(), &[("LOCAL_RANK", rank)]).spawn().expect("it starts")
+    };
+    let mut first = with("0", "127.0.0.1:0");
+    // One byte at a time: what comes after the line belongs to the test.
+    let (mut line, mut byte) = (String::new(), [0u8]);
+    let stderr = first.stderr.as_mut().expect("its messages");
+    while !line.ends_with('\n') && stderr.read(&mut byte).expect("a byte") == 1 {
+        line.push(char::from(byte[0]));
+    }
+    let place = line.strip_prefix("rank 0 waits at ").and_then(|rest| rest.split(' ').next());
+    let second = with("1", place.unwrap_or_else(|| panic!("{line}")));
+    [first, second]
 }
 
 fn said(output: &Output) -> String {
@@ -171,6 +203,47 @@ fn cards_and_a_shared_card_agree_with_the_host() {
     }
 }
 
+/// Two processes of two devices: the ids of communicators go from one to the other, and rank 0 gets all outputs.
+#[test]
+fn ranks_on_cards_agree_with_the_host() {
+    let folder = Folder::new("ranks");
+    let module = folder.write("step.hlo", STEP);
+    let drawn = ["--seed", "4", "--draw", "n.3 n.3 n1", "--replicated-params", "1"];
+    let (host, cards) = (folder.path("host.npz"), folder.path("cards.npz"));
+    let output = run(0, &[&["--backend", "host", &module, "-o", &host][..], &drawn].concat(), &[]);
+    assert!(output.status.success(), "{}", said(&output));
+    for rank in two_ranks(&[&["--backend", "gpu", &module, "-o", &cards][..], &drawn].concat()) {
+        let output = finished(rank);
+        assert!(output.status.success(), "{}", said(&output));
+    }
+    for ((name, found), (_, expected)) in arrays(&cards).iter().zip(&arrays(&host)) {
+        let tolerance = if name.starts_with("out2") { 1e-2 } else { 2e-5 };
+        assert!(difference(found, expected) < tolerance, "{name}: {}", difference(found, expected));
+    }
+}
+
+/// A killed rank leaves the other in a collective on the card: it is aborted, and the rank is named.
+#[test]
+fn a_killed_rank_does_not_leave_a_collective_hanging() {
+    let folder = Folder::new("killed");
+    let module = folder.write("step.hlo", &STEP.replace("n = s32[] constant(5)", "n = s32[] constant(2000000000)"));
+    for victim in [0, 1] {
+        let mut ranks = two_ranks(&["--backend", "gpu", &module, "--replicated-params", "1"]);
+        std::thread::sleep(Duration::from_secs(6));
+        assert!(ranks.iter_mut().all(|rank| rank.try_wait().expect("a state").is_none()), "both run");
+        ranks[victim].kill().expect("it is killed");
+        let killed = Instant::now();
+        let [first, second] = ranks;
+        let (mut dead, other) = if victim == 0 { (first, second) } else { (second, first) };
+        dead.wait().expect("it is gone");
+        let output = finished(other);
+        assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+        let expected = format!("error: rank {} stops: rank {victim} was lost: its connection", 1 - victim);
+        assert!(said(&output).contains(&expected), "{}", said(&output));
+        assert!(killed.elapsed() < Duration::from_secs(10), "{:?}", killed.elapsed());
+    }
+}
+
 /// Adam and a convolutional net's kernels go the same way; here a whole training step with donated state.
 #[test]
 fn a_training_step_agrees_with_the_host() {
@@ -193,11 +266,14 @@ fn out_of_memory_says_asked_and_free() {
     let folder = Folder::new("memory");
     let module = folder.write("step.hlo", STEP);
     let memory = [("DOUBLE_MEMORY_BYTES", "4000")];
-    let args = ["--backend", "gpu", "--share-gpu", &module, "--replicated-params", "1"];
-    let output = run(1, &args, &memory);
-    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
-    assert!(said(&output).starts_with("error: GPU 0 (Double): out of memory: expected "), "{}", said(&output));
-    assert!(said(&output).contains(" free of 4000"), "{}", said(&output));
+    for (n_cards, flags) in [(1, &["--share-gpu"][..]), (4, &[])] {
+        let args = ["--backend", "gpu", &module, "--replicated-params", "1"];
+        let output = run(n_cards, &[&args[..], flags].concat(), &memory);
+        assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+        assert!(said(&output).starts_with("error: GPU "), "{}", said(&output));
+        assert!(said(&output).contains("(Double): out of memory: expected "), "{}", said(&output));
+        assert!(said(&output).contains(" free of 4000"), "{}", said(&output));
+    }
 }
 
 #[test]

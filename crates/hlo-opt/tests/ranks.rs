@@ -85,7 +85,7 @@ impl Folder {
 
 fn program(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hlo-opt"));
-    for variable in ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "SLURM_PROCID", "SLURM_NTASKS"] {
+    for variable in ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "PMI_RANK", "SLURM_PROCID", "SLURM_NTASKS"] {
         command.env_remove(variable);
     }
     command.args(["run", "--backend", "host", "--draw", "n1 n1"]).args(args);

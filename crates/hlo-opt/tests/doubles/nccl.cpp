@@ -1,74 +1,64 @@
-// A double of NCCL for ranks that are threads of one process. A collective is a task on each rank's stream that waits for the
-// others, as the kernels of the library do; abort ends the waiting.
+// A double of NCCL for ranks that are threads or processes of one machine: a communicator is a file in shared memory. A
+// collective is a task on each rank's stream that waits for the others, as the library's kernels do; abort ends the waiting.
 
 #include <atomic>
-#include <condition_variable>
+#include <chrono>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <functional>
-#include <map>
-#include <memory>
-#include <mutex>
-#include <string>
+#include <sys/mman.h>
+#include <thread>
+#include <unistd.h>
 #include <vector>
 
-enum { OK = 0, INVALID_ARGUMENT = 4 };
-struct Id { char bytes[128]; };
+enum { OK = 0, SYSTEM_ERROR = 2, INVALID_ARGUMENT = 4 };
+enum { MOST_RANKS = 8 };
+static const size_t SLOT_BYTES = 8 << 20; // of which only what is used becomes memory
+struct Id { char path[128]; };
 
-// What the ranks of a communicator share.
+// The beginning of the shared file; then a slot for each rank, then a slot for each pair (from, to).
 struct Board {
-    std::mutex mutex;
-    std::condition_variable changed;
-    int n_ranks = 0, n_joined = 0;
-    bool is_aborted = false;
-    std::map<uint64_t, std::vector<const void*>> arrived; // by number of the collective
-    std::map<uint64_t, int> n_left;
-    std::map<std::pair<int, int>, std::vector<std::vector<char>>> mail; // from, to
+    std::atomic<int> n_joined;
+    std::atomic<uint64_t> n_arrived[MOST_RANKS];                // collectives whose input lies in the rank's slot
+    std::atomic<uint64_t> n_left[MOST_RANKS];                   // collectives in which the rank has read all inputs
+    std::atomic<uint64_t> n_sent[MOST_RANKS][MOST_RANKS];       // from, to
+    std::atomic<uint64_t> n_received[MOST_RANKS][MOST_RANKS];   // from, to
 };
-struct Comm { std::shared_ptr<Board> board; int rank; uint64_t n_issued = 0; };
+struct Comm {
+    Board* board;
+    int n_ranks, rank;
+    uint64_t n_issued = 0;
+    std::atomic<bool> is_aborted{false};
 
-static std::mutex boards_mutex;
-static std::map<std::string, std::shared_ptr<Board>> boards;
+    char* slot(int i) { return (char*)board + 4096 + (size_t)i * SLOT_BYTES; }
+    char* mail(int from, int to) { return slot(MOST_RANKS + from * MOST_RANKS + to); }
+    // False after an abort.
+    bool wait(const std::function<bool()>& holds) {
+        for (int looks = 0; !holds(); ++looks) {
+            if (is_aborted) return false;
+            if (looks > 100) std::this_thread::sleep_for(std::chrono::microseconds(50));
+        }
+        return true;
+    }
+};
 
-// Operations of the group that the thread has begun.
-struct Pending { Comm* comm; void* stream; int order; std::function<void()> task; };
+// Operations of the group that the thread has begun; sends go before receives, so that two ranks do not wait for each other.
+struct Pending { void* stream; int order; std::function<void()> task; };
 static thread_local int depth = 0;
 static thread_local std::vector<Pending> pending;
 
 static int enqueue(void* stream, std::function<void()> task) {
     void* driver = dlopen("libcuda.so", RTLD_NOW | RTLD_NOLOAD);
-    return ((int (*)(void*, std::function<void()>*))dlsym(driver, "double_enqueue"))(stream, &task) == 0 ? OK : INVALID_ARGUMENT;
+    auto push = (int (*)(void*, std::function<void()>*))dlsym(driver, "double_enqueue");
+    return push(stream, &task) == 0 ? OK : INVALID_ARGUMENT;
 }
-// Sends go before receives, so that two ranks do not wait for each other.
-static int issue(Comm* comm, void* stream, int order, std::function<void()> task) {
+static int issue(void* stream, int order, std::function<void()> task) {
     if (depth == 0) return enqueue(stream, std::move(task));
-    pending.push_back({comm, stream, order, std::move(task)});
+    pending.push_back({stream, order, std::move(task)});
     return OK;
-}
-
-// Waits until all ranks have brought their input to this collective, then lets `use` read them all.
-static void meet(std::shared_ptr<Board> board, int rank, uint64_t number, const void* input,
-                 std::function<void(const std::vector<const void*>&)> use) {
-    std::unique_lock<std::mutex> lock(board->mutex);
-    auto& inputs = board->arrived[number];
-    inputs.resize(board->n_ranks);
-    inputs[rank] = input;
-    board->changed.notify_all();
-    auto all_here = [&] {
-        for (const void* one : inputs) if (!one) return false;
-        return true;
-    };
-    board->changed.wait(lock, [&] { return board->is_aborted || all_here(); });
-    if (board->is_aborted) return;
-    std::vector<const void*> seen = inputs;
-    lock.unlock();
-    use(seen);
-    // Nobody writes to its output before all have read: results are put there after a second meeting.
-    lock.lock();
-    board->n_left[number] += 1;
-    board->changed.notify_all();
-    board->changed.wait(lock, [&] { return board->is_aborted || board->n_left[number] == board->n_ranks; });
 }
 
 template <class T> static T join(T a, T b, int how) {
@@ -79,34 +69,51 @@ template <class T> static T join(T a, T b, int how) {
     default: return a < b ? a : b;
     }
 }
-template <class T> static void reduce(std::vector<char>& out, const std::vector<const void*>& in, size_t from, size_t n, int how) {
-    out.resize(n * sizeof(T));
+using Slots = std::vector<const char*>;
+using Result = std::vector<char>;
+template <class T> static Result reduce(const Slots& in, size_t from, size_t n, int how) {
+    Result out(n * sizeof(T));
     for (size_t i = 0; i < n; ++i) {
         T sum = ((const T*)in[0])[from + i];
         for (size_t r = 1; r < in.size(); ++r) sum = join(sum, ((const T*)in[r])[from + i], how);
         ((T*)out.data())[i] = sum;
     }
+    return out;
 }
-static int collective(Comm* comm, void* stream, const void* input, void* output, std::function<bool(std::vector<char>&, const std::vector<const void*>&)> make) {
-    auto board = comm->board;
-    uint64_t number = comm->n_issued++;
-    int rank = comm->rank;
-    return issue(comm, stream, 2, [=] {
-        std::vector<char> result;
-        meet(board, rank, number, input, [&](const std::vector<const void*>& in) { make(result, in); });
-        if (!board->is_aborted) memcpy(output, result.data(), result.size());
-    });
-}
-static bool reduce_any(std::vector<char>& out, const std::vector<const void*>& in, size_t from, size_t n, int type, int how) {
+static size_t size_of(int type) { return type <= 1 ? 1 : type <= 3 || type == 7 ? 4 : type == 8 ? 8 : 0; }
+static Result reduce_any(const Slots& in, size_t from, size_t n, int type, int how) {
     switch (type) {
-    case 0: reduce<int8_t>(out, in, from, n, how); return true;
-    case 1: reduce<uint8_t>(out, in, from, n, how); return true;
-    case 2: reduce<int32_t>(out, in, from, n, how); return true;
-    case 3: reduce<uint32_t>(out, in, from, n, how); return true;
-    case 7: reduce<float>(out, in, from, n, how); return true;
-    case 8: reduce<double>(out, in, from, n, how); return true;
-    default: return false;
+    case 0: return reduce<int8_t>(in, from, n, how);
+    case 1: return reduce<uint8_t>(in, from, n, how);
+    case 2: return reduce<int32_t>(in, from, n, how);
+    case 3: return reduce<uint32_t>(in, from, n, how);
+    case 7: return reduce<float>(in, from, n, how);
+    default: return reduce<double>(in, from, n, how);
     }
+}
+static int collective(Comm* comm, void* stream, const void* input, size_t n_bytes, void* output,
+                      std::function<Result(const Slots&)> make) {
+    if (n_bytes > SLOT_BYTES || n_bytes == 0) return INVALID_ARGUMENT;
+    uint64_t number = ++comm->n_issued;
+    return issue(stream, 2, [=] {
+        Board* board = comm->board;
+        auto all = [&](std::atomic<uint64_t>* counts, uint64_t at_least) {
+            return comm->wait([=] {
+                for (int r = 0; r < comm->n_ranks; ++r) if (counts[r] < at_least) return false;
+                return true;
+            });
+        };
+        // The slot is free once all have read what lay there before.
+        if (!all(board->n_left, number - 1)) return;
+        memcpy(comm->slot(comm->rank), input, n_bytes);
+        board->n_arrived[comm->rank] = number;
+        if (!all(board->n_arrived, number)) return;
+        Slots slots;
+        for (int r = 0; r < comm->n_ranks; ++r) slots.push_back(comm->slot(r));
+        Result result = make(slots);
+        board->n_left[comm->rank] = number;
+        memcpy(output, result.data(), result.size());
+    });
 }
 
 extern "C" {
@@ -114,31 +121,25 @@ const char* ncclGetErrorString(int) { return "an error of the double"; }
 int ncclGetUniqueId(Id* id) {
     static std::atomic<int> next{1};
     memset(id, 0, sizeof *id);
-    snprintf(id->bytes, sizeof id->bytes, "communicator %d", next++);
+    snprintf(id->path, sizeof id->path, "/dev/shm/hlo-double-%d-%d", (int)getpid(), next++);
     return OK;
 }
 int ncclCommInitRank(Comm** out, int n, Id id, int rank) {
-    std::shared_ptr<Board> board;
-    {
-        std::lock_guard<std::mutex> lock(boards_mutex);
-        auto& slot = boards[std::string(id.bytes)];
-        if (!slot) slot = std::make_shared<Board>();
-        board = slot;
-    }
-    std::unique_lock<std::mutex> lock(board->mutex);
-    board->n_ranks = n;
-    board->n_joined += 1;
-    board->changed.notify_all();
-    board->changed.wait(lock, [&] { return board->n_joined == n; });
-    *out = new Comm{board, rank};
+    if (n > MOST_RANKS) return INVALID_ARGUMENT;
+    size_t n_bytes = 4096 + SLOT_BYTES * (MOST_RANKS + MOST_RANKS * MOST_RANKS);
+    int file = open(id.path, O_RDWR | O_CREAT, 0600);
+    if (file < 0 || ftruncate(file, (off_t)n_bytes) != 0) return SYSTEM_ERROR;
+    void* shared = mmap(nullptr, n_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
+    close(file);
+    if (shared == MAP_FAILED) return SYSTEM_ERROR;
+    Comm* comm = new Comm{(Board*)shared, n, rank};
+    comm->board->n_joined += 1;
+    comm->wait([=] { return comm->board->n_joined == n; });
+    unlink(id.path); // all have it
+    *out = comm;
     return OK;
 }
-int ncclCommAbort(Comm* comm) {
-    std::lock_guard<std::mutex> lock(comm->board->mutex);
-    comm->board->is_aborted = true;
-    comm->board->changed.notify_all();
-    return OK;
-}
+int ncclCommAbort(Comm* comm) { comm->is_aborted = true; return OK; }
 int ncclCommDestroy(Comm*) { return OK; }
 int ncclCommGetAsyncError(Comm*, int* state) { *state = OK; return OK; }
 int ncclGroupStart() { depth += 1; return OK; }
@@ -153,44 +154,37 @@ int ncclGroupEnd() {
     return OK;
 }
 int ncclAllReduce(const void* in, void* out, size_t n, int type, int how, Comm* comm, void* stream) {
-    return collective(comm, stream, in, out, [=](std::vector<char>& result, const std::vector<const void*>& all) {
-        return reduce_any(result, all, 0, n, type, how);
-    });
+    return collective(comm, stream, in, n * size_of(type), out, [=](const Slots& all) { return reduce_any(all, 0, n, type, how); });
 }
 int ncclReduceScatter(const void* in, void* out, size_t n, int type, int how, Comm* comm, void* stream) {
-    int rank = comm->rank;
-    return collective(comm, stream, in, out, [=](std::vector<char>& result, const std::vector<const void*>& all) {
-        return reduce_any(result, all, rank * n, n, type, how);
-    });
+    size_t from = (size_t)comm->rank * n;
+    return collective(comm, stream, in, n * size_of(type) * (size_t)comm->n_ranks, out,
+                      [=](const Slots& all) { return reduce_any(all, from, n, type, how); });
 }
 int ncclAllGather(const void* in, void* out, size_t n, int type, Comm* comm, void* stream) {
     if (type != 1) return INVALID_ARGUMENT;
-    return collective(comm, stream, in, out, [=](std::vector<char>& result, const std::vector<const void*>& all) {
-        for (const void* one : all) result.insert(result.end(), (const char*)one, (const char*)one + n);
-        return true;
+    return collective(comm, stream, in, n, out, [=](const Slots& all) {
+        Result result;
+        for (const char* one : all) result.insert(result.end(), one, one + n);
+        return result;
     });
 }
 int ncclSend(const void* from, size_t n, int type, int peer, Comm* comm, void* stream) {
-    if (type != 1) return INVALID_ARGUMENT;
-    auto board = comm->board;
-    int rank = comm->rank;
-    return issue(comm, stream, 0, [=] {
-        std::lock_guard<std::mutex> lock(board->mutex);
-        board->mail[{rank, peer}].emplace_back((const char*)from, (const char*)from + n);
-        board->changed.notify_all();
+    if (type != 1 || n > SLOT_BYTES) return INVALID_ARGUMENT;
+    return issue(stream, 0, [=] {
+        auto &sent = comm->board->n_sent[comm->rank][peer], &received = comm->board->n_received[comm->rank][peer];
+        if (!comm->wait([&] { return received == sent; })) return;
+        memcpy(comm->mail(comm->rank, peer), from, n);
+        sent += 1;
     });
 }
 int ncclRecv(void* to, size_t n, int type, int peer, Comm* comm, void* stream) {
-    if (type != 1) return INVALID_ARGUMENT;
-    auto board = comm->board;
-    int rank = comm->rank;
-    return issue(comm, stream, 1, [=] {
-        std::unique_lock<std::mutex> lock(board->mutex);
-        auto& box = board->mail[{peer, rank}];
-        board->changed.wait(lock, [&] { return board->is_aborted || !box.empty(); });
-        if (board->is_aborted) return;
-        memcpy(to, box.front().data(), n);
-        box.erase(box.begin());
+    if (type != 1 || n > SLOT_BYTES) return INVALID_ARGUMENT;
+    return issue(stream, 1, [=] {
+        auto &sent = comm->board->n_sent[peer][comm->rank], &received = comm->board->n_received[peer][comm->rank];
+        if (!comm->wait([&] { return sent > received; })) return;
+        memcpy(to, comm->mail(peer, comm->rank), n);
+        received += 1;
     });
 }
 }

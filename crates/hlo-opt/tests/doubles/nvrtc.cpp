@@ -23,9 +23,10 @@ int nvrtcCompileProgram(Program* program, int n, const char** options) {
     bool has_arch = false;
     for (int i = 0; i < n; ++i) has_arch |= !strcmp(options[i], "--gpu-architecture=sm_90");
     if (!has_arch) { program->log = "error: expected sm_90"; return 5; }
-    char base[] = "/tmp/hlo-double-XXXXXX";
-    if (mkdtemp(base) == nullptr) return 1;
-    std::string folder = base, source = folder + "/program.cpp";
+    const char* home = getenv("TMPDIR");
+    std::string folder = std::string(home ? home : "/tmp") + "/hlo-double-XXXXXX";
+    if (mkdtemp(&folder[0]) == nullptr) return 1;
+    std::string source = folder + "/program.cpp";
     std::ofstream file(source);
     file << "#include \"" SHIM "\"\n" << program->source
          << "\ntemplate <class... A> constexpr int double_count(void (*)(A...)) { return (int)sizeof...(A); }\n";
