@@ -52,7 +52,7 @@ fn rewritten(before: &Module, levels: &[u32], program: impl Fn(&Fit, &Subject, &
     let subject = subjects.next_back().expect("a collective");
     let fit = find_fit(levels, &subject.groups).expect("groups that fit");
     let program = program(&fit, &subject, &subject.whole(&module, 0).expect("an array"));
-    let mut next_channel = module.max_channel_id() + 1;
+    let mut next_channel = module.first_free_channel_id();
     let (operand, result) = subject.parts[0].clone();
     let (new, _) =
         emit(&mut module, &mut rewrite, (comp, subject.inst), (operand, &result), &program, &mut next_channel);

@@ -105,7 +105,7 @@ impl Cluster {
         if levels.is_empty() || levels.len() > MAX_LEVELS {
             return Err(ClusterError::new("levels", format!("1 to {MAX_LEVELS}"), levels.len().to_string()));
         }
-        check_number("launch", launch_s, true)?;
+        check_us("launch", launch_s)?;
         let (mut entity, mut place) = (Vec::new(), Vec::new());
         let mut n_parents = 1u32;
         let mut children = Vec::new();
@@ -129,10 +129,10 @@ impl Cluster {
     }
 
     /// `n` devices at one switch; `gbytes_per_s` (10⁹ bytes) in and out each, `latency_us` for a hop and for a launch.
-    /// `n` is taken as 1 where it is 0, numbers that are not positive as the smallest positive one.
+    /// `n` is taken as 1 where it is 0, a bandwidth beyond the limits as the nearest one within.
     pub fn flat(n: u32, gbytes_per_s: f64, latency_us: f64) -> Cluster {
         let n = n.clamp(1, MAX_DEVICES as u32);
-        let bytes_per_s = if gbytes_per_s > 0.0 { gbytes_per_s * 1e9 } else { f64::MIN_POSITIVE };
+        let bytes_per_s = gbytes_per_s.max(*GBYTES_PER_S.start()).min(*GBYTES_PER_S.end()) * 1e9;
         let latency_s = if latency_us > 0.0 { latency_us * 1e-6 } else { 0.0 };
         let levels = vec![Level::switched("device", n, bytes_per_s, latency_s)];
         let (entity, place) = (vec![(0..n).collect()], vec![(0..n).collect()]);
@@ -203,18 +203,34 @@ fn gcd(a: u32, b: u32) -> u32 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-fn check_number(place: &str, value: f64, zero: bool) -> Result<(), ClusterError> {
-    if value.is_finite() && (value > 0.0 || (zero && value == 0.0)) {
+/// Beyond these, times would no longer be numbers.
+const GBYTES_PER_S: std::ops::RangeInclusive<f64> = 1e-9..=1e9;
+const MOST_US: f64 = 1e9;
+
+fn check_bandwidth(place: &str, bytes_per_s: f64) -> Result<(), ClusterError> {
+    let gbytes_per_s = bytes_per_s / 1e9;
+    if GBYTES_PER_S.contains(&gbytes_per_s) {
         return Ok(());
     }
-    let expected = if zero { "a number, zero or more" } else { "a positive number" };
-    Err(ClusterError::new(place, expected, value.to_string()))
+    let expected = format!("{:e} to {:e}", GBYTES_PER_S.start(), GBYTES_PER_S.end());
+    Err(ClusterError::new(format!("{place}: GB/s"), expected, format!("{gbytes_per_s:e}")))
+}
+
+fn check_us(place: &str, seconds: f64) -> Result<(), ClusterError> {
+    let us = seconds * 1e6;
+    if (0.0..=MOST_US).contains(&us) {
+        return Ok(());
+    }
+    Err(ClusterError::new(format!("{place}: µs"), format!("zero to {MOST_US:e}"), format!("{us:e}")))
 }
 
 /// The children of each of `n_parents` parents.
 fn check_level(level: &Level, at: &str, n_parents: u32) -> Result<Vec<u32>, ClusterError> {
-    check_number(&format!("{at}: GB/s"), level.bytes_per_s, false)?;
-    check_number(&format!("{at}: µs"), level.latency_s, true)?;
+    if level.name.trim().is_empty() {
+        return Err(ClusterError::new(format!("{at}: name"), "a name", "none"));
+    }
+    check_bandwidth(at, level.bytes_per_s)?;
+    check_us(at, level.latency_s)?;
     let counts = match &level.count {
         Count::Same(n) => vec![*n; n_parents as usize],
         Count::Each(each) => each.clone(),
@@ -235,12 +251,13 @@ fn check_level(level: &Level, at: &str, n_parents: u32) -> Result<Vec<u32>, Clus
         ));
     }
     for shared_by in std::iter::once(level.shared_by).chain(level.bypass.iter().map(|b| b.shared_by)) {
-        if shared_by == 0 {
-            return Err(ClusterError::new(format!("{at}: shared_by"), "at least 1", "0"));
+        if shared_by == 0 || u64::from(shared_by) > total {
+            let expected = format!("1 to {total}, the entities of the level");
+            return Err(ClusterError::new(format!("{at}: shared_by"), expected, shared_by.to_string()));
         }
     }
     if let Some(bypass) = &level.bypass {
-        check_number(&format!("{at}: bypass: GB/s"), bypass.bytes_per_s, false)?;
+        check_bandwidth(&format!("{at}: bypass"), bypass.bytes_per_s)?;
         if bypass.domain == Some(0) {
             return Err(ClusterError::new(format!("{at}: bypass: domain"), "at least 1", "0"));
         }

@@ -55,7 +55,7 @@ pub struct AllReduceToReduceScatter;
 impl Pass for AllReduceToReduceScatter {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let users = module.users();
-        let mut next_channel = module.max_channel_id().saturating_add(1);
+        let mut next_channel = module.first_free_channel_id();
         let mut n_scattered = 0;
         for comp in code_computations(module) {
             n_scattered += scatter_in(module, comp, &users, &mut next_channel, cx.report)?;

@@ -5,7 +5,7 @@ use hlo_analysis::code::is_annotated;
 use hlo_analysis::reducers::{Reducer, find_reducer};
 use hlo_ir::attrs::Attrs;
 use hlo_ir::dtype::NumberClass;
-use hlo_ir::{ArrayShape, ConstantValue, InstId, Module, Opcode, Scalar};
+use hlo_ir::{ArrayShape, CompId, ConstantValue, InstId, Module, Opcode, Scalar};
 
 /// An all-reduce of one array.
 #[derive(Clone, Debug)]
@@ -30,6 +30,9 @@ pub fn find_all_reduce(
     pinned: &EntitySet<InstId>,
 ) -> Result<Option<AllReduce>, &'static str> {
     let instruction = module.inst(inst);
+    if instruction.opcode == Opcode::AllReduceStart {
+        return Err(ASYNC);
+    }
     if instruction.opcode != Opcode::AllReduce {
         return Ok(None);
     }
@@ -43,6 +46,20 @@ pub fn find_all_reduce(
     let groups = module.device_groups(inst).map_err(|_| "its groups have no meaning on these devices")?.groups;
     let reducer = module.called(inst).first().and_then(|&comp| find_reducer(module, comp));
     Ok(Some(AllReduce { inst, operand: *operand, reducer, groups }))
+}
+
+/// Why asynchronous collectives stay.
+pub const ASYNC: &str = "is asynchronous: this pass is for modules as they are before XLA's scheduler";
+
+/// Whether an instruction starts an all-reduce, an all-gather or a reduce-scatter that ends elsewhere.
+pub fn is_async_collective(module: &Module, inst: InstId) -> bool {
+    let starts = |opcode| [Opcode::AllReduceStart, Opcode::AllGatherStart].contains(&opcode);
+    let wraps = |comp: &CompId| {
+        let collectives = [Opcode::AllReduce, Opcode::ReduceScatter, Opcode::AllGather];
+        module.comp(*comp).insts.iter().any(|&i| collectives.contains(&module.inst(i).opcode))
+    };
+    let opcode = module.inst(inst).opcode;
+    starts(opcode) || (opcode == Opcode::AsyncStart && module.called(inst).iter().any(wraps))
 }
 
 /// Whether nobody asked for this instruction to stay exactly as and where it is.

@@ -61,7 +61,7 @@ pub struct SplitTupleAllReduce {
 impl Pass for SplitTupleAllReduce {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let users = module.users();
-        let mut next_channel = module.max_channel_id().saturating_add(1);
+        let mut next_channel = module.first_free_channel_id();
         let mut n_split = 0;
         for comp in code_computations(module) {
             let pinned = pinned_by_control(module, comp);

@@ -61,15 +61,25 @@ impl Attrs {
 }
 
 impl Module {
-    /// The largest channel of any instruction; 0 if none has one.
-    pub fn max_channel_id(&self) -> i64 {
+    /// A channel from which on no channel is used, for as many as any module needs: behind the largest, or where that is near the
+    /// largest number there is, behind the first with enough room after it.
+    pub fn first_free_channel_id(&self) -> i64 {
+        const ROOM: i64 = 1 << 40;
         let insts = self.computations().iter().flat_map(|&c| &self.comp(c).insts);
         let channel = |&inst: &InstId| match &self.inst(inst).attrs {
             Attrs::Permuting(a) => a.channel_id,
             Attrs::Transfer(a) => a.channel_id,
             other => other.collective().and_then(|c| c.channel_id),
         };
-        insts.filter_map(channel).max().unwrap_or(0).max(0)
+        let mut used: Vec<i64> = insts.filter_map(channel).filter(|&id| id > 0).collect();
+        used.sort_unstable();
+        let last = used.last().copied().unwrap_or(0);
+        if last <= i64::MAX - ROOM {
+            return last + 1;
+        }
+        let starts = std::iter::once(0).chain(used.iter().copied());
+        let gap = starts.zip(&used).find(|(from, to)| **to - *from > ROOM);
+        gap.map_or(1, |(from, _)| from + 1)
     }
 
     /// The groups of flat device ids of a collective.
@@ -106,5 +116,32 @@ impl Module {
             }
         }
         Ok(out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::attrs::CombiningAttrs;
+    use crate::edit::Builder;
+    use crate::{ArrayShape, DType, Module, Opcode, Shape};
+
+    fn free_beside(channels: &[i64]) -> i64 {
+        let mut module = Module::new("m");
+        let name = module.names.intern("e");
+        let comp = module.add_computation(name);
+        let shape = Shape::Array(ArrayShape::new(DType::F32, []));
+        for &channel in channels {
+            let attrs = CombiningAttrs { channel_id: Some(channel), ..CombiningAttrs::default() };
+            Builder::new(&mut module, comp).add("x", Opcode::AllReduce, shape.clone(), [], attrs);
+        }
+        module.first_free_channel_id()
+    }
+
+    #[test]
+    fn free_channels_have_room_behind_them() {
+        assert_eq!(free_beside(&[]), 1);
+        assert_eq!(free_beside(&[3, 1, 0]), 4);
+        assert_eq!(free_beside(&[7, i64::MAX - 1]), 8);
+        assert_eq!(free_beside(&[i64::MAX]), 1);
     }
 }

@@ -157,7 +157,7 @@ impl Copies {
         self.remove_uncalled(module);
         let mut is_there: EntitySet<CompId> = EntitySet::new();
         is_there.extend(module.computations().iter().copied());
-        let mut next_channel = module.max_channel_id().saturating_add(1);
+        let mut next_channel = module.first_free_channel_id();
         for (original, copy) in kept.into_iter().filter(|(_, copy)| is_there.contains(copy.comp)) {
             for &inst in copy.insts.keys() {
                 if let Some(channel) = module.inst_mut(inst).attrs.channel_id_mut() {

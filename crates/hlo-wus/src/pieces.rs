@@ -55,7 +55,7 @@ pub struct Pieces {
 impl Pieces {
     /// `groups` hold all devices, each group's members in the order of their shards.
     pub fn new(module: &Module, groups: Rc<[Vec<u32>]>) -> Pieces {
-        let next_channel = module.max_channel_id().saturating_add(1);
+        let next_channel = module.first_free_channel_id();
         let (shard_ids, starts, zeros) = (IndexMap::new(), IndexMap::new(), IndexMap::new());
         Pieces { groups, across: Vec::new(), shard_ids, starts, zeros, next_channel }
     }

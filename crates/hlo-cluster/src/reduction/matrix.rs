@@ -5,6 +5,9 @@
 
 use crate::error::ClusterError;
 
+/// Most placements that are listed: more are more than anybody waits for.
+const MAX_MATRICES: usize = 1 << 16;
+
 /// A placement of parallelism axes on a hierarchy.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Matrix {
@@ -79,6 +82,10 @@ impl Matrix {
         let mut rows = vec![vec![1u32; levels.len()]; axes.len()];
         let (mut left_axes, mut left_levels) = (axes.to_vec(), levels.to_vec());
         fill(&mut rows, 0, 0, &mut left_axes, &mut left_levels, &mut out);
+        if out.len() > MAX_MATRICES {
+            let expected = format!("axes with at most {MAX_MATRICES} placements (join some, or give one placement)");
+            return Err(ClusterError::new("axes", expected, format!("more, for {axes:?}")));
+        }
         Ok(out)
     }
 
@@ -132,8 +139,11 @@ impl Matrix {
     }
 }
 
-/// Fills cell (i, j) and all after it; `axes` and `levels` are what is left of the products.
+/// Fills cell (i, j) and all after it; `axes` and `levels` are what is left of the products. Stops with one matrix too many.
 fn fill(rows: &mut Vec<Vec<u32>>, i: usize, j: usize, axes: &mut [u32], levels: &mut [u32], out: &mut Vec<Matrix>) {
+    if out.len() > MAX_MATRICES {
+        return;
+    }
     if i == rows.len() {
         if levels.iter().all(|l| *l == 1) {
             out.push(Matrix { rows: rows.clone() });

@@ -111,7 +111,7 @@ impl CombineCollectives {
                 return Ok((n_removed, n_inserted));
             }
             let mut rewrite = Rewrite::new(module, comp);
-            let mut next_channel = module.max_channel_id().saturating_add(1);
+            let mut next_channel = module.first_free_channel_id();
             for bucket in &buckets {
                 let mut told = describe(module, bucket);
                 let combined = match self.is_packed {

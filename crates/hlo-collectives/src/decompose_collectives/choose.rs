@@ -12,6 +12,11 @@ use hlo_cluster::reduction::{Planner, Rules, Scatter, Step};
 use hlo_cluster::{Algo, Cluster, Collective};
 use hlo_ir::ArrayShape;
 
+/// Arrays of so many bytes are no arrays: their padded sizes would pass the numbers that dims have.
+const MOST_BYTES: u64 = 1 << 60;
+/// Times closer than this are the same: sums of equal terms in another order.
+const SAME: f64 = 1e-12;
+
 /// A program that is worth it.
 pub struct Chosen {
     /// What to write.
@@ -20,7 +25,7 @@ pub struct Chosen {
     pub told: String,
     /// Predicted time of the one collective, in seconds.
     pub before_s: f64,
-    /// Predicted time of the program, in seconds; with padding at most this.
+    /// Predicted time of the program, its padding included, in seconds.
     pub after_s: f64,
 }
 
@@ -44,6 +49,9 @@ impl Choice {
         if whole.n_elems() == 0 {
             return Err("has no elements".into());
         }
+        if whole.size_bytes() >= MOST_BYTES {
+            return Err(format!("is larger than any memory: expected fewer than {MOST_BYTES} bytes"));
+        }
         let fit = find_fit(planner.levels(), &subject.groups)?;
         let most = max_factors(Rules::Pinned);
         if fit.factors.len() > most {
@@ -57,10 +65,12 @@ impl Choice {
         };
         if chosen.after_s > chosen.before_s * (1.0 - self.min_gain) {
             let (before, after, share) = (chosen.before_s * 1e9, chosen.after_s * 1e9, self.min_gain);
-            let what = said(subject.kind);
-            return Err(format!(
-                "one {what} takes {before:.0} ns, the best program {after:.0}: saves less than {share}"
-            ));
+            let (what, padding) = (said(subject.kind), chosen.program.cut.told_padding());
+            let verdict = match after < before {
+                true => format!("saves less than min-gain, {share}"),
+                false => "saves nothing".into(),
+            };
+            return Err(format!("one {what} takes {before:.0} ns, the best program{padding} {after:.0}: {verdict}"));
         }
         Ok(chosen)
     }
@@ -70,18 +80,51 @@ impl Choice {
         let request = Request { reduce: vec![REDUCED], bytes, algo, lowering: None, max_size: None };
         let plan = planner.plan(fit.matrix.clone(), &request).map_err(|e| e.to_string())?;
         let before_s = plan.all_reduce_s;
-        // From the fastest to the shortest: a program that arrays cannot say gives way to the next.
-        let said = |(seconds, program): (f64, Vec<Step>)| {
-            to_arrays(&fit.factors, &program).ok().map(|a| (seconds, program, a))
-        };
-        let (seconds, program, steps) = plan.front.into_iter().rev().find_map(said).ok_or("no program can be said")?;
-        if let [Step { collective: Collective::AllReduce, .. }] = program.as_slice() {
+        let mut candidates = plan.front;
+        // A program may need padding, and then another one may be the fastest.
+        let padded = Cut::new(shape, fit.factors.iter().product()).padded.size_bytes() as f64;
+        if padded > bytes {
+            let request = Request { bytes: padded, ..request };
+            candidates.extend(planner.plan(fit.matrix.clone(), &request).map_err(|e| e.to_string())?.front);
+        }
+        let mut best: Option<(f64, Vec<Step>, Program)> = None;
+        for (_, steps) in candidates {
+            // Arrays cannot say every program.
+            let Ok(over_arrays) = to_arrays(&fit.factors, &steps) else { continue };
+            let program = all_reduce_program(fit, shape, &over_arrays);
+            let seconds = self.program_s(&program);
+            // Among equals the shortest.
+            let is_better = |(least, shortest, _): &(f64, Vec<Step>, Program)| {
+                seconds < least * (1.0 - SAME) || (seconds <= least * (1.0 + SAME) && steps.len() < shortest.len())
+            };
+            if best.as_ref().is_none_or(is_better) {
+                best = Some((seconds, steps, program));
+            }
+        }
+        let (after_s, steps, program) = best.ok_or("no program can be said")?;
+        if let [Step { collective: Collective::AllReduce, .. }] = steps.as_slice() {
             return Err(no_program(Collective::AllReduce, before_s));
         }
-        let told = program.iter().map(Step::to_string).collect::<Vec<_>>().join(" ");
-        let program = all_reduce_program(fit, shape, &steps);
-        let after_s = seconds * program.cut.padded.n_elems() as f64 / shape.n_elems() as f64;
+        let told = steps.iter().map(Step::to_string).collect::<Vec<_>>().join(" ") + &program.cut.told_padding();
         Ok(Chosen { program, told, before_s, after_s })
+    }
+
+    /// Predicted time of the collectives of a program, padding included, in seconds.
+    fn program_s(&self, program: &Program) -> f64 {
+        let chunk_bytes = program.cut.padded.size_bytes() as f64 / program.n_chunks.max(1) as f64;
+        let (mut held, mut total) = (program.n_held, 0.0);
+        for step in &program.steps {
+            let DeviceStep::Collective { kind, groups } = step else { continue };
+            let n = groups.first().map_or(1, Vec::len).max(1);
+            let (whole, after) = match kind {
+                Collective::ReduceScatter => (held, held / n),
+                Collective::AllGather => (held * n, held * n),
+                Collective::AllReduce | Collective::Reduce | Collective::Broadcast => (held, held),
+            };
+            total += self.cluster.collective_s(*kind, chunk_bytes * whole as f64, groups, self.algo);
+            held = after;
+        }
+        total
     }
 
     fn scatter(&self, fit: &Fit, subject: &Subject, whole: &ArrayShape) -> Result<Chosen, String> {
@@ -161,6 +204,6 @@ pub fn scatter_program(
         true => collectives.rev().chain(reorder).collect(),
         false => reorder.into_iter().chain(collectives).collect(),
     };
-    let cut = Cut { padded: whole.clone(), bare: whole.clone(), dim };
+    let cut = Cut::along(whole.clone(), dim);
     Program { cut, n_chunks, n_held: if gathers { 1 } else { n_chunks }, steps }
 }

@@ -1,11 +1,12 @@
 //! How an array is cut into the chunks that a program deals out.
 //!
-//! The scattered dim is the outermost one in memory, so that a chunk is contiguous. Where it does not divide, a row-major array is
-//! flattened, which moves nothing, and padded by less than a row of chunks; an array of another layout is padded along that dim.
+//! The scattered dim is the outermost one in memory, so that a chunk is contiguous. Where it does not divide, an array is flattened
+//! in the order of memory, which moves nothing, and padded by less than a row of chunks; one with tiles is padded along that dim.
 
 use hlo_cluster::Collective;
 use hlo_cluster::reduction::chunk_order::ArrayStep;
 use hlo_ir::ArrayShape;
+use hlo_ir::shape::{Dims, Layout};
 
 /// The form in which a program sees an array.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -16,6 +17,8 @@ pub struct Cut {
     pub bare: ArrayShape,
     /// The scattered dim.
     pub dim: usize,
+    /// Of an array that is flattened: its dims from the outermost in memory to the innermost.
+    pub major_to_minor: Option<Dims>,
 }
 
 impl Cut {
@@ -25,17 +28,23 @@ impl Cut {
         let dim = outermost(shape);
         let size = shape.dims.get(dim).copied().unwrap_or(1);
         if n_parts == 1 || (shape.rank() > 0 && size % n_parts == 0) {
-            return Cut { padded: shape.clone(), bare: shape.clone(), dim };
+            return Cut::along(shape.clone(), dim);
         }
-        let (bare, dim) = match is_row_major(shape) {
-            true => (flat(shape), 0),
-            false => (shape.clone(), dim),
+        let major_to_minor = order_in_memory(shape);
+        let (bare, dim) = match major_to_minor {
+            Some(_) => (flat(shape), 0),
+            None => (shape.clone(), dim),
         };
         let mut padded = bare.clone();
         if let Some(size) = padded.dims.get_mut(dim) {
-            *size += (n_parts - *size % n_parts) % n_parts;
+            *size = size.saturating_add((n_parts - *size % n_parts) % n_parts);
         }
-        Cut { padded, bare, dim }
+        Cut { padded, bare, dim, major_to_minor }
+    }
+
+    /// An array that divides along a dim.
+    pub fn along(shape: ArrayShape, dim: usize) -> Cut {
+        Cut { padded: shape.clone(), bare: shape, dim, major_to_minor: None }
     }
 
     /// Elements along the scattered dim, padding included.
@@ -46,6 +55,12 @@ impl Cut {
     /// Elements of padding along the scattered dim.
     pub fn padding(&self) -> i64 {
         self.size() - self.bare.dims.get(self.dim).copied().unwrap_or(1)
+    }
+
+    /// ` (padded from 3 to 8 elements)`, or nothing.
+    pub fn told_padding(&self) -> String {
+        let (bare, padded) = (self.bare.n_elems(), self.padded.n_elems());
+        if bare == padded { String::new() } else { format!(" (padded from {bare} to {padded} elements)") }
     }
 
     /// The shape with `size` elements along the scattered dim.
@@ -109,9 +124,14 @@ fn outermost(shape: &ArrayShape) -> usize {
 
 /// Whether memory holds the elements in the order of their indices, without tiles.
 pub fn is_row_major(shape: &ArrayShape) -> bool {
-    shape.layout.as_ref().is_none_or(|layout| {
-        layout.tiles.is_empty() && layout.minor_to_major.iter().rev().zip(0..).all(|(&dim, i)| dim == i)
-    })
+    order_in_memory(shape).is_some_and(|dims| dims.is_sorted())
+}
+
+/// The dims from the outermost in memory to the innermost; none for a layout that is more than an order.
+fn order_in_memory(shape: &ArrayShape) -> Option<Dims> {
+    let Some(layout) = &shape.layout else { return Some((0..shape.rank() as i64).collect()) };
+    let is_plain = **layout == Layout::new(layout.minor_to_major.clone());
+    is_plain.then(|| layout.minor_to_major.iter().rev().copied().collect())
 }
 
 fn flat(shape: &ArrayShape) -> ArrayShape {
@@ -124,7 +144,6 @@ fn flat(shape: &ArrayShape) -> ArrayShape {
 mod tests {
     use super::*;
     use hlo_ir::DType;
-    use hlo_ir::shape::{Dims, Layout};
 
     fn cut(dims: &[i64], minor_to_major: &[i64], n: usize) -> (Vec<i64>, usize, i64) {
         let mut shape = ArrayShape::new(DType::F32, dims.iter().copied());
@@ -140,7 +159,7 @@ mod tests {
         assert_eq!(cut(&[1, 8], &[1, 0], 4), (vec![1, 8], 1, 0));
         assert_eq!(cut(&[6, 6], &[1, 0], 4), (vec![36], 0, 0));
         assert_eq!(cut(&[5, 3], &[1, 0], 4), (vec![16], 0, 1));
-        assert_eq!(cut(&[5, 3], &[0, 1], 4), (vec![5, 4], 1, 1));
+        assert_eq!(cut(&[5, 3], &[0, 1], 4), (vec![16], 0, 1));
         assert_eq!(cut(&[], &[], 4), (vec![4], 0, 3));
         assert_eq!(cut(&[5, 3], &[0, 1], 1), (vec![5, 3], 1, 0));
     }

@@ -10,6 +10,7 @@ use hlo_ir::attrs::{
 use hlo_ir::dtype::NumberClass;
 use hlo_ir::edit::Builder;
 use hlo_ir::groups::{GroupMode, ReplicaGroups};
+use hlo_ir::shape::Layout;
 use hlo_ir::{ArrayShape, CompId, Dims, InstId, Literal, Module, Opcode, Scalar, Shape};
 
 /// One step of a program.
@@ -133,16 +134,14 @@ impl Emitter<'_> {
         if dims.as_ref() == Some(&bare.dims) {
             value = self.with_shape(operand, bare);
         } else {
-            // Flattened, which moves nothing in a row-major array.
-            let mut whole = bare.clone();
-            whole.dims = dims.unwrap_or_default();
-            if whole.layout.is_some() {
-                whole.layout = None;
-                whole = whole.with_row_major();
+            // Flattened in the order of memory, which moves nothing.
+            let dims = dims.unwrap_or_default();
+            if !dims.is_empty() {
+                value = self.with_shape(value, self.in_memory_order(&dims, false));
             }
-            let is_scalar = whole.rank() == 0;
-            if !is_scalar {
-                value = self.with_shape(value, whole);
+            if let Some(order) = self.turning() {
+                let turned = self.in_memory_order(&dims, true);
+                value = self.add("turned", Opcode::Transpose, turned, &[value], DimsAttrs { dimensions: order });
             }
             value = self.add("flat", Opcode::Reshape, bare, &[value], ReshapeAttrs::default());
         }
@@ -157,6 +156,25 @@ impl Emitter<'_> {
         self.add("padded", Opcode::Pad, shape, &[value, zero], PadAttrs { padding: dims })
     }
 
+    /// The order of a flattened array's dims in memory, where it is not that of its indices.
+    fn turning(&self) -> Option<Dims> {
+        self.cut.major_to_minor.clone().filter(|order| !order.is_sorted())
+    }
+
+    /// The flattened array with its dims; `is_turned`: with its dims in the order of memory, row-major.
+    fn in_memory_order(&self, dims: &Dims, is_turned: bool) -> ArrayShape {
+        let order = self.cut.major_to_minor.clone().unwrap_or_default();
+        let turned = order.iter().filter_map(|&dim| dims.get(dim as usize).copied()).collect();
+        let mut shape = self.cut.bare.clone();
+        shape.dims = if is_turned { turned } else { dims.clone() };
+        if let Some(layout) = &mut shape.layout {
+            let n = order.len() as i64;
+            let minor_to_major = if is_turned { (0..n).rev().collect() } else { order.into_iter().rev().collect() };
+            **layout = Layout::new(minor_to_major);
+        }
+        shape
+    }
+
     /// The whole in the shape of the collective's result.
     fn bare(&mut self, whole: InstId, result: &ArrayShape) -> InstId {
         let mut value = whole;
@@ -164,10 +182,17 @@ impl Emitter<'_> {
             let size = self.cut.size() - self.cut.padding();
             value = self.slice("unpadded", value, (0, size));
         }
-        match *self.module.shape(value) == Shape::Array(result.clone()) {
-            true => value,
-            false => self.add("whole", Opcode::Reshape, result.clone(), &[value], ReshapeAttrs::default()),
+        if *self.module.shape(value) == Shape::Array(result.clone()) {
+            return value;
         }
+        let Some(order) = self.turning() else {
+            return self.add("whole", Opcode::Reshape, result.clone(), &[value], ReshapeAttrs::default());
+        };
+        let turned = self.in_memory_order(&result.dims, true);
+        value = self.add("turned", Opcode::Reshape, turned, &[value], ReshapeAttrs::default());
+        let back = (0..order.len()).filter_map(|dim| order.iter().position(|&d| d as usize == dim));
+        let dimensions = back.map(|at| at as i64).collect();
+        self.add("whole", Opcode::Transpose, result.clone(), &[value], DimsAttrs { dimensions })
     }
 
     /// Elements `start..limit` along the scattered dim.

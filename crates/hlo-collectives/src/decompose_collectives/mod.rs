@@ -108,7 +108,11 @@ impl DecomposeCollectives {
             "tree" => Algo::Tree,
             _ => Algo::Auto,
         };
-        Ok(DecomposeCollectives { choice: Choice { cluster, algo, min_gain: options.float("min-gain") } })
+        let min_gain = options.float("min-gain");
+        if !(0.0..=1.0).contains(&min_gain) {
+            return Err(format!("min-gain: expected a share from 0 to 1, found {min_gain}"));
+        }
+        Ok(DecomposeCollectives { choice: Choice { cluster, algo, min_gain } })
     }
 }
 
@@ -181,7 +185,14 @@ impl Walk<'_> {
     ) {
         let inst = subject.inst;
         let chosen: Vec<&Chosen> = choices.iter().flatten().collect();
-        let mut told = decision(module, inst, "decomposed", "a program over the levels of the cluster is faster");
+        let had_config = module.inst(inst).marks.as_ref().is_some_and(|marks| marks.backend_config.is_some());
+        let why = match had_config {
+            true => {
+                "a program over the levels of the cluster is faster; its backend_config was for one collective and is gone"
+            }
+            false => "a program over the levels of the cluster is faster",
+        };
+        let mut told = decision(module, inst, "decomposed", why);
         let mut formats: Vec<&str> = chosen.iter().map(|c| c.told.as_str()).collect();
         formats.dedup();
         told.format = Some(formats.join("; "));
@@ -273,7 +284,7 @@ impl Pass for DecomposeCollectives {
             choice: &self.choice,
             planner: Planner::with_vocabulary(cluster, Rules::Pinned, Vocabulary::Hlo),
             users: module.users(),
-            next_channel: module.max_channel_id().saturating_add(1),
+            next_channel: module.first_free_channel_id(),
             n_decomposed: [0; 3],
         };
         let mut n_changed = 0;

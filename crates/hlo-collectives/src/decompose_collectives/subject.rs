@@ -1,6 +1,6 @@
 //! What is to be decomposed: an all-reduce, a reduce-scatter or an all-gather of one array or of several.
 
-use crate::reading::check_free;
+use crate::reading::{ASYNC, check_free, is_async_collective};
 use cranelift_entity::EntitySet;
 use hlo_analysis::reducers::find_reducer;
 use hlo_cluster::Collective;
@@ -35,6 +35,9 @@ pub fn find_subject(module: &Module, inst: InstId, pinned: &EntitySet<InstId>) -
         (Opcode::ReduceScatter, Collective::ReduceScatter),
         (Opcode::AllGather, Collective::AllGather),
     ];
+    if is_async_collective(module, inst) {
+        return Err(ASYNC.into());
+    }
     let Some((_, kind)) = kinds.into_iter().find(|(opcode, _)| *opcode == instruction.opcode) else {
         return Ok(None);
     };
@@ -60,7 +63,7 @@ pub fn find_subject(module: &Module, inst: InstId, pinned: &EntitySet<InstId>) -
     }
     if kind != Collective::AllGather {
         let reducer = module.called(inst).first().and_then(|&comp| find_reducer(module, comp));
-        reducer.ok_or("its reduction is not one associative op")?;
+        reducer.ok_or("its reduction is none of add, multiply, minimum, maximum, and, or")?;
     }
     let groups = module.device_groups(inst).map_err(|_| "its groups have no meaning on these devices")?.groups;
     Ok(Some(Subject { inst, kind, parts, is_tuple, dim, groups }))

@@ -62,7 +62,7 @@ pub struct ReductionArgs {
     /// The machine and the axes.
     #[command(flatten)]
     pub machine: MachineArgs,
-    /// The axes to reduce together, by number: 0,2
+    /// The axes to reduce together, by number, in any order: 0,2
     #[arg(long, value_name = "AXES", value_delimiter = ',', required = true)]
     pub reduce: Vec<usize>,
     /// Only this placement: [[1,4],[4,4]], a row for each axis
@@ -164,6 +164,10 @@ pub fn matrix(rows: &MatrixRows, levels: &[u32], axes: &[u32]) -> Result<Matrix,
     Matrix::new(rows.0.clone(), levels, axes).map_err(|e| Failure::Usage(format!("--matrix: {e}")))
 }
 
+/// Beyond these, times and costs would no longer be numbers.
+const MOST_BYTES: f64 = (1u64 << 63) as f64;
+const MOST_WEIGHT: f64 = 1e12;
+
 fn bytes(text: &str) -> Result<f64, String> {
     let suffixes = [("KiB", 1u64 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
     let (number, factor) = suffixes
@@ -171,11 +175,8 @@ fn bytes(text: &str) -> Result<f64, String> {
         .find_map(|(suffix, factor)| text.strip_suffix(suffix).map(|number| (number, *factor)))
         .unwrap_or((text, 1));
     let number: f64 = number.trim().parse().map_err(|_| "expected a number of bytes such as 4096 or 2GiB")?;
-    if number.is_finite() && number >= 0.0 {
-        Ok(number * factor as f64)
-    } else {
-        Err("expected zero or more bytes".into())
-    }
+    let bytes = number * factor as f64;
+    if (0.0..=MOST_BYTES).contains(&bytes) { Ok(bytes) } else { Err("expected zero bytes to 8 EiB".into()) }
 }
 
 fn at_least_one(text: &str) -> Result<usize, String> {
@@ -188,8 +189,9 @@ fn weighted(text: &str) -> Result<Weighted, String> {
     let reduce: Option<Vec<usize>> = axes.split('+').map(|axis| axis.trim().parse().ok()).collect();
     let weight: f64 = weight.trim().parse().map_err(|_| EXPECTED)?;
     match reduce {
-        Some(reduce) if weight.is_finite() && weight >= 0.0 => Ok(Weighted { reduce, weight }),
-        _ => Err(EXPECTED.into()),
+        Some(reduce) if (0.0..=MOST_WEIGHT).contains(&weight) => Ok(Weighted { reduce, weight }),
+        Some(_) => Err(format!("expected a weight from zero to {MOST_WEIGHT:e}, found {weight:e}")),
+        None => Err(EXPECTED.into()),
     }
 }
 
