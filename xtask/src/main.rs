@@ -4,6 +4,7 @@ mod arguments;
 mod bench;
 mod bench_plan;
 mod bench_zero1;
+mod host_check;
 mod make_hlo;
 mod nvrtc_check;
 mod paper_p2;
@@ -41,6 +42,10 @@ cargo xtask <command>
       --corpus DIR         where the default files come from (the largest of its manifest)
       --reps N             repetitions (default 15)
   bench-plan           time and memory of whole commands of the planner, against limits
+  host-check [options]     per-device programs on the host executor against the evaluator, as they are and fused; a row each
+      --corpus DIR         a folder with manifest.json; default ir-samples/programs
+      --only LIST          programs whose file name contains one of these
+      --sanitize           the op samples instead, compiled with the address and undefined-behaviour sanitizers
   nvrtc-check [options]    compile emitted kernels to cubins with NVRTC (no graphics processor needed)
       --all                kernels of all samples and programs, not only the quick set
       --corpus DIR         programs of this folder too
@@ -63,6 +68,7 @@ fn main() -> ExitCode {
         Some("xla-check") => xla_check::run(words),
         Some("bench") => bench::run(words),
         Some("bench-plan") => bench_plan::run(),
+        Some("host-check") => host_check::run(words),
         Some("nvrtc-check") => nvrtc_check::run(words),
         Some("paper-p2") => paper_p2::run(),
         Some("bench-zero1") => bench_zero1::run(words),

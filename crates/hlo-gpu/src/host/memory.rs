@@ -1,8 +1,10 @@
 //! Memory of a device: blocks aligned as on a graphics processor, and the buffers of a plan within them.
 #![allow(unsafe_code)] // Kernels get raw pointers; bytes are seen through slices of aligned lines.
 
+use std::alloc::Layout;
 use std::collections::HashMap;
 use std::ops::Range;
+use std::ptr::NonNull;
 
 use hlo_ir::{ArrayShape, Literal};
 
@@ -15,22 +17,54 @@ use crate::plan::{Buffer, BufferId, Place, Plan};
 #[repr(transparent)]
 pub struct Pointer(*mut u8);
 
-/// 64 aligned bytes.
-#[derive(Clone, Copy)]
+/// 64 aligned bytes, for the alignment of a block without any.
 #[repr(C, align(64))]
-struct Line([u8; 64]);
+struct Line;
 
-/// A block of memory, aligned to 64 bytes.
-#[derive(Default)]
+/// Blocks lie as memory of a graphics processor does.
+const ALIGN_BYTES: usize = 64;
+
+/// A block of memory, aligned to 64 bytes. It is exactly as large as asked for, so that a sanitizer sees what lies outside.
 pub struct Block {
-    lines: Vec<Line>,
+    /// Dangling, but aligned, if there are no bytes.
+    start: NonNull<u8>,
     n_bytes: usize,
+}
+
+// SAFETY: a block owns its bytes and hands them out as a `Vec` does.
+unsafe impl Send for Block {}
+// SAFETY: as above.
+unsafe impl Sync for Block {}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        if let Some(layout) = layout_of(self.n_bytes) {
+            // SAFETY: `start` was allocated with this layout.
+            unsafe { std::alloc::dealloc(self.start.as_ptr(), layout) };
+        }
+    }
+}
+
+impl Default for Block {
+    fn default() -> Block {
+        Block::zeros(0)
+    }
+}
+
+/// The allocation of so many bytes; none for zero, or for more than there is address space.
+fn layout_of(n_bytes: usize) -> Option<Layout> {
+    (n_bytes > 0).then(|| Layout::from_size_align(n_bytes, ALIGN_BYTES).ok()).flatten()
 }
 
 impl Block {
     /// A block of zeros.
     pub fn zeros(n_bytes: usize) -> Block {
-        Block { lines: vec![Line([0; 64]); n_bytes.div_ceil(64)], n_bytes }
+        let Some(layout) = layout_of(n_bytes) else {
+            return Block { start: NonNull::<Line>::dangling().cast(), n_bytes: 0 };
+        };
+        // SAFETY: the layout has a size above zero.
+        let start = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) });
+        Block { start: start.unwrap_or_else(|| std::alloc::handle_alloc_error(layout)), n_bytes }
     }
 
     /// A block with this content.
@@ -58,14 +92,14 @@ impl Block {
 
     /// The content.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the lines are at least `n_bytes` initialized bytes, and u8 has no alignment.
-        unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.n_bytes) }
+        // SAFETY: `start` points to `n_bytes` initialized bytes, and u8 has no alignment.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.n_bytes) }
     }
 
     /// The content, to be written.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `bytes`; the slice borrows the block mutably.
-        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.n_bytes) }
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.n_bytes) }
     }
 
     /// A pointer to a byte of the block, for a kernel.
