@@ -82,16 +82,34 @@ fn add_sample(module: &Module, kernels: &mut Kernels) {
     }
 }
 
-/// The kernels of a per-device program's plan. Other forms of programs are left out.
+/// The passes before a program's lowering: none, and all.
+const PIPELINES: [&str; 2] = ["", "propagate-layouts,fuse"];
+
+/// The kernels of a per-device program's plans, as it is and fused. Other forms of programs are left out.
 fn add_program(path: &Path, kernels: &mut Kernels) -> Result<(), String> {
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    if [".unopt", ".opt", ".spmd_gspmd"].iter().any(|form| name.contains(form)) {
+    if [".unopt", ".opt"].iter().any(|form| name.contains(form)) {
         return Ok(());
     }
-    let plan = lower(&parse(path)?, &mut CudaKernels::default(), &LowerOptions::default());
-    let plan = plan.map_err(|error| format!("{name}: {error}"))?;
-    kernels.extend(plan.kernels.values().map(|kernel| (kernel.name.clone(), kernel.clone())));
+    let module = parse(path)?;
+    for pipeline in PIPELINES {
+        let mut module = module.clone();
+        if !pipeline.is_empty() {
+            run_passes(pipeline, &mut module).map_err(|error| format!("{name}: {error}"))?;
+        }
+        let plan = lower(&module, &mut CudaKernels::default(), &LowerOptions::default());
+        let plan = plan.map_err(|error| format!("{name}: {error}"))?;
+        kernels.extend(plan.kernels.values().map(|kernel| (kernel.name.clone(), kernel.clone())));
+    }
     Ok(())
+}
+
+fn run_passes(pipeline: &str, module: &mut Module) -> Result<(), String> {
+    let calls = hlo_pass::pipeline::parse_pipeline(pipeline).map_err(|e| e.to_string())?;
+    let passes = hlo_pass::runner::bind(&calls, hlo_gpu::PASSES).map_err(|e| e.to_string())?;
+    let options = hlo_pass::runner::RunOptions { check: false, after_pass: None };
+    let outcome = hlo_pass::runner::run_pipeline(module, &mut hlo_analysis::Analyses::default(), &passes, options);
+    outcome.map(|_| ()).map_err(|e| format!("{}: {:?}", e.pass, e.diagnostics))
 }
 
 fn collect(options: &Options) -> Result<Kernels, String> {

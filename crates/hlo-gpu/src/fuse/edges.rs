@@ -44,6 +44,11 @@ pub struct Edges {
 /// Arithmetic that may be done again for each element of a broadcast.
 const MAX_REPEATED_WEIGHT: u64 = 3;
 
+/// Elements that a thread or a block may reduce one result after the other.
+const MAX_SERIAL_REDUCED: u64 = 4096;
+/// Results of which there are enough for a device.
+const MIN_PARALLEL_RESULTS: u64 = 512;
+
 impl Edges {
     /// The edges of a computation.
     pub fn of(module: &Module, comp: CompId) -> Edges {
@@ -118,7 +123,8 @@ impl Edges {
                 };
                 // What is computed again in each fusion reads memory or what is so too; a reduction's result is memory.
                 let is_read_once = self.roles[inst] == Role::Fusable || self.roles[operand] == Role::Repeatable;
-                let joins = joins && can && is_read_once && !is_reduce(module, operand);
+                let is_memory = is_reduce(module, operand) && !self.is_epilogue(module, inst, operand);
+                let joins = joins && can && is_read_once && !is_memory;
                 fusable.push(joins);
                 if joins {
                     weight[inst] = weight[inst].saturating_add(weight[operand]);
@@ -126,6 +132,51 @@ impl Edges {
                 }
             }
             self.is_fusable[inst] = fusable;
+        }
+    }
+
+    /// Whether `inst` may be computed by the threads that have just reduced its element: one of few that are long, or one of many.
+    fn is_epilogue(&self, module: &Module, inst: InstId, reduce: InstId) -> bool {
+        let Some(&operand) = module.inst(reduce).operands.first() else { return false };
+        let n_elems = |inst: InstId| module.shape(inst).as_array().map_or(0, |array| array.n_elems());
+        let n_results = n_elems(reduce);
+        let n_reduced = n_elems(operand) / n_results.max(1);
+        let is_short = n_reduced <= MAX_SERIAL_REDUCED || n_results >= MIN_PARALLEL_RESULTS;
+        is_short && n_elems(inst) == n_results && n_results > 1
+    }
+
+    /// The edges by which values with several users come to a reduction, by way of values that only lead to it. Cutting these
+    /// leaves the way to it in its fusion. None if more would be read so than if what it reduces were written and read.
+    pub fn shared_sources(&self, module: &Module, reduce: InstId) -> Vec<(InstId, usize)> {
+        let (mut found, mut sources) = (Vec::new(), Vec::new());
+        let mut work = vec![reduce];
+        while let Some(user) = work.pop() {
+            let operands = module.inst(user).operands.iter().zip(&self.is_fusable[user]);
+            for (k, (&operand, &is_fusable)) in operands.enumerate() {
+                let role = if is_fusable { self.roles[operand] } else { Role::Alone };
+                let is_private = self.users[operand].len() == 1 && self.root != Some(operand);
+                if role == Role::Fusable && is_private {
+                    work.push(operand);
+                    continue;
+                }
+                if role == Role::Fusable {
+                    found.push((user, k));
+                }
+                if role != Role::Repeatable && !sources.contains(&operand) {
+                    sources.push(operand);
+                }
+            }
+        }
+        let bytes = |inst: &InstId| module.shape(*inst).memory_bytes();
+        let n_reduced_bytes = module.inst(reduce).operands.first().map_or(0, bytes);
+        let n_read_bytes: u64 = sources.iter().map(bytes).sum();
+        if n_read_bytes <= n_reduced_bytes * 9 / 4 { found } else { Vec::new() }
+    }
+
+    /// Makes one edge not fusable.
+    pub fn cut_edge(&mut self, user: InstId, slot: usize) {
+        if let Some(flag) = self.is_fusable[user].get_mut(slot) {
+            *flag = false;
         }
     }
 

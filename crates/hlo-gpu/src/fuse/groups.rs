@@ -35,9 +35,9 @@ pub fn find_groups(module: &Module, comp: CompId, mut edges: Edges, options: &Fu
             let mut dims = group.outputs.iter().map(|&o| module.shape(o).as_array().map(|a| &a.dims));
             let first = dims.next();
             if dims.any(|other| Some(other) != first) {
-                let changing: Vec<InstId> = group.members.iter().copied().filter(|&m| edges.changes_dims[m]).collect();
+                let changing = changing_members(module, &edges, group);
                 n_cut += changing.len();
-                changing.into_iter().for_each(|inst| edges.cut(module, inst));
+                changing.into_iter().for_each(|inst| separate(module, &mut edges, inst));
             }
         }
         if n_cut == 0 {
@@ -48,6 +48,28 @@ pub fn find_groups(module: &Module, comp: CompId, mut edges: Edges, options: &Fu
     let mut groups = side_by_side(module, &edges, groups, &position, options);
     groups.retain(|group| is_worth_it(module, group));
     groups
+}
+
+/// The members whose operands have other dims; only those that read a reduction's result, if there are such.
+fn changing_members(module: &Module, edges: &Edges, group: &Group) -> Vec<InstId> {
+    let mut is_after_reduce: SecondaryMap<InstId, bool> = SecondaryMap::new();
+    for &member in &group.members {
+        let operands = module.inst(member).operands.iter().zip(&edges.is_fusable[member]);
+        let mut fused = operands.filter(|(_, is_fusable)| **is_fusable).map(|(operand, _)| *operand);
+        is_after_reduce[member] = fused.any(|operand| is_after_reduce[operand] || is_reduce(module, operand));
+    }
+    let changing: Vec<InstId> = group.members.iter().copied().filter(|&m| edges.changes_dims[m]).collect();
+    let late: Vec<InstId> = changing.iter().copied().filter(|&m| is_after_reduce[m]).collect();
+    if late.is_empty() { changing } else { late }
+}
+
+/// Parts an instruction that changes dims from what others need too: above the values that only it needs, or at itself.
+fn separate(module: &Module, edges: &mut Edges, inst: InstId) {
+    let sources = if is_reduce(module, inst) { edges.shared_sources(module, inst) } else { Vec::new() };
+    if sources.is_empty() {
+        edges.cut(module, inst);
+    }
+    sources.into_iter().for_each(|(user, slot)| edges.cut_edge(user, slot));
 }
 
 /// Whether a fusion saves a launch: it holds two instructions that would be kernels of their own.
@@ -135,8 +157,8 @@ fn side_by_side(
 ) -> Vec<Group> {
     let root = edges.root.filter(|&root| module.inst(root).opcode == Opcode::Tuple);
     let leaves = |group: &Group| {
-        let is_read_by_root = |o: &InstId| edges.users[*o].iter().all(|&user| Some(user) == root);
-        root.is_some() && group.outputs.iter().all(is_read_by_root)
+        let is_own = |user: &InstId| Some(*user) == root || group.members.contains(user);
+        root.is_some() && group.outputs.iter().all(|output| edges.users[*output].iter().all(is_own))
     };
     let bytes = |group: &Group| {
         let values = group.inputs.iter().chain(&group.outputs);

@@ -16,14 +16,15 @@
 //! **Why.** A kernel reads its operands from memory and writes its results there; what passes between two instructions of one
 //! kernel stays in registers. Adam on one weight reads four arrays and writes three, which nothing can undercut.
 //!
-//! **What it does.** 1. Copies that keep the layout go. 2. Instructions that are computed element by element of the same dims
+//! **What it does.** 1. Copies that keep the layout go, broadcasts that repeat nothing become views, and long reductions to few
+//! results go in two steps ([`prepare`]). 2. Instructions that are computed element by element of the same dims
 //! go together, with all results that are needed elsewhere; so do producers that one consumer alone reads through a
 //! transpose, slice, pad, broadcast or reduction. What costs nothing to do again (constants, iotas, broadcasts, views) is done
 //! again in each fusion. 3. Small fusions whose results leave the computation (the updates of biases and scales) go
 //! together into one, side by side.
 //!
 //! **What it does not do.** No arithmetic is done twice: a value that two fusions need is written to memory. What a
-//! reduction gives is read by another fusion. Dots, convolutions, scatters, sorts, collectives, loops stay as they are.
+//! reduction gives is used within its fusion only element by element, where there are enough results or each is short. Dots, convolutions, scatters, sorts, collectives, loops stay as they are.
 //!
 //! **Algorithm.** Each instruction has a *stage*: an edge that cannot be fused leads to a later stage, one that can may stay
 //! within. So edges between different fusions lead to later stages always, and no cycle can come about (see [`stages`]).
@@ -35,6 +36,7 @@
 pub mod build;
 pub mod edges;
 pub mod groups;
+pub mod prepare;
 pub mod stages;
 
 use crate::lower::legalize::stepwise_computations;
@@ -59,7 +61,7 @@ pub static INFO: PassInfo = PassInfo {
         OptionInfo {
             name: "side-by-side-bytes",
             kind: OptionKind::Int,
-            default: "64KiB",
+            default: "1MiB",
             help: "fusions that read and write less, and whose results leave the computation, go together; 0 for none",
         },
     ],
@@ -85,16 +87,22 @@ impl Pass for Fuse {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let mut n_changes = 0;
         for comp in stepwise_computations(module) {
+            let n_views = prepare::rewrite_idle_broadcasts(module, comp);
+            let n_split = prepare::split_reductions(module, comp);
+            if n_split > 0 {
+                module.restore_order(comp).map_err(cycle)?;
+            }
             let n_copies = remove_idle_copies(module, comp);
             let edges = edges::Edges::of(module, comp);
             let groups = groups::find_groups(module, comp, edges, self);
             let n_fused = groups.iter().map(|group| group.members.len()).sum::<usize>();
+            cx.report.count("broadcasts-as-views", n_views as u64);
+            cx.report.count("reductions-split", n_split as u64);
             cx.report.count("copies-removed", n_copies as u64);
             cx.report.count("fusions", groups.len() as u64);
             cx.report.count("instructions-fused", n_fused as u64);
-            n_changes += n_copies + groups.len();
-            build::build_fusions(module, comp, groups)
-                .map_err(|inst| PassError::about(Entity::Inst(inst), "expected no cycle after fusion, found one"))?;
+            n_changes += n_views + n_split + n_copies + groups.len();
+            build::build_fusions(module, comp, groups).map_err(cycle)?;
         }
         if n_changes == 0 {
             cx.report.unchanged_because = Some("no two instructions can share a kernel".into());
@@ -102,6 +110,10 @@ impl Pass for Fuse {
         }
         Ok(Changed::Yes(Preserved::NONE))
     }
+}
+
+fn cycle(inst: hlo_ir::InstId) -> PassError {
+    PassError::about(Entity::Inst(inst), "expected no cycle after fusion, found one")
 }
 
 /// Lets users of copies that keep the layout read what is copied. Returns how many.

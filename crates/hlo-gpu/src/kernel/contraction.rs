@@ -1,7 +1,8 @@
-//! `dot` and `convolution` in one thread for each element, for the cases that no matrix product takes.
+//! `dot` and `convolution` in one thread for each element, for the cases that no matrix product takes; and where a
+//! convolution's factors lie.
 
-use hlo_ir::attrs::Attrs;
-use hlo_ir::{ArrayShape, DType, InstId};
+use hlo_ir::attrs::{Attrs, ConvAttrs, WindowDim};
+use hlo_ir::{ArrayShape, DType, InstId, Module};
 use smallvec::SmallVec;
 
 use super::emitter::{Atom, Element, Emitted, Emitter, Index, Value};
@@ -88,54 +89,112 @@ pub(super) fn dot(e: &mut Emitter<'_>, Element { frame, inst, index, .. }: Eleme
     products.finish(e, inst)
 }
 
-pub(super) fn convolution(e: &mut Emitter<'_>, Element { frame, inst, index, .. }: Element<'_>) -> Emitted {
-    let Attrs::Conv(attrs) = &e.module.inst(inst).attrs else {
-        return Err(e.unsupported(inst, "expected dim labels"));
-    };
-    let dims = &attrs.dim_labels;
-    let (lhs, rhs) = (e.operand(inst, 0)?, e.operand(inst, 1)?);
-    let (input, kernel, output) = (e.leaf_shape(lhs, 0)?, e.leaf_shape(rhs, 0)?, e.leaf_shape(inst, 0)?);
-    let n_spatial = dims.input_spatial.len();
-    let window = window_dims(&attrs.window, n_spatial);
-    let fits = input.rank() == n_spatial + 2
-        && kernel.rank() == input.rank()
-        && output.rank() == input.rank()
-        && window.len() == n_spatial
-        && !attrs.sparsity_config.0.contains('=');
-    if !fits {
-        return Err(e.unsupported(inst, "expected dense operands whose ranks fit the dim labels"));
+/// A convolution whose operands fit its dim labels.
+pub(super) struct Convolution<'m> {
+    pub attrs: &'m ConvAttrs,
+    pub lhs: InstId,
+    pub rhs: InstId,
+    pub input: &'m ArrayShape,
+    pub kernel: &'m ArrayShape,
+    pub output: &'m ArrayShape,
+    pub window: Vec<WindowDim>,
+    /// Input features that an output feature sees.
+    pub group_input: i64,
+    /// Groups of output features.
+    pub n_groups: i64,
+}
+
+impl<'m> Convolution<'m> {
+    /// The convolution that `inst` is.
+    pub fn of(module: &'m Module, inst: InstId) -> Option<Convolution<'m>> {
+        let node = module.inst(inst);
+        let (Attrs::Conv(attrs), &[lhs, rhs]) = (&node.attrs, node.operands.as_slice()) else { return None };
+        let dims = &attrs.dim_labels;
+        let (input, kernel) = (module.shape(lhs).as_array()?, module.shape(rhs).as_array()?);
+        let output = module.shape(inst).as_array()?;
+        let n_spatial = dims.input_spatial.len();
+        let window = window_dims(&attrs.window, n_spatial);
+        let fits = input.rank() == n_spatial + 2
+            && kernel.rank() == input.rank()
+            && output.rank() == input.rank()
+            && window.len() == n_spatial
+            && !attrs.sparsity_config.0.contains('=');
+        let group_input = *kernel.dims.get(dims.kernel_input_feature as usize)?;
+        // Of the two kinds of groups one is single.
+        let n_groups = attrs.feature_group_count.unwrap_or(1) * attrs.batch_group_count.unwrap_or(1);
+        let n_groups = n_groups.max(1);
+        fits.then_some(Convolution { attrs, lhs, rhs, input, kernel, output, window, group_input, n_groups })
     }
-    let n_features = output.dims[dims.output_feature as usize];
-    let group_input = kernel.dims[dims.kernel_input_feature as usize];
-    let (feature_groups, batch_groups) = (attrs.feature_group_count.unwrap_or(1), attrs.batch_group_count.unwrap_or(1));
-    let feature = index[dims.output_feature as usize];
-    let (group, _) = e.divide(feature, n_features / (feature_groups * batch_groups).max(1));
-    let mut at_input: Index = SmallVec::from_elem(Atom::Const(0), input.rank());
-    let mut at_kernel = at_input.clone();
-    // Of the two kinds of groups one is single.
-    let first_batch =
-        if batch_groups > 1 { e.affine(group, output.dims[dims.output_batch as usize], 0) } else { Atom::Const(0) };
-    let first_feature = if feature_groups > 1 { e.affine(group, group_input, 0) } else { Atom::Const(0) };
-    at_input[dims.input_batch as usize] = e.sum(first_batch, index[dims.output_batch as usize]);
-    at_kernel[dims.kernel_output_feature as usize] = feature;
-    let taps: SmallVec<[i64; 4]> = window.iter().map(|dim| dim.size).collect();
+
+    /// Output features of all groups.
+    pub fn n_features(&self) -> i64 {
+        self.output.dims[self.attrs.dim_labels.output_feature as usize]
+    }
+
+    /// Where the kernel's factor lies, for a feature of the output, the window's taps and an input feature within the group.
+    pub fn kernel_index(&self, feature: Atom, taps: &[Atom], channel: Atom) -> Index {
+        let dims = &self.attrs.dim_labels;
+        let mut at: Index = SmallVec::from_elem(Atom::Const(0), self.kernel.rank());
+        at[dims.kernel_output_feature as usize] = feature;
+        at[dims.kernel_input_feature as usize] = channel;
+        for (&dim, &tap) in dims.kernel_spatial.iter().zip(taps) {
+            at[dim as usize] = tap;
+        }
+        at
+    }
+
+    /// Where the input's factor lies, for an index of the output, the group of its feature, the window's taps and an input
+    /// feature within the group. It is an element only under the `conditions`.
+    pub fn input_index(
+        &self,
+        e: &mut Emitter<'_>,
+        (index, group): (&[Atom], Atom),
+        taps: &[Atom],
+        channel: Atom,
+        conditions: &mut Vec<String>,
+    ) -> Index {
+        let dims = &self.attrs.dim_labels;
+        let mut at: Index = SmallVec::from_elem(Atom::Const(0), self.input.rank());
+        let batch = index[dims.output_batch as usize];
+        let has_batch_groups = self.attrs.batch_group_count.unwrap_or(1) > 1;
+        let (batch, channel) = if has_batch_groups {
+            let first = e.affine(group, self.output.dims[dims.output_batch as usize], 0);
+            (e.sum(first, batch), channel)
+        } else if self.n_groups > 1 {
+            let first = e.affine(group, self.group_input, 0);
+            (batch, e.sum(first, channel))
+        } else {
+            (batch, channel)
+        };
+        at[dims.input_batch as usize] = batch;
+        at[dims.input_feature as usize] = channel;
+        for (d, dim) in self.window.iter().enumerate() {
+            let n = self.input.dims[dims.input_spatial[d] as usize];
+            let n_outputs = self.output.dims[dims.output_spatial[d] as usize];
+            let own = index[dims.output_spatial[d] as usize];
+            at[dims.input_spatial[d] as usize] = input_position(e, dim, n, n_outputs, (own, taps[d]), conditions);
+        }
+        at
+    }
+}
+
+pub(super) fn convolution(e: &mut Emitter<'_>, Element { frame, inst, index, .. }: Element<'_>) -> Emitted {
+    let Some(conv) = Convolution::of(e.module, inst) else {
+        return Err(e.unsupported(inst, "expected dense operands whose ranks fit the dim labels"));
+    };
+    let feature = index[conv.attrs.dim_labels.output_feature as usize];
+    let (group, _) = e.divide(feature, conv.n_features() / conv.n_groups);
+    let taps: SmallVec<[i64; 4]> = conv.window.iter().map(|dim| dim.size).collect();
     let products = Products::start(e, inst)?;
     e.count_all(&taps, &mut |e, taps| {
         let mut conditions = Vec::new();
-        for (d, dim) in window.iter().enumerate() {
-            let (n, n_outputs) =
-                (input.dims[dims.input_spatial[d] as usize], output.dims[dims.output_spatial[d] as usize]);
-            let at = index[dims.output_spatial[d] as usize];
-            let position = input_position(e, dim, n, n_outputs, (at, taps[d]), &mut conditions);
-            at_input[dims.input_spatial[d] as usize] = position;
-            at_kernel[dims.kernel_spatial[d] as usize] = taps[d];
-        }
+        // The conditions do not depend on the input feature.
+        conv.input_index(e, (index, group), taps, Atom::Const(0), &mut conditions);
         guarded(e, &conditions, |e| {
-            e.count(group_input, |e, channel| {
-                at_input[dims.input_feature as usize] = e.sum(first_feature, channel);
-                at_kernel[dims.kernel_input_feature as usize] = channel;
-                let a = e.value(frame, lhs, 0, &at_input)?;
-                let b = e.value(frame, rhs, 0, &at_kernel)?;
+            e.count(conv.group_input, |e, channel| {
+                let at_input = conv.input_index(e, (index, group), taps, channel, &mut Vec::new());
+                let a = e.value(frame, conv.lhs, 0, &at_input)?;
+                let b = e.value(frame, conv.rhs, 0, &conv.kernel_index(feature, taps, channel))?;
                 products.add(e, &a, &b);
                 Ok(())
             })

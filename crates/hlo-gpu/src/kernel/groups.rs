@@ -5,8 +5,8 @@
 use std::collections::HashMap;
 
 use hlo_ir::{InstId, Module, Opcode};
-use smallvec::SmallVec;
 
+use super::conv_tiles::{self, ConvTiles};
 use super::emitter::{Argument, Atom, Binding, Emitter, FrameId, Preloaded, ScopeKind};
 use super::layout::{is_same_layout, physical_order};
 use super::reach::{Reach, Root};
@@ -35,6 +35,8 @@ pub(super) enum Form {
     Tiles(Tiles),
     /// The rows of a scatter.
     Rows(Rows),
+    /// A tile of a matrix product for each block.
+    Product(ConvTiles),
 }
 
 /// Results that are computed together.
@@ -79,7 +81,7 @@ impl Group {
     pub fn block(&self) -> u32 {
         match &self.form {
             Form::Team(team) => team.block(),
-            Form::Elemental | Form::Packs { .. } | Form::Tiles(_) | Form::Rows(_) => BLOCK,
+            Form::Elemental | Form::Packs { .. } | Form::Tiles(_) | Form::Rows(_) | Form::Product(_) => BLOCK,
         }
     }
 }
@@ -137,6 +139,9 @@ fn choose_form(module: &Module, reach: &Reach, signature: &Signature, group: &Gr
     };
     if let Some(rows) = scatter_rows::choose(module, signature, group) {
         return Form::Rows(rows);
+    }
+    if let Some(tiles) = conv_tiles::choose(module, signature, group) {
+        return Form::Product(tiles);
     }
     if let Some(tiles) = tiles::choose(module, signature, group, &roots)
         && !roots.iter().any(has_loop)
@@ -217,13 +222,14 @@ pub(super) fn write(
     let mut first = 0u32;
     for (i, group) in groups.iter().enumerate() {
         let per_block = match &group.form {
-            Form::Elemental | Form::Tiles(_) | Form::Rows(_) => u64::from(block),
+            Form::Elemental | Form::Tiles(_) | Form::Rows(_) | Form::Product(_) => u64::from(block),
             Form::Team(Team::Warp) => u64::from(block / 32),
             Form::Team(team) => u64::from(team.elems_of_block()),
             Form::Packs { n_elems, .. } => u64::from(block) * (*n_elems as u64),
         };
         let n_blocks = match &group.form {
             Form::Rows(rows) => rows.n_blocks(block),
+            Form::Product(tiles) => (tiles.n_tiles() as u64).clamp(1, MAX_BLOCKS),
             Form::Tiles(tiles) => (tiles.n_tiles(&results[group.results[0]].shape.dims) as u64).clamp(1, MAX_BLOCKS),
             Form::Elemental | Form::Team(_) | Form::Packs { .. } => {
                 (group.n_elems.max(0) as u64).div_ceil(per_block).clamp(1, MAX_BLOCKS)
@@ -287,6 +293,10 @@ fn write_group(
         Form::Team(team) => write_team(e, frame, group, results, place, *team),
         Form::Packs { n_elems, loaded } => write_packs(e, frame, group, results, place, (*n_elems, loaded)),
         Form::Tiles(tiles) => tiles.write(e, frame, group, results, place),
+        Form::Product(tiles) => {
+            let result = group.results[0];
+            tiles.write(e, frame, (result, &results[result]), place)
+        }
         Form::Rows(rows) => {
             let own: Vec<(usize, &Argument)> = group.results.iter().map(|&result| (result, &results[result])).collect();
             rows.write(e, frame, &own, place)
@@ -352,35 +362,56 @@ fn write_packs(
         "for (idx {pack} = {start} * {} + (idx)threadIdx.x; {pack} < {n_packs}; {pack} += {step})",
         place.block
     );
+    let read: Vec<(usize, &'static str)> = loaded.iter().map(|&(i, _)| (i, e.arguments[i].ctype.stored)).collect();
+    let written: Vec<(usize, &'static str)> = group.results.iter().map(|&i| (i, results[i].ctype.stored)).collect();
+    let pointers = read.iter().map(|(i, stored)| (format!("p{i}"), stored));
+    let pointers = pointers.chain(written.iter().map(|(i, stored)| (format!("r{i}"), stored)));
+    let tests: Vec<String> =
+        pointers.map(|(pointer, stored)| format!("hlo::is_aligned<{stored}, {n_elems}>({pointer})")).collect();
+    // A buffer that is part of another may lie anywhere.
+    let is_aligned = e.constant("bool", &tests.join(" && "));
     e.scope(ScopeKind::Loop, header, |e| {
         let first = e.affine(pack, n_elems, 0);
-        let mut loads: SmallVec<[(usize, String); 8]> = SmallVec::new();
-        for &(argument, _) in loaded {
-            let stored = e.arguments[argument].ctype.stored;
-            let name = format!("q{argument}");
-            e.line(format!("const hlo::Pack<{stored}, {n_elems}> {name} = hlo::load_pack<{stored}, {n_elems}>(p{argument} + {first});"));
-            loads.push((argument, name));
+        for (i, stored) in &read {
+            e.line(format!("hlo::Pack<{stored}, {n_elems}> q{i};"));
         }
-        for &result in &group.results {
-            e.line(format!("hlo::Pack<{}, {n_elems}> w{result};", results[result].ctype.stored));
+        either_way(e, &is_aligned.text, &|how| {
+            read.iter().map(|(i, _)| format!("hlo::load_{how}(q{i}, p{i} + {first});")).collect()
+        });
+        for (i, stored) in &written {
+            e.line(format!("hlo::Pack<{stored}, {n_elems}> w{i};"));
         }
         let k = e.loop_variable();
         e.line("#pragma unroll");
         e.scope(ScopeKind::Loop, format!("for (idx {k} = 0; {k} < {n_elems}; ++{k})"), |e| {
             let i = e.sum(first, k);
-            e.preloaded = loads
-                .iter()
-                .map(|(argument, name)| Preloaded { argument: *argument, linear: i, text: format!("{name}.elems[{k}]") })
-                .collect();
+            let preloaded = |&(argument, _): &(usize, &str)| Preloaded {
+                argument,
+                linear: i,
+                text: format!("q{argument}.elems[{k}]"),
+            };
+            e.preloaded = read.iter().map(preloaded).collect();
             let stores = write_element(e, frame, group, results, i)?;
             stores.iter().for_each(|(result, _, value)| e.line(format!("w{result}.elems[{k}] = {value};")));
             e.preloaded.clear();
             Ok(())
         })?;
-        for &result in &group.results {
-            let stored = results[result].ctype.stored;
-            e.line(format!("hlo::store_pack<{stored}, {n_elems}>(r{result} + {first}, w{result});"));
-        }
+        either_way(e, &is_aligned.text, &|how| {
+            written.iter().map(|(i, _)| format!("hlo::store_{how}(r{i} + {first}, w{i});")).collect()
+        });
         Ok(())
     })
+}
+
+/// Writes accesses of whole packs, and what is done where these are not aligned.
+fn either_way(e: &mut Emitter<'_>, is_aligned: &str, lines: &dyn Fn(&str) -> Vec<String>) {
+    for (header, how) in [(format!("if ({is_aligned}) {{"), "pack"), ("} else {".to_string(), "elems")] {
+        let lines = lines(how);
+        if lines.is_empty() {
+            return;
+        }
+        e.line(header);
+        lines.iter().for_each(|line| e.line(format!("    {line}")));
+    }
+    e.line("}");
 }

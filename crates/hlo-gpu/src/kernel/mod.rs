@@ -2,10 +2,12 @@
 //!
 //! Emission is elemental: threads walk over the elements of the result, and an operand's element is computed where it is
 //! needed by following index maps back to the arguments (see [`table`]). On top of that stand the forms that the hardware
-//! wants: teams of threads for reductions ([`team`]), 16-byte accesses for elementwise kernels. Results of
+//! wants: teams of threads for reductions ([`team`]), tiles for transposes ([`tiles`]) and for convolutions, which are matrix
+//! products ([`conv_tiles`]), 16-byte accesses for elementwise kernels. Results of
 //! different dims are computed by different blocks of one launch.
 
 mod contraction;
+mod conv_tiles;
 mod dtype;
 mod elementwise;
 mod emitter;

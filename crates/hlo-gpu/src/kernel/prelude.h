@@ -301,22 +301,37 @@ HLO_FN s64 clamp_start(s64 start, s64 last) { return start < 0 ? 0 : (start > la
 HLO_FN u32 bits32(float x) { return __float_as_uint(x); }
 HLO_FN u64 bits64(double x) { return (u64)__double_as_longlong(x); }
 
-// N elements in one access where the address allows it.
+// N elements in one access, for addresses that are multiples of the pack's size; and one by one.
 template <class T, int N> struct alignas(sizeof(T) * N) Pack { T elems[N]; };
-template <class T, int N> HLO_TEMPLATE_FN Pack<T, N> load_pack(const T* from) {
-    if (((size_t)from & (sizeof(T) * N - 1)) == 0) return *(const Pack<T, N>*)from;
-    Pack<T, N> out;
-#pragma unroll
-    for (int k = 0; k < N; ++k) out.elems[k] = from[k];
-    return out;
+template <class T, int N> HLO_TEMPLATE_FN bool is_aligned(const T* at) {
+    return ((size_t)at & (sizeof(T) * N - 1)) == 0;
 }
-template <class T, int N> HLO_TEMPLATE_FN void store_pack(T* to, const Pack<T, N>& pack) {
-    if (((size_t)to & (sizeof(T) * N - 1)) == 0) {
-        *(Pack<T, N>*)to = pack;
-        return;
-    }
+template <class T, int N> HLO_TEMPLATE_FN void load_pack(Pack<T, N>& pack, const T* from) {
+    pack = *(const Pack<T, N>*)from;
+}
+template <class T, int N> HLO_TEMPLATE_FN void load_elems(Pack<T, N>& pack, const T* from) {
+#pragma unroll
+    for (int k = 0; k < N; ++k) pack.elems[k] = from[k];
+}
+template <class T, int N> HLO_TEMPLATE_FN void store_pack(T* to, const Pack<T, N>& pack) { *(Pack<T, N>*)to = pack; }
+template <class T, int N> HLO_TEMPLATE_FN void store_elems(T* to, const Pack<T, N>& pack) {
 #pragma unroll
     for (int k = 0; k < N; ++k) to[k] = pack.elems[k];
+}
+
+// sums[M, N] += the sum over k of a[k, M] * b[k, N]; rows of `a` and `b` are as aligned as packs of M and N are.
+template <class T, int M, int N, int K>
+HLO_TEMPLATE_FN void add_products(T* sums, const T* a, int a_stride, const T* b, int b_stride) {
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+        const Pack<T, M> x = *(const Pack<T, M>*)(a + k * a_stride);
+        const Pack<T, N> y = *(const Pack<T, N>*)(b + k * b_stride);
+#pragma unroll
+        for (int i = 0; i < M; ++i) {
+#pragma unroll
+            for (int j = 0; j < N; ++j) sums[i * N + j] = add(sums[i * N + j], multiply(x.elems[i], y.elems[j]));
+        }
+    }
 }
 
 // The value of the lane `distance` above; all 32 lanes of a warp take part.

@@ -189,6 +189,10 @@ impl<'a> Lowering<'a> {
         for (k, (leaf, stated)) in leaves.iter().zip(&stated).enumerate() {
             let (Some(buffer), Some(stated)) = (leaf, stated) else { continue };
             let found = &self.draft.plan.buffers[*buffer].shape;
+            if stated.dtype.bits() < 8 {
+                let reason = format!("expected elements of whole bytes, found {}", stated.dtype);
+                return Err(self.unsupported(inst, reason));
+            }
             if !strides::is_same_layout(found, stated) {
                 let reason = format!("expected leaf {k} in layout {}, found {}", order_text(stated), order_text(found));
                 return Err(self.unsupported(inst, reason));

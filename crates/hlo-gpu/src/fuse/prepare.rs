@@ -1,0 +1,180 @@
+//! Rewrites before fusion: broadcasts that repeat nothing become reshapes, which are views; long reductions to few results go
+//! in two steps, so that many blocks take part.
+//!
+//! A reduction of `[d…]` along dims among which `D` lies slowest becomes one of `[…, S, D/S, …]` that keeps `S`, and one
+//! of its results along `S`. Each step's order is fixed, so that equal inputs give equal results; no atomics.
+//! A reduction stays whole if its elements are smaller than 32 bits (its parts would be rounded), if the computation is no
+//! plain sum, product, extremum or bitwise operation with a neutral initial value, and if `D` has no fitting divisor
+//! and is the only reduced dim.
+
+use crate::lower::strides::{layout_of, minor_to_major};
+use hlo_ir::attrs::{Attrs, ReduceAttrs, ReshapeAttrs};
+use hlo_ir::edit::Builder;
+use hlo_ir::{ArrayShape, CompId, ConstantValue, DType, InstId, Literal, Module, Opcode, Scalar, Shape};
+use smallvec::SmallVec;
+
+/// Parts that a reduction to one result goes in at most, and what a reduction of rows should have altogether.
+const ROW_PARTS: i64 = 512;
+/// Blocks of 32 columns that a reduction of columns should have altogether.
+const COLUMN_BLOCKS: i64 = 256;
+/// Elements of a part at least, along rows and along columns.
+const MIN_ROW_PART: i64 = 1024;
+const MIN_COLUMN_PART: i64 = 64;
+/// Elements of an operand below which another launch costs more than it saves.
+const MIN_ELEMS: u64 = 1 << 15;
+
+/// Turns broadcasts that only add dims of size 1 into reshapes. Returns how many.
+pub fn rewrite_idle_broadcasts(module: &mut Module, comp: CompId) -> usize {
+    let mut n_rewritten = 0;
+    for inst in module.comp(comp).insts.clone() {
+        let instruction = module.inst(inst);
+        let (Opcode::Broadcast, Attrs::Dims(attrs)) = (instruction.opcode, &instruction.attrs) else { continue };
+        let operand = instruction.operands.first().and_then(|&o| module.shape(o).as_array());
+        let (Some(from), Some(to)) = (operand, module.shape(inst).as_array()) else { continue };
+        let long: SmallVec<[i64; 4]> =
+            attrs.dimensions.iter().zip(&from.dims).filter(|(_, n)| **n != 1).map(|(&dim, _)| dim).collect();
+        if from.n_elems() == to.n_elems() && long.is_sorted() && from.dynamic == 0 && to.dynamic == 0 {
+            let instruction = module.inst_mut(inst);
+            instruction.opcode = Opcode::Reshape;
+            instruction.attrs = ReshapeAttrs::default().into();
+            n_rewritten += 1;
+        }
+    }
+    n_rewritten
+}
+
+/// How a reduction goes in two steps.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Split {
+    /// The operand's dim that is split, slowest in memory among the reduced ones.
+    dim: usize,
+    /// Parts that it is split into.
+    n_parts: i64,
+    /// All reduced dims.
+    reduced: SmallVec<[usize; 4]>,
+}
+
+/// Lets long reductions with few results go in two steps. Returns how many.
+pub fn split_reductions(module: &mut Module, comp: CompId) -> usize {
+    let mut n_split = 0;
+    for inst in module.comp(comp).insts.clone() {
+        if let Some(split) = find_split(module, inst) {
+            n_split += usize::from(build_split(module, comp, inst, &split).is_some());
+        }
+    }
+    n_split
+}
+
+fn find_split(module: &Module, inst: InstId) -> Option<Split> {
+    let instruction = module.inst(inst);
+    let (Opcode::Reduce, Attrs::Reduce(attrs)) = (instruction.opcode, &instruction.attrs) else { return None };
+    let &[operand, init] = instruction.operands.as_slice() else { return None };
+    let (shape, result) = (module.shape(operand).as_array()?, module.shape(inst).as_array()?);
+    if shape.n_elems() < MIN_ELEMS
+        || shape.dtype.bits() < 32
+        || shape.dynamic != 0
+        || !has_neutral_init(module, attrs, init, shape.dtype)
+    {
+        return None;
+    }
+    let order = minor_to_major(shape);
+    let long: SmallVec<[usize; 4]> =
+        order.iter().rev().map(|&dim| dim as usize).filter(|&dim| shape.dims[dim] != 1).collect();
+    let is_reduced = |dim: &usize| attrs.dimensions.contains(&(*dim as i64));
+    let dim = long.iter().copied().find(is_reduced)?;
+    let n_results = i64::try_from(result.n_elems()).ok()?.max(1);
+    let n_reduced = i64::try_from(shape.n_elems()).ok()? / n_results;
+    let (most, least_part) = if long.last().is_some_and(is_reduced) {
+        (ROW_PARTS / n_results, MIN_ROW_PART)
+    } else {
+        (COLUMN_BLOCKS / (n_results.checked_add(31)? / 32), MIN_COLUMN_PART)
+    };
+    let most = most.min(n_reduced / least_part);
+    let size = shape.dims[dim];
+    let n_parts = (2..=most.min(size)).rev().find(|n| size % n == 0)?;
+    let reduced: SmallVec<[usize; 4]> = (0..shape.rank()).filter(is_reduced).collect();
+    // A few parts are not worth another launch.
+    (n_parts >= 4).then_some(Split { dim, n_parts, reduced })
+}
+
+/// Whether the computation is one operation of its two parameters whose neutral value `init` is.
+fn has_neutral_init(module: &Module, attrs: &ReduceAttrs, init: InstId, dtype: DType) -> bool {
+    let Some(comp) = attrs.to_apply.map(|comp| module.comp(comp)) else { return false };
+    let Some(root) = comp.root.expand().map(|root| module.inst(root)) else { return false };
+    let &[a, b] = comp.params.as_slice() else { return false };
+    if root.operands.as_slice() != [a, b] && root.operands.as_slice() != [b, a] {
+        return false;
+    }
+    let Attrs::Constant(value) = &module.inst(init).attrs else { return false };
+    let ConstantValue::Array(literal) = value.as_ref() else { return false };
+    is_neutral(root.opcode, literal, dtype)
+}
+
+fn is_neutral(opcode: Opcode, literal: &Literal, dtype: DType) -> bool {
+    let Some(value) = literal.get(0) else { return false };
+    let number = match value {
+        Scalar::Float(x) => x,
+        Scalar::Int(x) => x as f64,
+        Scalar::Uint(x) => x as f64,
+        Scalar::Pred(_) | Scalar::Complex(..) => return false,
+    };
+    let lowest = if dtype.is_float() { f64::NEG_INFINITY } else { f64::NAN };
+    let neutral = [(Opcode::Add, 0.0), (Opcode::Multiply, 1.0), (Opcode::Maximum, lowest), (Opcode::Minimum, -lowest)];
+    neutral.contains(&(opcode, number))
+}
+
+/// The dims of `shape` with `dim` as `n_parts` times the rest of it, in the same memory.
+fn split_shape(shape: &ArrayShape, dim: usize, n_parts: i64) -> ArrayShape {
+    let mut dims = shape.dims.clone();
+    dims[dim] /= n_parts;
+    dims.insert(dim, n_parts);
+    let moved = |d: i64| if d as usize > dim { d + 1 } else { d };
+    let slowest_first = minor_to_major(shape).iter().rev().copied().collect::<SmallVec<[i64; 6]>>();
+    let order = slowest_first.into_iter().flat_map(|d| {
+        let inner = (d as usize == dim).then_some(dim + 1);
+        std::iter::once(moved(d) as usize).chain(inner)
+    });
+    let order: Vec<usize> = order.collect();
+    let mut split = ArrayShape::new(shape.dtype, dims);
+    split.layout = Some(Box::new(layout_of(order.into_iter())));
+    split
+}
+
+/// The array that is left of `shape` without `dims`, in the same order.
+fn without(shape: &ArrayShape, dims: &[usize]) -> ArrayShape {
+    let kept: Vec<usize> = (0..shape.rank()).filter(|dim| !dims.contains(dim)).collect();
+    let order: Vec<usize> =
+        minor_to_major(shape).iter().rev().filter_map(|&dim| kept.iter().position(|&k| k == dim as usize)).collect();
+    let mut left = ArrayShape::new(shape.dtype, kept.iter().map(|&dim| shape.dims[dim]));
+    left.layout = Some(Box::new(layout_of(order.into_iter())));
+    left
+}
+
+fn build_split(module: &mut Module, comp: CompId, inst: InstId, split: &Split) -> Option<()> {
+    let &[operand, init] = module.inst(inst).operands.as_slice() else { return None };
+    let Attrs::Reduce(attrs) = module.inst(inst).attrs.clone() else { return None };
+    let shape = module.shape(operand).as_array()?.clone();
+    let hint = format!("{}.parts", module.inst_name(inst));
+    let (size, dim) = (shape.dims[split.dim], split.dim);
+    let is_whole = size == split.n_parts;
+    let (operand, shape) = if is_whole {
+        (operand, shape)
+    } else {
+        let shape = split_shape(&shape, dim, split.n_parts);
+        let whole = Shape::Array(shape.clone());
+        let reshaped =
+            Builder::new(module, comp).add(&hint, Opcode::Reshape, whole, [operand], ReshapeAttrs::default());
+        (reshaped, shape)
+    };
+    let moved = |d: usize| if !is_whole && d >= dim { d + 1 } else { d };
+    let inner: Vec<usize> = split.reduced.iter().filter(|&&d| !(is_whole && d == dim)).map(|&d| moved(d)).collect();
+    let parts = without(&shape, &inner);
+    let kept_before = (0..dim).filter(|d| !split.reduced.contains(d)).count();
+    let first = ReduceAttrs { dimensions: inner.iter().map(|&d| d as i64).collect(), ..(*attrs).clone() };
+    let parts = Builder::new(module, comp).add(&hint, Opcode::Reduce, Shape::Array(parts), [operand, init], first);
+    let second = ReduceAttrs { dimensions: std::iter::once(kept_before as i64).collect(), ..*attrs };
+    let reduce = module.inst_mut(inst);
+    reduce.operands[0] = parts;
+    reduce.attrs = second.into();
+    Some(())
+}
