@@ -58,11 +58,12 @@ def _flatten(shape):
     return [leaf for s in shape.tuple_shapes() for leaf in _flatten(s)]
 
 
-def compile_module(module, n_replicas, n_partitions, partition=False, shardy=False):
+def compile_module(module, n_replicas, n_partitions, partition=False, shardy=False, edit=None):
     """Compile for n_replicas x n_partitions devices.
 
     An already partitioned module still needs the partitioner switched on (the CPU client insists) with its passes
-    disabled by name; `partition=True` leaves them enabled, for modules with global shapes."""
+    disabled by name; `partition=True` leaves them enabled, for modules with global shapes. `edit`: a function from the
+    StableHLO program's bytes to others."""
     import jax
     from jaxlib import _jax
 
@@ -79,6 +80,7 @@ def compile_module(module, n_replicas, n_partitions, partition=False, shardy=Fal
     options.device_assignment = assignment
     build.device_assignment = assignment
     stablehlo = _jax.mlir.hlo_to_stablehlo(module.as_serialized_hlo_module_proto())
+    stablehlo = edit(stablehlo) if edit else stablehlo
     devices = jax.devices()[: n_replicas * n_partitions]
     return devices[0].client.compile_and_load(stablehlo, devices, options)
 

@@ -6,6 +6,7 @@ mod bench_plan;
 mod bench_zero1;
 mod host_check;
 mod make_hlo;
+mod memory_check;
 mod nvrtc_check;
 mod paper_p2;
 mod paper_wus;
@@ -41,11 +42,17 @@ cargo xtask <command>
       --xla                beside XLA's own parser and printer
       --corpus DIR         where the default files come from (the largest of its manifest)
       --reps N             repetitions (default 15)
-  bench-plan           time and memory of whole commands of the planner, against limits
   host-check [options]     per-device programs on the host executor against the evaluator, as they are and fused; a row each
       --corpus DIR         a folder with manifest.json; default ir-samples/programs
       --only LIST          programs whose file name contains one of these
       --sanitize           the op samples instead, compiled with the address and undefined-behaviour sanitizers
+  bench-plan [options]     time and memory of whole commands of the planner of reductions, and of the launch plan of the
+                       largest per-device program, against limits
+      --corpus DIR         a folder with manifest.json (default ir-samples/programs)
+  memory-check [options]   memory of launch plans beside XLA's for the same per-device modules: never more
+      --only SUBSTR        modules whose file name contains this; may be repeated
+      --corpus DIR         a folder with manifest.json (default ir-samples/programs)
+      --hlo-opt FILE       a built tool, instead of building it
   nvrtc-check [options]    compile emitted kernels to cubins with NVRTC (no graphics processor needed)
       --all                kernels of all samples and programs, not only the quick set
       --corpus DIR         programs of this folder too
@@ -67,8 +74,9 @@ fn main() -> ExitCode {
         Some("tidy") => tidy::run(),
         Some("xla-check") => xla_check::run(words),
         Some("bench") => bench::run(words),
-        Some("bench-plan") => bench_plan::run(),
         Some("host-check") => host_check::run(words),
+        Some("bench-plan") => bench_plan::run(words),
+        Some("memory-check") => memory_check::run(words),
         Some("nvrtc-check") => nvrtc_check::run(words),
         Some("paper-p2") => paper_p2::run(),
         Some("bench-zero1") => bench_zero1::run(words),

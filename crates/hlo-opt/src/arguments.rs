@@ -2,6 +2,7 @@
 
 use crate::plan::arguments::PlanCommand;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use hlo_gpu::lower::Matmul;
 use hlo_ir::print::FormChoice;
 use std::path::PathBuf;
 
@@ -10,7 +11,7 @@ Examples:
   hlo-opt --preset data-parallel --report text step.hlo -o sharded.hlo
 Exit codes: 0 well, 1 error in the input or a pass, 2 wrong usage, 3 unchanged with --require-change";
 
-const TEMPLATE: &str = "{about}\n\n{usage-heading} {usage}\n\n{all-args}\n\n{after-help}\n";
+const TEMPLATE: &str = "{about}\n\n{usage-heading} {usage}\n\n{all-args}\n{after-help}\n";
 
 /// Reads HLO text, verifies it, runs passes on it and prints HLO text
 #[derive(Parser, Debug)]
@@ -69,6 +70,9 @@ pub struct OptimizeArgs {
     /// What to print
     #[arg(long, value_name = "WHAT", default_value = "hlo")]
     pub emit: Emit,
+    /// How plans multiply f32
+    #[arg(long, value_name = "HOW", default_value = "f32")]
+    pub matmul: MatmulChoice,
     /// Form of the printed text
     #[arg(long, value_name = "FORM", default_value = "auto")]
     pub format: Form,
@@ -257,12 +261,11 @@ pub enum BackendChoice {
     Gpu,
 }
 
-/// `--matmul`.
+/// `--matmul`: as f32, or faster, with operands rounded to TF32.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
 pub enum MatmulChoice {
-    /// As f32
     F32,
-    /// With operands rounded to TF32: faster
     Tf32,
 }
 
@@ -314,6 +317,15 @@ pub enum Emit {
     PlanJson,
     Cuda,
     PlanSvg,
+}
+
+impl From<MatmulChoice> for Matmul {
+    fn from(choice: MatmulChoice) -> Matmul {
+        match choice {
+            MatmulChoice::F32 => Matmul::F32,
+            MatmulChoice::Tf32 => Matmul::Tf32,
+        }
+    }
 }
 
 /// For people or for programs.

@@ -1,7 +1,6 @@
 //! `--emit`: what the GPU backend makes of a module, printed.
 
 use crate::arguments::Emit;
-use hlo_analysis::annotations::ParamFacts;
 use hlo_gpu::kernel::{CudaKernels, PRELUDE};
 use hlo_gpu::lower::LowerOptions;
 use hlo_gpu::plan::Plan;
@@ -10,12 +9,12 @@ use hlo_gpu::{GpuError, lower};
 use hlo_ir::Module;
 use std::fmt::Write;
 
-/// The plan of a module; `params` says which parameters are the same on all devices.
+/// The plan of a module; `options` are the user's.
 ///
 /// # Errors
 /// The instruction that cannot be lowered, or what the plan's verifier finds.
-pub fn lowered(module: &Module, params: ParamFacts) -> Result<Plan, GpuError> {
-    let plan = lower::lower(module, &mut CudaKernels::default(), &LowerOptions { params })?;
+pub fn lowered(module: &Module, options: &LowerOptions) -> Result<Plan, GpuError> {
+    let plan = lower::lower(module, &mut CudaKernels::default(), options)?;
     verify(&plan).map_err(|errors| GpuError::unsupported(&plan.name, errors.join("; ")))?;
     Ok(plan)
 }
@@ -24,8 +23,8 @@ pub fn lowered(module: &Module, params: ParamFacts) -> Result<Plan, GpuError> {
 ///
 /// # Errors
 /// As [`lowered`].
-pub fn write(module: &Module, emit: Emit, params: ParamFacts, out: &mut String) -> Result<(), GpuError> {
-    let plan = lowered(module, params)?;
+pub fn write(module: &Module, emit: Emit, options: &LowerOptions, out: &mut String) -> Result<(), GpuError> {
+    let plan = lowered(module, options)?;
     let _ = match emit {
         Emit::Hlo | Emit::Plan => write!(out, "{plan}"),
         Emit::PlanJson => writeln!(out, "{}", plan.to_json()),

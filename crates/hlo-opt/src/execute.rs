@@ -1,6 +1,6 @@
 //! `hlo-opt run`: lowers a module to a launch plan and runs it, in one process or in one for each rank.
 
-use crate::arguments::{BackendChoice, InputArgs, MatmulChoice, RunArgs};
+use crate::arguments::{BackendChoice, InputArgs, RunArgs};
 use crate::arrays::{ChosenInputs, summary, write_arrays};
 use crate::console::Console;
 use crate::input::Source;
@@ -10,9 +10,10 @@ use crate::{Failure, emit, exit, presets, registry};
 use hlo_analysis::Analyses;
 use hlo_eval::{Inputs, Outputs};
 use hlo_gpu::GpuError;
-use hlo_gpu::cuda::{GpuOptions, GpuProgram, Matmul};
+use hlo_gpu::cuda::{GpuOptions, GpuProgram};
 use hlo_gpu::host::Program;
 use hlo_gpu::kernel::content_hash;
+use hlo_gpu::lower::LowerOptions;
 use hlo_gpu::plan::Plan;
 use hlo_gpu::ranks::{OnStuck, Ranks, Seat, SeatFlags, local_rank};
 use hlo_gpu::run::{self, Meeting, OutputBytes, RunOptions};
@@ -82,7 +83,9 @@ fn lowered(args: &RunArgs, console: &mut Console<'_>) -> Result<(Module, Plan), 
         let messages = error.diagnostics.iter().map(|d| d.message.clone()).collect::<Vec<_>>();
         wrong(format!("pass `{}`: {}", error.pass, messages.join("; ")))
     })?;
-    let plan = emit::lowered(&module, said.of(&module)?).map_err(|error| wrong(error.to_string()))?;
+    let params = said.of(&module)?;
+    let options = LowerOptions { params, matmul: args.matmul.into(), ..LowerOptions::default() };
+    let plan = emit::lowered(&module, &options).map_err(|error| wrong(error.to_string()))?;
     Ok((loaded.module, plan))
 }
 
@@ -143,11 +146,7 @@ fn on_backend(
         BackendChoice::Gpu => {
             let local_rank = local_rank(&|name| std::env::var(name).ok());
             let local_rank = local_rank.map_err(|reason| GpuError::Ranks { reason })?;
-            let matmul = match args.matmul {
-                MatmulChoice::F32 => Matmul::F32,
-                MatmulChoice::Tf32 => Matmul::Tf32,
-            };
-            let on_cards = GpuOptions { matmul, shares_card: args.share_gpu, local_rank };
+            let on_cards = GpuOptions { matmul: args.matmul.into(), shares_card: args.share_gpu, local_rank };
             run::run(&GpuProgram::new(plan, meeting.devices(), on_cards)?, meeting, &own, options)
         }
     }

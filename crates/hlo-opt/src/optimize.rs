@@ -9,6 +9,7 @@ use crate::progress::Progress;
 use crate::report::{self, Document, ModuleReport, Size};
 use crate::{Failure, descriptions, emit, exit, output, presets, registry};
 use hlo_analysis::Analyses;
+use hlo_gpu::lower::LowerOptions;
 use hlo_ir::Module;
 use hlo_ir::print::{PrintOptions, print_module, write_module};
 use hlo_pass::pipeline::{PipelineError, nearest, parse_pipeline};
@@ -195,9 +196,13 @@ impl Job<'_> {
         let options = PrintOptions { form: self.args.format.into(), expand_mesh_groups: has_changed };
         if self.args.emit == Emit::Hlo {
             write_module(&module, &options, &mut self.out);
-        } else if let Err(error) = emit::write(&module, self.args.emit, self.said.of(&module)?, &mut self.out) {
-            self.errors.push_str(&format!("error: {}: {error}\n", self.source.name));
-            return Ok(None);
+        } else {
+            let params = self.said.of(&module)?;
+            let options = LowerOptions { params, matmul: self.args.matmul.into(), ..LowerOptions::default() };
+            if let Err(error) = emit::write(&module, self.args.emit, &options, &mut self.out) {
+                self.errors.push_str(&format!("error: {}: {error}\n", self.source.name));
+                return Ok(None);
+            }
         }
         clock.lap("print");
         report.times = clock.laps;

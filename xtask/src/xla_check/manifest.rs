@@ -48,22 +48,28 @@ impl Program {
 
 /// The modules that the options select, smallest first.
 pub fn read(options: &Options) -> Result<Vec<Program>, String> {
-    let path = options.corpus.join("manifest.json");
+    let mut programs = read_folder(&options.corpus, options.only.as_deref())?;
+    if options.quick {
+        keep_quick(&mut programs);
+    }
+    Ok(programs)
+}
+
+/// The modules of a folder whose file name contains `only`, smallest first.
+pub fn read_folder(corpus: &Path, only: Option<&str>) -> Result<Vec<Program>, String> {
+    let path = corpus.join("manifest.json");
     let mut programs = if path.exists() {
         let text = std::fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
         let list: Value = serde_json::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))?;
         let entries = list.as_array().ok_or_else(|| format!("{}: expected an array of modules", path.display()))?;
-        entries.iter().map(|entry| from_manifest(&options.corpus, entry)).collect::<Result<Vec<_>, _>>()?
+        entries.iter().map(|entry| from_manifest(corpus, entry)).collect::<Result<Vec<_>, _>>()?
     } else {
-        from_headers(&options.corpus)?
+        from_headers(corpus)?
     };
-    if let Some(part) = &options.only {
-        programs.retain(|p| p.name().contains(part.as_str()));
+    if let Some(part) = only {
+        programs.retain(|p| p.name().contains(part));
     }
     programs.sort_by_key(|p| (p.text_bytes, p.name()));
-    if options.quick {
-        keep_quick(&mut programs);
-    }
     Ok(programs)
 }
 

@@ -7,11 +7,11 @@
 //! corrupted results). With `--all` the weight-update sharding's whole matrix is checked instead: see [`matrix`]; with
 //! `--decompose` collectives on several clusters: see [`decompose`].
 
-mod content_hash;
+pub mod content_hash;
 mod decompose;
 mod evaluator_sources;
 mod kept;
-mod manifest;
+pub mod manifest;
 mod matrix;
 mod options;
 mod table;

@@ -12,6 +12,8 @@ use super::{Draft, Home, ValueId};
 use crate::lower::strides::is_same_layout;
 use crate::plan::{BufferId, Step, Work};
 use cranelift_entity::{EntityRef, PrimaryMap, SecondaryMap, entity_impl};
+use hashbrown::{HashMap, HashSet};
+use hlo_ir::DType;
 
 /// Values that lie in one place.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -160,28 +162,35 @@ pub fn share(draft: &Draft, lives: &Lives, aliases: &[(usize, usize)]) -> Classe
 /// Unites each output with a donated parameter of its shape: one that its kernel may overwrite, one that the header
 /// aliases, or the first that is read no more.
 fn replace_donated(draft: &Draft, classes: &mut Classes, pairs: &Pairs, aliases: &[(usize, usize)]) {
-    let donated: Vec<BufferId> = draft.plan.parameters.iter().copied().filter(|&b| draft.may_be_output(b)).collect();
     let shape = |b: BufferId| &draft.plan.buffers[b].shape;
-    let overwrites =
-        |parameter: ValueId, output: ValueId| pairs.updates.iter().any(|&(from, to)| to == output && from == parameter);
+    let mut donated: HashMap<(DType, &[i64]), Leaves> = HashMap::new();
+    for (leaf, &parameter) in draft.plan.parameters.iter().enumerate().filter(|(_, b)| draft.may_be_output(**b)) {
+        let shape = shape(parameter);
+        donated.entry((shape.dtype, shape.dims.as_slice())).or_default().push((leaf, parameter));
+    }
+    let updates: HashSet<(ValueId, ValueId)> = pairs.updates.iter().copied().collect();
+    let aliases: HashSet<(usize, usize)> = aliases.iter().copied().collect();
     for (k, &output) in draft.plan.outputs.iter().enumerate() {
         let value = draft.value_of[output];
         if matches!(classes.classes[classes.of(value)].fixed, Fixed::Parameter { .. }) {
             continue;
         }
-        let mut candidates: Vec<(u8, BufferId)> = Vec::new();
-        for &parameter in &donated {
-            if is_same_layout(shape(parameter), shape(output)) {
-                let leaf = draft.plan.parameters.iter().position(|&p| p == parameter);
-                let is_aliased = leaf.is_some_and(|leaf| aliases.contains(&(k, leaf)));
-                let rank = if is_aliased { 0 } else { u8::from(!overwrites(draft.value_of[parameter], value)) + 1 };
-                candidates.push((rank, parameter));
-            }
-        }
+        let alike = donated.get(&(shape(output).dtype, shape(output).dims.as_slice())).into_iter().flatten();
+        let mut candidates: Vec<(u8, BufferId)> = alike
+            .filter(|(_, parameter)| is_same_layout(shape(*parameter), shape(output)))
+            .map(|&(leaf, parameter)| match updates.contains(&(draft.value_of[parameter], value)) {
+                _ if aliases.contains(&(k, leaf)) => (0, parameter),
+                true => (1, parameter),
+                false => (2, parameter),
+            })
+            .collect();
         candidates.sort_by_key(|&(rank, _)| rank);
         candidates.into_iter().any(|(_, parameter)| classes.unite(draft, draft.value_of[parameter], value));
     }
 }
+
+/// Leaves of ENTRY's parameters with their buffers.
+type Leaves = Vec<(usize, BufferId)>;
 
 /// Pairs of values that it pays to unite, in the order of their steps.
 #[derive(Default)]

@@ -72,12 +72,16 @@ impl Walk<'_> {
     /// Walks back over steps whose points end before `end`; `live` is what lives after them and becomes what lives before.
     fn block(&mut self, steps: &[Step], end: u32, live: &mut EntitySet<ValueId>) {
         let first_writes = self.first_writes(steps);
+        let mut held = self.held_values(steps);
         let mut point = end;
         for (i, step) in steps.iter().enumerate().rev() {
             let after = point;
             point -= n_points_of(&step.work);
+            while let Some((_, value)) = held.pop_if(|(until, _)| *until >= i) {
+                self.begin(value, point, live);
+            }
             match &step.work {
-                Work::While { condition, predicate, body } => {
+                Work::While { condition, predicate, body, .. } => {
                     self.around_loop(condition, *predicate, body, point, after, live);
                 }
                 Work::Conditional { selector, branches } => self.branches(*selector, branches, point, live),
@@ -115,6 +119,24 @@ impl Walk<'_> {
             }
         }
         first
+    }
+
+    /// What collectives of a block still use after they are issued, with the step until which they do, in order of these. An
+    /// operand that the result may lie over needs no life of its own.
+    fn held_values(&self, steps: &[Step]) -> Vec<(usize, ValueId)> {
+        let mut found = Vec::new();
+        for (i, step) in steps.iter().enumerate() {
+            let Work::Collective(call) = &step.work else { continue };
+            let until = call.calls.first().and_then(|(_, output)| self.draft.held.get(output));
+            let Some(until) = until.map(|&until| until as usize).filter(|&until| until > i) else { continue };
+            for &(input, output) in &call.calls {
+                let pair = (self.draft.value_of[input], self.draft.value_of[output]);
+                found.extend((!self.draft.shareable.contains(&pair)).then_some((until, pair.0)));
+                found.push((until, pair.1));
+            }
+        }
+        found.sort_unstable();
+        found
     }
 
     fn is_whole(&self, buffer: BufferId) -> bool {

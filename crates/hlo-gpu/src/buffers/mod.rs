@@ -1,5 +1,6 @@
 //! Where every value lies, and what every step waits for.
 //!
+//! 0. [`order`]: steps in an order in which communication hides behind computation.
 //! 1. [`liveness`]: when each value lives, as intervals on the line of all steps.
 //! 2. [`coalesce`]: values that may lie in one place do: state and its update, both ends of a copy, a loop's carried values,
 //!    an operand that a kernel overwrites as it reads it. Copies inside one place go away.
@@ -8,14 +9,19 @@
 //! 4. [`waits`]: a step waits for the last step of the other stream that touched the same bytes.
 
 pub mod coalesce;
+pub mod frugal;
 pub mod liveness;
+pub mod order;
 pub mod place;
+pub(crate) mod ranges;
 pub mod waits;
 
+use crate::plan::model::Machine;
 use crate::plan::{Buffer, BufferId, ConstantId, Place, Plan, Step, Work};
 use cranelift_entity::{PrimaryMap, entity_impl};
-use hashbrown::HashSet;
+use hashbrown::{HashMap, HashSet};
 use hlo_ir::{ArrayShape, Module};
+use order::{By, Held, Rule};
 
 /// A value of the program: what one or several buffers are views of.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -60,6 +66,8 @@ pub struct Draft {
     pub value_of: PrimaryMap<BufferId, ValueId>,
     /// Pairs (read, written): the step that writes the second may do so over the first.
     pub shareable: HashSet<(ValueId, ValueId)>,
+    /// How long what collectives use must stay untouched after they are issued.
+    pub held: Held,
 }
 
 impl Draft {
@@ -83,7 +91,15 @@ impl Draft {
     /// A view of a value.
     pub fn add_view_of(&mut self, name: &str, shape: ArrayShape, value: ValueId, offset_bytes: u64) -> BufferId {
         self.value_of.push(value);
-        self.plan.buffers.push(Buffer { name: name.into(), shape, place: Place::Arena, offset_bytes })
+        let place = Place::Arena;
+        self.plan.buffers.push(Buffer {
+            name: name.into(),
+            shape,
+            place,
+            offset_bytes,
+            value,
+            value_offset_bytes: offset_bytes,
+        })
     }
 
     /// The step that writes `to` may do so over `from`, if nothing else reads it later.
@@ -109,32 +125,105 @@ impl Draft {
     }
 }
 
-/// Gives every value of a draft its place, takes superfluous copies away, and says what each step waits for.
-/// `aliases` are pairs (output leaf, parameter leaf) that should share memory if they can.
+/// Gives every value of a draft its place, takes superfluous copies away, and says what each step waits for; the steps stay in
+/// their order. `aliases` are pairs (output leaf, parameter leaf) that should share memory if they can.
 pub fn assign(mut draft: Draft, aliases: &[(usize, usize)]) -> Plan {
     let lives = liveness::find_lives(&draft);
     let classes = coalesce::share(&draft, &lives, aliases);
     place::place(&mut draft, &classes);
     let Draft { mut plan, .. } = draft;
     let mut steps = std::mem::take(&mut plan.steps);
-    remove_idle_copies(&plan, &mut steps);
+    let mut renamed = Renamed::default();
+    remove_idle_copies(&plan, &mut steps, &mut renamed);
+    plan.buffers.values_mut().for_each(|buffer| buffer.value = renamed.name_of(buffer.value));
     waits::add_waits(&plan, &mut steps);
     plan.steps = steps;
     plan
 }
 
-/// Takes away copies of a buffer to itself.
-fn remove_idle_copies(plan: &Plan, steps: &mut Vec<Step>) {
+/// The orders that [`assign_fastest`] tries, the module's own first.
+pub const ORDERS: [Rule; 6] = [
+    Rule { by: By::Text, is_timed: false },
+    Rule { by: By::Text, is_timed: true },
+    Rule { by: By::Memory, is_timed: false },
+    Rule { by: By::Memory, is_timed: true },
+    Rule { by: By::Feeding, is_timed: true },
+    Rule { by: By::Chain, is_timed: true },
+];
+
+/// Like [`assign`], with steps in the one of [`ORDERS`] whose modelled time is the least of those whose peak is at most
+/// `slack` (a fraction) above the least peak of them.
+pub fn assign_fastest(mut draft: Draft, aliases: &[(usize, usize)], slack: f64) -> Plan {
+    // Sources and elements are long, and nothing here reads them.
+    let constants = std::mem::take(&mut draft.plan.constants);
+    let sources: Vec<String> = draft.plan.kernels.values_mut().map(|k| std::mem::take(&mut k.source)).collect();
+    let mut machine = Machine::for_plan(&draft.plan);
+    let mut plans: Vec<(f64, u64, Plan)> = Vec::with_capacity(ORDERS.len());
+    for rule in ORDERS {
+        let mut ordered = draft.clone();
+        order::order_steps(&mut ordered, rule, &mut machine);
+        let plan = assign(ordered, aliases);
+        let time_s = machine.plan_s(&plan);
+        plans.push((time_s, plan.memory().peak_bytes(), plan));
+    }
+    let written_s = plans.first().map(|(time_s, _, _)| *time_s);
+    let least_bytes = plans.iter().map(|(_, bytes, _)| *bytes).min().unwrap_or(0);
+    let most_bytes = (least_bytes as f64 * (1.0 + slack)) as u64;
+    plans.retain(|(_, bytes, _)| *bytes <= most_bytes);
+    let best = plans.into_iter().min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+    let mut plan = best.map(|(_, _, plan)| plan).unwrap_or_default();
+    plan.constants = constants;
+    plan.kernels.values_mut().zip(sources).for_each(|(kernel, source)| kernel.source = source);
+    plan.written_order_s = written_s;
+    plan
+}
+
+/// Takes away copies of a buffer to itself: both values are one from then on.
+fn remove_idle_copies(plan: &Plan, steps: &mut Vec<Step>, renamed: &mut Renamed) {
     let at = |b: BufferId| (plan.buffers[b].place, plan.buffers[b].offset_bytes);
-    steps.retain(|step| !matches!(step.work, Work::Copy { from, to } if at(from) == at(to)));
+    steps.retain(|step| match step.work {
+        Work::Copy { from, to } if at(from) == at(to) => {
+            renamed.unite(plan.buffers[from].value, plan.buffers[to].value);
+            false
+        }
+        _ => true,
+    });
     for step in steps {
         match &mut step.work {
             Work::While { condition, body, .. } => {
-                remove_idle_copies(plan, condition);
-                remove_idle_copies(plan, body);
+                remove_idle_copies(plan, condition, renamed);
+                remove_idle_copies(plan, body, renamed);
             }
-            Work::Conditional { branches, .. } => branches.iter_mut().for_each(|b| remove_idle_copies(plan, b)),
+            Work::Conditional { branches, .. } => {
+                branches.iter_mut().for_each(|b| remove_idle_copies(plan, b, renamed))
+            }
             Work::Launch { .. } | Work::Gemm(_) | Work::Collective(_) | Work::Copy { .. } | Work::Fill { .. } => {}
+        }
+    }
+}
+
+/// Values that became one, each with another of its kind; one of them stands for all.
+#[derive(Default)]
+struct Renamed(HashMap<ValueId, ValueId>);
+
+impl Renamed {
+    fn name_of(&mut self, value: ValueId) -> ValueId {
+        let mut root = value;
+        while let Some(&next) = self.0.get(&root) {
+            root = next;
+        }
+        let mut at = value;
+        while let Some(next) = self.0.insert(at, root).filter(|_| at != root) {
+            at = next;
+        }
+        self.0.remove(&root);
+        root
+    }
+
+    fn unite(&mut self, a: ValueId, b: ValueId) {
+        let (a, b) = (self.name_of(a), self.name_of(b));
+        if a != b {
+            self.0.insert(a.max(b), a.min(b));
         }
     }
 }

@@ -3,36 +3,13 @@
 //! stream already made is left out. At the beginning and the end of a loop's or branch's list both streams have caught up
 //! with each other, so a list needs waits of its own steps only, and none across a loop or branch in it.
 
-use crate::plan::{BufferId, Place, Plan, Step, Stream, Work};
-
-/// Bytes at a place.
-pub(crate) type Range = (Place, u64, u64);
+use super::ranges::{Range, RangeMap};
+use crate::plan::{BufferId, Plan, Step, Stream, Work};
 
 /// The bytes of a buffer.
 pub(crate) fn range(plan: &Plan, buffer: BufferId) -> Range {
     let buffer = &plan.buffers[buffer];
-    (buffer.place, buffer.offset_bytes, buffer.offset_bytes + buffer.shape.memory_bytes())
-}
-
-/// Whether two ranges share a byte.
-pub(crate) fn meet(a: &Range, b: &Range) -> bool {
-    a.0 == b.0 && a.1 < b.2 && b.1 < a.2
-}
-
-/// What a step touches: bytes read, bytes written.
-pub(crate) type Touched = (Vec<Range>, Vec<Range>);
-
-/// What a step touches, without the steps inside it.
-pub(crate) fn touched(plan: &Plan, work: &Work) -> Touched {
-    let accesses = work.accesses(plan);
-    let ranges = |list: &[BufferId]| list.iter().map(|&b| range(plan, b)).collect();
-    (ranges(&accesses.reads), ranges(&accesses.writes))
-}
-
-/// Whether one of two steps writes what the other touches.
-pub(crate) fn conflict(a: &Touched, b: &Touched) -> bool {
-    let any = |x: &[Range], y: &[Range]| x.iter().any(|r| y.iter().any(|s| meet(r, s)));
-    any(&a.1, &b.1) || any(&a.1, &b.0) || any(&a.0, &b.1)
+    (buffer.place, buffer.offset_bytes, buffer.offset_bytes.saturating_add(buffer.shape.memory_bytes()))
 }
 
 /// Whether a step is a point at which both streams catch up with each other.
@@ -40,9 +17,62 @@ pub(crate) fn is_barrier(work: &Work) -> bool {
     matches!(work, Work::While { .. } | Work::Conditional { .. })
 }
 
+/// The number of a stream.
+pub(crate) fn lane(step: &Step) -> usize {
+    usize::from(step.stream == Stream::Communication)
+}
+
+/// The last steps of each stream that read and wrote each byte; a step's number is its index and one, 0 stands for none.
+#[derive(Default)]
+pub(crate) struct Touched {
+    last: RangeMap<Last>,
+}
+
+#[derive(Clone, Copy, PartialEq, Default, Debug)]
+struct Last {
+    read: [u32; 2],
+    write: [u32; 2],
+}
+
+impl Touched {
+    /// Enters the step with this index; gives the last step (index and one) of the other stream that conflicts with it.
+    pub(crate) fn enter(&mut self, plan: &Plan, index: usize, step: &Step) -> usize {
+        let (own, other, number) = (lane(step), 1 - lane(step), index as u32 + 1);
+        let accesses = step.work.accesses(plan);
+        let mut found = 0;
+        for &buffer in &accesses.reads {
+            let range = range(plan, buffer);
+            found = self.last.within(range).map(|(_, _, last)| last.write[other]).fold(found, u32::max);
+        }
+        for &buffer in &accesses.writes {
+            let range = range(plan, buffer);
+            let touched = self.last.within(range).map(|(_, _, last)| last.write[other].max(last.read[other]));
+            found = touched.fold(found, u32::max);
+        }
+        for &buffer in &accesses.reads {
+            self.last.update(range(plan, buffer), |last| {
+                let mut last = last.copied().unwrap_or_default();
+                last.read[own] = number;
+                last
+            });
+        }
+        for &buffer in &accesses.writes {
+            // Whoever touches these bytes next comes after this step, and so after all before it.
+            let mut last = Last::default();
+            last.write[own] = number;
+            self.last.set(range(plan, buffer), last);
+        }
+        found as usize
+    }
+}
+
 /// Fills in `waits_for` of all steps.
 pub fn add_waits(plan: &Plan, steps: &mut [Step]) {
-    for step in steps.iter_mut() {
+    let mut touched = Touched::default();
+    // The first step of the other stream that each stream has not yet waited for.
+    let mut waited = [0usize; 2];
+    for (i, step) in steps.iter_mut().enumerate() {
+        step.waits_for.clear();
         match &mut step.work {
             Work::While { condition, body, .. } => {
                 add_waits(plan, condition);
@@ -51,28 +81,16 @@ pub fn add_waits(plan: &Plan, steps: &mut [Step]) {
             Work::Conditional { branches, .. } => branches.iter_mut().for_each(|branch| add_waits(plan, branch)),
             Work::Launch { .. } | Work::Gemm(_) | Work::Collective(_) | Work::Copy { .. } | Work::Fill { .. } => {}
         }
-    }
-    let touched: Vec<Touched> = steps.iter().map(|step| touched(plan, &step.work)).collect();
-    // Steps of each stream since the last barrier, and the first step of the other stream not yet waited for by it.
-    let mut issued: [Vec<usize>; 2] = [Vec::new(), Vec::new()];
-    let mut waited = [0usize; 2];
-    for i in 0..steps.len() {
-        steps[i].waits_for.clear();
-        if is_barrier(&steps[i].work) {
-            issued.iter_mut().for_each(Vec::clear);
+        if is_barrier(&step.work) {
+            touched = Touched::default();
             waited = [i + 1; 2];
             continue;
         }
-        let (own, other) = match steps[i].stream {
-            Stream::Compute => (0, 1),
-            Stream::Communication => (1, 0),
-        };
-        let not_waited = issued[other].iter().rev().take_while(|&&earlier| earlier >= waited[own]);
-        let found = not_waited.copied().find(|&earlier| conflict(&touched[i], &touched[earlier]));
-        if let Some(earlier) = found {
-            steps[i].waits_for.push(earlier as u32);
-            waited[own] = earlier + 1;
+        let found = touched.enter(plan, i, step);
+        let own = lane(step);
+        if found > waited[own] {
+            step.waits_for.push(found as u32 - 1);
+            waited[own] = found;
         }
-        issued[own].push(i);
     }
 }

@@ -22,22 +22,14 @@ pub use device::{Event, GpuDevice};
 
 use std::ops::Range;
 
+pub use crate::lower::Matmul;
+
 use crate::GpuError;
 use crate::plan::{CollectiveCall, CollectiveKind, Kernel, Plan, Reduction, Step, Work};
 use crate::run::{Backend, Meeting};
 use card::Card;
 use libraries::Library;
 use shared::Reductions;
-
-/// How `f32` matrices are multiplied.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub enum Matmul {
-    /// As `f32`.
-    #[default]
-    F32,
-    /// With operands rounded to 10 bits of mantissa: faster.
-    Tf32,
-}
 
 /// How to run on cards.
 #[derive(Clone, Copy, Default, Debug)]

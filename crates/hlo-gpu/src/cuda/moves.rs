@@ -66,7 +66,9 @@ mod tests {
         let mut plan = Plan { n_replicas: N as u32, n_partitions: 1, ..Plan::default() };
         let mut buffer = |n: i64| {
             let shape = ArrayShape::new(DType::F32, [n]).with_row_major();
-            plan.buffers.push(Buffer { name: "x".into(), shape, place: Place::Arena, offset_bytes: 0 })
+            let value = crate::buffers::ValueId::from_u32(plan.buffers.len() as u32);
+            let place = Place::Arena;
+            plan.buffers.push(Buffer { name: "x".into(), shape, place, offset_bytes: 0, value, value_offset_bytes: 0 })
         };
         let calls = vec![(buffer(n_in), buffer(n_out))];
         let communicator = plan.communicators.push(groups.iter().map(|group| group.to_vec()).collect());

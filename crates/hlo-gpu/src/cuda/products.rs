@@ -97,7 +97,7 @@ mod tests {
                 let lhs = view(0, m, k, form & 1 > 0, room);
                 let rhs = view(1, k, n, form & 2 > 0, room);
                 let output = view(2, m, n, form & 4 > 0, room);
-                let gemm = Gemm { lhs, rhs, output, batch: 2, m, n, k };
+                let gemm = Gemm { lhs, rhs, output, batch: 2, m, n, k, uses_tf32: false };
                 let (a, b): (Vec<i64>, Vec<i64>) =
                     ((0..200).map(|i| i * 7 % 31).collect(), (0..200).map(|i| i * 5 % 29).collect());
                 let mut found = vec![-1; 200];
@@ -120,7 +120,10 @@ mod tests {
         let strided = Matrix { col_stride_elems: 2, row_stride_elems: 8, ..good };
         let overlapping = Matrix { row_stride_elems: 2, ..good };
         for lhs in [strided, overlapping] {
-            assert_eq!(product(&Gemm { lhs, rhs: good, output: good, batch: 1, m: 4, n: 4, k: 4 }), None);
+            assert_eq!(
+                product(&Gemm { lhs, rhs: good, output: good, batch: 1, m: 4, n: 4, k: 4, uses_tf32: false }),
+                None
+            );
         }
     }
 }

@@ -23,8 +23,10 @@
 //! again in each fusion. 3. Small fusions whose results leave the computation (the updates of biases and scales) go
 //! together into one, side by side.
 //!
-//! **What it does not do.** No arithmetic is done twice: a value that two fusions need is written to memory. What a
-//! reduction gives is used within its fusion only element by element, where there are enough results or each is short. Dots, convolutions, scatters, sorts, collectives, loops stay as they are.
+//! **What it does not do.** No expensive arithmetic is done twice: a value that two fusions need is written to memory, unless it
+//! is one to three operations away from another that is kept as long ([`repeat`]). What a
+//! reduction gives is used within its fusion only element by element, where there are enough results or each is short. Dots,
+//! convolutions, scatters, sorts, collectives, loops stay as they are.
 //!
 //! **Algorithm.** Each instruction has a *stage*: an edge that cannot be fused leads to a later stage, one that can may stay
 //! within. So edges between different fusions lead to later stages always, and no cycle can come about (see [`stages`]).
@@ -37,6 +39,7 @@ pub mod build;
 pub mod edges;
 pub mod groups;
 pub mod prepare;
+pub mod repeat;
 pub mod stages;
 
 use crate::lower::legalize::stepwise_computations;
@@ -93,6 +96,10 @@ impl Pass for Fuse {
                 module.restore_order(comp).map_err(cycle)?;
             }
             let n_copies = remove_idle_copies(module, comp);
+            let n_repeated = repeat::repeat_cheap_values(module, comp).map_err(cycle)?;
+            if n_repeated > 0 {
+                cx.report.count("values-repeated", n_repeated as u64);
+            }
             let edges = edges::Edges::of(module, comp);
             let groups = groups::find_groups(module, comp, edges, self);
             let n_fused = groups.iter().map(|group| group.members.len()).sum::<usize>();
@@ -101,7 +108,7 @@ impl Pass for Fuse {
             cx.report.count("copies-removed", n_copies as u64);
             cx.report.count("fusions", groups.len() as u64);
             cx.report.count("instructions-fused", n_fused as u64);
-            n_changes += n_views + n_split + n_copies + groups.len();
+            n_changes += n_views + n_split + n_copies + n_repeated + groups.len();
             build::build_fusions(module, comp, groups).map_err(cycle)?;
         }
         if n_changes == 0 {

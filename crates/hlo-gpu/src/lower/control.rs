@@ -51,13 +51,14 @@ impl Lowering<'_> {
             return Err(self.unsupported(inst, "expected a condition that returns pred[], found no array"));
         };
         let (mut body, result) = self.computation(body, vec![state.clone()])?;
-        self.hand_round(&name, &state, &result, &mut body);
-        self.step(&name, Work::While { condition, predicate, body }, steps);
+        let carried = self.hand_round(&name, &state, &result, &mut body);
+        self.step(&name, Work::While { condition, predicate, body, carried }, steps);
         self.bind(inst, state)
     }
 
-    /// Copies a round's results into the state. A result that is another leaf of the state is saved first.
-    fn hand_round(&mut self, name: &str, state: &Leaves, result: &Leaves, body: &mut Vec<Step>) {
+    /// Copies a round's results into the state, of which it gives the leaves that are new. A result that is another leaf of
+    /// the state is saved first.
+    fn hand_round(&mut self, name: &str, state: &Leaves, result: &Leaves, body: &mut Vec<Step>) -> Vec<BufferId> {
         let value = |draft: &crate::buffers::Draft, b: BufferId| draft.value_of[b];
         let carried: Vec<_> = state.iter().flatten().map(|&b| value(&self.draft, b)).collect();
         let mut moves = Vec::new();
@@ -75,7 +76,8 @@ impl Lowering<'_> {
             }
             moves.push((from, to));
         }
-        moves.into_iter().for_each(|(from, to)| self.copy(name, from, to, body));
+        moves.iter().for_each(|&(from, to)| self.copy(name, from, to, body));
+        moves.into_iter().map(|(_, to)| to).collect()
     }
 
     /// Leaves of a body's parameter that its root hands on unchanged.

@@ -6,8 +6,8 @@
 //! an operand or the result to another layout first. What has no library product at all (integers, complex numbers, mixed
 //! types) is a kernel.
 
-use super::Lowering;
 use super::strides::{merged_stride, strides};
+use super::{Lowering, Matmul};
 use crate::GpuError;
 use crate::buffers::Home;
 use crate::plan::{BufferId, Gemm, Matrix, Step, Work};
@@ -226,7 +226,9 @@ impl Lowering<'_> {
             }
         });
         debug_assert!(!matches!(self.draft.home_of(output.buffer), Home::Constant(_)));
-        Gemm { lhs, rhs, output, batch: form.batch, m, n, k }
+        let is_f32 = self.draft.plan.buffers[lhs.buffer].shape.dtype == DType::F32;
+        let uses_tf32 = is_f32 && self.options.matmul == Matmul::Tf32;
+        Gemm { lhs, rhs, output, batch: form.batch, m, n, k, uses_tf32 }
     }
 }
 

@@ -1,10 +1,11 @@
 //! Kernels of a plan: emitted once for each distinct source.
 
 use crate::GpuError;
-use crate::plan::{Kernel, KernelId};
-use cranelift_entity::PrimaryMap;
+use crate::plan::{Kernel, KernelFacts, KernelId};
+use cranelift_entity::{EntitySet, PrimaryMap, SecondaryMap};
 use hashbrown::HashMap;
-use hlo_ir::{InstId, Module};
+use hlo_ir::op::Flow;
+use hlo_ir::{InstId, Module, Opcode};
 
 /// Writes kernels. The lowering does not care in which language.
 pub trait Emitter {
@@ -29,21 +30,76 @@ pub(crate) struct KernelStore<'a> {
     emitter: &'a mut dyn Emitter,
     kernels: PrimaryMap<KernelId, Kernel>,
     known: HashMap<Kernel, KernelId>,
+    facts: SecondaryMap<KernelId, KernelFacts>,
 }
 
 impl<'a> KernelStore<'a> {
     pub(crate) fn new(emitter: &'a mut dyn Emitter) -> KernelStore<'a> {
-        KernelStore { emitter, kernels: PrimaryMap::new(), known: HashMap::new() }
+        KernelStore { emitter, kernels: PrimaryMap::new(), known: HashMap::new(), facts: SecondaryMap::new() }
     }
 
     pub(crate) fn emit(&mut self, module: &Module, inst: InstId) -> Result<Emitted, GpuError> {
         let kernel = self.emitter.emit(module, inst)?;
         let kernels = &mut self.kernels;
         let kernel = *self.known.entry(kernel).or_insert_with_key(|kernel| kernels.push(kernel.clone()));
-        Ok(Emitted { kernel, updatable: self.emitter.updatable(module, inst) })
+        let updatable = self.emitter.updatable(module, inst);
+        let facts = &mut self.facts[kernel];
+        if facts.depends.is_empty() {
+            *facts = KernelFacts { updatable: updatable.clone(), depends: dependencies(module, inst) };
+        } else {
+            // Equal sources may come from different instructions: what is said of the kernel must hold for all.
+            facts.updatable.retain(|pair| updatable.contains(pair));
+            for (known, new) in facts.depends.iter_mut().zip(dependencies(module, inst)) {
+                known.extend(new);
+                known.sort_unstable();
+                known.dedup();
+            }
+        }
+        let updatable = facts.updatable.clone();
+        Ok(Emitted { kernel, updatable })
     }
 
-    pub(crate) fn into_kernels(self) -> PrimaryMap<KernelId, Kernel> {
-        self.kernels
+    pub(crate) fn into_kernels(self) -> (PrimaryMap<KernelId, Kernel>, SecondaryMap<KernelId, KernelFacts>) {
+        (self.kernels, self.facts)
     }
+}
+
+/// For each leaf of an instruction's result the operands' leaves that it depends on: in a fusion those from which it can be
+/// reached, else all.
+fn dependencies(module: &Module, inst: InstId) -> Vec<Vec<usize>> {
+    let n_arrays = |i: InstId| super::array_leaves(module.shape(i)).into_iter().flatten().count();
+    let mut first = Vec::new();
+    let mut n_read = 0;
+    for &operand in &module.inst(inst).operands {
+        first.push(n_read);
+        n_read += n_arrays(operand);
+    }
+    let all = || vec![(0..n_read).collect(); n_arrays(inst)];
+    let callee = module.called(inst).first().copied().filter(|_| module.inst(inst).opcode == Opcode::Fusion);
+    let Some(comp) = callee.map(|callee| module.comp(callee)) else { return all() };
+    let Some(root) = comp.root.expand() else { return all() };
+    let results = match module.inst(root).opcode.row().flow {
+        Flow::Tuple => module.inst(root).operands.to_vec(),
+        _ => vec![root],
+    };
+    if results.len() != n_arrays(inst) || results.iter().any(|&result| n_arrays(result) != 1) {
+        return all();
+    }
+    let number: HashMap<InstId, usize> = comp.params.iter().enumerate().map(|(k, &param)| (param, k)).collect();
+    let from = |result: InstId| {
+        let (mut seen, mut open, mut found) = (EntitySet::<InstId>::new(), vec![result], Vec::new());
+        while let Some(at) = open.pop() {
+            if !seen.insert(at) {
+                continue;
+            }
+            if let Some(&k) = number.get(&at) {
+                let begin = first.get(k).copied().unwrap_or(0);
+                found.extend(begin..begin + n_arrays(at));
+            }
+            open.extend(module.inst(at).operands.iter().copied());
+        }
+        found.sort_unstable();
+        found
+    };
+    results.into_iter().map(from).collect()
 }

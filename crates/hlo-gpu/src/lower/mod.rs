@@ -23,11 +23,11 @@ mod tests;
 
 use crate::GpuError;
 use crate::buffers::{self, Draft, Home, ValueId};
-use crate::plan::{BufferId, CommunicatorId, ConstantId, Plan, Step, Stream, Work};
+use crate::plan::{BufferId, CommunicatorId, ConstantId, ParameterFacts, Plan, Step, Stream, Work};
 use cranelift_entity::SecondaryMap;
 use hashbrown::HashMap;
 use hlo_analysis::annotations::ParamFacts;
-use hlo_analysis::replication::Replication;
+use hlo_analysis::replication::{Across, Replication};
 use hlo_ir::attrs::Attrs;
 use hlo_ir::op::{FactorRule, Flow};
 use hlo_ir::{ArrayShape, CompId, ConstantValue, InstId, Literal, Module, Opcode, Shape};
@@ -37,11 +37,33 @@ use smallvec::SmallVec;
 /// The buffers of a value's leaves in order; `None` for a token.
 pub type Leaves = SmallVec<[Option<BufferId>; 1]>;
 
+/// How products of f32 are computed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Matmul {
+    /// As f32.
+    #[default]
+    F32,
+    /// On elements rounded to TF32, with f32 sums: several times as fast, three decimal digits.
+    Tf32,
+}
+
 /// Choices of the lowering.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct LowerOptions {
     /// What the user says of the entry's parameters: loops need predicates that are the same on all devices.
     pub params: ParamFacts,
+    /// How much more memory than the most frugal order of steps takes, as a fraction, another may take so that communication
+    /// hides behind computation.
+    pub memory_slack: f64,
+    /// How products of f32 are computed.
+    pub matmul: Matmul,
+}
+
+impl Default for LowerOptions {
+    fn default() -> Self {
+        // With an eighth, no program of the corpus takes more than in XLA.
+        LowerOptions { params: ParamFacts::default(), memory_slack: 0.125, matmul: Matmul::F32 }
+    }
 }
 
 /// Lowers a verified per-device module.
@@ -58,10 +80,11 @@ pub fn lower(module: &Module, emitter: &mut dyn Emitter, options: &LowerOptions)
     let arguments = lowering.entry_parameters(entry)?;
     let (mut steps, outputs) = lowering.computation(entry, arguments)?;
     lowering.bind_outputs(entry, &outputs, &mut steps)?;
+    lowering.note_replicated_parameters(entry);
     let mut draft = lowering.draft;
-    draft.plan.kernels = lowering.kernels.into_kernels();
+    (draft.plan.kernels, draft.plan.kernel_facts) = lowering.kernels.into_kernels();
     draft.plan.steps = steps;
-    Ok(buffers::assign(draft, &buffers::aliased_leaves(&module)))
+    Ok(buffers::assign_fastest(draft, &buffers::aliased_leaves(&module), options.memory_slack))
 }
 
 /// What the walk knows.
@@ -74,7 +97,7 @@ pub(crate) struct Lowering<'a> {
     communicators: HashMap<Vec<Vec<u32>>, CommunicatorId>,
     device_ids: Option<ValueId>,
     replication: Option<Replication>,
-    options: &'a LowerOptions,
+    pub(crate) options: &'a LowerOptions,
 }
 
 impl<'a> Lowering<'a> {
@@ -128,6 +151,8 @@ impl<'a> Lowering<'a> {
                 };
                 let leaf = self.draft.plan.parameters.len();
                 let home = Home::Parameter { leaf: leaf as u32, is_donated: donated[leaf] };
+                let facts = ParameterFacts { is_donated: donated[leaf], is_replicated: false };
+                self.draft.plan.parameter_facts.push(facts);
                 let buffer = self.draft.add_value(self.module.inst_name(param), shape, home);
                 self.draft.plan.parameters.push(buffer);
                 leaves.push(Some(buffer));
@@ -135,6 +160,17 @@ impl<'a> Lowering<'a> {
             arguments.push(leaves);
         }
         Ok(arguments)
+    }
+
+    /// Says which parameters are the same on all devices, if that was asked for.
+    fn note_replicated_parameters(&mut self, entry: CompId) {
+        let Some(replication) = &self.replication else { return };
+        let mut facts = self.draft.plan.parameter_facts.iter_mut();
+        for &param in &self.module.comp(entry).params {
+            for (leaf, facts) in (0..self.module.shape(param).n_leaves()).zip(&mut facts) {
+                facts.is_replicated = replication.is_replicated(param, leaf, Across::Devices);
+            }
+        }
     }
 
     /// Makes the root's leaves the plan's outputs; a leaf that is no block of its own is copied.

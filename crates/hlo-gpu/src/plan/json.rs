@@ -1,5 +1,6 @@
 //! A plan as JSON for programs. Entities are numbers: a kernel's, buffer's or communicator's place in its list.
 
+use super::model::modelled_times;
 use super::{Buffer, BufferId, CollectiveKind, Gemm, Matrix, Place, Plan, Step, Work, shape_text};
 use cranelift_entity::EntityRef;
 use serde_json::{Value, json};
@@ -14,8 +15,11 @@ impl Plan {
                 "is_cooperative": kernel.is_cooperative, "n_arguments": kernel.arguments.len(), "source": kernel.source,
             })
         });
+        let modelled_s = modelled_times(self).1;
         json!({
             "name": self.name,
+            "modelled_s": modelled_s,
+            "modelled_s_in_written_order": self.written_order_s,
             "n_replicas": self.n_replicas,
             "n_partitions": self.n_partitions,
             "memory": {
@@ -51,6 +55,7 @@ fn buffer(buffer: &Buffer) -> Value {
     json!({
         "name": buffer.name, "shape": shape_text(&buffer.shape), "bytes": buffer.shape.memory_bytes(),
         "place": place, "number": number, "offset_bytes": buffer.offset_bytes,
+        "value": buffer.value.as_u32(),
     })
 }
 
@@ -88,7 +93,7 @@ fn work(work: &Work) -> Value {
         }
         Work::Copy { from, to } => json!({"work": "copy", "from": from.index(), "to": to.index()}),
         Work::Fill { to, byte } => json!({"work": "fill", "to": to.index(), "byte": byte}),
-        Work::While { condition, predicate, body } => json!({
+        Work::While { condition, predicate, body, .. } => json!({
             "work": "while", "condition": steps(condition), "predicate": predicate.index(), "body": steps(body),
         }),
         Work::Conditional { selector, branches } => json!({
@@ -107,6 +112,7 @@ fn gemm_value(gemm: &Gemm) -> Value {
     };
     json!({
         "work": "gemm", "batch": gemm.batch, "m": gemm.m, "n": gemm.n, "k": gemm.k,
+        "uses_tf32": gemm.uses_tf32,
         "lhs": matrix(&gemm.lhs), "rhs": matrix(&gemm.rhs), "output": matrix(&gemm.output),
     })
 }

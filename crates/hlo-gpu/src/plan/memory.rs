@@ -36,7 +36,7 @@ impl Plan {
             output_bytes: self.outputs.iter().map(|&b| bytes(b)).sum(),
             alias_bytes: self.outputs.iter().copied().filter(is_aliased).map(bytes).sum(),
             temp_bytes: self.arena_bytes,
-            constant_bytes: constants.into_iter().map(|id| self.constants[id].byte_size()).sum(),
+            constant_bytes: constants.into_iter().map(|id| self.constants.get(id).map_or(0, |c| c.byte_size())).sum(),
         }
     }
 }

@@ -7,6 +7,7 @@
 mod accesses;
 mod json;
 mod memory;
+pub mod model;
 pub mod plot;
 mod text;
 pub mod verify;
@@ -15,7 +16,8 @@ pub use accesses::Accesses;
 pub use memory::PlanMemory;
 pub use text::shape_text;
 
-use cranelift_entity::{PrimaryMap, entity_impl};
+use crate::buffers::ValueId;
+use cranelift_entity::{PrimaryMap, SecondaryMap, entity_impl};
 use hlo_ir::{ArrayShape, Literal};
 
 /// A kernel of a plan; equal sources are one kernel.
@@ -63,6 +65,12 @@ pub struct Plan {
     pub outputs: Vec<BufferId>,
     /// What is done, in order of issue.
     pub steps: Vec<Step>,
+    /// What is known of each parameter's leaf.
+    pub parameter_facts: Vec<ParameterFacts>,
+    /// What is known of each kernel.
+    pub kernel_facts: SecondaryMap<KernelId, KernelFacts>,
+    /// Modelled time of the steps in the order of the module's text, in seconds, if they were put into another.
+    pub written_order_s: Option<f64>,
 }
 
 /// Where a value's bytes lie on each device.
@@ -76,6 +84,29 @@ pub struct Buffer {
     pub place: Place,
     /// Distance from the beginning of the place; a multiple of 16 unless the value is a part of another value.
     pub offset_bytes: u64,
+    /// The value that it is a view of. Reading a buffer means reading this value: other values may lie in the same bytes at
+    /// other times.
+    pub value: ValueId,
+    /// Distance from the beginning of the value.
+    pub value_offset_bytes: u64,
+}
+
+/// What is known of an ENTRY parameter's leaf.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ParameterFacts {
+    /// Whether it may be overwritten.
+    pub is_donated: bool,
+    /// Whether it is the same on all devices. Only asked where the plan has loops or branches; false says nothing.
+    pub is_replicated: bool,
+}
+
+/// What is known of a kernel beside its source.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct KernelFacts {
+    /// Pairs (number among the arguments read, number among those written) that may share one buffer.
+    pub updatable: Vec<(usize, usize)>,
+    /// For each argument written, the numbers of those read that it depends on.
+    pub depends: Vec<Vec<usize>>,
 }
 
 /// A block of memory on each device.
@@ -151,6 +182,8 @@ pub enum Work {
         predicate: BufferId,
         /// One round of the loop.
         body: Vec<Step>,
+        /// The state that each round computes anew.
+        carried: Vec<BufferId>,
     },
     /// Reads the selector back on the host and runs one branch.
     Conditional {
@@ -178,6 +211,8 @@ pub struct Gemm {
     pub n: u64,
     /// Columns of `lhs`, rows of `rhs`.
     pub k: u64,
+    /// Whether f32 elements may be rounded to TF32 (10 bits of mantissa) before they are multiplied; sums are f32.
+    pub uses_tf32: bool,
 }
 
 /// A buffer as a batch of matrices. Of the two inner strides one is 1.

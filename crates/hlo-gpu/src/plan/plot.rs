@@ -1,163 +1,210 @@
-//! A picture of a plan's streams over modelled time.
+//! A picture of a plan's streams over modelled time: see [`super::model`] for what the times are.
 //!
-//! Times are the roofline's: a step takes what its bytes or its arithmetic take on the device, whichever is more, and a
-//! launch; a collective what the cluster model says for one switch. A loop's body is drawn once. They say how work overlaps,
-//! and are no measurements.
+//! Two rows, compute and communication, with a bar for each step; idle stretches of a row are left pale, so what does not overlap
+//! is seen at once. Bars that are wide enough are labelled, all have a tooltip; neighbours of one kind that are too narrow
+//! to be seen apart are one bar.
 
-use super::{BufferId, CollectiveCall, CollectiveKind, Plan, Step, Stream, Work};
-use hlo_cluster::{Algo, Cluster, Collective, DeviceProfile};
+use super::model::{Bar, DEVICE, LINK_GBYTES_PER_S, modelled_times};
+use super::{Plan, Stream, Work};
 use std::fmt::Write;
 
-/// The device whose figures are taken.
-const DEVICE: &str = "h200";
-/// Bandwidth and latency of its links: NVLink 4, one way (H200 data sheet), and the order of NCCL's latency.
-const LINK_GBYTES_PER_S: f64 = 450.0;
-const LINK_LATENCY_US: f64 = 1.0;
+const WIDTH: f64 = 1400.0;
+const LEFT: f64 = 120.0;
+const RIGHT: f64 = 20.0;
+const TOP: f64 = 64.0;
+const ROW: f64 = 56.0;
+const GAP: f64 = 14.0;
+/// Bars narrower than this go together with their neighbours.
+const NARROW: f64 = 0.5;
+/// Width of a letter of a label.
+const LETTER: f64 = 5.8;
+/// Height of a line of labels.
+const LINE: f64 = 11.0;
+/// Ticks of the time axis at most.
+const MOST_TICKS: f64 = 14.0;
 
-/// A step's time on its stream.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Bar {
-    /// The instruction.
-    pub name: String,
-    /// The stream.
-    pub stream: Stream,
-    /// Seconds from the plan's beginning.
-    pub start_s: f64,
-    /// Seconds that it takes.
-    pub duration_s: f64,
-}
+/// What a bar shows: the legend's word and its colour.
+type Kind = (&'static str, &'static str);
 
-/// When each step runs, loops' bodies once, the first branch of conditionals.
-pub fn modelled_times(plan: &Plan) -> Vec<Bar> {
-    let devices = plan.n_replicas.saturating_mul(plan.n_partitions).max(1);
-    let device = DeviceProfile::from_arg(DEVICE).ok();
-    let mut model =
-        Model { plan, device, cluster: Cluster::flat(devices, LINK_GBYTES_PER_S, LINK_LATENCY_US), bars: Vec::new() };
-    model.steps(&plan.steps, 0.0);
-    model.bars
-}
+const KINDS: [Kind; 7] = [
+    ("kernel", "#4c78a8"),
+    ("gemm", "#2f9e77"),
+    ("copy or fill", "#9d9d9d"),
+    ("all-reduce", "#d9730d"),
+    ("reduce-scatter", "#b5489c"),
+    ("all-gather", "#8a63d2"),
+    ("all-to-all or permute", "#b3402e"),
+];
 
-struct Model<'p> {
-    plan: &'p Plan,
-    device: Option<DeviceProfile>,
-    cluster: Cluster,
-    bars: Vec<Bar>,
-}
-
-impl Model<'_> {
-    /// Puts steps on the line from `start_s` on; returns when the last has ended.
-    fn steps(&mut self, steps: &[Step], start_s: f64) -> f64 {
-        let mut free = [start_s; 2];
-        let mut ends = Vec::new();
-        for step in steps {
-            let lane = usize::from(step.stream == Stream::Communication);
-            let waits = step.waits_for.iter().filter_map(|&i| ends.get(i as usize).copied());
-            let begin = waits.fold(free[lane], f64::max);
-            let end = match &step.work {
-                Work::While { condition, body, .. } => {
-                    let begin = free[0].max(free[1]);
-                    let after = self.steps(condition, begin);
-                    let end = self.steps(body, after);
-                    free = [end; 2];
-                    end
-                }
-                Work::Conditional { branches, .. } => {
-                    let begin = free[0].max(free[1]);
-                    let end = branches.first().map_or(begin, |branch| self.steps(branch, begin));
-                    free = [end; 2];
-                    end
-                }
-                work @ (Work::Launch { .. }
-                | Work::Gemm(_)
-                | Work::Collective(_)
-                | Work::Copy { .. }
-                | Work::Fill { .. }) => {
-                    let duration_s = self.duration_s(work);
-                    let bar = Bar { name: step.name.clone(), stream: step.stream, start_s: begin, duration_s };
-                    self.bars.push(bar);
-                    begin + duration_s
-                }
-            };
-            free[lane] = free[lane].max(end);
-            ends.push(end);
-        }
-        free[0].max(free[1])
-    }
-
-    fn bytes(&self, buffer: BufferId) -> f64 {
-        self.plan.buffers[buffer].shape.memory_bytes() as f64
-    }
-
-    fn duration_s(&self, work: &Work) -> f64 {
-        if let Work::Collective(call) = work {
-            return self.collective_s(call);
-        }
-        let accesses = work.accesses(self.plan);
-        let bytes: f64 = accesses.reads.iter().chain(&accesses.writes).map(|&b| self.bytes(b)).sum();
-        let (flops, dtype) = match work {
-            Work::Gemm(gemm) => {
-                let flops = 2.0 * gemm.batch as f64 * gemm.m as f64 * gemm.n as f64 * gemm.k as f64;
-                (flops, self.plan.buffers[gemm.lhs.buffer].shape.dtype.name())
-            }
-            Work::Launch { .. } | Work::Collective(_) | Work::Copy { .. } | Work::Fill { .. } => (0.0, "f32"),
-            Work::While { .. } | Work::Conditional { .. } => (0.0, "f32"),
-        };
-        self.device.as_ref().map_or(0.0, |device| device.launch_s + device.op_s(flops, bytes, dtype))
-    }
-
-    fn collective_s(&self, call: &CollectiveCall) -> f64 {
-        let kind = match call.kind {
-            CollectiveKind::AllReduce(_) => Collective::AllReduce,
-            CollectiveKind::ReduceScatter(_) => Collective::ReduceScatter,
-            CollectiveKind::AllGather => Collective::AllGather,
-            // Each element crosses the links once, as in half an all-reduce.
-            CollectiveKind::AllToAll | CollectiveKind::Permute(_) => Collective::AllGather,
-        };
-        let groups = self.plan.communicators.get(call.communicator).map(Vec::as_slice).unwrap_or_default();
-        let bytes: f64 = call.calls.iter().map(|&(a, b)| self.bytes(a).max(self.bytes(b))).sum();
-        self.cluster.collective_s(kind, bytes, groups, Algo::Auto)
+fn kind(work: &Work) -> Kind {
+    use super::CollectiveKind as C;
+    match work {
+        Work::Launch { .. } | Work::While { .. } | Work::Conditional { .. } => KINDS[0],
+        Work::Gemm(_) => KINDS[1],
+        Work::Copy { .. } | Work::Fill { .. } => KINDS[2],
+        Work::Collective(call) => match call.kind {
+            C::AllReduce(_) => KINDS[3],
+            C::ReduceScatter(_) => KINDS[4],
+            C::AllGather => KINDS[5],
+            C::AllToAll | C::Permute(_) => KINDS[6],
+        },
     }
 }
 
-const WIDTH: f64 = 1200.0;
-const LANE: f64 = 40.0;
+/// One rectangle: a step, or several that are too narrow.
+struct Rect {
+    kind: Kind,
+    lane: usize,
+    start_s: f64,
+    end_s: f64,
+    name: String,
+    n_steps: usize,
+}
 
 /// The picture: compute above, communication below.
 pub fn svg(plan: &Plan) -> String {
-    let bars = modelled_times(plan);
-    let total = bars.iter().map(|bar| bar.start_s + bar.duration_s).fold(0.0, f64::max).max(1e-12);
-    let busy = |stream| bars.iter().filter(|b| b.stream == stream).map(|b| b.duration_s).sum::<f64>();
+    let (bars, end_s) = modelled_times(plan);
+    let total_s = end_s.max(1e-9);
+    let per_s = (WIDTH - LEFT - RIGHT) / total_s;
+    let rects = rectangles(&bars, NARROW / per_s);
+    let kinds: Vec<Kind> = KINDS.into_iter().filter(|k| rects.iter().any(|r| r.kind == *k)).collect();
+    let bottom = TOP + 2.0 * ROW + GAP;
+    let height = bottom + 44.0;
     let mut out = String::new();
-    let height = 2.0 * LANE + 50.0;
     let _ = writeln!(
         out,
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} {height}\" font-family=\"sans-serif\" font-size=\"12\">",
-        WIDTH + 20.0
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" \
+         font-family=\"DejaVu Sans, Helvetica, sans-serif\" font-size=\"12\">\n\
+         <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"white\"/>"
     );
-    let _ = writeln!(
-        out,
-        "<text x=\"10\" y=\"16\">{}: modelled {:.1} us; compute {:.1} us, communication {:.1} us</text>",
-        escaped(&plan.name),
-        total * 1e6,
-        busy(Stream::Compute) * 1e6,
-        busy(Stream::Communication) * 1e6
-    );
-    for bar in &bars {
-        let (y, color) = match bar.stream {
-            Stream::Compute => (26.0, "#4878a8"),
-            Stream::Communication => (32.0 + LANE, "#c87830"),
-        };
-        let (x, width) = (10.0 + bar.start_s / total * WIDTH, (bar.duration_s / total * WIDTH).max(0.2));
-        let _ = writeln!(
-            out,
-            "<rect x=\"{x:.2}\" y=\"{y}\" width=\"{width:.2}\" height=\"{LANE}\" fill=\"{color}\" stroke=\"white\" \
-             stroke-width=\"0.2\"><title>{} {:.2} us</title></rect>",
-            escaped(&bar.name),
-            bar.duration_s * 1e6
-        );
+    write_heading(&mut out, plan, &bars, total_s, &kinds);
+    write_axis(&mut out, total_s, per_s, bottom);
+    for (lane, word) in ["compute", "communication"].into_iter().enumerate() {
+        let (y, width) = (top_of(lane), WIDTH - LEFT - RIGHT);
+        let _ = writeln!(out, "<rect x=\"{LEFT}\" y=\"{y}\" width=\"{width}\" height=\"{ROW}\" fill=\"#f1efe9\"/>");
+        let (x, middle) = (LEFT - 10.0, y + ROW / 2.0 + 4.0);
+        let _ = writeln!(out, "<text x=\"{x}\" y=\"{middle}\" text-anchor=\"end\">{word}</text>");
     }
+    rects.iter().for_each(|rect| write_rect(&mut out, rect, per_s));
     out.push_str("</svg>\n");
     out
+}
+
+fn top_of(lane: usize) -> f64 {
+    TOP + lane as f64 * (ROW + GAP)
+}
+
+/// Bars as rectangles; neighbours of one kind below `narrow_s` seconds together.
+fn rectangles(bars: &[Bar<'_>], narrow_s: f64) -> Vec<Rect> {
+    let mut rects: Vec<Rect> = Vec::new();
+    let mut last: [Option<usize>; 2] = [None, None];
+    for bar in bars {
+        let lane = usize::from(bar.step.stream == Stream::Communication);
+        let (kind, start_s, end_s) = (kind(&bar.step.work), bar.start_s, bar.end_s());
+        if let Some(rect) = last[lane].and_then(|at| rects.get_mut(at)) {
+            let is_near = start_s - rect.end_s < narrow_s && rect.kind == kind;
+            if is_near && bar.duration_s < narrow_s && (rect.n_steps > 1 || rect.end_s - rect.start_s < narrow_s) {
+                rect.end_s = end_s;
+                rect.n_steps += 1;
+                continue;
+            }
+        }
+        last[lane] = Some(rects.len());
+        rects.push(Rect { kind, lane, start_s, end_s, name: bar.step.name.clone(), n_steps: 1 });
+    }
+    rects
+}
+
+fn write_heading(out: &mut String, plan: &Plan, bars: &[Bar<'_>], total_s: f64, kinds: &[Kind]) {
+    let busy_s = |stream| bars.iter().filter(|b| b.step.stream == stream).map(|b| b.duration_s).sum::<f64>();
+    let (compute_s, communication_s) = (busy_s(Stream::Compute), busy_s(Stream::Communication));
+    let written = plan.written_order_s.filter(|written_s| *written_s > total_s * 1.0005);
+    let written = written.map_or(String::new(), |s| format!(" ({} in the order of the text)", time(s)));
+    let n_devices = plan.n_replicas.saturating_mul(plan.n_partitions);
+    let _ = writeln!(
+        out,
+        "<text x=\"10\" y=\"20\" font-size=\"14\" font-weight=\"bold\">{}: modelled {}{written}</text>\n\
+         <text x=\"10\" y=\"40\" fill=\"#444\">compute busy {} ({:.0}%), communication busy {} ({:.0}%); \
+         {n_devices} x {DEVICE}, {LINK_GBYTES_PER_S:.0} GB/s links, loops' bodies once</text>",
+        escaped(&plan.name),
+        time(total_s),
+        time(compute_s),
+        100.0 * compute_s / total_s,
+        time(communication_s),
+        100.0 * communication_s / total_s
+    );
+    let mut right = WIDTH - RIGHT;
+    for (word, color) in kinds.iter().rev().chain(std::iter::once(&("idle", "#f1efe9"))) {
+        right -= word.len() as f64 * 7.0 + 6.0;
+        let _ = writeln!(out, "<text x=\"{right:.1}\" y=\"20\">{word}</text>");
+        right -= 17.0;
+        let _ = writeln!(
+            out,
+            "<rect x=\"{right:.1}\" y=\"10\" width=\"12\" height=\"12\" fill=\"{color}\" stroke=\"#bbb\" stroke-width=\"0.5\"/>"
+        );
+        right -= 14.0;
+    }
+}
+
+fn write_axis(out: &mut String, total_s: f64, per_s: f64, bottom: f64) {
+    let rough = total_s / MOST_TICKS;
+    let power = 10f64.powf(rough.log10().floor());
+    let step = [1.0, 2.0, 5.0, 10.0].into_iter().map(|n| n * power).find(|s| *s >= rough).unwrap_or(rough);
+    for k in 0..=(total_s / step) as usize {
+        let x = LEFT + k as f64 * step * per_s;
+        let (from, to, words) = (TOP - 6.0, bottom + 6.0, bottom + 22.0);
+        let _ = writeln!(out, "<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{from}\" y2=\"{to}\" stroke=\"#ccc\"/>");
+        let label = time(k as f64 * step);
+        let _ = writeln!(out, "<text x=\"{x:.1}\" y=\"{words}\" text-anchor=\"middle\" fill=\"#444\">{label}</text>");
+    }
+}
+
+fn write_rect(out: &mut String, rect: &Rect, per_s: f64) {
+    let (x, y) = (LEFT + rect.start_s * per_s, top_of(rect.lane));
+    let width = ((rect.end_s - rect.start_s) * per_s).max(0.15);
+    let (color, name) = (rect.kind.1, escaped(&rect.name));
+    let more = if rect.n_steps > 1 { format!(" and {} more", rect.n_steps - 1) } else { String::new() };
+    // A line between neighbours, but not where it would be all that is seen.
+    let line = if width > 2.0 { " stroke=\"white\" stroke-width=\"0.6\"" } else { "" };
+    let _ = writeln!(
+        out,
+        "<rect x=\"{x:.2}\" y=\"{y}\" width=\"{width:.2}\" height=\"{ROW}\" fill=\"{color}\"{line}><title>{} {name}{more}: {} \
+         from {}</title></rect>",
+        rect.kind.0,
+        time(rect.end_s - rect.start_s),
+        time(rect.start_s)
+    );
+    if rect.n_steps > 1 {
+        return;
+    }
+    // Along the bar if it is wide, upwards if it is as wide as a line is high.
+    let (across, up) = (((width - 6.0) / LETTER) as usize, ((ROW - 6.0) / LETTER) as usize);
+    let middle = (x + width / 2.0 + 3.5, y + ROW / 2.0 + 3.5);
+    let (room, at) = if across >= up {
+        (across, format!("x=\"{:.2}\" y=\"{:.2}\"", x + 3.0, middle.1))
+    } else if width >= LINE {
+        let (x, y) = (middle.0, y + ROW - 3.0);
+        (up, format!("x=\"{x:.2}\" y=\"{y:.2}\" transform=\"rotate(-90 {x:.2} {y:.2})\""))
+    } else {
+        return;
+    };
+    let label = match rect.name.chars().count() {
+        n if n <= room => name,
+        _ => escaped(&rect.name.chars().take(room.saturating_sub(1)).chain(['…']).collect::<String>()),
+    };
+    let _ = writeln!(out, "<text {at} font-size=\"10\" fill=\"white\">{label}</text>");
+}
+
+/// A time in the unit that suits it.
+pub fn time(seconds: f64) -> String {
+    let (value, unit) = match seconds {
+        s if s >= 1.0 => (s, "s"),
+        s if s >= 1e-3 => (s * 1e3, "ms"),
+        s => (s * 1e6, "us"),
+    };
+    let text = format!("{value:.2}");
+    let text = text.trim_end_matches('0').trim_end_matches('.');
+    format!("{text} {unit}")
 }
 
 fn escaped(text: &str) -> String {

@@ -1,5 +1,6 @@
 //! A plan as text for people: one line for each kernel, buffer and step.
 
+use super::model::{DEVICE, modelled_times};
 use super::{Buffer, BufferId, CollectiveKind, Gemm, Matrix, Place, Plan, Reduction, Step, Stream, Work};
 use crate::lower::strides::minor_to_major;
 use hlo_ir::ArrayShape;
@@ -19,6 +20,7 @@ impl Display for Plan {
             memory.temp_bytes,
             memory.constant_bytes
         )?;
+        write_times(f, self)?;
         for (id, groups) in self.communicators.iter() {
             writeln!(f, "{id}: {groups:?}")?;
         }
@@ -38,6 +40,23 @@ impl Display for Plan {
         writeln!(f, "steps:")?;
         write_steps(f, self, &self.steps, 1)
     }
+}
+
+/// Modelled times: see [`super::model`].
+fn write_times(f: &mut Formatter<'_>, plan: &Plan) -> fmt::Result {
+    let (bars, end_s) = modelled_times(plan);
+    let busy_us = |stream| bars.iter().filter(|b| b.step.stream == stream).map(|b| b.duration_s).sum::<f64>() * 1e6;
+    write!(
+        f,
+        "time: modelled {:.1} us on {} x {DEVICE}",
+        end_s * 1e6,
+        plan.n_replicas.saturating_mul(plan.n_partitions)
+    )?;
+    if let Some(written_s) = plan.written_order_s {
+        write!(f, ", {:.1} us in the order of the text", written_s * 1e6)?;
+    }
+    let (compute_us, communication_us) = (busy_us(Stream::Compute), busy_us(Stream::Communication));
+    writeln!(f, "; compute busy {compute_us:.1} us, communication {communication_us:.1} us; loops' bodies once")
 }
 
 impl Display for Buffer {
@@ -142,7 +161,7 @@ fn write_work(f: &mut Formatter<'_>, plan: &Plan, step: &Step, depth: usize) -> 
         }
         Work::Copy { from, to } => writeln!(f, "copy {from}->{to} ({name})"),
         Work::Fill { to, byte } => writeln!(f, "fill {to} with {byte} ({name})"),
-        Work::While { condition, predicate, body } => {
+        Work::While { condition, predicate, body, .. } => {
             writeln!(f, "while {predicate} ({name})")?;
             writeln!(f, "{indent}  condition:")?;
             write_steps(f, plan, condition, depth + 2)?;
@@ -164,7 +183,8 @@ impl Display for Gemm {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let (m, n, k) = (self.m, self.n, self.k);
         let batch = if self.batch == 1 { String::new() } else { format!(" x{}", self.batch) };
-        write!(f, "gemm {m}x{n}x{k}{batch} {} * {} -> {}", self.lhs, self.rhs, self.output)
+        let tf32 = if self.uses_tf32 { " tf32" } else { "" };
+        write!(f, "gemm{tf32} {m}x{n}x{k}{batch} {} * {} -> {}", self.lhs, self.rhs, self.output)
     }
 }
 

@@ -60,7 +60,7 @@ impl<'a> Walk<'a> {
             Work::Collective(call) => device.collective(step.stream, &step.name, call),
             Work::Copy { from, to } => device.copy(step.stream, *from, *to),
             Work::Fill { to, byte } => device.fill(step.stream, *to, *byte),
-            Work::While { condition, predicate, body } => {
+            Work::While { condition, predicate, body, .. } => {
                 join_streams(device)?;
                 loop {
                     self.list(device, condition)?;

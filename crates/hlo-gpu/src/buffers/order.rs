@@ -1,0 +1,271 @@
+//! Put steps into an order in which communication hides behind computation.
+//!
+//! The streams run beside each other, so a step may be issued as soon as what it needs is there. The order of a module's text
+//! says little about that: JAX writes the gradients' sums in the order of the weights' names, and an update right behind its
+//! sum. Steps between two loops or branches (at which both streams catch up) are ordered by a list scheduler over modelled
+//! times: a stream that is free takes, of the steps whose inputs are there, the most urgent one. So collectives begin as early
+//! as their inputs are ready, and what reads them comes as late as other work lasts.
+//!
+//! A step comes after all that it depends on: the writers of what it reads, and the readers and writers before it of what it
+//! writes. It also stays behind the readers of state that it may overwrite in place. While a collective runs, steps of the other
+//! stream that began before its end must not reuse its bytes, or they would wait for it: [`Held`] says how long.
+
+use super::waits::is_barrier;
+use super::{Draft, ValueId, frugal};
+use crate::plan::model::Machine;
+use crate::plan::{BufferId, Step, Stream, Work};
+use cranelift_entity::{EntitySet, SecondaryMap};
+use hashbrown::HashMap;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// How steps are ordered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rule {
+    /// What goes first.
+    pub by: By,
+    /// Whether a stream that is free takes the first step that is ready at that time; else it waits for the first step.
+    pub is_timed: bool,
+}
+
+/// Which of two steps goes first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum By {
+    /// The one that is first in the text.
+    Text,
+    /// The one that is first in an order that takes little memory: see [`super::frugal`].
+    Memory,
+    /// The one that a collective reads from; of two such, or of two others, the one that is first in the frugal order.
+    Feeding,
+    /// The one from which the longest chain of work leads to the end.
+    Chain,
+}
+
+/// For each collective (by the buffer of its first result) the last step of its list that is modelled to begin before it ends.
+pub type Held = HashMap<BufferId, u32>;
+
+/// Orders the steps of a draft, those of loops and branches by themselves.
+pub fn order_steps(draft: &mut Draft, rule: Rule, machine: &mut Machine) {
+    let steps = std::mem::take(&mut draft.plan.steps);
+    let readers = frugal::count_readers(draft, &steps);
+    let mut overwritten: HashMap<ValueId, Vec<ValueId>> = HashMap::new();
+    let mut is_state: EntitySet<ValueId> = EntitySet::new();
+    find_state(draft, &steps, &mut is_state);
+    for &(from, to) in draft.shareable.iter().filter(|(from, _)| is_state.contains(*from)) {
+        overwritten.entry(to).or_default().push(from);
+    }
+    let mut ordering = Ordering { draft, rule, machine, readers, overwritten, held: Held::new() };
+    let (steps, held) = (ordering.list(steps), ordering.held);
+    (draft.plan.steps, draft.held) = (steps, held);
+}
+
+struct Ordering<'d> {
+    draft: &'d Draft,
+    rule: Rule,
+    machine: &'d mut Machine,
+    /// How often each value is still to be read.
+    readers: SecondaryMap<ValueId, u32>,
+    /// For each value the state that it may lie over.
+    overwritten: HashMap<ValueId, Vec<ValueId>>,
+    held: Held,
+}
+
+impl Ordering<'_> {
+    fn list(&mut self, steps: Vec<Step>) -> Vec<Step> {
+        let mut ordered = Vec::with_capacity(steps.len());
+        let mut part = Vec::new();
+        for mut step in steps {
+            if !is_barrier(&step.work) {
+                part.push(step);
+                continue;
+            }
+            self.part(std::mem::take(&mut part), &mut ordered);
+            match &mut step.work {
+                Work::While { condition, body, .. } => {
+                    *condition = self.list(std::mem::take(condition));
+                    *body = self.list(std::mem::take(body));
+                }
+                Work::Conditional { branches, .. } => {
+                    branches.iter_mut().for_each(|branch| *branch = self.list(std::mem::take(branch)));
+                }
+                Work::Launch { .. } | Work::Gemm(_) | Work::Collective(_) | Work::Copy { .. } | Work::Fill { .. } => {}
+            }
+            ordered.push(step);
+        }
+        self.part(part, &mut ordered);
+        ordered
+    }
+
+    /// Moves steps without a loop or branch to the end of `ordered`.
+    fn part(&mut self, steps: Vec<Step>, ordered: &mut Vec<Step>) {
+        if steps.is_empty() {
+            return;
+        }
+        let durations: Vec<f64> = steps.iter().map(|step| self.machine.work_s(&self.draft.plan, &step.work)).collect();
+        let needs = dependencies(self.draft, &self.overwritten, &steps);
+        let mut order: Vec<usize> = match self.rule.by {
+            By::Text => (0..steps.len()).collect(),
+            By::Memory => frugal::frugal_order(self.draft, &steps, &needs, &mut self.readers),
+            By::Feeding => {
+                let mut feeds = vec![false; steps.len()];
+                for (_, needs) in steps.iter().zip(&needs).filter(|(s, _)| s.stream == Stream::Communication) {
+                    needs.iter().for_each(|&earlier| feeds[earlier] = true);
+                }
+                let mut order = frugal::frugal_order(self.draft, &steps, &needs, &mut self.readers);
+                order.sort_by_key(|&i| !feeds[i]);
+                order
+            }
+            By::Chain => {
+                let chains = chains(&durations, &needs);
+                let mut order: Vec<usize> = (0..steps.len()).collect();
+                order.sort_by_key(|&i| Reverse(chains[i]));
+                order
+            }
+        };
+        if self.rule.is_timed {
+            order = list_schedule(&steps, &durations, &needs, &order);
+        }
+        let first = ordered.len();
+        hold(&steps, &durations, &needs, &order, first as u32, &mut self.held);
+        let mut slots: Vec<Option<Step>> = steps.into_iter().map(Some).collect();
+        ordered.extend(order.into_iter().filter_map(|i| slots[i].take()));
+    }
+}
+
+/// Adds the values that are updated in place if all goes well: parameters and what loops carry.
+fn find_state(draft: &Draft, steps: &[Step], found: &mut EntitySet<ValueId>) {
+    found.extend(draft.plan.parameters.iter().map(|&b| draft.value_of[b]));
+    for step in steps {
+        match &step.work {
+            Work::While { body, carried, .. } => {
+                found.extend(carried.iter().map(|&b| draft.value_of[b]));
+                find_state(draft, body, found);
+            }
+            Work::Conditional { branches, .. } => branches.iter().for_each(|list| find_state(draft, list, found)),
+            Work::Launch { .. } | Work::Gemm(_) | Work::Collective(_) | Work::Copy { .. } | Work::Fill { .. } => {}
+        }
+    }
+}
+
+/// For each step the earlier steps that it must follow.
+fn dependencies(draft: &Draft, overwritten: &HashMap<ValueId, Vec<ValueId>>, steps: &[Step]) -> Vec<Vec<usize>> {
+    let mut writer: HashMap<ValueId, usize> = HashMap::new();
+    let mut readers: HashMap<ValueId, Vec<usize>> = HashMap::new();
+    let mut needs = Vec::with_capacity(steps.len());
+    for (i, step) in steps.iter().enumerate() {
+        let accesses = step.work.accesses(&draft.plan);
+        let values = |list: &[BufferId]| list.iter().map(|&b| draft.value_of[b]).collect::<Vec<ValueId>>();
+        let (reads, writes) = (values(&accesses.reads), values(&accesses.writes));
+        let mut own: Vec<usize> = Vec::new();
+        own.extend(reads.iter().chain(&writes).filter_map(|value| writer.get(value)));
+        for value in &writes {
+            own.extend(readers.get(value).into_iter().flatten());
+            for from in overwritten.get(value).into_iter().flatten() {
+                own.extend(readers.get(from).into_iter().flatten());
+            }
+        }
+        own.sort_unstable();
+        own.dedup();
+        needs.push(own);
+        for &value in &writes {
+            writer.insert(value, i);
+            readers.remove(&value);
+        }
+        reads.iter().for_each(|&value| readers.entry(value).or_default().push(i));
+    }
+    needs
+}
+
+/// For each step the length of the longest chain of steps that begins with it, in picoseconds.
+fn chains(durations: &[f64], needs: &[Vec<usize>]) -> Vec<u64> {
+    let mut chains = vec![0u64; durations.len()];
+    for i in (0..durations.len()).rev() {
+        chains[i] += picoseconds(durations[i]);
+        for &earlier in &needs[i] {
+            chains[earlier] = chains[earlier].max(chains[i]);
+        }
+    }
+    chains
+}
+
+/// A time as a number that orders exactly.
+fn picoseconds(seconds: f64) -> u64 {
+    (seconds * 1e12) as u64
+}
+
+/// What a stream has: when it is free, steps whose inputs are there, and steps that only wait for time to pass.
+#[derive(Default)]
+struct Lane {
+    free: u64,
+    ready: BinaryHeap<Reverse<(usize, usize)>>,
+    later: BinaryHeap<Reverse<(u64, usize)>>,
+}
+
+impl Lane {
+    /// When its next step can begin.
+    fn next(&self) -> Option<u64> {
+        match (self.ready.peek(), self.later.peek()) {
+            (Some(_), _) => Some(self.free),
+            (None, Some(Reverse((time, _)))) => Some(self.free.max(*time)),
+            (None, None) => None,
+        }
+    }
+}
+
+/// The order in which two streams take steps of these durations; of the steps that are ready the first in `wanted`.
+fn list_schedule(steps: &[Step], durations: &[f64], needs: &[Vec<usize>], wanted: &[usize]) -> Vec<usize> {
+    let mut rank = vec![0usize; steps.len()];
+    wanted.iter().enumerate().for_each(|(at, &i)| rank[i] = at);
+    let mut n_open: Vec<usize> = needs.iter().map(Vec::len).collect();
+    let mut users: Vec<Vec<usize>> = vec![Vec::new(); steps.len()];
+    needs.iter().enumerate().for_each(|(i, list)| list.iter().for_each(|&earlier| users[earlier].push(i)));
+    let mut inputs_end = vec![0u64; steps.len()];
+    let mut lanes = [Lane::default(), Lane::default()];
+    let lane_of = |i: usize| usize::from(steps[i].stream == Stream::Communication);
+    for i in (0..steps.len()).filter(|&i| n_open[i] == 0) {
+        lanes[lane_of(i)].later.push(Reverse((0, i)));
+    }
+    let mut order = Vec::with_capacity(steps.len());
+    while let Some((now, which)) = (0..2).filter_map(|which| lanes[which].next().map(|now| (now, which))).min() {
+        let lane = &mut lanes[which];
+        while let Some(&Reverse((_, i))) = lane.later.peek().filter(|Reverse((time, _))| *time <= now) {
+            lane.later.pop();
+            lane.ready.push(Reverse((rank[i], i)));
+        }
+        let Some(Reverse((_, step))) = lane.ready.pop() else { break };
+        let end = now + picoseconds(durations[step]);
+        lane.free = end;
+        order.push(step);
+        for &user in &users[step] {
+            n_open[user] -= 1;
+            inputs_end[user] = inputs_end[user].max(end);
+            if n_open[user] == 0 {
+                lanes[lane_of(user)].later.push(Reverse((inputs_end[user], user)));
+            }
+        }
+    }
+    order
+}
+
+/// Finds how long collectives run if nothing but dependencies holds steps back.
+fn hold(steps: &[Step], durations: &[f64], needs: &[Vec<usize>], order: &[usize], first: u32, held: &mut Held) {
+    let mut ends = vec![0.0f64; steps.len()];
+    let mut free = [0.0f64; 2];
+    let mut starts = Vec::with_capacity(order.len());
+    for &i in order {
+        let lane = usize::from(steps[i].stream == Stream::Communication);
+        let start = needs[i].iter().fold(free[lane], |start, &earlier| start.max(ends[earlier]));
+        ends[i] = start + durations[i];
+        free[lane] = ends[i];
+        starts.push(start);
+    }
+    // Positions of compute steps, whose starts grow.
+    let compute: Vec<usize> = (0..order.len()).filter(|&at| steps[order[at]].stream == Stream::Compute).collect();
+    for (at, &i) in order.iter().enumerate() {
+        let Work::Collective(call) = &steps[i].work else { continue };
+        let Some(&(_, output)) = call.calls.first() else { continue };
+        let n_begun = compute.partition_point(|&other| starts[other] < ends[i]);
+        let last = n_begun.checked_sub(1).map_or(at, |k| compute[k].max(at));
+        held.insert(output, first + last as u32);
+    }
+}

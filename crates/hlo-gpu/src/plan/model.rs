@@ -1,0 +1,137 @@
+//! Modelled times of a plan's steps.
+//!
+//! Times are the roofline's: a step takes what its bytes or its arithmetic take on the device, whichever is more, and a
+//! launch; a collective what the cluster model says for one switch. Each stream runs its steps in order, each from when the
+//! step before it and all that it waits for have ended. A loop's body is counted once, of a conditional the first branch. The
+//! times say how work overlaps and which of two orders is better, and are no measurements.
+
+use super::{BufferId, CollectiveCall, CollectiveKind, CommunicatorId, Plan, Step, Stream, Work};
+use hashbrown::HashMap;
+use hlo_cluster::{Algo, Cluster, Collective, CollectiveCost, DeviceProfile};
+
+/// The device whose figures are taken.
+pub const DEVICE: &str = "h200";
+/// Bandwidth of its links: NVLink 4, one way (H200 data sheet).
+pub const LINK_GBYTES_PER_S: f64 = 450.0;
+/// Their latency: the order of NCCL's.
+pub const LINK_LATENCY_US: f64 = 1.0;
+
+/// What runs a plan.
+pub struct Machine {
+    device: Option<DeviceProfile>,
+    cluster: Cluster,
+    costs: HashMap<(Collective, CommunicatorId), CollectiveCost>,
+}
+
+/// A step's time on its stream.
+#[derive(Clone, Debug)]
+pub struct Bar<'p> {
+    /// The step.
+    pub step: &'p Step,
+    /// Seconds from the plan's beginning.
+    pub start_s: f64,
+    /// Seconds that it takes.
+    pub duration_s: f64,
+}
+
+impl Bar<'_> {
+    /// When it has ended, in seconds from the plan's beginning.
+    pub fn end_s(&self) -> f64 {
+        self.start_s + self.duration_s
+    }
+}
+
+impl Machine {
+    /// The default machine with as many devices as the plan wants.
+    pub fn for_plan(plan: &Plan) -> Machine {
+        let n_devices = plan.n_replicas.saturating_mul(plan.n_partitions).max(1);
+        Machine {
+            device: DeviceProfile::from_arg(DEVICE).ok(),
+            cluster: Cluster::flat(n_devices, LINK_GBYTES_PER_S, LINK_LATENCY_US),
+            costs: HashMap::new(),
+        }
+    }
+
+    /// Seconds of the whole plan, loops' bodies once, the first branch of conditionals.
+    pub fn plan_s(&mut self, plan: &Plan) -> f64 {
+        self.steps(plan, &plan.steps, 0.0, &mut Vec::new())
+    }
+
+    /// Seconds of one piece of work; none for loops and branches, whose steps have their own.
+    pub fn work_s(&mut self, plan: &Plan, work: &Work) -> f64 {
+        let (flops, dtype) = match work {
+            Work::Collective(call) => return self.collective_s(plan, call),
+            Work::While { .. } | Work::Conditional { .. } => return 0.0,
+            Work::Gemm(gemm) => {
+                let flops = 2.0 * gemm.batch as f64 * gemm.m as f64 * gemm.n as f64 * gemm.k as f64;
+                (flops, if gemm.uses_tf32 { "tf32" } else { plan.buffers[gemm.lhs.buffer].shape.dtype.name() })
+            }
+            Work::Launch { .. } | Work::Copy { .. } | Work::Fill { .. } => (0.0, "f32"),
+        };
+        let accesses = work.accesses(plan);
+        let bytes: f64 = accesses.reads.iter().chain(&accesses.writes).map(|&b| bytes_of(plan, b)).sum();
+        self.device.as_ref().map_or(0.0, |device| device.op_s(flops, bytes, dtype))
+    }
+
+    fn collective_s(&mut self, plan: &Plan, call: &CollectiveCall) -> f64 {
+        let kind = match call.kind {
+            CollectiveKind::AllReduce(_) => Collective::AllReduce,
+            CollectiveKind::ReduceScatter(_) => Collective::ReduceScatter,
+            // Each element crosses the links once, as in half an all-reduce.
+            CollectiveKind::AllGather | CollectiveKind::AllToAll | CollectiveKind::Permute(_) => Collective::AllGather,
+        };
+        let bytes: f64 = call.calls.iter().map(|&(a, b)| bytes_of(plan, a).max(bytes_of(plan, b))).sum();
+        let cluster = &self.cluster;
+        let cost = self.costs.entry((kind, call.communicator)).or_insert_with(|| {
+            let groups = plan.communicators.get(call.communicator).map(Vec::as_slice).unwrap_or_default();
+            cluster.collective_cost(kind, groups, Algo::Auto)
+        });
+        cost.seconds(bytes)
+    }
+
+    /// Puts steps on the line from `start_s` on, and into `bars`; returns when the last has ended.
+    fn steps<'p>(&mut self, plan: &Plan, steps: &'p [Step], start_s: f64, bars: &mut Vec<Bar<'p>>) -> f64 {
+        let mut free = [start_s; 2];
+        let mut ends = Vec::with_capacity(steps.len());
+        for step in steps {
+            let end = match &step.work {
+                Work::While { condition, body, .. } => {
+                    let after = self.steps(plan, condition, free[0].max(free[1]), bars);
+                    free = [self.steps(plan, body, after, bars); 2];
+                    free[0]
+                }
+                Work::Conditional { branches, .. } => {
+                    let begin = free[0].max(free[1]);
+                    free = [branches.first().map_or(begin, |branch| self.steps(plan, branch, begin, bars)); 2];
+                    free[0]
+                }
+                work @ (Work::Launch { .. }
+                | Work::Gemm(_)
+                | Work::Collective(_)
+                | Work::Copy { .. }
+                | Work::Fill { .. }) => {
+                    let lane = usize::from(step.stream == Stream::Communication);
+                    let waits = step.waits_for.iter().filter_map(|&i| ends.get(i as usize).copied());
+                    let start_s = waits.fold(free[lane], f64::max);
+                    let bar = Bar { step, start_s, duration_s: self.work_s(plan, work) };
+                    free[lane] = bar.end_s();
+                    bars.push(bar);
+                    free[lane]
+                }
+            };
+            ends.push(end);
+        }
+        free[0].max(free[1])
+    }
+}
+
+fn bytes_of(plan: &Plan, buffer: BufferId) -> f64 {
+    plan.buffers[buffer].shape.memory_bytes() as f64
+}
+
+/// When each step runs, loops' bodies once, the first branch of conditionals; and when the last has ended, in seconds.
+pub fn modelled_times(plan: &Plan) -> (Vec<Bar<'_>>, f64) {
+    let mut bars = Vec::new();
+    let end_s = Machine::for_plan(plan).steps(plan, &plan.steps, 0.0, &mut bars);
+    (bars, end_s)
+}
