@@ -64,7 +64,7 @@ pub static INFO: PassInfo = PassInfo {
         OptionInfo {
             name: "side-by-side-bytes",
             kind: OptionKind::Int,
-            default: "1MiB",
+            default: "2MiB",
             help: "fusions that read and write less, and whose results leave the computation, go together; 0 for none",
         },
     ],
