@@ -6,7 +6,7 @@ use crate::console::Console;
 use crate::input::Source;
 use crate::params::Said;
 use crate::progress::Progress;
-use crate::{Failure, emit, exit, presets, registry};
+use crate::{Failure, emit, exit, output, presets, registry};
 use hlo_analysis::Analyses;
 use hlo_eval::{Inputs, Outputs};
 use hlo_gpu::GpuError;
@@ -29,6 +29,7 @@ use std::time::Duration;
 /// Wrong usage, an invalid input, a module that cannot be lowered, a run that fails here or in another rank.
 pub fn run(args: &RunArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
     let chosen = ChosenInputs::parse(&args.inputs)?;
+    args.output.as_deref().map_or(Ok(()), output::check_target)?;
     let seat = find_seat(args).map_err(Failure::Usage)?;
     let progress = Progress::start(console.shows_progress);
     progress.now("reading and verifying");

@@ -22,6 +22,19 @@ pub fn write_whole_with(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Re
     Staged::write(path, fill)?.commit()
 }
 
+/// Whether a file could be written at `path`: asked before long work, not after it.
+///
+/// # Errors
+/// Its folder is not there.
+pub fn check_target(path: &Path) -> Result<(), Failure> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    match folder.map(fs::metadata) {
+        Some(Err(error)) => Err(failure(path, &error)),
+        Some(Ok(found)) if !found.is_dir() => Err(failure(path, &io::Error::from(io::ErrorKind::NotADirectory))),
+        Some(Ok(_)) | None => Ok(()),
+    }
+}
+
 /// A file that is written, but has its name only once it is committed: several files can so be written all or not at all.
 #[derive(Debug)]
 pub struct Staged {

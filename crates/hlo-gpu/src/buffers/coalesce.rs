@@ -41,6 +41,8 @@ pub enum Fixed {
 /// One class.
 #[derive(Clone, Debug)]
 pub struct Class {
+    /// Its values; one that is never used has no life.
+    members: Vec<ValueId>,
     /// Pieces of lives, each with its value, in order of their beginnings.
     pub intervals: Vec<(Interval, ValueId)>,
     /// Bytes of the largest value.
@@ -78,15 +80,15 @@ impl Classes {
         }
         let moved = std::mem::take(&mut self.classes[from].intervals);
         self.classes[from].fixed = Fixed::No;
-        for &(_, value) in &moved {
+        let members = std::mem::take(&mut self.classes[from].members);
+        for &value in &members {
             self.of[value] = to;
         }
-        self.of[a] = to;
-        self.of[b] = to;
         let bytes = self.classes[from].bytes;
         let class = &mut self.classes[to];
         class.bytes = class.bytes.max(bytes);
         class.fixed = fixed;
+        class.members.extend(members);
         class.intervals.extend(moved);
         class.intervals.sort_unstable_by_key(|&(interval, value)| (interval, value));
         true
@@ -138,7 +140,7 @@ pub fn share(draft: &Draft, lives: &Lives, aliases: &[(usize, usize)]) -> Classe
             Home::Temporary => Fixed::No,
         };
         let intervals = lives[id].iter().map(|&interval| (interval, id)).collect();
-        classes.of[id] = classes.classes.push(Class { intervals, bytes: value.bytes, fixed });
+        classes.of[id] = classes.classes.push(Class { members: vec![id], intervals, bytes: value.bytes, fixed });
     }
     let mut pairs = Pairs::default();
     pairs.collect(draft, &draft.plan.steps);

@@ -19,8 +19,28 @@ pub struct Group {
     pub outputs: Vec<InstId>,
 }
 
+/// Most instructions on a way through a fusion: the emitter follows operands by recursion.
+const MAX_CHAIN: u32 = 128;
+
+/// Parts chains that are too long.
+fn cut_long_chains(module: &Module, edges: &mut Edges) {
+    let mut lengths: SecondaryMap<InstId, u32> = SecondaryMap::new();
+    for inst in edges.order.clone() {
+        let operands = module.inst(inst).operands.iter().zip(&edges.is_fusable[inst]);
+        let fused = operands.filter(|(_, is_fusable)| **is_fusable).map(|(&operand, _)| lengths[operand]);
+        let longest = fused.max().unwrap_or(0);
+        lengths[inst] = if longest < MAX_CHAIN { longest + 1 } else { 1 };
+        if longest >= MAX_CHAIN {
+            let changes_dims = edges.changes_dims[inst];
+            edges.cut(module, inst);
+            edges.changes_dims[inst] = changes_dims;
+        }
+    }
+}
+
 /// The fusions of a computation.
 pub fn find_groups(module: &Module, comp: CompId, mut edges: Edges, options: &Fuse) -> Vec<Group> {
+    cut_long_chains(module, &mut edges);
     let mut position: SecondaryMap<InstId, u32> = SecondaryMap::new();
     for (i, &inst) in module.comp(comp).insts.iter().enumerate() {
         position[inst] = i as u32;

@@ -1,5 +1,6 @@
 //! Kernels as one C++ program, compiled once for each content.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
@@ -56,7 +57,7 @@ pub(super) fn shared_object(program: &str, sanitizers: Option<&str>) -> Result<P
     fs::create_dir_all(&folder).map_err(|e| host_error(&folder.display().to_string(), e))?;
     let base = format!("{:016x}", content_hash(&stamp));
     let (source, object) = (folder.join(format!("{base}.cpp")), folder.join(format!("{base}.so")));
-    if object.exists() && fs::read_to_string(&source).is_ok_and(|text| text == stamp) {
+    if is_whole(&object) && fs::read_to_string(&source).is_ok_and(|text| text == stamp) {
         return Ok(object);
     }
     // Other processes may do the same: each writes files of its own and renames them.
@@ -75,6 +76,21 @@ pub(super) fn shared_object(program: &str, sanitizers: Option<&str>) -> Result<P
     result.map(|()| object)
 }
 
+/// Whether a file is a shared object from its header to the table of sections at its end: one that was cut off (a full disk)
+/// would end this process when it is loaded.
+fn is_whole(object: &Path) -> bool {
+    let mut head = [0u8; 64];
+    let read = fs::File::open(object).and_then(|mut file| {
+        file.read_exact(&mut head)?;
+        file.metadata()
+    });
+    let Ok(metadata) = read else { return false };
+    let number =
+        |at: usize, n: usize| head[at..at + n].iter().rev().fold(0u64, |sum, byte| sum << 8 | u64::from(*byte));
+    let end = number(0x28, 8).saturating_add(number(0x3a, 2) * number(0x3c, 2));
+    head.starts_with(b"\x7fELF") && metadata.len() >= end
+}
+
 fn compile(compiler: &str, flags: &[String], source: &Path, object: &Path) -> Result<(), GpuError> {
     // The variable may hold flags too, as make has it.
     let mut words = compiler.split_whitespace();
@@ -91,5 +107,25 @@ fn compile(compiler: &str, flags: &[String], source: &Path, object: &Path) -> Re
     }
     let messages = String::from_utf8_lossy(&output.stderr);
     let first: Vec<&str> = messages.lines().filter(|line| line.contains("error")).take(5).collect();
-    Err(host_error(&format!("`{name}` cannot compile the kernels"), first.join("; ")))
+    let why = if first.is_empty() { format!("it ended with {}", output.status) } else { first.join("; ") };
+    Err(host_error(&format!("`{name}` cannot compile the kernels"), why))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_whole;
+
+    #[test]
+    fn a_file_that_was_cut_off_is_seen() {
+        let whole = std::env::current_exe().unwrap();
+        assert!(is_whole(&whole));
+        let bytes = std::fs::read(&whole).unwrap();
+        let cut = std::env::temp_dir().join(format!("hlo-gpu-cut-{}", std::process::id()));
+        for n in [0, 40, bytes.len() / 2, bytes.len() - 1] {
+            std::fs::write(&cut, &bytes[..n]).unwrap();
+            assert!(!is_whole(&cut), "{n} of {} bytes", bytes.len());
+        }
+        std::fs::remove_file(&cut).unwrap();
+        assert!(!is_whole(&cut));
+    }
 }

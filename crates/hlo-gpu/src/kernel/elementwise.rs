@@ -118,7 +118,12 @@ pub(super) fn reduce_precision(e: &mut Emitter<'_>, Element { frame, inst, index
     let Attrs::ReducePrecision(attrs) = &e.module.inst(inst).attrs else {
         return Err(e.unsupported(inst, "expected widths of exponent and mantissa"));
     };
-    let text = format!("hlo::reduce_precision({}, {}, {})", value.text, attrs.exponent_bits, attrs.mantissa_bits);
+    // An f16 is held as a float, whose exponent is wider: what is denormal as f16 is not so as a float.
+    let function = match e.leaf_shape(inst, 0)?.dtype {
+        DType::F16 => "reduce_precision_f16",
+        _ => "reduce_precision",
+    };
+    let text = format!("hlo::{function}({}, {}, {})", value.text, attrs.exponent_bits, attrs.mantissa_bits);
     Ok(e.constant(ctype.held, &ctype.rounded(&text)))
 }
 

@@ -167,6 +167,12 @@ pub(super) fn scatter(e: &mut Emitter<'_>, Element { frame, inst, leaf, index }:
             conditions.push(format!("{start} >= 0 && {offset} >= 0 && {offset} < {size}"));
             offsets[dim] = offset;
         }
+        // A window has one element along an inserted dim, at 0 if no index vector says otherwise.
+        for &dim in &parts.attrs.inserted_window_dims {
+            if !contains(starts.index_map, dim as usize) && parts.shape.dims[dim as usize] > 1 {
+                conditions.push(format!("{} == 0", index[dim as usize]));
+            }
+        }
         let mut update: Index = SmallVec::from_elem(Atom::Const(0), parts.update_shape.rank());
         for (&dim, &atom) in parts.batch_dims.iter().zip(&batch) {
             update[dim] = atom;

@@ -285,6 +285,11 @@ HLO_FN float reduce_precision(float x, int exponent, int mantissa) {
 HLO_FN double reduce_precision(double x, int exponent, int mantissa) {
     return f64_bits(reduce_precision_bits((u64)__double_as_longlong(x), 11, 52, exponent, mantissa));
 }
+HLO_FN float reduce_precision_f16(float x, int exponent, int mantissa) {
+    f16 out;
+    out.bits = (u16)reduce_precision_bits(to_f16(x).bits, 5, 10, exponent, mantissa);
+    return from_f16(out);
+}
 
 // A start moved back so that its window lies inside; unsigned starts beyond s64 lie beyond every end.
 HLO_FN s64 index_value(s64 x) { return x; }

@@ -28,6 +28,8 @@ pub fn rewrite_module(module: &mut Module) -> Result<(), GpuError> {
                 rewrite_dot(module, inst);
             } else if scattered_dim(module, inst).is_some() {
                 rewrite_collective(module, inst);
+            } else if module.inst(inst).opcode == Opcode::OptimizationBarrier {
+                rewrite_barrier(module, inst);
             } else {
                 rewrite_boundaries(module, inst);
             }
@@ -105,6 +107,14 @@ fn rewrite_dot(module: &mut Module, inst: InstId) {
     if choice >> 2 & 1 == 1 {
         restate_result(module, inst, vec![fitting[2].clone()]);
     }
+}
+
+/// Gives a barrier's operand the layouts that its result states.
+fn rewrite_barrier(module: &mut Module, inst: InstId) {
+    let wanted = module.inst(inst).shape;
+    let Some(&operand) = module.inst(inst).operands.first() else { return };
+    let restated = restate(module, operand, wanted);
+    module.inst_mut(inst).operands[0] = restated;
 }
 
 /// The scattered or gathered dim of a collective; `Some(None)` for collectives without one.

@@ -29,7 +29,7 @@ use hashbrown::HashMap;
 use hlo_analysis::annotations::ParamFacts;
 use hlo_analysis::replication::{Across, Replication};
 use hlo_ir::attrs::Attrs;
-use hlo_ir::op::{FactorRule, Flow};
+use hlo_ir::op::{Effects, FactorRule, Flow};
 use hlo_ir::{ArrayShape, CompId, ConstantValue, InstId, Literal, Module, Opcode, Shape};
 use kernels::{Emitter, KernelStore};
 use smallvec::SmallVec;
@@ -283,6 +283,19 @@ impl<'a> Lowering<'a> {
 
     fn instruction(&mut self, inst: InstId, steps: &mut Vec<Step>) -> Result<(), GpuError> {
         let instruction = self.module.inst(inst);
+        let is_seen_outside = match instruction.opcode.row().effects {
+            Effects::SideEffect => true,
+            Effects::ByAttribute => {
+                matches!(&instruction.attrs, Attrs::Custom(attrs) if attrs.custom_call_has_side_effect)
+            }
+            Effects::Pure | Effects::Random | Effects::Communicates | Effects::OfCallees => false,
+        };
+        if is_seen_outside {
+            return Err(self.unsupported(
+                inst,
+                format!("{} has an effect outside of the program that no plan has", instruction.opcode.name()),
+            ));
+        }
         match instruction.opcode.row().flow {
             Flow::Parameter => Ok(()),
             Flow::Constant => self.constant(inst),

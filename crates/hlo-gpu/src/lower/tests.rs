@@ -241,3 +241,31 @@ fn communication_hides_behind_computation() {
         }
     }
 }
+
+#[test]
+fn a_donated_parameter_that_nothing_reads_keeps_its_place() {
+    let text = "HloModule m, buffer_donor={ (0, {}) }\n\nENTRY %e (a: f32[4], b: f32[4]) -> (f32[4]) {\n  %a = f32[4]{0} parameter(0)\n  \
+                %b = f32[4]{0} parameter(1)\n  %c = f32[4]{0} tanh(%b)\n  %n = f32[4]{0} negate(%c)\n  \
+                ROOT %t = (f32[4]{0}) tuple(%n)\n}\n";
+    let module = hlo_text::parse_bytes(text.as_bytes()).unwrap().module;
+    let plan = super::lower(&module, &mut StandIn, &LowerOptions::default()).unwrap();
+    assert_eq!(verify(&plan), Ok(()));
+    let place = |buffer: BufferId| plan.buffers[buffer].place;
+    assert_eq!((place(plan.parameters[0]), place(plan.outputs[0])), (Place::Parameter(0), Place::Parameter(0)));
+    assert_eq!(plan.memory().peak_bytes(), 32);
+}
+
+#[test]
+fn long_chains_become_several_kernels() {
+    let mut text = "HloModule m\n\nENTRY %e (x0: f32[8]) -> f32[8] {\n  %x0 = f32[8]{0} parameter(0)\n".to_string();
+    for i in 1..=1000 {
+        let root = if i == 1000 { "ROOT " } else { "" };
+        text += &format!("  {root}%x{i} = f32[8]{{0}} negate(%x{})\n", i - 1);
+    }
+    let mut module = hlo_text::parse_bytes((text + "}\n").as_bytes()).unwrap().module;
+    run_pass("fuse", &mut module);
+    let mut emitter = crate::kernel::CudaKernels::default();
+    let plan = super::lower(&module, &mut emitter, &LowerOptions::default()).unwrap();
+    assert_eq!(verify(&plan), Ok(()));
+    assert_eq!(plan.steps.len(), 8, "1,000 instructions, at most 128 in a kernel");
+}
