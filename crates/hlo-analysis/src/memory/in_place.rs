@@ -56,7 +56,7 @@ fn is_relabelled(from: &ArrayShape, to: &ArrayShape, permutation: &[i64]) -> boo
 fn keeps_layout(module: &Module, inst: InstId, operand: InstId) -> bool {
     match (module.shape(operand).as_array(), module.shape(inst).as_array()) {
         (Some(from), Some(to)) => physical_dims(from) == physical_dims(to),
-        _ => true,
+        (None, _) | (_, None) => true,
     }
 }
 

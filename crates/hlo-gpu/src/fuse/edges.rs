@@ -251,7 +251,18 @@ fn own_weight(module: &Module, inst: InstId) -> u64 {
     match module.inst(inst).opcode.row().cost {
         CostRule::Free | CostRule::Moves => 0,
         CostRule::PerElement(flops) if flops <= 2 => 1,
-        _ => 1000,
+        CostRule::PerElement(_)
+        | CostRule::Dot
+        | CostRule::Convolution
+        | CostRule::Reduce
+        | CostRule::Window
+        | CostRule::Sort
+        | CostRule::Cholesky
+        | CostRule::TriangularSolve
+        | CostRule::Fft
+        | CostRule::Called
+        | CostRule::Communication
+        | CostRule::Unknown(_) => 1000,
     }
 }
 
@@ -266,10 +277,10 @@ fn role(module: &Module, inst: InstId) -> Role {
     }
     let row = instruction.opcode.row();
     match row.factors {
-        FactorRule::Elementwise => match row.cost {
-            CostRule::PerElement(_) | CostRule::Moves if instruction.opcode.is_pure() => Role::Fusable,
-            _ => Role::Alone,
-        },
+        FactorRule::Elementwise => {
+            let is_cheap = matches!(row.cost, CostRule::PerElement(_) | CostRule::Moves);
+            if is_cheap && instruction.opcode.is_pure() { Role::Fusable } else { Role::Alone }
+        }
         FactorRule::Broadcast | FactorRule::Iota => Role::Repeatable,
         FactorRule::Reshape | FactorRule::Bitcast | FactorRule::Transpose if is_view(module, inst) => Role::Repeatable,
         FactorRule::Reshape
