@@ -11,8 +11,8 @@ use hlo_collectives::decompose_collectives::choose::{all_reduce_program, scatter
 use hlo_collectives::decompose_collectives::emit::{Program, emit};
 use hlo_collectives::decompose_collectives::fit::{Fit, find_fit};
 use hlo_collectives::decompose_collectives::subject::{Subject, find_subject};
-use hlo_collectives::rewrite::Rewrite;
 use hlo_ir::{ArrayShape, Module};
+use hlo_spmd::Rewrite;
 
 fn programs(n_factors: usize) -> Vec<Vec<Step>> {
     let graph = Graph::build_with(n_factors, Rules::Pinned, Vocabulary::Hlo, true).expect("a graph");

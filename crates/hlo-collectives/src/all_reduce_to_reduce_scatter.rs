@@ -20,16 +20,12 @@
 //! (`split-tuple-all-reduce` before), and all-reduces in control dependencies.
 //!
 //! **Algorithm.** For each all-reduce the starts of its users are computed for every device from ids, constants, tables and
-//! arithmetic ([`crate::device_values`]); if a group's starts are all multiples of the slice's size, each once, they
+//! arithmetic ([`hlo_spmd::find_device_values`]); if a group's starts are all multiples of the slice's size, each once, they
 //! are the order of its members. Linear in users × devices.
 //!
 //! **Requires** nothing. **Ensures** the same results up to the order in which a reduction adds. Collectives across replicas stay so
 //! where all partitions agree on the order; others name flat ids. **Errors**: none.
 
-use crate::device_values::find_device_values;
-use crate::explain::{decision, inserted, removed};
-use crate::reading::{AllReduce, array, check_free, find_all_reduce};
-use crate::rewrite::Rewrite;
 use cranelift_entity::EntitySet;
 use hlo_analysis::Preserved;
 use hlo_analysis::code::{code_computations, pinned_by_control};
@@ -37,8 +33,9 @@ use hlo_ir::attrs::{Attrs, CombiningAttrs};
 use hlo_ir::groups::{GroupMode, ReplicaGroups};
 use hlo_ir::module::UserMap;
 use hlo_ir::{CompId, Dims, InstId, Module, Opcode, Shape};
-use hlo_pass::report::PassReport;
+use hlo_pass::report::{Decision, PassReport};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
+use hlo_spmd::{AllReduce, CollectiveChange, Rewrite, array, check_free, find_all_reduce, find_device_values};
 
 /// The pass as the command line knows it.
 pub static INFO: PassInfo = PassInfo {
@@ -88,7 +85,7 @@ fn scatter_in(
             Ok(None) => continue,
             Ok(Some(found)) => found,
             Err(reason) => {
-                report.decisions.push(decision(module, inst, "left", reason));
+                report.decisions.push(Decision::about(module, inst, "left", reason));
                 continue;
             }
         };
@@ -96,15 +93,15 @@ fn scatter_in(
         let slices = match find_slices(module, comp, &found, &readers, &pinned) {
             Ok(slices) => slices,
             Err(reason) => {
-                report.decisions.push(decision(module, inst, "left", reason));
+                report.decisions.push(Decision::about(module, inst, "left", reason));
                 continue;
             }
         };
-        let mut told = decision(module, inst, "scattered", "every device takes its slice only");
-        told.collectives.push(removed(module, inst, "gives every device the whole"));
+        let mut told = Decision::about(module, inst, "scattered", "every device takes its slice only");
+        told.collectives.push(CollectiveChange::removed(module, inst, "gives every device the whole"));
         let new = emit(module, &rewrite, &found, (&slices, readers[0]), next_channel);
         readers.iter().for_each(|&reader| rewrite.redirect(reader, new));
-        told.collectives.push(inserted(module, new, "gives every device its slice"));
+        told.collectives.push(CollectiveChange::inserted(module, new, "gives every device its slice"));
         report.decisions.push(told);
         n_scattered += 1;
     }

@@ -27,9 +27,6 @@
 //! matters for a power of two (n·x is exact then, if it does not overflow), otherwise at most n roundings, and the folded
 //! mean is the exact one. **Errors**: none.
 
-use crate::explain::{decision, removed};
-use crate::reading::{AllReduce, Splat, array, check_free, find_all_reduce, find_scaling, is_floating};
-use crate::rewrite::Rewrite;
 use cranelift_entity::EntitySet;
 use hlo_analysis::Preserved;
 use hlo_analysis::code::{code_computations, pinned_by_control};
@@ -38,7 +35,11 @@ use hlo_ir::attrs::Attrs;
 use hlo_ir::dtype::NumberClass;
 use hlo_ir::module::UserMap;
 use hlo_ir::{InstId, Literal, Module, Opcode, Scalar};
+use hlo_pass::report::Decision;
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
+use hlo_spmd::{
+    AllReduce, CollectiveChange, Rewrite, Splat, array, check_free, find_all_reduce, find_scaling, is_floating,
+};
 
 /// The pass as the command line knows it.
 pub static INFO: PassInfo = PassInfo {
@@ -71,10 +72,14 @@ impl Pass for FoldAllReduceOfAllReduce {
                     Ok(Some(all_reduce)) => find_factor(module, &all_reduce).map(|factor| (all_reduce, factor)),
                 };
                 match folded {
-                    Err(reason) => cx.report.decisions.push(decision(module, inst, "left", reason)),
+                    Err(reason) => cx.report.decisions.push(Decision::about(module, inst, "left", reason)),
                     Ok((all_reduce, factor)) => {
-                        let mut told = decision(module, inst, "folded", reason(&all_reduce, factor));
-                        told.collectives.push(removed(module, inst, "its operand is the same on all its devices"));
+                        let mut told = Decision::about(module, inst, "folded", reason(&all_reduce, factor));
+                        told.collectives.push(CollectiveChange::removed(
+                            module,
+                            inst,
+                            "its operand is the same on all its devices",
+                        ));
                         cx.report.decisions.push(told);
                         let mut fold = Fold { module, rewrite: &mut rewrite, users: &users, pinned: &pinned };
                         n_means += fold.apply(&all_reduce, factor);

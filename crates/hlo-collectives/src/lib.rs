@@ -1,17 +1,12 @@
 //! Collectives put into the form that other passes and machines like best: none twice, few of them, where they are cheapest.
 //!
-//! One file (or folder) is one pass. [`reading`] says what a collective does, whatever its spelling, and [`device_values`] what a
-//! number is on each device; [`rewrite`] is how a computation is changed; [`explain`] puts decisions into the report.
+//! One file (or folder) is one pass. [`hlo_spmd`] says what a collective does and how a computation is changed.
 
 pub mod all_reduce_to_reduce_scatter;
 pub mod combine_collectives;
 pub mod decompose_collectives;
-pub mod device_values;
-pub mod explain;
 pub mod fold_all_reduce_of_all_reduce;
-pub mod reading;
 pub mod reassociate_all_reduce;
-pub mod rewrite;
 pub mod sink_all_reduce;
 pub mod split_tuple_all_reduce;
 

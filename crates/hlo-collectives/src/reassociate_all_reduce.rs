@@ -25,17 +25,15 @@
 //!
 //! **Requires** nothing. **Ensures** the same results but for the order of floating-point additions. **Errors**: none.
 
-use crate::explain::{decision, inserted, removed};
-use crate::reading::{AllReduce, Scaling, array, check_free, find_all_reduce, find_scaling};
-use crate::rewrite::Rewrite;
 use cranelift_entity::{EntitySet, SecondaryMap};
 use hlo_analysis::Preserved;
 use hlo_analysis::code::{code_computations, pinned_by_control};
 use hlo_analysis::reducers::Reducer;
 use hlo_ir::attrs::Attrs;
 use hlo_ir::{CompId, InstId, Module, Opcode};
-use hlo_pass::report::PassReport;
+use hlo_pass::report::{Decision, PassReport};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
+use hlo_spmd::{AllReduce, CollectiveChange, Rewrite, Scaling, array, check_free, find_all_reduce, find_scaling};
 
 /// The pass as the command line knows it.
 pub static INFO: PassInfo = PassInfo {
@@ -86,12 +84,17 @@ fn merge_in(module: &mut Module, comp: CompId, report: &mut PassReport) -> Resul
     let mut n_merged = 0;
     for inst in walk.rewrite.live_insts(module) {
         if let Some((a, b)) = walk.find_parts(module, inst) {
-            let mut told = decision(module, inst, "merged", "the sum of what two all-reduces give is reduced once");
+            let mut told =
+                Decision::about(module, inst, "merged", "the sum of what two all-reduces give is reduced once");
             for part in [&a, &b] {
-                told.collectives.push(removed(module, part.all_reduce.inst, "its operand is added before"));
+                told.collectives.push(CollectiveChange::removed(
+                    module,
+                    part.all_reduce.inst,
+                    "its operand is added before",
+                ));
             }
             let merged = walk.merge(module, inst, &a, &b);
-            told.collectives.push(inserted(module, merged, "reduces the sum"));
+            told.collectives.push(CollectiveChange::inserted(module, merged, "reduces the sum"));
             report.decisions.push(told);
             n_merged += 1;
         }

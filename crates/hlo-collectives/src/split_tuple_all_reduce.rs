@@ -22,17 +22,15 @@
 //!
 //! **Requires** nothing. **Ensures** the same results bit for bit. **Errors**: none.
 
-use crate::explain::{decision, inserted, removed};
-use crate::reading::check_free;
-use crate::rewrite::Rewrite;
 use hlo_analysis::Preserved;
 use hlo_analysis::code::{code_computations, pinned_by_control};
 use hlo_ir::attrs::Attrs;
 use hlo_ir::module::UserMap;
 use hlo_ir::{InstId, Module, Opcode, Shape};
 use hlo_pass::options::{OptionInfo, OptionKind};
-use hlo_pass::report::PassReport;
+use hlo_pass::report::{Decision, PassReport};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
+use hlo_spmd::{CollectiveChange, Rewrite, check_free};
 
 /// The pass as the command line knows it.
 pub static INFO: PassInfo = PassInfo {
@@ -73,7 +71,7 @@ impl Pass for SplitTupleAllReduce {
                     continue;
                 }
                 if let Err(reason) = check_free(module, inst, &pinned) {
-                    cx.report.decisions.push(decision(module, inst, "left", reason));
+                    cx.report.decisions.push(Decision::about(module, inst, "left", reason));
                     continue;
                 }
                 let mut split = Split { users: &users, next_channel: &mut next_channel, report: cx.report };
@@ -103,8 +101,8 @@ struct Split<'a> {
 
 impl Split<'_> {
     fn apply(&mut self, module: &mut Module, rewrite: &mut Rewrite, inst: InstId) {
-        let mut told = decision(module, inst, "split", "each operand gets a collective of its own");
-        told.collectives.push(removed(module, inst, "takes several arrays"));
+        let mut told = Decision::about(module, inst, "split", "each operand gets a collective of its own");
+        told.collectives.push(CollectiveChange::removed(module, inst, "takes several arrays"));
         let source = module.inst(inst).clone();
         let shapes: Vec<Shape> = module.shape(inst).as_tuple().map(<[Shape]>::to_vec).unwrap_or_default();
         let mut parts = Vec::with_capacity(shapes.len());
@@ -112,7 +110,7 @@ impl Split<'_> {
             let hint = format!("{}.{idx}", module.inst_name(inst));
             let attrs = self.with_own_channel(source.attrs.clone());
             let part = rewrite.add(module, inst, (&hint, source.opcode), shape, &[operand], attrs);
-            told.collectives.push(inserted(module, part, format!("takes operand {idx}")));
+            told.collectives.push(CollectiveChange::inserted(module, part, format!("takes operand {idx}")));
             parts.push(part);
         }
         rewrite.redirect_tuple(module, &self.users[inst], inst, &parts);

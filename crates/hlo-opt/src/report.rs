@@ -121,7 +121,7 @@ fn decision_text(decision: &Decision, out: &mut String) {
             change.change,
             bytes(change.bytes),
             change.group_size,
-            microseconds(change.predicted_ns),
+            change.predicted_ns.map_or_else(|| UNKNOWN.into(), microseconds),
             change.because
         );
     }
@@ -179,8 +179,11 @@ fn bytes(n: u64) -> String {
 }
 
 /// Passes without a cost model give no number.
+/// Where a report has no time.
+const UNKNOWN: &str = "–";
+
 fn microseconds(ns: f64) -> String {
-    if ns.is_finite() { format!("{:.1} µs", ns / 1e3) } else { "–".into() }
+    if ns.is_finite() { format!("{:.1} µs", ns / 1e3) } else { UNKNOWN.into() }
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ pub mod runner;
 use hlo_analysis::{Analyses, Preserved};
 use hlo_ir::Module;
 use hlo_ir::diag::{Diagnostic, Entity};
+use hlo_spmd::DependsOnItself;
 use options::{OptionInfo, Options};
 use report::PassReport;
 
@@ -60,5 +61,11 @@ impl PassError {
     /// An error about a part of the module.
     pub fn about(entity: Entity, message: impl Into<String>) -> PassError {
         PassError { diagnostic: Diagnostic::about("pass-error", entity, message) }
+    }
+}
+
+impl From<DependsOnItself> for PassError {
+    fn from(DependsOnItself(inst): DependsOnItself) -> PassError {
+        PassError::about(Entity::Inst(inst), "depends on itself after the change")
     }
 }

@@ -1,6 +1,7 @@
 //! What passes decided and why, as data: the command line prints it as text or JSON.
 
-use hlo_ir::Module;
+use hlo_ir::{InstId, Module, Shape};
+use hlo_spmd::CollectiveChange;
 use indexmap::IndexMap;
 use serde::Serialize;
 
@@ -78,23 +79,25 @@ pub struct Decision {
     pub rejected: Vec<Alternative>,
 }
 
-/// One collective that a decision removed or inserted.
-#[derive(Clone, Debug, Serialize)]
-pub struct CollectiveChange {
-    /// `removed` or `inserted`.
-    pub change: &'static str,
-    /// Its opcode.
-    pub op: String,
-    /// Its name in the module before (removed) or after (inserted).
-    pub instruction: String,
-    /// Why it is there or gone.
-    pub because: String,
-    /// Bytes of the whole tensor, per device.
-    pub bytes: u64,
-    /// Devices in a group.
-    pub group_size: u64,
-    /// Predicted time, in nanoseconds; not a number where the pass has no cost model.
-    pub predicted_ns: f64,
+impl Decision {
+    /// A decision about `inst` as it stands in `module`, without collectives yet.
+    pub fn about(module: &Module, inst: InstId, action: &str, reason: impl Into<String>) -> Decision {
+        let shape = match module.shape(inst) {
+            Shape::Array(array) => {
+                let dims: Vec<String> = array.dims.iter().map(i64::to_string).collect();
+                format!("{}[{}]", array.dtype, dims.join(","))
+            }
+            Shape::Tuple(elements) => format!("tuple of {}", elements.len()),
+            Shape::Token | Shape::Opaque | Shape::Buffer(_) => "no array".into(),
+        };
+        Decision {
+            subject: format!("%{} {shape}", module.inst_name(inst)),
+            computation: module.comp_name(module.inst(inst).parent).into(),
+            action: action.into(),
+            reason: reason.into(),
+            ..Decision::default()
+        }
+    }
 }
 
 /// Something that was possible and not done.

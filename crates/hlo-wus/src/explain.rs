@@ -6,7 +6,8 @@ use crate::problem::Problem;
 use crate::rewrite::Emitted;
 use crate::values::{Origin, User, ValueId};
 use hlo_ir::{InstId, Module};
-use hlo_pass::report::{Alternative, CollectiveChange, Decision};
+use hlo_pass::report::{Alternative, Decision};
+use hlo_spmd::CollectiveChange;
 
 /// What was emitted, for each cluster; all of it is gone through once.
 pub fn by_cluster(soil: &Soil<'_>, problem: &Problem, emitted: &Emitted) -> Vec<Emitted> {
@@ -44,45 +45,47 @@ pub fn sharded(
     let (before, n) = (soil.module, soil.n_shards);
     let cluster = &problem.clusters[cluster_idx];
     let seed = cluster.gradients.first().copied();
-    let mut decision = seed.map(|v| described(before, soil.values.inst(v), "sharded")).unwrap_or_default();
     let n_in_shards = cluster.runs.keys().filter(|&&v| problem.shards(v).is_some()).count();
-    decision.reason = format!(
+    let reason = format!(
         "{n_in_shards} values round the update are the same on all {n} devices; each computes and holds 1/{n} of them"
     );
-    decision.format = seed.map(|v| describe(cluster.runs[&v], &cluster.cut));
-    let change = |change, module: &Module, inst: InstId, bytes: u64, kind: Kind, because: String| CollectiveChange {
-        change,
-        op: module.inst(inst).opcode.name().into(),
-        instruction: module.inst_name(inst).into(),
-        because,
-        bytes,
-        group_size: n as u64,
-        predicted_ns: times.collective_ps(kind, bytes as f64) / 1e3,
+    let mut decision = match seed {
+        Some(value) => Decision::about(before, soil.values.inst(value), "sharded", reason),
+        None => Decision { reason, ..Decision::default() },
     };
+    decision.format = seed.map(|v| describe(cluster.runs[&v], &cluster.cut));
+    // Bytes are those of the tensor that the update is about, groups those that hold its shards.
+    let about = |change: CollectiveChange, bytes: u64, kind: Kind| {
+        let change = CollectiveChange { bytes, group_size: n as u64, ..change };
+        change.taking(times.collective_ps(kind, bytes as f64) / 1e3)
+    };
+    let removed = |inst, bytes, kind, because| about(CollectiveChange::removed(before, inst, because), bytes, kind);
+    let inserted =
+        |inst, bytes, kind, because: String| about(CollectiveChange::inserted(after, inst, because), bytes, kind);
     let is_own = |v: ValueId| cluster.runs.contains_key(&v);
     let bytes_of = |inst: InstId| before.shape(inst).size_bytes();
     for &(old, new) in emitted.scattered.iter().filter(|(old, _)| soil.values.of(*old).is_some_and(is_own)) {
-        let because = "its sum is needed in shards only".to_string();
-        decision.collectives.push(change("removed", before, old, bytes_of(old), Kind::AllReduce, because));
+        let because = "its sum is needed in shards only";
+        decision.collectives.push(removed(old, bytes_of(old), Kind::AllReduce, because));
         let because = format!("sums `%{}` into shards", before.inst_name(old));
-        decision.collectives.push(change("inserted", after, new, bytes_of(old), Kind::ReduceScatter, because));
+        decision.collectives.push(inserted(new, bytes_of(old), Kind::ReduceScatter, because));
     }
     for &(old, new) in emitted.summed_across.iter().filter(|(old, _)| soil.values.of(*old).is_some_and(is_own)) {
         let because = format!("sums the shards of `%{}` across copies", before.inst_name(old));
-        decision.collectives.push(change("inserted", after, new, bytes_of(old), Kind::Across, because));
+        decision.collectives.push(inserted(new, bytes_of(old), Kind::Across, because));
     }
     for &(value, new) in emitted.gathered.iter().filter(|(v, _)| is_own(*v)) {
         let bytes = soil.values.shape(before, value).map_or(0, |s| s.size_bytes());
         let name = before.inst_name(soil.values.inst(value));
         let place = before.comp_name(after.inst(new).parent);
         let because = format!("`%{name}` is needed whole in `%{place}`");
-        decision.collectives.push(change("inserted", after, new, bytes, Kind::AllGather, because));
+        decision.collectives.push(inserted(new, bytes, Kind::AllGather, because));
     }
     for &(reduce, new) in &emitted.combined {
         let operand = before.inst(reduce).operands.first().and_then(|&o| soil.values.of(o));
         if operand.is_some_and(is_own) {
             let because = format!("combines the partial results of `%{}`", before.inst_name(reduce));
-            decision.collectives.push(change("inserted", after, new, bytes_of(reduce), Kind::Combine, because));
+            decision.collectives.push(inserted(new, bytes_of(reduce), Kind::Combine, because));
         }
     }
     let was = problem.predicted_ns(cluster_idx, &[]);
@@ -171,24 +174,9 @@ fn stateless(soil: &Soil<'_>, problem: &Problem, cluster_idx: usize) -> String {
 
 /// The decision to leave an all-reduce as it is.
 pub fn left(module: &Module, all_reduce: InstId, reason: &str) -> Decision {
-    let mut decision = described(module, all_reduce, "left");
-    decision.reason = reason.into();
-    decision
-}
-
-fn described(module: &Module, all_reduce: InstId, action: &str) -> Decision {
-    let inst = module.inst(all_reduce);
-    let shape = match module.shape(all_reduce) {
-        hlo_ir::Shape::Array(array) => {
-            let dims: Vec<String> = array.dims.iter().map(i64::to_string).collect();
-            format!("{}[{}]", array.dtype, dims.join(","))
-        }
-        _ => "tuple".into(),
-    };
-    Decision {
-        subject: format!("%{} {shape}", module.inst_name(all_reduce)),
-        computation: module.comp_name(inst.parent).into(),
-        action: action.into(),
-        ..Decision::default()
+    let mut decision = Decision::about(module, all_reduce, "left", reason);
+    if module.shape(all_reduce).as_array().is_none() {
+        decision.subject = format!("%{} tuple", module.inst_name(all_reduce));
     }
+    decision
 }

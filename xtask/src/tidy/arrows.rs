@@ -7,13 +7,14 @@ use serde_json::Value;
 use super::Finding;
 
 /// A crate and the crates below it; what those may use, it may use too.
-const ARROWS: [(&str, &[&str]); 10] = [
+const ARROWS: [(&str, &[&str]); 11] = [
     ("hlo-ir", &[]),
     ("hlo-cluster", &[]),
     ("hlo-text", &["hlo-ir"]),
     ("hlo-eval", &["hlo-ir"]),
     ("hlo-analysis", &["hlo-ir", "hlo-cluster"]),
-    ("hlo-pass", &["hlo-analysis"]),
+    ("hlo-spmd", &["hlo-analysis"]),
+    ("hlo-pass", &["hlo-spmd"]),
     ("hlo-simplify", &["hlo-pass"]),
     ("hlo-wus", &["hlo-pass", "hlo-cluster"]),
     ("hlo-collectives", &["hlo-pass", "hlo-cluster"]),

@@ -43,8 +43,6 @@ pub mod packed;
 pub mod plan;
 pub mod variadic;
 
-use crate::explain::{decision, inserted, removed};
-use crate::rewrite::Rewrite;
 use hlo_analysis::Preserved;
 use hlo_analysis::code::code_computations;
 use hlo_ir::attrs::Attrs;
@@ -52,6 +50,7 @@ use hlo_ir::{CompId, InstId, Module, Opcode};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::report::{Decision, PassReport};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
+use hlo_spmd::{CollectiveChange, Rewrite};
 use plan::{Bucket, Limits, plan};
 
 /// The pass as the command line knows it.
@@ -106,7 +105,7 @@ impl CombineCollectives {
         loop {
             let (buckets, left) = plan(module, comp, &self.limits);
             if buckets.is_empty() {
-                let told = left.into_iter().map(|(inst, reason)| decision(module, inst, "left", reason));
+                let told = left.into_iter().map(|(inst, reason)| Decision::about(module, inst, "left", reason));
                 report.decisions.extend(told);
                 return Ok((n_removed, n_inserted));
             }
@@ -118,7 +117,7 @@ impl CombineCollectives {
                     true => packed::emit(module, &mut rewrite, bucket, &mut next_channel),
                     false => variadic::emit(module, &mut rewrite, bucket, &mut next_channel),
                 };
-                told.collectives.push(inserted(module, combined, "does the work of all of them"));
+                told.collectives.push(CollectiveChange::inserted(module, combined, "does the work of all of them"));
                 report.decisions.push(told);
                 n_removed += bucket.members.len() as u64;
                 n_inserted += 1;
@@ -151,9 +150,10 @@ impl Pass for CombineCollectives {
 fn describe(module: &Module, bucket: &Bucket) -> Decision {
     let [first, rest @ ..] = bucket.members.as_slice() else { return Decision::default() };
     let reason = format!("{} bytes of one kind, groups and element type, ready one after the other", bucket.bytes);
-    let mut told = decision(module, *first, "combined", reason);
+    let mut told = Decision::about(module, *first, "combined", reason);
     told.subject = format!("{} and {} more", told.subject, rest.len());
-    told.collectives = bucket.members.iter().map(|&inst| removed(module, inst, "part of a larger one")).collect();
+    told.collectives =
+        bucket.members.iter().map(|&inst| CollectiveChange::removed(module, inst, "part of a larger one")).collect();
     told
 }
 

@@ -13,10 +13,9 @@
 
 use super::attrs_on_own_channel;
 use super::plan::Bucket;
-use crate::reading::array;
-use crate::rewrite::Rewrite;
 use hlo_ir::attrs::{Attrs, DimsAttrs, ReshapeAttrs, SliceAttrs, SliceDim};
 use hlo_ir::{ArrayShape, Dims, InstId, Module, Opcode, Shape};
+use hlo_spmd::{Rewrite, array};
 
 /// Rows of the packed operand, and of the packed result; none for flat ones.
 type Rows = Option<(i64, i64)>;

@@ -9,12 +9,12 @@
 //! 3. Move what is marked behind the bucket. The order is one of the combined graph again, in which the bucket is one node, so later
 //!    buckets, of other keys too, see its dependencies: no circle can arise.
 
-use crate::reading::{array, check_free};
 use cranelift_entity::{EntitySet, SecondaryMap};
 use hlo_analysis::code::pinned_by_control;
 use hlo_analysis::reducers::{Reducer, find_reducer};
 use hlo_ir::attrs::Attrs;
 use hlo_ir::{CompId, DType, InstId, Module, Opcode};
+use hlo_spmd::{array, check_free};
 use indexmap::IndexMap;
 
 /// What may be combined.

@@ -2,9 +2,9 @@
 
 use super::attrs_on_own_channel;
 use super::plan::Bucket;
-use crate::rewrite::Rewrite;
 use hlo_ir::attrs::TupleIndexAttrs;
 use hlo_ir::{InstId, Module, Opcode, Shape};
+use hlo_spmd::Rewrite;
 
 /// Emits the collective and redirects the members' uses to its elements; the collective.
 pub fn emit(module: &mut Module, rewrite: &mut Rewrite, bucket: &Bucket, next_channel: &mut i64) -> InstId {

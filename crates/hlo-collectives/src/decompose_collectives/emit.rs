@@ -2,7 +2,6 @@
 
 use super::cut::{Cut, runs};
 use super::strides::find_transpose;
-use crate::rewrite::Rewrite;
 use hlo_cluster::Collective;
 use hlo_ir::attrs::{
     Attrs, CombiningAttrs, DimsAttrs, GatheringAttrs, PadAttrs, PadDim, ReshapeAttrs, SliceAttrs, SliceDim,
@@ -12,6 +11,7 @@ use hlo_ir::edit::Builder;
 use hlo_ir::groups::{GroupMode, ReplicaGroups};
 use hlo_ir::shape::Layout;
 use hlo_ir::{ArrayShape, CompId, Dims, InstId, Literal, Module, Opcode, Scalar, Shape};
+use hlo_spmd::Rewrite;
 
 /// One step of a program.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -46,8 +46,6 @@ pub mod fit;
 pub mod strides;
 pub mod subject;
 
-use crate::explain::{decision, inserted, removed};
-use crate::rewrite::Rewrite;
 use choose::{Choice, Chosen};
 use hlo_analysis::Preserved;
 use hlo_analysis::code::{code_computations, pinned_by_control};
@@ -57,8 +55,9 @@ use hlo_ir::attrs::TupleIndexAttrs;
 use hlo_ir::module::UserMap;
 use hlo_ir::{CompId, InstId, Module, Opcode, Shape};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
-use hlo_pass::report::{CollectiveChange, PassReport};
+use hlo_pass::report::{Decision, PassReport};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
+use hlo_spmd::{CollectiveChange, Rewrite};
 use subject::{Subject, find_subject};
 
 /// The pass as the command line knows it.
@@ -140,14 +139,14 @@ impl Walk<'_> {
                 Ok(None) => continue,
                 Ok(Some(subject)) => subject,
                 Err(reason) => {
-                    report.decisions.push(decision(module, inst, "left", reason));
+                    report.decisions.push(Decision::about(module, inst, "left", reason));
                     continue;
                 }
             };
             let choices = self.choices(module, &subject);
             if choices.iter().all(Result::is_err) {
                 let reason = choices.into_iter().find_map(Result::err).unwrap_or_else(|| "takes no array".into());
-                report.decisions.push(decision(module, inst, "left", reason));
+                report.decisions.push(Decision::about(module, inst, "left", reason));
                 continue;
             }
             self.replace(module, &mut rewrite, (comp, &subject), &choices, report);
@@ -192,20 +191,24 @@ impl Walk<'_> {
             }
             false => "a program over the levels of the cluster is faster",
         };
-        let mut told = decision(module, inst, "decomposed", why);
+        let mut told = Decision::about(module, inst, "decomposed", why);
         let mut formats: Vec<&str> = chosen.iter().map(|c| c.told.as_str()).collect();
         formats.dedup();
         told.format = Some(formats.join("; "));
         told.predicted_before_ns = Some(chosen.iter().map(|c| c.before_s).sum::<f64>() * 1e9);
         told.predicted_after_ns = Some(chosen.iter().map(|c| c.after_s).sum::<f64>() * 1e9);
-        told.collectives.push(self.timed(module, inst, removed(module, inst, "runs over all levels at once")));
+        told.collectives.push(self.timed(
+            module,
+            inst,
+            CollectiveChange::removed(module, inst, "runs over all levels at once"),
+        ));
         let left: Vec<usize> = (0..choices.len()).filter(|&part| choices[part].is_err()).collect();
         let mut results = vec![inst; choices.len()];
         if let Some(rest) = self.without(module, rewrite, subject, &left) {
             told.collectives.push(self.timed(
                 module,
                 rest[0].0,
-                inserted(module, rest[0].0, "what is faster together"),
+                CollectiveChange::inserted(module, rest[0].0, "what is faster together"),
             ));
             left.iter().zip(rest).for_each(|(&part, (_, value))| results[part] = value);
         }
@@ -216,7 +219,11 @@ impl Walk<'_> {
                 emit::emit(module, rewrite, (comp, inst), array, &chosen.program, &mut self.next_channel);
             results[part] = result;
             for new in new {
-                told.collectives.push(self.timed(module, new, inserted(module, new, "a step of the program")));
+                told.collectives.push(self.timed(
+                    module,
+                    new,
+                    CollectiveChange::inserted(module, new, "a step of the program"),
+                ));
             }
         }
         match (subject.is_tuple, results.first()) {
@@ -266,7 +273,7 @@ impl Walk<'_> {
         let kind = kinds.iter().find(|(op, _)| *op == opcode).map_or(Collective::AllReduce, |(_, kind)| *kind);
         let groups = module.device_groups(inst).map(|g| g.groups).unwrap_or_default();
         let seconds = self.choice.cluster.collective_s(kind, change.bytes as f64, &groups, self.choice.algo);
-        CollectiveChange { predicted_ns: seconds * 1e9, ..change }
+        change.taking(seconds * 1e9)
     }
 }
 

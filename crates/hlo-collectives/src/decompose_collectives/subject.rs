@@ -1,11 +1,11 @@
 //! What is to be decomposed: an all-reduce, a reduce-scatter or an all-gather of one array or of several.
 
-use crate::reading::{ASYNC, check_free, is_async_collective};
 use cranelift_entity::EntitySet;
 use hlo_analysis::reducers::find_reducer;
 use hlo_cluster::Collective;
 use hlo_ir::attrs::Attrs;
 use hlo_ir::{ArrayShape, InstId, Module, Opcode, Shape};
+use hlo_spmd::{ASYNC, check_free, is_async_collective};
 
 /// A collective that may be decomposed.
 #[derive(Clone, Debug)]

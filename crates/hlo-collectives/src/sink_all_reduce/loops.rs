@@ -11,9 +11,6 @@
 //! all-reduces by addition over the same groups without other users. The loop's state is a tuple and only read by element, and
 //! the body is called from this loop alone.
 
-use crate::explain::{decision, inserted, removed};
-use crate::reading::{AllReduce, Splat, array, check_free, find_all_reduce, find_scaling, find_splat, is_floating};
-use crate::rewrite::Rewrite;
 use cranelift_entity::{EntitySet, SecondaryMap};
 use hlo_analysis::code::{code_computations, pinned_by_control};
 use hlo_analysis::reducers::Reducer;
@@ -21,7 +18,11 @@ use hlo_ir::attrs::{Attrs, TupleIndexAttrs};
 use hlo_ir::module::UserMap;
 use hlo_ir::{CompId, InstId, Module, Opcode, Scalar};
 use hlo_pass::PassError;
-use hlo_pass::report::PassReport;
+use hlo_pass::report::{Decision, PassReport};
+use hlo_spmd::{
+    AllReduce, CollectiveChange, Rewrite, Splat, array, check_free, find_all_reduce, find_scaling, find_splat,
+    is_floating,
+};
 
 /// A loop in a form that is looked into.
 struct Loop {
@@ -180,13 +181,17 @@ fn take_out(
     for accumulator in accumulators {
         let Some(first) = accumulator.all_reduces.first() else { continue };
         let reason = format!("the loop %{} only adds its results up", module.inst_name(found.inst));
-        let mut told = decision(module, first.inst, "deferred", reason);
+        let mut told = Decision::about(module, first.inst, "deferred", reason);
         for all_reduce in &accumulator.all_reduces {
-            told.collectives.push(removed(module, all_reduce.inst, "ran in every iteration"));
+            told.collectives.push(CollectiveChange::removed(module, all_reduce.inst, "ran in every iteration"));
             inside.redirect(all_reduce.inst, all_reduce.operand);
         }
         if let Some(deferred) = reduce_after(module, users, &mut outside, found, accumulator, &mut start) {
-            told.collectives.push(inserted(module, deferred, "reduces the local sum once, behind the loop"));
+            told.collectives.push(CollectiveChange::inserted(
+                module,
+                deferred,
+                "reduces the local sum once, behind the loop",
+            ));
         }
         report.decisions.push(told);
     }
@@ -196,7 +201,8 @@ fn take_out(
         module.inst_mut(found.inst).operands[0] = init;
     }
     inside.finish(module)?;
-    outside.finish(module)
+    outside.finish(module)?;
+    Ok(())
 }
 
 /// The all-reduce of an accumulator behind the loop, if anybody reads it. Changes where the loop starts from.

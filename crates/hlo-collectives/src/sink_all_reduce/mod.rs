@@ -28,9 +28,6 @@
 
 pub mod loops;
 
-use crate::explain::{decision, inserted, removed};
-use crate::reading::{AllReduce, Scaling, array, check_free, find_all_reduce, find_scaling, find_splat, is_floating};
-use crate::rewrite::Rewrite;
 use cranelift_entity::EntitySet;
 use hlo_analysis::Preserved;
 use hlo_analysis::code::{code_computations, pinned_by_control};
@@ -38,8 +35,12 @@ use hlo_analysis::reducers::{Reducer, find_reducer};
 use hlo_ir::module::UserMap;
 use hlo_ir::{CompId, InstId, Module, Opcode};
 use hlo_pass::options::{OptionInfo, OptionKind};
-use hlo_pass::report::PassReport;
+use hlo_pass::report::{Decision, PassReport};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
+use hlo_spmd::{
+    AllReduce, CollectiveChange, Rewrite, Scaling, array, check_free, find_all_reduce, find_scaling, find_splat,
+    is_floating,
+};
 
 /// The pass as the command line knows it.
 pub static INFO: PassInfo = PassInfo {
@@ -110,10 +111,10 @@ fn sink_in(module: &mut Module, comp: CompId, report: &mut PassReport) -> Result
         let chain = find_chain(module, &users, &pinned, &all_reduce);
         let Some((last, _)) = chain.last() else { continue };
         let mut told =
-            decision(module, inst, "moved", format!("past {} to %{}", past(&chain), module.inst_name(*last)));
-        told.collectives.push(removed(module, inst, "its only user rearranges the result"));
+            Decision::about(module, inst, "moved", format!("past {} to %{}", past(&chain), module.inst_name(*last)));
+        told.collectives.push(CollectiveChange::removed(module, inst, "its only user rearranges the result"));
         let sunk = sink(module, &mut rewrite, &all_reduce, &chain);
-        told.collectives.push(inserted(module, sunk, "reduces what is rearranged"));
+        told.collectives.push(CollectiveChange::inserted(module, sunk, "reduces what is rearranged"));
         report.decisions.push(told);
         n_moved += 1;
     }

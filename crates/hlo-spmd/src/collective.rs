@@ -1,11 +1,10 @@
-//! What a collective does and which scalar an array repeats, whatever the spelling.
+//! What a collective does, however it is written, and what keeps a pass from changing it.
 
 use cranelift_entity::EntitySet;
 use hlo_analysis::code::is_annotated;
 use hlo_analysis::reducers::{Reducer, find_reducer};
 use hlo_ir::attrs::Attrs;
-use hlo_ir::dtype::NumberClass;
-use hlo_ir::{ArrayShape, CompId, ConstantValue, InstId, Module, Opcode, Scalar};
+use hlo_ir::{ArrayShape, CompId, InstId, Module, Opcode};
 
 /// An all-reduce of one array.
 #[derive(Clone, Debug)]
@@ -84,78 +83,4 @@ pub fn check_free(module: &Module, inst: InstId, pinned: &EntitySet<InstId>) -> 
 /// The array shape of an instruction, if it is an array.
 pub fn array(module: &Module, inst: InstId) -> Option<&ArrayShape> {
     module.shape(inst).as_array()
-}
-
-/// Whether the elements are real or complex floating-point numbers: division distributes over addition but for rounding.
-pub fn is_floating(array: &ArrayShape) -> bool {
-    matches!(array.dtype.class(), NumberClass::Float | NumberClass::Complex)
-}
-
-/// The scalar that all elements of an array equal.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Splat {
-    /// A constant.
-    Value(Scalar),
-    /// An instruction of shape `[]` that is no constant.
-    Scalar(InstId),
-}
-
-impl Splat {
-    /// Whether all elements are the constant zero.
-    pub fn is_zero(self) -> bool {
-        match self {
-            Splat::Value(Scalar::Int(v)) => v == 0,
-            Splat::Value(Scalar::Uint(v)) => v == 0,
-            Splat::Value(Scalar::Float(v)) => v == 0.0,
-            Splat::Value(Scalar::Complex(re, im)) => re == 0.0 && im == 0.0,
-            Splat::Value(Scalar::Pred(_)) | Splat::Scalar(_) => false,
-        }
-    }
-}
-
-/// The scalar that `inst` repeats, read through broadcasts, reshapes and copies.
-pub fn find_splat(module: &Module, inst: InstId) -> Option<Splat> {
-    let mut at = inst;
-    loop {
-        let instruction = module.inst(at);
-        if let Attrs::Constant(value) = &instruction.attrs
-            && let ConstantValue::Array(literal) = &**value
-        {
-            return (literal.n_elems() > 0 && literal.is_splat()).then(|| literal.get(0).map(Splat::Value)).flatten();
-        }
-        let repeats = [Opcode::Broadcast, Opcode::Reshape, Opcode::Copy].contains(&instruction.opcode);
-        match instruction.operands.first() {
-            Some(&operand) if repeats => at = operand,
-            Some(_) | None => break,
-        }
-    }
-    (array(module, at)?.rank() == 0).then_some(Splat::Scalar(at))
-}
-
-/// `x * s` or `x / s` with a repeated scalar `s`: the mean behind a sum.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Scaling {
-    /// `multiply` or `divide`.
-    pub opcode: Opcode,
-    /// The operand that repeats the scalar: 1, or for a product also 0.
-    pub scale_idx: usize,
-    /// What is repeated.
-    pub splat: Splat,
-}
-
-/// How `inst` scales `value`, which is one of its operands. Integer quotients are left out: they do not distribute over sums.
-pub fn find_scaling(module: &Module, inst: InstId, value: InstId) -> Option<Scaling> {
-    let instruction = module.inst(inst);
-    let opcode = instruction.opcode;
-    let [lhs, rhs] = instruction.operands.as_slice() else { return None };
-    let scales = opcode == Opcode::Multiply || (opcode == Opcode::Divide && is_floating(array(module, inst)?));
-    if !scales || lhs == rhs {
-        return None;
-    }
-    let (scale_idx, scale) = match value {
-        v if v == *lhs => (1, *rhs),
-        v if v == *rhs && opcode == Opcode::Multiply => (0, *lhs),
-        _ => return None,
-    };
-    Some(Scaling { opcode, scale_idx, splat: find_splat(module, scale)? })
 }

@@ -1,13 +1,19 @@
-//! One computation under change: new instructions are appended, uses redirected in one walk, leftovers dropped, order restored.
+//! One computation under change.
+//!
+//! A pass appends new instructions and says which uses they take over. [`Rewrite::finish`] then redirects those uses in one walk,
+//! removes what nothing needs any more, and puts operands before users again.
 
-use crate::reading::{Scaling, Splat, array};
+use crate::collective::array;
+use crate::scaling::{Scaling, Splat};
 use cranelift_entity::EntitySet;
 use hlo_ir::attrs::Attrs;
-use hlo_ir::diag::Entity;
 use hlo_ir::edit::Builder;
 use hlo_ir::{ArrayShape, CompId, InstId, Literal, Module, Opcode, Scalar, Shape};
-use hlo_pass::PassError;
 use indexmap::IndexMap;
+
+/// An instruction that depends on itself after a change.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DependsOnItself(pub InstId);
 
 /// A change of one computation, from [`Rewrite::new`] to [`Rewrite::finish`].
 pub struct Rewrite {
@@ -116,7 +122,7 @@ impl Rewrite {
     ///
     /// # Errors
     /// An instruction that depends on itself: a defect of the pass, reported and not hidden.
-    pub fn finish(self, module: &mut Module) -> Result<(), PassError> {
+    pub fn finish(self, module: &mut Module) -> Result<(), DependsOnItself> {
         for inst in module.comp(self.comp).insts.clone() {
             for idx in 0..module.inst(inst).operands.len() {
                 let operand = self.resolve(module.inst(inst).operands[idx]);
@@ -127,8 +133,6 @@ impl Rewrite {
             module.comp_mut(self.comp).root = Some(self.resolve(root)).into();
         }
         module.remove_newly_dead(self.comp, &self.was_live, self.n_slots_before);
-        module
-            .restore_order(self.comp)
-            .map_err(|inst| PassError::about(Entity::Inst(inst), "depends on itself after the change"))
+        module.restore_order(self.comp).map_err(DependsOnItself)
     }
 }

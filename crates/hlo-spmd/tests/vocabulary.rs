@@ -1,0 +1,135 @@
+//! What `hlo-spmd` says of small modules, held against the evaluator where there is something to run.
+
+use hlo_ir::{InstId, Module};
+use hlo_spmd::{CollectiveChange, Rewrite, find_all_reduce, find_device_values};
+
+fn parse(text: &str) -> Module {
+    hlo_text::parse_bytes(text.as_bytes()).unwrap_or_else(|e| panic!("{e:?}\n{text}")).module
+}
+
+fn find(module: &Module, name: &str) -> InstId {
+    let entry = module.entry().expect("an entry");
+    let mut insts = module.comp(entry).insts.iter().copied();
+    insts.find(|&inst| module.inst_name(inst) == name).unwrap_or_else(|| panic!("no %{name}"))
+}
+
+/// Numbers of replicas and partitions: one, powers of two, and odd ones.
+const SIZES: [(usize, usize); 7] = [(1, 2), (2, 1), (3, 1), (1, 6), (2, 3), (2, 4), (8, 1)];
+
+/// `places` looks the device's place up in a table and computes an offset of it.
+fn offsets(replicas: usize, partitions: usize) -> Module {
+    let n = replicas * partitions;
+    let table: Vec<String> = (0..n).map(|d| (n - 1 - d).to_string()).collect();
+    parse(&format!(
+        "HloModule offsets, replica_count={replicas}, num_partitions={partitions}
+
+ENTRY %main () -> s32[] {{
+  %replica = u32[] replica-id()
+  %partition = u32[] partition-id()
+  %count = u32[] constant({partitions})
+  %row = u32[] multiply(%replica, %count)
+  %flat = u32[] add(%row, %partition)
+  %device = s32[] convert(%flat)
+  %table = s32[{n}]{{0}} constant({{{}}})
+  %slice = s32[1]{{0}} dynamic-slice(%table, %device), dynamic_slice_sizes={{1}}
+  %place = s32[] reshape(%slice)
+  %seven = s32[] constant(7)
+  ROOT %offset = s32[] multiply(%place, %seven)
+}}
+",
+        table.join(", ")
+    ))
+}
+
+#[test]
+fn device_values_are_what_every_device_computes() {
+    for (replicas, partitions) in SIZES {
+        let module = offsets(replicas, partitions);
+        let outputs = hlo_eval::run(&module, &Default::default(), &Default::default()).expect("a run");
+        let computed: Vec<i64> =
+            outputs.leaves[0].iter().map(|value| i64::from(value.elems::<i32>().expect("s32")[0])).collect();
+        assert_eq!(find_device_values(&module, find(&module, "offset")), Some(computed), "{replicas}x{partitions}");
+    }
+}
+
+#[test]
+fn a_value_that_depends_on_data_or_wraps_is_no_device_value() {
+    let module = parse(
+        "HloModule m, num_partitions=4
+
+ENTRY %main (p: s32[]) -> u32[] {
+  %p = s32[] parameter(0)
+  %id = u32[] partition-id()
+  %one = u32[] constant(1)
+  %before = u32[] subtract(%id, %one)
+  %small = u8[] convert(%id)
+  %big = u8[] constant(200)
+  %product = u8[] multiply(%small, %big)
+  %wide = s32[] convert(%id)
+  %sum = s32[] add(%p, %wide)
+  ROOT %copy = u32[] copy(%id)
+}
+",
+    );
+    assert_eq!(find_device_values(&module, find(&module, "copy")), Some(vec![0, 1, 2, 3]));
+    for name in ["before", "product", "sum", "p"] {
+        assert_eq!(find_device_values(&module, find(&module, name)), None, "%{name}");
+    }
+}
+
+const SUM: &str = "HloModule m, num_partitions=6
+
+%add (x: f32[], y: f32[]) -> f32[] {
+  %x = f32[] parameter(0)
+  %y = f32[] parameter(1)
+  ROOT %s = f32[] add(%x, %y)
+}
+
+ENTRY %main (a: f32[5,3]) -> f32[5,3] {
+  %a = f32[5,3]{1,0} parameter(0)
+  %sum = f32[5,3]{1,0} all-reduce(%a), channel_id=1, replica_groups={{0,2,4},{1,3,5}}, use_global_device_ids=true, to_apply=%add
+  %dead = f32[5,3]{1,0} negate(%sum)
+  ROOT %twice = f32[5,3]{1,0} add(%sum, %sum)
+}
+";
+
+#[test]
+fn a_record_says_what_the_collective_is() {
+    let module = parse(SUM);
+    let sum = find(&module, "sum");
+    let removed = CollectiveChange::removed(&module, sum, "a test").taking(2.5);
+    assert_eq!((removed.change, removed.op.as_str(), removed.instruction.as_str()), ("removed", "all-reduce", "sum"));
+    assert_eq!((removed.bytes, removed.group_size, removed.predicted_ns), (60, 3, Some(2.5)));
+    assert_eq!(CollectiveChange::inserted(&module, sum, "a test").predicted_ns, None);
+}
+
+#[test]
+fn an_all_reduce_is_read_and_a_pinned_one_is_left() {
+    let module = parse(SUM);
+    let sum = find(&module, "sum");
+    let mut pinned = Default::default();
+    let found = find_all_reduce(&module, sum, &pinned).expect("free").expect("an all-reduce");
+    assert_eq!((found.operand, found.groups), (find(&module, "a"), vec![vec![0, 2, 4], vec![1, 3, 5]]));
+    assert!(find_all_reduce(&module, find(&module, "twice"), &pinned).expect("no collective").is_none());
+    pinned.insert(sum);
+    assert_eq!(find_all_reduce(&module, sum, &pinned).unwrap_err(), "takes part in a control dependency");
+}
+
+#[test]
+fn a_rewrite_redirects_uses_and_removes_what_it_made_dead() {
+    let mut module = parse(SUM);
+    let (entry, a, sum) = (module.entry().expect("an entry"), find(&module, "a"), find(&module, "sum"));
+    let mut rewrite = Rewrite::new(&module, entry);
+    assert!(!rewrite.live_insts(&module).contains(&find(&module, "dead")));
+    rewrite.redirect(sum, a);
+    assert_eq!(rewrite.resolve(sum), a);
+    rewrite.finish(&mut module).expect("no circle");
+    let twice = find(&module, "twice");
+    assert_eq!(module.inst(twice).operands.as_slice(), [a, a]);
+    assert!(!module.comp(entry).insts.contains(&sum));
+    // What was dead before stays: a rewrite touches what it was asked to touch.
+    assert!(module.comp(entry).insts.contains(&find(&module, "dead")));
+    let mut circle = Rewrite::new(&module, entry);
+    circle.redirect(a, twice);
+    assert_eq!(circle.finish(&mut module).map_err(|e| e.0), Err(twice));
+}
