@@ -4,7 +4,7 @@ use super::number::{MatrixSize, Number, compute_type, converted, finished, typed
 use super::shape_ops::{dim_index, transpose};
 use crate::error::EvalError;
 use hlo_ir::attrs::DotAttrs;
-use hlo_ir::{ArrayShape, DType, Literal};
+use hlo_ir::{ArrayShape, Literal};
 use smallvec::SmallVec;
 use std::borrow::Cow;
 
@@ -29,14 +29,12 @@ fn arranged<'a>(x: Cow<'a, Literal>, lists: [&[i64]; 3]) -> Result<Cow<'a, Liter
     Ok(Cow::Owned(transpose(&x, &order)?))
 }
 
-/// The operand as the named algorithm first rounds it; algorithms at least as exact as `f32` take it as it is.
-fn rounded_operand<'a>(x: &'a Literal, algorithm: &str) -> Cow<'a, Literal> {
-    let through = match algorithm {
-        "dot_bf16_bf16_f32" | "dot_bf16_bf16_bf16" => DType::BF16,
-        "dot_f16_f16_f32" | "dot_f16_f16_f16" => DType::F16,
-        _ => return Cow::Borrowed(x),
-    };
-    if x.dtype() == through { Cow::Borrowed(x) } else { Cow::Owned(x.convert(through)) }
+/// The operand as the named algorithm first rounds it.
+fn rounded_operand<'a>(x: &'a Literal, attrs: &DotAttrs) -> Cow<'a, Literal> {
+    match attrs.operand_rounding() {
+        Some(to) if to != x.dtype() => Cow::Owned(x.convert(to)),
+        Some(_) | None => Cow::Borrowed(x),
+    }
 }
 
 fn product(dims: &[i64]) -> Result<usize, EvalError> {
@@ -56,7 +54,7 @@ pub fn dot(lhs: &Literal, rhs: &Literal, attrs: &DotAttrs, result: &ArrayShape) 
     }
     let dims: DimList = [&batch[..], &rows, &columns].concat().into_iter().collect();
     let dtype = compute_type(result.dtype, &[lhs.dtype(), rhs.dtype()]);
-    let prepared = |x| match rounded_operand(x, attrs.algorithm.as_str()) {
+    let prepared = |x| match rounded_operand(x, attrs) {
         Cow::Borrowed(x) => converted(x, dtype),
         Cow::Owned(x) => Cow::Owned(x.convert(dtype)),
     };
@@ -85,6 +83,7 @@ fn multiply_batches<T: Number>(a: &[T], b: &[T], n_batches: usize, size: MatrixS
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hlo_ir::DType;
     use hlo_ir::Scalar;
 
     fn array(dtype: DType, dims: &[i64]) -> Literal {

@@ -2,7 +2,7 @@
 //! convolution's factors lie.
 
 use hlo_ir::attrs::{Attrs, ConvAttrs, WindowDim};
-use hlo_ir::{ArrayShape, DType, InstId, Module};
+use hlo_ir::{ArrayShape, InstId, Module};
 use smallvec::SmallVec;
 
 use super::emitter::{Atom, Element, Emitted, Emitter, Index, Value};
@@ -65,12 +65,7 @@ pub(super) fn dot(e: &mut Emitter<'_>, Element { frame, inst, index, .. }: Eleme
         .collect();
     pairs.sort_by_key(|&(l, _)| std::cmp::Reverse(order.iter().position(|&dim| dim == l)));
     let sizes: SmallVec<[i64; 4]> = pairs.iter().map(|&(l, _)| lhs_shape.dims[l]).collect();
-    // A named algorithm rounds operands first; those at least as exact as `f32` do not.
-    let through = match attrs.algorithm.as_str() {
-        "dot_bf16_bf16_f32" | "dot_bf16_bf16_bf16" => Some(e.ctype(inst, DType::BF16)?),
-        "dot_f16_f16_f32" | "dot_f16_f16_f16" => Some(e.ctype(inst, DType::F16)?),
-        _ => None,
-    };
+    let through = attrs.operand_rounding().map(|to| e.ctype(inst, to)).transpose()?;
     let rounded = |value: Value| match through {
         Some(through) => Value { text: through.rounded(&value.text), depth: value.depth },
         None => value,

@@ -92,9 +92,7 @@ pub(super) fn groups(module: &Module, reach: &Reach, signature: &Signature, opti
     let mut owner: HashMap<(InstId, &[i64]), usize> = HashMap::new();
     for (i, root) in reach.roots.iter().enumerate() {
         let dims = signature.results[i].shape.dims.as_slice();
-        let mut shared: Vec<InstId> = root.all.iter().copied().filter(|&inst| joins(module, inst)).collect();
-        shared.sort_unstable();
-        for inst in shared {
+        for inst in root.all.iter().copied().filter(|&inst| joins(module, inst)) {
             let first = *owner.entry((inst, dims)).or_insert(of_result[i]);
             let (old, new) = (of_result[i].max(first), of_result[i].min(first));
             of_result.iter_mut().filter(|group| **group == old).for_each(|group| *group = new);

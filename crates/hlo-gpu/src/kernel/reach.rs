@@ -1,6 +1,6 @@
 //! What each result of a kernel is computed from, and which arguments are read only at the element that is written.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use hlo_ir::{InstId, Module, Opcode};
 
@@ -19,8 +19,8 @@ pub(super) struct Root {
     /// Where its elements come from, tuples seen through.
     pub inst: InstId,
     pub leaf: usize,
-    /// All instructions that it depends on, arguments included.
-    pub all: HashSet<InstId>,
+    /// All instructions that it depends on, arguments included, in the module's order of ids.
+    pub all: BTreeSet<InstId>,
     /// Those whose element at the result's own place in memory is read, in order of discovery.
     pub in_place: Vec<InstId>,
     /// Those that are read elsewhere, or by way of operations that are not followed.
@@ -92,7 +92,7 @@ fn keeps_place(module: &Module, inst: InstId, operand: InstId) -> bool {
 
 impl Root {
     fn new(module: &Module, bindings: &HashMap<InstId, Binding>, inst: InstId, leaf: usize) -> Root {
-        let mut root = Root { inst, leaf, all: HashSet::new(), in_place: Vec::new(), elsewhere: HashSet::new() };
+        let mut root = Root { inst, leaf, all: BTreeSet::new(), in_place: Vec::new(), elsewhere: HashSet::new() };
         let mut seen = HashSet::new();
         let mut stack = vec![(inst, true)];
         while let Some((inst, is_in_place)) = stack.pop() {

@@ -175,7 +175,9 @@ impl Lowering<'_> {
         let shape = |b: BufferId| self.draft.plan.buffers[b].shape.clone();
         let (lhs_shape, rhs_shape) = (shape(lhs), shape(rhs));
         let Some(out_shape) = self.module.shape(inst).as_array() else { return self.kernel(inst, steps) };
-        let is_plain = self.module.inst(inst).operands.len() == 2;
+        // Operands that the algorithm rounds have been converted by `legalize` where the library has such a product.
+        let is_rounded = attrs.rounds(lhs_shape.dtype) || attrs.rounds(rhs_shape.dtype);
+        let is_plain = self.module.inst(inst).operands.len() == 2 && !is_rounded;
         let form = has_library_types(lhs_shape.dtype, rhs_shape.dtype, out_shape.dtype)
             .then(|| find_gemm(attrs, &lhs_shape, &rhs_shape, out_shape))
             .flatten()

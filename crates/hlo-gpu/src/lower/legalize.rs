@@ -13,7 +13,7 @@ use crate::GpuError;
 use hlo_ir::attrs::{Attrs, TupleIndexAttrs};
 use hlo_ir::edit::Builder;
 use hlo_ir::op::Flow;
-use hlo_ir::{ArrayShape, CompId, InstId, Layout, Module, Opcode, Shape};
+use hlo_ir::{ArrayShape, CompId, DType, InstId, Layout, Module, Opcode, Shape};
 
 /// Rewrites the computations whose instructions become steps: ENTRY and what it reaches by loops, branches and calls.
 ///
@@ -25,6 +25,7 @@ pub fn rewrite_module(module: &mut Module) -> Result<(), GpuError> {
     for &comp in &comps {
         for inst in module.comp(comp).insts.clone() {
             if module.inst(inst).opcode == Opcode::Dot {
+                round_operands(module, inst);
                 rewrite_dot(module, inst);
             } else if scattered_dim(module, inst).is_some() {
                 rewrite_collective(module, inst);
@@ -74,6 +75,31 @@ fn copy_to(module: &mut Module, value: InstId, shape: ArrayShape) -> InstId {
     let comp = module.inst(value).parent;
     let hint = format!("{}.layout", module.inst_name(value));
     Builder::new(module, comp).add(&hint, Opcode::Copy, Shape::Array(shape), [value], Attrs::Plain)
+}
+
+/// Converts the operands of a dot to the type to which its algorithm rounds them, if the library multiplies that type.
+fn round_operands(module: &mut Module, inst: InstId) {
+    let Attrs::Dot(attrs) = &module.inst(inst).attrs else { return };
+    let (Some(to), &[lhs, rhs]) = (attrs.operand_rounding(), module.inst(inst).operands.as_slice()) else { return };
+    let dtype = |inst: InstId| module.shape(inst).as_array().map(|array| array.dtype);
+    let (Some(lhs_dtype), Some(rhs_dtype), Some(out_dtype)) = (dtype(lhs), dtype(rhs), dtype(inst)) else { return };
+    let is_rounded = attrs.rounds(lhs_dtype) || attrs.rounds(rhs_dtype);
+    if !is_rounded || !has_library_types(to, to, out_dtype) {
+        return;
+    }
+    let rounded = [lhs, rhs].map(|operand| convert_to(module, operand, to));
+    module.inst_mut(inst).operands.copy_from_slice(&rounded);
+}
+
+/// The array-shaped value in another element type, in the same layout: itself, or a conversion.
+fn convert_to(module: &mut Module, value: InstId, dtype: DType) -> InstId {
+    let Some(array) = module.shape(value).as_array().filter(|array| array.dtype != dtype).cloned() else {
+        return value;
+    };
+    let comp = module.inst(value).parent;
+    let hint = format!("{}.{}", module.inst_name(value), dtype.name());
+    let shape = Shape::Array(ArrayShape { dtype, ..array });
+    Builder::new(module, comp).add(&hint, Opcode::Convert, shape, [value], Attrs::Plain)
 }
 
 fn rewrite_dot(module: &mut Module, inst: InstId) {

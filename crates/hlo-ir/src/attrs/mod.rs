@@ -4,6 +4,7 @@
 //! all walk that list through [`FieldRef`] and [`FieldMut`]. A new attribute is one line there; a new *type* of
 //! attribute value is one variant here, with one parse rule in `hlo-text` and one print rule in [`crate::print`].
 
+mod dot_algorithm;
 pub mod encode_bytes;
 mod formats;
 mod marks;
