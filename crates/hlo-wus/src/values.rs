@@ -10,7 +10,7 @@
 
 use cranelift_entity::packed_option::PackedOption;
 use cranelift_entity::{EntitySet, PrimaryMap, SecondaryMap, entity_impl};
-use hlo_ir::op::{Entry, FactorRule, Flow};
+use hlo_ir::op::{CalleeEntry, FactorRule, Flow};
 use hlo_ir::{CompId, InstId, Module, Opcode};
 use smallvec::SmallVec;
 
@@ -119,7 +119,7 @@ pub fn is_plumbing(module: &Module, inst: InstId) -> bool {
 }
 
 /// The computations that an instruction runs with its operands as arguments, and how.
-fn entered(module: &Module, inst: InstId) -> Option<(Entry, SmallVec<[CompId; 2]>)> {
+fn entered(module: &Module, inst: InstId) -> Option<(CalleeEntry, SmallVec<[CompId; 2]>)> {
     Some((module.inst(inst).opcode.row().flow.entry()?, module.called(inst)))
 }
 
@@ -325,10 +325,10 @@ impl Values {
     }
 
     /// Binds the parameters of callees, before these are looked into.
-    fn enter(&mut self, module: &Module, comp: CompId, inst: InstId, how: Entry, callees: &[CompId]) {
+    fn enter(&mut self, module: &Module, comp: CompId, inst: InstId, how: CalleeEntry, callees: &[CompId]) {
         let operands = &module.inst(inst).operands;
         match how {
-            Entry::Loop => {
+            CalleeEntry::Loop => {
                 self.define(module, inst, Origin::Carry);
                 let carried = self.leaves[inst].clone();
                 for &callee in callees {
@@ -343,10 +343,10 @@ impl Values {
                 let init = self.leaves[operands[0]].clone();
                 self.becomes(comp, &init, &carried);
             }
-            Entry::Call | Entry::Branches => {
+            CalleeEntry::Call | CalleeEntry::Branches => {
                 self.define(module, inst, Origin::CallResult);
                 let mut next = 0;
-                if how == Entry::Branches {
+                if how == CalleeEntry::Branches {
                     let selector = self.leaves[operands[0]].clone();
                     self.use_leaves(comp, &selector, |_| Some(User::Opaque(inst)));
                     next = 1;
@@ -374,11 +374,11 @@ impl Values {
                 let Some((how, callees)) = entered(module, inst) else { continue };
                 let returning = match how {
                     // A condition returns to nobody; `called` lists condition and body.
-                    Entry::Loop => match &module.inst(inst).attrs {
+                    CalleeEntry::Loop => match &module.inst(inst).attrs {
                         hlo_ir::attrs::Attrs::While(attrs) => attrs.body.into_iter().collect(),
                         _ => SmallVec::new(),
                     },
-                    Entry::Call | Entry::Branches => callees.clone(),
+                    CalleeEntry::Call | CalleeEntry::Branches => callees.clone(),
                 };
                 for callee in callees {
                     let Some(root) = module.comp(callee).root.expand() else { continue };

@@ -23,11 +23,12 @@ mod scalar;
 mod simulate;
 mod trace;
 
+use crate::values::CallSite;
 use cranelift_entity::SecondaryMap;
 use hashbrown::HashMap;
 use hlo_ir::attrs::Attrs;
 use hlo_ir::cost::known_trip_count;
-use hlo_ir::op::Entry;
+use hlo_ir::op::CalleeEntry;
 use hlo_ir::{CompId, InstId, Module};
 use scalar::Element;
 use simulate::{Budget, MAX_ITERATIONS, Slice, UnknownStart, linear_trip_count};
@@ -177,15 +178,15 @@ impl Solver<'_> {
             return;
         }
         match self.module.inst(inst).opcode.row().flow.entry() {
-            Some(Entry::Loop) => {
+            Some(CalleeEntry::Loop) => {
                 let trips = self.trip_count(inst);
                 self.found.trips.insert(inst, trips);
             }
-            Some(Entry::Branches) => {
+            Some(CalleeEntry::Branches) => {
                 let shares = self.branch_shares(inst, callees.len());
                 self.found.shares.insert(inst, shares);
             }
-            Some(Entry::Call) | None => {}
+            Some(CalleeEntry::Call) | None => {}
         }
         let runs = self.found.of_site(self.module, inst);
         let found = &mut self.found;
@@ -271,7 +272,7 @@ impl Solver<'_> {
         let mut inner = site;
         for _ in 0..MAX_GUARD_DEPTH {
             let comp = self.module.inst(inner).parent;
-            let &[(outer, slot)] = self.tracer.sites[comp].as_slice() else { return None };
+            let &[CallSite { inst: outer, slot }] = self.tracer.sites.of(comp) else { return None };
             if outer == around {
                 return Some(guards);
             }

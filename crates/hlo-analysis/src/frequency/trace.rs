@@ -8,10 +8,11 @@
 //! Out of a computation with several call sites a value is followed only if all of them give the same constant.
 
 use super::scalar::{Element, ScalarOp, constant, is_reshaping, single};
-use cranelift_entity::{PrimaryMap, SecondaryMap, entity_impl};
+use crate::values::{CallSite, CallSites, InstLeaf, LeafSource, Through, argument, condition_and_body, source_of_leaf};
+use cranelift_entity::{PrimaryMap, entity_impl};
 use hashbrown::HashMap;
 use hlo_ir::attrs::Attrs;
-use hlo_ir::op::Flow;
+use hlo_ir::op::CalleeEntry;
 use hlo_ir::{CompId, InstId, Module};
 use smallvec::SmallVec;
 
@@ -51,21 +52,26 @@ entity_impl!(FrameId, "frame");
 enum Frame {
     /// However it is entered.
     Base(CompId),
-    /// From a call site, as its `slot`-th called computation.
-    Entered { site: InstId, slot: u32, parent: FrameId },
+    /// From a call site.
+    Entered { site: CallSite, parent: FrameId },
 }
 
 /// A leaf of an instruction's value in a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Place {
+struct FrameLeaf {
     frame: FrameId,
-    inst: InstId,
-    leaf: u32,
+    leaf: InstLeaf,
 }
 
-/// Where a walk back ends.
-enum Origin {
-    Value(Place),
+impl FrameLeaf {
+    fn new(frame: FrameId, inst: InstId, leaf_idx: u32) -> FrameLeaf {
+        FrameLeaf { frame, leaf: InstLeaf::new(inst, leaf_idx) }
+    }
+}
+
+/// Where a trace back ends.
+enum TraceEnd {
+    Value(FrameLeaf),
     State(InstId, u32),
     /// A parameter's leaf of a computation with several call sites.
     Shared {
@@ -76,47 +82,33 @@ enum Origin {
     Unknown,
 }
 
-/// Call sites of a computation: the instruction, and which of its called computations this is.
-pub(super) type Sites = SmallVec<[(InstId, u32); 1]>;
-
 /// Makes expressions of one module.
 pub(super) struct Tracer<'m> {
     pub(super) module: &'m Module,
     pub(super) nodes: PrimaryMap<NodeId, Node>,
     /// Call sites in computations that the entry reaches.
-    pub(super) sites: SecondaryMap<CompId, Sites>,
+    pub(super) sites: CallSites,
     frames: PrimaryMap<FrameId, Frame>,
     frame_ids: HashMap<Frame, FrameId>,
-    of_place: HashMap<Place, NodeId>,
+    of_leaf: HashMap<FrameLeaf, NodeId>,
     of_state: HashMap<(InstId, u32), NodeId>,
     next: HashMap<(InstId, u32), NodeId>,
     is_invariant: HashMap<(InstId, u32), bool>,
     unknown: NodeId,
 }
 
-/// Place of the body among a loop's called computations; the condition comes first.
-const BODY_SLOT: u32 = 1;
-
 impl<'m> Tracer<'m> {
     /// A tracer over `reached`, the computations that the entry reaches.
     pub(super) fn new(module: &'m Module, reached: &[CompId]) -> Tracer<'m> {
-        let mut sites: SecondaryMap<CompId, Sites> = SecondaryMap::new();
-        for &comp in reached {
-            for &inst in &module.comp(comp).insts {
-                for (slot, callee) in module.called(inst).into_iter().enumerate() {
-                    sites[callee].push((inst, slot as u32));
-                }
-            }
-        }
         let mut nodes = PrimaryMap::new();
         let unknown = nodes.push(Node::Unknown);
         Tracer {
             module,
             nodes,
-            sites,
+            sites: CallSites::find(module, reached.iter().copied()),
             frames: PrimaryMap::new(),
             frame_ids: HashMap::new(),
-            of_place: HashMap::new(),
+            of_leaf: HashMap::new(),
             of_state: HashMap::new(),
             next: HashMap::new(),
             is_invariant: HashMap::new(),
@@ -126,15 +118,16 @@ impl<'m> Tracer<'m> {
 
     /// The value of an array of one element.
     pub(super) fn value(&mut self, inst: InstId) -> NodeId {
-        let frame = self.frame(Frame::Base(self.module.inst(inst).parent));
-        self.expr(Place { frame, inst, leaf: 0 }, 0)
+        let frame = self.frame_of(inst);
+        self.expr(FrameLeaf::new(frame, inst, 0), 0)
     }
 
     /// Whether a loop runs another iteration, by its state.
     pub(super) fn condition(&mut self, site: InstId) -> NodeId {
-        let Attrs::While(attrs) = &self.module.inst(site).attrs else { return self.unknown };
-        let Some(comp) = attrs.condition else { return self.unknown };
-        self.root(site, 0, comp, 0)
+        match condition_and_body(self.module, site) {
+            Some((condition, _)) => self.root(CallSite { inst: site, slot: 0 }, condition, 0),
+            None => self.unknown,
+        }
     }
 
     /// A state's value at the end of an iteration.
@@ -142,12 +135,9 @@ impl<'m> Tracer<'m> {
         if let Some(&node) = self.next.get(&(site, leaf)) {
             return node;
         }
-        let node = match &self.module.inst(site).attrs {
-            Attrs::While(attrs) => match attrs.body {
-                Some(body) => self.root(site, BODY_SLOT, body, leaf),
-                None => self.unknown,
-            },
-            _ => self.unknown,
+        let node = match condition_and_body(self.module, site) {
+            Some((_, body)) => self.root(CallSite::of_body(site), body, leaf),
+            None => self.unknown,
         };
         self.next.insert((site, leaf), node);
         node
@@ -156,17 +146,22 @@ impl<'m> Tracer<'m> {
     /// A state's value before the first iteration.
     pub(super) fn init(&mut self, site: InstId, leaf: u32) -> NodeId {
         let Some(&inst) = self.module.inst(site).operands.first() else { return self.unknown };
-        let frame = self.frame(Frame::Base(self.module.inst(site).parent));
-        self.expr(Place { frame, inst, leaf }, 0)
+        let frame = self.frame_of(site);
+        self.expr(FrameLeaf::new(frame, inst, leaf), 0)
     }
 
-    fn root(&mut self, site: InstId, slot: u32, comp: CompId, leaf: u32) -> NodeId {
-        let parent = self.frame(Frame::Base(self.module.inst(site).parent));
-        let frame = self.frame(Frame::Entered { site, slot, parent });
+    fn root(&mut self, site: CallSite, comp: CompId, leaf: u32) -> NodeId {
+        let parent = self.frame_of(site.inst);
+        let frame = self.frame(Frame::Entered { site, parent });
         match self.module.comp(comp).root.expand() {
-            Some(inst) => self.expr(Place { frame, inst, leaf }, 0),
+            Some(inst) => self.expr(FrameLeaf::new(frame, inst, leaf), 0),
             None => self.unknown,
         }
+    }
+
+    /// The frame of the computation that an instruction stands in, however it is entered.
+    fn frame_of(&mut self, inst: InstId) -> FrameId {
+        self.frame(Frame::Base(self.module.inst(inst).parent))
     }
 
     fn frame(&mut self, frame: Frame) -> FrameId {
@@ -182,13 +177,13 @@ impl<'m> Tracer<'m> {
         if self.nodes.len() >= MAX_NODES { self.unknown } else { self.nodes.push(node) }
     }
 
-    fn expr(&mut self, place: Place, depth: usize) -> NodeId {
+    fn expr(&mut self, at: FrameLeaf, depth: usize) -> NodeId {
         if depth > MAX_DEPTH {
             return self.unknown;
         }
-        match self.origin(place, None, 0) {
-            Origin::Unknown => self.unknown,
-            Origin::State(site, leaf) => {
+        match self.trace_back(at, None, 0) {
+            TraceEnd::Unknown => self.unknown,
+            TraceEnd::State(site, leaf) => {
                 if let Some(&node) = self.of_state.get(&(site, leaf)) {
                     return node;
                 }
@@ -196,32 +191,32 @@ impl<'m> Tracer<'m> {
                 self.of_state.insert((site, leaf), node);
                 node
             }
-            Origin::Shared { comp, number, leaf } => self.agreed(comp, number, leaf, depth),
-            Origin::Value(place) => {
-                if let Some(&node) = self.of_place.get(&place) {
+            TraceEnd::Shared { comp, number, leaf } => self.agreed(comp, number, leaf, depth),
+            TraceEnd::Value(at) => {
+                if let Some(&node) = self.of_leaf.get(&at) {
                     return node;
                 }
-                let node = self.build(place, depth);
-                self.of_place.insert(place, node);
+                let node = self.build(at, depth);
+                self.of_leaf.insert(at, node);
                 node
             }
         }
     }
 
     /// The node of an instruction that is neither bookkeeping nor a parameter.
-    fn build(&mut self, place: Place, depth: usize) -> NodeId {
+    fn build(&mut self, at: FrameLeaf, depth: usize) -> NodeId {
         let module = self.module;
-        if let Some(element) = constant(module, place.inst) {
+        if let Some(element) = constant(module, at.leaf.inst) {
             return self.push(Node::Known(element));
         }
-        let Some(op) = ScalarOp::of(module, place.inst) else { return self.unknown };
+        let Some(op) = ScalarOp::of(module, at.leaf.inst) else { return self.unknown };
         let mut args: SmallVec<[NodeId; 3]> = SmallVec::new();
         let mut known: SmallVec<[Element; 3]> = SmallVec::new();
-        for &inst in &module.inst(place.inst).operands {
+        for &inst in &module.inst(at.leaf.inst).operands {
             if single(module, inst).is_none() {
                 return self.unknown;
             }
-            let arg = self.expr(Place { inst, leaf: 0, ..place }, depth + 1);
+            let arg = self.expr(FrameLeaf::new(at.frame, inst, 0), depth + 1);
             match self.nodes[arg] {
                 Node::Unknown => return self.unknown,
                 Node::Known(element) => known.push(element),
@@ -240,18 +235,20 @@ impl<'m> Tracer<'m> {
 
     /// The constant that all call sites give for a parameter's leaf.
     fn agreed(&mut self, comp: CompId, number: usize, leaf: u32, depth: usize) -> NodeId {
-        let sites = self.sites[comp].clone();
-        if sites.len() > MAX_SITES {
+        let module = self.module;
+        let n_sites = self.sites.of(comp).len();
+        if n_sites > MAX_SITES {
             return self.unknown;
         }
         let mut first: Option<(NodeId, Element)> = None;
-        for (site, slot) in sites {
-            let parent = self.frame(Frame::Base(self.module.inst(site).parent));
-            let Some((inst, leaf)) = self.argument(site, slot, number, leaf) else { return self.unknown };
-            if self.module.inst(site).opcode.row().flow == Flow::While && !self.carries(site, leaf, 0) {
+        for i in 0..n_sites {
+            let site = self.sites.of(comp)[i];
+            let parent = self.frame_of(site.inst);
+            let Some(inst) = argument(module, site, number) else { return self.unknown };
+            if is_loop(module, site) && !self.carries(site.inst, leaf, 0) {
                 return self.unknown;
             }
-            let node = self.expr(Place { frame: parent, inst, leaf }, depth + 1);
+            let node = self.expr(FrameLeaf::new(parent, inst, leaf), depth + 1);
             match (&self.nodes[node], first) {
                 (Node::Known(element), None) => first = Some((node, *element)),
                 (Node::Known(element), Some((_, other))) if *element == other => {}
@@ -261,103 +258,80 @@ impl<'m> Tracer<'m> {
         first.map_or(self.unknown, |(node, _)| node)
     }
 
-    /// The operand, and its leaf, that a call site gives for a parameter's leaf.
-    fn argument(&self, site: InstId, slot: u32, number: usize, leaf: u32) -> Option<(InstId, u32)> {
-        let instruction = self.module.inst(site);
-        let operand = instruction.opcode.row().flow.entry()?.operand(slot as usize, number);
-        Some((*instruction.operands.get(operand)?, leaf))
-    }
-
     /// Whether a loop carries a leaf unchanged.
     fn carries(&mut self, site: InstId, leaf: u32, depth: usize) -> bool {
         if let Some(&known) = self.is_invariant.get(&(site, leaf)) {
             return known;
         }
-        let Attrs::While(attrs) = &self.module.inst(site).attrs else { return false };
-        let Some(inst) = attrs.body.and_then(|body| self.module.comp(body).root.expand()) else { return false };
+        let body = condition_and_body(self.module, site).map(|(_, body)| body);
+        let Some(inst) = body.and_then(|body| self.module.comp(body).root.expand()) else { return false };
         if depth > MAX_DEPTH {
             return false;
         }
-        let parent = self.frame(Frame::Base(self.module.inst(site).parent));
-        let frame = self.frame(Frame::Entered { site, slot: BODY_SLOT, parent });
-        let origin = self.origin(Place { frame, inst, leaf }, Some(site), depth + 1);
-        let answer = matches!(origin, Origin::State(s, l) if s == site && l == leaf);
+        let parent = self.frame_of(site);
+        let frame = self.frame(Frame::Entered { site: CallSite::of_body(site), parent });
+        let end = self.trace_back(FrameLeaf::new(frame, inst, leaf), Some(site), depth + 1);
+        let answer = matches!(end, TraceEnd::State(s, l) if s == site && l == leaf);
         self.is_invariant.insert((site, leaf), answer);
         answer
     }
 
-    /// Walks back through everything that only hands a leaf on. A leaf that `stop` carries is not followed out of it.
-    fn origin(&mut self, mut place: Place, stop: Option<InstId>, depth: usize) -> Origin {
+    /// Goes back through everything that only hands a leaf on. A leaf that `stop` carries is not followed out of it.
+    fn trace_back(&mut self, mut at: FrameLeaf, stop: Option<InstId>, depth: usize) -> TraceEnd {
         let module = self.module;
         for _ in 0..MAX_STEPS {
-            let instruction = module.inst(place.inst);
-            match instruction.opcode.row().flow {
-                Flow::Tuple => {
-                    let mut leaf = place.leaf as usize;
-                    let found = instruction.operands.iter().find(|&&operand| {
-                        let n = module.shape(operand).n_leaves();
-                        let is_here = leaf < n;
-                        leaf -= if is_here { 0 } else { n };
-                        is_here
-                    });
-                    let Some(&inst) = found else { return Origin::Unknown };
-                    place = Place { inst, leaf: leaf as u32, ..place };
+            let InstLeaf { inst, leaf_idx } = at.leaf;
+            let first_operand = module.inst(inst).operands.first().copied();
+            match source_of_leaf(module, at.leaf, Through::COPIES) {
+                LeafSource::Operand(leaf) => at.leaf = leaf,
+                LeafSource::Callees(CalleeEntry::Call) => {
+                    let callee = module.called(inst).first().and_then(|&callee| module.comp(callee).root.expand());
+                    let Some(root) = callee else { return TraceEnd::Unknown };
+                    let site = CallSite { inst, slot: 0 };
+                    let frame = self.frame(Frame::Entered { site, parent: at.frame });
+                    at = FrameLeaf::new(frame, root, leaf_idx);
                 }
-                Flow::GetTupleElement => {
-                    let (Attrs::TupleIndex(attrs), Some(&inst)) = (&instruction.attrs, instruction.operands.first())
-                    else {
-                        return Origin::Unknown;
-                    };
-                    let index = usize::try_from(attrs.index).unwrap_or(usize::MAX);
-                    let before = module.shapes.element_leaves(module.inst(inst).shape, index).start;
-                    place = Place { inst, leaf: place.leaf + before as u32, ..place };
+                LeafSource::Callees(CalleeEntry::Loop) if self.carries(inst, leaf_idx, depth) => match first_operand {
+                    Some(init) => at.leaf.inst = init,
+                    None => return TraceEnd::Unknown,
+                },
+                LeafSource::Argument => match self.out_of(at, stop, depth) {
+                    Ok(outer) => at = outer,
+                    Err(end) => return end,
+                },
+                LeafSource::Callees(CalleeEntry::Loop | CalleeEntry::Branches) | LeafSource::Computed => {
+                    match first_operand {
+                        Some(operand) if is_reshaping(module, inst) => at.leaf.inst = operand,
+                        Some(_) | None => return TraceEnd::Value(at),
+                    }
                 }
-                Flow::Identity => match instruction.operands.first() {
-                    Some(&inst) => place.inst = inst,
-                    None => return Origin::Unknown,
-                },
-                Flow::Call => {
-                    let callee =
-                        module.called(place.inst).first().and_then(|&callee| module.comp(callee).root.expand());
-                    let Some(inst) = callee else { return Origin::Unknown };
-                    let frame = self.frame(Frame::Entered { site: place.inst, slot: 0, parent: place.frame });
-                    place = Place { frame, inst, ..place };
-                }
-                Flow::While if self.carries(place.inst, place.leaf, depth) => match instruction.operands.first() {
-                    Some(&inst) => place.inst = inst,
-                    None => return Origin::Unknown,
-                },
-                Flow::Parameter => match self.out_of(place, stop, depth) {
-                    Ok(outer) => place = outer,
-                    Err(origin) => return origin,
-                },
-                _ => match instruction.operands.first() {
-                    Some(&inst) if is_reshaping(module, place.inst) => place.inst = inst,
-                    Some(_) | None => return Origin::Value(place),
-                },
             }
         }
-        Origin::Unknown
+        TraceEnd::Unknown
     }
 
     /// From a parameter to what the call site gives for it.
-    fn out_of(&mut self, place: Place, stop: Option<InstId>, depth: usize) -> Result<Place, Origin> {
-        let Attrs::Parameter(attrs) = &self.module.inst(place.inst).attrs else { return Err(Origin::Unknown) };
-        let number = usize::try_from(attrs.number).map_err(|_| Origin::Unknown)?;
-        let (site, slot, parent) = match self.frames[place.frame] {
-            Frame::Entered { site, slot, parent } => (site, slot, parent),
-            Frame::Base(comp) => match self.sites[comp].as_slice() {
-                [] => return Err(Origin::Unknown),
-                &[(site, slot)] => (site, slot, self.frame(Frame::Base(self.module.inst(site).parent))),
-                [_, _, ..] => return Err(Origin::Shared { comp, number, leaf: place.leaf }),
+    fn out_of(&mut self, at: FrameLeaf, stop: Option<InstId>, depth: usize) -> Result<FrameLeaf, TraceEnd> {
+        let InstLeaf { inst, leaf_idx } = at.leaf;
+        let Attrs::Parameter(attrs) = &self.module.inst(inst).attrs else { return Err(TraceEnd::Unknown) };
+        let number = usize::try_from(attrs.number).map_err(|_| TraceEnd::Unknown)?;
+        let (site, parent) = match self.frames[at.frame] {
+            Frame::Entered { site, parent } => (site, parent),
+            Frame::Base(comp) => match *self.sites.of(comp) {
+                [] => return Err(TraceEnd::Unknown),
+                [site] => (site, self.frame_of(site.inst)),
+                [_, _, ..] => return Err(TraceEnd::Shared { comp, number, leaf: leaf_idx }),
             },
         };
-        let is_state = self.module.inst(site).opcode.row().flow == Flow::While
-            && (stop == Some(site) || !self.carries(site, place.leaf, depth));
-        if is_state {
-            return Err(Origin::State(site, place.leaf));
+        let is_loop = is_loop(self.module, site);
+        if is_loop && (stop == Some(site.inst) || !self.carries(site.inst, leaf_idx, depth)) {
+            return Err(TraceEnd::State(site.inst, leaf_idx));
         }
-        let (inst, leaf) = self.argument(site, slot, number, place.leaf).ok_or(Origin::Unknown)?;
-        Ok(Place { frame: parent, inst, leaf })
+        let argument = argument(self.module, site, number).ok_or(TraceEnd::Unknown)?;
+        Ok(FrameLeaf::new(parent, argument, leaf_idx))
     }
+}
+
+fn is_loop(module: &Module, site: CallSite) -> bool {
+    module.inst(site.inst).opcode.row().flow.entry() == Some(CalleeEntry::Loop)
 }

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use hlo_ir::{ArrayShape, CompId, InstId, Literal, Module, Shape};
+use hlo_ir::{ArrayShape, CompId, InstId, Literal, Module};
 use smallvec::SmallVec;
 
 use super::dtype::{CType, stored_literals};
@@ -213,7 +213,7 @@ impl<'m> Emitter<'m> {
 
     /// The array that `inst` has at `leaf`.
     pub fn leaf_shape(&self, inst: InstId, leaf: usize) -> Result<&'m ArrayShape, GpuError> {
-        leaf_of(self.module.shape(inst), leaf)
+        array_of_leaf(self.module, inst, leaf)
             .ok_or_else(|| self.unsupported(inst, "expected an array, found a tuple or a token"))
     }
 
@@ -583,45 +583,7 @@ impl<'m> Emitter<'m> {
     }
 }
 
-/// The array at a flat leaf of a shape.
-pub(super) fn leaf_of(shape: &Shape, leaf: usize) -> Option<&ArrayShape> {
-    match shape {
-        Shape::Array(array) => (leaf == 0).then_some(array),
-        Shape::Tuple(parts) => {
-            let mut before = 0;
-            for part in parts {
-                let n = part.n_leaves();
-                if leaf < before + n {
-                    return leaf_of(part, leaf - before);
-                }
-                before += n;
-            }
-            None
-        }
-        Shape::Token | Shape::Opaque | Shape::Buffer(_) => None,
-    }
-}
-
-/// The operand of a tuple that holds a flat leaf, and the leaf there.
-pub(super) fn tuple_operand(module: &Module, inst: InstId, leaf: usize) -> Option<(InstId, usize)> {
-    let mut before = 0;
-    for &operand in &module.inst(inst).operands {
-        let n = module.shape(operand).n_leaves();
-        if leaf < before + n {
-            return Some((operand, leaf - before));
-        }
-        before += n;
-    }
-    None
-}
-
-/// The operand of a get-tuple-element and the flat leaf of the operand that its own `leaf` is.
-pub(super) fn element_leaf(module: &Module, inst: InstId, leaf: usize) -> Option<(InstId, usize)> {
-    let node = module.inst(inst);
-    let hlo_ir::attrs::Attrs::TupleIndex(attrs) = &node.attrs else { return None };
-    let &operand = node.operands.first()?;
-    let parts = module.shape(operand).as_tuple()?;
-    let index = usize::try_from(attrs.index).ok()?;
-    let before: usize = parts.get(..index)?.iter().map(Shape::n_leaves).sum();
-    Some((operand, before + leaf))
+/// The array that an instruction has at a flat leaf.
+pub(super) fn array_of_leaf(module: &Module, inst: InstId, leaf: usize) -> Option<&ArrayShape> {
+    module.shapes.leaf(module.inst(inst).shape, leaf)?.as_array()
 }

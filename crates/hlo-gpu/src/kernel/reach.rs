@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
+use hlo_analysis::values::{InstLeaf, Through, follow};
 use hlo_ir::{InstId, Module, Opcode};
 
 use super::Signature;
-use super::emitter::{Binding, element_leaf, leaf_of, tuple_operand};
+use super::emitter::{Binding, array_of_leaf};
 use super::groups::Group;
 use super::layout::{is_row_major, is_same_layout};
 
@@ -31,33 +32,12 @@ impl Reach {
     /// Follows the results of `root` back to the values of `bindings`.
     pub fn new(module: &Module, bindings: &HashMap<InstId, Binding>, root: InstId, n_results: usize) -> Reach {
         let follow = |leaf| {
-            let (inst, leaf) = source_of_leaf(module, bindings, root, leaf);
-            Root::new(module, bindings, inst, leaf)
+            let leaf = InstLeaf::new(root, leaf as u32);
+            let from = follow(module, leaf, Through::TUPLES, |inst| bindings.contains_key(&inst));
+            Root::new(module, bindings, from.inst, from.leaf_idx as usize)
         };
         Reach { roots: (0..n_results).map(follow).collect() }
     }
-}
-
-/// The instruction behind tuples and get-tuple-elements that `leaf` of `inst` comes from.
-fn source_of_leaf(
-    module: &Module,
-    bindings: &HashMap<InstId, Binding>,
-    mut inst: InstId,
-    mut leaf: usize,
-) -> (InstId, usize) {
-    while !bindings.contains_key(&inst) {
-        let opcode = module.inst(inst).opcode;
-        let next = if opcode == Opcode::Tuple {
-            tuple_operand(module, inst, leaf)
-        } else if opcode == Opcode::GetTupleElement {
-            element_leaf(module, inst, leaf)
-        } else {
-            None
-        };
-        let Some(found) = next else { break };
-        (inst, leaf) = found;
-    }
-    (inst, leaf)
 }
 
 /// Operands whose element at the same place in memory an operation reads, if its own element is in place.
@@ -77,7 +57,7 @@ fn n_in_place(module: &Module, inst: InstId) -> usize {
 
 /// Whether equal places in memory are equal elements for `inst` and this operand.
 fn keeps_place(module: &Module, inst: InstId, operand: InstId) -> bool {
-    let (Some(to), Some(from)) = (leaf_of(module.shape(inst), 0), module.shape(operand).as_array()) else {
+    let (Some(to), Some(from)) = (array_of_leaf(module, inst, 0), module.shape(operand).as_array()) else {
         return false;
     };
     let opcode = module.inst(inst).opcode;

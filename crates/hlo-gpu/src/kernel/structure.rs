@@ -1,9 +1,10 @@
 //! Constants, tuples and nested computations.
 
+use hlo_analysis::values::{InstLeaf, LeafSource, Through, source_of_leaf};
 use hlo_ir::ConstantValue;
 use hlo_ir::attrs::Attrs;
 
-use super::emitter::{Element, Emitted, Emitter, element_leaf, tuple_operand};
+use super::emitter::{Element, Emitted, Emitter};
 
 pub(super) fn constant(e: &mut Emitter<'_>, Element { inst, leaf, index, .. }: Element<'_>) -> Emitted {
     let Attrs::Constant(value) = &e.module.inst(inst).attrs else {
@@ -27,22 +28,14 @@ fn leaf_of_constant<'a>(value: &'a ConstantValue, left: &mut usize) -> Option<&'
     }
 }
 
-/// The same leaf of the operand.
-pub(super) fn same_leaf(e: &mut Emitter<'_>, Element { frame, inst, leaf, index }: Element<'_>) -> Emitted {
-    let operand = e.operand(inst, 0)?;
-    e.value(frame, operand, leaf, index)
-}
-
-pub(super) fn tuple(e: &mut Emitter<'_>, Element { frame, inst, leaf, index }: Element<'_>) -> Emitted {
-    let found = tuple_operand(e.module, inst, leaf);
-    let (operand, leaf) = found.ok_or_else(|| e.unsupported(inst, format!("expected a leaf {leaf}")))?;
-    e.value(frame, operand, leaf, index)
-}
-
-pub(super) fn get_tuple_element(e: &mut Emitter<'_>, Element { frame, inst, leaf, index }: Element<'_>) -> Emitted {
-    let found = element_leaf(e.module, inst, leaf);
-    let (operand, leaf) = found.ok_or_else(|| e.unsupported(inst, format!("expected a leaf {leaf}")))?;
-    e.value(frame, operand, leaf, index)
+/// The leaf of an operand that a tuple, an element of a tuple or a barrier hands on.
+pub(super) fn handed_on(e: &mut Emitter<'_>, Element { frame, inst, leaf, index }: Element<'_>) -> Emitted {
+    match source_of_leaf(e.module, InstLeaf::new(inst, leaf as u32), Through::MARKERS) {
+        LeafSource::Operand(from) => e.value(frame, from.inst, from.leaf_idx as usize, index),
+        LeafSource::Argument | LeafSource::Callees(_) | LeafSource::Computed => {
+            Err(e.unsupported(inst, format!("expected a leaf {leaf}")))
+        }
+    }
 }
 
 /// A call or a nested fusion: the called computation's result.

@@ -92,7 +92,6 @@ pub(super) fn rule(opcode: Opcode) -> Rule {
         Opcode::Map => Code(elementwise::map),
 
         Opcode::Copy | Opcode::AddDependency | Opcode::Domain => Code(shape_ops::same_index),
-        Opcode::OptimizationBarrier => Code(structure::same_leaf),
         Opcode::Bitcast => Code(shape_ops::bitcast),
         Opcode::Broadcast => Code(shape_ops::broadcast),
         Opcode::Concatenate => Code(shape_ops::concatenate),
@@ -114,8 +113,7 @@ pub(super) fn rule(opcode: Opcode) -> Rule {
         Opcode::Dot => Code(contraction::dot),
         Opcode::Constant => Code(structure::constant),
         Opcode::Call | Opcode::Fusion => Code(structure::call),
-        Opcode::Tuple => Code(structure::tuple),
-        Opcode::GetTupleElement => Code(structure::get_tuple_element),
+        Opcode::Tuple | Opcode::GetTupleElement | Opcode::OptimizationBarrier => Code(structure::handed_on),
 
         Opcode::Parameter => Refused("expected a parameter of the fused computation, found another"),
         Opcode::Complex | Opcode::Real | Opcode::Imag | Opcode::Fft => Refused(COMPLEX),

@@ -4,7 +4,7 @@
 use super::strides::is_same_layout;
 use hlo_ir::attrs::{Attrs, TupleIndexAttrs};
 use hlo_ir::edit::Builder;
-use hlo_ir::op::Entry;
+use hlo_ir::op::CalleeEntry;
 use hlo_ir::{CompId, InstId, Module, Opcode, Shape, ShapeId};
 
 /// Rewrites the operands of an instruction that enters computations, and the roots of those.
@@ -20,7 +20,8 @@ pub fn rewrite_boundaries(module: &mut Module, inst: InstId) {
             let restated = restate(module, operand, wanted);
             module.inst_mut(inst).operands[operand_idx] = restated;
         }
-        let is_condition = entry == Entry::Loop && module.shape(inst).n_leaves() > 0 && is_predicate(module, callee);
+        let is_condition =
+            entry == CalleeEntry::Loop && module.shape(inst).n_leaves() > 0 && is_predicate(module, callee);
         if let Some(root) = module.comp(callee).root.expand().filter(|_| !is_condition) {
             let wanted = module.inst(inst).shape;
             let restated = restate(module, root, wanted);

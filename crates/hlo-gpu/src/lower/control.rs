@@ -7,33 +7,28 @@ use crate::GpuError;
 use crate::buffers::Home;
 use crate::plan::{BufferId, Step, Work};
 use hlo_analysis::replication::Across;
-use hlo_ir::attrs::Attrs;
+use hlo_analysis::values::{CallSite, InstLeaf, Through, arguments, condition_and_body, follow};
 use hlo_ir::{CompId, InstId};
 
 impl Lowering<'_> {
     /// Lowers a call as its callee, in place.
     pub(crate) fn call(&mut self, inst: InstId, steps: &mut Vec<Step>) -> Result<(), GpuError> {
-        let Attrs::Call(attrs) = &self.module.inst(inst).attrs else {
-            return Err(self.unsupported(inst, "expected the attributes of a call, found others"));
+        let Some(&callee) = self.module.called(inst).first() else {
+            return Err(self.unsupported(inst, "expected a callee, found none"));
         };
-        let Some(callee) = attrs.to_apply else { return Err(self.unsupported(inst, "expected a callee, found none")) };
-        let arguments = self.module.inst(inst).operands.iter().map(|&o| self.leaves(o).clone()).collect();
+        let arguments = self.argument_leaves(CallSite { inst, slot: 0 }, callee);
         let (inner, result) = self.computation(callee, arguments)?;
         steps.extend(inner);
         self.bind(inst, result)
     }
 
     pub(crate) fn loop_(&mut self, inst: InstId, steps: &mut Vec<Step>) -> Result<(), GpuError> {
-        let instruction = self.module.inst(inst);
-        let (Attrs::While(attrs), Some(&initial)) = (&instruction.attrs, instruction.operands.first()) else {
-            return Err(self.unsupported(inst, "expected the attributes of a while, found others"));
-        };
-        let (Some(condition), Some(body)) = (attrs.condition, attrs.body) else {
+        let Some((condition, body)) = condition_and_body(self.module, inst) else {
             return Err(self.unsupported(inst, "expected a condition and a body, found none"));
         };
         self.check_predicate(inst, self.root_of(condition)?)?;
         let name = self.module.inst_name(inst).to_string();
-        let initial = self.leaves(initial).clone();
+        let initial = self.argument_leaves(CallSite::of_body(inst), body).pop().unwrap_or_default();
         let invariant = self.invariant_leaves(body);
         let mut state = Leaves::new();
         for (k, &leaf) in initial.iter().enumerate() {
@@ -85,44 +80,15 @@ impl Lowering<'_> {
         let computation = self.module.comp(body);
         let (Some(root), Some(&param)) = (computation.root.expand(), computation.params.first()) else { return vec![] };
         let n = self.module.shape(param).n_leaves();
-        (0..n).filter(|&k| self.comes_from(root, k, param, k)).collect()
-    }
-
-    /// Whether leaf `k` of `inst` is leaf `source_leaf` of `source`, through tuples alone.
-    fn comes_from(&self, mut inst: InstId, mut k: usize, source: InstId, source_leaf: usize) -> bool {
-        use hlo_ir::op::Flow;
-        loop {
-            if inst == source {
-                return k == source_leaf;
-            }
-            let instruction = self.module.inst(inst);
-            match (instruction.opcode.row().flow, &instruction.attrs) {
-                (Flow::Tuple, _) => {
-                    let mut operands = instruction.operands.iter().copied();
-                    let found = operands.find(|&o| {
-                        let n = self.module.shape(o).n_leaves();
-                        let is_here = k < n;
-                        k = if is_here { k } else { k - n };
-                        is_here
-                    });
-                    let Some(operand) = found else { return false };
-                    inst = operand;
-                }
-                (Flow::GetTupleElement, Attrs::TupleIndex(attrs)) => {
-                    let Some(&tuple) = instruction.operands.first() else { return false };
-                    let elements = self.module.shape(tuple).as_tuple().unwrap_or_default();
-                    let before = elements.iter().take(usize::try_from(attrs.index).unwrap_or(0));
-                    k += before.map(hlo_ir::Shape::n_leaves).sum::<usize>();
-                    inst = tuple;
-                }
-                (_, _) => return false,
-            }
-        }
+        let is_handed_on = |&k: &usize| {
+            let from = follow(self.module, InstLeaf::new(root, k as u32), Through::TUPLES, |inst| inst == param);
+            from == InstLeaf::new(param, k as u32)
+        };
+        (0..n).filter(is_handed_on).collect()
     }
 
     pub(crate) fn conditional(&mut self, inst: InstId, steps: &mut Vec<Step>) -> Result<(), GpuError> {
-        let instruction = self.module.inst(inst);
-        let Some(&selector_inst) = instruction.operands.first() else {
+        let Some(&selector_inst) = self.module.inst(inst).operands.first() else {
             return Err(self.unsupported(inst, "expected a selector, found none"));
         };
         self.check_predicate(inst, selector_inst)?;
@@ -130,11 +96,8 @@ impl Lowering<'_> {
         let name = self.module.inst_name(inst).to_string();
         let results = self.result_leaves(inst);
         let mut branches = Vec::new();
-        for (k, callee) in self.module.called(inst).into_iter().enumerate() {
-            let Some(&operand) = instruction.operands.get(k + 1) else {
-                return Err(self.unsupported(inst, format!("expected an operand for branch {k}, found none")));
-            };
-            let arguments = vec![self.leaves(operand).clone()];
+        for (slot, callee) in (0..).zip(self.module.called(inst)) {
+            let arguments = self.argument_leaves(CallSite { inst, slot }, callee);
             let (mut branch, leaves) = self.computation(callee, arguments)?;
             for (&from, &to) in leaves.iter().zip(&results) {
                 if let (Some(from), Some(to)) = (from, to) {
@@ -145,6 +108,11 @@ impl Lowering<'_> {
         }
         self.step(&name, Work::Conditional { selector, branches }, steps);
         self.bind(inst, results)
+    }
+
+    /// What a call site gives for each parameter of what it calls.
+    fn argument_leaves(&self, site: CallSite, callee: CompId) -> Vec<Leaves> {
+        arguments(self.module, site, callee).map(|(_, operand)| self.leaves(operand).clone()).collect()
     }
 
     fn root_of(&self, comp: CompId) -> Result<InstId, GpuError> {

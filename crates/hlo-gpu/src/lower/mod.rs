@@ -28,6 +28,7 @@ use cranelift_entity::SecondaryMap;
 use hashbrown::HashMap;
 use hlo_analysis::annotations::ParamFacts;
 use hlo_analysis::replication::{Across, Replication};
+use hlo_analysis::values::{LeafRun, Through, handed_on};
 use hlo_ir::attrs::Attrs;
 use hlo_ir::op::{Effects, FactorRule, Flow};
 use hlo_ir::{ArrayShape, CompId, ConstantValue, InstId, Literal, Module, Opcode, Shape};
@@ -299,14 +300,8 @@ impl<'a> Lowering<'a> {
         match instruction.opcode.row().flow {
             Flow::Parameter => Ok(()),
             Flow::Constant => self.constant(inst),
-            Flow::Tuple => {
-                let leaves = instruction.operands.iter().flat_map(|&o| self.leaves[o].clone()).collect();
-                self.bind(inst, leaves)
-            }
-            Flow::GetTupleElement => self.tuple_element(inst),
-            Flow::Identity => {
-                let Some(&operand) = instruction.operands.first() else { return Ok(()) };
-                let leaves = self.leaves[operand].clone();
+            Flow::Tuple | Flow::GetTupleElement | Flow::Identity => {
+                let leaves = self.handed_on_leaves(inst);
                 if instruction.opcode == Opcode::Copy && !self.is_laid_out_as_stated(inst, &leaves) {
                     return self.kernel(inst, steps);
                 }
@@ -349,18 +344,11 @@ impl<'a> Lowering<'a> {
         is_view(self.module, inst)
     }
 
-    fn tuple_element(&mut self, inst: InstId) -> Result<(), GpuError> {
-        let (Attrs::TupleIndex(attrs), Some(&tuple)) =
-            (&self.module.inst(inst).attrs, self.module.inst(inst).operands.first())
-        else {
-            return Err(self.unsupported(inst, "expected a tuple index, found none"));
-        };
-        let elements = self.module.shape(tuple).as_tuple().unwrap_or_default();
-        let index = usize::try_from(attrs.index).unwrap_or(usize::MAX);
-        let first: usize = elements.iter().take(index).map(Shape::n_leaves).sum();
-        let n = elements.get(index).map_or(0, Shape::n_leaves);
-        let leaves = self.leaves[tuple].iter().copied().skip(first).take(n).collect();
-        self.bind(inst, leaves)
+    /// The buffers of what an instruction hands on.
+    fn handed_on_leaves(&self, inst: InstId) -> Leaves {
+        let runs = handed_on(self.module, inst, Through::COPIES);
+        let of_run = |run: &LeafRun| self.leaves[run.operand].get(run.in_operand()).unwrap_or_default();
+        runs.iter().flat_map(of_run).copied().collect()
     }
 
     fn constant(&mut self, inst: InstId) -> Result<(), GpuError> {

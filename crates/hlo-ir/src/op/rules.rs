@@ -436,40 +436,66 @@ pub enum Flow {
 
 /// How an instruction runs the computations that it calls, with its operands as their arguments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Entry {
-    /// Once: operands are the parameters, the root is the result.
+pub enum CalleeEntry {
+    /// Once: the operands are the parameters, the root is the result.
     Call,
-    /// As a loop: its operand, its result, and the parameter of body and condition are one value that goes round.
+    /// As a loop: its operand, its result, and the parameter of condition and body are one value that goes round.
     Loop,
     /// One of several, chosen by the first operand: the others are the branches' parameters, one each.
     Branches,
 }
 
-impl Entry {
+impl CalleeEntry {
+    /// Place of a loop's body among the computations that the loop calls; the condition comes first.
+    pub const BODY: usize = 1;
+
     /// The operand that is parameter `param` of callee `callee_idx` (in the order of `Module::called`).
     pub fn operand(self, callee_idx: usize, param: usize) -> usize {
         match self {
-            Entry::Call => param,
-            Entry::Loop => 0,
-            Entry::Branches => callee_idx + 1,
+            CalleeEntry::Call => param,
+            CalleeEntry::Loop => 0,
+            CalleeEntry::Branches => callee_idx + 1,
+        }
+    }
+
+    /// Whether the root of callee `callee_idx` becomes the result. The root of a loop's condition does not.
+    pub fn returns(self, callee_idx: usize) -> bool {
+        match self {
+            CalleeEntry::Call | CalleeEntry::Branches => true,
+            CalleeEntry::Loop => callee_idx == CalleeEntry::BODY,
         }
     }
 }
 
+/// Where the leaves of an instruction's result come from, as far as its op tells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LeafRule {
+    /// The instruction computes them.
+    Computed,
+    /// They are an argument of the computation.
+    Argument,
+    /// They are the leaves of all operands in a row.
+    Operands,
+    /// They are the leaves of one element of the operand.
+    Element,
+    /// They are the leaves of the first operand.
+    FirstOperand,
+    /// They are the leaves of what the called computations return.
+    Callees(CalleeEntry),
+    /// The instruction begins an asynchronous op: a tuple of the operands, the results and a context.
+    AsyncStart,
+    /// The instruction stands between the halves of an asynchronous op: the leaves of the first operand.
+    AsyncUpdate,
+    /// The instruction ends an asynchronous op: the results of the first half.
+    AsyncDone,
+}
+
 impl Flow {
-    /// How the instruction enters what it calls; `None` where operands do not become parameters as they are (reducers,
-    /// comparators, async pairs) or nothing is called.
-    pub fn entry(self) -> Option<Entry> {
+    /// Where the leaves of the result come from.
+    pub fn leaf_rule(self) -> LeafRule {
         match self {
-            Flow::Call => Some(Entry::Call),
-            Flow::While => Some(Entry::Loop),
-            Flow::Conditional => Some(Entry::Branches),
             Flow::All
-            | Flow::Parameter
             | Flow::Constant
-            | Flow::Tuple
-            | Flow::GetTupleElement
-            | Flow::Identity
             | Flow::ReplicaId
             | Flow::PartitionId
             | Flow::AllReduce
@@ -477,10 +503,33 @@ impl Flow {
             | Flow::AllGather
             | Flow::AllToAll
             | Flow::CollectiveBroadcast
-            | Flow::CollectivePermute
-            | Flow::AsyncStart
-            | Flow::AsyncUpdate
-            | Flow::AsyncDone => None,
+            | Flow::CollectivePermute => LeafRule::Computed,
+            Flow::Parameter => LeafRule::Argument,
+            Flow::Tuple => LeafRule::Operands,
+            Flow::GetTupleElement => LeafRule::Element,
+            Flow::Identity => LeafRule::FirstOperand,
+            Flow::Call => LeafRule::Callees(CalleeEntry::Call),
+            Flow::While => LeafRule::Callees(CalleeEntry::Loop),
+            Flow::Conditional => LeafRule::Callees(CalleeEntry::Branches),
+            Flow::AsyncStart => LeafRule::AsyncStart,
+            Flow::AsyncUpdate => LeafRule::AsyncUpdate,
+            Flow::AsyncDone => LeafRule::AsyncDone,
+        }
+    }
+
+    /// How the instruction enters what it calls; `None` where operands do not become parameters as they are (reducers,
+    /// comparators, async pairs) or nothing is called.
+    pub fn entry(self) -> Option<CalleeEntry> {
+        match self.leaf_rule() {
+            LeafRule::Callees(entry) => Some(entry),
+            LeafRule::Computed
+            | LeafRule::Argument
+            | LeafRule::Operands
+            | LeafRule::Element
+            | LeafRule::FirstOperand
+            | LeafRule::AsyncStart
+            | LeafRule::AsyncUpdate
+            | LeafRule::AsyncDone => None,
         }
     }
 }

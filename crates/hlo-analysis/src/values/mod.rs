@@ -1,0 +1,17 @@
+//! The leaves of values: which leaf of which instruction comes from where.
+//!
+//! HLO's values are arrays and tuples of values. A *leaf* is a part that is no tuple; leaves are numbered in order
+//! ("flat"). Many instructions compute nothing and only hand leaves on: tuples, elements of tuples, barriers. Calls, loops and
+//! conditionals bind operands to parameters and roots to results. This module is the one place that reads these rules off the op
+//! table. Everybody else asks:
+//!
+//! - [`source_of_leaf`] and [`handed_on`]: where leaves come from, by one instruction; [`follow`] repeats that;
+//! - [`CallSites`], [`argument`], [`entered`]: who calls a computation, and what it gives for the parameters.
+
+mod calls;
+mod source;
+
+pub use calls::{CallSite, CallSites, argument, arguments, condition_and_body, entered};
+pub use source::{
+    InstLeaf, LeafRun, LeafSource, Through, follow, handed_on, hands_on, source_of_leaf, tuple_elements, tuple_index,
+};
