@@ -1,7 +1,7 @@
 //! Dimension factors on samples: every op whose row has a factor rule has factors that cover each dim once, and the
 //! others say why they have none.
 
-use hlo_ir::factors::{FactorKind, FactorSet, TensorFactors, find_factors};
+use hlo_ir::factors::{FactorSet, NoFactors, Role, TensorFactors, find_factors};
 use hlo_ir::op::FactorRule;
 use hlo_ir::{InstId, Module, Opcode, Shape};
 use std::collections::BTreeSet;
@@ -26,14 +26,6 @@ fn modules() -> Vec<(String, Module)> {
     out
 }
 
-/// Reasons that depend on the instruction, not on its row.
-const REASONS: [&str; 4] = [
-    "not an array",
-    "dynamic dims",
-    "a bitcast between tiled layouts",
-    "a bitcast between element types of different width",
-];
-
 #[test]
 fn every_factor_rule_covers_each_dim_exactly_and_every_other_row_says_why_not() {
     let mut covered = BTreeSet::new();
@@ -43,14 +35,14 @@ fn every_factor_rule_covers_each_dim_exactly_and_every_other_row_says_why_not() 
             let name = format!("{path}: {}", module.inst_name(inst));
             match (opcode.row().factors, find_factors(&module, inst)) {
                 (FactorRule::Structural(reason) | FactorRule::Whole(reason), Err(found)) => {
-                    assert_eq!(found.0, reason, "{name}");
+                    assert_eq!(found, NoFactors::OfRow(reason), "{name}");
                 }
                 (FactorRule::Structural(_) | FactorRule::Whole(_), Ok(_)) => panic!("{name}: factors without a rule"),
                 (_, Ok(set)) => {
                     check(&name, &module, inst, &set);
                     covered.insert(opcode);
                 }
-                (_, Err(found)) => assert!(REASONS.contains(&found.0.as_str()), "{name}: {}", found.0),
+                (_, Err(found)) => assert!(matches!(found, NoFactors::OfInstruction(_)), "{name}: {found:?}"),
             }
         }
     }
@@ -70,24 +62,33 @@ fn check(name: &str, module: &Module, inst: InstId, set: &FactorSet) {
         let dims = &shape.as_array().expect("only arrays have factors").dims;
         assert_eq!(dims.len(), tensor.len(), "{name}");
         let mut seen = BTreeSet::new();
-        for (&size, factors) in dims.iter().zip(tensor.iter()) {
-            assert_eq!(factors.iter().map(|&f| set.factors[f].size).product::<i64>(), size, "{name}");
-            for &factor in factors {
-                assert!(seen.insert(factor), "{name}: a factor twice in one tensor");
-                is_used[factor] = true;
+        for (&size, uses) in dims.iter().zip(tensor.iter()) {
+            assert_eq!(uses.iter().map(|one| one.size).product::<i64>(), size, "{name}");
+            for one in uses {
+                assert!(seen.insert(one.factor), "{name}: a factor twice in one tensor");
+                is_used[one.factor] = true;
+                let is_own_size = one.role != Role::Shift;
+                assert!(!is_own_size || one.size == set.factors[one.factor].size, "{name}: another size");
             }
         }
     }
     assert!(is_used.iter().all(|&u| u), "{name}: a factor in no tensor");
-    for (i, factor) in set.factors.iter().enumerate() {
-        let in_results = set.results.iter().filter(|t| FactorSet::mentions(t, i)).count();
-        let in_operands = set.operands.iter().any(|t| FactorSet::mentions(t, i));
-        match factor.kind {
-            // Dims of one element come and go.
-            FactorKind::PassThrough if factor.size == 1 => {}
-            FactorKind::PassThrough => assert_eq!(in_results, set.results.len(), "{name}: parts of some results only"),
-            FactorKind::Reduced => assert!(in_results == 0 && in_operands, "{name}: a reduced factor ends"),
-            FactorKind::Windowed | FactorKind::NeedsWhole => {}
+    for factor in 0..set.factors.len() {
+        let in_results = set.results.iter().filter(|t| FactorSet::mentions(t, factor)).count();
+        let has = |is_role: fn(Role) -> bool| set.uses(factor).any(|one| is_role(one.role));
+        let n_uses = set.uses(factor).count();
+        if has(|role| role == Role::Pass) {
+            assert_eq!(in_results, set.results.len(), "{name}: parts of some results only");
+        }
+        if has(|role| matches!(role, Role::Reduce(_))) {
+            assert_eq!(in_results, 0, "{name}: a reduced factor ends");
+        }
+        if has(|role| matches!(role, Role::Own)) {
+            assert_eq!(n_uses, 1, "{name}: another tensor has the factor too");
+        }
+        if has(|role| role == Role::Shift) {
+            let is_anchored = has(|role| matches!(role, Role::Pass | Role::Reduce(_)));
+            assert!(is_anchored, "{name}: a dim that is shifted against nothing");
         }
     }
 }

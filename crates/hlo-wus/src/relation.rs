@@ -4,8 +4,7 @@
 //! along one dim). An op can be computed on shards if the run of its result and those of its operands are the same piece of
 //! index space. The op table's factors say which dims go together; nothing here knows an opcode.
 
-use hlo_ir::attrs::{Attrs, DimsAttrs, ReduceAttrs, ReshapeAttrs};
-use hlo_ir::factors::{FactorKind, FactorSet, find_factors};
+use hlo_ir::factors::{FactorSet, Role, find_factors};
 use hlo_ir::op::{FactorRule, Flow};
 use hlo_ir::shape::Dims;
 use hlo_ir::{InstId, Module};
@@ -93,18 +92,10 @@ impl Relation {
     pub fn find(module: &Module, inst: InstId) -> Option<Relation> {
         let instruction = module.inst(inst);
         let row = instruction.opcode.row();
-        let is_cuttable = matches!(
-            row.factors,
-            FactorRule::Elementwise
-                | FactorRule::Broadcast
-                | FactorRule::Transpose
-                | FactorRule::Reshape
-                | FactorRule::Reduce
-        );
         let is_plain = matches!(row.flow, Flow::All | Flow::Identity);
         let result = module.shape(inst).as_array()?;
         let has_control = instruction.marks.as_ref().is_some_and(|m| !m.control_predecessors.is_empty());
-        if !is_cuttable || !is_plain || has_control || result.dynamic != 0 || module.must_stay(inst) {
+        if !is_cuttable(row.factors) || !is_plain || has_control || result.dynamic != 0 || module.must_stay(inst) {
             return None;
         }
         if let (FactorRule::Reshape, Some(&operand)) = (row.factors, instruction.operands.first()) {
@@ -117,12 +108,12 @@ impl Relation {
         let links = set.operands.iter().map(|operand| {
             (0..operand.len())
                 .map(|dim| {
-                    let Some(factor) = FactorSet::sole_factor(operand, dim) else { return Link::Blocked };
-                    match (set.factors[factor].kind, FactorSet::dim_of(result, factor)) {
-                        (FactorKind::PassThrough, Some(to)) => Link::To(to),
-                        (FactorKind::Reduced, None) => Link::Reduced,
-                        (FactorKind::PassThrough | FactorKind::Reduced, _) => Link::Blocked,
-                        (FactorKind::Windowed | FactorKind::NeedsWhole, _) => Link::Blocked,
+                    let Some(one) = FactorSet::sole_use(operand, dim) else { return Link::Blocked };
+                    match (one.role, FactorSet::dim_of(result, one.factor)) {
+                        (Role::Pass, Some(to)) => Link::To(to),
+                        (Role::Reduce(_), None) => Link::Reduced,
+                        (Role::Pass | Role::Reduce(_), _) => Link::Blocked,
+                        (Role::Own | Role::Whole(_) | Role::Shift, _) => Link::Blocked,
                     }
                 })
                 .collect()
@@ -162,6 +153,39 @@ impl Relation {
     }
 }
 
+/// Whether this pass computes ops of a rule on shards. The op table says how to cut many more; an update is made of these.
+fn is_cuttable(rule: FactorRule) -> bool {
+    match rule {
+        FactorRule::Elementwise
+        | FactorRule::Broadcast
+        | FactorRule::Transpose
+        | FactorRule::Reshape
+        | FactorRule::Reduce => true,
+        FactorRule::Bitcast
+        | FactorRule::BitcastConvert
+        | FactorRule::Reverse
+        | FactorRule::Slice
+        | FactorRule::DynamicSlice
+        | FactorRule::DynamicUpdateSlice
+        | FactorRule::Pad
+        | FactorRule::Concatenate
+        | FactorRule::Iota
+        | FactorRule::Dot
+        | FactorRule::Convolution
+        | FactorRule::ReduceWindow
+        | FactorRule::SelectAndScatter
+        | FactorRule::Sort
+        | FactorRule::Gather
+        | FactorRule::Scatter
+        | FactorRule::Cholesky
+        | FactorRule::TriangularSolve
+        | FactorRule::Fft
+        | FactorRule::BatchNorm
+        | FactorRule::Structural(_)
+        | FactorRule::Whole(_) => false,
+    }
+}
+
 /// The product of dims; saturates.
 fn n_elems(dims: &[i64]) -> i64 {
     dims.iter().fold(1, |n: i64, &d| n.saturating_mul(d))
@@ -195,39 +219,6 @@ fn aligned(from: &[i64], run: Run, to: &[i64]) -> Option<Run> {
     None
 }
 
-/// The attributes of an op on shards: `operand` is the run of its first operand, if that is cut, `result` that of its result,
-/// if that is; `rank` the rank of its result on shards.
-pub fn shard_attrs(rule: FactorRule, attrs: &Attrs, operand: Option<Run>, result: Option<Run>, rank: usize) -> Attrs {
-    match (attrs, rule) {
-        // Operand dims, in result dims.
-        (Attrs::Dims(dims), FactorRule::Broadcast) => DimsAttrs { dimensions: merge(&dims.dimensions, result) }.into(),
-        // Result dims, in operand dims.
-        (Attrs::Dims(dims), _) => DimsAttrs { dimensions: merge(&dims.dimensions, operand) }.into(),
-        (Attrs::Reduce(reduce), FactorRule::Reduce) => {
-            ReduceAttrs { dimensions: merge(&reduce.dimensions, operand), to_apply: reduce.to_apply }.into()
-        }
-        // `map` lists all its dims.
-        (Attrs::Reduce(map), _) => {
-            ReduceAttrs { dimensions: (0..rank as i64).collect(), to_apply: map.to_apply }.into()
-        }
-        (Attrs::Reshape(_), _) => ReshapeAttrs::default().into(),
-        // What is left has no word about dims: `Relation::find` lets only such ops through.
-        (other, _) => other.clone(),
-    }
-}
-
-/// Dim numbers after a run became one dim.
-fn merge(dims: &[i64], run: Option<Run>) -> Dims {
-    let mut out = Dims::new();
-    for &dim in dims {
-        let dim = run.map_or(dim, |r| r.merged(dim as usize) as i64);
-        if !out.contains(&dim) {
-            out.push(dim);
-        }
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -241,12 +232,5 @@ mod tests {
         assert_eq!(aligned(&[3, 3, 64], run(0, 3), &[576]), Some(run(0, 1)));
         assert_eq!(aligned(&[8, 64], run(1, 1), &[1, 8, 64, 1]), Some(run(2, 1)));
         assert_eq!(aligned(&[8, 64], run(0, 1), &[4, 128]), None);
-    }
-
-    #[test]
-    fn dims_after_a_run_move_up() {
-        assert_eq!(merge(&[0, 1, 2, 3], Some(Run { start: 1, len: 2 })).as_slice(), [0, 1, 2]);
-        assert_eq!(merge(&[2, 1, 0], Some(Run { start: 0, len: 2 })).as_slice(), [1, 0]);
-        assert_eq!(merge(&[1, 0], None).as_slice(), [1, 0]);
     }
 }

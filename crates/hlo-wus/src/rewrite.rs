@@ -8,12 +8,12 @@ use crate::batch::pack_all_reduces;
 use crate::format::{Cut, Soil, is_broadcast};
 use crate::pieces::{Pieces, add, array, attribute, shard_shape};
 use crate::problem::Problem;
-use crate::relation::{OperandCut, Run, shard_attrs};
+use crate::relation::{OperandCut, Run};
 use crate::values::{User, ValueId, Values, is_plumbing};
 use cranelift_entity::packed_option::PackedOption;
 use hlo_ir::attrs::{Attrs, IotaAttrs, TupleIndexAttrs};
 use hlo_ir::edit::Builder;
-use hlo_ir::op::FactorRule;
+use hlo_ir::localize::merged_attrs;
 use hlo_ir::{ArrayShape, CompId, DType, InstId, Module, Opcode, Shape};
 use indexmap::{IndexMap, IndexSet};
 
@@ -441,7 +441,9 @@ impl<'m, 's, 'a> Rewriter<'m, 's, 'a> {
         }
         let first = cuts.first().and_then(|c| if let OperandCut::Run(run) = c { Some(*run) } else { None });
         let shape = shard_shape(&array(self.soil.module, inst)?, run, cut);
-        let attrs = shard_attrs(source.opcode.row().factors, &source.attrs, first, Some(run), shape.rank());
+        let rule = source.opcode.row().factors;
+        let attrs =
+            merged_attrs(rule, &source.attrs, first.map(Run::dims), Some(run.dims())).map_err(|e| e.to_string())?;
         let hint = format!("{}.shard", self.soil.module.inst_name(inst));
         let shard = add(self.module, comp, &hint, source.opcode, shape, &operands, attrs);
         attribute(self.module, shard, inst);
@@ -454,7 +456,8 @@ impl<'m, 's, 'a> Rewriter<'m, 's, 'a> {
         let shard = self.in_form(comp, source.operands[0], &[Some((run, *cut))])?;
         let init = self.whole_form(comp, source.operands[1])?;
         let masked = self.pieces.masked(self.module, shard, init, run, cut)?;
-        let attrs = shard_attrs(FactorRule::Reduce, &source.attrs, Some(run), None, 0);
+        let rule = source.opcode.row().factors;
+        let attrs = merged_attrs(rule, &source.attrs, Some(run.dims()), None).map_err(|e| e.to_string())?;
         let shape = array(self.soil.module, inst)?;
         let hint = format!("{}.partial", self.soil.module.inst_name(inst));
         let partial = add(self.module, comp, &hint, source.opcode, shape, &[masked, init], attrs);

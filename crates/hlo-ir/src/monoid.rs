@@ -1,0 +1,115 @@
+//! Which well-known reduction a reducer computation is. It is read off the instructions, never off the name.
+
+use crate::dtype::{DType, NumberClass};
+use crate::literal::{Literal, Scalar};
+use crate::module::{CompId, InstId, Module};
+use crate::op::Opcode;
+
+/// An associative and commutative op of two scalars that has an identity.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[allow(missing_docs)]
+pub enum Monoid {
+    Add,
+    Multiply,
+    Maximum,
+    Minimum,
+    And,
+    Or,
+}
+
+impl Monoid {
+    /// All of them.
+    pub const ALL: [Monoid; 6] =
+        [Monoid::Add, Monoid::Multiply, Monoid::Maximum, Monoid::Minimum, Monoid::And, Monoid::Or];
+
+    /// The op that combines two values.
+    pub fn opcode(self) -> Opcode {
+        match self {
+            Monoid::Add => Opcode::Add,
+            Monoid::Multiply => Opcode::Multiply,
+            Monoid::Maximum => Opcode::Maximum,
+            Monoid::Minimum => Opcode::Minimum,
+            Monoid::And => Opcode::And,
+            Monoid::Or => Opcode::Or,
+        }
+    }
+
+    /// The value that changes no other when both are combined; `None` if the element type has none.
+    pub fn identity(self, dtype: DType) -> Option<Scalar> {
+        let (bits, class) = (dtype.bits(), dtype.class());
+        let is_truth = class == NumberClass::Pred;
+        match (self, class) {
+            (Monoid::Add, _) => Some(Scalar::Pred(false)).filter(|_| dtype != DType::F8E8M0FNU),
+            (Monoid::Multiply, _) => Some(Scalar::Pred(true)),
+            (Monoid::Maximum, NumberClass::Float) => stored(dtype, f64::NEG_INFINITY),
+            (Monoid::Minimum, NumberClass::Float) => stored(dtype, f64::INFINITY),
+            (Monoid::Maximum | Monoid::Minimum, NumberClass::Complex) => None,
+            (Monoid::And | Monoid::Or, NumberClass::Float | NumberClass::Complex) => None,
+            (Monoid::Or | Monoid::Maximum, NumberClass::Pred | NumberClass::Unsigned) => Some(Scalar::Pred(false)),
+            (Monoid::Or, NumberClass::Signed) => Some(Scalar::Pred(false)),
+            (Monoid::And | Monoid::Minimum, _) if is_truth => Some(Scalar::Pred(true)),
+            (Monoid::And, NumberClass::Signed) => Some(Scalar::Int(-1)),
+            (Monoid::And | Monoid::Minimum, _) if class == NumberClass::Unsigned => {
+                Some(Scalar::Uint(u64::MAX >> 64u32.saturating_sub(bits)))
+            }
+            (Monoid::Maximum, _) => Some(Scalar::Int(i64::MIN >> 64u32.saturating_sub(bits))),
+            (Monoid::And | Monoid::Minimum, _) => Some(Scalar::Int(i64::MAX >> 64u32.saturating_sub(bits))),
+        }
+    }
+}
+
+/// The value, if the element type holds it exactly.
+fn stored(dtype: DType, value: f64) -> Option<Scalar> {
+    let held = Literal::scalar(dtype, Scalar::Float(value)).get(0);
+    held.filter(|scalar| matches!(scalar, Scalar::Float(x) if *x == value))
+}
+
+/// The reduction of a computation that applies one op to its two scalar parameters, in either order; `None` for any
+/// other.
+pub fn find_monoid(module: &Module, comp: CompId) -> Option<Monoid> {
+    let [a, b] = module.comp(comp).params.as_slice() else { return None };
+    monoid_of(module, module.comp(comp).root.expand()?, *a, *b)
+}
+
+/// The reductions of a computation of `2 n` scalars: result `i` combines parameters `i` and `n + i` by one op.
+/// `None` for any other computation.
+pub fn find_monoids(module: &Module, comp: CompId, n: usize) -> Option<Vec<Monoid>> {
+    if n == 1 {
+        return Some(vec![find_monoid(module, comp)?]);
+    }
+    let computation = module.comp(comp);
+    let root = module.inst(computation.root.expand()?);
+    if root.opcode != Opcode::Tuple || root.operands.len() != n || computation.params.len() != 2 * n {
+        return None;
+    }
+    let pairs = computation.params[..n].iter().zip(&computation.params[n..]);
+    root.operands.iter().zip(pairs).map(|(&leaf, (&a, &b))| monoid_of(module, leaf, a, b)).collect()
+}
+
+/// The op of `inst`, if it combines `a` and `b` in either order.
+fn monoid_of(module: &Module, inst: InstId, a: InstId, b: InstId) -> Option<Monoid> {
+    let inst = module.inst(inst);
+    let takes_both = matches!(inst.operands.as_slice(), &[x, y] if (x, y) == (a, b) || (x, y) == (b, a));
+    Monoid::ALL.into_iter().find(|monoid| takes_both && monoid.opcode() == inst.opcode)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identities_are_those_of_the_element_type() {
+        let identity = |monoid: Monoid, dtype| monoid.identity(dtype).and_then(|x| Literal::scalar(dtype, x).get(0));
+        assert_eq!(identity(Monoid::Add, DType::F32), Some(Scalar::Float(0.0)));
+        assert_eq!(identity(Monoid::Multiply, DType::C64), Some(Scalar::Complex(1.0, 0.0)));
+        assert_eq!(identity(Monoid::Maximum, DType::BF16), Some(Scalar::Float(f64::NEG_INFINITY)));
+        assert_eq!(identity(Monoid::Maximum, DType::F8E4M3FN), None, "the type has no infinity");
+        assert_eq!(identity(Monoid::Maximum, DType::S8), Some(Scalar::Int(-128)));
+        assert_eq!(identity(Monoid::Minimum, DType::U16), Some(Scalar::Uint(65535)));
+        assert_eq!(identity(Monoid::Minimum, DType::S64), Some(Scalar::Int(i64::MAX)));
+        assert_eq!(identity(Monoid::And, DType::S4), Some(Scalar::Int(-1)));
+        assert_eq!(identity(Monoid::And, DType::Pred), Some(Scalar::Pred(true)));
+        assert_eq!(identity(Monoid::Or, DType::Pred), Some(Scalar::Pred(false)));
+        assert_eq!(identity(Monoid::Or, DType::F32), None);
+    }
+}
