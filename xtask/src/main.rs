@@ -4,6 +4,7 @@ mod arguments;
 mod bench;
 mod bench_plan;
 mod bench_zero1;
+mod compare;
 mod host_check;
 mod make_hlo;
 mod memory_check;
@@ -65,6 +66,10 @@ cargo xtask <command>
       --only SUBSTR        variants whose name contains this
       --hlo-opt FILE       a built tool, instead of building it
   make-hlo [options]   lower a training step with JAX: --model gpt|mlp|update --out FILE; --help lists the sizes
+  compare OLD NEW [options]  two builds of the tool print the same bytes for all samples and every kind of output
+      --corpus DIR         modules of this folder too; may be repeated
+      --only SUBSTR        calls whose file and arguments contain this
+      --jobs N             calls at a time (default all cores)
   paper-wus            the models of the weight-update sharding paper on the cluster model, beside its figures
 ";
 
@@ -81,6 +86,7 @@ fn main() -> ExitCode {
         Some("paper-p2") => paper_p2::run(),
         Some("bench-zero1") => bench_zero1::run(words),
         Some("make-hlo") => make_hlo::run(words),
+        Some("compare") => compare::run(words),
         Some("paper-wus") => paper_wus::run(),
         Some("help" | "--help" | "-h") => {
             print!("{HELP}");
