@@ -29,6 +29,7 @@ pub mod collective;
 mod describe;
 pub mod device;
 pub mod error;
+mod exchange;
 mod links;
 pub mod reduction;
 mod simulate;
