@@ -7,6 +7,7 @@ pub mod frequency;
 pub mod memory;
 pub mod reducers;
 pub mod replication;
+pub mod time;
 pub mod values;
 
 use annotations::ParamFacts;

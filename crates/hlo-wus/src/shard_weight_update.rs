@@ -49,7 +49,7 @@ use crate::find::{Gradient, Left, find_gradients};
 use crate::format::Soil;
 use crate::grouping::{Grouping, groupings};
 use crate::interface::Interface;
-use crate::machine::{Machine, Times};
+use crate::machine::{Times, times};
 use crate::pairs::{Pair, aliased, joined, parse_pairs};
 use crate::problem::{Problem, Rate, Terms};
 use crate::rewrite::Rewriter;
@@ -58,6 +58,7 @@ use cranelift_entity::SecondaryMap;
 use hlo_analysis::Preserved;
 use hlo_analysis::frequency::FrequencyOptions;
 use hlo_analysis::memory::peak_memory;
+use hlo_analysis::time::Machine;
 use hlo_ir::diag::Entity;
 use hlo_ir::{CompId, InstId, Module, Opcode};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
@@ -175,7 +176,7 @@ impl ShardWeightUpdate {
             state_pairs: parse_pairs(options.text("state-pairs"))?,
             unknown_trip_count: options.int("unknown-trip-count").max(1) as u64,
             ps_per_resident_byte: options.float("memory-weight").max(0.0),
-            machine: Machine::from_args(options.text("cluster"), options.text("device"))?,
+            machine: Machine::from_args(options.text("cluster"), options.text("device")).map_err(|e| e.to_string())?,
         })
     }
 
@@ -203,9 +204,11 @@ impl ShardWeightUpdate {
             true => groupings(self.machine.cluster(), groups),
             false => groupings(None, groups),
         };
+        let network = self.machine.network(before.n_devices());
+        let network = network.map_err(|e| PassError::about(entity, e.to_string()))?;
         let mut best: Option<Planned<'_, '_>> = None;
         for way in &ways {
-            let times = self.machine.times(before.n_devices(), groups, way).map_err(|e| PassError::about(entity, e))?;
+            let times = times(&self.machine, &network, groups, way);
             let mut soil = Soil::new(&before, &values, &replication, &way.shard, seeds.clone());
             let terms = Terms {
                 times: &times,

@@ -1,0 +1,181 @@
+//! The machine that a module runs on: links from a cluster model, and one device profile for every device.
+
+use hlo_cluster::{Algo, Cluster, ClusterError, Collective, CollectiveCost, DeviceProfile};
+use hlo_ir::DType;
+use std::fmt;
+
+/// The device where none is named.
+pub const DEFAULT_DEVICE: &str = "h200";
+/// Bandwidth of a device's link where no cluster is given: NVLink 4, 900 GB/s both ways together (H100 data sheet).
+const DEFAULT_GBYTES_PER_S: f64 = 450.0;
+/// Latency of a hop and of a launch where no cluster is given, in microseconds: the order of NCCL's figures for NVLink.
+const DEFAULT_LATENCY_US: f64 = 1.0;
+
+/// The machine: its devices, and how they are linked.
+///
+/// Without a cluster all devices hang at one switch with the links of an NVLink 4 device.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    cluster: Option<Cluster>,
+    device: DeviceProfile,
+}
+
+/// A module runs on another number of devices than the cluster has.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SizeMismatch {
+    /// Devices of the module.
+    pub n_devices: usize,
+    /// Devices of the cluster.
+    pub n_cluster_devices: usize,
+    /// The cluster's name.
+    pub cluster: String,
+}
+
+impl fmt::Display for SizeMismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let SizeMismatch { n_devices, n_cluster_devices, cluster } = self;
+        write!(
+            f,
+            "the module runs on {n_devices} devices: expected a cluster of as many, found `{cluster}` with {n_cluster_devices}"
+        )
+    }
+}
+
+/// What one kernel does.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Kernel {
+    /// Bytes that it reads from and writes to memory.
+    pub bytes: f64,
+    /// Seconds of its arithmetic: [`Machine::vector_s`], [`Machine::matrix_s`], or a sum of these.
+    pub arithmetic_s: f64,
+}
+
+impl Machine {
+    /// From option texts: an inline hierarchy or the name of a shipped cluster (empty for one switch), the name of a device.
+    ///
+    /// # Errors
+    /// What was expected and what was found.
+    pub fn from_args(cluster: &str, device: &str) -> Result<Machine, ClusterError> {
+        let cluster = match cluster.is_empty() {
+            true => None,
+            false => Some(Cluster::from_arg(cluster)?),
+        };
+        Ok(Machine { cluster, device: DeviceProfile::from_arg(device)? })
+    }
+
+    /// From a cluster (`None` for one switch) and a device.
+    pub fn new(cluster: Option<Cluster>, device: DeviceProfile) -> Machine {
+        Machine { cluster, device }
+    }
+
+    /// The cluster, if one is given.
+    pub fn cluster(&self) -> Option<&Cluster> {
+        self.cluster.as_ref()
+    }
+
+    /// What every device is.
+    pub fn device(&self) -> &DeviceProfile {
+        &self.device
+    }
+
+    /// The links between `n_devices` devices.
+    ///
+    /// # Errors
+    /// The cluster has another number of devices.
+    pub fn network(&self, n_devices: usize) -> Result<Network, SizeMismatch> {
+        let cluster = match &self.cluster {
+            Some(cluster) if cluster.n_devices() as usize == n_devices => cluster.clone(),
+            Some(cluster) => {
+                return Err(SizeMismatch {
+                    n_devices,
+                    n_cluster_devices: cluster.n_devices() as usize,
+                    cluster: cluster.name().to_string(),
+                });
+            }
+            None => {
+                let n_devices = u32::try_from(n_devices.max(1)).unwrap_or(u32::MAX);
+                Cluster::flat(n_devices, DEFAULT_GBYTES_PER_S, DEFAULT_LATENCY_US)
+            }
+        };
+        Ok(Network { cluster })
+    }
+
+    /// Seconds of one kernel: its launch and the longer of arithmetic and memory traffic.
+    pub fn kernel_s(&self, kernel: Kernel) -> f64 {
+        self.launch_s() + kernel.arithmetic_s.max(self.memory_s(kernel.bytes))
+    }
+
+    /// Seconds that every kernel costs beside its work.
+    pub fn launch_s(&self) -> f64 {
+        self.device.launch_s
+    }
+
+    /// Seconds to move `bytes` to and from memory.
+    pub fn memory_s(&self, bytes: f64) -> f64 {
+        self.device.memory_s(bytes)
+    }
+
+    /// Seconds of `flops` elementwise or reducing operations. They do not run on the matrix units, whose peaks the profile gives
+    /// for types narrower than f32: those are taken to be as fast as f32.
+    pub fn vector_s(&self, flops: f64, dtype: DType) -> f64 {
+        flops / self.device.flops_per_s(dtype.name()).min(self.device.flops_per_s("f32"))
+    }
+
+    /// Seconds of `flops` operations of matrix products with operands of type `dtype`; f32 may be rounded to TF32.
+    pub fn matrix_s(&self, flops: f64, dtype: DType, uses_tf32: bool) -> f64 {
+        let name = if uses_tf32 && dtype == DType::F32 { "tf32" } else { dtype.name() };
+        flops / self.device.flops_per_s(name)
+    }
+}
+
+/// The links between the devices of a module.
+#[derive(Clone, Debug)]
+pub struct Network {
+    cluster: Cluster,
+}
+
+impl Network {
+    /// The cost of a collective that all `groups` of flat device ids run at once, as a function of the whole tensor's bytes on
+    /// one device ([`Cluster::collective_s`] says which).
+    pub fn collective(&self, kind: Collective, groups: &[Vec<u32>]) -> CollectiveCost {
+        self.cluster.collective_cost(kind, groups, Algo::Auto)
+    }
+
+    /// The cost of an all-to-all, as a function of the bytes that one device puts in.
+    pub fn all_to_all(&self, groups: &[Vec<u32>]) -> CollectiveCost {
+        self.cluster.all_to_all_cost(groups)
+    }
+
+    /// The cost of sending along pairs of flat device ids, as a function of one message's bytes.
+    pub fn permute(&self, pairs: &[(u32, u32)]) -> CollectiveCost {
+        self.cluster.permute_cost(pairs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cluster_of_another_size_is_refused() {
+        let machine = Machine::from_args("[(node,2),(gpu,8)]", DEFAULT_DEVICE).expect("a machine");
+        assert!(machine.network(16).is_ok());
+        let error = machine.network(8).err().map(|e| e.to_string()).unwrap_or_default();
+        assert!(error.contains("8 devices") && error.contains("16"), "{error}");
+        assert!(Machine::from_args("[(node,", DEFAULT_DEVICE).is_err());
+        assert!(Machine::from_args("", "abacus").is_err_and(|e| e.to_string().contains(DEFAULT_DEVICE)));
+    }
+
+    #[test]
+    fn a_kernel_is_bound_by_memory_or_by_arithmetic() {
+        let machine = Machine::from_args("", DEFAULT_DEVICE).expect("a machine");
+        let (few, many) = (machine.vector_s(1e6, DType::F32), machine.vector_s(1e12, DType::BF16));
+        let bytes = 1e9;
+        assert_eq!(machine.kernel_s(Kernel { bytes, arithmetic_s: few }), machine.launch_s() + machine.memory_s(bytes));
+        assert_eq!(machine.kernel_s(Kernel { bytes, arithmetic_s: many }), machine.launch_s() + many);
+        // bf16 is no faster than f32 where no matrix unit works, and much faster where one does.
+        assert_eq!(many, machine.vector_s(1e12, DType::F32));
+        assert!(machine.matrix_s(1e12, DType::BF16, false) < many / 10.0);
+        assert!(machine.matrix_s(1e12, DType::F32, true) < machine.matrix_s(1e12, DType::F32, false));
+    }
+}
