@@ -4,13 +4,10 @@ use hlo_ir::literal::Buffer;
 use hlo_ir::{ArrayShape, Literal};
 
 use crate::GpuError;
-use crate::kernel::physical_order;
 
 /// For every element in memory order, its row-major position. `None` if both orders are the same.
 fn row_major_positions(shape: &ArrayShape) -> Option<Vec<usize>> {
-    let order = physical_order(shape);
-    let wide: Vec<usize> = order.into_iter().filter(|&dim| shape.dims[dim] != 1).collect();
-    if wide.windows(2).all(|pair| pair[0] > pair[1]) {
+    if shape.is_row_major() {
         return None;
     }
     let mut strides = vec![1usize; shape.rank()];
@@ -18,7 +15,7 @@ fn row_major_positions(shape: &ArrayShape) -> Option<Vec<usize>> {
         strides[dim - 1] = strides[dim] * shape.dims[dim].max(0) as usize;
     }
     let mut positions = vec![0usize];
-    for &dim in &wide {
+    for &dim in shape.long_dims_major_to_minor().iter().rev() {
         let n = shape.dims[dim].max(0) as usize;
         positions =
             (0..n).flat_map(|i| positions.iter().map(move |p| (i, *p))).map(|(i, p)| p + i * strides[dim]).collect();

@@ -14,6 +14,9 @@ use std::hash::{BuildHasher, Hash};
 /// Dimension numbers or sizes; four inline, as most arrays have at most four dims.
 pub type Dims = SmallVec<[i64; 4]>;
 
+/// Dim indices in some order; four inline.
+pub type DimOrder = SmallVec<[usize; 4]>;
+
 /// Dim size that is not known and has no bound (`?` in text).
 pub const UNBOUNDED_DIM: i64 = i64::MIN;
 
@@ -103,6 +106,11 @@ impl Layout {
     pub fn row_major(rank: usize) -> Layout {
         Layout::new((0..rank as i64).rev().collect())
     }
+
+    /// Whether the layout is an order of dims and nothing else: no tiles, no packing, no memory space.
+    pub fn is_only_an_order(&self) -> bool {
+        *self == Layout::new(self.minor_to_major.clone())
+    }
 }
 
 impl ArrayShape {
@@ -167,14 +175,49 @@ impl ArrayShape {
         self.dtype == other.dtype && self.dims == other.dims && self.dynamic == other.dynamic
     }
 
-    /// The physically major-most dim (largest stride): the last of `minor_to_major`, dim 0 without a layout.
-    /// `None` for scalars.
-    pub fn major_most_dim(&self) -> Option<usize> {
+    /// The dim numbers in the order of memory, the fastest first. Without a layout, or with one that is no order of the
+    /// dims, the last dim is the fastest.
+    pub fn minor_to_major(&self) -> Dims {
+        let rank = self.rank() as i64;
         match &self.layout {
-            Some(layout) if !layout.minor_to_major.is_empty() => layout.minor_to_major.last().map(|&d| d as usize),
-            _ if self.dims.is_empty() => None,
-            _ => Some(0),
+            Some(layout)
+                if layout.minor_to_major.len() == self.rank()
+                    && (0..rank).all(|d| layout.minor_to_major.contains(&d)) =>
+            {
+                layout.minor_to_major.clone()
+            }
+            Some(_) | None => (0..rank).rev().collect(),
         }
+    }
+
+    /// As [`ArrayShape::minor_to_major`], as indices.
+    pub fn physical_order(&self) -> DimOrder {
+        self.minor_to_major().into_iter().map(|dim| dim as usize).collect()
+    }
+
+    /// The dim indices in the order of memory, the slowest first. Sorted: the dims lie in the order of their numbers.
+    pub fn major_to_minor(&self) -> DimOrder {
+        self.minor_to_major().into_iter().rev().map(|dim| dim as usize).collect()
+    }
+
+    /// The dims that have other than one element, the slowest first: the others may stand anywhere without moving an element.
+    pub fn long_dims_major_to_minor(&self) -> DimOrder {
+        self.major_to_minor().into_iter().filter(|&dim| self.dims[dim] != 1).collect()
+    }
+
+    /// Whether memory holds the elements in the order of their indices; tiles do not count.
+    pub fn is_row_major(&self) -> bool {
+        self.long_dims_major_to_minor().is_sorted()
+    }
+
+    /// Whether an array of the same dims holds its elements in the same order; tiles do not count.
+    pub fn is_same_order(&self, other: &ArrayShape) -> bool {
+        self.dims == other.dims && self.long_dims_major_to_minor() == other.long_dims_major_to_minor()
+    }
+
+    /// The physically major-most dim (largest stride), dim 0 without a layout. `None` for scalars.
+    pub fn major_most_dim(&self) -> Option<usize> {
+        self.major_to_minor().first().copied()
     }
 }
 
@@ -391,6 +434,24 @@ impl std::ops::Index<ShapeId> for ShapePool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_order_of_dims_is_that_of_the_layout_and_short_dims_may_stand_anywhere() {
+        let array = |dims: [i64; 3], order: &[i64]| {
+            let mut array = ArrayShape::new(DType::F32, dims);
+            array.layout = Some(Box::new(Layout::new(Dims::from_slice(order))));
+            array
+        };
+        let (bare, turned) = (ArrayShape::new(DType::F32, [2, 1, 3]), array([2, 1, 3], &[2, 0, 1]));
+        assert_eq!((bare.physical_order().as_slice(), bare.major_most_dim()), (&[2, 1, 0][..], Some(0)));
+        assert_eq!((turned.major_to_minor().as_slice(), turned.major_most_dim()), (&[1, 0, 2][..], Some(1)));
+        assert!(turned.is_row_major() && turned.is_same_order(&bare) && !turned.major_to_minor().is_sorted());
+        let columns = array([2, 1, 3], &[0, 1, 2]);
+        assert!(!columns.is_row_major() && !columns.is_same_order(&bare));
+        // A layout that is no permutation says nothing.
+        assert_eq!(array([2, 1, 3], &[0, 0, 1]).minor_to_major(), bare.minor_to_major());
+        assert!(turned.layout.as_ref().is_some_and(|l| l.is_only_an_order()));
+    }
 
     #[test]
     fn leaves_are_found_by_their_flat_number() {

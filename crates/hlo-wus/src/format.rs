@@ -359,19 +359,9 @@ pub fn candidates(shape: &ArrayShape) -> Vec<Run> {
     runs
 }
 
-/// Dims from the slowest in memory to the fastest.
-fn major_to_minor(shape: &ArrayShape) -> Vec<usize> {
-    match &shape.layout {
-        Some(layout) if layout.minor_to_major.len() == shape.rank() => {
-            layout.minor_to_major.iter().rev().map(|&d| d as usize).collect()
-        }
-        _ => (0..shape.rank()).collect(),
-    }
-}
-
 /// Whether merging the run's dims moves no byte: they are neighbours in memory in the same order, outside of the tile.
 fn is_trivial(shape: &ArrayShape, run: Run) -> bool {
-    let order = major_to_minor(shape);
+    let order = shape.major_to_minor();
     let n_tiled = shape.layout.as_ref().and_then(|l| l.tiles.first()).map_or(0, |tile| tile.len());
     let n_untiled = order.len().saturating_sub(n_tiled);
     let Some(place) = order.iter().position(|&d| d == run.start) else { return false };
@@ -381,8 +371,8 @@ fn is_trivial(shape: &ArrayShape, run: Run) -> bool {
 
 /// Whether the run is the slowest piece of memory; dims of one element before it do not count.
 fn is_major_run(shape: &ArrayShape, run: Run) -> bool {
-    let mut order = major_to_minor(shape);
-    order.retain(|&d| run.dims().contains(&d) || shape.dims.get(d) != Some(&1));
+    let mut order = shape.major_to_minor();
+    order.retain(|d| run.dims().contains(d) || shape.dims.get(*d) != Some(&1));
     let mut dims: Vec<usize> = order.into_iter().take(run.len).collect();
     dims.sort_unstable();
     dims.into_iter().eq(run.dims())

@@ -3,6 +3,7 @@
 use cranelift_entity::EntitySet;
 use hlo_ir::attrs::Attrs;
 use hlo_ir::op::{CostRule, FactorRule, Flow, ShapeRule};
+use hlo_ir::shape::DimOrder;
 use hlo_ir::{ArrayShape, CompId, InstId, Module};
 
 /// Whether the result is the first operand under another shape, so that it costs nothing.
@@ -17,7 +18,7 @@ pub(super) fn is_view(module: &Module, inst: InstId) -> bool {
             row.cost == CostRule::Free || (!module.header.is_scheduled && keeps_layout(module, inst, operand))
         }
         (_, FactorRule::Bitcast, ..) => true,
-        (_, FactorRule::Reshape, Some(from), Some(to)) => is_row_major(from) && is_row_major(to),
+        (_, FactorRule::Reshape, Some(from), Some(to)) => from.is_row_major() && to.is_row_major(),
         (_, FactorRule::Transpose, Some(from), Some(to)) => match &instruction.attrs {
             Attrs::Dims(attrs) => is_relabelled(from, to, &attrs.dimensions),
             _ => false,
@@ -33,29 +34,17 @@ pub(super) fn is_rebuilt(module: &Module, inst: InstId) -> bool {
     !module.header.is_scheduled && matches!(factors, FactorRule::Broadcast | FactorRule::Iota)
 }
 
-/// Dims of more than one element, fastest first.
-fn physical_dims(array: &ArrayShape) -> Vec<i64> {
-    let default: Vec<i64> = (0..array.rank() as i64).rev().collect();
-    let order = array.layout.as_ref().map_or(default.as_slice(), |layout| layout.minor_to_major.as_slice());
-    let is_long = |dim: &i64| usize::try_from(*dim).ok().and_then(|d| array.dims.get(d)).is_some_and(|&n| n != 1);
-    order.iter().copied().filter(is_long).collect()
-}
-
-fn is_row_major(array: &ArrayShape) -> bool {
-    physical_dims(array).is_sorted_by(|a, b| a > b)
-}
-
 /// Whether a transpose leaves every element where it is: the result's physical order is the operand's.
 fn is_relabelled(from: &ArrayShape, to: &ArrayShape, permutation: &[i64]) -> bool {
-    let source = |dim: i64| usize::try_from(dim).ok().and_then(|d| permutation.get(d)).copied();
-    let sources: Option<Vec<i64>> = physical_dims(to).into_iter().map(source).collect();
-    sources.is_some_and(|sources| sources == physical_dims(from))
+    let source = |dim: usize| permutation.get(dim).and_then(|&d| usize::try_from(d).ok());
+    let sources: Option<DimOrder> = to.long_dims_major_to_minor().into_iter().map(source).collect();
+    sources.is_some_and(|sources| sources == from.long_dims_major_to_minor())
 }
 
 /// Whether a copy keeps the layout, so that the copy may be the operand itself where that dies.
 fn keeps_layout(module: &Module, inst: InstId, operand: InstId) -> bool {
     match (module.shape(operand).as_array(), module.shape(inst).as_array()) {
-        (Some(from), Some(to)) => physical_dims(from) == physical_dims(to),
+        (Some(from), Some(to)) => from.long_dims_major_to_minor() == to.long_dims_major_to_minor(),
         (None, _) | (_, None) => true,
     }
 }

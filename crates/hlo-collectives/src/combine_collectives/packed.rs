@@ -85,17 +85,12 @@ fn flat_order(module: &Module, member: InstId, shape: &ArrayShape) -> Vec<usize>
         _ => return (0..shape.rank()).collect(),
     };
     let first = dims.first().and_then(|&d| usize::try_from(d).ok());
-    let physical: Vec<usize> = match &shape.layout {
-        Some(layout) => layout.minor_to_major.iter().rev().map(|&d| d as usize).collect(),
-        None => (0..shape.rank()).collect(),
-    };
-    first.into_iter().chain(physical.into_iter().filter(|&d| Some(d) != first)).collect()
+    first.into_iter().chain(shape.major_to_minor().into_iter().filter(|&d| Some(d) != first)).collect()
 }
 
-fn is_row_major(shape: &ArrayShape, order: &[usize]) -> bool {
-    let is_identity = order.iter().enumerate().all(|(i, &d)| i == d);
-    let lies_so = shape.layout.as_ref().is_none_or(|l| l.minor_to_major.iter().rev().zip(0..).all(|(&d, i)| d == i));
-    is_identity && lies_so
+/// Whether the array lies in the order of its indices and is flattened so.
+fn is_in_order(shape: &ArrayShape, order: &[usize]) -> bool {
+    order.is_sorted() && shape.major_to_minor().is_sorted()
 }
 
 /// The member's operand as `[k]`, or as rows.
@@ -104,7 +99,7 @@ fn flatten(module: &mut Module, rewrite: &Rewrite, member: InstId, rows: Rows) -
     let Some(shape) = array(module, value).cloned() else { return value };
     let order = flat_order(module, member, &shape);
     let hint = format!("{}.flat", module.inst_name(value));
-    if !is_row_major(&shape, &order) {
+    if !is_in_order(&shape, &order) {
         let dims: Dims = order.iter().map(|&d| shape.dims[d]).collect();
         let ordered = rebuilt(module, value, &dims);
         value = permute(module, rewrite, member, (&hint, value), ordered, &order);
@@ -143,7 +138,7 @@ fn slice(
 fn unflatten(module: &mut Module, rewrite: &Rewrite, member: InstId, part: InstId) -> InstId {
     let Some(shape) = array(module, member).cloned() else { return part };
     let order = flat_order(module, member, &shape);
-    let is_plain = is_row_major(&shape, &order);
+    let is_plain = is_in_order(&shape, &order);
     let hint = module.inst_name(member).to_string();
     let dims: Dims = order.iter().map(|&d| shape.dims[d]).collect();
     let ordered = if is_plain { Shape::Array(shape.clone()) } else { rebuilt(module, member, &dims) };

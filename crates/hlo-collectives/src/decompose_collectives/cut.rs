@@ -6,7 +6,7 @@
 use hlo_cluster::Collective;
 use hlo_cluster::reduction::chunk_order::ArrayStep;
 use hlo_ir::ArrayShape;
-use hlo_ir::shape::{Dims, Layout};
+use hlo_ir::shape::DimOrder;
 
 /// The form in which a program sees an array.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -18,7 +18,7 @@ pub struct Cut {
     /// The scattered dim.
     pub dim: usize,
     /// Of an array that is flattened: its dims from the outermost in memory to the innermost.
-    pub major_to_minor: Option<Dims>,
+    pub major_to_minor: Option<DimOrder>,
 }
 
 impl Cut {
@@ -115,23 +115,14 @@ fn gcd(a: usize, b: usize) -> usize {
 /// The outermost dim in memory that has more than one element.
 fn outermost(shape: &ArrayShape) -> usize {
     let is_long = |dim: &usize| shape.dims.get(*dim).is_some_and(|&size| size > 1);
-    let dims: Vec<usize> = match &shape.layout {
-        Some(layout) => layout.minor_to_major.iter().rev().map(|&d| d as usize).collect(),
-        None => (0..shape.rank()).collect(),
-    };
+    let dims = shape.major_to_minor();
     dims.iter().copied().find(is_long).or(dims.first().copied()).unwrap_or(0)
 }
 
-/// Whether memory holds the elements in the order of their indices, without tiles.
-pub fn is_row_major(shape: &ArrayShape) -> bool {
-    order_in_memory(shape).is_some_and(|dims| dims.is_sorted())
-}
-
 /// The dims from the outermost in memory to the innermost; none for a layout that is more than an order.
-fn order_in_memory(shape: &ArrayShape) -> Option<Dims> {
-    let Some(layout) = &shape.layout else { return Some((0..shape.rank() as i64).collect()) };
-    let is_plain = **layout == Layout::new(layout.minor_to_major.clone());
-    is_plain.then(|| layout.minor_to_major.iter().rev().copied().collect())
+pub fn order_in_memory(shape: &ArrayShape) -> Option<DimOrder> {
+    let is_plain = shape.layout.as_ref().is_none_or(|layout| layout.is_only_an_order());
+    is_plain.then(|| shape.major_to_minor())
 }
 
 fn flat(shape: &ArrayShape) -> ArrayShape {
@@ -144,6 +135,7 @@ fn flat(shape: &ArrayShape) -> ArrayShape {
 mod tests {
     use super::*;
     use hlo_ir::DType;
+    use hlo_ir::shape::{Dims, Layout};
 
     fn cut(dims: &[i64], minor_to_major: &[i64], n: usize) -> (Vec<i64>, usize, i64) {
         let mut shape = ArrayShape::new(DType::F32, dims.iter().copied());

@@ -9,7 +9,7 @@ use hlo_ir::attrs::{
 use hlo_ir::dtype::NumberClass;
 use hlo_ir::edit::Builder;
 use hlo_ir::groups::{GroupMode, ReplicaGroups};
-use hlo_ir::shape::Layout;
+use hlo_ir::shape::{DimOrder, Layout};
 use hlo_ir::{ArrayShape, CompId, Dims, InstId, Literal, Module, Opcode, Scalar, Shape};
 use hlo_spmd::Rewrite;
 
@@ -141,7 +141,8 @@ impl Emitter<'_> {
             }
             if let Some(order) = self.turning() {
                 let turned = self.in_memory_order(&dims, true);
-                value = self.add("turned", Opcode::Transpose, turned, &[value], DimsAttrs { dimensions: order });
+                let dimensions = order.into_iter().map(|dim| dim as i64).collect();
+                value = self.add("turned", Opcode::Transpose, turned, &[value], DimsAttrs { dimensions });
             }
             value = self.add("flat", Opcode::Reshape, bare, &[value], ReshapeAttrs::default());
         }
@@ -157,19 +158,20 @@ impl Emitter<'_> {
     }
 
     /// The order of a flattened array's dims in memory, where it is not that of its indices.
-    fn turning(&self) -> Option<Dims> {
+    fn turning(&self) -> Option<DimOrder> {
         self.cut.major_to_minor.clone().filter(|order| !order.is_sorted())
     }
 
     /// The flattened array with its dims; `is_turned`: with its dims in the order of memory, row-major.
     fn in_memory_order(&self, dims: &Dims, is_turned: bool) -> ArrayShape {
         let order = self.cut.major_to_minor.clone().unwrap_or_default();
-        let turned = order.iter().filter_map(|&dim| dims.get(dim as usize).copied()).collect();
+        let turned = order.iter().filter_map(|&dim| dims.get(dim).copied()).collect();
         let mut shape = self.cut.bare.clone();
         shape.dims = if is_turned { turned } else { dims.clone() };
         if let Some(layout) = &mut shape.layout {
             let n = order.len() as i64;
-            let minor_to_major = if is_turned { (0..n).rev().collect() } else { order.into_iter().rev().collect() };
+            let order = order.into_iter().rev().map(|dim| dim as i64);
+            let minor_to_major = if is_turned { (0..n).rev().collect() } else { order.collect() };
             **layout = Layout::new(minor_to_major);
         }
         shape
@@ -190,7 +192,7 @@ impl Emitter<'_> {
         };
         let turned = self.in_memory_order(&result.dims, true);
         value = self.add("turned", Opcode::Reshape, turned, &[value], ReshapeAttrs::default());
-        let back = (0..order.len()).filter_map(|dim| order.iter().position(|&d| d as usize == dim));
+        let back = (0..order.len()).filter_map(|dim| order.iter().position(|&d| d == dim));
         let dimensions = back.map(|at| at as i64).collect();
         self.add("whole", Opcode::Transpose, result.clone(), &[value], DimsAttrs { dimensions })
     }
@@ -208,7 +210,9 @@ impl Emitter<'_> {
     fn reordered(&mut self, value: InstId, order: &[usize], n_chunks: usize) -> InstId {
         let elems = |chunks: usize| self.cut.size() * chunks as i64 / n_chunks as i64;
         let shape = self.cut.part(elems(order.len()));
-        if let (Some(transpose), true) = (find_transpose(order), super::cut::is_row_major(&shape)) {
+        if let (Some(transpose), true) =
+            (find_transpose(order), super::cut::order_in_memory(&shape).is_some_and(|dims| dims.is_sorted()))
+        {
             return self.transposed(value, &shape, (transpose.sizes, transpose.permutation), elems(1));
         }
         let spans: Vec<(i64, i64)> = runs(order).iter().map(|&(at, n)| (elems(at), elems(at + n))).collect();

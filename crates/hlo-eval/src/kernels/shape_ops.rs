@@ -213,9 +213,8 @@ pub fn reshape(x: Arc<Literal>, result: &ArrayShape) -> Result<Arc<Literal>, Eva
 /// `bitcast`: the same bytes in memory under another shape and layout.
 pub fn bitcast(x: Arc<Literal>, operand: &ArrayShape, result: &ArrayShape) -> Result<Arc<Literal>, EvalError> {
     let physical = |shape: &ArrayShape| -> Option<Extents<i64>> {
-        let order = &shape.layout.as_ref()?.minor_to_major;
-        let is_row_major = order.len() != shape.rank() || order.iter().rev().enumerate().all(|(i, &d)| d == i as i64);
-        (!is_row_major).then(|| order.iter().rev().copied().collect())
+        let order = shape.major_to_minor();
+        (!order.is_sorted()).then(|| order.into_iter().map(|dim| dim as i64).collect())
     };
     let mut x = match physical(operand) {
         Some(order) => Arc::new(transpose(&x, &order)?),

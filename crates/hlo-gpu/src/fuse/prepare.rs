@@ -7,7 +7,7 @@
 //! plain sum, product, extremum or bitwise operation with a neutral initial value, and if `D` has no fitting divisor
 //! and is the only reduced dim.
 
-use crate::lower::strides::{layout_of, minor_to_major};
+use crate::lower::strides::layout_of;
 use hlo_ir::attrs::{Attrs, ReduceAttrs, ReshapeAttrs};
 use hlo_ir::edit::Builder;
 use hlo_ir::{ArrayShape, CompId, ConstantValue, DType, InstId, Literal, Module, Opcode, Scalar, Shape};
@@ -77,7 +77,7 @@ fn find_split(module: &Module, inst: InstId) -> Option<Split> {
     {
         return None;
     }
-    let order = minor_to_major(shape);
+    let order = shape.minor_to_major();
     let long: SmallVec<[usize; 4]> =
         order.iter().rev().map(|&dim| dim as usize).filter(|&dim| shape.dims[dim] != 1).collect();
     let is_reduced = |dim: &usize| attrs.dimensions.contains(&(*dim as i64));
@@ -129,7 +129,7 @@ fn split_shape(shape: &ArrayShape, dim: usize, n_parts: i64) -> ArrayShape {
     dims[dim] /= n_parts;
     dims.insert(dim, n_parts);
     let moved = |d: i64| if d as usize > dim { d + 1 } else { d };
-    let slowest_first = minor_to_major(shape).iter().rev().copied().collect::<SmallVec<[i64; 6]>>();
+    let slowest_first = shape.minor_to_major().iter().rev().copied().collect::<SmallVec<[i64; 6]>>();
     let order = slowest_first.into_iter().flat_map(|d| {
         let inner = (d as usize == dim).then_some(dim + 1);
         std::iter::once(moved(d) as usize).chain(inner)
@@ -144,7 +144,7 @@ fn split_shape(shape: &ArrayShape, dim: usize, n_parts: i64) -> ArrayShape {
 fn without(shape: &ArrayShape, dims: &[usize]) -> ArrayShape {
     let kept: Vec<usize> = (0..shape.rank()).filter(|dim| !dims.contains(dim)).collect();
     let order: Vec<usize> =
-        minor_to_major(shape).iter().rev().filter_map(|&dim| kept.iter().position(|&k| k == dim as usize)).collect();
+        shape.minor_to_major().iter().rev().filter_map(|&dim| kept.iter().position(|&k| k == dim as usize)).collect();
     let mut left = ArrayShape::new(shape.dtype, kept.iter().map(|&dim| shape.dims[dim]));
     left.layout = Some(Box::new(layout_of(order.into_iter())));
     left

@@ -6,7 +6,6 @@ use hlo_ir::{ArrayShape, InstId, Module};
 use smallvec::SmallVec;
 
 use super::emitter::{Atom, Element, Emitted, Emitter, Index, Value};
-use super::layout::physical_order;
 use super::windows::{guarded, input_position, window_dims};
 use crate::GpuError;
 
@@ -56,7 +55,7 @@ pub(super) fn dot(e: &mut Emitter<'_>, Element { frame, inst, index, .. }: Eleme
     let mut left = own(lhs_shape, &attrs.lhs_batch_dims, &attrs.lhs_contracting_dims);
     let mut right = own(rhs_shape, &attrs.rhs_batch_dims, &attrs.rhs_contracting_dims);
     // The dim that is fastest in the left operand's memory is the innermost loop.
-    let order = physical_order(lhs_shape);
+    let order = lhs_shape.physical_order();
     let mut pairs: SmallVec<[(usize, usize); 4]> = attrs
         .lhs_contracting_dims
         .iter()

@@ -16,7 +16,6 @@ use super::Signature;
 use super::contraction::Convolution;
 use super::emitter::{Argument, Atom, Emitter, FrameId, Index, ScopeKind, Value};
 use super::groups::{Group, Place};
-use super::layout::physical_order;
 use super::windows::guarded;
 use crate::GpuError;
 
@@ -64,13 +63,15 @@ pub(super) fn choose(module: &Module, signature: &Signature, group: &Group) -> O
     if n < 4 || k < SLICE || m * n * conv.n_groups < 1024 {
         return None;
     }
-    let fastest = |shape| physical_order(shape).into_iter().find(|&dim| shape.dims[dim] != 1).map(|dim| dim as i64);
+    let fastest = |shape: &hlo_ir::ArrayShape| {
+        shape.physical_order().into_iter().find(|&dim| shape.dims[dim] != 1).map(|dim| dim as i64)
+    };
     let (in_input, in_kernel) = (fastest(conv.input), fastest(conv.kernel));
     // The row dim that is fastest in the input first, then as the output lies.
     let spatial = dims.input_spatial.iter().zip(&dims.output_spatial);
     let pairs = spatial.chain(std::iter::once((&dims.input_batch, &dims.output_batch)));
     let first = pairs.filter(|(from, _)| Some(**from) == in_input).map(|(_, to)| *to as usize).next();
-    let others = physical_order(conv.output).into_iter().filter(|&dim| dim != feature && Some(dim) != first);
+    let others = conv.output.physical_order().into_iter().filter(|&dim| dim != feature && Some(dim) != first);
     let row_dims = first.into_iter().chain(others).collect();
     Some(ConvTiles {
         conv: inst,
@@ -276,7 +277,7 @@ impl ConvTiles {
                     conditions.push(format!("{n} < {}", self.n));
                 }
                 let index = self.output_index(e, conv, group, m, n);
-                let at = e.position(&index, &argument.shape.dims, &physical_order(&argument.shape));
+                let at = e.position(&index, &argument.shape.dims, &argument.shape.physical_order());
                 let ctype = argument.ctype;
                 let sum = ctype.to_stored(&ctype.rounded(&format!("{sums}[{i} * {own_n} + {j}]")));
                 guarded(e, &conditions, |e| {

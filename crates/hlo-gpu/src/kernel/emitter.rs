@@ -11,7 +11,6 @@ use hlo_ir::{ArrayShape, CompId, InstId, Literal, Module};
 use smallvec::SmallVec;
 
 use super::dtype::{CType, stored_literals};
-use super::layout::physical_order;
 use super::team::Team;
 use crate::GpuError;
 
@@ -518,7 +517,7 @@ impl<'m> Emitter<'m> {
 
     fn load(&mut self, argument: usize, index: &[Atom]) -> Result<Value, GpuError> {
         let Argument { shape, ctype } = self.arguments[argument].clone();
-        let position = self.position(index, &shape.dims, &physical_order(&shape));
+        let position = self.position(index, &shape.dims, &shape.physical_order());
         let ahead = self.preloaded.iter().find(|p| p.argument == argument && p.linear == position);
         let element = match ahead {
             Some(ahead) => ahead.text.clone(),

@@ -8,7 +8,6 @@ use hlo_ir::{InstId, Module, Opcode};
 
 use super::conv_tiles::{self, ConvTiles};
 use super::emitter::{Argument, Atom, Binding, Emitter, FrameId, Preloaded, ScopeKind};
-use super::layout::{is_same_layout, physical_order};
 use super::reach::{Reach, Root};
 use super::scatter_rows::{self, Rows};
 use super::team::Team;
@@ -66,7 +65,7 @@ impl Group {
         for (&result, &(inst, leaf)) in self.results.iter().zip(&self.sources) {
             let value = e.value(frame, inst, leaf, index)?;
             let Argument { shape, ctype } = &results[result];
-            let at = e.position(index, &shape.dims, &physical_order(shape));
+            let at = e.position(index, &shape.dims, &shape.physical_order());
             stores.push((result, at, ctype.to_stored(&value.text)));
         }
         Ok(stores)
@@ -106,7 +105,7 @@ pub(super) fn groups(module: &Module, reach: &Reach, signature: &Signature, opti
             continue;
         }
         let shape = &signature.results[first].shape;
-        let is_one_layout = results.iter().all(|&i| is_same_layout(&signature.results[i].shape, shape));
+        let is_one_layout = results.iter().all(|&i| signature.results[i].shape.is_same_order(shape));
         let sources = results.iter().map(|&i| (reach.roots[i].inst, reach.roots[i].leaf)).collect();
         let n_elems = i64::try_from(shape.n_elems()).unwrap_or(i64::MAX);
         groups.push(Group { results, sources, is_one_layout, n_elems, form: Form::Elemental });
@@ -166,7 +165,7 @@ fn choose_team(module: &Module, signature: &Signature, group: &Group, roots: &[&
         if i64::try_from(operand.n_elems()).ok() != n_reduced.checked_mul(group.n_elems) {
             continue;
         }
-        let fastest = physical_order(operand).into_iter().find(|&dim| operand.dims[dim] != 1);
+        let fastest = operand.physical_order().into_iter().find(|&dim| operand.dims[dim] != 1);
         let is_row = fastest.is_none_or(|dim| attrs.dimensions.contains(&(dim as i64)));
         if longest.is_none_or(|(n, _)| n < n_reduced) {
             longest = Some((n_reduced, is_row));
@@ -311,7 +310,7 @@ fn write_element(
     i: Atom,
 ) -> Result<Vec<(usize, Atom, String)>, GpuError> {
     let shape = &results[group.results[0]].shape;
-    let index = e.index_at(i, &shape.dims, &physical_order(shape));
+    let index = e.index_at(i, &shape.dims, &shape.physical_order());
     group.values_at(e, frame, results, &index)
 }
 

@@ -13,7 +13,6 @@ mod elementwise;
 mod emitter;
 mod groups;
 mod indexing;
-mod layout;
 mod reach;
 mod reduction;
 mod scatter_rows;
@@ -33,7 +32,6 @@ use crate::GpuError;
 use crate::plan::{Access, Kernel};
 pub(crate) use dtype::CType;
 use emitter::{Argument, Binding, Emitter};
-pub(crate) use layout::physical_order;
 
 /// What stands before the kernels of a program.
 pub const PRELUDE: &str = include_str!("prelude.h");

@@ -8,7 +8,6 @@ use hlo_ir::{InstId, Module, Opcode};
 use super::Signature;
 use super::emitter::{Binding, array_of_leaf};
 use super::groups::Group;
-use super::layout::{is_row_major, is_same_layout};
 
 /// What the results of a kernel are made of.
 pub(super) struct Reach {
@@ -64,9 +63,9 @@ fn keeps_place(module: &Module, inst: InstId, operand: InstId) -> bool {
     if opcode == Opcode::Bitcast {
         to.dtype.bits() == from.dtype.bits()
     } else if opcode == Opcode::Reshape {
-        is_row_major(to) && is_row_major(from)
+        to.is_row_major() && from.is_row_major()
     } else {
-        is_same_layout(to, from)
+        to.is_same_order(from)
     }
 }
 

@@ -6,7 +6,6 @@ use smallvec::SmallVec;
 
 use super::dtype::CType;
 use super::emitter::{Atom, Element, Emitted, Emitter, FrameId, Index, ScopeKind, Value};
-use super::layout::physical_order;
 use super::structure;
 use super::table::{Rule, rule};
 use crate::GpuError;
@@ -186,7 +185,7 @@ pub(super) fn reduced_dims(e: &Emitter<'_>, inst: InstId) -> Result<SmallVec<[us
     let Attrs::Reduce(attrs) = &e.module.inst(inst).attrs else {
         return Err(e.unsupported(inst, "expected dims to reduce"));
     };
-    let order = physical_order(e.operand_shape(inst, 0)?);
+    let order = e.operand_shape(inst, 0)?.physical_order();
     Ok(order.into_iter().rev().filter(|&dim| attrs.dimensions.contains(&(dim as i64))).collect())
 }
 

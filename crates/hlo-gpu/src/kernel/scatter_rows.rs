@@ -8,7 +8,6 @@ use super::Signature;
 use super::emitter::{Argument, Atom, Emitter, FrameId, Index, ScopeKind, Value};
 use super::groups::{Group, Place};
 use super::indexing::ScatterParts;
-use super::layout::physical_order;
 use super::reduction::Combiner;
 use crate::GpuError;
 
@@ -46,7 +45,7 @@ pub(super) fn choose(module: &Module, signature: &Signature, group: &Group) -> O
     if !rows_are_points || !windows_are_whole || !attrs.input_batching_dims.is_empty() || group.sources.len() != n {
         return None;
     }
-    let order = physical_order(&signature.results[group.results[0]].shape);
+    let order = signature.results[group.results[0]].shape.physical_order();
     let row_dims: SmallVec<[usize; 4]> = order.iter().copied().filter(|&dim| is_row(dim)).collect();
     let column_dims: SmallVec<[usize; 4]> = order.into_iter().filter(|&dim| !is_row(dim)).collect();
     let n_rows = row_dims.iter().map(|&dim| shape.dims[dim]).product();
@@ -88,7 +87,7 @@ impl Rows {
                 let index = self.index(e, row, column, &parts.shape.dims);
                 for (&operand, &(result, argument)) in parts.operands.iter().zip(results) {
                     let value = e.value(frame, operand, 0, &index)?;
-                    let at = e.position(&index, &argument.shape.dims, &physical_order(&argument.shape));
+                    let at = e.position(&index, &argument.shape.dims, &argument.shape.physical_order());
                     e.line(format!("r{result}[{at}] = {};", argument.ctype.to_stored(&value.text)));
                 }
                 Ok(())
@@ -110,7 +109,7 @@ impl Rows {
                     }
                     let (mut accumulators, mut slots) = (Vec::new(), Vec::new());
                     for &(result, argument) in results {
-                        let at = e.position(&index, &argument.shape.dims, &physical_order(&argument.shape));
+                        let at = e.position(&index, &argument.shape.dims, &argument.shape.physical_order());
                         let slot = format!("r{result}[{at}]");
                         accumulators.push(e.variable(argument.ctype.held, &argument.ctype.loaded(&slot)));
                         slots.push(slot);

@@ -6,7 +6,6 @@ use smallvec::SmallVec;
 
 use super::elementwise::reinterpreted;
 use super::emitter::{Atom, Element, Emitted, Emitter, FrameId, Index, Value};
-use super::layout::physical_order;
 use crate::GpuError;
 
 fn misfit(e: &Emitter<'_>, inst: InstId) -> GpuError {
@@ -110,7 +109,7 @@ pub(super) fn reshape(e: &mut Emitter<'_>, Element { frame, inst, index, .. }: E
 
 /// Sizes in memory order, the slowest first, and which dim each is.
 fn in_memory(shape: &ArrayShape) -> (SmallVec<[usize; 4]>, SmallVec<[i64; 4]>) {
-    let order: SmallVec<[usize; 4]> = physical_order(shape).into_iter().rev().collect();
+    let order: SmallVec<[usize; 4]> = shape.physical_order().into_iter().rev().collect();
     let sizes = order.iter().map(|&dim| shape.dims[dim]).collect();
     (order, sizes)
 }

@@ -7,7 +7,6 @@ use smallvec::SmallVec;
 use super::Signature;
 use super::emitter::{Argument, Atom, Element, Emitter, FrameId, Index, ScopeKind};
 use super::groups::{Group, Place};
-use super::layout::{is_same_layout, physical_order};
 use super::reach::Root;
 use crate::GpuError;
 
@@ -34,12 +33,12 @@ pub(super) fn choose(module: &Module, signature: &Signature, group: &Group, root
         return None;
     }
     let fastest = |order: SmallVec<[usize; 4]>, dims: &[i64]| order.into_iter().find(|&dim| dims[dim] != 1);
-    let write_dim = fastest(physical_order(shape), &shape.dims)?;
+    let write_dim = fastest(shape.physical_order(), &shape.dims)?;
     let found = roots.first()?.in_place.iter().copied().find_map(|inst| {
         let node = module.inst(inst);
         let (own, &operand) = (module.shape(inst).as_array()?, node.operands.first()?);
         let from = module.shape(operand).as_array()?;
-        let from_fastest = fastest(physical_order(from), &from.dims)?;
+        let from_fastest = fastest(from.physical_order(), &from.dims)?;
         let read_dim = match &node.attrs {
             Attrs::Dims(attrs) if node.opcode == Opcode::Transpose => {
                 attrs.dimensions.iter().position(|&dim| dim as usize == from_fastest)?
@@ -48,7 +47,7 @@ pub(super) fn choose(module: &Module, signature: &Signature, group: &Group, root
             _ => return None,
         };
         let fits = !signature.bindings.contains_key(&inst)
-            && is_same_layout(own, shape)
+            && own.is_same_order(shape)
             && read_dim != write_dim
             && own.dims[read_dim] >= SIDE / 2
             && own.dims[write_dim] >= SIDE / 2

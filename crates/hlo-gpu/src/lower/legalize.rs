@@ -8,7 +8,7 @@
 
 use super::boundaries::{restate, rewrite_boundaries};
 use super::dot::{DotDims, find_gemm, has_library_types};
-use super::strides::{is_same_layout, layout_of, minor_to_major};
+use super::strides::{is_same_layout, layout_of};
 use crate::GpuError;
 use hlo_ir::attrs::{Attrs, TupleIndexAttrs};
 use hlo_ir::edit::Builder;
@@ -168,9 +168,9 @@ fn rewrite_collective(module: &mut Module, inst: InstId) {
     for (k, (&operand, result)) in operands.iter().zip(&results).enumerate() {
         let Some(given) = module.shape(operand).as_array().cloned() else { return };
         // The operand's layout if it will do: then only the result may have to be copied.
-        let mut order = minor_to_major(&given);
+        let mut order = given.minor_to_major();
         if let Some(dim) = dim.filter(|&dim| result.dims.get(dim).is_some() && !is_slowest(&given, result, dim)) {
-            order = minor_to_major(result);
+            order = result.minor_to_major();
             order.retain(|d| *d != dim as i64);
             order.push(dim as i64);
         }
@@ -188,7 +188,7 @@ fn rewrite_collective(module: &mut Module, inst: InstId) {
 
 /// Whether shards along `dim` lie one after the other: no dim of more than one element is slower.
 fn is_slowest(operand: &ArrayShape, result: &ArrayShape, dim: usize) -> bool {
-    let order = minor_to_major(operand);
+    let order = operand.minor_to_major();
     let slower = order.iter().rev().take_while(|&&d| d != dim as i64);
     slower.into_iter().all(|&d| operand.dims[d as usize] == 1 && result.dims[d as usize] == 1)
 }

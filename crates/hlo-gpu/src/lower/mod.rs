@@ -364,7 +364,7 @@ impl<'a> Lowering<'a> {
         let mut leaves = Leaves::new();
         for (literal, shape) in literals.into_iter().zip(shapes.into_iter().flatten()) {
             let is_row_major = strides::is_same_layout(&shape, &shape.clone().with_row_major());
-            let layout = (!is_row_major).then(|| strides::minor_to_major(&shape).to_vec());
+            let layout = (!is_row_major).then(|| shape.minor_to_major().to_vec());
             let draft = &mut self.draft;
             let buffer = *self.constants.entry((literal.clone(), layout)).or_insert_with(|| {
                 let id: ConstantId = draft.plan.constants.push(literal.clone());
@@ -434,7 +434,7 @@ pub fn array_leaves(shape: &Shape) -> Vec<Option<ArrayShape>> {
 }
 
 fn order_text(shape: &ArrayShape) -> String {
-    let order: Vec<String> = strides::minor_to_major(shape).iter().map(i64::to_string).collect();
+    let order: Vec<String> = shape.minor_to_major().iter().map(i64::to_string).collect();
     format!("{{{}}}", order.join(","))
 }
 

@@ -1,44 +1,29 @@
 //! Layouts as strides: which views of an array are the same bytes, and which dims lie as one.
 
-use hlo_ir::{ArrayShape, Dims, Layout};
-
-/// The dims of an array, fastest first; row-major where no layout is given or the layout is not a permutation.
-pub fn minor_to_major(shape: &ArrayShape) -> Dims {
-    let rank = shape.rank();
-    let given = shape.layout.as_ref().map(|layout| &layout.minor_to_major).filter(|order| order.len() == rank);
-    match given {
-        Some(order) if (0..rank as i64).all(|dim| order.contains(&dim)) => order.clone(),
-        Some(_) | None => (0..rank as i64).rev().collect(),
-    }
-}
+use hlo_ir::shape::DimOrder;
+use hlo_ir::{ArrayShape, Layout};
 
 /// Elements from one index to the next along each dim.
 pub fn strides(shape: &ArrayShape) -> Vec<u64> {
     let mut strides = vec![1u64; shape.rank()];
     let mut stride = 1u64;
-    for dim in minor_to_major(shape) {
+    for dim in shape.minor_to_major() {
         strides[dim as usize] = stride;
         stride = stride.saturating_mul(shape.dims[dim as usize].max(0) as u64);
     }
     strides
 }
 
-/// The dims of more than one element, slowest first.
-pub fn major_to_minor_long_dims(shape: &ArrayShape) -> Vec<usize> {
-    let order = minor_to_major(shape);
-    order.iter().rev().map(|&dim| dim as usize).filter(|&dim| shape.dims[dim] != 1).collect()
-}
-
 /// Whether two arrays of equal dims lie equally in memory.
 pub fn is_same_layout(a: &ArrayShape, b: &ArrayShape) -> bool {
-    a.same_type(b) && (a.n_elems() <= 1 || major_to_minor_long_dims(a) == major_to_minor_long_dims(b))
+    a.same_type(b) && (a.n_elems() == 0 || a.is_same_order(b))
 }
 
 /// Whether transposing `from` to `to` by `permutation` (result dim `i` is operand dim `permutation[i]`) moves no byte.
 pub fn is_transpose_free(from: &ArrayShape, to: &ArrayShape, permutation: &[i64]) -> bool {
     let source = |dim: usize| permutation.get(dim).map(|&d| d as usize);
-    let sources: Option<Vec<usize>> = major_to_minor_long_dims(to).into_iter().map(source).collect();
-    from.n_elems() <= 1 || sources.is_some_and(|sources| sources == major_to_minor_long_dims(from))
+    let sources: Option<DimOrder> = to.long_dims_major_to_minor().into_iter().map(source).collect();
+    from.n_elems() <= 1 || sources.is_some_and(|sources| sources == from.long_dims_major_to_minor())
 }
 
 /// Whether reshaping `from` to `to` moves no byte: dims fall into groups of equal products, each group lies row-major in
@@ -58,7 +43,7 @@ pub fn is_reshape_free(from: &ArrayShape, to: &ArrayShape) -> bool {
 fn group_order(shape: &ArrayShape, groups: &[[Vec<usize>; 2]], side: usize) -> Option<Vec<usize>> {
     let mut order: Vec<usize> = Vec::new();
     let mut last_dim = 0;
-    for dim in major_to_minor_long_dims(shape) {
+    for dim in shape.long_dims_major_to_minor() {
         let group = groups.iter().position(|g| g[side].contains(&dim))?;
         if order.last() == Some(&group) {
             if dim < last_dim {
@@ -128,7 +113,7 @@ pub fn merged_stride(shape: &ArrayShape, strides: &[u64], dims: &[usize]) -> Opt
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hlo_ir::DType;
+    use hlo_ir::{DType, Dims};
 
     fn array(dims: &[i64], minor_to_major: &[i64]) -> ArrayShape {
         let mut shape = ArrayShape::new(DType::F32, dims.iter().copied());

@@ -2,7 +2,6 @@
 
 use super::model::{DEVICE, modelled_times};
 use super::{Buffer, BufferId, CollectiveKind, Gemm, Matrix, Place, Plan, Reduction, Step, Stream, Work};
-use crate::lower::strides::minor_to_major;
 use hlo_ir::ArrayShape;
 use std::fmt::{self, Display, Formatter};
 
@@ -124,7 +123,7 @@ impl Stream {
 /// A shape with its layout, as HLO writes it.
 pub fn shape_text(shape: &ArrayShape) -> String {
     let words = |list: &[i64]| list.iter().map(i64::to_string).collect::<Vec<_>>().join(",");
-    let layout = if shape.rank() == 0 { String::new() } else { format!("{{{}}}", words(&minor_to_major(shape))) };
+    let layout = if shape.rank() == 0 { String::new() } else { format!("{{{}}}", words(&shape.minor_to_major())) };
     format!("{}[{}]{layout}", shape.dtype, words(&shape.dims))
 }
 

@@ -36,7 +36,7 @@ pub mod classes;
 
 use crate::lower::dot::{find_gemm, has_library_types};
 use crate::lower::legalize::stepwise_computations;
-use crate::lower::strides::{is_same_layout, minor_to_major};
+use crate::lower::strides::is_same_layout;
 use classes::{Classes, Permutation};
 use cranelift_entity::EntitySet;
 use hlo_analysis::Preserved;
@@ -190,7 +190,7 @@ fn transposed_bytes(module: &Module, comp: CompId, shape_of: &dyn Fn(InstId) -> 
             // What fills or broadcasts can be made in any order.
             let is_made = matches!(module.inst(operand).opcode.row().factors, FactorRule::Broadcast | FactorRule::Iota);
             let dims =
-                minor_to_major(&result).iter().filter_map(|&d| to_operand.get(d as usize)).map(|&d| d as i64).collect();
+                result.minor_to_major().iter().filter_map(|&d| to_operand.get(d as usize)).map(|&d| d as i64).collect();
             let wanted = ArrayShape { layout: Some(Box::new(Layout::new(dims))), ..found.clone() };
             if !is_made && !is_same_layout(&found, &wanted) {
                 bytes = bytes.saturating_add(found.size_bytes());
@@ -285,7 +285,7 @@ fn vote(module: &Module, comp: CompId, classes: &mut Classes) {
         let instruction = module.inst(inst);
         let is_changeable = is_free(module, inst);
         if let Some(array) = module.shape(inst).as_array().filter(|_| is_changeable) {
-            classes.vote(inst, minor_to_major(array), array.size_bytes());
+            classes.vote(inst, array.minor_to_major(), array.size_bytes());
             if let Some(dim) = scattered_dim(module, inst) {
                 let mut order: Dims = (0..array.rank() as i64).rev().filter(|&d| d != dim).collect();
                 order.push(dim);
@@ -301,12 +301,13 @@ fn vote(module: &Module, comp: CompId, classes: &mut Classes) {
             let weight = given.size_bytes().saturating_mul(FIXED);
             if is_changeable && !is_free(module, operand) {
                 // In the result's dims: result dim `i` is operand dim `to_operand[i]`.
-                let order = minor_to_major(given);
+                let order = given.minor_to_major();
                 let back =
                     order.iter().filter_map(|&d| to_operand.iter().position(|&o| o as i64 == d)).map(|d| d as i64);
                 classes.vote(inst, back.collect(), weight);
             } else if !is_changeable && is_free(module, operand) {
-                let order = minor_to_major(result)
+                let order = result
+                    .minor_to_major()
                     .iter()
                     .filter_map(|&d| to_operand.get(d as usize))
                     .map(|&d| d as i64)
@@ -322,9 +323,10 @@ fn vote(module: &Module, comp: CompId, classes: &mut Classes) {
         for (slot, &operand) in instruction.operands.iter().enumerate() {
             if let Some(array) = module.shape(operand).as_array().filter(|_| wants_rows && is_free(module, operand)) {
                 let is_reduce = instruction.opcode.row().factors == FactorRule::Reduce;
-                let stated = stated.as_ref().and_then(|s| s.as_tuple()?.get(slot)?.as_array().map(minor_to_major));
+                let stated =
+                    stated.as_ref().and_then(|s| s.as_tuple()?.get(slot)?.as_array().map(ArrayShape::minor_to_major));
                 let rows = (0..array.rank() as i64).rev().collect();
-                let order = stated.unwrap_or(if is_interface { minor_to_major(array) } else { rows });
+                let order = stated.unwrap_or(if is_interface { array.minor_to_major() } else { rows });
                 let factor = if is_reduce { 1 } else { FIXED };
                 classes.vote(operand, order, array.size_bytes().saturating_mul(factor));
             }
@@ -332,9 +334,9 @@ fn vote(module: &Module, comp: CompId, classes: &mut Classes) {
         if Some(inst) == root
             && let Some(array) = module.shape(inst).as_array().filter(|_| is_changeable)
         {
-            let stated = stated.as_ref().and_then(|s| s.as_array().map(minor_to_major));
+            let stated = stated.as_ref().and_then(|s| s.as_array().map(ArrayShape::minor_to_major));
             let weight = array.size_bytes().saturating_mul(FIXED);
-            classes.vote(inst, stated.unwrap_or_else(|| minor_to_major(array)), weight);
+            classes.vote(inst, stated.unwrap_or_else(|| array.minor_to_major()), weight);
         }
     }
 }
