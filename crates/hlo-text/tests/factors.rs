@@ -1,7 +1,7 @@
 //! Dimension factors on samples: every op whose row has a factor rule has factors that cover each dim once, and the
 //! others say why they have none.
 
-use hlo_ir::factors::{FactorSet, NoFactors, Role, TensorFactors, find_factors};
+use hlo_ir::factors::{FactorRole, FactorSet, NoFactors, TensorFactors, find_factors};
 use hlo_ir::op::FactorRule;
 use hlo_ir::{InstId, Module, Opcode, Shape};
 use std::collections::BTreeSet;
@@ -67,7 +67,7 @@ fn check(name: &str, module: &Module, inst: InstId, set: &FactorSet) {
             for one in uses {
                 assert!(seen.insert(one.factor), "{name}: a factor twice in one tensor");
                 is_used[one.factor] = true;
-                let is_own_size = one.role != Role::Shift;
+                let is_own_size = one.role != FactorRole::Shift;
                 assert!(!is_own_size || one.size == set.factors[one.factor].size, "{name}: another size");
             }
         }
@@ -75,19 +75,19 @@ fn check(name: &str, module: &Module, inst: InstId, set: &FactorSet) {
     assert!(is_used.iter().all(|&u| u), "{name}: a factor in no tensor");
     for factor in 0..set.factors.len() {
         let in_results = set.results.iter().filter(|t| FactorSet::mentions(t, factor)).count();
-        let has = |is_role: fn(Role) -> bool| set.uses(factor).any(|one| is_role(one.role));
+        let has = |is_role: fn(FactorRole) -> bool| set.uses(factor).any(|one| is_role(one.role));
         let n_uses = set.uses(factor).count();
-        if has(|role| role == Role::Pass) {
+        if has(|role| role == FactorRole::Pass) {
             assert_eq!(in_results, set.results.len(), "{name}: parts of some results only");
         }
-        if has(|role| matches!(role, Role::Reduce(_))) {
+        if has(|role| matches!(role, FactorRole::Reduce(_))) {
             assert_eq!(in_results, 0, "{name}: a reduced factor ends");
         }
-        if has(|role| matches!(role, Role::Own)) {
+        if has(|role| matches!(role, FactorRole::Own)) {
             assert_eq!(n_uses, 1, "{name}: another tensor has the factor too");
         }
-        if has(|role| role == Role::Shift) {
-            let is_anchored = has(|role| matches!(role, Role::Pass | Role::Reduce(_)));
+        if has(|role| role == FactorRole::Shift) {
+            let is_anchored = has(|role| matches!(role, FactorRole::Pass | FactorRole::Reduce(_)));
             assert!(is_anchored, "{name}: a dim that is shifted against nothing");
         }
     }

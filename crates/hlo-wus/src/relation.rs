@@ -4,7 +4,7 @@
 //! along one dim). An op can be computed on shards if the run of its result and those of its operands are the same piece of
 //! index space. The op table's factors say which dims go together; nothing here knows an opcode.
 
-use hlo_ir::factors::{FactorSet, Role, find_factors};
+use hlo_ir::factors::{FactorRole, FactorSet, find_factors};
 use hlo_ir::op::{FactorRule, Flow};
 use hlo_ir::shape::Dims;
 use hlo_ir::{InstId, Module};
@@ -110,10 +110,10 @@ impl Relation {
                 .map(|dim| {
                     let Some(one) = FactorSet::sole_use(operand, dim) else { return Link::Blocked };
                     match (one.role, FactorSet::dim_of(result, one.factor)) {
-                        (Role::Pass, Some(to)) => Link::To(to),
-                        (Role::Reduce(_), None) => Link::Reduced,
-                        (Role::Pass | Role::Reduce(_), _) => Link::Blocked,
-                        (Role::Own | Role::Whole(_) | Role::Shift, _) => Link::Blocked,
+                        (FactorRole::Pass, Some(to)) => Link::To(to),
+                        (FactorRole::Reduce(_), None) => Link::Reduced,
+                        (FactorRole::Pass | FactorRole::Reduce(_), _) => Link::Blocked,
+                        (FactorRole::Own | FactorRole::Whole(_) | FactorRole::Shift, _) => Link::Blocked,
                     }
                 })
                 .collect()
@@ -181,6 +181,7 @@ fn is_cuttable(rule: FactorRule) -> bool {
         | FactorRule::TriangularSolve
         | FactorRule::Fft
         | FactorRule::BatchNorm
+        | FactorRule::CustomCall
         | FactorRule::Structural(_)
         | FactorRule::Whole(_) => false,
     }

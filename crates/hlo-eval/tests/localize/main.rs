@@ -2,9 +2,9 @@
 //! shards that join to what the whole instruction gives.
 //!
 //! Each instruction is taken out of its module with the values that its operands have there, so indices, init values and
-//! matrices are sensible. Along every factor it is cut for 2, 3, 4 and 5 devices, whether or not the factor divides: shards have
-//! `ceil(size / n)` positions, the last ones hold fewer or none, and padding holds garbage. A program with the local form of
-//! the instruction runs on all devices. A cut that has no local form must say why.
+//! matrices are sensible. Along every factor it is cut for 2, 3, 4 and 5 devices, and along every two for 2 × 3, whether or not
+//! the factors divide: shards have `ceil(size / n)` positions, the last ones hold fewer or none, and padding holds garbage. A
+//! program with the local form of the instruction runs on all devices. A cut that has no local form must say why.
 
 mod program;
 mod shards;
@@ -12,7 +12,7 @@ mod shards;
 use hlo_eval::{Inputs, Options, entry_leaves, run};
 use hlo_ir::attrs::{Attrs, ParameterAttrs};
 use hlo_ir::edit::Builder;
-use hlo_ir::factors::{FactorSet, Role, find_factors};
+use hlo_ir::factors::{FactorRole, FactorSet, find_factors};
 use hlo_ir::localize::{CannotCut, localize};
 use hlo_ir::module::Instruction;
 use hlo_ir::op::{EvalRule, FactorRule, Opcode};
@@ -183,17 +183,19 @@ struct Coverage {
     refused: BTreeMap<(String, String), usize>,
     /// Cuts compared where the last shard holds less, or nothing.
     n_uneven: usize,
+    /// Cuts of two factors compared.
+    n_pairs: usize,
     failures: BTreeSet<String>,
     not_evaluated: BTreeSet<Opcode>,
 }
 
-fn role_name(role: Role) -> &'static str {
+fn role_name(role: FactorRole) -> &'static str {
     match role {
-        Role::Pass => "pass",
-        Role::Reduce(_) => "reduce",
-        Role::Own => "own",
-        Role::Whole(_) => "whole",
-        Role::Shift => "shift",
+        FactorRole::Pass => "pass",
+        FactorRole::Reduce(_) => "reduce",
+        FactorRole::Own => "own",
+        FactorRole::Whole(_) => "whole",
+        FactorRole::Shift => "shift",
     }
 }
 
@@ -213,7 +215,7 @@ fn may_reorder(opcode: Opcode) -> bool {
     )
 }
 
-/// Cuts `inst` along each factor for 2 to 5 devices.
+/// Cuts `inst` along each factor, and along each two.
 fn check_cuts(module: &Module, inst: InstId, coverage: &mut Coverage) -> Result<(), String> {
     let Ok(set) = find_factors(module, inst) else { return Ok(()) };
     let node = module.inst(inst);
@@ -225,45 +227,67 @@ fn check_cuts(module: &Module, inst: InstId, coverage: &mut Coverage) -> Result<
     }
     let results = run_one_device(&alone(module, node, &operand_shapes, result_shape.clone()), &operands)?;
     let case = Case { module, node, result_shape, operands, results };
-    for factor in (0..set.factors.len()).filter(|&f| set.factors[f].size > 1) {
-        for n in 2..=5 {
-            let mut n_shards = vec![1; set.factors.len()];
-            n_shards[factor] = n;
-            let at = |e: String| format!("factor {factor} of {} on {n} devices: {e}", set.factors[factor].size);
-            let form = match localize(module, inst, &set, &n_shards) {
-                Ok(form) => form,
-                Err(why) => {
-                    check_refusal(&set, factor, why).map_err(at)?;
-                    *coverage.refused.entry((rule_name(node.opcode), why.to_string())).or_default() += 1;
-                    continue;
-                }
-            };
-            let joined = program::run_on_shards(&case, &set, factor, n, &form).map_err(at)?;
-            for (expected, found) in case.results.iter().zip(&joined) {
-                let tolerance = tolerance(expected.dtype(), may_reorder(node.opcode));
-                first_difference(expected, found, tolerance).map_or(Ok(()), |d| Err(at(d)))?;
-            }
-            let roles: BTreeSet<_> = set.uses(factor).map(|one| role_name(one.role)).collect();
-            for role in roles {
-                *coverage.compared.entry((rule_name(node.opcode), role)).or_default() += 1;
-            }
-            *coverage.by_opcode.entry(node.opcode).or_default() += 1;
-            coverage.n_uneven += usize::from(set.factors[factor].size % n != 0);
+    for n_shards in cuts(&set) {
+        check_cut(&case, inst, &set, &n_shards, coverage).map_err(|e| format!("cut {n_shards:?} of {set:?}: {e}"))?;
+    }
+    Ok(())
+}
+
+/// Every factor alone in 2 to 5 shards, and every pair of factors in 2 × 3.
+fn cuts(set: &FactorSet) -> Vec<Vec<i64>> {
+    let cut = |cuts: &[(usize, i64)]| {
+        let mut n_shards = vec![1; set.factors.len()];
+        cuts.iter().for_each(|&(factor, n)| n_shards[factor] = n);
+        n_shards
+    };
+    let long: Vec<usize> = (0..set.factors.len()).filter(|&f| set.factors[f].size > 1).collect();
+    let alone = long.iter().flat_map(|&f| (2..=5).map(move |n| [(f, n)]));
+    let pairs = long.iter().enumerate().flat_map(|(i, &f)| long[i + 1..].iter().map(move |&g| [(f, 2), (g, 3)]));
+    alone.map(|c| cut(&c)).chain(pairs.map(|c| cut(&c))).collect()
+}
+
+fn check_cut(
+    case: &Case<'_>,
+    inst: InstId,
+    set: &FactorSet,
+    n_shards: &[i64],
+    coverage: &mut Coverage,
+) -> Result<(), String> {
+    let opcode = case.node.opcode;
+    let factors: Vec<usize> = (0..n_shards.len()).filter(|&f| n_shards[f] > 1).collect();
+    let form = match localize(case.module, inst, set, n_shards) {
+        Ok(form) => form,
+        Err(why) => {
+            *coverage.refused.entry((rule_name(opcode), why.to_string())).or_default() += 1;
+            return check_refusal(set, &factors, why);
         }
+    };
+    let joined = program::run_on_shards(case, set, n_shards, &form)?;
+    for (expected, found) in case.results.iter().zip(&joined) {
+        first_difference(expected, found, tolerance(expected.dtype(), may_reorder(opcode))).map_or(Ok(()), Err)?;
+    }
+    *coverage.by_opcode.entry(opcode).or_default() += 1;
+    coverage.n_uneven += usize::from(factors.iter().any(|&f| set.factors[f].size % n_shards[f] != 0));
+    coverage.n_pairs += usize::from(factors.len() > 1);
+    let roles: BTreeSet<_> = factors.iter().flat_map(|&f| set.uses(f)).map(|one| role_name(one.role)).collect();
+    for role in roles {
+        *coverage.compared.entry((rule_name(opcode), role)).or_default() += 1;
     }
     Ok(())
 }
 
 /// A cut may be refused only for what its roles say, or for a reason that is the cut's own.
-fn check_refusal(set: &FactorSet, factor: usize, why: CannotCut) -> Result<(), String> {
-    let has = |is_role: fn(Role) -> bool| set.uses(factor).any(|one| is_role(one.role));
-    let has_shift = has(|role| role == Role::Shift);
+fn check_refusal(set: &FactorSet, cut: &[usize], why: CannotCut) -> Result<(), String> {
+    let has = |factor: usize, is_role: fn(FactorRole) -> bool| {
+        cut.contains(&factor) && set.uses(factor).any(|one| is_role(one.role))
+    };
+    let is_shift = |role| role == FactorRole::Shift;
+    let is_reduce = |role| matches!(role, FactorRole::Reduce(_));
     let is_right = match why {
-        CannotCut::Whole { factor: whole, .. } => whole == factor && has(|role| matches!(role, Role::Whole(_))),
-        CannotCut::SeveralOperands { factor: several } => several == factor && has_shift,
-        CannotCut::Misaligned { factor: misaligned } => misaligned == factor && has_shift,
-        CannotCut::Uneven { factor: uneven } => uneven == factor && has_shift && has(|r| matches!(r, Role::Reduce(_))),
-        CannotCut::NoIdentity { .. } => has_shift || has(|role| matches!(role, Role::Reduce(_))),
+        CannotCut::Whole { factor, .. } => has(factor, |role| matches!(role, FactorRole::Whole(_))),
+        CannotCut::SeveralOperands { factor } | CannotCut::Misaligned { factor } => has(factor, is_shift),
+        CannotCut::Uneven { factor } => has(factor, is_shift) && has(factor, is_reduce),
+        CannotCut::NoIdentity { .. } => cut.iter().any(|&f| has(f, is_shift) || has(f, is_reduce)),
         CannotCut::NoFactors(_) | CannotCut::NotOneCutForEachFactor | CannotCut::NoLocalAttributes(_) => false,
     };
     if is_right { Ok(()) } else { Err(format!("refused without need: {why}")) }
@@ -318,7 +342,7 @@ fn check_coverage(coverage: &Coverage) {
         assert!(n > 0, "no cut of a factor in the role {role} was compared");
     }
     assert!(coverage.refused.keys().any(|(_, why)| why.contains("is whole")), "no whole factor was refused");
-    assert!(coverage.n_uneven > 0, "no uneven cut was compared");
+    assert!(coverage.n_uneven > 0 && coverage.n_pairs > 0, "no uneven cut, or no cut of two factors, was compared");
     // What the samples hold of each rule beside pass: the roles that the op table gives it.
     let beside_pass = [
         ("Broadcast", "own"),

@@ -7,53 +7,54 @@ use hlo_eval::{Inputs, Options, run};
 use hlo_ir::attrs::{Attrs, CombiningAttrs, TupleIndexAttrs};
 use hlo_ir::edit::Builder;
 use hlo_ir::factors::{FactorId, FactorSet};
-use hlo_ir::localize::{Fill, LocalForm, OperandAdjust, ResultAdjust};
+use hlo_ir::groups::ReplicaGroups;
+use hlo_ir::localize::{LocalForm, OperandAdjust, OutsideValue, ResultAdjust};
 use hlo_ir::monoid::Monoid;
 use hlo_ir::{ArrayShape, CompId, DType, InstId, Literal, Module, Opcode, Scalar, Shape};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The results of the case, computed by `n` devices that each hold a shard along `factor`.
+/// The results of the case, computed by devices that each hold a shard, where factor `i` is cut into `n_shards[i]`.
 pub fn run_on_shards(
     case: &Case<'_>,
     set: &FactorSet,
-    factor: FactorId,
-    n: i64,
+    n_shards: &[i64],
     form: &LocalForm,
 ) -> Result<Vec<Literal>, String> {
-    let shard = |shard| Shard { factor, n, shard };
+    let devices = Shard::of_all_devices(n_shards);
     let mut rows: Vec<Vec<Array>> = vec![Vec::new(); case.operands.len()];
     let masks: Vec<&ResultAdjust> =
         form.after.iter().filter(|a| matches!(a, ResultAdjust::MaskMisses { .. })).collect();
     let mut hits: Vec<Vec<Array>> = vec![Vec::new(); masks.len()];
-    for device in 0..n {
-        let operands = operands_on(case, set, shard(device), form)?;
+    for shard in &devices {
+        let operands = operands_on(case, set, shard, form)?;
         for (mask, row) in masks.iter().zip(&mut hits) {
             row.push(Arc::new(hits_of(mask, &operands, &form.results)?));
         }
         rows.iter_mut().zip(operands).for_each(|(row, operand)| row.push(Arc::new(operand)));
     }
-    let module = build(case, n, form)?;
+    let module = build(case, &devices, form)?;
     hlo_ir::verify::verify(&module).map_err(|d| format!("does not verify: {}", d[0].message))?;
     rows.extend(hits);
     let outputs = run(&module, &Inputs { leaves: rows }, &Options::default()).map_err(|e| e.to_string())?;
-    join(case, set, factor, n, form, &outputs.leaves)
+    join(case, set, &devices, form, &outputs.leaves)
 }
 
 /// The operands that a device gives to the local op.
-fn operands_on(case: &Case<'_>, set: &FactorSet, cut: Shard, form: &LocalForm) -> Result<Vec<Literal>, String> {
+fn operands_on(case: &Case<'_>, set: &FactorSet, cut: &Shard, form: &LocalForm) -> Result<Vec<Literal>, String> {
     let mut locals: Vec<Literal> = Vec::new();
     for (k, whole) in case.operands.iter().enumerate() {
         let mut places = places(&set.operands[k], cut);
         let mut fill = garbage(whole.dtype());
         for adjust in &form.before {
             match adjust {
-                OperandAdjust::Halo { operand, dim, first, step, size, fill: with, .. } if *operand == k => {
-                    let rows = (0..*size).map(|i| first + cut.shard * step + i);
+                OperandAdjust::Halo { operand, dim, factor, first, step, size, fill: with } if *operand == k => {
+                    let rows = (0..*size).map(|i| first + cut.at[*factor] * step + i);
                     places[*dim] = rows.map(|i| (0..whole.dims()[*dim]).contains(&i).then_some(i)).collect();
                     fill = match with {
-                        Fill::Any => fill,
-                        Fill::Identity(monoid) => identity(*monoid, whole.dtype())?,
-                        Fill::Operand(scalar) => case.operands[*scalar].get(0).ok_or("an empty scalar")?,
+                        OutsideValue::Any => fill,
+                        OutsideValue::Identity(monoid) => identity(*monoid, whole.dtype())?,
+                        OutsideValue::Operand(scalar) => case.operands[*scalar].get(0).ok_or("an empty scalar")?,
                     };
                 }
                 OperandAdjust::Margin { operand, dim, margin } if *operand == k => {
@@ -69,7 +70,7 @@ fn operands_on(case: &Case<'_>, set: &FactorSet, cut: Shard, form: &LocalForm) -
         }
         locals.push(take(whole, &places, fill));
     }
-    form.before.iter().try_for_each(|adjust| apply(adjust, &mut locals, cut.shard))?;
+    form.before.iter().try_for_each(|adjust| apply(adjust, &mut locals, cut))?;
     let is_right = |(local, shape): (&Literal, &ArrayShape)| local.dims() == shape.dims.as_slice();
     match locals.iter().zip(&form.operands).all(is_right) {
         true => Ok(locals),
@@ -82,29 +83,29 @@ fn identity(monoid: Monoid, dtype: DType) -> Result<Scalar, String> {
 }
 
 /// What changes the values of a shard's operands.
-fn apply(adjust: &OperandAdjust, operands: &mut [Literal], shard: i64) -> Result<(), String> {
+fn apply(adjust: &OperandAdjust, operands: &mut [Literal], cut: &Shard) -> Result<(), String> {
     match adjust {
         // These decide which elements a shard takes.
         OperandAdjust::Halo { .. } | OperandAdjust::Margin { .. } => {}
-        OperandAdjust::Mask { operand, dim, minor, tile, size, monoid, .. } => {
+        OperandAdjust::Mask { operand, dim, factor, minor, tile, size, monoid } => {
             let local = &mut operands[*operand];
             let (dims, neutral) = (local.dims().to_vec(), identity(*monoid, local.dtype())?);
             for i in 0..local.n_elems() {
-                if coordinates(&dims, i)[*dim] / minor % tile + shard * tile >= *size {
+                if coordinates(&dims, i)[*dim] / minor % tile + cut.at[*factor] * tile >= *size {
                     local.set(i, neutral);
                 }
             }
         }
-        OperandAdjust::EnterOnce { operand, monoid, .. } => {
+        OperandAdjust::EnterOnce { operand, factors, monoid } => {
             let local = &mut operands[*operand];
-            if shard > 0 {
+            if factors.iter().any(|&factor| cut.at[factor] > 0) {
                 let neutral = identity(*monoid, local.dtype())?;
                 (0..local.n_elems()).for_each(|i| {
                     local.set(i, neutral);
                 });
             }
         }
-        OperandAdjust::ShiftIndex { operand, component, max, tile, add, .. } => {
+        OperandAdjust::ShiftIndex { operand, component, factor, max, tile, add } => {
             let local = &mut operands[*operand];
             let dims = local.dims().to_vec();
             for i in 0..local.n_elems() {
@@ -113,7 +114,7 @@ fn apply(adjust: &OperandAdjust, operands: &mut [Literal], shard: i64) -> Result
                 }
                 let index = as_index(local.get(i))?;
                 let index = max.map_or(index, |max| index.clamp(0, max));
-                local.set(i, Scalar::Int(index - shard * tile + add));
+                local.set(i, Scalar::Int(index - cut.at[*factor] * tile + add));
             }
         }
     }
@@ -147,9 +148,9 @@ fn hits_of(mask: &ResultAdjust, operands: &[Literal], results: &[ArrayShape]) ->
 }
 
 /// The program of every device: the local op, masks of its results, all-reduces of partial results.
-fn build(case: &Case<'_>, n: i64, form: &LocalForm) -> Result<Module, String> {
+fn build(case: &Case<'_>, devices: &[Shard], form: &LocalForm) -> Result<Module, String> {
     let (mut module, comp) = fresh_entry(case.module);
-    module.header.replica_count = n as u64 as _;
+    module.header.replica_count = devices.len() as i64;
     let mut params: Vec<Shape> = form.operands.iter().cloned().map(Shape::Array).collect();
     for adjust in &form.after {
         if let ResultAdjust::MaskMisses { leaf, .. } = adjust {
@@ -178,8 +179,9 @@ fn build(case: &Case<'_>, n: i64, form: &LocalForm) -> Result<Module, String> {
                 let hit = *hits.next().ok_or("a mask without a parameter")?;
                 leaves[*leaf] = masked(&mut module, comp, leaves[*leaf], hit, &form.results[*leaf])?;
             }
-            ResultAdjust::Combine { leaf, monoid, .. } => {
-                leaves[*leaf] = combined(&mut module, comp, leaves[*leaf], *monoid, &form.results[*leaf]);
+            ResultAdjust::Combine { leaf, factors, monoid } => {
+                let groups = groups_along(devices, factors);
+                leaves[*leaf] = combined(&mut module, comp, leaves[*leaf], (*monoid, groups), &form.results[*leaf]);
             }
             // These are done as the shards are joined.
             ResultAdjust::AddOffset { .. } | ResultAdjust::Crop { .. } => {}
@@ -201,40 +203,49 @@ fn masked(module: &mut Module, comp: CompId, value: InstId, hit: InstId, shape: 
     Ok(b.add("masked", Opcode::Select, Shape::Array(shape.clone()), [hit, value, zeros], Attrs::Plain))
 }
 
-fn combined(module: &mut Module, comp: CompId, value: InstId, monoid: Monoid, shape: &ArrayShape) -> InstId {
+/// Groups of devices that hold the same shards along all other factors.
+fn groups_along(devices: &[Shard], factors: &[FactorId]) -> ReplicaGroups {
+    let mut groups: BTreeMap<Vec<i64>, Vec<i64>> = BTreeMap::new();
+    for (device, shard) in devices.iter().enumerate() {
+        let others = shard.at.iter().enumerate().filter(|(factor, _)| !factors.contains(factor));
+        groups.entry(others.map(|(_, &at)| at).collect()).or_default().push(device as i64);
+    }
+    ReplicaGroups::List(groups.into_values().collect())
+}
+
+fn combined(
+    module: &mut Module,
+    comp: CompId,
+    value: InstId,
+    (monoid, replica_groups): (Monoid, ReplicaGroups),
+    shape: &ArrayShape,
+) -> InstId {
     let name = module.names.fresh("combine");
     let reducer = module.add_computation(name);
     let scalar = Shape::array(shape.dtype, []);
     let params = add_parameters(module, reducer, &[scalar.clone(), scalar.clone()]);
     let root = Builder::new(module, reducer).add("both", monoid.opcode(), scalar, params, Attrs::Plain);
     module.comp_mut(reducer).root = Some(root).into();
-    let attrs = CombiningAttrs { to_apply: Some(reducer), ..CombiningAttrs::default() };
+    let attrs = CombiningAttrs { to_apply: Some(reducer), replica_groups, ..CombiningAttrs::default() };
     Builder::new(module, comp).add("combined", Opcode::AllReduce, Shape::Array(shape.clone()), [value], attrs)
 }
 
-/// The whole results from those of all devices.
+/// The whole results from those of all devices, which agree on what several of them hold.
 fn join(
     case: &Case<'_>,
     set: &FactorSet,
-    factor: FactorId,
-    n: i64,
+    devices: &[Shard],
     form: &LocalForm,
     outputs: &[Vec<Array>],
 ) -> Result<Vec<Literal>, String> {
     let mut joined = Vec::new();
     for (leaf, (whole, tensor)) in case.results.iter().zip(&set.results).enumerate() {
-        let parts = outputs[leaf].iter().enumerate().map(|(device, part)| finished(part, leaf, device as i64, form));
-        let parts: Vec<Literal> = parts.collect();
-        if !FactorSet::mentions(tensor, factor) {
-            if parts.iter().any(|part| *part != parts[0]) {
-                return Err("devices disagree on a whole result".into());
-            }
-            joined.push(parts[0].clone());
-            continue;
-        }
+        let parts = outputs[leaf].iter().zip(devices).map(|(part, shard)| finished(part, leaf, shard, form));
+        let parts: Vec<(Literal, Places)> = parts.zip(devices.iter().map(|shard| places(tensor, shard))).collect();
         let mut all = Literal::zeros(whole.dtype(), whole.dims()).map_err(|e| e.to_string())?;
-        for (device, part) in parts.iter().enumerate() {
-            put(&mut all, part, &places(tensor, Shard { factor, n, shard: device as i64 }));
+        parts.iter().for_each(|(part, places)| put(&mut all, part, places));
+        if parts.iter().any(|(part, places)| !agrees(&all, part, places)) {
+            return Err("devices disagree".into());
         }
         joined.push(all);
     }
@@ -242,7 +253,7 @@ fn join(
 }
 
 /// A device's result after what is left to do to it.
-fn finished(part: &Literal, leaf: usize, shard: i64, form: &LocalForm) -> Literal {
+fn finished(part: &Literal, leaf: usize, shard: &Shard, form: &LocalForm) -> Literal {
     let mut part = part.clone();
     for adjust in &form.after {
         match adjust {
@@ -252,9 +263,9 @@ fn finished(part: &Literal, leaf: usize, shard: i64, form: &LocalForm) -> Litera
                 places[*dim] = (*start..start + size).map(Some).collect();
                 part = take(&part, &places, garbage(part.dtype()));
             }
-            ResultAdjust::AddOffset { leaf: of, step, .. } if *of == leaf => {
+            ResultAdjust::AddOffset { leaf: of, factor, step } if *of == leaf => {
                 for i in 0..part.n_elems() {
-                    let offset = shard * step;
+                    let offset = shard.at[*factor] * step;
                     let moved = match part.get(i) {
                         Some(Scalar::Int(x)) => Scalar::Int(x + offset),
                         Some(Scalar::Uint(x)) => Scalar::Uint(x.wrapping_add_signed(offset)),

@@ -1,17 +1,24 @@
 //! Arrays cut into shards, with garbage where a shard has padding, and joined again.
 
-use hlo_ir::factors::{FactorId, FactorUse, TensorFactors};
+use hlo_ir::factors::{FactorUse, TensorFactors};
 use hlo_ir::{DType, Literal, Scalar};
 
 /// For each dim of a shard, for each index: the index in the whole array, or none for padding.
 pub type Places = Vec<Vec<Option<i64>>>;
 
-/// One factor cut into `n` shards, and one of these.
-#[derive(Clone, Copy)]
+/// Which shard a device holds: by factor, the number of shards and the number of the device's own.
+#[derive(Clone)]
 pub struct Shard {
-    pub factor: FactorId,
-    pub n: i64,
-    pub shard: i64,
+    pub n_shards: Vec<i64>,
+    pub at: Vec<i64>,
+}
+
+impl Shard {
+    /// The shards of all devices, those of the last factor next to each other.
+    pub fn of_all_devices(n_shards: &[i64]) -> Vec<Shard> {
+        let n: i64 = n_shards.iter().product();
+        (0..n as usize).map(|device| Shard { n_shards: n_shards.to_vec(), at: coordinates(n_shards, device) }).collect()
+    }
 }
 
 pub fn tile(size: i64, n: i64) -> i64 {
@@ -19,14 +26,14 @@ pub fn tile(size: i64, n: i64) -> i64 {
 }
 
 /// Where the indices of a dim that is the product of `uses` come from.
-fn places_of_dim(uses: &[FactorUse], cut: Shard) -> Vec<Option<i64>> {
-    let local = |one: &FactorUse| if one.factor == cut.factor { tile(one.size, cut.n) } else { one.size };
+fn places_of_dim(uses: &[FactorUse], cut: &Shard) -> Vec<Option<i64>> {
+    let local = |one: &FactorUse| tile(one.size, cut.n_shards[one.factor]);
     let n_local: i64 = uses.iter().map(local).product();
     let place = |index: i64| {
         let (mut rest, mut minor, mut whole) = (index, 1, 0);
         for one in uses.iter().rev() {
             let n = local(one);
-            let at = if one.factor == cut.factor { rest % n + cut.shard * n } else { rest % n };
+            let at = rest % n + cut.at[one.factor] * n;
             if at >= one.size {
                 return None;
             }
@@ -38,7 +45,7 @@ fn places_of_dim(uses: &[FactorUse], cut: Shard) -> Vec<Option<i64>> {
 }
 
 /// Where the elements of a shard of a tensor come from.
-pub fn places(tensor: &TensorFactors, cut: Shard) -> Places {
+pub fn places(tensor: &TensorFactors, cut: &Shard) -> Places {
     tensor.iter().map(|uses| places_of_dim(uses, cut)).collect()
 }
 
@@ -77,6 +84,17 @@ pub fn put(whole: &mut Literal, part: &Literal, places: &Places) {
             whole.set(to, part.get(from).expect("an index in range"));
         }
     });
+}
+
+/// Whether a shard, without its padding, holds what the whole holds at its places.
+pub fn agrees(whole: &Literal, part: &Literal, places: &Places) -> bool {
+    let mut is_same = true;
+    for_each_element(whole.dims(), places, &mut |from, to| {
+        if let Some(to) = to {
+            is_same &= format!("{:?}", whole.get(to)) == format!("{:?}", part.get(from));
+        }
+    });
+    is_same
 }
 
 /// What stands in padding: not a number, or a number that no sample has.

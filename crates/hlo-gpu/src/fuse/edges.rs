@@ -233,6 +233,7 @@ fn reach_of(module: &Module, inst: InstId) -> Reach {
         | FactorRule::TriangularSolve
         | FactorRule::Fft
         | FactorRule::BatchNorm
+        | FactorRule::CustomCall
         | FactorRule::Structural(_)
         | FactorRule::Whole(_) => Reach::Same,
     }
@@ -307,6 +308,7 @@ fn role(module: &Module, inst: InstId) -> Role {
         | FactorRule::TriangularSolve
         | FactorRule::Fft
         | FactorRule::BatchNorm
+        | FactorRule::CustomCall
         | FactorRule::Structural(_)
         | FactorRule::Whole(_) => Role::Alone,
     }

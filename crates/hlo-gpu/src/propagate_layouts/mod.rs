@@ -140,6 +140,7 @@ fn is_free(module: &Module, inst: InstId) -> bool {
         | FactorRule::TriangularSolve
         | FactorRule::Fft
         | FactorRule::BatchNorm
+        | FactorRule::CustomCall
         | FactorRule::Structural(_) => false,
     };
     is_array && can

@@ -3,11 +3,11 @@
 use super::rules::WRONG_ATTRS;
 use super::*;
 use crate::attrs::Attrs;
-use Role::{Own, Pass, Reduce, Whole};
+use FactorRole::{Own, Pass, Reduce, Whole};
 
-const INDEX_VECTOR: Role = Whole("an index is taken with all its components");
-const SLICE_AT_RUN_TIME: Role = Whole("a slice of several rows starts where an index says");
-const MATRIX: Role = Whole("a matrix is factored as a whole");
+const INDEX_VECTOR: FactorRole = Whole("an index is taken with all its components");
+const SLICE_AT_RUN_TIME: FactorRole = Whole("a slice of several rows starts where an index says");
+const MATRIX: FactorRole = Whole("a matrix is factored as a whole");
 
 fn index(dim: i64) -> Result<usize, NoFactors> {
     usize::try_from(dim).map_err(|_| WRONG_ATTRS)

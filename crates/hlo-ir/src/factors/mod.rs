@@ -2,9 +2,10 @@
 //!
 //! After Shardy's sharding rules: a *factor* is a piece of index space that an op treats alike in all tensors that
 //! have it. Each dim of each operand and result is covered by exactly one factor, or by a product of several, major to
-//! minor (reshape, grouped convolution). Every use of a factor has a [`Role`]: what happens to that tensor if the factor
+//! minor (reshape, grouped convolution). Every use of a factor has a [`FactorRole`]: what happens to that tensor if the factor
 //! is cut. How the op itself changes on a shard is the subject of [`crate::localize`].
 
+mod custom_calls;
 mod index_ops;
 mod rules;
 mod shape_ops;
@@ -22,7 +23,7 @@ pub type FactorId = usize;
 
 /// What cutting a factor does to one of the tensors that have it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Role {
+pub enum FactorRole {
     /// Shard `s` holds the tiles `s` of all tensors that pass the factor.
     Pass,
     /// Only operands have the factor. Shards compute partial results, which the monoid combines.
@@ -49,8 +50,8 @@ pub struct FactorUse {
     /// Which factor.
     pub factor: FactorId,
     /// What cutting it does to this tensor.
-    pub role: Role,
-    /// Number of positions in this tensor; it differs from the factor's only for [`Role::Shift`].
+    pub role: FactorRole,
+    /// Number of positions in this tensor; it differs from the factor's only for [`FactorRole::Shift`].
     pub size: i64,
 }
 
@@ -192,10 +193,12 @@ impl<'a> FactorBuilder<'a> {
     }
 
     /// Gives dim `dim` of operand `operand` the (next minor) factor `factor`.
-    fn operand(&mut self, operand: usize, dim: usize, factor: FactorId, role: Role) {
+    fn operand(&mut self, operand: usize, dim: usize, factor: FactorId, role: FactorRole) {
         let size = match role {
-            Role::Shift => self.operands.get(operand).and_then(|a| a.dims.get(dim)).copied().unwrap_or(0),
-            Role::Pass | Role::Reduce(_) | Role::Own | Role::Whole(_) => self.set.factors[factor].size,
+            FactorRole::Shift => self.operands.get(operand).and_then(|a| a.dims.get(dim)).copied().unwrap_or(0),
+            FactorRole::Pass | FactorRole::Reduce(_) | FactorRole::Own | FactorRole::Whole(_) => {
+                self.set.factors[factor].size
+            }
         };
         if let Some(slot) = self.set.operands.get_mut(operand).and_then(|t| t.get_mut(dim)) {
             slot.push(FactorUse { factor, role, size });
@@ -203,7 +206,7 @@ impl<'a> FactorBuilder<'a> {
     }
 
     /// Gives dim `dim` of result leaf `leaf` the (next minor) factor `factor`.
-    fn result(&mut self, leaf: usize, dim: usize, factor: FactorId, role: Role) {
+    fn result(&mut self, leaf: usize, dim: usize, factor: FactorId, role: FactorRole) {
         let size = self.set.factors[factor].size;
         if let Some(slot) = self.set.results.get_mut(leaf).and_then(|t| t.get_mut(dim)) {
             slot.push(FactorUse { factor, role, size });
@@ -213,8 +216,8 @@ impl<'a> FactorBuilder<'a> {
     /// A factor of `size` that passes through the dims given of operands, and through dim `to` of every result leaf.
     fn pass(&mut self, size: i64, operands: &[(usize, usize)], to: usize) {
         let factor = self.add(size);
-        operands.iter().for_each(|&(operand, dim)| self.operand(operand, dim, factor, Role::Pass));
-        (0..self.results.len()).for_each(|leaf| self.result(leaf, to, factor, Role::Pass));
+        operands.iter().for_each(|&(operand, dim)| self.operand(operand, dim, factor, FactorRole::Pass));
+        (0..self.results.len()).for_each(|leaf| self.result(leaf, to, factor, FactorRole::Pass));
     }
 
     /// A factor that passes through dim `dim` of the operands given and of every result leaf.
@@ -224,7 +227,7 @@ impl<'a> FactorBuilder<'a> {
     }
 
     /// Every dim without a factor gets one of its own, in this role.
-    fn fill(mut self, role: Role) -> FactorSet {
+    fn fill(mut self, role: FactorRole) -> FactorSet {
         for operand in 0..self.operands.len() {
             for dim in 0..self.operands[operand].rank() {
                 if self.set.operands[operand][dim].is_empty() {

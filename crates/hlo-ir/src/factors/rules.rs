@@ -44,6 +44,7 @@ pub(super) fn apply(
         FactorRule::TriangularSolve => index_ops::triangular_solve(b, attrs),
         FactorRule::Fft => index_ops::fft(b, attrs),
         FactorRule::BatchNorm => index_ops::batch_norm(b, attrs),
+        FactorRule::CustomCall => custom_calls::custom_call(b, attrs),
         FactorRule::Structural(reason) | FactorRule::Whole(reason) => Err(NoFactors::OfRow(reason)),
     }
 }
@@ -54,5 +55,5 @@ fn elementwise(mut b: FactorBuilder<'_>) -> Result<FactorSet, NoFactors> {
     for (dim, &size) in b.result_dims()?.iter().enumerate() {
         b.pass_dim(size, 0..n, dim);
     }
-    Ok(b.fill(Role::Whole("the result lacks the dim")))
+    Ok(b.fill(FactorRole::Whole("the result lacks the dim")))
 }

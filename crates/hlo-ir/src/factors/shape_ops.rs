@@ -3,11 +3,10 @@
 use super::rules::WRONG_ATTRS;
 use super::*;
 use crate::attrs::{Attrs, DimsAttrs};
-use crate::shape::Layout;
-use Role::{Own, Pass, Shift, Whole};
+use FactorRole::{Own, Pass, Shift, Whole};
 
 /// The result lacks a dim of an operand, which only an invalid instruction does.
-const UNRELATED: Role = Whole("no other tensor has the dim");
+const UNRELATED: FactorRole = Whole("no other tensor has the dim");
 
 fn dims_of(attrs: &Attrs) -> Result<&DimsAttrs, NoFactors> {
     if let Attrs::Dims(dims) = attrs { Ok(dims) } else { Err(WRONG_ATTRS) }
@@ -104,22 +103,19 @@ pub(super) fn reshape(b: FactorBuilder<'_>) -> Result<FactorSet, NoFactors> {
 
 /// As reshape, but over the dims in physical order: the bytes stay, the layouts give them new indices.
 pub(super) fn bitcast(b: FactorBuilder<'_>) -> Result<FactorSet, NoFactors> {
-    let major_to_minor = |array: &ArrayShape| -> Result<Vec<usize>, NoFactors> {
-        let layout = array.layout.as_deref().cloned().unwrap_or_else(|| Layout::row_major(array.rank()));
-        if !layout.tiles.is_empty() || layout.minor_to_major.len() != array.rank() {
-            return Err(NoFactors::OfInstruction("a bitcast between tiled layouts"));
-        }
-        Ok(layout.minor_to_major.iter().rev().map(|&d| d as usize).collect())
-    };
     let (Some(operand), Some(result)) = (b.operands.first(), b.results.first()) else { return Err(WRONG_ATTRS) };
     if operand.dtype.bits() != result.dtype.bits() {
         return Err(NoFactors::OfInstruction("a bitcast between element types of different width"));
     }
-    let (from, to) = (major_to_minor(operand)?, major_to_minor(result)?);
+    let is_tiled = |array: &ArrayShape| array.layout.as_ref().is_some_and(|layout| !layout.tiles.is_empty());
+    if is_tiled(operand) || is_tiled(result) {
+        return Err(NoFactors::OfInstruction("a bitcast between tiled layouts"));
+    }
+    let (from, to) = (operand.major_to_minor(), result.major_to_minor());
     regroup(b, &from, &to)
 }
 
-const REGROUPED: Role = Whole("the dims before and after have no common border here");
+const REGROUPED: FactorRole = Whole("the dims before and after have no common border here");
 
 /// Walks both dim lists, each given major to minor, and cuts them at common borders.
 ///
@@ -205,7 +201,7 @@ pub(super) fn reduce(mut b: FactorBuilder<'_>, attrs: &Attrs) -> Result<FactorSe
         let factor = b.add(size);
         for operand in 0..n_inputs {
             let monoid = monoids.as_ref().and_then(|m| m.get(operand));
-            let role = monoid.map_or(Whole("the reducer is no op with an identity"), |&m| Role::Reduce(m));
+            let role = monoid.map_or(Whole("the reducer is no op with an identity"), |&m| FactorRole::Reduce(m));
             b.operand(operand, dim, factor, role);
         }
     }

@@ -4,7 +4,7 @@ use super::rules::WRONG_ATTRS;
 use super::*;
 use crate::attrs::{Attrs, Comparison, ConvAttrs, WindowDim};
 use crate::op::Opcode;
-use Role::{Own, Pass, Reduce, Shift, Whole};
+use FactorRole::{Own, Pass, Reduce, Shift, Whole};
 
 fn index(dim: i64) -> Result<usize, NoFactors> {
     usize::try_from(dim).map_err(|_| WRONG_ATTRS)

@@ -43,6 +43,7 @@ impl Localizer<'_> {
                 let window = self.window(&a.window);
                 SelectAndScatterAttrs { window, select: a.select, scatter: a.scatter }.into()
             }
+            Attrs::Custom(a) => custom(a).ok_or(CannotCut::NoLocalAttributes(self.instruction.attrs.format()))?,
             // Ops without factors.
             Attrs::Constant(_)
             | Attrs::Parameter(_)
@@ -52,7 +53,6 @@ impl Localizer<'_> {
             | Attrs::Fusion(_)
             | Attrs::While(_)
             | Attrs::Conditional(_)
-            | Attrs::Custom(_)
             | Attrs::Combining(_)
             | Attrs::Gathering(_)
             | Attrs::Exchanging(_)
@@ -180,4 +180,26 @@ fn dot(a: &DotAttrs) -> Attrs {
         algorithm: a.algorithm.clone(),
     }
     .into()
+}
+
+/// The attributes of a custom call whose leading dims are cut; `None` if they give shapes of operands.
+fn custom(a: &CustomAttrs) -> Option<Attrs> {
+    let attrs = CustomAttrs {
+        window: a.window.clone(),
+        dim_labels: a.dim_labels.clone(),
+        feature_group_count: a.feature_group_count,
+        batch_group_count: a.batch_group_count,
+        operand_precision: a.operand_precision.clone(),
+        padding_type: a.padding_type.clone(),
+        custom_call_target: a.custom_call_target.clone(),
+        operand_layout_constraints: None,
+        custom_call_has_side_effect: a.custom_call_has_side_effect,
+        to_apply: a.to_apply,
+        called_computations: a.called_computations.clone(),
+        literal: a.literal.clone(),
+        output_to_operand_aliasing: a.output_to_operand_aliasing.clone(),
+        schedule: a.schedule.clone(),
+        api_version: a.api_version.clone(),
+    };
+    a.operand_layout_constraints.is_none().then(|| attrs.into())
 }

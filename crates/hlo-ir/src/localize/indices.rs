@@ -15,7 +15,7 @@ impl Localizer<'_> {
     pub(super) fn dynamic_slice(&mut self) {
         for dim in 0..self.whole.first().map_or(0, |a| a.rank()) {
             let Some(one) = self.cut_operand(0, dim) else { continue };
-            if let Role::Reduce(_) = one.role {
+            if let FactorRole::Reduce(_) = one.role {
                 let (operand, component) = self.start_index(1, dim);
                 self.read_row(one, operand, component, Vec::new());
             }
@@ -66,7 +66,7 @@ impl Localizer<'_> {
         let batch: Vec<(usize, usize)> = index_dims.zip(result_dims).collect();
         for (place, &dim) in attrs.start_index_map.iter().enumerate() {
             let Some(one) = self.cut_operand(0, dim as usize) else { continue };
-            if let Role::Reduce(_) = one.role {
+            if let FactorRole::Reduce(_) = one.role {
                 self.read_row(one, 1, self.component(1, vector, place), batch.clone());
             }
         }

@@ -9,12 +9,14 @@
 mod attributes;
 mod indices;
 mod merge;
+#[cfg(test)]
+mod tests;
 mod windows;
 
 pub use merge::merged_attrs;
 
 use crate::attrs::{AttrFormat, Attrs};
-use crate::factors::{FactorId, FactorSet, FactorUse, NoFactors, Role, TensorFactors};
+use crate::factors::{FactorId, FactorRole, FactorSet, FactorUse, NoFactors, TensorFactors};
 use crate::module::{InstId, Instruction, Module};
 use crate::monoid::Monoid;
 use crate::op::FactorRule;
@@ -33,7 +35,7 @@ pub enum Tensor {
 
 /// What stands where an operand has no element.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fill {
+pub enum OutsideValue {
     /// Any value: only padding of the result depends on it.
     Any,
     /// The identity of a monoid.
@@ -47,7 +49,7 @@ pub enum Fill {
 #[allow(missing_docs)]
 pub enum OperandAdjust {
     /// Shard `s` takes the rows `first + s * step ..` of the whole dim, `size` of them; rows outside the array hold `fill`.
-    Halo { operand: usize, dim: usize, factor: FactorId, first: i64, step: i64, size: i64, fill: Fill },
+    Halo { operand: usize, dim: usize, factor: FactorId, first: i64, step: i64, size: i64, fill: OutsideValue },
     /// Padding holds the identity of `monoid`. The dim's index `i` is position `i / minor % tile` of the tile of a factor
     /// of `size` positions.
     Mask { operand: usize, dim: usize, factor: FactorId, minor: i64, tile: i64, size: i64, monoid: Monoid },
@@ -161,7 +163,8 @@ pub fn localize(module: &Module, inst: InstId, set: &FactorSet, n_shards: &[i64]
         | FactorRule::Cholesky
         | FactorRule::TriangularSolve
         | FactorRule::Fft
-        | FactorRule::BatchNorm => {}
+        | FactorRule::BatchNorm
+        | FactorRule::CustomCall => {}
         FactorRule::Slice => local.slice()?,
         FactorRule::Reverse => local.reverse(),
         FactorRule::Pad => local.pad()?,
@@ -241,7 +244,7 @@ impl<'a> Localizer<'a> {
         let mut shape = shape.clone();
         for (size, uses) in shape.dims.iter_mut().zip(tensor) {
             for one in uses {
-                if let (Role::Whole(reason), true) = (one.role, self.is_cut(one.factor)) {
+                if let (FactorRole::Whole(reason), true) = (one.role, self.is_cut(one.factor)) {
                     return Err(CannotCut::Whole { tensor: at, factor: one.factor, reason });
                 }
             }
@@ -274,7 +277,7 @@ impl<'a> Localizer<'a> {
 
     /// The reduced factors that are cut.
     fn reduced(&self) -> Vec<FactorId> {
-        let is_reduced = |factor: &FactorId| self.set.uses(*factor).any(|u| matches!(u.role, Role::Reduce(_)));
+        let is_reduced = |factor: &FactorId| self.set.uses(*factor).any(|u| matches!(u.role, FactorRole::Reduce(_)));
         (0..self.set.factors.len()).filter(|f| self.is_cut(*f)).filter(is_reduced).collect()
     }
 
@@ -289,7 +292,7 @@ impl<'a> Localizer<'a> {
             let Some(tensor) = self.set.operands.get(operand) else { continue };
             for (dim, uses) in tensor.iter().enumerate() {
                 for (place, one) in uses.iter().enumerate() {
-                    let Role::Reduce(monoid) = one.role else { continue };
+                    let FactorRole::Reduce(monoid) = one.role else { continue };
                     let (factor, size) = (one.factor, one.size);
                     if size % self.n_shards[factor] != 0 {
                         let minor = uses[place + 1..].iter().map(|one| self.tile(one.factor, one.size)).product();
@@ -316,8 +319,8 @@ impl<'a> Localizer<'a> {
     fn monoid(&self, operand: usize, factors: &[FactorId]) -> Option<Monoid> {
         let uses = self.set.operands.get(operand)?.iter().flatten();
         uses.filter(|one| factors.contains(&one.factor)).find_map(|one| match one.role {
-            Role::Reduce(monoid) => Some(monoid),
-            Role::Pass | Role::Own | Role::Whole(_) | Role::Shift => None,
+            FactorRole::Reduce(monoid) => Some(monoid),
+            FactorRole::Pass | FactorRole::Own | FactorRole::Whole(_) | FactorRole::Shift => None,
         })
     }
 
@@ -355,6 +358,7 @@ impl<'a> Localizer<'a> {
                 | FactorRule::TriangularSolve
                 | FactorRule::Fft
                 | FactorRule::BatchNorm
+                | FactorRule::CustomCall
                 | FactorRule::Structural(_)
                 | FactorRule::Whole(_) => leaf,
             };
@@ -374,7 +378,7 @@ impl<'a> Localizer<'a> {
 
     fn concatenate(&mut self) -> Result<(), CannotCut> {
         let uses = self.set.operands.iter().flatten().flatten();
-        match uses.filter(|one| one.role == Role::Shift).find(|one| self.is_cut(one.factor)) {
+        match uses.filter(|one| one.role == FactorRole::Shift).find(|one| self.is_cut(one.factor)) {
             Some(one) => Err(CannotCut::SeveralOperands { factor: one.factor }),
             None => Ok(()),
         }
@@ -387,10 +391,10 @@ impl<'a> Localizer<'a> {
         };
         for adjust in &self.before {
             match *adjust {
-                OperandAdjust::Halo { operand, fill: Fill::Identity(monoid), .. }
+                OperandAdjust::Halo { operand, fill: OutsideValue::Identity(monoid), .. }
                 | OperandAdjust::Mask { operand, monoid, .. }
                 | OperandAdjust::EnterOnce { operand, monoid, .. } => identity(operand, monoid)?,
-                OperandAdjust::Halo { fill: Fill::Any | Fill::Operand(_), .. }
+                OperandAdjust::Halo { fill: OutsideValue::Any | OutsideValue::Operand(_), .. }
                 | OperandAdjust::Margin { .. }
                 | OperandAdjust::ShiftIndex { .. } => {}
             }

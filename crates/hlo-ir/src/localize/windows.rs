@@ -17,7 +17,7 @@ pub(super) struct Moved {
     pub high: i64,
     /// Positions in all.
     pub extent: i64,
-    /// Rows of the window, if the window is what is cut.
+    /// RowRange of the window, if the window is what is cut.
     pub window: Option<i64>,
 }
 
@@ -31,7 +31,7 @@ struct Positions {
 }
 
 /// The rows that lie at the positions.
-struct Rows {
+struct RowRange {
     first: i64,
     step: i64,
     size: i64,
@@ -40,7 +40,7 @@ struct Rows {
 
 impl Positions {
     /// `None` if shards begin at different phases of the dilation, or read no row.
-    fn rows(self) -> Option<Rows> {
+    fn rows(self) -> Option<RowRange> {
         let Positions { start, step, extent, dilation } = self;
         if dilation < 1 || extent < 1 || step % dilation != 0 {
             return None;
@@ -49,7 +49,7 @@ impl Positions {
         let last = (start + extent - 1).div_euclid(dilation);
         let moved =
             Moved { low: first * dilation - start, high: start + extent - 1 - last * dilation, extent, window: None };
-        (last >= first).then(|| Rows { first, step: step / dilation, size: last - first + 1, moved })
+        (last >= first).then(|| RowRange { first, step: step / dilation, size: last - first + 1, moved })
     }
 }
 
@@ -65,8 +65,8 @@ fn windows_of(window: &WindowDim, tile: i64) -> Positions {
 
 impl Localizer<'_> {
     /// The operand takes these rows of its dim.
-    fn halo(&mut self, (operand, dim): (usize, usize), factor: FactorId, rows: &Rows, fill: Fill) {
-        let Rows { first, step, size, .. } = *rows;
+    fn halo(&mut self, (operand, dim): (usize, usize), factor: FactorId, rows: &RowRange, fill: OutsideValue) {
+        let RowRange { first, step, size, .. } = *rows;
         if let Some(local) = self.operands.get_mut(operand).and_then(|a| a.dims.get_mut(dim)) {
             *local = size;
         }
@@ -81,11 +81,11 @@ impl Localizer<'_> {
     /// Operand 0's rows along each dim that shifts, where `positions(dim, tile)` are those that a tile reads.
     fn shifted_dims(
         &mut self,
-        fill: Fill,
+        fill: OutsideValue,
         positions: impl Fn(usize, i64) -> Option<Positions>,
     ) -> Result<(), CannotCut> {
         for dim in 0..self.whole.first().map_or(0, |a| a.rank()) {
-            let Some(one) = self.cut_operand(0, dim).filter(|one| one.role == Role::Shift) else { continue };
+            let Some(one) = self.cut_operand(0, dim).filter(|one| one.role == FactorRole::Shift) else { continue };
             let tile = self.tile(one.factor, self.set.factors[one.factor].size);
             let misaligned = CannotCut::Misaligned { factor: one.factor };
             let rows = positions(dim, tile).and_then(Positions::rows).ok_or(misaligned)?;
@@ -97,7 +97,7 @@ impl Localizer<'_> {
 
     pub(super) fn slice(&mut self) -> Result<(), CannotCut> {
         let Attrs::Slice(attrs) = &self.instruction.attrs else { return Ok(()) };
-        self.shifted_dims(Fill::Any, |dim, tile| {
+        self.shifted_dims(OutsideValue::Any, |dim, tile| {
             let &SliceDim { start, stride, .. } = attrs.slice.get(dim)?;
             Some(Positions { start, step: tile * stride, extent: (tile - 1) * stride + 1, dilation: 1 })
         })
@@ -105,7 +105,7 @@ impl Localizer<'_> {
 
     pub(super) fn pad(&mut self) -> Result<(), CannotCut> {
         let Attrs::Pad(attrs) = &self.instruction.attrs else { return Ok(()) };
-        self.shifted_dims(Fill::Operand(1), |dim, tile| {
+        self.shifted_dims(OutsideValue::Operand(1), |dim, tile| {
             let &PadDim { low, interior, .. } = attrs.padding.get(dim)?;
             Some(Positions { start: -low, step: tile, extent: tile, dilation: interior + 1 })
         })
@@ -114,11 +114,11 @@ impl Localizer<'_> {
     /// The first tile of the result is the last one of the operand, each reversed.
     pub(super) fn reverse(&mut self) {
         for dim in 0..self.whole.first().map_or(0, |a| a.rank()) {
-            let Some(one) = self.cut_operand(0, dim).filter(|one| one.role == Role::Shift) else { continue };
+            let Some(one) = self.cut_operand(0, dim).filter(|one| one.role == FactorRole::Shift) else { continue };
             let tile = self.tile(one.factor, one.size);
             let moved = Moved { low: 0, high: 0, extent: tile, window: None };
-            let rows = Rows { first: one.size - tile, step: -tile, size: tile, moved };
-            self.halo((0, dim), one.factor, &rows, Fill::Any);
+            let rows = RowRange { first: one.size - tile, step: -tile, size: tile, moved };
+            self.halo((0, dim), one.factor, &rows, OutsideValue::Any);
         }
     }
 
@@ -127,14 +127,19 @@ impl Localizer<'_> {
         let n_inputs = self.operands.len() / 2;
         let monoids = attrs.to_apply.and_then(|comp| crate::monoid::find_monoids(self.module, comp, n_inputs));
         for (dim, window) in attrs.window.dims.iter().enumerate() {
-            let Some(one) = self.cut_operand(0, dim).filter(|one| one.role == Role::Shift) else { continue };
+            let Some(one) = self.cut_operand(0, dim).filter(|one| one.role == FactorRole::Shift) else { continue };
             let factor = one.factor;
             let tile = self.tile(factor, self.set.factors[factor].size);
             let misaligned = CannotCut::Misaligned { factor };
             let rows = windows_of(window, tile).rows().ok_or(misaligned)?;
             for operand in 0..n_inputs {
                 let monoid = monoids.as_ref().and_then(|m| m.get(operand));
-                self.halo((operand, dim), factor, &rows, monoid.map_or(Fill::Any, |&m| Fill::Identity(m)));
+                self.halo(
+                    (operand, dim),
+                    factor,
+                    &rows,
+                    monoid.map_or(OutsideValue::Any, |&m| OutsideValue::Identity(m)),
+                );
             }
             self.set_moved(dim, rows.moved);
         }
@@ -146,7 +151,9 @@ impl Localizer<'_> {
         let Attrs::Conv(attrs) = &self.instruction.attrs else { return Ok(()) };
         let spatial = attrs.dim_labels.input_spatial.iter().zip(&attrs.dim_labels.kernel_spatial);
         for (place, (window, (&from, &by))) in attrs.window.dims.iter().zip(spatial).enumerate() {
-            let Some(one) = self.cut_operand(0, from as usize).filter(|one| one.role == Role::Shift) else { continue };
+            let Some(one) = self.cut_operand(0, from as usize).filter(|one| one.role == FactorRole::Shift) else {
+                continue;
+            };
             let (factor, size) = (one.factor, self.set.factors[one.factor].size);
             let tile = self.tile(factor, size);
             let by_kernel = self.cut_operand(1, by as usize).is_some();
@@ -157,7 +164,7 @@ impl Localizer<'_> {
             let positions =
                 if by_kernel { kernel_rows(window, tile, self.result_size(place)) } else { windows_of(window, tile) };
             let rows = positions.rows().ok_or(CannotCut::Misaligned { factor })?;
-            self.halo((0, from as usize), factor, &rows, Fill::Identity(Monoid::Add));
+            self.halo((0, from as usize), factor, &rows, OutsideValue::Identity(Monoid::Add));
             self.set_moved(place, Moved { window: by_kernel.then_some(tile), ..rows.moved });
         }
         // Only features are masked: rows of a kernel that is cut divide.
@@ -177,9 +184,9 @@ impl Localizer<'_> {
         let Attrs::SelectAndScatter(attrs) = &self.instruction.attrs else { return Ok(()) };
         let selected = find_selected(module, attrs.select);
         let added = attrs.scatter.and_then(|comp| crate::monoid::find_monoid(module, comp));
-        let fill = |monoid: Option<Monoid>| monoid.map_or(Fill::Any, Fill::Identity);
+        let fill = |monoid: Option<Monoid>| monoid.map_or(OutsideValue::Any, OutsideValue::Identity);
         for (dim, window) in attrs.window.dims.iter().enumerate() {
-            let Some(one) = self.cut_operand(0, dim).filter(|one| one.role == Role::Shift) else { continue };
+            let Some(one) = self.cut_operand(0, dim).filter(|one| one.role == FactorRole::Shift) else { continue };
             let (factor, tile) = (one.factor, self.tile(one.factor, one.size));
             let (extent, stride) = (window.dilated_size(), window.stride);
             if stride < 1 || tile % stride != 0 || extent < stride || window.base_dilation != 1 {
@@ -191,9 +198,9 @@ impl Localizer<'_> {
             let start = first * stride - window.pad_low;
             let size = (n_windows - 1) * stride + extent;
             let moved = Moved { low: 0, high: 0, extent: size, window: None };
-            let rows = Rows { first: start, step: tile, size, moved };
+            let rows = RowRange { first: start, step: tile, size, moved };
             self.halo((0, dim), factor, &rows, fill(selected));
-            let sources = Rows { first, step: tile / stride, size: n_windows, moved };
+            let sources = RowRange { first, step: tile / stride, size: n_windows, moved };
             self.halo((1, dim), factor, &sources, fill(added));
             self.set_moved(dim, moved);
             if let Some(local) = self.results.first_mut().and_then(|a| a.dims.get_mut(dim)) {

@@ -173,6 +173,8 @@ pub enum FactorRule {
     TriangularSolve,
     Fft,
     BatchNorm,
+    /// Where the target's meaning is known.
+    CustomCall,
     /// The value has no dims of its own to shard, or each tuple leaf follows its producer.
     Structural(&'static str),
     /// The op needs whole operands, and why.

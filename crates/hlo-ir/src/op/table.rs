@@ -157,7 +157,7 @@ op_table! {
     Call "call"                                 AtLeast(0), Call, ShapeRule::Call, LEAFWISE, K(Kernel::Call), Called, OfCallees, Call;
     Conditional "conditional"                   AtLeast(1), Conditional, ShapeRule::Conditional, LEAFWISE, K(Kernel::Conditional), Called, OfCallees, Conditional;
     Constant "constant"                         Exactly(0), Constant, ShapeRule::Constant, NO_DIMS, K(Kernel::Constant), Free, Pure, Constant;
-    CustomCall "custom-call"                    AtLeast(0), Custom, ShapeRule::Stated("only the callee knows"), Whole("only the callee knows"), K(Kernel::CustomCall), CostRule::Unknown("only the callee knows"), ByAttribute, All;
+    CustomCall "custom-call"                    AtLeast(0), Custom, ShapeRule::Stated("only the callee knows"), FactorRule::CustomCall, K(Kernel::CustomCall), CostRule::Unknown("only the callee knows"), ByAttribute, All;
     Domain "domain"                             Exactly(1), Domain, ShapeRule::FirstOperand, NO_DIMS, K(Kernel::Identity), Free, Pure, Identity;
     Fusion "fusion"                             AtLeast(0), Fusion, ShapeRule::Call, LEAFWISE, K(Kernel::Call), Called, OfCallees, Call;
     GetTupleElement "get-tuple-element"         Exactly(1), TupleIndex, ShapeRule::GetTupleElement, NO_DIMS, K(Kernel::GetTupleElement), Free, Pure, GetTupleElement;

@@ -1,0 +1,106 @@
+//! Worked examples of local forms. That they mean the same as the whole op is tested in the evaluator.
+
+use super::*;
+use crate::attrs::{IotaAttrs, PadAttrs, PadDim, ParameterAttrs, ReduceWindowAttrs, Window, WindowDim};
+use crate::edit::Builder;
+use crate::factors::find_factors;
+use crate::{DType, Opcode};
+
+/// An instruction of the operands given, and of the scalar computation `x + y`, which `attrs` may name.
+fn instruction(
+    opcode: Opcode,
+    operands: &[&[i64]],
+    result: &[i64],
+    attrs: impl Fn(crate::CompId) -> Attrs,
+) -> (Module, InstId) {
+    let mut module = Module::new("m");
+    let f32s = |dims: &[i64]| Shape::array(DType::F32, dims.iter().copied());
+    let parameter = |number: usize| ParameterAttrs { number: number as i64, ..ParameterAttrs::default() };
+    let name = module.names.intern("add");
+    let add = module.add_computation(name);
+    let mut b = Builder::new(&mut module, add);
+    let params = [0, 1].map(|i| b.add("x", Opcode::Parameter, f32s(&[]), [], parameter(i)));
+    let sum = b.add("sum", Opcode::Add, f32s(&[]), params, Attrs::Plain);
+    module.comp_mut(add).root = Some(sum).into();
+    let name = module.names.intern("entry");
+    let entry = module.add_computation(name);
+    let mut b = Builder::new(&mut module, entry);
+    let operands: Vec<InstId> = operands
+        .iter()
+        .enumerate()
+        .map(|(i, dims)| b.add("p", Opcode::Parameter, f32s(dims), [], parameter(i)))
+        .collect();
+    let inst = b.add("root", opcode, f32s(result), operands, attrs(add));
+    module.comp_mut(entry).root = Some(inst).into();
+    (module, inst)
+}
+
+/// The local form if the factor of dim `dim` of the first result is cut into `n`.
+fn cut(module: &Module, inst: InstId, dim: usize, n: i64) -> Result<LocalForm, CannotCut> {
+    let set = find_factors(module, inst).map_err(CannotCut::NoFactors)?;
+    let factor = FactorSet::sole_use(&set.results[0], dim).expect("a dim with one factor").factor;
+    let n_shards: Vec<i64> = (0..set.factors.len()).map(|f| if f == factor { n } else { 1 }).collect();
+    localize(module, inst, &set, &n_shards)
+}
+
+fn reduce_window(rows: i64, window: WindowDim) -> (Module, InstId) {
+    let n_windows = window.n_outputs(rows);
+    instruction(Opcode::ReduceWindow, &[&[rows, 2], &[]], &[n_windows, 2], |add| {
+        let window = Window { dims: vec![window, WindowDim::default()] };
+        ReduceWindowAttrs { window, to_apply: Some(add) }.into()
+    })
+}
+
+#[test]
+fn a_window_takes_its_rows_from_the_neighbours_and_zeros_from_outside() {
+    // Nine rows on five devices: windows of 4 with stride 2, three rows of padding before the first.
+    let window = WindowDim { size: 4, stride: 2, pad_low: 3, ..WindowDim::default() };
+    let (module, inst) = reduce_window(9, window);
+    let form = cut(&module, inst, 0, 5).expect("a local form");
+    let fill = OutsideValue::Identity(Monoid::Add);
+    let halo = OperandAdjust::Halo { operand: 0, dim: 0, factor: 0, first: -3, step: 2, size: 4, fill };
+    assert_eq!(form.before, [halo]);
+    assert_eq!((form.operands[0].dims.as_slice(), form.results[0].dims.as_slice()), (&[4, 2][..], &[1, 2][..]));
+    let Attrs::ReduceWindow(attrs) = &form.attrs else { panic!("other attributes") };
+    assert_eq!(attrs.window.dims[0], WindowDim { pad_low: 0, ..window });
+    assert_eq!(form.after, []);
+}
+
+#[test]
+fn tiles_that_begin_at_different_phases_of_a_dilation_are_refused() {
+    let window = WindowDim { size: 3, base_dilation: 2, ..WindowDim::default() };
+    let (module, inst) = reduce_window(5, window);
+    // Seven windows: tiles of 4 begin two rows apart, tiles of 3 one and a half.
+    assert!(cut(&module, inst, 0, 2).is_ok());
+    assert_eq!(cut(&module, inst, 0, 3), Err(CannotCut::Misaligned { factor: 0 }));
+}
+
+#[test]
+fn padding_with_holes_keeps_the_holes() {
+    let padding = vec![PadDim { low: 1, high: 0, interior: 1 }];
+    let (module, inst) = instruction(Opcode::Pad, &[&[4], &[]], &[8], |_| PadAttrs { padding: padding.clone() }.into());
+    let form = cut(&module, inst, 0, 2).expect("a local form");
+    let fill = OutsideValue::Operand(1);
+    let halo = OperandAdjust::Halo { operand: 0, dim: 0, factor: 0, first: 0, step: 2, size: 2, fill };
+    assert_eq!(form.before, [halo]);
+    let padding = vec![PadDim { low: 1, high: 0, interior: 1 }];
+    assert_eq!(form.attrs, PadAttrs { padding }.into());
+}
+
+#[test]
+fn iota_counts_from_its_tile_and_other_dims_are_free() {
+    let (module, inst) = instruction(Opcode::Iota, &[], &[7, 3], |_| IotaAttrs { iota_dimension: 0 }.into());
+    let along = cut(&module, inst, 0, 2).expect("a local form");
+    assert_eq!(along.after, [ResultAdjust::AddOffset { leaf: 0, factor: 0, step: 4 }]);
+    let across = cut(&module, inst, 1, 2).expect("a local form");
+    assert_eq!((across.after.len(), across.results[0].dims.as_slice()), (0, &[7, 2][..]));
+}
+
+#[test]
+fn a_cut_names_every_factor_once() {
+    let (module, inst) = instruction(Opcode::Iota, &[], &[7], |_| IotaAttrs { iota_dimension: 0 }.into());
+    let set = find_factors(&module, inst).expect("factors");
+    for n_shards in [&[][..], &[0], &[2, 1]] {
+        assert_eq!(localize(&module, inst, &set, n_shards), Err(CannotCut::NotOneCutForEachFactor));
+    }
+}
