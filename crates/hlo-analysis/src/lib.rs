@@ -5,7 +5,6 @@ pub mod classes;
 pub mod code;
 pub mod frequency;
 pub mod memory;
-pub mod reducers;
 pub mod replication;
 pub mod time;
 pub mod values;

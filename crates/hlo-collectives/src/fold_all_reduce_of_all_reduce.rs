@@ -30,10 +30,10 @@
 use cranelift_entity::EntitySet;
 use hlo_analysis::Preserved;
 use hlo_analysis::code::{code_computations, pinned_by_control};
-use hlo_analysis::reducers::Reducer;
 use hlo_ir::attrs::Attrs;
 use hlo_ir::dtype::NumberClass;
 use hlo_ir::module::UserMap;
+use hlo_ir::monoid::Monoid;
 use hlo_ir::{InstId, Literal, Module, Opcode, Scalar};
 use hlo_pass::report::Decision;
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
@@ -112,9 +112,9 @@ fn find_factor(module: &Module, all_reduce: &AllReduce) -> Result<i64, String> {
     }
     match all_reduce.reducer {
         None => return Err("its reducer is none of the well-known ones".into()),
-        Some(Reducer::Maximum | Reducer::Minimum | Reducer::And | Reducer::Or) => return Ok(1),
-        Some(Reducer::Multiply) => return Err("a product of equal values is a power".into()),
-        Some(Reducer::Add) => {}
+        Some(Monoid::Maximum | Monoid::Minimum | Monoid::And | Monoid::Or) => return Ok(1),
+        Some(Monoid::Multiply) => return Err("a product of equal values is a power".into()),
+        Some(Monoid::Add) => {}
     }
     let n = all_reduce.groups.first().map_or(0, Vec::len);
     if all_reduce.groups.iter().any(|g| g.len() != n) {

@@ -28,8 +28,8 @@
 use cranelift_entity::{EntitySet, SecondaryMap};
 use hlo_analysis::Preserved;
 use hlo_analysis::code::{code_computations, pinned_by_control};
-use hlo_analysis::reducers::Reducer;
 use hlo_ir::attrs::Attrs;
+use hlo_ir::monoid::Monoid;
 use hlo_ir::{CompId, InstId, Module, Opcode};
 use hlo_pass::report::{Decision, PassReport};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
@@ -151,7 +151,7 @@ impl Walk {
             return None;
         }
         let sum = |inst| {
-            find_all_reduce(module, inst, &self.pinned).ok().flatten().filter(|a| a.reducer == Some(Reducer::Add))
+            find_all_reduce(module, inst, &self.pinned).ok().flatten().filter(|a| a.reducer == Some(Monoid::Add))
         };
         if let Some(all_reduce) = sum(value) {
             return Some(Part { all_reduce, scaling: None });

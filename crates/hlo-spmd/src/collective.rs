@@ -2,8 +2,8 @@
 
 use cranelift_entity::EntitySet;
 use hlo_analysis::code::is_annotated;
-use hlo_analysis::reducers::{Reducer, find_reducer};
 use hlo_ir::attrs::Attrs;
+use hlo_ir::monoid::{Monoid, find_monoid};
 use hlo_ir::{ArrayShape, CompId, InstId, Module, Opcode};
 
 /// An all-reduce of one array.
@@ -14,7 +14,7 @@ pub struct AllReduce {
     /// What each device puts in.
     pub operand: InstId,
     /// Its reduction, if it is a well-known one.
-    pub reducer: Option<Reducer>,
+    pub reducer: Option<Monoid>,
     /// Its groups of flat device ids.
     pub groups: Vec<Vec<u32>>,
 }
@@ -43,7 +43,7 @@ pub fn find_all_reduce(
         return Err("has dynamic dims");
     }
     let groups = module.device_groups(inst).map_err(|_| "its groups have no meaning on these devices")?.groups;
-    let reducer = module.called(inst).first().and_then(|&comp| find_reducer(module, comp));
+    let reducer = module.called(inst).first().and_then(|&comp| find_monoid(module, comp));
     Ok(Some(AllReduce { inst, operand: *operand, reducer, groups }))
 }
 

@@ -3,8 +3,8 @@
 
 use crate::pieces::{add, array, attribute};
 use cranelift_entity::SecondaryMap;
-use hlo_analysis::reducers::{Reducer, find_reducer};
 use hlo_ir::attrs::{Attrs, DimsAttrs, ReshapeAttrs, SliceAttrs, SliceDim};
+use hlo_ir::monoid::{Monoid, find_monoid};
 use hlo_ir::{ArrayShape, CompId, DType, InstId, Module, Opcode};
 use indexmap::IndexMap;
 
@@ -73,14 +73,14 @@ fn groups(module: &Module, comp: CompId, all_reduces: &[InstId]) -> Result<Vec<V
     all_reduces.iter().for_each(|&inst| is_one[inst] = true);
     // How many of them an instruction has waited for, its own included.
     let mut n_waited: SecondaryMap<InstId, u32> = SecondaryMap::new();
-    let mut groups: IndexMap<(u32, DType, Option<Reducer>), Vec<InstId>> = IndexMap::new();
+    let mut groups: IndexMap<(u32, DType, Option<Monoid>), Vec<InstId>> = IndexMap::new();
     for &inst in &module.comp(comp).insts {
         let instruction = module.inst(inst);
         let waited = instruction.operands.iter().map(|&o| n_waited[o]).max().unwrap_or(0);
         n_waited[inst] = waited + u32::from(is_one[inst]);
         if is_one[inst] {
             let Attrs::Combining(attrs) = &instruction.attrs else { return Err("expected an all-reduce".into()) };
-            let reducer = attrs.to_apply.and_then(|c| find_reducer(module, c));
+            let reducer = attrs.to_apply.and_then(|c| find_monoid(module, c));
             groups.entry((waited, array(module, inst)?.dtype, reducer)).or_default().push(inst);
         }
     }

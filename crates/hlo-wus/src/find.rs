@@ -1,7 +1,7 @@
 //! Finds the all-reduces whose results an update may be computed from on shards.
 
 use cranelift_entity::EntitySet;
-use hlo_analysis::reducers::{Reducer, find_reducer};
+use hlo_ir::monoid::{Monoid, find_monoid};
 use hlo_ir::{CompId, InstId, Module, Opcode};
 
 /// An all-reduce that a reduce-scatter can replace.
@@ -77,8 +77,8 @@ fn check_all_reduce(module: &Module, inst: InstId, min_bytes: u64) -> Result<Vec
         }
         Some(_) => {}
     }
-    let reducer = module.called(inst).first().and_then(|&c| find_reducer(module, c));
-    if reducer != Some(Reducer::Add) {
+    let reducer = module.called(inst).first().and_then(|&c| find_monoid(module, c));
+    if reducer != Some(Monoid::Add) {
         return Err("its reducer is not a plain add".into());
     }
     if array.size_bytes() < min_bytes {

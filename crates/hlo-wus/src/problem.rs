@@ -9,10 +9,10 @@ use crate::placement::{Assignment, CostModel, Form, Node, Price, Term};
 use crate::relation::{OperandCut, ResultCut, Run};
 use crate::values::{Origin, Use, User, ValueId};
 use cranelift_entity::SecondaryMap;
-use hlo_analysis::reducers::{Reducer, find_reducer};
 use hlo_ir::attrs::Attrs;
 use hlo_ir::cost::Costs;
 use hlo_ir::literal::{ConstantValue, Scalar};
+use hlo_ir::monoid::{Monoid, find_monoid};
 use hlo_ir::{ArrayShape, CompId, DType, InstId, Module};
 use indexmap::{IndexMap, IndexSet};
 use std::ops::Range;
@@ -340,7 +340,7 @@ impl Problem {
     /// Partial results that are combined together and pay the latency once: those of one computation, element type and
     /// reducer that do not wait for one another.
     fn batches(&self, module: &Module) -> Vec<(CompId, Vec<Node>)> {
-        let mut batches: IndexMap<(CompId, u32, DType, Option<Reducer>), Vec<Node>> = IndexMap::new();
+        let mut batches: IndexMap<(CompId, u32, DType, Option<Monoid>), Vec<Node>> = IndexMap::new();
         let comps: IndexSet<CompId> = self.partials.keys().map(|&inst| module.inst(inst).parent).collect();
         for comp in comps {
             let mut n_waited: SecondaryMap<InstId, u32> = SecondaryMap::new();
@@ -352,7 +352,7 @@ impl Problem {
                 if let (Some(&node), Attrs::Reduce(reduce), Some(array)) =
                     (node, &instruction.attrs, module.shape(inst).as_array())
                 {
-                    let reducer = reduce.to_apply.and_then(|c| find_reducer(module, c));
+                    let reducer = reduce.to_apply.and_then(|c| find_monoid(module, c));
                     batches.entry((comp, waited, array.dtype, reducer)).or_default().push(node);
                 }
             }
@@ -536,19 +536,17 @@ fn has_state(soil: &mut Soil<'_>, cluster: &Cluster, update: &IndexSet<ValueId>)
 fn partial_reducer(module: &Module, inst: InstId) -> bool {
     let Attrs::Reduce(reduce) = &module.inst(inst).attrs else { return false };
     let [_, init] = module.inst(inst).operands.as_slice() else { return false };
-    let Some(reducer) = reduce.to_apply.and_then(|c| find_reducer(module, c)) else { return false };
+    let Some(reducer) = reduce.to_apply.and_then(|c| find_monoid(module, c)) else { return false };
     let Attrs::Constant(constant) = &module.inst(*init).attrs else { return false };
     let ConstantValue::Array(literal) = &**constant else { return false };
     match (reducer, literal.get(0)) {
-        (Reducer::Add, Some(Scalar::Float(x))) => x == 0.0,
-        (Reducer::Add | Reducer::Or, Some(Scalar::Int(0) | Scalar::Uint(0) | Scalar::Pred(false))) => true,
-        (Reducer::And, Some(Scalar::Pred(true))) => true,
-        (Reducer::Maximum, Some(Scalar::Float(x))) => x == f64::NEG_INFINITY,
-        (Reducer::Minimum, Some(Scalar::Float(x))) => x == f64::INFINITY,
-        (Reducer::Add, Some(Scalar::Complex(re, im))) => (re, im) == (0.0, 0.0),
-        (Reducer::Add | Reducer::Or | Reducer::And | Reducer::Maximum | Reducer::Minimum | Reducer::Multiply, _) => {
-            false
-        }
+        (Monoid::Add, Some(Scalar::Float(x))) => x == 0.0,
+        (Monoid::Add | Monoid::Or, Some(Scalar::Int(0) | Scalar::Uint(0) | Scalar::Pred(false))) => true,
+        (Monoid::And, Some(Scalar::Pred(true))) => true,
+        (Monoid::Maximum, Some(Scalar::Float(x))) => x == f64::NEG_INFINITY,
+        (Monoid::Minimum, Some(Scalar::Float(x))) => x == f64::INFINITY,
+        (Monoid::Add, Some(Scalar::Complex(re, im))) => (re, im) == (0.0, 0.0),
+        (Monoid::Add | Monoid::Or | Monoid::And | Monoid::Maximum | Monoid::Minimum | Monoid::Multiply, _) => false,
     }
 }
 

@@ -2,9 +2,9 @@
 
 use super::solver::{Fact, Frame, Solver, Wanting};
 use super::*;
-use crate::reducers::{Reducer, find_reducer};
 use hlo_ir::dtype::NumberClass;
 use hlo_ir::groups::DeviceGroups;
+use hlo_ir::monoid::{Monoid, find_monoid};
 use hlo_ir::op::Kernel;
 
 /// What a device receives in a collective, by equality: two devices with equal keys hold equal results.
@@ -41,7 +41,7 @@ impl Solver<'_> {
 
     /// The largest group in which the order of the members does not change the outcome, bit for bit.
     fn order_free(&self, inst: InstId) -> usize {
-        let reducer = self.module.called(inst).first().and_then(|&comp| find_reducer(self.module, comp));
+        let reducer = self.module.called(inst).first().and_then(|&comp| find_monoid(self.module, comp));
         let is_float = self.module.inst(inst).operands.iter().any(|&operand| {
             let dtype = self.module.shape(operand).as_array().map(|array| array.dtype);
             dtype.is_none_or(|t| matches!(t.class(), NumberClass::Float | NumberClass::Complex))
@@ -50,8 +50,8 @@ impl Solver<'_> {
             None => 0,
             Some(_) if !is_float => usize::MAX,
             // Rounding depends on the order of three or more; of 0 and -0 the maximum may be either.
-            Some(Reducer::Add | Reducer::Multiply) => 2,
-            Some(Reducer::Maximum | Reducer::Minimum | Reducer::And | Reducer::Or) => 0,
+            Some(Monoid::Add | Monoid::Multiply) => 2,
+            Some(Monoid::Maximum | Monoid::Minimum | Monoid::And | Monoid::Or) => 0,
         }
     }
 

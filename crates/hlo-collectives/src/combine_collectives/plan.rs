@@ -11,8 +11,8 @@
 
 use cranelift_entity::{EntitySet, SecondaryMap};
 use hlo_analysis::code::pinned_by_control;
-use hlo_analysis::reducers::{Reducer, find_reducer};
 use hlo_ir::attrs::Attrs;
+use hlo_ir::monoid::{Monoid, find_monoid};
 use hlo_ir::{CompId, DType, InstId, Module, Opcode};
 use hlo_spmd::{array, check_free};
 use indexmap::IndexMap;
@@ -45,7 +45,7 @@ struct Key {
     opcode: Opcode,
     groups: Vec<Vec<u32>>,
     has_channel: bool,
-    reducer: Option<Reducer>,
+    reducer: Option<Monoid>,
     dtype: Option<DType>,
     dims: Vec<i64>,
 }
@@ -138,7 +138,7 @@ fn check(module: &Module, inst: InstId, pinned: &EntitySet<InstId>, limits: &Lim
         Attrs::Gathering(a) => (false, a.dimensions.to_vec()),
         _ => return Err("has no groups".into()),
     };
-    let reducer = module.called(inst).first().and_then(|&c| find_reducer(module, c));
+    let reducer = module.called(inst).first().and_then(|&c| find_monoid(module, c));
     if is_reducing && reducer.is_none() {
         return Err("its reducer is none of the well-known ones".into());
     }

@@ -1,9 +1,9 @@
 //! What is to be decomposed: an all-reduce, a reduce-scatter or an all-gather of one array or of several.
 
 use cranelift_entity::EntitySet;
-use hlo_analysis::reducers::find_reducer;
 use hlo_cluster::Collective;
 use hlo_ir::attrs::Attrs;
+use hlo_ir::monoid::find_monoid;
 use hlo_ir::{ArrayShape, InstId, Module, Opcode, Shape};
 use hlo_spmd::{ASYNC, check_free, is_async_collective};
 
@@ -62,7 +62,7 @@ pub fn find_subject(module: &Module, inst: InstId, pinned: &EntitySet<InstId>) -
         parts.push((operand, after.clone()));
     }
     if kind != Collective::AllGather {
-        let reducer = module.called(inst).first().and_then(|&comp| find_reducer(module, comp));
+        let reducer = module.called(inst).first().and_then(|&comp| find_monoid(module, comp));
         reducer.ok_or("its reduction is none of add, multiply, minimum, maximum, and, or")?;
     }
     let groups = module.device_groups(inst).map_err(|_| "its groups have no meaning on these devices")?.groups;

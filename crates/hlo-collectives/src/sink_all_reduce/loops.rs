@@ -13,9 +13,9 @@
 
 use cranelift_entity::{EntitySet, SecondaryMap};
 use hlo_analysis::code::{code_computations, pinned_by_control};
-use hlo_analysis::reducers::Reducer;
 use hlo_ir::attrs::{Attrs, TupleIndexAttrs};
 use hlo_ir::module::UserMap;
+use hlo_ir::monoid::Monoid;
 use hlo_ir::{CompId, InstId, Module, Opcode, Scalar};
 use hlo_pass::PassError;
 use hlo_pass::report::{Decision, PassReport};
@@ -156,7 +156,7 @@ fn find_terms(
 
 /// The all-reduce by addition that `term` is, or scales by a constant.
 fn find_scaled_sum(module: &Module, users: &UserMap, pinned: &EntitySet<InstId>, term: InstId) -> Option<AllReduce> {
-    let sum = |inst| find_all_reduce(module, inst, pinned).ok().flatten().filter(|a| a.reducer == Some(Reducer::Add));
+    let sum = |inst| find_all_reduce(module, inst, pinned).ok().flatten().filter(|a| a.reducer == Some(Monoid::Add));
     if let Some(all_reduce) = sum(term) {
         return Some(all_reduce);
     }

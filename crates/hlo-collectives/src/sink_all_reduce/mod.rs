@@ -31,8 +31,8 @@ pub mod loops;
 use cranelift_entity::EntitySet;
 use hlo_analysis::Preserved;
 use hlo_analysis::code::{code_computations, pinned_by_control};
-use hlo_analysis::reducers::{Reducer, find_reducer};
 use hlo_ir::module::UserMap;
+use hlo_ir::monoid::{Monoid, find_monoid};
 use hlo_ir::{CompId, InstId, Module, Opcode};
 use hlo_pass::options::{OptionInfo, OptionKind};
 use hlo_pass::report::{Decision, PassReport};
@@ -176,9 +176,9 @@ fn find_step(module: &Module, all_reduce: &AllReduce, value: InstId, user: InstI
     }
     if opcode == Opcode::Reduce {
         let [_, init] = module.inst(user).operands.as_slice() else { return None };
-        let adds = module.called(user).first().and_then(|&comp| find_reducer(module, comp)) == Some(Reducer::Add);
+        let adds = module.called(user).first().and_then(|&comp| find_monoid(module, comp)) == Some(Monoid::Add);
         let from_zero = *init != value && find_splat(module, *init).is_some_and(|s| s.is_zero());
-        return (adds && from_zero && all_reduce.reducer == Some(Reducer::Add)).then_some(Step::Sum);
+        return (adds && from_zero && all_reduce.reducer == Some(Monoid::Add)).then_some(Step::Sum);
     }
     let scaling = find_scaling(module, user, value)?;
     is_floating(to).then_some(Step::Scale(scaling))

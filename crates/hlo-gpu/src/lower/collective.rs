@@ -5,8 +5,8 @@ use super::{Leaves, Lowering};
 use crate::GpuError;
 use crate::buffers::Home;
 use crate::plan::{BufferId, CollectiveCall, CollectiveKind, Reduction, Step, Stream, Work};
-use hlo_analysis::reducers::{Reducer, find_reducer};
 use hlo_ir::attrs::Attrs;
+use hlo_ir::monoid::{Monoid, find_monoid};
 use hlo_ir::op::Flow;
 use hlo_ir::{ArrayShape, DType, InstId, Opcode};
 
@@ -119,7 +119,7 @@ impl Lowering<'_> {
         let Attrs::Combining(attrs) = &self.module.inst(inst).attrs else {
             return Err(self.unsupported(inst, "expected a reducer, found none"));
         };
-        let reducer = attrs.to_apply.and_then(|comp| find_reducer(self.module, comp));
+        let reducer = attrs.to_apply.and_then(|comp| find_monoid(self.module, comp));
         let operands = self.operand_buffers(inst);
         let dtypes = operands.iter().map(|&b| self.draft.plan.buffers[b].shape.dtype);
         let mut found = None;
@@ -142,18 +142,18 @@ impl Lowering<'_> {
 }
 
 /// The library's reduction for a reducer on elements of a type; a `pred` is a byte of 0 or 1.
-fn find_reduction(reducer: Reducer, dtype: DType) -> Option<Reduction> {
+fn find_reduction(reducer: Monoid, dtype: DType) -> Option<Reduction> {
     let is_pred = dtype == DType::Pred;
     // 16-bit integers, complex numbers and the types below 8 bits are not the library's.
     let is_number = matches!(dtype.bits(), 32 | 64) && !dtype.is_complex()
         || matches!(dtype, DType::S8 | DType::U8 | DType::F16 | DType::BF16);
     match reducer {
-        Reducer::Add | Reducer::Maximum | Reducer::Or if is_pred => Some(Reduction::Max),
-        Reducer::Multiply | Reducer::Minimum | Reducer::And if is_pred => Some(Reduction::Min),
-        Reducer::Add if is_number => Some(Reduction::Sum),
-        Reducer::Multiply if is_number => Some(Reduction::Product),
-        Reducer::Maximum if is_number => Some(Reduction::Max),
-        Reducer::Minimum if is_number => Some(Reduction::Min),
-        Reducer::Add | Reducer::Multiply | Reducer::Maximum | Reducer::Minimum | Reducer::And | Reducer::Or => None,
+        Monoid::Add | Monoid::Maximum | Monoid::Or if is_pred => Some(Reduction::Max),
+        Monoid::Multiply | Monoid::Minimum | Monoid::And if is_pred => Some(Reduction::Min),
+        Monoid::Add if is_number => Some(Reduction::Sum),
+        Monoid::Multiply if is_number => Some(Reduction::Product),
+        Monoid::Maximum if is_number => Some(Reduction::Max),
+        Monoid::Minimum if is_number => Some(Reduction::Min),
+        Monoid::Add | Monoid::Multiply | Monoid::Maximum | Monoid::Minimum | Monoid::And | Monoid::Or => None,
     }
 }
