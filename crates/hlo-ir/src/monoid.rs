@@ -18,9 +18,7 @@ pub enum Monoid {
 }
 
 impl Monoid {
-    /// All of them.
-    pub const ALL: [Monoid; 6] =
-        [Monoid::Add, Monoid::Multiply, Monoid::Maximum, Monoid::Minimum, Monoid::And, Monoid::Or];
+    const ALL: [Monoid; 6] = [Monoid::Add, Monoid::Multiply, Monoid::Maximum, Monoid::Minimum, Monoid::And, Monoid::Or];
 
     /// The op that combines two values.
     pub fn opcode(self) -> Opcode {
@@ -73,7 +71,7 @@ pub fn find_monoid(module: &Module, comp: CompId) -> Option<Monoid> {
 
 /// The reductions of a computation of `2 n` scalars: result `i` combines parameters `i` and `n + i` by one op.
 /// `None` for any other computation.
-pub fn find_monoids(module: &Module, comp: CompId, n: usize) -> Option<Vec<Monoid>> {
+pub(crate) fn find_monoids(module: &Module, comp: CompId, n: usize) -> Option<Vec<Monoid>> {
     if n == 1 {
         return Some(vec![find_monoid(module, comp)?]);
     }

@@ -285,7 +285,7 @@ fn check_refusal(set: &FactorSet, cut: &[usize], why: CannotCut) -> Result<(), S
     let is_reduce = |role| matches!(role, FactorRole::Reduce(_));
     let is_right = match why {
         CannotCut::Whole { factor, .. } => has(factor, |role| matches!(role, FactorRole::Whole(_))),
-        CannotCut::SeveralOperands { factor } | CannotCut::Misaligned { factor } => has(factor, is_shift),
+        CannotCut::Misaligned { factor } => has(factor, is_shift),
         CannotCut::Uneven { factor } => has(factor, is_shift) && has(factor, is_reduce),
         CannotCut::NoIdentity { .. } => cut.iter().any(|&f| has(f, is_shift) || has(f, is_reduce)),
         CannotCut::NoFactors(_) | CannotCut::NotOneCutForEachFactor | CannotCut::NoLocalAttributes(_) => false,
@@ -346,6 +346,7 @@ fn check_coverage(coverage: &Coverage) {
     // What the samples hold of each rule beside pass: the roles that the op table gives it.
     let beside_pass = [
         ("Broadcast", "own"),
+        ("Concatenate", "shift"),
         ("Convolution", "reduce"),
         ("Convolution", "shift"),
         ("Dot", "reduce"),

@@ -184,7 +184,7 @@ fn build(case: &Case<'_>, devices: &[Shard], form: &LocalForm) -> Result<Module,
                 leaves[*leaf] = combined(&mut module, comp, leaves[*leaf], (*monoid, groups), &form.results[*leaf]);
             }
             // These are done as the shards are joined.
-            ResultAdjust::AddOffset { .. } | ResultAdjust::Crop { .. } => {}
+            ResultAdjust::AddOffset { .. } | ResultAdjust::Crop { .. } | ResultAdjust::PickPieces { .. } => {}
         }
     }
     let root = Builder::new(&mut module, comp).add("out", Opcode::Tuple, Shape::Tuple(shapes), leaves, Attrs::Plain);
@@ -263,6 +263,13 @@ fn finished(part: &Literal, leaf: usize, shard: &Shard, form: &LocalForm) -> Lit
                 places[*dim] = (*start..start + size).map(Some).collect();
                 part = take(&part, &places, garbage(part.dtype()));
             }
+            ResultAdjust::PickPieces { leaf: of, dim, factor, tile, ends } if *of == leaf => {
+                let all = |n: &i64| (0..*n).map(Some).collect::<Vec<_>>();
+                let mut places: Places = part.dims().iter().map(all).collect();
+                let piece = |row: i64| ends.iter().position(|&end| shard.at[*factor] * tile + row < end);
+                places[*dim] = (0..*tile).map(|row| piece(row).map(|k| k as i64 * tile + row)).collect();
+                part = take(&part, &places, garbage(part.dtype()));
+            }
             ResultAdjust::AddOffset { leaf: of, factor, step } if *of == leaf => {
                 for i in 0..part.n_elems() {
                     let offset = shard.at[*factor] * step;
@@ -277,6 +284,7 @@ fn finished(part: &Literal, leaf: usize, shard: &Shard, form: &LocalForm) -> Lit
                 }
             }
             ResultAdjust::Crop { .. }
+            | ResultAdjust::PickPieces { .. }
             | ResultAdjust::AddOffset { .. }
             | ResultAdjust::MaskMisses { .. }
             | ResultAdjust::Combine { .. } => {}

@@ -1,6 +1,6 @@
 //! Factors of contractions, sorting, indexing, linear algebra and batch norms.
 
-use super::rules::WRONG_ATTRS;
+use super::rules::{WRONG_ATTRS, index, size_at};
 use super::*;
 use crate::attrs::Attrs;
 use FactorRole::{Own, Pass, Reduce, Whole};
@@ -8,14 +8,6 @@ use FactorRole::{Own, Pass, Reduce, Whole};
 const INDEX_VECTOR: FactorRole = Whole("an index is taken with all its components");
 const SLICE_AT_RUN_TIME: FactorRole = Whole("a slice of several rows starts where an index says");
 const MATRIX: FactorRole = Whole("a matrix is factored as a whole");
-
-fn index(dim: i64) -> Result<usize, NoFactors> {
-    usize::try_from(dim).map_err(|_| WRONG_ATTRS)
-}
-
-fn size_at(dims: &[i64], dim: i64) -> Result<i64, NoFactors> {
-    dims.get(index(dim)?).copied().ok_or(WRONG_ATTRS)
-}
 
 /// Result dims: batch, then free dims of the left, then of the right.
 pub(super) fn dot(mut b: FactorBuilder<'_>, attrs: &Attrs) -> Result<FactorSet, NoFactors> {

@@ -9,6 +9,8 @@ mod custom_calls;
 mod index_ops;
 mod rules;
 mod shape_ops;
+#[cfg(test)]
+pub(crate) mod tests;
 mod window_ops;
 
 pub(crate) use window_ops::find_selected;

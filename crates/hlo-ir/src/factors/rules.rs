@@ -7,6 +7,16 @@ use crate::op::FactorRule;
 /// The attributes are not those of the rule's format; the parser and builder do not let this happen.
 pub(super) const WRONG_ATTRS: NoFactors = NoFactors::Invalid("the attributes do not belong to the opcode");
 
+/// A dim number of an attribute as an index.
+pub(super) fn index(dim: i64) -> Result<usize, NoFactors> {
+    usize::try_from(dim).map_err(|_| WRONG_ATTRS)
+}
+
+/// The size of the dim that an attribute names.
+pub(super) fn size_at(dims: &[i64], dim: i64) -> Result<i64, NoFactors> {
+    dims.get(index(dim)?).copied().ok_or(WRONG_ATTRS)
+}
+
 pub(super) fn apply(
     module: &Module,
     instruction: &Instruction,

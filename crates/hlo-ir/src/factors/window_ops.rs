@@ -1,18 +1,10 @@
 //! Factors of ops with windows: convolution, reduce-window, select-and-scatter.
 
-use super::rules::WRONG_ATTRS;
+use super::rules::{WRONG_ATTRS, index, size_at};
 use super::*;
 use crate::attrs::{Attrs, Comparison, ConvAttrs, WindowDim};
 use crate::op::Opcode;
 use FactorRole::{Own, Pass, Reduce, Shift, Whole};
-
-fn index(dim: i64) -> Result<usize, NoFactors> {
-    usize::try_from(dim).map_err(|_| WRONG_ATTRS)
-}
-
-fn size_at(dims: &[i64], dim: i64) -> Result<i64, NoFactors> {
-    dims.get(index(dim)?).copied().ok_or(WRONG_ATTRS)
-}
 
 /// Whether every window is one element, the one at its own place.
 fn is_trivial(window: &WindowDim) -> bool {

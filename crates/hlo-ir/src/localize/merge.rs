@@ -17,73 +17,84 @@ pub fn merged_attrs(
     operand: Option<Range<usize>>,
     result: Option<Range<usize>>,
 ) -> Result<Attrs, CannotCut> {
-    let unknown = Err(CannotCut::NoLocalAttributes(attrs.format()));
-    Ok(match (attrs, rule) {
-        (Attrs::Plain, FactorRule::Elementwise) => Attrs::Plain,
-        (Attrs::Compare(a), FactorRule::Elementwise) => {
-            CompareAttrs { direction: a.direction, order: a.order.clone() }.into()
-        }
-        (Attrs::ReducePrecision(a), FactorRule::Elementwise) => {
+    let unknown = CannotCut::NoLocalAttributes(attrs.format());
+    // The side whose dims the attributes name: `map` lists all dims of its result, a broadcast the result dims of its operand's.
+    let range = match rule {
+        FactorRule::Elementwise | FactorRule::Broadcast => result,
+        FactorRule::Transpose | FactorRule::Reduce => operand,
+        FactorRule::Reshape => None,
+        FactorRule::Bitcast
+        | FactorRule::BitcastConvert
+        | FactorRule::Reverse
+        | FactorRule::Slice
+        | FactorRule::DynamicSlice
+        | FactorRule::DynamicUpdateSlice
+        | FactorRule::Pad
+        | FactorRule::Concatenate
+        | FactorRule::Iota
+        | FactorRule::Dot
+        | FactorRule::Convolution
+        | FactorRule::ReduceWindow
+        | FactorRule::SelectAndScatter
+        | FactorRule::Sort
+        | FactorRule::Gather
+        | FactorRule::Scatter
+        | FactorRule::Cholesky
+        | FactorRule::TriangularSolve
+        | FactorRule::Fft
+        | FactorRule::BatchNorm
+        | FactorRule::CustomCall
+        | FactorRule::Structural(_)
+        | FactorRule::Whole(_) => return Err(unknown),
+    };
+    Ok(match attrs {
+        Attrs::Plain => Attrs::Plain,
+        Attrs::Compare(a) => CompareAttrs { direction: a.direction, order: a.order.clone() }.into(),
+        Attrs::ReducePrecision(a) => {
             ReducePrecisionAttrs { exponent_bits: a.exponent_bits, mantissa_bits: a.mantissa_bits }.into()
         }
-        // `map` lists all dims of its result.
-        (Attrs::Reduce(a), FactorRule::Elementwise) => {
-            ReduceAttrs { dimensions: merge(&a.dimensions, result), to_apply: a.to_apply }.into()
-        }
-        // Operand dims, in result dims.
-        (Attrs::Dims(a), FactorRule::Broadcast) => DimsAttrs { dimensions: merge(&a.dimensions, result) }.into(),
-        // Result dims, in operand dims.
-        (Attrs::Dims(a), FactorRule::Transpose) => DimsAttrs { dimensions: merge(&a.dimensions, operand) }.into(),
-        (Attrs::Reduce(a), FactorRule::Reduce) => {
-            ReduceAttrs { dimensions: merge(&a.dimensions, operand), to_apply: a.to_apply }.into()
-        }
-        (Attrs::Reshape(_), FactorRule::Reshape) => ReshapeAttrs { inferred_dimension: None }.into(),
-        (Attrs::Plain | Attrs::Compare(_) | Attrs::ReducePrecision(_) | Attrs::Reduce(_) | Attrs::Dims(_), _) => {
-            return unknown;
-        }
-        (Attrs::Reshape(_), _) => return unknown,
-        (
-            Attrs::Constant(_)
-            | Attrs::Parameter(_)
-            | Attrs::TupleIndex(_)
-            | Attrs::Iota(_)
-            | Attrs::Slice(_)
-            | Attrs::DynamicSlice(_)
-            | Attrs::Pad(_)
-            | Attrs::Dot(_)
-            | Attrs::Conv(_)
-            | Attrs::Gather(_)
-            | Attrs::Scatter(_)
-            | Attrs::Sort(_)
-            | Attrs::ReduceWindow(_)
-            | Attrs::SelectAndScatter(_)
-            | Attrs::Scan(_)
-            | Attrs::Call(_)
-            | Attrs::Fusion(_)
-            | Attrs::While(_)
-            | Attrs::Conditional(_)
-            | Attrs::Custom(_)
-            | Attrs::Combining(_)
-            | Attrs::Gathering(_)
-            | Attrs::Exchanging(_)
-            | Attrs::Permuting(_)
-            | Attrs::Transfer(_)
-            | Attrs::Infeed(_)
-            | Attrs::Outfeed(_)
-            | Attrs::Rng(_)
-            | Attrs::RngBits(_)
-            | Attrs::RngState(_)
-            | Attrs::TriangularSolve(_)
-            | Attrs::Cholesky(_)
-            | Attrs::Fft(_)
-            | Attrs::BatchNorm(_)
-            | Attrs::Domain(_)
-            | Attrs::Async(_)
-            | Attrs::CopyStart(_)
-            | Attrs::TopK(_)
-            | Attrs::Metadata(_),
-            _,
-        ) => return unknown,
+        Attrs::Dims(a) => DimsAttrs { dimensions: merge(&a.dimensions, range) }.into(),
+        Attrs::Reduce(a) => ReduceAttrs { dimensions: merge(&a.dimensions, range), to_apply: a.to_apply }.into(),
+        Attrs::Reshape(_) => ReshapeAttrs { inferred_dimension: None }.into(),
+        Attrs::Constant(_)
+        | Attrs::Parameter(_)
+        | Attrs::TupleIndex(_)
+        | Attrs::Iota(_)
+        | Attrs::Slice(_)
+        | Attrs::DynamicSlice(_)
+        | Attrs::Pad(_)
+        | Attrs::Dot(_)
+        | Attrs::Conv(_)
+        | Attrs::Gather(_)
+        | Attrs::Scatter(_)
+        | Attrs::Sort(_)
+        | Attrs::ReduceWindow(_)
+        | Attrs::SelectAndScatter(_)
+        | Attrs::Scan(_)
+        | Attrs::Call(_)
+        | Attrs::Fusion(_)
+        | Attrs::While(_)
+        | Attrs::Conditional(_)
+        | Attrs::Custom(_)
+        | Attrs::Combining(_)
+        | Attrs::Gathering(_)
+        | Attrs::Exchanging(_)
+        | Attrs::Permuting(_)
+        | Attrs::Transfer(_)
+        | Attrs::Infeed(_)
+        | Attrs::Outfeed(_)
+        | Attrs::Rng(_)
+        | Attrs::RngBits(_)
+        | Attrs::RngState(_)
+        | Attrs::TriangularSolve(_)
+        | Attrs::Cholesky(_)
+        | Attrs::Fft(_)
+        | Attrs::BatchNorm(_)
+        | Attrs::Domain(_)
+        | Attrs::Async(_)
+        | Attrs::CopyStart(_)
+        | Attrs::TopK(_)
+        | Attrs::Metadata(_) => return Err(unknown),
     })
 }
 

@@ -79,6 +79,9 @@ pub enum ResultAdjust {
     /// Elements whose index, after [`OperandAdjust::ShiftIndex`], is not in `0 .. tile` become zero. `batch` pairs dims of
     /// the index operand with dims of the result.
     MaskMisses { leaf: usize, operand: usize, component: Option<(usize, usize)>, tile: i64, batch: Vec<(usize, usize)> },
+    /// The dim holds a tile for each piece of the whole dim, one after the other; piece `k` ends before position `ends[k]`.
+    /// Of each row of the shard's own tile, the one counts that stands in the tile of the piece that holds the position.
+    PickPieces { leaf: usize, dim: usize, factor: FactorId, tile: i64, ends: Vec<i64> },
     /// Only the rows `start .. start + size` of the dim count.
     Crop { leaf: usize, dim: usize, start: i64, size: i64 },
     /// The results of all shards along `factors` are combined.
@@ -110,8 +113,6 @@ pub enum CannotCut {
     NotOneCutForEachFactor,
     /// This tensor must be whole along the factor.
     Whole { tensor: Tensor, factor: FactorId, reason: &'static str },
-    /// A tile of the result needs rows of several operands, at places that differ from shard to shard.
-    SeveralOperands { factor: FactorId },
     /// Shards do not begin at the same phase of a stride or dilation, so that no one program serves them all.
     Misaligned { factor: FactorId },
     /// The factor does not divide, and padding cannot be masked without an effect on other elements.
@@ -129,9 +130,6 @@ impl fmt::Display for CannotCut {
             CannotCut::NotOneCutForEachFactor => f.write_str("expected a number of shards for each factor"),
             CannotCut::Whole { tensor: Tensor::Operand(k), reason, .. } => write!(f, "operand {k} is whole: {reason}"),
             CannotCut::Whole { tensor: Tensor::Result(k), reason, .. } => write!(f, "result {k} is whole: {reason}"),
-            CannotCut::SeveralOperands { factor } => {
-                write!(f, "a tile of factor {factor} needs rows of several operands")
-            }
             CannotCut::Misaligned { factor } => write!(f, "tiles of factor {factor} begin at different phases"),
             CannotCut::Uneven { factor } => write!(f, "factor {factor} does not divide"),
             CannotCut::NoIdentity { operand, monoid } => write!(f, "operand {operand} has no identity of {monoid:?}"),
@@ -168,7 +166,7 @@ pub fn localize(module: &Module, inst: InstId, set: &FactorSet, n_shards: &[i64]
         FactorRule::Slice => local.slice()?,
         FactorRule::Reverse => local.reverse(),
         FactorRule::Pad => local.pad()?,
-        FactorRule::Concatenate => local.concatenate()?,
+        FactorRule::Concatenate => local.concatenate(),
         FactorRule::Iota => local.iota(),
         FactorRule::Dot => local.mask(0..2),
         FactorRule::Reduce => {
@@ -178,7 +176,7 @@ pub fn localize(module: &Module, inst: InstId, set: &FactorSet, n_shards: &[i64]
         }
         FactorRule::Convolution => local.convolution()?,
         FactorRule::ReduceWindow => local.reduce_window()?,
-        FactorRule::SelectAndScatter => local.select_and_scatter(module)?,
+        FactorRule::SelectAndScatter => local.select_and_scatter()?,
         FactorRule::DynamicSlice => local.dynamic_slice(),
         FactorRule::DynamicUpdateSlice => local.dynamic_update_slice(),
         FactorRule::Gather => local.gather(),
@@ -330,41 +328,11 @@ impl<'a> Localizer<'a> {
         if factors.is_empty() {
             return;
         }
-        for leaf in 0..self.results.len() {
-            // Result `leaf` goes with this operand.
-            let source = match self.instruction.opcode.row().factors {
-                FactorRule::Scatter => self.operands.len() / 2 + 1 + leaf,
-                FactorRule::Convolution => 1,
-                FactorRule::Reduce
-                | FactorRule::Dot
-                | FactorRule::Gather
-                | FactorRule::DynamicSlice
-                | FactorRule::Elementwise
-                | FactorRule::Broadcast
-                | FactorRule::Reshape
-                | FactorRule::Bitcast
-                | FactorRule::BitcastConvert
-                | FactorRule::Transpose
-                | FactorRule::Reverse
-                | FactorRule::Slice
-                | FactorRule::DynamicUpdateSlice
-                | FactorRule::Pad
-                | FactorRule::Concatenate
-                | FactorRule::Iota
-                | FactorRule::ReduceWindow
-                | FactorRule::SelectAndScatter
-                | FactorRule::Sort
-                | FactorRule::Cholesky
-                | FactorRule::TriangularSolve
-                | FactorRule::Fft
-                | FactorRule::BatchNorm
-                | FactorRule::CustomCall
-                | FactorRule::Structural(_)
-                | FactorRule::Whole(_) => leaf,
-            };
-            if let Some(monoid) = self.monoid(source, &factors) {
-                self.after.push(ResultAdjust::Combine { leaf, factors: factors.clone(), monoid });
-            }
+        // The last operands that reduce them hold, one for each result, what is combined.
+        let operands: Vec<Monoid> = (0..self.operands.len()).filter_map(|k| self.monoid(k, &factors)).collect();
+        let first = operands.len().saturating_sub(self.results.len());
+        for (leaf, &monoid) in operands[first..].iter().enumerate() {
+            self.after.push(ResultAdjust::Combine { leaf, factors: factors.clone(), monoid });
         }
     }
 
@@ -373,14 +341,6 @@ impl<'a> Localizer<'a> {
         let Attrs::Iota(iota) = &self.instruction.attrs else { return };
         if let Some((factor, step)) = self.cut_result(iota.iota_dimension as usize) {
             self.after.push(ResultAdjust::AddOffset { leaf: 0, factor, step });
-        }
-    }
-
-    fn concatenate(&mut self) -> Result<(), CannotCut> {
-        let uses = self.set.operands.iter().flatten().flatten();
-        match uses.filter(|one| one.role == FactorRole::Shift).find(|one| self.is_cut(one.factor)) {
-            Some(one) => Err(CannotCut::SeveralOperands { factor: one.factor }),
-            None => Ok(()),
         }
     }
 

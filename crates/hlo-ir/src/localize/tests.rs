@@ -1,39 +1,10 @@
 //! Worked examples of local forms. That they mean the same as the whole op is tested in the evaluator.
 
 use super::*;
-use crate::attrs::{IotaAttrs, PadAttrs, PadDim, ParameterAttrs, ReduceWindowAttrs, Window, WindowDim};
-use crate::edit::Builder;
+use crate::Opcode;
+use crate::attrs::{IotaAttrs, PadAttrs, PadDim, ReduceWindowAttrs, Window, WindowDim};
 use crate::factors::find_factors;
-use crate::{DType, Opcode};
-
-/// An instruction of the operands given, and of the scalar computation `x + y`, which `attrs` may name.
-fn instruction(
-    opcode: Opcode,
-    operands: &[&[i64]],
-    result: &[i64],
-    attrs: impl Fn(crate::CompId) -> Attrs,
-) -> (Module, InstId) {
-    let mut module = Module::new("m");
-    let f32s = |dims: &[i64]| Shape::array(DType::F32, dims.iter().copied());
-    let parameter = |number: usize| ParameterAttrs { number: number as i64, ..ParameterAttrs::default() };
-    let name = module.names.intern("add");
-    let add = module.add_computation(name);
-    let mut b = Builder::new(&mut module, add);
-    let params = [0, 1].map(|i| b.add("x", Opcode::Parameter, f32s(&[]), [], parameter(i)));
-    let sum = b.add("sum", Opcode::Add, f32s(&[]), params, Attrs::Plain);
-    module.comp_mut(add).root = Some(sum).into();
-    let name = module.names.intern("entry");
-    let entry = module.add_computation(name);
-    let mut b = Builder::new(&mut module, entry);
-    let operands: Vec<InstId> = operands
-        .iter()
-        .enumerate()
-        .map(|(i, dims)| b.add("p", Opcode::Parameter, f32s(dims), [], parameter(i)))
-        .collect();
-    let inst = b.add("root", opcode, f32s(result), operands, attrs(add));
-    module.comp_mut(entry).root = Some(inst).into();
-    (module, inst)
-}
+use crate::factors::tests::instruction;
 
 /// The local form if the factor of dim `dim` of the first result is cut into `n`.
 fn cut(module: &Module, inst: InstId, dim: usize, n: i64) -> Result<LocalForm, CannotCut> {

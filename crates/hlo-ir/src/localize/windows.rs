@@ -122,6 +122,28 @@ impl Localizer<'_> {
         }
     }
 
+    /// Every operand gives the rows that a tile of the result would have if it were the only one, and each row of the result
+    /// is picked from the operand that has it.
+    pub(super) fn concatenate(&mut self) {
+        for dim in 0..self.whole.first().map_or(0, |a| a.rank()) {
+            let Some(one) = self.cut_operand(0, dim).filter(|one| one.role == FactorRole::Shift) else { continue };
+            let (factor, n_operands) = (one.factor, self.operands.len());
+            let tile = self.tile(factor, self.set.factors[factor].size);
+            let moved = Moved { low: 0, high: 0, extent: tile, window: None };
+            let (mut end, mut ends) = (0, Vec::new());
+            for operand in 0..n_operands {
+                let rows = RowRange { first: -end, step: tile, size: tile, moved };
+                self.halo((operand, dim), factor, &rows, OutsideValue::Any);
+                end += self.whole[operand].dims.get(dim).copied().unwrap_or(0);
+                ends.push(end);
+            }
+            if let Some(local) = self.results.first_mut().and_then(|a| a.dims.get_mut(dim)) {
+                *local = tile * n_operands as i64;
+            }
+            self.after.push(ResultAdjust::PickPieces { leaf: 0, dim, factor, tile, ends });
+        }
+    }
+
     pub(super) fn reduce_window(&mut self) -> Result<(), CannotCut> {
         let Attrs::ReduceWindow(attrs) = &self.instruction.attrs else { return Ok(()) };
         let n_inputs = self.operands.len() / 2;
@@ -180,10 +202,10 @@ impl Localizer<'_> {
     }
 
     /// A tile of the result takes all windows that reach into it, with their rows and sources, and drops the rows around it.
-    pub(super) fn select_and_scatter(&mut self, module: &Module) -> Result<(), CannotCut> {
+    pub(super) fn select_and_scatter(&mut self) -> Result<(), CannotCut> {
         let Attrs::SelectAndScatter(attrs) = &self.instruction.attrs else { return Ok(()) };
-        let selected = find_selected(module, attrs.select);
-        let added = attrs.scatter.and_then(|comp| crate::monoid::find_monoid(module, comp));
+        let selected = find_selected(self.module, attrs.select);
+        let added = attrs.scatter.and_then(|comp| crate::monoid::find_monoid(self.module, comp));
         let fill = |monoid: Option<Monoid>| monoid.map_or(OutsideValue::Any, OutsideValue::Identity);
         for (dim, window) in attrs.window.dims.iter().enumerate() {
             let Some(one) = self.cut_operand(0, dim).filter(|one| one.role == FactorRole::Shift) else { continue };
