@@ -1,7 +1,7 @@
 //! Runs whole programs on the host executor and compares them with the evaluator; or, with `--sanitize`, the op samples
 //! with kernels that are compiled with the address and undefined-behaviour sanitizers.
 //!
-//! The comparisons are tests of `hlo-gpu`, which run here with other programs and surroundings: its `programs` test, and its
+//! The comparisons are tests of `hlo-run`, which run here with other programs and surroundings: its `programs` test, and its
 //! `kernels` test with the sanitizer's runtime loaded first, as the test's own executable is not sanitized. There each
 //! value has an allocation of exactly its size, so that an overrun is seen.
 
@@ -36,11 +36,11 @@ fn options(words: impl Iterator<Item = String>) -> Result<Options, String> {
     Ok(options)
 }
 
-/// Builds a test of `hlo-gpu` and gives its executable.
+/// Builds a test of `hlo-run` and gives its executable.
 fn build_test(name: &str) -> Result<PathBuf, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
-        .args(["test", "--package", "hlo-gpu", "--test", name, "--no-run", "--message-format", "json"])
+        .args(["test", "--package", "hlo-run", "--test", name, "--no-run", "--message-format", "json"])
         .current_dir(workspace::root())
         .output()
         .map_err(|e| format!("cargo test: {e}"))?;

@@ -1,8 +1,8 @@
-//! What can stop the lowering or a run. The command line prints these; each names the instruction or the library first.
+//! What can stop the lowering. The command line prints these; each names the instruction first.
 
 use std::fmt;
 
-/// Why a module cannot be lowered, or a plan cannot be run.
+/// Why a module cannot be lowered.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum GpuError {
@@ -11,32 +11,6 @@ pub enum GpuError {
         /// The instruction's name.
         instruction: String,
         /// What is not supported, and what would be: "expected …, found …".
-        reason: String,
-    },
-    /// The host executor cannot compile or run something.
-    Host {
-        /// The kernel, buffer, file or program.
-        what: String,
-        /// What is wrong: "expected …, found …".
-        reason: String,
-    },
-    /// A library, a driver or a graphics processor fails.
-    Device {
-        /// The device, the library or the call.
-        what: String,
-        /// What is wrong, and what to do about it.
-        reason: String,
-    },
-    /// Processes that run a plan together have lost one another, or do not fit together.
-    Ranks {
-        /// A sentence that names the rank.
-        reason: String,
-    },
-    /// A value that is not a finite number, where the user asked for finite ones.
-    NotFinite {
-        /// The instruction whose step wrote it.
-        instruction: String,
-        /// The value and where it is.
         reason: String,
     },
 }
@@ -51,11 +25,7 @@ impl GpuError {
 impl fmt::Display for GpuError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            GpuError::Unsupported { instruction, reason } | GpuError::NotFinite { instruction, reason } => {
-                write!(f, "{instruction}: {reason}")
-            }
-            GpuError::Host { what, reason } | GpuError::Device { what, reason } => write!(f, "{what}: {reason}"),
-            GpuError::Ranks { reason } => f.write_str(reason),
+            GpuError::Unsupported { instruction, reason } => write!(f, "{instruction}: {reason}"),
         }
     }
 }

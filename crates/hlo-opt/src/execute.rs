@@ -9,17 +9,16 @@ use crate::progress::Progress;
 use crate::{Failure, emit, exit, output, presets, registry};
 use hlo_analysis::Analyses;
 use hlo_eval::{Inputs, Outputs};
-use hlo_gpu::GpuError;
-use hlo_gpu::cuda::{GpuOptions, GpuProgram};
-use hlo_gpu::host::Program;
 use hlo_gpu::kernel::content_hash;
 use hlo_gpu::lower::LowerOptions;
 use hlo_gpu::plan::Plan;
-use hlo_gpu::ranks::{OnStuck, Ranks, Seat, SeatFlags, local_rank};
-use hlo_gpu::run::{self, Meeting, OutputBytes, RunOptions};
 use hlo_ir::{Literal, Module};
 use hlo_pass::pipeline::parse_pipeline;
 use hlo_pass::runner::{RunOptions as PassOptions, bind, run_pipeline};
+use hlo_run::{
+    ExecutionError, ExecutionOptions, GpuOptions, GpuProgram, HostProgram, Meeting, OnStuck, OutputBytes, Ranks, Seat,
+    SeatFlags, local_rank,
+};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,7 +38,7 @@ pub fn run(args: &RunArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
     progress.now("running");
     let outputs = match seat {
         None => {
-            let meeting = Meeting::alone(run::all_devices(&plan));
+            let meeting = Meeting::alone(hlo_run::all_devices(&plan));
             on_backend(args, &plan, &meeting, &inputs).map_err(|error| Failure::File(error.to_string()))?
         }
         Some(seat) => {
@@ -51,7 +50,7 @@ pub fn run(args: &RunArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
     // Ranks other than 0 have given theirs away.
     if !outputs.is_empty() {
         progress.now("writing");
-        let outputs = by_leaf(run::arrays(&plan, &outputs).map_err(|error| Failure::File(error.to_string()))?);
+        let outputs = by_leaf(hlo_run::arrays(&plan, &outputs).map_err(|error| Failure::File(error.to_string()))?);
         match &args.output {
             Some(path) => write_arrays(path, None, &outputs)?,
             None => console.print(summary(&outputs).as_bytes())?,
@@ -97,7 +96,7 @@ fn with_others(
     plan: &Plan,
     inputs: &Inputs,
     console: &mut Console<'_>,
-) -> Result<Vec<OutputBytes>, GpuError> {
+) -> Result<Vec<OutputBytes>, ExecutionError> {
     let rank = seat.rank;
     let mut say = |text: &str| console.say(&format!("{text}\n"));
     // The process must end even if a kernel runs on, or a library waits for a rank that is gone.
@@ -106,9 +105,9 @@ fn with_others(
         std::process::exit(i32::from(exit::ERROR));
     });
     let ranks = Ranks::connect(seat, digest(args, plan), &plan.name, &mut say, on_stuck)?;
-    let outcome = Meeting::of_ranks(&ranks, run::all_devices(plan).end)
+    let outcome = Meeting::of_ranks(&ranks, hlo_run::all_devices(plan).end)
         .and_then(|meeting| on_backend(args, plan, &meeting, inputs))
-        .and_then(|outputs| run::gather(plan, &ranks, &outputs));
+        .and_then(|outputs| hlo_run::gather(plan, &ranks, &outputs));
     match outcome {
         Ok(outputs) => ranks.finish().map(|()| outputs),
         Err(error) => {
@@ -138,17 +137,17 @@ fn on_backend(
     plan: &Plan,
     meeting: &Meeting<'_>,
     inputs: &Inputs,
-) -> Result<Vec<OutputBytes>, GpuError> {
+) -> Result<Vec<OutputBytes>, ExecutionError> {
     let of_device = |device: u32| inputs.leaves.iter().map(|row| row[device as usize].as_ref().clone()).collect();
     let own: Vec<Vec<Literal>> = meeting.devices().map(of_device).collect();
-    let options = RunOptions { check_finite: args.check_finite, sync: args.sync };
+    let options = ExecutionOptions { check_finite: args.check_finite, sync: args.sync };
     match args.backend {
-        BackendChoice::Host => run::run(&Program::new(plan)?, meeting, &own, options),
+        BackendChoice::Host => hlo_run::run(&HostProgram::new(plan)?, meeting, &own, options),
         BackendChoice::Gpu => {
             let local_rank = local_rank(&|name| std::env::var(name).ok());
-            let local_rank = local_rank.map_err(|reason| GpuError::Ranks { reason })?;
+            let local_rank = local_rank.map_err(|reason| ExecutionError::Ranks { reason })?;
             let on_cards = GpuOptions { matmul: args.matmul.into(), shares_card: args.share_gpu, local_rank };
-            run::run(&GpuProgram::new(plan, meeting.devices(), on_cards)?, meeting, &own, options)
+            hlo_run::run(&GpuProgram::new(plan, meeting.devices(), on_cards)?, meeting, &own, options)
         }
     }
 }

@@ -66,7 +66,7 @@ fn doubles() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/doubles");
-        let shim = Path::new(env!("CARGO_MANIFEST_DIR")).join("../hlo-gpu/src/host/shim.h");
+        let shim = Path::new(env!("CARGO_MANIFEST_DIR")).join("../hlo-run/src/host/shim.h");
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("doubles");
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(folder.join("programs")).expect("a folder");

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::Finding;
 
 /// A crate and the crates below it; what those may use, it may use too.
-const ARROWS: [(&str, &[&str]); 11] = [
+const ARROWS: &[(&str, &[&str])] = &[
     ("hlo-ir", &[]),
     ("hlo-cluster", &[]),
     ("hlo-text", &["hlo-ir"]),
@@ -18,7 +18,8 @@ const ARROWS: [(&str, &[&str]); 11] = [
     ("hlo-simplify", &["hlo-pass"]),
     ("hlo-wus", &["hlo-pass", "hlo-cluster"]),
     ("hlo-collectives", &["hlo-pass", "hlo-cluster"]),
-    ("hlo-gpu", &["hlo-pass"]),
+    ("hlo-gpu", &["hlo-pass", "hlo-cluster"]),
+    ("hlo-run", &["hlo-gpu"]),
 ];
 
 /// Packages at the top: they may use everything.
@@ -88,6 +89,8 @@ mod tests {
     fn arrows_go_one_way() {
         assert!(one("hlo-wus", "hlo-ir", None).is_empty());
         assert!(one("hlo-wus", "hlo-eval", Some("dev")).is_empty());
+        assert!(one("hlo-run", "hlo-pass", None).is_empty());
+        assert_eq!(one("hlo-gpu", "hlo-run", None).len(), 1);
         assert_eq!(one("hlo-wus", "hlo-simplify", None).len(), 1);
         assert_eq!(one("hlo-wus", "hlo-simplify", Some("dev")).len(), 1);
         assert_eq!(one("hlo-ir", "hlo-text", Some("dev")).len(), 1);

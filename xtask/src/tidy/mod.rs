@@ -10,6 +10,7 @@ mod passes;
 mod samples;
 mod sizes;
 mod source;
+mod unsafe_code;
 mod words;
 
 use std::fmt;
@@ -65,6 +66,7 @@ fn check() -> Result<Vec<Finding>, String> {
     findings.extend(passes::check(&tree));
     findings.extend(words::check(&tree));
     findings.extend(io::check(&tree));
+    findings.extend(unsafe_code::check(&tree));
     findings.extend(dependencies::check(&tree));
     Ok(findings)
 }

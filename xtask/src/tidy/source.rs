@@ -73,11 +73,36 @@ impl Tree {
         self.files.iter().filter_map(|f| f.rust.as_ref().map(|rust| (f, rust)))
     }
 
+    /// Whether a Rust file, or a module that it is part of, is declared by `#[cfg(test)] mod name;`.
+    pub fn is_only_tests(&self, file: &TextFile) -> bool {
+        let parts: Vec<&str> = file.path.trim_end_matches(".rs").trim_end_matches("/mod").split('/').collect();
+        (1..parts.len()).any(|n| {
+            let (folder, name) = (parts[..n].join("/"), parts[n]);
+            let declarers = [format!("{folder}/lib.rs"), format!("{folder}/mod.rs"), format!("{folder}.rs")];
+            self.rust().any(|(f, rust)| declarers.contains(&f.path) && declares_tests(rust, name))
+        })
+    }
+
     /// Rust files that do not parse.
     pub fn broken(&self) -> Vec<Finding> {
         let broken = self.files.iter().filter(|f| f.path.ends_with(".rs") && f.rust.is_none());
         broken.map(|f| Finding::new("rust-syntax", f.path.as_str(), "expected a Rust file that parses")).collect()
     }
+}
+
+/// Whether a file declares a module in a file of its own for tests alone.
+fn declares_tests(rust: &syn::File, name: &str) -> bool {
+    let is_for_tests = |attribute: &syn::Attribute| {
+        let list = attribute.meta.require_list();
+        attribute.path().is_ident("cfg") && list.is_ok_and(|list| list.tokens.to_string() == "test")
+    };
+    let is_it = |item: &syn::Item| match item {
+        syn::Item::Mod(module) => {
+            module.content.is_none() && module.ident == name && module.attrs.iter().any(is_for_tests)
+        }
+        _ => false,
+    };
+    rust.items.iter().any(is_it)
 }
 
 impl TextFile {
@@ -90,5 +115,30 @@ impl TextFile {
     /// A place in this file.
     pub fn at(&self, line: usize) -> String {
         format!("{}:{line}", self.path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modules_of_tests_are_found_by_their_declaration() {
+        let file = |path: &str, text: &str| TextFile {
+            path: path.to_string(),
+            text: text.to_string(),
+            rust: syn::parse_file(text).ok(),
+        };
+        let files = vec![
+            file("crates/a/src/lib.rs", "mod x;\n#[cfg(test)]\nmod y;\n"),
+            file("crates/a/src/x/mod.rs", "#[cfg(test)]\nmod tests;\nmod z;\n"),
+            file("crates/a/src/x/tests.rs", ""),
+            file("crates/a/src/x/z.rs", "#[cfg(test)]\nmod tests {}\n"),
+            file("crates/a/src/y/mod.rs", "mod deep;\n"),
+            file("crates/a/src/y/deep.rs", ""),
+        ];
+        let tree = Tree { root: PathBuf::new(), files };
+        let only_tests: Vec<bool> = tree.files.iter().map(|f| tree.is_only_tests(f)).collect();
+        assert_eq!(only_tests, [false, false, true, false, true, true]);
     }
 }

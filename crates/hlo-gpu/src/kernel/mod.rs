@@ -8,6 +8,7 @@
 
 mod contraction;
 mod conv_tiles;
+mod device_reduction;
 mod dtype;
 mod elementwise;
 mod emitter;
@@ -30,7 +31,8 @@ use hlo_ir::{ArrayShape, InstId, Module, Opcode, Shape};
 
 use crate::GpuError;
 use crate::plan::{Access, Kernel};
-pub(crate) use dtype::CType;
+pub use device_reduction::device_reduction;
+use dtype::CType;
 use emitter::{Argument, Binding, Emitter};
 
 /// What stands before the kernels of a program.
