@@ -1,30 +1,45 @@
 //! What shares memory: results that are another view of an operand, and operands whose memory a result may take over.
 
+use crate::values::{LeafRun, Through, handed_on, hands_on};
 use cranelift_entity::EntitySet;
 use hlo_ir::attrs::Attrs;
-use hlo_ir::op::{CostRule, FactorRule, Flow, ShapeRule};
+use hlo_ir::op::{FactorRule, Flow, ShapeRule};
 use hlo_ir::shape::DimOrder;
 use hlo_ir::{ArrayShape, CompId, InstId, Module};
+use smallvec::SmallVec;
+
+/// The leaves of operands that the result is, under another name or shape, at no cost; `None` where the instruction does
+/// something.
+pub(super) fn viewed(module: &Module, inst: InstId) -> Option<SmallVec<[LeafRun; 2]>> {
+    if hands_on(module, inst, Through::MARKERS) || is_dropped_copy(module, inst) {
+        return Some(handed_on(module, inst, Through::COPIES));
+    }
+    let run = LeafRun::of_first_operand(module, inst)?;
+    is_reshaped(module, inst, run.operand).then(|| SmallVec::from_elem(run, 1))
+}
+
+/// Whether an instruction is a copy that XLA will drop: it keeps the layout, and the module is not scheduled yet.
+fn is_dropped_copy(module: &Module, inst: InstId) -> bool {
+    let operand = module.inst(inst).operands.first();
+    !module.header.is_scheduled
+        && hands_on(module, inst, Through::COPIES)
+        && operand.is_some_and(|&operand| keeps_layout(module, inst, operand))
+}
 
 /// Whether the result is the first operand under another shape, so that it costs nothing.
-pub(super) fn is_view(module: &Module, inst: InstId) -> bool {
+fn is_reshaped(module: &Module, inst: InstId, operand: InstId) -> bool {
     let instruction = module.inst(inst);
-    let row = instruction.opcode.row();
-    let Some(&operand) = instruction.operands.first() else { return false };
+    let factors = instruction.opcode.row().factors;
     let (from, to) = (module.shape(operand).as_array(), module.shape(inst).as_array());
-    match (row.flow, row.factors, from, to) {
-        // A copy moves bytes, unless it is one that XLA will drop.
-        (Flow::Identity, ..) => {
-            row.cost == CostRule::Free || (!module.header.is_scheduled && keeps_layout(module, inst, operand))
-        }
-        (_, FactorRule::Bitcast, ..) => true,
-        (_, FactorRule::Reshape, Some(from), Some(to)) => from.is_row_major() && to.is_row_major(),
-        (_, FactorRule::Transpose, Some(from), Some(to)) => match &instruction.attrs {
-            Attrs::Dims(attrs) => is_relabelled(from, to, &attrs.dimensions),
-            _ => false,
-        },
-        _ => false,
+    if factors == FactorRule::Bitcast {
+        return true;
     }
+    let (Some(from), Some(to)) = (from, to) else { return false };
+    if factors == FactorRule::Reshape {
+        return from.is_row_major() && to.is_row_major();
+    }
+    let Attrs::Dims(attrs) = &instruction.attrs else { return false };
+    factors == FactorRule::Transpose && is_relabelled(from, to, &attrs.dimensions)
 }
 
 /// Whether a value needs no memory because each use makes it anew: in a module that XLA has not scheduled yet, broadcasts and
@@ -75,7 +90,7 @@ pub(super) fn overwritable(module: &Module, inst: InstId) -> Vec<bool> {
         ShapeRule::Sort => only(0..n),
         // An asynchronous all-reduce works in place.
         ShapeRule::AllReduce if row.flow == Flow::AsyncStart => only(0..n),
-        _ if row.flow == Flow::Identity => {
+        _ if hands_on(module, inst, Through::COPIES) => {
             (0..n).map(|i| i == 0 && keeps_layout(module, inst, instruction.operands[i])).collect()
         }
         _ if instruction.opcode.is_elementwise() => only(0..n),
@@ -97,10 +112,10 @@ fn overwritable_params(module: &Module, comp: CompId) -> Vec<bool> {
     for &inst in module.comp(comp).insts.iter().rev() {
         let instruction = module.inst(inst);
         let row = instruction.opcode.row();
-        let is_handed_on = matches!(row.flow, Flow::Tuple | Flow::GetTupleElement | Flow::Identity);
+        let is_handed_on = hands_on(module, inst, Through::COPIES) || viewed(module, inst).is_some();
         let is_in_place = |i: usize| match row.shape {
             ShapeRule::DynamicUpdateSlice | ShapeRule::Scatter => i == 0,
-            _ => instruction.opcode.is_elementwise() || is_handed_on || is_view(module, inst),
+            _ => instruction.opcode.is_elementwise() || is_handed_on,
         };
         let is_bad = read_elsewhere.contains(inst);
         for (i, &operand) in instruction.operands.iter().enumerate() {

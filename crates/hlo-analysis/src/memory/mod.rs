@@ -22,18 +22,18 @@
 //!
 //! Cost: each computation is walked once for each way it is called, at most ten.
 
+mod buffer_table;
 mod in_place;
-mod plan;
-mod walk;
+mod schedule_walk;
 
+use buffer_table::{Action, BufferSource, BufferTable, END, control};
 use cranelift_entity::SecondaryMap;
 use hashbrown::HashMap;
 use hlo_ir::op::Flow;
 use hlo_ir::{CompId, InstId, Module, Shape};
-use plan::{Action, END, Plan, Source, control};
+use schedule_walk::{ContextId, Peak, PeakFinder, ResultMode, ResultSlot, WalkContext};
 use std::collections::VecDeque;
 use std::rc::Rc;
-use walk::{Context, ContextId, Mode, Peak, Slot, Walker};
 
 /// What a buffer is for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -102,30 +102,35 @@ pub fn peak_memory(module: &Module) -> MemoryReport {
 /// The peak memory of one computation, as if it were the entry. Aliases and donations count for the entry only.
 pub fn peak_memory_of(module: &Module, comp: CompId) -> MemoryReport {
     let order: Vec<CompId> = control_order(module, comp);
-    let (plans, constant_bytes) = build_plans(module, &order);
-    let Some(plan) = plans.get(&comp).cloned() else { return MemoryReport::default() };
+    let (tables, constant_bytes) = build_tables(module, &order);
+    let Some(table) = tables.get(&comp).cloned() else { return MemoryReport::default() };
     let modes = modes_of(module, &order);
-    let mut walker = Walker::new(module, plans, &modes);
-    let bytes_of = |leaf: &plan::BufId| plan.buffers[*leaf].bytes;
-    let aliases = if module.entry() == Some(comp) { pair_aliases(module, comp, &plan) } else { HashMap::new() };
-    let slots = (0..plan.root.len() as u32).map(|leaf| aliases.get(&leaf).map_or(Slot::Pays, |&p| Slot::After(p)));
-    let context =
-        Context { comp, mode: Mode::Owns, owned: vec![false; plan.params.len()].into(), slots: slots.collect() };
-    let argument_bytes = plan.params.iter().map(bytes_of).fold(0, u64::saturating_add);
-    let output_bytes = plan.root.iter().map(bytes_of).fold(0, u64::saturating_add);
-    let aliased = plan.root.iter().enumerate().filter(|(leaf, _)| aliases.contains_key(&(*leaf as u32)));
+    let mut finder = PeakFinder::new(module, tables, &modes);
+    let bytes_of = |leaf: &buffer_table::BufId| table.buffers[*leaf].bytes;
+    let aliases = if module.entry() == Some(comp) { pair_aliases(module, comp, &table) } else { HashMap::new() };
+    let slots =
+        (0..table.root.len() as u32).map(|leaf| aliases.get(&leaf).map_or(ResultSlot::Pays, |&p| ResultSlot::After(p)));
+    let context = WalkContext {
+        comp,
+        mode: ResultMode::Owns,
+        owned: vec![false; table.params.len()].into(),
+        slots: slots.collect(),
+    };
+    let argument_bytes = table.params.iter().map(bytes_of).fold(0, u64::saturating_add);
+    let output_bytes = table.root.iter().map(bytes_of).fold(0, u64::saturating_add);
+    let aliased = table.root.iter().enumerate().filter(|(leaf, _)| aliases.contains_key(&(*leaf as u32)));
     let alias_bytes = aliased.map(|(_, buffer)| bytes_of(buffer)).fold(0, u64::saturating_add);
     let mut report = MemoryReport { argument_bytes, output_bytes, alias_bytes, constant_bytes, ..Default::default() };
     let mut beyond = 0;
-    if let Some(granted) = walker.grant(context, 0) {
-        beyond = u64::try_from(walker.peak(granted, 0).bytes).unwrap_or(0);
-        let (at, held) = path_to_peak(module, &mut walker, granted);
+    if let Some(granted) = finder.grant(context, 0) {
+        beyond = u64::try_from(finder.peak(granted, 0).bytes).unwrap_or(0);
+        let (at, held) = path_to_peak(module, &mut finder, granted);
         report.peak_at = at;
         report.live_at_peak = held;
     }
     report.peak_bytes = argument_bytes.saturating_add(constant_bytes).saturating_add(beyond);
     report.temp_bytes = beyond.saturating_sub(output_bytes - alias_bytes);
-    add_given(module, &order, &plan, &mut report.live_at_peak);
+    add_given(module, &order, &table, &mut report.live_at_peak);
     report
         .live_at_peak
         .sort_by_key(|buffer| (std::cmp::Reverse(buffer.bytes), buffer.kind, buffer.inst, buffer.leaf_idx));
@@ -154,17 +159,17 @@ fn control_order(module: &Module, comp: CompId) -> Vec<CompId> {
 }
 
 /// The computations that an instruction runs on its operands, and how.
-fn callees(module: &Module, inst: InstId) -> Vec<(CompId, Mode)> {
+fn callees(module: &Module, inst: InstId) -> Vec<(CompId, ResultMode)> {
     match control(module, inst) {
-        Some(Action::Call(callee)) => vec![(callee, Mode::Shares)],
-        Some(Action::While { condition, body }) => vec![(condition, Mode::Shares), (body, Mode::Carries)],
-        Some(Action::Conditional(branches)) => branches.into_iter().map(|branch| (branch, Mode::Owns)).collect(),
+        Some(Action::Call(callee)) => vec![(callee, ResultMode::Shares)],
+        Some(Action::While { condition, body }) => vec![(condition, ResultMode::Shares), (body, ResultMode::Carries)],
+        Some(Action::Conditional(branches)) => branches.into_iter().map(|branch| (branch, ResultMode::Owns)).collect(),
         Some(Action::Op) | None => Vec::new(),
     }
 }
 
-fn modes_of(module: &Module, order: &[CompId]) -> Vec<(CompId, Vec<Mode>)> {
-    let mut modes: SecondaryMap<CompId, Vec<Mode>> = SecondaryMap::new();
+fn modes_of(module: &Module, order: &[CompId]) -> Vec<(CompId, Vec<ResultMode>)> {
+    let mut modes: SecondaryMap<CompId, Vec<ResultMode>> = SecondaryMap::new();
     for &comp in order {
         for (callee, mode) in module.comp(comp).insts.iter().flat_map(|&inst| callees(module, inst)) {
             if !modes[callee].contains(&mode) {
@@ -175,24 +180,24 @@ fn modes_of(module: &Module, order: &[CompId]) -> Vec<(CompId, Vec<Mode>)> {
     order.iter().map(|&comp| (comp, modes[comp].clone())).collect()
 }
 
-/// The plans of `order`, callees before callers, and the bytes of their constants.
-fn build_plans(module: &Module, order: &[CompId]) -> (HashMap<CompId, Rc<Plan>>, u64) {
-    let mut plans = HashMap::new();
-    let mut results: SecondaryMap<CompId, Rc<[plan::ResultLeaf]>> = SecondaryMap::with_default(Rc::from([]));
+/// The tables of `order`, callees before callers, and the bytes of their constants.
+fn build_tables(module: &Module, order: &[CompId]) -> (HashMap<CompId, Rc<BufferTable>>, u64) {
+    let mut tables = HashMap::new();
+    let mut results: SecondaryMap<CompId, Rc<[buffer_table::ResultLeaf]>> = SecondaryMap::with_default(Rc::from([]));
     let mut constant_bytes = 0u64;
     for &comp in order {
-        let plan = Plan::build(module, comp, &results);
-        results[comp] = plan.result.clone();
-        constant_bytes = constant_bytes.saturating_add(plan.constant_bytes);
-        plans.insert(comp, Rc::new(plan));
+        let table = BufferTable::build(module, comp, &results);
+        results[comp] = table.result.clone();
+        constant_bytes = constant_bytes.saturating_add(table.constant_bytes);
+        tables.insert(comp, Rc::new(table));
     }
-    (plans, constant_bytes)
+    (tables, constant_bytes)
 }
 
 /// For each leaf of the entry's result that has one, the leaf of the parameters in whose memory it goes: by
 /// `input_output_alias`, then donated parameters in order, each with the first result of its type that has none: layouts are the
 /// compiler's to choose.
-fn pair_aliases(module: &Module, entry: CompId, plan: &Plan) -> HashMap<u32, u32> {
+fn pair_aliases(module: &Module, entry: CompId, table: &BufferTable) -> HashMap<u32, u32> {
     let computation = module.comp(entry);
     let mut first_leaf = Vec::with_capacity(computation.params.len());
     let mut n_leaves = 0u32;
@@ -206,12 +211,13 @@ fn pair_aliases(module: &Module, entry: CompId, plan: &Plan) -> HashMap<u32, u32
         Some(first_leaf[param] + leaf)
     };
     let mut aliases: HashMap<u32, u32> = HashMap::new();
-    let mut taken = vec![false; plan.params.len()];
-    let bytes = |leaf: u32, of: &[plan::BufId]| of.get(leaf as usize).map(|&buffer| plan.buffers[buffer].bytes);
+    let mut taken = vec![false; table.params.len()];
+    let bytes =
+        |leaf: u32, of: &[buffer_table::BufId]| of.get(leaf as usize).map(|&buffer| table.buffers[buffer].bytes);
     for alias in &module.header.input_output_alias {
         let output = computation.root.expand().and_then(|root| leaf_at(module, root, &alias.output_index));
         if let (Some(output), Some(param)) = (output, param_leaf(alias.param, &alias.param_index))
-            && bytes(output, &plan.root) == bytes(param, &plan.params)
+            && bytes(output, &table.root) == bytes(param, &table.params)
             && !taken[param as usize]
         {
             taken[param as usize] = true;
@@ -235,7 +241,7 @@ fn pair_aliases(module: &Module, entry: CompId, plan: &Plan) -> HashMap<u32, u32
         let Some(leaf) = shape.and_then(|&p| module.shape(p).at(&donor.param_index)) else { continue };
         if !taken[param as usize]
             && let Some(output) = waiting.get_mut(&leaf.without_layout()).and_then(VecDeque::pop_front)
-            && bytes(output, &plan.root) == bytes(param, &plan.params)
+            && bytes(output, &table.root) == bytes(param, &table.params)
         {
             taken[param as usize] = true;
             aliases.insert(output, param);
@@ -268,14 +274,14 @@ fn for_each_leaf<'s>(shape: &'s Shape, visit: &mut dyn FnMut(&'s Shape)) {
 }
 
 /// The instructions that lead to the peak, and the buffers held by the computations along the way.
-fn path_to_peak(module: &Module, walker: &mut Walker<'_>, start: ContextId) -> (Vec<InstId>, Vec<LiveBuffer>) {
+fn path_to_peak(module: &Module, finder: &mut PeakFinder<'_>, start: ContextId) -> (Vec<InstId>, Vec<LiveBuffer>) {
     let (mut at, mut live) = (Vec::new(), Vec::new());
     let (mut context, mut depth) = (Some(start), 0);
     // For each leaf of the result of the computation at hand, whether it becomes a leaf of the entry's.
     let mut is_output: Option<Vec<bool>> = None;
     while let Some(id) = context {
-        let (Peak { position, within, .. }, held) = walker.held_at_peak(id, depth);
-        let comp = walker.computation(id);
+        let (Peak { position, within, .. }, held) = finder.held_at_peak(id, depth);
+        let comp = finder.computation(id);
         let computation = module.comp(comp);
         let inst = match position {
             Some(END) => computation.root.expand(),
@@ -294,10 +300,10 @@ fn path_to_peak(module: &Module, walker: &mut Walker<'_>, start: ContextId) -> (
             bytes: buffer.bytes,
             kind: if becomes_output(buffer.result_leaf) { BufferKind::Output } else { BufferKind::Temporary },
         }));
-        let results = inst.zip(walker.plans.get(&comp)).map(|(inst, plan)| {
-            let is_loop = module.inst(inst).opcode.row().flow == Flow::While;
-            let leaves = plan.leaves(inst).iter();
-            leaves.map(|&leaf| !is_loop && becomes_output(plan.buffers[leaf].result_leaf)).collect()
+        let results = inst.zip(finder.tables.get(&comp)).map(|(inst, table)| {
+            let is_loop = matches!(control(module, inst), Some(Action::While { .. }));
+            let leaves = table.leaves(inst).iter();
+            leaves.map(|&leaf| !is_loop && becomes_output(table.buffers[leaf].result_leaf)).collect()
         });
         is_output = Some(results.unwrap_or_default());
         context = within;
@@ -307,15 +313,15 @@ fn path_to_peak(module: &Module, walker: &mut Walker<'_>, start: ContextId) -> (
 }
 
 /// Adds what lives all the time: the parameters and the constants.
-fn add_given(module: &Module, order: &[CompId], plan: &Plan, live: &mut Vec<LiveBuffer>) {
-    let params = plan.params.iter().map(|&buffer| &plan.buffers[buffer]);
+fn add_given(module: &Module, order: &[CompId], table: &BufferTable, live: &mut Vec<LiveBuffer>) {
+    let params = table.params.iter().map(|&buffer| &table.buffers[buffer]);
     live.extend(params.filter(|param| param.bytes > 0).map(|param| LiveBuffer {
         inst: param.inst,
         leaf_idx: param.leaf,
         bytes: param.bytes,
         kind: BufferKind::Argument,
     }));
-    debug_assert!(plan.params.iter().all(|&p| matches!(plan.buffers[p].source, Source::Param(_))));
+    debug_assert!(table.params.iter().all(|&p| matches!(table.buffers[p].source, BufferSource::Param(_))));
     for &inst in order.iter().flat_map(|&comp| &module.comp(comp).insts) {
         if module.inst(inst).opcode.row().flow == Flow::Constant {
             let mut leaf_idx = 0;

@@ -2,12 +2,13 @@
 
 use super::solver::{Fact, Frame, Solver, Wanting};
 use super::*;
+use crate::values::{CallSite, condition_and_body};
 
 impl Solver<'_> {
     pub(super) fn call(&mut self, inst: InstId, frame: &Frame, n: usize) -> Wanting<Fact> {
-        let args = self.operand_leaves(inst, frame);
         match self.module.called(inst).first() {
             Some(&callee) => {
+                let args = self.argument_leaves(CallSite { inst, slot: 0 }, callee, frame);
                 let result = self.result_of(callee, &args, frame.control())?;
                 Ok(self.fit(result, n))
             }
@@ -20,14 +21,16 @@ impl Solver<'_> {
     /// Each round lowers the state or ends: the lattice is finite, and once the engine's budget is spent a round no
     /// longer depends on the state. So what is recorded last is a fixpoint.
     pub(super) fn while_loop(&mut self, inst: InstId, frame: &mut Frame, n: usize) -> Wanting<Fact> {
-        let called = self.module.called(inst);
-        let [condition, body] = called.as_slice() else { return Ok(self.unknown(n)) };
+        let Some((condition, body)) = condition_and_body(self.module, inst) else { return Ok(self.unknown(n)) };
         let (mut state, mut control) = match frame.loop_state.take() {
             Some(resumed) => resumed,
-            None => (self.fit(self.operand_leaves(inst, frame).into(), n).to_vec(), frame.control()),
+            None => {
+                let init = self.argument_leaves(CallSite::of_body(inst), body, frame);
+                (self.fit(init.into(), n).to_vec(), frame.control())
+            }
         };
         loop {
-            match self.loop_round(*condition, *body, &state, control) {
+            match self.loop_round(condition, body, &state, control) {
                 Ok((next, next_control)) if (&next, next_control) == (&state, control) => return Ok(state.into()),
                 Ok(next) => (state, control) = next,
                 Err(wanted) => {
@@ -58,12 +61,11 @@ impl Solver<'_> {
     }
 
     pub(super) fn conditional(&mut self, inst: InstId, frame: &Frame, n: usize) -> Wanting<Fact> {
-        let operands = self.module.inst(inst).operands.clone();
         let predicate = self.first_operand(inst, frame).first().copied().unwrap_or(self.pool.bottom());
         let control = self.pool.meet(frame.control(), predicate);
         let mut result = vec![predicate; n];
-        for (branch, &operand) in self.module.called(inst).into_iter().zip(operands.iter().skip(1)) {
-            let args = self.local(frame, operand).unwrap_or_else(|| [].into());
+        for (slot, branch) in (0..).zip(self.module.called(inst)) {
+            let args = self.argument_leaves(CallSite { inst, slot }, branch, frame);
             let leaves = self.result_of(branch, &args, control)?;
             for (leaf, &fact) in result.iter_mut().zip(self.fit(leaves, n).iter()) {
                 *leaf = self.pool.meet(*leaf, fact);

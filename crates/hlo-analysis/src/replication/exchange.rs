@@ -160,16 +160,4 @@ impl Solver<'_> {
         leaves.resize(n, self.pool.bottom());
         Ok(leaves.into())
     }
-
-    /// The results' part of a start's tuple.
-    pub(super) fn async_done(&mut self, inst: InstId, frame: &Frame, n: usize) -> Fact {
-        let leaves = self.first_operand(inst, frame);
-        if leaves.len() == n {
-            return leaves;
-        }
-        let elements = self.module.inst(inst).operands.first().and_then(|&o| self.module.shape(o).as_tuple());
-        let Some([first, second, ..]) = elements else { return self.unknown(n) };
-        let (start, len) = (first.n_leaves(), second.n_leaves());
-        self.fit(leaves.get(start..start + len).unwrap_or(&[]).into(), n)
-    }
 }

@@ -2,6 +2,7 @@
 
 use super::solver::{Fact, Frame, Solver, Wanting};
 use super::*;
+use crate::values::{CallSite, Through, arguments, handed_on};
 use hlo_ir::CompId;
 use hlo_ir::attrs::Attrs;
 use hlo_ir::op::{Effects, Flow};
@@ -16,9 +17,9 @@ impl Solver<'_> {
             flow @ (Flow::ReplicaId | Flow::PartitionId) => {
                 vec![device_id(self.module, flow, &mut self.pool); n].into()
             }
-            Flow::Tuple => self.fit(self.operand_leaves(inst, frame).into(), n),
-            Flow::Identity | Flow::AsyncUpdate => self.fit(self.first_operand(inst, frame), n),
-            Flow::GetTupleElement => self.get_tuple_element(inst, frame, n),
+            Flow::Tuple | Flow::GetTupleElement | Flow::Identity | Flow::AsyncUpdate | Flow::AsyncDone => {
+                self.handed_on(inst, frame, n)
+            }
             Flow::Call => self.call(inst, frame, n)?,
             Flow::While => self.while_loop(inst, frame, n)?,
             Flow::Conditional => self.conditional(inst, frame, n)?,
@@ -28,7 +29,6 @@ impl Solver<'_> {
             Flow::CollectiveBroadcast => self.broadcast(inst, frame, n),
             Flow::CollectivePermute => self.permuted(inst, frame, n),
             Flow::AsyncStart => self.async_start(inst, frame, n)?,
-            Flow::AsyncDone => self.async_done(inst, frame, n),
             Flow::All => self.plain(inst, frame, n),
         })
     }
@@ -106,13 +106,30 @@ impl Solver<'_> {
         vec![self.pool.bottom(); n].into()
     }
 
-    fn get_tuple_element(&mut self, inst: InstId, frame: &Frame, n: usize) -> Fact {
-        let leaves = self.first_operand(inst, frame);
-        let Attrs::TupleIndex(gte) = &self.module.inst(inst).attrs else { return self.unknown(n) };
-        let index = usize::try_from(gte.index).unwrap_or(usize::MAX);
-        let shape = self.module.inst(inst).operands.first().map(|&o| self.module.inst(o).shape);
-        let start = shape.map_or(0, |shape| self.module.shapes.element_leaves(shape, index).start);
-        self.fit(leaves.get(start..start.saturating_add(n)).unwrap_or(&[]).into(), n)
+    /// What a call site gives for the parameters of what it calls: their leaves in a row.
+    pub(super) fn argument_leaves(&self, site: CallSite, callee: CompId, frame: &Frame) -> Vec<Classes> {
+        let mut out = Vec::new();
+        for (_, operand) in arguments(self.module, site, callee) {
+            out.extend(self.local(frame, operand).iter().flat_map(|f| f.iter().copied()));
+        }
+        out
+    }
+
+    /// The leaves of an instruction that only hands leaves on.
+    fn handed_on(&self, inst: InstId, frame: &Frame, n: usize) -> Fact {
+        let runs = handed_on(self.module, inst, Through::ALL);
+        if let [run] = runs.as_slice()
+            && let Some(whole) = self.local(frame, run.operand)
+            && run.in_operand() == (0..whole.len())
+        {
+            return self.fit(whole, n);
+        }
+        let mut leaves = Vec::with_capacity(n);
+        for run in &runs {
+            let operand = self.local(frame, run.operand);
+            leaves.extend_from_slice(operand.as_deref().and_then(|f| f.get(run.in_operand())).unwrap_or_default());
+        }
+        self.fit(leaves.into(), n)
     }
 }
 

@@ -67,6 +67,8 @@ pub enum LeafSource {
 pub struct LeafRun {
     /// The operand.
     pub operand: InstId,
+    /// Which of the operands that is.
+    pub operand_idx: usize,
     /// The first of the operand's leaves.
     pub first_in_operand: usize,
     /// The first of the result's leaves.
@@ -76,6 +78,13 @@ pub struct LeafRun {
 }
 
 impl LeafRun {
+    /// All leaves of the first operand.
+    pub fn of_first_operand(module: &Module, inst: InstId) -> Option<LeafRun> {
+        let &operand = module.inst(inst).operands.first()?;
+        let n_leaves = module.shape(operand).n_leaves();
+        Some(LeafRun { operand, operand_idx: 0, first_in_operand: 0, first_in_result: 0, n_leaves })
+    }
+
     /// The numbers of the operand's leaves.
     pub fn in_operand(&self) -> Range<usize> {
         self.first_in_operand..self.first_in_operand + self.n_leaves
@@ -100,7 +109,8 @@ pub fn hands_on(module: &Module, inst: InstId, through: Through) -> bool {
     }
 }
 
-/// The leaves of a result that are leaves of operands, in ascending order. Linear in them, and in the operands' leaves.
+/// The leaves of a result that are leaves of operands, in ascending order. Linear in these leaves: a `get-tuple-element` takes
+/// no longer of a large tuple than of a small one.
 pub fn handed_on(module: &Module, inst: InstId, through: Through) -> SmallVec<[LeafRun; 2]> {
     let instruction = module.inst(inst);
     let row = instruction.opcode.row();
@@ -109,20 +119,15 @@ pub fn handed_on(module: &Module, inst: InstId, through: Through) -> SmallVec<[L
         LeafRule::AsyncStart if row.shape == ShapeRule::CopyStart => {
             // `(destination, source, context)`: the source is the operand.
             let source = module.shapes.element_leaves(instruction.shape, 1);
-            first_operand_run(module, inst, |_, n_leaves| (0, source.start, n_leaves.min(source.len())))
+            from_first_operand(module, inst, |_| 0..source.len(), source.start)
         }
         // The tuple of an all-reduce-start holds the results alone.
         LeafRule::AsyncStart if row.shape == ShapeRule::AllReduce => SmallVec::new(),
         LeafRule::AsyncStart => operands_in_a_row(module, inst),
-        LeafRule::FirstOperand | LeafRule::AsyncUpdate => {
-            first_operand_run(module, inst, |_, n_leaves| (0, 0, n_leaves))
-        }
+        LeafRule::FirstOperand | LeafRule::AsyncUpdate => whole_first_operand(module, inst),
         LeafRule::Element | LeafRule::AsyncDone => match element_idx(module, inst) {
-            Some(index) => first_operand_run(module, inst, |shape, _| {
-                let element = module.shapes.element_leaves(shape, index);
-                (element.start, 0, element.len())
-            }),
-            None => first_operand_run(module, inst, |_, n_leaves| (0, 0, n_leaves)),
+            Some(index) => from_first_operand(module, inst, |shape| module.shapes.element_leaves(shape, index), 0),
+            None => whole_first_operand(module, inst),
         },
         LeafRule::Computed | LeafRule::Argument | LeafRule::Callees(_) => SmallVec::new(),
     }
@@ -217,24 +222,31 @@ fn first_leaf_of_element(module: &Module, inst: InstId) -> usize {
     }
 }
 
-/// One run from the first operand; `place` gives, of the operand's shape and number of leaves, the first leaf in the
-/// operand, the first in the result and the number.
-fn first_operand_run(
+/// One run from the first operand: the leaves that `in_operand` gives for its shape.
+fn from_first_operand(
     module: &Module,
     inst: InstId,
-    place: impl Fn(ShapeId, usize) -> (usize, usize, usize),
+    in_operand: impl Fn(ShapeId) -> Range<usize>,
+    first_in_result: usize,
 ) -> SmallVec<[LeafRun; 2]> {
     let Some(&operand) = module.inst(inst).operands.first() else { return SmallVec::new() };
-    let shape = module.inst(operand).shape;
-    let (first_in_operand, first_in_result, n_leaves) = place(shape, module.shapes.get(shape).n_leaves());
-    SmallVec::from_elem(LeafRun { operand, first_in_operand, first_in_result, n_leaves }, 1)
+    let in_operand = in_operand(module.inst(operand).shape);
+    let n_leaves = in_operand.len();
+    SmallVec::from_elem(
+        LeafRun { operand, operand_idx: 0, first_in_operand: in_operand.start, first_in_result, n_leaves },
+        1,
+    )
+}
+
+fn whole_first_operand(module: &Module, inst: InstId) -> SmallVec<[LeafRun; 2]> {
+    LeafRun::of_first_operand(module, inst).into_iter().collect()
 }
 
 fn operands_in_a_row(module: &Module, inst: InstId) -> SmallVec<[LeafRun; 2]> {
     let mut first_in_result = 0;
-    let runs = module.inst(inst).operands.iter().map(|&operand| {
+    let runs = module.inst(inst).operands.iter().enumerate().map(|(operand_idx, &operand)| {
         let n_leaves = module.shape(operand).n_leaves();
-        let run = LeafRun { operand, first_in_operand: 0, first_in_result, n_leaves };
+        let run = LeafRun { operand, operand_idx, first_in_operand: 0, first_in_result, n_leaves };
         first_in_result += n_leaves;
         run
     });

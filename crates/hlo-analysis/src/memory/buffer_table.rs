@@ -1,11 +1,10 @@
 //! The buffers of one computation, whoever calls it: which leaves share one, and where each is used last.
 
-use super::in_place::{is_rebuilt, is_view};
+use super::in_place::{is_rebuilt, viewed};
+use crate::values::{LeafRun, Through, condition_and_body, entered, handed_on};
 use cranelift_entity::{PrimaryMap, SecondaryMap, entity_impl};
-use hlo_ir::attrs::Attrs;
-use hlo_ir::op::{Flow, ShapeRule};
-use hlo_ir::{CompId, InstId, Module, Shape};
-use std::ops::Range;
+use hlo_ir::op::{CalleeEntry, Flow, ShapeRule};
+use hlo_ir::{CompId, InstId, Module, Opcode, Shape};
 use std::rc::Rc;
 
 /// A buffer of a computation: the memory of one array leaf and of all leaves that are the same memory.
@@ -20,7 +19,7 @@ pub(super) const END: Position = u32::MAX;
 
 /// Where a buffer comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Source {
+pub(super) enum BufferSource {
     /// A leaf of the parameters, counted over all of them.
     Param(u32),
     /// A constant, or made anew by each use: never written, and copied where memory of its own is needed.
@@ -31,11 +30,11 @@ pub(super) enum Source {
 
 /// One buffer.
 #[derive(Clone, Debug)]
-pub(super) struct Buffer {
+pub(super) struct LeafBuffer {
     pub(super) bytes: u64,
     pub(super) inst: InstId,
     pub(super) leaf: u32,
-    pub(super) source: Source,
+    pub(super) source: BufferSource,
     /// Where it is read last; `None` if never.
     pub(super) last_use: Option<Position>,
     /// The first leaf of the result that it is.
@@ -68,7 +67,7 @@ pub(super) enum Action {
 
 /// One instruction that does something.
 #[derive(Clone, Debug)]
-pub(super) struct Step {
+pub(super) struct ScheduledStep {
     pub(super) position: Position,
     pub(super) inst: InstId,
     pub(super) action: Action,
@@ -76,9 +75,9 @@ pub(super) struct Step {
 
 /// The buffers and the schedule of a computation.
 #[derive(Debug)]
-pub(super) struct Plan {
-    pub(super) buffers: PrimaryMap<BufId, Buffer>,
-    pub(super) steps: Vec<Step>,
+pub(super) struct BufferTable {
+    pub(super) buffers: PrimaryMap<BufId, LeafBuffer>,
+    pub(super) steps: Vec<ScheduledStep>,
     /// Buffers of the leaves of all parameters.
     pub(super) params: Vec<BufId>,
     /// Buffers of the leaves of the result.
@@ -90,7 +89,7 @@ pub(super) struct Plan {
     place: SecondaryMap<InstId, (u32, u32)>,
 }
 
-impl Plan {
+impl BufferTable {
     /// The buffers of an instruction's leaves.
     pub(super) fn leaves(&self, inst: InstId) -> &[BufId] {
         let (first, n) = self.place[inst];
@@ -102,12 +101,16 @@ impl Plan {
         module.inst(inst).operands.iter().flat_map(|&operand| self.leaves(operand).iter().copied())
     }
 
-    /// The plan of `comp`; `results` has those of the computations that it calls.
-    pub(super) fn build(module: &Module, comp: CompId, results: &SecondaryMap<CompId, Rc<[ResultLeaf]>>) -> Plan {
-        let mut builder = Builder {
+    /// The table of `comp`; `results` has those of the computations that it calls.
+    pub(super) fn build(
+        module: &Module,
+        comp: CompId,
+        results: &SecondaryMap<CompId, Rc<[ResultLeaf]>>,
+    ) -> BufferTable {
+        let mut builder = TableBuilder {
             module,
             results,
-            plan: Plan {
+            table: BufferTable {
                 buffers: PrimaryMap::new(),
                 steps: Vec::new(),
                 params: Vec::new(),
@@ -125,60 +128,54 @@ impl Plan {
     }
 }
 
-struct Builder<'m> {
+struct TableBuilder<'m> {
     module: &'m Module,
     results: &'m SecondaryMap<CompId, Rc<[ResultLeaf]>>,
-    plan: Plan,
+    table: BufferTable,
 }
 
 /// The action of an instruction that runs computations on its own operands; `None` for the others.
 pub(super) fn control(module: &Module, inst: InstId) -> Option<Action> {
-    match &module.inst(inst).attrs {
-        Attrs::Call(attrs) => Some(Action::Call(attrs.to_apply?)),
-        Attrs::While(attrs) => Some(Action::While { condition: attrs.condition?, body: attrs.body? }),
-        Attrs::Conditional(_) => Some(Action::Conditional(module.called(inst).to_vec())),
-        _ => None,
+    // Inside of a fusion nothing counts.
+    if module.inst(inst).opcode == Opcode::Fusion {
+        return None;
+    }
+    let (entry, callees) = entered(module, inst)?;
+    match entry {
+        CalleeEntry::Call => Some(Action::Call(*callees.first()?)),
+        CalleeEntry::Loop => {
+            let (condition, body) = condition_and_body(module, inst)?;
+            Some(Action::While { condition, body })
+        }
+        CalleeEntry::Branches => Some(Action::Conditional(callees.to_vec())),
     }
 }
 
-impl Builder<'_> {
+impl TableBuilder<'_> {
     fn add(&mut self, inst: InstId, position: Position) {
         let module = self.module;
-        let first = self.plan.leaves.len() as u32;
+        let first = self.table.leaves.len() as u32;
         let flow = module.inst(inst).opcode.row().flow;
-        match flow {
-            Flow::Parameter => self.add_fresh(inst, ResultLeaf::Written),
-            Flow::Constant => self.add_fresh(inst, ResultLeaf::Constant),
-            Flow::Tuple => {
-                for &operand in &module.inst(inst).operands {
-                    self.add_range(operand, 0..u32::MAX);
-                }
-            }
-            Flow::GetTupleElement => {
-                let range = element_range(module, inst);
-                if let Some(&operand) = module.inst(inst).operands.first() {
-                    self.add_range(operand, range);
-                }
-            }
-            _ if is_view(module, inst) => {
-                if let Some(&operand) = module.inst(inst).operands.first() {
-                    self.add_range(operand, 0..u32::MAX);
-                }
-            }
-            _ if is_rebuilt(module, inst) => self.add_fresh(inst, ResultLeaf::Constant),
-            _ => self.add_step(inst, position),
+        if let Some(runs) = viewed(module, inst) {
+            runs.iter().for_each(|run| self.add_run(run));
+        } else if flow == Flow::Parameter {
+            self.add_fresh(inst, ResultLeaf::Written);
+        } else if flow == Flow::Constant || is_rebuilt(module, inst) {
+            self.add_fresh(inst, ResultLeaf::Constant);
+        } else {
+            self.add_step(inst, position);
         }
-        let n = self.plan.leaves.len() as u32 - first;
-        self.plan.place[inst] = (first, n);
+        let n = self.table.leaves.len() as u32 - first;
+        self.table.place[inst] = (first, n);
     }
 
     /// An instruction that does something: its operands are read, and its results are written or handed through.
     fn add_step(&mut self, inst: InstId, position: Position) {
         let module = self.module;
         let action = control(module, inst);
-        let operands: Vec<BufId> = self.plan.operand_leaves(module, inst).collect();
+        let operands: Vec<BufId> = self.table.operand_leaves(module, inst).collect();
         for &buffer in &operands {
-            self.plan.buffers[buffer].last_use = Some(position);
+            self.table.buffers[buffer].last_use = Some(position);
         }
         match &action {
             Some(Action::Call(callee)) => self.add_results(inst, &self.results[*callee].clone(), &operands),
@@ -192,11 +189,11 @@ impl Builder<'_> {
             }
             Some(Action::Conditional(_)) => self.add_fresh(inst, ResultLeaf::Written),
             Some(Action::Op) | None => {
-                let shared = handed_through(module, inst, &operands);
+                let shared = self.handed_through(inst, operands.len());
                 self.add_results(inst, &shared, &operands);
             }
         }
-        self.plan.steps.push(Step { position, inst, action: action.unwrap_or(Action::Op) });
+        self.table.steps.push(ScheduledStep { position, inst, action: action.unwrap_or(Action::Op) });
     }
 
     /// One buffer for each leaf.
@@ -207,21 +204,23 @@ impl Builder<'_> {
 
     /// The leaves of `inst` as `leaves` says, with the operands' leaves as parameters.
     fn add_results(&mut self, inst: InstId, leaves: &[ResultLeaf], operands: &[BufId]) {
-        let first = self.plan.leaves.len();
+        let first = self.table.leaves.len();
         let mut leaf_idx = 0usize;
-        let plan = &mut self.plan;
+        let table = &mut self.table;
         let mut visit = |shape: &Shape| {
             let known = match leaves.get(leaf_idx) {
                 Some(&ResultLeaf::Param(p)) => operands.get(p as usize).copied(),
-                Some(&ResultLeaf::Same(i)) => plan.leaves.get(first + i as usize).copied(),
+                Some(&ResultLeaf::Same(i)) => table.leaves.get(first + i as usize).copied(),
                 Some(ResultLeaf::Constant | ResultLeaf::Written) | None => None,
             };
             let buffer = known.unwrap_or_else(|| {
                 let source = match leaves.get(leaf_idx) {
-                    Some(ResultLeaf::Constant) => Source::Constant,
-                    Some(ResultLeaf::Param(_) | ResultLeaf::Same(_) | ResultLeaf::Written) | None => Source::Written,
+                    Some(ResultLeaf::Constant) => BufferSource::Constant,
+                    Some(ResultLeaf::Param(_) | ResultLeaf::Same(_) | ResultLeaf::Written) | None => {
+                        BufferSource::Written
+                    }
                 };
-                plan.buffers.push(Buffer {
+                table.buffers.push(LeafBuffer {
                     bytes: shape.memory_bytes(),
                     inst,
                     leaf: leaf_idx as u32,
@@ -230,89 +229,77 @@ impl Builder<'_> {
                     result_leaf: None,
                 })
             });
-            plan.leaves.push(buffer);
+            table.leaves.push(buffer);
             leaf_idx += 1;
         };
         self.module.shape(inst).for_each_leaf(&mut |_, shape| visit(shape));
     }
 
-    /// Leaves of an operand handed on.
-    fn add_range(&mut self, operand: InstId, range: Range<u32>) {
-        let (first, n) = self.plan.place[operand];
-        let from = first + range.start.min(n);
-        let to = first + range.end.min(n);
-        self.plan.leaves.extend_from_within(from as usize..to as usize);
+    /// Leaves of an operand that are leaves of the result too.
+    fn add_run(&mut self, run: &LeafRun) {
+        let (first, n) = self.table.place[run.operand];
+        let in_operand = run.in_operand();
+        let from = first as usize + in_operand.start.min(n as usize);
+        let to = first as usize + in_operand.end.min(n as usize);
+        self.table.leaves.extend_from_within(from..to);
     }
 
-    fn finish(self, comp: CompId) -> Plan {
-        let Builder { module, mut plan, .. } = self;
-        for &param in &module.comp(comp).params {
-            let leaves = plan.leaves(param).to_vec();
-            for buffer in leaves {
-                plan.buffers[buffer].source = Source::Param(plan.params.len() as u32);
-                plan.params.push(buffer);
+    /// What each result leaf of an op is: the two halves of asynchronous ops hand operands and results through.
+    fn handed_through(&self, inst: InstId, n_operand_leaves: usize) -> Vec<ResultLeaf> {
+        let module = self.module;
+        let instruction = module.inst(inst);
+        let shape_rule = instruction.opcode.row().shape;
+        let mut leaves = vec![ResultLeaf::Written; module.shape(inst).n_leaves()];
+        // What is sent stays where it is until it has left, and what was received where it arrived.
+        let is_transfer = shape_rule == ShapeRule::Send || shape_rule == ShapeRule::RecvDone;
+        if let (true, Some(data), 1..) = (is_transfer, leaves.first_mut(), n_operand_leaves) {
+            *data = ResultLeaf::Param(0);
+        }
+        let runs = handed_on(module, inst, Through::ASYNC_HALVES);
+        if runs.is_empty() {
+            return leaves;
+        }
+        let mut first_of_operand = Vec::with_capacity(instruction.operands.len());
+        let mut n_leaves = 0;
+        for &operand in &instruction.operands {
+            first_of_operand.push(n_leaves);
+            n_leaves += self.table.leaves(operand).len();
+        }
+        for run in &runs {
+            for (result, operand) in run.in_result().zip(run.in_operand()) {
+                if let Some(leaf) = leaves.get_mut(result) {
+                    *leaf = ResultLeaf::Param((first_of_operand[run.operand_idx] + operand) as u32);
+                }
             }
         }
-        plan.root = module.comp(comp).root.expand().map_or(Vec::new(), |root| plan.leaves(root).to_vec());
-        let mut result = Vec::with_capacity(plan.root.len());
-        for (i, &id) in plan.root.iter().enumerate() {
-            let buffer = &mut plan.buffers[id];
+        leaves
+    }
+
+    fn finish(self, comp: CompId) -> BufferTable {
+        let TableBuilder { module, mut table, .. } = self;
+        for &param in &module.comp(comp).params {
+            let leaves = table.leaves(param).to_vec();
+            for buffer in leaves {
+                table.buffers[buffer].source = BufferSource::Param(table.params.len() as u32);
+                table.params.push(buffer);
+            }
+        }
+        table.root = module.comp(comp).root.expand().map_or(Vec::new(), |root| table.leaves(root).to_vec());
+        let mut result = Vec::with_capacity(table.root.len());
+        for (i, &id) in table.root.iter().enumerate() {
+            let buffer = &mut table.buffers[id];
             buffer.last_use = Some(END);
             result.push(match (buffer.source, buffer.result_leaf) {
-                (Source::Param(p), _) => ResultLeaf::Param(p),
-                (Source::Constant, _) => ResultLeaf::Constant,
-                (Source::Written, Some(first)) => ResultLeaf::Same(first),
-                (Source::Written, None) => ResultLeaf::Written,
+                (BufferSource::Param(p), _) => ResultLeaf::Param(p),
+                (BufferSource::Constant, _) => ResultLeaf::Constant,
+                (BufferSource::Written, Some(first)) => ResultLeaf::Same(first),
+                (BufferSource::Written, None) => ResultLeaf::Written,
             });
             buffer.result_leaf.get_or_insert(i as u32);
         }
-        plan.result = result.into();
+        table.result = result.into();
         let constants = module.comp(comp).insts.iter().filter(|&&i| module.inst(i).opcode.row().flow == Flow::Constant);
-        plan.constant_bytes = constants.map(|&i| module.shape(i).memory_bytes()).fold(0, u64::saturating_add);
-        plan
+        table.constant_bytes = constants.map(|&i| module.shape(i).memory_bytes()).fold(0, u64::saturating_add);
+        table
     }
-}
-
-/// Which leaves of the tuple a `get-tuple-element` takes.
-fn element_range(module: &Module, inst: InstId) -> Range<u32> {
-    let instruction = module.inst(inst);
-    let (Attrs::TupleIndex(attrs), Some(&operand)) = (&instruction.attrs, instruction.operands.first()) else {
-        return 0..0;
-    };
-    let index = usize::try_from(attrs.index).unwrap_or(usize::MAX);
-    let leaves = module.shapes.element_leaves(module.inst(operand).shape, index);
-    leaves.start as u32..leaves.end as u32
-}
-
-/// What each result leaf of an op is: the two halves of asynchronous ops hand operands and results through.
-fn handed_through(module: &Module, inst: InstId, operands: &[BufId]) -> Vec<ResultLeaf> {
-    let instruction = module.inst(inst);
-    let row = instruction.opcode.row();
-    let n = module.shape(inst).n_leaves();
-    let mut leaves = vec![ResultLeaf::Written; n];
-    let mut hand = |result: Range<usize>, from: u32| {
-        for (operand, leaf) in (from..).zip(result) {
-            if leaf < n && (operand as usize) < operands.len() {
-                leaves[leaf] = ResultLeaf::Param(operand);
-            }
-        }
-    };
-    let element = |index: usize| {
-        let leaves = instruction.operands.first().map(|&o| module.shapes.element_leaves(module.inst(o).shape, index));
-        leaves.map_or(0..0, |leaves| leaves.start as u32..leaves.end as u32)
-    };
-    match (row.shape, row.flow) {
-        (ShapeRule::AllGatherStart | ShapeRule::CollectivePermuteStart | ShapeRule::AsyncStart, _) => {
-            hand(0..operands.len(), 0);
-        }
-        (ShapeRule::CopyStart, _) => hand(1..2, 0),
-        (ShapeRule::Send | ShapeRule::RecvDone, _) => hand(0..1, 0),
-        (ShapeRule::AsyncUpdate, _) => hand(0..n, 0),
-        (ShapeRule::DoneOfPair | ShapeRule::AsyncDone, _) => hand(0..n, element(1).start),
-        (ShapeRule::CopyDone, _) => hand(0..n, element(0).start),
-        // all-reduce-done
-        (ShapeRule::FirstOperand, Flow::AsyncDone) => hand(0..n, 0),
-        _ => {}
-    }
-    leaves
 }

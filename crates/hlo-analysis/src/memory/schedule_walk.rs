@@ -5,8 +5,9 @@
 //! walked once. A computation gets at most [`MAX_CONTEXTS`] of them and calls are followed [`MAX_DEPTH`] deep; beyond that one context serves in
 //! which nothing is owned and every result pays, which never counts too little.
 
+use super::buffer_table::{Action, BufId, BufferSource, BufferTable, END, LeafBuffer, Position, ScheduledStep};
 use super::in_place::overwritable;
-use super::plan::{Action, BufId, Buffer, END, Plan, Position, Source, Step};
+use crate::values::{CallSite, argument};
 use cranelift_entity::{PrimaryMap, SecondaryMap, entity_impl};
 use hashbrown::HashMap;
 use hlo_ir::{CompId, InstId, Module};
@@ -17,14 +18,14 @@ const MAX_CONTEXTS: usize = 8;
 /// Calls within calls that are followed with contexts of their own.
 const MAX_DEPTH: usize = 64;
 
-/// A context, known to the walker.
+/// A context, known to the finder.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct ContextId(u32);
 entity_impl!(ContextId, "context");
 
 /// Where a leaf of a result goes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) enum Slot {
+pub(super) enum ResultSlot {
     /// Into memory of its own.
     Pays,
     /// Into memory that is paid for and free.
@@ -37,7 +38,7 @@ pub(super) enum Slot {
 
 /// What the caller does with results.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub(super) enum Mode {
+pub(super) enum ResultMode {
     /// Takes them as they are, also where they are parameters handed through (call).
     Shares,
     /// Needs each leaf in memory of its own (the entry, a branch).
@@ -48,13 +49,13 @@ pub(super) enum Mode {
 
 /// A computation and how it is run.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub(super) struct Context {
+pub(super) struct WalkContext {
     pub(super) comp: CompId,
-    pub(super) mode: Mode,
+    pub(super) mode: ResultMode,
     /// For each leaf of the parameters.
     pub(super) owned: Box<[bool]>,
     /// For each leaf of the result.
-    pub(super) slots: Box<[Slot]>,
+    pub(super) slots: Box<[ResultSlot]>,
 }
 
 /// Where a computation holds most.
@@ -79,7 +80,7 @@ pub(super) struct HeldBuffer {
 }
 
 impl HeldBuffer {
-    fn of(buffer: &Buffer) -> HeldBuffer {
+    fn of(buffer: &LeafBuffer) -> HeldBuffer {
         HeldBuffer { inst: buffer.inst, leaf: buffer.leaf, bytes: buffer.bytes, result_leaf: buffer.result_leaf }
     }
 }
@@ -95,23 +96,27 @@ enum Held {
     Slot,
 }
 
-pub(super) struct Walker<'m> {
+pub(super) struct PeakFinder<'m> {
     module: &'m Module,
-    pub(super) plans: HashMap<CompId, Rc<Plan>>,
-    contexts: PrimaryMap<ContextId, Context>,
-    context_ids: HashMap<Context, ContextId>,
+    pub(super) tables: HashMap<CompId, Rc<BufferTable>>,
+    contexts: PrimaryMap<ContextId, WalkContext>,
+    context_ids: HashMap<WalkContext, ContextId>,
     n_contexts: HashMap<CompId, usize>,
     /// By context: followed with contexts of its own for what it calls, and (second) with plain ones only.
     peaks: SecondaryMap<ContextId, [Option<Peak>; 2]>,
     overwritable: HashMap<InstId, Rc<[bool]>>,
 }
 
-impl<'m> Walker<'m> {
-    /// A walker over the computations of `order`, callees before callers, each with its plan and how it is used.
-    pub(super) fn new(module: &'m Module, plans: HashMap<CompId, Rc<Plan>>, order: &[(CompId, Vec<Mode>)]) -> Self {
-        let mut walker = Walker {
+impl<'m> PeakFinder<'m> {
+    /// A finder over the computations of `order`, callees before callers, each with its table and how it is used.
+    pub(super) fn new(
+        module: &'m Module,
+        tables: HashMap<CompId, Rc<BufferTable>>,
+        order: &[(CompId, Vec<ResultMode>)],
+    ) -> Self {
+        let mut finder = PeakFinder {
             module,
-            plans,
+            tables,
             contexts: PrimaryMap::new(),
             context_ids: HashMap::new(),
             n_contexts: HashMap::new(),
@@ -120,15 +125,15 @@ impl<'m> Walker<'m> {
         };
         for (comp, modes) in order {
             for &mode in modes {
-                if let Some(context) = walker.plain(*comp, mode) {
-                    walker.peak(context, MAX_DEPTH);
+                if let Some(context) = finder.plain(*comp, mode) {
+                    finder.peak(context, MAX_DEPTH);
                 }
             }
         }
-        walker
+        finder
     }
 
-    fn intern(&mut self, context: Context) -> ContextId {
+    fn intern(&mut self, context: WalkContext) -> ContextId {
         if let Some(&id) = self.context_ids.get(&context) {
             return id;
         }
@@ -138,18 +143,18 @@ impl<'m> Walker<'m> {
     }
 
     /// The context in which nothing is owned and every result pays; a loop's body has only this one.
-    fn plain(&mut self, comp: CompId, mode: Mode) -> Option<ContextId> {
-        let plan = self.plans.get(&comp)?;
-        let slots = (0..plan.root.len() as u32).map(|leaf| match mode {
-            Mode::Carries => Slot::After(leaf),
-            Mode::Shares | Mode::Owns => Slot::Pays,
+    fn plain(&mut self, comp: CompId, mode: ResultMode) -> Option<ContextId> {
+        let table = self.tables.get(&comp)?;
+        let slots = (0..table.root.len() as u32).map(|leaf| match mode {
+            ResultMode::Carries => ResultSlot::After(leaf),
+            ResultMode::Shares | ResultMode::Owns => ResultSlot::Pays,
         });
-        let context = Context { comp, mode, owned: vec![false; plan.params.len()].into(), slots: slots.collect() };
+        let context = WalkContext { comp, mode, owned: vec![false; table.params.len()].into(), slots: slots.collect() };
         Some(self.intern(context))
     }
 
     /// The wanted context, or the plain one if this is too deep or there are too many.
-    pub(super) fn grant(&mut self, wanted: Context, depth: usize) -> Option<ContextId> {
+    pub(super) fn grant(&mut self, wanted: WalkContext, depth: usize) -> Option<ContextId> {
         let (comp, mode) = (wanted.comp, wanted.mode);
         if depth >= MAX_DEPTH {
             return self.plain(comp, mode);
@@ -176,7 +181,7 @@ impl<'m> Walker<'m> {
         if let Some(peak) = self.peaks[id][which] {
             return peak;
         }
-        let peak = Walk::new(self, id, depth, None).map(|walk| walk.run().0).unwrap_or_default();
+        let peak = ScheduleWalk::new(self, id, depth, None).map(|walk| walk.run().0).unwrap_or_default();
         self.peaks[id][which] = Some(peak);
         peak
     }
@@ -184,7 +189,7 @@ impl<'m> Walker<'m> {
     /// The computation's peak, and what it holds there. The second half of the walk repeats the first.
     pub(super) fn held_at_peak(&mut self, id: ContextId, depth: usize) -> (Peak, Vec<HeldBuffer>) {
         let peak = self.peak(id, depth);
-        let held = Walk::new(self, id, depth, Some(peak)).and_then(|walk| walk.run().1);
+        let held = ScheduleWalk::new(self, id, depth, Some(peak)).and_then(|walk| walk.run().1);
         (peak, held.unwrap_or_default())
     }
 
@@ -195,10 +200,10 @@ impl<'m> Walker<'m> {
 }
 
 /// One walk.
-struct Walk<'w, 'm> {
-    walker: &'w mut Walker<'m>,
-    context: Context,
-    plan: Rc<Plan>,
+struct ScheduleWalk<'w, 'm> {
+    finder: &'w mut PeakFinder<'m>,
+    context: WalkContext,
+    table: Rc<BufferTable>,
     depth: usize,
     held: SecondaryMap<BufId, Held>,
     /// For each leaf of the parameters, the result leaf whose slot it still occupies.
@@ -215,23 +220,23 @@ struct Walk<'w, 'm> {
     counts: SecondaryMap<BufId, u32>,
 }
 
-impl<'w, 'm> Walk<'w, 'm> {
-    fn new(walker: &'w mut Walker<'m>, id: ContextId, depth: usize, watch: Option<Peak>) -> Option<Self> {
-        let context = walker.contexts[id].clone();
-        let plan = walker.plans.get(&context.comp)?.clone();
-        let mut occupies = vec![None; plan.params.len()];
+impl<'w, 'm> ScheduleWalk<'w, 'm> {
+    fn new(finder: &'w mut PeakFinder<'m>, id: ContextId, depth: usize, watch: Option<Peak>) -> Option<Self> {
+        let context = finder.contexts[id].clone();
+        let table = finder.tables.get(&context.comp)?.clone();
+        let mut occupies = vec![None; table.params.len()];
         for (leaf, slot) in context.slots.iter().enumerate() {
-            if let Slot::After(param) = slot
+            if let ResultSlot::After(param) = slot
                 && let Some(place) = occupies.get_mut(*param as usize)
             {
                 *place = Some(leaf as u32);
             }
         }
-        let slot_is_free = context.slots.iter().map(|slot| *slot == Slot::Free).collect();
-        Some(Walk {
-            walker,
+        let slot_is_free = context.slots.iter().map(|slot| *slot == ResultSlot::Free).collect();
+        Some(ScheduleWalk {
+            finder,
             context,
-            plan,
+            table,
             depth,
             held: SecondaryMap::new(),
             occupies,
@@ -246,19 +251,19 @@ impl<'w, 'm> Walk<'w, 'm> {
     }
 
     fn run(mut self) -> (Peak, Option<Vec<HeldBuffer>>) {
-        let plan = self.plan.clone();
-        for (leaf, &buffer) in plan.params.iter().enumerate() {
+        let table = self.table.clone();
+        for (leaf, &buffer) in table.params.iter().enumerate() {
             if self.context.owned.get(leaf) == Some(&true) {
                 self.held[buffer] = Held::Own;
             }
         }
         self.note(0, None, None, &[]);
-        for &buffer in &plan.params {
-            if plan.buffers[buffer].last_use.is_none() {
+        for &buffer in &table.params {
+            if table.buffers[buffer].last_use.is_none() {
                 self.release(buffer);
             }
         }
-        for step in &plan.steps {
+        for step in &table.steps {
             match &step.action {
                 Action::Op => self.op(step),
                 Action::Call(callee) => self.call(step, *callee),
@@ -274,7 +279,7 @@ impl<'w, 'm> Walk<'w, 'm> {
     }
 
     fn bytes(&self, buffer: BufId) -> i64 {
-        i64::try_from(self.plan.buffers[buffer].bytes).unwrap_or(i64::MAX)
+        i64::try_from(self.table.buffers[buffer].bytes).unwrap_or(i64::MAX)
     }
 
     /// Notes how much is held: `extra` beyond what this computation counts now. `given_away` are owned buffers that a called computation counts.
@@ -283,7 +288,7 @@ impl<'w, 'm> Walk<'w, 'm> {
         let here = Peak { bytes, position, within };
         if self.watch == Some(here) && self.snapshot.is_none() {
             let mut snapshot = self.copies.clone();
-            for (id, buffer) in &self.plan.buffers {
+            for (id, buffer) in &self.table.buffers {
                 if self.held[id] == Held::Own && !given_away.contains(&id) {
                     snapshot.push(HeldBuffer::of(buffer));
                 }
@@ -297,12 +302,12 @@ impl<'w, 'm> Walk<'w, 'm> {
 
     /// A buffer is read for the last time.
     fn release(&mut self, buffer: BufId) {
-        match (self.held[buffer], self.plan.buffers[buffer].source) {
+        match (self.held[buffer], self.table.buffers[buffer].source) {
             (Held::Own, _) => {
                 self.now = self.now.saturating_sub(self.bytes(buffer));
                 self.held[buffer] = Held::No;
             }
-            (Held::No, Source::Param(leaf)) => {
+            (Held::No, BufferSource::Param(leaf)) => {
                 if let Some(result) = self.occupies.get_mut(leaf as usize).and_then(Option::take) {
                     self.slot_is_free[result as usize] = true;
                 }
@@ -317,7 +322,7 @@ impl<'w, 'm> Walk<'w, 'm> {
     }
 
     fn dies_at(&self, buffer: BufId, position: Position) -> bool {
-        self.plan.buffers[buffer].last_use == Some(position)
+        self.table.buffers[buffer].last_use == Some(position)
     }
 
     /// Buffers among `leaves` that are read for the last time at `position`, each once.
@@ -333,11 +338,11 @@ impl<'w, 'm> Walk<'w, 'm> {
     }
 
     /// Buffers that the step's instruction writes, each once.
-    fn written(&self, step: &Step) -> Vec<BufId> {
-        let leaves = self.plan.leaves(step.inst).iter().copied().enumerate();
+    fn written(&self, step: &ScheduledStep) -> Vec<BufId> {
+        let leaves = self.table.leaves(step.inst).iter().copied().enumerate();
         let is_own = |&(leaf, buffer): &(usize, BufId)| {
-            let defined = &self.plan.buffers[buffer];
-            defined.inst == step.inst && defined.leaf as usize == leaf && defined.source == Source::Written
+            let defined = &self.table.buffers[buffer];
+            defined.inst == step.inst && defined.leaf as usize == leaf && defined.source == BufferSource::Written
         };
         leaves.filter(is_own).map(|(_, buffer)| buffer).collect()
     }
@@ -348,7 +353,7 @@ impl<'w, 'm> Walk<'w, 'm> {
             self.release(buffer);
         }
         for &buffer in written {
-            if self.plan.buffers[buffer].last_use.is_none() {
+            if self.table.buffers[buffer].last_use.is_none() {
                 self.release(buffer);
             }
         }
@@ -356,33 +361,33 @@ impl<'w, 'm> Walk<'w, 'm> {
 
     /// The result leaf of this computation that a buffer becomes, if its slot is free.
     fn free_slot(&self, buffer: BufId) -> Option<usize> {
-        let leaf = self.plan.buffers[buffer].result_leaf? as usize;
+        let leaf = self.table.buffers[buffer].result_leaf? as usize;
         (self.slot_is_free.get(leaf) == Some(&true)).then_some(leaf)
     }
 
     /// The parameter's buffer in whose memory a buffer is to go, if it still occupies it.
     fn occupant(&self, buffer: BufId) -> Option<BufId> {
-        let leaf = self.plan.buffers[buffer].result_leaf?;
-        let Some(&Slot::After(param)) = self.context.slots.get(leaf as usize) else { return None };
+        let leaf = self.table.buffers[buffer].result_leaf?;
+        let Some(&ResultSlot::After(param)) = self.context.slots.get(leaf as usize) else { return None };
         if *self.occupies.get(param as usize)? != Some(leaf) {
             return None;
         }
-        self.plan.params.get(param as usize).copied().filter(|&occupant| self.held[occupant] == Held::No)
+        self.table.params.get(param as usize).copied().filter(|&occupant| self.held[occupant] == Held::No)
     }
 
     /// `buffer` takes over the memory of `occupant`.
     fn move_in(&mut self, buffer: BufId, occupant: BufId) {
-        if let Source::Param(leaf) = self.plan.buffers[occupant].source {
+        if let BufferSource::Param(leaf) = self.table.buffers[occupant].source {
             self.occupies[leaf as usize] = None;
         }
         self.held[buffer] = Held::Slot;
     }
 
-    fn op(&mut self, step: &Step) {
-        let (plan, module) = (self.plan.clone(), self.walker.module);
+    fn op(&mut self, step: &ScheduledStep) {
+        let (table, module) = (self.table.clone(), self.finder.module);
         let written = self.written(step);
-        let dying = self.dying(plan.operand_leaves(module, step.inst), step.position);
-        if written.iter().any(|&buffer| plan.buffers[buffer].bytes > 0) {
+        let dying = self.dying(table.operand_leaves(module, step.inst), step.position);
+        if written.iter().any(|&buffer| table.buffers[buffer].bytes > 0) {
             let mut reusable = self.reusable(step, &dying);
             for &buffer in &written {
                 self.place(buffer, &mut reusable);
@@ -393,16 +398,16 @@ impl<'w, 'm> Walk<'w, 'm> {
     }
 
     /// The dying operands over which results may be written.
-    fn reusable(&mut self, step: &Step, dying: &[BufId]) -> Vec<BufId> {
+    fn reusable(&mut self, step: &ScheduledStep, dying: &[BufId]) -> Vec<BufId> {
         if dying.is_empty() {
             return Vec::new();
         }
-        let flags = self.walker.overwritable(step.inst);
-        let operands = &self.walker.module.inst(step.inst).operands;
+        let flags = self.finder.overwritable(step.inst);
+        let operands = &self.finder.module.inst(step.inst).operands;
         let (mut reusable, mut barred) = (Vec::new(), Vec::new());
         for (i, &operand) in operands.iter().enumerate() {
             let list = if flags.get(i) == Some(&true) { &mut reusable } else { &mut barred };
-            list.extend(self.plan.leaves(operand).iter().copied().filter(|buffer| dying.contains(buffer)));
+            list.extend(self.table.leaves(operand).iter().copied().filter(|buffer| dying.contains(buffer)));
         }
         reusable.retain(|buffer| !barred.contains(buffer));
         reusable
@@ -440,10 +445,10 @@ impl<'w, 'm> Walk<'w, 'm> {
         leaves.iter().for_each(|&buffer| self.counts[buffer] = 0);
     }
 
-    fn call(&mut self, step: &Step, callee: CompId) {
-        let (plan, module, position) = (self.plan.clone(), self.walker.module, step.position);
-        let operands: Vec<BufId> = plan.operand_leaves(module, step.inst).collect();
-        let results = plan.leaves(step.inst).to_vec();
+    fn call(&mut self, step: &ScheduledStep, callee: CompId) {
+        let (table, module, position) = (self.table.clone(), self.finder.module, step.position);
+        let operands: Vec<BufId> = table.operand_leaves(module, step.inst).collect();
+        let results = table.leaves(step.inst).to_vec();
         let written = self.written(step);
         let dying = self.dying(operands.iter().copied(), position);
         // A leaf that comes twice, or back out again, stays the caller's.
@@ -453,60 +458,60 @@ impl<'w, 'm> Walk<'w, 'm> {
             .iter()
             .map(|&b| self.dies_at(b, position) && self.held[b] == Held::Own && self.counts[b] == 1)
             .collect();
-        let mut slots = vec![Slot::Pays; results.len()];
+        let mut slots = vec![ResultSlot::Pays; results.len()];
         let leaf_of: HashMap<BufId, u32> = operands.iter().copied().zip(0..).collect();
         for &buffer in &written {
-            slots[plan.buffers[buffer].leaf as usize] = if self.free_slot(buffer).is_some() {
-                Slot::Free
+            slots[table.buffers[buffer].leaf as usize] = if self.free_slot(buffer).is_some() {
+                ResultSlot::Free
             } else {
                 let occupant = self.occupant(buffer).filter(|&b| self.dies_at(b, position) && self.counts[b] == 1);
-                occupant.and_then(|b| leaf_of.get(&b)).map_or(Slot::Pays, |&leaf| Slot::After(leaf))
+                occupant.and_then(|b| leaf_of.get(&b)).map_or(ResultSlot::Pays, |&leaf| ResultSlot::After(leaf))
             };
         }
         self.uncount(&operands);
         self.uncount(&results);
-        let wanted = Context { comp: callee, mode: Mode::Shares, owned: owned.into(), slots: slots.into() };
-        let Some(granted) = self.walker.grant(wanted, self.depth + 1) else { return };
-        let context = self.walker.contexts[granted].clone();
-        let inner = self.walker.peak(granted, self.depth + 1);
+        let wanted = WalkContext { comp: callee, mode: ResultMode::Shares, owned: owned.into(), slots: slots.into() };
+        let Some(granted) = self.finder.grant(wanted, self.depth + 1) else { return };
+        let context = self.finder.contexts[granted].clone();
+        let inner = self.finder.peak(granted, self.depth + 1);
         let given: Vec<BufId> = operands.iter().zip(&context.owned).filter(|(_, o)| **o).map(|(&b, _)| b).collect();
         self.note(inner.bytes, Some(position), Some(granted), &given);
         for buffer in given {
             self.release(buffer);
         }
         for &buffer in &written {
-            let slot = context.slots.get(plan.buffers[buffer].leaf as usize).copied().unwrap_or(Slot::Pays);
+            let slot = context.slots.get(table.buffers[buffer].leaf as usize).copied().unwrap_or(ResultSlot::Pays);
             self.receive(buffer, slot, &operands);
         }
         self.end_step(&dying, &written);
     }
 
     /// A called computation has put a result where `slot` says; `operands` are the leaves that it was given.
-    fn receive(&mut self, buffer: BufId, slot: Slot, operands: &[BufId]) {
+    fn receive(&mut self, buffer: BufId, slot: ResultSlot, operands: &[BufId]) {
         match slot {
-            Slot::Pays => self.pay(buffer),
-            Slot::Free => {
+            ResultSlot::Pays => self.pay(buffer),
+            ResultSlot::Free => {
                 if let Some(leaf) = self.free_slot(buffer) {
                     self.slot_is_free[leaf] = false;
                 }
                 self.held[buffer] = Held::Slot;
             }
-            Slot::After(leaf) => match operands.get(leaf as usize) {
+            ResultSlot::After(leaf) => match operands.get(leaf as usize) {
                 Some(&occupant) => self.move_in(buffer, occupant),
                 None => self.pay(buffer),
             },
             // Only branches are given this.
-            Slot::Late => self.held[buffer] = Held::Slot,
+            ResultSlot::Late => self.held[buffer] = Held::Slot,
         }
     }
 
-    fn repeat(&mut self, step: &Step, condition: CompId, body: CompId) {
-        let (plan, module, position) = (self.plan.clone(), self.walker.module, step.position);
-        let operands: Vec<BufId> = plan.operand_leaves(module, step.inst).collect();
+    fn repeat(&mut self, step: &ScheduledStep, condition: CompId, body: CompId) {
+        let (table, module, position) = (self.table.clone(), self.finder.module, step.position);
+        let operands: Vec<BufId> = table.operand_leaves(module, step.inst).collect();
         let written = self.written(step);
         let dying = self.dying(operands.iter().copied(), position);
         // Leaves that the loop hands through are needed to its end.
-        let results = plan.leaves(step.inst).to_vec();
+        let results = table.leaves(step.inst).to_vec();
         self.count(&results);
         let (staying, ending): (Vec<BufId>, Vec<BufId>) = dying.into_iter().partition(|&b| self.counts[b] > 0);
         self.uncount(&results);
@@ -514,25 +519,25 @@ impl<'w, 'm> Walk<'w, 'm> {
         let takeable: Vec<bool> = operands.iter().map(|&b| self.counts[b] > 0).collect();
         self.uncount(&ending);
         for &buffer in &written {
-            let leaf = plan.buffers[buffer].leaf as usize;
+            let leaf = table.buffers[buffer].leaf as usize;
             let init = operands.get(leaf).copied().filter(|_| takeable[leaf]);
             self.place(buffer, &mut init.into_iter().collect());
         }
         self.note(0, Some(position), None, &[]);
         self.end_step(&ending, &[]);
-        for (comp, mode) in [(condition, Mode::Shares), (body, Mode::Carries)] {
-            let Some(inner) = self.walker.plain(comp, mode) else { continue };
-            let peak = self.walker.peak(inner, self.depth + 1);
+        for (comp, mode) in [(condition, ResultMode::Shares), (body, ResultMode::Carries)] {
+            let Some(inner) = self.finder.plain(comp, mode) else { continue };
+            let peak = self.finder.peak(inner, self.depth + 1);
             self.note(peak.bytes, Some(position), Some(inner), &[]);
         }
         self.end_step(&staying, &written);
     }
 
-    fn choose(&mut self, step: &Step, branches: &[CompId]) {
-        let (plan, module, position) = (self.plan.clone(), self.walker.module, step.position);
+    fn choose(&mut self, step: &ScheduledStep, branches: &[CompId]) {
+        let (table, module, position) = (self.table.clone(), self.finder.module, step.position);
         let operands = &module.inst(step.inst).operands;
         let written = self.written(step);
-        let all = operands.iter().flat_map(|&operand| plan.leaves(operand).iter().copied());
+        let all = operands.iter().flat_map(|&operand| table.leaves(operand).iter().copied());
         let dying = self.dying(all, position);
         let own: Vec<BufId> = dying.iter().copied().filter(|&b| self.held[b] == Held::Own).collect();
         // Results into slots: free ones, or those of parameters that die here.
@@ -545,7 +550,8 @@ impl<'w, 'm> Walk<'w, 'm> {
             .collect();
         let was_free: Vec<bool> = written.iter().map(|&buffer| self.free_slot(buffer).is_some()).collect();
         for (branch_idx, &branch) in branches.iter().enumerate() {
-            let given = operands.get(branch_idx + 1).map_or(&[][..], |&operand| plan.leaves(operand));
+            let site = CallSite { inst: step.inst, slot: branch_idx as u32 };
+            let given = argument(module, site, 0).map_or(&[][..], |operand| table.leaves(operand));
             self.branch(position, branch, given, &own, &targets, &was_free);
         }
         for &buffer in &own {
@@ -553,7 +559,7 @@ impl<'w, 'm> Walk<'w, 'm> {
         }
         for ((&buffer, target), is_free) in written.iter().zip(targets).zip(was_free) {
             match (is_free, target) {
-                (true, _) => self.receive(buffer, Slot::Free, &[]),
+                (true, _) => self.receive(buffer, ResultSlot::Free, &[]),
                 (false, Some(occupant)) => self.move_in(buffer, occupant),
                 (false, None) => self.pay(buffer),
             }
@@ -578,23 +584,23 @@ impl<'w, 'm> Walk<'w, 'm> {
             .collect();
         let leaf_of: HashMap<BufId, u32> = given.iter().copied().zip(0..).collect();
         let slots = targets.iter().zip(was_free).map(|(target, &is_free)| match target {
-            None if is_free => Slot::Free,
-            None => Slot::Pays,
+            None if is_free => ResultSlot::Free,
+            None => ResultSlot::Pays,
             // The occupant is gone in a branch that is not given it; given twice, it has two names.
             Some(occupant) => match (self.counts[*occupant], leaf_of.get(occupant)) {
-                (1, Some(&leaf)) => Slot::After(leaf),
-                (0, _) | (_, None) => Slot::Free,
-                (_, Some(_)) => Slot::Late,
+                (1, Some(&leaf)) => ResultSlot::After(leaf),
+                (0, _) | (_, None) => ResultSlot::Free,
+                (_, Some(_)) => ResultSlot::Late,
             },
         });
-        let slots: Box<[Slot]> = slots.collect();
+        let slots: Box<[ResultSlot]> = slots.collect();
         let gone: Vec<BufId> = own.iter().copied().filter(|&b| self.counts[b] == 0).collect();
         self.uncount(given);
-        let wanted = Context { comp: branch, mode: Mode::Owns, owned: owned.into(), slots };
-        let Some(granted) = self.walker.grant(wanted, self.depth + 1) else { return };
-        let inner = self.walker.peak(granted, self.depth + 1);
+        let wanted = WalkContext { comp: branch, mode: ResultMode::Owns, owned: owned.into(), slots };
+        let Some(granted) = self.finder.grant(wanted, self.depth + 1) else { return };
+        let inner = self.finder.peak(granted, self.depth + 1);
         let mut elsewhere = gone.clone();
-        let is_owned = self.walker.contexts[granted].owned.clone();
+        let is_owned = self.finder.contexts[granted].owned.clone();
         elsewhere.extend(given.iter().zip(&is_owned).filter(|(_, o)| **o).map(|(&b, _)| b));
         let gone_bytes: i64 = gone.iter().map(|&b| self.bytes(b)).sum();
         self.note(inner.bytes.saturating_sub(gone_bytes), Some(position), Some(granted), &elsewhere);
@@ -602,17 +608,17 @@ impl<'w, 'm> Walk<'w, 'm> {
 
     /// Hands the results over: leaves that are not in memory of their own are copied.
     fn finish(&mut self) {
-        if self.context.mode != Mode::Owns {
+        if self.context.mode != ResultMode::Owns {
             return;
         }
-        let plan = self.plan.clone();
-        for (leaf, &buffer) in plan.root.iter().enumerate() {
-            let is_first = plan.buffers[buffer].result_leaf == Some(leaf as u32);
-            let pays = self.context.slots.get(leaf) == Some(&Slot::Pays);
+        let table = self.table.clone();
+        for (leaf, &buffer) in table.root.iter().enumerate() {
+            let is_first = table.buffers[buffer].result_leaf == Some(leaf as u32);
+            let pays = self.context.slots.get(leaf) == Some(&ResultSlot::Pays);
             if pays && !(is_first && self.held[buffer] == Held::Own) {
                 self.now = self.now.saturating_add(self.bytes(buffer));
                 self.copies
-                    .push(HeldBuffer { result_leaf: Some(leaf as u32), ..HeldBuffer::of(&plan.buffers[buffer]) });
+                    .push(HeldBuffer { result_leaf: Some(leaf as u32), ..HeldBuffer::of(&table.buffers[buffer]) });
             }
         }
         self.note(0, Some(END), None, &[]);
