@@ -12,6 +12,7 @@ use hlo_analysis::annotations::ParamFacts;
 use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
 use hlo_analysis::replication::Replication;
 use hlo_analysis::time::Machine;
+use hlo_analysis::values::{Origin, SharedCallees, Through, User, ValueId, Values};
 use hlo_cluster::{Cluster, DeviceProfile};
 use hlo_ir::cost::Costs;
 use hlo_ir::{CompId, DType, InstId, Module, Opcode, Shape};
@@ -23,7 +24,6 @@ use hlo_wus::machine::{Kind, Times, times};
 use hlo_wus::min_cut::UNCUTTABLE;
 use hlo_wus::problem::{Problem, Rate, Terms};
 use hlo_wus::rewrite::Rewriter;
-use hlo_wus::values::{Origin, User, ValueId, Values};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A machine, and what is wanted of it.
@@ -111,7 +111,7 @@ fn plan<R>(before: &Module, goal: &Goal, look: impl FnOnce(&mut Planned<'_>) -> 
     if gradients.iter().any(|g| g.groups != groups) {
         return None;
     }
-    let values = Values::find(before);
+    let values = Values::find(before, Through::MARKERS, SharedCallees::Opaque);
     let replication = Replication::compute(before, &ParamFacts::default());
     let seeds = gradients.iter().filter_map(|g| values.of(g.all_reduce)).collect();
     let mut soil = Soil::new(before, &values, &replication, &groups, seeds);

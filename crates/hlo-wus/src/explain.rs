@@ -4,7 +4,7 @@ use crate::format::{Soil, describe};
 use crate::machine::{Kind, Times};
 use crate::problem::Problem;
 use crate::rewrite::Emitted;
-use crate::values::{Origin, User, ValueId};
+use hlo_analysis::values::{Origin, User, ValueId};
 use hlo_ir::{InstId, Module};
 use hlo_pass::report::{Alternative, Decision};
 use hlo_spmd::CollectiveChange;

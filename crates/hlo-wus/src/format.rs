@@ -10,9 +10,9 @@
 //! neighbours in memory and lie outside of the layout's tile.
 
 use crate::relation::{OperandCut, Relation, ResultCut, Run};
-use crate::values::{Origin, User, ValueId, Values};
 use cranelift_entity::SecondaryMap;
 use hlo_analysis::replication::Replication;
+use hlo_analysis::values::{Origin, User, ValueId, Values};
 use hlo_ir::op::FactorRule;
 use hlo_ir::{ArrayShape, InstId, Module, Opcode};
 use indexmap::{IndexMap, IndexSet};

@@ -6,8 +6,8 @@
 //! ambiguous is the user's to say.
 
 use crate::format::{Cluster, Soil};
-use crate::values::{Origin, User, ValueId};
 use hlo_analysis::annotations::entry_leaves;
+use hlo_analysis::values::{Origin, User, ValueId};
 use hlo_ir::{InstId, Module};
 use indexmap::IndexMap;
 

@@ -9,8 +9,8 @@ use crate::format::{Cut, Soil, is_broadcast};
 use crate::pieces::{Pieces, add, array, attribute, shard_shape};
 use crate::problem::Problem;
 use crate::relation::{OperandCut, Run};
-use crate::values::{User, ValueId, Values, is_plumbing};
 use cranelift_entity::packed_option::PackedOption;
+use hlo_analysis::values::{Through, User, ValueId, Values, hands_on};
 use hlo_ir::attrs::{Attrs, IotaAttrs, TupleIndexAttrs};
 use hlo_ir::edit::Builder;
 use hlo_ir::localize::merged_attrs;
@@ -139,7 +139,7 @@ impl<'m, 's, 'a> Rewriter<'m, 's, 'a> {
         let opcode = before.inst(inst).opcode;
         let shards = self.forms(inst);
         let is_any_sharded = shards.iter().any(Option::is_some);
-        if is_plumbing(before, inst) || opcode == Opcode::Parameter {
+        if hands_on(before, inst, Through::MARKERS) || opcode == Opcode::Parameter {
             for (k, &operand) in before.inst(inst).operands.iter().enumerate() {
                 let taken = self.own_form(comp, operand)?;
                 self.module.inst_mut(inst).operands[k] = taken;
@@ -473,8 +473,8 @@ impl<'m, 's, 'a> Rewriter<'m, 's, 'a> {
     fn root(&mut self, comp: CompId) -> Result<(), String> {
         let before = self.soil.module;
         let Some(root) = before.comp(comp).root.expand() else { return Ok(()) };
-        let forms: Vec<Wanted> = match self.values().returns_to(comp) {
-            Some(caller) => self.forms(caller),
+        let forms: Vec<Wanted> = match self.values().returns_to(comp).first() {
+            Some(&caller) => self.forms(caller),
             None => {
                 // The entry's outputs; what a loop's condition returns is nobody's next value.
                 let is_entry = before.entry() == Some(comp);

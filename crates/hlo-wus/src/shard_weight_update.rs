@@ -53,12 +53,12 @@ use crate::machine::{Times, times};
 use crate::pairs::{Pair, aliased, joined, parse_pairs};
 use crate::problem::{Problem, Rate, Terms};
 use crate::rewrite::Rewriter;
-use crate::values::{ValueId, Values};
 use cranelift_entity::SecondaryMap;
 use hlo_analysis::Preserved;
 use hlo_analysis::frequency::FrequencyOptions;
 use hlo_analysis::memory::peak_memory;
 use hlo_analysis::time::Machine;
+use hlo_analysis::values::{SharedCallees, Through, ValueId, Values};
 use hlo_ir::diag::Entity;
 use hlo_ir::{CompId, InstId, Module, Opcode};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
@@ -191,7 +191,7 @@ impl ShardWeightUpdate {
     ) -> Result<bool, PassError> {
         let before = module.clone();
         let replication = cx.analyses.replication(&before);
-        let values = Values::find(&before);
+        let values = Values::find(&before, Through::MARKERS, SharedCallees::Opaque);
         let entity = Entity::Inst(gradients[0]);
         let rates = self.rates(&before, &values, cx);
         let (known, hidden): (Vec<InstId>, Vec<InstId>) = gradients.iter().partition(|&&g| values.of(g).is_some());

@@ -6,12 +6,17 @@
 //! table. Everybody else asks:
 //!
 //! - [`source_of_leaf`] and [`handed_on`]: where leaves come from, by one instruction; [`follow`] repeats that;
-//! - [`CallSites`], [`argument`], [`entered`]: who calls a computation, and what it gives for the parameters.
+//! - [`CallSites`], [`argument`], [`entered`]: who calls a computation, and what it gives for the parameters;
+//! - [`Values`]: the whole graph, with one value for what a loop carries.
 
 mod calls;
+mod enterable;
+mod graph;
 mod source;
 
 pub use calls::{CallSite, CallSites, argument, arguments, condition_and_body, entered};
+pub use enterable::SharedCallees;
+pub use graph::{LeafValue, Origin, Use, User, ValueId, Values};
 pub use source::{
     InstLeaf, LeafRun, LeafSource, Through, follow, handed_on, hands_on, source_of_leaf, tuple_elements, tuple_index,
 };
