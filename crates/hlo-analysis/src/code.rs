@@ -1,7 +1,6 @@
 //! Which computations passes visit, and which instructions they leave alone.
 
 use cranelift_entity::EntitySet;
-use hlo_ir::op::Flow;
 use hlo_ir::{CompId, InstId, Module, Opcode};
 
 /// The computations that run as code: the entry and what `call`, `while` and `conditional` run from there; callees first.
@@ -16,8 +15,7 @@ pub fn code_computations(module: &Module) -> Vec<CompId> {
     for &comp in &reached {
         for &inst in &module.comp(comp).insts {
             let opcode = module.inst(inst).opcode;
-            let runs_code =
-                opcode != Opcode::Fusion && matches!(opcode.row().flow, Flow::Call | Flow::While | Flow::Conditional);
+            let runs_code = opcode != Opcode::Fusion && opcode.row().flow.entry().is_some();
             let set = if runs_code { &mut as_code } else { &mut as_form };
             set.extend(module.called(inst));
         }

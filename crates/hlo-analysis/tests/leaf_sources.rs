@@ -2,7 +2,7 @@
 
 use hlo_analysis::values::{
     CallSite, CallSites, InstLeaf, LeafSource, Through, argument, condition_and_body, follow, handed_on, hands_on,
-    source_of_leaf, tuple_elements, tuple_index,
+    params_of_operands, source_of_leaf, tuple_elements, tuple_index,
 };
 use hlo_ir::op::CalleeEntry;
 use hlo_ir::{CompId, InstId, Module};
@@ -216,6 +216,14 @@ fn call_sites_give_operands_for_parameters() {
     assert_eq!((given("other-call", 0, 1), given("other-call", 0, 2)), (Some("one-call"), None));
     assert_eq!((given("loop", 0, 0), given("loop", 1, 0)), (Some("init"), Some("init")));
     assert_eq!((given("chosen", 0, 0), given("chosen", 1, 0)), (Some("other-call"), Some("read")));
+    let params = |name| -> Vec<Option<&str>> {
+        let params = params_of_operands(&module, inst(&module, name));
+        params.iter().map(|param| param.map(|param| module.comp_name(module.inst(param).parent))).collect()
+    };
+    assert_eq!(params("chosen"), [None, Some("negated"), Some("negated")]);
+    assert_eq!(params("loop"), [Some("cond")]);
+    assert_eq!(params("one-call"), [Some("twice"); 2]);
+    assert_eq!(params("init"), [None, None]);
     let parts = condition_and_body(&module, inst(&module, "loop"));
     assert_eq!(parts, Some((comp(&module, "cond"), comp(&module, "body"))));
     assert_eq!(condition_and_body(&module, inst(&module, "chosen")), None);

@@ -35,6 +35,7 @@ use cranelift_entity::{EntitySet, SecondaryMap};
 use hashbrown::HashMap;
 use hlo_analysis::Preserved;
 use hlo_analysis::code::{code_computations, pinned_by_control};
+use hlo_analysis::values::{CallSite, CallSites, arguments};
 use hlo_ir::attrs::Attrs;
 use hlo_ir::{CompId, InstId, Module, Opcode};
 use hlo_pass::options::{OptionInfo, OptionKind};
@@ -97,12 +98,9 @@ struct Inliner<'m> {
 
 impl<'m> Inliner<'m> {
     fn new(module: &'m mut Module) -> Inliner<'m> {
+        let sites = CallSites::find(module, module.computations().iter().copied());
         let mut n_uses: SecondaryMap<CompId, usize> = SecondaryMap::new();
-        for &comp in module.computations() {
-            for &inst in &module.comp(comp).insts {
-                module.called(inst).iter().for_each(|&callee| n_uses[callee] += 1);
-            }
-        }
+        module.computations().iter().for_each(|&comp| n_uses[comp] = sites.of(comp).len());
         let n_instructions = module.n_instructions();
         Inliner { module, n_uses, n_instructions, n_calls: 0, inlined: EntitySet::new(), left: Vec::new() }
     }
@@ -173,9 +171,10 @@ impl<'m> Inliner<'m> {
     /// Appends the body of `callee` to `out` and returns what `call` is now.
     fn copy_body(&mut self, call: InstId, callee: CompId, out: &mut Vec<InstId>) -> Option<InstId> {
         let body = self.module.comp(callee).clone();
-        let (comp, arguments) = (self.module.inst(call).parent, self.module.inst(call).operands.clone());
+        let comp = self.module.inst(call).parent;
         let is_last_use = self.n_uses[callee] == 1;
-        let mut map: HashMap<InstId, InstId> = body.params.iter().copied().zip(arguments).collect();
+        let site = CallSite { inst: call, slot: 0 };
+        let mut map: HashMap<InstId, InstId> = arguments(self.module, site, callee).collect();
         for &inst in &body.insts {
             if self.module.inst(inst).opcode == Opcode::Parameter {
                 continue;

@@ -23,8 +23,8 @@
 use crate::forward::{Step, walk_forward};
 use hlo_analysis::Preserved;
 use hlo_analysis::code::code_computations;
-use hlo_ir::attrs::Attrs;
-use hlo_ir::{InstId, Module, Opcode};
+use hlo_analysis::values::{tuple_elements, tuple_index};
+use hlo_ir::{InstId, Module};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 
 /// The pass as the command line knows it.
@@ -63,36 +63,24 @@ impl Pass for SimplifyTuples {
 
 /// The value that `inst` repeats, if it is an element of a known tuple or rebuilds a tuple.
 fn simpler(module: &Module, inst: InstId) -> Option<InstId> {
-    let instruction = module.inst(inst);
-    let found = match (instruction.opcode == Opcode::Tuple, &instruction.attrs) {
-        (false, Attrs::TupleIndex(_)) => element(module, inst),
-        (true, _) => rebuilt(module, inst),
-        (false, _) => None,
+    let found = match tuple_elements(module, inst) {
+        Some(elements) => rebuilt(module, elements),
+        None => element(module, inst),
     };
-    found.filter(|&new| module.inst(new).shape == instruction.shape)
+    found.filter(|&new| module.inst(new).shape == module.inst(inst).shape)
 }
 
 /// The operand that `get-tuple-element` of `tuple` picks.
 fn element(module: &Module, inst: InstId) -> Option<InstId> {
-    let tuple = module.inst(*module.inst(inst).operands.first()?);
-    let index = usize::try_from(picked(module, inst)?).ok()?;
-    (tuple.opcode == Opcode::Tuple).then(|| tuple.operands.get(index).copied()).flatten()
+    let index = tuple_index(module, inst)?;
+    tuple_elements(module, *module.inst(inst).operands.first()?)?.get(index).copied()
 }
 
-/// The tuple of which `inst` holds all elements in order.
-fn rebuilt(module: &Module, inst: InstId) -> Option<InstId> {
-    let elements = &module.inst(inst).operands;
+/// The tuple whose elements in order `elements` are.
+fn rebuilt(module: &Module, elements: &[InstId]) -> Option<InstId> {
     let whole = *module.inst(*elements.first()?).operands.first()?;
     let is_element = |(i, &element): (usize, &InstId)| {
-        picked(module, element) == Some(i as i64) && module.inst(element).operands.first() == Some(&whole)
+        tuple_index(module, element) == Some(i) && module.inst(element).operands.first() == Some(&whole)
     };
     elements.iter().enumerate().all(is_element).then_some(whole)
-}
-
-/// The index of a `get-tuple-element`.
-fn picked(module: &Module, inst: InstId) -> Option<i64> {
-    match &module.inst(inst).attrs {
-        Attrs::TupleIndex(attrs) => Some(attrs.index),
-        _ => None,
-    }
 }

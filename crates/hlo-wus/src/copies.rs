@@ -5,6 +5,7 @@
 //! itself; copies that come out alike are merged into one after the rewrite, so what no update touches is as it was.
 
 use cranelift_entity::{EntitySet, SecondaryMap};
+use hlo_analysis::values::{CallSite, CallSites, entered};
 use hlo_ir::attrs::Attrs;
 use hlo_ir::{CompId, InstId, Module};
 use hlo_pass::report::Decision;
@@ -29,49 +30,12 @@ struct Copy {
     insts: IndexMap<InstId, InstId>,
 }
 
-/// A place where an instruction names a computation.
-#[derive(Clone, Copy, Debug)]
-struct Site {
-    inst: InstId,
-    /// Which of the computations that it names.
-    slot: usize,
-    /// Whether operands become the parameters: a call, not a reducer.
-    is_entered: bool,
-}
-
-/// The places where each computation is named.
-struct Sites {
-    of: SecondaryMap<CompId, Vec<Site>>,
-    /// Named from a computation that the entry does not reach.
-    outside: EntitySet<CompId>,
-}
-
-impl Sites {
-    /// Adds the sites in `comp`.
-    fn add(&mut self, module: &Module, comp: CompId) {
-        for &inst in &module.comp(comp).insts {
-            let is_entered = module.inst(inst).opcode.row().flow.entry().is_some();
-            for (slot, callee) in module.called(inst).into_iter().enumerate() {
-                self.of[callee].push(Site { inst, slot, is_entered });
-            }
-        }
-    }
-}
-
 impl Copies {
     /// Whether anything is called from several places: whether [`Copies::split`] has something to do.
     pub fn has_shared(module: &Module) -> bool {
-        let mut n_named: SecondaryMap<CompId, u32> = SecondaryMap::new();
-        let mut is_entered: EntitySet<CompId> = EntitySet::new();
-        for &inst in module.computations().iter().flat_map(|&c| &module.comp(c).insts) {
-            for callee in module.called(inst) {
-                n_named[callee] += 1;
-                if module.inst(inst).opcode.row().flow.entry().is_some() {
-                    is_entered.insert(callee);
-                }
-            }
-        }
-        module.computations().iter().any(|&c| n_named[c] > 1 && is_entered.contains(c))
+        let sites = CallSites::find(module, module.computations().iter().copied());
+        let is_entered = |site: &CallSite| entered(module, site.inst).is_some();
+        module.computations().iter().any(|&c| sites.of(c).len() > 1 && sites.of(c).iter().any(is_entered))
     }
 
     /// Copies what is called from several places, except where that makes the module too large or splits a transfer's channel.
@@ -81,20 +45,22 @@ impl Copies {
         order.reverse();
         let mut reached: EntitySet<CompId> = EntitySet::new();
         reached.extend(order.iter().copied());
-        let mut sites = Sites { of: SecondaryMap::new(), outside: EntitySet::new() };
+        let mut sites = CallSites::default();
+        // What is named from a computation that the entry does not reach.
+        let mut outside: EntitySet<CompId> = EntitySet::new();
         for &comp in module.computations().iter().filter(|&&c| !reached.contains(c)) {
-            module.comp(comp).insts.iter().for_each(|&inst| sites.outside.extend(module.called(inst)));
+            module.comp(comp).insts.iter().for_each(|&inst| outside.extend(module.called(inst)));
         }
         let mut budget = module.n_instructions().max(MIN_BUDGET);
         let in_order = module.computations().to_vec();
         let mut copies = Copies::default();
         // Callers first: all sites of a computation are known when it is reached, those in copies included.
         for comp in order {
-            let named = std::mem::take(&mut sites.of[comp]);
+            let is_entered = |site: &&CallSite| entered(module, site.inst).is_some();
             // What names it otherwise keeps the original, else the first site does.
-            let is_kept = sites.outside.contains(comp) || named.iter().any(|site| !site.is_entered);
-            let entered = named.iter().filter(|site| site.is_entered).skip(usize::from(!is_kept));
-            let apart: Vec<Site> = entered.copied().collect();
+            let is_kept = outside.contains(comp) || !sites.of(comp).iter().all(|site| is_entered(&site));
+            let taken = sites.of(comp).iter().filter(is_entered).skip(usize::from(!is_kept));
+            let apart: Vec<CallSite> = taken.copied().collect();
             sites.add(module, comp);
             let n_added = apart.len().saturating_mul(module.comp(comp).insts.len());
             if apart.is_empty() || n_added > budget || has_transfer(module, comp) {
@@ -263,7 +229,7 @@ fn has_transfer(module: &Module, comp: CompId) -> bool {
     module.comp(comp).insts.iter().any(|&inst| matches!(module.inst(inst).attrs, Attrs::Transfer(_)))
 }
 
-fn set_callee(module: &mut Module, site: Site, callee: CompId) {
+fn set_callee(module: &mut Module, site: CallSite, callee: CompId) {
     let mut slot = 0;
     module.inst_mut(site.inst).attrs.for_each_comp_mut(&mut |comp| {
         if slot == site.slot {

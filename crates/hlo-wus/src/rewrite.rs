@@ -10,7 +10,7 @@ use crate::pieces::{Pieces, add, array, attribute, shard_shape};
 use crate::problem::Problem;
 use crate::relation::{OperandCut, Run};
 use cranelift_entity::packed_option::PackedOption;
-use hlo_analysis::values::{Through, User, ValueId, Values, hands_on};
+use hlo_analysis::values::{Through, User, ValueId, Values, hands_on, params_of_operands, tuple_elements};
 use hlo_ir::attrs::{Attrs, IotaAttrs, TupleIndexAttrs};
 use hlo_ir::edit::Builder;
 use hlo_ir::localize::merged_attrs;
@@ -150,8 +150,8 @@ impl<'m, 's, 'a> Rewriter<'m, 's, 'a> {
             self.hold(comp, inst);
             return Ok(());
         }
-        if let Some(callees) = self.callees(inst) {
-            self.call(comp, inst, &callees)?;
+        if self.is_entered(inst) {
+            self.call(comp, inst)?;
             if is_any_sharded {
                 self.reshape_leaves(inst, &shards);
             }
@@ -179,11 +179,10 @@ impl<'m, 's, 'a> Rewriter<'m, 's, 'a> {
         self.whole_operands(comp, inst)
     }
 
-    /// The computations that an instruction enters and whose parameters have values of their own.
-    fn callees(&self, inst: InstId) -> Option<Vec<CompId>> {
+    /// Whether an instruction enters computations whose parameters have values of their own.
+    fn is_entered(&self, inst: InstId) -> bool {
         let callees = self.soil.module.called(inst);
-        let is_entered = !callees.is_empty() && callees.iter().all(|&c| self.values().knows(c));
-        is_entered.then(|| callees.to_vec())
+        !callees.is_empty() && callees.iter().all(|&c| self.values().knows(c))
     }
 
     /// Remembers the first array instruction that holds a value in a computation.
@@ -247,11 +246,11 @@ impl<'m, 's, 'a> Rewriter<'m, 's, 'a> {
         if self.is_own_form(leaves, wanted) {
             return Ok(inst);
         }
-        if before.inst(inst).opcode != Opcode::Tuple {
+        let Some(elements) = tuple_elements(before, inst) else {
             return self.converted(comp, inst, leaves, wanted);
-        }
+        };
         let (mut parts, mut start) = (Vec::new(), 0);
-        for &operand in &before.inst(inst).operands {
+        for &operand in elements {
             let end = start + before.shape(operand).n_leaves();
             parts.push(self.in_form(comp, operand, &wanted[start..end])?);
             start = end;
@@ -402,24 +401,19 @@ impl<'m, 's, 'a> Rewriter<'m, 's, 'a> {
     }
 
     /// Operands of a loop, call, fusion or conditional, in the forms that the callees take.
-    fn call(&mut self, comp: CompId, inst: InstId, callees: &[CompId]) -> Result<(), String> {
+    fn call(&mut self, comp: CompId, inst: InstId) -> Result<(), String> {
         let before = self.soil.module;
-        let operands = before.inst(inst).operands.clone();
-        let mut targets: Vec<InstId> = Vec::new();
-        if before.inst(inst).opcode == Opcode::While {
-            targets.push(inst);
-        } else {
-            if before.inst(inst).opcode == Opcode::Conditional {
-                let selector = self.whole_form(comp, operands[0])?;
-                self.module.inst_mut(inst).operands[0] = selector;
-            }
-            targets.extend(callees.iter().flat_map(|&c| before.comp(c).params.iter().copied()));
-        }
-        let skipped = operands.len() - targets.len().min(operands.len());
-        for (k, target) in targets.into_iter().enumerate() {
-            let forms = self.forms(target);
-            let taken = self.in_form(comp, operands[k + skipped], &forms)?;
-            self.module.inst_mut(inst).operands[k + skipped] = taken;
+        let params = params_of_operands(before, inst);
+        for (k, (&operand, param)) in before.inst(inst).operands.iter().zip(params).enumerate() {
+            let taken = match param {
+                Some(param) => {
+                    let forms = self.forms(param);
+                    self.in_form(comp, operand, &forms)?
+                }
+                // What chooses a branch.
+                None => self.whole_form(comp, operand)?,
+            };
+            self.module.inst_mut(inst).operands[k] = taken;
         }
         Ok(())
     }

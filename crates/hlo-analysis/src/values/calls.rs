@@ -22,7 +22,7 @@ impl CallSite {
 }
 
 /// The call sites of each computation: calls, fusions, loops, conditionals, and also reducers and asynchronous ops.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct CallSites {
     of: SecondaryMap<CompId, SmallVec<[CallSite; 1]>>,
 }
@@ -35,13 +35,22 @@ impl CallSites {
 
     /// The call sites in these instructions, in that order.
     pub fn of_insts(module: &Module, insts: impl IntoIterator<Item = InstId>) -> CallSites {
-        let mut of: SecondaryMap<CompId, SmallVec<[CallSite; 1]>> = SecondaryMap::with_capacity(module.n_comp_slots());
-        for inst in insts {
-            for (slot, callee) in (0..).zip(module.called(inst)) {
-                of[callee].push(CallSite { inst, slot });
-            }
+        let mut sites = CallSites { of: SecondaryMap::with_capacity(module.n_comp_slots()) };
+        insts.into_iter().for_each(|inst| sites.add_inst(module, inst));
+        sites
+    }
+
+    /// Adds the call sites in the instructions of `comp`.
+    pub fn add(&mut self, module: &Module, comp: CompId) {
+        for &inst in &module.comp(comp).insts {
+            self.add_inst(module, inst);
         }
-        CallSites { of }
+    }
+
+    fn add_inst(&mut self, module: &Module, inst: InstId) {
+        for (slot, callee) in (0..).zip(module.called(inst)) {
+            self.of[callee].push(CallSite { inst, slot });
+        }
     }
 
     /// The call sites of a computation.
@@ -57,17 +66,36 @@ pub fn entered(module: &Module, inst: InstId) -> Option<(CalleeEntry, SmallVec<[
     Some((entry, module.called(inst))).filter(|(_, callees)| !callees.is_empty())
 }
 
-/// The operand that a call site gives for parameter `number`.
-pub fn argument(module: &Module, site: CallSite, number: usize) -> Option<InstId> {
+/// Which operand a call site gives for parameter `number`.
+pub fn argument_idx(module: &Module, site: CallSite, number: usize) -> Option<usize> {
     let instruction = module.inst(site.inst);
     let operand_idx = instruction.opcode.row().flow.entry()?.operand(site.slot as usize, number);
-    instruction.operands.get(operand_idx).copied()
+    Some(operand_idx).filter(|&idx| idx < instruction.operands.len())
+}
+
+/// The operand that a call site gives for parameter `number`.
+pub fn argument(module: &Module, site: CallSite, number: usize) -> Option<InstId> {
+    module.inst(site.inst).operands.get(argument_idx(module, site, number)?).copied()
 }
 
 /// The parameters of the computation `callee` with the operands that a call site gives for them.
 pub fn arguments(module: &Module, site: CallSite, callee: CompId) -> impl Iterator<Item = (InstId, InstId)> + use<'_> {
     let params = module.comp(callee).params.iter().enumerate();
     params.filter_map(move |(number, &param)| Some((param, argument(module, site, number)?)))
+}
+
+/// For each operand the parameter that it becomes, the condition's for a loop's. `None` for the selector of a conditional and
+/// for operands of an instruction that enters nothing.
+pub fn params_of_operands(module: &Module, inst: InstId) -> SmallVec<[Option<InstId>; 2]> {
+    let mut params: SmallVec<[Option<InstId>; 2]> = SmallVec::from_elem(None, module.inst(inst).operands.len());
+    for (slot, callee) in (0..).zip(entered(module, inst).map(|(_, callees)| callees).unwrap_or_default()) {
+        for (number, &param) in module.comp(callee).params.iter().enumerate() {
+            if let Some(idx) = argument_idx(module, CallSite { inst, slot }, number) {
+                params[idx].get_or_insert(param);
+            }
+        }
+    }
+    params
 }
 
 /// Condition and body of a loop; `None` for other instructions.

@@ -6,7 +6,7 @@
 //! table. Everybody else asks:
 //!
 //! - [`source_of_leaf`] and [`handed_on`]: where leaves come from, by one instruction; [`follow`] repeats that;
-//! - [`CallSites`], [`argument`], [`entered`]: who calls a computation, and what it gives for the parameters;
+//! - [`CallSites`], [`entered`], [`argument`], [`params_of_operands`]: who calls a computation, and what it gives for the parameters;
 //! - [`Values`]: the whole graph, with one value for what a loop carries.
 
 mod calls;
@@ -14,7 +14,9 @@ mod enterable;
 mod graph;
 mod source;
 
-pub use calls::{CallSite, CallSites, argument, arguments, condition_and_body, entered};
+pub use calls::{
+    CallSite, CallSites, argument, argument_idx, arguments, condition_and_body, entered, params_of_operands,
+};
 pub use enterable::SharedCallees;
 pub use graph::{LeafValue, Origin, Use, User, ValueId, Values};
 pub use source::{

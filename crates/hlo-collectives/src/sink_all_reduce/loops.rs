@@ -11,8 +11,9 @@
 //! all-reduces by addition over the same groups without other users. The loop's state is a tuple and only read by element, and
 //! the body is called from this loop alone.
 
-use cranelift_entity::{EntitySet, SecondaryMap};
+use cranelift_entity::EntitySet;
 use hlo_analysis::code::{code_computations, pinned_by_control};
+use hlo_analysis::values::{CallSites, condition_and_body, tuple_elements, tuple_index};
 use hlo_ir::attrs::{Attrs, TupleIndexAttrs};
 use hlo_ir::module::UserMap;
 use hlo_ir::monoid::Monoid;
@@ -47,20 +48,15 @@ struct Accumulator {
 
 /// Takes all-reduces out of the loops that the entry reaches; how many.
 pub fn take_out_of_loops(module: &mut Module, report: &mut PassReport) -> Result<u64, PassError> {
-    let mut n_callers: SecondaryMap<CompId, u32> = SecondaryMap::new();
-    for comp in module.post_order() {
-        for &inst in &module.comp(comp).insts {
-            module.called(inst).into_iter().for_each(|callee| n_callers[callee] += 1);
-        }
-    }
+    let sites = CallSites::find(module, module.post_order());
     let mut n_taken_out = 0;
     for comp in code_computations(module) {
         for inst in Rewrite::new(module, comp).live_insts(module) {
-            if module.inst(inst).opcode != Opcode::While {
+            if condition_and_body(module, inst).is_none() {
                 continue;
             }
             let users = module.users();
-            let Some(found) = find_loop(module, &users, inst, &n_callers) else { continue };
+            let Some(found) = find_loop(module, &users, inst, &sites) else { continue };
             let accumulators = find_accumulators(module, &users, &found);
             n_taken_out += accumulators.iter().map(|a| a.all_reduces.len() as u64).sum::<u64>();
             if !accumulators.is_empty() {
@@ -71,19 +67,19 @@ pub fn take_out_of_loops(module: &mut Module, report: &mut PassReport) -> Result
     Ok(n_taken_out)
 }
 
-fn find_loop(module: &Module, users: &UserMap, inst: InstId, n_callers: &SecondaryMap<CompId, u32>) -> Option<Loop> {
-    let Attrs::While(attrs) = &module.inst(inst).attrs else { return None };
-    let (body, condition, comp) = (attrs.body?, attrs.condition?, module.inst(inst).parent);
+fn find_loop(module: &Module, users: &UserMap, inst: InstId, sites: &CallSites) -> Option<Loop> {
+    let (condition, body) = condition_and_body(module, inst)?;
+    let comp = module.inst(inst).parent;
     check_free(module, inst, &pinned_by_control(module, comp)).ok()?;
     let n = module.shape(inst).as_tuple()?.len();
-    let is_read_only_by_element = |value: InstId| users[value].iter().all(|&u| element_index(module, u).is_some());
+    let is_read_only_by_element = |value: InstId| users[value].iter().all(|&u| tuple_index(module, u).is_some());
     let is_result = module.comp(comp).root.expand() == Some(inst);
     let init = *module.inst(inst).operands.first()?;
     let root = module.comp(body).root.expand()?;
     let (&in_body, &in_condition) = (module.comp(body).params.first()?, module.comp(condition).params.first()?);
     let fits = !is_result
-        && n_callers[body] == 1
-        && [init, root].iter().all(|&t| module.inst(t).opcode == Opcode::Tuple)
+        && sites.of(body).len() == 1
+        && [init, root].iter().all(|&t| tuple_elements(module, t).is_some())
         && users[root].is_empty()
         && [inst, in_body, in_condition].into_iter().all(is_read_only_by_element)
         && [root, in_body].iter().all(|&i| check_free(module, i, &pinned_by_control(module, body)).is_ok());
@@ -92,20 +88,12 @@ fn find_loop(module: &Module, users: &UserMap, inst: InstId, n_callers: &Seconda
     }
     let (mut reads, mut decides) = (vec![Vec::new(); n], vec![false; n]);
     for &read in &users[in_body] {
-        reads.get_mut(element_index(module, read)?)?.push(read);
+        reads.get_mut(tuple_index(module, read)?)?.push(read);
     }
     for &read in &users[in_condition] {
-        *decides.get_mut(element_index(module, read)?)? = true;
+        *decides.get_mut(tuple_index(module, read)?)? = true;
     }
     Some(Loop { inst, comp, body, init, root, reads, decides })
-}
-
-/// Which element a get-tuple-element reads.
-fn element_index(module: &Module, inst: InstId) -> Option<usize> {
-    match &module.inst(inst).attrs {
-        Attrs::TupleIndex(attrs) => usize::try_from(attrs.index).ok(),
-        _ => None,
-    }
 }
 
 fn find_accumulators(module: &Module, users: &UserMap, found: &Loop) -> Vec<Accumulator> {
@@ -216,7 +204,7 @@ fn reduce_after(
 ) -> Option<InstId> {
     let first = accumulator.all_reduces.first()?;
     let exits = users[found.inst].iter().copied();
-    let exits: Vec<InstId> = exits.filter(|&e| element_index(module, e) == Some(accumulator.index)).collect();
+    let exits: Vec<InstId> = exits.filter(|&e| tuple_index(module, e) == Some(accumulator.index)).collect();
     let exit = *exits.first()?;
     let shape = module.shape(exit).clone();
     let init = *start.get(accumulator.index)?;

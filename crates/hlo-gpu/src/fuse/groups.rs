@@ -4,6 +4,7 @@ use super::Fuse;
 use super::edges::{Edges, Role, is_reduce};
 use super::stages::{Stages, find_stages};
 use cranelift_entity::SecondaryMap;
+use hlo_analysis::values::tuple_elements;
 use hlo_ir::{CompId, InstId, Module, Opcode};
 
 /// The instructions of one fusion.
@@ -175,7 +176,7 @@ fn side_by_side(
     position: &SecondaryMap<InstId, u32>,
     options: &Fuse,
 ) -> Vec<Group> {
-    let root = edges.root.filter(|&root| module.inst(root).opcode == Opcode::Tuple);
+    let root = edges.root.filter(|&root| tuple_elements(module, root).is_some());
     let leaves = |group: &Group| {
         let is_own = |user: &InstId| Some(*user) == root || group.members.contains(user);
         root.is_some() && group.outputs.iter().all(|output| edges.users[*output].iter().all(is_own))

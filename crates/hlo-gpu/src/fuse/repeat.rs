@@ -12,6 +12,7 @@
 use super::edges::{Edges, Role};
 use super::stages::{Stages, find_stages};
 use cranelift_entity::SecondaryMap;
+use hlo_analysis::values::tuple_elements;
 use hlo_ir::edit::Builder;
 use hlo_ir::op::{CostRule, FactorRule};
 use hlo_ir::{CompId, InstId, Module, Opcode};
@@ -31,9 +32,8 @@ pub fn repeat_cheap_values(module: &mut Module, comp: CompId) -> Result<usize, I
     if let Some(root) = edges.root {
         late[root] = u32::MAX;
         // What the root hands on is kept to the end.
-        if module.inst(root).opcode == Opcode::Tuple {
-            module.inst(root).operands.iter().for_each(|&operand| late[operand] = u32::MAX);
-        }
+        let elements = tuple_elements(module, root).unwrap_or_default();
+        elements.iter().for_each(|&element| late[element] = u32::MAX);
     }
     let mut n_repeated = 0;
     for &inst in &edges.order {

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
+use hlo_analysis::values::{CallSite, arguments};
 use hlo_ir::{ArrayShape, CompId, InstId, Literal, Module};
 use smallvec::SmallVec;
 
@@ -563,10 +564,9 @@ impl<'m> Emitter<'m> {
 
     /// The frame of a computation that `inst` of `frame` calls with its operands; called once for each caller's frame.
     pub fn callee(&mut self, frame: FrameId, inst: InstId, comp: CompId) -> FrameId {
-        let operands = &self.module.inst(inst).operands;
-        let params = &self.module.comp(comp).params;
+        let arguments = arguments(self.module, CallSite { inst, slot: 0 }, comp);
         let bindings: HashMap<InstId, Binding> =
-            params.iter().zip(operands).map(|(&param, &operand)| (param, Binding::Outer(frame, operand))).collect();
+            arguments.map(|(param, operand)| (param, Binding::Outer(frame, operand))).collect();
         // Equal calls share a frame, or their values would be computed once for each leaf and index asked for.
         let same = self.frames.iter().position(|known| {
             known.bindings.len() == bindings.len()

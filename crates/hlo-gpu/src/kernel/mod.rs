@@ -26,8 +26,9 @@ mod windows;
 
 use std::collections::HashMap;
 
-use hlo_ir::attrs::Attrs;
-use hlo_ir::{ArrayShape, InstId, Module, Opcode, Shape};
+use hlo_analysis::values::{entered, params_of_operands};
+use hlo_ir::op::CalleeEntry;
+use hlo_ir::{ArrayShape, InstId, Module, Shape};
 
 use crate::GpuError;
 use crate::plan::{Access, Kernel};
@@ -84,16 +85,15 @@ impl Signature {
     fn new(module: &Module, inst: InstId) -> Result<Signature, GpuError> {
         let node = module.inst(inst);
         let name = module.inst_name(inst);
-        let callee = match &node.attrs {
-            Attrs::Fusion(attrs) => attrs.calls,
-            Attrs::Call(attrs) if node.opcode == Opcode::Call => attrs.to_apply,
-            _ => None,
+        let callee = match entered(module, inst) {
+            Some((CalleeEntry::Call, callees)) => callees.first().map(|&callee| module.comp(callee)),
+            Some((CalleeEntry::Loop | CalleeEntry::Branches, _)) | None => None,
         };
-        let callee = callee.map(|comp| module.comp(comp));
+        let params = params_of_operands(module, inst);
         let mut operands = Vec::new();
         let mut bindings = HashMap::new();
-        for (i, &operand) in node.operands.iter().enumerate() {
-            let value = callee.and_then(|comp| comp.params.get(i).copied()).unwrap_or(operand);
+        for (&operand, param) in node.operands.iter().zip(params) {
+            let value = param.filter(|_| callee.is_some()).unwrap_or(operand);
             bindings.entry(value).or_insert(Binding::Arguments(operands.len()));
             operands.extend(array_leaves(module.shape(operand), name)?);
         }

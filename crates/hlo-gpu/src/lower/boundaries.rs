@@ -2,10 +2,10 @@
 //! leaves that have another.
 
 use super::strides::is_same_layout;
+use hlo_analysis::values::{CallSite, argument_idx};
 use hlo_ir::attrs::{Attrs, TupleIndexAttrs};
 use hlo_ir::edit::Builder;
-use hlo_ir::op::CalleeEntry;
-use hlo_ir::{CompId, InstId, Module, Opcode, Shape, ShapeId};
+use hlo_ir::{InstId, Module, Opcode, Shape, ShapeId};
 
 /// Rewrites the operands of an instruction that enters computations, and the roots of those.
 pub fn rewrite_boundaries(module: &mut Module, inst: InstId) {
@@ -14,30 +14,21 @@ pub fn rewrite_boundaries(module: &mut Module, inst: InstId) {
     let callees = module.called(inst);
     for (k, &callee) in callees.iter().enumerate() {
         for (number, param) in module.comp(callee).params.clone().into_iter().enumerate() {
-            let operand_idx = entry.operand(k, number);
-            let Some(&operand) = module.inst(inst).operands.get(operand_idx) else { continue };
+            let site = CallSite { inst, slot: k as u32 };
+            let Some(operand_idx) = argument_idx(module, site, number) else { continue };
+            let operand = module.inst(inst).operands[operand_idx];
             let wanted = module.inst(param).shape;
             let restated = restate(module, operand, wanted);
             module.inst_mut(inst).operands[operand_idx] = restated;
         }
-        let is_condition =
-            entry == CalleeEntry::Loop && module.shape(inst).n_leaves() > 0 && is_predicate(module, callee);
-        if let Some(root) = module.comp(callee).root.expand().filter(|_| !is_condition) {
+        // What a loop's condition returns is no state.
+        if let Some(root) = module.comp(callee).root.expand().filter(|_| entry.returns(k)) {
             let wanted = module.inst(inst).shape;
             let restated = restate(module, root, wanted);
             if restated != root {
                 module.comp_mut(callee).root = Some(restated).into();
             }
         }
-    }
-}
-
-/// Whether a loop's callee is its condition: it returns `pred[]` and not the state.
-fn is_predicate(module: &Module, comp: CompId) -> bool {
-    let state = module.comp(comp).params.first().map(|&param| module.shape(param));
-    match (module.result_shape(comp).map(|shape| module.shapes.get(shape)), state) {
-        (Some(result), Some(state)) => !result.same_type(state),
-        (_, _) => false,
     }
 }
 

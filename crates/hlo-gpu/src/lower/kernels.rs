@@ -4,7 +4,7 @@ use crate::GpuError;
 use crate::plan::{Kernel, KernelFacts, KernelId};
 use cranelift_entity::{EntitySet, PrimaryMap, SecondaryMap};
 use hashbrown::HashMap;
-use hlo_ir::op::Flow;
+use hlo_analysis::values::{params_of_operands, tuple_elements};
 use hlo_ir::{InstId, Module, Opcode};
 
 /// Writes kernels. The lowering does not care in which language.
@@ -78,14 +78,13 @@ fn dependencies(module: &Module, inst: InstId) -> Vec<Vec<usize>> {
     let callee = module.called(inst).first().copied().filter(|_| module.inst(inst).opcode == Opcode::Fusion);
     let Some(comp) = callee.map(|callee| module.comp(callee)) else { return all() };
     let Some(root) = comp.root.expand() else { return all() };
-    let results = match module.inst(root).opcode.row().flow {
-        Flow::Tuple => module.inst(root).operands.to_vec(),
-        _ => vec![root],
-    };
+    let results = tuple_elements(module, root).map_or_else(|| vec![root], <[InstId]>::to_vec);
     if results.len() != n_arrays(inst) || results.iter().any(|&result| n_arrays(result) != 1) {
         return all();
     }
-    let number: HashMap<InstId, usize> = comp.params.iter().enumerate().map(|(k, &param)| (param, k)).collect();
+    let params = params_of_operands(module, inst);
+    let number: HashMap<InstId, usize> =
+        params.into_iter().zip(0..).filter_map(|(param, k)| Some((param?, k))).collect();
     let from = |result: InstId| {
         let (mut seen, mut open, mut found) = (EntitySet::<InstId>::new(), vec![result], Vec::new());
         while let Some(at) = open.pop() {

@@ -40,6 +40,7 @@ use crate::lower::strides::is_same_layout;
 use classes::{Classes, Permutation};
 use cranelift_entity::EntitySet;
 use hlo_analysis::Preserved;
+use hlo_analysis::values::tuple_elements;
 use hlo_ir::attrs::Attrs;
 use hlo_ir::op::{Effects, FactorRule, Flow};
 use hlo_ir::{ArrayShape, CompId, Dims, InstId, Layout, Module, Opcode, Shape};
@@ -98,8 +99,8 @@ impl Pass for PropagateLayouts {
 /// Lets tuples say what their elements' layouts are now.
 fn restate_tuples(module: &mut Module, comp: CompId) {
     for inst in module.comp(comp).insts.clone() {
-        if module.inst(inst).opcode == Opcode::Tuple {
-            let elements = module.inst(inst).operands.iter().map(|&o| module.shape(o).clone()).collect();
+        if let Some(elements) = tuple_elements(module, inst) {
+            let elements = elements.iter().map(|&o| module.shape(o).clone()).collect();
             let shape = module.shapes.intern(Shape::Tuple(elements));
             module.inst_mut(inst).shape = shape;
         }
