@@ -14,6 +14,7 @@ use frequency::{Frequencies, FrequencyOptions};
 use hlo_ir::Module;
 use replication::Replication;
 use std::rc::Rc;
+use values::{SharedCallees, Through, Values};
 
 /// Lazily computed analyses of one module.
 #[derive(Debug, Default)]
@@ -24,9 +25,10 @@ pub struct Analyses {
     pub frequency_options: FrequencyOptions,
     replication: Option<Rc<Replication>>,
     frequencies: Option<(FrequencyOptions, Rc<Frequencies>)>,
+    values: Option<(Through, SharedCallees, Rc<Values>)>,
 }
 
-/// Which analyses still hold after a change.
+/// Which analyses still hold after a change. The graph of values never does: it names every use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Preserved {
     /// Facts of instructions that are still there, and of new ones none are asked.
@@ -67,8 +69,21 @@ impl Analyses {
         fresh
     }
 
+    /// The graph of values. The last one asked for is kept.
+    pub fn values(&mut self, module: &Module, through: Through, shared: SharedCallees) -> Rc<Values> {
+        if let Some((known_through, known_shared, known)) = &self.values
+            && (*known_through, *known_shared) == (through, shared)
+        {
+            return known.clone();
+        }
+        let fresh = Rc::new(Values::find(module, through, shared));
+        self.values = Some((through, shared, fresh.clone()));
+        fresh
+    }
+
     /// Forgets what is not preserved.
     pub fn invalidate(&mut self, preserved: Preserved) {
+        self.values = None;
         if !preserved.replication {
             self.replication = None;
         }

@@ -1,7 +1,9 @@
 //! The graph of a module's values.
 
 use hlo_analysis::values::{Origin, SharedCallees, Through, User, ValueId, Values};
+use hlo_analysis::{Analyses, Preserved};
 use hlo_ir::{CompId, InstId, Module};
+use std::rc::Rc;
 
 const LOOP: &str = "HloModule looped
 
@@ -238,4 +240,17 @@ fn dead_calls_hinder_an_opaque_callee_but_not_beside_a_live_one() {
     assert!(!hindered.values.knows(hindered.comp("f")));
     let entered = Graph::new(&elsewhere, Through::MARKERS, SharedCallees::Entered);
     assert!(entered.values.knows(entered.comp("f")));
+}
+
+#[test]
+fn the_analyses_keep_the_graph_until_the_module_changes() {
+    let module = Graph::new(LOOP, Through::MARKERS, SharedCallees::Opaque).module;
+    let mut analyses = Analyses::default();
+    let ask = |analyses: &mut Analyses, shared| analyses.values(&module, Through::MARKERS, shared);
+    let first = ask(&mut analyses, SharedCallees::Opaque);
+    assert!(Rc::ptr_eq(&first, &ask(&mut analyses, SharedCallees::Opaque)));
+    assert!(!Rc::ptr_eq(&first, &ask(&mut analyses, SharedCallees::Entered)));
+    let second = ask(&mut analyses, SharedCallees::Opaque);
+    analyses.invalidate(Preserved::ALL);
+    assert!(!Rc::ptr_eq(&second, &ask(&mut analyses, SharedCallees::Opaque)));
 }

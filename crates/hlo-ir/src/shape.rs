@@ -374,6 +374,23 @@ impl ShapePool {
         Some((element, leaf_idx - *start as usize))
     }
 
+    /// The flat number of the leaf at a tuple index; `None` if there is no leaf.
+    pub fn leaf_number(&self, id: ShapeId, index: &[i64]) -> Option<usize> {
+        let mut shape = &self.shapes[id];
+        let mut number = 0;
+        for (depth, &i) in index.iter().enumerate() {
+            let i = usize::try_from(i).ok()?;
+            let elements = shape.as_tuple()?;
+            let element = elements.get(i)?;
+            number += match depth {
+                0 => self.element_leaves(id, i).start,
+                _ => elements[..i].iter().map(Shape::n_leaves).sum(),
+            };
+            shape = element;
+        }
+        (!matches!(shape, Shape::Tuple(_))).then_some(number)
+    }
+
     /// The leaf of a shape by its flat number.
     pub fn leaf(&self, id: ShapeId, leaf_idx: usize) -> Option<&Shape> {
         let shape = &self.shapes[id];
@@ -466,6 +483,12 @@ mod tests {
             assert_eq!(pool.leaf(tuple, i), Some(expected), "leaf {i}");
         }
         assert_eq!((pool.leaf(tuple, 4), pool.leaf(array, 0), pool.leaf(array, 1)), (None, Some(&leaf(7)), None));
+        nested.for_each_leaf(&mut |index, leaf| {
+            let number = pool.leaf_number(tuple, index);
+            assert_eq!(number.and_then(|i| pool.leaf(tuple, i)), Some(leaf), "{index:?}");
+        });
+        assert_eq!((pool.leaf_number(tuple, &[2]), pool.leaf_number(tuple, &[2, 2])), (None, None));
+        assert_eq!((pool.leaf_number(array, &[]), pool.leaf_number(array, &[0])), (Some(0), None));
         let elements: Vec<_> = (0..5).map(|k| pool.element_leaves(tuple, k)).collect();
         assert_eq!(elements, [0..1, 1..1, 1..3, 3..4, 0..0]);
         let places: Vec<_> = (0..5).map(|i| pool.element_of_leaf(tuple, i)).collect();

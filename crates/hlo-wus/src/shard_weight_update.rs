@@ -191,7 +191,7 @@ impl ShardWeightUpdate {
     ) -> Result<bool, PassError> {
         let before = module.clone();
         let replication = cx.analyses.replication(&before);
-        let values = Values::find(&before, Through::MARKERS, SharedCallees::Opaque);
+        let values = cx.analyses.values(&before, Through::MARKERS, SharedCallees::Opaque);
         let entity = Entity::Inst(gradients[0]);
         let rates = self.rates(&before, &values, cx);
         let (known, hidden): (Vec<InstId>, Vec<InstId>) = gradients.iter().partition(|&&g| values.of(g).is_some());

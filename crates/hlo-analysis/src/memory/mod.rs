@@ -252,18 +252,7 @@ fn pair_aliases(module: &Module, entry: CompId, table: &BufferTable) -> HashMap<
 
 /// The number of an instruction's leaf at a tuple index; `None` if there is no leaf.
 fn leaf_at(module: &Module, inst: InstId, index: &[i64]) -> Option<u32> {
-    let mut shape = module.shape(inst);
-    let mut leaf = 0;
-    for (depth, &i) in index.iter().enumerate() {
-        let i = usize::try_from(i).ok()?;
-        let elements = shape.as_tuple()?;
-        leaf += match depth {
-            0 => module.shapes.element_leaves(module.inst(inst).shape, i).start,
-            _ => elements.get(..i)?.iter().map(Shape::n_leaves).sum::<usize>(),
-        };
-        shape = elements.get(i)?;
-    }
-    (!matches!(shape, Shape::Tuple(_))).then_some(leaf as u32)
+    module.shapes.leaf_number(module.inst(inst).shape, index).map(|leaf| leaf as u32)
 }
 
 fn for_each_leaf<'s>(shape: &'s Shape, visit: &mut dyn FnMut(&'s Shape)) {

@@ -20,7 +20,7 @@ use crate::plan::model::Machine;
 use crate::plan::{Buffer, BufferId, ConstantId, Place, Plan, Step, Work};
 use cranelift_entity::{PrimaryMap, entity_impl};
 use hashbrown::{HashMap, HashSet};
-use hlo_ir::{ArrayShape, Module};
+use hlo_ir::{ArrayShape, InstId, Module};
 use order::{By, Held, Rule};
 
 /// A value of the program: what one or several buffers are views of.
@@ -233,19 +233,12 @@ fn parameter_leaf(module: &Module, param: i64, index: &[i64]) -> Option<usize> {
     let params = &module.comp(module.entry()?).params;
     let number = usize::try_from(param).ok()?;
     let before: usize = params.get(..number)?.iter().map(|&p| module.shape(p).n_leaves()).sum();
-    Some(before + leaf_number(module.shape(*params.get(number)?), index)?)
+    Some(before + leaf_number(module, *params.get(number)?, index)?)
 }
 
-/// The number of the leaf at a tuple index.
-fn leaf_number(shape: &hlo_ir::Shape, index: &[i64]) -> Option<usize> {
-    let (mut found, mut next) = (None, 0);
-    shape.for_each_leaf(&mut |at, _| {
-        if at == index {
-            found = Some(next);
-        }
-        next += 1;
-    });
-    found
+/// The number of an instruction's leaf at a tuple index.
+fn leaf_number(module: &Module, inst: InstId, index: &[i64]) -> Option<usize> {
+    module.shapes.leaf_number(module.inst(inst).shape, index)
 }
 
 /// Leaves of ENTRY's parameters that may be overwritten: donors, and those with an alias.
@@ -260,7 +253,7 @@ pub fn aliased_leaves(module: &Module) -> Vec<(usize, usize)> {
     let root = module.entry().and_then(|entry| module.comp(entry).root.expand());
     let Some(root) = root else { return Vec::new() };
     let pair = |alias: &hlo_ir::header::AliasEntry| {
-        let output = leaf_number(module.shape(root), &alias.output_index)?;
+        let output = leaf_number(module, root, &alias.output_index)?;
         Some((output, parameter_leaf(module, alias.param, &alias.param_index)?))
     };
     module.header.input_output_alias.iter().filter_map(pair).collect()
