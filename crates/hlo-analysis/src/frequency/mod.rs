@@ -32,7 +32,7 @@ use hlo_ir::op::CalleeEntry;
 use hlo_ir::{CompId, InstId, Module};
 use scalar::Element;
 use simulate::{Budget, MAX_ITERATIONS, Slice, UnknownStart, linear_trip_count};
-use trace::{Node, NodeId, Tracer};
+use trace::{Expr, ExprId, Tracer};
 
 /// What is assumed where the module does not say.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -105,7 +105,8 @@ impl Frequencies {
     pub fn compute(module: &Module, options: FrequencyOptions) -> Frequencies {
         let mut reached = module.post_order();
         let tracer = Tracer::new(module, &reached);
-        let mut solver = Solver { module, options, tracer, budget: Budget::new(), found: Frequencies::default() };
+        let mut solver =
+            FrequencySolver { module, options, tracer, budget: Budget::new(), found: Frequencies::default() };
         if let Some(entry) = module.entry() {
             solver.found.of_computation[entry] = 1.0;
         }
@@ -160,7 +161,7 @@ impl Frequencies {
     }
 }
 
-struct Solver<'m> {
+struct FrequencySolver<'m> {
     module: &'m Module,
     options: FrequencyOptions,
     tracer: Tracer<'m>,
@@ -171,7 +172,7 @@ struct Solver<'m> {
 /// Computations that are looked at from a conditional outwards for conditionals around it.
 const MAX_GUARD_DEPTH: usize = 64;
 
-impl Solver<'_> {
+impl FrequencySolver<'_> {
     fn visit(&mut self, inst: InstId) {
         let callees = self.module.called(inst);
         if callees.is_empty() {
@@ -212,8 +213,8 @@ impl Solver<'_> {
     }
 
     /// The trip count by running the loop's scalar code until the condition is false.
-    fn run_loop(&mut self, site: InstId, condition: NodeId) -> Option<u64> {
-        if let Node::Known(element) = self.tracer.nodes[condition] {
+    fn run_loop(&mut self, site: InstId, condition: ExprId) -> Option<u64> {
+        if let Expr::Known(element) = self.tracer.nodes[condition] {
             return (element == Element::Int(0)).then_some(0);
         }
         let slice = Slice::build(&mut self.tracer, &[condition], UnknownStart::Refuse)?;
@@ -234,7 +235,7 @@ impl Solver<'_> {
     fn counted_shares(&mut self, site: InstId, n_branches: usize) -> Option<BranchShares> {
         let chooser = Chooser::of(self.module, site, n_branches)?;
         let node = self.tracer.value(*self.module.inst(site).operands.first()?);
-        if let Node::Known(element) = self.tracer.nodes[node] {
+        if let Expr::Known(element) = self.tracer.nodes[node] {
             let mut shares = vec![0.0; n_branches];
             *shares.get_mut(chooser.branch(element))? = 1.0;
             return Some(BranchShares { shares: shares.into(), basis: Basis::Derived });
@@ -295,7 +296,7 @@ impl Solver<'_> {
 
 /// A conditional's branch within which something runs.
 struct Guard {
-    node: NodeId,
+    node: ExprId,
     chooser: Chooser,
     branch: usize,
 }

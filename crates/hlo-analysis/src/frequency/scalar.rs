@@ -21,14 +21,14 @@ pub(super) enum Element {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ScalarOp {
     opcode: Opcode,
-    rule: Rule,
+    rule: ScalarRule,
     /// Type of the last operand, by which the others are read.
     from: DType,
     to: DType,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Rule {
+enum ScalarRule {
     Unary(UnaryFns),
     Binary(BinaryFns),
     Compare(Comparison),
@@ -88,15 +88,15 @@ impl ScalarOp {
         let to = single(module, inst)?;
         let from = single(module, *instruction.operands.last()?)?;
         let rule = match instruction.opcode.row().eval {
-            EvalRule::Unary(fns) => Rule::Unary(fns),
-            EvalRule::Binary(fns) => Rule::Binary(fns),
-            EvalRule::Kernel(Kernel::Abs) => Rule::Abs,
-            EvalRule::Kernel(Kernel::Select) => Rule::Select,
-            EvalRule::Kernel(Kernel::Clamp) => Rule::Clamp,
-            EvalRule::Kernel(Kernel::Convert) => Rule::Convert,
+            EvalRule::Unary(fns) => ScalarRule::Unary(fns),
+            EvalRule::Binary(fns) => ScalarRule::Binary(fns),
+            EvalRule::Kernel(Kernel::Abs) => ScalarRule::Abs,
+            EvalRule::Kernel(Kernel::Select) => ScalarRule::Select,
+            EvalRule::Kernel(Kernel::Clamp) => ScalarRule::Clamp,
+            EvalRule::Kernel(Kernel::Convert) => ScalarRule::Convert,
             EvalRule::Kernel(Kernel::Compare) => match &instruction.attrs {
                 // The total order of floats differs from the usual one.
-                Attrs::Compare(c) if c.order.as_str() != "TOTALORDER" => Rule::Compare(c.direction),
+                Attrs::Compare(c) if c.order.as_str() != "TOTALORDER" => ScalarRule::Compare(c.direction),
                 _ => return None,
             },
             EvalRule::Kernel(_) | EvalRule::NotEvaluated(_) => return None,
@@ -112,14 +112,14 @@ impl ScalarOp {
     /// The direction of an integer comparison.
     pub(super) fn as_compare(&self) -> Option<Comparison> {
         match self.rule {
-            Rule::Compare(direction) if !self.from.is_float() => Some(direction),
-            Rule::Compare(_)
-            | Rule::Unary(_)
-            | Rule::Binary(_)
-            | Rule::Abs
-            | Rule::Select
-            | Rule::Clamp
-            | Rule::Convert => None,
+            ScalarRule::Compare(direction) if !self.from.is_float() => Some(direction),
+            ScalarRule::Compare(_)
+            | ScalarRule::Unary(_)
+            | ScalarRule::Binary(_)
+            | ScalarRule::Abs
+            | ScalarRule::Select
+            | ScalarRule::Clamp
+            | ScalarRule::Convert => None,
         }
     }
 
@@ -131,31 +131,31 @@ impl ScalarOp {
     /// The result; `None` where the op has no meaning for the type.
     pub(super) fn apply(&self, args: &[Element]) -> Option<Element> {
         match (self.rule, args) {
-            (Rule::Unary(fns), &[x]) => unary(fns, x, self.from, self.to),
-            (Rule::Binary(fns), &[x, y]) => binary(fns, x, y, self.from, self.to),
-            (Rule::Compare(direction), &[x, y]) => {
+            (ScalarRule::Unary(fns), &[x]) => unary(fns, x, self.from, self.to),
+            (ScalarRule::Binary(fns), &[x, y]) => binary(fns, x, y, self.from, self.to),
+            (ScalarRule::Compare(direction), &[x, y]) => {
                 Some(Element::Int(holds(direction, order(x, y, self.from)?.as_ref()).into()))
             }
-            (Rule::Abs, &[Element::Int(x)]) => {
+            (ScalarRule::Abs, &[Element::Int(x)]) => {
                 Some(wrap(if is_signed(self.to) { x.wrapping_abs() } else { x }, self.to))
             }
-            (Rule::Abs, &[Element::Float(x)]) => Some(Element::Float(x.abs())),
-            (Rule::Select, &[Element::Int(which), on_true, on_false]) => {
+            (ScalarRule::Abs, &[Element::Float(x)]) => Some(Element::Float(x.abs())),
+            (ScalarRule::Select, &[Element::Int(which), on_true, on_false]) => {
                 Some(if which != 0 { on_true } else { on_false })
             }
-            (Rule::Clamp, &[low, x, high]) => {
+            (ScalarRule::Clamp, &[low, x, high]) => {
                 let at_least = if order(x, low, self.from)? == Some(std::cmp::Ordering::Less) { low } else { x };
                 Some(if order(high, at_least, self.from)? == Some(std::cmp::Ordering::Less) { high } else { at_least })
             }
-            (Rule::Convert, &[x]) => Some(convert(x, self.from, self.to)),
+            (ScalarRule::Convert, &[x]) => Some(convert(x, self.from, self.to)),
             (
-                Rule::Unary(_)
-                | Rule::Binary(_)
-                | Rule::Compare(_)
-                | Rule::Abs
-                | Rule::Select
-                | Rule::Clamp
-                | Rule::Convert,
+                ScalarRule::Unary(_)
+                | ScalarRule::Binary(_)
+                | ScalarRule::Compare(_)
+                | ScalarRule::Abs
+                | ScalarRule::Select
+                | ScalarRule::Clamp
+                | ScalarRule::Convert,
                 _,
             ) => None,
         }

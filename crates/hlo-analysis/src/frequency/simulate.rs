@@ -5,7 +5,7 @@
 //! iterations at all: [`linear_trip_count`].
 
 use super::scalar::{Element, ScalarOp, as_number, int_range};
-use super::trace::{Node, NodeId, Tracer};
+use super::trace::{Expr, ExprId, Tracer};
 use hashbrown::HashMap;
 use hlo_ir::attrs::Comparison;
 use hlo_ir::{InstId, Opcode};
@@ -58,24 +58,24 @@ pub(super) enum UnknownStart {
 
 impl Slice {
     /// The closure of `targets`; `None` if they need more than constants and the states of one loop.
-    pub(super) fn build(tracer: &mut Tracer<'_>, targets: &[NodeId], unknown: UnknownStart) -> Option<Slice> {
+    pub(super) fn build(tracer: &mut Tracer<'_>, targets: &[ExprId], unknown: UnknownStart) -> Option<Slice> {
         let mut site = None;
-        let mut states: Vec<(NodeId, u32)> = Vec::new();
-        let mut rest: Vec<NodeId> = Vec::new();
-        let mut seen: HashMap<NodeId, ()> = HashMap::new();
+        let mut states: Vec<(ExprId, u32)> = Vec::new();
+        let mut rest: Vec<ExprId> = Vec::new();
+        let mut seen: HashMap<ExprId, ()> = HashMap::new();
         let mut work = targets.to_vec();
         while let Some(node) = work.pop() {
             if seen.insert(node, ()).is_some() {
                 continue;
             }
             match &tracer.nodes[node] {
-                Node::Unknown => return None,
-                Node::Known(_) => rest.push(node),
-                Node::Op(_, args) => {
+                Expr::Unknown => return None,
+                Expr::Known(_) => rest.push(node),
+                Expr::Op(_, args) => {
                     work.extend(args.iter().copied());
                     rest.push(node);
                 }
-                &Node::State(of, leaf) => {
+                &Expr::State(of, leaf) => {
                     if *site.get_or_insert(of) != of {
                         return None;
                     }
@@ -96,17 +96,17 @@ impl Slice {
             next: Vec::new(),
             targets: Vec::new(),
         };
-        let mut register: HashMap<NodeId, u32> = HashMap::new();
+        let mut register: HashMap<ExprId, u32> = HashMap::new();
         for (i, &(node, leaf)) in states.iter().enumerate() {
             register.insert(node, i as u32);
             let init = tracer.init(site?, leaf);
             let element = match (&tracer.nodes[init], unknown) {
-                (Node::Known(element), _) => *element,
-                (Node::State(..) | Node::Op(..) | Node::Unknown, UnknownStart::AssumeZero) => {
+                (Expr::Known(element), _) => *element,
+                (Expr::State(..) | Expr::Op(..) | Expr::Unknown, UnknownStart::AssumeZero) => {
                     slice.is_start_assumed = true;
                     Element::Int(0)
                 }
-                (Node::State(..) | Node::Op(..) | Node::Unknown, UnknownStart::Refuse) => return None,
+                (Expr::State(..) | Expr::Op(..) | Expr::Unknown, UnknownStart::Refuse) => return None,
             };
             slice.start.push(element);
         }
@@ -114,13 +114,13 @@ impl Slice {
             let place = (states.len() + i) as u32;
             register.insert(node, place);
             match &tracer.nodes[node] {
-                Node::Known(element) => slice.start.push(*element),
-                Node::Op(op, args) => {
+                Expr::Known(element) => slice.start.push(*element),
+                Expr::Op(op, args) => {
                     let args = args.iter().map(|arg| register.get(arg).copied()).collect::<Option<_>>()?;
                     slice.start.push(Element::Int(0));
                     slice.code.push((*op, args, place));
                 }
-                Node::State(..) | Node::Unknown => return None,
+                Expr::State(..) | Expr::Unknown => return None,
             }
         }
         for &(_, leaf) in &states {
@@ -165,21 +165,21 @@ impl Slice {
 
 /// The trip count of a loop whose condition compares `i` with a constant, where `i` begins at a constant and moves by a
 /// constant; `None` for other loops and where `i` would leave its type's range.
-pub(super) fn linear_trip_count(tracer: &mut Tracer<'_>, site: InstId, condition: NodeId) -> Option<u64> {
-    let Node::Op(compare, args) = tracer.nodes[condition].clone() else { return None };
+pub(super) fn linear_trip_count(tracer: &mut Tracer<'_>, site: InstId, condition: ExprId) -> Option<u64> {
+    let Expr::Op(compare, args) = tracer.nodes[condition].clone() else { return None };
     let direction = compare.as_compare()?;
     let dtype = compare.operand_type();
     let [left, right] = args.as_slice() else { return None };
     let (leaf, bound, direction) = match (&tracer.nodes[*left], &tracer.nodes[*right]) {
-        (&Node::State(of, leaf), &Node::Known(Element::Int(bound))) if of == site => (leaf, bound, direction),
-        (&Node::Known(Element::Int(bound)), &Node::State(of, leaf)) if of == site => (leaf, bound, direction.swapped()),
+        (&Expr::State(of, leaf), &Expr::Known(Element::Int(bound))) if of == site => (leaf, bound, direction),
+        (&Expr::Known(Element::Int(bound)), &Expr::State(of, leaf)) if of == site => (leaf, bound, direction.swapped()),
         _ => return None,
     };
     let next = tracer.next(site, leaf);
     let step = find_step(tracer, site, leaf, next)?;
     let step = as_number(step.0, dtype) * if step.1 { 1 } else { -1 };
     let init = tracer.init(site, leaf);
-    let Node::Known(Element::Int(init)) = tracer.nodes[init] else { return None };
+    let Expr::Known(Element::Int(init)) = tracer.nodes[init] else { return None };
     let (init, bound) = (as_number(init, dtype), as_number(bound, dtype));
     let n = n_iterations(init, step, bound, direction)?;
     // The last value computed is the one that ends the loop; it must not have wrapped around.
@@ -189,14 +189,14 @@ pub(super) fn linear_trip_count(tracer: &mut Tracer<'_>, site: InstId, condition
 }
 
 /// The constant that an iteration adds to a state (true) or takes off it (false).
-fn find_step(tracer: &Tracer<'_>, site: InstId, leaf: u32, next: NodeId) -> Option<(i64, bool)> {
-    let Node::Op(op, args) = &tracer.nodes[next] else { return None };
+fn find_step(tracer: &Tracer<'_>, site: InstId, leaf: u32, next: ExprId) -> Option<(i64, bool)> {
+    let Expr::Op(op, args) = &tracer.nodes[next] else { return None };
     let [left, right] = args.as_slice() else { return None };
-    let is_state = |node: NodeId| matches!(tracer.nodes[node], Node::State(s, l) if s == site && l == leaf);
+    let is_state = |node: ExprId| matches!(tracer.nodes[node], Expr::State(s, l) if s == site && l == leaf);
     match (&tracer.nodes[*left], &tracer.nodes[*right]) {
-        (_, &Node::Known(Element::Int(step))) if is_state(*left) && op.opcode() == Opcode::Add => Some((step, true)),
-        (&Node::Known(Element::Int(step)), _) if is_state(*right) && op.opcode() == Opcode::Add => Some((step, true)),
-        (_, &Node::Known(Element::Int(step))) if is_state(*left) && op.opcode() == Opcode::Subtract => {
+        (_, &Expr::Known(Element::Int(step))) if is_state(*left) && op.opcode() == Opcode::Add => Some((step, true)),
+        (&Expr::Known(Element::Int(step)), _) if is_state(*right) && op.opcode() == Opcode::Add => Some((step, true)),
+        (_, &Expr::Known(Element::Int(step))) if is_state(*left) && op.opcode() == Opcode::Subtract => {
             Some((step, false))
         }
         _ => None,

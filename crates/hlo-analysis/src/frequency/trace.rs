@@ -3,7 +3,7 @@
 //! A *place* is a leaf of an instruction in a *frame*: a computation, either by itself or as entered from a known call
 //! site. Walking back from a place goes through tuples, copies and reshapes, into called and fused computations and out
 //! of them again, and past loops that carry a leaf unchanged. What remains is a constant, a leaf that a loop
-//! changes ([`Node::State`]), an op on such scalars, or something not followed.
+//! changes ([`Expr::State`]), an op on such scalars, or something not followed.
 //!
 //! Out of a computation with several call sites a value is followed only if all of them give the same constant.
 
@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 
 /// Nested calls, loops or operands that are followed; what lies deeper is unknown.
 const MAX_DEPTH: usize = 128;
-/// Instructions that one walk passes before it gives up.
+/// Instructions through which one leaf is traced back before it counts as unknown.
 const MAX_STEPS: usize = 1 << 17;
 /// Expression nodes of one module; further ones are unknown.
 const MAX_NODES: usize = 1 << 20;
@@ -27,44 +27,44 @@ const MAX_SITES: usize = 32;
 
 /// An expression.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct NodeId(u32);
-entity_impl!(NodeId, "node");
+pub(super) struct ExprId(u32);
+entity_impl!(ExprId, "node");
 
 /// One expression node; arguments have smaller ids.
 #[derive(Clone, Debug)]
-pub(super) enum Node {
+pub(super) enum Expr {
     /// The same element always.
     Known(Element),
     /// A leaf that a loop changes from iteration to iteration: its value as an iteration starts.
     State(InstId, u32),
     /// An op.
-    Op(ScalarOp, SmallVec<[NodeId; 3]>),
+    Op(ScalarOp, SmallVec<[ExprId; 3]>),
     /// Not followed.
     Unknown,
 }
 
 /// A computation by itself, or as entered through one call site.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct FrameId(u32);
-entity_impl!(FrameId, "frame");
+struct CallFrameId(u32);
+entity_impl!(CallFrameId, "frame");
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Frame {
+enum CallFrame {
     /// However it is entered.
     Base(CompId),
     /// From a call site.
-    Entered { site: CallSite, parent: FrameId },
+    Entered { site: CallSite, parent: CallFrameId },
 }
 
 /// A leaf of an instruction's value in a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct FrameLeaf {
-    frame: FrameId,
+    frame: CallFrameId,
     leaf: InstLeaf,
 }
 
 impl FrameLeaf {
-    fn new(frame: FrameId, inst: InstId, leaf_idx: u32) -> FrameLeaf {
+    fn new(frame: CallFrameId, inst: InstId, leaf_idx: u32) -> FrameLeaf {
         FrameLeaf { frame, leaf: InstLeaf::new(inst, leaf_idx) }
     }
 }
@@ -85,23 +85,23 @@ enum TraceEnd {
 /// Makes expressions of one module.
 pub(super) struct Tracer<'m> {
     pub(super) module: &'m Module,
-    pub(super) nodes: PrimaryMap<NodeId, Node>,
+    pub(super) nodes: PrimaryMap<ExprId, Expr>,
     /// Call sites in computations that the entry reaches.
     pub(super) sites: CallSites,
-    frames: PrimaryMap<FrameId, Frame>,
-    frame_ids: HashMap<Frame, FrameId>,
-    of_leaf: HashMap<FrameLeaf, NodeId>,
-    of_state: HashMap<(InstId, u32), NodeId>,
-    next: HashMap<(InstId, u32), NodeId>,
+    frames: PrimaryMap<CallFrameId, CallFrame>,
+    frame_ids: HashMap<CallFrame, CallFrameId>,
+    of_leaf: HashMap<FrameLeaf, ExprId>,
+    of_state: HashMap<(InstId, u32), ExprId>,
+    next: HashMap<(InstId, u32), ExprId>,
     is_invariant: HashMap<(InstId, u32), bool>,
-    unknown: NodeId,
+    unknown: ExprId,
 }
 
 impl<'m> Tracer<'m> {
     /// A tracer over `reached`, the computations that the entry reaches.
     pub(super) fn new(module: &'m Module, reached: &[CompId]) -> Tracer<'m> {
         let mut nodes = PrimaryMap::new();
-        let unknown = nodes.push(Node::Unknown);
+        let unknown = nodes.push(Expr::Unknown);
         Tracer {
             module,
             nodes,
@@ -117,13 +117,13 @@ impl<'m> Tracer<'m> {
     }
 
     /// The value of an array of one element.
-    pub(super) fn value(&mut self, inst: InstId) -> NodeId {
+    pub(super) fn value(&mut self, inst: InstId) -> ExprId {
         let frame = self.frame_of(inst);
         self.expr(FrameLeaf::new(frame, inst, 0), 0)
     }
 
     /// Whether a loop runs another iteration, by its state.
-    pub(super) fn condition(&mut self, site: InstId) -> NodeId {
+    pub(super) fn condition(&mut self, site: InstId) -> ExprId {
         match condition_and_body(self.module, site) {
             Some((condition, _)) => self.root(CallSite { inst: site, slot: 0 }, condition, 0),
             None => self.unknown,
@@ -131,7 +131,7 @@ impl<'m> Tracer<'m> {
     }
 
     /// A state's value at the end of an iteration.
-    pub(super) fn next(&mut self, site: InstId, leaf: u32) -> NodeId {
+    pub(super) fn next(&mut self, site: InstId, leaf: u32) -> ExprId {
         if let Some(&node) = self.next.get(&(site, leaf)) {
             return node;
         }
@@ -144,15 +144,15 @@ impl<'m> Tracer<'m> {
     }
 
     /// A state's value before the first iteration.
-    pub(super) fn init(&mut self, site: InstId, leaf: u32) -> NodeId {
+    pub(super) fn init(&mut self, site: InstId, leaf: u32) -> ExprId {
         let Some(&inst) = self.module.inst(site).operands.first() else { return self.unknown };
         let frame = self.frame_of(site);
         self.expr(FrameLeaf::new(frame, inst, leaf), 0)
     }
 
-    fn root(&mut self, site: CallSite, comp: CompId, leaf: u32) -> NodeId {
+    fn root(&mut self, site: CallSite, comp: CompId, leaf: u32) -> ExprId {
         let parent = self.frame_of(site.inst);
-        let frame = self.frame(Frame::Entered { site, parent });
+        let frame = self.frame(CallFrame::Entered { site, parent });
         match self.module.comp(comp).root.expand() {
             Some(inst) => self.expr(FrameLeaf::new(frame, inst, leaf), 0),
             None => self.unknown,
@@ -160,11 +160,11 @@ impl<'m> Tracer<'m> {
     }
 
     /// The frame of the computation that an instruction stands in, however it is entered.
-    fn frame_of(&mut self, inst: InstId) -> FrameId {
-        self.frame(Frame::Base(self.module.inst(inst).parent))
+    fn frame_of(&mut self, inst: InstId) -> CallFrameId {
+        self.frame(CallFrame::Base(self.module.inst(inst).parent))
     }
 
-    fn frame(&mut self, frame: Frame) -> FrameId {
+    fn frame(&mut self, frame: CallFrame) -> CallFrameId {
         if let Some(&id) = self.frame_ids.get(&frame) {
             return id;
         }
@@ -173,11 +173,11 @@ impl<'m> Tracer<'m> {
         id
     }
 
-    fn push(&mut self, node: Node) -> NodeId {
+    fn push(&mut self, node: Expr) -> ExprId {
         if self.nodes.len() >= MAX_NODES { self.unknown } else { self.nodes.push(node) }
     }
 
-    fn expr(&mut self, at: FrameLeaf, depth: usize) -> NodeId {
+    fn expr(&mut self, at: FrameLeaf, depth: usize) -> ExprId {
         if depth > MAX_DEPTH {
             return self.unknown;
         }
@@ -187,7 +187,7 @@ impl<'m> Tracer<'m> {
                 if let Some(&node) = self.of_state.get(&(site, leaf)) {
                     return node;
                 }
-                let node = self.push(Node::State(site, leaf));
+                let node = self.push(Expr::State(site, leaf));
                 self.of_state.insert((site, leaf), node);
                 node
             }
@@ -204,13 +204,13 @@ impl<'m> Tracer<'m> {
     }
 
     /// The node of an instruction that is neither bookkeeping nor a parameter.
-    fn build(&mut self, at: FrameLeaf, depth: usize) -> NodeId {
+    fn build(&mut self, at: FrameLeaf, depth: usize) -> ExprId {
         let module = self.module;
         if let Some(element) = constant(module, at.leaf.inst) {
-            return self.push(Node::Known(element));
+            return self.push(Expr::Known(element));
         }
         let Some(op) = ScalarOp::of(module, at.leaf.inst) else { return self.unknown };
-        let mut args: SmallVec<[NodeId; 3]> = SmallVec::new();
+        let mut args: SmallVec<[ExprId; 3]> = SmallVec::new();
         let mut known: SmallVec<[Element; 3]> = SmallVec::new();
         for &inst in &module.inst(at.leaf.inst).operands {
             if single(module, inst).is_none() {
@@ -218,29 +218,29 @@ impl<'m> Tracer<'m> {
             }
             let arg = self.expr(FrameLeaf::new(at.frame, inst, 0), depth + 1);
             match self.nodes[arg] {
-                Node::Unknown => return self.unknown,
-                Node::Known(element) => known.push(element),
-                Node::State(..) | Node::Op(..) => {}
+                Expr::Unknown => return self.unknown,
+                Expr::Known(element) => known.push(element),
+                Expr::State(..) | Expr::Op(..) => {}
             }
             args.push(arg);
         }
         if known.len() == args.len() {
             return match op.apply(&known) {
-                Some(element) => self.push(Node::Known(element)),
+                Some(element) => self.push(Expr::Known(element)),
                 None => self.unknown,
             };
         }
-        self.push(Node::Op(op, args))
+        self.push(Expr::Op(op, args))
     }
 
     /// The constant that all call sites give for a parameter's leaf.
-    fn agreed(&mut self, comp: CompId, number: usize, leaf: u32, depth: usize) -> NodeId {
+    fn agreed(&mut self, comp: CompId, number: usize, leaf: u32, depth: usize) -> ExprId {
         let module = self.module;
         let n_sites = self.sites.of(comp).len();
         if n_sites > MAX_SITES {
             return self.unknown;
         }
-        let mut first: Option<(NodeId, Element)> = None;
+        let mut first: Option<(ExprId, Element)> = None;
         for i in 0..n_sites {
             let site = self.sites.of(comp)[i];
             let parent = self.frame_of(site.inst);
@@ -250,9 +250,9 @@ impl<'m> Tracer<'m> {
             }
             let node = self.expr(FrameLeaf::new(parent, inst, leaf), depth + 1);
             match (&self.nodes[node], first) {
-                (Node::Known(element), None) => first = Some((node, *element)),
-                (Node::Known(element), Some((_, other))) if *element == other => {}
-                (Node::Known(_) | Node::State(..) | Node::Op(..) | Node::Unknown, _) => return self.unknown,
+                (Expr::Known(element), None) => first = Some((node, *element)),
+                (Expr::Known(element), Some((_, other))) if *element == other => {}
+                (Expr::Known(_) | Expr::State(..) | Expr::Op(..) | Expr::Unknown, _) => return self.unknown,
             }
         }
         first.map_or(self.unknown, |(node, _)| node)
@@ -269,7 +269,7 @@ impl<'m> Tracer<'m> {
             return false;
         }
         let parent = self.frame_of(site);
-        let frame = self.frame(Frame::Entered { site: CallSite::of_body(site), parent });
+        let frame = self.frame(CallFrame::Entered { site: CallSite::of_body(site), parent });
         let end = self.trace_back(FrameLeaf::new(frame, inst, leaf), Some(site), depth + 1);
         let answer = matches!(end, TraceEnd::State(s, l) if s == site && l == leaf);
         self.is_invariant.insert((site, leaf), answer);
@@ -288,7 +288,7 @@ impl<'m> Tracer<'m> {
                     let callee = module.called(inst).first().and_then(|&callee| module.comp(callee).root.expand());
                     let Some(root) = callee else { return TraceEnd::Unknown };
                     let site = CallSite { inst, slot: 0 };
-                    let frame = self.frame(Frame::Entered { site, parent: at.frame });
+                    let frame = self.frame(CallFrame::Entered { site, parent: at.frame });
                     at = FrameLeaf::new(frame, root, leaf_idx);
                 }
                 LeafSource::Callees(CalleeEntry::Loop) if self.carries(inst, leaf_idx, depth) => match first_operand {
@@ -316,8 +316,8 @@ impl<'m> Tracer<'m> {
         let Attrs::Parameter(attrs) = &self.module.inst(inst).attrs else { return Err(TraceEnd::Unknown) };
         let number = usize::try_from(attrs.number).map_err(|_| TraceEnd::Unknown)?;
         let (site, parent) = match self.frames[at.frame] {
-            Frame::Entered { site, parent } => (site, parent),
-            Frame::Base(comp) => match *self.sites.of(comp) {
+            CallFrame::Entered { site, parent } => (site, parent),
+            CallFrame::Base(comp) => match *self.sites.of(comp) {
                 [] => return Err(TraceEnd::Unknown),
                 [site] => (site, self.frame_of(site.inst)),
                 [_, _, ..] => return Err(TraceEnd::Shared { comp, number, leaf: leaf_idx }),
