@@ -189,7 +189,7 @@ fn emit(
         Attrs::Combining(attrs) => (attrs.to_apply, attrs.channel_id),
         _ => (None, None),
     };
-    let mode = source.attrs.collective().and_then(|c| c.mode().ok()).unwrap_or(GroupMode::Flattened);
+    let mode = source.attrs.collective().and_then(|c| c.mode()).unwrap_or(GroupMode::Flattened);
     let by_replica = if mode == GroupMode::CrossReplica { replica_lists(module, &slices.groups) } else { None };
     let is_flat = by_replica.is_none();
     let own_channel = channel_id.unwrap_or(*next_channel);

@@ -1,48 +1,106 @@
-//! One view over the attributes of all collectives: channel, groups and mode, whatever the opcode.
+//! One view over the attributes of all collectives, whatever their format: channel, participants, dim and reducer.
 
 use crate::attrs::Attrs;
 use crate::groups::{DeviceGroups, GroupMode, ReplicaGroups};
-use crate::module::{InstId, Module};
+use crate::module::{CompId, InstId, Module};
 
-/// The attributes that say who takes part in a collective.
+/// The attributes of a collective.
 #[derive(Clone, Copy, Debug)]
 pub struct CollectiveView<'a> {
     /// Channel, if any.
     pub channel_id: Option<i64>,
-    /// Groups as written.
-    pub groups: &'a ReplicaGroups,
-    /// `None` for ops that do not have the attribute.
-    pub use_global_device_ids: Option<bool>,
+    /// Who takes part.
+    pub participants: Participants<'a>,
+    /// The dim that is scattered or gathered, for ops that have one.
+    pub dimensions: &'a [i64],
+    /// The reducer, for ops that have one.
+    pub to_apply: Option<CompId>,
+    /// Operand layouts are fixed.
+    pub constrain_layout: bool,
+    /// It moves slices from one buffer into another (collective-permute with `slice_sizes`).
+    pub is_in_place: bool,
 }
 
-impl CollectiveView<'_> {
-    /// How the ids in the groups are read.
+/// Who takes part in a collective, as written.
+#[derive(Clone, Copy, Debug)]
+pub enum Participants<'a> {
+    /// Groups, and how their ids are read.
+    Groups {
+        /// The groups.
+        groups: &'a ReplicaGroups,
+        /// The ids are flat device ids; `None` for ops that do not have the attribute.
+        use_global_device_ids: Option<bool>,
+    },
+    /// `(source, target)` pairs.
+    Pairs(&'a [(i64, i64)]),
+}
+
+impl<'a> CollectiveView<'a> {
+    /// The groups and how the ids in them are read; `None` for pairs.
     ///
     /// # Errors
     /// The combination of attributes has no meaning.
-    pub fn mode(&self) -> Result<GroupMode, &'static str> {
-        GroupMode::of(self.channel_id.is_some(), self.use_global_device_ids)
+    pub fn groups(&self) -> Option<Result<(&'a ReplicaGroups, GroupMode), &'static str>> {
+        match self.participants {
+            Participants::Groups { groups, use_global_device_ids } => {
+                Some(GroupMode::of(self.channel_id.is_some(), use_global_device_ids).map(|mode| (groups, mode)))
+            }
+            Participants::Pairs(_) => None,
+        }
+    }
+
+    /// How the ids in the groups are read; `None` for pairs and for a combination of attributes without meaning.
+    pub fn mode(&self) -> Option<GroupMode> {
+        Some(self.groups()?.ok()?.1)
+    }
+
+    /// The dim that is scattered or gathered; `None` where none is named.
+    pub fn dim(&self) -> Option<usize> {
+        usize::try_from(*self.dimensions.first()?).ok()
     }
 }
 
 impl Attrs {
-    /// The groups of a collective; `None` for other ops and for collective-permute, which has pairs.
+    /// The attributes of a collective; `None` for other ops and for what ends a collective.
     pub fn collective(&self) -> Option<CollectiveView<'_>> {
         match self {
             Attrs::Combining(a) => Some(CollectiveView {
                 channel_id: a.channel_id,
-                groups: &a.replica_groups,
-                use_global_device_ids: Some(a.use_global_device_ids),
+                participants: Participants::Groups {
+                    groups: &a.replica_groups,
+                    use_global_device_ids: Some(a.use_global_device_ids),
+                },
+                dimensions: &a.dimensions,
+                to_apply: a.to_apply,
+                constrain_layout: a.constrain_layout,
+                is_in_place: false,
             }),
             Attrs::Gathering(a) => Some(CollectiveView {
                 channel_id: a.channel_id,
-                groups: &a.replica_groups,
-                use_global_device_ids: Some(a.use_global_device_ids),
+                participants: Participants::Groups {
+                    groups: &a.replica_groups,
+                    use_global_device_ids: Some(a.use_global_device_ids),
+                },
+                dimensions: &a.dimensions,
+                to_apply: None,
+                constrain_layout: a.constrain_layout,
+                is_in_place: false,
             }),
             Attrs::Exchanging(a) => Some(CollectiveView {
                 channel_id: a.channel_id,
-                groups: &a.replica_groups,
-                use_global_device_ids: None,
+                participants: Participants::Groups { groups: &a.replica_groups, use_global_device_ids: None },
+                dimensions: &a.dimensions,
+                to_apply: None,
+                constrain_layout: a.constrain_layout,
+                is_in_place: false,
+            }),
+            Attrs::Permuting(a) => Some(CollectiveView {
+                channel_id: a.channel_id,
+                participants: Participants::Pairs(&a.source_target_pairs),
+                dimensions: &[],
+                to_apply: None,
+                constrain_layout: false,
+                is_in_place: !a.slice_sizes.0.is_empty(),
             }),
             _ => None,
         }
@@ -67,7 +125,6 @@ impl Module {
         const ROOM: i64 = 1 << 40;
         let insts = self.computations().iter().flat_map(|&c| &self.comp(c).insts);
         let channel = |&inst: &InstId| match &self.inst(inst).attrs {
-            Attrs::Permuting(a) => a.channel_id,
             Attrs::Transfer(a) => a.channel_id,
             other => other.collective().and_then(|c| c.channel_id),
         };
@@ -87,9 +144,9 @@ impl Module {
     /// # Errors
     /// The instruction is no collective with groups, or its groups are not valid on this module's devices.
     pub fn device_groups(&self, inst: InstId) -> Result<DeviceGroups, String> {
-        let view = self.inst(inst).attrs.collective().ok_or("not a collective with groups")?;
-        let mode = view.mode()?;
-        DeviceGroups::expand(view.groups, mode, self.header.replica_count, self.header.num_partitions)
+        let view = self.inst(inst).attrs.collective();
+        let (groups, mode) = view.and_then(|view| view.groups()).ok_or("not a collective with groups")??;
+        DeviceGroups::expand(groups, mode, self.header.replica_count, self.header.num_partitions)
     }
 
     /// The `(source, target)` pairs of a collective-permute as flat device ids.
@@ -97,14 +154,16 @@ impl Module {
     /// # Errors
     /// The instruction is no collective-permute, or an id is out of range.
     pub fn device_pairs(&self, inst: InstId) -> Result<Vec<(u32, u32)>, String> {
-        let Attrs::Permuting(permute) = &self.inst(inst).attrs else {
+        let Some(CollectiveView { participants: Participants::Pairs(pairs), channel_id, .. }) =
+            self.inst(inst).attrs.collective()
+        else {
             return Err("not a collective-permute".into());
         };
         let (r, p) = (self.header.replica_count.max(1), self.header.num_partitions.max(1));
-        let crosses_partitions = permute.channel_id.is_some();
+        let crosses_partitions = channel_id.is_some();
         let (n_ids, n_other) = if crosses_partitions { (p, r) } else { (r, p) };
         let mut out = Vec::new();
-        for &(source, target) in &permute.source_target_pairs {
+        for &(source, target) in pairs {
             for id in [source, target] {
                 if !(0..n_ids).contains(&id) {
                     return Err(format!("expected ids 0..{n_ids}, found {id}"));

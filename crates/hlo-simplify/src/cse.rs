@@ -161,7 +161,7 @@ impl Called {
     fn may_merge(&self, module: &Module, inst: InstId) -> bool {
         let opcode = module.inst(inst).opcode;
         let flow = opcode.row().flow;
-        let is_apart = matches!(flow, Flow::Parameter | Flow::AsyncStart | Flow::AsyncUpdate | Flow::AsyncDone)
+        let is_apart = matches!(flow, Flow::Parameter | Flow::AsyncStart(_) | Flow::AsyncUpdate | Flow::AsyncDone)
             // Barriers, domains and dependencies are there to keep values apart; a copy is a value of its own only by layout.
             || (flow == Flow::Identity && opcode != Opcode::Copy)
             || *module.shape(inst) == Shape::Token

@@ -2,8 +2,8 @@
 
 use cranelift_entity::EntitySet;
 use hlo_analysis::code::is_annotated;
-use hlo_ir::attrs::Attrs;
 use hlo_ir::monoid::{Monoid, find_monoid};
+use hlo_ir::op::{CollectiveForm, CollectiveRule, CollectiveSource};
 use hlo_ir::{ArrayShape, CompId, InstId, Module, Opcode};
 
 /// An all-reduce of one array.
@@ -52,13 +52,24 @@ pub const ASYNC: &str = "is asynchronous: this pass is for modules as they are b
 
 /// Whether an instruction starts an all-reduce, an all-gather or a reduce-scatter that ends elsewhere.
 pub fn is_async_collective(module: &Module, inst: InstId) -> bool {
-    let starts = |opcode| [Opcode::AllReduceStart, Opcode::AllGatherStart].contains(&opcode);
     let wraps = |comp: &CompId| {
-        let collectives = [Opcode::AllReduce, Opcode::ReduceScatter, Opcode::AllGather];
-        module.comp(*comp).insts.iter().any(|&i| collectives.contains(&module.inst(i).opcode))
+        let collective =
+            |&i: &InstId| find_collective(module, i).is_some_and(|r| r.form == CollectiveForm::Synchronous);
+        module.comp(*comp).insts.iter().any(collective)
     };
-    let opcode = module.inst(inst).opcode;
-    starts(opcode) || (opcode == Opcode::AsyncStart && module.called(inst).iter().any(wraps))
+    let starts = find_collective(module, inst).is_some_and(|r| matches!(r.form, CollectiveForm::Start(_)));
+    starts || (module.inst(inst).opcode == Opcode::AsyncStart && module.called(inst).iter().any(wraps))
+}
+
+/// What `inst` does, in any form, if it is an all-reduce, a reduce-scatter or an all-gather.
+fn find_collective(module: &Module, inst: InstId) -> Option<CollectiveRule> {
+    let rule = module.inst(inst).opcode.row().collective?;
+    let is_one = match rule.source {
+        CollectiveSource::Reduction => true,
+        CollectiveSource::Members => !rule.scatters,
+        CollectiveSource::Root | CollectiveSource::Pair | CollectiveSource::Rows => false,
+    };
+    is_one.then_some(rule)
 }
 
 /// Whether nobody asked for this instruction to stay exactly as and where it is.
@@ -72,12 +83,12 @@ pub fn check_free(module: &Module, inst: InstId, pinned: &EntitySet<InstId>) -> 
     if is_annotated(module, inst) {
         return Err("carries a sharding or a front end's attribute");
     }
-    let constrains_layout = match &module.inst(inst).attrs {
-        Attrs::Combining(a) => a.constrain_layout,
-        Attrs::Gathering(a) => a.constrain_layout,
-        _ => false,
-    };
-    if constrains_layout { Err("constrains its layout") } else { Ok(()) }
+    if constrains_layout(module, inst) { Err("constrains its layout") } else { Ok(()) }
+}
+
+/// Whether a collective that reduces or gathers fixes the layouts of its operands.
+fn constrains_layout(module: &Module, inst: InstId) -> bool {
+    find_collective(module, inst).is_some() && module.inst(inst).attrs.collective().is_some_and(|c| c.constrain_layout)
 }
 
 /// The array shape of an instruction, if it is an array.

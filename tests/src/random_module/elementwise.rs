@@ -25,7 +25,7 @@ fn has_meaning(op: Opcode, dtype: DType) -> bool {
     match op.row().eval {
         EvalRule::Unary(f) => of_class(f.real.is_some(), f.int.is_some(), f.complex.is_some(), f.pred.is_some()),
         EvalRule::Binary(f) => of_class(f.real.is_some(), f.int.is_some(), f.complex.is_some(), f.pred.is_some()),
-        EvalRule::Kernel(_) => true,
+        EvalRule::Routine(_) => true,
         EvalRule::NotEvaluated(_) => false,
     }
 }

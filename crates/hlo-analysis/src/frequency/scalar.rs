@@ -5,7 +5,7 @@
 
 use hlo_ir::attrs::{Attrs, Comparison};
 use hlo_ir::literal::Scalar;
-use hlo_ir::op::{BinaryFns, EvalRule, IntType, Kernel, UnaryFns};
+use hlo_ir::op::{BinaryFns, EvalRoutine, EvalRule, IntType, UnaryFns};
 use hlo_ir::{DType, InstId, Module, NumberClass, Opcode};
 
 /// One element. Integers are sign- or zero-extended to 64 bits, `pred` is 0 or 1, `u64` keeps its bits.
@@ -72,10 +72,15 @@ pub(super) fn constant(module: &Module, inst: InstId) -> Option<Element> {
 /// Whether an instruction only gives its one element another shape.
 pub(super) fn is_reshaping(module: &Module, inst: InstId) -> bool {
     let instruction = module.inst(inst);
-    let EvalRule::Kernel(kernel) = instruction.opcode.row().eval else { return false };
+    let EvalRule::Routine(kernel) = instruction.opcode.row().eval else { return false };
     let moves = matches!(
         kernel,
-        Kernel::Reshape | Kernel::Broadcast | Kernel::Transpose | Kernel::Reverse | Kernel::Slice | Kernel::Identity
+        EvalRoutine::Reshape
+            | EvalRoutine::Broadcast
+            | EvalRoutine::Transpose
+            | EvalRoutine::Reverse
+            | EvalRoutine::Slice
+            | EvalRoutine::Identity
     );
     let from = instruction.operands.first().and_then(|&operand| single(module, operand));
     moves && from.is_some() && from == single(module, inst)
@@ -90,16 +95,16 @@ impl ScalarOp {
         let rule = match instruction.opcode.row().eval {
             EvalRule::Unary(fns) => ScalarRule::Unary(fns),
             EvalRule::Binary(fns) => ScalarRule::Binary(fns),
-            EvalRule::Kernel(Kernel::Abs) => ScalarRule::Abs,
-            EvalRule::Kernel(Kernel::Select) => ScalarRule::Select,
-            EvalRule::Kernel(Kernel::Clamp) => ScalarRule::Clamp,
-            EvalRule::Kernel(Kernel::Convert) => ScalarRule::Convert,
-            EvalRule::Kernel(Kernel::Compare) => match &instruction.attrs {
+            EvalRule::Routine(EvalRoutine::Abs) => ScalarRule::Abs,
+            EvalRule::Routine(EvalRoutine::Select) => ScalarRule::Select,
+            EvalRule::Routine(EvalRoutine::Clamp) => ScalarRule::Clamp,
+            EvalRule::Routine(EvalRoutine::Convert) => ScalarRule::Convert,
+            EvalRule::Routine(EvalRoutine::Compare) => match &instruction.attrs {
                 // The total order of floats differs from the usual one.
                 Attrs::Compare(c) if c.order.as_str() != "TOTALORDER" => ScalarRule::Compare(c.direction),
                 _ => return None,
             },
-            EvalRule::Kernel(_) | EvalRule::NotEvaluated(_) => return None,
+            EvalRule::Routine(_) | EvalRule::NotEvaluated(_) => return None,
         };
         Some(ScalarOp { opcode: instruction.opcode, rule, from, to })
     }

@@ -3,7 +3,7 @@
 use crate::values::{LeafRun, Through, handed_on, hands_on};
 use cranelift_entity::EntitySet;
 use hlo_ir::attrs::Attrs;
-use hlo_ir::op::{FactorRule, Flow, ShapeRule};
+use hlo_ir::op::{CollectiveForm, FactorRule, ShapeRule, StartResult};
 use hlo_ir::shape::DimOrder;
 use hlo_ir::{ArrayShape, CompId, InstId, Module};
 use smallvec::SmallVec;
@@ -88,8 +88,8 @@ pub(super) fn overwritable(module: &Module, inst: InstId) -> Vec<bool> {
         ShapeRule::Scatter => only(0..n.saturating_sub(1) / 2),
         ShapeRule::TriangularSolve => only(1..2),
         ShapeRule::Sort => only(0..n),
-        // An asynchronous all-reduce works in place.
-        ShapeRule::AllReduce if row.flow == Flow::AsyncStart => only(0..n),
+        // A start whose result is the outcome works in place.
+        ShapeRule::Collective(rule) if rule.form == CollectiveForm::Start(StartResult::Outcome) => only(0..n),
         _ if hands_on(module, inst, Through::COPIES) => {
             (0..n).map(|i| i == 0 && keeps_layout(module, inst, instruction.operands[i])).collect()
         }

@@ -5,7 +5,7 @@ use super::*;
 use hlo_ir::dtype::NumberClass;
 use hlo_ir::groups::DeviceGroups;
 use hlo_ir::monoid::{Monoid, find_monoid};
-use hlo_ir::op::Kernel;
+use hlo_ir::op::{Begun, CollectiveForm, CollectiveRule, CollectiveSource, StartResult};
 
 /// What a device receives in a collective, by equality: two devices with equal keys hold equal results.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -19,8 +19,22 @@ enum Received {
 }
 
 impl Solver<'_> {
+    /// What each device has of the outcome of a collective.
+    pub(super) fn collective(&mut self, inst: InstId, rule: CollectiveRule, frame: &Frame, n: usize) -> Fact {
+        match rule.source {
+            CollectiveSource::Members if rule.scatters => self.all_to_all(inst, frame, n),
+            CollectiveSource::Reduction | CollectiveSource::Members if rule.scatters => {
+                self.grouped(inst, frame, n, |position| position)
+            }
+            CollectiveSource::Reduction | CollectiveSource::Members => self.grouped(inst, frame, n, |_| 0),
+            CollectiveSource::Root => self.broadcast(inst, frame, n),
+            CollectiveSource::Pair => self.permuted(inst, frame, n),
+            CollectiveSource::Rows => self.all_to_all(inst, frame, n),
+        }
+    }
+
     /// A collective that gives each member a piece of what the group computes, leaf by leaf.
-    pub(super) fn grouped(&mut self, inst: InstId, frame: &Frame, n: usize, piece: fn(usize) -> usize) -> Fact {
+    fn grouped(&mut self, inst: InstId, frame: &Frame, n: usize, piece: fn(usize) -> usize) -> Fact {
         let leaves = self.fit(self.operand_leaves(inst, frame).into(), n);
         let Ok(groups) = self.module.device_groups(inst) else { return self.unknown(n) };
         let of_reducer = self.sources_of_callees(inst);
@@ -82,7 +96,7 @@ impl Solver<'_> {
 
     /// The array form gives each member a piece of every member's operand; the tuple form gives member `j` as leaf
     /// `i` the `j`-th operand of member `i`; the ragged form reads all its operands.
-    pub(super) fn all_to_all(&mut self, inst: InstId, frame: &Frame, n: usize) -> Fact {
+    fn all_to_all(&mut self, inst: InstId, frame: &Frame, n: usize) -> Fact {
         let operands = self.operand_leaves(inst, frame);
         let Ok(groups) = self.module.device_groups(inst) else { return self.unknown(n) };
         let is_tuple = n > 1 && operands.len() == n && groups.uniform_size() == Some(n);
@@ -104,7 +118,7 @@ impl Solver<'_> {
         out.into()
     }
 
-    pub(super) fn broadcast(&mut self, inst: InstId, frame: &Frame, n: usize) -> Fact {
+    fn broadcast(&mut self, inst: InstId, frame: &Frame, n: usize) -> Fact {
         let leaves = self.fit(self.operand_leaves(inst, frame).into(), n);
         let Ok(groups) = self.module.device_groups(inst) else { return self.unknown(n) };
         let sends = groups.groups.iter().flat_map(|group| group.iter().map(|&device| (group[0], device)));
@@ -112,7 +126,7 @@ impl Solver<'_> {
         leaves.iter().map(|&leaf| self.sent(leaf, &sends)).collect()
     }
 
-    pub(super) fn permuted(&mut self, inst: InstId, frame: &Frame, n: usize) -> Fact {
+    fn permuted(&mut self, inst: InstId, frame: &Frame, n: usize) -> Fact {
         let leaves = self.operand_leaves(inst, frame);
         let Ok(pairs) = self.module.device_pairs(inst) else { return self.unknown(n) };
         if leaves.len() != n {
@@ -132,27 +146,23 @@ impl Solver<'_> {
         self.pool.by_key(|d| keys[d])
     }
 
-    /// `(operands, results, context…)`, or the results alone for all-reduce-start.
-    pub(super) fn async_start(&mut self, inst: InstId, frame: &Frame, n: usize) -> Wanting<Fact> {
+    /// `(operands, outcome, context…)`, or the outcome alone.
+    pub(super) fn async_start(&mut self, inst: InstId, begun: Begun, frame: &Frame, n: usize) -> Wanting<Fact> {
         let operands = self.operand_leaves(inst, frame);
-        let kernel = match self.module.inst(inst).opcode.row().eval {
-            hlo_ir::op::EvalRule::Kernel(kernel) => Some(kernel),
-            _ => None,
-        };
-        let results: Fact = match kernel {
-            Some(Kernel::AllReduce) => return Ok(self.grouped(inst, frame, n, |_| 0)),
-            Some(Kernel::AllGather) => self.grouped(inst, frame, operands.len(), |_| 0),
-            Some(Kernel::CollectivePermute) => self.permuted(inst, frame, operands.len()),
+        let outcome: Fact = match begun {
+            Begun::Collective(rule) if rule.form == CollectiveForm::Start(StartResult::Outcome) => {
+                return Ok(self.collective(inst, rule, frame, n));
+            }
+            Begun::Collective(rule) => self.collective(inst, rule, frame, operands.len()),
             // copy-start gives (destination, source, context); its two halves hold the same value.
-            Some(Kernel::CopyStart) => operands.clone().into(),
-            Some(Kernel::AsyncStart) => match self.module.called(inst).first() {
+            Begun::Copy => operands.clone().into(),
+            Begun::Call => match self.module.called(inst).first() {
                 Some(&callee) => self.result_of(callee, &operands, frame.control())?,
                 None => return Ok(self.unknown(n)),
             },
-            _ => return Ok(self.unknown(n)),
         };
         let mut leaves: Vec<Classes> = operands;
-        leaves.extend(results.iter());
+        leaves.extend(outcome.iter());
         if leaves.len() > n {
             return Ok(self.unknown(n));
         }

@@ -23,12 +23,8 @@ impl Solver<'_> {
             Flow::Call => self.call(inst, frame, n)?,
             Flow::While => self.while_loop(inst, frame, n)?,
             Flow::Conditional => self.conditional(inst, frame, n)?,
-            Flow::AllReduce | Flow::AllGather => self.grouped(inst, frame, n, |_| 0),
-            Flow::ReduceScatter => self.grouped(inst, frame, n, |position| position),
-            Flow::AllToAll => self.all_to_all(inst, frame, n),
-            Flow::CollectiveBroadcast => self.broadcast(inst, frame, n),
-            Flow::CollectivePermute => self.permuted(inst, frame, n),
-            Flow::AsyncStart => self.async_start(inst, frame, n)?,
+            Flow::Collective(rule) => self.collective(inst, rule, frame, n),
+            Flow::AsyncStart(begun) => self.async_start(inst, begun, frame, n)?,
             Flow::All => self.plain(inst, frame, n),
         })
     }

@@ -122,7 +122,7 @@ pub fn handed_on(module: &Module, inst: InstId, through: Through) -> SmallVec<[L
             from_first_operand(module, inst, |_| 0..source.len(), source.start)
         }
         // The tuple of an all-reduce-start holds the results alone.
-        LeafRule::AsyncStart if row.shape == ShapeRule::AllReduce => SmallVec::new(),
+        LeafRule::AsyncStart if row.collective.is_some_and(|rule| !rule.has_operands_in_result()) => SmallVec::new(),
         LeafRule::AsyncStart => operands_in_a_row(module, inst),
         LeafRule::FirstOperand | LeafRule::AsyncUpdate => whole_first_operand(module, inst),
         LeafRule::Element | LeafRule::AsyncDone => match element_idx(module, inst) {

@@ -52,7 +52,7 @@ pub fn emit(
     program: &Program,
     next_channel: &mut i64,
 ) -> (InstId, Vec<InstId>) {
-    let mode = module.inst(source).attrs.collective().and_then(|c| c.mode().ok()).unwrap_or(GroupMode::Flattened);
+    let mode = module.inst(source).attrs.collective().and_then(|c| c.mode()).unwrap_or(GroupMode::Flattened);
     let to_apply = match &module.inst(source).attrs {
         Attrs::Combining(attrs) => attrs.to_apply,
         _ => None,

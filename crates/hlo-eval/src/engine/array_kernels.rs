@@ -6,7 +6,7 @@ use crate::kernels::{batch_norm, conv, dot, fft, indexing, linalg, ragged, reduc
 use crate::value::Value;
 use hlo_ir::Literal;
 use hlo_ir::attrs::Attrs;
-use hlo_ir::op::Kernel;
+use hlo_ir::op::EvalRoutine;
 use std::sync::Arc;
 
 fn refs(args: &[Arc<Literal>]) -> Vec<&Literal> {
@@ -15,41 +15,41 @@ fn refs(args: &[Arc<Literal>]) -> Vec<&Literal> {
 
 impl Context<'_> {
     /// The value of an operation that works on whole arrays.
-    pub(super) fn array_kernel(&self, kernel: Kernel, attrs: &Attrs, args: Args) -> Result<Value, EvalError> {
+    pub(super) fn array_kernel(&self, kernel: EvalRoutine, attrs: &Attrs, args: Args) -> Result<Value, EvalError> {
         let literal = match (kernel, attrs) {
-            (Kernel::Dot, Attrs::Dot(attrs)) => {
+            (EvalRoutine::Dot, Attrs::Dot(attrs)) => {
                 let [x, y] = arrays(args)?;
                 dot::dot(&x, &y, attrs, self.result()?)?
             }
-            (Kernel::RaggedDot, Attrs::Dot(attrs)) => {
+            (EvalRoutine::RaggedDot, Attrs::Dot(attrs)) => {
                 let [x, y, sizes] = arrays(args)?;
                 ragged::ragged_dot(&x, &y, &sizes, attrs, self.result()?)?
             }
-            (Kernel::Convolution, Attrs::Conv(attrs)) => {
+            (EvalRoutine::Convolution, Attrs::Conv(attrs)) => {
                 let [x, y] = arrays(args)?;
                 conv::convolution(&x, &y, attrs, self.result()?)?
             }
-            (Kernel::Gather, Attrs::Gather(attrs)) => {
+            (EvalRoutine::Gather, Attrs::Gather(attrs)) => {
                 let [x, indices] = arrays(args)?;
                 indexing::gather(&x, &indices, attrs, self.result()?)?
             }
-            (Kernel::SelectAndScatter, Attrs::SelectAndScatter(attrs)) => {
+            (EvalRoutine::SelectAndScatter, Attrs::SelectAndScatter(attrs)) => {
                 let [x, source, init] = arrays(args)?;
                 let mut select = self.computation(attrs.select)?;
                 let mut scatter = self.computation(attrs.scatter)?;
                 windows::select_and_scatter(&x, &source, &init, &attrs.window, &mut select, &mut scatter)?
             }
-            (Kernel::Map, Attrs::Reduce(attrs)) => {
+            (EvalRoutine::Map, Attrs::Reduce(attrs)) => {
                 let mut computation = self.computation(attrs.to_apply)?;
                 reduce::map(&all_arrays(args)?, self.result()?.dtype, &mut computation)?
             }
-            (Kernel::Cholesky, Attrs::Cholesky(attrs)) => linalg::cholesky(one(args)?.as_ref(), attrs)?,
-            (Kernel::TriangularSolve, Attrs::TriangularSolve(attrs)) => {
+            (EvalRoutine::Cholesky, Attrs::Cholesky(attrs)) => linalg::cholesky(one(args)?.as_ref(), attrs)?,
+            (EvalRoutine::TriangularSolve, Attrs::TriangularSolve(attrs)) => {
                 let [a, b] = arrays(args)?;
                 linalg::triangular_solve(&a, &b, attrs)?
             }
-            (Kernel::Fft, Attrs::Fft(attrs)) => fft::fft(one(args)?.as_ref(), attrs)?,
-            (Kernel::BatchNormInference, Attrs::BatchNorm(attrs)) => {
+            (EvalRoutine::Fft, Attrs::Fft(attrs)) => fft::fft(one(args)?.as_ref(), attrs)?,
+            (EvalRoutine::BatchNormInference, Attrs::BatchNorm(attrs)) => {
                 let [x, scale, offset, mean, variance] = arrays(args)?;
                 batch_norm::batch_norm_inference(&x, &scale, &offset, &mean, &variance, attrs)?
             }
@@ -59,37 +59,37 @@ impl Context<'_> {
     }
 
     /// The value of an operation that can have several results.
-    fn multi_result_kernel(&self, kernel: Kernel, attrs: &Attrs, args: Args) -> Result<Value, EvalError> {
+    fn multi_result_kernel(&self, kernel: EvalRoutine, attrs: &Attrs, args: Args) -> Result<Value, EvalError> {
         let args = all_arrays(args)?;
         let results = match (kernel, attrs) {
-            (Kernel::Reduce, Attrs::Reduce(attrs)) => {
+            (EvalRoutine::Reduce, Attrs::Reduce(attrs)) => {
                 let (operands, inits) = args.split_at(args.len() / 2);
                 reduce::reduce(operands, inits, &attrs.dimensions, &mut self.computation(attrs.to_apply)?)?
             }
-            (Kernel::ReduceWindow, Attrs::ReduceWindow(attrs)) => {
+            (EvalRoutine::ReduceWindow, Attrs::ReduceWindow(attrs)) => {
                 let args = refs(&args);
                 let (operands, inits) = args.split_at(args.len() / 2);
                 windows::reduce_window(operands, inits, &attrs.window, &mut self.computation(attrs.to_apply)?)?
             }
-            (Kernel::Scatter, Attrs::Scatter(attrs)) => {
+            (EvalRoutine::Scatter, Attrs::Scatter(attrs)) => {
                 let args = refs(&args);
                 let (operands, rest) = args.split_at(args.len() / 2);
                 let (indices, updates) = rest.split_first().ok_or_else(|| self.no_attributes())?;
                 indexing::scatter(operands, indices, updates, attrs, &mut self.computation(attrs.to_apply)?)?
             }
-            (Kernel::Sort, Attrs::Sort(attrs)) => {
+            (EvalRoutine::Sort, Attrs::Sort(attrs)) => {
                 let dim = attrs.dimensions.first().copied().unwrap_or(0);
                 sorting::sort(&refs(&args), dim, attrs.is_stable, &mut self.computation(attrs.to_apply)?)?
             }
-            (Kernel::TopK, Attrs::TopK(attrs)) => match args.as_slice() {
+            (EvalRoutine::TopK, Attrs::TopK(attrs)) => match args.as_slice() {
                 [x] => <[Literal; 2]>::from(sorting::topk(x, attrs)?).into(),
                 _ => return Err(self.no_attributes()),
             },
-            (Kernel::BatchNormTraining, Attrs::BatchNorm(attrs)) => match args.as_slice() {
+            (EvalRoutine::BatchNormTraining, Attrs::BatchNorm(attrs)) => match args.as_slice() {
                 [x, scale, offset] => batch_norm::batch_norm_training(x, scale, offset, attrs)?.into(),
                 _ => return Err(self.no_attributes()),
             },
-            (Kernel::BatchNormGrad, Attrs::BatchNorm(attrs)) => match args.as_slice() {
+            (EvalRoutine::BatchNormGrad, Attrs::BatchNorm(attrs)) => match args.as_slice() {
                 [x, scale, mean, variance, grad] => {
                     batch_norm::batch_norm_grad(x, scale, mean, variance, grad, attrs)?.into()
                 }

@@ -9,10 +9,10 @@ use crate::kernels::reducer::{KnownReducer, Reducer};
 use crate::kernels::rounding::collective_type;
 use crate::kernels::shape_ops::{concatenate, dim_index, slice};
 use crate::value::{Spread, Value};
-use hlo_ir::attrs::{Attrs, SliceDim};
+use hlo_ir::attrs::SliceDim;
 use hlo_ir::groups::DeviceGroups;
 use hlo_ir::literal::Buffer;
-use hlo_ir::op::{Effects, EvalRule, Kernel, ShapeRule};
+use hlo_ir::op::{CollectiveRule, CollectiveSource, Effects, EvalRule, Participation};
 use hlo_ir::{ArrayShape, CompId, InstId, Literal, Opcode, Shape};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -21,25 +21,26 @@ use std::sync::Arc;
 type Column = Vec<Arc<Literal>>;
 
 impl Machine<'_> {
-    /// The result of a collective (of a -start form, the pair of operands and result) on every active device.
+    /// The result of a collective (of a start, the pair of operands and outcome) on every active device.
     pub(super) fn eval_collective(
         &mut self,
         inst: InstId,
-        kernel: Kernel,
+        rule: CollectiveRule,
         operands: &Operands,
         active: &[u32],
     ) -> Result<Spread, EvalError> {
-        let results = if kernel == Kernel::CollectivePermute {
-            self.permute(inst, operands, active)?
-        } else {
-            self.meet_in_groups(inst, kernel, operands, active)?
+        let outcomes = match rule.source {
+            CollectiveSource::Pair => self.permute(inst, operands, active)?,
+            CollectiveSource::Reduction
+            | CollectiveSource::Members
+            | CollectiveSource::Root
+            | CollectiveSource::Rows => self.meet_in_groups(inst, rule, operands, active)?,
         };
-        let result = Spread::of(results);
-        match self.module.inst(inst).opcode.row().shape {
-            ShapeRule::AllGatherStart | ShapeRule::CollectivePermuteStart => {
-                self.start_tuple(inst, operands, &result, active.len())
-            }
-            _ => Ok(result),
+        let outcome = Spread::of(outcomes);
+        if rule.has_operands_in_result() {
+            self.start_tuple(inst, operands, &outcome, active.len())
+        } else {
+            Ok(outcome)
         }
     }
 
@@ -55,7 +56,7 @@ impl Machine<'_> {
     fn meet_in_groups(
         &mut self,
         inst: InstId,
-        kernel: Kernel,
+        rule: CollectiveRule,
         operands: &Operands,
         active: &[u32],
     ) -> Result<Vec<Value>, EvalError> {
@@ -65,17 +66,17 @@ impl Machine<'_> {
             let Some(members) = self.all_active(inst, group, active)? else { continue };
             let columns: Result<Vec<Column>, EvalError> =
                 operands.iter().map(|o| members.iter().map(|&i| Ok(o.get(i)?.as_array()?.clone())).collect()).collect();
-            let values = self.exchange(inst, kernel, &columns?, members.len())?;
+            let values = self.exchange(inst, rule, &columns?, members.len())?;
             for (&i, value) in members.iter().zip(values) {
                 results[i] = Some(value);
             }
         }
-        let is_broadcast = kernel == Kernel::CollectiveBroadcast;
+        let may_be_absent = rule.participation() == Participation::SomeGroups;
         let mut out = Vec::with_capacity(active.len());
         for (i, result) in results.into_iter().enumerate() {
             out.push(match result {
                 Some(value) => value,
-                None if is_broadcast => self.zeros_like(operands, i)?,
+                None if may_be_absent => self.zeros_like(operands, i)?,
                 None => return Err(EvalError::invalid(format!("device {} is in no group", active[i]))),
             });
         }
@@ -144,10 +145,7 @@ impl Machine<'_> {
     }
 
     fn permute(&mut self, inst: InstId, operands: &Operands, active: &[u32]) -> Result<Vec<Value>, EvalError> {
-        let Attrs::Permuting(attrs) = &self.module.inst(inst).attrs else {
-            return Err(EvalError::invalid("expected source-target pairs"));
-        };
-        if !attrs.slice_sizes.0.is_empty() {
+        if self.module.inst(inst).attrs.collective().is_some_and(|view| view.is_in_place) {
             return Err(EvalError::unsupported("collective-permute in place (with slice_sizes)"));
         }
         let pairs = self.module.device_pairs(inst).map_err(EvalError::invalid)?;
@@ -167,56 +165,54 @@ impl Machine<'_> {
         results.into_iter().enumerate().map(fill).collect()
     }
 
-    /// What each member of one group gets, in group order.
+    /// What each member of one group gets, in group order. The sources are reduced or stand side by side, each is cut
+    /// into parts or stays whole, and what one member receives is joined.
     fn exchange(
         &self,
         inst: InstId,
-        kernel: Kernel,
+        rule: CollectiveRule,
         columns: &[Column],
         n_members: usize,
     ) -> Result<Vec<Value>, EvalError> {
         let instruction = self.module.inst(inst);
-        match (kernel, &instruction.attrs) {
-            (Kernel::AllReduce, Attrs::Combining(attrs)) => {
-                let value = self.like_result(inst, self.reduce_all(attrs.to_apply, columns)?)?;
-                Ok(vec![value; n_members])
+        let Some(view) = instruction.attrs.collective() else {
+            return Err(EvalError::invalid(format!("{} without its attributes", instruction.opcode)));
+        };
+        let is_tuple = matches!(self.module.shape(inst), Shape::Tuple(_));
+        let sources: Vec<Column> = match rule.source {
+            CollectiveSource::Reduction => self.reduce_all(view.to_apply, columns)?,
+            CollectiveSource::Members if rule.scatters && (view.dimensions.is_empty() || is_tuple) => {
+                return operands_to_members(columns, n_members);
             }
-            (Kernel::ReduceScatter, Attrs::Combining(attrs)) => {
-                let sums = self.reduce_all(attrs.to_apply, columns)?;
-                let dim = attrs.dimensions.first().copied().unwrap_or(0);
-                let parts: Result<Vec<Vec<Value>>, EvalError> =
-                    sums.iter().map(|sum| Ok(values(split(sum.as_array()?, dim, n_members)?))).collect();
-                self.by_member(inst, &parts?, n_members)
-            }
-            (Kernel::AllGather, Attrs::Gathering(attrs)) => {
-                let dim = attrs.dimensions.first().copied().unwrap_or(0);
-                let wholes: Result<Vec<Value>, EvalError> =
-                    columns.iter().map(|c| Ok(concatenate(c, dim)?.into())).collect();
-                let value = self.like_result(inst, wholes?)?;
-                Ok(vec![value; n_members])
-            }
-            (Kernel::AllToAll, Attrs::Exchanging(attrs)) => match (attrs.dimensions.first(), columns) {
-                (Some(&dim), [column]) if !matches!(self.module.shape(inst), Shape::Tuple(_)) => {
-                    all_to_all_array(column, dim, n_members)
-                }
-                _ => all_to_all_tuple(columns, n_members),
-            },
-            (Kernel::CollectiveBroadcast, _) => {
-                let sources: Option<Vec<Value>> =
-                    columns.iter().map(|c| c.first().map(|a| Value::Array(a.clone()))).collect();
-                let sources = sources.ok_or_else(|| EvalError::invalid("an empty group"))?;
-                Ok(vec![self.like_result(inst, sources)?; n_members])
-            }
-            (Kernel::RaggedAllToAll, _) => ragged_all_to_all(columns, n_members),
-            _ => Err(EvalError::invalid(format!("{} without its attributes", instruction.opcode))),
+            CollectiveSource::Members => columns.to_vec(),
+            CollectiveSource::Root => columns.iter().map(|column| column.iter().take(1).cloned().collect()).collect(),
+            CollectiveSource::Rows => return rows_to_members(columns, n_members),
+            CollectiveSource::Pair => return Err(EvalError::invalid("expected groups, found pairs")),
+        };
+        let dim = view.dimensions.first().copied().unwrap_or(0);
+        if !rule.scatters {
+            let whole: Result<Vec<Value>, EvalError> = sources.iter().map(|from| received(rule, from, dim)).collect();
+            return Ok(vec![self.like_result(inst, rule, whole?)?; n_members]);
         }
+        let parts: Result<Vec<Vec<Column>>, EvalError> =
+            sources.iter().map(|from| from.iter().map(|x| split(x, dim, n_members)).collect()).collect();
+        let parts = parts?;
+        (0..n_members)
+            .map(|k| {
+                let mine = parts.iter().map(|from| {
+                    let of_k: Column = from.iter().filter_map(|parts| parts.get(k).cloned()).collect();
+                    received(rule, &of_k, dim)
+                });
+                self.like_result(inst, rule, mine.collect::<Result<Vec<Value>, EvalError>>()?)
+            })
+            .collect()
     }
 
-    /// One array or a tuple, as the instruction's result (of a -start form, its second element) is.
-    fn like_result(&self, inst: InstId, mut values: Vec<Value>) -> Result<Value, EvalError> {
-        let shape = match (self.module.inst(inst).opcode.row().shape, self.module.shape(inst)) {
-            (ShapeRule::AllGatherStart, Shape::Tuple(elements)) => elements.get(1),
-            (_, shape) => Some(shape),
+    /// One array or a tuple, as the instruction's result (of a start, its second element) is.
+    fn like_result(&self, inst: InstId, rule: CollectiveRule, mut values: Vec<Value>) -> Result<Value, EvalError> {
+        let shape = match self.module.shape(inst) {
+            Shape::Tuple(elements) if rule.has_operands_in_result() => elements.get(1),
+            shape => Some(shape),
         };
         match (shape, values.len()) {
             (Some(Shape::Tuple(_)), _) => Ok(Value::tuple(values)),
@@ -225,22 +221,21 @@ impl Machine<'_> {
         }
     }
 
-    /// Result `k` of every operand goes to member `k`.
-    fn by_member(&self, inst: InstId, parts: &[Vec<Value>], n_members: usize) -> Result<Vec<Value>, EvalError> {
-        (0..n_members)
-            .map(|k| {
-                let mine: Option<Vec<Value>> = parts.iter().map(|p| p.get(k).cloned()).collect();
-                self.like_result(inst, mine.ok_or_else(|| EvalError::invalid("fewer parts than members"))?)
-            })
-            .collect()
-    }
-
     /// The reduction of every operand over the members, in group order. As in XLA, `bf16` is summed in `f32` and the 8-bit
     /// floats in `f16`, and rounded once; an `f16` sum is rounded at every step.
-    fn reduce_all(&self, to_apply: Option<CompId>, columns: &[Column]) -> Result<Vec<Value>, EvalError> {
+    fn reduce_all(&self, to_apply: Option<CompId>, columns: &[Column]) -> Result<Vec<Column>, EvalError> {
         let comp = to_apply.ok_or_else(|| EvalError::invalid("a reduction without its computation"))?;
         let mut reducer = ScalarComputation::new(self.module, comp, self.options);
-        columns.iter().map(|column| reduce_column(&mut reducer, column).map(Value::Array)).collect()
+        columns.iter().map(|column| Ok(vec![reduce_column(&mut reducer, column)?])).collect()
+    }
+}
+
+/// What a member makes of the arrays that it receives for one operand.
+fn received(rule: CollectiveRule, arrays: &[Arc<Literal>], dim: i64) -> Result<Value, EvalError> {
+    match arrays {
+        _ if rule.gathers => Ok(concatenate(arrays, dim)?.into()),
+        [only] => Ok(Value::Array(only.clone())),
+        _ => Err(EvalError::invalid(format!("expected one array to receive, found {}", arrays.len()))),
     }
 }
 
@@ -305,7 +300,7 @@ fn reduce_by_callback(
 }
 
 /// `x` cut into `n` equal parts along `dim`.
-fn split(x: &Literal, dim: i64, n: usize) -> Result<Vec<Literal>, EvalError> {
+fn split(x: &Literal, dim: i64, n: usize) -> Result<Column, EvalError> {
     let at = dim_index(dim, x.dims().len())?;
     let size = x.dims()[at];
     let n = i64::try_from(n).unwrap_or(i64::MAX);
@@ -320,25 +315,13 @@ fn split(x: &Literal, dim: i64, n: usize) -> Result<Vec<Literal>, EvalError> {
                 x.dims().iter().map(|&d| SliceDim { start: 0, limit: d, stride: 1 }).collect();
             ranges[at].start = k * (size / n);
             ranges[at].limit = (k + 1) * (size / n);
-            slice(x, &ranges, &shape)
-        })
-        .collect()
-}
-
-/// Member `j` gets part `j` of every member's array, concatenated in group order.
-fn all_to_all_array(column: &[Arc<Literal>], dim: i64, n_members: usize) -> Result<Vec<Value>, EvalError> {
-    let parts: Result<Vec<Vec<Literal>>, EvalError> = column.iter().map(|x| split(x, dim, n_members)).collect();
-    let parts: Vec<Vec<Arc<Literal>>> = parts?.into_iter().map(|p| p.into_iter().map(Arc::new).collect()).collect();
-    (0..n_members)
-        .map(|j| {
-            let mine: Vec<Arc<Literal>> = parts.iter().map(|p| p[j].clone()).collect();
-            Ok(concatenate(&mine, dim)?.into())
+            Ok(Arc::new(slice(x, &ranges, &shape)?))
         })
         .collect()
 }
 
 /// Member `j` gets operand `j` of every member, as a tuple in group order.
-fn all_to_all_tuple(columns: &[Column], n_members: usize) -> Result<Vec<Value>, EvalError> {
+fn operands_to_members(columns: &[Column], n_members: usize) -> Result<Vec<Value>, EvalError> {
     if columns.len() != n_members {
         let text = format!("expected one operand for each of {n_members} group members, found {}", columns.len());
         return Err(EvalError::invalid(text));
@@ -348,7 +331,7 @@ fn all_to_all_tuple(columns: &[Column], n_members: usize) -> Result<Vec<Value>, 
 
 /// Operands: input, output, then for each peer input offsets, send sizes, output offsets (in the receiver's output) and
 /// receive sizes, all along dim 0.
-fn ragged_all_to_all(columns: &[Column], n_members: usize) -> Result<Vec<Value>, EvalError> {
+fn rows_to_members(columns: &[Column], n_members: usize) -> Result<Vec<Value>, EvalError> {
     let [input, output, input_offsets, send_sizes, output_offsets, _recv_sizes] = columns else {
         return Err(EvalError::invalid(format!("expected 6 operands, found {}", columns.len())));
     };

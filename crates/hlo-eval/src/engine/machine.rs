@@ -7,7 +7,7 @@ use crate::error::EvalError;
 use crate::kernels::shape_ops::index_of;
 use crate::value::{Spread, Value};
 use hlo_ir::attrs::{Attrs, ConditionalAttrs, WhileAttrs};
-use hlo_ir::op::{EvalRule, Kernel, ShapeRule};
+use hlo_ir::op::{CollectiveForm, EvalRoutine, EvalRule, StartResult};
 use hlo_ir::{CompId, InstId, Literal, Module, Shape};
 use std::sync::Arc;
 
@@ -143,44 +143,40 @@ impl<'m> Machine<'m> {
             EvalRule::NotEvaluated(why) => {
                 return Err(EvalError::unsupported(format!("{}: {why}", instruction.opcode)));
             }
-            EvalRule::Kernel(kernel) => *kernel,
+            EvalRule::Routine(kernel) => *kernel,
         };
         match kernel {
-            Kernel::Call => {
+            EvalRoutine::Call => {
                 let comp = self.only_callee(inst)?;
                 self.run(comp, operands.into_vec(), active)
             }
-            Kernel::While => match &instruction.attrs {
+            EvalRoutine::While => match &instruction.attrs {
                 Attrs::While(attrs) => self.eval_while(inst, attrs, operands, active),
                 _ => Err(EvalError::invalid("a while without its attributes")),
             },
-            Kernel::Conditional => match &instruction.attrs {
+            EvalRoutine::Conditional => match &instruction.attrs {
                 Attrs::Conditional(attrs) => self.eval_conditional(inst, attrs, operands, active),
                 _ => Err(EvalError::invalid("a conditional without its attributes")),
             },
-            Kernel::Scan => match &instruction.attrs {
+            EvalRoutine::Scan => match &instruction.attrs {
                 Attrs::Scan(attrs) => self.eval_scan(inst, attrs, operands, active),
                 _ => Err(EvalError::invalid("a scan without its attributes")),
             },
-            Kernel::AllReduce
-            | Kernel::ReduceScatter
-            | Kernel::AllGather
-            | Kernel::AllToAll
-            | Kernel::RaggedAllToAll
-            | Kernel::CollectiveBroadcast
-            | Kernel::CollectivePermute => self.eval_collective(inst, kernel, &operands, active),
-            Kernel::ReplicaId => self.device_number(active, |d, n_partitions| d / n_partitions),
-            Kernel::PartitionId => self.device_number(active, |d, n_partitions| d % n_partitions),
-            Kernel::AsyncStart => {
+            EvalRoutine::Collective(rule) => self.eval_collective(inst, rule, &operands, active),
+            EvalRoutine::ReplicaId => self.device_number(active, |d, n_partitions| d / n_partitions),
+            EvalRoutine::PartitionId => self.device_number(active, |d, n_partitions| d % n_partitions),
+            EvalRoutine::AsyncStart => {
                 let comp = self.only_callee(inst)?;
                 let result = self.run(comp, operands.to_vec(), active)?;
                 self.start_tuple(inst, &operands, &result, active.len())
             }
-            Kernel::AsyncUpdate => first(operands),
-            Kernel::AsyncDone => match row.shape {
-                ShapeRule::FirstOperand => first(operands),
-                _ => first(operands)?.map(|v| v.element(1).cloned()),
-            },
+            EvalRoutine::AsyncUpdate => first(operands),
+            EvalRoutine::AsyncDone => {
+                let start = first(operands)?;
+                let form = row.collective.map(|rule| rule.form);
+                let is_outcome = matches!(form, Some(CollectiveForm::Done(_, StartResult::Outcome)));
+                if is_outcome { Ok(start) } else { start.map(|v| v.element(1).cloned()) }
+            }
             _ => self.eval_local(inst, operands, active.len()),
         }
     }

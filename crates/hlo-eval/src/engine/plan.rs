@@ -5,7 +5,7 @@ use crate::value::Value;
 use hashbrown::HashMap;
 use hlo_ir::attrs::Attrs;
 use hlo_ir::literal::ConstantValue;
-use hlo_ir::op::{Effects, EvalRule, Kernel};
+use hlo_ir::op::{Effects, EvalRoutine, EvalRule};
 use hlo_ir::{CompId, InstId, Module};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -116,7 +116,7 @@ impl Plan {
     ) -> Result<(), EvalError> {
         let instruction = module.inst(inst);
         match (&instruction.attrs, &instruction.opcode.row().eval) {
-            (_, EvalRule::Kernel(Kernel::Parameter)) => return Ok(()),
+            (_, EvalRule::Routine(EvalRoutine::Parameter)) => return Ok(()),
             (Attrs::Constant(value), _) => {
                 let value = constant_value(value).map_err(|e| e.at(module, inst))?;
                 value.check_shape(module.shape(inst)).map_err(|e| e.at(module, inst))?;

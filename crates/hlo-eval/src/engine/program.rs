@@ -12,7 +12,7 @@ use crate::value::{Spread, Value};
 use hashbrown::HashMap;
 use hlo_ir::attrs::{Attrs, CompareAttrs};
 use hlo_ir::literal::ConstantValue;
-use hlo_ir::op::{BinaryFns, EvalRule, Kernel, UnaryFns};
+use hlo_ir::op::{BinaryFns, EvalRoutine, EvalRule, UnaryFns};
 use hlo_ir::{CompId, DType, InstId, Literal, Module, Opcode, Scalar, Shape};
 use smallvec::SmallVec;
 
@@ -101,31 +101,31 @@ impl Program {
             (EvalRule::Unary(fns), _) => Code::Unary(op, fns, operand_dtype(0)?, reg(0)?),
             (EvalRule::Binary(fns), _) => Code::Binary(op, fns, operand_dtype(0)?, reg(0)?, reg(1)?),
             (EvalRule::NotEvaluated(_), _) => return None,
-            (EvalRule::Kernel(kernel), attrs) => match (kernel, attrs) {
-                (Kernel::Constant, Attrs::Constant(value)) => match value.as_ref() {
+            (EvalRule::Routine(kernel), attrs) => match (kernel, attrs) {
+                (EvalRoutine::Constant, Attrs::Constant(value)) => match value.as_ref() {
                     ConstantValue::Array(literal) => Code::Constant(literal.get(0)?),
                     ConstantValue::Tuple(_) | ConstantValue::Elided => return None,
                 },
-                (Kernel::Compare, Attrs::Compare(attrs)) => {
+                (EvalRoutine::Compare, Attrs::Compare(attrs)) => {
                     Code::Compare(attrs.clone(), operand_dtype(0)?, reg(0)?, reg(1)?)
                 }
-                (Kernel::Select, _) => Code::Select(reg(0)?, reg(1)?, reg(2)?),
-                (Kernel::Convert, _) => Code::Convert(shape.as_array()?.dtype, reg(0)?),
-                (Kernel::IsFinite, _) => Code::IsFinite(reg(0)?),
-                (Kernel::Abs, _) if shape.as_array()?.dtype == operand_dtype(0)? => {
+                (EvalRoutine::Select, _) => Code::Select(reg(0)?, reg(1)?, reg(2)?),
+                (EvalRoutine::Convert, _) => Code::Convert(shape.as_array()?.dtype, reg(0)?),
+                (EvalRoutine::IsFinite, _) => Code::IsFinite(reg(0)?),
+                (EvalRoutine::Abs, _) if shape.as_array()?.dtype == operand_dtype(0)? => {
                     Code::Abs(operand_dtype(0)?, reg(0)?)
                 }
-                (Kernel::Identity | Kernel::Broadcast, _) => return operand(0),
-                (Kernel::Reshape, _) if shape.as_array()?.dtype == operand_dtype(0)? => return operand(0),
-                (Kernel::Tuple, _) => {
+                (EvalRoutine::Identity | EvalRoutine::Broadcast, _) => return operand(0),
+                (EvalRoutine::Reshape, _) if shape.as_array()?.dtype == operand_dtype(0)? => return operand(0),
+                (EvalRoutine::Tuple, _) => {
                     let elements: Option<Vec<Sym>> = (0..instruction.operands.len()).map(operand).collect();
                     return Some(Sym::Tuple(elements?));
                 }
-                (Kernel::GetTupleElement, Attrs::TupleIndex(attrs)) => match operand(0)? {
+                (EvalRoutine::GetTupleElement, Attrs::TupleIndex(attrs)) => match operand(0)? {
                     Sym::Tuple(elements) => return elements.get(usize::try_from(attrs.index).ok()?).cloned(),
                     Sym::Reg(_) => return None,
                 },
-                (Kernel::Call, _) => {
+                (EvalRoutine::Call, _) => {
                     let comp = *module.called(inst).first()?;
                     let args: Option<Vec<Sym>> = (0..instruction.operands.len()).map(operand).collect();
                     return self.inline(module, comp, args?, depth + 1);

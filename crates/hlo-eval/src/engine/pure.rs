@@ -8,7 +8,7 @@ use crate::value::{Spread, Value};
 use hlo_ir::attrs::Attrs;
 use hlo_ir::float::rng::{Algorithm, rng_bit_generator};
 use hlo_ir::literal::Buffer;
-use hlo_ir::op::{EvalRule, Kernel};
+use hlo_ir::op::{EvalRoutine, EvalRule};
 use hlo_ir::{ArrayShape, CompId, DType, InstId, Literal, Module, Shape};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -83,7 +83,7 @@ impl<'a> Context<'a> {
     fn compute_all(&self, distinct: Vec<Args>) -> Result<Vec<Value>, EvalError> {
         let is_cheap = matches!(
             self.module.inst(self.inst).opcode.row().eval,
-            EvalRule::Kernel(Kernel::Tuple | Kernel::GetTupleElement | Kernel::Identity)
+            EvalRule::Routine(EvalRoutine::Tuple | EvalRoutine::GetTupleElement | EvalRoutine::Identity)
         );
         let n_work: usize = distinct.iter().flatten().map(n_elems).sum();
         let n_threads = self.options.n_threads.min(distinct.len());
@@ -142,43 +142,43 @@ impl<'a> Context<'a> {
                 return Ok(elementwise::binary(op, fns, x, y)?.into());
             }
             EvalRule::NotEvaluated(why) => return Err(EvalError::unsupported(format!("{op}: {why}"))),
-            EvalRule::Kernel(kernel) => *kernel,
+            EvalRule::Routine(kernel) => *kernel,
         };
         match kernel {
-            Kernel::Abs
-            | Kernel::IsFinite
-            | Kernel::Compare
-            | Kernel::Select
-            | Kernel::Clamp
-            | Kernel::Complex
-            | Kernel::Real
-            | Kernel::Imag
-            | Kernel::Convert
-            | Kernel::BitcastConvert
-            | Kernel::StochasticConvert
-            | Kernel::ReducePrecision => self.elementwise_kernel(kernel, &instruction.attrs, args),
-            Kernel::Broadcast
-            | Kernel::Reshape
-            | Kernel::Transpose
-            | Kernel::Reverse
-            | Kernel::Slice
-            | Kernel::DynamicSlice
-            | Kernel::DynamicUpdateSlice
-            | Kernel::Pad
-            | Kernel::Concatenate
-            | Kernel::Iota
-            | Kernel::GetDimensionSize => self.shape_kernel(kernel, &instruction.attrs, args),
-            Kernel::Tuple => Ok(Value::tuple(args)),
-            Kernel::GetTupleElement => match &instruction.attrs {
+            EvalRoutine::Abs
+            | EvalRoutine::IsFinite
+            | EvalRoutine::Compare
+            | EvalRoutine::Select
+            | EvalRoutine::Clamp
+            | EvalRoutine::Complex
+            | EvalRoutine::Real
+            | EvalRoutine::Imag
+            | EvalRoutine::Convert
+            | EvalRoutine::BitcastConvert
+            | EvalRoutine::StochasticConvert
+            | EvalRoutine::ReducePrecision => self.elementwise_kernel(kernel, &instruction.attrs, args),
+            EvalRoutine::Broadcast
+            | EvalRoutine::Reshape
+            | EvalRoutine::Transpose
+            | EvalRoutine::Reverse
+            | EvalRoutine::Slice
+            | EvalRoutine::DynamicSlice
+            | EvalRoutine::DynamicUpdateSlice
+            | EvalRoutine::Pad
+            | EvalRoutine::Concatenate
+            | EvalRoutine::Iota
+            | EvalRoutine::GetDimensionSize => self.shape_kernel(kernel, &instruction.attrs, args),
+            EvalRoutine::Tuple => Ok(Value::tuple(args)),
+            EvalRoutine::GetTupleElement => match &instruction.attrs {
                 Attrs::TupleIndex(attrs) => Ok(only(args)?.element(attrs.index)?.clone()),
                 _ => Err(self.no_attributes()),
             },
-            Kernel::Identity => args.into_iter().next().ok_or_else(|| EvalError::invalid("expected an operand")),
-            Kernel::AfterAll => Ok(Value::Token),
-            Kernel::CopyStart => self.copy_start(only(args)?),
-            Kernel::CopyDone => Ok(only(args)?.element(0)?.clone()),
-            Kernel::CustomCall => self.custom_call(&instruction.attrs, args),
-            Kernel::RngBitGenerator => self.random_bits(&instruction.attrs, args),
+            EvalRoutine::Identity => args.into_iter().next().ok_or_else(|| EvalError::invalid("expected an operand")),
+            EvalRoutine::AfterAll => Ok(Value::Token),
+            EvalRoutine::CopyStart => self.copy_start(only(args)?),
+            EvalRoutine::CopyDone => Ok(only(args)?.element(0)?.clone()),
+            EvalRoutine::CustomCall => self.custom_call(&instruction.attrs, args),
+            EvalRoutine::RngBitGenerator => self.random_bits(&instruction.attrs, args),
             _ => self.array_kernel(kernel, &instruction.attrs, args),
         }
     }
@@ -188,44 +188,44 @@ impl<'a> Context<'a> {
         EvalError::invalid(format!("{op} without its attributes"))
     }
 
-    fn elementwise_kernel(&self, kernel: Kernel, attrs: &Attrs, args: Args) -> Result<Value, EvalError> {
+    fn elementwise_kernel(&self, kernel: EvalRoutine, attrs: &Attrs, args: Args) -> Result<Value, EvalError> {
         let literal = match (kernel, attrs) {
-            (Kernel::Compare, Attrs::Compare(attrs)) => {
+            (EvalRoutine::Compare, Attrs::Compare(attrs)) => {
                 let [x, y] = arrays(args)?;
                 choice::compare(&x, &y, attrs)?
             }
-            (Kernel::Select, _) => {
+            (EvalRoutine::Select, _) => {
                 let [pred, x, y] = arrays(args)?;
                 return Ok(Value::Array(choice::select(&pred, x, y)?));
             }
-            (Kernel::Clamp, _) => {
+            (EvalRoutine::Clamp, _) => {
                 let [low, x, high] = arrays(args)?;
                 choice::clamp(low, x, high)?
             }
-            (Kernel::Complex, _) => {
+            (EvalRoutine::Complex, _) => {
                 let [re, im] = arrays(args)?;
                 choice::complex(&re, &im)?
             }
-            (Kernel::Abs, _) => choice::abs(one(args)?.as_ref())?,
-            (Kernel::IsFinite, _) => choice::is_finite(one(args)?.as_ref())?,
-            (Kernel::Real, _) => choice::complex_part(one(args)?.as_ref(), false)?,
-            (Kernel::Imag, _) => choice::complex_part(one(args)?.as_ref(), true)?,
-            (Kernel::Convert, _) => {
+            (EvalRoutine::Abs, _) => choice::abs(one(args)?.as_ref())?,
+            (EvalRoutine::IsFinite, _) => choice::is_finite(one(args)?.as_ref())?,
+            (EvalRoutine::Real, _) => choice::complex_part(one(args)?.as_ref(), false)?,
+            (EvalRoutine::Imag, _) => choice::complex_part(one(args)?.as_ref(), true)?,
+            (EvalRoutine::Convert, _) => {
                 let (x, dtype) = (one(args)?, self.result()?.dtype);
                 if x.dtype() == dtype {
                     return Ok(Value::Array(x));
                 }
                 x.convert(dtype)
             }
-            (Kernel::BitcastConvert, _) => {
+            (EvalRoutine::BitcastConvert, _) => {
                 let result = self.result()?;
                 one(args)?.bitcast_convert(result.dtype, &result.dims)?
             }
-            (Kernel::StochasticConvert, _) => {
+            (EvalRoutine::StochasticConvert, _) => {
                 let [x, random] = arrays(args)?;
                 choice::stochastic_convert(&x, &random, self.result()?.dtype)?
             }
-            (Kernel::ReducePrecision, Attrs::ReducePrecision(attrs)) => {
+            (EvalRoutine::ReducePrecision, Attrs::ReducePrecision(attrs)) => {
                 choice::reduce_precision(one(args)?.as_ref(), attrs.exponent_bits, attrs.mantissa_bits)?
             }
             _ => return Err(self.no_attributes()),
@@ -233,13 +233,13 @@ impl<'a> Context<'a> {
         Ok(literal.into())
     }
 
-    fn shape_kernel(&self, kernel: Kernel, attrs: &Attrs, args: Args) -> Result<Value, EvalError> {
+    fn shape_kernel(&self, kernel: EvalRoutine, attrs: &Attrs, args: Args) -> Result<Value, EvalError> {
         let result = self.result()?;
         let literal = match (kernel, attrs) {
-            (Kernel::Broadcast, Attrs::Dims(attrs)) => {
+            (EvalRoutine::Broadcast, Attrs::Dims(attrs)) => {
                 shape_ops::broadcast(one(args)?.as_ref(), &attrs.dimensions, result)?
             }
-            (Kernel::Reshape, _) => {
+            (EvalRoutine::Reshape, _) => {
                 let operand = self.operand_shape(0)?;
                 let x = one(args)?;
                 // A reshape keeps the logical order of elements, a bitcast their order in memory.
@@ -248,29 +248,31 @@ impl<'a> Context<'a> {
                     if is_bitcast { shape_ops::bitcast(x, operand, result)? } else { shape_ops::reshape(x, result)? };
                 return Ok(Value::Array(y));
             }
-            (Kernel::Transpose, Attrs::Dims(attrs)) => shape_ops::transpose(one(args)?.as_ref(), &attrs.dimensions)?,
-            (Kernel::Reverse, Attrs::Dims(attrs)) => shape_ops::reverse(one(args)?.as_ref(), &attrs.dimensions)?,
-            (Kernel::Slice, Attrs::Slice(attrs)) => shape_ops::slice(one(args)?.as_ref(), &attrs.slice, result)?,
-            (Kernel::DynamicSlice, _) => {
+            (EvalRoutine::Transpose, Attrs::Dims(attrs)) => {
+                shape_ops::transpose(one(args)?.as_ref(), &attrs.dimensions)?
+            }
+            (EvalRoutine::Reverse, Attrs::Dims(attrs)) => shape_ops::reverse(one(args)?.as_ref(), &attrs.dimensions)?,
+            (EvalRoutine::Slice, Attrs::Slice(attrs)) => shape_ops::slice(one(args)?.as_ref(), &attrs.slice, result)?,
+            (EvalRoutine::DynamicSlice, _) => {
                 let args = all_arrays(args)?;
                 let (x, starts) = args.split_first().ok_or_else(|| self.no_attributes())?;
                 shape_ops::dynamic_slice(x, starts, result)?
             }
-            (Kernel::DynamicUpdateSlice, _) => {
+            (EvalRoutine::DynamicUpdateSlice, _) => {
                 let mut args = all_arrays(args)?.into_iter();
                 let (Some(x), Some(update)) = (args.next(), args.next()) else { return Err(self.no_attributes()) };
                 shape_ops::dynamic_update_slice(x, &update, &args.collect::<Vec<_>>())?
             }
-            (Kernel::Pad, Attrs::Pad(attrs)) => {
+            (EvalRoutine::Pad, Attrs::Pad(attrs)) => {
                 let [x, value] = arrays(args)?;
                 shape_ops::pad(&x, &value, &attrs.padding, result)?
             }
-            (Kernel::Concatenate, Attrs::Dims(attrs)) => {
+            (EvalRoutine::Concatenate, Attrs::Dims(attrs)) => {
                 let dim = attrs.dimensions.first().copied().unwrap_or(0);
                 shape_ops::concatenate(&all_arrays(args)?, dim)?
             }
-            (Kernel::Iota, Attrs::Iota(attrs)) => shape_ops::iota(attrs.iota_dimension, result)?,
-            (Kernel::GetDimensionSize, Attrs::Dims(attrs)) => {
+            (EvalRoutine::Iota, Attrs::Iota(attrs)) => shape_ops::iota(attrs.iota_dimension, result)?,
+            (EvalRoutine::GetDimensionSize, Attrs::Dims(attrs)) => {
                 let x = one(args)?;
                 let dim = shape_ops::dim_index(attrs.dimensions.first().copied().unwrap_or(0), x.dims().len())?;
                 Literal::from_elem(i32::try_from(x.dims()[dim]).unwrap_or(i32::MAX))

@@ -5,18 +5,18 @@ use super::{Leaves, Lowering};
 use crate::GpuError;
 use crate::buffers::Home;
 use crate::plan::{BufferId, CollectiveCall, CollectiveKind, Reduction, Step, Stream, Work};
-use hlo_ir::attrs::Attrs;
 use hlo_ir::monoid::{Monoid, find_monoid};
-use hlo_ir::op::Flow;
-use hlo_ir::{ArrayShape, DType, InstId, Opcode};
+use hlo_ir::op::{CollectiveRule, CollectiveSource};
+use hlo_ir::{ArrayShape, DType, InstId};
 
 impl Lowering<'_> {
-    pub(crate) fn collective(&mut self, inst: InstId, steps: &mut Vec<Step>) -> Result<(), GpuError> {
-        let instruction = self.module.inst(inst);
-        if instruction.opcode == Opcode::RaggedAllToAll {
-            return Err(self.unsupported(inst, "ragged-all-to-all has no lowering"));
-        }
-        let (kind, groups) = self.kind_and_groups(inst)?;
+    pub(crate) fn collective(
+        &mut self,
+        inst: InstId,
+        rule: CollectiveRule,
+        steps: &mut Vec<Step>,
+    ) -> Result<(), GpuError> {
+        let (kind, groups) = self.kind_and_groups(inst, rule)?;
         let inputs = self.operand_buffers(inst);
         let result_is_tuple = self.module.shape(inst).as_tuple().is_some();
         if kind == CollectiveKind::AllToAll && result_is_tuple {
@@ -91,21 +91,29 @@ impl Lowering<'_> {
         steps.push(Step { name: name.into(), stream: Stream::Communication, waits_for: Vec::new(), work });
     }
 
-    fn kind_and_groups(&self, inst: InstId) -> Result<(CollectiveKind, Vec<Vec<u32>>), GpuError> {
-        let instruction = self.module.inst(inst);
+    /// The library's collective, and the groups of a communicator for it.
+    fn kind_and_groups(&self, inst: InstId, rule: CollectiveRule) -> Result<(CollectiveKind, Vec<Vec<u32>>), GpuError> {
         let wrong = |reason: String| self.unsupported(inst, reason);
-        if instruction.opcode.row().flow == Flow::CollectivePermute {
-            let pairs = self.module.device_pairs(inst).map_err(wrong)?;
-            let n = u32::try_from(self.module.n_devices()).unwrap_or(u32::MAX);
-            return Ok((CollectiveKind::Permute(pairs), vec![(0..n).collect()]));
-        }
-        let groups = self.module.device_groups(inst).map_err(wrong)?;
-        let kind = match instruction.opcode.row().flow {
-            Flow::AllReduce => CollectiveKind::AllReduce(self.reduction(inst)?),
-            Flow::ReduceScatter => CollectiveKind::ReduceScatter(self.reduction(inst)?),
-            Flow::AllGather => CollectiveKind::AllGather,
-            Flow::AllToAll => CollectiveKind::AllToAll,
-            other => return Err(wrong(format!("expected a collective, found {other:?}"))),
+        let groups = || self.module.device_groups(inst).map_err(wrong);
+        let (kind, groups) = match rule.source {
+            CollectiveSource::Reduction if rule.scatters => {
+                let groups = groups()?;
+                (CollectiveKind::ReduceScatter(self.reduction(inst)?), groups)
+            }
+            CollectiveSource::Reduction => {
+                let groups = groups()?;
+                (CollectiveKind::AllReduce(self.reduction(inst)?), groups)
+            }
+            CollectiveSource::Members if rule.scatters => (CollectiveKind::AllToAll, groups()?),
+            CollectiveSource::Members => (CollectiveKind::AllGather, groups()?),
+            CollectiveSource::Pair => {
+                let pairs = self.module.device_pairs(inst).map_err(wrong)?;
+                let n = u32::try_from(self.module.n_devices()).unwrap_or(u32::MAX);
+                return Ok((CollectiveKind::Permute(pairs), vec![(0..n).collect()]));
+            }
+            CollectiveSource::Root | CollectiveSource::Rows => {
+                return Err(wrong(format!("{} has no lowering", self.module.inst(inst).opcode)));
+            }
         };
         let needs_equal = !matches!(kind, CollectiveKind::AllReduce(_));
         if needs_equal && groups.uniform_size().is_none() {
@@ -116,17 +124,17 @@ impl Lowering<'_> {
 
     /// The library's reduction of an all-reduce or reduce-scatter.
     fn reduction(&self, inst: InstId) -> Result<Reduction, GpuError> {
-        let Attrs::Combining(attrs) = &self.module.inst(inst).attrs else {
+        let Some(view) = self.module.inst(inst).attrs.collective() else {
             return Err(self.unsupported(inst, "expected a reducer, found none"));
         };
-        let reducer = attrs.to_apply.and_then(|comp| find_monoid(self.module, comp));
+        let reducer = view.to_apply.and_then(|comp| find_monoid(self.module, comp));
         let operands = self.operand_buffers(inst);
         let dtypes = operands.iter().map(|&b| self.draft.plan.buffers[b].shape.dtype);
         let mut found = None;
         for dtype in dtypes {
             let reduction = reducer.and_then(|reducer| find_reduction(reducer, dtype));
             let Some(reduction) = reduction else {
-                let name = attrs.to_apply.map_or("none", |comp| self.module.comp_name(comp));
+                let name = view.to_apply.map_or("none", |comp| self.module.comp_name(comp));
                 return Err(self.unsupported(
                     inst,
                     format!("expected a sum, product, minimum or maximum of numbers, or a logical and / or, found `{name}` on {dtype}"),

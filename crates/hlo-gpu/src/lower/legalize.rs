@@ -12,7 +12,7 @@ use super::strides::{is_same_layout, layout_of};
 use crate::GpuError;
 use hlo_ir::attrs::{Attrs, TupleIndexAttrs};
 use hlo_ir::edit::Builder;
-use hlo_ir::op::Flow;
+use hlo_ir::op::{CollectiveSource, Flow};
 use hlo_ir::{ArrayShape, CompId, DType, InstId, Layout, Module, Opcode, Shape};
 
 /// Rewrites the computations whose instructions become steps: ENTRY and what it reaches by loops, branches and calls.
@@ -146,13 +146,13 @@ fn rewrite_barrier(module: &mut Module, inst: InstId) {
 /// The scattered or gathered dim of a collective; `Some(None)` for collectives without one.
 fn scattered_dim(module: &Module, inst: InstId) -> Option<Option<usize>> {
     let instruction = module.inst(inst);
-    let first = |dims: &[i64]| dims.first().and_then(|&dim| usize::try_from(dim).ok());
-    match (instruction.opcode.row().flow, &instruction.attrs) {
-        (Flow::AllReduce | Flow::CollectivePermute, _) => Some(None),
-        (Flow::ReduceScatter, Attrs::Combining(attrs)) => Some(first(&attrs.dimensions)),
-        (Flow::AllGather, Attrs::Gathering(attrs)) => Some(first(&attrs.dimensions)),
-        (Flow::AllToAll, Attrs::Exchanging(attrs)) => Some(first(&attrs.dimensions)),
-        (_, _) => None,
+    let Flow::Collective(rule) = instruction.opcode.row().flow else { return None };
+    match rule.source {
+        CollectiveSource::Reduction | CollectiveSource::Members if rule.has_dim() => {
+            Some(instruction.attrs.collective()?.dim())
+        }
+        CollectiveSource::Reduction | CollectiveSource::Members | CollectiveSource::Pair => Some(None),
+        CollectiveSource::Root | CollectiveSource::Rows => None,
     }
 }
 

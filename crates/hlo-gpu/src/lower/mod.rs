@@ -313,11 +313,8 @@ impl<'a> Lowering<'a> {
             Flow::Conditional => self.conditional(inst, steps),
             Flow::ReplicaId => self.device_id(inst, 0),
             Flow::PartitionId => self.device_id(inst, 4),
-            Flow::AllReduce | Flow::ReduceScatter | Flow::AllGather | Flow::AllToAll | Flow::CollectivePermute => {
-                self.collective(inst, steps)
-            }
-            Flow::CollectiveBroadcast => Err(self.unsupported(inst, "collective-broadcast has no lowering")),
-            Flow::AsyncStart | Flow::AsyncUpdate | Flow::AsyncDone => {
+            Flow::Collective(rule) => self.collective(inst, rule, steps),
+            Flow::AsyncStart(_) | Flow::AsyncUpdate | Flow::AsyncDone => {
                 Err(self.unsupported(inst, "expected synchronous instructions, found half of an asynchronous pair"))
             }
             Flow::All if self.is_view(inst) => {

@@ -42,7 +42,7 @@ use cranelift_entity::EntitySet;
 use hlo_analysis::Preserved;
 use hlo_analysis::values::tuple_elements;
 use hlo_ir::attrs::Attrs;
-use hlo_ir::op::{Effects, FactorRule, Flow};
+use hlo_ir::op::{CollectiveRule, CollectiveSource, Effects, FactorRule, Flow, OpRow};
 use hlo_ir::{ArrayShape, CompId, Dims, InstId, Layout, Module, Opcode, Shape};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 
@@ -112,8 +112,6 @@ fn is_free(module: &Module, inst: InstId) -> bool {
     let instruction = module.inst(inst);
     let row = instruction.opcode.row();
     let is_array = module.shape(inst).as_array().is_some_and(|array| array.rank() > 1 && array.dynamic == 0);
-    let is_collective =
-        matches!(row.flow, Flow::AllReduce | Flow::ReduceScatter | Flow::AllGather | Flow::CollectivePermute);
     let can = match row.factors {
         FactorRule::Elementwise
         | FactorRule::Broadcast
@@ -125,7 +123,7 @@ fn is_free(module: &Module, inst: InstId) -> bool {
         | FactorRule::Concatenate
         | FactorRule::Iota
         | FactorRule::Dot => row.effects == Effects::Pure,
-        FactorRule::Whole(_) => is_collective,
+        FactorRule::Whole(_) => keeps_layout(row),
         FactorRule::Reshape
         | FactorRule::Bitcast
         | FactorRule::BitcastConvert
@@ -145,6 +143,16 @@ fn is_free(module: &Module, inst: InstId) -> bool {
         | FactorRule::Structural(_) => false,
     };
     is_array && can
+}
+
+/// Whether the op is a collective whose result is laid out as its operand. What an all-to-all exchanges is cut and joined.
+fn keeps_layout(row: &OpRow) -> bool {
+    let Flow::Collective(rule) = row.flow else { return false };
+    match rule.source {
+        CollectiveSource::Reduction | CollectiveSource::Pair => true,
+        CollectiveSource::Members => !rule.scatters,
+        CollectiveSource::Root | CollectiveSource::Rows => false,
+    }
 }
 
 /// Ties of an instruction: operand slots whose layout should be the result's, and how dims go over.
@@ -168,10 +176,8 @@ fn ties(module: &Module, inst: InstId) -> Vec<(usize, Permutation)> {
             | FactorRule::Pad,
             _,
         ) => vec![0],
-        (_, _) => match row.flow {
-            Flow::AllReduce | Flow::ReduceScatter | Flow::AllGather | Flow::CollectivePermute => vec![0],
-            _ => Vec::new(),
-        },
+        (_, _) if keeps_layout(row) => vec![0],
+        (_, _) => Vec::new(),
     };
     let is_like = |slot: &usize| {
         let operand = instruction.operands.get(*slot).and_then(|&o| module.shape(o).as_array());
@@ -352,9 +358,7 @@ fn result_layouts(module: &Module, comp: CompId) -> Option<Shape> {
 /// The dim that a collective scatters or gathers.
 fn scattered_dim(module: &Module, inst: InstId) -> Option<i64> {
     let instruction = module.inst(inst);
-    match (instruction.opcode.row().flow, &instruction.attrs) {
-        (Flow::ReduceScatter, Attrs::Combining(attrs)) => attrs.dimensions.first().copied(),
-        (Flow::AllGather, Attrs::Gathering(attrs)) => attrs.dimensions.first().copied(),
-        (_, _) => None,
-    }
+    let row = instruction.opcode.row();
+    let has_dim = keeps_layout(row) && row.collective.is_some_and(CollectiveRule::has_dim);
+    instruction.attrs.collective().filter(|_| has_dim)?.dimensions.first().copied()
 }

@@ -2,11 +2,13 @@
 
 use super::shape_text::DimsText;
 use super::*;
+use crate::collective::CollectiveView;
 use crate::groups::{GroupMode, ReplicaGroups};
+use crate::op::{CollectiveForm, CollectiveRule, CollectiveSource, StartResult};
 
 /// Devices in each group of a collective; `None` if the groups are malformed, differ in size, or the mode is invalid.
 pub fn group_size(module: &Module, attrs: &Attrs) -> Option<i64> {
-    let (groups, mode) = groups_of(attrs)?;
+    let (groups, mode) = attrs.collective()?.groups()?.ok()?;
     let (r, p) = (module.header.replica_count.max(1), module.header.num_partitions.max(1));
     let n_listed = match groups {
         ReplicaGroups::List(lists) => match lists.first() {
@@ -22,17 +24,6 @@ pub fn group_size(module: &Module, attrs: &Attrs) -> Option<i64> {
         GroupMode::CrossReplica | GroupMode::CrossPartition | GroupMode::Flattened => n_listed,
     };
     (n > 0).then_some(n)
-}
-
-/// The groups and their mode; `None` for ops without groups and for a mode that has no meaning.
-fn groups_of(attrs: &Attrs) -> Option<(&ReplicaGroups, GroupMode)> {
-    let (groups, channel, global) = match attrs {
-        Attrs::Combining(a) => (&a.replica_groups, a.channel_id, Some(a.use_global_device_ids)),
-        Attrs::Gathering(a) => (&a.replica_groups, a.channel_id, Some(a.use_global_device_ids)),
-        Attrs::Exchanging(a) => (&a.replica_groups, a.channel_id, None),
-        _ => return None,
-    };
-    Some((groups, GroupMode::of(channel.is_some(), global).ok()?))
 }
 
 fn known_group_size(cx: &Infer<'_>) -> Checked<i64> {
@@ -57,17 +48,43 @@ fn tuple_of_operands(cx: &Infer<'_>) -> Checked<Inferred> {
     structure::tuple(cx)
 }
 
-pub(super) fn all_reduce(cx: &Infer<'_>) -> Checked<Inferred> {
-    same_as_operands(cx)
+/// A collective that waits, or the start of one.
+pub(super) fn collective(cx: &Infer<'_>, rule: CollectiveRule) -> Checked<Inferred> {
+    let Some(view) = cx.op.attrs.collective() else { return cx.wrong_format() };
+    let result = match rule.form {
+        CollectiveForm::Synchronous | CollectiveForm::Done(..) => StartResult::Outcome,
+        CollectiveForm::Start(result) => result,
+    };
+    if view.is_in_place {
+        return in_place(cx, result);
+    }
+    match result {
+        StartResult::Outcome => outcome(cx, rule, &view),
+        StartResult::OperandsAndOutcome => start_pair(cx, rule, &view),
+        StartResult::OperandsOutcomeAndContext => start_with_context(cx, rule, &view),
+    }
 }
 
-pub(super) fn collective_broadcast(cx: &Infer<'_>) -> Checked<Inferred> {
-    same_as_operands(cx)
+/// The result of the form that waits.
+fn outcome(cx: &Infer<'_>, rule: CollectiveRule, view: &CollectiveView<'_>) -> Checked<Inferred> {
+    match rule.source {
+        CollectiveSource::Root | CollectiveSource::Pair => same_as_operands(cx),
+        CollectiveSource::Rows => rows_exchanged(cx),
+        CollectiveSource::Members if rule.scatters && rule.gathers => parts_exchanged(cx, view),
+        CollectiveSource::Reduction | CollectiveSource::Members if rule.has_dim() => cut_or_joined(cx, rule, view),
+        CollectiveSource::Reduction | CollectiveSource::Members => same_as_operands(cx),
+    }
 }
 
-/// Every operand with the size of one dim changed by `resize`.
-fn resized(cx: &Infer<'_>, dims: &[i64], resize: &dyn Fn(i64) -> Checked<i64>) -> Checked<Vec<Shape>> {
-    let [dim] = dims else { return fail("collective.dimension", "one dim", DimsText(dims)) };
+/// Every operand with the size of one dim divided or multiplied by the number of members.
+fn cut_or_joined(cx: &Infer<'_>, rule: CollectiveRule, view: &CollectiveView<'_>) -> Checked<Inferred> {
+    let n = known_group_size(cx)?;
+    let resize = |size: i64| match (rule.scatters, size % n) {
+        (false, _) => Ok(size.saturating_mul(n)),
+        (true, 0) => Ok(size / n),
+        (true, _) => fail("reduce-scatter.divides", format_args!("a size that {n} shards divide"), size),
+    };
+    let [dim] = view.dimensions else { return fail("collective.dimension", "one dim", DimsText(view.dimensions)) };
     let mut shapes = Vec::with_capacity(cx.n_operands());
     for i in 0..cx.n_operands() {
         let from = cx.array(i)?;
@@ -78,54 +95,15 @@ fn resized(cx: &Infer<'_>, dims: &[i64], resize: &dyn Fn(i64) -> Checked<i64>) -
         }
         shapes.push(Shape::Array(ArrayShape { dtype: from.dtype, dims, dynamic: from.dynamic, layout: None }));
     }
-    Ok(shapes)
-}
-
-pub(super) fn reduce_scatter(cx: &Infer<'_>) -> Checked<Inferred> {
-    let Attrs::Combining(attrs) = cx.op.attrs else { return cx.wrong_format() };
-    let n = known_group_size(cx)?;
-    let divide = |size: i64| match size % n {
-        0 => Ok(size / n),
-        _ => fail("reduce-scatter.divides", format_args!("a size that {n} shards divide"), size),
-    };
-    Ok(array_or_tuple(resized(cx, &attrs.dimensions, &divide)?))
-}
-
-fn gathered(cx: &Infer<'_>) -> Checked<Vec<Shape>> {
-    let Attrs::Gathering(attrs) = cx.op.attrs else { return cx.wrong_format() };
-    let n = known_group_size(cx)?;
-    resized(cx, &attrs.dimensions, &|size| Ok(size.saturating_mul(n)))
-}
-
-pub(super) fn all_gather(cx: &Infer<'_>) -> Checked<Inferred> {
-    Ok(array_or_tuple(gathered(cx)?))
-}
-
-/// `(operand, result)`, or `((operands…), (results…))` for several.
-fn start_pair(cx: &Infer<'_>, mut results: Vec<Shape>) -> Inferred {
-    let mut inputs: Vec<Shape> = cx.op.operands.iter().map(|s| (*s).clone()).collect();
-    Inferred::Shape(Shape::Tuple(match (inputs.len(), inputs.pop(), results.pop()) {
-        (1, Some(input), Some(result)) => vec![input, result],
-        (_, input, result) => {
-            inputs.extend(input);
-            results.extend(result);
-            vec![Shape::Tuple(inputs), Shape::Tuple(results)]
-        }
-    }))
-}
-
-pub(super) fn all_gather_start(cx: &Infer<'_>) -> Checked<Inferred> {
-    let results = gathered(cx)?;
-    Ok(start_pair(cx, results))
+    Ok(array_or_tuple(shapes))
 }
 
 /// With `dimensions` one array is cut and joined along that dim; without, operand `i` goes to member `i`.
-pub(super) fn all_to_all(cx: &Infer<'_>) -> Checked<Inferred> {
-    let Attrs::Exchanging(attrs) = cx.op.attrs else { return cx.wrong_format() };
+fn parts_exchanged(cx: &Infer<'_>, view: &CollectiveView<'_>) -> Checked<Inferred> {
     let first = cx.array(0)?;
-    if !attrs.dimensions.is_empty() {
-        let [dim] = attrs.dimensions.as_slice() else {
-            return fail("collective.dimension", "one dim", DimsText(&attrs.dimensions));
+    if !view.dimensions.is_empty() {
+        let [dim] = view.dimensions else {
+            return fail("collective.dimension", "one dim", DimsText(view.dimensions));
         };
         let size = first.dims[dim_index("collective.dimension", *dim, first.rank())?];
         let n = known_group_size(cx)?;
@@ -146,7 +124,7 @@ pub(super) fn all_to_all(cx: &Infer<'_>) -> Checked<Inferred> {
 }
 
 /// `(input, output, input offsets, send sizes, output offsets, receive sizes) → output`.
-pub(super) fn ragged_all_to_all(cx: &Infer<'_>) -> Checked<Inferred> {
+fn rows_exchanged(cx: &Infer<'_>) -> Checked<Inferred> {
     let (input, output) = (cx.array(0)?, cx.array(1)?);
     let rest = |a: &ArrayShape| a.dims.get(1..).map(Dims::from_slice);
     if input.dtype != output.dtype || rest(input).is_none() || rest(input) != rest(output) {
@@ -166,35 +144,38 @@ pub(super) fn ragged_all_to_all(cx: &Infer<'_>) -> Checked<Inferred> {
     Ok(Inferred::Operand(1))
 }
 
-/// The in-place form names slices to move from operand 0 into operand 1.
-fn is_in_place(cx: &Infer<'_>) -> bool {
-    matches!(cx.op.attrs, Attrs::Permuting(attrs) if !attrs.slice_sizes.0.is_empty())
+/// The form that moves named slices from operand 0 into operand 1.
+fn in_place(cx: &Infer<'_>, result: StartResult) -> Checked<Inferred> {
+    if cx.n_operands() != 4 {
+        return fail("collective-permute.in-place", "4 operands with slice_sizes", cx.n_operands());
+    }
+    match result {
+        StartResult::Outcome => Ok(Inferred::Operand(1)),
+        StartResult::OperandsAndOutcome | StartResult::OperandsOutcomeAndContext => {
+            cx.stated().map(|_| Inferred::Stated)
+        }
+    }
 }
 
-fn check_in_place(cx: &Infer<'_>) -> Checked<()> {
-    if cx.n_operands() == 4 {
-        return Ok(());
-    }
-    fail("collective-permute.in-place", "4 operands with slice_sizes", cx.n_operands())
+/// `(operand, outcome)`, or `((operands…), (outcomes…))` for several.
+fn start_pair(cx: &Infer<'_>, rule: CollectiveRule, view: &CollectiveView<'_>) -> Checked<Inferred> {
+    // The stated shape is the pair's, not the outcome's.
+    let op = OpView { stated: None, ..*cx.op };
+    let outcome = match outcome(&Infer { module: cx.module, op: &op }, rule, view)? {
+        Inferred::Shape(shape) => shape,
+        Inferred::Operand(i) => cx.operand(i)?.clone(),
+        Inferred::Stated => return Ok(Inferred::Stated),
+    };
+    let operands = match cx.op.operands {
+        [only] => (*only).clone(),
+        several => Shape::Tuple(several.iter().map(|s| (*s).clone()).collect()),
+    };
+    Ok(Inferred::Shape(Shape::Tuple(vec![operands, outcome])))
 }
 
-pub(super) fn collective_permute(cx: &Infer<'_>) -> Checked<Inferred> {
-    if is_in_place(cx) {
-        check_in_place(cx)?;
-        cx.operand(1)?;
-        return Ok(Inferred::Operand(1));
-    }
-    same_as_operands(cx)
-}
-
-/// `(operand, result)` and any number of context scalars.
-pub(super) fn collective_permute_start(cx: &Infer<'_>) -> Checked<Inferred> {
-    if is_in_place(cx) {
-        check_in_place(cx)?;
-        return cx.stated().map(|_| Inferred::Stated);
-    }
-    let results = cx.op.operands.iter().map(|s| (*s).clone()).collect();
-    let pair = start_pair(cx, results);
+/// `(operand, outcome)` and any number of context scalars.
+fn start_with_context(cx: &Infer<'_>, rule: CollectiveRule, view: &CollectiveView<'_>) -> Checked<Inferred> {
+    let pair = start_pair(cx, rule, view)?;
     let (Inferred::Shape(Shape::Tuple(expected)), Some(Shape::Tuple(stated))) = (&pair, cx.op.stated) else {
         return Ok(pair);
     };

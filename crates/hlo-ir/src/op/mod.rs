@@ -3,9 +3,11 @@
 //! Parser, printer, verifier, evaluator, cost and sharding read rows; none of them asks for an opcode by name. The
 //! rows are in [`table`]; this module says what the columns mean.
 
+mod collective;
 mod rules;
 mod table;
 
+pub use collective::{CollectiveForm, CollectiveRule, CollectiveSource, Participation, StartResult};
 pub use rules::*;
 pub use table::Opcode;
 
@@ -35,6 +37,8 @@ pub struct OpRow {
     pub effects: Effects,
     /// How tuple leaves of operands reach the result.
     pub flow: Flow,
+    /// What it exchanges between devices, if it is a collective.
+    pub collective: Option<CollectiveRule>,
 }
 
 impl Opcode {

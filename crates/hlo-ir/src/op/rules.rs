@@ -1,5 +1,6 @@
 //! The columns of the op table: named rules as data, implemented once each where they are used.
 
+use super::CollectiveRule;
 use crate::dtype::{DType, NumberClass};
 
 /// Number of operands.
@@ -115,15 +116,8 @@ pub enum ShapeRule {
     Call,
     While,
     Conditional,
-    AllReduce,
-    ReduceScatter,
-    AllGather,
-    AllGatherStart,
-    AllToAll,
-    RaggedAllToAll,
-    CollectiveBroadcast,
-    CollectivePermute,
-    CollectivePermuteStart,
+    /// A collective, or the start of one.
+    Collective(CollectiveRule),
     /// The second element of the start's tuple (all-gather-done, collective-permute-done).
     DoneOfPair,
     AsyncStart,
@@ -276,7 +270,7 @@ pub enum EvalRule {
     /// One scalar function on every pair of elements.
     Binary(BinaryFns),
     /// A routine of the evaluator.
-    Kernel(Kernel),
+    Routine(EvalRoutine),
     /// Not evaluated, and why.
     NotEvaluated(&'static str),
 }
@@ -284,7 +278,7 @@ pub enum EvalRule {
 /// Routines that the evaluator has beyond scalar functions, by the op's [`ShapeRule`]-like structure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
-pub enum Kernel {
+pub enum EvalRoutine {
     Abs,
     IsFinite,
     Compare,
@@ -338,13 +332,8 @@ pub enum Kernel {
     While,
     Conditional,
     Scan,
-    AllReduce,
-    ReduceScatter,
-    AllGather,
-    AllToAll,
-    RaggedAllToAll,
-    CollectiveBroadcast,
-    CollectivePermute,
+    /// A collective, or the start of one.
+    Collective(CollectiveRule),
     ReplicaId,
     PartitionId,
     AsyncStart,
@@ -423,17 +412,24 @@ pub enum Flow {
     Conditional,
     ReplicaId,
     PartitionId,
-    AllReduce,
-    ReduceScatter,
-    AllGather,
-    AllToAll,
-    CollectiveBroadcast,
-    CollectivePermute,
+    /// A collective that waits for its outcome.
+    Collective(CollectiveRule),
     /// Result of an async pair's first half: a tuple of operands, results and context.
-    AsyncStart,
+    AsyncStart(Begun),
     AsyncUpdate,
     /// Result of an async pair's second half.
     AsyncDone,
+}
+
+/// What the first half of an async pair begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Begun {
+    /// A run of the called computation.
+    Call,
+    /// A copy of the operand.
+    Copy,
+    /// A collective.
+    Collective(CollectiveRule),
 }
 
 /// How an instruction runs the computations that it calls, with its operands as their arguments.
@@ -496,16 +492,9 @@ impl Flow {
     /// Where the leaves of the result come from.
     pub fn leaf_rule(self) -> LeafRule {
         match self {
-            Flow::All
-            | Flow::Constant
-            | Flow::ReplicaId
-            | Flow::PartitionId
-            | Flow::AllReduce
-            | Flow::ReduceScatter
-            | Flow::AllGather
-            | Flow::AllToAll
-            | Flow::CollectiveBroadcast
-            | Flow::CollectivePermute => LeafRule::Computed,
+            Flow::All | Flow::Constant | Flow::ReplicaId | Flow::PartitionId | Flow::Collective(_) => {
+                LeafRule::Computed
+            }
             Flow::Parameter => LeafRule::Argument,
             Flow::Tuple => LeafRule::Operands,
             Flow::GetTupleElement => LeafRule::Element,
@@ -513,7 +502,7 @@ impl Flow {
             Flow::Call => LeafRule::Callees(CalleeEntry::Call),
             Flow::While => LeafRule::Callees(CalleeEntry::Loop),
             Flow::Conditional => LeafRule::Callees(CalleeEntry::Branches),
-            Flow::AsyncStart => LeafRule::AsyncStart,
+            Flow::AsyncStart(_) => LeafRule::AsyncStart,
             Flow::AsyncUpdate => LeafRule::AsyncUpdate,
             Flow::AsyncDone => LeafRule::AsyncDone,
         }

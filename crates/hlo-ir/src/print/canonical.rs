@@ -8,7 +8,7 @@ use crate::float::decimal::write_f64;
 use crate::groups::{IotaTile, Mesh, MeshDevices, ReplicaGroups};
 use crate::header::EntryLayout;
 use crate::module::{InstId, Module, TextForm};
-use crate::op::Opcode;
+use crate::op::{CollectiveRule, CollectiveSource, Opcode};
 use crate::shape::{ArrayShape, Dims, Shape, ShapeId};
 use crate::sharding::{LeafSharding, Sharding, ShardingKind, SubgroupKind, TileDevices, Tiling};
 use cranelift_entity::SecondaryMap;
@@ -83,7 +83,10 @@ fn rewrite_attributes(module: &Module, id: InstId, attrs: &mut Attrs, rank: usiz
         Attrs::Reduce(reduce) if inst.opcode == Opcode::Map && reduce.dimensions.is_empty() => {
             reduce.dimensions = (0..rank as i64).collect();
         }
-        Attrs::Exchanging(exchange) if inst.opcode == Opcode::RaggedAllToAll => exchange.dimensions = Dims::new(),
+        // Rows lie along dim 0 and no other.
+        Attrs::Exchanging(exchange) if inst.opcode.row().collective.is_some_and(takes_rows) => {
+            exchange.dimensions = Dims::new();
+        }
         Attrs::Outfeed(outfeed) if outfeed.outfeed_shape.is_none() => {
             outfeed.outfeed_shape = inst.operands.first().map(|&operand| module.inst(operand).shape);
         }
@@ -92,6 +95,10 @@ fn rewrite_attributes(module: &Module, id: InstId, attrs: &mut Attrs, rank: usiz
         }
         _ => {}
     }
+}
+
+fn takes_rows(rule: CollectiveRule) -> bool {
+    rule.source == CollectiveSource::Rows
 }
 
 fn rewrite_header(module: &mut Module, layouts: &mut Layouts) {

@@ -3,13 +3,10 @@
 use super::Verifier;
 use crate::attrs::Attrs;
 use crate::module::InstId;
-use crate::op::Opcode;
+use crate::op::{CollectiveForm, Opcode};
 
-/// What starts, and what ends it.
-const PAIRS: [(Opcode, Opcode); 7] = [
-    (Opcode::AllReduceStart, Opcode::AllReduceDone),
-    (Opcode::AllGatherStart, Opcode::AllGatherDone),
-    (Opcode::CollectivePermuteStart, Opcode::CollectivePermuteDone),
+/// What starts, and what ends it; the op table says so of collectives.
+const PAIRS: [(Opcode, Opcode); 4] = [
     (Opcode::CopyStart, Opcode::CopyDone),
     (Opcode::AsyncStart, Opcode::AsyncDone),
     (Opcode::Send, Opcode::SendDone),
@@ -37,9 +34,26 @@ pub(super) fn check_thread(cx: &mut Verifier<'_>, inst: InstId) {
     }
 }
 
+fn is_start(opcode: Opcode) -> bool {
+    match opcode.row().collective.map(|rule| rule.form) {
+        Some(CollectiveForm::Start(_)) => true,
+        Some(CollectiveForm::Synchronous | CollectiveForm::Done(..)) => false,
+        None => PAIRS.iter().any(|pair| pair.0 == opcode),
+    }
+}
+
+/// The start that `done` ends; `None` if it is no done.
+fn start_of(done: Opcode) -> Option<Opcode> {
+    match done.row().collective.map(|rule| rule.form) {
+        Some(CollectiveForm::Done(start, _)) => Some(start),
+        Some(CollectiveForm::Synchronous | CollectiveForm::Start(_)) => None,
+        None => PAIRS.iter().find(|pair| pair.1 == done).map(|pair| pair.0),
+    }
+}
+
 /// Whether the opcode is a start, an update or a done.
 pub(super) fn is_half_of_pair(opcode: Opcode) -> bool {
-    opcode == Opcode::AsyncUpdate || PAIRS.iter().any(|&(start, done)| opcode == start || opcode == done)
+    opcode == Opcode::AsyncUpdate || is_start(opcode) || start_of(opcode).is_some()
 }
 
 /// Transfers may be pipelined: their halves then meet through a loop's state, and no pair can be seen.
@@ -56,7 +70,7 @@ pub(super) fn check(cx: &mut Verifier<'_>) {
                 continue;
             }
             check_operand(cx, inst);
-            if !is_transfer(opcode) && (opcode == Opcode::AsyncUpdate || PAIRS.iter().any(|p| p.0 == opcode)) {
+            if !is_transfer(opcode) && (opcode == Opcode::AsyncUpdate || is_start(opcode)) {
                 check_users(cx, inst, &users[inst]);
             }
         }
@@ -66,12 +80,12 @@ pub(super) fn check(cx: &mut Verifier<'_>) {
 /// Whether `end` may take the value of `start`.
 fn continues(start: Opcode, end: Opcode) -> bool {
     let is_generic = [Opcode::AsyncStart, Opcode::AsyncUpdate].contains(&start);
-    PAIRS.contains(&(start, end)) || is_generic && [Opcode::AsyncUpdate, Opcode::AsyncDone].contains(&end)
+    start_of(end) == Some(start) || is_generic && [Opcode::AsyncUpdate, Opcode::AsyncDone].contains(&end)
 }
 
 fn check_operand(cx: &mut Verifier<'_>, inst: InstId) {
     let node = cx.module.inst(inst);
-    let is_end = node.opcode == Opcode::AsyncUpdate || PAIRS.iter().any(|p| p.1 == node.opcode);
+    let is_end = node.opcode == Opcode::AsyncUpdate || start_of(node.opcode).is_some();
     let Some(&operand) = node.operands.first().filter(|_| is_end) else { return };
     let start = cx.module.inst(operand);
     if !continues(start.opcode, node.opcode) {

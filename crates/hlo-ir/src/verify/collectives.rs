@@ -2,63 +2,32 @@
 
 use super::Verifier;
 use crate::attrs::Attrs;
+use crate::collective::{CollectiveView, Participants};
 use crate::groups::{GroupMode, ReplicaGroups};
 use crate::infer::group_size;
 use crate::module::InstId;
-use crate::op::ShapeRule;
-
-/// What an op asks of its groups.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Cover {
-    /// Every id once, in groups of one size.
-    AllEvenly,
-    /// Every id once.
-    All,
-    /// Some ids, each once.
-    Some,
-}
+use crate::op::Participation;
 
 /// The last groups found right: collectives of one module mostly share theirs.
 #[derive(Default)]
 pub(super) struct GroupMemo {
-    last: Option<(ReplicaGroups, GroupMode, Cover)>,
+    last: Option<(ReplicaGroups, GroupMode, Participation)>,
 }
 
 pub(super) fn check(cx: &mut Verifier<'_>, memo: &mut GroupMemo, inst: InstId) {
     let node = cx.module.inst(inst);
-    match &node.attrs {
-        Attrs::Combining(a) => {
-            let is_cut = node.opcode.row().shape == ShapeRule::ReduceScatter;
-            let cover = if is_cut { Cover::AllEvenly } else { Cover::All };
-            check_channel(cx, inst, a.channel_id);
-            check_groups(cx, memo, inst, &a.replica_groups, (a.channel_id, Some(a.use_global_device_ids)), cover);
-        }
-        Attrs::Gathering(a) => {
-            check_channel(cx, inst, a.channel_id);
-            check_groups(
-                cx,
-                memo,
-                inst,
-                &a.replica_groups,
-                (a.channel_id, Some(a.use_global_device_ids)),
-                Cover::AllEvenly,
-            );
-        }
-        Attrs::Exchanging(a) => {
-            check_channel(cx, inst, a.channel_id);
-            let is_broadcast = node.opcode.row().shape == ShapeRule::CollectiveBroadcast;
-            let cover = if is_broadcast { Cover::Some } else { Cover::AllEvenly };
-            check_groups(cx, memo, inst, &a.replica_groups, (a.channel_id, None), cover);
-            if node.opcode.row().shape == ShapeRule::AllToAll && a.dimensions.is_empty() {
-                check_exchange(cx, inst);
-            }
-        }
-        Attrs::Permuting(a) => {
-            check_channel(cx, inst, a.channel_id);
-            check_pairs(cx, inst, &a.source_target_pairs, a.channel_id.is_some());
-        }
-        Attrs::Transfer(a) => check_channel(cx, inst, a.channel_id),
-        _ => {}
+    if let Attrs::Transfer(a) = &node.attrs {
+        check_channel(cx, inst, a.channel_id);
+    }
+    let (Some(rule), Some(view)) = (node.opcode.row().collective, node.attrs.collective()) else { return };
+    check_channel(cx, inst, view.channel_id);
+    match view.participants {
+        Participants::Pairs(pairs) => check_pairs(cx, inst, pairs, &view),
+        Participants::Groups { .. } => check_groups(cx, memo, inst, &view, rule.participation()),
+    }
+    // Without a dim the parts of an exchange are separate operands.
+    if rule.scatters && rule.gathers && view.dimensions.is_empty() {
+        check_exchange(cx, inst, &view);
     }
 }
 
@@ -74,13 +43,12 @@ fn check_groups(
     cx: &mut Verifier<'_>,
     memo: &mut GroupMemo,
     inst: InstId,
-    groups: &ReplicaGroups,
-    (channel, global_ids): (Option<i64>, Option<bool>),
-    cover: Cover,
+    view: &CollectiveView<'_>,
+    cover: Participation,
 ) {
-    let mode = match GroupMode::of(channel.is_some(), global_ids) {
-        Ok(mode) => mode,
-        Err(_) => {
+    let (groups, mode) = match view.groups() {
+        Some(Ok(found)) => found,
+        Some(Err(_)) => {
             return cx.at_inst(
                 "groups-global-ids-without-channel",
                 inst,
@@ -88,6 +56,7 @@ fn check_groups(
                 "none",
             );
         }
+        None => return,
     };
     if let Some((known, known_mode, known_cover)) = &memo.last
         && *known_mode == mode
@@ -103,7 +72,13 @@ fn check_groups(
     }
 }
 
-fn check_new_groups(cx: &mut Verifier<'_>, inst: InstId, groups: &ReplicaGroups, mode: GroupMode, cover: Cover) {
+fn check_new_groups(
+    cx: &mut Verifier<'_>,
+    inst: InstId,
+    groups: &ReplicaGroups,
+    mode: GroupMode,
+    cover: Participation,
+) {
     let Some(lists) = groups.expand() else {
         return cx.at_inst(
             "groups-well-formed",
@@ -134,7 +109,7 @@ fn check_new_groups(cx: &mut Verifier<'_>, inst: InstId, groups: &ReplicaGroups,
         GroupMode::CrossPartition => "partitions",
         GroupMode::Flattened => "devices",
     };
-    if cover == Cover::Some {
+    if cover == Participation::SomeGroups {
         if let Some(id) = ids.iter().find(|&&id| id < 0 || (n_ids > 1 && id >= n_ids)) {
             cx.at_inst("groups-device-count", inst, format_args!("ids of {n_ids} {what}"), format_args!("id {id}"));
         }
@@ -149,33 +124,30 @@ fn check_new_groups(cx: &mut Verifier<'_>, inst: InstId, groups: &ReplicaGroups,
     if n_ids > 1 && n > n_ids {
         return cx.at_inst("groups-device-count", inst, format_args!("ids of {n_ids} {what}"), format_args!("{n} ids"));
     }
-    if cover == Cover::AllEvenly && lists.iter().any(|g| g.len() != lists[0].len()) {
+    if cover == Participation::EvenGroups && lists.iter().any(|g| g.len() != lists[0].len()) {
         cx.at_inst("groups-uneven", inst, "groups of one size", "several sizes");
     }
 }
 
-fn check_exchange(cx: &mut Verifier<'_>, inst: InstId) {
+fn check_exchange(cx: &mut Verifier<'_>, inst: InstId, view: &CollectiveView<'_>) {
     let node = cx.module.inst(inst);
+    // Where the groups are empty and the header gives no count, nobody knows how many members there are.
+    let is_known = match view.participants {
+        Participants::Groups { groups, .. } => !groups.is_empty() || cx.module.n_devices() > 1,
+        Participants::Pairs(_) => false,
+    };
     if let Some(n) = group_size(cx.module, &node.attrs)
         && n != node.operands.len() as i64
-        && has_known_groups(cx, inst)
+        && is_known
     {
         let expected = format!("{n} operands, one for each member of a group");
         cx.at_inst("all-to-all-arity", inst, expected, node.operands.len());
     }
 }
 
-/// False where the groups are empty and the header gives no count: then nobody knows how many members there are.
-fn has_known_groups(cx: &Verifier<'_>, inst: InstId) -> bool {
-    match &cx.module.inst(inst).attrs {
-        Attrs::Exchanging(a) => !a.replica_groups.is_empty() || cx.module.n_devices() > 1,
-        _ => false,
-    }
-}
-
-fn check_pairs(cx: &mut Verifier<'_>, inst: InstId, pairs: &[(i64, i64)], has_channel: bool) {
+fn check_pairs(cx: &mut Verifier<'_>, inst: InstId, pairs: &[(i64, i64)], view: &CollectiveView<'_>) {
     let header = &cx.module.header;
-    let limit = if has_channel { header.num_partitions } else { header.replica_count };
+    let limit = if view.channel_id.is_some() { header.num_partitions } else { header.replica_count };
     let (mut sources, mut targets) = (Vec::with_capacity(pairs.len()), Vec::with_capacity(pairs.len()));
     for &(source, target) in pairs {
         for id in [source, target] {
@@ -187,11 +159,10 @@ fn check_pairs(cx: &mut Verifier<'_>, inst: InstId, pairs: &[(i64, i64)], has_ch
         targets.push(target);
     }
     // The in-place form moves several slices between one pair of devices, so there pairs may repeat.
-    let is_in_place = matches!(&cx.module.inst(inst).attrs, Attrs::Permuting(a) if !a.slice_sizes.0.is_empty());
     for (rule, what, ids) in [("permute-source", "source", &mut sources), ("permute-target", "target", &mut targets)] {
         ids.sort_unstable();
         if let Some(pair) = ids.windows(2).find(|w| w[0] == w[1])
-            && !is_in_place
+            && !view.is_in_place
         {
             return cx.at_inst(rule, inst, format_args!("each {what} once"), format_args!("{} twice", pair[0]));
         }

@@ -3,7 +3,7 @@
 use super::{Verifier, reducers};
 use crate::infer::{self, Inferred, ShapeError, ShapeText};
 use crate::module::InstId;
-use crate::op::ShapeRule;
+use crate::op::{CollectiveRule, CollectiveSource, ShapeRule};
 use crate::shape::{ArrayShape, Layout, Shape, ShapeId, UNBOUNDED_DIM};
 use cranelift_entity::EntityRef;
 
@@ -102,43 +102,76 @@ fn compare(cx: &mut Verifier<'_>, inst: InstId, inferred: &Inferred) {
 /// The verifier's rule for a result of another shape.
 fn rule_of_result(rule: ShapeRule, expected: &Shape, stated: &Shape) -> &'static str {
     let is_arity = expected.n_leaves() != stated.n_leaves();
-    match rule {
-        ShapeRule::AllGather | ShapeRule::AllGatherStart if is_arity => "all-gather-arity",
-        ShapeRule::AllGather | ShapeRule::AllGatherStart => "all-gather-shard-count",
-        ShapeRule::ReduceScatter if is_arity => "reduce-scatter-arity",
-        ShapeRule::ReduceScatter => "reduce-scatter-shard-count",
-        ShapeRule::AllReduce if is_arity => "all-reduce-arity",
-        ShapeRule::Call => "called-signature",
-        ShapeRule::While => "while-shape",
-        ShapeRule::Conditional => "conditional-shape",
-        _ => "shape-mismatch",
+    if let ShapeRule::Collective(rule) = rule {
+        return match (rule.source, rule.scatters) {
+            (CollectiveSource::Reduction, false) if is_arity => "all-reduce-arity",
+            (CollectiveSource::Reduction, true) if is_arity => "reduce-scatter-arity",
+            (CollectiveSource::Reduction, true) => "reduce-scatter-shard-count",
+            (CollectiveSource::Members, false) if is_arity => "all-gather-arity",
+            (CollectiveSource::Members, false) => "all-gather-shard-count",
+            (CollectiveSource::Reduction, false) | (CollectiveSource::Members, true) => "shape-mismatch",
+            (CollectiveSource::Root | CollectiveSource::Pair | CollectiveSource::Rows, _) => "shape-mismatch",
+        };
     }
+    rule_of_callee(rule).unwrap_or("shape-mismatch")
+}
+
+/// The verifier's rule for an op whose shape follows from the computations that it runs.
+fn rule_of_callee(rule: ShapeRule) -> Option<&'static str> {
+    if rule == ShapeRule::Call {
+        return Some("called-signature");
+    }
+    rule_of_control_flow(rule)
+}
+
+/// The verifier's rule for loops and branches.
+fn rule_of_control_flow(rule: ShapeRule) -> Option<&'static str> {
+    let known = [(ShapeRule::While, "while-shape"), (ShapeRule::Conditional, "conditional-shape")];
+    known.iter().find(|(of, _)| *of == rule).map(|(_, id)| *id)
 }
 
 /// The verifier's rule for a broken constraint of shape inference.
 fn rule_of(rule: ShapeRule, error: &ShapeError) -> &'static str {
-    match (rule, error.constraint) {
-        (_, "op.arity") => "operand-count",
-        (_, "op.format") => "attribute-format",
-        (ShapeRule::AllGather | ShapeRule::AllGatherStart, "op.array-operand") => "all-gather-operand",
-        (ShapeRule::AllGather | ShapeRule::AllGatherStart, "collective.dimension") => "all-gather-dim",
-        (ShapeRule::ReduceScatter, "collective.dimension") => "reduce-scatter-dim",
-        (ShapeRule::ReduceScatter, "reduce-scatter.divides") => "reduce-scatter-shard-count",
-        (ShapeRule::AllReduce, "tuple.n-elements") => "all-reduce-arity",
-        (_, "all-to-all.n-operands") => "all-to-all-arity",
-        (_, "all-to-all.divides") => "all-to-all-split",
-        (_, "elementwise.one-element-type" | "concatenate.element-type" | "dynamic-update-slice.element-type") => {
+    if let ShapeRule::Collective(rule) = rule
+        && let Some(id) = rule_of_collective(rule, error.constraint)
+    {
+        return id;
+    }
+    match error.constraint {
+        "op.arity" => "operand-count",
+        "op.format" => "attribute-format",
+        "all-to-all.n-operands" => "all-to-all-arity",
+        "all-to-all.divides" => "all-to-all-split",
+        "elementwise.one-element-type" | "concatenate.element-type" | "dynamic-update-slice.element-type" => {
             "mixed-precision"
         }
-        (_, "scatter.element-type" | "select-and-scatter.element-type") => "mixed-precision",
-        (_, "call.callee" | "call.n-operands" | "call.operand") => match rule {
-            ShapeRule::While => "while-shape",
-            ShapeRule::Conditional => "conditional-shape",
-            _ => "called-signature",
+        "scatter.element-type" | "select-and-scatter.element-type" => "mixed-precision",
+        "call.callee" | "call.n-operands" | "call.operand" => rule_of_control_flow(rule).unwrap_or("called-signature"),
+        constraint => match rule_of_control_flow(rule) {
+            Some(id) => id,
+            None if ["reduce.reducer-result", "scan.body-result", "map.result"].contains(&constraint) => {
+                "reducer-signature"
+            }
+            None => "shape-mismatch",
         },
-        (ShapeRule::While, _) => "while-shape",
-        (ShapeRule::Conditional, _) => "conditional-shape",
-        (_, "reduce.reducer-result" | "scan.body-result" | "map.result") => "reducer-signature",
-        _ => "shape-mismatch",
+    }
+}
+
+/// The verifier's rule for a broken constraint of a collective, where it has one of its own.
+fn rule_of_collective(rule: CollectiveRule, constraint: &str) -> Option<&'static str> {
+    match (rule.source, rule.scatters) {
+        (CollectiveSource::Reduction, false) => (constraint == "tuple.n-elements").then_some("all-reduce-arity"),
+        (CollectiveSource::Reduction, true) => match constraint {
+            "collective.dimension" => Some("reduce-scatter-dim"),
+            "reduce-scatter.divides" => Some("reduce-scatter-shard-count"),
+            _ => None,
+        },
+        (CollectiveSource::Members, false) => match constraint {
+            "op.array-operand" => Some("all-gather-operand"),
+            "collective.dimension" => Some("all-gather-dim"),
+            _ => None,
+        },
+        (CollectiveSource::Members, true)
+        | (CollectiveSource::Root | CollectiveSource::Pair | CollectiveSource::Rows, _) => None,
     }
 }
