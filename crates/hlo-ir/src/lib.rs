@@ -10,6 +10,7 @@ pub mod factors;
 pub mod float;
 pub mod groups;
 pub mod header;
+mod ids;
 pub mod infer;
 pub mod literal;
 pub mod localize;

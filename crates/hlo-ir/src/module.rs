@@ -5,23 +5,15 @@
 //! slot in the arena stays, so ids are never reused.
 
 use crate::attrs::{Attrs, Marks};
+pub use crate::ids::{CompId, InstId};
+
 use crate::header::Header;
 use crate::names::{Name, NamePool};
 use crate::op::Opcode;
 use crate::shape::{Shape, ShapeId, ShapePool};
 use cranelift_entity::packed_option::PackedOption;
-use cranelift_entity::{PrimaryMap, SecondaryMap, entity_impl};
+use cranelift_entity::{PrimaryMap, SecondaryMap};
 use smallvec::SmallVec;
-
-/// An instruction of a module.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct InstId(u32);
-entity_impl!(InstId, "inst");
-
-/// A computation of a module.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct CompId(u32);
-entity_impl!(CompId, "comp");
 
 /// Operands of an instruction, two inline.
 pub type Operands = SmallVec<[InstId; 2]>;

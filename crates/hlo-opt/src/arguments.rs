@@ -1,6 +1,7 @@
 //! The command line's grammar.
 
 use crate::plan::arguments::PlanCommand;
+pub use crate::report_format::ReportFormat;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use hlo_gpu::lower::Matmul;
 use hlo_ir::print::FormChoice;
@@ -326,14 +327,6 @@ impl From<MatmulChoice> for Matmul {
             MatmulChoice::Tf32 => Matmul::Tf32,
         }
     }
-}
-
-/// For people or for programs.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(missing_docs)]
-pub enum ReportFormat {
-    Text,
-    Json,
 }
 
 /// `--across`.

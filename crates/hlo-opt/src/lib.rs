@@ -20,6 +20,7 @@ pub mod presets;
 pub mod progress;
 pub mod registry;
 pub mod report;
+pub mod report_format;
 
 use arguments::{Arguments, Command};
 use clap::{CommandFactory, Parser};

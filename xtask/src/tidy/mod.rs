@@ -3,8 +3,10 @@
 //! One file per family of rules; each finding names its rule and its place. The rules also run as an ordinary test.
 
 mod arrows;
+mod circles;
 mod dependencies;
 mod io;
+mod module_paths;
 mod opcode_matches;
 mod passes;
 mod samples;
@@ -67,6 +69,7 @@ fn check() -> Result<Vec<Finding>, String> {
     findings.extend(words::check(&tree));
     findings.extend(io::check(&tree));
     findings.extend(unsafe_code::check(&tree));
+    findings.extend(circles::check(&tree));
     findings.extend(dependencies::check(&tree));
     Ok(findings)
 }

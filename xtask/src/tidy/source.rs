@@ -34,6 +34,12 @@ impl Tree {
         Ok(tree)
     }
 
+    /// A tree of these files alone.
+    #[cfg(test)]
+    pub fn of(files: Vec<TextFile>) -> Self {
+        Self { root: PathBuf::new(), files }
+    }
+
     fn read_folder(&mut self, folder: &Path) -> Result<(), String> {
         let entries = fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
         for entry in entries {
@@ -137,7 +143,7 @@ mod tests {
             file("crates/a/src/y/mod.rs", "mod deep;\n"),
             file("crates/a/src/y/deep.rs", ""),
         ];
-        let tree = Tree { root: PathBuf::new(), files };
+        let tree = Tree::of(files);
         let only_tests: Vec<bool> = tree.files.iter().map(|f| tree.is_only_tests(f)).collect();
         assert_eq!(only_tests, [false, false, true, false, true, true]);
     }

@@ -1,4 +1,5 @@
 //! The transfer functions: facts of an instruction's leaves from those of its operands.
+// circle: the fact of an operation asks the solver for the facts of its operands, and the solver asks this file for the operation
 
 use super::solver::{Fact, Frame, Solver, Wanting};
 use super::*;

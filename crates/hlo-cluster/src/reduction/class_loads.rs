@@ -6,10 +6,10 @@
 
 use crate::collective::{Algo, Collective};
 use crate::links::Links;
-use crate::reduction::cost::{Reduction, factors_above_one};
 use crate::reduction::device_groups::Groups;
 use crate::reduction::fast_hash::FastMap;
 use crate::reduction::instruction::Instruction;
+use crate::reduction::placed::{Reduction, factors_above_one};
 use crate::reduction::plain_loads::{self, Counted, TreeBound};
 use crate::simulate;
 use crate::topology::{Cluster, Network};

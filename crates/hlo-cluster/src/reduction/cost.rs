@@ -6,7 +6,7 @@ use crate::reduction::device_groups::Groups;
 use crate::reduction::fast_hash::FastMap;
 use crate::reduction::graph::{Edge, Graph, NO_DATA};
 use crate::reduction::instruction::Instruction;
-use crate::reduction::matrix::{Lowering, Matrix};
+use crate::reduction::placed::{Reduction, factors_above_one};
 use crate::reduction::symmetric::Symmetric;
 use crate::topology::Cluster;
 
@@ -29,23 +29,6 @@ enum Way<'a> {
     Classes(Box<ClassLoads<'a>>),
     /// By combination of the other axes, by position: devices. Every step is simulated anew.
     Simulation(Vec<Vec<u32>>),
-}
-
-/// One reduction on one machine.
-#[derive(Clone, Copy)]
-pub struct Reduction<'a> {
-    /// The machine; its levels must be those of the matrix.
-    pub cluster: &'a Cluster,
-    /// The placement.
-    pub matrix: &'a Matrix,
-    /// The axes that are reduced together.
-    pub reduce: &'a [usize],
-    /// How positions are numbered.
-    pub lowering: Lowering,
-    /// Bytes on each device.
-    pub bytes: f64,
-    /// The algorithm of every step.
-    pub algo: Algo,
 }
 
 impl<'a> StepCosts<'a> {
@@ -147,9 +130,4 @@ impl<'a> StepCosts<'a> {
         let weights = self.graph.shares[edge.share as usize].iter().map(weight).collect();
         Share { number: edge.share, weights }
     }
-}
-
-/// The reduction's factors above one, outermost level first.
-pub fn factors_above_one(matrix: &Matrix, reduce: &[usize]) -> Vec<usize> {
-    matrix.reduction_factors(reduce).into_iter().map(|f| f as usize).filter(|f| *f > 1).collect()
 }

@@ -2,11 +2,12 @@
 
 use crate::collective::{Algo, Collective};
 use crate::error::ClusterError;
-use crate::reduction::cost::{Reduction, StepCosts, factors_above_one};
+use crate::reduction::cost::StepCosts;
 use crate::reduction::graph::{Graph, Vocabulary};
 use crate::reduction::instruction::{Form, Instruction, Step};
 use crate::reduction::matrix::{Lowering, Matrix};
 use crate::reduction::paths::{Priced, Program, is_less};
+use crate::reduction::placed::{Reduction, factors_above_one};
 use crate::reduction::semantics::Rules;
 use crate::topology::Cluster;
 use std::collections::BTreeMap;

@@ -6,9 +6,9 @@
 //! the load by one group times the number of groups through it, each weighted with its share of the data.
 
 use crate::collective::{Algo, Collective};
-use crate::reduction::cost::Reduction;
 use crate::reduction::instruction::Instruction;
 use crate::reduction::matrix::Lowering;
+use crate::reduction::placed::Reduction;
 use crate::topology::Network;
 use crate::tree;
 

@@ -2,6 +2,7 @@
 //!
 //! Tuples, calls and parameters vanish when the program is made; what is left runs on [`Scalar`]s without looking
 //! anything up. A computation with an operation that has no scalar meaning is run by the engine on one-element arrays.
+// circle: a machine evaluates operations that apply a computation, and what is not scalar in that computation runs on a machine
 
 use super::{Machine, Options};
 use crate::error::EvalError;

@@ -15,6 +15,7 @@ pub mod reduce;
 pub mod reducer;
 pub mod rounding;
 pub mod shape_ops;
+pub mod shortened;
 pub mod sorting;
 pub mod strided;
 pub(crate) mod typed;

@@ -1,8 +1,9 @@
 //! `reduce` and `map`: computations of scalars applied to whole arrays.
 
 use super::reducer::{Reducer, fold};
-use super::rounding::{Rounding, shortened};
+use super::rounding::Rounding;
 use super::shape_ops::{dim_index, transpose};
+use super::shortened::shortened;
 use crate::error::EvalError;
 use hlo_ir::literal::element_count;
 use hlo_ir::{DType, Literal, Scalar};

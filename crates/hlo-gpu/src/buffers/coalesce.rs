@@ -8,9 +8,9 @@
 //! 3. What kernels and collectives may do in place.
 
 use super::liveness::{Interval, Lives};
-use super::{Draft, Home, ValueId};
+use super::{Draft, Home};
 use crate::lower::strides::is_same_layout;
-use crate::plan::{BufferId, Step, Work};
+use crate::plan::{BufferId, Step, ValueId, Work};
 use cranelift_entity::{EntityRef, PrimaryMap, SecondaryMap, entity_impl};
 use hashbrown::{HashMap, HashSet};
 use hlo_ir::DType;

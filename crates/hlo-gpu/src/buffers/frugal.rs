@@ -1,12 +1,12 @@
 //! An order of steps that takes little memory.
 //!
-//! Steps are placed when something needs them, and steps that free at least as much as they write as soon as they can be:
-//! the zeros that a scatter adds to are made right before it, and a weight's gradient as soon as the values it is made of are
-//! needed for nothing else; so are steps that write little. The steps that nothing needs are taken in the order of the text; what
-//! they need goes before them, depth first, what has the longer way behind it first. One walk, linear but for the search for the next step that frees.
+//! The walk takes the steps that nothing needs, in the order of the text, and visits their operands depth-first, longest
+//! dependency chain first. So a step is placed when something needs it: the zeros that a scatter adds to are made right
+//! before the scatter. A step that frees at least as much as it writes, or writes little, is placed as soon as it can be.
+//! The walk is linear, but for the search for the next step that frees.
 
-use super::{Draft, Home, ValueId};
-use crate::plan::{BufferId, Step, Work};
+use super::{Draft, Home};
+use crate::plan::{BufferId, Step, ValueId, Work};
 use cranelift_entity::SecondaryMap;
 use std::collections::BTreeSet;
 

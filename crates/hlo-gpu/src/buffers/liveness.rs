@@ -5,8 +5,8 @@
 //! again (a loop's state, a branch's result) lives in several intervals with holes between them. Found by one walk back over
 //! the steps with the set of live values; a loop's first walk finds what lives around it.
 
-use super::{Draft, ValueId};
-use crate::plan::{BufferId, Step, Work};
+use super::Draft;
+use crate::plan::{BufferId, Step, ValueId, Work};
 use cranelift_entity::{EntitySet, SecondaryMap};
 use hashbrown::HashSet;
 use hlo_ir::ArrayShape;

@@ -13,20 +13,14 @@ pub mod frugal;
 pub mod liveness;
 pub mod order;
 pub mod place;
-pub(crate) mod ranges;
 pub mod waits;
 
 use crate::plan::model::Machine;
-use crate::plan::{Buffer, BufferId, ConstantId, Place, Plan, Step, Work};
-use cranelift_entity::{PrimaryMap, entity_impl};
+use crate::plan::{Buffer, BufferId, ConstantId, Place, Plan, Step, ValueId, Work};
+use cranelift_entity::PrimaryMap;
 use hashbrown::{HashMap, HashSet};
 use hlo_ir::{ArrayShape, InstId, Module};
 use order::{By, Held, Rule};
-
-/// A value of the program: what one or several buffers are views of.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ValueId(u32);
-entity_impl!(ValueId, "v");
 
 /// What a value is, before it has a place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -10,10 +10,9 @@
 //! writes. It also stays behind the readers of state that it may overwrite in place. While a collective runs, steps of the other
 //! stream that began before its end must not reuse its bytes, or they would wait for it: [`Held`] says how long.
 
-use super::waits::is_barrier;
-use super::{Draft, ValueId, frugal};
+use super::{Draft, frugal};
 use crate::plan::model::Machine;
-use crate::plan::{BufferId, Step, Stream, Work};
+use crate::plan::{BufferId, Step, Stream, ValueId, Work};
 use cranelift_entity::{EntitySet, SecondaryMap};
 use hashbrown::HashMap;
 use std::cmp::Reverse;
@@ -75,7 +74,7 @@ impl Ordering<'_> {
         let mut ordered = Vec::with_capacity(steps.len());
         let mut part = Vec::new();
         for mut step in steps {
-            if !is_barrier(&step.work) {
+            if !step.work.is_barrier() {
                 part.push(step);
                 continue;
             }

@@ -3,28 +3,12 @@
 //! stream already made is left out. At the beginning and the end of a loop's or branch's list both streams have caught up
 //! with each other, so a list needs waits of its own steps only, and none across a loop or branch in it.
 
-use super::ranges::{Range, RangeMap};
-use crate::plan::{BufferId, Plan, Step, Stream, Work};
-
-/// The bytes of a buffer.
-pub(crate) fn range(plan: &Plan, buffer: BufferId) -> Range {
-    let buffer = &plan.buffers[buffer];
-    (buffer.place, buffer.offset_bytes, buffer.offset_bytes.saturating_add(buffer.shape.memory_bytes()))
-}
-
-/// Whether a step is a point at which both streams catch up with each other.
-pub(crate) fn is_barrier(work: &Work) -> bool {
-    matches!(work, Work::While { .. } | Work::Conditional { .. })
-}
-
-/// The number of a stream.
-pub(crate) fn lane(step: &Step) -> usize {
-    usize::from(step.stream == Stream::Communication)
-}
+use crate::plan::ranges::{RangeMap, range};
+use crate::plan::{Plan, Step, Work};
 
 /// The last steps of each stream that read and wrote each byte; a step's number is its index and one, 0 stands for none.
 #[derive(Default)]
-pub(crate) struct Touched {
+struct Touched {
     last: RangeMap<Last>,
 }
 
@@ -36,8 +20,8 @@ struct Last {
 
 impl Touched {
     /// Enters the step with this index; gives the last step (index and one) of the other stream that conflicts with it.
-    pub(crate) fn enter(&mut self, plan: &Plan, index: usize, step: &Step) -> usize {
-        let (own, other, number) = (lane(step), 1 - lane(step), index as u32 + 1);
+    fn enter(&mut self, plan: &Plan, index: usize, step: &Step) -> usize {
+        let (own, other, number) = (step.stream.number(), 1 - step.stream.number(), index as u32 + 1);
         let accesses = step.work.accesses(plan);
         let mut found = 0;
         for &buffer in &accesses.reads {
@@ -81,13 +65,13 @@ pub fn add_waits(plan: &Plan, steps: &mut [Step]) {
             Work::Conditional { branches, .. } => branches.iter_mut().for_each(|branch| add_waits(plan, branch)),
             Work::Launch { .. } | Work::Gemm(_) | Work::Collective(_) | Work::Copy { .. } | Work::Fill { .. } => {}
         }
-        if is_barrier(&step.work) {
+        if step.work.is_barrier() {
             touched = Touched::default();
             waited = [i + 1; 2];
             continue;
         }
         let found = touched.enter(plan, i, step);
-        let own = lane(step);
+        let own = step.stream.number();
         if found > waited[own] {
             step.waits_for.push(found as u32 - 1);
             waited[own] = found;

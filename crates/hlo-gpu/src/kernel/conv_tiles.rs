@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 use super::Signature;
 use super::contraction::Convolution;
 use super::emitter::{Argument, Atom, Emitter, FrameId, Index, ScopeKind, Value};
-use super::groups::{Group, Place};
+use super::group::{BlockRange, ResultGroup};
 use super::windows::guarded;
 use crate::GpuError;
 
@@ -49,7 +49,7 @@ pub(super) struct ConvTiles {
 }
 
 /// A group that is one convolution.
-pub(super) fn choose(module: &Module, signature: &Signature, group: &Group) -> Option<ConvTiles> {
+pub(super) fn choose(module: &Module, signature: &Signature, group: &ResultGroup) -> Option<ConvTiles> {
     let &[(inst, 0)] = group.sources.as_slice() else { return None };
     if module.inst(inst).opcode != Opcode::Convolution || signature.bindings.contains_key(&inst) {
         return None;
@@ -89,14 +89,14 @@ pub(super) fn choose(module: &Module, signature: &Signature, group: &Group) -> O
 /// The largest tile of which there are enough and that is mostly full; else the smallest.
 fn choose_size(m: i64, n: i64, n_groups: i64) -> [i64; 4] {
     let fits = |size: &&[i64; 4]| {
-        let (rows, columns) = (blocks(m, size[0]), blocks(n, size[1]));
+        let (rows, columns) = (ceil_div(m, size[0]), ceil_div(n, size[1]));
         let is_full = rows * size[0] * columns * size[1] <= m * n * 3 / 2;
         is_full && rows * columns * n_groups >= ENOUGH_TILES
     };
     SIZES.iter().find(fits).copied().unwrap_or(SIZES[SIZES.len() - 1])
 }
 
-fn blocks(n: i64, size: i64) -> i64 {
+fn ceil_div(n: i64, size: i64) -> i64 {
     (n + size - 1) / size
 }
 
@@ -117,7 +117,7 @@ impl Side {
 impl ConvTiles {
     /// Tiles of all groups.
     pub fn n_tiles(&self) -> i64 {
-        blocks(self.m, self.size[0]) * blocks(self.n, self.size[1]) * self.n_groups
+        ceil_div(self.m, self.size[0]) * ceil_div(self.n, self.size[1]) * self.n_groups
     }
 
     /// Writes the loop over the tiles of a group's blocks.
@@ -126,7 +126,7 @@ impl ConvTiles {
         e: &mut Emitter<'_>,
         frame: FrameId,
         (result, argument): (usize, &Argument),
-        place: &Place,
+        blocks: &BlockRange,
     ) -> Result<(), GpuError> {
         let module = e.module;
         let conv = Convolution::of(module, self.conv);
@@ -142,14 +142,14 @@ impl ConvTiles {
         let tile = e.loop_variable();
         let header = format!(
             "for (idx {tile} = {}; {tile} < {}; {tile} += {})",
-            place.block_number(),
+            blocks.block_number(),
             self.n_tiles(),
-            place.n_blocks
+            blocks.n_blocks
         );
         e.scope(ScopeKind::Loop, header, |e| {
             let depth = e.depth();
-            let (rest, tile_column) = e.divide(tile, blocks(self.n, tile_n));
-            let (group, tile_row) = e.divide(rest, blocks(self.m, tile_m));
+            let (rest, tile_column) = e.divide(tile, ceil_div(self.n, tile_n));
+            let (group, tile_row) = e.divide(rest, ceil_div(self.m, tile_m));
             let group = if self.n_groups == 1 { Atom::Const(0) } else { group };
             let (first_m, first_n) = (e.affine(tile_row, tile_m, 0), e.affine(tile_column, tile_n, 0));
             let sums = e.fresh("c");

@@ -92,7 +92,7 @@ impl CType {
         }
     }
 
-    /// `value` of element type `from` as HLO's `convert` makes it of this type.
+    /// The C++ expression that converts `value` from `from` to `self`, as HLO's `convert` does.
     pub fn converted(self, from: CType, value: &str) -> String {
         let (is_float, was_float) = (self.dtype.is_float(), from.dtype.is_float());
         if self.dtype == from.dtype {

@@ -8,6 +8,7 @@ use hlo_ir::{InstId, Module, Opcode};
 
 use super::conv_tiles::{self, ConvTiles};
 use super::emitter::{Argument, Atom, Binding, Emitter, FrameId, Preloaded, ScopeKind};
+use super::group::{BlockRange, ResultGroup};
 use super::reach::{Reach, Root};
 use super::scatter_rows::{self, Rows};
 use super::team::Team;
@@ -38,39 +39,14 @@ pub(super) enum Form {
     Product(ConvTiles),
 }
 
-/// Results that are computed together.
+/// A group and how its elements are dealt out.
 #[derive(Clone, Debug)]
-pub(super) struct Group {
-    /// Numbers of the results.
-    pub results: Vec<usize>,
-    /// Where their elements come from.
-    pub sources: Vec<(InstId, usize)>,
-    pub is_one_layout: bool,
-    n_elems: i64,
+pub(super) struct FormedGroup {
+    pub group: ResultGroup,
     form: Form,
 }
 
-impl Group {
-    /// The values of all results at an index: result, position in its memory and stored value.
-    ///
-    /// All are read before any is written, as a result may lie where an operand lies.
-    pub fn values_at(
-        &self,
-        e: &mut Emitter<'_>,
-        frame: FrameId,
-        results: &[Argument],
-        index: &[Atom],
-    ) -> Result<Vec<(usize, Atom, String)>, GpuError> {
-        let mut stores = Vec::new();
-        for (&result, &(inst, leaf)) in self.results.iter().zip(&self.sources) {
-            let value = e.value(frame, inst, leaf, index)?;
-            let Argument { shape, ctype } = &results[result];
-            let at = e.position(index, &shape.dims, &shape.physical_order());
-            stores.push((result, at, ctype.to_stored(&value.text)));
-        }
-        Ok(stores)
-    }
-
+impl FormedGroup {
     /// Whether threads compute its elements together.
     pub fn has_team(&self) -> bool {
         matches!(self.form, Form::Team(_))
@@ -86,7 +62,7 @@ impl Group {
 }
 
 /// Puts the results into groups and chooses the form of each.
-pub(super) fn groups(module: &Module, reach: &Reach, signature: &Signature, options: &EmitOptions) -> Vec<Group> {
+pub(super) fn groups(module: &Module, reach: &Reach, signature: &Signature, options: &EmitOptions) -> Vec<FormedGroup> {
     let mut of_result: Vec<usize> = (0..reach.roots.len()).collect();
     let mut owner: HashMap<(InstId, &[i64]), usize> = HashMap::new();
     for (i, root) in reach.roots.iter().enumerate() {
@@ -98,7 +74,7 @@ pub(super) fn groups(module: &Module, reach: &Reach, signature: &Signature, opti
             owner.values_mut().filter(|group| **group == old).for_each(|group| *group = new);
         }
     }
-    let mut groups: Vec<Group> = Vec::new();
+    let mut groups: Vec<FormedGroup> = Vec::new();
     for first in 0..of_result.len() {
         let results: Vec<usize> = (0..of_result.len()).filter(|&i| of_result[i] == first).collect();
         if results.is_empty() {
@@ -108,12 +84,13 @@ pub(super) fn groups(module: &Module, reach: &Reach, signature: &Signature, opti
         let is_one_layout = results.iter().all(|&i| signature.results[i].shape.is_same_order(shape));
         let sources = results.iter().map(|&i| (reach.roots[i].inst, reach.roots[i].leaf)).collect();
         let n_elems = i64::try_from(shape.n_elems()).unwrap_or(i64::MAX);
-        groups.push(Group { results, sources, is_one_layout, n_elems, form: Form::Elemental });
+        let group = ResultGroup { results, sources, is_one_layout, n_elems };
+        groups.push(FormedGroup { group, form: Form::Elemental });
     }
     if !options.is_elemental_only {
         let is_alone = groups.len() == 1;
-        for group in &mut groups {
-            group.form = choose_form(module, reach, signature, group, is_alone);
+        for formed in &mut groups {
+            formed.form = choose_form(module, reach, signature, &formed.group, is_alone);
         }
     }
     groups
@@ -129,7 +106,7 @@ fn joins(module: &Module, inst: InstId) -> bool {
 const LOOPS: [Opcode; 6] =
     [Opcode::Reduce, Opcode::ReduceWindow, Opcode::SelectAndScatter, Opcode::Convolution, Opcode::Dot, Opcode::Scatter];
 
-fn choose_form(module: &Module, reach: &Reach, signature: &Signature, group: &Group, is_alone: bool) -> Form {
+fn choose_form(module: &Module, reach: &Reach, signature: &Signature, group: &ResultGroup, is_alone: bool) -> Form {
     let roots: Vec<&Root> = group.results.iter().map(|&i| &reach.roots[i]).collect();
     let has_loop = |root: &&Root| {
         root.all.iter().any(|inst| !signature.bindings.contains_key(inst) && LOOPS.contains(&module.inst(*inst).opcode))
@@ -152,7 +129,13 @@ fn choose_form(module: &Module, reach: &Reach, signature: &Signature, group: &Gr
 }
 
 /// A team, if the longest reduction that has an element for each of the group's is long enough.
-fn choose_team(module: &Module, signature: &Signature, group: &Group, roots: &[&Root], is_alone: bool) -> Option<Team> {
+fn choose_team(
+    module: &Module,
+    signature: &Signature,
+    group: &ResultGroup,
+    roots: &[&Root],
+    is_alone: bool,
+) -> Option<Team> {
     let mut longest: Option<(i64, bool)> = None;
     for inst in roots.iter().flat_map(|root| root.all.iter().copied()) {
         let node = module.inst(inst);
@@ -184,7 +167,7 @@ fn choose_team(module: &Module, signature: &Signature, group: &Group, roots: &[&
 }
 
 /// Packs of 16 bytes of the widest array that is read or written in place.
-fn choose_packs(module: &Module, signature: &Signature, group: &Group, roots: &[&Root]) -> Option<Form> {
+fn choose_packs(module: &Module, signature: &Signature, group: &ResultGroup, roots: &[&Root]) -> Option<Form> {
     if !group.is_one_layout {
         return None;
     }
@@ -212,19 +195,20 @@ fn choose_packs(module: &Module, signature: &Signature, group: &Group, roots: &[
 pub(super) fn write(
     e: &mut Emitter<'_>,
     frame: FrameId,
-    groups: &[Group],
+    groups: &[FormedGroup],
     results: &[Argument],
     block: u32,
 ) -> Result<u32, GpuError> {
     let mut first = 0u32;
-    for (i, group) in groups.iter().enumerate() {
-        let per_block = match &group.form {
+    for (i, formed) in groups.iter().enumerate() {
+        let group = &formed.group;
+        let per_block = match &formed.form {
             Form::Elemental | Form::Tiles(_) | Form::Rows(_) | Form::Product(_) => u64::from(block),
             Form::Team(Team::Warp) => u64::from(block / 32),
             Form::Team(team) => u64::from(team.elems_of_block()),
             Form::Packs { n_elems, .. } => u64::from(block) * (*n_elems as u64),
         };
-        let n_blocks = match &group.form {
+        let n_blocks = match &formed.form {
             Form::Rows(rows) => rows.n_blocks(block),
             Form::Product(tiles) => (tiles.n_tiles() as u64).clamp(1, MAX_BLOCKS),
             Form::Tiles(tiles) => (tiles.n_tiles(&results[group.results[0]].shape.dims) as u64).clamp(1, MAX_BLOCKS),
@@ -233,53 +217,38 @@ pub(super) fn write(
             }
         } as u32;
         let end = first + n_blocks;
-        let place = Place { first, n_blocks, block, per_block: per_block as i64 };
+        let blocks = BlockRange { first, n_blocks, block, per_block: per_block as i64 };
         if groups.len() == 1 {
-            write_group(e, frame, group, results, &place)?;
+            write_group(e, frame, formed, results, &blocks)?;
         } else {
             let header = match i {
                 0 => format!("if (blockIdx.x < {end})"),
                 _ => format!("if (blockIdx.x >= {first} && blockIdx.x < {end})"),
             };
-            e.scope(ScopeKind::Branch, header, |e| write_group(e, frame, group, results, &place))?;
+            e.scope(ScopeKind::Branch, header, |e| write_group(e, frame, formed, results, &blocks))?;
         }
         first = end;
     }
     Ok(first)
 }
 
-/// The blocks of a group.
-pub(super) struct Place {
-    first: u32,
-    pub n_blocks: u32,
-    pub block: u32,
-    /// Elements that a block takes at a time.
-    per_block: i64,
-}
-
-impl Place {
-    /// The block's number among the group's.
-    pub fn block_number(&self) -> String {
-        if self.first == 0 { "(idx)blockIdx.x".to_string() } else { format!("((idx)blockIdx.x - {})", self.first) }
-    }
-}
-
 fn write_group(
     e: &mut Emitter<'_>,
     frame: FrameId,
-    group: &Group,
+    formed: &FormedGroup,
     results: &[Argument],
-    place: &Place,
+    blocks: &BlockRange,
 ) -> Result<(), GpuError> {
+    let group = &formed.group;
     e.team = None;
     e.preloaded.clear();
-    match &group.form {
+    match &formed.form {
         Form::Elemental => {
             let i = e.loop_variable();
-            let (start, step) = (place.block_number(), i64::from(place.n_blocks) * place.per_block);
+            let (start, step) = (blocks.block_number(), i64::from(blocks.n_blocks) * blocks.per_block);
             let header = format!(
                 "for (idx {i} = {start} * {} + (idx)threadIdx.x; {i} < {}; {i} += {step})",
-                place.block, group.n_elems
+                blocks.block, group.n_elems
             );
             e.scope(ScopeKind::Loop, header, |e| {
                 let stores = write_element(e, frame, group, results, i)?;
@@ -287,16 +256,16 @@ fn write_group(
                 Ok(())
             })
         }
-        Form::Team(team) => write_team(e, frame, group, results, place, *team),
-        Form::Packs { n_elems, loaded } => write_packs(e, frame, group, results, place, (*n_elems, loaded)),
-        Form::Tiles(tiles) => tiles.write(e, frame, group, results, place),
+        Form::Team(team) => write_team(e, frame, group, results, blocks, *team),
+        Form::Packs { n_elems, loaded } => write_packs(e, frame, group, results, blocks, (*n_elems, loaded)),
+        Form::Tiles(tiles) => tiles.write(e, frame, group, results, blocks),
         Form::Product(tiles) => {
             let result = group.results[0];
-            tiles.write(e, frame, (result, &results[result]), place)
+            tiles.write(e, frame, (result, &results[result]), blocks)
         }
         Form::Rows(rows) => {
             let own: Vec<(usize, &Argument)> = group.results.iter().map(|&result| (result, &results[result])).collect();
-            rows.write(e, frame, &own, place)
+            rows.write(e, frame, &own, blocks)
         }
     }
 }
@@ -305,7 +274,7 @@ fn write_group(
 fn write_element(
     e: &mut Emitter<'_>,
     frame: FrameId,
-    group: &Group,
+    group: &ResultGroup,
     results: &[Argument],
     i: Atom,
 ) -> Result<Vec<(usize, Atom, String)>, GpuError> {
@@ -317,15 +286,15 @@ fn write_element(
 fn write_team(
     e: &mut Emitter<'_>,
     frame: FrameId,
-    group: &Group,
+    group: &ResultGroup,
     results: &[Argument],
-    place: &Place,
+    blocks: &BlockRange,
     team: Team,
 ) -> Result<(), GpuError> {
     let base = e.loop_variable();
-    let (start, step) = (place.block_number(), i64::from(place.n_blocks) * place.per_block);
+    let (start, step) = (blocks.block_number(), i64::from(blocks.n_blocks) * blocks.per_block);
     let n = group.n_elems;
-    let header = format!("for (idx {base} = {start} * {}; {base} < {n}; {base} += {step})", place.per_block);
+    let header = format!("for (idx {base} = {start} * {}; {base} < {n}; {base} += {step})", blocks.per_block);
     e.team = Some(team);
     e.team_depth = e.depth() + 1;
     let result = e.scope(ScopeKind::Loop, header, |e| {
@@ -347,17 +316,17 @@ fn write_team(
 fn write_packs(
     e: &mut Emitter<'_>,
     frame: FrameId,
-    group: &Group,
+    group: &ResultGroup,
     results: &[Argument],
-    place: &Place,
+    blocks: &BlockRange,
     (n_elems, loaded): (i64, &[(usize, InstId)]),
 ) -> Result<(), GpuError> {
     let pack = e.loop_variable();
-    let start = place.block_number();
-    let (n_packs, step) = (group.n_elems / n_elems, i64::from(place.n_blocks) * i64::from(place.block));
+    let start = blocks.block_number();
+    let (n_packs, step) = (group.n_elems / n_elems, i64::from(blocks.n_blocks) * i64::from(blocks.block));
     let header = format!(
         "for (idx {pack} = {start} * {} + (idx)threadIdx.x; {pack} < {n_packs}; {pack} += {step})",
-        place.block
+        blocks.block
     );
     let read: Vec<(usize, &'static str)> = loaded.iter().map(|&(i, _)| (i, e.arguments[i].ctype.stored)).collect();
     let written: Vec<(usize, &'static str)> = group.results.iter().map(|&i| (i, results[i].ctype.stored)).collect();

@@ -12,6 +12,7 @@ mod device_reduction;
 mod dtype;
 mod elementwise;
 mod emitter;
+mod group;
 mod groups;
 mod indexing;
 mod reach;
@@ -21,6 +22,7 @@ mod shape_ops;
 mod structure;
 mod table;
 mod team;
+mod team_join;
 mod tiles;
 mod windows;
 
@@ -121,11 +123,12 @@ pub fn emit(module: &Module, inst: InstId, options: &EmitOptions) -> Result<Kern
     let frame = emitter.add_frame(signature.bindings.clone());
     let grid = groups::write(&mut emitter, frame, &groups, &signature.results, block)?;
     let is_cooperative = emitter.is_cooperative;
-    if !is_cooperative && groups.iter().any(groups::Group::has_team) {
+    if !is_cooperative && groups.iter().any(groups::FormedGroup::has_team) {
         // The reduction cannot be split: its initial value is not neutral, or not known.
         return emit(module, inst, &EmitOptions { is_elemental_only: true });
     }
-    let shared_with: Vec<(usize, usize)> = reach::updatable(module, &reach, &groups, &signature);
+    let shared_with: Vec<(usize, usize)> =
+        reach::updatable(module, &reach, groups.iter().map(|formed| &formed.group), &signature);
     let body = emitter.into_text();
     let n_elems = signature.operands.iter().chain(&signature.results).map(|a| a.shape.n_elems()).max().unwrap_or(0);
     let idx = if n_elems < 1 << 30 { "int" } else { "long long" };
@@ -165,7 +168,7 @@ pub fn updatable(module: &Module, inst: InstId) -> Vec<(usize, usize)> {
     let Ok(signature) = Signature::new(module, inst) else { return Vec::new() };
     let reach = reach::Reach::new(module, &signature.bindings, signature.root, signature.results.len());
     let groups = groups::groups(module, &reach, &signature, &EmitOptions::default());
-    reach::updatable(module, &reach, &groups, &signature)
+    reach::updatable(module, &reach, groups.iter().map(|formed| &formed.group), &signature)
 }
 
 /// Writes a plan's kernels.

@@ -7,7 +7,7 @@ use hlo_ir::{InstId, Module, Opcode};
 
 use super::Signature;
 use super::emitter::{Binding, array_of_leaf};
-use super::groups::Group;
+use super::group::ResultGroup;
 
 /// What the results of a kernel are made of.
 pub(super) struct Reach {
@@ -98,10 +98,10 @@ impl Root {
 }
 
 /// Pairs of operand and result leaves that may share one buffer.
-pub(super) fn updatable(
+pub(super) fn updatable<'g>(
     module: &Module,
     reach: &Reach,
-    groups: &[Group],
+    groups: impl Iterator<Item = &'g ResultGroup>,
     signature: &Signature,
 ) -> Vec<(usize, usize)> {
     let mut pairs = Vec::new();

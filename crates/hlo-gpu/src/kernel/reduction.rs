@@ -218,7 +218,7 @@ pub(super) fn reduce(e: &mut Emitter<'_>, Element { frame, inst, leaf, index }: 
         })?;
         let held: Vec<(Value, &'static str)> =
             accumulators.iter().cloned().zip(reduced.combiner.ctypes.iter().map(|ctype| ctype.held)).collect();
-        team.join(e, &held, &mut |e, others| reduced.combiner.combine(e, &accumulators, others))?;
+        super::team_join::join(team, e, &held, &mut |e, others| reduced.combiner.combine(e, &accumulators, others))?;
     } else {
         e.count_all(&sizes, &mut |e, at| {
             for (&dim, &atom) in dims.iter().zip(at) {

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::Signature;
 use super::emitter::{Argument, Atom, Emitter, FrameId, Index, ScopeKind, Value};
-use super::groups::{Group, Place};
+use super::group::{BlockRange, ResultGroup};
 use super::indexing::ScatterParts;
 use super::reduction::Combiner;
 use crate::GpuError;
@@ -26,7 +26,7 @@ pub(super) struct Rows {
 }
 
 /// A group that is a scatter whose windows are whole rows.
-pub(super) fn choose(module: &Module, signature: &Signature, group: &Group) -> Option<Rows> {
+pub(super) fn choose(module: &Module, signature: &Signature, group: &ResultGroup) -> Option<Rows> {
     let (inst, _) = *group.sources.first()?;
     let is_scatter = module.inst(inst).opcode == Opcode::Scatter && !signature.bindings.contains_key(&inst);
     if !is_scatter || !group.is_one_layout || !group.sources.iter().enumerate().all(|(i, s)| *s == (inst, i)) {
@@ -67,7 +67,7 @@ impl Rows {
         e: &mut Emitter<'_>,
         frame: FrameId,
         results: &[(usize, &Argument)],
-        place: &Place,
+        blocks: &BlockRange,
     ) -> Result<(), GpuError> {
         let parts = ScatterParts::new(e, self.scatter)?;
         let comp = parts.attrs.to_apply;
@@ -75,11 +75,11 @@ impl Rows {
         let dtypes: Vec<_> = results.iter().map(|(_, argument)| argument.shape.dtype).collect();
         let combiner = Combiner::new(e, self.scatter, comp, &dtypes)?;
         let depth = e.depth();
-        let rows_of_block = (i64::from(place.block) / self.lanes).max(1);
-        let n_owners = rows_of_block * i64::from(place.n_blocks);
+        let rows_of_block = (i64::from(blocks.block) / self.lanes).max(1);
+        let n_owners = rows_of_block * i64::from(blocks.n_blocks);
         let lane = e.bind(format!("(idx)threadIdx.x % {}", self.lanes), depth);
         let owner =
-            e.bind(format!("{} * {rows_of_block} + (idx)threadIdx.x / {}", place.block_number(), self.lanes), depth);
+            e.bind(format!("{} * {rows_of_block} + (idx)threadIdx.x / {}", blocks.block_number(), self.lanes), depth);
         let row = e.loop_variable();
         let header = format!("for (idx {row} = {owner}; {row} < {}; {row} += {n_owners})", self.n_rows);
         e.scope(ScopeKind::Loop, header, |e| {

@@ -1,4 +1,5 @@
 //! What a kernel does for each opcode: one row each.
+// circle: the code for an element asks the emitter for its operands, and the emitter asks this table for their code
 
 use hlo_ir::Opcode;
 

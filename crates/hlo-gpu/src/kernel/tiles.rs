@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::Signature;
 use super::emitter::{Argument, Atom, Element, Emitter, FrameId, Index, ScopeKind};
-use super::groups::{Group, Place};
+use super::group::{BlockRange, ResultGroup};
 use super::reach::Root;
 use crate::GpuError;
 
@@ -27,7 +27,7 @@ pub(super) struct Tiles {
 }
 
 /// A transpose or layout change that all results of a group read in place, with both sides long enough.
-pub(super) fn choose(module: &Module, signature: &Signature, group: &Group, roots: &[&Root]) -> Option<Tiles> {
+pub(super) fn choose(module: &Module, signature: &Signature, group: &ResultGroup, roots: &[&Root]) -> Option<Tiles> {
     let shape = &signature.results[group.results[0]].shape;
     if !group.is_one_layout || shape.n_elems() < 4096 {
         return None;
@@ -75,9 +75,9 @@ impl Tiles {
         &self,
         e: &mut Emitter<'_>,
         frame: FrameId,
-        group: &Group,
+        group: &ResultGroup,
         results: &[Argument],
-        place: &Place,
+        blocks: &BlockRange,
     ) -> Result<(), GpuError> {
         let dims = results[group.results[0]].shape.dims.clone();
         let dtype = e.leaf_shape(self.staged, 0)?.dtype;
@@ -88,9 +88,9 @@ impl Tiles {
         let tile = e.loop_variable();
         let header = format!(
             "for (idx {tile} = {}; {tile} < {}; {tile} += {})",
-            place.block_number(),
+            blocks.block_number(),
             self.n_tiles(&dims),
-            place.n_blocks
+            blocks.n_blocks
         );
         e.scope(ScopeKind::Loop, header, |e| {
             let depth = e.depth();

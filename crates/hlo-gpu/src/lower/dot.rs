@@ -10,7 +10,7 @@ use super::strides::{merged_stride, strides};
 use super::{Lowering, Matmul};
 use crate::GpuError;
 use crate::buffers::Home;
-use crate::plan::{BufferId, Gemm, Matrix, Step, Work};
+use crate::plan::{BufferId, Gemm, Matrix, Step, Work, has_library_types};
 use hlo_ir::attrs::{Attrs, DotAttrs};
 use hlo_ir::{ArrayShape, DType, InstId};
 
@@ -42,16 +42,6 @@ pub struct GemmForm {
     pub matrices: [MatrixStrides; 3],
     /// Dims over which calls are repeated.
     pub loops: Vec<LoopDim>,
-}
-
-/// Whether the product library multiplies these types.
-pub fn has_library_types(lhs: DType, rhs: DType, out: DType) -> bool {
-    lhs == rhs
-        && match lhs {
-            DType::F32 | DType::F64 => out == lhs,
-            DType::BF16 | DType::F16 => out == lhs || out == DType::F32,
-            _ => false,
-        }
 }
 
 /// The dims of a dot by class: `[lhs, rhs, output]` dims of batch, then rows, columns and contracted dims of the two

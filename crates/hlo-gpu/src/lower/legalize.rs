@@ -7,9 +7,10 @@
 //! copies of its own.
 
 use super::boundaries::{restate, rewrite_boundaries};
-use super::dot::{DotDims, find_gemm, has_library_types};
+use super::dot::{DotDims, find_gemm};
 use super::strides::{is_same_layout, layout_of};
 use crate::GpuError;
+use crate::plan::has_library_types;
 use hlo_ir::attrs::{Attrs, TupleIndexAttrs};
 use hlo_ir::edit::Builder;
 use hlo_ir::op::{CollectiveSource, Flow};

@@ -22,8 +22,8 @@ pub mod strides;
 mod tests;
 
 use crate::GpuError;
-use crate::buffers::{self, Draft, Home, ValueId};
-use crate::plan::{BufferId, CommunicatorId, ConstantId, ParameterFacts, Plan, Step, Stream, Work};
+use crate::buffers::{self, Draft, Home};
+use crate::plan::{BufferId, CommunicatorId, ConstantId, ParameterFacts, Plan, Step, Stream, ValueId, Work};
 use cranelift_entity::SecondaryMap;
 use hashbrown::HashMap;
 use hlo_analysis::annotations::ParamFacts;

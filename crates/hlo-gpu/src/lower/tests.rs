@@ -4,9 +4,9 @@
 use super::kernels::Emitter;
 use super::{LowerOptions, Lowering, legalize};
 use crate::GpuError;
-use crate::buffers::{self, Draft, ValueId};
+use crate::buffers::{self, Draft};
 use crate::plan::model::modelled_times;
-use crate::plan::{Access, BufferId, Kernel, Place, Plan, Step, Work, verify::verify};
+use crate::plan::{Access, BufferId, Kernel, Place, Plan, Step, ValueId, Work, verify::verify};
 use hlo_ir::{InstId, Module};
 use std::collections::BTreeMap;
 

@@ -12,6 +12,14 @@ pub struct Accesses {
 }
 
 impl Work {
+    /// Whether both streams catch up with each other here.
+    pub(crate) fn is_barrier(&self) -> bool {
+        match self {
+            Work::While { .. } | Work::Conditional { .. } => true,
+            Work::Launch { .. } | Work::Gemm(_) | Work::Collective(_) | Work::Copy { .. } | Work::Fill { .. } => false,
+        }
+    }
+
     /// What this reads and writes, without the steps inside a loop or branch. Of a kernel's arguments the results come
     /// last: what its access list does not call a read is written.
     pub fn accesses(&self, plan: &Plan) -> Accesses {

@@ -9,6 +9,7 @@ mod json;
 mod memory;
 pub mod model;
 pub mod plot;
+pub(crate) mod ranges;
 mod text;
 pub mod verify;
 
@@ -16,9 +17,8 @@ pub use accesses::Accesses;
 pub use memory::PlanMemory;
 pub use text::shape_text;
 
-use crate::buffers::ValueId;
 use cranelift_entity::{PrimaryMap, SecondaryMap, entity_impl};
-use hlo_ir::{ArrayShape, Literal};
+use hlo_ir::{ArrayShape, DType, Literal};
 
 /// A kernel of a plan; equal sources are one kernel.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -29,6 +29,11 @@ entity_impl!(KernelId, "kernel");
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BufferId(u32);
 entity_impl!(BufferId, "b");
+
+/// A value of the program: what one or several buffers are views of.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ValueId(u32);
+entity_impl!(ValueId, "v");
 
 /// A partition of devices into groups that communicate.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -133,6 +138,16 @@ pub enum Stream {
     Communication,
 }
 
+impl Stream {
+    /// 0 or 1, for tables with a row for each stream.
+    pub(crate) fn number(self) -> usize {
+        match self {
+            Stream::Compute => 0,
+            Stream::Communication => 1,
+        }
+    }
+}
+
 /// One thing to do.
 #[derive(Clone, Debug)]
 pub struct Step {
@@ -213,6 +228,16 @@ pub struct Gemm {
     pub k: u64,
     /// Whether f32 elements may be rounded to TF32 (10 bits of mantissa) before they are multiplied; sums are f32.
     pub uses_tf32: bool,
+}
+
+/// Whether the product library multiplies these types.
+pub(crate) fn has_library_types(lhs: DType, rhs: DType, out: DType) -> bool {
+    lhs == rhs
+        && match lhs {
+            DType::F32 | DType::F64 => out == lhs,
+            DType::BF16 | DType::F16 => out == lhs || out == DType::F32,
+            _ => false,
+        }
 }
 
 /// A buffer as a batch of matrices. Of the two inner strides one is 1.

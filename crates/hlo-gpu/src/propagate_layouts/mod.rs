@@ -34,9 +34,10 @@
 
 pub mod classes;
 
-use crate::lower::dot::{find_gemm, has_library_types};
+use crate::lower::dot::find_gemm;
 use crate::lower::legalize::stepwise_computations;
 use crate::lower::strides::is_same_layout;
+use crate::plan::has_library_types;
 use classes::{Classes, Permutation};
 use cranelift_entity::EntitySet;
 use hlo_analysis::Preserved;

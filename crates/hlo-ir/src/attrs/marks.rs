@@ -1,7 +1,7 @@
 //! Attributes that any instruction can carry, whatever its opcode.
 
 use super::{Metadata, RawBraces};
-use crate::module::InstId;
+use crate::ids::InstId;
 use crate::sharding::Sharding;
 
 /// Marks of one instruction; most have none, so instructions hold them boxed.

@@ -1,4 +1,5 @@
 //! HLO's `convert` between every two element types, as XLA's CPU backend does it.
+// circle: a buffer stores a scalar by converting it, and a conversion builds a buffer
 
 use half::{bf16, f16};
 

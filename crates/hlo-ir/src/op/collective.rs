@@ -15,6 +15,8 @@
 //! | collective-broadcast | root | | |
 //! | collective-permute | pair | | |
 
+// circle: a done names the opcode of its start, and the rows of the table name these descriptors
+
 use super::{Begun, CostRule, EvalRoutine, Flow, Opcode, ShapeRule};
 
 /// What a collective op does with the values of the devices that take part.

@@ -1,6 +1,6 @@
 //! The grammar of `hlo-opt plan`, and how its words are read.
 
-use crate::arguments::ReportFormat;
+use crate::report_format::ReportFormat;
 use crate::{Failure, descriptions};
 use clap::{Args, Subcommand, ValueEnum};
 use hlo_cluster::reduction::{Lowering, Matrix, Rules};

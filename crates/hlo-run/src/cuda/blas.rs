@@ -9,7 +9,7 @@ use cudarc::cublaslt::{result, sys};
 use hlo_ir::DType;
 
 use super::card::Card;
-use super::device::{Allocation, Ground};
+use super::context::{Allocation, DeviceContext};
 use super::products::{Columns, Product, product};
 use crate::ExecutionError;
 use hlo_gpu::plan::Gemm;
@@ -59,17 +59,17 @@ impl Blas {
     /// Issues a product on a stream.
     pub fn multiply(
         &mut self,
-        ground: &Ground<'_>,
+        context: &DeviceContext<'_>,
         stream: cudarc::driver::sys::CUstream,
         gemm: &Gemm,
     ) -> Result<(), ExecutionError> {
-        let name = &ground.plan.buffers[gemm.output.buffer].name;
+        let name = &context.plan.buffers[gemm.output.buffer].name;
         if gemm.batch * gemm.m * gemm.n == 0 {
             return Ok(());
         }
         if gemm.k == 0 {
             let output = gemm.output.buffer;
-            return ground.fill(stream, ground.address(output)?, 0, ground.size_bytes(output));
+            return context.fill(stream, context.address(output)?, 0, context.size_bytes(output));
         }
         let product = product(gemm).ok_or_else(|| ExecutionError::Device {
             what: name.clone(),
@@ -78,14 +78,14 @@ impl Blas {
         let (handle, uses_tf32) = (self.handle, self.uses_tf32);
         let ready = match self.ready.entry(product) {
             Entry::Occupied(entry) => entry.into_mut(),
-            Entry::Vacant(entry) => entry.insert(Ready::new(handle, ground, &product, uses_tf32, name)?),
+            Entry::Vacant(entry) => entry.insert(Ready::new(handle, context, &product, uses_tf32, name)?),
         };
         let (ones, zeros) = ((1.0f32, 1.0f64), (0.0f32, 0.0f64));
         let (alpha, beta) = match ready.is_double {
             true => (raw(&ones.1).0, raw(&zeros.1).0),
             false => (raw(&ones.0).0, raw(&zeros.0).0),
         };
-        let address = |matrix: &Columns| ground.address(matrix.buffer).map(|address| address as usize as *mut c_void);
+        let address = |matrix: &Columns| context.address(matrix.buffer).map(|address| address as usize as *mut c_void);
         let (a, b, d) = (address(&product.a)?, address(&product.b)?, address(&product.d)?);
         // SAFETY: layouts were made from the plan's views, which lie within their buffers; the workspace is used by this
         // device's compute stream alone.
@@ -124,13 +124,13 @@ impl Drop for Blas {
 impl Ready {
     fn new(
         handle: sys::cublasLtHandle_t,
-        ground: &Ground<'_>,
+        context: &DeviceContext<'_>,
         product: &Product,
         uses_tf32: bool,
         name: &str,
     ) -> Result<Ready, ExecutionError> {
         let error = failed(name);
-        let dtype = |matrix: &Columns| ground.plan.buffers[matrix.buffer].shape.dtype;
+        let dtype = |matrix: &Columns| context.plan.buffers[matrix.buffer].shape.dtype;
         let type_of = |matrix: &Columns| {
             library_type(dtype(matrix)).ok_or_else(|| ExecutionError::Device {
                 what: name.to_string(),
@@ -164,7 +164,7 @@ impl Ready {
             // SAFETY: the attribute is an i32.
             unsafe { result::set_matmul_desc_attribute(operation, attribute, value, size) }.map_err(&error)?;
         }
-        ready.algorithm = ready.best_algorithm(handle, ground, product)?.map_err(&error)?;
+        ready.algorithm = ready.best_algorithm(handle, context, product)?.map_err(&error)?;
         Ok(ready)
     }
 
@@ -172,7 +172,7 @@ impl Ready {
     fn best_algorithm(
         &self,
         handle: sys::cublasLtHandle_t,
-        ground: &Ground<'_>,
+        context: &DeviceContext<'_>,
         product: &Product,
     ) -> Result<Result<sys::cublasLtMatmulAlgo_t, Status>, ExecutionError> {
         use sys::cublasLtMatmulPreferenceAttributes_t::{
@@ -182,7 +182,7 @@ impl Ready {
         };
         let mut alignments = Vec::new();
         for (attribute, matrix) in [(A, &product.a), (B, &product.b), (C, &product.d), (D, &product.d)] {
-            alignments.push((attribute, alignment(ground.address(matrix.buffer)?)));
+            alignments.push((attribute, alignment(context.address(matrix.buffer)?)));
         }
         let preference = match result::create_matmul_pref() {
             Ok(preference) => preference,

@@ -10,6 +10,7 @@
 mod blas;
 mod card;
 mod compile;
+mod context;
 mod device;
 mod libraries;
 mod moves;

@@ -66,7 +66,7 @@ mod tests {
         let mut plan = Plan { n_replicas: N as u32, n_partitions: 1, ..Plan::default() };
         let mut buffer = |n: i64| {
             let shape = ArrayShape::new(DType::F32, [n]).with_row_major();
-            let value = hlo_gpu::buffers::ValueId::from_u32(plan.buffers.len() as u32);
+            let value = hlo_gpu::plan::ValueId::from_u32(plan.buffers.len() as u32);
             let place = Place::Arena;
             plan.buffers.push(Buffer { name: "x".into(), shape, place, offset_bytes: 0, value, value_offset_bytes: 0 })
         };

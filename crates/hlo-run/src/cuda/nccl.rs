@@ -8,7 +8,7 @@ use cudarc::driver::sys::{CUdeviceptr, CUstream};
 use cudarc::nccl::{result, sys};
 use hlo_ir::DType;
 
-use super::device::Ground;
+use super::context::DeviceContext;
 use crate::ExecutionError;
 use hlo_gpu::plan::{BufferId, CollectiveCall, CollectiveKind, CommunicatorId, Reduction};
 
@@ -37,14 +37,14 @@ fn failed(what: &'static str) -> impl Fn(result::NcclError) -> ExecutionError {
 impl Communicators {
     /// Makes the communicators; all devices of all processes do this at the same time. The first device of each group makes
     /// its id, and the others get it where all meet.
-    pub fn connect(ground: &Ground<'_>) -> Result<Communicators, ExecutionError> {
+    pub fn connect(context: &DeviceContext<'_>) -> Result<Communicators, ExecutionError> {
         let mut communicators = Communicators { groups: HashMap::new() };
-        for (id, groups) in ground.plan.communicators.iter() {
-            let own = groups.iter().find(|group| group.contains(&ground.id));
-            let is_first = own.is_some_and(|group| group.len() > 1 && group.first() == Some(&ground.id));
+        for (id, groups) in context.plan.communicators.iter() {
+            let own = groups.iter().find(|group| group.contains(&context.id));
+            let is_first = own.is_some_and(|group| group.len() > 1 && group.first() == Some(&context.id));
             let brought = if is_first { unique_id()? } else { Vec::new() };
             let name = format!("the ids of {id}");
-            let taken = ground.meeting.meet(ground.id, &name, brought, |all| {
+            let taken = context.meeting.meet(context.id, &name, brought, |all| {
                 let of_device = |device: usize| {
                     let group = groups.iter().find(|group| group.contains(&(device as u32)))?;
                     all.get(*group.first()? as usize).cloned()
@@ -52,7 +52,7 @@ impl Communicators {
                 Ok((0..all.len()).map(|device| of_device(device).unwrap_or_default()).collect())
             })?;
             let Some(devices) = own.cloned() else { continue };
-            let place = devices.iter().position(|&device| device == ground.id).unwrap_or(0);
+            let place = devices.iter().position(|&device| device == context.id).unwrap_or(0);
             let handle = if devices.len() > 1 { join(&taken, devices.len(), place)? } else { std::ptr::null_mut() };
             communicators.groups.insert(id, Group { handle, devices, place });
         }
@@ -62,17 +62,17 @@ impl Communicators {
     /// Issues all calls of a step as one group.
     pub fn collective(
         &self,
-        ground: &Ground<'_>,
+        context: &DeviceContext<'_>,
         stream: CUstream,
         call: &CollectiveCall,
     ) -> Result<(), ExecutionError> {
         let Some(group) = self.groups.get(&call.communicator) else { return Ok(()) };
         if group.handle.is_null() {
-            return call.calls.iter().try_for_each(|&(input, output)| alone(ground, stream, call, input, output));
+            return call.calls.iter().try_for_each(|&(input, output)| alone(context, stream, call, input, output));
         }
         result::group_start().map_err(failed("group start"))?;
         let issued =
-            call.calls.iter().try_for_each(|&(input, output)| group.issue(ground, stream, &call.kind, input, output));
+            call.calls.iter().try_for_each(|&(input, output)| group.issue(context, stream, &call.kind, input, output));
         let ended = result::group_end().map_err(failed("group end"));
         issued.and(ended.map(drop))
     }
@@ -111,15 +111,15 @@ impl Drop for Communicators {
 
 /// What a group of one device does.
 fn alone(
-    ground: &Ground<'_>,
+    context: &DeviceContext<'_>,
     stream: CUstream,
     call: &CollectiveCall,
     input: BufferId,
     output: BufferId,
 ) -> Result<(), ExecutionError> {
-    let (from, to) = (ground.address(input)?, ground.address(output)?);
+    let (from, to) = (context.address(input)?, context.address(output)?);
     let is_kept = match &call.kind {
-        CollectiveKind::Permute(pairs) => pairs.contains(&(ground.id, ground.id)),
+        CollectiveKind::Permute(pairs) => pairs.contains(&(context.id, context.id)),
         CollectiveKind::AllReduce(_)
         | CollectiveKind::ReduceScatter(_)
         | CollectiveKind::AllGather
@@ -127,8 +127,8 @@ fn alone(
     };
     match is_kept {
         true if from == to => Ok(()),
-        true => ground.copy(stream, from, to, ground.size_bytes(output)),
-        false => ground.fill(stream, to, 0, ground.size_bytes(output)),
+        true => context.copy(stream, from, to, context.size_bytes(output)),
+        false => context.fill(stream, to, 0, context.size_bytes(output)),
     }
 }
 
@@ -158,19 +158,19 @@ fn pointer(address: CUdeviceptr) -> *mut c_void {
 impl Group {
     fn issue(
         &self,
-        ground: &Ground<'_>,
+        context: &DeviceContext<'_>,
         stream: CUstream,
         kind: &CollectiveKind,
         input: BufferId,
         output: BufferId,
     ) -> Result<(), ExecutionError> {
-        let (from, to) = (ground.address(input)?, ground.address(output)?);
-        let (input_bytes, output_bytes) = (ground.size_bytes(input), ground.size_bytes(output));
-        let shape = &ground.plan.buffers[output].shape;
+        let (from, to) = (context.address(input)?, context.address(output)?);
+        let (input_bytes, output_bytes) = (context.size_bytes(input), context.size_bytes(output));
+        let shape = &context.plan.buffers[output].shape;
         let bytes = sys::ncclDataType_t::ncclUint8;
         let typed = |reduction: Reduction| {
             library_reduction(shape.dtype, reduction).ok_or_else(|| ExecutionError::Device {
-                what: ground.plan.buffers[output].name.clone(),
+                what: context.plan.buffers[output].name.clone(),
                 reason: format!("expected elements that NCCL reduces, found {}", shape.dtype),
             })
         };
@@ -197,7 +197,7 @@ impl Group {
                 });
             }
             CollectiveKind::Permute(pairs) => {
-                return self.permute(ground, stream, pairs, (from, input_bytes), (to, output_bytes));
+                return self.permute(context, stream, pairs, (from, input_bytes), (to, output_bytes));
             }
         };
         issued.map(drop).map_err(failed("a collective"))
@@ -206,7 +206,7 @@ impl Group {
     /// Sends to each target and receives from the source; zeros without one.
     fn permute(
         &self,
-        ground: &Ground<'_>,
+        context: &DeviceContext<'_>,
         stream: CUstream,
         pairs: &[(u32, u32)],
         (from, input_bytes): (CUdeviceptr, u64),
@@ -223,7 +223,7 @@ impl Group {
             }
         }
         let has_source = pairs.iter().any(|&(_, target)| Some(target) == me);
-        if has_source { Ok(()) } else { ground.fill(stream, to, 0, output_bytes) }
+        if has_source { Ok(()) } else { context.fill(stream, to, 0, output_bytes) }
     }
 
     fn send(&self, from: CUdeviceptr, n_bytes: u64, to: usize, stream: CUstream) -> Result<(), ExecutionError> {

@@ -7,7 +7,7 @@
 
 use cudarc::driver::sys::{CUevent, CUstream};
 
-use super::device::{Allocation, Event, Ground};
+use super::context::{Allocation, DeviceContext, Event};
 use super::moves::{Move, moves};
 use super::reductions::Reductions;
 use super::{collective_steps, reduction_of};
@@ -38,38 +38,38 @@ pub(super) struct Neighbours {
 }
 
 impl Neighbours {
-    pub fn new(ground: &Ground<'_>) -> Result<Neighbours, ExecutionError> {
+    pub fn new(context: &DeviceContext<'_>) -> Result<Neighbours, ExecutionError> {
         let n_bytes =
-            collective_steps(&ground.plan.steps).into_iter().map(|call| staged_bytes(ground.plan, call)).max();
-        let staging = Allocation::new(ground.card, n_bytes.unwrap_or(0) as usize, "collectives in place")?;
+            collective_steps(&context.plan.steps).into_iter().map(|call| staged_bytes(context.plan, call)).max();
+        let staging = Allocation::new(context.card, n_bytes.unwrap_or(0) as usize, "collectives in place")?;
         Ok(Neighbours { staging, kept: Vec::new() })
     }
 
     /// This device's part of a step.
     pub fn collective(
         &mut self,
-        ground: &Ground<'_>,
+        context: &DeviceContext<'_>,
         stream: CUstream,
         name: &str,
         call: &CollectiveCall,
         reductions: &Reductions,
     ) -> Result<(), ExecutionError> {
-        let ready = Event::record(ground.card, stream)?;
+        let ready = Event::record(context.card, stream)?;
         let mut words = vec![ready.handle as usize as u64];
         for &(input, _) in &call.calls {
-            words.push(ground.address(input)?);
+            words.push(context.address(input)?);
         }
         let width = words.len();
-        let words = exchange(ground, name, &words)?;
+        let words = exchange(context, name, &words)?;
         self.kept.clear();
-        wait_for_all(ground, stream, words.iter().step_by(width))?;
+        wait_for_all(context, stream, words.iter().step_by(width))?;
         let mut staged = self.staging.address;
         let mut copies = Vec::new();
         for (i, &(input, output)) in call.calls.iter().enumerate() {
-            let (mut target, n_bytes) = (ground.address(output)?, ground.size_bytes(output));
-            let groups = &ground.plan.communicators[call.communicator];
-            let steps = moves(&call.kind, groups, ground.id, ground.size_bytes(input));
-            if overlaps(ground.plan, call, output) && !steps.is_empty() {
+            let (mut target, n_bytes) = (context.address(output)?, context.size_bytes(output));
+            let groups = &context.plan.communicators[call.communicator];
+            let steps = moves(&call.kind, groups, context.id, context.size_bytes(input));
+            if overlaps(context.plan, call, output) && !steps.is_empty() {
                 copies.push((staged, target, n_bytes));
                 target = staged;
                 staged += n_bytes.next_multiple_of(256);
@@ -78,11 +78,11 @@ impl Neighbours {
             for step in steps {
                 match step {
                     Move::Copy { device, from, to } => {
-                        ground.copy(stream, input_of(device) + from.start, target + to, from.end - from.start)?;
+                        context.copy(stream, input_of(device) + from.start, target + to, from.end - from.start)?;
                     }
-                    Move::Zero => ground.fill(stream, target, 0, n_bytes)?,
+                    Move::Zero => context.fill(stream, target, 0, n_bytes)?,
                     Move::Reduce { devices, from } => {
-                        let shape = &ground.plan.buffers[output].shape;
+                        let shape = &context.plan.buffers[output].shape;
                         let kernel = reduction_of(&call.kind)
                             .and_then(|how| reductions.find(shape, how, devices.len()))
                             .ok_or_else(|| ExecutionError::Device {
@@ -91,16 +91,16 @@ impl Neighbours {
                             })?;
                         let mut pointers: Vec<u64> = devices.iter().map(|&d| input_of(d) + from.start).collect();
                         pointers.push(target);
-                        ground.card.launch(kernel, &pointers, stream)?;
+                        context.card.launch(kernel, &pointers, stream)?;
                     }
                 }
             }
         }
-        let done = Event::record(ground.card, stream)?;
-        let words = exchange(ground, name, &[done.handle as usize as u64])?;
-        wait_for_all(ground, stream, words.iter())?;
+        let done = Event::record(context.card, stream)?;
+        let words = exchange(context, name, &[done.handle as usize as u64])?;
+        wait_for_all(context, stream, words.iter())?;
         self.kept.extend([ready, done]);
-        copies.into_iter().try_for_each(|(from, to, n_bytes)| ground.copy(stream, from, to, n_bytes))
+        copies.into_iter().try_for_each(|(from, to, n_bytes)| context.copy(stream, from, to, n_bytes))
     }
 }
 
@@ -112,17 +112,17 @@ impl Neighbours {
 }
 
 fn wait_for_all<'w>(
-    ground: &Ground<'_>,
+    context: &DeviceContext<'_>,
     stream: CUstream,
     mut events: impl Iterator<Item = &'w u64>,
 ) -> Result<(), ExecutionError> {
-    events.try_for_each(|&event| ground.wait(stream, event as usize as CUevent))
+    events.try_for_each(|&event| context.wait(stream, event as usize as CUevent))
 }
 
 /// The words of all devices, in the order of flat ids.
-fn exchange(ground: &Ground<'_>, name: &str, words: &[u64]) -> Result<Vec<u64>, ExecutionError> {
+fn exchange(context: &DeviceContext<'_>, name: &str, words: &[u64]) -> Result<Vec<u64>, ExecutionError> {
     let bytes = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-    let all = ground.meeting.meet(ground.id, name, bytes, |all| {
+    let all = context.meeting.meet(context.id, name, bytes, |all| {
         let joined = all.concat();
         Ok(vec![joined; all.len()])
     })?;

@@ -1,10 +1,8 @@
 //! What lies in each byte when a step reads it, and on which devices it is equal.
 
 use super::labels::{LabelId, Labels};
-use crate::buffers::ValueId;
-use crate::buffers::ranges::{Range, RangeMap};
-use crate::buffers::waits::range;
-use crate::plan::{BufferId, CollectiveKind, Place, Plan, Step, Work};
+use crate::plan::ranges::{Range, RangeMap, range};
+use crate::plan::{BufferId, CollectiveKind, Place, Plan, Step, ValueId, Work};
 
 /// What a byte holds: a value, where the value begins in the place, and on which devices it is equal.
 #[derive(Clone, Copy, PartialEq, Debug)]

@@ -133,7 +133,7 @@ fn pick(plan: &mut Plan, n: usize, is_place: impl Fn(&Step) -> bool) -> Option<&
 }
 
 fn bytes(plan: &Plan, b: BufferId) -> (Place, u64, u64) {
-    crate::buffers::waits::range(plan, b)
+    crate::plan::ranges::range(plan, b)
 }
 
 /// Takes a step out of its list, and its number out of the others' waits.
@@ -299,7 +299,7 @@ fn an_output_that_nothing_writes() {
         let k = n;
         let mut buffer = plan.buffers[*plan.outputs.get(k)?].clone();
         (buffer.place, buffer.offset_bytes, buffer.value) =
-            (Place::Output(k as u32), 0, crate::buffers::ValueId::new(1 << 20));
+            (Place::Output(k as u32), 0, crate::plan::ValueId::new(1 << 20));
         plan.outputs[k] = plan.buffers.push(buffer);
         corrupted("the caller", "before it is written|lies and not")
     });
@@ -646,7 +646,7 @@ fn a_decision_by_what_is_computed_from_the_device_id() {
         let n_devices = plan.n_replicas * plan.n_partitions;
         let name = list(plan, l)[i].name.clone();
         let shape = hlo_ir::ArrayShape::new(DType::U32, []);
-        let value = crate::buffers::ValueId::new(1 << 20);
+        let value = crate::plan::ValueId::new(1 << 20);
         let buffer = crate::plan::Buffer {
             name: "partition".into(),
             shape,

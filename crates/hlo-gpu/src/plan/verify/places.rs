@@ -1,9 +1,7 @@
 //! Buffers within their places, communicators within the devices.
 
-use crate::buffers::ValueId;
-use crate::buffers::ranges::RangeMap;
-use crate::buffers::waits::range;
-use crate::plan::{BufferId, CommunicatorId, Place, Plan, Step, Work};
+use crate::plan::ranges::{RangeMap, range};
+use crate::plan::{BufferId, CommunicatorId, Place, Plan, Step, ValueId, Work};
 use std::collections::BTreeMap;
 
 /// What kernels' and products' accesses need at least; buffers that are parts of others are as their elements are.

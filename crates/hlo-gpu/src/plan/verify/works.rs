@@ -1,9 +1,9 @@
 //! Each piece of work by itself.
 
-use crate::buffers::waits::{lane, range};
+use crate::plan::ranges::range;
 use crate::plan::{
     Access, Accesses, BufferId, CollectiveCall, CollectiveKind, Gemm, Kernel, KernelId, Matrix, Place, Plan, Step,
-    Stream, Work,
+    Stream, Work, has_library_types,
 };
 use hlo_ir::DType;
 
@@ -39,7 +39,7 @@ impl Check<'_> {
     fn step(&mut self) {
         let is_collective = matches!(self.step.work, Work::Collective(_));
         let wanted = if is_collective { Stream::Communication } else { Stream::Compute };
-        if lane(self.step) != usize::from(is_collective) {
+        if (self.step.stream == Stream::Communication) != is_collective {
             self.wrong(format!("expected the {} stream, found {}", wanted.name(), self.step.stream.name()));
         }
         let accesses = self.step.work.accesses(self.plan);
@@ -175,7 +175,7 @@ impl Check<'_> {
             self.wrong(format!("output: expected strides that lead to each element once, found {output}"));
         }
         let dtype = |m: &Matrix| self.plan.buffers[m.buffer].shape.dtype;
-        if !crate::lower::dot::has_library_types(dtype(&gemm.lhs), dtype(&gemm.rhs), dtype(output)) {
+        if !has_library_types(dtype(&gemm.lhs), dtype(&gemm.rhs), dtype(output)) {
             let (lhs, rhs, out) = (dtype(&gemm.lhs), dtype(&gemm.rhs), dtype(output));
             self.wrong(format!("the product library has no {lhs} * {rhs} -> {out}"));
         }

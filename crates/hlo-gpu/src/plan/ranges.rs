@@ -1,10 +1,16 @@
 //! Facts about bytes: a map from disjoint ranges of places to values.
 
-use crate::plan::Place;
+use super::{BufferId, Place, Plan};
 use std::collections::BTreeMap;
 
 /// Bytes at a place: from a start to before an end.
 pub(crate) type Range = (Place, u64, u64);
+
+/// The bytes of a buffer.
+pub(crate) fn range(plan: &Plan, buffer: BufferId) -> Range {
+    let buffer = &plan.buffers[buffer];
+    (buffer.place, buffer.offset_bytes, buffer.offset_bytes.saturating_add(buffer.shape.memory_bytes()))
+}
 
 /// Disjoint ranges with a value each.
 #[derive(Clone, PartialEq, Debug)]

@@ -1,0 +1,59 @@
+//! A group of results that are computed together, and the blocks of the grid that compute it.
+
+use hlo_ir::InstId;
+
+use super::emitter::{Argument, Atom, Emitter, FrameId};
+use crate::GpuError;
+
+/// Results that are computed together.
+#[derive(Clone, Debug)]
+pub(super) struct ResultGroup {
+    /// Numbers of the results.
+    pub results: Vec<usize>,
+    /// Where their elements come from.
+    pub sources: Vec<(InstId, usize)>,
+    /// Whether the elements of all results lie in the same order.
+    pub is_one_layout: bool,
+    /// Elements of each result.
+    pub n_elems: i64,
+}
+
+impl ResultGroup {
+    /// The values of all results at an index: result, position in its memory and stored value.
+    ///
+    /// All are read before any is written, as a result may lie where an operand lies.
+    pub fn values_at(
+        &self,
+        e: &mut Emitter<'_>,
+        frame: FrameId,
+        results: &[Argument],
+        index: &[Atom],
+    ) -> Result<Vec<(usize, Atom, String)>, GpuError> {
+        let mut stores = Vec::new();
+        for (&result, &(inst, leaf)) in self.results.iter().zip(&self.sources) {
+            let value = e.value(frame, inst, leaf, index)?;
+            let Argument { shape, ctype } = &results[result];
+            let at = e.position(index, &shape.dims, &shape.physical_order());
+            stores.push((result, at, ctype.to_stored(&value.text)));
+        }
+        Ok(stores)
+    }
+}
+
+/// The blocks of a group.
+pub(super) struct BlockRange {
+    /// The number of the first block in the grid.
+    pub first: u32,
+    pub n_blocks: u32,
+    /// Threads of a block.
+    pub block: u32,
+    /// Elements that a block takes at a time.
+    pub per_block: i64,
+}
+
+impl BlockRange {
+    /// The block's number among the group's.
+    pub fn block_number(&self) -> String {
+        if self.first == 0 { "(idx)blockIdx.x".to_string() } else { format!("((idx)blockIdx.x - {})", self.first) }
+    }
+}
