@@ -4,7 +4,7 @@
 //! the shardings of a sibling module (`like:FILE`; the file is read by the command line, which calls
 //! [`ParamFacts::from_sibling`]).
 
-use hlo_ir::attrs::Attrs;
+use hlo_ir::attrs::ParameterAttrs;
 use hlo_ir::sharding::{LeafSharding, ShardingKind};
 use hlo_ir::{InstId, Module};
 
@@ -125,8 +125,5 @@ impl ParamFacts {
 
 /// The `parameter_replication` flags of a parameter.
 pub(crate) fn replication_flags(module: &Module, param: InstId) -> &[bool] {
-    match &module.inst(param).attrs {
-        Attrs::Parameter(p) => &p.parameter_replication,
-        _ => &[],
-    }
+    ParameterAttrs::of(&module.inst(param).attrs).map_or(&[], |p| &p.parameter_replication)
 }

@@ -1,8 +1,9 @@
 //! One view over the attributes of all collectives, whatever their format: channel, participants, dim and reducer.
 
-use crate::attrs::Attrs;
+use crate::attrs::{Attrs, TransferAttrs};
 use crate::groups::{DeviceGroups, GroupMode, ReplicaGroups};
 use crate::module::{CompId, InstId, Module};
+use crate::shape::Dims;
 
 /// The attributes of a collective.
 #[derive(Clone, Copy, Debug)]
@@ -116,6 +117,16 @@ impl Attrs {
             _ => None,
         }
     }
+
+    /// The dims that a collective scatters or gathers, as its format has them.
+    pub fn collective_dims_mut(&mut self) -> Option<&mut Dims> {
+        match self {
+            Attrs::Combining(a) => Some(&mut a.dimensions),
+            Attrs::Gathering(a) => Some(&mut a.dimensions),
+            Attrs::Exchanging(a) => Some(&mut a.dimensions),
+            _ => None,
+        }
+    }
 }
 
 impl Module {
@@ -124,9 +135,10 @@ impl Module {
     pub fn first_free_channel_id(&self) -> i64 {
         const ROOM: i64 = 1 << 40;
         let insts = self.computations().iter().flat_map(|&c| &self.comp(c).insts);
-        let channel = |&inst: &InstId| match &self.inst(inst).attrs {
-            Attrs::Transfer(a) => a.channel_id,
-            other => other.collective().and_then(|c| c.channel_id),
+        let channel = |&inst: &InstId| {
+            let attrs = &self.inst(inst).attrs;
+            let transfer = TransferAttrs::of(attrs).and_then(|a| a.channel_id);
+            transfer.or_else(|| attrs.collective().and_then(|c| c.channel_id))
         };
         let mut used: Vec<i64> = insts.filter_map(channel).filter(|&id| id > 0).collect();
         used.sort_unstable();

@@ -4,7 +4,7 @@
 //! its instructions in text order, operands before users. Removing an instruction takes it off that list; its
 //! slot in the arena stays, so ids are never reused.
 
-use crate::attrs::{Attrs, Marks};
+use crate::attrs::{Attrs, Marks, ParameterAttrs};
 pub use crate::ids::{CompId, InstId};
 
 use crate::header::Header;
@@ -114,10 +114,8 @@ impl Module {
     pub fn add_instruction(&mut self, inst: Instruction) -> InstId {
         let parent = inst.parent;
         let is_param = inst.opcode == Opcode::Parameter;
-        let number = match &inst.attrs {
-            Attrs::Parameter(p) if is_param => usize::try_from(p.number).ok(),
-            _ => None,
-        };
+        let parameter = ParameterAttrs::of(&inst.attrs).filter(|_| is_param);
+        let number = parameter.and_then(|p| usize::try_from(p.number).ok());
         let id = self.insts.push(inst);
         let comp = &mut self.comps[parent];
         comp.insts.push(id);

@@ -29,7 +29,7 @@
 use crate::forward::{Step, walk_forward};
 use hlo_analysis::Preserved;
 use hlo_analysis::code::code_computations;
-use hlo_ir::attrs::{Attrs, PadDim, ReshapeAttrs};
+use hlo_ir::attrs::{Attrs, DimsAttrs, PadDim, ReshapeAttrs};
 use hlo_ir::literal::{ConstantValue, Scalar};
 use hlo_ir::{Dims, InstId, Module, NumberClass, Opcode};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
@@ -171,10 +171,7 @@ fn reshape_of_reshape(module: &Module, inst: InstId) -> Option<Finding> {
 }
 
 fn permutation(module: &Module, inst: InstId) -> Option<&Dims> {
-    match &module.inst(inst).attrs {
-        Attrs::Dims(attrs) => Some(&attrs.dimensions),
-        _ => None,
-    }
+    Some(&DimsAttrs::of(&module.inst(inst).attrs)?.dimensions)
 }
 
 fn identity_transpose(module: &Module, inst: InstId) -> Option<Finding> {

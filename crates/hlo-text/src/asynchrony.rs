@@ -22,14 +22,14 @@ impl Parser<'_> {
         thread: Option<QuotedText>,
     ) -> Fallible<Option<CompId>> {
         let (opcode, of) = match op.verb {
-            Verb::Plain(opcode) => match &inst.attrs {
-                Attrs::Async(own) if opcode == Opcode::AsyncStart => {
+            Verb::Plain(opcode) => match AsyncAttrs::of(&inst.attrs) {
+                Some(own) if opcode == Opcode::AsyncStart => {
                     let calls = own.calls;
                     self.async_result(op, stated)?;
                     return Ok(calls);
                 }
-                Attrs::Async(_) => (opcode, None),
-                _ => return Ok(None),
+                Some(_) => (opcode, None),
+                None => return Ok(None),
             },
             Verb::RestOf(opcode, of) => (opcode, Some(of)),
             Verb::StartOf(of) => {

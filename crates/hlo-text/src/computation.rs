@@ -4,7 +4,7 @@ use crate::cursor::is_name_byte;
 use crate::error::{DUPLICATE, EXPECTED, Fallible, MISSING, failure};
 use crate::parser::Parser;
 use cranelift_entity::EntityRef;
-use hlo_ir::attrs::Attrs;
+use hlo_ir::attrs::{Attrs, ParameterAttrs};
 use hlo_ir::diag::Diagnostic;
 use hlo_ir::module::Operands;
 use hlo_ir::{CompId, InstId, Instruction, Opcode, Shape, ShapeId, TextForm};
@@ -259,11 +259,9 @@ impl<'t> Parser<'t> {
             }
             None => {
                 // The first parameter beyond the gap shows it best.
-                let number_of = |id: &InstId| match &self.module.inst(*id).attrs {
-                    Attrs::Parameter(p) => p.number,
-                    _ => -1,
-                };
-                let next = self.module.comp(comp).insts.iter().find(|&id| number_of(id) > number);
+                let parameter = |id: &InstId| ParameterAttrs::of(&self.module.inst(*id).attrs);
+                let next =
+                    self.module.comp(comp).insts.iter().find(|&id| parameter(id).is_some_and(|p| p.number > number));
                 let place = next.map_or(self.sources.comps[comp], |&id| self.sources.insts[id]);
                 let message = format!("`{name}`: expected parameter numbers 0, 1, 2, …, found no parameter({number})");
                 (MISSING, place, message)

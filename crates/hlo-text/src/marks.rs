@@ -71,10 +71,8 @@ impl Parser<'_> {
             let _ = self.cur.eat(b',');
         }
         self.cur.pos += 1;
-        match attrs {
-            Attrs::Metadata(metadata) => Ok(metadata),
-            _ => Ok(Box::default()),
-        }
+        let Attrs::Metadata(metadata) = attrs else { return Ok(Box::default()) };
+        Ok(metadata)
     }
 
     /// Takes the value of `attrs`' own attribute `key`; false if it has none of that name.

@@ -338,11 +338,8 @@ pub fn is_broadcast(module: &Module, inst: InstId) -> bool {
 pub fn is_rebuilt(module: &Module, inst: InstId) -> bool {
     let instruction = module.inst(inst);
     let is_scalar = |&operand: &InstId| module.shape(operand).as_array().is_some_and(|a| a.rank() == 0);
-    match instruction.opcode.row().factors {
-        FactorRule::Broadcast => instruction.operands.iter().all(is_scalar),
-        FactorRule::Iota => true,
-        _ => instruction.opcode == Opcode::Constant,
-    }
+    let repeats_scalar = is_broadcast(module, inst) && instruction.operands.iter().all(is_scalar);
+    repeats_scalar || instruction.opcode.row().factors == FactorRule::Iota || instruction.opcode == Opcode::Constant
 }
 
 /// Runs of a tensor that may be cut: every dim, and every trivial merge that starts at the major-most dim.

@@ -7,12 +7,12 @@ mod circles;
 mod dependencies;
 mod io;
 mod module_paths;
-mod opcode_matches;
 mod passes;
 mod samples;
 mod sizes;
 mod source;
 mod unsafe_code;
+mod wildcards;
 mod words;
 
 use std::fmt;
@@ -63,7 +63,7 @@ fn check() -> Result<Vec<Finding>, String> {
     let mut findings = tree.broken();
     findings.extend(arrows::check(&metadata));
     findings.extend(sizes::check(&tree));
-    findings.extend(opcode_matches::check(&tree));
+    findings.extend(wildcards::check(&tree));
     findings.extend(samples::check(&tree));
     findings.extend(passes::check(&tree));
     findings.extend(words::check(&tree));

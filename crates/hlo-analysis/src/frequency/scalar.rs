@@ -3,9 +3,11 @@
 //! The meaning of an op comes from the op table's evaluator column. Elements are `pred`,
 //! integers, `f32` and `f64`; whatever else an op may be is not followed.
 
-use hlo_ir::attrs::{Attrs, Comparison};
+use hlo_ir::attrs::{Attrs, CompareAttrs, Comparison};
 use hlo_ir::literal::Scalar;
-use hlo_ir::op::{BinaryFns, EvalRoutine, EvalRule, IntType, UnaryFns};
+use hlo_ir::op::{
+    BinaryFns, ElementwiseRoutine, EvalRoutine, EvalRule, IntType, ShapingRoutine, StructureRoutine, UnaryFns,
+};
 use hlo_ir::{DType, InstId, Module, NumberClass, Opcode};
 
 /// One element. Integers are sign- or zero-extended to 64 bits, `pred` is 0 or 1, `u64` keeps its bits.
@@ -72,18 +74,64 @@ pub(super) fn constant(module: &Module, inst: InstId) -> Option<Element> {
 /// Whether an instruction only gives its one element another shape.
 pub(super) fn is_reshaping(module: &Module, inst: InstId) -> bool {
     let instruction = module.inst(inst);
-    let EvalRule::Routine(kernel) = instruction.opcode.row().eval else { return false };
-    let moves = matches!(
-        kernel,
-        EvalRoutine::Reshape
-            | EvalRoutine::Broadcast
-            | EvalRoutine::Transpose
-            | EvalRoutine::Reverse
-            | EvalRoutine::Slice
-            | EvalRoutine::Identity
-    );
+    let moves = match instruction.opcode.row().eval {
+        EvalRule::Routine(EvalRoutine::Structure(routine)) => routine == StructureRoutine::Identity,
+        EvalRule::Routine(EvalRoutine::Shaping(routine)) => is_permutation(routine),
+        EvalRule::Routine(
+            EvalRoutine::Parameter
+            | EvalRoutine::Constant
+            | EvalRoutine::Elementwise(_)
+            | EvalRoutine::OneArray(_)
+            | EvalRoutine::SeveralArrays(_)
+            | EvalRoutine::Lockstep(_),
+        )
+        | EvalRule::Unary(_)
+        | EvalRule::Binary(_)
+        | EvalRule::NotEvaluated(_) => false,
+    };
     let from = instruction.operands.first().and_then(|&operand| single(module, operand));
     moves && from.is_some() && from == single(module, inst)
+}
+
+impl ScalarRule {
+    /// What a routine does to single elements; `None` where that is not followed.
+    fn of(routine: ElementwiseRoutine, attrs: &Attrs) -> Option<ScalarRule> {
+        match routine {
+            ElementwiseRoutine::Abs => Some(ScalarRule::Abs),
+            ElementwiseRoutine::Select => Some(ScalarRule::Select),
+            ElementwiseRoutine::Clamp => Some(ScalarRule::Clamp),
+            ElementwiseRoutine::Convert => Some(ScalarRule::Convert),
+            ElementwiseRoutine::Compare => {
+                // The total order of floats differs from the usual one.
+                let compare = CompareAttrs::of(attrs).filter(|compare| compare.order.as_str() != "TOTALORDER")?;
+                Some(ScalarRule::Compare(compare.direction))
+            }
+            ElementwiseRoutine::IsFinite
+            | ElementwiseRoutine::Complex
+            | ElementwiseRoutine::Real
+            | ElementwiseRoutine::Imag
+            | ElementwiseRoutine::BitcastConvert
+            | ElementwiseRoutine::StochasticConvert
+            | ElementwiseRoutine::ReducePrecision => None,
+        }
+    }
+}
+
+/// Whether a routine gives every element of its operand at most once, and no other value.
+fn is_permutation(routine: ShapingRoutine) -> bool {
+    match routine {
+        ShapingRoutine::Reshape
+        | ShapingRoutine::Broadcast
+        | ShapingRoutine::Transpose
+        | ShapingRoutine::Reverse
+        | ShapingRoutine::Slice => true,
+        ShapingRoutine::DynamicSlice
+        | ShapingRoutine::DynamicUpdateSlice
+        | ShapingRoutine::Pad
+        | ShapingRoutine::Concatenate
+        | ShapingRoutine::Iota
+        | ShapingRoutine::GetDimensionSize => false,
+    }
 }
 
 impl ScalarOp {
@@ -95,16 +143,17 @@ impl ScalarOp {
         let rule = match instruction.opcode.row().eval {
             EvalRule::Unary(fns) => ScalarRule::Unary(fns),
             EvalRule::Binary(fns) => ScalarRule::Binary(fns),
-            EvalRule::Routine(EvalRoutine::Abs) => ScalarRule::Abs,
-            EvalRule::Routine(EvalRoutine::Select) => ScalarRule::Select,
-            EvalRule::Routine(EvalRoutine::Clamp) => ScalarRule::Clamp,
-            EvalRule::Routine(EvalRoutine::Convert) => ScalarRule::Convert,
-            EvalRule::Routine(EvalRoutine::Compare) => match &instruction.attrs {
-                // The total order of floats differs from the usual one.
-                Attrs::Compare(c) if c.order.as_str() != "TOTALORDER" => ScalarRule::Compare(c.direction),
-                _ => return None,
-            },
-            EvalRule::Routine(_) | EvalRule::NotEvaluated(_) => return None,
+            EvalRule::Routine(EvalRoutine::Elementwise(routine)) => ScalarRule::of(routine, &instruction.attrs)?,
+            EvalRule::Routine(
+                EvalRoutine::Parameter
+                | EvalRoutine::Constant
+                | EvalRoutine::Shaping(_)
+                | EvalRoutine::OneArray(_)
+                | EvalRoutine::SeveralArrays(_)
+                | EvalRoutine::Structure(_)
+                | EvalRoutine::Lockstep(_),
+            )
+            | EvalRule::NotEvaluated(_) => return None,
         };
         Some(ScalarOp { opcode: instruction.opcode, rule, from, to })
     }

@@ -5,7 +5,7 @@ use super::solver::{Fact, Frame, Solver, Wanting};
 use super::*;
 use crate::values::{CallSite, Through, arguments, handed_on};
 use hlo_ir::CompId;
-use hlo_ir::attrs::Attrs;
+use hlo_ir::attrs::{Attrs, CustomAttrs};
 use hlo_ir::op::{Effects, Flow};
 
 impl Solver<'_> {
@@ -136,7 +136,19 @@ fn device_id(module: &Module, flow: Flow, pool: &mut ClassPool) -> Classes {
     match flow {
         Flow::ReplicaId => pool.by_key(|d| d / p),
         Flow::PartitionId => pool.by_key(|d| d % p),
-        _ => pool.top(),
+        Flow::All
+        | Flow::Parameter
+        | Flow::Constant
+        | Flow::Tuple
+        | Flow::GetTupleElement
+        | Flow::Identity
+        | Flow::Call
+        | Flow::While
+        | Flow::Conditional
+        | Flow::Collective(_)
+        | Flow::AsyncStart(_)
+        | Flow::AsyncUpdate
+        | Flow::AsyncDone => pool.top(),
     }
 }
 
@@ -154,12 +166,12 @@ fn own_source(module: &Module, inst: InstId, sources: &HashMap<CompId, Classes>,
             }
             fact
         }
-        Effects::ByAttribute => match &instruction.attrs {
-            Attrs::Custom(c) if !c.custom_call_has_side_effect && is_function_of_operands(&c.custom_call_target.0) => {
-                pool.top()
-            }
-            _ => pool.bottom(),
-        },
+        Effects::ByAttribute => {
+            let is_function = CustomAttrs::of(&instruction.attrs).is_some_and(|call| {
+                !call.custom_call_has_side_effect && is_function_of_operands(&call.custom_call_target.0)
+            });
+            if is_function { pool.top() } else { pool.bottom() }
+        }
     }
 }
 

@@ -5,8 +5,11 @@ use crate::error::EvalError;
 use crate::kernels::{batch_norm, conv, dot, fft, indexing, linalg, ragged, reduce, sorting, windows};
 use crate::value::Value;
 use hlo_ir::Literal;
-use hlo_ir::attrs::Attrs;
-use hlo_ir::op::EvalRoutine;
+use hlo_ir::attrs::{
+    Attrs, BatchNormAttrs, CholeskyAttrs, ConvAttrs, DotAttrs, FftAttrs, GatherAttrs, ReduceAttrs, ReduceWindowAttrs,
+    ScatterAttrs, SelectAndScatterAttrs, SortAttrs, TopKAttrs, TriangularSolveAttrs,
+};
+use hlo_ir::op::{OneArrayRoutine, SeveralArraysRoutine};
 use std::sync::Arc;
 
 fn refs(args: &[Arc<Literal>]) -> Vec<&Literal> {
@@ -14,91 +17,100 @@ fn refs(args: &[Arc<Literal>]) -> Vec<&Literal> {
 }
 
 impl Context<'_> {
-    /// The value of an operation that works on whole arrays.
-    pub(super) fn array_kernel(&self, kernel: EvalRoutine, attrs: &Attrs, args: Args) -> Result<Value, EvalError> {
-        let literal = match (kernel, attrs) {
-            (EvalRoutine::Dot, Attrs::Dot(attrs)) => {
+    /// The value of an operation that makes one array of whole arrays.
+    pub(super) fn one_array(&self, routine: OneArrayRoutine, attrs: &Attrs, args: Args) -> Result<Value, EvalError> {
+        let literal = match routine {
+            OneArrayRoutine::Dot => {
                 let [x, y] = arrays(args)?;
-                dot::dot(&x, &y, attrs, self.result()?)?
+                dot::dot(&x, &y, self.given(DotAttrs::of(attrs))?, self.result()?)?
             }
-            (EvalRoutine::RaggedDot, Attrs::Dot(attrs)) => {
+            OneArrayRoutine::RaggedDot => {
                 let [x, y, sizes] = arrays(args)?;
-                ragged::ragged_dot(&x, &y, &sizes, attrs, self.result()?)?
+                ragged::ragged_dot(&x, &y, &sizes, self.given(DotAttrs::of(attrs))?, self.result()?)?
             }
-            (EvalRoutine::Convolution, Attrs::Conv(attrs)) => {
+            OneArrayRoutine::Convolution => {
                 let [x, y] = arrays(args)?;
-                conv::convolution(&x, &y, attrs, self.result()?)?
+                conv::convolution(&x, &y, self.given(ConvAttrs::of(attrs))?, self.result()?)?
             }
-            (EvalRoutine::Gather, Attrs::Gather(attrs)) => {
+            OneArrayRoutine::Gather => {
                 let [x, indices] = arrays(args)?;
-                indexing::gather(&x, &indices, attrs, self.result()?)?
+                indexing::gather(&x, &indices, self.given(GatherAttrs::of(attrs))?, self.result()?)?
             }
-            (EvalRoutine::SelectAndScatter, Attrs::SelectAndScatter(attrs)) => {
+            OneArrayRoutine::SelectAndScatter => {
+                let attrs = self.given(SelectAndScatterAttrs::of(attrs))?;
                 let [x, source, init] = arrays(args)?;
                 let mut select = self.computation(attrs.select)?;
                 let mut scatter = self.computation(attrs.scatter)?;
                 windows::select_and_scatter(&x, &source, &init, &attrs.window, &mut select, &mut scatter)?
             }
-            (EvalRoutine::Map, Attrs::Reduce(attrs)) => {
-                let mut computation = self.computation(attrs.to_apply)?;
+            OneArrayRoutine::Map => {
+                let mut computation = self.computation(self.given(ReduceAttrs::of(attrs))?.to_apply)?;
                 reduce::map(&all_arrays(args)?, self.result()?.dtype, &mut computation)?
             }
-            (EvalRoutine::Cholesky, Attrs::Cholesky(attrs)) => linalg::cholesky(one(args)?.as_ref(), attrs)?,
-            (EvalRoutine::TriangularSolve, Attrs::TriangularSolve(attrs)) => {
+            OneArrayRoutine::Cholesky => linalg::cholesky(one(args)?.as_ref(), self.given(CholeskyAttrs::of(attrs))?)?,
+            OneArrayRoutine::TriangularSolve => {
                 let [a, b] = arrays(args)?;
-                linalg::triangular_solve(&a, &b, attrs)?
+                linalg::triangular_solve(&a, &b, self.given(TriangularSolveAttrs::of(attrs))?)?
             }
-            (EvalRoutine::Fft, Attrs::Fft(attrs)) => fft::fft(one(args)?.as_ref(), attrs)?,
-            (EvalRoutine::BatchNormInference, Attrs::BatchNorm(attrs)) => {
+            OneArrayRoutine::Fft => fft::fft(one(args)?.as_ref(), self.given(FftAttrs::of(attrs))?)?,
+            OneArrayRoutine::BatchNormInference => {
                 let [x, scale, offset, mean, variance] = arrays(args)?;
+                let attrs = self.given(BatchNormAttrs::of(attrs))?;
                 batch_norm::batch_norm_inference(&x, &scale, &offset, &mean, &variance, attrs)?
             }
-            _ => return self.multi_result_kernel(kernel, attrs, args),
         };
         Ok(literal.into())
     }
 
     /// The value of an operation that can have several results.
-    fn multi_result_kernel(&self, kernel: EvalRoutine, attrs: &Attrs, args: Args) -> Result<Value, EvalError> {
+    pub(super) fn several_arrays(
+        &self,
+        routine: SeveralArraysRoutine,
+        attrs: &Attrs,
+        args: Args,
+    ) -> Result<Value, EvalError> {
         let args = all_arrays(args)?;
-        let results = match (kernel, attrs) {
-            (EvalRoutine::Reduce, Attrs::Reduce(attrs)) => {
+        let results = match routine {
+            SeveralArraysRoutine::Reduce => {
+                let attrs = self.given(ReduceAttrs::of(attrs))?;
                 let (operands, inits) = args.split_at(args.len() / 2);
                 reduce::reduce(operands, inits, &attrs.dimensions, &mut self.computation(attrs.to_apply)?)?
             }
-            (EvalRoutine::ReduceWindow, Attrs::ReduceWindow(attrs)) => {
+            SeveralArraysRoutine::ReduceWindow => {
+                let attrs = self.given(ReduceWindowAttrs::of(attrs))?;
                 let args = refs(&args);
                 let (operands, inits) = args.split_at(args.len() / 2);
                 windows::reduce_window(operands, inits, &attrs.window, &mut self.computation(attrs.to_apply)?)?
             }
-            (EvalRoutine::Scatter, Attrs::Scatter(attrs)) => {
+            SeveralArraysRoutine::Scatter => {
+                let attrs = self.given(ScatterAttrs::of(attrs))?;
                 let args = refs(&args);
                 let (operands, rest) = args.split_at(args.len() / 2);
                 let (indices, updates) = rest.split_first().ok_or_else(|| self.no_attributes())?;
                 indexing::scatter(operands, indices, updates, attrs, &mut self.computation(attrs.to_apply)?)?
             }
-            (EvalRoutine::Sort, Attrs::Sort(attrs)) => {
+            SeveralArraysRoutine::Sort => {
+                let attrs = self.given(SortAttrs::of(attrs))?;
                 let dim = attrs.dimensions.first().copied().unwrap_or(0);
                 sorting::sort(&refs(&args), dim, attrs.is_stable, &mut self.computation(attrs.to_apply)?)?
             }
-            (EvalRoutine::TopK, Attrs::TopK(attrs)) => match args.as_slice() {
-                [x] => <[Literal; 2]>::from(sorting::topk(x, attrs)?).into(),
+            SeveralArraysRoutine::TopK => match args.as_slice() {
+                [x] => <[Literal; 2]>::from(sorting::topk(x, self.given(TopKAttrs::of(attrs))?)?).into(),
                 _ => return Err(self.no_attributes()),
             },
-            (EvalRoutine::BatchNormTraining, Attrs::BatchNorm(attrs)) => match args.as_slice() {
-                [x, scale, offset] => batch_norm::batch_norm_training(x, scale, offset, attrs)?.into(),
+            SeveralArraysRoutine::BatchNormTraining => match args.as_slice() {
+                [x, scale, offset] => {
+                    batch_norm::batch_norm_training(x, scale, offset, self.given(BatchNormAttrs::of(attrs))?)?.into()
+                }
                 _ => return Err(self.no_attributes()),
             },
-            (EvalRoutine::BatchNormGrad, Attrs::BatchNorm(attrs)) => match args.as_slice() {
+            SeveralArraysRoutine::BatchNormGrad => match args.as_slice() {
                 [x, scale, mean, variance, grad] => {
+                    let attrs = self.given(BatchNormAttrs::of(attrs))?;
                     batch_norm::batch_norm_grad(x, scale, mean, variance, grad, attrs)?.into()
                 }
                 _ => return Err(self.no_attributes()),
             },
-            _ => {
-                let op = self.module.inst(self.inst).opcode;
-                return Err(EvalError::unsupported(format!("{op} has no evaluator")));
-            }
         };
         self.one_or_tuple(results)
     }

@@ -6,8 +6,8 @@ use super::pure::{Operands, eval_pure};
 use crate::error::EvalError;
 use crate::kernels::shape_ops::index_of;
 use crate::value::{Spread, Value};
-use hlo_ir::attrs::{Attrs, ConditionalAttrs, WhileAttrs};
-use hlo_ir::op::{CollectiveForm, EvalRoutine, EvalRule, StartResult};
+use hlo_ir::attrs::{ConditionalAttrs, ScanAttrs, WhileAttrs};
+use hlo_ir::op::{CollectiveForm, EvalRoutine, EvalRule, LockstepRoutine, StartResult};
 use hlo_ir::{CompId, InstId, Literal, Module, Shape};
 use std::sync::Arc;
 
@@ -138,46 +138,55 @@ impl<'m> Machine<'m> {
     fn eval(&mut self, inst: InstId, operands: Operands, active: &[u32]) -> Result<Spread, EvalError> {
         let instruction = self.module.inst(inst);
         let row = instruction.opcode.row();
-        let kernel = match &row.eval {
-            EvalRule::Unary(_) | EvalRule::Binary(_) => return self.eval_local(inst, operands, active.len()),
+        let routine = match &row.eval {
+            EvalRule::Routine(EvalRoutine::Lockstep(routine)) => *routine,
+            EvalRule::Unary(_)
+            | EvalRule::Binary(_)
+            | EvalRule::Routine(
+                EvalRoutine::Parameter
+                | EvalRoutine::Constant
+                | EvalRoutine::Elementwise(_)
+                | EvalRoutine::Shaping(_)
+                | EvalRoutine::OneArray(_)
+                | EvalRoutine::SeveralArrays(_)
+                | EvalRoutine::Structure(_),
+            ) => return self.eval_local(inst, operands, active.len()),
             EvalRule::NotEvaluated(why) => {
                 return Err(EvalError::unsupported(format!("{}: {why}", instruction.opcode)));
             }
-            EvalRule::Routine(kernel) => *kernel,
         };
-        match kernel {
-            EvalRoutine::Call => {
+        match routine {
+            LockstepRoutine::Call => {
                 let comp = self.only_callee(inst)?;
                 self.run(comp, operands.into_vec(), active)
             }
-            EvalRoutine::While => match &instruction.attrs {
-                Attrs::While(attrs) => self.eval_while(inst, attrs, operands, active),
-                _ => Err(EvalError::invalid("a while without its attributes")),
+            LockstepRoutine::While => match WhileAttrs::of(&instruction.attrs) {
+                Some(attrs) => self.eval_while(inst, attrs, operands, active),
+                None => Err(EvalError::invalid("a while without its attributes")),
             },
-            EvalRoutine::Conditional => match &instruction.attrs {
-                Attrs::Conditional(attrs) => self.eval_conditional(inst, attrs, operands, active),
-                _ => Err(EvalError::invalid("a conditional without its attributes")),
+            LockstepRoutine::Conditional => match ConditionalAttrs::of(&instruction.attrs) {
+                Some(attrs) => self.eval_conditional(inst, attrs, operands, active),
+                None => Err(EvalError::invalid("a conditional without its attributes")),
             },
-            EvalRoutine::Scan => match &instruction.attrs {
-                Attrs::Scan(attrs) => self.eval_scan(inst, attrs, operands, active),
-                _ => Err(EvalError::invalid("a scan without its attributes")),
+            LockstepRoutine::Scan => match ScanAttrs::of(&instruction.attrs) {
+                Some(attrs) => self.eval_scan(inst, attrs, operands, active),
+                None => Err(EvalError::invalid("a scan without its attributes")),
             },
-            EvalRoutine::Collective(rule) => self.eval_collective(inst, rule, &operands, active),
-            EvalRoutine::ReplicaId => self.device_number(active, |d, n_partitions| d / n_partitions),
-            EvalRoutine::PartitionId => self.device_number(active, |d, n_partitions| d % n_partitions),
-            EvalRoutine::AsyncStart => {
+            LockstepRoutine::Collective(rule) => self.eval_collective(inst, rule, &operands, active),
+            LockstepRoutine::ReplicaId => self.device_number(active, |d, n_partitions| d / n_partitions),
+            LockstepRoutine::PartitionId => self.device_number(active, |d, n_partitions| d % n_partitions),
+            LockstepRoutine::AsyncStart => {
                 let comp = self.only_callee(inst)?;
                 let result = self.run(comp, operands.to_vec(), active)?;
                 self.start_tuple(inst, &operands, &result, active.len())
             }
-            EvalRoutine::AsyncUpdate => first(operands),
-            EvalRoutine::AsyncDone => {
+            LockstepRoutine::AsyncUpdate => first(operands),
+            LockstepRoutine::AsyncDone => {
                 let start = first(operands)?;
                 let form = row.collective.map(|rule| rule.form);
                 let is_outcome = matches!(form, Some(CollectiveForm::Done(_, StartResult::Outcome)));
                 if is_outcome { Ok(start) } else { start.map(|v| v.element(1).cloned()) }
             }
-            _ => self.eval_local(inst, operands, active.len()),
         }
     }
 

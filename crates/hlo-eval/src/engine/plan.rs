@@ -3,7 +3,6 @@
 use crate::error::EvalError;
 use crate::value::Value;
 use hashbrown::HashMap;
-use hlo_ir::attrs::Attrs;
 use hlo_ir::literal::ConstantValue;
 use hlo_ir::op::{Effects, EvalRoutine, EvalRule};
 use hlo_ir::{CompId, InstId, Module};
@@ -115,15 +114,14 @@ impl Plan {
         slot_of: &dyn Fn(InstId) -> Result<usize, EvalError>,
     ) -> Result<(), EvalError> {
         let instruction = module.inst(inst);
-        match (&instruction.attrs, &instruction.opcode.row().eval) {
-            (_, EvalRule::Routine(EvalRoutine::Parameter)) => return Ok(()),
-            (Attrs::Constant(value), _) => {
-                let value = constant_value(value).map_err(|e| e.at(module, inst))?;
-                value.check_shape(module.shape(inst)).map_err(|e| e.at(module, inst))?;
-                self.constants.push((slot, value));
-                return Ok(());
-            }
-            _ => {}
+        if matches!(instruction.opcode.row().eval, EvalRule::Routine(EvalRoutine::Parameter)) {
+            return Ok(());
+        }
+        if let Some(value) = instruction.attrs.as_constant() {
+            let value = constant_value(value).map_err(|e| e.at(module, inst))?;
+            value.check_shape(module.shape(inst)).map_err(|e| e.at(module, inst))?;
+            self.constants.push((slot, value));
+            return Ok(());
         }
         // Steps are visited backwards, so the first sight of a slot is its last use.
         let mut operands: SmallVec<[Use; 2]> = SmallVec::new();

@@ -11,9 +11,11 @@ use crate::kernels::elementwise::{binary_scalar, rounded, unary_scalar};
 use crate::kernels::reducer::{Comparator, KnownComparison, KnownReducer, Reducer, recognise, recognise_comparison};
 use crate::value::{Spread, Value};
 use hashbrown::HashMap;
-use hlo_ir::attrs::{Attrs, CompareAttrs};
+use hlo_ir::attrs::{Attrs, CompareAttrs, TupleIndexAttrs};
 use hlo_ir::literal::ConstantValue;
-use hlo_ir::op::{BinaryFns, EvalRoutine, EvalRule, UnaryFns};
+use hlo_ir::op::{
+    BinaryFns, ElementwiseRoutine, EvalRoutine, EvalRule, LockstepRoutine, ShapingRoutine, StructureRoutine, UnaryFns,
+};
 use hlo_ir::{CompId, DType, InstId, Literal, Module, Opcode, Scalar, Shape};
 use smallvec::SmallVec;
 
@@ -98,41 +100,53 @@ impl Program {
         }
         let operand_dtype = |i: usize| Some(module.shape(*instruction.operands.get(i)?).as_array()?.dtype);
         let op = instruction.opcode;
-        let code = match (&op.row().eval, &instruction.attrs) {
-            (EvalRule::Unary(fns), _) => Code::Unary(op, fns, operand_dtype(0)?, reg(0)?),
-            (EvalRule::Binary(fns), _) => Code::Binary(op, fns, operand_dtype(0)?, reg(0)?, reg(1)?),
-            (EvalRule::NotEvaluated(_), _) => return None,
-            (EvalRule::Routine(kernel), attrs) => match (kernel, attrs) {
-                (EvalRoutine::Constant, Attrs::Constant(value)) => match value.as_ref() {
-                    ConstantValue::Array(literal) => Code::Constant(literal.get(0)?),
-                    ConstantValue::Tuple(_) | ConstantValue::Elided => return None,
-                },
-                (EvalRoutine::Compare, Attrs::Compare(attrs)) => {
-                    Code::Compare(attrs.clone(), operand_dtype(0)?, reg(0)?, reg(1)?)
+        let code = match &op.row().eval {
+            EvalRule::Unary(fns) => Code::Unary(op, fns, operand_dtype(0)?, reg(0)?),
+            EvalRule::Binary(fns) => Code::Binary(op, fns, operand_dtype(0)?, reg(0)?, reg(1)?),
+            EvalRule::NotEvaluated(_) => return None,
+            EvalRule::Routine(EvalRoutine::Constant) => match instruction.attrs.as_constant()? {
+                ConstantValue::Array(literal) => Code::Constant(literal.get(0)?),
+                ConstantValue::Tuple(_) | ConstantValue::Elided => return None,
+            },
+            EvalRule::Routine(EvalRoutine::Elementwise(routine)) => match routine {
+                ElementwiseRoutine::Compare => {
+                    let attrs = CompareAttrs::of(&instruction.attrs)?.clone();
+                    Code::Compare(attrs.into(), operand_dtype(0)?, reg(0)?, reg(1)?)
                 }
-                (EvalRoutine::Select, _) => Code::Select(reg(0)?, reg(1)?, reg(2)?),
-                (EvalRoutine::Convert, _) => Code::Convert(shape.as_array()?.dtype, reg(0)?),
-                (EvalRoutine::IsFinite, _) => Code::IsFinite(reg(0)?),
-                (EvalRoutine::Abs, _) if shape.as_array()?.dtype == operand_dtype(0)? => {
+                ElementwiseRoutine::Select => Code::Select(reg(0)?, reg(1)?, reg(2)?),
+                ElementwiseRoutine::Convert => Code::Convert(shape.as_array()?.dtype, reg(0)?),
+                ElementwiseRoutine::IsFinite => Code::IsFinite(reg(0)?),
+                ElementwiseRoutine::Abs if shape.as_array()?.dtype == operand_dtype(0)? => {
                     Code::Abs(operand_dtype(0)?, reg(0)?)
                 }
-                (EvalRoutine::Identity | EvalRoutine::Broadcast, _) => return operand(0),
-                (EvalRoutine::Reshape, _) if shape.as_array()?.dtype == operand_dtype(0)? => return operand(0),
-                (EvalRoutine::Tuple, _) => {
-                    let elements: Option<Vec<Sym>> = (0..instruction.operands.len()).map(operand).collect();
-                    return Some(Sym::Tuple(elements?));
-                }
-                (EvalRoutine::GetTupleElement, Attrs::TupleIndex(attrs)) => match operand(0)? {
-                    Sym::Tuple(elements) => return elements.get(usize::try_from(attrs.index).ok()?).cloned(),
-                    Sym::Reg(_) => return None,
-                },
-                (EvalRoutine::Call, _) => {
-                    let comp = *module.called(inst).first()?;
-                    let args: Option<Vec<Sym>> = (0..instruction.operands.len()).map(operand).collect();
-                    return self.inline(module, comp, args?, depth + 1);
-                }
-                _ => return None,
+                ElementwiseRoutine::Abs
+                | ElementwiseRoutine::Clamp
+                | ElementwiseRoutine::Complex
+                | ElementwiseRoutine::Real
+                | ElementwiseRoutine::Imag
+                | ElementwiseRoutine::BitcastConvert
+                | ElementwiseRoutine::StochasticConvert
+                | ElementwiseRoutine::ReducePrecision => return None,
             },
+            EvalRule::Routine(EvalRoutine::Shaping(routine)) => {
+                let keeps_type = shape.as_array()?.dtype == operand_dtype(0)?;
+                return operand(0).filter(|_| hands_scalar_on(*routine, keeps_type));
+            }
+            EvalRule::Routine(EvalRoutine::Structure(routine)) => {
+                let operands: Vec<Option<Sym>> = (0..instruction.operands.len()).map(operand).collect();
+                return structure(*routine, &instruction.attrs, operands);
+            }
+            EvalRule::Routine(EvalRoutine::Lockstep(LockstepRoutine::Call)) => {
+                let comp = *module.called(inst).first()?;
+                let args: Option<Vec<Sym>> = (0..instruction.operands.len()).map(operand).collect();
+                return self.inline(module, comp, args?, depth + 1);
+            }
+            EvalRule::Routine(
+                EvalRoutine::Parameter
+                | EvalRoutine::OneArray(_)
+                | EvalRoutine::SeveralArrays(_)
+                | EvalRoutine::Lockstep(_),
+            ) => return None,
         };
         Some(self.push(code))
     }
@@ -253,5 +267,39 @@ impl Comparator for ScalarComputation<'_> {
             [Scalar::Pred(flag)] => Ok(*flag),
             other => Err(EvalError::invalid(format!("expected one pred from the comparator, found {other:?}"))),
         }
+    }
+}
+
+/// Whether a routine gives the one element of its operand as it is.
+fn hands_scalar_on(routine: ShapingRoutine, keeps_type: bool) -> bool {
+    match routine {
+        ShapingRoutine::Broadcast => true,
+        ShapingRoutine::Reshape => keeps_type,
+        ShapingRoutine::Transpose
+        | ShapingRoutine::Reverse
+        | ShapingRoutine::Slice
+        | ShapingRoutine::DynamicSlice
+        | ShapingRoutine::DynamicUpdateSlice
+        | ShapingRoutine::Pad
+        | ShapingRoutine::Concatenate
+        | ShapingRoutine::Iota
+        | ShapingRoutine::GetDimensionSize => false,
+    }
+}
+
+/// Tuples and what hands its operand on.
+fn structure(routine: StructureRoutine, attrs: &Attrs, operands: Vec<Option<Sym>>) -> Option<Sym> {
+    match routine {
+        StructureRoutine::Identity => operands.into_iter().next()?,
+        StructureRoutine::Tuple => Some(Sym::Tuple(operands.into_iter().collect::<Option<Vec<Sym>>>()?)),
+        StructureRoutine::GetTupleElement => match operands.into_iter().next()?? {
+            Sym::Tuple(elements) => elements.get(usize::try_from(TupleIndexAttrs::of(attrs)?.index).ok()?).cloned(),
+            Sym::Reg(_) => None,
+        },
+        StructureRoutine::AfterAll
+        | StructureRoutine::CopyStart
+        | StructureRoutine::CopyDone
+        | StructureRoutine::CustomCall
+        | StructureRoutine::RngBitGenerator => None,
     }
 }

@@ -5,10 +5,13 @@ use super::program::ScalarComputation;
 use crate::error::EvalError;
 use crate::kernels::{choice, elementwise, shape_ops};
 use crate::value::{Spread, Value};
-use hlo_ir::attrs::Attrs;
+use hlo_ir::attrs::{
+    Attrs, CompareAttrs, CustomAttrs, DimsAttrs, IotaAttrs, PadAttrs, ReducePrecisionAttrs, RngBitsAttrs, SliceAttrs,
+    TupleIndexAttrs,
+};
 use hlo_ir::float::rng::{Algorithm, rng_bit_generator};
 use hlo_ir::literal::Buffer;
-use hlo_ir::op::{EvalRoutine, EvalRule};
+use hlo_ir::op::{ElementwiseRoutine, EvalRoutine, EvalRule, ShapingRoutine, StructureRoutine};
 use hlo_ir::{ArrayShape, CompId, DType, InstId, Literal, Module, Shape};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -83,7 +86,9 @@ impl<'a> Context<'a> {
     fn compute_all(&self, distinct: Vec<Args>) -> Result<Vec<Value>, EvalError> {
         let is_cheap = matches!(
             self.module.inst(self.inst).opcode.row().eval,
-            EvalRule::Routine(EvalRoutine::Tuple | EvalRoutine::GetTupleElement | EvalRoutine::Identity)
+            EvalRule::Routine(EvalRoutine::Structure(
+                StructureRoutine::Tuple | StructureRoutine::GetTupleElement | StructureRoutine::Identity
+            ))
         );
         let n_work: usize = distinct.iter().flatten().map(n_elems).sum();
         let n_threads = self.options.n_threads.min(distinct.len());
@@ -132,7 +137,7 @@ impl<'a> Context<'a> {
     fn compute(&self, args: Args) -> Result<Value, EvalError> {
         let instruction = self.module.inst(self.inst);
         let op = instruction.opcode;
-        let kernel = match &op.row().eval {
+        let routine = match &op.row().eval {
             EvalRule::Unary(fns) => {
                 let [x] = arrays(args)?;
                 return Ok(elementwise::unary(op, fns, x)?.into());
@@ -142,44 +147,44 @@ impl<'a> Context<'a> {
                 return Ok(elementwise::binary(op, fns, x, y)?.into());
             }
             EvalRule::NotEvaluated(why) => return Err(EvalError::unsupported(format!("{op}: {why}"))),
-            EvalRule::Routine(kernel) => *kernel,
+            EvalRule::Routine(routine) => *routine,
         };
-        match kernel {
-            EvalRoutine::Abs
-            | EvalRoutine::IsFinite
-            | EvalRoutine::Compare
-            | EvalRoutine::Select
-            | EvalRoutine::Clamp
-            | EvalRoutine::Complex
-            | EvalRoutine::Real
-            | EvalRoutine::Imag
-            | EvalRoutine::Convert
-            | EvalRoutine::BitcastConvert
-            | EvalRoutine::StochasticConvert
-            | EvalRoutine::ReducePrecision => self.elementwise_kernel(kernel, &instruction.attrs, args),
-            EvalRoutine::Broadcast
-            | EvalRoutine::Reshape
-            | EvalRoutine::Transpose
-            | EvalRoutine::Reverse
-            | EvalRoutine::Slice
-            | EvalRoutine::DynamicSlice
-            | EvalRoutine::DynamicUpdateSlice
-            | EvalRoutine::Pad
-            | EvalRoutine::Concatenate
-            | EvalRoutine::Iota
-            | EvalRoutine::GetDimensionSize => self.shape_kernel(kernel, &instruction.attrs, args),
-            EvalRoutine::Tuple => Ok(Value::tuple(args)),
-            EvalRoutine::GetTupleElement => match &instruction.attrs {
-                Attrs::TupleIndex(attrs) => Ok(only(args)?.element(attrs.index)?.clone()),
-                _ => Err(self.no_attributes()),
-            },
-            EvalRoutine::Identity => args.into_iter().next().ok_or_else(|| EvalError::invalid("expected an operand")),
-            EvalRoutine::AfterAll => Ok(Value::Token),
-            EvalRoutine::CopyStart => self.copy_start(only(args)?),
-            EvalRoutine::CopyDone => Ok(only(args)?.element(0)?.clone()),
-            EvalRoutine::CustomCall => self.custom_call(&instruction.attrs, args),
-            EvalRoutine::RngBitGenerator => self.random_bits(&instruction.attrs, args),
-            _ => self.array_kernel(kernel, &instruction.attrs, args),
+        let attrs = &instruction.attrs;
+        match routine {
+            EvalRoutine::Elementwise(routine) => self.elementwise(routine, attrs, args),
+            EvalRoutine::Shaping(routine) => self.shaping(routine, attrs, args),
+            EvalRoutine::OneArray(routine) => self.one_array(routine, attrs, args),
+            EvalRoutine::SeveralArrays(routine) => self.several_arrays(routine, attrs, args),
+            EvalRoutine::Structure(routine) => self.structure(routine, attrs, args),
+            EvalRoutine::Parameter | EvalRoutine::Constant | EvalRoutine::Lockstep(_) => {
+                Err(EvalError::unsupported(format!("{op} has no evaluator")))
+            }
+        }
+    }
+
+    /// Attributes of the format that the operation has.
+    pub(super) fn given<'b, T>(&self, attrs: Option<&'b T>) -> Result<&'b T, EvalError> {
+        attrs.ok_or_else(|| self.no_attributes())
+    }
+
+    fn given_dims<'b>(&self, attrs: &'b Attrs) -> Result<&'b [i64], EvalError> {
+        Ok(&self.given(DimsAttrs::of(attrs))?.dimensions)
+    }
+
+    fn structure(&self, routine: StructureRoutine, attrs: &Attrs, args: Args) -> Result<Value, EvalError> {
+        match routine {
+            StructureRoutine::Tuple => Ok(Value::tuple(args)),
+            StructureRoutine::GetTupleElement => {
+                Ok(only(args)?.element(self.given(TupleIndexAttrs::of(attrs))?.index)?.clone())
+            }
+            StructureRoutine::Identity => {
+                args.into_iter().next().ok_or_else(|| EvalError::invalid("expected an operand"))
+            }
+            StructureRoutine::AfterAll => Ok(Value::Token),
+            StructureRoutine::CopyStart => self.copy_start(only(args)?),
+            StructureRoutine::CopyDone => Ok(only(args)?.element(0)?.clone()),
+            StructureRoutine::CustomCall => self.custom_call(attrs, args),
+            StructureRoutine::RngBitGenerator => self.random_bits(attrs, args),
         }
     }
 
@@ -188,58 +193,56 @@ impl<'a> Context<'a> {
         EvalError::invalid(format!("{op} without its attributes"))
     }
 
-    fn elementwise_kernel(&self, kernel: EvalRoutine, attrs: &Attrs, args: Args) -> Result<Value, EvalError> {
-        let literal = match (kernel, attrs) {
-            (EvalRoutine::Compare, Attrs::Compare(attrs)) => {
+    fn elementwise(&self, routine: ElementwiseRoutine, attrs: &Attrs, args: Args) -> Result<Value, EvalError> {
+        let literal = match routine {
+            ElementwiseRoutine::Compare => {
                 let [x, y] = arrays(args)?;
-                choice::compare(&x, &y, attrs)?
+                choice::compare(&x, &y, self.given(CompareAttrs::of(attrs))?)?
             }
-            (EvalRoutine::Select, _) => {
+            ElementwiseRoutine::Select => {
                 let [pred, x, y] = arrays(args)?;
                 return Ok(Value::Array(choice::select(&pred, x, y)?));
             }
-            (EvalRoutine::Clamp, _) => {
+            ElementwiseRoutine::Clamp => {
                 let [low, x, high] = arrays(args)?;
                 choice::clamp(low, x, high)?
             }
-            (EvalRoutine::Complex, _) => {
+            ElementwiseRoutine::Complex => {
                 let [re, im] = arrays(args)?;
                 choice::complex(&re, &im)?
             }
-            (EvalRoutine::Abs, _) => choice::abs(one(args)?.as_ref())?,
-            (EvalRoutine::IsFinite, _) => choice::is_finite(one(args)?.as_ref())?,
-            (EvalRoutine::Real, _) => choice::complex_part(one(args)?.as_ref(), false)?,
-            (EvalRoutine::Imag, _) => choice::complex_part(one(args)?.as_ref(), true)?,
-            (EvalRoutine::Convert, _) => {
+            ElementwiseRoutine::Abs => choice::abs(one(args)?.as_ref())?,
+            ElementwiseRoutine::IsFinite => choice::is_finite(one(args)?.as_ref())?,
+            ElementwiseRoutine::Real => choice::complex_part(one(args)?.as_ref(), false)?,
+            ElementwiseRoutine::Imag => choice::complex_part(one(args)?.as_ref(), true)?,
+            ElementwiseRoutine::Convert => {
                 let (x, dtype) = (one(args)?, self.result()?.dtype);
                 if x.dtype() == dtype {
                     return Ok(Value::Array(x));
                 }
                 x.convert(dtype)
             }
-            (EvalRoutine::BitcastConvert, _) => {
+            ElementwiseRoutine::BitcastConvert => {
                 let result = self.result()?;
                 one(args)?.bitcast_convert(result.dtype, &result.dims)?
             }
-            (EvalRoutine::StochasticConvert, _) => {
+            ElementwiseRoutine::StochasticConvert => {
                 let [x, random] = arrays(args)?;
                 choice::stochastic_convert(&x, &random, self.result()?.dtype)?
             }
-            (EvalRoutine::ReducePrecision, Attrs::ReducePrecision(attrs)) => {
+            ElementwiseRoutine::ReducePrecision => {
+                let attrs = self.given(ReducePrecisionAttrs::of(attrs))?;
                 choice::reduce_precision(one(args)?.as_ref(), attrs.exponent_bits, attrs.mantissa_bits)?
             }
-            _ => return Err(self.no_attributes()),
         };
         Ok(literal.into())
     }
 
-    fn shape_kernel(&self, kernel: EvalRoutine, attrs: &Attrs, args: Args) -> Result<Value, EvalError> {
+    fn shaping(&self, routine: ShapingRoutine, attrs: &Attrs, args: Args) -> Result<Value, EvalError> {
         let result = self.result()?;
-        let literal = match (kernel, attrs) {
-            (EvalRoutine::Broadcast, Attrs::Dims(attrs)) => {
-                shape_ops::broadcast(one(args)?.as_ref(), &attrs.dimensions, result)?
-            }
-            (EvalRoutine::Reshape, _) => {
+        let literal = match routine {
+            ShapingRoutine::Broadcast => shape_ops::broadcast(one(args)?.as_ref(), self.given_dims(attrs)?, result)?,
+            ShapingRoutine::Reshape => {
                 let operand = self.operand_shape(0)?;
                 let x = one(args)?;
                 // A reshape keeps the logical order of elements, a bitcast their order in memory.
@@ -248,36 +251,35 @@ impl<'a> Context<'a> {
                     if is_bitcast { shape_ops::bitcast(x, operand, result)? } else { shape_ops::reshape(x, result)? };
                 return Ok(Value::Array(y));
             }
-            (EvalRoutine::Transpose, Attrs::Dims(attrs)) => {
-                shape_ops::transpose(one(args)?.as_ref(), &attrs.dimensions)?
+            ShapingRoutine::Transpose => shape_ops::transpose(one(args)?.as_ref(), self.given_dims(attrs)?)?,
+            ShapingRoutine::Reverse => shape_ops::reverse(one(args)?.as_ref(), self.given_dims(attrs)?)?,
+            ShapingRoutine::Slice => {
+                shape_ops::slice(one(args)?.as_ref(), &self.given(SliceAttrs::of(attrs))?.slice, result)?
             }
-            (EvalRoutine::Reverse, Attrs::Dims(attrs)) => shape_ops::reverse(one(args)?.as_ref(), &attrs.dimensions)?,
-            (EvalRoutine::Slice, Attrs::Slice(attrs)) => shape_ops::slice(one(args)?.as_ref(), &attrs.slice, result)?,
-            (EvalRoutine::DynamicSlice, _) => {
+            ShapingRoutine::DynamicSlice => {
                 let args = all_arrays(args)?;
                 let (x, starts) = args.split_first().ok_or_else(|| self.no_attributes())?;
                 shape_ops::dynamic_slice(x, starts, result)?
             }
-            (EvalRoutine::DynamicUpdateSlice, _) => {
+            ShapingRoutine::DynamicUpdateSlice => {
                 let mut args = all_arrays(args)?.into_iter();
                 let (Some(x), Some(update)) = (args.next(), args.next()) else { return Err(self.no_attributes()) };
                 shape_ops::dynamic_update_slice(x, &update, &args.collect::<Vec<_>>())?
             }
-            (EvalRoutine::Pad, Attrs::Pad(attrs)) => {
+            ShapingRoutine::Pad => {
                 let [x, value] = arrays(args)?;
-                shape_ops::pad(&x, &value, &attrs.padding, result)?
+                shape_ops::pad(&x, &value, &self.given(PadAttrs::of(attrs))?.padding, result)?
             }
-            (EvalRoutine::Concatenate, Attrs::Dims(attrs)) => {
-                let dim = attrs.dimensions.first().copied().unwrap_or(0);
+            ShapingRoutine::Concatenate => {
+                let dim = self.given_dims(attrs)?.first().copied().unwrap_or(0);
                 shape_ops::concatenate(&all_arrays(args)?, dim)?
             }
-            (EvalRoutine::Iota, Attrs::Iota(attrs)) => shape_ops::iota(attrs.iota_dimension, result)?,
-            (EvalRoutine::GetDimensionSize, Attrs::Dims(attrs)) => {
+            ShapingRoutine::Iota => shape_ops::iota(self.given(IotaAttrs::of(attrs))?.iota_dimension, result)?,
+            ShapingRoutine::GetDimensionSize => {
                 let x = one(args)?;
-                let dim = shape_ops::dim_index(attrs.dimensions.first().copied().unwrap_or(0), x.dims().len())?;
+                let dim = shape_ops::dim_index(self.given_dims(attrs)?.first().copied().unwrap_or(0), x.dims().len())?;
                 Literal::from_elem(i32::try_from(x.dims()[dim]).unwrap_or(i32::MAX))
             }
-            _ => return Err(self.no_attributes()),
         };
         Ok(literal.into())
     }
@@ -292,7 +294,7 @@ impl<'a> Context<'a> {
     }
 
     fn random_bits(&self, attrs: &Attrs, args: Args) -> Result<Value, EvalError> {
-        let (Attrs::RngBits(attrs), Shape::Tuple(shapes)) = (attrs, self.module.shape(self.inst)) else {
+        let (Some(attrs), Shape::Tuple(shapes)) = (RngBitsAttrs::of(attrs), self.module.shape(self.inst)) else {
             // The older form returns the bits alone.
             return Err(EvalError::unsupported("rng-bit-generator whose result is not (state, bits)"));
         };
@@ -311,7 +313,7 @@ impl<'a> Context<'a> {
 
     /// Custom calls whose meaning is known and, on one device's values, harmless.
     fn custom_call(&self, attrs: &Attrs, args: Args) -> Result<Value, EvalError> {
-        let Attrs::Custom(attrs) = attrs else { return Err(self.no_attributes()) };
+        let attrs = self.given(CustomAttrs::of(attrs))?;
         let target = attrs.custom_call_target.0.as_str();
         let is_annotation = matches!(target, "Sharding" | "SPMDFullToShardShape" | "SPMDShardToFullShape");
         if is_annotation {

@@ -175,12 +175,12 @@ pub fn assign_fastest(mut draft: Draft, aliases: &[(usize, usize)], slack: f64) 
 /// Takes away copies of a buffer to itself: both values are one from then on.
 fn remove_idle_copies(plan: &Plan, steps: &mut Vec<Step>, renamed: &mut Renamed) {
     let at = |b: BufferId| (plan.buffers[b].place, plan.buffers[b].offset_bytes);
-    steps.retain(|step| match step.work {
-        Work::Copy { from, to } if at(from) == at(to) => {
+    steps.retain(|step| {
+        let Work::Copy { from, to } = step.work else { return true };
+        if at(from) == at(to) {
             renamed.unite(plan.buffers[from].value, plan.buffers[to].value);
-            false
         }
-        _ => true,
+        at(from) != at(to)
     });
     for step in steps {
         match &mut step.work {

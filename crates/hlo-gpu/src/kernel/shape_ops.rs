@@ -1,6 +1,6 @@
 //! Operations that move elements: each computes where an element of its result comes from.
 
-use hlo_ir::attrs::Attrs;
+use hlo_ir::attrs::{Attrs, DimsAttrs};
 use hlo_ir::{ArrayShape, InstId};
 use smallvec::SmallVec;
 
@@ -14,10 +14,8 @@ fn misfit(e: &Emitter<'_>, inst: InstId) -> GpuError {
 
 /// The dims that a `Dims` format lists.
 fn listed_dims(e: &Emitter<'_>, inst: InstId) -> Result<SmallVec<[usize; 4]>, GpuError> {
-    match &e.module.inst(inst).attrs {
-        Attrs::Dims(attrs) => Ok(attrs.dimensions.iter().map(|&dim| dim as usize).collect()),
-        _ => Err(misfit(e, inst)),
-    }
+    let attrs = DimsAttrs::of(&e.module.inst(inst).attrs).ok_or_else(|| misfit(e, inst))?;
+    Ok(attrs.dimensions.iter().map(|&dim| dim as usize).collect())
 }
 
 /// The operand's element at the same index.

@@ -1,6 +1,6 @@
 //! Transposes by way of shared memory: a tile is read along the operand's fastest dim and written along the result's.
 
-use hlo_ir::attrs::Attrs;
+use hlo_ir::attrs::DimsAttrs;
 use hlo_ir::{InstId, Module, Opcode};
 use smallvec::SmallVec;
 
@@ -39,12 +39,11 @@ pub(super) fn choose(module: &Module, signature: &Signature, group: &ResultGroup
         let (own, &operand) = (module.shape(inst).as_array()?, node.operands.first()?);
         let from = module.shape(operand).as_array()?;
         let from_fastest = fastest(from.physical_order(), &from.dims)?;
-        let read_dim = match &node.attrs {
-            Attrs::Dims(attrs) if node.opcode == Opcode::Transpose => {
-                attrs.dimensions.iter().position(|&dim| dim as usize == from_fastest)?
-            }
-            Attrs::Plain if node.opcode == Opcode::Copy => from_fastest,
-            _ => return None,
+        let read_dim = if node.opcode == Opcode::Transpose {
+            let attrs = DimsAttrs::of(&node.attrs)?;
+            attrs.dimensions.iter().position(|&dim| dim as usize == from_fastest)?
+        } else {
+            (node.opcode == Opcode::Copy).then_some(from_fastest)?
         };
         let fits = !signature.bindings.contains_key(&inst)
             && own.is_same_order(shape)

@@ -19,13 +19,13 @@ impl Lowering<'_> {
         let (kind, groups) = self.kind_and_groups(inst, rule)?;
         let inputs = self.operand_buffers(inst);
         let result_is_tuple = self.module.shape(inst).as_tuple().is_some();
-        if kind == CollectiveKind::AllToAll && result_is_tuple {
+        if rule.scatters && rule.gathers && result_is_tuple {
             return self.exchange_of_arrays(inst, groups, inputs, steps);
         }
         let leaves = self.result_leaves(inst);
         let outputs: Vec<BufferId> = leaves.iter().copied().flatten().collect();
         self.bind(inst, leaves)?;
-        let is_in_place = matches!(kind, CollectiveKind::AllReduce(_));
+        let is_in_place = kind.is_elementwise();
         let mut calls = Vec::new();
         for (&input, &output) in inputs.iter().zip(&outputs) {
             if self.draft.plan.buffers[output].shape.n_elems() == 0 {
@@ -38,7 +38,7 @@ impl Lowering<'_> {
             calls.push((input, output));
         }
         let name = self.module.inst_name(inst).to_string();
-        let is_alone = !matches!(kind, CollectiveKind::Permute(_)) && groups.iter().all(|group| group.len() == 1);
+        let is_alone = kind.pairs().is_none() && groups.iter().all(|group| group.len() == 1);
         if is_alone {
             calls.into_iter().for_each(|(input, output)| self.copy(&name, input, output, steps));
         } else if !calls.is_empty() {
@@ -73,7 +73,8 @@ impl Lowering<'_> {
             }
         }
         if part.n_elems() > 0 {
-            self.call_collective(&name, CollectiveKind::AllToAll, groups, vec![(packed, exchanged)], steps);
+            let kind = CollectiveKind::Groups { reduction: None, scatters: true };
+            self.call_collective(&name, kind, groups, vec![(packed, exchanged)], steps);
         }
         self.bind(inst, leaves)
     }
@@ -94,29 +95,22 @@ impl Lowering<'_> {
     /// The library's collective, and the groups of a communicator for it.
     fn kind_and_groups(&self, inst: InstId, rule: CollectiveRule) -> Result<(CollectiveKind, Vec<Vec<u32>>), GpuError> {
         let wrong = |reason: String| self.unsupported(inst, reason);
-        let groups = || self.module.device_groups(inst).map_err(wrong);
-        let (kind, groups) = match rule.source {
-            CollectiveSource::Reduction if rule.scatters => {
-                let groups = groups()?;
-                (CollectiveKind::ReduceScatter(self.reduction(inst)?), groups)
-            }
-            CollectiveSource::Reduction => {
-                let groups = groups()?;
-                (CollectiveKind::AllReduce(self.reduction(inst)?), groups)
-            }
-            CollectiveSource::Members if rule.scatters => (CollectiveKind::AllToAll, groups()?),
-            CollectiveSource::Members => (CollectiveKind::AllGather, groups()?),
+        let reduces = match rule.source {
+            CollectiveSource::Reduction => true,
+            CollectiveSource::Members => false,
             CollectiveSource::Pair => {
                 let pairs = self.module.device_pairs(inst).map_err(wrong)?;
                 let n = u32::try_from(self.module.n_devices()).unwrap_or(u32::MAX);
-                return Ok((CollectiveKind::Permute(pairs), vec![(0..n).collect()]));
+                return Ok((CollectiveKind::Pairs(pairs), vec![(0..n).collect()]));
             }
             CollectiveSource::Root | CollectiveSource::Rows => {
                 return Err(wrong(format!("{} has no lowering", self.module.inst(inst).opcode)));
             }
         };
-        let needs_equal = !matches!(kind, CollectiveKind::AllReduce(_));
-        if needs_equal && groups.uniform_size().is_none() {
+        let groups = self.module.device_groups(inst).map_err(wrong)?;
+        let reduction = if reduces { Some(self.reduction(inst)?) } else { None };
+        let kind = CollectiveKind::Groups { reduction, scatters: rule.scatters };
+        if !kind.is_elementwise() && groups.uniform_size().is_none() {
             return Err(wrong("expected groups of one size, found several".into()));
         }
         Ok((kind, groups.groups))

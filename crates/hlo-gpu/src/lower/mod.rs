@@ -29,8 +29,8 @@ use hashbrown::HashMap;
 use hlo_analysis::annotations::ParamFacts;
 use hlo_analysis::replication::{Across, Replication};
 use hlo_analysis::values::{LeafRun, Through, handed_on};
-use hlo_ir::attrs::Attrs;
-use hlo_ir::op::{Effects, FactorRule, Flow};
+use hlo_ir::attrs::{Attrs, DimsAttrs};
+use hlo_ir::op::{Effects, Flow, Relabelling};
 use hlo_ir::{ArrayShape, CompId, ConstantValue, InstId, Literal, Module, Opcode, Shape};
 use kernels::{Emitter, KernelStore};
 use smallvec::SmallVec;
@@ -415,11 +415,12 @@ pub fn is_view(module: &Module, inst: InstId) -> bool {
     let instruction = module.inst(inst);
     let operand = instruction.operands.first().and_then(|&o| module.shape(o).as_array());
     let (Some(from), Some(to)) = (operand, module.shape(inst).as_array()) else { return false };
-    match (instruction.opcode.row().factors, &instruction.attrs) {
-        (FactorRule::Bitcast, _) => true,
-        (FactorRule::Reshape, _) => from.dtype == to.dtype && strides::is_reshape_free(from, to),
-        (FactorRule::Transpose, Attrs::Dims(attrs)) => strides::is_transpose_free(from, to, &attrs.dimensions),
-        (_, _) => false,
+    match instruction.opcode.row().factors.relabelling() {
+        Some(Relabelling::Bitcast) => true,
+        Some(Relabelling::Reshape) => from.dtype == to.dtype && strides::is_reshape_free(from, to),
+        Some(Relabelling::Transpose) => DimsAttrs::of(&instruction.attrs)
+            .is_some_and(|attrs| strides::is_transpose_free(from, to, &attrs.dimensions)),
+        None => false,
     }
 }
 

@@ -1,7 +1,7 @@
 //! A plan as JSON for programs. Entities are numbers: a kernel's, buffer's or communicator's place in its list.
 
 use super::model::modelled_times;
-use super::{Buffer, BufferId, CollectiveKind, Gemm, Matrix, Place, Plan, Step, Work, shape_text};
+use super::{Buffer, BufferId, Gemm, Matrix, Place, Plan, Step, Work, shape_text};
 use cranelift_entity::EntityRef;
 use serde_json::{Value, json};
 
@@ -78,17 +78,10 @@ fn work(work: &Work) -> Value {
         }
         Work::Gemm(gemm) => gemm_value(gemm),
         Work::Collective(call) => {
-            let pairs = match &call.kind {
-                CollectiveKind::Permute(pairs) => Some(pairs),
-                CollectiveKind::AllReduce(_)
-                | CollectiveKind::ReduceScatter(_)
-                | CollectiveKind::AllGather
-                | CollectiveKind::AllToAll => None,
-            };
             let calls: Vec<Value> = call.calls.iter().map(|(from, to)| json!([from.index(), to.index()])).collect();
             json!({
                 "work": call.kind.name(), "reduction": call.kind.reduction().map(super::Reduction::name),
-                "communicator": call.communicator.index(), "pairs": pairs, "calls": calls,
+                "communicator": call.communicator.index(), "pairs": call.kind.pairs(), "calls": calls,
             })
         }
         Work::Copy { from, to } => json!({"work": "copy", "from": from.index(), "to": to.index()}),

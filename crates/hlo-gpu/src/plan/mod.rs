@@ -5,6 +5,7 @@
 //! offsets are numbers.
 
 mod accesses;
+mod collective;
 mod json;
 mod memory;
 pub mod model;
@@ -14,6 +15,7 @@ mod text;
 pub mod verify;
 
 pub use accesses::Accesses;
+pub use collective::{CollectiveCall, CollectiveKind, Reduction};
 pub use memory::PlanMemory;
 pub use text::shape_text;
 
@@ -251,42 +253,6 @@ pub struct Matrix {
     pub row_stride_elems: u64,
     /// Elements from one column to the next.
     pub col_stride_elems: u64,
-}
-
-/// Calls of one collective on one communicator, issued together.
-#[derive(Clone, Debug)]
-pub struct CollectiveCall {
-    /// Which collective.
-    pub kind: CollectiveKind,
-    /// Between which devices.
-    pub communicator: CommunicatorId,
-    /// Input and output of each call. Equal buffers: in place.
-    pub calls: Vec<(BufferId, BufferId)>,
-}
-
-/// A collective as NCCL has it: contiguous buffers, shards in the order of the group.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum CollectiveKind {
-    /// All get the reduction of all inputs.
-    AllReduce(Reduction),
-    /// Each gets its part of the reduction: input is group-size times the output.
-    ReduceScatter(Reduction),
-    /// All get all inputs, one after the other.
-    AllGather,
-    /// Part `i` of each input goes to the group's device `i`.
-    AllToAll,
-    /// Each device's input goes to another device's output: pairs (source, target) of flat ids; others' output is zero.
-    Permute(Vec<(u32, u32)>),
-}
-
-/// How elements are reduced.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-#[allow(missing_docs)]
-pub enum Reduction {
-    Sum,
-    Product,
-    Min,
-    Max,
 }
 
 /// CUDA C++ and how to launch it.

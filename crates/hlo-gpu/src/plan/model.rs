@@ -75,10 +75,10 @@ impl Machine {
 
     fn collective_s(&mut self, plan: &Plan, call: &CollectiveCall) -> f64 {
         let kind = match call.kind {
-            CollectiveKind::AllReduce(_) => Collective::AllReduce,
-            CollectiveKind::ReduceScatter(_) => Collective::ReduceScatter,
+            CollectiveKind::Groups { reduction: Some(_), scatters: false } => Collective::AllReduce,
+            CollectiveKind::Groups { reduction: Some(_), scatters: true } => Collective::ReduceScatter,
             // Each element crosses the links once, as in half an all-reduce.
-            CollectiveKind::AllGather | CollectiveKind::AllToAll | CollectiveKind::Permute(_) => Collective::AllGather,
+            CollectiveKind::Groups { reduction: None, .. } | CollectiveKind::Pairs(_) => Collective::AllGather,
         };
         let bytes: f64 = call.calls.iter().map(|&(a, b)| bytes_of(plan, a).max(bytes_of(plan, b))).sum();
         let cluster = &self.cluster;

@@ -5,7 +5,7 @@
 //! to be seen apart are one bar.
 
 use super::model::{Bar, DEVICE, LINK_GBYTES_PER_S, modelled_times};
-use super::{Plan, Stream, Work};
+use super::{CollectiveKind, Plan, Stream, Work};
 use std::fmt::Write;
 
 const WIDTH: f64 = 1400.0;
@@ -37,16 +37,15 @@ const KINDS: [Kind; 7] = [
 ];
 
 fn kind(work: &Work) -> Kind {
-    use super::CollectiveKind as C;
     match work {
         Work::Launch { .. } | Work::While { .. } | Work::Conditional { .. } => KINDS[0],
         Work::Gemm(_) => KINDS[1],
         Work::Copy { .. } | Work::Fill { .. } => KINDS[2],
         Work::Collective(call) => match call.kind {
-            C::AllReduce(_) => KINDS[3],
-            C::ReduceScatter(_) => KINDS[4],
-            C::AllGather => KINDS[5],
-            C::AllToAll | C::Permute(_) => KINDS[6],
+            CollectiveKind::Groups { reduction: Some(_), scatters: false } => KINDS[3],
+            CollectiveKind::Groups { reduction: Some(_), scatters: true } => KINDS[4],
+            CollectiveKind::Groups { reduction: None, scatters: false } => KINDS[5],
+            CollectiveKind::Groups { reduction: None, scatters: true } | CollectiveKind::Pairs(_) => KINDS[6],
         },
     }
 }

@@ -93,19 +93,11 @@ impl CollectiveKind {
     /// The word for it in printed plans.
     pub const fn name(&self) -> &'static str {
         match self {
-            CollectiveKind::AllReduce(_) => "all-reduce",
-            CollectiveKind::ReduceScatter(_) => "reduce-scatter",
-            CollectiveKind::AllGather => "all-gather",
-            CollectiveKind::AllToAll => "all-to-all",
-            CollectiveKind::Permute(_) => "permute",
-        }
-    }
-
-    /// Its reduction, if it has one.
-    pub const fn reduction(&self) -> Option<Reduction> {
-        match self {
-            CollectiveKind::AllReduce(reduction) | CollectiveKind::ReduceScatter(reduction) => Some(*reduction),
-            CollectiveKind::AllGather | CollectiveKind::AllToAll | CollectiveKind::Permute(_) => None,
+            CollectiveKind::Groups { reduction: Some(_), scatters: false } => "all-reduce",
+            CollectiveKind::Groups { reduction: Some(_), scatters: true } => "reduce-scatter",
+            CollectiveKind::Groups { reduction: None, scatters: false } => "all-gather",
+            CollectiveKind::Groups { reduction: None, scatters: true } => "all-to-all",
+            CollectiveKind::Pairs(_) => "permute",
         }
     }
 }
@@ -150,7 +142,7 @@ fn write_work(f: &mut Formatter<'_>, plan: &Plan, step: &Step, depth: usize) -> 
         Work::Collective(call) => {
             let reduction = call.kind.reduction().map_or(String::new(), |r| format!(" {}", r.name()));
             write!(f, "{}{reduction} {}", call.kind.name(), call.communicator)?;
-            if let CollectiveKind::Permute(pairs) = &call.kind {
+            if let Some(pairs) = call.kind.pairs() {
                 write!(f, " {pairs:?}")?;
             }
             for (input, output) in &call.calls {

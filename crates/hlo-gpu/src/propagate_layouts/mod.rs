@@ -42,7 +42,7 @@ use classes::{Classes, Permutation};
 use cranelift_entity::EntitySet;
 use hlo_analysis::Preserved;
 use hlo_analysis::values::tuple_elements;
-use hlo_ir::attrs::Attrs;
+use hlo_ir::attrs::{Attrs, DimsAttrs};
 use hlo_ir::op::{CollectiveRule, CollectiveSource, Effects, FactorRule, Flow, OpRow};
 use hlo_ir::{ArrayShape, CompId, Dims, InstId, Layout, Module, Opcode, Shape};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
@@ -162,23 +162,40 @@ fn ties(module: &Module, inst: InstId) -> Vec<(usize, Permutation)> {
     let Some(result) = module.shape(inst).as_array() else { return Vec::new() };
     let identity: Permutation = (0..result.rank()).collect();
     let row = instruction.opcode.row();
-    let slots: Vec<usize> = match (row.factors, &instruction.attrs) {
-        (FactorRule::Transpose, Attrs::Dims(attrs)) => {
+    let slots: Vec<usize> = match row.factors {
+        FactorRule::Transpose => {
+            let Some(attrs) = DimsAttrs::of(&instruction.attrs) else { return Vec::new() };
             // Result dim `i` is operand dim `dimensions[i]`.
             let to_operand: Permutation = attrs.dimensions.iter().map(|&d| d as usize).collect();
             return vec![(0, to_operand)];
         }
-        (FactorRule::Elementwise | FactorRule::Concatenate, _) => (0..instruction.operands.len()).collect(),
-        (
-            FactorRule::Reverse
-            | FactorRule::Slice
-            | FactorRule::DynamicSlice
-            | FactorRule::DynamicUpdateSlice
-            | FactorRule::Pad,
-            _,
-        ) => vec![0],
-        (_, _) if keeps_layout(row) => vec![0],
-        (_, _) => Vec::new(),
+        FactorRule::Elementwise | FactorRule::Concatenate => (0..instruction.operands.len()).collect(),
+        FactorRule::Reverse
+        | FactorRule::Slice
+        | FactorRule::DynamicSlice
+        | FactorRule::DynamicUpdateSlice
+        | FactorRule::Pad => vec![0],
+        FactorRule::Whole(_) if keeps_layout(row) => vec![0],
+        FactorRule::Whole(_)
+        | FactorRule::CustomCall
+        | FactorRule::Structural(_)
+        | FactorRule::Broadcast
+        | FactorRule::Reshape
+        | FactorRule::Bitcast
+        | FactorRule::BitcastConvert
+        | FactorRule::Iota
+        | FactorRule::Dot
+        | FactorRule::Convolution
+        | FactorRule::Reduce
+        | FactorRule::ReduceWindow
+        | FactorRule::SelectAndScatter
+        | FactorRule::Sort
+        | FactorRule::Gather
+        | FactorRule::Scatter
+        | FactorRule::Cholesky
+        | FactorRule::TriangularSolve
+        | FactorRule::Fft
+        | FactorRule::BatchNorm => Vec::new(),
     };
     let is_like = |slot: &usize| {
         let operand = instruction.operands.get(*slot).and_then(|&o| module.shape(o).as_array());

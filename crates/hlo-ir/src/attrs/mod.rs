@@ -134,6 +134,11 @@ macro_rules! attr_formats {
         pub struct $attrs { $($(#[$field_doc])* pub $field: $type),* }
 
         impl $attrs {
+            /// These attributes, if `attrs` has their format.
+            pub fn of(attrs: &Attrs) -> Option<&$attrs> {
+                match attrs { Attrs::$format(found) => Some(found), _ => None }
+            }
+
             /// Calls `visit(key, presence, field)` on every field in the order in which XLA prints them.
             pub fn for_each_field(&self, mut visit: impl FnMut(&'static str, Presence, FieldRef<'_>)) {
                 $(visit($key, Presence::$presence, self.$field.view());)*
@@ -253,6 +258,23 @@ impl FieldRef<'_> {
 }
 
 impl Attrs {
+    /// What a call or a fusion calls; `None` for other formats, `Some(None)` while it is not given.
+    pub fn callee(&self) -> Option<Option<CompId>> {
+        match self {
+            Attrs::Call(attrs) => Some(attrs.to_apply),
+            Attrs::Fusion(attrs) => Some(attrs.calls),
+            _ => None,
+        }
+    }
+
+    /// The value of a constant.
+    pub fn as_constant(&self) -> Option<&crate::literal::ConstantValue> {
+        match self {
+            Attrs::Constant(value) => Some(value),
+            _ => None,
+        }
+    }
+
     /// Attributes of `format` as they are when the text gives none; `None` for constants, which have no default.
     pub fn default_of(format: AttrFormat) -> Option<Attrs> {
         let mut attrs = Attrs::zero_of(format)?;

@@ -32,8 +32,70 @@ pub fn infer_by_ids(module: &Module, inst: InstId) -> bool {
         ShapeRule::FirstOperand => node.operands.len() == 1 && is_same(0),
         ShapeRule::Call => call_fits(module, node, bare),
         ShapeRule::While => while_fits(module, node, bare),
-        // Everything else is looked at by its rule; this list grows only where a profile says so.
-        _ => false,
+        // Their rules look at dims; another rule is worth a case above only where a profile says so.
+        ShapeRule::Abs
+        | ShapeRule::IsFinite
+        | ShapeRule::Compare
+        | ShapeRule::Clamp
+        | ShapeRule::Complex
+        | ShapeRule::ComplexPart
+        | ShapeRule::Convert
+        | ShapeRule::BitcastConvert
+        | ShapeRule::StochasticConvert
+        | ShapeRule::Broadcast
+        | ShapeRule::Reshape
+        | ShapeRule::DynamicReshape
+        | ShapeRule::Bitcast
+        | ShapeRule::Transpose
+        | ShapeRule::Reverse
+        | ShapeRule::Slice
+        | ShapeRule::DynamicSlice
+        | ShapeRule::DynamicUpdateSlice
+        | ShapeRule::Pad
+        | ShapeRule::Concatenate
+        | ShapeRule::Iota
+        | ShapeRule::Dot
+        | ShapeRule::RaggedDot
+        | ShapeRule::ScaledDot
+        | ShapeRule::Convolution
+        | ShapeRule::Reduce
+        | ShapeRule::Map
+        | ShapeRule::ReduceWindow
+        | ShapeRule::SelectAndScatter
+        | ShapeRule::Sort
+        | ShapeRule::Scan
+        | ShapeRule::Gather
+        | ShapeRule::Scatter
+        | ShapeRule::TopK
+        | ShapeRule::Fft
+        | ShapeRule::Cholesky
+        | ShapeRule::TriangularSolve
+        | ShapeRule::BatchNormTraining
+        | ShapeRule::BatchNormInference
+        | ShapeRule::BatchNormGrad
+        | ShapeRule::GetDimensionSize
+        | ShapeRule::SetDimensionSize
+        | ShapeRule::RngBitGenerator
+        | ShapeRule::RngState
+        | ShapeRule::Rng
+        | ShapeRule::Tuple
+        | ShapeRule::GetTupleElement
+        | ShapeRule::AfterAll
+        | ShapeRule::Constant
+        | ShapeRule::Conditional
+        | ShapeRule::Collective(_)
+        | ShapeRule::DoneOfPair
+        | ShapeRule::AsyncStart
+        | ShapeRule::AsyncUpdate
+        | ShapeRule::AsyncDone
+        | ShapeRule::CopyStart
+        | ShapeRule::CopyDone
+        | ShapeRule::Send
+        | ShapeRule::SendDone
+        | ShapeRule::Recv
+        | ShapeRule::RecvDone
+        | ShapeRule::Outfeed
+        | ShapeRule::DeviceId => false,
     }
 }
 
@@ -48,12 +110,7 @@ fn pred_fits(module: &Module, node: &Instruction, rank: usize) -> bool {
 }
 
 fn call_fits(module: &Module, node: &Instruction, bare: ShapeId) -> bool {
-    let callee = match &node.attrs {
-        Attrs::Call(attrs) => attrs.to_apply,
-        Attrs::Fusion(attrs) => attrs.calls,
-        _ => None,
-    };
-    let Some(comp) = callee else { return false };
+    let Some(Some(comp)) = node.attrs.callee() else { return false };
     let params = &module.comp(comp).params;
     let same = |a: InstId, b: InstId| {
         let (a, b) = (module.inst(a).shape, module.inst(b).shape);

@@ -122,11 +122,7 @@ pub(super) fn check_params(cx: &Infer<'_>, comp: CompId, operands: &[&Shape]) ->
 }
 
 pub(super) fn call(cx: &Infer<'_>) -> Checked<Inferred> {
-    let callee = match cx.op.attrs {
-        Attrs::Call(attrs) => attrs.to_apply,
-        Attrs::Fusion(attrs) => attrs.calls,
-        _ => return cx.wrong_format(),
-    };
+    let Some(callee) = cx.op.attrs.callee() else { return cx.wrong_format() };
     if let Some(comp) = callee {
         check_params(cx, comp, cx.op.operands)?;
     }

@@ -17,7 +17,7 @@
 
 // circle: a done names the opcode of its start, and the rows of the table name these descriptors
 
-use super::{Begun, CostRule, EvalRoutine, Flow, Opcode, ShapeRule};
+use super::{Begun, CostRule, Flow, LockstepRoutine, Opcode, ShapeRule};
 
 /// What a collective op does with the values of the devices that take part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -148,10 +148,10 @@ impl CollectiveRule {
     }
 
     /// How the evaluator computes the op: the exchange takes place at the start.
-    pub(super) const fn eval_routine(self) -> EvalRoutine {
+    pub(super) const fn eval_routine(self) -> LockstepRoutine {
         match self.form {
-            CollectiveForm::Synchronous | CollectiveForm::Start(_) => EvalRoutine::Collective(self),
-            CollectiveForm::Done(..) => EvalRoutine::AsyncDone,
+            CollectiveForm::Synchronous | CollectiveForm::Start(_) => LockstepRoutine::Collective(self),
+            CollectiveForm::Done(..) => LockstepRoutine::AsyncDone,
         }
     }
 

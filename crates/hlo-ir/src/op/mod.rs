@@ -4,10 +4,12 @@
 //! rows are in [`table`]; this module says what the columns mean.
 
 mod collective;
+mod routines;
 mod rules;
 mod table;
 
 pub use collective::{CollectiveForm, CollectiveRule, CollectiveSource, Participation, StartResult};
+pub use routines::*;
 pub use rules::*;
 pub use table::Opcode;
 

@@ -1,7 +1,8 @@
 //! The columns of the op table: named rules as data, implemented once each where they are used.
 
-use super::CollectiveRule;
+use super::{CollectiveForm, CollectiveRule, EvalRoutine, StartResult};
 use crate::dtype::{DType, NumberClass};
+use std::ops::Range;
 
 /// Number of operands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -134,6 +135,45 @@ pub enum ShapeRule {
     DeviceId,
     /// Nothing to infer it from, and why.
     Stated(&'static str),
+}
+
+impl ShapeRule {
+    /// The operands over whose memory an op may write its result because it changes a part of them only, or sorts or
+    /// solves them where they are.
+    pub fn overwritten_operands(self, n_operands: usize) -> Range<usize> {
+        match self {
+            ShapeRule::DynamicUpdateSlice | ShapeRule::SetDimensionSize => 0..1,
+            ShapeRule::Scatter => 0..n_operands.saturating_sub(1) / 2,
+            ShapeRule::TriangularSolve => 1..2,
+            ShapeRule::Sort => 0..n_operands,
+            // A start whose result is the outcome works in place.
+            ShapeRule::Collective(rule) if rule.form == CollectiveForm::Start(StartResult::Outcome) => 0..n_operands,
+            _ => 0..0,
+        }
+    }
+}
+
+/// Ops whose result has the elements of the operand, each once, under another shape.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Relabelling {
+    /// The elements keep their order in memory.
+    Bitcast,
+    /// The elements keep their row-major order.
+    Reshape,
+    /// The dims are permuted.
+    Transpose,
+}
+
+impl FactorRule {
+    /// How the op puts its operand's elements under another shape; `None` if it does something else.
+    pub fn relabelling(self) -> Option<Relabelling> {
+        match self {
+            FactorRule::Bitcast => Some(Relabelling::Bitcast),
+            FactorRule::Reshape => Some(Relabelling::Reshape),
+            FactorRule::Transpose => Some(Relabelling::Transpose),
+            _ => None,
+        }
+    }
 }
 
 /// Which dims of operands and result go together; [`crate::op`]'s sharding view of an op.
@@ -273,75 +313,6 @@ pub enum EvalRule {
     Routine(EvalRoutine),
     /// Not evaluated, and why.
     NotEvaluated(&'static str),
-}
-
-/// Routines that the evaluator has beyond scalar functions, by the op's [`ShapeRule`]-like structure.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(missing_docs)]
-pub enum EvalRoutine {
-    Abs,
-    IsFinite,
-    Compare,
-    Select,
-    Clamp,
-    Complex,
-    Real,
-    Imag,
-    Convert,
-    BitcastConvert,
-    StochasticConvert,
-    ReducePrecision,
-    Broadcast,
-    Reshape,
-    Transpose,
-    Reverse,
-    Slice,
-    DynamicSlice,
-    DynamicUpdateSlice,
-    Pad,
-    Concatenate,
-    Iota,
-    Dot,
-    RaggedDot,
-    Convolution,
-    Reduce,
-    Map,
-    ReduceWindow,
-    SelectAndScatter,
-    Sort,
-    TopK,
-    Gather,
-    Scatter,
-    Fft,
-    Cholesky,
-    TriangularSolve,
-    BatchNormTraining,
-    BatchNormInference,
-    BatchNormGrad,
-    GetDimensionSize,
-    SetDimensionSize,
-    RngBitGenerator,
-    Parameter,
-    Constant,
-    Tuple,
-    GetTupleElement,
-    /// The first operand as it is (copy, opt-barrier, domain, bitcast without rank change, add-dependency).
-    Identity,
-    AfterAll,
-    Call,
-    While,
-    Conditional,
-    Scan,
-    /// A collective, or the start of one.
-    Collective(CollectiveRule),
-    ReplicaId,
-    PartitionId,
-    AsyncStart,
-    AsyncUpdate,
-    AsyncDone,
-    CopyStart,
-    CopyDone,
-    CustomCall,
 }
 
 /// What an op costs, in flops; bytes are those of operands and results unless said otherwise.

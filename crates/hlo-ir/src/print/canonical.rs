@@ -93,7 +93,51 @@ fn rewrite_attributes(module: &Module, id: InstId, attrs: &mut Attrs, rank: usiz
         Attrs::Custom(custom) if custom.called_computations.is_empty() => {
             custom.called_computations.extend(custom.to_apply.take());
         }
-        _ => {}
+        Attrs::Plain
+        | Attrs::Constant(_)
+        | Attrs::Dims(_)
+        | Attrs::Parameter(_)
+        | Attrs::TupleIndex(_)
+        | Attrs::Iota(_)
+        | Attrs::Reshape(_)
+        | Attrs::Slice(_)
+        | Attrs::DynamicSlice(_)
+        | Attrs::Pad(_)
+        | Attrs::Dot(_)
+        | Attrs::Conv(_)
+        | Attrs::Gather(_)
+        | Attrs::Scatter(_)
+        | Attrs::Reduce(_)
+        | Attrs::Sort(_)
+        | Attrs::ReduceWindow(_)
+        | Attrs::SelectAndScatter(_)
+        | Attrs::Scan(_)
+        | Attrs::Compare(_)
+        | Attrs::Call(_)
+        | Attrs::Fusion(_)
+        | Attrs::While(_)
+        | Attrs::Conditional(_)
+        | Attrs::Custom(_)
+        | Attrs::Combining(_)
+        | Attrs::Gathering(_)
+        | Attrs::Exchanging(_)
+        | Attrs::Permuting(_)
+        | Attrs::Transfer(_)
+        | Attrs::Infeed(_)
+        | Attrs::Outfeed(_)
+        | Attrs::Rng(_)
+        | Attrs::RngBits(_)
+        | Attrs::RngState(_)
+        | Attrs::TriangularSolve(_)
+        | Attrs::Cholesky(_)
+        | Attrs::Fft(_)
+        | Attrs::ReducePrecision(_)
+        | Attrs::BatchNorm(_)
+        | Attrs::Domain(_)
+        | Attrs::Async(_)
+        | Attrs::CopyStart(_)
+        | Attrs::TopK(_)
+        | Attrs::Metadata(_) => {}
     }
 }
 

@@ -21,7 +21,7 @@ mod tables;
 mod tests;
 mod values;
 
-use crate::attrs::{Attrs, Marks};
+use crate::attrs::{Marks, ParameterAttrs};
 use crate::float::decimal::write_i64;
 use crate::module::{CompId, InstId, Module, TextForm};
 use crate::names::{Name, is_reserved};
@@ -168,10 +168,12 @@ impl<'m> Printer<'m> {
             None => self.out.push_str(inst.opcode.name()),
         }
         self.out.push('(');
-        match &inst.attrs {
-            Attrs::Constant(value) => value.write_text(&mut self.out),
-            Attrs::Parameter(attrs) => write_i64(attrs.number, &mut self.out),
-            _ => self.operands(&inst.operands),
+        if let Some(value) = inst.attrs.as_constant() {
+            value.write_text(&mut self.out);
+        } else if let Some(attrs) = ParameterAttrs::of(&inst.attrs) {
+            write_i64(attrs.number, &mut self.out);
+        } else {
+            self.operands(&inst.operands);
         }
         self.out.push(')');
         self.attributes(id);

@@ -1,7 +1,7 @@
 //! Starts and dones: each done has the start of its kind, each start one consumer.
 
 use super::Verifier;
-use crate::attrs::Attrs;
+use crate::attrs::{AsyncAttrs, Attrs};
 use crate::module::InstId;
 use crate::op::{CollectiveForm, Opcode};
 
@@ -18,10 +18,10 @@ pub(super) fn check_thread(cx: &mut Verifier<'_>, inst: InstId) {
     let module = cx.module;
     let node = module.inst(inst);
     let own = module.comp(node.parent).execution_thread.as_deref();
-    let thread = match &node.attrs {
-        Attrs::Async(a) if a.calls.is_some() => a.async_execution_thread.as_ref().map(|t| t.0.as_str()),
-        Attrs::Call(_) | Attrs::Fusion(_) | Attrs::While(_) | Attrs::Conditional(_) => own,
-        _ => return,
+    let thread = match AsyncAttrs::of(&node.attrs).filter(|a| a.calls.is_some()) {
+        Some(a) => a.async_execution_thread.as_ref().map(|t| t.0.as_str()),
+        None if node.opcode.row().flow.entry().is_some() => own,
+        None => return,
     };
     // The main thread has a name that may be left out.
     let name = |thread: Option<&'_ str>| thread.filter(|t| !t.is_empty()).unwrap_or("main").to_string();

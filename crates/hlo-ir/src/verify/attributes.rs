@@ -23,7 +23,48 @@ pub(super) fn check(cx: &mut Verifier<'_>, inst: InstId) {
                 check_layout_constraints(cx, inst, shapes);
             }
         }
-        _ => {}
+        Attrs::Parameter(_)
+        | Attrs::Plain
+        | Attrs::Constant(_)
+        | Attrs::Dims(_)
+        | Attrs::TupleIndex(_)
+        | Attrs::Iota(_)
+        | Attrs::Reshape(_)
+        | Attrs::Slice(_)
+        | Attrs::DynamicSlice(_)
+        | Attrs::Pad(_)
+        | Attrs::Dot(_)
+        | Attrs::Conv(_)
+        | Attrs::Gather(_)
+        | Attrs::Scatter(_)
+        | Attrs::Reduce(_)
+        | Attrs::Sort(_)
+        | Attrs::ReduceWindow(_)
+        | Attrs::SelectAndScatter(_)
+        | Attrs::Scan(_)
+        | Attrs::Compare(_)
+        | Attrs::While(_)
+        | Attrs::Conditional(_)
+        | Attrs::Combining(_)
+        | Attrs::Gathering(_)
+        | Attrs::Exchanging(_)
+        | Attrs::Permuting(_)
+        | Attrs::Transfer(_)
+        | Attrs::Infeed(_)
+        | Attrs::Outfeed(_)
+        | Attrs::Rng(_)
+        | Attrs::RngBits(_)
+        | Attrs::RngState(_)
+        | Attrs::TriangularSolve(_)
+        | Attrs::Cholesky(_)
+        | Attrs::Fft(_)
+        | Attrs::ReducePrecision(_)
+        | Attrs::BatchNorm(_)
+        | Attrs::Domain(_)
+        | Attrs::Async(_)
+        | Attrs::CopyStart(_)
+        | Attrs::TopK(_)
+        | Attrs::Metadata(_) => {}
     }
 }
 

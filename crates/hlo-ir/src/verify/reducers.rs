@@ -46,7 +46,45 @@ pub(super) fn check(cx: &mut Verifier<'_>, inst: InstId) {
                 cx.at_inst("reducer-signature", inst, format_args!("{n} parameters"), found);
             }
         }
-        _ => {}
+        // Their computations are called with operands, or they have none.
+        Attrs::Plain
+        | Attrs::Constant(_)
+        | Attrs::Dims(_)
+        | Attrs::Parameter(_)
+        | Attrs::TupleIndex(_)
+        | Attrs::Iota(_)
+        | Attrs::Reshape(_)
+        | Attrs::Slice(_)
+        | Attrs::DynamicSlice(_)
+        | Attrs::Pad(_)
+        | Attrs::Dot(_)
+        | Attrs::Conv(_)
+        | Attrs::Gather(_)
+        | Attrs::Compare(_)
+        | Attrs::Call(_)
+        | Attrs::Fusion(_)
+        | Attrs::While(_)
+        | Attrs::Conditional(_)
+        | Attrs::Custom(_)
+        | Attrs::Gathering(_)
+        | Attrs::Exchanging(_)
+        | Attrs::Permuting(_)
+        | Attrs::Transfer(_)
+        | Attrs::Infeed(_)
+        | Attrs::Outfeed(_)
+        | Attrs::Rng(_)
+        | Attrs::RngBits(_)
+        | Attrs::RngState(_)
+        | Attrs::TriangularSolve(_)
+        | Attrs::Cholesky(_)
+        | Attrs::Fft(_)
+        | Attrs::ReducePrecision(_)
+        | Attrs::BatchNorm(_)
+        | Attrs::Domain(_)
+        | Attrs::Async(_)
+        | Attrs::CopyStart(_)
+        | Attrs::TopK(_)
+        | Attrs::Metadata(_) => {}
     }
 }
 

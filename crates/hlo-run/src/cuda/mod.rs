@@ -28,7 +28,7 @@ use hlo_gpu::lower::Matmul;
 use crate::ExecutionError;
 use crate::run::{Backend, Meeting};
 use card::Card;
-use hlo_gpu::plan::{CollectiveCall, CollectiveKind, Kernel, Plan, Reduction, Step, Work};
+use hlo_gpu::plan::{CollectiveCall, Kernel, Plan, Step, Work};
 use libraries::Library;
 use reductions::Reductions;
 
@@ -150,11 +150,4 @@ fn collective_steps(steps: &[Step]) -> Vec<&CollectiveCall> {
         }
     });
     found
-}
-
-fn reduction_of(kind: &CollectiveKind) -> Option<Reduction> {
-    match kind {
-        CollectiveKind::AllReduce(reduction) | CollectiveKind::ReduceScatter(reduction) => Some(*reduction),
-        CollectiveKind::AllGather | CollectiveKind::AllToAll | CollectiveKind::Permute(_) => None,
-    }
 }

@@ -30,26 +30,26 @@ pub(crate) enum Move {
 /// What device `me` does in a collective on inputs of `input_bytes` each; nothing if it is in no group.
 pub(crate) fn moves(kind: &CollectiveKind, groups: &[Vec<u32>], me: u32, input_bytes: u64) -> Vec<Move> {
     let whole = 0..input_bytes;
-    if let CollectiveKind::Permute(pairs) = kind {
-        let source = pairs.iter().find(|(_, target)| *target == me).map(|(source, _)| *source);
-        return vec![source.map_or(Move::Zero, |device| Move::Copy { device, from: whole, to: 0 })];
-    }
+    let (reduction, scatters) = match kind {
+        CollectiveKind::Groups { reduction, scatters } => (reduction, *scatters),
+        CollectiveKind::Pairs(pairs) => return vec![from_pair(pairs, me, whole)],
+    };
     let Some(group) = groups.iter().find(|group| group.contains(&me)) else { return Vec::new() };
     let place = group.iter().position(|&device| device == me).unwrap_or(0) as u64;
     let part = input_bytes / group.len() as u64;
-    let own_part = place * part..(place + 1) * part;
-    let copies = |from: &Range<u64>| {
-        let size = from.end - from.start;
-        let copy = |(i, &device): (usize, &u32)| Move::Copy { device, from: from.clone(), to: i as u64 * size };
-        group.iter().enumerate().map(copy).collect()
-    };
-    match kind {
-        CollectiveKind::AllReduce(_) => vec![Move::Reduce { devices: group.clone(), from: whole }],
-        CollectiveKind::ReduceScatter(_) => vec![Move::Reduce { devices: group.clone(), from: own_part }],
-        CollectiveKind::AllGather => copies(&whole),
-        CollectiveKind::AllToAll => copies(&own_part),
-        CollectiveKind::Permute(_) => Vec::new(),
+    let from = if scatters { place * part..(place + 1) * part } else { whole };
+    if reduction.is_some() {
+        return vec![Move::Reduce { devices: group.clone(), from }];
     }
+    let size = from.end - from.start;
+    let copy = |(i, &device): (usize, &u32)| Move::Copy { device, from: from.clone(), to: i as u64 * size };
+    group.iter().enumerate().map(copy).collect()
+}
+
+/// What a device receives from the source of the pair whose target it is.
+fn from_pair(pairs: &[(u32, u32)], me: u32, whole: Range<u64>) -> Move {
+    let source = pairs.iter().find(|(_, target)| *target == me).map(|(source, _)| *source);
+    source.map_or(Move::Zero, |device| Move::Copy { device, from: whole, to: 0 })
 }
 
 #[cfg(test)]
@@ -72,21 +72,22 @@ mod tests {
         };
         let calls = vec![(buffer(n_in), buffer(n_out))];
         let communicator = plan.communicators.push(groups.iter().map(|group| group.to_vec()).collect());
-        let kind = CollectiveKind::AllGather;
+        let kind = CollectiveKind::Groups { reduction: None, scatters: false };
         (plan, CollectiveCall { kind: kind.clone(), communicator, calls }, kind)
     }
 
     #[test]
     fn parts_make_the_whole() {
-        let sum = Reduction::Sum;
+        let groups_of = |reduction, scatters| CollectiveKind::Groups { reduction, scatters };
+        let sum = Some(Reduction::Sum);
         let groups: &[&[u32]] = &[&[4, 1], &[0, 5]];
         let pairs = vec![(0, 1), (1, 0), (5, 3)];
         for (kind, n_in, n_out) in [
-            (CollectiveKind::AllReduce(sum), 8, 8),
-            (CollectiveKind::ReduceScatter(sum), 8, 4),
-            (CollectiveKind::AllGather, 4, 8),
-            (CollectiveKind::AllToAll, 8, 8),
-            (CollectiveKind::Permute(pairs), 8, 8),
+            (groups_of(sum, false), 8, 8),
+            (groups_of(sum, true), 8, 4),
+            (groups_of(None, false), 4, 8),
+            (groups_of(None, true), 8, 8),
+            (CollectiveKind::Pairs(pairs), 8, 8),
         ] {
             let (plan, mut call, _) = plan(n_in, n_out, groups);
             call.kind = kind.clone();
@@ -103,7 +104,7 @@ mod tests {
                     match step {
                         Move::Reduce { devices, from } => {
                             let inputs: Vec<&[u8]> = devices.iter().map(|&device| part(device, from)).collect();
-                            output = reduce(DType::F32, sum, &inputs).unwrap();
+                            output = reduce(DType::F32, Reduction::Sum, &inputs).unwrap();
                         }
                         Move::Copy { device, from, to } => {
                             let bytes = part(*device, from);

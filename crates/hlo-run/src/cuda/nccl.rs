@@ -118,13 +118,7 @@ fn alone(
     output: BufferId,
 ) -> Result<(), ExecutionError> {
     let (from, to) = (context.address(input)?, context.address(output)?);
-    let is_kept = match &call.kind {
-        CollectiveKind::Permute(pairs) => pairs.contains(&(context.id, context.id)),
-        CollectiveKind::AllReduce(_)
-        | CollectiveKind::ReduceScatter(_)
-        | CollectiveKind::AllGather
-        | CollectiveKind::AllToAll => true,
-    };
+    let is_kept = call.kind.pairs().is_none_or(|pairs| pairs.contains(&(context.id, context.id)));
     match is_kept {
         true if from == to => Ok(()),
         true => context.copy(stream, from, to, context.size_bytes(output)),
@@ -178,25 +172,25 @@ impl Group {
         let (source, target, comm) = (pointer(from), pointer(to), self.handle);
         // SAFETY: in all calls the buffers have the sizes that the counts say, and live until the stream was waited for.
         let issued = match kind {
-            CollectiveKind::AllReduce(reduction) => {
+            CollectiveKind::Groups { reduction: Some(reduction), scatters: false } => {
                 let (dtype, how) = typed(*reduction)?;
                 unsafe { result::all_reduce(source, target, n_elems, dtype, how, comm, stream.cast()) }
             }
-            CollectiveKind::ReduceScatter(reduction) => {
+            CollectiveKind::Groups { reduction: Some(reduction), scatters: true } => {
                 let (dtype, how) = typed(*reduction)?;
                 unsafe { result::reduce_scatter(source, target, n_elems, dtype, how, comm, stream.cast()) }
             }
-            CollectiveKind::AllGather => unsafe {
+            CollectiveKind::Groups { reduction: None, scatters: false } => unsafe {
                 result::all_gather(source, target, input_bytes as usize, bytes, comm, stream.cast())
             },
-            CollectiveKind::AllToAll => {
+            CollectiveKind::Groups { reduction: None, scatters: true } => {
                 let part = input_bytes / self.devices.len() as u64;
                 return (0..self.devices.len()).try_for_each(|other| {
                     self.send(from + other as u64 * part, part, other, stream)?;
                     self.receive(to + other as u64 * part, part, other, stream)
                 });
             }
-            CollectiveKind::Permute(pairs) => {
+            CollectiveKind::Pairs(pairs) => {
                 return self.permute(context, stream, pairs, (from, input_bytes), (to, output_bytes));
             }
         };

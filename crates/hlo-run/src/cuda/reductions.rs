@@ -6,7 +6,7 @@ use hlo_gpu::kernel::device_reduction;
 use hlo_gpu::plan::{Kernel, Plan, Reduction};
 use hlo_ir::{ArrayShape, DType};
 
-use super::{collective_steps, reduction_of};
+use super::collective_steps;
 use crate::ExecutionError;
 
 /// Element type, reduction, number of inputs, number of elements.
@@ -23,7 +23,7 @@ impl Reductions {
     pub fn of(plan: &Plan) -> Result<Reductions, ExecutionError> {
         let mut kernels = HashMap::new();
         for call in collective_steps(&plan.steps) {
-            let Some(how) = reduction_of(&call.kind) else { continue };
+            let Some(how) = call.kind.reduction() else { continue };
             for &(_, output) in &call.calls {
                 let shape = &plan.buffers[output].shape;
                 for group in &plan.communicators[call.communicator] {

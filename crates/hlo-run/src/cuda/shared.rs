@@ -7,10 +7,10 @@
 
 use cudarc::driver::sys::{CUevent, CUstream};
 
+use super::collective_steps;
 use super::context::{Allocation, DeviceContext, Event};
 use super::moves::{Move, moves};
 use super::reductions::Reductions;
-use super::{collective_steps, reduction_of};
 use crate::ExecutionError;
 use hlo_gpu::plan::{BufferId, CollectiveCall, Plan};
 
@@ -83,12 +83,14 @@ impl Neighbours {
                     Move::Zero => context.fill(stream, target, 0, n_bytes)?,
                     Move::Reduce { devices, from } => {
                         let shape = &context.plan.buffers[output].shape;
-                        let kernel = reduction_of(&call.kind)
+                        let kernel = call
+                            .kind
+                            .reduction()
                             .and_then(|how| reductions.find(shape, how, devices.len()))
                             .ok_or_else(|| ExecutionError::Device {
-                                what: name.to_string(),
-                                reason: "expected a kernel that reduces between devices, found none".to_string(),
-                            })?;
+                            what: name.to_string(),
+                            reason: "expected a kernel that reduces between devices, found none".to_string(),
+                        })?;
                         let mut pointers: Vec<u64> = devices.iter().map(|&d| input_of(d) + from.start).collect();
                         pointers.push(target);
                         context.card.launch(kernel, &pointers, stream)?;

@@ -51,13 +51,14 @@ pub(crate) fn combine(plan: &Plan, call: &CollectiveCall, brought: &[Vec<u8>]) -
         let inputs = inputs.ok_or_else(|| error(format!("expected inputs of {size} bytes, found fewer")))?;
         at += size;
         let mut exchange = Exchange { plan, inputs, input, output, taken: &mut taken };
-        if let CollectiveKind::Permute(pairs) = &call.kind {
-            exchange.permute(pairs)?;
-            continue;
-        }
-        for group in &plan.communicators[call.communicator] {
-            let group: Vec<usize> = group.iter().map(|&device| device as usize).collect();
-            exchange.group(&call.kind, &group)?;
+        match &call.kind {
+            CollectiveKind::Pairs(pairs) => exchange.permute(pairs)?,
+            CollectiveKind::Groups { reduction, scatters } => {
+                for group in &plan.communicators[call.communicator] {
+                    let group: Vec<usize> = group.iter().map(|&device| device as usize).collect();
+                    exchange.group(*reduction, *scatters, &group)?;
+                }
+            }
         }
     }
     Ok(taken)
@@ -88,38 +89,24 @@ impl Exchange<'_> {
         Ok(())
     }
 
-    fn group(&mut self, kind: &CollectiveKind, group: &[usize]) -> Result<(), ExecutionError> {
+    /// Each member gets its part, or all, of the reduction or of each input.
+    fn group(&mut self, reduction: Option<Reduction>, scatters: bool, group: &[usize]) -> Result<(), ExecutionError> {
         if let Some(device) = group.iter().find(|&&device| device >= self.inputs.len()) {
             return Err(self.error(format!("expected devices below {}, found {device}", self.inputs.len())));
         }
-        match kind {
-            CollectiveKind::AllReduce(reduction) => {
-                let sum = self.reduced(*reduction, group)?;
-                group.iter().try_for_each(|&device| self.write(device, &sum))
+        let sources: Vec<Vec<u8>> = match reduction {
+            Some(reduction) => vec![self.reduced(reduction, group)?],
+            None => group.iter().map(|&device| self.inputs[device].clone()).collect(),
+        };
+        for (i, &device) in group.iter().enumerate() {
+            let mut received = Vec::new();
+            for source in &sources {
+                let part = source.len() / group.len();
+                received.extend_from_slice(if scatters { &source[i * part..(i + 1) * part] } else { source });
             }
-            CollectiveKind::ReduceScatter(reduction) => {
-                let sum = self.reduced(*reduction, group)?;
-                let part = sum.len() / group.len().max(1);
-                group.iter().enumerate().try_for_each(|(i, &device)| self.write(device, &sum[i * part..(i + 1) * part]))
-            }
-            CollectiveKind::AllGather => {
-                let all: Vec<u8> = group.iter().flat_map(|&device| self.inputs[device].iter().copied()).collect();
-                group.iter().try_for_each(|&device| self.write(device, &all))
-            }
-            CollectiveKind::AllToAll => {
-                for (i, &device) in group.iter().enumerate() {
-                    let mut parts = Vec::new();
-                    for &other in group {
-                        let input = &self.inputs[other];
-                        let part = input.len() / group.len();
-                        parts.extend_from_slice(&input[i * part..(i + 1) * part]);
-                    }
-                    self.write(device, &parts)?;
-                }
-                Ok(())
-            }
-            CollectiveKind::Permute(pairs) => self.permute(pairs),
+            self.write(device, &received)?;
         }
+        Ok(())
     }
 
     fn permute(&mut self, pairs: &[(u32, u32)]) -> Result<(), ExecutionError> {

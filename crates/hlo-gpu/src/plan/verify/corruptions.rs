@@ -386,7 +386,7 @@ fn a_device_in_no_group() {
 fn groups_of_several_sizes() {
     refuses(|plan, n| {
         let needs_equal = |step: &Step| match &step.work {
-            Work::Collective(call) => !matches!(call.kind, CollectiveKind::AllReduce(_) | CollectiveKind::Permute(_)),
+            Work::Collective(call) => !call.kind.is_elementwise() && call.kind.pairs().is_none(),
             _ => false,
         };
         let step = pick(plan, n, needs_equal)?;
@@ -405,7 +405,9 @@ fn the_communicator_of_another_collective() {
     refuses(|plan, n| {
         let mut groups = vec![(0..plan.n_replicas * plan.n_partitions).collect::<Vec<u32>>()];
         let needs_size = |step: &Step| match &step.work {
-            Work::Collective(call) => matches!(call.kind, CollectiveKind::ReduceScatter(_) | CollectiveKind::AllGather),
+            Work::Collective(call) => {
+                !call.kind.is_elementwise() && call.kind.reduction().is_some() != call.kind.gives_equal_outputs()
+            }
             _ => false,
         };
         let (l, i) = find(plan, n, |list, i| needs_size(&list[i]))?;
@@ -439,11 +441,11 @@ fn a_collective_of_two_types() {
 fn a_permutation_with_two_values_for_one_device() {
     refuses(|plan, n| {
         let step = pick(plan, n, |step| match &step.work {
-            Work::Collective(call) => matches!(&call.kind, CollectiveKind::Permute(pairs) if pairs.len() > 1),
+            Work::Collective(call) => call.kind.pairs().is_some_and(|pairs| pairs.len() > 1),
             _ => false,
         })?;
         if let Work::Collective(call) = &mut step.work
-            && let CollectiveKind::Permute(pairs) = &mut call.kind
+            && let CollectiveKind::Pairs(pairs) = &mut call.kind
         {
             pairs[1].1 = pairs[0].1;
         }
@@ -455,11 +457,11 @@ fn a_permutation_with_two_values_for_one_device() {
 fn a_permutation_to_a_device_that_does_not_exist() {
     refuses(|plan, n| {
         let step = pick(plan, n, |step| match &step.work {
-            Work::Collective(call) => matches!(&call.kind, CollectiveKind::Permute(_)),
+            Work::Collective(call) => call.kind.pairs().is_some(),
             _ => false,
         })?;
         if let Work::Collective(call) = &mut step.work
-            && let CollectiveKind::Permute(pairs) = &mut call.kind
+            && let CollectiveKind::Pairs(pairs) = &mut call.kind
         {
             pairs[0].1 = 99;
         }

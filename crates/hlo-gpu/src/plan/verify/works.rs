@@ -2,8 +2,8 @@
 
 use crate::plan::ranges::range;
 use crate::plan::{
-    Access, Accesses, BufferId, CollectiveCall, CollectiveKind, Gemm, Kernel, KernelId, Matrix, Place, Plan, Step,
-    Stream, Work, has_library_types,
+    Access, Accesses, BufferId, CollectiveCall, Gemm, Kernel, KernelId, Matrix, Place, Plan, Step, Stream, Work,
+    has_library_types,
 };
 use hlo_ir::DType;
 
@@ -52,7 +52,7 @@ impl Check<'_> {
             }
             Work::Collective(call) => {
                 self.collective(call);
-                let is_in_place = matches!(call.kind, CollectiveKind::AllReduce(_));
+                let is_in_place = call.kind.is_elementwise();
                 self.apart(&accesses, |read, written| is_in_place && read == written);
             }
             Work::Copy { from, to } => {
@@ -185,7 +185,7 @@ impl Check<'_> {
         let groups = &self.plan.communicators[call.communicator];
         let n = groups.first().map_or(0, Vec::len) as u64;
         let kind = call.kind.name();
-        if !matches!(call.kind, CollectiveKind::AllReduce(_)) && groups.iter().any(|group| group.len() as u64 != n) {
+        if !call.kind.is_elementwise() && groups.iter().any(|group| group.len() as u64 != n) {
             self.wrong(format!("{kind} expects groups of one size, found {groups:?}"));
         }
         if call.calls.is_empty() {
@@ -194,13 +194,7 @@ impl Check<'_> {
         for &(input, output) in &call.calls {
             let shape = |b: BufferId| &self.plan.buffers[b].shape;
             let (given, taken) = (shape(input).memory_bytes(), shape(output).memory_bytes());
-            let is_right = match call.kind {
-                CollectiveKind::AllReduce(_) | CollectiveKind::Permute(_) => given == taken,
-                CollectiveKind::AllToAll => given == taken && n > 0 && given.is_multiple_of(n),
-                CollectiveKind::ReduceScatter(_) => Some(given) == taken.checked_mul(n),
-                CollectiveKind::AllGather => given.checked_mul(n) == Some(taken),
-            };
-            if !is_right {
+            if call.kind.output_bytes(given, n) != Some(taken) {
                 self.wrong(format!("{kind} over {n} devices of {given} B gives no {taken} B"));
             }
             let (from, to) = (shape(input).dtype, shape(output).dtype);
@@ -208,7 +202,7 @@ impl Check<'_> {
                 self.wrong(format!("{kind} of {from} gives no {to}"));
             }
         }
-        if let CollectiveKind::Permute(pairs) = &call.kind {
+        if let Some(pairs) = call.kind.pairs() {
             self.pairs(pairs);
         }
     }

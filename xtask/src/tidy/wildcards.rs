@@ -1,0 +1,186 @@
+//! No silent default for what the op table tells apart: outside the table, a `match` over opcodes, or over the rules that
+//! stand for them, lists every case.
+//!
+//! Tests may have defaults for rules: what a test does not expect shows as a failed assertion.
+
+use syn::spanned::Spanned;
+use syn::visit::{self, Visit};
+
+use super::Finding;
+use super::source::Tree;
+
+/// The op table may say "every other".
+const TABLE: &str = "crates/hlo-ir/src/op/";
+
+/// The columns of the op table, what they are made of, and the work of a GPU plan.
+const RULES: &[&str] = &[
+    "Arity",
+    "Begun",
+    "CollectiveForm",
+    "CollectiveKind",
+    "CollectiveSource",
+    "CostRule",
+    "Effects",
+    "ElementwiseRoutine",
+    "EvalRoutine",
+    "EvalRule",
+    "FactorRule",
+    "Flow",
+    "LeafRule",
+    "LockstepRoutine",
+    "OneArrayRoutine",
+    "Participation",
+    "Relabelling",
+    "SeveralArraysRoutine",
+    "ShapeRule",
+    "ShapingRoutine",
+    "StartResult",
+    "StructureRoutine",
+    "Work",
+];
+
+/// Findings about matches with one case in an arm and everything else in another.
+pub fn check(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (file, rust) in tree.rust().filter(|(file, _)| !file.path.starts_with(TABLE)) {
+        let is_test = file.path.starts_with("tests/") || file.path.contains("/tests/") || has_tests(&rust.items);
+        let places = Places::of(rust, is_test);
+        let wildcards = [
+            ("opcode-wildcard", "opcode", &places.opcode_wildcards),
+            ("rule-wildcard", "rule of the op table", &places.rule_wildcards),
+        ];
+        for (rule, what, lines) in wildcards {
+            let message = format!("expected every {what} to be listed, found an arm for the rest");
+            findings.extend(lines.iter().map(|&line| Finding::new(rule, file.at(line), message.clone())));
+        }
+        findings.extend(places.globs.iter().map(|(name, line)| {
+            let message = format!("expected `{name}::Name` in patterns, found an import of all names");
+            Finding::new("opcode-glob", file.at(*line), message)
+        }));
+    }
+    findings
+}
+
+#[derive(Default)]
+struct Places {
+    /// Whether the walk is in a test, where matches on rules may have defaults.
+    is_test: bool,
+    opcode_wildcards: Vec<usize>,
+    rule_wildcards: Vec<usize>,
+    globs: Vec<(String, usize)>,
+}
+
+impl Places {
+    fn of(rust: &syn::File, is_test: bool) -> Places {
+        let mut places = Places { is_test, ..Places::default() };
+        places.visit_file(rust);
+        places
+    }
+}
+
+impl<'ast> Visit<'ast> for Places {
+    fn visit_expr_match(&mut self, node: &'ast syn::ExprMatch) {
+        let names = |enums: &[&str]| node.arms.iter().any(|arm| names_one(&arm.pat, enums));
+        let rest = node.arms.iter().filter(|arm| catches_all(&arm.pat));
+        let lines = rest.map(|arm| arm.pat.span().start().line);
+        if names(&["Opcode"]) {
+            self.opcode_wildcards.extend(lines);
+        } else if !self.is_test && names(RULES) {
+            self.rule_wildcards.extend(lines);
+        }
+        visit::visit_expr_match(self, node);
+    }
+
+    fn visit_item_mod(&mut self, node: &'ast syn::ItemMod) {
+        let was_test = self.is_test;
+        self.is_test |= node.content.as_ref().is_some_and(|(_, items)| has_tests(items));
+        visit::visit_item_mod(self, node);
+        self.is_test = was_test;
+    }
+
+    fn visit_use_path(&mut self, node: &'ast syn::UsePath) {
+        let is_listed = node.ident == "Opcode" || RULES.iter().any(|name| node.ident == name);
+        if is_listed && matches!(*node.tree, syn::UseTree::Glob(_)) {
+            self.globs.push((node.ident.to_string(), node.span().start().line));
+        }
+        visit::visit_use_path(self, node);
+    }
+}
+
+/// Whether one of the items is a test.
+fn has_tests(items: &[syn::Item]) -> bool {
+    let is_test = |attr: &syn::Attribute| attr.path().is_ident("test");
+    items.iter().any(|item| matches!(item, syn::Item::Fn(f) if f.attrs.iter().any(is_test)))
+}
+
+/// Whether a pattern takes everything: `_`, the bare name of a variable (not of a variant like `None`), or a tuple of such.
+fn catches_all(pat: &syn::Pat) -> bool {
+    match pat {
+        syn::Pat::Wild(_) | syn::Pat::Rest(_) => true,
+        syn::Pat::Ident(p) => {
+            p.subpat.is_none() && p.ident.to_string().starts_with(|c: char| c.is_lowercase() || c == '_')
+        }
+        syn::Pat::Tuple(tuple) => tuple.elems.iter().all(catches_all),
+        syn::Pat::Paren(inner) => catches_all(&inner.pat),
+        _ => false,
+    }
+}
+
+/// Whether a pattern has a variant of one of the enums.
+fn names_one(pat: &syn::Pat, enums: &[&str]) -> bool {
+    struct Paths<'e>(&'e [&'e str], bool);
+    impl<'ast> Visit<'ast> for Paths<'_> {
+        fn visit_path(&mut self, path: &'ast syn::Path) {
+            let before_last = path.segments.iter().rev().nth(1);
+            self.1 |= before_last.is_some_and(|segment| self.0.iter().any(|name| segment.ident == name));
+        }
+    }
+    let mut paths = Paths(enums, false);
+    paths.visit_pat(pat);
+    paths.1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of_file(text: &str) -> Places {
+        Places::of(&syn::parse_file(text).expect("it parses"), false)
+    }
+
+    fn wildcards(body: &str) -> usize {
+        let places = of_file(&format!("fn f() {{ {body} }}"));
+        places.opcode_wildcards.len() + places.rule_wildcards.len() + places.globs.len()
+    }
+
+    #[test]
+    fn arms_for_the_rest_are_found() {
+        assert_eq!(wildcards("match op { Opcode::Add => 1, _ => 2 };"), 1);
+        assert_eq!(wildcards("match (op, n) { (ir::Opcode::Add, 1) => 1, rest => 2 };"), 1);
+        assert_eq!(wildcards("match op { Some(Opcode::Add | Opcode::Abs) => 1, Some(_) => 2, None => 3 };"), 0);
+        assert_eq!(wildcards("match kind { Kind::A => 1, _ => 2 };"), 0);
+        assert_eq!(wildcards("use ir::Opcode::*;"), 1);
+    }
+
+    #[test]
+    fn rules_of_the_op_table_are_listed_too() {
+        for name in RULES {
+            assert_eq!(wildcards(&format!("match x {{ {name}::A => 1, _ => 2 }};")), 1, "{name}");
+            assert_eq!(wildcards(&format!("match x {{ {name}::A => 1, {name}::B(_) => 2 }};")), 0, "{name}");
+        }
+        assert_eq!(wildcards("match (row.flow, n) { (Flow::Tuple, _) => 1, (_, _) => 2 };"), 1);
+        assert_eq!(
+            wildcards("match (row.flow, n) { (Flow::Tuple, _) => 1, (Flow::All, 0) => 2, (other, ..) => 3 };"),
+            1
+        );
+        assert_eq!(wildcards("match row.flow { Flow::Tuple => 1, _ if is_view => 2, Flow::All => 3 };"), 1);
+        assert_eq!(wildcards("use op::Flow::*;"), 1);
+    }
+
+    #[test]
+    fn tests_may_have_defaults_for_rules_but_not_for_opcodes() {
+        let test = |body: &str| format!("mod tests {{ #[test] fn f() {{ {body} }} }}");
+        assert!(of_file(&test("match work { Work::Gemm(_) => 1, _ => 2 };")).rule_wildcards.is_empty());
+        assert_eq!(of_file(&test("match op { Opcode::Add => 1, _ => 2 };")).opcode_wildcards.len(), 1);
+    }
+}
