@@ -7,7 +7,7 @@
 
 use crate::attrs::{Attrs, Window};
 use crate::module::{CompId, InstId, Module};
-use crate::op::{CostRule, FactorRule, ShapeRule};
+use crate::op::{CostRule, FactorRule};
 use crate::shape::{ArrayShape, Shape};
 use cranelift_entity::SecondaryMap;
 
@@ -102,7 +102,8 @@ impl<'m> Costs<'m> {
             CostRule::PerElement(n) => self.result_elems(inst).saturating_mul(u64::from(n)),
             CostRule::Dot => self.dot(inst),
             CostRule::Convolution => self.convolution(inst),
-            CostRule::Reduce => self.reduce(inst),
+            CostRule::Reduce => self.reduce(inst, 0),
+            CostRule::Scatter => self.reduce(inst, self.module.inst(inst).operands.len() / 2 + 1),
             CostRule::Window => self.window(inst),
             CostRule::Sort => self.sort(inst),
             CostRule::Cholesky => self.matrices(inst, |rows, columns| rows * rows / 3 * columns),
@@ -136,7 +137,30 @@ impl<'m> Costs<'m> {
                 (written.min(bytes(0)).saturating_add(all(1)), written)
             }
             FactorRule::DynamicUpdateSlice => (all(1), bytes(1)),
-            _ => (all(0), written),
+            FactorRule::Elementwise
+            | FactorRule::Sort
+            | FactorRule::Scatter
+            | FactorRule::TriangularSolve
+            | FactorRule::Broadcast
+            | FactorRule::Reshape
+            | FactorRule::Bitcast
+            | FactorRule::BitcastConvert
+            | FactorRule::Transpose
+            | FactorRule::Reverse
+            | FactorRule::Pad
+            | FactorRule::Concatenate
+            | FactorRule::Iota
+            | FactorRule::Dot
+            | FactorRule::Convolution
+            | FactorRule::Reduce
+            | FactorRule::ReduceWindow
+            | FactorRule::SelectAndScatter
+            | FactorRule::Cholesky
+            | FactorRule::Fft
+            | FactorRule::BatchNorm
+            | FactorRule::CustomCall
+            | FactorRule::Structural(_)
+            | FactorRule::Whole(_) => (all(0), written),
         };
         Cost { flops, bytes_read, bytes_written, is_partial: false }
     }
@@ -158,13 +182,8 @@ impl<'m> Costs<'m> {
         self.result_elems(inst).saturating_mul(taps).saturating_mul(2)
     }
 
-    /// Elements that go through the reducer: the operand's, or a scatter's updates.
-    fn reduce(&self, inst: InstId) -> u64 {
-        let node = self.module.inst(inst);
-        let source = match node.opcode.row().shape {
-            ShapeRule::Scatter => node.operands.len() / 2 + 1,
-            _ => 0,
-        };
+    /// The reducer, once for each element of operand `source`.
+    fn reduce(&self, inst: InstId, source: usize) -> u64 {
         let n = self.operand(inst, source).map_or(0, ArrayShape::n_elems);
         n.saturating_mul(self.callee_flops(inst))
     }

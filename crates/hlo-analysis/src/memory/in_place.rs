@@ -83,18 +83,44 @@ pub(super) fn overwritable(module: &Module, inst: InstId) -> Vec<bool> {
         attrs.output_to_operand_aliasing.iter().for_each(|alias| mark(&mut result, alias.operand));
         return result;
     }
-    match row.shape {
-        ShapeRule::DynamicUpdateSlice | ShapeRule::SetDimensionSize => only(0..1),
-        ShapeRule::Scatter => only(0..n.saturating_sub(1) / 2),
-        ShapeRule::TriangularSolve => only(1..2),
-        ShapeRule::Sort => only(0..n),
-        // A start whose result is the outcome works in place.
-        ShapeRule::Collective(rule) if rule.form == CollectiveForm::Start(StartResult::Outcome) => only(0..n),
-        _ if hands_on(module, inst, Through::COPIES) => {
-            (0..n).map(|i| i == 0 && keeps_layout(module, inst, instruction.operands[i])).collect()
-        }
-        _ if instruction.opcode.is_elementwise() => only(0..n),
-        _ => only(0..0),
+    // A start whose result is the outcome works in place.
+    if row.collective.is_some_and(|rule| rule.form == CollectiveForm::Start(StartResult::Outcome)) {
+        return only(0..n);
+    }
+    if hands_on(module, inst, Through::COPIES) {
+        return (0..n).map(|i| i == 0 && keeps_layout(module, inst, instruction.operands[i])).collect();
+    }
+    match row.factors {
+        FactorRule::Elementwise => only(0..n),
+        FactorRule::Sort if row.shape == ShapeRule::Sort => only(0..n),
+        FactorRule::DynamicUpdateSlice => only(0..1),
+        FactorRule::Scatter => only(0..n.saturating_sub(1) / 2),
+        FactorRule::TriangularSolve => only(1..2),
+        FactorRule::Whole(_) if row.shape == ShapeRule::SetDimensionSize => only(0..1),
+        FactorRule::Sort
+        | FactorRule::Broadcast
+        | FactorRule::Reshape
+        | FactorRule::Bitcast
+        | FactorRule::BitcastConvert
+        | FactorRule::Transpose
+        | FactorRule::Reverse
+        | FactorRule::Slice
+        | FactorRule::DynamicSlice
+        | FactorRule::Pad
+        | FactorRule::Concatenate
+        | FactorRule::Iota
+        | FactorRule::Dot
+        | FactorRule::Convolution
+        | FactorRule::Reduce
+        | FactorRule::ReduceWindow
+        | FactorRule::SelectAndScatter
+        | FactorRule::Gather
+        | FactorRule::Cholesky
+        | FactorRule::Fft
+        | FactorRule::BatchNorm
+        | FactorRule::CustomCall
+        | FactorRule::Structural(_)
+        | FactorRule::Whole(_) => only(0..0),
     }
 }
 
@@ -113,9 +139,34 @@ fn overwritable_params(module: &Module, comp: CompId) -> Vec<bool> {
         let instruction = module.inst(inst);
         let row = instruction.opcode.row();
         let is_handed_on = hands_on(module, inst, Through::COPIES) || viewed(module, inst).is_some();
-        let is_in_place = |i: usize| match row.shape {
-            ShapeRule::DynamicUpdateSlice | ShapeRule::Scatter => i == 0,
-            _ => instruction.opcode.is_elementwise() || is_handed_on,
+        let is_in_place = |i: usize| match row.factors {
+            FactorRule::DynamicUpdateSlice | FactorRule::Scatter => i == 0,
+            FactorRule::Elementwise => true,
+            FactorRule::Sort
+            | FactorRule::TriangularSolve
+            | FactorRule::Broadcast
+            | FactorRule::Reshape
+            | FactorRule::Bitcast
+            | FactorRule::BitcastConvert
+            | FactorRule::Transpose
+            | FactorRule::Reverse
+            | FactorRule::Slice
+            | FactorRule::DynamicSlice
+            | FactorRule::Pad
+            | FactorRule::Concatenate
+            | FactorRule::Iota
+            | FactorRule::Dot
+            | FactorRule::Convolution
+            | FactorRule::Reduce
+            | FactorRule::ReduceWindow
+            | FactorRule::SelectAndScatter
+            | FactorRule::Gather
+            | FactorRule::Cholesky
+            | FactorRule::Fft
+            | FactorRule::BatchNorm
+            | FactorRule::CustomCall
+            | FactorRule::Structural(_)
+            | FactorRule::Whole(_) => is_handed_on,
         };
         let is_bad = read_elsewhere.contains(inst);
         for (i, &operand) in instruction.operands.iter().enumerate() {

@@ -256,6 +256,7 @@ fn own_weight(module: &Module, inst: InstId) -> u64 {
         | CostRule::Dot
         | CostRule::Convolution
         | CostRule::Reduce
+        | CostRule::Scatter
         | CostRule::Window
         | CostRule::Sort
         | CostRule::Cholesky

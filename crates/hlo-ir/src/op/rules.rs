@@ -330,6 +330,8 @@ pub enum CostRule {
     Convolution,
     /// Flops of the reducer for each operand element.
     Reduce,
+    /// Flops of the combiner for each element of an update.
+    Scatter,
     /// Flops of the reducer for each window element.
     Window,
     /// Operand elements × log2 of the sorted dim × flops of the comparator.

@@ -171,7 +171,7 @@ op_table! {
     ReduceWindow "reduce-window"                AtLeast(2), ReduceWindow, ShapeRule::ReduceWindow, FactorRule::ReduceWindow, several_arrays(M::ReduceWindow), CostRule::Window, OfCallees, All;
     ScaledDot "scaled-dot"                      Exactly(4), Dot, ShapeRule::ScaledDot, Whole("block scales tie dims of four operands together"), NotEvaluated("block scales follow the backend's conventions, which HLO does not pin down"), CostRule::Dot, Pure, All;
     Scan "scan"                                 AtLeast(1), Scan, ShapeRule::Scan, Whole("a loop over one dim"), lockstep(L::Scan), Called, OfCallees, All;
-    Scatter "scatter"                           AtLeast(3), Scatter, ShapeRule::Scatter, FactorRule::Scatter, several_arrays(M::Scatter), CostRule::Reduce, OfCallees, All;
+    Scatter "scatter"                           AtLeast(3), Scatter, ShapeRule::Scatter, FactorRule::Scatter, several_arrays(M::Scatter), CostRule::Scatter, OfCallees, All;
     SelectAndScatter "select-and-scatter"       Exactly(3), SelectAndScatter, ShapeRule::SelectAndScatter, FactorRule::SelectAndScatter, one_array(A::SelectAndScatter), CostRule::Window, OfCallees, All;
     Sort "sort"                                 AtLeast(1), Sort, ShapeRule::Sort, FactorRule::Sort, several_arrays(M::Sort), CostRule::Sort, OfCallees, All;
     TopK "topk"                                 Exactly(1), TopK, ShapeRule::TopK, FactorRule::Sort, several_arrays(M::TopK), CostRule::Sort, Pure, All;
