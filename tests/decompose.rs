@@ -12,7 +12,7 @@ use hlo_collectives::decompose_collectives::emit::{Program, emit};
 use hlo_collectives::decompose_collectives::fit::{Fit, find_fit};
 use hlo_collectives::decompose_collectives::subject::{Subject, find_subject};
 use hlo_ir::{ArrayShape, Module};
-use hlo_spmd::Rewrite;
+use hlo_spmd::{ChannelIds, Rewrite};
 
 fn programs(n_factors: usize) -> Vec<Vec<Step>> {
     let graph = Graph::build_with(n_factors, Rules::Pinned, Vocabulary::Hlo, true).expect("a graph");
@@ -52,10 +52,9 @@ fn rewritten(before: &Module, levels: &[u32], program: impl Fn(&Fit, &Subject, &
     let subject = subjects.next_back().expect("a collective");
     let fit = find_fit(levels, &subject.groups).expect("groups that fit");
     let program = program(&fit, &subject, &subject.whole(&module, 0).expect("an array"));
-    let mut next_channel = module.first_free_channel_id();
+    let mut channels = ChannelIds::free_in(&module);
     let (operand, result) = subject.parts[0].clone();
-    let (new, _) =
-        emit(&mut module, &mut rewrite, (comp, subject.inst), (operand, &result), &program, &mut next_channel);
+    let (new, _) = emit(&mut module, (comp, subject.inst), (operand, &result), &program, &mut channels);
     rewrite.redirect(subject.inst, new);
     rewrite.finish(&mut module).expect("an order");
     hlo_ir::verify::verify(&module).unwrap_or_else(|diags| panic!("{program:?}: {diags:?}"));

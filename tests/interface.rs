@@ -5,8 +5,8 @@ use crate::weight_update::{NEAR, annotated, program, run};
 use hlo_analysis::annotations::ParamFacts;
 use hlo_ir::{DType, Module};
 use hlo_pass::report::{Artifact, PassReport};
-use hlo_wus::format::{Cut, candidates};
-use hlo_wus::interface::{Interface, LeafCut};
+use hlo_spmd::ShardFormat;
+use hlo_wus::{Interface, LeafShards, candidates};
 
 fn module_of(report: &PassReport, wanted: &str) -> Module {
     match report.files.iter().find(|(name, _)| name == wanted) {
@@ -146,8 +146,8 @@ fn check_way_back(n_shards: usize, n_groups: usize, arrays: &[(DType, Vec<i64>)]
         let Some(array) = leaf.shape.as_array() else { continue };
         let runs = candidates(array);
         let Some(&run) = runs.get((pick + i) % runs.len().max(1)) else { continue };
-        let cut = Cut::new(run.size(&array.dims), n_shards);
-        leaf.cut = Some(LeafCut { run, cut, groups: groups.clone().into() });
+        let format = ShardFormat::new(array, run, n_shards);
+        leaf.cut = Some(LeafShards { format, groups: groups.clone().into() });
     }
     interface.outputs = interface.params.clone();
     let shard = interface.shard_module().expect("a module");

@@ -2,7 +2,7 @@
 //! was emitted as, and on small modules every placement is emitted and none is cheaper than the one chosen.
 //!
 //! The recomputation reads the emitted text's instructions: all collectives over the gradients' groups, by the bytes of their own
-//! shapes, and the arithmetic of an update's ops or the arrays that they read and write at the edges of their fusible clusters.
+//! shapes, and the arithmetic of an update's ops or the arrays that they read and write at the edges of their fusions.
 //! Which ops fuse, and whether arithmetic or memory binds them, is fixed before the cut, so an emitted op is traced to the
 //! one it came from, by name. What the pass leaves alone costs the same before and after; so differences are compared.
 
@@ -16,14 +16,9 @@ use hlo_analysis::values::{Origin, SharedCallees, Through, User, ValueId, Values
 use hlo_cluster::{Cluster, DeviceProfile};
 use hlo_ir::cost::Costs;
 use hlo_ir::{CompId, DType, InstId, Module, Opcode, Shape};
+use hlo_spmd::groupings;
 use hlo_tests::{root, samples};
-use hlo_wus::find::find_gradients;
-use hlo_wus::format::Soil;
-use hlo_wus::grouping::groupings;
-use hlo_wus::machine::{Kind, Times, times};
-use hlo_wus::min_cut::UNCUTTABLE;
-use hlo_wus::problem::{Problem, Rate, Terms};
-use hlo_wus::rewrite::Rewriter;
+use hlo_wus::{Kind, Problem, Rate, Rewriter, ShardingContext, Terms, Times, UNCUTTABLE, find_gradients, times};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A machine, and what is wanted of it.
@@ -79,7 +74,7 @@ struct Planned<'a> {
     values: &'a Values,
     groups: &'a [Vec<u32>],
     times: &'a Times,
-    soil: Soil<'a>,
+    context: ShardingContext<'a>,
     problem: Problem,
 }
 
@@ -114,7 +109,7 @@ fn plan<R>(before: &Module, goal: &Goal, look: impl FnOnce(&mut Planned<'_>) -> 
     let values = Values::find(before, Through::MARKERS, SharedCallees::Opaque);
     let replication = Replication::compute(before, &ParamFacts::default());
     let seeds = gradients.iter().filter_map(|g| values.of(g.all_reduce)).collect();
-    let mut soil = Soil::new(before, &values, &replication, &groups, seeds);
+    let mut context = ShardingContext::new(before, &values, &replication, &groups, seeds);
     let way = &groupings(None, &groups)[0];
     let device = device(goal);
     let cluster = Cluster::flat(before.n_devices() as u32, goal.gbytes_per_s, goal.latency_us);
@@ -124,9 +119,9 @@ fn plan<R>(before: &Module, goal: &Goal, look: impl FnOnce(&mut Planned<'_>) -> 
     let (keeps_weights, state_pairs) = (None, None);
     let (is_forced, ps_per_resident_byte) = (goal.is_forced, goal.ps_per_resident_byte);
     let terms = Terms { times: &times, rates: &rates, is_forced, ps_per_resident_byte, keeps_weights, state_pairs };
-    let (problem, _) = Problem::solve(&mut soil, &terms).expect("a placement");
+    let (problem, _) = Problem::solve(&mut context, &terms).expect("a placement");
     let (values, groups, times, goal) = (&values, &groups[..], &times, *goal);
-    Some(look(&mut Planned { before, values, groups, times, goal, soil, problem }))
+    Some(look(&mut Planned { before, values, groups, times, goal, context, problem }))
 }
 
 /// What the problem's terms sum up to.
@@ -136,13 +131,13 @@ fn predicted_ps(problem: &Problem, in_shards: &[bool]) -> f64 {
 
 /// Kernels that take longer to compute than to read and write.
 fn n_bound_by_arithmetic(problem: &Problem) -> usize {
-    (0..problem.clusters.len()).map(|cluster| problem.n_bound_by_arithmetic(cluster)).sum()
+    (0..problem.regions.len()).map(|region| problem.n_bound_by_arithmetic(region)).sum()
 }
 
 fn emit(planned: &mut Planned<'_>, in_shards: &[bool]) -> Module {
     planned.problem.in_shards = in_shards.to_vec();
     let mut module = planned.before.clone();
-    let rewriter = Rewriter::new(&mut module, &mut planned.soil, &planned.problem, &[]);
+    let rewriter = Rewriter::new(&mut module, &mut planned.context, &planned.problem, &[]);
     rewriter.emit().unwrap_or_else(|e| panic!("{e}"));
     hlo_ir::verify::verify(&module).unwrap_or_else(|e| panic!("{e:?}"));
     module
@@ -160,17 +155,17 @@ fn fusions(planned: &mut Planned<'_>) -> Fusions {
     // With everything in shards, the problem says which reductions may take them.
     planned.problem.in_shards = vec![true; planned.problem.costs.n_nodes()];
     let mut fusions = Fusions { number: BTreeMap::new(), formatted: BTreeSet::new() };
-    for cluster in &planned.problem.clusters {
+    for region in &planned.problem.regions {
         let mut ops: Vec<InstId> = Vec::new();
-        for &value in cluster.runs.keys() {
+        for &value in region.runs.keys() {
             fusions.formatted.insert(value);
-            let is_op = values.values[value].origin == Origin::Computed && !planned.soil.gradients.contains(&value);
-            if is_op && planned.soil.can_shard(&cluster.runs, value) {
+            let is_op = values.values[value].origin == Origin::Computed && !planned.context.gradients.contains(&value);
+            if is_op && planned.context.can_shard(&region.runs, value) {
                 ops.push(values.inst(value));
             }
             for taken in &values.uses[value] {
                 if let User::Op { inst, operand: 0 } = taken.user
-                    && planned.problem.partial(&planned.soil, inst).is_some()
+                    && planned.problem.partial(&planned.context, inst).is_some()
                 {
                     ops.push(inst);
                 }
@@ -197,7 +192,7 @@ fn fusions(planned: &mut Planned<'_>) -> Fusions {
     fusions
 }
 
-/// What a fusible cluster does.
+/// What a fusion does.
 #[derive(Clone, Copy, Default)]
 struct Kernel {
     frequency: f64,
@@ -311,7 +306,7 @@ impl<'a> Traced<'a> {
         sum
     }
 
-    /// For each fusible cluster the bytes that go in and out of it and the time of its arithmetic, by the shapes of the
+    /// For each fusion the bytes that go in and out of it and the time of its arithmetic, by the shapes of the
     /// emitted instructions.
     fn kernels(&self, fusions: &Fusions, times: &Times, frequencies: &Frequencies) -> BTreeMap<usize, Kernel> {
         let fusion = |inst: InstId| self.op(inst).and_then(|op| fusions.number.get(&op)).copied();
@@ -346,7 +341,7 @@ impl<'a> Traced<'a> {
         kernels
     }
 
-    /// Whether something outside of the op's cluster takes its result.
+    /// Whether something outside of the op's fusion takes its result.
     fn is_written(
         &self,
         inst: InstId,

@@ -26,16 +26,20 @@
 //! **Requires** nothing. **Ensures** the same results up to the order in which a reduction adds. Collectives across replicas stay so
 //! where all partitions agree on the order; others name flat ids. **Errors**: none.
 
+use crate::refusal::{Refusal, ScatterRefusal};
 use cranelift_entity::EntitySet;
 use hlo_analysis::Preserved;
 use hlo_analysis::code::{code_computations, pinned_by_control};
-use hlo_ir::attrs::{Attrs, CombiningAttrs};
-use hlo_ir::groups::{GroupMode, ReplicaGroups};
+use hlo_ir::attrs::Attrs;
+use hlo_ir::groups::GroupMode;
 use hlo_ir::module::UserMap;
-use hlo_ir::{CompId, Dims, InstId, Module, Opcode, Shape};
+use hlo_ir::{CompId, InstId, Module, Opcode, Shape};
 use hlo_pass::report::{Decision, PassReport};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
-use hlo_spmd::{AllReduce, CollectiveChange, Rewrite, array, check_free, find_all_reduce, find_device_values};
+use hlo_spmd::{
+    AllReduce, ChannelIds, CollectiveChange, GroupAttrs, Rewrite, array, check_free, find_all_reduce,
+    find_device_values,
+};
 
 /// The pass as the command line knows it.
 pub static INFO: PassInfo = PassInfo {
@@ -52,10 +56,10 @@ pub struct AllReduceToReduceScatter;
 impl Pass for AllReduceToReduceScatter {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let users = module.users();
-        let mut next_channel = module.first_free_channel_id();
+        let mut channels = ChannelIds::free_in(module);
         let mut n_scattered = 0;
         for comp in code_computations(module) {
-            n_scattered += scatter_in(module, comp, &users, &mut next_channel, cx.report)?;
+            n_scattered += scatter_in(module, comp, &users, &mut channels, cx.report)?;
         }
         cx.report.count("all-reduces-scattered", n_scattered);
         if n_scattered == 0 {
@@ -70,7 +74,7 @@ fn scatter_in(
     module: &mut Module,
     comp: CompId,
     users: &UserMap,
-    next_channel: &mut i64,
+    channels: &mut ChannelIds,
     report: &mut PassReport,
 ) -> Result<u64, PassError> {
     let pinned = pinned_by_control(module, comp);
@@ -99,7 +103,7 @@ fn scatter_in(
         };
         let mut told = Decision::about(module, inst, "scattered", "every device takes its slice only");
         told.collectives.push(CollectiveChange::removed(module, inst, "gives every device the whole"));
-        let new = emit(module, &rewrite, &found, (&slices, readers[0]), next_channel);
+        let new = emit(module, &rewrite, &found, (&slices, readers[0]), channels);
         readers.iter().for_each(|&reader| rewrite.redirect(reader, new));
         told.collectives.push(CollectiveChange::inserted(module, new, "gives every device its slice"));
         report.decisions.push(told);
@@ -130,38 +134,41 @@ fn find_slices(
     all_reduce: &AllReduce,
     readers: &[InstId],
     pinned: &EntitySet<InstId>,
-) -> Result<Slices, String> {
+) -> Result<Slices, Refusal> {
     let is_root = module.comp(comp).root.expand() == Some(all_reduce.inst);
     let mut slices: Option<Slices> = None;
     for &reader in readers {
         let is_slice = module.inst(reader).opcode == Opcode::DynamicSlice
             && module.inst(reader).operands.iter().position(|&o| o == all_reduce.inst) == Some(0);
         if !is_slice {
-            return Err(format!("its whole result is used by %{}", module.inst_name(reader)));
+            return Err(ScatterRefusal::WholeUsed { by: module.inst_name(reader).into() }.into());
         }
         check_free(module, reader, pinned)?;
         let found = find_slice(module, all_reduce, reader)?;
         if slices.as_ref().is_some_and(|known| *known != found) {
-            return Err("its users take different slices".into());
+            return Err(ScatterRefusal::DifferentSlices.into());
         }
         slices = Some(found);
     }
-    if is_root { Err("its whole result is the computation's".into()) } else { slices.ok_or("nothing uses it".into()) }
+    match is_root {
+        true => Err(ScatterRefusal::WholeReturned.into()),
+        false => slices.ok_or(ScatterRefusal::Unused.into()),
+    }
 }
 
-fn find_slice(module: &Module, all_reduce: &AllReduce, reader: InstId) -> Result<Slices, String> {
+fn find_slice(module: &Module, all_reduce: &AllReduce, reader: InstId) -> Result<Slices, Refusal> {
     let shapes = [array(module, all_reduce.inst), array(module, reader)];
-    let [Some(whole), Some(slice)] = shapes else { return Err("is no array".into()) };
+    let [Some(whole), Some(slice)] = shapes else { return Err(ScatterRefusal::NoArray.into()) };
     let cut: Vec<usize> = (0..whole.rank()).filter(|&dim| whole.dims[dim] != slice.dims[dim]).collect();
-    let [dim] = cut.as_slice() else { return Err("its slices are not cut along one dim".into()) };
+    let [dim] = cut.as_slice() else { return Err(ScatterRefusal::NotOneDim.into()) };
     let (size, n) = (slice.dims[*dim], whole.dims[*dim]);
     let is_part = |group: &Vec<u32>| size > 0 && group.len() as i64 * size == n;
     if !all_reduce.groups.iter().all(is_part) {
-        return Err("its slices are not equal parts, one for each device of a group".into());
+        return Err(ScatterRefusal::UnequalParts.into());
     }
-    let start = module.inst(reader).operands.get(dim + 1).copied().ok_or("its slices have no start")?;
+    let start = module.inst(reader).operands.get(dim + 1).copied().ok_or(ScatterRefusal::NoStart)?;
     let starts = find_device_values(module, start);
-    let starts = starts.ok_or("its slices start where not only the device says")?;
+    let starts = starts.ok_or(ScatterRefusal::UnknownStarts)?;
     let mut groups = all_reduce.groups.clone();
     for group in &mut groups {
         let mut listed = vec![None; group.len()];
@@ -169,7 +176,7 @@ fn find_slice(module: &Module, all_reduce: &AllReduce, reader: InstId) -> Result
             let start = starts.get(device as usize).map_or(0, |start| (*start).clamp(0, n - size));
             let place = usize::try_from(start / size).ok().filter(|_| start % size == 0);
             let slot = place.and_then(|place| listed.get_mut(place)).filter(|slot| slot.is_none());
-            *slot.ok_or("its devices take overlapping slices")? = Some(device);
+            *slot.ok_or(ScatterRefusal::Overlap)? = Some(device);
         }
         *group = listed.into_iter().flatten().collect();
     }
@@ -182,52 +189,29 @@ fn emit(
     rewrite: &Rewrite,
     all_reduce: &AllReduce,
     (slices, reader): (&Slices, InstId),
-    next_channel: &mut i64,
+    channels: &mut ChannelIds,
 ) -> InstId {
-    let source = module.inst(all_reduce.inst).clone();
-    let (to_apply, channel_id) = match &source.attrs {
+    let old = all_reduce.inst;
+    let (reducer, channel) = match &module.inst(old).attrs {
         Attrs::Combining(attrs) => (attrs.to_apply, attrs.channel_id),
         _ => (None, None),
     };
-    let mode = source.attrs.collective().and_then(|c| c.mode()).unwrap_or(GroupMode::Flattened);
-    let by_replica = if mode == GroupMode::CrossReplica { replica_lists(module, &slices.groups) } else { None };
-    let is_flat = by_replica.is_none();
-    let own_channel = channel_id.unwrap_or(*next_channel);
-    if is_flat && channel_id.is_none() {
-        *next_channel = next_channel.saturating_add(1);
+    let mut groups = slices.groups.clone();
+    if module.inst(old).attrs.collective().is_some_and(|view| view.mode() == Some(GroupMode::CrossReplica)) {
+        groups.sort_unstable();
     }
-    let flat = || slices.groups.iter().map(|group| group.iter().map(|&d| i64::from(d)).collect()).collect();
-    let attrs = CombiningAttrs {
-        channel_id: is_flat.then_some(own_channel),
-        replica_groups: ReplicaGroups::List(by_replica.unwrap_or_else(flat)),
-        use_global_device_ids: is_flat,
-        dimensions: [slices.dim as i64].into_iter().collect::<Dims>(),
-        to_apply,
-        ..CombiningAttrs::default()
-    };
+    let own_channel = || channel.unwrap_or_else(|| channels.take());
+    let participants = GroupAttrs::in_place_of(module, old, &groups, own_channel);
+    let attrs = participants.combining([slices.dim as i64].into_iter().collect(), reducer);
     let shape = module.shape(reader).clone();
     let mut operand = all_reduce.operand;
     if let (Shape::Array(part), Some(before)) = (&shape, array(module, operand)) {
         let mut whole = part.clone();
         whole.dims = before.dims.clone();
         if *before != whole {
-            let copy = ("copy", Opcode::Copy);
-            operand = rewrite.add(module, all_reduce.inst, copy, Shape::Array(whole), &[operand], Attrs::Plain);
+            operand = rewrite.at(old).add(module, "copy", Opcode::Copy, whole, &[operand], Attrs::Plain);
         }
     }
-    let hint = module.inst_name(all_reduce.inst).to_string();
-    rewrite.add(module, all_reduce.inst, (&hint, Opcode::ReduceScatter), shape, &[operand], attrs)
-}
-
-/// Groups of flat ids as groups of replicas, if every partition has the same.
-fn replica_lists(module: &Module, groups: &[Vec<u32>]) -> Option<Vec<Vec<i64>>> {
-    let n_partitions = module.header.num_partitions.max(1);
-    let of = |partition: i64| -> Vec<Vec<i64>> {
-        let mine = groups.iter().filter(|g| g.first().is_some_and(|&d| i64::from(d) % n_partitions == partition));
-        let mut lists: Vec<Vec<i64>> = mine.map(|g| g.iter().map(|&d| i64::from(d) / n_partitions).collect()).collect();
-        lists.sort_unstable();
-        lists
-    };
-    let first = of(0);
-    (1..n_partitions).all(|partition| of(partition) == first).then_some(first)
+    let hint = module.inst_name(old).to_string();
+    rewrite.add(module, old, (&hint, Opcode::ReduceScatter), shape, &[operand], attrs)
 }

@@ -27,6 +27,7 @@
 //! matters for a power of two (n·x is exact then, if it does not overflow), otherwise at most n roundings, and the folded
 //! mean is the exact one. **Errors**: none.
 
+use crate::refusal::{FoldRefusal, Refusal};
 use cranelift_entity::EntitySet;
 use hlo_analysis::Preserved;
 use hlo_analysis::code::{code_computations, pinned_by_control};
@@ -65,11 +66,13 @@ impl Pass for FoldAllReduceOfAllReduce {
             for inst in rewrite.live_insts(module) {
                 let folded = match find_all_reduce(module, inst, &pinned) {
                     Ok(None) => continue,
-                    Err(reason) => Err(reason.to_string()),
+                    Err(obstacle) => Err(Refusal::from(obstacle)),
                     Ok(Some(all_reduce)) if !replication.is_equal_within(all_reduce.operand, 0, &all_reduce.groups) => {
                         continue;
                     }
-                    Ok(Some(all_reduce)) => find_factor(module, &all_reduce).map(|factor| (all_reduce, factor)),
+                    Ok(Some(all_reduce)) => {
+                        find_factor(module, &all_reduce).map(|factor| (all_reduce, factor)).map_err(Refusal::from)
+                    }
                 };
                 match folded {
                     Err(reason) => cx.report.decisions.push(Decision::about(module, inst, "left", reason)),
@@ -106,21 +109,21 @@ impl Pass for FoldAllReduceOfAllReduce {
 ///
 /// # Errors
 /// Why it cannot be folded.
-fn find_factor(module: &Module, all_reduce: &AllReduce) -> Result<i64, String> {
+fn find_factor(module: &Module, all_reduce: &AllReduce) -> Result<i64, FoldRefusal> {
     if all_reduce.groups.iter().all(|g| g.len() == 1) {
         return Ok(1);
     }
     match all_reduce.reducer {
-        None => return Err("its reducer is none of the well-known ones".into()),
+        None => return Err(FoldRefusal::UnknownReducer),
         Some(Monoid::Maximum | Monoid::Minimum | Monoid::And | Monoid::Or) => return Ok(1),
-        Some(Monoid::Multiply) => return Err("a product of equal values is a power".into()),
+        Some(Monoid::Multiply) => return Err(FoldRefusal::Product),
         Some(Monoid::Add) => {}
     }
     let n = all_reduce.groups.first().map_or(0, Vec::len);
     if all_reduce.groups.iter().any(|g| g.len() != n) {
-        return Err("its groups differ in size: each device would multiply by another number".into());
+        return Err(FoldRefusal::UnevenGroups);
     }
-    let dtype = array(module, all_reduce.inst).ok_or("not an array")?.dtype;
+    let dtype = array(module, all_reduce.inst).ok_or(FoldRefusal::NoArray)?.dtype;
     let held = match dtype.class() {
         NumberClass::Pred => None,
         NumberClass::Signed => Some(Scalar::Int(n as i64)),
@@ -130,7 +133,7 @@ fn find_factor(module: &Module, all_reduce: &AllReduce) -> Result<i64, String> {
     };
     match held {
         Some(value) if Literal::scalar(dtype, value).get(0) == Some(value) => Ok(n as i64),
-        Some(_) | None => Err(format!("{dtype} does not hold the number {n}")),
+        Some(_) | None => Err(FoldRefusal::NotHeld { dtype, n }),
     }
 }
 

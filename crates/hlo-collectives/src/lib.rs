@@ -2,13 +2,14 @@
 //!
 //! One file (or folder) is one pass. [`hlo_spmd`] says what a collective does and how a computation is changed.
 
-pub mod all_reduce_to_reduce_scatter;
-pub mod combine_collectives;
+mod all_reduce_to_reduce_scatter;
+mod combine_collectives;
 pub mod decompose_collectives;
-pub mod fold_all_reduce_of_all_reduce;
-pub mod reassociate_all_reduce;
-pub mod sink_all_reduce;
-pub mod split_tuple_all_reduce;
+mod fold_all_reduce_of_all_reduce;
+mod reassociate_all_reduce;
+mod refusal;
+mod sink_all_reduce;
+mod split_tuple_all_reduce;
 
 use hlo_pass::PassInfo;
 

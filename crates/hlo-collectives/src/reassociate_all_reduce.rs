@@ -76,14 +76,14 @@ struct Part {
 }
 
 fn merge_in(module: &mut Module, comp: CompId, report: &mut PassReport) -> Result<u64, PassError> {
-    let mut walk = Walk {
+    let mut merger = Merger {
         pinned: pinned_by_control(module, comp),
         n_uses: count_uses(module, comp),
         rewrite: Rewrite::new(module, comp),
     };
     let mut n_merged = 0;
-    for inst in walk.rewrite.live_insts(module) {
-        if let Some((a, b)) = walk.find_parts(module, inst) {
+    for inst in merger.rewrite.live_insts(module) {
+        if let Some((a, b)) = merger.find_parts(module, inst) {
             let mut told =
                 Decision::about(module, inst, "merged", "the sum of what two all-reduces give is reduced once");
             for part in [&a, &b] {
@@ -93,14 +93,14 @@ fn merge_in(module: &mut Module, comp: CompId, report: &mut PassReport) -> Resul
                     "its operand is added before",
                 ));
             }
-            let merged = walk.merge(module, inst, &a, &b);
+            let merged = merger.merge(module, inst, &a, &b);
             told.collectives.push(CollectiveChange::inserted(module, merged, "reduces the sum"));
             report.decisions.push(told);
             n_merged += 1;
         }
     }
     if n_merged > 0 {
-        walk.rewrite.finish(module)?;
+        merger.rewrite.finish(module)?;
     }
     Ok(n_merged)
 }
@@ -118,13 +118,13 @@ fn count_uses(module: &Module, comp: CompId) -> SecondaryMap<InstId, u32> {
 }
 
 /// The walk over one computation.
-struct Walk {
+struct Merger {
     pinned: EntitySet<InstId>,
     n_uses: SecondaryMap<InstId, u32>,
     rewrite: Rewrite,
 }
 
-impl Walk {
+impl Merger {
     /// The two parts of a sum that can be merged.
     fn find_parts(&self, module: &Module, sum: InstId) -> Option<(Part, Part)> {
         if module.inst(sum).opcode != Opcode::Add || check_free(module, sum, &self.pinned).is_err() {

@@ -24,13 +24,12 @@
 
 use hlo_analysis::Preserved;
 use hlo_analysis::code::{code_computations, pinned_by_control};
-use hlo_ir::attrs::Attrs;
 use hlo_ir::module::UserMap;
 use hlo_ir::{InstId, Module, Opcode, Shape};
 use hlo_pass::options::{OptionInfo, OptionKind};
 use hlo_pass::report::{Decision, PassReport};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
-use hlo_spmd::{CollectiveChange, Rewrite, check_free};
+use hlo_spmd::{ChannelIds, CollectiveChange, Rewrite, check_free};
 
 /// The pass as the command line knows it.
 pub static INFO: PassInfo = PassInfo {
@@ -59,7 +58,7 @@ pub struct SplitTupleAllReduce {
 impl Pass for SplitTupleAllReduce {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let users = module.users();
-        let mut next_channel = module.first_free_channel_id();
+        let mut channels = ChannelIds::free_in(module);
         let mut n_split = 0;
         for comp in code_computations(module) {
             let pinned = pinned_by_control(module, comp);
@@ -74,7 +73,7 @@ impl Pass for SplitTupleAllReduce {
                     cx.report.decisions.push(Decision::about(module, inst, "left", reason));
                     continue;
                 }
-                let mut split = Split { users: &users, next_channel: &mut next_channel, report: cx.report };
+                let mut split = Split { users: &users, channels: &mut channels, report: cx.report };
                 split.apply(module, &mut rewrite, inst);
                 n_here += 1;
             }
@@ -95,7 +94,7 @@ impl Pass for SplitTupleAllReduce {
 /// One split under way.
 struct Split<'a> {
     users: &'a UserMap,
-    next_channel: &'a mut i64,
+    channels: &'a mut ChannelIds,
     report: &'a mut PassReport,
 }
 
@@ -108,26 +107,13 @@ impl Split<'_> {
         let mut parts = Vec::with_capacity(shapes.len());
         for (idx, (shape, &operand)) in shapes.into_iter().zip(&source.operands).enumerate() {
             let hint = format!("{}.{idx}", module.inst_name(inst));
-            let attrs = self.with_own_channel(source.attrs.clone());
+            let mut attrs = source.attrs.clone();
+            self.channels.renew(&mut attrs);
             let part = rewrite.add(module, inst, (&hint, source.opcode), shape, &[operand], attrs);
             told.collectives.push(CollectiveChange::inserted(module, part, format!("takes operand {idx}")));
             parts.push(part);
         }
         rewrite.redirect_tuple(module, &self.users[inst], inst, &parts);
         self.report.decisions.push(told);
-    }
-
-    /// The attributes on a channel that no other collective has, if they are on one.
-    fn with_own_channel(&mut self, mut attrs: Attrs) -> Attrs {
-        let channel = match &mut attrs {
-            Attrs::Combining(a) => &mut a.channel_id,
-            Attrs::Gathering(a) => &mut a.channel_id,
-            _ => return attrs,
-        };
-        if channel.is_some() {
-            *channel = Some(*self.next_channel);
-            *self.next_channel = self.next_channel.saturating_add(1);
-        }
-        attrs
     }
 }

@@ -4,6 +4,7 @@ use hlo_ir::{InstId, Module, Shape};
 use hlo_spmd::CollectiveChange;
 use indexmap::IndexMap;
 use serde::Serialize;
+use std::fmt;
 
 /// Everything one pass says of its run.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -81,7 +82,7 @@ pub struct Decision {
 
 impl Decision {
     /// A decision about `inst` as it stands in `module`, without collectives yet.
-    pub fn about(module: &Module, inst: InstId, action: &str, reason: impl Into<String>) -> Decision {
+    pub fn about(module: &Module, inst: InstId, action: &str, reason: impl fmt::Display) -> Decision {
         let shape = match module.shape(inst) {
             Shape::Array(array) => {
                 let dims: Vec<String> = array.dims.iter().map(i64::to_string).collect();
@@ -94,7 +95,7 @@ impl Decision {
             subject: format!("%{} {shape}", module.inst_name(inst)),
             computation: module.comp_name(module.inst(inst).parent).into(),
             action: action.into(),
-            reason: reason.into(),
+            reason: reason.to_string(),
             ..Decision::default()
         }
     }

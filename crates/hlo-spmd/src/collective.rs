@@ -1,5 +1,6 @@
 //! What a collective does, however it is written, and what keeps a pass from changing it.
 
+use crate::obstacle::Obstacle;
 use cranelift_entity::EntitySet;
 use hlo_analysis::code::is_annotated;
 use hlo_ir::monoid::{Monoid, find_monoid};
@@ -27,28 +28,25 @@ pub fn find_all_reduce(
     module: &Module,
     inst: InstId,
     pinned: &EntitySet<InstId>,
-) -> Result<Option<AllReduce>, &'static str> {
+) -> Result<Option<AllReduce>, Obstacle> {
     let instruction = module.inst(inst);
     if instruction.opcode == Opcode::AllReduceStart {
-        return Err(ASYNC);
+        return Err(Obstacle::Asynchronous);
     }
     if instruction.opcode != Opcode::AllReduce {
         return Ok(None);
     }
     check_free(module, inst, pinned)?;
     let (Some(array), [operand]) = (module.shape(inst).as_array(), instruction.operands.as_slice()) else {
-        return Err("reduces a tuple: run split-tuple-all-reduce before");
+        return Err(Obstacle::ReducesTuple);
     };
     if array.dynamic != 0 {
-        return Err("has dynamic dims");
+        return Err(Obstacle::DynamicDims);
     }
-    let groups = module.device_groups(inst).map_err(|_| "its groups have no meaning on these devices")?.groups;
+    let groups = module.device_groups(inst).map_err(|_| Obstacle::MeaninglessGroups)?.groups;
     let reducer = module.called(inst).first().and_then(|&comp| find_monoid(module, comp));
     Ok(Some(AllReduce { inst, operand: *operand, reducer, groups }))
 }
-
-/// Why asynchronous collectives stay.
-pub const ASYNC: &str = "is asynchronous: this pass is for modules as they are before XLA's scheduler";
 
 /// Whether an instruction starts an all-reduce, an all-gather or a reduce-scatter that ends elsewhere.
 pub fn is_async_collective(module: &Module, inst: InstId) -> bool {
@@ -76,14 +74,14 @@ fn find_collective(module: &Module, inst: InstId) -> Option<CollectiveRule> {
 ///
 /// # Errors
 /// What keeps it.
-pub fn check_free(module: &Module, inst: InstId, pinned: &EntitySet<InstId>) -> Result<(), &'static str> {
+pub fn check_free(module: &Module, inst: InstId, pinned: &EntitySet<InstId>) -> Result<(), Obstacle> {
     if pinned.contains(inst) {
-        return Err("takes part in a control dependency");
+        return Err(Obstacle::ControlDependency);
     }
     if is_annotated(module, inst) {
-        return Err("carries a sharding or a front end's attribute");
+        return Err(Obstacle::Annotated);
     }
-    if constrains_layout(module, inst) { Err("constrains its layout") } else { Ok(()) }
+    if constrains_layout(module, inst) { Err(Obstacle::ConstrainsLayout) } else { Ok(()) }
 }
 
 /// Whether a collective that reduces or gathers fixes the layouts of its operands.

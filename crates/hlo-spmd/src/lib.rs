@@ -4,19 +4,51 @@
 //! data. Pass families may not import each other, so what two of them need to read or write such programs stands here:
 //!
 //! - what a number is on each device: [`find_device_values`];
-//! - what a collective does, however it is written: [`find_all_reduce`], [`check_free`];
+//! - what a collective does, however it is written: [`find_all_reduce`];
+//! - what keeps a pass from changing an instruction: [`check_free`], [`Obstacle`];
 //! - the scalar that an array repeats, and scalings by it: [`find_splat`], [`find_scaling`];
-//! - one computation under change: [`Rewrite`];
+//! - which device this is: [`DeviceIds`];
+//! - how a cut goes through an op: [`DimRelation`];
+//! - how an array is cut: [`ShardFormat`]; cutting, joining and reducing into shards: [`ShardBuilder`];
+//! - over which devices a value may be cut: [`groupings`];
+//! - who takes part in a new collective, on which channel: [`GroupAttrs`], [`ChannelIds`];
+//! - several arrays side by side in one: [`Packing`];
+//! - new instructions: [`Appender`]; one computation under change: [`Rewrite`];
+//! - a computation of its own for every call site: [`CallSiteCopies`];
 //! - the record that explains a collective in a report: [`CollectiveChange`].
 
+mod append;
+mod call_sites;
 mod collective;
+mod device_ids;
 mod device_values;
+mod error;
+mod format;
+mod group_attrs;
+mod grouping;
+mod obstacle;
+pub mod packing;
+mod rebuild;
 mod record;
+mod relation;
 mod rewrite;
 mod scaling;
+mod shards;
 
-pub use collective::{ASYNC, AllReduce, array, check_free, find_all_reduce, is_async_collective};
+pub use append::Appender;
+pub use call_sites::{CallSiteCopies, KeptCopy, MergedCopies};
+pub use collective::{AllReduce, array, check_free, find_all_reduce, is_async_collective};
+pub use device_ids::DeviceIds;
 pub use device_values::find_device_values;
+pub use error::SpmdError;
+pub use format::{DimRun, EvenSplit, ShardFormat, local_shape};
+pub use group_attrs::{ChannelIds, GroupAttrs};
+pub use grouping::{Grouping, groupings};
+pub use obstacle::Obstacle;
+pub use packing::Packing;
+pub use rebuild::{is_broadcast, is_rebuilt};
 pub use record::CollectiveChange;
+pub use relation::{DimRelation, OperandCut, ResultCut};
 pub use rewrite::{DependsOnItself, Rewrite};
 pub use scaling::{Scaling, Splat, find_scaling, find_splat, is_floating};
+pub use shards::{Joined, Scattered, ShardBuilder};

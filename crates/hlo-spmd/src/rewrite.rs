@@ -3,6 +3,7 @@
 //! A pass appends new instructions and says which uses they take over. [`Rewrite::finish`] then redirects those uses in one walk,
 //! removes what nothing needs any more, and puts operands before users again.
 
+use crate::append::Appender;
 use crate::collective::array;
 use crate::scaling::{Scaling, Splat};
 use cranelift_entity::EntitySet;
@@ -69,7 +70,12 @@ impl Rewrite {
         inst
     }
 
-    /// Appends an instruction of array shape, found where `source` was found.
+    /// Appends instructions with the metadata of `source`.
+    pub fn at(&self, source: InstId) -> Appender {
+        Appender::standing_for(self.comp, source)
+    }
+
+    /// Appends an instruction with the metadata of `source`.
     pub fn add(
         &self,
         module: &mut Module,
@@ -79,11 +85,7 @@ impl Rewrite {
         operands: &[InstId],
         attrs: impl Into<Attrs>,
     ) -> InstId {
-        let new = Builder::new(module, self.comp).add(hint, opcode, shape, operands.iter().copied(), attrs);
-        if let Some(metadata) = module.inst(source).marks.as_ref().and_then(|m| m.metadata.clone()) {
-            module.marks_mut(new).metadata = Some(metadata);
-        }
-        new
+        self.at(source).add_any(module, (hint, opcode), shape, operands, attrs)
     }
 
     /// `value` with the layout of `shape`: itself, or a copy.

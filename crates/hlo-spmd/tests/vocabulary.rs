@@ -1,7 +1,7 @@
 //! What `hlo-spmd` says of small modules, held against the evaluator where there is something to run.
 
 use hlo_ir::{InstId, Module};
-use hlo_spmd::{CollectiveChange, Rewrite, find_all_reduce, find_device_values};
+use hlo_spmd::{CallSiteCopies, CollectiveChange, Obstacle, Rewrite, find_all_reduce, find_device_values};
 
 fn parse(text: &str) -> Module {
     hlo_text::parse_bytes(text.as_bytes()).unwrap_or_else(|e| panic!("{e:?}\n{text}")).module
@@ -112,7 +112,9 @@ fn an_all_reduce_is_read_and_a_pinned_one_is_left() {
     assert_eq!((found.operand, found.groups), (find(&module, "a"), vec![vec![0, 2, 4], vec![1, 3, 5]]));
     assert!(find_all_reduce(&module, find(&module, "twice"), &pinned).expect("no collective").is_none());
     pinned.insert(sum);
-    assert_eq!(find_all_reduce(&module, sum, &pinned).unwrap_err(), "takes part in a control dependency");
+    let obstacle = find_all_reduce(&module, sum, &pinned).map(|_| ()).expect_err("a control dependency");
+    assert_eq!(obstacle, Obstacle::ControlDependency);
+    assert_eq!(obstacle.to_string(), "takes part in a control dependency");
 }
 
 #[test]
@@ -132,4 +134,78 @@ fn a_rewrite_redirects_uses_and_removes_what_it_made_dead() {
     let mut circle = Rewrite::new(&module, entry);
     circle.redirect(a, twice);
     assert_eq!(circle.finish(&mut module).map_err(|e| e.0), Err(twice));
+}
+
+const SHARED: &str = "HloModule m, num_partitions=2
+
+%add (x: f32[], y: f32[]) -> f32[] {
+  %x = f32[] parameter(0)
+  %y = f32[] parameter(1)
+  ROOT %s = f32[] add(%x, %y)
+}
+
+%sum (q: f32[4]) -> f32[4] {
+  %q = f32[4]{0} parameter(0)
+  ROOT %all = f32[4]{0} all-reduce(%q), channel_id=3, replica_groups={{0,1}}, use_global_device_ids=true, to_apply=%add
+}
+
+ENTRY %main (a: f32[4]) -> f32[4] {
+  %a = f32[4]{0} parameter(0)
+  %first = f32[4]{0} call(%a), to_apply=%sum
+  ROOT %second = f32[4]{0} call(%first), to_apply=%sum
+}
+";
+
+/// `SHARED` with a computation for each call, changed by `change` (which is given the copy), and merged again.
+fn copied(change: impl Fn(&mut Module, hlo_ir::CompId)) -> (Module, hlo_spmd::MergedCopies) {
+    let mut module = parse(SHARED);
+    assert!(CallSiteCopies::has_shared(&module));
+    let copies = CallSiteCopies::split(&mut module);
+    let callees = ["first", "second"].map(|name| module.called(find(&module, name))[0]);
+    assert_ne!(callees[0], callees[1]);
+    let is_copy = |comp: &hlo_ir::CompId| module.comp_name(*comp) != "sum";
+    let copy = callees.into_iter().find(is_copy).expect("a copy");
+    let all = module.comp(copy).root.expand().expect("a root");
+    assert_eq!(module.inst_name(copies.original(all)), "all");
+    change(&mut module, copy);
+    let merged = copies.merge(&mut module);
+    hlo_ir::verify::verify(&module).unwrap_or_else(|e| panic!("{e:?}"));
+    (module, merged)
+}
+
+#[test]
+fn copies_for_call_sites_that_are_alike_become_one_again() {
+    let (module, merged) = copied(|_, _| {});
+    assert_eq!(hlo_ir::print::print_module(&module, &Default::default()), {
+        hlo_ir::print::print_module(&parse(SHARED), &Default::default())
+    });
+    assert!(merged.kept().is_empty());
+    // What was said of the copy is now said of the original.
+    let name = merged.renamed("`%all.1` and %other");
+    assert!(name.ends_with("` and %other"), "{name}");
+    assert_eq!(merged.name_now("other"), None);
+}
+
+#[test]
+fn a_copy_that_was_changed_stays_on_a_channel_of_its_own() {
+    let (module, merged) = copied(|module, copy| {
+        let all = module.comp(copy).root.expand().expect("a root");
+        let shape = module.shape(all).clone();
+        let twice = hlo_ir::edit::Builder::new(module, copy).add(
+            "twice",
+            hlo_ir::Opcode::Negate,
+            shape,
+            [all],
+            hlo_ir::attrs::Attrs::Plain,
+        );
+        module.comp_mut(copy).root = Some(twice).into();
+    });
+    let [kept] = merged.kept() else { panic!("{merged:?}") };
+    assert_eq!(module.called(kept.site)[0], kept.copy);
+    let channels: Vec<Option<i64>> = [kept.original, kept.copy]
+        .iter()
+        .flat_map(|&comp| module.comp(comp).insts.iter())
+        .filter_map(|&inst| module.inst(inst).attrs.collective().map(|view| view.channel_id))
+        .collect();
+    assert_eq!(channels, [Some(3), Some(4)]);
 }

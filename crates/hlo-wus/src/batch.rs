@@ -1,11 +1,12 @@
 //! Combines the all-reduces of partial results that do not wait for one another: many scalars, one latency (§4.1 of the
 //! paper sums norms over shards; a step of LARS or LAMB has two for every weight).
 
-use crate::pieces::{add, array, attribute};
+use crate::error::WusError;
 use cranelift_entity::SecondaryMap;
-use hlo_ir::attrs::{Attrs, DimsAttrs, ReshapeAttrs, SliceAttrs, SliceDim};
+use hlo_ir::attrs::{Attrs, ReshapeAttrs};
 use hlo_ir::monoid::{Monoid, find_monoid};
 use hlo_ir::{ArrayShape, CompId, DType, InstId, Module, Opcode};
+use hlo_spmd::{Appender, Packing, SpmdError};
 use indexmap::IndexMap;
 
 /// Packs the given all-reduces of `comp`, whose instructions are in order, into one for each element type, reducer and place in
@@ -17,37 +18,32 @@ pub fn pack_all_reduces(
     module: &mut Module,
     comp: CompId,
     all_reduces: &[InstId],
-) -> Result<IndexMap<InstId, InstId>, String> {
+) -> Result<IndexMap<InstId, InstId>, WusError> {
     let mut packed = IndexMap::new();
     let mut replaced: IndexMap<InstId, InstId> = IndexMap::new();
+    let at = Appender::new(comp);
     for group in groups(module, comp, all_reduces)? {
         let [first, _, ..] = group.as_slice() else { continue };
         let dtype = array(module, *first)?.dtype;
-        let mut flat = Vec::new();
-        let mut sizes = Vec::new();
+        let (mut flat, mut sizes) = (Vec::new(), Vec::new());
         for &all_reduce in &group {
             let size = array(module, all_reduce)?.n_elems() as i64;
-            let partial = *module.inst(all_reduce).operands.first().ok_or("an all-reduce without operand")?;
+            let partial = *module.inst(all_reduce).operands.first().ok_or(SpmdError::NoOperand)?;
             let shape = ArrayShape::new(dtype, [size]).with_row_major();
-            flat.push(add(module, comp, "partial", Opcode::Reshape, shape, &[partial], ReshapeAttrs::default()));
+            flat.push(at.add(module, "partial", Opcode::Reshape, shape, &[partial], ReshapeAttrs::default()));
             sizes.push(size);
         }
-        let shape = ArrayShape::new(dtype, [sizes.iter().sum()]).with_row_major();
-        let attrs = DimsAttrs { dimensions: [0].into_iter().collect() };
-        let partials = add(module, comp, "partials", Opcode::Concatenate, shape.clone(), &flat, attrs);
+        let packing = Packing::new(dtype, true, sizes);
+        let partials = packing.pack(module, at, "partials", &flat, None);
         let attrs = module.inst(*first).attrs.clone();
-        let sums = add(module, comp, "all-reduce.partials", Opcode::AllReduce, shape, &[partials], attrs);
-        attribute(module, sums, *first);
-        let mut start = 0;
-        for (&all_reduce, &size) in group.iter().zip(&sizes) {
-            let slice = SliceAttrs { slice: vec![SliceDim { start, limit: start + size, stride: 1 }] };
-            let shape = ArrayShape::new(dtype, [size]).with_row_major();
-            let one = add(module, comp, "sum", Opcode::Slice, shape, &[sums], slice);
+        let (standing, shape) = (Appender::standing_for(comp, *first), packing.shape(None));
+        let sums = standing.add(module, "all-reduce.partials", Opcode::AllReduce, shape, &[partials], attrs);
+        for (idx, &all_reduce) in group.iter().enumerate() {
+            let one = packing.unpack(module, at, "sum", sums, (idx, None));
             let shape = array(module, all_reduce)?;
-            let one = add(module, comp, "sum", Opcode::Reshape, shape, &[one], ReshapeAttrs::default());
+            let one = at.add(module, "sum", Opcode::Reshape, shape, &[one], ReshapeAttrs::default());
             replaced.insert(all_reduce, one);
             packed.insert(all_reduce, sums);
-            start += size;
         }
     }
     replace_uses(module, comp, &replaced);
@@ -68,7 +64,7 @@ fn replace_uses(module: &mut Module, comp: CompId, replaced: &IndexMap<InstId, I
 }
 
 /// The all-reduces that may go together.
-fn groups(module: &Module, comp: CompId, all_reduces: &[InstId]) -> Result<Vec<Vec<InstId>>, String> {
+fn groups(module: &Module, comp: CompId, all_reduces: &[InstId]) -> Result<Vec<Vec<InstId>>, WusError> {
     let mut is_one: SecondaryMap<InstId, bool> = SecondaryMap::new();
     all_reduces.iter().for_each(|&inst| is_one[inst] = true);
     // How many of them an instruction has waited for, its own included.
@@ -79,10 +75,14 @@ fn groups(module: &Module, comp: CompId, all_reduces: &[InstId]) -> Result<Vec<V
         let waited = instruction.operands.iter().map(|&o| n_waited[o]).max().unwrap_or(0);
         n_waited[inst] = waited + u32::from(is_one[inst]);
         if is_one[inst] {
-            let Attrs::Combining(attrs) = &instruction.attrs else { return Err("expected an all-reduce".into()) };
+            let Attrs::Combining(attrs) = &instruction.attrs else { return Err(WusError::NotAnAllReduce) };
             let reducer = attrs.to_apply.and_then(|c| find_monoid(module, c));
             groups.entry((waited, array(module, inst)?.dtype, reducer)).or_default().push(inst);
         }
     }
     Ok(groups.into_values().collect())
+}
+
+fn array(module: &Module, inst: InstId) -> Result<ArrayShape, SpmdError> {
+    module.shape(inst).as_array().cloned().ok_or_else(|| SpmdError::not_an_array(module, inst))
 }

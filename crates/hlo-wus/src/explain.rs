@@ -1,59 +1,61 @@
 //! Puts into words and numbers what was done to each gradient, and what was not.
 
-use crate::format::{Soil, describe};
+use crate::context::ShardingContext;
 use crate::machine::{Kind, Times};
 use crate::problem::Problem;
 use crate::rewrite::Emitted;
 use hlo_analysis::values::{Origin, User, ValueId};
 use hlo_ir::{InstId, Module};
 use hlo_pass::report::{Alternative, Decision};
-use hlo_spmd::CollectiveChange;
+use hlo_spmd::{CollectiveChange, KeptCopy, MergedCopies};
+use indexmap::IndexSet;
+use std::fmt;
 
-/// What was emitted, for each cluster; all of it is gone through once.
-pub fn by_cluster(soil: &Soil<'_>, problem: &Problem, emitted: &Emitted) -> Vec<Emitted> {
-    let mut parts = vec![Emitted::default(); problem.clusters.len()];
+/// What was emitted, for each region; all of it is gone through once.
+pub fn by_region(context: &ShardingContext<'_>, problem: &Problem, emitted: &Emitted) -> Vec<Emitted> {
+    let mut parts = vec![Emitted::default(); problem.regions.len()];
     let mut add = |value: Option<ValueId>, put: &dyn Fn(&mut Emitted)| {
-        if let Some(part) = value.and_then(|v| problem.cluster_number(v)).and_then(|n| parts.get_mut(n)) {
+        if let Some(part) = value.and_then(|v| problem.region_number(v)).and_then(|n| parts.get_mut(n)) {
             put(part);
         }
     };
     for &pair in &emitted.scattered {
-        add(soil.values.of(pair.0), &|part| part.scattered.push(pair));
+        add(context.values.of(pair.0), &|part| part.scattered.push(pair));
     }
     for &pair in &emitted.summed_across {
-        add(soil.values.of(pair.0), &|part| part.summed_across.push(pair));
+        add(context.values.of(pair.0), &|part| part.summed_across.push(pair));
     }
     for &pair in &emitted.gathered {
         add(Some(pair.0), &|part| part.gathered.push(pair));
     }
     for &pair in &emitted.combined {
-        let operand = soil.module.inst(pair.0).operands.first().and_then(|&o| soil.values.of(o));
+        let operand = context.module.inst(pair.0).operands.first().and_then(|&o| context.values.of(o));
         add(operand, &|part| part.combined.push(pair));
     }
     parts
 }
 
-/// The decision about a cluster that was sharded; `emitted` is what was emitted for it. `after` is the module as it is now.
+/// The decision about a region that was sharded; `emitted` is what was emitted for it. `after` is the module as it is now.
 pub fn sharded(
-    soil: &Soil<'_>,
+    context: &ShardingContext<'_>,
     problem: &Problem,
-    cluster_idx: usize,
+    region_idx: usize,
     after: &Module,
     emitted: &Emitted,
     times: &Times,
 ) -> Decision {
-    let (before, n) = (soil.module, soil.n_shards);
-    let cluster = &problem.clusters[cluster_idx];
-    let seed = cluster.gradients.first().copied();
-    let n_in_shards = cluster.runs.keys().filter(|&&v| problem.shards(v).is_some()).count();
+    let (before, n) = (context.module, context.n_shards);
+    let region = &problem.regions[region_idx];
+    let seed = region.gradients.first().copied();
+    let n_in_shards = region.runs.keys().filter(|&&v| problem.shards(v).is_some()).count();
     let reason = format!(
         "{n_in_shards} values round the update are the same on all {n} devices; each computes and holds 1/{n} of them"
     );
     let mut decision = match seed {
-        Some(value) => Decision::about(before, soil.values.inst(value), "sharded", reason),
+        Some(value) => Decision::about(before, context.values.inst(value), "sharded", reason),
         None => Decision { reason, ..Decision::default() },
     };
-    decision.format = seed.map(|v| describe(cluster.runs[&v], &cluster.cut));
+    decision.format = seed.and_then(|v| region.format(v)).map(|format| format.to_string());
     // Bytes are those of the tensor that the update is about, groups those that hold its shards.
     let about = |change: CollectiveChange, bytes: u64, kind: Kind| {
         let change = CollectiveChange { bytes, group_size: n as u64, ..change };
@@ -62,49 +64,49 @@ pub fn sharded(
     let removed = |inst, bytes, kind, because| about(CollectiveChange::removed(before, inst, because), bytes, kind);
     let inserted =
         |inst, bytes, kind, because: String| about(CollectiveChange::inserted(after, inst, because), bytes, kind);
-    let is_own = |v: ValueId| cluster.runs.contains_key(&v);
+    let is_own = |v: ValueId| region.runs.contains_key(&v);
     let bytes_of = |inst: InstId| before.shape(inst).size_bytes();
-    for &(old, new) in emitted.scattered.iter().filter(|(old, _)| soil.values.of(*old).is_some_and(is_own)) {
+    for &(old, new) in emitted.scattered.iter().filter(|(old, _)| context.values.of(*old).is_some_and(is_own)) {
         let because = "its sum is needed in shards only";
         decision.collectives.push(removed(old, bytes_of(old), Kind::AllReduce, because));
         let because = format!("sums `%{}` into shards", before.inst_name(old));
         decision.collectives.push(inserted(new, bytes_of(old), Kind::ReduceScatter, because));
     }
-    for &(old, new) in emitted.summed_across.iter().filter(|(old, _)| soil.values.of(*old).is_some_and(is_own)) {
+    for &(old, new) in emitted.summed_across.iter().filter(|(old, _)| context.values.of(*old).is_some_and(is_own)) {
         let because = format!("sums the shards of `%{}` across copies", before.inst_name(old));
         decision.collectives.push(inserted(new, bytes_of(old), Kind::Across, because));
     }
     for &(value, new) in emitted.gathered.iter().filter(|(v, _)| is_own(*v)) {
-        let bytes = soil.values.shape(before, value).map_or(0, |s| s.size_bytes());
-        let name = before.inst_name(soil.values.inst(value));
+        let bytes = context.values.shape(before, value).map_or(0, |s| s.size_bytes());
+        let name = before.inst_name(context.values.inst(value));
         let place = before.comp_name(after.inst(new).parent);
         let because = format!("`%{name}` is needed whole in `%{place}`");
         decision.collectives.push(inserted(new, bytes, Kind::AllGather, because));
     }
     for &(reduce, new) in &emitted.combined {
-        let operand = before.inst(reduce).operands.first().and_then(|&o| soil.values.of(o));
+        let operand = before.inst(reduce).operands.first().and_then(|&o| context.values.of(o));
         if operand.is_some_and(is_own) {
             let because = format!("combines the partial results of `%{}`", before.inst_name(reduce));
             decision.collectives.push(inserted(new, bytes_of(reduce), Kind::Combine, because));
         }
     }
-    let was = problem.predicted_ns(cluster_idx, &[]);
-    let is = problem.predicted_ns(cluster_idx, &problem.in_shards);
-    let is_exit = |v: &ValueId| soil.values.uses[*v].iter().any(|u| matches!(u.user, User::Exit(_)));
+    let was = problem.predicted_ns(region_idx, &[]);
+    let is = problem.predicted_ns(region_idx, &problem.in_shards);
+    let is_exit = |v: &ValueId| context.values.uses[*v].iter().any(|u| matches!(u.user, User::Exit(_)));
     let n_gathered = emitted.gathered.iter().filter(|(v, _)| is_own(*v) && is_exit(v)).count();
-    let is_in_loop = cluster.runs.keys().any(|&v| soil.values.values[v].origin == Origin::Carry);
+    let is_in_loop = region.runs.keys().any(|&v| context.values.values[v].origin == Origin::Carry);
     if is > was && n_gathered > 1 && !is_in_loop {
         decision.reason += &format!(
             "; predicted to be slower, since {n_gathered} values leave the entry and are gathered each time: \
              interface=sharded or a loop round the step keeps state in shards, profit=auto leaves such updates as they are"
         );
     }
-    let n_slow = problem.n_bound_by_arithmetic(cluster_idx);
+    let n_slow = problem.n_bound_by_arithmetic(region_idx);
     if n_slow > 0 {
         decision.reason += &format!("; {n_slow} of its kernels take longer to compute than to read and write memory");
     }
     (decision.predicted_before_ns, decision.predicted_after_ns) = (Some(was), Some(is));
-    decision.rejected = cluster
+    decision.rejected = region
         .rejected
         .iter()
         .map(|(what, because)| Alternative { what: what.clone(), because: because.clone() })
@@ -112,20 +114,20 @@ pub fn sharded(
     decision
 }
 
-/// Why a cluster stays whole. `forced` is the cheapest placement that has its update in shards.
-pub fn whole(soil: &Soil<'_>, problem: &Problem, cluster_idx: usize, forced: &[bool]) -> String {
-    if problem.stateless[cluster_idx] {
-        return stateless(soil, problem, cluster_idx);
+/// Why a region stays whole. `forced` is the cheapest placement that has its update in shards.
+pub fn whole(context: &ShardingContext<'_>, problem: &Problem, region_idx: usize, forced: &[bool]) -> String {
+    if problem.stateless[region_idx] {
+        return stateless(context, problem, region_idx);
     }
-    let before = problem.predicted_ns(cluster_idx, &[]);
-    let after = problem.predicted_ns(cluster_idx, forced);
-    let cluster = &problem.clusters[cluster_idx];
-    let is_in_loop = cluster.runs.keys().any(|&v| soil.values.values[v].origin == Origin::Carry);
+    let before = problem.predicted_ns(region_idx, &[]);
+    let after = problem.predicted_ns(region_idx, forced);
+    let region = &problem.regions[region_idx];
+    let is_in_loop = region.runs.keys().any(|&v| context.values.values[v].origin == Origin::Carry);
     let why = match is_in_loop {
         true => "what the collectives cost more is not won back".to_string(),
         false => {
-            let is_exit = |v: &&ValueId| soil.values.uses[**v].iter().any(|u| matches!(u.user, User::Exit(_)));
-            let n_gathers = cluster.runs.keys().filter(is_exit).count();
+            let is_exit = |v: &&ValueId| context.values.uses[**v].iter().any(|u| matches!(u.user, User::Exit(_)));
+            let n_gathers = region.runs.keys().filter(is_exit).count();
             format!(
                 "{n_gathers} values leave the entry whole and would have to be gathered each time; interface=sharded or a \
                  loop round the step keeps state in shards between steps"
@@ -136,29 +138,29 @@ pub fn whole(soil: &Soil<'_>, problem: &Problem, cluster_idx: usize, forced: &[b
 }
 
 /// What is in the way of an update that computes nothing from weights or state in shards.
-fn stateless(soil: &Soil<'_>, problem: &Problem, cluster_idx: usize) -> String {
-    let module = soil.module;
-    let update = &problem.updates[cluster_idx];
+fn stateless(context: &ShardingContext<'_>, problem: &Problem, region_idx: usize) -> String {
+    let module = context.module;
+    let update = &problem.updates[region_idx];
     for &value in update {
-        for taken in &soil.values.uses[value] {
+        for taken in &context.values.uses[value] {
             let inst = match taken.user {
                 User::Op { inst, .. } | User::Opaque(inst) => inst,
                 User::Becomes(_) | User::Exit(_) => continue,
             };
-            if soil.values.of(inst).is_some_and(|v| update.contains(&v)) {
+            if context.values.of(inst).is_some_and(|v| update.contains(&v)) {
                 continue;
             }
             let (name, opcode) = (module.inst_name(inst), module.inst(inst).opcode);
-            if !soil.replication.is_equal_within(inst, 0, soil.groups) {
+            if !context.replication.is_equal_within(inst, 0, context.groups) {
                 return format!(
                     "{opcode} `%{name}` is not known to be the same on all devices of a group; if the parameters it is \
                      computed from are, say so with --replicated-params"
                 );
             }
             if module.shape(inst).as_array().is_some_and(|a| a.rank() > 0) {
-                let value = module.inst_name(soil.values.inst(value));
-                let is_shared =
-                    opcode.row().flow.entry().is_some() && module.called(inst).iter().any(|&c| !soil.values.knows(c));
+                let value = module.inst_name(context.values.inst(value));
+                let is_shared = opcode.row().flow.entry().is_some()
+                    && module.called(inst).iter().any(|&c| !context.values.knows(c));
                 let why = match is_shared {
                     true => {
                         ", whose computation is called from too many places to copy it for each: run inline-calls first"
@@ -173,10 +175,40 @@ fn stateless(soil: &Soil<'_>, problem: &Problem, cluster_idx: usize) -> String {
 }
 
 /// The decision to leave an all-reduce as it is.
-pub fn left(module: &Module, all_reduce: InstId, reason: &str) -> Decision {
+pub fn left(module: &Module, all_reduce: InstId, reason: impl fmt::Display) -> Decision {
     let mut decision = Decision::about(module, all_reduce, "left", reason);
     if module.shape(all_reduce).as_array().is_none() {
         decision.subject = format!("%{} tuple", module.inst_name(all_reduce));
     }
     decision
+}
+
+/// Says in the decisions of a report what each thing is called now that copies of computations were merged, and which copies stay.
+pub fn tell_copies(module: &Module, merged: &MergedCopies, decisions: &mut Vec<Decision>) {
+    decisions.extend(merged.kept().iter().map(|&KeptCopy { original, copy, site }| Decision {
+        subject: format!("%{}", module.comp_name(original)),
+        computation: module.comp_name(module.inst(site).parent).into(),
+        action: "copied".into(),
+        reason: format!(
+            "it is called from several places, which do not take the same values in shards: `%{}` calls `%{}` now",
+            module.inst_name(site),
+            module.comp_name(copy)
+        ),
+        ..Decision::default()
+    }));
+    let mut said: IndexSet<String> = IndexSet::new();
+    decisions.retain_mut(|decision| {
+        let instructions = decision.collectives.iter_mut().map(|c| &mut c.instruction);
+        for name in [&mut decision.computation].into_iter().chain(instructions) {
+            if let Some(now) = merged.name_now(name) {
+                *name = now.to_string();
+            }
+        }
+        let texts = [&mut decision.subject, &mut decision.reason];
+        for text in texts.into_iter().chain(decision.collectives.iter_mut().map(|c| &mut c.because)) {
+            *text = merged.renamed(text);
+        }
+        // The same of several sites is said once.
+        said.insert(format!("{decision:?}"))
+    });
 }

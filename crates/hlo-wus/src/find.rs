@@ -1,5 +1,6 @@
 //! Finds the all-reduces whose results an update may be computed from on shards.
 
+use crate::error::GradientRefusal;
 use cranelift_entity::EntitySet;
 use hlo_ir::monoid::{Monoid, find_monoid};
 use hlo_ir::{CompId, InstId, Module, Opcode};
@@ -17,15 +18,15 @@ pub struct Gradient {
 
 /// An all-reduce that stays, and why.
 #[derive(Clone, Debug)]
-pub struct Left {
+pub struct LeftGradient {
     /// The all-reduce.
     pub all_reduce: InstId,
     /// Why.
-    pub reason: String,
+    pub reason: GradientRefusal,
 }
 
 /// All all-reduces reachable from the entry: those that can be scattered, and those that cannot, with the reason.
-pub fn find_gradients(module: &Module, min_bytes: u64) -> (Vec<Gradient>, Vec<Left>) {
+pub fn find_gradients(module: &Module, min_bytes: u64) -> (Vec<Gradient>, Vec<LeftGradient>) {
     let (mut found, mut left) = (Vec::new(), Vec::new());
     let mut reachable: EntitySet<CompId> = EntitySet::new();
     module.post_order().into_iter().for_each(|comp| {
@@ -35,11 +36,11 @@ pub fn find_gradients(module: &Module, min_bytes: u64) -> (Vec<Gradient>, Vec<Le
         for &inst in &module.comp(comp).insts {
             let opcode = module.inst(inst).opcode;
             if opcode == Opcode::AllReduceStart {
-                left.push(Left { all_reduce: inst, reason: "asynchronous: run the pass before scheduling".into() });
+                left.push(LeftGradient { all_reduce: inst, reason: GradientRefusal::Asynchronous });
             } else if opcode == Opcode::AllReduce {
                 match check_all_reduce(module, inst, min_bytes) {
                     Ok(groups) => found.push(Gradient { all_reduce: inst, comp, groups }),
-                    Err(reason) => left.push(Left { all_reduce: inst, reason }),
+                    Err(reason) => left.push(LeftGradient { all_reduce: inst, reason }),
                 }
             }
         }
@@ -51,38 +52,35 @@ pub fn find_gradients(module: &Module, min_bytes: u64) -> (Vec<Gradient>, Vec<Le
 ///
 /// # Errors
 /// Why it cannot be scattered.
-fn check_all_reduce(module: &Module, inst: InstId, min_bytes: u64) -> Result<Vec<Vec<u32>>, String> {
+fn check_all_reduce(module: &Module, inst: InstId, min_bytes: u64) -> Result<Vec<Vec<u32>>, GradientRefusal> {
     let Some(array) = module.shape(inst).as_array() else {
-        return Err("reduces a tuple; this form of the pass takes array all-reduces".into());
+        return Err(GradientRefusal::ReducesTuple);
     };
     if array.rank() == 0 {
-        return Err("a scalar".into());
+        return Err(GradientRefusal::Scalar);
     }
     if array.dynamic != 0 {
-        return Err("has dynamic dims".into());
+        return Err(GradientRefusal::DynamicDims);
     }
     let n_devices = module.n_devices();
     if n_devices < 2 {
-        return Err("the module runs on one device".into());
+        return Err(GradientRefusal::OneDevice);
     }
-    let groups = module.device_groups(inst)?;
+    let groups = module.device_groups(inst).map_err(GradientRefusal::Groups)?;
     match groups.uniform_size() {
-        None => return Err("its groups differ in size".into()),
-        Some(0 | 1) => return Err("its groups have one device each: nothing is summed".into()),
+        None => return Err(GradientRefusal::UnevenGroups),
+        Some(0 | 1) => return Err(GradientRefusal::LoneDevices),
         Some(size) if size * groups.groups.len() != n_devices => {
-            return Err(format!(
-                "expected groups that hold all {n_devices} devices, found {}",
-                size * groups.groups.len()
-            ));
+            return Err(GradientRefusal::MissingDevices { n_devices, n_held: size * groups.groups.len() });
         }
         Some(_) => {}
     }
     let reducer = module.called(inst).first().and_then(|&c| find_monoid(module, c));
     if reducer != Some(Monoid::Add) {
-        return Err("its reducer is not a plain add".into());
+        return Err(GradientRefusal::NoAdd);
     }
     if array.size_bytes() < min_bytes {
-        return Err(format!("{} bytes, below min-bytes={min_bytes}", array.size_bytes()));
+        return Err(GradientRefusal::Small { bytes: array.size_bytes(), min_bytes });
     }
     Ok(groups.groups)
 }

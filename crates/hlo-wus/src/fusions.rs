@@ -1,8 +1,8 @@
-//! Fusible clusters, fixed before the cut: connected ops of one format and computation, which a backend computes in one
+//! Fusions, fixed before the cut: connected ops of one format and computation, which a backend computes in one
 //! kernel; and what bounds the time of each.
 //!
 //! By the roofline a kernel takes its launch and the longer of its arithmetic and its memory traffic. Which of the two is longer
-//! is decided here, on whole arrays: on shards both shrink alike, so it stays the same where all of a cluster is cut. The cut
+//! is decided here, on whole arrays: on shards both shrink alike, so it stays the same where all of a fusion is cut. The cut
 //! then prices the one that binds. The launch is paid in either form.
 
 use crate::machine::Times;
@@ -10,14 +10,14 @@ use hlo_ir::cost::Costs;
 use hlo_ir::{CompId, DType, InstId, Module};
 use indexmap::{IndexMap, IndexSet};
 
-/// The fusible clusters of one format.
+/// The fusions of one format.
 #[derive(Clone, Debug, Default)]
 pub struct Fusions {
     number: IndexMap<InstId, u32>,
     all: Vec<Fusion>,
 }
 
-/// One fusible cluster.
+/// One fusion.
 #[derive(Clone, Debug)]
 pub struct Fusion {
     /// The computation that holds it.
@@ -36,7 +36,7 @@ impl Fusion {
 }
 
 impl Fusions {
-    /// The fusible clusters that `ops` form, joined along operands; bytes are yet to be counted.
+    /// The fusions that `ops` form, joined along operands; bytes are yet to be counted.
     pub fn find(module: &Module, ops: &IndexSet<InstId>, costs: &Costs<'_>, times: &Times) -> Fusions {
         let mut parent: Vec<usize> = (0..ops.len()).collect();
         for (i, &inst) in ops.iter().enumerate() {
@@ -62,27 +62,27 @@ impl Fusions {
         fusions
     }
 
-    /// The number of an op's cluster.
+    /// The number of an op's fusion.
     pub fn of(&self, inst: InstId) -> Option<u32> {
         self.number.get(&inst).copied()
     }
 
-    /// A cluster by its number.
+    /// A fusion by its number.
     pub fn get(&self, number: u32) -> &Fusion {
         &self.all[number as usize]
     }
 
-    /// All clusters.
+    /// All fusions.
     pub fn all(&self) -> &[Fusion] {
         &self.all
     }
 
-    /// All ops and the numbers of their clusters.
+    /// All ops and the numbers of their fusions.
     pub fn ops(&self) -> impl Iterator<Item = (InstId, u32)> {
         self.number.iter().map(|(&inst, &number)| (inst, number))
     }
 
-    /// Counts the bytes of a whole array that the cluster reads or writes.
+    /// Counts the bytes of a whole array that the fusion reads or writes.
     pub fn add_bytes(&mut self, number: u32, bytes: u64) {
         self.all[number as usize].whole_bytes += bytes;
     }

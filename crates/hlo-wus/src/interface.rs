@@ -4,26 +4,24 @@
 //! `unshard(main(shard(x))) = original(x)`. The manifest says of every parameter and output how it is cut, which is what a
 //! run-time system needs to track whether a variable is sharded.
 
-use crate::format::{Cut, Soil};
+use crate::context::ShardingContext;
+use crate::error::WusError;
 use crate::pairs::{Pair, param_numbers};
-use crate::pieces::{Pieces, shard_shape};
 use crate::problem::Problem;
-use crate::relation::Run;
 use hlo_analysis::annotations::entry_leaves;
 use hlo_ir::attrs::{Attrs, ParameterAttrs};
 use hlo_ir::edit::Builder;
 use hlo_ir::sharding::{LeafSharding, Sharding, ShardingKind, SubgroupKind, TileDevices, Tiling};
 use hlo_ir::{ArrayShape, Module, Opcode, Shape};
+use hlo_spmd::{ShardBuilder, ShardFormat};
 use serde::Serialize;
 use std::rc::Rc;
 
 /// How a leaf is cut: over which groups, members in the order of their shards.
 #[derive(Clone, PartialEq, Debug)]
-pub struct LeafCut {
-    /// The dims that are merged and cut.
-    pub run: Run,
-    /// How they are cut.
-    pub cut: Cut,
+pub struct LeafShards {
+    /// Which dims are cut, and how.
+    pub format: ShardFormat,
     /// The groups.
     pub groups: Rc<[Vec<u32>]>,
 }
@@ -34,14 +32,14 @@ pub struct Leaf {
     /// Its shape in the original module.
     pub shape: Shape,
     /// How it is cut, if it is.
-    pub cut: Option<LeafCut>,
+    pub cut: Option<LeafShards>,
 }
 
 impl Leaf {
     /// The shape on one device in the rewritten module.
     fn own_shape(&self) -> Shape {
         match (&self.cut, self.shape.as_array()) {
-            (Some(cut), Some(whole)) => Shape::Array(shard_shape(whole, cut.run, &cut.cut)),
+            (Some(cut), Some(whole)) => Shape::Array(cut.format.shard_shape(whole)),
             (_, _) => self.shape.clone(),
         }
     }
@@ -67,15 +65,14 @@ impl Interface {
     ///
     /// # Errors
     /// A parameter is a tuple: the interface is flat.
-    pub fn of(module: &Module) -> Result<Interface, String> {
-        let entry = module.entry().ok_or("a module without entry")?;
-        let root = module.comp(entry).root.expand().ok_or("an entry without root")?;
+    pub fn of(module: &Module) -> Result<Interface, WusError> {
+        let entry = module.entry().ok_or(WusError::NoEntry)?;
+        let root = module.comp(entry).root.expand().ok_or(WusError::NoRoot)?;
         let (mut params, mut param_marks) = (Vec::new(), Vec::new());
         for leaf in entry_leaves(module) {
             let shape = module.shape(leaf.param);
             if shape.as_tuple().is_some() {
-                let name = module.inst_name(leaf.param);
-                return Err(format!("interface=sharded takes a flat entry: expected arrays, found tuple `%{name}`"));
+                return Err(WusError::TupleParameter { name: module.inst_name(leaf.param).into() });
             }
             params.push(Leaf { shape: shape.clone(), cut: None });
             let flags = match &module.inst(leaf.param).attrs {
@@ -98,15 +95,15 @@ impl Interface {
     }
 
     /// Takes over what a placement has in shards.
-    pub fn record(&mut self, soil: &Soil<'_>, problem: &Problem) {
-        let numbers = param_numbers(soil);
+    pub fn record(&mut self, context: &ShardingContext<'_>, problem: &Problem) {
+        let numbers = param_numbers(context);
         for (output, param) in problem.pairs() {
             let Some(&number) = numbers.get(&param) else { continue };
             if !self.state_pairs.contains(&(number, output)) {
                 self.state_pairs.push((number, output));
             }
-            if let Some((run, cut)) = problem.shards(param) {
-                let cut = Some(LeafCut { run, cut, groups: soil.groups.into() });
+            if let Some(format) = problem.shards(param) {
+                let cut = Some(LeafShards { format, groups: context.groups.into() });
                 self.params[number].cut = cut.clone();
                 self.outputs[output].cut = cut;
             }
@@ -128,10 +125,10 @@ impl Interface {
     ///
     /// # Errors
     /// A group names a device that is none.
-    pub fn shard_module(&self) -> Result<Module, String> {
+    pub fn shard_module(&self) -> Result<Module, WusError> {
         let (mut module, entry) = self.module("shard");
         let mut outputs = Vec::new();
-        let mut pieces: Vec<(Rc<[Vec<u32>]>, Pieces)> = Vec::new();
+        let mut builders = Builders::new();
         for (number, (leaf, (sharding, flags))) in self.params.iter().zip(&self.param_marks).enumerate() {
             let attrs = ParameterAttrs { number: number as i64, parameter_replication: flags.clone() };
             let hint = format!("param_{number}");
@@ -140,7 +137,7 @@ impl Interface {
                 module.marks_mut(param).sharding = Some(sharding.clone());
             }
             outputs.push(match &leaf.cut {
-                Some(cut) => pieces_of(&mut pieces, &module, cut).slice(&mut module, param, cut.run, &cut.cut)?,
+                Some(cut) => builder_for(&mut builders, &module, cut).cut(&mut module, param, &cut.format)?,
                 None => param,
             });
         }
@@ -151,10 +148,10 @@ impl Interface {
     ///
     /// # Errors
     /// A leaf that is cut is no array.
-    pub fn unshard_module(&self) -> Result<Module, String> {
+    pub fn unshard_module(&self) -> Result<Module, WusError> {
         let (mut module, entry) = self.module("unshard");
         let mut outputs = Vec::new();
-        let mut pieces: Vec<(Rc<[Vec<u32>]>, Pieces)> = Vec::new();
+        let mut builders = Builders::new();
         for (number, leaf) in self.outputs.iter().enumerate() {
             let attrs = ParameterAttrs { number: number as i64, ..ParameterAttrs::default() };
             let hint = format!("output_{number}");
@@ -166,8 +163,8 @@ impl Interface {
                     if let Some(sharding) = self.sharding(cut, whole.rank(), said) {
                         module.marks_mut(param).sharding = Some(sharding);
                     }
-                    let pieces = pieces_of(&mut pieces, &module, cut);
-                    pieces.all_gather(&mut module, param, whole, cut.run, &cut.cut)?.1
+                    let builder = builder_for(&mut builders, &module, cut);
+                    builder.join(&mut module, param, whole, &cut.format).whole
                 }
                 (_, _) => param,
             });
@@ -178,7 +175,7 @@ impl Interface {
     /// How partitions hold a leaf in shards, as `sharding=` says it: a shard is a piece of the tile that the device held of
     /// the whole leaf, and only devices that held the same tile can hold the same shard. None for replicas, which it does
     /// not speak of, where nothing says who held what, and where a tiled dim is merged with another.
-    fn sharding(&self, cut: &LeafCut, rank: usize, whole: Option<&Sharding>) -> Option<Sharding> {
+    fn sharding(&self, cut: &LeafShards, rank: usize, whole: Option<&Sharding>) -> Option<Sharding> {
         if self.num_partitions < 2 || self.replica_count > 1 {
             return None;
         }
@@ -196,14 +193,14 @@ impl Interface {
             ShardingKind::Replicated => vec![1; rank],
             _ => return None,
         };
-        let (start, len) = (cut.run.start, cut.run.len);
+        let (start, len) = (cut.format.run.start, cut.format.run.len);
         let run = old_dims.get(start..start + len)?;
         if len > 1 && run.iter().any(|&n| n != 1) {
             return None;
         }
         let first = *run.first()?;
         old_dims.splice(start..start + len, [first]);
-        let n_shards = cut.cut.n_shards;
+        let n_shards = cut.format.split.n_shards;
         let mut dims: hlo_ir::shape::Dims = old_dims.iter().copied().collect();
         dims[start] *= n_shards;
         let inner = old_dims.get(start + 1..)?.iter().product::<i64>();
@@ -296,13 +293,13 @@ impl Interface {
             original_shape: dims(array),
             ..ManifestLeaf::default()
         };
-        if let (Some(LeafCut { run, cut, groups }), Some(whole)) = (&leaf.cut, array) {
-            let formatted = |size| Some(shard_shape(whole, *run, &Cut { shard_size: size, ..*cut }).dims.to_vec());
-            entry.formatted_shape = formatted(cut.size);
-            entry.padded_shape = formatted(cut.padded_size());
-            entry.shard_shape = formatted(cut.shard_size);
-            entry.dim = Some(run.start);
-            entry.pad = Some(cut.padding());
+        if let (Some(LeafShards { format, groups }), Some(whole)) = (&leaf.cut, array) {
+            let dims_of = |shape: ArrayShape| Some(shape.dims.to_vec());
+            entry.formatted_shape = dims_of(format.merged_shape(whole));
+            entry.padded_shape = dims_of(format.padded_shape(whole));
+            entry.shard_shape = dims_of(format.shard_shape(whole));
+            entry.dim = Some(format.run.start);
+            entry.pad = Some(format.split.padding());
             entry.groups = Some(groups.to_vec());
             let n_devices = (self.replica_count.max(1) * self.num_partitions.max(1)) as u32;
             let place = |device| groups.iter().find_map(|g| g.iter().position(|&d| d == device));
@@ -326,16 +323,19 @@ fn declared(old: &Shape, new: &Shape, outputs: &[Leaf], leaf: &mut usize) -> Sha
     }
 }
 
-/// The pieces for a leaf's groups, made when first needed.
-fn pieces_of<'p>(pieces: &'p mut Vec<(Rc<[Vec<u32>]>, Pieces)>, module: &Module, cut: &LeafCut) -> &'p mut Pieces {
-    let place = match pieces.iter().position(|(groups, _)| *groups == cut.groups) {
+/// One builder of shards for each set of groups.
+type Builders = Vec<(Rc<[Vec<u32>]>, ShardBuilder)>;
+
+/// The builder for a leaf's groups, made when first needed.
+fn builder_for<'b>(builders: &'b mut Builders, module: &Module, cut: &LeafShards) -> &'b mut ShardBuilder {
+    let place = match builders.iter().position(|(groups, _)| *groups == cut.groups) {
         Some(place) => place,
         None => {
-            pieces.push((cut.groups.clone(), Pieces::new(module, cut.groups.clone())));
-            pieces.len() - 1
+            builders.push((cut.groups.clone(), ShardBuilder::new(module, cut.groups.clone())));
+            builders.len() - 1
         }
     };
-    &mut pieces[place].1
+    &mut builders[place].1
 }
 
 /// Sets the root and the header's layout.
@@ -344,7 +344,7 @@ fn finish(
     entry: hlo_ir::CompId,
     outputs: Vec<hlo_ir::InstId>,
     is_tuple: bool,
-) -> Result<Module, String> {
+) -> Result<Module, WusError> {
     let root = match outputs.as_slice() {
         [only] if !is_tuple => *only,
         _ => {
@@ -353,7 +353,7 @@ fn finish(
         }
     };
     module.comp_mut(entry).root = Some(root).into();
-    module.renumber_params(entry).map_err(|n| format!("parameter {n} is missing"))?;
+    module.renumber_params(entry).map_err(|number| WusError::MissingParameter { number })?;
     Ok(module)
 }
 
@@ -393,9 +393,10 @@ struct ManifestLeaf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hlo_spmd::{DimRun, EvenSplit};
 
     /// Who holds what of an array of two dims, cut along `run` over the first axis of a 2 x 2 mesh.
-    fn tiles(run: Run, whole: Option<&Sharding>) -> Option<Vec<u32>> {
+    fn tiles(run: DimRun, whole: Option<&Sharding>) -> Option<Vec<u32>> {
         let interface = Interface {
             params: Vec::new(),
             outputs: Vec::new(),
@@ -406,7 +407,7 @@ mod tests {
             is_tuple: true,
         };
         let groups = vec![vec![0, 2], vec![1, 3]].into();
-        let cut = LeafCut { run, cut: Cut::new(64, 2), groups };
+        let cut = LeafShards { format: ShardFormat { run, split: EvenSplit::new(64, 2) }, groups };
         interface.sharding(&cut, 2, whole)?.leaf(0)?.tile_of_device(4)
     }
 
@@ -419,12 +420,12 @@ mod tests {
             last_dims: vec![SubgroupKind::Replicated],
         };
         let by_columns = Sharding::Single(LeafSharding::new(ShardingKind::Tiled(Box::new(by_columns))));
-        assert_eq!(tiles(Run::dim(0), Some(&by_columns)), Some(vec![0, 1, 2, 3]));
-        assert_eq!(tiles(Run::dim(1), Some(&by_columns)), Some(vec![0, 2, 1, 3]));
-        assert_eq!(tiles(Run::dim(0), Some(&Sharding::replicated())), Some(vec![0, 0, 1, 1]));
-        let merged = Run { start: 0, len: 2 };
+        assert_eq!(tiles(DimRun::dim(0), Some(&by_columns)), Some(vec![0, 1, 2, 3]));
+        assert_eq!(tiles(DimRun::dim(1), Some(&by_columns)), Some(vec![0, 2, 1, 3]));
+        assert_eq!(tiles(DimRun::dim(0), Some(&Sharding::replicated())), Some(vec![0, 0, 1, 1]));
+        let merged = DimRun { start: 0, len: 2 };
         assert_eq!(tiles(merged, Some(&Sharding::replicated())), Some(vec![0, 0, 1, 1]));
         assert_eq!(tiles(merged, Some(&by_columns)), None, "a tiled dim merged with another");
-        assert_eq!(tiles(Run::dim(0), None), None, "nobody said what the two groups hold");
+        assert_eq!(tiles(DimRun::dim(0), None), None, "nobody said what the two groups hold");
     }
 }

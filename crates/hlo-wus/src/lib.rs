@@ -1,30 +1,45 @@
-//! Weight-update sharding: the optimizer's update of replicated weights, done once across the devices instead of once on each.
+//! Weight-update sharding: devices that hold the same weights share the work of updating them.
 //!
-//! The pass is [`shard_weight_update`]. Its parts, in the order in which they run: a computation of its own for each call site
-//! ([`copies`]); [`find`] the gradients among the module's [`values`](hlo_analysis::values); for each [`grouping`] of the devices grow clusters of
-//! tensors and choose their [`format`](mod@format), by how runs of dims go through ops ([`relation`]); write down what every
-//! placement costs ([`problem`], with the roofline of [`fusions`] and times from [`machine`]); find the cheapest one
-//! ([`placement`], a minimum cut: [`min_cut`]); [`rewrite`] the module from [`pieces`], [`batch`] what can go together;
-//! [`explain`] it.
-//! With a sharded [`interface`], [`pairs`] say which output is the next value of which parameter.
+//! The pass is [`shard-weight-update`](PASSES). These are its parts, in the order in which they run:
+//!
+//! 1. Each call site gets a computation of its own ([`hlo_spmd::CallSiteCopies`]).
+//! 2. `find` lists the all-reduces of gradients.
+//! 3. For each way to group the devices ([`hlo_spmd::groupings`]), `region` collects the values round each gradient and chooses their
+//!    `format`. [`hlo_spmd::DimRelation`] says how dims go through an op; `context` holds what all of this is about.
+//! 4. `problem` writes down what every placement costs, with the roofline of `fusions` and the times of `machine`.
+//! 5. `placement` finds the cheapest placement, as a minimum cut (`min_cut`).
+//! 6. `rewrite` writes the module, and `batch` packs all-reduces of partial results.
+//! 7. `explain` reports what was done.
+//!
+//! With a sharded `interface`, `pairs` finds out which output is the next value of which parameter.
 
-pub mod batch;
-pub mod copies;
-pub mod explain;
-pub mod find;
-pub mod format;
-pub mod fusions;
-pub mod grouping;
-pub mod interface;
-pub mod machine;
-pub mod min_cut;
-pub mod pairs;
-pub mod pieces;
-pub mod placement;
-pub mod problem;
-pub mod relation;
-pub mod rewrite;
-pub mod shard_weight_update;
+mod batch;
+mod context;
+mod error;
+mod explain;
+mod find;
+mod format;
+mod fusions;
+mod interface;
+mod machine;
+mod min_cut;
+mod pairs;
+mod placement;
+mod problem;
+mod region;
+mod rewrite;
+mod shard_weight_update;
+
+pub use context::ShardingContext;
+pub use error::{GradientRefusal, WusError};
+pub use find::{Gradient, LeftGradient, find_gradients};
+pub use format::candidates;
+pub use interface::{Interface, Leaf, LeafShards};
+pub use machine::{Kind, Times, times};
+pub use min_cut::UNCUTTABLE;
+pub use problem::{Problem, Rate, Terms};
+pub use region::UpdateRegion;
+pub use rewrite::{Emitted, Rewriter};
 
 use hlo_pass::PassInfo;
 

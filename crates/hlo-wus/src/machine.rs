@@ -1,9 +1,9 @@
 //! What the collectives and kernels of an update cost, asked of the machine once for each way to cut it.
 
-use crate::grouping::Grouping;
 use hlo_analysis::time::{Machine, Network};
 use hlo_cluster::{Collective, CollectiveCost};
 use hlo_ir::DType;
+use hlo_spmd::Grouping;
 
 /// The times of collectives of a module on `network` that sums gradients over `sums`, cut by `grouping`.
 pub fn times(machine: &Machine, network: &Network, sums: &[Vec<u32>], grouping: &Grouping) -> Times {
@@ -79,7 +79,7 @@ impl Times {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::grouping::groupings;
+    use hlo_spmd::groupings;
 
     #[test]
     fn adam_on_an_h200_saves_less_than_gathering_both_moments_costs() {

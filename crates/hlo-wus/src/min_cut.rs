@@ -24,13 +24,13 @@ pub struct Network {
 
 /// A minimum cut.
 #[derive(Clone, Debug)]
-pub struct Cut {
+pub struct MinCut {
     /// Sum of the capacities cut; at least [`UNCUTTABLE`] if every cut has to take such an arc.
     pub value: u128,
     on_sink_side: Vec<bool>,
 }
 
-impl Cut {
+impl MinCut {
     /// Whether a vertex is on the sink's side. Of all minimum cuts this is the one with the smallest sink side.
     pub fn is_on_sink_side(&self, vertex: Vertex) -> bool {
         self.on_sink_side.get(vertex.0 as usize).copied().unwrap_or(false)
@@ -67,7 +67,7 @@ impl Network {
     }
 
     /// Finds a minimum cut.
-    pub fn cut(mut self) -> Cut {
+    pub fn cut(mut self) -> MinCut {
         let mut value = 0u128;
         let mut next = vec![0u32; self.arcs_of.len()];
         while let Some(levels) = self.levels() {
@@ -79,7 +79,7 @@ impl Network {
                 break;
             }
         }
-        Cut { value, on_sink_side: self.reaching_sink() }
+        MinCut { value, on_sink_side: self.reaching_sink() }
     }
 
     /// Distances from the source in the residual graph; `None` once the sink cannot be reached.

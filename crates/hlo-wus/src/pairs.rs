@@ -5,7 +5,9 @@
 //! other output can take, else the one that the fewest ops lie between: an update adds to its state at the end. What stays
 //! ambiguous is the user's to say.
 
-use crate::format::{Cluster, Soil};
+use crate::context::ShardingContext;
+use crate::error::WusError;
+use crate::region::UpdateRegion;
 use hlo_analysis::annotations::entry_leaves;
 use hlo_analysis::values::{Origin, User, ValueId};
 use hlo_ir::{InstId, Module};
@@ -18,16 +20,16 @@ pub type Pair = (usize, usize);
 ///
 /// # Errors
 /// What was expected and what was found.
-pub fn parse_pairs(text: &str) -> Result<Vec<Pair>, String> {
+pub fn parse_pairs(text: &str) -> Result<Vec<Pair>, WusError> {
     let mut pairs = Vec::new();
     let text = text.trim();
     let listed = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
     for pair in listed.split(',').map(str::trim).filter(|p| !p.is_empty()) {
         let numbers = pair.split_once([':', '=']);
         let numbers = numbers.and_then(|(p, o)| Some((p.trim().parse().ok()?, o.trim().parse().ok()?)));
-        let (param, output) = numbers.ok_or_else(|| format!("state-pairs: expected PARAM:OUTPUT, found `{pair}`"))?;
+        let (param, output) = numbers.ok_or_else(|| WusError::PairSyntax { found: pair.into() })?;
         if pairs.iter().any(|&(p, o): &Pair| p == param || o == output) {
-            return Err(format!("state-pairs: `{pair}` names a parameter or output that stands before"));
+            return Err(WusError::PairTwice { pair: pair.into() });
         }
         pairs.push((param, output));
     }
@@ -38,14 +40,11 @@ pub fn parse_pairs(text: &str) -> Result<Vec<Pair>, String> {
 ///
 /// # Errors
 /// One contradicts the other.
-pub fn joined(aliased: Vec<Pair>, said: &[Pair]) -> Result<Vec<Pair>, String> {
+pub fn joined(aliased: Vec<Pair>, said: &[Pair]) -> Result<Vec<Pair>, WusError> {
     let contradicts = |&(p, o): &Pair, &(q, r): &Pair| (p == q) != (o == r);
     for pair in said {
         if let Some(alias) = aliased.iter().find(|alias| contradicts(pair, alias)) {
-            return Err(format!(
-                "state-pairs: {}:{} contradicts the header's alias of parameter {} and output {}",
-                pair.0, pair.1, alias.0, alias.1
-            ));
+            return Err(WusError::PairContradictsAlias { pair: *pair, alias: *alias });
         }
     }
     let mut pairs = aliased;
@@ -79,20 +78,24 @@ pub fn aliased(module: &Module) -> Vec<Pair> {
     aliases.collect()
 }
 
-/// The pairs among the values of `clusters`: first those `known`, then what the data flow gives.
+/// The pairs among the values of `regions`: first those `known`, then what the data flow gives.
 ///
 /// # Errors
 /// An output that several parameters could take, with all of them.
-pub fn find_pairs(soil: &Soil<'_>, clusters: &[Cluster], known: &[Pair]) -> Result<IndexMap<usize, ValueId>, String> {
-    let numbers = param_numbers(soil);
+pub fn find_pairs(
+    context: &ShardingContext<'_>,
+    regions: &[UpdateRegion],
+    known: &[Pair],
+) -> Result<IndexMap<usize, ValueId>, WusError> {
+    let numbers = param_numbers(context);
     let mut pairs: IndexMap<usize, ValueId> = IndexMap::new();
-    for cluster in clusters {
+    for region in regions {
         let mut open: IndexMap<usize, Candidates> = IndexMap::new();
-        for (&value, run) in &cluster.runs {
-            for taken in &soil.values.uses[value] {
+        for (&value, run) in &region.runs {
+            for taken in &context.values.uses[value] {
                 let User::Exit(output) = taken.user else { continue };
-                let mut candidates = params_behind(soil, cluster, value);
-                candidates.retain(|&p, _| cluster.runs[&p] == *run && same_shape(soil, p, value));
+                let mut candidates = params_behind(context, region, value);
+                candidates.retain(|&p, _| region.runs[&p] == *run && same_shape(context, p, value));
                 // A parameter has one next value, wherever that is computed.
                 let is_others = |p: &ValueId| known.iter().any(|(k, o)| *k == numbers[p] && *o != output as usize);
                 candidates.retain(|p, _| !is_others(p));
@@ -103,17 +106,14 @@ pub fn find_pairs(soil: &Soil<'_>, clusters: &[Cluster], known: &[Pair]) -> Resu
             let value = numbers.iter().find(|(_, n)| **n == param).map(|(&v, _)| v);
             if let (Some(value), Some(candidates)) = (value, open.get_mut(&output)) {
                 // What the user or an alias says needs no data flow, but still the same shape and format.
-                let is_possible = cluster.runs.contains_key(&value);
+                let is_possible = region.runs.contains_key(&value);
                 *candidates = is_possible.then_some((value, 0)).into_iter().collect();
             }
         }
         settle(&mut open, &mut pairs);
         if let Some((output, candidates)) = open.first() {
-            let names: Vec<String> = candidates.keys().map(|v| format!("{}:{output}", numbers[v])).collect();
-            return Err(format!(
-                "output {output} could be the next value of several parameters: say which with state-pairs=[…], one of {}",
-                names.join(", ")
-            ));
+            let params = candidates.keys().map(|v| numbers[v]).collect();
+            return Err(WusError::AmbiguousOutput { output: *output, params });
         }
     }
     Ok(pairs)
@@ -150,37 +150,37 @@ fn nearest(open: &IndexMap<usize, Candidates>) -> Option<(usize, ValueId)> {
 }
 
 /// Flat numbers of the entry's parameter leaves by value.
-pub fn param_numbers(soil: &Soil<'_>) -> IndexMap<ValueId, usize> {
-    let leaves = entry_leaves(soil.module);
+pub fn param_numbers(context: &ShardingContext<'_>) -> IndexMap<ValueId, usize> {
+    let leaves = entry_leaves(context.module);
     let value = |leaf: &hlo_analysis::annotations::ParamLeaf| {
-        soil.values.leaves(leaf.param).get(leaf.leaf_idx).and_then(|v| v.expand())
+        context.values.leaves(leaf.param).get(leaf.leaf_idx).and_then(|v| v.expand())
     };
     leaves.iter().enumerate().filter_map(|(number, leaf)| Some((value(leaf)?, number))).collect()
 }
 
-fn same_shape(soil: &Soil<'_>, a: ValueId, b: ValueId) -> bool {
-    match (soil.values.shape(soil.module, a), soil.values.shape(soil.module, b)) {
+fn same_shape(context: &ShardingContext<'_>, a: ValueId, b: ValueId) -> bool {
+    match (context.values.shape(context.module, a), context.values.shape(context.module, b)) {
         (Some(a), Some(b)) => a.same_type(b),
         (_, _) => false,
     }
 }
 
-/// The entry's parameters from which a value is computed within its cluster, with the fewest ops between.
-fn params_behind(soil: &Soil<'_>, cluster: &Cluster, value: ValueId) -> Candidates {
+/// The entry's parameters from which a value is computed within its region, with the fewest ops between.
+fn params_behind(context: &ShardingContext<'_>, region: &UpdateRegion, value: ValueId) -> Candidates {
     let mut seen: IndexMap<ValueId, usize> = IndexMap::from([(value, 0)]);
     let mut next = 0;
     while let Some((&value, &distance)) = seen.get_index(next) {
         next += 1;
-        let mut sources: Vec<ValueId> = soil.values.sources[value].clone();
-        if soil.values.values[value].origin == Origin::Computed && !soil.gradients.contains(&value) {
-            let operands = &soil.module.inst(soil.values.inst(value)).operands;
-            sources.extend(operands.iter().filter_map(|&o| soil.values.of(o)));
+        let mut sources: Vec<ValueId> = context.values.sources[value].clone();
+        if context.values.values[value].origin == Origin::Computed && !context.gradients.contains(&value) {
+            let operands = &context.module.inst(context.values.inst(value)).operands;
+            sources.extend(operands.iter().filter_map(|&o| context.values.of(o)));
         }
-        for source in sources.into_iter().filter(|v| cluster.runs.contains_key(v)) {
+        for source in sources.into_iter().filter(|v| region.runs.contains_key(v)) {
             seen.entry(source).or_insert(distance + 1);
         }
     }
-    seen.retain(|&v, _| soil.values.values[v].origin == Origin::EntryParam);
+    seen.retain(|&v, _| context.values.values[v].origin == Origin::EntryParam);
     seen
 }
 
@@ -221,8 +221,8 @@ mod tests {
         assert_eq!(parse_pairs("[]"), Ok(vec![]));
         assert!(parse_pairs("0=1,1=1").is_err() && parse_pairs("0=0,0=1").is_err());
         assert_eq!(joined(vec![(0, 0)], &[(0, 0), (2, 1)]), Ok(vec![(0, 0), (2, 1)]));
-        assert!(joined(vec![(0, 0)], &[(3, 0)]).is_err_and(|e| e.contains("3:0")));
-        assert!(parse_pairs("0-1").is_err_and(|e| e.contains("`0-1`")));
-        assert!(parse_pairs("[0:1").is_err_and(|e| e.contains("`[0:1`")));
+        assert!(joined(vec![(0, 0)], &[(3, 0)]).is_err_and(|e| e.to_string().contains("3:0")));
+        assert!(parse_pairs("0-1").is_err_and(|e| e.to_string().contains("`0-1`")));
+        assert!(parse_pairs("[0:1").is_err_and(|e| e.to_string().contains("`[0:1`")));
     }
 }

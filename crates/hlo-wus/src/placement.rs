@@ -10,8 +10,8 @@
 //! | all-gather, once per value and computation | the value is in shards, and a use there wants it full |
 //! | slice, once per value and computation | the value is full, and a use there wants shards |
 //! | all-reduce of a partial result | a reduction over the cut dim takes shards |
-//! | memory traffic | at the edges of a fusible cluster that it binds: read or written full |
-//! | arithmetic | in a fusible cluster that it binds: an op is computed full |
+//! | memory traffic | at the edges of a fusion that it binds: read or written full |
+//! | arithmetic | in a fusion that it binds: an op is computed full |
 //!
 //! Times are multiplied by how often the computation runs. Ties are broken towards fewer collectives in inner loops, then towards
 //! fewer resident bytes. After Xu et al. 2020, §3.2, who place collectives greedily.

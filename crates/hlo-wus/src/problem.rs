@@ -1,12 +1,13 @@
-//! One placement problem: all gradients summed over the same groups, the clusters round them, and what every placement
+//! One placement problem: all gradients summed over the same groups, the regions round them, and what every placement
 //! costs.
 
-use crate::format::{Cluster, Cut, Soil, is_broadcast};
+use crate::context::ShardingContext;
+use crate::error::{GradientRefusal, WusError};
 use crate::fusions::{Fusion, Fusions, arithmetic_ps};
 use crate::machine::{Kind, Times};
 use crate::pairs::{Pair, find_pairs};
 use crate::placement::{Assignment, CostModel, Form, Node, Price, Term};
-use crate::relation::{OperandCut, ResultCut, Run};
+use crate::region::UpdateRegion;
 use cranelift_entity::SecondaryMap;
 use hlo_analysis::values::{Origin, Use, User, ValueId};
 use hlo_ir::attrs::Attrs;
@@ -14,6 +15,9 @@ use hlo_ir::cost::Costs;
 use hlo_ir::literal::{ConstantValue, Scalar};
 use hlo_ir::monoid::{Monoid, find_monoid};
 use hlo_ir::{ArrayShape, CompId, DType, InstId, Module};
+use hlo_spmd::ShardFormat;
+use hlo_spmd::is_broadcast;
+use hlo_spmd::{OperandCut, ResultCut};
 use indexmap::{IndexMap, IndexSet};
 use std::ops::Range;
 
@@ -42,7 +46,7 @@ pub struct Terms<'a> {
     pub state_pairs: Option<Vec<Pair>>,
 }
 
-/// The kernels of a cluster of tensors: what does not depend on the placement.
+/// The kernels of a region of tensors: what does not depend on the placement.
 #[derive(Clone, Copy, Debug, Default)]
 struct Kernels {
     /// Time of all launches, in picoseconds.
@@ -50,21 +54,21 @@ struct Kernels {
     n_bound_by_arithmetic: usize,
 }
 
-/// Where a value crosses the edges of fusible clusters.
+/// Where a value crosses the edges of fusions.
 struct Edges {
     node: Node,
     bytes: u64,
-    /// Clusters that read it, with what each use wants.
+    /// Fusions that read it, with what each use wants.
     readers: IndexMap<u32, Vec<Form>>,
-    /// The cluster that computes it, if anything outside takes it.
+    /// The fusion that computes it, if anything outside takes it.
     writer: Option<u32>,
 }
 
-/// Clusters and their nodes.
+/// Regions and their nodes.
 pub struct Problem {
-    /// All clusters.
-    pub clusters: Vec<Cluster>,
-    /// The update of each cluster.
+    /// All regions.
+    pub regions: Vec<UpdateRegion>,
+    /// The update of each region.
     pub updates: Vec<IndexSet<ValueId>>,
     /// Whether an update computes from its gradients alone.
     pub stateless: Vec<bool>,
@@ -72,11 +76,11 @@ pub struct Problem {
     pub costs: CostModel,
     /// The placement chosen.
     pub in_shards: Assignment,
-    /// Which terms belong to each cluster.
+    /// Which terms belong to each region.
     ranges: Vec<Range<usize>>,
-    /// The kernels of each cluster.
+    /// The kernels of each region.
     kernels: Vec<Kernels>,
-    cluster_of: SecondaryMap<ValueId, u32>,
+    region_of: SecondaryMap<ValueId, u32>,
     node_of: SecondaryMap<ValueId, Option<Node>>,
     computes: SecondaryMap<ValueId, bool>,
     /// Reductions over the cut dim that may take shards.
@@ -86,21 +90,24 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// Grows clusters from all gradients of the soil and finds the cheapest placement. Gradients without a cluster come back
+    /// Grows regions from all gradients of the context and finds the cheapest placement. Gradients without a region come back
     /// with the reason.
     ///
     /// # Errors
     /// It is not clear which output is the next value of which parameter.
-    pub fn solve(soil: &mut Soil<'_>, terms: &Terms<'_>) -> Result<(Problem, Vec<(ValueId, String)>), String> {
+    pub fn solve(
+        context: &mut ShardingContext<'_>,
+        terms: &Terms<'_>,
+    ) -> Result<(Problem, Vec<(ValueId, GradientRefusal)>), WusError> {
         let mut problem = Problem {
-            clusters: Vec::new(),
+            regions: Vec::new(),
             updates: Vec::new(),
             stateless: Vec::new(),
             costs: CostModel::default(),
             in_shards: Vec::new(),
             ranges: Vec::new(),
             kernels: Vec::new(),
-            cluster_of: SecondaryMap::new(),
+            region_of: SecondaryMap::new(),
             node_of: SecondaryMap::new(),
             computes: SecondaryMap::new(),
             partials: IndexMap::new(),
@@ -108,23 +115,23 @@ impl Problem {
         };
         let mut left = Vec::new();
         let mut known: IndexSet<ValueId> = IndexSet::new();
-        for seed in soil.gradients.clone() {
+        for seed in context.gradients.clone() {
             if known.contains(&seed) {
                 continue;
             }
-            match soil.cluster(seed) {
-                Ok(cluster) => {
-                    known.extend(cluster.gradients.iter().copied());
-                    problem.add_cluster(soil, cluster);
+            match context.region(seed) {
+                Ok(region) => {
+                    known.extend(region.gradients.iter().copied());
+                    problem.add_region(context, region);
                 }
                 Err(reason) => left.push((seed, reason)),
             }
         }
         if let Some(known) = &terms.state_pairs {
-            problem.pairs = find_pairs(soil, &problem.clusters, known)?;
+            problem.pairs = find_pairs(context, &problem.regions, known)?;
         }
-        problem.add_partials(soil);
-        problem.add_terms(soil, terms);
+        problem.add_partials(context);
+        problem.add_terms(context, terms);
         problem.in_shards = match terms.is_forced {
             true => problem.forced(),
             false => problem.costs.solve().0,
@@ -132,17 +139,17 @@ impl Problem {
         Ok((problem, left))
     }
 
-    fn add_cluster(&mut self, soil: &mut Soil<'_>, cluster: Cluster) {
-        self.clusters.push(cluster);
-        let number = self.clusters.len() as u32;
-        let cluster = &self.clusters[number as usize - 1];
-        for &value in cluster.runs.keys() {
-            self.cluster_of[value] = number;
+    fn add_region(&mut self, context: &mut ShardingContext<'_>, region: UpdateRegion) {
+        self.regions.push(region);
+        let number = self.regions.len() as u32;
+        let region = &self.regions[number as usize - 1];
+        for &value in region.runs.keys() {
+            self.region_of[value] = number;
             self.node_of[value] = Some(self.costs.add_node());
-            self.computes[value] = soil.can_shard(&cluster.runs, value);
+            self.computes[value] = context.can_shard(&region.runs, value);
         }
-        let update = soil.update(&cluster.runs);
-        self.stateless.push(!has_state(soil, cluster, &update));
+        let update = context.update(&region.runs);
+        self.stateless.push(!has_state(context, region, &update));
         self.updates.push(update);
     }
 
@@ -159,16 +166,16 @@ impl Problem {
         costs.solve().0
     }
 
-    /// Predicted time of what the placement decides in one cluster, and of its launches, in nanoseconds.
-    pub fn predicted_ns(&self, cluster: usize, in_shards: &[bool]) -> f64 {
-        let terms = &self.costs.terms[self.ranges[cluster].clone()];
+    /// Predicted time of what the placement decides in one region, and of its launches, in nanoseconds.
+    pub fn predicted_ns(&self, region: usize, in_shards: &[bool]) -> f64 {
+        let terms = &self.costs.terms[self.ranges[region].clone()];
         let decided_ps = terms.iter().map(|term| term.ps(in_shards)).sum::<f64>();
-        (decided_ps + self.kernels[cluster].launches_ps) / 1e3
+        (decided_ps + self.kernels[region].launches_ps) / 1e3
     }
 
-    /// How many fusible clusters of a cluster take longer to compute than to read and write.
-    pub fn n_bound_by_arithmetic(&self, cluster: usize) -> usize {
-        self.kernels[cluster].n_bound_by_arithmetic
+    /// How many fusions of a region take longer to compute than to read and write.
+    pub fn n_bound_by_arithmetic(&self, region: usize) -> usize {
+        self.kernels[region].n_bound_by_arithmetic
     }
 
     /// What the placement saves against everything full, in picoseconds.
@@ -177,31 +184,31 @@ impl Problem {
         ps(&vec![false; self.in_shards.len()]) - ps(&self.in_shards)
     }
 
-    /// Whether a placement has anything of a cluster in shards.
-    pub fn is_sharded(&self, cluster: usize) -> bool {
-        let nodes = self.clusters[cluster].runs.keys().filter_map(|&v| self.node_of[v]);
+    /// Whether a placement has anything of a region in shards.
+    pub fn is_sharded(&self, region: usize) -> bool {
+        let nodes = self.regions[region].runs.keys().filter_map(|&v| self.node_of[v]);
         nodes.into_iter().any(|node| self.in_shards[node.0 as usize])
     }
 
-    /// The cluster of a value.
-    pub fn cluster(&self, value: ValueId) -> Option<&Cluster> {
-        self.clusters.get(self.cluster_number(value)?)
+    /// The region of a value.
+    pub fn region(&self, value: ValueId) -> Option<&UpdateRegion> {
+        self.regions.get(self.region_number(value)?)
     }
 
-    /// Which cluster a value is in.
-    pub fn cluster_number(&self, value: ValueId) -> Option<usize> {
-        (self.cluster_of[value] as usize).checked_sub(1)
+    /// Which region a value is in.
+    pub fn region_number(&self, value: ValueId) -> Option<usize> {
+        (self.region_of[value] as usize).checked_sub(1)
     }
 
-    /// The run and cut of a value that is in shards.
-    pub fn shards(&self, value: ValueId) -> Option<(Run, Cut)> {
-        let cluster = self.cluster(value)?;
+    /// The format of a value that is in shards.
+    pub fn shards(&self, value: ValueId) -> Option<ShardFormat> {
+        let region = self.region(value)?;
         let node = self.node_of[value]?;
-        self.in_shards[node.0 as usize].then(|| (cluster.runs[&value], cluster.cut))
+        self.in_shards[node.0 as usize].then(|| region.format(value))?
     }
 
     /// The form in which an output of the entry leaves.
-    pub fn exit_form(&self, output: usize) -> Option<(Run, Cut)> {
+    pub fn exit_form(&self, output: usize) -> Option<ShardFormat> {
         self.shards(*self.pairs.get(&output)?)
     }
 
@@ -211,25 +218,25 @@ impl Problem {
     }
 
     /// State that something else than its own update takes whole: weights, not moments.
-    fn is_weight(&self, soil: &mut Soil<'_>, number: usize, state: ValueId) -> bool {
-        let cluster = &self.clusters[number];
+    fn is_weight(&self, context: &mut ShardingContext<'_>, number: usize, state: ValueId) -> bool {
+        let region = &self.regions[number];
         let mut seen: IndexSet<ValueId> = IndexSet::from([state]);
         let mut next = 0;
         while let Some(&value) = seen.get_index(next) {
             next += 1;
-            for taken in &soil.values.uses[value] {
+            for taken in &context.values.uses[value] {
                 let result = match taken.user {
-                    User::Op { inst, .. } => soil.values.of(inst),
+                    User::Op { inst, .. } => context.values.of(inst),
                     User::Becomes(into) => Some(into),
                     User::Exit(_) => continue,
                     User::Opaque(_) => return true,
                 };
-                match result.filter(|r| cluster.runs.contains_key(r) && self.computes[*r]) {
+                match result.filter(|r| region.runs.contains_key(r) && self.computes[*r]) {
                     Some(result) if self.updates[number].contains(&result) => {}
                     Some(result) => {
                         seen.insert(result);
                     }
-                    None if self.wanted(soil, value, taken) == Form::Full => return true,
+                    None if self.wanted(context, value, taken) == Form::Full => return true,
                     None => {}
                 }
             }
@@ -237,26 +244,26 @@ impl Problem {
         false
     }
 
-    /// The run and cut of a reduction's operand, if the reduction takes shards and gives partial results.
-    pub fn partial(&self, soil: &Soil<'_>, inst: InstId) -> Option<(Run, Cut)> {
+    /// The format of a reduction's operand, if the reduction takes shards and gives partial results.
+    pub fn partial(&self, context: &ShardingContext<'_>, inst: InstId) -> Option<ShardFormat> {
         let node = self.partials.get(&inst)?;
-        let operand = soil.values.of(*soil.module.inst(inst).operands.first()?)?;
-        let cluster = self.cluster(operand)?;
-        self.in_shards[node.0 as usize].then(|| (cluster.runs[&operand], cluster.cut))
+        let operand = context.values.of(*context.module.inst(inst).operands.first()?)?;
+        let region = self.region(operand)?;
+        self.in_shards[node.0 as usize].then(|| region.format(operand))?
     }
 
     /// What a use of a value with a format wants.
-    fn wanted(&self, soil: &mut Soil<'_>, value: ValueId, taken: &Use) -> Form {
-        let Some(cluster) = self.cluster(value) else { return Form::Full };
-        let run = cluster.runs[&value];
-        let same_run = |v: ValueId| cluster.runs.get(&v).zip(self.node_of[v]);
+    fn wanted(&self, context: &mut ShardingContext<'_>, value: ValueId, taken: &Use) -> Form {
+        let Some(region) = self.region(value) else { return Form::Full };
+        let run = region.runs[&value];
+        let same_run = |v: ValueId| region.runs.get(&v).zip(self.node_of[v]);
         match taken.user {
             User::Op { inst, operand } => {
-                let result = soil.values.of(inst);
+                let result = context.values.of(inst);
                 if let Some((&result_run, node)) = result.and_then(same_run)
-                    && result.is_some_and(|v| self.computes[v] && !soil.gradients.contains(&v))
+                    && result.is_some_and(|v| self.computes[v] && !context.gradients.contains(&v))
                 {
-                    let cut = soil.relation(inst).map(|r| r.operand_cut(operand as usize, result_run));
+                    let cut = context.relation(inst).map(|r| r.operand_cut(operand as usize, result_run));
                     if cut == Some(OperandCut::Run(run)) {
                         return Form::Of(node);
                     }
@@ -276,16 +283,17 @@ impl Problem {
     }
 
     /// Finds the reductions over a cut dim whose partial results an all-reduce combines.
-    fn add_partials(&mut self, soil: &mut Soil<'_>) {
+    fn add_partials(&mut self, context: &mut ShardingContext<'_>) {
         let mut found = Vec::new();
-        for cluster in &self.clusters {
-            for (&value, &run) in &cluster.runs {
-                for taken in &soil.values.uses[value] {
+        for region in &self.regions {
+            for (&value, &run) in &region.runs {
+                for taken in &context.values.uses[value] {
                     let User::Op { inst, operand: 0 } = taken.user else { continue };
-                    let cut = soil.relation(inst).map(|r| r.result_cut(0, run));
-                    let is_fused = soil.values.fused.contains(taken.comp);
-                    let is_equal = soil.replication.is_equal_within(inst, 0, soil.groups);
-                    if cut == Some(ResultCut::Partial) && is_equal && !is_fused && partial_reducer(soil.module, inst) {
+                    let cut = context.relation(inst).map(|r| r.result_cut(0, run));
+                    let is_fused = context.values.fused.contains(taken.comp);
+                    let is_equal = context.replication.is_equal_within(inst, 0, context.groups);
+                    if cut == Some(ResultCut::Partial) && is_equal && !is_fused && partial_reducer(context.module, inst)
+                    {
                         found.push(inst);
                     }
                 }
@@ -297,41 +305,41 @@ impl Problem {
         }
     }
 
-    fn add_terms(&mut self, soil: &mut Soil<'_>, terms: &Terms<'_>) {
+    fn add_terms(&mut self, context: &mut ShardingContext<'_>, terms: &Terms<'_>) {
         let mut out = TermList { terms: Vec::new(), cx: terms };
-        let costs = Costs::new(soil.module);
+        let costs = Costs::new(context.module);
         let mut partials_of: IndexMap<usize, Vec<(InstId, Node)>> = IndexMap::new();
         for (&inst, &node) in &self.partials {
-            let operand = soil.module.inst(inst).operands.first().and_then(|&o| soil.values.of(o));
-            if let Some(number) = operand.and_then(|v| self.cluster_number(v)) {
+            let operand = context.module.inst(inst).operands.first().and_then(|&o| context.values.of(o));
+            if let Some(number) = operand.and_then(|v| self.region_number(v)) {
                 partials_of.entry(number).or_default().push((inst, node));
             }
         }
-        for number in 0..self.clusters.len() {
-            let cluster = self.clusters[number].clone();
+        for number in 0..self.regions.len() {
+            let region = self.regions[number].clone();
             let start = out.terms.len();
-            for &value in cluster.runs.keys() {
-                self.value_terms(soil, &cluster, value, &mut out);
+            for &value in region.runs.keys() {
+                self.value_terms(context, &region, value, &mut out);
             }
-            self.kernels.push(self.kernel_terms(soil, &cluster, &costs, &mut out));
+            self.kernels.push(self.kernel_terms(context, &region, &costs, &mut out));
             if let Some(keeps) = terms.keeps_weights
                 && !self.stateless[number]
             {
-                for &value in cluster.runs.keys() {
-                    if self.is_state(soil, value) && self.is_weight(soil, number, value) {
+                for &value in region.runs.keys() {
+                    if self.is_state(context, value) && self.is_weight(context, number, value) {
                         out.terms.extend(self.node_of[value].map(|node| Term::Fixed(node, keeps)));
                     }
                 }
             }
             for &(inst, node) in partials_of.get(&number).map_or(&[][..], Vec::as_slice) {
-                let comp = soil.module.inst(inst).parent;
-                let price = out.collective(comp, Kind::Combine, soil.module.shape(inst).size_bytes() as f64);
+                let comp = context.module.inst(inst).parent;
+                let price = out.collective(comp, Kind::Combine, context.module.shape(inst).size_bytes() as f64);
                 let latency = out.collective(comp, Kind::Combine, 0.0);
                 out.terms.push(Term::Shard(node, Price::time(price.ps - latency.ps)));
             }
             self.ranges.push(start..out.terms.len());
         }
-        for (comp, nodes) in self.batches(soil.module) {
+        for (comp, nodes) in self.batches(context.module) {
             out.terms.push(Term::AnyShard(nodes, out.collective(comp, Kind::Combine, 0.0)));
         }
         self.costs.terms = out.terms;
@@ -361,19 +369,25 @@ impl Problem {
     }
 
     /// What a value costs by itself, and where its uses want another form.
-    fn value_terms(&self, soil: &mut Soil<'_>, cluster: &Cluster, value: ValueId, out: &mut TermList<'_>) {
+    fn value_terms(
+        &self,
+        context: &mut ShardingContext<'_>,
+        region: &UpdateRegion,
+        value: ValueId,
+        out: &mut TermList<'_>,
+    ) {
         let Some(node) = self.node_of[value] else { return };
-        let (module, n) = (soil.module, soil.n_shards);
-        let comp = module.inst(soil.values.inst(value)).parent;
-        let bytes = soil.values.shape(module, value).map_or(0, ArrayShape::size_bytes);
-        let padded = bytes as f64 * (1.0 + cluster.cut.waste());
-        if soil.gradients.contains(&value) {
+        let (module, n) = (context.module, context.n_shards);
+        let comp = module.inst(context.values.inst(value)).parent;
+        let bytes = context.values.shape(module, value).map_or(0, ArrayShape::size_bytes);
+        let padded = bytes as f64 * (1.0 + region.split.waste());
+        if context.gradients.contains(&value) {
             out.terms.push(Term::Full(node, out.collective(comp, Kind::AllReduce, bytes as f64)));
             out.terms.push(Term::Shard(node, out.collective(comp, Kind::ReduceScatter, padded)));
         } else if !self.computes[value] && !self.pairs.values().any(|&p| p == value) {
             out.terms.push(Term::Fixed(node, false));
         }
-        if self.is_state(soil, value) {
+        if self.is_state(context, value) {
             let price = |bytes: f64| Price {
                 ps: bytes * out.cx.ps_per_resident_byte,
                 resident_bytes: bytes,
@@ -383,53 +397,53 @@ impl Problem {
             out.terms.push(Term::Full(node, saved));
         }
         let mut places: IndexMap<CompId, Vec<Form>> = IndexMap::new();
-        for taken in &soil.values.uses[value] {
-            let form = self.wanted(soil, value, taken);
+        for taken in &context.values.uses[value] {
+            let form = self.wanted(context, value, taken);
             let forms = places.entry(taken.comp).or_default();
             if !forms.contains(&form) {
                 forms.push(form);
             }
         }
         for (comp, uses) in places {
-            let is_fused = soil.values.fused.contains(comp);
+            let is_fused = context.values.fused.contains(comp);
             let gather = (!is_fused).then(|| out.collective(comp, Kind::AllGather, padded));
             let slice = (!is_fused).then(Price::default);
             out.terms.push(Term::Slice { value: Form::Of(node), uses: uses.clone(), price: slice });
             out.terms.push(Term::Gather { value: node, uses, price: gather });
         }
         // Sources without this format come whole.
-        for &source in &soil.values.sources[value] {
-            if cluster.runs.get(&source) != cluster.runs.get(&value) {
-                let inst = soil.values.inst(source);
-                let is_fused = soil.values.fused.contains(module.inst(inst).parent);
-                let is_free = !is_fused || (soil.is_rebuilt(source) && is_broadcast(module, inst));
+        for &source in &context.values.sources[value] {
+            if region.runs.get(&source) != region.runs.get(&value) {
+                let inst = context.values.inst(source);
+                let is_fused = context.values.fused.contains(module.inst(inst).parent);
+                let is_free = !is_fused || (context.is_rebuilt(source) && is_broadcast(module, inst));
                 let price = is_free.then(Price::default);
                 out.terms.push(Term::Slice { value: Form::Full, uses: vec![Form::Of(node)], price });
             }
         }
     }
 
-    /// What kernels cost: for each fusible cluster its arithmetic, or its memory traffic at the cluster's edges (§3.2: the
+    /// What kernels cost: for each fusion its arithmetic, or its memory traffic at the region's edges (§3.2: the
     /// combined size of the non-fusible inputs and outputs), whichever binds.
     fn kernel_terms(
         &self,
-        soil: &mut Soil<'_>,
-        cluster: &Cluster,
+        context: &mut ShardingContext<'_>,
+        region: &UpdateRegion,
         costs: &Costs<'_>,
         out: &mut TermList<'_>,
     ) -> Kernels {
-        let mut fusions = Fusions::find(soil.module, &self.ops(soil, cluster), costs, out.cx.times);
-        let edges: Vec<Edges> = cluster.runs.keys().filter_map(|&v| self.edges(soil, v, &fusions)).collect();
+        let mut fusions = Fusions::find(context.module, &self.ops(context, region), costs, out.cx.times);
+        let edges: Vec<Edges> = region.runs.keys().filter_map(|&v| self.edges(context, v, &fusions)).collect();
         for edge in &edges {
             edge.readers.keys().chain(&edge.writer).for_each(|&number| fusions.add_bytes(number, edge.bytes));
         }
-        let n_shards = soil.n_shards as f64;
-        let saved_share = 1.0 - (1.0 + cluster.cut.waste()) / n_shards;
+        let n_shards = context.n_shards as f64;
+        let saved_share = 1.0 - (1.0 + region.split.waste()) / n_shards;
         for (inst, number) in fusions.ops() {
             let fusion = fusions.get(number);
-            let place = self.partials.get(&inst).copied().or_else(|| self.node_of[soil.values.of(inst)?]);
+            let place = self.partials.get(&inst).copied().or_else(|| self.node_of[context.values.of(inst)?]);
             if let (Some(node), true) = (place, fusion.is_bound_by_arithmetic(out.cx.times)) {
-                let saved_ps = arithmetic_ps(soil.module, inst, costs, out.cx.times) * saved_share;
+                let saved_ps = arithmetic_ps(context.module, inst, costs, out.cx.times) * saved_share;
                 out.terms.push(Term::Full(node, Price::time(out.rate(fusion.comp).frequency * saved_ps)));
             }
         }
@@ -444,13 +458,13 @@ impl Problem {
     }
 
     /// Ops of a format that can be computed on shards, and reductions that can take shards.
-    fn ops(&self, soil: &Soil<'_>, cluster: &Cluster) -> IndexSet<InstId> {
+    fn ops(&self, context: &ShardingContext<'_>, region: &UpdateRegion) -> IndexSet<InstId> {
         let mut ops: IndexSet<InstId> = IndexSet::new();
-        for &value in cluster.runs.keys() {
-            if self.is_op(soil, value) {
-                ops.insert(soil.values.inst(value));
+        for &value in region.runs.keys() {
+            if self.is_op(context, value) {
+                ops.insert(context.values.inst(value));
             }
-            ops.extend(soil.values.uses[value].iter().filter_map(|u| match u.user {
+            ops.extend(context.values.uses[value].iter().filter_map(|u| match u.user {
                 User::Op { inst, .. } => Some(inst).filter(|i| self.partials.contains_key(i)),
                 User::Becomes(_) | User::Exit(_) | User::Opaque(_) => None,
             }));
@@ -458,27 +472,27 @@ impl Problem {
         ops
     }
 
-    /// Where a value crosses the edges of fusible clusters.
-    fn edges(&self, soil: &mut Soil<'_>, value: ValueId, fusions: &Fusions) -> Option<Edges> {
+    /// Where a value crosses the edges of fusions.
+    fn edges(&self, context: &mut ShardingContext<'_>, value: ValueId, fusions: &Fusions) -> Option<Edges> {
         let node = self.node_of[value]?;
-        let own = fusions.of(soil.values.inst(value)).filter(|_| self.is_op(soil, value));
-        let bytes = soil.values.shape(soil.module, value).map_or(0, ArrayShape::size_bytes);
+        let own = fusions.of(context.values.inst(value)).filter(|_| self.is_op(context, value));
+        let bytes = context.values.shape(context.module, value).map_or(0, ArrayShape::size_bytes);
         let mut readers: IndexMap<u32, Vec<Form>> = IndexMap::new();
         let mut is_written = false;
-        for taken in &soil.values.uses[value] {
+        for taken in &context.values.uses[value] {
             let reader = match taken.user {
                 User::Op { inst, .. } => fusions.of(inst),
                 User::Becomes(_) | User::Exit(_) | User::Opaque(_) => None,
             };
             is_written |= reader.is_none() || reader != own;
             if let Some(reader) = reader.filter(|_| reader != own) {
-                readers.entry(reader).or_default().push(self.wanted(soil, value, taken));
+                readers.entry(reader).or_default().push(self.wanted(context, value, taken));
             }
         }
         Some(Edges { node, bytes, readers, writer: own.filter(|_| is_written) })
     }
 
-    /// Memory traffic of a value in the fusible clusters that it binds. It is charged for what sharding would save, and in full
+    /// Memory traffic of a value in the fusions that it binds. It is charged for what sharding would save, and in full
     /// where both forms may be read.
     fn traffic_terms(&self, edges: &Edges, fusions: &Fusions, saved_share: f64, out: &mut TermList<'_>) {
         let (whole_bytes, saved_bytes) = (edges.bytes as f64, edges.bytes as f64 * saved_share);
@@ -501,8 +515,8 @@ impl Problem {
     }
 
     /// Whether a value lives from one step to the next and may be in shards.
-    fn is_state(&self, soil: &Soil<'_>, value: ValueId) -> bool {
-        match soil.values.values[value].origin {
+    fn is_state(&self, context: &ShardingContext<'_>, value: ValueId) -> bool {
+        match context.values.values[value].origin {
             Origin::Carry => true,
             Origin::EntryParam => self.pairs.values().any(|&p| p == value),
             Origin::Computed | Origin::Param | Origin::CallResult => false,
@@ -510,23 +524,25 @@ impl Problem {
     }
 
     /// Whether an op of its own computes the value, in shards or full.
-    fn is_op(&self, soil: &Soil<'_>, value: ValueId) -> bool {
-        soil.values.values[value].origin == Origin::Computed && self.computes[value] && !soil.gradients.contains(&value)
+    fn is_op(&self, context: &ShardingContext<'_>, value: ValueId) -> bool {
+        context.values.values[value].origin == Origin::Computed
+            && self.computes[value]
+            && !context.gradients.contains(&value)
     }
 }
 
 /// Whether an update computes from more than its gradients: from weights or optimizer state.
-fn has_state(soil: &mut Soil<'_>, cluster: &Cluster, update: &IndexSet<ValueId>) -> bool {
+fn has_state(context: &mut ShardingContext<'_>, region: &UpdateRegion, update: &IndexSet<ValueId>) -> bool {
     update.iter().any(|&value| {
-        if soil.gradients.contains(&value) || soil.values.values[value].origin != Origin::Computed {
+        if context.gradients.contains(&value) || context.values.values[value].origin != Origin::Computed {
             return false;
         }
-        let (inst, run) = (soil.values.inst(value), cluster.runs[&value]);
-        let operands = soil.module.inst(inst).operands.clone();
+        let (inst, run) = (context.values.inst(value), region.runs[&value]);
+        let operands = context.module.inst(inst).operands.clone();
         operands.iter().enumerate().any(|(k, &operand)| {
-            let is_cut = matches!(soil.relation(inst).map(|r| r.operand_cut(k, run)), Some(OperandCut::Run(_)));
-            let operand = soil.values.of(operand);
-            is_cut && operand.is_some_and(|o| cluster.runs.contains_key(&o) && !update.contains(&o))
+            let is_cut = matches!(context.relation(inst).map(|r| r.operand_cut(k, run)), Some(OperandCut::Run(_)));
+            let operand = context.values.of(operand);
+            is_cut && operand.is_some_and(|o| region.runs.contains_key(&o) && !update.contains(&o))
         })
     })
 }

@@ -5,16 +5,16 @@
 //! a slice, built once for each value and computation. What nothing needs any more is removed at the end.
 
 use crate::batch::pack_all_reduces;
-use crate::format::{Cut, Soil, is_broadcast};
-use crate::pieces::{Pieces, add, array, attribute, shard_shape};
+use crate::context::ShardingContext;
+use crate::error::WusError;
 use crate::problem::Problem;
-use crate::relation::{OperandCut, Run};
 use cranelift_entity::packed_option::PackedOption;
 use hlo_analysis::values::{Through, User, ValueId, Values, hands_on, params_of_operands, tuple_elements};
-use hlo_ir::attrs::{Attrs, IotaAttrs, TupleIndexAttrs};
+use hlo_ir::attrs::{Attrs, TupleIndexAttrs};
 use hlo_ir::edit::Builder;
 use hlo_ir::localize::merged_attrs;
-use hlo_ir::{ArrayShape, CompId, DType, InstId, Module, Opcode, Shape};
+use hlo_ir::{ArrayShape, CompId, InstId, Module, Opcode, Shape};
+use hlo_spmd::{Appender, DimRun, OperandCut, ShardBuilder, ShardFormat, SpmdError, is_rebuilt, local_shape};
 use indexmap::{IndexMap, IndexSet};
 
 /// What a rewrite put in.
@@ -34,33 +34,38 @@ pub struct Emitted {
     pub comps: Vec<CompId>,
 }
 
-/// The form of a leaf: a run and its cut if in shards.
-type Wanted = Option<(Run, Cut)>;
+/// The form of a leaf: its format if it is in shards.
+type Wanted = Option<ShardFormat>;
 
 /// Rewrites a module.
 pub struct Rewriter<'m, 's, 'a> {
     module: &'m mut Module,
-    soil: &'s mut Soil<'a>,
+    context: &'s mut ShardingContext<'a>,
     problem: &'s Problem,
-    pieces: Pieces,
+    shards: ShardBuilder,
     /// The instruction that holds a value in a computation, in the value's own form.
     holders: IndexMap<(ValueId, CompId), InstId>,
     whole: IndexMap<(ValueId, CompId), InstId>,
-    slices: IndexMap<(InstId, Run, i64), InstId>,
+    slices: IndexMap<(InstId, ShardFormat), InstId>,
     /// Whole results that another instruction now computes.
     replaced: IndexMap<InstId, InstId>,
     emitted: Emitted,
 }
 
 impl<'m, 's, 'a> Rewriter<'m, 's, 'a> {
-    /// A rewriter of `module`, of which `soil` holds an untouched copy.
-    pub fn new(module: &'m mut Module, soil: &'s mut Soil<'a>, problem: &'s Problem, across: &[Vec<u32>]) -> Self {
-        let pieces = Pieces::new(module, soil.groups.into()).summed_across(across.to_vec());
+    /// A rewriter of `module`, of which `context` holds an untouched copy.
+    pub fn new(
+        module: &'m mut Module,
+        context: &'s mut ShardingContext<'a>,
+        problem: &'s Problem,
+        across: &[Vec<u32>],
+    ) -> Self {
+        let shards = ShardBuilder::new(module, context.groups.into()).summed_across(across.to_vec());
         Rewriter {
             module,
-            soil,
+            context,
             problem,
-            pieces,
+            shards,
             holders: IndexMap::new(),
             whole: IndexMap::new(),
             slices: IndexMap::new(),
@@ -73,9 +78,9 @@ impl<'m, 's, 'a> Rewriter<'m, 's, 'a> {
     ///
     /// # Errors
     /// A value that the placement has in shards cannot be emitted so: a defect of the pass, reported and not hidden.
-    pub fn emit(mut self) -> Result<Emitted, String> {
+    pub fn emit(mut self) -> Result<Emitted, WusError> {
         for comp in self.touched() {
-            for &inst in self.soil.module.comp(comp).insts.iter().filter(|&&i| self.soil.values.is_live(i)) {
+            for &inst in self.context.module.comp(comp).insts.iter().filter(|&&i| self.context.values.is_live(i)) {
                 self.instruction(comp, inst)?;
             }
             self.root(comp)?;
@@ -90,13 +95,13 @@ impl<'m, 's, 'a> Rewriter<'m, 's, 'a> {
         Ok(self.emitted)
     }
 
-    fn restore_order(&mut self, comp: CompId) -> Result<(), String> {
+    fn restore_order(&mut self, comp: CompId) -> Result<(), WusError> {
         let ordered = self.module.restore_order(comp);
-        ordered.map_err(|inst| format!("`%{}` depends on itself", self.module.inst_name(inst)))
+        ordered.map_err(|inst| WusError::depends_on_itself(self.module, inst))
     }
 
     /// Combines what combines partial results.
-    fn pack_partials(&mut self, comp: CompId) -> Result<(), String> {
+    fn pack_partials(&mut self, comp: CompId) -> Result<(), WusError> {
         let own = self.emitted.combined.iter().map(|&(_, new)| new).filter(|&i| self.module.inst(i).parent == comp);
         let packed = pack_all_reduces(self.module, comp, &own.collect::<Vec<_>>())?;
         for (_, new) in &mut self.emitted.combined {
@@ -106,27 +111,27 @@ impl<'m, 's, 'a> Rewriter<'m, 's, 'a> {
     }
 
     fn values(&self) -> &'a Values {
-        self.soil.values
+        self.context.values
     }
 
     /// Computations in which a value is in shards, or taken so.
     fn touched(&self) -> Vec<CompId> {
         let mut touched: IndexSet<CompId> = IndexSet::new();
         let values = self.values();
-        for cluster in &self.problem.clusters {
-            for &value in cluster.runs.keys() {
+        for region in &self.problem.regions {
+            for &value in region.runs.keys() {
                 if self.problem.shards(value).is_none() {
                     continue;
                 }
-                let sites = values.values[value].sites.iter().map(|&(inst, _)| self.soil.module.inst(inst).parent);
+                let sites = values.values[value].sites.iter().map(|&(inst, _)| self.context.module.inst(inst).parent);
                 touched.extend(sites);
                 touched.extend(values.uses[value].iter().map(|u| u.comp));
                 let sources = values.sources[value].iter().flat_map(|&s| values.uses[s].iter().map(|u| u.comp));
                 touched.extend(sources);
             }
-            for &value in cluster.runs.keys() {
+            for &value in region.runs.keys() {
                 touched.extend(values.uses[value].iter().filter_map(|taken| match taken.user {
-                    User::Op { inst, .. } => self.problem.partial(self.soil, inst).map(|_| taken.comp),
+                    User::Op { inst, .. } => self.problem.partial(self.context, inst).map(|_| taken.comp),
                     User::Becomes(_) | User::Exit(_) | User::Opaque(_) => None,
                 }));
             }
@@ -134,8 +139,8 @@ impl<'m, 's, 'a> Rewriter<'m, 's, 'a> {
         values.comps.iter().copied().filter(|comp| touched.contains(comp)).collect()
     }
 
-    fn instruction(&mut self, comp: CompId, inst: InstId) -> Result<(), String> {
-        let (before, values) = (self.soil.module, self.values());
+    fn instruction(&mut self, comp: CompId, inst: InstId) -> Result<(), WusError> {
+        let (before, values) = (self.context.module, self.values());
         let opcode = before.inst(inst).opcode;
         let shards = self.forms(inst);
         let is_any_sharded = shards.iter().any(Option::is_some);
@@ -158,30 +163,32 @@ impl<'m, 's, 'a> Rewriter<'m, 's, 'a> {
             self.hold(comp, inst);
             return Ok(());
         }
-        if let (Some(value), [Some((run, cut))]) = (values.of(inst), shards.as_slice()) {
-            let shard = if self.soil.gradients.contains(&value) {
-                self.whole_operands(comp, inst)?;
-                let (scattered, summed) = self.pieces.reduce_scatter(self.module, inst, *run, cut)?;
-                self.emitted.scattered.push((inst, scattered));
-                if summed != scattered {
-                    self.emitted.summed_across.push((inst, summed));
-                }
-                summed
-            } else {
-                self.on_shard(comp, inst, *run, cut)?
+        if let (Some(value), [Some(format)]) = (values.of(inst), shards.as_slice()) {
+            let shard = match self.context.gradients.contains(&value) {
+                true => self.gradient(comp, inst, format)?,
+                false => self.on_shard(comp, inst, format)?,
             };
             self.holders.insert((value, comp), shard);
             return Ok(());
         }
-        if let Some((run, cut)) = self.problem.partial(self.soil, inst) {
-            return self.partial(comp, inst, run, &cut);
+        if let Some(format) = self.problem.partial(self.context, inst) {
+            return self.partial(comp, inst, &format);
         }
         self.whole_operands(comp, inst)
     }
 
+    /// A gradient's sum, in shards.
+    fn gradient(&mut self, comp: CompId, all_reduce: InstId, format: &ShardFormat) -> Result<InstId, WusError> {
+        self.whole_operands(comp, all_reduce)?;
+        let scattered = self.shards.reduce_scatter(self.module, all_reduce, format)?;
+        self.emitted.scattered.push((all_reduce, scattered.reduce_scatter));
+        self.emitted.summed_across.extend(scattered.across.map(|across| (all_reduce, across)));
+        Ok(scattered.shard())
+    }
+
     /// Whether an instruction enters computations whose parameters have values of their own.
     fn is_entered(&self, inst: InstId) -> bool {
-        let callees = self.soil.module.called(inst);
+        let callees = self.context.module.called(inst);
         !callees.is_empty() && callees.iter().all(|&c| self.values().knows(c))
     }
 
@@ -195,16 +202,16 @@ impl<'m, 's, 'a> Rewriter<'m, 's, 'a> {
     }
 
     /// Operands of an instruction that takes them whole.
-    fn whole_operands(&mut self, comp: CompId, inst: InstId) -> Result<(), String> {
-        for k in 0..self.soil.module.inst(inst).operands.len() {
-            let operand = self.soil.module.inst(inst).operands[k];
+    fn whole_operands(&mut self, comp: CompId, inst: InstId) -> Result<(), WusError> {
+        for k in 0..self.context.module.inst(inst).operands.len() {
+            let operand = self.context.module.inst(inst).operands[k];
             let taken = self.whole_form(comp, operand)?;
             self.module.inst_mut(inst).operands[k] = taken;
         }
         Ok(())
     }
 
-    fn whole_form(&mut self, comp: CompId, inst: InstId) -> Result<InstId, String> {
+    fn whole_form(&mut self, comp: CompId, inst: InstId) -> Result<InstId, WusError> {
         let n = self.values().leaves(inst).len();
         self.in_form(comp, inst, &vec![None; n])
     }
@@ -215,8 +222,8 @@ impl<'m, 's, 'a> Rewriter<'m, 's, 'a> {
     }
 
     /// An instruction's value in the forms that were chosen for its leaves.
-    fn own_form(&mut self, comp: CompId, inst: InstId) -> Result<InstId, String> {
-        if self.soil.module.shape(inst).as_array().is_none() {
+    fn own_form(&mut self, comp: CompId, inst: InstId) -> Result<InstId, WusError> {
+        if self.context.module.shape(inst).as_array().is_none() {
             // Tuples have their leaves' own forms already.
             return Ok(inst);
         }
@@ -225,22 +232,22 @@ impl<'m, 's, 'a> Rewriter<'m, 's, 'a> {
     }
 
     /// An instruction's value with each leaf in the form wanted.
-    fn in_form(&mut self, comp: CompId, inst: InstId, wanted: &[Wanted]) -> Result<InstId, String> {
-        let (before, values) = (self.soil.module, self.values());
+    fn in_form(&mut self, comp: CompId, inst: InstId, wanted: &[Wanted]) -> Result<InstId, WusError> {
+        let (before, values) = (self.context.module, self.values());
         let leaves = values.leaves(inst);
         if before.shape(inst).as_array().is_some() {
             return match (values.of(inst), wanted.first().copied().flatten()) {
-                (Some(value), Some((run, cut))) => match self.problem.shards(value) {
-                    Some(own) if own == (run, cut) => self.holder(comp, value),
+                (Some(value), Some(format)) => match self.problem.shards(value) {
+                    Some(own) if own == format => self.holder(comp, value),
                     Some(_) => {
                         let whole = self.gather(comp, value)?;
-                        self.slice(comp, whole, run, &cut)
+                        self.slice(comp, whole, &format)
                     }
-                    None => self.slice(comp, inst, run, &cut),
+                    None => self.slice(comp, inst, &format),
                 },
                 (Some(value), None) if self.problem.shards(value).is_some() => self.gather(comp, value),
                 (_, None) => Ok(self.replaced.get(&inst).copied().unwrap_or(inst)),
-                (None, Some(_)) => Err(format!("`%{}` has no value", before.inst_name(inst))),
+                (None, Some(_)) => Err(WusError::NoValue { name: before.inst_name(inst).into() }),
             };
         }
         if self.is_own_form(leaves, wanted) {
@@ -271,16 +278,16 @@ impl<'m, 's, 'a> Rewriter<'m, 's, 'a> {
         inst: InstId,
         leaves: &[PackedOption<ValueId>],
         wanted: &[Wanted],
-    ) -> Result<InstId, String> {
+    ) -> Result<InstId, WusError> {
         if self.is_own_form(leaves, wanted) {
             return Ok(inst);
         }
         let Some(n_elements) = self.module.shape(inst).as_tuple().map(<[Shape]>::len) else {
-            let value = leaves.first().and_then(|v| v.expand()).ok_or("a leaf without value")?;
+            let value = leaves.first().and_then(|v| v.expand()).ok_or(WusError::LeafWithoutValue)?;
             let is_sharded = self.problem.shards(value).is_some();
             let whole = if is_sharded { self.gather(comp, value)? } else { inst };
             return match wanted.first().copied().flatten() {
-                Some((run, cut)) => self.slice(comp, whole, run, &cut),
+                Some(format) => self.slice(comp, whole, &format),
                 None => Ok(whole),
             };
         };
@@ -301,22 +308,24 @@ impl<'m, 's, 'a> Rewriter<'m, 's, 'a> {
         Builder::new(self.module, comp).add(&hint, Opcode::Tuple, shape, parts, Attrs::Plain)
     }
 
-    fn tuple_element(&mut self, comp: CompId, tuple: InstId, k: usize) -> Result<InstId, String> {
-        let shape = self.module.shape(tuple).as_tuple().and_then(|e| e.get(k)).cloned().ok_or("a tuple's element")?;
+    fn tuple_element(&mut self, comp: CompId, tuple: InstId, k: usize) -> Result<InstId, WusError> {
+        let shape =
+            self.module.shape(tuple).as_tuple().and_then(|e| e.get(k)).cloned().ok_or(WusError::TupleElement)?;
         let hint = format!("{}.{k}", self.module.inst_name(tuple));
         let attrs = TupleIndexAttrs { index: k as i64 };
         Ok(Builder::new(self.module, comp).add(&hint, Opcode::GetTupleElement, shape, [tuple], attrs))
     }
 
     /// The array instruction that holds a value in its own form.
-    fn holder(&mut self, comp: CompId, value: ValueId) -> Result<InstId, String> {
+    fn holder(&mut self, comp: CompId, value: ValueId) -> Result<InstId, WusError> {
         if let Some(&inst) = self.holders.get(&(value, comp)) {
             return Ok(inst);
         }
         let sites = self.values().values[value].sites.clone();
         let site = sites.iter().find(|&&(inst, _)| self.module.inst(inst).parent == comp);
         let &(mut inst, leaf_idx) = site.ok_or_else(|| {
-            format!("`%{}` is not at hand where it is needed", self.soil.module.inst_name(sites[0].0))
+            let name = sites.first().map_or("", |&(inst, _)| self.context.module.inst_name(inst));
+            WusError::NotAtHand { name: name.into() }
         })?;
         let mut leaf_idx = leaf_idx as usize;
         while let Some((k, rest)) = self.module.shapes.element_of_leaf(self.module.inst(inst).shape, leaf_idx) {
@@ -328,71 +337,43 @@ impl<'m, 's, 'a> Rewriter<'m, 's, 'a> {
     }
 
     /// A value in shards made whole, once in a computation.
-    fn gather(&mut self, comp: CompId, value: ValueId) -> Result<InstId, String> {
+    fn gather(&mut self, comp: CompId, value: ValueId) -> Result<InstId, WusError> {
         if let Some(&whole) = self.whole.get(&(value, comp)) {
             return Ok(whole);
         }
         let shard = self.holder(comp, value)?;
-        let (run, cut) = self.problem.shards(value).ok_or("a whole value cannot be gathered")?;
-        let shape = self.values().shape(self.soil.module, value).cloned().ok_or("a value is an array")?;
-        let (gather, whole) = self.pieces.all_gather(self.module, shard, &shape, run, &cut)?;
-        self.emitted.gathered.push((value, gather));
-        self.whole.insert((value, comp), whole);
-        Ok(whole)
+        let format = self.problem.shards(value).ok_or(WusError::WholeGathered)?;
+        let shape = self.values().shape(self.context.module, value).ok_or(WusError::NoArrayValue)?;
+        let joined = self.shards.join(self.module, shard, shape, &format);
+        self.emitted.gathered.push((value, joined.all_gather));
+        self.whole.insert((value, comp), joined.whole);
+        Ok(joined.whole)
     }
 
     /// This device's shard of a whole value, built once in a computation.
-    fn slice(&mut self, comp: CompId, inst: InstId, run: Run, cut: &Cut) -> Result<InstId, String> {
+    fn slice(&mut self, comp: CompId, inst: InstId, format: &ShardFormat) -> Result<InstId, WusError> {
         let inst = self.replaced.get(&inst).copied().unwrap_or(inst);
-        if let Some(&shard) = self.slices.get(&(inst, run, cut.shard_size)) {
+        if let Some(&shard) = self.slices.get(&(inst, *format)) {
             return Ok(shard);
         }
-        let rebuilt = crate::format::is_rebuilt(self.module, inst).then(|| self.rebuild(comp, inst, run, cut));
+        let rebuilt = match is_rebuilt(self.module, inst) {
+            true => self.shards.rebuild(self.module, comp, inst, format)?,
+            false => None,
+        };
         let shard = match rebuilt {
-            Some(Ok(Some(shard))) => shard,
-            Some(Err(error)) => return Err(error),
-            Some(Ok(None)) | None => {
+            Some(shard) => shard,
+            None => {
                 self.emitted.n_slices += 1;
-                self.pieces.slice(self.module, inst, run, cut)?
+                self.shards.cut(self.module, inst, format)?
             }
         };
-        self.slices.insert((inst, run, cut.shard_size), shard);
+        self.slices.insert((inst, *format), shard);
         Ok(shard)
-    }
-
-    /// A shard of a broadcast scalar, an iota or a constant, from nothing; `None` where it has to be sliced.
-    fn rebuild(&mut self, comp: CompId, inst: InstId, run: Run, cut: &Cut) -> Result<Option<InstId>, String> {
-        let shape = shard_shape(&array(self.module, inst)?, run, cut);
-        let name = format!("{}.shard", self.module.inst_name(inst));
-        if is_broadcast(self.module, inst) {
-            let scalar = self.module.inst(inst).operands[0];
-            return Ok(Some(Builder::new(self.module, comp).broadcast_scalar(&name, scalar, shape)));
-        }
-        let Attrs::Iota(iota) = &self.module.inst(inst).attrs else { return Ok(None) };
-        let dim = iota.iota_dimension as usize;
-        let attrs = IotaAttrs { iota_dimension: run.merged(dim) as i64 };
-        if !run.dims().contains(&dim) {
-            return Ok(Some(add(self.module, comp, &name, Opcode::Iota, shape, &[], attrs)));
-        }
-        if run.len > 1 {
-            return Ok(None);
-        }
-        // Counted in whole numbers: a start and an index that are each rounded to bf16 do not add up to the rounded sum.
-        let s32 = ArrayShape { dtype: DType::S32, ..shape.clone() };
-        let within = add(self.module, comp, &name, Opcode::Iota, s32.clone(), &[], attrs);
-        let start = self.pieces.start(self.module, comp, cut.shard_size)?;
-        let start = Builder::new(self.module, comp).broadcast_scalar("shard_starts", start, s32.clone());
-        let index = add(self.module, comp, &name, Opcode::Add, s32, &[within, start], Attrs::Plain);
-        if shape.dtype == DType::S32 {
-            return Ok(Some(index));
-        }
-        Ok(Some(add(self.module, comp, &name, Opcode::Convert, shape, &[index], Attrs::Plain)))
     }
 
     /// Gives the leaves in shards their shapes.
     fn reshape_leaves(&mut self, inst: InstId, shards: &[Wanted]) {
-        let mut leaf = 0;
-        let shape = with_shards(self.soil.module.shape(inst), shards, &mut leaf);
+        let shape = local_shape(self.context.module.shape(inst), shards);
         let shape = self.module.shapes.intern(shape);
         self.module.inst_mut(inst).shape = shape;
         if let Some(marks) = &mut self.module.inst_mut(inst).marks {
@@ -401,8 +382,8 @@ impl<'m, 's, 'a> Rewriter<'m, 's, 'a> {
     }
 
     /// Operands of a loop, call, fusion or conditional, in the forms that the callees take.
-    fn call(&mut self, comp: CompId, inst: InstId) -> Result<(), String> {
-        let before = self.soil.module;
+    fn call(&mut self, comp: CompId, inst: InstId) -> Result<(), WusError> {
+        let before = self.context.module;
         let params = params_of_operands(before, inst);
         for (k, (&operand, param)) in before.inst(inst).operands.iter().zip(params).enumerate() {
             let taken = match param {
@@ -419,53 +400,57 @@ impl<'m, 's, 'a> Rewriter<'m, 's, 'a> {
     }
 
     /// The instruction computed on this device's shard.
-    fn on_shard(&mut self, comp: CompId, inst: InstId, run: Run, cut: &Cut) -> Result<InstId, String> {
-        let source = self.soil.module.inst(inst).clone();
-        let cuts: Vec<OperandCut> = match self.soil.relation(inst) {
+    fn on_shard(&mut self, comp: CompId, inst: InstId, format: &ShardFormat) -> Result<InstId, WusError> {
+        let source = self.context.module.inst(inst).clone();
+        let run = format.run;
+        let cuts: Vec<OperandCut> = match self.context.relation(inst) {
             Some(relation) => (0..source.operands.len()).map(|k| relation.operand_cut(k, run)).collect(),
-            None => return Err(format!("`%{}` cannot be computed on shards", self.soil.module.inst_name(inst))),
+            None => return Err(WusError::NotOnShards { name: self.context.module.inst_name(inst).into() }),
         };
         let mut operands = Vec::with_capacity(source.operands.len());
         for (&operand, taken) in source.operands.iter().zip(&cuts) {
             operands.push(match *taken {
                 OperandCut::Whole => self.whole_form(comp, operand)?,
-                OperandCut::Run(run) => self.in_form(comp, operand, &[Some((run, *cut))])?,
-                OperandCut::Impossible => return Err("an operand cannot be cut".into()),
+                OperandCut::Run(run) => self.in_form(comp, operand, &[Some(ShardFormat { run, ..*format })])?,
+                OperandCut::Impossible => return Err(WusError::OperandNotCut),
             });
         }
         let first = cuts.first().and_then(|c| if let OperandCut::Run(run) = c { Some(*run) } else { None });
-        let shape = shard_shape(&array(self.soil.module, inst)?, run, cut);
-        let rule = source.opcode.row().factors;
-        let attrs =
-            merged_attrs(rule, &source.attrs, first.map(Run::dims), Some(run.dims())).map_err(|e| e.to_string())?;
-        let hint = format!("{}.shard", self.soil.module.inst_name(inst));
-        let shard = add(self.module, comp, &hint, source.opcode, shape, &operands, attrs);
-        attribute(self.module, shard, inst);
-        Ok(shard)
+        let shape = format.shard_shape(&self.array(inst)?);
+        let (rule, merged) = (source.opcode.row().factors, first.map(DimRun::dims));
+        let attrs = merged_attrs(rule, &source.attrs, merged, Some(run.dims())).map_err(WusError::Localize)?;
+        let hint = format!("{}.shard", self.context.module.inst_name(inst));
+        Ok(Appender::standing_for(comp, inst).add(self.module, &hint, source.opcode, shape, &operands, attrs))
     }
 
     /// A reduction over the cut dim: each device reduces its shard, an all-reduce combines.
-    fn partial(&mut self, comp: CompId, inst: InstId, run: Run, cut: &Cut) -> Result<(), String> {
-        let source = self.soil.module.inst(inst).clone();
-        let shard = self.in_form(comp, source.operands[0], &[Some((run, *cut))])?;
+    fn partial(&mut self, comp: CompId, inst: InstId, format: &ShardFormat) -> Result<(), WusError> {
+        let source = self.context.module.inst(inst).clone();
+        let shard = self.in_form(comp, source.operands[0], &[Some(*format)])?;
         let init = self.whole_form(comp, source.operands[1])?;
-        let masked = self.pieces.masked(self.module, shard, init, run, cut)?;
-        let rule = source.opcode.row().factors;
-        let attrs = merged_attrs(rule, &source.attrs, Some(run.dims()), None).map_err(|e| e.to_string())?;
-        let shape = array(self.soil.module, inst)?;
-        let hint = format!("{}.partial", self.soil.module.inst_name(inst));
-        let partial = add(self.module, comp, &hint, source.opcode, shape, &[masked, init], attrs);
-        attribute(self.module, partial, inst);
-        let Attrs::Reduce(reduce) = &source.attrs else { return Err("expected a reduce".into()) };
-        let whole = self.pieces.all_reduce(self.module, partial, reduce.to_apply.ok_or("a reduce without reducer")?)?;
+        let masked = self.shards.mask(self.module, shard, init, format)?;
+        let (rule, merged) = (source.opcode.row().factors, Some(format.run.dims()));
+        let attrs = merged_attrs(rule, &source.attrs, merged, None).map_err(WusError::Localize)?;
+        let shape = self.array(inst)?;
+        let hint = format!("{}.partial", self.context.module.inst_name(inst));
+        let at = Appender::standing_for(comp, inst);
+        let partial = at.add(self.module, &hint, source.opcode, shape, &[masked, init], attrs);
+        let Attrs::Reduce(reduce) = &source.attrs else { return Err(WusError::NotAReduce) };
+        let whole = self.shards.all_reduce(self.module, partial, reduce.to_apply.ok_or(WusError::NoReducer)?)?;
         self.emitted.combined.push((inst, whole));
         self.replaced.insert(inst, whole);
         Ok(())
     }
 
+    /// The shape of an array of the module as it was.
+    fn array(&self, inst: InstId) -> Result<ArrayShape, SpmdError> {
+        let module = self.context.module;
+        module.shape(inst).as_array().cloned().ok_or_else(|| SpmdError::not_an_array(module, inst))
+    }
+
     /// The root in the forms that the callers take.
-    fn root(&mut self, comp: CompId) -> Result<(), String> {
-        let before = self.soil.module;
+    fn root(&mut self, comp: CompId) -> Result<(), WusError> {
+        let before = self.context.module;
         let Some(root) = before.comp(comp).root.expand() else { return Ok(()) };
         let forms: Vec<Wanted> = match self.values().returns_to(comp).first() {
             Some(&caller) => self.forms(caller),
@@ -494,22 +479,6 @@ impl<'m, 's, 'a> Rewriter<'m, 's, 'a> {
             if !predecessors.is_empty() {
                 self.module.marks_mut(inst).control_predecessors = predecessors;
             }
-        }
-    }
-}
-
-/// `shape` with the leaves in shards in their shard shapes; `leaf` counts the leaves gone through.
-fn with_shards(shape: &Shape, shards: &[Wanted], leaf: &mut usize) -> Shape {
-    match shape {
-        Shape::Tuple(elements) => Shape::Tuple(elements.iter().map(|e| with_shards(e, shards, leaf)).collect()),
-        Shape::Array(array) => {
-            let form = shards.get(*leaf).copied().flatten();
-            *leaf += 1;
-            Shape::Array(form.map_or_else(|| array.clone(), |(run, cut)| shard_shape(array, run, &cut)))
-        }
-        other => {
-            *leaf += 1;
-            other.clone()
         }
     }
 }

@@ -28,10 +28,10 @@
 //! **Interface.** `interface=replicated` keeps the module's signature. `interface=sharded` lets state cross the entry in shards and makes
 //! two more modules that convert it, and a manifest ([`crate::interface`]).
 //!
-//! **Algorithm.** 0. [`crate::copies`]: a computation of its own for each call site, and back after step 6 where copies came out
+//! **Algorithm.** 0. [`hlo_spmd::CallSiteCopies`]: a computation of its own for each call site, and back after step 6 where copies came out
 //! alike. 1. [`crate::find`] array all-reduces by plain addition over all devices; each set of groups is a problem of its
 //! own. 2. [`crate::values`]: array leaves with tuples looked through; a loop's carry is one value. 3. [`crate::format`](mod@crate::format):
-//! from each gradient a cluster of values that meet in ops that can be cut, in one format. 4. [`crate::problem`]: the cost of every
+//! from each gradient a region of values that meet in ops that can be cut, in one format. 4. [`crate::problem`]: the cost of every
 //! placement as a sum of terms. 5. [`crate::placement`]: the cheapest one, a minimum cut. 6. [`crate::rewrite`].
 //! Near-linear in the instructions.
 //!
@@ -43,11 +43,10 @@
 //! (which ops), §3.2 (where), §4.1 (formats), §4.2 (loops). They place collectives greedily; we take the factors of ops from the op
 //! table and an exact minimum cut.
 
-use crate::copies::Copies;
+use crate::context::ShardingContext;
+use crate::error::{GradientRefusal, WusError};
 use crate::explain;
-use crate::find::{Gradient, Left, find_gradients};
-use crate::format::Soil;
-use crate::grouping::{Grouping, groupings};
+use crate::find::{Gradient, LeftGradient, find_gradients};
 use crate::interface::Interface;
 use crate::machine::{Times, times};
 use crate::pairs::{Pair, aliased, joined, parse_pairs};
@@ -64,6 +63,7 @@ use hlo_ir::{CompId, InstId, Module, Opcode};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::report::{Artifact, MemoryChange};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
+use hlo_spmd::{CallSiteCopies, Grouping, groupings};
 use indexmap::{IndexMap, IndexSet};
 
 /// The pass as the command line knows it.
@@ -156,9 +156,9 @@ struct Planned<'w, 'm> {
     gain_ps: f64,
     way: &'w Grouping,
     times: Times,
-    soil: Soil<'m>,
+    context: ShardingContext<'m>,
     problem: Problem,
-    left: Vec<(ValueId, String)>,
+    left: Vec<(ValueId, GradientRefusal)>,
 }
 
 impl ShardWeightUpdate {
@@ -173,7 +173,7 @@ impl ShardWeightUpdate {
                 "no" => Some(false),
                 _ => None,
             },
-            state_pairs: parse_pairs(options.text("state-pairs"))?,
+            state_pairs: parse_pairs(options.text("state-pairs")).map_err(|e| e.to_string())?,
             unknown_trip_count: options.int("unknown-trip-count").max(1) as u64,
             ps_per_resident_byte: options.float("memory-weight").max(0.0),
             machine: Machine::from_args(options.text("cluster"), options.text("device")).map_err(|e| e.to_string())?,
@@ -196,8 +196,7 @@ impl ShardWeightUpdate {
         let rates = self.rates(&before, &values, cx);
         let (known, hidden): (Vec<InstId>, Vec<InstId>) = gradients.iter().partition(|&&g| values.of(g).is_some());
         for gradient in hidden {
-            let reason = "its computation is called from too many places to copy it for each: run inline-calls first";
-            cx.report.decisions.push(explain::left(&before, gradient, reason));
+            cx.report.decisions.push(explain::left(&before, gradient, GradientRefusal::SharedComputation));
         }
         let seeds: IndexSet<_> = known.iter().filter_map(|&g| values.of(g)).collect();
         let ways = match self.is_partial {
@@ -209,7 +208,7 @@ impl ShardWeightUpdate {
         let mut best: Option<Planned<'_, '_>> = None;
         for way in &ways {
             let times = times(&self.machine, &network, groups, way);
-            let mut soil = Soil::new(&before, &values, &replication, &way.shard, seeds.clone());
+            let mut context = ShardingContext::new(&before, &values, &replication, &way.shard, seeds.clone());
             let terms = Terms {
                 times: &times,
                 rates: &rates,
@@ -218,26 +217,27 @@ impl ShardWeightUpdate {
                 keeps_weights: self.keeps_weights,
                 state_pairs: interface.as_ref().map(|interface| interface.state_pairs.clone()),
             };
-            let (problem, left) = Problem::solve(&mut soil, &terms).map_err(|e| PassError::about(entity, e))?;
+            let (problem, left) =
+                Problem::solve(&mut context, &terms).map_err(|e| PassError::about(entity, e.to_string()))?;
             let gain = problem.gain_ps();
             if best.as_ref().is_none_or(|known| gain > known.gain_ps) {
-                best = Some(Planned { gain_ps: gain, way, times, soil, problem, left });
+                best = Some(Planned { gain_ps: gain, way, times, context, problem, left });
             }
         }
-        let Some(Planned { way, times, mut soil, problem, left, .. }) = best else { return Ok(false) };
+        let Some(Planned { way, times, mut context, problem, left, .. }) = best else { return Ok(false) };
         for (value, reason) in left {
-            cx.report.decisions.push(explain::left(&before, values.inst(value), &reason));
+            cx.report.decisions.push(explain::left(&before, values.inst(value), reason));
         }
-        let sharded: Vec<usize> = (0..problem.clusters.len()).filter(|&c| problem.is_sharded(c)).collect();
+        let sharded: Vec<usize> = (0..problem.regions.len()).filter(|&c| problem.is_sharded(c)).collect();
         let is_changed = !sharded.is_empty();
         let mut emitted = Default::default();
         if is_changed {
-            emitted = Rewriter::new(module, &mut soil, &problem, &way.across)
+            emitted = Rewriter::new(module, &mut context, &problem, &way.across)
                 .emit()
-                .map_err(|error| PassError::about(entity, error))?;
+                .map_err(|error| PassError::about(entity, error.to_string()))?;
         }
         if let Some(interface) = interface {
-            interface.record(&soil, &problem);
+            interface.record(&context, &problem);
             interface.declare(module);
             // What the user said of a parameter no longer holds for its shards.
             let cut = interface.params.iter().enumerate().filter(|(_, leaf)| leaf.cut.is_some());
@@ -246,19 +246,19 @@ impl ShardWeightUpdate {
         if is_changed {
             cx.analyses.invalidate(Preserved::NONE);
         }
-        let emitted_for = explain::by_cluster(&soil, &problem, &emitted);
-        for &cluster in &sharded {
-            let mut decision = explain::sharded(&soil, &problem, cluster, module, &emitted_for[cluster], &times);
+        let emitted_for = explain::by_region(&context, &problem, &emitted);
+        for &region in &sharded {
+            let mut decision = explain::sharded(&context, &problem, region, module, &emitted_for[region], &times);
             if let Some(level) = &way.level {
                 decision.reason += &format!("; cut within each {level}, summed across: cheaper than over all devices");
             }
             cx.report.decisions.push(decision);
         }
-        if sharded.len() < problem.clusters.len() {
+        if sharded.len() < problem.regions.len() {
             let forced = problem.forced();
-            for cluster in (0..problem.clusters.len()).filter(|c| !sharded.contains(c)) {
-                let reason = explain::whole(&soil, &problem, cluster, &forced);
-                let gradients = problem.clusters[cluster].gradients.iter();
+            for region in (0..problem.regions.len()).filter(|c| !sharded.contains(c)) {
+                let reason = explain::whole(&context, &problem, region, &forced);
+                let gradients = problem.regions[region].gradients.iter();
                 let all_reduces = gradients.map(|&v| values.inst(v));
                 cx.report.decisions.extend(all_reduces.map(|inst| explain::left(&before, inst, &reason)));
             }
@@ -279,18 +279,14 @@ impl ShardWeightUpdate {
         for site in loops.filter(|&i| module.inst(i).opcode == Opcode::While) {
             let inside = module.callees_first(&module.called(site));
             if gradients.iter().any(|g| inside.contains(&g.comp)) {
-                let error = "interface=sharded takes a single training step, and this loop holds the step: with \
-                             interface=replicated its state stays in shards from step to step";
-                return Err(PassError::about(Entity::Inst(site), error));
+                return Err(PassError::about(Entity::Inst(site), WusError::StepInLoop.to_string()));
             }
         }
-        let failed = |error: String| PassError::about(Entity::Module, error);
+        let failed = |error: WusError| PassError::about(Entity::Module, error.to_string());
         let mut interface = Interface::of(module).map_err(failed)?;
         let (n_params, n_outputs) = (interface.params.len(), interface.outputs.len());
-        if let Some((p, o)) = self.state_pairs.iter().find(|(p, o)| *p >= n_params || *o >= n_outputs) {
-            return Err(failed(format!(
-                "state-pairs: expected a parameter below {n_params} and an output below {n_outputs}, found {p}:{o}"
-            )));
+        if let Some(&pair) = self.state_pairs.iter().find(|(p, o)| *p >= n_params || *o >= n_outputs) {
+            return Err(failed(WusError::PairOutOfRange { n_params, n_outputs, pair }));
         }
         interface.state_pairs = joined(aliased(module), &self.state_pairs).map_err(failed)?;
         Ok(Some(interface))
@@ -318,7 +314,7 @@ impl ShardWeightUpdate {
 impl Pass for ShardWeightUpdate {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let peak_before_bytes = peak_memory(module).peak_bytes;
-        let is_changed = match Copies::has_shared(module) {
+        let is_changed = match CallSiteCopies::has_shared(module) {
             true => self.shard_apart(module, cx)?,
             false => self.shard(module, cx)?,
         };
@@ -335,7 +331,7 @@ impl ShardWeightUpdate {
     /// Shards a module in which computations are called from several places: on a copy of it where each call has its own.
     fn shard_apart(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<bool, PassError> {
         let mut apart = module.clone();
-        let copies = Copies::split(&mut apart);
+        let copies = CallSiteCopies::split(&mut apart);
         if find_gradients(module, self.min_bytes).0.is_empty() || copies.is_empty() {
             return self.shard(module, cx);
         }
@@ -349,9 +345,9 @@ impl ShardWeightUpdate {
             error
         })?;
         let merged = copies.merge(&mut apart);
-        merged.tell(&apart, &mut cx.report.decisions);
-        if merged.n_kept() > 0 {
-            cx.report.count("computations-copied", merged.n_kept() as u64);
+        explain::tell_copies(&apart, &merged, &mut cx.report.decisions);
+        if !merged.kept().is_empty() {
+            cx.report.count("computations-copied", merged.kept().len() as u64);
         }
         if is_changed {
             *module = apart;
@@ -376,7 +372,7 @@ impl ShardWeightUpdate {
             is_changed |= self.solve(module, &groups, &gradients, interface.as_mut(), cx)?;
         }
         if let Some(interface) = &interface {
-            let failed = |error: String| PassError::about(Entity::Module, error);
+            let failed = |error: WusError| PassError::about(Entity::Module, error.to_string());
             let shard = Artifact::Module(Box::new(interface.shard_module().map_err(failed)?));
             let unshard = Artifact::Module(Box::new(interface.unshard_module().map_err(failed)?));
             let manifest = Artifact::Text(interface.manifest());
@@ -384,7 +380,7 @@ impl ShardWeightUpdate {
                 .map(|(name, file)| (name.to_string(), file))
                 .into();
         }
-        for Left { all_reduce, reason } in &left {
+        for LeftGradient { all_reduce, reason } in &left {
             cx.report.decisions.push(explain::left(module, *all_reduce, reason));
         }
         if !is_changed {

@@ -50,7 +50,7 @@ use hlo_ir::{CompId, InstId, Module, Opcode};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::report::{Decision, PassReport};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
-use hlo_spmd::{CollectiveChange, Rewrite};
+use hlo_spmd::{ChannelIds, CollectiveChange, Rewrite};
 use plan::{Bucket, Limits, plan};
 
 /// The pass as the command line knows it.
@@ -110,14 +110,15 @@ impl CombineCollectives {
                 return Ok((n_removed, n_inserted));
             }
             let mut rewrite = Rewrite::new(module, comp);
-            let mut next_channel = module.first_free_channel_id();
+            let mut channels = ChannelIds::free_in(module);
             for bucket in &buckets {
                 let mut told = describe(module, bucket);
                 let combined = match self.is_packed {
-                    true => packed::emit(module, &mut rewrite, bucket, &mut next_channel),
-                    false => variadic::emit(module, &mut rewrite, bucket, &mut next_channel),
+                    true => packed::emit(module, &mut rewrite, bucket, &mut channels),
+                    false => Some(variadic::emit(module, &mut rewrite, bucket, &mut channels)),
                 };
-                told.collectives.push(CollectiveChange::inserted(module, combined, "does the work of all of them"));
+                let inserted = |inst| CollectiveChange::inserted(module, inst, "does the work of all of them");
+                told.collectives.extend(combined.map(inserted));
                 report.decisions.push(told);
                 n_removed += bucket.members.len() as u64;
                 n_inserted += 1;
@@ -157,15 +158,12 @@ fn describe(module: &Module, bucket: &Bucket) -> Decision {
     told
 }
 
-/// The attributes of `inst`, a collective, on the next channel that no other collective has.
-fn attrs_on_own_channel(module: &Module, inst: InstId, next_channel: &mut i64) -> Attrs {
-    let next = *next_channel;
-    *next_channel = next.saturating_add(1);
+/// The attributes of `inst`, a collective, on a channel of its own if it is on one. Every bucket takes a number.
+fn attrs_on_own_channel(module: &Module, inst: InstId, channels: &mut ChannelIds) -> Attrs {
+    let own = channels.take();
     let mut attrs = module.inst(inst).attrs.clone();
-    match &mut attrs {
-        Attrs::Combining(a) => a.channel_id = a.channel_id.map(|_| next),
-        Attrs::Gathering(a) => a.channel_id = a.channel_id.map(|_| next),
-        _ => {}
+    if let Some(channel) = attrs.channel_id_mut() {
+        *channel = own;
     }
     attrs
 }

@@ -9,12 +9,13 @@
 //! 3. Move what is marked behind the bucket. The order is one of the combined graph again, in which the bucket is one node, so later
 //!    buckets, of other keys too, see its dependencies: no circle can arise.
 
+use crate::refusal::{CombineRefusal, Refusal};
 use cranelift_entity::{EntitySet, SecondaryMap};
 use hlo_analysis::code::pinned_by_control;
 use hlo_ir::attrs::Attrs;
 use hlo_ir::monoid::{Monoid, find_monoid};
 use hlo_ir::{CompId, DType, InstId, Module, Opcode};
-use hlo_spmd::{array, check_free};
+use hlo_spmd::{Obstacle, array, check_free};
 use indexmap::IndexMap;
 
 /// What may be combined.
@@ -58,10 +59,10 @@ struct Candidate {
 }
 
 /// A collective that stays, and why.
-pub type Left = (InstId, String);
+pub type LeftOut = (InstId, Refusal);
 
 /// The buckets of a computation, and the collectives that no bucket can take.
-pub fn plan(module: &Module, comp: CompId, limits: &Limits) -> (Vec<Bucket>, Vec<Left>) {
+pub fn plan(module: &Module, comp: CompId, limits: &Limits) -> (Vec<Bucket>, Vec<LeftOut>) {
     let live = module.live(comp);
     let pinned = pinned_by_control(module, comp);
     let mut left = Vec::new();
@@ -78,7 +79,7 @@ pub fn plan(module: &Module, comp: CompId, limits: &Limits) -> (Vec<Bucket>, Vec
             Err(reason) => left.push((inst, reason)),
         }
     }
-    let mut planner = Planner {
+    let mut planner = BucketPlanner {
         module,
         limits,
         candidates,
@@ -116,35 +117,36 @@ fn predecessors(module: &Module, inst: InstId) -> impl Iterator<Item = InstId> +
 ///
 /// # Errors
 /// Why no bucket can take it.
-fn check(module: &Module, inst: InstId, pinned: &EntitySet<InstId>, limits: &Limits) -> Result<(Key, u64), String> {
+fn check(module: &Module, inst: InstId, pinned: &EntitySet<InstId>, limits: &Limits) -> Result<(Key, u64), Refusal> {
     check_free(module, inst, pinned)?;
     let instruction = module.inst(inst);
     let (Some(result), [operand]) = (array(module, inst), instruction.operands.as_slice()) else {
-        return Err("takes several arrays already".into());
+        return Err(CombineRefusal::SeveralArrays.into());
     };
-    let operand_shape = array(module, *operand).ok_or("takes no array")?;
+    let operand_shape = array(module, *operand).ok_or(CombineRefusal::NoArray)?;
     if result.dynamic != 0 || operand_shape.dynamic != 0 {
-        return Err("has dynamic dims".into());
+        return Err(Obstacle::DynamicDims.into());
     }
     if limits.is_packed && module.inst(*operand).opcode == Opcode::Concatenate {
-        return Err("is packed already: its operand is a concatenation".into());
+        return Err(CombineRefusal::PackedAlready.into());
     }
     let bytes = result.size_bytes().max(operand_shape.size_bytes());
     if bytes == 0 || bytes > limits.threshold_bytes {
-        return Err(format!("{bytes} bytes, with threshold-bytes={}", limits.threshold_bytes));
+        let threshold_bytes = limits.threshold_bytes;
+        return Err(CombineRefusal::Bytes { bytes, threshold_bytes }.into());
     }
     let (is_reducing, dims) = match &instruction.attrs {
         Attrs::Combining(a) => (true, a.dimensions.to_vec()),
         Attrs::Gathering(a) => (false, a.dimensions.to_vec()),
-        _ => return Err("has no groups".into()),
+        _ => return Err(Refusal::NoGroups),
     };
     let reducer = module.called(inst).first().and_then(|&c| find_monoid(module, c));
     if is_reducing && reducer.is_none() {
-        return Err("its reducer is none of the well-known ones".into());
+        return Err(Refusal::UnknownReducer);
     }
-    let groups = module.device_groups(inst)?;
+    let groups = module.device_groups(inst).map_err(Refusal::Groups)?;
     if instruction.opcode != Opcode::AllReduce && groups.uniform_size().is_none() {
-        return Err("its groups differ in size".into());
+        return Err(Refusal::UnevenGroups);
     }
     let key = Key {
         opcode: instruction.opcode,
@@ -158,7 +160,7 @@ fn check(module: &Module, inst: InstId, pinned: &EntitySet<InstId>, limits: &Lim
 }
 
 /// Fills buckets key by key.
-struct Planner<'a> {
+struct BucketPlanner<'a> {
     module: &'a Module,
     limits: &'a Limits,
     /// Collectives that are still free.
@@ -173,7 +175,7 @@ struct Planner<'a> {
     stamp: u32,
 }
 
-impl Planner<'_> {
+impl BucketPlanner<'_> {
     /// All buckets of a key.
     fn fill(&mut self, key_idx: usize, group_size: usize) {
         let mut at = 0;

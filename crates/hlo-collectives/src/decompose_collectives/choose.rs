@@ -1,9 +1,10 @@
 //! The best program for a collective on a cluster, or why it stays as it is.
 
-use super::cut::{Cut, n_parts};
+use super::cut::{ChunkedForm, n_parts};
 use super::emit::{DeviceStep, Program};
 use super::fit::{Fit, REDUCED, find_fit};
 use super::subject::Subject;
+use crate::refusal::{DecomposeRefusal, Refusal};
 use hlo_cluster::reduction::chunk_order::{ArrayStep, to_arrays};
 use hlo_cluster::reduction::graph::max_factors;
 use hlo_cluster::reduction::plan::Request;
@@ -45,17 +46,17 @@ impl Choice {
     ///
     /// # Errors
     /// Why it stays one collective.
-    pub fn choose(&self, planner: &mut Planner<'_>, subject: &Subject, whole: &ArrayShape) -> Result<Chosen, String> {
+    pub fn choose(&self, planner: &mut Planner<'_>, subject: &Subject, whole: &ArrayShape) -> Result<Chosen, Refusal> {
         if whole.n_elems() == 0 {
-            return Err("has no elements".into());
+            return Err(DecomposeRefusal::NoElements.into());
         }
         if whole.size_bytes() >= MOST_BYTES {
-            return Err(format!("is larger than any memory: expected fewer than {MOST_BYTES} bytes"));
+            return Err(DecomposeRefusal::TooLarge { limit_bytes: MOST_BYTES }.into());
         }
         let fit = find_fit(planner.levels(), &subject.groups)?;
         let most = max_factors(Rules::Pinned);
         if fit.factors.len() > most {
-            return Err(format!("its groups span {} levels, programs are made for at most {most}", fit.factors.len()));
+            return Err(DecomposeRefusal::TooManyLevels { n_levels: fit.factors.len(), most }.into());
         }
         let chosen = match subject.kind {
             Collective::ReduceScatter | Collective::AllGather => self.scatter(&fit, subject, whole)?,
@@ -64,28 +65,30 @@ impl Choice {
             }
         };
         if chosen.after_s > chosen.before_s * (1.0 - self.min_gain) {
-            let (before, after, share) = (chosen.before_s * 1e9, chosen.after_s * 1e9, self.min_gain);
-            let (what, padding) = (said(subject.kind), chosen.program.cut.told_padding());
-            let verdict = match after < before {
-                true => format!("saves less than min-gain, {share}"),
-                false => "saves nothing".into(),
+            let cut = &chosen.program.cut;
+            let refusal = DecomposeRefusal::SavesTooLittle {
+                what: said(subject.kind),
+                before_ns: chosen.before_s * 1e9,
+                after_ns: chosen.after_s * 1e9,
+                n_elems: (cut.bare.n_elems(), cut.padded.n_elems()),
+                min_gain: self.min_gain,
             };
-            return Err(format!("one {what} takes {before:.0} ns, the best program{padding} {after:.0}: {verdict}"));
+            return Err(refusal.into());
         }
         Ok(chosen)
     }
 
-    fn all_reduce(&self, planner: &mut Planner<'_>, fit: &Fit, shape: &ArrayShape) -> Result<Chosen, String> {
+    fn all_reduce(&self, planner: &mut Planner<'_>, fit: &Fit, shape: &ArrayShape) -> Result<Chosen, Refusal> {
         let (bytes, algo) = (shape.size_bytes() as f64, self.algo);
         let request = Request { reduce: vec![REDUCED], bytes, algo, lowering: None, max_size: None };
-        let plan = planner.plan(fit.matrix.clone(), &request).map_err(|e| e.to_string())?;
+        let plan = planner.plan(fit.matrix.clone(), &request).map_err(DecomposeRefusal::Cluster)?;
         let before_s = plan.all_reduce_s;
         let mut candidates = plan.front;
         // A program may need padding, and then another one may be the fastest.
-        let padded = Cut::new(shape, fit.factors.iter().product()).padded.size_bytes() as f64;
+        let padded = ChunkedForm::new(shape, fit.factors.iter().product()).padded.size_bytes() as f64;
         if padded > bytes {
             let request = Request { bytes: padded, ..request };
-            candidates.extend(planner.plan(fit.matrix.clone(), &request).map_err(|e| e.to_string())?.front);
+            candidates.extend(planner.plan(fit.matrix.clone(), &request).map_err(DecomposeRefusal::Cluster)?.front);
         }
         let mut best: Option<(f64, Vec<Step>, Program)> = None;
         for (_, steps) in candidates {
@@ -101,7 +104,7 @@ impl Choice {
                 best = Some((seconds, steps, program));
             }
         }
-        let (after_s, steps, program) = best.ok_or("no program can be said")?;
+        let (after_s, steps, program) = best.ok_or(DecomposeRefusal::NoProgram)?;
         if let [Step { collective: Collective::AllReduce, .. }] = steps.as_slice() {
             return Err(no_program(Collective::AllReduce, before_s));
         }
@@ -127,17 +130,17 @@ impl Choice {
         total
     }
 
-    fn scatter(&self, fit: &Fit, subject: &Subject, whole: &ArrayShape) -> Result<Chosen, String> {
+    fn scatter(&self, fit: &Fit, subject: &Subject, whole: &ArrayShape) -> Result<Chosen, Refusal> {
         let kind = subject.kind;
         let (bytes, algo) = (whole.size_bytes() as f64, self.algo);
         let before_s = self.cluster.collective_s(kind, bytes, &subject.groups, algo);
         let chunks = fit.places(&subject.groups);
         let scatter = Scatter { factors: &fit.factors, groups: &fit.groups, chunks: &chunks };
         let best = scatter.best(&self.cluster, kind, bytes, algo);
-        let best = best.ok_or("its groups do not cover all chunks")?;
+        let best = best.ok_or(DecomposeRefusal::UncoveredChunks)?;
         if best.instructions.len() < 2 {
             return Err(match best.is_second_choice {
-                true => "its groups need their chunks in different orders".into(),
+                true => DecomposeRefusal::ChunkOrder.into(),
                 false => no_program(kind, before_s),
             });
         }
@@ -152,8 +155,8 @@ impl Choice {
     }
 }
 
-fn no_program(kind: Collective, before_s: f64) -> String {
-    format!("one {} takes {:.0} ns, no program takes less", said(kind), before_s * 1e9)
+fn no_program(kind: Collective, before_s: f64) -> Refusal {
+    DecomposeRefusal::NoFasterProgram { what: said(kind), before_ns: before_s * 1e9 }.into()
 }
 
 /// As HLO calls it.
@@ -175,7 +178,7 @@ pub fn all_reduce_program(fit: &Fit, shape: &ArrayShape, steps: &[ArrayStep]) ->
         ArrayStep::Reorder { order } => DeviceStep::Reorder { order: order.clone() },
     };
     Program {
-        cut: Cut::new(shape, n_parts(n_chunks, steps)),
+        cut: ChunkedForm::new(shape, n_parts(n_chunks, steps)),
         n_chunks,
         n_held: n_chunks,
         steps: steps.iter().map(on_devices).collect(),
@@ -204,6 +207,6 @@ pub fn scatter_program(
         true => collectives.rev().chain(reorder).collect(),
         false => reorder.into_iter().chain(collectives).collect(),
     };
-    let cut = Cut::along(whole.clone(), dim);
+    let cut = ChunkedForm::along(whole.clone(), dim);
     Program { cut, n_chunks, n_held: if gathers { 1 } else { n_chunks }, steps }
 }

@@ -10,7 +10,7 @@ use hlo_ir::shape::DimOrder;
 
 /// The form in which a program sees an array.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Cut {
+pub struct ChunkedForm {
     /// The array as the program sees it, padding included.
     pub padded: ArrayShape,
     /// The same without padding.
@@ -21,14 +21,14 @@ pub struct Cut {
     pub major_to_minor: Option<DimOrder>,
 }
 
-impl Cut {
+impl ChunkedForm {
     /// The cut of `shape` into `n_parts` equal parts.
-    pub fn new(shape: &ArrayShape, n_parts: usize) -> Cut {
+    pub fn new(shape: &ArrayShape, n_parts: usize) -> ChunkedForm {
         let n_parts = (n_parts as i64).max(1);
         let dim = outermost(shape);
         let size = shape.dims.get(dim).copied().unwrap_or(1);
         if n_parts == 1 || (shape.rank() > 0 && size % n_parts == 0) {
-            return Cut::along(shape.clone(), dim);
+            return ChunkedForm::along(shape.clone(), dim);
         }
         let major_to_minor = order_in_memory(shape);
         let (bare, dim) = match major_to_minor {
@@ -39,12 +39,12 @@ impl Cut {
         if let Some(size) = padded.dims.get_mut(dim) {
             *size = size.saturating_add((n_parts - *size % n_parts) % n_parts);
         }
-        Cut { padded, bare, dim, major_to_minor }
+        ChunkedForm { padded, bare, dim, major_to_minor }
     }
 
     /// An array that divides along a dim.
-    pub fn along(shape: ArrayShape, dim: usize) -> Cut {
-        Cut { padded: shape.clone(), bare: shape, dim, major_to_minor: None }
+    pub fn along(shape: ArrayShape, dim: usize) -> ChunkedForm {
+        ChunkedForm { padded: shape.clone(), bare: shape, dim, major_to_minor: None }
     }
 
     /// Elements along the scattered dim, padding included.
@@ -140,7 +140,7 @@ mod tests {
     fn cut(dims: &[i64], minor_to_major: &[i64], n: usize) -> (Vec<i64>, usize, i64) {
         let mut shape = ArrayShape::new(DType::F32, dims.iter().copied());
         shape.layout = Some(Box::new(Layout::new(Dims::from_slice(minor_to_major))));
-        let cut = Cut::new(&shape, n);
+        let cut = ChunkedForm::new(&shape, n);
         (cut.padded.dims.to_vec(), cut.dim, cut.padding())
     }
 

@@ -1,17 +1,12 @@
 //! A program as instructions, in place of a collective.
 
-use super::cut::{Cut, runs};
+use super::cut::{ChunkedForm, runs};
 use super::strides::find_transpose;
 use hlo_cluster::Collective;
-use hlo_ir::attrs::{
-    Attrs, CombiningAttrs, DimsAttrs, GatheringAttrs, PadAttrs, PadDim, ReshapeAttrs, SliceAttrs, SliceDim,
-};
-use hlo_ir::dtype::NumberClass;
-use hlo_ir::edit::Builder;
-use hlo_ir::groups::{GroupMode, ReplicaGroups};
+use hlo_ir::attrs::{Attrs, DimsAttrs, ReshapeAttrs};
 use hlo_ir::shape::{DimOrder, Layout};
-use hlo_ir::{ArrayShape, CompId, Dims, InstId, Literal, Module, Opcode, Scalar, Shape};
-use hlo_spmd::Rewrite;
+use hlo_ir::{ArrayShape, CompId, Dims, InstId, Module, Opcode, Shape};
+use hlo_spmd::{Appender, ChannelIds, GroupAttrs};
 
 /// One step of a program.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -34,7 +29,7 @@ pub enum DeviceStep {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Program {
     /// How the whole array is cut.
-    pub cut: Cut,
+    pub cut: ChunkedForm,
     /// Into how many chunks.
     pub n_chunks: usize,
     /// How many of them the operand has.
@@ -43,36 +38,34 @@ pub struct Program {
     pub steps: Vec<DeviceStep>,
 }
 
-/// Appends the program that does the work of `source` for one of its arrays; the result, and the new collectives.
+/// Appends to `comp` the program that does the work of the collective `source` for one of its arrays: it takes `operand` and
+/// gives an array of shape `result`. Returns that array and the new collectives.
 pub fn emit(
     module: &mut Module,
-    rewrite: &mut Rewrite,
     (comp, source): (CompId, InstId),
     (operand, result): (InstId, &ArrayShape),
     program: &Program,
-    next_channel: &mut i64,
+    channels: &mut ChannelIds,
 ) -> (InstId, Vec<InstId>) {
-    let mode = module.inst(source).attrs.collective().and_then(|c| c.mode()).unwrap_or(GroupMode::Flattened);
     let to_apply = match &module.inst(source).attrs {
         Attrs::Combining(attrs) => attrs.to_apply,
         _ => None,
     };
     let name = module.inst_name(source).to_string();
-    let cut = &program.cut;
-    let mut emitter = Emitter { module, rewrite, comp, source, name, cut, mode, to_apply, next_channel };
+    let (cut, at) = (&program.cut, Appender::standing_for(comp, source));
+    let mut emitter = Emitter { module, at, comp, source, name, cut, to_apply, channels };
     emitter.program(operand, result, program)
 }
 
 struct Emitter<'a> {
     module: &'a mut Module,
-    rewrite: &'a mut Rewrite,
+    at: Appender,
     comp: CompId,
     source: InstId,
     name: String,
-    cut: &'a Cut,
-    mode: GroupMode,
+    cut: &'a ChunkedForm,
     to_apply: Option<CompId>,
-    next_channel: &'a mut i64,
+    channels: &'a mut ChannelIds,
 }
 
 impl Emitter<'_> {
@@ -123,7 +116,7 @@ impl Emitter<'_> {
         attrs: impl Into<Attrs>,
     ) -> InstId {
         let hint = format!("{prefix}.{}", self.name);
-        self.rewrite.add(self.module, self.source, (&hint, opcode), Shape::Array(shape), operands, attrs)
+        self.at.add(self.module, &hint, opcode, shape, operands, attrs)
     }
 
     /// The operand as the program sees it.
@@ -149,12 +142,9 @@ impl Emitter<'_> {
         if padding == 0 {
             return value;
         }
-        let dtype = self.cut.padded.dtype;
-        let zero = Builder::new(self.module, self.comp).constant("zero", Literal::scalar(dtype, zero(dtype.class())));
-        let mut dims = vec![PadDim::default(); self.cut.padded.rank()];
-        dims.get_mut(self.cut.dim).into_iter().for_each(|dim| dim.high = padding);
-        let shape = self.cut.padded.clone();
-        self.add("padded", Opcode::Pad, shape, &[value, zero], PadAttrs { padding: dims })
+        let zero = Appender::new(self.comp).zero(self.module, self.cut.padded.dtype);
+        let (hint, shape) = (format!("padded.{}", self.name), self.cut.padded.clone());
+        self.at.pad_end(self.module, &hint, [value, zero], shape, (self.cut.dim, padding))
     }
 
     /// The order of a flattened array's dims in memory, where it is not that of its indices.
@@ -199,11 +189,8 @@ impl Emitter<'_> {
 
     /// Elements `start..limit` along the scattered dim.
     fn slice(&mut self, prefix: &str, value: InstId, (start, limit): (i64, i64)) -> InstId {
-        let shape = self.cut.part(limit - start);
-        let mut slice: Vec<SliceDim> =
-            shape.dims.iter().map(|&limit| SliceDim { start: 0, limit, stride: 1 }).collect();
-        slice.get_mut(self.cut.dim).into_iter().for_each(|dim| (dim.start, dim.limit) = (start, limit));
-        self.add(prefix, Opcode::Slice, shape, &[value], SliceAttrs { slice })
+        let (hint, shape) = (format!("{prefix}.{}", self.name), self.cut.part(limit - start));
+        self.at.slice(self.module, &hint, value, shape, (self.cut.dim, start))
     }
 
     /// The chunks in another order: a transpose where they are a box of strides, else consecutive ones together.
@@ -257,56 +244,16 @@ impl Emitter<'_> {
     /// A collective whose result has `size` elements along the scattered dim.
     fn collective(&mut self, kind: Collective, value: InstId, size: i64, groups: &[Vec<u32>]) -> InstId {
         let shape = self.cut.part(size);
-        let replica_groups = self.replica_groups(groups);
-        let is_flat = self.mode != GroupMode::CrossReplica;
-        let channel_id = is_flat.then_some(*self.next_channel);
-        *self.next_channel = self.next_channel.saturating_add(i64::from(is_flat));
+        let channels = &mut *self.channels;
+        let participants = GroupAttrs::in_place_of(self.module, self.source, groups, || channels.take());
         if kind == Collective::AllGather {
-            let attrs = GatheringAttrs {
-                channel_id,
-                replica_groups,
-                constrain_layout: false,
-                dimensions: self.along(),
-                use_global_device_ids: is_flat,
-            };
+            let attrs = participants.gathering(self.cut.dim);
             return self.add("all-gather", Opcode::AllGather, shape, &[value], attrs);
         }
         let scatters = kind == Collective::ReduceScatter;
-        let attrs = CombiningAttrs {
-            channel_id,
-            replica_groups,
-            use_global_device_ids: is_flat,
-            dimensions: if scatters { self.along() } else { Dims::new() },
-            to_apply: self.to_apply,
-            ..CombiningAttrs::default()
-        };
+        let dimensions = if scatters { self.along() } else { Dims::new() };
+        let attrs = participants.combining(dimensions, self.to_apply);
         let opcode = if scatters { Opcode::ReduceScatter } else { Opcode::AllReduce };
         self.add(opcode.name(), opcode, shape, &[value], attrs)
-    }
-
-    /// Groups of devices as the attribute of the new mode: replica ids, or flat ids.
-    fn replica_groups(&self, devices: &[Vec<u32>]) -> ReplicaGroups {
-        let n_partitions = self.module.header.num_partitions.max(1);
-        let by_replica = self.mode == GroupMode::CrossReplica;
-        let mut lists = Vec::new();
-        for group in devices {
-            // Every partition does what the first one does.
-            if by_replica && group.first().is_some_and(|&first| i64::from(first) % n_partitions != 0) {
-                continue;
-            }
-            let id = |&device: &u32| if by_replica { i64::from(device) / n_partitions } else { i64::from(device) };
-            lists.push(group.iter().map(id).collect());
-        }
-        ReplicaGroups::List(lists)
-    }
-}
-
-fn zero(class: NumberClass) -> Scalar {
-    match class {
-        NumberClass::Pred => Scalar::Pred(false),
-        NumberClass::Unsigned => Scalar::Uint(0),
-        NumberClass::Signed => Scalar::Int(0),
-        NumberClass::Float => Scalar::Float(0.0),
-        NumberClass::Complex => Scalar::Complex(0.0, 0.0),
     }
 }

@@ -4,6 +4,7 @@
 //! they take every `stride`-th of `factor` places: the level is then `outer × factor × stride`, and the groups are those of a
 //! [`Matrix`] with these three axes that reduces over the second.
 
+use crate::refusal::{DecomposeRefusal, Refusal};
 use hlo_cluster::reduction::{Lowering, Matrix};
 
 /// Groups that lie along the levels of a cluster.
@@ -38,18 +39,18 @@ pub const REDUCED: usize = 1;
 ///
 /// # Errors
 /// Why they do not fit.
-pub fn find_fit(levels: &[u32], groups: &[Vec<u32>]) -> Result<Fit, &'static str> {
+pub fn find_fit(levels: &[u32], groups: &[Vec<u32>]) -> Result<Fit, Refusal> {
     let mut sorted = groups.to_vec();
     sorted.iter_mut().for_each(|group| group.sort_unstable());
     sorted.sort_unstable();
-    let first = sorted.first().ok_or("has no groups")?;
+    let first = sorted.first().ok_or(Refusal::NoGroups)?;
     if sorted.iter().any(|group| group.len() != first.len()) {
-        return Err("its groups differ in size");
+        return Err(Refusal::UnevenGroups);
     }
     if first.len() == 1 {
-        return Err("its groups have one device each");
+        return Err(Refusal::LoneDevices);
     }
-    const STRAY: &str = "its groups do not lie along the levels of the cluster";
+    const STRAY: Refusal = Refusal::Decompose(DecomposeRefusal::StrayGroups);
     let mut rows = vec![Vec::new(); 3];
     let mut below: u32 = levels.iter().product();
     for &level in levels {
@@ -87,7 +88,7 @@ fn find_digits(group: &[u32], below: u32, level: u32) -> (u32, u32) {
 mod tests {
     use super::*;
 
-    fn fit(levels: &[u32], groups: &[&[u32]]) -> Result<Vec<usize>, &'static str> {
+    fn fit(levels: &[u32], groups: &[&[u32]]) -> Result<Vec<usize>, Refusal> {
         let groups: Vec<Vec<u32>> = groups.iter().map(|g| g.to_vec()).collect();
         find_fit(levels, &groups).map(|fit| fit.factors)
     }
@@ -104,7 +105,7 @@ mod tests {
     fn other_groups_do_not() {
         assert!(fit(&[2, 4], &[&[0, 1, 4, 6], &[2, 3, 5, 7]]).is_err());
         assert!(fit(&[2, 4], &[&[0, 1, 2, 4], &[3, 5, 6, 7]]).is_err());
-        assert!(fit(&[2, 4], &[&[0, 1, 2], &[3, 4, 5, 6, 7]]).is_err_and(|e| e.contains("differ in size")));
+        assert!(fit(&[2, 4], &[&[0, 1, 2], &[3, 4, 5, 6, 7]]).is_err_and(|e| e == Refusal::UnevenGroups));
         assert!(fit(&[8], &[&[0], &[1], &[2], &[3], &[4], &[5], &[6], &[7]]).is_err());
         // The first group fits, the others are not its like.
         assert!(fit(&[2, 4], &[&[0, 1], &[2, 3], &[4, 6], &[5, 7]]).is_err());

@@ -46,6 +46,7 @@ pub mod fit;
 pub mod strides;
 pub mod subject;
 
+use crate::refusal::{DecomposeRefusal, Refusal};
 use choose::{Choice, Chosen};
 use hlo_analysis::Preserved;
 use hlo_analysis::code::{code_computations, pinned_by_control};
@@ -57,7 +58,7 @@ use hlo_ir::{CompId, InstId, Module, Opcode, Shape};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::report::{Decision, PassReport};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
-use hlo_spmd::{CollectiveChange, Rewrite};
+use hlo_spmd::{ChannelIds, CollectiveChange, Rewrite};
 use subject::{Subject, find_subject};
 
 /// The pass as the command line knows it.
@@ -116,19 +117,19 @@ impl DecomposeCollectives {
 }
 
 /// The walk over a module.
-struct Walk<'a> {
+struct Decomposer<'a> {
     choice: &'a Choice,
     planner: Planner<'a>,
     users: UserMap,
-    next_channel: i64,
+    channels: ChannelIds,
     /// All-reduces, reduce-scatters and all-gathers that went, or lost arrays.
     n_decomposed: [u64; 3],
 }
 
 /// By part: the program, or why there is none.
-type Choices = Vec<Result<Chosen, String>>;
+type Choices = Vec<Result<Chosen, Refusal>>;
 
-impl Walk<'_> {
+impl Decomposer<'_> {
     /// Decomposes what is worth it in one computation; how many collectives changed.
     fn decompose_in(&mut self, module: &mut Module, comp: CompId, report: &mut PassReport) -> Result<u64, PassError> {
         let pinned = pinned_by_control(module, comp);
@@ -145,7 +146,7 @@ impl Walk<'_> {
             };
             let choices = self.choices(module, &subject);
             if choices.iter().all(Result::is_err) {
-                let reason = choices.into_iter().find_map(Result::err).unwrap_or_else(|| "takes no array".into());
+                let reason = choices.into_iter().find_map(Result::err).unwrap_or(DecomposeRefusal::NoParts.into());
                 report.decisions.push(Decision::about(module, inst, "left", reason));
                 continue;
             }
@@ -165,7 +166,7 @@ impl Walk<'_> {
     }
 
     fn choices(&mut self, module: &Module, subject: &Subject) -> Choices {
-        let whole = |part| subject.whole(module, part).ok_or_else(|| String::from("takes something else than arrays"));
+        let whole = |part| subject.whole(module, part).ok_or(Refusal::NoArrays);
         let mut choices = Choices::with_capacity(subject.parts.len());
         for part in 0..subject.parts.len() {
             choices.push(whole(part).and_then(|whole| self.choice.choose(&mut self.planner, subject, &whole)));
@@ -215,8 +216,7 @@ impl Walk<'_> {
         for (part, choice) in choices.iter().enumerate() {
             let (Ok(chosen), Some((operand, shape))) = (choice, subject.parts.get(part)) else { continue };
             let array = (*operand, shape);
-            let (result, new) =
-                emit::emit(module, rewrite, (comp, inst), array, &chosen.program, &mut self.next_channel);
+            let (result, new) = emit::emit(module, (comp, inst), array, &chosen.program, &mut self.channels);
             results[part] = result;
             for new in new {
                 told.collectives.push(self.timed(
@@ -287,19 +287,19 @@ impl Pass for DecomposeCollectives {
             cx.report.unchanged_because = Some(why);
             return Ok(Changed::No);
         }
-        let mut walk = Walk {
+        let mut decomposer = Decomposer {
             choice: &self.choice,
             planner: Planner::with_vocabulary(cluster, Rules::Pinned, Vocabulary::Hlo),
             users: module.users(),
-            next_channel: module.first_free_channel_id(),
+            channels: ChannelIds::free_in(module),
             n_decomposed: [0; 3],
         };
         let mut n_changed = 0;
         for comp in code_computations(module) {
-            n_changed += walk.decompose_in(module, comp, cx.report)?;
+            n_changed += decomposer.decompose_in(module, comp, cx.report)?;
         }
         let names = ["all-reduces-decomposed", "reduce-scatters-decomposed", "all-gathers-decomposed"];
-        for (name, n) in names.into_iter().zip(walk.n_decomposed) {
+        for (name, n) in names.into_iter().zip(decomposer.n_decomposed) {
             if n > 0 || name == names[0] {
                 cx.report.count(name, n);
             }

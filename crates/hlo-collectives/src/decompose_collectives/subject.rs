@@ -1,11 +1,12 @@
 //! What is to be decomposed: an all-reduce, a reduce-scatter or an all-gather of one array or of several.
 
+use crate::refusal::{DecomposeRefusal, Refusal};
 use cranelift_entity::EntitySet;
 use hlo_cluster::Collective;
 use hlo_ir::attrs::Attrs;
 use hlo_ir::monoid::find_monoid;
 use hlo_ir::{ArrayShape, InstId, Module, Opcode, Shape};
-use hlo_spmd::{ASYNC, check_free, is_async_collective};
+use hlo_spmd::{Obstacle, check_free, is_async_collective};
 
 /// A collective that may be decomposed.
 #[derive(Clone, Debug)]
@@ -28,7 +29,7 @@ pub struct Subject {
 ///
 /// # Errors
 /// Why it is to be left as it is.
-pub fn find_subject(module: &Module, inst: InstId, pinned: &EntitySet<InstId>) -> Result<Option<Subject>, String> {
+pub fn find_subject(module: &Module, inst: InstId, pinned: &EntitySet<InstId>) -> Result<Option<Subject>, Refusal> {
     let instruction = module.inst(inst);
     let kinds = [
         (Opcode::AllReduce, Collective::AllReduce),
@@ -36,7 +37,7 @@ pub fn find_subject(module: &Module, inst: InstId, pinned: &EntitySet<InstId>) -
         (Opcode::AllGather, Collective::AllGather),
     ];
     if is_async_collective(module, inst) {
-        return Err(ASYNC.into());
+        return Err(Obstacle::Asynchronous.into());
     }
     let Some((_, kind)) = kinds.into_iter().find(|(opcode, _)| *opcode == instruction.opcode) else {
         return Ok(None);
@@ -45,7 +46,7 @@ pub fn find_subject(module: &Module, inst: InstId, pinned: &EntitySet<InstId>) -
     let dims = match &instruction.attrs {
         Attrs::Combining(attrs) => &attrs.dimensions,
         Attrs::Gathering(attrs) => &attrs.dimensions,
-        _ => return Err("has no groups".into()),
+        _ => return Err(Refusal::NoGroups),
     };
     let dim = dims.first().and_then(|&dim| usize::try_from(dim).ok()).unwrap_or(0);
     let (results, is_tuple) = match module.shape(inst) {
@@ -55,17 +56,17 @@ pub fn find_subject(module: &Module, inst: InstId, pinned: &EntitySet<InstId>) -
     let mut parts = Vec::with_capacity(results.len());
     for (&operand, result) in instruction.operands.iter().zip(&results) {
         let shapes = [module.shape(operand).as_array(), result.as_array()];
-        let [Some(before), Some(after)] = shapes else { return Err("takes something else than arrays".into()) };
+        let [Some(before), Some(after)] = shapes else { return Err(Refusal::NoArrays) };
         if before.dynamic != 0 || after.dynamic != 0 {
-            return Err("has dynamic dims".into());
+            return Err(Obstacle::DynamicDims.into());
         }
         parts.push((operand, after.clone()));
     }
     if kind != Collective::AllGather {
         let reducer = module.called(inst).first().and_then(|&comp| find_monoid(module, comp));
-        reducer.ok_or("its reduction is none of add, multiply, minimum, maximum, and, or")?;
+        reducer.ok_or(DecomposeRefusal::UnknownReducer)?;
     }
-    let groups = module.device_groups(inst).map_err(|_| "its groups have no meaning on these devices")?.groups;
+    let groups = module.device_groups(inst).map_err(|_| Obstacle::MeaninglessGroups)?.groups;
     Ok(Some(Subject { inst, kind, parts, is_tuple, dim, groups }))
 }
 

@@ -92,7 +92,7 @@ impl Pass for SinkAllReduce {
 }
 
 /// What an instruction behind an all-reduce does to its result.
-enum Step {
+enum ChainOp {
     /// The same elements in another order or shape.
     Rearrange,
     /// Adds elements up, from zero.
@@ -124,7 +124,7 @@ fn sink_in(module: &mut Module, comp: CompId, report: &mut PassReport) -> Result
     Ok(n_moved)
 }
 
-fn past(chain: &[(InstId, Step)]) -> String {
+fn past(chain: &[(InstId, ChainOp)]) -> String {
     let n = chain.len();
     if n == 1 { "one operation".into() } else { format!("{n} operations") }
 }
@@ -135,9 +135,9 @@ fn find_chain(
     users: &UserMap,
     pinned: &EntitySet<InstId>,
     all_reduce: &AllReduce,
-) -> Vec<(InstId, Step)> {
+) -> Vec<(InstId, ChainOp)> {
     let root = module.comp(module.inst(all_reduce.inst).parent).root.expand();
-    let mut chain: Vec<(InstId, Step)> = Vec::new();
+    let mut chain: Vec<(InstId, ChainOp)> = Vec::new();
     let mut n_taken = 0;
     let mut at = all_reduce.inst;
     while let [user] = users[at].as_slice() {
@@ -146,8 +146,8 @@ fn find_chain(
             break;
         }
         let is_end = match step {
-            Step::Rearrange | Step::Sum => keeps_major_dim(module, all_reduce.inst, *user),
-            Step::Scale(_) => false,
+            ChainOp::Rearrange | ChainOp::Sum => keeps_major_dim(module, all_reduce.inst, *user),
+            ChainOp::Scale(_) => false,
         };
         chain.push((*user, step));
         if is_end {
@@ -160,28 +160,28 @@ fn find_chain(
 }
 
 /// What `user` does to `value`, if the all-reduce may be moved past it.
-fn find_step(module: &Module, all_reduce: &AllReduce, value: InstId, user: InstId) -> Option<Step> {
+fn find_step(module: &Module, all_reduce: &AllReduce, value: InstId, user: InstId) -> Option<ChainOp> {
     let (from, to) = (array(module, value)?, array(module, user)?);
     let opcode = module.inst(user).opcode;
     if from.dtype != to.dtype || to.dynamic != 0 {
         return None;
     }
     if [Opcode::Transpose, Opcode::Reshape, Opcode::Copy].contains(&opcode) {
-        return Some(Step::Rearrange);
+        return Some(ChainOp::Rearrange);
     }
     if opcode == Opcode::Bitcast {
         // Its meaning rests on the layout of what it reads.
         let same_layout = module.inst(all_reduce.operand).shape == module.inst(all_reduce.inst).shape;
-        return (same_layout && value == all_reduce.inst).then_some(Step::Rearrange);
+        return (same_layout && value == all_reduce.inst).then_some(ChainOp::Rearrange);
     }
     if opcode == Opcode::Reduce {
         let [_, init] = module.inst(user).operands.as_slice() else { return None };
         let adds = module.called(user).first().and_then(|&comp| find_monoid(module, comp)) == Some(Monoid::Add);
         let from_zero = *init != value && find_splat(module, *init).is_some_and(|s| s.is_zero());
-        return (adds && from_zero && all_reduce.reducer == Some(Monoid::Add)).then_some(Step::Sum);
+        return (adds && from_zero && all_reduce.reducer == Some(Monoid::Add)).then_some(ChainOp::Sum);
     }
     let scaling = find_scaling(module, user, value)?;
-    is_floating(to).then_some(Step::Scale(scaling))
+    is_floating(to).then_some(ChainOp::Scale(scaling))
 }
 
 /// Whether the physically major-most dim of `new` has more than one element where that of `old` has.
@@ -191,10 +191,10 @@ fn keeps_major_dim(module: &Module, old: InstId, new: InstId) -> bool {
 }
 
 /// Emits the chain with the all-reduce behind what rearranges and before what scales; the new all-reduce.
-fn sink(module: &mut Module, rewrite: &mut Rewrite, all_reduce: &AllReduce, chain: &[(InstId, Step)]) -> InstId {
+fn sink(module: &mut Module, rewrite: &mut Rewrite, all_reduce: &AllReduce, chain: &[(InstId, ChainOp)]) -> InstId {
     let mut value = all_reduce.operand;
     for (inst, step) in chain {
-        if matches!(step, Step::Scale(_)) {
+        if matches!(step, ChainOp::Scale(_)) {
             continue;
         }
         let source = module.inst(*inst).clone();
@@ -210,7 +210,7 @@ fn sink(module: &mut Module, rewrite: &mut Rewrite, all_reduce: &AllReduce, chai
     let sunk = rewrite.add(module, inst, (&hint, Opcode::AllReduce), shape, &[value], attrs);
     let mut result = sunk;
     for (inst, step) in chain {
-        if let Step::Scale(scaling) = step {
+        if let ChainOp::Scale(scaling) = step {
             result = rewrite.scale(module, *inst, result, scaling);
         }
     }

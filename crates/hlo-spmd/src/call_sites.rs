@@ -1,37 +1,37 @@
 //! A computation of its own for every call site, and back to one computation for those that came out alike.
 //!
-//! A computation that is called from several places may stand in an update at one of them and elsewhere compute something
-//! else, or the same update of another weight. It is copied for each call site before the analysis, so that each is decided by
-//! itself; copies that come out alike are merged into one after the rewrite, so what no update touches is as it was.
+//! A pass may have to treat a computation in one way at one of its call sites and in another way elsewhere. It is copied for each
+//! call site before the pass decides. Copies that are alike after the rewrite are merged into one, so what the pass did
+//! not touch is as it was.
 
+use crate::group_attrs::ChannelIds;
 use cranelift_entity::{EntitySet, SecondaryMap};
 use hlo_analysis::values::{CallSite, CallSites, entered};
 use hlo_ir::attrs::Attrs;
 use hlo_ir::{CompId, InstId, Module};
-use hlo_pass::report::Decision;
-use indexmap::{IndexMap, IndexSet};
+use indexmap::IndexMap;
 
 /// Copies add at most as many instructions as the module has, or this many if it has fewer.
 const MIN_BUDGET: usize = 4096;
 
 /// The copies of a module's computations.
 #[derive(Clone, Debug, Default)]
-pub struct Copies {
+pub struct CallSiteCopies {
     /// By original, callers first.
-    families: IndexMap<CompId, Vec<Copy>>,
+    families: IndexMap<CompId, Vec<SiteCopy>>,
 }
 
 /// A copy for one call site.
 #[derive(Clone, Debug)]
-struct Copy {
+struct SiteCopy {
     comp: CompId,
     site: InstId,
     /// Its instructions and those that they are copies of.
     insts: IndexMap<InstId, InstId>,
 }
 
-impl Copies {
-    /// Whether anything is called from several places: whether [`Copies::split`] has something to do.
+impl CallSiteCopies {
+    /// Whether anything is called from several places: whether [`CallSiteCopies::split`] has something to do.
     pub fn has_shared(module: &Module) -> bool {
         let sites = CallSites::find(module, module.computations().iter().copied());
         let is_entered = |site: &CallSite| entered(module, site.inst).is_some();
@@ -40,7 +40,7 @@ impl Copies {
 
     /// Copies what is called from several places, except where that makes the module too large or splits a transfer's channel.
     /// Linear in the instructions of the result.
-    pub fn split(module: &mut Module) -> Copies {
+    pub fn split(module: &mut Module) -> CallSiteCopies {
         let mut order = module.post_order();
         order.reverse();
         let mut reached: EntitySet<CompId> = EntitySet::new();
@@ -53,7 +53,7 @@ impl Copies {
         }
         let mut budget = module.n_instructions().max(MIN_BUDGET);
         let in_order = module.computations().to_vec();
-        let mut copies = Copies::default();
+        let mut copies = CallSiteCopies::default();
         // Callers first: all sites of a computation are known when it is reached, those in copies included.
         for comp in order {
             let is_entered = |site: &&CallSite| entered(module, site.inst).is_some();
@@ -71,7 +71,7 @@ impl Copies {
             for site in apart {
                 let copy = module.copy_computation(comp);
                 let pairs = module.comp(copy).insts.iter().copied().zip(module.comp(comp).insts.iter().copied());
-                family.push(Copy { comp: copy, site: site.inst, insts: pairs.collect() });
+                family.push(SiteCopy { comp: copy, site: site.inst, insts: pairs.collect() });
                 set_callee(module, site, copy);
                 sites.add(module, copy);
             }
@@ -94,12 +94,12 @@ impl Copies {
 
     /// Merges copies that are alike, into the original where that is one of them, and gives the collectives of those that stay
     /// channels of their own.
-    pub fn merge(&self, module: &mut Module) -> Merged {
+    pub fn merge(&self, module: &mut Module) -> MergedCopies {
         let mut first: SecondaryMap<CompId, Option<CompId>> = SecondaryMap::new();
-        let mut merged = Merged::default();
-        let mut kept: Vec<(CompId, &Copy)> = Vec::new();
+        let mut merged = MergedCopies::default();
+        let mut kept: Vec<(CompId, &SiteCopy)> = Vec::new();
         for (&original, family) in self.families.iter().rev() {
-            let mut apart: Vec<(CompId, Option<&Copy>)> = vec![(original, None)];
+            let mut apart: Vec<(CompId, Option<&SiteCopy>)> = vec![(original, None)];
             for copy in family {
                 match apart.iter().find(|(other, _)| are_alike(module, *other, copy.comp, &first)) {
                     Some(&(other, as_copy)) => {
@@ -123,15 +123,12 @@ impl Copies {
         self.remove_uncalled(module);
         let mut is_there: EntitySet<CompId> = EntitySet::new();
         is_there.extend(module.computations().iter().copied());
-        let mut next_channel = module.first_free_channel_id();
+        let mut channels = ChannelIds::free_in(module);
         for (original, copy) in kept.into_iter().filter(|(_, copy)| is_there.contains(copy.comp)) {
             for &inst in copy.insts.keys() {
-                if let Some(channel) = module.inst_mut(inst).attrs.channel_id_mut() {
-                    *channel = next_channel;
-                    next_channel = next_channel.saturating_add(1);
-                }
+                channels.renew(&mut module.inst_mut(inst).attrs);
             }
-            merged.kept.push((original, copy.comp, copy.site));
+            merged.kept.push(KeptCopy { original, copy: copy.comp, site: copy.site });
         }
         merged
     }
@@ -149,23 +146,28 @@ impl Copies {
     }
 }
 
-/// What became of copies.
-#[derive(Clone, Debug, Default)]
-pub struct Merged {
-    /// Names of what was merged, and the names of what it was merged into.
-    names: IndexMap<String, String>,
-    /// Original, copy, and the call site that has it.
-    kept: Vec<(CompId, CompId, InstId)>,
+/// A copy that differs from its original.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KeptCopy {
+    /// The original.
+    pub original: CompId,
+    /// The copy.
+    pub copy: CompId,
+    /// The call site that has it.
+    pub site: InstId,
 }
 
-impl Merged {
-    /// Number of copies that stay.
-    pub fn n_kept(&self) -> usize {
-        self.kept.len()
-    }
+/// What became of copies.
+#[derive(Clone, Debug, Default)]
+pub struct MergedCopies {
+    /// Names of what was merged, and the names of what it was merged into.
+    names: IndexMap<String, String>,
+    kept: Vec<KeptCopy>,
+}
 
+impl MergedCopies {
     /// Remembers by what names the instructions of a merged copy go now.
-    fn rename(&mut self, module: &Module, copy: &Copy, into: CompId, into_copy: Option<&Copy>) {
+    fn rename(&mut self, module: &Module, copy: &SiteCopy, into: CompId, into_copy: Option<&SiteCopy>) {
         let now: IndexMap<InstId, InstId> = match into_copy {
             Some(other) => other.insts.iter().map(|(&inst, &original)| (original, inst)).collect(),
             None => IndexMap::new(),
@@ -179,40 +181,18 @@ impl Merged {
         self.names.insert(module.comp_name(copy.comp).into(), module.comp_name(into).into());
     }
 
-    /// Says in the decisions of a report what each thing is called now, and which copies there are.
-    pub fn tell(&self, module: &Module, decisions: &mut Vec<Decision>) {
-        decisions.extend(self.kept.iter().map(|&(original, copy, site)| Decision {
-            subject: format!("%{}", module.comp_name(original)),
-            computation: module.comp_name(module.inst(site).parent).into(),
-            action: "copied".into(),
-            reason: format!(
-                "it is called from several places, which do not take the same values in shards: `%{}` calls `%{}` now",
-                module.inst_name(site),
-                module.comp_name(copy)
-            ),
-            ..Decision::default()
-        }));
-        let mut said: IndexSet<String> = IndexSet::new();
-        decisions.retain_mut(|decision| {
-            for name in [&mut decision.computation]
-                .into_iter()
-                .chain(decision.collectives.iter_mut().map(|c| &mut c.instruction))
-            {
-                if let Some(now) = self.names.get(name) {
-                    name.clone_from(now);
-                }
-            }
-            let texts = [&mut decision.subject, &mut decision.reason];
-            for text in texts.into_iter().chain(decision.collectives.iter_mut().map(|c| &mut c.because)) {
-                *text = self.renamed(text);
-            }
-            // The same of several sites is said once.
-            said.insert(format!("{decision:?}"))
-        });
+    /// The copies that stay.
+    pub fn kept(&self) -> &[KeptCopy] {
+        &self.kept
+    }
+
+    /// What goes by `name` now, if it was merged into something else.
+    pub fn name_now(&self, name: &str) -> Option<&str> {
+        self.names.get(name).map(String::as_str)
     }
 
     /// A text with the names in it, each behind a `%`, that hold now.
-    fn renamed(&self, text: &str) -> String {
+    pub fn renamed(&self, text: &str) -> String {
         let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
         let mut parts = text.split('%');
         let mut out = parts.next().unwrap_or_default().to_string();

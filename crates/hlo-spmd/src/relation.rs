@@ -4,45 +4,11 @@
 //! along one dim). An op can be computed on shards if the run of its result and those of its operands are the same piece of
 //! index space. The op table's factors say which dims go together; nothing here knows an opcode.
 
+use crate::format::DimRun;
 use hlo_ir::factors::{FactorRole, FactorSet, find_factors};
 use hlo_ir::op::{FactorRule, Flow};
 use hlo_ir::shape::Dims;
 use hlo_ir::{InstId, Module};
-
-/// Consecutive dims that are cut as one.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Run {
-    /// First dim.
-    pub start: usize,
-    /// Number of dims, at least one.
-    pub len: usize,
-}
-
-impl Run {
-    /// One dim.
-    pub fn dim(start: usize) -> Run {
-        Run { start, len: 1 }
-    }
-
-    /// The dims of the run.
-    pub fn dims(self) -> std::ops::Range<usize> {
-        self.start..self.start + self.len
-    }
-
-    /// Where a dim is once the run is one dim.
-    pub fn merged(self, dim: usize) -> usize {
-        match dim {
-            d if d < self.start => d,
-            d if d < self.start + self.len => self.start,
-            d => d + 1 - self.len,
-        }
-    }
-
-    /// Number of elements of the run in a tensor of these dims.
-    pub fn size(self, dims: &[i64]) -> i64 {
-        dims.get(self.dims()).map_or(0, n_elems)
-    }
-}
 
 /// Where one dim of an operand goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,7 +27,7 @@ pub enum OperandCut {
     /// The operand does not have the cut dims: every shard takes the whole of it.
     Whole,
     /// The operand is cut along this run.
-    Run(Run),
+    Run(DimRun),
     /// The op cannot be computed on such shards.
     Impossible,
 }
@@ -70,7 +36,7 @@ pub enum OperandCut {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ResultCut {
     /// Cut along this run.
-    Run(Run),
+    Run(DimRun),
     /// Whole, but every shard gives only its part of a reduction.
     Partial,
     /// The op cannot be computed on such shards.
@@ -79,17 +45,17 @@ pub enum ResultCut {
 
 /// The dims of an op's operands and result.
 #[derive(Clone, Debug)]
-pub struct Relation {
+pub struct DimRelation {
     /// For each operand, for each dim.
     links: Vec<Vec<Link>>,
     /// Operand and result dims of a reshape, which are related by their products instead.
     reshape: Option<(Dims, Dims)>,
 }
 
-impl Relation {
+impl DimRelation {
     /// The relation of an op that computes one array and that may be computed on shards: elementwise, broadcast, transpose,
     /// reshape, reduce. `None` for all others: they take their operands whole.
-    pub fn find(module: &Module, inst: InstId) -> Option<Relation> {
+    pub fn find(module: &Module, inst: InstId) -> Option<DimRelation> {
         let instruction = module.inst(inst);
         let row = instruction.opcode.row();
         let is_plain = matches!(row.flow, Flow::All | Flow::Identity);
@@ -100,8 +66,10 @@ impl Relation {
         }
         if let (FactorRule::Reshape, Some(&operand)) = (row.factors, instruction.operands.first()) {
             let operand = module.shape(operand).as_array()?;
-            return (operand.dynamic == 0)
-                .then(|| Relation { links: Vec::new(), reshape: Some((operand.dims.clone(), result.dims.clone())) });
+            return (operand.dynamic == 0).then(|| DimRelation {
+                links: Vec::new(),
+                reshape: Some((operand.dims.clone(), result.dims.clone())),
+            });
         }
         let set = find_factors(module, inst).ok()?;
         let [result] = set.results.as_slice() else { return None };
@@ -118,11 +86,11 @@ impl Relation {
                 })
                 .collect()
         });
-        Some(Relation { links: links.collect(), reshape: None })
+        Some(DimRelation { links: links.collect(), reshape: None })
     }
 
     /// How operand `k` is taken if the result is cut along `run`.
-    pub fn operand_cut(&self, k: usize, run: Run) -> OperandCut {
+    pub fn operand_cut(&self, k: usize, run: DimRun) -> OperandCut {
         if let Some((operand, result)) = &self.reshape {
             return aligned(result, run, operand).map_or(OperandCut::Impossible, OperandCut::Run);
         }
@@ -132,20 +100,20 @@ impl Relation {
         };
         let is_same = run.dims().enumerate().all(|(i, dim)| links.get(start + i) == Some(&Link::To(dim)));
         match is_same {
-            true => OperandCut::Run(Run { start, len: run.len }),
+            true => OperandCut::Run(DimRun { start, len: run.len }),
             false => OperandCut::Impossible,
         }
     }
 
     /// How the result comes out if operand `k` is cut along `run`.
-    pub fn result_cut(&self, k: usize, run: Run) -> ResultCut {
+    pub fn result_cut(&self, k: usize, run: DimRun) -> ResultCut {
         if let Some((operand, result)) = &self.reshape {
             return aligned(operand, run, result).map_or(ResultCut::Impossible, ResultCut::Run);
         }
         let Some(links) = self.links.get(k).and_then(|l| l.get(run.dims())) else { return ResultCut::Impossible };
         match links[0] {
             Link::To(start) if links.iter().enumerate().all(|(i, l)| *l == Link::To(start + i)) => {
-                ResultCut::Run(Run { start, len: run.len })
+                ResultCut::Run(DimRun { start, len: run.len })
             }
             Link::Reduced if links.iter().all(|l| *l == Link::Reduced) => ResultCut::Partial,
             Link::To(_) | Link::Reduced | Link::Blocked => ResultCut::Impossible,
@@ -193,7 +161,7 @@ fn n_elems(dims: &[i64]) -> i64 {
 }
 
 /// The run of `to` that holds the same elements in the same order as `run` of `from`.
-fn aligned(from: &[i64], run: Run, to: &[i64]) -> Option<Run> {
+fn aligned(from: &[i64], run: DimRun, to: &[i64]) -> Option<DimRun> {
     let before = n_elems(from.get(..run.start)?);
     let size = run.size(from);
     let mut product = 1i64;
@@ -211,7 +179,7 @@ fn aligned(from: &[i64], run: Run, to: &[i64]) -> Option<Run> {
     for (i, &d) in to[start..].iter().enumerate() {
         held = d.saturating_mul(held);
         if held == size {
-            return Some(Run { start, len: i + 1 });
+            return Some(DimRun { start, len: i + 1 });
         }
         if held > size {
             return None;
@@ -226,7 +194,7 @@ mod tests {
 
     #[test]
     fn runs_go_through_reshapes_where_they_hold_the_same_elements() {
-        let run = |start, len| Run { start, len };
+        let run = |start, len| DimRun { start, len };
         assert_eq!(aligned(&[3, 3, 64], run(0, 2), &[9, 64]), Some(run(0, 1)));
         assert_eq!(aligned(&[9, 64], run(0, 1), &[3, 3, 64]), Some(run(0, 2)));
         assert_eq!(aligned(&[9, 64], run(0, 1), &[576]), None);

@@ -1,20 +1,20 @@
-//! Over which devices an update is cut (§5 of the paper): over all that sum its gradient, or only within the groups that a
-//! level of the cluster makes of them, with the shards summed across.
+//! Over which devices a value is cut: over whole groups, or within the parts that a level of the cluster makes of them (Xu et al.
+//! 2020, §5).
 
 use hlo_cluster::Cluster;
 
-/// A way to cut an update whose gradient is summed over some groups.
+/// A way to cut a value over groups of devices.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Grouping {
     /// Devices that hold the shards of one copy, in the order of the shards.
     pub shard: Vec<Vec<u32>>,
     /// Devices that hold the same shard of different copies; empty where there is one copy.
     pub across: Vec<Vec<u32>>,
-    /// The level of the cluster within which the update is cut, for reports.
+    /// The level of the cluster within which the value is cut, for reports.
     pub level: Option<String>,
 }
 
-/// All groupings of devices whose gradients are summed over `groups`; the first one cuts over all of them.
+/// All groupings of the devices of `groups`, which are flat ids. The first one cuts over whole groups.
 pub fn groupings(cluster: Option<&Cluster>, groups: &[Vec<u32>]) -> Vec<Grouping> {
     let mut found = vec![Grouping { shard: groups.to_vec(), across: Vec::new(), level: None }];
     let Some((cluster, counts)) = cluster.and_then(|c| Some((c, c.hierarchy()?))) else { return found };

@@ -1,0 +1,101 @@
+//! What a placement problem is about, and what is asked of each of its values again and again.
+
+use cranelift_entity::SecondaryMap;
+use hlo_analysis::replication::Replication;
+use hlo_analysis::values::{Origin, ValueId, Values};
+use hlo_ir::{InstId, Module};
+use hlo_spmd::{DimRelation, OperandCut};
+use hlo_spmd::{DimRun, is_broadcast, is_rebuilt};
+use indexmap::{IndexMap, IndexSet};
+
+/// A module, its values, and the gradients that are summed over the same groups.
+pub struct ShardingContext<'a> {
+    /// The module.
+    pub module: &'a Module,
+    /// Its values.
+    pub values: &'a Values,
+    /// Which values are equal on which devices.
+    pub replication: &'a Replication,
+    /// The groups over which gradients are summed.
+    pub groups: &'a [Vec<u32>],
+    /// Number of shards.
+    pub n_shards: usize,
+    /// Gradients: results of all-reduces over these groups.
+    pub gradients: IndexSet<ValueId>,
+    relations: SecondaryMap<InstId, Option<Option<Box<DimRelation>>>>,
+    eligible: SecondaryMap<ValueId, Option<bool>>,
+    pub(crate) taken: SecondaryMap<ValueId, bool>,
+}
+
+impl<'a> ShardingContext<'a> {
+    /// A context in which no value has a format yet.
+    pub fn new(
+        module: &'a Module,
+        values: &'a Values,
+        replication: &'a Replication,
+        groups: &'a [Vec<u32>],
+        gradients: IndexSet<ValueId>,
+    ) -> ShardingContext<'a> {
+        let n_shards = groups.first().map_or(1, Vec::len);
+        let (relations, eligible, taken) = (SecondaryMap::new(), SecondaryMap::new(), SecondaryMap::new());
+        ShardingContext { module, values, replication, groups, n_shards, gradients, relations, eligible, taken }
+    }
+
+    /// How dims go through the instruction, if it can be computed on shards.
+    pub fn relation(&mut self, inst: InstId) -> Option<&DimRelation> {
+        if self.relations[inst].is_none() {
+            self.relations[inst] = Some(DimRelation::find(self.module, inst).map(Box::new));
+        }
+        self.relations[inst].as_ref()?.as_deref()
+    }
+
+    /// Whether a value can be rebuilt on a shard from nothing: constants, iota, a scalar's broadcast. Such values have no
+    /// format.
+    pub fn is_rebuilt(&self, value: ValueId) -> bool {
+        let inst = self.values.inst(value);
+        is_rebuilt(self.module, inst) && self.values.values[value].origin == Origin::Computed
+    }
+
+    /// Whether a value may have a format: a whole array that is the same on all devices of a group.
+    pub(crate) fn is_eligible(&mut self, value: ValueId) -> bool {
+        if let Some(known) = self.eligible[value] {
+            return known;
+        }
+        let shape = self.values.shape(self.module, value);
+        let is_array = shape.is_some_and(|s| s.rank() > 0 && s.dynamic == 0 && s.n_elems() > 1);
+        let sites = &self.values.values[value].sites;
+        let is_equal =
+            || sites.iter().all(|&(inst, leaf)| self.replication.is_equal_within(inst, leaf as usize, self.groups));
+        let known = is_array && is_equal() && !self.is_rebuilt(value);
+        self.eligible[value] = Some(known);
+        known
+    }
+
+    /// Whether a value of a region can be computed in shards.
+    pub fn can_shard(&mut self, runs: &IndexMap<ValueId, DimRun>, value: ValueId) -> bool {
+        if self.gradients.contains(&value) {
+            return true;
+        }
+        match self.values.values[value].origin {
+            Origin::EntryParam => return false,
+            Origin::Param | Origin::Carry | Origin::CallResult => return true,
+            Origin::Computed => {}
+        }
+        let (inst, run) = (self.values.inst(value), runs[&value]);
+        let (module, values) = (self.module, self.values);
+        let is_fused = values.fused.contains(module.inst(inst).parent);
+        let cuts: Vec<OperandCut> = match self.relation(inst) {
+            Some(relation) => (0..module.inst(inst).operands.len()).map(|k| relation.operand_cut(k, run)).collect(),
+            None => return false,
+        };
+        module.inst(inst).operands.iter().zip(cuts).all(|(&operand, cut)| match (cut, values.of(operand)) {
+            (OperandCut::Whole, _) => true,
+            (OperandCut::Run(run), Some(operand)) => match self.is_rebuilt(operand) {
+                // A fusion's body has no shard id to cut a constant or to start an iota with.
+                true => !is_fused || is_broadcast(module, values.inst(operand)),
+                false => runs.get(&operand) == Some(&run),
+            },
+            (OperandCut::Run(_) | OperandCut::Impossible, _) => false,
+        })
+    }
+}

@@ -1,0 +1,244 @@
+//! The catalogue of errors: why a module cannot be sharded or a placement not emitted, and why a gradient is left as it is.
+
+use crate::pairs::Pair;
+use hlo_ir::localize::CannotCut;
+use hlo_ir::{InstId, Module};
+use hlo_spmd::SpmdError;
+use std::fmt;
+
+/// Why a module cannot be sharded, or a placement not emitted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum WusError {
+    /// A part of the program cannot be built.
+    Spmd(SpmdError),
+    /// The attributes of an op on shards are not known.
+    Localize(CannotCut),
+    /// An instruction depends on itself after the rewrite.
+    DependsOnItself {
+        /// Its name.
+        name: String,
+    },
+    /// An instruction that is needed in shards has no value.
+    NoValue {
+        /// Its name.
+        name: String,
+    },
+    /// A leaf of a tuple has no value.
+    LeafWithoutValue,
+    /// An element of something that has no elements.
+    TupleElement,
+    /// No instruction of a computation holds a value that is needed there.
+    NotAtHand {
+        /// Name of the instruction that defines the value.
+        name: String,
+    },
+    /// A whole value is to be gathered.
+    WholeGathered,
+    /// A value in shards is no array.
+    NoArrayValue,
+    /// An op that cannot be computed on shards is to be.
+    NotOnShards {
+        /// Name of the instruction.
+        name: String,
+    },
+    /// An operand of an op on shards cannot be cut.
+    OperandNotCut,
+    /// Partial results of something that is no reduce.
+    NotAReduce,
+    /// A reduce without reducer.
+    NoReducer,
+    /// Something else stands where an all-reduce should.
+    NotAnAllReduce,
+    /// A module has no entry.
+    NoEntry,
+    /// An entry has no root.
+    NoRoot,
+    /// A parameter of an interface to shard is a tuple.
+    TupleParameter {
+        /// Its name.
+        name: String,
+    },
+    /// A loop holds the training step whose interface is to be sharded.
+    StepInLoop,
+    /// A pair of a parameter and an output cannot be read.
+    PairSyntax {
+        /// What stands there.
+        found: String,
+    },
+    /// A pair names a parameter or an output that another pair has named.
+    PairTwice {
+        /// The pair as written.
+        pair: String,
+    },
+    /// A pair names a parameter or an output that the module does not have.
+    PairOutOfRange {
+        /// Parameters of the module.
+        n_params: usize,
+        /// Outputs of the module.
+        n_outputs: usize,
+        /// The pair.
+        pair: Pair,
+    },
+    /// A pair says something else than an alias of the header.
+    PairContradictsAlias {
+        /// The pair.
+        pair: Pair,
+        /// The parameter and the output of the alias.
+        alias: Pair,
+    },
+    /// An output could be the next value of several parameters.
+    AmbiguousOutput {
+        /// The output.
+        output: usize,
+        /// The parameters.
+        params: Vec<usize>,
+    },
+    /// An entry lacks a parameter.
+    MissingParameter {
+        /// Its number.
+        number: i64,
+    },
+}
+
+impl WusError {
+    /// `inst` depends on itself.
+    pub fn depends_on_itself(module: &Module, inst: InstId) -> WusError {
+        WusError::DependsOnItself { name: module.inst_name(inst).into() }
+    }
+}
+
+impl From<SpmdError> for WusError {
+    fn from(error: SpmdError) -> WusError {
+        WusError::Spmd(error)
+    }
+}
+
+impl fmt::Display for WusError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            WusError::Spmd(error) => error.fmt(f),
+            WusError::Localize(error) => error.fmt(f),
+            WusError::DependsOnItself { name } => write!(f, "`%{name}` depends on itself"),
+            WusError::NoValue { name } => write!(f, "`%{name}` has no value"),
+            WusError::LeafWithoutValue => f.write_str("a leaf without value"),
+            WusError::TupleElement => f.write_str("a tuple's element"),
+            WusError::NotAtHand { name } => write!(f, "`%{name}` is not at hand where it is needed"),
+            WusError::WholeGathered => f.write_str("a whole value cannot be gathered"),
+            WusError::NoArrayValue => f.write_str("a value is an array"),
+            WusError::NotOnShards { name } => write!(f, "`%{name}` cannot be computed on shards"),
+            WusError::OperandNotCut => f.write_str("an operand cannot be cut"),
+            WusError::NotAReduce => f.write_str("expected a reduce"),
+            WusError::NoReducer => f.write_str("a reduce without reducer"),
+            WusError::NotAnAllReduce => f.write_str("expected an all-reduce"),
+            WusError::NoEntry => f.write_str("a module without entry"),
+            WusError::NoRoot => f.write_str("an entry without root"),
+            WusError::TupleParameter { name } => {
+                write!(f, "interface=sharded takes a flat entry: expected arrays, found tuple `%{name}`")
+            }
+            WusError::StepInLoop => f.write_str(
+                "interface=sharded takes a single training step, and this loop holds the step: with \
+                 interface=replicated its state stays in shards from step to step",
+            ),
+            WusError::PairSyntax { found } => write!(f, "state-pairs: expected PARAM:OUTPUT, found `{found}`"),
+            WusError::PairTwice { pair } => {
+                write!(f, "state-pairs: `{pair}` names a parameter or output that stands before")
+            }
+            WusError::PairOutOfRange { n_params, n_outputs, pair: (p, o) } => write!(
+                f,
+                "state-pairs: expected a parameter below {n_params} and an output below {n_outputs}, found {p}:{o}"
+            ),
+            WusError::PairContradictsAlias { pair: (p, o), alias: (param, output) } => write!(
+                f,
+                "state-pairs: {p}:{o} contradicts the header's alias of parameter {param} and output {output}"
+            ),
+            WusError::AmbiguousOutput { output, params } => {
+                let pairs: Vec<String> = params.iter().map(|param| format!("{param}:{output}")).collect();
+                write!(
+                    f,
+                    "output {output} could be the next value of several parameters: say which with state-pairs=[…], \
+                     one of {}",
+                    pairs.join(", ")
+                )
+            }
+            WusError::MissingParameter { number } => write!(f, "parameter {number} is missing"),
+        }
+    }
+}
+
+impl std::error::Error for WusError {}
+
+/// Why a gradient's all-reduce is left as it is. Reports print it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum GradientRefusal {
+    /// It starts what another instruction ends.
+    Asynchronous,
+    /// It reduces several arrays.
+    ReducesTuple,
+    /// It has no dims.
+    Scalar,
+    /// Its shape has dynamic dims.
+    DynamicDims,
+    /// There is nobody to share the work with.
+    OneDevice,
+    /// Its groups are not valid on the module's devices.
+    Groups(String),
+    /// Its groups have members in different numbers.
+    UnevenGroups,
+    /// Each of its groups is one device.
+    LoneDevices,
+    /// Some devices are in no group.
+    MissingDevices {
+        /// Devices of the module.
+        n_devices: usize,
+        /// Devices in groups.
+        n_held: usize,
+    },
+    /// Its reducer is no addition.
+    NoAdd,
+    /// It is smaller than the user wants.
+    Small {
+        /// Its bytes.
+        bytes: u64,
+        /// The least that is sharded.
+        min_bytes: u64,
+    },
+    /// Its computation has several callers and no copies.
+    SharedComputation,
+    /// Another gradient's region has it.
+    HasFormat,
+    /// The replication analysis does not know its result to be the same on all devices of a group.
+    NotReplicated,
+    /// Its result is no array.
+    NoArray,
+    /// None of its dims can be cut.
+    NoDims,
+}
+
+impl fmt::Display for GradientRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            GradientRefusal::Asynchronous => "asynchronous: run the pass before scheduling",
+            GradientRefusal::ReducesTuple => "reduces a tuple; this form of the pass takes array all-reduces",
+            GradientRefusal::Scalar => "a scalar",
+            GradientRefusal::DynamicDims => "has dynamic dims",
+            GradientRefusal::OneDevice => "the module runs on one device",
+            GradientRefusal::Groups(why) => why,
+            GradientRefusal::UnevenGroups => "its groups differ in size",
+            GradientRefusal::LoneDevices => "its groups have one device each: nothing is summed",
+            GradientRefusal::MissingDevices { n_devices, n_held } => {
+                return write!(f, "expected groups that hold all {n_devices} devices, found {n_held}");
+            }
+            GradientRefusal::NoAdd => "its reducer is not a plain add",
+            GradientRefusal::Small { bytes, min_bytes } => {
+                return write!(f, "{bytes} bytes, below min-bytes={min_bytes}");
+            }
+            GradientRefusal::SharedComputation => {
+                "its computation is called from too many places to copy it for each: run inline-calls first"
+            }
+            GradientRefusal::HasFormat => "it has a format already",
+            GradientRefusal::NotReplicated => "it is not known to be the same on all devices of its groups",
+            GradientRefusal::NoArray => "it is no array",
+            GradientRefusal::NoDims => "it has no dims",
+        })
+    }
+}

@@ -1,0 +1,143 @@
+//! Update regions: the values round a gradient that have one sharding format.
+//!
+//! A region holds what meets a gradient in elementwise ops, transposes, reshapes, reductions of other dims, and on the way into and
+//! out of loops, branches and calls. One format serves all of it.
+
+use crate::context::ShardingContext;
+use crate::error::GradientRefusal;
+use crate::format::{Rank, candidates, is_major_run};
+use hlo_analysis::values::{Origin, User, ValueId};
+use hlo_ir::ArrayShape;
+use hlo_spmd::{DimRun, EvenSplit, ShardFormat};
+use hlo_spmd::{OperandCut, ResultCut};
+use indexmap::{IndexMap, IndexSet};
+
+/// Values of one format.
+#[derive(Clone, Debug)]
+pub struct UpdateRegion {
+    /// How the run is cut.
+    pub split: EvenSplit,
+    /// The run of every value.
+    pub runs: IndexMap<ValueId, DimRun>,
+    /// Gradients, in order of discovery.
+    pub gradients: Vec<ValueId>,
+    /// Formats that were possible and why this one is better, for the report.
+    pub rejected: Vec<(String, String)>,
+}
+
+impl UpdateRegion {
+    /// The format of one of its values.
+    pub fn format(&self, value: ValueId) -> Option<ShardFormat> {
+        self.runs.get(&value).map(|&run| ShardFormat { run, split: self.split })
+    }
+}
+
+impl ShardingContext<'_> {
+    /// Everything that gets a format if `seed` is cut along `run`.
+    fn grow(&mut self, seed: ValueId, run: DimRun) -> IndexMap<ValueId, DimRun> {
+        let mut runs: IndexMap<ValueId, DimRun> = IndexMap::from([(seed, run)]);
+        let (module, values) = (self.module, self.values);
+        let mut next = 0;
+        while let Some((&value, &run)) = runs.get_index(next) {
+            next += 1;
+            let mut found: Vec<(ValueId, DimRun)> = Vec::new();
+            for taken in &values.uses[value] {
+                match taken.user {
+                    User::Op { inst, operand } => {
+                        let cut = self.relation(inst).map(|r| r.result_cut(operand as usize, run));
+                        if let (Some(ResultCut::Run(run)), Some(result)) = (cut, values.of(inst)) {
+                            found.push((result, run));
+                        }
+                    }
+                    User::Becomes(into) => found.push((into, run)),
+                    User::Exit(_) | User::Opaque(_) => {}
+                }
+            }
+            if values.values[value].origin == Origin::Computed && !self.gradients.contains(&value) {
+                let inst = values.inst(value);
+                for (k, &operand) in module.inst(inst).operands.iter().enumerate() {
+                    let cut = self.relation(inst).map(|r| r.operand_cut(k, run));
+                    if let (Some(OperandCut::Run(run)), Some(operand)) = (cut, values.of(operand)) {
+                        found.push((operand, run));
+                    }
+                }
+            }
+            found.extend(values.sources[value].iter().map(|&source| (source, run)));
+            for (value, run) in found {
+                if !runs.contains_key(&value) && !self.taken[value] && self.is_eligible(value) {
+                    runs.insert(value, run);
+                }
+            }
+        }
+        runs
+    }
+
+    /// The update in a region: gradients, and what is computed forward from them in shards, up to what a loop carries.
+    pub fn update(&mut self, runs: &IndexMap<ValueId, DimRun>) -> IndexSet<ValueId> {
+        let mut update: IndexSet<ValueId> = runs.keys().copied().filter(|v| self.gradients.contains(v)).collect();
+        let mut next = 0;
+        while let Some(&value) = update.get_index(next) {
+            next += 1;
+            for taken in &self.values.uses[value] {
+                let result = match taken.user {
+                    User::Op { inst, .. } => self.values.of(inst),
+                    User::Becomes(into) => Some(into).filter(|&v| self.values.values[v].origin != Origin::Carry),
+                    User::Exit(_) | User::Opaque(_) => None,
+                };
+                let Some(result) = result else { continue };
+                if runs.contains_key(&result) && !update.contains(&result) && self.can_shard(runs, result) {
+                    update.insert(result);
+                }
+            }
+        }
+        update
+    }
+
+    /// The region of a gradient in the best format.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn region(&mut self, seed: ValueId) -> Result<UpdateRegion, GradientRefusal> {
+        if self.taken[seed] {
+            return Err(GradientRefusal::HasFormat);
+        }
+        if !self.is_eligible(seed) {
+            return Err(GradientRefusal::NotReplicated);
+        }
+        let Some(shape) = self.values.shape(self.module, seed).cloned() else { return Err(GradientRefusal::NoArray) };
+        let mut tried: Vec<(Rank, ShardFormat, IndexMap<ValueId, DimRun>)> = Vec::new();
+        for run in candidates(&shape) {
+            let format = ShardFormat::new(&shape, run, self.n_shards);
+            let runs = self.grow(seed, run);
+            let rank = self.rank(&runs, &format);
+            tried.push((rank, format, runs));
+        }
+        let best = tried.iter().enumerate().min_by(|(_, a), (_, b)| a.0.total_cmp(&b.0)).map(|(i, _)| i);
+        let Some((rank, format, runs)) = best.map(|i| tried.remove(i)) else { return Err(GradientRefusal::NoDims) };
+        let rejected = tried.iter().map(|(other, format, _)| (format.to_string(), other.worse_than(&rank))).collect();
+        let gradients = runs.keys().copied().filter(|v| self.gradients.contains(v)).collect();
+        runs.keys().for_each(|&v| self.taken[v] = true);
+        Ok(UpdateRegion { split: format.split, runs, gradients, rejected })
+    }
+
+    /// How good a format is.
+    fn rank(&mut self, runs: &IndexMap<ValueId, DimRun>, format: &ShardFormat) -> Rank {
+        let own = format.run;
+        let bytes = |v: &ValueId| self.values.shape(self.module, *v).map_or(0, ArrayShape::size_bytes);
+        let sizes: IndexMap<ValueId, u64> = runs.keys().map(|v| (*v, bytes(v))).collect();
+        let computed_bytes = self.update(runs).iter().map(|v| sizes[v]).sum();
+        let mut state: Option<(u64, ValueId)> = None;
+        for &value in runs.keys() {
+            let is_state = matches!(self.values.values[value].origin, Origin::EntryParam | Origin::Carry);
+            if is_state && state.is_none_or(|(most, _)| sizes[&value] > most) {
+                state = Some((sizes[&value], value));
+            }
+        }
+        let layout_of = state.map_or(own, |(_, v)| runs[&v]);
+        let (value, _) = runs.get_index(0).map_or((None, own), |(&v, &r)| (Some(v), r));
+        let holder = state.map(|(_, v)| v).or(value);
+        let is_major =
+            holder.and_then(|v| self.values.shape(self.module, v)).is_some_and(|shape| is_major_run(shape, layout_of));
+        Rank { computed_bytes, is_major, waste: format.split.waste(), len: own.len }
+    }
+}
