@@ -1,6 +1,5 @@
 //! The catalogue of errors: why a module cannot be sharded or a placement not emitted, and why a gradient is left as it is.
 
-use crate::pairs::Pair;
 use hlo_ir::localize::CannotCut;
 use hlo_ir::{InstId, Module};
 use hlo_spmd::SpmdError;
@@ -67,7 +66,7 @@ pub enum WusError {
     },
     /// A pair names a parameter or an output that another pair has named.
     PairTwice {
-        /// The pair as written.
+        /// The pair, flat leaves.as written.
         pair: String,
     },
     /// A pair names a parameter or an output that the module does not have.
@@ -76,15 +75,15 @@ pub enum WusError {
         n_params: usize,
         /// Outputs of the module.
         n_outputs: usize,
-        /// The pair.
-        pair: Pair,
+        /// The pair, flat leaves.
+        pair: (usize, usize),
     },
     /// A pair says something else than an alias of the header.
     PairContradictsAlias {
-        /// The pair.
-        pair: Pair,
+        /// The pair, flat leaves.
+        pair: (usize, usize),
         /// The parameter and the output of the alias.
-        alias: Pair,
+        alias: (usize, usize),
     },
     /// An output could be the next value of several parameters.
     AmbiguousOutput {
