@@ -7,7 +7,7 @@ use std::fmt;
 /// The device where none is named.
 pub const DEFAULT_DEVICE: &str = "h200";
 /// Bandwidth of a device's link where no cluster is given: NVLink 4, 900 GB/s both ways together (H100 data sheet).
-const DEFAULT_GBYTES_PER_S: f64 = 450.0;
+pub const DEFAULT_GBYTES_PER_S: f64 = 450.0;
 /// Latency of a hop and of a launch where no cluster is given, in microseconds: the order of NCCL's figures for NVLink.
 const DEFAULT_LATENCY_US: f64 = 1.0;
 
@@ -43,7 +43,7 @@ impl fmt::Display for SizeMismatch {
 
 /// What one kernel does.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub struct Kernel {
+pub struct KernelWork {
     /// Bytes that it reads from and writes to memory.
     pub bytes: f64,
     /// Seconds of its arithmetic: [`Machine::vector_s`], [`Machine::matrix_s`], or a sum of these.
@@ -101,7 +101,7 @@ impl Machine {
     }
 
     /// Seconds of one kernel: its launch and the longer of arithmetic and memory traffic.
-    pub fn kernel_s(&self, kernel: Kernel) -> f64 {
+    pub fn kernel_s(&self, kernel: KernelWork) -> f64 {
         self.launch_s() + kernel.arithmetic_s.max(self.memory_s(kernel.bytes))
     }
 
@@ -171,8 +171,11 @@ mod tests {
         let machine = Machine::from_args("", DEFAULT_DEVICE).expect("a machine");
         let (few, many) = (machine.vector_s(1e6, DType::F32), machine.vector_s(1e12, DType::BF16));
         let bytes = 1e9;
-        assert_eq!(machine.kernel_s(Kernel { bytes, arithmetic_s: few }), machine.launch_s() + machine.memory_s(bytes));
-        assert_eq!(machine.kernel_s(Kernel { bytes, arithmetic_s: many }), machine.launch_s() + many);
+        assert_eq!(
+            machine.kernel_s(KernelWork { bytes, arithmetic_s: few }),
+            machine.launch_s() + machine.memory_s(bytes)
+        );
+        assert_eq!(machine.kernel_s(KernelWork { bytes, arithmetic_s: many }), machine.launch_s() + many);
         // bf16 is no faster than f32 where no matrix unit works, and much faster where one does.
         assert_eq!(many, machine.vector_s(1e12, DType::F32));
         assert!(machine.matrix_s(1e12, DType::BF16, false) < many / 10.0);

@@ -6,4 +6,4 @@
 
 mod machine;
 
-pub use machine::{DEFAULT_DEVICE, Kernel, Machine, Network, SizeMismatch};
+pub use machine::{DEFAULT_DEVICE, DEFAULT_GBYTES_PER_S, KernelWork, Machine, Network, SizeMismatch};

@@ -15,7 +15,7 @@ pub mod order;
 pub mod place;
 pub mod waits;
 
-use crate::plan::model::Machine;
+use crate::plan::model::StepTimes;
 use crate::plan::{Buffer, BufferId, ConstantId, Place, Plan, Step, ValueId, Work};
 use cranelift_entity::PrimaryMap;
 use hashbrown::{HashMap, HashSet};
@@ -151,13 +151,13 @@ pub fn assign_fastest(mut draft: Draft, aliases: &[(usize, usize)], slack: f64) 
     // Sources and elements are long, and nothing here reads them.
     let constants = std::mem::take(&mut draft.plan.constants);
     let sources: Vec<String> = draft.plan.kernels.values_mut().map(|k| std::mem::take(&mut k.source)).collect();
-    let mut machine = Machine::for_plan(&draft.plan);
+    let mut times = StepTimes::for_plan(&draft.plan);
     let mut plans: Vec<(f64, u64, Plan)> = Vec::with_capacity(ORDERS.len());
     for rule in ORDERS {
         let mut ordered = draft.clone();
-        order::order_steps(&mut ordered, rule, &mut machine);
+        order::order_steps(&mut ordered, rule, &mut times);
         let plan = assign(ordered, aliases);
-        let time_s = machine.plan_s(&plan);
+        let time_s = times.plan_s(&plan);
         plans.push((time_s, plan.memory().peak_bytes(), plan));
     }
     let written_s = plans.first().map(|(time_s, _, _)| *time_s);

@@ -11,7 +11,7 @@
 //! stream that began before its end must not reuse its bytes, or they would wait for it: [`Held`] says how long.
 
 use super::{Draft, frugal};
-use crate::plan::model::Machine;
+use crate::plan::model::StepTimes;
 use crate::plan::{BufferId, Step, Stream, ValueId, Work};
 use cranelift_entity::{EntitySet, SecondaryMap};
 use hashbrown::HashMap;
@@ -44,7 +44,7 @@ pub enum By {
 pub type Held = HashMap<BufferId, u32>;
 
 /// Orders the steps of a draft, those of loops and branches by themselves.
-pub fn order_steps(draft: &mut Draft, rule: Rule, machine: &mut Machine) {
+pub fn order_steps(draft: &mut Draft, rule: Rule, times: &mut StepTimes) {
     let steps = std::mem::take(&mut draft.plan.steps);
     let readers = frugal::count_readers(draft, &steps);
     let mut overwritten: HashMap<ValueId, Vec<ValueId>> = HashMap::new();
@@ -53,7 +53,7 @@ pub fn order_steps(draft: &mut Draft, rule: Rule, machine: &mut Machine) {
     for &(from, to) in draft.shareable.iter().filter(|(from, _)| is_state.contains(*from)) {
         overwritten.entry(to).or_default().push(from);
     }
-    let mut ordering = Ordering { draft, rule, machine, readers, overwritten, held: Held::new() };
+    let mut ordering = Ordering { draft, rule, times, readers, overwritten, held: Held::new() };
     let (steps, held) = (ordering.list(steps), ordering.held);
     (draft.plan.steps, draft.held) = (steps, held);
 }
@@ -61,7 +61,7 @@ pub fn order_steps(draft: &mut Draft, rule: Rule, machine: &mut Machine) {
 struct Ordering<'d> {
     draft: &'d Draft,
     rule: Rule,
-    machine: &'d mut Machine,
+    times: &'d mut StepTimes,
     /// How often each value is still to be read.
     readers: SecondaryMap<ValueId, u32>,
     /// For each value the state that it may lie over.
@@ -100,7 +100,7 @@ impl Ordering<'_> {
         if steps.is_empty() {
             return;
         }
-        let durations: Vec<f64> = steps.iter().map(|step| self.machine.work_s(&self.draft.plan, &step.work)).collect();
+        let durations: Vec<f64> = steps.iter().map(|step| self.times.work_s(&self.draft.plan, &step.work)).collect();
         let needs = dependencies(self.draft, &self.overwritten, &steps);
         let mut order: Vec<usize> = match self.rule.by {
             By::Text => (0..steps.len()).collect(),

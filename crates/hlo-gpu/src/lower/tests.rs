@@ -81,8 +81,8 @@ fn drafts_of((name, module): &(String, Module)) -> Vec<Named> {
     let mut drafts = vec![(name.clone(), draft.clone(), aliases.clone())];
     for rule in buffers::ORDERS {
         let mut ordered = draft.clone();
-        let mut machine = crate::plan::model::Machine::for_plan(&ordered.plan);
-        buffers::order::order_steps(&mut ordered, rule, &mut machine);
+        let mut times = crate::plan::model::StepTimes::for_plan(&ordered.plan);
+        buffers::order::order_steps(&mut ordered, rule, &mut times);
         assert_eq!(ordered.plan.steps.len(), draft.plan.steps.len(), "{name}");
         drafts.push((format!("{name} {rule:?}"), ordered, aliases.clone()));
     }

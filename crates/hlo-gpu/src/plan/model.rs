@@ -1,25 +1,19 @@
 //! Modelled times of a plan's steps.
 //!
-//! Times are the roofline's: a step takes what its bytes or its arithmetic take on the device, whichever is more, and a
-//! launch; a collective what the cluster model says for one switch. Each stream runs its steps in order, each from when the
+//! [`hlo_analysis::time`] says how long each step takes on the machine where none is described. Each stream runs its steps in order, each from when the
 //! step before it and all that it waits for have ended. A loop's body is counted once, of a conditional the first branch. The
 //! times say how work overlaps and which of two orders is better, and are no measurements.
 
 use super::{BufferId, CollectiveCall, CollectiveKind, CommunicatorId, Plan, Step, Stream, Work};
 use hashbrown::HashMap;
-use hlo_cluster::{Algo, Cluster, Collective, CollectiveCost, DeviceProfile};
+use hlo_analysis::time::{DEFAULT_DEVICE, KernelWork, Machine, Network};
+use hlo_cluster::{Collective, CollectiveCost};
+use hlo_ir::DType;
 
-/// The device whose figures are taken.
-pub const DEVICE: &str = "h200";
-/// Bandwidth of its links: NVLink 4, one way (H200 data sheet).
-pub const LINK_GBYTES_PER_S: f64 = 450.0;
-/// Their latency: the order of NCCL's.
-pub const LINK_LATENCY_US: f64 = 1.0;
-
-/// What runs a plan.
-pub struct Machine {
-    device: Option<DeviceProfile>,
-    cluster: Cluster,
+/// Times of a plan's steps on the machine where none is described.
+pub struct StepTimes {
+    /// None only where the default device has no profile.
+    on: Option<(Machine, Network)>,
     costs: HashMap<(Collective, CommunicatorId), CollectiveCost>,
 }
 
@@ -41,15 +35,13 @@ impl Bar<'_> {
     }
 }
 
-impl Machine {
-    /// The default machine with as many devices as the plan wants.
-    pub fn for_plan(plan: &Plan) -> Machine {
+impl StepTimes {
+    /// On as many devices as the plan wants.
+    pub fn for_plan(plan: &Plan) -> StepTimes {
         let n_devices = plan.n_replicas.saturating_mul(plan.n_partitions).max(1);
-        Machine {
-            device: DeviceProfile::from_arg(DEVICE).ok(),
-            cluster: Cluster::flat(n_devices, LINK_GBYTES_PER_S, LINK_LATENCY_US),
-            costs: HashMap::new(),
-        }
+        let machine = Machine::from_args("", DEFAULT_DEVICE).ok();
+        let on = machine.and_then(|machine| machine.network(n_devices as usize).ok().map(|network| (machine, network)));
+        StepTimes { on, costs: HashMap::new() }
     }
 
     /// Seconds of the whole plan, loops' bodies once, the first branch of conditionals.
@@ -59,21 +51,23 @@ impl Machine {
 
     /// Seconds of one piece of work; none for loops and branches, whose steps have their own.
     pub fn work_s(&mut self, plan: &Plan, work: &Work) -> f64 {
-        let (flops, dtype) = match work {
+        let Some((machine, _)) = &self.on else { return 0.0 };
+        let arithmetic_s = match work {
             Work::Collective(call) => return self.collective_s(plan, call),
             Work::While { .. } | Work::Conditional { .. } => return 0.0,
             Work::Gemm(gemm) => {
                 let flops = 2.0 * gemm.batch as f64 * gemm.m as f64 * gemm.n as f64 * gemm.k as f64;
-                (flops, if gemm.uses_tf32 { "tf32" } else { plan.buffers[gemm.lhs.buffer].shape.dtype.name() })
+                machine.matrix_s(flops, dtype_of(plan, gemm.lhs.buffer), gemm.uses_tf32)
             }
-            Work::Launch { .. } | Work::Copy { .. } | Work::Fill { .. } => (0.0, "f32"),
+            Work::Launch { .. } | Work::Copy { .. } | Work::Fill { .. } => 0.0,
         };
         let accesses = work.accesses(plan);
-        let bytes: f64 = accesses.reads.iter().chain(&accesses.writes).map(|&b| bytes_of(plan, b)).sum();
-        self.device.as_ref().map_or(0.0, |device| device.op_s(flops, bytes, dtype))
+        let bytes = accesses.reads.iter().chain(&accesses.writes).map(|&b| bytes_of(plan, b)).sum();
+        machine.kernel_s(KernelWork { bytes, arithmetic_s })
     }
 
     fn collective_s(&mut self, plan: &Plan, call: &CollectiveCall) -> f64 {
+        let Some((_, network)) = &self.on else { return 0.0 };
         let kind = match call.kind {
             CollectiveKind::Groups { reduction: Some(_), scatters: false } => Collective::AllReduce,
             CollectiveKind::Groups { reduction: Some(_), scatters: true } => Collective::ReduceScatter,
@@ -81,10 +75,9 @@ impl Machine {
             CollectiveKind::Groups { reduction: None, .. } | CollectiveKind::Pairs(_) => Collective::AllGather,
         };
         let bytes: f64 = call.calls.iter().map(|&(a, b)| bytes_of(plan, a).max(bytes_of(plan, b))).sum();
-        let cluster = &self.cluster;
         let cost = self.costs.entry((kind, call.communicator)).or_insert_with(|| {
             let groups = plan.communicators.get(call.communicator).map(Vec::as_slice).unwrap_or_default();
-            cluster.collective_cost(kind, groups, Algo::Auto)
+            network.collective(kind, groups)
         });
         cost.seconds(bytes)
     }
@@ -125,6 +118,10 @@ impl Machine {
     }
 }
 
+fn dtype_of(plan: &Plan, buffer: BufferId) -> DType {
+    plan.buffers[buffer].shape.dtype
+}
+
 fn bytes_of(plan: &Plan, buffer: BufferId) -> f64 {
     plan.buffers[buffer].shape.memory_bytes() as f64
 }
@@ -132,6 +129,6 @@ fn bytes_of(plan: &Plan, buffer: BufferId) -> f64 {
 /// When each step runs, loops' bodies once, the first branch of conditionals; and when the last has ended, in seconds.
 pub fn modelled_times(plan: &Plan) -> (Vec<Bar<'_>>, f64) {
     let mut bars = Vec::new();
-    let end_s = Machine::for_plan(plan).steps(plan, &plan.steps, 0.0, &mut bars);
+    let end_s = StepTimes::for_plan(plan).steps(plan, &plan.steps, 0.0, &mut bars);
     (bars, end_s)
 }

@@ -4,8 +4,9 @@
 //! is seen at once. Bars that are wide enough are labelled, all have a tooltip; neighbours of one kind that are too narrow
 //! to be seen apart are one bar.
 
-use super::model::{Bar, DEVICE, LINK_GBYTES_PER_S, modelled_times};
+use super::model::{Bar, modelled_times};
 use super::{CollectiveKind, Plan, Stream, Work};
+use hlo_analysis::time::{DEFAULT_DEVICE, DEFAULT_GBYTES_PER_S};
 use std::fmt::Write;
 
 const WIDTH: f64 = 1400.0;
@@ -124,7 +125,7 @@ fn write_heading(out: &mut String, plan: &Plan, bars: &[Bar<'_>], total_s: f64, 
         out,
         "<text x=\"10\" y=\"20\" font-size=\"14\" font-weight=\"bold\">{}: modelled {}{written}</text>\n\
          <text x=\"10\" y=\"40\" fill=\"#444\">compute busy {} ({:.0}%), communication busy {} ({:.0}%); \
-         {n_devices} x {DEVICE}, {LINK_GBYTES_PER_S:.0} GB/s links, loops' bodies once</text>",
+         {n_devices} x {DEFAULT_DEVICE}, {DEFAULT_GBYTES_PER_S:.0} GB/s links, loops' bodies once</text>",
         escaped(&plan.name),
         time(total_s),
         time(compute_s),

@@ -1,7 +1,8 @@
 //! A plan as text for people: one line for each kernel, buffer and step.
 
-use super::model::{DEVICE, modelled_times};
+use super::model::modelled_times;
 use super::{Buffer, BufferId, CollectiveKind, Gemm, Matrix, Place, Plan, Reduction, Step, Stream, Work};
+use hlo_analysis::time::DEFAULT_DEVICE;
 use hlo_ir::ArrayShape;
 use std::fmt::{self, Display, Formatter};
 
@@ -47,7 +48,7 @@ fn write_times(f: &mut Formatter<'_>, plan: &Plan) -> fmt::Result {
     let busy_us = |stream| bars.iter().filter(|b| b.step.stream == stream).map(|b| b.duration_s).sum::<f64>() * 1e6;
     write!(
         f,
-        "time: modelled {:.1} us on {} x {DEVICE}",
+        "time: modelled {:.1} us on {} x {DEFAULT_DEVICE}",
         end_s * 1e6,
         plan.n_replicas.saturating_mul(plan.n_partitions)
     )?;
