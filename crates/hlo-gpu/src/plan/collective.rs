@@ -17,7 +17,7 @@ pub struct CollectiveCall {
 }
 
 /// A collective on contiguous buffers.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum CollectiveKind {
     /// Each member of a group receives from all members.
     Groups {

@@ -14,7 +14,7 @@ use hlo_ir::DType;
 pub struct StepTimes {
     /// None only where the default device has no profile.
     on: Option<(Machine, Network)>,
-    costs: HashMap<(Collective, CommunicatorId), CollectiveCost>,
+    costs: HashMap<(CollectiveKind, CommunicatorId), CollectiveCost>,
 }
 
 /// A step's time on its stream.
@@ -68,18 +68,25 @@ impl StepTimes {
 
     fn collective_s(&mut self, plan: &Plan, call: &CollectiveCall) -> f64 {
         let Some((_, network)) = &self.on else { return 0.0 };
-        let kind = match call.kind {
-            CollectiveKind::Groups { reduction: Some(_), scatters: false } => Collective::AllReduce,
-            CollectiveKind::Groups { reduction: Some(_), scatters: true } => Collective::ReduceScatter,
-            // Each element crosses the links once, as in half an all-reduce.
-            CollectiveKind::Groups { reduction: None, .. } | CollectiveKind::Pairs(_) => Collective::AllGather,
-        };
-        let bytes: f64 = call.calls.iter().map(|&(a, b)| bytes_of(plan, a).max(bytes_of(plan, b))).sum();
-        let cost = self.costs.entry((kind, call.communicator)).or_insert_with(|| {
-            let groups = plan.communicators.get(call.communicator).map(Vec::as_slice).unwrap_or_default();
-            network.collective(kind, groups)
+        let CollectiveCall { kind, communicator, calls } = call;
+        let cost = self.costs.entry((kind.clone(), *communicator)).or_insert_with(|| {
+            let groups = plan.communicators.get(*communicator).map(Vec::as_slice).unwrap_or_default();
+            match kind {
+                CollectiveKind::Groups { reduction: Some(_), scatters: false } => {
+                    network.collective(Collective::AllReduce, groups)
+                }
+                CollectiveKind::Groups { reduction: Some(_), scatters: true } => {
+                    network.collective(Collective::ReduceScatter, groups)
+                }
+                CollectiveKind::Groups { reduction: None, scatters: false } => {
+                    network.collective(Collective::AllGather, groups)
+                }
+                CollectiveKind::Groups { reduction: None, scatters: true } => network.all_to_all(groups),
+                CollectiveKind::Pairs(pairs) => network.permute(pairs),
+            }
         });
-        cost.seconds(bytes)
+        // The larger side is the whole tensor; the sides of an all-to-all and of a permute are equal.
+        cost.seconds(calls.iter().map(|&(a, b)| bytes_of(plan, a).max(bytes_of(plan, b))).sum())
     }
 
     /// Puts steps on the line from `start_s` on, and into `bars`; returns when the last has ended.
