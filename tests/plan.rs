@@ -151,7 +151,8 @@ fn a_cluster_may_come_from_a_file() {
 
 #[test]
 fn the_commands_of_the_readme_work() {
-    let readme = std::fs::read_to_string(hlo_tests::root().join("../README.md")).expect("the README");
+    let readme = hlo_tests::root().join("../crates/hlo-cluster/README.md");
+    let readme = std::fs::read_to_string(readme).expect("the crate's README");
     let block = readme.split("<!-- plan -->").nth(1).and_then(|rest| rest.split("```").nth(1)).expect("a block");
     let commands: Vec<&str> = block.lines().filter(|line| line.starts_with("hlo-opt plan ")).collect();
     assert_eq!(commands.len(), 2);

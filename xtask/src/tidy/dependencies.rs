@@ -1,9 +1,9 @@
-//! Each dependency has its reason beside it in the root manifest and its row in the README's table.
+//! Each dependency has its reason beside it in the root manifest and its row in the table of `crates/README.md`.
 
 use super::Finding;
 use super::source::Tree;
 
-/// The crates that the README's table speaks of in any case: used, or why not.
+/// The crates that the table speaks of in any case: used, or why not.
 const NAMED: [&str; 8] = ["cranelift-entity", "id-arena", "smallvec", "indexmap", "pest", "cudarc", "nccl-rs", "insta"];
 
 /// Findings about `[workspace.dependencies]`, the members' manifests and the README.
@@ -44,7 +44,7 @@ fn check_members(tree: &Tree) -> Vec<Finding> {
 
 /// A row `| name | …` for each name. Silent only while there is neither a README nor a tool.
 fn check_readme(tree: &Tree, external: &[&str]) -> Vec<Finding> {
-    const README: &str = "README.md";
+    const README: &str = "crates/README.md";
     let Some(text) = tree.text(README) else {
         let missing = tree
             .exists("crates/hlo-opt")
