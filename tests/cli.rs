@@ -16,7 +16,7 @@ const BROKEN: &str = "HloModule broken\n\nENTRY %main (x: f32[4]) -> f32[4] {\n 
                       f32[4]{0} negate(%nobody)\n}\n\n";
 
 /// What a run of the program left.
-pub struct Outcome {
+pub(crate) struct Outcome {
     pub code: u8,
     pub stdout: String,
     pub stderr: String,
@@ -39,7 +39,7 @@ fn run_with_stdin(args: &[&str], stdin: &str) -> Outcome {
 }
 
 /// Runs `hlo-opt` with these arguments.
-pub fn run(args: &[&str]) -> Outcome {
+pub(crate) fn run(args: &[&str]) -> Outcome {
     run_with_stdin(args, "")
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// How near two results must be.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Nearness {
+pub(crate) enum Nearness {
     /// Bit for bit.
     Exact,
     /// Every element within this share of the output's largest element.
@@ -22,7 +22,7 @@ pub enum Nearness {
 ///
 /// # Errors
 /// What does not run, or which output of which device differs and by how much.
-pub fn check(before: &Module, after: &Module, draw: &str, near: Nearness) -> Result<(), String> {
+pub(crate) fn check(before: &Module, after: &Module, draw: &str, near: Nearness) -> Result<(), String> {
     for seed in 1..=3 {
         let inputs = draw_inputs(before, draw, seed);
         let run = |what: &str, module: &Module| {
@@ -37,7 +37,7 @@ pub fn check(before: &Module, after: &Module, draw: &str, near: Nearness) -> Res
 ///
 /// # Errors
 /// As [`check`].
-pub fn check_chain(before: &Module, chain: &[&Module], draw: &str, near: Nearness) -> Result<(), String> {
+pub(crate) fn check_chain(before: &Module, chain: &[&Module], draw: &str, near: Nearness) -> Result<(), String> {
     for seed in 1..=2 {
         let inputs = draw_inputs(before, draw, seed);
         let run = |what: &str, module: &Module, inputs: &Inputs| {
@@ -57,7 +57,7 @@ pub fn check_chain(before: &Module, chain: &[&Module], draw: &str, near: Nearnes
 ///
 /// # Errors
 /// Which output of which device differs and by how much.
-pub fn compare(before: &Outputs, after: &Outputs, near: Nearness) -> Result<(), String> {
+pub(crate) fn compare(before: &Outputs, after: &Outputs, near: Nearness) -> Result<(), String> {
     if before.leaves.len() != after.leaves.len() {
         return Err(format!("expected {} outputs, found {}", before.leaves.len(), after.leaves.len()));
     }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A literal of random small values.
-pub fn random_literal(rng: &mut Rng, dtype: DType, dims: &[i64]) -> Literal {
+pub(crate) fn random_literal(rng: &mut Rng, dtype: DType, dims: &[i64]) -> Literal {
     let mut literal = Literal::zeros(dtype, dims).expect("dims of a small array");
     for i in 0..literal.n_elems() {
         let bits = rng.next_u64();
@@ -23,7 +23,7 @@ pub fn random_literal(rng: &mut Rng, dtype: DType, dims: &[i64]) -> Literal {
 }
 
 /// Inputs that are equal on devices with equal keys, and drawn anew for each key.
-pub fn draw<'k>(seed: u64, leaves: impl Iterator<Item = (DType, Vec<i64>, Vec<u32>)> + 'k) -> Inputs {
+pub(crate) fn draw<'k>(seed: u64, leaves: impl Iterator<Item = (DType, Vec<i64>, Vec<u32>)> + 'k) -> Inputs {
     let row = |(leaf, (dtype, dims, keys)): (usize, (DType, Vec<i64>, Vec<u32>))| {
         let mut known: BTreeMap<u32, Arc<Literal>> = BTreeMap::new();
         let mut of_key = |key: u32| {
@@ -36,12 +36,12 @@ pub fn draw<'k>(seed: u64, leaves: impl Iterator<Item = (DType, Vec<i64>, Vec<u3
 }
 
 /// The inputs of a random module.
-pub fn draw_for(seed: u64, inputs: &[Input]) -> Inputs {
+pub(crate) fn draw_for(seed: u64, inputs: &[Input]) -> Inputs {
     draw(seed, inputs.iter().map(|i| (i.dtype, i.dims.clone(), i.key_of_device.clone())))
 }
 
 /// Whether two arrays are equal bit for bit, any NaN equal to any other.
-pub fn are_equal(a: &Literal, b: &Literal) -> bool {
+pub(crate) fn are_equal(a: &Literal, b: &Literal) -> bool {
     let number = |x: f64, y: f64| x.to_bits() == y.to_bits() || (x.is_nan() && y.is_nan());
     let scalar = |x: Option<Scalar>, y: Option<Scalar>| match (x, y) {
         (Some(Scalar::Float(x)), Some(Scalar::Float(y))) => number(x, y),
@@ -59,13 +59,13 @@ pub fn are_equal(a: &Literal, b: &Literal) -> bool {
 
 /// What was seen of one leaf of an instruction.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub(crate) struct Seen {
     /// Devices with equal numbers ran the instruction together each time and held equal values each time.
     pub labels: Vec<u32>,
 }
 
 /// What was seen of every executed instruction's leaves.
-pub type Observed = BTreeMap<(InstId, usize), Seen>;
+pub(crate) type Observed = BTreeMap<(InstId, usize), Seen>;
 
 /// Collects the values of one execution of one instruction, then compares them.
 struct Watcher {
@@ -127,7 +127,7 @@ fn flatten(value: &Value, out: &mut Vec<Option<Arc<Literal>>>) {
 }
 
 /// Runs `module` and says which devices held equal values of every executed instruction.
-pub fn observe(module: &Module, inputs: &Inputs) -> Result<Observed, EvalError> {
+pub(crate) fn observe(module: &Module, inputs: &Inputs) -> Result<Observed, EvalError> {
     let mut watcher =
         Watcher { n_devices: module.n_devices(), current: None, values: Vec::new(), seen: Observed::new() };
     let options = Options { max_steps: 5_000_000, n_threads: 1, ..Options::default() };
@@ -137,7 +137,7 @@ pub fn observe(module: &Module, inputs: &Inputs) -> Result<Observed, EvalError> 
 }
 
 /// Element type and dims of the array leaves of the entry's parameters, with their parameter and leaf number.
-pub fn entry_arrays(module: &Module) -> Vec<(InstId, usize, DType, Vec<i64>)> {
+pub(crate) fn entry_arrays(module: &Module) -> Vec<(InstId, usize, DType, Vec<i64>)> {
     let mut out = Vec::new();
     let entry = module.entry().expect("an entry");
     for &param in &module.comp(entry).params {
@@ -153,13 +153,13 @@ pub fn entry_arrays(module: &Module) -> Vec<(InstId, usize, DType, Vec<i64>)> {
 }
 
 /// Path and text of every sample of a folder below `ir-samples`.
-pub fn samples(folder: &str) -> Vec<(String, String)> {
+pub(crate) fn samples(folder: &str) -> Vec<(String, String)> {
     let samples = hlo_tests::samples(folder).into_iter();
     samples.map(|sample| (format!("{folder}/{}", sample.name()), sample.text)).collect()
 }
 
 /// The module of a text.
-pub fn parse(name: &str, text: &str) -> Module {
+pub(crate) fn parse(name: &str, text: &str) -> Module {
     match hlo_text::parse_module(text) {
         Ok(parsed) => parsed.module,
         Err(diags) => panic!("{}", hlo_text::render(&diags, name, text, false)),

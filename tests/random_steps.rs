@@ -21,7 +21,7 @@ const N_CASES: u64 = 100;
 const NEAR: Nearness = Nearness::WithinShare(1e-3);
 
 /// Whole numbers from -3 to 3 for exact steps, others up to 3 else; equal on devices with equal keys.
-pub fn draw(seed: u64, step: &TrainingStep) -> Inputs {
+pub(crate) fn draw(seed: u64, step: &TrainingStep) -> Inputs {
     let array = |leaf: usize, input: &Input, key: u32| {
         let mut rng = Rng::new(seed ^ ((leaf as u64) << 32) ^ (u64::from(key) << 48) ^ 0xABCD);
         let mut array = Literal::zeros(input.dtype, &input.dims).expect("dims of a small array");

@@ -14,9 +14,9 @@ use hlo_pass::runner::{RunOptions, bind, run_pipeline};
 use hlo_tests::root;
 
 /// Sums in another order move an `f32` result by some 1e-7 of the largest element; a wrong gradient by 1e-4 and more.
-pub const NEAR: Nearness = Nearness::WithinShare(2e-5);
+pub(crate) const NEAR: Nearness = Nearness::WithinShare(2e-5);
 
-pub struct Program {
+pub(crate) struct Program {
     pub module: Module,
     pub draw: String,
     pub facts: ParamFacts,
@@ -28,7 +28,7 @@ fn parse(file: &str) -> Module {
     hlo_text::parse_module(&text).unwrap_or_else(|e| panic!("{file}: {e:?}")).module
 }
 
-pub fn program(file: &str) -> Program {
+pub(crate) fn program(file: &str) -> Program {
     let manifest = std::fs::read_to_string(root().join("programs/manifest.json")).expect("the manifest");
     let manifest: serde_json::Value = serde_json::from_str(&manifest).expect("the manifest is JSON");
     let entry = manifest.as_array().and_then(|all| all.iter().find(|e| e["file"] == file)).expect("in the manifest");
@@ -46,7 +46,7 @@ fn shard(module: &mut Module, facts: &ParamFacts) -> PassReport {
 }
 
 /// Runs one pass.
-pub fn run(pass: &str, module: &mut Module, facts: &ParamFacts) -> PassReport {
+pub(crate) fn run(pass: &str, module: &mut Module, facts: &ParamFacts) -> PassReport {
     let calls = parse_pipeline(pass).expect("a pipeline");
     let passes = bind(&calls, hlo_wus::PASSES).unwrap_or_else(|e| panic!("{e}"));
     let mut analyses = Analyses::new(facts.clone());
@@ -71,7 +71,7 @@ fn check_program(file: &str) -> (u64, usize) {
 }
 
 /// The module with `parameter_replication` flags for what a sibling says, so that inputs are drawn by it.
-pub fn annotated(program: &Program, file: &str) -> Module {
+pub(crate) fn annotated(program: &Program, file: &str) -> Module {
     let mut module = program.module.clone();
     if file.ends_with(".repl.hlo") {
         let entry = module.entry().expect("an entry");

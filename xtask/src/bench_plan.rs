@@ -64,7 +64,7 @@ const CASES: [Case; 6] = [
 const LAUNCH_MOST_S: f64 = 2.0;
 
 /// Runs the command; false if a limit is passed.
-pub fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
+pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
     let mut arguments = Arguments::new(words);
     let mut corpus = workspace::root().join("ir-samples/programs");
     while let Some(word) = arguments.next_word() {

@@ -67,7 +67,7 @@ fn sanitizer_runtime() -> Result<PathBuf, String> {
 }
 
 /// Runs the check: whether everything agrees and, with `--sanitize`, nothing is out of bounds or undefined.
-pub fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
+pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
     let options = options(words)?;
     let start = Instant::now();
     let mut command = if options.is_sanitized {

@@ -5,7 +5,7 @@ use std::process::Command;
 use crate::{python, workspace};
 
 /// Runs the script with these words; false where it refuses them.
-pub fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
+pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
     let python = python::interpreter()?;
     let script = workspace::root().join("xtask/jax/make_hlo.py");
     let status = Command::new(&python).arg("-B").arg(script).args(words).status();

@@ -60,7 +60,7 @@ impl Memory {
 }
 
 /// Runs the check: false if a plan takes more than XLA, or a module could not be measured.
-pub fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
+pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
     let options = Options::parse(words)?;
     let mut programs = manifest::read_folder(&options.corpus, None)?;
     let is_wanted = |name: &str| options.only.is_empty() || options.only.iter().any(|part| name.contains(part));

@@ -130,7 +130,7 @@ fn collect(options: &Options) -> Result<Kernels, String> {
 }
 
 /// Runs the check: whether all kernels compile for all architectures.
-pub fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
+pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
     let options = options(words)?;
     let start = Instant::now();
     let kernels = collect(&options)?;

@@ -35,7 +35,7 @@ struct Agreement {
 }
 
 /// Runs the command.
-pub fn run() -> Result<bool, String> {
+pub(crate) fn run() -> Result<bool, String> {
     let (text, fine) = report().map_err(|e| e.to_string())?;
     print!("{text}");
     Ok(fine)

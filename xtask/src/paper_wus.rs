@@ -107,7 +107,7 @@ impl Parts {
 }
 
 /// Runs the command.
-pub fn run() -> Result<bool, String> {
+pub(crate) fn run() -> Result<bool, String> {
     print!("{}", report().map_err(|e| e.to_string())?);
     Ok(true)
 }

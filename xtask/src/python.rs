@@ -7,17 +7,17 @@ use std::process::{Command, Stdio};
 use crate::workspace;
 
 /// The folder of the oracle's Python files.
-pub fn oracle_dir() -> PathBuf {
+pub(crate) fn oracle_dir() -> PathBuf {
     workspace::root().join("xtask/oracle")
 }
 
 /// The Python of the oracle's environment, which is made if need be.
-pub fn interpreter() -> Result<PathBuf, String> {
+pub(crate) fn interpreter() -> Result<PathBuf, String> {
     environment("xla-venv", &oracle_dir().join("requirements.txt"))
 }
 
 /// The Python of an environment that has the requirements, which is made if need be.
-pub fn environment(name: &str, requirements: &Path) -> Result<PathBuf, String> {
+pub(crate) fn environment(name: &str, requirements: &Path) -> Result<PathBuf, String> {
     let venv = workspace::target_dir().join(name);
     let python = venv.join("bin/python");
     let wanted = fs::read_to_string(requirements).map_err(|e| format!("{}: {e}", requirements.display()))?;

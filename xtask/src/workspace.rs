@@ -4,18 +4,18 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The workspace's root folder.
-pub fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
     manifest.parent().unwrap_or(manifest).to_path_buf()
 }
 
 /// The folder that cargo builds into.
-pub fn target_dir() -> PathBuf {
+pub(crate) fn target_dir() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |dir| root().join(dir))
 }
 
 /// `cargo metadata` of the workspace members, as JSON.
-pub fn metadata() -> Result<serde_json::Value, String> {
+pub(crate) fn metadata() -> Result<serde_json::Value, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
         .args(["metadata", "--no-deps", "--format-version", "1"])
@@ -29,7 +29,7 @@ pub fn metadata() -> Result<serde_json::Value, String> {
 }
 
 /// Builds the optimized command-line tool and gives its path.
-pub fn build_tool() -> Result<PathBuf, String> {
+pub(crate) fn build_tool() -> Result<PathBuf, String> {
     if !root().join("crates/hlo-opt/Cargo.toml").exists() {
         return Err("crates/hlo-opt does not exist: there is no tool to check".into());
     }

@@ -14,7 +14,7 @@ use grammar::{Grammar, Rule};
 mod grammar {
     #[derive(pest_derive::Parser)]
     #[grammar = "hierarchy.pest"]
-    pub struct Grammar;
+    pub(super) struct Grammar;
 }
 
 /// Bandwidth of an inline hierarchy's innermost level where none is given: a GPU's NVLink port in the P² paper.

@@ -24,7 +24,7 @@ struct Block {
 }
 
 impl<'c> Links<'c> {
-    pub fn new(cluster: &'c Cluster) -> Links<'c> {
+    pub(crate) fn new(cluster: &'c Cluster) -> Links<'c> {
         let (mut levels, mut s_per_byte) = (Vec::new(), Vec::new());
         for (level, place) in cluster.levels().iter().zip(&cluster.place) {
             let per_entity = match &level.network {
@@ -43,7 +43,7 @@ impl<'c> Links<'c> {
     }
 
     /// Calls `load` with each link on the way from `a` to `b`, and returns the latency of the way in seconds.
-    pub fn for_each_on_way(&self, a: u32, b: u32, load: &mut impl FnMut(usize)) -> f64 {
+    pub(crate) fn for_each_on_way(&self, a: u32, b: u32, load: &mut impl FnMut(usize)) -> f64 {
         let Some(parting) = self.cluster.parting_level(a, b) else { return 0.0 };
         for l in parting + 1..self.levels.len() {
             self.leave(l, self.cluster.entity[l][a as usize], 0, load);

@@ -42,7 +42,7 @@ use hlo_spmd::{
 };
 
 /// The pass as the command line knows it.
-pub static INFO: PassInfo = PassInfo {
+pub(crate) static INFO: PassInfo = PassInfo {
     name: "all-reduce-to-reduce-scatter",
     help: "reduce-scatter instead of an all-reduce of which every device takes its slice",
     options: &[],
@@ -51,7 +51,7 @@ pub static INFO: PassInfo = PassInfo {
 
 /// See the module's documentation.
 #[derive(Clone, Copy, Debug)]
-pub struct AllReduceToReduceScatter;
+pub(crate) struct AllReduceToReduceScatter;
 
 impl Pass for AllReduceToReduceScatter {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {

@@ -43,7 +43,7 @@ use hlo_spmd::{
 };
 
 /// The pass as the command line knows it.
-pub static INFO: PassInfo = PassInfo {
+pub(crate) static INFO: PassInfo = PassInfo {
     name: "fold-all-reduce-of-all-reduce",
     help: "fold an all-reduce of what is the same on all its devices: the value itself, or n times it",
     options: &[],
@@ -52,7 +52,7 @@ pub static INFO: PassInfo = PassInfo {
 
 /// See the module's documentation.
 #[derive(Clone, Copy, Debug)]
-pub struct FoldAllReduceOfAllReduce;
+pub(crate) struct FoldAllReduceOfAllReduce;
 
 impl Pass for FoldAllReduceOfAllReduce {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {

@@ -36,7 +36,7 @@ use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 use hlo_spmd::{AllReduce, CollectiveChange, Rewrite, Scaling, array, check_free, find_all_reduce, find_scaling};
 
 /// The pass as the command line knows it.
-pub static INFO: PassInfo = PassInfo {
+pub(crate) static INFO: PassInfo = PassInfo {
     name: "reassociate-all-reduce",
     help: "add before one all-reduce instead of after two (gradients of tied weights)",
     options: &[],
@@ -45,7 +45,7 @@ pub static INFO: PassInfo = PassInfo {
 
 /// See the module's documentation.
 #[derive(Clone, Copy, Debug)]
-pub struct ReassociateAllReduce;
+pub(crate) struct ReassociateAllReduce;
 
 impl Pass for ReassociateAllReduce {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {

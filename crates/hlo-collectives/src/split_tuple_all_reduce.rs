@@ -32,7 +32,7 @@ use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 use hlo_spmd::{ChannelIds, CollectiveChange, Rewrite, check_free};
 
 /// The pass as the command line knows it.
-pub static INFO: PassInfo = PassInfo {
+pub(crate) static INFO: PassInfo = PassInfo {
     name: "split-tuple-all-reduce",
     help: "give each operand of an all-reduce of several arrays its own all-reduce",
     options: &[OptionInfo {
@@ -51,7 +51,7 @@ fn read_ops(word: &str) -> Vec<Opcode> {
 
 /// See the module's documentation.
 #[derive(Clone, Debug)]
-pub struct SplitTupleAllReduce {
+pub(crate) struct SplitTupleAllReduce {
     ops: Vec<Opcode>,
 }
 

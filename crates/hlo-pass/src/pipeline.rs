@@ -11,7 +11,7 @@ use grammar::{Grammar, Rule};
 mod grammar {
     #[derive(pest_derive::Parser)]
     #[grammar = "pipeline.pest"]
-    pub struct Grammar;
+    pub(super) struct Grammar;
 }
 
 /// Longest pipeline string that is read; nesting is bounded by it.

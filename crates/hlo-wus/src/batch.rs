@@ -14,7 +14,7 @@ use indexmap::IndexMap;
 ///
 /// # Errors
 /// One of them is no all-reduce of an array.
-pub fn pack_all_reduces(
+pub(crate) fn pack_all_reduces(
     module: &mut Module,
     comp: CompId,
     all_reduces: &[InstId],

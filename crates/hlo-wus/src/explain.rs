@@ -12,7 +12,7 @@ use indexmap::IndexSet;
 use std::fmt;
 
 /// What was emitted, for each region; all of it is gone through once.
-pub fn by_region(context: &ShardingContext<'_>, problem: &Problem, emitted: &Emitted) -> Vec<Emitted> {
+pub(crate) fn by_region(context: &ShardingContext<'_>, problem: &Problem, emitted: &Emitted) -> Vec<Emitted> {
     let mut parts = vec![Emitted::default(); problem.regions.len()];
     let mut add = |value: Option<ValueId>, put: &dyn Fn(&mut Emitted)| {
         if let Some(part) = value.and_then(|v| problem.region_number(v)).and_then(|n| parts.get_mut(n)) {
@@ -36,7 +36,7 @@ pub fn by_region(context: &ShardingContext<'_>, problem: &Problem, emitted: &Emi
 }
 
 /// The decision about a region that was sharded; `emitted` is what was emitted for it. `after` is the module as it is now.
-pub fn sharded(
+pub(crate) fn sharded(
     context: &ShardingContext<'_>,
     problem: &Problem,
     region_idx: usize,
@@ -115,7 +115,7 @@ pub fn sharded(
 }
 
 /// Why a region stays whole. `forced` is the cheapest placement that has its update in shards.
-pub fn whole(context: &ShardingContext<'_>, problem: &Problem, region_idx: usize, forced: &[bool]) -> String {
+pub(crate) fn whole(context: &ShardingContext<'_>, problem: &Problem, region_idx: usize, forced: &[bool]) -> String {
     if problem.stateless[region_idx] {
         return stateless(context, problem, region_idx);
     }
@@ -175,7 +175,7 @@ fn stateless(context: &ShardingContext<'_>, problem: &Problem, region_idx: usize
 }
 
 /// The decision to leave an all-reduce as it is.
-pub fn left(module: &Module, all_reduce: InstId, reason: impl fmt::Display) -> Decision {
+pub(crate) fn left(module: &Module, all_reduce: InstId, reason: impl fmt::Display) -> Decision {
     let mut decision = Decision::about(module, all_reduce, "left", reason);
     if module.shape(all_reduce).as_array().is_none() {
         decision.subject = format!("%{} tuple", module.inst_name(all_reduce));
@@ -184,7 +184,7 @@ pub fn left(module: &Module, all_reduce: InstId, reason: impl fmt::Display) -> D
 }
 
 /// Says in the decisions of a report what each thing is called now that copies of computations were merged, and which copies stay.
-pub fn tell_copies(module: &Module, merged: &MergedCopies, decisions: &mut Vec<Decision>) {
+pub(crate) fn tell_copies(module: &Module, merged: &MergedCopies, decisions: &mut Vec<Decision>) {
     decisions.extend(merged.kept().iter().map(|&KeptCopy { original, copy, site }| Decision {
         subject: format!("%{}", module.comp_name(original)),
         computation: module.comp_name(module.inst(site).parent).into(),

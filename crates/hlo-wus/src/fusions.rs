@@ -12,14 +12,14 @@ use indexmap::{IndexMap, IndexSet};
 
 /// The fusions of one format.
 #[derive(Clone, Debug, Default)]
-pub struct Fusions {
+pub(crate) struct Fusions {
     number: IndexMap<InstId, u32>,
     all: Vec<Fusion>,
 }
 
 /// One fusion.
 #[derive(Clone, Debug)]
-pub struct Fusion {
+pub(crate) struct Fusion {
     /// The computation that holds it.
     pub comp: CompId,
     /// Time of its arithmetic on whole arrays, in picoseconds.
@@ -30,14 +30,14 @@ pub struct Fusion {
 
 impl Fusion {
     /// Whether arithmetic takes longer than memory traffic.
-    pub fn is_bound_by_arithmetic(&self, times: &Times) -> bool {
+    pub(crate) fn is_bound_by_arithmetic(&self, times: &Times) -> bool {
         self.arithmetic_ps > times.memory_ps(self.whole_bytes as f64)
     }
 }
 
 impl Fusions {
     /// The fusions that `ops` form, joined along operands; bytes are yet to be counted.
-    pub fn find(module: &Module, ops: &IndexSet<InstId>, costs: &Costs<'_>, times: &Times) -> Fusions {
+    pub(crate) fn find(module: &Module, ops: &IndexSet<InstId>, costs: &Costs<'_>, times: &Times) -> Fusions {
         let mut parent: Vec<usize> = (0..ops.len()).collect();
         for (i, &inst) in ops.iter().enumerate() {
             for operand in &module.inst(inst).operands {
@@ -63,27 +63,27 @@ impl Fusions {
     }
 
     /// The number of an op's fusion.
-    pub fn of(&self, inst: InstId) -> Option<u32> {
+    pub(crate) fn of(&self, inst: InstId) -> Option<u32> {
         self.number.get(&inst).copied()
     }
 
     /// A fusion by its number.
-    pub fn get(&self, number: u32) -> &Fusion {
+    pub(crate) fn get(&self, number: u32) -> &Fusion {
         &self.all[number as usize]
     }
 
     /// All fusions.
-    pub fn all(&self) -> &[Fusion] {
+    pub(crate) fn all(&self) -> &[Fusion] {
         &self.all
     }
 
     /// All ops and the numbers of their fusions.
-    pub fn ops(&self) -> impl Iterator<Item = (InstId, u32)> {
+    pub(crate) fn ops(&self) -> impl Iterator<Item = (InstId, u32)> {
         self.number.iter().map(|(&inst, &number)| (inst, number))
     }
 
     /// Counts the bytes of a whole array that the fusion reads or writes.
-    pub fn add_bytes(&mut self, number: u32, bytes: u64) {
+    pub(crate) fn add_bytes(&mut self, number: u32, bytes: u64) {
         self.all[number as usize].whole_bytes += bytes;
     }
 }
@@ -97,7 +97,7 @@ fn root(parent: &mut [usize], mut x: usize) -> usize {
 }
 
 /// Time of an op's arithmetic on whole arrays, in picoseconds.
-pub fn arithmetic_ps(module: &Module, inst: InstId, costs: &Costs<'_>, times: &Times) -> f64 {
+pub(crate) fn arithmetic_ps(module: &Module, inst: InstId, costs: &Costs<'_>, times: &Times) -> f64 {
     let dtype = |inst: InstId| module.shape(inst).as_array().map(|a| a.dtype);
     // A comparison computes in the type of what it compares.
     let compared = module.inst(inst).operands.first().and_then(|&o| dtype(o));

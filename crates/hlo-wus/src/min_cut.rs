@@ -8,14 +8,14 @@ use std::collections::VecDeque;
 
 /// A vertex of the graph.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct Vertex(u32);
+pub(crate) struct Vertex(u32);
 
 /// More than any sum of finite capacities: an arc of this capacity is never cut.
 pub const UNCUTTABLE: u128 = 1 << 124;
 
 /// A flow network under construction, and then its residual graph.
 #[derive(Clone, Debug)]
-pub struct Network {
+pub(crate) struct Network {
     /// Arcs by vertex; an arc and its reverse are neighbours (`arc ^ 1`).
     arcs_of: Vec<Vec<u32>>,
     to: Vec<u32>,
@@ -24,7 +24,7 @@ pub struct Network {
 
 /// A minimum cut.
 #[derive(Clone, Debug)]
-pub struct MinCut {
+pub(crate) struct MinCut {
     /// Sum of the capacities cut; at least [`UNCUTTABLE`] if every cut has to take such an arc.
     pub value: u128,
     on_sink_side: Vec<bool>,
@@ -32,30 +32,30 @@ pub struct MinCut {
 
 impl MinCut {
     /// Whether a vertex is on the sink's side. Of all minimum cuts this is the one with the smallest sink side.
-    pub fn is_on_sink_side(&self, vertex: Vertex) -> bool {
+    pub(crate) fn is_on_sink_side(&self, vertex: Vertex) -> bool {
         self.on_sink_side.get(vertex.0 as usize).copied().unwrap_or(false)
     }
 }
 
 impl Network {
     /// The source.
-    pub const SOURCE: Vertex = Vertex(0);
+    pub(crate) const SOURCE: Vertex = Vertex(0);
     /// The sink.
-    pub const SINK: Vertex = Vertex(1);
+    pub(crate) const SINK: Vertex = Vertex(1);
 
     /// A network with only a source and a sink.
-    pub fn new() -> Network {
+    pub(crate) fn new() -> Network {
         Network { arcs_of: vec![Vec::new(), Vec::new()], to: Vec::new(), residual: Vec::new() }
     }
 
     /// A new vertex.
-    pub fn add_vertex(&mut self) -> Vertex {
+    pub(crate) fn add_vertex(&mut self) -> Vertex {
         self.arcs_of.push(Vec::new());
         Vertex(self.arcs_of.len() as u32 - 1)
     }
 
     /// `capacity` is paid if `from` ends on the source's side and `to` on the sink's.
-    pub fn add_arc(&mut self, from: Vertex, to: Vertex, capacity: u128) {
+    pub(crate) fn add_arc(&mut self, from: Vertex, to: Vertex, capacity: u128) {
         if capacity == 0 || from == to {
             return;
         }
@@ -67,7 +67,7 @@ impl Network {
     }
 
     /// Finds a minimum cut.
-    pub fn cut(mut self) -> MinCut {
+    pub(crate) fn cut(mut self) -> MinCut {
         let mut value = 0u128;
         let mut next = vec![0u32; self.arcs_of.len()];
         while let Some(levels) = self.levels() {

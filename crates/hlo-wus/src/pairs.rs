@@ -14,13 +14,13 @@ use hlo_ir::{InstId, Module};
 use indexmap::IndexMap;
 
 /// Parameter leaf and output leaf, both flat.
-pub type Pair = (usize, usize);
+pub(crate) type Pair = (usize, usize);
 
 /// Reads `[0:0,3:1]`: parameter leaf and output leaf. Without brackets, and with `=` in the place of `:`, too.
 ///
 /// # Errors
 /// What was expected and what was found.
-pub fn parse_pairs(text: &str) -> Result<Vec<Pair>, WusError> {
+pub(crate) fn parse_pairs(text: &str) -> Result<Vec<Pair>, WusError> {
     let mut pairs = Vec::new();
     let text = text.trim();
     let listed = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
@@ -40,7 +40,7 @@ pub fn parse_pairs(text: &str) -> Result<Vec<Pair>, WusError> {
 ///
 /// # Errors
 /// One contradicts the other.
-pub fn joined(aliased: Vec<Pair>, said: &[Pair]) -> Result<Vec<Pair>, WusError> {
+pub(crate) fn joined(aliased: Vec<Pair>, said: &[Pair]) -> Result<Vec<Pair>, WusError> {
     let contradicts = |&(p, o): &Pair, &(q, r): &Pair| (p == q) != (o == r);
     for pair in said {
         if let Some(alias) = aliased.iter().find(|alias| contradicts(pair, alias)) {
@@ -53,7 +53,7 @@ pub fn joined(aliased: Vec<Pair>, said: &[Pair]) -> Result<Vec<Pair>, WusError> 
 }
 
 /// Pairs that the header's aliases give.
-pub fn aliased(module: &Module) -> Vec<Pair> {
+pub(crate) fn aliased(module: &Module) -> Vec<Pair> {
     let Some(entry) = module.entry() else { return Vec::new() };
     let Some(root) = module.comp(entry).root.expand() else { return Vec::new() };
     let params =
@@ -82,7 +82,7 @@ pub fn aliased(module: &Module) -> Vec<Pair> {
 ///
 /// # Errors
 /// An output that several parameters could take, with all of them.
-pub fn find_pairs(
+pub(crate) fn find_pairs(
     context: &ShardingContext<'_>,
     regions: &[UpdateRegion],
     known: &[Pair],
@@ -150,7 +150,7 @@ fn nearest(open: &IndexMap<usize, Candidates>) -> Option<(usize, ValueId)> {
 }
 
 /// Flat numbers of the entry's parameter leaves by value.
-pub fn param_numbers(context: &ShardingContext<'_>) -> IndexMap<ValueId, usize> {
+pub(crate) fn param_numbers(context: &ShardingContext<'_>) -> IndexMap<ValueId, usize> {
     let leaves = entry_leaves(context.module);
     let value = |leaf: &hlo_analysis::annotations::ParamLeaf| {
         context.values.leaves(leaf.param).get(leaf.leaf_idx).and_then(|v| v.expand())

@@ -96,7 +96,7 @@ pub struct CostModel {
 }
 
 /// For every node whether it is in shards.
-pub type Assignment = Vec<bool>;
+pub(crate) type Assignment = Vec<bool>;
 
 impl CostModel {
     /// A new node.

@@ -67,7 +67,7 @@ use hlo_spmd::{CallSiteCopies, Grouping, groupings};
 use indexmap::{IndexMap, IndexSet};
 
 /// The pass as the command line knows it.
-pub static INFO: PassInfo = PassInfo {
+pub(crate) static INFO: PassInfo = PassInfo {
     name: "shard-weight-update",
     help: "compute the update of replicated weights in shards: reduce-scatter, update, all-gather",
     options: OPTIONS,
@@ -139,7 +139,7 @@ const OPTIONS: &[OptionInfo] = &[
 
 /// See the module's documentation.
 #[derive(Clone, Debug)]
-pub struct ShardWeightUpdate {
+pub(crate) struct ShardWeightUpdate {
     min_bytes: u64,
     is_forced: bool,
     is_interface_sharded: bool,

@@ -10,7 +10,7 @@ use hlo_ir::verify::verify;
 use rustix::time::{ClockId, clock_gettime};
 
 /// A module and the CPU seconds of every repetition.
-pub struct Sample {
+pub(crate) struct Sample {
     /// Where it lies.
     pub file: PathBuf,
     /// Its text.
@@ -31,7 +31,7 @@ pub struct Sample {
 
 impl Sample {
     /// Reads the module's text.
-    pub fn read(file: &Path) -> Result<Self, String> {
+    pub(crate) fn read(file: &Path) -> Result<Self, String> {
         let text = std::fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
         Ok(Self {
             file: file.to_path_buf(),
@@ -46,7 +46,7 @@ impl Sample {
     }
 
     /// One repetition of ours. The module is freed outside of the measured time, as XLA's is.
-    pub fn measure_ours(&mut self) -> Result<(), String> {
+    pub(crate) fn measure_ours(&mut self) -> Result<(), String> {
         let start = cpu_seconds();
         let parsed = black_box(hlo_text::parse_module(black_box(&self.text)));
         self.parse_s.push(cpu_seconds() - start);
@@ -85,14 +85,14 @@ fn cpu_seconds() -> f64 {
 
 /// The peak resident memory of `hlo-opt --verify-only FILE`: the largest of some runs, because the last look at a run
 /// may come before its peak.
-pub fn peak_bytes(tool: &Path, file: &Path) -> Option<u64> {
+pub(crate) fn peak_bytes(tool: &Path, file: &Path) -> Option<u64> {
     const RUNS: usize = 5;
     let run = |_| watch_memory(Command::new(tool).arg("--verify-only").arg(file));
     (0..RUNS).map(run).collect::<Option<Vec<u64>>>()?.into_iter().max()
 }
 
 /// One run's peak as `/proc` tells it, where there is one; none if the run fails.
-pub fn watch_memory(command: &mut Command) -> Option<u64> {
+pub(crate) fn watch_memory(command: &mut Command) -> Option<u64> {
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok()?;
     let status = format!("/proc/{}/status", child.id());
     let mut peak_bytes = None;

@@ -3,7 +3,7 @@
 //! With `--xla` the repetitions of ours and of XLA's parser and printer (`oracle/bench_peer.py`) take turns in one run,
 //! so that both see the same machine. Times are CPU seconds of the whole process.
 
-pub mod measure;
+pub(crate) mod measure;
 mod peer;
 mod report;
 
@@ -25,7 +25,7 @@ struct Options {
 }
 
 /// Runs the command; false if a module could not be read.
-pub fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
+pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
     let mut options = parse(words)?;
     if options.files.is_empty() {
         options.files = largest(&options.corpus)?;

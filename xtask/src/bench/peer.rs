@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::python;
 
 /// A running process that answers one question at a time.
-pub struct Peer {
+pub(super) struct Peer {
     child: Child,
     questions: ChildStdin,
     answers: BufReader<ChildStdout>,
@@ -17,7 +17,7 @@ pub struct Peer {
 
 impl Peer {
     /// Starts it; XLA is loaded by the time it answers first.
-    pub fn start(python: &Path) -> Result<Self, String> {
+    pub(super) fn start(python: &Path) -> Result<Self, String> {
         let mut child = Command::new(python)
             .arg("-B")
             .arg(python::oracle_dir().join("bench_peer.py"))
@@ -33,7 +33,7 @@ impl Peer {
     }
 
     /// CPU seconds of `parse` or `print` of a file.
-    pub fn ask(&mut self, what: &str, file: &Path) -> Result<f64, String> {
+    pub(super) fn ask(&mut self, what: &str, file: &Path) -> Result<f64, String> {
         writeln!(self.questions, "{what} {}", file.display()).map_err(|e| format!("XLA's process: {e}"))?;
         let mut line = String::new();
         self.answers.read_line(&mut line).map_err(|e| format!("XLA's process: {e}"))?;

@@ -3,12 +3,12 @@
 use super::measure::Sample;
 
 /// The head of the table.
-pub const HEADER: &str = "\
+pub(super) const HEADER: &str = "\
 file                              MB  thousand    what         ours MB/s        thousand/s  XLA MB/s          ratio
                                       instrs.                  best   median    instrs.     best   median";
 
 /// A module's lines.
-pub fn rows(sample: &Sample, peak_bytes: Option<u64>) -> String {
+pub(super) fn rows(sample: &Sample, peak_bytes: Option<u64>) -> String {
     let name = sample.file.file_name().unwrap_or_default().to_string_lossy();
     let (bytes, instructions) = (sample.text.len() as f64, sample.n_instructions as f64);
     let mut out = String::new();

@@ -61,7 +61,7 @@ const VARIANTS: [Variant; 4] = [
 const MOST_RATIO: f64 = 1.25;
 
 /// Runs the command; false if a comparison fails or a variant could not be had.
-pub fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
+pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
     let options = Options::parse(words)?;
     let bench = Bench {
         tool: options.tool.clone().map_or_else(workspace::build_tool, Ok)?,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crate::arguments::{self, Arguments, Word};
 
 /// What to compare.
-pub struct Options {
+pub(super) struct Options {
     /// Width of the model.
     pub width: usize,
     /// Its layers.
@@ -22,7 +22,7 @@ pub struct Options {
 
 impl Options {
     /// Reads the words after `bench-zero1`.
-    pub fn parse(words: impl Iterator<Item = String>) -> Result<Self, String> {
+    pub(super) fn parse(words: impl Iterator<Item = String>) -> Result<Self, String> {
         let mut options = Self { width: 1024, layers: 4, steps: 10, reps: 15, only: None, tool: None };
         let mut arguments = Arguments::new(words);
         while let Some(word) = arguments.next_word() {

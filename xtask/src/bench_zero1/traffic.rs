@@ -11,13 +11,13 @@ use hlo_ir::op::Effects;
 
 /// For each kind of collective: executions in one run of the module, and bytes of the whole tensors over these.
 #[derive(PartialEq, Debug, Default)]
-pub struct Traffic {
+pub(super) struct Traffic {
     by_kind: BTreeMap<&'static str, (u64, u64)>,
 }
 
 impl Traffic {
     /// The traffic of a file's module.
-    pub fn of_file(file: &Path) -> Result<Self, String> {
+    pub(super) fn of_file(file: &Path) -> Result<Self, String> {
         let text = std::fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
         let parsed = hlo_text::parse_module(&text).map_err(|diagnostics| {
             let first = diagnostics.first().map_or("no message", |d| &d.message);

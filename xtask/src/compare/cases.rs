@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use crate::workspace;
 
 /// Where `-o` writes, below a folder of the call's own.
-pub const OUTPUT: &str = "out";
+pub(super) const OUTPUT: &str = "out";
 
 /// One call of the tool.
-pub struct Case {
+pub(super) struct Case {
     /// File and arguments, for messages.
     pub label: String,
     /// Arguments after the tool's name.
@@ -61,7 +61,7 @@ const BARE: &[&[&str]] = &[
 ];
 
 /// Every call: without a module, on every sample, and on every module of the corpora.
-pub fn all(corpora: &[PathBuf]) -> Result<Vec<Case>, String> {
+pub(super) fn all(corpora: &[PathBuf]) -> Result<Vec<Case>, String> {
     let mut cases: Vec<Case> = BARE.iter().map(|args| case(args, None, "")).collect();
     let mut folders = vec![workspace::root().join("ir-samples")];
     folders.extend(corpora.iter().cloned());

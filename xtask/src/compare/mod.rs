@@ -51,7 +51,7 @@ fn options(words: impl Iterator<Item = String>) -> Result<Options, String> {
 }
 
 /// Runs the comparison: whether nothing differs.
-pub fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
+pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
     let options = options(words)?;
     let renamed = Renamed::read()?;
     let mut cases = cases::all(&options.corpora)?;

@@ -11,14 +11,14 @@ use crate::workspace;
 
 /// Exit code and everything written, by name: `stdout`, `stderr`, and files below the output's name.
 #[derive(PartialEq, Eq)]
-pub struct Outcome {
+pub(super) struct Outcome {
     code: Option<i32>,
     written: BTreeMap<String, Vec<u8>>,
 }
 
 impl Outcome {
     /// Runs a tool in an empty folder of the call's own.
-    pub fn of(tool: &Path, case: &Case) -> Result<Outcome, String> {
+    pub(super) fn of(tool: &Path, case: &Case) -> Result<Outcome, String> {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let folder = workspace::target_dir().join("compare").join(format!("{}-{number}", std::process::id()));
@@ -34,13 +34,13 @@ impl Outcome {
     }
 
     /// The same with words renamed.
-    pub fn renamed(self, renamed: &Renamed) -> Outcome {
+    pub(super) fn renamed(self, renamed: &Renamed) -> Outcome {
         let written = self.written.into_iter().map(|(name, bytes)| (name, renamed.apply(bytes))).collect();
         Outcome { written, ..self }
     }
 
     /// Where `new` differs first.
-    pub fn first_difference(&self, new: &Outcome) -> Option<String> {
+    pub(super) fn first_difference(&self, new: &Outcome) -> Option<String> {
         if self == new {
             return None;
         }

@@ -4,13 +4,13 @@ use crate::workspace;
 
 /// Old and new words.
 #[derive(Default)]
-pub struct Renamed {
+pub(super) struct Renamed {
     words: Vec<(String, String)>,
 }
 
 impl Renamed {
     /// Reads the table beside this file.
-    pub fn read() -> Result<Renamed, String> {
+    pub(super) fn read() -> Result<Renamed, String> {
         let path = workspace::root().join("xtask/src/compare/renamed.tsv");
         let text = std::fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
         Renamed::parse(&text).map_err(|e| format!("{}: {e}", path.display()))
@@ -27,7 +27,7 @@ impl Renamed {
     }
 
     /// The bytes with every old word as the new one. A word ends where no letter, digit, `_` or `-` follows.
-    pub fn apply(&self, bytes: Vec<u8>) -> Vec<u8> {
+    pub(super) fn apply(&self, bytes: Vec<u8>) -> Vec<u8> {
         self.words.iter().fold(bytes, |bytes, (old, new)| replace(&bytes, old.as_bytes(), new.as_bytes()))
     }
 }

@@ -29,7 +29,7 @@ const TOPS: [&str; 4] = ["hlo-opt", "hlo-tests", "tests", "xtask"];
 const FOR_TESTS: [&str; 2] = ["hlo-text", "hlo-eval"];
 
 /// Findings about the members' dependencies, from `cargo metadata`.
-pub fn check(metadata: &Value) -> Vec<Finding> {
+pub(super) fn check(metadata: &Value) -> Vec<Finding> {
     let packages = metadata.get("packages").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let members: BTreeSet<&str> = packages.iter().filter_map(|p| p.get("name")?.as_str()).collect();
     packages.iter().flat_map(|package| check_package(package, &members)).collect()

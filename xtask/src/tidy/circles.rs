@@ -18,7 +18,7 @@ const MARK: &str = "// circle: ";
 const REASON_CHARS: usize = 20;
 
 /// Findings about all crates.
-pub fn check(tree: &Tree) -> Vec<Finding> {
+pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let mut crates: BTreeMap<&str, Vec<SourceModule>> = BTreeMap::new();
     for (file, rust) in tree.rust().filter(|(file, _)| !tree.is_only_tests(file)) {
         if let Some((root, rest)) = file.path.split_once("/src/") {

@@ -7,7 +7,7 @@ use super::source::Tree;
 const NAMED: [&str; 8] = ["cranelift-entity", "id-arena", "smallvec", "indexmap", "pest", "cudarc", "nccl-rs", "insta"];
 
 /// Findings about `[workspace.dependencies]`, the members' manifests and the README.
-pub fn check(tree: &Tree) -> Vec<Finding> {
+pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     const MANIFEST: &str = "Cargo.toml";
     let mut findings = Vec::new();
     let mut external = Vec::new();

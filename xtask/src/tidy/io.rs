@@ -8,7 +8,7 @@ const MARKS: [&str; 8] =
     ["std::fs", "std::net", "std::process", "std::env", "println!(", "print!(", "std::io::stdin", "std::io::stdout"];
 
 /// Findings about input and output in the `src` of the other crates, their unit tests aside.
-pub fn check(tree: &Tree) -> Vec<Finding> {
+pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     let silent = |path: &str| path.contains("/src/") && !MAY.iter().any(|crate_dir| path.starts_with(crate_dir));
     let files = tree.below("crates").filter(|f| f.path.ends_with(".rs") && silent(&f.path));

@@ -21,7 +21,7 @@ use source::Tree;
 
 /// A place that breaks a rule.
 #[derive(Debug)]
-pub struct Finding {
+pub(crate) struct Finding {
     /// The rule's id.
     pub rule: &'static str,
     /// File, relative to the root, and line where there is one.
@@ -44,7 +44,7 @@ impl fmt::Display for Finding {
 }
 
 /// Runs the command; false if a rule is broken.
-pub fn run() -> Result<bool, String> {
+pub(crate) fn run() -> Result<bool, String> {
     let findings = check()?;
     for finding in &findings {
         println!("{finding}");

@@ -11,7 +11,7 @@ use super::source::TextFile;
 const MOST_HOPS: usize = 8;
 
 /// One file of a crate as a module.
-pub struct SourceModule<'t> {
+pub(super) struct SourceModule<'t> {
     /// The file.
     pub file: &'t TextFile,
     /// Its place in the tree of modules; empty for the root.
@@ -20,7 +20,7 @@ pub struct SourceModule<'t> {
 }
 
 /// All modules of a crate.
-pub struct Modules<'t> {
+pub(super) struct Modules<'t> {
     files: Vec<SourceModule<'t>>,
     by_path: BTreeMap<Vec<String>, usize>,
 }
@@ -39,7 +39,7 @@ struct Names {
 
 impl<'t> SourceModule<'t> {
     /// A file whose path below `src` is `rest`.
-    pub fn new(file: &'t TextFile, rest: &str, rust: &syn::File) -> Self {
+    pub(super) fn new(file: &'t TextFile, rest: &str, rust: &syn::File) -> Self {
         let parts: Vec<&str> = rest.trim_end_matches(".rs").split('/').collect();
         let path = match parts.split_last() {
             Some((&("lib" | "main" | "mod"), folders)) => folders.to_vec(),
@@ -53,18 +53,18 @@ impl<'t> SourceModule<'t> {
 
 impl<'t> Modules<'t> {
     /// The modules of one crate.
-    pub fn new(files: Vec<SourceModule<'t>>) -> Self {
+    pub(super) fn new(files: Vec<SourceModule<'t>>) -> Self {
         let by_path = files.iter().enumerate().map(|(i, file)| (file.path.clone(), i)).collect();
         Self { files, by_path }
     }
 
     /// In the order of their numbers.
-    pub fn files(&self) -> &[SourceModule<'t>] {
+    pub(super) fn files(&self) -> &[SourceModule<'t>] {
         &self.files
     }
 
     /// The numbers of the files that a file uses.
-    pub fn targets(&self, from: usize) -> BTreeSet<usize> {
+    pub(super) fn targets(&self, from: usize) -> BTreeSet<usize> {
         let names = &self.files[from].names;
         let mut found = BTreeSet::new();
         // A name of a module is no use of it; the paths that begin with the name are.

@@ -6,7 +6,7 @@ use super::Finding;
 use super::source::{TextFile, Tree};
 
 /// Findings about every `impl Pass for …` in a crate's `src`, its unit tests aside.
-pub fn check(tree: &Tree) -> Vec<Finding> {
+pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (file, rust) in tree.rust().filter(|(file, _)| file.path.starts_with("crates/") && file.path.contains("/src/"))
     {

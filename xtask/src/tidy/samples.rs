@@ -6,7 +6,7 @@ use super::Finding;
 use super::source::Tree;
 
 /// Findings about `ir-samples/ops` and `ir-samples/passes`.
-pub fn check(tree: &Tree) -> Vec<Finding> {
+pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = check_opcodes(tree);
     findings.extend(check_polarities(tree));
     findings

@@ -14,7 +14,7 @@ const FUNCTION_P90: usize = 45;
 const BAD_NAMES: [&str; 5] = ["utils", "util", "common", "helpers", "misc"];
 
 /// Findings about lengths and file names.
-pub fn check(tree: &Tree) -> Vec<Finding> {
+pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     let (mut files, mut functions) = (Vec::new(), Vec::new());
     for (file, rust) in tree.rust() {

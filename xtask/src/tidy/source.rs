@@ -9,14 +9,14 @@ use super::Finding;
 const SKIPPED: [&str; 5] = ["target", ".git", ".venv", "__pycache__", "node_modules"];
 
 /// All text files of the workspace.
-pub struct Tree {
+pub(super) struct Tree {
     root: PathBuf,
     /// Sorted by path.
     pub files: Vec<TextFile>,
 }
 
 /// One text file.
-pub struct TextFile {
+pub(super) struct TextFile {
     /// Relative to the root, with `/`.
     pub path: String,
     /// The whole text.
@@ -27,7 +27,7 @@ pub struct TextFile {
 
 impl Tree {
     /// Reads every UTF-8 file below the root.
-    pub fn read(root: &Path) -> Result<Self, String> {
+    pub(super) fn read(root: &Path) -> Result<Self, String> {
         let mut tree = Self { root: root.to_path_buf(), files: Vec::new() };
         tree.read_folder(root)?;
         tree.files.sort_by(|a, b| a.path.cmp(&b.path));
@@ -36,7 +36,7 @@ impl Tree {
 
     /// A tree of these files alone.
     #[cfg(test)]
-    pub fn of(files: Vec<TextFile>) -> Self {
+    pub(super) fn of(files: Vec<TextFile>) -> Self {
         Self { root: PathBuf::new(), files }
     }
 
@@ -60,27 +60,27 @@ impl Tree {
     }
 
     /// Whether a file or folder exists.
-    pub fn exists(&self, path: &str) -> bool {
+    pub(super) fn exists(&self, path: &str) -> bool {
         self.root.join(path).exists()
     }
 
     /// The text of a file.
-    pub fn text(&self, path: &str) -> Option<&str> {
+    pub(super) fn text(&self, path: &str) -> Option<&str> {
         self.files.iter().find(|f| f.path == path).map(|f| f.text.as_str())
     }
 
     /// The files below a folder.
-    pub fn below<'t>(&'t self, folder: &'t str) -> impl Iterator<Item = &'t TextFile> {
+    pub(super) fn below<'t>(&'t self, folder: &'t str) -> impl Iterator<Item = &'t TextFile> {
         self.files.iter().filter(move |f| f.path.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/')))
     }
 
     /// The Rust files with their syntax trees.
-    pub fn rust(&self) -> impl Iterator<Item = (&TextFile, &syn::File)> {
+    pub(super) fn rust(&self) -> impl Iterator<Item = (&TextFile, &syn::File)> {
         self.files.iter().filter_map(|f| f.rust.as_ref().map(|rust| (f, rust)))
     }
 
     /// Whether a Rust file, or a module that it is part of, is declared by `#[cfg(test)] mod name;`.
-    pub fn is_only_tests(&self, file: &TextFile) -> bool {
+    pub(super) fn is_only_tests(&self, file: &TextFile) -> bool {
         let parts: Vec<&str> = file.path.trim_end_matches(".rs").trim_end_matches("/mod").split('/').collect();
         (1..parts.len()).any(|n| {
             let (folder, name) = (parts[..n].join("/"), parts[n]);
@@ -90,7 +90,7 @@ impl Tree {
     }
 
     /// Rust files that do not parse.
-    pub fn broken(&self) -> Vec<Finding> {
+    pub(super) fn broken(&self) -> Vec<Finding> {
         let broken = self.files.iter().filter(|f| f.path.ends_with(".rs") && f.rust.is_none());
         broken.map(|f| Finding::new("rust-syntax", f.path.as_str(), "expected a Rust file that parses")).collect()
     }
@@ -113,13 +113,13 @@ fn declares_tests(rust: &syn::File, name: &str) -> bool {
 
 impl TextFile {
     /// Lines before the first `#[cfg(test)]`, counted from 1.
-    pub fn lines_before_tests(&self) -> impl Iterator<Item = (usize, &str)> {
+    pub(super) fn lines_before_tests(&self) -> impl Iterator<Item = (usize, &str)> {
         let lines = self.text.lines().enumerate().map(|(i, line)| (i + 1, line));
         lines.take_while(|(_, line)| line.trim() != "#[cfg(test)]")
     }
 
     /// A place in this file.
-    pub fn at(&self, line: usize) -> String {
+    pub(super) fn at(&self, line: usize) -> String {
         format!("{}:{line}", self.path)
     }
 }

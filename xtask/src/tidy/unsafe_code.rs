@@ -19,7 +19,7 @@ const MAY: [&str; 2] = [
 const SENTENCE_CHARS: usize = 20;
 
 /// Findings about `unsafe` outside these places, and about exceptions from the lint without a reason.
-pub fn check(tree: &Tree) -> Vec<Finding> {
+pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     tree.rust().flat_map(|(file, rust)| check_file(file, rust)).collect()
 }
 

@@ -40,7 +40,7 @@ const RULES: &[&str] = &[
 ];
 
 /// Findings about matches with one case in an arm and everything else in another.
-pub fn check(tree: &Tree) -> Vec<Finding> {
+pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (file, rust) in tree.rust().filter(|(file, _)| !file.path.starts_with(TABLE)) {
         let is_test = file.path.starts_with("tests/") || file.path.contains("/tests/") || has_tests(&rust.items);

@@ -28,7 +28,7 @@ const IN_RUST: [(&str, &str); 5] = [
 ];
 
 /// Findings about words, line by line.
-pub fn check(tree: &Tree) -> Vec<Finding> {
+pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in tree.files.iter().filter(|f| !f.path.ends_with("Cargo.lock")) {
         let rust: &[(&str, &str)] = if file.path.ends_with(".rs") { &IN_RUST } else { &[] };

@@ -4,16 +4,16 @@ use std::path::Path;
 
 /// FNV-1a over 128 bits: short, and no stranger can choose what is hashed here.
 #[derive(Clone)]
-pub struct ContentHash(u128);
+pub(crate) struct ContentHash(u128);
 
 impl ContentHash {
     /// The hash of nothing.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d)
     }
 
     /// Adds bytes, and their number, so that two parts never run into each other.
-    pub fn add(mut self, bytes: &[u8]) -> Self {
+    pub(crate) fn add(mut self, bytes: &[u8]) -> Self {
         for &byte in bytes.iter().chain(&(bytes.len() as u64).to_le_bytes()) {
             self.0 = (self.0 ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b);
         }
@@ -21,13 +21,13 @@ impl ContentHash {
     }
 
     /// Adds a file's contents, not its name.
-    pub fn add_file(self, file: &Path) -> Result<Self, String> {
+    pub(crate) fn add_file(self, file: &Path) -> Result<Self, String> {
         let bytes = std::fs::read(file).map_err(|e| format!("{}: {e}", file.display()))?;
         Ok(self.add(&bytes))
     }
 
     /// The hash as hexadecimal digits.
-    pub fn digits(&self) -> String {
+    pub(crate) fn digits(&self) -> String {
         format!("{:032x}", self.0)
     }
 }

@@ -31,7 +31,7 @@ const SHARDED: &str = "fold-all-reduce-of-all-reduce,reassociate-all-reduce,spli
                        shard-weight-update{min-bytes=0,profit=always},";
 
 /// Keeps the modules that real XLA can run on the devices of the clusters.
-pub fn select(programs: &mut Vec<Program>) -> Result<(), String> {
+pub(super) fn select(programs: &mut Vec<Program>) -> Result<(), String> {
     let mut texts = Vec::with_capacity(programs.len());
     for program in programs.iter() {
         let text = std::fs::read_to_string(&program.file).map_err(|e| format!("{}: {e}", program.file.display()))?;
@@ -53,12 +53,12 @@ fn n_devices(text: &str) -> u64 {
 }
 
 /// Whether a case is of one of the clusters.
-pub fn is_case(case: &str) -> bool {
+pub(super) fn is_case(case: &str) -> bool {
     CLUSTERS.iter().any(|(name, _)| case.split('.').next() == Some(name))
 }
 
 /// Results of earlier runs, and what all of them rest on.
-pub struct Memory {
+pub(super) struct Memory {
     kept: Mutex<Kept>,
     /// The judge's and the evaluator's sources.
     judge: ContentHash,
@@ -66,7 +66,7 @@ pub struct Memory {
 
 impl Memory {
     /// Reads the results of earlier runs over this corpus.
-    pub fn open(session: &Session<'_>) -> Result<Memory, String> {
+    pub(super) fn open(session: &Session<'_>) -> Result<Memory, String> {
         let kept = Kept::open(&folder(&session.options.corpus).join("results.jsonl"), session.options.is_fresh)?;
         let mut judge = ContentHash::new().add(evaluator_sources::digits()?.as_bytes());
         for name in ["check_case.py", "compare.py", "decompose_case.py", "hlo_oracle.py", "hlo_text.py", "mutants.py"] {
@@ -77,7 +77,7 @@ impl Memory {
     }
 
     /// The results of all cases of a module, run or kept.
-    pub fn check(&self, session: &Session<'_>, program: &Program) -> Result<Vec<CaseResult>, String> {
+    pub(super) fn check(&self, session: &Session<'_>, program: &Program) -> Result<Vec<CaseResult>, String> {
         let job = job(session, program);
         let module = job.module.clone();
         let lock = || self.kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner());

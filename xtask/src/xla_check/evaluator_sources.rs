@@ -10,7 +10,7 @@ const EVALUATOR: [&str; 3] = ["hlo-eval", "hlo-ir", "hlo-text"];
 const NO_PART_OF_IT: [&str; 5] = ["cost.rs", "edit.rs", "factors", "print", "verify"];
 
 /// A digest of the evaluator's sources.
-pub fn digits() -> Result<String, String> {
+pub(super) fn digits() -> Result<String, String> {
     let mut files = Vec::new();
     for name in EVALUATOR {
         list(&workspace::root().join("crates").join(name).join("src"), &mut files)?;

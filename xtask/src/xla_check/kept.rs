@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::xla_check::table::CaseResult;
 
 /// The file and what it holds.
-pub struct Kept {
+pub(super) struct Kept {
     file: File,
     path: PathBuf,
     by_key: BTreeMap<String, Value>,
@@ -18,7 +18,7 @@ pub struct Kept {
 
 impl Kept {
     /// Opens the file, or starts an empty one. A line that is cut off (the run was stopped in it) is as if not there.
-    pub fn open(path: &Path, is_fresh: bool) -> Result<Self, String> {
+    pub(super) fn open(path: &Path, is_fresh: bool) -> Result<Self, String> {
         let fails = |e: std::io::Error| format!("{}: {e}", path.display());
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder).map_err(fails)?;
@@ -40,13 +40,19 @@ impl Kept {
     }
 
     /// The results under a key.
-    pub fn get(&self, module: &str, key: &str) -> Option<Vec<CaseResult>> {
+    pub(super) fn get(&self, module: &str, key: &str) -> Option<Vec<CaseResult>> {
         let results = self.by_key.get(key)?.get("results")?.as_array()?;
         results.iter().map(|value| CaseResult::from_json(module, value)).collect()
     }
 
     /// Keeps results under a key.
-    pub fn add(&mut self, module: &str, combination: &str, key: &str, results: &[CaseResult]) -> Result<(), String> {
+    pub(super) fn add(
+        &mut self,
+        module: &str,
+        combination: &str,
+        key: &str,
+        results: &[CaseResult],
+    ) -> Result<(), String> {
         let results: Vec<Value> = results.iter().map(CaseResult::as_json).collect();
         let line = json!({"module": module, "combination": combination, "key": key, "results": results});
         writeln!(self.file, "{line}").map_err(|e| format!("{}: {e}", self.path.display()))?;

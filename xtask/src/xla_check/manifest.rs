@@ -18,7 +18,7 @@ const RUNNABLE_FORMS: [&str; 3] = ["spmd", "spmd_gspmd", "repl"];
 const QUICK_BYTES: u64 = 70_000;
 
 /// One module of the list.
-pub struct Program {
+pub(crate) struct Program {
     /// Where the text lies.
     pub file: PathBuf,
     /// The sibling that carries the shardings, if this module carries none.
@@ -35,7 +35,7 @@ pub struct Program {
 
 impl Program {
     /// The file's name, which is how results speak of the module.
-    pub fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         self.file.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
@@ -47,7 +47,7 @@ impl Program {
 }
 
 /// The modules that the options select, smallest first.
-pub fn read(options: &Options) -> Result<Vec<Program>, String> {
+pub(crate) fn read(options: &Options) -> Result<Vec<Program>, String> {
     let mut programs = read_folder(&options.corpus, options.only.as_deref())?;
     if options.quick {
         keep_quick(&mut programs);
@@ -56,7 +56,7 @@ pub fn read(options: &Options) -> Result<Vec<Program>, String> {
 }
 
 /// The modules of a folder whose file name contains `only`, smallest first.
-pub fn read_folder(corpus: &Path, only: Option<&str>) -> Result<Vec<Program>, String> {
+pub(crate) fn read_folder(corpus: &Path, only: Option<&str>) -> Result<Vec<Program>, String> {
     let path = corpus.join("manifest.json");
     let mut programs = if path.exists() {
         let text = std::fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;

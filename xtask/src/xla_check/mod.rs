@@ -7,11 +7,11 @@
 //! corrupted results). With `--all` the weight-update sharding's whole matrix is checked instead: see [`matrix`]; with
 //! `--decompose` collectives on several clusters: see [`decompose`].
 
-pub mod content_hash;
+pub(crate) mod content_hash;
 mod decompose;
 mod evaluator_sources;
 mod kept;
-pub mod manifest;
+pub(crate) mod manifest;
 mod matrix;
 mod options;
 mod table;
@@ -27,7 +27,7 @@ use options::Options;
 use table::{CaseResult, Status};
 
 /// Runs the command; false if a case failed.
-pub fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
+pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
     let options = Options::parse(words)?;
     let mut programs = manifest::read(&options)?;
     let judges_text = options.stages.iter().any(|stage| stage == "text");

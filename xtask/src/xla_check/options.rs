@@ -6,7 +6,7 @@ use crate::arguments::{self, Arguments, Word};
 use crate::workspace;
 
 /// What to check, and how.
-pub struct Options {
+pub(crate) struct Options {
     /// Folder with the modules and their `manifest.json`.
     pub corpus: PathBuf,
     /// Only a small module of each model.
@@ -39,7 +39,7 @@ const STAGES: [&str; 3] = ["text", "eval", "pass"];
 
 impl Options {
     /// Reads the words after `xla-check`.
-    pub fn parse(words: impl Iterator<Item = String>) -> Result<Self, String> {
+    pub(crate) fn parse(words: impl Iterator<Item = String>) -> Result<Self, String> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let mut options = Self {
             corpus: workspace::root().join("ir-samples/programs"),

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 /// How a case ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Status {
+pub(super) enum Status {
     /// It was run and holds.
     Passed,
     /// It does not hold, or could not be judged.
@@ -14,7 +14,7 @@ pub enum Status {
 }
 
 /// One case of one module.
-pub struct CaseResult {
+pub(super) struct CaseResult {
     /// The module's file name.
     pub module: String,
     /// The case's name, as `text.auto`.
@@ -31,12 +31,12 @@ pub struct CaseResult {
 
 impl CaseResult {
     /// A failure that the worker itself could not tell.
-    pub fn failed(module: &str, case: &str, reason: String, seconds: f64) -> Self {
+    pub(super) fn failed(module: &str, case: &str, reason: String, seconds: f64) -> Self {
         Self { module: module.into(), case: case.into(), status: Status::Failed, reason, errors: None, seconds }
     }
 
     /// As [`CaseResult::from_json`] reads it; the module is told elsewhere.
-    pub fn as_json(&self) -> Value {
+    pub(super) fn as_json(&self) -> Value {
         let status = match self.status {
             Status::Passed => "passed",
             Status::Failed => "failed",
@@ -51,7 +51,7 @@ impl CaseResult {
     }
 
     /// A worker's line about a case.
-    pub fn from_json(module: &str, value: &Value) -> Option<Self> {
+    pub(super) fn from_json(module: &str, value: &Value) -> Option<Self> {
         let status = match value.get("status")?.as_str()? {
             "passed" => Status::Passed,
             "skipped" => Status::Skipped,
@@ -71,7 +71,7 @@ impl CaseResult {
 }
 
 /// The table of all results, and the line of counts at its end.
-pub fn render(results: &[CaseResult]) -> String {
+pub(super) fn render(results: &[CaseResult]) -> String {
     let wide =
         |get: fn(&CaseResult) -> &str, least: usize| results.iter().map(|r| get(r).len()).max().unwrap_or(0).max(least);
     let (module, case) = (wide(|r| &r.module, 6), wide(|r| &r.case, 4));

@@ -15,7 +15,7 @@ use super::table::CaseResult;
 use crate::{python, workspace};
 
 /// What all workers share.
-pub struct Session<'o> {
+pub(super) struct Session<'o> {
     /// The command's options.
     pub options: &'o Options,
     /// The built `hlo-opt`.
@@ -25,7 +25,7 @@ pub struct Session<'o> {
 }
 
 /// What one process is to check.
-pub struct Job {
+pub(super) struct Job {
     /// How results speak of the module.
     pub module: String,
     /// The file in the oracle's folder.
@@ -50,7 +50,7 @@ struct Told {
 
 impl Session<'_> {
     /// The job that checks the untouched module and, with `--pass`, one pipeline.
-    pub fn job(&self, program: &Program) -> Job {
+    pub(super) fn job(&self, program: &Program) -> Job {
         let corpus = program.file.parent().and_then(|d| d.file_name()).unwrap_or_default();
         let work = workspace::target_dir().join("xla-check").join(corpus).join(program.name());
         let mut config = self.config(program, &work);
@@ -61,7 +61,7 @@ impl Session<'_> {
     }
 
     /// What every script reads.
-    pub fn config(&self, program: &Program, work: &Path) -> Value {
+    pub(super) fn config(&self, program: &Program, work: &Path) -> Value {
         json!({
             "file": program.file, "like": program.like, "draw": program.draw, "seeds": [1, 2, 3],
             "nan_belongs": program.nan_belongs, "runnable": program.runnable, "hlo_opt": self.tool,
@@ -70,7 +70,7 @@ impl Session<'_> {
     }
 
     /// The results of all cases of a job, and whether each of them came to an end by itself.
-    pub fn check(&self, job: &Job) -> (Vec<CaseResult>, bool) {
+    pub(super) fn check(&self, job: &Job) -> (Vec<CaseResult>, bool) {
         let mut results: Vec<CaseResult> = Vec::new();
         let mut is_whole = true;
         loop {
@@ -122,7 +122,7 @@ impl Session<'_> {
 }
 
 /// Runs the oracle's own tests, without which no result means anything.
-pub fn check_the_judge(python: &Path) -> Result<(), String> {
+pub(super) fn check_the_judge(python: &Path) -> Result<(), String> {
     let script = python::oracle_dir().join("self_check.py");
     let output =
         Command::new(python).arg("-B").arg(&script).output().map_err(|e| format!("{}: {e}", script.display()))?;

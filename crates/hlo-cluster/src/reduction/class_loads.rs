@@ -65,7 +65,7 @@ pub(crate) struct Share {
 
 impl<'c> ClassLoads<'c> {
     /// None where an algorithm is wanted that does not add up link by link.
-    pub fn new(reduction: &Reduction<'c>) -> Option<ClassLoads<'c>> {
+    pub(super) fn new(reduction: &Reduction<'c>) -> Option<ClassLoads<'c>> {
         let (cluster, algo) = (reduction.cluster, reduction.algo);
         let has_torus = cluster.levels().iter().any(|l| matches!(l.network, Network::Torus { .. }));
         let adds_up = matches!(algo, Algo::Ring | Algo::Tree) || !has_torus;
@@ -81,7 +81,7 @@ impl<'c> ClassLoads<'c> {
     }
 
     /// Predicted time of a step.
-    pub fn step_s(&mut self, step: WeightedStep<'_>, algo: Algo, bytes: f64) -> f64 {
+    pub(super) fn step_s(&mut self, step: WeightedStep<'_>, algo: Algo, bytes: f64) -> f64 {
         let (instruction, collective, share) = step;
         if share.weights.iter().all(|w| *w == 0.0) {
             return 0.0;
@@ -96,7 +96,7 @@ impl<'c> ClassLoads<'c> {
     }
 
     /// At most the time of a step, and whether it is the time: trees are not walked for it.
-    pub fn bound_s(&mut self, step: WeightedStep<'_>, algo: Algo, bytes: f64) -> (f64, bool) {
+    pub(super) fn bound_s(&mut self, step: WeightedStep<'_>, algo: Algo, bytes: f64) -> (f64, bool) {
         let (instruction, collective, share) = step;
         let has_trees = collective == Collective::AllReduce && matches!(algo, Algo::Tree | Algo::Auto);
         let is_known = !has_trees || self.links.is_some() || self.known.contains_key(&(instruction, Flow::Trees));

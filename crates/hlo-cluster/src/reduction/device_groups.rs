@@ -18,12 +18,12 @@ pub(crate) struct Groups<'a> {
 
 impl Groups<'_> {
     /// One number for each first-or-not of the places outside of a group; the one group of a master is the first.
-    pub fn n_classes(&self) -> usize {
+    pub(super) fn n_classes(&self) -> usize {
         1 << (self.factors.len() - self.instruction.taking_part(self.factors.len()).len())
     }
 
     /// Calls `visit` with the class of each group and its devices.
-    pub fn for_each(&self, mut visit: impl FnMut(usize, Members<'_>)) {
+    pub(super) fn for_each(&self, mut visit: impl FnMut(usize, Members<'_>)) {
         let part = self.instruction.taking_part(self.factors.len());
         let product = |of: &[usize]| of.iter().product::<usize>();
         let (outer, inner) = (&self.factors[..part.start], &self.factors[part.end..]);
@@ -43,7 +43,7 @@ impl Groups<'_> {
     }
 
     /// All groups, the root of each first, with their classes.
-    pub fn list(&self) -> Vec<(Vec<u32>, usize)> {
+    pub(super) fn list(&self) -> Vec<(Vec<u32>, usize)> {
         let mut list = Vec::new();
         self.for_each(|class, members| list.push((members.iter().collect(), class)));
         list
@@ -61,18 +61,18 @@ pub(crate) struct Members<'a> {
 
 impl<'a> Members<'a> {
     /// In the order of their positions.
-    pub fn iter(self) -> impl Iterator<Item = u32> + 'a {
+    pub(super) fn iter(self) -> impl Iterator<Item = u32> + 'a {
         self.devices.iter().step_by(self.stride).copied()
     }
 
     /// The member before another by their ids, round the ring.
-    pub fn before(self, device: u32) -> u32 {
+    pub(super) fn before(self, device: u32) -> u32 {
         let distance = |d: u32| device.wrapping_sub(d).wrapping_sub(1);
         self.iter().min_by_key(|d| distance(*d)).unwrap_or(device)
     }
 
     /// How many.
-    pub fn len(self) -> usize {
+    pub(super) fn len(self) -> usize {
         self.devices.len().div_ceil(self.stride)
     }
 }

@@ -22,6 +22,6 @@ pub struct Reduction<'a> {
 }
 
 /// The reduction's factors above one, outermost level first.
-pub fn factors_above_one(matrix: &Matrix, reduce: &[usize]) -> Vec<usize> {
+pub(super) fn factors_above_one(matrix: &Matrix, reduce: &[usize]) -> Vec<usize> {
     matrix.reduction_factors(reduce).into_iter().map(|f| f as usize).filter(|f| *f > 1).collect()
 }

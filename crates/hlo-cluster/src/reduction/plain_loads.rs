@@ -60,7 +60,7 @@ pub(crate) struct TreeBound {
 
 impl Groups<'_> {
     /// Rings and chains, and what trees cost at least.
-    pub fn rings(&self) -> Rings {
+    pub(super) fn rings(&self) -> Rings {
         let (levels, n_classes) = (self.cluster.levels(), self.n_classes());
         let mut around = Counted::new(self);
         let mut bound = TreeBound { latency_s: vec![0.0; n_classes], mean: vec![vec![0.0; n_classes]; levels.len()] };
@@ -94,7 +94,7 @@ impl Groups<'_> {
     }
 
     /// Chains inside of nodes and two trees between them, up and down: see [`tree::all_reduce`].
-    pub fn trees(&self) -> Counted {
+    pub(super) fn trees(&self) -> Counted {
         let mut counted = Counted::new(self);
         let (cluster, levels) = (self.cluster, self.cluster.levels());
         let innermost = levels.len() - 1;
@@ -165,7 +165,7 @@ impl Counted {
     }
 
     /// Adds to the links by which the hops leave (`is_out`) or enter the entities of their ends.
-    pub fn add_closing(&mut self, cluster: &Cluster, closing: &[Closing], is_out: bool, load: f64) {
+    pub(super) fn add_closing(&mut self, cluster: &Cluster, closing: &[Closing], is_out: bool, load: f64) {
         for Closing { class, last, root, parting } in closing {
             let device = if is_out { *last } else { *root };
             for l in *parting..self.outer.len() {

@@ -29,7 +29,7 @@ struct LevelCost {
 
 impl Symmetric {
     /// None if the machine or the lowering is not of this kind.
-    pub fn new(reduction: &Reduction<'_>) -> Option<Symmetric> {
+    pub(super) fn new(reduction: &Reduction<'_>) -> Option<Symmetric> {
         let cluster = reduction.cluster;
         let is_plain = |l: &crate::Level| l.network == Network::Switched && l.shared_by == 1;
         let counts = cluster.hierarchy()?;
@@ -56,7 +56,7 @@ impl Symmetric {
     }
 
     /// Predicted time of a step; `weights` by group on factors of two (see [`crate::reduction::graph::Graph::shares`]).
-    pub fn step_s(
+    pub(super) fn step_s(
         &self,
         instruction: Instruction,
         collective: Collective,

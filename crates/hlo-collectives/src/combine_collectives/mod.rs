@@ -39,9 +39,9 @@
 //! **References.** Xu et al. 2020, *Automatic Cross-Replica Sharding of Weight Update in Data-Parallel Training*, §5.2 (batched
 //! collectives). We keep dependency order where they batch all of one kind.
 
-pub mod packed;
-pub mod plan;
-pub mod variadic;
+pub(crate) mod packed;
+pub(crate) mod plan;
+pub(crate) mod variadic;
 
 use hlo_analysis::Preserved;
 use hlo_analysis::code::code_computations;
@@ -54,7 +54,7 @@ use hlo_spmd::{ChannelIds, CollectiveChange, Rewrite};
 use plan::{Bucket, Limits, plan};
 
 /// The pass as the command line knows it.
-pub static INFO: PassInfo = PassInfo {
+pub(crate) static INFO: PassInfo = PassInfo {
     name: "combine-collectives",
     help: "do several small collectives as one, up to a number of bytes",
     options: OPTIONS,
@@ -84,7 +84,7 @@ const OPTIONS: &[OptionInfo] = &[
 
 /// See the module's documentation.
 #[derive(Clone, Debug)]
-pub struct CombineCollectives {
+pub(crate) struct CombineCollectives {
     is_packed: bool,
     limits: Limits,
 }

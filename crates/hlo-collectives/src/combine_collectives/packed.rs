@@ -27,7 +27,12 @@ struct Rows {
 
 /// Emits the collective and redirects the members' uses to slices of its result; the collective. `None` if a member is no array,
 /// which the plan has ruled out.
-pub fn emit(module: &mut Module, rewrite: &mut Rewrite, bucket: &Bucket, channels: &mut ChannelIds) -> Option<InstId> {
+pub(crate) fn emit(
+    module: &mut Module,
+    rewrite: &mut Rewrite,
+    bucket: &Bucket,
+    channels: &mut ChannelIds,
+) -> Option<InstId> {
     let first = *bucket.members.first()?;
     let opcode = module.inst(first).opcode;
     let n = bucket.group_size as i64;

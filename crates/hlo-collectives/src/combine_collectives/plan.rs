@@ -20,7 +20,7 @@ use indexmap::IndexMap;
 
 /// What may be combined.
 #[derive(Clone, Debug)]
-pub struct Limits {
+pub(crate) struct Limits {
     /// Most bytes of one bucket.
     pub threshold_bytes: u64,
     /// Kinds of collectives.
@@ -31,7 +31,7 @@ pub struct Limits {
 
 /// Collectives that become one.
 #[derive(Clone, Debug)]
-pub struct Bucket {
+pub(crate) struct Bucket {
     /// In the order in which they are ready; two or more.
     pub members: Vec<InstId>,
     /// Devices of each group.
@@ -59,10 +59,10 @@ struct Candidate {
 }
 
 /// A collective that stays, and why.
-pub type LeftOut = (InstId, Refusal);
+pub(crate) type LeftOut = (InstId, Refusal);
 
 /// The buckets of a computation, and the collectives that no bucket can take.
-pub fn plan(module: &Module, comp: CompId, limits: &Limits) -> (Vec<Bucket>, Vec<LeftOut>) {
+pub(crate) fn plan(module: &Module, comp: CompId, limits: &Limits) -> (Vec<Bucket>, Vec<LeftOut>) {
     let live = module.live(comp);
     let pinned = pinned_by_control(module, comp);
     let mut left = Vec::new();

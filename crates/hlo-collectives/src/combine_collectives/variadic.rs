@@ -7,7 +7,7 @@ use hlo_ir::{InstId, Module, Opcode, Shape};
 use hlo_spmd::{ChannelIds, Rewrite};
 
 /// Emits the collective and redirects the members' uses to its elements; the collective.
-pub fn emit(module: &mut Module, rewrite: &mut Rewrite, bucket: &Bucket, channels: &mut ChannelIds) -> InstId {
+pub(crate) fn emit(module: &mut Module, rewrite: &mut Rewrite, bucket: &Bucket, channels: &mut ChannelIds) -> InstId {
     let first = bucket.members[0];
     let opcode = module.inst(first).opcode;
     let shapes = bucket.members.iter().map(|&member| module.shape(member).clone()).collect();

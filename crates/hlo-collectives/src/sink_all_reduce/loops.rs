@@ -47,7 +47,7 @@ struct Accumulator {
 }
 
 /// Takes all-reduces out of the loops that the entry reaches; how many.
-pub fn take_out_of_loops(module: &mut Module, report: &mut PassReport) -> Result<u64, PassError> {
+pub(crate) fn take_out_of_loops(module: &mut Module, report: &mut PassReport) -> Result<u64, PassError> {
     let sites = CallSites::find(module, module.post_order());
     let mut n_taken_out = 0;
     for comp in code_computations(module) {

@@ -26,7 +26,7 @@
 //! **Requires** nothing. **Ensures** the same results bit for bit, except where a `reduce` or a loop is passed: there floating-point
 //! numbers are added in another order. **Errors**: none.
 
-pub mod loops;
+pub(crate) mod loops;
 
 use cranelift_entity::EntitySet;
 use hlo_analysis::Preserved;
@@ -43,7 +43,7 @@ use hlo_spmd::{
 };
 
 /// The pass as the command line knows it.
-pub static INFO: PassInfo = PassInfo {
+pub(crate) static INFO: PassInfo = PassInfo {
     name: "sink-all-reduce",
     help: "move all-reduces past transposes and reshapes, and out of loops that accumulate gradients",
     options: &[OptionInfo {
@@ -57,7 +57,7 @@ pub static INFO: PassInfo = PassInfo {
 
 /// See the module's documentation.
 #[derive(Clone, Copy, Debug)]
-pub struct SinkAllReduce {
+pub(crate) struct SinkAllReduce {
     loops: bool,
 }
 

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The results of the case, computed by devices that each hold a shard, where factor `i` is cut into `n_shards[i]`.
-pub fn run_on_shards(
+pub(crate) fn run_on_shards(
     case: &Case<'_>,
     set: &FactorSet,
     n_shards: &[i64],

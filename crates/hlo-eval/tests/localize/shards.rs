@@ -4,24 +4,24 @@ use hlo_ir::factors::{FactorUse, TensorFactors};
 use hlo_ir::{DType, Literal, Scalar};
 
 /// For each dim of a shard, for each index: the index in the whole array, or none for padding.
-pub type Places = Vec<Vec<Option<i64>>>;
+pub(crate) type Places = Vec<Vec<Option<i64>>>;
 
 /// Which shard a device holds: by factor, the number of shards and the number of the device's own.
 #[derive(Clone)]
-pub struct Shard {
+pub(crate) struct Shard {
     pub n_shards: Vec<i64>,
     pub at: Vec<i64>,
 }
 
 impl Shard {
     /// The shards of all devices, those of the last factor next to each other.
-    pub fn of_all_devices(n_shards: &[i64]) -> Vec<Shard> {
+    pub(crate) fn of_all_devices(n_shards: &[i64]) -> Vec<Shard> {
         let n: i64 = n_shards.iter().product();
         (0..n as usize).map(|device| Shard { n_shards: n_shards.to_vec(), at: coordinates(n_shards, device) }).collect()
     }
 }
 
-pub fn tile(size: i64, n: i64) -> i64 {
+pub(crate) fn tile(size: i64, n: i64) -> i64 {
     (size + n - 1) / n
 }
 
@@ -45,7 +45,7 @@ fn places_of_dim(uses: &[FactorUse], cut: &Shard) -> Vec<Option<i64>> {
 }
 
 /// Where the elements of a shard of a tensor come from.
-pub fn places(tensor: &TensorFactors, cut: &Shard) -> Places {
+pub(crate) fn places(tensor: &TensorFactors, cut: &Shard) -> Places {
     tensor.iter().map(|uses| places_of_dim(uses, cut)).collect()
 }
 
@@ -65,7 +65,7 @@ fn for_each_element(whole_dims: &[i64], places: &Places, visit: &mut dyn FnMut(u
 }
 
 /// The elements at `places`; `fill` where there are none.
-pub fn take(whole: &Literal, places: &Places, fill: Scalar) -> Literal {
+pub(crate) fn take(whole: &Literal, places: &Places, fill: Scalar) -> Literal {
     let dims: Vec<i64> = places.iter().map(|p| p.len() as i64).collect();
     let mut part = Literal::splat(whole.dtype(), &dims, fill).expect("a part fits");
     for_each_element(whole.dims(), places, &mut |to, from| {
@@ -77,7 +77,7 @@ pub fn take(whole: &Literal, places: &Places, fill: Scalar) -> Literal {
 }
 
 /// Writes the elements of a shard, without its padding, to their places.
-pub fn put(whole: &mut Literal, part: &Literal, places: &Places) {
+pub(crate) fn put(whole: &mut Literal, part: &Literal, places: &Places) {
     let dims = whole.dims().to_vec();
     for_each_element(&dims, places, &mut |from, to| {
         if let Some(to) = to {
@@ -87,7 +87,7 @@ pub fn put(whole: &mut Literal, part: &Literal, places: &Places) {
 }
 
 /// Whether a shard, without its padding, holds what the whole holds at its places.
-pub fn agrees(whole: &Literal, part: &Literal, places: &Places) -> bool {
+pub(crate) fn agrees(whole: &Literal, part: &Literal, places: &Places) -> bool {
     let mut is_same = true;
     for_each_element(whole.dims(), places, &mut |from, to| {
         if let Some(to) = to {
@@ -98,7 +98,7 @@ pub fn agrees(whole: &Literal, part: &Literal, places: &Places) -> bool {
 }
 
 /// What stands in padding: not a number, or a number that no sample has.
-pub fn garbage(dtype: DType) -> Scalar {
+pub(crate) fn garbage(dtype: DType) -> Scalar {
     match dtype {
         DType::Pred => Scalar::Pred(true),
         d if d.is_integer() => Scalar::Int(99),
@@ -108,7 +108,7 @@ pub fn garbage(dtype: DType) -> Scalar {
 }
 
 /// The coordinates of a linear index.
-pub fn coordinates(dims: &[i64], linear: usize) -> Vec<i64> {
+pub(crate) fn coordinates(dims: &[i64], linear: usize) -> Vec<i64> {
     let mut rest = linear as i64;
     let mut at: Vec<i64> = dims.iter().rev().map(|&n| (rest % n, rest /= n).0).collect();
     at.reverse();
@@ -116,6 +116,6 @@ pub fn coordinates(dims: &[i64], linear: usize) -> Vec<i64> {
 }
 
 /// The linear index of coordinates.
-pub fn linear(dims: &[i64], at: &[i64]) -> usize {
+pub(crate) fn linear(dims: &[i64], at: &[i64]) -> usize {
     dims.iter().zip(at).fold(0, |sum, (n, i)| sum * n + i) as usize
 }

@@ -100,7 +100,7 @@ pub(super) struct Convolution<'m> {
 
 impl<'m> Convolution<'m> {
     /// The convolution that `inst` is.
-    pub fn of(module: &'m Module, inst: InstId) -> Option<Convolution<'m>> {
+    pub(super) fn of(module: &'m Module, inst: InstId) -> Option<Convolution<'m>> {
         let node = module.inst(inst);
         let (Attrs::Conv(attrs), &[lhs, rhs]) = (&node.attrs, node.operands.as_slice()) else { return None };
         let dims = &attrs.dim_labels;
@@ -121,12 +121,12 @@ impl<'m> Convolution<'m> {
     }
 
     /// Output features of all groups.
-    pub fn n_features(&self) -> i64 {
+    pub(super) fn n_features(&self) -> i64 {
         self.output.dims[self.attrs.dim_labels.output_feature as usize]
     }
 
     /// Where the kernel's factor lies, for a feature of the output, the window's taps and an input feature within the group.
-    pub fn kernel_index(&self, feature: Atom, taps: &[Atom], channel: Atom) -> Index {
+    pub(super) fn kernel_index(&self, feature: Atom, taps: &[Atom], channel: Atom) -> Index {
         let dims = &self.attrs.dim_labels;
         let mut at: Index = SmallVec::from_elem(Atom::Const(0), self.kernel.rank());
         at[dims.kernel_output_feature as usize] = feature;
@@ -139,7 +139,7 @@ impl<'m> Convolution<'m> {
 
     /// Where the input's factor lies, for an index of the output, the group of its feature, the window's taps and an input
     /// feature within the group. It is an element only under the `conditions`.
-    pub fn input_index(
+    pub(super) fn input_index(
         &self,
         e: &mut Emitter<'_>,
         (index, group): (&[Atom], Atom),

@@ -116,12 +116,12 @@ impl Side {
 
 impl ConvTiles {
     /// Tiles of all groups.
-    pub fn n_tiles(&self) -> i64 {
+    pub(super) fn n_tiles(&self) -> i64 {
         ceil_div(self.m, self.size[0]) * ceil_div(self.n, self.size[1]) * self.n_groups
     }
 
     /// Writes the loop over the tiles of a group's blocks.
-    pub fn write(
+    pub(super) fn write(
         &self,
         e: &mut Emitter<'_>,
         frame: FrameId,

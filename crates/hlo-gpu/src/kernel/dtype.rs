@@ -19,7 +19,7 @@ pub(crate) struct CType {
 
 impl CType {
     /// The types of `dtype`, or an error that names the instruction.
-    pub fn of(dtype: DType, instruction: &str) -> Result<CType, GpuError> {
+    pub(super) fn of(dtype: DType, instruction: &str) -> Result<CType, GpuError> {
         let (stored, held) = match dtype {
             DType::Pred => ("hlo::pred", "bool"),
             DType::S8 => ("hlo::s8", "hlo::s8"),
@@ -47,12 +47,12 @@ impl CType {
     }
 
     /// Bytes of a stored element.
-    pub fn size_bytes(self) -> usize {
+    pub(super) fn size_bytes(self) -> usize {
         (self.dtype.bits() / 8) as usize
     }
 
     /// A variable's value from a stored element.
-    pub fn loaded(self, element: &str) -> String {
+    pub(super) fn loaded(self, element: &str) -> String {
         match self.dtype {
             DType::Pred => format!("{element} != 0"),
             DType::BF16 => format!("hlo::from_bf16({element})"),
@@ -62,7 +62,7 @@ impl CType {
     }
 
     /// A stored element from a variable's value.
-    pub fn to_stored(self, value: &str) -> String {
+    pub(super) fn to_stored(self, value: &str) -> String {
         match self.dtype {
             DType::Pred => format!("(hlo::pred)({value})"),
             DType::BF16 => format!("hlo::to_bf16({value})"),
@@ -72,7 +72,7 @@ impl CType {
     }
 
     /// `value`, computed in the held type, as an operation of this element type leaves it.
-    pub fn rounded(self, value: &str) -> String {
+    pub(super) fn rounded(self, value: &str) -> String {
         match self.dtype {
             DType::BF16 => format!("hlo::round_bf16({value})"),
             DType::F16 => format!("hlo::round_f16({value})"),
@@ -81,7 +81,7 @@ impl CType {
     }
 
     /// A scalar as a literal of the held type.
-    pub fn literal(self, value: Scalar) -> String {
+    pub(super) fn literal(self, value: Scalar) -> String {
         match value {
             Scalar::Pred(x) => x.to_string(),
             Scalar::Int(x) if x < 0 => format!("({}){}", self.held, negative(x)),
@@ -93,7 +93,7 @@ impl CType {
     }
 
     /// The C++ expression that converts `value` from `from` to `self`, as HLO's `convert` does.
-    pub fn converted(self, from: CType, value: &str) -> String {
+    pub(super) fn converted(self, from: CType, value: &str) -> String {
         let (is_float, was_float) = (self.dtype.is_float(), from.dtype.is_float());
         if self.dtype == from.dtype {
             return value.to_string();

@@ -54,7 +54,7 @@ pub(super) struct Value {
 }
 
 impl Value {
-    pub fn literal(text: String) -> Value {
+    pub(super) fn literal(text: String) -> Value {
         Value { text, depth: 0 }
     }
 }
@@ -181,7 +181,7 @@ const MAX_RECURSION: usize = 400;
 
 impl<'m> Emitter<'m> {
     /// A kernel of `inst` with these arguments.
-    pub fn new(module: &'m Module, inst: InstId, arguments: Vec<Argument>) -> Emitter<'m> {
+    pub(super) fn new(module: &'m Module, inst: InstId, arguments: Vec<Argument>) -> Emitter<'m> {
         Emitter {
             module,
             arguments,
@@ -200,55 +200,55 @@ impl<'m> Emitter<'m> {
     }
 
     /// An error that names the kernel's instruction, and the one inside that is not supported.
-    pub fn unsupported(&self, inst: InstId, reason: impl fmt::Display) -> GpuError {
+    pub(super) fn unsupported(&self, inst: InstId, reason: impl fmt::Display) -> GpuError {
         let inner = self.module.inst_name(inst);
         let reason = if inner == self.instruction { reason.to_string() } else { format!("{inner}: {reason}") };
         GpuError::Unsupported { instruction: self.instruction.clone(), reason }
     }
 
     /// The C++ types of an element type of `inst`.
-    pub fn ctype(&self, inst: InstId, dtype: hlo_ir::DType) -> Result<CType, GpuError> {
+    pub(super) fn ctype(&self, inst: InstId, dtype: hlo_ir::DType) -> Result<CType, GpuError> {
         CType::of(dtype, self.module.inst_name(inst))
     }
 
     /// The array that `inst` has at `leaf`.
-    pub fn leaf_shape(&self, inst: InstId, leaf: usize) -> Result<&'m ArrayShape, GpuError> {
+    pub(super) fn leaf_shape(&self, inst: InstId, leaf: usize) -> Result<&'m ArrayShape, GpuError> {
         array_of_leaf(self.module, inst, leaf)
             .ok_or_else(|| self.unsupported(inst, "expected an array, found a tuple or a token"))
     }
 
     /// The shape of an operand that is an array.
-    pub fn operand_shape(&self, inst: InstId, operand: usize) -> Result<&'m ArrayShape, GpuError> {
+    pub(super) fn operand_shape(&self, inst: InstId, operand: usize) -> Result<&'m ArrayShape, GpuError> {
         self.leaf_shape(self.operand(inst, operand)?, 0)
     }
 
     /// An operand's instruction.
-    pub fn operand(&self, inst: InstId, operand: usize) -> Result<InstId, GpuError> {
+    pub(super) fn operand(&self, inst: InstId, operand: usize) -> Result<InstId, GpuError> {
         let found = self.module.inst(inst).operands.get(operand).copied();
         found.ok_or_else(|| self.unsupported(inst, format!("expected an operand {operand}, found none")))
     }
 
     /// A frame whose code may stand as far out as the current scope.
-    pub fn add_frame(&mut self, bindings: HashMap<InstId, Binding>) -> FrameId {
+    pub(super) fn add_frame(&mut self, bindings: HashMap<InstId, Binding>) -> FrameId {
         self.frames.push(Frame { bindings, depth: self.depth() });
         FrameId(self.frames.len() - 1)
     }
 
     /// A frame of a computation that only reads values of `outer`, whose code may stand as far out as that of `outer`.
-    pub fn add_call(&mut self, outer: FrameId, bindings: HashMap<InstId, Binding>) -> FrameId {
+    pub(super) fn add_call(&mut self, outer: FrameId, bindings: HashMap<InstId, Binding>) -> FrameId {
         let depth = self.frames[outer.0].depth;
         self.frames.push(Frame { bindings, depth });
         FrameId(self.frames.len() - 1)
     }
 
     /// The innermost scope's depth.
-    pub fn depth(&self) -> usize {
+    pub(super) fn depth(&self) -> usize {
         self.scopes.len() - 1
     }
 
     /// Whether all threads of a team execute the current scope together. Outside the loop over the team's elements all
     /// threads of the block do: what does not depend on the element (a sum of everything) is computed there.
-    pub fn meets(&self, team: Team) -> bool {
+    pub(super) fn meets(&self, team: Team) -> bool {
         self.scopes.iter().skip(self.team_depth).all(|scope| match scope.kind {
             ScopeKind::Loop => true,
             ScopeKind::Divided => false,
@@ -257,7 +257,7 @@ impl<'m> Emitter<'m> {
     }
 
     /// Writes one line into the current scope.
-    pub fn line(&mut self, line: impl fmt::Display) {
+    pub(super) fn line(&mut self, line: impl fmt::Display) {
         let depth = self.depth();
         self.line_at(depth, line);
     }
@@ -272,13 +272,13 @@ impl<'m> Emitter<'m> {
     }
 
     /// A new name of a variable, unique in the kernel.
-    pub fn fresh(&mut self, prefix: &str) -> String {
+    pub(super) fn fresh(&mut self, prefix: &str) -> String {
         self.n_names += 1;
         format!("{prefix}{}", self.n_names)
     }
 
     /// Runs `body` with the text inside `header {` … `}`.
-    pub fn scope<T>(
+    pub(super) fn scope<T>(
         &mut self,
         kind: ScopeKind,
         header: String,
@@ -298,18 +298,18 @@ impl<'m> Emitter<'m> {
     }
 
     /// The text of the outermost scope.
-    pub fn into_text(self) -> String {
+    pub(super) fn into_text(self) -> String {
         self.scopes.into_iter().next().map(|scope| scope.text).unwrap_or_default()
     }
 
     /// A new loop variable of the scope that is opened next.
-    pub fn loop_variable(&mut self) -> Atom {
+    pub(super) fn loop_variable(&mut self) -> Atom {
         self.n_names += 1;
         Atom::Var(self.n_names, self.scopes.len() as u32)
     }
 
     /// A `for` from 0 below `n`; no loop if it has one round.
-    pub fn count(
+    pub(super) fn count(
         &mut self,
         n: i64,
         body: impl FnOnce(&mut Self, Atom) -> Result<(), GpuError>,
@@ -322,7 +322,7 @@ impl<'m> Emitter<'m> {
     }
 
     /// Nested [`Emitter::count`]s, the last of `sizes` innermost.
-    pub fn count_all(&mut self, sizes: &[i64], body: LoopBody<'_, 'm>) -> Result<(), GpuError> {
+    pub(super) fn count_all(&mut self, sizes: &[i64], body: LoopBody<'_, 'm>) -> Result<(), GpuError> {
         self.count_rest(sizes, &mut Vec::new(), body)
     }
 
@@ -337,7 +337,7 @@ impl<'m> Emitter<'m> {
     }
 
     /// An `if`.
-    pub fn branch(
+    pub(super) fn branch(
         &mut self,
         condition: &str,
         body: impl FnOnce(&mut Self) -> Result<(), GpuError>,
@@ -346,21 +346,21 @@ impl<'m> Emitter<'m> {
     }
 
     /// A variable of the current scope that may be assigned to.
-    pub fn variable(&mut self, held: &str, init: &str) -> Value {
+    pub(super) fn variable(&mut self, held: &str, init: &str) -> Value {
         let name = self.fresh("a");
         self.line(format!("{held} {name} = {init};"));
         Value { text: name, depth: self.depth() }
     }
 
     /// `text` as a constant of the current scope.
-    pub fn constant(&mut self, held: &str, text: &str) -> Value {
+    pub(super) fn constant(&mut self, held: &str, text: &str) -> Value {
         let name = self.fresh("v");
         self.line(format!("const {held} {name} = {text};"));
         Value { text: name, depth: self.depth() }
     }
 
     /// An index expression of atoms and of values no deeper than `depth`, as an atom.
-    pub fn bind(&mut self, expression: String, depth: usize) -> Atom {
+    pub(super) fn bind(&mut self, expression: String, depth: usize) -> Atom {
         if let Some(&atom) = self.scopes[..=depth].iter().find_map(|scope| scope.atoms.get(&expression)) {
             return atom;
         }
@@ -372,7 +372,7 @@ impl<'m> Emitter<'m> {
     }
 
     /// `a × scale + offset`.
-    pub fn affine(&mut self, a: Atom, scale: i64, offset: i64) -> Atom {
+    pub(super) fn affine(&mut self, a: Atom, scale: i64, offset: i64) -> Atom {
         match (a, scale, offset) {
             (Atom::Const(a), _, _) => Atom::Const(a * scale + offset),
             (_, 0, _) => Atom::Const(offset),
@@ -384,7 +384,7 @@ impl<'m> Emitter<'m> {
     }
 
     /// `a + b`.
-    pub fn sum(&mut self, a: Atom, b: Atom) -> Atom {
+    pub(super) fn sum(&mut self, a: Atom, b: Atom) -> Atom {
         match (a, b) {
             (a, Atom::Const(n)) | (Atom::Const(n), a) => self.affine(a, 1, n),
             _ => self.bind(format!("{a} + {b}"), a.depth().max(b.depth())),
@@ -392,7 +392,7 @@ impl<'m> Emitter<'m> {
     }
 
     /// `a - b`.
-    pub fn difference(&mut self, a: Atom, b: Atom) -> Atom {
+    pub(super) fn difference(&mut self, a: Atom, b: Atom) -> Atom {
         match (a, b) {
             (a, Atom::Const(n)) => self.affine(a, 1, -n),
             _ => self.bind(format!("{a} - {b}"), a.depth().max(b.depth())),
@@ -400,7 +400,7 @@ impl<'m> Emitter<'m> {
     }
 
     /// `a / n` and `a % n` of an atom that is not negative.
-    pub fn divide(&mut self, a: Atom, n: i64) -> (Atom, Atom) {
+    pub(super) fn divide(&mut self, a: Atom, n: i64) -> (Atom, Atom) {
         match a {
             Atom::Const(a) => (Atom::Const(a / n.max(1)), Atom::Const(a % n.max(1))),
             a if n <= 1 => (a, Atom::Const(0)),
@@ -410,7 +410,7 @@ impl<'m> Emitter<'m> {
 
     /// The index of the element at position `linear` of an array of `shape`'s dims that lies in memory in the order of
     /// `order` (fastest first).
-    pub fn index_at(&mut self, linear: Atom, dims: &[i64], order: &[usize]) -> Index {
+    pub(super) fn index_at(&mut self, linear: Atom, dims: &[i64], order: &[usize]) -> Index {
         let mut index: Index = SmallVec::from_elem(Atom::Const(0), dims.len());
         let wide: SmallVec<[usize; 4]> = order.iter().copied().filter(|&dim| dims[dim] != 1).collect();
         let mut rest = linear;
@@ -430,7 +430,7 @@ impl<'m> Emitter<'m> {
     }
 
     /// The position of the element at `index` of an array of `dims` that lies in memory in the order of `order`.
-    pub fn position(&mut self, index: &[Atom], dims: &[i64], order: &[usize]) -> Atom {
+    pub(super) fn position(&mut self, index: &[Atom], dims: &[i64], order: &[usize]) -> Atom {
         let wide = order.iter().filter(|&&dim| dims[dim] != 1);
         let key = Linear { dims: wide.map(|&dim| (dims[dim], index[dim])).collect() };
         if let Some(&atom) = self.linear.get(&key) {
@@ -463,13 +463,19 @@ impl<'m> Emitter<'m> {
     }
 
     /// The position of the element at `index`, if it is known without arithmetic.
-    pub fn known_position(&self, index: &[Atom], dims: &[i64], order: &[usize]) -> Option<Atom> {
+    pub(super) fn known_position(&self, index: &[Atom], dims: &[i64], order: &[usize]) -> Option<Atom> {
         let wide = order.iter().filter(|&&dim| dims[dim] != 1);
         self.linear.get(&Linear { dims: wide.map(|&dim| (dims[dim], index[dim])).collect() }).copied()
     }
 
     /// The value of `inst` at `leaf` and `index`, computed where it was not yet.
-    pub fn value(&mut self, frame: FrameId, inst: InstId, leaf: usize, index: &[Atom]) -> Result<Value, GpuError> {
+    pub(super) fn value(
+        &mut self,
+        frame: FrameId,
+        inst: InstId,
+        leaf: usize,
+        index: &[Atom],
+    ) -> Result<Value, GpuError> {
         let key = Key { frame, inst, leaf, index: Index::from_slice(index) };
         if let Some(value) = self.scopes.iter().find_map(|scope| scope.values.get(&key)) {
             return Ok(value.clone());
@@ -489,7 +495,7 @@ impl<'m> Emitter<'m> {
     }
 
     /// Remembers the value of another leaf that was computed on the way.
-    pub fn remember(&mut self, frame: FrameId, inst: InstId, leaf: usize, index: &[Atom], value: Value) {
+    pub(super) fn remember(&mut self, frame: FrameId, inst: InstId, leaf: usize, index: &[Atom], value: Value) {
         let key = Key { frame, inst, leaf, index: Index::from_slice(index) };
         let depth = self.depth();
         self.scopes[depth].values.insert(key, value);
@@ -528,7 +534,12 @@ impl<'m> Emitter<'m> {
     }
 
     /// An element of a constant array, which is written into the kernel.
-    pub fn constant_element(&mut self, inst: InstId, literal: &Literal, index: &[Atom]) -> Result<Value, GpuError> {
+    pub(super) fn constant_element(
+        &mut self,
+        inst: InstId,
+        literal: &Literal,
+        index: &[Atom],
+    ) -> Result<Value, GpuError> {
         let ctype = self.ctype(inst, literal.dtype())?;
         if let (true, Some(first)) = (literal.is_splat(), literal.get(0)) {
             return Ok(Value::literal(ctype.literal(first)));
@@ -553,7 +564,7 @@ impl<'m> Emitter<'m> {
     }
 
     /// A frame of `comp`, whose parameters are scalars; the values of its result.
-    pub fn apply(&mut self, comp: CompId, scalars: &[Value]) -> Result<Vec<Value>, GpuError> {
+    pub(super) fn apply(&mut self, comp: CompId, scalars: &[Value]) -> Result<Vec<Value>, GpuError> {
         let computation = self.module.comp(comp);
         let bindings = computation.params.iter().copied().zip(scalars.iter().cloned().map(Binding::Scalar)).collect();
         let frame = self.add_frame(bindings);
@@ -563,7 +574,7 @@ impl<'m> Emitter<'m> {
     }
 
     /// The frame of a computation that `inst` of `frame` calls with its operands; called once for each caller's frame.
-    pub fn callee(&mut self, frame: FrameId, inst: InstId, comp: CompId) -> FrameId {
+    pub(super) fn callee(&mut self, frame: FrameId, inst: InstId, comp: CompId) -> FrameId {
         let arguments = arguments(self.module, CallSite { inst, slot: 0 }, comp);
         let bindings: HashMap<InstId, Binding> =
             arguments.map(|(param, operand)| (param, Binding::Outer(frame, operand))).collect();

@@ -22,7 +22,7 @@ impl ResultGroup {
     /// The values of all results at an index: result, position in its memory and stored value.
     ///
     /// All are read before any is written, as a result may lie where an operand lies.
-    pub fn values_at(
+    pub(super) fn values_at(
         &self,
         e: &mut Emitter<'_>,
         frame: FrameId,
@@ -53,7 +53,7 @@ pub(super) struct BlockRange {
 
 impl BlockRange {
     /// The block's number among the group's.
-    pub fn block_number(&self) -> String {
+    pub(super) fn block_number(&self) -> String {
         if self.first == 0 { "(idx)blockIdx.x".to_string() } else { format!("((idx)blockIdx.x - {})", self.first) }
     }
 }

@@ -48,12 +48,12 @@ pub(super) struct FormedGroup {
 
 impl FormedGroup {
     /// Whether threads compute its elements together.
-    pub fn has_team(&self) -> bool {
+    pub(super) fn has_team(&self) -> bool {
         matches!(self.form, Form::Team(_))
     }
 
     /// Threads that its blocks want.
-    pub fn block(&self) -> u32 {
+    pub(super) fn block(&self) -> u32 {
         match &self.form {
             Form::Team(team) => team.block(),
             Form::Elemental | Form::Packs { .. } | Form::Tiles(_) | Form::Rows(_) | Form::Product(_) => BLOCK,

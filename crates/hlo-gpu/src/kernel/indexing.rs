@@ -84,7 +84,7 @@ pub(super) struct ScatterParts<'m> {
 }
 
 impl<'m> ScatterParts<'m> {
-    pub fn new(e: &Emitter<'m>, inst: InstId) -> Result<ScatterParts<'m>, GpuError> {
+    pub(super) fn new(e: &Emitter<'m>, inst: InstId) -> Result<ScatterParts<'m>, GpuError> {
         let node = e.module.inst(inst);
         let n = node.operands.len() / 2;
         let (Attrs::Scatter(attrs), true) = (&node.attrs, node.operands.len() == 2 * n + 1 && n > 0) else {
@@ -104,7 +104,13 @@ impl<'m> ScatterParts<'m> {
     }
 
     /// Component `k` of the index vector at `batch`, as `s64`.
-    pub fn start(&self, e: &mut Emitter<'_>, frame: FrameId, batch: &[Atom], k: usize) -> Result<Value, GpuError> {
+    pub(super) fn start(
+        &self,
+        e: &mut Emitter<'_>,
+        frame: FrameId,
+        batch: &[Atom],
+        k: usize,
+    ) -> Result<Value, GpuError> {
         let starts = Starts {
             indices: self.indices,
             index_vector_dim: self.attrs.index_vector_dim as usize,

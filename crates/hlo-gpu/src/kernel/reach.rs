@@ -29,7 +29,7 @@ pub(super) struct Root {
 
 impl Reach {
     /// Follows the results of `root` back to the values of `bindings`.
-    pub fn new(module: &Module, bindings: &HashMap<InstId, Binding>, root: InstId, n_results: usize) -> Reach {
+    pub(super) fn new(module: &Module, bindings: &HashMap<InstId, Binding>, root: InstId, n_results: usize) -> Reach {
         let follow = |leaf| {
             let leaf = InstLeaf::new(root, leaf as u32);
             let from = follow(module, leaf, Through::TUPLES, |inst| bindings.contains_key(&inst));

@@ -21,7 +21,7 @@ pub(super) struct Combiner {
 
 impl Combiner {
     /// The combiner of `inst`, which reduces arrays of these element types by `comp`.
-    pub fn new(e: &Emitter<'_>, inst: InstId, comp: CompId, dtypes: &[DType]) -> Result<Combiner, GpuError> {
+    pub(super) fn new(e: &Emitter<'_>, inst: InstId, comp: CompId, dtypes: &[DType]) -> Result<Combiner, GpuError> {
         let ctypes = dtypes.iter().map(|&dtype| e.ctype(inst, dtype)).collect::<Result<Vec<CType>, GpuError>>()?;
         let computation = e.module.comp(comp);
         let root = computation.root.expand().map(|root| e.module.inst(root));
@@ -62,12 +62,17 @@ impl Combiner {
     }
 
     /// Whether the order in which parts are joined may be changed, with `inits` in every part.
-    pub fn may_split(&self, inits: &[Value]) -> bool {
+    pub(super) fn may_split(&self, inits: &[Value]) -> bool {
         matches!(inits, [init] if self.is_neutral(&init.text))
     }
 
     /// Writes `accumulators = f(accumulators, values)`. Sums of small floats stay in `f32` until they are finished.
-    pub fn combine(&self, e: &mut Emitter<'_>, accumulators: &[Value], values: &[Value]) -> Result<(), GpuError> {
+    pub(super) fn combine(
+        &self,
+        e: &mut Emitter<'_>,
+        accumulators: &[Value],
+        values: &[Value],
+    ) -> Result<(), GpuError> {
         if let (Some(name), [a], [x]) = (self.plain, accumulators, values) {
             e.line(format!("{0} = hlo::{name}({0}, {1});", a.text, x.text));
             return Ok(());
@@ -76,7 +81,7 @@ impl Combiner {
     }
 
     /// As [`Combiner::combine`], with every step rounded to the element type.
-    pub fn combine_rounded(
+    pub(super) fn combine_rounded(
         &self,
         e: &mut Emitter<'_>,
         accumulators: &[Value],
@@ -101,12 +106,12 @@ impl Combiner {
     }
 
     /// One accumulator for each operand, starting from `inits`.
-    pub fn start(&self, e: &mut Emitter<'_>, inits: &[Value]) -> Vec<Value> {
+    pub(super) fn start(&self, e: &mut Emitter<'_>, inits: &[Value]) -> Vec<Value> {
         self.ctypes.iter().zip(inits).map(|(ctype, init)| e.variable(ctype.held, &init.text)).collect()
     }
 
     /// The accumulators as values of their element types; those of other leaves than `leaf` are remembered.
-    pub fn finish(
+    pub(super) fn finish(
         &self,
         e: &mut Emitter<'_>,
         frame: FrameId,
@@ -152,7 +157,12 @@ pub(super) struct Reduced {
 
 impl Reduced {
     /// Reads a `reduce` or `reduce-window`: operands, then as many initial values.
-    pub fn new(e: &mut Emitter<'_>, frame: FrameId, inst: InstId, comp: Option<CompId>) -> Result<Reduced, GpuError> {
+    pub(super) fn new(
+        e: &mut Emitter<'_>,
+        frame: FrameId,
+        inst: InstId,
+        comp: Option<CompId>,
+    ) -> Result<Reduced, GpuError> {
         let comp = comp.ok_or_else(|| e.unsupported(inst, "expected a computation to reduce by"))?;
         let all = &e.module.inst(inst).operands;
         let (operands, inits) = all.split_at(all.len() / 2);
@@ -175,7 +185,7 @@ impl Reduced {
     }
 
     /// The operands' elements at an index.
-    pub fn values(&self, e: &mut Emitter<'_>, frame: FrameId, index: &[Atom]) -> Result<Vec<Value>, GpuError> {
+    pub(super) fn values(&self, e: &mut Emitter<'_>, frame: FrameId, index: &[Atom]) -> Result<Vec<Value>, GpuError> {
         self.operands.iter().map(|&operand| e.value(frame, operand, 0, index)).collect()
     }
 }

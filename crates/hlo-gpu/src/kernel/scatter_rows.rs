@@ -56,13 +56,13 @@ pub(super) fn choose(module: &Module, signature: &Signature, group: &ResultGroup
 
 impl Rows {
     /// Blocks in which every row has a thread.
-    pub fn n_blocks(&self, block: u32) -> u64 {
+    pub(super) fn n_blocks(&self, block: u32) -> u64 {
         let rows_of_block = (i64::from(block) / self.lanes).max(1) as u64;
         (self.n_rows.max(0) as u64).div_ceil(rows_of_block).clamp(1, 512)
     }
 
     /// Writes the copy and the loop over the updates.
-    pub fn write(
+    pub(super) fn write(
         &self,
         e: &mut Emitter<'_>,
         frame: FrameId,

@@ -13,7 +13,7 @@ pub(super) enum Team {
 
 impl Team {
     /// Threads of a team.
-    pub fn n_parts(self) -> i64 {
+    pub(super) fn n_parts(self) -> i64 {
         match self {
             Team::Warp => 32,
             Team::Block(n) | Team::Column(n) => i64::from(n),
@@ -21,7 +21,7 @@ impl Team {
     }
 
     /// Threads of a block.
-    pub fn block(self) -> u32 {
+    pub(super) fn block(self) -> u32 {
         match self {
             Team::Warp => 256,
             Team::Block(n) => n,
@@ -30,7 +30,7 @@ impl Team {
     }
 
     /// Elements that a block computes at a time.
-    pub fn elems_of_block(self) -> u32 {
+    pub(super) fn elems_of_block(self) -> u32 {
         match self {
             Team::Warp => 8,
             Team::Block(_) => 1,
@@ -39,7 +39,7 @@ impl Team {
     }
 
     /// The element among those of its block, for each thread.
-    pub fn element(self) -> &'static str {
+    pub(super) fn element(self) -> &'static str {
         match self {
             Team::Warp => "(threadIdx.x / 32)",
             Team::Block(_) => "0",
@@ -48,7 +48,7 @@ impl Team {
     }
 
     /// The number of a thread in its team.
-    pub fn part(self) -> &'static str {
+    pub(super) fn part(self) -> &'static str {
         match self {
             Team::Warp => "(threadIdx.x % 32)",
             Team::Block(_) => "threadIdx.x",
@@ -57,7 +57,7 @@ impl Team {
     }
 
     /// Whether the threads of a team stay together inside a branch on values that depend on the element.
-    pub fn may_meet_in_branches(self) -> bool {
+    pub(super) fn may_meet_in_branches(self) -> bool {
         match self {
             Team::Warp | Team::Block(_) => true,
             Team::Column(_) => false,

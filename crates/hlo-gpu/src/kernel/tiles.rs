@@ -58,7 +58,7 @@ pub(super) fn choose(module: &Module, signature: &Signature, group: &ResultGroup
 
 impl Tiles {
     /// Tiles that the result has.
-    pub fn n_tiles(&self, dims: &[i64]) -> i64 {
+    pub(super) fn n_tiles(&self, dims: &[i64]) -> i64 {
         let others: i64 = self.other_dims(dims).iter().map(|&dim| dims[dim]).product();
         others
             * (dims[self.read_dim] as u64).div_ceil(SIDE as u64) as i64
@@ -70,7 +70,7 @@ impl Tiles {
     }
 
     /// Writes the loop over the tiles of a group's blocks.
-    pub fn write(
+    pub(super) fn write(
         &self,
         e: &mut Emitter<'_>,
         frame: FrameId,

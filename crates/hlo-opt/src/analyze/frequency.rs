@@ -14,7 +14,7 @@ use std::fmt::Write;
 ///
 /// # Errors
 /// An invalid input.
-pub fn run(args: &FrequencyArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
+pub(super) fn run(args: &FrequencyArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
     let module = load_one(&args.file, console)?;
     let options = FrequencyOptions { unknown_trip_count: args.unknown_trip_count };
     let frequencies = Frequencies::compute(&module, options);

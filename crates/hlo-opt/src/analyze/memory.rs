@@ -15,7 +15,7 @@ use std::fmt::Write;
 ///
 /// # Errors
 /// An invalid input, or a computation that is not there.
-pub fn run(args: &MemoryArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
+pub(super) fn run(args: &MemoryArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
     let module = load_one(&args.file, console)?;
     let report = match args.computation.as_deref().map(|name| name.trim_start_matches('%')) {
         None => peak_memory(&module),

@@ -15,7 +15,7 @@ use std::fmt::Write;
 ///
 /// # Errors
 /// Wrong usage or an invalid input.
-pub fn run(args: &ReplicationArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
+pub(super) fn run(args: &ReplicationArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
     let said = Said::read(args.replicated_params.as_deref(), console)?;
     let module = load_one(&args.file, console)?;
     let across = chosen_axis(args, &module)?;

@@ -50,14 +50,14 @@ fn raw<T>(value: &T) -> (*const c_void, usize) {
 
 impl Blas {
     /// A handle and workspace on a card.
-    pub fn new(card: &Card, uses_tf32: bool) -> Result<Blas, ExecutionError> {
+    pub(super) fn new(card: &Card, uses_tf32: bool) -> Result<Blas, ExecutionError> {
         let workspace = Allocation::new(card, WORKSPACE_BYTES, "the workspace of products")?;
         let handle = result::create_handle().map_err(failed(&card.name))?;
         Ok(Blas { handle, workspace, uses_tf32, ready: HashMap::new() })
     }
 
     /// Issues a product on a stream.
-    pub fn multiply(
+    pub(super) fn multiply(
         &mut self,
         context: &DeviceContext<'_>,
         stream: cudarc::driver::sys::CUstream,

@@ -47,7 +47,7 @@ impl Card {
     ///
     /// # Errors
     /// There is no such card, or it cannot be used.
-    pub fn open(ordinal: u32) -> Result<Card, ExecutionError> {
+    pub(super) fn open(ordinal: u32) -> Result<Card, ExecutionError> {
         let number = format!("GPU {ordinal}");
         let error = failed(&number);
         let device = result::device::get(i32::try_from(ordinal).unwrap_or(i32::MAX)).map_err(&error)?;
@@ -71,7 +71,7 @@ impl Card {
     ///
     /// # Errors
     /// The driver refuses.
-    pub fn enter(&self) -> Result<(), ExecutionError> {
+    pub(super) fn enter(&self) -> Result<(), ExecutionError> {
         // SAFETY: the context is retained until `drop`.
         unsafe { result::ctx::set_current(self.context) }.map_err(failed(&self.name))
     }
@@ -80,7 +80,7 @@ impl Card {
     ///
     /// # Errors
     /// The driver refuses the code, or the shared memory.
-    pub fn load(&mut self, cubins: &[Cubin], kernels: &[&Kernel]) -> Result<(), ExecutionError> {
+    pub(super) fn load(&mut self, cubins: &[Cubin], kernels: &[&Kernel]) -> Result<(), ExecutionError> {
         self.enter()?;
         let name = self.name.clone();
         let error = failed(&name);
@@ -111,7 +111,7 @@ impl Card {
     ///
     /// # Errors
     /// The kernel was not loaded, or the driver refuses.
-    pub fn launch(
+    pub(super) fn launch(
         &self,
         kernel: &Kernel,
         pointers: &[sys::CUdeviceptr],

@@ -21,7 +21,7 @@ pub(super) struct Allocation {
 
 impl Allocation {
     /// Memory on the card of this thread; `what` it is for.
-    pub fn new(card: &Card, n_bytes: usize, what: &str) -> Result<Allocation, ExecutionError> {
+    pub(super) fn new(card: &Card, n_bytes: usize, what: &str) -> Result<Allocation, ExecutionError> {
         // SAFETY: freed once, in `drop`.
         match unsafe { result::malloc_sync(n_bytes.max(16)) } {
             Ok(address) => Ok(Allocation { address }),
@@ -79,7 +79,7 @@ pub(super) struct DeviceContext<'m> {
 }
 
 impl<'m> DeviceContext<'m> {
-    pub fn new(
+    pub(super) fn new(
         plan: &'m Plan,
         card: &'m Card,
         meeting: &'m Meeting<'m>,
@@ -111,7 +111,7 @@ impl<'m> DeviceContext<'m> {
     }
 
     /// Copies bytes from the host and waits for that.
-    pub fn upload(&self, to: sys::CUdeviceptr, bytes: &[u8]) -> Result<(), ExecutionError> {
+    pub(super) fn upload(&self, to: sys::CUdeviceptr, bytes: &[u8]) -> Result<(), ExecutionError> {
         let stream = self.stream(Stream::Compute);
         // SAFETY: the allocation at `to` is at least as long; the bytes live until the stream was waited for.
         unsafe {
@@ -120,7 +120,7 @@ impl<'m> DeviceContext<'m> {
         }
     }
 
-    pub fn stream(&self, stream: Stream) -> sys::CUstream {
+    pub(super) fn stream(&self, stream: Stream) -> sys::CUstream {
         match stream {
             Stream::Compute => self.streams[0],
             Stream::Communication => self.streams[1],
@@ -128,7 +128,7 @@ impl<'m> DeviceContext<'m> {
     }
 
     /// Where a buffer begins.
-    pub fn address(&self, buffer: BufferId) -> Result<sys::CUdeviceptr, ExecutionError> {
+    pub(super) fn address(&self, buffer: BufferId) -> Result<sys::CUdeviceptr, ExecutionError> {
         let buffer = &self.plan.buffers[buffer];
         let wrong = || ExecutionError::Device {
             what: buffer.name.clone(),
@@ -138,11 +138,11 @@ impl<'m> DeviceContext<'m> {
     }
 
     /// Bytes of a buffer.
-    pub fn size_bytes(&self, buffer: BufferId) -> u64 {
+    pub(super) fn size_bytes(&self, buffer: BufferId) -> u64 {
         self.plan.buffers[buffer].shape.size_bytes()
     }
 
-    pub fn copy(
+    pub(super) fn copy(
         &self,
         stream: sys::CUstream,
         from: sys::CUdeviceptr,
@@ -154,7 +154,7 @@ impl<'m> DeviceContext<'m> {
         copied.map_err(failed(&self.card.name))
     }
 
-    pub fn fill(
+    pub(super) fn fill(
         &self,
         stream: sys::CUstream,
         to: sys::CUdeviceptr,
@@ -165,7 +165,7 @@ impl<'m> DeviceContext<'m> {
         unsafe { result::memset_d8_async(to, byte, n_bytes as usize, stream) }.map_err(failed(&self.card.name))
     }
 
-    pub fn wait(&self, stream: sys::CUstream, event: sys::CUevent) -> Result<(), ExecutionError> {
+    pub(super) fn wait(&self, stream: sys::CUstream, event: sys::CUevent) -> Result<(), ExecutionError> {
         let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
         // SAFETY: whoever made the event keeps it until all have issued their waits.
         unsafe { result::stream::wait_event(stream, event, flags) }.map_err(failed(&self.card.name))

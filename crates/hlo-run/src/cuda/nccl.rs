@@ -37,7 +37,7 @@ fn failed(what: &'static str) -> impl Fn(result::NcclError) -> ExecutionError {
 impl Communicators {
     /// Makes the communicators; all devices of all processes do this at the same time. The first device of each group makes
     /// its id, and the others get it where all meet.
-    pub fn connect(context: &DeviceContext<'_>) -> Result<Communicators, ExecutionError> {
+    pub(super) fn connect(context: &DeviceContext<'_>) -> Result<Communicators, ExecutionError> {
         let mut communicators = Communicators { groups: HashMap::new() };
         for (id, groups) in context.plan.communicators.iter() {
             let own = groups.iter().find(|group| group.contains(&context.id));
@@ -60,7 +60,7 @@ impl Communicators {
     }
 
     /// Issues all calls of a step as one group.
-    pub fn collective(
+    pub(super) fn collective(
         &self,
         context: &DeviceContext<'_>,
         stream: CUstream,
@@ -78,7 +78,7 @@ impl Communicators {
     }
 
     /// Whether a communicator has failed meanwhile.
-    pub fn check(&self) -> Result<(), ExecutionError> {
+    pub(super) fn check(&self) -> Result<(), ExecutionError> {
         for group in self.groups.values().filter(|group| !group.handle.is_null()) {
             let mut state = sys::ncclResult_t::ncclSuccess;
             // SAFETY: the communicator is alive.
@@ -89,7 +89,7 @@ impl Communicators {
     }
 
     /// Ends the communicators: at once after a failure, in good order otherwise.
-    pub fn close(&mut self, has_failed: bool) {
+    pub(super) fn close(&mut self, has_failed: bool) {
         for (_, group) in self.groups.drain().filter(|(_, group)| !group.handle.is_null()) {
             // SAFETY: each is ended once; nothing is issued afterwards.
             let _ = unsafe {

@@ -20,7 +20,7 @@ pub(super) struct Reductions {
 
 impl Reductions {
     /// The kernels that a plan needs.
-    pub fn of(plan: &Plan) -> Result<Reductions, ExecutionError> {
+    pub(super) fn of(plan: &Plan) -> Result<Reductions, ExecutionError> {
         let mut kernels = HashMap::new();
         for call in collective_steps(&plan.steps) {
             let Some(how) = call.kind.reduction() else { continue };
@@ -36,12 +36,12 @@ impl Reductions {
     }
 
     /// The kernel that reduces `n_inputs` arrays of a shape.
-    pub fn find(&self, shape: &ArrayShape, how: Reduction, n_inputs: usize) -> Option<&Kernel> {
+    pub(super) fn find(&self, shape: &ArrayShape, how: Reduction, n_inputs: usize) -> Option<&Kernel> {
         self.kernels.get(&(shape.dtype, how, n_inputs, shape.n_elems()))
     }
 
     /// All of them, in an order that is the same in every process.
-    pub fn all(&self) -> Vec<&Kernel> {
+    pub(super) fn all(&self) -> Vec<&Kernel> {
         let mut kernels: Vec<&Kernel> = self.kernels.values().collect();
         kernels.sort_by(|a, b| a.name.cmp(&b.name));
         kernels.dedup_by(|a, b| a.name == b.name);

@@ -38,7 +38,7 @@ pub(super) struct Neighbours {
 }
 
 impl Neighbours {
-    pub fn new(context: &DeviceContext<'_>) -> Result<Neighbours, ExecutionError> {
+    pub(super) fn new(context: &DeviceContext<'_>) -> Result<Neighbours, ExecutionError> {
         let n_bytes =
             collective_steps(&context.plan.steps).into_iter().map(|call| staged_bytes(context.plan, call)).max();
         let staging = Allocation::new(context.card, n_bytes.unwrap_or(0) as usize, "collectives in place")?;
@@ -46,7 +46,7 @@ impl Neighbours {
     }
 
     /// This device's part of a step.
-    pub fn collective(
+    pub(super) fn collective(
         &mut self,
         context: &DeviceContext<'_>,
         stream: CUstream,
@@ -108,7 +108,7 @@ impl Neighbours {
 
 impl Neighbours {
     /// After a failure others may still be about to wait for the kept points: they are left to the end of the process.
-    pub fn abandon(&mut self) {
+    pub(super) fn abandon(&mut self) {
         self.kept.drain(..).for_each(std::mem::forget);
     }
 }

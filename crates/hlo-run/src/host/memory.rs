@@ -116,7 +116,7 @@ pub(super) struct Constants {
 
 impl Constants {
     /// The contents of a plan's constants.
-    pub fn new(plan: &Plan) -> Result<Constants, ExecutionError> {
+    pub(super) fn new(plan: &Plan) -> Result<Constants, ExecutionError> {
         let mut blocks = HashMap::new();
         for buffer in plan.buffers.values() {
             if let Place::Constant(constant) = buffer.place
@@ -167,7 +167,7 @@ pub(super) struct Memory<'p> {
 
 impl<'p> Memory<'p> {
     /// Memory for every place that the plan's buffers lie in; device ids are filled in.
-    pub fn new(plan: &'p Plan, constants: &'p Constants, id: u32) -> Result<Memory<'p>, ExecutionError> {
+    pub(super) fn new(plan: &'p Plan, constants: &'p Constants, id: u32) -> Result<Memory<'p>, ExecutionError> {
         let block = |(place, size): (Place, usize)| {
             let mut block = Block::zeros(size);
             if place == Place::DeviceIds {
@@ -187,21 +187,21 @@ impl<'p> Memory<'p> {
     }
 
     /// A buffer's bytes.
-    pub fn bytes(&self, buffer: BufferId) -> Result<&[u8], ExecutionError> {
+    pub(super) fn bytes(&self, buffer: BufferId) -> Result<&[u8], ExecutionError> {
         let (place, range) = self.range(buffer)?;
         let block = self.blocks.get(&place).or_else(|| self.constants.blocks.get(&place));
         block.and_then(|block| block.bytes().get(range)).ok_or_else(|| self.outside(buffer))
     }
 
     /// A buffer's bytes, to be written.
-    pub fn bytes_mut(&mut self, buffer: BufferId) -> Result<&mut [u8], ExecutionError> {
+    pub(super) fn bytes_mut(&mut self, buffer: BufferId) -> Result<&mut [u8], ExecutionError> {
         let (place, range) = self.range(buffer)?;
         let error = self.outside(buffer);
         self.blocks.get_mut(&place).and_then(|block| block.bytes_mut().get_mut(range)).ok_or(error)
     }
 
     /// A buffer as a kernel's argument. The plan's verifier has seen that no step writes to a constant.
-    pub fn pointer(&mut self, buffer: BufferId) -> Result<Pointer, ExecutionError> {
+    pub(super) fn pointer(&mut self, buffer: BufferId) -> Result<Pointer, ExecutionError> {
         let (place, range) = self.range(buffer)?;
         let error = self.outside(buffer);
         match (self.blocks.get_mut(&place), self.constants.blocks.get(&place)) {

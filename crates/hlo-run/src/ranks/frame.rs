@@ -37,7 +37,7 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    pub fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         String::from_utf8_lossy(&self.payload).into_owned()
     }
 }

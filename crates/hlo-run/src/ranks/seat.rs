@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::ExecutionError;
 
 /// How long processes wait for one another before a run, unless told otherwise.
-pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Variables of launchers: rank, number of ranks. torchrun; Open MPI; MPICH and its kin; Slurm.
 const LAUNCHERS: [(&str, &str); 4] = [
@@ -46,7 +46,7 @@ pub struct SeatFlags {
 }
 
 /// Looks a variable up.
-pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
+pub(super) type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 fn number(variable: &str, text: &str) -> Result<u32, String> {
     text.trim().parse().map_err(|_| format!("{variable}: expected a whole number, found `{text}`"))

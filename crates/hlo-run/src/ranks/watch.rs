@@ -72,7 +72,7 @@ pub(super) struct Wires {
 
 impl Wires {
     /// Starts the threads of connections that are ready.
-    pub fn start(rank: u32, streams: Vec<TcpStream>, on_stuck: OnStuck) -> io::Result<Wires> {
+    pub(super) fn start(rank: u32, streams: Vec<TcpStream>, on_stuck: OnStuck) -> io::Result<Wires> {
         let rank_of = |i: usize| if rank == 0 { i as u32 + 1 } else { 0 };
         let peers: Vec<Peer> = streams
             .into_iter()
@@ -104,17 +104,17 @@ impl Wires {
     }
 
     /// Number of connections.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.shared.peers.len()
     }
 
     /// The rank at the other end.
-    pub fn rank_of(&self, peer: usize) -> u32 {
+    pub(super) fn rank_of(&self, peer: usize) -> u32 {
         self.shared.peers[peer].rank
     }
 
     /// Sends a frame.
-    pub fn send(&self, peer: usize, kind: Kind, payload: &[u8]) -> Result<(), ExecutionError> {
+    pub(super) fn send(&self, peer: usize, kind: Kind, payload: &[u8]) -> Result<(), ExecutionError> {
         let shared = &self.shared;
         shared.check()?;
         let written = {
@@ -128,7 +128,7 @@ impl Wires {
     }
 
     /// The next array of bytes from a rank.
-    pub fn receive(&self, peer: usize) -> Result<Vec<u8>, ExecutionError> {
+    pub(super) fn receive(&self, peer: usize) -> Result<Vec<u8>, ExecutionError> {
         let is_waiting = |state: &mut State| state.inboxes[peer].is_empty() && state.failure.is_none();
         let state = self.shared.lock();
         let mut state = self.shared.arrived.wait_while(state, is_waiting).unwrap_or_else(PoisonError::into_inner);
@@ -139,12 +139,12 @@ impl Wires {
     }
 
     /// The failure that ended the run.
-    pub fn failure(&self) -> Option<ExecutionError> {
+    pub(super) fn failure(&self) -> Option<ExecutionError> {
         self.shared.lock().failure.as_ref().map(|failure| failure.error.clone())
     }
 
     /// Ends the run because of an error of this process.
-    pub fn fail(&self, error: &ExecutionError) {
+    pub(super) fn fail(&self, error: &ExecutionError) {
         let message = match error {
             ExecutionError::Ranks { reason } => reason.clone(),
             other => format!("rank {} failed: {other}", self.shared.rank),
@@ -153,7 +153,7 @@ impl Wires {
     }
 
     /// Ends a run in which all went well.
-    pub fn finish(self) -> Result<(), ExecutionError> {
+    pub(super) fn finish(self) -> Result<(), ExecutionError> {
         let shared = &self.shared;
         if shared.rank == 0 {
             // Ranks that have heard of the end close before others have heard of it.

@@ -5,11 +5,11 @@ use std::path::Path;
 use std::time::Duration;
 
 /// SplitMix64: a seed gives the same mutations everywhere.
-pub struct Random(pub u64);
+pub(crate) struct Random(pub u64);
 
 impl Random {
     /// The next 64 bits.
-    pub fn bits(&mut self) -> u64 {
+    pub(crate) fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -18,7 +18,7 @@ impl Random {
     }
 
     /// A number below `n`; 0 if `n` is 0.
-    pub fn below(&mut self, n: usize) -> usize {
+    pub(crate) fn below(&mut self, n: usize) -> usize {
         if n == 0 { 0 } else { (self.bits() % n as u64) as usize }
     }
 }
@@ -90,7 +90,7 @@ const TOKENS: &[&str] = &[
 ];
 
 /// The samples below `folders` of `ir-samples`, largest ones left out.
-pub fn seeds(folders: &[&str], max_bytes: usize) -> Vec<Vec<u8>> {
+pub(crate) fn seeds(folders: &[&str], max_bytes: usize) -> Vec<Vec<u8>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../ir-samples");
     let mut out: Vec<Vec<u8>> = Vec::new();
     for folder in folders {
@@ -104,7 +104,7 @@ pub fn seeds(folders: &[&str], max_bytes: usize) -> Vec<Vec<u8>> {
 }
 
 /// A damaged copy of one of `seeds`.
-pub fn mutate(seeds: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
+pub(crate) fn mutate(seeds: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
     let mut text = seeds[random.below(seeds.len())].clone();
     for _ in 0..1 + random.below(4) {
         let at = random.below(text.len() + 1);
@@ -153,14 +153,14 @@ fn swap_lines(text: &mut Vec<u8>, random: &mut Random) {
 }
 
 /// How long this thread ran, so that a busy machine makes no input slow; zero where the system does not tell.
-pub fn cpu_time() -> Duration {
+pub(crate) fn cpu_time() -> Duration {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     Duration::from_nanos(stat.split(' ').next().and_then(|ns| ns.parse().ok()).unwrap_or(0))
 }
 
 /// Parses `text`; what parses must print and parse again to the same text, what does not must render. Gives the time
 /// of the parse alone.
-pub fn check(text: &[u8]) -> Result<Duration, String> {
+pub(crate) fn check(text: &[u8]) -> Result<Duration, String> {
     let start = cpu_time();
     let parsed = hlo_text::parse_bytes(text);
     let time = cpu_time().saturating_sub(start);

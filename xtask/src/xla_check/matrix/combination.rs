@@ -13,7 +13,7 @@ const LARGE_BYTES: usize = 1_000_000;
 const FOR_LARGE: [&str; 2] = ["replicated/auto/none", "replicated/auto/packed"];
 
 /// One combination.
-pub struct Combination {
+pub(super) struct Combination {
     /// interface/weights/combine.
     pub name: String,
     /// As `--pass` takes it.
@@ -37,7 +37,7 @@ impl Combination {
     }
 
     /// As `matrix_case.py` reads it.
-    pub fn as_json(&self) -> Value {
+    pub(super) fn as_json(&self) -> Value {
         let mut described = self.judged();
         described["pipeline"] = json!(self.pipeline);
         described["again"] = json!(self.again());
@@ -45,12 +45,12 @@ impl Combination {
     }
 
     /// The same text judged with corruptions: what was passed there need not be judged without.
-    pub fn judged_fully(&self) -> Value {
+    pub(super) fn judged_fully(&self) -> Value {
         Combination { chooses_weights: true, name: String::new(), pipeline: String::new(), ..*self }.judged()
     }
 
     /// What decides how emitted text is judged.
-    pub fn judged(&self) -> Value {
+    pub(super) fn judged(&self) -> Value {
         // The sharding's own corruptions are judged where nothing is combined, the combining's where something is; both
         // once, where the tool itself chooses about the weights: they judge the judge, and take most of a row's time.
         let mutants = match (self.chooses_weights, self.combine) {
@@ -63,7 +63,7 @@ impl Combination {
 }
 
 /// A combination that is not run.
-pub struct NotRun {
+pub(super) struct NotRun {
     /// The module.
     pub module: String,
     /// The combination's name.
@@ -73,14 +73,14 @@ pub struct NotRun {
 }
 
 /// Options of the pass that the tool has.
-pub struct Offered {
+pub(super) struct Offered {
     interface: bool,
     keep_weights: bool,
 }
 
 impl Offered {
     /// Asks the tool.
-    pub fn ask(tool: &Path) -> Result<Self, String> {
+    pub(super) fn ask(tool: &Path) -> Result<Self, String> {
         let output = Command::new(tool).arg("--list-passes").output();
         let output = output.map_err(|e| format!("{}: {e}", tool.display()))?;
         let list = String::from_utf8_lossy(&output.stdout);
@@ -95,7 +95,7 @@ impl Offered {
 }
 
 /// The combinations for a module, and those that are not run, with the reason.
-pub fn of_module(text: &str, offered: &Offered) -> (Vec<Combination>, Vec<(String, String)>) {
+pub(super) fn of_module(text: &str, offered: &Offered) -> (Vec<Combination>, Vec<(String, String)>) {
     let (mut run, mut not_run) = (Vec::new(), Vec::new());
     for interface in ["replicated", "sharded"] {
         for weights in ["auto", "yes", "no"] {

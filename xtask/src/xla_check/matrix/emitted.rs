@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::xla_check::worker::{Job, Session};
 
 /// A digest of the texts of the first run and of the second; None where the tool does not come to an end.
-pub fn digest(session: &Session<'_>, job: &Job) -> Result<Option<String>, String> {
+pub(super) fn digest(session: &Session<'_>, job: &Job) -> Result<Option<String>, String> {
     let work = &job.work;
     std::fs::create_dir_all(work).map_err(|e| format!("{}: {e}", work.display()))?;
     let mut config = job.config.clone();

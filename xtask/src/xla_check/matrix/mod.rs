@@ -38,7 +38,7 @@ const JUDGES: [&str; 8] = [
 ];
 
 /// Results of one module under one combination, or of the untouched module.
-pub struct Row {
+pub(super) struct Row {
     module: String,
     /// The combination's name, or `original`.
     combination: String,
@@ -48,7 +48,7 @@ pub struct Row {
 }
 
 /// Runs the matrix; false if a case failed.
-pub fn run(session: &Session<'_>, programs: &[Program]) -> Result<bool, String> {
+pub(super) fn run(session: &Session<'_>, programs: &[Program]) -> Result<bool, String> {
     let corpus = session.options.corpus.file_name().unwrap_or_default();
     let folder = workspace::target_dir().join("xla-check").join(corpus).join("matrix");
     let mut matrix = Matrix {

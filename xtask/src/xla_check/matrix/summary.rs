@@ -8,14 +8,14 @@ use super::combination::NotRun;
 use crate::xla_check::table::{CaseResult, Status};
 
 /// One row, for the progress.
-pub fn line(row: &Row) -> String {
+pub(super) fn line(row: &Row) -> String {
     let seconds = row.results.iter().fold(0.0, |sum, r| sum + r.seconds);
     let kept = if row.is_kept { " (kept)" } else { "" };
     format!("{} {}: {}, {seconds:.1} s{kept}", row.module, row.combination, verdict(row))
 }
 
 /// A row for each module and combination; then failures, skips and what was not run, each with its reason; then counts.
-pub fn render(rows: &[Row], not_run: &[NotRun]) -> String {
+pub(super) fn render(rows: &[Row], not_run: &[NotRun]) -> String {
     let module = rows.iter().map(|r| r.module.len()).max().unwrap_or(0).max(6);
     let name = rows.iter().map(|r| r.combination.len()).max().unwrap_or(0).max(11);
     let mut out = format!(
