@@ -192,12 +192,10 @@ fn emit(
     channels: &mut ChannelIds,
 ) -> InstId {
     let old = all_reduce.inst;
-    let (reducer, channel) = match &module.inst(old).attrs {
-        Attrs::Combining(attrs) => (attrs.to_apply, attrs.channel_id),
-        _ => (None, None),
-    };
+    let view = module.inst(old).attrs.collective();
+    let (reducer, channel) = view.map_or((None, None), |view| (view.to_apply, view.channel_id));
     let mut groups = slices.groups.clone();
-    if module.inst(old).attrs.collective().is_some_and(|view| view.mode() == Some(GroupMode::CrossReplica)) {
+    if view.is_some_and(|view| view.mode() == Some(GroupMode::CrossReplica)) {
         groups.sort_unstable();
     }
     let own_channel = || channel.unwrap_or_else(|| channels.take());

@@ -5,7 +5,7 @@
 //! writes the update's. A fusion's bytes are its operands and results only; its flops are its body's. Bookkeeping
 //! (tuple, bitcast, parameter …) is free. Time is the business of the cluster model.
 
-use crate::attrs::{Attrs, Window};
+use crate::attrs::{Attrs, DotAttrs, Window};
 use crate::module::{CompId, InstId, Module};
 use crate::op::{CostRule, FactorRule};
 use crate::shape::{ArrayShape, Shape};
@@ -166,10 +166,25 @@ impl<'m> Costs<'m> {
     }
 
     fn dot(&self, inst: InstId) -> u64 {
-        let Attrs::Dot(attrs) = &self.module.inst(inst).attrs else { return 0 };
+        let Some(DotAttrs {
+            lhs_contracting_dims,
+            // The other side's dims have the same sizes, and batch dims are dims of the result.
+            rhs_contracting_dims: _,
+            lhs_batch_dims: _,
+            rhs_batch_dims: _,
+            // The groups of a ragged dot share the elements of the ragged dim.
+            lhs_ragged_dims: _,
+            rhs_group_dims: _,
+            // A multiplication counts as one whatever it rounds to.
+            operand_precision: _,
+            algorithm: _,
+        }) = DotAttrs::of(&self.module.inst(inst).attrs)
+        else {
+            return 0;
+        };
         let Some(lhs) = self.operand(inst, 0) else { return 0 };
         let size = |d: &i64| usize::try_from(*d).ok().and_then(|d| lhs.dims.get(d)).map_or(1, |&n| n.max(0) as u64);
-        let contracted = attrs.lhs_contracting_dims.iter().map(size).fold(1, u64::saturating_mul);
+        let contracted = lhs_contracting_dims.iter().map(size).fold(1, u64::saturating_mul);
         self.result_elems(inst).saturating_mul(contracted).saturating_mul(2)
     }
 
@@ -280,7 +295,7 @@ fn log2(n: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attrs::{DotAttrs, Marks, ReduceAttrs};
+    use crate::attrs::{Marks, ReduceAttrs};
     use crate::edit::Builder;
     use crate::op::Opcode;
     use crate::shape::Dims;

@@ -1,6 +1,5 @@
 //! What an integer is on every device: device ids, constants, tables and arithmetic on them.
 
-use hlo_ir::attrs::Attrs;
 use hlo_ir::dtype::NumberClass;
 use hlo_ir::{ConstantValue, DType, InstId, Literal, Module, Opcode, Scalar};
 
@@ -70,12 +69,9 @@ impl Search<'_> {
 
     /// The array of a constant.
     fn table(&self, inst: InstId) -> Option<&Literal> {
-        match &self.module.inst(inst).attrs {
-            Attrs::Constant(value) => match &**value {
-                ConstantValue::Array(literal) => Some(literal),
-                _ => None,
-            },
-            _ => None,
+        match self.module.inst(inst).attrs.as_constant()? {
+            ConstantValue::Array(literal) => Some(literal),
+            ConstantValue::Tuple(_) | ConstantValue::Elided => None,
         }
     }
 }

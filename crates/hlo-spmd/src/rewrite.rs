@@ -7,7 +7,7 @@ use crate::append::Appender;
 use crate::collective::array;
 use crate::scaling::{Scaling, Splat};
 use cranelift_entity::EntitySet;
-use hlo_ir::attrs::Attrs;
+use hlo_ir::attrs::{Attrs, TupleIndexAttrs};
 use hlo_ir::edit::Builder;
 use hlo_ir::{ArrayShape, CompId, InstId, Literal, Module, Opcode, Scalar, Shape};
 use indexmap::IndexMap;
@@ -46,13 +46,12 @@ impl Rewrite {
     pub fn redirect_tuple(&mut self, module: &mut Module, users: &[InstId], old: InstId, elements: &[InstId]) {
         let mut is_read_whole = module.comp(self.comp).root.expand() == Some(old);
         for &user in users {
-            match &module.inst(user).attrs {
-                Attrs::TupleIndex(read) => {
-                    if let Some(&element) = usize::try_from(read.index).ok().and_then(|i| elements.get(i)) {
-                        self.redirect(user, element);
-                    }
-                }
-                _ => is_read_whole = true,
+            let Some(read) = TupleIndexAttrs::of(&module.inst(user).attrs) else {
+                is_read_whole = true;
+                continue;
+            };
+            if let Some(&element) = usize::try_from(read.index).ok().and_then(|i| elements.get(i)) {
+                self.redirect(user, element);
             }
         }
         if is_read_whole {

@@ -75,11 +75,8 @@ impl Interface {
                 return Err(WusError::TupleParameter { name: module.inst_name(leaf.param).into() });
             }
             params.push(Leaf { shape: shape.clone(), cut: None });
-            let flags = match &module.inst(leaf.param).attrs {
-                Attrs::Parameter(attrs) => attrs.parameter_replication.clone(),
-                _ => Vec::new(),
-            };
-            param_marks.push((module.sharding(leaf.param).cloned(), flags));
+            let flags = ParameterAttrs::of(&module.inst(leaf.param).attrs).map(|attrs| &attrs.parameter_replication);
+            param_marks.push((module.sharding(leaf.param).cloned(), flags.cloned().unwrap_or_default()));
         }
         let mut outputs = Vec::new();
         module.shape(root).for_each_leaf(&mut |_, shape| outputs.push(Leaf { shape: shape.clone(), cut: None }));

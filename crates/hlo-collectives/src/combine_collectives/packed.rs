@@ -14,7 +14,7 @@
 use super::attrs_on_own_channel;
 use super::plan::Bucket;
 use hlo_ir::attrs::Attrs;
-use hlo_ir::{Dims, InstId, Module, Opcode};
+use hlo_ir::{InstId, Module, Opcode};
 use hlo_spmd::packing::{Packing, flat_order, flatten, has_flat_layout, unflatten};
 use hlo_spmd::{ChannelIds, Rewrite, array};
 
@@ -70,21 +70,13 @@ pub(crate) fn emit(
 
 /// The collective's attributes with rows scattered or gathered.
 fn along_rows(mut attrs: Attrs, has_rows: bool) -> Attrs {
-    let dims: Dims = has_rows.then_some(0).into_iter().collect();
-    match &mut attrs {
-        Attrs::Combining(a) => a.dimensions = dims,
-        Attrs::Gathering(a) => a.dimensions = dims,
-        _ => {}
+    if let Some(dims) = attrs.collective_dims_mut() {
+        *dims = has_rows.then_some(0).into_iter().collect();
     }
     attrs
 }
 
 /// The dim that a collective scatters or gathers.
 fn moved_dim(module: &Module, member: InstId) -> Option<usize> {
-    let dims = match &module.inst(member).attrs {
-        Attrs::Combining(a) => &a.dimensions,
-        Attrs::Gathering(a) => &a.dimensions,
-        _ => return None,
-    };
-    dims.first().and_then(|&dim| usize::try_from(dim).ok())
+    module.inst(member).attrs.collective()?.dim()
 }

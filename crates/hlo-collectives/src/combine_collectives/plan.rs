@@ -12,7 +12,6 @@
 use crate::refusal::{CombineRefusal, Refusal};
 use cranelift_entity::{EntitySet, SecondaryMap};
 use hlo_analysis::code::pinned_by_control;
-use hlo_ir::attrs::Attrs;
 use hlo_ir::monoid::{Monoid, find_monoid};
 use hlo_ir::{CompId, DType, InstId, Module, Opcode};
 use hlo_spmd::{Obstacle, array, check_free};
@@ -135,11 +134,9 @@ fn check(module: &Module, inst: InstId, pinned: &EntitySet<InstId>, limits: &Lim
         let threshold_bytes = limits.threshold_bytes;
         return Err(CombineRefusal::Bytes { bytes, threshold_bytes }.into());
     }
-    let (is_reducing, dims) = match &instruction.attrs {
-        Attrs::Combining(a) => (true, a.dimensions.to_vec()),
-        Attrs::Gathering(a) => (false, a.dimensions.to_vec()),
-        _ => return Err(Refusal::NoGroups),
-    };
+    let (rule, view) =
+        instruction.opcode.row().collective.zip(instruction.attrs.collective()).ok_or(Refusal::NoGroups)?;
+    let (is_reducing, dims) = (rule.reduces(), view.dimensions.to_vec());
     let reducer = module.called(inst).first().and_then(|&c| find_monoid(module, c));
     if is_reducing && reducer.is_none() {
         return Err(Refusal::UnknownReducer);
@@ -151,7 +148,7 @@ fn check(module: &Module, inst: InstId, pinned: &EntitySet<InstId>, limits: &Lim
     let key = Key {
         opcode: instruction.opcode,
         groups: groups.groups,
-        has_channel: instruction.attrs.collective().is_some_and(|c| c.channel_id.is_some()),
+        has_channel: view.channel_id.is_some(),
         reducer,
         dtype: (is_reducing || limits.is_packed).then_some(result.dtype),
         dims: if limits.is_packed { Vec::new() } else { dims },

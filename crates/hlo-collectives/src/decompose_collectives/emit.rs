@@ -47,10 +47,7 @@ pub fn emit(
     program: &Program,
     channels: &mut ChannelIds,
 ) -> (InstId, Vec<InstId>) {
-    let to_apply = match &module.inst(source).attrs {
-        Attrs::Combining(attrs) => attrs.to_apply,
-        _ => None,
-    };
+    let to_apply = module.inst(source).attrs.collective().and_then(|view| view.to_apply);
     let name = module.inst_name(source).to_string();
     let (cut, at) = (&program.cut, Appender::standing_for(comp, source));
     let mut emitter = Emitter { module, at, comp, source, name, cut, to_apply, channels };

@@ -3,7 +3,6 @@
 use crate::refusal::{DecomposeRefusal, Refusal};
 use cranelift_entity::EntitySet;
 use hlo_cluster::Collective;
-use hlo_ir::attrs::Attrs;
 use hlo_ir::monoid::find_monoid;
 use hlo_ir::{ArrayShape, InstId, Module, Opcode, Shape};
 use hlo_spmd::{Obstacle, check_free, is_async_collective};
@@ -43,12 +42,7 @@ pub fn find_subject(module: &Module, inst: InstId, pinned: &EntitySet<InstId>) -
         return Ok(None);
     };
     check_free(module, inst, pinned)?;
-    let dims = match &instruction.attrs {
-        Attrs::Combining(attrs) => &attrs.dimensions,
-        Attrs::Gathering(attrs) => &attrs.dimensions,
-        _ => return Err(Refusal::NoGroups),
-    };
-    let dim = dims.first().and_then(|&dim| usize::try_from(dim).ok()).unwrap_or(0);
+    let dim = instruction.attrs.collective().ok_or(Refusal::NoGroups)?.dim().unwrap_or(0);
     let (results, is_tuple) = match module.shape(inst) {
         Shape::Tuple(elements) => (elements.to_vec(), true),
         one => (vec![one.clone()], false),

@@ -44,8 +44,19 @@ fn product(dims: &[i64]) -> Result<usize, EvalError> {
 /// `dot` of any batch and contracted dims; the result's dims are batch, free ones of `lhs`, free ones of `rhs`. Types
 /// narrower than `f32` are multiplied and summed in `f32`, integers in 64 bits, and brought to the result's type once.
 pub fn dot(lhs: &Literal, rhs: &Literal, attrs: &DotAttrs, result: &ArrayShape) -> Result<Literal, EvalError> {
-    let (lb, lc) = (&attrs.lhs_batch_dims, &attrs.lhs_contracting_dims);
-    let (rb, rc) = (&attrs.rhs_batch_dims, &attrs.rhs_contracting_dims);
+    let DotAttrs {
+        lhs_batch_dims: lb,
+        lhs_contracting_dims: lc,
+        rhs_batch_dims: rb,
+        rhs_contracting_dims: rc,
+        // Only `ragged-dot` has groups.
+        lhs_ragged_dims: _,
+        rhs_group_dims: _,
+        // Products are exact as far as the types go, which satisfies every precision.
+        operand_precision: _,
+        // `rounded_operand` follows it.
+        algorithm: _,
+    } = attrs;
     let (lf, rf) = (free_dims(lhs.dims().len(), lb, lc), free_dims(rhs.dims().len(), rb, rc));
     let (batch, contracted) = (sizes(lhs, lb)?, sizes(lhs, lc)?);
     let (rows, columns) = (sizes(lhs, &lf)?, sizes(rhs, &rf)?);

@@ -67,13 +67,23 @@ struct Plan {
 
 impl Plan {
     fn new(lhs: &Literal, rhs: &Literal, group_sizes: &Literal, attrs: &DotAttrs) -> Result<Plan, EvalError> {
-        let (lb, lc) = (&attrs.lhs_batch_dims[..], &attrs.lhs_contracting_dims[..]);
-        let (rb, rc, rg) = (&attrs.rhs_batch_dims[..], &attrs.rhs_contracting_dims[..], &attrs.rhs_group_dims[..]);
+        let DotAttrs {
+            lhs_batch_dims: lb,
+            lhs_contracting_dims: lc,
+            rhs_batch_dims: rb,
+            rhs_contracting_dims: rc,
+            lhs_ragged_dims: ragged,
+            rhs_group_dims: rg,
+            // A plan says which elements are multiplied, not how.
+            operand_precision: _,
+            algorithm: _,
+        } = attrs;
+        let (lb, lc, rb, rc, rg) = (&lb[..], &lc[..], &rb[..], &rc[..], &rg[..]);
         let (l_rank, r_rank) = (lhs.dims().len(), rhs.dims().len());
         check_dims("ragged-dot: dims of the left operand", &[lb, lc].concat(), l_rank)?;
         check_dims("ragged-dot: dims of the right operand", &[rb, rc, rg].concat(), r_rank)?;
-        let &[cut] = &attrs.lhs_ragged_dims[..] else {
-            return Err(EvalError::invalid(format!("expected one ragged dim, found {:?}", attrs.lhs_ragged_dims)));
+        let &[cut] = &ragged[..] else {
+            return Err(EvalError::invalid(format!("expected one ragged dim, found {ragged:?}")));
         };
         let free = other_dims(l_rank, &[lb, lc]);
         let columns = other_dims(r_rank, &[rb, rc, rg]);

@@ -1,7 +1,7 @@
 //! `dot` and `convolution` in one thread for each element, for the cases that no matrix product takes; and where a
 //! convolution's factors lie.
 
-use hlo_ir::attrs::{Attrs, ConvAttrs, WindowDim};
+use hlo_ir::attrs::{Attrs, ConvAttrs, DotAttrs, WindowDim};
 use hlo_ir::{ArrayShape, InstId, Module};
 use smallvec::SmallVec;
 
@@ -39,7 +39,20 @@ pub(super) fn dot(e: &mut Emitter<'_>, Element { frame, inst, index, .. }: Eleme
     };
     let (lhs, rhs) = (e.operand(inst, 0)?, e.operand(inst, 1)?);
     let (lhs_shape, rhs_shape) = (e.leaf_shape(lhs, 0)?, e.leaf_shape(rhs, 0)?);
-    let n_batch = attrs.lhs_batch_dims.len();
+    let DotAttrs {
+        lhs_batch_dims,
+        lhs_contracting_dims,
+        rhs_batch_dims,
+        rhs_contracting_dims,
+        // Only `ragged-dot` has groups, and it is no kernel.
+        lhs_ragged_dims: _,
+        rhs_group_dims: _,
+        // A kernel multiplies at the precision of its sum, which satisfies every precision.
+        operand_precision: _,
+        // `operand_rounding` follows it.
+        algorithm: _,
+    } = &**attrs;
+    let n_batch = lhs_batch_dims.len();
     let mut result = index.iter().copied();
     let batch: Index = result.by_ref().take(n_batch).collect();
     let mut own = |shape: &ArrayShape, batch_dims: &[i64], contracted: &[i64]| -> Index {
@@ -52,16 +65,12 @@ pub(super) fn dot(e: &mut Emitter<'_>, Element { frame, inst, index, .. }: Eleme
         };
         (0..shape.rank()).map(at).map(|atom| atom.unwrap_or(Atom::Const(0))).collect()
     };
-    let mut left = own(lhs_shape, &attrs.lhs_batch_dims, &attrs.lhs_contracting_dims);
-    let mut right = own(rhs_shape, &attrs.rhs_batch_dims, &attrs.rhs_contracting_dims);
+    let mut left = own(lhs_shape, lhs_batch_dims, lhs_contracting_dims);
+    let mut right = own(rhs_shape, rhs_batch_dims, rhs_contracting_dims);
     // The dim that is fastest in the left operand's memory is the innermost loop.
     let order = lhs_shape.physical_order();
-    let mut pairs: SmallVec<[(usize, usize); 4]> = attrs
-        .lhs_contracting_dims
-        .iter()
-        .zip(&attrs.rhs_contracting_dims)
-        .map(|(&l, &r)| (l as usize, r as usize))
-        .collect();
+    let pairs = lhs_contracting_dims.iter().zip(rhs_contracting_dims);
+    let mut pairs: SmallVec<[(usize, usize); 4]> = pairs.map(|(&l, &r)| (l as usize, r as usize)).collect();
     pairs.sort_by_key(|&(l, _)| std::cmp::Reverse(order.iter().position(|&dim| dim == l)));
     let sizes: SmallVec<[i64; 4]> = pairs.iter().map(|&(l, _)| lhs_shape.dims[l]).collect();
     let through = attrs.operand_rounding().map(|to| e.ctype(inst, to)).transpose()?;

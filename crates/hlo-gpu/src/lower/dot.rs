@@ -56,17 +56,29 @@ pub struct DotDims {
 impl DotDims {
     /// Sorts the dims of a dot.
     pub fn of(attrs: &DotAttrs, lhs_rank: usize, rhs_rank: usize) -> DotDims {
-        let n_batch = attrs.lhs_batch_dims.len();
+        let DotAttrs {
+            lhs_batch_dims,
+            lhs_contracting_dims,
+            rhs_batch_dims,
+            rhs_contracting_dims,
+            // Only `ragged-dot` has groups, and it has no lowering.
+            lhs_ragged_dims: _,
+            rhs_group_dims: _,
+            // They say nothing about dims; `legalize` converts operands that the algorithm rounds.
+            operand_precision: _,
+            algorithm: _,
+        } = attrs;
+        let n_batch = lhs_batch_dims.len();
         let index = |dim: &i64| usize::try_from(*dim).unwrap_or(0);
-        let pairs = attrs.lhs_batch_dims.iter().zip(&attrs.rhs_batch_dims);
+        let pairs = lhs_batch_dims.iter().zip(rhs_batch_dims);
         let batch: Vec<_> = pairs.enumerate().map(|(i, (l, r))| [index(l), index(r), i]).collect();
-        let pairs = attrs.lhs_contracting_dims.iter().zip(&attrs.rhs_contracting_dims);
+        let pairs = lhs_contracting_dims.iter().zip(rhs_contracting_dims);
         let contracted: Vec<_> = pairs.map(|(l, r)| [index(l), index(r)]).collect();
         let free = |rank: usize, batch: &[i64], contracted: &[i64]| -> Vec<usize> {
             (0..rank).filter(|&d| !batch.contains(&(d as i64)) && !contracted.contains(&(d as i64))).collect()
         };
-        let rows = free(lhs_rank, &attrs.lhs_batch_dims, &attrs.lhs_contracting_dims);
-        let cols = free(rhs_rank, &attrs.rhs_batch_dims, &attrs.rhs_contracting_dims);
+        let rows = free(lhs_rank, lhs_batch_dims, lhs_contracting_dims);
+        let cols = free(rhs_rank, rhs_batch_dims, rhs_contracting_dims);
         let n_rows = rows.len();
         DotDims {
             batch,

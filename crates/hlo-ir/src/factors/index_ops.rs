@@ -2,7 +2,7 @@
 
 use super::rules::{WRONG_ATTRS, index, size_at};
 use super::*;
-use crate::attrs::Attrs;
+use crate::attrs::{Attrs, DotAttrs};
 use FactorRole::{Own, Pass, Reduce, Whole};
 
 const INDEX_VECTOR: FactorRole = Whole("an index is taken with all its components");
@@ -11,22 +11,33 @@ const MATRIX: FactorRole = Whole("a matrix is factored as a whole");
 
 /// Result dims: batch, then free dims of the left, then of the right.
 pub(super) fn dot(mut b: FactorBuilder<'_>, attrs: &Attrs) -> Result<FactorSet, NoFactors> {
-    let Attrs::Dot(a) = attrs else { return Err(WRONG_ATTRS) };
+    let DotAttrs {
+        lhs_batch_dims,
+        lhs_contracting_dims,
+        rhs_batch_dims,
+        rhs_contracting_dims,
+        // Only `ragged-dot` has groups, and its row of the op table says why it has no factors.
+        lhs_ragged_dims: _,
+        rhs_group_dims: _,
+        // They say how elements are multiplied, not which.
+        operand_precision: _,
+        algorithm: _,
+    } = DotAttrs::of(attrs).ok_or(WRONG_ATTRS)?;
     let (lhs, rhs) = (b.operand_dims(0)?, b.operand_dims(1)?);
     if b.operands.len() != 2 {
         return Err(NoFactors::OfInstruction("a sparse dot"));
     }
     let mut place = 0;
-    for (&l, &r) in a.lhs_batch_dims.iter().zip(&a.rhs_batch_dims) {
+    for (&l, &r) in lhs_batch_dims.iter().zip(rhs_batch_dims) {
         b.pass(size_at(lhs, l)?, &[(0, index(l)?), (1, index(r)?)], place);
         place += 1;
     }
-    for (&l, &r) in a.lhs_contracting_dims.iter().zip(&a.rhs_contracting_dims) {
+    for (&l, &r) in lhs_contracting_dims.iter().zip(rhs_contracting_dims) {
         let factor = b.add(size_at(lhs, l)?);
         b.operand(0, index(l)?, factor, Reduce(Monoid::Add));
         b.operand(1, index(r)?, factor, Reduce(Monoid::Add));
     }
-    let sides = [(lhs, &a.lhs_batch_dims, &a.lhs_contracting_dims), (rhs, &a.rhs_batch_dims, &a.rhs_contracting_dims)];
+    let sides = [(lhs, lhs_batch_dims, lhs_contracting_dims), (rhs, rhs_batch_dims, rhs_contracting_dims)];
     for (operand, (dims, batch, contracted)) in sides.into_iter().enumerate() {
         for (dim, &size) in dims.iter().enumerate() {
             if !batch.contains(&(dim as i64)) && !contracted.contains(&(dim as i64)) {

@@ -7,9 +7,21 @@ use crate::dtype::DType;
 
 /// Checks the dim lists of a dot and returns the masks of dims that are not free, for each side.
 fn check_dot_dims(attrs: &DotAttrs, lhs: &ArrayShape, rhs: &ArrayShape) -> Checked<(u64, u64)> {
+    let DotAttrs {
+        lhs_batch_dims,
+        lhs_contracting_dims,
+        rhs_batch_dims,
+        rhs_contracting_dims,
+        // `ragged_dot` checks them.
+        lhs_ragged_dims: _,
+        rhs_group_dims: _,
+        // They say how elements are multiplied; the result's element type is stated.
+        operand_precision: _,
+        algorithm: _,
+    } = attrs;
     let pairs = [
-        ("dot.batch-dims", &attrs.lhs_batch_dims, &attrs.rhs_batch_dims),
-        ("dot.contracting-dims", &attrs.lhs_contracting_dims, &attrs.rhs_contracting_dims),
+        ("dot.batch-dims", lhs_batch_dims, rhs_batch_dims),
+        ("dot.contracting-dims", lhs_contracting_dims, rhs_contracting_dims),
     ];
     let (mut lhs_used, mut rhs_used) = (0u64, 0u64);
     for (constraint, l, r) in pairs {
