@@ -5,7 +5,7 @@
 //! writes the update's. A fusion's bytes are its operands and results only; its flops are its body's. Bookkeeping
 //! (tuple, bitcast, parameter …) is free. Time is the business of the cluster model.
 
-use crate::attrs::{Attrs, DotAttrs, Window};
+use crate::attrs::{Attrs, DotAttrs, ReduceWindowAttrs, SelectAndScatterAttrs, SortAttrs, Window};
 use crate::module::{CompId, InstId, Module};
 use crate::op::{CostRule, FactorRule};
 use crate::shape::{ArrayShape, Shape};
@@ -204,19 +204,23 @@ impl<'m> Costs<'m> {
     }
 
     fn window(&self, inst: InstId) -> u64 {
-        let (window, n_windows) = match &self.module.inst(inst).attrs {
-            Attrs::ReduceWindow(attrs) => (&attrs.window, self.result_elems(inst)),
-            Attrs::SelectAndScatter(attrs) => (&attrs.window, self.operand(inst, 1).map_or(0, ArrayShape::n_elems)),
-            _ => return 0,
+        let attrs = &self.module.inst(inst).attrs;
+        let (window, n_windows) = if let Some(attrs) = ReduceWindowAttrs::of(attrs) {
+            (&attrs.window, self.result_elems(inst))
+        } else if let Some(attrs) = SelectAndScatterAttrs::of(attrs) {
+            (&attrs.window, self.operand(inst, 1).map_or(0, ArrayShape::n_elems))
+        } else {
+            return 0;
         };
         n_windows.saturating_mul(window_elems(window)).saturating_mul(self.callee_flops(inst))
     }
 
     fn sort(&self, inst: InstId) -> u64 {
         let Some(array) = self.operand(inst, 0) else { return 0 };
-        let dim = match &self.module.inst(inst).attrs {
-            Attrs::Sort(attrs) => attrs.dimensions.first().and_then(|&d| usize::try_from(d).ok()),
-            _ => array.rank().checked_sub(1),
+        // `topk` sorts the last dim.
+        let dim = match SortAttrs::of(&self.module.inst(inst).attrs) {
+            Some(attrs) => attrs.dimensions.first().and_then(|&d| usize::try_from(d).ok()),
+            None => array.rank().checked_sub(1),
         };
         let n = dim.and_then(|d| array.dims.get(d)).map_or(1, |&n| n.max(1) as u64);
         array.n_elems().saturating_mul(log2(n)).saturating_mul(self.callee_flops(inst))
@@ -264,7 +268,47 @@ impl<'m> Costs<'m> {
                 let steps = self.operand(inst, 0).and_then(|a| a.dims.get(dim?).copied());
                 sum.times(steps.map_or(1, |n| n.max(0) as u64))
             }
-            _ => sum,
+            // The computations run once.
+            Attrs::Plain
+            | Attrs::Constant(_)
+            | Attrs::Dims(_)
+            | Attrs::Parameter(_)
+            | Attrs::TupleIndex(_)
+            | Attrs::Iota(_)
+            | Attrs::Reshape(_)
+            | Attrs::Slice(_)
+            | Attrs::DynamicSlice(_)
+            | Attrs::Pad(_)
+            | Attrs::Dot(_)
+            | Attrs::Conv(_)
+            | Attrs::Gather(_)
+            | Attrs::Scatter(_)
+            | Attrs::Sort(_)
+            | Attrs::ReduceWindow(_)
+            | Attrs::SelectAndScatter(_)
+            | Attrs::Compare(_)
+            | Attrs::Call(_)
+            | Attrs::Custom(_)
+            | Attrs::Combining(_)
+            | Attrs::Gathering(_)
+            | Attrs::Exchanging(_)
+            | Attrs::Permuting(_)
+            | Attrs::Transfer(_)
+            | Attrs::Infeed(_)
+            | Attrs::Outfeed(_)
+            | Attrs::Rng(_)
+            | Attrs::RngBits(_)
+            | Attrs::RngState(_)
+            | Attrs::TriangularSolve(_)
+            | Attrs::Cholesky(_)
+            | Attrs::Fft(_)
+            | Attrs::ReducePrecision(_)
+            | Attrs::BatchNorm(_)
+            | Attrs::Domain(_)
+            | Attrs::Async(_)
+            | Attrs::CopyStart(_)
+            | Attrs::TopK(_)
+            | Attrs::Metadata(_) => sum,
         }
     }
 }
