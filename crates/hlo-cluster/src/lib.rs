@@ -25,15 +25,15 @@
 //! A cluster comes from [`Cluster::from_arg`] (an inline hierarchy or the name of a shipped description),
 //! [`Cluster::from_toml`] (the text of a file; this crate reads none itself) or [`Cluster::flat`].
 
-pub mod collective;
+mod collective;
 mod describe;
-pub mod device;
-pub mod error;
+mod device;
+mod error;
 mod exchange;
 mod links;
 pub mod reduction;
 mod simulate;
-pub mod topology;
+mod topology;
 mod torus;
 mod tree;
 

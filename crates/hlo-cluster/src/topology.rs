@@ -77,9 +77,9 @@ impl Level {
 }
 
 /// Most devices of a cluster: what the tables below stay small for.
-pub const MAX_DEVICES: u64 = 1 << 22;
+pub(crate) const MAX_DEVICES: u64 = 1 << 22;
 /// Most levels.
-pub const MAX_LEVELS: usize = 12;
+pub(crate) const MAX_LEVELS: usize = 12;
 
 /// A machine: levels, links and latencies. Built by [`Cluster::from_arg`], [`Cluster::from_toml`], [`Cluster::flat`] or
 /// [`Cluster::new`].

@@ -2,8 +2,8 @@
 
 pub mod draw;
 mod engine;
-pub mod error;
-pub mod kernels;
+mod error;
+mod kernels;
 pub mod npz;
 mod run;
 mod value;

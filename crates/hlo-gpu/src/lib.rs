@@ -5,13 +5,13 @@
 //! launch, product, collective or loop, and which XLA and the evaluator still read; `lower` walks it and writes a [`plan`]
 //! over buffers in one arena, with the CUDA C++ of each kernel. A plan can be printed and verified; the crate `hlo-run` runs it.
 
-pub mod buffers;
-pub mod error;
-pub mod fuse;
+mod buffers;
+mod error;
+mod fuse;
 pub mod kernel;
 pub mod lower;
 pub mod plan;
-pub mod propagate_layouts;
+mod propagate_layouts;
 
 pub use error::GpuError;
 

@@ -1,7 +1,7 @@
 //! The command line's grammar.
 
 use crate::plan::arguments::PlanCommand;
-pub use crate::report_format::ReportFormat;
+pub(crate) use crate::report_format::ReportFormat;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use hlo_gpu::lower::Matmul;
 use hlo_ir::print::FormChoice;
@@ -19,7 +19,7 @@ const TEMPLATE: &str = "{about}\n\n{usage-heading} {usage}\n\n{all-args}\n{after
 #[command(name = "hlo-opt", version, term_width = 120, help_template = TEMPLATE, after_help = EXAMPLES)]
 #[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
 #[command(override_usage = "hlo-opt [OPTIONS] [FILE] | hlo-opt <COMMAND>")]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// Another job than to optimize.
     #[command(subcommand)]
     pub command: Option<Command>,
@@ -33,7 +33,7 @@ pub struct Arguments {
 
 /// Jobs other than the main one.
 #[derive(Subcommand, Debug)]
-pub enum Command {
+pub(crate) enum Command {
     /// Print facts about a module
     #[command(subcommand)]
     Analyze(AnalyzeCommand),
@@ -53,7 +53,7 @@ pub enum Command {
 
 /// The main job.
 #[derive(Args, Debug)]
-pub struct OptimizeArgs {
+pub(crate) struct OptimizeArgs {
     /// HLO text, or - for stdin
     pub file: Option<PathBuf>,
     /// Passes to run, in order: 'a,b{opt=1,list=[x,y]}'
@@ -111,7 +111,7 @@ pub struct OptimizeArgs {
 
 /// What to analyze.
 #[derive(Subcommand, Debug)]
-pub enum AnalyzeCommand {
+pub(crate) enum AnalyzeCommand {
     /// Which values are the same on which devices
     Replication(ReplicationArgs),
     /// How often each computation runs
@@ -122,7 +122,7 @@ pub enum AnalyzeCommand {
 
 /// `analyze memory`.
 #[derive(Args, Debug)]
-pub struct MemoryArgs {
+pub(crate) struct MemoryArgs {
     /// HLO text, or - for stdin
     pub file: PathBuf,
     /// A table, or one JSON object
@@ -138,7 +138,7 @@ pub struct MemoryArgs {
 
 /// `analyze frequency`.
 #[derive(Args, Debug)]
-pub struct FrequencyArgs {
+pub(crate) struct FrequencyArgs {
     /// HLO text, or - for stdin
     pub file: PathBuf,
     /// A table, or one JSON object a line
@@ -151,7 +151,7 @@ pub struct FrequencyArgs {
 
 /// `analyze replication`.
 #[derive(Args, Debug)]
-pub struct ReplicationArgs {
+pub(crate) struct ReplicationArgs {
     /// HLO text, or - for stdin
     pub file: PathBuf,
     /// Which devices to compare; the axis that has more than one where not given
@@ -167,7 +167,7 @@ pub struct ReplicationArgs {
 
 /// What the arrays that go in are: drawn at random, or read.
 #[derive(Args, Debug)]
-pub struct InputArgs {
+pub(crate) struct InputArgs {
     /// Seed of the random inputs
     #[arg(long, value_name = "S", default_value_t = 0)]
     pub seed: u64,
@@ -187,7 +187,7 @@ pub struct InputArgs {
 
 /// `eval`.
 #[derive(Args, Debug)]
-pub struct EvalArgs {
+pub(crate) struct EvalArgs {
     /// HLO text, or - for stdin
     pub file: PathBuf,
     /// The inputs.
@@ -203,7 +203,7 @@ pub struct EvalArgs {
 
 /// `run`.
 #[derive(Args, Debug)]
-pub struct RunArgs {
+pub(crate) struct RunArgs {
     /// HLO text of a per-device module, or - for stdin
     pub file: PathBuf,
     /// Where kernels run
@@ -238,7 +238,7 @@ pub struct RunArgs {
 /// How this process finds the others of a run.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "One process for each rank")]
-pub struct RankArgs {
+pub(crate) struct RankArgs {
     /// Where rank 0 listens; MASTER_ADDR and MASTER_PORT if not given
     #[arg(long, value_name = "HOST:PORT")]
     pub coordinator: Option<String>,
@@ -255,7 +255,7 @@ pub struct RankArgs {
 
 /// `--backend`.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub enum BackendChoice {
+pub(crate) enum BackendChoice {
     /// This machine's processor; kernels are compiled by the system's C++ compiler
     Host,
     /// Graphics processors, by CUDA, cuBLASLt and NCCL
@@ -273,7 +273,7 @@ pub enum MatmulChoice {
 /// When messages have colours.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
-pub enum Color {
+pub(crate) enum Color {
     Auto,
     Always,
     Never,
@@ -281,7 +281,7 @@ pub enum Color {
 
 impl Color {
     /// Whether colours are on; `auto` is the answer of the terminal.
-    pub fn is_on(self, auto: bool) -> bool {
+    pub(crate) fn is_on(self, auto: bool) -> bool {
         match self {
             Color::Auto => auto,
             Color::Always => true,
@@ -312,7 +312,7 @@ impl From<Form> for FormChoice {
 /// `--emit`: HLO text, the launch plan for people and as JSON, the CUDA C++ of its kernels, its streams as a picture.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
-pub enum Emit {
+pub(crate) enum Emit {
     Hlo,
     Plan,
     PlanJson,
@@ -332,7 +332,7 @@ impl From<MatmulChoice> for Matmul {
 /// `--across`.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
-pub enum AcrossChoice {
+pub(crate) enum AcrossChoice {
     Replicas,
     Partitions,
 }

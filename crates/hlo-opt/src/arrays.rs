@@ -15,7 +15,7 @@ use std::io::{BufReader, Write};
 use std::path::Path;
 
 /// What the command line says of the inputs, parsed.
-pub struct ChosenInputs<'a> {
+pub(crate) struct ChosenInputs<'a> {
     args: &'a InputArgs,
     draws: Vec<Draw>,
     same: Same,
@@ -26,7 +26,7 @@ impl<'a> ChosenInputs<'a> {
     ///
     /// # Errors
     /// Wrong usage.
-    pub fn parse(args: &'a InputArgs) -> Result<ChosenInputs<'a>, Failure> {
+    pub(crate) fn parse(args: &'a InputArgs) -> Result<ChosenInputs<'a>, Failure> {
         let usage = |flag: &'static str| move |e: EvalError| Failure::Usage(format!("{flag}: {e}"));
         let draws = Draw::parse_list(&args.draw).map_err(usage("--draw"))?;
         let same = Same::parse(&args.same).map_err(usage("--same"))?;
@@ -37,7 +37,7 @@ impl<'a> ChosenInputs<'a> {
     ///
     /// # Errors
     /// A file cannot be read or does not fit; a distribution does not fit.
-    pub fn of(&self, module: &Module, console: &mut Console<'_>) -> Result<Inputs, Failure> {
+    pub(crate) fn of(&self, module: &Module, console: &mut Console<'_>) -> Result<Inputs, Failure> {
         if let Some(path) = &self.args.inputs {
             return read_inputs(path, module);
         }
@@ -59,7 +59,7 @@ fn read_inputs(path: &Path, module: &Module) -> Result<Inputs, Failure> {
 ///
 /// # Errors
 /// The file cannot be written.
-pub fn write_arrays(path: &Path, inputs: Option<&Inputs>, outputs: &Outputs) -> Result<(), Failure> {
+pub(crate) fn write_arrays(path: &Path, inputs: Option<&Inputs>, outputs: &Outputs) -> Result<(), Failure> {
     output::write_whole_with(path, |sink: &mut dyn Write| {
         let mut archive = NpzWriter::new(sink);
         let written = inputs.map_or(Ok(()), |inputs| archive.write_inputs(inputs));
@@ -71,7 +71,7 @@ pub fn write_arrays(path: &Path, inputs: Option<&Inputs>, outputs: &Outputs) -> 
 }
 
 /// A line for each output: type, range, and whether the devices agree.
-pub fn summary(outputs: &Outputs) -> String {
+pub(crate) fn summary(outputs: &Outputs) -> String {
     let mut out = String::new();
     for (i, row) in outputs.leaves.iter().enumerate() {
         let Some(first) = row.first() else { continue };

@@ -11,7 +11,7 @@ const CLUSTER: &str = "cluster";
 ///
 /// # Errors
 /// A file that cannot be read, or a wrong description in it.
-pub fn read_into(call: &mut PassCall) -> Result<(), Failure> {
+pub(crate) fn read_into(call: &mut PassCall) -> Result<(), Failure> {
     for (name, value) in &mut call.options {
         if name == CLUSTER
             && let OptionValue::Text(path) = value
@@ -24,7 +24,7 @@ pub fn read_into(call: &mut PassCall) -> Result<(), Failure> {
 }
 
 /// Whether a description is a file's name, and not a hierarchy or a shipped name.
-pub fn is_file(arg: &str) -> bool {
+pub(crate) fn is_file(arg: &str) -> bool {
     arg.ends_with(".toml") && !arg.contains('=')
 }
 
@@ -32,7 +32,7 @@ pub fn is_file(arg: &str) -> bool {
 ///
 /// # Errors
 /// A file that cannot be read, or a wrong description.
-pub fn read(path: &str) -> Result<(Cluster, String), Failure> {
+pub(crate) fn read(path: &str) -> Result<(Cluster, String), Failure> {
     let text = std::fs::read_to_string(path).map_err(|e| Failure::File(format!("cannot read `{path}`: {e}")))?;
     let cluster = Cluster::from_toml(&text).map_err(|e| Failure::File(format!("`{path}`: {e}")))?;
     Ok((cluster, text))

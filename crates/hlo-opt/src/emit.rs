@@ -13,7 +13,7 @@ use std::fmt::Write;
 ///
 /// # Errors
 /// The instruction that cannot be lowered, or what the plan's verifier finds.
-pub fn lowered(module: &Module, options: &LowerOptions) -> Result<Plan, GpuError> {
+pub(crate) fn lowered(module: &Module, options: &LowerOptions) -> Result<Plan, GpuError> {
     let plan = lower::lower(module, &mut CudaKernels::default(), options)?;
     verify(&plan).map_err(|errors| GpuError::unsupported(&plan.name, errors.join("; ")))?;
     Ok(plan)
@@ -23,7 +23,7 @@ pub fn lowered(module: &Module, options: &LowerOptions) -> Result<Plan, GpuError
 ///
 /// # Errors
 /// As [`lowered`].
-pub fn write(module: &Module, emit: Emit, options: &LowerOptions, out: &mut String) -> Result<(), GpuError> {
+pub(crate) fn write(module: &Module, emit: Emit, options: &LowerOptions, out: &mut String) -> Result<(), GpuError> {
     let plan = lowered(module, options)?;
     let _ = match emit {
         Emit::Hlo | Emit::Plan => write!(out, "{plan}"),

@@ -14,7 +14,7 @@ use hlo_ir::{InstId, Module};
 ///
 /// # Errors
 /// Wrong usage, an invalid input, or an evaluation that cannot go on.
-pub fn run(args: &EvalArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
+pub(crate) fn run(args: &EvalArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
     let chosen = ChosenInputs::parse(&args.inputs)?;
     let source = Source::read(&args.file, console)?;
     let progress = Progress::start(console.shows_progress);

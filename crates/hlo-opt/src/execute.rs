@@ -26,7 +26,7 @@ use std::time::Duration;
 ///
 /// # Errors
 /// Wrong usage, an invalid input, a module that cannot be lowered, a run that fails here or in another rank.
-pub fn run(args: &RunArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
+pub(crate) fn run(args: &RunArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
     let chosen = ChosenInputs::parse(&args.inputs)?;
     args.output.as_deref().map_or(Ok(()), output::check_target)?;
     let seat = find_seat(args).map_err(Failure::Usage)?;

@@ -8,10 +8,10 @@ use hlo_text::Parsed;
 use std::path::Path;
 
 /// The line between two modules of one file.
-pub const SEPARATOR: &str = "// -----";
+pub(crate) const SEPARATOR: &str = "// -----";
 
 /// A file as read.
-pub struct Source {
+pub(crate) struct Source {
     /// Its name in messages.
     pub name: String,
     bytes: Vec<u8>,
@@ -19,14 +19,14 @@ pub struct Source {
 
 /// A module's part of a file: the whole file, or what stands between two separators.
 #[derive(Clone, Copy, Debug)]
-pub struct Part<'s> {
+pub(crate) struct Part<'s> {
     start: usize,
     bytes: &'s [u8],
 }
 
 /// A verified module and what is needed to say where it came from.
 #[derive(Debug)]
-pub struct Loaded {
+pub(crate) struct Loaded {
     /// The module.
     pub module: Module,
     sources: SourceMap,
@@ -39,7 +39,7 @@ impl Source {
     ///
     /// # Errors
     /// The file cannot be read.
-    pub fn read(path: &Path, console: &mut Console<'_>) -> Result<Source, Failure> {
+    pub(crate) fn read(path: &Path, console: &mut Console<'_>) -> Result<Source, Failure> {
         if path == Path::new("-") {
             let mut bytes = Vec::new();
             let read = console.stdin.read_to_end(&mut bytes);
@@ -54,12 +54,12 @@ impl Source {
     }
 
     /// The whole file as one part.
-    pub fn whole(&self) -> Part<'_> {
+    pub(crate) fn whole(&self) -> Part<'_> {
         Part { start: 0, bytes: &self.bytes }
     }
 
     /// The parts between separator lines, without blank ones.
-    pub fn parts(&self) -> Vec<Part<'_>> {
+    pub(crate) fn parts(&self) -> Vec<Part<'_>> {
         let (mut parts, mut start, mut at) = (Vec::new(), 0, 0);
         for line in self.bytes.split_inclusive(|&b| b == b'\n') {
             if line.trim_ascii_end() == SEPARATOR.as_bytes() {
@@ -77,7 +77,7 @@ impl Source {
     ///
     /// # Errors
     /// The rendered diagnostics.
-    pub fn load(&self, part: Part<'_>, has_color: bool) -> Result<Loaded, String> {
+    pub(crate) fn load(&self, part: Part<'_>, has_color: bool) -> Result<Loaded, String> {
         let parsed = hlo_text::parse_bytes(part.bytes).map_err(|diags| self.render(part, None, diags, has_color))?;
         let Parsed { module, sources } = parsed;
         let (n_inst_slots, n_comp_slots) = (module.n_inst_slots(), module.n_comp_slots());
@@ -89,7 +89,7 @@ impl Source {
     }
 
     /// Diagnostics about a part as text, placed in the whole file. Entities get the place of their names.
-    pub fn render(
+    pub(crate) fn render(
         &self,
         part: Part<'_>,
         loaded: Option<&Loaded>,
@@ -139,7 +139,7 @@ impl Loaded {
 ///
 /// # Errors
 /// The file cannot be read or is no valid module.
-pub fn load_one(path: &Path, console: &mut Console<'_>) -> Result<Module, Failure> {
+pub(crate) fn load_one(path: &Path, console: &mut Console<'_>) -> Result<Module, Failure> {
     let source = Source::read(path, console)?;
     let loaded = source.load(source.whole(), console.has_color);
     loaded.map(|loaded| loaded.module).map_err(Failure::Diagnostics)

@@ -3,24 +3,24 @@
 //! The contract for scripts: HLO goes to stdout or `-o`, whole or not at all; everything else goes to stderr; the
 //! codes are in [`exit`]. This crate alone reads and writes files.
 
-pub mod analyze;
-pub mod arguments;
-pub mod arrays;
+mod analyze;
+mod arguments;
+mod arrays;
 pub mod console;
-pub mod descriptions;
-pub mod emit;
-pub mod evaluate;
-pub mod execute;
-pub mod input;
-pub mod optimize;
-pub mod output;
-pub mod params;
-pub mod plan;
+mod descriptions;
+mod emit;
+mod evaluate;
+mod execute;
+mod input;
+mod optimize;
+mod output;
+mod params;
+mod plan;
 pub mod presets;
-pub mod progress;
+mod progress;
 pub mod registry;
-pub mod report;
-pub mod report_format;
+mod report;
+mod report_format;
 
 use arguments::{Arguments, Command};
 use clap::{CommandFactory, Parser};

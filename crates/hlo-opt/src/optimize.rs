@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 ///
 /// # Errors
 /// Wrong usage, an invalid input, a pass that failed, or a file that cannot be read or written.
-pub fn run(args: &OptimizeArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
+pub(crate) fn run(args: &OptimizeArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
     if args.list_passes {
         return console.print((registry::list() + &presets::list()).as_bytes()).map(|()| exit::OK);
     }

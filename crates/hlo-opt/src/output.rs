@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 ///
 /// # Errors
 /// The file cannot be written; what was there is there still.
-pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     write_whole_with(path, |sink| sink.write_all(bytes))
 }
 
@@ -18,7 +18,10 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
 ///
 /// # Errors
 /// The file cannot be written; what was there is there still.
-pub fn write_whole_with(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
+pub(crate) fn write_whole_with(
+    path: &Path,
+    fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> Result<(), Failure> {
     Staged::write(path, fill)?.commit()
 }
 
@@ -26,7 +29,7 @@ pub fn write_whole_with(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Re
 ///
 /// # Errors
 /// Its folder is not there.
-pub fn check_target(path: &Path) -> Result<(), Failure> {
+pub(crate) fn check_target(path: &Path) -> Result<(), Failure> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     match folder.map(fs::metadata) {
         Some(Err(error)) => Err(failure(path, &error)),
@@ -37,7 +40,7 @@ pub fn check_target(path: &Path) -> Result<(), Failure> {
 
 /// A file that is written, but has its name only once it is committed: several files can so be written all or not at all.
 #[derive(Debug)]
-pub struct Staged {
+pub(crate) struct Staged {
     /// The temporary file and the one whose name it takes; `None` for what was written to directly.
     rename: Option<(PathBuf, PathBuf)>,
 }
@@ -47,7 +50,7 @@ impl Staged {
     ///
     /// # Errors
     /// The file cannot be written; what was there is there still.
-    pub fn write(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<Staged, Failure> {
+    pub(crate) fn write(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<Staged, Failure> {
         let failure = |error: io::Error| failure(path, &error);
         match fs::metadata(path) {
             Ok(found) if found.is_file() => {
@@ -68,7 +71,7 @@ impl Staged {
     ///
     /// # Errors
     /// The file cannot take its name; what was there is there still.
-    pub fn commit(mut self) -> Result<(), Failure> {
+    pub(crate) fn commit(mut self) -> Result<(), Failure> {
         let Some((temporary, target)) = &self.rename else { return Ok(()) };
         fs::rename(temporary, target).map_err(|error| failure(target, &error))?;
         self.rename = None;

@@ -8,7 +8,7 @@ use hlo_ir::Module;
 use std::path::Path;
 
 /// What the user said, with the sibling module already read.
-pub struct Said {
+pub(crate) struct Said {
     spec: Option<String>,
     sibling: Option<Module>,
 }
@@ -18,7 +18,7 @@ impl Said {
     ///
     /// # Errors
     /// The sibling cannot be read or is no valid module.
-    pub fn read(spec: Option<&str>, console: &mut Console<'_>) -> Result<Said, Failure> {
+    pub(crate) fn read(spec: Option<&str>, console: &mut Console<'_>) -> Result<Said, Failure> {
         let file = spec.and_then(|s| s.trim().strip_prefix("like:"));
         let sibling = file.map(|file| load_one(Path::new(file), console)).transpose()?;
         Ok(Said { spec: spec.map(Into::into), sibling })
@@ -28,7 +28,7 @@ impl Said {
     ///
     /// # Errors
     /// The spec does not fit the module.
-    pub fn of(&self, module: &Module) -> Result<ParamFacts, Failure> {
+    pub(crate) fn of(&self, module: &Module) -> Result<ParamFacts, Failure> {
         let facts = match (&self.sibling, &self.spec) {
             (Some(sibling), _) => ParamFacts::from_sibling(sibling, module),
             (None, Some(spec)) => ParamFacts::parse(spec, module),

@@ -11,7 +11,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const PERIOD: Duration = Duration::from_millis(250);
 
 /// Shows what is being done until it is dropped; does nothing where nobody watches.
-pub struct Progress {
+pub(crate) struct Progress {
     shared: Arc<Mutex<State>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -24,7 +24,7 @@ struct State {
 
 impl Progress {
     /// Starts; `is_on` says whether stderr is a terminal.
-    pub fn start(is_on: bool) -> Progress {
+    pub(crate) fn start(is_on: bool) -> Progress {
         let state = State { what: String::new(), started: Instant::now(), is_over: false };
         let shared = Arc::new(Mutex::new(state));
         let seen = Arc::clone(&shared);
@@ -33,7 +33,7 @@ impl Progress {
     }
 
     /// Says what is being done now.
-    pub fn now(&self, what: &str) {
+    pub(crate) fn now(&self, what: &str) {
         if self.thread.is_some() {
             let mut state = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
             state.what = what.into();

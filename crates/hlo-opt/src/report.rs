@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// The JSON report: one document for a run.
 #[derive(Clone, Debug, Serialize)]
-pub struct Document {
+pub(crate) struct Document {
     /// The file, or `<stdin>`.
     pub file: String,
     /// The pipeline as given.
@@ -21,7 +21,7 @@ pub struct Document {
 
 /// What happened to one module.
 #[derive(Clone, Debug, Serialize)]
-pub struct ModuleReport {
+pub(crate) struct ModuleReport {
     /// Its name.
     pub module: String,
     /// Sizes before all passes.
@@ -37,7 +37,7 @@ pub struct ModuleReport {
 
 /// How large a module is.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Size {
+pub(crate) struct Size {
     /// Computations.
     pub computations: usize,
     /// Instructions in all of them.
@@ -48,7 +48,7 @@ pub struct Size {
 
 impl Size {
     /// The size of a module.
-    pub fn of(module: &Module) -> Size {
+    pub(crate) fn of(module: &Module) -> Size {
         let mut collectives = BTreeMap::new();
         for &comp in module.computations() {
             for &inst in &module.comp(comp).insts {
@@ -64,7 +64,7 @@ impl Size {
 
 impl ModuleReport {
     /// A report of a module to which nothing happened yet.
-    pub fn new(module: &Module) -> ModuleReport {
+    pub(crate) fn new(module: &Module) -> ModuleReport {
         let size = Size::of(module);
         let (before, after) = (size.clone(), size);
         ModuleReport { module: module.name.clone(), before, after, reports: Vec::new(), times: Vec::new() }
@@ -72,13 +72,13 @@ impl ModuleReport {
 }
 
 /// The report as one JSON document.
-pub fn as_json(document: &Document) -> String {
+pub(crate) fn as_json(document: &Document) -> String {
     // Maps have text keys and numbers are finite or become null, so this cannot fail.
     serde_json::to_string_pretty(document).map_or_else(|e| format!("{{\"error\":\"{e}\"}}\n"), |json| json + "\n")
 }
 
 /// The report as text: a paragraph for each pass, a few lines for each decision.
-pub fn as_text(document: &Document) -> String {
+pub(crate) fn as_text(document: &Document) -> String {
     let mut out = String::new();
     for module in &document.modules {
         if document.modules.len() > 1 {
@@ -134,7 +134,7 @@ fn decision_text(decision: &Decision, out: &mut String) {
 }
 
 /// Counters of the passes and sizes before and after.
-pub fn stats(document: &Document) -> String {
+pub(crate) fn stats(document: &Document) -> String {
     let mut rows: Vec<(String, String, String)> = Vec::new();
     for module in &document.modules {
         let (before, after) = (&module.before, &module.after);
@@ -158,7 +158,7 @@ pub fn stats(document: &Document) -> String {
 }
 
 /// How long everything took.
-pub fn times(document: &Document) -> String {
+pub(crate) fn times(document: &Document) -> String {
     let mut out = String::new();
     let all = document.modules.iter().flat_map(|m| &m.times);
     let total: Duration = all.clone().map(|(_, time)| *time).sum();

@@ -5,7 +5,7 @@ use clap::ValueEnum;
 /// For people or for programs.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
-pub enum ReportFormat {
+pub(crate) enum ReportFormat {
     Text,
     Json,
 }

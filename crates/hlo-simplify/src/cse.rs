@@ -43,7 +43,7 @@ use hlo_ir::{CompId, InstId, Module, Opcode, Shape};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 
 /// The pass as the command line knows it.
-pub static INFO: PassInfo = PassInfo {
+pub(crate) static INFO: PassInfo = PassInfo {
     name: "cse",
     help: "compute equal values once (common subexpression elimination)",
     options: &[],
@@ -52,7 +52,7 @@ pub static INFO: PassInfo = PassInfo {
 
 /// See the module's documentation.
 #[derive(Clone, Copy, Debug)]
-pub struct Cse;
+pub(crate) struct Cse;
 
 impl Pass for Cse {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {

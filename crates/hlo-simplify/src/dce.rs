@@ -28,7 +28,7 @@ use hlo_ir::Module;
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 
 /// The pass as the command line knows it.
-pub static INFO: PassInfo = PassInfo {
+pub(crate) static INFO: PassInfo = PassInfo {
     name: "dce",
     help: "remove instructions and computations that nothing needs",
     options: &[],
@@ -37,7 +37,7 @@ pub static INFO: PassInfo = PassInfo {
 
 /// See the module's documentation.
 #[derive(Clone, Copy, Debug)]
-pub struct Dce;
+pub(crate) struct Dce;
 
 impl Pass for Dce {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {

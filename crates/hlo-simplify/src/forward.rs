@@ -7,7 +7,7 @@ use hlo_ir::{CompId, InstId, Module};
 
 /// What a pass wants done with one instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Step {
+pub(crate) enum Step {
     /// Nothing.
     Keep,
     /// It was changed in place.
@@ -18,7 +18,7 @@ pub enum Step {
 
 /// What a walk did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Walked {
+pub(crate) struct Walked {
     /// Uses that take another instruction now.
     pub n_redirected: usize,
     /// Instructions changed in place.
@@ -29,7 +29,7 @@ pub struct Walked {
 
 impl Walked {
     /// Whether anything is different.
-    pub fn has_changed(&self) -> bool {
+    pub(crate) fn has_changed(&self) -> bool {
         self.n_redirected + self.n_edited + self.n_removed > 0
     }
 }
@@ -39,7 +39,7 @@ impl Walked {
 /// about. Linear in the computation.
 ///
 /// An instruction that was dead before stays, so a replaced one without uses counts as no change.
-pub fn walk_forward(
+pub(crate) fn walk_forward(
     module: &mut Module,
     comp: CompId,
     effectful: &EntitySet<CompId>,

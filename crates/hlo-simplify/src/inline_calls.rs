@@ -43,7 +43,7 @@ use hlo_pass::report::Decision;
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 
 /// The pass as the command line knows it.
-pub static INFO: PassInfo = PassInfo {
+pub(crate) static INFO: PassInfo = PassInfo {
     name: "inline-calls",
     help: "put the bodies of called computations in the place of the calls",
     options: &[OptionInfo {
@@ -57,7 +57,7 @@ pub static INFO: PassInfo = PassInfo {
 
 /// See the module's documentation.
 #[derive(Clone, Copy, Debug)]
-pub struct InlineCalls {
+pub(crate) struct InlineCalls {
     max_instructions: usize,
 }
 

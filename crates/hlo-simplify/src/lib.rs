@@ -2,12 +2,12 @@
 //!
 //! One file is one pass. [`forward`] is the walk that three of them share, [`hlo_analysis::code`] says which computations they visit.
 
-pub mod cse;
-pub mod dce;
-pub mod forward;
-pub mod inline_calls;
-pub mod simplify_algebra;
-pub mod simplify_tuples;
+mod cse;
+mod dce;
+mod forward;
+mod inline_calls;
+mod simplify_algebra;
+mod simplify_tuples;
 
 use hlo_pass::PassInfo;
 

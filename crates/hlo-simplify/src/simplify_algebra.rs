@@ -35,7 +35,7 @@ use hlo_ir::{Dims, InstId, Module, NumberClass, Opcode};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 
 /// The pass as the command line knows it.
-pub static INFO: PassInfo = PassInfo {
+pub(crate) static INFO: PassInfo = PassInfo {
     name: "simplify-algebra",
     help: "drop operations that change nothing, bit for bit",
     options: &[],
@@ -44,7 +44,7 @@ pub static INFO: PassInfo = PassInfo {
 
 /// See the module's documentation.
 #[derive(Clone, Copy, Debug)]
-pub struct SimplifyAlgebra;
+pub(crate) struct SimplifyAlgebra;
 
 impl Pass for SimplifyAlgebra {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {

@@ -28,7 +28,7 @@ use hlo_ir::{InstId, Module};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 
 /// The pass as the command line knows it.
-pub static INFO: PassInfo = PassInfo {
+pub(crate) static INFO: PassInfo = PassInfo {
     name: "simplify-tuples",
     help: "read tuple elements where they were made, drop tuples that only rebuild another",
     options: &[],
@@ -37,7 +37,7 @@ pub static INFO: PassInfo = PassInfo {
 
 /// See the module's documentation.
 #[derive(Clone, Copy, Debug)]
-pub struct SimplifyTuples;
+pub(crate) struct SimplifyTuples;
 
 impl Pass for SimplifyTuples {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {

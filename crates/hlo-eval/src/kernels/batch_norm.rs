@@ -63,7 +63,7 @@ fn inverse_deviations(variance: &[f64], attrs: &BatchNormAttrs) -> Vec<f64> {
 ///
 /// # Errors
 /// Operands that do not fit each other.
-pub fn batch_norm_training(
+pub(crate) fn batch_norm_training(
     operand: &Literal,
     scale: &Literal,
     offset: &Literal,
@@ -86,7 +86,7 @@ pub fn batch_norm_training(
 ///
 /// # Errors
 /// Operands that do not fit each other.
-pub fn batch_norm_inference(
+pub(crate) fn batch_norm_inference(
     operand: &Literal,
     scale: &Literal,
     offset: &Literal,
@@ -121,7 +121,7 @@ fn normalized(
 ///
 /// # Errors
 /// Operands that do not fit each other.
-pub fn batch_norm_grad(
+pub(crate) fn batch_norm_grad(
     operand: &Literal,
     scale: &Literal,
     mean: &Literal,

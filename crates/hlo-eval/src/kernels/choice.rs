@@ -54,7 +54,7 @@ fn is_total(attrs: &CompareAttrs, dtype: DType) -> bool {
 }
 
 /// `compare`: elementwise, to `pred`.
-pub fn compare(a: &Literal, b: &Literal, attrs: &CompareAttrs) -> Result<Literal, EvalError> {
+pub(crate) fn compare(a: &Literal, b: &Literal, attrs: &CompareAttrs) -> Result<Literal, EvalError> {
     check_pair(a, b)?;
     let d = attrs.direction;
     let out = match a.dtype() {
@@ -102,7 +102,7 @@ pub(crate) fn compare_scalars(attrs: &CompareAttrs, dtype: DType, a: Scalar, b: 
 }
 
 /// `select`: where `pred` is true from `on_true`; a scalar `pred` picks a whole array.
-pub fn select(pred: &Literal, on_true: Arc<Literal>, on_false: Arc<Literal>) -> Result<Arc<Literal>, EvalError> {
+pub(crate) fn select(pred: &Literal, on_true: Arc<Literal>, on_false: Arc<Literal>) -> Result<Arc<Literal>, EvalError> {
     check_pair(&on_true, &on_false)?;
     let flags = pred.elems::<bool>().ok_or_else(|| EvalError::invalid("expected a pred operand"))?;
     if pred.dims().is_empty() {
@@ -125,7 +125,7 @@ pub fn select(pred: &Literal, on_true: Arc<Literal>, on_false: Arc<Literal>) -> 
 }
 
 /// `clamp`: `minimum(maximum(low, x), high)`; the bounds are scalars or have the dims of `x`.
-pub fn clamp(low: Arc<Literal>, x: Arc<Literal>, high: Arc<Literal>) -> Result<Literal, EvalError> {
+pub(crate) fn clamp(low: Arc<Literal>, x: Arc<Literal>, high: Arc<Literal>) -> Result<Literal, EvalError> {
     let shape = ArrayShape::new(x.dtype(), x.dims().iter().copied());
     let spread = |bound: Arc<Literal>| {
         if bound.dims().is_empty() && !x.dims().is_empty() {
@@ -144,7 +144,7 @@ pub fn clamp(low: Arc<Literal>, x: Arc<Literal>, high: Arc<Literal>) -> Result<L
 }
 
 /// `is-finite`.
-pub fn is_finite(x: &Literal) -> Result<Literal, EvalError> {
+pub(crate) fn is_finite(x: &Literal) -> Result<Literal, EvalError> {
     let out: Vec<bool> = match x.data() {
         Buffer::F32(v) => v.iter().map(|x| x.is_finite()).collect(),
         Buffer::F64(v) => v.iter().map(|x| x.is_finite()).collect(),
@@ -155,7 +155,7 @@ pub fn is_finite(x: &Literal) -> Result<Literal, EvalError> {
 }
 
 /// `abs`: of a complex number the real modulus; of the smallest integer itself.
-pub fn abs(x: &Literal) -> Result<Literal, EvalError> {
+pub(crate) fn abs(x: &Literal) -> Result<Literal, EvalError> {
     let data = match x.data() {
         Buffer::S8(v) => Buffer::S8(v.iter().map(|x| x.wrapping_abs()).collect()),
         Buffer::S16(v) => Buffer::S16(v.iter().map(|x| x.wrapping_abs()).collect()),
@@ -176,7 +176,7 @@ pub fn abs(x: &Literal) -> Result<Literal, EvalError> {
 }
 
 /// `complex` from two real parts.
-pub fn complex(re: &Literal, im: &Literal) -> Result<Literal, EvalError> {
+pub(crate) fn complex(re: &Literal, im: &Literal) -> Result<Literal, EvalError> {
     use hlo_ir::float::Complex;
     check_pair(re, im)?;
     let (dtype, data) = match (re.data(), im.data()) {
@@ -192,7 +192,7 @@ pub fn complex(re: &Literal, im: &Literal) -> Result<Literal, EvalError> {
 }
 
 /// `real` or `imag`; of a real number itself or 0.
-pub fn complex_part(x: &Literal, is_imag: bool) -> Result<Literal, EvalError> {
+pub(crate) fn complex_part(x: &Literal, is_imag: bool) -> Result<Literal, EvalError> {
     let data = match x.data() {
         Buffer::C64(v) => Buffer::F32(v.iter().map(|z| if is_imag { z.im } else { z.re }).collect()),
         Buffer::C128(v) => Buffer::F64(v.iter().map(|z| if is_imag { z.im } else { z.re }).collect()),
@@ -203,7 +203,7 @@ pub fn complex_part(x: &Literal, is_imag: bool) -> Result<Literal, EvalError> {
 }
 
 /// `reduce-precision`: rounds to fewer exponent and mantissa bits, the type stays.
-pub fn reduce_precision(x: &Literal, exponent_bits: i64, mantissa_bits: i64) -> Result<Literal, EvalError> {
+pub(crate) fn reduce_precision(x: &Literal, exponent_bits: i64, mantissa_bits: i64) -> Result<Literal, EvalError> {
     use hlo_ir::float::scalar_fn::{reduce_precision_bits, reduce_precision_f32, reduce_precision_f64};
     let (Ok(e), Ok(m)) = (u32::try_from(exponent_bits), u32::try_from(mantissa_bits)) else {
         return Err(EvalError::invalid("expected exponent and mantissa bits of 0 or more"));
@@ -234,7 +234,7 @@ pub fn reduce_precision(x: &Literal, exponent_bits: i64, mantissa_bits: i64) -> 
 /// `stochastic-convert` of floats to signed integers: a number between two integers becomes the one away from zero with
 /// the probability of its fraction, by comparing the fraction's leading bits with `random`. NaN gives 0 and numbers out
 /// of range the nearest limit.
-pub fn stochastic_convert(x: &Literal, random: &Literal, dtype: DType) -> Result<Literal, EvalError> {
+pub(crate) fn stochastic_convert(x: &Literal, random: &Literal, dtype: DType) -> Result<Literal, EvalError> {
     let is_known = x.dtype().is_float()
         && dtype.class() == hlo_ir::NumberClass::Signed
         && random.dtype().class() == hlo_ir::NumberClass::Unsigned

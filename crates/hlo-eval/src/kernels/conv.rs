@@ -1,7 +1,7 @@
 //! `convolution`: both operands are brought to channels-last order, patches of the input become rows of a matrix, and
 //! the rest is a matrix product for each group.
 
-use hlo_ir::attrs::{ConvAttrs, ConvDims, WindowDim};
+use hlo_ir::attrs::{ConvAttrs, WindowDim};
 use hlo_ir::{ArrayShape, Dims, Literal};
 
 use super::index::{advance, n_elems, transposed};
@@ -21,7 +21,12 @@ const MAX_PATCH_ELEMS: usize = 1 << 24;
 ///
 /// # Errors
 /// Operands, attributes and result that do not fit each other.
-pub fn convolution(lhs: &Literal, rhs: &Literal, attrs: &ConvAttrs, result: &ArrayShape) -> Result<Literal, EvalError> {
+pub(crate) fn convolution(
+    lhs: &Literal,
+    rhs: &Literal,
+    attrs: &ConvAttrs,
+    result: &ArrayShape,
+) -> Result<Literal, EvalError> {
     let dims = &attrs.dim_labels;
     let input_order = order(dims.input_batch, &dims.input_spatial, dims.input_feature);
     let kernel_order: Dims =
@@ -213,31 +218,31 @@ impl Plan {
     }
 }
 
-/// The dims of a convolution whose arrays are `[batch, spatial…, features]` and `[spatial…, inputs, outputs]`.
-pub fn channels_last(n_spatial: usize) -> ConvDims {
-    let n = n_spatial as i64;
-    let spatial: Dims = (1..=n).collect();
-    ConvDims {
-        input_batch: 0,
-        input_feature: n + 1,
-        input_spatial: spatial.clone(),
-        kernel_input_feature: n,
-        kernel_output_feature: n + 1,
-        kernel_spatial: (0..n).collect(),
-        output_batch: 0,
-        output_feature: n + 1,
-        output_spatial: spatial,
-        ..ConvDims::default()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::index::strides;
     use super::*;
     use hlo_ir::DType;
-    use hlo_ir::attrs::Window;
+    use hlo_ir::attrs::{ConvDims, Window};
     use hlo_ir::float::Complex;
+
+    /// The dims of a convolution whose arrays are `[batch, spatial…, features]` and `[spatial…, inputs, outputs]`.
+    fn channels_last(n_spatial: usize) -> ConvDims {
+        let n = n_spatial as i64;
+        let spatial: Dims = (1..=n).collect();
+        ConvDims {
+            input_batch: 0,
+            input_feature: n + 1,
+            input_spatial: spatial.clone(),
+            kernel_input_feature: n,
+            kernel_output_feature: n + 1,
+            kernel_spatial: (0..n).collect(),
+            output_batch: 0,
+            output_feature: n + 1,
+            output_spatial: spatial,
+            ..ConvDims::default()
+        }
+    }
 
     /// The definition, one element at a time: no order of dims, no matrices.
     fn naive(lhs: &Literal, rhs: &Literal, attrs: &ConvAttrs, result: &ArrayShape) -> Vec<f64> {

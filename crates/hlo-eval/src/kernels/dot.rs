@@ -43,7 +43,7 @@ fn product(dims: &[i64]) -> Result<usize, EvalError> {
 
 /// `dot` of any batch and contracted dims; the result's dims are batch, free ones of `lhs`, free ones of `rhs`. Types
 /// narrower than `f32` are multiplied and summed in `f32`, integers in 64 bits, and brought to the result's type once.
-pub fn dot(lhs: &Literal, rhs: &Literal, attrs: &DotAttrs, result: &ArrayShape) -> Result<Literal, EvalError> {
+pub(crate) fn dot(lhs: &Literal, rhs: &Literal, attrs: &DotAttrs, result: &ArrayShape) -> Result<Literal, EvalError> {
     let DotAttrs {
         lhs_batch_dims: lb,
         lhs_contracting_dims: lc,

@@ -89,7 +89,7 @@ fn wide(x: bf16) -> f64 {
 }
 
 /// A unary operation of the op table.
-pub fn unary(op: Opcode, fns: &UnaryFns, x: Arc<Literal>) -> Result<Literal, EvalError> {
+pub(crate) fn unary(op: Opcode, fns: &UnaryFns, x: Arc<Literal>) -> Result<Literal, EvalError> {
     let dtype = x.dtype();
     let missing = || no_class(op, dtype);
     match dtype.class() {
@@ -220,7 +220,7 @@ fn binary_f32(fast: Fast, a: Arc<Literal>, b: Arc<Literal>) -> Result<Literal, E
 }
 
 /// A binary operation of the op table.
-pub fn binary(op: Opcode, fns: &BinaryFns, a: Arc<Literal>, b: Arc<Literal>) -> Result<Literal, EvalError> {
+pub(crate) fn binary(op: Opcode, fns: &BinaryFns, a: Arc<Literal>, b: Arc<Literal>) -> Result<Literal, EvalError> {
     let dtype = a.dtype();
     let missing = || no_class(op, dtype);
     match dtype.class() {

@@ -15,7 +15,7 @@ type C = Complex<f64>;
 ///
 /// # Errors
 /// An operand whose type or dims do not fit, or an unknown kind.
-pub fn fft(operand: &Literal, attrs: &FftAttrs) -> Result<Literal, EvalError> {
+pub(crate) fn fft(operand: &Literal, attrs: &FftAttrs) -> Result<Literal, EvalError> {
     let lengths = &attrs.fft_length[..];
     let dims = operand.dims();
     let misfit = || {

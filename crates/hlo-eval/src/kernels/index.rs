@@ -6,12 +6,12 @@ use hlo_ir::{Dims, Literal};
 use crate::EvalError;
 
 /// Elements that an array of these dims has; an error if a dim is negative or memory cannot hold them.
-pub fn n_elems(dims: &[i64]) -> Result<usize, EvalError> {
+pub(crate) fn n_elems(dims: &[i64]) -> Result<usize, EvalError> {
     element_count(dims).ok_or_else(|| EvalError::invalid(format!("expected dims of an array, found {dims:?}")))
 }
 
 /// The row-major distance between two neighbours along each dim.
-pub fn strides(dims: &[i64]) -> Vec<usize> {
+pub(crate) fn strides(dims: &[i64]) -> Vec<usize> {
     let mut out = vec![1usize; dims.len()];
     for i in (1..dims.len()).rev() {
         out[i - 1] = out[i].saturating_mul(dims[i].max(0) as usize);
@@ -20,7 +20,7 @@ pub fn strides(dims: &[i64]) -> Vec<usize> {
 }
 
 /// Checks that every entry of `dims` names a dim below `rank`, and none twice.
-pub fn check_dims(what: &str, dims: &[i64], rank: usize) -> Result<(), EvalError> {
+pub(crate) fn check_dims(what: &str, dims: &[i64], rank: usize) -> Result<(), EvalError> {
     for (i, &dim) in dims.iter().enumerate() {
         if dim < 0 || dim >= rank as i64 || dims[..i].contains(&dim) {
             return Err(EvalError::invalid(format!("{what}: expected distinct dims below {rank}, found {dims:?}")));
@@ -30,13 +30,13 @@ pub fn check_dims(what: &str, dims: &[i64], rank: usize) -> Result<(), EvalError
 }
 
 /// The dims below `rank` that no list names, ascending.
-pub fn other_dims(rank: usize, lists: &[&[i64]]) -> Dims {
+pub(crate) fn other_dims(rank: usize, lists: &[&[i64]]) -> Dims {
     (0..rank as i64).filter(|dim| lists.iter().all(|list| !list.contains(dim))).collect()
 }
 
 /// Offsets of all positions of a box with these sizes and strides, in row-major order of the box; empty if a size is
 /// not positive.
-pub fn offsets(sizes: &[i64], strides: &[usize]) -> Vec<usize> {
+pub(crate) fn offsets(sizes: &[i64], strides: &[usize]) -> Vec<usize> {
     let mut out = vec![0usize];
     for (&size, &stride) in sizes.iter().zip(strides) {
         let size = size.max(0) as usize;
@@ -50,7 +50,7 @@ pub fn offsets(sizes: &[i64], strides: &[usize]) -> Vec<usize> {
 }
 
 /// Advances a row-major odometer; false once it has run over.
-pub fn advance(index: &mut [i64], sizes: &[i64]) -> bool {
+pub(crate) fn advance(index: &mut [i64], sizes: &[i64]) -> bool {
     for (i, &size) in index.iter_mut().zip(sizes).rev() {
         *i += 1;
         if *i < size {
@@ -88,7 +88,11 @@ macro_rules! with_elems {
 pub(crate) use with_elems;
 
 /// The array of `dims` whose elements stand at `from` in `source`; an error if one is out of range.
-pub fn take(source: &Literal, dims: &[i64], from: impl Iterator<Item = usize> + Clone) -> Result<Literal, EvalError> {
+pub(crate) fn take(
+    source: &Literal,
+    dims: &[i64],
+    from: impl Iterator<Item = usize> + Clone,
+) -> Result<Literal, EvalError> {
     fn pick<T: Copy>(elems: &[T], from: impl Iterator<Item = usize>) -> Option<Vec<T>> {
         from.map(|i| elems.get(i).copied()).collect()
     }
@@ -98,12 +102,12 @@ pub fn take(source: &Literal, dims: &[i64], from: impl Iterator<Item = usize> + 
 }
 
 /// [`Literal::new`] with this crate's error.
-pub fn literal(dtype: hlo_ir::DType, dims: &[i64], data: Buffer) -> Result<Literal, EvalError> {
+pub(crate) fn literal(dtype: hlo_ir::DType, dims: &[i64], data: Buffer) -> Result<Literal, EvalError> {
     Literal::new(dtype, dims, data).map_err(|error| EvalError::invalid(error.to_string()))
 }
 
 /// The array with its dims in another order: result dim `i` is operand dim `order[i]`.
-pub fn transposed(operand: &Literal, order: &[i64]) -> Result<Literal, EvalError> {
+pub(crate) fn transposed(operand: &Literal, order: &[i64]) -> Result<Literal, EvalError> {
     let rank = operand.dims().len();
     check_dims("transpose", order, rank)?;
     if order.len() != rank {

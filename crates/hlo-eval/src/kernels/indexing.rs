@@ -105,7 +105,7 @@ fn pick(from: &[usize], dims: &[i64]) -> Vec<usize> {
 ///
 /// # Errors
 /// Operand, indices, attributes and result that do not fit each other.
-pub fn gather(
+pub(crate) fn gather(
     operand: &Literal,
     indices: &Literal,
     attrs: &GatherAttrs,
@@ -181,7 +181,7 @@ impl Fill<'_> {
 ///
 /// # Errors
 /// Operands, indices, updates and attributes that do not fit each other, or an error of the reducer.
-pub fn scatter(
+pub(crate) fn scatter(
     operands: &[&Literal],
     indices: &Literal,
     updates: &[&Literal],

@@ -71,7 +71,7 @@ fn field_type(what: &str, dtype: DType) -> Result<DType, EvalError> {
 ///
 /// # Errors
 /// An operand that is no batch of square matrices.
-pub fn cholesky(operand: &Literal, attrs: &CholeskyAttrs) -> Result<Literal, EvalError> {
+pub(crate) fn cholesky(operand: &Literal, attrs: &CholeskyAttrs) -> Result<Literal, EvalError> {
     let (n, columns) = matrix_dims("cholesky", operand)?;
     if n != columns {
         return Err(EvalError::invalid(format!("cholesky: expected square matrices, found {:?}", operand.dims())));
@@ -131,7 +131,7 @@ fn factor<T: Field>(n: usize, a: impl Fn(usize, usize) -> T, l: &mut [T]) -> boo
 ///
 /// # Errors
 /// Operands that do not fit each other, or an unknown `transpose_a`.
-pub fn triangular_solve(a: &Literal, b: &Literal, attrs: &TriangularSolveAttrs) -> Result<Literal, EvalError> {
+pub(crate) fn triangular_solve(a: &Literal, b: &Literal, attrs: &TriangularSolveAttrs) -> Result<Literal, EvalError> {
     let ((n, columns), (b_rows, b_columns)) =
         (matrix_dims("triangular-solve", a)?, matrix_dims("triangular-solve", b)?);
     let solved = if attrs.left_side { b_rows } else { b_columns };
@@ -276,7 +276,7 @@ mod tests {
             let attrs = TriangularSolveAttrs { left_side, lower, unit_diagonal, transpose_a: Word::from(transpose) };
             let x = triangular_solve(&a, &b, &attrs).unwrap();
             let triangle = |n: usize, i: usize, j: usize| match () {
-                () if i == j && unit_diagonal => C::ONE,
+                () if i == j && unit_diagonal => C::new(1.0, 0.0),
                 () if (lower && i < j) || (!lower && i > j) => C::ZERO,
                 () => get(&a, n, 4, 4, i, j),
             };

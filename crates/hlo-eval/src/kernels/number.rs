@@ -14,11 +14,9 @@ use hlo_ir::{DType, Literal, NumberClass, Scalar};
 use crate::EvalError;
 
 /// A type in which kernels compute.
-pub trait Number: Element + PartialEq + Default {
+pub(crate) trait Number: Element + PartialEq + Default {
     /// The neutral element of [`Number::add`].
     const ZERO: Self;
-    /// The neutral element of [`Number::multiply`].
-    const ONE: Self;
     /// The order of two values; `None` if one is a NaN or complex.
     fn order(self, other: Self) -> Option<Ordering>;
     /// The order in which -NaN < -inf < … < -0 < 0 < … < inf < NaN; complex numbers are all equal.
@@ -43,7 +41,7 @@ pub trait Number: Element + PartialEq + Default {
 
 /// Sizes of a matrix product `[m, k]·[k, n]`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct MatrixSize {
+pub(crate) struct MatrixSize {
     /// Rows of the left matrix and of the result.
     pub m: usize,
     /// Columns of the left matrix, rows of the right one.
@@ -76,7 +74,6 @@ fn multiply_plainly<T: Number>(size: MatrixSize, a: &[T], b: &[T], c: &mut [T]) 
 
 impl Number for bool {
     const ZERO: bool = false;
-    const ONE: bool = true;
     fn order(self, other: bool) -> Option<Ordering> {
         Some(self.cmp(&other))
     }
@@ -107,7 +104,6 @@ macro_rules! integer {
     ($($int:ty),*) => {$(
         impl Number for $int {
             const ZERO: $int = 0;
-            const ONE: $int = 1;
             #[inline]
             fn order(self, other: $int) -> Option<Ordering> {
                 Some(self.cmp(&other))
@@ -149,7 +145,6 @@ macro_rules! float {
     ($($float:ty, $gemm:path;)*) => {$(
         impl Number for $float {
             const ZERO: $float = 0.0;
-            const ONE: $float = 1.0;
             #[inline]
             fn order(self, other: $float) -> Option<Ordering> {
                 self.partial_cmp(&other)
@@ -205,7 +200,6 @@ macro_rules! half_float {
         /// Every step is computed in `f32` and rounded.
         impl Number for $half {
             const ZERO: $half = <$half>::ZERO;
-            const ONE: $half = <$half>::ONE;
             fn order(self, other: $half) -> Option<Ordering> {
                 self.partial_cmp(&other)
             }
@@ -239,7 +233,6 @@ macro_rules! complex {
     ($($part:ty),*) => {$(
         impl Number for Complex<$part> {
             const ZERO: Self = Complex::new(0.0, 0.0);
-            const ONE: Self = Complex::new(1.0, 0.0);
             fn order(self, _other: Self) -> Option<Ordering> {
                 None
             }
@@ -392,7 +385,7 @@ pub(crate) use with_stored;
 
 /// The type in which a kernel computes a result of `result` from operands of `operands`: one of `pred`, `s64`, `u64`,
 /// `f32`, `f64`, `c64`, `c128`.
-pub fn compute_type(result: DType, operands: &[DType]) -> DType {
+pub(crate) fn compute_type(result: DType, operands: &[DType]) -> DType {
     let is_double = |dtype: &DType| matches!(dtype, DType::F64 | DType::C128);
     let is_wide = is_double(&result) || operands.iter().any(is_double);
     match result.class() {
@@ -407,12 +400,12 @@ pub fn compute_type(result: DType, operands: &[DType]) -> DType {
 }
 
 /// All elements, widened.
-pub fn scalars(literal: &Literal) -> Vec<Scalar> {
+pub(crate) fn scalars(literal: &Literal) -> Vec<Scalar> {
     (0..literal.n_elems()).filter_map(|i| literal.get(i)).collect()
 }
 
 /// The array of `dtype` with these elements, each converted to it.
-pub fn from_scalars(dtype: DType, dims: &[i64], scalars: &[Scalar]) -> Result<Literal, EvalError> {
+pub(crate) fn from_scalars(dtype: DType, dims: &[i64], scalars: &[Scalar]) -> Result<Literal, EvalError> {
     let int = |x: &Scalar| match *x {
         Scalar::Pred(x) => i64::from(x),
         Scalar::Int(x) => x,
@@ -440,19 +433,19 @@ pub fn from_scalars(dtype: DType, dims: &[i64], scalars: &[Scalar]) -> Result<Li
 }
 
 /// The literal in `dtype`, converted only if it is of another type.
-pub fn converted(literal: &Literal, dtype: DType) -> Cow<'_, Literal> {
+pub(crate) fn converted(literal: &Literal, dtype: DType) -> Cow<'_, Literal> {
     if literal.dtype() == dtype { Cow::Borrowed(literal) } else { Cow::Owned(literal.convert(dtype)) }
 }
 
 /// The elements of a literal that must be stored as `T`.
-pub fn typed<T: Element>(literal: &Literal) -> Result<&[T], EvalError> {
+pub(crate) fn typed<T: Element>(literal: &Literal) -> Result<&[T], EvalError> {
     literal.elems::<T>().ok_or_else(|| {
         EvalError::invalid(format!("expected elements stored as {}, found {}", T::DTYPE, literal.dtype()))
     })
 }
 
 /// A literal of computed elements, brought to the element type `dtype`.
-pub fn finished<T: Element>(dims: &[i64], elems: Vec<T>, dtype: DType) -> Result<Literal, EvalError> {
+pub(crate) fn finished<T: Element>(dims: &[i64], elems: Vec<T>, dtype: DType) -> Result<Literal, EvalError> {
     let literal = Literal::from_elems(dims, elems).map_err(|error| EvalError::invalid(error.to_string()))?;
     Ok(if literal.dtype() == dtype { literal } else { literal.convert(dtype) })
 }

@@ -18,7 +18,7 @@ use crate::EvalError;
 ///
 /// # Errors
 /// Operands, attributes and result that do not fit each other.
-pub fn ragged_dot(
+pub(crate) fn ragged_dot(
     lhs: &Literal,
     rhs: &Literal,
     group_sizes: &Literal,

@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// every step, and any other computation is called for every element; both go in row-major order, dims above 32 elements
 /// in rounds as [`super::rounding`] describes. An initial value that is not neutral counts once for each round's window
 /// there, as in XLA, and once where the result is exact (XLA counts it more often when a dim is above 32).
-pub fn reduce(
+pub(crate) fn reduce(
     operands: &[Arc<Literal>],
     inits: &[Arc<Literal>],
     dims: &[i64],
@@ -80,7 +80,11 @@ pub fn reduce(
 }
 
 /// `map`: the computation on each set of elements at the same place.
-pub fn map(operands: &[Arc<Literal>], dtype: DType, computation: &mut dyn Reducer) -> Result<Literal, EvalError> {
+pub(crate) fn map(
+    operands: &[Arc<Literal>],
+    dtype: DType,
+    computation: &mut dyn Reducer,
+) -> Result<Literal, EvalError> {
     let first = operands.first().ok_or_else(|| EvalError::invalid("expected at least one operand"))?;
     let mut out = Literal::zeros(dtype, first.dims())?;
     for i in 0..first.n_elems() {

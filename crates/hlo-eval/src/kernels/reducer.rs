@@ -2,7 +2,7 @@
 
 use hlo_ir::attrs::{Attrs, Comparison};
 use hlo_ir::{CompId, DType, Literal, Module, NumberClass, Opcode, Scalar};
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 use super::index::{advance, check_dims, n_elems, other_dims, strides};
 use super::number::{Number, compute_type, converted, finished, typed, with_number};
@@ -10,7 +10,7 @@ use super::rounding::Rounding;
 use crate::EvalError;
 
 /// A computation of scalars: the accumulators first, then as many values; it returns the new accumulators.
-pub trait Reducer {
+pub(crate) trait Reducer {
     /// Which plain reduction it is, if it is one.
     fn known(&self) -> Option<KnownReducer>;
     /// Whether it just returns its second half, the values (see [`is_replace`]).
@@ -22,7 +22,7 @@ pub trait Reducer {
 }
 
 /// A computation of scalars `(a0, b0, a1, b1, …)` that answers yes or no.
-pub trait Comparator {
+pub(crate) trait Comparator {
     /// Which plain comparison it is, if it is one.
     fn known(&self) -> Option<KnownComparison>;
     /// Runs it on scalars.
@@ -32,7 +32,7 @@ pub trait Comparator {
 /// A reduction that is one associative op.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[allow(missing_docs)]
-pub enum KnownReducer {
+pub(crate) enum KnownReducer {
     Add,
     Multiply,
     Maximum,
@@ -43,7 +43,7 @@ pub enum KnownReducer {
 
 /// `compare(a_k, b_k)` of one pair of parameters.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct KnownComparison {
+pub(crate) struct KnownComparison {
     /// Which pair, `k`.
     pub operand: usize,
     /// Of `a_k` with `b_k`.
@@ -54,7 +54,7 @@ pub struct KnownComparison {
 
 impl KnownReducer {
     /// Whether the op exists on this element type.
-    pub fn has(self, dtype: DType) -> bool {
+    pub(crate) fn has(self, dtype: DType) -> bool {
         match self {
             KnownReducer::Add | KnownReducer::Multiply => true,
             KnownReducer::Maximum | KnownReducer::Minimum => !dtype.is_complex(),
@@ -63,12 +63,13 @@ impl KnownReducer {
     }
 
     /// An error that says so if the op does not exist on this element type.
-    pub fn check(self, dtype: DType) -> Result<(), EvalError> {
+    pub(crate) fn check(self, dtype: DType) -> Result<(), EvalError> {
         if self.has(dtype) { Ok(()) } else { Err(EvalError::invalid(format!("{self:?} does not exist on {dtype}"))) }
     }
 
     /// The op on two scalars of element type `dtype`, rounded or wrapped to it.
-    pub fn combine(self, dtype: DType, a: Scalar, b: Scalar) -> Result<Scalar, EvalError> {
+    #[cfg(test)]
+    pub(crate) fn combine(self, dtype: DType, a: Scalar, b: Scalar) -> Result<Scalar, EvalError> {
         self.check(dtype)?;
         let (a, b) = (Literal::scalar(dtype, a), Literal::scalar(dtype, b));
         let out = fold(self, &a.with_dims(&[1]).map_err(|e| EvalError::invalid(e.to_string()))?, &b, &[0])?;
@@ -77,14 +78,16 @@ impl KnownReducer {
 }
 
 /// A recognised reduction as a [`Reducer`] of one scalar of a given element type.
+#[cfg(test)]
 #[derive(Clone, Copy, Debug)]
-pub struct ScalarReducer {
+pub(crate) struct ScalarReducer {
     /// The reduction.
     pub known: KnownReducer,
     /// The element type of accumulator and value.
     pub dtype: DType,
 }
 
+#[cfg(test)]
 impl Reducer for ScalarReducer {
     fn known(&self) -> Option<KnownReducer> {
         Some(self.known)
@@ -94,14 +97,16 @@ impl Reducer for ScalarReducer {
         let &[a, b] = args else {
             return Err(EvalError::invalid(format!("expected two scalars, found {}", args.len())));
         };
-        Ok(smallvec![self.known.combine(self.dtype, a, b)?])
+        Ok(SmallVec::from_elem(self.known.combine(self.dtype, a, b)?, 1))
     }
 }
 
 /// A recognised comparison as a [`Comparator`].
+#[cfg(test)]
 #[derive(Clone, Copy, Debug)]
-pub struct ScalarComparator(pub KnownComparison);
+pub(crate) struct ScalarComparator(pub KnownComparison);
 
+#[cfg(test)]
 impl Comparator for ScalarComparator {
     fn known(&self) -> Option<KnownComparison> {
         Some(self.0)
@@ -116,9 +121,10 @@ impl Comparator for ScalarComparator {
     }
 }
 
+#[cfg(test)]
 impl KnownComparison {
     /// The comparison of two scalars of one class.
-    pub fn compare(self, a: Scalar, b: Scalar) -> Result<bool, EvalError> {
+    pub(crate) fn compare(self, a: Scalar, b: Scalar) -> Result<bool, EvalError> {
         let order = match (a, b) {
             (Scalar::Pred(a), Scalar::Pred(b)) => Some(a.cmp(&b)),
             (Scalar::Int(a), Scalar::Int(b)) => Some(a.cmp(&b)),
@@ -139,7 +145,7 @@ impl KnownComparison {
 }
 
 /// Whether a comparison holds for two values in this order; `None` when one is a NaN.
-pub fn holds(direction: Comparison, order: Option<std::cmp::Ordering>) -> bool {
+pub(crate) fn holds(direction: Comparison, order: Option<std::cmp::Ordering>) -> bool {
     match direction {
         Comparison::Eq => order.is_some_and(|o| o.is_eq()),
         Comparison::Ne => order.is_none_or(|o| o.is_ne()),
@@ -153,7 +159,7 @@ pub fn holds(direction: Comparison, order: Option<std::cmp::Ordering>) -> bool {
 /// The reduction of a computation that applies one op to its two scalar parameters, in either order, read off its
 /// instructions and never off its name; `None` for any other. An add between converts is another function and is not
 /// recognised.
-pub fn recognise(module: &Module, comp: CompId) -> Option<KnownReducer> {
+pub(crate) fn recognise(module: &Module, comp: CompId) -> Option<KnownReducer> {
     let computation = module.comp(comp);
     let root = module.inst(computation.root.expand()?);
     let [a, b] = computation.params.as_slice() else { return None };
@@ -172,20 +178,9 @@ pub fn recognise(module: &Module, comp: CompId) -> Option<KnownReducer> {
     KNOWN.into_iter().find(|(opcode, _)| *opcode == root.opcode).map(|(_, known)| known)
 }
 
-/// Whether a computation returns the second half of its parameters as they are, as `scatter` does when it assigns.
-pub fn is_replace(module: &Module, comp: CompId) -> bool {
-    let computation = module.comp(comp);
-    let Some(root) = computation.root.expand() else { return false };
-    let (_, second) = computation.params.split_at(computation.params.len() / 2);
-    if !computation.params.len().is_multiple_of(2) {
-        return false;
-    }
-    second == [root] || (module.inst(root).opcode == Opcode::Tuple && module.inst(root).operands.as_slice() == second)
-}
-
 /// The comparison of a computation that only compares parameters `2k` and `2k + 1`, in either order; `None` for any
 /// other, and for floats whose order is stated as another than theirs.
-pub fn recognise_comparison(module: &Module, comp: CompId) -> Option<KnownComparison> {
+pub(crate) fn recognise_comparison(module: &Module, comp: CompId) -> Option<KnownComparison> {
     let computation = module.comp(comp);
     let root = module.inst(computation.root.expand()?);
     let Attrs::Compare(attrs) = &root.attrs else { return None };
@@ -243,7 +238,7 @@ pub(crate) use with_op;
 /// The type in which a fold accumulates: that of the kernels, but `f64` for sums and products of `f32`. HLO leaves the
 /// order of a reduction open, so the exact sum rounded once is the fairest answer. Smaller floats accumulate in `f32` and
 /// are rounded after every step (see [`super::rounding`]), as the reducer says and XLA does.
-pub fn fold_type(known: KnownReducer, dtype: DType) -> DType {
+pub(crate) fn fold_type(known: KnownReducer, dtype: DType) -> DType {
     match (known, dtype) {
         (KnownReducer::Add | KnownReducer::Multiply, DType::F32) => DType::F64,
         (KnownReducer::Add | KnownReducer::Multiply, DType::C64) => DType::C128,
@@ -252,7 +247,7 @@ pub fn fold_type(known: KnownReducer, dtype: DType) -> DType {
 }
 
 /// `reduce` of one operand by a known reduction over `dims`, from the scalar `init`.
-pub fn fold(known: KnownReducer, operand: &Literal, init: &Literal, dims: &[i64]) -> Result<Literal, EvalError> {
+pub(crate) fn fold(known: KnownReducer, operand: &Literal, init: &Literal, dims: &[i64]) -> Result<Literal, EvalError> {
     known.check(operand.dtype())?;
     check_dims("reduce", dims, operand.dims().len())?;
     let kept = other_dims(operand.dims().len(), &[dims]);

@@ -16,7 +16,7 @@ use crate::EvalError;
 
 /// How a result computed in `f32` is rounded when it is stored as a smaller float.
 #[derive(Clone, Copy, Debug)]
-pub enum Rounding {
+pub(crate) enum Rounding {
     /// To `bf16`.
     Bf16,
     /// To `f16`.
@@ -29,7 +29,7 @@ pub enum Rounding {
 
 impl Rounding {
     /// The rounding of a floating-point type below 32 bits; `None` for every other type.
-    pub fn of(dtype: DType) -> Option<Rounding> {
+    pub(crate) fn of(dtype: DType) -> Option<Rounding> {
         let format = Format::of(dtype)?;
         let f16_exponent_bits = Format::of(DType::F16)?.exponent_bits;
         Some(match dtype {
@@ -42,7 +42,7 @@ impl Rounding {
 
     /// The value as it is read back after being stored.
     #[inline]
-    pub fn round(self, x: f32) -> f32 {
+    pub(crate) fn round(self, x: f32) -> f32 {
         match self {
             Rounding::Bf16 => bf16::from_f32(x).to_f32(),
             Rounding::F16 => f16::from_f32(x).to_f32(),
@@ -53,7 +53,7 @@ impl Rounding {
 }
 
 /// The type in which a collective adds values of type `dtype`; they are rounded to `dtype` once, at the end.
-pub fn collective_type(dtype: DType) -> DType {
+pub(crate) fn collective_type(dtype: DType) -> DType {
     match Rounding::of(dtype) {
         Some(Rounding::Bf16 | Rounding::Direct(_)) => DType::F32,
         Some(Rounding::F16 | Rounding::ThroughF16(_)) => DType::F16,
@@ -66,7 +66,7 @@ const BLOCK: usize = 16;
 
 /// A window that sums up one dim cumulatively.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Cumulative {
+pub(crate) struct Cumulative {
     dim_idx: usize,
     is_from_end: bool,
     /// The sums leave their own place out, and there is one more of them.
@@ -75,7 +75,7 @@ pub struct Cumulative {
 
 impl Cumulative {
     /// What `window` sums up over an array of `dims`, if that is one dim as a whole and longer than a block.
-    pub fn find(dims: &[i64], window: &[WindowDim]) -> Option<Cumulative> {
+    pub(crate) fn find(dims: &[i64], window: &[WindowDim]) -> Option<Cumulative> {
         let trivial = WindowDim::default();
         let mut wide = window.iter().enumerate().filter(|(_, dim)| **dim != trivial);
         let (Some((dim_idx, dim)), None) = (wide.next(), wide.next()) else { return None };
@@ -96,7 +96,7 @@ impl Cumulative {
     ///
     /// # Errors
     /// Those of `combine`.
-    pub fn run<T: Copy>(
+    pub(crate) fn run<T: Copy>(
         self,
         elems: &[T],
         dims: &[i64],

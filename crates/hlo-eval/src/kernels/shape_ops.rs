@@ -30,7 +30,7 @@ fn check_rank(what: &str, expected: usize, found: usize) -> Result<(), EvalError
 }
 
 /// `broadcast`: dim `i` of `x` becomes dim `dimensions[i]` of the result.
-pub fn broadcast(x: &Literal, dimensions: &[i64], result: &ArrayShape) -> Result<Literal, EvalError> {
+pub(crate) fn broadcast(x: &Literal, dimensions: &[i64], result: &ArrayShape) -> Result<Literal, EvalError> {
     check_rank("broadcast dimensions", x.dims().len(), dimensions.len())?;
     let strides = row_major_strides(x.dims());
     let mut view = View::whole(&result.dims);
@@ -47,7 +47,7 @@ pub fn broadcast(x: &Literal, dimensions: &[i64], result: &ArrayShape) -> Result
 }
 
 /// `transpose`: dim `i` of the result is dim `dimensions[i]` of `x`.
-pub fn transpose(x: &Literal, dimensions: &[i64]) -> Result<Literal, EvalError> {
+pub(crate) fn transpose(x: &Literal, dimensions: &[i64]) -> Result<Literal, EvalError> {
     let rank = x.dims().len();
     check_rank("transpose dimensions", rank, dimensions.len())?;
     let strides = row_major_strides(x.dims());
@@ -63,7 +63,7 @@ pub fn transpose(x: &Literal, dimensions: &[i64]) -> Result<Literal, EvalError> 
 }
 
 /// `reverse` along `dimensions`.
-pub fn reverse(x: &Literal, dimensions: &[i64]) -> Result<Literal, EvalError> {
+pub(crate) fn reverse(x: &Literal, dimensions: &[i64]) -> Result<Literal, EvalError> {
     let mut view = View::whole(x.dims());
     for &dim in dimensions {
         let dim = dim_index(dim, x.dims().len())?;
@@ -74,7 +74,7 @@ pub fn reverse(x: &Literal, dimensions: &[i64]) -> Result<Literal, EvalError> {
 }
 
 /// `slice`.
-pub fn slice(x: &Literal, ranges: &[SliceDim], result: &ArrayShape) -> Result<Literal, EvalError> {
+pub(crate) fn slice(x: &Literal, ranges: &[SliceDim], result: &ArrayShape) -> Result<Literal, EvalError> {
     check_rank("slice ranges", x.dims().len(), ranges.len())?;
     check_rank("result dims", ranges.len(), result.rank())?;
     let mut view = View::whole(&result.dims);
@@ -116,7 +116,7 @@ pub(crate) fn index_of(x: &Literal, i: usize) -> Option<i64> {
 }
 
 /// `dynamic-slice`.
-pub fn dynamic_slice(x: &Literal, starts: &[Arc<Literal>], result: &ArrayShape) -> Result<Literal, EvalError> {
+pub(crate) fn dynamic_slice(x: &Literal, starts: &[Arc<Literal>], result: &ArrayShape) -> Result<Literal, EvalError> {
     let starts = clamped_starts(x.dims(), &result.dims, starts)?;
     let mut view = View::whole(&result.dims);
     view.strides = row_major_strides(x.dims());
@@ -125,7 +125,11 @@ pub fn dynamic_slice(x: &Literal, starts: &[Arc<Literal>], result: &ArrayShape) 
 }
 
 /// `dynamic-update-slice`; writes in place where `x` has no other holder.
-pub fn dynamic_update_slice(x: Arc<Literal>, update: &Literal, starts: &[Arc<Literal>]) -> Result<Literal, EvalError> {
+pub(crate) fn dynamic_update_slice(
+    x: Arc<Literal>,
+    update: &Literal,
+    starts: &[Arc<Literal>],
+) -> Result<Literal, EvalError> {
     let starts = clamped_starts(x.dims(), update.dims(), starts)?;
     let (dtype, dims) = (x.dtype(), Extents::<i64>::from_slice(x.dims()));
     let mut view = View::whole(update.dims());
@@ -141,7 +145,7 @@ pub fn dynamic_update_slice(x: Arc<Literal>, update: &Literal, starts: &[Arc<Lit
 }
 
 /// `pad` with `value`; negative paddings cut off.
-pub fn pad(x: &Literal, value: &Literal, padding: &[PadDim], result: &ArrayShape) -> Result<Literal, EvalError> {
+pub(crate) fn pad(x: &Literal, value: &Literal, padding: &[PadDim], result: &ArrayShape) -> Result<Literal, EvalError> {
     check_rank("padding entries", x.dims().len(), padding.len())?;
     check_rank("result dims", padding.len(), result.rank())?;
     let from_strides = row_major_strides(x.dims());
@@ -174,7 +178,7 @@ pub fn pad(x: &Literal, value: &Literal, padding: &[PadDim], result: &ArrayShape
 }
 
 /// `concatenate` along `dim`.
-pub fn concatenate(parts: &[Arc<Literal>], dim: i64) -> Result<Literal, EvalError> {
+pub(crate) fn concatenate(parts: &[Arc<Literal>], dim: i64) -> Result<Literal, EvalError> {
     let first = parts.first().ok_or_else(|| EvalError::invalid("expected at least one operand to concatenate"))?;
     let dim = dim_index(dim, first.dims().len())?;
     let mut dims = Extents::<i64>::from_slice(first.dims());
@@ -203,7 +207,7 @@ pub fn concatenate(parts: &[Arc<Literal>], dim: i64) -> Result<Literal, EvalErro
 }
 
 /// `reshape`: the same row-major elements under other dims.
-pub fn reshape(x: Arc<Literal>, result: &ArrayShape) -> Result<Arc<Literal>, EvalError> {
+pub(crate) fn reshape(x: Arc<Literal>, result: &ArrayShape) -> Result<Arc<Literal>, EvalError> {
     if x.dims() == result.dims.as_slice() {
         return Ok(x);
     }
@@ -211,7 +215,7 @@ pub fn reshape(x: Arc<Literal>, result: &ArrayShape) -> Result<Arc<Literal>, Eva
 }
 
 /// `bitcast`: the same bytes in memory under another shape and layout.
-pub fn bitcast(x: Arc<Literal>, operand: &ArrayShape, result: &ArrayShape) -> Result<Arc<Literal>, EvalError> {
+pub(crate) fn bitcast(x: Arc<Literal>, operand: &ArrayShape, result: &ArrayShape) -> Result<Arc<Literal>, EvalError> {
     let physical = |shape: &ArrayShape| -> Option<Extents<i64>> {
         let order = shape.major_to_minor();
         (!order.is_sorted()).then(|| order.into_iter().map(|dim| dim as i64).collect())
@@ -241,7 +245,7 @@ pub fn bitcast(x: Arc<Literal>, operand: &ArrayShape, result: &ArrayShape) -> Re
 }
 
 /// `iota` along `dim`.
-pub fn iota(dim: i64, result: &ArrayShape) -> Result<Literal, EvalError> {
+pub(crate) fn iota(dim: i64, result: &ArrayShape) -> Result<Literal, EvalError> {
     let dim = dim_index(dim, result.rank())?;
     let line = Literal::new(DType::S64, &[result.dims[dim]], Buffer::S64((0..result.dims[dim]).collect()))?;
     broadcast(&line.convert(result.dtype), &[dim as i64], result)

@@ -16,7 +16,7 @@ const LONGEST_ROW: i64 = 32;
 ///
 /// # Errors
 /// As [`reduce_window`].
-pub fn shortened(
+pub(crate) fn shortened(
     operand: &Arc<Literal>,
     init: &Literal,
     dims: &[i64],

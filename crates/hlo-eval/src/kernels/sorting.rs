@@ -13,7 +13,7 @@ use crate::EvalError;
 ///
 /// # Errors
 /// Operands that do not fit each other, or an error of the comparator.
-pub fn sort(
+pub(crate) fn sort(
     operands: &[&Literal],
     dim: i64,
     _is_stable: bool,
@@ -50,7 +50,7 @@ pub fn sort(
 ///
 /// # Errors
 /// A scalar operand, or a `k` that is not within the dim.
-pub fn topk(operand: &Literal, attrs: &TopKAttrs) -> Result<(Literal, Literal), EvalError> {
+pub(crate) fn topk(operand: &Literal, attrs: &TopKAttrs) -> Result<(Literal, Literal), EvalError> {
     let Some((&n, outer)) = operand.dims().split_last() else {
         return Err(EvalError::invalid("topk: expected an operand with a dim"));
     };

@@ -5,11 +5,11 @@ use crate::error::EvalError;
 use smallvec::SmallVec;
 
 /// Strides or sizes of a view.
-pub type Extents<T> = SmallVec<[T; 6]>;
+pub(crate) type Extents<T> = SmallVec<[T; 6]>;
 
 /// A rectangular set of places in a flat array.
 #[derive(Clone, Debug, Default)]
-pub struct View {
+pub(crate) struct View {
     /// Place of the element with all indices 0.
     pub offset: i64,
     /// Size of each dim, outermost first.
@@ -19,7 +19,7 @@ pub struct View {
 }
 
 /// Row-major strides of an array with `dims`, in elements.
-pub fn row_major_strides(dims: &[i64]) -> Extents<i64> {
+pub(crate) fn row_major_strides(dims: &[i64]) -> Extents<i64> {
     let mut strides: Extents<i64> = SmallVec::from_elem(1, dims.len());
     for i in (1..dims.len()).rev() {
         strides[i - 1] = strides[i].saturating_mul(dims[i].max(1));
@@ -29,12 +29,12 @@ pub fn row_major_strides(dims: &[i64]) -> Extents<i64> {
 
 impl View {
     /// The whole of an array with `dims`.
-    pub fn whole(dims: &[i64]) -> View {
+    pub(crate) fn whole(dims: &[i64]) -> View {
         View { offset: 0, dims: dims.iter().map(|&d| d.max(0) as usize).collect(), strides: row_major_strides(dims) }
     }
 
     /// Number of places.
-    pub fn n_elems(&self) -> usize {
+    pub(crate) fn n_elems(&self) -> usize {
         self.dims.iter().product()
     }
 
@@ -106,7 +106,7 @@ impl View {
 const BLOCK: usize = 32;
 
 /// The elements of `src` at the places of `view`, packed.
-pub fn read<T: Copy>(src: &[T], view: &View) -> Result<Vec<T>, EvalError> {
+pub(crate) fn read<T: Copy>(src: &[T], view: &View) -> Result<Vec<T>, EvalError> {
     let n_elems = view.n_elems();
     if n_elems == 0 {
         return Ok(Vec::new());
@@ -149,7 +149,7 @@ fn read_blocked<T: Copy>(src: &[T], at: i64, rows: (usize, i64), cols: (usize, i
 }
 
 /// Stores the packed `src` at the places of `view` in `dst`.
-pub fn write<T: Copy>(dst: &mut [T], view: &View, src: &[T]) -> Result<(), EvalError> {
+pub(crate) fn write<T: Copy>(dst: &mut [T], view: &View, src: &[T]) -> Result<(), EvalError> {
     if view.n_elems() != src.len() {
         let text = format!("expected {} elements to store, found {}", view.n_elems(), src.len());
         return Err(EvalError::invalid(text));

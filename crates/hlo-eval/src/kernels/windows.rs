@@ -19,7 +19,7 @@ use crate::EvalError;
 ///
 /// # Errors
 /// The number that is out of range.
-pub fn check_window(dim: &WindowDim) -> Result<(), EvalError> {
+pub(crate) fn check_window(dim: &WindowDim) -> Result<(), EvalError> {
     const LIMIT: i64 = 1 << 32;
     let in_range = |what: &str, value: i64, low: i64| {
         if value < low || value > LIMIT {
@@ -152,7 +152,7 @@ fn visit_products(
 ///
 /// # Errors
 /// Operands, initial values and window that do not fit each other, or an error of the reducer.
-pub fn reduce_window(
+pub(crate) fn reduce_window(
     operands: &[&Literal],
     inits: &[&Literal],
     window: &Window,
@@ -247,7 +247,7 @@ fn reduce_window_known(
 ///
 /// # Errors
 /// Arrays and window that do not fit each other, or an error of a computation.
-pub fn select_and_scatter(
+pub(crate) fn select_and_scatter(
     operand: &Literal,
     source: &Literal,
     init: &Literal,

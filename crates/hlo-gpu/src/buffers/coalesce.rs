@@ -17,12 +17,12 @@ use hlo_ir::DType;
 
 /// Values that lie in one place.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ClassId(u32);
+pub(crate) struct ClassId(u32);
 entity_impl!(ClassId, "class");
 
 /// Where a class must lie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fixed {
+pub(crate) enum Fixed {
     /// Anywhere.
     No,
     /// In a parameter.
@@ -40,7 +40,7 @@ pub enum Fixed {
 
 /// One class.
 #[derive(Clone, Debug)]
-pub struct Class {
+pub(crate) struct Class {
     /// Its values; one that is never used has no life.
     members: Vec<ValueId>,
     /// Pieces of lives, each with its value, in order of their beginnings.
@@ -53,7 +53,7 @@ pub struct Class {
 
 /// All classes.
 #[derive(Clone, Debug)]
-pub struct Classes {
+pub(crate) struct Classes {
     /// The classes; those that were united into another are empty.
     pub classes: PrimaryMap<ClassId, Class>,
     of: SecondaryMap<ValueId, ClassId>,
@@ -61,7 +61,7 @@ pub struct Classes {
 
 impl Classes {
     /// The class of a value.
-    pub fn of(&self, value: ValueId) -> ClassId {
+    pub(crate) fn of(&self, value: ValueId) -> ClassId {
         self.of[value]
     }
 
@@ -131,7 +131,7 @@ impl Classes {
 }
 
 /// Puts every value into a class.
-pub fn share(draft: &Draft, lives: &Lives, aliases: &[(usize, usize)]) -> Classes {
+pub(crate) fn share(draft: &Draft, lives: &Lives, aliases: &[(usize, usize)]) -> Classes {
     let mut classes = Classes { classes: PrimaryMap::new(), of: SecondaryMap::with_default(ClassId::new(0)) };
     for (id, value) in draft.values.iter() {
         let fixed = match value.home {

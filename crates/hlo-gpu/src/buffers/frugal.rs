@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 const LITTLE: u64 = 64;
 
 /// How many steps read each value, those of loops and branches too; outputs are read once more.
-pub fn count_readers(draft: &Draft, steps: &[Step]) -> SecondaryMap<ValueId, u32> {
+pub(crate) fn count_readers(draft: &Draft, steps: &[Step]) -> SecondaryMap<ValueId, u32> {
     let mut counts = SecondaryMap::new();
     count(draft, steps, &mut counts);
     draft.plan.outputs.iter().for_each(|&b| counts[draft.value_of[b]] += 1);
@@ -42,7 +42,7 @@ fn values(draft: &Draft, buffers: &[BufferId]) -> Vec<ValueId> {
 
 /// The order, as indices; `needs` are the earlier steps that each must follow, `readers` those of [`count_readers`] that are
 /// still to come.
-pub fn frugal_order(
+pub(crate) fn frugal_order(
     draft: &Draft,
     steps: &[Step],
     needs: &[Vec<usize>],

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 
 /// A piece of a value's life.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Interval {
+pub(crate) struct Interval {
     /// Point of the write; 0 for what is there from the beginning.
     pub start: u32,
     /// Point of the last read; `u32::MAX` for outputs.
@@ -22,10 +22,10 @@ pub struct Interval {
 }
 
 /// The intervals of each value, in order.
-pub type Lives = SecondaryMap<ValueId, SmallVec<[Interval; 2]>>;
+pub(crate) type Lives = SecondaryMap<ValueId, SmallVec<[Interval; 2]>>;
 
 /// When each value of a draft lives.
-pub fn find_lives(draft: &Draft) -> Lives {
+pub(crate) fn find_lives(draft: &Draft) -> Lives {
     let mut live: EntitySet<ValueId> = EntitySet::new();
     draft.plan.outputs.iter().for_each(|&b| {
         live.insert(draft.value_of[b]);

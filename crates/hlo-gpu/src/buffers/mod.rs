@@ -8,12 +8,12 @@
 //!    the arena, best fit.
 //! 4. [`waits`]: a step waits for the last step of the other stream that touched the same bytes.
 
-pub mod coalesce;
-pub mod frugal;
-pub mod liveness;
-pub mod order;
-pub mod place;
-pub mod waits;
+pub(crate) mod coalesce;
+pub(crate) mod frugal;
+pub(crate) mod liveness;
+pub(crate) mod order;
+pub(crate) mod place;
+pub(crate) mod waits;
 
 use crate::plan::model::StepTimes;
 use crate::plan::{Buffer, BufferId, ConstantId, Place, Plan, Step, ValueId, Work};
@@ -24,7 +24,7 @@ use order::{By, Held, Rule};
 
 /// What a value is, before it has a place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Home {
+pub(crate) enum Home {
     /// An ENTRY parameter's leaf.
     Parameter {
         /// Which.
@@ -42,7 +42,7 @@ pub enum Home {
 
 /// A value's size and kind.
 #[derive(Clone, Debug)]
-pub struct Value {
+pub(crate) struct Value {
     /// Bytes of the whole.
     pub bytes: u64,
     /// What it is.
@@ -51,7 +51,7 @@ pub struct Value {
 
 /// A plan whose buffers have no place yet: offsets are distances from the beginning of their value.
 #[derive(Clone, Debug, Default)]
-pub struct Draft {
+pub(crate) struct Draft {
     /// The plan so far.
     pub plan: Plan,
     /// The values.
@@ -66,24 +66,24 @@ pub struct Draft {
 
 impl Draft {
     /// A draft of an empty plan.
-    pub fn new(plan: Plan) -> Draft {
+    pub(crate) fn new(plan: Plan) -> Draft {
         Draft { plan, ..Draft::default() }
     }
 
     /// A new value and the buffer that is the whole of it.
-    pub fn add_value(&mut self, name: &str, shape: ArrayShape, home: Home) -> BufferId {
+    pub(crate) fn add_value(&mut self, name: &str, shape: ArrayShape, home: Home) -> BufferId {
         let value = self.values.push(Value { bytes: shape.memory_bytes(), home });
         self.add_view_of(name, shape, value, 0)
     }
 
     /// Another view of a buffer's value, `offset_bytes` after the buffer's beginning.
-    pub fn add_view(&mut self, name: &str, shape: ArrayShape, buffer: BufferId, offset_bytes: u64) -> BufferId {
+    pub(crate) fn add_view(&mut self, name: &str, shape: ArrayShape, buffer: BufferId, offset_bytes: u64) -> BufferId {
         let offset = self.plan.buffers[buffer].offset_bytes + offset_bytes;
         self.add_view_of(name, shape, self.value_of[buffer], offset)
     }
 
     /// A view of a value.
-    pub fn add_view_of(&mut self, name: &str, shape: ArrayShape, value: ValueId, offset_bytes: u64) -> BufferId {
+    pub(crate) fn add_view_of(&mut self, name: &str, shape: ArrayShape, value: ValueId, offset_bytes: u64) -> BufferId {
         self.value_of.push(value);
         let place = Place::Arena;
         self.plan.buffers.push(Buffer {
@@ -97,17 +97,17 @@ impl Draft {
     }
 
     /// The step that writes `to` may do so over `from`, if nothing else reads it later.
-    pub fn allow_sharing(&mut self, from: BufferId, to: BufferId) {
+    pub(crate) fn allow_sharing(&mut self, from: BufferId, to: BufferId) {
         self.shareable.insert((self.value_of[from], self.value_of[to]));
     }
 
     /// What a buffer's value is.
-    pub fn home_of(&self, buffer: BufferId) -> Home {
+    pub(crate) fn home_of(&self, buffer: BufferId) -> Home {
         self.values[self.value_of[buffer]].home
     }
 
     /// Whether a buffer can be an output as it is: a whole value, and not memory that is only read.
-    pub fn may_be_output(&self, buffer: BufferId) -> bool {
+    pub(crate) fn may_be_output(&self, buffer: BufferId) -> bool {
         let is_whole = self.plan.buffers[buffer].offset_bytes == 0
             && self.plan.buffers[buffer].shape.memory_bytes() == self.values[self.value_of[buffer]].bytes;
         is_whole
@@ -121,7 +121,7 @@ impl Draft {
 
 /// Gives every value of a draft its place, takes superfluous copies away, and says what each step waits for; the steps stay in
 /// their order. `aliases` are pairs (output leaf, parameter leaf) that should share memory if they can.
-pub fn assign(mut draft: Draft, aliases: &[(usize, usize)]) -> Plan {
+pub(crate) fn assign(mut draft: Draft, aliases: &[(usize, usize)]) -> Plan {
     let lives = liveness::find_lives(&draft);
     let classes = coalesce::share(&draft, &lives, aliases);
     place::place(&mut draft, &classes);
@@ -136,7 +136,7 @@ pub fn assign(mut draft: Draft, aliases: &[(usize, usize)]) -> Plan {
 }
 
 /// The orders that [`assign_fastest`] tries, the module's own first.
-pub const ORDERS: [Rule; 6] = [
+pub(crate) const ORDERS: [Rule; 6] = [
     Rule { by: By::Text, is_timed: false },
     Rule { by: By::Text, is_timed: true },
     Rule { by: By::Memory, is_timed: false },
@@ -147,7 +147,7 @@ pub const ORDERS: [Rule; 6] = [
 
 /// Like [`assign`], with steps in the one of [`ORDERS`] whose modelled time is the least of those whose peak is at most
 /// `slack` (a fraction) above the least peak of them.
-pub fn assign_fastest(mut draft: Draft, aliases: &[(usize, usize)], slack: f64) -> Plan {
+pub(crate) fn assign_fastest(mut draft: Draft, aliases: &[(usize, usize)], slack: f64) -> Plan {
     // Sources and elements are long, and nothing here reads them.
     let constants = std::mem::take(&mut draft.plan.constants);
     let sources: Vec<String> = draft.plan.kernels.values_mut().map(|k| std::mem::take(&mut k.source)).collect();
@@ -236,14 +236,14 @@ fn leaf_number(module: &Module, inst: InstId, index: &[i64]) -> Option<usize> {
 }
 
 /// Leaves of ENTRY's parameters that may be overwritten: donors, and those with an alias.
-pub fn donated_leaves(module: &Module) -> Vec<usize> {
+pub(crate) fn donated_leaves(module: &Module) -> Vec<usize> {
     let donors = module.header.buffer_donor.iter().map(|donor| (donor.param, &donor.param_index));
     let aliased = module.header.input_output_alias.iter().map(|alias| (alias.param, &alias.param_index));
     donors.chain(aliased).filter_map(|(param, index)| parameter_leaf(module, param, index)).collect()
 }
 
 /// Pairs (output leaf, parameter leaf) that the header aliases.
-pub fn aliased_leaves(module: &Module) -> Vec<(usize, usize)> {
+pub(crate) fn aliased_leaves(module: &Module) -> Vec<(usize, usize)> {
     let root = module.entry().and_then(|entry| module.comp(entry).root.expand());
     let Some(root) = root else { return Vec::new() };
     let pair = |alias: &hlo_ir::header::AliasEntry| {

@@ -20,7 +20,7 @@ use std::collections::BinaryHeap;
 
 /// How steps are ordered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Rule {
+pub(crate) struct Rule {
     /// What goes first.
     pub by: By,
     /// Whether a stream that is free takes the first step that is ready at that time; else it waits for the first step.
@@ -29,7 +29,7 @@ pub struct Rule {
 
 /// Which of two steps goes first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum By {
+pub(crate) enum By {
     /// The one that is first in the text.
     Text,
     /// The one that is first in an order that takes little memory: see [`super::frugal`].
@@ -41,10 +41,10 @@ pub enum By {
 }
 
 /// For each collective (by the buffer of its first result) the last step of its list that is modelled to begin before it ends.
-pub type Held = HashMap<BufferId, u32>;
+pub(crate) type Held = HashMap<BufferId, u32>;
 
 /// Orders the steps of a draft, those of loops and branches by themselves.
-pub fn order_steps(draft: &mut Draft, rule: Rule, times: &mut StepTimes) {
+pub(crate) fn order_steps(draft: &mut Draft, rule: Rule, times: &mut StepTimes) {
     let steps = std::mem::take(&mut draft.plan.steps);
     let readers = frugal::count_readers(draft, &steps);
     let mut overwritten: HashMap<ValueId, Vec<ValueId>> = HashMap::new();

@@ -12,7 +12,7 @@ use crate::plan::{BufferId, Place, ValueId};
 use cranelift_entity::SecondaryMap;
 
 /// Arena offsets are multiples of this: what 16-byte accesses, matrix products and collectives like best.
-pub const ALIGNMENT_BYTES: u64 = 256;
+pub(crate) const ALIGNMENT_BYTES: u64 = 256;
 
 /// A block of memory and what lies in it.
 #[derive(Clone)]
@@ -47,7 +47,7 @@ impl Block {
 }
 
 /// Whether two lists of intervals, each in order, meet.
-pub fn overlap(a: &[Interval], b: &[Interval]) -> bool {
+pub(crate) fn overlap(a: &[Interval], b: &[Interval]) -> bool {
     let (mut i, mut j) = (0, 0);
     while let (Some(x), Some(y)) = (a.get(i), b.get(j)) {
         if x.start <= y.end && y.start <= x.end {
@@ -75,7 +75,7 @@ fn lives_of(intervals: &[(Interval, ValueId)]) -> Vec<Interval> {
 }
 
 /// Fills in the place of every buffer and the size of the arena.
-pub fn place(draft: &mut Draft, classes: &Classes) {
+pub(crate) fn place(draft: &mut Draft, classes: &Classes) {
     let mut places: SecondaryMap<ClassId, (Option<Place>, u64)> = SecondaryMap::with_default((None, 0));
     let mut blocks: Vec<Block> = Vec::new();
     let mut free: Vec<ClassId> = Vec::new();

@@ -51,7 +51,7 @@ impl Touched {
 }
 
 /// Fills in `waits_for` of all steps.
-pub fn add_waits(plan: &Plan, steps: &mut [Step]) {
+pub(crate) fn add_waits(plan: &Plan, steps: &mut [Step]) {
     let mut touched = Touched::default();
     // The first step of the other stream that each stream has not yet waited for.
     let mut waited = [0usize; 2];

@@ -11,7 +11,7 @@ use hlo_ir::{CompId, InstId, Module, Opcode, Shape};
 ///
 /// # Errors
 /// An instruction on a cycle, which the groups must not make.
-pub fn build_fusions(module: &mut Module, comp: CompId, groups: Vec<Group>) -> Result<(), InstId> {
+pub(crate) fn build_fusions(module: &mut Module, comp: CompId, groups: Vec<Group>) -> Result<(), InstId> {
     if groups.is_empty() {
         return Ok(());
     }

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 
 /// How an instruction takes part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Role {
+pub(crate) enum Role {
     /// It stays as it is.
     #[default]
     Alone,
@@ -26,7 +26,7 @@ pub enum Role {
 
 /// What the stages and groups of a computation are made from.
 #[derive(Clone, Debug)]
-pub struct Edges {
+pub(crate) struct Edges {
     /// The instructions in text order.
     pub order: Vec<InstId>,
     /// Roles by instruction.
@@ -51,7 +51,7 @@ const MIN_PARALLEL_RESULTS: u64 = 512;
 
 impl Edges {
     /// The edges of a computation.
-    pub fn of(module: &Module, comp: CompId) -> Edges {
+    pub(crate) fn of(module: &Module, comp: CompId) -> Edges {
         let order = module.comp(comp).insts.clone();
         let mut edges = Edges {
             order,
@@ -147,7 +147,7 @@ impl Edges {
 
     /// The edges by which values with several users come to a reduction, by way of values that only lead to it. Cutting these
     /// leaves the way to it in its fusion. None if more would be read so than if what it reduces were written and read.
-    pub fn shared_sources(&self, module: &Module, reduce: InstId) -> Vec<(InstId, usize)> {
+    pub(crate) fn shared_sources(&self, module: &Module, reduce: InstId) -> Vec<(InstId, usize)> {
         let (mut found, mut sources) = (Vec::new(), Vec::new());
         let mut work = vec![reduce];
         while let Some(user) = work.pop() {
@@ -174,14 +174,14 @@ impl Edges {
     }
 
     /// Makes one edge not fusable.
-    pub fn cut_edge(&mut self, user: InstId, slot: usize) {
+    pub(crate) fn cut_edge(&mut self, user: InstId, slot: usize) {
         if let Some(flag) = self.is_fusable[user].get_mut(slot) {
             *flag = false;
         }
     }
 
     /// Makes the edges into instructions that change dims not fusable.
-    pub fn cut(&mut self, module: &Module, inst: InstId) {
+    pub(crate) fn cut(&mut self, module: &Module, inst: InstId) {
         for (k, &operand) in module.inst(inst).operands.iter().enumerate() {
             if self.roles[operand] == Role::Fusable
                 && let Some(flag) = self.is_fusable[inst].get_mut(k)
@@ -244,7 +244,7 @@ fn dims(module: &Module, inst: InstId) -> Option<&[i64]> {
 }
 
 /// Whether the instruction is a reduction.
-pub fn is_reduce(module: &Module, inst: InstId) -> bool {
+pub(crate) fn is_reduce(module: &Module, inst: InstId) -> bool {
     module.inst(inst).opcode.row().factors == FactorRule::Reduce
 }
 

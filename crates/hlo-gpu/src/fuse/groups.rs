@@ -9,7 +9,7 @@ use hlo_ir::{CompId, InstId, Module, Opcode};
 
 /// The instructions of one fusion.
 #[derive(Clone, Debug, Default)]
-pub struct Group {
+pub(crate) struct Group {
     /// Members in text order, without those that are computed again.
     pub members: Vec<InstId>,
     /// Members and all that is computed again for them, in text order.
@@ -40,7 +40,7 @@ fn cut_long_chains(module: &Module, edges: &mut Edges) {
 }
 
 /// The fusions of a computation.
-pub fn find_groups(module: &Module, comp: CompId, mut edges: Edges, options: &Fuse) -> Vec<Group> {
+pub(crate) fn find_groups(module: &Module, comp: CompId, mut edges: Edges, options: &Fuse) -> Vec<Group> {
     cut_long_chains(module, &mut edges);
     let mut position: SecondaryMap<InstId, u32> = SecondaryMap::new();
     for (i, &inst) in module.comp(comp).insts.iter().enumerate() {

@@ -35,12 +35,12 @@
 //! **Requires** nothing; calls should be inlined. **Ensures** the same values, computed by the same operations. **Errors**:
 //! none.
 
-pub mod build;
-pub mod edges;
-pub mod groups;
-pub mod prepare;
-pub mod repeat;
-pub mod stages;
+pub(crate) mod build;
+pub(crate) mod edges;
+pub(crate) mod groups;
+pub(crate) mod prepare;
+pub(crate) mod repeat;
+pub(crate) mod stages;
 
 use crate::lower::legalize::stepwise_computations;
 use crate::lower::strides::is_same_layout;
@@ -51,7 +51,7 @@ use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 
 /// The pass as the command line knows it.
-pub static INFO: PassInfo = PassInfo {
+pub(crate) static INFO: PassInfo = PassInfo {
     name: "fuse",
     help: "put elementwise, data-moving and reducing instructions into fusions, one kernel each",
     options: &[
@@ -79,7 +79,7 @@ pub static INFO: PassInfo = PassInfo {
 
 /// See the module's documentation.
 #[derive(Clone, Copy, Debug)]
-pub struct Fuse {
+pub(crate) struct Fuse {
     /// Operands and results of one fusion.
     pub max_arguments: usize,
     /// Fusions below this many bytes go side by side.

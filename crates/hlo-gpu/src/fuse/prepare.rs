@@ -24,7 +24,7 @@ const MIN_COLUMN_PART: i64 = 64;
 const MIN_ELEMS: u64 = 1 << 15;
 
 /// Turns broadcasts that only add dims of size 1 into reshapes. Returns how many.
-pub fn rewrite_idle_broadcasts(module: &mut Module, comp: CompId) -> usize {
+pub(crate) fn rewrite_idle_broadcasts(module: &mut Module, comp: CompId) -> usize {
     let mut n_rewritten = 0;
     for inst in module.comp(comp).insts.clone() {
         let instruction = module.inst(inst);
@@ -55,7 +55,7 @@ struct Split {
 }
 
 /// Lets long reductions with few results go in two steps. Returns how many.
-pub fn split_reductions(module: &mut Module, comp: CompId) -> usize {
+pub(crate) fn split_reductions(module: &mut Module, comp: CompId) -> usize {
     let mut n_split = 0;
     for inst in module.comp(comp).insts.clone() {
         if let Some(split) = find_split(module, inst) {

@@ -21,7 +21,7 @@ use hlo_ir::{CompId, InstId, Module, Opcode};
 const MAX_OPERATIONS: usize = 3;
 
 /// Repeats cheap values for their late users; gives how many values no longer have any.
-pub fn repeat_cheap_values(module: &mut Module, comp: CompId) -> Result<usize, InstId> {
+pub(crate) fn repeat_cheap_values(module: &mut Module, comp: CompId) -> Result<usize, InstId> {
     let edges = Edges::of(module, comp);
     let stages = find_stages(module, &edges);
     // The last stage at which each value is read.

@@ -7,11 +7,11 @@ use hlo_ir::{Dims, InstId};
 use smallvec::SmallVec;
 
 /// `permutation[i]` is the other side's dim of dim `i`.
-pub type Permutation = SmallVec<[usize; 6]>;
+pub(crate) type Permutation = SmallVec<[usize; 6]>;
 
 /// Disjoint sets with a permutation on each edge, and the wishes of their members.
 #[derive(Clone, Debug, Default)]
-pub struct Classes {
+pub(crate) struct Classes {
     /// The next value on the way to the leader, and this value's dim for each dim of that.
     up: SecondaryMap<InstId, Option<(InstId, Permutation)>>,
     /// Orders, minor first, in the leader's dims, and their weights.
@@ -35,7 +35,7 @@ fn inverse(permutation: &Permutation) -> Permutation {
 
 impl Classes {
     /// The leader of a value's class.
-    pub fn leader(&self, inst: InstId) -> InstId {
+    pub(crate) fn leader(&self, inst: InstId) -> InstId {
         let mut at = inst;
         while let Some((up, _)) = &self.up[at] {
             at = *up;
@@ -58,7 +58,7 @@ impl Classes {
 
     /// Ties `operand` to `inst`: dim `i` of `inst` is dim `to_operand[i]` of `operand`. Nothing where that contradicts what
     /// is known.
-    pub fn unite(&mut self, inst: InstId, operand: InstId, to_operand: &Permutation) {
+    pub(crate) fn unite(&mut self, inst: InstId, operand: InstId, to_operand: &Permutation) {
         let identity = || (0..to_operand.len()).collect::<Permutation>();
         let ((a, a_names), (b, b_names)) = (self.path(inst), self.path(operand));
         if a == b {
@@ -72,7 +72,7 @@ impl Classes {
     }
 
     /// A value wishes an order of its dims, minor first.
-    pub fn vote(&mut self, inst: InstId, order: Dims, weight: u64) {
+    pub(crate) fn vote(&mut self, inst: InstId, order: Dims, weight: u64) {
         let (leader, names) = self.path(inst);
         let order: Dims = match names {
             None => order,
@@ -88,7 +88,7 @@ impl Classes {
     }
 
     /// The order, minor first, that a value should have by the wishes of its class; the first of equal ones.
-    pub fn choice(&self, inst: InstId) -> Option<Dims> {
+    pub(crate) fn choice(&self, inst: InstId) -> Option<Dims> {
         let (leader, names) = self.path(inst);
         let best = self.votes[leader].iter().min_by(|(a, x), (b, y)| y.cmp(x).then_with(|| b.cmp(a)))?;
         Some(match names {

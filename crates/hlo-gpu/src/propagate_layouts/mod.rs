@@ -32,7 +32,7 @@
 //!
 //! **Requires** inlined calls to see through them. **Ensures** the same values. **Errors**: none.
 
-pub mod classes;
+pub(crate) mod classes;
 
 use crate::lower::dot::find_gemm;
 use crate::lower::legalize::stepwise_computations;
@@ -48,7 +48,7 @@ use hlo_ir::{ArrayShape, CompId, Dims, InstId, Layout, Module, Opcode, Shape};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 
 /// The pass as the command line knows it.
-pub static INFO: PassInfo = PassInfo {
+pub(crate) static INFO: PassInfo = PassInfo {
     name: "propagate-layouts",
     help: "give values the layouts in which the fewest bytes are transposed in memory",
     options: &[],
@@ -57,7 +57,7 @@ pub static INFO: PassInfo = PassInfo {
 
 /// See the module's documentation.
 #[derive(Clone, Copy, Debug)]
-pub struct PropagateLayouts;
+pub(crate) struct PropagateLayouts;
 
 /// What cannot change weighs this much more than what can.
 const FIXED: u64 = 1000;

@@ -13,7 +13,7 @@ use serde::Serialize;
 ///
 /// # Errors
 /// Wrong usage or an invalid input.
-pub fn run(command: &AnalyzeCommand, console: &mut Console<'_>) -> Result<u8, Failure> {
+pub(crate) fn run(command: &AnalyzeCommand, console: &mut Console<'_>) -> Result<u8, Failure> {
     match command {
         AnalyzeCommand::Replication(args) => replication::run(args, console),
         AnalyzeCommand::Frequency(args) => frequency::run(args, console),

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 /// What to plan.
 #[derive(Subcommand, Debug)]
-pub enum PlanCommand {
+pub(crate) enum PlanCommand {
     /// Rank all placements of parallelism axes by the time of their reductions
     Placement(PlacementArgs),
     /// Find the best program of collectives for a reduction, on every placement
@@ -18,7 +18,7 @@ pub enum PlanCommand {
 
 /// What both plans take.
 #[derive(Args, Debug)]
-pub struct MachineArgs {
+pub(crate) struct MachineArgs {
     /// A shipped name (a100, a100:2, …), '[(name,count[,GB/s[,µs]]),…]', or a TOML file
     #[arg(long, value_name = "C")]
     pub cluster: String,
@@ -47,7 +47,7 @@ pub struct MachineArgs {
 
 /// `plan placement`.
 #[derive(Args, Debug)]
-pub struct PlacementArgs {
+pub(crate) struct PlacementArgs {
     /// The machine and the axes.
     #[command(flatten)]
     pub machine: MachineArgs,
@@ -58,7 +58,7 @@ pub struct PlacementArgs {
 
 /// `plan reduction`.
 #[derive(Args, Debug)]
-pub struct ReductionArgs {
+pub(crate) struct ReductionArgs {
     /// The machine and the axes.
     #[command(flatten)]
     pub machine: MachineArgs,
@@ -78,7 +78,7 @@ pub struct ReductionArgs {
 
 /// One reduction and what it counts.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Weighted {
+pub(crate) struct Weighted {
     /// The axes that are reduced together.
     pub reduce: Vec<usize>,
     /// How often, or how much it matters.
@@ -87,7 +87,7 @@ pub struct Weighted {
 
 /// The rows of a matrix as given.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct MatrixRows(pub Vec<Vec<u32>>);
+pub(crate) struct MatrixRows(pub Vec<Vec<u32>>);
 
 /// `--algo`.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
@@ -109,7 +109,7 @@ pub enum RulesChoice {
 /// `--lowering`.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
-pub enum LoweringChoice {
+pub(crate) enum LoweringChoice {
     AxisMajor,
     LevelMajor,
     Best,
@@ -136,7 +136,7 @@ impl From<RulesChoice> for Rules {
 
 impl LoweringChoice {
     /// The one asked for; none for the better of both.
-    pub fn lowering(self) -> Option<Lowering> {
+    pub(crate) fn lowering(self) -> Option<Lowering> {
         match self {
             LoweringChoice::AxisMajor => Some(Lowering::AxisMajor),
             LoweringChoice::LevelMajor => Some(Lowering::LevelMajor),
@@ -149,7 +149,7 @@ impl LoweringChoice {
 ///
 /// # Errors
 /// A file that cannot be read, or a wrong description.
-pub fn cluster(arg: &str) -> Result<Cluster, Failure> {
+pub(crate) fn cluster(arg: &str) -> Result<Cluster, Failure> {
     match descriptions::is_file(arg) {
         true => descriptions::read(arg).map(|(cluster, _)| cluster),
         false => Cluster::from_arg(arg).map_err(|e| Failure::Usage(format!("--cluster: {e}"))),
@@ -160,7 +160,7 @@ pub fn cluster(arg: &str) -> Result<Cluster, Failure> {
 ///
 /// # Errors
 /// Wrong products or a wrong number of rows or columns.
-pub fn matrix(rows: &MatrixRows, levels: &[u32], axes: &[u32]) -> Result<Matrix, Failure> {
+pub(crate) fn matrix(rows: &MatrixRows, levels: &[u32], axes: &[u32]) -> Result<Matrix, Failure> {
     Matrix::new(rows.0.clone(), levels, axes).map_err(|e| Failure::Usage(format!("--matrix: {e}")))
 }
 

@@ -1,9 +1,9 @@
 //! `hlo-opt plan`: how to place parallelism on a machine, and how to reduce on it.
 
-pub mod arguments;
-pub mod placement;
-pub mod plot;
-pub mod reduction;
+pub(crate) mod arguments;
+pub(crate) mod placement;
+pub(crate) mod plot;
+pub(crate) mod reduction;
 
 use crate::console::Console;
 use crate::{Failure, exit};
@@ -15,7 +15,7 @@ use hlo_cluster::reduction::Request;
 ///
 /// # Errors
 /// A wrong description of the machine, or axes that do not fit it.
-pub fn run(command: &PlanCommand, console: &mut Console<'_>) -> Result<u8, Failure> {
+pub(crate) fn run(command: &PlanCommand, console: &mut Console<'_>) -> Result<u8, Failure> {
     match command {
         PlanCommand::Placement(args) => placement::plan(args, console)?,
         PlanCommand::Reduction(args) => reduction::plan(args, console)?,

@@ -33,7 +33,7 @@ struct Part {
 ///
 /// # Errors
 /// A wrong description of the machine, axes that do not fit it, or a plan that cannot be written.
-pub fn plan(args: &PlacementArgs, console: &mut Console<'_>) -> Result<(), Failure> {
+pub(crate) fn plan(args: &PlacementArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     let cluster = cluster(&args.machine.cluster)?;
     let mut planner = Planner::new(&cluster, args.machine.rules.into());
     let matrices = Matrix::all(planner.levels(), &args.machine.axes).map_err(usage)?;

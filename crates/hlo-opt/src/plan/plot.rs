@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 /// One matrix.
-pub struct Column {
+pub(crate) struct Column {
     /// What to write below it.
     pub name: String,
     /// Predicted times of its programs, seconds.
@@ -22,7 +22,7 @@ const COLUMN: f64 = 110.0;
 const LANES: usize = 9;
 
 /// The picture as SVG; times on a logarithmic scale.
-pub fn svg(columns: &[Column]) -> String {
+pub(crate) fn svg(columns: &[Column]) -> String {
     let times =
         || columns.iter().flat_map(|c| c.times.iter().chain(std::iter::once(&c.all_reduce_s))).filter(|t| **t > 0.0);
     let (least, most) = times().fold((f64::INFINITY, 0.0f64), |(least, most), t| (least.min(*t), most.max(*t)));

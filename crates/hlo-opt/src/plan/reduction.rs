@@ -53,7 +53,7 @@ struct Point {
 ///
 /// # Errors
 /// A wrong description of the machine, axes that do not fit it, or a plot or a plan that cannot be written.
-pub fn plan(args: &ReductionArgs, console: &mut Console<'_>) -> Result<(), Failure> {
+pub(crate) fn plan(args: &ReductionArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     let cluster = cluster(&args.machine.cluster)?;
     let mut planner = Planner::new(&cluster, args.machine.rules.into());
     let request = request(&args.machine, &args.reduce);
