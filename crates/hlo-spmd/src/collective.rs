@@ -4,7 +4,7 @@ use crate::obstacle::Obstacle;
 use cranelift_entity::EntitySet;
 use hlo_analysis::code::is_annotated;
 use hlo_ir::monoid::{Monoid, find_monoid};
-use hlo_ir::op::{CollectiveForm, CollectiveRule, CollectiveSource};
+use hlo_ir::op::{CollectiveForm, CollectiveRule};
 use hlo_ir::{ArrayShape, CompId, InstId, Module, Opcode};
 
 /// An all-reduce of one array.
@@ -62,11 +62,7 @@ pub fn is_async_collective(module: &Module, inst: InstId) -> bool {
 /// What `inst` does, in any form, if it is an all-reduce, a reduce-scatter or an all-gather.
 fn find_collective(module: &Module, inst: InstId) -> Option<CollectiveRule> {
     let rule = module.inst(inst).opcode.row().collective?;
-    let is_one = match rule.source {
-        CollectiveSource::Reduction => true,
-        CollectiveSource::Members => !rule.scatters,
-        CollectiveSource::Root | CollectiveSource::Pair | CollectiveSource::Rows => false,
-    };
+    let is_one = rule.reduces() || (rule.gathers && !rule.scatters);
     is_one.then_some(rule)
 }
 

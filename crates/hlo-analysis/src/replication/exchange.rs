@@ -22,7 +22,7 @@ impl Solver<'_> {
     /// What each device has of the outcome of a collective.
     pub(super) fn collective(&mut self, inst: InstId, rule: CollectiveRule, frame: &Frame, n: usize) -> Fact {
         match rule.source {
-            CollectiveSource::Members if rule.scatters => self.all_to_all(inst, frame, n),
+            CollectiveSource::Members if rule.exchanges_parts() => self.all_to_all(inst, frame, n),
             CollectiveSource::Reduction | CollectiveSource::Members if rule.scatters => {
                 self.grouped(inst, frame, n, |position| position)
             }

@@ -19,7 +19,7 @@ impl Lowering<'_> {
         let (kind, groups) = self.kind_and_groups(inst, rule)?;
         let inputs = self.operand_buffers(inst);
         let result_is_tuple = self.module.shape(inst).as_tuple().is_some();
-        if rule.scatters && rule.gathers && result_is_tuple {
+        if rule.exchanges_parts() && result_is_tuple {
             return self.exchange_of_arrays(inst, groups, inputs, steps);
         }
         let leaves = self.result_leaves(inst);

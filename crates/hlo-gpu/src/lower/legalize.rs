@@ -13,7 +13,7 @@ use crate::GpuError;
 use crate::plan::has_library_types;
 use hlo_ir::attrs::{Attrs, TupleIndexAttrs};
 use hlo_ir::edit::Builder;
-use hlo_ir::op::{CollectiveSource, Flow};
+use hlo_ir::op::Flow;
 use hlo_ir::{ArrayShape, CompId, DType, InstId, Layout, Module, Opcode, Shape};
 
 /// Rewrites the computations whose instructions become steps: ENTRY and what it reaches by loops, branches and calls.
@@ -148,13 +148,7 @@ fn rewrite_barrier(module: &mut Module, inst: InstId) {
 fn scattered_dim(module: &Module, inst: InstId) -> Option<Option<usize>> {
     let instruction = module.inst(inst);
     let Flow::Collective(rule) = instruction.opcode.row().flow else { return None };
-    match rule.source {
-        CollectiveSource::Reduction | CollectiveSource::Members if rule.has_dim() => {
-            Some(instruction.attrs.collective()?.dim())
-        }
-        CollectiveSource::Reduction | CollectiveSource::Members | CollectiveSource::Pair => Some(None),
-        CollectiveSource::Root | CollectiveSource::Rows => None,
-    }
+    Some(if rule.has_dim() { instruction.attrs.collective()?.dim() } else { None })
 }
 
 /// Gives each operand and result of a collective one layout, with the scattered dim slowest.

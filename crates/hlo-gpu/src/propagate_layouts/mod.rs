@@ -43,7 +43,7 @@ use cranelift_entity::EntitySet;
 use hlo_analysis::Preserved;
 use hlo_analysis::values::tuple_elements;
 use hlo_ir::attrs::{Attrs, DimsAttrs};
-use hlo_ir::op::{CollectiveRule, CollectiveSource, Effects, FactorRule, Flow, OpRow};
+use hlo_ir::op::{CollectiveRule, Effects, FactorRule, Flow, OpRow};
 use hlo_ir::{ArrayShape, CompId, Dims, InstId, Layout, Module, Opcode, Shape};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 
@@ -148,12 +148,7 @@ fn is_free(module: &Module, inst: InstId) -> bool {
 
 /// Whether the op is a collective whose result is laid out as its operand. What an all-to-all exchanges is cut and joined.
 fn keeps_layout(row: &OpRow) -> bool {
-    let Flow::Collective(rule) = row.flow else { return false };
-    match rule.source {
-        CollectiveSource::Reduction | CollectiveSource::Pair => true,
-        CollectiveSource::Members => !rule.scatters,
-        CollectiveSource::Root | CollectiveSource::Rows => false,
-    }
+    matches!(row.flow, Flow::Collective(rule) if !rule.exchanges_parts())
 }
 
 /// Ties of an instruction: operand slots whose layout should be the result's, and how dims go over.

@@ -70,7 +70,7 @@ fn outcome(cx: &Infer<'_>, rule: CollectiveRule, view: &CollectiveView<'_>) -> C
     match rule.source {
         CollectiveSource::Root | CollectiveSource::Pair => same_as_operands(cx),
         CollectiveSource::Rows => rows_exchanged(cx),
-        CollectiveSource::Members if rule.scatters && rule.gathers => parts_exchanged(cx, view),
+        CollectiveSource::Members if rule.exchanges_parts() => parts_exchanged(cx, view),
         CollectiveSource::Reduction | CollectiveSource::Members if rule.has_dim() => cut_or_joined(cx, rule, view),
         CollectiveSource::Reduction | CollectiveSource::Members => same_as_operands(cx),
     }

@@ -110,6 +110,11 @@ impl CollectiveRule {
         matches!(self.source, CollectiveSource::Reduction)
     }
 
+    /// Whether parts of all members change places: each member's operand is cut, and what a member receives is joined.
+    pub const fn exchanges_parts(self) -> bool {
+        self.scatters && self.gathers
+    }
+
     /// Whether the attribute `dimensions` names a dim that is cut or joined.
     pub const fn has_dim(self) -> bool {
         self.scatters || self.gathers

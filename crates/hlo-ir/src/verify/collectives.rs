@@ -26,7 +26,7 @@ pub(super) fn check(cx: &mut Verifier<'_>, memo: &mut GroupMemo, inst: InstId) {
         Participants::Groups { .. } => check_groups(cx, memo, inst, &view, rule.participation()),
     }
     // Without a dim the parts of an exchange are separate operands.
-    if rule.scatters && rule.gathers && view.dimensions.is_empty() {
+    if rule.exchanges_parts() && view.dimensions.is_empty() {
         check_exchange(cx, inst, &view);
     }
 }

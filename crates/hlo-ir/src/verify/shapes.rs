@@ -3,7 +3,7 @@
 use super::{Verifier, reducers};
 use crate::infer::{self, Inferred, ShapeError, ShapeText};
 use crate::module::InstId;
-use crate::op::{CollectiveRule, CollectiveSource, ShapeRule};
+use crate::op::{CollectiveRule, ShapeRule};
 use crate::shape::{ArrayShape, Layout, Shape, ShapeId, UNBOUNDED_DIM};
 use cranelift_entity::EntityRef;
 
@@ -103,14 +103,13 @@ fn compare(cx: &mut Verifier<'_>, inst: InstId, inferred: &Inferred) {
 fn rule_of_result(rule: ShapeRule, expected: &Shape, stated: &Shape) -> &'static str {
     let is_arity = expected.n_leaves() != stated.n_leaves();
     if let ShapeRule::Collective(rule) = rule {
-        return match (rule.source, rule.scatters) {
-            (CollectiveSource::Reduction, false) if is_arity => "all-reduce-arity",
-            (CollectiveSource::Reduction, true) if is_arity => "reduce-scatter-arity",
-            (CollectiveSource::Reduction, true) => "reduce-scatter-shard-count",
-            (CollectiveSource::Members, false) if is_arity => "all-gather-arity",
-            (CollectiveSource::Members, false) => "all-gather-shard-count",
-            (CollectiveSource::Reduction, false) | (CollectiveSource::Members, true) => "shape-mismatch",
-            (CollectiveSource::Root | CollectiveSource::Pair | CollectiveSource::Rows, _) => "shape-mismatch",
+        return match (rule.reduces(), rule.scatters, rule.gathers) {
+            (true, false, false) if is_arity => "all-reduce-arity",
+            (true, true, false) if is_arity => "reduce-scatter-arity",
+            (true, true, false) => "reduce-scatter-shard-count",
+            (false, false, true) if is_arity => "all-gather-arity",
+            (false, false, true) => "all-gather-shard-count",
+            (true, false, false) | (false, false, false) | (false, true, _) | (true, _, true) => "shape-mismatch",
         };
     }
     rule_of_callee(rule).unwrap_or("shape-mismatch")
@@ -159,19 +158,18 @@ fn rule_of(rule: ShapeRule, error: &ShapeError) -> &'static str {
 
 /// The verifier's rule for a broken constraint of a collective, where it has one of its own.
 fn rule_of_collective(rule: CollectiveRule, constraint: &str) -> Option<&'static str> {
-    match (rule.source, rule.scatters) {
-        (CollectiveSource::Reduction, false) => (constraint == "tuple.n-elements").then_some("all-reduce-arity"),
-        (CollectiveSource::Reduction, true) => match constraint {
+    match (rule.reduces(), rule.scatters, rule.gathers) {
+        (true, false, false) => (constraint == "tuple.n-elements").then_some("all-reduce-arity"),
+        (true, true, false) => match constraint {
             "collective.dimension" => Some("reduce-scatter-dim"),
             "reduce-scatter.divides" => Some("reduce-scatter-shard-count"),
             _ => None,
         },
-        (CollectiveSource::Members, false) => match constraint {
+        (false, false, true) => match constraint {
             "op.array-operand" => Some("all-gather-operand"),
             "collective.dimension" => Some("all-gather-dim"),
             _ => None,
         },
-        (CollectiveSource::Members, true)
-        | (CollectiveSource::Root | CollectiveSource::Pair | CollectiveSource::Rows, _) => None,
+        (false, false, false) | (false, true, _) | (true, _, true) => None,
     }
 }
