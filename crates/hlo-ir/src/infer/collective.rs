@@ -68,12 +68,19 @@ pub(super) fn collective(cx: &Infer<'_>, rule: CollectiveRule) -> Checked<Inferr
 /// The result of the form that waits.
 fn outcome(cx: &Infer<'_>, rule: CollectiveRule, view: &CollectiveView<'_>) -> Checked<Inferred> {
     match rule.source {
+        CollectiveSource::Pair if is_start_of_several(cx, rule) => tuple_of_operands(cx),
         CollectiveSource::Root | CollectiveSource::Pair => same_as_operands(cx),
         CollectiveSource::Rows => rows_exchanged(cx),
         CollectiveSource::Members if rule.exchanges_parts() => parts_exchanged(cx, view),
         CollectiveSource::Reduction | CollectiveSource::Members if rule.has_dim() => cut_or_joined(cx, rule, view),
         CollectiveSource::Reduction | CollectiveSource::Members => same_as_operands(cx),
     }
+}
+
+/// Whether an op begins to send several operands to one device: then each may be a tuple, as in XLA. A single operand must be
+/// an array, and so must each operand of the form that waits.
+fn is_start_of_several(cx: &Infer<'_>, rule: CollectiveRule) -> bool {
+    cx.n_operands() > 1 && matches!(rule.form, CollectiveForm::Start(_))
 }
 
 /// Every operand with the size of one dim divided or multiplied by the number of members.
@@ -173,14 +180,12 @@ fn start_pair(cx: &Infer<'_>, rule: CollectiveRule, view: &CollectiveView<'_>) -
     Ok(Inferred::Shape(Shape::Tuple(vec![operands, outcome])))
 }
 
-/// `(operand, outcome)` and any number of context scalars.
+/// `(operand, outcome)` and any number of contexts, of any shape.
 fn start_with_context(cx: &Infer<'_>, rule: CollectiveRule, view: &CollectiveView<'_>) -> Checked<Inferred> {
     let pair = start_pair(cx, rule, view)?;
     let (Inferred::Shape(Shape::Tuple(expected)), Some(Shape::Tuple(stated))) = (&pair, cx.op.stated) else {
         return Ok(pair);
     };
-    let is_right = stated.len() >= 2
-        && expected.iter().zip(stated).all(|(a, b)| agrees(a, b))
-        && stated[2..].iter().all(|s| s.as_array().is_some_and(|a| a.rank() == 0 && a.dtype.is_integer()));
+    let is_right = stated.len() >= 2 && expected.iter().zip(stated).all(|(a, b)| agrees(a, b));
     if is_right { Ok(Inferred::Stated) } else { Ok(pair) }
 }
