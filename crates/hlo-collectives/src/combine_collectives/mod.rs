@@ -158,12 +158,9 @@ fn describe(module: &Module, bucket: &Bucket) -> Decision {
     told
 }
 
-/// The attributes of `inst`, a collective, on a channel of its own if it is on one. Every bucket takes a number.
+/// The attributes of `inst`, a collective, on a channel of its own if it is on one.
 fn attrs_on_own_channel(module: &Module, inst: InstId, channels: &mut ChannelIds) -> Attrs {
-    let own = channels.take();
     let mut attrs = module.inst(inst).attrs.clone();
-    if let Some(channel) = attrs.channel_id_mut() {
-        *channel = own;
-    }
+    channels.renew(&mut attrs);
     attrs
 }
