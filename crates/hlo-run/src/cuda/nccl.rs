@@ -1,7 +1,7 @@
 //! Collectives by NCCL: one communicator for each communicator of the plan that a device belongs to.
 #![allow(unsafe_code)] // NCCL is a C interface; handles live until `Communicators::close`.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ffi::{CStr, c_void};
 
 use cudarc::driver::sys::{CUdeviceptr, CUstream};
@@ -23,7 +23,8 @@ struct Group {
 
 /// The communicators of one device.
 pub(super) struct Communicators {
-    groups: HashMap<CommunicatorId, Group>,
+    /// In the plan's order, so that all processes end them in one order: ending one may wait for the other members.
+    groups: BTreeMap<CommunicatorId, Group>,
 }
 
 fn failed(what: &'static str) -> impl Fn(result::NcclError) -> ExecutionError {
@@ -38,7 +39,7 @@ impl Communicators {
     /// Makes the communicators; all devices of all processes do this at the same time. The first device of each group makes
     /// its id, and the others get it where all meet.
     pub(super) fn connect(context: &DeviceContext<'_>) -> Result<Communicators, ExecutionError> {
-        let mut communicators = Communicators { groups: HashMap::new() };
+        let mut communicators = Communicators { groups: BTreeMap::new() };
         for (id, groups) in context.plan.communicators.iter() {
             let own = groups.iter().find(|group| group.contains(&context.id));
             let is_first = own.is_some_and(|group| group.len() > 1 && group.first() == Some(&context.id));
@@ -90,15 +91,21 @@ impl Communicators {
 
     /// Ends the communicators: at once after a failure, in good order otherwise.
     pub(super) fn close(&mut self, has_failed: bool) {
-        for (_, group) in self.groups.drain().filter(|(_, group)| !group.handle.is_null()) {
+        for (_, handle) in self.take_handles() {
             // SAFETY: each is ended once; nothing is issued afterwards.
             let _ = unsafe {
                 match has_failed {
-                    true => result::comm_abort(group.handle),
-                    false => result::comm_destroy(group.handle),
+                    true => result::comm_abort(handle),
+                    false => result::comm_destroy(handle),
                 }
             };
         }
+    }
+
+    /// Forgets all communicators; those that there are to end, in the order in which to end them.
+    fn take_handles(&mut self) -> impl Iterator<Item = (CommunicatorId, sys::ncclComm_t)> + use<> {
+        let groups = std::mem::take(&mut self.groups).into_iter();
+        groups.map(|(id, group)| (id, group.handle)).filter(|(_, handle)| !handle.is_null())
     }
 }
 
@@ -263,4 +270,25 @@ fn library_reduction(dtype: DType, reduction: Reduction) -> Option<(sys::ncclDat
         _ => return None,
     };
     Some((dtype, how))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cranelift_entity::EntityRef;
+
+    #[test]
+    fn communicators_end_in_the_order_of_the_plan() {
+        let id = |n: usize| CommunicatorId::new(n);
+        let group = |handle| Group { handle, devices: vec![0, 1], place: 0 };
+        // Handles that nothing follows: the test takes them before they would be ended.
+        let mut open = Communicators { groups: BTreeMap::new() };
+        for n in (0..40).map(|n| n * 7 % 40) {
+            let handle = if n == 3 { std::ptr::null_mut() } else { std::ptr::dangling_mut() };
+            open.groups.insert(id(n), group(handle));
+        }
+        let expected: Vec<CommunicatorId> = (0..40).filter(|n| *n != 3).map(id).collect();
+        assert_eq!(open.take_handles().map(|(id, _)| id).collect::<Vec<_>>(), expected);
+        assert!(open.groups.is_empty());
+    }
 }
