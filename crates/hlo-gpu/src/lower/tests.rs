@@ -2,7 +2,7 @@
 //! verifier's, and a slow twin that runs the steps over memory whose bytes say which value they hold.
 
 use super::kernels::Emitter;
-use super::{LowerOptions, Lowering, legalize};
+use super::{LowerOptions, Lowering, Matmul, legalize};
 use crate::GpuError;
 use crate::buffers::{self, Draft};
 use crate::plan::model::modelled_times;
@@ -268,4 +268,37 @@ fn long_chains_become_several_kernels() {
     let plan = super::lower(&module, &mut emitter, &LowerOptions::default()).unwrap();
     assert_eq!(verify(&plan), Ok(()));
     assert_eq!(plan.steps.len(), 8, "1,000 instructions, at most 128 in a kernel");
+}
+
+#[test]
+fn products_that_ask_for_all_digits_are_not_rounded() {
+    let uses_tf32 = |attrs: &str| {
+        let text = format!(
+            "HloModule m\n\nENTRY %e (a: f32[4,4], b: f32[4,4]) -> f32[4,4] {{\n  %a = f32[4,4]{{1,0}} parameter(0)\n  \
+             %b = f32[4,4]{{1,0}} parameter(1)\n  ROOT %d = f32[4,4]{{1,0}} dot(%a, %b), lhs_contracting_dims={{1}}, \
+             rhs_contracting_dims={{0}}{attrs}\n}}\n"
+        );
+        let module = hlo_text::parse_bytes(text.as_bytes()).unwrap().module;
+        let options = LowerOptions { matmul: Matmul::Tf32, ..LowerOptions::default() };
+        let plan = super::lower(&module, &mut StandIn, &options).unwrap();
+        let [Step { work: Work::Gemm(gemm), .. }] = plan.steps.as_slice() else { panic!("expected a product") };
+        gemm.uses_tf32
+    };
+    for rounded in ["", ", operand_precision={default,high}", ", algorithm=dot_tf32_tf32_f32"] {
+        assert!(uses_tf32(rounded), "{rounded}");
+    }
+    for exact in ["{highest,highest}", "{default,highest}", "{highest,high}"] {
+        assert!(!uses_tf32(&format!(", operand_precision={exact}")), "{exact}");
+    }
+    assert!(!uses_tf32(", algorithm=dot_f32_f32_f32"));
+}
+
+#[test]
+fn a_plan_without_kernels_is_busy_for_no_time() {
+    let text = "HloModule m\n\nENTRY %e (a: f32[4]) -> f32[4] {\n  ROOT %a = f32[4]{0} parameter(0)\n}\n";
+    let module = hlo_text::parse_bytes(text.as_bytes()).unwrap().module;
+    let mut plan = super::lower(&module, &mut StandIn, &LowerOptions::default()).unwrap();
+    plan.steps.clear();
+    let text = plan.to_string();
+    assert!(text.contains("compute busy 0.0 us, communication 0.0 us"), "{text}");
 }

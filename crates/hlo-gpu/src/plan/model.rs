@@ -35,6 +35,12 @@ impl Bar<'_> {
     }
 }
 
+/// Seconds for which a stream works; 0 where it has no step.
+pub(super) fn busy_s(bars: &[Bar<'_>], stream: Stream) -> f64 {
+    // The sum of no floats is -0.
+    bars.iter().filter(|bar| bar.step.stream == stream).fold(0.0, |sum, bar| sum + bar.duration_s)
+}
+
 impl StepTimes {
     /// On as many devices as the plan wants.
     pub fn for_plan(plan: &Plan) -> StepTimes {

@@ -4,7 +4,7 @@
 //! is seen at once. Bars that are wide enough are labelled, all have a tooltip; neighbours of one kind that are too narrow
 //! to be seen apart are one bar.
 
-use super::model::{Bar, modelled_times};
+use super::model::{Bar, busy_s, modelled_times};
 use super::{CollectiveKind, Plan, Stream, Work};
 use hlo_analysis::time::{DEFAULT_DEVICE, DEFAULT_GBYTES_PER_S};
 use std::fmt::Write;
@@ -116,8 +116,7 @@ fn rectangles(bars: &[Bar<'_>], narrow_s: f64) -> Vec<Rect> {
 }
 
 fn write_heading(out: &mut String, plan: &Plan, bars: &[Bar<'_>], total_s: f64, kinds: &[Kind]) {
-    let busy_s = |stream| bars.iter().filter(|b| b.step.stream == stream).map(|b| b.duration_s).sum::<f64>();
-    let (compute_s, communication_s) = (busy_s(Stream::Compute), busy_s(Stream::Communication));
+    let (compute_s, communication_s) = (busy_s(bars, Stream::Compute), busy_s(bars, Stream::Communication));
     let written = plan.written_order_s.filter(|written_s| *written_s > total_s * 1.0005);
     let written = written.map_or(String::new(), |s| format!(" ({} in the order of the text)", time(s)));
     let n_devices = plan.n_replicas.saturating_mul(plan.n_partitions);

@@ -1,6 +1,6 @@
 //! A plan as text for people: one line for each kernel, buffer and step.
 
-use super::model::modelled_times;
+use super::model::{busy_s, modelled_times};
 use super::{Buffer, BufferId, CollectiveKind, Gemm, Matrix, Place, Plan, Reduction, Step, Stream, Work};
 use hlo_analysis::time::DEFAULT_DEVICE;
 use hlo_ir::ArrayShape;
@@ -45,7 +45,7 @@ impl Display for Plan {
 /// Modelled times: see [`super::model`].
 fn write_times(f: &mut Formatter<'_>, plan: &Plan) -> fmt::Result {
     let (bars, end_s) = modelled_times(plan);
-    let busy_us = |stream| bars.iter().filter(|b| b.step.stream == stream).map(|b| b.duration_s).sum::<f64>() * 1e6;
+    let busy_us = |stream| busy_s(&bars, stream) * 1e6;
     write!(
         f,
         "time: modelled {:.1} us on {} x {DEFAULT_DEVICE}",
