@@ -64,7 +64,8 @@ impl DotDims {
             // Only `ragged-dot` has groups, and it has no lowering.
             lhs_ragged_dims: _,
             rhs_group_dims: _,
-            // They say nothing about dims; `legalize` converts operands that the algorithm rounds.
+            // They say nothing about dims: `may_round_to_tf32` reads them, and `legalize` converts operands that the
+            // algorithm rounds.
             operand_precision: _,
             algorithm: _,
         } = attrs;
@@ -168,6 +169,13 @@ fn batch_runs(batch: &[[usize; 3]], arrays: [&ArrayShape; 3], strides: &[Vec<u64
     runs
 }
 
+/// Whether f32 operands may be rounded to TF32 where the user takes that: not where one of them asks for the highest
+/// precision, nor under an algorithm that names other types. XLA, too, rounds for `default` and `high`.
+fn may_round_to_tf32(attrs: &DotAttrs) -> bool {
+    let wants_all = attrs.operand_precision.iter().any(|precision| precision.as_str() == "highest");
+    !wants_all && matches!(attrs.algorithm.as_str(), "" | "dot_tf32_tf32_f32")
+}
+
 impl Lowering<'_> {
     pub(crate) fn dot(&mut self, inst: InstId, steps: &mut Vec<Step>) -> Result<(), GpuError> {
         let Attrs::Dot(attrs) = &self.module.inst(inst).attrs else {
@@ -202,7 +210,9 @@ impl Lowering<'_> {
                 (0..3).for_each(|a| offsets[a] += rest % count * strides[a]);
                 rest /= count;
             }
-            let gemm = self.product(&name, &form, [lhs, rhs, output], offsets);
+            let mut gemm = self.product(&name, &form, [lhs, rhs, output], offsets);
+            let is_f32 = lhs_shape.dtype == DType::F32;
+            gemm.uses_tf32 = is_f32 && self.options.matmul == Matmul::Tf32 && may_round_to_tf32(attrs);
             self.step(&name, Work::Gemm(gemm), steps);
         }
         Ok(())
@@ -230,9 +240,7 @@ impl Lowering<'_> {
             }
         });
         debug_assert!(!matches!(self.draft.home_of(output.buffer), Home::Constant(_)));
-        let is_f32 = self.draft.plan.buffers[lhs.buffer].shape.dtype == DType::F32;
-        let uses_tf32 = is_f32 && self.options.matmul == Matmul::Tf32;
-        Gemm { lhs, rhs, output, batch: form.batch, m, n, k, uses_tf32 }
+        Gemm { lhs, rhs, output, batch: form.batch, m, n, k, uses_tf32: false }
     }
 }
 

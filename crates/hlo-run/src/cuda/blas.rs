@@ -23,7 +23,6 @@ const MOST_ALIGNMENT: u64 = 256;
 pub(super) struct Blas {
     handle: sys::cublasLtHandle_t,
     workspace: Allocation,
-    uses_tf32: bool,
     ready: HashMap<Product, Ready>,
 }
 
@@ -50,10 +49,10 @@ fn raw<T>(value: &T) -> (*const c_void, usize) {
 
 impl Blas {
     /// A handle and workspace on a card.
-    pub(super) fn new(card: &Card, uses_tf32: bool) -> Result<Blas, ExecutionError> {
+    pub(super) fn new(card: &Card) -> Result<Blas, ExecutionError> {
         let workspace = Allocation::new(card, WORKSPACE_BYTES, "the workspace of products")?;
         let handle = result::create_handle().map_err(failed(&card.name))?;
-        Ok(Blas { handle, workspace, uses_tf32, ready: HashMap::new() })
+        Ok(Blas { handle, workspace, ready: HashMap::new() })
     }
 
     /// Issues a product on a stream.
@@ -75,10 +74,10 @@ impl Blas {
             what: name.clone(),
             reason: "expected matrices stored by rows or by columns, found others".to_string(),
         })?;
-        let (handle, uses_tf32) = (self.handle, self.uses_tf32);
+        let handle = self.handle;
         let ready = match self.ready.entry(product) {
             Entry::Occupied(entry) => entry.into_mut(),
-            Entry::Vacant(entry) => entry.insert(Ready::new(handle, context, &product, uses_tf32, name)?),
+            Entry::Vacant(entry) => entry.insert(Ready::new(handle, context, &product, name)?),
         };
         let (ones, zeros) = ((1.0f32, 1.0f64), (0.0f32, 0.0f64));
         let (alpha, beta) = match ready.is_double {
@@ -126,7 +125,6 @@ impl Ready {
         handle: sys::cublasLtHandle_t,
         context: &DeviceContext<'_>,
         product: &Product,
-        uses_tf32: bool,
         name: &str,
     ) -> Result<Ready, ExecutionError> {
         let error = failed(name);
@@ -140,7 +138,7 @@ impl Ready {
         let types = (type_of(&product.a)?, type_of(&product.b)?, type_of(&product.d)?);
         let is_double = dtype(&product.d) == DType::F64;
         let is_single = dtype(&product.a) == DType::F32;
-        let (compute, scale) = match (is_double, is_single && uses_tf32) {
+        let (compute, scale) = match (is_double, is_single && product.uses_tf32) {
             (true, _) => (sys::cublasComputeType_t::CUBLAS_COMPUTE_64F, sys::cudaDataType_t::CUDA_R_64F),
             (false, true) => (sys::cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32, sys::cudaDataType_t::CUDA_R_32F),
             (false, false) => (sys::cublasComputeType_t::CUBLAS_COMPUTE_32F, sys::cudaDataType_t::CUDA_R_32F),

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use cudarc::driver::{DriverError, result, sys};
 
+use super::GpuProgram;
 use super::blas::Blas;
 use super::card::Card;
 use super::context::{DeviceContext, Event};
 use super::libraries::failed;
 use super::nccl::Communicators;
 use super::shared::Neighbours;
-use super::{GpuProgram, Matmul};
 use crate::ExecutionError;
 use crate::run::{Device, Meeting};
 use hlo_gpu::plan::{BufferId, CollectiveCall, Gemm, KernelId, Stream};
@@ -50,8 +50,7 @@ impl<'m> GpuDevice<'m> {
     ) -> Result<GpuDevice<'m>, ExecutionError> {
         card.enter()?;
         let context = DeviceContext::new(program.plan, card, meeting, id)?;
-        let blas =
-            program.needs.has_products.then(|| Blas::new(card, program.options.matmul == Matmul::Tf32)).transpose()?;
+        let blas = program.needs.has_products.then(|| Blas::new(card)).transpose()?;
         let communication = match (program.needs.has_collectives, program.options.shares_card) {
             (false, _) => Communication::None,
             (true, false) => Communication::Nccl(Communicators::connect(&context)?),

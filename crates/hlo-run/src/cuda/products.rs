@@ -27,6 +27,8 @@ pub(crate) struct Product {
     pub b: Columns,
     pub d: Columns,
     pub batch: u64,
+    /// Whether f32 elements may be rounded to TF32 before they are multiplied.
+    pub uses_tf32: bool,
 }
 
 /// A view of `rows` × `cols` as a column-major matrix: itself, or its transpose.
@@ -49,11 +51,12 @@ pub(crate) fn product(gemm: &Gemm) -> Option<Product> {
     let rhs = stored(&gemm.rhs, gemm.k, gemm.n)?;
     let output = stored(&gemm.output, gemm.m, gemm.n)?;
     let flipped = |matrix: Columns| Columns { is_transposed: !matrix.is_transposed, ..matrix };
+    let (batch, uses_tf32) = (gemm.batch, gemm.uses_tf32);
     Some(if output.is_transposed {
         let d = Columns { is_transposed: false, ..output };
-        Product { a: flipped(rhs), b: flipped(lhs), d, batch: gemm.batch }
+        Product { a: flipped(rhs), b: flipped(lhs), d, batch, uses_tf32 }
     } else {
-        Product { a: lhs, b: rhs, d: output, batch: gemm.batch }
+        Product { a: lhs, b: rhs, d: output, batch, uses_tf32 }
     })
 }
 
@@ -112,6 +115,16 @@ mod tests {
                 assert_eq!(found, expected, "{m} {n} {k}, form {form}, room {room}");
             }
         }
+    }
+
+    #[test]
+    fn a_product_is_rounded_where_the_plan_says_so() {
+        let square = |buffer| view(buffer, 4, 4, true, 0);
+        let gemm =
+            Gemm { lhs: square(0), rhs: square(1), output: square(2), batch: 1, m: 4, n: 4, k: 4, uses_tf32: true };
+        assert!(product(&gemm).unwrap().uses_tf32);
+        // What is kept ready for the one is not taken for the other.
+        assert_ne!(product(&gemm), product(&Gemm { uses_tf32: false, ..gemm }));
     }
 
     #[test]
