@@ -32,6 +32,15 @@ impl Monoid {
         }
     }
 
+    /// Whether the op exists on elements of this type.
+    pub fn is_defined_on(self, dtype: DType) -> bool {
+        match (self, dtype.class()) {
+            (Monoid::Add | Monoid::Multiply, _) => true,
+            (Monoid::Maximum | Monoid::Minimum, class) => class != NumberClass::Complex,
+            (Monoid::And | Monoid::Or, class) => !matches!(class, NumberClass::Float | NumberClass::Complex),
+        }
+    }
+
     /// The value that changes no other when both are combined; `None` if the element type has none.
     pub fn identity(self, dtype: DType) -> Option<Scalar> {
         let (bits, class) = (dtype.bits(), dtype.class());

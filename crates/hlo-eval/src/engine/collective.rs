@@ -5,15 +5,16 @@ use super::program::ScalarComputation;
 use super::pure::Operands;
 use crate::error::EvalError;
 use crate::kernels::elementwise::binary;
-use crate::kernels::reducer::{KnownReducer, Reducer};
+use crate::kernels::reducer::Reducer;
 use crate::kernels::rounding::collective_type;
 use crate::kernels::shape_ops::{concatenate, dim_index, slice};
 use crate::value::{Spread, Value};
 use hlo_ir::attrs::SliceDim;
 use hlo_ir::groups::DeviceGroups;
 use hlo_ir::literal::Buffer;
+use hlo_ir::monoid::Monoid;
 use hlo_ir::op::{CollectiveRule, CollectiveSource, Effects, EvalRule, Participation};
-use hlo_ir::{ArrayShape, CompId, InstId, Literal, Opcode, Shape};
+use hlo_ir::{ArrayShape, CompId, InstId, Literal, Shape};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -256,7 +257,7 @@ fn reduce_column(reducer: &mut dyn Reducer, column: &[Arc<Literal>]) -> Result<A
         return Ok(first.clone());
     }
     let dtype = first.dtype();
-    let known = reducer.known().filter(|k| k.has(dtype)).map(opcode_of);
+    let known = reducer.known().filter(|known| known.is_defined_on(dtype)).map(Monoid::opcode);
     let (Some(op), Some(EvalRule::Binary(fns))) = (known, known.map(|op| &op.row().eval)) else {
         return reduce_by_callback(reducer, first, rest);
     };
@@ -268,17 +269,6 @@ fn reduce_column(reducer: &mut dyn Reducer, column: &[Arc<Literal>]) -> Result<A
         sum = Arc::new(binary(op, fns, sum, widen(x))?);
     }
     Ok(if is_narrow { Arc::new(sum.convert(dtype)) } else { sum })
-}
-
-fn opcode_of(known: KnownReducer) -> Opcode {
-    match known {
-        KnownReducer::Add => Opcode::Add,
-        KnownReducer::Multiply => Opcode::Multiply,
-        KnownReducer::Maximum => Opcode::Maximum,
-        KnownReducer::Minimum => Opcode::Minimum,
-        KnownReducer::And => Opcode::And,
-        KnownReducer::Or => Opcode::Or,
-    }
 }
 
 fn reduce_by_callback(

@@ -8,11 +8,12 @@ use super::{Machine, Options};
 use crate::error::EvalError;
 use crate::kernels::choice::compare_scalars;
 use crate::kernels::elementwise::{binary_scalar, rounded, unary_scalar};
-use crate::kernels::reducer::{Comparator, KnownComparison, KnownReducer, Reducer, recognise, recognise_comparison};
+use crate::kernels::reducer::{Comparator, KnownComparison, Reducer, recognise_comparison};
 use crate::value::{Spread, Value};
 use hashbrown::HashMap;
 use hlo_ir::attrs::{Attrs, CompareAttrs, TupleIndexAttrs};
 use hlo_ir::literal::ConstantValue;
+use hlo_ir::monoid::{Monoid, find_monoid};
 use hlo_ir::op::{
     BinaryFns, ElementwiseRoutine, EvalRoutine, EvalRule, LockstepRoutine, ShapingRoutine, StructureRoutine, UnaryFns,
 };
@@ -203,7 +204,7 @@ pub(super) struct ScalarComputation<'m> {
     comp: CompId,
     options: &'m Options,
     program: Option<Program>,
-    known: Option<KnownReducer>,
+    known: Option<Monoid>,
     known_comparison: Option<KnownComparison>,
     param_dtypes: Vec<DType>,
 }
@@ -217,7 +218,7 @@ impl<'m> ScalarComputation<'m> {
             comp,
             options,
             program: Program::of(module, comp),
-            known: recognise(module, comp),
+            known: find_monoid(module, comp),
             known_comparison: recognise_comparison(module, comp),
             param_dtypes: module.comp(comp).params.iter().map(dtype).collect(),
         }
@@ -248,7 +249,7 @@ impl<'m> ScalarComputation<'m> {
 }
 
 impl Reducer for ScalarComputation<'_> {
-    fn known(&self) -> Option<KnownReducer> {
+    fn known(&self) -> Option<Monoid> {
         self.known
     }
 

@@ -5,11 +5,12 @@
 
 use hlo_ir::attrs::{GatherAttrs, ScatterAttrs};
 use hlo_ir::literal::Buffer;
+use hlo_ir::monoid::Monoid;
 use hlo_ir::{ArrayShape, Dims, Literal, NumberClass, Scalar};
 
 use super::index::{check_dims, literal, n_elems, offsets, other_dims, strides, with_elems};
 use super::number::{Number, converted, typed, with_stored};
-use super::reducer::{KnownReducer, Reducer, with_op};
+use super::reducer::{Reducer, check, with_op};
 use crate::EvalError;
 
 /// How the dims of an operand, of its indices and of its windows go together; the part that gather and scatter share.
@@ -202,7 +203,7 @@ pub(crate) fn scatter(
     let mut out: Vec<Literal> = operands.iter().map(|&operand| operand.clone()).collect();
     if let ([target], [update]) = (&mut out[..], updates) {
         let known = reducer.known();
-        known.map_or(Ok(()), |known| known.check(target.dtype()))?;
+        known.map_or(Ok(()), |known| check(known, target.dtype()))?;
         let is_done = with_stored!(target.dtype(), T => places.apply_known::<T>(known, reducer.replaces(), update, target)?, else false);
         if is_done {
             return Ok(out);
@@ -294,7 +295,7 @@ impl Places {
     /// Combines in the stored type, rounding each step as XLA's CPU backend does; false if the reducer is not known.
     fn apply_known<T: Number>(
         &self,
-        known: Option<KnownReducer>,
+        known: Option<Monoid>,
         replaces: bool,
         update: &Literal,
         target: &mut Literal,
@@ -437,7 +438,7 @@ mod tests {
     struct Opaque(ScalarReducer);
 
     impl Reducer for Opaque {
-        fn known(&self) -> Option<KnownReducer> {
+        fn known(&self) -> Option<Monoid> {
             None
         }
         fn apply(&mut self, args: &[Scalar]) -> Result<SmallVec<[Scalar; 2]>, EvalError> {
@@ -448,7 +449,7 @@ mod tests {
     struct Replace;
 
     impl Reducer for Replace {
-        fn known(&self) -> Option<KnownReducer> {
+        fn known(&self) -> Option<Monoid> {
             None
         }
         fn replaces(&self) -> bool {
@@ -473,7 +474,7 @@ mod tests {
         let operand = ints(&[7], &[0; 7]);
         let indices = ints(&[5], &[-1, 6, 5, 2, 5]);
         let updates = ints(&[5, 2], &[1, 2, 4, 8, 16, 32, 64, 128, 256, 512]);
-        let add = ScalarReducer { known: KnownReducer::Add, dtype: DType::S32 };
+        let add = ScalarReducer { known: Monoid::Add, dtype: DType::S32 };
         let want = [0, 0, 64, 128, 0, 272, 544];
         let out = scatter(&[&operand], &indices, &[&updates], &rows(), &mut { add }).unwrap();
         assert_eq!(out[0].elems::<i32>().unwrap(), want);
@@ -531,7 +532,7 @@ mod tests {
             index_vector_dim: 1,
             ..ScatterAttrs::default()
         };
-        let mut add = ScalarReducer { known: KnownReducer::Add, dtype: DType::BF16 };
+        let mut add = ScalarReducer { known: Monoid::Add, dtype: DType::BF16 };
         let out = scatter(&[&operand], &indices, &[&updates], &attrs, &mut add).unwrap();
         assert_eq!((out[0].get(0), out[0].get(1)), (Some(Scalar::Float(0.0)), Some(Scalar::Float(256.0))));
     }

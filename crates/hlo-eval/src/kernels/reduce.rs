@@ -25,7 +25,7 @@ pub(crate) fn reduce(
     let (Some(first), true) = (operands.first(), operands.len() == inits.len()) else {
         return Err(EvalError::invalid(format!("expected as many initial values as operands, {}", operands.len())));
     };
-    let known = reducer.known().filter(|known| known.has(first.dtype()));
+    let known = reducer.known().filter(|known| known.is_defined_on(first.dtype()));
     let shorter;
     let operands = match (operands, inits) {
         ([operand], [init]) if known.is_none() || Rounding::of(operand.dtype()).is_some() => {
@@ -99,13 +99,14 @@ pub(crate) fn map(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::reducer::{KnownReducer, ScalarReducer};
+    use crate::kernels::reducer::ScalarReducer;
+    use hlo_ir::monoid::Monoid;
 
     /// The same reduction, but not recognised: takes the slow way.
     struct Unknown(ScalarReducer);
 
     impl Reducer for Unknown {
-        fn known(&self) -> Option<KnownReducer> {
+        fn known(&self) -> Option<Monoid> {
             None
         }
         fn apply(&mut self, args: &[Scalar]) -> Result<SmallVec<[Scalar; 2]>, EvalError> {
@@ -119,7 +120,7 @@ mod tests {
         let x = Literal::from_elems(&[2, 3, 4], elems).unwrap();
         for dtype in [DType::F32, DType::S32, DType::F64, DType::BF16] {
             let x = Arc::new(x.convert(dtype));
-            for known in [KnownReducer::Add, KnownReducer::Maximum, KnownReducer::Minimum] {
+            for known in [Monoid::Add, Monoid::Maximum, Monoid::Minimum] {
                 let init = Arc::new(Literal::scalar(dtype, Scalar::Float(1.0)));
                 for dims in [&[0][..], &[1], &[2], &[0, 2], &[2, 1], &[], &[0, 1, 2]] {
                     let run = |reducer: &mut dyn Reducer| {
@@ -137,7 +138,7 @@ mod tests {
     struct ArgMax;
 
     impl Reducer for ArgMax {
-        fn known(&self) -> Option<KnownReducer> {
+        fn known(&self) -> Option<Monoid> {
             None
         }
         fn apply(&mut self, args: &[Scalar]) -> Result<SmallVec<[Scalar; 2]>, EvalError> {

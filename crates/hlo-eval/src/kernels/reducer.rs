@@ -1,7 +1,8 @@
 //! Reducer and comparator computations: callbacks, the ones that are recognised, and folds by a recognised one.
 
 use hlo_ir::attrs::{Attrs, Comparison};
-use hlo_ir::{CompId, DType, Literal, Module, NumberClass, Opcode, Scalar};
+use hlo_ir::monoid::Monoid;
+use hlo_ir::{CompId, DType, Literal, Module, NumberClass, Scalar};
 use smallvec::SmallVec;
 
 use super::index::{advance, check_dims, n_elems, other_dims, strides};
@@ -12,7 +13,7 @@ use crate::EvalError;
 /// A computation of scalars: the accumulators first, then as many values; it returns the new accumulators.
 pub(crate) trait Reducer {
     /// Which plain reduction it is, if it is one.
-    fn known(&self) -> Option<KnownReducer>;
+    fn known(&self) -> Option<Monoid>;
     /// Whether it just returns its second half, the values (see [`is_replace`]).
     fn replaces(&self) -> bool {
         false
@@ -29,18 +30,6 @@ pub(crate) trait Comparator {
     fn apply(&mut self, args: &[Scalar]) -> Result<bool, EvalError>;
 }
 
-/// A reduction that is one associative op.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[allow(missing_docs)]
-pub(crate) enum KnownReducer {
-    Add,
-    Multiply,
-    Maximum,
-    Minimum,
-    And,
-    Or,
-}
-
 /// `compare(a_k, b_k)` of one pair of parameters.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct KnownComparison {
@@ -52,29 +41,21 @@ pub(crate) struct KnownComparison {
     pub is_total_order: bool,
 }
 
-impl KnownReducer {
-    /// Whether the op exists on this element type.
-    pub(crate) fn has(self, dtype: DType) -> bool {
-        match self {
-            KnownReducer::Add | KnownReducer::Multiply => true,
-            KnownReducer::Maximum | KnownReducer::Minimum => !dtype.is_complex(),
-            KnownReducer::And | KnownReducer::Or => dtype.is_integer() || dtype == DType::Pred,
-        }
+/// An error that says so if the op of a reduction does not exist on this element type.
+pub(crate) fn check(known: Monoid, dtype: DType) -> Result<(), EvalError> {
+    if known.is_defined_on(dtype) {
+        return Ok(());
     }
+    Err(EvalError::invalid(format!("{known:?} does not exist on {dtype}")))
+}
 
-    /// An error that says so if the op does not exist on this element type.
-    pub(crate) fn check(self, dtype: DType) -> Result<(), EvalError> {
-        if self.has(dtype) { Ok(()) } else { Err(EvalError::invalid(format!("{self:?} does not exist on {dtype}"))) }
-    }
-
-    /// The op on two scalars of element type `dtype`, rounded or wrapped to it.
-    #[cfg(test)]
-    pub(crate) fn combine(self, dtype: DType, a: Scalar, b: Scalar) -> Result<Scalar, EvalError> {
-        self.check(dtype)?;
-        let (a, b) = (Literal::scalar(dtype, a), Literal::scalar(dtype, b));
-        let out = fold(self, &a.with_dims(&[1]).map_err(|e| EvalError::invalid(e.to_string()))?, &b, &[0])?;
-        out.get(0).ok_or_else(|| EvalError::invalid("a fold gave no scalar"))
-    }
+/// The op of a reduction on two scalars of element type `dtype`, rounded or wrapped to it.
+#[cfg(test)]
+pub(crate) fn combine(known: Monoid, dtype: DType, a: Scalar, b: Scalar) -> Result<Scalar, EvalError> {
+    check(known, dtype)?;
+    let (a, b) = (Literal::scalar(dtype, a), Literal::scalar(dtype, b));
+    let out = fold(known, &a.with_dims(&[1]).map_err(|e| EvalError::invalid(e.to_string()))?, &b, &[0])?;
+    out.get(0).ok_or_else(|| EvalError::invalid("a fold gave no scalar"))
 }
 
 /// A recognised reduction as a [`Reducer`] of one scalar of a given element type.
@@ -82,14 +63,14 @@ impl KnownReducer {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ScalarReducer {
     /// The reduction.
-    pub known: KnownReducer,
+    pub known: Monoid,
     /// The element type of accumulator and value.
     pub dtype: DType,
 }
 
 #[cfg(test)]
 impl Reducer for ScalarReducer {
-    fn known(&self) -> Option<KnownReducer> {
+    fn known(&self) -> Option<Monoid> {
         Some(self.known)
     }
 
@@ -97,7 +78,7 @@ impl Reducer for ScalarReducer {
         let &[a, b] = args else {
             return Err(EvalError::invalid(format!("expected two scalars, found {}", args.len())));
         };
-        Ok(SmallVec::from_elem(self.known.combine(self.dtype, a, b)?, 1))
+        Ok(SmallVec::from_elem(combine(self.known, self.dtype, a, b)?, 1))
     }
 }
 
@@ -156,28 +137,6 @@ pub(crate) fn holds(direction: Comparison, order: Option<std::cmp::Ordering>) ->
     }
 }
 
-/// The reduction of a computation that applies one op to its two scalar parameters, in either order, read off its
-/// instructions and never off its name; `None` for any other. An add between converts is another function and is not
-/// recognised.
-pub(crate) fn recognise(module: &Module, comp: CompId) -> Option<KnownReducer> {
-    let computation = module.comp(comp);
-    let root = module.inst(computation.root.expand()?);
-    let [a, b] = computation.params.as_slice() else { return None };
-    let [x, y] = root.operands.as_slice() else { return None };
-    if (x, y) != (a, b) && (x, y) != (b, a) {
-        return None;
-    }
-    const KNOWN: [(Opcode, KnownReducer); 6] = [
-        (Opcode::Add, KnownReducer::Add),
-        (Opcode::Multiply, KnownReducer::Multiply),
-        (Opcode::Maximum, KnownReducer::Maximum),
-        (Opcode::Minimum, KnownReducer::Minimum),
-        (Opcode::And, KnownReducer::And),
-        (Opcode::Or, KnownReducer::Or),
-    ];
-    KNOWN.into_iter().find(|(opcode, _)| *opcode == root.opcode).map(|(_, known)| known)
-}
-
 /// The comparison of a computation that only compares parameters `2k` and `2k + 1`, in either order; `None` for any
 /// other, and for floats whose order is stated as another than theirs.
 pub(crate) fn recognise_comparison(module: &Module, comp: CompId) -> Option<KnownComparison> {
@@ -206,27 +165,27 @@ pub(crate) fn recognise_comparison(module: &Module, comp: CompId) -> Option<Know
 macro_rules! with_op {
     ($known:expr, $op:ident => $body:expr) => {
         match $known {
-            $crate::kernels::reducer::KnownReducer::Add => {
+            hlo_ir::monoid::Monoid::Add => {
                 let $op = $crate::kernels::number::Number::add;
                 $body
             }
-            $crate::kernels::reducer::KnownReducer::Multiply => {
+            hlo_ir::monoid::Monoid::Multiply => {
                 let $op = $crate::kernels::number::Number::multiply;
                 $body
             }
-            $crate::kernels::reducer::KnownReducer::Maximum => {
+            hlo_ir::monoid::Monoid::Maximum => {
                 let $op = $crate::kernels::number::Number::maximum;
                 $body
             }
-            $crate::kernels::reducer::KnownReducer::Minimum => {
+            hlo_ir::monoid::Monoid::Minimum => {
                 let $op = $crate::kernels::number::Number::minimum;
                 $body
             }
-            $crate::kernels::reducer::KnownReducer::And => {
+            hlo_ir::monoid::Monoid::And => {
                 let $op = $crate::kernels::number::Number::and;
                 $body
             }
-            $crate::kernels::reducer::KnownReducer::Or => {
+            hlo_ir::monoid::Monoid::Or => {
                 let $op = $crate::kernels::number::Number::or;
                 $body
             }
@@ -238,17 +197,17 @@ pub(crate) use with_op;
 /// The type in which a fold accumulates: that of the kernels, but `f64` for sums and products of `f32`. HLO leaves the
 /// order of a reduction open, so the exact sum rounded once is the fairest answer. Smaller floats accumulate in `f32` and
 /// are rounded after every step (see [`super::rounding`]), as the reducer says and XLA does.
-pub(crate) fn fold_type(known: KnownReducer, dtype: DType) -> DType {
+pub(crate) fn fold_type(known: Monoid, dtype: DType) -> DType {
     match (known, dtype) {
-        (KnownReducer::Add | KnownReducer::Multiply, DType::F32) => DType::F64,
-        (KnownReducer::Add | KnownReducer::Multiply, DType::C64) => DType::C128,
+        (Monoid::Add | Monoid::Multiply, DType::F32) => DType::F64,
+        (Monoid::Add | Monoid::Multiply, DType::C64) => DType::C128,
         (_, other) => compute_type(other, &[]),
     }
 }
 
 /// `reduce` of one operand by a known reduction over `dims`, from the scalar `init`.
-pub(crate) fn fold(known: KnownReducer, operand: &Literal, init: &Literal, dims: &[i64]) -> Result<Literal, EvalError> {
-    known.check(operand.dtype())?;
+pub(crate) fn fold(known: Monoid, operand: &Literal, init: &Literal, dims: &[i64]) -> Result<Literal, EvalError> {
+    check(known, operand.dtype())?;
     check_dims("reduce", dims, operand.dims().len())?;
     let kept = other_dims(operand.dims().len(), &[dims]);
     let result_dims: Vec<i64> = kept.iter().map(|&dim| operand.dims()[dim as usize]).collect();
@@ -280,7 +239,7 @@ pub(crate) fn fold(known: KnownReducer, operand: &Literal, init: &Literal, dims:
 }
 
 fn fold_same<T: Number>(
-    known: KnownReducer,
+    known: Monoid,
     operand: &Literal,
     steps: &[usize],
     result_dims: &[i64],
@@ -336,15 +295,15 @@ mod tests {
         let operand = Literal::from_elems(&[2, 3, 5], (0..30i32).map(|i| i * i).collect()).unwrap();
         let init = Literal::from_elem(7i32);
         let at = |i: i32, j: i32, k: i32| ((i * 3 + j) * 5 + k) * ((i * 3 + j) * 5 + k);
-        let out = fold(KnownReducer::Add, &operand, &init, &[2, 0]).unwrap();
+        let out = fold(Monoid::Add, &operand, &init, &[2, 0]).unwrap();
         let want: Vec<i32> =
             (0..3).map(|j| 7 + (0..2).flat_map(|i| (0..5).map(move |k| at(i, j, k))).sum::<i32>()).collect();
         assert_eq!(out.elems::<i32>().unwrap(), want);
-        let out = fold(KnownReducer::Maximum, &operand, &init, &[1]).unwrap();
+        let out = fold(Monoid::Maximum, &operand, &init, &[1]).unwrap();
         let want: Vec<i32> =
             (0..2).flat_map(|i| (0..5).map(move |k| (0..3).map(|j| at(i, j, k)).fold(7, i32::max))).collect();
         assert_eq!(out.elems::<i32>().unwrap(), want);
-        let out = fold(KnownReducer::Minimum, &operand, &init, &[]).unwrap();
+        let out = fold(Monoid::Minimum, &operand, &init, &[]).unwrap();
         assert_eq!(out.elems::<i32>().unwrap()[3], 7);
         assert_eq!(out.dims(), [2, 3, 5]);
     }
@@ -353,19 +312,20 @@ mod tests {
     fn small_types_wrap_and_round() {
         let ones = Literal::splat(DType::BF16, &[5000], Scalar::Float(1.0)).unwrap();
         let zero = Literal::scalar(DType::BF16, Scalar::Float(0.0));
-        assert_eq!(fold(KnownReducer::Add, &ones, &zero, &[0]).unwrap().get(0), Some(Scalar::Float(256.0)));
+        assert_eq!(fold(Monoid::Add, &ones, &zero, &[0]).unwrap().get(0), Some(Scalar::Float(256.0)));
         let bytes = Literal::splat(DType::S8, &[3], Scalar::Int(100)).unwrap();
         let zero = Literal::scalar(DType::S8, Scalar::Int(0));
-        assert_eq!(fold(KnownReducer::Add, &bytes, &zero, &[0]).unwrap().get(0), Some(Scalar::Int(44)));
+        assert_eq!(fold(Monoid::Add, &bytes, &zero, &[0]).unwrap().get(0), Some(Scalar::Int(44)));
         let flags = Literal::from_elems(&[2], vec![false, true]).unwrap();
         let no = Literal::from_elem(false);
-        assert_eq!(fold(KnownReducer::Or, &flags, &no, &[0]).unwrap().get(0), Some(Scalar::Pred(true)));
-        assert!(fold(KnownReducer::And, &ones, &zero, &[0]).is_err());
+        assert_eq!(fold(Monoid::Or, &flags, &no, &[0]).unwrap().get(0), Some(Scalar::Pred(true)));
+        assert!(fold(Monoid::And, &ones, &zero, &[0]).is_err());
     }
 
     #[test]
     fn maximum_and_minimum_treat_nan_and_zeros_as_hlo() {
-        let get = |known: KnownReducer, a: f32, b: f32| match known.combine(
+        let get = |known: Monoid, a: f32, b: f32| match combine(
+            known,
             DType::F32,
             Scalar::Float(a.into()),
             Scalar::Float(b.into()),
@@ -373,9 +333,9 @@ mod tests {
             Ok(Scalar::Float(x)) => x,
             other => panic!("{other:?}"),
         };
-        for known in [KnownReducer::Maximum, KnownReducer::Minimum] {
+        for known in [Monoid::Maximum, Monoid::Minimum] {
             assert!(get(known, f32::NAN, 1.0).is_nan() && get(known, 1.0, f32::NAN).is_nan());
-            let is_minus = known == KnownReducer::Minimum;
+            let is_minus = known == Monoid::Minimum;
             assert_eq!(get(known, -0.0, 0.0).is_sign_negative(), is_minus);
             assert_eq!(get(known, 0.0, -0.0).is_sign_negative(), is_minus);
         }
@@ -385,10 +345,10 @@ mod tests {
     fn bad_dims_and_empty_arrays() {
         let empty = Literal::zeros(DType::F32, &[0, 3]).unwrap();
         let init = Literal::from_elem(2f32);
-        assert_eq!(fold(KnownReducer::Add, &empty, &init, &[0]).unwrap().elems::<f32>().unwrap(), [2.0; 3]);
-        assert_eq!(fold(KnownReducer::Add, &empty, &init, &[1]).unwrap().n_elems(), 0);
-        assert_eq!(fold(KnownReducer::Add, &init, &init, &[]).unwrap().elems::<f32>().unwrap(), [4.0]);
-        assert!(fold(KnownReducer::Add, &empty, &init, &[2]).is_err());
-        assert!(fold(KnownReducer::Add, &empty, &empty, &[1]).is_err());
+        assert_eq!(fold(Monoid::Add, &empty, &init, &[0]).unwrap().elems::<f32>().unwrap(), [2.0; 3]);
+        assert_eq!(fold(Monoid::Add, &empty, &init, &[1]).unwrap().n_elems(), 0);
+        assert_eq!(fold(Monoid::Add, &init, &init, &[]).unwrap().elems::<f32>().unwrap(), [4.0]);
+        assert!(fold(Monoid::Add, &empty, &init, &[2]).is_err());
+        assert!(fold(Monoid::Add, &empty, &empty, &[1]).is_err());
     }
 }

@@ -171,10 +171,11 @@ impl Cumulative {
 #[cfg(test)]
 mod tests {
     use super::super::reduce::reduce;
-    use super::super::reducer::{KnownReducer, ScalarReducer};
+    use super::super::reducer::ScalarReducer;
     use super::*;
     use hlo_ir::Literal;
     use hlo_ir::Scalar;
+    use hlo_ir::monoid::Monoid;
     use std::sync::Arc;
 
     /// A large value, then ones that it swallows if they are added to it one at a time.
@@ -192,7 +193,7 @@ mod tests {
         for (dtype, large, sums) in [(DType::BF16, 256.0, bf16), (DType::F16, 2048.0, f16)] {
             for (n, want) in sums {
                 let (x, init) = (swallowing(dtype, large, n), Literal::scalar(dtype, Scalar::Float(0.0)));
-                let mut add = ScalarReducer { known: KnownReducer::Add, dtype };
+                let mut add = ScalarReducer { known: Monoid::Add, dtype };
                 let out = reduce(&[Arc::new(x)], &[Arc::new(init)], &[0], &mut add).unwrap();
                 assert_eq!(out[0].get(0), Some(Scalar::Float(want)), "{dtype} {n}");
             }

@@ -3,6 +3,7 @@
 //! Padding and the holes of a dilated base are skipped: the initial value enters once for each window, as in XLA.
 
 use hlo_ir::attrs::{Window, WindowDim};
+use hlo_ir::monoid::Monoid;
 use hlo_ir::{DType, Literal, Scalar};
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use super::number::{
     Number, compute_type, converted, finished, from_scalars, scalars, typed, with_number, with_stored,
 };
 use super::reduce::reduce;
-use super::reducer::{Comparator, KnownComparison, KnownReducer, Reducer, fold_type, holds, with_op};
+use super::reducer::{Comparator, KnownComparison, Reducer, check, fold_type, holds, with_op};
 use super::rounding::{Cumulative, Rounding};
 use crate::EvalError;
 
@@ -214,13 +215,8 @@ pub(crate) fn reduce_window(
     operands.iter().enumerate().map(result).collect()
 }
 
-fn reduce_window_known(
-    cover: &Cover,
-    operand: &Literal,
-    init: &Literal,
-    known: KnownReducer,
-) -> Result<Literal, EvalError> {
-    known.check(operand.dtype())?;
+fn reduce_window_known(cover: &Cover, operand: &Literal, init: &Literal, known: Monoid) -> Result<Literal, EvalError> {
+    check(known, operand.dtype())?;
     let dtype = fold_type(known, operand.dtype());
     let (wide, init) = (converted(operand, dtype), converted(init, dtype));
     let missing = || EvalError::invalid("reduce-window: expected a scalar initial value");
@@ -275,7 +271,7 @@ pub(crate) fn select_and_scatter(
         Literal::splat(source.dtype(), operand.dims(), init).map_err(|error| EvalError::invalid(error.to_string()))?;
     match scatter.known() {
         Some(known) => {
-            known.check(source.dtype())?;
+            check(known, source.dtype())?;
             with_stored!(source.dtype(), T => scatter_known::<T>(&picks, source, known, &mut out),
                 else scatter_scalars(&picks, source, scatter, &mut out))?;
         }
@@ -318,7 +314,7 @@ fn picks_known(cover: &Cover, operand: &Literal, known: KnownComparison) -> Resu
 fn scatter_known<T: Number>(
     picks: &[Option<usize>],
     source: &Literal,
-    known: KnownReducer,
+    known: Monoid,
     out: &mut Literal,
 ) -> Result<(), EvalError> {
     let source = typed::<T>(source)?;
@@ -360,7 +356,7 @@ mod tests {
     struct Opaque(ScalarReducer);
 
     impl Reducer for Opaque {
-        fn known(&self) -> Option<KnownReducer> {
+        fn known(&self) -> Option<Monoid> {
             None
         }
         fn apply(&mut self, args: &[Scalar]) -> Result<SmallVec<[Scalar; 2]>, EvalError> {
@@ -418,7 +414,7 @@ mod tests {
         let operand = Literal::from_elems(&[5, 7], elems.clone()).unwrap();
         let init = Literal::from_elem(100i32);
         for window in odd_windows() {
-            let mut known = ScalarReducer { known: KnownReducer::Add, dtype: DType::S32 };
+            let mut known = ScalarReducer { known: Monoid::Add, dtype: DType::S32 };
             let want = naive(&elems, [5, 7], 100, &window);
             let out = reduce_window(&[&operand], &[&init], &window, &mut known).unwrap();
             assert_eq!(out[0].elems::<i32>().unwrap(), want, "{window:?}");
@@ -432,7 +428,7 @@ mod tests {
         let operand = Literal::splat(DType::BF16, &[5000], Scalar::Float(1.0)).unwrap();
         let init = Literal::scalar(DType::BF16, Scalar::Float(0.0));
         let whole = window(&[WindowDim { size: 5000, ..WindowDim::default() }]);
-        let mut add = ScalarReducer { known: KnownReducer::Add, dtype: DType::BF16 };
+        let mut add = ScalarReducer { known: Monoid::Add, dtype: DType::BF16 };
         let out = reduce_window(&[&operand], &[&init], &whole, &mut add).unwrap();
         assert_eq!(out[0].get(0), Some(Scalar::Float(4992.0))); // as XLA's CPU backend gives
     }
@@ -441,7 +437,7 @@ mod tests {
     fn variadic_windows_keep_their_operands_apart() {
         struct ArgMax;
         impl Reducer for ArgMax {
-            fn known(&self) -> Option<KnownReducer> {
+            fn known(&self) -> Option<Monoid> {
                 None
             }
             fn apply(&mut self, args: &[Scalar]) -> Result<SmallVec<[Scalar; 2]>, EvalError> {
@@ -470,7 +466,7 @@ mod tests {
         let source = Literal::from_elems(&[6], vec![1f32, 10.0, 100.0, 1000.0, 10000.0, 100000.0]).unwrap();
         let window = window(&[WindowDim { size: 2, pad_low: 1, pad_high: 1, ..WindowDim::default() }]);
         let ge = KnownComparison { operand: 0, direction: Comparison::Ge, is_total_order: false };
-        let add = ScalarReducer { known: KnownReducer::Add, dtype: DType::F32 };
+        let add = ScalarReducer { known: Monoid::Add, dtype: DType::F32 };
         let want = [111f32, 200.0, 1100.0, 10100.0, 100100.0]; // computed by XLA
         let init = Literal::from_elem(100f32);
         let mut select = ScalarComparator(ge);
@@ -485,7 +481,7 @@ mod tests {
         let operand = Literal::zeros(DType::F32, &[0, 3]).unwrap();
         let init = Literal::from_elem(2f32);
         let w = WindowDim::default();
-        let mut add = ScalarReducer { known: KnownReducer::Add, dtype: DType::F32 };
+        let mut add = ScalarReducer { known: Monoid::Add, dtype: DType::F32 };
         let padded = window(&[WindowDim { size: 2, pad_low: 1, pad_high: 2, ..w }, w]);
         let out = reduce_window(&[&operand], &[&init], &padded, &mut add).unwrap();
         assert_eq!((out[0].dims(), out[0].elems::<f32>().unwrap()), (&[2i64, 3][..], &[2f32; 6][..]));
