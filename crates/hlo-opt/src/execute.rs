@@ -146,7 +146,7 @@ fn on_backend(
         BackendChoice::Gpu => {
             let local_rank = local_rank(&|name| std::env::var(name).ok());
             let local_rank = local_rank.map_err(|reason| ExecutionError::Ranks { reason })?;
-            let on_cards = GpuOptions { matmul: args.matmul.into(), shares_card: args.share_gpu, local_rank };
+            let on_cards = GpuOptions { shares_card: args.share_gpu, local_rank };
             hlo_run::run(&GpuProgram::new(plan, meeting.devices(), on_cards)?, meeting, &own, options)
         }
     }

@@ -23,8 +23,6 @@ use device::GpuDevice;
 
 use std::ops::Range;
 
-use hlo_gpu::lower::Matmul;
-
 use crate::ExecutionError;
 use crate::run::{Backend, Meeting};
 use card::Card;
@@ -35,8 +33,6 @@ use reductions::Reductions;
 /// How to run on cards.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct GpuOptions {
-    /// How `f32` matrices are multiplied.
-    pub matmul: Matmul,
     /// All devices on one card.
     pub shares_card: bool,
     /// This process's number among those of its machine.
