@@ -3,10 +3,11 @@
 
 use crate::error::WusError;
 use cranelift_entity::SecondaryMap;
-use hlo_ir::attrs::{Attrs, ReshapeAttrs};
+use hlo_ir::attrs::Attrs;
 use hlo_ir::monoid::{Monoid, find_monoid};
 use hlo_ir::{ArrayShape, CompId, DType, InstId, Module, Opcode};
-use hlo_spmd::{Appender, Packing, SpmdError};
+use hlo_spmd::packing::{Packing, flat_order, flatten, has_flat_layout, unflatten};
+use hlo_spmd::{Appender, SpmdError};
 use indexmap::IndexMap;
 
 /// Packs the given all-reduces of `comp`, whose instructions are in order, into one for each element type, reducer and place in
@@ -24,16 +25,15 @@ pub(crate) fn pack_all_reduces(
     let at = Appender::new(comp);
     for group in groups(module, comp, all_reduces)? {
         let [first, _, ..] = group.as_slice() else { continue };
-        let dtype = array(module, *first)?.dtype;
+        let like = array(module, *first)?;
         let (mut flat, mut sizes) = (Vec::new(), Vec::new());
         for &all_reduce in &group {
-            let size = array(module, all_reduce)?.n_elems() as i64;
             let partial = *module.inst(all_reduce).operands.first().ok_or(SpmdError::NoOperand)?;
-            let shape = ArrayShape::new(dtype, [size]).with_row_major();
-            flat.push(at.add(module, "partial", Opcode::Reshape, shape, &[partial], ReshapeAttrs::default()));
-            sizes.push(size);
+            let shape = array(module, partial)?;
+            flat.push(flatten(module, at, "partial", (partial, &shape), &flat_order(&shape, None), None));
+            sizes.push(shape.n_elems() as i64);
         }
-        let packing = Packing::new(dtype, true, sizes);
+        let packing = Packing::new(like.dtype, has_flat_layout(&like), sizes);
         let partials = packing.pack(module, at, "partials", &flat, None);
         let attrs = module.inst(*first).attrs.clone();
         let (standing, shape) = (Appender::standing_for(comp, *first), packing.shape(None));
@@ -41,7 +41,7 @@ pub(crate) fn pack_all_reduces(
         for (idx, &all_reduce) in group.iter().enumerate() {
             let one = packing.unpack(module, at, "sum", sums, (idx, None));
             let shape = array(module, all_reduce)?;
-            let one = at.add(module, "sum", Opcode::Reshape, shape, &[one], ReshapeAttrs::default());
+            let one = unflatten(module, at, "sum", one, &shape, &flat_order(&shape, None));
             replaced.insert(all_reduce, one);
             packed.insert(all_reduce, sums);
         }

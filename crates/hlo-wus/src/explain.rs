@@ -176,11 +176,7 @@ fn stateless(context: &ShardingContext<'_>, problem: &Problem, region_idx: usize
 
 /// The decision to leave an all-reduce as it is.
 pub(crate) fn left(module: &Module, all_reduce: InstId, reason: impl fmt::Display) -> Decision {
-    let mut decision = Decision::about(module, all_reduce, "left", reason);
-    if module.shape(all_reduce).as_array().is_none() {
-        decision.subject = format!("%{} tuple", module.inst_name(all_reduce));
-    }
-    decision
+    Decision::about(module, all_reduce, "left", reason)
 }
 
 /// Says in the decisions of a report what each thing is called now that copies of computations were merged, and which copies stay.
