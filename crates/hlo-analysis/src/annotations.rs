@@ -7,12 +7,82 @@
 use hlo_ir::attrs::ParameterAttrs;
 use hlo_ir::sharding::{LeafSharding, ShardingKind};
 use hlo_ir::{InstId, Module};
+use std::fmt;
 
 /// What is said of each flat leaf of the entry's parameters.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct ParamFacts {
     leaves: Vec<Option<LeafSharding>>,
 }
+
+/// Why a spec says nothing of the entry's parameters.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ParamFactsError {
+    /// A pattern that is no regular expression.
+    Pattern {
+        /// As written.
+        pattern: String,
+        /// What the library says.
+        why: String,
+    },
+    /// A pattern that no metadata name matches.
+    MatchesNothing {
+        /// As written.
+        pattern: String,
+    },
+    /// Neither a number nor a range.
+    NoNumber {
+        /// As written.
+        part: String,
+    },
+    /// A range whose larger number stands first.
+    Backwards {
+        /// As written.
+        part: String,
+    },
+    /// A leaf that the entry does not have.
+    OutOfRange {
+        /// Leaves of the entry.
+        n_leaves: usize,
+        /// The number.
+        leaf: usize,
+    },
+    /// The sibling's entry has more or fewer leaves.
+    OtherLeaves {
+        /// Leaves of the module's entry.
+        expected: usize,
+        /// Leaves of the sibling's.
+        found: usize,
+    },
+    /// The sibling annotates no parameter.
+    NoShardings,
+}
+
+impl fmt::Display for ParamFactsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ParamFactsError::Pattern { pattern, why } => write!(f, "pattern /{pattern}/: {why}"),
+            ParamFactsError::MatchesNothing { pattern } => {
+                write!(f, "pattern /{pattern}/ matches the metadata name of no entry parameter")
+            }
+            ParamFactsError::NoNumber { part } => write!(f, "expected a leaf number or a range a-b, found `{part}`"),
+            ParamFactsError::Backwards { part } => {
+                write!(f, "expected a range with its smaller number first, found `{part}`")
+            }
+            ParamFactsError::OutOfRange { n_leaves, leaf } => {
+                write!(f, "expected leaf numbers below {n_leaves} (the entry's leaves), found {leaf}")
+            }
+            ParamFactsError::OtherLeaves { expected, found } => {
+                write!(f, "expected {expected} entry leaves in the sibling, found {found}")
+            }
+            ParamFactsError::NoShardings => {
+                f.write_str("expected `sharding=` on entry parameters of the sibling, found none")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ParamFactsError {}
 
 /// A flat leaf of the entry's parameters.
 #[derive(Clone, Debug)]
@@ -40,7 +110,7 @@ impl ParamFacts {
     ///
     /// # Errors
     /// What is wrong with the spec: a number out of range, a bad range or pattern, a pattern that matches nothing.
-    pub fn parse(spec: &str, module: &Module) -> Result<ParamFacts, String> {
+    pub fn parse(spec: &str, module: &Module) -> Result<ParamFacts, ParamFactsError> {
         let leaves = entry_leaves(module);
         let mut facts = ParamFacts { leaves: vec![None; leaves.len()] };
         let replicated = || Some(LeafSharding::new(ShardingKind::Replicated));
@@ -53,7 +123,8 @@ impl ParamFacts {
             return Ok(facts);
         }
         if let Some(pattern) = spec.strip_prefix('/').and_then(|s| s.strip_suffix('/')) {
-            let regex = regex_lite::Regex::new(pattern).map_err(|e| format!("pattern /{pattern}/: {e}"))?;
+            let regex = regex_lite::Regex::new(pattern)
+                .map_err(|e| ParamFactsError::Pattern { pattern: pattern.into(), why: e.to_string() })?;
             let mut n_found = 0;
             for (slot, leaf) in facts.leaves.iter_mut().zip(&leaves) {
                 let name = module.inst(leaf.param).marks.as_ref().and_then(|m| m.op_name());
@@ -63,23 +134,20 @@ impl ParamFacts {
                 }
             }
             return match n_found {
-                0 => Err(format!("pattern /{pattern}/ matches the metadata name of no entry parameter")),
+                0 => Err(ParamFactsError::MatchesNothing { pattern: pattern.into() }),
                 _ => Ok(facts),
             };
         }
         for part in spec.split(',') {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
-            let number = |text: &str| {
-                text.trim()
-                    .parse::<usize>()
-                    .map_err(|_| format!("expected a leaf number or a range a-b, found `{part}`"))
-            };
+            let number =
+                |text: &str| text.trim().parse::<usize>().map_err(|_| ParamFactsError::NoNumber { part: part.into() });
             let (first, last) = (number(first)?, number(last)?);
             if first > last {
-                return Err(format!("expected a range with its smaller number first, found `{part}`"));
+                return Err(ParamFactsError::Backwards { part: part.into() });
             }
             if last >= leaves.len() {
-                return Err(format!("expected leaf numbers below {} (the entry's leaves), found {last}", leaves.len()));
+                return Err(ParamFactsError::OutOfRange { n_leaves: leaves.len(), leaf: last });
             }
             facts.leaves[first..=last].fill_with(replicated);
         }
@@ -90,17 +158,17 @@ impl ParamFacts {
     ///
     /// # Errors
     /// The sibling has another number of leaves, or annotates none.
-    pub fn from_sibling(sibling: &Module, module: &Module) -> Result<ParamFacts, String> {
+    pub fn from_sibling(sibling: &Module, module: &Module) -> Result<ParamFacts, ParamFactsError> {
         let (theirs, ours) = (entry_leaves(sibling), entry_leaves(module));
         if theirs.len() != ours.len() {
-            return Err(format!("expected {} entry leaves in the sibling, found {}", ours.len(), theirs.len()));
+            return Err(ParamFactsError::OtherLeaves { expected: ours.len(), found: theirs.len() });
         }
         let leaves: Vec<Option<LeafSharding>> = theirs
             .iter()
             .map(|leaf| sibling.sharding(leaf.param).and_then(|s| s.leaf(leaf.leaf_idx)).cloned())
             .collect();
         if leaves.iter().all(Option::is_none) {
-            return Err("expected `sharding=` on entry parameters of the sibling, found none".into());
+            return Err(ParamFactsError::NoShardings);
         }
         Ok(ParamFacts { leaves })
     }

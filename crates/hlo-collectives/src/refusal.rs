@@ -2,6 +2,7 @@
 
 use hlo_cluster::ClusterError;
 use hlo_ir::DType;
+use hlo_ir::groups::GroupsError;
 use hlo_spmd::Obstacle;
 use std::fmt;
 
@@ -11,7 +12,7 @@ pub enum Refusal {
     /// What keeps any pass from changing it.
     Obstacle(Obstacle),
     /// Its groups are not valid on the module's devices.
-    Groups(String),
+    Groups(GroupsError),
     /// It has no attribute for groups.
     NoGroups,
     /// Its groups have members in different numbers.
@@ -30,6 +31,20 @@ pub enum Refusal {
     Scatter(ScatterRefusal),
     /// A pass that folds an all-reduce of equal values leaves it.
     Fold(FoldRefusal),
+}
+
+/// What is wrong with the options of a pass.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum OptionError {
+    /// There is no cluster over which to decompose.
+    NoCluster,
+    /// The cluster has no meaning.
+    Cluster(ClusterError),
+    /// A share that is none.
+    MinGain {
+        /// The number.
+        found: f64,
+    },
 }
 
 /// Why a collective is not combined with others.
@@ -185,7 +200,7 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Refusal::Obstacle(obstacle) => obstacle.fmt(f),
-            Refusal::Groups(why) => f.write_str(why),
+            Refusal::Groups(error) => error.fmt(f),
             Refusal::NoGroups => f.write_str("has no groups"),
             Refusal::UnevenGroups => f.write_str("its groups differ in size"),
             Refusal::LoneDevices => f.write_str("its groups have one device each"),
@@ -198,6 +213,20 @@ impl fmt::Display for Refusal {
         }
     }
 }
+
+impl fmt::Display for OptionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OptionError::NoCluster => {
+                f.write_str("expected `cluster=` with a hierarchy such as [(node,2),(gpu,8)] or a shipped name")
+            }
+            OptionError::Cluster(error) => error.fmt(f),
+            OptionError::MinGain { found } => write!(f, "min-gain: expected a share from 0 to 1, found {found}"),
+        }
+    }
+}
+
+impl std::error::Error for OptionError {}
 
 impl fmt::Display for CombineRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -60,6 +60,12 @@ impl Error for EvalError {
     }
 }
 
+impl From<hlo_ir::groups::GroupsError> for EvalError {
+    fn from(error: hlo_ir::groups::GroupsError) -> Self {
+        Self::Invalid(error.to_string())
+    }
+}
+
 impl From<hlo_ir::literal::LiteralShapeError> for EvalError {
     fn from(error: hlo_ir::literal::LiteralShapeError) -> Self {
         Self::Invalid(error.to_string())

@@ -1,7 +1,7 @@
 //! One view over the attributes of all collectives, whatever their format: channel, participants, dim and reducer.
 
 use crate::attrs::{Attrs, TransferAttrs};
-use crate::groups::{DeviceGroups, GroupMode, ReplicaGroups};
+use crate::groups::{DeviceGroups, GroupMode, GroupsError, ReplicaGroups};
 use crate::module::{CompId, InstId, Module};
 use crate::shape::Dims;
 
@@ -41,7 +41,7 @@ impl<'a> CollectiveView<'a> {
     ///
     /// # Errors
     /// The combination of attributes has no meaning.
-    pub fn groups(&self) -> Option<Result<(&'a ReplicaGroups, GroupMode), &'static str>> {
+    pub fn groups(&self) -> Option<Result<(&'a ReplicaGroups, GroupMode), GroupsError>> {
         match self.participants {
             Participants::Groups { groups, use_global_device_ids } => {
                 Some(GroupMode::of(self.channel_id.is_some(), use_global_device_ids).map(|mode| (groups, mode)))
@@ -155,9 +155,9 @@ impl Module {
     ///
     /// # Errors
     /// The instruction is no collective with groups, or its groups are not valid on this module's devices.
-    pub fn device_groups(&self, inst: InstId) -> Result<DeviceGroups, String> {
+    pub fn device_groups(&self, inst: InstId) -> Result<DeviceGroups, GroupsError> {
         let view = self.inst(inst).attrs.collective();
-        let (groups, mode) = view.and_then(|view| view.groups()).ok_or("not a collective with groups")??;
+        let (groups, mode) = view.and_then(|view| view.groups()).ok_or(GroupsError::NoGroups)??;
         DeviceGroups::expand(groups, mode, self.header.replica_count, self.header.num_partitions)
     }
 
@@ -165,11 +165,11 @@ impl Module {
     ///
     /// # Errors
     /// The instruction is no collective-permute, or an id is out of range.
-    pub fn device_pairs(&self, inst: InstId) -> Result<Vec<(u32, u32)>, String> {
+    pub fn device_pairs(&self, inst: InstId) -> Result<Vec<(u32, u32)>, GroupsError> {
         let Some(CollectiveView { participants: Participants::Pairs(pairs), channel_id, .. }) =
             self.inst(inst).attrs.collective()
         else {
-            return Err("not a collective-permute".into());
+            return Err(GroupsError::NoPairs);
         };
         let (r, p) = (self.header.replica_count.max(1), self.header.num_partitions.max(1));
         let crosses_partitions = channel_id.is_some();
@@ -178,7 +178,7 @@ impl Module {
         for &(source, target) in pairs {
             for id in [source, target] {
                 if !(0..n_ids).contains(&id) {
-                    return Err(format!("expected ids 0..{n_ids}, found {id}"));
+                    return Err(GroupsError::IdOutOfRange { n_ids, id });
                 }
             }
             for other in 0..n_other {

@@ -6,6 +6,7 @@
 //! (<https://openxla.org/xla/operation_semantics#allreduce>).
 
 use crate::shape::Dims;
+use std::fmt;
 
 /// The `replica_groups` attribute as written.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -218,10 +219,10 @@ impl GroupMode {
     ///
     /// # Errors
     /// `use_global_device_ids=true` without a channel has no meaning.
-    pub fn of(has_channel: bool, use_global_device_ids: Option<bool>) -> Result<GroupMode, &'static str> {
+    pub fn of(has_channel: bool, use_global_device_ids: Option<bool>) -> Result<GroupMode, GroupsError> {
         match (has_channel, use_global_device_ids) {
             (false, None | Some(false)) => Ok(GroupMode::CrossReplica),
-            (false, Some(true)) => Err("use_global_device_ids=true needs a channel_id"),
+            (false, Some(true)) => Err(GroupsError::GlobalIdsWithoutChannel),
             (true, None) => Ok(GroupMode::CrossPartition),
             (true, Some(false)) => Ok(GroupMode::CrossReplicaAndPartition),
             (true, Some(true)) => Ok(GroupMode::Flattened),
@@ -238,6 +239,49 @@ impl GroupMode {
     }
 }
 
+/// Why the attributes of a collective say no groups or pairs of devices.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GroupsError {
+    /// The instruction is another op.
+    NoGroups,
+    /// The instruction is another op.
+    NoPairs,
+    /// Flat device ids, which need a channel.
+    GlobalIdsWithoutChannel,
+    /// A tile or a mesh that does not give the ids of its devices.
+    Malformed,
+    /// No groups, where flat device ids need some.
+    NoFlattenedIds,
+    /// An id that no device has.
+    IdOutOfRange {
+        /// The ids that there are: 0 to one below.
+        n_ids: i64,
+        /// The id.
+        id: i64,
+    },
+    /// An id in two groups.
+    IdTwice {
+        /// The id.
+        id: i64,
+    },
+}
+
+impl fmt::Display for GroupsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            GroupsError::NoGroups => "not a collective with groups",
+            GroupsError::NoPairs => "not a collective-permute",
+            GroupsError::GlobalIdsWithoutChannel => "use_global_device_ids=true needs a channel_id",
+            GroupsError::Malformed => "replica_groups is malformed",
+            GroupsError::NoFlattenedIds => "flattened ids need an explicit list of groups, found none",
+            GroupsError::IdOutOfRange { n_ids, id } => return write!(f, "expected ids 0..{n_ids}, found {id}"),
+            GroupsError::IdTwice { id } => return write!(f, "id {id} stands in two groups"),
+        })
+    }
+}
+
+impl std::error::Error for GroupsError {}
+
 /// Groups of flat device ids; member order is meaning (it is the order of concatenation).
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct DeviceGroups {
@@ -249,27 +293,27 @@ impl DeviceGroups {
     /// Expands `groups` under `mode` on `replica_count × num_partitions` devices.
     ///
     /// # Errors
-    /// A sentence saying what is wrong: a malformed attribute, an id out of range or named twice, an empty flattened list.
+    /// A malformed attribute, an id out of range or named twice, an empty flattened list.
     pub fn expand(
         groups: &ReplicaGroups,
         mode: GroupMode,
         replica_count: i64,
         num_partitions: i64,
-    ) -> Result<DeviceGroups, String> {
+    ) -> Result<DeviceGroups, GroupsError> {
         let (r, p) = (replica_count.max(1), num_partitions.max(1));
         let n_ids = mode.n_ids(r, p);
-        let mut lists = groups.expand().ok_or("replica_groups is malformed")?;
+        let mut lists = groups.expand().ok_or(GroupsError::Malformed)?;
         if lists.is_empty() {
             if mode == GroupMode::Flattened {
-                return Err("flattened ids need an explicit list of groups, found none".into());
+                return Err(GroupsError::NoFlattenedIds);
             }
             lists = vec![(0..n_ids).collect()];
         }
         let mut seen = vec![false; n_ids as usize];
         for &id in lists.iter().flatten() {
             match usize::try_from(id).ok().and_then(|i| seen.get_mut(i)) {
-                None => return Err(format!("expected ids 0..{n_ids}, found {id}")),
-                Some(slot) if *slot => return Err(format!("id {id} stands in two groups")),
+                None => return Err(GroupsError::IdOutOfRange { n_ids, id }),
+                Some(slot) if *slot => return Err(GroupsError::IdTwice { id }),
                 Some(slot) => *slot = true,
             }
         }

@@ -19,7 +19,7 @@ pub(crate) fn run(args: &EvalArgs, console: &mut Console<'_>) -> Result<u8, Fail
     let source = Source::read(&args.file, console)?;
     let progress = Progress::start(console.shows_progress);
     progress.now("reading and verifying");
-    let loaded = source.load(source.whole(), console.has_color).map_err(Failure::Diagnostics)?;
+    let loaded = source.load(source.whole(), console.has_color)?;
     let module = &loaded.module;
     let inputs = chosen.of(module, console)?;
     progress.now("evaluating");

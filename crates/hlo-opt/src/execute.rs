@@ -17,7 +17,7 @@ use hlo_pass::pipeline::parse_pipeline;
 use hlo_pass::runner::{RunOptions as PassOptions, bind, run_pipeline};
 use hlo_run::{
     ExecutionError, ExecutionOptions, GpuOptions, GpuProgram, HostProgram, Meeting, OnStuck, OutputBytes, Ranks, Seat,
-    SeatFlags, local_rank,
+    SeatError, SeatFlags, local_rank,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ use std::time::Duration;
 pub(crate) fn run(args: &RunArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
     let chosen = ChosenInputs::parse(&args.inputs)?;
     args.output.as_deref().map_or(Ok(()), output::check_target)?;
-    let seat = find_seat(args).map_err(Failure::Usage)?;
+    let seat = find_seat(args).map_err(|error| Failure::Usage(error.to_string()))?;
     let progress = Progress::start(console.shows_progress);
     progress.now("reading and verifying");
     let (module, plan) = lowered(args, console)?;
@@ -59,7 +59,7 @@ pub(crate) fn run(args: &RunArgs, console: &mut Console<'_>) -> Result<u8, Failu
     Ok(exit::OK)
 }
 
-fn find_seat(args: &RunArgs) -> Result<Option<Seat>, String> {
+fn find_seat(args: &RunArgs) -> Result<Option<Seat>, SeatError> {
     let flags = SeatFlags {
         coordinator: args.ranks.coordinator.clone(),
         rank: args.ranks.rank,
@@ -73,7 +73,7 @@ fn find_seat(args: &RunArgs) -> Result<Option<Seat>, String> {
 fn lowered(args: &RunArgs, console: &mut Console<'_>) -> Result<(Module, Plan), Failure> {
     let said = Said::read(args.replicated_params.as_deref(), console)?;
     let source = Source::read(&args.file, console)?;
-    let loaded = source.load(source.whole(), console.has_color).map_err(Failure::Diagnostics)?;
+    let loaded = source.load(source.whole(), console.has_color)?;
     let wrong = |text: String| Failure::File(format!("{}: {text}", source.name));
     let calls = parse_pipeline(presets::GPU).map_err(|e| wrong(e.to_string()))?;
     let passes = bind(&calls, &registry::passes()).map_err(|e| wrong(e.to_string()))?;
@@ -144,8 +144,7 @@ fn on_backend(
     match args.backend {
         BackendChoice::Host => hlo_run::run(&HostProgram::new(plan)?, meeting, &own, options),
         BackendChoice::Gpu => {
-            let local_rank = local_rank(&|name| std::env::var(name).ok());
-            let local_rank = local_rank.map_err(|reason| ExecutionError::Ranks { reason })?;
+            let local_rank = local_rank(&|name| std::env::var(name).ok())?;
             let on_cards = GpuOptions { shares_card: args.share_gpu, local_rank };
             hlo_run::run(&GpuProgram::new(plan, meeting.devices(), on_cards)?, meeting, &own, options)
         }

@@ -77,14 +77,15 @@ impl Source {
     ///
     /// # Errors
     /// The rendered diagnostics.
-    pub(crate) fn load(&self, part: Part<'_>, has_color: bool) -> Result<Loaded, String> {
-        let parsed = hlo_text::parse_bytes(part.bytes).map_err(|diags| self.render(part, None, diags, has_color))?;
+    pub(crate) fn load(&self, part: Part<'_>, has_color: bool) -> Result<Loaded, Failure> {
+        let parsed = hlo_text::parse_bytes(part.bytes)
+            .map_err(|diags| Failure::Diagnostics(self.render(part, None, diags, has_color)))?;
         let Parsed { module, sources } = parsed;
         let (n_inst_slots, n_comp_slots) = (module.n_inst_slots(), module.n_comp_slots());
         let loaded = Loaded { module, sources, n_inst_slots, n_comp_slots };
         match hlo_ir::verify::verify(&loaded.module) {
             Ok(()) => Ok(loaded),
-            Err(diags) => Err(self.render(part, Some(&loaded), diags, has_color)),
+            Err(diags) => Err(Failure::Diagnostics(self.render(part, Some(&loaded), diags, has_color))),
         }
     }
 
@@ -141,6 +142,5 @@ impl Loaded {
 /// The file cannot be read or is no valid module.
 pub(crate) fn load_one(path: &Path, console: &mut Console<'_>) -> Result<Module, Failure> {
     let source = Source::read(path, console)?;
-    let loaded = source.load(source.whole(), console.has_color);
-    loaded.map(|loaded| loaded.module).map_err(Failure::Diagnostics)
+    source.load(source.whole(), console.has_color).map(|loaded| loaded.module)
 }

@@ -157,10 +157,11 @@ impl Job<'_> {
         progress.now("reading and verifying");
         let mut loaded = match self.source.load(part, console.has_color) {
             Ok(loaded) => loaded,
-            Err(text) => {
+            Err(Failure::Diagnostics(text)) => {
                 self.errors.push_str(&text);
                 return Ok(None);
             }
+            Err(failure) => return Err(failure),
         };
         clock.lap("read and verify");
         if self.args.verify_only {

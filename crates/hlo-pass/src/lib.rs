@@ -11,6 +11,7 @@ use hlo_ir::diag::{Diagnostic, Entity};
 use hlo_spmd::DependsOnItself;
 use options::{OptionInfo, Options};
 use report::PassReport;
+use std::error::Error;
 
 /// One transformation of a module.
 pub trait Pass {
@@ -47,8 +48,11 @@ pub struct PassInfo {
     /// Options it takes.
     pub options: &'static [OptionInfo],
     /// Builds the pass from options whose names and types were checked.
-    pub build: fn(&Options) -> Result<Box<dyn Pass>, String>,
+    pub build: fn(&Options) -> BuiltPass,
 }
+
+/// A pass, or an error of its family that says what is wrong with the options.
+pub type BuiltPass = Result<Box<dyn Pass>, Box<dyn Error>>;
 
 /// What stopped a pass.
 #[derive(Clone, PartialEq, Eq, Debug)]

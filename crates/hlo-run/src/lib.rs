@@ -12,7 +12,7 @@ mod ranks;
 mod run;
 
 pub use cuda::{GpuOptions, GpuProgram};
-pub use error::ExecutionError;
+pub use error::{ExecutionError, SeatError};
 pub use host::{Block, HostProgram, Library};
 pub use ranks::{OnStuck, Ranks, Seat, SeatFlags, local_rank};
 pub use run::{Backend, Device, ExecutionOptions, Meeting, OutputBytes, all_devices, arrays, gather, run};

@@ -41,6 +41,7 @@ use hlo_ir::{CompId, InstId, Module, Opcode};
 use hlo_pass::options::{OptionInfo, OptionKind};
 use hlo_pass::report::Decision;
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
+use std::fmt;
 
 /// The pass as the command line knows it.
 pub(crate) static INFO: PassInfo = PassInfo {
@@ -96,6 +97,38 @@ struct Inliner<'m> {
     left: Vec<Decision>,
 }
 
+/// Why a call stays.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum KeptBecause {
+    /// A front end forbids it.
+    NotInlineable,
+    /// The call is a composite.
+    Composite,
+    /// It has a control predecessor or is one.
+    ControlDependency,
+    /// The computation runs on another thread than its caller.
+    OtherThread,
+    /// The module would have too many instructions.
+    TooLarge { n_after: usize, max_instructions: usize },
+}
+
+impl fmt::Display for KeptBecause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            KeptBecause::NotInlineable => "its frontend attribute inlineable=\"false\" says so",
+            KeptBecause::Composite => "it is a composite, which a backend may know as a whole",
+            KeptBecause::ControlDependency => "it takes part in a control dependency",
+            KeptBecause::OtherThread => "it runs on another execution thread",
+            KeptBecause::TooLarge { n_after, max_instructions } => {
+                return write!(
+                    f,
+                    "its copy would make {n_after} instructions, more than max-instructions={max_instructions}"
+                );
+            }
+        })
+    }
+}
+
 impl<'m> Inliner<'m> {
     fn new(module: &'m mut Module) -> Inliner<'m> {
         let sites = CallSites::find(module, module.computations().iter().copied());
@@ -144,7 +177,7 @@ impl<'m> Inliner<'m> {
         inst: InstId,
         pinned: &EntitySet<InstId>,
         max_instructions: usize,
-    ) -> Option<Result<CompId, String>> {
+    ) -> Option<Result<CompId, KeptBecause>> {
         let instruction = self.module.inst(inst);
         let Attrs::Call(call) = &instruction.attrs else { return None };
         let callee = call.to_apply?;
@@ -154,15 +187,15 @@ impl<'m> Inliner<'m> {
         let threads =
             (&self.module.comp(callee).execution_thread, &self.module.comp(instruction.parent).execution_thread);
         Some(if is_refused {
-            Err("its frontend attribute inlineable=\"false\" says so".into())
+            Err(KeptBecause::NotInlineable)
         } else if call.is_composite {
-            Err("it is a composite, which a backend may know as a whole".into())
+            Err(KeptBecause::Composite)
         } else if pinned.contains(inst) {
-            Err("it takes part in a control dependency".into())
+            Err(KeptBecause::ControlDependency)
         } else if threads.0 != threads.1 {
-            Err("it runs on another execution thread".into())
+            Err(KeptBecause::OtherThread)
         } else if self.n_uses[callee] > 1 && n_after > max_instructions {
-            Err(format!("its copy would make {n_after} instructions, more than max-instructions={max_instructions}"))
+            Err(KeptBecause::TooLarge { n_after, max_instructions })
         } else {
             Ok(callee)
         })
@@ -207,12 +240,12 @@ impl<'m> Inliner<'m> {
     }
 }
 
-fn left(module: &Module, call: InstId, reason: String) -> Decision {
+fn left(module: &Module, call: InstId, reason: KeptBecause) -> Decision {
     Decision {
         subject: format!("%{}", module.inst_name(call)),
         computation: module.comp_name(module.inst(call).parent).into(),
         action: "left".into(),
-        reason,
+        reason: reason.to_string(),
         ..Decision::default()
     }
 }

@@ -1,5 +1,7 @@
 //! The catalogue of errors: why a module cannot be sharded or a placement not emitted, and why a gradient is left as it is.
 
+use hlo_cluster::ClusterError;
+use hlo_ir::groups::GroupsError;
 use hlo_ir::localize::CannotCut;
 use hlo_ir::{InstId, Module};
 use hlo_spmd::SpmdError;
@@ -10,6 +12,8 @@ use std::fmt;
 pub enum WusError {
     /// A part of the program cannot be built.
     Spmd(SpmdError),
+    /// The cluster or the device of the options has no meaning.
+    Machine(ClusterError),
     /// The attributes of an op on shards are not known.
     Localize(CannotCut),
     /// An instruction depends on itself after the rewrite.
@@ -116,6 +120,7 @@ impl fmt::Display for WusError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             WusError::Spmd(error) => error.fmt(f),
+            WusError::Machine(error) => error.fmt(f),
             WusError::Localize(error) => error.fmt(f),
             WusError::DependsOnItself { name } => write!(f, "`%{name}` depends on itself"),
             WusError::NoValue { name } => write!(f, "`%{name}` has no value"),
@@ -180,7 +185,7 @@ pub enum GradientRefusal {
     /// There is nobody to share the work with.
     OneDevice,
     /// Its groups are not valid on the module's devices.
-    Groups(String),
+    Groups(GroupsError),
     /// Its groups have members in different numbers.
     UnevenGroups,
     /// Each of its groups is one device.
@@ -221,7 +226,7 @@ impl fmt::Display for GradientRefusal {
             GradientRefusal::Scalar => "a scalar",
             GradientRefusal::DynamicDims => "has dynamic dims",
             GradientRefusal::OneDevice => "the module runs on one device",
-            GradientRefusal::Groups(why) => why,
+            GradientRefusal::Groups(error) => return error.fmt(f),
             GradientRefusal::UnevenGroups => "its groups differ in size",
             GradientRefusal::LoneDevices => "its groups have one device each: nothing is summed",
             GradientRefusal::MissingDevices { n_devices, n_held } => {

@@ -162,7 +162,7 @@ struct Planned<'w, 'm> {
 }
 
 impl ShardWeightUpdate {
-    fn new(options: &Options) -> Result<ShardWeightUpdate, String> {
+    fn new(options: &Options) -> Result<ShardWeightUpdate, WusError> {
         Ok(ShardWeightUpdate {
             min_bytes: options.int("min-bytes").max(0) as u64,
             is_forced: options.text("profit") == "always",
@@ -173,10 +173,10 @@ impl ShardWeightUpdate {
                 "no" => Some(false),
                 _ => None,
             },
-            state_pairs: parse_pairs(options.text("state-pairs")).map_err(|e| e.to_string())?,
+            state_pairs: parse_pairs(options.text("state-pairs"))?,
             unknown_trip_count: options.int("unknown-trip-count").max(1) as u64,
             ps_per_resident_byte: options.float("memory-weight").max(0.0),
-            machine: Machine::from_args(options.text("cluster"), options.text("device")).map_err(|e| e.to_string())?,
+            machine: Machine::from_args(options.text("cluster"), options.text("device")).map_err(WusError::Machine)?,
         })
     }
 

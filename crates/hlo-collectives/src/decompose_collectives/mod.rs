@@ -46,7 +46,7 @@ pub mod fit;
 pub mod strides;
 pub mod subject;
 
-use crate::refusal::{DecomposeRefusal, Refusal};
+use crate::refusal::{DecomposeRefusal, OptionError, Refusal};
 use choose::{Choice, Chosen};
 use hlo_analysis::Preserved;
 use hlo_analysis::code::{code_computations, pinned_by_control};
@@ -97,12 +97,12 @@ pub struct DecomposeCollectives {
 }
 
 impl DecomposeCollectives {
-    fn new(options: &Options) -> Result<DecomposeCollectives, String> {
+    fn new(options: &Options) -> Result<DecomposeCollectives, OptionError> {
         let text = options.text("cluster");
         if text.is_empty() {
-            return Err("expected `cluster=` with a hierarchy such as [(node,2),(gpu,8)] or a shipped name".into());
+            return Err(OptionError::NoCluster);
         }
-        let cluster = Cluster::from_arg(text).map_err(|e| e.to_string())?;
+        let cluster = Cluster::from_arg(text).map_err(OptionError::Cluster)?;
         let algo = match options.text("algo") {
             "ring" => Algo::Ring,
             "tree" => Algo::Tree,
@@ -110,7 +110,7 @@ impl DecomposeCollectives {
         };
         let min_gain = options.float("min-gain");
         if !(0.0..=1.0).contains(&min_gain) {
-            return Err(format!("min-gain: expected a share from 0 to 1, found {min_gain}"));
+            return Err(OptionError::MinGain { found: min_gain });
         }
         Ok(DecomposeCollectives { choice: Choice { cluster, algo, min_gain } })
     }

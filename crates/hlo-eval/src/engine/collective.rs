@@ -49,7 +49,7 @@ impl Machine<'_> {
         if let Some(groups) = self.groups.get(&inst) {
             return Ok(groups.clone());
         }
-        let groups = Arc::new(self.module.device_groups(inst).map_err(EvalError::invalid)?);
+        let groups = Arc::new(self.module.device_groups(inst)?);
         self.groups.insert(inst, groups.clone());
         Ok(groups)
     }
@@ -149,7 +149,7 @@ impl Machine<'_> {
         if self.module.inst(inst).attrs.collective().is_some_and(|view| view.is_in_place) {
             return Err(EvalError::unsupported("collective-permute in place (with slice_sizes)"));
         }
-        let pairs = self.module.device_pairs(inst).map_err(EvalError::invalid)?;
+        let pairs = self.module.device_pairs(inst)?;
         let mut results: Vec<Option<Value>> = vec![None; active.len()];
         for (source, target) in pairs {
             match (active.binary_search(&source), active.binary_search(&target)) {

@@ -99,7 +99,7 @@ impl Lowering<'_> {
             CollectiveSource::Reduction => true,
             CollectiveSource::Members => false,
             CollectiveSource::Pair => {
-                let pairs = self.module.device_pairs(inst).map_err(wrong)?;
+                let pairs = self.module.device_pairs(inst).map_err(|error| wrong(error.to_string()))?;
                 let n = u32::try_from(self.module.n_devices()).unwrap_or(u32::MAX);
                 return Ok((CollectiveKind::Pairs(pairs), vec![(0..n).collect()]));
             }
@@ -107,7 +107,7 @@ impl Lowering<'_> {
                 return Err(wrong(format!("{} has no lowering", self.module.inst(inst).opcode)));
             }
         };
-        let groups = self.module.device_groups(inst).map_err(wrong)?;
+        let groups = self.module.device_groups(inst).map_err(|error| wrong(error.to_string()))?;
         let reduction = if reduces { Some(self.reduction(inst)?) } else { None };
         let kind = CollectiveKind::Groups { reduction, scatters: rule.scatters };
         if !kind.is_elementwise() && groups.uniform_size().is_none() {

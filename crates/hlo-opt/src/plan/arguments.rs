@@ -5,6 +5,7 @@ use crate::{Failure, descriptions};
 use clap::{Args, Subcommand, ValueEnum};
 use hlo_cluster::reduction::{Lowering, Matrix, Rules};
 use hlo_cluster::{Algo, Cluster};
+use std::fmt;
 use std::path::PathBuf;
 
 /// What to plan.
@@ -168,33 +169,60 @@ pub(crate) fn matrix(rows: &MatrixRows, levels: &[u32], axes: &[u32]) -> Result<
 const MOST_BYTES: f64 = (1u64 << 63) as f64;
 const MOST_WEIGHT: f64 = 1e12;
 
-fn bytes(text: &str) -> Result<f64, String> {
+/// What is wrong with the value of an option.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum ValueError {
+    NoBytes,
+    TooManyBytes,
+    NoSteps,
+    NoWeightedAxes,
+    Weight { found: f64 },
+    NoMatrix,
+}
+
+impl fmt::Display for ValueError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ValueError::NoBytes => "expected a number of bytes such as 4096 or 2GiB",
+            ValueError::TooManyBytes => "expected zero bytes to 8 EiB",
+            ValueError::NoSteps => "expected a number of steps, at least 1",
+            ValueError::NoWeightedAxes => "expected axes and a weight such as 0+2=0.25",
+            ValueError::Weight { found } => {
+                return write!(f, "expected a weight from zero to {MOST_WEIGHT:e}, found {found:e}");
+            }
+            ValueError::NoMatrix => "expected rows of numbers such as [[1,4],[4,4]]",
+        })
+    }
+}
+
+impl std::error::Error for ValueError {}
+
+fn bytes(text: &str) -> Result<f64, ValueError> {
     let suffixes = [("KiB", 1u64 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
     let (number, factor) = suffixes
         .iter()
         .find_map(|(suffix, factor)| text.strip_suffix(suffix).map(|number| (number, *factor)))
         .unwrap_or((text, 1));
-    let number: f64 = number.trim().parse().map_err(|_| "expected a number of bytes such as 4096 or 2GiB")?;
+    let number: f64 = number.trim().parse().map_err(|_| ValueError::NoBytes)?;
     let bytes = number * factor as f64;
-    if (0.0..=MOST_BYTES).contains(&bytes) { Ok(bytes) } else { Err("expected zero bytes to 8 EiB".into()) }
+    if (0.0..=MOST_BYTES).contains(&bytes) { Ok(bytes) } else { Err(ValueError::TooManyBytes) }
 }
 
-fn at_least_one(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|n| *n > 0).ok_or_else(|| "expected a number of steps, at least 1".into())
+fn at_least_one(text: &str) -> Result<usize, ValueError> {
+    text.parse().ok().filter(|n| *n > 0).ok_or(ValueError::NoSteps)
 }
 
-fn weighted(text: &str) -> Result<Weighted, String> {
-    const EXPECTED: &str = "expected axes and a weight such as 0+2=0.25";
+fn weighted(text: &str) -> Result<Weighted, ValueError> {
     let (axes, weight) = text.split_once('=').unwrap_or((text, "1"));
     let reduce: Option<Vec<usize>> = axes.split('+').map(|axis| axis.trim().parse().ok()).collect();
-    let weight: f64 = weight.trim().parse().map_err(|_| EXPECTED)?;
+    let weight: f64 = weight.trim().parse().map_err(|_| ValueError::NoWeightedAxes)?;
     match reduce {
         Some(reduce) if (0.0..=MOST_WEIGHT).contains(&weight) => Ok(Weighted { reduce, weight }),
-        Some(_) => Err(format!("expected a weight from zero to {MOST_WEIGHT:e}, found {weight:e}")),
-        None => Err(EXPECTED.into()),
+        Some(_) => Err(ValueError::Weight { found: weight }),
+        None => Err(ValueError::NoWeightedAxes),
     }
 }
 
-fn matrix_rows(text: &str) -> Result<MatrixRows, String> {
-    serde_json::from_str(text).map(MatrixRows).map_err(|_| "expected rows of numbers such as [[1,4],[4,4]]".into())
+fn matrix_rows(text: &str) -> Result<MatrixRows, ValueError> {
+    serde_json::from_str(text).map(MatrixRows).map_err(|_| ValueError::NoMatrix)
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::ExecutionError;
+use crate::{ExecutionError, SeatError};
 
 /// How long processes wait for one another before a run, unless told otherwise.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -48,8 +48,8 @@ pub struct SeatFlags {
 /// Looks a variable up.
 pub(super) type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-fn number(variable: &str, text: &str) -> Result<u32, String> {
-    text.trim().parse().map_err(|_| format!("{variable}: expected a whole number, found `{text}`"))
+fn number(variable: &'static str, text: &str) -> Result<u32, SeatError> {
+    text.trim().parse().map_err(|_| SeatError::NoNumber { variable, found: text.into() })
 }
 
 impl Seat {
@@ -57,7 +57,7 @@ impl Seat {
     ///
     /// # Errors
     /// A part is missing or makes no sense: which one.
-    pub fn find(flags: &SeatFlags, environment: Lookup<'_>) -> Result<Option<Seat>, String> {
+    pub fn find(flags: &SeatFlags, environment: Lookup<'_>) -> Result<Option<Seat>, SeatError> {
         let variable = |name: &'static str| Some((name, environment(name)?));
         let launcher = LAUNCHERS.iter().find_map(|&(rank, size)| Some((variable(rank)?, variable(size)?)));
         let (rank, n_ranks) = match (flags.rank, flags.n_ranks, launcher) {
@@ -75,22 +75,17 @@ impl Seat {
         if alone && (n_ranks.is_some() || flags.coordinator.is_none()) {
             return Ok(None);
         }
-        let variables = || LAUNCHERS.map(|(rank, size)| format!("{rank} and {size}")).join(", ");
         let (Some(rank), Some(n_ranks)) = (rank, n_ranks) else {
-            return Err(format!(
-                "expected --rank and --ranks, or one of {} in the environment, found none",
-                variables()
-            ));
+            return Err(SeatError::NoRank { launchers: &LAUNCHERS });
         };
         let Some(coordinator) = coordinator else {
-            let wanted = "--coordinator HOST:PORT, or MASTER_ADDR and MASTER_PORT in the environment";
-            return Err(format!("expected {wanted} for {n_ranks} ranks, found none"));
+            return Err(SeatError::NoCoordinator { n_ranks });
         };
         if rank >= n_ranks {
-            return Err(format!("expected a rank below the number of ranks, found rank {rank} of {n_ranks}"));
+            return Err(SeatError::RankOutOfRange { rank, n_ranks });
         }
         if coordinator.rsplit_once(':').is_none_or(|(host, port)| host.is_empty() || port.parse::<u16>().is_err()) {
-            return Err(format!("expected a coordinator HOST:PORT, found `{coordinator}`"));
+            return Err(SeatError::NoPlace { coordinator });
         }
         let connect_timeout = flags.connect_timeout.unwrap_or(CONNECT_TIMEOUT);
         Ok(Some(Seat { coordinator, rank, n_ranks, connect_timeout }))
@@ -114,13 +109,13 @@ impl Seat {
 ///
 /// # Errors
 /// The variable is no number.
-pub fn local_rank(environment: Lookup<'_>) -> Result<Option<u32>, String> {
+pub fn local_rank(environment: Lookup<'_>) -> Result<Option<u32>, SeatError> {
     let found = LOCAL_RANKS.iter().find_map(|name| Some((name, environment(name)?)));
     found.map(|(name, text)| number(name, &text)).transpose()
 }
 
 /// `MASTER_ADDR:MASTER_PORT`. Where torchrun's own server listens at that port, the next one is taken.
-fn coordinator_of(environment: Lookup<'_>) -> Result<Option<String>, String> {
+fn coordinator_of(environment: Lookup<'_>) -> Result<Option<String>, SeatError> {
     let (Some(host), Some(port)) = (environment("MASTER_ADDR"), environment("MASTER_PORT")) else { return Ok(None) };
     let port = number("MASTER_PORT", &port)?;
     let is_taken = environment("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|value| value.eq_ignore_ascii_case("true"));
@@ -132,7 +127,7 @@ fn coordinator_of(environment: Lookup<'_>) -> Result<Option<String>, String> {
 mod tests {
     use super::*;
 
-    fn find(flags: &SeatFlags, variables: &[(&str, &str)]) -> Result<Option<(String, u32, u32)>, String> {
+    fn find(flags: &SeatFlags, variables: &[(&str, &str)]) -> Result<Option<(String, u32, u32)>, SeatError> {
         let lookup = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_string());
         Seat::find(flags, &lookup).map(|seat| seat.map(|seat| (seat.coordinator, seat.rank, seat.n_ranks)))
     }
@@ -178,10 +173,14 @@ mod tests {
             (flags(Some("h:x"), Some(1), Some(2)), "found `h:x`"),
             (flags(Some("h:1"), Some(1), None), "--rank and --ranks"),
         ] {
-            assert!(find(&flags, &[]).is_err_and(|e| e.contains(expected)), "{expected}: {:?}", find(&flags, &[]));
+            assert!(
+                find(&flags, &[]).is_err_and(|e| e.to_string().contains(expected)),
+                "{expected}: {:?}",
+                find(&flags, &[])
+            );
         }
         let wrong = find(&SeatFlags::default(), &[("RANK", "x"), ("WORLD_SIZE", "2")]);
-        assert!(wrong.is_err_and(|e| e.contains("RANK: expected a whole number, found `x`")));
+        assert!(wrong.is_err_and(|e| e.to_string().contains("RANK: expected a whole number, found `x`")));
     }
 
     #[test]
