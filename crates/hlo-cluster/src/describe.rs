@@ -274,7 +274,18 @@ fn inline_level(pair: Pair<'_, Rule>, is_innermost: bool) -> Result<Level, Clust
                 let found = || ClusterError::new(at(), "a number", format!("`{}`", part.as_str()));
                 numbers.push(part.as_str().parse::<f64>().map_err(|_| found())?);
             }
-            _ => {}
+            // Of these a level has brackets and commas.
+            Rule::open
+            | Rule::close
+            | Rule::comma
+            | Rule::hierarchy
+            | Rule::level
+            | Rule::open_all
+            | Rule::close_all
+            | Rule::integer
+            | Rule::plus
+            | Rule::EOI
+            | Rule::WHITESPACE => {}
         }
     }
     let (gbytes_per_s, latency_us) = match is_innermost {

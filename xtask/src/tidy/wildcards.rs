@@ -3,6 +3,8 @@
 //!
 //! Tests may have defaults for rules: what a test does not expect shows as a failed assertion.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
@@ -84,13 +86,10 @@ impl Places {
 
 impl<'ast> Visit<'ast> for Places {
     fn visit_expr_match(&mut self, node: &'ast syn::ExprMatch) {
-        let names = |enums: &[&str]| node.arms.iter().any(|arm| names_one(&arm.pat, enums));
-        let rest = node.arms.iter().filter(|arm| catches_all(&arm.pat));
-        let lines = rest.map(|arm| arm.pat.span().start().line);
-        if names(&["Opcode"]) {
-            self.opcode_wildcards.extend(lines);
-        } else if !self.is_test && names(RULES) {
-            self.rule_wildcards.extend(lines);
+        let patterns: Vec<&syn::Pat> = node.arms.iter().flat_map(|arm| alternatives(&arm.pat)).collect();
+        self.opcode_wildcards.extend(rest_of(&patterns, &["Opcode"]));
+        if !self.is_test {
+            self.rule_wildcards.extend(rest_of(&patterns, RULES));
         }
         visit::visit_expr_match(self, node);
     }
@@ -130,7 +129,74 @@ fn catches_all(pat: &syn::Pat) -> bool {
     }
 }
 
-/// Whether a pattern has a variant of one of the enums.
+/// The patterns of an or-pattern, without parentheses, references and names for the whole.
+fn alternatives(pat: &syn::Pat) -> Vec<&syn::Pat> {
+    match pat {
+        syn::Pat::Or(or) => or.cases.iter().flat_map(alternatives).collect(),
+        syn::Pat::Paren(inner) => alternatives(&inner.pat),
+        syn::Pat::Reference(inner) => alternatives(&inner.pat),
+        syn::Pat::Ident(syn::PatIdent { subpat: Some((_, inner)), .. }) => alternatives(inner),
+        other => vec![other],
+    }
+}
+
+/// Lines of the patterns that take all other variants where patterns beside them name variants of one of the enums. Patterns
+/// stand for one place of the value; what stands inside of equal variants and tuples is compared place by place.
+fn rest_of(patterns: &[&syn::Pat], enums: &[&str]) -> BTreeSet<usize> {
+    let mut lines = BTreeSet::new();
+    if patterns.iter().any(|pat| names_one(pat, enums)) {
+        lines.extend(patterns.iter().filter(|pat| catches_all(pat)).map(|pat| pat.span().start().line));
+    }
+    let mut inner: BTreeMap<String, Vec<Vec<Inside<'_>>>> = BTreeMap::new();
+    for pat in patterns {
+        if let Some((name, places)) = parts(pat) {
+            inner.entry(name).or_default().push(places);
+        }
+    }
+    for rows in inner.values() {
+        let names: BTreeSet<&String> = rows.iter().flatten().map(|(name, _)| name).collect();
+        for name in names {
+            let column = rows.iter().flat_map(|row| row.iter().find(|(of, _)| of == name));
+            let column: Vec<&syn::Pat> = column.flat_map(|(_, pat)| alternatives(pat)).collect();
+            lines.extend(rest_of(&column, enums));
+        }
+    }
+    lines
+}
+
+/// A place inside a pattern, a number or the name of a field, and what stands there.
+type Inside<'p> = (String, &'p syn::Pat);
+
+/// What a pattern takes apart, a variant or a tuple, and its places.
+fn parts(pat: &syn::Pat) -> Option<(String, Vec<Inside<'_>>)> {
+    match pat {
+        syn::Pat::Tuple(tuple) => Some((format!("({})", tuple.elems.len()), by_number(&tuple.elems))),
+        syn::Pat::TupleStruct(variant) => Some((last_name(&variant.path)?, by_number(&variant.elems))),
+        syn::Pat::Struct(variant) => {
+            let fields = variant.fields.iter();
+            let places = fields.map(|field| (field_name(&field.member), &*field.pat)).collect();
+            Some((last_name(&variant.path)?, places))
+        }
+        _ => None,
+    }
+}
+
+fn by_number(elems: &syn::punctuated::Punctuated<syn::Pat, syn::Token![,]>) -> Vec<Inside<'_>> {
+    elems.iter().enumerate().map(|(at, pat)| (at.to_string(), pat)).collect()
+}
+
+fn field_name(member: &syn::Member) -> String {
+    match member {
+        syn::Member::Named(name) => name.to_string(),
+        syn::Member::Unnamed(index) => index.index.to_string(),
+    }
+}
+
+fn last_name(path: &syn::Path) -> Option<String> {
+    Some(path.segments.last()?.ident.to_string())
+}
+
+/// Whether a pattern has a variant of one of the enums, at any depth.
 fn names_one(pat: &syn::Pat, enums: &[&str]) -> bool {
     struct Paths<'e>(&'e [&'e str], bool);
     impl<'ast> Visit<'ast> for Paths<'_> {
@@ -161,7 +227,7 @@ mod tests {
     fn arms_for_the_rest_are_found() {
         assert_eq!(wildcards("match op { Opcode::Add => 1, _ => 2 };"), 1);
         assert_eq!(wildcards("match (op, n) { (ir::Opcode::Add, 1) => 1, rest => 2 };"), 1);
-        assert_eq!(wildcards("match op { Some(Opcode::Add | Opcode::Abs) => 1, Some(_) => 2, None => 3 };"), 0);
+        assert_eq!(wildcards("match op { Some(Opcode::Add | Opcode::Abs) => 1, None => 3 };"), 0);
         assert_eq!(wildcards("match kind { Kind::A => 1, _ => 2 };"), 0);
         assert_eq!(wildcards("use ir::Opcode::*;"), 1);
     }
@@ -179,6 +245,18 @@ mod tests {
         );
         assert_eq!(wildcards("match row.flow { Flow::Tuple => 1, _ if is_view => 2, Flow::All => 3 };"), 1);
         assert_eq!(wildcards("use op::Flow::*;"), 1);
+    }
+
+    #[test]
+    fn arms_for_the_rest_are_found_inside_of_variants_and_tuples() {
+        assert_eq!(wildcards("match op { Some(Opcode::Add | Opcode::Abs) => 1, Some(_) => 2, None => 3 };"), 1);
+        assert_eq!(wildcards("match op { None => 3, Some(Opcode::Add) => 1, Some(Opcode::Abs) => 2 };"), 0);
+        let rules = "match rule { EvalRule::Routine(EvalRoutine::Shape) => 1, EvalRule::Routine(_) => 2, EvalRule::Unary(_) => 3 };";
+        assert_eq!(wildcards(rules), 1);
+        assert_eq!(wildcards("match x { Row { flow: Flow::Tuple, .. } => 1, Row { flow: other, .. } => 2 };"), 1);
+        assert_eq!(wildcards("match (a, b) { (Flow::Tuple, 0) => 1, (Flow::All, _) => 2, (_, _) => 3 };"), 1);
+        assert_eq!(wildcards("match x { &Work::Gemm(_) => 1, Work::Copy { .. } | Work::Fill { .. } => 2 };"), 0);
+        assert_eq!(wildcards("match x { A(Flow::Tuple) => 1, B(_) => 2 };"), 0);
     }
 
     #[test]

@@ -155,16 +155,17 @@ impl<'c> ClassLoads<'c> {
     fn walk(&mut self, instruction: Instruction, flow: Flow) {
         let (cluster, numbering, factors) = (self.cluster, &self.numbering, &self.factors);
         let groups = Groups { cluster, numbering, factors, instruction };
-        match (&self.links, flow) {
-            (Some(links), _) => {
-                self.known.insert((instruction, flow), Loads::walk(cluster, links, flow, groups));
-            }
-            (None, Flow::Trees) => {
+        if let Some(links) = &self.links {
+            self.known.insert((instruction, flow), Loads::walk(cluster, links, flow, groups));
+            return;
+        }
+        match flow {
+            Flow::Trees => {
                 let counted = groups.trees();
                 let loads = Distinct::counted(cluster, &counted).loads(counted.latency_s);
                 self.known.insert((instruction, flow), loads);
             }
-            (None, Flow::Around | Flow::ToRoot | Flow::FromRoot) => {
+            Flow::Around | Flow::ToRoot | Flow::FromRoot => {
                 let mut rings = groups.rings();
                 let around = Distinct::counted(cluster, &rings.around).loads(rings.around.latency_s.clone());
                 self.known.insert((instruction, Flow::Around), around);

@@ -146,7 +146,17 @@ impl Program {
                 EvalRoutine::Parameter
                 | EvalRoutine::OneArray(_)
                 | EvalRoutine::SeveralArrays(_)
-                | EvalRoutine::Lockstep(_),
+                | EvalRoutine::Lockstep(
+                    LockstepRoutine::While
+                    | LockstepRoutine::Conditional
+                    | LockstepRoutine::Scan
+                    | LockstepRoutine::Collective(_)
+                    | LockstepRoutine::ReplicaId
+                    | LockstepRoutine::PartitionId
+                    | LockstepRoutine::AsyncStart
+                    | LockstepRoutine::AsyncUpdate
+                    | LockstepRoutine::AsyncDone,
+                ),
             ) => return None,
         };
         Some(self.push(code))

@@ -1,7 +1,8 @@
 //! `reduce`: a loop over the reduced elements, in one thread or dealt out to a team; and how accumulators are combined.
 
 use hlo_ir::attrs::Attrs;
-use hlo_ir::{CompId, DType, InstId, NumberClass, Opcode, Scalar};
+use hlo_ir::monoid::{Monoid, find_monoid};
+use hlo_ir::{CompId, DType, InstId, Instruction, NumberClass, Opcode, Scalar};
 use smallvec::SmallVec;
 
 use super::dtype::CType;
@@ -15,7 +16,7 @@ pub(super) struct Combiner {
     comp: CompId,
     /// The prelude's function, if the computation is that function of its two parameters.
     plain: Option<&'static str>,
-    opcode: Option<Opcode>,
+    monoid: Option<Monoid>,
     pub ctypes: Vec<CType>,
 }
 
@@ -25,18 +26,14 @@ impl Combiner {
         let ctypes = dtypes.iter().map(|&dtype| e.ctype(inst, dtype)).collect::<Result<Vec<CType>, GpuError>>()?;
         let computation = e.module.comp(comp);
         let root = computation.root.expand().map(|root| e.module.inst(root));
-        let mut opcode = None;
-        if let (Some(root), [a, b]) = (root, computation.params.as_slice()) {
-            let operands = root.operands.as_slice();
-            if operands == [*a, *b] || operands == [*b, *a] && is_commutative(root.opcode) {
-                opcode = Some(root.opcode);
-            }
-        }
-        let plain = opcode.and_then(|opcode| match rule(opcode) {
+        let monoid = find_monoid(e.module, comp);
+        let is_applied = |root: &&Instruction| monoid.is_some() || root.operands.as_slice() == computation.params;
+        let applied = root.filter(|_| computation.params.len() == 2).filter(is_applied);
+        let plain = applied.and_then(|root| match rule(root.opcode) {
             Rule::Function(name) => Some(name),
             Rule::Code(_) | Rule::Refused(_) => None,
         });
-        Ok(Combiner { comp, plain, opcode, ctypes })
+        Ok(Combiner { comp, plain, monoid, ctypes })
     }
 
     /// Whether `init` changes nothing that it is combined with.
@@ -50,14 +47,14 @@ impl Combiner {
                 || literal(Scalar::Uint(0))
                 || literal(Scalar::Pred(false))
         };
-        match self.opcode {
-            Some(Opcode::Add | Opcode::Or) => zero(),
-            Some(Opcode::Multiply) if is_float => literal(Scalar::Float(1.0)),
-            Some(Opcode::And) => literal(Scalar::Pred(true)),
-            Some(Opcode::Maximum) if is_float => literal(Scalar::Float(f64::NEG_INFINITY)),
-            Some(Opcode::Minimum) if is_float => literal(Scalar::Float(f64::INFINITY)),
-            Some(Opcode::Maximum) => literal(lowest_integer(ctype.dtype)),
-            Some(_) | None => false,
+        match self.monoid {
+            Some(Monoid::Add | Monoid::Or) => zero(),
+            Some(Monoid::Multiply) => is_float && literal(Scalar::Float(1.0)),
+            Some(Monoid::And) => literal(Scalar::Pred(true)),
+            Some(Monoid::Maximum) if is_float => literal(Scalar::Float(f64::NEG_INFINITY)),
+            Some(Monoid::Maximum) => literal(lowest_integer(ctype.dtype)),
+            Some(Monoid::Minimum) => is_float && literal(Scalar::Float(f64::INFINITY)),
+            None => false,
         }
     }
 
@@ -142,10 +139,6 @@ fn lowest_integer(dtype: DType) -> Scalar {
         NumberClass::Unsigned => Scalar::Uint(0),
         NumberClass::Pred | NumberClass::Float | NumberClass::Complex => Scalar::Pred(false),
     }
-}
-
-fn is_commutative(opcode: Opcode) -> bool {
-    [Opcode::Add, Opcode::Multiply, Opcode::Maximum, Opcode::Minimum, Opcode::And, Opcode::Or].contains(&opcode)
 }
 
 /// The arrays and initial values of a reduction, and its combiner.
