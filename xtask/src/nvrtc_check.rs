@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use hlo_gpu::kernel::{CudaKernels, EmitOptions, PRELUDE, emit};
+use hlo_gpu::kernel::{CudaKernels, EmitOptions, emit, prelude};
 use hlo_gpu::lower::{LowerOptions, lower};
 use hlo_gpu::plan::Kernel;
 use hlo_ir::{Module, Opcode};
@@ -143,7 +143,7 @@ pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
     for (i, part) in all.chunks(PER_PROGRAM).enumerate() {
         let path = folder.join(format!("kernels_{i}.cu"));
         let sources: Vec<&str> = part.iter().map(|kernel| kernel.source.as_str()).collect();
-        fs::write(&path, format!("{PRELUDE}\n{}", sources.join("\n")))
+        fs::write(&path, format!("{}\n{}", prelude(), sources.join("\n")))
             .map_err(|e| format!("{}: {e}", path.display()))?;
         programs.push(path);
     }

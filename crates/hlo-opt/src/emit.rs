@@ -1,7 +1,7 @@
 //! `--emit`: what the GPU backend makes of a module, printed.
 
 use crate::arguments::Emit;
-use hlo_gpu::kernel::{CudaKernels, PRELUDE};
+use hlo_gpu::kernel::{CudaKernels, prelude};
 use hlo_gpu::lower::LowerOptions;
 use hlo_gpu::plan::Plan;
 use hlo_gpu::plan::verify::verify;
@@ -32,7 +32,7 @@ pub(crate) fn write(module: &Module, emit: Emit, options: &LowerOptions, out: &m
             .kernels
             .values()
             .try_fold((), |(), kernel| write!(out, "{}", kernel.source).map(|()| out.push('\n')))
-            .map(|()| out.insert_str(0, PRELUDE)),
+            .map(|()| out.insert_str(0, &prelude())),
         Emit::PlanSvg => write!(out, "{}", hlo_gpu::plan::plot::svg(&plan)),
     };
     Ok(())

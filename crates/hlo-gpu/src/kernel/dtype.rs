@@ -115,11 +115,13 @@ fn negative(x: i64) -> String {
     if x == i64::MIN { "(-9223372036854775807ll - 1)".to_string() } else { format!("({x}ll)") }
 }
 
-fn float32(x: f32) -> String {
+/// An `f32` as a literal.
+pub(super) fn float32(x: f32) -> String {
     if x.is_finite() { format!("({x:e}f)") } else { format!("hlo::f32_bits({:#x}u)", x.to_bits()) }
 }
 
-fn float64(x: f64) -> String {
+/// An `f64` as a literal.
+pub(super) fn float64(x: f64) -> String {
     if x.is_finite() { format!("({x:e})") } else { format!("hlo::f64_bits({:#x}ull)", x.to_bits()) }
 }
 

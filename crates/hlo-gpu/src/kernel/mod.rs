@@ -17,6 +17,7 @@ mod groups;
 mod indexing;
 mod reach;
 mod reduction;
+mod scalar;
 mod scatter_rows;
 mod shape_ops;
 mod structure;
@@ -38,8 +39,11 @@ pub use device_reduction::device_reduction;
 use dtype::CType;
 use emitter::{Argument, Binding, Emitter};
 
-/// What stands before the kernels of a program.
-pub const PRELUDE: &str = include_str!("prelude.h");
+/// What stands before the kernels of a program: types and arithmetic, the functions that rows of the op table describe,
+/// and what else kernels call.
+pub fn prelude() -> String {
+    [include_str!("prelude/numbers.h"), &scalar::functions(), include_str!("prelude/kernels.h")].join("\n")
+}
 
 /// How kernels are written.
 #[derive(Clone, Debug, Default)]

@@ -15,7 +15,7 @@ use crate::GpuError;
 pub(super) struct Combiner {
     comp: CompId,
     /// The prelude's function, if the computation is that function of its two parameters.
-    plain: Option<&'static str>,
+    plain: Option<String>,
     monoid: Option<Monoid>,
     pub ctypes: Vec<CType>,
 }
@@ -70,7 +70,7 @@ impl Combiner {
         accumulators: &[Value],
         values: &[Value],
     ) -> Result<(), GpuError> {
-        if let (Some(name), [a], [x]) = (self.plain, accumulators, values) {
+        if let (Some(name), [a], [x]) = (&self.plain, accumulators, values) {
             e.line(format!("{0} = hlo::{name}({0}, {1});", a.text, x.text));
             return Ok(());
         }

@@ -6,7 +6,14 @@
 use std::f64::consts::FRAC_2_SQRT_PI;
 use std::sync::LazyLock;
 
-use crate::op::IntType;
+/// Integer element type of a value carried as `i64`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IntType {
+    /// Width.
+    pub bits: u32,
+    /// Two's complement or unsigned.
+    pub is_signed: bool,
+}
 
 /// `maximum`: NaN if either is NaN; 0 is above -0.
 pub fn max(a: f64, b: f64) -> f64 {
@@ -30,14 +37,9 @@ pub fn min(a: f64, b: f64) -> f64 {
     if a < b { a } else { b }
 }
 
-/// `sign`: -1, 0 or 1; a zero keeps its sign and a NaN stays.
-pub fn sign(x: f64) -> f64 {
-    if x.is_nan() || x == 0.0 { x } else { x.signum() }
-}
-
-/// `logistic`: `1 / (1 + e^-x)`.
-pub fn logistic(x: f64) -> f64 {
-    1.0 / (1.0 + (-x).exp())
+/// One over the square root.
+pub fn rsqrt(x: f64) -> f64 {
+    1.0 / x.sqrt()
 }
 
 /// Wraps a result to the type: sign- or zero-extends its low bits.
@@ -108,6 +110,29 @@ pub fn shift_right_arithmetic(a: i64, amount: i64, int: IntType) -> i64 {
 pub fn shift_right_logical(a: i64, amount: i64, int: IntType) -> i64 {
     let extended = wrap(a, IntType { is_signed: false, ..int }) as u64;
     shift_amount(amount, int).map_or(0, |amount| wrap((extended >> amount) as i64, int))
+}
+
+/// `maximum` of integers.
+pub fn int_max(a: i64, b: i64, int: IntType) -> i64 {
+    if int.is_signed { a.max(b) } else { (a as u64).max(b as u64) as i64 }
+}
+
+/// `minimum` of integers.
+pub fn int_min(a: i64, b: i64, int: IntType) -> i64 {
+    if int.is_signed { a.min(b) } else { (a as u64).min(b as u64) as i64 }
+}
+
+/// `sign` of integers: -1, 0 or 1.
+pub fn int_sign(x: i64, int: IntType) -> i64 {
+    if int.is_signed { x.signum() } else { i64::from(x != 0) }
+}
+
+/// `mulhi`: the upper half of the product; the caller wraps it.
+pub fn multiply_high(a: i64, b: i64, int: IntType) -> i64 {
+    match int.is_signed {
+        true => ((i128::from(a) * i128::from(b)) >> int.bits) as i64,
+        false => ((u128::from(a as u64) * u128::from(b as u64)) >> int.bits) as i64,
+    }
 }
 
 /// `count-leading-zeros` within the type's width.
@@ -217,6 +242,7 @@ pub fn erf(x: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::op::{EvalRule, Opcode};
 
     const S8: IntType = IntType { bits: 8, is_signed: true };
     const U8: IntType = IntType { bits: 8, is_signed: false };
@@ -351,6 +377,13 @@ mod tests {
         n_compared
     }
 
+    fn row_fn(opcode: Opcode) -> fn(f64) -> f64 {
+        match opcode.row().eval {
+            EvalRule::Unary(fns) => fns.real.unwrap(),
+            rule => panic!("{opcode}: {rule:?}"),
+        }
+    }
+
     fn check_floats(op: &str, is_f32: bool, operands: &str, results: &str) -> usize {
         let read = |list: &str| -> Vec<f64> {
             let value = |bits: u64| if is_f32 { f32::from_bits(bits as u32).into() } else { f64::from_bits(bits) };
@@ -366,7 +399,7 @@ mod tests {
                 let got = match (op, format) {
                     ("maximum", _) => max(a, b),
                     ("minimum", _) => min(a, b),
-                    ("sign", _) => sign(a),
+                    ("sign", _) => row_fn(Opcode::Sign)(a),
                     ("erf", _) => erf(a),
                     (_, Some((exponent, mantissa))) => {
                         let (exponent, mantissa) = (exponent.parse().unwrap(), mantissa.parse().unwrap());

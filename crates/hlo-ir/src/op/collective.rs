@@ -17,7 +17,10 @@
 
 // circle: a done names the opcode of its start, and the rows of the table name these descriptors
 
-use super::{Begun, CostRule, Flow, LockstepRoutine, Opcode, ShapeRule};
+use super::{
+    Begun, CostRule, Effects, EvalRoutine, EvalRule, FactorRule, Flow, LockstepRoutine, OpKind, Opcode, RuleColumns,
+    ShapeRule,
+};
 
 /// What a collective op does with the values of the devices that take part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -141,8 +144,22 @@ impl CollectiveRule {
         }
     }
 
+    /// The columns of the op's row.
+    pub(super) const fn columns(self) -> RuleColumns {
+        RuleColumns {
+            shape: self.shape_rule(),
+            factors: FactorRule::Whole("already a collective"),
+            eval: EvalRule::Routine(EvalRoutine::Lockstep(self.eval_routine())),
+            cost: self.cost_rule(),
+            effects: Effects::Communicates,
+            flow: self.flow(),
+            kind: OpKind::Collective,
+            collective: Some(self),
+        }
+    }
+
     /// How the result's shape follows: a done takes its start's result apart.
-    pub(super) const fn shape_rule(self) -> ShapeRule {
+    const fn shape_rule(self) -> ShapeRule {
         match self.form {
             CollectiveForm::Synchronous | CollectiveForm::Start(_) => ShapeRule::Collective(self),
             CollectiveForm::Done(_, StartResult::Outcome) => ShapeRule::FirstOperand,
@@ -153,7 +170,7 @@ impl CollectiveRule {
     }
 
     /// How the evaluator computes the op: the exchange takes place at the start.
-    pub(super) const fn eval_routine(self) -> LockstepRoutine {
+    const fn eval_routine(self) -> LockstepRoutine {
         match self.form {
             CollectiveForm::Synchronous | CollectiveForm::Start(_) => LockstepRoutine::Collective(self),
             CollectiveForm::Done(..) => LockstepRoutine::AsyncDone,
@@ -161,7 +178,7 @@ impl CollectiveRule {
     }
 
     /// What the op costs: the start pays for the exchange.
-    pub(super) const fn cost_rule(self) -> CostRule {
+    const fn cost_rule(self) -> CostRule {
         match self.form {
             CollectiveForm::Synchronous | CollectiveForm::Start(_) => CostRule::Communication,
             CollectiveForm::Done(..) => CostRule::Free,
@@ -169,7 +186,7 @@ impl CollectiveRule {
     }
 
     /// How tuple leaves of operands reach the result.
-    pub(super) const fn flow(self) -> Flow {
+    const fn flow(self) -> Flow {
         match self.form {
             CollectiveForm::Synchronous => Flow::Collective(self),
             CollectiveForm::Start(_) => Flow::AsyncStart(Begun::Collective(self)),

@@ -4,16 +4,22 @@
 //! rows are in [`table`]; this module says what the columns mean.
 
 mod collective;
+mod formula;
 mod routines;
 mod rules;
+#[macro_use]
+mod scalar;
 mod table;
 
 pub use collective::{CollectiveForm, CollectiveRule, CollectiveSource, Participation, StartResult};
+pub use formula::{Formula, ScalarFn};
 pub use routines::*;
 pub use rules::*;
-pub use table::Opcode;
+pub use scalar::{BinaryFns, C64, Formulas, UnaryFns};
+pub use table::{Opcode, SpecialOp};
 
 use crate::attrs::AttrFormat;
+pub use crate::float::scalar_fn::IntType;
 use std::fmt;
 
 /// One row of the op table.
@@ -39,8 +45,40 @@ pub struct OpRow {
     pub effects: Effects,
     /// How tuple leaves of operands reach the result.
     pub flow: Flow,
+    /// What tells the whole of what it does, for who makes code of it.
+    pub kind: OpKind,
     /// What it exchanges between devices, if it is a collective.
     pub collective: Option<CollectiveRule>,
+}
+
+/// What tells the whole of what an op does.
+#[derive(Clone, Copy, Debug)]
+pub enum OpKind {
+    /// A scalar function of the operands' elements at the same index.
+    Scalar(Formulas),
+    /// The descriptor in [`OpRow::collective`].
+    Collective,
+    /// Nothing that is data: who makes code of ops has code for this one.
+    Special(SpecialOp),
+}
+
+/// The columns that an elementwise op and a collective derive from their descriptions.
+struct RuleColumns {
+    shape: ShapeRule,
+    factors: FactorRule,
+    eval: EvalRule,
+    cost: CostRule,
+    effects: Effects,
+    flow: Flow,
+    kind: OpKind,
+    collective: Option<CollectiveRule>,
+}
+
+impl OpRow {
+    const fn new(opcode: Opcode, name: &'static str, arity: Arity, format: AttrFormat, columns: RuleColumns) -> OpRow {
+        let RuleColumns { shape, factors, eval, cost, effects, flow, kind, collective } = columns;
+        OpRow { opcode, name, arity, format, shape, factors, eval, cost, effects, flow, kind, collective }
+    }
 }
 
 impl Opcode {

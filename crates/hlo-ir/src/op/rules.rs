@@ -1,6 +1,6 @@
 //! The columns of the op table: named rules as data, implemented once each where they are used.
 
-use super::{CollectiveForm, CollectiveRule, EvalRoutine, StartResult};
+use super::{BinaryFns, CollectiveForm, CollectiveRule, EvalRoutine, StartResult, UnaryFns};
 use crate::dtype::{DType, NumberClass};
 use std::ops::Range;
 
@@ -213,93 +213,6 @@ pub enum FactorRule {
     Structural(&'static str),
     /// The op needs whole operands, and why.
     Whole(&'static str),
-}
-
-/// Integer element type of a value carried as `i64`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct IntType {
-    /// Width.
-    pub bits: u32,
-    /// Two's complement or unsigned.
-    pub is_signed: bool,
-}
-
-/// A complex number in double precision.
-pub type C64 = crate::float::Complex<f64>;
-
-/// Scalar meaning of a unary op, by number class; `None` where HLO does not allow the class.
-///
-/// Reals are computed in `f64` and rounded once to `f32` and then to the element type, which for the exact ops (add, multiply, divide,
-/// sqrt …) is the correctly rounded `f32` result, and for narrower types what XLA computes, as it widens them to `f32`.
-#[derive(Clone, Copy, Debug)]
-pub struct UnaryFns {
-    /// On real floating point.
-    pub real: Option<fn(f64) -> f64>,
-    /// On integers; the result is wrapped to the type.
-    pub int: Option<fn(i64, IntType) -> i64>,
-    /// On complex numbers.
-    pub complex: Option<fn(C64) -> C64>,
-    /// On `pred`.
-    pub pred: Option<fn(bool) -> bool>,
-}
-
-/// Scalar meaning of a binary op, by number class; see [`UnaryFns`].
-#[derive(Clone, Copy, Debug)]
-pub struct BinaryFns {
-    /// On real floating point.
-    pub real: Option<fn(f64, f64) -> f64>,
-    /// On integers; the result is wrapped to the type.
-    pub int: Option<fn(i64, i64, IntType) -> i64>,
-    /// On complex numbers.
-    pub complex: Option<fn(C64, C64) -> C64>,
-    /// On `pred`.
-    pub pred: Option<fn(bool, bool) -> bool>,
-}
-
-impl UnaryFns {
-    /// Real floating point only.
-    pub const fn real(f: fn(f64) -> f64) -> UnaryFns {
-        UnaryFns { real: Some(f), int: None, complex: None, pred: None }
-    }
-    /// Integers only.
-    pub const fn int(f: fn(i64, IntType) -> i64) -> UnaryFns {
-        UnaryFns { real: None, int: Some(f), complex: None, pred: None }
-    }
-    /// With integers.
-    pub const fn and_int(self, f: fn(i64, IntType) -> i64) -> UnaryFns {
-        UnaryFns { int: Some(f), ..self }
-    }
-    /// With complex numbers.
-    pub const fn and_complex(self, f: fn(C64) -> C64) -> UnaryFns {
-        UnaryFns { complex: Some(f), ..self }
-    }
-    /// With `pred`.
-    pub const fn and_pred(self, f: fn(bool) -> bool) -> UnaryFns {
-        UnaryFns { pred: Some(f), ..self }
-    }
-}
-
-impl BinaryFns {
-    /// Real floating point only.
-    pub const fn real(f: fn(f64, f64) -> f64) -> BinaryFns {
-        BinaryFns { real: Some(f), int: None, complex: None, pred: None }
-    }
-    /// Integers only.
-    pub const fn int(f: fn(i64, i64, IntType) -> i64) -> BinaryFns {
-        BinaryFns { real: None, int: Some(f), complex: None, pred: None }
-    }
-    /// With integers.
-    pub const fn and_int(self, f: fn(i64, i64, IntType) -> i64) -> BinaryFns {
-        BinaryFns { int: Some(f), ..self }
-    }
-    /// With complex numbers.
-    pub const fn and_complex(self, f: fn(C64, C64) -> C64) -> BinaryFns {
-        BinaryFns { complex: Some(f), ..self }
-    }
-    /// With `pred`.
-    pub const fn and_pred(self, f: fn(bool, bool) -> bool) -> BinaryFns {
-        BinaryFns { pred: Some(f), ..self }
-    }
 }
 
 /// How the evaluator computes an op.

@@ -1,14 +1,20 @@
 //! The rows. To add an op, add a row here and a sample `ir-samples/ops/<name>.hlo`; an elementwise one needs no more.
+//!
+//! A row says what the op gives, then its opcode, its name in HLO text, its operands and its attributes. What follows
+//! has one of three forms:
+//! - `=> unary!(…)` or `=> binary!(…)`: a scalar function gives the other columns, and the code of kernels;
+//! - `=> DESCRIPTOR.columns()`: the descriptor of a collective gives the other columns;
+//! - `, cost, effects, flow; shape, factors, eval`: the columns, for an op that needs code of its own. An op without
+//!   effects is pure, and one without a flow has [`Flow::All`].
 
 use super::StartResult::{OperandsAndOutcome, OperandsOutcomeAndContext, Outcome};
 use super::collective::*;
+use super::formula::{Choice, Integer, OperandType, Real};
 use super::*;
-use crate::op::rules::{BinaryFns as B, UnaryFns as U};
 use Arity::{AtLeast, Exactly};
 use CostRule::{Called, Communication, Free, Moves, PerElement};
-use Effects::{ByAttribute, Communicates, OfCallees, Pure, Random, SideEffect};
 use ElementwiseRoutine as E;
-use EvalRule::{Binary, NotEvaluated, Routine, Unary};
+use EvalRule::{NotEvaluated, Routine};
 use FactorRule::{Elementwise, Structural, Whole};
 use LockstepRoutine as L;
 use Numbers as N;
@@ -17,15 +23,28 @@ use SeveralArraysRoutine as M;
 use ShapingRoutine as S;
 use StructureRoutine as T;
 
-/// Declares [`Opcode`] and [`ROWS`] from one list.
+/// Declares [`Opcode`], [`SpecialOp`] and [`ROWS`] from one list.
 macro_rules! op_table {
-    ($($op:ident $name:literal $arity:expr, $format:ident,
-        $($shape:expr, $factors:expr, $eval:expr, $cost:expr, $effects:expr, $flow:ident $(($begun:ident))?)? $(=> $collective:expr)?;)*) => {
+    ($(
+        #[doc = $doc:literal]
+        $op:ident $name:literal $arity:expr, $format:ident
+        $(, $cost:expr $(, $effects:ident $(, $flow:ident $(($begun:ident))?)?)?;
+            $shape:expr, $factors:expr, $eval:expr)?
+        $(=> $columns:expr)?;
+    )*) => {
         /// Every opcode of HLO.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-        #[allow(missing_docs)]
         #[repr(u8)]
-        pub enum Opcode { $($op),* }
+        pub enum Opcode {
+            $(#[doc = $doc] $op),*
+        }
+
+        /// The ops that neither a scalar function nor the descriptor of a collective describes. Who makes code of ops
+        /// has code of its own for each of these.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub enum SpecialOp {
+            $($(#[doc = concat!("`", $name, "`, which the evaluator computes by `", stringify!($eval), "`.")] $op,)?)*
+        }
 
         impl Opcode {
             /// Every opcode, in the table's order.
@@ -37,12 +56,26 @@ macro_rules! op_table {
             }
         }
 
-        pub(super) static ROWS: &[OpRow] = &[$(OpRow {
-            opcode: Opcode::$op, name: $name, arity: $arity, format: AttrFormat::$format,
-            $(shape: $shape, factors: $factors, eval: $eval, cost: $cost, effects: $effects, flow: Flow::$flow $((Begun::$begun))?, collective: None,)?
-            $(shape: $collective.shape_rule(), factors: Whole("already a collective"), eval: lockstep($collective.eval_routine()),
-            cost: $collective.cost_rule(), effects: Communicates, flow: $collective.flow(), collective: Some($collective),)?
+        pub(super) static ROWS: &[OpRow] = &[$({
+            $(let columns = RuleColumns {
+                shape: $shape, factors: $factors, eval: $eval, cost: $cost,
+                effects: or_default!(Effects::Pure $(, Effects::$effects)?),
+                flow: or_default!(Flow::All $($(, Flow::$flow $((Begun::$begun))?)?)?),
+                kind: OpKind::Special(SpecialOp::$op), collective: None,
+            };)?
+            $(let columns = $columns;)?
+            OpRow::new(Opcode::$op, $name, $arity, AttrFormat::$format, columns)
         }),*];
+    };
+}
+
+/// A column that a row may leave out.
+macro_rules! or_default {
+    ($default:expr) => {
+        $default
+    };
+    ($default:expr, $stated:expr) => {
+        $stated
     };
 }
 
@@ -73,159 +106,404 @@ const fn lockstep(routine: L) -> EvalRule {
     Routine(EvalRoutine::Lockstep(routine))
 }
 
+/// The columns of an elementwise op that costs `n_flops` for each element.
+const fn elementwise(shape: ShapeRule, n_flops: u32, eval: EvalRule, formulas: Formulas) -> RuleColumns {
+    RuleColumns {
+        shape,
+        factors: FactorRule::Elementwise,
+        eval,
+        cost: CostRule::PerElement(n_flops),
+        effects: Effects::Pure,
+        flow: Flow::All,
+        kind: OpKind::Scalar(formulas),
+        collective: None,
+    }
+}
+
 const HOST: EvalRule = NotEvaluated("exchanges data with the host, which the evaluator does not have");
 
 op_table! {
     // Elementwise, one operand.
-    Abs "abs"                                   Exactly(1), Plain, ShapeRule::Abs, Elementwise, elem(E::Abs), PerElement(1), Pure, All;
-    Acos "acos"                                 Exactly(1), Plain, ShapeRule::Unary(REAL), Elementwise, Unary(U::real(f64::acos)), PerElement(8), Pure, All;
-    Acosh "acosh"                               Exactly(1), Plain, ShapeRule::Unary(REAL), Elementwise, Unary(U::real(f64::acosh)), PerElement(8), Pure, All;
-    Asin "asin"                                 Exactly(1), Plain, ShapeRule::Unary(REAL), Elementwise, Unary(U::real(f64::asin)), PerElement(8), Pure, All;
-    Asinh "asinh"                               Exactly(1), Plain, ShapeRule::Unary(REAL), Elementwise, Unary(U::real(f64::asinh)), PerElement(8), Pure, All;
-    Atanh "atanh"                               Exactly(1), Plain, ShapeRule::Unary(REAL), Elementwise, Unary(U::real(f64::atanh)), PerElement(8), Pure, All;
-    Cbrt "cbrt"                                 Exactly(1), Plain, ShapeRule::Unary(REAL), Elementwise, Unary(U::real(f64::cbrt).and_complex(C64::cbrt)), PerElement(8), Pure, All;
-    Ceil "ceil"                                 Exactly(1), Plain, ShapeRule::Unary(N::FLOAT), Elementwise, Unary(U::real(f64::ceil)), PerElement(1), Pure, All;
-    CountLeadingZeros "count-leading-zeros"     Exactly(1), Plain, ShapeRule::Unary(N::INT), Elementwise, Unary(U::int(|x, t| if t.bits == 64 { x.leading_zeros() as i64 } else { ((x as u64) << (64 - t.bits)).leading_zeros().min(t.bits) as i64 })), PerElement(1), Pure, All;
-    Cosine "cosine"                             Exactly(1), Plain, ShapeRule::Unary(REAL), Elementwise, Unary(U::real(f64::cos).and_complex(C64::cos)), PerElement(8), Pure, All;
-    Cosh "cosh"                                 Exactly(1), Plain, ShapeRule::Unary(REAL), Elementwise, Unary(U::real(f64::cosh).and_complex(|z| C64::new(-z.im, z.re).cos())), PerElement(8), Pure, All;
-    Erf "erf"                                   Exactly(1), Plain, ShapeRule::Unary(N::FLOAT), Elementwise, Unary(U::real(crate::float::scalar_fn::erf)), PerElement(8), Pure, All;
-    Exponential "exponential"                   Exactly(1), Plain, ShapeRule::Unary(REAL), Elementwise, Unary(U::real(f64::exp).and_complex(C64::exp)), PerElement(8), Pure, All;
-    ExponentialMinusOne "exponential-minus-one" Exactly(1), Plain, ShapeRule::Unary(REAL), Elementwise, Unary(U::real(f64::exp_m1).and_complex(C64::exp_m1)), PerElement(8), Pure, All;
-    Floor "floor"                               Exactly(1), Plain, ShapeRule::Unary(N::FLOAT), Elementwise, Unary(U::real(f64::floor)), PerElement(1), Pure, All;
-    Imag "imag"                                 Exactly(1), Plain, ShapeRule::ComplexPart, Elementwise, elem(E::Imag), Moves, Pure, All;
-    IsFinite "is-finite"                        Exactly(1), Plain, ShapeRule::IsFinite, Elementwise, elem(E::IsFinite), PerElement(1), Pure, All;
-    Log "log"                                   Exactly(1), Plain, ShapeRule::Unary(REAL), Elementwise, Unary(U::real(f64::ln).and_complex(C64::ln)), PerElement(8), Pure, All;
-    LogPlusOne "log-plus-one"                   Exactly(1), Plain, ShapeRule::Unary(REAL), Elementwise, Unary(U::real(f64::ln_1p).and_complex(C64::ln_1p)), PerElement(8), Pure, All;
-    Logistic "logistic"                         Exactly(1), Plain, ShapeRule::Unary(REAL), Elementwise, Unary(U::real(|x| 1.0 / (1.0 + (-x).exp())).and_complex(C64::logistic)), PerElement(10), Pure, All;
-    Negate "negate"                             Exactly(1), Plain, ShapeRule::Unary(N::INT.or(REAL)), Elementwise, Unary(U::real(|x| -x).and_int(|x, _| x.wrapping_neg()).and_complex(|z| -z)), PerElement(1), Pure, All;
-    Not "not"                                   Exactly(1), Plain, ShapeRule::Unary(INT_PRED), Elementwise, Unary(U::int(|x, _| !x).and_pred(|x| !x)), PerElement(1), Pure, All;
-    PopulationCount "popcnt"                    Exactly(1), Plain, ShapeRule::Unary(N::INT), Elementwise, Unary(U::int(|x, t| if t.bits == 64 { x.count_ones() as i64 } else { ((x as u64) << (64 - t.bits)).count_ones() as i64 })), PerElement(1), Pure, All;
-    Real "real"                                 Exactly(1), Plain, ShapeRule::ComplexPart, Elementwise, elem(E::Real), Moves, Pure, All;
-    ReducePrecision "reduce-precision"          Exactly(1), ReducePrecision, ShapeRule::Unary(N::FLOAT), Elementwise, elem(E::ReducePrecision), PerElement(1), Pure, All;
-    RoundNearestAfz "round-nearest-afz"         Exactly(1), Plain, ShapeRule::Unary(N::FLOAT), Elementwise, Unary(U::real(f64::round)), PerElement(1), Pure, All;
-    RoundNearestEven "round-nearest-even"       Exactly(1), Plain, ShapeRule::Unary(N::FLOAT), Elementwise, Unary(U::real(f64::round_ties_even)), PerElement(1), Pure, All;
-    Rsqrt "rsqrt"                               Exactly(1), Plain, ShapeRule::Unary(REAL), Elementwise, Unary(U::real(|x| 1.0 / x.sqrt()).and_complex(C64::rsqrt)), PerElement(2), Pure, All;
-    Sign "sign"                                 Exactly(1), Plain, ShapeRule::Unary(N::INT.or(REAL)), Elementwise, Unary(U::real(|x| if x.is_nan() || x == 0.0 { x } else { x.signum() }).and_int(|x, t| if t.is_signed { x.signum() } else { (x != 0) as i64 }).and_complex(C64::sign)), PerElement(1), Pure, All;
-    Sine "sine"                                 Exactly(1), Plain, ShapeRule::Unary(REAL), Elementwise, Unary(U::real(f64::sin).and_complex(C64::sin)), PerElement(8), Pure, All;
-    Sinh "sinh"                                 Exactly(1), Plain, ShapeRule::Unary(REAL), Elementwise, Unary(U::real(f64::sinh).and_complex(|z| { let s = C64::new(-z.im, z.re).sin(); C64::new(s.im, -s.re) })), PerElement(8), Pure, All;
-    Sqrt "sqrt"                                 Exactly(1), Plain, ShapeRule::Unary(REAL), Elementwise, Unary(U::real(f64::sqrt).and_complex(C64::sqrt)), PerElement(1), Pure, All;
-    Tan "tan"                                   Exactly(1), Plain, ShapeRule::Unary(REAL), Elementwise, Unary(U::real(f64::tan).and_complex(C64::tan)), PerElement(8), Pure, All;
-    Tanh "tanh"                                 Exactly(1), Plain, ShapeRule::Unary(REAL), Elementwise, Unary(U::real(f64::tanh).and_complex(C64::tanh)), PerElement(8), Pure, All;
+    /// The magnitude; of a complex number, a real one.
+    Abs "abs" Exactly(1), Plain, PerElement(1);
+        ShapeRule::Abs, Elementwise, elem(E::Abs);
+    /// The inverse of the cosine.
+    Acos "acos" Exactly(1), Plain => unary!(REAL, 8, real: |x| x.acos());
+    /// The inverse of the hyperbolic cosine.
+    Acosh "acosh" Exactly(1), Plain => unary!(REAL, 8, real: |x| x.acosh());
+    /// The inverse of the sine.
+    Asin "asin" Exactly(1), Plain => unary!(REAL, 8, real: |x| x.asin());
+    /// The inverse of the hyperbolic sine.
+    Asinh "asinh" Exactly(1), Plain => unary!(REAL, 8, real: |x| x.asinh());
+    /// The inverse of the hyperbolic tangent.
+    Atanh "atanh" Exactly(1), Plain => unary!(REAL, 8, real: |x| x.atanh());
+    /// The cube root.
+    Cbrt "cbrt" Exactly(1), Plain => unary!(REAL, 8, real: |x| x.cbrt(), complex: C64::cbrt);
+    /// The smallest whole number that is not below the operand.
+    Ceil "ceil" Exactly(1), Plain => unary!(N::FLOAT, 1, real: |x| x.ceil());
+    /// How many zero bits stand above the highest one, within the type's width.
+    CountLeadingZeros "count-leading-zeros" Exactly(1), Plain => unary!(N::INT, 1,
+        int: |x, t| x.count_leading_zeros(t));
+    /// The cosine.
+    Cosine "cosine" Exactly(1), Plain => unary!(REAL, 8, real: |x| x.cos(), complex: C64::cos);
+    /// The hyperbolic cosine.
+    Cosh "cosh" Exactly(1), Plain => unary!(REAL, 8, real: |x| x.cosh(), complex: |z| C64::new(-z.im, z.re).cos());
+    /// The error function.
+    Erf "erf" Exactly(1), Plain => unary!(N::FLOAT, 8, real: |x| x.error_function());
+    /// The exponential, `e^x`.
+    Exponential "exponential" Exactly(1), Plain => unary!(REAL, 8, real: |x| x.exp(), complex: C64::exp);
+    /// `e^x - 1`, exact for small operands as well.
+    ExponentialMinusOne "exponential-minus-one" Exactly(1), Plain => unary!(REAL, 8,
+        real: |x| x.exp_m1(), complex: C64::exp_m1);
+    /// The largest whole number that is not above the operand.
+    Floor "floor" Exactly(1), Plain => unary!(N::FLOAT, 1, real: |x| x.floor());
+    /// The imaginary part.
+    Imag "imag" Exactly(1), Plain, Moves;
+        ShapeRule::ComplexPart, Elementwise, elem(E::Imag);
+    /// Whether the operand is neither infinite nor a NaN.
+    IsFinite "is-finite" Exactly(1), Plain, PerElement(1);
+        ShapeRule::IsFinite, Elementwise, elem(E::IsFinite);
+    /// The natural logarithm.
+    Log "log" Exactly(1), Plain => unary!(REAL, 8, real: |x| x.ln(), complex: C64::ln);
+    /// The natural logarithm of `1 + x`, exact for small operands as well.
+    LogPlusOne "log-plus-one" Exactly(1), Plain => unary!(REAL, 8, real: |x| x.ln_1p(), complex: C64::ln_1p);
+    /// The logistic function, `1 / (1 + e^-x)`.
+    Logistic "logistic" Exactly(1), Plain => unary!(REAL, 10,
+        real: |x| 1.0 / (1.0 + (-x).exp()), complex: C64::logistic);
+    /// The operand with the other sign; integers wrap.
+    Negate "negate" Exactly(1), Plain => unary!(N::INT.or(REAL), 1,
+        real: |x| -x, int: |x, _| x.wrapping_neg(), complex: |z| -z);
+    /// The bits of an integer, or a `pred`, the other way round.
+    Not "not" Exactly(1), Plain => unary!(INT_PRED, 1, int: |x, _| !x, pred: |x| !x);
+    /// How many bits are one.
+    PopulationCount "popcnt" Exactly(1), Plain => unary!(N::INT, 1, int: |x, t| x.population_count(t));
+    /// The real part.
+    Real "real" Exactly(1), Plain, Moves;
+        ShapeRule::ComplexPart, Elementwise, elem(E::Real);
+    /// The operand rounded to fewer bits of exponent and mantissa, in its own type.
+    ReducePrecision "reduce-precision" Exactly(1), ReducePrecision, PerElement(1);
+        ShapeRule::Unary(N::FLOAT), Elementwise, elem(E::ReducePrecision);
+    /// The nearest whole number; of two as near, the one away from zero.
+    RoundNearestAfz "round-nearest-afz" Exactly(1), Plain => unary!(N::FLOAT, 1, real: |x| x.round());
+    /// The nearest whole number; of two as near, the even one.
+    RoundNearestEven "round-nearest-even" Exactly(1), Plain => unary!(N::FLOAT, 1, real: |x| x.round_ties_even());
+    /// One over the square root.
+    Rsqrt "rsqrt" Exactly(1), Plain => unary!(REAL, 2, real: |x| x.reciprocal_sqrt(), complex: C64::rsqrt);
+    /// -1, 0 or 1; a floating-point zero keeps its sign and a NaN stays.
+    Sign "sign" Exactly(1), Plain => unary!(N::INT.or(REAL), 1,
+        real: |x| x.above(0.0).choose(1.0, x.below(0.0).choose(-1.0, x)), int: |x, t| x.sign(t), complex: C64::sign);
+    /// The sine.
+    Sine "sine" Exactly(1), Plain => unary!(REAL, 8, real: |x| x.sin(), complex: C64::sin);
+    /// The hyperbolic sine.
+    Sinh "sinh" Exactly(1), Plain => unary!(REAL, 8,
+        real: |x| x.sinh(), complex: |z| { let s = C64::new(-z.im, z.re).sin(); C64::new(s.im, -s.re) });
+    /// The square root.
+    Sqrt "sqrt" Exactly(1), Plain => unary!(REAL, 1, real: |x| x.sqrt(), complex: C64::sqrt);
+    /// The tangent.
+    Tan "tan" Exactly(1), Plain => unary!(REAL, 8, real: |x| x.tan(), complex: C64::tan);
+    /// The hyperbolic tangent.
+    Tanh "tanh" Exactly(1), Plain => unary!(REAL, 8, real: |x| x.tanh(), complex: C64::tanh);
 
     // Elementwise, two or three operands.
-    Add "add"                                   Exactly(2), Plain, ShapeRule::Binary(ARITH), Elementwise, Binary(B::real(|a, b| a + b).and_int(|a, b, _| a.wrapping_add(b)).and_pred(|a, b| a | b).and_complex(|a, b| a + b)), PerElement(1), Pure, All;
-    And "and"                                   Exactly(2), Plain, ShapeRule::Binary(INT_PRED), Elementwise, Binary(B::int(|a, b, _| a & b).and_pred(|a, b| a & b)), PerElement(1), Pure, All;
-    Atan2 "atan2"                               Exactly(2), Plain, ShapeRule::Binary(REAL), Elementwise, Binary(B::real(f64::atan2)), PerElement(8), Pure, All;
-    Complex "complex"                           Exactly(2), Plain, ShapeRule::Complex, Elementwise, elem(E::Complex), Moves, Pure, All;
-    Compare "compare"                           Exactly(2), Compare, ShapeRule::Compare, Elementwise, elem(E::Compare), PerElement(1), Pure, All;
-    Divide "divide"                             Exactly(2), Plain, ShapeRule::Binary(NO_PRED), Elementwise, Binary(B::real(|a, b| a / b).and_int(crate::float::scalar_fn::int_divide).and_complex(|a, b| a / b)), PerElement(1), Pure, All;
-    Maximum "maximum"                           Exactly(2), Plain, ShapeRule::Binary(ORDERED), Elementwise, Binary(B::real(crate::float::scalar_fn::max).and_int(|a, b, t| if t.is_signed { a.max(b) } else { (a as u64).max(b as u64) as i64 }).and_pred(|a, b| a | b)), PerElement(1), Pure, All;
-    Minimum "minimum"                           Exactly(2), Plain, ShapeRule::Binary(ORDERED), Elementwise, Binary(B::real(crate::float::scalar_fn::min).and_int(|a, b, t| if t.is_signed { a.min(b) } else { (a as u64).min(b as u64) as i64 }).and_pred(|a, b| a & b)), PerElement(1), Pure, All;
-    Multiply "multiply"                         Exactly(2), Plain, ShapeRule::Binary(ARITH), Elementwise, Binary(B::real(|a, b| a * b).and_int(|a, b, _| a.wrapping_mul(b)).and_pred(|a, b| a & b).and_complex(|a, b| a * b)), PerElement(1), Pure, All;
-    MultiplyHigh "mulhi"                        Exactly(2), Plain, ShapeRule::Binary(N::INT), Elementwise, Binary(B::int(|a, b, t| if t.is_signed { ((a as i128 * b as i128) >> t.bits) as i64 } else { ((a as u64 as u128 * b as u64 as u128) >> t.bits) as i64 })), PerElement(1), Pure, All;
-    Or "or"                                     Exactly(2), Plain, ShapeRule::Binary(INT_PRED), Elementwise, Binary(B::int(|a, b, _| a | b).and_pred(|a, b| a | b)), PerElement(1), Pure, All;
-    Power "power"                               Exactly(2), Plain, ShapeRule::Binary(NO_PRED), Elementwise, Binary(B::real(f64::powf).and_int(crate::float::scalar_fn::int_power).and_complex(C64::pow)), PerElement(16), Pure, All;
-    Remainder "remainder"                       Exactly(2), Plain, ShapeRule::Binary(NO_PRED), Elementwise, Binary(B::real(|a, b| a % b).and_int(crate::float::scalar_fn::int_remainder)), PerElement(2), Pure, All;
-    ShiftLeft "shift-left"                      Exactly(2), Plain, ShapeRule::Binary(N::INT), Elementwise, Binary(B::int(crate::float::scalar_fn::shift_left)), PerElement(1), Pure, All;
-    ShiftRightArithmetic "shift-right-arithmetic" Exactly(2), Plain, ShapeRule::Binary(N::INT), Elementwise, Binary(B::int(crate::float::scalar_fn::shift_right_arithmetic)), PerElement(1), Pure, All;
-    ShiftRightLogical "shift-right-logical"     Exactly(2), Plain, ShapeRule::Binary(N::INT), Elementwise, Binary(B::int(crate::float::scalar_fn::shift_right_logical)), PerElement(1), Pure, All;
-    StochasticConvert "stochastic-convert"      Exactly(2), Plain, ShapeRule::StochasticConvert, Elementwise, elem(E::StochasticConvert), PerElement(2), Pure, All;
-    Subtract "subtract"                         Exactly(2), Plain, ShapeRule::Binary(NO_PRED), Elementwise, Binary(B::real(|a, b| a - b).and_int(|a, b, _| a.wrapping_sub(b)).and_complex(|a, b| a - b)), PerElement(1), Pure, All;
-    Xor "xor"                                   Exactly(2), Plain, ShapeRule::Binary(INT_PRED), Elementwise, Binary(B::int(|a, b, _| a ^ b).and_pred(|a, b| a ^ b)), PerElement(1), Pure, All;
-    Clamp "clamp"                               Exactly(3), Plain, ShapeRule::Clamp, Elementwise, elem(E::Clamp), PerElement(2), Pure, All;
-    Select "select"                             Exactly(3), Plain, ShapeRule::Select, Elementwise, elem(E::Select), PerElement(1), Pure, All;
-    Map "map"                                   AtLeast(1), Reduce, ShapeRule::Map, Elementwise, one_array(A::Map), Called, OfCallees, All;
+    /// The sum; integers wrap, and `pred` is or-ed.
+    Add "add" Exactly(2), Plain => binary!(ARITH, 1,
+        real: |a, b| a + b, int: |a, b, _| a.wrapping_add(b), pred: |a, b| a | b, complex: |a, b| a + b);
+    /// The bits that both operands have.
+    And "and" Exactly(2), Plain => binary!(INT_PRED, 1, int: |a, b, _| a & b, pred: |a, b| a & b);
+    /// The angle of the point whose coordinates are the second and the first operand.
+    Atan2 "atan2" Exactly(2), Plain => binary!(REAL, 8, real: |a, b| a.atan2(b));
+    /// A complex number from its real and imaginary part.
+    Complex "complex" Exactly(2), Plain, Moves;
+        ShapeRule::Complex, Elementwise, elem(E::Complex);
+    /// Whether the operands compare as the attribute `direction` says.
+    Compare "compare" Exactly(2), Compare, PerElement(1);
+        ShapeRule::Compare, Elementwise, elem(E::Compare);
+    /// The quotient; integers are truncated, and one divided by zero has all bits set.
+    Divide "divide" Exactly(2), Plain => binary!(NO_PRED, 1,
+        real: |a, b| a / b, int: |a, b, t| a.divide(b, t), complex: |a, b| a / b);
+    /// The larger operand; a NaN if either is one, and 0 is above -0.
+    Maximum "maximum" Exactly(2), Plain => binary!(ORDERED, 1,
+        real: |a, b| a.larger(b), int: |a, b, t| a.larger_as(b, t), pred: |a, b| a | b);
+    /// The smaller operand; a NaN if either is one, and -0 is below 0.
+    Minimum "minimum" Exactly(2), Plain => binary!(ORDERED, 1,
+        real: |a, b| a.smaller(b), int: |a, b, t| a.smaller_as(b, t), pred: |a, b| a & b);
+    /// The product; integers wrap, and `pred` is and-ed.
+    Multiply "multiply" Exactly(2), Plain => binary!(ARITH, 1,
+        real: |a, b| a * b, int: |a, b, _| a.wrapping_mul(b), pred: |a, b| a & b, complex: |a, b| a * b);
+    /// The upper half of the product of two integers.
+    MultiplyHigh "mulhi" Exactly(2), Plain => binary!(N::INT, 1, int: |a, b, t| a.multiply_high(b, t));
+    /// The bits that either operand has.
+    Or "or" Exactly(2), Plain => binary!(INT_PRED, 1, int: |a, b, _| a | b, pred: |a, b| a | b);
+    /// The first operand to the power of the second; integers wrap.
+    Power "power" Exactly(2), Plain => binary!(NO_PRED, 16,
+        real: |a, b| a.powf(b), int: |a, b, t| a.power(b, t), complex: C64::pow);
+    /// What truncating division leaves, with the sign of the dividend.
+    Remainder "remainder" Exactly(2), Plain => binary!(NO_PRED, 2,
+        real: |a, b| a % b, int: |a, b, t| a.remainder(b, t));
+    /// The bits moved up, with zeros coming in; 0 if the amount is not below the width.
+    ShiftLeft "shift-left" Exactly(2), Plain => binary!(N::INT, 1, int: |a, b, t| a.shift_left(b, t));
+    /// The bits moved down, with copies of the top bit coming in.
+    ShiftRightArithmetic "shift-right-arithmetic" Exactly(2), Plain => binary!(N::INT, 1,
+        int: |a, b, t| a.shift_right_arithmetic(b, t));
+    /// The bits moved down, with zeros coming in; 0 if the amount is not below the width.
+    ShiftRightLogical "shift-right-logical" Exactly(2), Plain => binary!(N::INT, 1,
+        int: |a, b, t| a.shift_right_logical(b, t));
+    /// A conversion that rounds up or down by the random bits of the second operand.
+    StochasticConvert "stochastic-convert" Exactly(2), Plain, PerElement(2);
+        ShapeRule::StochasticConvert, Elementwise, elem(E::StochasticConvert);
+    /// The difference; integers wrap.
+    Subtract "subtract" Exactly(2), Plain => binary!(NO_PRED, 1,
+        real: |a, b| a - b, int: |a, b, _| a.wrapping_sub(b), complex: |a, b| a - b);
+    /// The bits that exactly one operand has.
+    Xor "xor" Exactly(2), Plain => binary!(INT_PRED, 1, int: |a, b, _| a ^ b, pred: |a, b| a ^ b);
+    /// The second operand, no lower than the first and no higher than the third.
+    Clamp "clamp" Exactly(3), Plain, PerElement(2);
+        ShapeRule::Clamp, Elementwise, elem(E::Clamp);
+    /// The second operand where the first is true, the third elsewhere.
+    Select "select" Exactly(3), Plain, PerElement(1);
+        ShapeRule::Select, Elementwise, elem(E::Select);
+    /// A computation applied to the operands' elements.
+    Map "map" AtLeast(1), Reduce, Called, OfCallees;
+        ShapeRule::Map, Elementwise, one_array(A::Map);
 
     // Element type and layout.
-    BitcastConvert "bitcast-convert"            Exactly(1), Plain, ShapeRule::BitcastConvert, FactorRule::BitcastConvert, elem(E::BitcastConvert), Moves, Pure, All;
-    Convert "convert"                           Exactly(1), Plain, ShapeRule::Convert, Elementwise, elem(E::Convert), PerElement(1), Pure, All;
-    Copy "copy"                                 Exactly(1), Plain, ShapeRule::FirstOperand, Elementwise, structure(T::Identity), Moves, Pure, Identity;
-    Bitcast "bitcast"                           Exactly(1), Plain, ShapeRule::Bitcast, FactorRule::Bitcast, shaping(S::Reshape), Free, Pure, All;
+    /// The same bits as another element type; widths that differ add or drop a last dim.
+    BitcastConvert "bitcast-convert" Exactly(1), Plain, Moves;
+        ShapeRule::BitcastConvert, FactorRule::BitcastConvert, elem(E::BitcastConvert);
+    /// The operand's values as another element type.
+    Convert "convert" Exactly(1), Plain, PerElement(1);
+        ShapeRule::Convert, Elementwise, elem(E::Convert);
+    /// The operand, in memory of its own.
+    Copy "copy" Exactly(1), Plain, Moves, Pure, Identity;
+        ShapeRule::FirstOperand, Elementwise, structure(T::Identity);
+    /// The operand's memory seen as another shape.
+    Bitcast "bitcast" Exactly(1), Plain, Free;
+        ShapeRule::Bitcast, FactorRule::Bitcast, shaping(S::Reshape);
 
     // Shape.
-    Broadcast "broadcast"                       Exactly(1), Dims, ShapeRule::Broadcast, FactorRule::Broadcast, shaping(S::Broadcast), Moves, Pure, All;
-    Concatenate "concatenate"                   AtLeast(1), Dims, ShapeRule::Concatenate, FactorRule::Concatenate, shaping(S::Concatenate), Moves, Pure, All;
-    DynamicReshape "dynamic-reshape"            AtLeast(1), Plain, ShapeRule::DynamicReshape, Whole("its result dims are run-time values"), NotEvaluated("its result dims are run-time values"), Moves, Pure, All;
-    DynamicSlice "dynamic-slice"                AtLeast(1), DynamicSlice, ShapeRule::DynamicSlice, FactorRule::DynamicSlice, shaping(S::DynamicSlice), Moves, Pure, All;
-    DynamicUpdateSlice "dynamic-update-slice"   AtLeast(2), Plain, ShapeRule::DynamicUpdateSlice, FactorRule::DynamicUpdateSlice, shaping(S::DynamicUpdateSlice), Moves, Pure, All;
-    GetDimensionSize "get-dimension-size"       Exactly(1), Dims, ShapeRule::GetDimensionSize, Whole("asks for the whole size"), shaping(S::GetDimensionSize), Free, Pure, All;
-    SetDimensionSize "set-dimension-size"       Exactly(2), Dims, ShapeRule::SetDimensionSize, Whole("sets the whole size"), NotEvaluated("makes a dim dynamic, and the evaluator's arrays have static dims"), Free, Pure, All;
-    Iota "iota"                                 Exactly(0), Iota, ShapeRule::Iota, FactorRule::Iota, shaping(S::Iota), Moves, Pure, All;
-    Pad "pad"                                   Exactly(2), Pad, ShapeRule::Pad, FactorRule::Pad, shaping(S::Pad), Moves, Pure, All;
-    Reshape "reshape"                           Exactly(1), Reshape, ShapeRule::Reshape, FactorRule::Reshape, shaping(S::Reshape), Moves, Pure, All;
-    Reverse "reverse"                           Exactly(1), Dims, ShapeRule::Reverse, FactorRule::Reverse, shaping(S::Reverse), Moves, Pure, All;
-    Slice "slice"                               Exactly(1), Slice, ShapeRule::Slice, FactorRule::Slice, shaping(S::Slice), Moves, Pure, All;
-    Transpose "transpose"                       Exactly(1), Dims, ShapeRule::Transpose, FactorRule::Transpose, shaping(S::Transpose), Moves, Pure, All;
+    /// The operand repeated along new dims.
+    Broadcast "broadcast" Exactly(1), Dims, Moves;
+        ShapeRule::Broadcast, FactorRule::Broadcast, shaping(S::Broadcast);
+    /// The operands one after the other along a dim.
+    Concatenate "concatenate" AtLeast(1), Dims, Moves;
+        ShapeRule::Concatenate, FactorRule::Concatenate, shaping(S::Concatenate);
+    /// The operand's elements under dims that operands give at run time.
+    DynamicReshape "dynamic-reshape" AtLeast(1), Plain, Moves;
+        ShapeRule::DynamicReshape, Whole("its result dims are run-time values"),
+        NotEvaluated("its result dims are run-time values");
+    /// A part of fixed size that begins where operands say.
+    DynamicSlice "dynamic-slice" AtLeast(1), DynamicSlice, Moves;
+        ShapeRule::DynamicSlice, FactorRule::DynamicSlice, shaping(S::DynamicSlice);
+    /// The first operand with a part, which begins where operands say, replaced by the second.
+    DynamicUpdateSlice "dynamic-update-slice" AtLeast(2), Plain, Moves;
+        ShapeRule::DynamicUpdateSlice, FactorRule::DynamicUpdateSlice, shaping(S::DynamicUpdateSlice);
+    /// The size of a dim, as a scalar.
+    GetDimensionSize "get-dimension-size" Exactly(1), Dims, Free;
+        ShapeRule::GetDimensionSize, Whole("asks for the whole size"), shaping(S::GetDimensionSize);
+    /// The operand with a dim whose size is known only at run time.
+    SetDimensionSize "set-dimension-size" Exactly(2), Dims, Free;
+        ShapeRule::SetDimensionSize, Whole("sets the whole size"),
+        NotEvaluated("makes a dim dynamic, and the evaluator's arrays have static dims");
+    /// Each element's index along a dim.
+    Iota "iota" Exactly(0), Iota, Moves;
+        ShapeRule::Iota, FactorRule::Iota, shaping(S::Iota);
+    /// The operand with a border around it and gaps between its elements; negative borders cut.
+    Pad "pad" Exactly(2), Pad, Moves;
+        ShapeRule::Pad, FactorRule::Pad, shaping(S::Pad);
+    /// The operand's elements in the same row-major order under other dims.
+    Reshape "reshape" Exactly(1), Reshape, Moves;
+        ShapeRule::Reshape, FactorRule::Reshape, shaping(S::Reshape);
+    /// The operand with the order of elements turned round along dims.
+    Reverse "reverse" Exactly(1), Dims, Moves;
+        ShapeRule::Reverse, FactorRule::Reverse, shaping(S::Reverse);
+    /// A part of the operand with fixed bounds and strides.
+    Slice "slice" Exactly(1), Slice, Moves;
+        ShapeRule::Slice, FactorRule::Slice, shaping(S::Slice);
+    /// The operand with its dims permuted.
+    Transpose "transpose" Exactly(1), Dims, Moves;
+        ShapeRule::Transpose, FactorRule::Transpose, shaping(S::Transpose);
 
     // Contractions, windows, sorting, indexing.
-    BatchNormGrad "batch-norm-grad"             Exactly(5), BatchNorm, ShapeRule::BatchNormGrad, FactorRule::BatchNorm, several_arrays(M::BatchNormGrad), PerElement(16), Pure, All;
-    BatchNormInference "batch-norm-inference"   Exactly(5), BatchNorm, ShapeRule::BatchNormInference, FactorRule::BatchNorm, one_array(A::BatchNormInference), PerElement(8), Pure, All;
-    BatchNormTraining "batch-norm-training"     Exactly(3), BatchNorm, ShapeRule::BatchNormTraining, FactorRule::BatchNorm, several_arrays(M::BatchNormTraining), PerElement(10), Pure, All;
-    Cholesky "cholesky"                         Exactly(1), Cholesky, ShapeRule::Cholesky, FactorRule::Cholesky, one_array(A::Cholesky), CostRule::Cholesky, Pure, All;
-    Convolution "convolution"                   Exactly(2), Conv, ShapeRule::Convolution, FactorRule::Convolution, one_array(A::Convolution), CostRule::Convolution, Pure, All;
-    Dot "dot"                                   AtLeast(2), Dot, ShapeRule::Dot, FactorRule::Dot, one_array(A::Dot), CostRule::Dot, Pure, All;
-    Fft "fft"                                   Exactly(1), Fft, ShapeRule::Fft, FactorRule::Fft, one_array(A::Fft), CostRule::Fft, Pure, All;
-    Gather "gather"                             Exactly(2), Gather, ShapeRule::Gather, FactorRule::Gather, one_array(A::Gather), Moves, Pure, All;
-    RaggedDot "ragged-dot"                      Exactly(3), Dot, ShapeRule::RaggedDot, Whole("group sizes are run-time values"), one_array(A::RaggedDot), CostRule::Dot, Pure, All;
-    Reduce "reduce"                             AtLeast(2), Reduce, ShapeRule::Reduce, FactorRule::Reduce, several_arrays(M::Reduce), CostRule::Reduce, OfCallees, All;
-    ReduceWindow "reduce-window"                AtLeast(2), ReduceWindow, ShapeRule::ReduceWindow, FactorRule::ReduceWindow, several_arrays(M::ReduceWindow), CostRule::Window, OfCallees, All;
-    ScaledDot "scaled-dot"                      Exactly(4), Dot, ShapeRule::ScaledDot, Whole("block scales tie dims of four operands together"), NotEvaluated("block scales follow the backend's conventions, which HLO does not pin down"), CostRule::Dot, Pure, All;
-    Scan "scan"                                 AtLeast(1), Scan, ShapeRule::Scan, Whole("a loop over one dim"), lockstep(L::Scan), Called, OfCallees, All;
-    Scatter "scatter"                           AtLeast(3), Scatter, ShapeRule::Scatter, FactorRule::Scatter, several_arrays(M::Scatter), CostRule::Scatter, OfCallees, All;
-    SelectAndScatter "select-and-scatter"       Exactly(3), SelectAndScatter, ShapeRule::SelectAndScatter, FactorRule::SelectAndScatter, one_array(A::SelectAndScatter), CostRule::Window, OfCallees, All;
-    Sort "sort"                                 AtLeast(1), Sort, ShapeRule::Sort, FactorRule::Sort, several_arrays(M::Sort), CostRule::Sort, OfCallees, All;
-    TopK "topk"                                 Exactly(1), TopK, ShapeRule::TopK, FactorRule::Sort, several_arrays(M::TopK), CostRule::Sort, Pure, All;
-    TriangularSolve "triangular-solve"          Exactly(2), TriangularSolve, ShapeRule::TriangularSolve, FactorRule::TriangularSolve, one_array(A::TriangularSolve), CostRule::TriangularSolve, Pure, All;
+    /// The gradients of a normalization over a batch.
+    BatchNormGrad "batch-norm-grad" Exactly(5), BatchNorm, PerElement(16);
+        ShapeRule::BatchNormGrad, FactorRule::BatchNorm, several_arrays(M::BatchNormGrad);
+    /// The operand normalized by a mean and a variance that are given.
+    BatchNormInference "batch-norm-inference" Exactly(5), BatchNorm, PerElement(8);
+        ShapeRule::BatchNormInference, FactorRule::BatchNorm, one_array(A::BatchNormInference);
+    /// The operand normalized over a batch, with the batch's mean and variance.
+    BatchNormTraining "batch-norm-training" Exactly(3), BatchNorm, PerElement(10);
+        ShapeRule::BatchNormTraining, FactorRule::BatchNorm, several_arrays(M::BatchNormTraining);
+    /// The triangular factor of symmetric positive definite matrices.
+    Cholesky "cholesky" Exactly(1), Cholesky, CostRule::Cholesky;
+        ShapeRule::Cholesky, FactorRule::Cholesky, one_array(A::Cholesky);
+    /// A window's sums of products of an image with a filter.
+    Convolution "convolution" Exactly(2), Conv, CostRule::Convolution;
+        ShapeRule::Convolution, FactorRule::Convolution, one_array(A::Convolution);
+    /// Sums of products over contracted dims, for each index of batch dims and free dims.
+    Dot "dot" AtLeast(2), Dot, CostRule::Dot;
+        ShapeRule::Dot, FactorRule::Dot, one_array(A::Dot);
+    /// The Fourier transform of the last dims.
+    Fft "fft" Exactly(1), Fft, CostRule::Fft;
+        ShapeRule::Fft, FactorRule::Fft, one_array(A::Fft);
+    /// Slices of the first operand, at the places that the second one lists.
+    Gather "gather" Exactly(2), Gather, Moves;
+        ShapeRule::Gather, FactorRule::Gather, one_array(A::Gather);
+    /// A dot one of whose dims falls into groups of sizes known only at run time.
+    RaggedDot "ragged-dot" Exactly(3), Dot, CostRule::Dot;
+        ShapeRule::RaggedDot, Whole("group sizes are run-time values"), one_array(A::RaggedDot);
+    /// The elements along dims combined by a computation.
+    Reduce "reduce" AtLeast(2), Reduce, CostRule::Reduce, OfCallees;
+        ShapeRule::Reduce, FactorRule::Reduce, several_arrays(M::Reduce);
+    /// The elements of a window that moves over the operand combined by a computation.
+    ReduceWindow "reduce-window" AtLeast(2), ReduceWindow, CostRule::Window, OfCallees;
+        ShapeRule::ReduceWindow, FactorRule::ReduceWindow, several_arrays(M::ReduceWindow);
+    /// A dot whose operands have a scale for each block of elements.
+    ScaledDot "scaled-dot" Exactly(4), Dot, CostRule::Dot;
+        ShapeRule::ScaledDot, Whole("block scales tie dims of four operands together"),
+        NotEvaluated("block scales follow the backend's conventions, which HLO does not pin down");
+    /// A computation applied along a dim, which carries a value from step to step.
+    Scan "scan" AtLeast(1), Scan, Called, OfCallees;
+        ShapeRule::Scan, Whole("a loop over one dim"), lockstep(L::Scan);
+    /// The operand with updates combined into it at the places that indices list.
+    Scatter "scatter" AtLeast(3), Scatter, CostRule::Scatter, OfCallees;
+        ShapeRule::Scatter, FactorRule::Scatter, several_arrays(M::Scatter);
+    /// Each window's source value, added where a computation selects an element of the window.
+    SelectAndScatter "select-and-scatter" Exactly(3), SelectAndScatter, CostRule::Window, OfCallees;
+        ShapeRule::SelectAndScatter, FactorRule::SelectAndScatter, one_array(A::SelectAndScatter);
+    /// The operands sorted together along a dim by a comparator.
+    Sort "sort" AtLeast(1), Sort, CostRule::Sort, OfCallees;
+        ShapeRule::Sort, FactorRule::Sort, several_arrays(M::Sort);
+    /// The largest elements along the last dim, and their indices.
+    TopK "topk" Exactly(1), TopK, CostRule::Sort;
+        ShapeRule::TopK, FactorRule::Sort, several_arrays(M::TopK);
+    /// The solution of linear equations with triangular matrices.
+    TriangularSolve "triangular-solve" Exactly(2), TriangularSolve, CostRule::TriangularSolve;
+        ShapeRule::TriangularSolve, FactorRule::TriangularSolve, one_array(A::TriangularSolve);
 
     // Random numbers.
-    Rng "rng"                                   AtLeast(2), Rng, ShapeRule::Rng, Whole("every device draws from its own hidden state"), NotEvaluated("draws from hidden state: no two backends agree on the numbers"), PerElement(16), Random, All;
-    RngBitGenerator "rng-bit-generator"         Exactly(1), RngBits, ShapeRule::RngBitGenerator, Whole("the counter runs over the whole result"), structure(T::RngBitGenerator), PerElement(16), Pure, All;
-    RngGetAndUpdateState "rng-get-and-update-state" Exactly(0), RngState, ShapeRule::RngState, Whole("hidden state"), NotEvaluated("reads hidden state of the process"), Free, SideEffect, All;
+    /// Random numbers from a distribution, drawn from hidden state.
+    Rng "rng" AtLeast(2), Rng, PerElement(16), Random;
+        ShapeRule::Rng, Whole("every device draws from its own hidden state"),
+        NotEvaluated("draws from hidden state: no two backends agree on the numbers");
+    /// Random bits and the next state, from a state and an algorithm.
+    RngBitGenerator "rng-bit-generator" Exactly(1), RngBits, PerElement(16);
+        ShapeRule::RngBitGenerator, Whole("the counter runs over the whole result"), structure(T::RngBitGenerator);
+    /// The state of the process's random numbers, before it moves on by a number.
+    RngGetAndUpdateState "rng-get-and-update-state" Exactly(0), RngState, Free, SideEffect;
+        ShapeRule::RngState, Whole("hidden state"), NotEvaluated("reads hidden state of the process");
 
     // Structure.
-    AddDependency "add-dependency"              Exactly(2), Plain, ShapeRule::FirstOperand, NO_DIMS, structure(T::Identity), Free, Pure, Identity;
-    AfterAll "after-all"                        AtLeast(0), Plain, ShapeRule::AfterAll, NO_DIMS, structure(T::AfterAll), Free, Pure, All;
-    Call "call"                                 AtLeast(0), Call, ShapeRule::Call, LEAFWISE, lockstep(L::Call), Called, OfCallees, Call;
-    Conditional "conditional"                   AtLeast(1), Conditional, ShapeRule::Conditional, LEAFWISE, lockstep(L::Conditional), Called, OfCallees, Conditional;
-    Constant "constant"                         Exactly(0), Constant, ShapeRule::Constant, NO_DIMS, Routine(EvalRoutine::Constant), Free, Pure, Constant;
-    CustomCall "custom-call"                    AtLeast(0), Custom, ShapeRule::Stated("only the callee knows"), FactorRule::CustomCall, structure(T::CustomCall), CostRule::Unknown("only the callee knows"), ByAttribute, All;
-    Domain "domain"                             Exactly(1), Domain, ShapeRule::FirstOperand, NO_DIMS, structure(T::Identity), Free, Pure, Identity;
-    Fusion "fusion"                             AtLeast(0), Fusion, ShapeRule::Call, LEAFWISE, lockstep(L::Call), Called, OfCallees, Call;
-    GetTupleElement "get-tuple-element"         Exactly(1), TupleIndex, ShapeRule::GetTupleElement, NO_DIMS, structure(T::GetTupleElement), Free, Pure, GetTupleElement;
-    OptimizationBarrier "opt-barrier"           Exactly(1), Plain, ShapeRule::FirstOperand, NO_DIMS, structure(T::Identity), Free, Pure, Identity;
-    Parameter "parameter"                       Exactly(0), Parameter, ShapeRule::Stated("given from outside"), NO_DIMS, Routine(EvalRoutine::Parameter), Free, Pure, Parameter;
-    Tuple "tuple"                               AtLeast(0), Plain, ShapeRule::Tuple, NO_DIMS, structure(T::Tuple), Free, Pure, Tuple;
-    While "while"                               Exactly(1), While, ShapeRule::While, LEAFWISE, lockstep(L::While), Called, OfCallees, While;
+    /// The first operand, once the second, a token, is there.
+    AddDependency "add-dependency" Exactly(2), Plain, Free, Pure, Identity;
+        ShapeRule::FirstOperand, NO_DIMS, structure(T::Identity);
+    /// A token that is there once all operands are.
+    AfterAll "after-all" AtLeast(0), Plain, Free;
+        ShapeRule::AfterAll, NO_DIMS, structure(T::AfterAll);
+    /// The result of a computation on the operands.
+    Call "call" AtLeast(0), Call, Called, OfCallees, Call;
+        ShapeRule::Call, LEAFWISE, lockstep(L::Call);
+    /// The result of one of several computations, chosen by the first operand.
+    Conditional "conditional" AtLeast(1), Conditional, Called, OfCallees, Conditional;
+        ShapeRule::Conditional, LEAFWISE, lockstep(L::Conditional);
+    /// A literal.
+    Constant "constant" Exactly(0), Constant, Free, Pure, Constant;
+        ShapeRule::Constant, NO_DIMS, Routine(EvalRoutine::Constant);
+    /// What code outside of HLO makes of the operands.
+    CustomCall "custom-call" AtLeast(0), Custom, CostRule::Unknown("only the callee knows"), ByAttribute;
+        ShapeRule::Stated("only the callee knows"), FactorRule::CustomCall, structure(T::CustomCall);
+    /// The operand, at a border between places that differ in an attribute such as sharding.
+    Domain "domain" Exactly(1), Domain, Free, Pure, Identity;
+        ShapeRule::FirstOperand, NO_DIMS, structure(T::Identity);
+    /// The result of a computation that a backend runs as one kernel.
+    Fusion "fusion" AtLeast(0), Fusion, Called, OfCallees, Call;
+        ShapeRule::Call, LEAFWISE, lockstep(L::Call);
+    /// One element of a tuple.
+    GetTupleElement "get-tuple-element" Exactly(1), TupleIndex, Free, Pure, GetTupleElement;
+        ShapeRule::GetTupleElement, NO_DIMS, structure(T::GetTupleElement);
+    /// The operand, which no optimization may look through.
+    OptimizationBarrier "opt-barrier" Exactly(1), Plain, Free, Pure, Identity;
+        ShapeRule::FirstOperand, NO_DIMS, structure(T::Identity);
+    /// An argument of the computation.
+    Parameter "parameter" Exactly(0), Parameter, Free, Pure, Parameter;
+        ShapeRule::Stated("given from outside"), NO_DIMS, Routine(EvalRoutine::Parameter);
+    /// The operands as one value.
+    Tuple "tuple" AtLeast(0), Plain, Free, Pure, Tuple;
+        ShapeRule::Tuple, NO_DIMS, structure(T::Tuple);
+    /// The operand after runs of a body for as long as a condition holds.
+    While "while" Exactly(1), While, Called, OfCallees, While;
+        ShapeRule::While, LEAFWISE, lockstep(L::While);
 
     // Devices and collectives. The descriptor of a collective gives the remaining columns.
-    AllGather "all-gather"                      AtLeast(1), Gathering, => ALL_GATHER;
-    AllGatherDone "all-gather-done"             Exactly(1), Plain, => ALL_GATHER.done(Opcode::AllGatherStart, OperandsAndOutcome);
-    AllGatherStart "all-gather-start"           AtLeast(1), Gathering, => ALL_GATHER.start(OperandsAndOutcome);
-    AllReduce "all-reduce"                      AtLeast(1), Combining, => ALL_REDUCE;
-    AllReduceDone "all-reduce-done"             Exactly(1), Plain, => ALL_REDUCE.done(Opcode::AllReduceStart, Outcome);
-    AllReduceStart "all-reduce-start"           AtLeast(1), Combining, => ALL_REDUCE.start(Outcome);
-    AllToAll "all-to-all"                       AtLeast(1), Exchanging, => ALL_TO_ALL;
-    CollectiveBroadcast "collective-broadcast"  AtLeast(1), Exchanging, => COLLECTIVE_BROADCAST;
-    CollectivePermute "collective-permute"      AtLeast(1), Permuting, => COLLECTIVE_PERMUTE;
-    CollectivePermuteDone "collective-permute-done" Exactly(1), Plain, => COLLECTIVE_PERMUTE.done(Opcode::CollectivePermuteStart, OperandsOutcomeAndContext);
-    CollectivePermuteStart "collective-permute-start" AtLeast(1), Permuting, => COLLECTIVE_PERMUTE.start(OperandsOutcomeAndContext);
-    PartitionId "partition-id"                  Exactly(0), Plain, ShapeRule::DeviceId, NO_DIMS, lockstep(L::PartitionId), Free, Pure, PartitionId;
-    RaggedAllToAll "ragged-all-to-all"          Exactly(6), Exchanging, => RAGGED_ALL_TO_ALL;
-    ReduceScatter "reduce-scatter"              AtLeast(1), Combining, => REDUCE_SCATTER;
-    ReplicaId "replica-id"                      Exactly(0), Plain, ShapeRule::DeviceId, NO_DIMS, lockstep(L::ReplicaId), Free, Pure, ReplicaId;
+    /// The operands of all members of a group, joined along a dim.
+    AllGather "all-gather" AtLeast(1), Gathering => ALL_GATHER.columns();
+    /// The outcome of an all-gather-start.
+    AllGatherDone "all-gather-done" Exactly(1), Plain =>
+        ALL_GATHER.done(Opcode::AllGatherStart, OperandsAndOutcome).columns();
+    /// Begins an all-gather.
+    AllGatherStart "all-gather-start" AtLeast(1), Gathering => ALL_GATHER.start(OperandsAndOutcome).columns();
+    /// The operands of all members of a group, reduced.
+    AllReduce "all-reduce" AtLeast(1), Combining => ALL_REDUCE.columns();
+    /// The outcome of an all-reduce-start.
+    AllReduceDone "all-reduce-done" Exactly(1), Plain => ALL_REDUCE.done(Opcode::AllReduceStart, Outcome).columns();
+    /// Begins an all-reduce.
+    AllReduceStart "all-reduce-start" AtLeast(1), Combining => ALL_REDUCE.start(Outcome).columns();
+    /// A part of each member's operand: the k-th member of a group gets the k-th parts.
+    AllToAll "all-to-all" AtLeast(1), Exchanging => ALL_TO_ALL.columns();
+    /// The operand of a group's first member.
+    CollectiveBroadcast "collective-broadcast" AtLeast(1), Exchanging => COLLECTIVE_BROADCAST.columns();
+    /// The operand of the device that sends to this one.
+    CollectivePermute "collective-permute" AtLeast(1), Permuting => COLLECTIVE_PERMUTE.columns();
+    /// The outcome of a collective-permute-start.
+    CollectivePermuteDone "collective-permute-done" Exactly(1), Plain =>
+        COLLECTIVE_PERMUTE.done(Opcode::CollectivePermuteStart, OperandsOutcomeAndContext).columns();
+    /// Begins a collective-permute.
+    CollectivePermuteStart "collective-permute-start" AtLeast(1), Permuting =>
+        COLLECTIVE_PERMUTE.start(OperandsOutcomeAndContext).columns();
+    /// The number of the partition that the device computes.
+    PartitionId "partition-id" Exactly(0), Plain, Free, Pure, PartitionId;
+        ShapeRule::DeviceId, NO_DIMS, lockstep(L::PartitionId);
+    /// Rows of each member's operand, at offsets and in numbers that operands give.
+    RaggedAllToAll "ragged-all-to-all" Exactly(6), Exchanging => RAGGED_ALL_TO_ALL.columns();
+    /// A part of the reduced operands of all members: the k-th member of a group gets the k-th part.
+    ReduceScatter "reduce-scatter" AtLeast(1), Combining => REDUCE_SCATTER.columns();
+    /// The number of the replica that the device computes.
+    ReplicaId "replica-id" Exactly(0), Plain, Free, Pure, ReplicaId;
+        ShapeRule::DeviceId, NO_DIMS, lockstep(L::ReplicaId);
 
     // Asynchrony and the host.
-    AsyncDone "async-done"                      Exactly(1), Async, ShapeRule::AsyncDone, NO_DIMS, lockstep(L::AsyncDone), Free, OfCallees, AsyncDone;
-    AsyncStart "async-start"                    AtLeast(0), Async, ShapeRule::AsyncStart, NO_DIMS, lockstep(L::AsyncStart), Called, OfCallees, AsyncStart(Call);
-    AsyncUpdate "async-update"                  Exactly(1), Async, ShapeRule::AsyncUpdate, NO_DIMS, lockstep(L::AsyncUpdate), Free, OfCallees, AsyncUpdate;
-    CopyDone "copy-done"                        Exactly(1), Plain, ShapeRule::CopyDone, NO_DIMS, structure(T::CopyDone), Free, Pure, AsyncDone;
-    CopyStart "copy-start"                      Exactly(1), CopyStart, ShapeRule::CopyStart, NO_DIMS, structure(T::CopyStart), Moves, Pure, AsyncStart(Copy);
-    Infeed "infeed"                             Exactly(1), Infeed, ShapeRule::Stated("what the host feeds"), NO_DIMS, HOST, Moves, SideEffect, All;
-    Outfeed "outfeed"                           Exactly(2), Outfeed, ShapeRule::Outfeed, NO_DIMS, HOST, Moves, SideEffect, All;
-    Recv "recv"                                 Exactly(1), Transfer, ShapeRule::Recv, NO_DIMS, HOST, Communication, SideEffect, All;
-    RecvDone "recv-done"                        Exactly(1), Transfer, ShapeRule::RecvDone, NO_DIMS, HOST, Free, SideEffect, All;
-    Send "send"                                 Exactly(2), Transfer, ShapeRule::Send, NO_DIMS, HOST, Communication, SideEffect, All;
-    SendDone "send-done"                        Exactly(1), Transfer, ShapeRule::SendDone, NO_DIMS, HOST, Free, SideEffect, All;
+    /// The outcome of an async-start.
+    AsyncDone "async-done" Exactly(1), Async, Free, OfCallees, AsyncDone;
+        ShapeRule::AsyncDone, NO_DIMS, lockstep(L::AsyncDone);
+    /// Begins a computation that runs beside others.
+    AsyncStart "async-start" AtLeast(0), Async, Called, OfCallees, AsyncStart(Call);
+        ShapeRule::AsyncStart, NO_DIMS, lockstep(L::AsyncStart);
+    /// A computation that was begun, at a later point of the program.
+    AsyncUpdate "async-update" Exactly(1), Async, Free, OfCallees, AsyncUpdate;
+        ShapeRule::AsyncUpdate, NO_DIMS, lockstep(L::AsyncUpdate);
+    /// The outcome of a copy-start.
+    CopyDone "copy-done" Exactly(1), Plain, Free, Pure, AsyncDone;
+        ShapeRule::CopyDone, NO_DIMS, structure(T::CopyDone);
+    /// Begins a copy.
+    CopyStart "copy-start" Exactly(1), CopyStart, Moves, Pure, AsyncStart(Copy);
+        ShapeRule::CopyStart, NO_DIMS, structure(T::CopyStart);
+    /// What the host feeds.
+    Infeed "infeed" Exactly(1), Infeed, Moves, SideEffect;
+        ShapeRule::Stated("what the host feeds"), NO_DIMS, HOST;
+    /// Gives the first operand to the host.
+    Outfeed "outfeed" Exactly(2), Outfeed, Moves, SideEffect;
+        ShapeRule::Outfeed, NO_DIMS, HOST;
+    /// Begins to receive from another device or the host.
+    Recv "recv" Exactly(1), Transfer, Communication, SideEffect;
+        ShapeRule::Recv, NO_DIMS, HOST;
+    /// What a recv received.
+    RecvDone "recv-done" Exactly(1), Transfer, Free, SideEffect;
+        ShapeRule::RecvDone, NO_DIMS, HOST;
+    /// Begins to send the first operand to another device or the host.
+    Send "send" Exactly(2), Transfer, Communication, SideEffect;
+        ShapeRule::Send, NO_DIMS, HOST;
+    /// A token that is there once what a send sent is on its way.
+    SendDone "send-done" Exactly(1), Transfer, Free, SideEffect;
+        ShapeRule::SendDone, NO_DIMS, HOST;
 }
 
 #[cfg(test)]

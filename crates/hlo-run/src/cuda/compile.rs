@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use cudarc::nvrtc::{result, sys};
 
 use crate::ExecutionError;
-use hlo_gpu::kernel::PRELUDE;
+use hlo_gpu::kernel::prelude;
 use hlo_gpu::plan::Kernel;
 
 /// Kernels of one program: many small programs cost more than a large one.
@@ -49,7 +49,7 @@ fn wrong(reason: String) -> ExecutionError {
 }
 
 fn program(kernels: &[&Kernel], arch: u32) -> Result<Cubin, ExecutionError> {
-    let mut text = PRELUDE.to_string();
+    let mut text = prelude();
     for kernel in kernels {
         text.push('\n');
         text.push_str(&kernel.source);

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::{env, fs};
 
 use crate::ExecutionError;
-use hlo_gpu::kernel::{PRELUDE, content_hash};
+use hlo_gpu::kernel::{content_hash, prelude};
 use hlo_gpu::plan::Kernel;
 
 const SHIM: &str = include_str!("shim.h");
@@ -26,7 +26,7 @@ const FLAGS: [&str; 10] = [
 
 /// The C++ program of some kernels of different names.
 pub(super) fn program<'a>(kernels: impl IntoIterator<Item = &'a Kernel>) -> String {
-    let mut text = format!("{SHIM}\n{PRELUDE}\n");
+    let mut text = format!("{SHIM}\n{}\n", prelude());
     for kernel in kernels {
         text.push_str(&kernel.source);
         text.push_str(&format!("HLO_HOST_KERNEL({}, {})\n\n", kernel.name, kernel.is_cooperative));

@@ -1,0 +1,126 @@
+// Operations that have code of their own.
+HLO_FLOAT_UNARY(abs, ::fabsf(x), ::fabs(x))
+template <class T> HLO_TEMPLATE_FN T abs(T x) { return x < (T)0 ? negate(x) : x; }
+HLO_FN bool is_finite(float x) { return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u; }
+HLO_FN bool is_finite(double x) {
+    return ((u64)__double_as_longlong(x) & 0x7ff0000000000000ull) != 0x7ff0000000000000ull;
+}
+
+// Integers that stand in the order -NaN < -inf < ... < -0 < 0 < ... < inf < NaN.
+HLO_FN s64 total_order(float x) {
+    s32 bits = (s32)__float_as_uint(x);
+    return bits < 0 ? (s64)(bits ^ 0x7fffffff) : (s64)bits;
+}
+HLO_FN s64 total_order(double x) {
+    s64 bits = __double_as_longlong(x);
+    return bits < 0 ? bits ^ 0x7fffffffffffffffll : bits;
+}
+
+template <class T> HLO_TEMPLATE_FN T select(bool condition, T a, T b) { return condition ? a : b; }
+template <class T> HLO_TEMPLATE_FN T clamp(T low, T x, T high) { return minimum(maximum(low, x), high); }
+
+// Float to integer: truncates and saturates, NaN gives 0.
+template <class T, class F> HLO_TEMPLATE_FN T saturate(F x) {
+    if (x != x) return (T)0;
+    if (x <= (F)lowest<T>()) return lowest<T>();
+    if (x >= (F)highest<T>()) return highest<T>();
+    return (T)x;
+}
+
+// Rounds to nearest even to `mantissa` bits; beyond what `exponent` bits span become infinities and zeros.
+HLO_FN u64 reduce_precision_bits(u64 bits, int own_exponent, int own_mantissa, int exponent, int mantissa) {
+    u64 sign = bits & ((u64)1 << (own_exponent + own_mantissa)), magnitude = bits ^ sign;
+    u64 infinity = (((u64)1 << own_exponent) - 1) << own_mantissa;
+    if (magnitude > infinity) return bits;
+    if (mantissa < own_mantissa) {
+        int dropped = own_mantissa - mantissa;
+        magnitude += ((u64)1 << (dropped - 1)) - 1 + ((magnitude >> dropped) & 1);
+        magnitude &= ~(((u64)1 << dropped) - 1);
+    }
+    if (exponent < own_exponent) {
+        u64 own_bias = ((u64)1 << (own_exponent - 1)) - 1, bias = exponent > 0 ? ((u64)1 << (exponent - 1)) - 1 : 0;
+        u64 found = magnitude >> own_mantissa;
+        if (found > own_bias + bias) {
+            magnitude = infinity;
+        } else if (found <= own_bias - bias) {
+            magnitude = 0;
+        }
+    }
+    return sign | magnitude;
+}
+HLO_FN float reduce_precision(float x, int exponent, int mantissa) {
+    return f32_bits((u32)reduce_precision_bits(__float_as_uint(x), 8, 23, exponent, mantissa));
+}
+HLO_FN double reduce_precision(double x, int exponent, int mantissa) {
+    return f64_bits(reduce_precision_bits((u64)__double_as_longlong(x), 11, 52, exponent, mantissa));
+}
+HLO_FN float reduce_precision_f16(float x, int exponent, int mantissa) {
+    f16 out;
+    out.bits = (u16)reduce_precision_bits(to_f16(x).bits, 5, 10, exponent, mantissa);
+    return from_f16(out);
+}
+
+// A start moved back so that its window lies inside; unsigned starts beyond s64 lie beyond every end.
+HLO_FN s64 index_value(s64 x) { return x; }
+HLO_FN s64 index_value(s32 x) { return x; }
+HLO_FN s64 index_value(s16 x) { return x; }
+HLO_FN s64 index_value(s8 x) { return x; }
+HLO_FN s64 index_value(u32 x) { return x; }
+HLO_FN s64 index_value(u16 x) { return x; }
+HLO_FN s64 index_value(u8 x) { return x; }
+HLO_FN s64 index_value(u64 x) { return x > 0x7fffffffffffffffull ? 0x7fffffffffffffffll : (s64)x; }
+HLO_FN s64 clamp_start(s64 start, s64 last) { return start < 0 ? 0 : (start > last ? last : start); }
+
+// Bits of one type as another of the same size.
+HLO_FN u32 bits32(float x) { return __float_as_uint(x); }
+HLO_FN u64 bits64(double x) { return (u64)__double_as_longlong(x); }
+
+// N elements in one access, for addresses that are multiples of the pack's size; and one by one.
+template <class T, int N> struct alignas(sizeof(T) * N) Pack { T elems[N]; };
+template <class T, int N> HLO_TEMPLATE_FN bool is_aligned(const T* at) {
+    return ((size_t)at & (sizeof(T) * N - 1)) == 0;
+}
+template <class T, int N> HLO_TEMPLATE_FN void load_pack(Pack<T, N>& pack, const T* from) {
+    pack = *(const Pack<T, N>*)from;
+}
+template <class T, int N> HLO_TEMPLATE_FN void load_elems(Pack<T, N>& pack, const T* from) {
+#pragma unroll
+    for (int k = 0; k < N; ++k) pack.elems[k] = from[k];
+}
+template <class T, int N> HLO_TEMPLATE_FN void store_pack(T* to, const Pack<T, N>& pack) { *(Pack<T, N>*)to = pack; }
+template <class T, int N> HLO_TEMPLATE_FN void store_elems(T* to, const Pack<T, N>& pack) {
+#pragma unroll
+    for (int k = 0; k < N; ++k) to[k] = pack.elems[k];
+}
+
+// sums[M, N] += the sum over k of a[k, M] * b[k, N]; rows of `a` and `b` are as aligned as packs of M and N are.
+template <class T, int M, int N, int K>
+HLO_TEMPLATE_FN void add_products(T* sums, const T* a, int a_stride, const T* b, int b_stride) {
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+        const Pack<T, M> x = *(const Pack<T, M>*)(a + k * a_stride);
+        const Pack<T, N> y = *(const Pack<T, N>*)(b + k * b_stride);
+#pragma unroll
+        for (int i = 0; i < M; ++i) {
+#pragma unroll
+            for (int j = 0; j < N; ++j) sums[i * N + j] = add(sums[i * N + j], multiply(x.elems[i], y.elems[j]));
+        }
+    }
+}
+
+// The value of the lane `distance` above; all 32 lanes of a warp take part.
+HLO_FN float shuffle_down(float x, int distance) { return __shfl_down_sync(0xffffffffu, x, distance); }
+HLO_FN double shuffle_down(double x, int distance) { return __shfl_down_sync(0xffffffffu, x, distance); }
+HLO_FN s64 shuffle_down(s64 x, int distance) { return __shfl_down_sync(0xffffffffu, x, distance); }
+HLO_FN u64 shuffle_down(u64 x, int distance) { return __shfl_down_sync(0xffffffffu, x, distance); }
+template <class T> HLO_TEMPLATE_FN T shuffle_down(T x, int distance) {
+    return (T)__shfl_down_sync(0xffffffffu, (int)x, distance);
+}
+// The value of one lane.
+HLO_FN float shuffle(float x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
+HLO_FN double shuffle(double x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
+HLO_FN s64 shuffle(s64 x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
+HLO_FN u64 shuffle(u64 x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
+template <class T> HLO_TEMPLATE_FN T shuffle(T x, int lane) { return (T)__shfl_sync(0xffffffffu, (int)x, lane); }
+
+} // namespace hlo
