@@ -5,9 +5,9 @@
 //! writes the update's. A fusion's bytes are its operands and results only; its flops are its body's. Bookkeeping
 //! (tuple, bitcast, parameter …) is free. Time is the business of the cluster model.
 
-use crate::attrs::{Attrs, DotAttrs, ReduceWindowAttrs, SelectAndScatterAttrs, SortAttrs, Window};
+use crate::attrs::{Attrs, DotAttrs, ReduceWindowAttrs, ScanAttrs, SelectAndScatterAttrs, SortAttrs, Window};
 use crate::module::{CompId, InstId, Module};
-use crate::op::{CostRule, FactorRule};
+use crate::op::{CostRule, FactorRule, Runs};
 use crate::shape::{ArrayShape, Shape};
 use cranelift_entity::SecondaryMap;
 
@@ -96,7 +96,7 @@ impl<'m> Costs<'m> {
         let rule = self.module.inst(inst).opcode.row().cost;
         let flops = match rule {
             CostRule::Free => return Cost::default(),
-            CostRule::Called => return self.called(inst),
+            CostRule::Called(runs) => return self.called(inst, runs),
             CostRule::Unknown(_) => return Cost { is_partial: true, ..self.moved(inst, 0) },
             CostRule::Moves | CostRule::Communication => 0,
             CostRule::PerElement(n) => self.result_elems(inst).saturating_mul(u64::from(n)),
@@ -247,68 +247,26 @@ impl<'m> Costs<'m> {
         n.saturating_mul(log2(length)).saturating_mul(5)
     }
 
-    fn called(&self, inst: InstId) -> Cost {
-        let node = self.module.inst(inst);
+    fn called(&self, inst: InstId, runs: Runs) -> Cost {
         let called = self.module.called(inst);
         let sum = called.iter().fold(Cost::default(), |sum, &c| sum.plus(self.comps[c]));
-        match &node.attrs {
-            Attrs::Fusion(_) => Cost { is_partial: sum.is_partial, ..self.moved(inst, sum.flops) },
-            Attrs::While(_) => match known_trip_count(self.module, inst) {
+        match runs {
+            Runs::Once => sum,
+            Runs::Fused => Cost { is_partial: sum.is_partial, ..self.moved(inst, sum.flops) },
+            Runs::Loop => match known_trip_count(self.module, inst) {
                 Some(n) => sum.times(n),
                 None => Cost { is_partial: true, ..sum },
             },
-            // The dearest branch.
-            Attrs::Conditional(_) => {
+            Runs::Choice => {
                 called.iter().map(|&c| self.comps[c]).max_by_key(|c| (c.flops, c.bytes())).unwrap_or_default()
             }
-            // `map` applies its computation to each element.
-            Attrs::Reduce(_) => self.moved(inst, sum.flops.saturating_mul(self.result_elems(inst))),
-            Attrs::Scan(attrs) => {
-                let dim = attrs.dimensions.first().and_then(|&d| usize::try_from(d).ok());
+            Runs::Elements => self.moved(inst, sum.flops.saturating_mul(self.result_elems(inst))),
+            Runs::Steps => {
+                let attrs = ScanAttrs::of(&self.module.inst(inst).attrs);
+                let dim = attrs.and_then(|a| a.dimensions.first()).and_then(|&d| usize::try_from(d).ok());
                 let steps = self.operand(inst, 0).and_then(|a| a.dims.get(dim?).copied());
                 sum.times(steps.map_or(1, |n| n.max(0) as u64))
             }
-            // The computations run once.
-            Attrs::Plain
-            | Attrs::Constant(_)
-            | Attrs::Dims(_)
-            | Attrs::Parameter(_)
-            | Attrs::TupleIndex(_)
-            | Attrs::Iota(_)
-            | Attrs::Reshape(_)
-            | Attrs::Slice(_)
-            | Attrs::DynamicSlice(_)
-            | Attrs::Pad(_)
-            | Attrs::Dot(_)
-            | Attrs::Conv(_)
-            | Attrs::Gather(_)
-            | Attrs::Scatter(_)
-            | Attrs::Sort(_)
-            | Attrs::ReduceWindow(_)
-            | Attrs::SelectAndScatter(_)
-            | Attrs::Compare(_)
-            | Attrs::Call(_)
-            | Attrs::Custom(_)
-            | Attrs::Combining(_)
-            | Attrs::Gathering(_)
-            | Attrs::Exchanging(_)
-            | Attrs::Permuting(_)
-            | Attrs::Transfer(_)
-            | Attrs::Infeed(_)
-            | Attrs::Outfeed(_)
-            | Attrs::Rng(_)
-            | Attrs::RngBits(_)
-            | Attrs::RngState(_)
-            | Attrs::TriangularSolve(_)
-            | Attrs::Cholesky(_)
-            | Attrs::Fft(_)
-            | Attrs::ReducePrecision(_)
-            | Attrs::BatchNorm(_)
-            | Attrs::Domain(_)
-            | Attrs::Async(_)
-            | Attrs::CopyStart(_)
-            | Attrs::TopK(_)
-            | Attrs::Metadata(_) => sum,
         }
     }
 }

@@ -61,7 +61,9 @@ impl DimRelation {
         let is_plain = matches!(row.flow, Flow::All | Flow::Identity);
         let result = module.shape(inst).as_array()?;
         let has_control = instruction.marks.as_ref().is_some_and(|m| !m.control_predecessors.is_empty());
-        if !is_cuttable(row.factors) || !is_plain || has_control || result.dynamic != 0 || module.must_stay(inst) {
+        // The op table says how to cut many more; a run is merged into one dim before it is cut.
+        let is_cuttable = row.factors.merged_dims().is_some();
+        if !is_cuttable || !is_plain || has_control || result.dynamic != 0 || module.must_stay(inst) {
             return None;
         }
         if let (FactorRule::Reshape, Some(&operand)) = (row.factors, instruction.operands.first()) {
@@ -118,40 +120,6 @@ impl DimRelation {
             Link::Reduced if links.iter().all(|l| *l == Link::Reduced) => ResultCut::Partial,
             Link::To(_) | Link::Reduced | Link::Blocked => ResultCut::Impossible,
         }
-    }
-}
-
-/// Whether this pass computes ops of a rule on shards. The op table says how to cut many more; an update is made of these.
-fn is_cuttable(rule: FactorRule) -> bool {
-    match rule {
-        FactorRule::Elementwise
-        | FactorRule::Broadcast
-        | FactorRule::Transpose
-        | FactorRule::Reshape
-        | FactorRule::Reduce => true,
-        FactorRule::Bitcast
-        | FactorRule::BitcastConvert
-        | FactorRule::Reverse
-        | FactorRule::Slice
-        | FactorRule::DynamicSlice
-        | FactorRule::DynamicUpdateSlice
-        | FactorRule::Pad
-        | FactorRule::Concatenate
-        | FactorRule::Iota
-        | FactorRule::Dot
-        | FactorRule::Convolution
-        | FactorRule::ReduceWindow
-        | FactorRule::SelectAndScatter
-        | FactorRule::Sort
-        | FactorRule::Gather
-        | FactorRule::Scatter
-        | FactorRule::Cholesky
-        | FactorRule::TriangularSolve
-        | FactorRule::Fft
-        | FactorRule::BatchNorm
-        | FactorRule::CustomCall
-        | FactorRule::Structural(_)
-        | FactorRule::Whole(_) => false,
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::values::{LeafRun, Through, handed_on, hands_on};
 use cranelift_entity::EntitySet;
 use hlo_ir::attrs::Attrs;
-use hlo_ir::op::{CollectiveForm, FactorRule, ShapeRule, StartResult};
+use hlo_ir::op::FactorRule;
 use hlo_ir::shape::DimOrder;
 use hlo_ir::{ArrayShape, CompId, InstId, Module};
 use smallvec::SmallVec;
@@ -83,45 +83,10 @@ pub(super) fn overwritable(module: &Module, inst: InstId) -> Vec<bool> {
         attrs.output_to_operand_aliasing.iter().for_each(|alias| mark(&mut result, alias.operand));
         return result;
     }
-    // A start whose result is the outcome works in place.
-    if row.collective.is_some_and(|rule| rule.form == CollectiveForm::Start(StartResult::Outcome)) {
-        return only(0..n);
-    }
     if hands_on(module, inst, Through::COPIES) {
         return (0..n).map(|i| i == 0 && keeps_layout(module, inst, instruction.operands[i])).collect();
     }
-    match row.factors {
-        FactorRule::Elementwise => only(0..n),
-        FactorRule::Sort if row.shape == ShapeRule::Sort => only(0..n),
-        FactorRule::DynamicUpdateSlice => only(0..1),
-        FactorRule::Scatter => only(0..n.saturating_sub(1) / 2),
-        FactorRule::TriangularSolve => only(1..2),
-        FactorRule::Whole(_) if row.shape == ShapeRule::SetDimensionSize => only(0..1),
-        FactorRule::Sort
-        | FactorRule::Broadcast
-        | FactorRule::Reshape
-        | FactorRule::Bitcast
-        | FactorRule::BitcastConvert
-        | FactorRule::Transpose
-        | FactorRule::Reverse
-        | FactorRule::Slice
-        | FactorRule::DynamicSlice
-        | FactorRule::Pad
-        | FactorRule::Concatenate
-        | FactorRule::Iota
-        | FactorRule::Dot
-        | FactorRule::Convolution
-        | FactorRule::Reduce
-        | FactorRule::ReduceWindow
-        | FactorRule::SelectAndScatter
-        | FactorRule::Gather
-        | FactorRule::Cholesky
-        | FactorRule::Fft
-        | FactorRule::BatchNorm
-        | FactorRule::CustomCall
-        | FactorRule::Structural(_)
-        | FactorRule::Whole(_) => only(0..0),
-    }
+    only(if row.factors == FactorRule::Elementwise { 0..n } else { row.shape.overwritten_operands(n) })
 }
 
 fn mark(flags: &mut [bool], operand: i64) {
@@ -139,35 +104,7 @@ fn overwritable_params(module: &Module, comp: CompId) -> Vec<bool> {
         let instruction = module.inst(inst);
         let row = instruction.opcode.row();
         let is_handed_on = hands_on(module, inst, Through::COPIES) || viewed(module, inst).is_some();
-        let is_in_place = |i: usize| match row.factors {
-            FactorRule::DynamicUpdateSlice | FactorRule::Scatter => i == 0,
-            FactorRule::Elementwise => true,
-            FactorRule::Sort
-            | FactorRule::TriangularSolve
-            | FactorRule::Broadcast
-            | FactorRule::Reshape
-            | FactorRule::Bitcast
-            | FactorRule::BitcastConvert
-            | FactorRule::Transpose
-            | FactorRule::Reverse
-            | FactorRule::Slice
-            | FactorRule::DynamicSlice
-            | FactorRule::Pad
-            | FactorRule::Concatenate
-            | FactorRule::Iota
-            | FactorRule::Dot
-            | FactorRule::Convolution
-            | FactorRule::Reduce
-            | FactorRule::ReduceWindow
-            | FactorRule::SelectAndScatter
-            | FactorRule::Gather
-            | FactorRule::Cholesky
-            | FactorRule::Fft
-            | FactorRule::BatchNorm
-            | FactorRule::CustomCall
-            | FactorRule::Structural(_)
-            | FactorRule::Whole(_) => is_handed_on,
-        };
+        let is_in_place = |i: usize| is_handed_on || row.factors.reads_where_it_writes(i);
         let is_bad = read_elsewhere.contains(inst);
         for (i, &operand) in instruction.operands.iter().enumerate() {
             if is_bad || !is_in_place(i) {

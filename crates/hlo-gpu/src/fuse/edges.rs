@@ -262,7 +262,7 @@ fn own_weight(module: &Module, inst: InstId) -> u64 {
         | CostRule::Cholesky
         | CostRule::TriangularSolve
         | CostRule::Fft
-        | CostRule::Called
+        | CostRule::Called(_)
         | CostRule::Communication
         | CostRule::Unknown(_) => 1000,
     }

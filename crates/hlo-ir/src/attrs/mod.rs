@@ -139,6 +139,11 @@ macro_rules! attr_formats {
                 match attrs { Attrs::$format(found) => Some(found), _ => None }
             }
 
+            /// As [`Self::of`], mutably.
+            pub fn of_mut(attrs: &mut Attrs) -> Option<&mut $attrs> {
+                match attrs { Attrs::$format(found) => Some(found), _ => None }
+            }
+
             /// Calls `visit(key, presence, field)` on every field in the order in which XLA prints them.
             pub fn for_each_field(&self, mut visit: impl FnMut(&'static str, Presence, FieldRef<'_>)) {
                 $(visit($key, Presence::$presence, self.$field.view());)*
@@ -257,7 +262,61 @@ impl FieldRef<'_> {
     }
 }
 
+/// What the computations that attributes name are for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CompUse {
+    /// The attributes name none.
+    None,
+    /// The op calls them with its operands.
+    Called,
+    /// It combines elements: an accumulator for each array, then a value for each.
+    Reducer(Option<CompId>),
+    /// It combines two elements of one array; one computation serves all arrays.
+    Combiner(Option<CompId>),
+    /// It says whether one element of each array comes before another.
+    Comparator(Option<CompId>),
+    /// `select` chooses one of two elements, and `scatter` combines two.
+    Selector {
+        /// The computation that chooses.
+        select: Option<CompId>,
+        /// The computation that combines.
+        scatter: Option<CompId>,
+    },
+    /// It is one step along a dim.
+    Step(Option<CompId>),
+}
+
 impl Attrs {
+    /// What the computations that the attributes name are for.
+    pub fn comp_use(&self) -> CompUse {
+        match self {
+            Attrs::Call(_)
+            | Attrs::Fusion(_)
+            | Attrs::While(_)
+            | Attrs::Conditional(_)
+            | Attrs::Custom(_)
+            | Attrs::Async(_) => CompUse::Called,
+            Attrs::Reduce(attrs) => CompUse::Reducer(attrs.to_apply),
+            Attrs::ReduceWindow(attrs) => CompUse::Reducer(attrs.to_apply),
+            Attrs::Scatter(attrs) => CompUse::Reducer(attrs.to_apply),
+            Attrs::Combining(attrs) => CompUse::Combiner(attrs.to_apply),
+            Attrs::Sort(attrs) => CompUse::Comparator(attrs.to_apply),
+            Attrs::SelectAndScatter(attrs) => CompUse::Selector { select: attrs.select, scatter: attrs.scatter },
+            Attrs::Scan(attrs) => CompUse::Step(attrs.to_apply),
+            _ => CompUse::None,
+        }
+    }
+
+    /// Which parts of the result share memory with which parts of operands, as the attributes say.
+    pub fn output_aliases(&self) -> &[OperandAlias] {
+        match self {
+            Attrs::Call(attrs) => &attrs.output_to_operand_aliasing,
+            Attrs::Fusion(attrs) => &attrs.output_to_operand_aliasing,
+            Attrs::Custom(attrs) => &attrs.output_to_operand_aliasing,
+            _ => &[],
+        }
+    }
+
     /// What a call or a fusion calls; `None` for other formats, `Some(None)` while it is not given.
     pub fn callee(&self) -> Option<Option<CompId>> {
         match self {
@@ -305,5 +364,27 @@ impl Attrs {
             FieldMut::Comps(comps) => comps.iter_mut().for_each(&mut *visit),
             _ => {}
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::Opcode;
+
+    #[test]
+    fn views_of_one_structure_know_every_format_that_has_it() {
+        for format in Opcode::ALL.iter().map(|op| op.row().format) {
+            let Some(mut attrs) = Attrs::default_of(format) else { continue };
+            assert_eq!(attrs.comp_use() != CompUse::None, format.names_comps(), "{format:?}");
+            let mut has_aliases = false;
+            attrs.for_each_field_mut(&mut |field| {
+                if let FieldMut::OutputAliases(aliases) = field {
+                    aliases.push(OperandAlias::default());
+                    has_aliases = true;
+                }
+            });
+            assert_eq!(attrs.output_aliases().len(), usize::from(has_aliases), "{format:?}");
+        }
     }
 }

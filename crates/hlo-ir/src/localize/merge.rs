@@ -2,7 +2,7 @@
 
 use super::CannotCut;
 use crate::attrs::{Attrs, CompareAttrs, DimsAttrs, ReduceAttrs, ReducePrecisionAttrs, ReshapeAttrs};
-use crate::op::FactorRule;
+use crate::op::{FactorRule, NamedDims};
 use crate::shape::Dims;
 use std::ops::Range;
 
@@ -18,84 +18,30 @@ pub fn merged_attrs(
     result: Option<Range<usize>>,
 ) -> Result<Attrs, CannotCut> {
     let unknown = CannotCut::NoLocalAttributes(attrs.format());
-    // The side whose dims the attributes name: `map` lists all dims of its result, a broadcast the result dims of its operand's.
-    let range = match rule {
-        FactorRule::Elementwise | FactorRule::Broadcast => result,
-        FactorRule::Transpose | FactorRule::Reduce => operand,
-        FactorRule::Reshape => None,
-        FactorRule::Bitcast
-        | FactorRule::BitcastConvert
-        | FactorRule::Reverse
-        | FactorRule::Slice
-        | FactorRule::DynamicSlice
-        | FactorRule::DynamicUpdateSlice
-        | FactorRule::Pad
-        | FactorRule::Concatenate
-        | FactorRule::Iota
-        | FactorRule::Dot
-        | FactorRule::Convolution
-        | FactorRule::ReduceWindow
-        | FactorRule::SelectAndScatter
-        | FactorRule::Sort
-        | FactorRule::Gather
-        | FactorRule::Scatter
-        | FactorRule::Cholesky
-        | FactorRule::TriangularSolve
-        | FactorRule::Fft
-        | FactorRule::BatchNorm
-        | FactorRule::CustomCall
-        | FactorRule::Structural(_)
-        | FactorRule::Whole(_) => return Err(unknown),
+    let range = match rule.merged_dims().ok_or(unknown)? {
+        NamedDims::OfOperand => operand,
+        NamedDims::OfResult => result,
+        NamedDims::Nowhere => None,
     };
-    Ok(match attrs {
-        Attrs::Plain => Attrs::Plain,
-        Attrs::Compare(a) => CompareAttrs { direction: a.direction, order: a.order.clone() }.into(),
-        Attrs::ReducePrecision(a) => {
-            ReducePrecisionAttrs { exponent_bits: a.exponent_bits, mantissa_bits: a.mantissa_bits }.into()
-        }
-        Attrs::Dims(a) => DimsAttrs { dimensions: merge(&a.dimensions, range) }.into(),
-        Attrs::Reduce(a) => ReduceAttrs { dimensions: merge(&a.dimensions, range), to_apply: a.to_apply }.into(),
-        Attrs::Reshape(_) => ReshapeAttrs { inferred_dimension: None }.into(),
-        Attrs::Constant(_)
-        | Attrs::Parameter(_)
-        | Attrs::TupleIndex(_)
-        | Attrs::Iota(_)
-        | Attrs::Slice(_)
-        | Attrs::DynamicSlice(_)
-        | Attrs::Pad(_)
-        | Attrs::Dot(_)
-        | Attrs::Conv(_)
-        | Attrs::Gather(_)
-        | Attrs::Scatter(_)
-        | Attrs::Sort(_)
-        | Attrs::ReduceWindow(_)
-        | Attrs::SelectAndScatter(_)
-        | Attrs::Scan(_)
-        | Attrs::Call(_)
-        | Attrs::Fusion(_)
-        | Attrs::While(_)
-        | Attrs::Conditional(_)
-        | Attrs::Custom(_)
-        | Attrs::Combining(_)
-        | Attrs::Gathering(_)
-        | Attrs::Exchanging(_)
-        | Attrs::Permuting(_)
-        | Attrs::Transfer(_)
-        | Attrs::Infeed(_)
-        | Attrs::Outfeed(_)
-        | Attrs::Rng(_)
-        | Attrs::RngBits(_)
-        | Attrs::RngState(_)
-        | Attrs::TriangularSolve(_)
-        | Attrs::Cholesky(_)
-        | Attrs::Fft(_)
-        | Attrs::BatchNorm(_)
-        | Attrs::Domain(_)
-        | Attrs::Async(_)
-        | Attrs::CopyStart(_)
-        | Attrs::TopK(_)
-        | Attrs::Metadata(_) => return Err(unknown),
-    })
+    if *attrs == Attrs::Plain {
+        return Ok(Attrs::Plain);
+    }
+    if let Some(CompareAttrs { direction, order }) = CompareAttrs::of(attrs) {
+        return Ok(CompareAttrs { direction: *direction, order: order.clone() }.into());
+    }
+    if let Some(&ReducePrecisionAttrs { exponent_bits, mantissa_bits }) = ReducePrecisionAttrs::of(attrs) {
+        return Ok(ReducePrecisionAttrs { exponent_bits, mantissa_bits }.into());
+    }
+    if let Some(DimsAttrs { dimensions }) = DimsAttrs::of(attrs) {
+        return Ok(DimsAttrs { dimensions: merge(dimensions, range) }.into());
+    }
+    if let Some(ReduceAttrs { dimensions, to_apply }) = ReduceAttrs::of(attrs) {
+        return Ok(ReduceAttrs { dimensions: merge(dimensions, range), to_apply: *to_apply }.into());
+    }
+    if let Some(ReshapeAttrs { inferred_dimension: _ }) = ReshapeAttrs::of(attrs) {
+        return Ok(ReshapeAttrs { inferred_dimension: None }.into());
+    }
+    Err(unknown)
 }
 
 /// Dim numbers after a range of dims became one dim: those of the range become its first, later ones move up.

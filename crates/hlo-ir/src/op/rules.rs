@@ -165,6 +165,26 @@ pub enum Relabelling {
 }
 
 impl FactorRule {
+    /// Whether each element of the result needs at most one element of the operand, which is at the same place.
+    pub fn reads_where_it_writes(self, operand: usize) -> bool {
+        match self {
+            FactorRule::Elementwise => true,
+            FactorRule::DynamicUpdateSlice | FactorRule::Scatter => operand == 0,
+            _ => false,
+        }
+    }
+
+    /// Whose dims the op's attributes name, if dims of its operands and its result may be merged; `None` if they may not.
+    pub fn merged_dims(self) -> Option<NamedDims> {
+        match self {
+            // `map` lists all dims of its result, a broadcast the result dims of its operand's.
+            FactorRule::Elementwise | FactorRule::Broadcast => Some(NamedDims::OfResult),
+            FactorRule::Transpose | FactorRule::Reduce => Some(NamedDims::OfOperand),
+            FactorRule::Reshape => Some(NamedDims::Nowhere),
+            _ => None,
+        }
+    }
+
     /// How the op puts its operand's elements under another shape; `None` if it does something else.
     pub fn relabelling(self) -> Option<Relabelling> {
         match self {
@@ -174,6 +194,17 @@ impl FactorRule {
             _ => None,
         }
     }
+}
+
+/// Whose dims an op's attributes name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NamedDims {
+    /// Those of the first operand.
+    OfOperand,
+    /// Those of the result.
+    OfResult,
+    /// The attributes name no dims.
+    Nowhere,
 }
 
 /// Which dims of operands and result go together; [`crate::op`]'s sharding view of an op.
@@ -255,12 +286,29 @@ pub enum CostRule {
     TriangularSolve,
     /// 5 n log2 n.
     Fft,
-    /// What the called computations cost, times trips where known.
-    Called,
+    /// What the called computations cost, as often as they run.
+    Called(Runs),
     /// Bytes over the links between devices; see the cluster model.
     Communication,
     /// Not known, and why.
     Unknown(&'static str),
+}
+
+/// How often an op runs the computations that it calls.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Runs {
+    /// Each once.
+    Once,
+    /// Once, and what goes between its instructions stays in the kernel.
+    Fused,
+    /// As often as the loop goes round, where that is known.
+    Loop,
+    /// One of them, and the dearest is counted.
+    Choice,
+    /// For each element of the result.
+    Elements,
+    /// For each index of the dim that the op runs along.
+    Steps,
 }
 
 /// What an op does besides computing a value.

@@ -263,7 +263,7 @@ op_table! {
     Select "select" Exactly(3), Plain, PerElement(1);
         ShapeRule::Select, Elementwise, elem(E::Select);
     /// A computation applied to the operands' elements.
-    Map "map" AtLeast(1), Reduce, Called, OfCallees;
+    Map "map" AtLeast(1), Reduce, Called(Runs::Elements), OfCallees;
         ShapeRule::Map, Elementwise, one_array(A::Map);
 
     // Element type and layout.
@@ -362,7 +362,7 @@ op_table! {
         ShapeRule::ScaledDot, Whole("block scales tie dims of four operands together"),
         NotEvaluated("block scales follow the backend's conventions, which HLO does not pin down");
     /// A computation applied along a dim, which carries a value from step to step.
-    Scan "scan" AtLeast(1), Scan, Called, OfCallees;
+    Scan "scan" AtLeast(1), Scan, Called(Runs::Steps), OfCallees;
         ShapeRule::Scan, Whole("a loop over one dim"), lockstep(L::Scan);
     /// The operand with updates combined into it at the places that indices list.
     Scatter "scatter" AtLeast(3), Scatter, CostRule::Scatter, OfCallees;
@@ -400,10 +400,10 @@ op_table! {
     AfterAll "after-all" AtLeast(0), Plain, Free;
         ShapeRule::AfterAll, NO_DIMS, structure(T::AfterAll);
     /// The result of a computation on the operands.
-    Call "call" AtLeast(0), Call, Called, OfCallees, Call;
+    Call "call" AtLeast(0), Call, Called(Runs::Once), OfCallees, Call;
         ShapeRule::Call, LEAFWISE, lockstep(L::Call);
     /// The result of one of several computations, chosen by the first operand.
-    Conditional "conditional" AtLeast(1), Conditional, Called, OfCallees, Conditional;
+    Conditional "conditional" AtLeast(1), Conditional, Called(Runs::Choice), OfCallees, Conditional;
         ShapeRule::Conditional, LEAFWISE, lockstep(L::Conditional);
     /// A literal.
     Constant "constant" Exactly(0), Constant, Free, Pure, Constant;
@@ -415,7 +415,7 @@ op_table! {
     Domain "domain" Exactly(1), Domain, Free, Pure, Identity;
         ShapeRule::FirstOperand, NO_DIMS, structure(T::Identity);
     /// The result of a computation that a backend runs as one kernel.
-    Fusion "fusion" AtLeast(0), Fusion, Called, OfCallees, Call;
+    Fusion "fusion" AtLeast(0), Fusion, Called(Runs::Fused), OfCallees, Call;
         ShapeRule::Call, LEAFWISE, lockstep(L::Call);
     /// One element of a tuple.
     GetTupleElement "get-tuple-element" Exactly(1), TupleIndex, Free, Pure, GetTupleElement;
@@ -430,7 +430,7 @@ op_table! {
     Tuple "tuple" AtLeast(0), Plain, Free, Pure, Tuple;
         ShapeRule::Tuple, NO_DIMS, structure(T::Tuple);
     /// The operand after runs of a body for as long as a condition holds.
-    While "while" Exactly(1), While, Called, OfCallees, While;
+    While "while" Exactly(1), While, Called(Runs::Loop), OfCallees, While;
         ShapeRule::While, LEAFWISE, lockstep(L::While);
 
     // Devices and collectives. The descriptor of a collective gives the remaining columns.
@@ -475,7 +475,7 @@ op_table! {
     AsyncDone "async-done" Exactly(1), Async, Free, OfCallees, AsyncDone;
         ShapeRule::AsyncDone, NO_DIMS, lockstep(L::AsyncDone);
     /// Begins a computation that runs beside others.
-    AsyncStart "async-start" AtLeast(0), Async, Called, OfCallees, AsyncStart(Call);
+    AsyncStart "async-start" AtLeast(0), Async, Called(Runs::Once), OfCallees, AsyncStart(Call);
         ShapeRule::AsyncStart, NO_DIMS, lockstep(L::AsyncStart);
     /// A computation that was begun, at a later point of the program.
     AsyncUpdate "async-update" Exactly(1), Async, Free, OfCallees, AsyncUpdate;

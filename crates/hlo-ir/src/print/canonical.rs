@@ -3,13 +3,15 @@
 //! `--format long` and `--format short` print this, so two texts that XLA holds for the same print the same.
 
 use super::{order, tables};
-use crate::attrs::{Attrs, FieldMut, Marks, Metadata, QuotedText};
+use crate::attrs::{
+    Attrs, CustomAttrs, ExchangingAttrs, FieldMut, Marks, Metadata, OutfeedAttrs, QuotedText, ReduceAttrs,
+};
 use crate::float::decimal::write_f64;
 use crate::groups::{IotaTile, Mesh, MeshDevices, ReplicaGroups};
 use crate::header::EntryLayout;
 use crate::module::{InstId, Module, TextForm};
 use crate::op::{CollectiveRule, CollectiveSource, Opcode};
-use crate::shape::{ArrayShape, Dims, Shape, ShapeId};
+use crate::shape::{ArrayShape, Shape, ShapeId};
 use crate::sharding::{LeafSharding, Sharding, ShardingKind, SubgroupKind, TileDevices, Tiling};
 use cranelift_entity::SecondaryMap;
 
@@ -79,65 +81,27 @@ fn rewrite_instruction(module: &mut Module, id: InstId, layouts: &mut Layouts) {
 /// Fills in attributes that XLA always prints and drops those that it reads without printing them.
 fn rewrite_attributes(module: &Module, id: InstId, attrs: &mut Attrs, rank: usize) {
     let inst = module.inst(id);
-    match attrs {
-        Attrs::Reduce(reduce) if inst.opcode == Opcode::Map && reduce.dimensions.is_empty() => {
-            reduce.dimensions = (0..rank as i64).collect();
-        }
-        // Rows lie along dim 0 and no other.
-        Attrs::Exchanging(exchange) if inst.opcode.row().collective.is_some_and(takes_rows) => {
-            exchange.dimensions = Dims::new();
-        }
-        Attrs::Outfeed(outfeed) if outfeed.outfeed_shape.is_none() => {
-            outfeed.outfeed_shape = inst.operands.first().map(|&operand| module.inst(operand).shape);
-        }
-        Attrs::Custom(custom) if custom.called_computations.is_empty() => {
-            custom.called_computations.extend(custom.to_apply.take());
-        }
-        Attrs::Plain
-        | Attrs::Constant(_)
-        | Attrs::Dims(_)
-        | Attrs::Parameter(_)
-        | Attrs::TupleIndex(_)
-        | Attrs::Iota(_)
-        | Attrs::Reshape(_)
-        | Attrs::Slice(_)
-        | Attrs::DynamicSlice(_)
-        | Attrs::Pad(_)
-        | Attrs::Dot(_)
-        | Attrs::Conv(_)
-        | Attrs::Gather(_)
-        | Attrs::Scatter(_)
-        | Attrs::Reduce(_)
-        | Attrs::Sort(_)
-        | Attrs::ReduceWindow(_)
-        | Attrs::SelectAndScatter(_)
-        | Attrs::Scan(_)
-        | Attrs::Compare(_)
-        | Attrs::Call(_)
-        | Attrs::Fusion(_)
-        | Attrs::While(_)
-        | Attrs::Conditional(_)
-        | Attrs::Custom(_)
-        | Attrs::Combining(_)
-        | Attrs::Gathering(_)
-        | Attrs::Exchanging(_)
-        | Attrs::Permuting(_)
-        | Attrs::Transfer(_)
-        | Attrs::Infeed(_)
-        | Attrs::Outfeed(_)
-        | Attrs::Rng(_)
-        | Attrs::RngBits(_)
-        | Attrs::RngState(_)
-        | Attrs::TriangularSolve(_)
-        | Attrs::Cholesky(_)
-        | Attrs::Fft(_)
-        | Attrs::ReducePrecision(_)
-        | Attrs::BatchNorm(_)
-        | Attrs::Domain(_)
-        | Attrs::Async(_)
-        | Attrs::CopyStart(_)
-        | Attrs::TopK(_)
-        | Attrs::Metadata(_) => {}
+    if let Some(ReduceAttrs { dimensions, .. }) = ReduceAttrs::of_mut(attrs)
+        && inst.opcode == Opcode::Map
+        && dimensions.is_empty()
+    {
+        *dimensions = (0..rank as i64).collect();
+    }
+    // Rows lie along dim 0 and no other.
+    if let Some(ExchangingAttrs { dimensions, .. }) = ExchangingAttrs::of_mut(attrs)
+        && inst.opcode.row().collective.is_some_and(takes_rows)
+    {
+        dimensions.clear();
+    }
+    if let Some(OutfeedAttrs { outfeed_shape, .. }) = OutfeedAttrs::of_mut(attrs)
+        && outfeed_shape.is_none()
+    {
+        *outfeed_shape = inst.operands.first().map(|&operand| module.inst(operand).shape);
+    }
+    if let Some(CustomAttrs { called_computations, to_apply, .. }) = CustomAttrs::of_mut(attrs)
+        && called_computations.is_empty()
+    {
+        called_computations.extend(to_apply.take());
     }
 }
 

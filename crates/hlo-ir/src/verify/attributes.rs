@@ -1,70 +1,24 @@
 //! Attributes that name leaves, operands or parts of them.
 
 use super::Verifier;
-use crate::attrs::{Attrs, OperandAlias};
+use crate::attrs::{CustomAttrs, OperandAlias, ParameterAttrs};
 use crate::infer::{ShapeText, agrees};
 use crate::module::InstId;
 use crate::shape::ShapeId;
 
 pub(super) fn check(cx: &mut Verifier<'_>, inst: InstId) {
-    match &cx.module.inst(inst).attrs {
-        Attrs::Parameter(a) if !a.parameter_replication.is_empty() => {
-            let n = cx.module.shape(inst).n_leaves();
-            if a.parameter_replication.len() != n {
-                let expected = format!("{n} flags, one for each leaf");
-                cx.at_inst("parameter-replication", inst, expected, a.parameter_replication.len());
-            }
+    let module = cx.module;
+    let attrs = &module.inst(inst).attrs;
+    if let Some(ParameterAttrs { parameter_replication, .. }) = ParameterAttrs::of(attrs) {
+        let n = module.shape(inst).n_leaves();
+        if !parameter_replication.is_empty() && parameter_replication.len() != n {
+            let expected = format!("{n} flags, one for each leaf");
+            cx.at_inst("parameter-replication", inst, expected, parameter_replication.len());
         }
-        Attrs::Call(a) => check_aliasing(cx, inst, &a.output_to_operand_aliasing),
-        Attrs::Fusion(a) => check_aliasing(cx, inst, &a.output_to_operand_aliasing),
-        Attrs::Custom(a) => {
-            check_aliasing(cx, inst, &a.output_to_operand_aliasing);
-            if let Some(shapes) = &a.operand_layout_constraints {
-                check_layout_constraints(cx, inst, shapes);
-            }
-        }
-        Attrs::Parameter(_)
-        | Attrs::Plain
-        | Attrs::Constant(_)
-        | Attrs::Dims(_)
-        | Attrs::TupleIndex(_)
-        | Attrs::Iota(_)
-        | Attrs::Reshape(_)
-        | Attrs::Slice(_)
-        | Attrs::DynamicSlice(_)
-        | Attrs::Pad(_)
-        | Attrs::Dot(_)
-        | Attrs::Conv(_)
-        | Attrs::Gather(_)
-        | Attrs::Scatter(_)
-        | Attrs::Reduce(_)
-        | Attrs::Sort(_)
-        | Attrs::ReduceWindow(_)
-        | Attrs::SelectAndScatter(_)
-        | Attrs::Scan(_)
-        | Attrs::Compare(_)
-        | Attrs::While(_)
-        | Attrs::Conditional(_)
-        | Attrs::Combining(_)
-        | Attrs::Gathering(_)
-        | Attrs::Exchanging(_)
-        | Attrs::Permuting(_)
-        | Attrs::Transfer(_)
-        | Attrs::Infeed(_)
-        | Attrs::Outfeed(_)
-        | Attrs::Rng(_)
-        | Attrs::RngBits(_)
-        | Attrs::RngState(_)
-        | Attrs::TriangularSolve(_)
-        | Attrs::Cholesky(_)
-        | Attrs::Fft(_)
-        | Attrs::ReducePrecision(_)
-        | Attrs::BatchNorm(_)
-        | Attrs::Domain(_)
-        | Attrs::Async(_)
-        | Attrs::CopyStart(_)
-        | Attrs::TopK(_)
-        | Attrs::Metadata(_) => {}
+    }
+    check_aliasing(cx, inst, attrs.output_aliases());
+    if let Some(CustomAttrs { operand_layout_constraints: Some(shapes), .. }) = CustomAttrs::of(attrs) {
+        check_layout_constraints(cx, inst, shapes);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Computations that an op applies to elements: reducers, comparators, mapped functions.
 
 use super::Verifier;
-use crate::attrs::Attrs;
+use crate::attrs::CompUse;
 use crate::dtype::DType;
 use crate::infer::ShapeText;
 use crate::module::{CompId, InstId};
@@ -14,77 +14,37 @@ pub(super) fn check(cx: &mut Verifier<'_>, inst: InstId) {
     let node = module.inst(inst);
     let n = node.operands.len();
     let dtype = |i: usize| node.operands.get(i).and_then(|&o| module.shape(o).as_array()).map(|a| a.dtype);
-    match &node.attrs {
-        Attrs::Reduce(attrs) if node.opcode.row().shape == ShapeRule::Map => {
-            let Some(comp) = attrs.to_apply else { return };
+    match node.attrs.comp_use() {
+        CompUse::Reducer(comp) if node.opcode.row().shape == ShapeRule::Map => {
+            let Some(comp) = comp else { return };
             check_signature(cx, inst, comp, &(0..n).map(dtype).collect::<Vec<_>>(), None);
         }
-        Attrs::Reduce(attrs) => check_reducer(cx, inst, attrs.to_apply, n / 2, &|i| dtype(i)),
-        Attrs::ReduceWindow(attrs) => check_reducer(cx, inst, attrs.to_apply, n / 2, &|i| dtype(i)),
-        Attrs::Scatter(attrs) => check_reducer(cx, inst, attrs.to_apply, n / 2, &|i| dtype(i)),
-        Attrs::Combining(attrs) => {
+        CompUse::Reducer(comp) => check_reducer(cx, inst, comp, n / 2, &|i| dtype(i)),
+        CompUse::Combiner(comp) => {
             // One reducer serves all operands; it works on scalars.
-            let Some(comp) = attrs.to_apply else { return };
+            let Some(comp) = comp else { return };
             let element = dtype(0);
             check_signature(cx, inst, comp, &[element, element], Some(Results::Like(&[element])));
         }
-        Attrs::Sort(attrs) => {
-            let Some(comp) = attrs.to_apply else { return };
+        CompUse::Comparator(comp) => {
+            let Some(comp) = comp else { return };
             let params: Vec<_> = (0..n).flat_map(|i| [dtype(i), dtype(i)]).collect();
             check_signature_as(cx, "comparator-signature", inst, comp, &params, Some(Results::Pred));
         }
-        Attrs::SelectAndScatter(attrs) => {
-            let (Some(select), Some(scatter)) = (attrs.select, attrs.scatter) else { return };
+        CompUse::Selector { select, scatter } => {
+            let (Some(select), Some(scatter)) = (select, scatter) else { return };
             let element = dtype(0);
             check_signature(cx, inst, select, &[element, element], Some(Results::Pred));
             check_signature(cx, inst, scatter, &[element, element], Some(Results::Like(&[element])));
         }
-        Attrs::Scan(attrs) => {
-            let Some(comp) = attrs.to_apply else { return };
+        CompUse::Step(comp) => {
+            let Some(comp) = comp else { return };
             if module.comp(comp).params.len() != n {
                 let found = format!("{} parameters of `%{}`", module.comp(comp).params.len(), module.comp_name(comp));
                 cx.at_inst("reducer-signature", inst, format_args!("{n} parameters"), found);
             }
         }
-        // Their computations are called with operands, or they have none.
-        Attrs::Plain
-        | Attrs::Constant(_)
-        | Attrs::Dims(_)
-        | Attrs::Parameter(_)
-        | Attrs::TupleIndex(_)
-        | Attrs::Iota(_)
-        | Attrs::Reshape(_)
-        | Attrs::Slice(_)
-        | Attrs::DynamicSlice(_)
-        | Attrs::Pad(_)
-        | Attrs::Dot(_)
-        | Attrs::Conv(_)
-        | Attrs::Gather(_)
-        | Attrs::Compare(_)
-        | Attrs::Call(_)
-        | Attrs::Fusion(_)
-        | Attrs::While(_)
-        | Attrs::Conditional(_)
-        | Attrs::Custom(_)
-        | Attrs::Gathering(_)
-        | Attrs::Exchanging(_)
-        | Attrs::Permuting(_)
-        | Attrs::Transfer(_)
-        | Attrs::Infeed(_)
-        | Attrs::Outfeed(_)
-        | Attrs::Rng(_)
-        | Attrs::RngBits(_)
-        | Attrs::RngState(_)
-        | Attrs::TriangularSolve(_)
-        | Attrs::Cholesky(_)
-        | Attrs::Fft(_)
-        | Attrs::ReducePrecision(_)
-        | Attrs::BatchNorm(_)
-        | Attrs::Domain(_)
-        | Attrs::Async(_)
-        | Attrs::CopyStart(_)
-        | Attrs::TopK(_)
-        | Attrs::Metadata(_) => {}
+        CompUse::Called | CompUse::None => {}
     }
 }
 
