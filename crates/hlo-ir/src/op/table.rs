@@ -517,6 +517,5 @@ mod tests {
             assert_eq!(Opcode::from_name(op.name()), Some(op), "{op}");
         }
         assert_eq!(Opcode::from_name("frobnicate"), None);
-        assert_eq!(Opcode::ALL.len(), 133);
     }
 }
