@@ -6,15 +6,15 @@ use cranelift_entity::EntitySet;
 use hlo_cluster::Collective;
 use hlo_cluster::reduction::chunk_order::to_arrays;
 use hlo_cluster::reduction::scatter::{ScatterProgram, scatter_programs};
-use hlo_cluster::reduction::{Graph, Rules, Scatter, Step, Vocabulary};
+use hlo_cluster::reduction::{Graph, ReductionStep, Rules, Scatter, Vocabulary};
 use hlo_collectives::decompose_collectives::choose::{all_reduce_program, scatter_program};
-use hlo_collectives::decompose_collectives::emit::{Program, emit};
+use hlo_collectives::decompose_collectives::emit::{DeviceProgram, emit};
 use hlo_collectives::decompose_collectives::fit::{Fit, find_fit};
 use hlo_collectives::decompose_collectives::subject::{Subject, find_subject};
 use hlo_ir::{ArrayShape, Module};
 use hlo_spmd::{ChannelIds, Rewrite};
 
-fn programs(n_factors: usize) -> Vec<Vec<Step>> {
+fn programs(n_factors: usize) -> Vec<Vec<ReductionStep>> {
     let graph = Graph::build_with(n_factors, Rules::Pinned, Vocabulary::Hlo, true).expect("a graph");
     let mut all = Vec::new();
     graph.for_each_program(usize::MAX, &mut |edges| all.push(edges.iter().map(|e| graph.step(e)).collect()));
@@ -32,7 +32,7 @@ fn module(shape: &str, counts: &str, groups: &str) -> Module {
 }
 
 /// The module with its all-reduce done by `program`.
-fn decomposed(before: &Module, levels: &[u32], program: &[Step]) -> Module {
+fn decomposed(before: &Module, levels: &[u32], program: &[ReductionStep]) -> Module {
     rewritten(before, levels, |fit, subject, whole| {
         let steps = to_arrays(&fit.factors, program).expect("steps over arrays");
         assert_eq!(subject.kind, Collective::AllReduce);
@@ -41,7 +41,11 @@ fn decomposed(before: &Module, levels: &[u32], program: &[Step]) -> Module {
 }
 
 /// The module with its collective done by a program.
-fn rewritten(before: &Module, levels: &[u32], program: impl Fn(&Fit, &Subject, &ArrayShape) -> Program) -> Module {
+fn rewritten(
+    before: &Module,
+    levels: &[u32],
+    program: impl Fn(&Fit, &Subject, &ArrayShape) -> DeviceProgram,
+) -> Module {
     let mut module = before.clone();
     let comp = module.entry().expect("an entry");
     let mut rewrite = Rewrite::new(&module, comp);
@@ -61,7 +65,7 @@ fn rewritten(before: &Module, levels: &[u32], program: impl Fn(&Fit, &Subject, &
     module
 }
 
-fn check_all(levels: &[u32], shape: &str, counts: &str, groups: &str, programs: &[Vec<Step>]) {
+fn check_all(levels: &[u32], shape: &str, counts: &str, groups: &str, programs: &[Vec<ReductionStep>]) {
     let before = module(shape, counts, groups);
     for program in programs {
         let after = decomposed(&before, levels, program);
@@ -76,7 +80,7 @@ const FLAT: &str = "channel_id=7, replica_groups={{3,1,6,0,2,5,7,4}}, use_global
 fn every_program_of_two_levels() {
     let all = programs(2);
     assert_eq!(all.len(), 20);
-    let gathers_at_once = |p: &&Vec<Step>| {
+    let gathers_at_once = |p: &&Vec<ReductionStep>| {
         let kinds: Vec<Collective> = p.iter().map(|s| s.collective).collect();
         kinds == [Collective::ReduceScatter, Collective::ReduceScatter, Collective::AllGather]
     };

@@ -2,7 +2,7 @@
 
 use hlo_analysis::annotations::ParamFacts;
 use hlo_analysis::replication::Replication;
-use hlo_eval::{Inputs, Options, Outputs, entry_leaves};
+use hlo_eval::{EvalOptions, Inputs, Outputs, entry_leaves};
 use hlo_ir::literal::{Literal, Scalar};
 use hlo_ir::{Module, NumberClass, Shape};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub(crate) fn check(before: &Module, after: &Module, draw: &str, near: Nearness)
     for seed in 1..=3 {
         let inputs = draw_inputs(before, draw, seed);
         let run = |what: &str, module: &Module| {
-            hlo_eval::run(module, &inputs, &Options::default()).map_err(|e| format!("{what}: {e}"))
+            hlo_eval::run(module, &inputs, &EvalOptions::default()).map_err(|e| format!("{what}: {e}"))
         };
         compare(&run("before", before)?, &run("after", after)?, near).map_err(|e| format!("seed {seed}: {e}"))?;
     }
@@ -41,7 +41,7 @@ pub(crate) fn check_chain(before: &Module, chain: &[&Module], draw: &str, near: 
     for seed in 1..=2 {
         let inputs = draw_inputs(before, draw, seed);
         let run = |what: &str, module: &Module, inputs: &Inputs| {
-            hlo_eval::run(module, inputs, &Options::default()).map_err(|e| format!("{what}: {e}"))
+            hlo_eval::run(module, inputs, &EvalOptions::default()).map_err(|e| format!("{what}: {e}"))
         };
         let mut leaves = inputs.leaves.clone();
         for module in chain {

@@ -2,7 +2,7 @@
 
 use crate::lockstep::{draw, draw_for, entry_arrays, parse, samples};
 use hlo_analysis::frequency::{Basis, Frequencies, FrequencyOptions};
-use hlo_eval::{EvalError, Inputs, Options, run_observed};
+use hlo_eval::{EvalError, EvalOptions, Inputs, run_observed};
 use hlo_ir::{CompId, Module};
 use hlo_tests::random_module::{Rng, Size, random_module};
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// How often device 0 enters each computation that has a parameter.
 fn count_runs(module: &Module, inputs: &Inputs, max_steps: u64) -> Result<BTreeMap<CompId, u64>, EvalError> {
     let mut counts = BTreeMap::new();
-    let options = Options { max_steps, n_threads: 1, ..Options::default() };
+    let options = EvalOptions { max_steps, n_threads: 1, ..EvalOptions::default() };
     let first_params: BTreeMap<_, _> =
         module.computations().iter().filter_map(|&comp| Some((*module.comp(comp).params.first()?, comp))).collect();
     run_observed(module, inputs, &options, &mut |inst, device, _| {

@@ -1,6 +1,6 @@
 //! Running a module on all its devices and looking at every value on the way.
 
-use hlo_eval::{EvalError, Inputs, Options, Value, run_observed};
+use hlo_eval::{EvalError, EvalOptions, Inputs, Value, run_observed};
 use hlo_ir::literal::Scalar;
 use hlo_ir::{DType, InstId, Literal, Module, Shape};
 use hlo_tests::random_module::{Input, Rng};
@@ -130,7 +130,7 @@ fn flatten(value: &Value, out: &mut Vec<Option<Arc<Literal>>>) {
 pub(crate) fn observe(module: &Module, inputs: &Inputs) -> Result<Observed, EvalError> {
     let mut watcher =
         Watcher { n_devices: module.n_devices(), current: None, values: Vec::new(), seen: Observed::new() };
-    let options = Options { max_steps: 5_000_000, n_threads: 1, ..Options::default() };
+    let options = EvalOptions { max_steps: 5_000_000, n_threads: 1, ..EvalOptions::default() };
     run_observed(module, inputs, &options, &mut |inst, device, value| watcher.see(inst, device, value))?;
     watcher.compare();
     Ok(watcher.seen)

@@ -4,7 +4,7 @@
 
 use crate::lockstep::{are_equal, draw, parse};
 use hlo_analysis::Analyses;
-use hlo_eval::{Options, run};
+use hlo_eval::{EvalOptions, run};
 use hlo_ir::DType;
 use hlo_pass::pipeline::parse_pipeline;
 use hlo_pass::runner::{RunOptions, bind, run_pipeline};
@@ -213,8 +213,9 @@ fn check(pipeline: &str, seed: u64) -> bool {
     let mut module = parse(&format!("seed {seed}"), &text);
     let leaf = (DType::S32, vec![4, 8], (0..4).collect());
     let inputs = draw(seed, [leaf].into_iter());
-    let evaluate =
-        |module: &hlo_ir::Module| run(module, &inputs, &Options::default()).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    let evaluate = |module: &hlo_ir::Module| {
+        run(module, &inputs, &EvalOptions::default()).unwrap_or_else(|e| panic!("{e}\n{text}"))
+    };
     let before = evaluate(&module);
     let registry = hlo_opt::registry::passes();
     let mut has_changed = Vec::new();

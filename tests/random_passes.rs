@@ -2,7 +2,7 @@
 
 use crate::lockstep::{are_equal, draw_for, parse};
 use hlo_analysis::Analyses;
-use hlo_eval::{Inputs, Options, Outputs, run};
+use hlo_eval::{EvalOptions, Inputs, Outputs, run};
 use hlo_ir::Module;
 use hlo_ir::print::{PrintOptions, print_module};
 use hlo_pass::PassInfo;
@@ -14,7 +14,7 @@ use hlo_tests::random_module::{Size, random_module};
 const N_CASES: u64 = 60;
 
 fn evaluate(module: &Module, inputs: &Inputs) -> Outputs {
-    let options = Options { max_steps: 5_000_000, n_threads: 1, ..Options::default() };
+    let options = EvalOptions { max_steps: 5_000_000, n_threads: 1, ..EvalOptions::default() };
     run(module, inputs, &options).unwrap_or_else(|e| panic!("{e}\n{}", print_module(module, &PrintOptions::default())))
 }
 

@@ -3,7 +3,7 @@
 use crate::equivalence::{Nearness, compare};
 use crate::lockstep::parse;
 use hlo_analysis::Analyses;
-use hlo_eval::{Inputs, Options, Outputs, run};
+use hlo_eval::{EvalOptions, Inputs, Outputs, run};
 use hlo_ir::{DType, Literal, Module, literal::Scalar};
 use hlo_pass::pipeline::parse_pipeline;
 use hlo_pass::report::{Artifact, PassReport};
@@ -45,7 +45,7 @@ pub(crate) fn draw(seed: u64, step: &TrainingStep) -> Inputs {
 }
 
 fn evaluate(module: &Module, inputs: &Inputs) -> Result<Outputs, String> {
-    let options = Options { max_steps: 5_000_000, n_threads: 1, ..Options::default() };
+    let options = EvalOptions { max_steps: 5_000_000, n_threads: 1, ..EvalOptions::default() };
     run(module, inputs, &options).map_err(|e| e.to_string())
 }
 

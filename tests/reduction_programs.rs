@@ -6,8 +6,8 @@
 use crate::lockstep::draw;
 use hlo_cluster::Collective;
 use hlo_cluster::reduction::chunk_order::{ArrayStep, to_arrays};
-use hlo_cluster::reduction::{Graph, Rules, Step, Vocabulary};
-use hlo_eval::Options;
+use hlo_cluster::reduction::{Graph, ReductionStep, Rules, Vocabulary};
+use hlo_eval::EvalOptions;
 use hlo_ir::literal::Scalar;
 use hlo_ir::print::{FormChoice, PrintOptions, print_module};
 use hlo_ir::{DType, Module};
@@ -16,7 +16,7 @@ use std::fmt::Write;
 /// Elements of a chunk.
 const CHUNK: usize = 2;
 
-fn programs(n_factors: usize) -> Vec<Vec<Step>> {
+fn programs(n_factors: usize) -> Vec<Vec<ReductionStep>> {
     let graph = Graph::build_with(n_factors, Rules::Pinned, Vocabulary::Hlo, true).expect("a graph");
     let mut all = Vec::new();
     graph.for_each_program(usize::MAX, &mut |edges| all.push(edges.iter().map(|e| graph.step(e)).collect()));
@@ -30,7 +30,7 @@ fn groups_text(groups: &[Vec<usize>]) -> String {
 }
 
 /// A module that runs all programs on one input and returns all results.
-fn module_text(name: &str, factors: &[usize], programs: &[Vec<Step>]) -> String {
+fn module_text(name: &str, factors: &[usize], programs: &[Vec<ReductionStep>]) -> String {
     let k: usize = factors.iter().product();
     let whole = format!("f32[{}]", k * CHUNK);
     let (mut body, mut results) = (String::new(), Vec::new());
@@ -99,7 +99,7 @@ fn check(module: &Module, k: usize) {
         other => panic!("expected a float, found {other:?}"),
     };
     let sums: Vec<f64> = (0..k * CHUNK).map(|i| inputs.leaves[0].iter().map(|a| number(a, i)).sum()).collect();
-    let outputs = hlo_eval::run(module, &inputs, &Options::default()).expect("a run");
+    let outputs = hlo_eval::run(module, &inputs, &EvalOptions::default()).expect("a run");
     for (leaf, row) in outputs.leaves.iter().enumerate() {
         for (device, array) in row.iter().enumerate() {
             for (i, sum) in sums.iter().enumerate() {

@@ -3,7 +3,7 @@
 //! Nothing is fitted: the bandwidths are those that the paper's own simulator assumes, latencies are left out, the data is
 //! what the paper reduces (2²⁹ floats, ten times), positions are numbered axis by axis, rules are the pinned ones.
 
-use hlo_cluster::reduction::{Lowering, Matrix, Planner, Request, Rules};
+use hlo_cluster::reduction::{Lowering, ParallelismMatrix, Planner, Request, Rules};
 use hlo_cluster::{Algo, Cluster, ClusterError};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -85,7 +85,7 @@ fn rows(algo: Algo) -> Result<Vec<Row>, ClusterError> {
         let cluster = Cluster::from_arg(&format!("a100:{}", cell(2)))?.without_latency();
         let axes = list(cell(5));
         let mut planner = Planner::new(&cluster, Rules::Pinned);
-        let matrix = Matrix::new(cell(13).split(';').map(list).collect(), planner.levels(), &axes)?;
+        let matrix = ParallelismMatrix::new(cell(13).split(';').map(list).collect(), planner.levels(), &axes)?;
         let request = Request {
             reduce: list(cell(6)).into_iter().map(|i| i as usize).collect(),
             bytes: BYTES,

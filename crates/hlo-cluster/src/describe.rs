@@ -1,7 +1,7 @@
 //! Descriptions of clusters as text: TOML, an inline hierarchy, or the name of a shipped one.
 
 use crate::error::ClusterError;
-use crate::topology::{Bypass, Cluster, Count, Level, Network};
+use crate::topology::{Bypass, Cluster, Count, Level, LevelNetwork};
 use pest::Parser;
 use pest::error::{ErrorVariant, LineColLocation};
 use pest::iterators::Pair;
@@ -210,10 +210,10 @@ impl LevelText {
 
     fn build(self) -> Result<Level, ClusterError> {
         let network = match (self.network, self.dims) {
-            (NetworkText::Switched, None) => Network::Switched,
-            (NetworkText::Ring, None) => Network::Ring,
-            (NetworkText::Torus, Some(dims)) => Network::Torus { dims, wraps: true },
-            (NetworkText::Mesh, Some(dims)) => Network::Torus { dims, wraps: false },
+            (NetworkText::Switched, None) => LevelNetwork::Switched,
+            (NetworkText::Ring, None) => LevelNetwork::Ring,
+            (NetworkText::Torus, Some(dims)) => LevelNetwork::Torus { dims, wraps: true },
+            (NetworkText::Mesh, Some(dims)) => LevelNetwork::Torus { dims, wraps: false },
             (_, dims) => {
                 let found = if dims.is_some() { "dims without one" } else { "a torus or mesh without dims" };
                 let place = format!("level `{}`: dims", self.name);

@@ -40,4 +40,4 @@ mod tree;
 pub use collective::{Algo, Collective, CollectiveCost, CostLine};
 pub use device::DeviceProfile;
 pub use error::ClusterError;
-pub use topology::{Cluster, Level, Network};
+pub use topology::{Cluster, Level, LevelNetwork};

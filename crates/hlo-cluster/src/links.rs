@@ -4,7 +4,7 @@
 //! to sibling; at every level inside it leaves one entity and enters another. Links are numbered, the two directions
 //! apart, so that loads are one vector.
 
-use crate::topology::{Cluster, Count, Level, Network};
+use crate::topology::{Cluster, Count, Level, LevelNetwork};
 
 /// The numbered links of a cluster.
 pub(crate) struct Links<'c> {
@@ -28,8 +28,8 @@ impl<'c> Links<'c> {
         let (mut levels, mut s_per_byte) = (Vec::new(), Vec::new());
         for (level, place) in cluster.levels().iter().zip(&cluster.place) {
             let per_entity = match &level.network {
-                Network::Switched | Network::Ring => 2,
-                Network::Torus { dims, .. } => 2 * dims.len(),
+                LevelNetwork::Switched | LevelNetwork::Ring => 2,
+                LevelNetwork::Torus { dims, .. } => 2 * dims.len(),
             };
             let main = s_per_byte.len();
             s_per_byte.resize(main + per_entity * place.len(), 1.0 / level.bytes_per_s);
@@ -57,9 +57,9 @@ impl<'c> Links<'c> {
         let (level, block) = (&self.cluster.levels()[l], self.levels[l]);
         match (&level.bypass, &level.network) {
             (Some(b), _) => load(block.bypass + 2 * (entity / b.shared_by) as usize + direction),
-            (None, Network::Switched) => load(block.main + 2 * (entity / level.shared_by) as usize + direction),
+            (None, LevelNetwork::Switched) => load(block.main + 2 * (entity / level.shared_by) as usize + direction),
             // The entity has its own way out, which no level describes: the levels outside are the limit.
-            (None, Network::Ring | Network::Torus { .. }) => {}
+            (None, LevelNetwork::Ring | LevelNetwork::Torus { .. }) => {}
         }
     }
 
@@ -67,13 +67,13 @@ impl<'c> Links<'c> {
         let level = &self.cluster.levels()[l];
         let (from, to) = (self.cluster.entity[l][a as usize], self.cluster.entity[l][b as usize]);
         match &level.network {
-            Network::Switched => {
+            LevelNetwork::Switched => {
                 self.leave(l, from, 0, load);
                 self.leave(l, to, 1, load);
                 level.latency_s
             }
-            Network::Ring => self.on_ring(l, level, (from, to), a, load),
-            Network::Torus { dims, wraps } => {
+            LevelNetwork::Ring => self.on_ring(l, level, (from, to), a, load),
+            LevelNetwork::Torus { dims, wraps } => {
                 let hops = self.on_torus(l, dims, *wraps, (from, to), load);
                 level.latency_s * f64::from(hops)
             }

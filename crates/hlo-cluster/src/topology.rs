@@ -15,7 +15,7 @@ pub enum Count {
 
 /// How the siblings of one level reach each other.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Network {
+pub enum LevelNetwork {
     /// Each entity has one link into a switch, in and out.
     Switched,
     /// Siblings stand on a ring; each neighbouring pair has an edge in each direction.
@@ -50,7 +50,7 @@ pub struct Level {
     /// How many there are in each parent.
     pub count: Count,
     /// How siblings reach each other.
-    pub network: Network,
+    pub network: LevelNetwork,
     /// Bandwidth of one link (switched: an entity's, in and out; ring, torus: an edge's, each way), bytes per second.
     pub bytes_per_s: f64,
     /// Time of one hop between siblings for an empty message, seconds.
@@ -67,7 +67,7 @@ impl Level {
         Level {
             name: name.into(),
             count: Count::Same(count),
-            network: Network::Switched,
+            network: LevelNetwork::Switched,
             bytes_per_s,
             latency_s,
             shared_by: 1,
@@ -261,11 +261,11 @@ fn check_level(level: &Level, at: &str, n_parents: u32) -> Result<Vec<u32>, Clus
         if bypass.domain == Some(0) {
             return Err(ClusterError::new(format!("{at}: bypass: domain"), "at least 1", "0"));
         }
-        if level.network == Network::Switched {
+        if level.network == LevelNetwork::Switched {
             return Err(ClusterError::new(format!("{at}: bypass"), "a ring or a torus", "a switched level"));
         }
     }
-    if let Network::Torus { dims, .. } = &level.network {
+    if let LevelNetwork::Torus { dims, .. } = &level.network {
         let product = dims.iter().try_fold(1u32, |p, &d| p.checked_mul(d));
         if dims.is_empty() || counts.iter().any(|&n| Some(n) != product) {
             let expected = format!("extents whose product is {}", counts.first().copied().unwrap_or(0));

@@ -10,7 +10,7 @@
 //! TPU-v3 Pods* (2-D gradient summation); the cut into parts is the usual way to keep all links busy (BlueConnect).
 
 use crate::collective::{Algo, Collective, CostLine};
-use crate::topology::{Cluster, Level, Network};
+use crate::topology::{Cluster, Level, LevelNetwork};
 
 /// The cost, if the cluster has one torus level and the groups are whole lines of it.
 pub(crate) fn line(cluster: &Cluster, kind: Collective, groups: &[(&[u32], f64)]) -> Option<CostLine> {
@@ -19,9 +19,9 @@ pub(crate) fn line(cluster: &Cluster, kind: Collective, groups: &[(&[u32], f64)]
         Collective::ReduceScatter | Collective::AllGather => 1.0,
         Collective::Reduce | Collective::Broadcast => return None,
     };
-    let mut tori = cluster.levels().iter().enumerate().filter(|(_, l)| matches!(l.network, Network::Torus { .. }));
+    let mut tori = cluster.levels().iter().enumerate().filter(|(_, l)| matches!(l.network, LevelNetwork::Torus { .. }));
     let (l, level) = tori.next().filter(|_| tori.next().is_none())?;
-    let Network::Torus { dims, wraps } = &level.network else { return None };
+    let LevelNetwork::Torus { dims, wraps } = &level.network else { return None };
     let boxes: Vec<Part> = groups.iter().map(|(group, _)| Part::of(cluster, l, dims, group)).collect::<Option<_>>()?;
     // All groups have the same form and lie in one torus each: then the links of a dim carry the same everywhere.
     let first = boxes.first()?;

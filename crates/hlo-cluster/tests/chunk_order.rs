@@ -2,9 +2,9 @@
 
 use hlo_cluster::Collective;
 use hlo_cluster::reduction::chunk_order::{ArrayStep, NoArrays, to_arrays};
-use hlo_cluster::reduction::{Graph, Rules, Step, Vocabulary};
+use hlo_cluster::reduction::{Graph, ReductionStep, Rules, Vocabulary};
 
-fn programs(n_factors: usize) -> Vec<Vec<Step>> {
+fn programs(n_factors: usize) -> Vec<Vec<ReductionStep>> {
     let graph = Graph::build_with(n_factors, Rules::Pinned, Vocabulary::Hlo, true).expect("a graph");
     let mut all = Vec::new();
     graph.for_each_program(usize::MAX, &mut |edges| all.push(edges.iter().map(|e| graph.step(e)).collect()));
@@ -66,12 +66,13 @@ fn every_program_that_hlo_can_say_is_right_as_arrays() {
 
 #[test]
 fn ids_in_order_would_be_silently_wrong() {
-    use hlo_cluster::reduction::{Form, Instruction};
-    let step = |slice, form, collective| Step { instruction: Instruction { slice, form }, collective };
+    use hlo_cluster::reduction::{InstructionForm, ReductionInstruction};
+    let step =
+        |slice, form, collective| ReductionStep { instruction: ReductionInstruction { slice, form }, collective };
     let program = [
-        step(1, Form::InsideGroup, Collective::ReduceScatter),
-        step(1, Form::Parallel(0), Collective::ReduceScatter),
-        step(0, Form::InsideGroup, Collective::AllGather),
+        step(1, InstructionForm::InsideGroup, Collective::ReduceScatter),
+        step(1, InstructionForm::Parallel(0), Collective::ReduceScatter),
+        step(0, InstructionForm::InsideGroup, Collective::AllGather),
     ];
     let mut steps = to_arrays(&[2, 4], &program).expect("arrays");
     let gather =
@@ -82,9 +83,14 @@ fn ids_in_order_would_be_silently_wrong() {
     let mut arrays = start(8);
     run(&steps, &mut arrays);
     assert_ne!(arrays[0], goal(8));
-    let reduce = [step(0, Form::InsideGroup, Collective::Reduce), step(0, Form::InsideGroup, Collective::Broadcast)];
+    let reduce = [
+        step(0, InstructionForm::InsideGroup, Collective::Reduce),
+        step(0, InstructionForm::InsideGroup, Collective::Broadcast),
+    ];
     assert_eq!(to_arrays(&[2, 4], &reduce), Err(NoArrays::NotAnArrayCollective));
-    let twice =
-        [step(1, Form::InsideGroup, Collective::ReduceScatter), step(0, Form::InsideGroup, Collective::AllReduce)];
+    let twice = [
+        step(1, InstructionForm::InsideGroup, Collective::ReduceScatter),
+        step(0, InstructionForm::InsideGroup, Collective::AllReduce),
+    ];
     assert_eq!(to_arrays(&[2, 4], &twice), Err(NoArrays::Invalid));
 }

@@ -4,7 +4,7 @@
 
 use hlo_cluster::Collective;
 use hlo_cluster::reduction::semantics::{DeviceState, Rules, Sizes, apply};
-use hlo_cluster::reduction::{Instruction, Lowering, Matrix};
+use hlo_cluster::reduction::{Lowering, ParallelismMatrix, ReductionInstruction};
 use std::collections::{BTreeSet, HashSet};
 
 /// A step as devices see it: the collective and its groups, each in order.
@@ -14,7 +14,7 @@ type Lowered = (Collective, BTreeSet<Vec<u32>>);
 fn steps(factors: &[u32], layouts: &[Vec<u32>]) -> Vec<Lowered> {
     let factors: Vec<usize> = factors.iter().map(|f| *f as usize).filter(|f| *f > 1).collect();
     let mut out: BTreeSet<Lowered> = BTreeSet::new();
-    for instruction in Instruction::all(factors.len()) {
+    for instruction in ReductionInstruction::all(factors.len()) {
         let positions = instruction.groups(&factors);
         let on = |layout: &Vec<u32>| -> Vec<Vec<u32>> {
             positions.iter().map(|group| group.iter().map(|p| layout[*p]).collect()).collect()
@@ -96,7 +96,7 @@ fn the_reduction_axis_alone_loses_no_program() {
         let rows: Vec<Vec<u32>> = rows.iter().map(|row| row.to_vec()).collect();
         let axes: Vec<u32> = rows.iter().map(|row| row.iter().product()).collect();
         let n_devices = levels.iter().product();
-        let matrix = Matrix::new(rows.clone(), levels, &axes).expect("a matrix");
+        let matrix = ParallelismMatrix::new(rows.clone(), levels, &axes).expect("a matrix");
         for reduce in 0..rows.len() {
             let groups = matrix.reduction_groups(&[reduce], Lowering::LevelMajor);
             let by_id: Vec<u32> = (0..n_devices).collect();

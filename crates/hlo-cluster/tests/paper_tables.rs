@@ -1,7 +1,7 @@
 //! The A100 rows of P²'s appendix A: every list of matrices and every total of programs.
 
 use hlo_cluster::reduction::graph::Graph;
-use hlo_cluster::reduction::{Matrix, Rules};
+use hlo_cluster::reduction::{ParallelismMatrix, Rules};
 use std::collections::{BTreeMap, BTreeSet};
 
 const TABLE: &str = include_str!("data/p2_appendix_a100.csv");
@@ -34,10 +34,10 @@ fn matrices_and_totals_are_those_of_the_paper() {
     let mut totals = BTreeSet::new();
     for ((levels, axes, reduce), (matrices, total)) in &rows {
         let reduce: Vec<usize> = reduce.iter().map(|i| *i as usize).collect();
-        let ours = Matrix::all(levels, axes).expect("matrices");
+        let ours = ParallelismMatrix::all(levels, axes).expect("matrices");
         let ours_rows: BTreeSet<Vec<Vec<u32>>> = ours.iter().map(|m| m.rows().to_vec()).collect();
         assert_eq!(&ours_rows, matrices, "{levels:?} {axes:?}");
-        let n_factors = |m: &Matrix| m.reduction_factors(&reduce).iter().filter(|f| **f > 1).count();
+        let n_factors = |m: &ParallelismMatrix| m.reduction_factors(&reduce).iter().filter(|f| **f > 1).count();
         assert_eq!(ours.iter().map(|m| counts[n_factors(m)]).sum::<u128>(), *total, "{levels:?} {axes:?} {reduce:?}");
         totals.insert(*total);
     }
@@ -47,20 +47,21 @@ fn matrices_and_totals_are_those_of_the_paper() {
 
 #[test]
 fn wrong_axes_and_matrices_are_refused() {
-    let error =
-        |outcome: Result<Matrix, _>| outcome.err().map_or("none".into(), |e: hlo_cluster::ClusterError| e.to_string());
-    let all = Matrix::all(&[2, 16], &[4, 4]).err().map(|e| e.to_string());
+    let error = |outcome: Result<ParallelismMatrix, _>| {
+        outcome.err().map_or("none".into(), |e: hlo_cluster::ClusterError| e.to_string())
+    };
+    let all = ParallelismMatrix::all(&[2, 16], &[4, 4]).err().map(|e| e.to_string());
     assert_eq!(all.as_deref(), Some("axes: expected sizes that multiply to 32 devices, found [4, 4]"));
-    let wrong = Matrix::new(vec![vec![1, 4], vec![4, 4]], &[2, 16], &[4, 16]);
+    let wrong = ParallelismMatrix::new(vec![vec![1, 4], vec![4, 4]], &[2, 16], &[4, 16]);
     assert_eq!(error(wrong), "matrix, column 0: expected a product of 2, found 4");
-    let wrong = Matrix::new(vec![vec![1, 4], vec![2, 4]], &[2, 16], &[8, 4]);
+    let wrong = ParallelismMatrix::new(vec![vec![1, 4], vec![2, 4]], &[2, 16], &[8, 4]);
     assert_eq!(error(wrong), "matrix, row 0: expected a product of 8, found 4");
-    let wrong = Matrix::new(vec![vec![1, 4]], &[2, 16], &[8, 4]);
+    let wrong = ParallelismMatrix::new(vec![vec![1, 4]], &[2, 16], &[8, 4]);
     assert_eq!(error(wrong), "matrix: expected 2 rows of 2 numbers, found [[1, 4]]");
 }
 
 /// A device id from its digits, by the definition: row-major over levels, axis 0 the most significant within a level.
-fn device(matrix: &Matrix, digits: &[Vec<u32>]) -> u32 {
+fn device(matrix: &ParallelismMatrix, digits: &[Vec<u32>]) -> u32 {
     let mut id = 0;
     for level in 0..matrix.n_levels() {
         for (row, of_axis) in matrix.rows().iter().zip(digits) {
@@ -73,7 +74,7 @@ fn device(matrix: &Matrix, digits: &[Vec<u32>]) -> u32 {
 #[test]
 fn reduction_groups_follow_the_digits() {
     use hlo_cluster::reduction::Lowering;
-    for matrix in Matrix::all(&[2, 6, 4], &[4, 6, 2]).expect("matrices") {
+    for matrix in ParallelismMatrix::all(&[2, 6, 4], &[4, 6, 2]).expect("matrices") {
         for reduce in [vec![0], vec![1], vec![0, 2], vec![1, 2], vec![0, 1, 2]] {
             for lowering in [Lowering::AxisMajor, Lowering::LevelMajor] {
                 let groups = matrix.reduction_groups(&reduce, lowering);

@@ -3,7 +3,9 @@
 use crate::random::Random;
 use hlo_cluster::reduction::graph::{Edge, Graph};
 use hlo_cluster::reduction::semantics::{DeviceState, Sizes, apply};
-use hlo_cluster::reduction::{Lowering, Matrix, Planner, Priced, Reduction, Request, Rules, StepCosts};
+use hlo_cluster::reduction::{
+    Lowering, ParallelismMatrix, PlacedReduction, Planner, Priced, Request, Rules, StepCosts,
+};
 use hlo_cluster::{Algo, Cluster, Collective};
 
 const SYSTEMS: [(&str, &[u32]); 11] = [
@@ -21,18 +23,18 @@ const SYSTEMS: [(&str, &[u32]); 11] = [
 ];
 
 /// Every reduction of every matrix of the systems above, in both lowerings, for each algorithm.
-fn for_each_case(mut run: impl FnMut(&Reduction<'_>, &Graph)) {
+fn for_each_case(mut run: impl FnMut(&PlacedReduction<'_>, &Graph)) {
     let graphs: Vec<Graph> = (0..=3).map(|n| Graph::build(n, Rules::Pinned).expect("a graph")).collect();
     for (text, axes) in SYSTEMS {
         let cluster = Cluster::from_arg(text).expect("a cluster");
         let levels = cluster.regular_hierarchy();
-        for matrix in Matrix::all(&levels, axes).expect("matrices") {
+        for matrix in ParallelismMatrix::all(&levels, axes).expect("matrices") {
             for reduce in [vec![0], vec![1], vec![0, 1]] {
                 let n_factors = matrix.reduction_factors(&reduce).iter().filter(|f| **f > 1).count();
                 for lowering in [Lowering::LevelMajor, Lowering::AxisMajor] {
                     for algo in [Algo::Ring, Algo::Tree, Algo::Auto] {
                         let (cluster, matrix, reduce) = (&cluster, &matrix, reduce.as_slice());
-                        let reduction = Reduction { cluster, matrix, reduce, lowering, bytes: 1e6, algo };
+                        let reduction = PlacedReduction { cluster, matrix, reduce, lowering, bytes: 1e6, algo };
                         run(&reduction, &graphs[n_factors]);
                     }
                 }
@@ -63,7 +65,7 @@ fn symmetry_costs_what_simulation_costs() {
 }
 
 /// The time of a program on the real factors: states are run with counted chunks, a group's bytes are its chunks.
-fn real_s(reduction: &Reduction<'_>, graph: &Graph, program: &[Edge]) -> f64 {
+fn real_s(reduction: &PlacedReduction<'_>, graph: &Graph, program: &[Edge]) -> f64 {
     let of_levels = reduction.matrix.reduction_factors(reduction.reduce);
     let factors: Vec<usize> = of_levels.into_iter().map(|f| f as usize).filter(|f| *f > 1).collect();
     let k: usize = factors.iter().product();

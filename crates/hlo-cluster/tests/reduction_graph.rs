@@ -3,7 +3,7 @@
 use hlo_cluster::Collective;
 use hlo_cluster::reduction::graph::Graph;
 use hlo_cluster::reduction::semantics::{DeviceState, Rules, Sizes, apply};
-use hlo_cluster::reduction::{Instruction, Step, Vocabulary};
+use hlo_cluster::reduction::{ReductionInstruction, ReductionStep, Vocabulary};
 use std::collections::{BTreeMap, BTreeSet};
 
 fn graph(n_factors: usize, rules: Rules) -> Graph {
@@ -38,7 +38,7 @@ fn counts_of_what_hlo_can_say() {
     let counts: Vec<u128> = (1..=4).map(|n| hlo(n).n_programs(None)).collect();
     assert_eq!(counts, [2, 20, 394, 13_060]);
     // The vocabulary is a choice among all programs; a `Master` all-reduce among the collectives of HLO adds none.
-    let is_hlo = |step: &Step| !matches!(step.collective, Collective::Reduce | Collective::Broadcast);
+    let is_hlo = |step: &ReductionStep| !matches!(step.collective, Collective::Reduce | Collective::Broadcast);
     for n in 1..=3 {
         let mut chosen = programs(&graph(n, Rules::Pinned));
         chosen.retain(|program| program.iter().all(is_hlo));
@@ -75,7 +75,7 @@ fn states_are_as_many_as_another_search_found() {
 }
 
 /// All programs by blind search on real factors, with chunks counted: the slow twin.
-fn blind(factors: &[usize], rules: Rules) -> BTreeSet<Vec<Step>> {
+fn blind(factors: &[usize], rules: Rules) -> BTreeSet<Vec<ReductionStep>> {
     let k: usize = factors.iter().product();
     let start: Vec<DeviceState> = (0..k).map(|d| DeviceState::start(d, k)).collect();
     let mut found = BTreeSet::new();
@@ -84,7 +84,7 @@ fn blind(factors: &[usize], rules: Rules) -> BTreeSet<Vec<Step>> {
     found
 }
 
-fn next_state(factors: &[usize], rules: Rules, state: &[DeviceState], step: Step) -> Option<Vec<DeviceState>> {
+fn next_state(factors: &[usize], rules: Rules, state: &[DeviceState], step: ReductionStep) -> Option<Vec<DeviceState>> {
     let mut after = state.to_vec();
     for group in step.instruction.groups(factors) {
         let before: Vec<&DeviceState> = group.iter().map(|at| &state[*at]).collect();
@@ -94,10 +94,10 @@ fn next_state(factors: &[usize], rules: Rules, state: &[DeviceState], step: Step
     Some(after)
 }
 
-fn all_steps(n_factors: usize, rules: Rules) -> Vec<Step> {
-    let instructions = Instruction::all(n_factors).into_iter();
+fn all_steps(n_factors: usize, rules: Rules) -> Vec<ReductionStep> {
+    let instructions = ReductionInstruction::all(n_factors).into_iter();
     instructions
-        .flat_map(|instruction| Collective::ALL.map(|collective| Step { instruction, collective }))
+        .flat_map(|instruction| Collective::ALL.map(|collective| ReductionStep { instruction, collective }))
         .filter(|s| rules == Rules::Literal || !s.instruction.is_master() || s.collective == Collective::AllReduce)
         .collect()
 }
@@ -107,8 +107,8 @@ fn explore(
     factors: &[usize],
     rules: Rules,
     state: &[DeviceState],
-    steps: &mut Vec<Step>,
-    found: &mut BTreeSet<Vec<Step>>,
+    steps: &mut Vec<ReductionStep>,
+    found: &mut BTreeSet<Vec<ReductionStep>>,
     alive: &mut BTreeMap<Vec<Vec<u64>>, bool>,
 ) -> bool {
     let k = state.len();
@@ -134,7 +134,7 @@ fn explore(
     any
 }
 
-fn programs(graph: &Graph) -> BTreeSet<Vec<Step>> {
+fn programs(graph: &Graph) -> BTreeSet<Vec<ReductionStep>> {
     let mut all = BTreeSet::new();
     graph.for_each_program(usize::MAX, &mut |edges| {
         all.insert(edges.iter().map(|e| graph.step(e)).collect());
@@ -158,7 +158,7 @@ fn blind_search_on_real_factors_finds_the_same_programs() {
 type Copy = Vec<Option<f64>>;
 
 /// Runs a step on numbers, with no look at the rules: reducing adds what is there, gathering takes what others have.
-fn run_step(factors: &[usize], data: &mut [Copy], step: Step) {
+fn run_step(factors: &[usize], data: &mut [Copy], step: ReductionStep) {
     for group in step.instruction.groups(factors) {
         let n_chunks = data[group[0]].len();
         let before: Vec<Copy> = group.iter().map(|at| data[*at].clone()).collect();
@@ -204,19 +204,20 @@ fn every_program_sums_real_numbers() {
 /// Figure 4: a reduction of different chunks, and one that counts a device twice.
 #[test]
 fn the_papers_wrong_programs_are_refused() {
-    use hlo_cluster::reduction::Form::{InsideGroup, Parallel};
-    use hlo_cluster::reduction::semantics::Refusal;
+    use hlo_cluster::reduction::InstructionForm::{InsideGroup, Parallel};
+    use hlo_cluster::reduction::semantics::StateError;
     let factors = [2, 2];
     let start: Vec<DeviceState> = (0..4).map(|d| DeviceState::start(d, 4)).collect();
-    let step = |slice, form, collective| Step { instruction: Instruction { slice, form }, collective };
+    let step =
+        |slice, form, collective| ReductionStep { instruction: ReductionInstruction { slice, form }, collective };
     let all_reduce_all = step(0, InsideGroup, Collective::AllReduce);
-    let try_after = |first: Step, group: &[usize]| {
+    let try_after = |first: ReductionStep, group: &[usize]| {
         let state = next_state(&factors, Rules::Pinned, &start, first).expect("a first step");
         let members: Vec<&DeviceState> = group.iter().map(|at| &state[*at]).collect();
         apply(all_reduce_all.collective, &members, Rules::Pinned, Sizes::Counted).err()
     };
     let scatter = step(1, InsideGroup, Collective::ReduceScatter);
-    assert_eq!(try_after(scatter, &[0, 1]), Some(Refusal::ChunksDiffer));
+    assert_eq!(try_after(scatter, &[0, 1]), Some(StateError::ChunksDiffer));
     let reduce = step(1, Parallel(0), Collective::AllReduce);
-    assert_eq!(try_after(reduce, &[0, 2]), Some(Refusal::CountedTwice));
+    assert_eq!(try_after(reduce, &[0, 2]), Some(StateError::CountedTwice));
 }

@@ -2,7 +2,7 @@
 
 use crate::random::Random;
 use hlo_cluster::reduction::scatter::{devices, scatter_programs};
-use hlo_cluster::reduction::{Form, Scatter};
+use hlo_cluster::reduction::{InstructionForm, Scatter};
 use hlo_cluster::{Algo, Cluster, Collective};
 
 /// Deals the chunks of arrays out by groups of devices, blocks in the order of the members.
@@ -78,8 +78,8 @@ fn the_best_program_is_the_cheapest_and_scatters_within_the_nodes_first() {
     let scatter = Scatter { factors: &factors, groups: &groups, chunks: &chunks };
     for kind in [Collective::ReduceScatter, Collective::AllGather] {
         let best = scatter.best(&cluster, kind, 1e9, Algo::Ring).expect("a program");
-        let forms: Vec<Form> = best.instructions.iter().map(|i| i.form).collect();
-        assert_eq!(forms, [Form::InsideGroup, Form::Parallel(0)]);
+        let forms: Vec<InstructionForm> = best.instructions.iter().map(|i| i.form).collect();
+        assert_eq!(forms, [InstructionForm::InsideGroup, InstructionForm::Parallel(0)]);
         assert_eq!(best.order, [0, 4, 1, 5, 2, 6, 3, 7]);
         let mut least = f64::INFINITY;
         for program in scatter_programs(2) {

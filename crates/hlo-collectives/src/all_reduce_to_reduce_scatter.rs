@@ -26,7 +26,7 @@
 //! **Requires** nothing. **Ensures** the same results up to the order in which a reduction adds. Collectives across replicas stay so
 //! where all partitions agree on the order; others name flat ids. **Errors**: none.
 
-use crate::refusal::{Refusal, ScatterRefusal};
+use crate::refusal::{CollectiveRefusal, ScatterRefusal};
 use cranelift_entity::EntitySet;
 use hlo_analysis::Preserved;
 use hlo_analysis::code::{code_computations, pinned_by_control};
@@ -134,7 +134,7 @@ fn find_slices(
     all_reduce: &AllReduce,
     readers: &[InstId],
     pinned: &EntitySet<InstId>,
-) -> Result<Slices, Refusal> {
+) -> Result<Slices, CollectiveRefusal> {
     let is_root = module.comp(comp).root.expand() == Some(all_reduce.inst);
     let mut slices: Option<Slices> = None;
     for &reader in readers {
@@ -156,7 +156,7 @@ fn find_slices(
     }
 }
 
-fn find_slice(module: &Module, all_reduce: &AllReduce, reader: InstId) -> Result<Slices, Refusal> {
+fn find_slice(module: &Module, all_reduce: &AllReduce, reader: InstId) -> Result<Slices, CollectiveRefusal> {
     let shapes = [array(module, all_reduce.inst), array(module, reader)];
     let [Some(whole), Some(slice)] = shapes else { return Err(ScatterRefusal::NoArray.into()) };
     let cut: Vec<usize> = (0..whole.rank()).filter(|&dim| whole.dims[dim] != slice.dims[dim]).collect();

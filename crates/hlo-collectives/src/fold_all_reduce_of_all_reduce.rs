@@ -27,7 +27,7 @@
 //! matters for a power of two (n·x is exact then, if it does not overflow), otherwise at most n roundings, and the folded
 //! mean is the exact one. **Errors**: none.
 
-use crate::refusal::{FoldRefusal, Refusal};
+use crate::refusal::{CollectiveRefusal, FoldRefusal};
 use cranelift_entity::EntitySet;
 use hlo_analysis::Preserved;
 use hlo_analysis::code::{code_computations, pinned_by_control};
@@ -66,13 +66,13 @@ impl Pass for FoldAllReduceOfAllReduce {
             for inst in rewrite.live_insts(module) {
                 let folded = match find_all_reduce(module, inst, &pinned) {
                     Ok(None) => continue,
-                    Err(obstacle) => Err(Refusal::from(obstacle)),
+                    Err(obstacle) => Err(CollectiveRefusal::from(obstacle)),
                     Ok(Some(all_reduce)) if !replication.is_equal_within(all_reduce.operand, 0, &all_reduce.groups) => {
                         continue;
                     }
-                    Ok(Some(all_reduce)) => {
-                        find_factor(module, &all_reduce).map(|factor| (all_reduce, factor)).map_err(Refusal::from)
-                    }
+                    Ok(Some(all_reduce)) => find_factor(module, &all_reduce)
+                        .map(|factor| (all_reduce, factor))
+                        .map_err(CollectiveRefusal::from),
                 };
                 match folded {
                     Err(reason) => cx.report.decisions.push(Decision::about(module, inst, "left", reason)),

@@ -8,7 +8,7 @@ use std::fmt;
 
 /// Why a collective is left as it is.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Refusal {
+pub enum CollectiveRefusal {
     /// What keeps any pass from changing it.
     Obstacle(Obstacle),
     /// Its groups are not valid on the module's devices.
@@ -166,50 +166,50 @@ pub enum FoldRefusal {
     },
 }
 
-impl From<Obstacle> for Refusal {
-    fn from(obstacle: Obstacle) -> Refusal {
-        Refusal::Obstacle(obstacle)
+impl From<Obstacle> for CollectiveRefusal {
+    fn from(obstacle: Obstacle) -> CollectiveRefusal {
+        CollectiveRefusal::Obstacle(obstacle)
     }
 }
 
-impl From<CombineRefusal> for Refusal {
-    fn from(refusal: CombineRefusal) -> Refusal {
-        Refusal::Combine(refusal)
+impl From<CombineRefusal> for CollectiveRefusal {
+    fn from(refusal: CombineRefusal) -> CollectiveRefusal {
+        CollectiveRefusal::Combine(refusal)
     }
 }
 
-impl From<DecomposeRefusal> for Refusal {
-    fn from(refusal: DecomposeRefusal) -> Refusal {
-        Refusal::Decompose(refusal)
+impl From<DecomposeRefusal> for CollectiveRefusal {
+    fn from(refusal: DecomposeRefusal) -> CollectiveRefusal {
+        CollectiveRefusal::Decompose(refusal)
     }
 }
 
-impl From<ScatterRefusal> for Refusal {
-    fn from(refusal: ScatterRefusal) -> Refusal {
-        Refusal::Scatter(refusal)
+impl From<ScatterRefusal> for CollectiveRefusal {
+    fn from(refusal: ScatterRefusal) -> CollectiveRefusal {
+        CollectiveRefusal::Scatter(refusal)
     }
 }
 
-impl From<FoldRefusal> for Refusal {
-    fn from(refusal: FoldRefusal) -> Refusal {
-        Refusal::Fold(refusal)
+impl From<FoldRefusal> for CollectiveRefusal {
+    fn from(refusal: FoldRefusal) -> CollectiveRefusal {
+        CollectiveRefusal::Fold(refusal)
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for CollectiveRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refusal::Obstacle(obstacle) => obstacle.fmt(f),
-            Refusal::Groups(error) => error.fmt(f),
-            Refusal::NoGroups => f.write_str("has no groups"),
-            Refusal::UnevenGroups => f.write_str("its groups differ in size"),
-            Refusal::LoneDevices => f.write_str("its groups have one device each"),
-            Refusal::UnknownReducer => f.write_str("its reducer is none of the well-known ones"),
-            Refusal::NoArrays => f.write_str("takes something else than arrays"),
-            Refusal::Combine(refusal) => refusal.fmt(f),
-            Refusal::Decompose(refusal) => refusal.fmt(f),
-            Refusal::Scatter(refusal) => refusal.fmt(f),
-            Refusal::Fold(refusal) => refusal.fmt(f),
+            CollectiveRefusal::Obstacle(obstacle) => obstacle.fmt(f),
+            CollectiveRefusal::Groups(error) => error.fmt(f),
+            CollectiveRefusal::NoGroups => f.write_str("has no groups"),
+            CollectiveRefusal::UnevenGroups => f.write_str("its groups differ in size"),
+            CollectiveRefusal::LoneDevices => f.write_str("its groups have one device each"),
+            CollectiveRefusal::UnknownReducer => f.write_str("its reducer is none of the well-known ones"),
+            CollectiveRefusal::NoArrays => f.write_str("takes something else than arrays"),
+            CollectiveRefusal::Combine(refusal) => refusal.fmt(f),
+            CollectiveRefusal::Decompose(refusal) => refusal.fmt(f),
+            CollectiveRefusal::Scatter(refusal) => refusal.fmt(f),
+            CollectiveRefusal::Fold(refusal) => refusal.fmt(f),
         }
     }
 }

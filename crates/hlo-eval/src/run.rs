@@ -1,6 +1,6 @@
 //! The interface: a module and the inputs of every device in, the outputs of every device out.
 
-use crate::engine::{Machine, Observer, Options};
+use crate::engine::{EvalOptions, Machine, Observer};
 use crate::error::EvalError;
 use crate::value::{Spread, Value};
 use hlo_ir::sharding::LeafSharding;
@@ -71,7 +71,7 @@ pub fn result_leaves(module: &Module) -> Vec<ArrayShape> {
 /// # Errors
 /// Inputs that do not fit the entry's parameters; an operation without semantics; devices of a collective that never
 /// meet; a limit of `options`. Errors name the instruction.
-pub fn run(module: &Module, inputs: &Inputs, options: &Options) -> Result<Outputs, EvalError> {
+pub fn run(module: &Module, inputs: &Inputs, options: &EvalOptions) -> Result<Outputs, EvalError> {
     run_with(module, inputs, options, None)
 }
 
@@ -83,7 +83,7 @@ pub fn run(module: &Module, inputs: &Inputs, options: &Options) -> Result<Output
 pub fn run_observed(
     module: &Module,
     inputs: &Inputs,
-    options: &Options,
+    options: &EvalOptions,
     observe: &mut dyn FnMut(InstId, u32, &Value),
 ) -> Result<Outputs, EvalError> {
     run_with(module, inputs, options, Some(observe))
@@ -92,7 +92,7 @@ pub fn run_observed(
 fn run_with<'m>(
     module: &'m Module,
     inputs: &Inputs,
-    options: &'m Options,
+    options: &'m EvalOptions,
     observer: Option<&'m mut Observer<'m>>,
 ) -> Result<Outputs, EvalError> {
     let entry = module.entry().ok_or_else(|| EvalError::invalid("the module has no entry computation"))?;

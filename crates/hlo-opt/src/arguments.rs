@@ -76,7 +76,7 @@ pub(crate) struct OptimizeArgs {
     pub matmul: MatmulChoice,
     /// Form of the printed text
     #[arg(long, value_name = "FORM", default_value = "auto")]
-    pub format: Form,
+    pub format: TextFormChoice,
     /// Only check the module
     #[arg(long, conflicts_with_all = ["pipelines", "preset", "output"])]
     pub verify_only: bool,
@@ -293,18 +293,18 @@ impl Color {
 /// `--format`.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
-pub enum Form {
+pub enum TextFormChoice {
     Auto,
     Long,
     Short,
 }
 
-impl From<Form> for FormChoice {
-    fn from(form: Form) -> FormChoice {
+impl From<TextFormChoice> for FormChoice {
+    fn from(form: TextFormChoice) -> FormChoice {
         match form {
-            Form::Auto => FormChoice::Auto,
-            Form::Long => FormChoice::Long,
-            Form::Short => FormChoice::Short,
+            TextFormChoice::Auto => FormChoice::Auto,
+            TextFormChoice::Long => FormChoice::Long,
+            TextFormChoice::Short => FormChoice::Short,
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::console::Console;
 use crate::input::{Loaded, Source};
 use crate::progress::Progress;
 use crate::{Failure, exit};
-use hlo_eval::{EvalError, Options};
+use hlo_eval::{EvalError, EvalOptions};
 use hlo_ir::diag::{Diagnostic, Entity};
 use hlo_ir::{InstId, Module};
 
@@ -23,7 +23,7 @@ pub(crate) fn run(args: &EvalArgs, console: &mut Console<'_>) -> Result<u8, Fail
     let module = &loaded.module;
     let inputs = chosen.of(module, console)?;
     progress.now("evaluating");
-    let outputs = hlo_eval::run(module, &inputs, &Options::default())
+    let outputs = hlo_eval::run(module, &inputs, &EvalOptions::default())
         .map_err(|e| Failure::Diagnostics(placed(&source, &loaded, &e, console.has_color)))?;
     progress.now("writing");
     match &args.output {

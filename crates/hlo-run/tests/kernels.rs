@@ -4,7 +4,7 @@
 //! The lowering here is as plain as can be: every instruction of ENTRY is one launch, every value has its own memory.
 
 use hlo_eval::draw::{Draw, DrawOptions, draw_inputs};
-use hlo_eval::{Options, run};
+use hlo_eval::{EvalOptions, run};
 use hlo_gpu::kernel::{EmitOptions, emit, updatable};
 use hlo_gpu::plan::Kernel;
 use hlo_ir::attrs::Attrs;
@@ -246,7 +246,8 @@ fn check_all(cases: &[Case]) -> BTreeMap<String, Vec<String>> {
     for (case, forms) in &lowered {
         let options = DrawOptions { seed: 7, draws: case.draws.clone(), ..DrawOptions::default() };
         let inputs = draw_inputs(&case.module, None, &options).expect("inputs");
-        let expected = run(&case.module, &inputs, &Options::default()).unwrap_or_else(|e| panic!("{}: {e}", case.name));
+        let expected =
+            run(&case.module, &inputs, &EvalOptions::default()).unwrap_or_else(|e| panic!("{}: {e}", case.name));
         let inputs: Vec<Literal> = inputs.leaves.iter().map(|row| row[0].as_ref().clone()).collect();
         for (form, in_place, what) in [(0, false, "best form"), (0, true, "in place"), (1, false, "elemental")] {
             let found = execute(&forms[form], &library, &inputs, in_place);

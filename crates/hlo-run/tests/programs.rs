@@ -5,7 +5,7 @@
 //! `HLO_GPU_CORPUS` another folder with a `manifest.json`: `cargo xtask host-check` sets them and runs this.
 
 use hlo_eval::draw::{Draw, DrawOptions, Same, draw_inputs};
-use hlo_eval::{Options, run};
+use hlo_eval::{EvalOptions, run};
 use hlo_gpu::kernel::CudaKernels;
 use hlo_gpu::lower::{LowerOptions, lower};
 use hlo_gpu::plan::verify::verify;
@@ -138,7 +138,7 @@ fn check(program: &Step) -> Result<String, String> {
         |device: usize| inputs.leaves.iter().map(|row| row[device].as_ref().clone()).collect::<Vec<Literal>>();
     let own: Vec<Vec<Literal>> = (0..module.n_devices()).map(of_device).collect();
     let started = Instant::now();
-    let expected = run(&module, &inputs, &Options::default()).map_err(|e| e.to_string())?;
+    let expected = run(&module, &inputs, &EvalOptions::default()).map_err(|e| e.to_string())?;
     let mut rows = format!("{:30} evaluated in {:.1} s", program.file, started.elapsed().as_secs_f64());
     let tolerance = tolerance(&module);
     let mut is_wrong = false;

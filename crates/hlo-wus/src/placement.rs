@@ -24,19 +24,19 @@ pub struct Node(pub u32);
 
 /// What a use wants, or a value is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Form {
+pub enum ValueForm {
     /// The whole array, whatever comes.
     Full,
     /// As the node.
     Of(Node),
 }
 
-impl Form {
+impl ValueForm {
     /// The node that decides it.
     pub fn node(self) -> Option<Node> {
         match self {
-            Form::Full => None,
-            Form::Of(node) => Some(node),
+            ValueForm::Full => None,
+            ValueForm::Of(node) => Some(node),
         }
     }
 }
@@ -75,12 +75,12 @@ pub enum Term {
     Shard(Node, Price),
     /// Paid if `value` is in shards and one of `uses` wants it full; `None` means that it cannot be.
     #[allow(missing_docs)]
-    Gather { value: Node, uses: Vec<Form>, price: Option<Price> },
+    Gather { value: Node, uses: Vec<ValueForm>, price: Option<Price> },
     /// Paid if `value` is full and one of `uses` wants shards; `None` means that it cannot be.
     #[allow(missing_docs)]
-    Slice { value: Form, uses: Vec<Form>, price: Option<Price> },
+    Slice { value: ValueForm, uses: Vec<ValueForm>, price: Option<Price> },
     /// Paid if one of the uses is full.
-    AnyFull(Vec<Form>, Price),
+    AnyFull(Vec<ValueForm>, Price),
     /// Paid if one of the nodes is in shards.
     AnyShard(Vec<Node>, Price),
     /// The node has to be full (`false`) or in shards (`true`).
@@ -130,17 +130,17 @@ impl CostModel {
     pub fn always_full(&self) -> Vec<bool> {
         let mut follows: Vec<Vec<Node>> = vec![Vec::new(); self.n_nodes()];
         let mut work: Vec<Node> = Vec::new();
-        let mut imply = |from: Form, to: Node| match from {
-            Form::Full => work.push(to),
-            Form::Of(node) => follows[node.0 as usize].push(to),
+        let mut imply = |from: ValueForm, to: Node| match from {
+            ValueForm::Full => work.push(to),
+            ValueForm::Of(node) => follows[node.0 as usize].push(to),
         };
         for term in &self.terms {
             match term {
-                Term::Fixed(node, false) => imply(Form::Full, *node),
+                Term::Fixed(node, false) => imply(ValueForm::Full, *node),
                 Term::Gather { value, uses, price: None } => uses.iter().for_each(|&u| imply(u, *value)),
                 Term::Slice { value, uses, price: None } => uses.iter().for_each(|&u| match u {
-                    Form::Full => {}
-                    Form::Of(node) => imply(*value, node),
+                    ValueForm::Full => {}
+                    ValueForm::Of(node) => imply(*value, node),
                 }),
                 Term::Fixed(_, true)
                 | Term::Gather { .. }
@@ -165,9 +165,9 @@ impl CostModel {
         let mut network = Network::new();
         let vertices: Vec<Vertex> = (0..self.n_nodes).map(|_| network.add_vertex()).collect();
         let at = |node: Node| vertices[node.0 as usize];
-        let form = |form: Form| match form {
-            Form::Full => Network::SOURCE,
-            Form::Of(node) => at(node),
+        let form = |form: ValueForm| match form {
+            ValueForm::Full => Network::SOURCE,
+            ValueForm::Of(node) => at(node),
         };
         let cost = |price: &Option<Price>| price.map_or(UNCUTTABLE, |p| p.as_capacity());
         for term in &self.terms {
@@ -221,9 +221,9 @@ impl Term {
 /// Whether a placement has to pay a term.
 fn paid(term: &Term, in_shards: &[bool]) -> bool {
     let is_shard = |node: &Node| in_shards.get(node.0 as usize).copied().unwrap_or(false);
-    let wants_shard = |form: &Form| match form {
-        Form::Full => false,
-        Form::Of(node) => is_shard(node),
+    let wants_shard = |form: &ValueForm| match form {
+        ValueForm::Full => false,
+        ValueForm::Of(node) => is_shard(node),
     };
     match term {
         Term::Full(node, _) => !is_shard(node),
@@ -259,16 +259,16 @@ mod tests {
                 resident_bytes: random(state, 4) as f64 * 256.0,
             };
             let some = (random(state, 12) > 0).then_some(price);
-            let uses = |state: &mut u64| -> Vec<Form> {
+            let uses = |state: &mut u64| -> Vec<ValueForm> {
                 (0..1 + random(state, 3))
-                    .map(|_| if random(state, 4) == 0 { Form::Full } else { Form::Of(node(state)) })
+                    .map(|_| if random(state, 4) == 0 { ValueForm::Full } else { ValueForm::Of(node(state)) })
                     .collect()
             };
             let term = match random(state, 7) {
                 0 => Term::Full(node(state), price),
                 1 => Term::Shard(node(state), price),
                 2 => Term::Gather { value: node(state), uses: uses(state), price: some },
-                3 => Term::Slice { value: Form::Of(node(state)), uses: uses(state), price: some },
+                3 => Term::Slice { value: ValueForm::Of(node(state)), uses: uses(state), price: some },
                 4 => Term::AnyFull(uses(state), price),
                 5 => Term::AnyShard((0..1 + random(state, 3)).map(|_| node(state)).collect(), price),
                 _ => Term::Fixed(node(state), random(state, 2) == 0),

@@ -6,7 +6,7 @@ use crate::error::{GradientRefusal, WusError};
 use crate::fusions::{Fusion, Fusions, arithmetic_ps};
 use crate::machine::{Kind, Times};
 use crate::pairs::{Pair, find_pairs};
-use crate::placement::{Assignment, CostModel, Form, Node, Price, Term};
+use crate::placement::{Assignment, CostModel, Node, Price, Term, ValueForm};
 use crate::region::UpdateRegion;
 use cranelift_entity::SecondaryMap;
 use hlo_analysis::values::{Origin, Use, User, ValueId};
@@ -59,7 +59,7 @@ struct Edges {
     node: Node,
     bytes: u64,
     /// Fusions that read it, with what each use wants.
-    readers: IndexMap<u32, Vec<Form>>,
+    readers: IndexMap<u32, Vec<ValueForm>>,
     /// The fusion that computes it, if anything outside takes it.
     writer: Option<u32>,
 }
@@ -236,7 +236,7 @@ impl Problem {
                     Some(result) => {
                         seen.insert(result);
                     }
-                    None if self.wanted(context, value, taken) == Form::Full => return true,
+                    None if self.wanted(context, value, taken) == ValueForm::Full => return true,
                     None => {}
                 }
             }
@@ -253,8 +253,8 @@ impl Problem {
     }
 
     /// What a use of a value with a format wants.
-    fn wanted(&self, context: &mut ShardingContext<'_>, value: ValueId, taken: &Use) -> Form {
-        let Some(region) = self.region(value) else { return Form::Full };
+    fn wanted(&self, context: &mut ShardingContext<'_>, value: ValueId, taken: &Use) -> ValueForm {
+        let Some(region) = self.region(value) else { return ValueForm::Full };
         let run = region.runs[&value];
         let same_run = |v: ValueId| region.runs.get(&v).zip(self.node_of[v]);
         match taken.user {
@@ -265,20 +265,20 @@ impl Problem {
                 {
                     let cut = context.relation(inst).map(|r| r.operand_cut(operand as usize, result_run));
                     if cut == Some(OperandCut::Run(run)) {
-                        return Form::Of(node);
+                        return ValueForm::Of(node);
                     }
                 }
-                self.partials.get(&inst).filter(|_| operand == 0).map_or(Form::Full, |&node| Form::Of(node))
+                self.partials.get(&inst).filter(|_| operand == 0).map_or(ValueForm::Full, |&node| ValueForm::Of(node))
             }
             User::Becomes(into) => match same_run(into) {
-                Some((&other, node)) if other == run => Form::Of(node),
-                Some(_) | None => Form::Full,
+                Some((&other, node)) if other == run => ValueForm::Of(node),
+                Some(_) | None => ValueForm::Full,
             },
             User::Exit(output) => match self.pairs.get(&(output as usize)).copied().and_then(same_run) {
-                Some((_, node)) => Form::Of(node),
-                None => Form::Full,
+                Some((_, node)) => ValueForm::Of(node),
+                None => ValueForm::Full,
             },
-            User::Opaque(_) => Form::Full,
+            User::Opaque(_) => ValueForm::Full,
         }
     }
 
@@ -396,7 +396,7 @@ impl Problem {
             let saved = price(bytes as f64 - padded / n as f64);
             out.terms.push(Term::Full(node, saved));
         }
-        let mut places: IndexMap<CompId, Vec<Form>> = IndexMap::new();
+        let mut places: IndexMap<CompId, Vec<ValueForm>> = IndexMap::new();
         for taken in &context.values.uses[value] {
             let form = self.wanted(context, value, taken);
             let forms = places.entry(taken.comp).or_default();
@@ -408,7 +408,7 @@ impl Problem {
             let is_fused = context.values.fused.contains(comp);
             let gather = (!is_fused).then(|| out.collective(comp, Kind::AllGather, padded));
             let slice = (!is_fused).then(Price::default);
-            out.terms.push(Term::Slice { value: Form::Of(node), uses: uses.clone(), price: slice });
+            out.terms.push(Term::Slice { value: ValueForm::Of(node), uses: uses.clone(), price: slice });
             out.terms.push(Term::Gather { value: node, uses, price: gather });
         }
         // Sources without this format come whole.
@@ -418,7 +418,7 @@ impl Problem {
                 let is_fused = context.values.fused.contains(module.inst(inst).parent);
                 let is_free = !is_fused || (context.is_rebuilt(source) && is_broadcast(module, inst));
                 let price = is_free.then(Price::default);
-                out.terms.push(Term::Slice { value: Form::Full, uses: vec![Form::Of(node)], price });
+                out.terms.push(Term::Slice { value: ValueForm::Full, uses: vec![ValueForm::Of(node)], price });
             }
         }
     }
@@ -477,7 +477,7 @@ impl Problem {
         let node = self.node_of[value]?;
         let own = fusions.of(context.values.inst(value)).filter(|_| self.is_op(context, value));
         let bytes = context.values.shape(context.module, value).map_or(0, ArrayShape::size_bytes);
-        let mut readers: IndexMap<u32, Vec<Form>> = IndexMap::new();
+        let mut readers: IndexMap<u32, Vec<ValueForm>> = IndexMap::new();
         let mut is_written = false;
         for taken in &context.values.uses[value] {
             let reader = match taken.user {

@@ -7,7 +7,7 @@
 //! the chunks that the members hold, and where that is not enough the array is reordered locally, the same way everywhere.
 
 use crate::collective::Collective;
-use crate::reduction::instruction::Step;
+use crate::reduction::instruction::ReductionStep;
 
 /// One step over arrays that are cut into chunks of equal size along one dim.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -41,7 +41,7 @@ pub enum NoArrays {
 ///
 /// # Errors
 /// See [`NoArrays`].
-pub fn to_arrays(factors: &[usize], program: &[Step]) -> Result<Vec<ArrayStep>, NoArrays> {
+pub fn to_arrays(factors: &[usize], program: &[ReductionStep]) -> Result<Vec<ArrayStep>, NoArrays> {
     let k: usize = factors.iter().product();
     let mut arrays = Arrays { held: vec![(0..k).collect(); k], steps: Vec::new() };
     for step in program {

@@ -8,16 +8,16 @@ use crate::collective::{Algo, Collective};
 use crate::links::Links;
 use crate::reduction::device_groups::Groups;
 use crate::reduction::fast_hash::FastMap;
-use crate::reduction::instruction::Instruction;
-use crate::reduction::placed::{Reduction, factors_above_one};
+use crate::reduction::instruction::ReductionInstruction;
+use crate::reduction::placed::{PlacedReduction, factors_above_one};
 use crate::reduction::plain_loads::{self, Counted, TreeBound};
 use crate::simulate;
-use crate::topology::{Cluster, Network};
+use crate::topology::{Cluster, LevelNetwork};
 use crate::tree;
 
 /// Which way the bytes of a collective go.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Flow {
+enum Traffic {
     /// Once round a closed ring.
     Around,
     /// Down a chain to the root.
@@ -37,10 +37,10 @@ pub(crate) struct ClassLoads<'c> {
     numbering: Vec<Vec<u32>>,
     /// The reduction's factors above one, outermost first.
     factors: Vec<usize>,
-    known: FastMap<(Instruction, Flow), Loads>,
-    bounds: FastMap<Instruction, TreeBound>,
+    known: FastMap<(ReductionInstruction, Traffic), Loads>,
+    bounds: FastMap<ReductionInstruction, TreeBound>,
     /// By instruction, flow and share: latency and seconds per byte of the busiest link.
-    busiest: FastMap<(Instruction, Flow, u32), (f64, f64)>,
+    busiest: FastMap<(ReductionInstruction, Traffic, u32), (f64, f64)>,
 }
 
 /// One instruction, one flow.
@@ -52,7 +52,7 @@ struct Loads {
 }
 
 /// A step: what does it, which collective, and the share of the data.
-pub(crate) type WeightedStep<'w> = (Instruction, Collective, &'w Share);
+pub(crate) type WeightedStep<'w> = (ReductionInstruction, Collective, &'w Share);
 
 /// The share of the data that groups have.
 #[derive(Clone, Debug)]
@@ -65,9 +65,9 @@ pub(crate) struct Share {
 
 impl<'c> ClassLoads<'c> {
     /// None where an algorithm is wanted that does not add up link by link.
-    pub(super) fn new(reduction: &Reduction<'c>) -> Option<ClassLoads<'c>> {
+    pub(super) fn new(reduction: &PlacedReduction<'c>) -> Option<ClassLoads<'c>> {
         let (cluster, algo) = (reduction.cluster, reduction.algo);
-        let has_torus = cluster.levels().iter().any(|l| matches!(l.network, Network::Torus { .. }));
+        let has_torus = cluster.levels().iter().any(|l| matches!(l.network, LevelNetwork::Torus { .. }));
         let adds_up = matches!(algo, Algo::Ring | Algo::Tree) || !has_torus;
         adds_up.then(|| ClassLoads {
             cluster,
@@ -99,11 +99,11 @@ impl<'c> ClassLoads<'c> {
     pub(super) fn bound_s(&mut self, step: WeightedStep<'_>, algo: Algo, bytes: f64) -> (f64, bool) {
         let (instruction, collective, share) = step;
         let has_trees = collective == Collective::AllReduce && matches!(algo, Algo::Tree | Algo::Auto);
-        let is_known = !has_trees || self.links.is_some() || self.known.contains_key(&(instruction, Flow::Trees));
+        let is_known = !has_trees || self.links.is_some() || self.known.contains_key(&(instruction, Traffic::Trees));
         if is_known || share.weights.iter().all(|w| *w == 0.0) {
             return (self.step_s(step, algo, bytes), true);
         }
-        let around_s_per_byte = self.busiest(instruction, Flow::Around, share).1;
+        let around_s_per_byte = self.busiest(instruction, Traffic::Around, share).1;
         let Some(bound) = self.bounds.get(&instruction) else { return (0.0, false) };
         let latency_s = latency_of(&bound.latency_s, &share.weights);
         let mean = bound.mean.iter().zip(self.cluster.levels());
@@ -123,23 +123,23 @@ impl<'c> ClassLoads<'c> {
         let n = self.factors[part].iter().product::<usize>() as f64;
         let once = (n - 1.0) / n;
         let (flow, load, rounds) = match collective {
-            Collective::AllReduce => (Flow::Around, 2.0 * once, 2.0),
-            Collective::ReduceScatter | Collective::AllGather => (Flow::Around, once, 1.0),
-            Collective::Reduce => (Flow::ToRoot, 1.0, 1.0),
-            Collective::Broadcast => (Flow::FromRoot, 1.0, 1.0),
+            Collective::AllReduce => (Traffic::Around, 2.0 * once, 2.0),
+            Collective::ReduceScatter | Collective::AllGather => (Traffic::Around, once, 1.0),
+            Collective::Reduce => (Traffic::ToRoot, 1.0, 1.0),
+            Collective::Broadcast => (Traffic::FromRoot, 1.0, 1.0),
         };
         let (latency_s, s_per_byte) = self.busiest(instruction, flow, share);
         self.cluster.launch_s() + rounds * latency_s + bytes * load * s_per_byte
     }
 
-    fn trees_s(&mut self, instruction: Instruction, share: &Share, bytes: f64) -> f64 {
-        let (latency_s, s_per_byte) = self.busiest(instruction, Flow::Trees, share);
+    fn trees_s(&mut self, instruction: ReductionInstruction, share: &Share, bytes: f64) -> f64 {
+        let (latency_s, s_per_byte) = self.busiest(instruction, Traffic::Trees, share);
         self.cluster.launch_s() + latency_s + bytes * s_per_byte
     }
 
-    fn busiest(&mut self, instruction: Instruction, flow: Flow, share: &Share) -> (f64, f64) {
+    fn busiest(&mut self, instruction: ReductionInstruction, flow: Traffic, share: &Share) -> (f64, f64) {
         // On a plain machine a chain up is a chain down with the two directions of every link exchanged.
-        let flow = if self.links.is_none() && flow == Flow::ToRoot { Flow::FromRoot } else { flow };
+        let flow = if self.links.is_none() && flow == Traffic::ToRoot { Traffic::FromRoot } else { flow };
         let key = (instruction, flow, share.number);
         if let Some(found) = self.busiest.get(&key) {
             return *found;
@@ -152,7 +152,7 @@ impl<'c> ClassLoads<'c> {
         found
     }
 
-    fn walk(&mut self, instruction: Instruction, flow: Flow) {
+    fn walk(&mut self, instruction: ReductionInstruction, flow: Traffic) {
         let (cluster, numbering, factors) = (self.cluster, &self.numbering, &self.factors);
         let groups = Groups { cluster, numbering, factors, instruction };
         if let Some(links) = &self.links {
@@ -160,22 +160,22 @@ impl<'c> ClassLoads<'c> {
             return;
         }
         match flow {
-            Flow::Trees => {
+            Traffic::Trees => {
                 let counted = groups.trees();
                 let loads = Distinct::counted(cluster, &counted).loads(counted.latency_s);
                 self.known.insert((instruction, flow), loads);
             }
-            Flow::Around | Flow::ToRoot | Flow::FromRoot => {
+            Traffic::Around | Traffic::ToRoot | Traffic::FromRoot => {
                 let mut rings = groups.rings();
                 let around = Distinct::counted(cluster, &rings.around).loads(rings.around.latency_s.clone());
-                self.known.insert((instruction, Flow::Around), around);
+                self.known.insert((instruction, Traffic::Around), around);
                 let mut chain = Distinct::default();
                 for is_out in [true, false] {
                     rings.around.add_closing(cluster, &rings.closing, is_out, -1.0);
                     chain.add_counted(cluster, &rings.around);
                     rings.around.add_closing(cluster, &rings.closing, is_out, 1.0);
                 }
-                self.known.insert((instruction, Flow::FromRoot), chain.loads(rings.chain_s));
+                self.known.insert((instruction, Traffic::FromRoot), chain.loads(rings.chain_s));
                 self.bounds.insert(instruction, rings.bound);
             }
         }
@@ -183,7 +183,7 @@ impl<'c> ClassLoads<'c> {
 }
 
 impl Loads {
-    fn walk(cluster: &Cluster, links: &Links<'_>, flow: Flow, groups: Groups<'_>) -> Loads {
+    fn walk(cluster: &Cluster, links: &Links<'_>, flow: Traffic, groups: Groups<'_>) -> Loads {
         let (n_links, n_classes) = (links.s_per_byte.len(), groups.n_classes());
         let mut loads = vec![0.0; n_links * n_classes];
         let mut latency_s = Vec::with_capacity(n_classes);
@@ -193,10 +193,10 @@ impl Loads {
                 groups.iter().filter(|(_, c)| *c == class).map(|(group, _)| (group.as_slice(), 1.0)).collect();
             let mut load = |link: usize, share: f64| loads[link * n_classes + class] += share;
             latency_s.push(match flow {
-                Flow::Around => simulate::around(links, &of_class, &mut load),
-                Flow::ToRoot => simulate::ring(links, Collective::Reduce, &of_class, &mut load),
-                Flow::FromRoot => simulate::ring(links, Collective::Broadcast, &of_class, &mut load),
-                Flow::Trees => tree::all_reduce(cluster, links, &of_class, &mut load),
+                Traffic::Around => simulate::around(links, &of_class, &mut load),
+                Traffic::ToRoot => simulate::ring(links, Collective::Reduce, &of_class, &mut load),
+                Traffic::FromRoot => simulate::ring(links, Collective::Broadcast, &of_class, &mut load),
+                Traffic::Trees => tree::all_reduce(cluster, links, &of_class, &mut load),
             });
         }
         let mut distinct = Distinct::default();

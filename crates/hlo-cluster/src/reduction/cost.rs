@@ -5,8 +5,8 @@ use crate::reduction::class_loads::{ClassLoads, Share};
 use crate::reduction::device_groups::Groups;
 use crate::reduction::fast_hash::FastMap;
 use crate::reduction::graph::{Edge, Graph, NO_DATA};
-use crate::reduction::instruction::Instruction;
-use crate::reduction::placed::{Reduction, factors_above_one};
+use crate::reduction::instruction::ReductionInstruction;
+use crate::reduction::placed::{PlacedReduction, factors_above_one};
 use crate::reduction::symmetric::Symmetric;
 use crate::topology::Cluster;
 
@@ -33,7 +33,7 @@ enum Way<'a> {
 
 impl<'a> StepCosts<'a> {
     /// Costs of a graph whose depth is that of the reduction.
-    pub fn new(graph: &'a Graph, reduction: &Reduction<'a>) -> StepCosts<'a> {
+    pub fn new(graph: &'a Graph, reduction: &PlacedReduction<'a>) -> StepCosts<'a> {
         if let Some(symmetric) = Symmetric::new(reduction) {
             return StepCosts::by(graph, reduction, Way::Symmetry(symmetric));
         }
@@ -44,12 +44,12 @@ impl<'a> StepCosts<'a> {
     }
 
     /// The same, always by simulating every group.
-    pub fn by_simulation(graph: &'a Graph, reduction: &Reduction<'a>) -> StepCosts<'a> {
+    pub fn by_simulation(graph: &'a Graph, reduction: &PlacedReduction<'a>) -> StepCosts<'a> {
         let groups = reduction.matrix.reduction_groups(reduction.reduce, reduction.lowering);
         StepCosts::by(graph, reduction, Way::Simulation(groups))
     }
 
-    fn by(graph: &'a Graph, reduction: &Reduction<'a>, way: Way<'a>) -> StepCosts<'a> {
+    fn by(graph: &'a Graph, reduction: &PlacedReduction<'a>, way: Way<'a>) -> StepCosts<'a> {
         let factors = factors_above_one(reduction.matrix, reduction.reduce);
         let (cluster, algo, bytes) = (reduction.cluster, reduction.algo, reduction.bytes);
         StepCosts { graph, cluster, algo, bytes, factors, way, known: FastMap::default(), bounds: FastMap::default() }
@@ -96,13 +96,14 @@ impl<'a> StepCosts<'a> {
 
     /// Predicted time of a single all-reduce over the whole reduction, in seconds.
     pub fn all_reduce_s(&mut self) -> f64 {
-        let whole = Instruction { slice: 0, form: crate::reduction::instruction::Form::InsideGroup };
+        let whole =
+            ReductionInstruction { slice: 0, form: crate::reduction::instruction::InstructionForm::InsideGroup };
         // No edge has this number.
         let share = Share { number: u32::MAX, weights: vec![1.0] };
         if self.factors.is_empty() { 0.0 } else { self.step_s(whole, Collective::AllReduce, &share) }
     }
 
-    fn step_s(&mut self, instruction: Instruction, collective: Collective, share: &Share) -> f64 {
+    fn step_s(&mut self, instruction: ReductionInstruction, collective: Collective, share: &Share) -> f64 {
         match &mut self.way {
             Way::Symmetry(symmetric) => {
                 symmetric.step_s(instruction, collective, &share.weights, self.algo, self.bytes)

@@ -1,6 +1,6 @@
 //! The groups of an instruction as devices, each with its class.
 
-use crate::reduction::instruction::Instruction;
+use crate::reduction::instruction::ReductionInstruction;
 use crate::topology::Cluster;
 
 /// The groups of an instruction: positions of the hierarchy, laid over devices.
@@ -13,7 +13,7 @@ pub(crate) struct Groups<'a> {
     /// The reduction's factors above one, outermost first.
     pub factors: &'a [usize],
     /// Whose groups.
-    pub instruction: Instruction,
+    pub instruction: ReductionInstruction,
 }
 
 impl Groups<'_> {

@@ -10,7 +10,7 @@
 use crate::collective::Collective;
 use crate::error::ClusterError;
 use crate::reduction::fast_hash::FastMap;
-use crate::reduction::instruction::{Instruction, Step};
+use crate::reduction::instruction::{ReductionInstruction, ReductionStep};
 use crate::reduction::semantics::{After, DeviceState, Rules, Sizes, apply_once};
 
 /// Which steps programs are made of.
@@ -26,7 +26,7 @@ pub enum Vocabulary {
 
 impl Vocabulary {
     /// Whether a step belongs to it.
-    pub fn has(self, step: Step) -> bool {
+    pub fn has(self, step: ReductionStep) -> bool {
         let is_hlo = match step.collective {
             Collective::AllReduce | Collective::ReduceScatter | Collective::AllGather => true,
             Collective::Reduce | Collective::Broadcast => false,
@@ -65,7 +65,7 @@ pub struct Graph {
     /// Number of factors above one.
     pub n_factors: usize,
     /// The patterns of groups.
-    pub instructions: Vec<Instruction>,
+    pub instructions: Vec<ReductionInstruction>,
     /// By group of an instruction on factors of two: the factors (bits) over which the whole tensor of the collective is
     /// scattered, or [`NO_DATA`].
     pub shares: Vec<Box<[u8]>>,
@@ -111,8 +111,8 @@ impl Graph {
     }
 
     /// The step of an edge.
-    pub fn step(&self, edge: &Edge) -> Step {
-        Step { instruction: self.instructions[edge.instruction as usize], collective: edge.collective }
+    pub fn step(&self, edge: &Edge) -> ReductionStep {
+        ReductionStep { instruction: self.instructions[edge.instruction as usize], collective: edge.collective }
     }
 }
 
@@ -135,7 +135,7 @@ type Outcomes = [Option<Ids>; 5];
 
 /// An instruction with what the search needs of it.
 struct Pattern {
-    instruction: Instruction,
+    instruction: ReductionInstruction,
     groups: Vec<Vec<usize>>,
     taking_part: u32,
     /// Which collectives the rules allow with it.
@@ -164,16 +164,16 @@ struct Search {
 impl Search {
     fn new(n_factors: usize, rules: Rules, vocabulary: Vocabulary, prunes: bool) -> Search {
         let factors = vec![2; n_factors];
-        let mut instructions = Instruction::all(n_factors);
+        let mut instructions = ReductionInstruction::all(n_factors);
         instructions.sort_by_key(ToString::to_string);
-        let pattern = |instruction: Instruction| Pattern {
+        let pattern = |instruction: ReductionInstruction| Pattern {
             instruction,
             groups: instruction.groups(&factors),
             taking_part: instruction.taking_part(n_factors).fold(0, |set, i| set | 1 << i),
             allowed: BY_NAME.map(|collective| {
                 let is_pinned =
                     rules == Rules::Literal || !instruction.is_master() || collective == Collective::AllReduce;
-                is_pinned && vocabulary.has(Step { instruction, collective })
+                is_pinned && vocabulary.has(ReductionStep { instruction, collective })
             }),
         };
         Search {

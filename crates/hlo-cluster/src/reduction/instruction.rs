@@ -8,44 +8,44 @@ use crate::collective::Collective;
 use std::fmt;
 use std::ops::Range;
 
-/// The pattern of the groups.
+/// Which positions of a slice make a group.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Form {
+pub enum InstructionForm {
     /// All of each slice's block: the factors below the slice.
     InsideGroup,
     /// The positions with the same place in their slices, within each block of an ancestor: the factors below the
     /// ancestor down to the slice.
     Parallel(usize),
-    /// The very first of the groups that [`Form::Parallel`] makes; nobody else communicates.
+    /// The very first of the groups that [`InstructionForm::Parallel`] makes; nobody else communicates.
     Master(usize),
 }
 
-/// A slice and a form.
+/// Which groups of devices communicate: a slice and a form.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Instruction {
+pub struct ReductionInstruction {
     /// The slice level; the root is 0, the innermost factor never a slice.
     pub slice: usize,
     /// The form.
-    pub form: Form,
+    pub form: InstructionForm,
 }
 
 /// An instruction with its collective.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Step {
+pub struct ReductionStep {
     /// Who communicates.
-    pub instruction: Instruction,
+    pub instruction: ReductionInstruction,
     /// What they do.
     pub collective: Collective,
 }
 
-impl Instruction {
+impl ReductionInstruction {
     /// All instructions for a hierarchy of `n_levels` factors (the root not counted), each with other groups.
-    pub fn all(n_levels: usize) -> Vec<Instruction> {
+    pub fn all(n_levels: usize) -> Vec<ReductionInstruction> {
         let mut out = Vec::new();
         for slice in 0..n_levels {
-            out.push(Instruction { slice, form: Form::InsideGroup });
-            out.extend((0..slice).map(|e| Instruction { slice, form: Form::Parallel(e) }));
-            out.extend((0..slice).map(|e| Instruction { slice, form: Form::Master(e) }));
+            out.push(ReductionInstruction { slice, form: InstructionForm::InsideGroup });
+            out.extend((0..slice).map(|e| ReductionInstruction { slice, form: InstructionForm::Parallel(e) }));
+            out.extend((0..slice).map(|e| ReductionInstruction { slice, form: InstructionForm::Master(e) }));
         }
         out
     }
@@ -53,21 +53,21 @@ impl Instruction {
     /// The factors (0-based, of `n_levels`) that take part.
     pub fn taking_part(self, n_levels: usize) -> Range<usize> {
         match self.form {
-            Form::InsideGroup => self.slice..n_levels,
-            Form::Parallel(ancestor) | Form::Master(ancestor) => ancestor..self.slice,
+            InstructionForm::InsideGroup => self.slice..n_levels,
+            InstructionForm::Parallel(ancestor) | InstructionForm::Master(ancestor) => ancestor..self.slice,
         }
     }
 
     /// Whether only the first group communicates.
     pub fn is_master(self) -> bool {
-        matches!(self.form, Form::Master(_))
+        matches!(self.form, InstructionForm::Master(_))
     }
 
     /// The ancestor of the form, if it has one.
     pub fn ancestor(self) -> Option<usize> {
         match self.form {
-            Form::InsideGroup => None,
-            Form::Parallel(ancestor) | Form::Master(ancestor) => Some(ancestor),
+            InstructionForm::InsideGroup => None,
+            InstructionForm::Parallel(ancestor) | InstructionForm::Master(ancestor) => Some(ancestor),
         }
     }
 
@@ -85,17 +85,17 @@ impl Instruction {
     }
 }
 
-impl fmt::Display for Instruction {
+impl fmt::Display for ReductionInstruction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.form {
-            Form::InsideGroup => write!(f, "({}, InsideGroup", self.slice),
-            Form::Parallel(e) => write!(f, "({}, Parallel({e})", self.slice),
-            Form::Master(e) => write!(f, "({}, Master({e})", self.slice),
+            InstructionForm::InsideGroup => write!(f, "({}, InsideGroup", self.slice),
+            InstructionForm::Parallel(e) => write!(f, "({}, Parallel({e})", self.slice),
+            InstructionForm::Master(e) => write!(f, "({}, Master({e})", self.slice),
         }
     }
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for ReductionStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, {})", self.instruction, self.collective)
     }

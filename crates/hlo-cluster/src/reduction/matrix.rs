@@ -10,7 +10,7 @@ const MAX_MATRICES: usize = 1 << 16;
 
 /// A placement of parallelism axes on a hierarchy.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Matrix {
+pub struct ParallelismMatrix {
     rows: Vec<Vec<u32>>,
 }
 
@@ -33,17 +33,17 @@ impl Lowering {
     }
 }
 
-impl Matrix {
+impl ParallelismMatrix {
     /// A matrix from its rows, one for each axis.
     ///
     /// # Errors
     /// It has no row or no column, rows of different lengths, a zero, or products other than `levels` and `axes`.
-    pub fn new(rows: Vec<Vec<u32>>, levels: &[u32], axes: &[u32]) -> Result<Matrix, ClusterError> {
+    pub fn new(rows: Vec<Vec<u32>>, levels: &[u32], axes: &[u32]) -> Result<ParallelismMatrix, ClusterError> {
         if rows.len() != axes.len() || rows.iter().any(|row| row.len() != levels.len()) {
             let expected = format!("{} rows of {} numbers", axes.len(), levels.len());
             return Err(ClusterError::new("matrix", expected, format!("{rows:?}")));
         }
-        let matrix = Matrix { rows };
+        let matrix = ParallelismMatrix { rows };
         for (j, &level) in levels.iter().enumerate() {
             let found: u64 = matrix.rows.iter().map(|row| u64::from(row[j])).product();
             if found != u64::from(level) {
@@ -71,7 +71,7 @@ impl Matrix {
     ///
     /// # Errors
     /// The axes do not multiply to the number of devices, or there is none.
-    pub fn all(levels: &[u32], axes: &[u32]) -> Result<Vec<Matrix>, ClusterError> {
+    pub fn all(levels: &[u32], axes: &[u32]) -> Result<Vec<ParallelismMatrix>, ClusterError> {
         let product = |of: &[u32]| of.iter().try_fold(1u64, |p, &x| p.checked_mul(u64::from(x)));
         let n_devices = product(levels).unwrap_or(0);
         if axes.is_empty() || product(axes) != Some(n_devices) || n_devices == 0 {
@@ -140,13 +140,20 @@ impl Matrix {
 }
 
 /// Fills cell (i, j) and all after it; `axes` and `levels` are what is left of the products. Stops with one matrix too many.
-fn fill(rows: &mut Vec<Vec<u32>>, i: usize, j: usize, axes: &mut [u32], levels: &mut [u32], out: &mut Vec<Matrix>) {
+fn fill(
+    rows: &mut Vec<Vec<u32>>,
+    i: usize,
+    j: usize,
+    axes: &mut [u32],
+    levels: &mut [u32],
+    out: &mut Vec<ParallelismMatrix>,
+) {
     if out.len() > MAX_MATRICES {
         return;
     }
     if i == rows.len() {
         if levels.iter().all(|l| *l == 1) {
-            out.push(Matrix { rows: rows.clone() });
+            out.push(ParallelismMatrix { rows: rows.clone() });
         }
         return;
     }

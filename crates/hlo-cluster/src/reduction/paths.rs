@@ -65,7 +65,7 @@ impl Graph {
 
 /// A program with its predicted time.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Program {
+pub struct ReductionProgram {
     /// Predicted time in seconds.
     pub seconds: f64,
     /// Its steps.
@@ -102,19 +102,19 @@ impl<'g> Priced<'g> {
     }
 
     /// The fastest program of at most `max_size` steps; among equals the shortest, then the first in text order.
-    pub fn best(&self, max_size: Option<usize>) -> Option<Program> {
+    pub fn best(&self, max_size: Option<usize>) -> Option<ReductionProgram> {
         let front = self.front(max_size);
         front.into_iter().next_back()
     }
 
     /// The Pareto front of time against steps: programs by growing number of steps, each faster than all before it.
-    pub fn front(&self, max_size: Option<usize>) -> Vec<Program> {
+    pub fn front(&self, max_size: Option<usize>) -> Vec<ReductionProgram> {
         let table = self.fastest_by_size(max_size);
-        let mut front: Vec<Program> = Vec::new();
+        let mut front: Vec<ReductionProgram> = Vec::new();
         for n in 1..table.len() {
             let Some((seconds, _)) = table[n].first().copied().flatten() else { continue };
             if front.last().is_none_or(|last| is_less(seconds, last.seconds)) {
-                front.push(Program { seconds, steps: self.trace(&table, n) });
+                front.push(ReductionProgram { seconds, steps: self.trace(&table, n) });
             }
         }
         front

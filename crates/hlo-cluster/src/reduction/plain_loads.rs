@@ -9,12 +9,12 @@
 //! the largest load of each class is kept, of the others the load of every entity.
 
 use crate::reduction::device_groups::{Groups, Members};
-use crate::topology::{Cluster, Level, Network};
+use crate::topology::{Cluster, Level, LevelNetwork};
 use crate::tree;
 
 /// Whether every level is a switch to which each entity has a link of its own.
 pub(crate) fn is_plain(cluster: &Cluster) -> bool {
-    let is_switch = |l: &Level| l.network == Network::Switched && l.shared_by == 1 && l.bypass.is_none();
+    let is_switch = |l: &Level| l.network == LevelNetwork::Switched && l.shared_by == 1 && l.bypass.is_none();
     !cluster.levels().is_empty() && cluster.levels().iter().all(is_switch)
 }
 

@@ -4,10 +4,10 @@ use crate::collective::{Algo, Collective};
 use crate::error::ClusterError;
 use crate::reduction::cost::StepCosts;
 use crate::reduction::graph::{Graph, Vocabulary};
-use crate::reduction::instruction::{Form, Instruction, Step};
-use crate::reduction::matrix::{Lowering, Matrix};
-use crate::reduction::paths::{Priced, Program, is_less};
-use crate::reduction::placed::{Reduction, factors_above_one};
+use crate::reduction::instruction::{InstructionForm, ReductionInstruction, ReductionStep};
+use crate::reduction::matrix::{Lowering, ParallelismMatrix};
+use crate::reduction::paths::{Priced, ReductionProgram, is_less};
+use crate::reduction::placed::{PlacedReduction, factors_above_one};
 use crate::reduction::semantics::Rules;
 use crate::topology::Cluster;
 use std::collections::BTreeMap;
@@ -33,7 +33,7 @@ pub struct Request {
 #[derive(Clone, PartialEq, Debug)]
 pub struct MatrixPlan {
     /// The placement.
-    pub matrix: Matrix,
+    pub matrix: ParallelismMatrix,
     /// The lowering that was taken.
     pub lowering: Lowering,
     /// Number of programs.
@@ -47,14 +47,14 @@ pub struct MatrixPlan {
     /// The best program; empty where there is nothing to reduce.
     pub best: Vec<PlannedStep>,
     /// The Pareto front of time against steps: the fastest program of each size that no shorter one beats.
-    pub front: Vec<(f64, Vec<Step>)>,
+    pub front: Vec<(f64, Vec<ReductionStep>)>,
 }
 
 /// One step of a program with its devices.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PlannedStep {
     /// Slice level and form.
-    pub instruction: Instruction,
+    pub instruction: ReductionInstruction,
     /// The collective.
     pub collective: Collective,
     /// Groups of device ids, each in the order of its positions, the root first.
@@ -93,13 +93,13 @@ impl<'c> Planner<'c> {
     /// Axes that do not fit the cluster, an axis that does not exist, too many levels.
     pub fn plan_all(&mut self, axes: &[u32], request: &Request) -> Result<Vec<MatrixPlan>, ClusterError> {
         check_reduce(&request.reduce, axes.len())?;
-        let matrices = Matrix::all(&self.levels, axes)?;
+        let matrices = ParallelismMatrix::all(&self.levels, axes)?;
         for matrix in &matrices {
             graph(&mut self.graphs, factors_above_one(matrix, &request.reduce).len(), (self.rules, self.vocabulary))?;
         }
         let planner = &*self;
         let n_threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let plan_some = |some: &[Matrix]| -> Result<Vec<MatrixPlan>, ClusterError> {
+        let plan_some = |some: &[ParallelismMatrix]| -> Result<Vec<MatrixPlan>, ClusterError> {
             let mut known = BTreeMap::new();
             some.iter().map(|matrix| planner.plan_known(matrix.clone(), request, &mut known)).collect()
         };
@@ -119,7 +119,7 @@ impl<'c> Planner<'c> {
     ///
     /// # Errors
     /// An axis that does not exist, too many levels.
-    pub fn plan(&mut self, matrix: Matrix, request: &Request) -> Result<MatrixPlan, ClusterError> {
+    pub fn plan(&mut self, matrix: ParallelismMatrix, request: &Request) -> Result<MatrixPlan, ClusterError> {
         check_reduce(&request.reduce, matrix.rows().len())?;
         let n_factors = factors_above_one(&matrix, &request.reduce).len();
         graph(&mut self.graphs, n_factors, (self.rules, self.vocabulary))?;
@@ -129,7 +129,7 @@ impl<'c> Planner<'c> {
     /// Plans a reduction whose graph is there; `known` has what was priced by symmetry, by the reduction's factors.
     fn plan_known(
         &self,
-        matrix: Matrix,
+        matrix: ParallelismMatrix,
         request: &Request,
         known: &mut BTreeMap<Vec<u32>, Numbered>,
     ) -> Result<MatrixPlan, ClusterError> {
@@ -157,7 +157,7 @@ impl<'c> Planner<'c> {
         let Some(Numbered { lowering, front, n_faster, all_reduce_s, best_s }) = chosen else {
             return Err(ClusterError::new("lowering", "one at least", "none"));
         };
-        let steps = |program: &Program| planned(graph, &matrix, request, lowering, program);
+        let steps = |program: &ReductionProgram| planned(graph, &matrix, request, lowering, program);
         Ok(MatrixPlan {
             lowering,
             n_programs: graph.n_programs(request.max_size),
@@ -174,7 +174,12 @@ impl<'c> Planner<'c> {
     ///
     /// # Errors
     /// As [`Planner::plan`].
-    pub fn times(&mut self, matrix: &Matrix, request: &Request, lowering: Lowering) -> Result<Vec<f64>, ClusterError> {
+    pub fn times(
+        &mut self,
+        matrix: &ParallelismMatrix,
+        request: &Request,
+        lowering: Lowering,
+    ) -> Result<Vec<f64>, ClusterError> {
         check_reduce(&request.reduce, matrix.rows().len())?;
         let n_factors = factors_above_one(matrix, &request.reduce).len();
         let graph = graph(&mut self.graphs, n_factors, (self.rules, self.vocabulary))?;
@@ -190,7 +195,7 @@ impl<'c> Planner<'c> {
     ///
     /// # Errors
     /// As [`Planner::plan`].
-    pub fn best_s(&mut self, matrix: &Matrix, request: &Request) -> Result<f64, ClusterError> {
+    pub fn best_s(&mut self, matrix: &ParallelismMatrix, request: &Request) -> Result<f64, ClusterError> {
         check_reduce(&request.reduce, matrix.rows().len())?;
         let n_factors = factors_above_one(matrix, &request.reduce).len();
         let graph = graph(&mut self.graphs, n_factors, (self.rules, self.vocabulary))?;
@@ -209,7 +214,7 @@ impl<'c> Planner<'c> {
 #[derive(Clone)]
 struct Numbered {
     lowering: Lowering,
-    front: Vec<Program>,
+    front: Vec<ReductionProgram>,
     n_faster: u128,
     all_reduce_s: f64,
     best_s: f64,
@@ -246,12 +251,17 @@ fn is_faster(graph: &Graph, costs: &mut StepCosts<'_>, limit_s: f64, max_size: O
     }
 }
 
-fn reduction<'a>(cluster: &'a Cluster, matrix: &'a Matrix, request: &'a Request, lowering: Lowering) -> Reduction<'a> {
-    Reduction { cluster, matrix, reduce: &request.reduce, lowering, bytes: request.bytes, algo: request.algo }
+fn reduction<'a>(
+    cluster: &'a Cluster,
+    matrix: &'a ParallelismMatrix,
+    request: &'a Request,
+    lowering: Lowering,
+) -> PlacedReduction<'a> {
+    PlacedReduction { cluster, matrix, reduce: &request.reduce, lowering, bytes: request.bytes, algo: request.algo }
 }
 
 /// The lowerings to try; both are the same where at most one of the axes is larger than one.
-fn lowerings(matrix: &Matrix, request: &Request) -> Vec<Lowering> {
+fn lowerings(matrix: &ParallelismMatrix, request: &Request) -> Vec<Lowering> {
     let is_large = |i: &&usize| matrix.rows().get(**i).is_some_and(|row| row.iter().any(|x| *x > 1));
     match request.lowering {
         Some(lowering) => vec![lowering],
@@ -273,10 +283,10 @@ fn graph(
 
 fn planned(
     graph: &Graph,
-    matrix: &Matrix,
+    matrix: &ParallelismMatrix,
     request: &Request,
     lowering: Lowering,
-    program: &Program,
+    program: &ReductionProgram,
 ) -> Vec<PlannedStep> {
     let factors = factors_above_one(matrix, &request.reduce);
     let devices = matrix.reduction_groups(&request.reduce, lowering);
@@ -308,9 +318,9 @@ impl PlannedStep {
     /// The form's name as in the paper.
     pub fn form_name(&self) -> &'static str {
         match self.instruction.form {
-            Form::InsideGroup => "InsideGroup",
-            Form::Parallel(_) => "Parallel",
-            Form::Master(_) => "Master",
+            InstructionForm::InsideGroup => "InsideGroup",
+            InstructionForm::Parallel(_) => "Parallel",
+            InstructionForm::Master(_) => "Master",
         }
     }
 }

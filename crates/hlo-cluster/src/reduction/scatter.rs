@@ -10,7 +10,7 @@
 
 use crate::collective::{Algo, Collective, CollectiveCost};
 use crate::reduction::chunk_order::NoArrays;
-use crate::reduction::instruction::{Form, Instruction};
+use crate::reduction::instruction::{InstructionForm, ReductionInstruction};
 use crate::topology::Cluster;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -35,7 +35,7 @@ pub struct ScatterProgram {
     /// Predicted time in seconds.
     pub seconds: f64,
     /// Who communicates in each step.
-    pub instructions: Vec<Instruction>,
+    pub instructions: Vec<ReductionInstruction>,
     /// How the chunks are put in order before the first step: the `i`-th becomes what was at `order[i]`.
     pub order: Vec<usize>,
     /// By step, the groups of devices, each in the order of its blocks.
@@ -45,13 +45,13 @@ pub struct ScatterProgram {
 }
 
 /// All lists of ranges of `n_factors` factors that cover each factor once, as instructions.
-pub fn scatter_programs(n_factors: usize) -> Vec<Vec<Instruction>> {
+pub fn scatter_programs(n_factors: usize) -> Vec<Vec<ReductionInstruction>> {
     let mut out = Vec::new();
     extend(n_factors, 0, &mut Vec::new(), &mut out);
     out
 }
 
-fn extend(n: usize, done: u32, program: &mut Vec<Instruction>, out: &mut Vec<Vec<Instruction>>) {
+fn extend(n: usize, done: u32, program: &mut Vec<ReductionInstruction>, out: &mut Vec<Vec<ReductionInstruction>>) {
     if done == (1 << n) - 1 {
         out.push(program.clone());
         return;
@@ -69,10 +69,10 @@ fn extend(n: usize, done: u32, program: &mut Vec<Instruction>, out: &mut Vec<Vec
 }
 
 /// The instruction in which the factors `from..to` take part.
-fn over(from: usize, to: usize, n: usize) -> Instruction {
+fn over(from: usize, to: usize, n: usize) -> ReductionInstruction {
     match to == n {
-        true => Instruction { slice: from, form: Form::InsideGroup },
-        false => Instruction { slice: to, form: Form::Parallel(from) },
+        true => ReductionInstruction { slice: from, form: InstructionForm::InsideGroup },
+        false => ReductionInstruction { slice: to, form: InstructionForm::Parallel(from) },
     }
 }
 
@@ -80,8 +80,8 @@ impl Scatter<'_> {
     /// The fastest program for a whole of `bytes` bytes; among equals the one with the fewest steps. None if no order of the
     /// chunks serves all groups.
     pub fn best(&self, cluster: &Cluster, kind: Collective, bytes: f64, algo: Algo) -> Option<ScatterProgram> {
-        let mut known: BTreeMap<Instruction, CollectiveCost> = BTreeMap::new();
-        let mut seconds = |program: &[Instruction]| {
+        let mut known: BTreeMap<ReductionInstruction, CollectiveCost> = BTreeMap::new();
+        let mut seconds = |program: &[ReductionInstruction]| {
             let mut whole = bytes;
             let mut sum = 0.0;
             for &instruction in program {
@@ -94,7 +94,7 @@ impl Scatter<'_> {
             }
             sum
         };
-        let mut programs: Vec<(f64, Vec<Instruction>)> =
+        let mut programs: Vec<(f64, Vec<ReductionInstruction>)> =
             scatter_programs(self.factors.len()).into_iter().map(|p| (seconds(&p), p)).collect();
         programs.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.len().cmp(&b.1.len())).then(a.1.cmp(&b.1)));
         programs.into_iter().enumerate().find_map(|(rank, (seconds, instructions))| {
@@ -107,7 +107,7 @@ impl Scatter<'_> {
     ///
     /// # Errors
     /// Groups that need different orders, or a program that does not end with one chunk each.
-    pub fn with_order(&self, program: &[Instruction]) -> Result<(Vec<usize>, Vec<Groups>), NoArrays> {
+    pub fn with_order(&self, program: &[ReductionInstruction]) -> Result<(Vec<usize>, Vec<Groups>), NoArrays> {
         let k: usize = self.factors.iter().product();
         let chunks = self.chunks.first().ok_or(NoArrays::Invalid)?;
         if self.groups.len() != self.chunks.len() || !self.chunks.iter().all(|of| is_permutation(of, k)) {
@@ -138,7 +138,7 @@ impl Scatter<'_> {
 
     /// The chunks of these positions, in the order in which the rest of the program cuts them; blocks that could stand in any
     /// order stand by their first chunk.
-    fn arrange(&self, positions: Vec<usize>, program: &[Instruction], chunks: &[usize]) -> Vec<usize> {
+    fn arrange(&self, positions: Vec<usize>, program: &[ReductionInstruction], chunks: &[usize]) -> Vec<usize> {
         let Some((instruction, rest)) = program.split_first() else {
             return positions.iter().map(|&at| chunks[at]).collect();
         };
@@ -153,13 +153,13 @@ impl Scatter<'_> {
     }
 
     /// The value of the factors that take part, at a position.
-    fn place(&self, instruction: Instruction, at: usize) -> usize {
+    fn place(&self, instruction: ReductionInstruction, at: usize) -> usize {
         let range = instruction.taking_part(self.factors.len());
         let inner: usize = self.factors[range.end..].iter().product();
         at / inner % self.n_members(instruction)
     }
 
-    fn n_members(&self, instruction: Instruction) -> usize {
+    fn n_members(&self, instruction: ReductionInstruction) -> usize {
         self.factors[instruction.taking_part(self.factors.len())].iter().product()
     }
 }

@@ -17,9 +17,9 @@ pub enum Rules {
     Pinned,
 }
 
-/// Why a collective cannot be used on a group.
+/// Why a collective has no meaning on the states of a group's devices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Refusal {
+pub enum StateError {
     /// Reducing: two members have different chunks.
     ChunksDiffer,
     /// Reducing: a contribution would be counted twice.
@@ -110,7 +110,7 @@ pub fn apply(
     before: &[&DeviceState],
     rules: Rules,
     sizes: Sizes,
-) -> Result<Vec<DeviceState>, Refusal> {
+) -> Result<Vec<DeviceState>, StateError> {
     Ok(match apply_once(collective, before, rules, sizes)? {
         After::Alike(state) => vec![state; before.len()],
         After::RootAndRest(root, rest) => {
@@ -131,7 +131,7 @@ pub fn apply_once(
     before: &[&DeviceState],
     rules: Rules,
     sizes: Sizes,
-) -> Result<After, Refusal> {
+) -> Result<After, StateError> {
     let Some((root, others)) = before.split_first() else { return Ok(After::Each(Vec::new())) };
     if collective != Collective::Broadcast && before.iter().all(|s| s.is_empty()) {
         return Ok(After::Alike((*root).clone()));
@@ -148,7 +148,7 @@ pub fn apply_once(
                 Rules::Pinned => told == others.len(),
             };
             if !enough || others.iter().any(|s| !root.covers(s)) {
-                return Err(Refusal::NothingTold);
+                return Err(StateError::NothingTold);
             }
             Ok(After::Alike((*root).clone()))
         }
@@ -156,16 +156,16 @@ pub fn apply_once(
 }
 
 /// The sum of all members.
-fn reduced(before: &[&DeviceState]) -> Result<DeviceState, Refusal> {
+fn reduced(before: &[&DeviceState]) -> Result<DeviceState, StateError> {
     let mut sum = before[0].clone();
     let chunks = sum.chunks();
     for state in &before[1..] {
         if state.chunks() != chunks || state.scattered != sum.scattered {
-            return Err(Refusal::ChunksDiffer);
+            return Err(StateError::ChunksDiffer);
         }
         for (total, row) in sum.rows.iter_mut().zip(&state.rows) {
             if *total & row != 0 {
-                return Err(Refusal::CountedTwice);
+                return Err(StateError::CountedTwice);
             }
             *total |= row;
         }
@@ -174,14 +174,14 @@ fn reduced(before: &[&DeviceState]) -> Result<DeviceState, Refusal> {
 }
 
 /// Deals the chunks of `sum` out to `n` members, in order and in blocks.
-fn scattered(sum: &DeviceState, n: usize, sizes: Sizes) -> Result<Vec<DeviceState>, Refusal> {
+fn scattered(sum: &DeviceState, n: usize, sizes: Sizes) -> Result<Vec<DeviceState>, StateError> {
     let chunks: Vec<usize> = (0..sum.rows.len()).filter(|i| sum.rows[*i] != 0).collect();
     let taking_part = match sizes {
         Sizes::Counted => 0,
         Sizes::Symbolic(taking_part) => taking_part,
     };
     if !chunks.len().is_multiple_of(n) || sum.scattered & taking_part != 0 {
-        return Err(Refusal::NotDivisible);
+        return Err(StateError::NotDivisible);
     }
     let each = chunks.len() / n;
     let member = |i: usize| {
@@ -194,21 +194,21 @@ fn scattered(sum: &DeviceState, n: usize, sizes: Sizes) -> Result<Vec<DeviceStat
 }
 
 /// Everything that any member has.
-fn gathered(before: &[&DeviceState], sizes: Sizes) -> Result<DeviceState, Refusal> {
+fn gathered(before: &[&DeviceState], sizes: Sizes) -> Result<DeviceState, StateError> {
     let mut all = before[0].clone();
     let number = all.chunks().count_ones();
     for state in &before[1..] {
         if all.chunks() & state.chunks() != 0 {
-            return Err(Refusal::ChunksOverlap);
+            return Err(StateError::ChunksOverlap);
         }
         if state.chunks().count_ones() != number || state.scattered != before[0].scattered {
-            return Err(Refusal::NumbersDiffer);
+            return Err(StateError::NumbersDiffer);
         }
         all.rows.iter_mut().zip(&state.rows).for_each(|(a, b)| *a |= b);
     }
     if let Sizes::Symbolic(taking_part) = sizes {
         if all.scattered & taking_part != taking_part {
-            return Err(Refusal::NumbersDiffer);
+            return Err(StateError::NumbersDiffer);
         }
         all.scattered &= !taking_part;
     }

@@ -6,10 +6,10 @@
 //! the load by one group times the number of groups through it, each weighted with its share of the data.
 
 use crate::collective::{Algo, Collective};
-use crate::reduction::instruction::Instruction;
+use crate::reduction::instruction::ReductionInstruction;
 use crate::reduction::matrix::Lowering;
-use crate::reduction::placed::Reduction;
-use crate::topology::Network;
+use crate::reduction::placed::PlacedReduction;
+use crate::topology::LevelNetwork;
 use crate::tree;
 
 /// A reduction on such a machine.
@@ -29,9 +29,9 @@ struct LevelCost {
 
 impl Symmetric {
     /// None if the machine or the lowering is not of this kind.
-    pub(super) fn new(reduction: &Reduction<'_>) -> Option<Symmetric> {
+    pub(super) fn new(reduction: &PlacedReduction<'_>) -> Option<Symmetric> {
         let cluster = reduction.cluster;
-        let is_plain = |l: &crate::Level| l.network == Network::Switched && l.shared_by == 1;
+        let is_plain = |l: &crate::Level| l.network == LevelNetwork::Switched && l.shared_by == 1;
         let counts = cluster.hierarchy()?;
         let rows = reduction.matrix.rows();
         let n_axes = reduction.reduce.iter().filter(|&&i| rows.get(i).is_some_and(|row| row.iter().any(|x| *x > 1)));
@@ -58,7 +58,7 @@ impl Symmetric {
     /// Predicted time of a step; `weights` by group on factors of two (see [`crate::reduction::graph::Graph::shares`]).
     pub(super) fn step_s(
         &self,
-        instruction: Instruction,
+        instruction: ReductionInstruction,
         collective: Collective,
         weights: &[f64],
         algo: Algo,
@@ -84,7 +84,7 @@ impl Symmetric {
     }
 
     /// The factors that take part, with their levels.
-    fn taking_part(&self, instruction: Instruction) -> &[(usize, usize)] {
+    fn taking_part(&self, instruction: ReductionInstruction) -> &[(usize, usize)] {
         &self.factors[instruction.taking_part(self.factors.len())]
     }
 
@@ -95,7 +95,7 @@ impl Symmetric {
     }
 
     /// Latency, and by level the load of the busiest link by one group, per byte of its tensor.
-    fn ring(&self, instruction: Instruction, collective: Collective) -> (f64, Vec<f64>) {
+    fn ring(&self, instruction: ReductionInstruction, collective: Collective) -> (f64, Vec<f64>) {
         let part = self.taking_part(instruction);
         let n: usize = part.iter().map(|(f, _)| f).product();
         let slowest = part.iter().map(|(_, l)| self.levels[*l].latency_s).fold(0.0, f64::max);
@@ -118,7 +118,7 @@ impl Symmetric {
         sum
     }
 
-    fn tree(&self, instruction: Instruction) -> (f64, Vec<f64>) {
+    fn tree(&self, instruction: ReductionInstruction) -> (f64, Vec<f64>) {
         let part = self.taking_part(instruction);
         let inside = self.inside(part);
         let n: usize = part.iter().map(|(f, _)| f).product();
@@ -157,7 +157,7 @@ impl Symmetric {
     }
 
     /// By level: the weights of all groups through the entity of that level that has the most.
-    fn weight_through(&self, instruction: Instruction, weights: &[f64]) -> Vec<f64> {
+    fn weight_through(&self, instruction: ReductionInstruction, weights: &[f64]) -> Vec<f64> {
         let range = instruction.taking_part(self.factors.len());
         let fixed: Vec<(usize, usize)> =
             self.factors.iter().enumerate().filter(|(i, _)| !range.contains(i)).map(|(_, f)| *f).collect();

@@ -9,7 +9,7 @@
 //! 3. Move what is marked behind the bucket. The order is one of the combined graph again, in which the bucket is one node, so later
 //!    buckets, of other keys too, see its dependencies: no circle can arise.
 
-use crate::refusal::{CombineRefusal, Refusal};
+use crate::refusal::{CollectiveRefusal, CombineRefusal};
 use cranelift_entity::{EntitySet, SecondaryMap};
 use hlo_analysis::code::pinned_by_control;
 use hlo_ir::monoid::{Monoid, find_monoid};
@@ -58,7 +58,7 @@ struct Candidate {
 }
 
 /// A collective that stays, and why.
-pub(crate) type LeftOut = (InstId, Refusal);
+pub(crate) type LeftOut = (InstId, CollectiveRefusal);
 
 /// The buckets of a computation, and the collectives that no bucket can take.
 pub(crate) fn plan(module: &Module, comp: CompId, limits: &Limits) -> (Vec<Bucket>, Vec<LeftOut>) {
@@ -116,7 +116,12 @@ fn predecessors(module: &Module, inst: InstId) -> impl Iterator<Item = InstId> +
 ///
 /// # Errors
 /// Why no bucket can take it.
-fn check(module: &Module, inst: InstId, pinned: &EntitySet<InstId>, limits: &Limits) -> Result<(Key, u64), Refusal> {
+fn check(
+    module: &Module,
+    inst: InstId,
+    pinned: &EntitySet<InstId>,
+    limits: &Limits,
+) -> Result<(Key, u64), CollectiveRefusal> {
     check_free(module, inst, pinned)?;
     let instruction = module.inst(inst);
     let (Some(result), [operand]) = (array(module, inst), instruction.operands.as_slice()) else {
@@ -135,15 +140,15 @@ fn check(module: &Module, inst: InstId, pinned: &EntitySet<InstId>, limits: &Lim
         return Err(CombineRefusal::Bytes { bytes, threshold_bytes }.into());
     }
     let (rule, view) =
-        instruction.opcode.row().collective.zip(instruction.attrs.collective()).ok_or(Refusal::NoGroups)?;
+        instruction.opcode.row().collective.zip(instruction.attrs.collective()).ok_or(CollectiveRefusal::NoGroups)?;
     let (is_reducing, dims) = (rule.reduces(), view.dimensions.to_vec());
     let reducer = module.called(inst).first().and_then(|&c| find_monoid(module, c));
     if is_reducing && reducer.is_none() {
-        return Err(Refusal::UnknownReducer);
+        return Err(CollectiveRefusal::UnknownReducer);
     }
-    let groups = module.device_groups(inst).map_err(Refusal::Groups)?;
+    let groups = module.device_groups(inst).map_err(CollectiveRefusal::Groups)?;
     if instruction.opcode != Opcode::AllReduce && groups.uniform_size().is_none() {
-        return Err(Refusal::UnevenGroups);
+        return Err(CollectiveRefusal::UnevenGroups);
     }
     let key = Key {
         opcode: instruction.opcode,

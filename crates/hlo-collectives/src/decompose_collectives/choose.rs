@@ -1,15 +1,15 @@
 //! The best program for a collective on a cluster, or why it stays as it is.
 
 use super::cut::{ChunkedForm, n_parts};
-use super::emit::{DeviceStep, Program};
+use super::emit::{DeviceProgram, DeviceStep};
 use super::fit::{Fit, REDUCED, find_fit};
 use super::subject::Subject;
-use crate::refusal::{DecomposeRefusal, Refusal};
+use crate::refusal::{CollectiveRefusal, DecomposeRefusal};
 use hlo_cluster::reduction::chunk_order::{ArrayStep, to_arrays};
 use hlo_cluster::reduction::graph::max_factors;
 use hlo_cluster::reduction::plan::Request;
 use hlo_cluster::reduction::scatter::{ScatterProgram, devices};
-use hlo_cluster::reduction::{Planner, Rules, Scatter, Step};
+use hlo_cluster::reduction::{Planner, ReductionStep, Rules, Scatter};
 use hlo_cluster::{Algo, Cluster, Collective};
 use hlo_ir::ArrayShape;
 
@@ -21,7 +21,7 @@ const SAME: f64 = 1e-12;
 /// A program that is worth it.
 pub struct Chosen {
     /// What to write.
-    pub program: Program,
+    pub program: DeviceProgram,
     /// Its steps, for reports.
     pub told: String,
     /// Predicted time of the one collective, in seconds.
@@ -46,7 +46,12 @@ impl Choice {
     ///
     /// # Errors
     /// Why it stays one collective.
-    pub fn choose(&self, planner: &mut Planner<'_>, subject: &Subject, whole: &ArrayShape) -> Result<Chosen, Refusal> {
+    pub fn choose(
+        &self,
+        planner: &mut Planner<'_>,
+        subject: &Subject,
+        whole: &ArrayShape,
+    ) -> Result<Chosen, CollectiveRefusal> {
         if whole.n_elems() == 0 {
             return Err(DecomposeRefusal::NoElements.into());
         }
@@ -78,7 +83,12 @@ impl Choice {
         Ok(chosen)
     }
 
-    fn all_reduce(&self, planner: &mut Planner<'_>, fit: &Fit, shape: &ArrayShape) -> Result<Chosen, Refusal> {
+    fn all_reduce(
+        &self,
+        planner: &mut Planner<'_>,
+        fit: &Fit,
+        shape: &ArrayShape,
+    ) -> Result<Chosen, CollectiveRefusal> {
         let (bytes, algo) = (shape.size_bytes() as f64, self.algo);
         let request = Request { reduce: vec![REDUCED], bytes, algo, lowering: None, max_size: None };
         let plan = planner.plan(fit.matrix.clone(), &request).map_err(DecomposeRefusal::Cluster)?;
@@ -90,14 +100,14 @@ impl Choice {
             let request = Request { bytes: padded, ..request };
             candidates.extend(planner.plan(fit.matrix.clone(), &request).map_err(DecomposeRefusal::Cluster)?.front);
         }
-        let mut best: Option<(f64, Vec<Step>, Program)> = None;
+        let mut best: Option<(f64, Vec<ReductionStep>, DeviceProgram)> = None;
         for (_, steps) in candidates {
             // Arrays cannot say every program.
             let Ok(over_arrays) = to_arrays(&fit.factors, &steps) else { continue };
             let program = all_reduce_program(fit, shape, &over_arrays);
             let seconds = self.program_s(&program);
             // Among equals the shortest.
-            let is_better = |(least, shortest, _): &(f64, Vec<Step>, Program)| {
+            let is_better = |(least, shortest, _): &(f64, Vec<ReductionStep>, DeviceProgram)| {
                 seconds < least * (1.0 - SAME) || (seconds <= least * (1.0 + SAME) && steps.len() < shortest.len())
             };
             if best.as_ref().is_none_or(is_better) {
@@ -105,15 +115,16 @@ impl Choice {
             }
         }
         let (after_s, steps, program) = best.ok_or(DecomposeRefusal::NoProgram)?;
-        if let [Step { collective: Collective::AllReduce, .. }] = steps.as_slice() {
+        if let [ReductionStep { collective: Collective::AllReduce, .. }] = steps.as_slice() {
             return Err(no_program(Collective::AllReduce, before_s));
         }
-        let told = steps.iter().map(Step::to_string).collect::<Vec<_>>().join(" ") + &program.cut.told_padding();
+        let told =
+            steps.iter().map(ReductionStep::to_string).collect::<Vec<_>>().join(" ") + &program.cut.told_padding();
         Ok(Chosen { program, told, before_s, after_s })
     }
 
     /// Predicted time of the collectives of a program, padding included, in seconds.
-    fn program_s(&self, program: &Program) -> f64 {
+    fn program_s(&self, program: &DeviceProgram) -> f64 {
         let chunk_bytes = program.cut.padded.size_bytes() as f64 / program.n_chunks.max(1) as f64;
         let (mut held, mut total) = (program.n_held, 0.0);
         for step in &program.steps {
@@ -130,7 +141,7 @@ impl Choice {
         total
     }
 
-    fn scatter(&self, fit: &Fit, subject: &Subject, whole: &ArrayShape) -> Result<Chosen, Refusal> {
+    fn scatter(&self, fit: &Fit, subject: &Subject, whole: &ArrayShape) -> Result<Chosen, CollectiveRefusal> {
         let kind = subject.kind;
         let (bytes, algo) = (whole.size_bytes() as f64, self.algo);
         let before_s = self.cluster.collective_s(kind, bytes, &subject.groups, algo);
@@ -144,7 +155,8 @@ impl Choice {
                 false => no_program(kind, before_s),
             });
         }
-        let mut steps = best.instructions.iter().map(|i| Step { instruction: *i, collective: kind }.to_string());
+        let mut steps =
+            best.instructions.iter().map(|i| ReductionStep { instruction: *i, collective: kind }.to_string());
         let told = match kind {
             Collective::AllGather => steps.rev().collect::<Vec<_>>().join(" "),
             _ => steps.by_ref().collect::<Vec<_>>().join(" "),
@@ -155,7 +167,7 @@ impl Choice {
     }
 }
 
-fn no_program(kind: Collective, before_s: f64) -> Refusal {
+fn no_program(kind: Collective, before_s: f64) -> CollectiveRefusal {
     DecomposeRefusal::NoFasterProgram { what: said(kind), before_ns: before_s * 1e9 }.into()
 }
 
@@ -169,7 +181,7 @@ fn said(kind: Collective) -> &'static str {
 }
 
 /// A program of steps over arrays, in every group of an all-reduce of this shape.
-pub fn all_reduce_program(fit: &Fit, shape: &ArrayShape, steps: &[ArrayStep]) -> Program {
+pub fn all_reduce_program(fit: &Fit, shape: &ArrayShape, steps: &[ArrayStep]) -> DeviceProgram {
     let n_chunks = fit.factors.iter().product();
     let on_devices = |step: &ArrayStep| match step {
         ArrayStep::Collective { collective, groups } => {
@@ -177,7 +189,7 @@ pub fn all_reduce_program(fit: &Fit, shape: &ArrayShape, steps: &[ArrayStep]) ->
         }
         ArrayStep::Reorder { order } => DeviceStep::Reorder { order: order.clone() },
     };
-    Program {
+    DeviceProgram {
         cut: ChunkedForm::new(shape, n_parts(n_chunks, steps)),
         n_chunks,
         n_held: n_chunks,
@@ -191,7 +203,7 @@ pub fn scatter_program(
     (kind, dim): (Collective, usize),
     whole: &ArrayShape,
     found: ScatterProgram,
-) -> Program {
+) -> DeviceProgram {
     let n_chunks = fit.factors.iter().product();
     let gathers = kind == Collective::AllGather;
     let collectives = found.groups.into_iter().map(|groups| DeviceStep::Collective { kind, groups });
@@ -208,5 +220,5 @@ pub fn scatter_program(
         false => reorder.into_iter().chain(collectives).collect(),
     };
     let cut = ChunkedForm::along(whole.clone(), dim);
-    Program { cut, n_chunks, n_held: if gathers { 1 } else { n_chunks }, steps }
+    DeviceProgram { cut, n_chunks, n_held: if gathers { 1 } else { n_chunks }, steps }
 }

@@ -27,7 +27,7 @@ pub enum DeviceStep {
 
 /// What is written in place of a collective of one array.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Program {
+pub struct DeviceProgram {
     /// How the whole array is cut.
     pub cut: ChunkedForm,
     /// Into how many chunks.
@@ -44,7 +44,7 @@ pub fn emit(
     module: &mut Module,
     (comp, source): (CompId, InstId),
     (operand, result): (InstId, &ArrayShape),
-    program: &Program,
+    program: &DeviceProgram,
     channels: &mut ChannelIds,
 ) -> (InstId, Vec<InstId>) {
     let to_apply = module.inst(source).attrs.collective().and_then(|view| view.to_apply);
@@ -66,7 +66,7 @@ struct Emitter<'a> {
 }
 
 impl Emitter<'_> {
-    fn program(&mut self, operand: InstId, result: &ArrayShape, program: &Program) -> (InstId, Vec<InstId>) {
+    fn program(&mut self, operand: InstId, result: &ArrayShape, program: &DeviceProgram) -> (InstId, Vec<InstId>) {
         let n_chunks = program.n_chunks.max(1);
         let is_whole = program.n_held == n_chunks;
         let mut value = match is_whole {

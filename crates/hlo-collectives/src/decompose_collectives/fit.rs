@@ -2,16 +2,16 @@
 //!
 //! Device `d` of the module is device `d` of the cluster; its digits are its places in the levels. Groups *fit* if in each level
 //! they take every `stride`-th of `factor` places: the level is then `outer × factor × stride`, and the groups are those of a
-//! [`Matrix`] with these three axes that reduces over the second.
+//! [`ParallelismMatrix`] with these three axes that reduces over the second.
 
-use crate::refusal::{DecomposeRefusal, Refusal};
-use hlo_cluster::reduction::{Lowering, Matrix};
+use crate::refusal::{CollectiveRefusal, DecomposeRefusal};
+use hlo_cluster::reduction::{Lowering, ParallelismMatrix};
 
 /// Groups that lie along the levels of a cluster.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Fit {
     /// Three axes: what is outside of the groups' digits, the groups' digits, what is inside of them.
-    pub matrix: Matrix,
+    pub matrix: ParallelismMatrix,
     /// The groups' factors above one, outermost level first: what programs are made over.
     pub factors: Vec<usize>,
     /// The groups, members by position in the hierarchy: ascending ids.
@@ -39,18 +39,18 @@ pub const REDUCED: usize = 1;
 ///
 /// # Errors
 /// Why they do not fit.
-pub fn find_fit(levels: &[u32], groups: &[Vec<u32>]) -> Result<Fit, Refusal> {
+pub fn find_fit(levels: &[u32], groups: &[Vec<u32>]) -> Result<Fit, CollectiveRefusal> {
     let mut sorted = groups.to_vec();
     sorted.iter_mut().for_each(|group| group.sort_unstable());
     sorted.sort_unstable();
-    let first = sorted.first().ok_or(Refusal::NoGroups)?;
+    let first = sorted.first().ok_or(CollectiveRefusal::NoGroups)?;
     if sorted.iter().any(|group| group.len() != first.len()) {
-        return Err(Refusal::UnevenGroups);
+        return Err(CollectiveRefusal::UnevenGroups);
     }
     if first.len() == 1 {
-        return Err(Refusal::LoneDevices);
+        return Err(CollectiveRefusal::LoneDevices);
     }
-    const STRAY: Refusal = Refusal::Decompose(DecomposeRefusal::StrayGroups);
+    const STRAY: CollectiveRefusal = CollectiveRefusal::Decompose(DecomposeRefusal::StrayGroups);
     let mut rows = vec![Vec::new(); 3];
     let mut below: u32 = levels.iter().product();
     for &level in levels {
@@ -64,7 +64,7 @@ pub fn find_fit(levels: &[u32], groups: &[Vec<u32>]) -> Result<Fit, Refusal> {
         }
     }
     let axes: Vec<u32> = rows.iter().map(|row| row.iter().product()).collect();
-    let matrix = Matrix::new(rows, levels, &axes).map_err(|_| STRAY)?;
+    let matrix = ParallelismMatrix::new(rows, levels, &axes).map_err(|_| STRAY)?;
     if matrix.reduction_groups(&[REDUCED], Lowering::LevelMajor) != sorted {
         return Err(STRAY);
     }
@@ -88,7 +88,7 @@ fn find_digits(group: &[u32], below: u32, level: u32) -> (u32, u32) {
 mod tests {
     use super::*;
 
-    fn fit(levels: &[u32], groups: &[&[u32]]) -> Result<Vec<usize>, Refusal> {
+    fn fit(levels: &[u32], groups: &[&[u32]]) -> Result<Vec<usize>, CollectiveRefusal> {
         let groups: Vec<Vec<u32>> = groups.iter().map(|g| g.to_vec()).collect();
         find_fit(levels, &groups).map(|fit| fit.factors)
     }
@@ -105,7 +105,7 @@ mod tests {
     fn other_groups_do_not() {
         assert!(fit(&[2, 4], &[&[0, 1, 4, 6], &[2, 3, 5, 7]]).is_err());
         assert!(fit(&[2, 4], &[&[0, 1, 2, 4], &[3, 5, 6, 7]]).is_err());
-        assert!(fit(&[2, 4], &[&[0, 1, 2], &[3, 4, 5, 6, 7]]).is_err_and(|e| e == Refusal::UnevenGroups));
+        assert!(fit(&[2, 4], &[&[0, 1, 2], &[3, 4, 5, 6, 7]]).is_err_and(|e| e == CollectiveRefusal::UnevenGroups));
         assert!(fit(&[8], &[&[0], &[1], &[2], &[3], &[4], &[5], &[6], &[7]]).is_err());
         // The first group fits, the others are not its like.
         assert!(fit(&[2, 4], &[&[0, 1], &[2, 3], &[4, 6], &[5, 7]]).is_err());

@@ -46,7 +46,7 @@ pub mod fit;
 pub mod strides;
 pub mod subject;
 
-use crate::refusal::{DecomposeRefusal, OptionError, Refusal};
+use crate::refusal::{CollectiveRefusal, DecomposeRefusal, OptionError};
 use choose::{Choice, Chosen};
 use hlo_analysis::Preserved;
 use hlo_analysis::code::{code_computations, pinned_by_control};
@@ -127,7 +127,7 @@ struct Decomposer<'a> {
 }
 
 /// By part: the program, or why there is none.
-type Choices = Vec<Result<Chosen, Refusal>>;
+type Choices = Vec<Result<Chosen, CollectiveRefusal>>;
 
 impl Decomposer<'_> {
     /// Decomposes what is worth it in one computation; how many collectives changed.
@@ -166,7 +166,7 @@ impl Decomposer<'_> {
     }
 
     fn choices(&mut self, module: &Module, subject: &Subject) -> Choices {
-        let whole = |part| subject.whole(module, part).ok_or(Refusal::NoArrays);
+        let whole = |part| subject.whole(module, part).ok_or(CollectiveRefusal::NoArrays);
         let mut choices = Choices::with_capacity(subject.parts.len());
         for part in 0..subject.parts.len() {
             choices.push(whole(part).and_then(|whole| self.choice.choose(&mut self.planner, subject, &whole)));

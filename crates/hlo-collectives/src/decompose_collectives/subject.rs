@@ -1,6 +1,6 @@
 //! What is to be decomposed: an all-reduce, a reduce-scatter or an all-gather of one array or of several.
 
-use crate::refusal::{DecomposeRefusal, Refusal};
+use crate::refusal::{CollectiveRefusal, DecomposeRefusal};
 use cranelift_entity::EntitySet;
 use hlo_cluster::Collective;
 use hlo_ir::monoid::find_monoid;
@@ -28,7 +28,11 @@ pub struct Subject {
 ///
 /// # Errors
 /// Why it is to be left as it is.
-pub fn find_subject(module: &Module, inst: InstId, pinned: &EntitySet<InstId>) -> Result<Option<Subject>, Refusal> {
+pub fn find_subject(
+    module: &Module,
+    inst: InstId,
+    pinned: &EntitySet<InstId>,
+) -> Result<Option<Subject>, CollectiveRefusal> {
     let instruction = module.inst(inst);
     let kinds = [
         (Opcode::AllReduce, Collective::AllReduce),
@@ -42,7 +46,7 @@ pub fn find_subject(module: &Module, inst: InstId, pinned: &EntitySet<InstId>) -
         return Ok(None);
     };
     check_free(module, inst, pinned)?;
-    let dim = instruction.attrs.collective().ok_or(Refusal::NoGroups)?.dim().unwrap_or(0);
+    let dim = instruction.attrs.collective().ok_or(CollectiveRefusal::NoGroups)?.dim().unwrap_or(0);
     let (results, is_tuple) = match module.shape(inst) {
         Shape::Tuple(elements) => (elements.to_vec(), true),
         one => (vec![one.clone()], false),
@@ -50,7 +54,7 @@ pub fn find_subject(module: &Module, inst: InstId, pinned: &EntitySet<InstId>) -
     let mut parts = Vec::with_capacity(results.len());
     for (&operand, result) in instruction.operands.iter().zip(&results) {
         let shapes = [module.shape(operand).as_array(), result.as_array()];
-        let [Some(before), Some(after)] = shapes else { return Err(Refusal::NoArrays) };
+        let [Some(before), Some(after)] = shapes else { return Err(CollectiveRefusal::NoArrays) };
         if before.dynamic != 0 || after.dynamic != 0 {
             return Err(Obstacle::DynamicDims.into());
         }

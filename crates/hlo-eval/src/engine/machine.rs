@@ -1,6 +1,6 @@
 //! Frames and control flow: which devices run which instruction.
 
-use super::Options;
+use super::EvalOptions;
 use super::plan::{Plans, Step};
 use super::pure::{Operands, eval_pure};
 use crate::error::EvalError;
@@ -28,7 +28,7 @@ pub(crate) type Observer<'o> = dyn FnMut(InstId, u32, &Value) + 'o;
 /// One evaluation of a module.
 pub(crate) struct Machine<'m> {
     pub(super) module: &'m Module,
-    pub(super) options: &'m Options,
+    pub(super) options: &'m EvalOptions,
     plans: Plans,
     /// For each device where it is while it is not active.
     pub(super) places: Vec<Place>,
@@ -41,7 +41,7 @@ pub(crate) struct Machine<'m> {
 
 impl<'m> Machine<'m> {
     /// A machine for all devices of `module`.
-    pub(crate) fn new(module: &'m Module, options: &'m Options) -> Machine<'m> {
+    pub(crate) fn new(module: &'m Module, options: &'m EvalOptions) -> Machine<'m> {
         Machine {
             module,
             options,

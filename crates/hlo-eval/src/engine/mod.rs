@@ -18,7 +18,7 @@ pub(crate) use machine::{Machine, Observer};
 
 /// Bounds on an evaluation, so that no input can make it run or grow for ever.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct EvalOptions {
     /// Instructions executed, each counted once however many devices run it.
     pub max_steps: u64,
     /// Depth of nested calls, loops and conditionals.
@@ -29,9 +29,9 @@ pub struct Options {
     pub n_threads: usize,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
+impl Default for EvalOptions {
+    fn default() -> EvalOptions {
+        EvalOptions {
             max_steps: 1 << 30,
             max_call_depth: 128,
             max_array_bytes: 1 << 34,

@@ -4,7 +4,7 @@
 //! anything up. A computation with an operation that has no scalar meaning is run by the engine on one-element arrays.
 // circle: a machine evaluates operations that apply a computation, and what is not scalar in that computation runs on a machine
 
-use super::{Machine, Options};
+use super::{EvalOptions, Machine};
 use crate::error::EvalError;
 use crate::kernels::choice::compare_scalars;
 use crate::kernels::elementwise::{binary_scalar, rounded, unary_scalar};
@@ -212,7 +212,7 @@ impl Sym {
 pub(super) struct ScalarComputation<'m> {
     module: &'m Module,
     comp: CompId,
-    options: &'m Options,
+    options: &'m EvalOptions,
     program: Option<Program>,
     known: Option<Monoid>,
     known_comparison: Option<KnownComparison>,
@@ -221,7 +221,7 @@ pub(super) struct ScalarComputation<'m> {
 
 impl<'m> ScalarComputation<'m> {
     /// The computation `comp`, compiled if it can be.
-    pub(super) fn new(module: &'m Module, comp: CompId, options: &'m Options) -> Self {
+    pub(super) fn new(module: &'m Module, comp: CompId, options: &'m EvalOptions) -> Self {
         let dtype = |&p: &InstId| module.shape(p).as_array().map_or(DType::F32, |a| a.dtype);
         ScalarComputation {
             module,

@@ -1,6 +1,6 @@
 //! Operations without communication or control flow: each distinct set of operands is computed once.
 
-use super::Options;
+use super::EvalOptions;
 use super::program::ScalarComputation;
 use crate::error::EvalError;
 use crate::kernels::{choice, elementwise, shape_ops};
@@ -31,7 +31,7 @@ pub(super) fn eval_pure(
     inst: InstId,
     operands: Operands,
     n_active: usize,
-    options: &Options,
+    options: &EvalOptions,
 ) -> Result<Spread, EvalError> {
     let cx = Context { module, inst, options };
     if operands.iter().all(|o| matches!(o, Spread::Same(_))) {
@@ -72,7 +72,7 @@ pub(super) fn eval_pure(
 pub(super) struct Context<'a> {
     pub(super) module: &'a Module,
     pub(super) inst: InstId,
-    options: &'a Options,
+    options: &'a EvalOptions,
 }
 
 fn n_elems(value: &Value) -> usize {

@@ -1,6 +1,6 @@
 //! The engine on small programs in HLO text, several devices each.
 
-use crate::{EvalError, Inputs, Options, Outputs, entry_leaves, run};
+use crate::{EvalError, EvalOptions, Inputs, Outputs, entry_leaves, run};
 use hlo_ir::{Literal, Module, Scalar};
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ fn module(text: &str) -> Module {
 }
 
 /// Runs `text`; every leaf of device `d` is filled with `d + 1`, converted to its type.
-fn try_run(text: &str, options: &Options) -> Result<Outputs, EvalError> {
+fn try_run(text: &str, options: &EvalOptions) -> Result<Outputs, EvalError> {
     let module = module(text);
     let fill = |leaf: &crate::EntryLeaf, d: usize| {
         Arc::new(Literal::splat(leaf.shape.dtype, &leaf.shape.dims, Scalar::Float((d + 1) as f64)).unwrap())
@@ -23,7 +23,7 @@ fn try_run(text: &str, options: &Options) -> Result<Outputs, EvalError> {
 }
 
 fn outputs(text: &str) -> Outputs {
-    try_run(text, &Options::default()).unwrap()
+    try_run(text, &EvalOptions::default()).unwrap()
 }
 
 /// First element of output `leaf` on each device.
@@ -215,7 +215,7 @@ fn devices_leave_a_loop_one_by_one() {
 #[test]
 fn a_partner_that_has_left_is_named() {
     let line = "%next = f32[] all-reduce(%v), replica_groups={}, to_apply=%add";
-    let error = try_run(&loop_module(line), &Options::default()).unwrap_err();
+    let error = try_run(&loop_module(line), &EvalOptions::default()).unwrap_err();
     let want = "devices diverge: device 1 waits at %next in %body for device 0, which has left the loop %loop in %main";
     assert_eq!(error.to_string(), want);
 }
@@ -250,7 +250,7 @@ ENTRY %main (p: f32[]) -> f32[] {{
 fn devices_take_different_branches() {
     assert_eq!(firsts(&outputs(&branch_module("add(%b, %b)")), 0), [-1.0, 4.0]);
     let line = "all-reduce(%b), channel_id=1, replica_groups={{0,1}}, use_global_device_ids=true, to_apply=%add";
-    let error = try_run(&branch_module(line), &Options::default()).unwrap_err();
+    let error = try_run(&branch_module(line), &EvalOptions::default()).unwrap_err();
     let want = "devices diverge: device 1 waits at %m in %no for device 0, which takes branch %yes of %r in %main, \
                 which has no collective";
     assert_eq!(error.to_string(), want);
@@ -259,7 +259,7 @@ fn devices_take_different_branches() {
 #[test]
 fn limits_end_what_would_not_end() {
     let endless = loop_module("%next = f32[] add(%v, %v)").replace("direction=LE", "direction=GE");
-    let options = Options { max_steps: 10_000, ..Options::default() };
+    let options = EvalOptions { max_steps: 10_000, ..EvalOptions::default() };
     let forever = endless.replace("%go = pred[] compare(%k, %id)", "%go = pred[] compare(%k, %k)");
     let error = try_run(&forever, &options).unwrap_err().to_string();
     assert!(error.contains("more than 10000 instructions"), "{error}");
@@ -273,9 +273,9 @@ fn limits_end_what_would_not_end() {
     text.push_str(
         "ENTRY %main (p: f32[]) -> f32[] {\n  %p = f32[] parameter(0)\n  ROOT %r = f32[] call(%p), to_apply=%c200\n}\n",
     );
-    let error = try_run(&text, &Options::default()).unwrap_err().to_string();
+    let error = try_run(&text, &EvalOptions::default()).unwrap_err().to_string();
     assert!(error.contains("calls nest deeper than 128"), "{error}");
-    let small = Options { max_array_bytes: 8, ..Options::default() };
+    let small = EvalOptions { max_array_bytes: 8, ..EvalOptions::default() };
     let wide = with_add("replica_count=1", "f32[4]", "  ROOT %r = f32[4]{0} negate(%p)\n");
     let error = try_run(&wide, &small).unwrap_err().to_string();
     assert!(error.contains("an array of 16 bytes, where 8 are allowed"), "{error}");
@@ -284,7 +284,7 @@ fn limits_end_what_would_not_end() {
 #[test]
 fn what_has_no_semantics_says_so_by_name() {
     let line = "  ROOT %r = f32[4]{0} custom-call(%p), custom_call_target=\"mystery\"\n";
-    let error = try_run(&with_add("replica_count=1", "f32[4]", line), &Options::default()).unwrap_err().to_string();
+    let error = try_run(&with_add("replica_count=1", "f32[4]", line), &EvalOptions::default()).unwrap_err().to_string();
     assert!(error.starts_with("%r in %main: not evaluated: custom-call \"mystery\""), "{error}");
     let dead = "  %u = f32[4]{0} sqrt(%p)\n  ROOT %r = f32[4]{0} negate(%p)\n";
     assert_eq!(firsts(&outputs(&with_add("replica_count=1", "f32[4]", dead)), 0), [-1.0]);
@@ -294,7 +294,7 @@ fn what_has_no_semantics_says_so_by_name() {
 fn inputs_must_fit() {
     let module = module(&with_add("replica_count=2", "f32[4]", "  ROOT %r = f32[4]{0} negate(%p)\n"));
     let array = Arc::new(Literal::from_elems(&[4], vec![1.0f32; 4]).unwrap());
-    let run = |leaves| run(&module, &Inputs { leaves }, &Options::default());
+    let run = |leaves| run(&module, &Inputs { leaves }, &EvalOptions::default());
     assert!(run(vec![vec![array.clone(), array.clone()]]).is_ok());
     assert!(run(vec![]).is_err());
     assert!(run(vec![vec![array.clone()]]).is_err());

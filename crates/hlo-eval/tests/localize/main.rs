@@ -9,7 +9,7 @@
 mod program;
 mod shards;
 
-use hlo_eval::{Inputs, Options, entry_leaves, run};
+use hlo_eval::{EvalOptions, Inputs, entry_leaves, run};
 use hlo_ir::attrs::{Attrs, ParameterAttrs};
 use hlo_ir::edit::Builder;
 use hlo_ir::factors::{FactorRole, FactorSet, find_factors};
@@ -73,7 +73,7 @@ fn alone(module: &Module, inst: &Instruction, params: &[Shape], result: Shape) -
 fn run_one_device(module: &Module, inputs: &[Array]) -> Result<Vec<Array>, String> {
     hlo_ir::verify::verify(module).map_err(|d| format!("does not verify: {}", d[0].message))?;
     let inputs = Inputs { leaves: inputs.iter().map(|a| vec![a.clone()]).collect() };
-    let outputs = run(module, &inputs, &Options::default()).map_err(|e| e.to_string())?;
+    let outputs = run(module, &inputs, &EvalOptions::default()).map_err(|e| e.to_string())?;
     Ok(outputs.leaves.into_iter().map(|mut row| row.remove(0)).collect())
 }
 

@@ -3,7 +3,7 @@
 
 use crate::shards::*;
 use crate::{Array, Case, add_parameters, fresh_entry};
-use hlo_eval::{Inputs, Options, run};
+use hlo_eval::{EvalOptions, Inputs, run};
 use hlo_ir::attrs::{Attrs, CombiningAttrs, TupleIndexAttrs};
 use hlo_ir::edit::Builder;
 use hlo_ir::factors::{FactorId, FactorSet};
@@ -36,7 +36,7 @@ pub(crate) fn run_on_shards(
     let module = build(case, &devices, form)?;
     hlo_ir::verify::verify(&module).map_err(|d| format!("does not verify: {}", d[0].message))?;
     rows.extend(hits);
-    let outputs = run(&module, &Inputs { leaves: rows }, &Options::default()).map_err(|e| e.to_string())?;
+    let outputs = run(&module, &Inputs { leaves: rows }, &EvalOptions::default()).map_err(|e| e.to_string())?;
     join(case, set, &devices, form, &outputs.leaves)
 }
 

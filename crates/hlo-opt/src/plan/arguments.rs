@@ -3,7 +3,7 @@
 use crate::report_format::ReportFormat;
 use crate::{Failure, descriptions};
 use clap::{Args, Subcommand, ValueEnum};
-use hlo_cluster::reduction::{Lowering, Matrix, Rules};
+use hlo_cluster::reduction::{Lowering, ParallelismMatrix, Rules};
 use hlo_cluster::{Algo, Cluster};
 use std::fmt;
 use std::path::PathBuf;
@@ -161,8 +161,8 @@ pub(crate) fn cluster(arg: &str) -> Result<Cluster, Failure> {
 ///
 /// # Errors
 /// Wrong products or a wrong number of rows or columns.
-pub(crate) fn matrix(rows: &MatrixRows, levels: &[u32], axes: &[u32]) -> Result<Matrix, Failure> {
-    Matrix::new(rows.0.clone(), levels, axes).map_err(|e| Failure::Usage(format!("--matrix: {e}")))
+pub(crate) fn matrix(rows: &MatrixRows, levels: &[u32], axes: &[u32]) -> Result<ParallelismMatrix, Failure> {
+    ParallelismMatrix::new(rows.0.clone(), levels, axes).map_err(|e| Failure::Usage(format!("--matrix: {e}")))
 }
 
 /// Beyond these, times and costs would no longer be numbers.

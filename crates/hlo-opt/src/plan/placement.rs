@@ -5,7 +5,7 @@ use super::{machine_text, matrix_text, request, time_text, usage};
 use crate::Failure;
 use crate::arguments::ReportFormat;
 use crate::console::Console;
-use hlo_cluster::reduction::{Matrix, Planner};
+use hlo_cluster::reduction::{ParallelismMatrix, Planner};
 use serde::Serialize;
 use std::fmt::Write;
 
@@ -36,7 +36,7 @@ struct Part {
 pub(crate) fn plan(args: &PlacementArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     let cluster = cluster(&args.machine.cluster)?;
     let mut planner = Planner::new(&cluster, args.machine.rules.into());
-    let matrices = Matrix::all(planner.levels(), &args.machine.axes).map_err(usage)?;
+    let matrices = ParallelismMatrix::all(planner.levels(), &args.machine.axes).map_err(usage)?;
     let mut placements = Vec::new();
     for matrix in matrices {
         let mut reductions = Vec::new();

@@ -6,7 +6,7 @@ use crate::Failure;
 use crate::arguments::ReportFormat;
 use crate::console::Console;
 use crate::output::write_whole;
-use hlo_cluster::reduction::{MatrixPlan, PlannedStep, Planner, Step};
+use hlo_cluster::reduction::{MatrixPlan, PlannedStep, Planner, ReductionStep};
 use serde::Serialize;
 use std::fmt::Write;
 
@@ -118,8 +118,8 @@ fn report(plans: &[MatrixPlan], pareto: bool) -> Report<'_> {
     Report { matrices: matrices.collect(), total: number(plans.iter().map(|plan| plan.n_programs).sum()) }
 }
 
-fn point((seconds, steps): &(f64, Vec<Step>)) -> Point {
-    Point { steps: steps.len(), seconds: *seconds, program: steps.iter().map(Step::to_string).collect() }
+fn point((seconds, steps): &(f64, Vec<ReductionStep>)) -> Point {
+    Point { steps: steps.len(), seconds: *seconds, program: steps.iter().map(ReductionStep::to_string).collect() }
 }
 
 fn text(plan: &MatrixPlan, pareto: bool, out: &mut String) {
@@ -140,12 +140,12 @@ fn text(plan: &MatrixPlan, pareto: bool, out: &mut String) {
     let (best, one) = (time_text(plan.best_s), time_text(plan.all_reduce_s));
     let _ = writeln!(out, "  {best}, {speedup:.2} times as fast as one all-reduce ({one})");
     for step in &plan.best {
-        let named = Step { instruction: step.instruction, collective: step.collective };
+        let named = ReductionStep { instruction: step.instruction, collective: step.collective };
         let _ = writeln!(out, "    {named}  {}", groups_text(&step.groups));
     }
     if pareto {
         for (seconds, steps) in &plan.front {
-            let steps: Vec<String> = steps.iter().map(Step::to_string).collect();
+            let steps: Vec<String> = steps.iter().map(ReductionStep::to_string).collect();
             let _ = writeln!(out, "  {} steps: {}  {}", steps.len(), time_text(*seconds), steps.join(" "));
         }
     }
