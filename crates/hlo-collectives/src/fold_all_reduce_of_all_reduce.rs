@@ -15,17 +15,17 @@
 //! **Why.** Where automatic differentiation inserts the sum of a gradient itself, an explicit mean in the model's code reduces what
 //! is reduced already: twice the traffic, for a multiplication by the number of devices.
 //!
-//! **What it does not do.** Products stay (a power would replace them), as do sums whose groups differ in size, sums whose
-//! group size the element type cannot hold, and all-reduces in control dependencies.
+//! **What it does not do.** Products stay, because a power would replace them. Sums stay if their groups differ in size, or if
+//! the element type cannot hold the size. All-reduces in control dependencies stay too.
 //!
 //! **Algorithm.** For each all-reduce whose operand is equal within each of its groups by the replication analysis: maximum,
 //! minimum, and, or give the operand itself; a sum over n devices gives n times the operand. A user that divides by n, or
 //! multiplies by the exact 1/n, reads the operand itself. Linear.
 //!
-//! **Requires** what the replication analysis requires: that parameters said to be replicated are. **Ensures** the same results
-//! for maximum, minimum, and, or, integers; for floating-point sums up to the rounding of the sum of n equal numbers: none that
-//! matters for a power of two (n·x is exact then, if it does not overflow), otherwise at most n roundings, and the folded
-//! mean is the exact one. **Errors**: none.
+//! **Requires** that parameters which the user calls replicated are so, as the replication analysis does. **Ensures** the same
+//! results for maximum, minimum, and, or, and for integers. Floating-point sums may differ by the rounding of a sum of n equal
+//! numbers. For a power of two there is none: n·x is exact if it does not overflow. Otherwise there are at most n roundings, and
+//! the folded mean is the exact one. **Errors**: none.
 
 use crate::refusal::{CollectiveRefusal, FoldRefusal};
 use cranelift_entity::EntitySet;

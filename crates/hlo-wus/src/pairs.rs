@@ -1,9 +1,9 @@
 //! Which output of the entry is the next value of which parameter: state that a training loop outside of the module feeds back.
 //!
-//! Aliases of the header say it; else the data flow does: an output that is computed from a parameter of its own shape and
-//! format. An output that is computed from several (a new weight from the weight and its moments) takes the one that no
-//! other output can take, else the one that the fewest ops lie between: an update adds to its state at the end. What stays
-//! ambiguous is the user's to say.
+//! The aliases of the header say so. Without an alias the data flow decides: an output belongs to a parameter of its shape
+//! and format from which it is computed. There may be several such parameters: a new weight is computed from the weight and
+//! its moments. Then the output takes the parameter that no other output can take. If that does not decide, it takes the one
+//! with the fewest ops between them, because an update adds to its state at the end. The user must say what is still open.
 
 use crate::context::ShardingContext;
 use crate::error::WusError;

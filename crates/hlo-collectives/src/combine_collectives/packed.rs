@@ -1,6 +1,6 @@
 //! A bucket as one collective of one array that holds all operands.
 //!
-//! With n devices in a group, of all operands:
+//! With n devices in a group, each operand is packed so:
 //!
 //! | kind | operand becomes | along | the collective gives | a result is |
 //! |---|---|---|---|---|
@@ -8,8 +8,9 @@
 //! | reduce-scatter | `[n, k]`: a row for each device | 1 | `[1, K]` | `[1, k]` of it |
 //! | all-gather | `[1, k]` | 1 | `[n, K]`: a row from each device | `[n, k]` of it |
 //!
-//! Before it is flattened, an operand is transposed to the order in which it lies in memory, which moves nothing, but for the scattered or gathered
-//! dim, which must come first: so a reduce-scatter along the physically major-most dim is free of transposes too.
+//! Before an operand is flattened, it is transposed to the order in which it lies in memory. That moves no element. The dim that
+//! is scattered or gathered must come first, however. A reduce-scatter needs no real transpose if that dim is the slowest in
+//! memory.
 
 use super::attrs_on_own_channel;
 use super::plan::Bucket;

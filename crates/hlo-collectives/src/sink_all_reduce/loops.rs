@@ -7,9 +7,9 @@
 //! The devices of a group run the loop equally often, as they met in its all-reduce before, so they meet behind it too. The initial value
 //! may differ between them: each adds its own, as before.
 //!
-//! It applies to an element of the carry that the condition does not read and the body reads only in this sum, whose other terms are
-//! all-reduces by addition over the same groups without other users. The loop's state is a tuple and only read by element, and
-//! the body is called from this loop alone.
+//! It applies to an element of the carry that the condition does not read and that the body reads only in this sum. The other terms
+//! of the sum must be all-reduces by addition over the same groups, and nothing else may use them. The loop's state must be a
+//! tuple that is only read element by element, and no other loop may call the body.
 
 use cranelift_entity::EntitySet;
 use hlo_analysis::code::{code_computations, pinned_by_control};
