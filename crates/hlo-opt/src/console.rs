@@ -37,7 +37,7 @@ impl Console<'_> {
     ///
     /// # Errors
     /// As [`Console::print`].
-    pub fn print_json(&mut self, document: &impl Serialize) -> Result<(), Failure> {
+    pub(crate) fn print_json(&mut self, document: &impl Serialize) -> Result<(), Failure> {
         let mut out = BufWriter::with_capacity(1 << 18, &mut *self.stdout);
         let written = serde_json::to_writer(&mut out, document).map_err(std::io::Error::from);
         printed(written.and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()))

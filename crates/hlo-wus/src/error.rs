@@ -105,7 +105,7 @@ pub enum WusError {
 
 impl WusError {
     /// `inst` depends on itself.
-    pub fn depends_on_itself(module: &Module, inst: InstId) -> WusError {
+    pub(crate) fn depends_on_itself(module: &Module, inst: InstId) -> WusError {
         WusError::DependsOnItself { name: module.inst_name(inst).into() }
     }
 }

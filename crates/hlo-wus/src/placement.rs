@@ -1,8 +1,9 @@
 //! Where an update runs in shards, as a minimum cut.
 //!
-//! Every value with a format is *full* or in *shards*; every use of it wants it full, or in shards, or as something else is.
-//! All costs are sums of terms in at most one value and the uses that hang on it, and all of them are submodular, so
-//! the cheapest placement is a minimum cut ([`crate::min_cut`]): the source's side is full, the sink's side in shards.
+//! Every value with a format is *full* or in *shards*. Each use of a value wants it full, or in shards, or as some other value is.
+//! A cost is a sum of terms, and each term depends on at most one value and its uses. All terms are submodular, so the
+//! cheapest placement is a minimum cut ([`crate::min_cut`]). Values on the source's side are full, those on the sink's side
+//! are in shards.
 //!
 //! | term | paid if |
 //! |---|---|
@@ -60,7 +61,7 @@ impl Price {
 
     /// The price as one whole number, compared in the order of its parts: 56 bits of picoseconds (20 hours), 22 of
     /// collectives, 42 of resident bytes in units of 256.
-    pub fn as_capacity(self) -> u128 {
+    pub(crate) fn as_capacity(self) -> u128 {
         let clamp = |x: f64, bits: u32| (x.max(0.0).round() as u128).min((1 << bits) - 1);
         clamp(self.ps, 56) << 64 | clamp(self.collectives, 22) << 42 | clamp(self.resident_bytes / 256.0, 42)
     }
@@ -100,7 +101,7 @@ pub(crate) type Assignment = Vec<bool>;
 
 impl CostModel {
     /// A new node.
-    pub fn add_node(&mut self) -> Node {
+    pub(crate) fn add_node(&mut self) -> Node {
         self.n_nodes += 1;
         Node(self.n_nodes - 1)
     }
@@ -127,7 +128,7 @@ impl CostModel {
 
     /// For every node whether all possible placements have it full: what is fixed so, and what follows where forms cannot
     /// be converted.
-    pub fn always_full(&self) -> Vec<bool> {
+    pub(crate) fn always_full(&self) -> Vec<bool> {
         let mut follows: Vec<Vec<Node>> = vec![Vec::new(); self.n_nodes()];
         let mut work: Vec<Node> = Vec::new();
         let mut imply = |from: ValueForm, to: Node| match from {

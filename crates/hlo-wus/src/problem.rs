@@ -155,7 +155,7 @@ impl Problem {
 
     /// The cheapest placement that has every update with state in shards, as far as that is possible: where an update
     /// is needed whole inside a fusion, no gather can stand before it.
-    pub fn forced(&self) -> Assignment {
+    pub(crate) fn forced(&self) -> Assignment {
         let mut costs = self.costs.clone();
         let always_full = costs.always_full();
         for (update, is_stateless) in self.updates.iter().zip(&self.stateless) {
@@ -179,13 +179,13 @@ impl Problem {
     }
 
     /// What the placement saves against everything full, in picoseconds.
-    pub fn gain_ps(&self) -> f64 {
+    pub(crate) fn gain_ps(&self) -> f64 {
         let ps = |in_shards: &[bool]| self.costs.terms.iter().map(|term| term.ps(in_shards)).sum::<f64>();
         ps(&vec![false; self.in_shards.len()]) - ps(&self.in_shards)
     }
 
     /// Whether a placement has anything of a region in shards.
-    pub fn is_sharded(&self, region: usize) -> bool {
+    pub(crate) fn is_sharded(&self, region: usize) -> bool {
         let nodes = self.regions[region].runs.keys().filter_map(|&v| self.node_of[v]);
         nodes.into_iter().any(|node| self.in_shards[node.0 as usize])
     }
@@ -196,7 +196,7 @@ impl Problem {
     }
 
     /// Which region a value is in.
-    pub fn region_number(&self, value: ValueId) -> Option<usize> {
+    pub(crate) fn region_number(&self, value: ValueId) -> Option<usize> {
         (self.region_of[value] as usize).checked_sub(1)
     }
 
@@ -208,7 +208,7 @@ impl Problem {
     }
 
     /// The form in which an output of the entry leaves.
-    pub fn exit_form(&self, output: usize) -> Option<ShardFormat> {
+    pub(crate) fn exit_form(&self, output: usize) -> Option<ShardFormat> {
         self.shards(*self.pairs.get(&output)?)
     }
 

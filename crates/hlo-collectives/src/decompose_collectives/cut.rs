@@ -58,7 +58,7 @@ impl ChunkedForm {
     }
 
     /// ` (padded from 3 to 8 elements)`, or nothing.
-    pub fn told_padding(&self) -> String {
+    pub(crate) fn told_padding(&self) -> String {
         let (bare, padded) = (self.bare.n_elems(), self.padded.n_elems());
         if bare == padded { String::new() } else { format!(" (padded from {bare} to {padded} elements)") }
     }
@@ -120,7 +120,7 @@ fn outermost(shape: &ArrayShape) -> usize {
 }
 
 /// The dims from the outermost in memory to the innermost; none for a layout that is more than an order.
-pub fn order_in_memory(shape: &ArrayShape) -> Option<DimOrder> {
+pub(crate) fn order_in_memory(shape: &ArrayShape) -> Option<DimOrder> {
     let is_plain = shape.layout.as_ref().is_none_or(|layout| layout.is_only_an_order());
     is_plain.then(|| shape.major_to_minor())
 }

@@ -33,7 +33,7 @@ impl Fit {
 }
 
 /// The axis of the matrix that is reduced.
-pub const REDUCED: usize = 1;
+pub(crate) const REDUCED: usize = 1;
 
 /// Finds the groups (of all devices, in any order) in a cluster with these counts, outermost level first.
 ///

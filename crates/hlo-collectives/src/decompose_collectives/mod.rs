@@ -92,7 +92,7 @@ const OPTIONS: &[OptionInfo] = &[
 
 /// See the module's documentation.
 #[derive(Clone, Debug)]
-pub struct DecomposeCollectives {
+pub(crate) struct DecomposeCollectives {
     choice: Choice,
 }
 

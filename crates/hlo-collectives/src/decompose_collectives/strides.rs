@@ -10,7 +10,7 @@ pub struct Transpose {
 }
 
 /// The transpose that moves `order[i]` to `i`, if there is one.
-pub fn find_transpose(order: &[usize]) -> Option<Transpose> {
+pub(crate) fn find_transpose(order: &[usize]) -> Option<Transpose> {
     // Sizes and strides of the dims after, the innermost first.
     let mut dims: Vec<(usize, usize)> = Vec::new();
     let mut n = 1;

@@ -8,7 +8,7 @@ use hlo_ir::edit::Builder;
 use hlo_ir::{InstId, Module, Opcode, Shape, ShapeId};
 
 /// Rewrites the operands of an instruction that enters computations, and the roots of those.
-pub fn rewrite_boundaries(module: &mut Module, inst: InstId) {
+pub(crate) fn rewrite_boundaries(module: &mut Module, inst: InstId) {
     let opcode = module.inst(inst).opcode;
     let Some(entry) = opcode.row().flow.entry().filter(|_| opcode != Opcode::Fusion) else { return };
     let callees = module.called(inst);
@@ -33,7 +33,7 @@ pub fn rewrite_boundaries(module: &mut Module, inst: InstId) {
 }
 
 /// The value with all leaves in the layouts of `wanted`: itself if they are so already or the shapes differ otherwise.
-pub fn restate(module: &mut Module, value: InstId, wanted: ShapeId) -> InstId {
+pub(crate) fn restate(module: &mut Module, value: InstId, wanted: ShapeId) -> InstId {
     let (found, wanted) = (module.shape(value).clone(), module.shapes.get(wanted).clone());
     if !found.same_type(&wanted) || agrees(&found, &wanted) {
         return value;

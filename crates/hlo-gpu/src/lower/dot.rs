@@ -19,7 +19,7 @@ const MAX_PRODUCTS: u64 = 8;
 
 /// Strides of one array: from matrix to matrix, row to row, column to column.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct MatrixStrides {
+pub(crate) struct MatrixStrides {
     /// Elements from one matrix to the next.
     pub batch: u64,
     /// Elements from one row to the next.
@@ -29,11 +29,11 @@ pub struct MatrixStrides {
 }
 
 /// A dim that is looped over: how often, and the step in `lhs`, `rhs` and output.
-pub type LoopDim = (u64, [u64; 3]);
+pub(crate) type LoopDim = (u64, [u64; 3]);
 
 /// A dot as strided products.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct GemmForm {
+pub(crate) struct GemmForm {
     /// Products in one call.
     pub batch: u64,
     /// Rows, columns, contracted elements.
@@ -46,7 +46,7 @@ pub struct GemmForm {
 
 /// The dims of a dot by class: `[lhs, rhs, output]` dims of batch, then rows, columns and contracted dims of the two
 /// arrays that have them.
-pub struct DotDims {
+pub(crate) struct DotDims {
     batch: Vec<[usize; 3]>,
     rows: Vec<[usize; 2]>,
     cols: Vec<[usize; 2]>,
@@ -55,7 +55,7 @@ pub struct DotDims {
 
 impl DotDims {
     /// Sorts the dims of a dot.
-    pub fn of(attrs: &DotAttrs, lhs_rank: usize, rhs_rank: usize) -> DotDims {
+    pub(crate) fn of(attrs: &DotAttrs, lhs_rank: usize, rhs_rank: usize) -> DotDims {
         let DotAttrs {
             lhs_batch_dims,
             lhs_contracting_dims,
@@ -90,7 +90,7 @@ impl DotDims {
     }
 
     /// For each array, an order of its dims, slowest first, that always fits: batch, rows (or contracted), columns.
-    pub fn fitting_orders(&self) -> [Vec<usize>; 3] {
+    pub(crate) fn fitting_orders(&self) -> [Vec<usize>; 3] {
         let batch = |side: usize| self.batch.iter().map(move |d| d[side]);
         let lhs = batch(0).chain(self.rows.iter().map(|d| d[0])).chain(self.contracted.iter().map(|d| d[0]));
         let rhs = batch(1).chain(self.contracted.iter().map(|d| d[1])).chain(self.cols.iter().map(|d| d[0]));
@@ -100,7 +100,7 @@ impl DotDims {
 }
 
 /// The products of a dot over arrays in the given layouts, `None` if it does not fit.
-pub fn find_gemm(attrs: &DotAttrs, lhs: &ArrayShape, rhs: &ArrayShape, out: &ArrayShape) -> Option<GemmForm> {
+pub(crate) fn find_gemm(attrs: &DotAttrs, lhs: &ArrayShape, rhs: &ArrayShape, out: &ArrayShape) -> Option<GemmForm> {
     let dims = DotDims::of(attrs, lhs.rank(), rhs.rank());
     let arrays = [lhs, rhs, out];
     let all = [strides(lhs), strides(rhs), strides(out)];

@@ -20,7 +20,7 @@ use hlo_ir::{ArrayShape, CompId, DType, InstId, Layout, Module, Opcode, Shape};
 ///
 /// # Errors
 /// An instruction whose layouts cannot be made right.
-pub fn rewrite_module(module: &mut Module) -> Result<(), GpuError> {
+pub(crate) fn rewrite_module(module: &mut Module) -> Result<(), GpuError> {
     let before = module.n_inst_slots();
     let comps = stepwise_computations(module);
     for &comp in &comps {
@@ -50,7 +50,7 @@ pub fn rewrite_module(module: &mut Module) -> Result<(), GpuError> {
 }
 
 /// ENTRY and the computations that it reaches by loops, branches and calls, but not by fusions or reducers.
-pub fn stepwise_computations(module: &Module) -> Vec<CompId> {
+pub(crate) fn stepwise_computations(module: &Module) -> Vec<CompId> {
     let mut found: Vec<CompId> = module.entry().into_iter().collect();
     let mut next = 0;
     while let Some(&comp) = found.get(next) {
