@@ -4,6 +4,7 @@ pub mod annotations;
 pub mod classes;
 pub mod code;
 pub mod frequency;
+pub mod fusion;
 pub mod memory;
 pub mod replication;
 pub mod time;

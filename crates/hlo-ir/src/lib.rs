@@ -22,6 +22,7 @@ pub mod print;
 pub mod shape;
 pub mod sharding;
 pub mod verify;
+pub mod view;
 
 pub use dtype::{DType, NumberClass};
 pub use literal::{ConstantValue, Literal, Scalar};

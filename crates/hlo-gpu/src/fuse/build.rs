@@ -1,8 +1,7 @@
 //! Write groups as `fusion` instructions.
 
-use super::edges::is_reduce;
-use super::groups::Group;
 use hashbrown::{HashMap, HashSet};
+use hlo_analysis::fusion::{Group, is_reduce};
 use hlo_ir::attrs::{Attrs, FusionAttrs, ParameterAttrs, TupleIndexAttrs};
 use hlo_ir::edit::Builder;
 use hlo_ir::{CompId, InstId, Module, Opcode, Shape};

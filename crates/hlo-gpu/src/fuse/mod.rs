@@ -29,22 +29,20 @@
 //! convolutions, scatters, sorts, collectives, loops stay as they are.
 //!
 //! **Algorithm.** Each instruction has a *stage*: an edge that cannot be fused leads to a later stage, one that can may stay
-//! within. So edges between different fusions lead to later stages always, and no cycle can come about (see [`stages`]).
-//! Fusions are the components of fusable edges within a stage ([`groups`]); [`build`] writes them. Linear but for sorting.
+//! within. So edges between different fusions lead to later stages always, and no cycle can come about.
+//! Fusions are the components of fusable edges within a stage ([`hlo_analysis::fusion`] finds them); [`build`] writes them. Linear but for sorting.
 //!
 //! **Requires** nothing; calls should be inlined. **Ensures** the same values, computed by the same operations. **Errors**:
 //! none.
 
 pub(crate) mod build;
-pub(crate) mod edges;
-pub(crate) mod groups;
 pub(crate) mod prepare;
 pub(crate) mod repeat;
-pub(crate) mod stages;
 
 use crate::lower::legalize::stepwise_computations;
 use crate::lower::strides::is_same_layout;
 use hlo_analysis::Preserved;
+use hlo_analysis::fusion::{Edges, FusionLimits, find_groups};
 use hlo_ir::diag::Entity;
 use hlo_ir::{CompId, Module, Opcode};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
@@ -70,20 +68,19 @@ pub(crate) static INFO: PassInfo = PassInfo {
     ],
     build: |options: &Options| {
         let size = |name: &str| u64::try_from(options.int(name)).unwrap_or(0);
-        Ok(Box::new(Fuse {
+        let limits = FusionLimits {
             max_arguments: size("max-arguments") as usize,
             side_by_side_bytes: size("side-by-side-bytes"),
-        }))
+        };
+        Ok(Box::new(Fuse { limits }))
     },
 };
 
 /// See the module's documentation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fuse {
-    /// Operands and results of one fusion.
-    pub max_arguments: usize,
-    /// Fusions below this many bytes go side by side.
-    pub side_by_side_bytes: u64,
+    /// What one fusion may hold.
+    pub limits: FusionLimits,
 }
 
 impl Pass for Fuse {
@@ -100,8 +97,8 @@ impl Pass for Fuse {
             if n_repeated > 0 {
                 cx.report.count("values-repeated", n_repeated as u64);
             }
-            let edges = edges::Edges::of(module, comp);
-            let groups = groups::find_groups(module, comp, edges, self);
+            let edges = Edges::of(module, comp);
+            let groups = find_groups(module, comp, edges, self.limits);
             let n_fused = groups.iter().map(|group| group.members.len()).sum::<usize>();
             cx.report.count("broadcasts-as-views", n_views as u64);
             cx.report.count("reductions-split", n_split as u64);

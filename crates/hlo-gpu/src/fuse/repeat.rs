@@ -9,9 +9,8 @@
 //! [`MAX_OPERATIONS`] elementwise operations on one value that is kept for as long anyway, and on constants. The stages then move
 //! the copy to where it is read.
 
-use super::edges::{Edges, Role};
-use super::stages::{Stages, find_stages};
 use cranelift_entity::SecondaryMap;
+use hlo_analysis::fusion::{Edges, Role, Stages, find_stages};
 use hlo_analysis::values::tuple_elements;
 use hlo_ir::edit::Builder;
 use hlo_ir::op::{CostRule, FactorRule};

@@ -29,8 +29,8 @@ use hashbrown::HashMap;
 use hlo_analysis::annotations::ParamFacts;
 use hlo_analysis::replication::{Across, Replication};
 use hlo_analysis::values::{LeafRun, Through, handed_on};
-use hlo_ir::attrs::{Attrs, DimsAttrs};
-use hlo_ir::op::{Effects, Flow, Relabelling};
+use hlo_ir::attrs::Attrs;
+use hlo_ir::op::{Effects, Flow};
 use hlo_ir::{ArrayShape, CompId, ConstantValue, InstId, Literal, Module, Opcode, Shape};
 use kernels::{Emitter, KernelStore};
 use smallvec::SmallVec;
@@ -338,7 +338,7 @@ impl<'a> Lowering<'a> {
 
     /// Whether an array-shaped result is its first operand's bytes.
     fn is_view(&self, inst: InstId) -> bool {
-        is_view(self.module, inst)
+        hlo_ir::view::is_view(self.module, inst)
     }
 
     /// The buffers of what an instruction hands on.
@@ -407,20 +407,6 @@ impl<'a> Lowering<'a> {
         let arguments = operands.into_iter().chain(results).collect();
         self.step(self.module.inst_name(inst), Work::Launch { kernel: emitted.kernel, arguments }, steps);
         Ok(())
-    }
-}
-
-/// Whether an array-shaped result is its first operand's bytes under another shape.
-pub fn is_view(module: &Module, inst: InstId) -> bool {
-    let instruction = module.inst(inst);
-    let operand = instruction.operands.first().and_then(|&o| module.shape(o).as_array());
-    let (Some(from), Some(to)) = (operand, module.shape(inst).as_array()) else { return false };
-    match instruction.opcode.row().factors.relabelling() {
-        Some(Relabelling::Bitcast) => true,
-        Some(Relabelling::Reshape) => from.dtype == to.dtype && strides::is_reshape_free(from, to),
-        Some(Relabelling::Transpose) => DimsAttrs::of(&instruction.attrs)
-            .is_some_and(|attrs| strides::is_transpose_free(from, to, &attrs.dimensions)),
-        None => false,
     }
 }
 

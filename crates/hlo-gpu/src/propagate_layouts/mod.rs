@@ -219,7 +219,7 @@ fn transposed_bytes(module: &Module, comp: CompId, shape_of: &dyn Fn(InstId) -> 
         }
         if module.inst(inst).opcode == Opcode::Reshape
             && let Some(found) = module.inst(inst).operands.first().and_then(|&o| shape_of(o))
-            && !crate::lower::strides::is_reshape_free(&found, &result)
+            && !hlo_ir::view::is_reshape_free(&found, &result)
         {
             bytes = bytes.saturating_add(result.size_bytes());
         }

@@ -6,15 +6,15 @@
 //! consumer is the producer's only user. Where an element is read several times (broadcast, gather), the producer must also
 //! be cheap, all the way up.
 
-use crate::lower::is_view;
 use cranelift_entity::SecondaryMap;
 use hlo_ir::op::{CostRule, FactorRule};
+use hlo_ir::view::is_view;
 use hlo_ir::{CompId, InstId, Module, Opcode};
 use smallvec::SmallVec;
 
 /// How an instruction takes part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Role {
+pub enum Role {
     /// It stays as it is.
     #[default]
     Alone,
@@ -26,7 +26,7 @@ pub(crate) enum Role {
 
 /// What the stages and groups of a computation are made from.
 #[derive(Clone, Debug)]
-pub(crate) struct Edges {
+pub struct Edges {
     /// The instructions in text order.
     pub order: Vec<InstId>,
     /// Roles by instruction.
@@ -34,7 +34,7 @@ pub(crate) struct Edges {
     /// For each operand slot, whether the edge is fusable.
     pub is_fusable: SecondaryMap<InstId, SmallVec<[bool; 4]>>,
     /// For each instruction, whether its fusable operand edges change dims.
-    pub changes_dims: SecondaryMap<InstId, bool>,
+    pub(super) changes_dims: SecondaryMap<InstId, bool>,
     /// Users within the computation, each once.
     pub users: SecondaryMap<InstId, SmallVec<[InstId; 4]>>,
     /// Whether the value is the computation's root.
@@ -51,7 +51,7 @@ const MIN_PARALLEL_RESULTS: u64 = 512;
 
 impl Edges {
     /// The edges of a computation.
-    pub(crate) fn of(module: &Module, comp: CompId) -> Edges {
+    pub fn of(module: &Module, comp: CompId) -> Edges {
         let order = module.comp(comp).insts.clone();
         let mut edges = Edges {
             order,
@@ -147,7 +147,7 @@ impl Edges {
 
     /// The edges by which values with several users come to a reduction, by way of values that only lead to it. Cutting these
     /// leaves the way to it in its fusion. None if more would be read so than if what it reduces were written and read.
-    pub(crate) fn shared_sources(&self, module: &Module, reduce: InstId) -> Vec<(InstId, usize)> {
+    pub(super) fn shared_sources(&self, module: &Module, reduce: InstId) -> Vec<(InstId, usize)> {
         let (mut found, mut sources) = (Vec::new(), Vec::new());
         let mut work = vec![reduce];
         while let Some(user) = work.pop() {
@@ -174,14 +174,14 @@ impl Edges {
     }
 
     /// Makes one edge not fusable.
-    pub(crate) fn cut_edge(&mut self, user: InstId, slot: usize) {
+    pub(super) fn cut_edge(&mut self, user: InstId, slot: usize) {
         if let Some(flag) = self.is_fusable[user].get_mut(slot) {
             *flag = false;
         }
     }
 
     /// Makes the edges into instructions that change dims not fusable.
-    pub(crate) fn cut(&mut self, module: &Module, inst: InstId) {
+    pub(super) fn cut(&mut self, module: &Module, inst: InstId) {
         for (k, &operand) in module.inst(inst).operands.iter().enumerate() {
             if self.roles[operand] == Role::Fusable
                 && let Some(flag) = self.is_fusable[inst].get_mut(k)
@@ -244,7 +244,7 @@ fn dims(module: &Module, inst: InstId) -> Option<&[i64]> {
 }
 
 /// Whether the instruction is a reduction.
-pub(crate) fn is_reduce(module: &Module, inst: InstId) -> bool {
+pub fn is_reduce(module: &Module, inst: InstId) -> bool {
     module.inst(inst).opcode.row().factors == FactorRule::Reduce
 }
 

@@ -1,15 +1,29 @@
-//! What goes into which fusion.
+//! Which instructions go into one kernel.
 
-use super::Fuse;
 use super::edges::{Edges, Role, is_reduce};
 use super::stages::{Stages, find_stages};
 use cranelift_entity::SecondaryMap;
-use hlo_analysis::values::tuple_elements;
+use crate::values::tuple_elements;
 use hlo_ir::{CompId, InstId, Module, Opcode};
+
+/// Limits of one kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FusionLimits {
+    /// Operands and results of one fusion. A CUDA kernel's parameters must fit into 4 KiB.
+    pub max_arguments: usize,
+    /// Fusions that read and write fewer bytes, and whose results leave the computation, share one kernel.
+    pub side_by_side_bytes: u64,
+}
+
+impl Default for FusionLimits {
+    fn default() -> FusionLimits {
+        FusionLimits { max_arguments: 480, side_by_side_bytes: 2 << 20 }
+    }
+}
 
 /// The instructions of one fusion.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Group {
+pub struct Group {
     /// Members in text order, without those that are computed again.
     pub members: Vec<InstId>,
     /// Members and all that is computed again for them, in text order.
@@ -40,7 +54,7 @@ fn cut_long_chains(module: &Module, edges: &mut Edges) {
 }
 
 /// The fusions of a computation.
-pub(crate) fn find_groups(module: &Module, comp: CompId, mut edges: Edges, options: &Fuse) -> Vec<Group> {
+pub fn find_groups(module: &Module, comp: CompId, mut edges: Edges, limits: FusionLimits) -> Vec<Group> {
     cut_long_chains(module, &mut edges);
     let mut position: SecondaryMap<InstId, u32> = SecondaryMap::new();
     for (i, &inst) in module.comp(comp).insts.iter().enumerate() {
@@ -65,8 +79,8 @@ pub(crate) fn find_groups(module: &Module, comp: CompId, mut edges: Edges, optio
             break groups;
         }
     };
-    groups.retain(|group| group.inputs.len() + group.outputs.len() <= options.max_arguments);
-    let mut groups = side_by_side(module, &edges, groups, &position, options);
+    groups.retain(|group| group.inputs.len() + group.outputs.len() <= limits.max_arguments);
+    let mut groups = side_by_side(module, &edges, groups, &position, limits);
     groups.retain(|group| is_worth_it(module, group));
     groups
 }
@@ -97,7 +111,7 @@ fn separate(module: &Module, edges: &mut Edges, inst: InstId) {
 fn is_worth_it(module: &Module, group: &Group) -> bool {
     let counts = |&&inst: &&InstId| module.inst(inst).opcode != Opcode::Constant;
     let n_members = group.all.iter().filter(counts).count();
-    let has_arithmetic = group.members.iter().any(|&m| !crate::lower::is_view(module, m));
+    let has_arithmetic = group.members.iter().any(|&m| !hlo_ir::view::is_view(module, m));
     n_members > 1 && has_arithmetic && !group.outputs.is_empty()
 }
 
@@ -174,7 +188,7 @@ fn side_by_side(
     edges: &Edges,
     groups: Vec<Group>,
     position: &SecondaryMap<InstId, u32>,
-    options: &Fuse,
+    limits: FusionLimits,
 ) -> Vec<Group> {
     let root = edges.root.filter(|&root| tuple_elements(module, root).is_some());
     let leaves = |group: &Group| {
@@ -189,7 +203,7 @@ fn side_by_side(
     let mut open: Option<Group> = None;
     for group in groups {
         let has_reduce = group.members.iter().any(|&m| is_reduce(module, m));
-        if has_reduce || group.outputs.is_empty() || !leaves(&group) || bytes(&group) > options.side_by_side_bytes {
+        if has_reduce || group.outputs.is_empty() || !leaves(&group) || bytes(&group) > limits.side_by_side_bytes {
             kept.push(group);
             continue;
         }
@@ -201,7 +215,7 @@ fn side_by_side(
         let mut sorted = members;
         sorted.sort_unstable_by_key(|&inst| position[inst]);
         let both = complete(module, edges, position, sorted);
-        if both.inputs.len() + both.outputs.len() <= options.max_arguments {
+        if both.inputs.len() + both.outputs.len() <= limits.max_arguments {
             open = Some(both);
         } else {
             kept.push(last);
