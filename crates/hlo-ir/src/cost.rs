@@ -86,6 +86,11 @@ impl<'m> Costs<'m> {
         costs
     }
 
+    /// The module whose costs these are.
+    pub fn module(&self) -> &'m Module {
+        self.module
+    }
+
     /// The cost of running `comp` once.
     pub fn of_computation(&self, comp: CompId) -> Cost {
         self.comps[comp]

@@ -107,6 +107,13 @@ impl Layout {
         Layout::new((0..rank as i64).rev().collect())
     }
 
+    /// The layout with these dims, slowest first, and nothing else.
+    pub fn from_major_to_minor(order: impl IntoIterator<Item = usize>) -> Layout {
+        let mut dims: Dims = order.into_iter().map(|dim| dim as i64).collect();
+        dims.reverse();
+        Layout::new(dims)
+    }
+
     /// Whether the layout is an order of dims and nothing else: no tiles, no packing, no memory space.
     pub fn is_only_an_order(&self) -> bool {
         *self == Layout::new(self.minor_to_major.clone())

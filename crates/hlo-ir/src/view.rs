@@ -13,8 +13,9 @@ pub fn is_view(module: &Module, inst: InstId) -> bool {
     match instruction.opcode.row().factors.relabelling() {
         Some(Relabelling::Bitcast) => true,
         Some(Relabelling::Reshape) => from.dtype == to.dtype && is_reshape_free(from, to),
-        Some(Relabelling::Transpose) => DimsAttrs::of(&instruction.attrs)
-            .is_some_and(|attrs| is_transpose_free(from, to, &attrs.dimensions)),
+        Some(Relabelling::Transpose) => {
+            DimsAttrs::of(&instruction.attrs).is_some_and(|attrs| is_transpose_free(from, to, &attrs.dimensions))
+        }
         None => false,
     }
 }

@@ -118,6 +118,27 @@ pub(crate) enum AnalyzeCommand {
     Frequency(FrequencyArgs),
     /// Peak memory of one device, and what lives at the peak
     Memory(MemoryArgs),
+    /// Predicted time of a step on a machine: critical path, kernels, collectives
+    Time(TimeArgs),
+}
+
+/// `analyze time`.
+#[derive(Args, Debug)]
+pub(crate) struct TimeArgs {
+    /// HLO text, or - for stdin
+    pub file: PathBuf,
+    /// The machine: a hierarchy as '[(node,2),(gpu,8)]', a TOML file or a shipped name; one switch where not given
+    #[arg(long, value_name = "CLUSTER")]
+    pub cluster: Option<String>,
+    /// What every device is: a shipped name or a TOML file
+    #[arg(long, value_name = "DEVICE", default_value = hlo_analysis::time::DEFAULT_DEVICE)]
+    pub device: String,
+    /// A table, or one JSON object
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub format: ReportFormat,
+    /// Trips of a loop whose count cannot be found
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub unknown_trip_count: u64,
 }
 
 /// `analyze memory`.

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 
 /// How an instruction takes part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Role {
+pub(super) enum Role {
     /// It stays as it is.
     #[default]
     Alone,
@@ -26,7 +26,7 @@ pub enum Role {
 
 /// What the stages and groups of a computation are made from.
 #[derive(Clone, Debug)]
-pub struct Edges {
+pub(super) struct Edges {
     /// The instructions in text order.
     pub order: Vec<InstId>,
     /// Roles by instruction.
@@ -51,7 +51,7 @@ const MIN_PARALLEL_RESULTS: u64 = 512;
 
 impl Edges {
     /// The edges of a computation.
-    pub fn of(module: &Module, comp: CompId) -> Edges {
+    pub(super) fn of(module: &Module, comp: CompId) -> Edges {
         let order = module.comp(comp).insts.clone();
         let mut edges = Edges {
             order,

@@ -2,8 +2,8 @@
 
 use super::edges::{Edges, Role, is_reduce};
 use super::stages::{Stages, find_stages};
-use cranelift_entity::SecondaryMap;
 use crate::values::tuple_elements;
+use cranelift_entity::SecondaryMap;
 use hlo_ir::{CompId, InstId, Module, Opcode};
 
 /// Limits of one kernel.
@@ -54,7 +54,8 @@ fn cut_long_chains(module: &Module, edges: &mut Edges) {
 }
 
 /// The fusions of a computation.
-pub fn find_groups(module: &Module, comp: CompId, mut edges: Edges, limits: FusionLimits) -> Vec<Group> {
+pub fn find_groups(module: &Module, comp: CompId, limits: FusionLimits) -> Vec<Group> {
+    let mut edges = Edges::of(module, comp);
     cut_long_chains(module, &mut edges);
     let mut position: SecondaryMap<InstId, u32> = SecondaryMap::new();
     for (i, &inst) in module.comp(comp).insts.iter().enumerate() {

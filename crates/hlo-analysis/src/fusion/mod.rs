@@ -1,16 +1,18 @@
 //! Fusions: which instructions of a computation a backend computes in one kernel.
 //!
 //! An edge from a producer to a consumer is fusable if the threads that compute the consumer can compute the producer on
-//! their way ([`Edges`]). Each instruction has a stage, so that no fusion waits for itself ([`find_stages`]). The components
-//! of fusable edges within a stage are the fusions ([`find_groups`]). The pass `fuse` writes them down, and
+//! their way ([`Edges`]). Each instruction has a stage, so that no fusion waits for itself ([`stages`]). The components
+//! of fusable edges within a stage are the fusions ([`find_groups`]). A few rewrites go before ([`prepare()`]). The pass `fuse` writes them down, and
 //! [`crate::time`] prices a module that is not fused yet as if they were.
 //!
 //! **Requires** nothing. Cost: linear but for sorting.
 
 mod edges;
 mod groups;
+mod prepare;
+mod repeat;
 mod stages;
 
-pub use edges::{Edges, Role, is_reduce};
+pub use edges::is_reduce;
 pub use groups::{FusionLimits, Group, find_groups};
-pub use stages::{Stages, find_stages};
+pub use prepare::{Prepared, prepare};

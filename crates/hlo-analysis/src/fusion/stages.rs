@@ -13,10 +13,10 @@ use cranelift_entity::SecondaryMap;
 use hlo_ir::{InstId, Module, Opcode};
 
 /// The stage of each instruction.
-pub type Stages = SecondaryMap<InstId, u32>;
+pub(super) type Stages = SecondaryMap<InstId, u32>;
 
 /// Numbers the instructions.
-pub fn find_stages(module: &Module, edges: &Edges) -> Stages {
+pub(super) fn find_stages(module: &Module, edges: &Edges) -> Stages {
     let mut stages = Stages::new();
     for &inst in &edges.order {
         let operands = module.inst(inst).operands.iter().zip(&edges.is_fusable[inst]);

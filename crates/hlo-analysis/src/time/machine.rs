@@ -1,5 +1,6 @@
 //! The machine that a module runs on: links from a cluster model, and one device profile for every device.
 
+use super::kernel::{Arithmetic, KernelCost, Unit};
 use hlo_cluster::{Algo, Cluster, ClusterError, Collective, CollectiveCost, DeviceProfile};
 use hlo_ir::DType;
 use std::fmt;
@@ -103,6 +104,18 @@ impl Machine {
     /// Seconds of one kernel: its launch and the longer of arithmetic and memory traffic.
     pub fn kernel_s(&self, kernel: KernelWork) -> f64 {
         self.launch_s() + kernel.arithmetic_s.max(self.memory_s(kernel.bytes))
+    }
+
+    /// What a kernel's cost takes on this machine; products of f32 are not rounded to TF32.
+    pub fn work_of(&self, cost: &KernelCost) -> KernelWork {
+        let seconds = |part: &Arithmetic| match part.unit {
+            Unit::Vector => self.vector_s(part.flops, part.dtype),
+            Unit::Matrix => self.matrix_s(part.flops, part.dtype, false),
+        };
+        KernelWork {
+            bytes: cost.bytes_read + cost.bytes_written,
+            arithmetic_s: cost.arithmetic.iter().map(seconds).sum(),
+        }
     }
 
     /// Seconds that every kernel costs beside its work.

@@ -1,9 +1,19 @@
 //! Predicted times: the one place that says how long work takes on a machine.
 //!
 //! A kernel takes its launch and the longer of its memory traffic and its arithmetic (the roofline; Williams, Waterman and
-//! Patterson 2009). A collective takes what the cluster model says for its groups. The figures tell which of two plans is
-//! cheaper; they are no measurements.
+//! Patterson 2009). A collective takes what the cluster model says for its groups. A module takes the critical path over two
+//! lanes, one for kernels and one for collectives ([`predict`]). The figures tell which of two programs is faster; they are no
+//! measurements.
 
+mod clock;
+mod exchange;
+mod kernel;
+mod lanes;
 mod machine;
+mod units;
 
+pub use clock::{ModuleTime, predict};
+pub use exchange::{Exchange, Members, exchange_of, members_of};
+pub use kernel::{Arithmetic, KernelCost, Unit, Updates, arithmetic_dtype, instruction_cost, region_cost};
+pub use lanes::{Lane, Span, Tasks};
 pub use machine::{DEFAULT_DEVICE, DEFAULT_GBYTES_PER_S, KernelWork, Machine, Network, SizeMismatch};

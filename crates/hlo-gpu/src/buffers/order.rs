@@ -15,8 +15,7 @@ use crate::plan::model::StepTimes;
 use crate::plan::{BufferId, Step, Stream, ValueId, Work};
 use cranelift_entity::{EntitySet, SecondaryMap};
 use hashbrown::HashMap;
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use hlo_analysis::time::{Lane, Tasks};
 
 /// How steps are ordered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -102,30 +101,19 @@ impl Ordering<'_> {
         }
         let durations: Vec<f64> = steps.iter().map(|step| self.times.work_s(&self.draft.plan, &step.work)).collect();
         let needs = dependencies(self.draft, &self.overwritten, &steps);
+        let lanes: Vec<Lane> = steps.iter().map(|step| step.stream.lane()).collect();
+        let tasks = Tasks { lanes: &lanes, durations_s: &durations, needs: &needs };
         let mut order: Vec<usize> = match self.rule.by {
             By::Text => (0..steps.len()).collect(),
             By::Memory => frugal::frugal_order(self.draft, &steps, &needs, &mut self.readers),
-            By::Feeding => {
-                let mut feeds = vec![false; steps.len()];
-                for (_, needs) in steps.iter().zip(&needs).filter(|(s, _)| s.stream == Stream::Communication) {
-                    needs.iter().for_each(|&earlier| feeds[earlier] = true);
-                }
-                let mut order = frugal::frugal_order(self.draft, &steps, &needs, &mut self.readers);
-                order.sort_by_key(|&i| !feeds[i]);
-                order
-            }
-            By::Chain => {
-                let chains = chains(&durations, &needs);
-                let mut order: Vec<usize> = (0..steps.len()).collect();
-                order.sort_by_key(|&i| Reverse(chains[i]));
-                order
-            }
+            By::Feeding => tasks.feeding_first(frugal::frugal_order(self.draft, &steps, &needs, &mut self.readers)),
+            By::Chain => tasks.by_chain(),
         };
         if self.rule.is_timed {
-            order = list_schedule(&steps, &durations, &needs, &order);
+            order = tasks.list_schedule(&order);
         }
         let first = ordered.len();
-        hold(&steps, &durations, &needs, &order, first as u32, &mut self.held);
+        hold(&steps, tasks, &order, first as u32, &mut self.held);
         let mut slots: Vec<Option<Step>> = steps.into_iter().map(Some).collect();
         ordered.extend(order.into_iter().filter_map(|i| slots[i].take()));
     }
@@ -175,95 +163,15 @@ fn dependencies(draft: &Draft, overwritten: &HashMap<ValueId, Vec<ValueId>>, ste
     needs
 }
 
-/// For each step the length of the longest chain of steps that begins with it, in picoseconds.
-fn chains(durations: &[f64], needs: &[Vec<usize>]) -> Vec<u64> {
-    let mut chains = vec![0u64; durations.len()];
-    for i in (0..durations.len()).rev() {
-        chains[i] += picoseconds(durations[i]);
-        for &earlier in &needs[i] {
-            chains[earlier] = chains[earlier].max(chains[i]);
-        }
-    }
-    chains
-}
-
-/// A time as a number that orders exactly.
-fn picoseconds(seconds: f64) -> u64 {
-    (seconds * 1e12) as u64
-}
-
-/// What a stream has: when it is free, steps whose inputs are there, and steps that only wait for time to pass.
-#[derive(Default)]
-struct Lane {
-    free: u64,
-    ready: BinaryHeap<Reverse<(usize, usize)>>,
-    later: BinaryHeap<Reverse<(u64, usize)>>,
-}
-
-impl Lane {
-    /// When its next step can begin.
-    fn next(&self) -> Option<u64> {
-        match (self.ready.peek(), self.later.peek()) {
-            (Some(_), _) => Some(self.free),
-            (None, Some(Reverse((time, _)))) => Some(self.free.max(*time)),
-            (None, None) => None,
-        }
-    }
-}
-
-/// The order in which two streams take steps of these durations; of the steps that are ready the first in `wanted`.
-fn list_schedule(steps: &[Step], durations: &[f64], needs: &[Vec<usize>], wanted: &[usize]) -> Vec<usize> {
-    let mut rank = vec![0usize; steps.len()];
-    wanted.iter().enumerate().for_each(|(at, &i)| rank[i] = at);
-    let mut n_open: Vec<usize> = needs.iter().map(Vec::len).collect();
-    let mut users: Vec<Vec<usize>> = vec![Vec::new(); steps.len()];
-    needs.iter().enumerate().for_each(|(i, list)| list.iter().for_each(|&earlier| users[earlier].push(i)));
-    let mut inputs_end = vec![0u64; steps.len()];
-    let mut lanes = [Lane::default(), Lane::default()];
-    let lane_of = |i: usize| usize::from(steps[i].stream == Stream::Communication);
-    for i in (0..steps.len()).filter(|&i| n_open[i] == 0) {
-        lanes[lane_of(i)].later.push(Reverse((0, i)));
-    }
-    let mut order = Vec::with_capacity(steps.len());
-    while let Some((now, which)) = (0..2).filter_map(|which| lanes[which].next().map(|now| (now, which))).min() {
-        let lane = &mut lanes[which];
-        while let Some(&Reverse((_, i))) = lane.later.peek().filter(|Reverse((time, _))| *time <= now) {
-            lane.later.pop();
-            lane.ready.push(Reverse((rank[i], i)));
-        }
-        let Some(Reverse((_, step))) = lane.ready.pop() else { break };
-        let end = now + picoseconds(durations[step]);
-        lane.free = end;
-        order.push(step);
-        for &user in &users[step] {
-            n_open[user] -= 1;
-            inputs_end[user] = inputs_end[user].max(end);
-            if n_open[user] == 0 {
-                lanes[lane_of(user)].later.push(Reverse((inputs_end[user], user)));
-            }
-        }
-    }
-    order
-}
-
 /// Finds how long collectives run if nothing but dependencies holds steps back.
-fn hold(steps: &[Step], durations: &[f64], needs: &[Vec<usize>], order: &[usize], first: u32, held: &mut Held) {
-    let mut ends = vec![0.0f64; steps.len()];
-    let mut free = [0.0f64; 2];
-    let mut starts = Vec::with_capacity(order.len());
-    for &i in order {
-        let lane = usize::from(steps[i].stream == Stream::Communication);
-        let start = needs[i].iter().fold(free[lane], |start, &earlier| start.max(ends[earlier]));
-        ends[i] = start + durations[i];
-        free[lane] = ends[i];
-        starts.push(start);
-    }
+fn hold(steps: &[Step], tasks: Tasks<'_>, order: &[usize], first: u32, held: &mut Held) {
+    let spans = tasks.run(order);
     // Positions of compute steps, whose starts grow.
     let compute: Vec<usize> = (0..order.len()).filter(|&at| steps[order[at]].stream == Stream::Compute).collect();
     for (at, &i) in order.iter().enumerate() {
         let Work::Collective(call) = &steps[i].work else { continue };
         let Some(&(_, output)) = call.calls.first() else { continue };
-        let n_begun = compute.partition_point(|&other| starts[other] < ends[i]);
+        let n_begun = compute.partition_point(|&other| spans[order[other]].start_s < spans[i].end_s);
         let last = n_begun.checked_sub(1).map_or(at, |k| compute[k].max(at));
         held.insert(output, first + last as u32);
     }

@@ -24,27 +24,25 @@
 //! together into one, side by side.
 //!
 //! **What it does not do.** No expensive arithmetic is done twice: a value that two fusions need is written to memory, unless it
-//! is one to three operations away from another that is kept as long ([`repeat`]). What a
+//! is one to three operations away from another that is kept as long (see [`prepare`]). What a
 //! reduction gives is used within its fusion only element by element, where there are enough results or each is short. Dots,
 //! convolutions, scatters, sorts, collectives, loops stay as they are.
 //!
 //! **Algorithm.** Each instruction has a *stage*: an edge that cannot be fused leads to a later stage, one that can may stay
 //! within. So edges between different fusions lead to later stages always, and no cycle can come about.
-//! Fusions are the components of fusable edges within a stage ([`hlo_analysis::fusion`] finds them); [`build`] writes them. Linear but for sorting.
+//! Fusions are the components of fusable edges within a stage ([`hlo_analysis::fusion`] finds them); [`build`] writes them. Linear but for
+//! sorting.
 //!
 //! **Requires** nothing; calls should be inlined. **Ensures** the same values, computed by the same operations. **Errors**:
 //! none.
 
 pub(crate) mod build;
-pub(crate) mod prepare;
-pub(crate) mod repeat;
 
 use crate::lower::legalize::stepwise_computations;
-use crate::lower::strides::is_same_layout;
 use hlo_analysis::Preserved;
-use hlo_analysis::fusion::{Edges, FusionLimits, find_groups};
+use hlo_analysis::fusion::{FusionLimits, Prepared, find_groups, prepare};
+use hlo_ir::Module;
 use hlo_ir::diag::Entity;
-use hlo_ir::{CompId, Module, Opcode};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 
@@ -87,18 +85,11 @@ impl Pass for Fuse {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let mut n_changes = 0;
         for comp in stepwise_computations(module) {
-            let n_views = prepare::rewrite_idle_broadcasts(module, comp);
-            let n_split = prepare::split_reductions(module, comp);
-            if n_split > 0 {
-                module.restore_order(comp).map_err(cycle)?;
-            }
-            let n_copies = remove_idle_copies(module, comp);
-            let n_repeated = repeat::repeat_cheap_values(module, comp).map_err(cycle)?;
+            let Prepared { n_views, n_split, n_copies, n_repeated } = prepare(module, comp).map_err(cycle)?;
             if n_repeated > 0 {
                 cx.report.count("values-repeated", n_repeated as u64);
             }
-            let edges = Edges::of(module, comp);
-            let groups = find_groups(module, comp, edges, self.limits);
+            let groups = find_groups(module, comp, self.limits);
             let n_fused = groups.iter().map(|group| group.members.len()).sum::<usize>();
             cx.report.count("broadcasts-as-views", n_views as u64);
             cx.report.count("reductions-split", n_split as u64);
@@ -118,46 +109,4 @@ impl Pass for Fuse {
 
 fn cycle(inst: hlo_ir::InstId) -> PassError {
     PassError::about(Entity::Inst(inst), "expected no cycle after fusion, found one")
-}
-
-/// Lets users of copies that keep the layout read what is copied. Returns how many.
-fn remove_idle_copies(module: &mut Module, comp: CompId) -> usize {
-    let mut n_removed = 0;
-    let mut source = cranelift_entity::SecondaryMap::new();
-    for inst in module.comp(comp).insts.clone() {
-        let operands = module.inst(inst).operands.clone();
-        for (k, operand) in operands.iter().enumerate() {
-            if let Some(Some(source)) = source.get(*operand) {
-                module.inst_mut(inst).operands[k] = *source;
-            }
-        }
-        let instruction = module.inst(inst);
-        if instruction.opcode != Opcode::Copy
-            || instruction.marks.as_ref().is_some_and(|m| !m.control_predecessors.is_empty())
-        {
-            continue;
-        }
-        let Some(&operand) = instruction.operands.first() else { continue };
-        let shapes = (module.shape(operand).as_array(), module.shape(inst).as_array());
-        let is_root = module.comp(comp).root.expand() == Some(inst);
-        if let (Some(from), Some(to)) = shapes
-            && is_same_layout(from, to)
-            && !is_root
-        {
-            source[inst] = Some(operand);
-            n_removed += 1;
-        }
-    }
-    if n_removed > 0 {
-        let named = |inst: &hlo_ir::InstId| {
-            let marks = module.inst(*inst).marks.as_ref();
-            marks.map(|m| m.control_predecessors.clone()).unwrap_or_default()
-        };
-        let kept: Vec<hlo_ir::InstId> = module.comp(comp).insts.iter().flat_map(named).collect();
-        let insts = module.comp(comp).insts.iter().copied();
-        let insts =
-            insts.filter(|i| source.get(*i).is_none_or(|s: &Option<_>| s.is_none()) || kept.contains(i)).collect();
-        module.comp_mut(comp).insts = insts;
-    }
-    n_removed
 }

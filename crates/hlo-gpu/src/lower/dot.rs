@@ -311,7 +311,7 @@ mod tests {
         let orders = DotDims::of(&attrs, 5, 5).fitting_orders();
         let laid = |i: usize| {
             let mut shape = ArrayShape::new(DType::F32, sizes[i].iter().copied());
-            shape.layout = Some(Box::new(super::super::strides::layout_of(orders[i].iter().copied())));
+            shape.layout = Some(Box::new(Layout::from_major_to_minor(orders[i].iter().copied())));
             shape
         };
         let form = find_gemm(&attrs, &laid(0), &laid(1), &laid(2)).expect("fits");

@@ -8,7 +8,7 @@
 
 use super::boundaries::{restate, rewrite_boundaries};
 use super::dot::{DotDims, find_gemm};
-use super::strides::{is_same_layout, layout_of};
+use super::strides::is_same_layout;
 use crate::GpuError;
 use crate::plan::has_library_types;
 use hlo_ir::attrs::{Attrs, TupleIndexAttrs};
@@ -116,7 +116,7 @@ fn rewrite_dot(module: &mut Module, inst: InstId) {
     }
     let orders = DotDims::of(&attrs, lhs_shape.rank(), rhs_shape.rank()).fitting_orders();
     let as_is = [lhs_shape, rhs_shape, out_shape];
-    let fitting = [0, 1, 2].map(|i| laid_out(&as_is[i], layout_of(orders[i].iter().copied())));
+    let fitting = [0, 1, 2].map(|i| laid_out(&as_is[i], Layout::from_major_to_minor(orders[i].iter().copied())));
     // Bit `i` of a choice: array `i` takes the fitting layout.
     let chosen = |choice: usize| [0, 1, 2].map(|i| if choice >> i & 1 == 1 { &fitting[i] } else { &as_is[i] });
     let bytes = |choice: usize| (0..3).filter(|i| choice >> i & 1 == 1).map(|i| as_is[i].size_bytes()).sum::<u64>();

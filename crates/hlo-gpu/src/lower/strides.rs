@@ -1,6 +1,6 @@
 //! Layouts as strides: which dims lie as one.
 
-use hlo_ir::{ArrayShape, Layout};
+use hlo_ir::ArrayShape;
 
 /// Elements from one index to the next along each dim.
 pub fn strides(shape: &ArrayShape) -> Vec<u64> {
@@ -16,11 +16,6 @@ pub fn strides(shape: &ArrayShape) -> Vec<u64> {
 /// Whether two arrays of equal dims lie equally in memory.
 pub fn is_same_layout(a: &ArrayShape, b: &ArrayShape) -> bool {
     a.same_type(b) && (a.n_elems() == 0 || a.is_same_order(b))
-}
-
-/// The layout whose dims, slowest first, are `order`.
-pub fn layout_of(order: impl DoubleEndedIterator<Item = usize>) -> Layout {
-    Layout::new(order.rev().map(|dim| dim as i64).collect())
 }
 
 /// The stride of several dims taken as one dim, the last of them fastest, if they lie so; dims of size 1 do not count.
@@ -44,7 +39,7 @@ pub fn merged_stride(shape: &ArrayShape, strides: &[u64], dims: &[usize]) -> Opt
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hlo_ir::{DType, Dims};
+    use hlo_ir::{DType, Dims, Layout};
 
     fn array(dims: &[i64], minor_to_major: &[i64]) -> ArrayShape {
         let mut shape = ArrayShape::new(DType::F32, dims.iter().copied());
@@ -61,5 +56,4 @@ mod tests {
         assert_eq!(merged_stride(&shape, &s, &[0, 2]), None);
         assert_eq!(merged_stride(&shape, &s, &[]), Some(None));
     }
-
 }

@@ -20,6 +20,7 @@ pub use memory::PlanMemory;
 pub use text::shape_text;
 
 use cranelift_entity::{PrimaryMap, SecondaryMap, entity_impl};
+use hlo_analysis::time::Lane;
 use hlo_ir::{ArrayShape, DType, Literal};
 
 /// A kernel of a plan; equal sources are one kernel.
@@ -141,6 +142,14 @@ pub enum Stream {
 }
 
 impl Stream {
+    /// The lane of its steps in predicted times.
+    pub(crate) fn lane(self) -> Lane {
+        match self {
+            Stream::Compute => Lane::Compute,
+            Stream::Communication => Lane::Communication,
+        }
+    }
+
     /// 0 or 1, for tables with a row for each stream.
     pub(crate) fn number(self) -> usize {
         match self {

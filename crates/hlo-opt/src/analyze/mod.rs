@@ -3,6 +3,7 @@
 mod frequency;
 mod memory;
 mod replication;
+mod time;
 
 use crate::Failure;
 use crate::arguments::AnalyzeCommand;
@@ -18,6 +19,7 @@ pub(crate) fn run(command: &AnalyzeCommand, console: &mut Console<'_>) -> Result
         AnalyzeCommand::Replication(args) => replication::run(args, console),
         AnalyzeCommand::Frequency(args) => frequency::run(args, console),
         AnalyzeCommand::Memory(args) => memory::run(args, console),
+        AnalyzeCommand::Time(args) => time::run(args, console),
     }
 }
 

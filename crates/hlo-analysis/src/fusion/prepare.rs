@@ -1,5 +1,6 @@
-//! Rewrites before fusion: broadcasts that repeat nothing become reshapes, which are views; long reductions to few results go
-//! in two steps, so that many blocks take part.
+//! Rewrites before fusion: broadcasts that repeat nothing become reshapes, which are views. Copies that keep the layout go.
+//! Long reductions to few results go in two steps, so that many blocks take part. Cheap values that are needed late are
+//! computed again ([`super::repeat`]).
 //!
 //! A reduction of `[d…]` along dims among which `D` lies slowest becomes one of `[…, S, D/S, …]` that keeps `S`, and one
 //! of its results along `S`. Each step's order is fixed, so that equal inputs give equal results; no atomics.
@@ -7,10 +8,11 @@
 //! plain sum, product, extremum or bitwise operation with a neutral initial value, and if `D` has no fitting divisor
 //! and is the only reduced dim.
 
-use crate::lower::strides::layout_of;
+use super::repeat::repeat_cheap_values;
+use cranelift_entity::SecondaryMap;
 use hlo_ir::attrs::{Attrs, ReduceAttrs, ReshapeAttrs};
 use hlo_ir::edit::Builder;
-use hlo_ir::{ArrayShape, CompId, ConstantValue, DType, InstId, Literal, Module, Opcode, Scalar, Shape};
+use hlo_ir::{ArrayShape, CompId, ConstantValue, DType, InstId, Layout, Literal, Module, Opcode, Scalar, Shape};
 use smallvec::SmallVec;
 
 /// Parts that a reduction to one result goes in at most, and what a reduction of rows should have altogether.
@@ -23,8 +25,36 @@ const MIN_COLUMN_PART: i64 = 64;
 /// Elements of an operand below which another launch costs more than it saves.
 const MIN_ELEMS: u64 = 1 << 15;
 
+/// What was rewritten before fusion.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Prepared {
+    /// Broadcasts that became reshapes.
+    pub n_views: usize,
+    /// Reductions that go in two steps.
+    pub n_split: usize,
+    /// Copies that are gone.
+    pub n_copies: usize,
+    /// Values that are computed again for late users.
+    pub n_repeated: usize,
+}
+
+/// Rewrites a computation so that its fusible groups are what a backend computes. The values stay the same.
+///
+/// # Errors
+/// An instruction on a cycle, which no verified module has.
+pub fn prepare(module: &mut Module, comp: CompId) -> Result<Prepared, InstId> {
+    let n_views = rewrite_idle_broadcasts(module, comp);
+    let n_split = split_reductions(module, comp);
+    if n_split > 0 {
+        module.restore_order(comp)?;
+    }
+    let n_copies = remove_idle_copies(module, comp);
+    let n_repeated = repeat_cheap_values(module, comp)?;
+    Ok(Prepared { n_views, n_split, n_copies, n_repeated })
+}
+
 /// Turns broadcasts that only add dims of size 1 into reshapes. Returns how many.
-pub(crate) fn rewrite_idle_broadcasts(module: &mut Module, comp: CompId) -> usize {
+fn rewrite_idle_broadcasts(module: &mut Module, comp: CompId) -> usize {
     let mut n_rewritten = 0;
     for inst in module.comp(comp).insts.clone() {
         let instruction = module.inst(inst);
@@ -55,7 +85,7 @@ struct Split {
 }
 
 /// Lets long reductions with few results go in two steps. Returns how many.
-pub(crate) fn split_reductions(module: &mut Module, comp: CompId) -> usize {
+fn split_reductions(module: &mut Module, comp: CompId) -> usize {
     let mut n_split = 0;
     for inst in module.comp(comp).insts.clone() {
         if let Some(split) = find_split(module, inst) {
@@ -136,7 +166,7 @@ fn split_shape(shape: &ArrayShape, dim: usize, n_parts: i64) -> ArrayShape {
     });
     let order: Vec<usize> = order.collect();
     let mut split = ArrayShape::new(shape.dtype, dims);
-    split.layout = Some(Box::new(layout_of(order.into_iter())));
+    split.layout = Some(Box::new(Layout::from_major_to_minor(order)));
     split
 }
 
@@ -146,7 +176,7 @@ fn without(shape: &ArrayShape, dims: &[usize]) -> ArrayShape {
     let order: Vec<usize> =
         shape.minor_to_major().iter().rev().filter_map(|&dim| kept.iter().position(|&k| k == dim as usize)).collect();
     let mut left = ArrayShape::new(shape.dtype, kept.iter().map(|&dim| shape.dims[dim]));
-    left.layout = Some(Box::new(layout_of(order.into_iter())));
+    left.layout = Some(Box::new(Layout::from_major_to_minor(order)));
     left
 }
 
@@ -177,4 +207,47 @@ fn build_split(module: &mut Module, comp: CompId, inst: InstId, split: &Split) -
     reduce.operands[0] = parts;
     reduce.attrs = second.into();
     Some(())
+}
+
+/// Lets users of copies that keep the layout read what is copied. Returns how many.
+fn remove_idle_copies(module: &mut Module, comp: CompId) -> usize {
+    let mut n_removed = 0;
+    let mut source = SecondaryMap::new();
+    for inst in module.comp(comp).insts.clone() {
+        let operands = module.inst(inst).operands.clone();
+        for (k, operand) in operands.iter().enumerate() {
+            if let Some(Some(source)) = source.get(*operand) {
+                module.inst_mut(inst).operands[k] = *source;
+            }
+        }
+        let instruction = module.inst(inst);
+        if instruction.opcode != Opcode::Copy
+            || instruction.marks.as_ref().is_some_and(|m| !m.control_predecessors.is_empty())
+        {
+            continue;
+        }
+        let Some(&operand) = instruction.operands.first() else { continue };
+        let shapes = (module.shape(operand).as_array(), module.shape(inst).as_array());
+        let is_root = module.comp(comp).root.expand() == Some(inst);
+        if let (Some(from), Some(to)) = shapes
+            && from.same_type(to)
+            && from.is_same_order(to)
+            && !is_root
+        {
+            source[inst] = Some(operand);
+            n_removed += 1;
+        }
+    }
+    if n_removed > 0 {
+        let named = |inst: &InstId| {
+            let marks = module.inst(*inst).marks.as_ref();
+            marks.map(|m| m.control_predecessors.clone()).unwrap_or_default()
+        };
+        let kept: Vec<InstId> = module.comp(comp).insts.iter().flat_map(named).collect();
+        let insts = module.comp(comp).insts.iter().copied();
+        let insts =
+            insts.filter(|i| source.get(*i).is_none_or(|s: &Option<_>| s.is_none()) || kept.contains(i)).collect();
+        module.comp_mut(comp).insts = insts;
+    }
+    n_removed
 }

@@ -9,9 +9,10 @@
 //! [`MAX_OPERATIONS`] elementwise operations on one value that is kept for as long anyway, and on constants. The stages then move
 //! the copy to where it is read.
 
+use super::edges::{Edges, Role};
+use super::stages::{Stages, find_stages};
+use crate::values::tuple_elements;
 use cranelift_entity::SecondaryMap;
-use hlo_analysis::fusion::{Edges, Role, Stages, find_stages};
-use hlo_analysis::values::tuple_elements;
 use hlo_ir::edit::Builder;
 use hlo_ir::op::{CostRule, FactorRule};
 use hlo_ir::{CompId, InstId, Module, Opcode};
@@ -20,7 +21,7 @@ use hlo_ir::{CompId, InstId, Module, Opcode};
 const MAX_OPERATIONS: usize = 3;
 
 /// Repeats cheap values for their late users; gives how many values no longer have any.
-pub(crate) fn repeat_cheap_values(module: &mut Module, comp: CompId) -> Result<usize, InstId> {
+pub(super) fn repeat_cheap_values(module: &mut Module, comp: CompId) -> Result<usize, InstId> {
     let edges = Edges::of(module, comp);
     let stages = find_stages(module, &edges);
     // The last stage at which each value is read.

@@ -1,0 +1,409 @@
+//! The predicted time of a module: kernels and collectives of one device on two lanes.
+//!
+//! The module need not be fused: each computation's fusible groups count as one kernel each ([`crate::fusion`]). A kernel is
+//! a task on the compute lane, a collective a task on the communication lane. A task begins when its operands are there
+//! and its lane is free. Among the tasks that could begin, a lane takes the one with the longest chain of tasks behind it, or
+//! the first in the text, or the first that a collective needs, whichever ends sooner. Both lanes catch up with each other before and after a loop or a conditional.
+//! A loop takes its body's time as often as it runs ([`Frequencies`]); a conditional the mean of its branches, weighted by how
+//! often each is taken.
+//!
+//! A called computation with one call site is priced in its caller's place. One with several call sites counts like a loop
+//! that runs once, so inline calls first for a better figure.
+//!
+//! **Not counted**: layout copies that a backend adds, the host's part in loops, custom calls beyond their bytes (then
+//! [`ModuleTime::is_partial`]). Cost: `n log n` in the module's instructions and tuple leaves.
+
+use super::exchange::{Exchange, Members, exchange_of, members_of};
+use super::kernel::{KernelCost, Updates, instruction_cost, region_cost};
+use super::lanes::{Lane, Tasks};
+use super::units::{Unit, Units};
+use super::{Machine, Network, SizeMismatch};
+use crate::frequency::Frequencies;
+use crate::fusion::prepare;
+use crate::values::{CallSite, Through, arguments, condition_and_body, handed_on, hands_on};
+use cranelift_entity::{EntitySet, SecondaryMap};
+use hashbrown::HashMap;
+use hlo_cluster::CollectiveCost;
+use hlo_ir::cost::Costs;
+use hlo_ir::op::{Begun, CollectiveRule, CostRule, Flow};
+use hlo_ir::view::is_view;
+use hlo_ir::{CompId, InstId, Module, Opcode, Shape};
+use smallvec::SmallVec;
+
+/// Predicted time of one execution of a module on each device.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct ModuleTime {
+    /// Seconds from the beginning to the end.
+    pub critical_path_s: f64,
+    /// Seconds in which kernels run.
+    pub compute_s: f64,
+    /// Seconds in which collectives run.
+    pub communication_s: f64,
+    /// Whether a part is not known: a custom call's work, or an exchange with the host.
+    pub is_partial: bool,
+}
+
+impl ModuleTime {
+    /// Both one after the other.
+    fn plus(self, other: ModuleTime) -> ModuleTime {
+        ModuleTime {
+            critical_path_s: self.critical_path_s + other.critical_path_s,
+            compute_s: self.compute_s + other.compute_s,
+            communication_s: self.communication_s + other.communication_s,
+            is_partial: self.is_partial || other.is_partial,
+        }
+    }
+
+    fn times(self, n: f64) -> ModuleTime {
+        ModuleTime {
+            critical_path_s: self.critical_path_s * n,
+            compute_s: self.compute_s * n,
+            communication_s: self.communication_s * n,
+            is_partial: self.is_partial,
+        }
+    }
+}
+
+/// Predicts the time of a verified module.
+///
+/// # Errors
+/// The machine has another number of devices than the module runs on.
+pub fn predict(module: &Module, frequencies: &Frequencies, machine: &Machine) -> Result<ModuleTime, SizeMismatch> {
+    let network = machine.network(module.n_devices().max(1) as usize)?;
+    let stepwise = stepwise_computations(module);
+    let mut module = module.clone();
+    for &comp in module.computations().to_vec().iter().filter(|&&comp| stepwise.contains(comp)) {
+        // A computation with a cycle stays as it is; no verified module has one.
+        let _ = prepare(&mut module, comp);
+    }
+    let module = &module;
+    let mut clock = Clock {
+        module,
+        frequencies,
+        machine,
+        network,
+        costs: Costs::new(module),
+        exchanges: HashMap::new(),
+        in_place_of_call: computations_in_place_of_calls(module),
+        times: SecondaryMap::new(),
+    };
+    for comp in module.post_order() {
+        if stepwise.contains(comp) && !clock.in_place_of_call.contains(comp) {
+            clock.times[comp] = clock.computation(comp);
+        }
+    }
+    Ok(module.entry().map_or_else(ModuleTime::default, |entry| clock.times[entry]))
+}
+
+/// Nested calls that are priced in their callers' place.
+const MAX_CALL_DEPTH: u32 = 64;
+
+/// Computations that are priced where they are called: those with one call site, which is a call.
+fn computations_in_place_of_calls(module: &Module) -> EntitySet<CompId> {
+    let mut n_sites: SecondaryMap<CompId, u32> = SecondaryMap::new();
+    let order = module.post_order();
+    for &inst in order.iter().flat_map(|&comp| &module.comp(comp).insts) {
+        module.called(inst).into_iter().for_each(|callee| n_sites[callee] += 1);
+    }
+    let (mut found, mut depth) = (EntitySet::new(), SecondaryMap::<CompId, u32>::new());
+    for &comp in order.iter().rev() {
+        for &inst in module.comp(comp).insts.iter().filter(|&&inst| is_call(module, inst)) {
+            for callee in module.called(inst) {
+                depth[callee] = depth[comp] + 1;
+                if n_sites[callee] == 1 && depth[callee] < MAX_CALL_DEPTH {
+                    found.insert(callee);
+                } else {
+                    depth[callee] = 0;
+                }
+            }
+        }
+    }
+    found
+}
+
+fn is_call(module: &Module, inst: InstId) -> bool {
+    let instruction = module.inst(inst);
+    instruction.opcode != Opcode::Fusion && instruction.opcode.row().flow == Flow::Call
+}
+
+/// The computations whose instructions are kernels and collectives, rather than the inside of a fusion or a reduction.
+fn stepwise_computations(module: &Module) -> EntitySet<CompId> {
+    let mut found = EntitySet::new();
+    found.extend(module.entry());
+    for &inst in module.computations().iter().flat_map(|&comp| &module.comp(comp).insts) {
+        let opcode = module.inst(inst).opcode;
+        if opcode != Opcode::Fusion && opcode.row().flow.entry().is_some() {
+            found.extend(module.called(inst));
+        }
+    }
+    found
+}
+
+struct Clock<'m> {
+    module: &'m Module,
+    frequencies: &'m Frequencies,
+    machine: &'m Machine,
+    network: Network,
+    costs: Costs<'m>,
+    exchanges: HashMap<(Exchange, Members), CollectiveCost>,
+    in_place_of_call: EntitySet<CompId>,
+    times: SecondaryMap<CompId, ModuleTime>,
+}
+
+/// For each leaf of a value the task that computes it; `None` if it is there from the beginning.
+type Makers = SmallVec<[Option<usize>; 1]>;
+
+/// The tasks since both lanes last caught up with each other.
+#[derive(Default)]
+struct Section {
+    lanes: Vec<Lane>,
+    durations_s: Vec<f64>,
+    needs: Vec<Vec<usize>>,
+    /// Tasks of earlier sections.
+    n_before: usize,
+}
+
+/// What is known on the way through a computation and the calls in it.
+#[derive(Default)]
+struct Progress {
+    makers: SecondaryMap<InstId, Makers>,
+    section: Section,
+    time: ModuleTime,
+}
+
+impl Progress {
+    /// Adds a task that needs all leaves of `operands`; its number.
+    fn task(&mut self, lane: Lane, duration_s: f64, operands: impl Iterator<Item = InstId>) -> usize {
+        let section = &mut self.section;
+        let makers = operands.flat_map(|operand| self.makers[operand].iter().copied().flatten());
+        let mut needs: Vec<usize> = makers.filter_map(|task| task.checked_sub(section.n_before)).collect();
+        needs.sort_unstable();
+        needs.dedup();
+        section.lanes.push(lane);
+        section.durations_s.push(duration_s);
+        section.needs.push(needs);
+        section.n_before + section.lanes.len() - 1
+    }
+
+    /// Lets both lanes catch up with each other.
+    fn catch_up(&mut self) {
+        let n_before = self.section.n_before + self.section.lanes.len();
+        let Section { lanes, durations_s, needs, .. } =
+            std::mem::replace(&mut self.section, Section { n_before, ..Section::default() });
+        let tasks = Tasks { lanes: &lanes, durations_s: &durations_s, needs: &needs };
+        let text: Vec<usize> = (0..lanes.len()).collect();
+        let end_s = |order: Vec<usize>| tasks.run(&order).iter().map(|span| span.end_s).fold(0.0, f64::max);
+        let orders = [tasks.by_chain(), tasks.feeding_first(text.clone()), text];
+        let ends_s = orders.map(|wanted| end_s(tasks.list_schedule(&wanted)));
+        let busy =
+            |lane: Lane| lanes.iter().zip(&durations_s).filter(|(l, _)| **l == lane).map(|(_, s)| s).sum::<f64>();
+        self.time = self.time.plus(ModuleTime {
+            critical_path_s: ends_s.into_iter().fold(f64::INFINITY, f64::min),
+            compute_s: busy(Lane::Compute),
+            communication_s: busy(Lane::Communication),
+            is_partial: false,
+        });
+    }
+}
+
+impl<'m> Clock<'m> {
+    /// The time of one run of a computation.
+    fn computation(&mut self, comp: CompId) -> ModuleTime {
+        let mut progress = Progress::default();
+        for &param in &self.module.comp(comp).params {
+            progress.makers[param] = self.nothing(param);
+        }
+        self.walk(comp, &mut progress);
+        progress.catch_up();
+        progress.time
+    }
+
+    /// Makers of a value that is there from the beginning.
+    fn nothing(&self, inst: InstId) -> Makers {
+        SmallVec::from_elem(None, self.module.shape(inst).n_leaves())
+    }
+
+    /// Adds the tasks of a computation whose parameters have makers.
+    fn walk(&mut self, comp: CompId, progress: &mut Progress) {
+        for unit in Units::of(self.module, comp).in_order() {
+            match unit {
+                Unit::Kernel(group) => {
+                    let cost = region_cost(&self.costs, &group.all, &group.outputs, Updates::InPlace);
+                    self.kernel(&cost, group.inputs.iter().copied(), group.outputs.iter().copied(), progress);
+                }
+                Unit::Inst(inst) => self.instruction(inst, progress),
+            }
+        }
+    }
+
+    fn kernel(
+        &mut self,
+        cost: &KernelCost,
+        inputs: impl Iterator<Item = InstId>,
+        outputs: impl Iterator<Item = InstId>,
+        progress: &mut Progress,
+    ) {
+        let outputs: SmallVec<[InstId; 4]> = outputs.collect();
+        let is_empty = outputs.iter().all(|&output| self.module.shape(output).memory_bytes() == 0);
+        let maker = (!is_empty).then(|| {
+            let duration_s = self.machine.kernel_s(self.machine.work_of(cost));
+            progress.task(Lane::Compute, duration_s, inputs)
+        });
+        for output in outputs {
+            progress.makers[output] = SmallVec::from_elem(maker, self.module.shape(output).n_leaves());
+        }
+    }
+
+    fn instruction(&mut self, inst: InstId, progress: &mut Progress) {
+        let module = self.module;
+        let instruction = module.inst(inst);
+        let row = instruction.opcode.row();
+        let operands = instruction.operands.iter().copied();
+        match row.flow {
+            Flow::Parameter => {}
+            Flow::Constant | Flow::ReplicaId | Flow::PartitionId => progress.makers[inst] = self.nothing(inst),
+            Flow::Tuple | Flow::GetTupleElement | Flow::AsyncDone | Flow::AsyncUpdate => {
+                progress.makers[inst] = self.handed_on(inst, progress);
+            }
+            Flow::Identity if !hands_on(module, inst, Through::MARKERS) && moves_bytes(module, inst) => {
+                let cost = instruction_cost(&self.costs, inst, Updates::InPlace);
+                self.kernel(&cost, operands, std::iter::once(inst), progress);
+            }
+            Flow::Identity => progress.makers[inst] = self.handed_on(inst, progress),
+            Flow::Call if is_call(module, inst) => self.call(inst, progress),
+            Flow::While => {
+                progress.catch_up();
+                progress.time = progress.time.plus(self.loop_time(inst));
+                progress.makers[inst] = self.nothing(inst);
+            }
+            Flow::Conditional => {
+                progress.catch_up();
+                let shares = self.frequencies.branch_shares(inst).map(|shares| shares.shares.clone());
+                let branches = module.called(inst);
+                for (slot, branch) in branches.into_iter().enumerate() {
+                    let share = shares.as_ref().and_then(|shares| shares.get(slot).copied());
+                    progress.time = progress.time.plus(self.times[branch].times(share.unwrap_or(1.0)));
+                }
+                progress.makers[inst] = self.nothing(inst);
+            }
+            Flow::Collective(rule) => self.collective(inst, inst, rule, progress),
+            Flow::AsyncStart(Begun::Collective(rule)) => self.collective(inst, inst, rule, progress),
+            Flow::AsyncStart(Begun::Call) if self.wrapped_collective(inst).is_some() => {
+                if let Some((wrapped, rule)) = self.wrapped_collective(inst) {
+                    self.collective(inst, wrapped, rule, progress);
+                }
+            }
+            Flow::All if is_view(module, inst) => {
+                let first = instruction.operands.first();
+                progress.makers[inst] = first.map_or_else(|| self.nothing(inst), |&o| progress.makers[o].clone());
+            }
+            Flow::Call | Flow::All | Flow::AsyncStart(Begun::Call | Begun::Copy) => {
+                progress.time.is_partial |= matches!(row.cost, CostRule::Unknown(_) | CostRule::Communication);
+                if row.cost == CostRule::Free || is_token(module.shape(inst)) {
+                    let task = operands.flat_map(|o| progress.makers[o].iter().copied()).flatten().max();
+                    progress.makers[inst] = SmallVec::from_elem(task, module.shape(inst).n_leaves());
+                } else {
+                    let cost = instruction_cost(&self.costs, inst, Updates::InPlace);
+                    self.kernel(&cost, operands, std::iter::once(inst), progress);
+                }
+            }
+        }
+    }
+
+    /// Makers of leaves that are leaves of operands; for other leaves the operands' last maker.
+    fn handed_on(&self, inst: InstId, progress: &Progress) -> Makers {
+        let module = self.module;
+        let mut makers = self.nothing(inst);
+        for run in handed_on(module, inst, Through::ALL) {
+            let from = progress.makers[run.operand].get(run.in_operand());
+            if let (Some(to), Some(from)) = (makers.get_mut(run.in_result()), from) {
+                to.copy_from_slice(from);
+            }
+        }
+        makers
+    }
+
+    fn call(&mut self, inst: InstId, progress: &mut Progress) {
+        let module = self.module;
+        let Some(&callee) = module.called(inst).first() else { return };
+        if !self.in_place_of_call.contains(callee) {
+            progress.catch_up();
+            progress.time = progress.time.plus(self.times[callee]);
+            progress.makers[inst] = self.nothing(inst);
+            return;
+        }
+        let given: Vec<(InstId, InstId)> = arguments(module, CallSite { inst, slot: 0 }, callee).collect();
+        for (param, operand) in given {
+            progress.makers[param] = progress.makers[operand].clone();
+        }
+        self.walk(callee, progress);
+        let root = module.comp(callee).root.expand();
+        progress.makers[inst] = root.map_or_else(|| self.nothing(inst), |root| progress.makers[root].clone());
+    }
+
+    fn loop_time(&self, inst: InstId) -> ModuleTime {
+        let Some((condition, body)) = condition_and_body(self.module, inst) else { return ModuleTime::default() };
+        let n_trips = self.frequencies.trip_count(inst).map_or(1, |trips| trips.count) as f64;
+        self.times[condition].times(n_trips + 1.0).plus(self.times[body].times(n_trips))
+    }
+
+    /// The collective that an asynchronous call wraps.
+    fn wrapped_collective(&self, inst: InstId) -> Option<(InstId, CollectiveRule)> {
+        let comps = self.module.called(inst);
+        let mut insts = comps.iter().flat_map(|&comp| &self.module.comp(comp).insts);
+        insts.find_map(|&inst| match self.module.inst(inst).opcode.row().flow {
+            Flow::Collective(rule) => Some((inst, rule)),
+            Flow::All
+            | Flow::Parameter
+            | Flow::Constant
+            | Flow::Tuple
+            | Flow::GetTupleElement
+            | Flow::Identity
+            | Flow::Call
+            | Flow::While
+            | Flow::Conditional
+            | Flow::ReplicaId
+            | Flow::PartitionId
+            | Flow::AsyncStart(_)
+            | Flow::AsyncUpdate
+            | Flow::AsyncDone => None,
+        })
+    }
+
+    /// Adds the task of the collective `wrapped`, which is `inst` or what `inst` begins.
+    fn collective(&mut self, inst: InstId, wrapped: InstId, rule: CollectiveRule, progress: &mut Progress) {
+        let module = self.module;
+        let exchange = exchange_of(rule);
+        let members = members_of(module, wrapped, exchange);
+        let is_alone = exchange != Exchange::Permute && members.groups.iter().all(|group| group.len() <= 1);
+        let operands = module.inst(inst).operands.iter().copied();
+        if is_alone {
+            let task = operands.flat_map(|o| progress.makers[o].iter().copied()).flatten().max();
+            progress.makers[inst] = SmallVec::from_elem(task, module.shape(inst).n_leaves());
+            return;
+        }
+        let bytes_in: f64 = operands.clone().map(|o| module.shape(o).memory_bytes() as f64).sum();
+        let bytes_out = module.shape(inst).memory_bytes() as f64;
+        let bytes_out = if rule.has_operands_in_result() || wrapped != inst { bytes_out - bytes_in } else { bytes_out };
+        let network = &self.network;
+        let cost = self
+            .exchanges
+            .entry((exchange, members))
+            .or_insert_with_key(|(exchange, members)| network.exchange(*exchange, &members.groups, &members.pairs));
+        let task = progress.task(Lane::Communication, cost.seconds(bytes_in.max(bytes_out)), operands);
+        progress.makers[inst] = SmallVec::from_elem(Some(task), module.shape(inst).n_leaves());
+    }
+}
+
+fn is_token(shape: &Shape) -> bool {
+    shape.memory_bytes() == 0 && shape.as_array().is_none()
+}
+
+/// Whether a copy changes the order of the bytes.
+fn moves_bytes(module: &Module, inst: InstId) -> bool {
+    let operand = module.inst(inst).operands.first().and_then(|&operand| module.shape(operand).as_array());
+    match (operand, module.shape(inst).as_array()) {
+        (Some(from), Some(to)) => !from.is_same_order(to),
+        (None, _) | (_, None) => false,
+    }
+}

@@ -1,0 +1,236 @@
+//! What a kernel reads, writes and computes, on any machine.
+//!
+//! A kernel computes some instructions of one computation. Values between them stay in registers. It reads of an input
+//! what its instructions touch: of a sliced or gathered array the part, of other arrays the whole. The walk goes from the
+//! results back to the inputs and carries the number of elements that are needed.
+
+use crate::values::{entered, tuple_elements};
+use cranelift_entity::SecondaryMap;
+use hlo_ir::cost::Costs;
+use hlo_ir::op::{CostRule, FactorRule};
+use hlo_ir::{DType, InstId, Module, Opcode};
+use smallvec::SmallVec;
+
+/// Which units of a device do some arithmetic.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unit {
+    /// Elementwise and reducing operations.
+    Vector,
+    /// Matrix products and convolutions.
+    Matrix,
+}
+
+/// Operations of one unit on one type.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Arithmetic {
+    /// Where.
+    pub unit: Unit,
+    /// On elements of this type.
+    pub dtype: DType,
+    /// How many; a fused multiply-add counts two.
+    pub flops: f64,
+}
+
+/// Work of one kernel, on any machine.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct KernelCost {
+    /// Bytes that it reads from memory.
+    pub bytes_read: f64,
+    /// Bytes that it writes to memory.
+    pub bytes_written: f64,
+    /// What it computes.
+    pub arithmetic: SmallVec<[Arithmetic; 2]>,
+}
+
+impl KernelCost {
+    fn add(&mut self, unit: Unit, dtype: DType, flops: f64) {
+        if flops == 0.0 {
+            return;
+        }
+        match self.arithmetic.iter_mut().find(|known| known.unit == unit && known.dtype == dtype) {
+            Some(known) => known.flops += flops,
+            None => self.arithmetic.push(Arithmetic { unit, dtype, flops }),
+        }
+    }
+}
+
+/// Whether an update writes its part of an array alone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Updates {
+    /// A kernel writes the whole array anew.
+    Rewrite,
+    /// The result lies where the array lay, and only the part is written.
+    InPlace,
+}
+
+/// The cost of the kernel of one instruction: a fusion, or an operation by itself.
+pub fn instruction_cost(costs: &Costs<'_>, inst: InstId, updates: Updates) -> KernelCost {
+    let module = costs.module();
+    let fused = entered(module, inst).filter(|_| module.inst(inst).opcode == Opcode::Fusion);
+    let Some(comp) = fused.and_then(|(_, callees)| callees.first().copied()) else {
+        return region_cost(costs, &[inst], &[inst], updates);
+    };
+    let computation = module.comp(comp);
+    let Some(root) = computation.root.expand() else { return KernelCost::default() };
+    let outputs = tuple_elements(module, root).unwrap_or(std::slice::from_ref(&root));
+    region_cost(costs, &computation.insts, outputs, updates)
+}
+
+/// The cost of a kernel that computes `members`, which stand in text order, and gives `outputs`. Parameters are inputs even
+/// if they are members.
+pub fn region_cost(costs: &Costs<'_>, members: &[InstId], outputs: &[InstId], updates: Updates) -> KernelCost {
+    let module = costs.module();
+    let mut walk = Walk { module, needed: SecondaryMap::new(), is_member: SecondaryMap::new() };
+    for &member in members {
+        walk.is_member[member] = module.inst(member).opcode != Opcode::Parameter;
+    }
+    let mut cost = KernelCost::default();
+    for &output in outputs {
+        walk.needed[output] = n_elems(module, output);
+        match find_partial_update(module, output).filter(|_| updates == Updates::InPlace) {
+            Some(update) => {
+                cost.bytes_written += update.part_bytes;
+                cost.bytes_read += if update.reads_part { update.part_bytes } else { 0.0 };
+            }
+            None => cost.bytes_written += bytes(module, output),
+        }
+    }
+    let mut inputs: SmallVec<[InstId; 8]> = SmallVec::new();
+    for &member in members.iter().rev().filter(|&&member| walk.is_member[member]) {
+        let share = walk.share(member);
+        let instruction = module.inst(member);
+        cost.add(unit(module, member), arithmetic_dtype(module, member), costs.of(member).flops as f64 * share);
+        let is_in_place = updates == Updates::InPlace && outputs.contains(&member);
+        let n_kept = find_partial_update(module, member).filter(|_| is_in_place).map_or(0, |update| update.n_arrays);
+        for (k, &operand) in instruction.operands.iter().enumerate().skip(n_kept) {
+            if !walk.is_member[operand] && !inputs.contains(&operand) {
+                inputs.push(operand);
+            }
+            let more = walk.needed_of_operand(member, k);
+            let all = n_elems(module, operand);
+            walk.needed[operand] = (walk.needed[operand] + more).min(all);
+        }
+    }
+    for input in inputs {
+        cost.bytes_read += bytes(module, input) * walk.share(input);
+    }
+    cost
+}
+
+/// The type in which an instruction computes: a comparison computes in the type of what it compares.
+pub fn arithmetic_dtype(module: &Module, inst: InstId) -> DType {
+    let dtype = |inst: InstId| module.shape(inst).as_array().map(|array| array.dtype);
+    let first = module.inst(inst).operands.first().and_then(|&operand| dtype(operand));
+    if unit(module, inst) == Unit::Matrix {
+        return first.unwrap_or(DType::F32);
+    }
+    dtype(inst).filter(|&d| d != DType::Pred).or(first).unwrap_or(DType::F32)
+}
+
+fn unit(module: &Module, inst: InstId) -> Unit {
+    match module.inst(inst).opcode.row().cost {
+        CostRule::Dot | CostRule::Convolution => Unit::Matrix,
+        CostRule::Free
+        | CostRule::Moves
+        | CostRule::PerElement(_)
+        | CostRule::Reduce
+        | CostRule::Scatter
+        | CostRule::Window
+        | CostRule::Sort
+        | CostRule::Cholesky
+        | CostRule::TriangularSolve
+        | CostRule::Fft
+        | CostRule::Called
+        | CostRule::Communication
+        | CostRule::Unknown(_) => Unit::Vector,
+    }
+}
+
+/// An operation that gives arrays of which it changed a part.
+struct PartialUpdate {
+    /// Its first operands, which are these arrays.
+    n_arrays: usize,
+    /// Bytes of the parts.
+    part_bytes: f64,
+    /// Whether it reads the old elements of the parts.
+    reads_part: bool,
+}
+
+fn find_partial_update(module: &Module, inst: InstId) -> Option<PartialUpdate> {
+    let instruction = module.inst(inst);
+    let factors = instruction.opcode.row().factors;
+    let (n_arrays, parts, reads_part) = if factors == FactorRule::DynamicUpdateSlice {
+        (1, instruction.operands.get(1..2)?, false)
+    } else if factors == FactorRule::Scatter {
+        let n_arrays = instruction.operands.len().saturating_sub(1) / 2;
+        (n_arrays, instruction.operands.get(n_arrays + 1..)?, true)
+    } else {
+        return None;
+    };
+    Some(PartialUpdate { n_arrays, part_bytes: parts.iter().map(|&part| bytes(module, part)).sum(), reads_part })
+}
+
+fn n_elems(module: &Module, inst: InstId) -> f64 {
+    module.shape(inst).as_array().map_or(1.0, |array| array.n_elems() as f64)
+}
+
+fn bytes(module: &Module, inst: InstId) -> f64 {
+    module.shape(inst).memory_bytes() as f64
+}
+
+struct Walk<'m> {
+    module: &'m Module,
+    /// Elements of each value that are needed.
+    needed: SecondaryMap<InstId, f64>,
+    is_member: SecondaryMap<InstId, bool>,
+}
+
+impl Walk<'_> {
+    /// Which part of a value is needed, from 0 to 1. Tuples are needed whole.
+    fn share(&self, inst: InstId) -> f64 {
+        let all = n_elems(self.module, inst);
+        if all == 0.0 { 0.0 } else { (self.needed[inst] / all).min(1.0) }
+    }
+
+    /// Elements of operand `k` that the needed elements of `inst` are computed from.
+    fn needed_of_operand(&self, inst: InstId, k: usize) -> f64 {
+        let (module, needed) = (self.module, self.needed[inst]);
+        let Some(&operand) = module.inst(inst).operands.get(k) else { return 0.0 };
+        let (all, share) = (n_elems(module, operand), self.share(inst));
+        match module.inst(inst).opcode.row().factors {
+            // An element of the result is an element of the operand.
+            FactorRule::Slice | FactorRule::DynamicSlice | FactorRule::Gather if k == 0 => needed.min(all),
+            FactorRule::Gather => all * share,
+            // What the update covers is not read.
+            FactorRule::DynamicUpdateSlice if k == 0 => {
+                let part = module.inst(inst).operands.get(1).map_or(0.0, |&part| n_elems(module, part));
+                (all - part).max(0.0) * share
+            }
+            FactorRule::Slice | FactorRule::DynamicSlice | FactorRule::DynamicUpdateSlice => all,
+            FactorRule::Elementwise
+            | FactorRule::Broadcast
+            | FactorRule::Reshape
+            | FactorRule::Bitcast
+            | FactorRule::BitcastConvert
+            | FactorRule::Transpose
+            | FactorRule::Reverse
+            | FactorRule::Pad
+            | FactorRule::Concatenate
+            | FactorRule::Reduce => all * share,
+            FactorRule::Iota
+            | FactorRule::Dot
+            | FactorRule::Convolution
+            | FactorRule::ReduceWindow
+            | FactorRule::SelectAndScatter
+            | FactorRule::Sort
+            | FactorRule::Scatter
+            | FactorRule::Cholesky
+            | FactorRule::TriangularSolve
+            | FactorRule::Fft
+            | FactorRule::BatchNorm
+            | FactorRule::CustomCall
+            | FactorRule::Structural(_)
+            | FactorRule::Whole(_) => all,
+        }
+    }
+}

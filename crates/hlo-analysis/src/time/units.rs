@@ -1,0 +1,101 @@
+//! The tasks of a computation before it is fused: fusible groups, and instructions of no group.
+
+use crate::fusion::{FusionLimits, Group, find_groups};
+use cranelift_entity::{EntitySet, SecondaryMap};
+use hlo_ir::{CompId, InstId, Module};
+use std::rc::Rc;
+
+/// What becomes one task, or none.
+#[derive(Clone, Debug)]
+pub(super) enum Unit {
+    /// A fusible group.
+    Kernel(Rc<Group>),
+    /// An instruction of no group.
+    Inst(InstId),
+}
+
+/// The units of a computation.
+pub(super) struct Units<'m> {
+    module: &'m Module,
+    comp: CompId,
+    groups: Vec<Rc<Group>>,
+    of_inst: SecondaryMap<InstId, Option<u32>>,
+}
+
+impl<'m> Units<'m> {
+    /// The units of a computation of a prepared module.
+    pub(super) fn of(module: &'m Module, comp: CompId) -> Units<'m> {
+        let groups = find_groups(module, comp, FusionLimits::default());
+        let groups: Vec<Rc<Group>> = groups.into_iter().map(Rc::new).collect();
+        let mut of_inst = SecondaryMap::new();
+        for (number, group) in (0..).zip(&groups) {
+            group.members.iter().for_each(|&member| of_inst[member] = Some(number));
+        }
+        Units { module, comp, groups, of_inst }
+    }
+
+    /// The unit's group, if it is not a single instruction.
+    fn group(&self, inst: InstId) -> Option<(usize, &Rc<Group>)> {
+        let number = self.of_inst[inst]? as usize;
+        Some((number, self.groups.get(number)?))
+    }
+
+    /// What the unit of an instruction reads.
+    fn inputs(&self, inst: InstId) -> &[InstId] {
+        self.group(inst).map_or(self.module.inst(inst).operands.as_slice(), |(_, group)| &group.inputs)
+    }
+
+    /// What must be computed: the root, what has an effect, and what the units of these read. What only groups read that
+    /// compute it again is not.
+    fn needed(&self) -> EntitySet<InstId> {
+        let (module, comp) = (self.module, self.module.comp(self.comp));
+        let live = module.live(self.comp);
+        let mut is_used: EntitySet<InstId> = EntitySet::new();
+        let live_insts = comp.insts.iter().filter(|&&inst| live.contains(inst));
+        is_used.extend(live_insts.flat_map(|&inst| module.inst(inst).operands.iter().copied()));
+        let ends = comp.insts.iter().copied().filter(|&inst| live.contains(inst) && !is_used.contains(inst));
+        let mut open: Vec<InstId> = ends.chain(comp.root.expand()).collect();
+        let mut needed = EntitySet::new();
+        while let Some(inst) = open.pop() {
+            if needed.insert(inst) {
+                open.extend(self.inputs(inst).iter().filter(|&&input| !needed.contains(input)));
+            }
+        }
+        needed
+    }
+
+    /// The needed units, each after those that it reads, else in text order.
+    pub(super) fn in_order(&self) -> Vec<Unit> {
+        let mut is_done: EntitySet<InstId> = EntitySet::new();
+        let mut is_group_done = vec![false; self.groups.len()];
+        let needed = self.needed();
+        let mut order = Vec::new();
+        let mut open: Vec<(InstId, bool)> = Vec::new();
+        for &inst in self.module.comp(self.comp).insts.iter().filter(|&&inst| needed.contains(inst)) {
+            open.push((inst, false));
+            while let Some((at, are_inputs_done)) = open.pop() {
+                let group = self.group(at);
+                let is_known = group.map_or_else(|| is_done.contains(at), |(number, _)| is_group_done[number]);
+                if is_known {
+                    continue;
+                }
+                if are_inputs_done {
+                    match group {
+                        Some((number, group)) => {
+                            is_group_done[number] = true;
+                            order.push(Unit::Kernel(group.clone()));
+                        }
+                        None => {
+                            is_done.insert(at);
+                            order.push(Unit::Inst(at));
+                        }
+                    }
+                    continue;
+                }
+                open.push((at, true));
+                open.extend(self.inputs(at).iter().rev().map(|&input| (input, false)));
+            }
+        }
+        order
+    }
+}

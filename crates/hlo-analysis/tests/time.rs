@@ -1,0 +1,181 @@
+//! Predicted times of small modules, each beside the sum that it must be.
+
+use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
+use hlo_analysis::time::{
+    DEFAULT_DEVICE, Exchange, KernelWork, Machine, ModuleTime, Unit, Updates, instruction_cost, predict,
+};
+use hlo_cluster::Collective;
+use hlo_ir::cost::Costs;
+use hlo_ir::{DType, InstId, Module};
+
+fn parsed(text: &str) -> Module {
+    match hlo_text::parse_module(text) {
+        Ok(parsed) => parsed.module,
+        Err(errors) => panic!("{}", hlo_text::render(&errors, "m.hlo", text, false)),
+    }
+}
+
+fn machine() -> Machine {
+    Machine::from_args("", DEFAULT_DEVICE).expect("the default machine")
+}
+
+fn time(module: &Module) -> ModuleTime {
+    let frequencies = Frequencies::compute(module, FrequencyOptions::default());
+    predict(module, &frequencies, &machine()).expect("a time")
+}
+
+/// Seconds of a kernel that moves `bytes` and does little.
+fn kernel_s(bytes: f64) -> f64 {
+    machine().kernel_s(KernelWork { bytes, arithmetic_s: 0.0 })
+}
+
+fn assert_near(found: f64, expected: f64) {
+    assert!((found / expected - 1.0).abs() < 1e-9, "expected {expected:e}, found {found:e}");
+}
+
+fn named(module: &Module, name: &str) -> InstId {
+    let insts = module.computations().iter().flat_map(|&comp| &module.comp(comp).insts);
+    let mut insts = insts.copied();
+    insts.find(|&inst| module.inst_name(inst) == name).expect("the instruction")
+}
+
+#[test]
+fn elementwise_instructions_are_one_kernel() {
+    let module = parsed(
+        "HloModule m\nENTRY e {\n  x = f32[1024] parameter(0)\n  y = f32[1024] parameter(1)\n  m = f32[1024] multiply(x, y)\n  \
+         ROOT a = f32[1024] add(m, y)\n}\n",
+    );
+    let found = time(&module);
+    assert_near(found.critical_path_s, kernel_s(3.0 * 4096.0));
+    assert_eq!((found.compute_s, found.communication_s), (found.critical_path_s, 0.0));
+    assert!(!found.is_partial);
+}
+
+#[test]
+fn a_slice_reads_its_part_alone() {
+    let module = parsed(
+        "HloModule m\nENTRY e {\n  x = f32[1000,1024] parameter(0)\n  s = f32[10,1024] slice(x), slice={[5:15], [0:1024]}\n  \
+         ROOT n = f32[10,1024] negate(s)\n}\n",
+    );
+    assert_near(time(&module).critical_path_s, kernel_s(2.0 * 10.0 * 4096.0));
+}
+
+#[test]
+fn an_embedding_reads_the_rows_that_it_looks_up() {
+    let module = parsed(
+        "HloModule m\nENTRY e {\n  table = f32[50000,128] parameter(0)\n  ids = s32[64,1] parameter(1)\n  \
+         ROOT g = f32[64,128] gather(table, ids), offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, \
+         index_vector_dim=1, slice_sizes={1,128}\n}\n",
+    );
+    assert_near(time(&module).critical_path_s, kernel_s(2.0 * 64.0 * 512.0 + 64.0 * 4.0));
+}
+
+#[test]
+fn an_update_in_place_writes_its_part_alone() {
+    let module = parsed(
+        "HloModule m\nENTRY e {\n  x = f32[1000,1024] parameter(0)\n  u = f32[1,1024] parameter(1)\n  i = s32[] parameter(2)\n  \
+         zero = s32[] constant(0)\n  ROOT d = f32[1000,1024] dynamic-update-slice(x, u, i, zero)\n}\n",
+    );
+    let (costs, update) = (Costs::new(&module), named(&module, "d"));
+    let in_place = instruction_cost(&costs, update, Updates::InPlace);
+    assert_eq!((in_place.bytes_read, in_place.bytes_written), (4096.0 + 8.0, 4096.0));
+    // A kernel that writes the whole array reads what the update does not cover.
+    let anew = instruction_cost(&costs, update, Updates::Rewrite);
+    assert_eq!((anew.bytes_read, anew.bytes_written), (999.0 * 4096.0 + 4096.0 + 8.0, 1000.0 * 4096.0));
+}
+
+#[test]
+fn a_product_counts_on_the_matrix_unit_in_its_operands_type() {
+    let module = parsed(
+        "HloModule m\nENTRY e {\n  a = bf16[512,256] parameter(0)\n  b = bf16[256,128] parameter(1)\n  \
+         ROOT d = f32[512,128] dot(a, b), lhs_contracting_dims={1}, rhs_contracting_dims={0}\n}\n",
+    );
+    let cost = instruction_cost(&Costs::new(&module), named(&module, "d"), Updates::InPlace);
+    let [arithmetic] = cost.arithmetic.as_slice() else { panic!("{cost:?}") };
+    assert_eq!((arithmetic.unit, arithmetic.dtype), (Unit::Matrix, DType::BF16));
+    assert_eq!(arithmetic.flops, 2.0 * 512.0 * 256.0 * 128.0);
+}
+
+const LOOP: &str = "HloModule m\n\
+body {\n  p = (s32[], f32[4096]) parameter(0)\n  i = s32[] get-tuple-element(p), index=0\n  \
+x = f32[4096] get-tuple-element(p), index=1\n  one = s32[] constant(1)\n  j = s32[] add(i, one)\n  \
+y = f32[4096] multiply(x, x)\n  ROOT t = (s32[], f32[4096]) tuple(j, y)\n}\n\
+cond {\n  p = (s32[], f32[4096]) parameter(0)\n  i = s32[] get-tuple-element(p), index=0\n  n = s32[] constant(12)\n  \
+ROOT c = pred[] compare(i, n), direction=LT\n}\n\
+ENTRY e {\n  x = f32[4096] parameter(0)\n  zero = s32[] constant(0)\n  t = (s32[], f32[4096]) tuple(zero, x)\n  \
+w = (s32[], f32[4096]) while(t), condition=cond, body=body\n  ROOT r = f32[4096] get-tuple-element(w), index=1\n}\n";
+
+#[test]
+fn a_loop_takes_its_rounds_and_one_more_condition() {
+    let module = parsed(LOOP);
+    let one_round = |n: &str| parsed(&LOOP.replace("constant(12)", &format!("constant({n})")));
+    let [none, one, twelve] = ["0", "1", "12"].map(|n| time(&one_round(n)).critical_path_s);
+    assert_near(twelve - none, 12.0 * (one - none));
+    assert!(none >= machine().launch_s() && one > none + machine().launch_s());
+    assert_near(time(&module).critical_path_s, twelve);
+}
+
+#[test]
+fn a_branch_counts_by_how_often_it_is_taken() {
+    let module = parsed(
+        "HloModule m\nlong {\n  p = f32[1048576] parameter(0)\n  ROOT n = f32[1048576] negate(p)\n}\n\
+         short {\n  ROOT p = f32[1048576] parameter(0)\n}\n\
+         ENTRY e {\n  c = pred[] parameter(0)\n  x = f32[1048576] parameter(1)\n  \
+         ROOT r = f32[1048576] conditional(c, x, x), true_computation=long, false_computation=short\n}\n",
+    );
+    assert_near(time(&module).critical_path_s, kernel_s(8.0 * 1048576.0) / 2.0);
+}
+
+/// A sum over eight devices of what a kernel makes, beside work that does not need it.
+fn summed(collective: &str) -> Module {
+    parsed(&format!(
+        "HloModule m, replica_count=8\nadd {{\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT s = f32[] add(a, b)\n}}\n\
+         ENTRY e {{\n  x = f32[262144] parameter(0)\n  w = f32[4096,4096] parameter(1)\n  g = f32[262144] negate(x)\n  {collective}\n  \
+         d = f32[4096,4096] dot(w, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}\n  \
+         ROOT t = (f32[262144], f32[4096,4096]) tuple(s, d)\n}}\n"
+    ))
+}
+
+#[test]
+fn a_collective_hides_behind_a_product() {
+    let groups = "replica_groups={{0,1,2,3,4,5,6,7}}, to_apply=add";
+    let module = summed(&format!("s = f32[262144] all-reduce(g), {groups}"));
+    let network = machine().network(8).expect("links");
+    let all = [(0..8).collect::<Vec<u32>>()];
+    let sum_s = network.exchange(Exchange::Groups(Collective::AllReduce), &all, &[]).seconds(1048576.0);
+    let found = time(&module);
+    assert_near(found.communication_s, sum_s);
+    assert_near(found.critical_path_s, found.compute_s);
+    assert!(found.compute_s > sum_s, "the product is longer than the sum");
+    // The asynchronous form takes as long.
+    let begun = format!("b = f32[262144] all-reduce-start(g), {groups}\n  s = f32[262144] all-reduce-done(b)");
+    assert_eq!(time(&summed(&begun)), found);
+    // Groups of one device exchange nothing.
+    let alone = "s = f32[262144] all-reduce(g), replica_groups={{0},{1},{2},{3},{4},{5},{6},{7}}, to_apply=add";
+    assert_eq!(time(&summed(alone)).communication_s, 0.0);
+}
+
+#[test]
+fn a_call_counts_in_its_callers_place_and_as_often_as_it_is_made() {
+    let of = |calls: &str| {
+        parsed(&format!(
+            "HloModule m\nf {{\n  p = f32[1048576] parameter(0)\n  r = f32[1048576] reverse(p), dimensions={{0}}\n  \
+             ROOT q = f32[1048576] reverse(r), dimensions={{0}}\n}}\nENTRY e {{\n  x = f32[1048576] parameter(0)\n  {calls}\n}}\n"
+        ))
+    };
+    let once = time(&of("ROOT a = f32[1048576] call(x), to_apply=f"));
+    let twice = time(&of("a = f32[1048576] call(x), to_apply=f\n  ROOT b = f32[1048576] call(a), to_apply=f"));
+    assert!(once.critical_path_s >= kernel_s(8.0 * 1048576.0) * (1.0 - 1e-9));
+    assert_near(twice.critical_path_s, 2.0 * once.critical_path_s);
+}
+
+#[test]
+fn what_is_not_known_is_said() {
+    let module = parsed(
+        "HloModule m\nENTRY e {\n  x = f32[16] parameter(0)\n  ROOT c = f32[16] custom-call(x), custom_call_target=\"secret\"\n}\n",
+    );
+    assert!(time(&module).is_partial);
+    let frequencies = Frequencies::compute(&module, FrequencyOptions::default());
+    let eight = Machine::from_args("[(gpu,8)]", DEFAULT_DEVICE).expect("a machine");
+    assert!(predict(&module, &frequencies, &eight).is_err_and(|error| error.to_string().contains('8')));
+}
