@@ -13,6 +13,7 @@ mod paper_p2;
 mod paper_wus;
 mod python;
 mod tidy;
+mod time_check;
 mod workspace;
 mod xla_check;
 
@@ -51,6 +52,7 @@ cargo xtask <command>
                        largest per-device program, against limits
       --corpus DIR         a folder with manifest.json (default ir-samples/programs)
   memory-check [options]   memory of launch plans beside XLA's for the same per-device modules: never more
+  time-check [options]     predicted times of per-device modules beside those of their launch plans: within a tenth
       --only SUBSTR        modules whose file name contains this; may be repeated
       --corpus DIR         a folder with manifest.json (default ir-samples/programs)
       --hlo-opt FILE       a built tool, instead of building it
@@ -82,6 +84,7 @@ fn main() -> ExitCode {
         Some("host-check") => host_check::run(words),
         Some("bench-plan") => bench_plan::run(words),
         Some("memory-check") => memory_check::run(words),
+        Some("time-check") => time_check::run(words),
         Some("nvrtc-check") => nvrtc_check::run(words),
         Some("paper-p2") => paper_p2::run(),
         Some("bench-zero1") => bench_zero1::run(words),

@@ -84,7 +84,7 @@ impl Walk<'_> {
                 Work::While { condition, predicate, body, .. } => {
                     self.around_loop(condition, *predicate, body, point, after, live);
                 }
-                Work::Conditional { selector, branches } => self.branches(*selector, branches, point, live),
+                Work::Conditional { selector, branches, .. } => self.branches(*selector, branches, point, live),
                 work @ (Work::Launch { .. }
                 | Work::Gemm(_)
                 | Work::Collective(_)

@@ -16,7 +16,7 @@ pub(crate) mod place;
 pub(crate) mod waits;
 
 use crate::plan::model::StepTimes;
-use crate::plan::{Buffer, BufferId, ConstantId, Place, Plan, Step, ValueId, Work};
+use crate::plan::{Buffer, BufferId, ConstantId, FasterOrder, Place, Plan, Step, ValueId, Work};
 use cranelift_entity::PrimaryMap;
 use hashbrown::{HashMap, HashSet};
 use hlo_ir::{ArrayShape, InstId, Module};
@@ -161,11 +161,17 @@ pub(crate) fn assign_fastest(mut draft: Draft, aliases: &[(usize, usize)], slack
         plans.push((time_s, plan.memory().peak_bytes(), plan));
     }
     let written_s = plans.first().map(|(time_s, _, _)| *time_s);
+    let faster =
+        |(a_s, a_bytes): (f64, u64), (b_s, b_bytes): (f64, u64)| a_s.total_cmp(&b_s).then(a_bytes.cmp(&b_bytes));
+    let fastest = plans.iter().map(|(time_s, bytes, _)| (*time_s, *bytes)).min_by(|a, b| faster(*a, *b));
     let least_bytes = plans.iter().map(|(_, bytes, _)| *bytes).min().unwrap_or(0);
     let most_bytes = (least_bytes as f64 * (1.0 + slack)) as u64;
     plans.retain(|(_, bytes, _)| *bytes <= most_bytes);
-    let best = plans.into_iter().min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-    let mut plan = best.map(|(_, _, plan)| plan).unwrap_or_default();
+    let best = plans.into_iter().min_by(|a, b| faster((a.0, a.1), (b.0, b.1)));
+    let (best_s, best_bytes, mut plan) = best.unwrap_or_default();
+    plan.faster_order = fastest
+        .filter(|(s, _)| *s < best_s)
+        .map(|(time_s, peak_bytes)| FasterOrder { time_s, more_bytes: peak_bytes.saturating_sub(best_bytes) });
     plan.constants = constants;
     plan.kernels.values_mut().zip(sources).for_each(|(kernel, source)| kernel.source = source);
     plan.written_order_s = written_s;

@@ -47,7 +47,8 @@ impl Lowering<'_> {
         };
         let (mut body, result) = self.computation(body, vec![state.clone()])?;
         let carried = self.hand_round(&name, &state, &result, &mut body);
-        self.step(&name, Work::While { condition, predicate, body, carried }, steps);
+        let n_trips = self.frequencies().trip_count(inst).map_or(1, |trips| trips.count);
+        self.step(&name, Work::While { condition, predicate, body, carried, n_trips }, steps);
         self.bind(inst, state)
     }
 
@@ -106,7 +107,9 @@ impl Lowering<'_> {
             }
             branches.push(branch);
         }
-        self.step(&name, Work::Conditional { selector, branches }, steps);
+        let even = vec![1.0 / branches.len().max(1) as f64; branches.len()];
+        let shares = self.frequencies().branch_shares(inst).map_or(even, |shares| shares.shares.to_vec());
+        self.step(&name, Work::Conditional { selector, branches, shares }, steps);
         self.bind(inst, results)
     }
 

@@ -4,7 +4,9 @@ use crate::GpuError;
 use crate::plan::{Kernel, KernelFacts, KernelId};
 use cranelift_entity::{EntitySet, PrimaryMap, SecondaryMap};
 use hashbrown::HashMap;
+use hlo_analysis::time::{Updates, instruction_cost};
 use hlo_analysis::values::{params_of_operands, tuple_elements};
+use hlo_ir::cost::Costs;
 use hlo_ir::{InstId, Module, Opcode};
 
 /// Writes kernels. The lowering does not care in which language.
@@ -31,21 +33,31 @@ pub(crate) struct KernelStore<'a> {
     kernels: PrimaryMap<KernelId, Kernel>,
     known: HashMap<Kernel, KernelId>,
     facts: SecondaryMap<KernelId, KernelFacts>,
+    costs: Costs<'a>,
 }
 
 impl<'a> KernelStore<'a> {
-    pub(crate) fn new(emitter: &'a mut dyn Emitter) -> KernelStore<'a> {
-        KernelStore { emitter, kernels: PrimaryMap::new(), known: HashMap::new(), facts: SecondaryMap::new() }
+    pub(crate) fn new(module: &'a Module, emitter: &'a mut dyn Emitter) -> KernelStore<'a> {
+        KernelStore {
+            emitter,
+            kernels: PrimaryMap::new(),
+            known: HashMap::new(),
+            facts: SecondaryMap::new(),
+            costs: Costs::new(module),
+        }
     }
 
-    pub(crate) fn emit(&mut self, module: &Module, inst: InstId) -> Result<Emitted, GpuError> {
+    pub(crate) fn emit(&mut self, inst: InstId) -> Result<Emitted, GpuError> {
+        let module = self.costs.module();
         let kernel = self.emitter.emit(module, inst)?;
         let kernels = &mut self.kernels;
         let kernel = *self.known.entry(kernel).or_insert_with_key(|kernel| kernels.push(kernel.clone()));
         let updatable = self.emitter.updatable(module, inst);
         let facts = &mut self.facts[kernel];
         if facts.depends.is_empty() {
-            *facts = KernelFacts { updatable: updatable.clone(), depends: dependencies(module, inst) };
+            // A kernel walks over all elements of its results.
+            let cost = instruction_cost(&self.costs, inst, Updates::Rewrite);
+            *facts = KernelFacts { updatable: updatable.clone(), depends: dependencies(module, inst), cost };
         } else {
             // Equal sources may come from different instructions: what is said of the kernel must hold for all.
             facts.updatable.retain(|pair| updatable.contains(pair));

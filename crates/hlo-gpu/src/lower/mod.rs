@@ -27,6 +27,7 @@ use crate::plan::{BufferId, CommunicatorId, ConstantId, ParameterFacts, Plan, St
 use cranelift_entity::SecondaryMap;
 use hashbrown::HashMap;
 use hlo_analysis::annotations::ParamFacts;
+use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
 use hlo_analysis::replication::{Across, Replication};
 use hlo_analysis::values::{LeafRun, Through, handed_on};
 use hlo_ir::attrs::Attrs;
@@ -53,6 +54,8 @@ pub enum Matmul {
 pub struct LowerOptions {
     /// What the user says of the entry's parameters: loops need predicates that are the same on all devices.
     pub params: ParamFacts,
+    /// What the user says of loops: predicted times count their rounds.
+    pub frequency: FrequencyOptions,
     /// How much more memory than the most frugal order of steps takes, as a fraction, another may take so that communication
     /// hides behind computation.
     pub memory_slack: f64,
@@ -63,7 +66,12 @@ pub struct LowerOptions {
 impl Default for LowerOptions {
     fn default() -> Self {
         // With an eighth, no program of the corpus takes more than in XLA.
-        LowerOptions { params: ParamFacts::default(), memory_slack: 0.125, matmul: Matmul::F32 }
+        LowerOptions {
+            params: ParamFacts::default(),
+            frequency: FrequencyOptions::default(),
+            memory_slack: 0.125,
+            matmul: Matmul::F32,
+        }
     }
 }
 
@@ -98,6 +106,7 @@ pub(crate) struct Lowering<'a> {
     communicators: HashMap<Vec<Vec<u32>>, CommunicatorId>,
     device_ids: Option<ValueId>,
     replication: Option<Replication>,
+    frequencies: Option<Frequencies>,
     pub(crate) options: &'a LowerOptions,
 }
 
@@ -113,12 +122,13 @@ impl<'a> Lowering<'a> {
         Lowering {
             module,
             draft: Draft::new(plan),
-            kernels: KernelStore::new(emitter),
+            kernels: KernelStore::new(module, emitter),
             leaves: SecondaryMap::new(),
             constants: HashMap::new(),
             communicators: HashMap::new(),
             device_ids: None,
             replication: None,
+            frequencies: None,
             options,
         }
     }
@@ -132,6 +142,12 @@ impl<'a> Lowering<'a> {
     pub(crate) fn replication(&mut self) -> &Replication {
         let (module, params) = (self.module, &self.options.params);
         self.replication.get_or_insert_with(|| Replication::compute(module, params))
+    }
+
+    /// How often loops and branches run, computed when the first one asks.
+    pub(crate) fn frequencies(&mut self) -> &Frequencies {
+        let (module, options) = (self.module, self.options.frequency);
+        self.frequencies.get_or_insert_with(|| Frequencies::compute(module, options))
     }
 
     /// A buffer for every leaf of ENTRY's parameters.
@@ -394,7 +410,7 @@ impl<'a> Lowering<'a> {
         if results.iter().all(|&r| self.draft.plan.buffers[r].shape.n_elems() == 0) {
             return Ok(());
         }
-        let emitted = self.kernels.emit(self.module, inst)?;
+        let emitted = self.kernels.emit(inst)?;
         for (operand, result) in emitted.updatable {
             let (Some(&from), Some(&to)) = (operands.get(operand), results.get(result)) else { continue };
             // The same value as another operand would be read elsewhere than where it is written.

@@ -153,7 +153,7 @@ impl Twin<'_> {
                     self.run(condition);
                     self.read(*predicate, &step.name);
                 }
-                Work::Conditional { selector, branches } => {
+                Work::Conditional { selector, branches, .. } => {
                     self.read(*selector, &step.name);
                     let branch = if self.takes_last { branches.last() } else { branches.first() };
                     self.run(branch.unwrap());

@@ -20,6 +20,7 @@ impl Plan {
             "name": self.name,
             "modelled_s": modelled_s,
             "modelled_s_in_written_order": self.written_order_s,
+            "faster_order": self.faster_order.map(|o| json!({"modelled_s": o.time_s, "more_bytes": o.more_bytes})),
             "n_replicas": self.n_replicas,
             "n_partitions": self.n_partitions,
             "memory": {
@@ -86,11 +87,12 @@ fn work(work: &Work) -> Value {
         }
         Work::Copy { from, to } => json!({"work": "copy", "from": from.index(), "to": to.index()}),
         Work::Fill { to, byte } => json!({"work": "fill", "to": to.index(), "byte": byte}),
-        Work::While { condition, predicate, body, .. } => json!({
+        Work::While { condition, predicate, body, n_trips, carried: _ } => json!({
             "work": "while", "condition": steps(condition), "predicate": predicate.index(), "body": steps(body),
+            "modelled_trips": n_trips,
         }),
-        Work::Conditional { selector, branches } => json!({
-            "work": "conditional", "selector": selector.index(),
+        Work::Conditional { selector, branches, shares } => json!({
+            "work": "conditional", "selector": selector.index(), "modelled_shares": shares,
             "branches": branches.iter().map(|b| steps(b)).collect::<Vec<_>>(),
         }),
     }

@@ -20,7 +20,7 @@ pub use memory::PlanMemory;
 pub use text::shape_text;
 
 use cranelift_entity::{PrimaryMap, SecondaryMap, entity_impl};
-use hlo_analysis::time::Lane;
+use hlo_analysis::time::{KernelCost, Lane};
 use hlo_ir::{ArrayShape, DType, Literal};
 
 /// A kernel of a plan; equal sources are one kernel.
@@ -79,6 +79,17 @@ pub struct Plan {
     pub kernel_facts: SecondaryMap<KernelId, KernelFacts>,
     /// Modelled time of the steps in the order of the module's text, in seconds, if they were put into another.
     pub written_order_s: Option<f64>,
+    /// A faster order of the steps that was not taken because it needs too much memory.
+    pub faster_order: Option<FasterOrder>,
+}
+
+/// What another order of a plan's steps would take.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct FasterOrder {
+    /// Modelled seconds.
+    pub time_s: f64,
+    /// Bytes of a device's memory beyond what the plan takes.
+    pub more_bytes: u64,
 }
 
 /// Where a value's bytes lie on each device.
@@ -109,12 +120,14 @@ pub struct ParameterFacts {
 }
 
 /// What is known of a kernel beside its source.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Debug, Default)]
 pub struct KernelFacts {
     /// Pairs (number among the arguments read, number among those written) that may share one buffer.
     pub updatable: Vec<(usize, usize)>,
     /// For each argument written, the numbers of those read that it depends on.
     pub depends: Vec<Vec<usize>>,
+    /// What a launch reads, writes and computes.
+    pub cost: KernelCost,
 }
 
 /// A block of memory on each device.
@@ -210,6 +223,8 @@ pub enum Work {
         body: Vec<Step>,
         /// The state that each round computes anew.
         carried: Vec<BufferId>,
+        /// How many rounds predicted times count.
+        n_trips: u64,
     },
     /// Reads the selector back on the host and runs one branch.
     Conditional {
@@ -217,6 +232,8 @@ pub enum Work {
         selector: BufferId,
         /// What each branch does.
         branches: Vec<Vec<Step>>,
+        /// How often each branch is taken in predicted times; together 1.
+        shares: Vec<f64>,
     },
 }
 

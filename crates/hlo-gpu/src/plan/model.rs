@@ -1,12 +1,13 @@
 //! Modelled times of a plan's steps.
 //!
-//! [`hlo_analysis::time`] says how long each step takes on the machine where none is described. Each stream runs its steps in order, each from when the
-//! step before it and all that it waits for have ended. A loop's body is counted once, of a conditional the first branch. The
-//! times say how work overlaps and which of two orders is better, and are no measurements.
+//! [`hlo_analysis::time`] says how long each step takes on the machine where none is described. Each stream runs its steps in
+//! order. A step begins when the step before it has ended, and all that it waits for. A loop's rounds count as often as
+//! they run, branches of a conditional by how often they are taken. The times say how work overlaps and which of two orders
+//! is better, and are no measurements.
 
 use super::{BufferId, CollectiveCall, CollectiveKind, CommunicatorId, Plan, Step, Stream, Work};
 use hashbrown::HashMap;
-use hlo_analysis::time::{DEFAULT_DEVICE, KernelWork, Machine, Network};
+use hlo_analysis::time::{DEFAULT_DEVICE, Exchange, KernelWork, Machine, Network};
 use hlo_cluster::{Collective, CollectiveCost};
 use hlo_ir::DType;
 
@@ -17,11 +18,13 @@ pub struct StepTimes {
     costs: HashMap<(CollectiveKind, CommunicatorId), CollectiveCost>,
 }
 
-/// A step's time on its stream.
+/// A step's time on its stream; of a loop, its rounds after the first.
 #[derive(Clone, Debug)]
 pub struct Bar<'p> {
     /// The step.
     pub step: &'p Step,
+    /// How often it runs in all; 0 for loops, whose rounds have bars of their own.
+    pub n_runs: f64,
     /// Seconds from the plan's beginning.
     pub start_s: f64,
     /// Seconds that it takes.
@@ -29,6 +32,11 @@ pub struct Bar<'p> {
 }
 
 impl Bar<'_> {
+    /// Seconds that its step keeps its stream busy in all.
+    pub fn busy_s(&self) -> f64 {
+        self.duration_s * self.n_runs
+    }
+
     /// When it has ended, in seconds from the plan's beginning.
     pub fn end_s(&self) -> f64 {
         self.start_s + self.duration_s
@@ -38,7 +46,16 @@ impl Bar<'_> {
 /// Seconds for which a stream works; 0 where it has no step.
 pub(super) fn busy_s(bars: &[Bar<'_>], stream: Stream) -> f64 {
     // The sum of no floats is -0.
-    bars.iter().filter(|bar| bar.step.stream == stream).fold(0.0, |sum, bar| sum + bar.duration_s)
+    bars.iter().filter(|bar| bar.step.stream == stream).fold(0.0, |sum, bar| sum + bar.busy_s())
+}
+
+/// Where a list of steps stands.
+#[derive(Clone, Copy)]
+struct Part {
+    /// When it first begins, in seconds.
+    start_s: f64,
+    /// How often it runs.
+    n_runs: f64,
 }
 
 impl StepTimes {
@@ -50,26 +67,27 @@ impl StepTimes {
         StepTimes { on, costs: HashMap::new() }
     }
 
-    /// Seconds of the whole plan, loops' bodies once, the first branch of conditionals.
+    /// Seconds of the whole plan.
     pub fn plan_s(&mut self, plan: &Plan) -> f64 {
-        self.steps(plan, &plan.steps, 0.0, &mut Vec::new())
+        self.steps(plan, &plan.steps, Part { start_s: 0.0, n_runs: 1.0 }, &mut Vec::new())
     }
 
     /// Seconds of one piece of work; none for loops and branches, whose steps have their own.
     pub fn work_s(&mut self, plan: &Plan, work: &Work) -> f64 {
         let Some((machine, _)) = &self.on else { return 0.0 };
-        let arithmetic_s = match work {
-            Work::Collective(call) => return self.collective_s(plan, call),
-            Work::While { .. } | Work::Conditional { .. } => return 0.0,
+        match work {
+            Work::Collective(call) => self.collective_s(plan, call),
+            Work::While { .. } | Work::Conditional { .. } => 0.0,
+            Work::Launch { kernel, .. } => machine.kernel_s(machine.work_of(&plan.kernel_facts[*kernel].cost)),
             Work::Gemm(gemm) => {
                 let flops = 2.0 * gemm.batch as f64 * gemm.m as f64 * gemm.n as f64 * gemm.k as f64;
-                machine.matrix_s(flops, dtype_of(plan, gemm.lhs.buffer), gemm.uses_tf32)
+                let arithmetic_s = machine.matrix_s(flops, dtype_of(plan, gemm.lhs.buffer), gemm.uses_tf32);
+                machine.kernel_s(KernelWork { bytes: bytes_of_all(plan, work), arithmetic_s })
             }
-            Work::Launch { .. } | Work::Copy { .. } | Work::Fill { .. } => 0.0,
-        };
-        let accesses = work.accesses(plan);
-        let bytes = accesses.reads.iter().chain(&accesses.writes).map(|&b| bytes_of(plan, b)).sum();
-        machine.kernel_s(KernelWork { bytes, arithmetic_s })
+            Work::Copy { .. } | Work::Fill { .. } => {
+                machine.kernel_s(KernelWork { bytes: bytes_of_all(plan, work), arithmetic_s: 0.0 })
+            }
+        }
     }
 
     fn collective_s(&mut self, plan: &Plan, call: &CollectiveCall) -> f64 {
@@ -77,38 +95,39 @@ impl StepTimes {
         let CollectiveCall { kind, communicator, calls } = call;
         let cost = self.costs.entry((kind.clone(), *communicator)).or_insert_with(|| {
             let groups = plan.communicators.get(*communicator).map(Vec::as_slice).unwrap_or_default();
-            match kind {
-                CollectiveKind::Groups { reduction: Some(_), scatters: false } => {
-                    network.collective(Collective::AllReduce, groups)
-                }
-                CollectiveKind::Groups { reduction: Some(_), scatters: true } => {
-                    network.collective(Collective::ReduceScatter, groups)
-                }
-                CollectiveKind::Groups { reduction: None, scatters: false } => {
-                    network.collective(Collective::AllGather, groups)
-                }
-                CollectiveKind::Groups { reduction: None, scatters: true } => network.all_to_all(groups),
-                CollectiveKind::Pairs(pairs) => network.permute(pairs),
-            }
+            network.exchange(exchange_of(kind), groups, kind.pairs().unwrap_or_default())
         });
         // The larger side is the whole tensor; the sides of an all-to-all and of a permute are equal.
         cost.seconds(calls.iter().map(|&(a, b)| bytes_of(plan, a).max(bytes_of(plan, b))).sum())
     }
 
-    /// Puts steps on the line from `start_s` on, and into `bars`; returns when the last has ended.
-    fn steps<'p>(&mut self, plan: &Plan, steps: &'p [Step], start_s: f64, bars: &mut Vec<Bar<'p>>) -> f64 {
-        let mut free = [start_s; 2];
+    /// Puts steps on the line, and into `bars`; returns when the last has ended.
+    fn steps<'p>(&mut self, plan: &Plan, steps: &'p [Step], part: Part, bars: &mut Vec<Bar<'p>>) -> f64 {
+        let mut free = [part.start_s; 2];
         let mut ends = Vec::with_capacity(steps.len());
         for step in steps {
             let end = match &step.work {
-                Work::While { condition, body, .. } => {
-                    let after = self.steps(plan, condition, free[0].max(free[1]), bars);
-                    free = [self.steps(plan, body, after, bars); 2];
+                Work::While { condition, body, n_trips, .. } => {
+                    let (start_s, n_trips) = (free[0].max(free[1]), *n_trips as f64);
+                    // The condition runs once more than the body.
+                    let n_runs = part.n_runs * n_trips;
+                    let after = self.steps(plan, condition, Part { start_s, n_runs: n_runs + part.n_runs }, bars);
+                    let end_s = self.steps(plan, body, Part { start_s: after, n_runs }, bars);
+                    let rest_s = (end_s - start_s) * (n_trips - 1.0) + (after - start_s);
+                    if rest_s > 0.0 {
+                        bars.push(Bar { step, n_runs: 0.0, start_s: end_s, duration_s: rest_s });
+                    }
+                    free = [end_s + rest_s; 2];
                     free[0]
                 }
-                Work::Conditional { branches, .. } => {
-                    let begin = free[0].max(free[1]);
-                    free = [branches.first().map_or(begin, |branch| self.steps(plan, branch, begin, bars)); 2];
+                Work::Conditional { branches, shares, .. } => {
+                    let mut start_s = free[0].max(free[1]);
+                    for (branch, share) in branches.iter().zip(shares) {
+                        let end_s = self.steps(plan, branch, Part { start_s, n_runs: part.n_runs * share }, bars);
+                        // The next branch is drawn from when this one has ended on the mean.
+                        start_s += (end_s - start_s) * share;
+                    }
+                    free = [start_s; 2];
                     free[0]
                 }
                 work @ (Work::Launch { .. }
@@ -119,7 +138,7 @@ impl StepTimes {
                     let lane = usize::from(step.stream == Stream::Communication);
                     let waits = step.waits_for.iter().filter_map(|&i| ends.get(i as usize).copied());
                     let start_s = waits.fold(free[lane], f64::max);
-                    let bar = Bar { step, start_s, duration_s: self.work_s(plan, work) };
+                    let bar = Bar { step, n_runs: part.n_runs, start_s, duration_s: self.work_s(plan, work) };
                     free[lane] = bar.end_s();
                     bars.push(bar);
                     free[lane]
@@ -139,9 +158,25 @@ fn bytes_of(plan: &Plan, buffer: BufferId) -> f64 {
     plan.buffers[buffer].shape.memory_bytes() as f64
 }
 
-/// When each step runs, loops' bodies once, the first branch of conditionals; and when the last has ended, in seconds.
+fn bytes_of_all(plan: &Plan, work: &Work) -> f64 {
+    let accesses = work.accesses(plan);
+    accesses.reads.iter().chain(&accesses.writes).map(|&buffer| bytes_of(plan, buffer)).sum()
+}
+
+/// The exchange that a collective of the library is.
+fn exchange_of(kind: &CollectiveKind) -> Exchange {
+    match kind {
+        CollectiveKind::Groups { reduction: Some(_), scatters: false } => Exchange::Groups(Collective::AllReduce),
+        CollectiveKind::Groups { reduction: Some(_), scatters: true } => Exchange::Groups(Collective::ReduceScatter),
+        CollectiveKind::Groups { reduction: None, scatters: false } => Exchange::Groups(Collective::AllGather),
+        CollectiveKind::Groups { reduction: None, scatters: true } => Exchange::AllToAll,
+        CollectiveKind::Pairs(_) => Exchange::Permute,
+    }
+}
+
+/// When each step first runs, and when the last has ended, in seconds.
 pub fn modelled_times(plan: &Plan) -> (Vec<Bar<'_>>, f64) {
     let mut bars = Vec::new();
-    let end_s = StepTimes::for_plan(plan).steps(plan, &plan.steps, 0.0, &mut bars);
+    let end_s = StepTimes::for_plan(plan).steps(plan, &plan.steps, Part { start_s: 0.0, n_runs: 1.0 }, &mut bars);
     (bars, end_s)
 }

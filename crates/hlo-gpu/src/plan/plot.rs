@@ -27,7 +27,7 @@ const MOST_TICKS: f64 = 14.0;
 /// What a bar shows: the legend's word and its colour.
 type Kind = (&'static str, &'static str);
 
-const KINDS: [Kind; 7] = [
+const KINDS: [Kind; 8] = [
     ("kernel", "#4c78a8"),
     ("gemm", "#2f9e77"),
     ("copy or fill", "#9d9d9d"),
@@ -35,11 +35,13 @@ const KINDS: [Kind; 7] = [
     ("reduce-scatter", "#b5489c"),
     ("all-gather", "#8a63d2"),
     ("all-to-all or permute", "#b3402e"),
+    ("more rounds", "#c9c2b2"),
 ];
 
 fn kind(work: &Work) -> Kind {
     match work {
-        Work::Launch { .. } | Work::While { .. } | Work::Conditional { .. } => KINDS[0],
+        Work::Launch { .. } => KINDS[0],
+        Work::While { .. } | Work::Conditional { .. } => KINDS[7],
         Work::Gemm(_) => KINDS[1],
         Work::Copy { .. } | Work::Fill { .. } => KINDS[2],
         Work::Collective(call) => match call.kind {
@@ -124,7 +126,7 @@ fn write_heading(out: &mut String, plan: &Plan, bars: &[Bar<'_>], total_s: f64, 
         out,
         "<text x=\"10\" y=\"20\" font-size=\"14\" font-weight=\"bold\">{}: modelled {}{written}</text>\n\
          <text x=\"10\" y=\"40\" fill=\"#444\">compute busy {} ({:.0}%), communication busy {} ({:.0}%); \
-         {n_devices} x {DEFAULT_DEVICE}, {DEFAULT_GBYTES_PER_S:.0} GB/s links, loops' bodies once</text>",
+         {n_devices} x {DEFAULT_DEVICE}, {DEFAULT_GBYTES_PER_S:.0} GB/s links</text>",
         escaped(&plan.name),
         time(total_s),
         time(compute_s),

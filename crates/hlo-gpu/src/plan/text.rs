@@ -55,8 +55,11 @@ fn write_times(f: &mut Formatter<'_>, plan: &Plan) -> fmt::Result {
     if let Some(written_s) = plan.written_order_s {
         write!(f, ", {:.1} us in the order of the text", written_s * 1e6)?;
     }
+    if let Some(order) = plan.faster_order {
+        write!(f, ", {:.1} us in an order that takes {} bytes more", order.time_s * 1e6, order.more_bytes)?;
+    }
     let (compute_us, communication_us) = (busy_us(Stream::Compute), busy_us(Stream::Communication));
-    writeln!(f, "; compute busy {compute_us:.1} us, communication {communication_us:.1} us; loops' bodies once")
+    writeln!(f, "; compute busy {compute_us:.1} us, communication {communication_us:.1} us")
 }
 
 impl Display for Buffer {
@@ -153,17 +156,17 @@ fn write_work(f: &mut Formatter<'_>, plan: &Plan, step: &Step, depth: usize) -> 
         }
         Work::Copy { from, to } => writeln!(f, "copy {from}->{to} ({name})"),
         Work::Fill { to, byte } => writeln!(f, "fill {to} with {byte} ({name})"),
-        Work::While { condition, predicate, body, .. } => {
-            writeln!(f, "while {predicate} ({name})")?;
+        Work::While { condition, predicate, body, n_trips, carried: _ } => {
+            writeln!(f, "while {predicate}, modelled rounds {n_trips} ({name})")?;
             writeln!(f, "{indent}  condition:")?;
             write_steps(f, plan, condition, depth + 2)?;
             writeln!(f, "{indent}  body:")?;
             write_steps(f, plan, body, depth + 2)
         }
-        Work::Conditional { selector, branches } => {
+        Work::Conditional { selector, branches, shares } => {
             writeln!(f, "conditional {selector} ({name})")?;
-            for (k, branch) in branches.iter().enumerate() {
-                writeln!(f, "{indent}  branch {k}:")?;
+            for ((k, branch), share) in branches.iter().enumerate().zip(shares) {
+                writeln!(f, "{indent}  branch {k}, modelled share {share:.3}:")?;
                 write_steps(f, plan, branch, depth + 2)?;
             }
             Ok(())

@@ -70,7 +70,7 @@ impl<'a> Walk<'a> {
                     self.list(device, body)?;
                 }
             }
-            Work::Conditional { selector, branches } => {
+            Work::Conditional { selector, branches, .. } => {
                 join_streams(device)?;
                 let bytes = self.decision(device, &step.name, *selector)?;
                 branches.get(branch(&bytes, branches.len())).map_or(Ok(()), |steps| self.list(device, steps))

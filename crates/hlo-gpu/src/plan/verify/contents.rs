@@ -82,11 +82,11 @@ impl Check<'_> {
     fn steps(&mut self, steps: &[Step], state: &mut State) {
         for step in steps {
             match &step.work {
-                Work::While { condition, predicate, body, carried } => {
+                Work::While { condition, predicate, body, carried, .. } => {
                     self.loop_(&step.name, condition, *predicate, body, state);
                     self.carried(&step.name, body, carried);
                 }
-                Work::Conditional { selector, branches } => {
+                Work::Conditional { selector, branches, .. } => {
                     let label = self.read(&step.name, *selector, state);
                     self.decide(&step.name, *selector, label);
                     let mut behind: Option<State> = None;
