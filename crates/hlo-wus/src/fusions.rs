@@ -6,8 +6,9 @@
 //! then prices the one that binds. The launch is paid in either form.
 
 use crate::machine::Times;
+use hlo_analysis::time::arithmetic_dtype;
 use hlo_ir::cost::Costs;
-use hlo_ir::{CompId, DType, InstId, Module};
+use hlo_ir::{CompId, InstId, Module};
 use indexmap::{IndexMap, IndexSet};
 
 /// The fusions of one format.
@@ -98,9 +99,5 @@ fn root(parent: &mut [usize], mut x: usize) -> usize {
 
 /// Time of an op's arithmetic on whole arrays, in picoseconds.
 pub(crate) fn arithmetic_ps(module: &Module, inst: InstId, costs: &Costs<'_>, times: &Times) -> f64 {
-    let dtype = |inst: InstId| module.shape(inst).as_array().map(|a| a.dtype);
-    // A comparison computes in the type of what it compares.
-    let compared = module.inst(inst).operands.first().and_then(|&o| dtype(o));
-    let dtype = dtype(inst).filter(|&d| d != DType::Pred).or(compared).unwrap_or(DType::F32);
-    times.arithmetic_ps(costs.of(inst).flops as f64, dtype)
+    times.arithmetic_ps(costs.of(inst).flops as f64, arithmetic_dtype(module, inst))
 }

@@ -89,6 +89,13 @@ fn of_file(file: &Path, label: &str) -> Result<Vec<Case>, String> {
     Ok(cases)
 }
 
+impl Case {
+    /// The arguments without the file.
+    pub fn form(&self) -> &str {
+        self.label.split_once("  ").map_or("", |(_, args)| args)
+    }
+}
+
 fn case(args: &[&str], file: Option<&Path>, label: &str) -> Case {
     let mut own: Vec<String> = args.iter().map(|arg| arg.to_string()).collect();
     let label = format!("{label}  {}", own.join(" "));

@@ -9,6 +9,7 @@ mod outcome;
 mod words;
 
 use std::path::PathBuf;
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -66,18 +67,23 @@ pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
                     if let Err(difference) = compare(case, &options, &renamed)
                         && let Ok(mut failures) = failures.lock()
                     {
-                        failures.push(format!("{}\n    {difference}", case.label));
+                        failures.push((case, difference));
                     }
                 }
             });
         }
     });
     let mut failures = failures.into_inner().map_err(|_| "a comparing thread panicked")?;
-    failures.sort();
-    failures.iter().take(MOST_SHOWN).for_each(|failure| println!("{failure}"));
+    failures.sort_by_key(|(case, _)| &case.label);
+    for (case, difference) in failures.iter().take(MOST_SHOWN) {
+        println!("{}\n    {difference}", case.label);
+    }
     if failures.len() > MOST_SHOWN {
         println!("… and {} more", failures.len() - MOST_SHOWN);
     }
+    let mut of_args: BTreeMap<&str, usize> = BTreeMap::new();
+    failures.iter().for_each(|(case, _)| *of_args.entry(case.form()).or_default() += 1);
+    of_args.iter().for_each(|(args, n)| println!("{n:>6} differ with {args}"));
     let seconds = start.elapsed().as_secs_f64();
     println!("compare: {} calls, {} differ, {seconds:.1} s", cases.len(), failures.len());
     Ok(failures.is_empty() && !cases.is_empty())
