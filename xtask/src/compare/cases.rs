@@ -91,7 +91,7 @@ fn of_file(file: &Path, label: &str) -> Result<Vec<Case>, String> {
 
 impl Case {
     /// The arguments without the file.
-    pub fn form(&self) -> &str {
+    pub(super) fn form(&self) -> &str {
         self.label.split_once("  ").map_or("", |(_, args)| args)
     }
 }
