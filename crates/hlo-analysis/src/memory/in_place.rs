@@ -4,8 +4,8 @@ use crate::values::{LeafRun, Through, handed_on, hands_on};
 use cranelift_entity::EntitySet;
 use hlo_ir::attrs::Attrs;
 use hlo_ir::op::FactorRule;
-use hlo_ir::shape::DimOrder;
-use hlo_ir::{ArrayShape, CompId, InstId, Module};
+use hlo_ir::view::is_view;
+use hlo_ir::{CompId, InstId, Module};
 use smallvec::SmallVec;
 
 /// The leaves of operands that the result is, under another name or shape, at no cost; `None` where the instruction does
@@ -15,7 +15,7 @@ pub(super) fn viewed(module: &Module, inst: InstId) -> Option<SmallVec<[LeafRun;
         return Some(handed_on(module, inst, Through::COPIES));
     }
     let run = LeafRun::of_first_operand(module, inst)?;
-    is_reshaped(module, inst, run.operand).then(|| SmallVec::from_elem(run, 1))
+    is_view(module, inst).then(|| SmallVec::from_elem(run, 1))
 }
 
 /// Whether an instruction is a copy that XLA will drop: it keeps the layout, and the module is not scheduled yet.
@@ -26,34 +26,11 @@ fn is_dropped_copy(module: &Module, inst: InstId) -> bool {
         && operand.is_some_and(|&operand| keeps_layout(module, inst, operand))
 }
 
-/// Whether the result is the first operand under another shape, so that it costs nothing.
-fn is_reshaped(module: &Module, inst: InstId, operand: InstId) -> bool {
-    let instruction = module.inst(inst);
-    let factors = instruction.opcode.row().factors;
-    let (from, to) = (module.shape(operand).as_array(), module.shape(inst).as_array());
-    if factors == FactorRule::Bitcast {
-        return true;
-    }
-    let (Some(from), Some(to)) = (from, to) else { return false };
-    if factors == FactorRule::Reshape {
-        return from.is_row_major() && to.is_row_major();
-    }
-    let Attrs::Dims(attrs) = &instruction.attrs else { return false };
-    factors == FactorRule::Transpose && is_relabelled(from, to, &attrs.dimensions)
-}
-
 /// Whether a value needs no memory because each use makes it anew: in a module that XLA has not scheduled yet, broadcasts and
 /// iotas, which it fuses into their users.
 pub(super) fn is_rebuilt(module: &Module, inst: InstId) -> bool {
     let factors = module.inst(inst).opcode.row().factors;
     !module.header.is_scheduled && matches!(factors, FactorRule::Broadcast | FactorRule::Iota)
-}
-
-/// Whether a transpose leaves every element where it is: the result's physical order is the operand's.
-fn is_relabelled(from: &ArrayShape, to: &ArrayShape, permutation: &[i64]) -> bool {
-    let source = |dim: usize| permutation.get(dim).and_then(|&d| usize::try_from(d).ok());
-    let sources: Option<DimOrder> = to.long_dims_major_to_minor().into_iter().map(source).collect();
-    sources.is_some_and(|sources| sources == from.long_dims_major_to_minor())
 }
 
 /// Whether a copy keeps the layout, so that the copy may be the operand itself where that dies.

@@ -140,7 +140,7 @@ fn unit(module: &Module, inst: InstId) -> Unit {
         | CostRule::Cholesky
         | CostRule::TriangularSolve
         | CostRule::Fft
-        | CostRule::Called
+        | CostRule::Called(_)
         | CostRule::Communication
         | CostRule::Unknown(_) => Unit::Vector,
     }

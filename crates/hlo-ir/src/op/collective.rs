@@ -81,7 +81,7 @@ pub enum StartResult {
     Outcome,
     /// `(operands, outcome)`.
     OperandsAndOutcome,
-    /// `(operands, outcome, context…)`, where the contexts are integers of the runtime.
+    /// `(operands, outcome, context…)`, where the contexts belong to the runtime and may have any shape.
     OperandsOutcomeAndContext,
 }
 
