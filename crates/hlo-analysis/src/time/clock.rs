@@ -69,7 +69,7 @@ impl ModuleTime {
 /// # Errors
 /// The machine has another number of devices than the module runs on.
 pub fn predict(module: &Module, frequencies: &Frequencies, machine: &Machine) -> Result<ModuleTime, SizeMismatch> {
-    let network = machine.network(module.n_devices().max(1) as usize)?;
+    let network = machine.network(module.n_devices().max(1))?;
     let stepwise = stepwise_computations(module);
     let mut module = module.clone();
     for &comp in module.computations().to_vec().iter().filter(|&&comp| stepwise.contains(comp)) {
