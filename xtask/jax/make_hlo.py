@@ -56,7 +56,12 @@ def lamb(w, g, m, v, t):
     return w - 1e-3 * trust * step, m, v
 
 
-OPTIMIZERS = {"adam": adam, "adamw": adamw, "lamb": lamb}
+def sgd(w, g, t):
+    return (w - 1e-3 * g,)
+
+
+# Each with how many moments of a weight it keeps.
+OPTIMIZERS = {"adam": (adam, 2), "adamw": (adamw, 2), "lamb": (lamb, 2), "sgd": (sgd, 0)}
 
 
 def gpt(a, dtype):
@@ -121,20 +126,20 @@ def mlp(a, dtype):
 
 def step_of(a):
     """(step, state, inputs): the step gives the new state and, where there is a model, the loss."""
-    update = OPTIMIZERS[a.optimizer]
+    update, n_moments = OPTIMIZERS[a.optimizer]
     dtype = {"f32": jnp.float32, "bf16": jnp.bfloat16}[a.dtype]
 
     def updated(state, grads):
-        weights, m, v, t = state
+        weights, *moments, t = state
         t = t + 1
         leaves, tree = jax.tree.flatten(weights)
-        new = [update(*row, t) for row in zip(leaves, *(jax.tree.leaves(x) for x in (grads, m, v)), strict=True)]
-        return *(jax.tree.unflatten(tree, [n[i] for n in new]) for i in range(3)), t
+        new = [update(*row, t) for row in zip(leaves, *(jax.tree.leaves(x) for x in (grads, *moments)), strict=True)]
+        return *(jax.tree.unflatten(tree, [n[i] for n in new]) for i in range(1 + n_moments)), t
 
     counter = jax.ShapeDtypeStruct((), jnp.float32)
     if a.model == "update":
         weights = jax.ShapeDtypeStruct((a.weights,), jnp.float32)
-        return updated, (weights, weights, weights, counter), (weights,)
+        return updated, (*[weights] * (1 + n_moments), counter), (weights,)
     weights, inputs, loss = {"gpt": gpt, "mlp": mlp}[a.model](a, dtype)
 
     def step(state, *inputs):
@@ -143,7 +148,7 @@ def step_of(a):
             value, grads = lax.pmean((value, grads), "d")
         return updated(state, grads), value
 
-    return step, (weights, weights, weights, counter), inputs
+    return step, (*[weights] * (1 + n_moments), counter), inputs
 
 
 def lower(a, dumps):

@@ -25,7 +25,7 @@ pub struct Tasks<'t> {
 
 /// When a task runs, in seconds from the beginning.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub struct Span {
+pub struct TaskSpan {
     /// When it begins.
     pub start_s: f64,
     /// When it has ended.
@@ -100,13 +100,13 @@ impl Tasks<'_> {
     }
 
     /// When each task runs, by its number, if the lanes take them in this order.
-    pub fn run(&self, order: &[usize]) -> Vec<Span> {
-        let mut spans = vec![Span::default(); self.durations_s.len()];
+    pub fn run(&self, order: &[usize]) -> Vec<TaskSpan> {
+        let mut spans = vec![TaskSpan::default(); self.durations_s.len()];
         let mut free = [0.0f64; 2];
         for &i in order {
             let lane = self.lane(i);
             let start_s = self.needs[i].iter().fold(free[lane], |start, &earlier| start.max(spans[earlier].end_s));
-            spans[i] = Span { start_s, end_s: start_s + self.durations_s[i] };
+            spans[i] = TaskSpan { start_s, end_s: start_s + self.durations_s[i] };
             free[lane] = spans[i].end_s;
         }
         spans

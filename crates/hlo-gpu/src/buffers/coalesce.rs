@@ -10,7 +10,7 @@
 use super::liveness::{Interval, Lives};
 use super::{Draft, Home};
 use crate::lower::strides::is_same_layout;
-use crate::plan::{BufferId, Step, ValueId, Work};
+use crate::plan::{BufferId, PlanValueId, Step, Work};
 use cranelift_entity::{EntityRef, PrimaryMap, SecondaryMap, entity_impl};
 use hashbrown::{HashMap, HashSet};
 use hlo_ir::DType;
@@ -42,9 +42,9 @@ pub(crate) enum Fixed {
 #[derive(Clone, Debug)]
 pub(crate) struct Class {
     /// Its values; one that is never used has no life.
-    members: Vec<ValueId>,
+    members: Vec<PlanValueId>,
     /// Pieces of lives, each with its value, in order of their beginnings.
-    pub intervals: Vec<(Interval, ValueId)>,
+    pub intervals: Vec<(Interval, PlanValueId)>,
     /// Bytes of the largest value.
     pub bytes: u64,
     /// Where it must lie.
@@ -56,17 +56,17 @@ pub(crate) struct Class {
 pub(crate) struct Classes {
     /// The classes; those that were united into another are empty.
     pub classes: PrimaryMap<ClassId, Class>,
-    of: SecondaryMap<ValueId, ClassId>,
+    of: SecondaryMap<PlanValueId, ClassId>,
 }
 
 impl Classes {
     /// The class of a value.
-    pub(crate) fn of(&self, value: ValueId) -> ClassId {
+    pub(crate) fn of(&self, value: PlanValueId) -> ClassId {
         self.of[value]
     }
 
     /// Unites the classes of two values if nothing stands against it.
-    fn unite(&mut self, draft: &Draft, a: ValueId, b: ValueId) -> bool {
+    fn unite(&mut self, draft: &Draft, a: PlanValueId, b: PlanValueId) -> bool {
         let (to, from) = (self.of[a], self.of[b]);
         if to == from {
             return true;
@@ -111,7 +111,7 @@ impl Classes {
     /// Whether two classes live at the same time elsewhere than where one value is overwritten by the other.
     fn meet(&self, draft: &Draft, a: ClassId, b: ClassId) -> bool {
         let (a, b) = (&self.classes[a].intervals, &self.classes[b].intervals);
-        let hands_over = |first: &(Interval, ValueId), then: &(Interval, ValueId)| {
+        let hands_over = |first: &(Interval, PlanValueId), then: &(Interval, PlanValueId)| {
             first.0.end == then.0.start && draft.shareable.contains(&(first.1, then.1))
         };
         let mut start = 0;
@@ -170,7 +170,7 @@ fn replace_donated(draft: &Draft, classes: &mut Classes, pairs: &Pairs, aliases:
         let shape = shape(parameter);
         donated.entry((shape.dtype, shape.dims.as_slice())).or_default().push((leaf, parameter));
     }
-    let updates: HashSet<(ValueId, ValueId)> = pairs.updates.iter().copied().collect();
+    let updates: HashSet<(PlanValueId, PlanValueId)> = pairs.updates.iter().copied().collect();
     let aliases: HashSet<(usize, usize)> = aliases.iter().copied().collect();
     for (k, &output) in draft.plan.outputs.iter().enumerate() {
         let value = draft.value_of[output];
@@ -197,9 +197,9 @@ type Leaves = Vec<(usize, BufferId)>;
 /// Pairs of values that it pays to unite, in the order of their steps.
 #[derive(Default)]
 struct Pairs {
-    loop_copies: Vec<(ValueId, ValueId)>,
-    copies: Vec<(ValueId, ValueId)>,
-    updates: Vec<(ValueId, ValueId)>,
+    loop_copies: Vec<(PlanValueId, PlanValueId)>,
+    copies: Vec<(PlanValueId, PlanValueId)>,
+    updates: Vec<(PlanValueId, PlanValueId)>,
 }
 
 impl Pairs {

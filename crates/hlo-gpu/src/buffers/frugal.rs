@@ -6,7 +6,7 @@
 //! The walk is linear, but for the search for the next step that frees.
 
 use super::{Draft, Home};
-use crate::plan::{BufferId, Step, ValueId, Work};
+use crate::plan::{BufferId, PlanValueId, Step, Work};
 use cranelift_entity::SecondaryMap;
 use std::collections::BTreeSet;
 
@@ -14,14 +14,14 @@ use std::collections::BTreeSet;
 const LITTLE: u64 = 64;
 
 /// How many steps read each value, those of loops and branches too; outputs are read once more.
-pub(crate) fn count_readers(draft: &Draft, steps: &[Step]) -> SecondaryMap<ValueId, u32> {
+pub(crate) fn count_readers(draft: &Draft, steps: &[Step]) -> SecondaryMap<PlanValueId, u32> {
     let mut counts = SecondaryMap::new();
     count(draft, steps, &mut counts);
     draft.plan.outputs.iter().for_each(|&b| counts[draft.value_of[b]] += 1);
     counts
 }
 
-fn count(draft: &Draft, steps: &[Step], counts: &mut SecondaryMap<ValueId, u32>) {
+fn count(draft: &Draft, steps: &[Step], counts: &mut SecondaryMap<PlanValueId, u32>) {
     for step in steps {
         values(draft, &step.work.accesses(&draft.plan).reads).into_iter().for_each(|value| counts[value] += 1);
         match &step.work {
@@ -33,8 +33,8 @@ fn count(draft: &Draft, steps: &[Step], counts: &mut SecondaryMap<ValueId, u32>)
 }
 
 /// The values of buffers, each once.
-fn values(draft: &Draft, buffers: &[BufferId]) -> Vec<ValueId> {
-    let mut values: Vec<ValueId> = buffers.iter().map(|&b| draft.value_of[b]).collect();
+fn values(draft: &Draft, buffers: &[BufferId]) -> Vec<PlanValueId> {
+    let mut values: Vec<PlanValueId> = buffers.iter().map(|&b| draft.value_of[b]).collect();
     values.sort_unstable();
     values.dedup();
     values
@@ -46,7 +46,7 @@ pub(crate) fn frugal_order(
     draft: &Draft,
     steps: &[Step],
     needs: &[Vec<usize>],
-    readers: &mut SecondaryMap<ValueId, u32>,
+    readers: &mut SecondaryMap<PlanValueId, u32>,
 ) -> Vec<usize> {
     let mut users: Vec<Vec<usize>> = vec![Vec::new(); steps.len()];
     needs.iter().enumerate().for_each(|(i, list)| list.iter().for_each(|&earlier| users[earlier].push(i)));
@@ -89,8 +89,8 @@ struct Walk<'d> {
     little_bytes: u64,
     users: Vec<Vec<usize>>,
     /// Values read and written by each step.
-    accesses: Vec<[Vec<ValueId>; 2]>,
-    readers: &'d mut SecondaryMap<ValueId, u32>,
+    accesses: Vec<[Vec<PlanValueId>; 2]>,
+    readers: &'d mut SecondaryMap<PlanValueId, u32>,
     /// How many of the steps that each must follow are not placed yet.
     n_open: Vec<usize>,
     is_placed: Vec<bool>,
@@ -143,7 +143,7 @@ impl Walk<'_> {
     }
 
     fn is_freeing(&self, step: usize) -> bool {
-        let bytes = |value: &ValueId| match self.draft.values[*value].home {
+        let bytes = |value: &PlanValueId| match self.draft.values[*value].home {
             Home::Temporary => self.draft.values[*value].bytes,
             Home::Parameter { .. } | Home::Constant(_) | Home::DeviceIds => 0,
         };

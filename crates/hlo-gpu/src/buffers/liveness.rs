@@ -6,7 +6,7 @@
 //! the steps with the set of live values; a loop's first walk finds what lives around it.
 
 use super::Draft;
-use crate::plan::{BufferId, Step, ValueId, Work};
+use crate::plan::{BufferId, PlanValueId, Step, Work};
 use cranelift_entity::{EntitySet, SecondaryMap};
 use hashbrown::HashSet;
 use hlo_ir::ArrayShape;
@@ -22,11 +22,11 @@ pub(crate) struct Interval {
 }
 
 /// The intervals of each value, in order.
-pub(crate) type Lives = SecondaryMap<ValueId, SmallVec<[Interval; 2]>>;
+pub(crate) type Lives = SecondaryMap<PlanValueId, SmallVec<[Interval; 2]>>;
 
 /// When each value of a draft lives.
 pub(crate) fn find_lives(draft: &Draft) -> Lives {
-    let mut live: EntitySet<ValueId> = EntitySet::new();
+    let mut live: EntitySet<PlanValueId> = EntitySet::new();
     draft.plan.outputs.iter().for_each(|&b| {
         live.insert(draft.value_of[b]);
     });
@@ -63,14 +63,14 @@ struct Walk<'d> {
     draft: &'d Draft,
     lives: Lives,
     /// End of the interval of each value that lives at the walk's point.
-    open: SecondaryMap<ValueId, u32>,
+    open: SecondaryMap<PlanValueId, u32>,
     /// Whether intervals are written down.
     records: bool,
 }
 
 impl Walk<'_> {
     /// Walks back over steps whose points end before `end`; `live` is what lives after them and becomes what lives before.
-    fn block(&mut self, steps: &[Step], end: u32, live: &mut EntitySet<ValueId>) {
+    fn block(&mut self, steps: &[Step], end: u32, live: &mut EntitySet<PlanValueId>) {
         let first_writes = self.first_writes(steps);
         let mut held = self.held_values(steps);
         let mut point = end;
@@ -107,8 +107,8 @@ impl Walk<'_> {
     }
 
     /// The steps that are the first of a block to write a part of a value that no step of it writes whole.
-    fn first_writes(&self, steps: &[Step]) -> HashSet<(usize, ValueId)> {
-        let mut seen: HashSet<ValueId> = HashSet::new();
+    fn first_writes(&self, steps: &[Step]) -> HashSet<(usize, PlanValueId)> {
+        let mut seen: HashSet<PlanValueId> = HashSet::new();
         let mut first = HashSet::new();
         for (i, step) in steps.iter().enumerate() {
             for buffer in step.work.accesses(&self.draft.plan).writes {
@@ -123,7 +123,7 @@ impl Walk<'_> {
 
     /// What collectives of a block still use after they are issued, with the step until which they do, in order of these. An
     /// operand that the result may lie over needs no life of its own.
-    fn held_values(&self, steps: &[Step]) -> Vec<(usize, ValueId)> {
+    fn held_values(&self, steps: &[Step]) -> Vec<(usize, PlanValueId)> {
         let mut found = Vec::new();
         for (i, step) in steps.iter().enumerate() {
             let Work::Collective(call) = &step.work else { continue };
@@ -145,14 +145,14 @@ impl Walk<'_> {
     }
 
     /// The value lives at a point.
-    fn begin(&mut self, value: ValueId, point: u32, live: &mut EntitySet<ValueId>) {
+    fn begin(&mut self, value: PlanValueId, point: u32, live: &mut EntitySet<PlanValueId>) {
         if live.insert(value) {
             self.open[value] = point;
         }
     }
 
     /// The value is written at a point.
-    fn close(&mut self, value: ValueId, point: u32, live: &mut EntitySet<ValueId>) {
+    fn close(&mut self, value: PlanValueId, point: u32, live: &mut EntitySet<PlanValueId>) {
         if live.contains(value) {
             live.remove(value);
             if self.records {
@@ -170,7 +170,7 @@ impl Walk<'_> {
         body: &[Step],
         first: u32,
         after: u32,
-        live: &mut EntitySet<ValueId>,
+        live: &mut EntitySet<PlanValueId>,
     ) {
         let behind = live.clone();
         let at_predicate = first + 1 + n_points(condition);
@@ -178,7 +178,7 @@ impl Walk<'_> {
         // What lives before the condition lives after the body too: walked without writing down until nothing is new.
         let (records, open) = (self.records, self.open.clone());
         self.records = false;
-        let mut around: EntitySet<ValueId> = EntitySet::new();
+        let mut around: EntitySet<PlanValueId> = EntitySet::new();
         loop {
             let mut inner = around.clone();
             self.block(body, after - 1, &mut inner);
@@ -201,7 +201,7 @@ impl Walk<'_> {
 
     /// Points of branches: `first`, then for each branch its steps' and one more. On the line a value that only one branch
     /// needs lives across the branches before it too, which is more than it must.
-    fn branches(&mut self, selector: BufferId, branches: &[Vec<Step>], first: u32, live: &mut EntitySet<ValueId>) {
+    fn branches(&mut self, selector: BufferId, branches: &[Vec<Step>], first: u32, live: &mut EntitySet<PlanValueId>) {
         let behind = live.clone();
         let mut end = first + 1 + branches.iter().map(|b| 1 + n_points(b)).sum::<u32>();
         for branch in branches.iter().rev() {

@@ -16,7 +16,7 @@ pub(crate) mod place;
 pub(crate) mod waits;
 
 use crate::plan::model::StepTimes;
-use crate::plan::{Buffer, BufferId, ConstantId, FasterOrder, Place, Plan, Step, ValueId, Work};
+use crate::plan::{BufferId, ConstantId, FasterOrder, Place, Plan, PlanBuffer, PlanValueId, Step, Work};
 use cranelift_entity::PrimaryMap;
 use hashbrown::{HashMap, HashSet};
 use hlo_ir::{ArrayShape, InstId, Module};
@@ -55,11 +55,11 @@ pub(crate) struct Draft {
     /// The plan so far.
     pub plan: Plan,
     /// The values.
-    pub values: PrimaryMap<ValueId, Value>,
+    pub values: PrimaryMap<PlanValueId, Value>,
     /// The value of each buffer.
-    pub value_of: PrimaryMap<BufferId, ValueId>,
+    pub value_of: PrimaryMap<BufferId, PlanValueId>,
     /// Pairs (read, written): the step that writes the second may do so over the first.
-    pub shareable: HashSet<(ValueId, ValueId)>,
+    pub shareable: HashSet<(PlanValueId, PlanValueId)>,
     /// How long what collectives use must stay untouched after they are issued.
     pub held: Held,
 }
@@ -83,10 +83,16 @@ impl Draft {
     }
 
     /// A view of a value.
-    pub(crate) fn add_view_of(&mut self, name: &str, shape: ArrayShape, value: ValueId, offset_bytes: u64) -> BufferId {
+    pub(crate) fn add_view_of(
+        &mut self,
+        name: &str,
+        shape: ArrayShape,
+        value: PlanValueId,
+        offset_bytes: u64,
+    ) -> BufferId {
         self.value_of.push(value);
         let place = Place::Arena;
-        self.plan.buffers.push(Buffer {
+        self.plan.buffers.push(PlanBuffer {
             name: name.into(),
             shape,
             place,
@@ -204,10 +210,10 @@ fn remove_idle_copies(plan: &Plan, steps: &mut Vec<Step>, renamed: &mut Renamed)
 
 /// Values that became one, each with another of its kind; one of them stands for all.
 #[derive(Default)]
-struct Renamed(HashMap<ValueId, ValueId>);
+struct Renamed(HashMap<PlanValueId, PlanValueId>);
 
 impl Renamed {
-    fn name_of(&mut self, value: ValueId) -> ValueId {
+    fn name_of(&mut self, value: PlanValueId) -> PlanValueId {
         let mut root = value;
         while let Some(&next) = self.0.get(&root) {
             root = next;
@@ -220,7 +226,7 @@ impl Renamed {
         root
     }
 
-    fn unite(&mut self, a: ValueId, b: ValueId) {
+    fn unite(&mut self, a: PlanValueId, b: PlanValueId) {
         let (a, b) = (self.name_of(a), self.name_of(b));
         if a != b {
             self.0.insert(a.max(b), a.min(b));

@@ -12,7 +12,7 @@
 
 use super::{Draft, frugal};
 use crate::plan::model::StepTimes;
-use crate::plan::{BufferId, Step, Stream, ValueId, Work};
+use crate::plan::{BufferId, PlanValueId, Step, Stream, Work};
 use cranelift_entity::{EntitySet, SecondaryMap};
 use hashbrown::HashMap;
 use hlo_analysis::time::{Lane, Tasks};
@@ -46,8 +46,8 @@ pub(crate) type Held = HashMap<BufferId, u32>;
 pub(crate) fn order_steps(draft: &mut Draft, rule: Rule, times: &mut StepTimes) {
     let steps = std::mem::take(&mut draft.plan.steps);
     let readers = frugal::count_readers(draft, &steps);
-    let mut overwritten: HashMap<ValueId, Vec<ValueId>> = HashMap::new();
-    let mut is_state: EntitySet<ValueId> = EntitySet::new();
+    let mut overwritten: HashMap<PlanValueId, Vec<PlanValueId>> = HashMap::new();
+    let mut is_state: EntitySet<PlanValueId> = EntitySet::new();
     find_state(draft, &steps, &mut is_state);
     for &(from, to) in draft.shareable.iter().filter(|(from, _)| is_state.contains(*from)) {
         overwritten.entry(to).or_default().push(from);
@@ -62,9 +62,9 @@ struct Ordering<'d> {
     rule: Rule,
     times: &'d mut StepTimes,
     /// How often each value is still to be read.
-    readers: SecondaryMap<ValueId, u32>,
+    readers: SecondaryMap<PlanValueId, u32>,
     /// For each value the state that it may lie over.
-    overwritten: HashMap<ValueId, Vec<ValueId>>,
+    overwritten: HashMap<PlanValueId, Vec<PlanValueId>>,
     held: Held,
 }
 
@@ -120,7 +120,7 @@ impl Ordering<'_> {
 }
 
 /// Adds the values that are updated in place if all goes well: parameters and what loops carry.
-fn find_state(draft: &Draft, steps: &[Step], found: &mut EntitySet<ValueId>) {
+fn find_state(draft: &Draft, steps: &[Step], found: &mut EntitySet<PlanValueId>) {
     found.extend(draft.plan.parameters.iter().map(|&b| draft.value_of[b]));
     for step in steps {
         match &step.work {
@@ -135,13 +135,17 @@ fn find_state(draft: &Draft, steps: &[Step], found: &mut EntitySet<ValueId>) {
 }
 
 /// For each step the earlier steps that it must follow.
-fn dependencies(draft: &Draft, overwritten: &HashMap<ValueId, Vec<ValueId>>, steps: &[Step]) -> Vec<Vec<usize>> {
-    let mut writer: HashMap<ValueId, usize> = HashMap::new();
-    let mut readers: HashMap<ValueId, Vec<usize>> = HashMap::new();
+fn dependencies(
+    draft: &Draft,
+    overwritten: &HashMap<PlanValueId, Vec<PlanValueId>>,
+    steps: &[Step],
+) -> Vec<Vec<usize>> {
+    let mut writer: HashMap<PlanValueId, usize> = HashMap::new();
+    let mut readers: HashMap<PlanValueId, Vec<usize>> = HashMap::new();
     let mut needs = Vec::with_capacity(steps.len());
     for (i, step) in steps.iter().enumerate() {
         let accesses = step.work.accesses(&draft.plan);
-        let values = |list: &[BufferId]| list.iter().map(|&b| draft.value_of[b]).collect::<Vec<ValueId>>();
+        let values = |list: &[BufferId]| list.iter().map(|&b| draft.value_of[b]).collect::<Vec<PlanValueId>>();
         let (reads, writes) = (values(&accesses.reads), values(&accesses.writes));
         let mut own: Vec<usize> = Vec::new();
         own.extend(reads.iter().chain(&writes).filter_map(|value| writer.get(value)));

@@ -8,7 +8,7 @@
 use super::Draft;
 use super::coalesce::{ClassId, Classes, Fixed};
 use super::liveness::Interval;
-use crate::plan::{BufferId, Place, ValueId};
+use crate::plan::{BufferId, Place, PlanValueId};
 use cranelift_entity::SecondaryMap;
 
 /// Arena offsets are multiples of this: what 16-byte accesses, matrix products and collectives like best.
@@ -63,7 +63,7 @@ pub(crate) fn overlap(a: &[Interval], b: &[Interval]) -> bool {
 }
 
 /// Intervals without their values, those that touch made one.
-fn lives_of(intervals: &[(Interval, ValueId)]) -> Vec<Interval> {
+fn lives_of(intervals: &[(Interval, PlanValueId)]) -> Vec<Interval> {
     let mut lives: Vec<Interval> = Vec::new();
     for &(interval, _) in intervals {
         match lives.last_mut() {

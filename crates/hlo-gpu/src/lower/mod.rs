@@ -23,7 +23,7 @@ mod tests;
 
 use crate::GpuError;
 use crate::buffers::{self, Draft, Home};
-use crate::plan::{BufferId, CommunicatorId, ConstantId, ParameterFacts, Plan, Step, Stream, ValueId, Work};
+use crate::plan::{BufferId, CommunicatorId, ConstantId, ParameterFacts, Plan, PlanValueId, Step, Stream, Work};
 use cranelift_entity::SecondaryMap;
 use hashbrown::HashMap;
 use hlo_analysis::annotations::ParamFacts;
@@ -104,7 +104,7 @@ pub(crate) struct Lowering<'a> {
     leaves: SecondaryMap<InstId, Leaves>,
     constants: HashMap<(Literal, Option<Vec<i64>>), BufferId>,
     communicators: HashMap<Vec<Vec<u32>>, CommunicatorId>,
-    device_ids: Option<ValueId>,
+    device_ids: Option<PlanValueId>,
     replication: Option<Replication>,
     frequencies: Option<Frequencies>,
     pub(crate) options: &'a LowerOptions,
@@ -194,7 +194,7 @@ impl<'a> Lowering<'a> {
     fn bind_outputs(&mut self, entry: CompId, outputs: &Leaves, steps: &mut Vec<Step>) -> Result<(), GpuError> {
         let Some(root) = self.module.comp(entry).root.expand() else { return Ok(()) };
         let name = self.module.inst_name(root).to_string();
-        let mut seen: Vec<ValueId> = Vec::new();
+        let mut seen: Vec<PlanValueId> = Vec::new();
         for (k, &leaf) in outputs.iter().enumerate() {
             let Some(buffer) = leaf else {
                 return Err(self.unsupported(root, format!("expected array leaves, found a token as leaf {k}")));

@@ -6,7 +6,7 @@ use super::{LowerOptions, Lowering, Matmul, legalize};
 use crate::GpuError;
 use crate::buffers::{self, Draft};
 use crate::plan::model::modelled_times;
-use crate::plan::{Access, BufferId, Kernel, Place, Plan, Step, ValueId, Work, verify::verify};
+use crate::plan::{Access, BufferId, Kernel, Place, Plan, PlanValueId, Step, Work, verify::verify};
 use hlo_ir::{InstId, Module};
 use std::collections::BTreeMap;
 
@@ -95,7 +95,7 @@ struct Twin<'d> {
     draft: &'d Draft,
     plan: &'d Plan,
     /// Start of each range → its end and value.
-    memory: BTreeMap<(Place, u64), (u64, ValueId)>,
+    memory: BTreeMap<(Place, u64), (u64, PlanValueId)>,
     /// Which branch is taken: the first or the last.
     takes_last: bool,
 }

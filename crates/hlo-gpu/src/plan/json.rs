@@ -1,7 +1,7 @@
 //! A plan as JSON for programs. Entities are numbers: a kernel's, buffer's or communicator's place in its list.
 
 use super::model::modelled_times;
-use super::{Buffer, BufferId, Gemm, Matrix, Place, Plan, Step, Work, shape_text};
+use super::{BufferId, Gemm, Matrix, Place, Plan, PlanBuffer, Step, Work, shape_text};
 use cranelift_entity::EntityRef;
 use serde_json::{Value, json};
 
@@ -45,7 +45,7 @@ fn numbers(buffers: &[BufferId]) -> Vec<usize> {
     buffers.iter().map(|b| b.index()).collect()
 }
 
-fn buffer(buffer: &Buffer) -> Value {
+fn buffer(buffer: &PlanBuffer) -> Value {
     let (place, number) = match buffer.place {
         Place::Parameter(leaf) => ("parameter", Some(u64::from(leaf))),
         Place::Output(leaf) => ("output", Some(u64::from(leaf))),

@@ -41,7 +41,7 @@ impl Plan {
     }
 }
 
-fn constant_of(buffer: &super::Buffer) -> Option<super::ConstantId> {
+fn constant_of(buffer: &super::PlanBuffer) -> Option<super::ConstantId> {
     match buffer.place {
         Place::Constant(id) => Some(id),
         Place::Parameter(_) | Place::Output(_) | Place::Arena | Place::DeviceIds => None,

@@ -35,8 +35,8 @@ entity_impl!(BufferId, "b");
 
 /// A value of the program: what one or several buffers are views of.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ValueId(u32);
-entity_impl!(ValueId, "v");
+pub struct PlanValueId(u32);
+entity_impl!(PlanValueId, "v");
 
 /// A partition of devices into groups that communicate.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -62,7 +62,7 @@ pub struct Plan {
     /// Contents of constants.
     pub constants: PrimaryMap<ConstantId, Literal>,
     /// Where values lie.
-    pub buffers: PrimaryMap<BufferId, Buffer>,
+    pub buffers: PrimaryMap<BufferId, PlanBuffer>,
     /// Groups of flat device ids; a communicator's groups are disjoint.
     pub communicators: PrimaryMap<CommunicatorId, Vec<Vec<u32>>>,
     /// Size of the arena on each device.
@@ -94,7 +94,7 @@ pub struct FasterOrder {
 
 /// Where a value's bytes lie on each device.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Buffer {
+pub struct PlanBuffer {
     /// The HLO value that lies here.
     pub name: String,
     /// Its dtype, dims and layout.
@@ -105,7 +105,7 @@ pub struct Buffer {
     pub offset_bytes: u64,
     /// The value that it is a view of. Reading a buffer means reading this value: other values may lie in the same bytes at
     /// other times.
-    pub value: ValueId,
+    pub value: PlanValueId,
     /// Distance from the beginning of the value.
     pub value_offset_bytes: u64,
 }

@@ -1,7 +1,7 @@
 //! A plan as text for people: one line for each kernel, buffer and step.
 
 use super::model::{busy_s, modelled_times};
-use super::{Buffer, BufferId, CollectiveKind, Gemm, Matrix, Place, Plan, Reduction, Step, Stream, Work};
+use super::{BufferId, CollectiveKind, Gemm, Matrix, Place, Plan, PlanBuffer, Reduction, Step, Stream, Work};
 use hlo_analysis::time::DEFAULT_DEVICE;
 use hlo_ir::ArrayShape;
 use std::fmt::{self, Display, Formatter};
@@ -62,7 +62,7 @@ fn write_times(f: &mut Formatter<'_>, plan: &Plan) -> fmt::Result {
     writeln!(f, "; compute busy {compute_us:.1} us, communication {communication_us:.1} us")
 }
 
-impl Display for Buffer {
+impl Display for PlanBuffer {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let at = if self.offset_bytes == 0 { String::new() } else { format!("+{}", self.offset_bytes) };
         write!(f, "{} at {}{at}, {}", shape_text(&self.shape), self.place, self.name)

@@ -56,7 +56,7 @@ fn from_pair(pairs: &[(u32, u32)], me: u32, whole: Range<u64>) -> Move {
 mod tests {
     use super::*;
     use crate::host::collective::{combine, reduce};
-    use hlo_gpu::plan::{Buffer, CollectiveCall, Place, Plan, Reduction};
+    use hlo_gpu::plan::{CollectiveCall, Place, Plan, PlanBuffer, Reduction};
     use hlo_ir::{ArrayShape, DType};
 
     const N: usize = 6;
@@ -66,9 +66,16 @@ mod tests {
         let mut plan = Plan { n_replicas: N as u32, n_partitions: 1, ..Plan::default() };
         let mut buffer = |n: i64| {
             let shape = ArrayShape::new(DType::F32, [n]).with_row_major();
-            let value = hlo_gpu::plan::ValueId::from_u32(plan.buffers.len() as u32);
+            let value = hlo_gpu::plan::PlanValueId::from_u32(plan.buffers.len() as u32);
             let place = Place::Arena;
-            plan.buffers.push(Buffer { name: "x".into(), shape, place, offset_bytes: 0, value, value_offset_bytes: 0 })
+            plan.buffers.push(PlanBuffer {
+                name: "x".into(),
+                shape,
+                place,
+                offset_bytes: 0,
+                value,
+                value_offset_bytes: 0,
+            })
         };
         let calls = vec![(buffer(n_in), buffer(n_out))];
         let communicator = plan.communicators.push(groups.iter().map(|group| group.to_vec()).collect());

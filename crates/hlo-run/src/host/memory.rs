@@ -10,7 +10,7 @@ use hlo_ir::{ArrayShape, Literal};
 
 use crate::ExecutionError;
 use crate::memory_order::{from_memory, to_memory};
-use hlo_gpu::plan::{Buffer, BufferId, Place, Plan};
+use hlo_gpu::plan::{BufferId, Place, Plan, PlanBuffer};
 
 /// An argument of a kernel.
 #[derive(Clone, Copy, Debug)]
@@ -222,7 +222,7 @@ impl<'p> Memory<'p> {
 }
 
 /// Where a buffer ends in its place.
-fn size_of_buffer(buffer: &Buffer) -> Result<usize, ExecutionError> {
+fn size_of_buffer(buffer: &PlanBuffer) -> Result<usize, ExecutionError> {
     let end = buffer.offset_bytes.checked_add(buffer.shape.size_bytes());
     end.and_then(|end| usize::try_from(end).ok()).filter(|&end| end < 1 << 44).ok_or_else(|| ExecutionError::Host {
         what: buffer.name.clone(),

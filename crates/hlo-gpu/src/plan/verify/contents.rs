@@ -2,12 +2,12 @@
 
 use super::labels::{LabelId, Labels};
 use crate::plan::ranges::{Range, RangeMap, range};
-use crate::plan::{BufferId, Place, Plan, Step, ValueId, Work};
+use crate::plan::{BufferId, Place, Plan, PlanValueId, Step, Work};
 
 /// What a byte holds: a value, where the value begins in the place, and on which devices it is equal.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Held {
-    value: ValueId,
+    value: PlanValueId,
     begin: u64,
     label: LabelId,
 }

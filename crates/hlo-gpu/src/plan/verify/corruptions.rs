@@ -299,7 +299,7 @@ fn an_output_that_nothing_writes() {
         let k = n;
         let mut buffer = plan.buffers[*plan.outputs.get(k)?].clone();
         (buffer.place, buffer.offset_bytes, buffer.value) =
-            (Place::Output(k as u32), 0, crate::plan::ValueId::new(1 << 20));
+            (Place::Output(k as u32), 0, crate::plan::PlanValueId::new(1 << 20));
         plan.outputs[k] = plan.buffers.push(buffer);
         corrupted("the caller", "before it is written|lies and not")
     });
@@ -336,7 +336,7 @@ fn a_buffer_beyond_the_end_of_its_place() {
 fn a_part_apart_from_its_value() {
     refuses(|plan, n| {
         let twice = |id: &BufferId| {
-            let same = |b: &&crate::plan::Buffer| b.value == plan.buffers[*id].value && b.shape.n_elems() > 0;
+            let same = |b: &&crate::plan::PlanBuffer| b.value == plan.buffers[*id].value && b.shape.n_elems() > 0;
             plan.buffers[*id].shape.n_elems() > 0 && plan.buffers.values().filter(same).count() > 1
         };
         let id = plan.buffers.keys().filter(twice).nth(n)?;
@@ -648,8 +648,8 @@ fn a_decision_by_what_is_computed_from_the_device_id() {
         let n_devices = plan.n_replicas * plan.n_partitions;
         let name = list(plan, l)[i].name.clone();
         let shape = hlo_ir::ArrayShape::new(DType::U32, []);
-        let value = crate::plan::ValueId::new(1 << 20);
-        let buffer = crate::plan::Buffer {
+        let value = crate::plan::PlanValueId::new(1 << 20);
+        let buffer = crate::plan::PlanBuffer {
             name: "partition".into(),
             shape,
             place: Place::DeviceIds,

@@ -1,7 +1,7 @@
 //! Buffers within their places, communicators within the devices.
 
 use crate::plan::ranges::{RangeMap, range};
-use crate::plan::{BufferId, CommunicatorId, Place, Plan, Step, ValueId, Work};
+use crate::plan::{BufferId, CommunicatorId, Place, Plan, PlanValueId, Step, Work};
 use std::collections::BTreeMap;
 
 /// What kernels' and products' accesses need at least; buffers that are parts of others are as their elements are.
@@ -48,7 +48,7 @@ fn ids(plan: &Plan, steps: &[Step], errors: &mut Vec<String>) {
 }
 
 fn ends(plan: &Plan, errors: &mut Vec<String>) {
-    let mut base: BTreeMap<ValueId, (Place, u64)> = BTreeMap::new();
+    let mut base: BTreeMap<PlanValueId, (Place, u64)> = BTreeMap::new();
     for (id, buffer) in plan.buffers.iter() {
         let leaf_bytes =
             |list: &[BufferId], leaf: u32| list.get(leaf as usize).map_or(0, |&b| plan.buffers[b].shape.memory_bytes());
