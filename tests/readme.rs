@@ -17,26 +17,59 @@ fn entry(text: &str) -> String {
     text[from..].trim_end().to_string() + "\n"
 }
 
+/// What `hlo-opt` prints to stdout when it is called with these words.
+fn print(args: &[&str]) -> String {
+    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+    let mut console = Console {
+        stdin: &mut std::io::empty(),
+        stdout: &mut stdout,
+        stderr: &mut stderr,
+        shows_progress: false,
+        has_color: false,
+    };
+    let args = ["hlo-opt"].iter().chain(args).map(OsString::from);
+    assert_eq!(hlo_opt::run(args, &mut console), 0, "{}", String::from_utf8_lossy(&stderr));
+    String::from_utf8(stdout).expect("UTF-8 text")
+}
+
 #[test]
 fn before_and_after_are_what_the_tool_prints() {
     let readme = std::fs::read_to_string(root().join("../README.md")).expect("the README");
     let sgd = samples("passes/shard-weight-update").into_iter().find(|s| s.name() == "sgd").expect("the sample");
     let path = sgd.path.display().to_string();
-    let print = |args: &[&str]| {
-        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
-        let mut console = Console {
-            stdin: &mut std::io::empty(),
-            stdout: &mut stdout,
-            stderr: &mut stderr,
-            shows_progress: false,
-            has_color: false,
-        };
-        let args = ["hlo-opt"].iter().chain(args).map(OsString::from);
-        assert_eq!(hlo_opt::run(args, &mut console), 0, "{}", String::from_utf8_lossy(&stderr));
-        String::from_utf8(stdout).expect("UTF-8 text")
-    };
     assert_eq!(block(&readme, "<!-- before -->"), entry(&print(&[&path])));
     let pipeline = "shard-weight-update{min-bytes=0}";
     assert!(readme.contains(&format!("--pass '{pipeline}'")), "the README names the pipeline");
     assert_eq!(block(&readme, "<!-- after -->"), entry(&print(&["--pass", pipeline, &path])));
+}
+
+/// The predicted seconds of one step of the module in this file.
+fn predicted_s(path: &str) -> f64 {
+    let facts = print(&["analyze", "time", "--format", "json", path]);
+    let facts: serde_json::Value = serde_json::from_str(&facts).expect("JSON");
+    facts["critical_path_s"].as_f64().expect("seconds")
+}
+
+#[test]
+fn the_main_command_makes_its_module_faster_and_the_pictures_show_it() {
+    let readme = std::fs::read_to_string(root().join("../README.md")).expect("the README");
+    let sample = "programs/mlp_sgd_wide.hlo";
+    let command = format!("hlo-opt --preset data-parallel --report text ir-samples/{sample} -o sharded.hlo");
+    assert!(readme.contains(&command), "the README has the command `{command}`");
+    let before = root().join(sample).display().to_string();
+    let sharded = print(&["--preset", "data-parallel", &before]);
+    let after = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("mlp_sgd_wide.sharded.hlo");
+    std::fs::write(&after, &sharded).expect("a file for the result");
+    let after = after.display().to_string();
+
+    let is_scatter = |line: &&str| line.contains(" = f32[512,4096]") && line.contains(" reduce-scatter(");
+    assert_eq!(sharded.lines().filter(is_scatter).count(), 2, "the gradient of each weight is scattered");
+    let (before_s, after_s) = (predicted_s(&before), predicted_s(&after));
+    assert!(after_s < before_s, "expected less than {before_s} s, found {after_s} s");
+    for (name, module) in [("before", &before), ("after", &after)] {
+        let picture = format!("docs/mlp_sgd_wide.{name}.svg");
+        assert!(readme.contains(&picture), "the README shows {picture}");
+        let shown = std::fs::read_to_string(root().join("..").join(&picture)).expect("the picture");
+        assert_eq!(shown, print(&["--emit", "plan-svg", module]), "{picture} is what the tool draws");
+    }
 }
