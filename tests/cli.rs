@@ -22,7 +22,7 @@ pub(crate) struct Outcome {
     pub stderr: String,
 }
 
-fn run_with_stdin(args: &[&str], stdin: &str) -> Outcome {
+pub(crate) fn run_with_stdin(args: &[&str], stdin: &str) -> Outcome {
     let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
     let mut stdin = stdin.as_bytes();
     let mut console = Console {
@@ -43,12 +43,12 @@ pub(crate) fn run(args: &[&str]) -> Outcome {
     run_with_stdin(args, "")
 }
 
-fn sample(path: &str) -> String {
+pub(crate) fn sample(path: &str) -> String {
     root().join(path).display().to_string()
 }
 
 /// A folder for one test's files, emptied first.
-fn folder(test: &str) -> PathBuf {
+pub(crate) fn folder(test: &str) -> PathBuf {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cli").join(test);
     let _ = std::fs::remove_dir_all(&dir);
     std::fs::create_dir_all(&dir).expect("a folder for files");
@@ -323,8 +323,14 @@ fn replication_facts_are_json_lines() {
     assert_eq!((&of("x")["replicated"], &of("gradient")["replicated"]), (&false.into(), &true.into()));
     assert!(facts.iter().all(|f| f["computation"] != "add"), "reducers have no facts");
     // The user's word counts too.
-    let out = run(&["analyze", "replication", "--format", "json", "--replicated-params", "all", &sgd]);
-    assert!(!out.stdout.contains(r#""replicated":false"#), "{}", out.stdout);
+    let differs = sample("passes/shard-weight-update/weight-differs.hlo");
+    let of_weight = |args: &[&str]| {
+        let out = run(&[&["analyze", "replication", "--format", "json", &differs], args].concat());
+        out.stdout.lines().next().map(str::to_string).unwrap_or(out.stderr)
+    };
+    assert!(of_weight(&[]).contains(r#""weight","index":[],"replicated":false"#), "{}", of_weight(&[]));
+    let said = of_weight(&["--replicated-params", "0"]);
+    assert!(said.contains(r#""weight","index":[],"replicated":true"#), "{said}");
     let like = format!("like:{sgd}");
     let out = run(&["analyze", "replication", "--replicated-params", &like, "--across", "partitions", &sgd]);
     assert!(out.stdout.contains("%weight") && out.stdout.contains("replicated"), "{}", out.stdout);

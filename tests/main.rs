@@ -12,6 +12,7 @@ mod memory_twin;
 mod passes;
 mod placement_proof;
 mod plan;
+mod promises;
 mod random_collectives;
 mod random_passes;
 mod random_steps;

@@ -104,6 +104,18 @@ impl SubgroupKind {
     }
 }
 
+/// What a sharding says of the part of the value that one device holds.
+///
+/// Two devices of one scope hold the same part exactly if the numbers of their parts are equal. Of devices of different scopes the
+/// sharding says nothing: manual code may do something else on each, and partial sums differ.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct DevicePart {
+    /// Position along the manual, unreduced and unknown subgroups.
+    pub scope: u32,
+    /// Position along the dims of the value.
+    pub part: u32,
+}
+
 /// `shard_as N` or `shard_like N`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ShardGroup {
@@ -172,6 +184,32 @@ impl LeafSharding {
             | ShardingKind::Unreduced => None,
         }
     }
+
+    /// What the annotation says of the part of the value that each of `n_devices` devices holds; `None` where it says
+    /// nothing of a device (manual, unknown, unreduced, malformed, or the device is not among those that it lists).
+    ///
+    /// This is the other side of [`LeafSharding::tile_of_device`], which says which devices are *known to be equal*. Here two
+    /// devices of one scope with different parts are *known to differ*. So `maximal` counts: one device holds everything and
+    /// the others hold nothing. Padding counts as well: of a dim of size 1 in 8 tiles, only the first tile has the element.
+    pub fn part_of_device(&self, n_devices: usize) -> Vec<Option<DevicePart>> {
+        let mut out = vec![None; n_devices];
+        let listed = match &self.kind {
+            ShardingKind::Replicated => return vec![Some(DevicePart::default()); n_devices],
+            &ShardingKind::Maximal(id) | &ShardingKind::MaximalMesh(id) => {
+                let part = |device: usize| u32::from(i64::try_from(device) == Ok(id));
+                return (0..n_devices).map(|device| Some(DevicePart { scope: 0, part: part(device) })).collect();
+            }
+            ShardingKind::Manual | ShardingKind::Unknown | ShardingKind::Unreduced => None,
+            ShardingKind::Tiled(tiling) => tiling.part_of_listed_device(),
+            ShardingKind::Named(named) => named.part_of_listed_device(),
+        };
+        for (id, part) in listed.into_iter().flatten() {
+            if let Some(slot) = usize::try_from(id).ok().and_then(|id| out.get_mut(id)) {
+                *slot = Some(part);
+            }
+        }
+        out
+    }
 }
 
 impl Tiling {
@@ -189,35 +227,50 @@ impl Tiling {
     }
 
     fn tile_of_device(&self, n_devices: usize) -> Option<Vec<u32>> {
-        let ids = self.device_list()?;
-        let n_tiles = self.dims.iter().try_fold(1i64, |n, &d| if d > 0 { n.checked_mul(d) } else { None })?;
-        if ids.len() != n_devices || n_tiles as u64 != n_devices as u64 {
+        // Subgroups other than replicated and manual ones promise nothing.
+        let is_silent = |kind: &SubgroupKind| !matches!(kind, SubgroupKind::Replicated | SubgroupKind::Manual);
+        if self.last_dims.iter().any(is_silent) {
             return None;
         }
-        // The tile number counts all dims but the replicated subgroups; other subgroup kinds promise nothing.
+        let tiles = self.numbered(|kind| kind != Some(SubgroupKind::Replicated))?;
+        by_device(tiles, n_devices)
+    }
+
+    /// The devices that the tiling lists, each with what is known of its part.
+    fn part_of_listed_device(&self) -> Option<Vec<(i64, DevicePart)>> {
+        let parts = self.numbered(|kind| matches!(kind, None | Some(SubgroupKind::Maximal)))?;
+        let scopes = self.numbered(|kind| {
+            matches!(kind, Some(SubgroupKind::Manual | SubgroupKind::Unreduced | SubgroupKind::Unknown))
+        })?;
+        Some(joined(parts, scopes))
+    }
+
+    /// The listed devices in order, each with its row-major position along those dims that `is_counted` takes. It is asked with
+    /// `None` for a dim of the value, and with the kind of a subgroup dim.
+    fn numbered(&self, is_counted: impl Fn(Option<SubgroupKind>) -> bool) -> Option<Vec<(i64, u32)>> {
+        let ids = self.device_list()?;
+        let n_tiles = self.dims.iter().try_fold(1i64, |n, &d| if d > 0 { n.checked_mul(d) } else { None })?;
+        if ids.len() as u64 != n_tiles as u64 {
+            return None;
+        }
         let mut strides = vec![0u32; self.dims.len()];
         let mut stride = 1u32;
         for i in (0..self.dims.len()).rev() {
             let kind = i.checked_sub(self.data_rank()).and_then(|k| self.last_dims.get(k));
-            match kind {
-                Some(SubgroupKind::Replicated) => {}
-                Some(SubgroupKind::Unreduced | SubgroupKind::Unknown | SubgroupKind::Maximal) => return None,
-                Some(SubgroupKind::Manual) | None => {
-                    strides[i] = stride;
-                    stride = stride.checked_mul(u32::try_from(self.dims[i]).ok()?)?;
-                }
+            if is_counted(kind.copied()) {
+                strides[i] = stride;
+                stride = stride.checked_mul(u32::try_from(self.dims[i]).ok()?)?;
             }
         }
-        let mut out = vec![u32::MAX; n_devices];
-        for (flat, &id) in ids.iter().enumerate() {
-            let (mut rest, mut tile) = (flat as i64, 0u32);
+        let number = |flat: usize| {
+            let (mut rest, mut number) = (flat as i64, 0u32);
             for i in (0..self.dims.len()).rev() {
-                tile += (rest % self.dims[i]) as u32 * strides[i];
+                number += (rest % self.dims[i]) as u32 * strides[i];
                 rest /= self.dims[i];
             }
-            *out.get_mut(usize::try_from(id).ok()?)? = tile;
-        }
-        out.iter().all(|&t| t != u32::MAX).then_some(out)
+            number
+        };
+        Some(ids.into_iter().enumerate().map(|(flat, id)| (id, number(flat))).collect())
     }
 }
 
@@ -226,24 +279,52 @@ impl NamedSharding {
         if !self.unreduced.is_empty() {
             return None;
         }
-        let devices = self.mesh.devices()?;
-        if devices.len() != n_devices {
-            return None;
-        }
-        let axes: Vec<AxisRef> = self.dims.iter().flat_map(|d| d.axes.iter()).chain(&self.manual).cloned().collect();
-        if axes.is_empty() {
-            return Some(vec![0; n_devices]);
-        }
-        // Groups along the axes that the value uses hold distinct tiles by position; across groups tiles repeat.
-        let groups = crate::groups::MeshGroups { mesh: self.mesh.clone(), axes }.expand()?;
-        let mut out = vec![u32::MAX; n_devices];
-        for group in &groups {
-            for (position, &id) in group.iter().enumerate() {
-                *out.get_mut(usize::try_from(id).ok()?)? = position as u32;
-            }
-        }
-        out.iter().all(|&t| t != u32::MAX).then_some(out)
+        by_device(self.numbered([&self.dim_axes(), &self.manual])?, n_devices)
     }
+
+    /// The devices of the mesh, each with what is known of its part.
+    fn part_of_listed_device(&self) -> Option<Vec<(i64, DevicePart)>> {
+        let mut parts = self.numbered([&self.dim_axes(), &[]])?;
+        let mut scopes = self.numbered([&self.manual, &self.unreduced])?;
+        // The axes of each give the devices in an order of their own.
+        parts.sort_unstable();
+        scopes.sort_unstable();
+        Some(joined(parts, scopes))
+    }
+
+    /// The axes of all dims.
+    fn dim_axes(&self) -> Vec<AxisRef> {
+        self.dims.iter().flat_map(|dim| dim.axes.iter()).cloned().collect()
+    }
+
+    /// The devices of the mesh, each with its position along these axes. Groups along the axes hold distinct numbers by
+    /// position; across groups the numbers repeat.
+    fn numbered(&self, axes: [&[AxisRef]; 2]) -> Option<Vec<(i64, u32)>> {
+        let axes = axes.concat();
+        if axes.is_empty() {
+            return Some(self.mesh.devices()?.into_iter().map(|id| (id, 0)).collect());
+        }
+        let groups = crate::groups::MeshGroups { mesh: self.mesh.clone(), axes }.expand()?;
+        Some(groups.iter().flat_map(|group| group.iter().copied().zip(0..)).collect())
+    }
+}
+
+/// Numbers of devices in the order of the devices; `None` unless all devices from 0 below `n_devices` are there and no others.
+fn by_device(numbered: Vec<(i64, u32)>, n_devices: usize) -> Option<Vec<u32>> {
+    if numbered.len() != n_devices {
+        return None;
+    }
+    let mut out = vec![u32::MAX; n_devices];
+    for (id, number) in numbered {
+        *out.get_mut(usize::try_from(id).ok()?)? = number;
+    }
+    out.iter().all(|&number| number != u32::MAX).then_some(out)
+}
+
+/// Parts with their scopes, both for the same devices in the same order.
+fn joined(parts: Vec<(i64, u32)>, scopes: Vec<(i64, u32)>) -> Vec<(i64, DevicePart)> {
+    let pairs = parts.into_iter().zip(scopes);
+    pairs.map(|((id, part), (_, scope))| (id, DevicePart { scope, part })).collect()
 }
 
 #[cfg(test)]
@@ -271,5 +352,48 @@ mod tests {
         assert_eq!(s.tile_of_device(4), None);
         let full = tiled(&[8, 1], &[8], &[0], &[]);
         assert_eq!(full.tile_of_device(8).unwrap(), [0, 1, 2, 3, 4, 5, 6, 7]);
+    }
+
+    /// `scope.part` of each device, `-` where nothing is said.
+    fn parts(sharding: &LeafSharding, n_devices: usize) -> String {
+        let one = |part: &Option<DevicePart>| part.map_or("-".into(), |p| format!("{}.{}", p.scope, p.part));
+        sharding.part_of_device(n_devices).iter().map(one).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn manual_and_partial_subgroups_are_scopes_of_their_own() {
+        use SubgroupKind::*;
+        assert_eq!(parts(&tiled(&[2, 2], &[4], &[0], &[Replicated]), 4), "0.0 0.0 0.1 0.1");
+        assert_eq!(parts(&tiled(&[2, 2], &[4], &[0], &[Manual]), 4), "0.0 1.0 0.1 1.1");
+        assert_eq!(parts(&tiled(&[1, 2, 2], &[4], &[0], &[Unreduced, Unknown]), 4), "0.0 1.0 2.0 3.0");
+        assert_eq!(parts(&tiled(&[1, 4], &[4], &[0], &[Maximal]), 4), "0.0 0.1 0.2 0.3");
+        // Devices that are not listed, and a list that does not fit.
+        assert_eq!(parts(&tiled(&[2], &[2], &[0], &[]), 4), "0.0 0.1 - -");
+        assert_eq!(parts(&tiled(&[3], &[2], &[0], &[]), 2), "- -");
+    }
+
+    #[test]
+    fn kinds_without_tiles() {
+        let of = |kind| parts(&LeafSharding::new(kind), 3);
+        assert_eq!(of(ShardingKind::Replicated), "0.0 0.0 0.0");
+        assert_eq!(of(ShardingKind::Maximal(1)), "0.0 0.1 0.0");
+        for silent in [ShardingKind::Manual, ShardingKind::Unknown, ShardingKind::Unreduced] {
+            assert_eq!(of(silent), "- - -");
+        }
+    }
+
+    #[test]
+    fn named_axes_of_dims_make_parts_and_manual_ones_scopes() {
+        let axis = |name: &str| AxisRef { name: name.into(), sub: None };
+        let mesh = Mesh { axes: vec![("a".into(), 2), ("b".into(), 2)], ..Mesh::default() };
+        let dims = vec![NamedDim { axes: vec![axis("a")], is_open: false }];
+        let named = |named| LeafSharding::new(ShardingKind::Named(Box::new(named)));
+        let along_a = NamedSharding { mesh: mesh.clone(), dims: dims.clone(), ..NamedSharding::default() };
+        assert_eq!(parts(&named(along_a.clone()), 4), "0.0 0.0 0.1 0.1");
+        assert_eq!(named(along_a.clone()).tile_of_device(4).unwrap(), [0, 0, 1, 1]);
+        let manual_b = NamedSharding { manual: vec![axis("b")], ..along_a };
+        assert_eq!(parts(&named(manual_b), 4), "0.0 1.0 0.1 1.1");
+        let replicated = NamedSharding { mesh, ..NamedSharding::default() };
+        assert_eq!(parts(&named(replicated), 4), "0.0 0.0 0.0 0.0");
     }
 }

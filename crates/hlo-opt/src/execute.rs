@@ -78,13 +78,12 @@ fn lowered(args: &RunArgs, console: &mut Console<'_>) -> Result<(Module, Plan), 
     let calls = parse_pipeline(presets::GPU).map_err(|e| wrong(e.to_string()))?;
     let passes = bind(&calls, &registry::passes()).map_err(|e| wrong(e.to_string()))?;
     let mut module = loaded.module.clone();
-    let mut analyses = Analyses::new(said.of(&module)?);
+    let mut analyses = Analyses::new(said.of(&source, source.whole(), &loaded, console.has_color)?);
     run_pipeline(&mut module, &mut analyses, &passes, PassOptions::default()).map_err(|error| {
         let messages = error.diagnostics.iter().map(|d| d.message.clone()).collect::<Vec<_>>();
         wrong(format!("pass `{}`: {}", error.pass, messages.join("; ")))
     })?;
-    let params = said.of(&module)?;
-    let options = LowerOptions { params, matmul: args.matmul.into(), ..LowerOptions::default() };
+    let options = LowerOptions { params: analyses.params, matmul: args.matmul.into(), ..LowerOptions::default() };
     let plan = emit::lowered(&module, &options).map_err(|error| wrong(error.to_string()))?;
     Ok((loaded.module, plan))
 }

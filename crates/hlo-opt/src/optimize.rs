@@ -163,11 +163,19 @@ impl Job<'_> {
             }
             Err(failure) => return Err(failure),
         };
+        let params = match self.said.of(self.source, part, &loaded, console.has_color) {
+            Ok(params) => params,
+            Err(Failure::Diagnostics(text)) => {
+                self.errors.push_str(&text);
+                return Ok(None);
+            }
+            Err(failure) => return Err(failure),
+        };
         clock.lap("read and verify");
         if self.args.verify_only {
             return Ok(Some(ModuleReport::new(&loaded.module)));
         }
-        let mut analyses = Analyses::new(self.said.of(&loaded.module)?);
+        let mut analyses = Analyses::new(params);
         let mut report = ModuleReport::new(&loaded.module);
         let mut module = std::mem::take(&mut loaded.module);
         progress.now("running passes");
@@ -198,8 +206,8 @@ impl Job<'_> {
         if self.args.emit == Emit::Hlo {
             write_module(&module, &options, &mut self.out);
         } else {
-            let params = self.said.of(&module)?;
-            let options = LowerOptions { params, matmul: self.args.matmul.into(), ..LowerOptions::default() };
+            let options =
+                LowerOptions { params: analyses.params, matmul: self.args.matmul.into(), ..LowerOptions::default() };
             if let Err(error) = emit::write(&module, self.args.emit, &options, &mut self.out) {
                 self.errors.push_str(&format!("error: {}: {error}\n", self.source.name));
                 return Ok(None);

@@ -2,10 +2,14 @@
 
 use crate::Failure;
 use crate::console::Console;
-use crate::input::load_one;
-use hlo_analysis::annotations::ParamFacts;
+use crate::input::{Loaded, Part, Source, load_one};
+use hlo_analysis::annotations::{Contradiction, ParamFacts, ParamFactsError};
 use hlo_ir::Module;
+use hlo_ir::diag::{Diagnostic, Entity};
 use std::path::Path;
+
+/// The longest spec that advice repeats.
+const MAX_SHOWN_BYTES: usize = 200;
 
 /// What the user said, with the sibling module already read.
 pub(crate) struct Said {
@@ -24,16 +28,42 @@ impl Said {
         Ok(Said { spec: spec.map(Into::into), sibling })
     }
 
-    /// What is said of `module`'s parameters.
+    /// What is said of the parameters of a module that was read from `part` of `source`.
     ///
     /// # Errors
-    /// The spec does not fit the module.
-    pub(crate) fn of(&self, module: &Module) -> Result<ParamFacts, Failure> {
+    /// The spec does not fit the module (wrong usage), or contradicts its annotations (a diagnostic at the parameter).
+    pub(crate) fn of(
+        &self,
+        source: &Source,
+        part: Part<'_>,
+        loaded: &Loaded,
+        has_color: bool,
+    ) -> Result<ParamFacts, Failure> {
+        let module = &loaded.module;
         let facts = match (&self.sibling, &self.spec) {
             (Some(sibling), _) => ParamFacts::from_sibling(sibling, module),
             (None, Some(spec)) => ParamFacts::parse(spec, module),
             (None, None) => Ok(ParamFacts::default()),
         };
-        facts.map_err(|message| Failure::Usage(format!("--replicated-params: {message}")))
+        facts.map_err(|error| match error {
+            ParamFactsError::Contradicted(found) => {
+                Failure::Diagnostics(source.render(part, Some(loaded), vec![self.diagnostic(&found)], has_color))
+            }
+            error => Failure::Usage(format!("--replicated-params: {error}")),
+        })
+    }
+
+    /// The promise, what contradicts it and what to say instead.
+    fn diagnostic(&self, found: &Contradiction) -> Diagnostic {
+        let spec = self.spec.as_deref().unwrap_or_default().trim();
+        let message = format!("--replicated-params {spec} contradicts the module: {found}");
+        let help = match found.rest.as_str() {
+            "" => "leave --replicated-params out: it names no leaf that could be the same on all devices".to_string(),
+            rest if rest.len() <= MAX_SHOWN_BYTES => {
+                format!("say it of the other leaves alone: --replicated-params {rest}")
+            }
+            _ => format!("leave out entry leaf {} and all others that `sharding=` cuts", found.leaf),
+        };
+        Diagnostic::about("promise-contradicts-sharding", Entity::Inst(found.param), message).with_help(help)
     }
 }

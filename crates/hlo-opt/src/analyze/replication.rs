@@ -3,7 +3,7 @@
 use super::json_line;
 use crate::arguments::{AcrossChoice, ReplicationArgs, ReportFormat};
 use crate::console::Console;
-use crate::input::load_one;
+use crate::input::Source;
 use crate::params::Said;
 use crate::{Failure, exit};
 use hlo_analysis::replication::{Across, Replication};
@@ -17,9 +17,12 @@ use std::fmt::Write;
 /// Wrong usage or an invalid input.
 pub(super) fn run(args: &ReplicationArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
     let said = Said::read(args.replicated_params.as_deref(), console)?;
-    let module = load_one(&args.file, console)?;
+    let source = Source::read(&args.file, console)?;
+    let loaded = source.load(source.whole(), console.has_color)?;
+    let params = said.of(&source, source.whole(), &loaded, console.has_color)?;
+    let module = loaded.module;
     let across = chosen_axis(args, &module)?;
-    let facts = Replication::compute(&module, &said.of(&module)?);
+    let facts = Replication::compute(&module, &params);
     let mut out = String::new();
     for &comp in module.computations() {
         let leaves = leaves_of(&module, comp, &facts, across);

@@ -2,8 +2,14 @@
 //!
 //! A spec is `all`, a list of flat leaf numbers and ranges (`0-12,14`), `/regex/` on the leaves' metadata names, or
 //! the shardings of a sibling module (`like:FILE`; the file is read by the command line, which calls
-//! [`ParamFacts::from_sibling`]).
+//! [`ParamFacts::from_sibling`]). It is a promise, which nobody can check in full; where it contradicts the module's own
+//! `sharding=`, it is an error ([`Contradiction`]).
 
+mod contradiction;
+
+pub use contradiction::{Contradiction, differing_devices, own_sharding, spec_of};
+
+use contradiction::find_contradiction;
 use hlo_ir::attrs::ParameterAttrs;
 use hlo_ir::sharding::{LeafSharding, ShardingKind};
 use hlo_ir::{InstId, Module};
@@ -15,7 +21,7 @@ pub struct ParamFacts {
     leaves: Vec<Option<LeafSharding>>,
 }
 
-/// Why a spec says nothing of the entry's parameters.
+/// Why a spec says nothing of the entry's parameters, or nothing that can be true.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ParamFactsError {
     /// A pattern that is no regular expression.
@@ -56,6 +62,8 @@ pub enum ParamFactsError {
     },
     /// The sibling annotates no parameter.
     NoShardings,
+    /// The module says something else.
+    Contradicted(Box<Contradiction>),
 }
 
 impl fmt::Display for ParamFactsError {
@@ -78,6 +86,7 @@ impl fmt::Display for ParamFactsError {
             ParamFactsError::NoShardings => {
                 f.write_str("expected `sharding=` on entry parameters of the sibling, found none")
             }
+            ParamFactsError::Contradicted(contradiction) => contradiction.fmt(f),
         }
     }
 }
@@ -109,8 +118,22 @@ impl ParamFacts {
     /// The facts of a spec.
     ///
     /// # Errors
-    /// What is wrong with the spec: a number out of range, a bad range or pattern, a pattern that matches nothing.
+    /// What is wrong with the spec: a number out of range, a bad range or pattern, a pattern that matches nothing; or it contradicts
+    /// the module.
     pub fn parse(spec: &str, module: &Module) -> Result<ParamFacts, ParamFactsError> {
+        ParamFacts::read(spec, module)?.not_contradicted(module)
+    }
+
+    /// The facts, unless the module contradicts them.
+    fn not_contradicted(self, module: &Module) -> Result<ParamFacts, ParamFactsError> {
+        match find_contradiction(&self, module) {
+            Some(found) => Err(ParamFactsError::Contradicted(Box::new(found))),
+            None => Ok(self),
+        }
+    }
+
+    /// What a spec says, whatever the module says.
+    fn read(spec: &str, module: &Module) -> Result<ParamFacts, ParamFactsError> {
         let leaves = entry_leaves(module);
         let mut facts = ParamFacts { leaves: vec![None; leaves.len()] };
         let replicated = || Some(LeafSharding::new(ShardingKind::Replicated));
@@ -157,7 +180,7 @@ impl ParamFacts {
     /// The shardings of a sibling module's entry parameters, leaf by leaf.
     ///
     /// # Errors
-    /// The sibling has another number of leaves, or annotates none.
+    /// The sibling has another number of leaves, or annotates none, or contradicts the module.
     pub fn from_sibling(sibling: &Module, module: &Module) -> Result<ParamFacts, ParamFactsError> {
         let (theirs, ours) = (entry_leaves(sibling), entry_leaves(module));
         if theirs.len() != ours.len() {
@@ -170,7 +193,7 @@ impl ParamFacts {
         if leaves.iter().all(Option::is_none) {
             return Err(ParamFactsError::NoShardings);
         }
-        Ok(ParamFacts { leaves })
+        ParamFacts { leaves }.not_contradicted(module)
     }
 
     /// What is said of flat leaf `leaf`.

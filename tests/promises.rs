@@ -1,0 +1,157 @@
+//! `--replicated-params` is a promise: where the module's own annotations contradict it, every command that takes it says so.
+
+use crate::cli::{folder, run, run_with_stdin, sample};
+
+/// A module of `n_partitions` partitions whose only parameter has this shape and annotation.
+fn module(n_partitions: usize, shape: &str, sharding: &str) -> String {
+    format!(
+        "HloModule one, num_partitions={n_partitions}\n\nENTRY %main (p: {shape}) -> {shape} {{\n  ROOT %p = {shape} \
+         parameter(0){sharding}\n}}\n"
+    )
+}
+
+/// The error that a promise of everything gets, if any.
+fn contradiction(text: &str) -> Option<String> {
+    let args = ["analyze", "replication", "--across", "partitions", "--replicated-params", "all", "-"];
+    let out = run_with_stdin(&args, text);
+    assert!(out.code <= 1 && out.stdout.is_empty() == (out.code == 1), "{text}\n{}", out.stderr);
+    (out.code == 1).then_some(out.stderr)
+}
+
+#[test]
+fn what_a_sharding_cuts_cannot_be_promised() {
+    for (sharding, a, b) in [
+        ("{devices=[4,1]<=[4]}", 0, 1),
+        ("{devices=[1,4]<=[4]}", 0, 1),
+        ("{devices=[4,1]0,1,2,3}", 0, 1),
+        ("{devices=[2,1,2]<=[4] last_tile_dim_replicate}", 0, 2),
+        ("{devices=[2,1,2]<=[2,2]T(1,0) last_tile_dim_replicate}", 0, 1),
+        ("{devices=[2,1,2]0,2,1,3 last_tile_dims={replicated}}", 0, 1),
+        ("{devices=[2,1,2]<=[4] last_tile_dims={manual}}", 0, 2),
+        ("{devices=[2,1,2]<=[4] last_tile_dims={unreduced}}", 0, 2),
+        ("{devices=[2,1]<=[2]}", 0, 1),
+        ("{mesh['a'=2,'b'=2], [{'a'}, {}]}", 0, 2),
+        ("{mesh['a'=2,'b'=2], [{}, {'b'}]}", 0, 1),
+        ("{maximal device=2}", 0, 2),
+    ] {
+        // A dim of size 1 in four tiles: one device has the element and the others have padding.
+        for shape in ["f32[8,8]{1,0}", "f32[1,1]{1,0}"] {
+            let text = module(4, shape, &format!(", sharding={sharding}"));
+            let error = contradiction(&text).unwrap_or_else(|| panic!("accepted: {sharding}"));
+            let devices = format!("the same on devices {a} and {b}, found sharding={sharding}");
+            for expected in ["--replicated-params all", "`%p`", "entry leaf 0", &devices, "<stdin>:4:8"] {
+                assert!(error.contains(expected), "expected `{expected}`, found {error}");
+            }
+            assert!(error.contains("leave --replicated-params out"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn what_no_sharding_cuts_may_be_promised() {
+    for sharding in [
+        "",
+        ", sharding={replicated}",
+        ", sharding={manual}",
+        ", sharding={unknown}",
+        ", sharding={unreduced}",
+        ", sharding={devices=[1,1,4]<=[4] last_tile_dim_replicate}",
+        ", sharding={devices=[1,1,4]<=[4] last_tile_dims={manual}}",
+        ", sharding={devices=[1,1,2,2]<=[4] last_tile_dims={manual, replicated}}",
+        ", sharding={mesh['a'=2,'b'=2], [{},{}]}",
+        ", sharding={mesh['a'=2,'b'=2], [{},{}], manual={'a'}}",
+    ] {
+        let error = contradiction(&module(4, "f32[8,8]{1,0}", sharding));
+        assert_eq!(error, None, "{sharding}");
+    }
+    // One partition holds everything, whatever an annotation says of others; a token holds nothing.
+    assert_eq!(contradiction(&module(1, "f32[8]{0}", ", sharding={maximal device=0}")), None);
+    assert_eq!(contradiction(&module(4, "token[]", ", sharding={maximal device=0}")), None);
+    let replicas =
+        module(1, "f32[8]{0}", ", parameter_replication={false}").replace("num_partitions=1", "replica_count=4");
+    assert_eq!(contradiction(&replicas), None);
+}
+
+/// Leaves: a whole weight, a tuple of a whole and a cut array, a cut batch, and one that says nothing.
+const STEP: &str = "HloModule step, num_partitions=2
+
+ENTRY %main (w: f32[4], s: (f32[4], f32[2]), x: f32[2], m: f32[4]) -> f32[4] {
+  %w = f32[4]{0} parameter(0), sharding={replicated}
+  %s = (f32[4]{0}, f32[2]{0}) parameter(1), sharding={{replicated}, {devices=[2]<=[2]}}
+  %x = f32[2]{0} parameter(2), sharding={devices=[2]<=[2]}, metadata={op_name=\"batch\"}
+  ROOT %m = f32[4]{0} parameter(3), metadata={op_name=\"moment\"}
+}
+";
+
+#[test]
+fn the_error_names_the_leaf_and_the_rest_of_the_promise() {
+    for (spec, leaf, more, rest) in [
+        ("all", "leaf 2 (parameter 1{1})", "; 1 more leaf contradicts it", "--replicated-params 0-1,4"),
+        ("0-4", "leaf 2 (parameter 1{1})", "; 1 more leaf contradicts it", "--replicated-params 0-1,4"),
+        ("3,4", "leaf 3 (parameter 2)", "different parts\n", "--replicated-params 4\n"),
+        ("/batch|moment/", "leaf 3 (parameter 2)", "different parts\n", "--replicated-params 4\n"),
+        ("2", "leaf 2 (parameter 1{1})", "different parts\n", "leave --replicated-params out"),
+    ] {
+        let out = run_with_stdin(&["--replicated-params", spec, "--pass", "dce", "-"], STEP);
+        assert_eq!((out.code, out.stdout.as_str()), (1, ""), "{spec}: {}", out.stderr);
+        for expected in [&format!("--replicated-params {spec} contradicts the module"), leaf, more, rest] {
+            assert!(out.stderr.contains(expected), "{spec}: expected `{expected}`, found {}", out.stderr);
+        }
+    }
+    for spec in ["0-1,4", "/moment/"] {
+        let out = run_with_stdin(&["--replicated-params", spec, "--pass", "dce", "-"], STEP);
+        assert_eq!(out.code, 0, "{spec}: {}", out.stderr);
+    }
+}
+
+#[test]
+fn a_sibling_may_say_what_the_module_says_and_no_more() {
+    let directory = folder("promises");
+    let write = |name: &str, text: &str| {
+        let path = directory.join(name);
+        std::fs::write(&path, text).expect("a folder for tests");
+        format!("like:{}", path.display())
+    };
+    let alike = write("alike.hlo", STEP);
+    let out = run_with_stdin(&["--replicated-params", &alike, "-"], STEP);
+    assert_eq!(out.code, 0, "{}", out.stderr);
+    let whole = STEP.replacen("parameter(2), sharding={devices=[2]<=[2]}", "parameter(2), sharding={replicated}", 1);
+    let other = write("other.hlo", &whole);
+    let out = run_with_stdin(&["--replicated-params", &other, "-"], STEP);
+    assert_eq!(out.code, 1, "{}", out.stderr);
+    for expected in [&other, "leaf 3 (parameter 2)", "<stdin>:6:3", "--replicated-params 0-1\n"] {
+        assert!(out.stderr.contains(expected), "expected `{expected}`, found {}", out.stderr);
+    }
+}
+
+#[test]
+fn every_command_that_takes_a_promise_checks_it() {
+    let sgd = sample("passes/shard-weight-update/sgd.hlo");
+    for command in [
+        &["--preset", "data-parallel"][..],
+        &["--verify-only"],
+        &["--emit", "plan"],
+        &["analyze", "replication"],
+        &["run", "--backend", "host"],
+    ] {
+        let out = run(&[command, &["--replicated-params", "all", &sgd]].concat());
+        assert_eq!((out.code, out.stdout.as_str()), (1, ""), "{command:?}: {}", out.stderr);
+        assert!(out.stderr.contains("contradicts the module"), "{command:?}: {}", out.stderr);
+    }
+    // The parts of a file are judged one by one.
+    let parts = format!("{STEP}// -----\n{STEP}");
+    let out = run_with_stdin(&["--split-input-file", "--replicated-params", "2", "-"], &parts);
+    assert_eq!((out.code, out.stderr.matches("contradicts the module").count()), (1, 2), "{}", out.stderr);
+    assert!(out.stderr.contains("<stdin>:14:3"), "{}", out.stderr);
+}
+
+#[test]
+fn a_promise_is_of_the_module_as_it_was_read() {
+    // In shards a leaf is not the same on all devices any more; nobody promised that it would be.
+    let sgd = sample("passes/shard-weight-update/sgd.hlo");
+    let pass = "shard-weight-update{min-bytes=0,interface=sharded,keep-weights-sharded=yes}";
+    let out_at = folder("promises-in-shards").join("plan");
+    let args = ["--pass", pass, "--emit", "plan", "--replicated-params", "0", &sgd, "-o", &out_at.to_string_lossy()];
+    let out = run(&args);
+    assert_eq!(out.code, 0, "{}", out.stderr);
+}
