@@ -1,5 +1,5 @@
-//! Peak memory against a slow twin: a machine that runs random small modules step by step on named cells of memory, and asks
-//! before every decision, by looking at all that is still to come in all frames, which cells are still needed.
+//! Peak memory against a slow twin: a machine that runs random small modules step by step on named cells of memory. Before
+//! every decision it looks at all that is still to come in all frames, to find which cells are still needed.
 //!
 //! It shares nothing with the analysis but the rules of its documentation; no buffer numbers, no last uses, no contexts.
 

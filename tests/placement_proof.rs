@@ -1,8 +1,9 @@
-//! Weight-update sharding places as it says: what a placement is predicted to cost is recomputed from the module that it
-//! was emitted as, and on small modules every placement is emitted and none is cheaper than the one chosen.
+//! Weight-update sharding places as it says. The predicted cost of a placement is recomputed from the module that it was
+//! emitted as. On small modules every placement is emitted, and none is cheaper than the one chosen.
 //!
-//! The recomputation reads the emitted text's instructions: all collectives over the gradients' groups, by the bytes of their own
-//! shapes, and the arithmetic of an update's ops or the arrays that they read and write at the edges of their fusions.
+//! The recomputation reads the emitted text's instructions. Collectives over the gradients' groups count by the bytes of their
+//! own shapes. The ops of an update count by their arithmetic, or by the arrays that they read and write at the edges of
+//! their fusions.
 //! Which ops fuse, and whether arithmetic or memory binds them, is fixed before the cut, so an emitted op is traced to the
 //! one it came from, by name. What the pass leaves alone costs the same before and after; so differences are compared.
 

@@ -1,7 +1,7 @@
 //! `cargo xtask paper-p2`: the simulator and the planner against the A100 rows of P²'s appendix A (Xie et al. 2022).
 //!
-//! Nothing is fitted: the bandwidths are those that the paper's own simulator assumes, latencies are left out, the data is
-//! what the paper reduces (2²⁹ floats, ten times), positions are numbered axis by axis, rules are the pinned ones.
+//! Nothing is fitted. The bandwidths are those that the paper's own simulator assumes; latencies are left out. The data is
+//! what the paper reduces (2²⁹ floats, ten times). Positions are numbered axis by axis, and the rules are the pinned ones.
 
 use hlo_cluster::reduction::{Lowering, ParallelismMatrix, Planner, Request, Rules};
 use hlo_cluster::{Algo, Cluster, ClusterError};

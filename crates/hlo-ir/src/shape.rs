@@ -152,9 +152,9 @@ impl ArrayShape {
         self.dtype.bytes_of(self.n_elems())
     }
 
-    /// Bytes of the array in memory, as XLA lays it out: elements take whole bytes unless the layout gives their bits
-    /// (`E(4)` packs), the minor dims are padded to the first tile, the tail to `L(n)`, and metadata of dynamic dims goes
-    /// before the data. Later tiles divide the first one; `*` in a tile pads nothing.
+    /// Bytes of the array in memory, as XLA lays it out. Elements take whole bytes unless the layout gives their bits
+    /// (`E(4)` packs). The minor dims are padded to the first tile, the tail to `L(n)`. Metadata of dynamic dims goes before
+    /// the data. Later tiles divide the first one; `*` in a tile pads nothing.
     pub fn memory_bytes(&self) -> u64 {
         let whole_bytes = u64::from(self.dtype.bits().div_ceil(8));
         let Some(layout) = self.layout.as_deref() else { return self.n_elems().saturating_mul(whole_bytes) };

@@ -1,5 +1,6 @@
-//! Damages samples for as many seconds of CPU time as the first argument says, from the seed of the second (default 1), and stops
-//! at the first input that panics, is slow or does not print to the same text again; the input goes to stdout.
+//! Damages samples and stops at the first input that panics, is slow or does not print to the same text again.
+//!
+//! The first argument is the CPU time in seconds, the second the seed (default 1). The input found goes to stdout.
 
 #[path = "../tests/mutate/mod.rs"]
 mod mutate;

@@ -2,9 +2,9 @@
 //! person writes in JAX (`oracle/zero1_by_hand.py`).
 //!
 //! An MLP with Adam on eight CPU devices, as one step and as a loop of steps. XLA's partitioner's output of the
-//! data-parallel programs goes through `hlo-opt`; the result and the hand-written module are compared by their collectives
-//! (how often each kind runs in one execution, and how many bytes the whole tensors have) and by the time that real XLA
-//! takes for them, turn by turn with the same donation (`oracle/time_pair.py`).
+//! data-parallel programs goes through `hlo-opt`. The result and the hand-written module are compared in two ways. The
+//! first is their collectives: how often each kind runs in one execution, and how many bytes the whole tensors have. The
+//! second is the time that real XLA takes for them, turn by turn with the same donation (`oracle/time_pair.py`).
 
 mod options;
 mod traffic;

@@ -1,10 +1,13 @@
 //! `cargo xtask xla-check`: real XLA judges what `hlo-opt` prints, evaluates and transforms.
 //!
 //! Every module of a manifest is checked in a process of its own (`oracle/check_case.py`), because XLA ends the process
-//! on input it does not like. A module's cases are `text.*` (XLA reads our print as it reads the original), `eval` (the
-//! evaluator agrees with XLA on all outputs of all devices), and with `--pass` also `pass.*` (the transformed module
-//! gives the untouched module's results, and a second run changes nothing) and `mutant.*` (the same comparison sees
-//! corrupted results). With `--all` the weight-update sharding's whole matrix is checked instead: see [`matrix`]; with
+//! on input it does not like. The cases of a module:
+//! - `text.*`: XLA reads our print as it reads the original.
+//! - `eval`: the evaluator agrees with XLA on all outputs of all devices.
+//! - `pass.*` (with `--pass`): the transformed module gives the untouched module's results; a second run changes nothing.
+//! - `mutant.*` (with `--pass`): the same comparison sees corrupted results.
+//!
+//! With `--all` the weight-update sharding's whole matrix is checked instead: see [`matrix`]; with
 //! `--decompose` collectives on several clusters: see [`decompose`].
 
 pub(crate) mod content_hash;

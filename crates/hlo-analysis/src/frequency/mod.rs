@@ -8,9 +8,9 @@
 //! begins at constants: by division for `i < N` in any direction and operand order with a constant step, by running the
 //! scalar code of the loop otherwise; else what the user says ([`FrequencyOptions::unknown_trip_count`]).
 //!
-//! *Branches*: where the predicate is a function of the scalar state of one enclosing loop, as in `step % 100 == 0`, that
-//! scalar code is run over the iterations and the branches are counted, given that the conditionals around took the
-//! branches that lead here. For a period that is `ceil(trips / period)` firings. Loops of more than a million trips are
+//! *Branches*: the predicate may be a function of the scalar state of one enclosing loop, as in `step % 100 == 0`. Then that
+//! scalar code is run over the iterations, and the branches taken are counted. Only iterations count in which the
+//! conditionals around took the branches that lead here. For a period that is `ceil(trips / period)` firings. Loops of more than a million trips are
 //! counted over the first million. A state that begins at an unknown integer is taken to begin at 0. Any other predicate:
 //! all branches alike.
 //!

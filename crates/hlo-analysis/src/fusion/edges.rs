@@ -2,8 +2,8 @@
 //!
 //! An edge from a producer to a consumer is *fusable* if one thread that computes an element of the consumer needs one
 //! element of the producer, and nobody else computes that one. Where the dims change on the way (transpose, slice,
-//! reduction …), the producer's own elements cannot be written by the same threads, so the edge is fusable only if the
-//! consumer is the producer's only user. Where an element is read several times (broadcast, gather), the producer must also
+//! reduction …), the same threads cannot write the producer's own elements. Such an edge is fusable only if the consumer is
+//! the producer's only user. Where an element is read several times (broadcast, gather), the producer must also
 //! be cheap, all the way up.
 
 use cranelift_entity::SecondaryMap;

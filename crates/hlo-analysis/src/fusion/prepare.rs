@@ -4,9 +4,9 @@
 //!
 //! A reduction of `[d…]` along dims among which `D` lies slowest becomes one of `[…, S, D/S, …]` that keeps `S`, and one
 //! of its results along `S`. Each step's order is fixed, so that equal inputs give equal results; no atomics.
-//! A reduction stays whole if its elements are smaller than 32 bits (its parts would be rounded), if the computation is no
-//! plain sum, product, extremum or bitwise operation with a neutral initial value, and if `D` has no fitting divisor
-//! and is the only reduced dim.
+//! A reduction stays whole in three cases: its elements are smaller than 32 bits, so its parts would be rounded; its
+//! computation is no plain sum, product, extremum or bitwise operation with a neutral initial value; `D` has no fitting
+//! divisor and is the only reduced dim.
 
 use super::repeat::repeat_cheap_values;
 use cranelift_entity::SecondaryMap;

@@ -5,8 +5,8 @@
 //! x  = add(dot, bias)          read by the backward pass
 //! x2 = multiply(x, x)          read by the backward pass: one multiplication away from x
 //! ```
-//! A value of a stage that fusions of later stages read is computed again for them if that takes at most
-//! [`MAX_OPERATIONS`] elementwise operations on one value that is kept for as long anyway, and on constants. The stages then move
+//! Fusions of later stages may read a value of a stage. It is computed again for them if that takes at most
+//! [`MAX_OPERATIONS`] elementwise operations, on constants and on one value that is kept for as long anyway. The stages then move
 //! the copy to where it is read.
 
 use super::edges::{Edges, Role};

@@ -5,8 +5,8 @@
 //! stage: no path can come back.
 //!
 //! Instructions first take the earliest stage that they can. Then, from the last to the first, those whose users are later
-//! move to the first of them if they can be fused there and if that keeps no more bytes alive than their result would take:
-//! `beta × moment` needs no gradient, but is best computed where the gradient arrives.
+//! move to the first of them. They move if they can be fused there, and if that keeps no more bytes alive than their result
+//! would take: `beta × moment` needs no gradient, but is best computed where the gradient arrives.
 
 use super::edges::{Edges, Role};
 use cranelift_entity::SecondaryMap;

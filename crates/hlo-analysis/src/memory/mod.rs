@@ -9,8 +9,8 @@
 //!   what they stand for.
 //! - A loop's carried leaf is one buffer from before the loop to its last use. The initial value moves in if it dies there
 //!   and is copied otherwise; a leaf that the body hands through is the initial value itself.
-//! - A value that dies in an elementwise op, in a fusion that reads it only at the place it writes, in a copy, as target
-//!   of a dynamic-update-slice or scatter, or in a sort gives its memory to a result of the same size.
+//! - A dying value gives its memory to a result of the same size in these ops: elementwise ops, copies and sorts; fusions
+//!   that read it only at the place they write; dynamic-update-slice and scatter, where it is the target.
 //! - Of a conditional's branches the one that needs most counts; it owns what dies with it.
 //! - Inside of a fusion, a reducer or a custom call nothing counts.
 //! - Constants live all the time, counted once for each computation.

@@ -1,8 +1,8 @@
 //! Link loads on machines of switches alone, counted without putting groups into order.
 //!
 //! A closed ring goes through the devices of a group by their ids, and the ids inside an entity are neighbours. So it
-//! leaves and enters every entity that holds some but not all of the group exactly once, and of its hops as many part at a
-//! level as there are siblings at that level beyond the first. A chain is the ring without the hop that leads to its root.
+//! leaves and enters every entity that holds some but not all of the group exactly once. The number of its hops that part
+//! at a level is the number of siblings at that level less one. A chain is the ring without the hop that leads to its root.
 //! Only trees need an order: they are walked when they are asked for, and [`TreeBound`] is what they cost at least.
 //!
 //! A device is in one group of an instruction, so the link of a device has a load from one class only: of the innermost level

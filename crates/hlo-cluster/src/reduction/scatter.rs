@@ -1,12 +1,12 @@
 //! Reduce-scatters and all-gathers over the levels of a hierarchy one after the other.
 //!
 //! After a reduce-scatter each device has one chunk of the sum. No step but a reduce-scatter brings it nearer to that, and
-//! none may run over a factor twice, so a program is a list of ranges of factors that together are all of them: the order in
-//! which they scatter. An all-gather is the same backwards. Two factors have 3 programs, three 11, four 49, five 261.
+//! none may run over a factor twice. So a program is a list of ranges of factors, in the order in which they scatter;
+//! together the ranges are all factors. An all-gather is the same backwards. Two factors have 3 programs, three 11, four 49, five 261.
 //!
-//! **Chunk order.** A reduce-scatter deals contiguous blocks. Which chunk a device must end with is given, so the chunks
-//! are first put in the order in which the steps cut them, the same on all devices, and each group lists its members by the
-//! blocks that they need. Where two groups would need different orders there is no program.
+//! **Chunk order.** A reduce-scatter deals contiguous blocks. Which chunk a device must end with is given. So
+//! the chunks are first put in the order in which the steps cut them, the same on all devices. Each group lists its members
+//! by the blocks that they need. Where two groups would need different orders there is no program.
 
 use crate::collective::{Algo, Collective, CollectiveCost};
 use crate::reduction::chunk_order::NoArrays;

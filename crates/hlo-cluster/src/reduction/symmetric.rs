@@ -2,7 +2,7 @@
 //!
 //! Positions are numbered level by level, so a group in the order of its ids meets the members inside an entity one after
 //! the other: a closed ring leaves and enters every entity that does not hold the whole group exactly once, and so does a
-//! chain but for its ends. All groups of an instruction load the entities that they cross alike, so the load of a link is
+//! chain but for its ends. All groups of an instruction load the entities that they cross alike. So the load of a link is
 //! the load by one group times the number of groups through it, each weighted with its share of the data.
 
 use crate::collective::{Algo, Collective};

@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// A plain known reduction of integers, `f32` or wider floats is exact and rounded once. Smaller floats are rounded after
 /// every step, and any other computation is called for every element; both go in row-major order, dims above 32 elements
 /// in rounds as [`super::rounding`] describes. An initial value that is not neutral counts once for each round's window
-/// there, as in XLA, and once where the result is exact (XLA counts it more often when a dim is above 32).
+/// there, as in XLA. It counts once where the result is exact; XLA counts it more often when a dim is above 32.
 pub(crate) fn reduce(
     operands: &[Arc<Literal>],
     inits: &[Arc<Literal>],

@@ -1,7 +1,7 @@
 //! Floats below 32 bits, as XLA's CPU backend adds them: every step is rounded, and long sums are taken in rounds.
 //!
-//! The rounding of each step makes the order of a sum visible (a `bf16` 256 swallows any number of ones that come after
-//! it, one at a time), so the order is XLA's too:
+//! The rounding of each step makes the order of a sum visible: a `bf16` 256 stays 256 when any number of ones is added to it,
+//! one at a time. So the order is XLA's too:
 //! - a `reduce` over dims of more than 32 elements first reduces windows of 32, until 32 or fewer are left;
 //! - a `reduce-window` that sums up a whole dim cumulatively works in blocks of 16.
 //!

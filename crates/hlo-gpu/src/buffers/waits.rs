@@ -1,7 +1,7 @@
 //! Say what each step waits for: the last earlier step of the other stream that touched bytes that it touches, if one of
 //! the two writes. Steps of one stream run in order, so one wait is enough, and a wait that an earlier step of the same
-//! stream already made is left out. At the beginning and the end of a loop's or branch's list both streams have caught up
-//! with each other, so a list needs waits of its own steps only, and none across a loop or branch in it.
+//! stream already made is left out. Both streams catch up with each other at the beginning and the end of the list of a
+//! loop or branch. So a list needs waits of its own steps only, and none across a loop or branch in it.
 
 use crate::plan::ranges::{RangeMap, range};
 use crate::plan::{Plan, Step, Work};

@@ -1,4 +1,4 @@
-//! `convolution` as a matrix product: `output[m, n] = sum over k of input[m, k] × kernel[k, n]`, where `m` goes over the
+//! `convolution` as a matrix product: `output[m, n] = sum over k of input[m, k] × kernel[k, n]`. Here `m` goes over the
 //! output's batch and spatial positions, `n` over its features, and `k` over the window's taps and the input's features.
 //!
 //! The left matrix is never stored: its elements are found by the convolution's own index map, so padding, strides, dilations

@@ -1,8 +1,8 @@
 //! The text of a kernel while it is written: nested scopes, index arithmetic, and the values that are already computed.
 //!
-//! A value is asked for by instruction and index; its code goes into the outermost scope where all that it depends on
-//! is known, and it is remembered there, so that nothing is computed twice at one index and nothing that stays the same
-//! is computed inside a loop. Code inside a branch stays there: its indices may be out of range elsewhere.
+//! A value is asked for by instruction and index. Its code goes into the outermost scope where all that it depends on
+//! is known, and it is remembered there. So nothing is computed twice at one index, and nothing that stays the same is
+//! computed inside a loop. Code inside a branch stays there: its indices may be out of range elsewhere.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -1,7 +1,7 @@
 //! Dots as matrix products.
 //!
 //! The dims of a dot fall into batch, rows (`m`), columns (`n`) and contracted ones (`k`). A library product takes one
-//! stride for each of them in each array, so a dot fits if the dims of every class lie as one dim in all arrays that have
+//! stride for each of them in each array. So a dot fits if the dims of every class lie as one dim in all arrays that have
 //! them. Batch dims that do not are looped over, one product each, while they are few; otherwise [`super::legalize`] copies
 //! an operand or the result to another layout first. What has no library product at all (integers, complex numbers, mixed
 //! types) is a kernel.

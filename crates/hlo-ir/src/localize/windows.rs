@@ -122,7 +122,7 @@ impl Localizer<'_> {
         }
     }
 
-    /// Every operand gives the rows that a tile of the result would have if it were the only one, and each row of the result
+    /// Every operand gives the rows that a tile of the result would have if it were the only operand. Each row of the result
     /// is picked from the operand that has it.
     pub(super) fn concatenate(&mut self) {
         for dim in 0..self.whole.first().map_or(0, |a| a.rank()) {

@@ -1,8 +1,8 @@
 //! Runs a plan on graphics processors: CUDA's driver, NVRTC, cuBLASLt and NCCL, loaded when they are first needed.
 //!
-//! **Not yet run on silicon.** What decides (which matrices a product takes, who reads what from whom, what is reduced by
-//! which kernel, which card a device gets) is in [`products`], [`moves`], [`reductions`] and [`card::ordinals`] and is tested
-//! by itself. What calls the libraries is thin, and is tested against doubles of them, whose streams are threads.
+//! **Not yet run on silicon.** The decisions are in modules of their own and are tested: which matrices a product takes
+//! ([`products`]), who reads what from whom ([`moves`]), which kernel reduces what ([`reductions`]), and which card a device
+//! gets ([`card::ordinals`]). What calls the libraries is thin, and is tested against doubles of them, whose streams are threads.
 //!
 //! Each device has a host thread, a compute stream and a communication stream. Waiting is looking again and again, with an
 //! eye on the other processes, so that a collective whose partner is gone is aborted and not waited for.
