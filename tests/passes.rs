@@ -3,11 +3,14 @@
 
 use crate::equivalence::{self, Nearness};
 use hlo_analysis::Analyses;
-use hlo_ir::Module;
+use hlo_analysis::values::{CallSites, entered};
+use hlo_ir::op::CalleeEntry;
 use hlo_ir::print::{PrintOptions, print_module};
+use hlo_ir::{InstId, Module, Opcode};
 use hlo_pass::pipeline::parse_pipeline;
 use hlo_pass::runner::{RunOptions, RunSummary, bind, run_pipeline};
 use hlo_tests::{Sample, root, samples};
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 /// Passes that add in another order than the module they read.
@@ -85,12 +88,43 @@ fn check_sample(pass: &str, sample: &Sample) -> Result<(), String> {
     };
     equivalence::check(&before, &parse(&name, &printed), sample.header("draw").unwrap_or(""), near)
         .map_err(|e| format!("{name}: {e}"))?;
+    check_meetings(&after).map_err(|e| format!("{name}: {e}"))?;
     let mut again = parse(&name, &printed);
     let second = run(&name, &mut again, pipeline);
     if second.reports.iter().any(|r| r.changed) || text(&again) != printed {
         return Err(format!("{name}: a second run changes the module again"));
     }
     snapshot(pass, sample.name(), &printed, &summary);
+    Ok(())
+}
+
+/// All devices of a collective's group come to it together: whatever decides whether they run its computation is equal on them.
+fn check_meetings(module: &Module) -> Result<(), String> {
+    let facts = Analyses::default().replication(module);
+    let sites = CallSites::find(module, module.post_order());
+    let insts = module.post_order().into_iter().flat_map(|comp| module.comp(comp).insts.clone());
+    for inst in insts.filter(|&inst| module.inst(inst).opcode.row().collective.is_some()) {
+        let Ok(groups) = module.device_groups(inst) else { continue };
+        let (mut open, mut seen) = (vec![module.inst(inst).parent], BTreeSet::new());
+        while let Some(comp) = open.pop() {
+            for around in sites.of(comp).iter().map(|site| site.inst) {
+                let selector = match entered(module, around) {
+                    Some((CalleeEntry::Branches, _)) => module.inst(around).operands.first().copied(),
+                    Some((CalleeEntry::Loop, callees)) => module.comp(callees[0]).root.expand(),
+                    Some((CalleeEntry::Call, _)) | None => None,
+                };
+                if selector.is_some_and(|selector| !facts.is_equal_within(selector, 0, &groups.groups)) {
+                    let (name, around) = (module.inst_name(inst), module.inst_name(around));
+                    return Err(format!(
+                        "expected all devices of a group at %{name} together, but %{around} parts them"
+                    ));
+                }
+                if seen.insert(module.inst(around).parent) {
+                    open.push(module.inst(around).parent);
+                }
+            }
+        }
+    }
     Ok(())
 }
 
@@ -106,6 +140,24 @@ fn snapshot(pass: &str, behaviour: &str, printed: &str, summary: &RunSummary) {
     settings.set_prepend_module_to_snapshot(false);
     settings.set_omit_expression(true);
     settings.bind(|| insta::assert_snapshot!(format!("{pass}__{behaviour}"), content));
+}
+
+#[test]
+fn a_gather_in_a_branch_that_parts_devices_is_noticed() {
+    let text = |name: &str| {
+        let sample = samples("passes/shard-weight-update").into_iter().find(|s| s.name() == name);
+        sample.unwrap_or_else(|| panic!("expected a sample {name}")).text
+    };
+    let mut module = parse("equal-look", &text("equal-look"));
+    run("equal-look", &mut module, "shard-weight-update{min-bytes=0}");
+    assert_eq!(check_meetings(&module), Ok(()));
+    let look = module.computations().iter().find(|&&c| module.comp_name(c) == "look").expect("a branch");
+    let is_gather = |i: &InstId| module.inst(*i).opcode == Opcode::AllGather;
+    assert!(module.comp(*look).insts.iter().any(is_gather), "the polarity: a gather in a branch that all choose alike");
+    // The same program with a predicate of which nothing is known.
+    let number = "parameter(3), sharding={replicated}";
+    let divergent = print_module(&module, &PrintOptions::default()).replace(number, "parameter(3)");
+    assert!(check_meetings(&parse("divergent", &divergent)).is_err_and(|e| e.contains("%summary parts them")));
 }
 
 #[test]

@@ -39,7 +39,7 @@ fn what_a_sharding_cuts_cannot_be_promised() {
             let text = module(4, shape, &format!(", sharding={sharding}"));
             let error = contradiction(&text).unwrap_or_else(|| panic!("accepted: {sharding}"));
             let devices = format!("the same on devices {a} and {b}, found sharding={sharding}");
-            for expected in ["--replicated-params all", "`%p`", "entry leaf 0", &devices, "<stdin>:4:8"] {
+            for expected in ["--replicated-params all", "entry leaf 0 (parameter 0 `%p`)", &devices, "<stdin>:4:8"] {
                 assert!(error.contains(expected), "expected `{expected}`, found {error}");
             }
             assert!(error.contains("leave --replicated-params out"), "{error}");
@@ -86,11 +86,11 @@ ENTRY %main (w: f32[4], s: (f32[4], f32[2]), x: f32[2], m: f32[4]) -> f32[4] {
 #[test]
 fn the_error_names_the_leaf_and_the_rest_of_the_promise() {
     for (spec, leaf, more, rest) in [
-        ("all", "leaf 2 (parameter 1{1})", "; 1 more leaf contradicts it", "--replicated-params 0-1,4"),
-        ("0-4", "leaf 2 (parameter 1{1})", "; 1 more leaf contradicts it", "--replicated-params 0-1,4"),
-        ("3,4", "leaf 3 (parameter 2)", "different parts\n", "--replicated-params 4\n"),
-        ("/batch|moment/", "leaf 3 (parameter 2)", "different parts\n", "--replicated-params 4\n"),
-        ("2", "leaf 2 (parameter 1{1})", "different parts\n", "leave --replicated-params out"),
+        ("all", "leaf 2 (parameter 1{1} `%s`)", "; 1 more leaf contradicts it", "--replicated-params 0-1,4"),
+        ("0-4", "leaf 2 (parameter 1{1} `%s`)", "; 1 more leaf contradicts it", "--replicated-params 0-1,4"),
+        ("3,4", "leaf 3 (parameter 2 `%x`)", "different parts\n", "--replicated-params 4\n"),
+        ("/batch|moment/", "leaf 3 (parameter 2 `%x`)", "different parts\n", "--replicated-params 4\n"),
+        ("2", "leaf 2 (parameter 1{1} `%s`)", "different parts\n", "leave --replicated-params out"),
     ] {
         let out = run_with_stdin(&["--replicated-params", spec, "--pass", "dce", "-"], STEP);
         assert_eq!((out.code, out.stdout.as_str()), (1, ""), "{spec}: {}", out.stderr);
@@ -119,7 +119,7 @@ fn a_sibling_may_say_what_the_module_says_and_no_more() {
     let other = write("other.hlo", &whole);
     let out = run_with_stdin(&["--replicated-params", &other, "-"], STEP);
     assert_eq!(out.code, 1, "{}", out.stderr);
-    for expected in [&other, "leaf 3 (parameter 2)", "<stdin>:6:3", "--replicated-params 0-1\n"] {
+    for expected in [&other, "leaf 3 (parameter 2 `%x`)", "<stdin>:6:3", "--replicated-params 0-1\n"] {
         assert!(out.stderr.contains(expected), "expected `{expected}`, found {}", out.stderr);
     }
 }
@@ -154,4 +154,81 @@ fn a_promise_is_of_the_module_as_it_was_read() {
     let args = ["--pass", pass, "--emit", "plan", "--replicated-params", "0", &sgd, "-o", &out_at.to_string_lossy()];
     let out = run(&args);
     assert_eq!(out.code, 0, "{}", out.stderr);
+}
+
+/// One step of SGD on four partitions with a second term in its update: what `w` and `r` say of themselves.
+fn step(w: &str, r: &str, extra: &str) -> String {
+    format!(
+        "HloModule step, num_partitions=4
+
+%add (a: f32[], b: f32[]) -> f32[] {{
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %sum = f32[] add(%a, %b)
+}}
+
+ENTRY %main (w: f32[64,32], r: f32[64,32], local: f32[64,32]) -> f32[64,32] {{
+  %w = f32[64,32]{{1,0}} parameter(0){w}
+  %r = f32[64,32]{{1,0}} parameter(1){r}
+  %local = f32[64,32]{{1,0}} parameter(2), sharding={{devices=[4,1]<=[4]}}
+  %gradient = f32[64,32]{{1,0}} all-reduce(%local), channel_id=1, replica_groups={{{{0,1,2,3}}}}, \
+         use_global_device_ids=true, to_apply=%add
+  {extra}
+  %terms = f32[64,32]{{1,0}} add(%w, %residual)
+  ROOT %next = f32[64,32]{{1,0}} add(%terms, %gradient)
+}}
+"
+    )
+}
+
+/// Reports that devices differ, with the reason.
+fn reasons(text: &str, args: &[&str]) -> String {
+    let out = run_with_stdin(
+        &[&["--pass", "shard-weight-update{min-bytes=0}", "--report", "text", "-"], args].concat(),
+        text,
+    );
+    assert_eq!(out.code, 0, "{}", out.stderr);
+    out.stderr
+}
+
+#[test]
+fn advice_is_given_where_a_promise_can_be_true_and_helps() {
+    const WHOLE: &str = ", sharding={replicated}";
+    const CUT: &str = ", sharding={devices=[1,4]<=[4]}";
+    const PLAIN: &str = "%residual = f32[64,32]{1,0} copy(%r)";
+    const BY_ID: &str = "%id = u32[] partition-id()\n  %number = f32[] convert(%id)\n  %numbers = f32[64,32]{1,0} \
+                         broadcast(%number), dimensions={}\n  %residual = f32[64,32]{1,0} multiply(%r, %numbers)";
+    // What the module says of two leaves; what the report says, with the advised spec where there is one.
+    for (w, r, extra, expected, spec) in [
+        ("", WHOLE, PLAIN, "if parameter 0 `%w` is, say so with --replicated-params 0\n", Some("0")),
+        ("", "", PLAIN, "if entry leaves 0-1 are, say so with --replicated-params 0-1\n", Some("0-1")),
+        (
+            WHOLE,
+            CUT,
+            PLAIN,
+            "depends on parameter 1 `%r`, which is cut over the devices by sharding={devices=[1,4]<=[4]}",
+            None,
+        ),
+        (
+            "",
+            CUT,
+            PLAIN,
+            "depends on parameter 1 `%r`, which is cut over the devices by sharding={devices=[1,4]<=[4]}",
+            None,
+        ),
+        ("", ", sharding={maximal device=1}", PLAIN, "parameter 1 `%r`, which is cut over the devices by", None),
+        ("", "", BY_ID, "depends on partition-id `%id`, whose result may differ from device to device", None),
+    ] {
+        let text = step(w, r, extra);
+        let said = reasons(&text, &[]);
+        assert!(said.contains(expected), "expected `{expected}`, found {said}");
+        assert_eq!(said.contains("--replicated-params"), spec.is_some(), "{said}");
+        if let Some(spec) = spec {
+            let said = reasons(&text, &["--replicated-params", spec]);
+            assert!(said.contains("sharded  %gradient"), "the advice {spec} must help: {said}");
+        }
+    }
+    // Half of what is needed was said.
+    let said = reasons(&step("", "", PLAIN), &["--replicated-params", "1"]);
+    assert!(said.contains("if parameter 0 `%w` is, add 0 to --replicated-params\n"), "{said}");
 }

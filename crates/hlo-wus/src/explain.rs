@@ -4,7 +4,9 @@ use crate::context::ShardingContext;
 use crate::machine::{Kind, Times};
 use crate::problem::Problem;
 use crate::rewrite::Emitted;
-use hlo_analysis::values::{Origin, User, ValueId};
+use hlo_analysis::annotations::{ParamFacts, entry_leaves, own_sharding, spec_of};
+use hlo_analysis::replication::{Difference, Differences, Replication};
+use hlo_analysis::values::{InstLeaf, Origin, User, ValueId};
 use hlo_ir::{InstId, Module};
 use hlo_pass::report::{Alternative, Decision};
 use hlo_spmd::{CollectiveChange, KeptCopy, MergedCopies};
@@ -114,10 +116,67 @@ pub(crate) fn sharded(
     decision
 }
 
+/// The longest list of leaves that advice spells out.
+const MAX_SPEC_BYTES: usize = 200;
+
+/// Says why values are not known to be the same on all devices of a group, and what the user can do.
+pub(crate) struct Unequal<'a> {
+    module: &'a Module,
+    differences: Differences<'a>,
+    /// Whether the user has promised something already.
+    has_promise: bool,
+}
+
+impl<'a> Unequal<'a> {
+    /// For a module of which this is known, with what was promised of its parameters.
+    pub(crate) fn new(module: &'a Module, params: &'a ParamFacts, known: &'a Replication) -> Unequal<'a> {
+        Unequal { module, differences: Differences::new(module, params, known), has_promise: !params.is_empty() }
+    }
+
+    /// The rest of a sentence. It advises a promise only where nothing contradicts it and the value is equal with it.
+    pub(crate) fn why(&self, leaf: InstLeaf, groups: &[Vec<u32>]) -> String {
+        let module = self.module;
+        match self.differences.of(leaf, groups) {
+            Difference::Unsaid(leaves) => {
+                let spec = spec_of(&leaves);
+                let (whose, verb) = match leaves.as_slice() {
+                    _ if spec.len() > MAX_SPEC_BYTES => {
+                        return "; if the parameters it is computed from are, say so with --replicated-params".into();
+                    }
+                    [leaf] => (entry_leaves(module)[*leaf].describe(module), "is"),
+                    _ => (format!("entry leaves {spec}"), "are"),
+                };
+                let how = match self.has_promise {
+                    true => format!("add {spec} to --replicated-params"),
+                    false => format!("say so with --replicated-params {spec}"),
+                };
+                format!("; if {whose} {verb}, {how}")
+            }
+            Difference::Cut(number) => {
+                let leaf = &entry_leaves(module)[number];
+                let sharding = own_sharding(module, leaf).map(|s| format!(" by sharding={s}")).unwrap_or_default();
+                format!(": it depends on {}, which is cut over the devices{sharding}", leaf.describe(module))
+            }
+            Difference::Source(source) if source == leaf.inst => String::new(),
+            Difference::Source(source) => {
+                let (opcode, name) = (module.inst(source).opcode, module.inst_name(source));
+                format!(": it depends on {opcode} `%{name}`, whose result may differ from device to device")
+            }
+            Difference::Unknown => String::new(),
+        }
+    }
+}
+
 /// Why a region stays whole. `forced` is the cheapest placement that has its update in shards.
-pub(crate) fn whole(context: &ShardingContext<'_>, problem: &Problem, region_idx: usize, forced: &[bool]) -> String {
+pub(crate) fn whole(
+    context: &ShardingContext<'_>,
+    problem: &Problem,
+    region_idx: usize,
+    forced: &[bool],
+    unequal: &Unequal<'_>,
+) -> String {
     if problem.stateless[region_idx] {
-        return stateless(context, problem, region_idx);
+        return stateless(context, problem, region_idx, unequal);
     }
     let before = problem.predicted_ns(region_idx, &[]);
     let after = problem.predicted_ns(region_idx, forced);
@@ -138,24 +197,32 @@ pub(crate) fn whole(context: &ShardingContext<'_>, problem: &Problem, region_idx
 }
 
 /// What is in the way of an update that computes nothing from weights or state in shards.
-fn stateless(context: &ShardingContext<'_>, problem: &Problem, region_idx: usize) -> String {
+fn stateless(context: &ShardingContext<'_>, problem: &Problem, region_idx: usize, unequal: &Unequal<'_>) -> String {
     let module = context.module;
     let update = &problem.updates[region_idx];
     for &value in update {
         for taken in &context.values.uses[value] {
             let inst = match taken.user {
                 User::Op { inst, .. } | User::Opaque(inst) => inst,
-                User::Becomes(_) | User::Exit(_) => continue,
+                User::Becomes(into) => match unequal_site(context, into) {
+                    Some(site) if !update.contains(&into) => {
+                        let (name, place) = (module.inst_name(site.inst), module.inst(site.inst).parent);
+                        let (place, why) = (module.comp_name(place), unequal.why(site, context.groups));
+                        return format!(
+                            "`%{name}` of `%{place}` is not known to be the same on all devices of a group{why}"
+                        );
+                    }
+                    Some(_) | None => continue,
+                },
+                User::Exit(_) => continue,
             };
             if context.values.of(inst).is_some_and(|v| update.contains(&v)) {
                 continue;
             }
             let (name, opcode) = (module.inst_name(inst), module.inst(inst).opcode);
             if !context.replication.is_equal_within(inst, 0, context.groups) {
-                return format!(
-                    "{opcode} `%{name}` is not known to be the same on all devices of a group; if the parameters it is \
-                     computed from are, say so with --replicated-params"
-                );
+                let why = unequal.why(InstLeaf::new(inst, 0), context.groups);
+                return format!("{opcode} `%{name}` is not known to be the same on all devices of a group{why}");
             }
             if module.shape(inst).as_array().is_some_and(|a| a.rank() > 0) {
                 let value = module.inst_name(context.values.inst(value));
@@ -172,6 +239,12 @@ fn stateless(context: &ShardingContext<'_>, problem: &Problem, region_idx: usize
         }
     }
     "it leaves the computation as the sum alone, without weights or state: an all-gather would undo what scattering saves".into()
+}
+
+/// Where a value is not known to be the same on all devices of a group.
+fn unequal_site(context: &ShardingContext<'_>, value: ValueId) -> Option<InstLeaf> {
+    let mut sites = context.values.values[value].sites.iter().map(|&(inst, leaf_idx)| InstLeaf::new(inst, leaf_idx));
+    sites.find(|site| !context.replication.is_equal_within(site.inst, site.leaf_idx as usize, context.groups))
 }
 
 /// The decision to leave an all-reduce as it is.

@@ -45,7 +45,7 @@
 
 use crate::context::ShardingContext;
 use crate::error::{GradientRefusal, WusError};
-use crate::explain;
+use crate::explain::{self, Unequal};
 use crate::find::{Gradient, LeftGradient, find_gradients};
 use crate::interface::Interface;
 use crate::machine::{Times, times};
@@ -57,7 +57,7 @@ use hlo_analysis::Preserved;
 use hlo_analysis::frequency::FrequencyOptions;
 use hlo_analysis::memory::peak_memory;
 use hlo_analysis::time::Machine;
-use hlo_analysis::values::{SharedCallees, Through, ValueId, Values};
+use hlo_analysis::values::{InstLeaf, SharedCallees, Through, ValueId, Values};
 use hlo_ir::diag::Entity;
 use hlo_ir::{CompId, InstId, Module, Opcode};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
@@ -191,6 +191,7 @@ impl ShardWeightUpdate {
     ) -> Result<bool, PassError> {
         let before = module.clone();
         let replication = cx.analyses.replication(&before);
+        let params = cx.analyses.params.clone();
         let values = cx.analyses.values(&before, Through::MARKERS, SharedCallees::Opaque);
         let entity = Entity::Inst(gradients[0]);
         let rates = self.rates(&before, &values, cx);
@@ -225,8 +226,12 @@ impl ShardWeightUpdate {
             }
         }
         let Some(Planned { way, times, mut context, problem, left, .. }) = best else { return Ok(false) };
+        let unequal = Unequal::new(&before, &params, &replication);
         for (value, reason) in left {
-            cx.report.decisions.push(explain::left(&before, values.inst(value), reason));
+            let inst = values.inst(value);
+            let is_unequal = reason == GradientRefusal::NotReplicated;
+            let why = if is_unequal { unequal.why(InstLeaf::new(inst, 0), &way.shard) } else { String::new() };
+            cx.report.decisions.push(explain::left(&before, inst, format_args!("{reason}{why}")));
         }
         let sharded: Vec<usize> = (0..problem.regions.len()).filter(|&c| problem.is_sharded(c)).collect();
         let is_changed = !sharded.is_empty();
@@ -257,7 +262,7 @@ impl ShardWeightUpdate {
         if sharded.len() < problem.regions.len() {
             let forced = problem.forced();
             for region in (0..problem.regions.len()).filter(|c| !sharded.contains(c)) {
-                let reason = explain::whole(&context, &problem, region, &forced);
+                let reason = explain::whole(&context, &problem, region, &forced, &unequal);
                 let gradients = problem.regions[region].gradients.iter();
                 let all_reduces = gradients.map(|&v| values.inst(v));
                 cx.report.decisions.extend(all_reduces.map(|inst| explain::left(&before, inst, &reason)));
@@ -384,13 +389,14 @@ impl ShardWeightUpdate {
             cx.report.decisions.push(explain::left(module, *all_reduce, reason));
         }
         if !is_changed {
-            cx.report.unchanged_because = Some(self.nothing_to_do(module, gradients.len(), left.len()));
+            let has_promise = !cx.analyses.params.is_empty();
+            cx.report.unchanged_because = Some(self.nothing_to_do(module, gradients.len(), left.len(), has_promise));
         }
         Ok(is_changed)
     }
 
     /// Why the module stays as it is, and what the user can do.
-    fn nothing_to_do(&self, module: &Module, n_gradients: usize, n_left: usize) -> String {
+    fn nothing_to_do(&self, module: &Module, n_gradients: usize, n_left: usize, has_promise: bool) -> String {
         if module.n_devices() < 2 {
             return "the module runs on one device: it has to be partitioned or replicated first (take the text after \
                     XLA's SPMD partitioner)"
@@ -403,7 +409,7 @@ impl ShardWeightUpdate {
             let params = &module.comp(entry).params;
             params.iter().all(|&p| module.sharding(p).is_none())
         });
-        if says_nothing && n_gradients > 0 {
+        if says_nothing && !has_promise && n_gradients > 0 {
             return "no update could be sharded; the entry's parameters do not say which of them are replicated: name \
                     them with --replicated-params"
                 .into();

@@ -8,7 +8,6 @@
 
 use super::{ParamFacts, ParamLeaf, entry_leaves};
 use hashbrown::HashMap;
-use hlo_ir::attrs::ParameterAttrs;
 use hlo_ir::sharding::{DevicePart, LeafSharding, ShardingKind};
 use hlo_ir::{InstId, Module, Shape};
 use std::fmt;
@@ -20,12 +19,8 @@ pub struct Contradiction {
     pub leaf: usize,
     /// The parameter that has it.
     pub param: InstId,
-    /// The parameter's name.
-    pub name: String,
-    /// The parameter's number.
-    pub number: i64,
-    /// Tuple index of the leaf in the parameter; empty for an array.
-    pub index: Vec<i64>,
+    /// The leaf in words ([`ParamLeaf::describe`]).
+    pub described: String,
     /// What the module says of the leaf.
     pub sharding: LeafSharding,
     /// Two devices on which it is promised to be the same, and of which they hold different parts.
@@ -38,11 +33,10 @@ pub struct Contradiction {
 
 impl fmt::Display for Contradiction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Contradiction { leaf, name, number, index, sharding, devices: (a, b), n_more, .. } = self;
-        let index: String = index.iter().map(|i| format!("{{{i}}}")).collect();
+        let Contradiction { leaf, described, sharding, devices: (a, b), n_more, .. } = self;
         write!(
             f,
-            "`%{name}`: expected entry leaf {leaf} (parameter {number}{index}) to be the same on devices {a} and {b}, found \
+            "expected entry leaf {leaf} ({described}) to be the same on devices {a} and {b}, found \
              sharding={sharding}, by which they hold different parts"
         )?;
         match n_more {
@@ -88,13 +82,10 @@ pub(super) fn find_contradiction(facts: &ParamFacts, module: &Module) -> Option<
         }
     }
     let &(number, sharding, devices) = found.first()?;
-    let ParamLeaf { param, leaf_idx } = leaves[number];
     Some(Contradiction {
         leaf: number,
-        param,
-        name: module.inst_name(param).into(),
-        number: ParameterAttrs::of(&module.inst(param).attrs).map_or(0, |p| p.number),
-        index: tuple_index(module, param, leaf_idx),
+        param: leaves[number].param,
+        described: leaves[number].describe(module),
         sharding: sharding.clone(),
         devices,
         n_more: found.len() - 1,
@@ -114,12 +105,6 @@ fn find_difference(module: &Module, own: &LeafSharding, promised: &LeafSharding)
         let &mut (first, of_first) = firsts.entry((value, device / n_partitions, scope)).or_insert((device, part));
         (of_first != part).then_some((first, device))
     })
-}
-
-fn tuple_index(module: &Module, param: InstId, leaf_idx: usize) -> Vec<i64> {
-    let mut indices = Vec::new();
-    module.shape(param).for_each_leaf(&mut |index, _| indices.push(index.to_vec()));
-    indices.swap_remove(leaf_idx)
 }
 
 /// Ascending leaf numbers as a spec: `0-2,5`.

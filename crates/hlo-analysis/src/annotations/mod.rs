@@ -102,6 +102,19 @@ pub struct ParamLeaf {
     pub leaf_idx: usize,
 }
 
+impl ParamLeaf {
+    /// The leaf in words: ``parameter 3 `%p` ``, ``parameter 1{0} `%s` `` for a part of a tuple.
+    pub fn describe(&self, module: &Module) -> String {
+        let number = ParameterAttrs::of(&module.inst(self.param).attrs).map_or(0, |p| p.number);
+        let mut indices = Vec::new();
+        module.shape(self.param).for_each_leaf(&mut |index, _| {
+            indices.push(index.iter().map(|i| format!("{{{i}}}")).collect::<String>());
+        });
+        let index = indices.get(self.leaf_idx).map_or("", String::as_str);
+        format!("parameter {number}{index} `%{}`", module.inst_name(self.param))
+    }
+}
+
 /// The flat leaves of the entry's parameters, in order: the numbers that `--replicated-params` uses.
 pub fn entry_leaves(module: &Module) -> Vec<ParamLeaf> {
     let mut out = Vec::new();
@@ -199,6 +212,14 @@ impl ParamFacts {
     /// What is said of flat leaf `leaf`.
     pub fn leaf(&self, leaf: usize) -> Option<&LeafSharding> {
         self.leaves.get(leaf)?.as_ref()
+    }
+
+    /// Promises that flat leaf `leaf` is the same on all devices, whatever was said of it.
+    pub(crate) fn promise(&mut self, leaf: usize) {
+        if self.leaves.len() <= leaf {
+            self.leaves.resize(leaf + 1, None);
+        }
+        self.leaves[leaf] = Some(LeafSharding::new(ShardingKind::Replicated));
     }
 
     /// Takes back what is said of flat leaf `leaf`, after a pass has made it something else.

@@ -19,9 +19,12 @@
 //! constants; replica-id and partition-id. Rules for each op follow its [`Flow`] and [`Effects`] columns in the op table.
 
 mod control_flow;
+mod difference;
 mod exchange;
 mod solver;
 mod transfer;
+
+pub use difference::{Difference, Differences};
 
 use crate::annotations::{ParamFacts, replication_flags};
 use crate::classes::{ClassPool, Classes};
