@@ -179,3 +179,38 @@ fn what_is_not_known_is_said() {
     let eight = Machine::from_args("[(gpu,8)]", DEFAULT_DEVICE).expect("a machine");
     assert!(predict(&module, &frequencies, &eight).is_err_and(|error| error.to_string().contains('8')));
 }
+
+/// Loops of two billion trips, `depth` within each other; the outermost runs `outermost` times.
+fn nested_loops(depth: usize, outermost: &str) -> Module {
+    let mut text = String::from("HloModule m\n");
+    for level in 0..depth {
+        let trips = if level + 1 == depth { outermost } else { "2147483647" };
+        let inner = match level.checked_sub(1) {
+            None => "x = (s32[], s32[]) tuple(i, i)".to_string(),
+            Some(inner) => format!(
+                "zero = s32[] constant(0)\n  z = (s32[], s32[]) tuple(zero, zero)\n  \
+                 x = (s32[], s32[]) while(z), condition=c{inner}, body=b{inner}"
+            ),
+        };
+        text += &format!(
+            "c{level} {{\n  p = (s32[], s32[]) parameter(0)\n  i = s32[] get-tuple-element(p), index=0\n  \
+             n = s32[] constant({trips})\n  ROOT d = pred[] compare(i, n), direction=LT\n}}\n\
+             b{level} {{\n  p = (s32[], s32[]) parameter(0)\n  i = s32[] get-tuple-element(p), index=0\n  {inner}\n  \
+             one = s32[] constant(1)\n  j = s32[] add(i, one)\n  y = s32[] get-tuple-element(x), index=1\n  \
+             ROOT t = (s32[], s32[]) tuple(j, y)\n}}\n"
+        );
+    }
+    let last = depth - 1;
+    text += &format!(
+        "ENTRY e {{\n  zero = s32[] constant(0)\n  z = (s32[], s32[]) tuple(zero, zero)\n  \
+         ROOT w = (s32[], s32[]) while(z), condition=c{last}, body=b{last}\n}}\n"
+    );
+    parsed(&text)
+}
+
+#[test]
+fn a_loop_that_never_runs_takes_nothing_even_of_what_never_ends() {
+    assert_eq!(time(&nested_loops(40, "1")).critical_path_s, f64::INFINITY);
+    let never = time(&nested_loops(40, "0"));
+    assert!(never.critical_path_s < 1e-3, "{never:?}");
+}

@@ -37,7 +37,7 @@ impl Tasks<'_> {
     pub fn chains(&self) -> Vec<u64> {
         let mut chains = vec![0u64; self.durations_s.len()];
         for i in (0..self.durations_s.len()).rev() {
-            chains[i] += picoseconds(self.durations_s[i]);
+            chains[i] = chains[i].saturating_add(picoseconds(self.durations_s[i]));
             for &earlier in &self.needs[i] {
                 chains[earlier] = chains[earlier].max(chains[i]);
             }
@@ -85,7 +85,7 @@ impl Tasks<'_> {
                 queue.ready.push(Reverse((rank[i], i)));
             }
             let Some(Reverse((_, task))) = queue.ready.pop() else { break };
-            let end = now + picoseconds(self.durations_s[task]);
+            let end = now.saturating_add(picoseconds(self.durations_s[task]));
             queue.free = end;
             order.push(task);
             for &user in &users[task] {
@@ -117,7 +117,7 @@ impl Tasks<'_> {
     }
 }
 
-/// A time as a number that orders exactly.
+/// A time as a number that orders exactly. Sums of such numbers stop at the largest, which is some 200 days.
 fn picoseconds(seconds: f64) -> u64 {
     (seconds * 1e12) as u64
 }
@@ -160,5 +160,14 @@ mod tests {
         assert_eq!([end(0), end(1), end(2), end(3)], [1.0, 5.0, 4.0, 6.0]);
         // In the order 2, 0, 1, 3 nothing hides the collective.
         assert_eq!(tasks.run(&[2, 0, 1, 3])[3].end_s, 9.0);
+    }
+    #[test]
+    fn times_beyond_what_a_number_holds_are_the_longest() {
+        let durations_s = [1e7; 4];
+        let tasks =
+            Tasks { lanes: &[Compute; 4], durations_s: &durations_s, needs: &[vec![], vec![0], vec![1], vec![2]] };
+        let order = tasks.list_schedule(&tasks.by_chain());
+        assert_eq!(order, [0, 1, 2, 3]);
+        assert_eq!(tasks.run(&order)[3].end_s, 4e7);
     }
 }
