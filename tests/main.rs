@@ -7,6 +7,7 @@ mod frequencies;
 mod generator;
 mod interface;
 mod lockstep;
+mod machines;
 mod memory;
 mod memory_twin;
 mod passes;

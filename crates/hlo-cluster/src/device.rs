@@ -32,11 +32,17 @@ pub struct DeviceProfile {
 }
 
 impl DeviceProfile {
-    /// A shipped profile by name. Files are the caller's business: read them and use [`DeviceProfile::from_toml`].
+    /// A profile from what a user writes as an argument: the name of a shipped profile, or the text of a TOML description.
+    ///
+    /// Files are the caller's business: read them and give their text here or to [`DeviceProfile::from_toml`].
     ///
     /// # Errors
-    /// The name is not known.
+    /// The name is not known, or the description is wrong.
     pub fn from_arg(name: &str) -> Result<DeviceProfile, ClusterError> {
+        // No name has an equals sign, and every description has.
+        if name.contains('=') {
+            return DeviceProfile::from_toml(name);
+        }
         let names = SHIPPED.iter().map(|(name, _)| *name);
         let (_, text) = SHIPPED
             .iter()
@@ -134,6 +140,9 @@ mod tests {
         assert!(error("name = 3").contains("line 1, column 8"), "{}", error("name = 3"));
         let without = "name='x'\nmemory_bytes_per_s=1.0\nmemory_bytes=1.0\nlaunch_s=0.0\n[flops_per_s]\nbf16=1.0\n";
         assert_eq!(error(without), "device profile: flops_per_s.f32: expected a positive number, found none");
+        assert_eq!(DeviceProfile::from_arg(without), DeviceProfile::from_toml(without));
+        let h200 = include_str!("../profiles/h200.toml");
+        assert_eq!(DeviceProfile::from_arg(h200), DeviceProfile::from_arg("h200"));
         let unknown = DeviceProfile::from_arg("h20").err().map_or("none".into(), |e| e.to_string());
         assert!(unknown.contains("did you mean `h200`"), "{unknown}");
     }

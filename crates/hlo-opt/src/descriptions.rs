@@ -1,11 +1,12 @@
-//! Descriptions of clusters in files: passes read none, so the text of a file takes the place of its name.
+//! Descriptions of clusters and devices in files: passes read none, so the text of a file takes the place of its name.
 
 use crate::Failure;
-use hlo_cluster::Cluster;
+use hlo_cluster::{Cluster, ClusterError, DeviceProfile};
 use hlo_pass::pipeline::{OptionValue, PassCall};
 
-/// Options of passes that take a cluster.
+/// Options of passes that take a cluster, and a device.
 const CLUSTER: &str = "cluster";
+const DEVICE: &str = "device";
 
 /// Puts the text of each file that an option names in place of the name.
 ///
@@ -13,27 +14,49 @@ const CLUSTER: &str = "cluster";
 /// A file that cannot be read, or a wrong description in it.
 pub(crate) fn read_into(call: &mut PassCall) -> Result<(), Failure> {
     for (name, value) in &mut call.options {
-        if name == CLUSTER
-            && let OptionValue::Text(path) = value
-            && is_file(path)
-        {
-            *value = OptionValue::Text(read(path)?.1);
+        let OptionValue::Text(path) = value else { continue };
+        if !is_file(path) {
+            continue;
+        }
+        if name == CLUSTER {
+            *value = OptionValue::Text(read(path, Cluster::from_toml)?.1);
+        } else if name == DEVICE {
+            *value = OptionValue::Text(read(path, DeviceProfile::from_toml)?.1);
         }
     }
     Ok(())
 }
 
-/// Whether a description is a file's name, and not a hierarchy or a shipped name.
-pub(crate) fn is_file(arg: &str) -> bool {
-    arg.ends_with(".toml") && !arg.contains('=')
-}
-
-/// The cluster that a file describes, and the file's text.
+/// The cluster of the option `--cluster`: a file, a hierarchy or a shipped name.
 ///
 /// # Errors
 /// A file that cannot be read, or a wrong description.
-pub(crate) fn read(path: &str) -> Result<(Cluster, String), Failure> {
+pub(crate) fn cluster(arg: &str) -> Result<Cluster, Failure> {
+    match is_file(arg) {
+        true => read(arg, Cluster::from_toml).map(|(cluster, _)| cluster),
+        false => Cluster::from_arg(arg).map_err(|e| Failure::Usage(format!("--cluster: {e}"))),
+    }
+}
+
+/// The profile of the option `--device`: a file or a shipped name.
+///
+/// # Errors
+/// A file that cannot be read, or a wrong description.
+pub(crate) fn device(arg: &str) -> Result<DeviceProfile, Failure> {
+    match is_file(arg) {
+        true => read(arg, DeviceProfile::from_toml).map(|(device, _)| device),
+        false => DeviceProfile::from_arg(arg).map_err(|e| Failure::Usage(format!("--device: {e}"))),
+    }
+}
+
+/// Whether a description is a file's name, and not a hierarchy or a shipped name.
+fn is_file(arg: &str) -> bool {
+    arg.ends_with(".toml") && !arg.contains('=')
+}
+
+/// What a file describes, and the file's text.
+fn read<T>(path: &str, parse: impl Fn(&str) -> Result<T, ClusterError>) -> Result<(T, String), Failure> {
     let text = std::fs::read_to_string(path).map_err(|e| Failure::File(format!("cannot read `{path}`: {e}")))?;
-    let cluster = Cluster::from_toml(&text).map_err(|e| Failure::File(format!("`{path}`: {e}")))?;
-    Ok((cluster, text))
+    let described = parse(&text).map_err(|e| Failure::File(format!("`{path}`: {e}")))?;
+    Ok((described, text))
 }

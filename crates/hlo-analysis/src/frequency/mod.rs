@@ -155,6 +155,11 @@ impl Frequencies {
         self.trips.get(&site).copied()
     }
 
+    /// How many loops that the entry reaches are taken to run [`FrequencyOptions::unknown_trip_count`] times.
+    pub fn n_assumed_loops(&self) -> usize {
+        self.trips.values().filter(|trips| trips.basis == Basis::Assumed).count()
+    }
+
     /// The branches of a `conditional` that the entry reaches.
     pub fn branch_shares(&self, site: InstId) -> Option<&BranchShares> {
         self.shares.get(&site)

@@ -4,10 +4,9 @@ use super::json_line;
 use crate::arguments::{ReportFormat, TimeArgs};
 use crate::console::Console;
 use crate::input::load_one;
-use crate::{Failure, exit};
+use crate::{Failure, descriptions, exit};
 use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
-use hlo_analysis::time::{Machine, ModuleTime, predict};
-use hlo_ir::Module;
+use hlo_analysis::time::{Machine, predict};
 use serde::Serialize;
 use std::fmt::Write;
 
@@ -17,15 +16,25 @@ use std::fmt::Write;
 /// An invalid input, an unknown machine, or one with another number of devices than the module.
 pub(super) fn run(args: &TimeArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
     let module = load_one(&args.file, console)?;
-    let machine = Machine::from_args(args.cluster.as_deref().unwrap_or_default(), &args.device);
-    let machine = machine.map_err(|error| Failure::Usage(error.to_string()))?;
+    let cluster = args.cluster.as_deref().filter(|cluster| !cluster.is_empty());
+    let cluster = cluster.map(descriptions::cluster).transpose()?;
+    let machine = Machine::new(cluster, descriptions::device(&args.device)?);
     let options = FrequencyOptions { unknown_trip_count: args.unknown_trip_count };
-    let time = predict(&module, &Frequencies::compute(&module, options), &machine);
-    let facts = Facts::of(&module, &time.map_err(|error| Failure::Usage(error.to_string()))?);
+    let frequencies = Frequencies::compute(&module, options);
+    let time = predict(&module, &frequencies, &machine).map_err(|error| Failure::Usage(error.to_string()))?;
+    let facts = Facts {
+        n_devices: module.n_devices().max(1) as u64,
+        critical_path_s: time.critical_path_s,
+        compute_s: time.compute_s,
+        communication_s: time.communication_s,
+        is_partial: time.is_partial,
+        n_assumed_loops: frequencies.n_assumed_loops(),
+        unknown_trip_count: args.unknown_trip_count,
+    };
     let mut out = String::new();
     match args.format {
         ReportFormat::Json => json_line(&facts, &mut out),
-        ReportFormat::Text => facts.table(&args.device, &mut out),
+        ReportFormat::Text => facts.table(&machine, &mut out),
     }
     console.print(out.as_bytes()).map(|()| exit::OK)
 }
@@ -37,18 +46,17 @@ struct Facts {
     compute_s: f64,
     communication_s: f64,
     is_partial: bool,
+    /// Loops whose trips nothing in the module tells.
+    n_assumed_loops: usize,
+    /// How often these are taken to run.
+    unknown_trip_count: u64,
 }
 
 impl Facts {
-    fn of(module: &Module, time: &ModuleTime) -> Facts {
-        let &ModuleTime { critical_path_s, compute_s, communication_s, is_partial } = time;
-        let n_devices = module.n_devices().max(1) as u64;
-        Facts { n_devices, critical_path_s, compute_s, communication_s, is_partial }
-    }
-
-    fn table(&self, device: &str, out: &mut String) {
+    fn table(&self, machine: &Machine, out: &mut String) {
         let us = |seconds: f64| format!("{:.1} us", seconds * 1e6);
-        let _ = writeln!(out, "predicted on {} x {device}", self.n_devices);
+        let links = machine.cluster().map_or("one switch", |cluster| cluster.name());
+        let _ = writeln!(out, "predicted on {} x {}, {links}", self.n_devices, machine.device().name);
         let _ = writeln!(out, "  critical path       {:>16}", us(self.critical_path_s));
         let _ = writeln!(out, "  compute busy        {:>16}", us(self.compute_s));
         let _ = writeln!(out, "  communication busy  {:>16}", us(self.communication_s));
@@ -56,6 +64,14 @@ impl Facts {
             let _ = writeln!(
                 out,
                 "  without the work of custom calls and exchanges with the host, which nothing here knows"
+            );
+        }
+        if self.n_assumed_loops > 0 {
+            let loops = if self.n_assumed_loops == 1 { "loop is" } else { "loops are" };
+            let _ = writeln!(
+                out,
+                "  {} {loops} taken to run {} times: --unknown-trip-count",
+                self.n_assumed_loops, self.unknown_trip_count
             );
         }
     }

@@ -1,10 +1,10 @@
 //! The grammar of `hlo-opt plan`, and how its words are read.
 
+use crate::Failure;
 use crate::report_format::ReportFormat;
-use crate::{Failure, descriptions};
 use clap::{Args, Subcommand, ValueEnum};
+use hlo_cluster::Algo;
 use hlo_cluster::reduction::{Lowering, ParallelismMatrix, Rules};
-use hlo_cluster::{Algo, Cluster};
 use std::fmt;
 use std::path::PathBuf;
 
@@ -143,17 +143,6 @@ impl LoweringChoice {
             LoweringChoice::LevelMajor => Some(Lowering::LevelMajor),
             LoweringChoice::Best => None,
         }
-    }
-}
-
-/// The cluster of `--cluster`: a file if it is one or looks like one.
-///
-/// # Errors
-/// A file that cannot be read, or a wrong description.
-pub(crate) fn cluster(arg: &str) -> Result<Cluster, Failure> {
-    match descriptions::is_file(arg) {
-        true => descriptions::read(arg).map(|(cluster, _)| cluster),
-        false => Cluster::from_arg(arg).map_err(|e| Failure::Usage(format!("--cluster: {e}"))),
     }
 }
 

@@ -1,11 +1,11 @@
 //! `hlo-opt plan reduction`: for every placement the number of programs and the best one, with its devices.
 
-use super::arguments::{ReductionArgs, cluster, matrix};
+use super::arguments::{ReductionArgs, matrix};
 use super::{machine_text, matrix_text, plot, request, time_text, usage};
-use crate::Failure;
 use crate::arguments::ReportFormat;
 use crate::console::Console;
 use crate::output::write_whole;
+use crate::{Failure, descriptions};
 use hlo_cluster::reduction::{MatrixPlan, PlannedStep, Planner, ReductionStep};
 use serde::Serialize;
 use std::fmt::Write;
@@ -54,7 +54,7 @@ struct Point {
 /// # Errors
 /// A wrong description of the machine, axes that do not fit it, or a plot or a plan that cannot be written.
 pub(crate) fn plan(args: &ReductionArgs, console: &mut Console<'_>) -> Result<(), Failure> {
-    let cluster = cluster(&args.machine.cluster)?;
+    let cluster = descriptions::cluster(&args.machine.cluster)?;
     let mut planner = Planner::new(&cluster, args.machine.rules.into());
     let request = request(&args.machine, &args.reduce);
     let plans = match &args.matrix {
