@@ -85,21 +85,60 @@ fn passes_are_listed_with_help_and_options() {
     }
 }
 
+/// The report that a preset makes of a sample, and what it prints.
+fn preset(preset: &str, sample: &str) -> (serde_json::Value, String) {
+    let out = run(&["--preset", preset, "--report", "json", sample]);
+    assert_eq!(out.code, 0, "{}", out.stderr);
+    (serde_json::from_str(&out.stderr).expect("a report"), out.stdout)
+}
+
 #[test]
-fn a_preset_is_its_pipeline_and_goes_before_other_passes() {
+fn a_preset_is_the_pipeline_that_its_report_names() {
+    let step = sample("programs/mlp_sgd_wide.hlo");
+    let (report, printed) = preset("data-parallel", &step);
+    let choice = &report["modules"][0]["choice"];
+    let chosen = &choice["candidates"][choice["chosen"].as_u64().expect("a number") as usize];
+    assert_eq!(chosen["way"], "updates in shards");
+    let pipeline = chosen["pipeline"].as_str().expect("a pipeline");
+    assert_eq!(run(&["--pass", pipeline, &step]).stdout, printed);
+    let more = run(&["--preset", "data-parallel", "--pass", "combine-collectives", &step]);
+    let spelled = run(&["--pass", &format!("{pipeline},combine-collectives"), &step]);
+    assert_eq!((more.code, more.stdout), (0, spelled.stdout));
+    assert_eq!(run(&["--preset", "gpu", &step]).stdout, run(&["--pass", hlo_opt::presets::GPU, &step]).stdout);
+}
+
+#[test]
+fn a_preset_takes_options_of_its_passes() {
     let step = sample("programs/mlp_adam.hlo");
-    for preset in &hlo_opt::presets::PRESETS {
-        assert!(run(&["--list-passes"]).stdout.contains(preset.pipeline), "{}", preset.name);
-    }
-    let [data_parallel, sharded_state, _] = &hlo_opt::presets::PRESETS;
-    let named = run(&["--preset", data_parallel.name, "--pass", "combine-collectives", &step]);
-    let spelled = run(&["--pass", &format!("{},combine-collectives", data_parallel.pipeline), &step]);
-    assert_eq!((named.code, named.stdout), (0, spelled.stdout));
-    let scattered = run(&["--preset", data_parallel.name, &step]).stdout;
-    assert!(scattered.contains("reduce-scatter("), "{scattered}");
+    let (report, _) = preset("data-parallel{objective=memory,min-bytes=1MiB,device=a100}", &step);
+    let choice = &report["modules"][0]["choice"];
+    assert_eq!(choice["machine"], "a100, one switch");
+    let chosen = &choice["candidates"][choice["chosen"].as_u64().expect("a number") as usize];
+    let pipeline = chosen["pipeline"].as_str().expect("a pipeline");
+    assert!(pipeline.contains("shard-weight-update{min-bytes=1MiB,device=a100}"), "{pipeline}");
     let directory = folder("a-preset");
-    let out = run(&["--preset", sharded_state.name, &step, "-o", &directory.join("parts").to_string_lossy()]);
+    let parts = directory.join("parts");
+    let parts = parts.to_string_lossy();
+    let out = run(&["--preset", "sharded-state{objective=time}", &step, "-o", &parts]);
     assert_eq!((out.code, names_in(&directory.join("parts")).len()), (0, 4), "{}", out.stderr);
+}
+
+#[test]
+fn what_a_preset_makes_is_never_predicted_to_be_slower() {
+    let mut n_faster = 0;
+    for step in hlo_tests::samples("programs").iter().filter(|s| !s.name().contains("unopt")) {
+        let path = step.path.to_string_lossy();
+        let (report, printed) = preset("data-parallel", &path);
+        let choice = &report["modules"][0]["choice"];
+        let seconds = |candidate: &serde_json::Value| candidate["critical_path_s"].as_f64().expect("seconds");
+        let candidates = choice["candidates"].as_array().expect("candidates");
+        let chosen = choice["chosen"].as_u64().expect("a number") as usize;
+        let (before_s, after_s) = (seconds(&candidates[0]), seconds(&candidates[chosen]));
+        assert!(after_s <= before_s, "{path}: {before_s} s before, {after_s} s after");
+        assert_eq!(chosen == 0, printed == step.text, "{path}: a module that no way makes faster stays as it is");
+        n_faster += usize::from(after_s < before_s);
+    }
+    assert!(n_faster > 10, "{n_faster} programs are predicted to be faster");
 }
 
 #[test]

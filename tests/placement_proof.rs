@@ -493,10 +493,10 @@ fn every_placement(name: &str, planned: &mut Planned<'_>, wrong: &mut Vec<String
     chosen
 }
 
-/// Whether a placement does what was asked: all of an update with state in shards, where that is the goal.
+/// Whether a placement does what was asked: gradients and next state in shards, where that is the goal.
 fn is_allowed(planned: &mut Planned<'_>, in_shards: &[bool]) -> bool {
     planned.problem.in_shards = in_shards.to_vec();
     let problem = &planned.problem;
-    let mut updates = problem.updates.iter().zip(&problem.stateless).filter(|(_, is_stateless)| !**is_stateless);
-    !planned.goal.is_forced || updates.all(|(update, _)| update.iter().all(|&v| problem.shards(v).is_some()))
+    let mut kept = problem.kept.iter().flatten();
+    !planned.goal.is_forced || kept.all(|&v| problem.shards(v).is_some())
 }

@@ -12,9 +12,10 @@ use hlo_analysis::Analyses;
 use hlo_gpu::lower::LowerOptions;
 use hlo_ir::Module;
 use hlo_ir::print::{PrintOptions, print_module, write_module};
+use hlo_pass::fastest::Ways;
 use hlo_pass::pipeline::{PipelineError, nearest, parse_pipeline};
 use hlo_pass::report::Artifact;
-use hlo_pass::runner::{BoundPass, RunOptions, bind, run_pipeline};
+use hlo_pass::runner::{AfterPass, BoundPass, RunError, RunOptions, RunSummary, bind, run_pipeline};
 use std::time::{Duration, Instant};
 
 /// Runs the main job.
@@ -25,14 +26,14 @@ pub(crate) fn run(args: &OptimizeArgs, console: &mut Console<'_>) -> Result<u8, 
     if args.list_passes {
         return console.print((registry::list() + &presets::list()).as_bytes()).map(|()| exit::OK);
     }
-    let passes = bound_passes(args)?;
+    let stages = stages(args)?;
     let file = args.file.as_ref().ok_or_else(|| Failure::Usage("expected a file, or - for stdin".into()))?;
     let said = Said::read(args.replicated_params.as_deref(), console)?;
     let source = Source::read(file, console)?;
     let parts = if args.split_input_file { source.parts() } else { vec![source.whole()] };
 
     let mut job =
-        Job { args, passes: &passes, said: &said, source: &source, out: String::new(), errors: String::new() };
+        Job { args, stages: &stages, said: &said, source: &source, out: String::new(), errors: String::new() };
     let mut done = Vec::with_capacity(parts.len());
     for (i, &part) in parts.iter().enumerate() {
         if i > 0 {
@@ -45,7 +46,7 @@ pub(crate) fn run(args: &OptimizeArgs, console: &mut Console<'_>) -> Result<u8, 
         return Err(Failure::Diagnostics(job.errors));
     }
     let out = job.out;
-    let document = Document { file: source.name.clone(), pipeline: pipelines(args)?.join(","), modules: done };
+    let document = Document { file: source.name.clone(), pipeline: pipeline_text(args), modules: done };
     // The report comes first and takes its name last: if one of the two files cannot be written, neither is there.
     let report = explain(args, &document, console)?;
     let files: Vec<(String, String)> = document.modules.iter().flat_map(|m| beside(args, m)).collect();
@@ -110,19 +111,44 @@ fn write_directory(
     }
 }
 
-/// The pipelines asked for, in order: the preset's, then those of `--pass`, then what the GPU backend wants.
-fn pipelines(args: &OptimizeArgs) -> Result<Vec<&str>, Failure> {
-    let preset = args.preset.as_deref().map(presets::pipeline).transpose()?;
-    let last = (args.emit != Emit::Hlo).then_some(presets::GPU);
-    Ok(preset.into_iter().chain(args.pipelines.iter().map(String::as_str)).chain(last).collect())
+/// What is done to a module, one after the other.
+enum Stage {
+    /// Passes in order.
+    Passes(Vec<BoundPass>),
+    /// The fastest of several pipelines.
+    Fastest(Ways),
 }
 
-/// Reads the pipeline and looks its passes up.
+/// The preset, then the pipelines of `--pass`, then what the GPU backend wants.
+fn stages(args: &OptimizeArgs) -> Result<Vec<Stage>, Failure> {
+    let mut stages = Vec::new();
+    if let Some(preset) = &args.preset {
+        let mut ways = presets::ways(preset)?;
+        let only = (ways.ways.len() == 1).then(|| ways.ways.pop()).flatten();
+        stages.push(only.map_or_else(|| Stage::Fastest(ways), |way| Stage::Passes(way.passes)));
+    }
+    stages.push(Stage::Passes(bound_passes(args)?));
+    Ok(stages)
+}
+
+/// The pipelines asked for beside the preset's, in order.
+fn pipelines(args: &OptimizeArgs) -> impl Iterator<Item = &str> {
+    let last = (args.emit != Emit::Hlo).then_some(presets::GPU);
+    args.pipelines.iter().map(String::as_str).chain(last)
+}
+
+/// What was asked for, for the report.
+fn pipeline_text(args: &OptimizeArgs) -> String {
+    let preset = args.preset.iter().map(|preset| format!("preset {preset}"));
+    preset.chain(pipelines(args).map(String::from)).collect::<Vec<_>>().join(",")
+}
+
+/// Reads the pipelines and looks their passes up.
 fn bound_passes(args: &OptimizeArgs) -> Result<Vec<BoundPass>, Failure> {
     let usage = |error: PipelineError| Failure::Usage(format!("--pass: {error}"));
     let known = registry::passes();
     let mut calls = Vec::new();
-    for pipeline in pipelines(args)? {
+    for pipeline in pipelines(args) {
         calls.extend(parse_pipeline(pipeline).map_err(usage)?);
     }
     calls.iter_mut().try_for_each(descriptions::read_into)?;
@@ -140,7 +166,7 @@ fn bound_passes(args: &OptimizeArgs) -> Result<Vec<BoundPass>, Failure> {
 /// What all parts of a file share.
 struct Job<'a> {
     args: &'a OptimizeArgs,
-    passes: &'a [BoundPass],
+    stages: &'a [Stage],
     said: &'a Said,
     source: &'a Source,
     /// The text to print.
@@ -187,8 +213,7 @@ impl Job<'_> {
                 console.say(&format!("// module after pass `{pass}`\n{text}"));
             }
         };
-        let options = RunOptions { check: self.args.check, after_pass: Some(&mut after_pass) };
-        let summary = match run_pipeline(&mut module, &mut analyses, self.passes, options) {
+        let summary = match self.run_stages(&mut module, &mut analyses, &mut after_pass, &mut report) {
             Ok(summary) => summary,
             Err(error) => {
                 // Names are asked of the module in which the pass stopped, places of the text as it was read.
@@ -222,6 +247,32 @@ impl Job<'_> {
         let place = 1.min(report.times.len());
         report.times.splice(place..place, passes);
         Ok(Some(report))
+    }
+
+    /// Runs all stages on a module. The report gets the preset's choice.
+    fn run_stages(
+        &self,
+        module: &mut Module,
+        analyses: &mut Analyses,
+        after_pass: AfterPass<'_>,
+        report: &mut ModuleReport,
+    ) -> Result<RunSummary, RunError> {
+        let mut summary = RunSummary::default();
+        for stage in self.stages {
+            let more = match stage {
+                Stage::Passes(passes) => {
+                    let options = RunOptions { check: self.args.check, after_pass: Some(&mut *after_pass) };
+                    run_pipeline(module, analyses, passes, options)?
+                }
+                Stage::Fastest(ways) => {
+                    let (more, choice) = ways.run(module, analyses, self.args.check, after_pass)?;
+                    report.choice = Some(choice);
+                    more
+                }
+            };
+            summary = summary.and(more);
+        }
+        Ok(summary)
     }
 
     fn fail(

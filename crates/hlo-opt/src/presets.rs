@@ -1,62 +1,229 @@
-//! Pipelines with a name, for `--preset`: what most modules need, in the order that works.
+//! Pipelines with a name, for `--preset`.
+//!
+//! A preset has several ways to run a module, and takes the one that is predicted to be fastest ([`hlo_pass::fastest`]). The
+//! passes before the sharding make each gradient one array that is summed once, outside of accumulation loops;
+//! `sink-all-reduce` runs twice because merged sums can be moved again.
 
-use crate::Failure;
-use hlo_pass::pipeline::nearest;
+use crate::{Failure, descriptions, registry};
+use hlo_analysis::frequency::FrequencyOptions;
+use hlo_analysis::time::{DEFAULT_DEVICE, Machine};
+use hlo_pass::fastest::{Way, Ways};
+use hlo_pass::options::{OptionInfo, OptionKind, Options};
+use hlo_pass::pipeline::{OptionValue, PassCall, PipelineError, nearest, parse_pipeline};
+use hlo_pass::runner::bind;
 use std::fmt::Write;
 
-/// A pipeline with a name.
+/// What the GPU backend lowers best.
+pub const GPU: &str = "inline-calls,simplify-tuples,cse,dce,propagate-layouts,fuse";
+
+/// The pass that takes a preset's options.
+const SHARDING: &str = "shard-weight-update";
+
+const PREPARE: &str = "inline-calls,simplify-tuples,split-tuple-all-reduce,sink-all-reduce,reassociate-all-reduce,\
+                       fold-all-reduce-of-all-reduce,sink-all-reduce,dce";
+const COMBINE: &str = "combine-collectives{mode=variadic}";
+
+/// A preset as the command line knows it.
 pub struct Preset {
     /// As `--preset` takes it.
     pub name: &'static str,
     /// One line for `--list-passes`.
     pub help: &'static str,
-    /// The pipeline, as `--pass` takes it.
-    pub pipeline: &'static str,
+    /// What it takes in `{}`: its own `objective`, and options of the sharding.
+    options: &'static [OptionInfo],
+    /// The ways with `objective=time`.
+    by_time: &'static [WayText],
+    /// The ways with `objective=memory`.
+    by_memory: &'static [WayText],
 }
 
-/// What the GPU backend lowers best.
-pub const GPU: &str = "inline-calls,simplify-tuples,cse,dce,propagate-layouts,fuse";
+/// One way to run a module.
+struct WayText {
+    name: &'static str,
+    /// The number of the way that it continues.
+    after: Option<usize>,
+    /// Whether it is there to be compared with, and never taken.
+    is_reference: bool,
+    pipeline: &'static str,
+}
 
-/// All presets. The passes before the sharding make each gradient one array that is summed once, outside of accumulation
-/// loops; `sink-all-reduce` runs twice because merged sums can be moved again.
+const fn way(name: &'static str, after: Option<usize>, pipeline: &'static str) -> WayText {
+    WayText { name, after, is_reference: false, pipeline }
+}
+
+const fn reference(name: &'static str, after: Option<usize>, pipeline: &'static str) -> WayText {
+    WayText { name, after, is_reference: true, pipeline }
+}
+
+/// The options that a preset hands to the sharding, after its own.
+const fn options(objective: &'static str) -> [OptionInfo; 6] {
+    [
+        OptionInfo {
+            name: "objective",
+            kind: OptionKind::Word(&["time", "memory"]),
+            default: objective,
+            help: "time: what is predicted to be fastest, never slower than the input; memory: every update in shards",
+        },
+        OptionInfo {
+            name: "cluster",
+            kind: OptionKind::Text,
+            default: "",
+            help: "how the devices are wired: [(node,2),(gpu,8)], a shipped name or a .toml file; empty: one switch",
+        },
+        OptionInfo { name: "device", kind: OptionKind::Text, default: "h200", help: "what every device is" },
+        OptionInfo {
+            name: "min-bytes",
+            kind: OptionKind::Int,
+            default: "1KiB",
+            help: "leave gradients smaller than this whole",
+        },
+        OptionInfo {
+            name: "unknown-trip-count",
+            kind: OptionKind::Int,
+            default: "100",
+            help: "how often a loop is taken to run where the module does not say",
+        },
+        OptionInfo {
+            name: "state-pairs",
+            kind: OptionKind::Text,
+            default: "",
+            help: "sharded-state: which output is the next value of which parameter, as [PARAM:OUTPUT,…]",
+        },
+    ]
+}
+
+const BY_TIME: &[OptionInfo] = &options("time");
+const BY_MEMORY: &[OptionInfo] = &options("memory");
+
+/// All presets.
 pub const PRESETS: [Preset; 3] = [
     Preset {
         name: "data-parallel",
         help: "a data-parallel training step or loop: gradients summed once, updates sharded, the signature as it was",
-        pipeline: "inline-calls,simplify-tuples,split-tuple-all-reduce,sink-all-reduce,reassociate-all-reduce,\
-                   fold-all-reduce-of-all-reduce,sink-all-reduce,shard-weight-update,dce",
+        options: BY_TIME,
+        by_time: &[
+            way("as it is", None, ""),
+            way("gradients summed once", None, PREPARE),
+            way("gradients summed once, in few collectives", Some(1), COMBINE),
+            way("updates in shards", Some(1), "shard-weight-update{profit=auto},dce"),
+            way("updates in shards, few collectives", Some(3), COMBINE),
+        ],
+        by_memory: &[
+            reference("as it is", None, ""),
+            reference("gradients summed once", None, PREPARE),
+            way("updates in shards", Some(1), "shard-weight-update,dce"),
+            way("updates in shards, few collectives", Some(2), COMBINE),
+        ],
     },
     Preset {
         name: "sharded-state",
         help: "the same for a step whose loop is outside: state crosses the interface in shards, -o names a directory",
-        pipeline: "inline-calls,simplify-tuples,split-tuple-all-reduce,sink-all-reduce,reassociate-all-reduce,\
-                   fold-all-reduce-of-all-reduce,sink-all-reduce,shard-weight-update{interface=sharded},dce",
+        options: BY_MEMORY,
+        by_time: &[
+            reference("as it is", None, ""),
+            reference("gradients summed once", None, PREPARE),
+            way("as it is, no state in shards", Some(0), WHOLE_STATE),
+            way("gradients summed once, no state in shards", Some(1), WHOLE_STATE),
+            way("state in shards where it pays", Some(1), "shard-weight-update{interface=sharded,profit=auto},dce"),
+            way("state in shards where it pays, few collectives", Some(4), COMBINE),
+            way("all state in shards", Some(1), "shard-weight-update{interface=sharded},dce"),
+            way("all state in shards, few collectives", Some(6), COMBINE),
+        ],
+        by_memory: &[
+            reference("as it is", None, ""),
+            reference("gradients summed once", None, PREPARE),
+            way("all state in shards", Some(1), "shard-weight-update{interface=sharded},dce"),
+            way("all state in shards, few collectives", Some(2), COMBINE),
+        ],
     },
     Preset {
         name: "gpu",
         help: "a per-device module as the GPU backend takes it; --emit other than hlo runs it last",
-        pipeline: GPU,
+        options: &[],
+        by_time: &[way("fused", None, GPU)],
+        by_memory: &[],
     },
 ];
 
-/// The pipeline of a preset.
+/// A sharded interface in which nothing is cut: no gradient has so many bytes.
+const WHOLE_STATE: &str = "shard-weight-update{interface=sharded,min-bytes=8589934591GiB}";
+
+/// The ways of a preset given as `NAME` or `NAME{option=value,…}`.
 ///
 /// # Errors
-/// No preset has this name: usage, with the nearest one.
-pub fn pipeline(name: &str) -> Result<&'static str, Failure> {
-    let names = || PRESETS.iter().map(|preset| preset.name);
-    PRESETS.iter().find(|preset| preset.name == name).map(|preset| preset.pipeline).ok_or_else(|| {
-        let near = nearest(name, names()).map_or(String::new(), |near| format!(", did you mean `{near}`?"));
+/// No preset has this name, or an option is wrong: usage. A description that cannot be read.
+pub fn ways(text: &str) -> Result<Ways, Failure> {
+    let usage = |error: PipelineError| Failure::Usage(format!("--preset: {error}"));
+    let calls = parse_pipeline(text).map_err(usage)?;
+    let [call] = calls.as_slice() else {
+        return Err(Failure::Usage(format!("--preset: expected one preset, found {} in `{text}`", calls.len())));
+    };
+    let Some(preset) = PRESETS.iter().find(|preset| preset.name == call.name) else {
+        let names = || PRESETS.iter().map(|preset| preset.name);
+        let near = nearest(&call.name, names()).map_or(String::new(), |near| format!(", did you mean `{near}`?"));
         let all = names().collect::<Vec<_>>().join(", ");
-        Failure::Usage(format!("--preset: expected one of {all}, found `{name}`{near}"))
-    })
+        return Err(Failure::Usage(format!("--preset: expected one of {all}, found `{}`{near}", call.name)));
+    };
+    preset.ways(call)
 }
 
-/// A line for each preset and, indented, its pipeline.
+impl Preset {
+    fn ways(&self, call: &PassCall) -> Result<Ways, Failure> {
+        let usage = |error: PipelineError| Failure::Usage(format!("--preset: {error}"));
+        let mut read = call.clone();
+        descriptions::read_into(&mut read)?;
+        let options = Options::check(self.name, self.options, &read.options).map_err(usage)?;
+        let texts = if options.text("objective") == "memory" { self.by_memory } else { self.by_time };
+        let handed_on: Vec<(String, OptionValue)> =
+            call.options.iter().filter(|(name, _)| name != "objective").cloned().collect();
+        let mut ways = Vec::with_capacity(texts.len());
+        for text in texts {
+            let mut calls = parse_pipeline(text.pipeline).map_err(usage)?;
+            for sharding in calls.iter_mut().filter(|call| call.name == SHARDING) {
+                let is_new =
+                    |(name, _): &&(String, OptionValue)| sharding.options.iter().all(|(known, _)| known != name);
+                let more: Vec<_> = handed_on.iter().filter(is_new).cloned().collect();
+                sharding.options.extend(more);
+            }
+            let pipeline = calls.iter().map(PassCall::to_string).collect::<Vec<_>>().join(",");
+            calls.iter_mut().try_for_each(descriptions::read_into)?;
+            let passes = bind(&calls, &registry::passes()).map_err(usage)?;
+            let WayText { name, after, is_reference, .. } = *text;
+            ways.push(Way { name, after, is_reference, pipeline, passes });
+        }
+        let device = Some(options.text("device")).filter(|device| !device.is_empty());
+        let machine = Machine::from_args(options.text("cluster"), device.unwrap_or(DEFAULT_DEVICE));
+        let machine = machine.map_err(|error| Failure::Usage(format!("--preset: {error}")))?;
+        let unknown_trip_count = options.int("unknown-trip-count").max(1) as u64;
+        Ok(Ways { ways, machine, frequency_options: FrequencyOptions { unknown_trip_count } })
+    }
+}
+
+/// A line for each preset and, indented, its options and ways.
 pub fn list() -> String {
-    let mut out = String::from("\nPresets (--preset NAME):\n");
+    let mut out = String::from("\nPresets (--preset NAME, or --preset 'NAME{option=value}'):\n");
     for preset in &PRESETS {
-        let _ = writeln!(out, "{}  {}\n    {}", preset.name, preset.help, preset.pipeline);
+        let _ = writeln!(out, "{}  {}", preset.name, preset.help);
+        for option in preset.options {
+            let value = format!("{}={}", option.name, option.kind.describe());
+            let _ = writeln!(out, "    {value}  {} (default {})", option.help, option.default);
+        }
+        for (objective, ways) in [("time", preset.by_time), ("memory", preset.by_memory)] {
+            if !preset.by_memory.is_empty() {
+                let _ = writeln!(out, "    objective={objective}: the fastest of");
+            }
+            for way in ways.iter().filter(|way| !way.is_reference) {
+                let mut pipeline = Vec::new();
+                let mut next = Some(way);
+                while let Some(way) = next {
+                    pipeline.extend(Some(way.pipeline).filter(|text| !text.is_empty()));
+                    next = way.after.and_then(|before| ways.get(before));
+                }
+                pipeline.reverse();
+                let passes = if pipeline.is_empty() { "no pass".into() } else { pipeline.join(",") };
+                let _ = writeln!(out, "      {}: {passes}", way.name);
+            }
+        }
     }
     out
 }

@@ -2,7 +2,7 @@
 
 use hlo_ir::Module;
 use hlo_ir::op::Effects;
-use hlo_pass::report::{Decision, PassReport};
+use hlo_pass::report::{Choice, Decision, PassReport};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -28,6 +28,9 @@ pub(crate) struct ModuleReport {
     pub before: Size,
     /// Sizes after them.
     pub after: Size,
+    /// The ways of the preset and their predicted times, if there was one to choose.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub choice: Option<Choice>,
     /// One entry for each pass.
     pub reports: Vec<PassReport>,
     /// Phases and how long they took; never part of a report, so that reports of equal runs are equal.
@@ -67,7 +70,8 @@ impl ModuleReport {
     pub(crate) fn new(module: &Module) -> ModuleReport {
         let size = Size::of(module);
         let (before, after) = (size.clone(), size);
-        ModuleReport { module: module.name.clone(), before, after, reports: Vec::new(), times: Vec::new() }
+        let (reports, times) = (Vec::new(), Vec::new());
+        ModuleReport { module: module.name.clone(), before, after, choice: None, reports, times }
     }
 }
 
@@ -84,11 +88,39 @@ pub(crate) fn as_text(document: &Document) -> String {
         if document.modules.len() > 1 {
             let _ = writeln!(out, "module {}", module.module);
         }
+        module.choice.iter().for_each(|choice| choice_text(choice, &mut out));
         for report in &module.reports {
             pass_text(report, &mut out);
         }
     }
     out
+}
+
+/// A line for each way, the one taken marked; and its pipeline.
+fn choice_text(choice: &Choice, out: &mut String) {
+    let _ = writeln!(out, "predicted for one step on {}:", choice.machine);
+    let width = choice.candidates.iter().map(|c| c.way.len()).max().unwrap_or(0).max(3);
+    let title = ["critical path", "compute", "communication", "peak memory"];
+    let [path, compute, communication, peak] = title;
+    let _ = writeln!(out, "    {:width$} {path:>14} {compute:>12} {communication:>14} {peak:>12}", "way");
+    for (number, candidate) in choice.candidates.iter().enumerate() {
+        let us = |seconds: f64| microseconds(seconds * 1e9);
+        let _ = writeln!(
+            out,
+            "  {} {:width$} {:>14} {:>12} {:>14} {:>12}{}",
+            if number == choice.chosen { '*' } else { ' ' },
+            candidate.way,
+            us(candidate.critical_path_s),
+            us(candidate.compute_s),
+            us(candidate.communication_s),
+            bytes(candidate.peak_bytes),
+            if candidate.is_partial { "  without custom calls and exchanges with the host" } else { "" }
+        );
+    }
+    if let Some(taken) = choice.taken() {
+        let by_hand = if taken.pipeline.is_empty() { "no pass".into() } else { format!("--pass '{}'", taken.pipeline) };
+        let _ = writeln!(out, "  * is taken; by hand: {by_hand}");
+    }
 }
 
 fn pass_text(report: &PassReport, out: &mut String) {

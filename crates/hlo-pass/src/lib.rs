@@ -1,5 +1,6 @@
 //! What a pass is, how passes are named and configured, and what is checked between them.
 
+pub mod fastest;
 pub mod options;
 pub mod pipeline;
 pub mod report;

@@ -37,6 +37,25 @@ pub enum OptionValue {
     Set,
 }
 
+/// The text that [`parse_pipeline`] reads as this call.
+impl fmt::Display for PassCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)?;
+        for (i, (name, value)) in self.options.iter().enumerate() {
+            write!(f, "{}{name}", if i == 0 { '{' } else { ',' })?;
+            match value {
+                OptionValue::Set => {}
+                OptionValue::List(_) => write!(f, "={}", value.as_text())?,
+                OptionValue::Text(text) if text.chars().all(|c| c.is_ascii_alphanumeric() || "-_./".contains(c)) => {
+                    write!(f, "={text}")?;
+                }
+                OptionValue::Text(text) => write!(f, "=\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))?,
+            }
+        }
+        f.write_str(if self.options.is_empty() { "" } else { "}" })
+    }
+}
+
 impl OptionValue {
     /// The value as one text; lists keep their brackets.
     pub fn as_text(&self) -> String {
@@ -165,6 +184,14 @@ mod tests {
         assert_eq!(calls[2].options[1].1, text("p,q}\""));
         assert_eq!(calls[2].options[2].1, OptionValue::Set);
         assert_eq!(parse_pipeline("").unwrap(), []);
+    }
+
+    #[test]
+    fn calls_print_as_they_are_read() {
+        for text in ["a", "b{opt=1,list=[x,[y,z]],flag}", "c{s=\"p,q}\\\"\\\\\"}"] {
+            let calls = parse_pipeline(text).unwrap();
+            assert_eq!(calls[0].to_string(), text);
+        }
     }
 
     #[test]

@@ -27,6 +27,43 @@ pub struct PassReport {
     pub files: Vec<(String, Artifact)>,
 }
 
+/// Several ways to run a module, with their predicted times, and which one was taken.
+#[derive(Clone, Debug, Serialize)]
+pub struct Choice {
+    /// The machine that the times are predicted for.
+    pub machine: String,
+    /// The ways, the module as it came first.
+    pub candidates: Vec<Candidate>,
+    /// Which one was taken.
+    pub chosen: usize,
+}
+
+/// One way to run a module: predicted time of a step and peak memory of one device.
+#[derive(Clone, Debug, Serialize)]
+pub struct Candidate {
+    /// What it does.
+    pub way: &'static str,
+    /// Its passes from the beginning, as `--pass` takes them.
+    pub pipeline: String,
+    /// Seconds from the beginning to the end.
+    pub critical_path_s: f64,
+    /// Seconds in which kernels run.
+    pub compute_s: f64,
+    /// Seconds in which collectives run.
+    pub communication_s: f64,
+    /// Whether a part is not known: a custom call's work, or an exchange with the host.
+    pub is_partial: bool,
+    /// Peak memory, by liveness.
+    pub peak_bytes: u64,
+}
+
+impl Choice {
+    /// The way that was taken.
+    pub fn taken(&self) -> Option<&Candidate> {
+        self.candidates.get(self.chosen)
+    }
+}
+
 /// Peak memory of one device, by liveness.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct MemoryChange {

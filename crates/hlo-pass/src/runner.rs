@@ -49,12 +49,22 @@ pub struct RunOptions<'a> {
 }
 
 /// What a pipeline did.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct RunSummary {
     /// One report for each pass run, in order.
     pub reports: Vec<PassReport>,
     /// Wall time of each pass and of the verifier after it.
     pub times: Vec<PassTime>,
+}
+
+impl RunSummary {
+    /// This pipeline, then `more`.
+    #[must_use]
+    pub fn and(mut self, more: RunSummary) -> RunSummary {
+        self.reports.extend(more.reports);
+        self.times.extend(more.times);
+        self
+    }
 }
 
 /// Wall time of one pass.

@@ -28,12 +28,18 @@ pub(crate) struct MinCut {
     /// Sum of the capacities cut; at least [`UNCUTTABLE`] if every cut has to take such an arc.
     pub value: u128,
     on_sink_side: Vec<bool>,
+    from_source: Vec<bool>,
 }
 
 impl MinCut {
     /// Whether a vertex is on the sink's side. Of all minimum cuts this is the one with the smallest sink side.
     pub(crate) fn is_on_sink_side(&self, vertex: Vertex) -> bool {
         self.on_sink_side.get(vertex.0 as usize).copied().unwrap_or(false)
+    }
+
+    /// Whether a vertex is on the sink's side of the minimum cut with the largest sink side.
+    pub(crate) fn may_be_on_sink_side(&self, vertex: Vertex) -> bool {
+        self.from_source.get(vertex.0 as usize).is_some_and(|reached| !reached)
     }
 }
 
@@ -79,7 +85,7 @@ impl Network {
                 break;
             }
         }
-        MinCut { value, on_sink_side: self.reaching_sink() }
+        MinCut { value, on_sink_side: self.reaching_sink(), from_source: self.reached_from_source() }
     }
 
     /// Distances from the source in the residual graph; `None` once the sink cannot be reached.
@@ -127,6 +133,23 @@ impl Network {
             self.residual[(arc ^ 1) as usize] += flow;
         }
         Some(flow)
+    }
+
+    /// Which vertices the source reaches in the residual graph.
+    fn reached_from_source(&self) -> Vec<bool> {
+        let mut reached = vec![false; self.arcs_of.len()];
+        reached[0] = true;
+        let mut work = vec![0u32];
+        while let Some(vertex) = work.pop() {
+            for &arc in &self.arcs_of[vertex as usize] {
+                let to = self.to[arc as usize];
+                if self.residual[arc as usize] > 0 && !reached[to as usize] {
+                    reached[to as usize] = true;
+                    work.push(to);
+                }
+            }
+        }
+        reached
     }
 
     /// Which vertices reach the sink in the residual graph.

@@ -11,7 +11,7 @@ use crate::region::UpdateRegion;
 use hlo_analysis::annotations::entry_leaves;
 use hlo_analysis::values::{Origin, User, ValueId};
 use hlo_ir::{InstId, Module};
-use indexmap::IndexMap;
+use indexmap::{IndexMap, IndexSet};
 
 /// Parameter leaf and output leaf, both flat.
 pub(crate) type Pair = (usize, usize);
@@ -87,8 +87,27 @@ pub(crate) fn find_pairs(
     regions: &[UpdateRegion],
     known: &[Pair],
 ) -> Result<IndexMap<usize, ValueId>, WusError> {
+    let (pairs, open) = settled_pairs(context, regions, known);
+    let Some((output, candidates)) = open.first() else { return Ok(pairs) };
     let numbers = param_numbers(context);
-    let mut pairs: IndexMap<usize, ValueId> = IndexMap::new();
+    let params = candidates.keys().map(|v| numbers[v]).collect();
+    Err(WusError::AmbiguousOutput { output: *output, params })
+}
+
+/// Outputs that are the next value of a parameter, also where it is open of which one.
+pub(crate) fn state_outputs(context: &ShardingContext<'_>, regions: &[UpdateRegion]) -> IndexSet<usize> {
+    let (pairs, open) = settled_pairs(context, regions, &aliased(context.module));
+    pairs.into_keys().chain(open.into_keys()).collect()
+}
+
+/// The pairs that are known or decided by the data flow, and the outputs for which several parameters are left.
+fn settled_pairs(
+    context: &ShardingContext<'_>,
+    regions: &[UpdateRegion],
+    known: &[Pair],
+) -> (IndexMap<usize, ValueId>, IndexMap<usize, Candidates>) {
+    let numbers = param_numbers(context);
+    let (mut pairs, mut all_open) = (IndexMap::new(), IndexMap::new());
     for region in regions {
         let mut open: IndexMap<usize, Candidates> = IndexMap::new();
         for (&value, run) in &region.runs {
@@ -111,12 +130,9 @@ pub(crate) fn find_pairs(
             }
         }
         settle(&mut open, &mut pairs);
-        if let Some((output, candidates)) = open.first() {
-            let params = candidates.keys().map(|v| numbers[v]).collect();
-            return Err(WusError::AmbiguousOutput { output: *output, params });
-        }
+        all_open.extend(open);
     }
-    Ok(pairs)
+    (pairs, all_open)
 }
 
 /// Parameters that an output may be the next value of, each with the number of ops between.

@@ -17,7 +17,7 @@
 //! Times are multiplied by how often the computation runs. Ties are broken towards fewer collectives in inner loops, then towards
 //! fewer resident bytes. After Xu et al. 2020, §3.2, who place collectives greedily.
 
-use crate::min_cut::{Network, UNCUTTABLE, Vertex};
+use crate::min_cut::{MinCut, Network, UNCUTTABLE, Vertex};
 
 /// A place in the cut: one value, or the operand of a reduction.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -163,6 +163,22 @@ impl CostModel {
 
     /// The cheapest placement, of all equally cheap ones the one with the fewest nodes in shards; and its cost.
     pub fn solve(&self) -> (Assignment, u128) {
+        let (cut, vertices) = self.cut();
+        (vertices.iter().map(|&v| cut.is_on_sink_side(v)).collect(), cut.value)
+    }
+
+    /// The cheapest placement, of all equally cheap ones the one with the fewest nodes in shards beside as many of `wanted`
+    /// as they can have.
+    pub(crate) fn solve_with(&self, wanted: &[Node]) -> Assignment {
+        let (cut, vertices) = self.cut();
+        let possible = wanted.iter().filter(|node| cut.may_be_on_sink_side(vertices[node.0 as usize]));
+        let mut more = self.clone();
+        more.terms.extend(possible.map(|&node| Term::Fixed(node, true)));
+        more.solve().0
+    }
+
+    /// A minimum cut, and the vertex of each node.
+    fn cut(&self) -> (MinCut, Vec<Vertex>) {
         let mut network = Network::new();
         let vertices: Vec<Vertex> = (0..self.n_nodes).map(|_| network.add_vertex()).collect();
         let at = |node: Node| vertices[node.0 as usize];
@@ -199,8 +215,7 @@ impl CostModel {
                 }
             }
         }
-        let cut = network.cut();
-        (vertices.iter().map(|&v| cut.is_on_sink_side(v)).collect(), cut.value)
+        (network.cut(), vertices)
     }
 }
 
@@ -302,6 +317,13 @@ mod tests {
                 n_possible += 1;
                 assert_eq!(value, best, "{model:?}");
                 assert_eq!(model.capacity_of(&assignment), best, "{model:?}");
+                let wanted: Vec<Node> = (0..n as u32).map(Node).filter(|_| random(&mut state, 2) == 0).collect();
+                let most = model.solve_with(&wanted);
+                assert_eq!(model.capacity_of(&most), best, "{model:?}");
+                let cheapest = (0u32..1 << n).map(|mask| (0..n).map(|i| mask >> i & 1 == 1).collect::<Vec<bool>>());
+                let n_wanted = |in_shards: &[bool]| wanted.iter().filter(|node| in_shards[node.0 as usize]).count();
+                let n_possible = cheapest.filter(|a| model.capacity_of(a) == best).map(|a| n_wanted(&a)).max();
+                assert_eq!(Some(n_wanted(&most)), n_possible, "{model:?} {wanted:?}");
             } else {
                 assert!(value >= UNCUTTABLE, "{model:?}");
             }

@@ -5,9 +5,10 @@ use crate::context::ShardingContext;
 use crate::error::{GradientRefusal, WusError};
 use crate::fusions::{Fusion, Fusions, arithmetic_ps};
 use crate::machine::{Kind, Times};
-use crate::pairs::{Pair, find_pairs};
+use crate::pairs::{Pair, find_pairs, state_outputs};
 use crate::placement::{Assignment, CostModel, Node, Price, Term, ValueForm};
 use crate::region::UpdateRegion;
+use crate::state::StateOfRegion;
 use cranelift_entity::SecondaryMap;
 use hlo_analysis::values::{Origin, Use, User, ValueId};
 use hlo_ir::attrs::Attrs;
@@ -72,6 +73,8 @@ pub struct Problem {
     pub updates: Vec<IndexSet<ValueId>>,
     /// Whether an update computes from its gradients alone.
     pub stateless: Vec<bool>,
+    /// What each update has in shards if it is forced: its gradients and the next values of its state.
+    pub kept: Vec<IndexSet<ValueId>>,
     /// The cost of every placement.
     pub costs: CostModel,
     /// The placement chosen.
@@ -103,6 +106,7 @@ impl Problem {
             regions: Vec::new(),
             updates: Vec::new(),
             stateless: Vec::new(),
+            kept: Vec::new(),
             costs: CostModel::default(),
             in_shards: Vec::new(),
             ranges: Vec::new(),
@@ -127,6 +131,12 @@ impl Problem {
                 Err(reason) => left.push((seed, reason)),
             }
         }
+        let exits = state_outputs(context, &problem.regions);
+        for (region, update) in problem.regions.iter().zip(&problem.updates) {
+            let state = StateOfRegion::find(context, region);
+            problem.stateless.push(!state.is_used_by(context, region, update));
+            problem.kept.push(state.kept(context, region, update, &exits));
+        }
         if let Some(known) = &terms.state_pairs {
             problem.pairs = find_pairs(context, &problem.regions, known)?;
         }
@@ -149,21 +159,22 @@ impl Problem {
             self.computes[value] = context.can_shard(&region.runs, value);
         }
         let update = context.update(&region.runs);
-        self.stateless.push(!has_state(context, region, &update));
         self.updates.push(update);
     }
 
-    /// The cheapest placement that has every update with state in shards, as far as that is possible: where an update
-    /// is needed whole inside a fusion, no gather can stand before it.
+    /// The cheapest placement that has the gradients and the next state of every update with state in shards, as far as
+    /// that is possible: where one of them is needed whole inside a fusion, no gather can stand before it. Everything else is in
+    /// shards, gathered or computed whole, whichever is cheapest; where it makes no difference the update is in shards.
     pub(crate) fn forced(&self) -> Assignment {
         let mut costs = self.costs.clone();
         let always_full = costs.always_full();
-        for (update, is_stateless) in self.updates.iter().zip(&self.stateless) {
-            let nodes = update.iter().filter(|_| !is_stateless).filter_map(|&v| self.node_of[v]);
-            let nodes = nodes.filter(|n| !always_full[n.0 as usize]);
-            costs.terms.extend(nodes.map(|node| Term::Fixed(node, true)));
-        }
-        costs.solve().0
+        let nodes = |values: &IndexSet<ValueId>| -> Vec<Node> {
+            let nodes = values.iter().filter_map(|&v| self.node_of[v]);
+            nodes.filter(|n| !always_full[n.0 as usize]).collect()
+        };
+        costs.terms.extend(self.kept.iter().flat_map(nodes).map(|node| Term::Fixed(node, true)));
+        let with_state = self.updates.iter().zip(&self.stateless).filter(|(_, is_stateless)| !**is_stateless);
+        costs.solve_with(&with_state.flat_map(|(update, _)| nodes(update)).collect::<Vec<Node>>())
     }
 
     /// Predicted time of what the placement decides in one region, and of its launches, in nanoseconds.
@@ -529,22 +540,6 @@ impl Problem {
             && self.computes[value]
             && !context.gradients.contains(&value)
     }
-}
-
-/// Whether an update computes from more than its gradients: from weights or optimizer state.
-fn has_state(context: &mut ShardingContext<'_>, region: &UpdateRegion, update: &IndexSet<ValueId>) -> bool {
-    update.iter().any(|&value| {
-        if context.gradients.contains(&value) || context.values.values[value].origin != Origin::Computed {
-            return false;
-        }
-        let (inst, run) = (context.values.inst(value), region.runs[&value]);
-        let operands = context.module.inst(inst).operands.clone();
-        operands.iter().enumerate().any(|(k, &operand)| {
-            let is_cut = matches!(context.relation(inst).map(|r| r.operand_cut(k, run)), Some(OperandCut::Run(_)));
-            let operand = context.values.of(operand);
-            is_cut && operand.is_some_and(|o| region.runs.contains_key(&o) && !update.contains(&o))
-        })
-    })
 }
 
 /// Whether the partial results of a reduce can be combined by an all-reduce: one array, a known reducer, and an initial

@@ -2,10 +2,11 @@
 //!
 //! The module need not be fused: each computation's fusible groups count as one kernel each ([`crate::fusion`]). A kernel is
 //! a task on the compute lane, a collective a task on the communication lane. A task begins when its operands are there
-//! and its lane is free. Among the tasks that could begin, a lane takes one by a rule: the longest
-//! chain of tasks behind it, the first in the text, or the first that a collective needs. Of the three rules the one that
-//! ends soonest counts. Both lanes catch up with each other before and after a loop or a conditional. A loop takes its body's time as often as it runs ([`Frequencies`]); a conditional the mean of its branches, weighted by how
-//! often each is taken.
+//! and its lane is free. Among the tasks that could begin, a lane takes one by a rule: the longest chain of tasks behind it,
+//! the first in the text, or the first that a collective needs. Of the three rules the one that ends soonest counts.
+//!
+//! Both lanes catch up with each other before and after a loop or a conditional. A loop takes its body's time as often as it
+//! runs ([`Frequencies`]); a conditional the mean of its branches, weighted by how often each is taken.
 //!
 //! A called computation with one call site is priced in its caller's place. One with several call sites counts like a loop
 //! that runs once, so inline calls first for a better figure.

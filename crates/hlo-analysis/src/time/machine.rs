@@ -141,6 +141,16 @@ impl Machine {
     }
 }
 
+/// The device and how it is linked, e.g. `h200, one switch`.
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.cluster {
+            Some(cluster) => write!(f, "{}, {}", self.device.name, cluster.name()),
+            None => write!(f, "{}, one switch", self.device.name),
+        }
+    }
+}
+
 /// The links between the devices of a module.
 #[derive(Clone, Debug)]
 pub struct Network {
