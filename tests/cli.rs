@@ -273,7 +273,9 @@ fn the_report_is_one_json_document() {
 
     let file = folder("report").join("report.json");
     let out = run(&["--pass", pipeline, "--report-file", file.to_str().expect("a path"), &sgd]);
-    assert_eq!((out.code, out.stderr.as_str()), (0, ""));
+    let note = report["modules"][0]["note"].as_str().expect("a small update is not worth it");
+    assert!(note.starts_with("a step is predicted to take") && note.contains("--preset 'data-parallel'"), "{note}");
+    assert_eq!((out.code, out.stderr), (0, format!("note: {note}\n")));
     let written: Value = serde_json::from_str(&std::fs::read_to_string(&file).expect("the report")).expect("JSON");
     assert_eq!(written, report);
 }

@@ -11,6 +11,7 @@ mod memory_check;
 mod nvrtc_check;
 mod paper_p2;
 mod paper_wus;
+mod preset_check;
 mod python;
 mod tidy;
 mod time_check;
@@ -56,6 +57,11 @@ cargo xtask <command>
       --only SUBSTR        modules whose file name contains this; may be repeated
       --corpus DIR         a folder with manifest.json (default ir-samples/programs)
       --hlo-opt FILE       a built tool, instead of building it
+  preset-check [options] [FILES]  predicted times of what the presets make of per-device modules: never slower than the
+                       input where the objective is time
+      --only SUBSTR        modules whose file name contains this; may be repeated
+      --corpus DIR         a folder with manifest.json (default ir-samples/programs)
+      --hlo-opt FILE       a built tool, instead of building it
   nvrtc-check [options]    compile emitted kernels to cubins with NVRTC (no graphics processor needed)
       --all                kernels of all samples and programs, not only the quick set
       --corpus DIR         programs of this folder too
@@ -85,6 +91,7 @@ fn main() -> ExitCode {
         Some("bench-plan") => bench_plan::run(words),
         Some("memory-check") => memory_check::run(words),
         Some("time-check") => time_check::run(words),
+        Some("preset-check") => preset_check::run(words),
         Some("nvrtc-check") => nvrtc_check::run(words),
         Some("paper-p2") => paper_p2::run(),
         Some("bench-zero1") => bench_zero1::run(words),

@@ -120,7 +120,8 @@ fn of_plan(tool: &Path, program: &Program) -> Result<PlanTime, String> {
     Ok(PlanTime { time_s: number(&json, "modelled_s")?, faster_order })
 }
 
-fn succeeded(output: std::io::Result<std::process::Output>, tool: &Path) -> Result<Vec<u8>, String> {
+/// What the tool printed.
+pub(crate) fn succeeded(output: std::io::Result<std::process::Output>, tool: &Path) -> Result<Vec<u8>, String> {
     let output = output.map_err(|e| format!("{}: {e}", tool.display()))?;
     match output.status.success() {
         true => Ok(output.stdout),
@@ -128,7 +129,8 @@ fn succeeded(output: std::io::Result<std::process::Output>, tool: &Path) -> Resu
     }
 }
 
-fn number(json: &[u8], name: &str) -> Result<f64, String> {
+/// A positive number of a JSON object.
+pub(crate) fn number(json: &[u8], name: &str) -> Result<f64, String> {
     parsed(json)?[name]
         .as_f64()
         .filter(|s| *s > 0.0)

@@ -13,7 +13,17 @@ const DEVICE: &str = "device";
 /// # Errors
 /// A file that cannot be read, or a wrong description in it.
 pub(crate) fn read_into(call: &mut PassCall) -> Result<(), Failure> {
-    for (name, value) in &mut call.options {
+    call.options = read_all(&call.options)?;
+    Ok(())
+}
+
+/// The options, with the text of each file that one names in place of the name.
+///
+/// # Errors
+/// A file that cannot be read, or a wrong description in it.
+pub(crate) fn read_all(options: &[(String, OptionValue)]) -> Result<Vec<(String, OptionValue)>, Failure> {
+    let mut options = options.to_vec();
+    for (name, value) in &mut options {
         let OptionValue::Text(path) = value else { continue };
         if !is_file(path) {
             continue;
@@ -24,7 +34,7 @@ pub(crate) fn read_into(call: &mut PassCall) -> Result<(), Failure> {
             *value = OptionValue::Text(read(path, DeviceProfile::from_toml)?.1);
         }
     }
-    Ok(())
+    Ok(options)
 }
 
 /// The cluster of the option `--cluster`: a file, a hierarchy or a shipped name.

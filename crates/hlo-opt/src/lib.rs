@@ -12,6 +12,7 @@ mod emit;
 mod evaluate;
 mod execute;
 mod input;
+mod notes;
 mod optimize;
 mod output;
 mod params;

@@ -3,6 +3,7 @@
 use crate::arguments::{Emit, OptimizeArgs, ReportFormat};
 use crate::console::Console;
 use crate::input::{Loaded, Part, SEPARATOR, Source};
+use crate::notes::Notes;
 use crate::output::Staged;
 use crate::params::Said;
 use crate::progress::Progress;
@@ -13,7 +14,7 @@ use hlo_gpu::lower::LowerOptions;
 use hlo_ir::Module;
 use hlo_ir::print::{PrintOptions, print_module, write_module};
 use hlo_pass::fastest::Ways;
-use hlo_pass::pipeline::{PipelineError, nearest, parse_pipeline};
+use hlo_pass::pipeline::{PassCall, PipelineError, nearest, parse_pipeline};
 use hlo_pass::report::Artifact;
 use hlo_pass::runner::{AfterPass, BoundPass, RunError, RunOptions, RunSummary, bind, run_pipeline};
 use std::time::{Duration, Instant};
@@ -26,14 +27,13 @@ pub(crate) fn run(args: &OptimizeArgs, console: &mut Console<'_>) -> Result<u8, 
     if args.list_passes {
         return console.print((registry::list() + &presets::list()).as_bytes()).map(|()| exit::OK);
     }
-    let stages = stages(args)?;
+    let work = Work::new(args)?;
     let file = args.file.as_ref().ok_or_else(|| Failure::Usage("expected a file, or - for stdin".into()))?;
     let said = Said::read(args.replicated_params.as_deref(), console)?;
     let source = Source::read(file, console)?;
     let parts = if args.split_input_file { source.parts() } else { vec![source.whole()] };
 
-    let mut job =
-        Job { args, stages: &stages, said: &said, source: &source, out: String::new(), errors: String::new() };
+    let mut job = Job { args, work: &work, said: &said, source: &source, out: String::new(), errors: String::new() };
     let mut done = Vec::with_capacity(parts.len());
     for (i, &part) in parts.iter().enumerate() {
         if i > 0 {
@@ -111,45 +111,50 @@ fn write_directory(
     }
 }
 
-/// What is done to a module, one after the other.
-enum Stage {
-    /// Passes in order.
-    Passes(Vec<BoundPass>),
-    /// The fastest of several pipelines.
-    Fastest(Ways),
+/// What is done to a module.
+struct Work {
+    preset: Option<Preset>,
+    /// The calls of `--pass`.
+    calls: Vec<PassCall>,
+    /// These calls' passes, then what the GPU backend wants.
+    passes: Vec<BoundPass>,
 }
 
-/// The preset, then the pipelines of `--pass`, then what the GPU backend wants.
-fn stages(args: &OptimizeArgs) -> Result<Vec<Stage>, Failure> {
-    let mut stages = Vec::new();
-    if let Some(preset) = &args.preset {
-        let mut ways = presets::ways(preset)?;
-        let only = (ways.ways.len() == 1).then(|| ways.ways.pop()).flatten();
-        stages.push(only.map_or_else(|| Stage::Fastest(ways), |way| Stage::Passes(way.passes)));
+/// The preset asked for.
+struct Preset {
+    call: PassCall,
+    ways: Ways,
+}
+
+impl Work {
+    fn new(args: &OptimizeArgs) -> Result<Work, Failure> {
+        let preset = args.preset.as_deref().map(|text| {
+            let call = presets::parse(text)?;
+            Ok(Preset { ways: presets::ways(&call)?, call })
+        });
+        let usage = |error: PipelineError| Failure::Usage(format!("--pass: {error}"));
+        let mut calls = Vec::new();
+        for pipeline in &args.pipelines {
+            calls.extend(parse_pipeline(pipeline).map_err(usage)?);
+        }
+        Ok(Work { preset: preset.transpose()?, passes: bound_passes(args, &calls)?, calls })
     }
-    stages.push(Stage::Passes(bound_passes(args)?));
-    Ok(stages)
-}
-
-/// The pipelines asked for beside the preset's, in order.
-fn pipelines(args: &OptimizeArgs) -> impl Iterator<Item = &str> {
-    let last = (args.emit != Emit::Hlo).then_some(presets::GPU);
-    args.pipelines.iter().map(String::as_str).chain(last)
 }
 
 /// What was asked for, for the report.
 fn pipeline_text(args: &OptimizeArgs) -> String {
     let preset = args.preset.iter().map(|preset| format!("preset {preset}"));
-    preset.chain(pipelines(args).map(String::from)).collect::<Vec<_>>().join(",")
+    let last = (args.emit != Emit::Hlo).then(|| presets::GPU.to_string());
+    preset.chain(args.pipelines.iter().cloned()).chain(last).collect::<Vec<_>>().join(",")
 }
 
-/// Reads the pipelines and looks their passes up.
-fn bound_passes(args: &OptimizeArgs) -> Result<Vec<BoundPass>, Failure> {
+/// Looks the passes of these calls up, and those that the GPU backend wants.
+fn bound_passes(args: &OptimizeArgs, calls: &[PassCall]) -> Result<Vec<BoundPass>, Failure> {
     let usage = |error: PipelineError| Failure::Usage(format!("--pass: {error}"));
     let known = registry::passes();
-    let mut calls = Vec::new();
-    for pipeline in pipelines(args) {
-        calls.extend(parse_pipeline(pipeline).map_err(usage)?);
+    let mut calls = calls.to_vec();
+    if args.emit != Emit::Hlo {
+        calls.extend(parse_pipeline(presets::GPU).map_err(usage)?);
     }
     calls.iter_mut().try_for_each(descriptions::read_into)?;
     let passes = bind(&calls, &known).map_err(usage)?;
@@ -166,7 +171,7 @@ fn bound_passes(args: &OptimizeArgs) -> Result<Vec<BoundPass>, Failure> {
 /// What all parts of a file share.
 struct Job<'a> {
     args: &'a OptimizeArgs,
-    stages: &'a [Stage],
+    work: &'a Work,
     said: &'a Said,
     source: &'a Source,
     /// The text to print.
@@ -204,6 +209,9 @@ impl Job<'_> {
         let mut analyses = Analyses::new(params);
         let mut report = ModuleReport::new(&loaded.module);
         let mut module = std::mem::take(&mut loaded.module);
+        let preset = self.work.preset.as_ref().map(|preset| &preset.call);
+        let notes = Notes::keep(&module, &analyses.params, preset, &self.work.calls);
+        let notes = notes.filter(|_| self.args.emit == Emit::Hlo);
         progress.now("running passes");
         let dumps = self.args.print_ir_after.as_deref();
         let mut after_pass = |pass: &str, module: &Module| {
@@ -213,7 +221,7 @@ impl Job<'_> {
                 console.say(&format!("// module after pass `{pass}`\n{text}"));
             }
         };
-        let summary = match self.run_stages(&mut module, &mut analyses, &mut after_pass, &mut report) {
+        let summary = match self.run_work(&mut module, &mut analyses, &mut after_pass, &mut report) {
             Ok(summary) => summary,
             Err(error) => {
                 // Names are asked of the module in which the pass stopped, places of the text as it was read.
@@ -222,6 +230,7 @@ impl Job<'_> {
                 return Ok(None);
             }
         };
+        report.note = notes.and_then(|notes| notes.about(&module, report.choice.as_ref()));
         clock.skip();
         progress.now("printing");
         let has_changed = summary.reports.iter().any(|r| r.changed);
@@ -249,8 +258,8 @@ impl Job<'_> {
         Ok(Some(report))
     }
 
-    /// Runs all stages on a module. The report gets the preset's choice.
-    fn run_stages(
+    /// Runs the preset and the passes on a module. The report gets the preset's choice.
+    fn run_work(
         &self,
         module: &mut Module,
         analyses: &mut Analyses,
@@ -258,21 +267,23 @@ impl Job<'_> {
         report: &mut ModuleReport,
     ) -> Result<RunSummary, RunError> {
         let mut summary = RunSummary::default();
-        for stage in self.stages {
-            let more = match stage {
-                Stage::Passes(passes) => {
-                    let options = RunOptions { check: self.args.check, after_pass: Some(&mut *after_pass) };
-                    run_pipeline(module, analyses, passes, options)?
+        let check = self.args.check;
+        match self.work.preset.as_ref().map(|preset| &preset.ways) {
+            Some(ways) if ways.ways.len() > 1 => {
+                let (more, choice) = ways.run(module, analyses, check, after_pass)?;
+                report.choice = Some(choice);
+                summary = more;
+            }
+            Some(ways) => {
+                for way in &ways.ways {
+                    let options = RunOptions { check, after_pass: Some(&mut *after_pass) };
+                    summary = run_pipeline(module, analyses, &way.passes, options)?;
                 }
-                Stage::Fastest(ways) => {
-                    let (more, choice) = ways.run(module, analyses, self.args.check, after_pass)?;
-                    report.choice = Some(choice);
-                    more
-                }
-            };
-            summary = summary.and(more);
+            }
+            None => {}
         }
-        Ok(summary)
+        let options = RunOptions { check, after_pass: Some(after_pass) };
+        Ok(summary.and(run_pipeline(module, analyses, &self.work.passes, options)?))
     }
 
     fn fail(
@@ -321,6 +332,11 @@ fn explain(args: &OptimizeArgs, document: &Document, console: &mut Console<'_>) 
         Some(ReportFormat::Text) => report::as_text(document),
         None => String::new(),
     };
+    // A report on stderr has the notes itself.
+    if args.report_file.is_some() || format.is_none() {
+        let notes = document.modules.iter().filter_map(|module| module.note.as_ref());
+        notes.for_each(|note| console.say(&format!("note: {note}\n")));
+    }
     let file = match &args.report_file {
         Some(path) => Some(Staged::write(path, |sink| sink.write_all(text.as_bytes()))?),
         None => {

@@ -17,7 +17,7 @@ use std::fmt::Write;
 pub const GPU: &str = "inline-calls,simplify-tuples,cse,dce,propagate-layouts,fuse";
 
 /// The pass that takes a preset's options.
-const SHARDING: &str = "shard-weight-update";
+pub(crate) const SHARDING: &str = "shard-weight-update";
 
 const PREPARE: &str = "inline-calls,simplify-tuples,split-tuple-all-reduce,sink-all-reduce,reassociate-all-reduce,\
                        fold-all-reduce-of-all-reduce,sink-all-reduce,dce";
@@ -107,6 +107,8 @@ pub const PRESETS: [Preset; 3] = [
             way("gradients summed once, in few collectives", Some(1), COMBINE),
             way("updates in shards", Some(1), "shard-weight-update{profit=auto},dce"),
             way("updates in shards, few collectives", Some(3), COMBINE),
+            reference("with --preset sharded-state", Some(1), "shard-weight-update{interface=sharded},dce"),
+            reference(STATE_IN_SHARDS, Some(5), COMBINE),
         ],
         by_memory: &[
             reference("as it is", None, ""),
@@ -145,44 +147,82 @@ pub const PRESETS: [Preset; 3] = [
     },
 ];
 
+/// What a module that a named pass makes is compared with.
+const UNSHARDED: Preset = Preset {
+    name: "unsharded",
+    help: "the module with its collectives combined",
+    options: BY_TIME,
+    by_time: &[way("as it is", None, ""), way("in few collectives", Some(0), COMBINE)],
+    by_memory: &[],
+};
+
+/// The way of `data-parallel` that is compared with: another preset makes it.
+pub(crate) const STATE_IN_SHARDS: &str = "with --preset sharded-state, few collectives";
+
 /// A sharded interface in which nothing is cut: no gradient has so many bytes.
 const WHOLE_STATE: &str = "shard-weight-update{interface=sharded,min-bytes=8589934591GiB}";
 
-/// The ways of a preset given as `NAME` or `NAME{option=value,…}`.
+/// Whether a call names the pass that presets are about.
+pub(crate) fn is_sharding(call: &PassCall) -> bool {
+    call.name.replace('_', "-") == SHARDING
+}
+
+/// The call of a preset given as `NAME` or `NAME{option=value,…}`.
+///
+/// # Errors
+/// The text is no call, or more than one: usage.
+pub(crate) fn parse(text: &str) -> Result<PassCall, Failure> {
+    let mut calls = parse_pipeline(text).map_err(usage)?;
+    match (calls.pop(), calls.len()) {
+        (Some(call), 0) => Ok(call),
+        (_, more) => Err(Failure::Usage(format!("--preset: expected one preset, found {} in `{text}`", more + 1))),
+    }
+}
+
+/// The ways of a preset.
 ///
 /// # Errors
 /// No preset has this name, or an option is wrong: usage. A description that cannot be read.
-pub fn ways(text: &str) -> Result<Ways, Failure> {
-    let usage = |error: PipelineError| Failure::Usage(format!("--preset: {error}"));
-    let calls = parse_pipeline(text).map_err(usage)?;
-    let [call] = calls.as_slice() else {
-        return Err(Failure::Usage(format!("--preset: expected one preset, found {} in `{text}`", calls.len())));
-    };
+pub(crate) fn ways(call: &PassCall) -> Result<Ways, Failure> {
     let Some(preset) = PRESETS.iter().find(|preset| preset.name == call.name) else {
         let names = || PRESETS.iter().map(|preset| preset.name);
         let near = nearest(&call.name, names()).map_or(String::new(), |near| format!(", did you mean `{near}`?"));
         let all = names().collect::<Vec<_>>().join(", ");
         return Err(Failure::Usage(format!("--preset: expected one of {all}, found `{}`{near}", call.name)));
     };
-    preset.ways(call)
+    preset.ways(&call.options)
+}
+
+/// How a preset with these options is written.
+pub(crate) fn text(name: &str, options: &[(String, OptionValue)]) -> String {
+    PassCall { name: name.into(), options: options.to_vec() }.to_string()
+}
+
+/// Two ways to run the module without sharding: as it is, and with its collectives combined.
+///
+/// # Errors
+/// As [`ways`].
+pub(crate) fn unsharded(options: &[(String, OptionValue)]) -> Result<Ways, Failure> {
+    UNSHARDED.ways(options)
+}
+
+fn usage(error: PipelineError) -> Failure {
+    Failure::Usage(format!("--preset: {error}"))
 }
 
 impl Preset {
-    fn ways(&self, call: &PassCall) -> Result<Ways, Failure> {
-        let usage = |error: PipelineError| Failure::Usage(format!("--preset: {error}"));
-        let mut read = call.clone();
-        descriptions::read_into(&mut read)?;
-        let options = Options::check(self.name, self.options, &read.options).map_err(usage)?;
+    fn ways(&self, given: &[(String, OptionValue)]) -> Result<Ways, Failure> {
+        let read = descriptions::read_all(given)?;
+        let options = Options::check(self.name, self.options, &read).map_err(usage)?;
         let texts = if options.text("objective") == "memory" { self.by_memory } else { self.by_time };
-        let handed_on: Vec<(String, OptionValue)> =
-            call.options.iter().filter(|(name, _)| name != "objective").cloned().collect();
         let mut ways = Vec::with_capacity(texts.len());
         for text in texts {
             let mut calls = parse_pipeline(text.pipeline).map_err(usage)?;
-            for sharding in calls.iter_mut().filter(|call| call.name == SHARDING) {
-                let is_new =
-                    |(name, _): &&(String, OptionValue)| sharding.options.iter().all(|(known, _)| known != name);
-                let more: Vec<_> = handed_on.iter().filter(is_new).cloned().collect();
+            for sharding in calls.iter_mut().filter(|call| is_sharding(call)) {
+                let is_handed_on = |(name, _): &&(String, OptionValue)| {
+                    name != "objective" && sharding.options.iter().all(|(known, _)| known != name)
+                };
+                let more: Vec<_> = given.iter().filter(is_handed_on).cloned().collect();
                 sharding.options.extend(more);
             }
             let pipeline = calls.iter().map(PassCall::to_string).collect::<Vec<_>>().join(",");

@@ -31,6 +31,9 @@ pub(crate) struct ModuleReport {
     /// The ways of the preset and their predicted times, if there was one to choose.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub choice: Option<Choice>,
+    /// Another command that is predicted to be better.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
     /// One entry for each pass.
     pub reports: Vec<PassReport>,
     /// Phases and how long they took; never part of a report, so that reports of equal runs are equal.
@@ -71,7 +74,7 @@ impl ModuleReport {
         let size = Size::of(module);
         let (before, after) = (size.clone(), size);
         let (reports, times) = (Vec::new(), Vec::new());
-        ModuleReport { module: module.name.clone(), before, after, choice: None, reports, times }
+        ModuleReport { module: module.name.clone(), before, after, choice: None, note: None, reports, times }
     }
 }
 
@@ -89,6 +92,7 @@ pub(crate) fn as_text(document: &Document) -> String {
             let _ = writeln!(out, "module {}", module.module);
         }
         module.choice.iter().for_each(|choice| choice_text(choice, &mut out));
+        module.note.iter().for_each(|note| out.push_str(&format!("note: {note}\n")));
         for report in &module.reports {
             pass_text(report, &mut out);
         }

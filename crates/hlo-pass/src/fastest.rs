@@ -7,6 +7,7 @@
 use crate::report::{Candidate, Choice};
 use crate::runner::{AfterPass, BoundPass, RunError, RunOptions, RunSummary, run_pipeline};
 use hlo_analysis::Analyses;
+use hlo_analysis::annotations::ParamFacts;
 use hlo_analysis::frequency::FrequencyOptions;
 use hlo_analysis::memory::peak_memory;
 use hlo_analysis::time::{Machine, ModuleTime, predict};
@@ -48,11 +49,18 @@ struct Outcome {
     time: ModuleTime,
 }
 
+impl Outcome {
+    /// What a way that continues this one begins with.
+    fn start(&self) -> (Module, RunSummary, ParamFacts) {
+        (self.module.clone(), self.summary.clone(), self.analyses.params.clone())
+    }
+}
+
 impl Ways {
     /// Runs all ways, and leaves the fastest one's result in `module` and `analyses`.
     ///
     /// # Errors
-    /// A way failed, or the machine has another number of devices than the module. `module` is then as it was.
+    /// A way that may be taken failed, or the machine has another number of devices than the module. `module` is then as it was.
     pub fn run(
         &self,
         module: &mut Module,
@@ -60,33 +68,60 @@ impl Ways {
         check: bool,
         after_pass: AfterPass<'_>,
     ) -> Result<(RunSummary, Choice), RunError> {
-        let mut outcomes: Vec<Outcome> = Vec::with_capacity(self.ways.len());
+        let mut outcomes: Vec<Option<Outcome>> = Vec::with_capacity(self.ways.len());
         for way in &self.ways {
-            let (mut work, summary, params) = match way.after.and_then(|before| outcomes.get(before)) {
-                Some(before) => (before.module.clone(), before.summary.clone(), before.analyses.params.clone()),
-                None => (module.clone(), RunSummary::default(), analyses.params.clone()),
+            let start = match way.after {
+                Some(number) => outcomes.get(number).and_then(Option::as_ref).map(Outcome::start),
+                None => Some((module.clone(), RunSummary::default(), analyses.params.clone())),
             };
-            let mut own = Analyses::new(params);
-            own.frequency_options = self.frequency_options;
+            let Some((work, summary, params)) = start else {
+                outcomes.push(None);
+                continue;
+            };
             let options = RunOptions { check, after_pass: Some(&mut *after_pass) };
-            let more = run_pipeline(&mut work, &mut own, &way.passes, options)?;
-            own.frequency_options = self.frequency_options;
-            let time = self.predict(&work, &mut own)?;
-            outcomes.push(Outcome { module: work, analyses: own, summary: summary.and(more), time });
-        }
-        let mut chosen = self.ways.iter().position(|way| !way.is_reference).unwrap_or(0);
-        for (number, outcome) in outcomes.iter().enumerate().filter(|(number, _)| !self.ways[*number].is_reference) {
-            let bar_s = outcomes[chosen].time.critical_path_s * (1.0 - LEAST_GAIN);
-            if outcome.time.critical_path_s < bar_s {
-                chosen = number;
+            match self.outcome(way, work, params, options) {
+                Ok(more) => outcomes.push(Some(Outcome { summary: summary.and(more.summary), ..more })),
+                // What stops a way that is never taken does not stop the others.
+                Err(_) if way.is_reference => outcomes.push(None),
+                Err(error) => return Err(error),
             }
         }
-        let candidates = (0..outcomes.len()).map(|number| self.candidate(number, &outcomes[number])).collect();
-        let choice = Choice { machine: self.machine.to_string(), candidates, chosen };
-        let Some(outcome) = outcomes.into_iter().nth(chosen) else { return Ok((RunSummary::default(), choice)) };
+        let mut chosen: Option<(usize, f64)> = None;
+        for (number, (way, outcome)) in self.ways.iter().zip(&outcomes).enumerate() {
+            let Some(outcome) = outcome.as_ref().filter(|_| !way.is_reference) else { continue };
+            let seconds = outcome.time.critical_path_s;
+            if chosen.is_none_or(|(_, best_s)| seconds < best_s * (1.0 - LEAST_GAIN)) {
+                chosen = Some((number, seconds));
+            }
+        }
+        let known = outcomes.iter().enumerate().filter_map(|(number, outcome)| Some((number, outcome.as_ref()?)));
+        let (numbers, candidates): (Vec<usize>, Vec<Candidate>) =
+            known.map(|(number, outcome)| (number, self.candidate(number, outcome))).unzip();
+        let chosen = chosen.map_or(0, |(number, _)| number);
+        let place = numbers.iter().position(|&number| number == chosen).unwrap_or(0);
+        let choice = Choice { machine: self.machine.to_string(), candidates, chosen: place };
+        let Some(outcome) = outcomes.into_iter().nth(chosen).flatten() else {
+            return Ok((RunSummary::default(), choice));
+        };
         *module = outcome.module;
         *analyses = outcome.analyses;
         Ok((outcome.summary, choice))
+    }
+
+    /// Runs one way from where it begins.
+    fn outcome(
+        &self,
+        way: &Way,
+        mut module: Module,
+        params: ParamFacts,
+        options: RunOptions<'_>,
+    ) -> Result<Outcome, RunError> {
+        let mut analyses = Analyses::new(params);
+        analyses.frequency_options = self.frequency_options;
+        let summary = run_pipeline(&mut module, &mut analyses, &way.passes, options)?;
+        analyses.frequency_options = self.frequency_options;
+        let time = self.predict(&module, &mut analyses)?;
+        Ok(Outcome { module, analyses, summary, time })
     }
 
     /// The predicted time of a module on the machine.
@@ -109,6 +144,7 @@ impl Ways {
         pipeline.reverse();
         Candidate {
             way: self.ways[number].name,
+            is_reference: self.ways[number].is_reference,
             pipeline: pipeline.join(","),
             critical_path_s: outcome.time.critical_path_s,
             compute_s: outcome.time.compute_s,

@@ -43,6 +43,8 @@ pub struct Choice {
 pub struct Candidate {
     /// What it does.
     pub way: &'static str,
+    /// Whether it is there to be compared with, and never taken.
+    pub is_reference: bool,
     /// Its passes from the beginning, as `--pass` takes them.
     pub pipeline: String,
     /// Seconds from the beginning to the end.

@@ -1,0 +1,110 @@
+//! One line on stderr where the predicted time says that another command is better.
+
+use crate::presets;
+use hlo_analysis::Analyses;
+use hlo_analysis::annotations::ParamFacts;
+use hlo_analysis::frequency::Frequencies;
+use hlo_analysis::time::predict;
+use hlo_ir::Module;
+use hlo_pass::pipeline::{OptionValue, PassCall};
+use hlo_pass::report::{Candidate, Choice};
+
+/// The least share of the predicted time that is worth a line.
+const LEAST_SHARE: f64 = 1e-3;
+
+const DATA_PARALLEL: &str = "data-parallel";
+const SHARDED_STATE: &str = "sharded-state";
+const OBJECTIVE: &str = "objective";
+
+/// The options of a sharding that say what time is predicted for.
+const OPTIONS_OF_TIME: [&str; 3] = ["cluster", "device", "unknown-trip-count"];
+
+/// What a run begins with, kept where a line about its result may be wanted.
+pub(crate) struct Notes {
+    module: Module,
+    params: ParamFacts,
+    asked: Asked,
+}
+
+/// What the line would be about.
+enum Asked {
+    /// A pipeline that names the sharding, with its options about time.
+    Sharding(Vec<(String, OptionValue)>),
+    /// This preset, with its options.
+    DataParallel(Vec<(String, OptionValue)>),
+}
+
+impl Notes {
+    /// Keeps the module if the preset is `data-parallel`, or if one of `calls` names the sharding.
+    pub(crate) fn keep(
+        module: &Module,
+        params: &ParamFacts,
+        preset: Option<&PassCall>,
+        calls: &[PassCall],
+    ) -> Option<Notes> {
+        let is_of_time =
+            |(name, _): &&(String, OptionValue)| OPTIONS_OF_TIME.contains(&name.replace('_', "-").as_str());
+        let asked = match preset {
+            Some(call) if call.name == DATA_PARALLEL && calls.is_empty() => {
+                Asked::DataParallel(call.options.iter().filter(|(name, _)| name != OBJECTIVE).cloned().collect())
+            }
+            Some(_) => return None,
+            None => {
+                let sharding = calls.iter().find(|call| presets::is_sharding(call))?;
+                Asked::Sharding(sharding.options.iter().filter(is_of_time).cloned().collect())
+            }
+        };
+        Some(Notes { module: module.clone(), params: params.clone(), asked })
+    }
+
+    /// The line about the result, if another command is better. `choice` is the preset's.
+    pub(crate) fn about(&self, after: &Module, choice: Option<&Choice>) -> Option<String> {
+        match (&self.asked, choice) {
+            (Asked::Sharding(options), _) => self.if_slower(after, options),
+            (Asked::DataParallel(options), Some(choice)) => self.if_whole(options, choice),
+            (Asked::DataParallel(_), None) => None,
+        }
+    }
+
+    /// For a sharded module that is predicted to be slower than the module with its collectives combined.
+    fn if_slower(&self, after: &Module, options: &[(String, OptionValue)]) -> Option<String> {
+        let unsharded = presets::unsharded(options).ok()?;
+        let (mut module, mut analyses) = (self.module.clone(), Analyses::new(self.params.clone()));
+        // What stops the comparison is no matter of the user's pipeline.
+        let (_, choice) = unsharded.run(&mut module, &mut analyses, false, &mut |_, _| {}).ok()?;
+        let before_s = choice.taken()?.critical_path_s;
+        let frequencies = Frequencies::compute(after, unsharded.frequency_options);
+        let after_s = predict(after, &frequencies, &unsharded.machine).ok()?.critical_path_s;
+        (after_s > before_s * (1.0 + LEAST_SHARE)).then(|| {
+            format!(
+                "a step is predicted to take {} now, and {} without the sharding ({}); --preset '{}' does what is predicted to \
+                 be fastest",
+                us(after_s),
+                us(before_s),
+                choice.machine,
+                presets::text(DATA_PARALLEL, options),
+            )
+        })
+    }
+
+    /// For a data-parallel step whose updates all stay whole: whether it is faster with its state in shards.
+    fn if_whole(&self, options: &[(String, OptionValue)], choice: &Choice) -> Option<String> {
+        let taken = choice.taken().filter(|taken| !taken.pipeline.contains(presets::SHARDING))?;
+        let state = choice.candidates.iter().find(|candidate| candidate.way == presets::STATE_IN_SHARDS);
+        let is_faster = |state: &&Candidate| state.critical_path_s < taken.critical_path_s * (1.0 - LEAST_SHARE);
+        let end = match state.filter(is_faster) {
+            Some(state) => format!(
+                "with its state in shards between steps {}: --preset '{}' -o DIRECTORY",
+                us(state.critical_path_s),
+                presets::text(SHARDED_STATE, options)
+            ),
+            None => "with its state in shards between steps it is no faster".to_string(),
+        };
+        let (machine, time) = (&choice.machine, us(taken.critical_path_s));
+        Some(format!("no update is predicted to be faster in shards ({machine}): a step takes {time}; {end}"))
+    }
+}
+
+fn us(seconds: f64) -> String {
+    format!("{:.1} µs", seconds * 1e6)
+}
