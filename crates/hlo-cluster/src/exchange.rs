@@ -1,6 +1,7 @@
 //! Predicted time of collectives that move parts between devices without reducing them: all-to-all and permute.
 //!
-//! Each flow loads every link on its way; the busiest link decides. An all-to-all goes in `n-1` rounds, in each of which every
+//! Each flow loads every link on its way; the busiest link decides. The flows of an all-to-all are counted for whole entities: of
+//! `n` devices, `c` in an entity, `c · (n - c)` flows leave it. An all-to-all goes in `n-1` rounds, in each of which every
 //! device exchanges with one other (pairwise exchange: Thakur, Rabenseifner and Gropp 2005, *Optimization of collective
 //! communication operations in MPICH*); each round takes at least the latency of its longest hop. A permute is one round.
 
@@ -12,7 +13,8 @@ impl Cluster {
     /// The cost of an all-to-all that all `groups` run at the same time, as a function of the bytes that one device puts in.
     ///
     /// Of these bytes a device keeps one part of `n` and sends one to each other device of its group. Groups of one device cost
-    /// nothing. A device that the cluster does not have costs infinity. Takes time quadratic in the size of a group.
+    /// nothing. A device that the cluster does not have costs infinity. Linear in the devices of a group where siblings hang at
+    /// switches; quadratic in the siblings with devices of a group on a ring or a torus.
     pub fn all_to_all_cost(&self, groups: &[Vec<u32>]) -> CollectiveCost {
         let devices = groups.iter().flatten().copied();
         if groups.iter().all(|group| group.len() <= 1) || !self.has(devices.clone()) {
@@ -24,12 +26,7 @@ impl Cluster {
         for group in groups {
             let n = group.len();
             let share = 1.0 / n as f64;
-            let mut slowest = 0.0f64;
-            for &from in group {
-                for &to in group.iter().filter(|&&to| to != from) {
-                    slowest = slowest.max(links.for_each_on_way(from, to, &mut |link| loads[link] += share));
-                }
-            }
+            let slowest = links.for_each_between_all(group, &mut |link, n_flows| loads[link] += share * n_flows);
             latest = latest.max(n.saturating_sub(1) as f64 * slowest);
         }
         self.exchange_cost(&links, &loads, latest)
@@ -97,6 +94,54 @@ mod tests {
         assert!((s_per_byte(&cost) * 10e9 - 2.0).abs() < 1e-12, "{}", s_per_byte(&cost));
         let within = cluster.all_to_all_cost(&[(0..4).collect(), (4..8).collect()]);
         assert!((s_per_byte(&within) * 100e9 - 0.75).abs() < 1e-12);
+    }
+
+    #[test]
+    fn flows_counted_by_entities_are_those_of_all_pairs() {
+        let ring = "name = \"r\"\n[[level]]\nname = \"node\"\ncount = 2\ngbytes_per_s = 3\nshared_by = 2\n\
+                    [[level]]\nname = \"gpu\"\ncount = 8\nnetwork = \"ring\"\ngbytes_per_s = 50\nlatency_us = 2\n";
+        let clusters = ["[(pod,2,1,9),(node,3,10,4),(gpu,4,100,1)]", "[(node,3,10,4),(gpu,5+2+3,100,1)]", ring]
+            .map(|text| Cluster::from_arg(text).expect("a cluster"));
+        let shipped = ["v100:2", "tpuv3-slice:4x4", "a100:2", "dgx-h100:2"]
+            .map(|name| Cluster::from_arg(name).expect("a cluster"));
+        for cluster in clusters.iter().chain(&shipped) {
+            let n = cluster.n_devices();
+            let groupings: [Vec<Vec<u32>>; 5] = [
+                vec![(0..n).collect()],
+                vec![(0..n).rev().step_by(2).collect(), (0..n).step_by(2).collect()],
+                (0..3).map(|first| (first..n).step_by(3).collect()).collect(),
+                vec![(n / 4..n).collect(), (0..n / 4).collect()],
+                vec![vec![0, n - 1, n / 2], vec![1]],
+            ];
+            for groups in groupings.map(|groups| groups.into_iter().filter(|g| !g.is_empty()).collect::<Vec<_>>()) {
+                let counted = cluster.all_to_all_cost(&groups);
+                let paired = all_to_all_of_pairs(cluster, &groups);
+                let (Some(a), Some(b)) = (counted.lines().first(), paired.lines().first()) else { panic!("two costs") };
+                assert_eq!(a.latency_s, b.latency_s, "{} {groups:?}", cluster.name());
+                assert!((a.s_per_byte / b.s_per_byte - 1.0).abs() < 1e-12, "{} {groups:?} {a:?} {b:?}", cluster.name());
+            }
+        }
+    }
+
+    /// As [`Cluster::all_to_all_cost`], flow by flow.
+    fn all_to_all_of_pairs(cluster: &Cluster, groups: &[Vec<u32>]) -> crate::CollectiveCost {
+        let links = super::Links::new(cluster);
+        let (mut loads, mut latest) = (vec![0.0; links.s_per_byte.len()], 0.0f64);
+        for group in groups {
+            for (&from, &to) in group.iter().flat_map(|from| group.iter().map(move |to| (from, to))) {
+                let share = 1.0 / group.len() as f64;
+                let latency_s = links.for_each_on_way(from, to, &mut |link| loads[link] += share);
+                latest = latest.max((group.len() - 1) as f64 * latency_s);
+            }
+        }
+        cluster.exchange_cost(&links, &loads, latest)
+    }
+
+    #[test]
+    fn an_all_to_all_of_many_devices_takes_little_time_to_price() {
+        let cluster = Cluster::flat(100_000, 100.0, 1.0);
+        let cost = cluster.all_to_all_cost(&[(0..100_000).collect()]);
+        assert!((s_per_byte(&cost) * 100e9 - 0.99999).abs() < 1e-9);
     }
 
     #[test]

@@ -52,6 +52,64 @@ impl<'c> Links<'c> {
         self.between_siblings(parting, a, b, load)
     }
 
+    /// Calls `load` with each link on the ways of the flows from each device of a group to each other, and with how many of
+    /// these flows take the link there. Returns the latency of the longest way in seconds.
+    pub(crate) fn for_each_between_all(&self, group: &[u32], load: &mut impl FnMut(usize, f64)) -> f64 {
+        let mut devices = group.to_vec();
+        devices.sort_unstable();
+        devices.dedup();
+        let mut longest_s = 0.0f64;
+        // Of each entity of the level outside, the devices in it.
+        let mut parents: Vec<&[u32]> = vec![&devices];
+        for (l, of_device) in self.cluster.entity.iter().enumerate() {
+            let mut entities: Vec<&[u32]> = Vec::new();
+            for parent in parents {
+                let siblings: Vec<&[u32]> =
+                    parent.chunk_by(|&a, &b| of_device[a as usize] == of_device[b as usize]).collect();
+                let n_outside = (devices.len() - parent.len()) as f64;
+                for inside in &siblings {
+                    let n_flows = inside.len() as f64 * n_outside;
+                    if n_flows > 0.0 {
+                        let entity = of_device[inside[0] as usize];
+                        self.leave(l, entity, 0, &mut |link| load(link, n_flows));
+                        self.leave(l, entity, 1, &mut |link| load(link, n_flows));
+                    }
+                }
+                longest_s = longest_s.max(self.between_all_siblings(l, &siblings, load));
+                entities.extend(siblings);
+            }
+            parents = entities;
+        }
+        longest_s
+    }
+
+    /// As [`Links::for_each_between_all`], at one level: `siblings` has the devices of each entity of one parent.
+    fn between_all_siblings(&self, l: usize, siblings: &[&[u32]], load: &mut impl FnMut(usize, f64)) -> f64 {
+        let level = &self.cluster.levels()[l];
+        let n_devices: usize = siblings.iter().map(|devices| devices.len()).sum();
+        let mut longest_s = 0.0f64;
+        for (i, from) in siblings.iter().enumerate() {
+            match &level.network {
+                LevelNetwork::Switched if siblings.len() > 1 => {
+                    let n_flows = (from.len() * (n_devices - from.len())) as f64;
+                    let entity = self.cluster.entity[l][from[0] as usize];
+                    self.leave(l, entity, 0, &mut |link| load(link, n_flows));
+                    self.leave(l, entity, 1, &mut |link| load(link, n_flows));
+                    longest_s = level.latency_s;
+                }
+                LevelNetwork::Switched => {}
+                LevelNetwork::Ring | LevelNetwork::Torus { .. } => {
+                    for (_, to) in siblings.iter().enumerate().filter(|(k, _)| *k != i) {
+                        let n_flows = (from.len() * to.len()) as f64;
+                        let way_s = self.between_siblings(l, from[0], to[0], &mut |link| load(link, n_flows));
+                        longest_s = longest_s.max(way_s);
+                    }
+                }
+            }
+        }
+        longest_s
+    }
+
     /// A flow out of (`direction` 0) or into (1) the parent of an entity.
     fn leave(&self, l: usize, entity: u32, direction: usize, load: &mut impl FnMut(usize)) {
         let (level, block) = (&self.cluster.levels()[l], self.levels[l]);
