@@ -4,6 +4,7 @@
 //! [`Module::restore_order`] puts operands before users again in one linear, stable walk.
 
 use crate::attrs::{Attrs, DimsAttrs};
+use crate::inst_map::InstMap;
 use crate::literal::{ConstantValue, Literal};
 use crate::module::{CompId, InstId, Instruction, Module, Operands};
 use crate::op::{Effects, Opcode};
@@ -95,28 +96,27 @@ impl Module {
     pub fn restore_order(&mut self, comp: CompId) -> Result<(), InstId> {
         let before = self.comp(comp).insts.clone();
         let mut order = Vec::with_capacity(before.len());
-        let mut state = vec![0u8; self.n_inst_slots()];
+        let mut state: InstMap<u8> = InstMap::of(self, comp);
         let mut stack: Vec<(InstId, usize)> = Vec::new();
         for &start in &before {
-            if state[start.as_u32() as usize] == 0 {
+            if state[start] == 0 {
                 stack.push((start, 0));
             }
             while let Some((inst, next)) = stack.pop() {
-                let slot = inst.as_u32() as usize;
-                state[slot] = 1;
+                state[inst] = 1;
                 let instruction = self.inst(inst);
                 let predecessors = instruction.marks.as_ref().map_or(&[][..], |m| &m.control_predecessors);
                 match instruction.operands.iter().chain(predecessors).nth(next).copied() {
                     Some(operand) => {
                         stack.push((inst, next + 1));
-                        match state[operand.as_u32() as usize] {
+                        match state[operand] {
                             0 => stack.push((operand, 0)),
                             1 => return Err(operand),
                             _ => {}
                         }
                     }
                     None => {
-                        state[slot] = 2;
+                        state[inst] = 2;
                         order.push(inst);
                     }
                 }

@@ -12,6 +12,7 @@ pub mod groups;
 pub mod header;
 mod ids;
 pub mod infer;
+mod inst_map;
 pub mod literal;
 pub mod localize;
 pub mod module;
@@ -25,6 +26,7 @@ pub mod verify;
 pub mod view;
 
 pub use dtype::{DType, NumberClass};
+pub use inst_map::InstMap;
 pub use literal::{ConstantValue, Literal, Scalar};
 pub use module::{CompId, Computation, InstId, Instruction, Module, TextForm};
 pub use op::Opcode;

@@ -6,10 +6,10 @@
 //! the producer's only user. Where an element is read several times (broadcast, gather), the producer must also
 //! be cheap, all the way up.
 
-use cranelift_entity::SecondaryMap;
+use hashbrown::HashSet;
 use hlo_ir::op::{CostRule, FactorRule};
 use hlo_ir::view::is_view;
-use hlo_ir::{CompId, InstId, Module, Opcode};
+use hlo_ir::{CompId, InstId, InstMap, Module, Opcode};
 use smallvec::SmallVec;
 
 /// How an instruction takes part.
@@ -30,13 +30,13 @@ pub(super) struct Edges {
     /// The instructions in text order.
     pub order: Vec<InstId>,
     /// Roles by instruction.
-    pub roles: SecondaryMap<InstId, Role>,
+    pub roles: InstMap<Role>,
     /// For each operand slot, whether the edge is fusable.
-    pub is_fusable: SecondaryMap<InstId, SmallVec<[bool; 4]>>,
+    pub is_fusable: InstMap<SmallVec<[bool; 4]>>,
     /// For each instruction, whether its fusable operand edges change dims.
-    pub(super) changes_dims: SecondaryMap<InstId, bool>,
+    pub(super) changes_dims: InstMap<bool>,
     /// Users within the computation, each once.
-    pub users: SecondaryMap<InstId, SmallVec<[InstId; 4]>>,
+    pub users: InstMap<SmallVec<[InstId; 4]>>,
     /// Whether the value is the computation's root.
     pub root: Option<InstId>,
 }
@@ -55,24 +55,41 @@ impl Edges {
         let order = module.comp(comp).insts.clone();
         let mut edges = Edges {
             order,
-            roles: SecondaryMap::new(),
-            is_fusable: SecondaryMap::new(),
-            changes_dims: SecondaryMap::new(),
-            users: SecondaryMap::new(),
+            roles: InstMap::of(module, comp),
+            is_fusable: InstMap::of(module, comp),
+            changes_dims: InstMap::of(module, comp),
+            users: InstMap::of(module, comp),
             root: module.comp(comp).root.expand(),
         };
         for &inst in &edges.order {
             edges.roles[inst] = role(module, inst);
             for &operand in &module.inst(inst).operands {
-                if edges.users[operand].last() != Some(&inst) && !edges.users[operand].contains(&inst) {
+                // What an instruction reads several times it reads one after the other here.
+                if edges.users[operand].last() != Some(&inst) {
                     edges.users[operand].push(inst);
                 }
             }
         }
         edges.drop_views_for_others();
         edges.find_repeatable(module);
-        edges.find_fusable(module);
+        edges.find_fusable(module, comp);
         edges
+    }
+
+    /// For each user of each instruction, in their order, whether all its edges from there are fusable.
+    pub(super) fn fusable_users(&self, module: &Module, comp: CompId) -> InstMap<SmallVec<[bool; 4]>> {
+        let mut flags: InstMap<SmallVec<[bool; 4]>> = InstMap::of(module, comp);
+        let mut last_user: InstMap<Option<InstId>> = InstMap::of(module, comp);
+        for &user in &self.order {
+            for (&operand, &is_fusable) in module.inst(user).operands.iter().zip(&self.is_fusable[user]) {
+                let is_known = last_user[operand].replace(user) == Some(user);
+                match flags[operand].last_mut().filter(|_| is_known) {
+                    Some(flag) => *flag &= is_fusable,
+                    None => flags[operand].push(is_fusable),
+                }
+            }
+        }
+        flags
     }
 
     /// A view that no fusable instruction reads is best left a view.
@@ -103,8 +120,8 @@ impl Edges {
         }
     }
 
-    fn find_fusable(&mut self, module: &Module) {
-        let mut weight: SecondaryMap<InstId, u64> = SecondaryMap::new();
+    fn find_fusable(&mut self, module: &Module, comp: CompId) {
+        let mut weight: InstMap<u64> = InstMap::of(module, comp);
         for &inst in &self.order {
             let operands = module.inst(inst).operands.clone();
             weight[inst] = own_weight(module, inst);
@@ -148,7 +165,7 @@ impl Edges {
     /// The edges by which values with several users come to a reduction, by way of values that only lead to it. Cutting these
     /// leaves the way to it in its fusion. None if more would be read so than if what it reduces were written and read.
     pub(super) fn shared_sources(&self, module: &Module, reduce: InstId) -> Vec<(InstId, usize)> {
-        let (mut found, mut sources) = (Vec::new(), Vec::new());
+        let (mut found, mut sources) = (Vec::new(), HashSet::new());
         let mut work = vec![reduce];
         while let Some(user) = work.pop() {
             let operands = module.inst(user).operands.iter().zip(&self.is_fusable[user]);
@@ -162,8 +179,8 @@ impl Edges {
                 if role == Role::Fusable {
                     found.push((user, k));
                 }
-                if role != Role::Repeatable && !sources.contains(&operand) {
-                    sources.push(operand);
+                if role != Role::Repeatable {
+                    sources.insert(operand);
                 }
             }
         }

@@ -3,8 +3,8 @@
 use super::edges::{Edges, Role, is_reduce};
 use super::stages::{Stages, find_stages};
 use crate::values::tuple_elements;
-use cranelift_entity::SecondaryMap;
-use hlo_ir::{CompId, InstId, Module, Opcode};
+use hashbrown::HashSet;
+use hlo_ir::{CompId, InstId, InstMap, Module, Opcode};
 
 /// Limits of one kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,8 +38,8 @@ pub struct Group {
 const MAX_CHAIN: u32 = 128;
 
 /// Parts chains that are too long.
-fn cut_long_chains(module: &Module, edges: &mut Edges) {
-    let mut lengths: SecondaryMap<InstId, u32> = SecondaryMap::new();
+fn cut_long_chains(module: &Module, comp: CompId, edges: &mut Edges) {
+    let mut lengths: InstMap<u32> = InstMap::of(module, comp);
     for inst in edges.order.clone() {
         let operands = module.inst(inst).operands.iter().zip(&edges.is_fusable[inst]);
         let fused = operands.filter(|(_, is_fusable)| **is_fusable).map(|(&operand, _)| lengths[operand]);
@@ -56,16 +56,18 @@ fn cut_long_chains(module: &Module, edges: &mut Edges) {
 /// The fusions of a computation.
 pub fn find_groups(module: &Module, comp: CompId, limits: FusionLimits) -> Vec<Group> {
     let mut edges = Edges::of(module, comp);
-    cut_long_chains(module, &mut edges);
-    let mut position: SecondaryMap<InstId, u32> = SecondaryMap::new();
+    cut_long_chains(module, comp, &mut edges);
+    let mut position: InstMap<u32> = InstMap::of(module, comp);
     for (i, &inst) in module.comp(comp).insts.iter().enumerate() {
         position[inst] = i as u32;
     }
     // Results of different dims would be computed by different threads: cut where dims change, and number again.
     let mut groups = loop {
-        let stages = find_stages(module, &edges);
-        let groups: Vec<Group> =
-            components(module, &edges, &stages).into_iter().map(|m| complete(module, &edges, &position, m)).collect();
+        let stages = find_stages(module, comp, &edges);
+        let groups: Vec<Group> = components(module, comp, &edges, &stages)
+            .into_iter()
+            .map(|m| complete(module, &edges, &position, m))
+            .collect();
         let mut n_cut = 0;
         for group in &groups {
             let mut dims = group.outputs.iter().map(|&o| module.shape(o).as_array().map(|a| &a.dims));
@@ -88,14 +90,16 @@ pub fn find_groups(module: &Module, comp: CompId, limits: FusionLimits) -> Vec<G
 
 /// The members whose operands have other dims; only those that read a reduction's result, if there are such.
 fn changing_members(module: &Module, edges: &Edges, group: &Group) -> Vec<InstId> {
-    let mut is_after_reduce: SecondaryMap<InstId, bool> = SecondaryMap::new();
+    let mut after_reduce: HashSet<InstId> = HashSet::new();
     for &member in &group.members {
         let operands = module.inst(member).operands.iter().zip(&edges.is_fusable[member]);
         let mut fused = operands.filter(|(_, is_fusable)| **is_fusable).map(|(operand, _)| *operand);
-        is_after_reduce[member] = fused.any(|operand| is_after_reduce[operand] || is_reduce(module, operand));
+        if fused.any(|operand| after_reduce.contains(&operand) || is_reduce(module, operand)) {
+            after_reduce.insert(member);
+        }
     }
     let changing: Vec<InstId> = group.members.iter().copied().filter(|&m| edges.changes_dims[m]).collect();
-    let late: Vec<InstId> = changing.iter().copied().filter(|&m| is_after_reduce[m]).collect();
+    let late: Vec<InstId> = changing.iter().copied().filter(|m| after_reduce.contains(m)).collect();
     if late.is_empty() { changing } else { late }
 }
 
@@ -117,9 +121,9 @@ fn is_worth_it(module: &Module, group: &Group) -> bool {
 }
 
 /// Connected fusable instructions of one stage.
-fn components(module: &Module, edges: &Edges, stages: &Stages) -> Vec<Vec<InstId>> {
-    let mut leader: SecondaryMap<InstId, Option<InstId>> = SecondaryMap::new();
-    fn find(leader: &mut SecondaryMap<InstId, Option<InstId>>, mut inst: InstId) -> InstId {
+fn components(module: &Module, comp: CompId, edges: &Edges, stages: &Stages) -> Vec<Vec<InstId>> {
+    let mut leader: InstMap<Option<InstId>> = InstMap::of(module, comp);
+    fn find(leader: &mut InstMap<Option<InstId>>, mut inst: InstId) -> InstId {
         while let Some(up) = leader[inst] {
             if let Some(above) = leader[up] {
                 leader[inst] = Some(above);
@@ -138,7 +142,7 @@ fn components(module: &Module, edges: &Edges, stages: &Stages) -> Vec<Vec<InstId
             }
         }
     }
-    let mut of_leader: SecondaryMap<InstId, Option<u32>> = SecondaryMap::new();
+    let mut of_leader: InstMap<Option<u32>> = InstMap::of(module, comp);
     let mut found: Vec<Vec<InstId>> = Vec::new();
     for &inst in edges.order.iter().filter(|&&i| edges.roles[i] == Role::Fusable) {
         let first = find(&mut leader, inst);
@@ -152,14 +156,14 @@ fn components(module: &Module, edges: &Edges, stages: &Stages) -> Vec<Vec<InstId
 }
 
 /// Finds what members repeat, read and give.
-fn complete(module: &Module, edges: &Edges, position: &SecondaryMap<InstId, u32>, members: Vec<InstId>) -> Group {
-    let mut inside = hashbrown::HashSet::new();
+fn complete(module: &Module, edges: &Edges, position: &InstMap<u32>, members: Vec<InstId>) -> Group {
+    let mut inside = HashSet::new();
     inside.extend(members.iter().copied());
     let own = inside.clone();
     let mut work: Vec<InstId> = members.clone();
     let mut all = members.clone();
     let mut inputs = Vec::new();
-    let mut seen = hashbrown::HashSet::new();
+    let mut seen = HashSet::new();
     while let Some(inst) = work.pop() {
         for (&operand, &is_fusable) in module.inst(inst).operands.iter().zip(&edges.is_fusable[inst]) {
             if inside.contains(&operand) {
@@ -188,12 +192,13 @@ fn side_by_side(
     module: &Module,
     edges: &Edges,
     groups: Vec<Group>,
-    position: &SecondaryMap<InstId, u32>,
+    position: &InstMap<u32>,
     limits: FusionLimits,
 ) -> Vec<Group> {
     let root = edges.root.filter(|&root| tuple_elements(module, root).is_some());
     let leaves = |group: &Group| {
-        let is_own = |user: &InstId| Some(*user) == root || group.members.contains(user);
+        let members: HashSet<InstId> = group.members.iter().copied().collect();
+        let is_own = |user: &InstId| Some(*user) == root || members.contains(user);
         root.is_some() && group.outputs.iter().all(|output| edges.users[*output].iter().all(is_own))
     };
     let bytes = |group: &Group| {

@@ -9,10 +9,12 @@
 //! divisor and is the only reduced dim.
 
 use super::repeat::repeat_cheap_values;
-use cranelift_entity::SecondaryMap;
+use hashbrown::HashSet;
 use hlo_ir::attrs::{Attrs, ReduceAttrs, ReshapeAttrs};
 use hlo_ir::edit::Builder;
-use hlo_ir::{ArrayShape, CompId, ConstantValue, DType, InstId, Layout, Literal, Module, Opcode, Scalar, Shape};
+use hlo_ir::{
+    ArrayShape, CompId, ConstantValue, DType, InstId, InstMap, Layout, Literal, Module, Opcode, Scalar, Shape,
+};
 use smallvec::SmallVec;
 
 /// Parts that a reduction to one result goes in at most, and what a reduction of rows should have altogether.
@@ -212,12 +214,12 @@ fn build_split(module: &mut Module, comp: CompId, inst: InstId, split: &Split) -
 /// Lets users of copies that keep the layout read what is copied. Returns how many.
 fn remove_idle_copies(module: &mut Module, comp: CompId) -> usize {
     let mut n_removed = 0;
-    let mut source = SecondaryMap::new();
+    let mut source: InstMap<Option<InstId>> = InstMap::of(module, comp);
     for inst in module.comp(comp).insts.clone() {
         let operands = module.inst(inst).operands.clone();
         for (k, operand) in operands.iter().enumerate() {
-            if let Some(Some(source)) = source.get(*operand) {
-                module.inst_mut(inst).operands[k] = *source;
+            if let Some(source) = source[*operand] {
+                module.inst_mut(inst).operands[k] = source;
             }
         }
         let instruction = module.inst(inst);
@@ -243,10 +245,9 @@ fn remove_idle_copies(module: &mut Module, comp: CompId) -> usize {
             let marks = module.inst(*inst).marks.as_ref();
             marks.map(|m| m.control_predecessors.clone()).unwrap_or_default()
         };
-        let kept: Vec<InstId> = module.comp(comp).insts.iter().flat_map(named).collect();
+        let kept: HashSet<InstId> = module.comp(comp).insts.iter().flat_map(named).collect();
         let insts = module.comp(comp).insts.iter().copied();
-        let insts =
-            insts.filter(|i| source.get(*i).is_none_or(|s: &Option<_>| s.is_none()) || kept.contains(i)).collect();
+        let insts = insts.filter(|&inst| source[inst].is_none() || kept.contains(&inst)).collect();
         module.comp_mut(comp).insts = insts;
     }
     n_removed

@@ -12,10 +12,9 @@
 use super::edges::{Edges, Role};
 use super::stages::{Stages, find_stages};
 use crate::values::tuple_elements;
-use cranelift_entity::SecondaryMap;
 use hlo_ir::edit::Builder;
 use hlo_ir::op::{CostRule, FactorRule};
-use hlo_ir::{CompId, InstId, Module, Opcode};
+use hlo_ir::{CompId, InstId, InstMap, Module, Opcode};
 
 /// Operations that are cheaper than to write, keep and read a value.
 const MAX_OPERATIONS: usize = 3;
@@ -23,9 +22,9 @@ const MAX_OPERATIONS: usize = 3;
 /// Repeats cheap values for their late users; gives how many values no longer have any.
 pub(super) fn repeat_cheap_values(module: &mut Module, comp: CompId) -> Result<usize, InstId> {
     let edges = Edges::of(module, comp);
-    let stages = find_stages(module, &edges);
+    let stages = find_stages(module, comp, &edges);
     // The last stage at which each value is read.
-    let mut late: SecondaryMap<InstId, u32> = SecondaryMap::new();
+    let mut late: InstMap<u32> = InstMap::of(module, comp);
     for &inst in &edges.order {
         late[inst] = edges.users[inst].iter().map(|&user| stages[user]).max().unwrap_or(0);
     }
@@ -36,11 +35,12 @@ pub(super) fn repeat_cheap_values(module: &mut Module, comp: CompId) -> Result<u
         elements.iter().for_each(|&element| late[element] = u32::MAX);
     }
     let mut n_repeated = 0;
+    let fusable_users = edges.fusable_users(module, comp);
     for &inst in &edges.order {
         if edges.roles[inst] != Role::Fusable || late[inst] == u32::MAX || late[inst] <= stages[inst] {
             continue;
         }
-        let Some(far) = far_users(module, &edges, &stages, inst) else { continue };
+        let Some(far) = far_users(&edges, &fusable_users[inst], &stages, inst) else { continue };
         let mut chain = Vec::new();
         let Some(source) = find_source(module, &edges, &late, inst, late[inst], &mut chain) else { continue };
         repeat(module, comp, &stages, &far, &chain);
@@ -54,22 +54,19 @@ pub(super) fn repeat_cheap_values(module: &mut Module, comp: CompId) -> Result<u
     Ok(n_repeated)
 }
 
-/// The users of later stages; `None` if one of them cannot compute the value itself.
-fn far_users(module: &Module, edges: &Edges, stages: &Stages, inst: InstId) -> Option<Vec<InstId>> {
-    let far: Vec<InstId> = edges.users[inst].iter().copied().filter(|&user| stages[user] > stages[inst]).collect();
-    let takes = |user: InstId| {
-        let slots = module.inst(user).operands.iter().zip(&edges.is_fusable[user]);
-        let mut own = slots.filter(|(operand, _)| **operand == inst);
-        edges.roles[user] == Role::Fusable && own.all(|(_, &is_fusable)| is_fusable)
-    };
-    (!far.is_empty() && far.iter().all(|&user| takes(user))).then_some(far)
+/// The users of later stages; `None` if one of them cannot compute the value itself. `is_fusable` is for each user.
+fn far_users(edges: &Edges, is_fusable: &[bool], stages: &Stages, inst: InstId) -> Option<Vec<InstId>> {
+    let users = edges.users[inst].iter().copied().zip(is_fusable);
+    let far: Vec<(InstId, &bool)> = users.filter(|(user, _)| stages[*user] > stages[inst]).collect();
+    let can_all = far.iter().all(|&(user, &is_fusable)| is_fusable && edges.roles[user] == Role::Fusable);
+    (!far.is_empty() && can_all).then(|| far.into_iter().map(|(user, _)| user).collect())
 }
 
 /// The value, kept until stage `until`, from which `inst` is computed by the operations of `chain`, the last one first.
 fn find_source(
     module: &Module,
     edges: &Edges,
-    late: &SecondaryMap<InstId, u32>,
+    late: &InstMap<u32>,
     inst: InstId,
     until: u32,
     chain: &mut Vec<InstId>,

@@ -9,73 +9,99 @@
 //! would take: `beta × moment` needs no gradient, but is best computed where the gradient arrives.
 
 use super::edges::{Edges, Role};
-use cranelift_entity::SecondaryMap;
-use hlo_ir::{InstId, Module, Opcode};
+use hlo_ir::{CompId, InstId, InstMap, Module, Opcode};
+use smallvec::SmallVec;
 
 /// The stage of each instruction.
-pub(super) type Stages = SecondaryMap<InstId, u32>;
+pub(super) type Stages = InstMap<u32>;
 
 /// Numbers the instructions.
-pub(super) fn find_stages(module: &Module, edges: &Edges) -> Stages {
-    let mut stages = Stages::new();
+pub(super) fn find_stages(module: &Module, comp: CompId, edges: &Edges) -> Stages {
+    let mut finder = StageFinder {
+        module,
+        edges,
+        fusable_users: edges.fusable_users(module, comp),
+        stages: InstMap::of(module, comp),
+        last_read: InstMap::of(module, comp),
+    };
     for &inst in &edges.order {
         let operands = module.inst(inst).operands.iter().zip(&edges.is_fusable[inst]);
-        let least = operands.map(|(&operand, &is_fusable)| stages[operand] + u32::from(!is_fusable));
-        stages[inst] = least.max().unwrap_or(0);
+        let least = operands.map(|(&operand, &is_fusable)| finder.stages[operand] + u32::from(!is_fusable));
+        finder.put(inst, least.max().unwrap_or(0));
     }
     for &inst in edges.order.iter().rev() {
-        if edges.roles[inst] == Role::Fusable {
-            stages[inst] = moved(module, edges, &stages, inst).unwrap_or(stages[inst]);
+        if edges.roles[inst] == Role::Fusable
+            && let Some(stage) = finder.moved(inst)
+        {
+            finder.put(inst, stage);
         }
     }
-    stages
-}
-
-/// The later stage to which an instruction should move.
-fn moved(module: &Module, edges: &Edges, stages: &Stages, inst: InstId) -> Option<u32> {
-    let slot_is_fusable = |user: InstId| {
-        let slots = module.inst(user).operands.iter().zip(&edges.is_fusable[user]);
-        slots.filter(|(operand, _)| **operand == inst).all(|(_, &is_fusable)| is_fusable)
-    };
-    let users = &edges.users[inst];
-    let latest = |user: InstId| stages[user].saturating_sub(u32::from(!slot_is_fusable(user)));
-    let target = users.iter().map(|&user| latest(user)).min()?;
-    let joins = users.iter().any(|&user| slot_is_fusable(user) && stages[user] == target);
-    if edges.root == Some(inst) || target <= stages[inst] || !joins {
-        return None;
-    }
-    let own_bytes = module.shape(inst).memory_bytes();
-    let mut operands = module.inst(inst).operands.to_vec();
-    operands.sort_unstable();
-    operands.dedup();
-    let kept_bytes: u64 = operands.into_iter().map(|o| bytes_kept(module, edges, stages, o, target, 0)).sum();
-    (kept_bytes <= own_bytes).then_some(target)
+    finder.stages
 }
 
 /// How far back an instruction that might move too is looked through.
 const MAX_DEPTH: u32 = 6;
 
-/// Bytes that a value takes longer if it is read at stage `target`; of what would move along, its operands' bytes.
-fn bytes_kept(module: &Module, edges: &Edges, stages: &Stages, value: InstId, target: u32, depth: u32) -> u64 {
-    let opcode = module.inst(value).opcode;
-    let is_there_anyway = opcode == Opcode::Parameter || opcode == Opcode::Constant;
-    if is_there_anyway || edges.users[value].iter().any(|&user| stages[user] >= target) {
-        return 0;
+struct StageFinder<'e> {
+    module: &'e Module,
+    edges: &'e Edges,
+    /// As [`Edges::fusable_users`] has them.
+    fusable_users: InstMap<SmallVec<[bool; 4]>>,
+    stages: Stages,
+    /// One more than the last stage in which a value is read; 0 if never.
+    last_read: InstMap<u32>,
+}
+
+impl StageFinder<'_> {
+    /// Notes the stage of an instruction; it never becomes earlier.
+    fn put(&mut self, inst: InstId, stage: u32) {
+        self.stages[inst] = stage;
+        for &operand in &self.module.inst(inst).operands {
+            self.last_read[operand] = self.last_read[operand].max(stage + 1);
+        }
     }
-    let own_bytes = module.shape(value).memory_bytes();
-    let moves_along = match edges.roles[value] {
-        Role::Repeatable => true,
-        Role::Fusable => edges.users[value].len() == 1,
-        Role::Alone => opcode == Opcode::GetTupleElement || opcode == Opcode::Copy,
-    };
-    if !moves_along || depth == MAX_DEPTH {
-        return own_bytes;
+
+    /// The later stage to which an instruction should move.
+    fn moved(&self, inst: InstId) -> Option<u32> {
+        let (module, stages) = (self.module, &self.stages);
+        let users = || self.edges.users[inst].iter().zip(&self.fusable_users[inst]);
+        let latest = |(&user, &is_fusable): (&InstId, &bool)| stages[user].saturating_sub(u32::from(!is_fusable));
+        let target = users().map(latest).min()?;
+        let joins = users().any(|(&user, &is_fusable)| is_fusable && stages[user] == target);
+        if self.edges.root == Some(inst) || target <= stages[inst] || !joins {
+            return None;
+        }
+        let own_bytes = module.shape(inst).memory_bytes();
+        let mut operands = module.inst(inst).operands.to_vec();
+        operands.sort_unstable();
+        operands.dedup();
+        let kept_bytes: u64 = operands.into_iter().map(|o| self.bytes_kept(o, target, 0)).sum();
+        (kept_bytes <= own_bytes).then_some(target)
     }
-    let mut operands = module.inst(value).operands.to_vec();
-    operands.sort_unstable();
-    operands.dedup();
-    let kept = operands.into_iter().map(|o| bytes_kept(module, edges, stages, o, target, depth + 1));
-    // A repeatable value is as large as its users, but need not be kept.
-    let kept = kept.sum::<u64>();
-    if edges.roles[value] == Role::Fusable { kept.min(own_bytes) } else { kept }
+
+    /// Bytes that a value takes longer if it is read at stage `target`; of what would move along, its operands' bytes.
+    fn bytes_kept(&self, value: InstId, target: u32, depth: u32) -> u64 {
+        let (module, edges) = (self.module, self.edges);
+        let opcode = module.inst(value).opcode;
+        let is_there_anyway = opcode == Opcode::Parameter || opcode == Opcode::Constant;
+        if is_there_anyway || self.last_read[value] > target {
+            return 0;
+        }
+        let own_bytes = module.shape(value).memory_bytes();
+        let moves_along = match edges.roles[value] {
+            Role::Repeatable => true,
+            Role::Fusable => edges.users[value].len() == 1,
+            Role::Alone => opcode == Opcode::GetTupleElement || opcode == Opcode::Copy,
+        };
+        if !moves_along || depth == MAX_DEPTH {
+            return own_bytes;
+        }
+        let mut operands = module.inst(value).operands.to_vec();
+        operands.sort_unstable();
+        operands.dedup();
+        let kept = operands.into_iter().map(|o| self.bytes_kept(o, target, depth + 1));
+        // A repeatable value is as large as its users, but need not be kept.
+        let kept = kept.sum::<u64>();
+        if edges.roles[value] == Role::Fusable { kept.min(own_bytes) } else { kept }
+    }
 }

@@ -4,7 +4,7 @@ use super::in_place::{is_rebuilt, viewed};
 use crate::values::{LeafRun, Through, condition_and_body, entered, handed_on};
 use cranelift_entity::{PrimaryMap, SecondaryMap, entity_impl};
 use hlo_ir::op::{CalleeEntry, Flow, ShapeRule};
-use hlo_ir::{CompId, InstId, Module, Opcode, Shape};
+use hlo_ir::{CompId, InstId, InstMap, Module, Opcode, Shape};
 use std::rc::Rc;
 
 /// A buffer of a computation: the memory of one array leaf and of all leaves that are the same memory.
@@ -86,7 +86,7 @@ pub(super) struct BufferTable {
     pub(super) constant_bytes: u64,
     /// Of each instruction, by its index in the computation's list: its leaves' buffers are `leaves[first..first + n]`.
     leaves: Vec<BufId>,
-    place: SecondaryMap<InstId, (u32, u32)>,
+    place: InstMap<(u32, u32)>,
 }
 
 impl BufferTable {
@@ -118,7 +118,7 @@ impl BufferTable {
                 result: Rc::from([]),
                 constant_bytes: 0,
                 leaves: Vec::new(),
-                place: SecondaryMap::new(),
+                place: InstMap::of(module, comp),
             },
         };
         for (position, &inst) in module.comp(comp).insts.iter().enumerate() {

@@ -1,11 +1,10 @@
 //! What shares memory: results that are another view of an operand, and operands whose memory a result may take over.
 
 use crate::values::{LeafRun, Through, handed_on, hands_on};
-use cranelift_entity::EntitySet;
 use hlo_ir::attrs::Attrs;
 use hlo_ir::op::FactorRule;
 use hlo_ir::view::is_view;
-use hlo_ir::{CompId, InstId, Module};
+use hlo_ir::{CompId, InstId, InstMap, Module};
 use smallvec::SmallVec;
 
 /// The leaves of operands that the result is, under another name or shape, at no cost; `None` where the instruction does
@@ -76,18 +75,18 @@ fn mark(flags: &mut [bool], operand: i64) {
 /// then the fusion may write over it. One walk from the root: what an op reads elsewhere than at the place it writes is
 /// not overwritable, and neither is anything that goes into it.
 fn overwritable_params(module: &Module, comp: CompId) -> Vec<bool> {
-    let mut read_elsewhere: EntitySet<InstId> = EntitySet::new();
+    let mut read_elsewhere: InstMap<bool> = InstMap::of(module, comp);
     for &inst in module.comp(comp).insts.iter().rev() {
         let instruction = module.inst(inst);
         let row = instruction.opcode.row();
         let is_handed_on = hands_on(module, inst, Through::COPIES) || viewed(module, inst).is_some();
         let is_in_place = |i: usize| is_handed_on || row.factors.reads_where_it_writes(i);
-        let is_bad = read_elsewhere.contains(inst);
+        let is_bad = read_elsewhere[inst];
         for (i, &operand) in instruction.operands.iter().enumerate() {
             if is_bad || !is_in_place(i) {
-                read_elsewhere.insert(operand);
+                read_elsewhere[operand] = true;
             }
         }
     }
-    module.comp(comp).params.iter().map(|&param| !read_elsewhere.contains(param)).collect()
+    module.comp(comp).params.iter().map(|&param| !read_elsewhere[param]).collect()
 }

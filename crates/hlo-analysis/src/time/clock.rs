@@ -90,11 +90,13 @@ pub fn predict(module: &Module, frequencies: &Frequencies, machine: &Machine) ->
         costs: Costs::new(module),
         exchanges: HashMap::new(),
         in_place_of_call: computations_in_place_of_calls(module),
+        effectful: module.effectful_computations(),
         times: SecondaryMap::new(),
     };
+    let mut progress = Progress::default();
     for comp in module.post_order() {
         if stepwise.contains(comp) && !clock.in_place_of_call.contains(comp) {
-            clock.times[comp] = clock.computation(comp);
+            clock.times[comp] = clock.computation(comp, &mut progress);
         }
     }
     Ok(module.entry().map_or_else(ModuleTime::default, |entry| clock.times[entry]))
@@ -152,6 +154,7 @@ struct Clock<'m> {
     costs: Costs<'m>,
     exchanges: HashMap<(Exchange, Members), CollectiveCost>,
     in_place_of_call: EntitySet<CompId>,
+    effectful: EntitySet<CompId>,
     times: SecondaryMap<CompId, ModuleTime>,
 }
 
@@ -171,6 +174,7 @@ struct Section {
 /// What is known on the way through a computation and the calls in it.
 #[derive(Default)]
 struct Progress {
+    /// By instruction of the whole module: one table serves all computations, one after the other.
     makers: SecondaryMap<InstId, Makers>,
     section: Section,
     time: ModuleTime,
@@ -213,12 +217,12 @@ impl Progress {
 
 impl<'m> Clock<'m> {
     /// The time of one run of a computation.
-    fn computation(&mut self, comp: CompId) -> ModuleTime {
-        let mut progress = Progress::default();
+    fn computation(&mut self, comp: CompId, progress: &mut Progress) -> ModuleTime {
+        (progress.section, progress.time) = Default::default();
         for &param in &self.module.comp(comp).params {
             progress.makers[param] = self.nothing(param);
         }
-        self.walk(comp, &mut progress);
+        self.walk(comp, progress);
         progress.catch_up();
         progress.time
     }
@@ -230,7 +234,7 @@ impl<'m> Clock<'m> {
 
     /// Adds the tasks of a computation whose parameters have makers.
     fn walk(&mut self, comp: CompId, progress: &mut Progress) {
-        for unit in Units::of(self.module, comp).in_order() {
+        for unit in Units::of(self.module, comp).in_order(&self.effectful) {
             match unit {
                 Unit::Kernel(group) => {
                     let cost = region_cost(&self.costs, &group.all, &group.outputs, Updates::InPlace);

@@ -5,7 +5,7 @@
 //! results back to the inputs and carries the number of elements that are needed.
 
 use crate::values::{entered, tuple_elements};
-use cranelift_entity::SecondaryMap;
+use hashbrown::{HashMap, HashSet};
 use hlo_ir::cost::Costs;
 use hlo_ir::op::{CostRule, FactorRule};
 use hlo_ir::{DType, InstId, Module, Opcode};
@@ -80,13 +80,12 @@ pub fn instruction_cost(costs: &Costs<'_>, inst: InstId, updates: Updates) -> Ke
 /// if they are members.
 pub fn region_cost(costs: &Costs<'_>, members: &[InstId], outputs: &[InstId], updates: Updates) -> KernelCost {
     let module = costs.module();
-    let mut walk = Walk { module, needed: SecondaryMap::new(), is_member: SecondaryMap::new() };
-    for &member in members {
-        walk.is_member[member] = module.inst(member).opcode != Opcode::Parameter;
-    }
+    let is_computed = |member: &InstId| module.inst(*member).opcode != Opcode::Parameter;
+    let computed: HashSet<InstId> = members.iter().copied().filter(is_computed).collect();
+    let mut walk = Walk { module, needed: HashMap::new() };
     let mut cost = KernelCost::default();
     for &output in outputs {
-        walk.needed[output] = n_elems(module, output);
+        walk.needed.insert(output, n_elems(module, output));
         match find_partial_update(module, output).filter(|_| updates == Updates::InPlace) {
             Some(update) => {
                 cost.bytes_written += update.part_bytes;
@@ -95,20 +94,20 @@ pub fn region_cost(costs: &Costs<'_>, members: &[InstId], outputs: &[InstId], up
             None => cost.bytes_written += bytes(module, output),
         }
     }
-    let mut inputs: SmallVec<[InstId; 8]> = SmallVec::new();
-    for &member in members.iter().rev().filter(|&&member| walk.is_member[member]) {
+    let (mut inputs, mut seen) = (Vec::new(), HashSet::new());
+    for &member in members.iter().rev().filter(|&member| computed.contains(member)) {
         let share = walk.share(member);
         let instruction = module.inst(member);
         cost.add(unit(module, member), arithmetic_dtype(module, member), costs.of(member).flops as f64 * share);
         let is_in_place = updates == Updates::InPlace && outputs.contains(&member);
         let n_kept = find_partial_update(module, member).filter(|_| is_in_place).map_or(0, |update| update.n_arrays);
         for (k, &operand) in instruction.operands.iter().enumerate().skip(n_kept) {
-            if !walk.is_member[operand] && !inputs.contains(&operand) {
+            let more = walk.needed_of_operand(member, k);
+            let needed = walk.needed.entry(operand).or_insert(0.0);
+            *needed = (*needed + more).min(n_elems(module, operand));
+            if !computed.contains(&operand) && seen.insert(operand) {
                 inputs.push(operand);
             }
-            let more = walk.needed_of_operand(member, k);
-            let all = n_elems(module, operand);
-            walk.needed[operand] = (walk.needed[operand] + more).min(all);
         }
     }
     for input in inputs {
@@ -181,20 +180,23 @@ fn bytes(module: &Module, inst: InstId) -> f64 {
 struct Walk<'m> {
     module: &'m Module,
     /// Elements of each value that are needed.
-    needed: SecondaryMap<InstId, f64>,
-    is_member: SecondaryMap<InstId, bool>,
+    needed: HashMap<InstId, f64>,
 }
 
 impl Walk<'_> {
+    fn needed(&self, inst: InstId) -> f64 {
+        self.needed.get(&inst).copied().unwrap_or(0.0)
+    }
+
     /// Which part of a value is needed, from 0 to 1. Tuples are needed whole.
     fn share(&self, inst: InstId) -> f64 {
         let all = n_elems(self.module, inst);
-        if all == 0.0 { 0.0 } else { (self.needed[inst] / all).min(1.0) }
+        if all == 0.0 { 0.0 } else { (self.needed(inst) / all).min(1.0) }
     }
 
     /// Elements of operand `k` that the needed elements of `inst` are computed from.
     fn needed_of_operand(&self, inst: InstId, k: usize) -> f64 {
-        let (module, needed) = (self.module, self.needed[inst]);
+        let (module, needed) = (self.module, self.needed(inst));
         let Some(&operand) = module.inst(inst).operands.get(k) else { return 0.0 };
         let (all, share) = (n_elems(module, operand), self.share(inst));
         match module.inst(inst).opcode.row().factors {

@@ -1,8 +1,8 @@
 //! The tasks of a computation before it is fused: fusible groups, and instructions of no group.
 
 use crate::fusion::{FusionLimits, Group, find_groups};
-use cranelift_entity::{EntitySet, SecondaryMap};
-use hlo_ir::{CompId, InstId, Module};
+use cranelift_entity::EntitySet;
+use hlo_ir::{CompId, InstId, InstMap, Module};
 use std::rc::Rc;
 
 /// What becomes one task, or none.
@@ -19,7 +19,7 @@ pub(super) struct Units<'m> {
     module: &'m Module,
     comp: CompId,
     groups: Vec<Rc<Group>>,
-    of_inst: SecondaryMap<InstId, Option<u32>>,
+    of_inst: InstMap<Option<u32>>,
 }
 
 impl<'m> Units<'m> {
@@ -27,7 +27,7 @@ impl<'m> Units<'m> {
     pub(super) fn of(module: &'m Module, comp: CompId) -> Units<'m> {
         let groups = find_groups(module, comp, FusionLimits::default());
         let groups: Vec<Rc<Group>> = groups.into_iter().map(Rc::new).collect();
-        let mut of_inst = SecondaryMap::new();
+        let mut of_inst = InstMap::of(module, comp);
         for (number, group) in (0..).zip(&groups) {
             group.members.iter().for_each(|&member| of_inst[member] = Some(number));
         }
@@ -47,35 +47,36 @@ impl<'m> Units<'m> {
 
     /// What must be computed: the root, what has an effect, and what the units of these read. What only groups read that
     /// compute it again is not.
-    fn needed(&self) -> EntitySet<InstId> {
+    fn needed(&self, effectful: &EntitySet<CompId>) -> InstMap<bool> {
         let (module, comp) = (self.module, self.module.comp(self.comp));
-        let live = module.live(self.comp);
-        let mut is_used: EntitySet<InstId> = EntitySet::new();
-        let live_insts = comp.insts.iter().filter(|&&inst| live.contains(inst));
-        is_used.extend(live_insts.flat_map(|&inst| module.inst(inst).operands.iter().copied()));
-        let ends = comp.insts.iter().copied().filter(|&inst| live.contains(inst) && !is_used.contains(inst));
+        let live = module.live_given(self.comp, effectful);
+        let mut is_used: InstMap<bool> = InstMap::of(module, self.comp);
+        for &inst in comp.insts.iter().filter(|&&inst| live.contains(inst)) {
+            module.inst(inst).operands.iter().for_each(|&operand| is_used[operand] = true);
+        }
+        let ends = comp.insts.iter().copied().filter(|&inst| live.contains(inst) && !is_used[inst]);
         let mut open: Vec<InstId> = ends.chain(comp.root.expand()).collect();
-        let mut needed = EntitySet::new();
+        let mut needed: InstMap<bool> = InstMap::of(module, self.comp);
         while let Some(inst) = open.pop() {
-            if needed.insert(inst) {
-                open.extend(self.inputs(inst).iter().filter(|&&input| !needed.contains(input)));
+            if !std::mem::replace(&mut needed[inst], true) {
+                open.extend(self.inputs(inst).iter().filter(|&&input| !needed[input]));
             }
         }
         needed
     }
 
     /// The needed units, each after those that it reads, else in text order.
-    pub(super) fn in_order(&self) -> Vec<Unit> {
-        let mut is_done: EntitySet<InstId> = EntitySet::new();
+    pub(super) fn in_order(&self, effectful: &EntitySet<CompId>) -> Vec<Unit> {
+        let mut is_done: InstMap<bool> = InstMap::of(self.module, self.comp);
         let mut is_group_done = vec![false; self.groups.len()];
-        let needed = self.needed();
+        let needed = self.needed(effectful);
         let mut order = Vec::new();
         let mut open: Vec<(InstId, bool)> = Vec::new();
-        for &inst in self.module.comp(self.comp).insts.iter().filter(|&&inst| needed.contains(inst)) {
+        for &inst in self.module.comp(self.comp).insts.iter().filter(|&&inst| needed[inst]) {
             open.push((inst, false));
             while let Some((at, are_inputs_done)) = open.pop() {
                 let group = self.group(at);
-                let is_known = group.map_or_else(|| is_done.contains(at), |(number, _)| is_group_done[number]);
+                let is_known = group.map_or_else(|| is_done[at], |(number, _)| is_group_done[number]);
                 if is_known {
                     continue;
                 }
@@ -86,7 +87,7 @@ impl<'m> Units<'m> {
                             order.push(Unit::Kernel(group.clone()));
                         }
                         None => {
-                            is_done.insert(at);
+                            is_done[at] = true;
                             order.push(Unit::Inst(at));
                         }
                     }
