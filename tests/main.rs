@@ -6,6 +6,7 @@ mod equivalence;
 mod frequencies;
 mod generator;
 mod interface;
+mod large_modules;
 mod lockstep;
 mod machines;
 mod memory;

@@ -26,8 +26,10 @@
 //! calls in control dependencies, onto another execution thread, or inside fusions and reducers stay. So does a call that would make
 //! the module larger than `max-instructions`. A computation that is called elsewhere too stays and is copied.
 //!
-//! **Algorithm.** Callees first, so that nested calls are copied inlined; each caller's instruction list is rebuilt once. The last
-//! use of a computation keeps the names, copies get fresh ones. Linear in the instructions of the result.
+//! **Algorithm.** Callees first, so that nested calls are copied inlined. The last use of a computation takes its instructions
+//! themselves, with their names; the others take copies with fresh names. A call whose callee moves in stays in its list until
+//! the end as the place of these instructions. Then the list of each computation that is left is written out once.
+//! Linear in the instructions of the result.
 //!
 //! **Requires** nothing. **Ensures** the same results; collectives keep their channels. **Errors**: none.
 
@@ -68,6 +70,7 @@ impl Pass for InlineCalls {
         for comp in code_computations(inliner.module) {
             inliner.inline_into(comp, self.max_instructions);
         }
+        inliner.write_out();
         let Inliner { inlined, left, n_uses, n_calls, .. } = inliner;
         let n_before = module.computations().len();
         let is_needed = |comp: &CompId| !inlined.contains(*comp) || n_uses[*comp] > 0;
@@ -95,6 +98,14 @@ struct Inliner<'m> {
     n_calls: usize,
     inlined: EntitySet<CompId>,
     left: Vec<Decision>,
+    /// Computations in which a call was replaced.
+    changed: Vec<CompId>,
+    /// Calls in whose place the instructions of this computation itself stand.
+    moved_in: HashMap<InstId, CompId>,
+    /// What a replaced call and a parameter of a moved computation are now, perhaps in several steps.
+    replaced: HashMap<InstId, InstId>,
+    /// Instructions of each computation, with those that moved in.
+    n_inside: SecondaryMap<CompId, usize>,
 }
 
 /// Why a call stays.
@@ -134,8 +145,21 @@ impl<'m> Inliner<'m> {
         let sites = CallSites::find(module, module.computations().iter().copied());
         let mut n_uses: SecondaryMap<CompId, usize> = SecondaryMap::new();
         module.computations().iter().for_each(|&comp| n_uses[comp] = sites.of(comp).len());
+        let mut n_inside: SecondaryMap<CompId, usize> = SecondaryMap::new();
+        module.computations().iter().for_each(|&comp| n_inside[comp] = module.comp(comp).insts.len());
         let n_instructions = module.n_instructions();
-        Inliner { module, n_uses, n_instructions, n_calls: 0, inlined: EntitySet::new(), left: Vec::new() }
+        Inliner {
+            module,
+            n_uses,
+            n_instructions,
+            n_calls: 0,
+            inlined: EntitySet::new(),
+            left: Vec::new(),
+            changed: Vec::new(),
+            moved_in: HashMap::new(),
+            replaced: HashMap::new(),
+            n_inside,
+        }
     }
 
     fn inline_into(&mut self, comp: CompId, max_instructions: usize) {
@@ -146,29 +170,30 @@ impl<'m> Inliner<'m> {
         }
         let pinned = pinned_by_control(self.module, comp);
         let mut out = Vec::with_capacity(insts.len());
-        let mut replaced: HashMap<InstId, InstId> = HashMap::new();
+        let (n_calls_before, mut n_inside) = (self.n_calls, 0);
         for inst in insts {
-            self.redirect(inst, &replaced);
-            let callee = match self.inlinable(inst, &pinned, max_instructions) {
-                Some(Ok(callee)) => callee,
+            let n_before = out.len();
+            match self.inlinable(inst, &pinned, max_instructions) {
+                Some(Ok(callee)) if self.n_uses[callee] == 1 => {
+                    self.move_body(inst, callee);
+                    out.push(inst);
+                    n_inside += self.n_inside[callee] - self.module.comp(callee).params.len();
+                    continue;
+                }
+                Some(Ok(callee)) => self.copy_body(inst, callee, &mut out),
                 Some(Err(reason)) => {
                     self.left.push(left(self.module, inst, reason));
                     out.push(inst);
-                    continue;
                 }
-                None => {
-                    out.push(inst);
-                    continue;
-                }
-            };
-            if let Some(root) = self.copy_body(inst, callee, &mut out) {
-                replaced.insert(inst, root);
+                None => out.push(inst),
             }
+            n_inside += out.len() - n_before;
         }
-        let root = self.module.comp(comp).root.expand().map(|root| replaced.get(&root).copied().unwrap_or(root));
-        let comp = self.module.comp_mut(comp);
-        comp.insts = out;
-        comp.root = root.into();
+        self.module.comp_mut(comp).insts = out;
+        self.n_inside[comp] = n_inside;
+        if self.n_calls > n_calls_before {
+            self.changed.push(comp);
+        }
     }
 
     /// The computation to put in the place of `inst`, or why not; `None` if it is no call.
@@ -183,7 +208,7 @@ impl<'m> Inliner<'m> {
         let callee = call.to_apply?;
         let says_no = |(key, value): &(String, String)| key == "inlineable" && value == "false";
         let is_refused = instruction.marks.as_ref().is_some_and(|m| m.frontend_attributes.iter().any(says_no));
-        let n_after = self.n_instructions.saturating_add(self.module.comp(callee).insts.len());
+        let n_after = self.n_instructions.saturating_add(self.n_inside[callee]);
         let threads =
             (&self.module.comp(callee).execution_thread, &self.module.comp(instruction.parent).execution_thread);
         Some(if is_refused {
@@ -201,42 +226,101 @@ impl<'m> Inliner<'m> {
         })
     }
 
-    /// Appends the body of `callee` to `out` and returns what `call` is now.
-    fn copy_body(&mut self, call: InstId, callee: CompId, out: &mut Vec<InstId>) -> Option<InstId> {
-        let body = self.module.comp(callee).clone();
+    /// Lets the instructions of `callee` stand in the place of `call`, its last use.
+    fn move_body(&mut self, call: InstId, callee: CompId) {
+        let site = CallSite { inst: call, slot: 0 };
+        self.replaced.extend(arguments(self.module, site, callee));
+        self.replaced.extend(self.module.comp(callee).root.expand().map(|root| (call, root)));
+        self.moved_in.insert(call, callee);
+        self.count_inlined(callee);
+    }
+
+    /// Appends a copy of the body of `callee` to `out`, in the place of `call`.
+    fn copy_body(&mut self, call: InstId, callee: CompId, out: &mut Vec<InstId>) {
+        let body = self.written_out(callee);
         let comp = self.module.inst(call).parent;
-        let is_last_use = self.n_uses[callee] == 1;
         let site = CallSite { inst: call, slot: 0 };
         let mut map: HashMap<InstId, InstId> = arguments(self.module, site, callee).collect();
-        for &inst in &body.insts {
+        for inst in body {
             if self.module.inst(inst).opcode == Opcode::Parameter {
                 continue;
             }
             let mut copy = self.module.inst(inst).clone();
             copy.parent = comp;
-            copy.operands.iter_mut().for_each(|o| *o = map.get(o).copied().unwrap_or(*o));
-            if let Some(marks) = &mut copy.marks {
-                marks.control_predecessors.iter_mut().for_each(|o| *o = map.get(o).copied().unwrap_or(*o));
+            let predecessors = copy.marks.iter_mut().flat_map(|marks| &mut marks.control_predecessors);
+            for operand in copy.operands.iter_mut().chain(predecessors) {
+                let now = self.now(*operand);
+                *operand = map.get(&now).copied().unwrap_or(now);
             }
-            if !is_last_use {
-                let base = self.module.inst_name(inst).to_string();
-                copy.name = self.module.names.fresh(&base);
-                copy.attrs.for_each_comp(&mut |c| self.n_uses[c] += 1);
-                self.n_instructions += 1;
-            }
+            let base = self.module.inst_name(inst).to_string();
+            copy.name = self.module.names.fresh(&base);
+            copy.attrs.for_each_comp(&mut |c| self.n_uses[c] += 1);
+            self.n_instructions += 1;
             let id = self.module.add_instruction(copy);
             map.insert(inst, id);
             out.push(id);
         }
+        let root = self.module.comp(callee).root.expand().map(|root| self.now(root));
+        self.replaced.extend(root.and_then(|root| Some((call, *map.get(&root)?))));
+        self.count_inlined(callee);
+    }
+
+    fn count_inlined(&mut self, callee: CompId) {
         self.n_uses[callee] -= 1;
         self.n_calls += 1;
         self.inlined.insert(callee);
-        map.get(&body.root.expand()?).copied()
     }
 
-    fn redirect(&mut self, inst: InstId, replaced: &HashMap<InstId, InstId>) {
-        let instruction = self.module.inst_mut(inst);
-        instruction.operands.iter_mut().for_each(|o| *o = replaced.get(o).copied().unwrap_or(*o));
+    /// What stands for an instruction now. Shortens the way there for the next time.
+    fn now(&mut self, inst: InstId) -> InstId {
+        let (mut end, mut on_way) = (inst, Vec::new());
+        while let Some(&next) = self.replaced.get(&end) {
+            on_way.push(end);
+            end = next;
+        }
+        on_way.into_iter().for_each(|passed| {
+            self.replaced.insert(passed, end);
+        });
+        end
+    }
+
+    /// The instructions of a computation, with those that moved in but for their parameters.
+    fn written_out(&self, comp: CompId) -> Vec<InstId> {
+        let mut insts = Vec::with_capacity(self.n_inside[comp]);
+        let mut open = vec![(comp, 0)];
+        while let Some((at, next)) = open.pop() {
+            let Some(&inst) = self.module.comp(at).insts.get(next) else { continue };
+            open.push((at, next + 1));
+            match self.moved_in.get(&inst) {
+                Some(&callee) => open.push((callee, 0)),
+                None if at != comp && self.module.inst(inst).opcode == Opcode::Parameter => {}
+                None => insts.push(inst),
+            }
+        }
+        insts
+    }
+
+    /// Writes the lists of the changed computations that are left, and their operands.
+    fn write_out(&mut self) {
+        for comp in std::mem::take(&mut self.changed) {
+            if self.inlined.contains(comp) && self.n_uses[comp] == 0 {
+                continue;
+            }
+            let insts = self.written_out(comp);
+            for &inst in &insts {
+                let mut operands = std::mem::take(&mut self.module.inst_mut(inst).operands);
+                operands.iter_mut().for_each(|operand| *operand = self.now(*operand));
+                let instruction = self.module.inst_mut(inst);
+                (instruction.operands, instruction.parent) = (operands, comp);
+                if let Some(mut marks) = self.module.inst_mut(inst).marks.take() {
+                    marks.control_predecessors.iter_mut().for_each(|before| *before = self.now(*before));
+                    self.module.inst_mut(inst).marks = Some(marks);
+                }
+            }
+            let root = self.module.comp(comp).root.expand().map(|root| self.now(root));
+            let computation = self.module.comp_mut(comp);
+            (computation.insts, computation.root) = (insts, root.into());
+        }
     }
 }
 
