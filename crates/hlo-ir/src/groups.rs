@@ -91,7 +91,7 @@ pub enum MeshDevices {
     /// 0, 1, 2 …
     #[default]
     Iota,
-    /// `device_ids=([4]<=[2,2]T(1,0))` or like forms.
+    /// `device_ids=([2,2]T(1,0))`.
     Tile(IotaTile),
     /// `device_ids=(3,2,1,0)`.
     List(Vec<i64>),

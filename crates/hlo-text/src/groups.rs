@@ -58,15 +58,17 @@ pub(crate) fn dims(cur: &mut Cursor<'_>, brackets: (u8, u8), place: &str) -> Fal
     Ok(out)
 }
 
-/// Takes `[reshape dims]T(perm)` after `dims<=`.
+/// Takes `[reshape dims]T(perm)` after `dims<=`. As in XLA, several dims need `T(…)` and a single one cannot have it.
 pub(crate) fn iota_tail(cur: &mut Cursor<'_>, dims: Dims) -> Fallible<IotaTile> {
     cur.skip_blanks();
     let start = cur.pos;
     let reshape_dims = self::dims(cur, (b'[', b']'), "of the iota dims")?;
-    let perm = if cur.eat_word("T") {
-        self::dims(cur, (b'(', b')'), "of the transpose")?
-    } else {
-        (0..reshape_dims.len() as i64).collect()
+    let perm = match reshape_dims.len() {
+        0 => return Err(failure(EXPECTED, start, cur.pos, "expected at least 1 iota dim, found none")),
+        1 if cur.peek_word() == "T" => return Err(cur.expected("no transpose after a single iota dim")),
+        1 => Dims::from_slice(&[0]),
+        _ if cur.eat_word("T") => self::dims(cur, (b'(', b')'), "of the transpose")?,
+        n => return Err(cur.expected(&format!("`T(…)`, the order of the {n} iota dims"))),
     };
     let mut sorted = perm.clone();
     sorted.sort_unstable();
@@ -106,7 +108,7 @@ pub(crate) fn mesh(cur: &mut Cursor<'_>) -> Fallible<Mesh> {
     Ok(mesh)
 }
 
-/// Takes `(0,1,3,2)`, `([4,2]T(1,0))` or `([8]<=[4,2]T(1,0))`.
+/// Takes `(0,1,3,2)` or `([4,2]T(1,0))`.
 fn device_ids(cur: &mut Cursor<'_>, mesh: &Mesh) -> Fallible<MeshDevices> {
     let start = cur.pos;
     cur.expect(b'(', "of the device ids")?;
@@ -114,14 +116,7 @@ fn device_ids(cur: &mut Cursor<'_>, mesh: &Mesh) -> Fallible<MeshDevices> {
         cur.pos = start;
         return Ok(MeshDevices::List(ids(cur, (b'(', b')'), "of the device ids")?));
     }
-    let inner = cur.pos;
-    let first = dims(cur, (b'[', b']'), "of the device order")?;
-    let tile = if cur.eat_str("<=") {
-        iota_tail(cur, first)?
-    } else {
-        cur.pos = inner;
-        iota_tail(cur, mesh.axes.iter().map(|&(_, size)| size).collect())?
-    };
+    let tile = iota_tail(cur, mesh.axes.iter().map(|&(_, size)| size).collect())?;
     cur.expect(b')', "after the device ids")?;
     Ok(MeshDevices::Tile(tile))
 }

@@ -177,11 +177,12 @@ fn write_dims_and_iota(dims: &[i64], tile: &IotaTile, out: &mut String) {
     write_iota_tail(tile, out);
 }
 
+/// Appends `[4,2]T(1,0)`, or `[8]` alone. XLA wants `T(…)` after several dims, even if it leaves them in order, and none after one.
 fn write_iota_tail(tile: &IotaTile, out: &mut String) {
     out.push('[');
     write_ints(&tile.reshape_dims, out);
     out.push(']');
-    if !tile.perm.iter().copied().eq(0..tile.perm.len() as i64) {
+    if tile.perm.len() > 1 {
         out.push_str("T(");
         write_ints(&tile.perm, out);
         out.push(')');
