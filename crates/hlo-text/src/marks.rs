@@ -78,6 +78,7 @@ impl Parser<'_> {
     /// Takes the value of `attrs`' own attribute `key`; false if it has none of that name.
     #[inline]
     pub(crate) fn field(&mut self, attrs: &mut Attrs, key: &str, start: usize, seen: &mut u64) -> Fallible<bool> {
+        let format = attrs.format();
         let Some((place, field)) = attrs.field_mut(key) else { return Ok(false) };
         let bit = 1u64 << (place & 63);
         if *seen & bit != 0 {
@@ -85,7 +86,7 @@ impl Parser<'_> {
             return Err(failure(DUPLICATE, start, start + key.len(), message));
         }
         *seen |= bit;
-        self.value(key, field)?;
+        self.value(format, key, field)?;
         Ok(true)
     }
 }

@@ -6,18 +6,18 @@ use crate::groups::{dims, replica_groups};
 use crate::instruction::constant_value;
 use crate::parser::Parser;
 use crate::sharding::sharding;
-use crate::words::expected_instead;
+use crate::words::known_word;
 use hlo_ir::Dims;
 use hlo_ir::attrs::{
-    Comparison, ConvDims, DomainSharding, F32Bits, FieldMut, OperandAlias, PadDim, QuotedText, RawBraces, RawLiteral,
-    SliceDim, Window, WindowDim, Word,
+    AttrFormat, Comparison, ConvDims, DomainSharding, F32Bits, FieldMut, OperandAlias, PadDim, QuotedText, RawBraces,
+    RawLiteral, SliceDim, Window, WindowDim, Word,
 };
 
 const BRACES: (u8, u8) = (b'{', b'}');
 
 impl Parser<'_> {
-    /// Takes the value of an attribute and stores it; `key` is only for messages.
-    pub(crate) fn value(&mut self, key: &str, field: FieldMut<'_>) -> Fallible<()> {
+    /// Takes the value of the attribute `key` of `format` and stores it.
+    pub(crate) fn value(&mut self, format: AttrFormat, key: &str, field: FieldMut<'_>) -> Fallible<()> {
         let cur = &mut self.cur;
         match field {
             FieldMut::Int(v) => *v = cur.int("an integer")?,
@@ -32,9 +32,9 @@ impl Parser<'_> {
             })?,
             FieldMut::Text(v) => *v = QuotedText(cur.string("a quoted string")?.into_owned()),
             FieldMut::OptText(v) => *v = Some(QuotedText(cur.string("a quoted string")?.into_owned())),
-            FieldMut::Word(v) => *v = word(cur, key)?,
+            FieldMut::Word(v) => *v = word(cur, format, key)?,
             FieldMut::Words(v) => cur.list(BRACES, "of the list", &mut |cur| {
-                v.push(word(cur, key)?);
+                v.push(word(cur, format, key)?);
                 Ok(())
             })?,
             FieldMut::Comp(v) => *v = Some(self.computation_ref()?),
@@ -88,17 +88,15 @@ impl Parser<'_> {
     }
 }
 
-/// Takes a word that the attribute `key` can have.
-fn word(cur: &mut Cursor<'_>, key: &str) -> Fallible<Word> {
+/// Takes a word that the attribute `key` of `format` can have.
+fn word(cur: &mut Cursor<'_>, format: AttrFormat, key: &str) -> Fallible<Word> {
     let word = cur.peek_word();
     if word.is_empty() {
         return Err(cur.expected("a word"));
     }
-    if let Some(instead) = expected_instead(key, word) {
-        return Err(cur.expected(&format!("one of {instead}")));
-    }
+    let known = known_word(format, key, word).map_err(|instead| cur.expected(&format!("one of {instead}")))?;
     cur.pos += word.len();
-    Ok(Word(word.to_string()))
+    Ok(Word(known.to_string()))
 }
 
 /// Takes `true` or `false`.

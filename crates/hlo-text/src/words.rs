@@ -1,24 +1,59 @@
 //! Attributes whose value is a word of a closed list.
 
-/// The words that `key` takes; `None` if any word does.
-fn words_of(key: &str) -> Option<&'static [&'static str]> {
-    Some(match key {
-        "kind" => &["kLoop", "kInput", "kOutput", "kCustom"],
-        "distribution" => &["rng_uniform", "rng_normal"],
-        "fft_type" => &["FFT", "IFFT", "RFFT", "IRFFT"],
-        "transpose_a" => &["NO_TRANSPOSE", "TRANSPOSE", "ADJOINT"],
-        "type" => &["FLOAT", "TOTALORDER", "SIGNED", "UNSIGNED"],
-        "padding_type" => &["PADDING_INVALID", "PADDING_VALID", "PADDING_SAME"],
-        "schedule" => &["SCHEDULE_NONE", "SCHEDULE_LATEST", "SCHEDULE_EARLIEST"],
-        "convolution_kind" => &["unset", "fprop", "dgrad", "wgrad"],
-        "operand_precision" => &["default", "high", "highest", "packed_nibble"],
-        _ => return None,
-    })
+use hlo_ir::attrs::AttrFormat;
+
+/// The words that one attribute takes, as XLA prints them.
+struct Words {
+    known: &'static [&'static str],
+    /// XLA reads them in small and in capital letters alike.
+    any_case: bool,
 }
 
-/// What would have done instead of `word`; `None` if it does.
-pub(crate) fn expected_instead(key: &str, word: &str) -> Option<String> {
-    let words = words_of(key)?;
-    let quoted = || words.iter().map(|w| format!("`{w}`")).collect::<Vec<_>>().join(", ");
-    (!words.contains(&word)).then(quoted)
+/// The words that `key` takes in `format`; `None` if any word does.
+fn words_of(format: AttrFormat, key: &str) -> Option<Words> {
+    let exact = |known| Some(Words { known, any_case: false });
+    let any_case = |known| Some(Words { known, any_case: true });
+    match key {
+        "kind" => exact(&["kLoop", "kInput", "kOutput", "kCustom"]),
+        "fft_type" => exact(&["FFT", "IFFT", "RFFT", "IRFFT"]),
+        "transpose_a" => exact(&["NO_TRANSPOSE", "TRANSPOSE", "ADJOINT"]),
+        "type" => exact(&["FLOAT", "TOTALORDER", "SIGNED", "UNSIGNED"]),
+        "padding_type" => exact(&["PADDING_INVALID", "PADDING_VALID", "PADDING_SAME"]),
+        "convolution_kind" => exact(&["unset", "fprop", "dgrad", "wgrad"]),
+        "distribution" => any_case(&["rng_uniform", "rng_normal"]),
+        "schedule" => any_case(&["SCHEDULE_NONE", "SCHEDULE_LATEST", "SCHEDULE_EARLIEST"]),
+        "operand_precision" => any_case(&["default", "high", "highest"]),
+        "api_version" => any_case(&[
+            "API_VERSION_ORIGINAL",
+            "API_VERSION_STATUS_RETURNING",
+            "API_VERSION_STATUS_RETURNING_UNIFIED",
+            "API_VERSION_TYPED_FFI",
+        ]),
+        "algorithm" if format == AttrFormat::RngBits => any_case(&["rng_default", "rng_three_fry", "rng_philox"]),
+        "algorithm" => any_case(&[
+            "unset",
+            "dot_any_f8_any_f8_f32",
+            "dot_any_f8_any_f8_f32_fast_accum",
+            "dot_f16_f16_f16",
+            "dot_f16_f16_f32",
+            "dot_bf16_bf16_bf16",
+            "dot_bf16_bf16_f32",
+            "dot_bf16_bf16_f32_x3",
+            "dot_bf16_bf16_f32_x6",
+            "dot_bf16_bf16_f32_x9",
+            "dot_tf32_tf32_f32",
+            "dot_tf32_tf32_f32_x3",
+            "dot_f32_f32_f32",
+            "dot_f64_f64_f64",
+        ]),
+        _ => None,
+    }
+}
+
+/// `word` as XLA prints it if the attribute `key` of `format` takes it, else the list of words that would do.
+pub(crate) fn known_word<'w>(format: AttrFormat, key: &str, word: &'w str) -> Result<&'w str, String> {
+    let Some(Words { known, any_case }) = words_of(format, key) else { return Ok(word) };
+    let is_same = |known: &&&str| if any_case { known.eq_ignore_ascii_case(word) } else { **known == word };
+    let quoted = || known.iter().map(|w| format!("`{w}`")).collect::<Vec<_>>().join(", ");
+    known.iter().find(is_same).copied().ok_or_else(quoted)
 }

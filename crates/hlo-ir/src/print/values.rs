@@ -47,6 +47,7 @@ impl Printer<'_> {
             FieldRef::Word(word) => match key {
                 "schedule" => matches!(word.as_str(), "" | "SCHEDULE_NONE"),
                 "api_version" => matches!(word.as_str(), "" | "API_VERSION_ORIGINAL"),
+                "algorithm" | "convolution_kind" => matches!(word.as_str(), "" | "unset"),
                 "type" => word.as_str().is_empty() || Some(word.as_str()) == self.default_order(inst),
                 _ => word.as_str().is_empty(),
             },
