@@ -1,10 +1,11 @@
 //! Operations that compute an element from the operands' elements at the same index.
 
-use hlo_ir::DType;
 use hlo_ir::attrs::{Attrs, Comparison};
+use hlo_ir::{DType, InstId, Scalar};
 
 use super::dtype::CType;
 use super::emitter::{Atom, Element, Emitted, Emitter, Value};
+use super::table::COMPLEX;
 use crate::GpuError;
 
 /// The operands' elements at the same index; scalars stand for arrays of themselves.
@@ -50,6 +51,24 @@ pub(super) fn convert(e: &mut Emitter<'_>, Element { frame, inst, index, .. }: E
     let to = e.ctype(inst, e.leaf_shape(inst, 0)?.dtype)?;
     let value = e.value(frame, operand, 0, index)?;
     Ok(e.constant(to.held, &to.converted(from, &value.text)))
+}
+
+/// The real part of a real number: itself.
+pub(super) fn real(e: &mut Emitter<'_>, Element { frame, inst, index, .. }: Element<'_>) -> Emitted {
+    check_real(e, inst)?;
+    e.value(frame, e.operand(inst, 0)?, 0, index)
+}
+
+/// The imaginary part of a real number: 0.
+pub(super) fn imag(e: &mut Emitter<'_>, Element { inst, .. }: Element<'_>) -> Emitted {
+    check_real(e, inst)?;
+    let ctype = e.ctype(inst, e.leaf_shape(inst, 0)?.dtype)?;
+    Ok(Value::literal(ctype.literal(Scalar::Float(0.0))))
+}
+
+/// Fails if the operand has complex elements.
+fn check_real(e: &Emitter<'_>, inst: InstId) -> Result<(), GpuError> {
+    if e.operand_shape(inst, 0)?.dtype.is_complex() { Err(e.unsupported(inst, COMPLEX)) } else { Ok(()) }
 }
 
 /// The bits of a held value, as an unsigned integer.

@@ -22,7 +22,7 @@ pub(super) enum Rule {
 
 const COLLECTIVE: &str = "expected an operation of one device in a kernel, found one that communicates";
 const HOST: &str = "expected an operation of one device in a kernel, found one that exchanges data with the host";
-const COMPLEX: &str = "expected real numbers in a kernel, found complex ones";
+pub(super) const COMPLEX: &str = "expected real numbers in a kernel, found complex ones";
 const ORDER: &str = "sorting is not written as a kernel";
 const RANDOM: &str = "random numbers are not drawn in kernels";
 const LINEAR_ALGEBRA: &str = "matrix factorizations are not written as kernels";
@@ -57,6 +57,8 @@ fn special(op: SpecialOp) -> Rule {
         SpecialOp::BitcastConvert => Code(elementwise::bitcast_convert),
         SpecialOp::ReducePrecision => Code(elementwise::reduce_precision),
         SpecialOp::Map => Code(elementwise::map),
+        SpecialOp::Real => Code(elementwise::real),
+        SpecialOp::Imag => Code(elementwise::imag),
 
         SpecialOp::Copy | SpecialOp::AddDependency | SpecialOp::Domain => Code(shape_ops::same_index),
         SpecialOp::Bitcast => Code(shape_ops::bitcast),
@@ -83,7 +85,7 @@ fn special(op: SpecialOp) -> Rule {
         SpecialOp::Tuple | SpecialOp::GetTupleElement | SpecialOp::OptimizationBarrier => Code(structure::handed_on),
 
         SpecialOp::Parameter => Refused("expected a parameter of the fused computation, found another"),
-        SpecialOp::Complex | SpecialOp::Real | SpecialOp::Imag | SpecialOp::Fft => Refused(COMPLEX),
+        SpecialOp::Complex | SpecialOp::Fft => Refused(COMPLEX),
         SpecialOp::StochasticConvert => Refused("stochastic rounding is not written as a kernel"),
         SpecialOp::Sort | SpecialOp::TopK => Refused(ORDER),
         SpecialOp::Scan => Refused("a scan is not written as a kernel"),
