@@ -1,6 +1,7 @@
 //! `dot`: both operands are brought to matrices `[batch, m, k]` and `[batch, k, n]` and multiplied.
 
 use super::number::{MatrixSize, Number, compute_type, converted, finished, typed, with_number};
+use super::rounding::stored;
 use super::shape_ops::{dim_index, transpose};
 use crate::error::EvalError;
 use hlo_ir::attrs::DotAttrs;
@@ -42,7 +43,8 @@ fn product(dims: &[i64]) -> Result<usize, EvalError> {
 }
 
 /// `dot` of any batch and contracted dims; the result's dims are batch, free ones of `lhs`, free ones of `rhs`. Types
-/// narrower than `f32` are multiplied and summed in `f32`, integers in 64 bits, and brought to the result's type once.
+/// narrower than `f32` are multiplied and summed in `f32`, integers in 64 bits, and brought to the result's type once: 8-bit floats
+/// through `f16`, as XLA does it.
 pub(crate) fn dot(lhs: &Literal, rhs: &Literal, attrs: &DotAttrs, result: &ArrayShape) -> Result<Literal, EvalError> {
     let DotAttrs {
         lhs_batch_dims: lb,
@@ -74,7 +76,7 @@ pub(crate) fn dot(lhs: &Literal, rhs: &Literal, attrs: &DotAttrs, result: &Array
     let size = MatrixSize { m: product(&rows)?, k: product(&contracted)?, n: product(&columns)? };
     with_number!(dtype, T => {
         let out = multiply_batches::<T>(typed(&a)?, typed(&b)?, product(&batch)?, size)?;
-        finished(&dims, out, result.dtype)
+        Ok(stored(finished(&dims, out, dtype)?, result.dtype))
     })
 }
 
@@ -179,6 +181,20 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_sum_becomes_an_8_bit_float_through_f16() {
+        let attrs = DotAttrs {
+            lhs_contracting_dims: [0].into_iter().collect(),
+            rhs_contracting_dims: [0].into_iter().collect(),
+            ..DotAttrs::default()
+        };
+        let side = |elems: [f32; 3]| Literal::from_elems(&[3], elems.to_vec()).unwrap().convert(DType::F8E4M3FN);
+        // The sum is 6.75 - 1/1024. It is 6.75 as f16, which lies half way between 6.5 and 7: the even mantissa is that of 7.
+        let (lhs, rhs) = (side([6.5, 0.25, -1.0 / 64.0]), side([1.0, 1.0, 1.0 / 16.0]));
+        let got = dot(&lhs, &rhs, &attrs, &ArrayShape::new(DType::F8E4M3FN, [])).unwrap();
+        assert_eq!(got.get(0), Some(Scalar::Float(7.0)));
     }
 
     #[test]

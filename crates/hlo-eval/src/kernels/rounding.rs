@@ -8,9 +8,9 @@
 //! Both start every window from the initial value, which is neutral in a sensible module.
 
 use half::{bf16, f16};
-use hlo_ir::DType;
 use hlo_ir::attrs::WindowDim;
 use hlo_ir::float::minifloat::Format;
+use hlo_ir::{DType, Literal};
 
 use crate::EvalError;
 
@@ -49,6 +49,17 @@ impl Rounding {
             Rounding::ThroughF16(format) => format.decode(format.encode(f16::from_f32(x).to_f64())) as f32,
             Rounding::Direct(format) => format.decode(format.encode(f64::from(x))) as f32,
         }
+    }
+}
+
+/// An array that was computed in a wider float, rounded as XLA stores it in an array of `dtype`.
+pub(crate) fn stored(wide: Literal, dtype: DType) -> Literal {
+    match Rounding::of(dtype) {
+        Some(Rounding::ThroughF16(_)) => wide.convert(DType::F16).convert(dtype),
+        Some(Rounding::Bf16 | Rounding::F16 | Rounding::Direct(_)) | None if wide.dtype() != dtype => {
+            wide.convert(dtype)
+        }
+        Some(Rounding::Bf16 | Rounding::F16 | Rounding::Direct(_)) | None => wide,
     }
 }
 
