@@ -90,8 +90,15 @@ impl Complex<f64> {
     }
 
     /// The absolute value, without overflow on the way.
+    ///
+    /// NaN if either part is one. C99 has infinity where the other part is infinite; XLA, whose results we give, does not.
     pub fn abs(self) -> f64 {
-        self.re.hypot(self.im)
+        if self.is_nan() { f64::NAN } else { self.re.hypot(self.im) }
+    }
+
+    /// Whether either part is a NaN.
+    fn is_nan(self) -> bool {
+        self.re.is_nan() || self.im.is_nan()
     }
 
     /// The angle to the positive real axis, in `(-π, π]`.
@@ -131,8 +138,21 @@ impl Complex<f64> {
         Complex::new(re, shifted.arg())
     }
 
-    /// The principal square root.
+    /// The square root: for `z = x + iy`, `√((|z| + x) / 2) ± i √((|z| - x) / 2)`, with minus for `y` below 0.
+    ///
+    /// An imaginary -0 is not below 0, so `√(-1 - 0i)` is `i`, and a NaN in either part makes both parts NaN. C99 has the sign of `y`
+    /// and infinities in these places. XLA, whose results we give, expands the root by this formula:
+    /// <https://github.com/openxla/stablehlo/blob/main/stablehlo/transforms/StablehloComplexMathExpanderPatterns.td>.
     pub fn sqrt(self) -> Self {
+        if self.is_nan() {
+            return Complex::new(f64::NAN, f64::NAN);
+        }
+        let Complex { re, im } = self.principal_sqrt();
+        Complex::new(re, if self.im < 0.0 { im } else { im.abs() })
+    }
+
+    /// The principal square root with the special values of C99: its imaginary part has the sign of `z`'s.
+    fn principal_sqrt(self) -> Self {
         if self.re == 0.0 && self.im == 0.0 {
             return Complex::new(0.0, self.im);
         }
@@ -157,14 +177,9 @@ impl Complex<f64> {
         Complex::new(re * unscale, im * unscale)
     }
 
-    /// `1 / √z`.
+    /// `1 / √z`, of the root with the sign of `z`'s imaginary part: XLA expands this function without its square root.
     pub fn rsqrt(self) -> Self {
-        Complex::new(1.0, 0.0) / self.sqrt()
-    }
-
-    /// The principal cube root.
-    pub fn cbrt(self) -> Self {
-        Complex::from_polar(self.abs().cbrt(), self.arg() / 3.0)
+        Complex::new(1.0, 0.0) / self.principal_sqrt()
     }
 
     /// `z^w = e^(w ln z)`; `0^0` is 1, and 0 to a power of positive real part is 0.
@@ -196,7 +211,7 @@ impl Complex<f64> {
 
     /// The hyperbolic tangent, `(sinh 2x + i sin 2y) / (cosh 2x + cos 2y)`; ±1 where `cosh 2x` would overflow.
     pub fn tanh(self) -> Self {
-        if self.re.abs() > 300.0 {
+        if self.re.is_infinite() || self.re.abs() > 300.0 && self.im.is_finite() {
             let im = if self.im.is_finite() { 0f64.copysign((2.0 * self.im).sin()) } else { 0.0 };
             return Complex::new(1f64.copysign(self.re), im);
         }
@@ -211,10 +226,10 @@ impl Complex<f64> {
         Complex::new(1.0, 0.0) / (Complex::new(1.0, 0.0) + (-self).exp())
     }
 
-    /// `z / |z|`, and 0 for 0.
+    /// `z / |z|`; a zero stays as it is.
     pub fn sign(self) -> Self {
         let abs = self.abs();
-        if abs == 0.0 { Complex::new(0.0, 0.0) } else { Complex::new(self.re / abs, self.im / abs) }
+        if abs == 0.0 { self } else { Complex::new(self.re / abs, self.im / abs) }
     }
 }
 
@@ -249,7 +264,6 @@ mod tests {
             assert_close(z.sqrt() * z.sqrt(), z, "sqrt");
             assert!(z.sqrt().re >= 0.0 && z.sqrt().im.is_sign_negative() == z.im.is_sign_negative());
             assert_close(z.rsqrt() * z.sqrt(), one, "rsqrt");
-            assert_close(z.cbrt() * z.cbrt() * z.cbrt(), z, "cbrt");
             assert_close(z.pow(Complex::new(3.0, 0.0)), z * z * z, "pow");
             assert_close(z / Complex::new(0.3, -2.0) * Complex::new(0.3, -2.0), z, "divide");
             let i = Complex::new(0.0, 1.0);
@@ -261,6 +275,38 @@ mod tests {
             assert_close(z.logistic(), z.exp() / (one + z.exp()), "logistic");
             assert!((z.sign().abs() - 1.0).abs() < 1e-15);
         }
+    }
+
+    /// Results of XLA on the CPU.
+    #[test]
+    fn special_values_are_those_of_xla() {
+        let (inf, nan) = (f64::INFINITY, f64::NAN);
+        let z = Complex::new;
+        let bits = |z: C| [z.re, z.im].map(|x| if x.is_nan() { u64::MAX } else { x.to_bits() });
+        for (x, root) in [
+            (z(-0.25, -0.0), z(0.0, 0.5)),
+            (z(-0.25, 0.0), z(0.0, 0.5)),
+            (z(0.25, -0.0), z(0.5, 0.0)),
+            (z(0.0, -0.0), z(0.0, 0.0)),
+            (z(-0.0, -0.0), z(0.0, 0.0)),
+            (z(0.0, -2.0), z(1.0, -1.0)),
+            (z(inf, -0.0), z(inf, 0.0)),
+            (z(inf, -1.0), z(inf, -0.0)),
+            (z(-inf, -0.0), z(0.0, inf)),
+            (z(-inf, -1.0), z(0.0, -inf)),
+            (z(-inf, -inf), z(inf, -inf)),
+            (z(1.0, inf), z(inf, inf)),
+            (z(-inf, nan), z(nan, nan)),
+            (z(nan, -inf), z(nan, nan)),
+            (z(nan, 0.0), z(nan, nan)),
+        ] {
+            assert_eq!(bits(x.sqrt()), bits(root), "√({x:?}): {:?}", x.sqrt());
+        }
+        assert!([z(-inf, nan), z(nan, inf), z(1.0, nan)].iter().all(|z| z.abs().is_nan() && z.ln().re.is_nan()));
+        assert_eq!(z(-inf, 1.0).abs(), inf);
+        assert_eq!(bits(z(1e30, inf).tanh()), bits(z(nan, nan)));
+        assert_eq!(bits(z(inf, nan).tanh()), bits(z(1.0, 0.0)));
+        assert_eq!(bits(z(-0.0, -0.0).sign()), bits(z(-0.0, -0.0)));
     }
 
     #[test]

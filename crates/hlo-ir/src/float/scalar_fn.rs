@@ -3,7 +3,7 @@
 //! Integers of every width are carried in an `i64`: signed types sign-extended, unsigned types zero-extended (so a large
 //! `u64` appears negative). Results are extended the same way unless the doc says that the caller wraps them.
 
-use std::f64::consts::FRAC_2_SQRT_PI;
+use std::f64::consts::{FRAC_2_SQRT_PI, LN_2};
 use std::sync::LazyLock;
 
 /// Integer element type of a value carried as `i64`.
@@ -40,6 +40,19 @@ pub fn min(a: f64, b: f64) -> f64 {
 /// One over the square root.
 pub fn rsqrt(x: f64) -> f64 {
     1.0 / x.sqrt()
+}
+
+/// From here on `asinh x` and `acosh x` are `ln 2x` to double precision: what they differ by is below `1 / x²`.
+const INVERSE_HYPERBOLIC_IS_LOG: f64 = 1e9;
+
+/// The inverse of the hyperbolic sine. That of the standard library overflows for operands near the largest number.
+pub fn asinh(x: f64) -> f64 {
+    if x.abs() < INVERSE_HYPERBOLIC_IS_LOG { x.asinh() } else { (x.abs().ln() + LN_2).copysign(x) }
+}
+
+/// The inverse of the hyperbolic cosine. That of the standard library overflows for operands near the largest number.
+pub fn acosh(x: f64) -> f64 {
+    if x < INVERSE_HYPERBOLIC_IS_LOG { x.acosh() } else { x.ln() + LN_2 }
 }
 
 /// Wraps a result to the type: sign- or zero-extends its low bits.
@@ -302,6 +315,23 @@ mod tests {
         assert!(max(-0.0, 0.0).is_sign_positive() && max(0.0, -0.0).is_sign_positive());
         assert!(min(-0.0, 0.0).is_sign_negative() && min(0.0, -0.0).is_sign_negative());
         assert_eq!((max(1.0, 2.0), min(1.0, 2.0)), (2.0, 1.0));
+    }
+
+    #[test]
+    fn inverse_hyperbolic_functions_do_not_overflow() {
+        for (opcode, f) in [(Opcode::Asinh, f64::asinh as fn(f64) -> f64), (Opcode::Acosh, f64::acosh)] {
+            let ours = row_fn(opcode);
+            // ln(2 · largest), where largest = 2^1024 (1 - 2^-53).
+            assert_eq!(ours(f64::MAX), 1025.0 * LN_2, "{opcode}");
+            assert_eq!(ours(f64::INFINITY), f64::INFINITY);
+            assert!(ours(f64::NAN).is_nan());
+            for x in [1.0, 1.5, 1e8, 0.999e9, 1e9, 1e15, 1e150] {
+                assert!((ours(x) - f(x)).abs() <= 2.0 * f64::EPSILON * f(x), "{opcode} {x}: {} {}", ours(x), f(x));
+            }
+        }
+        assert_eq!(row_fn(Opcode::Asinh)(-f64::MAX), -1025.0 * LN_2);
+        assert_eq!(row_fn(Opcode::Asinh)(-0.0).to_bits(), (-0.0f64).to_bits());
+        assert!(row_fn(Opcode::Acosh)(0.5).is_nan() && row_fn(Opcode::Acosh)(-1e300).is_nan());
     }
 
     #[test]

@@ -183,9 +183,9 @@ macro_rules! methods {
 methods! {
     abs() = ScalarFn::Math("fabs");
     acos() = ScalarFn::Math("acos");
-    acosh() = ScalarFn::Math("acosh");
+    inverse_cosh() = ScalarFn::Math("acosh");
     asin() = ScalarFn::Math("asin");
-    asinh() = ScalarFn::Math("asinh");
+    inverse_sinh() = ScalarFn::Math("asinh");
     atan() = ScalarFn::Math("atan");
     atan2(x) = ScalarFn::Math("atan2");
     atanh() = ScalarFn::Math("atanh");
@@ -256,6 +256,8 @@ methods_of! {
     /// Functions of reals.
     Real for f64;
     error_function() -> f64 = scalar_fn::erf;
+    inverse_cosh() -> f64 = scalar_fn::acosh;
+    inverse_sinh() -> f64 = scalar_fn::asinh;
     reciprocal_sqrt() -> f64 = scalar_fn::rsqrt;
     larger(other: f64) -> f64 = scalar_fn::max;
     smaller(other: f64) -> f64 = scalar_fn::min;

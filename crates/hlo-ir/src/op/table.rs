@@ -130,15 +130,15 @@ op_table! {
     /// The inverse of the cosine.
     Acos "acos" Exactly(1), Plain => unary!(REAL, 8, real: |x| x.acos());
     /// The inverse of the hyperbolic cosine.
-    Acosh "acosh" Exactly(1), Plain => unary!(REAL, 8, real: |x| x.acosh());
+    Acosh "acosh" Exactly(1), Plain => unary!(REAL, 8, real: |x| x.inverse_cosh());
     /// The inverse of the sine.
     Asin "asin" Exactly(1), Plain => unary!(REAL, 8, real: |x| x.asin());
     /// The inverse of the hyperbolic sine.
-    Asinh "asinh" Exactly(1), Plain => unary!(REAL, 8, real: |x| x.asinh());
+    Asinh "asinh" Exactly(1), Plain => unary!(REAL, 8, real: |x| x.inverse_sinh());
     /// The inverse of the hyperbolic tangent.
     Atanh "atanh" Exactly(1), Plain => unary!(REAL, 8, real: |x| x.atanh());
     /// The cube root.
-    Cbrt "cbrt" Exactly(1), Plain => unary!(REAL, 8, real: |x| x.cbrt(), complex: C64::cbrt);
+    Cbrt "cbrt" Exactly(1), Plain => unary!(N::FLOAT, 8, real: |x| x.cbrt());
     /// The smallest whole number that is not below the operand.
     Ceil "ceil" Exactly(1), Plain => unary!(N::FLOAT, 1, real: |x| x.ceil());
     /// How many zero bits stand above the highest one, within the type's width.
@@ -190,7 +190,7 @@ op_table! {
     /// One over the square root.
     Rsqrt "rsqrt" Exactly(1), Plain => unary!(REAL, 2, real: |x| x.reciprocal_sqrt(), complex: C64::rsqrt);
     /// -1, 0 or 1; a floating-point zero keeps its sign and a NaN stays.
-    Sign "sign" Exactly(1), Plain => unary!(N::INT.or(REAL), 1,
+    Sign "sign" Exactly(1), Plain => unary!(N::SIGNED_OR_FLOAT.or(N::COMPLEX), 1,
         real: |x| x.above(0.0).choose(1.0, x.below(0.0).choose(-1.0, x)), int: |x, t| x.sign(t), complex: C64::sign);
     /// The sine.
     Sine "sine" Exactly(1), Plain => unary!(REAL, 8, real: |x| x.sin(), complex: C64::sin);
