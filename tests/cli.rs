@@ -178,9 +178,11 @@ fn wrong_usage_is_two_and_suggests_the_nearest() {
         assert_eq!((out.code, out.stdout.as_str()), (2, ""), "{args:?}: {}", out.stderr);
         assert!(out.stderr.contains(expected), "{args:?}: {}", out.stderr);
     }
-    let out = run_with_stdin(&["--replicated-params", "0-3", "-"], GOOD);
-    assert_eq!(out.code, 2);
-    assert!(out.stderr.contains("expected leaf numbers below 1"), "{}", out.stderr);
+    for args in [&["--replicated-params", "0-3", "-"][..], &["eval", "--same", "99", "-"]] {
+        let out = run_with_stdin(args, GOOD);
+        assert_eq!((out.code, out.stdout.as_str()), (2, ""), "{args:?}: {}", out.stderr);
+        assert!(out.stderr.contains("expected leaf numbers below 1"), "{args:?}: {}", out.stderr);
+    }
 }
 
 #[test]

@@ -89,6 +89,17 @@ impl Same {
         }
         Ok(Same::Leaves(leaves))
     }
+
+    /// Checks that the entry of `module` has the leaves that are named.
+    ///
+    /// # Errors
+    /// It has fewer.
+    pub fn check(&self, module: &Module) -> Result<(), EvalError> {
+        let Same::Leaves(same) = self else { return Ok(()) };
+        let n_leaves = entry_leaves(module).len();
+        let Some(leaf) = same.iter().find(|&&leaf| leaf >= n_leaves) else { return Ok(()) };
+        Err(EvalError::invalid(format!("expected leaf numbers below {n_leaves} (the entry's leaves), found {leaf}")))
+    }
 }
 
 /// Bytes of distinct arrays that one call draws.
@@ -109,7 +120,7 @@ pub struct DrawOptions {
 /// follows in place of the module's own.
 ///
 /// # Errors
-/// `like` has other parameters; a distribution does not fit its element type; dims are out of range.
+/// `like` has other parameters; [`Same::check`] fails; dims are out of range or too large to draw.
 pub fn draw_inputs(module: &Module, like: Option<&Module>, options: &DrawOptions) -> Result<Inputs, EvalError> {
     let leaves = entry_leaves(module);
     let shardings = like.map_or_else(|| leaves.clone(), entry_leaves);
@@ -118,12 +129,7 @@ pub fn draw_inputs(module: &Module, like: Option<&Module>, options: &DrawOptions
             format!("expected {} parameter leaves in the module to follow, found {}", leaves.len(), shardings.len());
         return Err(EvalError::invalid(text));
     }
-    if let Same::Leaves(same) = &options.same
-        && let Some(leaf) = same.iter().find(|&&leaf| leaf >= leaves.len())
-    {
-        let text = format!("expected leaf numbers below {} (the entry's leaves), found {leaf}", leaves.len());
-        return Err(EvalError::invalid(text));
-    }
+    options.same.check(module)?;
     let n_devices = module.n_devices();
     let mut rows = Vec::with_capacity(leaves.len());
     let mut drawn_bytes = 0u64;

@@ -27,7 +27,6 @@ impl<'a> ChosenInputs<'a> {
     /// # Errors
     /// Wrong usage.
     pub(crate) fn parse(args: &'a InputArgs) -> Result<ChosenInputs<'a>, Failure> {
-        let usage = |flag: &'static str| move |e: EvalError| Failure::Usage(format!("{flag}: {e}"));
         let draws = Draw::parse_list(&args.draw).map_err(usage("--draw"))?;
         let same = Same::parse(&args.same).map_err(usage("--same"))?;
         Ok(ChosenInputs { args, draws, same })
@@ -36,15 +35,21 @@ impl<'a> ChosenInputs<'a> {
     /// The inputs of a module, for all its devices.
     ///
     /// # Errors
-    /// A file cannot be read or does not fit; a distribution does not fit.
+    /// A file cannot be read or does not fit; `--same` names a leaf that the entry has not (wrong usage).
     pub(crate) fn of(&self, module: &Module, console: &mut Console<'_>) -> Result<Inputs, Failure> {
         if let Some(path) = &self.args.inputs {
             return read_inputs(path, module);
         }
+        self.same.check(module).map_err(usage("--same"))?;
         let like = self.args.like.as_ref().map(|path| load_one(path, console)).transpose()?;
         let options = DrawOptions { seed: self.args.seed, draws: self.draws.clone(), same: self.same.clone() };
         draw_inputs(module, like.as_ref(), &options).map_err(|e| Failure::File(e.to_string()))
     }
+}
+
+/// What a flag says cannot be right.
+fn usage(flag: &'static str) -> impl Fn(EvalError) -> Failure {
+    move |error| Failure::Usage(format!("{flag}: {error}"))
 }
 
 fn read_inputs(path: &Path, module: &Module) -> Result<Inputs, Failure> {
