@@ -317,6 +317,11 @@ fn a_sharded_interface_fills_a_directory() {
     let out = run(&["--pass", pipeline, &sgd]);
     assert_eq!((out.code, out.stdout.as_str()), (2, ""));
     assert!(out.stderr.contains("expected -o DIRECTORY, found no -o"), "{}", out.stderr);
+    // As for a file, the folder that the directory goes into is not made.
+    let out = run(&["--pass", pipeline, "-o", &place("missing/new"), &sgd]);
+    assert_eq!(out.code, 1, "{}", out.stderr);
+    assert!(out.stderr.contains("missing/new`: No such file"), "{}", out.stderr);
+    assert!(!folder.join("missing").exists());
     std::fs::write(folder.join("file"), "mine").expect("a file");
     let out = run(&["--pass", pipeline, "-o", &place("file"), &sgd]);
     assert_eq!(out.code, 2, "{}", out.stderr);

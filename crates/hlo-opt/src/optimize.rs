@@ -96,7 +96,9 @@ fn write_directory(
         return Err(Failure::Usage(format!("{what}: expected -o DIRECTORY, found file `{}`", directory.display())));
     }
     let failed = |error: std::io::Error| Failure::File(format!("cannot write `{}`: {error}", directory.display()));
-    std::fs::create_dir_all(directory).map_err(failed)?;
+    if is_new {
+        std::fs::create_dir(directory).map_err(failed)?;
+    }
     let all = std::iter::once(("main.hlo".to_string(), main.to_string())).chain(files);
     let staged: Result<Vec<Staged>, Failure> =
         all.map(|(name, text)| Staged::write(&directory.join(name), |sink| sink.write_all(text.as_bytes()))).collect();
