@@ -214,3 +214,62 @@ fn a_loop_that_never_runs_takes_nothing_even_of_what_never_ends() {
     let never = time(&nested_loops(40, "0"));
     assert!(never.critical_path_s < 1e-3, "{never:?}");
 }
+
+/// `work` as a computation, called with `f32[1048576]` on four devices.
+fn called_or_begun(work: &str, is_begun: bool) -> Module {
+    let call = match is_begun {
+        true => {
+            "s = ((f32[1048576]), f32[1048576], u32[]) async-start(x), calls=w\n  ROOT d = f32[1048576] async-done(s)"
+        }
+        false => "ROOT d = f32[1048576] call(x), to_apply=w",
+    };
+    parsed(&format!(
+        "HloModule m, replica_count=4\nadd {{\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT s = f32[] add(a, b)\n}}\n\
+         c {{\n  p = (s32[], f32[1048576]) parameter(0)\n  i = s32[] get-tuple-element(p), index=0\n  n = s32[] constant(9)\n  \
+         ROOT c = pred[] compare(i, n), direction=LT\n}}\n\
+         b {{\n  p = (s32[], f32[1048576]) parameter(0)\n  i = s32[] get-tuple-element(p), index=0\n  \
+         y = f32[1048576] get-tuple-element(p), index=1\n  one = s32[] constant(1)\n  j = s32[] add(i, one)\n  \
+         z = f32[1048576] negate(y)\n  ROOT t = (s32[], f32[1048576]) tuple(j, z)\n}}\n\
+         w {{\n  a = f32[1048576] parameter(0)\n  {work}\n}}\n\
+         ENTRY e {{\n  x = f32[1048576] parameter(0)\n  {call}\n}}\n"
+    ))
+}
+
+#[test]
+fn what_is_begun_takes_as_long_as_a_call() {
+    let sum = "all-reduce(a), replica_groups={{0,1,2,3}}, to_apply=add";
+    let works = [
+        "ROOT n = f32[1048576] negate(a)".to_string(),
+        format!("ROOT r = f32[1048576] {sum}"),
+        format!(
+            "x = f32[1048576] custom-call(a), custom_call_target=\"slow\"\n  r = f32[1048576] {}\n  ROOT q = f32[1048576] {}",
+            sum.replace("(a)", "(x)"),
+            sum.replace("(a)", "(r)")
+        ),
+        "zero = s32[] constant(0)\n  t = (s32[], f32[1048576]) tuple(zero, a)\n  \
+         l = (s32[], f32[1048576]) while(t), condition=c, body=b\n  ROOT r = f32[1048576] get-tuple-element(l), index=1"
+            .to_string(),
+    ];
+    for work in &works {
+        let [called, begun] = [false, true].map(|is_begun| time(&called_or_begun(work, is_begun)));
+        assert_eq!(begun, called, "{work}");
+        assert!(called.critical_path_s > 0.0 && called.is_partial == work.contains("custom-call"));
+    }
+}
+
+#[test]
+fn a_copy_that_is_begun_runs_beside_kernels() {
+    let module = |space: &str| {
+        parsed(&format!(
+            "HloModule m\nENTRY e {{\n  p = f32[1048576]{{0}} parameter(0)\n  q = f32[1048576]{{0}} parameter(1)\n  \
+             s = (f32[1048576]{{0{space}}}, f32[1048576]{{0}}, u32[]) copy-start(p)\n  n = f32[1048576]{{0}} negate(q)\n  \
+             d = f32[1048576]{{0{space}}} copy-done(s)\n  \
+             ROOT t = (f32[1048576]{{0{space}}}, f32[1048576]{{0}}) tuple(d, n)\n}}\n"
+        ))
+    };
+    let found = time(&module(""));
+    assert_near(found.critical_path_s, kernel_s(8.0 * 1048576.0));
+    assert_near(found.compute_s, kernel_s(8.0 * 1048576.0));
+    // Nothing here knows the way to the host.
+    assert!(!found.is_partial && time(&module(":S(5)")).is_partial);
+}

@@ -1,24 +1,26 @@
-//! The predicted time of a module: kernels and collectives of one device on two lanes.
+//! The predicted time of a module: kernels, collectives and copies of one device on lanes of their own.
 //!
 //! The module need not be fused: each computation's fusible groups count as one kernel each ([`crate::fusion`]). A kernel is
-//! a task on the compute lane, a collective a task on the communication lane. A task begins when its operands are there
+//! a task on the compute lane, a collective a task on the communication lane. What
+//! `copy-start` begins is a task on the copy lane: a copy engine reads and writes the bytes once, beside kernels and collectives. A task begins when its operands are there
 //! and its lane is free. Among the tasks that could begin, a lane takes one by a rule: the longest chain of tasks behind it,
 //! the first in the text, or the first that a collective needs. Of the three rules the one that ends soonest counts.
 //!
-//! Both lanes catch up with each other before and after a loop or a conditional. A loop takes its body's time as often as it
+//! All lanes catch up with each other before and after a loop or a conditional. A loop takes its body's time as often as it
 //! runs ([`Frequencies`]); a conditional the mean of its branches, weighted by how often each is taken.
 //!
 //! A called computation with one call site is priced in its caller's place. One with several call sites counts like a loop
-//! that runs once, so inline calls first for a better figure.
+//! that runs once, so inline calls first for a better figure. What `async-start` begins is priced as a call that stands there: its
+//! kernels and collectives run on their lanes beside what does not need them.
 //!
 //! **Not counted**: layout copies that a backend adds, the host's part in loops, custom calls beyond their bytes (then
-//! [`ModuleTime::is_partial`]). Cost: `n log n` in the module's instructions and tuple leaves.
+//! [`ModuleTime::is_partial`]), the way of copies to and from the memory of the host (partial too). Cost: `n log n` in the module's instructions and tuple leaves.
 
 use super::exchange::{Exchange, Members, exchange_of, members_of};
 use super::kernel::{KernelCost, Updates, instruction_cost, region_cost};
 use super::lanes::{Lane, Tasks};
 use super::units::{Unit, Units};
-use super::{Machine, Network, SizeMismatch};
+use super::{KernelWork, Machine, Network, SizeMismatch};
 use crate::frequency::Frequencies;
 use crate::fusion::prepare;
 use crate::values::{CallSite, Through, arguments, condition_and_body, handed_on, hands_on};
@@ -102,14 +104,18 @@ pub fn predict(module: &Module, frequencies: &Frequencies, machine: &Machine) ->
     Ok(module.entry().map_or_else(ModuleTime::default, |entry| clock.times[entry]))
 }
 
+/// The memory space of the host in XLA's layouts: `S(5)`.
+const HOST_MEMORY: i64 = 5;
+
 /// Nested calls that are priced in their callers' place.
 const MAX_CALL_DEPTH: u32 = 64;
 
-/// Computations that are priced where they are called: those with one call site, which is a call.
+/// Computations that are priced where they are called: those with one call site, which is a call or begins one.
 fn computations_in_place_of_calls(module: &Module) -> EntitySet<CompId> {
     let mut n_sites: SecondaryMap<CompId, u32> = SecondaryMap::new();
     let order = module.post_order();
-    for &inst in order.iter().flat_map(|&comp| &module.comp(comp).insts) {
+    let insts = order.iter().flat_map(|&comp| &module.comp(comp).insts);
+    for &inst in insts.filter(|&&inst| !continues_call(module, inst)) {
         module.called(inst).into_iter().for_each(|callee| n_sites[callee] += 1);
     }
     let (mut found, mut depth) = (EntitySet::new(), SecondaryMap::<CompId, u32>::new());
@@ -130,7 +136,14 @@ fn computations_in_place_of_calls(module: &Module) -> EntitySet<CompId> {
 
 fn is_call(module: &Module, inst: InstId) -> bool {
     let instruction = module.inst(inst);
-    instruction.opcode != Opcode::Fusion && instruction.opcode.row().flow == Flow::Call
+    let flow = instruction.opcode.row().flow;
+    instruction.opcode != Opcode::Fusion && (flow == Flow::Call || flow == Flow::AsyncStart(Begun::Call))
+}
+
+/// Whether an instruction names a computation that an earlier one has begun.
+fn continues_call(module: &Module, inst: InstId) -> bool {
+    let flow = module.inst(inst).opcode.row().flow;
+    flow == Flow::AsyncUpdate || flow == Flow::AsyncDone
 }
 
 /// The computations whose instructions are kernels and collectives, rather than the inside of a fusion or a reduction.
@@ -139,7 +152,7 @@ fn stepwise_computations(module: &Module) -> EntitySet<CompId> {
     found.extend(module.entry());
     for &inst in module.computations().iter().flat_map(|&comp| &module.comp(comp).insts) {
         let opcode = module.inst(inst).opcode;
-        if opcode != Opcode::Fusion && opcode.row().flow.entry().is_some() {
+        if opcode != Opcode::Fusion && (opcode.row().flow.entry().is_some() || is_call(module, inst)) {
             found.extend(module.called(inst));
         }
     }
@@ -161,7 +174,7 @@ struct Clock<'m> {
 /// For each leaf of a value the task that computes it; `None` if it is there from the beginning.
 type Makers = SmallVec<[Option<usize>; 1]>;
 
-/// The tasks since both lanes last caught up with each other.
+/// The tasks since all lanes last caught up with each other.
 #[derive(Default)]
 struct Section {
     lanes: Vec<Lane>,
@@ -194,7 +207,7 @@ impl Progress {
         section.n_before + section.lanes.len() - 1
     }
 
-    /// Lets both lanes catch up with each other.
+    /// Lets all lanes catch up with each other.
     fn catch_up(&mut self) {
         let n_before = self.section.n_before + self.section.lanes.len();
         let Section { lanes, durations_s, needs, .. } =
@@ -295,18 +308,22 @@ impl<'m> Clock<'m> {
                 }
                 progress.makers[inst] = self.nothing(inst);
             }
-            Flow::Collective(rule) => self.collective(inst, inst, rule, progress),
-            Flow::AsyncStart(Begun::Collective(rule)) => self.collective(inst, inst, rule, progress),
-            Flow::AsyncStart(Begun::Call) if self.wrapped_collective(inst).is_some() => {
-                if let Some((wrapped, rule)) = self.wrapped_collective(inst) {
-                    self.collective(inst, wrapped, rule, progress);
-                }
+            Flow::Collective(rule) | Flow::AsyncStart(Begun::Collective(rule)) => self.collective(inst, rule, progress),
+            Flow::AsyncStart(Begun::Call) => {
+                self.call(inst, progress);
+                // `(operands, results, context)`
+                let results = std::mem::take(&mut progress.makers[inst]);
+                let mut makers = self.handed_on(inst, progress);
+                let place = module.shapes.element_leaves(instruction.shape, 1);
+                makers.iter_mut().skip(place.start).zip(results).for_each(|(to, from)| *to = from);
+                progress.makers[inst] = makers;
             }
+            Flow::AsyncStart(Begun::Copy) => self.copy_begun(inst, progress),
             Flow::All if is_view(module, inst) => {
                 let first = instruction.operands.first();
                 progress.makers[inst] = first.map_or_else(|| self.nothing(inst), |&o| progress.makers[o].clone());
             }
-            Flow::Call | Flow::All | Flow::AsyncStart(Begun::Call | Begun::Copy) => {
+            Flow::Call | Flow::All => {
                 progress.time.is_partial |= matches!(row.cost, CostRule::Unknown(_) | CostRule::Communication);
                 if row.cost == CostRule::Free || is_token(module.shape(inst)) {
                     let task = operands.flat_map(|o| progress.makers[o].iter().copied()).flatten().max();
@@ -356,34 +373,34 @@ impl<'m> Clock<'m> {
         self.times[condition].times(n_trips + 1.0).plus(self.times[body].times(n_trips))
     }
 
-    /// The collective that an asynchronous call wraps.
-    fn wrapped_collective(&self, inst: InstId) -> Option<(InstId, CollectiveRule)> {
-        let comps = self.module.called(inst);
-        let mut insts = comps.iter().flat_map(|&comp| &self.module.comp(comp).insts);
-        insts.find_map(|&inst| match self.module.inst(inst).opcode.row().flow {
-            Flow::Collective(rule) => Some((inst, rule)),
-            Flow::All
-            | Flow::Parameter
-            | Flow::Constant
-            | Flow::Tuple
-            | Flow::GetTupleElement
-            | Flow::Identity
-            | Flow::Call
-            | Flow::While
-            | Flow::Conditional
-            | Flow::ReplicaId
-            | Flow::PartitionId
-            | Flow::AsyncStart(_)
-            | Flow::AsyncUpdate
-            | Flow::AsyncDone => None,
-        })
+    /// Adds the copy that `inst` begins: `(destination, source, context)`.
+    fn copy_begun(&self, inst: InstId, progress: &mut Progress) {
+        let module = self.module;
+        let operands = module.inst(inst).operands.iter().copied();
+        let bytes: f64 = operands.clone().map(|operand| module.shape(operand).memory_bytes() as f64).sum();
+        let seconds = self.machine.kernel_s(KernelWork { bytes: 2.0 * bytes, arithmetic_s: 0.0 });
+        let task = progress.task(Lane::Copy, seconds, operands);
+        let mut makers: Makers = SmallVec::from_elem(Some(task), module.shape(inst).n_leaves());
+        for run in handed_on(module, inst, Through::ALL) {
+            let from = progress.makers[run.operand].get(run.in_operand());
+            if let (Some(to), Some(from)) = (makers.get_mut(run.in_result()), from) {
+                to.copy_from_slice(from);
+            }
+        }
+        progress.makers[inst] = makers;
+        let mut is_of_host = false;
+        module.shape(inst).for_each_leaf(&mut |_, leaf| {
+            let layout = leaf.as_array().and_then(|array| array.layout.as_ref());
+            is_of_host |= layout.is_some_and(|layout| layout.memory_space == HOST_MEMORY);
+        });
+        progress.time.is_partial |= is_of_host;
     }
 
-    /// Adds the task of the collective `wrapped`, which is `inst` or what `inst` begins.
-    fn collective(&mut self, inst: InstId, wrapped: InstId, rule: CollectiveRule, progress: &mut Progress) {
+    /// Adds the task of a collective, whether it waits for its outcome or begins.
+    fn collective(&mut self, inst: InstId, rule: CollectiveRule, progress: &mut Progress) {
         let module = self.module;
         let exchange = exchange_of(rule);
-        let members = members_of(module, wrapped, exchange);
+        let members = members_of(module, inst, exchange);
         let is_alone = exchange != Exchange::Permute && members.groups.iter().all(|group| group.len() <= 1);
         let operands = module.inst(inst).operands.iter().copied();
         if is_alone {
@@ -393,7 +410,7 @@ impl<'m> Clock<'m> {
         }
         let bytes_in: f64 = operands.clone().map(|o| module.shape(o).memory_bytes() as f64).sum();
         let bytes_out = module.shape(inst).memory_bytes() as f64;
-        let bytes_out = if rule.has_operands_in_result() || wrapped != inst { bytes_out - bytes_in } else { bytes_out };
+        let bytes_out = if rule.has_operands_in_result() { bytes_out - bytes_in } else { bytes_out };
         let network = &self.network;
         let cost = self
             .exchanges

@@ -1,4 +1,5 @@
-//! Two lanes of a device, on which kernels and collectives run beside each other: when tasks run, and in which order.
+//! Lanes of a device, on which kernels, collectives and copies by its copy engine run beside each other: when tasks run, and in
+//! which order.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -10,7 +11,11 @@ pub enum Lane {
     Compute,
     /// Collectives.
     Communication,
+    /// Asynchronous copies, which a copy engine does.
+    Copy,
 }
+
+const N_LANES: usize = 3;
 
 /// Tasks in an order in which each comes after all that it needs.
 #[derive(Clone, Copy, Debug)]
@@ -73,12 +78,14 @@ impl Tasks<'_> {
         let mut users: Vec<Vec<usize>> = vec![Vec::new(); n];
         self.needs.iter().enumerate().for_each(|(i, list)| list.iter().for_each(|&earlier| users[earlier].push(i)));
         let mut needs_end = vec![0u64; n];
-        let mut queues = [Queue::default(), Queue::default()];
+        let mut queues: [Queue; N_LANES] = Default::default();
         for i in (0..n).filter(|&i| n_open[i] == 0) {
             queues[self.lane(i)].later.push(Reverse((0, i)));
         }
         let mut order = Vec::with_capacity(n);
-        while let Some((now, which)) = (0..2).filter_map(|which| queues[which].next().map(|now| (now, which))).min() {
+        while let Some((now, which)) =
+            (0..N_LANES).filter_map(|which| queues[which].next().map(|now| (now, which))).min()
+        {
             let queue = &mut queues[which];
             while let Some(&Reverse((_, i))) = queue.later.peek().filter(|Reverse((time, _))| *time <= now) {
                 queue.later.pop();
@@ -102,7 +109,7 @@ impl Tasks<'_> {
     /// When each task runs, by its number, if the lanes take them in this order.
     pub fn run(&self, order: &[usize]) -> Vec<TaskSpan> {
         let mut spans = vec![TaskSpan::default(); self.durations_s.len()];
-        let mut free = [0.0f64; 2];
+        let mut free = [0.0f64; N_LANES];
         for &i in order {
             let lane = self.lane(i);
             let start_s = self.needs[i].iter().fold(free[lane], |start, &earlier| start.max(spans[earlier].end_s));
@@ -113,7 +120,11 @@ impl Tasks<'_> {
     }
 
     fn lane(&self, i: usize) -> usize {
-        usize::from(self.lanes[i] == Lane::Communication)
+        match self.lanes[i] {
+            Lane::Compute => 0,
+            Lane::Communication => 1,
+            Lane::Copy => 2,
+        }
     }
 }
 

@@ -1,8 +1,8 @@
 //! Predicted times: the one place that says how long work takes on a machine.
 //!
 //! A kernel takes its launch and the longer of its memory traffic and its arithmetic (the roofline; Williams, Waterman and
-//! Patterson 2009). A collective takes what the cluster model says for its groups. A module takes the critical path over two
-//! lanes, one for kernels and one for collectives ([`predict`]). The figures tell which of two programs is faster; they are no
+//! Patterson 2009). A collective takes what the cluster model says for its groups. A module takes the critical path over
+//! lanes, one for kernels, one for collectives and one for asynchronous copies ([`predict`]). The figures tell which of two programs is faster; they are no
 //! measurements.
 
 mod clock;
