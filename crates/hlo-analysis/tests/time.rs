@@ -273,3 +273,119 @@ fn a_copy_that_is_begun_runs_beside_kernels() {
     // Nothing here knows the way to the host.
     assert!(!found.is_partial && time(&module(":S(5)")).is_partial);
 }
+
+/// Bytes of the array that the tests of updates update, and of the row that they write.
+const ARRAY: f64 = 1000.0 * 4096.0;
+const ROW: f64 = 4096.0;
+
+/// A module that takes an array, a row and an index, with this entry.
+fn updating(header: &str, entry: &str) -> Module {
+    parsed(&format!(
+        "HloModule m{header}\nENTRY e {{\n  p = f32[1000,1024] parameter(0)\n  u = f32[1,1024] parameter(1)\n  \
+         i = s32[] parameter(2)\n  z = s32[] constant(0)\n  {entry}\n}}\n"
+    ))
+}
+
+const ALIAS: &str = ", input_output_alias={ {}: (0, {}, may-alias) }";
+const DUS: &str = "f32[1000,1024] dynamic-update-slice";
+
+/// Seconds of a kernel that writes a row in place, and of one that writes the whole array anew.
+fn update_s() -> (f64, f64) {
+    (kernel_s(2.0 * ROW + 8.0), kernel_s(2.0 * ARRAY + 8.0))
+}
+
+#[test]
+fn an_update_is_in_place_where_the_array_may_be_written_over() {
+    let (in_place, anew) = update_s();
+    let entry = format!("ROOT w = {DUS}(p, u, i, z)");
+    // A parameter is the caller's, unless it is aliased with the result or donated.
+    assert_near(time(&updating("", &entry)).critical_path_s, anew);
+    assert_near(time(&updating(ALIAS, &entry)).critical_path_s, in_place);
+    let donor = ", buffer_donor={ (0, {}) }";
+    assert_near(time(&updating(donor, &entry)).critical_path_s, in_place);
+    // What the module has made itself is its own, unless it is read later.
+    let work = |operand: &str| format!("f32[1000,1024] custom-call({operand}), custom_call_target=\"work\"");
+    let made = format!("r = {}\n  w = {DUS}(r, u, i, z)", work("p"));
+    let once = format!("{made}\n  ROOT q = {}", work("w"));
+    let works = 2.0 * kernel_s(2.0 * ARRAY);
+    assert_near(time(&updating("", &once)).critical_path_s, works + in_place);
+    let kept = format!("{made}\n  ROOT t = (f32[1000,1024], f32[1000,1024]) tuple(r, w)");
+    assert_near(time(&updating("", &kept)).critical_path_s, kernel_s(2.0 * ARRAY) + anew);
+}
+
+#[test]
+fn two_updates_of_one_array_write_it_anew_once() {
+    let (in_place, anew) = update_s();
+    // Both stand in kernels of their own: their parts are of different dims.
+    let alias = ", input_output_alias={ {0}: (0, {}, may-alias) }";
+    let entry = format!(
+        "w = {DUS}(p, u, i, z)\n  x = f32[1000,1024] sort(w), dimensions={{1}}, to_apply=less\n  v = {DUS}(p, u, z, z)\n  \
+         ROOT t = (f32[1000,1024], f32[1000,1024]) tuple(x, v)"
+    );
+    let with_less = |module: &str| {
+        module.replace("ENTRY", "less {\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT l = pred[] compare(a, b), direction=LT\n}\nENTRY")
+    };
+    let text = format!(
+        "HloModule m{alias}\nENTRY e {{\n  p = f32[1000,1024] parameter(0)\n  u = f32[1,1024] parameter(1)\n  \
+         i = s32[] parameter(2)\n  z = s32[] constant(0)\n  {entry}\n}}\n"
+    );
+    let both = time(&parsed(&with_less(&text))).compute_s;
+    let sorted =
+        with_less(&text.replace(&format!("v = {DUS}(p, u, z, z)"), "v = f32[1000,1024] reverse(p), dimensions={0}"));
+    let one = time(&parsed(&sorted)).compute_s;
+    assert!((both - one - (in_place - kernel_s(2.0 * ARRAY))).abs() < 1e-12, "{both:e} {one:e}");
+    assert!(both > anew + in_place);
+}
+
+#[test]
+fn a_parameter_that_is_a_result_is_copied_unless_it_is_aliased() {
+    let entry = "n = f32[1,1024] negate(u)\n  ROOT t = (f32[1000,1024], f32[1,1024]) tuple(p, n)";
+    let small = kernel_s(2.0 * ROW);
+    assert_near(time(&updating("", entry)).critical_path_s, small + kernel_s(2.0 * ARRAY));
+    let alias = ", input_output_alias={ {0}: (0, {}, may-alias) }";
+    assert_near(time(&updating(alias, entry)).critical_path_s, small);
+}
+
+#[test]
+fn a_loop_copies_what_is_not_its_own_once_and_updates_in_place() {
+    let text = |header: &str, trips: usize| {
+        let state = "(s32[], f32[1000,1024], f32[1,1024])";
+        format!(
+            "HloModule m{header}\nc {{\n  t = {state} parameter(0)\n  i = s32[] get-tuple-element(t), index=0\n  \
+             n = s32[] constant({trips})\n  ROOT d = pred[] compare(i, n), direction=LT\n}}\n\
+             b {{\n  t = {state} parameter(0)\n  i = s32[] get-tuple-element(t), index=0\n  \
+             p = f32[1000,1024] get-tuple-element(t), index=1\n  u = f32[1,1024] get-tuple-element(t), index=2\n  \
+             z = s32[] constant(0)\n  o = s32[] constant(1)\n  j = s32[] add(i, o)\n  w = {DUS}(p, u, i, z)\n  \
+             ROOT r = {state} tuple(j, w, u)\n}}\n\
+             ENTRY e {{\n  p = f32[1000,1024] parameter(0)\n  u = f32[1,1024] parameter(1)\n  z = s32[] constant(0)\n  \
+             t = {state} tuple(z, p, u)\n  w = {state} while(t), condition=c, body=b\n  \
+             ROOT r = f32[1000,1024] get-tuple-element(w), index=1\n}}\n"
+        )
+    };
+    let of = |header: &str, trips: usize| time(&parsed(&text(header, trips))).critical_path_s;
+    let round = of(ALIAS, 2) - of(ALIAS, 1);
+    assert!(round < 4.0 * kernel_s(3.0 * ROW), "{round:e}");
+    assert_near(of("", 2) - of("", 1), round);
+    assert_near(of("", 1) - of(ALIAS, 1), kernel_s(2.0 * ARRAY));
+}
+
+#[test]
+fn an_update_of_what_a_kernel_makes_writes_it_whole() {
+    // The zeros are made by the kernel that updates them; nothing is read of them.
+    let entry = format!(
+        "k = f32[] constant(0)\n  b = f32[1000,1024] broadcast(k), dimensions={{}}\n  ROOT w = {DUS}(b, u, i, z)"
+    );
+    let found = time(&updating("", &entry)).critical_path_s;
+    assert!((found - kernel_s(ARRAY + ROW)).abs() < 1e-10, "{found:e}");
+    // A fusion counts as its instructions do.
+    let fused = |header: &str| {
+        parsed(&format!(
+            "HloModule m{header}\nf {{\n  p = f32[1000,1024] parameter(0)\n  u = f32[1,1024] parameter(1)\n  \
+             i = s32[] parameter(2)\n  z = s32[] constant(0)\n  n = f32[1,1024] negate(u)\n  ROOT w = {DUS}(p, n, i, z)\n}}\n\
+             ENTRY e {{\n  p = f32[1000,1024] parameter(0)\n  u = f32[1,1024] parameter(1)\n  i = s32[] parameter(2)\n  \
+             ROOT w = f32[1000,1024] fusion(p, u, i), kind=kLoop, calls=f\n}}\n"
+        ))
+    };
+    let (own, others) = (time(&fused(ALIAS)).critical_path_s, time(&fused("")).critical_path_s);
+    assert!(own < 1.1 * kernel_s(2.0 * ROW) && others > kernel_s(2.0 * ARRAY) * 0.99, "{own:e} {others:e}");
+}

@@ -25,6 +25,10 @@
 mod buffer_table;
 mod in_place;
 mod schedule_walk;
+mod updates;
+
+pub use updates::InPlaceUpdates;
+pub(crate) use updates::{behind_views, updated_operands};
 
 use buffer_table::{Action, BufferSource, BufferTable, END, control};
 use cranelift_entity::SecondaryMap;

@@ -13,6 +13,9 @@
 //! that runs once, so inline calls first for a better figure. What `async-start` begins is priced as a call that stands there: its
 //! kernels and collectives run on their lanes beside what does not need them.
 //!
+//! An update of a part of an array writes the part alone where the array's memory may be written over ([`InPlaceUpdates`]), and
+//! the whole array where not. Initial values of loops and results that are not free to be written over are copied.
+//!
 //! **Not counted**: layout copies that a backend adds, the host's part in loops, custom calls beyond their bytes (then
 //! [`ModuleTime::is_partial`]), the way of copies to and from the memory of the host (partial too). Cost: `n log n` in the module's instructions and tuple leaves.
 
@@ -23,6 +26,7 @@ use super::units::{Unit, Units};
 use super::{KernelWork, Machine, Network, SizeMismatch};
 use crate::frequency::Frequencies;
 use crate::fusion::prepare;
+use crate::memory::InPlaceUpdates;
 use crate::values::{CallSite, Through, arguments, condition_and_body, handed_on, hands_on};
 use cranelift_entity::{EntitySet, SecondaryMap};
 use hashbrown::HashMap;
@@ -93,6 +97,7 @@ pub fn predict(module: &Module, frequencies: &Frequencies, machine: &Machine) ->
         exchanges: HashMap::new(),
         in_place_of_call: computations_in_place_of_calls(module),
         effectful: module.effectful_computations(),
+        updates: InPlaceUpdates::find(module),
         times: SecondaryMap::new(),
     };
     let mut progress = Progress::default();
@@ -168,6 +173,7 @@ struct Clock<'m> {
     exchanges: HashMap<(Exchange, Members), CollectiveCost>,
     in_place_of_call: EntitySet<CompId>,
     effectful: EntitySet<CompId>,
+    updates: InPlaceUpdates,
     times: SecondaryMap<CompId, ModuleTime>,
 }
 
@@ -229,6 +235,14 @@ impl Progress {
 }
 
 impl<'m> Clock<'m> {
+    /// Adds copies of whole arrays of these bytes, which need all leaves of `operands`.
+    fn copies(&self, copied_bytes: &[u64], operands: impl Iterator<Item = InstId> + Clone, progress: &mut Progress) {
+        for &bytes in copied_bytes {
+            let seconds = self.machine.kernel_s(KernelWork { bytes: 2.0 * bytes as f64, arithmetic_s: 0.0 });
+            progress.task(Lane::Compute, seconds, operands.clone());
+        }
+    }
+
     /// The time of one run of a computation.
     fn computation(&mut self, comp: CompId, progress: &mut Progress) -> ModuleTime {
         (progress.section, progress.time) = Default::default();
@@ -236,6 +250,8 @@ impl<'m> Clock<'m> {
             progress.makers[param] = self.nothing(param);
         }
         self.walk(comp, progress);
+        let root = self.module.comp(comp).root.expand();
+        self.copies(self.updates.copied_at_end(comp), root.into_iter(), progress);
         progress.catch_up();
         progress.time
     }
@@ -250,7 +266,7 @@ impl<'m> Clock<'m> {
         for unit in Units::of(self.module, comp).in_order(&self.effectful) {
             match unit {
                 Unit::Kernel(group) => {
-                    let cost = region_cost(&self.costs, &group.all, &group.outputs, Updates::InPlace);
+                    let cost = region_cost(&self.costs, &group.all, &group.outputs, Updates::AsFound(&self.updates));
                     self.kernel(&cost, group.inputs.iter().copied(), group.outputs.iter().copied(), progress);
                 }
                 Unit::Inst(inst) => self.instruction(inst, progress),
@@ -287,13 +303,14 @@ impl<'m> Clock<'m> {
             Flow::Tuple | Flow::GetTupleElement | Flow::AsyncDone | Flow::AsyncUpdate => {
                 progress.makers[inst] = self.handed_on(inst, progress);
             }
-            Flow::Identity if !hands_on(module, inst, Through::MARKERS) && moves_bytes(module, inst) => {
-                let cost = instruction_cost(&self.costs, inst, Updates::InPlace);
+            Flow::Identity if moves_bytes(module, inst) || !self.updates.copied_at(inst).is_empty() => {
+                let cost = instruction_cost(&self.costs, inst, Updates::AsFound(&self.updates));
                 self.kernel(&cost, operands, std::iter::once(inst), progress);
             }
             Flow::Identity => progress.makers[inst] = self.handed_on(inst, progress),
             Flow::Call if is_call(module, inst) => self.call(inst, progress),
             Flow::While => {
+                self.copies(self.updates.copied_at(inst), operands, progress);
                 progress.catch_up();
                 progress.time = progress.time.plus(self.loop_time(inst));
                 progress.makers[inst] = self.nothing(inst);
@@ -329,7 +346,7 @@ impl<'m> Clock<'m> {
                     let task = operands.flat_map(|o| progress.makers[o].iter().copied()).flatten().max();
                     progress.makers[inst] = SmallVec::from_elem(task, module.shape(inst).n_leaves());
                 } else {
-                    let cost = instruction_cost(&self.costs, inst, Updates::InPlace);
+                    let cost = instruction_cost(&self.costs, inst, Updates::AsFound(&self.updates));
                     self.kernel(&cost, operands, std::iter::once(inst), progress);
                 }
             }
@@ -425,8 +442,11 @@ fn is_token(shape: &Shape) -> bool {
     shape.memory_bytes() == 0 && shape.as_array().is_none()
 }
 
-/// Whether a copy changes the order of the bytes.
+/// Whether an instruction is a copy that changes the order of the bytes.
 fn moves_bytes(module: &Module, inst: InstId) -> bool {
+    if hands_on(module, inst, Through::MARKERS) {
+        return false;
+    }
     let operand = module.inst(inst).operands.first().and_then(|&operand| module.shape(operand).as_array());
     match (operand, module.shape(inst).as_array()) {
         (Some(from), Some(to)) => !from.is_same_order(to),

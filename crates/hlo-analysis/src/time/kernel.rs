@@ -4,6 +4,7 @@
 //! what its instructions touch: of a sliced or gathered array the part, of other arrays the whole. The walk goes from the
 //! results back to the inputs and carries the number of elements that are needed.
 
+use crate::memory::{InPlaceUpdates, behind_views, updated_operands};
 use crate::values::{entered, tuple_elements};
 use hashbrown::{HashMap, HashSet};
 use hlo_ir::cost::Costs;
@@ -55,16 +56,28 @@ impl KernelCost {
 }
 
 /// Whether an update writes its part of an array alone.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Updates {
+#[derive(Clone, Copy, Debug)]
+pub enum Updates<'u> {
     /// A kernel writes the whole array anew.
     Rewrite,
     /// The result lies where the array lay, and only the part is written.
     InPlace,
+    /// As is said for each update.
+    AsFound(&'u InPlaceUpdates),
+}
+
+impl Updates<'_> {
+    fn is_in_place(self, update: InstId) -> bool {
+        match self {
+            Updates::Rewrite => false,
+            Updates::InPlace => true,
+            Updates::AsFound(found) => found.is_in_place(update),
+        }
+    }
 }
 
 /// The cost of the kernel of one instruction: a fusion, or an operation by itself.
-pub fn instruction_cost(costs: &Costs<'_>, inst: InstId, updates: Updates) -> KernelCost {
+pub fn instruction_cost(costs: &Costs<'_>, inst: InstId, updates: Updates<'_>) -> KernelCost {
     let module = costs.module();
     let fused = entered(module, inst).filter(|_| module.inst(inst).opcode == Opcode::Fusion);
     let Some(comp) = fused.and_then(|(_, callees)| callees.first().copied()) else {
@@ -78,20 +91,23 @@ pub fn instruction_cost(costs: &Costs<'_>, inst: InstId, updates: Updates) -> Ke
 
 /// The cost of a kernel that computes `members`, which stand in text order, and gives `outputs`. Parameters are inputs even
 /// if they are members.
-pub fn region_cost(costs: &Costs<'_>, members: &[InstId], outputs: &[InstId], updates: Updates) -> KernelCost {
+pub fn region_cost(costs: &Costs<'_>, members: &[InstId], outputs: &[InstId], updates: Updates<'_>) -> KernelCost {
     let module = costs.module();
     let is_computed = |member: &InstId| module.inst(*member).opcode != Opcode::Parameter;
     let computed: HashSet<InstId> = members.iter().copied().filter(is_computed).collect();
     let mut walk = Walk { module, needed: HashMap::new() };
     let mut cost = KernelCost::default();
+    let mut in_place: HashSet<InstId> = HashSet::new();
     for &output in outputs {
         walk.needed.insert(output, n_elems(module, output));
-        match find_partial_update(module, output).filter(|_| updates == Updates::InPlace) {
-            Some(update) => {
-                cost.bytes_written += update.part_bytes;
-                cost.bytes_read += if update.reads_part { update.part_bytes } else { 0.0 };
-            }
-            None => cost.bytes_written += bytes(module, output),
+        let chain = find_updates(module, output, &computed, updates);
+        for &(inst, ref update) in &chain {
+            in_place.insert(inst);
+            cost.bytes_written += update.part_bytes;
+            cost.bytes_read += if update.reads_part { update.part_bytes } else { 0.0 };
+        }
+        if chain.is_empty() {
+            cost.bytes_written += bytes(module, output);
         }
     }
     let (mut inputs, mut seen) = (Vec::new(), HashSet::new());
@@ -99,8 +115,8 @@ pub fn region_cost(costs: &Costs<'_>, members: &[InstId], outputs: &[InstId], up
         let share = walk.share(member);
         let instruction = module.inst(member);
         cost.add(unit(module, member), arithmetic_dtype(module, member), costs.of(member).flops as f64 * share);
-        let is_in_place = updates == Updates::InPlace && outputs.contains(&member);
-        let n_kept = find_partial_update(module, member).filter(|_| is_in_place).map_or(0, |update| update.n_arrays);
+        let n_kept =
+            updated_operands(module, member).filter(|_| in_place.contains(&member)).map_or(0, |arrays| arrays.end);
         for (k, &operand) in instruction.operands.iter().enumerate().skip(n_kept) {
             let more = walk.needed_of_operand(member, k);
             let needed = walk.needed.entry(operand).or_insert(0.0);
@@ -145,28 +161,40 @@ fn unit(module: &Module, inst: InstId) -> Unit {
     }
 }
 
-/// An operation that gives arrays of which it changed a part.
+/// What an update of parts of arrays moves.
 struct PartialUpdate {
-    /// Its first operands, which are these arrays.
-    n_arrays: usize,
     /// Bytes of the parts.
     part_bytes: f64,
     /// Whether it reads the old elements of the parts.
     reads_part: bool,
 }
 
-fn find_partial_update(module: &Module, inst: InstId) -> Option<PartialUpdate> {
-    let instruction = module.inst(inst);
-    let factors = instruction.opcode.row().factors;
-    let (n_arrays, parts, reads_part) = if factors == FactorRule::DynamicUpdateSlice {
-        (1, instruction.operands.get(1..2)?, false)
-    } else if factors == FactorRule::Scatter {
-        let n_arrays = instruction.operands.len().saturating_sub(1) / 2;
-        (n_arrays, instruction.operands.get(n_arrays + 1..)?, true)
-    } else {
-        return None;
-    };
-    Some(PartialUpdate { n_arrays, part_bytes: parts.iter().map(|&part| bytes(module, part)).sum(), reads_part })
+/// The updates in place, one after the other, by which a kernel that computes `computed` makes `output` of an array that it is
+/// given; none if it makes the array itself or writes it anew.
+fn find_updates(
+    module: &Module,
+    output: InstId,
+    computed: &HashSet<InstId>,
+    updates: Updates<'_>,
+) -> SmallVec<[(InstId, PartialUpdate); 1]> {
+    let (mut chain, mut at) = (SmallVec::new(), output);
+    while let Some(arrays) = updated_operands(module, at).filter(|_| updates.is_in_place(at)) {
+        let operands = &module.inst(at).operands;
+        // After the arrays: the part and where it goes, or the places and then the parts.
+        let (parts, reads_part) = match module.inst(at).opcode.row().factors == FactorRule::Scatter {
+            true => (operands.get(arrays.end + 1..), true),
+            false => (operands.get(1..2), false),
+        };
+        let part_bytes = parts.unwrap_or_default().iter().map(|&part| bytes(module, part)).sum();
+        chain.push((at, PartialUpdate { part_bytes, reads_part }));
+        match operands.get(arrays).unwrap_or_default() {
+            &[array] if computed.contains(&behind_views(module, array)) => at = behind_views(module, array),
+            [_] => return chain,
+            arrays if arrays.iter().any(|array| computed.contains(array)) => return SmallVec::new(),
+            _ => return chain,
+        }
+    }
+    SmallVec::new()
 }
 
 fn n_elems(module: &Module, inst: InstId) -> f64 {
