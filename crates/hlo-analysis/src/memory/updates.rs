@@ -181,25 +181,31 @@ impl Finder<'_> {
     fn op(&mut self, at: &Place<'_>, inst: InstId, position: Position) {
         let module = self.module;
         let instruction = module.inst(inst);
-        let operand_leaves: Vec<BufId> = at.table.operand_leaves(module, inst).collect();
-        let mut free = at.given_up(&operand_leaves, &[], position);
-        if instruction.operands.len() != operand_leaves.len() {
+        let arrays = updated_operands(module, inst);
+        let (is_fusion, is_copy) = (instruction.opcode == Opcode::Fusion, hands_on(module, inst, Through::COPIES));
+        if !is_fusion && !is_copy && arrays.is_none() {
             return;
         }
-        if instruction.opcode == Opcode::Fusion {
+        let operands: Vec<BufId> = at.table.operand_leaves(module, inst).collect();
+        let mut free = at.given_up(&operands, &[], position);
+        if operands.len() != instruction.operands.len() {
+            // An operand is a tuple, which no update takes.
+            return;
+        }
+        if is_fusion {
             for (update, param) in fused_updates(module, inst) {
+                // One result can take an array's place.
                 match free.get_mut(param).is_some_and(std::mem::take) {
                     true => self.found.in_place.insert(update),
                     false => self.found.rewritten.insert(update),
                 };
             }
-        } else if let Some(arrays) = updated_operands(module, inst) {
+        } else if let Some(arrays) = arrays {
             if free.get(arrays).is_some_and(|free| free.iter().all(|&is_free| is_free)) {
                 self.found.in_place.insert(inst);
             }
-        } else if hands_on(module, inst, Through::COPIES) && free.first() == Some(&false) {
-            let bytes = module.shape(inst).memory_bytes();
-            self.found.copied_at.insert(inst, vec![bytes]);
+        } else if free.first() == Some(&false) {
+            self.found.copied_at.insert(inst, vec![module.shape(inst).memory_bytes()]);
         }
     }
 
