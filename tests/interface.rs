@@ -109,15 +109,14 @@ fn a_loop_inside_of_the_step_keeps_its_condition() {
 }
 
 #[test]
-fn a_loop_has_no_interface_to_shard() {
-    let program = program("mlp_adam_fori.hlo");
-    let calls = hlo_pass::pipeline::parse_pipeline("shard-weight-update{interface=sharded}").expect("a pipeline");
-    let passes = hlo_pass::runner::bind(&calls, hlo_wus::PASSES).unwrap_or_else(|e| panic!("{e}"));
-    let mut module = program.module.clone();
-    let mut analyses = hlo_analysis::Analyses::new(ParamFacts::default());
-    let outcome = hlo_pass::runner::run_pipeline(&mut module, &mut analyses, &passes, Default::default());
-    let error = outcome.expect_err("a loop is refused");
-    assert!(error.diagnostics[0].message.contains("single training step"), "{:?}", error.diagnostics);
+fn state_of_a_loop_of_steps_crosses_the_interface_in_shards() {
+    assert_eq!(check_program("mlp_adam_fori.hlo", ""), (18, 18));
+    assert_eq!(check_program("mlp_adam_fori.hlo", ",keep-weights-sharded=no").0, 12);
+}
+
+#[test]
+fn stacked_layers_of_a_scan_cross_the_interface_in_shards() {
+    assert_eq!(check_program("scan_momentum.hlo", ""), (2, 2));
 }
 
 /// `unshard(shard(x)) = x` for arrays of these types and dims, cut over groups of `n_shards` in any format there is.

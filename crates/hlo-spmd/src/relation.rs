@@ -5,7 +5,9 @@
 //! index space. The op table's factors say which dims go together; nothing here knows an opcode.
 
 use crate::format::DimRun;
-use hlo_ir::factors::{FactorRole, FactorSet, find_factors};
+use hlo_ir::attrs::Attrs;
+use hlo_ir::factors::{FactorId, FactorRole, FactorSet, find_factors};
+use hlo_ir::localize::{CannotCut, localize, merged_attrs};
 use hlo_ir::op::{FactorRule, Flow};
 use hlo_ir::shape::Dims;
 use hlo_ir::{InstId, Module};
@@ -50,20 +52,24 @@ pub struct DimRelation {
     links: Vec<Vec<Link>>,
     /// Operand and result dims of a reshape, which are related by their products instead.
     reshape: Option<(Dims, Dims)>,
+    /// Result dims that cannot be cut.
+    fixed: Vec<usize>,
+    /// Whether consecutive dims may be merged before they are cut.
+    merges: bool,
 }
 
 impl DimRelation {
     /// The relation of an op that computes one array and that may be computed on shards: elementwise, broadcast, transpose,
-    /// reshape, reduce. `None` for all others: they take their operands whole.
+    /// reshape, reduce, and along dims that they take whole slices, updates, padding and concatenation. `None` for all others:
+    /// they take their operands whole.
     pub fn find(module: &Module, inst: InstId) -> Option<DimRelation> {
         let instruction = module.inst(inst);
         let row = instruction.opcode.row();
         let is_plain = matches!(row.flow, Flow::All | Flow::Identity);
         let result = module.shape(inst).as_array()?;
         let has_control = instruction.marks.as_ref().is_some_and(|m| !m.control_predecessors.is_empty());
-        // The op table says how to cut many more; a run is merged into one dim before it is cut.
-        let is_cuttable = row.factors.merged_dims().is_some();
-        if !is_cuttable || !is_plain || has_control || result.dynamic != 0 || module.must_stay(inst) {
+        let (merges, copies) = (row.factors.merged_dims().is_some(), row.factors.copies_elements());
+        if !(merges || copies) || !is_plain || has_control || result.dynamic != 0 || module.must_stay(inst) {
             return None;
         }
         if let (FactorRule::Reshape, Some(&operand)) = (row.factors, instruction.operands.first()) {
@@ -71,16 +77,20 @@ impl DimRelation {
             return (operand.dynamic == 0).then(|| DimRelation {
                 links: Vec::new(),
                 reshape: Some((operand.dims.clone(), result.dims.clone())),
+                fixed: Vec::new(),
+                merges,
             });
         }
         let set = find_factors(module, inst).ok()?;
         let [result] = set.results.as_slice() else { return None };
+        // Elements move along the other dims, from shard to shard.
+        let stays = |factor| !copies || passes_everywhere(&set, factor);
         let links = set.operands.iter().map(|operand| {
             (0..operand.len())
                 .map(|dim| {
                     let Some(one) = FactorSet::sole_use(operand, dim) else { return Link::Blocked };
                     match (one.role, FactorSet::dim_of(result, one.factor)) {
-                        (FactorRole::Pass, Some(to)) => Link::To(to),
+                        (FactorRole::Pass, Some(to)) if stays(one.factor) => Link::To(to),
                         (FactorRole::Reduce(_), None) => Link::Reduced,
                         (FactorRole::Pass | FactorRole::Reduce(_), _) => Link::Blocked,
                         (FactorRole::Own | FactorRole::Whole(_) | FactorRole::Shift, _) => Link::Blocked,
@@ -88,13 +98,18 @@ impl DimRelation {
                 })
                 .collect()
         });
-        Some(DimRelation { links: links.collect(), reshape: None })
+        let is_fixed = |dim: &usize| FactorSet::sole_use(result, *dim).is_none_or(|one| !stays(one.factor));
+        let fixed = (0..result.len()).filter(is_fixed).filter(|_| copies).collect();
+        Some(DimRelation { links: links.collect(), reshape: None, fixed, merges })
     }
 
     /// How operand `k` is taken if the result is cut along `run`.
     pub fn operand_cut(&self, k: usize, run: DimRun) -> OperandCut {
         if let Some((operand, result)) = &self.reshape {
             return aligned(result, run, operand).map_or(OperandCut::Impossible, OperandCut::Run);
+        }
+        if !self.merges && (run.len > 1 || self.fixed.contains(&run.start)) {
+            return OperandCut::Impossible;
         }
         let links = self.links.get(k).map_or(&[][..], Vec::as_slice);
         let Some(start) = links.iter().position(|l| matches!(l, Link::To(to) if run.dims().contains(to))) else {
@@ -112,15 +127,49 @@ impl DimRelation {
         if let Some((operand, result)) = &self.reshape {
             return aligned(operand, run, result).map_or(ResultCut::Impossible, ResultCut::Run);
         }
+        if !self.merges && run.len > 1 {
+            return ResultCut::Impossible;
+        }
         let Some(links) = self.links.get(k).and_then(|l| l.get(run.dims())) else { return ResultCut::Impossible };
         match links[0] {
             Link::To(start) if links.iter().enumerate().all(|(i, l)| *l == Link::To(start + i)) => {
                 ResultCut::Run(DimRun { start, len: run.len })
             }
-            Link::Reduced if links.iter().all(|l| *l == Link::Reduced) => ResultCut::Partial,
+            Link::Reduced if self.merges && links.iter().all(|l| *l == Link::Reduced) => ResultCut::Partial,
             Link::To(_) | Link::Reduced | Link::Blocked => ResultCut::Impossible,
         }
     }
+}
+
+/// Whether all tensors that have a factor pass it.
+fn passes_everywhere(set: &FactorSet, factor: FactorId) -> bool {
+    let uses = set.operands.iter().chain(&set.results).flatten().flatten();
+    uses.filter(|one| one.factor == factor).all(|one| one.role == FactorRole::Pass)
+}
+
+/// The attributes of an op that computes `n_shards` shards of its result along `result`, and takes its first operand's along
+/// `operand` (`None`: whole).
+///
+/// # Errors
+/// The op has no such form.
+pub fn shard_attrs(
+    module: &Module,
+    inst: InstId,
+    operand: Option<DimRun>,
+    result: Option<DimRun>,
+    n_shards: usize,
+) -> Result<Attrs, CannotCut> {
+    let instruction = module.inst(inst);
+    let rule = instruction.opcode.row().factors;
+    if rule.merged_dims().is_some() {
+        return merged_attrs(rule, &instruction.attrs, operand.map(DimRun::dims), result.map(DimRun::dims));
+    }
+    let set = find_factors(module, inst).map_err(CannotCut::NoFactors)?;
+    let dim = result.map_or(0, |run| run.start);
+    let factor = set.results.first().and_then(|dims| FactorSet::sole_use(dims, dim));
+    let factor = factor.ok_or(CannotCut::NotOneCutForEachFactor)?.factor;
+    let cuts: Vec<i64> = (0..set.factors.len()).map(|f| if f == factor { n_shards as i64 } else { 1 }).collect();
+    localize(module, inst, &set, &cuts).map(|form| form.attrs)
 }
 
 /// The product of dims; saturates.

@@ -61,8 +61,6 @@ pub enum WusError {
         /// Its name.
         name: String,
     },
-    /// A loop holds the training step whose interface is to be sharded.
-    StepInLoop,
     /// A pair of a parameter and an output cannot be read.
     PairSyntax {
         /// What stands there.
@@ -139,10 +137,6 @@ impl fmt::Display for WusError {
             WusError::TupleParameter { name } => {
                 write!(f, "interface=sharded takes a flat entry: expected arrays, found tuple `%{name}`")
             }
-            WusError::StepInLoop => f.write_str(
-                "interface=sharded takes a single training step, and this loop holds the step: with \
-                 interface=replicated its state stays in shards from step to step",
-            ),
             WusError::PairSyntax { found } => write!(f, "state-pairs: expected PARAM:OUTPUT, found `{found}`"),
             WusError::PairTwice { pair } => {
                 write!(f, "state-pairs: `{pair}` names a parameter or output that stands before")

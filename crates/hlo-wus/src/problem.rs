@@ -534,11 +534,13 @@ impl Problem {
         }
     }
 
-    /// Whether an op of its own computes the value, in shards or full.
+    /// Whether an op of its own computes the value, in shards or full. What touches a window alone costs next to nothing.
     fn is_op(&self, context: &ShardingContext<'_>, value: ValueId) -> bool {
+        let opcode = context.module.inst(context.values.inst(value)).opcode;
         context.values.values[value].origin == Origin::Computed
             && self.computes[value]
             && !context.gradients.contains(&value)
+            && !opcode.row().factors.takes_window()
     }
 }
 

@@ -72,7 +72,8 @@ impl ShardingContext<'_> {
         runs
     }
 
-    /// The update in a region: gradients, and what is computed forward from them in shards, up to what a loop carries.
+    /// The update in a region: gradients, and what is computed forward from them in shards, up to the state that a loop carries.
+    /// What a loop begins as a constant it collects from gradients.
     pub fn update(&mut self, runs: &IndexMap<ValueId, DimRun>) -> IndexSet<ValueId> {
         let mut update: IndexSet<ValueId> = runs.keys().copied().filter(|v| self.gradients.contains(v)).collect();
         let mut next = 0;
@@ -81,7 +82,10 @@ impl ShardingContext<'_> {
             for taken in &self.values.uses[value] {
                 let result = match taken.user {
                     User::Op { inst, .. } => self.values.of(inst),
-                    User::Becomes(into) => Some(into).filter(|&v| self.values.values[v].origin != Origin::Carry),
+                    User::Becomes(into) => Some(into).filter(|&v| {
+                        let begins_as_constant = || self.values.sources[v].iter().any(|&s| self.is_rebuilt(s));
+                        self.values.values[v].origin != Origin::Carry || begins_as_constant()
+                    }),
                     User::Exit(_) | User::Opaque(_) => None,
                 };
                 let Some(result) = result else { continue };

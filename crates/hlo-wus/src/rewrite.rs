@@ -12,9 +12,8 @@ use cranelift_entity::packed_option::PackedOption;
 use hlo_analysis::values::{Through, User, ValueId, Values, hands_on, params_of_operands, tuple_elements};
 use hlo_ir::attrs::{Attrs, TupleIndexAttrs};
 use hlo_ir::edit::Builder;
-use hlo_ir::localize::merged_attrs;
 use hlo_ir::{ArrayShape, CompId, InstId, Module, Opcode, Shape};
-use hlo_spmd::{Appender, DimRun, OperandCut, ShardBuilder, ShardFormat, SpmdError, is_rebuilt, local_shape};
+use hlo_spmd::{Appender, OperandCut, ShardBuilder, ShardFormat, SpmdError, is_rebuilt, local_shape, shard_attrs};
 use indexmap::{IndexMap, IndexSet};
 
 /// What a rewrite put in.
@@ -417,8 +416,8 @@ impl<'m, 's, 'a> Rewriter<'m, 's, 'a> {
         }
         let first = cuts.first().and_then(|c| if let OperandCut::Run(run) = c { Some(*run) } else { None });
         let shape = format.shard_shape(&self.array(inst)?);
-        let (rule, merged) = (source.opcode.row().factors, first.map(DimRun::dims));
-        let attrs = merged_attrs(rule, &source.attrs, merged, Some(run.dims())).map_err(WusError::Localize)?;
+        let attrs = shard_attrs(self.context.module, inst, first, Some(run), self.context.n_shards);
+        let attrs = attrs.map_err(WusError::Localize)?;
         let hint = format!("{}.shard", self.context.module.inst_name(inst));
         Ok(Appender::standing_for(comp, inst).add(self.module, &hint, source.opcode, shape, &operands, attrs))
     }
@@ -429,8 +428,8 @@ impl<'m, 's, 'a> Rewriter<'m, 's, 'a> {
         let shard = self.in_form(comp, source.operands[0], &[Some(*format)])?;
         let init = self.whole_form(comp, source.operands[1])?;
         let masked = self.shards.mask(self.module, shard, init, format)?;
-        let (rule, merged) = (source.opcode.row().factors, Some(format.run.dims()));
-        let attrs = merged_attrs(rule, &source.attrs, merged, None).map_err(WusError::Localize)?;
+        let attrs = shard_attrs(self.context.module, inst, Some(format.run), None, self.context.n_shards);
+        let attrs = attrs.map_err(WusError::Localize)?;
         let shape = self.array(inst)?;
         let hint = format!("{}.partial", self.context.module.inst_name(inst));
         let at = Appender::standing_for(comp, inst);

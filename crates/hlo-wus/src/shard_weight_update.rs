@@ -276,16 +276,9 @@ impl ShardWeightUpdate {
     }
 
     /// The interface to shard, if it is to be.
-    fn interface(&self, module: &Module, gradients: &[Gradient]) -> Result<Option<Interface>, PassError> {
+    fn interface(&self, module: &Module) -> Result<Option<Interface>, PassError> {
         if !self.is_interface_sharded {
             return Ok(None);
-        }
-        let loops = module.computations().iter().flat_map(|&c| module.comp(c).insts.iter().copied());
-        for site in loops.filter(|&i| module.inst(i).opcode == Opcode::While) {
-            let inside = module.callees_first(&module.called(site));
-            if gradients.iter().any(|g| inside.contains(&g.comp)) {
-                return Err(PassError::about(Entity::Inst(site), WusError::StepInLoop.to_string()));
-            }
         }
         let failed = |error: WusError| PassError::about(Entity::Module, error.to_string());
         let mut interface = Interface::of(module).map_err(failed)?;
@@ -371,7 +364,7 @@ impl ShardWeightUpdate {
         for Gradient { all_reduce, groups, .. } in &gradients {
             problems.entry(groups.clone()).or_default().push(*all_reduce);
         }
-        let mut interface = self.interface(module, &gradients)?;
+        let mut interface = self.interface(module)?;
         let mut is_changed = false;
         for (groups, gradients) in problems {
             is_changed |= self.solve(module, &groups, &gradients, interface.as_mut(), cx)?;

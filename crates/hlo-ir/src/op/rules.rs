@@ -185,6 +185,25 @@ impl FactorRule {
         }
     }
 
+    /// Whether each element of the result is an element of an operand, at a place that depends on no value but indices. Dims
+    /// that such an op takes whole may be cut.
+    pub fn copies_elements(self) -> bool {
+        matches!(
+            self,
+            FactorRule::Slice
+                | FactorRule::DynamicSlice
+                | FactorRule::DynamicUpdateSlice
+                | FactorRule::Pad
+                | FactorRule::Concatenate
+                | FactorRule::Reverse
+        )
+    }
+
+    /// Whether the op reads or writes no more of its first operand than a window.
+    pub fn takes_window(self) -> bool {
+        matches!(self, FactorRule::DynamicSlice | FactorRule::DynamicUpdateSlice)
+    }
+
     /// How the op puts its operand's elements under another shape; `None` if it does something else.
     pub fn relabelling(self) -> Option<Relabelling> {
         match self {
