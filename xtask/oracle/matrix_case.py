@@ -9,7 +9,6 @@ results), combination: null for the untouched module itself, whose results are k
               the variadic result as it is, and runs it after each such collective has been split.
   pipeline    as --pass takes it; again: the same without what undoes its own result, for a second run.
   mutants     names of corruptions that must be seen.
-  refused     the interface cannot be had for this module: the tool must say so and write nothing.
 With digest_only the script judges nothing: it tells a digest of the texts that the tool emits, {"emitted": digits}."""
 import hashlib
 import json
@@ -188,25 +187,11 @@ def mutant(mutator):
     return check_case.mutant(mutator, lambda m: m.for_xla, lambda m, text: m.run_in_xla(text))
 
 
-def refused(m):
-    """The tool says that it cannot do it, and writes nothing."""
-    out = m.path("parts")
-    shutil.rmtree(out, ignore_errors=True)
-    _, _, stderr = m.hlo_opt(*m.pass_arguments(), m.short_file, "-o", out, allow=(1,))
-    if os.path.exists(out):
-        raise Failure(f"refused, and yet {out} was written")
-    if not stderr.strip():
-        raise Failure("refused without a reason")
-    return {}
-
-
 def cases(config):
     """{name: check} in the order of running."""
     combination = config["combination"]
     if not combination:
         return {"original.eval": check_case.evaluate}
-    if combination["refused"]:
-        return {"pass.refused": refused}
     listed = {"pass.eval": evaluator}
     if combination["combine"] == "variadic":
         listed["pass.parse"] = parse
@@ -219,8 +204,6 @@ def cases(config):
 def digest(m):
     """A digest of everything that the tool emits for this combination; None where it cannot do its work."""
     try:
-        if m.combination["refused"]:
-            return None
         texts = [m.transformed, second_run(m)]
     except Skip as e:
         texts = ["unchanged", str(e)]

@@ -22,8 +22,6 @@ pub(super) struct Combination {
     combine: &'static str,
     /// Whether the tool chooses which weights stay in shards.
     chooses_weights: bool,
-    /// The tool must say that it cannot do this.
-    is_refused: bool,
 }
 
 impl Combination {
@@ -58,7 +56,7 @@ impl Combination {
             (true, "none") => &["drop_mean", "square_unreduced_gradient", "rotate_shard"],
             (true, _) => &["rotate_shard", "swap_combined"],
         };
-        json!({"interface": self.interface, "combine": self.combine, "mutants": mutants, "refused": self.is_refused})
+        json!({"interface": self.interface, "combine": self.combine, "mutants": mutants})
     }
 }
 
@@ -121,7 +119,7 @@ fn why_not(text: &str, name: &str, offered: &Offered) -> Option<&'static str> {
     (text.len() > LARGE_BYTES && !FOR_LARGE.contains(&name)).then_some("a large module has two combinations only")
 }
 
-/// None where the option says nothing: weights that no loop and no interface keeps, and a refusal that is judged once.
+/// None where the option says nothing: weights that no loop and no interface keeps.
 fn combination(
     text: &str,
     name: String,
@@ -130,10 +128,8 @@ fn combination(
     combine: &'static str,
     offered: &Offered,
 ) -> Option<Combination> {
-    let is_loop = has_training_loop(text);
-    let is_refused = interface == "sharded" && is_loop;
-    let keeps_nothing = interface == "replicated" && !is_loop;
-    if (is_refused && (weights, combine) != ("auto", "none")) || (keeps_nothing && weights != "auto") {
+    let keeps_nothing = interface == "replicated" && !has_training_loop(text);
+    if keeps_nothing && weights != "auto" {
         return None;
     }
     let mut options = String::from("min-bytes=0,profit=always");
@@ -148,7 +144,7 @@ fn combination(
         pipeline += &format!(",combine-collectives{{mode={combine}}}");
     }
     pipeline += ",dce";
-    Some(Combination { name, pipeline, interface, combine, chooses_weights: weights == "auto", is_refused })
+    Some(Combination { name, pipeline, interface, combine, chooses_weights: weights == "auto" })
 }
 
 /// Whether a gradient is summed within a loop: then the loop is of steps. A loop that only accumulates a gradient has its
@@ -210,14 +206,11 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_of_steps_is_refused_a_sharded_interface() {
+    fn weights_of_a_loop_of_steps_are_kept_with_either_interface() {
         let steps = ACCUMULATION.replace("add(%p, %p)", "all-reduce(%p)");
         let offered = Offered { interface: true, keep_weights: true };
-        let refused = of_module(&steps, &offered).0.into_iter().filter(|c| c.is_refused).map(|c| c.name);
-        assert_eq!(refused.collect::<Vec<_>>(), ["sharded/auto/none"]);
-        assert_eq!(names(&steps, &offered).len(), 10);
+        assert_eq!(names(&steps, &offered).len(), 18);
         assert_eq!(names(ACCUMULATION, &offered).len(), 12);
-        assert!(of_module(ACCUMULATION, &offered).0.iter().all(|c| !c.is_refused));
     }
 
     #[test]
