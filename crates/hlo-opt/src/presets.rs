@@ -119,7 +119,7 @@ pub const PRESETS: [Preset; 3] = [
     },
     Preset {
         name: "sharded-state",
-        help: "the same for a step whose loop is outside: state crosses the interface in shards, -o names a directory",
+        help: "the same, and state crosses the interface in shards, before and after it too; -o names a directory",
         options: BY_MEMORY,
         by_time: &[
             reference("as it is", None, ""),
