@@ -259,6 +259,14 @@ fn require_change_is_three_and_says_why() {
 }
 
 #[test]
+fn an_error_of_a_pass_says_of_what_kind_it_is() {
+    let step = sample("programs/mlp_adam.hlo");
+    let out = run(&["--pass", "shard-weight-update{interface=sharded,state-pairs=[99:0]}", &step]);
+    assert_eq!(out.code, 1);
+    assert!(out.stderr.contains("error[state-pairs]") && out.stderr.contains("`shard-weight-update`"), "{}", out.stderr);
+}
+
+#[test]
 fn the_report_is_one_json_document() {
     let sgd = sample("passes/shard-weight-update/sgd.hlo");
     let pipeline = "shard-weight-update{min-bytes=0},dce";

@@ -129,7 +129,7 @@ impl Ways {
         let frequencies = analyses.frequencies(module);
         predict(module, &frequencies, &self.machine).map_err(|error| RunError {
             pass: "predicted time",
-            diagnostics: vec![Diagnostic::about("machine", Entity::Module, error.to_string())],
+            diagnostics: vec![Diagnostic::about("machine-size", Entity::Module, error.to_string())],
             module: Box::new(module.clone()),
         })
     }

@@ -63,14 +63,14 @@ pub struct PassError {
 }
 
 impl PassError {
-    /// An error about a part of the module.
-    pub fn about(entity: Entity, message: impl Into<String>) -> PassError {
-        PassError { diagnostic: Diagnostic::about("pass-error", entity, message) }
+    /// An error of the kind `rule` about a part of the module.
+    pub fn about(rule: &'static str, entity: Entity, message: impl Into<String>) -> PassError {
+        PassError { diagnostic: Diagnostic::about(rule, entity, message) }
     }
 }
 
 impl From<DependsOnItself> for PassError {
     fn from(DependsOnItself(inst): DependsOnItself) -> PassError {
-        PassError::about(Entity::Inst(inst), "depends on itself after the change")
+        PassError::about("acyclic", Entity::Inst(inst), "depends on itself after the change")
     }
 }

@@ -1,9 +1,11 @@
 //! The catalogue of errors: why a module cannot be sharded or a placement not emitted, and why a gradient is left as it is.
 
 use hlo_cluster::ClusterError;
+use hlo_ir::diag::Entity;
 use hlo_ir::groups::GroupsError;
 use hlo_ir::localize::CannotCut;
 use hlo_ir::{InstId, Module};
+use hlo_pass::PassError;
 use hlo_spmd::SpmdError;
 use std::fmt;
 
@@ -105,6 +107,44 @@ impl WusError {
     /// `inst` depends on itself.
     pub(crate) fn depends_on_itself(module: &Module, inst: InstId) -> WusError {
         WusError::DependsOnItself { name: module.inst_name(inst).into() }
+    }
+}
+
+impl WusError {
+    /// What kind of error it is, for messages and for scripts that read them.
+    fn rule(&self) -> &'static str {
+        match self {
+            WusError::Machine(_) => "machine",
+            WusError::PairSyntax { .. }
+            | WusError::PairTwice { .. }
+            | WusError::PairOutOfRange { .. }
+            | WusError::PairContradictsAlias { .. }
+            | WusError::AmbiguousOutput { .. } => "state-pairs",
+            WusError::NoEntry
+            | WusError::NoRoot
+            | WusError::TupleParameter { .. }
+            | WusError::MissingParameter { .. } => "interface",
+            WusError::DependsOnItself { .. } => "acyclic",
+            // A placement that cannot be emitted is a defect of the pass.
+            WusError::Spmd(_)
+            | WusError::Localize(_)
+            | WusError::NoValue { .. }
+            | WusError::LeafWithoutValue
+            | WusError::TupleElement
+            | WusError::NotAtHand { .. }
+            | WusError::WholeGathered
+            | WusError::NoArrayValue
+            | WusError::NotOnShards { .. }
+            | WusError::OperandNotCut
+            | WusError::NotAReduce
+            | WusError::NoReducer
+            | WusError::NotAnAllReduce => "placement-emitted",
+        }
+    }
+
+    /// The error about a part of the module.
+    pub(crate) fn about(&self, entity: Entity) -> PassError {
+        PassError::about(self.rule(), entity, self.to_string())
     }
 }
 

@@ -205,7 +205,7 @@ impl ShardWeightUpdate {
             false => groupings(None, groups),
         };
         let network = self.machine.network(before.n_devices());
-        let network = network.map_err(|e| PassError::about(entity, e.to_string()))?;
+        let network = network.map_err(|e| PassError::about("machine-size", entity, e.to_string()))?;
         let mut best: Option<Planned<'_, '_>> = None;
         for way in &ways {
             let times = times(&self.machine, &network, groups, way);
@@ -218,8 +218,7 @@ impl ShardWeightUpdate {
                 keeps_weights: self.keeps_weights,
                 state_pairs: interface.as_ref().map(|interface| interface.state_pairs.clone()),
             };
-            let (problem, left) =
-                Problem::solve(&mut context, &terms).map_err(|e| PassError::about(entity, e.to_string()))?;
+            let (problem, left) = Problem::solve(&mut context, &terms).map_err(|e| e.about(entity))?;
             let gain = problem.gain_ps();
             if best.as_ref().is_none_or(|known| gain > known.gain_ps) {
                 best = Some(Planned { gain_ps: gain, way, times, context, problem, left });
@@ -239,7 +238,7 @@ impl ShardWeightUpdate {
         if is_changed {
             emitted = Rewriter::new(module, &mut context, &problem, &way.across)
                 .emit()
-                .map_err(|error| PassError::about(entity, error.to_string()))?;
+                .map_err(|error| error.about(entity))?;
         }
         if let Some(interface) = interface {
             interface.record(&context, &problem);
@@ -280,7 +279,7 @@ impl ShardWeightUpdate {
         if !self.is_interface_sharded {
             return Ok(None);
         }
-        let failed = |error: WusError| PassError::about(Entity::Module, error.to_string());
+        let failed = |error: WusError| error.about(Entity::Module);
         let mut interface = Interface::of(module).map_err(failed)?;
         let (n_params, n_outputs) = (interface.params.len(), interface.outputs.len());
         if let Some(&pair) = self.state_pairs.iter().find(|(p, o)| *p >= n_params || *o >= n_outputs) {
@@ -370,7 +369,7 @@ impl ShardWeightUpdate {
             is_changed |= self.solve(module, &groups, &gradients, interface.as_mut(), cx)?;
         }
         if let Some(interface) = &interface {
-            let failed = |error: WusError| PassError::about(Entity::Module, error.to_string());
+            let failed = |error: WusError| error.about(Entity::Module);
             let shard = Artifact::Module(Box::new(interface.shard_module().map_err(failed)?));
             let unshard = Artifact::Module(Box::new(interface.unshard_module().map_err(failed)?));
             let manifest = Artifact::Text(interface.manifest());

@@ -57,7 +57,7 @@ pub enum Sizes {
 pub const MAX_POSITIONS: usize = 64;
 
 impl DeviceState {
-    /// Position `d` of `k` at the start.
+    /// What position `d` of `k` has before the first step: all `k` chunks, each of its own data alone.
     pub fn start(d: usize, k: usize) -> DeviceState {
         DeviceState { rows: vec![1 << d; k].into(), scattered: 0 }
     }

@@ -108,5 +108,5 @@ impl Pass for Fuse {
 }
 
 fn cycle(inst: hlo_ir::InstId) -> PassError {
-    PassError::about(Entity::Inst(inst), "expected no cycle after fusion, found one")
+    PassError::about("acyclic", Entity::Inst(inst), "expected no cycle after fusion, found one")
 }
