@@ -263,7 +263,11 @@ fn an_error_of_a_pass_says_of_what_kind_it_is() {
     let step = sample("programs/mlp_adam.hlo");
     let out = run(&["--pass", "shard-weight-update{interface=sharded,state-pairs=[99:0]}", &step]);
     assert_eq!(out.code, 1);
-    assert!(out.stderr.contains("error[state-pairs]") && out.stderr.contains("`shard-weight-update`"), "{}", out.stderr);
+    assert!(
+        out.stderr.contains("error[state-pairs]") && out.stderr.contains("`shard-weight-update`"),
+        "{}",
+        out.stderr
+    );
 }
 
 #[test]

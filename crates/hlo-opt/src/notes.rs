@@ -7,7 +7,7 @@ use hlo_analysis::frequency::Frequencies;
 use hlo_analysis::time::predict;
 use hlo_ir::Module;
 use hlo_pass::pipeline::{OptionValue, PassCall};
-use hlo_pass::report::{Candidate, Choice};
+use hlo_pass::report::{Candidate, WayChoice};
 
 /// The least share of the predicted time that is worth a line.
 const LEAST_SHARE: f64 = 1e-3;
@@ -58,7 +58,7 @@ impl Notes {
     }
 
     /// The line about the result, if another command is better. `choice` is the preset's.
-    pub(crate) fn about(&self, after: &Module, choice: Option<&Choice>) -> Option<String> {
+    pub(crate) fn about(&self, after: &Module, choice: Option<&WayChoice>) -> Option<String> {
         match (&self.asked, choice) {
             (Asked::Sharding(options), _) => self.if_slower(after, options),
             (Asked::DataParallel(options), Some(choice)) => self.if_whole(options, choice),
@@ -88,7 +88,7 @@ impl Notes {
     }
 
     /// For a data-parallel step whose updates all stay whole: whether it is faster with its state in shards.
-    fn if_whole(&self, options: &[(String, OptionValue)], choice: &Choice) -> Option<String> {
+    fn if_whole(&self, options: &[(String, OptionValue)], choice: &WayChoice) -> Option<String> {
         let taken = choice.taken().filter(|taken| !taken.pipeline.contains(presets::SHARDING))?;
         let state = choice.candidates.iter().find(|candidate| candidate.way == presets::STATE_IN_SHARDS);
         let is_faster = |state: &&Candidate| state.critical_path_s < taken.critical_path_s * (1.0 - LEAST_SHARE);

@@ -2,7 +2,7 @@
 
 use hlo_ir::Module;
 use hlo_ir::op::Effects;
-use hlo_pass::report::{Choice, Decision, PassReport};
+use hlo_pass::report::{Decision, PassReport, WayChoice};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -30,7 +30,7 @@ pub(crate) struct ModuleReport {
     pub after: Size,
     /// The ways of the preset and their predicted times, if there was one to choose.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub choice: Option<Choice>,
+    pub choice: Option<WayChoice>,
     /// Another command that is predicted to be better.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
@@ -101,7 +101,7 @@ pub(crate) fn as_text(document: &Document) -> String {
 }
 
 /// A line for each way, the one taken marked; and its pipeline.
-fn choice_text(choice: &Choice, out: &mut String) {
+fn choice_text(choice: &WayChoice, out: &mut String) {
     let _ = writeln!(out, "predicted for one step on {}:", choice.machine);
     let width = choice.candidates.iter().map(|c| c.way.len()).max().unwrap_or(0).max(3);
     let title = ["critical path", "compute", "communication", "peak memory"];

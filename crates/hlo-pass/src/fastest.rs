@@ -4,7 +4,7 @@
 //! [`hlo_analysis::time::predict`] on the same machine. A later way is taken only if it saves [`LEAST_GAIN`] of the time, so a
 //! module for which nothing pays stays as it is.
 
-use crate::report::{Candidate, Choice};
+use crate::report::{Candidate, WayChoice};
 use crate::runner::{AfterPass, BoundPass, RunError, RunOptions, RunSummary, run_pipeline};
 use hlo_analysis::Analyses;
 use hlo_analysis::annotations::ParamFacts;
@@ -67,7 +67,7 @@ impl Ways {
         analyses: &mut Analyses,
         check: bool,
         after_pass: AfterPass<'_>,
-    ) -> Result<(RunSummary, Choice), RunError> {
+    ) -> Result<(RunSummary, WayChoice), RunError> {
         let mut outcomes: Vec<Option<Outcome>> = Vec::with_capacity(self.ways.len());
         for way in &self.ways {
             let start = match way.after {
@@ -99,7 +99,7 @@ impl Ways {
             known.map(|(number, outcome)| (number, self.candidate(number, outcome))).unzip();
         let chosen = chosen.map_or(0, |(number, _)| number);
         let place = numbers.iter().position(|&number| number == chosen).unwrap_or(0);
-        let choice = Choice { machine: self.machine.to_string(), candidates, chosen: place };
+        let choice = WayChoice { machine: self.machine.to_string(), candidates, chosen: place };
         let Some(outcome) = outcomes.into_iter().nth(chosen).flatten() else {
             return Ok((RunSummary::default(), choice));
         };

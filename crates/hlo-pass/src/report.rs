@@ -29,7 +29,7 @@ pub struct PassReport {
 
 /// Several ways to run a module, with their predicted times, and which one was taken.
 #[derive(Clone, Debug, Serialize)]
-pub struct Choice {
+pub struct WayChoice {
     /// The machine that the times are predicted for.
     pub machine: String,
     /// The ways, the module as it came first.
@@ -59,7 +59,7 @@ pub struct Candidate {
     pub peak_bytes: u64,
 }
 
-impl Choice {
+impl WayChoice {
     /// The way that was taken.
     pub fn taken(&self) -> Option<&Candidate> {
         self.candidates.get(self.chosen)

@@ -1,6 +1,7 @@
 //! Attributes whose value is a word of a closed list.
 
 use hlo_ir::attrs::AttrFormat;
+use std::fmt;
 
 /// The words that one attribute takes, as XLA prints them.
 struct Words {
@@ -50,10 +51,22 @@ fn words_of(format: AttrFormat, key: &str) -> Option<Words> {
     }
 }
 
-/// `word` as XLA prints it if the attribute `key` of `format` takes it, else the list of words that would do.
-pub(crate) fn known_word<'w>(format: AttrFormat, key: &str, word: &'w str) -> Result<&'w str, String> {
+/// The words that would do where another stands.
+pub(crate) struct Instead(&'static [&'static str]);
+
+impl fmt::Display for Instead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let quoted: Vec<String> = self.0.iter().map(|word| format!("`{word}`")).collect();
+        f.write_str(&quoted.join(", "))
+    }
+}
+
+/// `word` as XLA prints it if the attribute `key` of `format` takes it.
+///
+/// # Errors
+/// The words that would do.
+pub(crate) fn known_word<'w>(format: AttrFormat, key: &str, word: &'w str) -> Result<&'w str, Instead> {
     let Some(Words { known, any_case }) = words_of(format, key) else { return Ok(word) };
     let is_same = |known: &&&str| if any_case { known.eq_ignore_ascii_case(word) } else { **known == word };
-    let quoted = || known.iter().map(|w| format!("`{w}`")).collect::<Vec<_>>().join(", ");
-    known.iter().find(is_same).copied().ok_or_else(quoted)
+    known.iter().find(is_same).copied().ok_or(Instead(known))
 }
