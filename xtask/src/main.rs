@@ -5,6 +5,7 @@ mod bench;
 mod bench_plan;
 mod bench_zero1;
 mod compare;
+mod coverage;
 mod host_check;
 mod make_hlo;
 mod memory_check;
@@ -62,6 +63,8 @@ cargo xtask <command>
       --only SUBSTR        modules whose file name contains this; may be repeated
       --corpus DIR         a folder with manifest.json (default ir-samples/programs)
       --hlo-opt FILE       a built tool, instead of building it
+  coverage FILES       how much of the work that all devices repeat the sharded update does in shards
+      --hlo-opt FILE       a built tool, instead of building it
   nvrtc-check [options]    compile emitted kernels to cubins with NVRTC (no graphics processor needed)
       --all                kernels of all samples and programs, not only the quick set
       --corpus DIR         programs of this folder too
@@ -96,6 +99,7 @@ fn main() -> ExitCode {
         Some("paper-p2") => paper_p2::run(),
         Some("bench-zero1") => bench_zero1::run(words),
         Some("make-hlo") => make_hlo::run(words),
+        Some("coverage") => coverage::run(words),
         Some("compare") => compare::run(words),
         Some("paper-wus") => paper_wus::run(),
         Some("help" | "--help" | "-h") => {
