@@ -7,7 +7,7 @@
 use crate::format::DimRun;
 use hlo_ir::attrs::Attrs;
 use hlo_ir::factors::{FactorId, FactorRole, FactorSet, find_factors};
-use hlo_ir::localize::{CannotCut, localize, merged_attrs};
+use hlo_ir::localize::{CannotCut, Tensor, localize, merged_attrs};
 use hlo_ir::op::{FactorRule, Flow};
 use hlo_ir::shape::Dims;
 use hlo_ir::{InstId, Module};
@@ -84,7 +84,7 @@ impl DimRelation {
         let set = find_factors(module, inst).ok()?;
         let [result] = set.results.as_slice() else { return None };
         // Elements move along the other dims, from shard to shard.
-        let stays = |factor| !copies || passes_everywhere(&set, factor);
+        let stays = |factor| !copies || cut_along(module, inst, &set, factor, 2).is_ok();
         let links = set.operands.iter().map(|operand| {
             (0..operand.len())
                 .map(|dim| {
@@ -98,9 +98,10 @@ impl DimRelation {
                 })
                 .collect()
         });
-        let is_fixed = |dim: &usize| FactorSet::sole_use(result, *dim).is_none_or(|one| !stays(one.factor));
-        let fixed = (0..result.len()).filter(is_fixed).filter(|_| copies).collect();
-        Some(DimRelation { links: links.collect(), reshape: None, fixed, merges })
+        let links: Vec<Vec<Link>> = links.collect();
+        let is_fixed = |dim: &usize| !links.iter().flatten().any(|link| *link == Link::To(*dim));
+        let fixed = (0..result.len()).filter(|dim| copies && is_fixed(dim)).collect();
+        Some(DimRelation { links, reshape: None, fixed, merges })
     }
 
     /// How operand `k` is taken if the result is cut along `run`.
@@ -141,10 +142,27 @@ impl DimRelation {
     }
 }
 
-/// Whether all tensors that have a factor pass it.
-fn passes_everywhere(set: &FactorSet, factor: FactorId) -> bool {
-    let uses = set.operands.iter().chain(&set.results).flatten().flatten();
-    uses.filter(|one| one.factor == factor).all(|one| one.role == FactorRole::Pass)
+/// The attributes of an op that is cut along one factor into `n_shards` shards, where nothing else has to be done: every shard
+/// computes its part of the result from its parts of the operands.
+///
+/// # Errors
+/// There is no such form, or shards would need more than their own parts.
+fn cut_along(
+    module: &Module,
+    inst: InstId,
+    set: &FactorSet,
+    factor: FactorId,
+    n_shards: usize,
+) -> Result<Attrs, CannotCut> {
+    let cuts: Vec<i64> = (0..set.factors.len()).map(|f| if f == factor { n_shards as i64 } else { 1 }).collect();
+    let form = localize(module, inst, set, &cuts)?;
+    match form.before.is_empty() && form.after.is_empty() {
+        true => Ok(form.attrs),
+        false => {
+            let reason = "shards would need elements of their neighbours";
+            Err(CannotCut::Whole { tensor: Tensor::Operand(0), factor, reason })
+        }
+    }
 }
 
 /// The attributes of an op that computes `n_shards` shards of its result along `result`, and takes its first operand's along
@@ -167,9 +185,7 @@ pub fn shard_attrs(
     let set = find_factors(module, inst).map_err(CannotCut::NoFactors)?;
     let dim = result.map_or(0, |run| run.start);
     let factor = set.results.first().and_then(|dims| FactorSet::sole_use(dims, dim));
-    let factor = factor.ok_or(CannotCut::NotOneCutForEachFactor)?.factor;
-    let cuts: Vec<i64> = (0..set.factors.len()).map(|f| if f == factor { n_shards as i64 } else { 1 }).collect();
-    localize(module, inst, &set, &cuts).map(|form| form.attrs)
+    cut_along(module, inst, &set, factor.ok_or(CannotCut::NotOneCutForEachFactor)?.factor, n_shards)
 }
 
 /// The product of dims; saturates.
