@@ -20,6 +20,8 @@ const BEARABLE_PADDING: f64 = 0.5;
 pub(crate) struct Rank {
     /// Bytes of values that are computed in shards: more is better.
     pub(crate) computed_bytes: u64,
+    /// Whether a parameter of the entry or what a loop carries has the format.
+    pub(crate) has_state: bool,
     /// Whether the run is the physically major-most piece of the state.
     pub(crate) is_major: bool,
     /// Share of padding.
@@ -39,6 +41,7 @@ impl Rank {
         };
         let waste = |r: &Rank| if r.waste <= CHEAP_PADDING { 0.0 } else { r.waste };
         (other.computed_bytes.cmp(&self.computed_bytes))
+            .then(other.has_state.cmp(&self.has_state))
             .then(class(self).cmp(&class(other)))
             .then(waste(self).total_cmp(&waste(other)))
             .then(other.is_major.cmp(&self.is_major))
@@ -50,6 +53,9 @@ impl Rank {
         if self.computed_bytes < best.computed_bytes {
             let (few, many) = (self.computed_bytes, best.computed_bytes);
             return format!("{few} bytes of the update could be computed in shards, {many} in the format chosen");
+        }
+        if best.has_state && !self.has_state {
+            return "no weight or optimizer state could be in shards".into();
         }
         if best.is_major && !self.is_major {
             return "it is not the major-most piece in memory: shards would be strided".into();

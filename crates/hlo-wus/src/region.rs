@@ -142,6 +142,6 @@ impl ShardingContext<'_> {
         let holder = state.map(|(_, v)| v).or(value);
         let is_major =
             holder.and_then(|v| self.values.shape(self.module, v)).is_some_and(|shape| is_major_run(shape, layout_of));
-        Rank { computed_bytes, is_major, waste: format.split.waste(), len: own.len }
+        Rank { computed_bytes, has_state: state.is_some(), is_major, waste: format.split.waste(), len: own.len }
     }
 }
