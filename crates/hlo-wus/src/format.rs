@@ -109,8 +109,13 @@ mod tests {
     fn best(shape: &ArrayShape, n_shards: usize) -> (DimRun, EvenSplit) {
         let ranked = candidates(shape).into_iter().map(|run| {
             let split = EvenSplit::new(run.size(&shape.dims), n_shards);
-            let rank =
-                Rank { computed_bytes: 1, is_major: is_major_run(shape, run), waste: split.waste(), len: run.len };
+            let rank = Rank {
+                computed_bytes: 1,
+                has_state: true,
+                is_major: is_major_run(shape, run),
+                waste: split.waste(),
+                len: run.len,
+            };
             (rank, run, split)
         });
         let best = ranked.min_by(|a, b| a.0.total_cmp(&b.0)).expect("a candidate");
