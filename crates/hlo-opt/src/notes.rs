@@ -19,23 +19,16 @@ const OBJECTIVE: &str = "objective";
 /// The options of a sharding that say what time is predicted for.
 const OPTIONS_OF_TIME: [&str; 3] = ["cluster", "device", "unknown-trip-count"];
 
-/// What a run begins with, kept where a line about its result may be wanted.
-pub(crate) struct Notes {
-    module: Module,
-    params: ParamFacts,
-    asked: Asked,
-}
-
-/// What the line would be about.
-enum Asked {
-    /// A pipeline that names the sharding, with its options about time.
-    Sharding(Vec<(String, OptionValue)>),
-    /// This preset, with its options.
+/// What is kept of a run's beginning for a line about its result.
+pub(crate) enum Notes {
+    /// A pipeline that names the sharding: the module as it came, and the options about time.
+    Sharding { module: Box<Module>, params: ParamFacts, options: Vec<(String, OptionValue)> },
+    /// The preset `data-parallel`, with its options.
     DataParallel(Vec<(String, OptionValue)>),
 }
 
 impl Notes {
-    /// Keeps the module if the preset is `data-parallel`, or if one of `calls` names the sharding.
+    /// For the preset `data-parallel`, and for a pipeline in which one of `calls` names the sharding.
     pub(crate) fn keep(
         module: &Module,
         params: &ParamFacts,
@@ -44,65 +37,70 @@ impl Notes {
     ) -> Option<Notes> {
         let is_of_time =
             |(name, _): &&(String, OptionValue)| OPTIONS_OF_TIME.contains(&name.replace('_', "-").as_str());
-        let asked = match preset {
+        match preset {
             Some(call) if call.name == DATA_PARALLEL && calls.is_empty() => {
-                Asked::DataParallel(call.options.iter().filter(|(name, _)| name != OBJECTIVE).cloned().collect())
+                let options = call.options.iter().filter(|(name, _)| name != OBJECTIVE);
+                Some(Notes::DataParallel(options.cloned().collect()))
             }
-            Some(_) => return None,
+            Some(_) => None,
             None => {
                 let sharding = calls.iter().find(|call| presets::is_sharding(call))?;
-                Asked::Sharding(sharding.options.iter().filter(is_of_time).cloned().collect())
+                let options = sharding.options.iter().filter(is_of_time).cloned().collect();
+                Some(Notes::Sharding { module: Box::new(module.clone()), params: params.clone(), options })
             }
-        };
-        Some(Notes { module: module.clone(), params: params.clone(), asked })
-    }
-
-    /// The line about the result, if another command is better. `choice` is the preset's.
-    pub(crate) fn about(&self, after: &Module, choice: Option<&WayChoice>) -> Option<String> {
-        match (&self.asked, choice) {
-            (Asked::Sharding(options), _) => self.if_slower(after, options),
-            (Asked::DataParallel(options), Some(choice)) => self.if_whole(options, choice),
-            (Asked::DataParallel(_), None) => None,
         }
     }
 
-    /// For a sharded module that is predicted to be slower than the module with its collectives combined.
-    fn if_slower(&self, after: &Module, options: &[(String, OptionValue)]) -> Option<String> {
-        let unsharded = presets::unsharded(options).ok()?;
-        let (mut module, mut analyses) = (self.module.clone(), Analyses::new(self.params.clone()));
-        // What stops the comparison is no matter of the user's pipeline.
-        let (_, choice) = unsharded.run(&mut module, &mut analyses, false, &mut |_, _| {}).ok()?;
-        let before_s = choice.taken()?.critical_path_s;
-        let frequencies = Frequencies::compute(after, unsharded.frequency_options);
-        let after_s = predict(after, &frequencies, &unsharded.machine).ok()?.critical_path_s;
-        (after_s > before_s * (1.0 + LEAST_SHARE)).then(|| {
-            format!(
-                "a step is predicted to take {} now, and {} without the sharding ({}); --preset '{}' does what is predicted to \
-                 be fastest",
-                us(after_s),
-                us(before_s),
-                choice.machine,
-                presets::text(DATA_PARALLEL, options),
-            )
-        })
+    /// The line about the result, if another command is better. `choice` is the preset's.
+    pub(crate) fn about(self, after: &Module, choice: Option<&WayChoice>) -> Option<String> {
+        match self {
+            Notes::Sharding { module, params, options } => if_slower(*module, params, after, &options),
+            Notes::DataParallel(options) => if_whole(&options, choice?),
+        }
     }
+}
 
-    /// For a data-parallel step whose updates all stay whole: whether it is faster with its state in shards.
-    fn if_whole(&self, options: &[(String, OptionValue)], choice: &WayChoice) -> Option<String> {
-        let taken = choice.taken().filter(|taken| !taken.pipeline.contains(presets::SHARDING))?;
-        let state = choice.candidates.iter().find(|candidate| candidate.way == presets::STATE_IN_SHARDS);
-        let is_faster = |state: &&Candidate| state.critical_path_s < taken.critical_path_s * (1.0 - LEAST_SHARE);
-        let end = match state.filter(is_faster) {
-            Some(state) => format!(
-                "with its state in shards between steps {}: --preset '{}' -o DIRECTORY",
-                us(state.critical_path_s),
-                presets::text(SHARDED_STATE, options)
-            ),
-            None => "with its state in shards between steps it is no faster".to_string(),
-        };
-        let (machine, time) = (&choice.machine, us(taken.critical_path_s));
-        Some(format!("no update is predicted to be faster in shards ({machine}): a step takes {time}; {end}"))
-    }
+/// For a sharded module that is predicted to be slower than the module with its collectives combined.
+fn if_slower(
+    mut module: Module,
+    params: ParamFacts,
+    after: &Module,
+    options: &[(String, OptionValue)],
+) -> Option<String> {
+    let unsharded = presets::unsharded(options).ok()?;
+    let mut analyses = Analyses::new(params);
+    // What stops the comparison is no matter of the user's pipeline.
+    let (_, choice) = unsharded.run(&mut module, &mut analyses, false, &mut |_, _| {}).ok()?;
+    let before_s = choice.taken()?.critical_path_s;
+    let frequencies = Frequencies::compute(after, unsharded.frequency_options);
+    let after_s = predict(after, &frequencies, &unsharded.machine).ok()?.critical_path_s;
+    (after_s > before_s * (1.0 + LEAST_SHARE)).then(|| {
+        format!(
+            "a step is predicted to take {} now, and {} without the sharding ({}); --preset '{}' does what is predicted to \
+             be fastest",
+            us(after_s),
+            us(before_s),
+            choice.machine,
+            presets::text(DATA_PARALLEL, options),
+        )
+    })
+}
+
+/// For a data-parallel step whose updates all stay whole: whether it is faster with its state in shards.
+fn if_whole(options: &[(String, OptionValue)], choice: &WayChoice) -> Option<String> {
+    let taken = choice.taken().filter(|taken| !taken.pipeline.contains(presets::SHARDING))?;
+    let state = choice.candidates.iter().find(|candidate| candidate.way == presets::STATE_IN_SHARDS);
+    let is_faster = |state: &&Candidate| state.critical_path_s < taken.critical_path_s * (1.0 - LEAST_SHARE);
+    let end = match state.filter(is_faster) {
+        Some(state) => format!(
+            "with its state in shards between steps {}: --preset '{}' -o DIRECTORY",
+            us(state.critical_path_s),
+            presets::text(SHARDED_STATE, options)
+        ),
+        None => "with its state in shards between steps it is no faster".to_string(),
+    };
+    let (machine, time) = (&choice.machine, us(taken.critical_path_s));
+    Some(format!("no update is predicted to be faster in shards ({machine}): a step takes {time}; {end}"))
 }
 
 fn us(seconds: f64) -> String {

@@ -47,6 +47,7 @@ struct Outcome {
     analyses: Analyses,
     summary: RunSummary,
     time: ModuleTime,
+    peak_bytes: u64,
 }
 
 impl Outcome {
@@ -70,8 +71,9 @@ impl Ways {
     ) -> Result<(RunSummary, WayChoice), RunError> {
         let mut outcomes: Vec<Option<Outcome>> = Vec::with_capacity(self.ways.len());
         for way in &self.ways {
+            let before = way.after.and_then(|number| outcomes.get(number)?.as_ref());
             let start = match way.after {
-                Some(number) => outcomes.get(number).and_then(Option::as_ref).map(Outcome::start),
+                Some(_) => before.map(Outcome::start),
                 None => Some((module.clone(), RunSummary::default(), analyses.params.clone())),
             };
             let Some((work, summary, params)) = start else {
@@ -79,7 +81,7 @@ impl Ways {
                 continue;
             };
             let options = RunOptions { check, after_pass: Some(&mut *after_pass) };
-            match self.outcome(way, work, params, options) {
+            match self.outcome(way, work, params, before, options) {
                 Ok(more) => outcomes.push(Some(Outcome { summary: summary.and(more.summary), ..more })),
                 // What stops a way that is never taken does not stop the others.
                 Err(_) if way.is_reference => outcomes.push(None),
@@ -108,20 +110,24 @@ impl Ways {
         Ok((outcome.summary, choice))
     }
 
-    /// Runs one way from where it begins.
+    /// Runs one way from where it begins: the result of `before`, whose figures it has if its passes change nothing.
     fn outcome(
         &self,
         way: &Way,
         mut module: Module,
         params: ParamFacts,
+        before: Option<&Outcome>,
         options: RunOptions<'_>,
     ) -> Result<Outcome, RunError> {
         let mut analyses = Analyses::new(params);
         analyses.frequency_options = self.frequency_options;
         let summary = run_pipeline(&mut module, &mut analyses, &way.passes, options)?;
         analyses.frequency_options = self.frequency_options;
-        let time = self.predict(&module, &mut analyses)?;
-        Ok(Outcome { module, analyses, summary, time })
+        let (time, peak_bytes) = match before.filter(|_| summary.reports.iter().all(|report| !report.changed)) {
+            Some(before) => (before.time, before.peak_bytes),
+            None => (self.predict(&module, &mut analyses)?, peak_memory(&module).peak_bytes),
+        };
+        Ok(Outcome { module, analyses, summary, time, peak_bytes })
     }
 
     /// The predicted time of a module on the machine.
@@ -150,7 +156,7 @@ impl Ways {
             compute_s: outcome.time.compute_s,
             communication_s: outcome.time.communication_s,
             is_partial: outcome.time.is_partial,
-            peak_bytes: peak_memory(&outcome.module).peak_bytes,
+            peak_bytes: outcome.peak_bytes,
         }
     }
 }
