@@ -67,13 +67,18 @@ impl Rank {
     }
 }
 
-/// Runs of a tensor that may be cut: every dim, and every trivial merge that starts at the major-most dim.
+/// Runs of a tensor that may be cut: every dim, every trivial merge that starts at the major-most dim, and every merge that would be
+/// one in row-major order. A gradient that is transposed has the layout of what it is a transpose of until layouts are assigned,
+/// and the update behind it may be about blocks of a flat array.
 pub fn candidates(shape: &ArrayShape) -> Vec<DimRun> {
     let mut runs: Vec<DimRun> = (0..shape.rank()).filter(|&d| shape.dims[d] > 1).map(DimRun::dim).collect();
+    let is_tiled = shape.layout.as_ref().is_some_and(|layout| !layout.tiles.is_empty());
+    let row_major = ArrayShape::new(shape.dtype, shape.dims.iter().copied());
     for start in 0..shape.rank() {
         for len in 2..=shape.rank() - start {
             let run = DimRun { start, len };
-            if is_trivial(shape, run) && is_major_run(shape, run) {
+            let is_trivial_major = |shape: &ArrayShape| is_trivial(shape, run) && is_major_run(shape, run);
+            if is_trivial_major(shape) || (!is_tiled && is_trivial_major(&row_major)) {
                 runs.push(run);
             }
         }

@@ -10,14 +10,20 @@
 //! It applies to an element of the carry that the condition does not read and that the body reads only in this sum. The other terms
 //! of the sum must be all-reduces by addition over the same groups, and nothing else may use them. The loop's state must be a
 //! tuple that is only read element by element, and no other loop may call the body.
+//!
+//! An all-reduce that is converted before it is added up is done in the accumulator's type. For integers that are converted to
+//! the same or fewer bits this is exact, as both wrap. Floating-point numbers that are converted to more bits are then rounded once an
+//! iteration on each device, and the sum over the devices has the accumulator's precision: another result, so it must be asked for.
 
 use cranelift_entity::EntitySet;
 use hlo_analysis::code::{code_computations, pinned_by_control};
 use hlo_analysis::values::{CallSites, condition_and_body, tuple_elements, tuple_index};
-use hlo_ir::attrs::{Attrs, TupleIndexAttrs};
+use hlo_ir::attrs::{Attrs, CombiningAttrs, ParameterAttrs, TupleIndexAttrs};
+use hlo_ir::dtype::NumberClass;
+use hlo_ir::edit::Builder;
 use hlo_ir::module::UserMap;
 use hlo_ir::monoid::Monoid;
-use hlo_ir::{CompId, InstId, Module, Opcode, Scalar};
+use hlo_ir::{ArrayShape, CompId, DType, InstId, Module, Opcode, Scalar, Shape};
 use hlo_pass::PassError;
 use hlo_pass::report::{Decision, PassReport};
 use hlo_spmd::{
@@ -47,7 +53,7 @@ struct Accumulator {
 }
 
 /// Takes all-reduces out of the loops that the entry reaches; how many.
-pub(crate) fn take_out_of_loops(module: &mut Module, report: &mut PassReport) -> Result<u64, PassError> {
+pub(crate) fn take_out_of_loops(module: &mut Module, reassoc: bool, report: &mut PassReport) -> Result<u64, PassError> {
     let sites = CallSites::find(module, module.post_order());
     let mut n_taken_out = 0;
     for comp in code_computations(module) {
@@ -57,7 +63,7 @@ pub(crate) fn take_out_of_loops(module: &mut Module, report: &mut PassReport) ->
             }
             let users = module.users();
             let Some(found) = find_loop(module, &users, inst, &sites) else { continue };
-            let accumulators = find_accumulators(module, &users, &found);
+            let accumulators = find_accumulators(module, &users, &found, reassoc);
             n_taken_out += accumulators.iter().map(|a| a.all_reduces.len() as u64).sum::<u64>();
             if !accumulators.is_empty() {
                 take_out(module, &users, &found, &accumulators, report)?;
@@ -96,14 +102,14 @@ fn find_loop(module: &Module, users: &UserMap, inst: InstId, sites: &CallSites) 
     Some(Loop { inst, comp, body, init, root, reads, decides })
 }
 
-fn find_accumulators(module: &Module, users: &UserMap, found: &Loop) -> Vec<Accumulator> {
+fn find_accumulators(module: &Module, users: &UserMap, found: &Loop, reassoc: bool) -> Vec<Accumulator> {
     let pinned = pinned_by_control(module, found.body);
     let operands = module.inst(found.root).operands.iter().enumerate();
     let accumulators = operands.filter(|(index, _)| !found.decides.get(*index).copied().unwrap_or(true));
     let mut taken: EntitySet<InstId> = EntitySet::new();
     accumulators
         .filter_map(|(index, &sum)| {
-            let all_reduces = find_terms(module, users, &pinned, found.reads.get(index)?, sum)?;
+            let all_reduces = find_terms(module, users, (&pinned, reassoc), found.reads.get(index)?, sum)?;
             all_reduces.iter().all(|a| taken.insert(a.inst)).then_some(Accumulator { index, all_reduces })
         })
         .collect()
@@ -113,7 +119,7 @@ fn find_accumulators(module: &Module, users: &UserMap, found: &Loop) -> Vec<Accu
 fn find_terms(
     module: &Module,
     users: &UserMap,
-    pinned: &EntitySet<InstId>,
+    (pinned, reassoc): (&EntitySet<InstId>, bool),
     reads: &[InstId],
     sum: InstId,
 ) -> Option<Vec<AllReduce>> {
@@ -131,7 +137,7 @@ fn find_terms(
         } else if reads.contains(&term) {
             n_carries += 1;
         } else {
-            let all_reduce = find_scaled_sum(module, users, pinned, term)?;
+            let all_reduce = find_converted_sum(module, users, (pinned, reassoc), term)?;
             if all_reduces.first().is_some_and(|first| first.groups != all_reduce.groups) {
                 return None;
             }
@@ -140,6 +146,39 @@ fn find_terms(
     }
     let all_reads = reads.iter().map(|&r| users[r].len()).sum::<usize>();
     (n_carries == 1 && all_reads == 1 && !all_reduces.is_empty()).then_some(all_reduces)
+}
+
+/// The all-reduce by addition that `term` is, or scales by a constant, in its own type or converted from one in which the sum may
+/// be done later.
+fn find_converted_sum(
+    module: &Module,
+    users: &UserMap,
+    (pinned, reassoc): (&EntitySet<InstId>, bool),
+    term: InstId,
+) -> Option<AllReduce> {
+    let instruction = module.inst(term);
+    if instruction.opcode != Opcode::Convert {
+        return find_scaled_sum(module, users, pinned, term);
+    }
+    let &operand = instruction.operands.first()?;
+    let is_alone = users[operand].len() == 1;
+    let (from, to) = (array(module, operand)?.dtype, array(module, term)?.dtype);
+    (is_alone && (narrows(from, to) || (reassoc && widens(from, to))))
+        .then(|| find_scaled_sum(module, users, pinned, operand))
+        .flatten()
+}
+
+/// Whether sums of integers that wrap are the same before and after a conversion.
+fn narrows(from: DType, to: DType) -> bool {
+    let is_integer = |t: DType| matches!(t.class(), NumberClass::Signed | NumberClass::Unsigned);
+    is_integer(from) && is_integer(to) && to.bits() <= from.bits()
+}
+
+/// Whether every number of the one floating-point type is one of the other.
+fn widens(from: DType, to: DType) -> bool {
+    let is_wide = |t: DType| matches!(t, DType::F32 | DType::F64);
+    let is_narrow = |t: DType| matches!(t, DType::BF16 | DType::F16);
+    (is_narrow(from) && is_wide(to)) || (from == DType::F32 && to == DType::F64)
 }
 
 /// The all-reduce by addition that `term` is, or scales by a constant.
@@ -168,7 +207,7 @@ fn take_out(
     let mut start = module.inst(found.init).operands.clone();
     for accumulator in accumulators {
         let Some(first) = accumulator.all_reduces.first() else { continue };
-        let reason = format!("the loop %{} only adds its results up", module.inst_name(found.inst));
+        let reason = reason(module, found, first, accumulator.index);
         let mut told = Decision::about(module, first.inst, "deferred", reason);
         for all_reduce in &accumulator.all_reduces {
             told.collectives.push(CollectiveChange::removed(module, all_reduce.inst, "ran in every iteration"));
@@ -193,6 +232,22 @@ fn take_out(
     Ok(())
 }
 
+/// Why an all-reduce is done behind the loop, and in which type if that is another one.
+fn reason(module: &Module, found: &Loop, first: &AllReduce, index: usize) -> String {
+    let dtype = |inst| array(module, inst).map(|shape| shape.dtype);
+    let sum = module.inst(found.root).operands.get(index).and_then(|&sum| dtype(sum));
+    let why = format!("the loop %{} only adds its results up", module.inst_name(found.inst));
+    match (dtype(first.inst), sum) {
+        (Some(from), Some(to)) if widens(from, to) => {
+            format!("{why}; it is done in {to} instead of {from}, as reassoc=true allows")
+        }
+        (Some(from), Some(to)) if from != to => {
+            format!("{why}; it is done in {to} instead of {from}, which wrap alike")
+        }
+        _ => why,
+    }
+}
+
 /// The all-reduce of an accumulator behind the loop, if anybody reads it. Changes where the loop starts from.
 fn reduce_after(
     module: &mut Module,
@@ -208,7 +263,11 @@ fn reduce_after(
     let exit = *exits.first()?;
     let shape = module.shape(exit).clone();
     let init = *start.get(accumulator.index)?;
-    let (hint, attrs) = (module.inst_name(first.inst).to_string(), module.inst(first.inst).attrs.clone());
+    let (hint, mut attrs) = (module.inst_name(first.inst).to_string(), module.inst(first.inst).attrs.clone());
+    let (reduced, dtype) = (array(module, first.inst)?.dtype, array(module, exit)?.dtype);
+    if let (true, Some(attrs)) = (reduced != dtype, CombiningAttrs::of_mut(&mut attrs)) {
+        attrs.to_apply = Some(build_addition(module, dtype));
+    }
     let read = TupleIndexAttrs { index: accumulator.index as i64 };
     let local_hint = format!("{hint}.local");
     let what = (local_hint.as_str(), Opcode::GetTupleElement);
@@ -224,4 +283,23 @@ fn reduce_after(
     }
     exits.iter().for_each(|&exit| outside.redirect(exit, result));
     Some(deferred)
+}
+
+/// A computation that adds two scalars, before all others.
+fn build_addition(module: &mut Module, dtype: DType) -> CompId {
+    let name = module.names.fresh("add");
+    let comp = module.add_computation(name);
+    let shape = Shape::Array(ArrayShape::new(dtype, []).with_row_major());
+    let mut builder = Builder::new(module, comp);
+    let params = [0, 1].map(|number| {
+        let attrs = ParameterAttrs { number, ..ParameterAttrs::default() };
+        builder.add("x", Opcode::Parameter, shape.clone(), [], attrs)
+    });
+    let sum = builder.add("sum", Opcode::Add, shape, params, Attrs::Plain);
+    module.comp_mut(comp).root = Some(sum).into();
+    // It calls nothing, so it may stand before whatever calls it.
+    let others = module.computations().iter().copied().filter(|&other| other != comp);
+    let order = std::iter::once(comp).chain(others).collect();
+    module.set_computation_order(order);
+    comp
 }

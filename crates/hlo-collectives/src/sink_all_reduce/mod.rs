@@ -1,4 +1,4 @@
-//! Move an all-reduce past what only rearranges its result, and out of loops that only add its results up.
+//! Move an all-reduce past what is linear in its result, to where it is fewest bytes, and out of loops that only add its results up.
 //!
 //! Before, the gradient is reduced in the layout of the dot that made it:
 //! ```text
@@ -13,19 +13,25 @@
 //! The sample `ir-samples/passes/sink-all-reduce/transpose.hlo` runs this.
 //!
 //! **Why.** Who scatters the reduction later cuts it along the weight's dims, and along the physically major-most one if the
-//! rearranging lies before it. In a loop of gradient accumulation the all-reduce runs once instead of once an iteration.
+//! rearranging lies before it. In a loop of gradient accumulation the all-reduce runs once instead of once an iteration. The gradient of
+//! a low-rank adapter (LoRA) is the product of a large sum with a matrix that all devices have: the sum of products is small.
 //!
-//! **What it does not do.** It moves past nothing when the all-reduce has several users, and not so that a dim of size one becomes the
-//! physically major-most. Conversions stay behind it: the reduction keeps its precision.
+//! **What it does not do.** It moves not so that a dim of size one becomes the physically major-most. An all-reduce with several
+//! users moves only if all of them are slices or products. Conversions stay behind it, so that the reduction keeps its precision, except
+//! in a loop: there integers are added up in the narrower type, as they wrap, and with `reassoc=true` floating-point numbers in
+//! the wider type of the accumulator.
 //!
 //! **Algorithm.** 1. From each all-reduce, follow the only users through transpose, reshape, copy, bitcast, scaling by one scalar, and
 //! `reduce` by addition from zero (of a sum), to the last one that rearranges. Emit those before the all-reduce and the scalings
-//! behind it. 2. [`loops`] takes all-reduces out of accumulating loops. Both until nothing moves: linear in the
-//! instructions, times the depth of loops.
+//! behind it. 2. [`branches`] moves it past slices and products. 3. [`joins`] makes one all-reduce of concatenated ones.
+//! 4. [`loops`] takes all-reduces out of accumulating loops. All until nothing moves: linear in the instructions, times the depth of
+//! loops and the number of ops that a sum is moved past.
 //!
-//! **Requires** nothing. **Ensures** the same results bit for bit, except where a `reduce` or a loop is passed: there floating-point
-//! numbers are added in another order. **Errors**: none.
+//! **Requires** nothing. **Ensures** the same results bit for bit, except where a `reduce`, a product or a loop is passed: there
+//! floating-point numbers are added in another order, and with `reassoc=true` in another precision. **Errors**: none.
 
+mod branches;
+mod joins;
 pub(crate) mod loops;
 
 use cranelift_entity::EntitySet;
@@ -46,19 +52,38 @@ use hlo_spmd::{
 pub(crate) static INFO: PassInfo = PassInfo {
     name: "sink-all-reduce",
     help: "move all-reduces past transposes and reshapes, and out of loops that accumulate gradients",
-    options: &[OptionInfo {
-        name: "loops",
-        kind: OptionKind::Bool,
-        default: "true",
-        help: "also move them out of loops that add their results up",
-    }],
-    build: |options| Ok(Box::new(SinkAllReduce { loops: options.flag("loops") })),
+    options: &[
+        OptionInfo {
+            name: "loops",
+            kind: OptionKind::Bool,
+            default: "true",
+            help: "also move them out of loops that add their results up",
+        },
+        OptionInfo {
+            name: "products",
+            kind: OptionKind::Bool,
+            default: "true",
+            help: "also move sums past products with what is equal on their devices, where that is fewer bytes",
+        },
+        OptionInfo {
+            name: "reassoc",
+            kind: OptionKind::Bool,
+            default: "false",
+            help: "also out of loops that convert their results to a wider floating-point type: sums are rounded less often",
+        },
+    ],
+    build: |options| {
+        let flag = |name| options.flag(name);
+        Ok(Box::new(SinkAllReduce { loops: flag("loops"), products: flag("products"), reassoc: flag("reassoc") }))
+    },
 };
 
 /// See the module's documentation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SinkAllReduce {
     loops: bool,
+    products: bool,
+    reassoc: bool,
 }
 
 impl Pass for SinkAllReduce {
@@ -68,10 +93,12 @@ impl Pass for SinkAllReduce {
             let mut n_now = 0;
             for comp in code_computations(module) {
                 n_now += sink_in(module, comp, cx.report)?;
+                n_now += self.branch(module, comp, (n_now + n_moved + n_taken_out) > 0, cx)?;
+                n_now += joins::join_in(module, comp, cx.report)?;
             }
             n_moved += n_now;
             if self.loops {
-                let n_out = loops::take_out_of_loops(module, cx.report)?;
+                let n_out = loops::take_out_of_loops(module, self.reassoc, cx.report)?;
                 n_taken_out += n_out;
                 n_now += n_out;
             }
@@ -82,12 +109,31 @@ impl Pass for SinkAllReduce {
         cx.report.count("all-reduces-moved", n_moved);
         cx.report.count("all-reduces-taken-out-of-loops", n_taken_out);
         if n_moved + n_taken_out == 0 {
-            let why =
-                "no all-reduce has a single user that rearranges its result, and no loop only adds its results up";
+            let why = "no all-reduce is only rearranged, sliced or multiplied, and no loop only adds its results up";
             cx.report.unchanged_because = Some(why.into());
             return Ok(Changed::No);
         }
         Ok(Changed::Yes(Preserved::NONE))
+    }
+}
+
+impl SinkAllReduce {
+    /// Moves all-reduces of one computation past slices and products. What is equal is found out only where a product asks for it.
+    fn branch(
+        &self,
+        module: &mut Module,
+        comp: CompId,
+        has_changed: bool,
+        cx: &mut PassCx<'_>,
+    ) -> Result<u64, PassError> {
+        if !self.products || !branches::wants_products(module, comp) {
+            return branches::branch_in(module, comp, &|_, _| false, cx.report);
+        }
+        if has_changed {
+            cx.analyses.invalidate(Preserved::NONE);
+        }
+        let replication = cx.analyses.replication(module);
+        branches::branch_in(module, comp, &|value, groups| replication.is_equal_within(value, 0, groups), cx.report)
     }
 }
 
