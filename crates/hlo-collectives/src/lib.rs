@@ -5,6 +5,7 @@
 mod all_reduce_to_reduce_scatter;
 mod combine_collectives;
 pub mod decompose_collectives;
+mod flatten_update;
 mod fold_all_reduce_of_all_reduce;
 mod reassociate_all_reduce;
 mod refusal;
@@ -18,6 +19,7 @@ pub const PASSES: &[&PassInfo] = &[
     &all_reduce_to_reduce_scatter::INFO,
     &combine_collectives::INFO,
     &decompose_collectives::INFO,
+    &flatten_update::INFO,
     &fold_all_reduce_of_all_reduce::INFO,
     &reassociate_all_reduce::INFO,
     &sink_all_reduce::INFO,

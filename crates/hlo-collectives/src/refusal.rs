@@ -146,6 +146,35 @@ pub enum ScatterRefusal {
     Overlap,
 }
 
+/// Why what is computed on the slices of a flat array is not computed on the array.
+#[derive(Clone, PartialEq, Debug)]
+pub enum FlattenRefusal {
+    /// Some elements are in no slice, or in two.
+    NoPartition,
+    /// A slice is used in several places, or returned.
+    SeveralUses {
+        /// The slice, or its reshape.
+        part: String,
+    },
+    /// The op is not elementwise on arrays of the slice's size.
+    NotElementwise {
+        /// The op's name.
+        name: String,
+    },
+    /// Two slices are used by ops that are not alike.
+    NotAlike {
+        /// The first slice's op.
+        first: String,
+        /// The other's.
+        other: String,
+    },
+    /// What is computed from one slice decides what is computed from another.
+    Dependent {
+        /// The op that waits.
+        name: String,
+    },
+}
+
 /// Why an all-reduce of equal values is not folded.
 #[derive(Clone, PartialEq, Debug)]
 pub enum FoldRefusal {
@@ -292,6 +321,22 @@ impl fmt::Display for ScatterRefusal {
             ScatterRefusal::UnknownStarts => "its slices start where not only the device says",
             ScatterRefusal::Overlap => "its devices take overlapping slices",
         })
+    }
+}
+
+impl fmt::Display for FlattenRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FlattenRefusal::NoPartition => f.write_str("its slices are not a partition of its elements"),
+            FlattenRefusal::SeveralUses { part } => write!(f, "%{part} is used in several places, or returned"),
+            FlattenRefusal::NotElementwise { name } => {
+                write!(f, "%{name} is not elementwise on arrays of its slice's size")
+            }
+            FlattenRefusal::NotAlike { first, other } => {
+                write!(f, "one slice is used by %{first} and another by %{other}, which are not alike")
+            }
+            FlattenRefusal::Dependent { name } => write!(f, "%{name} takes what is computed from another slice"),
+        }
     }
 }
 

@@ -20,7 +20,7 @@ pub const GPU: &str = "inline-calls,simplify-tuples,cse,dce,propagate-layouts,fu
 pub(crate) const SHARDING: &str = "shard-weight-update";
 
 const PREPARE: &str = "inline-calls,simplify-tuples,split-tuple-all-reduce,sink-all-reduce,reassociate-all-reduce,\
-                       fold-all-reduce-of-all-reduce,sink-all-reduce,all-reduce-to-reduce-scatter,dce";
+                       fold-all-reduce-of-all-reduce,sink-all-reduce,flatten-update,all-reduce-to-reduce-scatter,dce";
 const COMBINE: &str = "combine-collectives{mode=variadic}";
 
 /// A preset as the command line knows it.

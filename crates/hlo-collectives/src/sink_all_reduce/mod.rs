@@ -92,6 +92,10 @@ impl Pass for SinkAllReduce {
         loop {
             let mut n_now = 0;
             for comp in code_computations(module) {
+                // Users are looked up for each computation: most have no all-reduce.
+                if !module.comp(comp).insts.iter().any(|&inst| module.inst(inst).opcode == Opcode::AllReduce) {
+                    continue;
+                }
                 n_now += sink_in(module, comp, cx.report)?;
                 n_now += self.branch(module, comp, (n_now + n_moved + n_taken_out) > 0, cx)?;
                 n_now += joins::join_in(module, comp, cx.report)?;
