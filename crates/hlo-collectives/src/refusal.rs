@@ -148,7 +148,7 @@ pub enum ScatterRefusal {
 
 /// Why what is computed on the slices of a flat array is not computed on the array.
 #[derive(Clone, PartialEq, Debug)]
-pub enum FlattenRefusal {
+pub(crate) enum FlattenRefusal {
     /// Some elements are in no slice, or in two.
     NoPartition,
     /// A slice is used in several places, or returned.
