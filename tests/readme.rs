@@ -19,6 +19,13 @@ fn entry(text: &str) -> String {
 
 /// What `hlo-opt` prints to stdout when it is called with these words.
 fn print(args: &[&str]) -> String {
+    let (code, stdout) = run(args);
+    assert_eq!(code, 0, "{args:?}");
+    stdout
+}
+
+/// The exit code of `hlo-opt` and what it prints to stdout.
+fn run(args: &[&str]) -> (u8, String) {
     let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
     let mut console = Console {
         stdin: &mut std::io::empty(),
@@ -28,8 +35,9 @@ fn print(args: &[&str]) -> String {
         has_color: false,
     };
     let args = ["hlo-opt"].iter().chain(args).map(OsString::from);
-    assert_eq!(hlo_opt::run(args, &mut console), 0, "{}", String::from_utf8_lossy(&stderr));
-    String::from_utf8(stdout).expect("UTF-8 text")
+    let code = hlo_opt::run(args, &mut console);
+    assert_eq!(String::from_utf8_lossy(&stderr), "");
+    (code, String::from_utf8(stdout).expect("UTF-8 text"))
 }
 
 #[test]
@@ -72,4 +80,17 @@ fn the_main_command_makes_its_module_faster_and_the_pictures_show_it() {
         let shown = std::fs::read_to_string(root().join("..").join(&picture)).expect("the picture");
         assert_eq!(shown, print(&["--emit", "plan-svg", module]), "{picture} is what the tool draws");
     }
+}
+
+#[test]
+fn the_audit_is_what_the_tool_prints() {
+    let readme = std::fs::read_to_string(root().join("../README.md")).expect("the README");
+    let sample = "ir-samples/audit/missing-all-reduce/sgd.hlo";
+    assert!(
+        readme.contains("`hlo-opt audit --deny fault\n")
+            && readme.contains(&format!("{sample}` prints this and exits with 4"))
+    );
+    let path = root().join("..").join(sample).display().to_string();
+    let (code, printed) = run(&["audit", "--deny", "fault", &path]);
+    assert_eq!((code, printed.replace(&path, sample).as_str()), (4, block(&readme, "<!-- audit -->")));
 }

@@ -10,7 +10,8 @@ use std::path::PathBuf;
 const EXAMPLES: &str = "\
 Examples:
   hlo-opt --preset data-parallel --report text step.hlo -o sharded.hlo
-Exit codes: 0 well, 1 error in the input or a pass, 2 wrong usage, 3 unchanged with --require-change";
+Exit codes: 0 well, 1 error in the input or a pass, 2 wrong usage, 3 unchanged with --require-change,
+  4 audit: a denied finding, or a budget exceeded";
 
 const TEMPLATE: &str = "{about}\n\n{usage-heading} {usage}\n\n{all-args}\n{after-help}\n";
 
@@ -37,6 +38,8 @@ pub(crate) enum Command {
     /// Print facts about a module
     #[command(subcommand)]
     Analyze(AnalyzeCommand),
+    /// Say what is wrong with a per-device step, without changing it
+    Audit(AuditArgs),
     /// Run a module on all its devices in the evaluator
     Eval(EvalArgs),
     /// Run a per-device module as the GPU backend lowers it, in one process or one for each rank
@@ -139,6 +142,56 @@ pub(crate) struct TimeArgs {
     /// Trips of a loop whose count cannot be found
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub unknown_trip_count: u64,
+}
+
+/// `audit`.
+#[derive(Args, Debug)]
+pub(crate) struct AuditArgs {
+    /// HLO text of one device's program, or - for stdin
+    #[arg(required_unless_present = "list_checks")]
+    pub file: Option<PathBuf>,
+    /// Exit with 4 on any such finding: check names, fault, advice or all; several with commas
+    #[arg(short = 'D', long, value_name = "LIST", value_delimiter = ',')]
+    pub deny: Vec<String>,
+    /// Leave these checks out: check names, fault, advice or all; several with commas
+    #[arg(short = 'A', long, value_name = "LIST", value_delimiter = ',')]
+    pub allow: Vec<String>,
+    /// List the checks
+    #[arg(long)]
+    pub list_checks: bool,
+    /// Exit with 4 if collectives move more in a step, as 512MiB
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    pub max_collective_bytes: Option<u64>,
+    /// Exit with 4 if more collectives run in a step
+    #[arg(long, value_name = "N")]
+    pub max_collectives: Option<u64>,
+    /// Exit with 4 if the peak memory of one device is more
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    pub max_peak_bytes: Option<u64>,
+    /// A list, or one JSON object
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub format: ReportFormat,
+    /// Short for --format json
+    #[arg(long, conflicts_with = "format")]
+    pub json: bool,
+    /// The machine: a hierarchy as '[(node,2),(gpu,8)]', a TOML file or a shipped name; one switch where not given
+    #[arg(long, value_name = "CLUSTER")]
+    pub cluster: Option<String>,
+    /// What every device is: a shipped name or a TOML file
+    #[arg(long, value_name = "DEVICE", default_value = hlo_analysis::time::DEFAULT_DEVICE)]
+    pub device: String,
+    /// Trips of a loop whose count cannot be found
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub unknown_trip_count: u64,
+    /// Entry leaves that are the same on all devices: 0-12,14 | all | /REGEX/ | like:FILE
+    #[arg(long, value_name = "SPEC")]
+    pub replicated_params: Option<String>,
+}
+
+/// A number of bytes, as options of passes take it: 4096, 64KiB, 1GiB.
+fn parse_bytes(text: &str) -> Result<u64, String> {
+    let number = hlo_pass::options::parse_int(text).and_then(|number| u64::try_from(number).ok());
+    number.ok_or_else(|| "expected a number of bytes, as 4096, 64KiB or 1GiB".into())
 }
 
 /// `analyze memory`.

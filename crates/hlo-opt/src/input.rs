@@ -24,6 +24,12 @@ pub(crate) struct Part<'s> {
     bytes: &'s [u8],
 }
 
+/// Where the lines of a file begin.
+pub(crate) struct Lines<'s> {
+    bytes: &'s [u8],
+    starts: Vec<usize>,
+}
+
 /// A verified module and what is needed to say where it came from.
 #[derive(Debug)]
 pub(crate) struct Loaded {
@@ -89,6 +95,12 @@ impl Source {
         }
     }
 
+    /// The lines of the file, to place many entities.
+    pub(crate) fn lines(&self) -> Lines<'_> {
+        let ends = self.bytes.iter().enumerate().filter(|(_, b)| **b == b'\n');
+        Lines { bytes: &self.bytes, starts: std::iter::once(0).chain(ends.map(|(at, _)| at + 1)).collect() }
+    }
+
     /// Diagnostics about a part as text, placed in the whole file. Entities get the place of their names.
     pub(crate) fn render(
         &self,
@@ -109,6 +121,16 @@ impl Source {
             out.push_str(&hlo_text::render(&[named], &self.name, "", has_color));
         }
         out
+    }
+}
+
+impl Lines<'_> {
+    /// 1-based line and column, in characters, of an instruction's name; `None` for what was not read.
+    pub(crate) fn place(&self, part: Part<'_>, loaded: &Loaded, inst: InstId) -> Option<(usize, usize)> {
+        let at = part.start + loaded.place_of_inst(inst)?.0 as usize;
+        let line_idx = self.starts.partition_point(|&start| start <= at).checked_sub(1)?;
+        let before = String::from_utf8_lossy(self.bytes.get(self.starts[line_idx]..at)?);
+        Some((line_idx + 1, before.chars().count() + 1))
     }
 }
 

@@ -6,6 +6,7 @@
 mod analyze;
 mod arguments;
 mod arrays;
+mod audit;
 pub mod console;
 mod descriptions;
 mod emit;
@@ -38,6 +39,8 @@ pub mod exit {
     pub const USAGE: u8 = 2;
     /// Nothing changed, with `--require-change`.
     pub const UNCHANGED: u8 = 3;
+    /// An audit has a finding that `--deny` names, or a budget is exceeded.
+    pub const DENIED: u8 = 4;
 }
 
 /// Why a command stopped.
@@ -69,6 +72,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>, console: &mut Console<'_>) 
     let outcome = match &arguments.command {
         None => optimize::run(&arguments.optimize, console),
         Some(Command::Analyze(analyze)) => analyze::run(analyze, console),
+        Some(Command::Audit(audit)) => audit::run(audit, console),
         Some(Command::Eval(eval)) => evaluate::run(eval, console),
         Some(Command::Run(run)) => execute::run(run, console),
         Some(Command::Plan(plan)) => plan::run(plan, console),

@@ -118,7 +118,8 @@ impl OptionKind {
     }
 }
 
-fn parse_int(text: &str) -> Option<i64> {
+/// A number as options take it, perhaps with KiB, MiB or GiB behind it.
+pub fn parse_int(text: &str) -> Option<i64> {
     for (suffix, factor) in [("KiB", 1i64 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)] {
         if let Some(number) = text.strip_suffix(suffix) {
             return number.trim().parse::<i64>().ok()?.checked_mul(factor);

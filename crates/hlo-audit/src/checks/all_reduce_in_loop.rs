@@ -1,0 +1,112 @@
+//! Finds an all-reduce in a loop that only adds its results up: one all-reduce behind the loop gives the same.
+//!
+//! Gradient accumulation over four microbatches that sums each microbatch's gradient over the devices:
+//! ```text
+//! body:  %sum = f32[64,32] all-reduce(%gradient), replica_groups={{0,1,2,3}}, to_apply=%add
+//!        %next = f32[64,32] add(%accumulator, %sum)
+//! ```
+//! The sum of sums is the sum of what the devices added up by themselves, so the all-reduce need not run in every iteration.
+//!
+//! **Cost**: all runs but one for each time that the loop runs.
+//!
+//! **What it does not find**: accumulators that the loop reads or scales (a moving average), reduce-scatters (deferring them takes memory
+//! for whole accumulators), sums written into a stack of layers (each is needed once), arrays below 1 KiB, asynchronous calls.
+//!
+//! **How sure**: the sum's only use is a sum with the carried value, whose only use in the loop that is. A scaling between them is the same on all
+//! devices of a group. Floating-point sums change by the order of additions.
+
+use crate::collective::{Collective, SMALL_BYTES};
+use crate::context::AuditCx;
+use crate::finding::{CheckInfo, Finding, Level};
+use crate::follow::{Next, next, next_of_use, only_moves};
+use hlo_analysis::values::{ValueId, condition_and_body};
+use hlo_ir::monoid::Monoid;
+use hlo_ir::{InstId, Opcode};
+use indexmap::IndexMap;
+
+/// The check as the command line knows it.
+pub(crate) static INFO: CheckInfo = CheckInfo {
+    id: "all-reduce-in-loop",
+    level: Level::Fault,
+    help: "an all-reduce in a loop that only adds its results up, as gradients of microbatches",
+    run,
+};
+
+fn run(cx: &AuditCx<'_>) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for collective in cx.collectives.iter().filter(|c| c.is_all_reduce() && c.reducer == Some(Monoid::Add)) {
+        let mut bytes_of_loop: IndexMap<InstId, u64> = IndexMap::new();
+        for k in 0..collective.n_arrays(cx.module) {
+            let bytes = cx.array_bytes(collective, k);
+            let found = cx.result(collective, k).and_then(|value| accumulating_loop(cx, collective, value));
+            if let (Some(inst), true) = (found, bytes >= SMALL_BYTES) {
+                *bytes_of_loop.entry(inst).or_insert(0) += bytes;
+            }
+        }
+        findings.extend(bytes_of_loop.into_iter().filter_map(|(inst, bytes)| report(cx, collective, inst, bytes)));
+    }
+    findings
+}
+
+fn report(cx: &AuditCx<'_>, collective: &Collective, the_loop: InstId, bytes: u64) -> Option<Finding> {
+    let n_trips = cx.frequencies.trip_count(the_loop)?.count;
+    if n_trips <= 1 || collective.is_of_one_device() {
+        return None;
+    }
+    let n_needless = collective.n_runs * (1.0 - 1.0 / n_trips as f64);
+    Some(Finding {
+        check: &INFO,
+        inst: collective.inst,
+        also: vec![the_loop],
+        message: format!(
+            "{} sums over devices in each of {n_trips} iterations of {}, which only adds the sums up",
+            cx.name(collective.inst),
+            cx.name(the_loop)
+        ),
+        cost: collective.cost(bytes, n_needless),
+        remedy: "add up per device in the loop and sum over devices once behind it, or run `--pass sink-all-reduce`"
+            .into(),
+    })
+}
+
+/// The loop that adds `value` to something that it carries and does nothing else with either.
+fn accumulating_loop(cx: &AuditCx<'_>, collective: &Collective, value: ValueId) -> Option<InstId> {
+    let mut sums: Vec<InstId> = Vec::new();
+    let mut at = value;
+    loop {
+        match next(&cx.values, at)? {
+            Next::Carry(carried) => return only_accumulates(cx, carried, &sums),
+            Next::Op(inst, operand) => {
+                let is_sum = cx.module.inst(inst).opcode == Opcode::Add;
+                let is_passed = only_moves(cx, inst) || scales(cx, collective, inst, operand);
+                if is_sum {
+                    sums.push(inst);
+                } else if !(is_passed && sums.is_empty()) {
+                    return None;
+                }
+                at = cx.values.of(inst)?;
+            }
+        }
+    }
+}
+
+/// Whether `inst` multiplies or divides by a scalar that is the same on all devices of a group.
+pub(super) fn scales(cx: &AuditCx<'_>, collective: &Collective, inst: InstId, operand: usize) -> bool {
+    let instruction = cx.module.inst(inst);
+    let Some(&value) = instruction.operands.get(operand) else { return false };
+    let Some(scaling) = hlo_spmd::find_scaling(cx.module, inst, value) else { return false };
+    let scale = instruction.operands.get(scaling.scale_idx);
+    scale.is_some_and(|&scale| cx.replication.is_equal_within(scale, 0, &collective.members.groups))
+}
+
+/// The loop, if its only use of what it carries is one of these sums.
+fn only_accumulates(cx: &AuditCx<'_>, carried: ValueId, sums: &[InstId]) -> Option<InstId> {
+    let the_loop = cx.values.inst(carried);
+    let (condition, body) = condition_and_body(cx.module, the_loop)?;
+    let mut uses = cx.values.uses[carried].iter().filter(|u| u.comp == body || u.comp == condition);
+    let (only, None) = (uses.next()?, uses.next()) else { return None };
+    match next_of_use(&cx.values, only)? {
+        Next::Op(inst, _) if sums.contains(&inst) => Some(the_loop),
+        Next::Op(..) | Next::Carry(_) => None,
+    }
+}

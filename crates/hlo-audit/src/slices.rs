@@ -1,0 +1,77 @@
+//! Which part of a value is read, where nothing but slices read it.
+
+use crate::context::AuditCx;
+use crate::follow::{depends_on_device_id, only_moves};
+use hashbrown::HashSet;
+use hlo_analysis::values::{Origin, User, ValueId};
+use hlo_ir::{InstId, Opcode};
+
+/// Slices that together read a part of a value.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Slices {
+    /// The slices.
+    pub(crate) slices: Vec<InstId>,
+    /// At most this share of the elements is read on one device.
+    pub(crate) share: f64,
+    /// Where they begin.
+    pub(crate) starts: Starts,
+}
+
+/// Where slices begin.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Starts {
+    /// At the same places on all devices of a group.
+    Same,
+    /// At places that the number of the device says.
+    ByDevice,
+    /// Neither is known.
+    Unknown,
+}
+
+/// The slices that read a value; none where anything else does, or where they may read more than half of it.
+pub(crate) fn find_slices(cx: &AuditCx<'_>, value: ValueId, groups: &[Vec<u32>]) -> Option<Slices> {
+    let mut found = Slices { slices: Vec::new(), share: 0.0, starts: Starts::Same };
+    let mut open = vec![value];
+    let mut seen: HashSet<ValueId> = HashSet::from_iter([value]);
+    while let Some(value) = open.pop() {
+        for one in &cx.values.uses[value] {
+            match one.user {
+                User::Exit(_) | User::Opaque(_) => return None,
+                User::Becomes(next) => {
+                    let is_handed_on =
+                        cx.values.values[next].origin != Origin::Carry && cx.values.sources[next].len() == 1;
+                    if !is_handed_on {
+                        return None;
+                    }
+                    open.extend(seen.insert(next).then_some(next));
+                }
+                User::Op { inst, operand } => {
+                    if only_moves(cx, inst) || cx.module.inst(inst).opcode == Opcode::Convert {
+                        let next = cx.values.of(inst)?;
+                        open.extend(seen.insert(next).then_some(next));
+                    } else {
+                        found.add(cx, inst, operand as usize, groups)?;
+                    }
+                }
+            }
+        }
+    }
+    (!found.slices.is_empty() && found.share <= 0.5).then_some(found)
+}
+
+impl Slices {
+    fn add(&mut self, cx: &AuditCx<'_>, inst: InstId, operand: usize, groups: &[Vec<u32>]) -> Option<()> {
+        let instruction = cx.module.inst(inst);
+        let is_slice = [Opcode::Slice, Opcode::DynamicSlice].contains(&instruction.opcode) && operand == 0;
+        let n_elems = |inst: InstId| Some(cx.module.shape(inst).as_array()?.n_elems() as f64);
+        let whole = n_elems(*instruction.operands.first()?).filter(|_| is_slice)?;
+        self.share += n_elems(inst)? / whole.max(1.0);
+        self.slices.push(inst);
+        let differ = |start: &&InstId| !cx.replication.is_equal_within(**start, 0, groups);
+        for &start in instruction.operands.iter().skip(1).filter(differ) {
+            let is_by_device = depends_on_device_id(cx, start) && self.starts != Starts::Unknown;
+            self.starts = if is_by_device { Starts::ByDevice } else { Starts::Unknown };
+        }
+        Some(())
+    }
+}
