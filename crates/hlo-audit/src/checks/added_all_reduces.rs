@@ -37,8 +37,11 @@ pub(crate) static INFO: CheckInfo = CheckInfo {
 /// What must be the same of two sums that can be one: the last addition, the computation and the groups.
 type Key<'c> = (InstId, CompId, &'c Members);
 
+/// An array of a collective, and what its sum is scaled by.
+type Term<'c> = (&'c Collective, usize, Option<Splat>);
+
 fn run(cx: &AuditCx<'_>) -> Vec<Finding> {
-    let mut terms: IndexMap<Key<'_>, Vec<(&Collective, usize, Option<Splat>)>> = IndexMap::new();
+    let mut terms: IndexMap<Key<'_>, Vec<Term<'_>>> = IndexMap::new();
     let sums = |c: &&Collective| c.is_all_reduce() && c.reducer == Some(Monoid::Add) && !c.is_of_one_device();
     for collective in cx.collectives.iter().filter(sums) {
         for k in 0..collective.n_arrays(cx.module) {
@@ -55,7 +58,7 @@ fn run(cx: &AuditCx<'_>) -> Vec<Finding> {
     terms.into_iter().filter_map(|((last, ..), terms)| report(cx, last, &terms)).collect()
 }
 
-fn report(cx: &AuditCx<'_>, last: InstId, terms: &[(&Collective, usize, Option<Splat>)]) -> Option<Finding> {
+fn report(cx: &AuditCx<'_>, last: InstId, terms: &[Term<'_>]) -> Option<Finding> {
     let (first, _, splat) = terms.first()?;
     let alike: Vec<_> = terms.iter().filter(|(_, _, other)| other == splat).collect();
     let [_, (second, k, _), ..] = alike.as_slice() else { return None };
