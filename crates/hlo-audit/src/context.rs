@@ -7,7 +7,7 @@ use hlo_analysis::frequency::Frequencies;
 use hlo_analysis::replication::Replication;
 use hlo_analysis::time::{Network, SizeMismatch};
 use hlo_analysis::values::{SharedCallees, Through, ValueId, Values};
-use hlo_ir::{InstId, Module};
+use hlo_ir::{InstId, Module, Opcode};
 use std::rc::Rc;
 
 /// What checks read.
@@ -19,6 +19,8 @@ pub struct AuditCx<'a> {
     pub(crate) frequencies: Rc<Frequencies>,
     pub(crate) values: Rc<Values>,
     pub(crate) collectives: Vec<Collective>,
+    /// Whether the module has fusions.
+    is_fused: bool,
 }
 
 impl<'a> AuditCx<'a> {
@@ -31,6 +33,7 @@ impl<'a> AuditCx<'a> {
         let mut analyses = Analyses::new(options.params.clone());
         analyses.frequency_options = options.frequency;
         let frequencies = analyses.frequencies(module);
+        let mut insts = module.computations().iter().flat_map(|&comp| &module.comp(comp).insts);
         Ok(AuditCx {
             module,
             options,
@@ -39,6 +42,7 @@ impl<'a> AuditCx<'a> {
             collectives: find_collectives(module, &frequencies, &network),
             frequencies,
             network,
+            is_fused: insts.any(|&inst| module.inst(inst).opcode == Opcode::Fusion),
         })
     }
 
@@ -74,6 +78,14 @@ impl<'a> AuditCx<'a> {
             self.module.inst(collective.inst).operands.get(k).map_or(0, |&o| self.module.shape(o).size_bytes());
         let result = self.result(collective, k).and_then(|value| self.values.shape(self.module, value));
         operand.max(result.map_or(0, |shape| shape.size_bytes()))
+    }
+
+    /// A remedy in words, and the passes that do it. Passes take programs before XLA fuses them, so where fusions are, it says so.
+    pub(crate) fn remedy(&self, words: &str, passes: &str) -> String {
+        match self.is_fused {
+            false => format!("{words}, or run `--pass '{passes}'`"),
+            true => format!("{words}; `--pass '{passes}'` does it on the program before XLA fuses it"),
+        }
     }
 
     /// Fresh analyses for a changed copy of the module.

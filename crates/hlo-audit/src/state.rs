@@ -63,6 +63,11 @@ impl EntryState {
         state
     }
 
+    /// Whether a parameter leaf has a next value.
+    pub(crate) fn goes_on(&self, param: usize) -> bool {
+        self.aliases.iter().any(|&(aliased, _)| aliased == param) || self.pairs.iter().any(|pair| pair.param == param)
+    }
+
     /// The flat leaf as an instruction's leaf.
     pub(crate) fn leaf(&self, param: usize) -> InstLeaf {
         InstLeaf::new(self.leaves[param].param, self.leaves[param].leaf_idx as u32)

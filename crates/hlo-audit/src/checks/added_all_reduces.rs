@@ -7,7 +7,7 @@
 //! %gradient = f32[64,32] add(%a, %b)
 //! ```
 //!
-//! **Cost**: all of them but one.
+//! **Cost**: all of them but one. It is advice, because XLA's pipelines for accelerators can reassociate sums.
 //!
 //! **What it does not find**: parts that are converted or scaled differently before they are added, arrays below 1 KiB.
 //!
@@ -29,7 +29,7 @@ use indexmap::IndexMap;
 /// The check as the command line knows it.
 pub(crate) static INFO: CheckInfo = CheckInfo {
     id: "added-all-reduces",
-    level: Level::Fault,
+    level: Level::Advice,
     help: "all-reduces whose results are only added, as the parts of a tied weight's gradient",
     run,
 };
@@ -63,20 +63,20 @@ fn report(cx: &AuditCx<'_>, last: InstId, terms: &[Term<'_>]) -> Option<Finding>
     let alike: Vec<_> = terms.iter().filter(|(_, _, other)| other == splat).collect();
     let [_, (second, k, _), ..] = alike.as_slice() else { return None };
     let n_needless = (alike.len() - 1) as f64;
-    let mut also: Vec<InstId> = alike.iter().skip(1).map(|(c, ..)| c.inst).filter(|&inst| inst != first.inst).collect();
-    also.push(last);
+    let mut summing: Vec<InstId> = alike.iter().map(|(collective, ..)| collective.inst).collect();
+    summing.dedup();
     Some(Finding {
         check: &INFO,
         inst: first.inst,
         message: format!(
-            "{} and {} more sum over the same devices what is only added afterwards, in {}",
-            cx.name(first.inst),
-            alike.len() - 1,
+            "{} sums over the same devices {} arrays whose sums are only added afterwards, in {}",
+            cx.names(&summing),
+            alike.len(),
             cx.name(last)
         ),
-        also,
+        also: summing.into_iter().skip(1).chain([last]).collect(),
         cost: second.cost(cx.array_bytes(second, *k), second.n_runs * n_needless),
-        remedy: "add first and sum over devices once, or run `--pass reassociate-all-reduce`".into(),
+        remedy: cx.remedy("add first and sum over devices once", "split-tuple-all-reduce,reassociate-all-reduce"),
     })
 }
 

@@ -64,8 +64,10 @@ fn report(cx: &AuditCx<'_>, collective: &Collective, the_loop: InstId, bytes: u6
             cx.name(the_loop)
         ),
         cost: collective.cost(bytes, n_needless),
-        remedy: "add up per device in the loop and sum over devices once behind it, or run `--pass sink-all-reduce`"
-            .into(),
+        remedy: cx.remedy(
+            "add up per device in the loop and sum over devices once behind it",
+            "inline-calls,simplify-tuples,split-tuple-all-reduce,sink-all-reduce",
+        ),
     })
 }
 

@@ -71,8 +71,15 @@ fn report(cx: &AuditCx<'_>, by_name: &HashMap<&str, &Collective>, decision: &Dec
         check: &INFO,
         inst: first.inst,
         also: rest.iter().map(|part| part.inst).collect(),
-        message: format!("{} and {} more all-reduces of the same devices could be one", cx.name(first.inst), rest.len()),
+        message: format!(
+            "{} and {} more all-reduces of the same devices could be one",
+            cx.name(first.inst),
+            rest.len()
+        ),
         cost: Cost::Moved { bytes: bytes as f64 * first.n_runs, seconds: (apart_s - together_s) * first.n_runs },
-        remedy: "let one all-reduce take them all: `--pass 'combine-collectives{mode=variadic}'`, or XLA's combiner threshold".into(),
+        remedy: cx.remedy(
+            "let one all-reduce take them all, as by XLA's combiner threshold",
+            "combine-collectives{mode=variadic}",
+        ),
     })
 }

@@ -22,11 +22,11 @@ use crate::finding::CheckInfo;
 pub const CHECKS: &[&CheckInfo] = &[
     &missing_all_reduce::INFO,
     &all_reduce_in_loop::INFO,
-    &added_all_reduces::INFO,
     &redundant_all_reduce::INFO,
     &sliced_all_gather::INFO,
     &full_rematerialization::INFO,
     &unused_collective::INFO,
+    &added_all_reduces::INFO,
     &sliced_all_reduce::INFO,
     &repeated_all_gather::INFO,
     &loop_invariant_collective::INFO,

@@ -60,6 +60,6 @@ fn check(cx: &AuditCx<'_>, collective: &Collective) -> Option<Finding> {
             cx.name(collective.inst)
         ),
         cost: collective.cost(bytes, collective.n_runs),
-        remedy: "take the value itself, or run `--pass fold-all-reduce-of-all-reduce`".into(),
+        remedy: cx.remedy("take the value itself", "split-tuple-all-reduce,fold-all-reduce-of-all-reduce"),
     })
 }

@@ -59,8 +59,7 @@ fn report(cx: &AuditCx<'_>, gathers: &[&Collective]) -> Option<Finding> {
         message: format!("{} gathers what {} has gathered already", cx.name(second.inst), cx.name(first.inst)),
         also,
         cost: second.cost(second.bytes, runs),
-        remedy: "gather it once and keep it, if the memory suffices: `--pass cse` merges gathers that differ in nothing but channels"
-            .into(),
+        remedy: "gather it once and keep it, if the memory suffices".into(),
     })
 }
 

@@ -12,13 +12,14 @@
 //!
 //! **What it does not find**: less than 1 MiB; state that `shard-weight-update` leaves (`--report text` says why).
 //!
-//! **How sure**: the pass `shard-weight-update` did it on a copy of the module.
+//! **How sure**: the pass `shard-weight-update` did it on a copy of the module, and outputs are the parameters' next values ([`crate::state`]).
 
 use super::donation_missed::MIN_SAVED_BYTES;
 use crate::collective::SMALL_BYTES;
 use crate::context::AuditCx;
 use crate::cost::Cost;
 use crate::finding::{CheckInfo, Finding, Level};
+use crate::state::EntryState;
 use hlo_analysis::annotations::entry_leaves;
 use hlo_analysis::memory::peak_memory;
 use hlo_ir::{InstId, Module};
@@ -50,9 +51,14 @@ fn run(cx: &AuditCx<'_>) -> Vec<Finding> {
 
 fn find(cx: &AuditCx<'_>) -> Option<Finding> {
     let sharded = run_on_copy(cx, PIPELINE)?;
+    let state = EntryState::find(cx);
     let (before, after) = (param_bytes(cx.module), param_bytes(&sharded));
+    let numbers = 0..before.len();
     let smaller: Vec<(InstId, u64)> = match before.len() == after.len() {
-        true => before.iter().zip(&after).filter(|(b, a)| b.1 > a.1).map(|(b, a)| (b.0, b.1 - a.1)).collect(),
+        true => numbers
+            .filter(|&number| state.goes_on(number) && before[number].1 > after[number].1)
+            .map(|number| (before[number].0, before[number].1 - after[number].1))
+            .collect(),
         false => Vec::new(),
     };
     let saved: u64 = smaller.iter().map(|(_, bytes)| bytes).sum();

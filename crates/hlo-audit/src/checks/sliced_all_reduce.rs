@@ -37,8 +37,10 @@ fn check(cx: &AuditCx<'_>, sum: &Collective, k: usize) -> Option<Finding> {
     let bytes = cx.array_bytes(sum, k);
     let found = find_slices(cx, cx.result(sum, k)?, &sum.members.groups)?;
     let (needless_share, remedy) = match found.starts {
-        Starts::ByDevice => (0.5, "use a reduce-scatter, or run `--pass all-reduce-to-reduce-scatter`"),
-        Starts::Same => (1.0 - found.share, "take the slice before the sum"),
+        Starts::ByDevice => {
+            (0.5, cx.remedy("use a reduce-scatter", "split-tuple-all-reduce,all-reduce-to-reduce-scatter"))
+        }
+        Starts::Same => (1.0 - found.share, "take the slice before the sum".into()),
         Starts::Unknown => return None,
     };
     if bytes < SMALL_BYTES {
@@ -55,6 +57,6 @@ fn check(cx: &AuditCx<'_>, sum: &Collective, k: usize) -> Option<Finding> {
         ),
         also: found.slices,
         cost: sum.cost((bytes as f64 * needless_share) as u64, sum.n_runs),
-        remedy: remedy.into(),
+        remedy,
     })
 }
