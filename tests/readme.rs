@@ -19,13 +19,13 @@ fn entry(text: &str) -> String {
 
 /// What `hlo-opt` prints to stdout when it is called with these words.
 fn print(args: &[&str]) -> String {
-    let (code, stdout) = run(args);
-    assert_eq!(code, 0, "{args:?}");
+    let (code, stdout, stderr) = run(args);
+    assert_eq!(code, 0, "{stderr}");
     stdout
 }
 
-/// The exit code of `hlo-opt` and what it prints to stdout.
-fn run(args: &[&str]) -> (u8, String) {
+/// The exit code of `hlo-opt`, and what it prints to stdout and stderr.
+fn run(args: &[&str]) -> (u8, String, String) {
     let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
     let mut console = Console {
         stdin: &mut std::io::empty(),
@@ -36,8 +36,8 @@ fn run(args: &[&str]) -> (u8, String) {
     };
     let args = ["hlo-opt"].iter().chain(args).map(OsString::from);
     let code = hlo_opt::run(args, &mut console);
-    assert_eq!(String::from_utf8_lossy(&stderr), "");
-    (code, String::from_utf8(stdout).expect("UTF-8 text"))
+    let text = |bytes| String::from_utf8(bytes).expect("UTF-8 text");
+    (code, text(stdout), text(stderr))
 }
 
 #[test]
@@ -91,6 +91,6 @@ fn the_audit_is_what_the_tool_prints() {
             && readme.contains(&format!("{sample}` prints this and exits with 4"))
     );
     let path = root().join("..").join(sample).display().to_string();
-    let (code, printed) = run(&["audit", "--deny", "fault", &path]);
+    let (code, printed, _) = run(&["audit", "--deny", "fault", &path]);
     assert_eq!((code, printed.replace(&path, sample).as_str()), (4, block(&readme, "<!-- audit -->")));
 }
