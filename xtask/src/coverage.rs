@@ -4,7 +4,7 @@
 //! that sum a gradient. Scalars are left out, and what is computed from constants and broadcast scalars alone. Coverage is
 //! `1 − W(after) / W(before)`: before is the module with calls inlined, common subexpressions merged and dead code removed; after is
 //! `main.hlo` of the sharded interface with every update forced, cleaned up likewise. A value computed both whole and in shards
-//! counts as whole. Dots are counted apart, in flops.
+//! counts as whole. Dots are counted apart, in flops. `--whole` lists what is still whole, the most elements first.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -26,19 +26,22 @@ const SHARD: &str = "inline-calls,simplify-tuples,split-tuple-all-reduce,sink-al
                      shard-weight-update{interface=sharded,profit=always,min-bytes=0},inline-calls,cse,dce";
 
 /// What all devices of a group compute alike in one step.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 struct Repeated {
     elements: f64,
     dot_flops: f64,
+    /// Elements and text of each instruction that is counted.
+    instructions: Vec<(f64, String)>,
 }
 
 /// Prints a line for each file: false if one cannot be measured.
 pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
-    let (mut files, mut tool) = (Vec::<PathBuf>::new(), None);
+    let (mut files, mut tool, mut lists_whole) = (Vec::<PathBuf>::new(), None, false);
     let mut arguments = Arguments::new(words);
     while let Some(word) = arguments.next_word() {
         match word {
             Word::Flag(flag) if flag == "--hlo-opt" => tool = Some(arguments.value(&flag)?.into()),
+            Word::Flag(flag) if flag == "--whole" => lists_whole = true,
             Word::Flag(word) => return Err(unknown("coverage", &word)),
             Word::Plain(file) => files.push(file.into()),
         }
@@ -55,7 +58,7 @@ pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
     for file in &files {
         let name = file.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
         match measure(&tool, file) {
-            Ok((before, after)) => {
+            Ok((before, mut after)) => {
                 let covered = before.elements - after.elements;
                 let share = match before.elements > 0.0 {
                     true => format!("{:.1} %", 100.0 * covered / before.elements),
@@ -63,6 +66,10 @@ pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
                 };
                 let flops = format!("{:>14.4e} {:>14.4e}", before.dot_flops, after.dot_flops);
                 println!("{:>14.4e} {covered:>14.4e} {share:>9} {flops}  {name}", before.elements);
+                after.instructions.sort_by(|a, b| b.0.total_cmp(&a.0));
+                for (elements, text) in after.instructions.iter().filter(|_| lists_whole) {
+                    println!("{:>14} {elements:>14.4e} {text}", "still whole");
+                }
             }
             Err(reason) => {
                 is_well = false;
@@ -116,7 +123,10 @@ fn repeated(module: &Module, groups: &[Vec<Vec<u32>>]) -> Repeated {
             let is_elementwise = instruction.opcode.row().factors == FactorRule::Elementwise;
             let is_from_nothing = instruction.operands.iter().all(|&operand| is_rebuilt(module, operand));
             if is_elementwise && !is_from_nothing && instruction.opcode != Opcode::Copy {
-                sum.elements += trips * array.n_elems() as f64;
+                let elements = trips * array.n_elems() as f64;
+                let (opcode, name) = (instruction.opcode, module.inst_name(inst));
+                sum.elements += elements;
+                sum.instructions.push((elements, format!("{opcode} %{name} of %{}", module.comp_name(comp))));
             }
         }
     }

@@ -164,7 +164,7 @@ impl Problem {
 
     /// The cheapest placement that has the gradients and the next state of every update with state in shards, as far as
     /// that is possible: where one of them is needed whole inside a fusion, no gather can stand before it. Everything else is in
-    /// shards, gathered or computed whole, whichever is cheapest; where it makes no difference the update is in shards.
+    /// shards, gathered or computed whole, whichever is cheapest; where it makes no difference it is in shards.
     pub(crate) fn forced(&self) -> Assignment {
         let mut costs = self.costs.clone();
         let always_full = costs.always_full();
@@ -173,8 +173,9 @@ impl Problem {
             nodes.filter(|n| !always_full[n.0 as usize]).collect()
         };
         costs.terms.extend(self.kept.iter().flat_map(nodes).map(|node| Term::Fixed(node, true)));
-        let with_state = self.updates.iter().zip(&self.stateless).filter(|(_, is_stateless)| !**is_stateless);
-        costs.solve_with(&with_state.flat_map(|(update, _)| nodes(update)).collect::<Vec<Node>>())
+        let with_state = self.regions.iter().zip(&self.stateless).filter(|(_, is_stateless)| !**is_stateless);
+        let computed = |region: &UpdateRegion| region.runs.keys().copied().filter(|&v| self.computes[v]).collect();
+        costs.solve_with(&with_state.flat_map(|(region, _)| nodes(&computed(region))).collect::<Vec<Node>>())
     }
 
     /// Predicted time of what the placement decides in one region, and of its launches, in nanoseconds.
