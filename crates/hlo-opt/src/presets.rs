@@ -1,7 +1,8 @@
 //! Pipelines with a name, for `--preset`.
 //!
 //! A preset has several ways to run a module, and takes the one that is predicted to be fastest ([`hlo_pass::fastest`]). The
-//! passes before the sharding make each gradient one array that is summed once, outside of accumulation loops;
+//! passes before the sharding make each gradient one array that is summed once, outside of accumulation loops, and what such a
+//! loop makes of the weights in every iteration is computed before it;
 //! `sink-all-reduce` runs twice because merged sums can be moved again.
 
 use crate::{Failure, descriptions, registry};
@@ -19,7 +20,7 @@ pub const GPU: &str = "inline-calls,simplify-tuples,cse,dce,propagate-layouts,fu
 /// The pass that takes a preset's options.
 pub(crate) const SHARDING: &str = "shard-weight-update";
 
-const PREPARE: &str = "inline-calls,simplify-tuples,split-tuple-all-reduce,sink-all-reduce,reassociate-all-reduce,\
+const PREPARE: &str = "inline-calls,simplify-tuples,hoist-invariants,split-tuple-all-reduce,sink-all-reduce,reassociate-all-reduce,\
                        fold-all-reduce-of-all-reduce,sink-all-reduce,flatten-update,all-reduce-to-reduce-scatter,dce";
 const COMBINE: &str = "combine-collectives{mode=variadic}";
 

@@ -5,6 +5,7 @@
 mod cse;
 mod dce;
 mod forward;
+mod hoist_invariants;
 mod inline_calls;
 mod simplify_algebra;
 mod simplify_tuples;
@@ -12,5 +13,11 @@ mod simplify_tuples;
 use hlo_pass::PassInfo;
 
 /// The passes of this crate.
-pub const PASSES: &[&PassInfo] =
-    &[&cse::INFO, &dce::INFO, &inline_calls::INFO, &simplify_algebra::INFO, &simplify_tuples::INFO];
+pub const PASSES: &[&PassInfo] = &[
+    &cse::INFO,
+    &dce::INFO,
+    &hoist_invariants::INFO,
+    &inline_calls::INFO,
+    &simplify_algebra::INFO,
+    &simplify_tuples::INFO,
+];
