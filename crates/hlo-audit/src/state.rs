@@ -6,11 +6,12 @@
 
 use crate::context::AuditCx;
 use crate::follow::MAX_STEPS;
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use hlo_analysis::annotations::{ParamLeaf, entry_leaves};
 use hlo_analysis::values::{InstLeaf, Origin, ValueId};
 use hlo_ir::{InstId, Opcode, Scalar};
 use hlo_spmd::{Splat, find_scaling};
+use std::collections::VecDeque;
 
 /// A parameter leaf and the output that is its next value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,9 +64,9 @@ impl EntryState {
         state
     }
 
-    /// Whether a parameter leaf has a next value.
-    pub(crate) fn goes_on(&self, param: usize) -> bool {
-        self.aliases.iter().any(|&(aliased, _)| aliased == param) || self.pairs.iter().any(|pair| pair.param == param)
+    /// The parameter leaves that have a next value.
+    pub(crate) fn going_on(&self) -> HashSet<usize> {
+        self.aliases.iter().map(|&(param, _)| param).chain(self.pairs.iter().map(|pair| pair.param)).collect()
     }
 
     /// The flat leaf as an instruction's leaf.
@@ -82,10 +83,12 @@ pub(crate) fn root(cx: &AuditCx<'_>) -> Option<InstId> {
 /// The aliases and the donors of the header, by flat numbers.
 fn from_header(cx: &AuditCx<'_>, leaves: &[ParamLeaf]) -> (Vec<(usize, usize)>, Vec<usize>) {
     let (module, header) = (cx.module, &cx.module.header);
+    let numbered = leaves.iter().enumerate().map(|(number, leaf)| ((leaf.param, leaf.leaf_idx), number));
+    let numbers: HashMap<(InstId, usize), usize> = numbered.collect();
     let number_of = |param: i64, index: &[i64]| {
         let param = *module.comp(module.entry()?).params.get(usize::try_from(param).ok()?)?;
         let leaf_idx = module.shapes.leaf_number(module.inst(param).shape, index)?;
-        leaves.iter().position(|leaf| (leaf.param, leaf.leaf_idx) == (param, leaf_idx))
+        numbers.get(&(param, leaf_idx)).copied()
     };
     let aliases = header.input_output_alias.iter().filter_map(|alias| {
         let output = module.shapes.leaf_number(module.inst(root(cx)?).shape, &alias.output_index)?;
@@ -162,11 +165,19 @@ fn continued(cx: &AuditCx<'_>, inst: InstId, scale: f64, is_written: bool) -> Ve
 
 /// Outputs with one candidate take it, until none has just one.
 fn matched(mut candidates: Vec<Vec<Candidate>>) -> Vec<StatePair> {
+    let mut outputs_of: HashMap<usize, Vec<usize>> = HashMap::new();
+    for (output, list) in candidates.iter().enumerate() {
+        list.iter().for_each(|candidate| outputs_of.entry(candidate.param).or_default().push(output));
+    }
+    let mut decided: VecDeque<usize> = (0..candidates.len()).filter(|&output| candidates[output].len() == 1).collect();
     let mut pairs = Vec::new();
-    while let Some(output) = candidates.iter().position(|list| list.len() == 1) {
-        let Candidate { param, is_written } = candidates[output][0];
+    while let Some(output) = decided.pop_front() {
+        let [Candidate { param, is_written }] = candidates[output][..] else { continue };
         pairs.push(StatePair { param, output, is_written });
-        candidates.iter_mut().for_each(|list| list.retain(|candidate| candidate.param != param));
+        for &other in outputs_of.get(&param).into_iter().flatten() {
+            candidates[other].retain(|candidate| candidate.param != param);
+            decided.extend((candidates[other].len() == 1).then_some(other));
+        }
     }
     pairs.sort_by_key(|pair| pair.output);
     pairs

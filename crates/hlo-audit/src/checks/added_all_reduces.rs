@@ -18,7 +18,7 @@ use super::all_reduce_in_loop::scales;
 use crate::collective::{Collective, SMALL_BYTES};
 use crate::context::AuditCx;
 use crate::finding::{CheckInfo, Finding, Level};
-use crate::follow::{Next, next};
+use crate::follow::{Next, next, only_moves};
 use hlo_analysis::time::Members;
 use hlo_analysis::values::ValueId;
 use hlo_ir::monoid::Monoid;
@@ -88,7 +88,7 @@ fn last_addition(cx: &AuditCx<'_>, collective: &Collective, value: ValueId) -> O
             last = Some(inst);
         } else if last.is_none() && splat.is_none() && scales(cx, collective, inst, operand) {
             splat = find_scaling(cx.module, inst, *cx.module.inst(inst).operands.get(operand)?).map(|s| s.splat);
-        } else {
+        } else if last.is_some() || !only_moves(cx, inst) {
             break;
         }
         at = cx.values.of(inst)?;

@@ -13,7 +13,7 @@
 //! for whole accumulators), sums written into a stack of layers (each is needed once), arrays below 1 KiB, asynchronous calls.
 //!
 //! **How sure**: the sum's only use is a sum with the carried value, whose only use in the loop that is. A scaling between them is the same on all
-//! devices of a group. Floating-point sums change by the order of additions.
+//! devices of a group, and conversions between them only widen. Floating-point sums change by the order of additions.
 
 use crate::collective::{Collective, SMALL_BYTES};
 use crate::context::AuditCx;
@@ -35,25 +35,26 @@ pub(crate) static INFO: CheckInfo = CheckInfo {
 fn run(cx: &AuditCx<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for collective in cx.collectives.iter().filter(|c| c.is_all_reduce() && c.reducer == Some(Monoid::Add)) {
-        let mut bytes_of_loop: IndexMap<InstId, u64> = IndexMap::new();
+        let mut of_loop: IndexMap<InstId, (u64, f64)> = IndexMap::new();
         for k in 0..collective.n_arrays(cx.module) {
             let bytes = cx.array_bytes(collective, k);
             let found = cx.result(collective, k).and_then(|value| accumulating_loop(cx, collective, value));
-            if let (Some(inst), true) = (found, bytes >= SMALL_BYTES) {
-                *bytes_of_loop.entry(inst).or_insert(0) += bytes;
+            if let (Some((inst, wider)), true) = (found, bytes >= SMALL_BYTES) {
+                let (sum, widest) = of_loop.entry(inst).or_insert((0, 1.0));
+                (*sum, *widest) = (*sum + bytes, wider.max(*widest));
             }
         }
-        findings.extend(bytes_of_loop.into_iter().filter_map(|(inst, bytes)| report(cx, collective, inst, bytes)));
+        findings.extend(of_loop.into_iter().filter_map(|(inst, of_loop)| report(cx, collective, inst, of_loop)));
     }
     findings
 }
 
-fn report(cx: &AuditCx<'_>, collective: &Collective, the_loop: InstId, bytes: u64) -> Option<Finding> {
+fn report(cx: &AuditCx<'_>, collective: &Collective, the_loop: InstId, (bytes, wider): (u64, f64)) -> Option<Finding> {
     let n_trips = cx.frequencies.trip_count(the_loop)?.count;
-    if n_trips <= 1 || collective.is_of_one_device() {
+    let n_needless = collective.n_runs * (1.0 - wider / n_trips as f64);
+    if n_trips <= 1 || n_needless <= 0.0 || collective.is_of_one_device() {
         return None;
     }
-    let n_needless = collective.n_runs * (1.0 - 1.0 / n_trips as f64);
     Some(Finding {
         check: &INFO,
         inst: collective.inst,
@@ -71,25 +72,38 @@ fn report(cx: &AuditCx<'_>, collective: &Collective, the_loop: InstId, bytes: u6
     })
 }
 
-/// The loop that adds `value` to something that it carries and does nothing else with either.
-fn accumulating_loop(cx: &AuditCx<'_>, collective: &Collective, value: ValueId) -> Option<InstId> {
+/// The loop that adds `value` to something that it carries and does nothing else with either, and how much wider the numbers are there.
+fn accumulating_loop(cx: &AuditCx<'_>, collective: &Collective, value: ValueId) -> Option<(InstId, f64)> {
     let mut sums: Vec<InstId> = Vec::new();
-    let mut at = value;
+    let (mut at, mut wider) = (value, 1.0);
     loop {
         match next(&cx.values, at)? {
-            Next::Carry(carried) => return only_accumulates(cx, carried, &sums),
+            Next::Carry(carried) => return Some((only_accumulates(cx, carried, &sums)?, wider)),
             Next::Op(inst, operand) => {
-                let is_sum = cx.module.inst(inst).opcode == Opcode::Add;
-                let is_passed = only_moves(cx, inst) || scales(cx, collective, inst, operand);
-                if is_sum {
+                if cx.module.inst(inst).opcode == Opcode::Add {
                     sums.push(inst);
-                } else if !(is_passed && sums.is_empty()) {
-                    return None;
+                } else {
+                    // What the loop carries may not go through this, so it is not in a sum before it.
+                    sums.clear();
+                    let widened = widened(cx, inst);
+                    wider *= widened.unwrap_or(1.0);
+                    if widened.is_none() && !only_moves(cx, inst) && !scales(cx, collective, inst, operand) {
+                        return None;
+                    }
                 }
                 at = cx.values.of(inst)?;
             }
         }
     }
+}
+
+/// How much wider a conversion of floating-point numbers makes them; none for other instructions and for narrower numbers.
+fn widened(cx: &AuditCx<'_>, inst: InstId) -> Option<f64> {
+    let dtype = |inst: InstId| cx.module.shape(inst).as_array().map(|array| array.dtype);
+    let (from, to) = (dtype(*cx.module.inst(inst).operands.first()?)?, dtype(inst)?);
+    let is_wider = from.is_float() && to.is_float() && from.bits() <= to.bits();
+    let is_it = is_wider && cx.module.inst(inst).opcode == Opcode::Convert;
+    is_it.then(|| f64::from(to.bits()) / f64::from(from.bits()))
 }
 
 /// Whether `inst` multiplies or divides by a scalar that is the same on all devices of a group.

@@ -16,6 +16,7 @@ use crate::context::AuditCx;
 use crate::cost::Cost;
 use crate::finding::{CheckInfo, Finding, Level};
 use crate::state::{EntryState, StatePair};
+use hashbrown::HashSet;
 use hlo_ir::InstId;
 
 /// The check as the command line knows it.
@@ -35,12 +36,12 @@ fn run(cx: &AuditCx<'_>) -> Vec<Finding> {
 
 fn find(cx: &AuditCx<'_>) -> Option<Finding> {
     let state = EntryState::find(cx);
-    let is_free = |pair: &&StatePair| {
-        let is_aliased = |&(param, output): &(usize, usize)| param == pair.param || output == pair.output;
-        !state.aliases.iter().any(is_aliased) && !state.donated.contains(&pair.param)
-    };
+    let given: HashSet<usize> =
+        state.aliases.iter().map(|(param, _)| *param).chain(state.donated.iter().copied()).collect();
+    let placed: HashSet<usize> = state.aliases.iter().map(|(_, output)| *output).collect();
+    let is_free = |pair: &&StatePair| !given.contains(&pair.param) && !placed.contains(&pair.output);
     let mut pairs: Vec<&StatePair> = state.pairs.iter().filter(is_free).collect();
-    let is_known_as_state = pairs.len() > 1 || !state.aliases.is_empty() || !state.donated.is_empty();
+    let is_known_as_state = pairs.len() > 1 || !given.is_empty();
     pairs.retain(|pair| is_known_as_state || pair.is_written);
     let bytes_of = |pair: &StatePair| {
         let leaf = state.leaf(pair.param);

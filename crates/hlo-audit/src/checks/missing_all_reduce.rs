@@ -24,6 +24,7 @@ use crate::context::AuditCx;
 use crate::cost::Cost;
 use crate::finding::{CheckInfo, Finding, Level};
 use crate::state::{EntryState, root};
+use hashbrown::HashSet;
 use hlo_ir::InstId;
 use hlo_ir::sharding::ShardingKind;
 use indexmap::IndexMap;
@@ -106,10 +107,10 @@ fn declared(cx: &AuditCx<'_>, root: InstId) -> Vec<Declared> {
         let sharding = cx.module.sharding(root).and_then(|sharding| sharding.leaf(output));
         p > 1 && sharding.is_some_and(|leaf| matches!(leaf.kind, ShardingKind::Replicated))
     };
-    for output in (0..cx.module.shape(root).n_leaves()).filter(|&output| is_replicated(output)) {
-        if found.iter().all(|known: &Declared| known.output != output) {
-            found.push(Declared { output, groups: of_partitions.clone(), by: root });
-        }
+    let known: HashSet<usize> = found.iter().map(|declared: &Declared| declared.output).collect();
+    let outputs = (0..cx.module.shape(root).n_leaves()).filter(|output| !known.contains(output));
+    for output in outputs.filter(|&output| is_replicated(output)) {
+        found.push(Declared { output, groups: of_partitions.clone(), by: root });
     }
     found
 }

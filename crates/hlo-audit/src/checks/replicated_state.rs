@@ -51,12 +51,12 @@ fn run(cx: &AuditCx<'_>) -> Vec<Finding> {
 
 fn find(cx: &AuditCx<'_>) -> Option<Finding> {
     let sharded = run_on_copy(cx, PIPELINE)?;
-    let state = EntryState::find(cx);
+    let going_on = EntryState::find(cx).going_on();
     let (before, after) = (param_bytes(cx.module), param_bytes(&sharded));
     let numbers = 0..before.len();
     let smaller: Vec<(InstId, u64)> = match before.len() == after.len() {
         true => numbers
-            .filter(|&number| state.goes_on(number) && before[number].1 > after[number].1)
+            .filter(|&number| going_on.contains(&number) && before[number].1 > after[number].1)
             .map(|number| (before[number].0, before[number].1 - after[number].1))
             .collect(),
         false => Vec::new(),
