@@ -1,5 +1,6 @@
 //! One test binary for everything that needs more than one crate.
 
+mod audit;
 mod cli;
 mod decompose;
 mod equivalence;

@@ -3,6 +3,7 @@
 use crate::context::AuditCx;
 use hashbrown::HashSet;
 use hlo_analysis::values::{Origin, Use, User, ValueId, Values};
+use hlo_ir::op::Effects;
 use hlo_ir::{InstId, Opcode};
 
 /// Where the only use of a value leads.
@@ -85,6 +86,18 @@ pub(crate) fn depends_on_device_id(cx: &AuditCx<'_>, inst: InstId) -> bool {
         open.extend(from.into_iter().filter(|&next| seen.insert(next)));
     }
     false
+}
+
+/// Whether an instruction gives equal results for equal operands and does nothing else.
+pub(crate) fn is_function(cx: &AuditCx<'_>, inst: InstId) -> bool {
+    match cx.module.inst(inst).opcode.row().effects {
+        Effects::Pure => true,
+        Effects::Random | Effects::Communicates | Effects::SideEffect | Effects::ByAttribute => false,
+        Effects::OfCallees => {
+            let insts = cx.module.called(inst).into_iter().flat_map(|callee| &cx.module.comp(callee).insts);
+            insts.into_iter().all(|&inner| is_function(cx, inner))
+        }
+    }
 }
 
 /// The values that a value is computed from or comes from.

@@ -16,10 +16,9 @@
 use crate::collective::{Collective, SMALL_BYTES};
 use crate::context::AuditCx;
 use crate::finding::{CheckInfo, Finding, Level};
-use crate::follow::{MAX_STEPS, behind};
+use crate::follow::{MAX_STEPS, behind, is_function};
 use hashbrown::HashSet;
 use hlo_analysis::values::{CallSites, Origin, ValueId, condition_and_body};
-use hlo_ir::op::Effects;
 use hlo_ir::{CompId, InstId};
 
 /// The check as the command line knows it.
@@ -81,7 +80,7 @@ fn is_invariant(cx: &AuditCx<'_>, the_loop: InstId, body: CompId, value: ValueId
                 }
             }
             Origin::Carry | Origin::EntryParam => return false,
-            Origin::Computed if cx.module.inst(inst).opcode.row().effects != Effects::Pure => return false,
+            Origin::Computed if !is_function(cx, inst) => return false,
             Origin::Computed | Origin::Param | Origin::CallResult => {
                 let is_inside =
                     cx.module.inst(inst).parent == body || values.fused.contains(cx.module.inst(inst).parent);

@@ -1,13 +1,12 @@
 //! Sums of which each device computes a part: over a dim that the entry's shardings cut.
 
 use crate::context::AuditCx;
-use crate::follow::behind;
+use crate::follow::{behind, is_function};
 use hashbrown::{HashMap, HashSet};
 use hlo_analysis::annotations::{ParamLeaf, own_sharding};
 use hlo_analysis::values::{Origin, ValueId, condition_and_body};
 use hlo_ir::factors::{FactorRole, FactorSet, find_factors};
 use hlo_ir::monoid::Monoid;
-use hlo_ir::op::Effects;
 use hlo_ir::sharding::ShardingKind;
 use hlo_ir::{InstId, Opcode};
 
@@ -61,7 +60,7 @@ impl<'c> PartialSums<'c> {
                 let row = cx.module.inst(inst).opcode.row();
                 let is_sum = row.collective.is_some_and(|rule| rule.reduces() && !rule.scatters);
                 const IDS: [Opcode; 2] = [Opcode::PartitionId, Opcode::ReplicaId];
-                if !(row.effects == Effects::Pure || is_sum) || IDS.contains(&cx.module.inst(inst).opcode) {
+                if !(is_function(cx, inst) || is_sum) || IDS.contains(&cx.module.inst(inst).opcode) {
                     return None;
                 }
             }
