@@ -15,7 +15,8 @@
 //! **Why.** Passes that look at one weight at a time need one collective for each; `combine-collectives` puts together again what is
 //! left. A reduce-scatter of several operands cannot be written in StableHLO, split ones can.
 //!
-//! **What it does not do.** Collectives in control dependencies and asynchronous ones stay.
+//! **What it does not do.** Collectives in control dependencies and asynchronous ones stay. What fixes layouts (`constrain_layout`, as
+//! PyTorch/XLA writes it) goes on to fix them for each array.
 //!
 //! **Algorithm.** For each collective of the chosen kinds with a tuple as result: one collective for each operand, on channels of
 //! their own; reads of an element take it, other users a tuple of all. Linear.
@@ -29,7 +30,7 @@ use hlo_ir::{InstId, Module, Opcode, Shape};
 use hlo_pass::options::{OptionInfo, OptionKind};
 use hlo_pass::report::{Decision, PassReport};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
-use hlo_spmd::{ChannelIds, CollectiveChange, Rewrite, check_free};
+use hlo_spmd::{ChannelIds, CollectiveChange, Obstacle, Rewrite, check_free};
 
 /// The pass as the command line knows it.
 pub(crate) static INFO: PassInfo = PassInfo {
@@ -69,7 +70,9 @@ impl Pass for SplitTupleAllReduce {
                 if !self.ops.contains(&module.inst(inst).opcode) || !has_tuple {
                     continue;
                 }
-                if let Err(reason) = check_free(module, inst, &pinned) {
+                // Each part keeps the layout that is fixed for it.
+                let obstacle = check_free(module, inst, &pinned).err().filter(|&o| o != Obstacle::ConstrainsLayout);
+                if let Some(reason) = obstacle {
                     cx.report.decisions.push(Decision::about(module, inst, "left", reason));
                     continue;
                 }

@@ -2,18 +2,25 @@
 
 use hlo_ir::attrs::{Attrs, CombiningAttrs, GatheringAttrs};
 use hlo_ir::groups::{GroupMode, ReplicaGroups};
-use hlo_ir::{CompId, Dims, InstId, Module};
+use hlo_ir::{CompId, Dims, InstId, Module, Opcode};
 
 /// Hands out channel ids that no collective of a module has.
 #[derive(Clone, Debug)]
 pub struct ChannelIds {
     next: i64,
+    /// Whether the module's all-reduces fix the layouts of their operands: all of them do or none.
+    fixes_layouts: bool,
 }
 
 impl ChannelIds {
     /// The free channel ids of a module as it is now.
     pub fn free_in(module: &Module) -> ChannelIds {
-        ChannelIds { next: module.first_free_channel_id() }
+        let mut insts = module.computations().iter().flat_map(|&comp| &module.comp(comp).insts);
+        let fixes_layouts = insts.any(|&inst| {
+            let is_sum = module.inst(inst).opcode == Opcode::AllReduce;
+            is_sum && module.inst(inst).attrs.collective().is_some_and(|collective| collective.constrain_layout)
+        });
+        ChannelIds { next: module.first_free_channel_id(), fixes_layouts }
     }
 
     /// The next free channel id.
@@ -37,17 +44,20 @@ pub struct GroupAttrs {
     channel_id: Option<i64>,
     replica_groups: ReplicaGroups,
     use_global_device_ids: bool,
+    /// What an all-reduce among others is to say of its layouts.
+    fixes_layouts: bool,
 }
 
 impl GroupAttrs {
     /// Groups of flat device ids in any module: replica ids where it has one partition, else flat ids on a channel.
     pub fn new(module: &Module, groups: &[Vec<u32>], channels: &mut ChannelIds) -> GroupAttrs {
-        match module.header.num_partitions > 1 {
+        let attrs = match module.header.num_partitions > 1 {
             true => GroupAttrs::by_device(groups, channels.take()),
             false => {
                 GroupAttrs::by_replica(module, groups).unwrap_or_else(|| GroupAttrs::by_device(groups, channels.take()))
             }
-        }
+        };
+        GroupAttrs { fixes_layouts: channels.fixes_layouts, ..attrs }
     }
 
     /// Groups of flat device ids for what takes the place of the collective `old`: replica ids where `old` has replica ids
@@ -68,6 +78,7 @@ impl GroupAttrs {
             channel_id: Some(channel),
             replica_groups: ReplicaGroups::List(lists.collect()),
             use_global_device_ids: true,
+            fixes_layouts: false,
         }
     }
 
@@ -90,19 +101,20 @@ impl GroupAttrs {
             channel_id: None,
             replica_groups: ReplicaGroups::List(first),
             use_global_device_ids: false,
+            fixes_layouts: false,
         })
     }
 
     /// The attributes of an all-reduce (no `dimensions`) or a reduce-scatter (along one dim).
     pub fn combining(self, dimensions: Dims, to_apply: Option<CompId>) -> CombiningAttrs {
-        let GroupAttrs { channel_id, replica_groups, use_global_device_ids } = self;
-        let constrain_layout = false;
+        let GroupAttrs { channel_id, replica_groups, use_global_device_ids, fixes_layouts } = self;
+        let constrain_layout = fixes_layouts && dimensions.is_empty();
         CombiningAttrs { channel_id, replica_groups, constrain_layout, use_global_device_ids, dimensions, to_apply }
     }
 
     /// The attributes of an all-gather along `dim`.
     pub fn gathering(self, dim: usize) -> GatheringAttrs {
-        let GroupAttrs { channel_id, replica_groups, use_global_device_ids } = self;
+        let GroupAttrs { channel_id, replica_groups, use_global_device_ids, .. } = self;
         let dimensions = along(dim);
         GatheringAttrs { channel_id, replica_groups, constrain_layout: false, dimensions, use_global_device_ids }
     }
