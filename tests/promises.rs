@@ -232,3 +232,41 @@ fn advice_is_given_where_a_promise_can_be_true_and_helps() {
     let said = reasons(&step("", "", PLAIN), &["--replicated-params", "1"]);
     assert!(said.contains("if parameter 0 `%w` is, add 0 to --replicated-params\n"), "{said}");
 }
+
+/// A step with a stack of weights and a stack of gradients, as `jax.pmap` takes them.
+fn stacked() -> String {
+    std::fs::read_to_string(sample("passes/shard-weight-update/stacked.hlo")).expect("a sample")
+}
+
+#[test]
+fn a_stack_of_copies_is_promised_as_such() {
+    let args = ["--pass", "shard-weight-update{min-bytes=0},dce", "-"];
+    let promised = |spec: &str| {
+        let args: Vec<&str> = args.iter().copied().chain(["--replicated-params", spec]).collect();
+        run_with_stdin(&args, &stacked())
+    };
+    let out = promised("stacked:0");
+    assert_eq!(out.code, 0, "{}", out.stderr);
+    assert!(out.stdout.contains(" reduce-scatter(") && !out.stdout.contains(" all-reduce("), "{}", out.stdout);
+    let without = promised("0");
+    assert_eq!(without.code, 1, "{}", without.stdout);
+    assert!(without.stderr.contains("promise-contradicts-sharding"), "{}", without.stderr);
+}
+
+#[test]
+fn what_is_no_stack_of_one_part_for_each_device_cannot_be_promised_as_one() {
+    for (shape, sharding) in [
+        ("f32[2,8]{1,0}", ", sharding={devices=[4,1]<=[4]}"),
+        ("f32[1,8]{1,0}", ", sharding={devices=[1,4]<=[4]}"),
+        ("f32[1,8]{1,0}", ", sharding={devices=[2,2]<=[4]}"),
+        ("f32[1,8]{1,0}", ", sharding={replicated}"),
+        ("f32[1,8]{1,0}", ""),
+        ("f32[]", ", sharding={replicated}"),
+    ] {
+        let text = module(4, shape, sharding);
+        let args = ["analyze", "replication", "--across", "partitions", "--replicated-params", "stacked:0", "-"];
+        let out = run_with_stdin(&args, &text);
+        assert_eq!(out.code, 2, "{text}\n{}", out.stdout);
+        assert!(out.stderr.contains("expected a stack with one part for each device"), "{}", out.stderr);
+    }
+}

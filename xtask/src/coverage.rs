@@ -4,12 +4,14 @@
 //! that sum a gradient. Scalars are left out, and what is computed from constants and broadcast scalars alone. Coverage is
 //! `1 − W(after) / W(before)`: before is the module with calls inlined, common subexpressions merged and dead code removed; after is
 //! `main.hlo` of the sharded interface with every update forced, cleaned up likewise. A value computed both whole and in shards
-//! counts as whole. Dots are counted apart, in flops. `--whole` lists what is still whole, the most elements first.
+//! counts as whole. Dots are counted apart, in flops. `--whole` lists what is still whole, the most elements first;
+//! `--replicated-params` is what `hlo-opt` takes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use hlo_analysis::Analyses;
+use hlo_analysis::annotations::{ParamFacts, entry_leaves};
 use hlo_ir::cost::Costs;
 use hlo_ir::op::FactorRule;
 use hlo_ir::{CompId, InstId, Module, Opcode};
@@ -36,11 +38,12 @@ struct Repeated {
 
 /// Prints a line for each file: false if one cannot be measured.
 pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
-    let (mut files, mut tool, mut lists_whole) = (Vec::<PathBuf>::new(), None, false);
+    let (mut files, mut tool, mut lists_whole, mut spec) = (Vec::<PathBuf>::new(), None, false, String::new());
     let mut arguments = Arguments::new(words);
     while let Some(word) = arguments.next_word() {
         match word {
             Word::Flag(flag) if flag == "--hlo-opt" => tool = Some(arguments.value(&flag)?.into()),
+            Word::Flag(flag) if flag == "--replicated-params" => spec = arguments.value(&flag)?,
             Word::Flag(flag) if flag == "--whole" => lists_whole = true,
             Word::Flag(word) => return Err(unknown("coverage", &word)),
             Word::Plain(file) => files.push(file.into()),
@@ -57,7 +60,7 @@ pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
     let mut is_well = true;
     for file in &files {
         let name = file.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-        match measure(&tool, file) {
+        match measure(&tool, file, &spec) {
             Ok((before, mut after)) => {
                 let covered = before.elements - after.elements;
                 let share = match before.elements > 0.0 {
@@ -81,20 +84,33 @@ pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
 }
 
 /// What is repeated before and after.
-fn measure(tool: &Path, file: &Path) -> Result<(Repeated, Repeated), String> {
+fn measure(tool: &Path, file: &Path, spec: &str) -> Result<(Repeated, Repeated), String> {
     let place = workspace::target_dir().join("coverage");
     // The directory of an earlier run would be written into.
     let _ = std::fs::remove_dir_all(&place);
     std::fs::create_dir_all(&place).map_err(|e| format!("{}: {e}", place.display()))?;
     let (clean, parts) = (place.join("clean.hlo"), place.join("parts"));
     succeeded(Command::new(tool).arg(file).args(["--pass", CLEAN, "-o"]).arg(&clean).output(), tool)?;
-    succeeded(Command::new(tool).arg(file).args(["--pass", SHARD, "-o"]).arg(&parts).output(), tool)?;
+    let mut shard = Command::new(tool);
+    shard.arg(file).args(["--pass", SHARD, "-o"]).arg(&parts);
+    if !spec.is_empty() {
+        shard.args(["--replicated-params", spec]);
+    }
+    succeeded(shard.output(), tool)?;
     let (before, after) = (read(&clean)?, read(&parts.join("main.hlo"))?);
     let (gradients, _) = find_gradients(&before, 0);
     let mut groups: Vec<Vec<Vec<u32>>> = gradients.into_iter().map(|gradient| gradient.groups).collect();
     groups.sort();
     groups.dedup();
-    Ok((repeated(&before, &groups), repeated(&after, &groups)))
+    let facts = ParamFacts::parse(spec, &before).map_err(|e| e.to_string())?;
+    let mut left = facts.clone();
+    for (number, (old, new)) in entry_leaves(&before).iter().zip(entry_leaves(&after)).enumerate() {
+        // What is said of a leaf does not hold for its shards.
+        if before.shape(old.param) != after.shape(new.param) {
+            left.forget(number);
+        }
+    }
+    Ok((repeated(&before, facts, &groups), repeated(&after, left, &groups)))
 }
 
 fn read(file: &Path) -> Result<Module, String> {
@@ -103,8 +119,9 @@ fn read(file: &Path) -> Result<Module, String> {
     Ok(parsed.module)
 }
 
-fn repeated(module: &Module, groups: &[Vec<Vec<u32>>]) -> Repeated {
+fn repeated(module: &Module, params: ParamFacts, groups: &[Vec<Vec<u32>>]) -> Repeated {
     let mut analyses = Analyses::default();
+    analyses.params = params;
     let (frequencies, replication) = (analyses.frequencies(module), analyses.replication(module));
     let costs = Costs::new(module);
     let is_equal = |inst: InstId| groups.iter().any(|groups| replication.is_equal_within(inst, 0, groups));

@@ -185,6 +185,23 @@ impl LeafSharding {
         }
     }
 
+    /// Whether the annotation cuts the first dim and no other.
+    pub fn cuts_only_first_dim(&self) -> bool {
+        match &self.kind {
+            ShardingKind::Tiled(tiling) => {
+                let dims = tiling.dims.get(..tiling.data_rank()).unwrap_or_default();
+                dims.first().is_some_and(|&n| n > 1) && dims.iter().skip(1).all(|&n| n == 1)
+            }
+            ShardingKind::Replicated
+            | ShardingKind::Maximal(_)
+            | ShardingKind::Manual
+            | ShardingKind::Unknown
+            | ShardingKind::Unreduced
+            | ShardingKind::Named(_)
+            | ShardingKind::MaximalMesh(_) => false,
+        }
+    }
+
     /// What the annotation says of the part of the value that each of `n_devices` devices holds; `None` where it says
     /// nothing of a device (manual, unknown, unreduced, malformed, or the device is not among those that it lists).
     ///

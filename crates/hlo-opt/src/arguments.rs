@@ -83,7 +83,7 @@ pub(crate) struct OptimizeArgs {
     /// Only check the module
     #[arg(long, conflicts_with_all = ["pipelines", "preset", "output"])]
     pub verify_only: bool,
-    /// Entry leaves that are the same on all devices: 0-12,14 | all | /REGEX/ | like:FILE
+    /// Entry leaves that are the same on all devices: 0-12,14 | all | /REGEX/ | like:FILE; stacked:0-12 for copies in a stack
     #[arg(long, value_name = "SPEC")]
     pub replicated_params: Option<String>,
     /// Exit with 3 if no pass changed anything
@@ -183,7 +183,7 @@ pub(crate) struct AuditArgs {
     /// Trips of a loop whose count cannot be found
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub unknown_trip_count: u64,
-    /// Entry leaves that are the same on all devices: 0-12,14 | all | /REGEX/ | like:FILE
+    /// Entry leaves that are the same on all devices: 0-12,14 | all | /REGEX/ | like:FILE; stacked:0-12 for copies in a stack
     #[arg(long, value_name = "SPEC")]
     pub replicated_params: Option<String>,
 }
@@ -234,7 +234,7 @@ pub(crate) struct ReplicationArgs {
     /// A table, or one JSON object a line
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub format: ReportFormat,
-    /// Entry leaves that are the same on all devices: 0-12,14 | all | /REGEX/ | like:FILE
+    /// Entry leaves that are the same on all devices: 0-12,14 | all | /REGEX/ | like:FILE; stacked:0-12 for copies in a stack
     #[arg(long, value_name = "SPEC")]
     pub replicated_params: Option<String>,
 }
@@ -289,7 +289,7 @@ pub(crate) struct RunArgs {
     /// Write the outputs here: arrays out{leaf}_d{device}
     #[arg(short, long = "output", value_name = "NPZ")]
     pub output: Option<PathBuf>,
-    /// Entry leaves that are the same on all devices: 0-12,14 | all | /REGEX/ | like:FILE
+    /// Entry leaves that are the same on all devices: 0-12,14 | all | /REGEX/ | like:FILE; stacked:0-12 for copies in a stack
     #[arg(long, value_name = "SPEC")]
     pub replicated_params: Option<String>,
     /// Stop at the first instruction that makes a value that is not finite

@@ -4,7 +4,7 @@ use crate::context::ShardingContext;
 use crate::machine::{Kind, Times};
 use crate::problem::Problem;
 use crate::rewrite::Emitted;
-use hlo_analysis::annotations::{ParamFacts, entry_leaves, own_sharding, spec_of};
+use hlo_analysis::annotations::{ParamFacts, entry_leaves, is_stack, own_sharding, spec_of};
 use hlo_analysis::replication::{Difference, Differences, Replication};
 use hlo_analysis::values::{InstLeaf, Origin, User, ValueId};
 use hlo_ir::{InstId, Module};
@@ -155,7 +155,14 @@ impl<'a> Unequal<'a> {
             Difference::Cut(number) => {
                 let leaf = &entry_leaves(module)[number];
                 let sharding = own_sharding(module, leaf).map(|s| format!(" by sharding={s}")).unwrap_or_default();
-                format!(": it depends on {}, which is cut over the devices{sharding}", leaf.describe(module))
+                let advice = match is_stack(module, leaf) {
+                    true => {
+                        "; if it is a stack of equal copies, one for each device, as jax.pmap takes it, say so of it and \
+                             of all others with --replicated-params stacked:LEAVES"
+                    }
+                    false => "",
+                };
+                format!(": it depends on {}, which is cut over the devices{sharding}{advice}", leaf.describe(module))
             }
             Difference::Source(source) if source == leaf.inst => String::new(),
             Difference::Source(source) => {

@@ -53,6 +53,13 @@ pub fn differing_devices(module: &Module, leaf: &ParamLeaf) -> Option<(usize, us
     find_difference(module, own_sharding(module, leaf)?, &everywhere)
 }
 
+/// Whether a leaf is a stack of parts, one for each device: `sharding=` cuts its first dim alone, and each device has one element of it.
+pub fn is_stack(module: &Module, leaf: &ParamLeaf) -> bool {
+    let shape = module.shapes.leaf(module.inst(leaf.param).shape, leaf.leaf_idx).and_then(Shape::as_array);
+    let has_one = shape.is_some_and(|shape| shape.dims.first() == Some(&1));
+    has_one && own_sharding(module, leaf).is_some_and(LeafSharding::cuts_only_first_dim)
+}
+
 /// What the module says of a leaf that holds data.
 pub fn own_sharding<'m>(module: &'m Module, leaf: &ParamLeaf) -> Option<&'m LeafSharding> {
     let shape = module.shapes.leaf(module.inst(leaf.param).shape, leaf.leaf_idx)?;

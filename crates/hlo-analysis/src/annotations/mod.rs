@@ -3,11 +3,12 @@
 //! A spec is `all`, a list of flat leaf numbers and ranges (`0-12,14`), `/regex/` on the leaves' metadata names, or
 //! the shardings of a sibling module (`like:FILE`; the file is read by the command line, which calls
 //! [`ParamFacts::from_sibling`]). It is a promise, which nobody can check in full; where it contradicts the module's own
-//! `sharding=`, it is an error ([`Contradiction`]).
+//! `sharding=`, it is an error ([`Contradiction`]). `stacked:` before `all`, a list or a pattern promises that the leaves are stacks of
+//! equal copies, one for each device, as `jax.pmap` takes them: their first dim is cut, and each device has one element of it.
 
 mod contradiction;
 
-pub use contradiction::{Contradiction, differing_devices, own_sharding, spec_of};
+pub use contradiction::{Contradiction, differing_devices, is_stack, own_sharding, spec_of};
 
 use contradiction::find_contradiction;
 use hlo_ir::attrs::ParameterAttrs;
@@ -64,6 +65,13 @@ pub enum ParamFactsError {
     NoShardings,
     /// The module says something else.
     Contradicted(Box<Contradiction>),
+    /// A leaf that is no stack of one part for each device.
+    NoStack {
+        /// The leaf's flat number.
+        leaf: usize,
+        /// The leaf in words.
+        described: String,
+    },
 }
 
 impl fmt::Display for ParamFactsError {
@@ -87,6 +95,11 @@ impl fmt::Display for ParamFactsError {
                 f.write_str("expected `sharding=` on entry parameters of the sibling, found none")
             }
             ParamFactsError::Contradicted(contradiction) => contradiction.fmt(f),
+            ParamFactsError::NoStack { leaf, described } => write!(
+                f,
+                "expected a stack with one part for each device, found entry leaf {leaf} ({described}): its first dim has \
+                 another size than 1, or its `sharding=` does not cut the first dim alone"
+            ),
         }
     }
 }
@@ -134,7 +147,20 @@ impl ParamFacts {
     /// What is wrong with the spec: a number out of range, a bad range or pattern, a pattern that matches nothing; or it contradicts
     /// the module.
     pub fn parse(spec: &str, module: &Module) -> Result<ParamFacts, ParamFactsError> {
-        ParamFacts::read(spec, module)?.not_contradicted(module)
+        match spec.trim().strip_prefix("stacked:") {
+            Some(spec) => ParamFacts::read(spec, module)?.stacked(module),
+            None => ParamFacts::read(spec, module)?.not_contradicted(module),
+        }
+    }
+
+    /// The facts, if all leaves that they are about are stacks.
+    fn stacked(self, module: &Module) -> Result<ParamFacts, ParamFactsError> {
+        let leaves = entry_leaves(module);
+        let mut promised = leaves.iter().enumerate().filter(|(number, _)| self.leaf(*number).is_some());
+        match promised.find(|(_, leaf)| !is_stack(module, leaf)) {
+            Some((number, leaf)) => Err(ParamFactsError::NoStack { leaf: number, described: leaf.describe(module) }),
+            None => Ok(self),
+        }
     }
 
     /// The facts, unless the module contradicts them.
