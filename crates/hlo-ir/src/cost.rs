@@ -302,7 +302,7 @@ fn log2(n: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attrs::{Marks, ReduceAttrs};
+    use crate::attrs::ReduceAttrs;
     use crate::edit::Builder;
     use crate::op::Opcode;
     use crate::shape::Dims;
@@ -355,7 +355,7 @@ mod tests {
         let a = parameter(&mut b, 0, &[2]);
         assert_eq!(known_trip_count(&module, a), None);
         let config = r#"{"known_trip_count":{"n":"1000"},"known_init_step":{"init":"0"}}"#;
-        module.inst_mut(a).marks = Some(Box::new(Marks { backend_config: Some(config.into()), ..Marks::default() }));
+        module.marks_mut(a).backend_config = Some(config.into());
         assert_eq!(known_trip_count(&module, a), Some(1000));
     }
 }

@@ -80,9 +80,7 @@ impl Module {
             }
             let instruction = self.inst_mut(inst);
             instruction.operands.iter_mut().filter(|o| **o == old).for_each(|o| *o = new);
-            if let Some(marks) = &mut instruction.marks {
-                marks.control_predecessors.iter_mut().filter(|o| **o == old).for_each(|o| *o = new);
-            }
+            instruction.control_predecessors_mut().iter_mut().filter(|o| **o == old).for_each(|o| *o = new);
         }
         if self.comp(comp).root.expand() == Some(old) {
             self.comp_mut(comp).root = Some(new).into();
@@ -264,9 +262,8 @@ impl Module {
             let base = self.inst_name(inst).to_string();
             instruction.name = self.names.fresh(&base);
             instruction.operands.iter_mut().for_each(|o| *o = map.get(o).copied().unwrap_or(*o));
-            if let Some(marks) = &mut instruction.marks {
-                marks.control_predecessors.iter_mut().for_each(|o| *o = map.get(o).copied().unwrap_or(*o));
-            }
+            let predecessors = instruction.control_predecessors_mut().iter_mut();
+            predecessors.for_each(|o| *o = map.get(o).copied().unwrap_or(*o));
             map.insert(inst, self.add_instruction(instruction));
         }
         let params = source.params.iter().filter_map(|p| map.get(p).copied()).collect();

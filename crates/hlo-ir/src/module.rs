@@ -14,6 +14,7 @@ use crate::shape::{Shape, ShapeId, ShapePool};
 use cranelift_entity::packed_option::PackedOption;
 use cranelift_entity::{PrimaryMap, SecondaryMap};
 use smallvec::SmallVec;
+use std::sync::Arc;
 
 /// Operands of an instruction, two inline.
 pub type Operands = SmallVec<[InstId; 2]>;
@@ -33,8 +34,18 @@ pub struct Instruction {
     pub operands: Operands,
     /// Attributes of its opcode.
     pub attrs: Attrs,
-    /// Attributes that any instruction can have.
-    pub marks: Option<Box<Marks>>,
+    /// Attributes that any instruction can have. Copies of an instruction share them until one of them is written to.
+    pub marks: Option<Arc<Marks>>,
+}
+
+impl Instruction {
+    /// Instructions that must have run before, to be replaced by others.
+    pub fn control_predecessors_mut(&mut self) -> &mut [InstId] {
+        match &mut self.marks {
+            Some(marks) if !marks.control_predecessors.is_empty() => &mut Arc::make_mut(marks).control_predecessors,
+            Some(_) | None => &mut [],
+        }
+    }
 }
 
 /// One computation: a list of instructions with parameters and a root.
@@ -218,7 +229,14 @@ impl Module {
 
     /// Marks of an instruction, made if there are none.
     pub fn marks_mut(&mut self, inst: InstId) -> &mut Marks {
-        self.insts[inst].marks.get_or_insert_default()
+        Arc::make_mut(self.insts[inst].marks.get_or_insert_default())
+    }
+
+    /// Removes the sharding of an instruction.
+    pub fn forget_sharding(&mut self, inst: InstId) {
+        if self.sharding(inst).is_some() {
+            self.marks_mut(inst).sharding = None;
+        }
     }
 
     /// The sharding of an instruction.

@@ -247,11 +247,12 @@ impl<'m> Inliner<'m> {
             }
             let mut copy = self.module.inst(inst).clone();
             copy.parent = comp;
-            let predecessors = copy.marks.iter_mut().flat_map(|marks| &mut marks.control_predecessors);
-            for operand in copy.operands.iter_mut().chain(predecessors) {
-                let now = self.now(*operand);
-                *operand = map.get(&now).copied().unwrap_or(now);
-            }
+            let mut inside = |before: InstId| {
+                let now = self.now(before);
+                map.get(&now).copied().unwrap_or(now)
+            };
+            copy.operands.iter_mut().for_each(|operand| *operand = inside(*operand));
+            copy.control_predecessors_mut().iter_mut().for_each(|before| *before = inside(*before));
             let base = self.module.inst_name(inst).to_string();
             copy.name = self.module.names.fresh(&base);
             copy.attrs.for_each_comp(&mut |c| self.n_uses[c] += 1);
@@ -312,10 +313,9 @@ impl<'m> Inliner<'m> {
                 operands.iter_mut().for_each(|operand| *operand = self.now(*operand));
                 let instruction = self.module.inst_mut(inst);
                 (instruction.operands, instruction.parent) = (operands, comp);
-                if let Some(mut marks) = self.module.inst_mut(inst).marks.take() {
-                    marks.control_predecessors.iter_mut().for_each(|before| *before = self.now(*before));
-                    self.module.inst_mut(inst).marks = Some(marks);
-                }
+                let mut before = instruction.control_predecessors_mut().to_vec();
+                before.iter_mut().for_each(|before| *before = self.now(*before));
+                self.module.inst_mut(inst).control_predecessors_mut().copy_from_slice(&before);
             }
             let root = self.module.comp(comp).root.expand().map(|root| self.now(root));
             let computation = self.module.comp_mut(comp);

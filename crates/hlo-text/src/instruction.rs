@@ -14,6 +14,7 @@ use hlo_ir::module::Operands;
 use hlo_ir::names::{Name, is_reserved, is_type_name};
 use hlo_ir::op::Arity;
 use hlo_ir::{CompId, DType, InstId, Instruction, Opcode, Shape, ShapeId};
+use std::sync::Arc;
 
 /// An instruction's name as written, and where it stands; nested operands have none.
 type Label<'t> = Option<(&'t str, usize)>;
@@ -257,7 +258,7 @@ impl<'t> Parser<'t> {
         op: &OpWord<'_>,
         attrs: &mut Attrs,
         seen: &mut u64,
-        marks: &mut Option<Box<Marks>>,
+        marks: &mut Option<Arc<Marks>>,
     ) -> Fallible<Option<QuotedText>> {
         let mut thread = None;
         while self.cur.eat(b',') {

@@ -6,6 +6,7 @@ use crate::parser::Parser;
 use crate::sharding::sharding;
 use hlo_ir::CompId;
 use hlo_ir::attrs::{AttrFormat, Attrs, Marks, Presence, RawBraces};
+use std::sync::Arc;
 
 impl Parser<'_> {
     /// Takes the value of a common attribute into `marks`; false if `key` is none.
@@ -14,7 +15,7 @@ impl Parser<'_> {
         comp: CompId,
         key: &str,
         start: usize,
-        marks: &mut Option<Box<Marks>>,
+        marks: &mut Option<Arc<Marks>>,
     ) -> Fallible<bool> {
         const KEYS: [&str; 8] = [
             "sharding",
@@ -29,7 +30,7 @@ impl Parser<'_> {
         if !KEYS.contains(&key) {
             return Ok(false);
         }
-        let marks = marks.get_or_insert_default();
+        let marks = Arc::make_mut(marks.get_or_insert_default());
         let is_repeated = match key {
             "sharding" => marks.sharding.replace(sharding(&mut self.cur)?).is_some(),
             "metadata" => marks.metadata.replace(self.metadata()?).is_some(),

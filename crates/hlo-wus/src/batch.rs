@@ -55,9 +55,7 @@ fn replace_uses(module: &mut Module, comp: CompId, replaced: &IndexMap<InstId, I
     let new = |old: InstId| replaced.get(&old).copied().unwrap_or(old);
     for inst in module.comp(comp).insts.clone() {
         module.inst_mut(inst).operands.iter_mut().for_each(|operand| *operand = new(*operand));
-        if let Some(marks) = &mut module.inst_mut(inst).marks {
-            marks.control_predecessors.iter_mut().for_each(|before| *before = new(*before));
-        }
+        module.inst_mut(inst).control_predecessors_mut().iter_mut().for_each(|before| *before = new(*before));
     }
     let root = module.comp(comp).root.expand().map(new);
     module.comp_mut(comp).root = root.into();

@@ -375,9 +375,7 @@ impl<'m, 's, 'a> Rewriter<'m, 's, 'a> {
         let shape = local_shape(self.context.module.shape(inst), shards);
         let shape = self.module.shapes.intern(shape);
         self.module.inst_mut(inst).shape = shape;
-        if let Some(marks) = &mut self.module.inst_mut(inst).marks {
-            marks.sharding = None;
-        }
+        self.module.forget_sharding(inst);
     }
 
     /// Operands of a loop, call, fusion or conditional, in the forms that the callees take.

@@ -85,11 +85,10 @@ fn build_one(
         instruction.name = module.names.fresh(&base);
         instruction.parent = fused;
         instruction.operands.iter_mut().for_each(|o| *o = inside.get(o).copied().unwrap_or(*o));
-        if let Some(marks) = &mut instruction.marks {
-            // Shardings say where whole values lie, and these have no place.
-            marks.sharding = None;
-        }
-        inside.insert(member, module.add_instruction(instruction));
+        let inst = module.add_instruction(instruction);
+        // Shardings say where whole values lie, and these have no place.
+        module.forget_sharding(inst);
+        inside.insert(member, inst);
     }
     let results: Vec<InstId> = group.outputs.iter().filter_map(|o| inside.get(o).copied()).collect();
     let shapes: Vec<Shape> = results.iter().map(|&r| module.shape(r).clone()).collect();

@@ -14,6 +14,7 @@ use crate::op::{CollectiveRule, CollectiveSource, Opcode};
 use crate::shape::{ArrayShape, Shape, ShapeId};
 use crate::sharding::{LeafSharding, Sharding, ShardingKind, SubgroupKind, TileDevices, Tiling};
 use cranelift_entity::SecondaryMap;
+use std::sync::Arc;
 
 /// The module in XLA's normal form, to be printed in `form`.
 pub fn canonical(module: &Module, form: TextForm) -> Module {
@@ -71,7 +72,7 @@ fn rewrite_instruction(module: &mut Module, id: InstId, layouts: &mut Layouts) {
     let inst = module.inst_mut(id);
     inst.attrs = attrs;
     if let Some(marks) = &mut inst.marks {
-        rewrite_marks(marks, form, n_leaves);
+        rewrite_marks(Arc::make_mut(marks), form, n_leaves);
         if marks.is_empty() {
             inst.marks = None;
         }

@@ -26,9 +26,10 @@ pub(super) fn renumber(module: &mut Module) {
     };
     for comp in module.computations().to_vec() {
         for inst in module.comp(comp).insts.clone() {
-            let Some(marks) = module.inst_mut(inst).marks.as_mut() else { continue };
-            if let Some(metadata) = &mut marks.metadata {
-                metadata.stack_frame_id = metadata.stack_frame_id.and_then(|id| new.frame(id));
+            let metadata = module.inst(inst).marks.as_ref().and_then(|marks| marks.metadata.as_ref());
+            let Some(id) = metadata.and_then(|metadata| metadata.stack_frame_id) else { continue };
+            if let Some(metadata) = &mut module.marks_mut(inst).metadata {
+                metadata.stack_frame_id = new.frame(id);
             }
         }
     }
