@@ -1,11 +1,9 @@
 //! The `hlo-opt` program; everything it does is in the library.
 
 use hlo_opt::console::Console;
+use hlo_pass::STACK_BYTES;
 use std::io::IsTerminal;
 use std::process::ExitCode;
-
-/// Shapes, literals and calls may nest deeply; analyses and the evaluator walk them by recursion.
-const STACK_BYTES: usize = 256 << 20;
 
 fn main() -> ExitCode {
     let worker = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(|| {

@@ -6,8 +6,11 @@ use hlo_analysis::annotations::ParamFacts;
 use hlo_analysis::frequency::Frequencies;
 use hlo_analysis::time::predict;
 use hlo_ir::Module;
+use hlo_pass::STACK_BYTES;
+use hlo_pass::fastest::Ways;
 use hlo_pass::pipeline::{OptionValue, PassCall};
 use hlo_pass::report::{Candidate, WayChoice};
+use std::thread::JoinHandle;
 
 /// The least share of the predicted time that is worth a line.
 const LEAST_SHARE: f64 = 1e-3;
@@ -21,10 +24,25 @@ const OPTIONS_OF_TIME: [&str; 3] = ["cluster", "device", "unknown-trip-count"];
 
 /// What is kept of a run's beginning for a line about its result.
 pub(crate) enum Notes {
-    /// A pipeline that names the sharding: the module as it came, and the options about time.
-    Sharding { module: Box<Module>, params: ParamFacts, options: Vec<(String, OptionValue)> },
+    /// A pipeline that names the sharding: the module as it came, priced on a thread of its own, and the options about time.
+    Sharding { unsharded: JoinHandle<Option<Unsharded>>, options: Vec<(String, OptionValue)> },
     /// The preset `data-parallel`, with its options.
     DataParallel(Vec<(String, OptionValue)>),
+}
+
+/// A module without the sharding: how it is priced, and the price.
+pub(crate) struct Unsharded {
+    ways: Ways,
+    choice: WayChoice,
+}
+
+impl Unsharded {
+    /// `None` where something stops the comparison, which is no matter of the user's pipeline.
+    fn price(mut module: Module, params: ParamFacts, options: &[(String, OptionValue)]) -> Option<Unsharded> {
+        let ways = presets::unsharded(options).ok()?;
+        let (_, choice) = ways.run(&mut module, &mut Analyses::new(params), false, None).ok()?;
+        Some(Unsharded { ways, choice })
+    }
 }
 
 impl Notes {
@@ -45,8 +63,11 @@ impl Notes {
             Some(_) => None,
             None => {
                 let sharding = calls.iter().find(|call| presets::is_sharding(call))?;
-                let options = sharding.options.iter().filter(is_of_time).cloned().collect();
-                Some(Notes::Sharding { module: Box::new(module.clone()), params: params.clone(), options })
+                let options: Vec<_> = sharding.options.iter().filter(is_of_time).cloned().collect();
+                let (module, params, known) = (module.clone(), params.clone(), options.clone());
+                let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
+                let unsharded = thread.spawn(move || Unsharded::price(module, params, &known)).ok()?;
+                Some(Notes::Sharding { unsharded, options })
             }
         }
     }
@@ -54,26 +75,18 @@ impl Notes {
     /// The line about the result, if another command is better. `choice` is the preset's.
     pub(crate) fn about(self, after: &Module, choice: Option<&WayChoice>) -> Option<String> {
         match self {
-            Notes::Sharding { module, params, options } => if_slower(*module, params, after, &options),
+            Notes::Sharding { unsharded, options } => if_slower(&unsharded.join().ok()??, after, &options),
             Notes::DataParallel(options) => if_whole(&options, choice?),
         }
     }
 }
 
 /// For a sharded module that is predicted to be slower than the module with its collectives combined.
-fn if_slower(
-    mut module: Module,
-    params: ParamFacts,
-    after: &Module,
-    options: &[(String, OptionValue)],
-) -> Option<String> {
-    let unsharded = presets::unsharded(options).ok()?;
-    let mut analyses = Analyses::new(params);
-    // What stops the comparison is no matter of the user's pipeline.
-    let (_, choice) = unsharded.run(&mut module, &mut analyses, false, &mut |_, _| {}).ok()?;
+fn if_slower(unsharded: &Unsharded, after: &Module, options: &[(String, OptionValue)]) -> Option<String> {
+    let Unsharded { ways, choice } = unsharded;
     let before_s = choice.taken()?.critical_path_s;
-    let frequencies = Frequencies::compute(after, unsharded.frequency_options);
-    let after_s = predict(after, &frequencies, &unsharded.machine).ok()?.critical_path_s;
+    let frequencies = Frequencies::compute(after, ways.frequency_options);
+    let after_s = predict(after, &frequencies, &ways.machine).ok()?.critical_path_s;
     (after_s > before_s * (1.0 + LEAST_SHARE)).then(|| {
         format!(
             "a step is predicted to take {} now, and {} without the sharding ({}); --preset '{}' does what is predicted to \

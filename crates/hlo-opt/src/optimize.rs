@@ -214,7 +214,7 @@ impl Job<'_> {
         let preset = self.work.preset.as_ref().map(|preset| &preset.call);
         let notes = Notes::keep(&module, &analyses.params, preset, &self.work.calls);
         let notes = notes.filter(|_| self.args.emit == Emit::Hlo);
-        progress.now("running passes");
+        progress.now(if preset.is_some() { "comparing ways to run the module" } else { "running passes" });
         let dumps = self.args.print_ir_after.as_deref();
         let mut after_pass = |pass: &str, module: &Module| {
             progress.now(&format!("after {pass}"));
@@ -272,7 +272,9 @@ impl Job<'_> {
         let check = self.args.check;
         match self.work.preset.as_ref().map(|preset| &preset.ways) {
             Some(ways) if ways.ways.len() > 1 => {
-                let (more, choice) = ways.run(module, analyses, check, after_pass)?;
+                let is_watched = self.args.print_ir_after.is_some();
+                let watch: Option<AfterPass<'_>> = if is_watched { Some(&mut *after_pass) } else { None };
+                let (more, choice) = ways.run(module, analyses, check, watch)?;
                 report.choice = Some(choice);
                 summary = more;
             }

@@ -4,15 +4,15 @@
 //! [`hlo_analysis::time::predict`] on the same machine. A later way is taken only if it saves [`LEAST_GAIN`] of the time, so a
 //! module for which nothing pays stays as it is.
 
+use crate::STACK_BYTES;
 use crate::report::{Candidate, WayChoice};
 use crate::runner::{AfterPass, BoundPass, RunError, RunOptions, RunSummary, run_pipeline};
 use hlo_analysis::Analyses;
-use hlo_analysis::annotations::ParamFacts;
 use hlo_analysis::frequency::FrequencyOptions;
-use hlo_analysis::memory::peak_memory;
 use hlo_analysis::time::{Machine, ModuleTime, predict};
 use hlo_ir::Module;
 use hlo_ir::diag::{Diagnostic, Entity};
+use std::thread::ScopedJoinHandle;
 
 /// The least share of the predicted time that a later way has to save.
 const LEAST_GAIN: f64 = 1e-3;
@@ -50,15 +50,9 @@ struct Outcome {
     peak_bytes: u64,
 }
 
-impl Outcome {
-    /// What a way that continues this one begins with.
-    fn start(&self) -> (Module, RunSummary, ParamFacts) {
-        (self.module.clone(), self.summary.clone(), self.analyses.params.clone())
-    }
-}
-
 impl Ways {
-    /// Runs all ways, and leaves the fastest one's result in `module` and `analyses`.
+    /// Runs all ways, and leaves the fastest one's result in `module` and `analyses`. Ways run beside each other on threads; with
+    /// `after_pass`, one after the other.
     ///
     /// # Errors
     /// A way that may be taken failed, or the machine has another number of devices than the module. `module` is then as it was.
@@ -67,27 +61,12 @@ impl Ways {
         module: &mut Module,
         analyses: &mut Analyses,
         check: bool,
-        after_pass: AfterPass<'_>,
+        after_pass: Option<AfterPass<'_>>,
     ) -> Result<(RunSummary, WayChoice), RunError> {
-        let mut outcomes: Vec<Option<Outcome>> = Vec::with_capacity(self.ways.len());
-        for way in &self.ways {
-            let before = way.after.and_then(|number| outcomes.get(number)?.as_ref());
-            let start = match way.after {
-                Some(_) => before.map(Outcome::start),
-                None => Some((module.clone(), RunSummary::default(), analyses.params.clone())),
-            };
-            let Some((work, summary, params)) = start else {
-                outcomes.push(None);
-                continue;
-            };
-            let options = RunOptions { check, after_pass: Some(&mut *after_pass) };
-            match self.outcome(way, work, params, before, options) {
-                Ok(more) => outcomes.push(Some(Outcome { summary: summary.and(more.summary), ..more })),
-                // What stops a way that is never taken does not stop the others.
-                Err(_) if way.is_reference => outcomes.push(None),
-                Err(error) => return Err(error),
-            }
-        }
+        let outcomes = match after_pass {
+            Some(after_pass) => self.one_by_one(module, analyses, check, after_pass)?,
+            None => self.beside_each_other(module, analyses, check)?,
+        };
         let mut chosen: Option<(usize, f64)> = None;
         for (number, (way, outcome)) in self.ways.iter().zip(&outcomes).enumerate() {
             let Some(outcome) = outcome.as_ref().filter(|_| !way.is_reference) else { continue };
@@ -110,24 +89,112 @@ impl Ways {
         Ok((outcome.summary, choice))
     }
 
-    /// Runs one way from where it begins: the result of `before`, whose figures it has if its passes change nothing.
-    fn outcome(
+    fn one_by_one(
+        &self,
+        module: &Module,
+        analyses: &Analyses,
+        check: bool,
+        after_pass: AfterPass<'_>,
+    ) -> Result<Vec<Option<Outcome>>, RunError> {
+        let mut outcomes: Vec<Option<Outcome>> = Vec::with_capacity(self.ways.len());
+        for way in &self.ways {
+            let before = way.after.map(|number| outcomes[number].as_ref());
+            let options = RunOptions { check, after_pass: Some(&mut *after_pass) };
+            let outcome = match before {
+                // What it begins with could not be made.
+                Some(None) => None,
+                Some(Some(before)) => way.kept(self.continued(way, before, options))?,
+                None => way.kept(self.begun(way, module, analyses, options))?,
+            };
+            outcomes.push(outcome);
+        }
+        Ok(outcomes)
+    }
+
+    /// In waves: each way runs as soon as the wave of the one that it continues is over.
+    fn beside_each_other(
+        &self,
+        module: &Module,
+        analyses: &Analyses,
+        check: bool,
+    ) -> Result<Vec<Option<Outcome>>, RunError> {
+        let mut outcomes: Vec<Option<Outcome>> = self.ways.iter().map(|_| None).collect();
+        let mut errors: Vec<(usize, RunError)> = Vec::new();
+        let mut wave: Vec<usize> = self.continuing(None).collect();
+        while !wave.is_empty() {
+            let results = in_threads(&wave, |number| {
+                let (way, options) = (&self.ways[number], RunOptions { check, after_pass: None });
+                match way.after.and_then(|before| outcomes[before].as_ref()) {
+                    Some(before) => self.continued(way, before, options),
+                    None => self.begun(way, module, analyses, options),
+                }
+            });
+            let mut next = Vec::new();
+            for (number, result) in wave.into_iter().zip(results) {
+                match self.ways[number].kept(result) {
+                    Ok(None) => {}
+                    Ok(outcome) => {
+                        outcomes[number] = outcome;
+                        next.extend(self.continuing(Some(number)));
+                    }
+                    Err(error) => errors.push((number, error)),
+                }
+            }
+            wave = next;
+        }
+        match errors.into_iter().min_by_key(|(number, _)| *number) {
+            Some((_, error)) => Err(error),
+            None => Ok(outcomes),
+        }
+    }
+
+    /// The ways that begin where another one ends.
+    fn continuing(&self, before: Option<usize>) -> impl Iterator<Item = usize> {
+        self.ways.iter().enumerate().filter(move |(_, way)| way.after == before).map(|(number, _)| number)
+    }
+
+    /// Runs a way that begins with the module as it came.
+    fn begun(
+        &self,
+        way: &Way,
+        module: &Module,
+        analyses: &Analyses,
+        options: RunOptions<'_>,
+    ) -> Result<Outcome, RunError> {
+        let mut outcome = self.unpriced(way, module.clone(), analyses.clone(), options)?;
+        self.price(&mut outcome)?;
+        Ok(outcome)
+    }
+
+    /// Runs a way from where another one ends. If its passes change nothing, it has that one's figures.
+    fn continued(&self, way: &Way, before: &Outcome, options: RunOptions<'_>) -> Result<Outcome, RunError> {
+        let mut outcome = self.unpriced(way, before.module.clone(), before.analyses.clone(), options)?;
+        if outcome.summary.reports.iter().all(|report| !report.changed) {
+            (outcome.time, outcome.peak_bytes) = (before.time, before.peak_bytes);
+        } else {
+            self.price(&mut outcome)?;
+        }
+        outcome.summary = before.summary.clone().and(outcome.summary);
+        Ok(outcome)
+    }
+
+    fn unpriced(
         &self,
         way: &Way,
         mut module: Module,
-        params: ParamFacts,
-        before: Option<&Outcome>,
+        mut analyses: Analyses,
         options: RunOptions<'_>,
     ) -> Result<Outcome, RunError> {
-        let mut analyses = Analyses::new(params);
         analyses.frequency_options = self.frequency_options;
         let summary = run_pipeline(&mut module, &mut analyses, &way.passes, options)?;
         analyses.frequency_options = self.frequency_options;
-        let (time, peak_bytes) = match before.filter(|_| summary.reports.iter().all(|report| !report.changed)) {
-            Some(before) => (before.time, before.peak_bytes),
-            None => (self.predict(&module, &mut analyses)?, peak_memory(&module).peak_bytes),
-        };
-        Ok(Outcome { module, analyses, summary, time, peak_bytes })
+        Ok(Outcome { module, analyses, summary, time: ModuleTime::default(), peak_bytes: 0 })
+    }
+
+    fn price(&self, outcome: &mut Outcome) -> Result<(), RunError> {
+        outcome.time = self.predict(&outcome.module, &mut outcome.analyses)?;
+        outcome.peak_bytes = outcome.analyses.peak_bytes(&outcome.module);
+        Ok(())
     }
 
     /// The predicted time of a module on the machine.
@@ -159,4 +226,36 @@ impl Ways {
             peak_bytes: outcome.peak_bytes,
         }
     }
+}
+
+impl Way {
+    /// What becomes of a way's result. What stops a way that is never taken does not stop the others.
+    fn kept(&self, result: Result<Outcome, RunError>) -> Result<Option<Outcome>, RunError> {
+        match result {
+            Ok(outcome) => Ok(Some(outcome)),
+            Err(_) if self.is_reference => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Results of `work` on each item, in their order; each on a thread of its own but the first.
+fn in_threads<R: Send>(items: &[usize], work: impl Fn(usize) -> R + Sync) -> Vec<R> {
+    let Some((&first, rest)) = items.split_first() else { return Vec::new() };
+    let work = &work;
+    std::thread::scope(|scope| {
+        let spawn = |&item: &usize| {
+            let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
+            (item, thread.spawn_scoped(scope, move || work(item)))
+        };
+        let others: Vec<_> = rest.iter().map(spawn).collect();
+        let mut results = vec![work(first)];
+        results.extend(others.into_iter().map(|(item, thread)| match thread.map(ScopedJoinHandle::join) {
+            Ok(Ok(result)) => result,
+            Ok(Err(panic)) => std::panic::resume_unwind(panic),
+            // The system gives no more threads.
+            Err(_) => work(item),
+        }));
+        results
+    })
 }

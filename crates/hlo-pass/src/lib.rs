@@ -14,8 +14,11 @@ use options::{OptionInfo, Options};
 use report::PassReport;
 use std::error::Error;
 
+/// Stack of a thread that runs passes: shapes, literals and calls may nest deeply, and analyses walk them by recursion.
+pub const STACK_BYTES: usize = 256 << 20;
+
 /// One transformation of a module.
-pub trait Pass {
+pub trait Pass: Send + Sync {
     /// Rewrites `module`.
     ///
     /// # Errors

@@ -5,6 +5,7 @@ use crate::report::PassReport;
 use crate::{Changed, Options, Pass, PassCx, PassError, PassInfo};
 use hlo_analysis::Analyses;
 use hlo_analysis::frequency::Frequencies;
+use hlo_analysis::memory::peak_memory;
 use hlo_ir::Module;
 use hlo_ir::diag::{Diagnostic, Entity};
 use hlo_ir::print::{PrintOptions, print_module};
@@ -155,6 +156,9 @@ fn check_contract(before: &str, after: &Module, changed: Changed, analyses: &mut
             if preserved.frequencies {
                 check_frequencies(after, analyses)?;
             }
+            if preserved.peak_memory {
+                check_peak_memory(after, analyses)?;
+            }
             if !preserved.replication {
                 return Ok(());
             }
@@ -177,6 +181,16 @@ fn check_contract(before: &str, after: &Module, changed: Changed, analyses: &mut
         }
         (Changed::No, true) => Ok(()),
     }
+}
+
+/// Compares the kept peak of memory with a fresh one.
+fn check_peak_memory(after: &Module, analyses: &mut Analyses) -> Result<(), Diagnostic> {
+    let (fresh, kept) = (peak_memory(after).peak_bytes, analyses.peak_bytes(after));
+    if kept == fresh {
+        return Ok(());
+    }
+    let message = format!("the pass says that the peak of memory is {kept} bytes, but it is {fresh}");
+    Err(Diagnostic::about("pass-preserved", Entity::Module, message))
 }
 
 /// Compares kept frequencies with fresh ones, for every computation.

@@ -28,18 +28,12 @@ pub(crate) struct MinCut {
     /// Sum of the capacities cut; at least [`UNCUTTABLE`] if every cut has to take such an arc.
     pub value: u128,
     on_sink_side: Vec<bool>,
-    from_source: Vec<bool>,
 }
 
 impl MinCut {
-    /// Whether a vertex is on the sink's side. Of all minimum cuts this is the one with the smallest sink side.
+    /// Whether a vertex is on the sink's side.
     pub(crate) fn is_on_sink_side(&self, vertex: Vertex) -> bool {
         self.on_sink_side.get(vertex.0 as usize).copied().unwrap_or(false)
-    }
-
-    /// Whether a vertex is on the sink's side of the minimum cut with the largest sink side.
-    pub(crate) fn may_be_on_sink_side(&self, vertex: Vertex) -> bool {
-        self.from_source.get(vertex.0 as usize).is_some_and(|reached| !reached)
     }
 }
 
@@ -72,8 +66,8 @@ impl Network {
         self.arcs_of[to.0 as usize].push(arc + 1);
     }
 
-    /// Finds a minimum cut.
-    pub(crate) fn cut(mut self) -> MinCut {
+    /// Finds the minimum cut with the smallest sink side, of those that have as many of `wanted` on it as any minimum cut has.
+    pub(crate) fn cut(mut self, wanted: &[Vertex]) -> MinCut {
         let mut value = 0u128;
         let mut next = vec![0u32; self.arcs_of.len()];
         while let Some(levels) = self.levels() {
@@ -85,7 +79,10 @@ impl Network {
                 break;
             }
         }
-        MinCut { value, on_sink_side: self.reaching_sink(), from_source: self.reached_from_source() }
+        // Any set that the source does not reach, together with all that reaches the set, can be on the sink's side.
+        let from_source = self.reached_from_source();
+        let possible = wanted.iter().filter(|vertex| !from_source[vertex.0 as usize]);
+        MinCut { value, on_sink_side: self.reaching(possible.copied().chain([Network::SINK])) }
     }
 
     /// Distances from the source in the residual graph; `None` once the sink cannot be reached.
@@ -152,11 +149,11 @@ impl Network {
         reached
     }
 
-    /// Which vertices reach the sink in the residual graph.
-    fn reaching_sink(&self) -> Vec<bool> {
+    /// Which vertices reach one of `ends` in the residual graph.
+    fn reaching(&self, ends: impl Iterator<Item = Vertex>) -> Vec<bool> {
         let mut reaching = vec![false; self.arcs_of.len()];
-        reaching[1] = true;
-        let mut work = vec![1u32];
+        let mut work: Vec<u32> = ends.map(|end| end.0).collect();
+        work.iter().for_each(|&end| reaching[end as usize] = true);
         while let Some(vertex) = work.pop() {
             for &arc in &self.arcs_of[vertex as usize] {
                 let from = self.to[arc as usize];
@@ -225,7 +222,7 @@ mod tests {
                 }
             }
             let (value, sink_side) = brute_force(n, &arcs);
-            let cut = network.cut();
+            let cut = network.cut(&[]);
             assert_eq!(cut.value, value, "{arcs:?}");
             for (v, &vertex) in vertices.iter().enumerate() {
                 assert_eq!(cut.is_on_sink_side(vertex), sink_side >> v & 1 == 1, "vertex {v} of {arcs:?}");
@@ -245,7 +242,7 @@ mod tests {
             last = vertex;
         }
         network.add_arc(last, Network::SINK, UNCUTTABLE);
-        let cut = network.cut();
+        let cut = network.cut(&[]);
         assert_eq!(cut.value, 3);
         assert!(!cut.is_on_sink_side(vertices[69_999]) && cut.is_on_sink_side(vertices[70_000]));
     }

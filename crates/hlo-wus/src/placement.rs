@@ -17,7 +17,7 @@
 //! Times are multiplied by how often the computation runs. Ties are broken towards fewer collectives in inner loops, then towards
 //! fewer resident bytes. After Xu et al. 2020, §3.2, who place collectives greedily.
 
-use crate::min_cut::{MinCut, Network, UNCUTTABLE, Vertex};
+use crate::min_cut::{Network, UNCUTTABLE, Vertex};
 
 /// A place in the cut: one value, or the operand of a reduction.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -163,22 +163,12 @@ impl CostModel {
 
     /// The cheapest placement, of all equally cheap ones the one with the fewest nodes in shards; and its cost.
     pub fn solve(&self) -> (Assignment, u128) {
-        let (cut, vertices) = self.cut();
-        (vertices.iter().map(|&v| cut.is_on_sink_side(v)).collect(), cut.value)
+        self.solve_with(&[])
     }
 
     /// The cheapest placement, of all equally cheap ones the one with the fewest nodes in shards beside as many of `wanted`
-    /// as they can have.
-    pub(crate) fn solve_with(&self, wanted: &[Node]) -> Assignment {
-        let (cut, vertices) = self.cut();
-        let possible = wanted.iter().filter(|node| cut.may_be_on_sink_side(vertices[node.0 as usize]));
-        let mut more = self.clone();
-        more.terms.extend(possible.map(|&node| Term::Fixed(node, true)));
-        more.solve().0
-    }
-
-    /// A minimum cut, and the vertex of each node.
-    fn cut(&self) -> (MinCut, Vec<Vertex>) {
+    /// as they can have; and its cost.
+    pub(crate) fn solve_with(&self, wanted: &[Node]) -> (Assignment, u128) {
         let mut network = Network::new();
         let vertices: Vec<Vertex> = (0..self.n_nodes).map(|_| network.add_vertex()).collect();
         let at = |node: Node| vertices[node.0 as usize];
@@ -215,7 +205,9 @@ impl CostModel {
                 }
             }
         }
-        (network.cut(), vertices)
+        let wanted: Vec<Vertex> = wanted.iter().map(|&node| at(node)).collect();
+        let cut = network.cut(&wanted);
+        (vertices.iter().map(|&v| cut.is_on_sink_side(v)).collect(), cut.value)
     }
 }
 
@@ -255,6 +247,7 @@ fn paid(term: &Term, in_shards: &[bool]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cmp::Reverse;
 
     fn random(state: &mut u64, n: u64) -> u64 {
         *state ^= *state >> 12;
@@ -318,12 +311,13 @@ mod tests {
                 assert_eq!(value, best, "{model:?}");
                 assert_eq!(model.capacity_of(&assignment), best, "{model:?}");
                 let wanted: Vec<Node> = (0..n as u32).map(Node).filter(|_| random(&mut state, 2) == 0).collect();
-                let most = model.solve_with(&wanted);
-                assert_eq!(model.capacity_of(&most), best, "{model:?}");
+                let (most, value) = model.solve_with(&wanted);
+                assert_eq!((value, model.capacity_of(&most)), (best, best), "{model:?}");
                 let cheapest = (0u32..1 << n).map(|mask| (0..n).map(|i| mask >> i & 1 == 1).collect::<Vec<bool>>());
                 let n_wanted = |in_shards: &[bool]| wanted.iter().filter(|node| in_shards[node.0 as usize]).count();
-                let n_possible = cheapest.filter(|a| model.capacity_of(a) == best).map(|a| n_wanted(&a)).max();
-                assert_eq!(Some(n_wanted(&most)), n_possible, "{model:?} {wanted:?}");
+                let rank = |a: &[bool]| (n_wanted(a), Reverse(a.iter().filter(|is_in_shards| **is_in_shards).count()));
+                let best_rank = cheapest.filter(|a| model.capacity_of(a) == best).map(|a| rank(&a)).max();
+                assert_eq!(Some(rank(&most)), best_rank, "{model:?} {wanted:?}");
             } else {
                 assert!(value >= UNCUTTABLE, "{model:?}");
             }

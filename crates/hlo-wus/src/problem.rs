@@ -175,7 +175,7 @@ impl Problem {
         costs.terms.extend(self.kept.iter().flat_map(nodes).map(|node| Term::Fixed(node, true)));
         let with_state = self.regions.iter().zip(&self.stateless).filter(|(_, is_stateless)| !**is_stateless);
         let computed = |region: &UpdateRegion| region.runs.keys().copied().filter(|&v| self.computes[v]).collect();
-        costs.solve_with(&with_state.flat_map(|(region, _)| nodes(&computed(region))).collect::<Vec<Node>>())
+        costs.solve_with(&with_state.flat_map(|(region, _)| nodes(&computed(region))).collect::<Vec<Node>>()).0
     }
 
     /// Predicted time of what the placement decides in one region, and of its launches, in nanoseconds.

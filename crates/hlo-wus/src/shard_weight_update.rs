@@ -55,7 +55,6 @@ use crate::rewrite::Rewriter;
 use cranelift_entity::SecondaryMap;
 use hlo_analysis::Preserved;
 use hlo_analysis::frequency::FrequencyOptions;
-use hlo_analysis::memory::peak_memory;
 use hlo_analysis::time::Machine;
 use hlo_analysis::values::{InstLeaf, SharedCallees, Through, ValueId, Values};
 use hlo_ir::diag::Entity;
@@ -259,7 +258,7 @@ impl ShardWeightUpdate {
             cx.report.decisions.push(decision);
         }
         if sharded.len() < problem.regions.len() {
-            let forced = problem.forced();
+            let forced = if self.is_forced { problem.in_shards.clone() } else { problem.forced() };
             for region in (0..problem.regions.len()).filter(|c| !sharded.contains(c)) {
                 let reason = explain::whole(&context, &problem, region, &forced, &unequal);
                 let gradients = problem.regions[region].gradients.iter();
@@ -310,7 +309,7 @@ impl ShardWeightUpdate {
 
 impl Pass for ShardWeightUpdate {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
-        let peak_before_bytes = peak_memory(module).peak_bytes;
+        let peak_before_bytes = cx.analyses.peak_bytes(module);
         let is_changed = match CallSiteCopies::has_shared(module) {
             true => self.shard_apart(module, cx)?,
             false => self.shard(module, cx)?,
@@ -318,9 +317,9 @@ impl Pass for ShardWeightUpdate {
         if !is_changed {
             return Ok(Changed::No);
         }
-        let peak_after_bytes = peak_memory(module).peak_bytes;
+        let peak_after_bytes = cx.analyses.peak_bytes(module);
         cx.report.memory = Some(MemoryChange { peak_before_bytes, peak_after_bytes });
-        Ok(Changed::Yes(Preserved::NONE))
+        Ok(Changed::Yes(Preserved { peak_memory: true, ..Preserved::NONE }))
     }
 }
 

@@ -61,12 +61,13 @@ pub fn find_groups(module: &Module, comp: CompId, limits: FusionLimits) -> Vec<G
     for (i, &inst) in module.comp(comp).insts.iter().enumerate() {
         position[inst] = i as u32;
     }
+    let mut marks = Marks::of(module, comp);
     // Results of different dims would be computed by different threads: cut where dims change, and number again.
     let mut groups = loop {
         let stages = find_stages(module, comp, &edges);
         let groups: Vec<Group> = components(module, comp, &edges, &stages)
             .into_iter()
-            .map(|m| complete(module, &edges, &position, m))
+            .map(|members| marks.complete(module, &edges, &position, members))
             .collect();
         let mut n_cut = 0;
         for group in &groups {
@@ -83,7 +84,10 @@ pub fn find_groups(module: &Module, comp: CompId, limits: FusionLimits) -> Vec<G
         }
     };
     groups.retain(|group| group.inputs.len() + group.outputs.len() <= limits.max_arguments);
-    let mut groups = side_by_side(module, &edges, groups, &position, limits);
+    let mut groups = side_by_side(module, &edges, groups, limits, |mut members: Vec<InstId>| {
+        members.sort_unstable_by_key(|&inst| position[inst]);
+        marks.complete(module, &edges, &position, members)
+    });
     groups.retain(|group| is_worth_it(module, group));
     groups
 }
@@ -155,45 +159,107 @@ fn components(module: &Module, comp: CompId, edges: &Edges, stages: &Stages) -> 
     found
 }
 
-/// Finds what members repeat, read and give.
-fn complete(module: &Module, edges: &Edges, position: &InstMap<u32>, members: Vec<InstId>) -> Group {
-    let mut inside = HashSet::new();
-    inside.extend(members.iter().copied());
-    let own = inside.clone();
-    let mut work: Vec<InstId> = members.clone();
-    let mut all = members.clone();
-    let mut inputs = Vec::new();
-    let mut seen = HashSet::new();
-    while let Some(inst) = work.pop() {
-        for (&operand, &is_fusable) in module.inst(inst).operands.iter().zip(&edges.is_fusable[inst]) {
-            if inside.contains(&operand) {
-                continue;
-            }
-            if is_fusable && edges.roles[operand] == Role::Repeatable {
-                inside.insert(operand);
-                all.push(operand);
-                work.push(operand);
-            } else if seen.insert(operand) {
-                inputs.push(operand);
-            }
-        }
-    }
-    // A member's operand may have become an input and been taken in later by another way.
-    inputs.retain(|input| !inside.contains(input));
-    inputs.sort_unstable_by_key(|&inst| position[inst]);
-    all.sort_unstable_by_key(|&inst| position[inst]);
-    let is_needed = |m: &InstId| edges.root == Some(*m) || edges.users[*m].iter().any(|user| !own.contains(user));
-    let outputs = members.iter().copied().filter(is_needed).collect();
-    Group { members, all, inputs, outputs }
+/// What an instruction is to the group that is being completed.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+enum Place {
+    #[default]
+    Unseen,
+    Member,
+    /// Computed again by the group.
+    Repeated,
+    Input,
 }
 
-/// Puts small fusions whose results nobody in the computation reads but its root into one.
+/// For each instruction of a computation its place in one group after another: the number of the group, and the place.
+struct Marks {
+    places: InstMap<(u32, Place)>,
+    group: u32,
+}
+
+impl Marks {
+    fn of(module: &Module, comp: CompId) -> Marks {
+        Marks { places: InstMap::of(module, comp), group: 0 }
+    }
+
+    fn place(&self, inst: InstId) -> Place {
+        let (group, place) = self.places[inst];
+        if group == self.group { place } else { Place::Unseen }
+    }
+
+    /// Finds what members repeat, read and give.
+    fn complete(&mut self, module: &Module, edges: &Edges, position: &InstMap<u32>, members: Vec<InstId>) -> Group {
+        self.group += 1;
+        members.iter().for_each(|&member| self.places[member] = (self.group, Place::Member));
+        let mut work: Vec<InstId> = members.clone();
+        let mut all = members.clone();
+        let mut inputs = Vec::new();
+        while let Some(inst) = work.pop() {
+            for (&operand, &is_fusable) in module.inst(inst).operands.iter().zip(&edges.is_fusable[inst]) {
+                let place = self.place(operand);
+                if place == Place::Member || place == Place::Repeated {
+                    continue;
+                }
+                if is_fusable && edges.roles[operand] == Role::Repeatable {
+                    self.places[operand] = (self.group, Place::Repeated);
+                    all.push(operand);
+                    work.push(operand);
+                } else if place == Place::Unseen {
+                    self.places[operand] = (self.group, Place::Input);
+                    inputs.push(operand);
+                }
+            }
+        }
+        // A member's operand may have become an input and been taken in later by another way.
+        inputs.retain(|&input| self.place(input) == Place::Input);
+        inputs.sort_unstable_by_key(|&inst| position[inst]);
+        all.sort_unstable_by_key(|&inst| position[inst]);
+        let is_outside = |user: &InstId| self.place(*user) != Place::Member;
+        let is_needed = |m: &InstId| edges.root == Some(*m) || edges.users[*m].iter().any(is_outside);
+        let outputs = members.iter().copied().filter(is_needed).collect();
+        Group { members, all, inputs, outputs }
+    }
+}
+
+/// Groups that are to become one.
+struct Joined {
+    groups: Vec<Group>,
+    inputs: HashSet<InstId>,
+    all: HashSet<InstId>,
+    n_outputs: usize,
+}
+
+impl Joined {
+    fn of(group: Group) -> Joined {
+        let (inputs, all) = (group.inputs.iter().copied().collect(), group.all.iter().copied().collect());
+        Joined { inputs, all, n_outputs: group.outputs.len(), groups: vec![group] }
+    }
+
+    /// Operands and results of the kernel with one group more, no result of which another group reads.
+    fn n_arguments_with(&self, group: &Group) -> usize {
+        let is_new = |input: &&InstId| !self.inputs.contains(*input) && !self.all.contains(*input);
+        let n_new = group.inputs.iter().filter(is_new).count();
+        let n_taken_in = group.all.iter().filter(|inst| self.inputs.contains(*inst)).count();
+        self.inputs.len() + n_new - n_taken_in + self.n_outputs + group.outputs.len()
+    }
+
+    fn push(&mut self, group: Group) {
+        self.all.extend(group.all.iter().copied());
+        self.inputs.extend(group.inputs.iter().filter(|input| !self.all.contains(*input)));
+        group.all.iter().for_each(|inst| {
+            self.inputs.remove(inst);
+        });
+        self.n_outputs += group.outputs.len();
+        self.groups.push(group);
+    }
+}
+
+/// Puts small fusions whose results nobody in the computation reads but its root into one, which `complete` makes of its members.
 fn side_by_side(
     module: &Module,
     edges: &Edges,
     groups: Vec<Group>,
-    position: &InstMap<u32>,
     limits: FusionLimits,
+    mut complete: impl FnMut(Vec<InstId>) -> Group,
 ) -> Vec<Group> {
     let root = edges.root.filter(|&root| tuple_elements(module, root).is_some());
     let leaves = |group: &Group| {
@@ -206,28 +272,23 @@ fn side_by_side(
         values.map(|&v| module.shape(v).memory_bytes()).sum::<u64>()
     };
     let mut kept = Vec::new();
-    let mut open: Option<Group> = None;
+    let mut open: Option<Joined> = None;
+    let mut close = |mut joined: Joined| match joined.groups.len() {
+        1 => joined.groups.pop(),
+        _ => Some(complete(joined.groups.into_iter().flat_map(|group| group.members).collect())),
+    };
     for group in groups {
         let has_reduce = group.members.iter().any(|&m| is_reduce(module, m));
-        if has_reduce || group.outputs.is_empty() || !leaves(&group) || bytes(&group) > limits.side_by_side_bytes {
+        if has_reduce || group.outputs.is_empty() || bytes(&group) > limits.side_by_side_bytes || !leaves(&group) {
             kept.push(group);
             continue;
         }
-        let Some(last) = open.take() else {
-            open = Some(group);
-            continue;
-        };
-        let members: Vec<InstId> = last.members.iter().chain(&group.members).copied().collect();
-        let mut sorted = members;
-        sorted.sort_unstable_by_key(|&inst| position[inst]);
-        let both = complete(module, edges, position, sorted);
-        if both.inputs.len() + both.outputs.len() <= limits.max_arguments {
-            open = Some(both);
-        } else {
-            kept.push(last);
-            open = Some(group);
+        match &mut open {
+            Some(joined) if joined.n_arguments_with(&group) <= limits.max_arguments => joined.push(group),
+            Some(_) => kept.extend(open.replace(Joined::of(group)).and_then(&mut close)),
+            None => open = Some(Joined::of(group)),
         }
     }
-    kept.extend(open);
+    kept.extend(open.and_then(close));
     kept
 }

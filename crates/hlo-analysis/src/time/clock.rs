@@ -235,12 +235,14 @@ impl Progress {
 }
 
 impl<'m> Clock<'m> {
-    /// Adds copies of whole arrays of these bytes, which need all leaves of `operands`.
-    fn copies(&self, copied_bytes: &[u64], operands: impl Iterator<Item = InstId> + Clone, progress: &mut Progress) {
-        for &bytes in copied_bytes {
-            let seconds = self.machine.kernel_s(KernelWork { bytes: 2.0 * bytes as f64, arithmetic_s: 0.0 });
-            progress.task(Lane::Compute, seconds, operands.clone());
+    /// Adds copies of whole arrays of these bytes, one after the other: as one task, which needs all leaves of `operands`.
+    fn copies(&self, copied_bytes: &[u64], operands: impl Iterator<Item = InstId>, progress: &mut Progress) {
+        if copied_bytes.is_empty() {
+            return;
         }
+        let work_of = |&bytes: &u64| KernelWork { bytes: 2.0 * bytes as f64, arithmetic_s: 0.0 };
+        let seconds = copied_bytes.iter().map(|bytes| self.machine.kernel_s(work_of(bytes))).sum();
+        progress.task(Lane::Compute, seconds, operands);
     }
 
     /// The time of one run of a computation.

@@ -93,7 +93,7 @@ impl Pass for PropagateLayouts {
             cx.report.unchanged_because = Some("every value has the layout that costs least".into());
             return Ok(Changed::No);
         }
-        Ok(Changed::Yes(Preserved::ALL))
+        Ok(Changed::Yes(Preserved { peak_memory: false, ..Preserved::ALL }))
     }
 }
 
