@@ -3,7 +3,7 @@
 use hlo_analysis::values::{Origin, SharedCallees, Through, User, ValueId, Values};
 use hlo_analysis::{Analyses, Preserved};
 use hlo_ir::{CompId, InstId, Module};
-use std::rc::Rc;
+use std::sync::Arc;
 
 const LOOP: &str = "HloModule looped
 
@@ -248,9 +248,9 @@ fn the_analyses_keep_the_graph_until_the_module_changes() {
     let mut analyses = Analyses::default();
     let ask = |analyses: &mut Analyses, shared| analyses.values(&module, Through::MARKERS, shared);
     let first = ask(&mut analyses, SharedCallees::Opaque);
-    assert!(Rc::ptr_eq(&first, &ask(&mut analyses, SharedCallees::Opaque)));
-    assert!(!Rc::ptr_eq(&first, &ask(&mut analyses, SharedCallees::Entered)));
+    assert!(Arc::ptr_eq(&first, &ask(&mut analyses, SharedCallees::Opaque)));
+    assert!(!Arc::ptr_eq(&first, &ask(&mut analyses, SharedCallees::Entered)));
     let second = ask(&mut analyses, SharedCallees::Opaque);
     analyses.invalidate(Preserved::ALL);
-    assert!(!Rc::ptr_eq(&second, &ask(&mut analyses, SharedCallees::Opaque)));
+    assert!(!Arc::ptr_eq(&second, &ask(&mut analyses, SharedCallees::Opaque)));
 }

@@ -22,6 +22,9 @@ pub(crate) const SHARDING: &str = "shard-weight-update";
 
 const PREPARE: &str = "inline-calls,simplify-tuples,hoist-invariants,split-tuple-all-reduce,sink-all-reduce,reassociate-all-reduce,\
                        fold-all-reduce-of-all-reduce,sink-all-reduce,flatten-update,all-reduce-to-reduce-scatter,dce";
+/// Weights in shards are gathered in the type in which loops take them.
+const SHARD_STATE: &str = "hoist-conversions,shard-weight-update{interface=sharded},dce";
+const SHARD_STATE_THAT_PAYS: &str = "hoist-conversions,shard-weight-update{interface=sharded,profit=auto},dce";
 const COMBINE: &str = "combine-collectives{mode=variadic}";
 
 /// A preset as the command line knows it.
@@ -108,7 +111,7 @@ pub const PRESETS: [Preset; 3] = [
             way("gradients summed once, in few collectives", Some(1), COMBINE),
             way("updates in shards", Some(1), "shard-weight-update{profit=auto},dce"),
             way("updates in shards, few collectives", Some(3), COMBINE),
-            reference("with --preset sharded-state", Some(1), "shard-weight-update{interface=sharded},dce"),
+            reference("with --preset sharded-state", Some(1), SHARD_STATE),
             reference(STATE_IN_SHARDS, Some(5), COMBINE),
         ],
         by_memory: &[
@@ -127,15 +130,15 @@ pub const PRESETS: [Preset; 3] = [
             reference("gradients summed once", None, PREPARE),
             way("as it is, no state in shards", Some(0), WHOLE_STATE),
             way("gradients summed once, no state in shards", Some(1), WHOLE_STATE),
-            way("state in shards where it pays", Some(1), "shard-weight-update{interface=sharded,profit=auto},dce"),
+            way("state in shards where it pays", Some(1), SHARD_STATE_THAT_PAYS),
             way("state in shards where it pays, few collectives", Some(4), COMBINE),
-            way("all state in shards", Some(1), "shard-weight-update{interface=sharded},dce"),
+            way("all state in shards", Some(1), SHARD_STATE),
             way("all state in shards, few collectives", Some(6), COMBINE),
         ],
         by_memory: &[
             reference("as it is", None, ""),
             reference("gradients summed once", None, PREPARE),
-            way("all state in shards", Some(1), "shard-weight-update{interface=sharded},dce"),
+            way("all state in shards", Some(1), SHARD_STATE),
             way("all state in shards, few collectives", Some(2), COMBINE),
         ],
     },

@@ -5,6 +5,7 @@
 mod cse;
 mod dce;
 mod forward;
+mod hoist_conversions;
 mod hoist_invariants;
 mod inline_calls;
 mod simplify_algebra;
@@ -16,6 +17,7 @@ use hlo_pass::PassInfo;
 pub const PASSES: &[&PassInfo] = &[
     &cse::INFO,
     &dce::INFO,
+    &hoist_conversions::INFO,
     &hoist_invariants::INFO,
     &inline_calls::INFO,
     &simplify_algebra::INFO,

@@ -116,7 +116,10 @@ impl Gen {
         };
         let zero = self.scalar(body, DType::S32, "0");
         let carried: Vec<Val> = (0..1 + self.rng.below(3)).map(|_| self.any(body)).collect();
-        let init: Vec<Val> = [zero, limit.clone()].into_iter().chain(carried.clone()).collect();
+        // What the loop only takes in a narrower type.
+        let any = self.any(body);
+        let wide = self.convert(body, &any, DType::F32);
+        let init: Vec<Val> = [zero, limit.clone()].into_iter().chain(carried.clone()).chain([wide]).collect();
         let init_tuple = self.emit_tuple(body, &tuple_shape(&init), &format!("tuple({})", names(&init)));
         let scope = body.scope.meet(limit.uniform);
         // Inside, the counter and the limit are as uniform as those that are still there.
@@ -134,6 +137,11 @@ impl Gen {
 
         let mut inner = self.tuple_body(&inside, scope, body.depth + 1);
         let (i, limit_inside) = (inner.pool[0].clone(), inner.pool[1].clone());
+        let wide_inside = inner.pool.remove(init.len() - 1);
+        let piece = if self.rng.one_in(2) { wide_inside.clone() } else { self.resize(&mut inner, &wide_inside, &[2, 3]) };
+        let narrow = *self.rng.pick(&[DType::BF16, DType::F16, DType::S8]);
+        let narrowed = self.convert(&mut inner, &piece, narrow);
+        inner.pool.push(narrowed);
         self.some_steps(&mut inner);
         let one = self.scalar(&mut inner, DType::S32, "1");
         let text = format!("add({}, {})", i.name, one.name);
@@ -141,10 +149,11 @@ impl Gen {
         for like in &carried {
             results.push(self.any_like(&mut inner, like));
         }
+        results.push(wide_inside);
         let name = self.finish(inner, "loop_body", &results);
         let text = format!("while({init_tuple}), condition={condition_name}, body={name}");
         let tuple = self.emit_tuple(body, &tuple_shape(&init), &text);
-        (0..init.len())
+        (0..init.len() - 1)
             .map(|index| {
                 let uniform = if index < 2 { limit.uniform } else { Uniform::Nowhere };
                 self.element(body, &tuple, index, &init[index], uniform)
