@@ -8,16 +8,16 @@ use hlo_analysis::replication::Replication;
 use hlo_analysis::time::{Network, SizeMismatch};
 use hlo_analysis::values::{SharedCallees, Through, ValueId, Values};
 use hlo_ir::{InstId, Module, Opcode};
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// What checks read.
 pub struct AuditCx<'a> {
     pub(crate) module: &'a Module,
     pub(crate) options: &'a AuditOptions,
     pub(crate) network: Network,
-    pub(crate) replication: Rc<Replication>,
-    pub(crate) frequencies: Rc<Frequencies>,
-    pub(crate) values: Rc<Values>,
+    pub(crate) replication: Arc<Replication>,
+    pub(crate) frequencies: Arc<Frequencies>,
+    pub(crate) values: Arc<Values>,
     pub(crate) collectives: Vec<Collective>,
     /// Whether the module has fusions.
     is_fused: bool,

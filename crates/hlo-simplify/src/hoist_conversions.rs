@@ -17,7 +17,8 @@
 //! microbatch. Converted before the loops, weights that are kept in shards are gathered in the narrow type: half the bytes.
 //!
 //! **What it does not do.** It leaves arrays that something takes in the wide type, in the loop or after it, arrays that
-//! leave a loop by the entry's result, and conversions that widen. It moves no other arithmetic.
+//! leave a loop by the entry's result, and conversions that widen. It moves no other arithmetic: `hoist-invariants` does, of what
+//! depends on nothing that changes, where a slice of the iteration's layer does.
 //!
 //! **Algorithm.** From each value that a loop carries and does not change, the web of what moves its elements about: slices,
 //! reshapes, transposes, broadcasts, copies, and loops and calls inside. If every use of the web is a conversion to the same

@@ -138,7 +138,8 @@ impl Gen {
         let mut inner = self.tuple_body(&inside, scope, body.depth + 1);
         let (i, limit_inside) = (inner.pool[0].clone(), inner.pool[1].clone());
         let wide_inside = inner.pool.remove(init.len() - 1);
-        let piece = if self.rng.one_in(2) { wide_inside.clone() } else { self.resize(&mut inner, &wide_inside, &[2, 3]) };
+        let piece =
+            if self.rng.one_in(2) { wide_inside.clone() } else { self.resize(&mut inner, &wide_inside, &[2, 3]) };
         let narrow = *self.rng.pick(&[DType::BF16, DType::F16, DType::S8]);
         let narrowed = self.convert(&mut inner, &piece, narrow);
         inner.pool.push(narrowed);
