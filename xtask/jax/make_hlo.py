@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Lower a training step with JAX to HLO text that hlo-opt takes: a GPT, an MLP, or an optimizer's update alone.
+"""Lower a training step with JAX to HLO text that hlo-opt takes: a GPT, a Llama, an MLP, or an optimizer's update alone.
 
-make_hlo.py --model gpt|mlp|update --out FILE [options]: see --help. With one device it is the step as JAX lowers it. With more
-it is data-parallel (`jax.shard_map`), the module for each device as it stands right behind XLA's SPMD partitioner. The state
-(weights, moments, step counter) is donated, so that it is updated in place."""
+make_hlo.py --model gpt|llama|mlp|update --out FILE [options]: see --help. With one device it is the step as JAX lowers it. With more
+it is data-parallel (`jax.shard_map`), the module for each device as it stands right behind XLA's SPMD partitioner. A Llama is
+partitioned by XLA over a mesh (data, model), `--tensor-parallel` devices in each row; `--inference` is its forward pass alone. The
+state (weights, moments, step counter) is donated, so that it is updated in place."""
 import argparse
 import glob
 import json
@@ -13,16 +14,21 @@ import tempfile
 
 def checked(a, parser):
     """Sizes that make a model."""
-    if min(a.devices, a.layers, a.width, a.heads, a.vocabulary, a.sequence, a.batch, a.weights) < 1:
+    sizes = (a.devices, a.layers, a.width, a.heads, a.vocabulary, a.sequence, a.batch, a.weights, a.tensor_parallel, a.kv_heads)
+    if min(sizes) < 1:
         parser.error("expected sizes of 1 or more")
     if a.model == "gpt" and a.width % a.heads:
         parser.error(f"--width: expected a multiple of --heads ({a.heads}), found {a.width}")
+    if a.devices % a.tensor_parallel:
+        parser.error(f"--devices: expected a multiple of --tensor-parallel ({a.tensor_parallel}), found {a.devices}")
+    if a.model != "llama" and (a.tensor_parallel > 1 or a.experts or a.inference or a.scan):
+        parser.error(f"--tensor-parallel, --experts, --inference, --scan: expected --model llama, found {a.model}")
     return a
 
 
 def arguments():
     parser = argparse.ArgumentParser(prog="cargo xtask make-hlo", description="Lower a training step with JAX to HLO text.")
-    parser.add_argument("--model", choices=["gpt", "mlp", "update"], default="gpt")
+    parser.add_argument("--model", choices=["gpt", "llama", "mlp", "update"], default="gpt")
     parser.add_argument("--optimizer", choices=sorted(OPTIMIZERS), default="adam")
     parser.add_argument("--devices", type=int, default=1, help="data-parallel (default %(default)s)")
     parser.add_argument("--layers", type=int, default=2)
@@ -33,6 +39,11 @@ def arguments():
     parser.add_argument("--batch", type=int, default=8, help="examples on each device (default %(default)s)")
     parser.add_argument("--dtype", choices=["f32", "bf16"], default="f32", help="of activations; weights stay f32")
     parser.add_argument("--weights", type=int, default=1 << 28, help="elements (update; default %(default)s: 1 GiB of f32)")
+    parser.add_argument("--tensor-parallel", type=int, default=1, help="devices that share one copy of the weights (llama)")
+    parser.add_argument("--kv-heads", type=int, default=2, help="heads of keys and values (llama; default %(default)s)")
+    parser.add_argument("--experts", type=int, default=0, help="a mixture of so many in each block, two for a token (llama)")
+    parser.add_argument("--scan", action="store_true", help="blocks in one scan, rematerialized (llama)")
+    parser.add_argument("--inference", action="store_true", help="logits of a batch, no update (llama)")
     parser.add_argument("--out", required=True, help="the file to write")
     return checked(parser.parse_args(), parser)
 
@@ -109,6 +120,84 @@ def gpt(a, dtype):
     return weights, (tokens, tokens), loss
 
 
+def llama(a, dtype):
+    """(weights, their cuts over the mesh, inputs, logits, loss): RMSNorm, rotary positions, grouped attention, SwiGLU."""
+    d, n_heads, n_kv, ff = a.width, a.heads, a.kv_heads, 4 * a.width
+    head = d // n_heads
+    P = jax.sharding.PartitionSpec
+    wide, tall = P(None, "model"), P("model", None)
+    block = {
+        "norm1": ((d,), P()), "q": ((d, d), wide), "k": ((d, n_kv * head), wide), "v": ((d, n_kv * head), wide),
+        "out": ((d, d), tall), "norm2": ((d,), P()),
+    }  # fmt: skip
+    if a.experts:
+        by_expert = P("model", None, None)
+        block |= {
+            "router": ((d, a.experts), P()), "gate": ((a.experts, d, ff), by_expert),
+            "up": ((a.experts, d, ff), by_expert), "down": ((a.experts, ff, d), by_expert),
+        }  # fmt: skip
+    else:
+        block |= {"gate": ((d, ff), wide), "up": ((d, ff), wide), "down": ((ff, d), tall)}
+    if a.scan:
+        blocks = {name: ((a.layers, *dims), P(None, *cut)) for name, (dims, cut) in block.items()}
+    else:
+        blocks = [dict(block) for _ in range(a.layers)]
+    both = {"token": ((a.vocabulary, d), tall), "norm": ((d,), P()), "head": ((d, a.vocabulary), wide), "blocks": blocks}
+    is_leaf = lambda x: isinstance(x, tuple)
+    weights = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x[0], jnp.float32), both, is_leaf=is_leaf)
+    cuts = jax.tree.map(lambda x: x[1], both, is_leaf=is_leaf)
+    tokens = jax.ShapeDtypeStruct((a.batch * (a.devices // a.tensor_parallel), a.sequence), jnp.int32)
+
+    def norm(x, scale):
+        x32 = x.astype(jnp.float32)
+        return (x32 * lax.rsqrt((x32**2).mean(-1, keepdims=True) + 1e-5) * scale).astype(dtype)
+
+    def rotated(x):
+        angles = jnp.arange(a.sequence)[:, None] * 1e4 ** (-jnp.arange(head // 2) * 2 / head)
+        even, odd = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+        cos, sin = jnp.cos(angles)[:, None], jnp.sin(angles)[:, None]
+        return jnp.concatenate([even * cos - odd * sin, even * sin + odd * cos], -1).astype(dtype)
+
+    def attention(x, w):
+        b, s, _ = x.shape
+        q = rotated((x @ w["q"].astype(dtype)).reshape(b, s, n_heads, head)).reshape(b, s, n_kv, n_heads // n_kv, head)
+        k = rotated((x @ w["k"].astype(dtype)).reshape(b, s, n_kv, head))
+        v = (x @ w["v"].astype(dtype)).reshape(b, s, n_kv, head)
+        scores = jnp.einsum("bqghd,bkgd->bghqk", q, k).astype(jnp.float32) / head**0.5
+        scores = jnp.where(jnp.tril(jnp.ones((s, s), bool)), scores, -1e30)
+        out = jnp.einsum("bghqk,bkgd->bqghd", jax.nn.softmax(scores, axis=-1).astype(dtype), v)
+        return out.reshape(b, s, d) @ w["out"].astype(dtype)
+
+    def dense(x, w):
+        return (jax.nn.silu(x @ w["gate"].astype(dtype)) * (x @ w["up"].astype(dtype))) @ w["down"].astype(dtype)
+
+    def mixture(x, w):
+        shares, chosen = lax.top_k(jax.nn.softmax(x.astype(jnp.float32) @ w["router"]), 2)
+        share = (jax.nn.one_hot(chosen, a.experts) * shares[..., None]).sum(-2).astype(dtype)
+        hidden = jax.nn.silu(jnp.einsum("bsd,edf->besf", x, w["gate"].astype(dtype)))
+        hidden = hidden * jnp.einsum("bsd,edf->besf", x, w["up"].astype(dtype))
+        return jnp.einsum("besf,efd,bse->bsd", hidden, w["down"].astype(dtype), share)
+
+    def layer(x, w):
+        x = x + attention(norm(x, w["norm1"]), w)
+        return x + (mixture if a.experts else dense)(norm(x, w["norm2"]), w)
+
+    def logits(w, tokens):
+        x = w["token"][tokens].astype(dtype)
+        if a.scan:
+            x, _ = lax.scan(lambda x, w: (jax.checkpoint(layer)(x, w), None), x, w["blocks"])
+        else:
+            for block in w["blocks"]:
+                x = layer(x, block)
+        return (norm(x, w["norm"]) @ w["head"].astype(dtype)).astype(jnp.float32)
+
+    def loss(w, tokens, targets):
+        chosen = jnp.take_along_axis(jax.nn.log_softmax(logits(w, tokens)), targets[..., None], axis=-1)
+        return -chosen.mean()
+
+    return weights, cuts, (tokens, tokens), logits, loss
+
+
 def mlp(a, dtype):
     """(weights, inputs, loss)."""
     d = a.width
@@ -124,10 +213,13 @@ def mlp(a, dtype):
     return weights, (examples, examples), loss
 
 
-def step_of(a):
-    """(step, state, inputs): the step gives the new state and, where there is a model, the loss."""
+def dtype_of(a):
+    return {"f32": jnp.float32, "bf16": jnp.bfloat16}[a.dtype]
+
+
+def update_of(a):
+    """(updated, n_moments): a new state from a state and the gradients of its weights."""
     update, n_moments = OPTIMIZERS[a.optimizer]
-    dtype = {"f32": jnp.float32, "bf16": jnp.bfloat16}[a.dtype]
 
     def updated(state, grads):
         weights, *moments, t = state
@@ -136,6 +228,13 @@ def step_of(a):
         new = [update(*row, t) for row in zip(leaves, *(jax.tree.leaves(x) for x in (grads, *moments)), strict=True)]
         return *(jax.tree.unflatten(tree, [n[i] for n in new]) for i in range(1 + n_moments)), t
 
+    return updated, n_moments
+
+
+def step_of(a):
+    """(step, state, inputs): the step gives the new state and, where there is a model, the loss."""
+    updated, n_moments = update_of(a)
+    dtype = dtype_of(a)
     counter = jax.ShapeDtypeStruct((), jnp.float32)
     if a.model == "update":
         weights = jax.ShapeDtypeStruct((a.weights,), jnp.float32)
@@ -172,6 +271,37 @@ def lower(a, dumps):
     state = jax.tree.map(lambda x: placed(x, whole), state)
     inputs = jax.tree.map(lambda x: placed(x, inputs_spec), inputs)
     jax.jit(mapped, donate_argnums=0).lower(state, *inputs).compile()
+    return partitioned(dumps)
+
+
+def lower_llama(a, dumps):
+    """The text of a Llama's step for each device, partitioned by XLA."""
+    weights, cuts, inputs, logits, loss = llama(a, dtype_of(a))
+    updated, n_moments = update_of(a)
+    sizes, by_xla = (a.devices // a.tensor_parallel, a.tensor_parallel), (jax.sharding.AxisType.Auto,) * 2
+    mesh = jax.make_mesh(sizes, ("data", "model"), axis_types=by_xla)
+    at = lambda cut: jax.sharding.NamedSharding(mesh, cut)
+    P = jax.sharding.PartitionSpec
+    placed = lambda x, cut: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at(cut))
+    weights = jax.tree.map(placed, weights, cuts)
+    inputs = jax.tree.map(lambda x: placed(x, P("data")), inputs)
+    if a.inference:
+        jax.jit(logits).lower(weights, inputs[0]).compile()
+        return partitioned(dumps)
+
+    def step(state, *inputs):
+        value, grads = jax.value_and_grad(loss)(state[0], *inputs)
+        return updated(state, grads), value
+
+    counter = jax.ShapeDtypeStruct((), jnp.float32, sharding=at(P()))
+    state = (*[weights] * (1 + n_moments), counter)
+    places = jax.tree.map(lambda x: x.sharding, state)
+    jax.jit(step, donate_argnums=0, out_shardings=(places, at(P()))).lower(state, *inputs).compile()
+    return partitioned(dumps)
+
+
+def partitioned(dumps):
+    """The largest module that XLA dumped behind its partitioner."""
     found = glob.glob(os.path.join(dumps, "*after_spmd-partitioning*.txt"))
     if not found:
         raise SystemExit("make_hlo.py: XLA dumped no module behind its partitioner")
@@ -197,7 +327,7 @@ if __name__ == "__main__":
         import jax.numpy as jnp
         from jax import lax
 
-        text = lower(a, dumps)
+        text = (lower_llama if a.model == "llama" else lower)(a, dumps)
     with open(a.out + ".part", "w") as f:
         f.write(text)
     os.replace(a.out + ".part", a.out)
