@@ -10,10 +10,9 @@ use std::path::PathBuf;
 const EXAMPLES: &str = "\
 Examples:
   hlo-opt --preset data-parallel --report text step.hlo -o sharded.hlo
-Exit codes: 0 well, 1 error in the input or a pass, 2 wrong usage, 3 unchanged with --require-change,
-  4 audit: a denied finding, or a budget exceeded";
+Exit codes: 0 well, 1 error in the input or a pass, 2 wrong usage, 3 unchanged, 4 audit: denied, or over a budget";
 
-const TEMPLATE: &str = "{about}\n\n{usage-heading} {usage}\n\n{all-args}\n{after-help}\n";
+const TEMPLATE: &str = "{about}\n{usage-heading} {usage}\n\n{all-args}{after-help}\n";
 
 /// Reads HLO text, verifies it, runs passes on it and prints HLO text
 #[derive(Parser, Debug)]
@@ -83,7 +82,7 @@ pub(crate) struct OptimizeArgs {
     /// Only check the module
     #[arg(long, conflicts_with_all = ["pipelines", "preset", "output"])]
     pub verify_only: bool,
-    /// Entry leaves that are the same on all devices: 0-12,14 | all | /REGEX/ | like:FILE; stacked:0-12 for copies in a stack
+    /// Entry leaves equal on all devices: 0-12,14 | all | /REGEX/ | like:FILE; stacked:0-12: copies in a stack
     #[arg(long, value_name = "SPEC")]
     pub replicated_params: Option<String>,
     /// Exit with 3 if no pass changed anything
@@ -183,7 +182,7 @@ pub(crate) struct AuditArgs {
     /// Trips of a loop whose count cannot be found
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub unknown_trip_count: u64,
-    /// Entry leaves that are the same on all devices: 0-12,14 | all | /REGEX/ | like:FILE; stacked:0-12 for copies in a stack
+    /// Entry leaves equal on all devices: 0-12,14 | all | /REGEX/ | like:FILE; stacked:0-12: copies in a stack
     #[arg(long, value_name = "SPEC")]
     pub replicated_params: Option<String>,
 }
@@ -234,7 +233,7 @@ pub(crate) struct ReplicationArgs {
     /// A table, or one JSON object a line
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub format: ReportFormat,
-    /// Entry leaves that are the same on all devices: 0-12,14 | all | /REGEX/ | like:FILE; stacked:0-12 for copies in a stack
+    /// Entry leaves equal on all devices: 0-12,14 | all | /REGEX/ | like:FILE; stacked:0-12: copies in a stack
     #[arg(long, value_name = "SPEC")]
     pub replicated_params: Option<String>,
 }
@@ -289,7 +288,7 @@ pub(crate) struct RunArgs {
     /// Write the outputs here: arrays out{leaf}_d{device}
     #[arg(short, long = "output", value_name = "NPZ")]
     pub output: Option<PathBuf>,
-    /// Entry leaves that are the same on all devices: 0-12,14 | all | /REGEX/ | like:FILE; stacked:0-12 for copies in a stack
+    /// Entry leaves equal on all devices: 0-12,14 | all | /REGEX/ | like:FILE; stacked:0-12: copies in a stack
     #[arg(long, value_name = "SPEC")]
     pub replicated_params: Option<String>,
     /// Stop at the first instruction that makes a value that is not finite
