@@ -1,6 +1,6 @@
 //! The collectives of a module: who takes part, what they move, how long they take and how often they run.
 
-use crate::cost::Cost;
+use crate::cost::{Cost, total_bytes};
 use hashbrown::HashMap;
 use hlo_analysis::frequency::Frequencies;
 use hlo_analysis::time::{Exchange, Members, Network, exchange_of, members_of};
@@ -97,7 +97,7 @@ pub(crate) fn find_collectives(module: &Module, frequencies: &Frequencies, netwo
 }
 
 fn bytes_of(module: &Module, inst: InstId, rule: CollectiveRule) -> u64 {
-    let bytes_in: u64 = module.inst(inst).operands.iter().map(|&o| module.shape(o).memory_bytes()).sum();
+    let bytes_in = total_bytes(module.inst(inst).operands.iter().map(|&o| module.shape(o).memory_bytes()));
     let bytes_out = module.shape(inst).memory_bytes();
     let bytes_out = if rule.has_operands_in_result() { bytes_out.saturating_sub(bytes_in) } else { bytes_out };
     bytes_in.max(bytes_out)

@@ -48,3 +48,8 @@ impl Cost {
         }
     }
 }
+
+/// Bytes of several arrays together; the largest number where there is no larger one.
+pub(crate) fn total_bytes(bytes: impl IntoIterator<Item = u64>) -> u64 {
+    bytes.into_iter().fold(0, u64::saturating_add)
+}

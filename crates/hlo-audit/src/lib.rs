@@ -25,11 +25,12 @@ pub use context::AuditCx;
 pub use cost::Cost;
 pub use finding::{CheckInfo, Finding, Level};
 
-use hlo_analysis::annotations::ParamFacts;
+use hlo_analysis::annotations::{ParamFacts, ParamLeaf, entry_leaves, own_sharding};
 use hlo_analysis::frequency::FrequencyOptions;
 use hlo_analysis::memory::peak_memory;
 use hlo_analysis::time::{Machine, SizeMismatch};
 use hlo_ir::attrs::Attrs;
+use hlo_ir::sharding::{LeafSharding, ShardingKind};
 use hlo_ir::{InstId, Module, Opcode};
 
 /// What an audit assumes.
@@ -93,13 +94,30 @@ const GLOBAL_MARKS: [&str; 6] = [
     "xla.sdy.LocalToGlobalShape",
 ];
 
-/// An instruction that shows that the module is a global program, from before XLA's partitioner. Such a program has no
-/// collectives yet, so an audit of it says nothing.
+/// An instruction that shows that the module is a global program, from before XLA's partitioner: a custom call of the partitioner, or a
+/// parameter with a sharding over more devices than the module has. Such a program has no collectives yet, so an audit of it says nothing.
 pub fn find_global_mark(module: &Module) -> Option<InstId> {
     let insts = module.computations().iter().flat_map(|&comp| &module.comp(comp).insts).copied();
     let is_mark = |inst: &InstId| {
         let attrs = &module.inst(*inst).attrs;
         matches!(attrs, Attrs::Custom(attrs) if GLOBAL_MARKS.contains(&attrs.custom_call_target.0.as_str()))
     };
-    insts.filter(|&inst| module.inst(inst).opcode == Opcode::CustomCall).find(is_mark)
+    let call = insts.filter(|&inst| module.inst(inst).opcode == Opcode::CustomCall).find(is_mark);
+    let n_partitions = module.header.num_partitions.max(1);
+    let is_for_more = |leaf: &ParamLeaf| own_sharding(module, leaf).is_some_and(|own| n_devices(own) > n_partitions);
+    call.or_else(|| entry_leaves(module).iter().find(|leaf| is_for_more(leaf)).map(|leaf| leaf.param))
+}
+
+/// The devices that a sharding names; one where it names none.
+fn n_devices(sharding: &LeafSharding) -> i64 {
+    match &sharding.kind {
+        ShardingKind::Tiled(tiling) => tiling.dims.iter().fold(1, |n: i64, &n_tiles| n.saturating_mul(n_tiles)),
+        ShardingKind::Named(named) => named.mesh.n_devices().unwrap_or(1),
+        ShardingKind::Replicated
+        | ShardingKind::Maximal(_)
+        | ShardingKind::Manual
+        | ShardingKind::Unknown
+        | ShardingKind::Unreduced
+        | ShardingKind::MaximalMesh(_) => 1,
+    }
 }

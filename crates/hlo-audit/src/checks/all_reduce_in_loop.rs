@@ -41,7 +41,7 @@ fn run(cx: &AuditCx<'_>) -> Vec<Finding> {
             let found = cx.result(collective, k).and_then(|value| accumulating_loop(cx, collective, value));
             if let (Some((inst, wider)), true) = (found, bytes >= SMALL_BYTES) {
                 let (sum, widest) = of_loop.entry(inst).or_insert((0, 1.0));
-                (*sum, *widest) = (*sum + bytes, wider.max(*widest));
+                (*sum, *widest) = (sum.saturating_add(bytes), wider.max(*widest));
             }
         }
         findings.extend(of_loop.into_iter().filter_map(|(inst, of_loop)| report(cx, collective, inst, of_loop)));

@@ -15,7 +15,7 @@
 
 use crate::collective::Collective;
 use crate::context::AuditCx;
-use crate::cost::Cost;
+use crate::cost::{Cost, total_bytes};
 use crate::finding::{CheckInfo, Finding, Level};
 use hashbrown::HashMap;
 use hlo_analysis::time::predict;
@@ -60,7 +60,7 @@ fn report(cx: &AuditCx<'_>, by_name: &HashMap<&str, &Collective>, decision: &Dec
     let parts: Vec<&Collective> =
         removed.filter_map(|change| by_name.get(change.instruction.as_str()).copied()).collect();
     let [first, rest @ ..] = parts.as_slice() else { return None };
-    let bytes: u64 = parts.iter().map(|part| part.bytes).sum();
+    let bytes = total_bytes(parts.iter().map(|part| part.bytes));
     let apart_s: f64 = parts.iter().map(|part| part.run_s).sum();
     let exchange = hlo_analysis::time::exchange_of(first.rule);
     let together_s = cx.network.exchange(exchange, &first.members.groups, &first.members.pairs).seconds(bytes as f64);

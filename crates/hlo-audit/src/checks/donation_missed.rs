@@ -13,7 +13,7 @@
 //! **How sure**: see [`crate::state`].
 
 use crate::context::AuditCx;
-use crate::cost::Cost;
+use crate::cost::{Cost, total_bytes};
 use crate::finding::{CheckInfo, Finding, Level};
 use crate::state::{EntryState, StatePair};
 use hashbrown::HashSet;
@@ -48,7 +48,7 @@ fn find(cx: &AuditCx<'_>) -> Option<Finding> {
         let shape = cx.module.shapes.leaf(cx.module.inst(leaf.inst).shape, leaf.leaf_idx as usize);
         shape.map_or(0, |shape| shape.size_bytes())
     };
-    let n_bytes: u64 = pairs.iter().map(|pair| bytes_of(pair)).sum();
+    let n_bytes = total_bytes(pairs.iter().map(|pair| bytes_of(pair)));
     let largest = pairs.iter().copied().max_by_key(|pair| (bytes_of(pair), std::cmp::Reverse(pair.param)))?;
     if n_bytes < MIN_SAVED_BYTES {
         return None;

@@ -15,6 +15,7 @@
 
 use crate::collective::{Collective, SMALL_BYTES};
 use crate::context::AuditCx;
+use crate::cost::total_bytes;
 use crate::finding::{CheckInfo, Finding, Level};
 use hlo_ir::monoid::Monoid;
 
@@ -35,7 +36,7 @@ fn check(cx: &AuditCx<'_>, collective: &Collective) -> Option<Finding> {
     let operands = &cx.module.inst(collective.inst).operands;
     let is_equal = |k: &usize| cx.replication.is_equal_within(operands[*k], 0, &collective.members.groups);
     let equal: Vec<usize> = (0..operands.len()).filter(is_equal).collect();
-    let bytes: u64 = equal.iter().map(|&k| cx.array_bytes(collective, k)).sum();
+    let bytes = total_bytes(equal.iter().map(|&k| cx.array_bytes(collective, k)));
     let is_alone = equal.len() == operands.len();
     if equal.is_empty() || (!is_alone && bytes < SMALL_BYTES) {
         return None;

@@ -51,7 +51,7 @@ fn check(cx: &AuditCx<'_>, collective: &Collective, k: usize) -> Option<Finding>
     ) else {
         return None;
     };
-    let needless = bytes - bytes * u64::from(narrow.bits()) / u64::from(wide.bits());
+    let needless = bytes - bytes / u64::from(wide.bits()) * u64::from(narrow.bits());
     let (verb, when, remedy) = match is_before {
         true => ("widens", "before", "convert after the collective, not before it"),
         false => ("narrows", "after", "convert before the collective, not after it"),

@@ -58,8 +58,7 @@ pub(crate) fn run(args: &AuditArgs, console: &mut Console<'_>) -> Result<u8, Fai
 fn refuse_global(source: &Source, part: Part<'_>, loaded: &Loaded, has_color: bool) -> Result<(), Failure> {
     let Some(inst) = hlo_audit::find_global_mark(&loaded.module) else { return Ok(()) };
     let name = loaded.module.inst_name(inst);
-    let message =
-        format!("%{name}: expected the program of one device, found a mark of a program of all devices together");
+    let message = format!("%{name}: expected the program of one device, found a program of all devices together");
     let help = "audit the module after XLA's SPMD partitioner: --xla_dump_hlo_pass_re=spmd.*";
     let diagnostic = Diagnostic::about("global-program", Entity::Inst(inst), message).with_help(help);
     Err(Failure::Diagnostics(source.render(part, Some(loaded), vec![diagnostic], has_color)))
