@@ -57,6 +57,6 @@ fn check(cx: &AuditCx<'_>, gather: &Collective, k: usize) -> Option<Finding> {
 pub(super) fn percent(share: f64) -> String {
     match share * 100.0 {
         percent if percent < 1.0 => "less than 1 %".into(),
-        percent => format!("{percent:.0} %"),
+        percent => format!("at most {percent:.0} %"),
     }
 }

@@ -30,33 +30,39 @@ pub(crate) static INFO: CheckInfo = CheckInfo {
 
 fn run(cx: &AuditCx<'_>) -> Vec<Finding> {
     let sums = cx.collectives.iter().filter(|c| c.is_all_reduce() && !c.is_of_one_device());
-    sums.flat_map(|sum| (0..sum.n_arrays(cx.module)).filter_map(|k| check(cx, sum, k))).collect()
+    sums.flat_map(|sum| [Starts::ByDevice, Starts::Same].into_iter().filter_map(|starts| check(cx, sum, starts)))
+        .collect()
 }
 
-fn check(cx: &AuditCx<'_>, sum: &Collective, k: usize) -> Option<Finding> {
-    let bytes = cx.array_bytes(sum, k);
-    let found = find_slices(cx, cx.result(sum, k)?, &sum.members.groups)?;
-    let (needless_share, remedy) = match found.starts {
-        Starts::ByDevice => {
-            (0.5, cx.remedy("use a reduce-scatter", "split-tuple-all-reduce,all-reduce-to-reduce-scatter"))
-        }
-        Starts::Same => (1.0 - found.share, "take the slice before the sum".into()),
-        Starts::Unknown => return None,
-    };
-    if bytes < SMALL_BYTES {
-        return None;
+/// The arrays of one all-reduce whose slices begin in this way.
+fn check(cx: &AuditCx<'_>, sum: &Collective, starts: Starts) -> Option<Finding> {
+    let (mut slices, mut shares, mut bytes, mut needless) = (Vec::new(), Vec::new(), 0u64, 0u64);
+    for k in (0..sum.n_arrays(cx.module)).filter(|&k| cx.array_bytes(sum, k) >= SMALL_BYTES) {
+        let found = cx.result(sum, k).and_then(|value| find_slices(cx, value, &sum.members.groups));
+        let Some(found) = found.filter(|found| found.starts == starts) else { continue };
+        // A reduce-scatter moves half of what an all-reduce does; a slice of one that is taken before it moves itself.
+        let share = if starts == Starts::ByDevice { 0.5 } else { 1.0 - found.share };
+        needless = needless.saturating_add((cx.array_bytes(sum, k) as f64 * share) as u64);
+        bytes = bytes.saturating_add(cx.array_bytes(sum, k));
+        shares.push(found.share);
+        slices.extend(found.slices);
     }
-    Some(Finding {
+    let most = shares.iter().copied().fold(0.0, f64::max);
+    let remedy = match starts {
+        Starts::ByDevice => cx.remedy("use a reduce-scatter", "split-tuple-all-reduce,all-reduce-to-reduce-scatter"),
+        Starts::Same | Starts::Unknown => "take the slice before the sum".into(),
+    };
+    (!slices.is_empty()).then(|| Finding {
         check: &INFO,
         inst: sum.inst,
         message: format!(
             "{} gives every device {bytes} bytes, of which it reads {}, in {}",
             cx.name(sum.inst),
-            percent(found.share),
-            cx.names(&found.slices)
+            percent(most),
+            cx.names(&slices)
         ),
-        also: found.slices,
-        cost: sum.cost((bytes as f64 * needless_share) as u64, sum.n_runs),
+        also: slices,
+        cost: sum.cost(needless, sum.n_runs),
         remedy,
     })
 }
