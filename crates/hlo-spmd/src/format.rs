@@ -14,12 +14,19 @@ pub struct DimRun {
     pub start: usize,
     /// Number of dims, at least one.
     pub len: usize,
+    /// Elements of the run that stay together: every shard has a multiple of it.
+    pub unit: i64,
 }
 
 impl DimRun {
     /// One dim.
     pub fn dim(start: usize) -> DimRun {
-        DimRun { start, len: 1 }
+        DimRun::of(start, 1)
+    }
+
+    /// Consecutive dims, cut anywhere.
+    pub fn of(start: usize, len: usize) -> DimRun {
+        DimRun { start, len, unit: 1 }
     }
 
     /// The dims of the run.
@@ -61,6 +68,14 @@ impl EvenSplit {
         EvenSplit { n_shards, size, shard_size }
     }
 
+    /// `size` elements in `n_shards` equal shards, each a multiple of `unit`.
+    pub fn in_units(size: i64, unit: i64, n_shards: usize) -> EvenSplit {
+        let unit = unit.max(1);
+        let n_units = size.max(0).div_euclid(unit) + i64::from(size.max(0) % unit != 0);
+        let shard_size = EvenSplit::new(n_units, n_shards).shard_size.saturating_mul(unit);
+        EvenSplit { size, shard_size, n_shards: n_shards.max(1) as i64 }
+    }
+
     /// Elements with padding.
     pub fn padded_size(&self) -> i64 {
         self.shard_size.saturating_mul(self.n_shards)
@@ -89,7 +104,13 @@ pub struct ShardFormat {
 impl ShardFormat {
     /// The format that cuts `run` of an array of this shape into `n_shards`.
     pub fn new(whole: &ArrayShape, run: DimRun, n_shards: usize) -> ShardFormat {
-        ShardFormat { run, split: EvenSplit::new(run.size(&whole.dims), n_shards) }
+        ShardFormat { run, split: EvenSplit::in_units(run.size(&whole.dims), run.unit, n_shards) }
+    }
+
+    /// The format of another array whose `run` has as many units in each shard.
+    pub fn of_run(&self, whole: &ArrayShape, run: DimRun) -> ShardFormat {
+        let shard_size = self.split.shard_size / self.run.unit.max(1) * run.unit;
+        ShardFormat { run, split: EvenSplit { size: run.size(&whole.dims), shard_size, ..self.split } }
     }
 
     /// The shape with the run merged, without padding.
@@ -184,7 +205,7 @@ mod tests {
     fn a_format_keeps_neighbours_in_memory_and_says_what_it_is() {
         let mut whole = ArrayShape::new(DType::F32, [3, 3, 7, 5]);
         whole.layout = Some(Box::new(Layout::new([2, 3, 1, 0].into_iter().collect())));
-        let format = ShardFormat::new(&whole, DimRun { start: 0, len: 2 }, 6);
+        let format = ShardFormat::new(&whole, DimRun::of(0, 2), 6);
         assert_eq!(format.to_string(), "dims 0-1 merged: 9 + 3 padding = 6 shards of 2");
         let shard = format.shard_shape(&whole);
         assert_eq!(shard.dims.as_slice(), [2, 7, 5]);

@@ -5,7 +5,7 @@
 //! index space. The op table's factors say which dims go together; nothing here knows an opcode.
 
 use crate::format::DimRun;
-use hlo_ir::attrs::Attrs;
+use hlo_ir::attrs::{Attrs, PadAttrs, SliceAttrs};
 use hlo_ir::factors::{FactorId, FactorRole, FactorSet, find_factors};
 use hlo_ir::localize::{CannotCut, Tensor, localize, merged_attrs};
 use hlo_ir::op::{FactorRule, Flow};
@@ -56,6 +56,8 @@ pub struct DimRelation {
     fixed: Vec<usize>,
     /// Whether consecutive dims may be merged before they are cut.
     merges: bool,
+    /// The dim to whose end something is added, or from whose end something is taken away.
+    end: Option<usize>,
 }
 
 impl DimRelation {
@@ -79,6 +81,7 @@ impl DimRelation {
                 reshape: Some((operand.dims.clone(), result.dims.clone())),
                 fixed: Vec::new(),
                 merges,
+                end: None,
             });
         }
         let set = find_factors(module, inst).ok()?;
@@ -98,10 +101,26 @@ impl DimRelation {
                 })
                 .collect()
         });
-        let links: Vec<Vec<Link>> = links.collect();
+        let mut links: Vec<Vec<Link>> = links.collect();
+        let end = changed_end(module, inst);
+        if let (Some(dim), Some(first)) = (end, links.first_mut()) {
+            first[dim] = Link::To(dim);
+        }
         let is_fixed = |dim: &usize| !links.iter().flatten().any(|link| *link == Link::To(*dim));
         let fixed = (0..result.len()).filter(|dim| copies && is_fixed(dim)).collect();
-        Some(DimRelation { links, reshape: None, fixed, merges })
+        Some(DimRelation { links, reshape: None, fixed, merges, end })
+    }
+
+    /// For a reshape whose operand (or result) is cut along `run`: the least multiple of its unit with which fewer dims of the other
+    /// would be merged.
+    pub fn finer_unit(&self, is_operand: bool, run: DimRun) -> Option<i64> {
+        let (operand, result) = self.reshape.as_ref()?;
+        if is_operand { finer(operand, run, result) } else { finer(result, run, operand) }
+    }
+
+    /// Whether the op only adds to, or takes away from, the end of this dim: padding behind it, or a slice from its start.
+    pub fn changes_end(&self, dim: usize) -> bool {
+        self.end == Some(dim)
     }
 
     /// How operand `k` is taken if the result is cut along `run`.
@@ -118,7 +137,7 @@ impl DimRelation {
         };
         let is_same = run.dims().enumerate().all(|(i, dim)| links.get(start + i) == Some(&Link::To(dim)));
         match is_same {
-            true => OperandCut::Run(DimRun { start, len: run.len }),
+            true => OperandCut::Run(DimRun { start, ..run }),
             false => OperandCut::Impossible,
         }
     }
@@ -134,12 +153,28 @@ impl DimRelation {
         let Some(links) = self.links.get(k).and_then(|l| l.get(run.dims())) else { return ResultCut::Impossible };
         match links[0] {
             Link::To(start) if links.iter().enumerate().all(|(i, l)| *l == Link::To(start + i)) => {
-                ResultCut::Run(DimRun { start, len: run.len })
+                ResultCut::Run(DimRun { start, ..run })
             }
             Link::Reduced if self.merges && links.iter().all(|l| *l == Link::Reduced) => ResultCut::Partial,
             Link::To(_) | Link::Reduced | Link::Blocked => ResultCut::Impossible,
         }
     }
+}
+
+/// The one dim to whose end a `pad` adds, or from whose end a `slice` takes away, little: at most an eighth. Shards of operand and result
+/// hold the same elements then, and some of the last ones none.
+fn changed_end(module: &Module, inst: InstId) -> Option<usize> {
+    let instruction = module.inst(inst);
+    let operand = module.shape(*instruction.operands.first()?).as_array()?;
+    let result = module.shape(inst).as_array()?;
+    let changed: Vec<usize> = (0..result.rank()).filter(|&d| operand.dims.get(d) != result.dims.get(d)).collect();
+    let &[dim] = changed.as_slice() else { return None };
+    let (&from, &to) = (operand.dims.get(dim)?, result.dims.get(dim)?);
+    let pads = PadAttrs::of(&instruction.attrs)
+        .is_some_and(|pad| pad.padding.iter().all(|p| p.low == 0 && p.interior == 0 && p.high >= 0));
+    let takes = SliceAttrs::of(&instruction.attrs)
+        .is_some_and(|slice| slice.slice.iter().all(|s| s.start == 0 && s.stride == 1));
+    ((pads || takes) && from.abs_diff(to).saturating_mul(8) <= from.min(to).unsigned_abs()).then_some(dim)
 }
 
 /// The attributes of an op that is cut along one factor into `n_shards` shards, where nothing else has to be done: every shard
@@ -193,32 +228,46 @@ fn n_elems(dims: &[i64]) -> i64 {
     dims.iter().fold(1, |n: i64, &d| n.saturating_mul(d))
 }
 
-/// The run of `to` that holds the same elements in the same order as `run` of `from`.
-fn aligned(from: &[i64], run: DimRun, to: &[i64]) -> Option<DimRun> {
+/// The dims of `to` before which there are as many elements as before the run of `from`: the first of them, and the elements behind
+/// the run.
+fn starts(from: &[i64], run: DimRun, to: &[i64]) -> Option<(usize, i64)> {
     let before = n_elems(from.get(..run.start)?);
-    let size = run.size(from);
+    let after = n_elems(from.get(run.dims().end..)?);
     let mut product = 1i64;
-    // Dims of one element may stand anywhere: take the run that starts as late as it can and ends as early.
-    let mut start = None;
+    // Dims of one element may stand anywhere: take the run that starts as late as it can.
     for (dim, &d) in to.iter().enumerate() {
         if product == before && d != 1 {
-            start = Some(dim);
-            break;
+            return Some((dim, after));
         }
         product = d.saturating_mul(product);
     }
-    let start = start?;
-    let mut held = 1i64;
-    for (i, &d) in to[start..].iter().enumerate() {
-        held = d.saturating_mul(held);
-        if held == size {
-            return Some(DimRun { start, len: i + 1 });
-        }
-        if held > size {
-            return None;
-        }
-    }
     None
+}
+
+/// The run of `to` that has the same elements in the same shards as `run` of `from`: the shortest, so that as few dims as possible are
+/// merged.
+fn aligned(from: &[i64], run: DimRun, to: &[i64]) -> Option<DimRun> {
+    let (start, after) = starts(from, run, to)?;
+    let together = run.unit.saturating_mul(after);
+    (1..=to.len() - start).find_map(|len| {
+        let behind = n_elems(&to[start + len..]);
+        (behind > 0 && together % behind == 0).then(|| DimRun { start, len, unit: together / behind })
+    })
+}
+
+/// The least multiple of the run's unit with which fewer dims of `to` would be merged than are.
+fn finer(from: &[i64], run: DimRun, to: &[i64]) -> Option<i64> {
+    let (start, after) = starts(from, run, to)?;
+    let together = run.unit.saturating_mul(after);
+    let behind = n_elems(to.get(start + 1..)?);
+    (behind > 0 && together > 0 && together % behind != 0).then(|| behind / gcd(behind, together))
+}
+
+fn gcd(mut a: i64, mut b: i64) -> i64 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a.max(1)
 }
 
 #[cfg(test)]
@@ -227,12 +276,20 @@ mod tests {
 
     #[test]
     fn runs_go_through_reshapes_where_they_hold_the_same_elements() {
-        let run = |start, len| DimRun { start, len };
+        let run = |start, len| DimRun::of(start, len);
+        let in_units = |start, len, unit| DimRun { start, len, unit };
         assert_eq!(aligned(&[3, 3, 64], run(0, 2), &[9, 64]), Some(run(0, 1)));
         assert_eq!(aligned(&[9, 64], run(0, 1), &[3, 3, 64]), Some(run(0, 2)));
-        assert_eq!(aligned(&[9, 64], run(0, 1), &[576]), None);
+        assert_eq!(aligned(&[9, 64], run(0, 1), &[576]), Some(in_units(0, 1, 64)));
+        assert_eq!(aligned(&[576], run(0, 1), &[9, 64]), Some(run(0, 2)));
+        assert_eq!(finer(&[576], run(0, 1), &[9, 64]), Some(64));
+        assert_eq!(aligned(&[576], in_units(0, 1, 64), &[9, 64]), Some(run(0, 1)));
+        assert_eq!(aligned(&[576], in_units(0, 1, 128), &[9, 64]), Some(in_units(0, 1, 2)));
+        assert_eq!(finer(&[104, 37], run(0, 1), &[3848]), None);
         assert_eq!(aligned(&[3, 3, 64], run(0, 3), &[576]), Some(run(0, 1)));
         assert_eq!(aligned(&[8, 64], run(1, 1), &[1, 8, 64, 1]), Some(run(2, 1)));
-        assert_eq!(aligned(&[8, 64], run(0, 1), &[4, 128]), None);
+        assert_eq!(aligned(&[8, 64], run(0, 1), &[4, 128]), Some(in_units(0, 2, 64)));
+        assert_eq!(aligned(&[2, 8, 64], run(1, 1), &[2, 4, 128]), Some(in_units(1, 2, 64)));
+        assert_eq!(aligned(&[2, 8, 64], run(1, 1), &[16, 64]), None);
     }
 }

@@ -28,7 +28,7 @@ fn instruction(module: &Module, name: &str) -> InstId {
 
 /// One dim.
 fn dim(start: usize) -> DimRun {
-    DimRun { start, len: 1 }
+    DimRun::dim(start)
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn whole_dims_are_cut_and_dims_that_elements_move_along_are_not() {
             assert_eq!(local.is_ok(), has_form, "%{name}, dim {cut}: {local:?}");
         }
         // Two dims that are merged before they are cut have no local form here.
-        let both = DimRun { start: 1, len: 2 };
+        let both = DimRun::of(1, 2);
         assert_eq!(relation.operand_cut(0, both), OperandCut::Impossible, "%{name}");
         assert_eq!(relation.result_cut(0, both), ResultCut::Impossible, "%{name}");
     }

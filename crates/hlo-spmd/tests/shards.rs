@@ -75,7 +75,7 @@ fn run(module: &mut Module, results: &[InstId], differ: bool) -> Vec<Vec<Arc<Lit
 
 /// All formats in which arrays of the tests are cut: single dims and merged ones, most of which do not divide.
 fn formats(whole: &ArrayShape, n_shards: usize) -> Vec<ShardFormat> {
-    let runs = [DimRun::dim(0), DimRun::dim(1), DimRun { start: 0, len: 2 }, DimRun { start: 1, len: 2 }];
+    let runs = [DimRun::dim(0), DimRun::dim(1), DimRun::of(0, 2), DimRun::of(1, 2)];
     runs.into_iter().map(|run| ShardFormat::new(whole, run, n_shards)).collect()
 }
 
@@ -195,7 +195,7 @@ fn iotas_and_broadcasts_are_built_in_shards() {
         for name in ["rows", "columns", "counts", "fives"] {
             let inst = find(&module, name);
             let whole = array(&module, inst);
-            for run in [DimRun::dim(0), DimRun::dim(1), DimRun { start: 0, len: 2 }] {
+            for run in [DimRun::dim(0), DimRun::dim(1), DimRun::of(0, 2)] {
                 let format = ShardFormat::new(&whole, run, groups[0].len());
                 let built = builder.rebuild(&mut module, entry, inst, &format).expect("an array");
                 let Some(shard) = built else {

@@ -85,6 +85,8 @@ impl<'a> ShardingContext<'a> {
         let (module, values) = (self.module, self.values);
         let is_fused = values.fused.contains(module.inst(inst).parent);
         let cuts: Vec<OperandCut> = match self.relation(inst) {
+            // A fusion's body has no shard id to know the end by.
+            Some(relation) if is_fused && relation.changes_end(run.start) => return false,
             Some(relation) => (0..module.inst(inst).operands.len()).map(|k| relation.operand_cut(k, run)).collect(),
             None => return false,
         };

@@ -76,7 +76,7 @@ pub fn candidates(shape: &ArrayShape) -> Vec<DimRun> {
     let row_major = ArrayShape::new(shape.dtype, shape.dims.iter().copied());
     for start in 0..shape.rank() {
         for len in 2..=shape.rank() - start {
-            let run = DimRun { start, len };
+            let run = DimRun::of(start, len);
             let is_trivial_major = |shape: &ArrayShape| is_trivial(shape, run) && is_major_run(shape, run);
             if is_trivial_major(shape) || (!is_tiled && is_trivial_major(&row_major)) {
                 runs.push(run);
@@ -131,12 +131,12 @@ mod tests {
     fn the_papers_example_is_merged_as_the_paper_says() {
         let mut shape = ArrayShape::new(DType::F32, [3, 3, 256, 256]).with_row_major();
         let (run, split) = best(&shape, 10);
-        assert_eq!((run, split.size, split.padded_size()), (DimRun { start: 0, len: 3 }, 2304, 2310));
+        assert_eq!((run, split.size, split.padded_size()), (DimRun::of(0, 3), 2304, 2310));
         let mut layout = shape.layout.as_deref().cloned().expect("a layout");
         layout.tiles = vec![[8, 128].into_iter().collect()];
         shape.layout = Some(layout.into());
         let (run, split) = best(&shape, 10);
-        assert_eq!((run, split.size, split.padded_size()), (DimRun { start: 0, len: 2 }, 9, 10));
+        assert_eq!((run, split.size, split.padded_size()), (DimRun::of(0, 2), 9, 10));
     }
 
     #[test]
@@ -144,7 +144,7 @@ mod tests {
         let shape = |dims: [i64; 2]| ArrayShape::new(DType::F32, dims).with_row_major();
         assert_eq!(best(&shape([784, 512]), 8).0, DimRun::dim(0));
         assert_eq!(best(&shape([1001, 64]), 8).0, DimRun::dim(0));
-        assert_eq!(best(&shape([10, 3]), 8), (DimRun { start: 0, len: 2 }, EvenSplit::new(30, 8)));
+        assert_eq!(best(&shape([10, 3]), 8), (DimRun::of(0, 2), EvenSplit::new(30, 8)));
         assert_eq!(best(&shape([1, 4096]), 8).0, DimRun::dim(1));
     }
 }

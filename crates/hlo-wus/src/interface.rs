@@ -420,7 +420,7 @@ mod tests {
         assert_eq!(tiles(DimRun::dim(0), Some(&by_columns)), Some(vec![0, 1, 2, 3]));
         assert_eq!(tiles(DimRun::dim(1), Some(&by_columns)), Some(vec![0, 2, 1, 3]));
         assert_eq!(tiles(DimRun::dim(0), Some(&Sharding::replicated())), Some(vec![0, 0, 1, 1]));
-        let merged = DimRun { start: 0, len: 2 };
+        let merged = DimRun::of(0, 2);
         assert_eq!(tiles(merged, Some(&Sharding::replicated())), Some(vec![0, 0, 1, 1]));
         assert_eq!(tiles(merged, Some(&by_columns)), None, "a tiled dim merged with another");
         assert_eq!(tiles(DimRun::dim(0), None), None, "nobody said what the two groups hold");

@@ -15,10 +15,12 @@ use indexmap::{IndexMap, IndexSet};
 /// Values of one format.
 #[derive(Clone, Debug)]
 pub struct UpdateRegion {
-    /// How the run is cut.
+    /// How the run of the first gradient is cut.
     pub split: EvenSplit,
     /// The run of every value.
     pub runs: IndexMap<ValueId, DimRun>,
+    /// The format of every value.
+    formats: IndexMap<ValueId, ShardFormat>,
     /// Gradients, in order of discovery.
     pub gradients: Vec<ValueId>,
     /// Formats that were possible and why this one is better, for the report.
@@ -28,14 +30,25 @@ pub struct UpdateRegion {
 impl UpdateRegion {
     /// The format of one of its values.
     pub fn format(&self, value: ValueId) -> Option<ShardFormat> {
-        self.runs.get(&value).map(|&run| ShardFormat { run, split: self.split })
+        self.formats.get(&value).copied()
     }
 }
 
+/// What gets a format with a gradient.
+struct Grown {
+    runs: IndexMap<ValueId, DimRun>,
+    /// Multiples of the gradient's unit with which more could be cut.
+    finer: IndexSet<i64>,
+}
+
+/// Most multiples of a unit that are tried.
+const MAX_UNITS: usize = 4;
+
 impl ShardingContext<'_> {
     /// Everything that gets a format if `seed` is cut along `run`.
-    fn grow(&mut self, seed: ValueId, run: DimRun) -> IndexMap<ValueId, DimRun> {
+    fn grow(&mut self, seed: ValueId, run: DimRun) -> Grown {
         let mut runs: IndexMap<ValueId, DimRun> = IndexMap::from([(seed, run)]);
+        let (mut finer, mut is_stopped) = (IndexSet::new(), false);
         let (module, values) = (self.module, self.values);
         let mut next = 0;
         while let Some((&value, &run)) = runs.get_index(next) {
@@ -44,8 +57,11 @@ impl ShardingContext<'_> {
             for taken in &values.uses[value] {
                 match taken.user {
                     User::Op { inst, operand } => {
-                        let cut = self.relation(inst).map(|r| r.result_cut(operand as usize, run));
-                        if let (Some(ResultCut::Run(run)), Some(result)) = (cut, values.of(inst)) {
+                        let Some(relation) = self.relation(inst) else { continue };
+                        let cut = relation.result_cut(operand as usize, run);
+                        finer.extend(relation.finer_unit(true, run));
+                        is_stopped |= cut == ResultCut::Impossible;
+                        if let (ResultCut::Run(run), Some(result)) = (cut, values.of(inst)) {
                             found.push((result, run));
                         }
                     }
@@ -69,7 +85,11 @@ impl ShardingContext<'_> {
                 }
             }
         }
-        runs
+        // Smaller pieces help only where something could not be cut.
+        if !is_stopped {
+            finer.clear();
+        }
+        Grown { runs, finer }
     }
 
     /// The update in a region: gradients, and what is computed forward from them in shards, up to the state that a loop carries.
@@ -110,18 +130,43 @@ impl ShardingContext<'_> {
         }
         let Some(shape) = self.values.shape(self.module, seed).cloned() else { return Err(GradientRefusal::NoArray) };
         let mut tried: Vec<(Rank, ShardFormat, IndexMap<ValueId, DimRun>)> = Vec::new();
-        for run in candidates(&shape) {
-            let format = ShardFormat::new(&shape, run, self.n_shards);
-            let runs = self.grow(seed, run);
+        let mut open = candidates(&shape);
+        open.reverse();
+        while let Some(run) = open.pop() {
+            let Grown { runs, finer } = self.grow(seed, run);
+            let format = self.format(&runs, &shape, run);
             let rank = self.rank(&runs, &format);
             tried.push((rank, format, runs));
+            if run.unit == 1 {
+                let size = run.size(&shape.dims);
+                let units = finer.into_iter().filter(|unit| unit.saturating_mul(self.n_shards as i64) <= size);
+                open.extend(units.take(MAX_UNITS).map(|unit| DimRun { unit, ..run }));
+            }
         }
         let best = tried.iter().enumerate().min_by(|(_, a), (_, b)| a.0.total_cmp(&b.0)).map(|(i, _)| i);
         let Some((rank, format, runs)) = best.map(|i| tried.remove(i)) else { return Err(GradientRefusal::NoDims) };
         let rejected = tried.iter().map(|(other, format, _)| (format.to_string(), other.worse_than(&rank))).collect();
         let gradients = runs.keys().copied().filter(|v| self.gradients.contains(v)).collect();
         runs.keys().for_each(|&v| self.taken[v] = true);
-        Ok(UpdateRegion { split: format.split, runs, gradients, rejected })
+        let of_value = |(&v, &run): (&ValueId, &DimRun)| {
+            self.values.shape(self.module, v).map(|shape| (v, format.of_run(shape, run)))
+        };
+        let formats = runs.iter().filter_map(of_value).collect();
+        Ok(UpdateRegion { split: format.split, runs, formats, gradients, rejected })
+    }
+
+    /// The format of a gradient whose run this is: its shards have as many units as the largest value of the region needs.
+    fn format(&self, runs: &IndexMap<ValueId, DimRun>, shape: &ArrayShape, run: DimRun) -> ShardFormat {
+        let units = runs.iter().filter_map(|(&value, run)| {
+            let size = run.size(&self.values.shape(self.module, value)?.dims);
+            Some(EvenSplit::in_units(size, run.unit, self.n_shards).shard_size / run.unit.max(1))
+        });
+        let shard_size = units.max().unwrap_or(0).saturating_mul(run.unit);
+        let format = ShardFormat::new(shape, run, self.n_shards);
+        ShardFormat {
+            split: EvenSplit { shard_size: shard_size.max(format.split.shard_size), ..format.split },
+            ..format
+        }
     }
 
     /// How good a format is.

@@ -408,16 +408,32 @@ impl<'m, 's, 'a> Rewriter<'m, 's, 'a> {
         for (&operand, taken) in source.operands.iter().zip(&cuts) {
             operands.push(match *taken {
                 OperandCut::Whole => self.whole_form(comp, operand)?,
-                OperandCut::Run(run) => self.in_form(comp, operand, &[Some(ShardFormat { run, ..*format })])?,
+                OperandCut::Run(run) => {
+                    let format = format.of_run(&self.array(operand)?, run);
+                    self.in_form(comp, operand, &[Some(format)])?
+                }
                 OperandCut::Impossible => return Err(WusError::OperandNotCut),
             });
         }
         let first = cuts.first().and_then(|c| if let OperandCut::Run(run) = c { Some(*run) } else { None });
+        if let (Some(first), true) = (first, self.context.relation(inst).is_some_and(|r| r.changes_end(run.start))) {
+            return self.with_other_end(inst, &operands, &format.of_run(&self.array(source.operands[0])?, first));
+        }
         let shape = format.shard_shape(&self.array(inst)?);
         let attrs = shard_attrs(self.context.module, inst, first, Some(run), self.context.n_shards);
         let attrs = attrs.map_err(WusError::Localize)?;
         let hint = format!("{}.shard", self.context.module.inst_name(inst));
         Ok(Appender::standing_for(comp, inst).add(self.module, &hint, source.opcode, shape, &operands, attrs))
+    }
+
+    /// The shard of what is padded behind the end of the cut dim, or is a slice from its start: the operand's shard, in which padding
+    /// takes the place of what the operand has no elements for.
+    fn with_other_end(&mut self, inst: InstId, operands: &[InstId], format: &ShardFormat) -> Result<InstId, WusError> {
+        match operands {
+            [shard, fill] => Ok(self.shards.mask(self.module, *shard, *fill, format)?),
+            [shard] => Ok(*shard),
+            _ => Err(WusError::NotOnShards { name: self.context.module.inst_name(inst).into() }),
+        }
     }
 
     /// A reduction over the cut dim: each device reduces its shard, an all-reduce combines.
