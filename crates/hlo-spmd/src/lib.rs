@@ -48,7 +48,7 @@ pub use obstacle::Obstacle;
 pub use packing::Packing;
 pub use rebuild::{is_broadcast, is_rebuilt};
 pub use record::CollectiveChange;
-pub use relation::{DimRelation, OperandCut, ResultCut, shard_attrs};
+pub use relation::{DimRelation, OperandCut, ResultCut, shard_attrs, with_shard_size};
 pub use rewrite::{DependsOnItself, Rewrite};
 pub use scaling::{Scaling, Splat, find_scaling, find_splat, is_floating};
 pub use shards::{Joined, Scattered, ShardBuilder};

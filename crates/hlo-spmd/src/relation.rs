@@ -3,9 +3,13 @@
 //! A *run* is a group of consecutive dims that are merged into one and cut (§4.1 of the paper: a trivial reshape, then a cut
 //! along one dim). An op can be computed on shards if the run of its result and those of its operands are the same piece of
 //! index space. The op table's factors say which dims go together; nothing here knows an opcode.
+//!
+//! A reshape may take a run to one of more or fewer elements, which stay together in *units*: rows of 16 that are cut anywhere are a flat
+//! array that is cut at multiples of 16. Padding behind the end of a cut dim, or a slice from its start, leaves the elements in
+//! their shards, as long as every shard has as many units as the larger of both needs.
 
 use crate::format::DimRun;
-use hlo_ir::attrs::{Attrs, PadAttrs, SliceAttrs};
+use hlo_ir::attrs::{Attrs, DynamicSliceAttrs, PadAttrs, SliceAttrs};
 use hlo_ir::factors::{FactorId, FactorRole, FactorSet, find_factors};
 use hlo_ir::localize::{CannotCut, Tensor, localize, merged_attrs};
 use hlo_ir::op::{FactorRule, Flow};
@@ -221,6 +225,17 @@ pub fn shard_attrs(
     let dim = result.map_or(0, |run| run.start);
     let factor = set.results.first().and_then(|dims| FactorSet::sole_use(dims, dim));
     cut_along(module, inst, &set, factor.ok_or(CannotCut::NotOneCutForEachFactor)?.factor, n_shards)
+}
+
+/// The attributes of an op on shards that have `shard_size` elements along `dim`, which the op takes whole.
+pub fn with_shard_size(mut attrs: Attrs, dim: usize, shard_size: i64) -> Attrs {
+    if let Some(range) = SliceAttrs::of_mut(&mut attrs).and_then(|slice| slice.slice.get_mut(dim)) {
+        range.limit = shard_size;
+    }
+    if let Some(size) = DynamicSliceAttrs::of_mut(&mut attrs).and_then(|s| s.dynamic_slice_sizes.get_mut(dim)) {
+        *size = shard_size;
+    }
+    attrs
 }
 
 /// The product of dims; saturates.

@@ -1,7 +1,9 @@
 //! Update regions: the values round a gradient that have one sharding format.
 //!
 //! A region holds what meets a gradient in elementwise ops, transposes, reshapes, reductions of other dims, and on the way into and
-//! out of loops, branches and calls. One format serves all of it.
+//! out of loops, branches and calls. One format serves all of it: every value has as many units in each shard. Where something could not be
+//! cut, multiples of the gradient's unit are tried with which reshapes merge fewer dims: 8-bit moments have a scale for each block of a
+//! flat array, and are cut between blocks.
 
 use crate::context::ShardingContext;
 use crate::error::GradientRefusal;

@@ -13,7 +13,9 @@ use hlo_analysis::values::{Through, User, ValueId, Values, hands_on, params_of_o
 use hlo_ir::attrs::{Attrs, TupleIndexAttrs};
 use hlo_ir::edit::Builder;
 use hlo_ir::{ArrayShape, CompId, InstId, Module, Opcode, Shape};
-use hlo_spmd::{Appender, OperandCut, ShardBuilder, ShardFormat, SpmdError, is_rebuilt, local_shape, shard_attrs};
+use hlo_spmd::{
+    Appender, OperandCut, ShardBuilder, ShardFormat, SpmdError, is_rebuilt, local_shape, shard_attrs, with_shard_size,
+};
 use indexmap::{IndexMap, IndexSet};
 
 /// What a rewrite put in.
@@ -421,7 +423,7 @@ impl<'m, 's, 'a> Rewriter<'m, 's, 'a> {
         }
         let shape = format.shard_shape(&self.array(inst)?);
         let attrs = shard_attrs(self.context.module, inst, first, Some(run), self.context.n_shards);
-        let attrs = attrs.map_err(WusError::Localize)?;
+        let attrs = with_shard_size(attrs.map_err(WusError::Localize)?, run.start, format.split.shard_size);
         let hint = format!("{}.shard", self.context.module.inst_name(inst));
         Ok(Appender::standing_for(comp, inst).add(self.module, &hint, source.opcode, shape, &operands, attrs))
     }
