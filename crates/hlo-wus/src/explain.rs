@@ -7,9 +7,9 @@ use crate::rewrite::Emitted;
 use hlo_analysis::annotations::{ParamFacts, entry_leaves, is_stack, own_sharding, spec_of};
 use hlo_analysis::replication::{Difference, Differences, Replication};
 use hlo_analysis::values::{InstLeaf, Origin, User, ValueId};
-use hlo_ir::{InstId, Module};
+use hlo_ir::{CompId, InstId, Module, Opcode};
 use hlo_pass::report::{Alternative, Decision};
-use hlo_spmd::{CollectiveChange, KeptCopy, MergedCopies};
+use hlo_spmd::{CollectiveChange, KeptCopy, MergedCopies, is_rebuilt};
 use indexmap::IndexSet;
 use std::fmt;
 
@@ -114,6 +114,46 @@ pub(crate) fn sharded(
         .map(|(what, because)| Alternative { what: what.clone(), because: because.clone() })
         .collect();
     decision
+}
+
+/// Most values that are computed whole and spoken of.
+const MAX_WHOLE: usize = 5;
+
+/// The largest values that all devices compute alike although updates are in shards, and why. `often` is how often a computation
+/// runs.
+pub(crate) fn computed_whole(
+    context: &mut ShardingContext<'_>,
+    problem: &Problem,
+    often: impl Fn(CompId) -> f64,
+) -> Vec<Decision> {
+    let (module, values) = (context.module, context.values);
+    let mut found: Vec<(f64, InstId, &str)> = Vec::new();
+    for value in values.values.keys() {
+        let inst = values.inst(value);
+        let instruction = module.inst(inst);
+        let is_computed = values.values[value].origin == Origin::Computed && instruction.opcode.is_elementwise();
+        let is_from_nothing = instruction.operands.iter().all(|&operand| is_rebuilt(module, operand));
+        if !is_computed || instruction.opcode == Opcode::Copy || is_from_nothing {
+            continue;
+        }
+        if problem.shards(value).is_some() || !context.is_eligible(value) {
+            continue;
+        }
+        let why = match problem.region_number(value).map(|number| problem.is_sharded(number)) {
+            None => {
+                "computed whole on every device: it meets no gradient in an op that can be cut, so it is no part of an update"
+            }
+            Some(false) => "computed whole on every device: the update that it is part of stays whole",
+            Some(true) => {
+                "computed whole on every device: it is needed whole, and so is what it is computed from; to gather it as well \
+                 would cost more"
+            }
+        };
+        found.push((module.shape(inst).size_bytes() as f64 * often(instruction.parent), inst, why));
+    }
+    found.sort_by(|a, b| b.0.total_cmp(&a.0));
+    found.truncate(MAX_WHOLE);
+    found.into_iter().map(|(_, inst, why)| Decision::about(module, inst, "whole", why)).collect()
 }
 
 /// The longest list of leaves that advice spells out.

@@ -266,6 +266,10 @@ impl ShardWeightUpdate {
                 cx.report.decisions.extend(all_reduces.map(|inst| explain::left(&before, inst, &reason)));
             }
         }
+        if is_changed {
+            let often = |comp| rates[comp].map_or(0.0, |rate| rate.frequency);
+            cx.report.decisions.extend(explain::computed_whole(&mut context, &problem, often));
+        }
         cx.report.count("updates-sharded", sharded.len() as u64);
         cx.report.count("reduce-scatters", emitted.scattered.len() as u64);
         cx.report.count("all-gathers", emitted.gathered.len() as u64);
