@@ -20,12 +20,16 @@ pub const GPU: &str = "inline-calls,simplify-tuples,cse,dce,propagate-layouts,fu
 /// The pass that takes a preset's options.
 pub(crate) const SHARDING: &str = "shard-weight-update";
 
+/// The pass that takes those about the machine.
+const DISTRIBUTING: &str = "distribute-matrix-updates";
+
 const PREPARE: &str = "inline-calls,simplify-tuples,hoist-invariants,split-tuple-all-reduce,sink-all-reduce,reassociate-all-reduce,\
                        fold-all-reduce-of-all-reduce,sink-all-reduce,flatten-update,all-reduce-to-reduce-scatter,dce";
 /// Weights in shards are gathered in the type in which loops take them.
 const SHARD_STATE: &str = "hoist-conversions,shard-weight-update{interface=sharded},dce";
 const SHARD_STATE_THAT_PAYS: &str = "hoist-conversions,shard-weight-update{interface=sharded,profit=auto},dce";
-const COMBINE: &str = "combine-collectives{mode=variadic}";
+/// Matrix updates that all devices repeat are shared out where that is faster; what is left to send goes in few collectives.
+const COMBINE: &str = "distribute-matrix-updates,combine-collectives{mode=variadic}";
 
 /// A preset as the command line knows it.
 pub struct Preset {
@@ -222,12 +226,16 @@ impl Preset {
         let mut ways = Vec::with_capacity(texts.len());
         for text in texts {
             let mut calls = parse_pipeline(text.pipeline).map_err(usage)?;
-            for sharding in calls.iter_mut().filter(|call| is_sharding(call)) {
-                let is_handed_on = |(name, _): &&(String, OptionValue)| {
-                    name != "objective" && sharding.options.iter().all(|(known, _)| known != name)
+            for call in &mut calls {
+                let is_of_machine = |name: &str| name == "cluster" || name == "device";
+                let takes = |name: &str| match call.name.as_str() {
+                    SHARDING => name != "objective",
+                    DISTRIBUTING => is_of_machine(name),
+                    _ => false,
                 };
-                let more: Vec<_> = given.iter().filter(is_handed_on).cloned().collect();
-                sharding.options.extend(more);
+                let is_new = |name: &str| call.options.iter().all(|(known, _)| known != name);
+                let more: Vec<_> = given.iter().filter(|(name, _)| takes(name) && is_new(name)).cloned().collect();
+                call.options.extend(more);
             }
             let pipeline = calls.iter().map(PassCall::to_string).collect::<Vec<_>>().join(",");
             calls.iter_mut().try_for_each(descriptions::read_into)?;

@@ -15,6 +15,7 @@
 
 mod batch;
 mod context;
+mod distribute_matrix_updates;
 mod error;
 mod explain;
 mod find;
@@ -45,4 +46,4 @@ pub use rewrite::{Emitted, Rewriter};
 use hlo_pass::PassInfo;
 
 /// The passes of this crate.
-pub const PASSES: &[&PassInfo] = &[&shard_weight_update::INFO];
+pub const PASSES: &[&PassInfo] = &[&distribute_matrix_updates::INFO, &shard_weight_update::INFO];
