@@ -1,6 +1,6 @@
 //! How the attributes of a new collective say who takes part, on which channel.
 
-use hlo_ir::attrs::{Attrs, CombiningAttrs, GatheringAttrs};
+use hlo_ir::attrs::{Attrs, CombiningAttrs, ExchangingAttrs, GatheringAttrs};
 use hlo_ir::groups::{GroupMode, ReplicaGroups};
 use hlo_ir::{CompId, Dims, InstId, Module, Opcode};
 
@@ -117,6 +117,12 @@ impl GroupAttrs {
         let GroupAttrs { channel_id, replica_groups, use_global_device_ids, .. } = self;
         let dimensions = along(dim);
         GatheringAttrs { channel_id, replica_groups, constrain_layout: false, dimensions, use_global_device_ids }
+    }
+
+    /// The attributes of an all-to-all of arrays along `dim`. It names replicas, or partitions where it has a channel.
+    pub fn exchanging(self, dim: usize) -> ExchangingAttrs {
+        let GroupAttrs { channel_id, replica_groups, .. } = self;
+        ExchangingAttrs { channel_id, replica_groups, constrain_layout: false, dimensions: along(dim) }
     }
 }
 

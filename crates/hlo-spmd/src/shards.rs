@@ -101,6 +101,22 @@ impl ShardBuilder {
         Joined { all_gather, whole: result }
     }
 
+    /// Blocks of rows exchanged within each group: block `j` of member `i` becomes block `i` of member `j`. `rows` is
+    /// `[n_members × size, dims…]`, and so is the result. `None` where the module has replicas and partitions: an all-to-all
+    /// cannot name such groups.
+    ///
+    /// # Errors
+    /// `rows` is no array.
+    pub fn exchange_rows(&mut self, module: &mut Module, rows: InstId) -> Result<Option<InstId>, SpmdError> {
+        if module.header.replica_count > 1 && module.header.num_partitions > 1 {
+            return Ok(None);
+        }
+        let shape = array_of(module, rows)?;
+        let attrs = GroupAttrs::new(module, self.devices.groups(), &mut self.channels).exchanging(0);
+        let at = Appender::standing_for(module.inst(rows).parent, rows);
+        Ok(Some(at.add(module, "all-to-all", Opcode::AllToAll, shape, &[rows], attrs)))
+    }
+
     /// The operand of the all-reduce `old`, reduced into shards.
     ///
     /// # Errors

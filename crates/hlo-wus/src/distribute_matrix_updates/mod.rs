@@ -19,12 +19,12 @@
 //! matrices of equal shape: `k` of them over `n` devices leave `⌈k/n⌉` to each.
 //!
 //! **What it does not do.** Updates that stand in loops of their own (a `fori_loop` of Newton–Schulz steps: unroll it), decompositions
-//! (eigenvectors, Cholesky), and updates of which no other has the same shape. State in shards is gathered for its update,
-//! and the update for its shards: an all-to-all would move fewer bytes.
+//! (eigenvectors, Cholesky), and updates of which no other has the same shape.
 //!
 //! **Algorithm.** 1. [`find`]: products that are equal on the devices that sum gradients, what lies between them, and what is
 //! computed for them or from them alone. 2. [`alike`]: updates that are the same graph of ops and shapes. 3. [`stacked`]: the ops of one
-//! update, with a first dim for the stack; this device's part of the stack goes in, an all-gather puts the results together. With
+//! update, with a first dim for the stack; this device's part of the stack goes in, an all-gather puts the results together. State
+//! in shards comes by an all-to-all instead, and results go back to shards by one ([`exchange`]). With
 //! `profit=auto` a kind is distributed if the module is predicted to be faster. Linear in the instructions, times the kinds.
 //!
 //! **Requires** a per-device module. **Ensures** the same results up to the order in which a library adds in a product
@@ -34,16 +34,19 @@
 //! Anil et al. 2020, *Scalable Second Order Optimization for Deep Learning*, §4.
 
 mod alike;
+mod exchange;
 mod find;
 mod stacked;
 
 use crate::error::WusError;
 use alike::{Constants, Ordered, Source};
+use exchange::{Exchange, find_gathered, find_sliced, shard_of};
 use hlo_analysis::Preserved;
 use hlo_analysis::code::code_computations;
 use hlo_analysis::time::{Machine, predict};
 use hlo_ir::attrs::{DimsAttrs, ReshapeAttrs};
 use hlo_ir::diag::Entity;
+use hlo_ir::module::UserMap;
 use hlo_ir::op::Flow;
 use hlo_ir::{CompId, InstId, Module, Opcode};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
@@ -123,8 +126,8 @@ impl Pass for DistributeMatrixUpdates {
         for kind in &kinds {
             let (first, n) = (kind.updates[0].insts[0], kind.updates.len());
             let mut work = module.clone();
-            let gathers = match distribute(&mut work, kind) {
-                Ok(gathers) => gathers,
+            let collectives = match distribute(&mut work, kind) {
+                Ok(collectives) => collectives,
                 Err(reason) => {
                     cx.report.decisions.push(Decision::about(module, first, "left", reason.text()?));
                     continue;
@@ -146,8 +149,8 @@ impl Pass for DistributeMatrixUpdates {
             }
             before_ns = Some(then_ns);
             let mut decision = told(module, first, "distributed", what, [now_ns, then_ns]);
-            let why = "puts the results of all devices together";
-            decision.collectives = gathers.iter().map(|&new| CollectiveChange::inserted(&work, new, why)).collect();
+            let why = "brings matrices and results to where they are needed";
+            decision.collectives = collectives.iter().map(|&new| CollectiveChange::inserted(&work, new, why)).collect();
             cx.report.decisions.push(decision);
             cx.report.count("matrix-updates-distributed", n as u64);
             *module = work;
@@ -230,29 +233,18 @@ impl Obstacle {
     }
 }
 
-/// Rewrites a kind; the all-gathers put in.
+/// Rewrites a kind; the collectives put in.
 fn distribute(module: &mut Module, kind: &Kind) -> Result<Vec<InstId>, Obstacle> {
     if is_any_dependent(module, kind) {
         return Err(Obstacle::Dependent);
     }
-    let Kind { comp, groups, updates } = kind;
-    let n_devices = groups.first().map_or(1, Vec::len);
-    let n = updates.len() as i64;
-    let mut shards = ShardBuilder::new(module, groups.as_slice().into());
-    let first = &updates[0];
-    let mut inputs = Vec::with_capacity(first.inputs.len());
-    for idx in 0..first.inputs.len() {
-        let arrays: Vec<InstId> = updates.iter().map(|update| update.inputs[idx]).collect();
-        if arrays.iter().all(|array| *array == arrays[0]) {
-            inputs.push(Stacked::Shared(arrays[0]));
-            continue;
-        }
-        let stack = stack_of(module, *comp, &arrays).ok_or_else(|| no_form(module, arrays[0]))?;
-        let shape = array(module, stack).cloned().ok_or_else(|| no_form(module, stack))?;
-        let format = ShardFormat::new(&shape, DimRun::dim(0), n_devices);
-        inputs.push(Stacked::Stack(shards.cut(module, stack, &format).map_err(Obstacle::Spmd)?));
-    }
-    let n_own = updates.len().div_ceil(n_devices) as i64;
+    let users = module.users();
+    let builder = ShardBuilder::new(module, kind.groups.as_slice().into());
+    let n_devices = kind.groups.first().map_or(1, Vec::len);
+    let mut emitter = Emitter { kind, users, builder, n_devices, collectives: Vec::new() };
+    let (first, n_own) = (&kind.updates[0], kind.updates.len().div_ceil(n_devices) as i64);
+    let inputs: Result<Vec<Stacked>, Obstacle> = (0..first.inputs.len()).map(|i| emitter.input(module, i)).collect();
+    let inputs = inputs?;
     let mut results: Vec<Stacked> = Vec::with_capacity(first.nodes.len());
     for (node, &inst) in first.nodes.iter().zip(&first.insts) {
         let operand = |source: &Source| match *source {
@@ -268,26 +260,87 @@ fn distribute(module: &mut Module, kind: &Kind) -> Result<Vec<InstId>, Obstacle>
             None => return Err(no_form(module, inst)),
         });
     }
-    let mut gathers = Vec::new();
     for &output in &first.outputs {
         // What is computed from shared inputs alone is the same for all updates.
-        let Stacked::Stack(own) = results[output] else { continue };
-        let old = array(module, first.insts[output]).cloned().ok_or_else(|| no_form(module, own))?;
-        let shape = stack_shape(&old, n);
-        let format = ShardFormat::new(&shape, DimRun::dim(0), n_devices);
-        let joined = shards.join(module, own, &shape, &format);
-        gathers.push(joined.all_gather);
-        for (idx, update) in (0..).zip(updates) {
-            let source = update.insts[output];
-            let at = Appender::standing_for(*comp, source);
-            let row = at.slice(module, "row", joined.whole, stack_shape(&old, 1), (0, idx));
-            let new = at.add(module, "update", Opcode::Reshape, old.clone(), &[row], ReshapeAttrs::default());
-            module.replace_all_uses(source, new);
+        if let Stacked::Stack(own) = results[output] {
+            emitter.output(module, output, own)?;
         }
     }
-    module.restore_order(*comp).map_err(Obstacle::Cycle)?;
-    module.remove_dead(*comp);
-    Ok(gathers)
+    module.restore_order(kind.comp).map_err(Obstacle::Cycle)?;
+    module.remove_dead(kind.comp);
+    Ok(emitter.collectives)
+}
+
+/// Builds what goes into the stacked update of a kind and what comes out of it.
+struct Emitter<'k> {
+    kind: &'k Kind,
+    /// Of the module as it was.
+    users: UserMap,
+    builder: ShardBuilder,
+    n_devices: usize,
+    collectives: Vec<InstId>,
+}
+
+impl Emitter<'_> {
+    fn exchange(&mut self) -> Exchange<'_> {
+        Exchange { comp: self.kind.comp, n_devices: self.n_devices as i64, builder: &mut self.builder }
+    }
+
+    /// This device's part of an input's stack.
+    fn input(&mut self, module: &mut Module, idx: usize) -> Result<Stacked, Obstacle> {
+        let Kind { comp, groups, updates } = self.kind;
+        let arrays: Vec<InstId> = updates.iter().map(|update| update.inputs[idx]).collect();
+        if arrays.iter().all(|array| *array == arrays[0]) {
+            return Ok(Stacked::Shared(arrays[0]));
+        }
+        if let Some(found) = find_gathered(module, &arrays, groups) {
+            let shards: Vec<InstId> = found.shards.concat();
+            let stack = stack_of(module, *comp, &shards).ok_or_else(|| no_form(module, shards[0]))?;
+            let matrices = self.exchange().gather_matrices(module, stack, found.dim).map_err(Obstacle::Spmd)?;
+            if let Some((matrices, all_to_all)) = matrices {
+                self.collectives.push(all_to_all);
+                return Ok(Stacked::Stack(matrices));
+            }
+        }
+        let stack = stack_of(module, *comp, &arrays).ok_or_else(|| no_form(module, arrays[0]))?;
+        let shape = array(module, stack).cloned().ok_or_else(|| no_form(module, stack))?;
+        let format = ShardFormat::new(&shape, DimRun::dim(0), self.n_devices);
+        Ok(Stacked::Stack(self.builder.cut(module, stack, &format).map_err(Obstacle::Spmd)?))
+    }
+
+    /// Puts the results of all devices in the place of an output of each update; `own` has this device's.
+    fn output(&mut self, module: &mut Module, output: usize, own: InstId) -> Result<(), Obstacle> {
+        let Kind { comp, groups, updates } = self.kind;
+        let n = updates.len() as i64;
+        let old: Vec<InstId> = updates.iter().map(|update| update.insts[output]).collect();
+        let members: IndexSet<InstId> = updates.iter().flat_map(|update| update.insts.iter().copied()).collect();
+        let readers = |inst: InstId| -> Vec<InstId> {
+            self.users[inst].iter().copied().filter(|user| !members.contains(user)).collect()
+        };
+        if let Some(found) = find_sliced(module, *comp, &old, readers, groups) {
+            let shards = self.exchange().scatter_matrices(module, own, (found.dim, n)).map_err(Obstacle::Spmd)?;
+            if let Some((stack, all_to_all)) = shards {
+                self.collectives.push(all_to_all);
+                for (idx, slices) in (0..).zip(found.shards) {
+                    let Some(like) = slices.first().and_then(|&slice| array(module, slice)).cloned() else { continue };
+                    let new = shard_of(module, *comp, stack, (idx, &like));
+                    slices.iter().for_each(|&slice| module.replace_all_uses(slice, new));
+                }
+                return Ok(());
+            }
+        }
+        let like = array(module, old[0]).cloned().ok_or_else(|| no_form(module, own))?;
+        let shape = stack_shape(&like, n);
+        let format = ShardFormat::new(&shape, DimRun::dim(0), self.n_devices);
+        let joined = self.builder.join(module, own, &shape, &format);
+        self.collectives.push(joined.all_gather);
+        for (idx, source) in (0..).zip(old) {
+            let like = array(module, source).cloned().ok_or_else(|| no_form(module, own))?;
+            let new = shard_of(module, *comp, joined.whole, (idx, &like));
+            module.replace_all_uses(source, new);
+        }
+        Ok(())
+    }
 }
 
 fn no_form(module: &Module, inst: InstId) -> Obstacle {

@@ -1,6 +1,7 @@
 //! The form of an op for a stack of arrays: every stacked operand and the result have one more dim, the first.
 
 use hlo_ir::attrs::{Attrs, DimsAttrs, SliceDim};
+use hlo_ir::monoid::find_monoid;
 use hlo_ir::op::FactorRule;
 use hlo_ir::{ArrayShape, InstId, Module, Opcode};
 use hlo_spmd::{Appender, is_rebuilt};
@@ -32,14 +33,13 @@ pub(super) fn is_stackable(module: &Module, inst: InstId) -> bool {
         | FactorRule::Transpose
         | FactorRule::Reshape
         | FactorRule::Reverse
-        | FactorRule::Slice => true,
-        FactorRule::Concatenate => true,
+        | FactorRule::Slice
+        | FactorRule::Concatenate => true,
         FactorRule::Dot => instruction.opcode == Opcode::Dot,
-        // The value that it begins with is one for all.
+        // Updates are compared by the monoid, and the value that a reduction begins with is one for all.
         FactorRule::Reduce => {
-            matches!(instruction.attrs, Attrs::Reduce(_))
-                && instruction.operands.len() == 2
-                && is_constant(module, instruction.operands[1])
+            let is_monoid = module.called(inst).first().is_some_and(|&comp| find_monoid(module, comp).is_some());
+            is_monoid && instruction.operands.len() == 2 && is_constant(module, instruction.operands[1])
         }
         FactorRule::Bitcast
         | FactorRule::BitcastConvert
