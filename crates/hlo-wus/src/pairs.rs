@@ -107,6 +107,12 @@ fn settled_pairs(
     known: &[Pair],
 ) -> (IndexMap<usize, ValueId>, IndexMap<usize, Candidates>) {
     let numbers = param_numbers(context);
+    let values: IndexMap<usize, ValueId> = numbers.iter().map(|(&value, &number)| (number, value)).collect();
+    let (mut by_param, mut by_output): (IndexMap<usize, Vec<usize>>, IndexMap<usize, Vec<usize>>) = Default::default();
+    for &(param, output) in known {
+        by_param.entry(param).or_default().push(output);
+        by_output.entry(output).or_default().push(param);
+    }
     let (mut pairs, mut all_open) = (IndexMap::new(), IndexMap::new());
     for region in regions {
         let mut open: IndexMap<usize, Candidates> = IndexMap::new();
@@ -116,14 +122,15 @@ fn settled_pairs(
                 let mut candidates = params_behind(context, region, value);
                 candidates.retain(|&p, _| region.runs[&p] == *run && same_shape(context, p, value));
                 // A parameter has one next value, wherever that is computed.
-                let is_others = |p: &ValueId| known.iter().any(|(k, o)| *k == numbers[p] && *o != output as usize);
+                let outputs_of = |p: &ValueId| by_param.get(&numbers[p]).into_iter().flatten();
+                let is_others = |p: &ValueId| outputs_of(p).any(|&o| o != output as usize);
                 candidates.retain(|p, _| !is_others(p));
                 open.insert(output as usize, candidates);
             }
         }
-        for &(param, output) in known {
-            let value = numbers.iter().find(|(_, n)| **n == param).map(|(&v, _)| v);
-            if let (Some(value), Some(candidates)) = (value, open.get_mut(&output)) {
+        for (output, candidates) in &mut open {
+            let params = by_output.get(output).into_iter().flatten();
+            if let Some(&value) = params.filter_map(|param| values.get(param)).next_back() {
                 // What the user or an alias says needs no data flow, but still the same shape and format.
                 let is_possible = region.runs.contains_key(&value);
                 *candidates = is_possible.then_some((value, 0)).into_iter().collect();

@@ -176,7 +176,7 @@ impl ShardingContext<'_> {
         let own = format.run;
         let bytes = |v: &ValueId| self.values.shape(self.module, *v).map_or(0, ArrayShape::size_bytes);
         let sizes: IndexMap<ValueId, u64> = runs.keys().map(|v| (*v, bytes(v))).collect();
-        let computed_bytes = self.update(runs).iter().map(|v| sizes[v]).sum();
+        let computed_bytes = self.update(runs).iter().fold(0u64, |sum, v| sum.saturating_add(sizes[v]));
         let mut state: Option<(u64, ValueId)> = None;
         for &value in runs.keys() {
             let is_state = matches!(self.values.values[value].origin, Origin::EntryParam | Origin::Carry);
