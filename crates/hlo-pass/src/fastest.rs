@@ -46,6 +46,8 @@ struct Outcome {
     module: Module,
     analyses: Analyses,
     summary: RunSummary,
+    /// Whether its passes changed nothing of what it continues.
+    is_as_before: bool,
     time: ModuleTime,
     peak_bytes: u64,
 }
@@ -63,10 +65,11 @@ impl Ways {
         check: bool,
         after_pass: Option<AfterPass<'_>>,
     ) -> Result<(RunSummary, WayChoice), RunError> {
-        let outcomes = match after_pass {
+        let mut outcomes = match after_pass {
             Some(after_pass) => self.one_by_one(module, analyses, check, after_pass)?,
             None => self.beside_each_other(module, analyses, check)?,
         };
+        self.price(&mut outcomes)?;
         let mut chosen: Option<(usize, f64)> = None;
         for (number, (way, outcome)) in self.ways.iter().zip(&outcomes).enumerate() {
             let Some(outcome) = outcome.as_ref().filter(|_| !way.is_reference) else { continue };
@@ -161,21 +164,14 @@ impl Ways {
         analyses: &Analyses,
         options: RunOptions<'_>,
     ) -> Result<Outcome, RunError> {
-        let mut outcome = self.unpriced(way, module.clone(), analyses.clone(), options)?;
-        self.price(&mut outcome)?;
-        Ok(outcome)
+        let outcome = self.unpriced(way, module.clone(), analyses.clone(), options)?;
+        Ok(Outcome { is_as_before: false, ..outcome })
     }
 
-    /// Runs a way from where another one ends. If its passes change nothing, it has that one's figures.
+    /// Runs a way from where another one ends.
     fn continued(&self, way: &Way, before: &Outcome, options: RunOptions<'_>) -> Result<Outcome, RunError> {
-        let mut outcome = self.unpriced(way, before.module.clone(), before.analyses.clone(), options)?;
-        if outcome.summary.reports.iter().all(|report| !report.changed) {
-            (outcome.time, outcome.peak_bytes) = (before.time, before.peak_bytes);
-        } else {
-            self.price(&mut outcome)?;
-        }
-        outcome.summary = before.summary.clone().and(outcome.summary);
-        Ok(outcome)
+        let outcome = self.unpriced(way, before.module.clone(), before.analyses.clone(), options)?;
+        Ok(Outcome { summary: before.summary.clone().and(outcome.summary), ..outcome })
     }
 
     fn unpriced(
@@ -188,13 +184,42 @@ impl Ways {
         analyses.frequency_options = self.frequency_options;
         let summary = run_pipeline(&mut module, &mut analyses, &way.passes, options)?;
         analyses.frequency_options = self.frequency_options;
-        Ok(Outcome { module, analyses, summary, time: ModuleTime::default(), peak_bytes: 0 })
+        let is_as_before = summary.reports.iter().all(|report| !report.changed);
+        Ok(Outcome { module, analyses, summary, is_as_before, time: ModuleTime::default(), peak_bytes: 0 })
     }
 
-    fn price(&self, outcome: &mut Outcome) -> Result<(), RunError> {
-        outcome.time = self.predict(&outcome.module, &mut outcome.analyses)?;
-        outcome.peak_bytes = outcome.analyses.peak_bytes(&outcome.module);
+    /// Predicts times and peaks, each way on a thread of its own. A way whose passes change nothing has the figures of the one
+    /// that it continues.
+    fn price(&self, outcomes: &mut [Option<Outcome>]) -> Result<(), RunError> {
+        let is_new = |&number: &usize| outcomes[number].as_ref().is_some_and(|outcome| !outcome.is_as_before);
+        let new: Vec<usize> = (0..outcomes.len()).filter(is_new).collect();
+        let figures = in_threads(&new, |number| outcomes[number].as_ref().map(|outcome| self.figures(outcome)));
+        let mut priced: Vec<Option<(ModuleTime, u64)>> = vec![None; outcomes.len()];
+        for (number, figures) in new.into_iter().zip(figures) {
+            match figures {
+                Some(Ok(figures)) => priced[number] = Some(figures),
+                Some(Err(_)) | None if self.ways[number].is_reference => {}
+                Some(Err(error)) => return Err(error),
+                None => {}
+            }
+        }
+        for (number, outcome) in outcomes.iter_mut().enumerate() {
+            if outcome.as_ref().is_some_and(|outcome| outcome.is_as_before) {
+                priced[number] = self.ways[number].after.and_then(|before| priced[before]);
+            }
+            *outcome = outcome.take().zip(priced[number]).map(|(outcome, (time, peak_bytes))| Outcome {
+                time,
+                peak_bytes,
+                ..outcome
+            });
+        }
         Ok(())
+    }
+
+    fn figures(&self, outcome: &Outcome) -> Result<(ModuleTime, u64), RunError> {
+        let mut analyses = outcome.analyses.clone();
+        let time = self.predict(&outcome.module, &mut analyses)?;
+        Ok((time, analyses.peak_bytes(&outcome.module)))
     }
 
     /// The predicted time of a module on the machine.
