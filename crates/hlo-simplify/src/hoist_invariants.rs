@@ -14,10 +14,10 @@
 //! **Why.** It is computed once instead of in each iteration. Where the weight is held in shards outside of the loop, the shard is converted
 //! and the converted weight gathered, once and in fewer bytes.
 //!
-//! **What it does not do.** It moves elementwise ops, transposes, reshapes and slices of state that the loop hands on as it is, and the
-//! constants and broadcasts that they take, where the result has fewer bytes than the state it comes from: it is kept for the whole
-//! loop. It moves no collective, and nothing that a branch in the loop computes. What the loop carried stays in its state. Loops whose body or condition is called from
-//! elsewhere, whose state is used as a whole, or that carry annotations or control dependencies are left.
+//! **What it does not do.** It moves elementwise ops, transposes, reshapes and slices of state that the loop hands on as it is, with the
+//! constants and broadcasts that they take. The result must have fewer bytes than the state, as it is kept for the whole loop.
+//! It moves no collective, and nothing that a branch in the loop computes. What the loop carried stays in its state. It leaves loops
+//! whose body or condition is called from elsewhere, whose state is used as a whole, or that carry annotations or control dependencies.
 //!
 //! **Algorithm.** For each loop: which elements of its state never change, what follows from them, in one walk; then the values
 //! that the rest of the body takes are computed outside, and appended to the state. Repeated, so that they leave

@@ -1,8 +1,9 @@
 //! Finds the matrix updates of a computation: what all devices of a group compute alike round matrix products.
 //!
 //! Products that are equal on the devices, and what lies between two of them, make the core of an update. The core takes in what is
-//! computed for it alone, as far as that makes fewer bytes of what it reads (a minimum cut), and what is computed from it alone, as far
-//! as that makes no more bytes of what it gives.
+//! computed for it alone, as far as that makes fewer bytes of what it reads (a minimum cut). It takes in what is computed from it
+//! alone, as far as that makes no more bytes of what it gives. Devices that hold equal values also run the instruction equally often, so that
+//! a collective can stand there.
 
 use super::stacked::{is_constant, is_stackable};
 use crate::min_cut::{Network, UNCUTTABLE, Vertex};
