@@ -85,12 +85,17 @@ impl Pass for FlattenUpdate {
 /// Moves one op of the slices of each flat value; how many ops were moved.
 fn flatten_in(module: &mut Module, comp: CompId, report: &mut PassReport) -> Result<u64, PassError> {
     let (pinned, users) = (pinned_by_control(module, comp), module.users());
+    let mut followers = users.clone();
+    for &inst in &module.comp(comp).insts {
+        let before = module.inst(inst).marks.iter().flat_map(|marks| &marks.control_predecessors);
+        before.for_each(|&before| followers[before].push(inst));
+    }
     let mut rewrite = Rewrite::new(module, comp);
     let mut left: Vec<Decision> = Vec::new();
     let mut n_flattened = 0;
     for flat in find_flat(module, &users, &pinned, &rewrite.live_insts(module)) {
         let Some(found) = find_slices(module, &users, flat) else { continue };
-        let reader = Reader { module, users: &users, pinned: &pinned };
+        let reader = Reader { module, followers: &followers, pinned: &pinned };
         let alike = found.and_then(|parts| reader.find_alike(&parts).map(|operands| (parts, operands)));
         match alike {
             Err(reason) => left.push(Decision::about(module, flat, "left", reason)),
@@ -182,7 +187,8 @@ enum FlatOperand {
 /// Compares what is done with slices.
 struct Reader<'a> {
     module: &'a Module,
-    users: &'a UserMap,
+    /// Users, and what must run later.
+    followers: &'a UserMap,
     pinned: &'a EntitySet<InstId>,
 }
 
@@ -263,7 +269,7 @@ impl Reader<'_> {
         let mut work: Vec<InstId> = ops.iter().map(|op| op.1).collect();
         while let Some(inst) = work.pop() {
             if reached.insert(inst) {
-                work.extend(self.users[inst].iter().copied());
+                work.extend(self.followers[inst].iter().copied());
             }
         }
         for operand in operands {

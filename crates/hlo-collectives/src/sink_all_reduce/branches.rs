@@ -10,11 +10,11 @@
 use super::{ChainOp, find_step};
 use cranelift_entity::EntitySet;
 use hlo_analysis::code::pinned_by_control;
-use hlo_ir::attrs::{DimsAttrs, SliceAttrs, SliceDim};
+use hlo_ir::attrs::{Attrs, DimsAttrs, SliceAttrs, SliceDim};
 use hlo_ir::dtype::NumberClass;
 use hlo_ir::module::UserMap;
 use hlo_ir::monoid::Monoid;
-use hlo_ir::{CompId, InstId, Module, Opcode};
+use hlo_ir::{CompId, DType, InstId, Module, Opcode};
 use hlo_pass::PassError;
 use hlo_pass::report::{Decision, PassReport};
 use hlo_spmd::{AllReduce, ChannelIds, CollectiveChange, Rewrite, Scaling, array, check_free, find_all_reduce};
@@ -178,7 +178,8 @@ impl Search<'_> {
             // Fewer bits would round each device's product where one product was rounded.
             let has_bits = from.dtype.class() != NumberClass::Pred && from.dtype.bits() >= 16;
             let is_same_type = array(module, other)?.dtype == from.dtype;
-            let is_sum = all_reduce.reducer == Some(Monoid::Add) && has_bits && is_same_type;
+            let is_exact = has_bits && is_same_type && !rounds_operands(&instruction.attrs, from.dtype);
+            let is_sum = all_reduce.reducer == Some(Monoid::Add) && is_exact;
             return plain.filter(|_| is_sum && (self.is_equal)(other, &all_reduce.groups));
         }
         match find_step(module, all_reduce, value, user)? {
@@ -186,6 +187,14 @@ impl Search<'_> {
             ChainOp::Scale(scaling) => Some(LinearStep { inst: user, operand_idx, scaling: Some(scaling) }),
         }
     }
+}
+
+/// Whether a product names an algorithm that rounds operands of this type: each part of a sum would be rounded, and parts may
+/// cancel.
+fn rounds_operands(attrs: &Attrs, dtype: DType) -> bool {
+    let Attrs::Dot(dot) = attrs else { return false };
+    let (algorithm, name) = (dot.algorithm.as_str(), dtype.name());
+    !algorithm.is_empty() && !algorithm.starts_with(&format!("dot_{name}_{name}_"))
 }
 
 /// Emits the sums at their places, and says so.

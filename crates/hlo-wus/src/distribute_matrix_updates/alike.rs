@@ -14,8 +14,6 @@ pub(super) enum Source {
     Member(usize),
     /// The input of this number.
     Input(usize),
-    /// What is computed from nothing: the first instruction found that computes it.
-    Constant(InstId),
 }
 
 /// One instruction of an update, without names.
@@ -35,8 +33,10 @@ pub(super) struct Ordered {
     pub(super) nodes: Vec<Node>,
     /// The instruction of each node.
     pub(super) insts: Vec<InstId>,
-    /// What the update reads, in order of first use.
+    /// What the update reads, constants too, in order of first use.
     pub(super) inputs: Vec<InstId>,
+    /// Equal for inputs that are the same instruction or the same constant.
+    pub(super) input_keys: Vec<InstId>,
     input_shapes: Vec<ShapeId>,
     /// The nodes that something else reads.
     pub(super) outputs: Vec<usize>,
@@ -93,14 +93,19 @@ pub(super) fn ordered(module: &Module, update: &MatrixUpdate, constants: &mut Co
             open.extend(module.inst(inst).operands.iter().rev().map(|&operand| (operand, false)));
         }
     }
-    let mut inputs: IndexSet<InstId> = IndexSet::new();
+    let mut inputs: IndexMap<InstId, InstId> = IndexMap::new();
     let mut nodes = Vec::with_capacity(order.len());
     for &inst in &order {
         let instruction = module.inst(inst);
-        let operands = instruction.operands.iter().map(|&operand| match order.get_index_of(&operand) {
-            Some(member) => Source::Member(member),
-            None if is_constant(module, operand) => Source::Constant(constants.first(module, operand)),
-            None => Source::Input(inputs.insert_full(operand).0),
+        let operands = instruction.operands.iter().map(|&operand| {
+            if let Some(member) = order.get_index_of(&operand) {
+                return Source::Member(member);
+            }
+            let key = if is_constant(module, operand) { constants.first(module, operand) } else { operand };
+            let entry = inputs.entry(key);
+            let number = entry.index();
+            entry.or_insert(operand);
+            Source::Input(number)
         });
         let operands = operands.collect();
         let mut attrs = instruction.attrs.clone();
@@ -117,8 +122,9 @@ pub(super) fn ordered(module: &Module, update: &MatrixUpdate, constants: &mut Co
         });
     }
     let outputs = update.outputs.iter().filter_map(|output| order.get_index_of(output)).collect();
-    let input_shapes = inputs.iter().map(|&input| module.shapes.bare(module.inst(input).shape)).collect();
-    Ordered { nodes, insts: order.into_iter().collect(), inputs: inputs.into_iter().collect(), input_shapes, outputs }
+    let input_shapes = inputs.values().map(|&input| module.shapes.bare(module.inst(input).shape)).collect();
+    let (input_keys, inputs) = inputs.into_iter().unzip();
+    Ordered { nodes, insts: order.into_iter().collect(), inputs, input_keys, input_shapes, outputs }
 }
 
 /// Updates that compute the same, in order of the first of each kind.

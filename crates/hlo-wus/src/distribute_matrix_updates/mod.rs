@@ -216,19 +216,21 @@ enum Obstacle {
     Dependent,
     NoForm(String),
     Spmd(SpmdError),
-    Cycle(InstId),
+    /// Beyond what [`is_any_dependent`] sees.
+    Cycle,
+    SameInputs,
 }
 
 impl Obstacle {
     /// What to say, or the error.
     fn text(self) -> Result<String, PassError> {
         match self {
-            Obstacle::Dependent => Ok("one of the updates that are alike needs the result of another".into()),
+            Obstacle::Dependent | Obstacle::Cycle => {
+                Ok("one of the updates that are alike needs the result of another".into())
+            }
             Obstacle::NoForm(name) => Ok(format!("`{name}` has no form for a stack of arrays")),
             Obstacle::Spmd(error) => Err(WusError::Spmd(error).about(Entity::Module)),
-            Obstacle::Cycle(inst) => {
-                Err(PassError::about("cycle", Entity::Inst(inst), "the instruction needs its own result"))
-            }
+            Obstacle::SameInputs => Ok("the updates that are alike read the same: `cse` makes one of them".into()),
         }
     }
 }
@@ -250,7 +252,6 @@ fn distribute(module: &mut Module, kind: &Kind) -> Result<Vec<InstId>, Obstacle>
         let operand = |source: &Source| match *source {
             Source::Member(member) => results[member],
             Source::Input(input) => inputs[input],
-            Source::Constant(inst) => Stacked::Shared(inst),
         };
         let operands: Vec<Stacked> = node.operands.iter().map(operand).collect();
         let is_shared = operands.iter().all(|operand| matches!(operand, Stacked::Shared(_)));
@@ -266,8 +267,11 @@ fn distribute(module: &mut Module, kind: &Kind) -> Result<Vec<InstId>, Obstacle>
             emitter.output(module, output, own)?;
         }
     }
-    module.restore_order(kind.comp).map_err(Obstacle::Cycle)?;
+    module.restore_order(kind.comp).map_err(|_| Obstacle::Cycle)?;
     module.remove_dead(kind.comp);
+    if emitter.collectives.is_empty() {
+        return Err(Obstacle::SameInputs);
+    }
     Ok(emitter.collectives)
 }
 
@@ -290,7 +294,7 @@ impl Emitter<'_> {
     fn input(&mut self, module: &mut Module, idx: usize) -> Result<Stacked, Obstacle> {
         let Kind { comp, groups, updates } = self.kind;
         let arrays: Vec<InstId> = updates.iter().map(|update| update.inputs[idx]).collect();
-        if arrays.iter().all(|array| *array == arrays[0]) {
+        if updates.iter().all(|update| update.input_keys[idx] == updates[0].input_keys[idx]) {
             return Ok(Stacked::Shared(arrays[0]));
         }
         if let Some(found) = find_gathered(module, &arrays, groups) {
@@ -322,9 +326,11 @@ impl Emitter<'_> {
             if let Some((stack, all_to_all)) = shards {
                 self.collectives.push(all_to_all);
                 for (idx, slices) in (0..).zip(found.shards) {
-                    let Some(like) = slices.first().and_then(|&slice| array(module, slice)).cloned() else { continue };
-                    let new = shard_of(module, *comp, stack, (idx, &like));
-                    slices.iter().for_each(|&slice| module.replace_all_uses(slice, new));
+                    for slice in slices {
+                        let like = array(module, slice).cloned().ok_or_else(|| no_form(module, slice))?;
+                        let new = shard_of(module, *comp, stack, (idx, &like));
+                        module.replace_all_uses(slice, new);
+                    }
                 }
                 return Ok(());
             }
@@ -365,9 +371,10 @@ fn is_any_dependent(module: &Module, kind: &Kind) -> bool {
     let members: IndexSet<InstId> = kind.updates.iter().flat_map(|update| update.insts.iter().copied()).collect();
     let mut follows: IndexSet<InstId> = IndexSet::new();
     for &inst in &module.comp(kind.comp).insts {
-        if module.inst(inst).operands.iter().any(|o| members.contains(o) || follows.contains(o))
-            && !members.contains(&inst)
-        {
+        let instruction = module.inst(inst);
+        let before = instruction.marks.iter().flat_map(|marks| &marks.control_predecessors);
+        let mut earlier = instruction.operands.iter().chain(before);
+        if !members.contains(&inst) && earlier.any(|o| members.contains(o) || follows.contains(o)) {
             follows.insert(inst);
         }
     }

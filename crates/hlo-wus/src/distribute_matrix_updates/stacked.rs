@@ -83,6 +83,9 @@ pub(super) fn stacked_op(module: &mut Module, source: InstId, operands: &[Stacke
     let result = module.shape(source).as_array()?.clone();
     let instruction = module.inst(source).clone();
     let rule = instruction.opcode.row().factors;
+    if rule == FactorRule::Reduce && matches!(operands, [_, Stacked::Stack(_)]) {
+        return None;
+    }
     let mut taken = Vec::with_capacity(operands.len());
     for (k, (&operand, &old)) in operands.iter().zip(&instruction.operands).enumerate() {
         let old = module.shape(old).as_array()?.clone();
