@@ -54,7 +54,8 @@ impl Draw {
 /// Which devices are given the same values.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Same {
-    /// Those that hold the same tile by the entry parameters' `sharding=`; leaves without one differ everywhere.
+    /// Those that hold the same tile by the entry parameters' `sharding=`, and all replicas where `parameter_replication` says
+    /// so; leaves without either differ everywhere.
     #[default]
     Auto,
     /// All, for every leaf.
@@ -134,7 +135,7 @@ pub fn draw_inputs(module: &Module, like: Option<&Module>, options: &DrawOptions
     let mut rows = Vec::with_capacity(leaves.len());
     let mut drawn_bytes = 0u64;
     for (i, (leaf, sharding)) in leaves.iter().zip(&shardings).enumerate() {
-        let groups = groups_of(&options.same, i, sharding, n_devices);
+        let groups = groups_of(&options.same, i, sharding, module);
         let draw = options.draws.get(i).copied().unwrap_or(Draw::Normal(1.0));
         let mut row: Vec<Arc<Literal>> = Vec::with_capacity(n_devices);
         for (device, &group) in groups.iter().enumerate() {
@@ -160,10 +161,16 @@ pub fn draw_inputs(module: &Module, like: Option<&Module>, options: &DrawOptions
 }
 
 /// For each device a number; devices with the same number are given the same values.
-fn groups_of(same: &Same, leaf_idx: usize, leaf: &EntryLeaf, n_devices: usize) -> Vec<u32> {
-    let distinct = || (1..=u32::try_from(n_devices).unwrap_or(u32::MAX)).collect();
+fn groups_of(same: &Same, leaf_idx: usize, leaf: &EntryLeaf, module: &Module) -> Vec<u32> {
+    let n_devices = module.n_devices();
+    let distinct = || (1..=u32::try_from(n_devices).unwrap_or(u32::MAX)).collect::<Vec<u32>>();
     match same {
-        Same::Auto => leaf.sharding.as_ref().and_then(|s| s.tile_of_device(n_devices)).unwrap_or_else(distinct),
+        Same::Auto => {
+            let tiles = leaf.sharding.as_ref().and_then(|s| s.tile_of_device(n_devices)).unwrap_or_else(distinct);
+            let n_partitions = module.header.num_partitions.max(1) as usize;
+            let of = |device: usize| if leaf.is_replicated { device % n_partitions } else { device };
+            (0..n_devices).filter_map(|device| tiles.get(of(device)).copied()).collect()
+        }
         Same::All => vec![0; n_devices],
         Same::None => distinct(),
         Same::Leaves(leaves) if leaves.contains(&leaf_idx) => vec![0; n_devices],
@@ -269,6 +276,21 @@ mod tests {
     fn drawn(dtype: DType, word: &str, n: i64) -> Literal {
         let shape = ArrayShape::new(dtype, [n]);
         draw_array(&shape, Draw::parse(word).unwrap(), &mut Source::new(1, 2, 3)).unwrap()
+    }
+
+    /// Two replicas of two partitions; devices are numbered replica by replica.
+    #[test]
+    fn replicas_get_the_same_where_the_parameter_says_so() {
+        let leaf = |is_replicated| EntryLeaf {
+            param: 0,
+            shape: ArrayShape::new(DType::F32, [4]),
+            sharding: None,
+            is_replicated,
+        };
+        let mut module = Module::new("m");
+        (module.header.replica_count, module.header.num_partitions) = (2, 2);
+        assert_eq!(groups_of(&Same::Auto, 0, &leaf(true), &module), [1, 2, 1, 2]);
+        assert_eq!(groups_of(&Same::Auto, 0, &leaf(false), &module), [1, 2, 3, 4]);
     }
 
     #[test]

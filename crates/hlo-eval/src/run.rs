@@ -3,6 +3,7 @@
 use crate::engine::{EvalOptions, Machine, Observer};
 use crate::error::EvalError;
 use crate::value::{Spread, Value};
+use hlo_ir::attrs::ParameterAttrs;
 use hlo_ir::sharding::LeafSharding;
 use hlo_ir::{ArrayShape, InstId, Literal, Module, Shape};
 use std::sync::Arc;
@@ -33,6 +34,8 @@ pub struct EntryLeaf {
     pub shape: ArrayShape,
     /// Its sharding, if the parameter has one.
     pub sharding: Option<LeafSharding>,
+    /// Whether `parameter_replication` says that all replicas hold the same.
+    pub is_replicated: bool,
 }
 
 /// The array leaves of the entry's parameters, in the order of [`Inputs::leaves`].
@@ -41,11 +44,14 @@ pub fn entry_leaves(module: &Module) -> Vec<EntryLeaf> {
     let Some(entry) = module.entry() else { return leaves };
     for (param, &inst) in module.comp(entry).params.iter().enumerate() {
         let sharding = module.sharding(inst);
+        let attrs = ParameterAttrs::of(&module.inst(inst).attrs);
+        let flags = attrs.map_or(&[][..], |attrs| &attrs.parameter_replication);
         let mut leaf_idx = 0;
         module.shape(inst).for_each_leaf(&mut |_, shape| {
             if let Shape::Array(array) = shape {
                 let sharding = sharding.and_then(|s| s.leaf(leaf_idx)).cloned();
-                leaves.push(EntryLeaf { param, shape: array.clone(), sharding });
+                let is_replicated = flags.get(leaf_idx).is_some_and(|flag| *flag);
+                leaves.push(EntryLeaf { param, shape: array.clone(), sharding, is_replicated });
             }
             leaf_idx += 1;
         });

@@ -247,7 +247,7 @@ pub(crate) struct InputArgs {
     /// One word for each entry leaf: nS (normal of scale S), pS (its magnitude), intK (integers below K), or a number
     #[arg(long, value_name = "WORDS", default_value = "", allow_hyphen_values = true)]
     pub draw: String,
-    /// Devices that get the same inputs: auto (by the entry's shardings), all, none, or a list of leaves for all
+    /// Devices that get the same inputs: auto (as the entry's parameters say), all, none, or a list of leaves for all
     #[arg(long, value_name = "WHICH", default_value = "auto")]
     pub same: String,
     /// Take the shardings for --same auto from this module
