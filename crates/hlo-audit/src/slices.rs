@@ -1,5 +1,6 @@
 //! Which part of a value is read, where nothing but slices read it.
 
+use crate::collective::{Collective, SMALL_BYTES};
 use crate::context::AuditCx;
 use crate::follow::{depends_on_device_id, only_moves};
 use hashbrown::HashSet;
@@ -15,6 +16,40 @@ pub(crate) struct Slices {
     pub(crate) share: f64,
     /// Where they begin.
     pub(crate) starts: Starts,
+}
+
+/// A share in words.
+pub(crate) fn percent(share: f64) -> String {
+    match share * 100.0 {
+        percent if percent < 1.0 => "less than 1 %".into(),
+        percent => format!("at most {percent:.0} %"),
+    }
+}
+
+/// An array of an all-gather of which at most half is read.
+pub(crate) struct SlicedGather<'a> {
+    pub(crate) gather: &'a Collective,
+    /// Of the gathered array.
+    pub(crate) bytes: u64,
+    pub(crate) found: Slices,
+}
+
+impl SlicedGather<'_> {
+    /// Bytes that no device reads.
+    pub(crate) fn needless_bytes(&self) -> u64 {
+        (self.bytes as f64 * (1.0 - self.found.share)) as u64
+    }
+}
+
+/// The gathered arrays of which only slices are read, which begin so.
+pub(crate) fn sliced_gathers<'a>(cx: &'a AuditCx<'_>, starts: Starts) -> impl Iterator<Item = SlicedGather<'a>> {
+    let gathers = cx.collectives.iter().filter(|c| c.is_all_gather() && !c.is_of_one_device());
+    let arrays = gathers.flat_map(|gather| (0..gather.n_arrays(cx.module)).map(move |k| (gather, k)));
+    arrays.filter_map(move |(gather, k)| {
+        let bytes = cx.array_bytes(gather, k);
+        let found = find_slices(cx, cx.result(gather, k)?, &gather.members.groups)?;
+        (found.starts == starts && bytes >= SMALL_BYTES).then_some(SlicedGather { gather, bytes, found })
+    })
 }
 
 /// Where slices begin.

@@ -48,7 +48,7 @@ use crate::error::{GradientRefusal, WusError};
 use crate::explain::{self, Unequal};
 use crate::find::{Gradient, LeftGradient, find_gradients};
 use crate::interface::Interface;
-use crate::machine::{Times, times};
+use crate::machine::{CLUSTER, DEVICE, Times, times};
 use crate::pairs::{Pair, aliased, joined, parse_pairs};
 use crate::problem::{Problem, Rate, Terms};
 use crate::rewrite::Rewriter;
@@ -122,18 +122,8 @@ const OPTIONS: &[OptionInfo] = &[
         default: "auto",
         help: "auto: cut within a level of the cluster and sum across where that is cheaper; no: over all devices",
     },
-    OptionInfo {
-        name: "cluster",
-        kind: OptionKind::Text,
-        default: "",
-        help: "how the devices are wired, for predicted times: [(node,2),(gpu,8)] or a shipped name; empty: one switch",
-    },
-    OptionInfo {
-        name: "device",
-        kind: OptionKind::Text,
-        default: "h200",
-        help: "the device, for predicted times: h200, a100, v100, tpuv3",
-    },
+    CLUSTER,
+    DEVICE,
 ];
 
 /// See the module's documentation.

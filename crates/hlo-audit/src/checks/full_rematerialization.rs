@@ -14,11 +14,9 @@
 //!
 //! **How sure**: all uses are slices; a start differs within the groups and depends on `partition-id` or `replica-id`.
 
-use super::sliced_all_gather::percent;
-use crate::collective::{Collective, SMALL_BYTES};
 use crate::context::AuditCx;
 use crate::finding::{CheckInfo, Finding, Level};
-use crate::slices::{Starts, find_slices};
+use crate::slices::{SlicedGather, Starts, percent, sliced_gathers};
 
 /// The check as the command line knows it.
 pub(crate) static INFO: CheckInfo = CheckInfo {
@@ -29,18 +27,13 @@ pub(crate) static INFO: CheckInfo = CheckInfo {
 };
 
 fn run(cx: &AuditCx<'_>) -> Vec<Finding> {
-    let gathers = cx.collectives.iter().filter(|c| c.is_all_gather() && !c.is_of_one_device());
-    gathers.flat_map(|gather| (0..gather.n_arrays(cx.module)).filter_map(|k| check(cx, gather, k))).collect()
+    sliced_gathers(cx, Starts::ByDevice).map(|sliced| finding(cx, sliced)).collect()
 }
 
-fn check(cx: &AuditCx<'_>, gather: &Collective, k: usize) -> Option<Finding> {
-    let bytes = cx.array_bytes(gather, k);
-    let found = find_slices(cx, cx.result(gather, k)?, &gather.members.groups)?;
-    if found.starts != Starts::ByDevice || bytes < SMALL_BYTES {
-        return None;
-    }
-    let needless = (bytes as f64 * (1.0 - found.share)) as u64;
-    Some(Finding {
+fn finding(cx: &AuditCx<'_>, sliced: SlicedGather<'_>) -> Finding {
+    let needless = sliced.needless_bytes();
+    let SlicedGather { gather, bytes, found } = sliced;
+    Finding {
         check: &INFO,
         inst: gather.inst,
         message: format!(
@@ -54,5 +47,5 @@ fn check(cx: &AuditCx<'_>, gather: &Collective, k: usize) -> Option<Finding> {
         remedy: "change the sharding by an all-to-all or a collective-permute: give the array one sharding on both sides, or \
                  constrain it (`jax.lax.with_sharding_constraint`) between them"
             .into(),
-    })
+    }
 }

@@ -13,10 +13,9 @@
 //!
 //! **How sure**: all uses are slices, perhaps behind transposes, reshapes and conversions; their sizes are added up.
 
-use crate::collective::{Collective, SMALL_BYTES};
 use crate::context::AuditCx;
 use crate::finding::{CheckInfo, Finding, Level};
-use crate::slices::{Starts, find_slices};
+use crate::slices::{SlicedGather, Starts, percent, sliced_gathers};
 
 /// The check as the command line knows it.
 pub(crate) static INFO: CheckInfo = CheckInfo {
@@ -27,18 +26,13 @@ pub(crate) static INFO: CheckInfo = CheckInfo {
 };
 
 fn run(cx: &AuditCx<'_>) -> Vec<Finding> {
-    let gathers = cx.collectives.iter().filter(|c| c.is_all_gather() && !c.is_of_one_device());
-    gathers.flat_map(|gather| (0..gather.n_arrays(cx.module)).filter_map(|k| check(cx, gather, k))).collect()
+    sliced_gathers(cx, Starts::Same).map(|sliced| finding(cx, sliced)).collect()
 }
 
-fn check(cx: &AuditCx<'_>, gather: &Collective, k: usize) -> Option<Finding> {
-    let bytes = cx.array_bytes(gather, k);
-    let found = find_slices(cx, cx.result(gather, k)?, &gather.members.groups)?;
-    if found.starts != Starts::Same || bytes < SMALL_BYTES {
-        return None;
-    }
-    let needless = (bytes as f64 * (1.0 - found.share)) as u64;
-    Some(Finding {
+fn finding(cx: &AuditCx<'_>, sliced: SlicedGather<'_>) -> Finding {
+    let needless = sliced.needless_bytes();
+    let SlicedGather { gather, bytes, found } = sliced;
+    Finding {
         check: &INFO,
         inst: gather.inst,
         message: format!(
@@ -50,13 +44,5 @@ fn check(cx: &AuditCx<'_>, gather: &Collective, k: usize) -> Option<Finding> {
         also: found.slices,
         cost: gather.cost(needless, gather.n_runs),
         remedy: "take the slice of the local part first, and gather that".into(),
-    })
-}
-
-/// A share in words.
-pub(super) fn percent(share: f64) -> String {
-    match share * 100.0 {
-        percent if percent < 1.0 => "less than 1 %".into(),
-        percent => format!("at most {percent:.0} %"),
     }
 }

@@ -14,11 +14,10 @@
 //! **How sure**: all uses are slices; their sizes are added up. It is advice, because XLA's pipelines for accelerators put reduce-scatters in place
 //! of the plain forms after partitioning.
 
-use super::sliced_all_gather::percent;
 use crate::collective::{Collective, SMALL_BYTES};
 use crate::context::AuditCx;
 use crate::finding::{CheckInfo, Finding, Level};
-use crate::slices::{Starts, find_slices};
+use crate::slices::{Starts, find_slices, percent};
 
 /// The check as the command line knows it.
 pub(crate) static INFO: CheckInfo = CheckInfo {

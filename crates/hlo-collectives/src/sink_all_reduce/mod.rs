@@ -28,7 +28,9 @@
 //! loops and the number of ops that a sum is moved past.
 //!
 //! **Requires** nothing. **Ensures** the same results bit for bit, except where a `reduce`, a product or a loop is passed: there
-//! floating-point numbers are added in another order, and with `reassoc=true` in another precision. **Errors**: none.
+//! floating-point numbers are added in another order, and with `reassoc=true` in another precision. A device that rounds the
+//! operands of products by default (TF32) rounds each part of the sum then; no sum moves past a product whose `algorithm` asks
+//! for fewer bits. **Errors**: none.
 
 mod branches;
 mod joins;

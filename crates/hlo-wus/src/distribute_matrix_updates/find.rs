@@ -58,11 +58,7 @@ pub(super) fn find_updates(
     (0..).zip(&module.comp(comp).insts).for_each(|(place, &inst)| position[inst] = place);
     let mut finder = Finder { module, comp, users, position, live, candidates, taken: EntitySet::new() };
     let cores = finder.cores();
-    for core in &cores {
-        core.iter().for_each(|&inst| {
-            finder.taken.insert(inst);
-        });
-    }
+    finder.taken.extend(cores.iter().flatten().copied());
     cores.into_iter().map(|core| finder.update(core)).collect()
 }
 
@@ -106,19 +102,12 @@ impl Finder<'_> {
 
     fn update(&mut self, core: Vec<InstId>) -> MatrixUpdate {
         let mut members: EntitySet<InstId> = EntitySet::new();
-        let take = |insts: &[InstId], members: &mut EntitySet<InstId>| {
-            insts.iter().for_each(|&inst| {
-                members.insert(inst);
-            });
-        };
-        take(&core, &mut members);
+        members.extend(core.iter().copied());
         let before = self.computed_for(&core, &members);
-        take(&before, &mut members);
+        members.extend(before.iter().copied());
         let mut all = core;
         all.extend(before);
-        all.iter().for_each(|&inst| {
-            self.taken.insert(inst);
-        });
+        self.taken.extend(all.iter().copied());
         self.follow(&mut all, &mut members);
         all.sort_unstable_by_key(|&inst| self.position[inst]);
         let outputs = all.into_iter().filter(|&inst| self.is_read_outside(inst, &members)).collect();

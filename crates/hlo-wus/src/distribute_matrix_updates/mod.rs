@@ -39,6 +39,7 @@ mod find;
 mod stacked;
 
 use crate::error::WusError;
+use crate::machine::{CLUSTER, DEVICE};
 use alike::{Constants, Ordered, Source};
 use exchange::{Exchange, find_gathered, find_sliced, shard_of};
 use hlo_analysis::Preserved;
@@ -71,18 +72,8 @@ const OPTIONS: &[OptionInfo] = &[
         default: "auto",
         help: "auto: where the module is predicted to be faster; always: wherever two updates are alike",
     },
-    OptionInfo {
-        name: "cluster",
-        kind: OptionKind::Text,
-        default: "",
-        help: "how the devices are wired, for predicted times: [(node,2),(gpu,8)] or a shipped name; empty: one switch",
-    },
-    OptionInfo {
-        name: "device",
-        kind: OptionKind::Text,
-        default: "h200",
-        help: "the device, for predicted times: h200, a100, v100, tpuv3",
-    },
+    CLUSTER,
+    DEVICE,
 ];
 
 /// See the module's documentation.
@@ -237,13 +228,14 @@ impl Obstacle {
 
 /// Rewrites a kind; the collectives put in.
 fn distribute(module: &mut Module, kind: &Kind) -> Result<Vec<InstId>, Obstacle> {
-    if is_any_dependent(module, kind) {
+    let members: IndexSet<InstId> = kind.updates.iter().flat_map(|update| update.insts.iter().copied()).collect();
+    if is_any_dependent(module, kind, &members) {
         return Err(Obstacle::Dependent);
     }
     let users = module.users();
     let builder = ShardBuilder::new(module, kind.groups.as_slice().into());
     let n_devices = kind.groups.first().map_or(1, Vec::len);
-    let mut emitter = Emitter { kind, users, builder, n_devices, collectives: Vec::new() };
+    let mut emitter = Emitter { kind, members, users, builder, n_devices, collectives: Vec::new() };
     let (first, n_own) = (&kind.updates[0], kind.updates.len().div_ceil(n_devices) as i64);
     let inputs: Result<Vec<Stacked>, Obstacle> = (0..first.inputs.len()).map(|i| emitter.input(module, i)).collect();
     let inputs = inputs?;
@@ -278,6 +270,8 @@ fn distribute(module: &mut Module, kind: &Kind) -> Result<Vec<InstId>, Obstacle>
 /// Builds what goes into the stacked update of a kind and what comes out of it.
 struct Emitter<'k> {
     kind: &'k Kind,
+    /// The instructions of all its updates.
+    members: IndexSet<InstId>,
     /// Of the module as it was.
     users: UserMap,
     builder: ShardBuilder,
@@ -317,9 +311,8 @@ impl Emitter<'_> {
         let Kind { comp, groups, updates } = self.kind;
         let n = updates.len() as i64;
         let old: Vec<InstId> = updates.iter().map(|update| update.insts[output]).collect();
-        let members: IndexSet<InstId> = updates.iter().flat_map(|update| update.insts.iter().copied()).collect();
         let readers = |inst: InstId| -> Vec<InstId> {
-            self.users[inst].iter().copied().filter(|user| !members.contains(user)).collect()
+            self.users[inst].iter().copied().filter(|user| !self.members.contains(user)).collect()
         };
         if let Some(found) = find_sliced(module, *comp, &old, readers, groups) {
             let shards = self.exchange().scatter_matrices(module, own, (found.dim, n)).map_err(Obstacle::Spmd)?;
@@ -367,8 +360,7 @@ fn stack_of(module: &mut Module, comp: CompId, arrays: &[InstId]) -> Option<Inst
 }
 
 /// Whether one update of a kind reads what is computed from another one.
-fn is_any_dependent(module: &Module, kind: &Kind) -> bool {
-    let members: IndexSet<InstId> = kind.updates.iter().flat_map(|update| update.insts.iter().copied()).collect();
+fn is_any_dependent(module: &Module, kind: &Kind, members: &IndexSet<InstId>) -> bool {
     let mut follows: IndexSet<InstId> = IndexSet::new();
     for &inst in &module.comp(kind.comp).insts {
         let instruction = module.inst(inst);
