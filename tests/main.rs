@@ -10,6 +10,7 @@ mod interface;
 mod large_modules;
 mod lockstep;
 mod machines;
+mod matrix_updates;
 mod memory;
 mod memory_twin;
 mod passes;

@@ -36,26 +36,27 @@
 mod alike;
 mod exchange;
 mod find;
+mod in_shards;
 mod stacked;
 
 use crate::error::WusError;
 use crate::machine::{CLUSTER, DEVICE};
 use alike::{Constants, Ordered, Source};
-use exchange::{Exchange, find_gathered, find_sliced, shard_of};
+use exchange::Exchange;
 use hlo_analysis::Preserved;
 use hlo_analysis::code::code_computations;
 use hlo_analysis::time::{Machine, predict};
-use hlo_ir::attrs::{DimsAttrs, ReshapeAttrs};
 use hlo_ir::diag::Entity;
 use hlo_ir::module::UserMap;
 use hlo_ir::op::Flow;
-use hlo_ir::{CompId, InstId, Module, Opcode};
+use hlo_ir::{CompId, InstId, Module};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::report::Decision;
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
-use hlo_spmd::{Appender, CollectiveChange, DimRun, ShardBuilder, ShardFormat, SpmdError, array};
+use hlo_spmd::{CollectiveChange, DimRun, ShardBuilder, ShardFormat, SpmdError};
+use in_shards::{InShards, find_gathered, find_sliced};
 use indexmap::IndexSet;
-use stacked::{Stacked, stack_shape, stacked_op};
+use stacked::{Stacked, row_of, shape_of, stack_of, stack_shape, stacked_op};
 
 /// The pass as the command line knows it.
 pub(crate) static INFO: PassInfo = PassInfo {
@@ -226,6 +227,12 @@ impl Obstacle {
     }
 }
 
+impl From<SpmdError> for Obstacle {
+    fn from(error: SpmdError) -> Obstacle {
+        Obstacle::Spmd(error)
+    }
+}
+
 /// Rewrites a kind; the collectives put in.
 fn distribute(module: &mut Module, kind: &Kind) -> Result<Vec<InstId>, Obstacle> {
     let members: IndexSet<InstId> = kind.updates.iter().flat_map(|update| update.insts.iter().copied()).collect();
@@ -280,10 +287,6 @@ struct Emitter<'k> {
 }
 
 impl Emitter<'_> {
-    fn exchange(&mut self) -> Exchange<'_> {
-        Exchange { comp: self.kind.comp, n_devices: self.n_devices as i64, builder: &mut self.builder }
-    }
-
     /// This device's part of an input's stack.
     fn input(&mut self, module: &mut Module, idx: usize) -> Result<Stacked, Obstacle> {
         let Kind { comp, groups, updates } = self.kind;
@@ -291,72 +294,57 @@ impl Emitter<'_> {
         if updates.iter().all(|update| update.input_keys[idx] == updates[0].input_keys[idx]) {
             return Ok(Stacked::Shared(arrays[0]));
         }
-        if let Some(found) = find_gathered(module, &arrays, groups) {
-            let shards: Vec<InstId> = found.shards.concat();
-            let stack = stack_of(module, *comp, &shards).ok_or_else(|| no_form(module, shards[0]))?;
-            let matrices = self.exchange().gather_matrices(module, stack, found.dim).map_err(Obstacle::Spmd)?;
-            if let Some((matrices, all_to_all)) = matrices {
-                self.collectives.push(all_to_all);
-                return Ok(Stacked::Stack(matrices));
-            }
+        let whole = shape_of(module, arrays[0])?;
+        if let Some(found) = find_gathered(module, &arrays, groups)
+            && let Some(gathered) = self.exchange(&found).gather_matrices(module, &whole)?
+        {
+            self.collectives.push(gathered.all_to_all);
+            return Ok(Stacked::Stack(gathered.stack));
         }
-        let stack = stack_of(module, *comp, &arrays).ok_or_else(|| no_form(module, arrays[0]))?;
-        let shape = array(module, stack).cloned().ok_or_else(|| no_form(module, stack))?;
-        let format = ShardFormat::new(&shape, DimRun::dim(0), self.n_devices);
-        Ok(Stacked::Stack(self.builder.cut(module, stack, &format).map_err(Obstacle::Spmd)?))
+        let stack = stack_of(module, *comp, &arrays, &stack_shape(&whole, 1));
+        let format = ShardFormat::new(&stack_shape(&whole, arrays.len() as i64), DimRun::dim(0), self.n_devices);
+        Ok(Stacked::Stack(self.builder.cut(module, stack, &format)?))
     }
 
     /// Puts the results of all devices in the place of an output of each update; `own` has this device's.
     fn output(&mut self, module: &mut Module, output: usize, own: InstId) -> Result<(), Obstacle> {
         let Kind { comp, groups, updates } = self.kind;
-        let n = updates.len() as i64;
         let old: Vec<InstId> = updates.iter().map(|update| update.insts[output]).collect();
         let readers = |inst: InstId| -> Vec<InstId> {
             self.users[inst].iter().copied().filter(|user| !self.members.contains(user)).collect()
         };
-        if let Some(found) = find_sliced(module, *comp, &old, readers, groups) {
-            let shards = self.exchange().scatter_matrices(module, own, (found.dim, n)).map_err(Obstacle::Spmd)?;
-            if let Some((stack, all_to_all)) = shards {
-                self.collectives.push(all_to_all);
-                for (idx, slices) in (0..).zip(found.shards) {
-                    for slice in slices {
-                        let like = array(module, slice).cloned().ok_or_else(|| no_form(module, slice))?;
-                        let new = shard_of(module, *comp, stack, (idx, &like));
-                        module.replace_all_uses(slice, new);
-                    }
-                }
-                return Ok(());
-            }
+        if let Some(found) = find_sliced(module, *comp, &old, readers, groups)
+            && let Some(all_to_all) = self.exchange(&found).scatter_matrices(module, own)?
+        {
+            self.collectives.push(all_to_all);
+            return put_rows(module, all_to_all, found.shards);
         }
-        let like = array(module, old[0]).cloned().ok_or_else(|| no_form(module, own))?;
-        let shape = stack_shape(&like, n);
+        let shape = stack_shape(&shape_of(module, old[0])?, updates.len() as i64);
         let format = ShardFormat::new(&shape, DimRun::dim(0), self.n_devices);
         let joined = self.builder.join(module, own, &shape, &format);
         self.collectives.push(joined.all_gather);
-        for (idx, source) in (0..).zip(old) {
-            let like = array(module, source).cloned().ok_or_else(|| no_form(module, own))?;
-            let new = shard_of(module, *comp, joined.whole, (idx, &like));
-            module.replace_all_uses(source, new);
-        }
-        Ok(())
+        put_rows(module, joined.whole, old.into_iter().map(|source| vec![source]).collect())
     }
+
+    fn exchange<'b>(&'b mut self, found: &'b InShards) -> Exchange<'b> {
+        let n_devices = self.n_devices as i64;
+        Exchange { comp: self.kind.comp, n_devices, builder: &mut self.builder, found }
+    }
+}
+
+/// Puts each row of a stack in the place of these values.
+fn put_rows(module: &mut Module, stack: InstId, old: Vec<Vec<InstId>>) -> Result<(), Obstacle> {
+    for (idx, values) in (0..).zip(old) {
+        for value in values {
+            let new = row_of(module, stack, (idx, value))?;
+            module.replace_all_uses(value, new);
+        }
+    }
+    Ok(())
 }
 
 fn no_form(module: &Module, inst: InstId) -> Obstacle {
     Obstacle::NoForm(module.inst_name(inst).to_string())
-}
-
-/// `[n, dims…]` of `n` arrays `[dims…]`.
-fn stack_of(module: &mut Module, comp: CompId, arrays: &[InstId]) -> Option<InstId> {
-    let at = Appender::new(comp);
-    let of = array(module, *arrays.first()?)?.clone();
-    let rows: Vec<InstId> = arrays
-        .iter()
-        .map(|&array| at.add(module, "row", Opcode::Reshape, stack_shape(&of, 1), &[array], ReshapeAttrs::default()))
-        .collect();
-    let shape = stack_shape(&of, rows.len() as i64);
-    let attrs = DimsAttrs { dimensions: std::iter::once(0).collect() };
-    Some(at.add(module, "stack", Opcode::Concatenate, shape, &rows, attrs))
 }
 
 /// Whether one update of a kind reads what is computed from another one.

@@ -1,10 +1,10 @@
 //! The form of an op for a stack of arrays: every stacked operand and the result have one more dim, the first.
 
-use hlo_ir::attrs::{Attrs, DimsAttrs, SliceDim};
+use hlo_ir::attrs::{Attrs, DimsAttrs, ReshapeAttrs, SliceDim};
 use hlo_ir::monoid::find_monoid;
 use hlo_ir::op::FactorRule;
-use hlo_ir::{ArrayShape, InstId, Module, Opcode};
-use hlo_spmd::{Appender, is_rebuilt};
+use hlo_ir::{ArrayShape, CompId, InstId, Module, Opcode};
+use hlo_spmd::{Appender, SpmdError, array, is_rebuilt};
 
 /// An operand of an op on stacks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,6 +72,39 @@ pub(super) fn stack_shape(of: &ArrayShape, n: i64) -> ArrayShape {
         shape.layout = Some(hlo_ir::Layout::from_major_to_minor(order).into());
     }
     shape
+}
+
+/// Appends the stack `[n, …]` of `n` arrays, each as a `row`, `[1, …]`.
+pub(super) fn stack_of(module: &mut Module, comp: CompId, arrays: &[InstId], row: &ArrayShape) -> InstId {
+    let at = Appender::new(comp);
+    let rows: Vec<InstId> = arrays
+        .iter()
+        .map(|&array| at.add(module, "row", Opcode::Reshape, row.clone(), &[array], ReshapeAttrs::default()))
+        .collect();
+    let mut shape = row.clone();
+    shape.dims[0] = rows.len() as i64;
+    let attrs = DimsAttrs { dimensions: std::iter::once(0).collect() };
+    at.add(module, "stack", Opcode::Concatenate, shape, &rows, attrs)
+}
+
+/// Appends row `idx` of a stack in the shape of `like`.
+///
+/// # Errors
+/// One of the two is no array.
+pub(super) fn row_of(module: &mut Module, stack: InstId, (idx, like): (i64, InstId)) -> Result<InstId, SpmdError> {
+    let (at, like) = (Appender::new(module.inst(stack).parent), shape_of(module, like)?);
+    let mut row = shape_of(module, stack)?;
+    row.dims[0] = 1;
+    let row = at.slice(module, "row", stack, row, (0, idx));
+    Ok(at.add(module, "update", Opcode::Reshape, like, &[row], ReshapeAttrs::default()))
+}
+
+/// The shape of an array.
+///
+/// # Errors
+/// It is no array.
+pub(super) fn shape_of(module: &Module, inst: InstId) -> Result<ArrayShape, SpmdError> {
+    array(module, inst).cloned().ok_or_else(|| SpmdError::not_an_array(module, inst))
 }
 
 /// Appends the op `source`, of arrays, for stacks of `n`. `None` where no operand is a stack, or the op has no such form.
