@@ -35,7 +35,7 @@ fn run(name: &str, module: &mut Module, pipeline: &str) -> RunSummary {
     let registry = hlo_opt::registry::passes();
     let calls = parse_pipeline(pipeline).unwrap_or_else(|e| panic!("{name}: {e}"));
     let passes = bind(&calls, &registry).unwrap_or_else(|e| panic!("{name}: {e}"));
-    let options = RunOptions { check: true, after_pass: None };
+    let options = RunOptions { check: true, ..Default::default() };
     run_pipeline(module, &mut Analyses::default(), &passes, options)
         .unwrap_or_else(|e| panic!("{name}: pass {}: {:?}", e.pass, e.diagnostics))
 }

@@ -50,7 +50,7 @@ pub(crate) fn run(pass: &str, module: &mut Module, facts: &ParamFacts) -> PassRe
     let calls = parse_pipeline(pass).expect("a pipeline");
     let passes = bind(&calls, hlo_wus::PASSES).unwrap_or_else(|e| panic!("{e}"));
     let mut analyses = Analyses::new(facts.clone());
-    let options = RunOptions { check: true, after_pass: None };
+    let options = RunOptions { check: true, ..Default::default() };
     let summary = run_pipeline(module, &mut analyses, &passes, options);
     summary.unwrap_or_else(|e| panic!("{:?}", e.diagnostics)).reports.remove(0)
 }
@@ -219,7 +219,7 @@ fn fused_programs_are_sharded_too() {
         let known = [hlo_collectives::PASSES, hlo_wus::PASSES].concat();
         let passes = bind(&calls, &known).unwrap_or_else(|e| panic!("{e}"));
         let mut analyses = Analyses::new(opened.facts.clone());
-        let options = RunOptions { check: true, after_pass: None };
+        let options = RunOptions { check: true, ..Default::default() };
         let summary = run_pipeline(&mut after, &mut analyses, &passes, options);
         let report = summary.unwrap_or_else(|e| panic!("{file}: {:?}", e.diagnostics)).reports.remove(1);
         assert!(report.stats["shard-weight-update.updates-sharded"] >= 6, "{file}: {:?}", report.stats);

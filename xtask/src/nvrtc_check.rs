@@ -107,7 +107,7 @@ fn add_program(path: &Path, kernels: &mut Kernels) -> Result<(), String> {
 fn run_passes(pipeline: &str, module: &mut Module) -> Result<(), String> {
     let calls = hlo_pass::pipeline::parse_pipeline(pipeline).map_err(|e| e.to_string())?;
     let passes = hlo_pass::runner::bind(&calls, hlo_gpu::PASSES).map_err(|e| e.to_string())?;
-    let options = hlo_pass::runner::RunOptions { check: false, after_pass: None };
+    let options = hlo_pass::runner::RunOptions::default();
     let outcome = hlo_pass::runner::run_pipeline(module, &mut hlo_analysis::Analyses::default(), &passes, options);
     outcome.map(|_| ()).map_err(|e| format!("{}: {:?}", e.pass, e.diagnostics))
 }

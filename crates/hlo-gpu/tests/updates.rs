@@ -12,7 +12,7 @@ fn plan_of(file: &str) -> Plan {
     let mut module = hlo_text::parse_bytes(&bytes).expect("a module").module;
     let calls = hlo_pass::pipeline::parse_pipeline("propagate-layouts,fuse").expect("a pipeline");
     let passes = hlo_pass::runner::bind(&calls, hlo_gpu::PASSES).expect("passes");
-    let options = hlo_pass::runner::RunOptions { check: true, after_pass: None };
+    let options = hlo_pass::runner::RunOptions { check: true, ..Default::default() };
     hlo_pass::runner::run_pipeline(&mut module, &mut hlo_analysis::Analyses::default(), &passes, options)
         .unwrap_or_else(|e| panic!("{file}: {:?}", e.diagnostics));
     lower(&module, &mut CudaKernels::default(), &LowerOptions::default()).expect("a plan")

@@ -5,6 +5,7 @@
 //! slot in the arena stays, so ids are never reused.
 
 use crate::attrs::{Attrs, Marks, ParameterAttrs};
+use crate::chunks::Chunks;
 pub use crate::ids::{CompId, InstId};
 
 use crate::header::Header;
@@ -76,7 +77,7 @@ pub enum TextForm {
     Short,
 }
 
-/// A whole HLO program.
+/// A whole HLO program. Copies share instructions until one of them is written to.
 #[derive(Clone, Debug, Default)]
 pub struct Module {
     /// Its name.
@@ -89,7 +90,7 @@ pub struct Module {
     pub shapes: ShapePool,
     /// Names of instructions and computations.
     pub names: NamePool,
-    insts: PrimaryMap<InstId, Instruction>,
+    insts: Chunks<InstId, Instruction>,
     comps: PrimaryMap<CompId, Computation>,
     order: Vec<CompId>,
     entry: PackedOption<CompId>,
@@ -101,9 +102,8 @@ impl Module {
         Module { name: name.into(), ..Module::default() }
     }
 
-    /// Makes room for `n_insts` more instructions and their names.
+    /// Makes room for the names of `n_insts` more instructions.
     pub fn reserve(&mut self, n_insts: usize) {
-        self.insts.reserve(n_insts);
         self.names.reserve(n_insts);
     }
 

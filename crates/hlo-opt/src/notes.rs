@@ -10,6 +10,7 @@ use hlo_pass::STACK_BYTES;
 use hlo_pass::fastest::Ways;
 use hlo_pass::pipeline::{OptionValue, PassCall};
 use hlo_pass::report::{Candidate, WayChoice};
+use hlo_pass::runner::RunOptions;
 use std::thread::JoinHandle;
 
 /// The least share of the predicted time that is worth a line.
@@ -40,7 +41,7 @@ impl Unsharded {
     /// `None` where something stops the comparison, which is no matter of the user's pipeline.
     fn price(mut module: Module, params: ParamFacts, options: &[(String, OptionValue)]) -> Option<Unsharded> {
         let ways = presets::unsharded(options).ok()?;
-        let (_, choice) = ways.run(&mut module, &mut Analyses::new(params), false, None).ok()?;
+        let (_, choice) = ways.run(&mut module, &mut Analyses::new(params), RunOptions::default()).ok()?;
         Some(Unsharded { ways, choice })
     }
 }

@@ -270,23 +270,25 @@ impl Job<'_> {
     ) -> Result<RunSummary, RunError> {
         let mut summary = RunSummary::default();
         let check = self.args.check;
+        let measures_peaks = report_format(self.args).is_some();
         match self.work.preset.as_ref().map(|preset| &preset.ways) {
             Some(ways) if ways.ways.len() > 1 => {
                 let is_watched = self.args.print_ir_after.is_some();
                 let watch: Option<AfterPass<'_>> = if is_watched { Some(&mut *after_pass) } else { None };
-                let (more, choice) = ways.run(module, analyses, check, watch)?;
+                let options = RunOptions { check, after_pass: watch, measures_peaks };
+                let (more, choice) = ways.run(module, analyses, options)?;
                 report.choice = Some(choice);
                 summary = more;
             }
             Some(ways) => {
                 for way in &ways.ways {
-                    let options = RunOptions { check, after_pass: Some(&mut *after_pass) };
+                    let options = RunOptions { check, after_pass: Some(&mut *after_pass), measures_peaks };
                     summary = run_pipeline(module, analyses, &way.passes, options)?;
                 }
             }
             None => {}
         }
-        let options = RunOptions { check, after_pass: Some(after_pass) };
+        let options = RunOptions { check, after_pass: Some(after_pass), measures_peaks };
         Ok(summary.and(run_pipeline(module, analyses, &self.work.passes, options)?))
     }
 
@@ -328,9 +330,14 @@ impl Clock {
     }
 }
 
+/// The form of the report that was asked for.
+fn report_format(args: &OptimizeArgs) -> Option<ReportFormat> {
+    args.report.or(args.report_file.as_ref().map(|_| ReportFormat::Json))
+}
+
 /// Writes the report, counters and times that were asked for; gives the report's file if it has one.
 fn explain(args: &OptimizeArgs, document: &Document, console: &mut Console<'_>) -> Result<Option<Staged>, Failure> {
-    let format = args.report.or(args.report_file.as_ref().map(|_| ReportFormat::Json));
+    let format = report_format(args);
     let text = match format {
         Some(ReportFormat::Json) => report::as_json(document),
         Some(ReportFormat::Text) => report::as_text(document),

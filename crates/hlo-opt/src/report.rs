@@ -117,7 +117,7 @@ fn choice_text(choice: &WayChoice, out: &mut String) {
             us(candidate.critical_path_s),
             us(candidate.compute_s),
             us(candidate.communication_s),
-            bytes(candidate.peak_bytes),
+            candidate.peak_bytes.map_or_else(String::new, bytes),
             if candidate.is_partial { "  without custom calls and exchanges with the host" } else { "" }
         );
     }

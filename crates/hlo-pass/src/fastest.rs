@@ -6,7 +6,7 @@
 
 use crate::STACK_BYTES;
 use crate::report::{Candidate, WayChoice};
-use crate::runner::{AfterPass, BoundPass, RunError, RunOptions, RunSummary, run_pipeline};
+use crate::runner::{BoundPass, RunError, RunOptions, RunSummary, run_pipeline};
 use hlo_analysis::Analyses;
 use hlo_analysis::frequency::FrequencyOptions;
 use hlo_analysis::time::{Machine, ModuleTime, predict};
@@ -46,10 +46,30 @@ struct Outcome {
     module: Module,
     analyses: Analyses,
     summary: RunSummary,
-    /// Whether its passes changed nothing of what it continues.
-    is_as_before: bool,
+    /// The way that made the same module: the one that it continues, where its passes changed nothing.
+    same_as: Option<usize>,
+    /// `None` until it is predicted.
+    figures: Option<Result<Figures, RunError>>,
+}
+
+/// What is predicted of a module.
+#[derive(Clone, Copy, Default)]
+struct Figures {
     time: ModuleTime,
-    peak_bytes: u64,
+    peak_bytes: Option<u64>,
+}
+
+/// What there is to do for one way.
+#[derive(Clone, Copy)]
+enum Task {
+    Run(usize),
+    Predict(usize),
+}
+
+/// What a task came to.
+enum Done {
+    Run(usize, Box<Result<Outcome, RunError>>),
+    Predict(usize, Option<Result<Figures, RunError>>),
 }
 
 impl Ways {
@@ -62,25 +82,28 @@ impl Ways {
         &self,
         module: &mut Module,
         analyses: &mut Analyses,
-        check: bool,
-        after_pass: Option<AfterPass<'_>>,
+        options: RunOptions<'_>,
     ) -> Result<(RunSummary, WayChoice), RunError> {
-        let mut outcomes = match after_pass {
-            Some(after_pass) => self.one_by_one(module, analyses, check, after_pass)?,
-            None => self.beside_each_other(module, analyses, check)?,
+        let RunOptions { check, after_pass, measures_peaks } = options;
+        let plain = || RunOptions { check, after_pass: None, measures_peaks };
+        let outcomes = match after_pass {
+            Some(after_pass) => {
+                self.one_by_one(module, analyses, RunOptions { after_pass: Some(after_pass), ..plain() })?
+            }
+            None => self.beside_each_other(module, analyses, &plain)?,
         };
-        self.price(&mut outcomes)?;
+        let (outcomes, figures) = self.predicted(outcomes, measures_peaks)?;
         let mut chosen: Option<(usize, f64)> = None;
-        for (number, (way, outcome)) in self.ways.iter().zip(&outcomes).enumerate() {
-            let Some(outcome) = outcome.as_ref().filter(|_| !way.is_reference) else { continue };
-            let seconds = outcome.time.critical_path_s;
+        for (number, (way, figures)) in self.ways.iter().zip(&figures).enumerate() {
+            let Some(figures) = figures.as_ref().filter(|_| !way.is_reference) else { continue };
+            let seconds = figures.time.critical_path_s;
             if chosen.is_none_or(|(_, best_s)| seconds < best_s * (1.0 - LEAST_GAIN)) {
                 chosen = Some((number, seconds));
             }
         }
-        let known = outcomes.iter().enumerate().filter_map(|(number, outcome)| Some((number, outcome.as_ref()?)));
+        let known = figures.iter().enumerate().filter_map(|(number, figures)| Some((number, figures.as_ref()?)));
         let (numbers, candidates): (Vec<usize>, Vec<Candidate>) =
-            known.map(|(number, outcome)| (number, self.candidate(number, outcome))).unzip();
+            known.map(|(number, figures)| (number, self.candidate(number, figures))).unzip();
         let chosen = chosen.map_or(0, |(number, _)| number);
         let place = numbers.iter().position(|&number| number == chosen).unwrap_or(0);
         let choice = WayChoice { machine: self.machine.to_string(), candidates, chosen: place };
@@ -96,54 +119,64 @@ impl Ways {
         &self,
         module: &Module,
         analyses: &Analyses,
-        check: bool,
-        after_pass: AfterPass<'_>,
+        mut options: RunOptions<'_>,
     ) -> Result<Vec<Option<Outcome>>, RunError> {
         let mut outcomes: Vec<Option<Outcome>> = Vec::with_capacity(self.ways.len());
         for way in &self.ways {
             let before = way.after.map(|number| outcomes[number].as_ref());
-            let options = RunOptions { check, after_pass: Some(&mut *after_pass) };
+            let options = options.again();
             let outcome = match before {
                 // What it begins with could not be made.
                 Some(None) => None,
                 Some(Some(before)) => way.kept(self.continued(way, before, options))?,
-                None => way.kept(self.begun(way, module, analyses, options))?,
+                None => way.kept(self.begun(way, (module, analyses), options))?,
             };
             outcomes.push(outcome);
         }
         Ok(outcomes)
     }
 
-    /// In waves: each way runs as soon as the wave of the one that it continues is over.
+    /// In waves: each way runs as soon as the wave of the one that it continues is over. Beside them run the predictions of the wave
+    /// before.
     fn beside_each_other(
         &self,
         module: &Module,
         analyses: &Analyses,
-        check: bool,
+        options: &(dyn Fn() -> RunOptions<'static> + Sync),
     ) -> Result<Vec<Option<Outcome>>, RunError> {
         let mut outcomes: Vec<Option<Outcome>> = self.ways.iter().map(|_| None).collect();
         let mut errors: Vec<(usize, RunError)> = Vec::new();
-        let mut wave: Vec<usize> = self.continuing(None).collect();
-        while !wave.is_empty() {
-            let results = in_threads(&wave, |number| {
-                let (way, options) = (&self.ways[number], RunOptions { check, after_pass: None });
-                match way.after.and_then(|before| outcomes[before].as_ref()) {
-                    Some(before) => self.continued(way, before, options),
-                    None => self.begun(way, module, analyses, options),
+        let mut tasks: Vec<Task> = self.continuing(None).map(Task::Run).collect();
+        while !tasks.is_empty() {
+            let results = in_threads(&tasks, |&task| match task {
+                Task::Run(number) => {
+                    Done::Run(number, Box::new(self.outcome(number, (module, analyses), &outcomes, options())))
+                }
+                Task::Predict(number) => {
+                    let outcome = outcomes[number].as_ref();
+                    Done::Predict(number, outcome.map(|outcome| self.figures(outcome, options().measures_peaks)))
                 }
             });
-            let mut next = Vec::new();
-            for (number, result) in wave.into_iter().zip(results) {
-                match self.ways[number].kept(result) {
-                    Ok(None) => {}
-                    Ok(outcome) => {
-                        outcomes[number] = outcome;
-                        next.extend(self.continuing(Some(number)));
+            tasks.clear();
+            for result in results {
+                match result {
+                    Done::Run(number, result) => match self.ways[number].kept(*result) {
+                        Ok(None) => {}
+                        Ok(outcome) => {
+                            tasks.extend(self.continuing(Some(number)).map(Task::Run));
+                            let is_new = outcome.as_ref().is_some_and(|outcome| outcome.same_as.is_none());
+                            tasks.extend(is_new.then_some(Task::Predict(number)));
+                            outcomes[number] = outcome;
+                        }
+                        Err(error) => errors.push((number, error)),
+                    },
+                    Done::Predict(number, figures) => {
+                        if let Some(outcome) = &mut outcomes[number] {
+                            outcome.figures = figures;
+                        }
                     }
-                    Err(error) => errors.push((number, error)),
                 }
             }
-            wave = next;
         }
         match errors.into_iter().min_by_key(|(number, _)| *number) {
             Some((_, error)) => Err(error),
@@ -156,70 +189,101 @@ impl Ways {
         self.ways.iter().enumerate().filter(move |(_, way)| way.after == before).map(|(number, _)| number)
     }
 
-    /// Runs a way that begins with the module as it came.
-    fn begun(
+    /// Runs a way, beginning with the module as it came or where another way ends.
+    fn outcome(
         &self,
-        way: &Way,
-        module: &Module,
-        analyses: &Analyses,
+        number: usize,
+        (module, analyses): (&Module, &Analyses),
+        outcomes: &[Option<Outcome>],
         options: RunOptions<'_>,
     ) -> Result<Outcome, RunError> {
-        let outcome = self.unpriced(way, module.clone(), analyses.clone(), options)?;
-        Ok(Outcome { is_as_before: false, ..outcome })
+        let way = &self.ways[number];
+        match way.after.and_then(|before| outcomes[before].as_ref()) {
+            Some(before) => match self.same(number, outcomes) {
+                Some(same) => Ok(same),
+                None => self.continued(way, before, options),
+            },
+            None => self.begun(way, (module, analyses), options),
+        }
     }
 
     /// Runs a way from where another one ends.
     fn continued(&self, way: &Way, before: &Outcome, options: RunOptions<'_>) -> Result<Outcome, RunError> {
-        let outcome = self.unpriced(way, before.module.clone(), before.analyses.clone(), options)?;
-        Ok(Outcome { summary: before.summary.clone().and(outcome.summary), ..outcome })
+        let outcome = self.begun(way, (&before.module, &before.analyses), options)?;
+        let same_as = way.after.filter(|_| outcome.summary.reports.iter().all(|report| !report.changed));
+        Ok(Outcome {
+            summary: before.summary.clone().and(outcome.summary),
+            same_as: same_as.map(|after| before.same_as.unwrap_or(after)),
+            ..outcome
+        })
     }
 
-    fn unpriced(
+    /// Runs a way's own passes.
+    fn begun(
         &self,
         way: &Way,
-        mut module: Module,
-        mut analyses: Analyses,
+        (module, analyses): (&Module, &Analyses),
         options: RunOptions<'_>,
     ) -> Result<Outcome, RunError> {
+        let (mut module, mut analyses) = (module.clone(), analyses.clone());
         analyses.frequency_options = self.frequency_options;
         let summary = run_pipeline(&mut module, &mut analyses, &way.passes, options)?;
         analyses.frequency_options = self.frequency_options;
-        let is_as_before = summary.reports.iter().all(|report| !report.changed);
-        Ok(Outcome { module, analyses, summary, is_as_before, time: ModuleTime::default(), peak_bytes: 0 })
+        Ok(Outcome { module, analyses, summary, same_as: None, figures: None })
     }
 
-    /// Predicts times and peaks, each way on a thread of its own. A way whose passes change nothing has the figures of the one
-    /// that it continues.
-    fn price(&self, outcomes: &mut [Option<Outcome>]) -> Result<(), RunError> {
-        let is_new = |&number: &usize| outcomes[number].as_ref().is_some_and(|outcome| !outcome.is_as_before);
-        let new: Vec<usize> = (0..outcomes.len()).filter(is_new).collect();
-        let figures = in_threads(&new, |number| outcomes[number].as_ref().map(|outcome| self.figures(outcome)));
-        let mut priced: Vec<Option<(ModuleTime, u64)>> = vec![None; outcomes.len()];
-        for (number, figures) in new.into_iter().zip(figures) {
-            match figures {
-                Some(Ok(figures)) => priced[number] = Some(figures),
-                Some(Err(_)) | None if self.ways[number].is_reference => {}
-                Some(Err(error)) => return Err(error),
-                None => {}
-            }
-        }
-        for (number, outcome) in outcomes.iter_mut().enumerate() {
-            if outcome.as_ref().is_some_and(|outcome| outcome.is_as_before) {
-                priced[number] = self.ways[number].after.and_then(|before| priced[before]);
-            }
-            *outcome = outcome.take().zip(priced[number]).map(|(outcome, (time, peak_bytes))| Outcome {
-                time,
-                peak_bytes,
-                ..outcome
+    /// What a way comes to, if a known one has run the same passes on the same module.
+    fn same(&self, number: usize, outcomes: &[Option<Outcome>]) -> Option<Outcome> {
+        let way = &self.ways[number];
+        let begins_with = |way: &Way| {
+            let before = way.after?;
+            Some(outcomes[before].as_ref()?.same_as.unwrap_or(before))
+        };
+        let is_same = |&other: &usize| {
+            let other = &self.ways[other];
+            begins_with(other) == begins_with(way) && other.pipeline == way.pipeline
+        };
+        let twin = (0..number).find(|other| outcomes[*other].is_some() && is_same(other))?;
+        let (before, made) = (outcomes[way.after?].as_ref()?, outcomes[twin].as_ref()?);
+        let n_before = made.summary.reports.len() - way.passes.len();
+        let own = RunSummary {
+            reports: made.summary.reports[n_before..].to_vec(),
+            times: made.summary.times[n_before..].to_vec(),
+        };
+        Some(Outcome {
+            module: made.module.clone(),
+            analyses: made.analyses.clone(),
+            summary: before.summary.clone().and(own),
+            same_as: Some(made.same_as.unwrap_or(twin)),
+            figures: None,
+        })
+    }
+
+    /// The ways that could be made and predicted, with their figures. Ways that made the same module have the same.
+    #[expect(clippy::type_complexity, reason = "two lists of equal length")]
+    fn predicted(
+        &self,
+        mut outcomes: Vec<Option<Outcome>>,
+        measures_peaks: bool,
+    ) -> Result<(Vec<Option<Outcome>>, Vec<Option<Figures>>), RunError> {
+        let mut all: Vec<Option<Figures>> = Vec::with_capacity(outcomes.len());
+        for (way, slot) in self.ways.iter().zip(&mut outcomes) {
+            let figures = slot.as_mut().and_then(|outcome| match outcome.same_as {
+                Some(same) => all[same].map(Ok),
+                None => Some(outcome.figures.take().unwrap_or_else(|| self.figures(outcome, measures_peaks))),
+            });
+            all.push(match figures {
+                Some(Err(error)) if !way.is_reference => return Err(error),
+                figures => figures.and_then(Result::ok),
             });
         }
-        Ok(())
+        Ok((outcomes, all))
     }
 
-    fn figures(&self, outcome: &Outcome) -> Result<(ModuleTime, u64), RunError> {
+    fn figures(&self, outcome: &Outcome, measures_peak: bool) -> Result<Figures, RunError> {
         let mut analyses = outcome.analyses.clone();
         let time = self.predict(&outcome.module, &mut analyses)?;
-        Ok((time, analyses.peak_bytes(&outcome.module)))
+        Ok(Figures { time, peak_bytes: measures_peak.then(|| analyses.peak_bytes(&outcome.module)) })
     }
 
     /// The predicted time of a module on the machine.
@@ -232,7 +296,7 @@ impl Ways {
         })
     }
 
-    fn candidate(&self, number: usize, outcome: &Outcome) -> Candidate {
+    fn candidate(&self, number: usize, &Figures { time, peak_bytes }: &Figures) -> Candidate {
         let mut pipeline: Vec<&str> = Vec::new();
         let mut next = Some(number);
         while let Some(way) = next.and_then(|number| self.ways.get(number)) {
@@ -244,11 +308,11 @@ impl Ways {
             way: self.ways[number].name,
             is_reference: self.ways[number].is_reference,
             pipeline: pipeline.join(","),
-            critical_path_s: outcome.time.critical_path_s,
-            compute_s: outcome.time.compute_s,
-            communication_s: outcome.time.communication_s,
-            is_partial: outcome.time.is_partial,
-            peak_bytes: outcome.peak_bytes,
+            critical_path_s: time.critical_path_s,
+            compute_s: time.compute_s,
+            communication_s: time.communication_s,
+            is_partial: time.is_partial,
+            peak_bytes,
         }
     }
 }
@@ -265,11 +329,11 @@ impl Way {
 }
 
 /// Results of `work` on each item, in their order; each on a thread of its own but the first.
-fn in_threads<R: Send>(items: &[usize], work: impl Fn(usize) -> R + Sync) -> Vec<R> {
-    let Some((&first, rest)) = items.split_first() else { return Vec::new() };
+fn in_threads<T: Copy + Send + Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let Some((first, rest)) = items.split_first() else { return Vec::new() };
     let work = &work;
     std::thread::scope(|scope| {
-        let spawn = |&item: &usize| {
+        let spawn = |item| {
             let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
             (item, thread.spawn_scoped(scope, move || work(item)))
         };

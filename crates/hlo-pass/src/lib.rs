@@ -41,6 +41,8 @@ pub struct PassCx<'a> {
     pub analyses: &'a mut Analyses,
     /// What the pass decided and why.
     pub report: &'a mut PassReport,
+    /// Whether the report's peaks of memory are wanted.
+    pub measures_peaks: bool,
 }
 
 /// A pass that the command line can name.

@@ -55,8 +55,8 @@ pub struct Candidate {
     pub communication_s: f64,
     /// Whether a part is not known: a custom call's work, or an exchange with the host.
     pub is_partial: bool,
-    /// Peak memory, by liveness.
-    pub peak_bytes: u64,
+    /// Peak memory, by liveness, if it was asked for.
+    pub peak_bytes: Option<u64>,
 }
 
 impl WayChoice {

@@ -47,6 +47,19 @@ pub struct RunOptions<'a> {
     pub check: bool,
     /// Called after each pass with its name and the module.
     pub after_pass: Option<AfterPass<'a>>,
+    /// Compute the report's peaks of memory.
+    pub measures_peaks: bool,
+}
+
+impl RunOptions<'_> {
+    /// The same for one more pipeline.
+    pub(crate) fn again(&mut self) -> RunOptions<'_> {
+        let after_pass: Option<AfterPass<'_>> = match &mut self.after_pass {
+            Some(hook) => Some(&mut **hook),
+            None => None,
+        };
+        RunOptions { check: self.check, after_pass, measures_peaks: self.measures_peaks }
+    }
 }
 
 /// What a pipeline did.
@@ -106,7 +119,8 @@ pub fn run_pipeline(
         let mut work = module.clone();
         let before = options.check.then(|| print_module(module, &PrintOptions::default()));
         let mut report = PassReport::new(bound.name);
-        let outcome = bound.pass.run(&mut work, &mut PassCx { analyses, report: &mut report });
+        let mut cx = PassCx { analyses, report: &mut report, measures_peaks: options.measures_peaks };
+        let outcome = bound.pass.run(&mut work, &mut cx);
         let run = started.elapsed();
         let fail = |work: Module, diagnostics| RunError { pass: bound.name, diagnostics, module: Box::new(work) };
         let changed = match outcome {

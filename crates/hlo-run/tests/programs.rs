@@ -109,7 +109,7 @@ fn difference(found: &Literal, expected: &Literal) -> f64 {
 fn run_passes(pipeline: &str, module: &mut hlo_ir::Module) -> Result<(), String> {
     let calls = hlo_pass::pipeline::parse_pipeline(pipeline).map_err(|e| e.to_string())?;
     let passes = hlo_pass::runner::bind(&calls, hlo_gpu::PASSES).map_err(|e| e.to_string())?;
-    let options = hlo_pass::runner::RunOptions { check: true, after_pass: None };
+    let options = hlo_pass::runner::RunOptions { check: true, ..Default::default() };
     let mut analyses = hlo_analysis::Analyses::default();
     let outcome = hlo_pass::runner::run_pipeline(module, &mut analyses, &passes, options);
     outcome.map(|_| ()).map_err(|e| format!("{}: {:?}", e.pass, e.diagnostics))

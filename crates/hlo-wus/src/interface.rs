@@ -14,6 +14,7 @@ use hlo_ir::edit::Builder;
 use hlo_ir::sharding::{LeafSharding, Sharding, ShardingKind, SubgroupKind, TileDevices, Tiling};
 use hlo_ir::{ArrayShape, Module, Opcode, Shape};
 use hlo_spmd::{ShardBuilder, ShardFormat};
+use indexmap::{IndexMap, IndexSet};
 use serde::Serialize;
 use std::rc::Rc;
 
@@ -94,17 +95,17 @@ impl Interface {
     /// Takes over what a placement has in shards.
     pub fn record(&mut self, context: &ShardingContext<'_>, problem: &Problem) {
         let numbers = param_numbers(context);
+        let mut known: IndexSet<Pair> = self.state_pairs.drain(..).collect();
         for (output, param) in problem.pairs() {
             let Some(&number) = numbers.get(&param) else { continue };
-            if !self.state_pairs.contains(&(number, output)) {
-                self.state_pairs.push((number, output));
-            }
+            known.insert((number, output));
             if let Some(format) = problem.shards(param) {
                 let cut = Some(LeafShards { format, groups: context.groups.into() });
                 self.params[number].cut = cut.clone();
                 self.outputs[output].cut = cut;
             }
         }
+        self.state_pairs.extend(known);
         self.state_pairs.sort_unstable();
     }
 
@@ -149,14 +150,15 @@ impl Interface {
         let (mut module, entry) = self.module("unshard");
         let mut outputs = Vec::new();
         let mut builders = Builders::new();
+        let param_of: IndexMap<usize, usize> =
+            self.state_pairs.iter().map(|&(param, output)| (output, param)).collect();
         for (number, leaf) in self.outputs.iter().enumerate() {
             let attrs = ParameterAttrs { number: number as i64, ..ParameterAttrs::default() };
             let hint = format!("output_{number}");
             let param = Builder::new(&mut module, entry).add(&hint, Opcode::Parameter, leaf.own_shape(), [], attrs);
             outputs.push(match (&leaf.cut, leaf.shape.as_array()) {
                 (Some(cut), Some(whole)) => {
-                    let state = self.state_pairs.iter().find(|(_, output)| *output == number);
-                    let said = state.and_then(|&(param, _)| self.param_sharding(param));
+                    let said = param_of.get(&number).and_then(|&param| self.param_sharding(param));
                     if let Some(sharding) = self.sharding(cut, whole.rank(), said) {
                         module.marks_mut(param).sharding = Some(sharding);
                     }

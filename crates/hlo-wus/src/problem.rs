@@ -90,6 +90,8 @@ pub struct Problem {
     partials: IndexMap<InstId, Node>,
     /// Outputs that are the next value of a parameter, where both may be in shards.
     pairs: IndexMap<usize, ValueId>,
+    /// The parameters of `pairs`.
+    paired: IndexSet<ValueId>,
 }
 
 impl Problem {
@@ -116,6 +118,7 @@ impl Problem {
             computes: SecondaryMap::new(),
             partials: IndexMap::new(),
             pairs: IndexMap::new(),
+            paired: IndexSet::new(),
         };
         let mut left = Vec::new();
         let mut known: IndexSet<ValueId> = IndexSet::new();
@@ -139,6 +142,7 @@ impl Problem {
         }
         if let Some(known) = &terms.state_pairs {
             problem.pairs = find_pairs(context, &problem.regions, known)?;
+            problem.paired = problem.pairs.values().copied().collect();
         }
         problem.add_partials(context);
         problem.add_terms(context, terms);
@@ -396,7 +400,7 @@ impl Problem {
         if context.gradients.contains(&value) {
             out.terms.push(Term::Full(node, out.collective(comp, Kind::AllReduce, bytes as f64)));
             out.terms.push(Term::Shard(node, out.collective(comp, Kind::ReduceScatter, padded)));
-        } else if !self.computes[value] && !self.pairs.values().any(|&p| p == value) {
+        } else if !self.computes[value] && !self.paired.contains(&value) {
             out.terms.push(Term::Fixed(node, false));
         }
         if self.is_state(context, value) {
@@ -530,7 +534,7 @@ impl Problem {
     fn is_state(&self, context: &ShardingContext<'_>, value: ValueId) -> bool {
         match context.values.values[value].origin {
             Origin::Carry => true,
-            Origin::EntryParam => self.pairs.values().any(|&p| p == value),
+            Origin::EntryParam => self.paired.contains(&value),
             Origin::Computed | Origin::Param | Origin::CallResult => false,
         }
     }

@@ -303,7 +303,7 @@ impl ShardWeightUpdate {
 
 impl Pass for ShardWeightUpdate {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
-        let peak_before_bytes = cx.analyses.peak_bytes(module);
+        let peak_before_bytes = cx.measures_peaks.then(|| cx.analyses.peak_bytes(module));
         let is_changed = match CallSiteCopies::has_shared(module) {
             true => self.shard_apart(module, cx)?,
             false => self.shard(module, cx)?,
@@ -311,9 +311,12 @@ impl Pass for ShardWeightUpdate {
         if !is_changed {
             return Ok(Changed::No);
         }
-        let peak_after_bytes = cx.analyses.peak_bytes(module);
-        cx.report.memory = Some(MemoryChange { peak_before_bytes, peak_after_bytes });
-        Ok(Changed::Yes(Preserved { peak_memory: true, ..Preserved::NONE }))
+        let peak_memory = peak_before_bytes.is_some();
+        cx.report.memory = peak_before_bytes.map(|peak_before_bytes| MemoryChange {
+            peak_before_bytes,
+            peak_after_bytes: cx.analyses.peak_bytes(module),
+        });
+        Ok(Changed::Yes(Preserved { peak_memory, ..Preserved::NONE }))
     }
 }
 

@@ -204,7 +204,7 @@ fn run_pass(name: &str, module: &mut Module) {
     let calls = hlo_pass::pipeline::parse_pipeline(name).unwrap();
     let passes = hlo_pass::runner::bind(&calls, crate::PASSES).unwrap();
     let mut analyses = hlo_analysis::Analyses::default();
-    let options = hlo_pass::runner::RunOptions { check: true, after_pass: None };
+    let options = hlo_pass::runner::RunOptions { check: true, ..Default::default() };
     let summary = hlo_pass::runner::run_pipeline(module, &mut analyses, &passes, options).unwrap();
     for report in &summary.reports {
         assert!(report.changed, "{}", report.pass);

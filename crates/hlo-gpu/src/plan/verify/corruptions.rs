@@ -39,7 +39,7 @@ fn plans() -> &'static [(&'static str, Plan)] {
             let calls = hlo_pass::pipeline::parse_pipeline("propagate-layouts,fuse").unwrap();
             let passes = hlo_pass::runner::bind(&calls, crate::PASSES).unwrap();
             let mut analyses = hlo_analysis::Analyses::default();
-            let options = hlo_pass::runner::RunOptions { check: false, after_pass: None };
+            let options = hlo_pass::runner::RunOptions::default();
             hlo_pass::runner::run_pipeline(&mut module, &mut analyses, &passes, options).unwrap();
             let mut emitter = crate::kernel::CudaKernels::default();
             let plan = lower(&module, &mut emitter, &LowerOptions::default()).unwrap();
