@@ -28,6 +28,8 @@ fn shards_along_any_dims_are_exchanged_without_gathers() {
         ("cut-along-rows-and-columns", [5, 0, 3, 3]),
         ("cut-along-three-dims", [3, 0, 2, 4]),
         ("one-whole", [2, 2, 1, 1]),
+        ("uneven-shards", [4, 0, 2, 2]),
+        ("padded-with-ones", [2, 1, 1, 0]),
     ] {
         let (before, after) = distributed(name);
         let count = |module: &Module, opcode: Opcode| find(module, opcode).len();
@@ -43,7 +45,7 @@ fn shards_along_any_dims_are_exchanged_without_gathers() {
 
 #[test]
 fn a_shard_read_along_the_wrong_dim_is_caught() {
-    for name in ["cut-along-rows-and-columns", "cut-along-three-dims", "one-whole"] {
+    for name in ["cut-along-rows-and-columns", "cut-along-three-dims", "one-whole", "uneven-shards"] {
         let (before, after) = distributed(name);
         check(&before, &after, "", NEAR).unwrap_or_else(|e| panic!("{name}: {e}"));
         for select in find(&after, Opcode::Select) {

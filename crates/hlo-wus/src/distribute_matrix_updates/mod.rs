@@ -301,19 +301,17 @@ impl Emitter<'_> {
             self.collectives.push(gathered.all_to_all);
             return Ok(Stacked::Stack(gathered.stack));
         }
-        let stack = stack_of(module, *comp, &arrays, &stack_shape(&whole, 1));
+        let stack = stack_of(module, *comp, &arrays, &stack_shape(&whole, 1))?;
         let format = ShardFormat::new(&stack_shape(&whole, arrays.len() as i64), DimRun::dim(0), self.n_devices);
         Ok(Stacked::Stack(self.builder.cut(module, stack, &format)?))
     }
 
     /// Puts the results of all devices in the place of an output of each update; `own` has this device's.
     fn output(&mut self, module: &mut Module, output: usize, own: InstId) -> Result<(), Obstacle> {
-        let Kind { comp, groups, updates } = self.kind;
+        let Kind { groups, updates, .. } = self.kind;
         let old: Vec<InstId> = updates.iter().map(|update| update.insts[output]).collect();
-        let readers = |inst: InstId| -> Vec<InstId> {
-            self.users[inst].iter().copied().filter(|user| !self.members.contains(user)).collect()
-        };
-        if let Some(found) = find_sliced(module, *comp, &old, readers, groups)
+        let is_member = |inst: InstId| self.members.contains(&inst);
+        if let Some(found) = find_sliced(module, &old, (&self.users, is_member), groups)
             && let Some(all_to_all) = self.exchange(&found).scatter_matrices(module, own)?
         {
             self.collectives.push(all_to_all);

@@ -75,19 +75,35 @@ pub(super) fn stack_shape(of: &ArrayShape, n: i64) -> ArrayShape {
 }
 
 /// Appends the stack `[n, …]` of `n` arrays, each as a `row`, `[1, …]`.
-pub(super) fn stack_of(module: &mut Module, comp: CompId, arrays: &[InstId], row: &ArrayShape) -> InstId {
+///
+/// # Errors
+/// There is no array.
+pub(super) fn stack_of(
+    module: &mut Module,
+    comp: CompId,
+    arrays: &[InstId],
+    row: &ArrayShape,
+) -> Result<InstId, SpmdError> {
     let at = Appender::new(comp);
     let rows: Vec<InstId> = arrays
         .iter()
         .map(|&array| at.add(module, "row", Opcode::Reshape, row.clone(), &[array], ReshapeAttrs::default()))
         .collect();
-    let mut shape = row.clone();
-    shape.dims[0] = rows.len() as i64;
-    let attrs = DimsAttrs { dimensions: std::iter::once(0).collect() };
-    at.add(module, "stack", Opcode::Concatenate, shape, &rows, attrs)
+    concatenated(module, comp, &rows)
 }
 
-/// Appends row `idx` of a stack in the shape of `like`.
+/// Appends the stack `[n, …]` of `n` rows `[1, …]`.
+///
+/// # Errors
+/// There is no row, or it is no array.
+pub(super) fn concatenated(module: &mut Module, comp: CompId, rows: &[InstId]) -> Result<InstId, SpmdError> {
+    let mut shape = shape_of(module, *rows.first().ok_or(SpmdError::NoOperand)?)?;
+    shape.dims[0] = rows.len() as i64;
+    let attrs = DimsAttrs { dimensions: std::iter::once(0).collect() };
+    Ok(Appender::new(comp).add(module, "stack", Opcode::Concatenate, shape, rows, attrs))
+}
+
+/// Appends row `idx` of a stack in the shape of `like`; a row `[e]` may have padding at its end.
 ///
 /// # Errors
 /// One of the two is no array.
@@ -95,6 +111,9 @@ pub(super) fn row_of(module: &mut Module, stack: InstId, (idx, like): (i64, Inst
     let (at, like) = (Appender::new(module.inst(stack).parent), shape_of(module, like)?);
     let mut row = shape_of(module, stack)?;
     row.dims[0] = 1;
+    if let [_, e] = row.dims.as_mut_slice() {
+        *e = like.dims.iter().product();
+    }
     let row = at.slice(module, "row", stack, row, (0, idx));
     Ok(at.add(module, "update", Opcode::Reshape, like, &[row], ReshapeAttrs::default()))
 }
