@@ -25,7 +25,8 @@
 //! computed for them or from them alone. 2. [`alike`]: updates that are the same graph of ops and shapes. 3. [`stacked`]: the ops of one
 //! update, with a first dim for the stack; this device's part of the stack goes in, an all-gather puts the results together. State
 //! in shards comes by an all-to-all instead, and results go back to shards by one ([`exchange`]). With
-//! `profit=auto` a kind is distributed if the module is predicted to be faster. Linear in the instructions, times the kinds.
+//! `profit=auto` a kind is distributed if the module is predicted to be faster; of more than 32 kinds, those of like size together
+//! if they are predicted to be, else each for itself. Linear in the instructions, times the kinds.
 //!
 //! **Requires** a per-device module. **Ensures** the same results up to the order in which a library adds in a product
 //! of another batch. **Errors**: the machine has another number of devices than the module.
@@ -37,26 +38,27 @@ mod alike;
 mod exchange;
 mod find;
 mod in_shards;
+mod kinds;
 mod stacked;
 
 use crate::error::WusError;
 use crate::machine::{CLUSTER, DEVICE};
-use alike::{Constants, Ordered, Source};
+use alike::Source;
 use exchange::Exchange;
 use hlo_analysis::Preserved;
-use hlo_analysis::code::code_computations;
 use hlo_analysis::time::{Machine, predict};
 use hlo_ir::diag::Entity;
 use hlo_ir::module::UserMap;
-use hlo_ir::op::Flow;
-use hlo_ir::{CompId, InstId, Module};
+use hlo_ir::{InstId, Module};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::report::Decision;
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 use hlo_spmd::{CollectiveChange, DimRun, ShardBuilder, ShardFormat, SpmdError};
 use in_shards::{InShards, find_gathered, find_sliced};
 use indexmap::IndexSet;
+use kinds::{Kind, find_kinds, is_any_dependent};
 use stacked::{Stacked, row_of, shape_of, stack_of, stack_shape, stacked_op};
+use std::fmt::Write;
 
 /// The pass as the command line knows it.
 pub(crate) static INFO: PassInfo = PassInfo {
@@ -101,52 +103,28 @@ impl DistributeMatrixUpdates {
     }
 }
 
-/// Updates that are alike.
-struct Kind {
-    comp: CompId,
-    groups: Vec<Vec<u32>>,
-    updates: Vec<Ordered>,
-}
+/// How often the module is predicted anew where all kinds are distributed. Of more kinds, several of like size are tried at once.
+const MOST_BATCHES: usize = 32;
 
 impl Pass for DistributeMatrixUpdates {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
-        let kinds = find_kinds(module, cx);
+        let mut kinds = find_kinds(module, cx);
         cx.report.count("matrix-updates-seen", kinds.iter().map(|kind| kind.updates.len() as u64).sum());
         cx.report.count("matrix-updates-distributed", 0);
-        let mut before_ns = None;
+        let size = kinds.len().div_ceil(MOST_BATCHES).max(1);
+        if size > 1 {
+            kinds.sort_by_key(|kind| kind.given_bytes(module));
+        }
+        let mut now_ns = None;
         let mut is_changed = false;
-        for kind in &kinds {
-            let (first, n) = (kind.updates[0].insts[0], kind.updates.len());
-            let mut work = module.clone();
-            let collectives = match distribute(&mut work, kind) {
-                Ok(collectives) => collectives,
-                Err(reason) => {
-                    cx.report.decisions.push(Decision::about(module, first, "left", reason.text()?));
-                    continue;
-                }
-            };
-            let now_ns = match before_ns {
-                Some(known_ns) => known_ns,
-                None => self.predicted_ns(module, cx)?,
-            };
-            cx.analyses.invalidate(Preserved { frequencies: true, ..Preserved::NONE });
-            let then_ns = self.predicted_ns(&work, cx)?;
-            let size = kind.groups.first().map_or(1, Vec::len);
-            let what = format!("{n} updates are alike, {} for each of {size} devices", n.div_ceil(size));
-            if !self.is_forced && then_ns >= now_ns {
-                before_ns = Some(now_ns);
-                let reason = format!("{what}: predicted to be slower than all of them on every device");
-                cx.report.decisions.push(told(module, first, "left", reason, [now_ns, then_ns]));
+        for batch in kinds.chunks(size) {
+            if batch.len() > 1 && self.distribute_batch(module, batch, cx, &mut now_ns)? {
+                is_changed = true;
                 continue;
             }
-            before_ns = Some(then_ns);
-            let mut decision = told(module, first, "distributed", what, [now_ns, then_ns]);
-            let why = "brings matrices and results to where they are needed";
-            decision.collectives = collectives.iter().map(|&new| CollectiveChange::inserted(&work, new, why)).collect();
-            cx.report.decisions.push(decision);
-            cx.report.count("matrix-updates-distributed", n as u64);
-            *module = work;
-            is_changed = true;
+            for kind in batch {
+                is_changed |= self.distribute_batch(module, std::slice::from_ref(kind), cx, &mut now_ns)?;
+            }
         }
         if !is_changed {
             cx.report.unchanged_because = Some("no two updates of matrices are alike and better distributed".into());
@@ -156,51 +134,63 @@ impl Pass for DistributeMatrixUpdates {
     }
 }
 
+impl DistributeMatrixUpdates {
+    /// Distributes these kinds if all can be and the module is then predicted to be faster; whether it did. What is left is
+    /// reported for one kind alone. `known_ns` is the module's predicted time, if known.
+    fn distribute_batch(
+        &self,
+        module: &mut Module,
+        kinds: &[Kind],
+        cx: &mut PassCx<'_>,
+        known_ns: &mut Option<f64>,
+    ) -> Result<bool, PassError> {
+        let mut work = module.clone();
+        let mut collectives = Vec::with_capacity(kinds.len());
+        for kind in kinds {
+            match distribute(&mut work, kind) {
+                Ok(new) => collectives.push(new),
+                Err(_) if kinds.len() > 1 => return Ok(false),
+                Err(reason) => {
+                    cx.report.decisions.push(Decision::about(module, kind.first(), "left", reason.text()?));
+                    return Ok(false);
+                }
+            }
+        }
+        let now_ns = match *known_ns {
+            Some(now_ns) => now_ns,
+            None => self.predicted_ns(module, cx)?,
+        };
+        cx.analyses.invalidate(Preserved { frequencies: true, ..Preserved::NONE });
+        let then_ns = self.predicted_ns(&work, cx)?;
+        if !self.is_forced && then_ns >= now_ns {
+            *known_ns = Some(now_ns);
+            if let [kind] = kinds {
+                let reason = format!("{}: predicted to be slower than all of them on every device", kind.text());
+                cx.report.decisions.push(told(module, kind.first(), "left", reason, [now_ns, then_ns]));
+            }
+            return Ok(false);
+        }
+        *known_ns = Some(then_ns);
+        for (kind, collectives) in kinds.iter().zip(collectives) {
+            let mut reason = kind.text();
+            if kinds.len() > 1 {
+                let _ = write!(reason, "; predicted together with {} kinds of like size", kinds.len() - 1);
+            }
+            let mut decision = told(module, kind.first(), "distributed", reason, [now_ns, then_ns]);
+            let why = "brings matrices and results to where they are needed";
+            decision.collectives = collectives.iter().map(|&new| CollectiveChange::inserted(&work, new, why)).collect();
+            cx.report.decisions.push(decision);
+            cx.report.count("matrix-updates-distributed", kind.updates.len() as u64);
+        }
+        *module = work;
+        Ok(true)
+    }
+}
+
 fn told(module: &Module, inst: InstId, action: &str, reason: String, [before_ns, after_ns]: [f64; 2]) -> Decision {
     let mut decision = Decision::about(module, inst, action, reason);
     (decision.predicted_before_ns, decision.predicted_after_ns) = (Some(before_ns), Some(after_ns));
     decision
-}
-
-/// The kinds of updates of which there are several, computation by computation.
-fn find_kinds(module: &Module, cx: &mut PassCx<'_>) -> Vec<Kind> {
-    let mut kinds = Vec::new();
-    let all_groups = groups_of_collectives(module);
-    if all_groups.is_empty() {
-        return kinds;
-    }
-    let (replication, users) = (cx.analyses.replication(module), module.users());
-    for comp in code_computations(module) {
-        let mut seen: IndexSet<InstId> = IndexSet::new();
-        for groups in &all_groups {
-            let mut constants = Constants::default();
-            let updates = find::find_updates(module, comp, &users, &replication, groups);
-            let updates = updates.iter().map(|update| alike::ordered(module, update, &mut constants));
-            let updates = updates.filter(|update| !update.insts.iter().any(|inst| seen.contains(inst))).collect();
-            let more = alike::alike(updates).into_iter().filter(|updates| updates.len() > 1);
-            for updates in more {
-                seen.extend(updates.iter().flat_map(|update| update.insts.iter().copied()));
-                kinds.push(Kind { comp, groups: groups.clone(), updates });
-            }
-        }
-    }
-    kinds
-}
-
-/// The sets of groups of the module's collectives that hold all devices, the largest groups first.
-fn groups_of_collectives(module: &Module) -> Vec<Vec<Vec<u32>>> {
-    let mut found: IndexSet<Vec<Vec<u32>>> = IndexSet::new();
-    for &inst in module.computations().iter().flat_map(|&comp| &module.comp(comp).insts) {
-        let Flow::Collective(_) = module.inst(inst).opcode.row().flow else { continue };
-        let Ok(groups) = module.device_groups(inst) else { continue };
-        let size = groups.uniform_size().unwrap_or(0);
-        if size > 1 && size * groups.groups.len() == module.n_devices() {
-            found.insert(groups.groups);
-        }
-    }
-    let mut found: Vec<_> = found.into_iter().collect();
-    found.sort_by_key(|groups| std::cmp::Reverse(groups.first().map_or(0, Vec::len)));
-    found
 }
 
 /// Why a kind is left.
@@ -343,20 +333,4 @@ fn put_rows(module: &mut Module, stack: InstId, old: Vec<Vec<InstId>>) -> Result
 
 fn no_form(module: &Module, inst: InstId) -> Obstacle {
     Obstacle::NoForm(module.inst_name(inst).to_string())
-}
-
-/// Whether one update of a kind reads what is computed from another one.
-fn is_any_dependent(module: &Module, kind: &Kind, members: &IndexSet<InstId>) -> bool {
-    let mut follows: IndexSet<InstId> = IndexSet::new();
-    for &inst in &module.comp(kind.comp).insts {
-        let instruction = module.inst(inst);
-        let before = instruction.marks.iter().flat_map(|marks| &marks.control_predecessors);
-        let mut earlier = instruction.operands.iter().chain(before);
-        if !members.contains(&inst) && earlier.any(|o| members.contains(o) || follows.contains(o)) {
-            follows.insert(inst);
-        }
-    }
-    kind.updates
-        .iter()
-        .any(|update| update.inputs.iter().any(|input| follows.contains(input) || members.contains(input)))
 }
