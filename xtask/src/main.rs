@@ -7,6 +7,7 @@ mod bench_zero1;
 mod compare;
 mod coverage;
 mod host_check;
+mod jax_check;
 mod make_hlo;
 mod memory_check;
 mod nvrtc_check;
@@ -76,6 +77,10 @@ cargo xtask <command>
       --reps N             timed pairs (default 15)
       --only SUBSTR        variants whose name contains this
       --hlo-opt FILE       a built tool, instead of building it
+  jax-check [options]  dumps of JAX 0.10, 0.11 and 0.12 (jit, shard_map, pmap), made now: read as jaxlib reads them, and sharded
+                       with the same results; 0.11 and 0.12 where a Python of 3.12 or newer is found
+      --only VERSION       versions that begin so; may be repeated
+      --hlo-opt FILE       a built tool, instead of building it
   make-hlo [options]   lower a training step with JAX: --model gpt|mlp|update --out FILE; --help lists the sizes
   compare OLD NEW [options]  two builds of the tool print the same bytes for all samples and every kind of output
       --corpus DIR         modules of this folder too; may be repeated
@@ -98,6 +103,7 @@ fn main() -> ExitCode {
         Some("nvrtc-check") => nvrtc_check::run(words),
         Some("paper-p2") => paper_p2::run(),
         Some("bench-zero1") => bench_zero1::run(words),
+        Some("jax-check") => jax_check::run(words),
         Some("make-hlo") => make_hlo::run(words),
         Some("coverage") => coverage::run(words),
         Some("compare") => compare::run(words),

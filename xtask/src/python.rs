@@ -16,26 +16,50 @@ pub(crate) fn interpreter() -> Result<PathBuf, String> {
     environment("xla-venv", &oracle_dir().join("requirements.txt"))
 }
 
-/// The Python of an environment that has the requirements, which is made if need be.
+/// The Python of an environment that has the requirements of a file, which is made if need be.
 pub(crate) fn environment(name: &str, requirements: &Path) -> Result<PathBuf, String> {
+    let wanted = fs::read_to_string(requirements).map_err(|e| format!("{}: {e}", requirements.display()))?;
+    environment_of(name, Path::new("python3"), &wanted)
+}
+
+/// A Python 3 of this minor version or a newer one that can make environments: on the path, or one of pyenv's.
+pub(crate) fn at_least(minor: u32) -> Option<PathBuf> {
+    let on_path = std::iter::once("python3".to_string()).chain((minor..minor + 4).map(|m| format!("python3.{m}")));
+    let pyenv = std::env::var_os("PYENV_ROOT").map(PathBuf::from);
+    let pyenv = pyenv.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".pyenv")));
+    let versions = pyenv.and_then(|root| fs::read_dir(root.join("versions")).ok());
+    let mut own: Vec<PathBuf> =
+        versions.into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path().join("bin/python3"))).collect();
+    own.sort();
+    let works = |python: &PathBuf| {
+        let asked = format!("import ensurepip, sys, venv; sys.exit(sys.version_info[:2] < (3, {minor}))");
+        let silent = Command::new(python).args(["-c", &asked]).stdout(Stdio::null()).stderr(Stdio::null()).status();
+        silent.is_ok_and(|status| status.success())
+    };
+    on_path.map(PathBuf::from).chain(own).find(works)
+}
+
+/// The Python of an environment that has these requirements, which is made with `base` if need be.
+pub(crate) fn environment_of(name: &str, base: &Path, wanted: &str) -> Result<PathBuf, String> {
     let venv = workspace::target_dir().join(name);
     let python = venv.join("bin/python");
-    let wanted = fs::read_to_string(requirements).map_err(|e| format!("{}: {e}", requirements.display()))?;
     let stamp = venv.join("requirements.installed");
     if fs::read_to_string(&stamp).is_ok_and(|have| have == wanted) && python.exists() {
         return Ok(python);
     }
     eprintln!("making a Python environment in {}", venv.display());
-    let make = Command::new("python3").args(["-m", "venv", "--clear"]).arg(&venv).stdout(Stdio::null()).status();
-    if !make.map_err(|e| format!("python3: {e}"))?.success() {
+    let make = Command::new(base).args(["-m", "venv", "--clear"]).arg(&venv).stdout(Stdio::null()).status();
+    if !make.map_err(|e| format!("{}: {e}", base.display()))?.success() {
         return Err("python3 -m venv failed (on Debian and Ubuntu: apt-get install python3-venv)".into());
     }
+    let requirements = venv.join("requirements.txt");
+    fs::write(&requirements, wanted).map_err(|e| format!("{}: {e}", requirements.display()))?;
     let install = Command::new(&python)
         .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"])
-        .arg(requirements)
+        .arg(&requirements)
         .status();
     if !install.map_err(|e| format!("pip: {e}"))?.success() {
-        return Err(format!("pip could not install {}", requirements.display()));
+        return Err(format!("pip could not install {}", wanted.split_whitespace().collect::<Vec<_>>().join(", ")));
     }
     fs::write(&stamp, wanted).map_err(|e| format!("{}: {e}", stamp.display()))?;
     Ok(python)

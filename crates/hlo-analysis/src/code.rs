@@ -44,8 +44,12 @@ pub fn pinned_by_control(module: &Module, comp: CompId) -> EntitySet<InstId> {
     pinned
 }
 
+/// What XLA's partitioner says of the collectives that it puts in. It promises nothing of them.
+const MADE_BY_PARTITIONER: &str = "is_spmd_generated";
+
 /// Whether somebody said something of the instruction that would be lost with it: a sharding or a front end's attribute.
 pub fn is_annotated(module: &Module, inst: InstId) -> bool {
     let marks = module.inst(inst).marks.as_ref();
-    marks.is_some_and(|m| m.sharding.is_some() || !m.frontend_attributes.is_empty())
+    let says = |(name, _): &(String, String)| name != MADE_BY_PARTITIONER;
+    marks.is_some_and(|m| m.sharding.is_some() || m.frontend_attributes.iter().any(says))
 }

@@ -122,6 +122,15 @@ impl Mesh {
         (n <= 1 << 24).then_some(n)
     }
 
+    /// The number of places along these axes of the mesh; `None` if one of them is no axis of it.
+    pub fn n_places(&self, axes: &[AxisRef]) -> Option<i64> {
+        let size = |axis: &AxisRef| match axis.sub {
+            Some((_, size)) => Some(size),
+            None => self.axes.iter().find(|(name, _)| *name == axis.name).map(|&(_, size)| size),
+        };
+        axes.iter().try_fold(1i64, |n, axis| n.checked_mul(size(axis)?))
+    }
+
     /// Device ids in row-major order of the axes.
     pub fn devices(&self) -> Option<Vec<i64>> {
         let n = self.n_devices()?;

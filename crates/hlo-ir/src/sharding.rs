@@ -130,14 +130,68 @@ pub struct ShardGroup {
 pub struct NamedSharding {
     /// The mesh.
     pub mesh: Mesh,
+    /// What holds over the whole mesh: `{mesh['a'=2], manual}`. The lists of axes are then empty.
+    pub whole: Option<WholeMesh>,
     /// Axes of each dim, and whether the dim is open (`?`).
     pub dims: Vec<NamedDim>,
     /// Axes over which the value is replicated.
     pub replicated: Vec<AxisRef>,
-    /// Axes over which it is a partial sum.
+    /// Axes over which it is a partial result.
     pub unreduced: Vec<AxisRef>,
+    /// How partial results are combined.
+    pub reduction: Reduction,
     /// Axes along which the code is manual.
     pub manual: Vec<AxisRef>,
+}
+
+/// What holds over a whole mesh.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum WholeMesh {
+    /// Every device holds everything.
+    Replicated,
+    /// Shapes are already per device.
+    Manual,
+    /// Each device holds a partial result.
+    Unreduced,
+}
+
+impl WholeMesh {
+    /// The text name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            WholeMesh::Replicated => "replicated",
+            WholeMesh::Manual => "manual",
+            WholeMesh::Unreduced => "unreduced",
+        }
+    }
+}
+
+/// How partial results are combined.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Reduction {
+    /// By a sum, which the text does not say.
+    #[default]
+    Sum,
+    /// By the maximum.
+    Max,
+    /// By the minimum.
+    Min,
+}
+
+impl Reduction {
+    /// The text name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Reduction::Sum => "sum",
+            Reduction::Max => "max",
+            Reduction::Min => "min",
+        }
+    }
+
+    /// The reduction of a text name.
+    pub fn from_name(name: &str) -> Option<Reduction> {
+        [Reduction::Sum, Reduction::Max, Reduction::Min].into_iter().find(|r| r.name() == name)
+    }
 }
 
 /// The axes of one dim.
@@ -174,10 +228,28 @@ impl LeafSharding {
     /// if their numbers are equal. `None` where the annotation does not say so (manual, unknown, unreduced, or malformed).
     pub fn tile_of_device(&self, n_devices: usize) -> Option<Vec<u32>> {
         match &self.kind {
-            ShardingKind::Replicated => Some(vec![0; n_devices]),
+            kind if kind.is_replicated() => Some(vec![0; n_devices]),
             ShardingKind::Tiled(tiling) => tiling.tile_of_device(n_devices),
             ShardingKind::Named(named) => named.tile_of_device(n_devices),
-            ShardingKind::Maximal(_)
+            ShardingKind::Replicated
+            | ShardingKind::Maximal(_)
+            | ShardingKind::MaximalMesh(_)
+            | ShardingKind::Manual
+            | ShardingKind::Unknown
+            | ShardingKind::Unreduced => None,
+        }
+    }
+
+    /// Into how many tiles each dim is cut. `None` where the annotation does not say so, or says it of values of any rank.
+    pub fn tiles_of_dims(&self) -> Option<Dims> {
+        match &self.kind {
+            ShardingKind::Tiled(tiling) => Some(tiling.dims.get(..tiling.data_rank())?.iter().copied().collect()),
+            ShardingKind::Named(named) if named.whole.is_none() => {
+                named.dims.iter().map(|dim| named.mesh.n_places(&dim.axes)).collect()
+            }
+            ShardingKind::Replicated
+            | ShardingKind::Named(_)
+            | ShardingKind::Maximal(_)
             | ShardingKind::MaximalMesh(_)
             | ShardingKind::Manual
             | ShardingKind::Unknown
@@ -187,19 +259,8 @@ impl LeafSharding {
 
     /// Whether the annotation cuts the first dim and no other.
     pub fn cuts_only_first_dim(&self) -> bool {
-        match &self.kind {
-            ShardingKind::Tiled(tiling) => {
-                let dims = tiling.dims.get(..tiling.data_rank()).unwrap_or_default();
-                dims.first().is_some_and(|&n| n > 1) && dims.iter().skip(1).all(|&n| n == 1)
-            }
-            ShardingKind::Replicated
-            | ShardingKind::Maximal(_)
-            | ShardingKind::Manual
-            | ShardingKind::Unknown
-            | ShardingKind::Unreduced
-            | ShardingKind::Named(_)
-            | ShardingKind::MaximalMesh(_) => false,
-        }
+        let is_first = |tiles: Dims| tiles.first().is_some_and(|&n| n > 1) && tiles.iter().skip(1).all(|&n| n == 1);
+        self.tiles_of_dims().is_some_and(is_first)
     }
 
     /// What the annotation says of the part of the value that each of `n_devices` devices holds; `None` where it says
@@ -211,12 +272,12 @@ impl LeafSharding {
     pub fn part_of_device(&self, n_devices: usize) -> Vec<Option<DevicePart>> {
         let mut out = vec![None; n_devices];
         let listed = match &self.kind {
-            ShardingKind::Replicated => return vec![Some(DevicePart::default()); n_devices],
+            kind if kind.is_replicated() => return vec![Some(DevicePart::default()); n_devices],
             &ShardingKind::Maximal(id) | &ShardingKind::MaximalMesh(id) => {
                 let part = |device: usize| u32::from(i64::try_from(device) == Ok(id));
                 return (0..n_devices).map(|device| Some(DevicePart { scope: 0, part: part(device) })).collect();
             }
-            ShardingKind::Manual | ShardingKind::Unknown | ShardingKind::Unreduced => None,
+            ShardingKind::Replicated | ShardingKind::Manual | ShardingKind::Unknown | ShardingKind::Unreduced => None,
             ShardingKind::Tiled(tiling) => tiling.part_of_listed_device(),
             ShardingKind::Named(named) => named.part_of_listed_device(),
         };
@@ -226,6 +287,22 @@ impl LeafSharding {
             }
         }
         out
+    }
+}
+
+impl ShardingKind {
+    /// Whether it says that every device holds everything, whatever the devices are.
+    pub fn is_replicated(&self) -> bool {
+        match self {
+            ShardingKind::Replicated => true,
+            ShardingKind::Named(named) => named.whole == Some(WholeMesh::Replicated),
+            ShardingKind::Maximal(_)
+            | ShardingKind::MaximalMesh(_)
+            | ShardingKind::Manual
+            | ShardingKind::Unknown
+            | ShardingKind::Unreduced
+            | ShardingKind::Tiled(_) => false,
+        }
     }
 }
 
@@ -293,7 +370,7 @@ impl Tiling {
 
 impl NamedSharding {
     fn tile_of_device(&self, n_devices: usize) -> Option<Vec<u32>> {
-        if !self.unreduced.is_empty() {
+        if !self.unreduced.is_empty() || self.whole.is_some() {
             return None;
         }
         by_device(self.numbered([&self.dim_axes(), &self.manual])?, n_devices)
@@ -301,6 +378,9 @@ impl NamedSharding {
 
     /// The devices of the mesh, each with what is known of its part.
     fn part_of_listed_device(&self) -> Option<Vec<(i64, DevicePart)>> {
+        if self.whole.is_some() {
+            return None;
+        }
         let mut parts = self.numbered([&self.dim_axes(), &[]])?;
         let mut scopes = self.numbered([&self.manual, &self.unreduced])?;
         // The axes of each give the devices in an order of their own.
@@ -411,6 +491,12 @@ mod tests {
         let manual_b = NamedSharding { manual: vec![axis("b")], ..along_a };
         assert_eq!(parts(&named(manual_b), 4), "0.0 1.0 0.1 1.1");
         let replicated = NamedSharding { mesh, ..NamedSharding::default() };
-        assert_eq!(parts(&named(replicated), 4), "0.0 0.0 0.0 0.0");
+        assert_eq!(parts(&named(replicated.clone()), 4), "0.0 0.0 0.0 0.0");
+        let whole = |whole| named(NamedSharding { whole: Some(whole), ..replicated.clone() });
+        assert_eq!(whole(WholeMesh::Replicated).tile_of_device(4), Some(vec![0; 4]));
+        assert_eq!(parts(&whole(WholeMesh::Replicated), 8), ["0.0"; 8].join(" "), "a mesh of no device too");
+        for silent in [WholeMesh::Manual, WholeMesh::Unreduced] {
+            assert_eq!((whole(silent).tile_of_device(4), parts(&whole(silent), 4)), (None, "- - - -".into()));
+        }
     }
 }

@@ -3,6 +3,7 @@
 use crate::arguments::EvalArgs;
 use crate::arrays::{ChosenInputs, summary, write_arrays};
 use crate::console::Console;
+use crate::dump::complete;
 use crate::input::{Loaded, Source};
 use crate::progress::Progress;
 use crate::{Failure, exit};
@@ -19,7 +20,8 @@ pub(crate) fn run(args: &EvalArgs, console: &mut Console<'_>) -> Result<u8, Fail
     let source = Source::read(&args.file, console)?;
     let progress = Progress::start(console.shows_progress);
     progress.now("reading and verifying");
-    let loaded = source.load(source.whole(), console.has_color)?;
+    let mut loaded = source.load(source.whole(), console.has_color)?;
+    complete(&source, &mut loaded.module, console);
     let module = &loaded.module;
     let inputs = chosen.of(module, console)?;
     progress.now("evaluating");

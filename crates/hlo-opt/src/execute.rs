@@ -3,6 +3,7 @@
 use crate::arguments::{BackendChoice, InputArgs, RunArgs};
 use crate::arrays::{ChosenInputs, summary, write_arrays};
 use crate::console::Console;
+use crate::dump::complete;
 use crate::input::Source;
 use crate::params::Said;
 use crate::progress::Progress;
@@ -73,7 +74,8 @@ fn find_seat(args: &RunArgs) -> Result<Option<Seat>, SeatError> {
 fn lowered(args: &RunArgs, console: &mut Console<'_>) -> Result<(Module, Plan), Failure> {
     let said = Said::read(args.replicated_params.as_deref(), console)?;
     let source = Source::read(&args.file, console)?;
-    let loaded = source.load(source.whole(), console.has_color)?;
+    let mut loaded = source.load(source.whole(), console.has_color)?;
+    complete(&source, &mut loaded.module, console);
     let wrong = |text: String| Failure::File(format!("{}: {text}", source.name));
     let calls = parse_pipeline(presets::GPU).map_err(|e| wrong(e.to_string()))?;
     let passes = bind(&calls, &registry::passes()).map_err(|e| wrong(e.to_string()))?;

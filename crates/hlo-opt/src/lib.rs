@@ -9,6 +9,7 @@ mod arrays;
 mod audit;
 pub mod console;
 mod descriptions;
+mod dump;
 mod emit;
 mod evaluate;
 mod execute;

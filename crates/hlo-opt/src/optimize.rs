@@ -2,6 +2,7 @@
 
 use crate::arguments::{Emit, OptimizeArgs, ReportFormat};
 use crate::console::Console;
+use crate::dump::complete;
 use crate::input::{Loaded, Part, SEPARATOR, Source};
 use crate::notes::Notes;
 use crate::output::Staged;
@@ -122,6 +123,13 @@ struct Work {
     passes: Vec<BoundPass>,
 }
 
+impl Work {
+    /// Whether anything is asked for besides a print.
+    fn is_any(&self) -> bool {
+        self.preset.is_some() || !self.passes.is_empty()
+    }
+}
+
 /// The preset asked for.
 struct Preset {
     call: PassCall,
@@ -196,6 +204,9 @@ impl Job<'_> {
             }
             Err(failure) => return Err(failure),
         };
+        if self.work.is_any() {
+            complete(self.source, &mut loaded.module, console);
+        }
         let params = match self.said.of(self.source, part, &loaded, console.has_color) {
             Ok(params) => params,
             Err(Failure::Diagnostics(text)) => {

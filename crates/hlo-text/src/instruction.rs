@@ -1,12 +1,12 @@
 //! One instruction: `[ROOT] name = shape opcode(operands), attributes`.
 
-use crate::error::{EXPECTED, Fallible, LIMIT, LITERAL, MAX_DEPTH, SHAPE, UNKNOWN, failure};
+use crate::error::{DUPLICATE, EXPECTED, Fallible, LIMIT, LITERAL, MAX_DEPTH, SHAPE, UNKNOWN, failure};
 use crate::marks::{check_required, unknown_key};
 use crate::parser::Parser;
 use crate::shape::is_next as shape_is_next;
 use cranelift_entity::EntityRef;
 use cranelift_entity::packed_option::ReservedValue;
-use hlo_ir::attrs::{AttrFormat, Attrs, Marks, ParameterAttrs, QuotedText};
+use hlo_ir::attrs::{AttrFormat, Attrs, CompareAttrs, Marks, ParameterAttrs, QuotedText, TupleIndexAttrs};
 use hlo_ir::diag::Diagnostic;
 use hlo_ir::infer::{OpView, infer_result};
 use hlo_ir::literal::{ConstantValue, parse_literal};
@@ -184,11 +184,12 @@ impl<'t> Parser<'t> {
         Ok(())
     }
 
-    /// Takes `name`, `shape name` or a nested `[shape] opcode(…)`.
+    /// Takes `name`, `name#1#0`, `shape name` or a nested `[shape] opcode(…)`.
     #[inline]
     fn operand(&mut self, comp: CompId, depth: usize) -> Fallible<InstId> {
         if self.cur.peek() == Some(b'%') {
-            return self.inst_ref(comp);
+            let named = self.inst_ref(comp)?;
+            return self.element(named);
         }
         if let Some(id) = self.bare_operand(comp) {
             return Ok(id);
@@ -209,6 +210,7 @@ impl<'t> Parser<'t> {
             Some((_, shape)) if self.is_single => self.parameter_ref(comp, shape)?,
             _ => self.inst_ref(comp)?,
         };
+        let operand = self.element(operand)?;
         if let Some((start, shape)) = stated {
             let defined = self.module.inst(operand).shape;
             if self.module.shapes.bare(shape) != self.module.shapes.bare(defined) && self.diags.is_empty() {
@@ -218,6 +220,46 @@ impl<'t> Parser<'t> {
             }
         }
         Ok(operand)
+    }
+
+    /// Takes `#1#0` after the name of a tuple: element 0 of element 1. Each element becomes a `get-tuple-element`, one for all uses.
+    #[inline]
+    fn element(&mut self, mut of: InstId) -> Fallible<InstId> {
+        while self.cur.peek() == Some(b'#') {
+            of = self.next_element(of)?;
+        }
+        Ok(of)
+    }
+
+    #[cold]
+    fn next_element(&mut self, of: InstId) -> Fallible<InstId> {
+        let start = self.cur.pos;
+        self.cur.pos += 1;
+        let index = self.cur.count("the index of a tuple's element")?;
+        if let Some(&known) = self.elements.get(&(of, index)) {
+            return Ok(known);
+        }
+        let elements = self.module.shape(of).as_tuple().unwrap_or_default();
+        let Some(shape) = usize::try_from(index).ok().and_then(|index| elements.get(index)).cloned() else {
+            let (name, n) = (self.module.inst_name(of), elements.len());
+            let message = format!("`{name}`: expected the index of one of its {n} elements after `#`, found {index}");
+            return Err(failure(EXPECTED, start, self.cur.pos, message));
+        };
+        let stem = format!("{}_{index}", self.module.inst_name(of));
+        let name = self.fresh_inst_name(&stem, InstId::new(self.module.n_inst_slots()));
+        let element = Instruction {
+            opcode: Opcode::GetTupleElement,
+            shape: self.module.shapes.intern(shape),
+            name,
+            parent: self.module.inst(of).parent,
+            operands: [of].into_iter().collect(),
+            attrs: TupleIndexAttrs { index }.into(),
+            marks: None,
+        };
+        let id = self.module.add_instruction(element);
+        self.sources.insts[id] = start as u32;
+        self.elements.insert((of, index), id);
+        Ok(id)
     }
 
     /// Takes an operand that is a name and nothing else, as all are in the short form; everything else stays.
@@ -273,6 +315,10 @@ impl<'t> Parser<'t> {
             } else if format == AttrFormat::Combining && key == "mode" {
                 // The group mode by name; XLA reads it and goes by channel and ids all the same.
                 self.cur.word("a group mode")?;
+            } else if key == "order"
+                && let Attrs::Compare(compare) = attrs
+            {
+                self.order(compare, start)?;
             } else {
                 let what = format!("an attribute of `{}`", op.text);
                 return Err(unknown_key(&what, key, start, format, ALSO_KNOWN));
@@ -281,7 +327,23 @@ impl<'t> Parser<'t> {
         Ok(thread)
     }
 
-    /// Fills attributes whose default is not their type's: `map` goes over all dims, `topk` takes the largest.
+    /// Takes `TOTAL` or `PARTIAL`, as jaxlib says it since 0.11 in the place of `type=`.
+    #[cold]
+    fn order(&mut self, compare: &mut CompareAttrs, start: usize) -> Fallible<()> {
+        let word = self.cur.word("`TOTAL` or `PARTIAL`")?;
+        if !matches!(word, "TOTAL" | "PARTIAL") {
+            let message = format!("`order`: expected `TOTAL` or `PARTIAL`, found `{}`", word.get(..40).unwrap_or(word));
+            return Err(failure(EXPECTED, self.cur.pos - word.len(), self.cur.pos, message));
+        }
+        if !compare.order.as_str().is_empty() {
+            let message = "expected either `type` or `order`, given once; found both, or one twice";
+            return Err(failure(DUPLICATE, start, self.cur.pos, message));
+        }
+        compare.order = word.into();
+        Ok(())
+    }
+
+    /// Fills attributes whose default is not their type's: a `compare` has the order of its operands' type, `map` goes over all dims, `topk` takes the largest.
     #[inline]
     fn fill_default(&self, op: &OpWord<'_>, operands: &Operands, attrs: &mut Attrs, seen: &mut u64) {
         const DIMENSIONS: u64 = 1;
@@ -293,6 +355,16 @@ impl<'t> Parser<'t> {
             let rank = shape.and_then(Shape::as_array).map_or(0, |a| a.rank());
             attrs.dimensions = (0..rank as i64).collect();
             *seen |= DIMENSIONS;
+        }
+        if let Attrs::Compare(attrs) = attrs {
+            let shape = operands.first().and_then(|&id| self.module.shape(id).as_array());
+            let is_partial = shape.is_some_and(|array| array.dtype.is_float() || array.dtype.is_complex());
+            match attrs.order.as_str() {
+                "TOTAL" if is_partial => attrs.order = "TOTALORDER".into(),
+                "PARTIAL" if is_partial => attrs.order = "".into(),
+                "TOTAL" => attrs.order = "".into(),
+                _ => {}
+            }
         }
         const LARGEST: u64 = 2;
         if let Attrs::TopK(attrs) = attrs

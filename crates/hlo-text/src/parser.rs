@@ -43,6 +43,8 @@ pub(crate) struct Parser<'t> {
     pub(crate) n_params: usize,
     /// What each part of a generic async chain calls.
     pub(crate) async_calls: HashMap<InstId, CompId>,
+    /// What `name#i` stands for: the elements of tuples, by tuple and index.
+    pub(crate) elements: HashMap<(InstId, i64), InstId>,
     shapes: ShapeCache,
     /// By [`Name`] index.
     insts: Vec<Binding>,
@@ -64,6 +66,7 @@ impl<'t> Parser<'t> {
             is_single: false,
             n_params: 0,
             async_calls: HashMap::new(),
+            elements: HashMap::new(),
             shapes: ShapeCache::default(),
             insts: Vec::new(),
             comps: Vec::new(),

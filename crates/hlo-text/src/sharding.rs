@@ -5,7 +5,8 @@ use crate::error::{DUPLICATE, EXPECTED, Fallible, UNKNOWN, failure};
 use crate::groups::{axes, axis, dims, iota_tail, mesh};
 use hlo_ir::groups::{AxisRef, Mesh};
 use hlo_ir::sharding::{
-    LeafSharding, NamedDim, NamedSharding, ShardGroup, Sharding, ShardingKind, SubgroupKind, TileDevices, Tiling,
+    LeafSharding, NamedDim, NamedSharding, Reduction, ShardGroup, Sharding, ShardingKind, SubgroupKind, TileDevices,
+    Tiling, WholeMesh,
 };
 
 /// Takes a sharding: `{replicated}`, `{devices=…}`, `{mesh[…], …}`, or a tuple of them.
@@ -176,10 +177,18 @@ fn tiling(cur: &mut Cursor<'_>) -> Fallible<Tiling> {
     Ok(Tiling { dims, devices, last_dims: Vec::new(), last_dim_short: false })
 }
 
-/// Takes what follows `mesh`: axes, device ids, `[{…}, …]` and the lists of further axes.
+/// Takes what follows `mesh`: axes, device ids, and either `replicated`, `manual`, `unreduced`, or `[{…}, …]` and the lists of
+/// further axes.
 fn named(cur: &mut Cursor<'_>) -> Fallible<NamedSharding> {
     let mut named = NamedSharding { mesh: mesh(cur)?, ..NamedSharding::default() };
     cur.expect(b',', "after the mesh")?;
+    if let Some(whole) = whole_mesh(cur)? {
+        named.whole = Some(whole);
+        if whole == WholeMesh::Unreduced && cur.eat(b'=') {
+            named.reduction = reduction(cur)?;
+        }
+        return Ok(named);
+    }
     cur.list((b'[', b']'), "of the dims", &mut |cur| {
         named.dims.push(named_dim(cur, &named.mesh)?);
         Ok(())
@@ -198,8 +207,34 @@ fn named(cur: &mut Cursor<'_>) -> Fallible<NamedSharding> {
         };
         cur.pos += key.len();
         cur.expect(b'=', "after the kind of axes")?;
+        if key == "unreduced" && cur.peek() != Some(b'{') {
+            named.reduction = reduction(cur)?;
+        }
         *slot = axes(cur, &named.mesh, "of the axes")?;
     }
+}
+
+/// Takes what holds over the whole mesh, if that is next.
+fn whole_mesh(cur: &mut Cursor<'_>) -> Fallible<Option<WholeMesh>> {
+    if cur.peek() == Some(b'[') {
+        return Ok(None);
+    }
+    let word = cur.peek_word();
+    let known = [WholeMesh::Replicated, WholeMesh::Manual, WholeMesh::Unreduced];
+    let whole = known.into_iter().find(|whole| whole.name() == word);
+    if whole.is_none() {
+        return Err(cur.expected("`[` of the dims, `replicated`, `manual` or `unreduced`"));
+    }
+    cur.pos += word.len();
+    Ok(whole)
+}
+
+/// Takes `sum`, `max` or `min`.
+fn reduction(cur: &mut Cursor<'_>) -> Fallible<Reduction> {
+    let word = cur.peek_word();
+    let found = Reduction::from_name(word).ok_or_else(|| cur.expected("`sum`, `max` or `min`"))?;
+    cur.pos += word.len();
+    Ok(found)
 }
 
 /// Takes `{'a','b',?}`.

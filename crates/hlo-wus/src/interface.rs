@@ -189,7 +189,7 @@ impl Interface {
             ShardingKind::Tiled(tiling) if !tiling.last_dims.contains(&SubgroupKind::Manual) => {
                 tiling.dims.get(..tiling.data_rank())?.to_vec()
             }
-            ShardingKind::Replicated => vec![1; rank],
+            kind if kind.is_replicated() => vec![1; rank],
             _ => return None,
         };
         let (start, len) = (cut.format.run.start, cut.format.run.len);

@@ -399,7 +399,7 @@ impl ShardWeightUpdate {
         });
         if says_nothing && !has_promise && n_gradients > 0 {
             return "no update could be sharded; the entry's parameters do not say which of them are replicated: name \
-                    them with --replicated-params"
+                    them with --replicated-params, or take them from the dump before XLA's partitioner with like:FILE"
                 .into();
         }
         "no update could be sharded; the decisions say why".into()

@@ -7,13 +7,14 @@
 //! equal copies, one for each device, as `jax.pmap` takes them: their first dim is cut, and each device has one element of it.
 
 mod contradiction;
+mod sibling;
 
 pub use contradiction::{Contradiction, differing_devices, is_stack, own_sharding, spec_of};
 
 use contradiction::find_contradiction;
 use hlo_ir::attrs::ParameterAttrs;
 use hlo_ir::sharding::{LeafSharding, ShardingKind};
-use hlo_ir::{InstId, Module};
+use hlo_ir::{InstId, Module, Shape};
 use std::fmt;
 
 /// What is said of each flat leaf of the entry's parameters.
@@ -61,6 +62,15 @@ pub enum ParamFactsError {
         /// Leaves of the sibling's.
         found: usize,
     },
+    /// A leaf of the sibling's entry that, cut as it says, has another shape.
+    OtherShape {
+        /// The leaf.
+        leaf: usize,
+        /// Of the module's entry.
+        expected: Box<Shape>,
+        /// Of the sibling's, whole.
+        found: Box<Shape>,
+    },
     /// The sibling annotates no parameter.
     NoShardings,
     /// The module says something else.
@@ -90,6 +100,14 @@ impl fmt::Display for ParamFactsError {
             }
             ParamFactsError::OtherLeaves { expected, found } => {
                 write!(f, "expected {expected} entry leaves in the sibling, found {found}")
+            }
+            ParamFactsError::OtherShape { leaf, expected, found } => {
+                let texts = [expected, found].map(|shape| shape.to_string());
+                write!(
+                    f,
+                    "expected entry leaf {leaf} of the sibling to be {}, whole or cut, found {}",
+                    texts[0], texts[1]
+                )
             }
             ParamFactsError::NoShardings => {
                 f.write_str("expected `sharding=` on entry parameters of the sibling, found none")
@@ -214,25 +232,6 @@ impl ParamFacts {
             facts.leaves[first..=last].fill_with(replicated);
         }
         Ok(facts)
-    }
-
-    /// The shardings of a sibling module's entry parameters, leaf by leaf.
-    ///
-    /// # Errors
-    /// The sibling has another number of leaves, or annotates none, or contradicts the module.
-    pub fn from_sibling(sibling: &Module, module: &Module) -> Result<ParamFacts, ParamFactsError> {
-        let (theirs, ours) = (entry_leaves(sibling), entry_leaves(module));
-        if theirs.len() != ours.len() {
-            return Err(ParamFactsError::OtherLeaves { expected: ours.len(), found: theirs.len() });
-        }
-        let leaves: Vec<Option<LeafSharding>> = theirs
-            .iter()
-            .map(|leaf| sibling.sharding(leaf.param).and_then(|s| s.leaf(leaf.leaf_idx)).cloned())
-            .collect();
-        if leaves.iter().all(Option::is_none) {
-            return Err(ParamFactsError::NoShardings);
-        }
-        ParamFacts { leaves }.not_contradicted(module)
     }
 
     /// What is said of flat leaf `leaf`.

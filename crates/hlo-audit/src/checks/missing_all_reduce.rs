@@ -28,7 +28,6 @@ use crate::finding::{CheckInfo, Finding, Level};
 use crate::state::{EntryState, root};
 use hashbrown::HashSet;
 use hlo_ir::InstId;
-use hlo_ir::sharding::ShardingKind;
 use indexmap::IndexMap;
 use partial_sums::PartialSums;
 
@@ -107,7 +106,7 @@ fn declared(cx: &AuditCx<'_>, root: InstId) -> Vec<Declared> {
     let of_partitions: Vec<Vec<u32>> = of_partitions.collect();
     let is_replicated = |output: usize| {
         let sharding = cx.module.sharding(root).and_then(|sharding| sharding.leaf(output));
-        p > 1 && sharding.is_some_and(|leaf| matches!(leaf.kind, ShardingKind::Replicated))
+        p > 1 && sharding.is_some_and(|leaf| leaf.kind.is_replicated())
     };
     let known: HashSet<usize> = found.iter().map(|declared: &Declared| declared.output).collect();
     let outputs = (0..cx.module.shape(root).n_leaves()).filter(|output| !known.contains(output));

@@ -5,7 +5,7 @@ use super::write_index_comment;
 use crate::float::decimal::write_i64;
 use crate::groups::{AxisRef, IotaTile, Mesh, MeshDevices, MeshGroups, ReplicaGroups};
 use crate::sharding::{
-    LeafSharding, NamedSharding, ShardGroup, Sharding, ShardingKind, SubgroupKind, TileDevices, Tiling,
+    LeafSharding, NamedSharding, Reduction, ShardGroup, Sharding, ShardingKind, SubgroupKind, TileDevices, Tiling,
 };
 
 display_by! {
@@ -117,6 +117,15 @@ fn write_tiling(tiling: &Tiling, out: &mut String) {
 
 fn write_named(named: &NamedSharding, out: &mut String) {
     write_mesh(&named.mesh, out);
+    if let Some(whole) = named.whole {
+        out.push_str(", ");
+        out.push_str(whole.name());
+        if named.reduction != Reduction::Sum {
+            out.push('=');
+            out.push_str(named.reduction.name());
+        }
+        return;
+    }
     out.push_str(", [");
     for (i, dim) in named.dims.iter().enumerate() {
         out.push_str(if i > 0 { ", {" } else { "{" });
@@ -131,7 +140,11 @@ fn write_named(named: &NamedSharding, out: &mut String) {
         if !axes.is_empty() {
             out.push_str(", ");
             out.push_str(key);
-            out.push_str("={");
+            out.push('=');
+            if key == "unreduced" && named.reduction != Reduction::Sum {
+                out.push_str(named.reduction.name());
+            }
+            out.push('{');
             write_axes(axes, ", ", out);
             out.push('}');
         }

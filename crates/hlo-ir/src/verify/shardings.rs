@@ -5,7 +5,7 @@ use crate::attrs::Marks;
 use crate::groups::MeshGroups;
 use crate::module::InstId;
 use crate::shape::Shape;
-use crate::sharding::{LeafSharding, NamedSharding, Sharding, ShardingKind, Tiling};
+use crate::sharding::{LeafSharding, NamedSharding, Sharding, ShardingKind, Tiling, WholeMesh};
 
 pub(super) fn check(cx: &mut Verifier<'_>, inst: InstId, marks: &Marks) {
     let Some(sharding) = &marks.sharding else { return };
@@ -80,6 +80,9 @@ fn check_tiling(cx: &mut Verifier<'_>, inst: InstId, tiling: &Tiling, shape: &Sh
 }
 
 fn check_named(cx: &mut Verifier<'_>, inst: InstId, named: &NamedSharding, shape: &Shape) {
+    if named.mesh.axes.is_empty() && named.whole == Some(WholeMesh::Replicated) {
+        return;
+    }
     match named.mesh.devices() {
         Some(ids) => check_ids(cx, inst, &ids),
         None => {
@@ -97,5 +100,7 @@ fn check_named(cx: &mut Verifier<'_>, inst: InstId, named: &NamedSharding, shape
     if !axes.is_empty() && (MeshGroups { mesh: named.mesh.clone(), axes }).expand().is_none() {
         return cx.at_inst("sharding-axes", inst, "axes of the mesh, each used once", "others");
     }
-    check_rank(cx, inst, named.dims.len(), shape);
+    if named.whole.is_none() {
+        check_rank(cx, inst, named.dims.len(), shape);
+    }
 }

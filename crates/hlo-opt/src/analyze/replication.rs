@@ -3,6 +3,7 @@
 use super::json_line;
 use crate::arguments::{AcrossChoice, ReplicationArgs, ReportFormat};
 use crate::console::Console;
+use crate::dump::complete;
 use crate::input::Source;
 use crate::params::Said;
 use crate::{Failure, exit};
@@ -18,7 +19,8 @@ use std::fmt::Write;
 pub(super) fn run(args: &ReplicationArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
     let said = Said::read(args.replicated_params.as_deref(), console)?;
     let source = Source::read(&args.file, console)?;
-    let loaded = source.load(source.whole(), console.has_color)?;
+    let mut loaded = source.load(source.whole(), console.has_color)?;
+    complete(&source, &mut loaded.module, console);
     let params = said.of(&source, source.whole(), &loaded, console.has_color)?;
     let module = loaded.module;
     let across = chosen_axis(args, &module)?;

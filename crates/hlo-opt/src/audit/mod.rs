@@ -6,6 +6,7 @@ mod text;
 
 use crate::arguments::{AuditArgs, ReportFormat};
 use crate::console::Console;
+use crate::dump::complete;
 use crate::input::{Lines, Loaded, Part, Source};
 use crate::params::Said;
 use crate::{Failure, descriptions, exit};
@@ -34,7 +35,8 @@ pub(crate) fn run(args: &AuditArgs, console: &mut Console<'_>) -> Result<u8, Fai
     let said = Said::read(args.replicated_params.as_deref(), console)?;
     let source = Source::read(file, console)?;
     let part = source.whole();
-    let loaded = source.load(part, console.has_color)?;
+    let mut loaded = source.load(part, console.has_color)?;
+    complete(&source, &mut loaded.module, console);
     refuse_global(&source, part, &loaded, console.has_color)?;
     let options = AuditOptions {
         params: said.of(&source, part, &loaded, console.has_color)?,

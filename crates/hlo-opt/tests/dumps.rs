@@ -1,0 +1,90 @@
+//! Dumps of three versions of JAX, in the three ways in which programs are data-parallel: as their names and contents are.
+
+use hlo_opt::console::Console;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// Runs `hlo-opt` and gives its exit code, stdout and stderr.
+fn run(args: &[&str]) -> (u8, String, String) {
+    let (mut stdin, mut stdout, mut stderr): (&[u8], _, _) = (b"", Vec::new(), Vec::new());
+    let mut console = Console {
+        stdin: &mut stdin,
+        stdout: &mut stdout,
+        stderr: &mut stderr,
+        shows_progress: false,
+        has_color: false,
+    };
+    let code = hlo_opt::run(std::iter::once("hlo-opt").chain(args.iter().copied()).map(OsString::from), &mut console);
+    let text = |bytes| String::from_utf8(bytes).expect("UTF-8 output");
+    (code, text(stdout), text(stderr))
+}
+
+/// The files of a dump folder whose names contain `part`.
+fn files(version: &str, style: &str, part: &str) -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../ir-samples/dumps").join(version).join(style);
+    let entries = std::fs::read_dir(folder).expect("a folder of dumps").map(|entry| entry.expect("an entry").path());
+    let mut found: Vec<PathBuf> = entries.filter(|path| path.to_string_lossy().contains(part)).collect();
+    found.sort();
+    found
+}
+
+const VERSIONS: [&str; 3] = ["jax-0.10", "jax-0.11", "jax-0.12"];
+const STYLES: [&str; 3] = ["jit", "shard_map", "pmap"];
+const SHARD: &str = "inline-calls,sink-all-reduce,shard-weight-update{min-bytes=0}";
+
+#[test]
+fn every_dump_is_read_and_printed_so_that_it_is_read_as_the_same() {
+    for version in VERSIONS {
+        for style in STYLES {
+            let dumps = files(version, style, ".txt");
+            assert_eq!(dumps.len(), 2, "{version} {style}: before and after the partitioner");
+            for path in dumps {
+                let (code, printed, errors) = run(&[&path.to_string_lossy()]);
+                assert_eq!((code, errors.as_str()), (0, ""), "{}", path.display());
+                let copy = std::env::temp_dir().join(format!("hlo-opt-dumps-{}-{version}-{style}", std::process::id()));
+                std::fs::write(&copy, &printed).expect("a temporary file");
+                let again = run(&[&copy.to_string_lossy()]);
+                std::fs::remove_file(&copy).expect("the temporary file");
+                assert_eq!(again, (0, printed, String::new()), "{}", path.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn steps_are_sharded_whatever_says_which_parameters_are_replicated() {
+    for version in VERSIONS {
+        for style in STYLES {
+            let [step] = files(version, style, ".after_spmd-partitioning.").try_into().expect("one partitioned module");
+            let step = step.to_string_lossy().into_owned();
+            let promise: &[&str] = if style == "pmap" { &["--replicated-params", "stacked:0-9"] } else { &[] };
+            let (code, printed, errors) = run(&[&["--pass", SHARD, "--check", &step], promise].concat());
+            assert_eq!(code, 0, "{step}: {errors}");
+            assert_eq!(printed.matches(" reduce-scatter(").count(), 3, "{step}: {errors}");
+            let is_told = errors.contains("no parameter has `sharding=` (jax 0.12); taken from ")
+                && errors.contains(".before_spmd-partitioning.txt\n");
+            assert_eq!(is_told, version == "jax-0.12", "{step}: {errors}");
+        }
+    }
+}
+
+#[test]
+fn what_does_not_belong_to_the_module_is_not_taken() {
+    let [step] = files("jax-0.12", "jit", ".after_spmd-partitioning.").try_into().expect("one partitioned module");
+    let [other] = files("jax-0.12", "pmap", ".before_spmd-partitioning.").try_into().expect("one global module");
+    let folder = std::env::temp_dir().join(format!("hlo-opt-dumps-{}-mixed", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a temporary folder");
+    let name = step.file_name().expect("a name");
+    let copy = folder.join(name);
+    std::fs::copy(&step, &copy).expect("a copy");
+    let copied = copy.to_string_lossy().into_owned();
+    let alone = run(&["--pass", SHARD, &copied, "-o", "/dev/null", "--report", "text"]);
+    assert!(alone.1.contains("like:FILE") || alone.2.contains("like:FILE"), "{alone:?}");
+    // A dump with the right name of another program.
+    let beside = "module_0022.jit_train_step.0000.spmd-partitioner.after_shardy-xla.before_spmd-partitioning.txt";
+    std::fs::copy(&other, folder.join(beside)).expect("a copy");
+    let (code, _, errors) = run(&["--pass", SHARD, &copied, "-o", "/dev/null"]);
+    std::fs::remove_dir_all(&folder).expect("the temporary folder");
+    assert_eq!(code, 0);
+    assert!(errors.contains("does not help: expected entry leaf 0 of the sibling to be"), "{errors}");
+}
