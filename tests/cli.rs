@@ -65,7 +65,10 @@ fn names_in(dir: &Path) -> Vec<String> {
 
 #[test]
 fn help_fits_a_screen_and_has_examples() {
-    let help = run(&["--help"]);
+    let all = run(&["--help"]);
+    assert_eq!((all.code, all.stderr.as_str()), (0, ""));
+    assert!(all.stdout.contains("--num-partitions <N>") && all.stdout.contains("--preset <NAME>"), "{}", all.stdout);
+    let help = run(&["-h"]);
     assert_eq!((help.code, help.stderr.as_str()), (0, ""));
     assert!(help.stdout.lines().count() <= 40, "{} lines\n{}", help.stdout.lines().count(), help.stdout);
     assert!(help.stdout.lines().all(|l| l.chars().count() <= 120), "{}", help.stdout);

@@ -3,6 +3,7 @@
 pub mod annotations;
 pub mod classes;
 pub mod code;
+pub mod counts;
 pub mod frequency;
 pub mod fusion;
 pub mod memory;

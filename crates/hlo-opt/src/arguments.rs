@@ -109,6 +109,22 @@ pub(crate) struct OptimizeArgs {
     /// Take each part between '// -----' lines as a module of its own
     #[arg(long)]
     pub split_input_file: bool,
+    /// How many devices there are.
+    #[command(flatten)]
+    pub counts: CountArgs,
+}
+
+/// How many devices a module runs on, where its header does not say.
+#[derive(Args, Clone, Copy, Default, Debug)]
+pub(crate) struct CountArgs {
+    /// Partitions, where the header does not say; found from the collectives if not given
+    #[arg(long, alias = "num_partitions", value_name = "N", value_parser = clap::value_parser!(i64).range(1..1 << 24))]
+    #[arg(hide_short_help = true)]
+    pub num_partitions: Option<i64>,
+    /// Replicas, where the header does not say
+    #[arg(long, alias = "num_replicas", value_name = "N", value_parser = clap::value_parser!(i64).range(1..1 << 24))]
+    #[arg(hide_short_help = true)]
+    pub num_replicas: Option<i64>,
 }
 
 /// What to analyze.
@@ -141,6 +157,9 @@ pub(crate) struct TimeArgs {
     /// Trips of a loop whose count cannot be found
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub unknown_trip_count: u64,
+    /// How many devices there are.
+    #[command(flatten)]
+    pub counts: CountArgs,
 }
 
 /// `audit`.
@@ -185,6 +204,9 @@ pub(crate) struct AuditArgs {
     /// Entry leaves equal on all devices: 0-12,14 | all | /REGEX/ | like:FILE; stacked:0-12: copies in a stack
     #[arg(long, value_name = "SPEC")]
     pub replicated_params: Option<String>,
+    /// How many devices there are.
+    #[command(flatten)]
+    pub counts: CountArgs,
 }
 
 /// A number of bytes, as options of passes take it: 4096, 64KiB, 1GiB.
@@ -236,6 +258,9 @@ pub(crate) struct ReplicationArgs {
     /// Entry leaves equal on all devices: 0-12,14 | all | /REGEX/ | like:FILE; stacked:0-12: copies in a stack
     #[arg(long, value_name = "SPEC")]
     pub replicated_params: Option<String>,
+    /// How many devices there are.
+    #[command(flatten)]
+    pub counts: CountArgs,
 }
 
 /// What the arrays that go in are: drawn at random, or read.
@@ -272,6 +297,9 @@ pub(crate) struct EvalArgs {
     /// Write the inputs too
     #[arg(long, requires = "output")]
     pub save_inputs: bool,
+    /// How many devices there are.
+    #[command(flatten)]
+    pub counts: CountArgs,
 }
 
 /// `run`.
@@ -306,6 +334,9 @@ pub(crate) struct RunArgs {
     /// The processes that run together.
     #[command(flatten)]
     pub ranks: RankArgs,
+    /// How many devices there are.
+    #[command(flatten)]
+    pub counts: CountArgs,
 }
 
 /// How this process finds the others of a run.

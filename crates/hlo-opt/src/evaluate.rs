@@ -2,8 +2,8 @@
 
 use crate::arguments::EvalArgs;
 use crate::arrays::{ChosenInputs, summary, write_arrays};
+use crate::complete::complete;
 use crate::console::Console;
-use crate::dump::complete;
 use crate::input::{Loaded, Source};
 use crate::progress::Progress;
 use crate::{Failure, exit};
@@ -21,7 +21,7 @@ pub(crate) fn run(args: &EvalArgs, console: &mut Console<'_>) -> Result<u8, Fail
     let progress = Progress::start(console.shows_progress);
     progress.now("reading and verifying");
     let mut loaded = source.load(source.whole(), console.has_color)?;
-    complete(&source, &mut loaded.module, console);
+    complete(&source, source.whole(), &mut loaded, args.counts, console)?;
     let module = &loaded.module;
     let inputs = chosen.of(module, console)?;
     progress.now("evaluating");

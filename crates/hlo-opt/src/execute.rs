@@ -2,8 +2,8 @@
 
 use crate::arguments::{BackendChoice, InputArgs, RunArgs};
 use crate::arrays::{ChosenInputs, summary, write_arrays};
+use crate::complete::complete;
 use crate::console::Console;
-use crate::dump::complete;
 use crate::input::Source;
 use crate::params::Said;
 use crate::progress::Progress;
@@ -75,7 +75,7 @@ fn lowered(args: &RunArgs, console: &mut Console<'_>) -> Result<(Module, Plan), 
     let said = Said::read(args.replicated_params.as_deref(), console)?;
     let source = Source::read(&args.file, console)?;
     let mut loaded = source.load(source.whole(), console.has_color)?;
-    complete(&source, &mut loaded.module, console);
+    complete(&source, source.whole(), &mut loaded, args.counts, console)?;
     let wrong = |text: String| Failure::File(format!("{}: {text}", source.name));
     let calls = parse_pipeline(presets::GPU).map_err(|e| wrong(e.to_string()))?;
     let passes = bind(&calls, &registry::passes()).map_err(|e| wrong(e.to_string()))?;

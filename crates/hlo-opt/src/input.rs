@@ -89,10 +89,16 @@ impl Source {
         let Parsed { module, sources } = parsed;
         let (n_inst_slots, n_comp_slots) = (module.n_inst_slots(), module.n_comp_slots());
         let loaded = Loaded { module, sources, n_inst_slots, n_comp_slots };
-        match hlo_ir::verify::verify(&loaded.module) {
-            Ok(()) => Ok(loaded),
-            Err(diags) => Err(Failure::Diagnostics(self.render(part, Some(&loaded), diags, has_color))),
-        }
+        self.verify(part, &loaded, has_color).map(|()| loaded)
+    }
+
+    /// Verifies a module that was read from a part.
+    ///
+    /// # Errors
+    /// The rendered diagnostics.
+    pub(crate) fn verify(&self, part: Part<'_>, loaded: &Loaded, has_color: bool) -> Result<(), Failure> {
+        let found = hlo_ir::verify::verify(&loaded.module);
+        found.map_err(|diags| Failure::Diagnostics(self.render(part, Some(loaded), diags, has_color)))
     }
 
     /// The lines of the file, to place many entities.

@@ -7,6 +7,7 @@ mod analyze;
 mod arguments;
 mod arrays;
 mod audit;
+mod complete;
 pub mod console;
 mod descriptions;
 mod dump;

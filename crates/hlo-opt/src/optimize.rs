@@ -1,8 +1,8 @@
 //! The main job: read, verify, run passes, print.
 
 use crate::arguments::{Emit, OptimizeArgs, ReportFormat};
+use crate::complete::complete;
 use crate::console::Console;
-use crate::dump::complete;
 use crate::input::{Loaded, Part, SEPARATOR, Source};
 use crate::notes::Notes;
 use crate::output::Staged;
@@ -204,8 +204,14 @@ impl Job<'_> {
             }
             Err(failure) => return Err(failure),
         };
-        if self.work.is_any() {
-            complete(self.source, &mut loaded.module, console);
+        if self.work.is_any() || self.args.counts.is_any() {
+            match complete(self.source, part, &mut loaded, self.args.counts, console) {
+                Err(Failure::Diagnostics(text)) => {
+                    self.errors.push_str(&text);
+                    return Ok(None);
+                }
+                completed => completed?,
+            }
         }
         let params = match self.said.of(self.source, part, &loaded, console.has_color) {
             Ok(params) => params,

@@ -88,3 +88,65 @@ fn what_does_not_belong_to_the_module_is_not_taken() {
     assert_eq!(code, 0);
     assert!(errors.contains("does not help: expected entry leaf 0 of the sibling to be"), "{errors}");
 }
+
+/// A folder of its own with one file in it, which goes with it.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn with(name: &str, text: &str) -> (Folder, String) {
+        let folder = std::env::temp_dir().join(format!("hlo-opt-dumps-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a temporary folder");
+        let file = folder.join("step.txt");
+        std::fs::write(&file, text).expect("a temporary file");
+        (Folder(folder), file.to_string_lossy().into_owned())
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn counts_that_the_header_lacks_are_said_or_found() {
+    let [step] = files("jax-0.10", "jit", ".after_spmd-partitioning.").try_into().expect("one partitioned module");
+    let text = std::fs::read_to_string(step).expect("the dump");
+    let (_folder, file) = Folder::with("counts", &text.replace(", num_partitions=4", ""));
+    let scattered = |args: &[&str]| {
+        let (code, printed, errors) = run(&[args, &["--pass", SHARD, &file]].concat());
+        (code, printed.matches(" reduce-scatter(").count(), printed.contains("num_partitions=4"), errors)
+    };
+    let (code, n, has_count, errors) = scattered(&[]);
+    assert_eq!((code, n, has_count), (0, 3, true), "{errors}");
+    assert!(errors.contains("note: the header has no counts; 4 partitions, by the groups of `%all-reduce"), "{errors}");
+    for flag in ["--num-partitions", "--num_partitions"] {
+        let (code, n, has_count, errors) = scattered(&[flag, "4"]);
+        assert_eq!((code, n, has_count, errors.contains("no counts")), (0, 3, true, false), "{errors}");
+    }
+    let (code, _, _, errors) = scattered(&["--num-partitions", "8"]);
+    assert_eq!(code, 1);
+    assert!(errors.contains("(the header says replica_count=1, num_partitions=8), found no id 4"), "{errors}");
+    let (code, _, _, errors) = scattered(&["--num-partitions", "0"]);
+    assert_eq!(code, 2, "{errors}");
+    // A print alone adds nothing.
+    let (code, printed, errors) = run(&[&file]);
+    assert_eq!((code, printed.contains("num_partitions"), errors.as_str()), (0, false, ""));
+    let (_, facts, errors) = run(&["analyze", "time", &file]);
+    assert!(facts.starts_with("predicted on 4 x h200") && errors.contains("4 partitions"), "{facts}{errors}");
+}
+
+#[test]
+fn a_flag_against_the_header_and_collectives_against_each_other_are_errors() {
+    let [step] = files("jax-0.10", "jit", ".after_spmd-partitioning.").try_into().expect("one partitioned module");
+    let text = std::fs::read_to_string(&step).expect("the dump");
+    let (code, _, errors) = run(&["--num-partitions", "2", &step.to_string_lossy()]);
+    assert_eq!(code, 2);
+    assert!(errors.contains("--num-partitions 2: the header of") && errors.contains("says 4"), "{errors}");
+    let bare = text.replace(", num_partitions=4", "");
+    let (_folder, file) = Folder::with("against", &bare.replacen("mesh['axis_0'=4,", "mesh['axis_0'=3,", 1));
+    let (code, _, errors) = run(&["eval", &file]);
+    assert_eq!(code, 1, "{errors}");
+    assert!(errors.contains("collectives contradict each other: 3 devices by"), "{errors}");
+    assert!(errors.contains("say them with --num-partitions or --num-replicas"), "{errors}");
+}

@@ -109,9 +109,11 @@ fn check_new_groups(
         GroupMode::CrossPartition => "partitions",
         GroupMode::Flattened => "devices",
     };
+    let (r, p) = (header.replica_count, header.num_partitions);
+    let expected = format!("ids of {n_ids} {what} (the header says replica_count={r}, num_partitions={p})");
     if cover == Participation::SomeGroups {
         if let Some(id) = ids.iter().find(|&&id| id < 0 || (n_ids > 1 && id >= n_ids)) {
-            cx.at_inst("groups-device-count", inst, format_args!("ids of {n_ids} {what}"), format_args!("id {id}"));
+            cx.at_inst("groups-device-count", inst, expected, format_args!("id {id}"));
         }
         return;
     }
@@ -119,10 +121,10 @@ fn check_new_groups(
         return cx.at_inst("groups-missing-id", inst, format_args!("ids 0 to {}", n - 1), format_args!("no id {i}"));
     }
     if n_ids > 1 && n < n_ids {
-        return cx.at_inst("groups-missing-id", inst, format_args!("ids of {n_ids} {what}"), format_args!("no id {n}"));
+        return cx.at_inst("groups-missing-id", inst, expected, format_args!("no id {n}"));
     }
     if n_ids > 1 && n > n_ids {
-        return cx.at_inst("groups-device-count", inst, format_args!("ids of {n_ids} {what}"), format_args!("{n} ids"));
+        return cx.at_inst("groups-device-count", inst, expected, format_args!("id {}", n - 1));
     }
     if cover == Participation::EvenGroups && lists.iter().any(|g| g.len() != lists[0].len()) {
         cx.at_inst("groups-uneven", inst, "groups of one size", "several sizes");
@@ -152,7 +154,9 @@ fn check_pairs(cx: &mut Verifier<'_>, inst: InstId, pairs: &[(i64, i64)], view: 
     for &(source, target) in pairs {
         for id in [source, target] {
             if id < 0 || (id >= limit && limit > 1) {
-                return cx.at_inst("permute-range", inst, format_args!("ids 0 to {}", limit - 1), id);
+                let of = if view.channel_id.is_some() { "num_partitions" } else { "replica_count" };
+                let expected = format_args!("ids 0 to {} ({of}={limit} in the header)", limit - 1);
+                return cx.at_inst("permute-range", inst, expected, id);
             }
         }
         sources.push(source);

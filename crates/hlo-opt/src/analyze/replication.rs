@@ -2,8 +2,8 @@
 
 use super::json_line;
 use crate::arguments::{AcrossChoice, ReplicationArgs, ReportFormat};
+use crate::complete::complete;
 use crate::console::Console;
-use crate::dump::complete;
 use crate::input::Source;
 use crate::params::Said;
 use crate::{Failure, exit};
@@ -20,7 +20,7 @@ pub(super) fn run(args: &ReplicationArgs, console: &mut Console<'_>) -> Result<u
     let said = Said::read(args.replicated_params.as_deref(), console)?;
     let source = Source::read(&args.file, console)?;
     let mut loaded = source.load(source.whole(), console.has_color)?;
-    complete(&source, &mut loaded.module, console);
+    complete(&source, source.whole(), &mut loaded, args.counts, console)?;
     let params = said.of(&source, source.whole(), &loaded, console.has_color)?;
     let module = loaded.module;
     let across = chosen_axis(args, &module)?;

@@ -5,8 +5,8 @@ mod selection;
 mod text;
 
 use crate::arguments::{AuditArgs, ReportFormat};
+use crate::complete::complete;
 use crate::console::Console;
-use crate::dump::complete;
 use crate::input::{Lines, Loaded, Part, Source};
 use crate::params::Said;
 use crate::{Failure, descriptions, exit};
@@ -36,7 +36,7 @@ pub(crate) fn run(args: &AuditArgs, console: &mut Console<'_>) -> Result<u8, Fai
     let source = Source::read(file, console)?;
     let part = source.whole();
     let mut loaded = source.load(part, console.has_color)?;
-    complete(&source, &mut loaded.module, console);
+    complete(&source, part, &mut loaded, args.counts, console)?;
     refuse_global(&source, part, &loaded, console.has_color)?;
     let options = AuditOptions {
         params: said.of(&source, part, &loaded, console.has_color)?,
