@@ -45,7 +45,7 @@ fn the_host_backend_agrees_with_the_evaluator() {
     let (inputs, found) = (file("inputs.npz"), file("found.npz"));
     for (program, n_arrays) in [("passes/shard-weight-update/sgd.hlo", 4), ("programs/mlp_sgd.repl.hlo", 56)] {
         let program = root().join(program).display().to_string();
-        let drawn = ["eval", &program, "--seed", "5", "--draw", "n.05 n.05 n.05 n.05", "--save-inputs", "-o", &inputs];
+        let drawn = ["eval", &program, "--seed", "5", "--draw", "n.05 n.05 n.05", "--save-inputs", "-o", &inputs];
         assert_eq!(run(&drawn).code, 0);
         let out = run(&["run", "--backend", "host", &program, "--inputs", &inputs, "-o", &found]);
         assert_eq!((out.code, out.stdout.as_str(), out.stderr.as_str()), (0, "", ""), "{program}");

@@ -131,6 +131,11 @@ pub fn draw_inputs(module: &Module, like: Option<&Module>, options: &DrawOptions
         return Err(EvalError::invalid(text));
     }
     options.same.check(module)?;
+    if options.draws.len() > leaves.len() {
+        let (expected, found) = (leaves.len(), options.draws.len());
+        let text = format!("expected at most {expected} words to draw by, one for each entry leaf, found {found}");
+        return Err(EvalError::invalid(text));
+    }
     let n_devices = module.n_devices();
     let mut rows = Vec::with_capacity(leaves.len());
     let mut drawn_bytes = 0u64;

@@ -8,7 +8,7 @@ pub mod npz;
 mod run;
 mod value;
 
-pub use engine::EvalOptions;
+pub use engine::{DEFAULT_MAX_STEPS, EvalOptions};
 pub use error::EvalError;
 pub use run::{EntryLeaf, Inputs, Outputs, entry_leaves, result_leaves, run, run_observed};
 pub use value::Value;

@@ -57,8 +57,10 @@ impl<R: Read + Seek> NpzReader<R> {
     /// them. Equal arrays of a leaf are held once.
     ///
     /// # Errors
-    /// An array is missing or does not fit its parameter.
+    /// An array is missing or does not fit its parameter, or there is one that the module does not take: neither such an input nor
+    /// an output `out{leaf}_d{device}`, which runs write beside the inputs.
     pub fn read_inputs(&mut self, module: &Module) -> Result<Inputs, EvalError> {
+        self.check_names(entry_leaves(module).len(), module.n_devices())?;
         let mut leaves = Vec::new();
         for (i, leaf) in entry_leaves(module).iter().enumerate() {
             let mut row: Vec<Arc<Literal>> = Vec::new();
@@ -72,6 +74,20 @@ impl<R: Read + Seek> NpzReader<R> {
             leaves.push(row);
         }
         Ok(Inputs { leaves })
+    }
+
+    fn check_names(&self, n_leaves: usize, n_devices: usize) -> Result<(), EvalError> {
+        let place = |name: &str, what: &str| {
+            let (leaf, device) = name.strip_prefix(what)?.split_once("_d")?;
+            Some((leaf.parse::<usize>().ok()?, device.parse::<usize>().ok()?))
+        };
+        let is_known = |name: &&str| {
+            let input = place(name, "in").is_some_and(|(leaf, device)| leaf < n_leaves && device < n_devices);
+            input || place(name, "out").is_some()
+        };
+        let Some(name) = self.names().find(|name| !is_known(name)) else { return Ok(()) };
+        let expected = format!("in0_d0 to in{}_d{}", n_leaves.saturating_sub(1), n_devices.saturating_sub(1));
+        Err(EvalError::invalid(format!("npz: expected the arrays {expected} alone, found `{name}`")))
     }
 }
 

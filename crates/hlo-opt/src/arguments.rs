@@ -297,6 +297,12 @@ pub(crate) struct EvalArgs {
     /// Write the inputs too
     #[arg(long, requires = "output")]
     pub save_inputs: bool,
+    /// Instructions to execute at most, each counted once however many devices run it
+    #[arg(long, value_name = "N", default_value_t = hlo_eval::DEFAULT_MAX_STEPS)]
+    pub max_steps: u64,
+    /// Stop after so many seconds
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..1 << 32))]
+    pub timeout: Option<u64>,
     /// How many devices there are.
     #[command(flatten)]
     pub counts: CountArgs,

@@ -25,12 +25,20 @@ impl Console<'_> {
         let _ = self.stderr.flush();
     }
 
+    /// Writes what was asked for to stderr.
+    ///
+    /// # Errors
+    /// Stderr cannot be written, except that a closed pipe means that the reader has seen enough.
+    pub fn tell(&mut self, text: &str) -> Result<(), Failure> {
+        printed("stderr", self.stderr.write_all(text.as_bytes()).and_then(|()| self.stderr.flush()))
+    }
+
     /// Writes a result to stdout.
     ///
     /// # Errors
     /// Stdout cannot be written, except that a closed pipe means that the reader has seen enough.
     pub fn print(&mut self, bytes: &[u8]) -> Result<(), Failure> {
-        printed(self.stdout.write_all(bytes).and_then(|()| self.stdout.flush()))
+        printed("stdout", self.stdout.write_all(bytes).and_then(|()| self.stdout.flush()))
     }
 
     /// Writes one JSON document and a line end to stdout, piece by piece: plans of large machines have hundreds of megabytes.
@@ -40,15 +48,15 @@ impl Console<'_> {
     pub(crate) fn print_json(&mut self, document: &impl Serialize) -> Result<(), Failure> {
         let mut out = BufWriter::with_capacity(1 << 18, &mut *self.stdout);
         let written = serde_json::to_writer(&mut out, document).map_err(std::io::Error::from);
-        printed(written.and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()))
+        printed("stdout", written.and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()))
     }
 }
 
 /// A closed pipe means that the reader has seen enough.
-fn printed(outcome: std::io::Result<()>) -> Result<(), Failure> {
+fn printed(stream: &str, outcome: std::io::Result<()>) -> Result<(), Failure> {
     match outcome {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        Err(error) => Err(Failure::File(format!("cannot write to stdout: {error}"))),
+        Err(error) => Err(Failure::File(format!("cannot write to {stream}: {error}"))),
     }
 }

@@ -10,6 +10,7 @@ use crate::{Failure, exit};
 use hlo_eval::{EvalError, EvalOptions};
 use hlo_ir::diag::{Diagnostic, Entity};
 use hlo_ir::{InstId, Module};
+use std::time::{Duration, Instant};
 
 /// Runs the module and writes its outputs, or a line about each output where no file is asked for.
 ///
@@ -25,7 +26,9 @@ pub(crate) fn run(args: &EvalArgs, console: &mut Console<'_>) -> Result<u8, Fail
     let module = &loaded.module;
     let inputs = chosen.of(module, console)?;
     progress.now("evaluating");
-    let outputs = hlo_eval::run(module, &inputs, &EvalOptions::default())
+    let deadline = args.timeout.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    let options = EvalOptions { max_steps: args.max_steps, deadline, ..EvalOptions::default() };
+    let outputs = hlo_eval::run(module, &inputs, &options)
         .map_err(|e| Failure::Diagnostics(placed(&source, &loaded, &e, console.has_color)))?;
     progress.now("writing");
     match &args.output {

@@ -43,6 +43,13 @@ pub(crate) fn run(args: &RunArgs, console: &mut Console<'_>) -> Result<u8, Failu
             on_backend(args, &plan, &meeting, &inputs).map_err(|error| Failure::File(error.to_string()))?
         }
         Some(seat) => {
+            // Before anybody waits for ranks that can have nothing to do.
+            let n_devices = hlo_run::all_devices(&plan).end;
+            if seat.n_ranks > n_devices {
+                let found = seat.n_ranks;
+                let text = format!("--ranks: expected at most one rank for each of {n_devices} devices, found {found}");
+                return Err(Failure::Usage(text));
+            }
             let rank = seat.rank;
             let outcome = with_others(args, seat, &plan, &inputs, console);
             outcome.map_err(|error| Failure::File(format!("rank {rank} stops: {error}")))?

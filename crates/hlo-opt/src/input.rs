@@ -5,10 +5,22 @@ use crate::console::Console;
 use hlo_ir::diag::{Diagnostic, Entity, SourceMap, Span};
 use hlo_ir::{CompId, InstId, Module};
 use hlo_text::Parsed;
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
 /// The line between two modules of one file.
 pub(crate) const SEPARATOR: &str = "// -----";
+
+/// The largest input: places in it have 32 bits, and the largest modules have a thousandth of this.
+const MAX_BYTES: u64 = 1 << 31;
+
+/// What there is to read, up to a byte more than [`MAX_BYTES`].
+fn read_capped(from: &mut dyn Read) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    from.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
 
 /// A file as read.
 pub(crate) struct Source {
@@ -46,15 +58,15 @@ impl Source {
     /// # Errors
     /// The file cannot be read.
     pub(crate) fn read(path: &Path, console: &mut Console<'_>) -> Result<Source, Failure> {
-        if path == Path::new("-") {
-            let mut bytes = Vec::new();
-            let read = console.stdin.read_to_end(&mut bytes);
-            read.map_err(|e| Failure::File(format!("cannot read stdin: {e}")))?;
-            return Ok(Source { name: "<stdin>".into(), bytes });
-        }
-        let name = path.display().to_string();
-        match std::fs::read(path) {
-            Ok(bytes) => Ok(Source { name, bytes }),
+        let (name, read) = match path == Path::new("-") {
+            true => ("<stdin>".to_string(), read_capped(console.stdin)),
+            false => (path.display().to_string(), File::open(path).and_then(|mut file| read_capped(&mut file))),
+        };
+        match read {
+            Ok(bytes) if bytes.len() as u64 <= MAX_BYTES => Ok(Source { name, bytes }),
+            Ok(_) => {
+                Err(Failure::File(format!("cannot read `{name}`: expected at most {MAX_BYTES} bytes, found more")))
+            }
             Err(error) => Err(Failure::File(format!("cannot read `{name}`: {error}"))),
         }
     }

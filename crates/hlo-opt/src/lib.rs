@@ -17,7 +17,7 @@ mod execute;
 mod input;
 mod notes;
 mod optimize;
-mod output;
+pub mod output;
 mod params;
 mod plan;
 pub mod presets;

@@ -6,6 +6,7 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    hlo_opt::output::remove_files_on_signals();
     let worker = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(|| {
         let (mut stdin, mut stdout, mut stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
         let is_terminal = stderr.is_terminal();

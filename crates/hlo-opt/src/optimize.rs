@@ -368,7 +368,9 @@ fn explain(args: &OptimizeArgs, document: &Document, console: &mut Console<'_>) 
     let file = match &args.report_file {
         Some(path) => Some(Staged::write(path, |sink| sink.write_all(text.as_bytes()))?),
         None => {
-            console.say(&text);
+            if !text.is_empty() {
+                console.tell(&text)?;
+            }
             None
         }
     };

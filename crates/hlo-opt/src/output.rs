@@ -4,6 +4,35 @@ use crate::Failure;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The temporary files that are there now. Files are made, renamed and removed under this lock, so that a signal finds them all.
+static TEMPORARY: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+fn temporary() -> MutexGuard<'static, Vec<PathBuf>> {
+    TEMPORARY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// From now on SIGINT, SIGTERM and SIGHUP remove the temporary files before they end the process as they do by default.
+#[cfg(unix)]
+pub fn remove_files_on_signals() {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    // Without handlers the default remains: the process ends, and files may be left.
+    let Ok(mut signals) = signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGTERM]) else { return };
+    let wait = move || {
+        if let Some(signal) = signals.forever().next() {
+            // Held until the process is gone: nobody makes another file.
+            let files = temporary();
+            files.iter().for_each(|file| drop(fs::remove_file(file)));
+            let _ = signal_hook::low_level::emulate_default_handler(signal);
+        }
+    };
+    drop(std::thread::Builder::new().name("signals".into()).spawn(wait));
+}
+
+/// Elsewhere the default remains.
+#[cfg(not(unix))]
+pub fn remove_files_on_signals() {}
 
 /// Writes `bytes` to `path`; see [`write_whole_with`].
 ///
@@ -73,7 +102,10 @@ impl Staged {
     /// The file cannot take its name; what was there is there still.
     pub(crate) fn commit(mut self) -> Result<(), Failure> {
         let Some((temporary, target)) = &self.rename else { return Ok(()) };
+        let mut known = crate::output::temporary();
         fs::rename(temporary, target).map_err(|error| failure(target, &error))?;
+        known.retain(|file| file != temporary);
+        drop(known);
         self.rename = None;
         Ok(())
     }
@@ -82,7 +114,9 @@ impl Staged {
 impl Drop for Staged {
     fn drop(&mut self) {
         if let Some((temporary, _)) = &self.rename {
+            let mut known = crate::output::temporary();
             let _ = fs::remove_file(temporary);
+            known.retain(|file| file != temporary);
         }
     }
 }
@@ -119,8 +153,12 @@ fn create_beside(target: &Path) -> io::Result<(PathBuf, File)> {
         hidden.push(name);
         hidden.push(format!(".{}.{attempt}.tmp", std::process::id()));
         let path = target.with_file_name(hidden);
+        let mut known = temporary();
         match File::options().write(true).create_new(true).open(&path) {
-            Ok(file) => return Ok((path, file)),
+            Ok(file) => {
+                known.push(path.clone());
+                return Ok((path, file));
+            }
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < 100 => attempt += 1,
             Err(error) => return Err(error),
         }

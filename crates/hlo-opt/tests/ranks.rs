@@ -88,7 +88,7 @@ fn program(args: &[&str]) -> Command {
     for variable in ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "PMI_RANK", "SLURM_PROCID", "SLURM_NTASKS"] {
         command.env_remove(variable);
     }
-    command.args(["run", "--backend", "host", "--draw", "n1 n1"]).args(args);
+    command.args(["run", "--backend", "host", "--draw", "n1"]).args(args);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }

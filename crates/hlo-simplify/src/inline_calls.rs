@@ -52,8 +52,8 @@ pub(crate) static INFO: PassInfo = PassInfo {
     options: &[OptionInfo {
         name: "max-instructions",
         kind: OptionKind::Int,
-        default: "2000000",
-        help: "leave calls whose copy would make the module larger than this",
+        default: "0",
+        help: "leave calls whose copy would make the module larger; 0: eight times what it has, and 100000 at least",
     }],
     build: |options| Ok(Box::new(InlineCalls { max_instructions: options.int("max-instructions").max(0) as usize })),
 };
@@ -67,8 +67,12 @@ pub(crate) struct InlineCalls {
 impl Pass for InlineCalls {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let mut inliner = Inliner::new(module);
+        let max_instructions = match self.max_instructions {
+            0 => inliner.n_instructions.saturating_mul(8).max(100_000),
+            given => given,
+        };
         for comp in code_computations(inliner.module) {
-            inliner.inline_into(comp, self.max_instructions);
+            inliner.inline_into(comp, max_instructions);
         }
         inliner.write_out();
         let Inliner { inlined, left, n_uses, n_calls, .. } = inliner;

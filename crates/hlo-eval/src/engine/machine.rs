@@ -10,6 +10,7 @@ use hlo_ir::attrs::{ConditionalAttrs, ScanAttrs, WhileAttrs};
 use hlo_ir::op::{CollectiveForm, EvalRoutine, EvalRule, LockstepRoutine, StartResult};
 use hlo_ir::{CompId, InstId, Literal, Module, Shape};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Why a device does not run the current instruction.
 #[derive(Clone, Copy, Debug)]
@@ -107,7 +108,13 @@ impl<'m> Machine<'m> {
     fn step(&mut self, step: &Step, slots: &mut [Option<Spread>], active: &[u32]) -> Result<Spread, EvalError> {
         self.n_steps += 1;
         if self.n_steps > self.options.max_steps {
-            return Err(EvalError::Limit(format!("more than {} instructions executed", self.options.max_steps)));
+            let n = self.options.max_steps;
+            return Err(EvalError::Limit(format!("more than {n} instructions executed (--max-steps allows more)")));
+        }
+        if let Some(deadline) = self.options.deadline
+            && Instant::now() >= deadline
+        {
+            return Err(EvalError::Limit(format!("time is up after {} instructions", self.n_steps)));
         }
         let mut operands = Operands::new();
         for operand in &step.operands {

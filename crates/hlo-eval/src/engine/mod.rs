@@ -15,12 +15,18 @@ mod scan;
 mod tests;
 
 pub(crate) use machine::{Machine, Observer};
+use std::time::Instant;
+
+/// Instructions that an evaluation executes if nothing else is said: some minutes of small ones.
+pub const DEFAULT_MAX_STEPS: u64 = 200_000_000;
 
 /// Bounds on an evaluation, so that no input can make it run or grow for ever.
 #[derive(Clone, Debug)]
 pub struct EvalOptions {
     /// Instructions executed, each counted once however many devices run it.
     pub max_steps: u64,
+    /// When to stop, whatever was executed.
+    pub deadline: Option<Instant>,
     /// Depth of nested calls, loops and conditionals.
     pub max_call_depth: usize,
     /// Bytes of a single array.
@@ -32,7 +38,8 @@ pub struct EvalOptions {
 impl Default for EvalOptions {
     fn default() -> EvalOptions {
         EvalOptions {
-            max_steps: 1 << 30,
+            max_steps: DEFAULT_MAX_STEPS,
+            deadline: None,
             max_call_depth: 128,
             max_array_bytes: 1 << 34,
             n_threads: std::thread::available_parallelism().map_or(1, usize::from),

@@ -36,6 +36,7 @@ pub fn verify(module: &Module) -> Result<(), Vec<Diagnostic>> {
     header::check_counts(&mut cx);
     structure::check(&mut cx);
     shapes::check_pool(&mut cx);
+    shapes::check_sizes(&mut cx);
     if cx.found.is_empty() {
         let mut memo = Memo::default();
         let mut has_async = false;

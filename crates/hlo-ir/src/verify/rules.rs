@@ -31,6 +31,10 @@ pub const RULES: &[Rule] = &[
     ),
     built("operand-order", "Operands belong to the same computation and stand before their users."),
     built("control-order", "Control predecessors belong to the same computation and stand before."),
+    built(
+        "module-bytes",
+        "The arrays of all instructions together have at most 2^63 - 1 bytes, so that sums of sizes are exact.",
+    ),
     built("parameter-numbers", "A computation's parameters are numbered from 0 without gaps."),
     built("attribute-format", "An instruction has the attributes of its opcode."),
     built(

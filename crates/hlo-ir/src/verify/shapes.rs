@@ -5,7 +5,7 @@ use crate::infer::{self, Inferred, ShapeError, ShapeText};
 use crate::module::InstId;
 use crate::op::{CollectiveRule, ShapeRule};
 use crate::shape::{ArrayShape, Layout, Shape, ShapeId, UNBOUNDED_DIM};
-use cranelift_entity::EntityRef;
+use cranelift_entity::{EntityRef, SecondaryMap};
 
 /// Checks each distinct shape of the module; a bad one is reported where it is used.
 pub(super) fn check_pool(cx: &mut Verifier<'_>) {
@@ -24,6 +24,23 @@ pub(super) fn check_pool(cx: &mut Verifier<'_>) {
         && let Some((rule, found)) = errors.into_iter().flatten().next()
     {
         cx.at_module(rule, "well-formed shapes in the header and in attributes", found);
+    }
+}
+
+/// Checks that sizes can be added up: the arrays of all instructions together have a number of bytes that fits 63 bits.
+pub(super) fn check_sizes(cx: &mut Verifier<'_>) {
+    const MOST: u64 = i64::MAX as u64;
+    let module = cx.module;
+    let mut bytes_of: SecondaryMap<ShapeId, Option<u64>> = SecondaryMap::with_capacity(module.shapes.len());
+    let mut sum = 0u64;
+    for &inst in module.computations().iter().flat_map(|&c| &module.comp(c).insts) {
+        let shape = module.inst(inst).shape;
+        let bytes = *bytes_of[shape].get_or_insert_with(|| module.shapes.get(shape).memory_bytes());
+        sum = sum.saturating_add(bytes);
+        if sum > MOST {
+            let found = format_args!("{bytes} more in this one");
+            return cx.at_inst("module-bytes", inst, "at most 2^63 - 1 bytes in all instructions up to here", found);
+        }
     }
 }
 

@@ -59,12 +59,18 @@ fn layout_of(n_bytes: usize) -> Option<Layout> {
 impl Block {
     /// A block of zeros.
     pub fn zeros(n_bytes: usize) -> Block {
+        let too_large = |layout| -> Block { std::alloc::handle_alloc_error(layout) };
+        Block::try_zeros(n_bytes).unwrap_or_else(|| too_large(layout_of(n_bytes).unwrap_or(Layout::new::<Line>())))
+    }
+
+    /// A block of zeros; `None` where the system has not so much memory.
+    pub fn try_zeros(n_bytes: usize) -> Option<Block> {
         let Some(layout) = layout_of(n_bytes) else {
-            return Block { start: NonNull::<Line>::dangling().cast(), n_bytes: 0 };
+            return (n_bytes == 0).then(|| Block { start: NonNull::<Line>::dangling().cast(), n_bytes: 0 });
         };
         // SAFETY: the layout has a size above zero.
-        let start = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) });
-        Block { start: start.unwrap_or_else(|| std::alloc::handle_alloc_error(layout)), n_bytes }
+        let start = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })?;
+        Some(Block { start, n_bytes })
     }
 
     /// A block with this content.
@@ -149,6 +155,33 @@ pub(crate) fn sizes_of_places(plan: &Plan) -> Result<HashMap<Place, usize>, Exec
     Ok(sizes)
 }
 
+/// Refuses a plan for so many devices that this machine has not the memory for, before any of it is taken: the system may give
+/// addresses without memory behind them.
+pub(super) fn check_available(plan: &Plan, n_devices: usize) -> Result<(), ExecutionError> {
+    let sizes = sizes_of_places(plan)?;
+    let asked = sizes.values().fold(0u64, |sum, &size| sum.saturating_add(size as u64));
+    match available_bytes() {
+        Some(available) if asked.saturating_mul(n_devices as u64) > available => {
+            Err(too_little(asked, n_devices, Some(available)))
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+fn too_little(asked: u64, n_devices: usize, available: Option<u64>) -> ExecutionError {
+    let has =
+        available.map_or_else(|| "the system refuses".to_string(), |bytes| format!("{bytes} bytes are available"));
+    let reason = format!("{asked} bytes are asked for each of {n_devices} devices of this process, and {has}");
+    ExecutionError::Host { what: "memory".to_string(), reason }
+}
+
+/// The memory that can still be taken, as Linux estimates it; `None` where nothing says so.
+fn available_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
 /// The content of [`Place::DeviceIds`] of the device with this flat id.
 pub(crate) fn device_ids(plan: &Plan, id: u32) -> [u8; 8] {
     let n_partitions = plan.n_partitions.max(1);
@@ -168,15 +201,17 @@ pub(super) struct Memory<'p> {
 impl<'p> Memory<'p> {
     /// Memory for every place that the plan's buffers lie in; device ids are filled in.
     pub(super) fn new(plan: &'p Plan, constants: &'p Constants, id: u32) -> Result<Memory<'p>, ExecutionError> {
+        let sizes = sizes_of_places(plan)?;
+        let asked = sizes.values().fold(0u64, |sum, &size| sum.saturating_add(size as u64));
         let block = |(place, size): (Place, usize)| {
-            let mut block = Block::zeros(size);
+            let mut block = Block::try_zeros(size).ok_or_else(|| too_little(asked, 1, None))?;
             if place == Place::DeviceIds {
                 let n = size.min(8);
                 block.bytes_mut()[..n].copy_from_slice(&device_ids(plan, id)[..n]);
             }
-            (place, block)
+            Ok((place, block))
         };
-        let blocks = sizes_of_places(plan)?.into_iter().map(block).collect();
+        let blocks = sizes.into_iter().map(block).collect::<Result<_, ExecutionError>>()?;
         Ok(Memory { plan, constants, blocks })
     }
 

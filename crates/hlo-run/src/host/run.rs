@@ -3,7 +3,7 @@
 use hlo_ir::Literal;
 
 use super::library::Library;
-use super::memory::{Constants, Memory};
+use super::memory::{Constants, Memory, check_available};
 use super::{collective, gemm};
 use crate::ExecutionError;
 use crate::run::{self, Backend, Device, ExecutionOptions, Meeting};
@@ -44,6 +44,10 @@ impl Backend for HostProgram<'_> {
 
     fn plan(&self) -> &Plan {
         self.plan
+    }
+
+    fn check(&self, n_devices: usize) -> Result<(), ExecutionError> {
+        check_available(self.plan, n_devices)
     }
 
     fn open<'m>(&'m self, id: u32, meeting: &'m Meeting<'m>) -> Result<HostDevice<'m>, ExecutionError> {

@@ -109,6 +109,14 @@ pub trait Backend: Sync {
     /// The plan.
     fn plan(&self) -> &Plan;
 
+    /// Looks whether so many devices of this process can be made ready, before any of them is.
+    ///
+    /// # Errors
+    /// They need more than there is.
+    fn check(&self, _n_devices: usize) -> Result<(), ExecutionError> {
+        Ok(())
+    }
+
     /// Makes a device ready, in the thread that uses it: `id` is its flat id.
     ///
     /// # Errors
@@ -135,6 +143,7 @@ pub fn run<B: Backend>(
     if inputs.len() != devices.len() {
         return Err(misfit(format!("expected inputs for {} devices, found {}", devices.len(), inputs.len())));
     }
+    backend.check(devices.len())?;
     let outcomes: Vec<Result<OutputBytes, ExecutionError>> = std::thread::scope(|scope| {
         let spawn = |id: u32| {
             let leaves = inputs.get((id - devices.start) as usize).map(Vec::as_slice).unwrap_or_default();

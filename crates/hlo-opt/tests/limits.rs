@@ -1,0 +1,174 @@
+//! What is too large, too long, too much or interrupted: a clear error, and nothing left behind.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+fn sample(name: &str) -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../ir-samples").join(name).to_string_lossy().into_owned()
+}
+
+fn tool(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hlo-opt"));
+    command.args(args);
+    command
+}
+
+/// Runs the tool on a module of stdin.
+fn run(args: &[&str], module: &str) -> Output {
+    let mut child =
+        tool(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the tool runs");
+    child.stdin.take().expect("a pipe").write_all(module.as_bytes()).expect("the tool reads");
+    child.wait_with_output().expect("the tool ends")
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A folder of its own, which goes with it.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let folder = std::env::temp_dir().join(format!("hlo-opt-limits-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a temporary folder");
+        Folder(folder)
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.0.join(name).to_string_lossy().into_owned()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn a_run_without_the_memory_says_what_it_asks_and_what_there_is() {
+    let iota =
+        "HloModule m\nENTRY %e () -> f32[100000000000] {\n  ROOT %i = f32[100000000000] iota(), iota_dimension=0\n}\n";
+    let output = run(&["run", "--backend", "host", "-"], iota);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    let expected = "memory: 400000000000 bytes are asked for each of 1 devices of this process, and ";
+    assert!(said(&output).contains(expected), "{}", said(&output));
+}
+
+#[test]
+fn ranks_that_no_device_is_for_are_refused_before_anybody_waits() {
+    for ranks in ["4294967295", "16", "9"] {
+        let module = sample("programs/mlp_sgd.repl.hlo");
+        let args =
+            ["run", "--backend", "host", "--rank", "0", "--ranks", ranks, "--coordinator", "127.0.0.1:1", &module];
+        let output = tool(&args).output().expect("the tool runs");
+        assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+        assert!(said(&output).contains("expected at most one rank for each of 8 devices, found "), "{}", said(&output));
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupted_run_leaves_no_temporary_file() {
+    let folder = Folder::new("signals");
+    let module = folder.file("iota.hlo");
+    let large = "HloModule m\nENTRY %e () -> f32[33554432] {\n  ROOT %i = f32[33554432] iota(), iota_dimension=0\n}\n";
+    std::fs::write(&module, large).expect("a file");
+    let others = || {
+        let names = std::fs::read_dir(&folder.0).expect("the folder").map(|e| e.expect("an entry").file_name());
+        names.filter(|name| name != "iota.hlo" && name != "o.npz").collect::<Vec<_>>()
+    };
+    let mut n_interrupted = 0;
+    for signal in ["-TERM", "-INT", "-HUP"] {
+        let mut child = tool(&["eval", &module, "-o", &folder.file("o.npz")]).spawn().expect("the tool runs");
+        // While it writes there is a temporary file.
+        while others().is_empty() && child.try_wait().expect("a child").is_none() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let _ = Command::new("kill").args([signal, &child.id().to_string()]).stderr(Stdio::null()).status();
+        n_interrupted += u32::from(child.wait().expect("it ends").code().is_none());
+        assert_eq!(others(), Vec::<std::ffi::OsString>::new(), "{signal}");
+    }
+    assert!(n_interrupted > 0, "no run was interrupted: nothing was tested");
+}
+
+#[test]
+fn an_evaluation_ends_at_its_bounds() {
+    let endless = "HloModule m\n%c (s: s32[]) -> pred[] {\n  %s = s32[] parameter(0)\n  %k = s32[] constant(2000000000)\n  ROOT %l = \
+                   pred[] compare(%s, %k), direction=LT\n}\n%b (t: s32[]) -> s32[] {\n  %t = s32[] parameter(0)\n  %o = s32[] \
+                   constant(1)\n  ROOT %u = s32[] add(%t, %o)\n}\nENTRY %e () -> s32[] {\n  %z = s32[] constant(0)\n  ROOT %w = \
+                   s32[] while(%z), condition=%c, body=%b\n}\n";
+    let output = run(&["eval", "-", "--max-steps", "1000"], endless);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        said(&output).contains("more than 1000 instructions executed (--max-steps allows more)"),
+        "{}",
+        said(&output)
+    );
+    let output = run(&["eval", "-", "--timeout", "1"], endless);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said(&output).contains("time is up after "), "{}", said(&output));
+}
+
+#[cfg(unix)]
+#[test]
+fn endless_input_is_refused_and_a_report_that_cannot_be_written_is_an_error() {
+    let output = tool(&["/dev/zero"]).output().expect("the tool runs");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said(&output).contains("cannot read `/dev/zero`: expected at most 2147483648 bytes"), "{}", said(&output));
+    if !Path::new("/dev/full").exists() {
+        return;
+    }
+    let full = std::fs::File::options().write(true).open("/dev/full").expect("/dev/full");
+    let module = sample("programs/mlp_sgd.hlo");
+    let status = tool(&["--pass", "dce", "--report", "text", &module, "-o", "/dev/null"]).stderr(full).status();
+    assert_eq!(status.expect("the tool runs").code(), Some(1));
+}
+
+#[test]
+fn arrays_and_words_that_nobody_takes_are_refused() {
+    let folder = Folder::new("arrays");
+    let add = "HloModule m\nENTRY %e (a: f32[2], b: f32[2]) -> f32[2] {\n  %a = f32[2] parameter(0)\n  %b = f32[2] parameter(1)\n  \
+               ROOT %c = f32[2] add(%a, %b)\n}\n";
+    let both = folder.file("both.npz");
+    assert_eq!(run(&["eval", "-", "-o", &both, "--save-inputs"], add).status.code(), Some(0));
+    assert_eq!(
+        run(&["eval", "-", "--inputs", &both], add).status.code(),
+        Some(0),
+        "outputs beside inputs are no matter"
+    );
+    let negate =
+        "HloModule m\nENTRY %e (a: f32[2]) -> f32[2] {\n  %a = f32[2] parameter(0)\n  ROOT %c = f32[2] negate(%a)\n}\n";
+    let output = run(&["eval", "-", "--inputs", &both], negate);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said(&output).contains("expected the arrays in0_d0 to in0_d0 alone, found `in1_d0`"), "{}", said(&output));
+    let output = run(&["eval", "-", "--draw", "n1 n1"], negate);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        said(&output).contains("at most 1 words to draw by, one for each entry leaf, found 2"),
+        "{}",
+        said(&output)
+    );
+}
+
+#[test]
+fn calls_that_double_at_each_level_are_left_where_the_module_would_grow_too_large() {
+    let mut text =
+        "HloModule m\n%c0 (p: f32[]) -> f32[] {\n  %p0 = f32[] parameter(0)\n  ROOT %n0 = f32[] negate(%p0)\n}\n"
+            .to_string();
+    for i in 1..25 {
+        let callee = i - 1;
+        text += &format!(
+            "%c{i} (p: f32[]) -> f32[] {{\n  %p{i} = f32[] parameter(0)\n  %a{i} = f32[] call(%p{i}), to_apply=%c{callee}\n  ROOT %r{i} = \
+             f32[] call(%a{i}), to_apply=%c{callee}\n}}\n"
+        );
+    }
+    text += "ENTRY %e (x: f32[]) -> f32[] {\n  %x = f32[] parameter(0)\n  ROOT %r = f32[] call(%x), to_apply=%c24\n}\n";
+    let output = run(&["--pass", "inline-calls", "-", "--report", "text"], &text);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert!(output.stdout.len() < 10 << 20, "{} bytes", output.stdout.len());
+    assert!(said(&output).contains("call"), "{}", said(&output));
+}
