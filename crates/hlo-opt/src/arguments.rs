@@ -331,6 +331,9 @@ pub(crate) struct RunArgs {
     /// Wait after each step, so that an error names the step that made it
     #[arg(long)]
     pub sync: bool,
+    /// On the host: compile kernels for this run alone; else they are kept in hlo-opt below XDG_CACHE_HOME or ~/.cache
+    #[arg(long)]
+    pub no_cache: bool,
     /// On GPUs: how f32 matrices are multiplied
     #[arg(long, value_name = "TYPE", default_value = "f32")]
     pub matmul: MatmulChoice,

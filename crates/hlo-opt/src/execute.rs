@@ -17,8 +17,8 @@ use hlo_ir::{Literal, Module};
 use hlo_pass::pipeline::parse_pipeline;
 use hlo_pass::runner::{RunOptions as PassOptions, bind, run_pipeline};
 use hlo_run::{
-    ExecutionError, ExecutionOptions, GpuOptions, GpuProgram, HostProgram, Meeting, OnStuck, OutputBytes, Ranks, Seat,
-    SeatError, SeatFlags, local_rank,
+    ExecutionError, ExecutionOptions, GpuOptions, GpuProgram, HostProgram, KernelCache, Meeting, OnStuck, OutputBytes,
+    Ranks, Seat, SeatError, SeatFlags, local_rank,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -150,7 +150,10 @@ fn on_backend(
     let own: Vec<Vec<Literal>> = meeting.devices().map(of_device).collect();
     let options = ExecutionOptions { check_finite: args.check_finite, sync: args.sync };
     match args.backend {
-        BackendChoice::Host => hlo_run::run(&HostProgram::new(plan)?, meeting, &own, options),
+        BackendChoice::Host => {
+            let cache = if args.no_cache { KernelCache::Off } else { KernelCache::OfUser };
+            hlo_run::run(&HostProgram::with_cache(plan, cache)?, meeting, &own, options)
+        }
         BackendChoice::Gpu => {
             let local_rank = local_rank(&|name| std::env::var(name).ok())?;
             let on_cards = GpuOptions { shares_card: args.share_gpu, local_rank };

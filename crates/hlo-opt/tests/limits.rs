@@ -172,3 +172,74 @@ fn calls_that_double_at_each_level_are_left_where_the_module_would_grow_too_larg
     assert!(output.stdout.len() < 10 << 20, "{} bytes", output.stdout.len());
     assert!(said(&output).contains("call"), "{}", said(&output));
 }
+
+/// The outputs of a small module on the host, with these variables of the environment and no other folders.
+#[cfg(unix)]
+fn run_on_host(folder: &Folder, variables: &[(&str, &str)], more: &[&str]) -> String {
+    let module = folder.file("module.hlo");
+    let text =
+        "HloModule m\nENTRY %e (a: f32[5]) -> f32[5] {\n  %a = f32[5] parameter(0)\n  ROOT %c = f32[5] negate(%a)\n}\n";
+    std::fs::write(&module, text).expect("a file");
+    let args = [&["run", "--backend", "host", &module], more].concat();
+    let mut command = tool(&args);
+    command.env_remove("XDG_CACHE_HOME").env_remove("HOME").envs(variables.iter().copied());
+    let output = command.output().expect("the tool runs");
+    assert_eq!(output.status.code(), Some(0), "{variables:?}: {}", said(&output));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[cfg(unix)]
+fn names(folder: &str) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).map(|entries| {
+        entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect::<Vec<_>>()
+    });
+    let mut names = entries.unwrap_or_default();
+    names.sort();
+    names
+}
+
+#[cfg(unix)]
+#[test]
+fn compiled_kernels_are_kept_in_a_folder_of_the_user_alone_and_heal() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = Folder::new("cache");
+    let cache = folder.file("cache");
+    let kept = folder.file("cache/hlo-opt");
+    let first = run_on_host(&folder, &[("XDG_CACHE_HOME", &cache)], &[]);
+    let files = names(&kept);
+    assert!(files.len() == 2 && files[0].ends_with(".cpp") && files[1].ends_with(".so"), "{files:?}");
+    let mode = std::fs::metadata(&kept).expect("the cache").permissions().mode() & 0o777;
+    assert_eq!(mode, 0o700);
+    let object = format!("{kept}/{}", files[1]);
+    let compiled = std::fs::read(&object).expect("the object");
+    // Another program under the object's name, whole as a file; then one that was cut off.
+    for foreign in [std::fs::read(env!("CARGO_BIN_EXE_hlo-opt")).expect("a program"), compiled[..100].to_vec()] {
+        std::fs::remove_file(&object).expect("the object");
+        std::fs::write(&object, foreign).expect("a file");
+        assert_eq!(run_on_host(&folder, &[("XDG_CACHE_HOME", &cache)], &[]), first);
+        assert_eq!(std::fs::read(&object).expect("the object").len(), compiled.len(), "it is compiled anew");
+    }
+    // What others can write to is not used.
+    std::fs::set_permissions(&kept, std::fs::Permissions::from_mode(0o777)).expect("the owner may");
+    std::fs::write(&object, b"not loaded").expect("a file");
+    assert_eq!(run_on_host(&folder, &[("XDG_CACHE_HOME", &cache)], &[]), first);
+    assert_eq!(std::fs::read(&object).expect("the object"), b"not loaded");
+}
+
+#[cfg(unix)]
+#[test]
+fn without_a_folder_of_the_user_nothing_is_kept() {
+    let folder = Folder::new("no-cache");
+    let (temporary, home) = (folder.file("tmp"), folder.file("home"));
+    std::fs::create_dir_all(&temporary).expect("a folder");
+    std::fs::create_dir_all(&home).expect("a folder");
+    let outputs = [
+        run_on_host(&folder, &[("TMPDIR", &temporary)], &[]),
+        run_on_host(&folder, &[("TMPDIR", &temporary), ("HOME", "/dev/null"), ("XDG_CACHE_HOME", "")], &[]),
+        run_on_host(&folder, &[("TMPDIR", &temporary), ("HOME", &home)], &["--no-cache"]),
+    ];
+    assert!(outputs.iter().all(|output| output.contains("out0") && *output == outputs[0]), "{outputs:?}");
+    assert_eq!((names(&temporary), names(&home)), (vec![], vec![]));
+    run_on_host(&folder, &[("HOME", &home), ("XDG_CACHE_HOME", "")], &[]);
+    assert_eq!(names(&format!("{home}/.cache/hlo-opt")).len(), 2);
+}

@@ -3,8 +3,9 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::{env, fs};
+use std::{env, fs, io};
 
+use super::cache::{Folder, KernelCache, is_own_file};
 use crate::ExecutionError;
 use hlo_gpu::kernel::{content_hash, prelude};
 use hlo_gpu::plan::Kernel;
@@ -34,10 +35,11 @@ pub(super) fn program<'a>(kernels: impl IntoIterator<Item = &'a Kernel>) -> Stri
     text
 }
 
-fn cache_folder() -> PathBuf {
-    let home = env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let home = home.or_else(|| env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache")));
-    home.unwrap_or_else(env::temp_dir).join("hlo-opt")
+/// A compiled program. Its folder is kept as long as this value.
+pub(super) struct SharedObject {
+    /// The file to load.
+    pub(super) path: PathBuf,
+    _folder: Folder,
 }
 
 fn host_error(what: &str, error: impl std::fmt::Display) -> ExecutionError {
@@ -45,7 +47,11 @@ fn host_error(what: &str, error: impl std::fmt::Display) -> ExecutionError {
 }
 
 /// The shared object of a program, compiled if it is not in the cache. `sanitizers` is a list as `-fsanitize` takes it.
-pub(super) fn shared_object(program: &str, sanitizers: Option<&str>) -> Result<PathBuf, ExecutionError> {
+pub(super) fn shared_object(
+    program: &str,
+    sanitizers: Option<&str>,
+    cache: KernelCache,
+) -> Result<SharedObject, ExecutionError> {
     let compiler = env::var("CXX").ok().filter(|name| !name.trim().is_empty()).unwrap_or_else(|| "c++".to_string());
     let mut flags: Vec<String> = FLAGS.iter().map(|flag| (*flag).to_string()).collect();
     if let Some(list) = sanitizers {
@@ -53,27 +59,46 @@ pub(super) fn shared_object(program: &str, sanitizers: Option<&str>) -> Result<P
         flags.insert(0, "-fno-sanitize-recover=all".to_string());
     }
     let stamp = format!("// {compiler} {}\n{program}", flags.join(" "));
-    let folder = cache_folder();
-    fs::create_dir_all(&folder).map_err(|e| host_error(&folder.display().to_string(), e))?;
+    let folder = Folder::find(cache).map_err(|e| host_error("folder of compiled kernels", e))?;
     let base = format!("{:016x}", content_hash(&stamp));
-    let (source, object) = (folder.join(format!("{base}.cpp")), folder.join(format!("{base}.so")));
-    if is_whole(&object) && fs::read_to_string(&source).is_ok_and(|text| text == stamp) {
-        return Ok(object);
+    let file = |name: String| folder.path.join(name);
+    let (source, object) = (file(format!("{base}.cpp")), file(format!("{base}.so")));
+    if is_kept(&source, &object, &stamp) {
+        return Ok(SharedObject { path: object, _folder: folder });
     }
     // Other processes may do the same: each writes files of its own and renames them.
     let own = format!("{base}.{}.{:?}", std::process::id(), std::thread::current().id());
     let own: String = own.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '.').collect();
-    let (own_source, own_object) = (folder.join(format!("{own}.cpp")), folder.join(format!("{own}.so")));
+    let (own_source, own_object) = (file(format!("{own}.cpp")), file(format!("{own}.so")));
     fs::write(&own_source, &stamp).map_err(|e| host_error(&own_source.display().to_string(), e))?;
-    let result = compile(&compiler, &flags, &own_source, &own_object);
-    let result = result.and_then(|()| {
-        fs::rename(&own_object, &object).map_err(|e| host_error(&object.display().to_string(), e))?;
-        fs::rename(&own_source, &source).map_err(|e| host_error(&source.display().to_string(), e))
+    let result = compile(&compiler, &flags, &own_source, &own_object).and_then(|()| {
+        let failed = |path: &Path, e: io::Error| host_error(&path.display().to_string(), e);
+        let bytes = fs::read(&own_object).map_err(|e| failed(&own_object, e))?;
+        fs::write(&own_source, signed(&stamp, &bytes)).map_err(|e| failed(&own_source, e))?;
+        fs::rename(&own_object, &object).map_err(|e| failed(&object, e))?;
+        fs::rename(&own_source, &source).map_err(|e| failed(&source, e))
     });
     if result.is_err() {
         let _ = fs::remove_file(&own_source);
     }
-    result.map(|()| object)
+    result.map(|()| SharedObject { path: object, _folder: folder })
+}
+
+/// The text beside an object: its source, and a hash of its bytes.
+fn signed(stamp: &str, object: &[u8]) -> String {
+    let hash = object
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash: u64, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+    format!("{stamp}\n// object {} bytes, FNV-1a {hash:016x}\n", object.len())
+}
+
+/// Whether the files are this user's, and the object is what was compiled from this source.
+fn is_kept(source: &Path, object: &Path, stamp: &str) -> bool {
+    if !is_own_file(source) || !is_own_file(object) || !is_whole(object) {
+        return false;
+    }
+    let Ok(bytes) = fs::read(object) else { return false };
+    fs::read_to_string(source).is_ok_and(|text| text == signed(stamp, &bytes))
 }
 
 /// Whether a file is a shared object from its header to the table of sections at its end: one that was cut off (a full disk)

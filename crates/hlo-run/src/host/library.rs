@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use super::cache::KernelCache;
 use super::compile::{program, shared_object};
 use super::memory::Pointer;
 use crate::ExecutionError;
@@ -25,7 +26,7 @@ impl Library {
     /// # Errors
     /// No C++ compiler, or one that refuses the program; a cache folder that cannot be written.
     pub fn new<'a>(kernels: impl IntoIterator<Item = &'a Kernel>) -> Result<Library, ExecutionError> {
-        Library::with_sanitizers(kernels, None)
+        Library::with_cache(kernels, None, KernelCache::default())
     }
 
     /// As [`Library::new`], with `-fsanitize=` a list of sanitizers, whose runtime must be loaded into this process.
@@ -35,6 +36,18 @@ impl Library {
     pub fn with_sanitizers<'a>(
         kernels: impl IntoIterator<Item = &'a Kernel>,
         sanitizers: Option<&str>,
+    ) -> Result<Library, ExecutionError> {
+        Library::with_cache(kernels, sanitizers, KernelCache::default())
+    }
+
+    /// As [`Library::with_sanitizers`], kept for the next run or not.
+    ///
+    /// # Errors
+    /// As [`Library::new`].
+    pub fn with_cache<'a>(
+        kernels: impl IntoIterator<Item = &'a Kernel>,
+        sanitizers: Option<&str>,
+        cache: KernelCache,
     ) -> Result<Library, ExecutionError> {
         let mut distinct: Vec<&Kernel> = Vec::new();
         let mut seen: HashMap<&str, &Kernel> = HashMap::new();
@@ -51,11 +64,12 @@ impl Library {
         if distinct.is_empty() {
             return Ok(Library { entries: HashMap::new(), _object: None });
         }
-        let path = shared_object(&program(distinct.iter().copied()), sanitizers)?;
+        let compiled = shared_object(&program(distinct.iter().copied()), sanitizers, cache)?;
+        let path = &compiled.path;
         let load_error =
             |e: libloading::Error| ExecutionError::Host { what: path.display().to_string(), reason: e.to_string() };
         // SAFETY: the object is this crate's own program; loading it runs no code but the C++ runtime's initializers.
-        let object = unsafe { libloading::Library::new(&path) }.map_err(load_error)?;
+        let object = unsafe { libloading::Library::new(path) }.map_err(load_error)?;
         let mut entries = HashMap::new();
         for kernel in distinct {
             let symbol = format!("{}_run", kernel.name);

@@ -2,6 +2,7 @@
 
 use hlo_ir::Literal;
 
+use super::cache::KernelCache;
 use super::library::Library;
 use super::memory::{Constants, Memory, check_available};
 use super::{collective, gemm};
@@ -22,7 +23,16 @@ impl<'p> HostProgram<'p> {
     /// # Errors
     /// As [`Library::new`].
     pub fn new(plan: &'p Plan) -> Result<HostProgram<'p>, ExecutionError> {
-        Ok(HostProgram { plan, library: Library::new(plan.kernels.values())?, constants: Constants::new(plan)? })
+        HostProgram::with_cache(plan, KernelCache::default())
+    }
+
+    /// As [`HostProgram::new`], with the kernels kept for the next run or not.
+    ///
+    /// # Errors
+    /// As [`Library::new`].
+    pub fn with_cache(plan: &'p Plan, cache: KernelCache) -> Result<HostProgram<'p>, ExecutionError> {
+        let library = Library::with_cache(plan.kernels.values(), None, cache)?;
+        Ok(HostProgram { plan, library, constants: Constants::new(plan)? })
     }
 
     /// Runs the plan on all devices: `inputs[device][leaf]` to `[device][leaf]`.
