@@ -56,7 +56,7 @@ pub(crate) enum Command {
 /// The main job.
 #[derive(Args, Debug)]
 pub(crate) struct OptimizeArgs {
-    /// HLO text, or - for stdin
+    /// HLO text, a folder of XLA's dumps, or - for stdin
     pub file: Option<PathBuf>,
     /// Passes to run, in order: 'a,b{opt=1,list=[x,y]}'
     #[arg(long = "pass", alias = "passes", value_name = "PIPELINE")]

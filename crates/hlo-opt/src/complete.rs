@@ -3,10 +3,11 @@
 use crate::Failure;
 use crate::arguments::CountArgs;
 use crate::console::Console;
-use crate::dump::partitioner_input;
+use crate::dump::{is_before_partitioner, partitioner_input};
 use crate::input::{Loaded, Part, Source, load_one};
 use hlo_analysis::annotations::ParamFacts;
 use hlo_analysis::counts::{CountsError, find_counts};
+use hlo_audit::find_global_mark;
 use hlo_ir::attrs::ParameterAttrs;
 use hlo_ir::{InstId, Module};
 use std::path::Path;
@@ -35,7 +36,19 @@ pub(crate) fn complete(
         source.verify(part, loaded, console.has_color)?;
     }
     take_shardings(source, &mut loaded.module, console);
+    tell_global(source, &loaded.module, console);
     Ok(())
+}
+
+/// Says of a module from before XLA's partitioner that passes find little in it.
+fn tell_global(source: &Source, module: &Module, console: &mut Console<'_>) {
+    let is_input = module.header.num_partitions > 1 && is_before_partitioner(Path::new(&source.name));
+    if is_input || find_global_mark(module).is_some() {
+        console.say(
+            "note: this program is not partitioned yet, and no pass partitions it: take the dump after XLA's SPMD partitioner \
+             (--xla_dump_hlo_pass_re=spmd.*)\n",
+        );
+    }
 }
 
 /// The counts that the user says, or that the collectives say.

@@ -15,8 +15,14 @@ pub(crate) fn partitioner_input(file: &Path) -> Option<PathBuf> {
     found.max().map(|other| folder.join(other))
 }
 
+/// Whether a file is named as a dump from before XLA's partitioner.
+pub(crate) fn is_before_partitioner(file: &Path) -> bool {
+    let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    name.ends_with(PARTITIONER_INPUT) || name.ends_with(".before_optimizations.txt")
+}
+
 /// The part of a name up to the number of the pass: `module_0022.jit_step.`.
-fn module_of(name: &str) -> Option<&str> {
+pub(crate) fn module_of(name: &str) -> Option<&str> {
     let is_number = |part: &str| part.len() == 4 && part.bytes().all(|b| b.is_ascii_digit());
     let mut end = 0;
     for part in name.split_inclusive('.') {

@@ -2,6 +2,7 @@
 
 use crate::Failure;
 use crate::console::Console;
+use crate::folder::choose;
 use hlo_ir::diag::{Diagnostic, Entity, SourceMap, Span};
 use hlo_ir::{CompId, InstId, Module};
 use hlo_text::Parsed;
@@ -53,11 +54,14 @@ pub(crate) struct Loaded {
 }
 
 impl Source {
-    /// Reads a file, or stdin for `-`.
+    /// Reads a file, or stdin for `-`; of a folder, the module of the training step.
     ///
     /// # Errors
-    /// The file cannot be read.
+    /// The file cannot be read; no step or several are in the folder.
     pub(crate) fn read(path: &Path, console: &mut Console<'_>) -> Result<Source, Failure> {
+        if path.is_dir() {
+            return Source::read(&choose(path, console)?, console);
+        }
         let (name, read) = match path == Path::new("-") {
             true => ("<stdin>".to_string(), read_capped(console.stdin)),
             false => (path.display().to_string(), File::open(path).and_then(|mut file| read_capped(&mut file))),

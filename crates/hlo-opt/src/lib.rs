@@ -14,6 +14,7 @@ mod dump;
 mod emit;
 mod evaluate;
 mod execute;
+mod folder;
 mod input;
 mod notes;
 mod optimize;

@@ -150,3 +150,54 @@ fn a_flag_against_the_header_and_collectives_against_each_other_are_errors() {
     assert!(errors.contains("collectives contradict each other: 3 devices by"), "{errors}");
     assert!(errors.contains("say them with --num-partitions or --num-replicas"), "{errors}");
 }
+
+#[test]
+fn of_a_folder_the_step_is_taken_and_several_steps_are_asked_about() {
+    let path = |version: &str, style: &str| {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../ir-samples/dumps").join(version).join(style);
+        folder.to_string_lossy().into_owned()
+    };
+    for version in VERSIONS {
+        for style in ["jit", "shard_map"] {
+            let (code, printed, errors) = run(&["--pass", SHARD, &path(version, style)]);
+            assert_eq!((code, printed.matches(" reduce-scatter(").count()), (0, 3), "{version} {style}: {errors}");
+            let line = errors.lines().find(|line| line.starts_with('*')).unwrap_or_default();
+            assert!(line.contains(" 4 ") && line.contains(".after_spmd-partitioning."), "{errors}");
+        }
+    }
+    let (_folder, step) = Folder::with("folder", "HloModule small\n\nENTRY e {\n  ROOT x = f32[] parameter(0)\n}\n");
+    let folder = Path::new(&step).parent().expect("a folder");
+    let (code, _, errors) = run(&["--pass", "dce", &folder.to_string_lossy()]);
+    assert_eq!(code, 2);
+    assert!(
+        errors.contains("has 1 modules and no program of one device: dump with --xla_dump_hlo_pass_re"),
+        "{errors}"
+    );
+    let [one] = files("jax-0.10", "jit", ".after_spmd-partitioning.").try_into().expect("one");
+    let [other] = files("jax-0.10", "pmap", ".after_spmd-partitioning.").try_into().expect("one");
+    for from in [&one, &other] {
+        std::fs::copy(from, folder.join(from.file_name().expect("a name"))).expect("a copy");
+    }
+    let (code, _, errors) = run(&["--pass", "dce", &folder.to_string_lossy()]);
+    assert_eq!(code, 2);
+    assert!(errors.contains("several steps: name the file of one") && errors.contains("jit__fun"), "{errors}");
+    // The same step, compiled once more, is no other step: the last is taken.
+    std::fs::remove_file(folder.join(other.file_name().expect("a name"))).expect("the copy");
+    let again = one.file_name().expect("a name").to_string_lossy().replace("module_0022", "module_0031");
+    std::fs::copy(&one, folder.join(&again)).expect("a copy");
+    let (code, _, errors) = run(&["--pass", "dce", &folder.to_string_lossy()]);
+    assert_eq!(code, 0);
+    assert!(errors.lines().any(|line| line.starts_with('*') && line.ends_with(&again)), "{errors}");
+}
+
+#[test]
+fn a_program_of_all_devices_is_told_apart() {
+    for version in VERSIONS {
+        for style in STYLES {
+            let [global] = files(version, style, ".before_spmd-partitioning.").try_into().expect("one global module");
+            let (code, _, errors) = run(&["--preset", "data-parallel", &global.to_string_lossy()]);
+            assert_eq!(code, 0, "{errors}");
+            assert!(errors.contains("note: this program is not partitioned yet"), "{version} {style}: {errors}");
+        }
+    }
+}
