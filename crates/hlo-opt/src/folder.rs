@@ -22,6 +22,8 @@ const MAX_BYTES: u64 = 1 << 28;
 struct Candidate {
     name: String,
     n_devices: u64,
+    /// There are replicas, and no partitions.
+    is_of_replicas: bool,
     n_instructions: usize,
     n_collectives: usize,
 }
@@ -47,7 +49,9 @@ pub(crate) fn choose(folder: &Path, console: &mut Console<'_>) -> Result<PathBuf
         let is_replicas = name.ends_with(".before_optimizations.txt");
         if name.contains(PARTITIONED) || is_replicas {
             let candidate = look(folder, name);
-            found.extend(candidate.filter(|c| c.n_devices > 1 && (!is_replicas || c.n_collectives > 0)));
+            found.extend(
+                candidate.filter(|c| c.n_devices > 1 && (!is_replicas || c.is_of_replicas && c.n_collectives > 0)),
+            );
         }
     }
     let Some(step) = largest(&found) else {
@@ -75,7 +79,7 @@ fn largest(found: &[Candidate]) -> Option<&Candidate> {
 
 fn listed(found: &[Candidate], step: &Candidate) -> String {
     let mut out = format!("  {:>9} {:>13} {:>12}  file\n", "devices", "instructions", "collectives");
-    for Candidate { name, n_devices, n_instructions, n_collectives } in found {
+    for Candidate { name, n_devices, n_instructions, n_collectives, .. } in found {
         let mark = if *name == step.name { '*' } else { ' ' };
         let _ = writeln!(out, "{mark} {n_devices:>9} {n_instructions:>13} {n_collectives:>12}  {name}");
     }
@@ -101,9 +105,11 @@ fn look(folder: &Path, name: &str) -> Option<Candidate> {
         let digits = header.split_once(key).map_or("", |(_, rest)| rest);
         digits.split(|c: char| !c.is_ascii_digit()).next().and_then(|n| n.parse().ok()).unwrap_or(1)
     };
+    let (replicas, partitions) = (count(", replica_count="), count(", num_partitions="));
     Some(Candidate {
         name: name.to_string(),
-        n_devices: count(", num_partitions=").saturating_mul(count(", replica_count=")),
+        n_devices: replicas.saturating_mul(partitions),
+        is_of_replicas: replicas > 1 && partitions == 1,
         n_instructions: text.lines().filter(|line| line.contains(" = ")).count(),
         n_collectives: text.lines().filter(|line| COLLECTIVES.iter().any(|opcode| line.contains(opcode))).count(),
     })

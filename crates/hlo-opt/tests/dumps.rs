@@ -181,6 +181,10 @@ fn of_a_folder_the_step_is_taken_and_several_steps_are_asked_about() {
     let (code, _, errors) = run(&["--pass", "dce", &folder.to_string_lossy()]);
     assert_eq!(code, 2);
     assert!(errors.contains("several steps: name the file of one") && errors.contains("jit__fun"), "{errors}");
+    // The same step before XLA's passes is no program of one device, though it has collectives.
+    let [global] = files("jax-0.10", "shard_map", ".before_spmd-partitioning.").try_into().expect("one");
+    let early = "module_0022.jit_train_step.before_optimizations.txt";
+    std::fs::copy(global, folder.join(early)).expect("a copy");
     // The same step, compiled once more, is no other step: the last is taken.
     std::fs::remove_file(folder.join(other.file_name().expect("a name"))).expect("the copy");
     let again = one.file_name().expect("a name").to_string_lossy().replace("module_0022", "module_0031");
@@ -188,6 +192,7 @@ fn of_a_folder_the_step_is_taken_and_several_steps_are_asked_about() {
     let (code, _, errors) = run(&["--pass", "dce", &folder.to_string_lossy()]);
     assert_eq!(code, 0);
     assert!(errors.lines().any(|line| line.starts_with('*') && line.ends_with(&again)), "{errors}");
+    assert!(!errors.contains(early), "{errors}");
 }
 
 #[test]
