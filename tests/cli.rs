@@ -164,6 +164,8 @@ fn wrong_usage_is_two_and_suggests_the_nearest() {
         (&["--pass", "shard-weight-update{memory-weight=-1}", "x.hlo"], "expected a finite number, 0 or above"),
         (&["--pass", "dce{", "x.hlo"], "pipeline string"),
         (&["--print-ir-after=dcee", "x.hlo"], "did you mean `dce`?"),
+        (&["--print-ir-after=dce", "x.hlo"], "`dce` is not in the pipeline; no pass runs"),
+        (&["--print-ir-after=dce", "--pass", "cse", "x.hlo"], "`dce` is not in the pipeline; these run: cse"),
         (&["--verify-onyl", "x.hlo"], "--verify-only"),
         (&["--preset", "data-paralel", "x.hlo"], "did you mean `data-parallel`?"),
         (&["--format", "longer", "x.hlo"], "long"),

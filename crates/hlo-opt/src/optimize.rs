@@ -147,7 +147,25 @@ impl Work {
         for pipeline in &args.pipelines {
             calls.extend(parse_pipeline(pipeline).map_err(usage)?);
         }
-        Ok(Work { preset: preset.transpose()?, passes: bound_passes(args, &calls)?, calls })
+        let work = Work { preset: preset.transpose()?, passes: bound_passes(args, &calls)?, calls };
+        match args.print_ir_after.as_deref() {
+            Some(wanted) if !wanted.is_empty() => work.check_runs(wanted)?,
+            Some(_) | None => {}
+        }
+        Ok(work)
+    }
+
+    /// Refuses to print after a pass that will not run.
+    fn check_runs(&self, wanted: &str) -> Result<(), Failure> {
+        let ways = self.preset.iter().flat_map(|preset| &preset.ways.ways).flat_map(|way| &way.passes);
+        let mut names: Vec<&str> = ways.chain(&self.passes).map(|pass| pass.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        if names.contains(&wanted.replace('_', "-").as_str()) {
+            return Ok(());
+        }
+        let run = if names.is_empty() { "no pass runs".into() } else { format!("these run: {}", names.join(", ")) };
+        Err(Failure::Usage(format!("--print-ir-after: `{wanted}` is not in the pipeline; {run}")))
     }
 }
 
