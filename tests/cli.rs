@@ -31,6 +31,7 @@ pub(crate) fn run_with_stdin(args: &[&str], stdin: &str) -> Outcome {
         stderr: &mut stderr,
         shows_progress: false,
         has_color: false,
+        stdout_is_terminal: false,
     };
     let args = ["hlo-opt"].iter().chain(args).map(OsString::from);
     let code = hlo_opt::run(args, &mut console);

@@ -14,6 +14,7 @@ mod nvrtc_check;
 mod paper_p2;
 mod paper_wus;
 mod preset_check;
+mod proto_check;
 mod python;
 mod tidy;
 mod time_check;
@@ -81,6 +82,9 @@ cargo xtask <command>
                        with the same results; 0.11 and 0.12 where a Python of 3.12 or newer is found
       --only VERSION       versions that begin so; may be repeated
       --hlo-opt FILE       a built tool, instead of building it
+  proto-check [options]  HloModuleProtos that we read and write, and our table of messages, against jaxlib 0.10 and 0.12
+      --corpus DIR         modules of this folder too
+      --only SUBSTR        modules whose file name contains this; may be repeated
   make-hlo [options]   lower a training step with JAX: --model gpt|mlp|update --out FILE; --help lists the sizes
   compare OLD NEW [options]  two builds of the tool print the same bytes for all samples and every kind of output
       --corpus DIR         modules of this folder too; may be repeated
@@ -105,6 +109,7 @@ fn main() -> ExitCode {
         Some("bench-zero1") => bench_zero1::run(words),
         Some("jax-check") => jax_check::run(words),
         Some("make-hlo") => make_hlo::run(words),
+        Some("proto-check") => proto_check::run(words),
         Some("coverage") => coverage::run(words),
         Some("compare") => compare::run(words),
         Some("paper-wus") => paper_wus::run(),

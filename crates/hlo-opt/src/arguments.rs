@@ -1,5 +1,6 @@
 //! The command line's grammar.
 
+use crate::output_format::OutputFormat;
 use crate::plan::arguments::PlanCommand;
 pub(crate) use crate::report_format::ReportFormat;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -14,7 +15,7 @@ Exit codes: 0 well, 1 error in the input or a pass, 2 wrong usage, 3 unchanged, 
 
 const TEMPLATE: &str = "{about}\n{usage-heading} {usage}\n\n{all-args}{after-help}\n";
 
-/// Reads HLO text, verifies it, runs passes on it and prints HLO text
+/// Reads HLO, verifies it, runs passes on it and prints HLO
 #[derive(Parser, Debug)]
 #[command(name = "hlo-opt", version, term_width = 120, help_template = TEMPLATE, after_help = EXAMPLES)]
 #[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
@@ -56,7 +57,7 @@ pub(crate) enum Command {
 /// The main job.
 #[derive(Args, Debug)]
 pub(crate) struct OptimizeArgs {
-    /// HLO text, a folder of XLA's dumps, or - for stdin
+    /// HLO text or proto, a folder of XLA's dumps, or - for stdin
     pub file: Option<PathBuf>,
     /// Passes to run, in order: 'a,b{opt=1,list=[x,y]}'
     #[arg(long = "pass", alias = "passes", value_name = "PIPELINE")]
@@ -76,13 +77,16 @@ pub(crate) struct OptimizeArgs {
     /// How plans multiply f32
     #[arg(long, value_name = "HOW", default_value = "f32")]
     pub matmul: MatmulChoice,
+    /// Language of the output
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub output_format: OutputFormat,
     /// Form of the printed text
     #[arg(long, value_name = "FORM", default_value = "auto")]
     pub format: TextFormChoice,
     /// Only check the module
     #[arg(long, conflicts_with_all = ["pipelines", "preset", "output"])]
     pub verify_only: bool,
-    /// Entry leaves equal on all devices: 0-12,14 | all | /REGEX/ | like:FILE; stacked:0-12: copies in a stack
+    /// Entry leaves equal on all devices: 0-12,14 | all | /REGEX/ | like:FILE | stacked:0-12
     #[arg(long, value_name = "SPEC")]
     pub replicated_params: Option<String>,
     /// Exit with 3 if no pass changed anything
@@ -143,7 +147,7 @@ pub(crate) enum AnalyzeCommand {
 /// `analyze time`.
 #[derive(Args, Debug)]
 pub(crate) struct TimeArgs {
-    /// HLO text, or - for stdin
+    /// HLO text or an HLO proto, or - for stdin
     pub file: PathBuf,
     /// The machine: a hierarchy as '[(node,2),(gpu,8)]', a TOML file or a shipped name; one switch where not given
     #[arg(long, value_name = "CLUSTER")]
@@ -165,7 +169,7 @@ pub(crate) struct TimeArgs {
 /// `audit`.
 #[derive(Args, Debug)]
 pub(crate) struct AuditArgs {
-    /// HLO text of one device's program, or - for stdin
+    /// HLO text or proto of one device's program, or - for stdin
     #[arg(required_unless_present = "list_checks")]
     pub file: Option<PathBuf>,
     /// Exit with 4 on any such finding: check names, fault, advice or all; several with commas
@@ -218,7 +222,7 @@ fn parse_bytes(text: &str) -> Result<u64, String> {
 /// `analyze memory`.
 #[derive(Args, Debug)]
 pub(crate) struct MemoryArgs {
-    /// HLO text, or - for stdin
+    /// HLO text or an HLO proto, or - for stdin
     pub file: PathBuf,
     /// A table, or one JSON object
     #[arg(long, value_name = "FORMAT", default_value = "text")]
@@ -234,7 +238,7 @@ pub(crate) struct MemoryArgs {
 /// `analyze frequency`.
 #[derive(Args, Debug)]
 pub(crate) struct FrequencyArgs {
-    /// HLO text, or - for stdin
+    /// HLO text or an HLO proto, or - for stdin
     pub file: PathBuf,
     /// A table, or one JSON object a line
     #[arg(long, value_name = "FORMAT", default_value = "text")]
@@ -247,7 +251,7 @@ pub(crate) struct FrequencyArgs {
 /// `analyze replication`.
 #[derive(Args, Debug)]
 pub(crate) struct ReplicationArgs {
-    /// HLO text, or - for stdin
+    /// HLO text or an HLO proto, or - for stdin
     pub file: PathBuf,
     /// Which devices to compare; the axis that has more than one where not given
     #[arg(long, value_name = "AXIS")]
@@ -286,7 +290,7 @@ pub(crate) struct InputArgs {
 /// `eval`.
 #[derive(Args, Debug)]
 pub(crate) struct EvalArgs {
-    /// HLO text, or - for stdin
+    /// HLO text or an HLO proto, or - for stdin
     pub file: PathBuf,
     /// The inputs.
     #[command(flatten)]
@@ -311,7 +315,7 @@ pub(crate) struct EvalArgs {
 /// `run`.
 #[derive(Args, Debug)]
 pub(crate) struct RunArgs {
-    /// HLO text of a per-device module, or - for stdin
+    /// HLO text or proto of a per-device module, or - for stdin
     pub file: PathBuf,
     /// Where kernels run
     #[arg(long, value_name = "WHERE")]

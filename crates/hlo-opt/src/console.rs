@@ -16,6 +16,8 @@ pub struct Console<'a> {
     pub shows_progress: bool,
     /// Whether messages have colours.
     pub has_color: bool,
+    /// Whether stdout is a terminal, which shows text only.
+    pub stdout_is_terminal: bool,
 }
 
 impl Console<'_> {

@@ -1,10 +1,12 @@
-//! Reading, splitting, parsing and verifying, with errors placed in the file they come from.
+//! Reading, splitting, parsing and verifying, with errors placed in the file they come from. What a file holds is told by its
+//! bytes: HLO text, or a proto, each packed with gzip or not.
 
 use crate::Failure;
 use crate::console::Console;
 use crate::folder::choose;
 use hlo_ir::diag::{Diagnostic, Entity, SourceMap, Span};
 use hlo_ir::{CompId, InstId, Module};
+use hlo_proto::Kept;
 use hlo_text::Parsed;
 use std::fs::File;
 use std::io::Read;
@@ -48,6 +50,8 @@ pub(crate) struct Lines<'s> {
 pub(crate) struct Loaded {
     /// The module.
     pub module: Module,
+    /// What a proto said that the module cannot hold.
+    pub kept: Kept,
     sources: SourceMap,
     n_inst_slots: usize,
     n_comp_slots: usize,
@@ -67,7 +71,10 @@ impl Source {
             false => (path.display().to_string(), File::open(path).and_then(|mut file| read_capped(&mut file))),
         };
         match read {
-            Ok(bytes) if bytes.len() as u64 <= MAX_BYTES => Ok(Source { name, bytes }),
+            Ok(bytes) if bytes.len() as u64 <= MAX_BYTES => match hlo_proto::unzip(bytes, MAX_BYTES) {
+                Ok(bytes) => Ok(Source { name, bytes }),
+                Err(error) => Err(Failure::File(format!("cannot read `{name}`: {error}"))),
+            },
             Ok(_) => {
                 Err(Failure::File(format!("cannot read `{name}`: expected at most {MAX_BYTES} bytes, found more")))
             }
@@ -82,6 +89,9 @@ impl Source {
 
     /// The parts between separator lines, without blank ones.
     pub(crate) fn parts(&self) -> Vec<Part<'_>> {
+        if hlo_proto::is_binary(&self.bytes) {
+            return vec![self.whole()];
+        }
         let (mut parts, mut start, mut at) = (Vec::new(), 0, 0);
         for line in self.bytes.split_inclusive(|&b| b == b'\n') {
             if line.trim_ascii_end() == SEPARATOR.as_bytes() {
@@ -100,11 +110,19 @@ impl Source {
     /// # Errors
     /// The rendered diagnostics.
     pub(crate) fn load(&self, part: Part<'_>, has_color: bool) -> Result<Loaded, Failure> {
-        let parsed = hlo_text::parse_bytes(part.bytes)
-            .map_err(|diags| Failure::Diagnostics(self.render(part, None, diags, has_color)))?;
-        let Parsed { module, sources } = parsed;
-        let (n_inst_slots, n_comp_slots) = (module.n_inst_slots(), module.n_comp_slots());
-        let loaded = Loaded { module, sources, n_inst_slots, n_comp_slots };
+        if let Some(sentence) = other_language(part.bytes) {
+            return Err(Failure::File(format!("`{}`: {sentence}", self.name)));
+        }
+        let failure = |diags| Failure::Diagnostics(self.render(part, None, diags, has_color));
+        let loaded = if hlo_proto::is_binary(part.bytes) {
+            let hlo_proto::Parsed { module, kept } = hlo_proto::read(part.bytes).map_err(|diag| failure(vec![diag]))?;
+            // A proto has no lines to point to: messages name instructions.
+            Loaded { module, kept, sources: SourceMap::default(), n_inst_slots: 0, n_comp_slots: 0 }
+        } else {
+            let Parsed { module, sources } = hlo_text::parse_bytes(part.bytes).map_err(failure)?;
+            let (n_inst_slots, n_comp_slots) = (module.n_inst_slots(), module.n_comp_slots());
+            Loaded { module, kept: Kept::default(), sources, n_inst_slots, n_comp_slots }
+        };
         self.verify(part, &loaded, has_color).map(|()| loaded)
     }
 
@@ -137,7 +155,8 @@ impl Source {
             diag.span = span.map(|span| Span { start: shift(span.start), end: shift(span.end) });
         }
         let (has_place, has_none): (Vec<_>, Vec<_>) = diags.into_iter().partition(|d| d.span.is_some());
-        let mut out = hlo_text::render(&has_place, &self.name, &String::from_utf8_lossy(&self.bytes), has_color);
+        let text = if has_place.is_empty() { "".into() } else { String::from_utf8_lossy(&self.bytes) };
+        let mut out = hlo_text::render(&has_place, &self.name, &text, has_color);
         for diag in has_none {
             let named = Diagnostic { message: format!("{}: {}", self.name, diag.message), ..diag };
             out.push_str(&hlo_text::render(&[named], &self.name, "", has_color));
@@ -178,6 +197,17 @@ impl Loaded {
         let start = self.sources.insts[inst];
         (is_read && start != u32::MAX).then(|| (start, self.module.inst_name(inst).len()))
     }
+}
+
+/// What to say of a file in MLIR, as text or as bytecode.
+fn other_language(bytes: &[u8]) -> Option<&'static str> {
+    let text = bytes.trim_ascii_start();
+    let starts = [&b"module @"[..], b"module {", b"module attributes", b"#loc", b"builtin.module", b"ML\xefR"];
+    starts.iter().any(|start| text.starts_with(start)).then_some(
+        "expected HLO text or an HloModuleProto, found MLIR such as StableHLO; convert it: in JAX \
+         `jax.jit(f).lower(...).compiler_ir('hlo').as_hlo_text()`, elsewhere \
+         `stablehlo-translate --stablehlo-to-hlo-text`",
+    )
 }
 
 /// Reads, parses and verifies one module.

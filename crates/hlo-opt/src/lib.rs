@@ -19,6 +19,7 @@ mod input;
 mod notes;
 mod optimize;
 pub mod output;
+mod output_format;
 mod params;
 mod plan;
 pub mod presets;

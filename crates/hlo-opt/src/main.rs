@@ -9,12 +9,13 @@ fn main() -> ExitCode {
     hlo_opt::output::remove_files_on_signals();
     let worker = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(|| {
         let (mut stdin, mut stdout, mut stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
-        let is_terminal = stderr.is_terminal();
+        let (is_terminal, stdout_is_terminal) = (stderr.is_terminal(), stdout.is_terminal());
         let mut console = Console {
             stdin: &mut stdin,
             stdout: &mut stdout,
             stderr: &mut stderr,
             shows_progress: is_terminal,
+            stdout_is_terminal,
             has_color: is_terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
         };
         hlo_opt::run(std::env::args_os(), &mut console)

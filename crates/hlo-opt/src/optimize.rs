@@ -6,10 +6,11 @@ use crate::console::Console;
 use crate::input::{Loaded, Part, SEPARATOR, Source};
 use crate::notes::Notes;
 use crate::output::Staged;
+use crate::output_format::OutputFormat;
 use crate::params::Said;
 use crate::progress::Progress;
 use crate::report::{self, Document, ModuleReport, Size};
-use crate::{Failure, descriptions, emit, exit, output, presets, registry};
+use crate::{Failure, descriptions, emit, exit, output, output_format, presets, registry};
 use hlo_analysis::Analyses;
 use hlo_gpu::lower::LowerOptions;
 use hlo_ir::Module;
@@ -34,12 +35,14 @@ pub(crate) fn run(args: &OptimizeArgs, console: &mut Console<'_>) -> Result<u8, 
     let source = Source::read(file, console)?;
     let parts = if args.split_input_file { source.parts() } else { vec![source.whole()] };
 
-    let mut job = Job { args, work: &work, said: &said, source: &source, out: String::new(), errors: String::new() };
+    let is_shown = args.output.is_none() && !args.verify_only && console.stdout_is_terminal;
+    output_format::check(args.output_format, args.emit == Emit::Hlo, parts.len(), is_shown)?;
+    let mut job = Job { args, work: &work, said: &said, source: &source, out: Vec::new(), errors: String::new() };
     let mut done = Vec::with_capacity(parts.len());
     for (i, &part) in parts.iter().enumerate() {
         if i > 0 {
-            job.out.push_str(SEPARATOR);
-            job.out.push('\n');
+            job.out.extend_from_slice(SEPARATOR.as_bytes());
+            job.out.push(b'\n');
         }
         done.extend(job.part(part, console)?);
     }
@@ -55,8 +58,8 @@ pub(crate) fn run(args: &OptimizeArgs, console: &mut Console<'_>) -> Result<u8, 
         write_directory(args, &out, files, parts.len())?;
     } else if !args.verify_only {
         match &args.output {
-            Some(path) => output::write_whole(path, out.as_bytes())?,
-            None => console.print(out.as_bytes())?,
+            Some(path) => output::write_whole(path, &out)?,
+            None => console.print(&out)?,
         }
     }
     report.map_or(Ok(()), Staged::commit)?;
@@ -77,15 +80,16 @@ fn beside(args: &OptimizeArgs, module: &ModuleReport) -> Vec<(String, String)> {
     files.map(|(name, artifact)| (name.clone(), print(artifact))).collect()
 }
 
-/// Writes `main.hlo` and the files beside it into the directory that `-o` names: all or nothing.
+/// Writes `main.hlo`, or what a proto is called, and the files beside it into the directory that `-o` names: all or nothing.
 fn write_directory(
     args: &OptimizeArgs,
-    main: &str,
+    main: &[u8],
     files: Vec<(String, String)>,
     n_parts: usize,
 ) -> Result<(), Failure> {
     let names: Vec<&str> = files.iter().map(|(name, _)| name.as_str()).collect();
-    let what = format!("the pipeline makes main.hlo, {}", names.join(", "));
+    let name = args.output_format.file_name();
+    let what = format!("the pipeline makes {name}, {}", names.join(", "));
     let Some(directory) = &args.output else {
         return Err(Failure::Usage(format!("{what}: expected -o DIRECTORY, found no -o")));
     };
@@ -100,9 +104,10 @@ fn write_directory(
     if is_new {
         std::fs::create_dir(directory).map_err(failed)?;
     }
-    let all = std::iter::once(("main.hlo".to_string(), main.to_string())).chain(files);
+    let beside = files.iter().map(|(name, text)| (name.as_str(), text.as_bytes()));
+    let all = std::iter::once((name, main)).chain(beside);
     let staged: Result<Vec<Staged>, Failure> =
-        all.map(|(name, text)| Staged::write(&directory.join(name), |sink| sink.write_all(text.as_bytes()))).collect();
+        all.map(|(name, bytes)| Staged::write(&directory.join(name), |sink| sink.write_all(bytes))).collect();
     match staged {
         Ok(staged) => staged.into_iter().try_for_each(Staged::commit),
         Err(failure) => {
@@ -202,8 +207,8 @@ struct Job<'a> {
     work: &'a Work,
     said: &'a Said,
     source: &'a Source,
-    /// The text to print.
-    out: String,
+    /// What to print.
+    out: Vec<u8>,
     /// Rendered diagnostics of the parts that failed.
     errors: String,
 }
@@ -274,12 +279,28 @@ impl Job<'_> {
         report.after = Size::of(&module);
         report.reports = summary.reports;
         let options = PrintOptions { form: self.args.format.into(), expand_mesh_groups: has_changed };
-        if self.args.emit == Emit::Hlo {
-            write_module(&module, &options, &mut self.out);
-        } else {
+        let printed = if self.args.emit != Emit::Hlo {
             let options =
                 LowerOptions { params: analyses.params, matmul: self.args.matmul.into(), ..LowerOptions::default() };
-            if let Err(error) = emit::write(&module, self.args.emit, &options, &mut self.out) {
+            let mut text = String::new();
+            emit::write(&module, self.args.emit, &options, &mut text)
+                .map(|()| text.into_bytes())
+                .map_err(|e| e.to_string())
+        } else if self.args.output_format == OutputFormat::Text {
+            let mut text = String::new();
+            write_module(&module, &options, &mut text);
+            Ok(text.into_bytes())
+        } else {
+            let printed = output_format::proto(&module, &loaded.kept, self.args.output_format);
+            printed.map(|(bytes, note)| {
+                note.into_iter().for_each(|note| console.say(&format!("note: {note}\n")));
+                bytes
+            })
+        };
+        match printed {
+            Ok(bytes) if self.out.is_empty() => self.out = bytes,
+            Ok(bytes) => self.out.extend_from_slice(&bytes),
+            Err(error) => {
                 self.errors.push_str(&format!("error: {}: {error}\n", self.source.name));
                 return Ok(None);
             }

@@ -13,6 +13,7 @@ fn run(args: &[&str]) -> (u8, String, String) {
         stderr: &mut stderr,
         shows_progress: false,
         has_color: false,
+        stdout_is_terminal: false,
     };
     let code = hlo_opt::run(std::iter::once("hlo-opt").chain(args.iter().copied()).map(OsString::from), &mut console);
     let text = |bytes| String::from_utf8(bytes).expect("UTF-8 output");

@@ -11,6 +11,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("hlo-ir", &[]),
     ("hlo-cluster", &[]),
     ("hlo-text", &["hlo-ir"]),
+    ("hlo-proto", &["hlo-ir"]),
     ("hlo-eval", &["hlo-ir"]),
     ("hlo-analysis", &["hlo-ir", "hlo-cluster"]),
     ("hlo-spmd", &["hlo-analysis"]),

@@ -76,6 +76,9 @@ use crate::module::CompId;
 use crate::shape::{Dims, ShapeId};
 use crate::sharding::Sharding;
 
+/// The fields of one format.
+pub type FieldRefs<'a> = smallvec::SmallVec<[FieldRef<'a>; 16]>;
+
 field_types! {
     Int(i64);
     OptInt(Option<i64>);
@@ -148,6 +151,12 @@ macro_rules! attr_formats {
             pub fn for_each_field(&self, mut visit: impl FnMut(&'static str, Presence, FieldRef<'_>)) {
                 $(visit($key, Presence::$presence, self.$field.view());)*
             }
+
+            /// All fields in the order in which XLA prints them, for who goes through them in another order.
+            #[inline]
+            pub fn fields(&self) -> FieldRefs<'_> {
+                [$(self.$field.view()),*].into_iter().collect()
+            }
         }
 
         impl From<$attrs> for Attrs {
@@ -178,6 +187,15 @@ macro_rules! attr_formats {
                 match self {
                     Attrs::Plain | Attrs::Constant(_) => {}
                     $(Attrs::$format(attrs) => attrs.for_each_field(visit)),*
+                }
+            }
+
+            /// All fields in the order in which XLA prints them, for who goes through them in another order.
+            #[inline]
+            pub fn fields(&self) -> FieldRefs<'_> {
+                match self {
+                    Attrs::Plain | Attrs::Constant(_) => FieldRefs::new(),
+                    $(Attrs::$format(attrs) => attrs.fields()),*
                 }
             }
 

@@ -1,0 +1,303 @@
+//! HloModuleProtos: text to proto and back, protos that jaxlib wrote (`ir-samples/protos`), unknown fields, damaged files.
+
+use hlo_ir::print::{FormChoice, PrintOptions, print_module};
+use hlo_ir::{ArrayShape, Module, Shape, ShapeId};
+use hlo_proto::table::{Kind, Message, messages};
+use hlo_proto::{Kept, Parsed, read, write};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../ir-samples")
+}
+
+/// Names and texts of the samples of a folder.
+fn samples(folder: &str) -> Vec<(String, String)> {
+    let entries = fs::read_dir(root().join(folder)).expect("a folder of samples");
+    let mut paths: Vec<PathBuf> = entries.filter_map(Result::ok).map(|entry| entry.path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "hlo"));
+    paths.sort();
+    assert!(!paths.is_empty(), "{folder}: no samples");
+    let sample = |path: PathBuf| (path.display().to_string(), fs::read_to_string(&path).expect("a sample"));
+    paths.into_iter().map(sample).collect()
+}
+
+fn first_difference(found: &str, expected: &str) -> String {
+    let lines = found.lines().zip(expected.lines()).find(|(a, b)| a != b);
+    lines.map_or("another number of lines".into(), |(a, b)| format!("expected\n  {b}\nfound\n  {a}"))
+}
+
+/// A proto of `ir-samples/protos`.
+struct Stored {
+    name: String,
+    bytes: Vec<u8>,
+}
+
+fn stored() -> Vec<Stored> {
+    let entries = fs::read_dir(root().join("protos")).expect("the folder of protos");
+    let mut paths: Vec<_> = entries.filter_map(Result::ok).map(|entry| entry.path()).collect();
+    paths.sort();
+    let protos = paths.into_iter().filter_map(|path| {
+        let name = path.file_name()?.to_str()?.to_string();
+        (!name.ends_with(".expected")).then(|| Stored { bytes: fs::read(&path).expect("a proto"), name })
+    });
+    let protos: Vec<Stored> = protos.collect();
+    assert!(protos.len() > 20, "found {} protos", protos.len());
+    protos
+}
+
+fn parsed(proto: &Stored) -> Parsed {
+    read(&proto.bytes).unwrap_or_else(|diag| panic!("{}: {}", proto.name, diag.message))
+}
+
+fn print(module: &Module) -> String {
+    print_module(module, &PrintOptions { form: FormChoice::Long, ..PrintOptions::default() })
+}
+
+/// The module as its proto has it: every array has a layout, and what no proto has is gone.
+fn as_in_protos(mut module: Module) -> Module {
+    for comp in module.computations().to_vec() {
+        for inst in module.comp(comp).insts.clone() {
+            let shape = module.inst(inst).shape;
+            module.inst_mut(inst).shape = with_layouts(&mut module, shape);
+        }
+    }
+    if let Some(layout) = module.header.entry_computation_layout.take() {
+        let params = layout.params.iter().map(|&id| with_layouts(&mut module, id)).collect();
+        let result = with_layouts(&mut module, layout.result);
+        module.header.entry_computation_layout = Some(hlo_ir::header::EntryLayout { params, result });
+    }
+    let header = &mut module.header;
+    header.alias_passthrough_params = false;
+    header.allow_spmd_sharding_propagation_to_parameters = None;
+    header.allow_spmd_sharding_propagation_to_output = None;
+    header.origin_recovery_table.0.clear();
+    module
+}
+
+fn with_layouts(module: &mut Module, id: ShapeId) -> ShapeId {
+    fn filled(shape: &Shape) -> Shape {
+        let array = |a: &ArrayShape| if a.layout.is_none() { a.clone().with_row_major() } else { a.clone() };
+        match shape {
+            Shape::Array(a) => Shape::Array(array(a)),
+            Shape::Buffer(a) => Shape::Buffer(array(a)),
+            Shape::Tuple(elements) => Shape::Tuple(elements.iter().map(filled).collect()),
+            Shape::Token => Shape::Token,
+            Shape::Opaque => Shape::Opaque,
+        }
+    }
+    let shape = filled(module.shapes.get(id));
+    module.shapes.intern(shape)
+}
+
+#[test]
+fn texts_come_back_from_protos() {
+    let mut failures = Vec::new();
+    for folder in ["ops", "programs", "passes/shard-weight-update"] {
+        for (name, text) in samples(folder) {
+            let text = hlo_text::parse_module(&text).expect("a valid sample").module;
+            let written = write(&text, &Kept::default());
+            let back = match read(&written.bytes) {
+                Ok(parsed) => print(&parsed.module),
+                Err(diag) => format!("error: {}", diag.message),
+            };
+            let expected = print(&as_in_protos(text));
+            if back != expected {
+                failures.push(format!("{name}: {}", first_difference(&back, &expected)));
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{} samples fail\n{}", failures.len(), failures.join("\n"));
+}
+
+#[test]
+fn protos_of_jaxlib_print_as_jaxlib_prints_them() {
+    let mut n_compared = 0;
+    for proto in stored() {
+        let module = parsed(&proto).module;
+        let stem = proto.name.split(".hlo").next().unwrap_or_default();
+        let stem = stem.strip_suffix(".snapshot.pb.gz").unwrap_or(stem);
+        let Ok(expected) = fs::read_to_string(root().join("protos").join(format!("{stem}.expected"))) else {
+            panic!("{}: expected a file {stem}.expected", proto.name);
+        };
+        let printed = print(&module);
+        assert!(printed == expected, "{}: {}", proto.name, first_difference(&printed, &expected));
+        n_compared += 1;
+    }
+    assert!(n_compared > 20);
+}
+
+#[test]
+fn what_is_written_is_read_as_the_same_module() {
+    for proto in stored() {
+        let Parsed { module, kept } = parsed(&proto);
+        let written = write(&module, &kept);
+        assert_eq!(written.n_dropped, 0, "{}", proto.name);
+        let again = read(&written.bytes).expect("what we wrote");
+        assert_eq!(print(&again.module), print(&module), "{}", proto.name);
+        assert_eq!(again.kept, kept, "{}", proto.name);
+        assert_eq!(write(&again.module, &again.kept).bytes, written.bytes, "{}", proto.name);
+    }
+}
+
+/// The text format has every field of the table, and its messages are balanced.
+#[test]
+fn the_text_format_names_every_field() {
+    for proto in stored() {
+        let unpacked = hlo_proto::unpack(&proto.bytes).expect("a proto");
+        let text = hlo_proto::text::print_module(unpacked.module()).expect("a module");
+        assert_eq!(text.matches(" {\n").count(), text.lines().filter(|line| line.trim() == "}").count());
+        assert!(text.contains("\n  instructions {\n"), "{text}");
+    }
+}
+
+/// A field of no message, which a later version may have.
+const UNKNOWN: [u8; 9] = [0xc2, 0x3e, 6, b'f', b'u', b't', b'u', b'r', b'e'];
+
+/// Appends an unknown field to every message that has fields; counts by kind of message.
+fn with_unknown(bytes: &[u8], message: &'static Message, counts: &mut Vec<(&'static str, usize)>) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut at = 0;
+    while at < bytes.len() {
+        let begin = at;
+        let tag = varint(bytes, &mut at);
+        let field = message.field((tag >> 3) as u32).expect("a field of the table");
+        match tag & 7 {
+            0 => drop(varint(bytes, &mut at)),
+            1 => at += 8,
+            5 => at += 4,
+            _ => {
+                let len = varint(bytes, &mut at) as usize;
+                let inner = &bytes[at..at + len];
+                at += len;
+                // What a module keeps as a whole is not looked into.
+                if let (Kind::Message(of), false) = (field.kind, field.is_kept) {
+                    let inner = with_unknown(inner, of(), counts);
+                    push_varint(&mut out, tag);
+                    push_varint(&mut out, inner.len() as u64);
+                    out.extend_from_slice(&inner);
+                    continue;
+                }
+            }
+        }
+        out.extend_from_slice(&bytes[begin..at]);
+    }
+    if !bytes.is_empty() {
+        out.extend_from_slice(&UNKNOWN);
+        match counts.iter_mut().find(|(name, _)| *name == message.name) {
+            Some((_, n)) => *n += 1,
+            None => counts.push((message.name, 1)),
+        }
+    }
+    out
+}
+
+fn varint(bytes: &[u8], at: &mut usize) -> u64 {
+    let (mut value, mut shift) = (0, 0);
+    loop {
+        let byte = bytes[*at];
+        *at += 1;
+        value |= u64::from(byte & 0x7f) << shift;
+        shift += 7;
+        if byte < 0x80 {
+            return value;
+        }
+    }
+}
+
+fn push_varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+#[test]
+fn unknown_fields_of_every_message_are_kept() {
+    let mut counts = Vec::new();
+    for proto in stored() {
+        let unpacked = hlo_proto::unpack(&proto.bytes).expect("a proto");
+        let message = messages().find(|message| message.name == "HloModuleProto").expect("the module");
+        let mut own = Vec::new();
+        let bytes = with_unknown(unpacked.module(), message, &mut own);
+        let Parsed { module, kept } = read(&bytes).expect("unknown fields are no errors");
+        let written = write(&module, &kept);
+        let n = own.iter().map(|(_, n)| n).sum::<usize>();
+        let found = written.bytes.windows(UNKNOWN.len()).filter(|window| *window == UNKNOWN).count();
+        assert_eq!((found, written.n_dropped), (n, 0), "{}: {own:?}", proto.name);
+        counts.extend(own);
+    }
+    counts.sort();
+    counts.dedup_by_key(|(name, _)| *name);
+    assert!(counts.len() > 30, "only {counts:?}");
+}
+
+#[test]
+fn kept_fields_of_what_has_changed_are_dropped_and_counted() {
+    let text = "HloModule m\n\nENTRY e {\n  p = f32[4]{0} parameter(0)\n  ROOT n = f32[4]{0} negate(p)\n}\n";
+    let module = hlo_text::parse_module(text).expect("a module").module;
+    let bytes = write(&module, &Kept::default()).bytes;
+    let message = messages().find(|message| message.name == "HloModuleProto").expect("the module");
+    let Parsed { mut module, kept } = read(&with_unknown(&bytes, message, &mut Vec::new())).expect("a module");
+    let root = module.comp(module.entry().expect("an entry")).root.expect("a root");
+    module.inst_mut(root).opcode = hlo_ir::Opcode::Abs;
+    let of_root = write(&module, &kept);
+    assert!(of_root.n_dropped > 0 && of_root.n_restored > 0, "{} {}", of_root.n_dropped, of_root.n_restored);
+    assert_eq!(of_root.n_dropped + of_root.n_restored, kept.n_fields());
+}
+
+/// A damaged file is an error, or another valid module: never a panic, and never a long wait.
+fn survives(bytes: &[u8]) {
+    let Ok(Parsed { module, kept }) = read(bytes) else { return };
+    if hlo_ir::verify::verify(&module).is_ok() {
+        let _ = print(&module);
+        let _ = write(&module, &kept);
+    }
+}
+
+#[test]
+fn truncated_files_are_errors() {
+    for proto in stored() {
+        let step = (proto.bytes.len() / 400).max(1);
+        for len in (0..proto.bytes.len()).step_by(step) {
+            survives(&proto.bytes[..len]);
+        }
+        let half = read(&proto.bytes[..proto.bytes.len() / 2]).expect_err("half a proto");
+        assert!(!half.message.is_empty());
+    }
+}
+
+#[test]
+fn flipped_bits_never_panic() {
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let mut random = |n: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % n
+    };
+    for proto in stored() {
+        for _ in 0..400 {
+            let mut bytes = proto.bytes.clone();
+            for _ in 0..1 + random(3) {
+                let at = random(bytes.len());
+                bytes[at] ^= 1 << random(8);
+            }
+            survives(&bytes);
+        }
+    }
+}
+
+#[test]
+fn errors_say_where() {
+    let proto = fs::read(root().join("protos/mlp_sgd_wide.hlo.pb")).expect("a proto");
+    let message = |bytes: &[u8]| read(bytes).expect_err("a damaged proto").message;
+    let cut = message(&proto[..proto.len() / 2]);
+    assert!(cut.contains("byte ") && cut.contains("expected as many bytes as the length says"), "{cut}");
+    // A wire type that the field's type does not have: the name of the entry as a number.
+    let at = proto.windows(2).position(|two| two == [0x12, 7]).expect("an opcode of seven letters");
+    let mut bytes = proto.clone();
+    bytes[at] = 0x10;
+    let wrong = message(&bytes);
+    assert!(wrong.starts_with("byte "), "{wrong}");
+    assert!(message(b"\x0a\x02hi").contains("expected an HloModuleProto"), "{}", message(b"\x0a\x02hi"));
+}
