@@ -115,12 +115,13 @@ def write(out, files):
     for i, path in enumerate(files):
         try:
             proto = _hlo.hlo_module_from_text(open(path).read()).as_serialized_hlo_module_proto()
-        except Exception:  # another version of jaxlib printed it
+            reference = printed(proto)
+        except Exception:  # another version of jaxlib printed it, or jaxlib cannot read what it writes
             continue
         with open(os.path.join(out, f"{i}.jax.pb"), "wb") as file:
             file.write(proto)
         with open(os.path.join(out, f"{i}.ref"), "w") as file:
-            file.write(printed(proto))
+            file.write(reference)
 
 
 def comparable(text):

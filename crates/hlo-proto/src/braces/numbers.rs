@@ -100,18 +100,19 @@ pub(super) fn write_statistics(w: &mut Writer, text: &str) -> Option<()> {
     let mut cur = Cursor::new(text);
     cur.expect("{")?;
     let mut entries = Vec::new();
-    let mut index = 0;
+    let mut index = None;
     while !cur.eat("}") {
         let key = cur.until(&['='])?;
         cur.expect("=")?;
         let value = cur.until(&[',', '}'])?;
         match key {
-            "visualizing_index" => index = value.parse().ok()?,
+            "visualizing_index" => index = Some(value.parse().ok()?),
             name => entries.push((name, value.parse::<f64>().ok()?)),
         }
         cur.eat(",");
     }
-    w.int(statistics_viz::stat_index_to_visualize, index);
+    // XLA drops statistics that do not say which of them to show.
+    w.int(statistics_viz::stat_index_to_visualize, index?);
     for (name, value) in entries {
         w.message(statistics_viz::statistics, |w| {
             w.text(statistic::stat_name, name);
