@@ -46,12 +46,12 @@ pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
     let tool = options.tool.map_or_else(workspace::build_tool, Ok)?;
     let (mut n_passed, mut n_failed, mut n_skipped) = (0, 0, 0);
     for (version, minor) in wanted {
-        let Some(base) = python::at_least(minor) else {
+        let Some(python) = python::with_jax(version, minor)? else {
             println!("jax {version}: skipped, it needs Python 3.{minor} or newer and none was found");
             n_skipped += 1;
             continue;
         };
-        match check(&tool, version, &base)? {
+        match check(&tool, version, &python)? {
             true => n_passed += 1,
             false => n_failed += 1,
         }
@@ -60,15 +60,9 @@ pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
     Ok(n_failed == 0)
 }
 
-fn check(tool: &Path, version: &str, base: &Path) -> Result<bool, String> {
-    let requirements = format!("jax=={version}\nnumpy\nml_dtypes\n");
-    // The oracle's own version has its environment already.
-    let python = match std::fs::read_to_string(python::oracle_dir().join("requirements.txt")) {
-        Ok(own) if own == requirements => python::interpreter()?,
-        _ => python::environment_of(&format!("jax-{version}-venv"), base, &requirements)?,
-    };
+fn check(tool: &Path, version: &str, python: &Path) -> Result<bool, String> {
     let folder = workspace::target_dir().join("jax-check").join(version);
     let script = python::oracle_dir().join("jax_check.py");
-    let status = Command::new(&python).arg("-B").args([script.as_path(), tool, &folder]).status();
+    let status = Command::new(python).arg("-B").args([script.as_path(), tool, &folder]).status();
     Ok(status.map_err(|e| format!("{}: {e}", python.display()))?.success())
 }

@@ -42,7 +42,7 @@ pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
     files.sort();
     let mut is_fine = true;
     for (version, minor) in VERSIONS {
-        match python_of(version, minor)? {
+        match python::with_jax(version, minor)? {
             Some(python) => is_fine &= check(version, &python, &files)?,
             None => println!("jaxlib {version}: skipped, it needs Python 3.{minor} or newer and none was found"),
         }
@@ -62,17 +62,6 @@ fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), String> {
         }
     }
     Ok(())
-}
-
-fn python_of(version: &str, minor: u32) -> Result<Option<PathBuf>, String> {
-    let requirements = format!("jax=={version}\nnumpy\nml_dtypes\n");
-    match fs::read_to_string(python::oracle_dir().join("requirements.txt")) {
-        Ok(own) if own == requirements => python::interpreter().map(Some),
-        _ => match python::at_least(minor) {
-            Some(base) => python::environment_of(&format!("jax-{version}-venv"), &base, &requirements).map(Some),
-            None => Ok(None),
-        },
-    }
 }
 
 fn check(version: &str, python: &Path, files: &[PathBuf]) -> Result<bool, String> {

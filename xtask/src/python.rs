@@ -23,7 +23,7 @@ pub(crate) fn environment(name: &str, requirements: &Path) -> Result<PathBuf, St
 }
 
 /// A Python 3 of this minor version or a newer one that can make environments: on the path, or one of pyenv's.
-pub(crate) fn at_least(minor: u32) -> Option<PathBuf> {
+fn at_least(minor: u32) -> Option<PathBuf> {
     let on_path = std::iter::once("python3".to_string()).chain((minor..minor + 4).map(|m| format!("python3.{m}")));
     let pyenv = std::env::var_os("PYENV_ROOT").map(PathBuf::from);
     let pyenv = pyenv.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".pyenv")));
@@ -39,8 +39,19 @@ pub(crate) fn at_least(minor: u32) -> Option<PathBuf> {
     on_path.map(PathBuf::from).chain(own).find(works)
 }
 
+/// A Python with this version of JAX, made if need be; `None` where no Python 3 of this minor version or a newer one is found. The
+/// oracle's own version has its environment already.
+pub(crate) fn with_jax(version: &str, minor: u32) -> Result<Option<PathBuf>, String> {
+    let requirements = format!("jax=={version}\nnumpy\nml_dtypes\n");
+    if fs::read_to_string(oracle_dir().join("requirements.txt")).is_ok_and(|own| own == requirements) {
+        return interpreter().map(Some);
+    }
+    let base = at_least(minor);
+    base.map(|base| environment_of(&format!("jax-{version}-venv"), &base, &requirements)).transpose()
+}
+
 /// The Python of an environment that has these requirements, which is made with `base` if need be.
-pub(crate) fn environment_of(name: &str, base: &Path, wanted: &str) -> Result<PathBuf, String> {
+fn environment_of(name: &str, base: &Path, wanted: &str) -> Result<PathBuf, String> {
     let venv = workspace::target_dir().join(name);
     let python = venv.join("bin/python");
     let stamp = venv.join("requirements.installed");

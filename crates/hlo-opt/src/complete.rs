@@ -19,6 +19,21 @@ impl CountArgs {
     }
 }
 
+/// Reads, parses, verifies and completes the one module of a file.
+///
+/// # Errors
+/// The file cannot be read or is no valid module; or as [`complete`].
+pub(crate) fn read_completed(
+    file: &Path,
+    counts: CountArgs,
+    console: &mut Console<'_>,
+) -> Result<(Source, Loaded), Failure> {
+    let source = Source::read(file, console)?;
+    let mut loaded = source.load(source.whole(), console.has_color)?;
+    complete(&source, source.whole(), &mut loaded, counts, console)?;
+    Ok((source, loaded))
+}
+
 /// Puts into the module's header and parameters what its text leaves out, and says where that comes from.
 ///
 /// # Errors

@@ -2,7 +2,7 @@
 
 use crate::arguments::EvalArgs;
 use crate::arrays::{ChosenInputs, summary, write_arrays};
-use crate::complete::complete;
+use crate::complete::read_completed;
 use crate::console::Console;
 use crate::input::{Loaded, Source};
 use crate::progress::Progress;
@@ -18,11 +18,9 @@ use std::time::{Duration, Instant};
 /// Wrong usage, an invalid input, or an evaluation that cannot go on.
 pub(crate) fn run(args: &EvalArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
     let chosen = ChosenInputs::parse(&args.inputs)?;
-    let source = Source::read(&args.file, console)?;
     let progress = Progress::start(console.shows_progress);
     progress.now("reading and verifying");
-    let mut loaded = source.load(source.whole(), console.has_color)?;
-    complete(&source, source.whole(), &mut loaded, args.counts, console)?;
+    let (source, loaded) = read_completed(&args.file, args.counts, console)?;
     let module = &loaded.module;
     let inputs = chosen.of(module, console)?;
     progress.now("evaluating");

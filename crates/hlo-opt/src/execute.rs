@@ -2,9 +2,8 @@
 
 use crate::arguments::{BackendChoice, InputArgs, RunArgs};
 use crate::arrays::{ChosenInputs, summary, write_arrays};
-use crate::complete::complete;
+use crate::complete::read_completed;
 use crate::console::Console;
-use crate::input::Source;
 use crate::params::Said;
 use crate::progress::Progress;
 use crate::{Failure, emit, exit, output, presets, registry};
@@ -80,9 +79,7 @@ fn find_seat(args: &RunArgs) -> Result<Option<Seat>, SeatError> {
 /// The module as it was read, and the plan of what the GPU backend's passes make of it.
 fn lowered(args: &RunArgs, console: &mut Console<'_>) -> Result<(Module, Plan), Failure> {
     let said = Said::read(args.replicated_params.as_deref(), console)?;
-    let source = Source::read(&args.file, console)?;
-    let mut loaded = source.load(source.whole(), console.has_color)?;
-    complete(&source, source.whole(), &mut loaded, args.counts, console)?;
+    let (source, loaded) = read_completed(&args.file, args.counts, console)?;
     let wrong = |text: String| Failure::File(format!("{}: {text}", source.name));
     let calls = parse_pipeline(presets::GPU).map_err(|e| wrong(e.to_string()))?;
     let passes = bind(&calls, &registry::passes()).map_err(|e| wrong(e.to_string()))?;

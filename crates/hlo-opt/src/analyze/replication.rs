@@ -2,9 +2,8 @@
 
 use super::json_line;
 use crate::arguments::{AcrossChoice, ReplicationArgs, ReportFormat};
-use crate::complete::complete;
+use crate::complete::read_completed;
 use crate::console::Console;
-use crate::input::Source;
 use crate::params::Said;
 use crate::{Failure, exit};
 use hlo_analysis::replication::{Across, Replication};
@@ -18,9 +17,7 @@ use std::fmt::Write;
 /// Wrong usage or an invalid input.
 pub(super) fn run(args: &ReplicationArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
     let said = Said::read(args.replicated_params.as_deref(), console)?;
-    let source = Source::read(&args.file, console)?;
-    let mut loaded = source.load(source.whole(), console.has_color)?;
-    complete(&source, source.whole(), &mut loaded, args.counts, console)?;
+    let (source, loaded) = read_completed(&args.file, args.counts, console)?;
     let params = said.of(&source, source.whole(), &loaded, console.has_color)?;
     let module = loaded.module;
     let across = chosen_axis(args, &module)?;

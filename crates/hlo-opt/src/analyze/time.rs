@@ -2,9 +2,8 @@
 
 use super::json_line;
 use crate::arguments::{ReportFormat, TimeArgs};
-use crate::complete::complete;
+use crate::complete::read_completed;
 use crate::console::Console;
-use crate::input::Source;
 use crate::{Failure, descriptions, exit};
 use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
 use hlo_analysis::time::{Machine, predict};
@@ -16,9 +15,7 @@ use std::fmt::Write;
 /// # Errors
 /// An invalid input, an unknown machine, or one with another number of devices than the module.
 pub(super) fn run(args: &TimeArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
-    let source = Source::read(&args.file, console)?;
-    let mut loaded = source.load(source.whole(), console.has_color)?;
-    complete(&source, source.whole(), &mut loaded, args.counts, console)?;
+    let (_, loaded) = read_completed(&args.file, args.counts, console)?;
     let module = loaded.module;
     let cluster = args.cluster.as_deref().filter(|cluster| !cluster.is_empty());
     let cluster = cluster.map(descriptions::cluster).transpose()?;

@@ -5,7 +5,7 @@ mod selection;
 mod text;
 
 use crate::arguments::{AuditArgs, ReportFormat};
-use crate::complete::complete;
+use crate::complete::read_completed;
 use crate::console::Console;
 use crate::input::{Lines, Loaded, Part, Source};
 use crate::params::Said;
@@ -33,10 +33,8 @@ pub(crate) fn run(args: &AuditArgs, console: &mut Console<'_>) -> Result<u8, Fai
     let cluster = args.cluster.as_deref().filter(|cluster| !cluster.is_empty());
     let machine = Machine::new(cluster.map(descriptions::cluster).transpose()?, descriptions::device(&args.device)?);
     let said = Said::read(args.replicated_params.as_deref(), console)?;
-    let source = Source::read(file, console)?;
+    let (source, loaded) = read_completed(file, args.counts, console)?;
     let part = source.whole();
-    let mut loaded = source.load(part, console.has_color)?;
-    complete(&source, part, &mut loaded, args.counts, console)?;
     refuse_global(&source, part, &loaded, console.has_color)?;
     let options = AuditOptions {
         params: said.of(&source, part, &loaded, console.has_color)?,
