@@ -368,6 +368,9 @@ pub(crate) struct RankArgs {
     /// Seconds to wait for the others at the beginning
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(..1 << 24))]
     pub connect_timeout: u64,
+    /// Only ranks with the secret in this file, or HLO_OPT_SECRET, take part; not encrypted
+    #[arg(long, value_name = "FILE")]
+    pub secret_file: Option<PathBuf>,
 }
 
 /// `--backend`.

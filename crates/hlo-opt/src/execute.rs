@@ -6,7 +6,7 @@ use crate::complete::read_completed;
 use crate::console::Console;
 use crate::params::Said;
 use crate::progress::Progress;
-use crate::{Failure, emit, exit, output, presets, registry};
+use crate::{Failure, emit, exit, output, presets, registry, secret};
 use hlo_analysis::Analyses;
 use hlo_eval::{Inputs, Outputs};
 use hlo_gpu::kernel::content_hash;
@@ -17,7 +17,7 @@ use hlo_pass::pipeline::parse_pipeline;
 use hlo_pass::runner::{RunOptions as PassOptions, bind, run_pipeline};
 use hlo_run::{
     ExecutionError, ExecutionOptions, GpuOptions, GpuProgram, HostProgram, KernelCache, Meeting, OnStuck, OutputBytes,
-    Ranks, Seat, SeatError, SeatFlags, local_rank,
+    Ranks, Seat, SeatFlags, local_rank,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ use std::time::Duration;
 pub(crate) fn run(args: &RunArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
     let chosen = ChosenInputs::parse(&args.inputs)?;
     args.output.as_deref().map_or(Ok(()), output::check_target)?;
-    let seat = find_seat(args).map_err(|error| Failure::Usage(error.to_string()))?;
+    let seat = find_seat(args, console)?;
     let progress = Progress::start(console.shows_progress);
     progress.now("reading and verifying");
     let (module, plan) = lowered(args, console)?;
@@ -66,14 +66,15 @@ pub(crate) fn run(args: &RunArgs, console: &mut Console<'_>) -> Result<u8, Failu
     Ok(exit::OK)
 }
 
-fn find_seat(args: &RunArgs) -> Result<Option<Seat>, SeatError> {
+fn find_seat(args: &RunArgs, console: &mut Console<'_>) -> Result<Option<Seat>, Failure> {
     let flags = SeatFlags {
         coordinator: args.ranks.coordinator.clone(),
         rank: args.ranks.rank,
         n_ranks: args.ranks.ranks,
         connect_timeout: Some(Duration::from_secs(args.ranks.connect_timeout)),
+        secret: args.ranks.secret_file.as_deref().map(|path| secret::read(path, console)).transpose()?,
     };
-    Seat::find(&flags, &|name| std::env::var(name).ok())
+    Seat::find(&flags, &|name| std::env::var(name).ok()).map_err(|error| Failure::Usage(error.to_string()))
 }
 
 /// The module as it was read, and the plan of what the GPU backend's passes make of it.

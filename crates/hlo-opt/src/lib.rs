@@ -27,6 +27,7 @@ mod progress;
 pub mod registry;
 mod report;
 mod report_format;
+mod secret;
 
 use arguments::{Arguments, Command};
 use clap::{CommandFactory, Parser};

@@ -88,6 +88,7 @@ fn program(args: &[&str]) -> Command {
     for variable in ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "PMI_RANK", "SLURM_PROCID", "SLURM_NTASKS"] {
         command.env_remove(variable);
     }
+    command.env_remove("HLO_OPT_SECRET");
     command.args(["run", "--backend", "host", "--draw", "n1"]).args(args);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
@@ -405,4 +406,85 @@ fn a_rank_that_fails_tells_the_others_why() {
     let (code, said) = rank0.end();
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("rank 0 stops: rank 1 failed: C++ compiler") && said.contains("no-such-compiler"), "{said}");
+}
+
+#[test]
+fn ranks_with_a_secret_run_and_others_are_refused() {
+    let folder = Folder::new("secret");
+    let module = folder.module(3);
+    let expected = arrays(&alone(&folder, &module));
+    let (file, other, path) = (folder.path("secret"), folder.path("other"), folder.path("out.npz"));
+    std::fs::write(&file, "a secret of the test\n").expect("a secret");
+    std::fs::write(&other, "another secret of the test\n").expect("a secret");
+    let permit = |path: &str, mode: &str| {
+        assert!(Command::new("chmod").args([mode, path]).status().expect("chmod is there").success());
+    };
+    permit(&file, "600");
+    permit(&other, "644");
+    let rank = |i: &str, place: &str, args: &[&str]| {
+        let mut command = program(&[&module, "-o", &path, "--ranks", "2", "--rank", i, "--coordinator", place]);
+        command.args(args);
+        command
+    };
+    let mut rank0 = Rank::start(rank("0", "127.0.0.1:0", &["--secret-file", &file]));
+    let place = place_of(&mut rank0);
+    for (args, why) in [(&["--secret-file", &other][..], "it has another secret"), (&[], "it has no secret")] {
+        let (code, said) = Rank::start(rank("1", &place, args)).end();
+        assert_eq!(code, Some(1), "{said}");
+        let words = format!("error: rank 1 stops: rank 0 at {place} refuses this rank: {why}");
+        assert!(said.contains(&words), "{said}");
+        assert_eq!(said.contains("can be read by others"), !args.is_empty(), "{said}");
+        let line = rank0.line();
+        assert!(line.starts_with("refused 127.0.0.1:") && line.contains(why), "{line}");
+    }
+    let mut rank1 = rank("1", &place, &[]);
+    rank1.env("HLO_OPT_SECRET", "a secret of the test");
+    let (code, said) = Rank::start(rank1).end();
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(rank0.end().0, Some(0));
+    assert!(arrays(&path) == expected);
+}
+
+#[test]
+fn a_secret_that_is_none_is_an_error() {
+    let folder = Folder::new("no-secret");
+    let module = folder.module(3);
+    let file = folder.path("secret");
+    std::fs::write(&file, "short\n").expect("a secret");
+    let missing = folder.path("missing");
+    let common = [&module[..], "--ranks", "2", "--rank", "0", "--coordinator", "127.0.0.1:0"];
+    for (path, expected) in [
+        (&file[..], format!("error: `{file}`: expected a secret of 16 to 4096 bytes, found 5")),
+        (&missing, format!("error: cannot read `{missing}`")),
+        ("/dev/zero", "error: `/dev/zero`: expected a secret of 16 to 4096 bytes, found 8192".to_string()),
+    ] {
+        let (code, said) = Rank::start(program(&[&common[..], &["--secret-file", path]].concat())).end();
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains(&expected), "{said}");
+    }
+    let mut command = program(&common);
+    command.env("HLO_OPT_SECRET", "");
+    let (code, said) = Rank::start(command).end();
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("HLO_OPT_SECRET: expected a secret of 16 to 4096 bytes, found 0"), "{said}");
+}
+
+#[test]
+fn an_open_door_is_warned_of() {
+    let folder = Folder::new("open");
+    let module = folder.module(3);
+    let args = [&module[..], "--ranks", "2", "--rank", "0", "--coordinator", "0.0.0.0:0", "--connect-timeout", "1"];
+    for secret in [None, Some("a secret of the test")] {
+        let mut command = program(&args);
+        if let Some(secret) = secret {
+            command.env("HLO_OPT_SECRET", secret);
+        }
+        let (code, said) = Rank::start(command).end();
+        assert_eq!(code, Some(1), "{said}");
+        assert_eq!(
+            said.contains("can take part in the run: --secret-file keeps others out"),
+            secret.is_none(),
+            "{said}"
+        );
+    }
 }

@@ -4,6 +4,8 @@ use std::fmt;
 
 use hlo_gpu::GpuError;
 
+use crate::Secret;
+
 /// Why a plan cannot be run, or why a run ends early.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -67,6 +69,13 @@ pub enum SeatError {
         /// All processes.
         n_ranks: u32,
     },
+    /// The secret is too short or too long.
+    NoSecret {
+        /// The file or variable.
+        origin: String,
+        /// How many bytes it has.
+        found_bytes: usize,
+    },
     /// The coordinator is no host with a port.
     NoPlace {
         /// As written.
@@ -92,6 +101,10 @@ impl fmt::Display for SeatError {
             }
             SeatError::RankOutOfRange { rank, n_ranks } => {
                 write!(f, "expected a rank below the number of ranks, found rank {rank} of {n_ranks}")
+            }
+            SeatError::NoSecret { origin, found_bytes } => {
+                let (least, most) = (Secret::MIN_BYTES, Secret::MAX_BYTES);
+                write!(f, "{origin}: expected a secret of {least} to {most} bytes, found {found_bytes}")
             }
             SeatError::NoPlace { coordinator } => {
                 write!(f, "expected a coordinator HOST:PORT, found `{coordinator}`")

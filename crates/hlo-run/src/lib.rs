@@ -14,5 +14,5 @@ mod run;
 pub use cuda::{GpuOptions, GpuProgram};
 pub use error::{ExecutionError, SeatError};
 pub use host::{Block, HostProgram, KernelCache, Library};
-pub use ranks::{OnStuck, Ranks, Seat, SeatFlags, local_rank};
+pub use ranks::{OnStuck, Ranks, Seat, SeatFlags, Secret, local_rank};
 pub use run::{Backend, Device, ExecutionOptions, Meeting, OutputBytes, all_devices, arrays, gather, run};

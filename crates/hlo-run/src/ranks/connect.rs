@@ -2,54 +2,31 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{Shutdown, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::frame::{self, Frame, Kind};
+use super::frame::Kind;
+use super::greet::{Hello, Link, Unmet, VERSION, greet, hear, refusal, refuse};
 use super::seat::Seat;
 use crate::ExecutionError;
 
-/// Of the protocol and of the program that speaks it.
-const VERSION: &str = concat!("hlo-opt ", env!("CARGO_PKG_VERSION"), ", protocol 1");
-const HELLO_BYTES: u64 = 4096;
 /// How long a rank may take for its first words once it is connected.
 const HELLO_PATIENCE: Duration = Duration::from_secs(10);
 /// How long ranks that come late are told what went wrong.
 const TELL_TIME: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(10);
+/// Connections that have not proven who they are; of more, the oldest is closed. Ranks prove it at once.
+const MAX_UNPROVEN: usize = 128;
+/// Refused connections that are named, each in a line.
+const MAX_NAMED: usize = 20;
 
 fn failed(reason: String) -> ExecutionError {
     ExecutionError::Ranks { reason }
 }
 
-/// The first words of a rank.
-#[derive(Clone, PartialEq, Eq, Debug)]
-struct Hello {
-    version: String,
-    rank: u32,
-    n_ranks: u32,
-    digest: u64,
-    plan: String,
-}
-
 impl Hello {
-    fn to_text(&self) -> String {
-        format!("{}\n{}\n{}\n{:016x}\n{}", self.version, self.rank, self.n_ranks, self.digest, self.plan)
-    }
-
-    fn parse(text: &str) -> Option<Hello> {
-        let mut lines = text.splitn(5, '\n');
-        Some(Hello {
-            version: lines.next()?.to_string(),
-            rank: lines.next()?.parse().ok()?,
-            n_ranks: lines.next()?.parse().ok()?,
-            digest: u64::from_str_radix(lines.next()?, 16).ok()?,
-            plan: lines.next()?.to_string(),
-        })
-    }
-
     /// Why this rank cannot take part in what rank 0 (`own`) begins.
     fn misfit(&self, own: &Hello, is_taken: bool) -> Option<String> {
         let rank = self.rank;
@@ -81,32 +58,37 @@ impl Hello {
     }
 }
 
-/// Connects this rank with the others: rank 0 gets a stream for each other rank, in order, the others get one to rank 0.
+/// Connects this rank with the others: rank 0 gets a link for each other rank, in order, the others get one to rank 0.
 /// `digest` is that of everything that must be the same in all, `plan` a name for messages; `say` tells the user.
 pub(super) fn connect(
     seat: &Seat,
     digest: u64,
     plan: &str,
     say: &mut dyn FnMut(&str),
-) -> Result<Vec<TcpStream>, ExecutionError> {
+) -> Result<Vec<Link>, ExecutionError> {
     let plan = plan.chars().take(200).collect();
     let own = Hello { version: VERSION.into(), rank: seat.rank, n_ranks: seat.n_ranks, digest, plan };
-    let streams = if seat.rank == 0 { Lobby::open(seat, own, say)?.fill()? } else { vec![join(seat, &own)?] };
-    for stream in &streams {
+    let links = if seat.rank == 0 { Lobby::open(seat, own, say)?.fill()? } else { vec![join(seat, &own)?] };
+    for Link { stream, .. } in &links {
         let ready = stream.set_nodelay(true).and_then(|()| stream.set_read_timeout(None));
+        let ready = ready.and_then(|()| stream.set_write_timeout(None));
         ready.map_err(|e| failed(format!("cannot use a connection: {e}")))?;
     }
-    Ok(streams)
+    Ok(links)
 }
 
 /// Another rank than 0: keeps trying until rank 0 listens, then waits for its word.
-fn join(seat: &Seat, own: &Hello) -> Result<TcpStream, ExecutionError> {
+fn join(seat: &Seat, own: &Hello) -> Result<Link, ExecutionError> {
     let place = &seat.coordinator;
     let deadline = Instant::now() + seat.connect_timeout;
-    let mut stream = loop {
-        let error = match connect_once(place, deadline) {
-            Ok(stream) => break stream,
-            Err(error) => error,
+    let patience = deadline + HELLO_PATIENCE;
+    let mut link = loop {
+        let met = connect_once(place, deadline).map_err(Unmet::Closed);
+        let met = met.and_then(|stream| greet(stream, own, seat.secret.as_ref(), place, patience));
+        let error = match met {
+            Ok(link) => break link,
+            Err(Unmet::Refused(why)) => return Err(failed(why)),
+            Err(Unmet::Closed(error)) => error,
         };
         if Instant::now() >= deadline {
             let seconds = seat.connect_timeout.as_secs();
@@ -114,19 +96,18 @@ fn join(seat: &Seat, own: &Hello) -> Result<TcpStream, ExecutionError> {
         }
         thread::sleep(PAUSE * 5);
     };
-    let left = deadline.saturating_duration_since(Instant::now()) + HELLO_PATIENCE;
-    let lost = |error: io::Error| failed(format!("rank 0 at {place} was lost before all ranks were there: {error}"));
-    stream.set_read_timeout(Some(left)).map_err(lost)?;
-    frame::write(&mut stream, Kind::Hello, own.to_text().as_bytes()).map_err(lost)?;
-    let answer = frame::read(&mut stream, HELLO_BYTES).map_err(|error| match error.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-            failed(format!("rank 0 at {place} did not say within {} s that all ranks are there", left.as_secs()))
+    let answer = link.read(patience).map_err(|error| match error.kind() {
+        io::ErrorKind::TimedOut => {
+            let seconds = (seat.connect_timeout + HELLO_PATIENCE).as_secs();
+            failed(format!("rank 0 at {place} did not say within {seconds} s that all ranks are there"))
         }
-        _ => lost(error),
+        io::ErrorKind::PermissionDenied => failed(format!("rank 0 at {place} does not prove that it knows the secret")),
+        _ => failed(format!("rank 0 at {place} was lost before all ranks were there: {error}")),
     })?;
     match answer.kind {
-        Kind::Welcome => Ok(stream),
+        Kind::Welcome => Ok(link),
         Kind::Failed => Err(failed(answer.text())),
+        Kind::Refused => Err(failed(refusal(place, &answer.text()))),
         other => Err(failed(format!("expected a welcome from rank 0 at {place}, found {other:?}"))),
     }
 }
@@ -143,8 +124,11 @@ fn connect_once(place: &str, deadline: Instant) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// A stream whose first frame was read, or should have been.
-type Newcomer = (TcpStream, Option<Hello>);
+/// A connection that said who it is, or that is to be refused.
+struct Newcomer {
+    address: SocketAddr,
+    heard: Result<(Link, Hello), (TcpStream, String)>,
+}
 
 /// Where rank 0 waits for the others.
 struct Lobby<'s> {
@@ -152,21 +136,31 @@ struct Lobby<'s> {
     own: Hello,
     listener: TcpListener,
     newcomers: (Sender<Newcomer>, Receiver<Newcomer>),
-    seated: BTreeMap<u32, TcpStream>,
+    /// The connections that have not yet proven who they are, the oldest first.
+    unproven: Vec<(SocketAddr, TcpStream)>,
+    n_refused: usize,
+    seated: BTreeMap<u32, Link>,
+    say: &'s mut dyn FnMut(&str),
 }
 
 impl<'s> Lobby<'s> {
-    fn open(seat: &'s Seat, own: Hello, say: &mut dyn FnMut(&str)) -> Result<Lobby<'s>, ExecutionError> {
+    fn open(seat: &'s Seat, own: Hello, say: &'s mut dyn FnMut(&str)) -> Result<Lobby<'s>, ExecutionError> {
         let wrong = |error: io::Error| failed(format!("rank 0 cannot listen at {}: {error}", seat.coordinator));
         let listener = TcpListener::bind(seat.coordinator.as_str()).map_err(wrong)?;
         listener.set_nonblocking(true).map_err(wrong)?;
         let address = listener.local_addr().map_err(wrong)?;
         say(&format!("rank 0 waits at {address} for {} more", seat.n_ranks.saturating_sub(1)));
-        Ok(Lobby { seat, own, listener, newcomers: channel(), seated: BTreeMap::new() })
+        if seat.secret.is_none() && !address.ip().is_loopback() {
+            say(&format!(
+                "warning: whoever reaches {address} can take part in the run: --secret-file keeps others out"
+            ));
+        }
+        let (newcomers, unproven, seated) = (channel(), Vec::new(), BTreeMap::new());
+        Ok(Lobby { seat, own, listener, newcomers, unproven, n_refused: 0, seated, say })
     }
 
     /// Waits until every seat is taken.
-    fn fill(mut self) -> Result<Vec<TcpStream>, ExecutionError> {
+    fn fill(mut self) -> Result<Vec<Link>, ExecutionError> {
         let deadline = Instant::now() + self.seat.connect_timeout;
         while self.seated.len() + 1 < self.seat.n_ranks as usize {
             if Instant::now() >= deadline {
@@ -174,22 +168,22 @@ impl<'s> Lobby<'s> {
                 return Err(self.refuse_all(error));
             }
             match self.next() {
-                Some((stream, hello)) => {
+                Some((link, hello)) => {
                     if let Some(error) = hello.misfit(&self.own, self.seated.contains_key(&hello.rank)) {
-                        tell(stream, &error);
+                        link.end(Kind::Failed, &error);
                         return Err(self.refuse_all(error));
                     }
-                    self.seated.insert(hello.rank, stream);
+                    self.seated.insert(hello.rank, link);
                 }
                 None => thread::sleep(PAUSE),
             }
         }
-        let mut streams: Vec<TcpStream> = std::mem::take(&mut self.seated).into_values().collect();
-        for (i, stream) in streams.iter_mut().enumerate() {
+        let mut links: Vec<Link> = std::mem::take(&mut self.seated).into_values().collect();
+        for (i, link) in links.iter_mut().enumerate() {
             let lost = |error: io::Error| failed(format!("rank {} was lost: {error}", i + 1));
-            frame::write(stream, Kind::Welcome, &[]).map_err(lost)?;
+            link.write(Kind::Welcome, &[]).map_err(lost)?;
         }
-        Ok(streams)
+        Ok(links)
     }
 
     fn missing(&self) -> String {
@@ -198,33 +192,62 @@ impl<'s> Lobby<'s> {
             .map(|rank| rank.to_string())
             .collect();
         let ranks = if missing.len() == 1 { "rank" } else { "ranks" };
-        format!("{ranks} {} did not connect within {} s", missing.join(", "), self.seat.connect_timeout.as_secs())
+        let others = match self.n_refused {
+            0 => String::new(),
+            n => format!("; connections that were refused: {n}"),
+        };
+        let seconds = self.seat.connect_timeout.as_secs();
+        format!("{ranks} {} did not connect within {seconds} s{others}", missing.join(", "))
     }
 
-    /// The next rank that said who it is; whoever says something else is sent away.
-    fn next(&self) -> Option<(TcpStream, Hello)> {
-        if let Ok((stream, _)) = self.listener.accept() {
-            let sender = self.newcomers.0.clone();
-            thread::spawn(move || {
-                let hello = hear(&stream);
-                let _ = sender.send((stream, hello));
-            });
+    /// The next rank that said who it is; whoever says something else, or does not know the secret, is refused.
+    fn next(&mut self) -> Option<(Link, Hello)> {
+        for _ in 0..MAX_UNPROVEN {
+            let Ok((stream, address)) = self.listener.accept() else { break };
+            let Ok(watched) = stream.try_clone() else { break };
+            if self.unproven.len() >= MAX_UNPROVEN {
+                // Its thread reads the end, and refuses it.
+                let _ = self.unproven.remove(0).1.shutdown(Shutdown::Both);
+            }
+            self.unproven.push((address, watched));
+            let (sender, secret) = (self.newcomers.0.clone(), self.seat.secret.clone());
+            let work = move || {
+                let heard = hear(stream, secret.as_ref(), Instant::now() + HELLO_PATIENCE);
+                let _ = sender.send(Newcomer { address, heard });
+            };
+            drop(thread::Builder::new().name(format!("newcomer {address}")).spawn(work));
         }
-        match self.newcomers.1.try_recv() {
-            Ok((stream, Some(hello))) => Some((stream, hello)),
-            Ok((_, None)) | Err(_) => None,
+        while let Ok(Newcomer { address, heard }) = self.newcomers.1.try_recv() {
+            self.unproven.retain(|(other, _)| *other != address);
+            match heard {
+                Ok(found) => return Some(found),
+                Err((stream, why)) => self.refuse(address, stream, &why),
+            }
+        }
+        None
+    }
+
+    /// Sends one away. The run does not end: whoever did not prove to be a rank has no say in it.
+    fn refuse(&mut self, address: SocketAddr, stream: TcpStream, why: &str) {
+        refuse(stream, why);
+        self.n_refused += 1;
+        if self.n_refused <= MAX_NAMED {
+            (self.say)(&format!("refused {address}: {why}"));
+        }
+        if self.n_refused == MAX_NAMED {
+            (self.say)("more connections that are refused are counted, and not named");
         }
     }
 
     /// Tells all who are here, and for a while those who still come, why nothing will come of it.
     fn refuse_all(mut self, error: String) -> ExecutionError {
         let mut n_told = self.seated.len() + 1;
-        std::mem::take(&mut self.seated).into_values().for_each(|stream| tell(stream, &error));
+        std::mem::take(&mut self.seated).into_values().for_each(|link| link.end(Kind::Failed, &error));
         let deadline = Instant::now() + TELL_TIME;
         while Instant::now() < deadline && n_told + 1 < self.seat.n_ranks as usize {
             match self.next() {
-                Some((stream, _)) => {
-                    tell(stream, &error);
+                Some((link, _)) => {
+                    link.end(Kind::Failed, &error);
                     n_told += 1;
                 }
                 None => thread::sleep(PAUSE),
@@ -232,16 +255,4 @@ impl<'s> Lobby<'s> {
         }
         failed(error)
     }
-}
-
-fn hear(stream: &TcpStream) -> Option<Hello> {
-    stream.set_nonblocking(false).ok()?;
-    stream.set_read_timeout(Some(HELLO_PATIENCE)).ok()?;
-    let Frame { kind, payload } = frame::read(&mut &*stream, HELLO_BYTES).ok()?;
-    (kind == Kind::Hello).then(|| Hello::parse(&String::from_utf8_lossy(&payload)))?
-}
-
-fn tell(mut stream: TcpStream, error: &str) {
-    let _ = frame::write(&mut stream, Kind::Failed, error.as_bytes());
-    let _ = stream.shutdown(Shutdown::Write);
 }

@@ -4,13 +4,18 @@
 //! the same code as a process alone. Nobody waits for the dead: every connection carries a heartbeat from a thread of its
 //! own, so that a rank that is busy is heard and one that is stopped is not; a closed connection, six seconds of silence
 //! or an error ends the run in every process, with the rank and the reason named.
+//!
+//! With a [`Secret`] a rank must prove that it knows it, and every frame is signed. Nothing is encrypted.
 
 mod connect;
 mod frame;
+mod greet;
 mod seat;
+mod secret;
 mod watch;
 
 pub use seat::{Seat, SeatFlags, local_rank};
+pub use secret::Secret;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -41,8 +46,8 @@ impl Ranks {
         say: &mut dyn FnMut(&str),
         on_stuck: OnStuck,
     ) -> Result<Ranks, ExecutionError> {
-        let streams = connect::connect(&seat, digest, plan, say)?;
-        let wires = Wires::start(seat.rank, streams, on_stuck)
+        let links = connect::connect(&seat, digest, plan, say)?;
+        let wires = Wires::start(seat.rank, links, on_stuck)
             .map_err(|e| ExecutionError::Ranks { reason: format!("cannot watch the connections: {e}") })?;
         if seat.rank == 0 {
             say(&format!("{} ranks are connected", seat.n_ranks));

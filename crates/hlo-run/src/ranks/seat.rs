@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
+use super::secret::Secret;
 use crate::{ExecutionError, SeatError};
 
 /// How long processes wait for one another before a run, unless told otherwise.
@@ -16,11 +17,14 @@ const LAUNCHERS: [(&str, &str); 4] = [
     ("SLURM_PROCID", "SLURM_NTASKS"),
 ];
 
+/// The variable that holds the secret of a run.
+const SECRET_VARIABLE: &str = "HLO_OPT_SECRET";
+
 /// Variables of launchers: this process's number among those of its machine.
 const LOCAL_RANKS: [&str; 4] = ["LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"];
 
 /// A process's place among all.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub struct Seat {
     /// Where rank 0 listens: `HOST:PORT`.
     pub coordinator: String,
@@ -30,6 +34,8 @@ pub struct Seat {
     pub n_ranks: u32,
     /// How long to wait for the others at the beginning.
     pub connect_timeout: Duration,
+    /// What all ranks know, if they are to prove it.
+    pub secret: Option<Secret>,
 }
 
 /// What the command line says of the seat.
@@ -43,6 +49,8 @@ pub struct SeatFlags {
     pub n_ranks: Option<u32>,
     /// How long to wait for the others at the beginning.
     pub connect_timeout: Option<Duration>,
+    /// What all ranks know; HLO_OPT_SECRET if not given.
+    pub secret: Option<Secret>,
 }
 
 /// Looks a variable up.
@@ -88,7 +96,12 @@ impl Seat {
             return Err(SeatError::NoPlace { coordinator });
         }
         let connect_timeout = flags.connect_timeout.unwrap_or(CONNECT_TIMEOUT);
-        Ok(Some(Seat { coordinator, rank, n_ranks, connect_timeout }))
+        let secret = match (&flags.secret, environment(SECRET_VARIABLE)) {
+            (Some(secret), _) => Some(secret.clone()),
+            (None, Some(text)) => Some(Secret::new(text.as_bytes(), SECRET_VARIABLE)?),
+            (None, None) => None,
+        };
+        Ok(Some(Seat { coordinator, rank, n_ranks, connect_timeout, secret }))
     }
 
     /// The flat ids of this process's share of `n_devices` devices.
@@ -158,12 +171,28 @@ mod tests {
     }
 
     #[test]
+    fn the_secret_of_the_environment_is_taken_where_no_flag_says_one() {
+        let flags =
+            SeatFlags { coordinator: Some("h:1".into()), rank: Some(0), n_ranks: Some(2), ..SeatFlags::default() };
+        let find = |flags: &SeatFlags, text: &'static str| {
+            Seat::find(flags, &|name| (name == SECRET_VARIABLE).then(|| text.to_string()))
+        };
+        assert!(find(&flags, "a secret of the test").unwrap().unwrap().secret.is_some());
+        let error = find(&flags, "short").unwrap_err().to_string();
+        assert_eq!(error, "HLO_OPT_SECRET: expected a secret of 16 to 4096 bytes, found 5");
+        assert!(find(&flags, "").is_err(), "an empty one is no secret");
+        let own = Secret::new(b"the secret of the flag", "f").ok();
+        assert!(find(&SeatFlags { secret: own, ..flags }, "short").unwrap().unwrap().secret.is_some());
+    }
+
+    #[test]
     fn what_is_missing_is_said() {
         let flags = |coordinator: Option<&str>, rank, n_ranks| SeatFlags {
             coordinator: coordinator.map(Into::into),
             rank,
             n_ranks,
             connect_timeout: None,
+            secret: None,
         };
         for (flags, expected) in [
             (flags(Some("h:1"), None, None), "--rank and --ranks"),
@@ -185,7 +214,13 @@ mod tests {
 
     #[test]
     fn shares_are_equal_or_refused() {
-        let seat = |rank, n_ranks| Seat { coordinator: "h:1".into(), rank, n_ranks, connect_timeout: CONNECT_TIMEOUT };
+        let seat = |rank, n_ranks| Seat {
+            coordinator: "h:1".into(),
+            rank,
+            n_ranks,
+            connect_timeout: CONNECT_TIMEOUT,
+            secret: None,
+        };
         assert_eq!(seat(1, 4).devices(8), Ok(2..4));
         assert!(seat(0, 3).devices(8).is_err());
         assert!(seat(0, 8).devices(4).is_err());

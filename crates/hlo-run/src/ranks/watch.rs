@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 use super::OnStuck;
 use super::frame::{self, Frame, Kind};
+use super::greet::Link;
+use super::secret::Seal;
 use crate::ExecutionError;
 
 /// Time between two heartbeats.
@@ -29,9 +31,21 @@ const STUCK: Duration = Duration::from_secs(3);
 struct Peer {
     rank: u32,
     stream: TcpStream,
-    writer: Mutex<TcpStream>,
+    writer: Mutex<Writer>,
     /// When it was last heard, in milliseconds since `Shared::started`.
     heard_ms: AtomicU64,
+}
+
+/// Whoever holds it sends, so that frames are signed in the order in which they go out.
+struct Writer {
+    stream: TcpStream,
+    seal: Option<Seal>,
+}
+
+impl Writer {
+    fn write(&mut self, kind: Kind, payload: &[u8]) -> io::Result<()> {
+        frame::write(&mut self.stream, self.seal.as_mut(), kind, payload)
+    }
 }
 
 struct Failure {
@@ -72,16 +86,15 @@ pub(super) struct Wires {
 
 impl Wires {
     /// Starts the threads of connections that are ready.
-    pub(super) fn start(rank: u32, streams: Vec<TcpStream>, on_stuck: OnStuck) -> io::Result<Wires> {
+    pub(super) fn start(rank: u32, links: Vec<Link>, on_stuck: OnStuck) -> io::Result<Wires> {
         let rank_of = |i: usize| if rank == 0 { i as u32 + 1 } else { 0 };
-        let peers: Vec<Peer> = streams
-            .into_iter()
-            .enumerate()
-            .map(|(i, stream)| {
-                let writer = Mutex::new(stream.try_clone()?);
-                Ok(Peer { rank: rank_of(i), stream, writer, heard_ms: AtomicU64::new(0) })
-            })
-            .collect::<io::Result<_>>()?;
+        let (mut peers, mut incoming) = (Vec::with_capacity(links.len()), Vec::with_capacity(links.len()));
+        for (i, Link { stream, seals }) in links.into_iter().enumerate() {
+            let (outward, inward) = seals.unzip();
+            let writer = Mutex::new(Writer { stream: stream.try_clone()?, seal: outward });
+            peers.push(Peer { rank: rank_of(i), stream, writer, heard_ms: AtomicU64::new(0) });
+            incoming.push(inward);
+        }
         let n = peers.len();
         let state = State { inboxes: vec![VecDeque::new(); n], is_closed: vec![false; n], ..State::default() };
         let shared = Arc::new(Shared {
@@ -94,9 +107,9 @@ impl Wires {
         });
         // From here on a dropped `Wires` ends the threads that were started.
         let wires = Wires { shared: Arc::clone(&shared) };
-        for i in 0..n {
+        for (i, seal) in incoming.into_iter().enumerate() {
             let (reader, keeper) = (Arc::clone(&shared), Arc::clone(&shared));
-            thread::Builder::new().name(format!("reader {i}")).spawn(move || reader.read(i))?;
+            thread::Builder::new().name(format!("reader {i}")).spawn(move || reader.read(i, seal))?;
             thread::Builder::new().name(format!("keeper {i}")).spawn(move || keeper.keep(i))?;
         }
         thread::Builder::new().name("monitor".to_string()).spawn(move || shared.monitor(&on_stuck))?;
@@ -119,7 +132,7 @@ impl Wires {
         shared.check()?;
         let written = {
             let mut writer = shared.peers[peer].writer.lock().unwrap_or_else(PoisonError::into_inner);
-            frame::write(&mut *writer, kind, payload)
+            writer.write(kind, payload)
         };
         written.or_else(|error| {
             shared.lose(peer, &format!("its connection broke: {error}"));
@@ -237,10 +250,10 @@ impl Shared {
     }
 
     /// Takes frames in until the connection closes.
-    fn read(&self, peer: usize) {
+    fn read(&self, peer: usize, mut seal: Option<Seal>) {
         let mut source = Heard { peer: &self.peers[peer], started: self.started };
         loop {
-            match frame::read(&mut source, u64::MAX) {
+            match frame::read(&mut source, seal.as_mut(), u64::MAX) {
                 Ok(Frame { kind: Kind::Heartbeat, .. }) => {}
                 Ok(Frame { kind: Kind::Bytes, payload }) => {
                     self.lock().inboxes[peer].push_back(payload);
@@ -250,10 +263,13 @@ impl Shared {
                     self.fail(ExecutionError::Ranks { reason: frame.text() }, frame.text(), Some(peer));
                 }
                 Ok(Frame { kind: Kind::Bye, .. }) => self.end(),
-                Ok(Frame { kind: Kind::Hello | Kind::Welcome, .. }) => self.lose(peer, "it began anew"),
+                Ok(Frame { kind: Kind::Hello | Kind::Welcome | Kind::Opening | Kind::Refused, .. }) => {
+                    self.lose(peer, "it began anew");
+                }
                 Err(error) => {
                     let why = match error.kind() {
                         io::ErrorKind::UnexpectedEof => "its connection was closed".to_string(),
+                        io::ErrorKind::PermissionDenied => error.to_string(),
                         _ => format!("its connection broke: {error}"),
                     };
                     self.lose(peer, &why);
@@ -279,7 +295,7 @@ impl Shared {
             if let Some(message) = message {
                 if let Some(message) = message {
                     let mut writer = own.writer.lock().unwrap_or_else(PoisonError::into_inner);
-                    let _ = frame::write(&mut *writer, Kind::Failed, message.as_bytes());
+                    let _ = writer.write(Kind::Failed, message.as_bytes());
                 }
                 let _ = own.stream.shutdown(Shutdown::Write);
                 return;
@@ -291,7 +307,7 @@ impl Shared {
             // Whoever holds the writer sends something, which is as good as a heartbeat. A connection that breaks here
             // is noticed by the reader.
             match own.writer.try_lock() {
-                Ok(mut writer) => drop(frame::write(&mut *writer, Kind::Heartbeat, &[])),
+                Ok(mut writer) => drop(writer.write(Kind::Heartbeat, &[])),
                 Err(TryLockError::Poisoned(_) | TryLockError::WouldBlock) => {}
             }
         }
