@@ -4,8 +4,6 @@ use std::fmt;
 
 use hlo_gpu::GpuError;
 
-use crate::Secret;
-
 /// Why a plan cannot be run, or why a run ends early.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -73,7 +71,9 @@ pub enum SeatError {
     NoSecret {
         /// The file or variable.
         origin: String,
-        /// How many bytes it has.
+        /// Least and most bytes.
+        expected_bytes: (usize, usize),
+        /// How many it has.
         found_bytes: usize,
     },
     /// The coordinator is no host with a port.
@@ -102,8 +102,7 @@ impl fmt::Display for SeatError {
             SeatError::RankOutOfRange { rank, n_ranks } => {
                 write!(f, "expected a rank below the number of ranks, found rank {rank} of {n_ranks}")
             }
-            SeatError::NoSecret { origin, found_bytes } => {
-                let (least, most) = (Secret::MIN_BYTES, Secret::MAX_BYTES);
+            SeatError::NoSecret { origin, expected_bytes: (least, most), found_bytes } => {
                 write!(f, "{origin}: expected a secret of {least} to {most} bytes, found {found_bytes}")
             }
             SeatError::NoPlace { coordinator } => {

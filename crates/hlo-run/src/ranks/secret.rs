@@ -35,7 +35,8 @@ impl Secret {
     pub fn new(bytes: &[u8], origin: &str) -> Result<Secret, SeatError> {
         let bytes = bytes.trim_ascii();
         if !(Secret::MIN_BYTES..=Secret::MAX_BYTES).contains(&bytes.len()) {
-            return Err(SeatError::NoSecret { origin: origin.into(), found_bytes: bytes.len() });
+            let expected_bytes = (Secret::MIN_BYTES, Secret::MAX_BYTES);
+            return Err(SeatError::NoSecret { origin: origin.into(), expected_bytes, found_bytes: bytes.len() });
         }
         Ok(Secret(bytes.to_vec()))
     }
