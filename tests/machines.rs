@@ -50,7 +50,7 @@ fn the_device_of_a_pass_may_come_from_a_file() {
     let file = folder("machines-pass").join("twin.toml");
     std::fs::write(&file, DEVICE).expect("a file");
     let sample = sample("programs/mlp_sgd_wide.hlo");
-    let with = |device: &str| run(&["--pass", &format!("shard-weight-update{{device={device}}}"), &sample]);
+    let with = |device: &str| run(&["-q", "--pass", &format!("shard-weight-update{{device={device}}}"), &sample]);
     let by_file = with(&file.display().to_string());
     assert_eq!((by_file.code, by_file.stderr.as_str()), (0, ""));
     assert_eq!(with("no-such.toml").code, 1);

@@ -28,5 +28,6 @@ mod replication_scale;
 mod roundtrip;
 mod run_plan;
 mod sharded_loops;
+mod summary;
 mod weight_update;
 mod weight_update_scale;

@@ -137,7 +137,7 @@ fn a_cluster_may_come_from_a_file() {
     let sample = hlo_tests::root().join("passes/decompose-collectives/two-levels.hlo").display().to_string();
     let with = |cluster: &str| {
         let pipeline = format!("decompose-collectives{{cluster={cluster},algo=ring}}");
-        cli::run(&["--pass", &pipeline, &sample])
+        cli::run(&["-q", "--pass", &pipeline, &sample])
     };
     let (by_file, inline) = (with(&name), with("[(node,2,1,0),(gpu,4,100,0)]"));
     assert_eq!((by_file.code, by_file.stderr.as_str()), (0, ""));

@@ -63,10 +63,11 @@ fn predicted_s(path: &str) -> f64 {
 fn the_main_command_makes_its_module_faster_and_the_pictures_show_it() {
     let readme = std::fs::read_to_string(root().join("../README.md")).expect("the README");
     let sample = "programs/mlp_sgd_wide.hlo";
-    let command = format!("hlo-opt --preset data-parallel --report text ir-samples/{sample} -o sharded.hlo");
+    let command = format!("hlo-opt --preset data-parallel ir-samples/{sample} -o sharded.hlo");
     assert!(readme.contains(&command), "the README has the command `{command}`");
     let before = root().join(sample).display().to_string();
-    let sharded = print(&["--preset", "data-parallel", &before]);
+    let (code, sharded, summary) = run(&["--preset", "data-parallel", &before]);
+    assert_eq!((code, summary.as_str()), (0, block(&readme, "<!-- summary -->")));
     let after = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("mlp_sgd_wide.sharded.hlo");
     std::fs::write(&after, &sharded).expect("a file for the result");
     let after = after.display().to_string();

@@ -9,6 +9,7 @@ pub mod fusion;
 pub mod memory;
 pub mod replication;
 pub mod time;
+pub mod traffic;
 pub mod values;
 
 use annotations::ParamFacts;

@@ -1,9 +1,9 @@
 //! The collectives of a module: who takes part, what they move, how long they take and how often they run.
 
-use crate::cost::{Cost, total_bytes};
+use crate::cost::Cost;
 use hashbrown::HashMap;
 use hlo_analysis::frequency::Frequencies;
-use hlo_analysis::time::{Exchange, Members, Network, exchange_of, members_of};
+use hlo_analysis::time::{Exchange, Members, Network, exchange_of, exchanged_bytes, members_of};
 use hlo_cluster::CollectiveCost;
 use hlo_ir::monoid::{Monoid, find_monoid};
 use hlo_ir::op::{CollectiveForm, CollectiveRule, CollectiveSource};
@@ -81,7 +81,7 @@ pub(crate) fn find_collectives(module: &Module, frequencies: &Frequencies, netwo
             }
             let exchange = exchange_of(rule);
             let members = members_of(module, inst, exchange);
-            let bytes = bytes_of(module, inst, rule);
+            let bytes = exchanged_bytes(module, inst, rule) as u64;
             let cost = costs
                 .entry((exchange, members.clone()))
                 .or_insert_with(|| network.exchange(exchange, &members.groups, &members.pairs));
@@ -94,11 +94,4 @@ pub(crate) fn find_collectives(module: &Module, frequencies: &Frequencies, netwo
     }
     found.iter_mut().filter(|c| c.is_of_one_device()).for_each(|c| c.run_s = 0.0);
     found
-}
-
-fn bytes_of(module: &Module, inst: InstId, rule: CollectiveRule) -> u64 {
-    let bytes_in = total_bytes(module.inst(inst).operands.iter().map(|&o| module.shape(o).memory_bytes()));
-    let bytes_out = module.shape(inst).memory_bytes();
-    let bytes_out = if rule.has_operands_in_result() { bytes_out.saturating_sub(bytes_in) } else { bytes_out };
-    bytes_in.max(bytes_out)
 }

@@ -75,13 +75,13 @@ pub(crate) struct OptimizeArgs {
     #[arg(long, value_name = "WHAT", default_value = "hlo")]
     pub emit: Emit,
     /// How plans multiply f32
-    #[arg(long, value_name = "HOW", default_value = "f32")]
+    #[arg(long, value_name = "HOW", default_value = "f32", hide_short_help = true)]
     pub matmul: MatmulChoice,
     /// Language of the output
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub output_format: OutputFormat,
     /// Form of the printed text
-    #[arg(long, value_name = "FORM", default_value = "auto")]
+    #[arg(long, value_name = "FORM", default_value = "auto", hide_short_help = true)]
     pub format: TextFormChoice,
     /// Only check the module
     #[arg(long, conflicts_with_all = ["pipelines", "preset", "output"])]
@@ -90,19 +90,25 @@ pub(crate) struct OptimizeArgs {
     #[arg(long, value_name = "SPEC")]
     pub replicated_params: Option<String>,
     /// Exit with 3 if no pass changed anything
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub require_change: bool,
     /// Hold each pass to what it says it changed and preserved
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub check: bool,
-    /// Explain what the passes did, on stderr
+    /// Explain what the passes did, on stderr, under the summary
     #[arg(long, value_name = "FORMAT")]
     pub report: Option<ReportFormat>,
     /// Write the report here (JSON unless --report says text)
     #[arg(long, value_name = "FILE")]
     pub report_file: Option<PathBuf>,
+    /// Every decision of every pass, for itself, in the text report
+    #[arg(short, long, conflicts_with = "quiet")]
+    pub verbose: bool,
+    /// No summary on stderr
+    #[arg(short, long)]
+    pub quiet: bool,
     /// Print counters and sizes, on stderr
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub stats: bool,
     /// Print how long everything took, on stderr
     #[arg(long)]
@@ -111,7 +117,7 @@ pub(crate) struct OptimizeArgs {
     #[arg(long, value_name = "PASS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     pub print_ir_after: Option<String>,
     /// Take each part between '// -----' lines as a module of its own
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub split_input_file: bool,
     /// How many devices there are.
     #[command(flatten)]

@@ -1,6 +1,7 @@
-//! One line on stderr where the predicted time says that another command is better.
+//! What is better than the command that was given: one line where the predicted time says so, and what a preset knows of another.
 
 use crate::presets;
+use crate::report::Recommendation;
 use hlo_analysis::Analyses;
 use hlo_analysis::annotations::ParamFacts;
 use hlo_analysis::frequency::Frequencies;
@@ -9,26 +10,28 @@ use hlo_ir::Module;
 use hlo_pass::STACK_BYTES;
 use hlo_pass::fastest::Ways;
 use hlo_pass::pipeline::{OptionValue, PassCall};
-use hlo_pass::report::{Candidate, WayChoice};
+use hlo_pass::report::WayChoice;
 use hlo_pass::runner::RunOptions;
 use std::thread::JoinHandle;
 
 /// The least share of the predicted time that is worth a line.
 const LEAST_SHARE: f64 = 1e-3;
 
+/// The least share of the peak memory that is worth a line.
+const LEAST_MEMORY_SHARE: f64 = 1e-2;
+
+/// The largest share of the predicted time that less memory may cost.
+const MOST_LOSS_SHARE: f64 = 0.1;
+
 const DATA_PARALLEL: &str = "data-parallel";
 const SHARDED_STATE: &str = "sharded-state";
 const OBJECTIVE: &str = "objective";
 
-/// The options of a sharding that say what time is predicted for.
-const OPTIONS_OF_TIME: [&str; 3] = ["cluster", "device", "unknown-trip-count"];
-
-/// What is kept of a run's beginning for a line about its result.
-pub(crate) enum Notes {
-    /// A pipeline that names the sharding: the module as it came, priced on a thread of its own, and the options about time.
-    Sharding { unsharded: JoinHandle<Option<Unsharded>>, options: Vec<(String, OptionValue)> },
-    /// The preset `data-parallel`, with its options.
-    DataParallel(Vec<(String, OptionValue)>),
+/// The module as it came, priced on a thread of its own, for a line about the result of a pipeline that names the sharding.
+pub(crate) struct Notes {
+    unsharded: JoinHandle<Option<Unsharded>>,
+    /// The options about time.
+    options: Vec<(String, OptionValue)>,
 }
 
 /// A module without the sharding: how it is priced, and the price.
@@ -47,38 +50,21 @@ impl Unsharded {
 }
 
 impl Notes {
-    /// For the preset `data-parallel`, and for a pipeline in which one of `calls` names the sharding.
-    pub(crate) fn keep(
-        module: &Module,
-        params: &ParamFacts,
-        preset: Option<&PassCall>,
-        calls: &[PassCall],
-    ) -> Option<Notes> {
+    /// For a pipeline in which one of `calls` names the sharding.
+    pub(crate) fn keep(module: &Module, params: &ParamFacts, calls: &[PassCall]) -> Option<Notes> {
         let is_of_time =
-            |(name, _): &&(String, OptionValue)| OPTIONS_OF_TIME.contains(&name.replace('_', "-").as_str());
-        match preset {
-            Some(call) if call.name == DATA_PARALLEL && calls.is_empty() => {
-                let options = call.options.iter().filter(|(name, _)| name != OBJECTIVE);
-                Some(Notes::DataParallel(options.cloned().collect()))
-            }
-            Some(_) => None,
-            None => {
-                let sharding = calls.iter().find(|call| presets::is_sharding(call))?;
-                let options: Vec<_> = sharding.options.iter().filter(is_of_time).cloned().collect();
-                let (module, params, known) = (module.clone(), params.clone(), options.clone());
-                let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
-                let unsharded = thread.spawn(move || Unsharded::price(module, params, &known)).ok()?;
-                Some(Notes::Sharding { unsharded, options })
-            }
-        }
+            |(name, _): &&(String, OptionValue)| presets::OPTIONS_OF_TIME.contains(&name.replace('_', "-").as_str());
+        let sharding = calls.iter().find(|call| presets::is_sharding(call))?;
+        let options: Vec<_> = sharding.options.iter().filter(is_of_time).cloned().collect();
+        let (module, params, known) = (module.clone(), params.clone(), options.clone());
+        let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
+        let unsharded = thread.spawn(move || Unsharded::price(module, params, &known)).ok()?;
+        Some(Notes { unsharded, options })
     }
 
-    /// The line about the result, if another command is better. `choice` is the preset's.
-    pub(crate) fn about(self, after: &Module, choice: Option<&WayChoice>) -> Option<String> {
-        match self {
-            Notes::Sharding { unsharded, options } => if_slower(&unsharded.join().ok()??, after, &options),
-            Notes::DataParallel(options) => if_whole(&options, choice?),
-        }
+    /// The line about the result, if another command is better.
+    pub(crate) fn about(self, after: &Module) -> Option<String> {
+        if_slower(&self.unsharded.join().ok()??, after, &self.options)
     }
 }
 
@@ -90,31 +76,32 @@ fn if_slower(unsharded: &Unsharded, after: &Module, options: &[(String, OptionVa
     let after_s = predict(after, &frequencies, &ways.machine).ok()?.critical_path_s;
     (after_s > before_s * (1.0 + LEAST_SHARE)).then(|| {
         format!(
-            "a step is predicted to take {} now, and {} without the sharding ({}); --preset '{}' does what is predicted to \
+            "a step is predicted to take {} now, and {} without the sharding ({}); --preset {} does what is predicted to \
              be fastest",
             us(after_s),
             us(before_s),
             choice.machine,
-            presets::text(DATA_PARALLEL, options),
+            presets::quoted(DATA_PARALLEL, options),
         )
     })
 }
 
-/// For a data-parallel step whose updates all stay whole: whether it is faster with its state in shards.
-fn if_whole(options: &[(String, OptionValue)], choice: &WayChoice) -> Option<String> {
-    let taken = choice.taken().filter(|taken| !taken.pipeline.contains(presets::SHARDING))?;
-    let state = choice.candidates.iter().find(|candidate| candidate.way == presets::STATE_IN_SHARDS);
-    let is_faster = |state: &&Candidate| state.critical_path_s < taken.critical_path_s * (1.0 - LEAST_SHARE);
-    let end = match state.filter(is_faster) {
-        Some(state) => format!(
-            "with its state in shards between steps {}: --preset '{}' -o DIRECTORY",
-            us(state.critical_path_s),
-            presets::text(SHARDED_STATE, options)
-        ),
-        None => "with its state in shards between steps it is no faster".to_string(),
-    };
-    let (machine, time) = (&choice.machine, us(taken.critical_path_s));
-    Some(format!("no update is predicted to be faster in shards ({machine}): a step takes {time}; {end}"))
+/// What `data-parallel` knows of `sharded-state`: whether it is worth a try, and what it is predicted to gain.
+pub(crate) fn recommendation(preset: &PassCall, choice: &WayChoice) -> Option<Recommendation> {
+    if preset.name != DATA_PARALLEL {
+        return None;
+    }
+    let taken = choice.taken()?;
+    let others = choice.candidates.iter().filter(|candidate| candidate.is_reference);
+    let other = others.min_by(|a, b| a.critical_path_s.total_cmp(&b.critical_path_s))?;
+    let peak_bytes = taken.peak_bytes.zip(other.peak_bytes).map(|(now, then)| [now, then]);
+    let time_s = [taken.critical_path_s, other.critical_path_s];
+    let is_faster = time_s[1] < time_s[0] * (1.0 - LEAST_SHARE);
+    let is_smaller = peak_bytes.is_some_and(|[now, then]| (then as f64) < now as f64 * (1.0 - LEAST_MEMORY_SHARE));
+    let is_much_slower = time_s[1] > time_s[0] * (1.0 + MOST_LOSS_SHARE);
+    let options: Vec<_> = preset.options.iter().filter(|(name, _)| name != OBJECTIVE).cloned().collect();
+    let command = format!("--preset {} -o DIRECTORY", presets::quoted(SHARDED_STATE, &options));
+    (is_faster || is_smaller && !is_much_slower).then_some(Recommendation { command, time_s, peak_bytes })
 }
 
 fn us(seconds: f64) -> String {

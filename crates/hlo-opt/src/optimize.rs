@@ -4,12 +4,12 @@ use crate::arguments::{Emit, OptimizeArgs, ReportFormat};
 use crate::complete::complete;
 use crate::console::Console;
 use crate::input::{Loaded, Part, SEPARATOR, Source};
-use crate::notes::Notes;
+use crate::notes::{self, Notes};
 use crate::output::Staged;
 use crate::output_format::OutputFormat;
 use crate::params::Said;
 use crate::progress::Progress;
-use crate::report::{self, Document, ModuleReport, Size};
+use crate::report::{self, Before, Detail, Document, ModuleReport, Pricing, Size};
 use crate::{Failure, descriptions, emit, exit, output, output_format, presets, registry};
 use hlo_analysis::Analyses;
 use hlo_gpu::lower::LowerOptions;
@@ -126,6 +126,8 @@ struct Work {
     calls: Vec<PassCall>,
     /// These calls' passes, then what the GPU backend wants.
     passes: Vec<BoundPass>,
+    /// What times are predicted for: the preset's machine, or the first that a pass names.
+    pricing: Pricing,
 }
 
 impl Work {
@@ -152,7 +154,14 @@ impl Work {
         for pipeline in &args.pipelines {
             calls.extend(parse_pipeline(pipeline).map_err(usage)?);
         }
-        let work = Work { preset: preset.transpose()?, passes: bound_passes(args, &calls)?, calls };
+        let preset: Option<Preset> = preset.transpose()?;
+        let pricing = match &preset {
+            Some(Preset { ways: Ways { machine, frequency_options, .. }, .. }) => {
+                Pricing { machine: machine.clone(), frequency_options: *frequency_options }
+            }
+            None => presets::pricing(&calls)?,
+        };
+        let work = Work { preset, passes: bound_passes(args, &calls)?, calls, pricing };
         match args.print_ir_after.as_deref() {
             Some(wanted) if !wanted.is_empty() => work.check_runs(wanted)?,
             Some(_) | None => {}
@@ -252,8 +261,10 @@ impl Job<'_> {
         let mut report = ModuleReport::new(&loaded.module);
         let mut module = std::mem::take(&mut loaded.module);
         let preset = self.work.preset.as_ref().map(|preset| &preset.call);
-        let notes = Notes::keep(&module, &analyses.params, preset, &self.work.calls);
-        let notes = notes.filter(|_| self.args.emit == Emit::Hlo);
+        let pricing = Some(&self.work.pricing).filter(|_| self.is_priced());
+        let before = pricing.map(|pricing| Before::start(&module, pricing.clone()));
+        let is_compared = pricing.is_some() && preset.is_none();
+        let notes = is_compared.then(|| Notes::keep(&module, &analyses.params, &self.work.calls)).flatten();
         progress.now(if preset.is_some() { "comparing ways to run the module" } else { "running passes" });
         let dumps = self.args.print_ir_after.as_deref();
         let mut after_pass = |pass: &str, module: &Module| {
@@ -272,10 +283,13 @@ impl Job<'_> {
                 return Ok(None);
             }
         };
-        report.note = notes.and_then(|notes| notes.about(&module, report.choice.as_ref()));
+        let has_changed = summary.reports.iter().any(|r| r.changed);
+        report.note = notes.and_then(|notes| notes.about(&module));
+        report.totals = before.map(|before| before.and_after(&module, has_changed));
+        let known = preset.zip(report.choice.as_ref());
+        report.recommendation = known.and_then(|(preset, choice)| notes::recommendation(preset, choice));
         clock.skip();
         progress.now("printing");
-        let has_changed = summary.reports.iter().any(|r| r.changed);
         report.after = Size::of(&module);
         report.reports = summary.reports;
         let options = PrintOptions { form: self.args.format.into(), expand_mesh_groups: has_changed };
@@ -316,6 +330,12 @@ impl Job<'_> {
         Ok(Some(report))
     }
 
+    /// Whether somebody reads what the module costs before and after.
+    fn is_priced(&self) -> bool {
+        let is_read = !self.args.quiet || report_format(self.args).is_some();
+        is_read && self.work.is_any() && self.args.emit == Emit::Hlo
+    }
+
     /// Runs the preset and the passes on a module. The report gets the preset's choice.
     fn run_work(
         &self,
@@ -326,7 +346,7 @@ impl Job<'_> {
     ) -> Result<RunSummary, RunError> {
         let mut summary = RunSummary::default();
         let check = self.args.check;
-        let measures_peaks = report_format(self.args).is_some();
+        let measures_peaks = self.is_priced();
         match self.work.preset.as_ref().map(|preset| &preset.ways) {
             Some(ways) if ways.ways.len() > 1 => {
                 let is_watched = self.args.print_ir_after.is_some();
@@ -388,21 +408,22 @@ impl Clock {
 
 /// The form of the report that was asked for.
 fn report_format(args: &OptimizeArgs) -> Option<ReportFormat> {
-    args.report.or(args.report_file.as_ref().map(|_| ReportFormat::Json))
+    let implied = if args.report_file.is_some() { Some(ReportFormat::Json) } else { None };
+    args.report.or(implied).or(args.verbose.then_some(ReportFormat::Text))
 }
 
-/// Writes the report, counters and times that were asked for; gives the report's file if it has one.
+/// Writes the summary, and the report, counters and times that were asked for; gives the report's file if it has one.
 fn explain(args: &OptimizeArgs, document: &Document, console: &mut Console<'_>) -> Result<Option<Staged>, Failure> {
     let format = report_format(args);
+    let detail = if args.verbose { Detail::Everything } else { Detail::Grouped };
     let text = match format {
         Some(ReportFormat::Json) => report::as_json(document),
-        Some(ReportFormat::Text) => report::as_text(document),
+        Some(ReportFormat::Text) => report::as_text(document, detail),
         None => String::new(),
     };
-    // A report on stderr has the notes itself.
-    if args.report_file.is_some() || format.is_none() {
-        let notes = document.modules.iter().filter_map(|module| module.note.as_ref());
-        notes.for_each(|note| console.say(&format!("note: {note}\n")));
+    // A report on stderr has the summary itself, and JSON there stays JSON.
+    if !args.quiet && (args.report_file.is_some() || format.is_none()) {
+        console.say(&report::summaries(document));
     }
     let file = match &args.report_file {
         Some(path) => Some(Staged::write(path, |sink| sink.write_all(text.as_bytes()))?),

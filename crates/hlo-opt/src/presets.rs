@@ -5,6 +5,7 @@
 //! loop makes of the weights in every iteration is computed before it;
 //! `sink-all-reduce` runs twice because merged sums can be moved again.
 
+use crate::report::Pricing;
 use crate::{Failure, descriptions, registry};
 use hlo_analysis::frequency::FrequencyOptions;
 use hlo_analysis::time::{DEFAULT_DEVICE, Machine};
@@ -116,7 +117,7 @@ pub const PRESETS: [Preset; 3] = [
             way("updates in shards", Some(1), "shard-weight-update{profit=auto},dce"),
             way("updates in shards, few collectives", Some(3), COMBINE),
             reference("with --preset sharded-state", Some(1), SHARD_STATE),
-            reference(STATE_IN_SHARDS, Some(5), COMBINE),
+            reference("with --preset sharded-state, few collectives", Some(5), COMBINE),
         ],
         by_memory: &[
             reference("as it is", None, ""),
@@ -164,9 +165,6 @@ const UNSHARDED: Preset = Preset {
     by_memory: &[],
 };
 
-/// The way of `data-parallel` that is compared with: another preset makes it.
-pub(crate) const STATE_IN_SHARDS: &str = "with --preset sharded-state, few collectives";
-
 /// A sharded interface in which nothing is cut: no gradient has so many bytes.
 const WHOLE_STATE: &str = "shard-weight-update{interface=sharded,min-bytes=8589934591GiB}";
 
@@ -201,9 +199,10 @@ pub(crate) fn ways(call: &PassCall) -> Result<Ways, Failure> {
     preset.ways(&call.options)
 }
 
-/// How a preset with these options is written.
-pub(crate) fn text(name: &str, options: &[(String, OptionValue)]) -> String {
-    PassCall { name: name.into(), options: options.to_vec() }.to_string()
+/// How a preset with these options is written for a shell.
+pub(crate) fn quoted(name: &str, options: &[(String, OptionValue)]) -> String {
+    let text = PassCall { name: name.into(), options: options.to_vec() }.to_string();
+    if options.is_empty() { text } else { format!("'{text}'") }
 }
 
 /// Two ways to run the module without sharding: as it is, and with its collectives combined.
@@ -213,6 +212,25 @@ pub(crate) fn text(name: &str, options: &[(String, OptionValue)]) -> String {
 pub(crate) fn unsharded(options: &[(String, OptionValue)]) -> Result<Ways, Failure> {
     UNSHARDED.ways(options)
 }
+
+/// What the times of a pipeline are predicted for: its passes' options say it, of each the first; else the defaults do.
+///
+/// # Errors
+/// As [`ways`].
+pub(crate) fn pricing(calls: &[PassCall]) -> Result<Pricing, Failure> {
+    let mut options: Vec<(String, OptionValue)> = Vec::new();
+    for (name, value) in calls.iter().flat_map(|call| &call.options) {
+        let name = name.replace('_', "-");
+        if OPTIONS_OF_TIME.contains(&name.as_str()) && options.iter().all(|(known, _)| *known != name) {
+            options.push((name, value.clone()));
+        }
+    }
+    let Ways { machine, frequency_options, .. } = UNSHARDED.ways(&options)?;
+    Ok(Pricing { machine, frequency_options })
+}
+
+/// The options that say what time is predicted for.
+pub(crate) const OPTIONS_OF_TIME: [&str; 3] = ["cluster", "device", "unknown-trip-count"];
 
 fn usage(error: PipelineError) -> Failure {
     Failure::Usage(format!("--preset: {error}"))

@@ -101,6 +101,8 @@ impl PassReport {
 pub struct Decision {
     /// What it is about: a weight, an instruction.
     pub subject: String,
+    /// Its size in bytes on one device.
+    pub bytes: u64,
     /// The computation that holds it.
     pub computation: String,
     /// What was done: `sharded`, `left` …
@@ -132,6 +134,7 @@ impl Decision {
         };
         Decision {
             subject: format!("%{} {shape}", module.inst_name(inst)),
+            bytes: module.shape(inst).size_bytes(),
             computation: module.comp_name(module.inst(inst).parent).into(),
             action: action.into(),
             reason: reason.to_string(),

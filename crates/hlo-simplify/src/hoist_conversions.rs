@@ -150,7 +150,8 @@ impl Finder<'_> {
             let dims: Vec<String> = array.dims.iter().map(i64::to_string).collect();
             format!("{}[{}]: ", array.dtype, dims.join(","))
         });
-        Decision::about(self.module, self.values.inst(start), action, format!("{array}{reason}"))
+        let told = Decision::about(self.module, self.values.inst(start), action, format!("{array}{reason}"));
+        Decision { bytes: self.values.shape(self.module, start).map_or(0, |array| array.size_bytes()), ..told }
     }
 
     /// The web of a value that a loop carries and does not change.

@@ -19,7 +19,7 @@
 //! **Not counted**: layout copies that a backend adds, the host's part in loops, custom calls beyond their bytes (then
 //! [`ModuleTime::is_partial`]), the way of copies to and from the memory of the host (partial too). Cost: `n log n` in the module's instructions and tuple leaves.
 
-use super::exchange::{Exchange, Members, exchange_of, members_of};
+use super::exchange::{Exchange, Members, exchange_of, exchanged_bytes, members_of};
 use super::kernel::{KernelCost, Updates, instruction_cost, region_cost};
 use super::lanes::{Lane, Tasks};
 use super::units::{Unit, Units};
@@ -427,15 +427,12 @@ impl<'m> Clock<'m> {
             progress.makers[inst] = SmallVec::from_elem(task, module.shape(inst).n_leaves());
             return;
         }
-        let bytes_in: f64 = operands.clone().map(|o| module.shape(o).memory_bytes() as f64).sum();
-        let bytes_out = module.shape(inst).memory_bytes() as f64;
-        let bytes_out = if rule.has_operands_in_result() { bytes_out - bytes_in } else { bytes_out };
         let network = &self.network;
         let cost = self
             .exchanges
             .entry((exchange, members))
             .or_insert_with_key(|(exchange, members)| network.exchange(*exchange, &members.groups, &members.pairs));
-        let task = progress.task(Lane::Communication, cost.seconds(bytes_in.max(bytes_out)), operands);
+        let task = progress.task(Lane::Communication, cost.seconds(exchanged_bytes(module, inst, rule)), operands);
         progress.makers[inst] = SmallVec::from_elem(Some(task), module.shape(inst).n_leaves());
     }
 }

@@ -60,3 +60,12 @@ pub fn members_of(module: &Module, inst: InstId, exchange: Exchange) -> Members 
         }
     }
 }
+
+/// Bytes of the larger of what one device puts into the collective `inst` and what it gets.
+pub fn exchanged_bytes(module: &Module, inst: InstId, rule: CollectiveRule) -> f64 {
+    let operands = &module.inst(inst).operands;
+    let bytes_in: f64 = operands.iter().map(|&operand| module.shape(operand).memory_bytes() as f64).sum();
+    let bytes_out = module.shape(inst).memory_bytes() as f64;
+    let bytes_out = if rule.has_operands_in_result() { bytes_out - bytes_in } else { bytes_out };
+    bytes_in.max(bytes_out)
+}

@@ -13,7 +13,7 @@ mod machine;
 mod units;
 
 pub use clock::{ModuleTime, predict};
-pub use exchange::{Exchange, Members, exchange_of, members_of};
+pub use exchange::{Exchange, Members, exchange_of, exchanged_bytes, members_of};
 pub use kernel::{Arithmetic, KernelCost, Unit, Updates, arithmetic_dtype, instruction_cost, region_cost};
 pub use lanes::{Lane, TaskSpan, Tasks};
 pub use machine::{DEFAULT_DEVICE, DEFAULT_GBYTES_PER_S, KernelWork, Machine, Network, SizeMismatch};

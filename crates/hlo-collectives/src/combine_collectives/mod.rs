@@ -153,6 +153,7 @@ fn describe(module: &Module, bucket: &Bucket) -> Decision {
     let reason = format!("{} bytes of one kind, groups and element type, ready one after the other", bucket.bytes);
     let mut told = Decision::about(module, *first, "combined", reason);
     told.subject = format!("{} and {} more", told.subject, rest.len());
+    told.bytes = bucket.bytes;
     told.collectives =
         bucket.members.iter().map(|&inst| CollectiveChange::removed(module, inst, "part of a larger one")).collect();
     told
