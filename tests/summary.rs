@@ -52,6 +52,8 @@ fn the_summary_is_short_and_says_what_the_analyses_say() {
         }
         let plan = json(&["--emit", "plan-json", module]);
         assert_eq!(figures["argument_bytes"], plan["memory"]["argument_bytes"], "{when}");
+        assert_eq!(figures["time"]["critical_path_s"], plan["critical_path_s"], "{when}");
+        assert_eq!(totals["machine"], plan["machine"], "{when}");
         printed.push(format!("{:.1}", time["critical_path_s"].as_f64().expect("seconds") * 1e6));
     }
     let time = row(&summary, "time, predicted");
@@ -108,4 +110,50 @@ fn a_module_that_stays_as_it_is_has_a_summary_only_where_something_of_size_was_d
     let small = run(&["--pass", "shard-weight-update{min-bytes=1GiB}", &sample("programs/mlp_sgd_wide.hlo")]);
     assert!(small.stderr.starts_with("jit_step: left as it is: shard-weight-update: "), "{}", small.stderr);
     assert!(small.stderr.contains("bytes sent                  224.0 MiB    224.0 MiB   =\n"), "{}", small.stderr);
+}
+
+#[test]
+fn a_machine_by_name_sets_what_nothing_else_names() {
+    let wide = sample("programs/mlp_sgd_wide.hlo");
+    let seconds = |args: &[&str]| {
+        let facts = json(&[&["analyze", "time", "--format", "json"], args, &[&wide]].concat());
+        facts["critical_path_s"].as_f64().expect("seconds")
+    };
+    let summary = |args: &[&str]| {
+        let out = run(&[args, &[&wide]].concat());
+        assert_eq!(out.code, 0, "{args:?}: {}", out.stderr);
+        out.stderr
+    };
+    // A slower device, and slower links between two nodes.
+    let (one, old, two) =
+        (seconds(&["--machine", "h200"]), seconds(&["--machine", "a100"]), seconds(&["--machine", "h200:2"]));
+    assert!(old > one * 1.2 && two > one * 1.05, "{one} {old} {two}");
+    assert!(seconds(&["--machine", "h200:2", "--device", "a100"]) > two, "an explicit device wins");
+    let flat = seconds(&["--machine", "h200:2", "--cluster", "[(gpu,8,450,0.6)]"]);
+    assert!((flat / one - 1.0).abs() < 1e-6, "an explicit cluster wins: {flat} {one}");
+
+    // A preset, a pass and a plan are priced on it, and the summary names it.
+    let preset = summary(&["--machine", "h200:2", "--preset", "data-parallel"]);
+    assert!(preset.contains("time for 8 x h200, 2 x dgx-h200; --machine names another"), "{preset}");
+    assert!(preset.contains(&format!("time, predicted {:>17.1} µs", two * 1e6)), "{two}: {preset}");
+    assert!(preset.contains("try --machine h200:2 --preset sharded-state -o DIRECTORY: "), "{preset}");
+    let pass = summary(&["--machine", "h200:2", "--pass", "shard-weight-update"]);
+    assert!(pass.contains("time for 8 x h200, 2 x dgx-h200; --machine names another"), "{pass}");
+    let mixed = summary(&["--machine", "h200:2", "--preset", "data-parallel{device=a100}"]);
+    assert!(mixed.contains("time for 8 x a100, 2 x dgx-h200; --machine names another"), "{mixed}");
+    assert_eq!(json(&["--machine", "h200:2", "--emit", "plan-json", &wide])["critical_path_s"], two);
+    // A pass that must be given a cluster has one.
+    assert_eq!(run(&["--machine", "h200:2", "--pass", "decompose-collectives", &wide]).code, 0);
+    assert_eq!(run(&["--pass", "decompose-collectives", &wide]).code, 2);
+
+    for (machine, expected) in [
+        ("h2", "expected a100, b200, h100, h200, found `h2`"),
+        ("h200:3", "expected a divisor of the 8 devices, found 3 nodes"),
+        ("h200:many", "expected a number such as `4`, found `many`"),
+    ] {
+        let out = run(&["--machine", machine, "--preset", "data-parallel", &wide]);
+        assert!(out.code == 2 && out.stderr.contains(expected), "{machine}: {}", out.stderr);
+    }
+    let large = run(&["analyze", "time", "--cluster", "dgx-h100", &wide]);
+    assert!(large.code == 2 && large.stderr.contains("a machine by name, such as h200"), "{}", large.stderr);
 }

@@ -28,8 +28,10 @@ const OUTER_LATENCY_US: f64 = 2.7;
 const LAUNCH_US: f64 = 6.6;
 
 /// The shipped descriptions: name and TOML.
-const SHIPPED: [(&str, &str); 6] = [
+const SHIPPED: [(&str, &str); 8] = [
     ("a100", include_str!("../clusters/a100.toml")),
+    ("dgx-a100", include_str!("../clusters/dgx-a100.toml")),
+    ("dgx-b200", include_str!("../clusters/dgx-b200.toml")),
     ("dgx-h100", include_str!("../clusters/dgx-h100.toml")),
     ("ethernet", include_str!("../clusters/ethernet.toml")),
     ("tpuv3", include_str!("../clusters/tpuv3.toml")),
@@ -86,10 +88,53 @@ impl Cluster {
         parse_toml(text)?.build()
     }
 
+    /// A description as [`Cluster::from_toml`] reads it.
+    pub fn to_toml(&self) -> String {
+        // To a millionth of a microsecond: what arithmetic adds behind is no part of the description.
+        let us = |seconds: f64| (seconds * 1e12).round() / 1e6;
+        let mut out = format!("name = {:?}\nlaunch_us = {}\n", self.name(), us(self.launch_s()));
+        for level in self.levels() {
+            let count = match &level.count {
+                Count::Same(n) => n.to_string(),
+                Count::Each(each) => format!("{each:?}"),
+            };
+            let (network, dims) = match &level.network {
+                LevelNetwork::Switched => ("switched", None),
+                LevelNetwork::Ring => ("ring", None),
+                LevelNetwork::Torus { dims, wraps: true } => ("torus", Some(dims)),
+                LevelNetwork::Torus { dims, wraps: false } => ("mesh", Some(dims)),
+            };
+            let dims = dims.map_or(String::new(), |dims| format!("dims = {dims:?}\n"));
+            out += &format!(
+                "[[level]]\nname = {:?}\ncount = {count}\ngbytes_per_s = {}\nlatency_us = {}\nnetwork = \"{network}\"\n{dims}\
+                 shared_by = {}\n",
+                level.name,
+                level.bytes_per_s / 1e9,
+                us(level.latency_s),
+                level.shared_by
+            );
+            if let Some(Bypass { bytes_per_s, shared_by, domain }) = &level.bypass {
+                let domain = domain.map_or(String::new(), |domain| format!(", domain = {domain}"));
+                let speed = bytes_per_s / 1e9;
+                out += &format!("bypass = {{ gbytes_per_s = {speed}, shared_by = {shared_by}{domain} }}\n");
+            }
+        }
+        out
+    }
+
     /// The names that [`Cluster::from_arg`] knows.
     pub fn shipped() -> impl Iterator<Item = &'static str> {
         SHIPPED.iter().map(|(name, _)| *name)
     }
+}
+
+/// The levels of a shipped description, and what a launch costs in seconds.
+///
+/// # Errors
+/// No description has this name.
+pub(crate) fn shipped_levels(name: &str) -> Result<(Vec<Level>, f64), ClusterError> {
+    let cluster = Cluster::from_arg(name)?;
+    Ok((cluster.levels().to_vec(), cluster.launch_s()))
 }
 
 /// A TOML file.

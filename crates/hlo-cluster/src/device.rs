@@ -6,8 +6,9 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 
 /// The shipped profiles: name and TOML.
-const SHIPPED: [(&str, &str); 5] = [
+const SHIPPED: [(&str, &str); 6] = [
     ("a100", include_str!("../profiles/a100.toml")),
+    ("b200", include_str!("../profiles/b200.toml")),
     ("h100", include_str!("../profiles/h100.toml")),
     ("h200", include_str!("../profiles/h200.toml")),
     ("tpuv3", include_str!("../profiles/tpuv3.toml")),

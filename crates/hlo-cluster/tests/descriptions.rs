@@ -1,6 +1,6 @@
 //! Every shipped description can be used; wrong ones say where, what was expected and what was found.
 
-use hlo_cluster::{Cluster, ClusterError};
+use hlo_cluster::{Algo, Cluster, ClusterError, Collective};
 
 fn error(outcome: Result<Cluster, ClusterError>) -> String {
     outcome.err().map_or("no error".into(), |e| e.to_string())
@@ -10,8 +10,16 @@ fn error(outcome: Result<Cluster, ClusterError>) -> String {
 fn shipped_descriptions_have_their_sizes() {
     let sizes: Vec<(&str, u32)> =
         Cluster::shipped().map(|name| (name, Cluster::from_arg(name).map_or(0, |c| c.n_devices()))).collect();
-    let expected =
-        [("a100", 64), ("dgx-h100", 256), ("ethernet", 16), ("tpuv3", 2048), ("tpuv3-slice", 32), ("v100", 32)];
+    let expected = [
+        ("a100", 64),
+        ("dgx-a100", 160),
+        ("dgx-b200", 256),
+        ("dgx-h100", 256),
+        ("ethernet", 16),
+        ("tpuv3", 2048),
+        ("tpuv3-slice", 32),
+        ("v100", 32),
+    ];
     assert_eq!(sizes, expected);
     assert_eq!(Cluster::from_arg("a100:2").map(|c| c.n_devices()), Ok(32));
     assert_eq!(Cluster::from_arg("tpuv3-slice:8x8").map(|c| c.n_devices()), Ok(128));
@@ -105,5 +113,18 @@ fn wrong_toml_says_where() {
     for (text, message) in cases {
         let found = error(Cluster::from_toml(&text));
         assert!(found.contains(message), "{found}");
+    }
+}
+
+#[test]
+fn a_description_that_was_written_is_read_again() {
+    for name in Cluster::shipped().chain(["[(node,3,10,4),(gpu,5+2+3,100,1)]", "tpuv3-slice:2x4"]) {
+        let cluster = Cluster::from_arg(name).expect(name);
+        let again = Cluster::from_toml(&cluster.to_toml()).expect(name);
+        assert_eq!((again.name(), again.n_devices()), (cluster.name(), cluster.n_devices()), "{name}");
+        assert_eq!(again.to_toml(), cluster.to_toml(), "{name}");
+        let all: Vec<Vec<u32>> = vec![(0..cluster.n_devices()).collect()];
+        let seconds = |cluster: &Cluster| cluster.collective_s(Collective::AllReduce, 1e6, &all, Algo::Ring);
+        assert!((seconds(&again) / seconds(&cluster) - 1.0).abs() < 1e-9, "{name}");
     }
 }

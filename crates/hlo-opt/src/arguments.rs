@@ -65,6 +65,9 @@ pub(crate) struct OptimizeArgs {
     /// Run a pipeline that has a name (before --pass): data-parallel, sharded-state, gpu
     #[arg(long, value_name = "NAME")]
     pub preset: Option<String>,
+    /// What times are for: a100, b200, h100, h200 (h200:4: on four nodes) or auto; one switch of h200 if not given
+    #[arg(long, value_name = "NAME")]
+    pub machine: Option<String>,
     /// List the passes and their options, and the presets
     #[arg(long)]
     pub list_passes: bool,
@@ -137,6 +140,20 @@ pub(crate) struct CountArgs {
     pub num_replicas: Option<i64>,
 }
 
+/// The machine that times are predicted for.
+#[derive(Args, Debug)]
+pub(crate) struct MachineArgs {
+    /// Nodes of a100, b200, h100 or h200, as many as there are devices for; h200:4 for four nodes; auto: this computer's
+    #[arg(long, value_name = "NAME")]
+    pub machine: Option<String>,
+    /// Links: a hierarchy as '[(node,2),(gpu,8)]', a TOML file or a shipped name; the machine's, or one switch
+    #[arg(long, value_name = "CLUSTER")]
+    pub cluster: Option<String>,
+    /// What every device is: a shipped name or a TOML file; the machine's, or h200
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Option<String>,
+}
+
 /// What to analyze.
 #[derive(Subcommand, Debug)]
 pub(crate) enum AnalyzeCommand {
@@ -155,12 +172,9 @@ pub(crate) enum AnalyzeCommand {
 pub(crate) struct TimeArgs {
     /// HLO text or an HLO proto, or - for stdin
     pub file: PathBuf,
-    /// The machine: a hierarchy as '[(node,2),(gpu,8)]', a TOML file or a shipped name; one switch where not given
-    #[arg(long, value_name = "CLUSTER")]
-    pub cluster: Option<String>,
-    /// What every device is: a shipped name or a TOML file
-    #[arg(long, value_name = "DEVICE", default_value = hlo_analysis::time::DEFAULT_DEVICE)]
-    pub device: String,
+    /// The machine.
+    #[command(flatten)]
+    pub machine: MachineArgs,
     /// A table, or one JSON object
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub format: ReportFormat,
@@ -202,12 +216,9 @@ pub(crate) struct AuditArgs {
     /// Short for --format json
     #[arg(long, conflicts_with = "format")]
     pub json: bool,
-    /// The machine: a hierarchy as '[(node,2),(gpu,8)]', a TOML file or a shipped name; one switch where not given
-    #[arg(long, value_name = "CLUSTER")]
-    pub cluster: Option<String>,
-    /// What every device is: a shipped name or a TOML file
-    #[arg(long, value_name = "DEVICE", default_value = hlo_analysis::time::DEFAULT_DEVICE)]
-    pub device: String,
+    /// The machine.
+    #[command(flatten)]
+    pub machine: MachineArgs,
     /// Trips of a loop whose count cannot be found
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub unknown_trip_count: u64,

@@ -16,6 +16,7 @@ mod evaluate;
 mod execute;
 mod folder;
 mod input;
+mod machine;
 mod notes;
 mod optimize;
 pub mod output;

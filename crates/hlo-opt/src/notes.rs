@@ -1,5 +1,6 @@
 //! What is better than the command that was given: one line where the predicted time says so, and what a preset knows of another.
 
+use crate::machine::Chosen;
 use crate::presets;
 use crate::report::Recommendation;
 use hlo_analysis::Analyses;
@@ -30,8 +31,8 @@ const OBJECTIVE: &str = "objective";
 /// The module as it came, priced on a thread of its own, for a line about the result of a pipeline that names the sharding.
 pub(crate) struct Notes {
     unsharded: JoinHandle<Option<Unsharded>>,
-    /// The options about time.
-    options: Vec<(String, OptionValue)>,
+    /// The preset that does what is predicted to be fastest, as the command line takes it.
+    preset: String,
 }
 
 /// A module without the sharding: how it is priced, and the price.
@@ -42,8 +43,7 @@ pub(crate) struct Unsharded {
 
 impl Unsharded {
     /// `None` where something stops the comparison, which is no matter of the user's pipeline.
-    fn price(mut module: Module, params: ParamFacts, options: &[(String, OptionValue)]) -> Option<Unsharded> {
-        let ways = presets::unsharded(options).ok()?;
+    fn price(mut module: Module, params: ParamFacts, ways: Ways) -> Option<Unsharded> {
         let (_, choice) = ways.run(&mut module, &mut Analyses::new(params), RunOptions::default()).ok()?;
         Some(Unsharded { ways, choice })
     }
@@ -51,43 +51,51 @@ impl Unsharded {
 
 impl Notes {
     /// For a pipeline in which one of `calls` names the sharding.
-    pub(crate) fn keep(module: &Module, params: &ParamFacts, calls: &[PassCall]) -> Option<Notes> {
+    pub(crate) fn keep(
+        module: &Module,
+        params: &ParamFacts,
+        calls: &[PassCall],
+        machine: Option<&Chosen>,
+    ) -> Option<Notes> {
         let is_of_time =
             |(name, _): &&(String, OptionValue)| presets::OPTIONS_OF_TIME.contains(&name.replace('_', "-").as_str());
         let sharding = calls.iter().find(|call| presets::is_sharding(call))?;
         let options: Vec<_> = sharding.options.iter().filter(is_of_time).cloned().collect();
-        let (module, params, known) = (module.clone(), params.clone(), options.clone());
+        let (module, params, ways) = (module.clone(), params.clone(), presets::unsharded(&options, machine).ok()?);
         let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
-        let unsharded = thread.spawn(move || Unsharded::price(module, params, &known)).ok()?;
-        Some(Notes { unsharded, options })
+        let unsharded = thread.spawn(move || Unsharded::price(module, params, ways)).ok()?;
+        Some(Notes { unsharded, preset: quoted(DATA_PARALLEL, &options, machine) })
     }
 
     /// The line about the result, if another command is better.
     pub(crate) fn about(self, after: &Module) -> Option<String> {
-        if_slower(&self.unsharded.join().ok()??, after, &self.options)
+        if_slower(&self.unsharded.join().ok()??, after, &self.preset)
     }
 }
 
 /// For a sharded module that is predicted to be slower than the module with its collectives combined.
-fn if_slower(unsharded: &Unsharded, after: &Module, options: &[(String, OptionValue)]) -> Option<String> {
+fn if_slower(unsharded: &Unsharded, after: &Module, preset: &str) -> Option<String> {
     let Unsharded { ways, choice } = unsharded;
     let before_s = choice.taken()?.critical_path_s;
     let frequencies = Frequencies::compute(after, ways.frequency_options);
     let after_s = predict(after, &frequencies, &ways.machine).ok()?.critical_path_s;
     (after_s > before_s * (1.0 + LEAST_SHARE)).then(|| {
         format!(
-            "a step is predicted to take {} now, and {} without the sharding ({}); --preset {} does what is predicted to \
+            "a step is predicted to take {} now, and {} without the sharding ({}); {preset} does what is predicted to \
              be fastest",
             us(after_s),
             us(before_s),
             choice.machine,
-            presets::quoted(DATA_PARALLEL, options),
         )
     })
 }
 
 /// What `data-parallel` knows of `sharded-state`: whether it is worth a try, and what it is predicted to gain.
-pub(crate) fn recommendation(preset: &PassCall, choice: &WayChoice) -> Option<Recommendation> {
+pub(crate) fn recommendation(
+    preset: &PassCall,
+    choice: &WayChoice,
+    machine: Option<&Chosen>,
+) -> Option<Recommendation> {
     if preset.name != DATA_PARALLEL {
         return None;
     }
@@ -100,8 +108,15 @@ pub(crate) fn recommendation(preset: &PassCall, choice: &WayChoice) -> Option<Re
     let is_smaller = peak_bytes.is_some_and(|[now, then]| (then as f64) < now as f64 * (1.0 - LEAST_MEMORY_SHARE));
     let is_much_slower = time_s[1] > time_s[0] * (1.0 + MOST_LOSS_SHARE);
     let options: Vec<_> = preset.options.iter().filter(|(name, _)| name != OBJECTIVE).cloned().collect();
-    let command = format!("--preset {} -o DIRECTORY", presets::quoted(SHARDED_STATE, &options));
+    let command = format!("{} -o DIRECTORY", quoted(SHARDED_STATE, &options, machine));
     (is_faster || is_smaller && !is_much_slower).then_some(Recommendation { command, time_s, peak_bytes })
+}
+
+/// A preset with options and the machine, as a shell takes them.
+fn quoted(name: &str, options: &[(String, OptionValue)], machine: Option<&Chosen>) -> String {
+    let text = PassCall { name: name.into(), options: options.to_vec() }.to_string();
+    let machine = machine.map_or(String::new(), |machine| format!("--machine {} ", machine.name));
+    if options.is_empty() { format!("{machine}--preset {text}") } else { format!("{machine}--preset '{text}'") }
 }
 
 fn us(seconds: f64) -> String {

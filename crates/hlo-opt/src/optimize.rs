@@ -4,6 +4,7 @@ use crate::arguments::{Emit, OptimizeArgs, ReportFormat};
 use crate::complete::complete;
 use crate::console::Console;
 use crate::input::{Loaded, Part, SEPARATOR, Source};
+use crate::machine::Chosen;
 use crate::notes::{self, Notes};
 use crate::output::Staged;
 use crate::output_format::OutputFormat;
@@ -29,7 +30,8 @@ pub(crate) fn run(args: &OptimizeArgs, console: &mut Console<'_>) -> Result<u8, 
     if args.list_passes {
         return console.print((registry::list() + &presets::list()).as_bytes()).map(|()| exit::OK);
     }
-    let work = Work::new(args)?;
+    // The machine's size is the module's; that all else is well is known before.
+    let work = Work::new(args, args.machine.as_deref().map(Chosen::of_any_size).transpose()?)?;
     let file = args.file.as_ref().ok_or_else(|| Failure::Usage("expected a file, or - for stdin".into()))?;
     let said = Said::read(args.replicated_params.as_deref(), console)?;
     let source = Source::read(file, console)?;
@@ -128,6 +130,8 @@ struct Work {
     passes: Vec<BoundPass>,
     /// What times are predicted for: the preset's machine, or the first that a pass names.
     pricing: Pricing,
+    /// What `--machine` named.
+    machine: Option<Chosen>,
 }
 
 impl Work {
@@ -144,10 +148,12 @@ struct Preset {
 }
 
 impl Work {
-    fn new(args: &OptimizeArgs) -> Result<Work, Failure> {
+    /// What the arguments ask for, on this machine.
+    fn new(args: &OptimizeArgs, chosen: Option<Chosen>) -> Result<Work, Failure> {
+        let machine = chosen.as_ref();
         let preset = args.preset.as_deref().map(|text| {
             let call = presets::parse(text)?;
-            Ok(Preset { ways: presets::ways(&call)?, call })
+            Ok(Preset { ways: presets::ways(&call, machine)?, call })
         });
         let usage = |error: PipelineError| Failure::Usage(format!("--pass: {error}"));
         let mut calls = Vec::new();
@@ -159,9 +165,10 @@ impl Work {
             Some(Preset { ways: Ways { machine, frequency_options, .. }, .. }) => {
                 Pricing { machine: machine.clone(), frequency_options: *frequency_options }
             }
-            None => presets::pricing(&calls)?,
+            None => presets::pricing(&calls, machine)?,
         };
-        let work = Work { preset, passes: bound_passes(args, &calls)?, calls, pricing };
+        let passes = bound_passes(args, &calls, machine)?;
+        let work = Work { preset, passes, calls, pricing, machine: chosen };
         match args.print_ir_after.as_deref() {
             Some(wanted) if !wanted.is_empty() => work.check_runs(wanted)?,
             Some(_) | None => {}
@@ -191,12 +198,15 @@ fn pipeline_text(args: &OptimizeArgs) -> String {
 }
 
 /// Looks the passes of these calls up, and those that the GPU backend wants.
-fn bound_passes(args: &OptimizeArgs, calls: &[PassCall]) -> Result<Vec<BoundPass>, Failure> {
+fn bound_passes(args: &OptimizeArgs, calls: &[PassCall], machine: Option<&Chosen>) -> Result<Vec<BoundPass>, Failure> {
     let usage = |error: PipelineError| Failure::Usage(format!("--pass: {error}"));
     let known = registry::passes();
     let mut calls = calls.to_vec();
     if args.emit != Emit::Hlo {
         calls.extend(parse_pipeline(presets::GPU).map_err(usage)?);
+    }
+    if let Some(machine) = machine {
+        machine.fill_calls(&mut calls);
     }
     calls.iter_mut().try_for_each(descriptions::read_into)?;
     let passes = bind(&calls, &known).map_err(usage)?;
@@ -257,14 +267,21 @@ impl Job<'_> {
         if self.args.verify_only {
             return Ok(Some(ModuleReport::new(&loaded.module)));
         }
+        let of_this_size = self.args.machine.as_deref().map(|name| {
+            let machine = Chosen::find(name, loaded.module.n_devices().max(1))?;
+            Work::new(self.args, Some(machine))
+        });
+        let of_this_size = of_this_size.transpose()?;
+        let work = of_this_size.as_ref().unwrap_or(self.work);
         let mut analyses = Analyses::new(params);
         let mut report = ModuleReport::new(&loaded.module);
         let mut module = std::mem::take(&mut loaded.module);
-        let preset = self.work.preset.as_ref().map(|preset| &preset.call);
-        let pricing = Some(&self.work.pricing).filter(|_| self.is_priced());
+        let preset = work.preset.as_ref().map(|preset| &preset.call);
+        let pricing = Some(&work.pricing).filter(|_| self.is_priced());
         let before = pricing.map(|pricing| Before::start(&module, pricing.clone()));
+        let machine = work.machine.as_ref();
         let is_compared = pricing.is_some() && preset.is_none();
-        let notes = is_compared.then(|| Notes::keep(&module, &analyses.params, &self.work.calls)).flatten();
+        let notes = is_compared.then(|| Notes::keep(&module, &analyses.params, &work.calls, machine)).flatten();
         progress.now(if preset.is_some() { "comparing ways to run the module" } else { "running passes" });
         let dumps = self.args.print_ir_after.as_deref();
         let mut after_pass = |pass: &str, module: &Module| {
@@ -274,7 +291,7 @@ impl Job<'_> {
                 console.say(&format!("// module after pass `{pass}`\n{text}"));
             }
         };
-        let summary = match self.run_work(&mut module, &mut analyses, &mut after_pass, &mut report) {
+        let summary = match self.run_work(work, &mut module, &mut analyses, &mut after_pass, &mut report) {
             Ok(summary) => summary,
             Err(error) => {
                 // Names are asked of the module in which the pass stopped, places of the text as it was read.
@@ -287,15 +304,20 @@ impl Job<'_> {
         report.note = notes.and_then(|notes| notes.about(&module));
         report.totals = before.map(|before| before.and_after(&module, has_changed));
         let known = preset.zip(report.choice.as_ref());
-        report.recommendation = known.and_then(|(preset, choice)| notes::recommendation(preset, choice));
+        report.recommendation = known.and_then(|(preset, choice)| notes::recommendation(preset, choice, machine));
         clock.skip();
         progress.now("printing");
         report.after = Size::of(&module);
         report.reports = summary.reports;
         let options = PrintOptions { form: self.args.format.into(), expand_mesh_groups: has_changed };
         let printed = if self.args.emit != Emit::Hlo {
-            let options =
-                LowerOptions { params: analyses.params, matmul: self.args.matmul.into(), ..LowerOptions::default() };
+            let options = LowerOptions {
+                params: analyses.params,
+                matmul: self.args.matmul.into(),
+                machine: Some(work.pricing.machine.clone()),
+                frequency: work.pricing.frequency_options,
+                ..LowerOptions::default()
+            };
             let mut text = String::new();
             emit::write(&module, self.args.emit, &options, &mut text)
                 .map(|()| text.into_bytes())
@@ -339,6 +361,7 @@ impl Job<'_> {
     /// Runs the preset and the passes on a module. The report gets the preset's choice.
     fn run_work(
         &self,
+        work: &Work,
         module: &mut Module,
         analyses: &mut Analyses,
         after_pass: AfterPass<'_>,
@@ -347,7 +370,7 @@ impl Job<'_> {
         let mut summary = RunSummary::default();
         let check = self.args.check;
         let measures_peaks = self.is_priced();
-        match self.work.preset.as_ref().map(|preset| &preset.ways) {
+        match work.preset.as_ref().map(|preset| &preset.ways) {
             Some(ways) if ways.ways.len() > 1 => {
                 let is_watched = self.args.print_ir_after.is_some();
                 let watch: Option<AfterPass<'_>> = if is_watched { Some(&mut *after_pass) } else { None };
@@ -365,7 +388,7 @@ impl Job<'_> {
             None => {}
         }
         let options = RunOptions { check, after_pass: Some(after_pass), measures_peaks };
-        Ok(summary.and(run_pipeline(module, analyses, &self.work.passes, options)?))
+        Ok(summary.and(run_pipeline(module, analyses, &work.passes, options)?))
     }
 
     fn fail(

@@ -5,6 +5,7 @@
 //! loop makes of the weights in every iteration is computed before it;
 //! `sink-all-reduce` runs twice because merged sums can be moved again.
 
+use crate::machine::Chosen;
 use crate::report::Pricing;
 use crate::{Failure, descriptions, registry};
 use hlo_analysis::frequency::FrequencyOptions;
@@ -189,35 +190,37 @@ pub(crate) fn parse(text: &str) -> Result<PassCall, Failure> {
 ///
 /// # Errors
 /// No preset has this name, or an option is wrong: usage. A description that cannot be read.
-pub(crate) fn ways(call: &PassCall) -> Result<Ways, Failure> {
+pub(crate) fn ways(call: &PassCall, machine: Option<&Chosen>) -> Result<Ways, Failure> {
     let Some(preset) = PRESETS.iter().find(|preset| preset.name == call.name) else {
         let names = || PRESETS.iter().map(|preset| preset.name);
         let near = nearest(&call.name, names()).map_or(String::new(), |near| format!(", did you mean `{near}`?"));
         let all = names().collect::<Vec<_>>().join(", ");
         return Err(Failure::Usage(format!("--preset: expected one of {all}, found `{}`{near}", call.name)));
     };
-    preset.ways(&call.options)
-}
-
-/// How a preset with these options is written for a shell.
-pub(crate) fn quoted(name: &str, options: &[(String, OptionValue)]) -> String {
-    let text = PassCall { name: name.into(), options: options.to_vec() }.to_string();
-    if options.is_empty() { text } else { format!("'{text}'") }
+    let mut options = call.options.clone();
+    if let Some(machine) = machine {
+        machine.fill(&mut options, preset.options);
+    }
+    preset.ways(&options)
 }
 
 /// Two ways to run the module without sharding: as it is, and with its collectives combined.
 ///
 /// # Errors
 /// As [`ways`].
-pub(crate) fn unsharded(options: &[(String, OptionValue)]) -> Result<Ways, Failure> {
-    UNSHARDED.ways(options)
+pub(crate) fn unsharded(options: &[(String, OptionValue)], machine: Option<&Chosen>) -> Result<Ways, Failure> {
+    let mut options = options.to_vec();
+    if let Some(machine) = machine {
+        machine.fill(&mut options, UNSHARDED.options);
+    }
+    UNSHARDED.ways(&options)
 }
 
 /// What the times of a pipeline are predicted for: its passes' options say it, of each the first; else the defaults do.
 ///
 /// # Errors
 /// As [`ways`].
-pub(crate) fn pricing(calls: &[PassCall]) -> Result<Pricing, Failure> {
+pub(crate) fn pricing(calls: &[PassCall], machine: Option<&Chosen>) -> Result<Pricing, Failure> {
     let mut options: Vec<(String, OptionValue)> = Vec::new();
     for (name, value) in calls.iter().flat_map(|call| &call.options) {
         let name = name.replace('_', "-");
@@ -225,7 +228,7 @@ pub(crate) fn pricing(calls: &[PassCall]) -> Result<Pricing, Failure> {
             options.push((name, value.clone()));
         }
     }
-    let Ways { machine, frequency_options, .. } = UNSHARDED.ways(&options)?;
+    let Ways { machine, frequency_options, .. } = unsharded(&options, machine)?;
     Ok(Pricing { machine, frequency_options })
 }
 

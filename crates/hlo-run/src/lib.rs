@@ -11,7 +11,7 @@ mod memory_order;
 mod ranks;
 mod run;
 
-pub use cuda::{GpuOptions, GpuProgram};
+pub use cuda::{GpuOptions, GpuProgram, first_card_model};
 pub use error::{ExecutionError, SeatError};
 pub use host::{Block, HostProgram, KernelCache, Library};
 pub use ranks::{OnStuck, Ranks, Seat, SeatFlags, Secret, local_rank};

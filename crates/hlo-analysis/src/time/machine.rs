@@ -37,7 +37,8 @@ impl fmt::Display for SizeMismatch {
         let SizeMismatch { n_devices, n_cluster_devices, cluster } = self;
         write!(
             f,
-            "the module runs on {n_devices} devices: expected a cluster of as many, found `{cluster}` with {n_cluster_devices}"
+            "the module runs on {n_devices} devices: expected a cluster of as many, found `{cluster}` with {n_cluster_devices}; \
+             a machine by name, such as h200, has as many as the module wants"
         )
     }
 }

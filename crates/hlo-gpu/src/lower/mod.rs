@@ -29,6 +29,7 @@ use hashbrown::HashMap;
 use hlo_analysis::annotations::ParamFacts;
 use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
 use hlo_analysis::replication::{Across, Replication};
+use hlo_analysis::time::{DEFAULT_DEVICE, Machine, predict};
 use hlo_analysis::values::{LeafRun, Through, handed_on};
 use hlo_ir::attrs::Attrs;
 use hlo_ir::op::{Effects, Flow};
@@ -61,6 +62,8 @@ pub struct LowerOptions {
     pub memory_slack: f64,
     /// How products of f32 are computed.
     pub matmul: Matmul,
+    /// What times are modelled for; the default machine where none is described.
+    pub machine: Option<Machine>,
 }
 
 impl Default for LowerOptions {
@@ -71,6 +74,7 @@ impl Default for LowerOptions {
             frequency: FrequencyOptions::default(),
             memory_slack: 0.125,
             matmul: Matmul::F32,
+            machine: None,
         }
     }
 }
@@ -80,6 +84,9 @@ impl Default for LowerOptions {
 /// # Errors
 /// The first instruction that cannot be lowered, and why.
 pub fn lower(module: &Module, emitter: &mut dyn Emitter, options: &LowerOptions) -> Result<Plan, GpuError> {
+    let machine = options.machine.clone().or_else(|| Machine::from_args("", DEFAULT_DEVICE).ok());
+    let critical_path = |machine| predict(module, &Frequencies::compute(module, options.frequency), machine).ok();
+    let critical_path_s = machine.as_ref().and_then(critical_path).map(|time| time.critical_path_s);
     let mut module = module.clone();
     legalize::rewrite_module(&mut module)?;
     let Some(entry) = module.entry() else {
@@ -93,6 +100,7 @@ pub fn lower(module: &Module, emitter: &mut dyn Emitter, options: &LowerOptions)
     let mut draft = lowering.draft;
     (draft.plan.kernels, draft.plan.kernel_facts) = lowering.kernels.into_kernels();
     draft.plan.steps = steps;
+    draft.plan.critical_path_s = critical_path_s;
     Ok(buffers::assign_fastest(draft, &buffers::aliased_leaves(&module), options.memory_slack))
 }
 
@@ -117,6 +125,7 @@ impl<'a> Lowering<'a> {
             name: module.name.clone(),
             n_replicas: count(module.header.replica_count),
             n_partitions: count(module.header.num_partitions),
+            machine: options.machine.clone(),
             ..Plan::default()
         };
         Lowering {

@@ -18,7 +18,9 @@ impl Plan {
         let modelled_s = modelled_times(self).1;
         json!({
             "name": self.name,
+            "machine": self.machine_name(),
             "modelled_s": modelled_s,
+            "critical_path_s": self.critical_path_s,
             "modelled_s_in_written_order": self.written_order_s,
             "faster_order": self.faster_order.map(|o| json!({"modelled_s": o.time_s, "more_bytes": o.more_bytes})),
             "n_replicas": self.n_replicas,

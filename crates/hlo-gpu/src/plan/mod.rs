@@ -20,7 +20,7 @@ pub use memory::PlanMemory;
 pub use text::shape_text;
 
 use cranelift_entity::{PrimaryMap, SecondaryMap, entity_impl};
-use hlo_analysis::time::{KernelCost, Lane};
+use hlo_analysis::time::{KernelCost, Lane, Machine};
 use hlo_ir::{ArrayShape, DType, Literal};
 
 /// A kernel of a plan; equal sources are one kernel.
@@ -77,6 +77,10 @@ pub struct Plan {
     pub parameter_facts: Vec<ParameterFacts>,
     /// What is known of each kernel.
     pub kernel_facts: SecondaryMap<KernelId, KernelFacts>,
+    /// The machine that times are modelled for; the default one where none is described.
+    pub machine: Option<Machine>,
+    /// Predicted seconds of the module's critical path ([`hlo_analysis::time::predict`]), where the machine has as many devices.
+    pub critical_path_s: Option<f64>,
     /// Modelled time of the steps in the order of the module's text, in seconds, if they were put into another.
     pub written_order_s: Option<f64>,
     /// A faster order of the steps that was not taken because it needs too much memory.

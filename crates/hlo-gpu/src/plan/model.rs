@@ -1,6 +1,6 @@
 //! Modelled times of a plan's steps.
 //!
-//! [`hlo_analysis::time`] says how long each step takes on the machine where none is described. Each stream runs its steps in
+//! [`hlo_analysis::time`] says how long each step takes on the plan's machine. Each stream runs its steps in
 //! order. A step begins when the step before it has ended, and all that it waits for. A loop's rounds count as often as
 //! they run, branches of a conditional by how often they are taken. The times say how work overlaps and which of two orders
 //! is better, and are no measurements.
@@ -11,9 +11,9 @@ use hlo_analysis::time::{DEFAULT_DEVICE, Exchange, KernelWork, Machine, Network}
 use hlo_cluster::{Collective, CollectiveCost};
 use hlo_ir::DType;
 
-/// Times of a plan's steps on the machine where none is described.
+/// Times of a plan's steps on its machine.
 pub struct StepTimes {
-    /// None only where the default device has no profile.
+    /// None only where the machine has another number of devices than the plan.
     on: Option<(Machine, Network)>,
     costs: HashMap<(CollectiveKind, CommunicatorId), CollectiveCost>,
 }
@@ -58,11 +58,18 @@ struct Part {
     n_runs: f64,
 }
 
+impl Plan {
+    /// The machine that times are modelled for, e.g. `h200, one switch`.
+    pub(super) fn machine_name(&self) -> String {
+        self.machine.as_ref().map_or_else(|| format!("{DEFAULT_DEVICE}, one switch"), Machine::to_string)
+    }
+}
+
 impl StepTimes {
     /// On as many devices as the plan wants.
     pub fn for_plan(plan: &Plan) -> StepTimes {
         let n_devices = plan.n_replicas.saturating_mul(plan.n_partitions).max(1);
-        let machine = Machine::from_args("", DEFAULT_DEVICE).ok();
+        let machine = plan.machine.clone().or_else(|| Machine::from_args("", DEFAULT_DEVICE).ok());
         let on = machine.and_then(|machine| machine.network(n_devices as usize).ok().map(|network| (machine, network)));
         StepTimes { on, costs: HashMap::new() }
     }

@@ -6,7 +6,6 @@
 
 use super::model::{Bar, busy_s, modelled_times};
 use super::{CollectiveKind, Plan, Stream, Work};
-use hlo_analysis::time::{DEFAULT_DEVICE, DEFAULT_GBYTES_PER_S};
 use std::fmt::Write;
 
 const WIDTH: f64 = 1400.0;
@@ -121,18 +120,20 @@ fn write_heading(out: &mut String, plan: &Plan, bars: &[Bar<'_>], total_s: f64, 
     let (compute_s, communication_s) = (busy_s(bars, Stream::Compute), busy_s(bars, Stream::Communication));
     let written = plan.written_order_s.filter(|written_s| *written_s > total_s * 1.0005);
     let written = written.map_or(String::new(), |s| format!(" ({} in the order of the text)", time(s)));
+    let path = plan.critical_path_s.map_or(String::new(), |s| format!(", critical path {}", time(s)));
     let n_devices = plan.n_replicas.saturating_mul(plan.n_partitions);
     let _ = writeln!(
         out,
-        "<text x=\"10\" y=\"20\" font-size=\"14\" font-weight=\"bold\">{}: modelled {}{written}</text>\n\
+        "<text x=\"10\" y=\"20\" font-size=\"14\" font-weight=\"bold\">{}: modelled {}{path}{written}</text>\n\
          <text x=\"10\" y=\"40\" fill=\"#444\">compute busy {} ({:.0}%), communication busy {} ({:.0}%); \
-         {n_devices} x {DEFAULT_DEVICE}, {DEFAULT_GBYTES_PER_S:.0} GB/s links</text>",
+         {n_devices} x {}</text>",
         escaped(&plan.name),
         time(total_s),
         time(compute_s),
         100.0 * compute_s / total_s,
         time(communication_s),
-        100.0 * communication_s / total_s
+        100.0 * communication_s / total_s,
+        escaped(&plan.machine_name())
     );
     let mut right = WIDTH - RIGHT;
     for (word, color) in kinds.iter().rev().chain(std::iter::once(&("idle", "#f1efe9"))) {

@@ -2,7 +2,6 @@
 
 use super::model::{busy_s, modelled_times};
 use super::{BufferId, CollectiveKind, Gemm, Matrix, Place, Plan, PlanBuffer, Reduction, Step, Stream, Work};
-use hlo_analysis::time::DEFAULT_DEVICE;
 use hlo_ir::ArrayShape;
 use std::fmt::{self, Display, Formatter};
 
@@ -48,10 +47,14 @@ fn write_times(f: &mut Formatter<'_>, plan: &Plan) -> fmt::Result {
     let busy_us = |stream| busy_s(&bars, stream) * 1e6;
     write!(
         f,
-        "time: modelled {:.1} us on {} x {DEFAULT_DEVICE}",
+        "time: modelled {:.1} us on {} x {}",
         end_s * 1e6,
-        plan.n_replicas.saturating_mul(plan.n_partitions)
+        plan.n_replicas.saturating_mul(plan.n_partitions),
+        plan.machine_name()
     )?;
+    if let Some(path_s) = plan.critical_path_s {
+        write!(f, ", critical path {:.1} us", path_s * 1e6)?;
+    }
     if let Some(written_s) = plan.written_order_s {
         write!(f, ", {:.1} us in the order of the text", written_s * 1e6)?;
     }

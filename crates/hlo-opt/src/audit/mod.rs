@@ -9,10 +9,9 @@ use crate::complete::read_completed;
 use crate::console::Console;
 use crate::input::{Lines, Loaded, Part, Source};
 use crate::params::Said;
-use crate::{Failure, descriptions, exit};
+use crate::{Failure, exit, machine};
 use budgets::Budget;
 use hlo_analysis::frequency::FrequencyOptions;
-use hlo_analysis::time::Machine;
 use hlo_audit::{AuditOptions, AuditReport, CHECKS, CheckInfo, Finding, Totals};
 use hlo_ir::InstId;
 use hlo_ir::diag::{Diagnostic, Entity};
@@ -30,8 +29,6 @@ pub(crate) fn run(args: &AuditArgs, console: &mut Console<'_>) -> Result<u8, Fai
     let Some(file) = &args.file else { return Err(Failure::Usage("expected a file".into())) };
     let denied = Selection::parse("--deny", &args.deny)?;
     let allowed = Selection::parse("--allow", &args.allow)?;
-    let cluster = args.cluster.as_deref().filter(|cluster| !cluster.is_empty());
-    let machine = Machine::new(cluster.map(descriptions::cluster).transpose()?, descriptions::device(&args.device)?);
     let said = Said::read(args.replicated_params.as_deref(), console)?;
     let (source, loaded) = read_completed(file, args.counts, console)?;
     let part = source.whole();
@@ -39,7 +36,7 @@ pub(crate) fn run(args: &AuditArgs, console: &mut Console<'_>) -> Result<u8, Fai
     let options = AuditOptions {
         params: said.of(&source, part, &loaded, console.has_color)?,
         frequency: FrequencyOptions { unknown_trip_count: args.unknown_trip_count },
-        machine,
+        machine: machine::machine(&args.machine, loaded.module.n_devices().max(1))?,
     };
     let checks: Vec<&CheckInfo> = CHECKS.iter().copied().filter(|check| !allowed.has(check)).collect();
     let report =

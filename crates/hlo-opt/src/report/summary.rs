@@ -20,7 +20,7 @@ const LEFT: &str = "left";
 /// Values below this are not worth a word where nothing else happened.
 const LEAST_BYTES: u64 = 1 << 10;
 
-/// The summary of a module; empty where its figures were not wanted, or nothing of size was done or declined.
+/// The summary of a module; empty where its figures were not wanted, or no preset ran and nothing of size was done or declined.
 pub(super) fn summary(report: &ModuleReport) -> String {
     let mut out = String::new();
     let Some(totals) = report.totals.as_ref().filter(|_| is_worth_a_word(report)) else { return out };
@@ -51,7 +51,7 @@ pub(super) fn summary(report: &ModuleReport) -> String {
 
 fn is_worth_a_word(report: &ModuleReport) -> bool {
     let is_of_size = |pass: &PassReport| pass.decisions.iter().any(|decision| decision.bytes >= LEAST_BYTES);
-    report.reports.iter().any(|pass| pass.changed || is_of_size(pass))
+    report.choice.is_some() || report.reports.iter().any(|pass| pass.changed || is_of_size(pass))
 }
 
 /// What was done, in one sentence.

@@ -8,7 +8,7 @@ use std::ffi::c_void;
 use cudarc::driver::{result, sys};
 
 use super::compile::Cubin;
-use super::libraries::failed;
+use super::libraries::{Library, failed, require};
 use crate::ExecutionError;
 use hlo_gpu::plan::Kernel;
 
@@ -40,6 +40,17 @@ pub(crate) fn count() -> Result<u32, ExecutionError> {
     result::init().map_err(failed("the CUDA driver"))?;
     let n = result::device::get_count().map_err(failed("the CUDA driver"))?;
     Ok(u32::try_from(n).unwrap_or(0))
+}
+
+/// What the driver calls the first card, as `NVIDIA H200`.
+///
+/// # Errors
+/// There is no driver or no card.
+pub fn first_card_model() -> Result<String, ExecutionError> {
+    require(&[Library::Driver])?;
+    result::init().map_err(failed("the CUDA driver"))?;
+    let device = result::device::get(0).map_err(failed("GPU 0"))?;
+    result::device::get_name(device).map_err(failed("GPU 0"))
 }
 
 impl Card {

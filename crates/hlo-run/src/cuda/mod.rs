@@ -19,6 +19,8 @@ mod products;
 mod reductions;
 mod shared;
 
+pub use card::first_card_model;
+
 use device::GpuDevice;
 
 use std::ops::Range;
