@@ -1,5 +1,6 @@
 //! The command line's grammar.
 
+use crate::compare::arguments::{BisectArgs, CompareArgs};
 use crate::output_format::OutputFormat;
 use crate::plan::arguments::PlanCommand;
 pub(crate) use crate::report_format::ReportFormat;
@@ -11,7 +12,7 @@ use std::path::PathBuf;
 const EXAMPLES: &str = "\
 Examples:
   hlo-opt --preset data-parallel --report text step.hlo -o sharded.hlo
-Exit codes: 0 well, 1 error in the input or a pass, 2 wrong usage, 3 unchanged, 4 audit: denied, or over a budget";
+Exit codes: 0 well, 1 error in the input or a pass, 2 wrong usage, 3 unchanged, 4 audit, compare and bisect: found";
 
 const TEMPLATE: &str = "{about}\n{usage-heading} {usage}\n\n{all-args}{after-help}\n";
 
@@ -42,6 +43,10 @@ pub(crate) enum Command {
     Audit(AuditArgs),
     /// Run a module on all its devices in the evaluator
     Eval(EvalArgs),
+    /// Run two modules on the same inputs in the evaluator; say where their results differ
+    Compare(CompareArgs),
+    /// Say which pass of a pipeline changes the results
+    Bisect(BisectArgs),
     /// Run a per-device module as the GPU backend lowers it, in one process or one for each rank
     Run(RunArgs),
     /// Place parallelism on a machine, or find the best way to reduce on it
@@ -114,7 +119,7 @@ pub(crate) struct OptimizeArgs {
     #[arg(long, hide_short_help = true)]
     pub stats: bool,
     /// Print how long everything took, on stderr
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub time_passes: bool,
     /// Print the module after each pass, or after one, on stderr
     #[arg(long, value_name = "PASS", num_args = 0..=1, require_equals = true, default_missing_value = "")]

@@ -37,12 +37,21 @@ impl<'a> ChosenInputs<'a> {
     /// # Errors
     /// A file cannot be read or does not fit; `--same` names a leaf that the entry has not (wrong usage).
     pub(crate) fn of(&self, module: &Module, console: &mut Console<'_>) -> Result<Inputs, Failure> {
+        self.of_trial(module, 0, console)
+    }
+
+    /// The inputs of one of several trials: each has the next seed. What is read from a file is the same in all.
+    ///
+    /// # Errors
+    /// As [`ChosenInputs::of`].
+    pub(crate) fn of_trial(&self, module: &Module, trial: u64, console: &mut Console<'_>) -> Result<Inputs, Failure> {
         if let Some(path) = &self.args.inputs {
             return read_inputs(path, module);
         }
         self.same.check(module).map_err(usage("--same"))?;
         let like = self.args.like.as_ref().map(|path| load_one(path, console)).transpose()?;
-        let options = DrawOptions { seed: self.args.seed, draws: self.draws.clone(), same: self.same.clone() };
+        let seed = self.args.seed.wrapping_add(trial);
+        let options = DrawOptions { seed, draws: self.draws.clone(), same: self.same.clone() };
         draw_inputs(module, like.as_ref(), &options).map_err(|e| Failure::File(e.to_string()))
     }
 }

@@ -7,6 +7,8 @@ mod analyze;
 mod arguments;
 mod arrays;
 mod audit;
+mod bisect;
+mod compare;
 mod complete;
 pub mod console;
 mod descriptions;
@@ -47,6 +49,8 @@ pub mod exit {
     pub const UNCHANGED: u8 = 3;
     /// An audit has a finding that `--deny` names, or a budget is exceeded.
     pub const DENIED: u8 = 4;
+    /// Results differ, in `compare` and `bisect`.
+    pub const DIFFERENT: u8 = 4;
 }
 
 /// Why a command stopped.
@@ -80,6 +84,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>, console: &mut Console<'_>) 
         Some(Command::Analyze(analyze)) => analyze::run(analyze, console),
         Some(Command::Audit(audit)) => audit::run(audit, console),
         Some(Command::Eval(eval)) => evaluate::run(eval, console),
+        Some(Command::Compare(compare)) => compare::run(compare, console),
+        Some(Command::Bisect(bisect)) => bisect::run(bisect, console),
         Some(Command::Run(run)) => execute::run(run, console),
         Some(Command::Plan(plan)) => plan::run(plan, console),
         Some(Command::Completions { shell }) => {

@@ -1,0 +1,76 @@
+//! The grammar of `hlo-opt compare` and `hlo-opt bisect`.
+
+use crate::arguments::{CountArgs, InputArgs};
+use clap::Args;
+use std::path::PathBuf;
+
+/// On how many inputs, and how near.
+#[derive(Args, Debug)]
+pub(crate) struct JudgeArgs {
+    /// The inputs.
+    #[command(flatten)]
+    pub inputs: InputArgs,
+    /// How many inputs to draw, with one seed after the other
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..1 << 20))]
+    #[arg(conflicts_with = "inputs")]
+    pub trials: u64,
+    /// Share of an output's largest element by which floats may differ [default: as the oracle]
+    ///
+    /// The default is the largest of 2e-5, one ulp of narrow types, and ten times what inputs that are moved by half an ulp of f32
+    /// change. Integers must be equal, and NaN is equal to NaN.
+    #[arg(long, value_name = "SHARE", value_parser = not_negative)]
+    pub rtol: Option<f64>,
+    /// By how much floats may differ besides
+    #[arg(long, value_name = "NUMBER", default_value = "0", value_parser = not_negative)]
+    pub atol: f64,
+    /// Instructions to execute at most in each evaluation
+    #[arg(long, value_name = "N", default_value_t = hlo_eval::DEFAULT_MAX_STEPS)]
+    pub max_steps: u64,
+    /// Stop with an error after so many seconds
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..1 << 32))]
+    pub timeout: Option<u64>,
+    /// How many devices there are.
+    #[command(flatten)]
+    pub counts: CountArgs,
+}
+
+fn not_negative(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|number| *number >= 0.0 && number.is_finite());
+    number.ok_or_else(|| "expected a number that is not negative, as 1e-5".into())
+}
+
+/// `compare`.
+#[derive(Args, Debug)]
+#[command(after_help = "Exit codes: 0 the same, 4 different")]
+pub(crate) struct CompareArgs {
+    /// HLO text or proto that says what is right, or - for stdin
+    pub a: PathBuf,
+    /// What is compared with it; or a folder of --preset sharded-state, whose modules run one after the other
+    pub b: PathBuf,
+    /// How.
+    #[command(flatten)]
+    pub judge: JudgeArgs,
+}
+
+/// `bisect`.
+#[derive(Args, Debug)]
+#[command(after_help = "Exit codes: 0 no pass changes the results, 4 one does")]
+pub(crate) struct BisectArgs {
+    /// HLO text or proto, or - for stdin
+    pub file: PathBuf,
+    /// Passes to run, in order: 'a,b{opt=1,list=[x,y]}'
+    #[arg(long = "pass", alias = "passes", value_name = "PIPELINE")]
+    pub pipelines: Vec<String>,
+    /// Run the way that this preset takes (before --pass)
+    #[arg(long, value_name = "NAME")]
+    pub preset: Option<String>,
+    /// Entry leaves equal on all devices: 0-12,14 | all | /REGEX/ | like:FILE | stacked:0-12
+    #[arg(long, value_name = "SPEC")]
+    pub replicated_params: Option<String>,
+    /// Write the module before and after the pass here: before.hlo, after.hlo
+    #[arg(long, value_name = "FOLDER")]
+    pub out_dir: Option<PathBuf>,
+    /// How.
+    #[command(flatten)]
+    pub judge: JudgeArgs,
+}

@@ -1,0 +1,122 @@
+//! Runs modules on the same inputs as a reference, and tells which outputs are further apart than is allowed.
+
+use super::arguments::JudgeArgs;
+use super::difference::{LeafDifference, Tolerance, differences, moved};
+use super::signature;
+use crate::Failure;
+use crate::arrays::ChosenInputs;
+use crate::console::Console;
+use hlo_eval::{EvalOptions, Inputs, Outputs};
+use hlo_ir::Module;
+use std::time::{Duration, Instant};
+
+/// A reference, and inputs with what it makes of them.
+pub(crate) struct Judge<'a> {
+    args: &'a JudgeArgs,
+    chosen: ChosenInputs<'a>,
+    /// Its name in messages, and the module.
+    reference: (&'a str, &'a Module),
+    trials: Vec<Trial>,
+    deadline: Option<Instant>,
+}
+
+struct Trial {
+    inputs: Inputs,
+    outputs: Outputs,
+    tolerance: Tolerance,
+    /// Whether the tolerance knows what moved inputs change.
+    is_widened: bool,
+}
+
+/// What the trials of a module come to.
+pub(crate) struct Verdict {
+    /// The trial that the differences are of: the first one in which an output differs, else the last.
+    pub trial: u64,
+    /// One for each output leaf.
+    pub leaves: Vec<LeafDifference>,
+}
+
+impl Verdict {
+    /// Whether all outputs are near enough.
+    pub(crate) fn is_same(&self) -> bool {
+        self.leaves.iter().all(|leaf| leaf.first.is_none())
+    }
+}
+
+impl<'a> Judge<'a> {
+    /// Reads the flags.
+    ///
+    /// # Errors
+    /// Wrong usage.
+    pub(crate) fn new(args: &'a JudgeArgs, name: &'a str, reference: &'a Module) -> Result<Judge<'a>, Failure> {
+        let chosen = ChosenInputs::parse(&args.inputs)?;
+        let deadline = args.timeout.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+        Ok(Judge { args, chosen, reference: (name, reference), trials: Vec::new(), deadline })
+    }
+
+    /// Compares modules that run one after the other with the reference, until a trial differs.
+    ///
+    /// # Errors
+    /// The signatures differ, the inputs do not fit, or an evaluation cannot go on.
+    pub(crate) fn judge(
+        &mut self,
+        name: &str,
+        chain: &[&Module],
+        console: &mut Console<'_>,
+    ) -> Result<Verdict, Failure> {
+        let (reference_name, reference) = self.reference;
+        if let Some(difference) = signature::difference(reference, chain) {
+            return Err(Failure::File(format!("`{name}` has another signature than `{reference_name}`: {difference}")));
+        }
+        let n_trials = if self.args.inputs.inputs.is_some() { 1 } else { self.args.trials };
+        let mut verdict = Verdict { trial: 0, leaves: Vec::new() };
+        for trial in 0..n_trials {
+            self.prepare(trial, console)?;
+            let Some(Trial { inputs, outputs, tolerance, is_widened }) = self.trials.get(trial as usize) else { break };
+            let (mut tolerance, is_widened) = (*tolerance, *is_widened);
+            let found = self.run_chain(name, chain, inputs)?;
+            let mut leaves = differences(outputs, &found, tolerance);
+            if !is_widened && leaves.iter().any(|leaf| leaf.first.is_some()) {
+                let moved = self.run_chain(reference_name, &[reference], &moved(inputs))?;
+                tolerance = tolerance.widened(&differences(outputs, &moved, tolerance));
+                leaves = differences(outputs, &found, tolerance);
+            }
+            if let Some(kept) = self.trials.get_mut(trial as usize).filter(|_| !leaves.is_empty()) {
+                kept.is_widened |= tolerance != kept.tolerance;
+                kept.tolerance = tolerance;
+            }
+            verdict = Verdict { trial, leaves };
+            if !verdict.is_same() {
+                break;
+            }
+        }
+        Ok(verdict)
+    }
+
+    /// Makes the inputs of a trial and runs the reference on them, if that is not done.
+    fn prepare(&mut self, trial: u64, console: &mut Console<'_>) -> Result<(), Failure> {
+        if trial < self.trials.len() as u64 {
+            return Ok(());
+        }
+        let (name, reference) = self.reference;
+        let inputs = self.chosen.of_trial(reference, trial, console)?;
+        let outputs = self.run_chain(name, &[reference], &inputs)?;
+        let tolerance = match self.args.rtol {
+            Some(share) => Tolerance { share, allows_ulp: false, absolute: self.args.atol },
+            None => Tolerance::floor(self.args.atol),
+        };
+        self.trials.push(Trial { inputs, outputs, tolerance, is_widened: self.args.rtol.is_some() });
+        Ok(())
+    }
+
+    fn run_chain(&self, name: &str, chain: &[&Module], inputs: &Inputs) -> Result<Outputs, Failure> {
+        let mut leaves = inputs.leaves.clone();
+        for module in chain {
+            let options =
+                EvalOptions { max_steps: self.args.max_steps, deadline: self.deadline, ..EvalOptions::default() };
+            let outputs = hlo_eval::run(module, &Inputs { leaves }, &options);
+            leaves = outputs.map_err(|error| Failure::File(format!("`{name}`: {error}")))?.leaves;
+        }
+        Ok(Outputs { leaves })
+    }
+}

@@ -1,0 +1,74 @@
+//! `hlo-opt compare`: runs two modules on the same inputs in the evaluator, and names the first output that differs.
+
+pub(crate) mod arguments;
+mod difference;
+mod judge;
+mod signature;
+mod text;
+
+pub(crate) use judge::Judge;
+pub(crate) use text::of_verdict;
+
+use crate::complete::read_completed;
+use crate::console::Console;
+use crate::progress::Progress;
+use crate::{Failure, exit};
+use arguments::CompareArgs;
+use hlo_ir::Module;
+use std::path::Path;
+
+/// The modules of a folder of sharded state, in the order in which they run.
+const CHAIN: [&str; 3] = ["shard.hlo", "main.hlo", "unshard.hlo"];
+/// What tells such a folder from one of dumps.
+const MANIFEST: &str = "manifest.json";
+
+/// Compares.
+///
+/// # Errors
+/// Wrong usage, an invalid module, signatures that differ, or an evaluation that cannot go on.
+pub(crate) fn run(args: &CompareArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
+    let stdin = Path::new("-");
+    if args.a == stdin && args.b == stdin {
+        return Err(Failure::Usage("expected stdin in the place of one module, found - twice".into()));
+    }
+    let progress = Progress::start(console.shows_progress);
+    progress.now("reading and verifying");
+    let (source, loaded) = read_completed(&args.a, args.judge.counts, console)?;
+    let mut judge = Judge::new(&args.judge, &source.name, &loaded.module)?;
+    let (name, chain) = read_chain(args, console)?;
+    progress.now("evaluating");
+    let chain: Vec<&Module> = chain.iter().collect();
+    if let Some(difference) = signature::difference(&loaded.module, &chain) {
+        let text = format!("`{name}` has another signature than `{}`: {difference}{}", source.name, advice(&args.b));
+        return Err(Failure::File(text));
+    }
+    let verdict = judge.judge(&name, &chain, console)?;
+    console.print(of_verdict(&verdict, &args.judge, &loaded.module).as_bytes())?;
+    Ok(if verdict.is_same() { exit::OK } else { exit::DIFFERENT })
+}
+
+/// What is compared: one module, or the three of a folder of sharded state.
+fn read_chain(args: &CompareArgs, console: &mut Console<'_>) -> Result<(String, Vec<Module>), Failure> {
+    let files = match is_sharded_state(&args.b) {
+        true => CHAIN.iter().map(|name| args.b.join(name)).collect(),
+        false => vec![args.b.clone()],
+    };
+    let modules = files.iter().map(|file| {
+        let (_, loaded) = read_completed(file, args.judge.counts, console)?;
+        Ok(loaded.module)
+    });
+    Ok((args.b.display().to_string(), modules.collect::<Result<_, Failure>>()?))
+}
+
+/// Whether a folder holds the modules of sharded state.
+fn is_sharded_state(folder: &Path) -> bool {
+    CHAIN.iter().chain(&[MANIFEST]).all(|name| folder.join(name).is_file())
+}
+
+/// How a module with its state in shards is compared.
+fn advice(b: &Path) -> String {
+    let folder = b.parent().filter(|folder| is_sharded_state(folder));
+    folder.map_or(String::new(), |folder| {
+        format!("; its state is in shards: name the folder `{}` in its place, and it is converted", folder.display())
+    })
+}

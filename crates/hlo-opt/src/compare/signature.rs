@@ -1,0 +1,58 @@
+//! Whether two modules take the same arrays and give the same ones.
+
+use hlo_eval::{entry_leaves, result_leaves};
+use hlo_ir::op::Opcode;
+use hlo_ir::{ArrayShape, Module, Shape};
+
+/// The first difference between the signatures of `a` and of `chain`, which runs one module after the other; `None` if they agree.
+pub(super) fn difference(a: &Module, chain: &[&Module]) -> Option<String> {
+    let (first, last) = (chain.first()?, chain.last()?);
+    if let Some(other) = chain.iter().find(|other| other.n_devices() != a.n_devices()) {
+        return Some(format!("expected {} devices, found {}", a.n_devices(), other.n_devices()));
+    }
+    let params = |module: &Module| entry_leaves(module).into_iter().map(|leaf| leaf.shape).collect::<Vec<_>>();
+    in_leaves("input", &params(a), &params(first))
+        .or_else(|| in_leaves("output", &result_leaves(a), &result_leaves(last)))
+        .or_else(|| {
+            let mut pairs = chain.windows(2);
+            pairs.find_map(|pair| in_leaves("array between modules", &result_leaves(pair[0]), &params(pair[1])))
+        })
+}
+
+fn in_leaves(what: &str, a: &[ArrayShape], b: &[ArrayShape]) -> Option<String> {
+    let same = |(a, b): &(&ArrayShape, &ArrayShape)| a.dtype == b.dtype && a.dims == b.dims;
+    if let Some(i) = a.iter().zip(b).position(|pair| !same(&pair)) {
+        return Some(format!("{what} {i}: expected {}, found {}", shown(&a[i]), shown(&b[i])));
+    }
+    (a.len() != b.len()).then(|| format!("expected {} {what} leaves, found {}", a.len(), b.len()))
+}
+
+/// A type and its dims.
+pub(super) fn shown(shape: &ArrayShape) -> String {
+    let dims: Vec<String> = shape.dims.iter().map(i64::to_string).collect();
+    format!("{}[{}]", shape.dtype, dims.join(","))
+}
+
+/// What computes each output leaf: the instruction, and its `op_name` where there is one.
+pub(super) fn output_names(module: &Module) -> Vec<String> {
+    let mut names = Vec::new();
+    let root = module.entry().and_then(|entry| module.comp(entry).root.expand());
+    let Some(root) = root else { return names };
+    let parts = match module.inst(root).opcode == Opcode::Tuple {
+        true => module.inst(root).operands.to_vec(),
+        false => vec![root],
+    };
+    for part in parts {
+        let marks = module.inst(part).marks.as_deref();
+        let name = match marks.and_then(|marks| marks.op_name()) {
+            Some(op_name) => format!("%{}, {op_name}", module.inst_name(part)),
+            None => format!("%{}", module.inst_name(part)),
+        };
+        module.shape(part).for_each_leaf(&mut |_, shape| {
+            if let Shape::Array(_) = shape {
+                names.push(name.clone());
+            }
+        });
+    }
+    names
+}

@@ -1,0 +1,171 @@
+//! `hlo-opt compare` and `hlo-opt bisect`: what is the same is told from what is not.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn sample(name: &str) -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../ir-samples").join(name).to_string_lossy().into_owned()
+}
+
+fn tool(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_hlo-opt")).args(args).output().expect("the tool runs")
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+/// The tool ends with this code and says these words.
+fn expect(args: &[&str], code: i32, words: &[&str]) {
+    let output = tool(args);
+    let said = text(&output);
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {said}");
+    words.iter().for_each(|word| assert!(said.contains(word), "{args:?}: expected `{word}` in {said}"));
+}
+
+/// A test's files.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(test: &str) -> Folder {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("compare").join(test);
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder).expect("a folder for files");
+        Folder(folder)
+    }
+
+    fn file(&self, name: &str, text: &str) -> String {
+        let path = self.0.join(name);
+        std::fs::write(&path, text).expect("the file is written");
+        path.display().to_string()
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).display().to_string()
+    }
+}
+
+const ADD: &str = "HloModule m, num_partitions=2
+
+ENTRY e {
+  x = f32[2,3] parameter(0)
+  n = s32[4] parameter(1)
+  y = f32[2,3] add(x, x), metadata={op_name=\"jit(step)/twice\"}
+  m = s32[4] add(n, n)
+  ROOT out = (f32[2,3], s32[4]) tuple(y, m)
+}
+";
+
+#[test]
+fn what_a_pass_makes_is_the_same_and_another_rate_is_not() {
+    let folder = Folder::new("passes");
+    let (sgd, sharded) = (sample("passes/shard-weight-update/sgd.hlo"), folder.path("sharded.hlo"));
+    expect(&["--pass", "shard-weight-update{min-bytes=0}", &sgd, "-o", &sharded], 0, &[]);
+    expect(&["compare", &sgd, &sharded], 0, &["the same: 1 outputs on 4 devices, 3 trials"]);
+    let wrong = std::fs::read_to_string(&sharded).expect("the module").replace("constant(-0.01)", "constant(-0.02)");
+    let wrong = folder.file("wrong.hlo", &wrong);
+    let words = ["different (seed 0): output 0 (%new_weight) of device 0 at [0,0]: expected ", "1 of 1 outputs differ"];
+    expect(&["compare", &sgd, &wrong], 4, &words);
+    expect(&["compare", &sgd, &wrong, "--rtol", "1"], 0, &["the same"]);
+    expect(&["compare", &sgd, &wrong, "--atol", "9"], 0, &["the same"]);
+    expect(&["compare", &sgd, &sharded, "--rtol=-1"], 2, &["expected a number that is not negative"]);
+}
+
+#[test]
+fn integers_are_equal_or_not() {
+    let folder = Folder::new("integers");
+    let a = folder.file("a.hlo", ADD);
+    let b = folder.file("b.hlo", &ADD.replace("m = s32[4] add(n, n)", "m = s32[4] multiply(n, n)"));
+    expect(&["compare", &a, &a], 0, &["2 outputs on 2 devices"]);
+    expect(
+        &["compare", &a, &b, "--rtol", "100", "--atol", "100"],
+        4,
+        &["output 1 (%m) of device ", "1 of 2 outputs differ"],
+    );
+}
+
+#[test]
+fn a_nan_in_another_place_differs_and_one_in_the_same_is_said() {
+    let folder = Folder::new("nan");
+    let log = |text: &str| ADD.replace("y = f32[2,3] add(x, x)", text);
+    let a = folder.file("a.hlo", &log("y = f32[2,3] log(x)"));
+    let b = folder.file("b.hlo", ADD);
+    expect(&["compare", &a, &a], 0, &["values are NaN in the reference"]);
+    expect(&["compare", &a, &b], 4, &["output 0 (%y, jit(step)/twice) of device 0", " inf "]);
+}
+
+#[test]
+fn inputs_are_drawn_or_read() {
+    let folder = Folder::new("inputs");
+    let a = folder.file("a.hlo", ADD);
+    let b = folder.file("b.hlo", &ADD.replace("add(x, x)", "multiply(x, x)"));
+    // Twice and squared are the same for 2 alone.
+    expect(&["compare", &a, &b, "--draw", "2 int3"], 0, &["the same"]);
+    let arrays = folder.path("in.npz");
+    expect(&["eval", &a, "--draw", "2", "-o", &arrays, "--save-inputs"], 0, &[]);
+    expect(&["compare", &a, &b, "--inputs", &arrays], 0, &["1 trial;"]);
+    expect(&["compare", &a, &b, "--inputs", &arrays, "--trials", "2"], 2, &["cannot be used with"]);
+    expect(&["compare", &a, &b, "--draw", "3"], 4, &["expected 6, found 9", "12           12"]);
+}
+
+#[test]
+fn signatures_that_differ_are_an_error_that_names_the_difference() {
+    let folder = Folder::new("signatures");
+    let a = folder.file("a.hlo", ADD);
+    for (from, to, words) in [
+        ("f32[2,3]", "f32[3,2]", "input 0: expected f32[2,3], found f32[3,2]"),
+        ("num_partitions=2", "num_partitions=4", "expected 2 devices, found 4"),
+        (
+            "ROOT out = (f32[2,3], s32[4]) tuple(y, m)",
+            "ROOT out = (f32[2,3]) tuple(y)",
+            "expected 2 output leaves, found 1",
+        ),
+    ] {
+        let b = folder.file("b.hlo", &ADD.replace(from, to));
+        expect(&["compare", &a, &b], 1, &["has another signature than", words]);
+    }
+    expect(&["compare", "-", "-"], 2, &["found - twice"]);
+    expect(&["compare", &a, "no-such-file"], 1, &["cannot read `no-such-file`"]);
+}
+
+#[test]
+fn state_in_shards_is_compared_by_its_folder() {
+    let folder = Folder::new("state");
+    let (step, shards) = (sample("passes/shard-weight-update/sgd.hlo"), folder.path("shards"));
+    expect(&["--pass", "shard-weight-update{interface=sharded,min-bytes=0}", &step, "-o", &shards], 0, &[]);
+    expect(&["compare", &step, &shards], 0, &["the same"]);
+    let main = folder.path("shards/main.hlo");
+    expect(&["compare", &step, &main], 1, &["its state is in shards: name the folder"]);
+}
+
+#[test]
+fn the_pass_that_changes_the_results_is_named() {
+    let folder = Folder::new("bisect");
+    let step = sample("passes/shard-weight-update/adam-replicas.hlo");
+    let pipeline = "simplify-algebra,cse,shard-weight-update{min-bytes=0},dce";
+    let common = ["bisect", &step, "--passes", pipeline, "--trials", "1"];
+    let out = folder.path("out");
+    // The promise that devices hold the same is kept, and then broken.
+    let kept = ["--replicated-params", "0-2", "--same", "0-2", "--out-dir", &out];
+    expect(&[&common[..], &kept].concat(), 0, &["no pass changes the results: 4 passes, "]);
+    assert!(!Path::new(&out).exists());
+    let broken = ["--replicated-params", "0-2", "--same", "none", "--out-dir", &out];
+    expect(
+        &[&common[..], &broken].concat(),
+        4,
+        &["pass 3 of 4 changes the results: shard-weight-update\n", "different (seed 0)"],
+    );
+    let (before, after) = (folder.path("out/before.hlo"), folder.path("out/after.hlo"));
+    expect(&["compare", &before, &after, "--same", "none"], 4, &[]);
+    expect(&["compare", &before, &after, "--same", "0-2"], 0, &[]);
+    expect(&["bisect", &step], 2, &["expected --pass or --preset"]);
+    expect(&["bisect", &step, "--pass", "no-such-pass"], 2, &["unknown pass"]);
+}
+
+#[test]
+fn a_preset_is_bisected_with_its_state_in_shards() {
+    let step = sample("passes/shard-weight-update/sgd.hlo");
+    let preset = "sharded-state{objective=memory,min-bytes=0}";
+    let words = ["takes `all state in shards`", "no pass changes the results: "];
+    expect(&["bisect", &step, "--preset", preset], 0, &words);
+}
