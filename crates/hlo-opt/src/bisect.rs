@@ -4,6 +4,7 @@ use crate::compare::arguments::BisectArgs;
 use crate::compare::{Judge, of_verdict};
 use crate::complete::read_completed;
 use crate::console::Console;
+use crate::machine::Chosen;
 use crate::output::Staged;
 use crate::params::Said;
 use crate::progress::Progress;
@@ -82,8 +83,9 @@ fn passes(
     wrong: &dyn Fn(String) -> Failure,
 ) -> Result<Vec<BoundPass>, Failure> {
     let mut calls: Vec<PassCall> = Vec::new();
+    let machine = args.machine.as_deref().map(|name| Chosen::find(name, module.n_devices())).transpose()?;
     if let Some(text) = &args.preset {
-        let ways = presets::ways(&presets::parse(text)?)?;
+        let ways = presets::ways(&presets::parse(text)?, machine.as_ref())?;
         let (mut module, mut analyses) = (module.clone(), Analyses::new(analyses.params.clone()));
         let (_, choice) = ways.run(&mut module, &mut analyses, RunOptions::default()).map_err(|error| {
             let messages: Vec<String> = error.diagnostics.iter().map(|d| d.message.clone()).collect();
@@ -96,6 +98,9 @@ fn passes(
     }
     for pipeline in &args.pipelines {
         calls.extend(parse_pipeline(pipeline).map_err(usage)?);
+    }
+    if let Some(machine) = &machine {
+        machine.fill_calls(&mut calls);
     }
     calls.iter_mut().try_for_each(descriptions::read_into)?;
     bind(&calls, &registry::passes()).map_err(usage)
