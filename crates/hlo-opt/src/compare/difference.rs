@@ -270,7 +270,8 @@ mod tests {
 
     #[test]
     fn moved_inputs_stay_shared_and_near() {
-        let row = vec![Arc::new(Literal::from_elems(&[2], vec![1.0f32, -3.0]).expect("a vector")); 2];
+        let array = Arc::new(Literal::from_elems(&[2], vec![1.0f32, -3.0]).expect("a vector"));
+        let row = vec![Arc::clone(&array), array];
         let out = moved(&Inputs { leaves: vec![row.clone()] });
         assert!(Arc::ptr_eq(&out.leaves[0][0], &out.leaves[0][1]));
         assert!(out.leaves[0][0] != row[0]);
