@@ -1,6 +1,7 @@
 //! The command line's grammar.
 
 use crate::compare::arguments::{BisectArgs, CompareArgs};
+pub(crate) use crate::input_arguments::{CountArgs, InputArgs};
 use crate::output_format::OutputFormat;
 use crate::plan::arguments::PlanCommand;
 pub(crate) use crate::report_format::ReportFormat;
@@ -130,19 +131,6 @@ pub(crate) struct OptimizeArgs {
     /// How many devices there are.
     #[command(flatten)]
     pub counts: CountArgs,
-}
-
-/// How many devices a module runs on, where its header does not say.
-#[derive(Args, Clone, Copy, Default, Debug)]
-pub(crate) struct CountArgs {
-    /// Partitions, where the header does not say; found from the collectives if not given
-    #[arg(long, alias = "num_partitions", value_name = "N", value_parser = clap::value_parser!(i64).range(1..1 << 24))]
-    #[arg(hide_short_help = true)]
-    pub num_partitions: Option<i64>,
-    /// Replicas, where the header does not say
-    #[arg(long, alias = "num_replicas", value_name = "N", value_parser = clap::value_parser!(i64).range(1..1 << 24))]
-    #[arg(hide_short_help = true)]
-    pub num_replicas: Option<i64>,
 }
 
 /// The machine that times are predicted for.
@@ -287,26 +275,6 @@ pub(crate) struct ReplicationArgs {
     /// How many devices there are.
     #[command(flatten)]
     pub counts: CountArgs,
-}
-
-/// What the arrays that go in are: drawn at random, or read.
-#[derive(Args, Debug)]
-pub(crate) struct InputArgs {
-    /// Seed of the random inputs
-    #[arg(long, value_name = "S", default_value_t = 0)]
-    pub seed: u64,
-    /// One word for each entry leaf: nS (normal of scale S), pS (its magnitude), intK (integers below K), or a number
-    #[arg(long, value_name = "WORDS", default_value = "", allow_hyphen_values = true)]
-    pub draw: String,
-    /// Devices that get the same inputs: auto (as the entry's parameters say), all, none, or a list of leaves for all
-    #[arg(long, value_name = "WHICH", default_value = "auto")]
-    pub same: String,
-    /// Take the shardings for --same auto from this module
-    #[arg(long, value_name = "FILE")]
-    pub like: Option<PathBuf>,
-    /// Read the inputs from here: arrays in{leaf}_d{device}
-    #[arg(long, value_name = "NPZ", conflicts_with_all = ["seed", "draw", "same", "like"])]
-    pub inputs: Option<PathBuf>,
 }
 
 /// `eval`.

@@ -18,6 +18,7 @@ mod evaluate;
 mod execute;
 mod folder;
 mod input;
+mod input_arguments;
 mod machine;
 mod notes;
 mod optimize;

@@ -1,6 +1,6 @@
 //! The grammar of `hlo-opt compare` and `hlo-opt bisect`.
 
-use crate::arguments::{CountArgs, InputArgs};
+use crate::input_arguments::{CountArgs, InputArgs};
 use clap::Args;
 use std::path::PathBuf;
 

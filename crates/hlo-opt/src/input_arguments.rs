@@ -1,0 +1,37 @@
+//! What several commands ask of a module's inputs.
+
+use clap::Args;
+use std::path::PathBuf;
+
+/// How many devices a module runs on, where its header does not say.
+#[derive(Args, Clone, Copy, Default, Debug)]
+pub(crate) struct CountArgs {
+    /// Partitions, where the header does not say; found from the collectives if not given
+    #[arg(long, alias = "num_partitions", value_name = "N", value_parser = clap::value_parser!(i64).range(1..1 << 24))]
+    #[arg(hide_short_help = true)]
+    pub num_partitions: Option<i64>,
+    /// Replicas, where the header does not say
+    #[arg(long, alias = "num_replicas", value_name = "N", value_parser = clap::value_parser!(i64).range(1..1 << 24))]
+    #[arg(hide_short_help = true)]
+    pub num_replicas: Option<i64>,
+}
+
+/// What the arrays that go in are: drawn at random, or read.
+#[derive(Args, Debug)]
+pub(crate) struct InputArgs {
+    /// Seed of the random inputs
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    pub seed: u64,
+    /// One word for each entry leaf: nS (normal of scale S), pS (its magnitude), intK (integers below K), or a number
+    #[arg(long, value_name = "WORDS", default_value = "", allow_hyphen_values = true)]
+    pub draw: String,
+    /// Devices that get the same inputs: auto (as the entry's parameters say), all, none, or a list of leaves for all
+    #[arg(long, value_name = "WHICH", default_value = "auto")]
+    pub same: String,
+    /// Take the shardings for --same auto from this module
+    #[arg(long, value_name = "FILE")]
+    pub like: Option<PathBuf>,
+    /// Read the inputs from here: arrays in{leaf}_d{device}
+    #[arg(long, value_name = "NPZ", conflicts_with_all = ["seed", "draw", "same", "like"])]
+    pub inputs: Option<PathBuf>,
+}
