@@ -4,6 +4,7 @@ use crate::compare::arguments::{BisectArgs, CompareArgs};
 pub(crate) use crate::input_arguments::{CountArgs, InputArgs};
 use crate::output_format::OutputFormat;
 use crate::plan::arguments::PlanCommand;
+use crate::reduce::arguments::ReduceArgs;
 pub(crate) use crate::report_format::ReportFormat;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use hlo_gpu::lower::Matmul;
@@ -48,6 +49,8 @@ pub(crate) enum Command {
     Compare(CompareArgs),
     /// Say which pass of a pipeline changes the results
     Bisect(BisectArgs),
+    /// Shrink a module as long as a command succeeds on it
+    Reduce(ReduceArgs),
     /// Run a per-device module as the GPU backend lowers it, in one process or one for each rank
     Run(RunArgs),
     /// Place parallelism on a machine, or find the best way to reduce on it

@@ -28,6 +28,7 @@ mod params;
 mod plan;
 pub mod presets;
 mod progress;
+mod reduce;
 pub mod registry;
 mod report;
 mod report_format;
@@ -87,6 +88,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>, console: &mut Console<'_>) 
         Some(Command::Eval(eval)) => evaluate::run(eval, console),
         Some(Command::Compare(compare)) => compare::run(compare, console),
         Some(Command::Bisect(bisect)) => bisect::run(bisect, console),
+        Some(Command::Reduce(reduce)) => reduce::run(reduce, console),
         Some(Command::Run(run)) => execute::run(run, console),
         Some(Command::Plan(plan)) => plan::run(plan, console),
         Some(Command::Completions { shell }) => {

@@ -13,6 +13,16 @@ fn temporary() -> MutexGuard<'static, Vec<PathBuf>> {
     TEMPORARY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The process groups that run for this process now; a signal ends them.
+#[cfg(unix)]
+static GROUPS: Mutex<Vec<rustix::process::Pid>> = Mutex::new(Vec::new());
+
+/// The process groups that a signal is to end.
+#[cfg(unix)]
+pub(crate) fn groups() -> MutexGuard<'static, Vec<rustix::process::Pid>> {
+    GROUPS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// From now on SIGINT, SIGTERM and SIGHUP remove the temporary files before they end the process as they do by default.
 #[cfg(unix)]
 pub fn remove_files_on_signals() {
@@ -22,7 +32,10 @@ pub fn remove_files_on_signals() {
     let wait = move || {
         if let Some(signal) = signals.forever().next() {
             // Held until the process is gone: nobody makes another file.
-            let files = temporary();
+            let (files, groups) = (temporary(), groups());
+            for group in groups.iter() {
+                let _ = rustix::process::kill_process_group(*group, rustix::process::Signal::KILL);
+            }
             files.iter().for_each(|file| drop(fs::remove_file(file)));
             let _ = signal_hook::low_level::emulate_default_handler(signal);
         }
@@ -33,6 +46,25 @@ pub fn remove_files_on_signals() {
 /// Elsewhere the default remains.
 #[cfg(not(unix))]
 pub fn remove_files_on_signals() {}
+
+/// A file that goes when it is dropped, or when a signal ends the process.
+pub(crate) struct Passing(PathBuf);
+
+impl Passing {
+    /// Takes a path where nothing is yet.
+    pub(crate) fn new(path: PathBuf) -> Passing {
+        temporary().push(path.clone());
+        Passing(path)
+    }
+}
+
+impl Drop for Passing {
+    fn drop(&mut self) {
+        let mut known = temporary();
+        let _ = fs::remove_file(&self.0);
+        known.retain(|file| *file != self.0);
+    }
+}
 
 /// Writes `bytes` to `path`; see [`write_whole_with`].
 ///
