@@ -111,7 +111,7 @@ pub(crate) struct OptimizeArgs {
     #[arg(long, value_name = "FORMAT")]
     pub report: Option<ReportFormat>,
     /// Write the report here (JSON unless --report says text)
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub report_file: Option<PathBuf>,
     /// Every decision of every pass, for itself, in the text report
     #[arg(short, long, conflicts_with = "quiet")]
@@ -127,6 +127,7 @@ pub(crate) struct OptimizeArgs {
     pub time_passes: bool,
     /// Print the module after each pass, or after one, on stderr
     #[arg(long, value_name = "PASS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    #[arg(hide_short_help = true)]
     pub print_ir_after: Option<String>,
     /// Take each part between '// -----' lines as a module of its own
     #[arg(long, hide_short_help = true)]
