@@ -31,6 +31,7 @@ pub(crate) fn run_with_stdin(args: &[&str], stdin: &str) -> Outcome {
         stderr: &mut stderr,
         shows_progress: false,
         has_color: false,
+        stdin_is_terminal: true,
         stdout_is_terminal: false,
     };
     let args = ["hlo-opt"].iter().chain(args).map(OsString::from);
@@ -159,6 +160,12 @@ fn unchanged_text_goes_through_stdin_and_stdout_untouched() {
 fn wrong_usage_is_two_and_suggests_the_nearest() {
     for (args, expected) in [
         (&["--pass", "dcd", "x.hlo"][..], "unknown pass: `dcd`, did you mean `dce`?"),
+        (&["--pass", "zzz", "x.hlo"], "unknown pass: `zzz`; expected one of "),
+        (&["--pass", "dce{x=1}", "x.hlo"], "unknown option of `dce`: `x`; there is none"),
+        (
+            &["--pass", "inline-calls{x=1}", "x.hlo"],
+            "unknown option of `inline-calls`: `x`; expected one of max-growth",
+        ),
         (&["--pass", "inline-calls{max-instruction=1}", "x.hlo"], "did you mean `max-instructions`?"),
         (&["--pass", "inline-calls{max-instructions=many}", "x.hlo"], "expected a whole number"),
         (&["--pass", "shard-weight-update{min-bytes=-1}", "x.hlo"], "expected a whole number"),

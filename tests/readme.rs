@@ -33,6 +33,7 @@ fn run(args: &[&str]) -> (u8, String, String) {
         stderr: &mut stderr,
         shows_progress: false,
         has_color: false,
+        stdin_is_terminal: true,
         stdout_is_terminal: false,
     };
     let args = ["hlo-opt"].iter().chain(args).map(OsString::from);

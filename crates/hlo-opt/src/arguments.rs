@@ -1,12 +1,14 @@
 //! The command line's grammar.
 
 use crate::compare::arguments::{BisectArgs, CompareArgs};
+use crate::completion;
 pub(crate) use crate::input_arguments::{CountArgs, InputArgs};
 use crate::output_format::OutputFormat;
 use crate::plan::arguments::PlanCommand;
 use crate::reduce::arguments::ReduceArgs;
 pub(crate) use crate::report_format::ReportFormat;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::engine::ArgValueCompleter;
 use hlo_gpu::lower::Matmul;
 use hlo_ir::print::FormChoice;
 use std::path::PathBuf;
@@ -22,7 +24,7 @@ const TEMPLATE: &str = "{about}\n{usage-heading} {usage}\n\n{all-args}{after-hel
 #[derive(Parser, Debug)]
 #[command(name = "hlo-opt", version, term_width = 120, help_template = TEMPLATE, after_help = EXAMPLES)]
 #[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
-#[command(override_usage = "hlo-opt [OPTIONS] [FILE] | hlo-opt <COMMAND>")]
+#[command(override_usage = "hlo-opt [OPTIONS] [FILE]... | hlo-opt <COMMAND>")]
 pub(crate) struct Arguments {
     /// Another job than to optimize.
     #[command(subcommand)]
@@ -30,6 +32,9 @@ pub(crate) struct Arguments {
     /// The main job.
     #[command(flatten)]
     pub optimize: OptimizeArgs,
+    /// Defaults from this file, or none; else from the nearest hlo-opt.toml above the input
+    #[arg(long, value_name = "FILE", global = true, hide_short_help = true)]
+    pub config: Option<PathBuf>,
     /// Colours in messages
     #[arg(long, value_name = "WHEN", default_value = "auto", global = true)]
     pub color: Color,
@@ -61,22 +66,29 @@ pub(crate) enum Command {
         /// Which shell
         shell: clap_complete::Shell,
     },
+    /// Print the manual page
+    #[command(hide = true)]
+    Man,
 }
 
 /// The main job.
 #[derive(Args, Debug)]
 pub(crate) struct OptimizeArgs {
-    /// HLO text or proto, a folder of XLA's dumps, or - for stdin
-    pub file: Option<PathBuf>,
+    /// HLO text or proto, or a folder of XLA's dumps; of several the step's is taken; stdin if none
+    #[arg(value_name = "FILE")]
+    pub files: Vec<PathBuf>,
     /// Passes to run, in order: 'a,b{opt=1,list=[x,y]}'
-    #[arg(long = "pass", alias = "passes", value_name = "PIPELINE")]
+    #[arg(long = "pass", alias = "passes", value_name = "PIPELINE", add = ArgValueCompleter::new(completion::pipeline))]
     pub pipelines: Vec<String>,
     /// Run a pipeline that has a name (before --pass): data-parallel, sharded-state, gpu
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", add = ArgValueCompleter::new(completion::preset))]
     pub preset: Option<String>,
     /// What times are for: a100, b200, h100, h200 (h200:4: on four nodes) or auto; one switch of h200 if not given
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", add = ArgValueCompleter::new(completion::machine))]
     pub machine: Option<String>,
+    /// What every device is, in the machine's place: a shipped name or a TOML file
+    #[arg(long, value_name = "DEVICE", hide_short_help = true, add = ArgValueCompleter::new(completion::device))]
+    pub device: Option<String>,
     /// List the passes and their options, and the presets
     #[arg(long)]
     pub list_passes: bool,
@@ -141,13 +153,13 @@ pub(crate) struct OptimizeArgs {
 #[derive(Args, Debug)]
 pub(crate) struct MachineArgs {
     /// Nodes of a100, b200, h100 or h200, as many as there are devices for; h200:4 for four nodes; auto: this computer's
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", add = ArgValueCompleter::new(completion::machine))]
     pub machine: Option<String>,
     /// Links: a hierarchy as '[(node,2),(gpu,8)]', a TOML file or a shipped name; the machine's, or one switch
-    #[arg(long, value_name = "CLUSTER")]
+    #[arg(long, value_name = "CLUSTER", add = ArgValueCompleter::new(completion::cluster))]
     pub cluster: Option<String>,
     /// What every device is: a shipped name or a TOML file; the machine's, or h200
-    #[arg(long, value_name = "DEVICE")]
+    #[arg(long, value_name = "DEVICE", add = ArgValueCompleter::new(completion::device))]
     pub device: Option<String>,
 }
 

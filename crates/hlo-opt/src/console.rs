@@ -8,6 +8,8 @@ use std::io::{BufWriter, ErrorKind, Read, Write};
 pub struct Console<'a> {
     /// Read for the file `-`.
     pub stdin: &'a mut dyn Read,
+    /// Whether stdin is a terminal, from which no module comes unless it is asked for.
+    pub stdin_is_terminal: bool,
     /// HLO and other results, only after all went well.
     pub stdout: &'a mut dyn Write,
     /// Everything else.

@@ -59,6 +59,17 @@ pub(crate) fn device(arg: &str) -> Result<DeviceProfile, Failure> {
     }
 }
 
+/// The device of the option `--device` as an option of a pass takes it: a name, or a file's text.
+///
+/// # Errors
+/// As [`device`].
+pub(crate) fn device_text(arg: &str) -> Result<String, Failure> {
+    match is_file(arg) {
+        true => read(arg, DeviceProfile::from_toml).map(|(_, text)| text),
+        false => device(arg).map(|_| arg.to_string()),
+    }
+}
+
 /// Whether a description is a file's name, and not a hierarchy or a shipped name.
 fn is_file(arg: &str) -> bool {
     arg.ends_with(".toml") && !arg.contains('=')

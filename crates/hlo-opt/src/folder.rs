@@ -1,8 +1,11 @@
-//! A folder in the place of a file: the module of the training step among what XLA dumped there.
+//! A folder or several files in the place of one: the module of the training step among what XLA dumped there.
 
 use crate::Failure;
 use crate::console::Console;
 use crate::dump::module_of;
+use crate::input::Source;
+use hlo_ir::op::Effects;
+use hlo_ir::{InstId, Module};
 use std::fmt::Write;
 use std::fs::File;
 use std::io::Read;
@@ -11,6 +14,12 @@ use std::path::{Path, PathBuf};
 /// What dumps of one device's program are named, right behind XLA's partitioner.
 const PARTITIONED: &str = ".after_spmd-partitioning.";
 
+/// How dumps from before XLA's passes end, as text and as a proto.
+const UNOPTIMIZED: [&str; 2] = [".before_optimizations.txt", ".before_optimizations.hlo.pb"];
+
+/// How files end that may be modules.
+const ENDINGS: [&str; 5] = [".txt", ".hlo", ".pb", ".hlo.gz", ".pb.gz"];
+
 /// The opcodes that are counted as collectives, as they stand in text.
 const COLLECTIVES: [&str; 5] =
     [" all-reduce(", " all-gather(", " reduce-scatter(", " all-to-all(", " collective-permute("];
@@ -18,9 +27,15 @@ const COLLECTIVES: [&str; 5] =
 /// The largest part of a file that is read to see what it is.
 const MAX_BYTES: u64 = 1 << 28;
 
-/// A module of one device's program.
+/// Files of a list that are shown.
+const MAX_LISTED: usize = 30;
+
+/// A module, by what a look at its file says.
 struct Candidate {
-    name: String,
+    file: PathBuf,
+    /// The module's name.
+    step: String,
+    stage: Stage,
     n_devices: u64,
     /// There are replicas, and no partitions.
     is_of_replicas: bool,
@@ -28,62 +43,141 @@ struct Candidate {
     n_collectives: usize,
 }
 
-/// The file of a folder that holds the step: of the programs of one device the largest one with collectives, and of several of
-/// one name the last. All are listed on stderr.
+/// When XLA dumped a module, by the file's name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Unoptimized,
+    Partitioned,
+    Other,
+    /// No name of a dump.
+    Unnamed,
+}
+
+impl Stage {
+    fn of(name: &str) -> Stage {
+        match name {
+            _ if name.contains(PARTITIONED) => Stage::Partitioned,
+            _ if UNOPTIMIZED.iter().any(|end| name.ends_with(end)) => Stage::Unoptimized,
+            _ if module_of(name).is_some() || name.contains("_optimizations.") => Stage::Other,
+            _ => Stage::Unnamed,
+        }
+    }
+
+    fn word(self) -> &'static str {
+        match self {
+            Stage::Unoptimized => "before XLA's passes",
+            Stage::Partitioned => "partitioned",
+            Stage::Other => "another stage",
+            Stage::Unnamed => "not a dump's name",
+        }
+    }
+}
+
+impl Candidate {
+    /// Whether it can be the program of one device: right behind XLA's partitioner, or of replicas before all passes.
+    fn is_step(&self) -> bool {
+        self.n_devices > 1
+            && match self.stage {
+                Stage::Partitioned => true,
+                Stage::Unoptimized => self.is_of_replicas && self.n_collectives > 0,
+                Stage::Unnamed => self.n_collectives > 0,
+                Stage::Other => false,
+            }
+    }
+}
+
+/// The file that holds the step, of folders and files: of the programs of one device the largest one with collectives, and of several of
+/// one name the last. They are listed on stderr.
 ///
 /// # Errors
 /// There is none, or another step has half as many instructions or more.
-pub(crate) fn choose(folder: &Path, console: &mut Console<'_>) -> Result<PathBuf, Failure> {
-    let shown = folder.display();
-    let entries = std::fs::read_dir(folder).map_err(|e| Failure::File(format!("cannot read `{shown}`: {e}")))?;
+pub(crate) fn choose(paths: &[PathBuf], console: &mut Console<'_>) -> Result<PathBuf, Failure> {
+    let shown = match paths {
+        [only] => format!("`{}`", only.display()),
+        several => format!("these {} paths", several.len()),
+    };
+    let mut found: Vec<Candidate> = Vec::new();
+    let mut n_modules = 0;
+    for path in paths {
+        let is_named = !path.is_dir();
+        for file in if is_named { vec![path.clone()] } else { files_of(path)? } {
+            if !begins_as_module(&file) {
+                continue;
+            }
+            n_modules += 1;
+            // Of a folder with a thousand dumps only those are read that can be a step.
+            let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let stage = Stage::of(&name);
+            if is_named || matches!(stage, Stage::Partitioned | Stage::Unoptimized) {
+                found.extend(look(&file, stage, console));
+            }
+        }
+    }
+    let (steps, others): (Vec<&Candidate>, Vec<&Candidate>) = found.iter().partition(|c| c.is_step());
+    let Some(step) = largest(&steps) else {
+        let what = "no program of one device: dump with --xla_dump_hlo_pass_re=spmd.*, or name one file";
+        let list = if others.is_empty() { String::new() } else { format!("\n{}", listed(&others, None)) };
+        return Err(Failure::Usage(format!("{shown}: {n_modules} modules and {what}{list}")));
+    };
+    let list = listed(&steps, Some(step));
+    let is_rival = |other: &&&Candidate| {
+        other.n_collectives > 0 && key(other) != key(step) && other.n_instructions * 2 >= step.n_instructions
+    };
+    if steps.iter().any(|other| is_rival(&other)) {
+        return Err(Failure::Usage(format!("{shown}: several steps: name the file of one\n{list}")));
+    }
+    console.say(&format!("note: of the {n_modules} modules in {shown} the step (*) is taken\n{list}"));
+    Ok(step.file.clone())
+}
+
+/// The files of a folder that are named as modules are, in order. A proto is left where its text is there as well.
+fn files_of(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let failed = |e| Failure::File(format!("cannot read `{}`: {e}", folder.display()));
+    let entries = std::fs::read_dir(folder).map_err(failed)?;
     let mut names: Vec<String> = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
     names.sort();
-    let mut n_modules = 0;
-    let mut found: Vec<Candidate> = Vec::new();
-    for name in names.iter().filter(|name| name.ends_with(".txt") || name.ends_with(".hlo")) {
-        if !begins_as_module(&folder.join(name)) {
-            continue;
-        }
-        n_modules += 1;
-        // Before XLA's passes a module is one device's program only if it has replicas.
-        let is_replicas = name.ends_with(".before_optimizations.txt");
-        if name.contains(PARTITIONED) || is_replicas {
-            let candidate = look(folder, name);
-            found.extend(
-                candidate.filter(|c| c.n_devices > 1 && (!is_replicas || c.is_of_replicas && c.n_collectives > 0)),
-            );
-        }
-    }
-    let Some(step) = largest(&found) else {
-        let what = "no program of one device: dump with --xla_dump_hlo_pass_re=spmd.*, or name a file";
-        return Err(Failure::Usage(format!("`{shown}` has {n_modules} modules and {what}")));
+    let has_text = |name: &String| {
+        let bare = name.strip_suffix(".hlo.pb");
+        bare.is_some_and(|bare| names.binary_search(&format!("{bare}.txt")).is_ok())
     };
-    let list = listed(&found, step);
-    let rival = found.iter().find(|other| {
-        other.n_collectives > 0
-            && stem(&other.name) != stem(&step.name)
-            && other.n_instructions * 2 >= step.n_instructions
-    });
-    if rival.is_some() {
-        return Err(Failure::Usage(format!("`{shown}` has several steps: name the file of one\n{list}")));
+    let is_module = |name: &&String| ENDINGS.iter().any(|end| name.ends_with(end)) && !has_text(name);
+    Ok(names.iter().filter(is_module).map(|name| folder.join(name)).collect())
+}
+
+/// The largest with collectives, or else the largest; of one step the last.
+fn largest<'c>(steps: &[&'c Candidate]) -> Option<&'c Candidate> {
+    let largest = steps.iter().max_by_key(|c| (c.n_collectives > 0, c.n_instructions))?;
+    steps.iter().rev().find(|c| key(c) == key(largest) && c.n_collectives > 0).or(Some(largest)).copied()
+}
+
+fn listed(candidates: &[&Candidate], step: Option<&Candidate>) -> String {
+    let width = candidates.iter().map(|c| c.step.chars().count()).max().unwrap_or(0).clamp(4, 40);
+    let mut out = format!(
+        "  {:width$}  {:19} {:>8} {:>13} {:>12}  file\n",
+        "step", "stage", "devices", "instructions", "collectives"
+    );
+    for candidate in candidates.iter().take(MAX_LISTED) {
+        let Candidate { file, step: name, stage, n_devices, n_instructions, n_collectives, .. } = candidate;
+        let mark = if step.is_some_and(|step| step.file == *file) { '*' } else { ' ' };
+        let (stage, file) = (stage.word(), file.file_name().unwrap_or_default().to_string_lossy());
+        let _ = writeln!(
+            out,
+            "{mark} {name:width$}  {stage:19} {n_devices:>8} {n_instructions:>13} {n_collectives:>12}  {file}"
+        );
     }
-    console.say(&format!("note: of the {n_modules} modules in `{shown}` the step (*) is taken\n{list}"));
-    Ok(folder.join(&step.name))
-}
-
-/// The largest with collectives, or else the largest; of one name the last.
-fn largest(found: &[Candidate]) -> Option<&Candidate> {
-    let largest = found.iter().max_by_key(|c| (c.n_collectives > 0, c.n_instructions))?;
-    found.iter().rev().find(|c| stem(&c.name) == stem(&largest.name) && c.n_collectives > 0).or(Some(largest))
-}
-
-fn listed(found: &[Candidate], step: &Candidate) -> String {
-    let mut out = format!("  {:>9} {:>13} {:>12}  file\n", "devices", "instructions", "collectives");
-    for Candidate { name, n_devices, n_instructions, n_collectives, .. } in found {
-        let mark = if *name == step.name { '*' } else { ' ' };
-        let _ = writeln!(out, "{mark} {n_devices:>9} {n_instructions:>13} {n_collectives:>12}  {name}");
+    if let Some(n_more) = candidates.len().checked_sub(MAX_LISTED).filter(|n| *n > 0) {
+        let _ = writeln!(out, "  and {n_more} more");
     }
     out
+}
+
+/// What tells steps apart: the module's name as dumps are named, or as the module says.
+fn key(candidate: &Candidate) -> String {
+    let name = candidate.file.file_name().unwrap_or_default().to_string_lossy();
+    match module_of(&name) {
+        Some(_) => stem(&name).to_string(),
+        None => candidate.step.clone(),
+    }
 }
 
 /// The name of the module without its number: `jit_step.` of `module_0022.jit_step.0001.…`.
@@ -94,20 +188,48 @@ fn stem(name: &str) -> &str {
 
 fn begins_as_module(file: &Path) -> bool {
     let mut head = [0u8; 9];
-    File::open(file).and_then(|mut file| file.read_exact(&mut head)).is_ok() && head == *b"HloModule"
+    let n = File::open(file).and_then(|mut file| file.read(&mut head)).unwrap_or(0);
+    n > 0 && (head == *b"HloModule" || hlo_proto::is_binary(&head[..n]) || head.starts_with(GZIP))
 }
 
-fn look(folder: &Path, name: &str) -> Option<Candidate> {
-    let mut text = String::new();
-    File::open(folder.join(name)).ok()?.take(MAX_BYTES).read_to_string(&mut text).ok()?;
+/// How a file that is packed with gzip begins (RFC 1952, section 2.3.1).
+const GZIP: &[u8] = &[0x1f, 0x8b];
+
+/// What there is to know of a file for a list; nothing of one that is no module.
+fn look(file: &Path, stage: Stage, console: &mut Console<'_>) -> Option<Candidate> {
+    let mut bytes = Vec::new();
+    File::open(file).ok()?.take(MAX_BYTES).read_to_end(&mut bytes).ok()?;
+    if bytes.starts_with(b"HloModule") {
+        return look_at_text(file, stage, &String::from_utf8_lossy(&bytes));
+    }
+    let source = Source::read(file, console).ok()?;
+    let module = source.load(source.whole(), false).ok()?.module;
+    let insts: Vec<InstId> = module.computations().iter().flat_map(|&comp| module.comp(comp).insts.clone()).collect();
+    let communicates = |inst: &&InstId| module.inst(**inst).opcode.row().effects == Effects::Communicates;
+    let Module { header, .. } = &module;
+    Some(Candidate {
+        file: file.to_path_buf(),
+        step: module.name.clone(),
+        stage,
+        n_devices: module.n_devices() as u64,
+        is_of_replicas: header.replica_count > 1 && header.num_partitions <= 1,
+        n_instructions: insts.len(),
+        n_collectives: insts.iter().filter(communicates).count(),
+    })
+}
+
+fn look_at_text(file: &Path, stage: Stage, text: &str) -> Option<Candidate> {
     let header = text.lines().next()?;
     let count = |key: &str| -> u64 {
         let digits = header.split_once(key).map_or("", |(_, rest)| rest);
         digits.split(|c: char| !c.is_ascii_digit()).next().and_then(|n| n.parse().ok()).unwrap_or(1)
     };
     let (replicas, partitions) = (count(", replica_count="), count(", num_partitions="));
+    let name = header.trim_start_matches("HloModule").trim_start();
     Some(Candidate {
-        name: name.to_string(),
+        file: file.to_path_buf(),
+        step: name.split([',', ' ']).next().unwrap_or_default().to_string(),
+        stage,
         n_devices: replicas.saturating_mul(partitions),
         is_of_replicas: replicas > 1 && partitions == 1,
         n_instructions: text.lines().filter(|line| line.contains(" = ")).count(),

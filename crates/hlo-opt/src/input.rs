@@ -10,7 +10,7 @@ use hlo_proto::Kept;
 use hlo_text::Parsed;
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The line between two modules of one file.
 pub(crate) const SEPARATOR: &str = "// -----";
@@ -64,7 +64,7 @@ impl Source {
     /// The file cannot be read; no step or several are in the folder.
     pub(crate) fn read(path: &Path, console: &mut Console<'_>) -> Result<Source, Failure> {
         if path.is_dir() {
-            return Source::read(&choose(path, console)?, console);
+            return Source::read(&choose(&[path.to_path_buf()], console)?, console);
         }
         let (name, read) = match path == Path::new("-") {
             true => ("<stdin>".to_string(), read_capped(console.stdin)),
@@ -80,6 +80,22 @@ impl Source {
             }
             Err(error) => Err(Failure::File(format!("cannot read `{name}`: {error}"))),
         }
+    }
+
+    /// Reads the one file of several that holds the step; of one, that file.
+    ///
+    /// # Errors
+    /// As [`Source::read`].
+    pub(crate) fn of(paths: &[PathBuf], console: &mut Console<'_>) -> Result<Source, Failure> {
+        match paths {
+            [only] => Source::read(only, console),
+            several => Source::read(&choose(several, console)?, console),
+        }
+    }
+
+    /// Whether there is nothing in it.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
     }
 
     /// The whole file as one part.

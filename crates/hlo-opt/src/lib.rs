@@ -10,6 +10,8 @@ mod audit;
 mod bisect;
 mod compare;
 mod complete;
+mod completion;
+mod config;
 pub mod console;
 mod descriptions;
 mod dump;
@@ -68,7 +70,7 @@ pub enum Failure {
 
 /// Runs the program with `args` (the first is its name) and returns its exit code.
 pub fn run(args: impl IntoIterator<Item = OsString>, console: &mut Console<'_>) -> u8 {
-    let arguments = match Arguments::try_parse_from(args) {
+    let mut arguments = match Arguments::try_parse_from(args) {
         Ok(arguments) => arguments,
         Err(error) => {
             let text = error.render();
@@ -81,6 +83,11 @@ pub fn run(args: impl IntoIterator<Item = OsString>, console: &mut Console<'_>) 
         }
     };
     console.has_color = arguments.color.is_on(console.has_color);
+    match config::apply(&mut arguments) {
+        Ok(said) if !arguments.optimize.quiet => said.into_iter().for_each(|line| console.say(&line)),
+        Ok(_) => {}
+        Err(failure) => return fail(console, &failure),
+    }
     let outcome = match &arguments.command {
         None => optimize::run(&arguments.optimize, console),
         Some(Command::Analyze(analyze)) => analyze::run(analyze, console),
@@ -92,12 +99,40 @@ pub fn run(args: impl IntoIterator<Item = OsString>, console: &mut Console<'_>) 
         Some(Command::Run(run)) => execute::run(run, console),
         Some(Command::Plan(plan)) => plan::run(plan, console),
         Some(Command::Completions { shell }) => {
-            let mut script = Vec::new();
-            clap_complete::generate(*shell, &mut Arguments::command(), "hlo-opt", &mut script);
-            console.print(&script).map(|()| exit::OK)
+            let script = completion_script(*shell);
+            script.and_then(|script| console.print(&script)).map(|()| exit::OK)
         }
+        Some(Command::Man) => manual().and_then(|page| console.print(&page)).map(|()| exit::OK),
     };
     outcome.unwrap_or_else(|failure| fail(console, &failure))
+}
+
+/// The variable in which a completion script asks the program what fits.
+const COMPLETION_VARIABLE: &str = "HLO_OPT_COMPLETE";
+
+/// Answers a completion script and ends the process, if it is one that asks.
+pub fn complete_for_shell() {
+    clap_complete::CompleteEnv::with_factory(Arguments::command).var(COMPLETION_VARIABLE).complete();
+}
+
+/// The script that makes a shell ask this program.
+fn completion_script(shell: clap_complete::Shell) -> Result<Vec<u8>, Failure> {
+    let shells = clap_complete::env::Shells::builtins();
+    let Some(completer) = shells.completer(&shell.to_string()) else {
+        return Err(Failure::Usage(format!("expected a shell that can be completed for, found `{shell}`")));
+    };
+    let mut script = Vec::new();
+    let written = completer.write_registration(COMPLETION_VARIABLE, "hlo-opt", "hlo-opt", "hlo-opt", &mut script);
+    written.map(|()| script).map_err(|error| Failure::File(format!("cannot write the script: {error}")))
+}
+
+/// The manual page, commands included.
+fn manual() -> Result<Vec<u8>, Failure> {
+    let mut page = Vec::new();
+    // The page has the options that the short help leaves out.
+    let grammar = Arguments::command().mut_args(|argument| argument.hide_short_help(false));
+    let written = clap_mangen::Man::new(grammar).render(&mut page);
+    written.map(|()| page).map_err(|error| Failure::File(format!("cannot write the page: {error}")))
 }
 
 fn fail(console: &mut Console<'_>, failure: &Failure) -> u8 {

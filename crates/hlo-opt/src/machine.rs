@@ -1,9 +1,9 @@
-//! `--machine`: one name for what the devices are and how they are linked.
+//! `--machine` and `--device`: names for what the devices are and how they are linked.
 
 use crate::arguments::MachineArgs;
 use crate::{Failure, descriptions, registry};
 use hlo_analysis::time::{DEFAULT_DEVICE, Machine};
-use hlo_cluster::NamedMachine;
+use hlo_cluster::{Cluster, NamedMachine};
 use hlo_pass::options::OptionInfo;
 use hlo_pass::pipeline::{OptionValue, PassCall};
 use hlo_run::first_card_model;
@@ -15,40 +15,54 @@ const DEVICE: &str = "device";
 /// The machine of this computer.
 const AUTO: &str = "auto";
 
-/// What `--machine` named, for a module of a certain size.
+/// What `--machine` and `--device` named, for a module of a certain size.
 pub(crate) struct Chosen {
-    /// As the user wrote it.
-    pub name: String,
-    machine: NamedMachine,
+    /// The options, as the user wrote them.
+    pub words: String,
+    cluster: Option<Cluster>,
+    /// A name, or the text of a description.
+    device: Option<String>,
 }
 
 impl Chosen {
-    /// The machine that an option names, with as many devices as the module wants.
+    /// The machine and the device that options name, with as many devices as the module wants; none where there are no options.
     ///
     /// # Errors
-    /// No machine has this name or this number of nodes; for `auto`, no driver or an unknown card.
-    pub(crate) fn find(name: &str, n_devices: usize) -> Result<Chosen, Failure> {
-        let found = if name == AUTO { of_this_computer()? } else { name };
-        let n_devices = u32::try_from(n_devices).unwrap_or(u32::MAX);
-        let machine = NamedMachine::find(found, n_devices).map_err(|e| Failure::Usage(format!("--machine: {e}")))?;
-        Ok(Chosen { name: name.into(), machine })
+    /// No machine has this name or this number of nodes; for `auto`, no driver or an unknown card; a wrong device.
+    pub(crate) fn find(
+        machine: Option<&str>,
+        device: Option<&str>,
+        n_devices: usize,
+    ) -> Result<Option<Chosen>, Failure> {
+        let named = machine.map(|name| named(name, n_devices)).transpose()?;
+        let device_text = device.map(|device| descriptions::device_text(device)).transpose()?;
+        if named.is_none() && device.is_none() {
+            return Ok(None);
+        }
+        let options = [("--machine", machine), ("--device", device)];
+        let words = options.iter().filter_map(|(option, value)| value.map(|value| format!("{option} {value} ")));
+        Ok(Some(Chosen {
+            words: words.collect(),
+            device: device_text.or(named.as_ref().map(|named| named.device.to_string())),
+            cluster: named.map(|named| named.cluster),
+        }))
     }
 
-    /// The machine that an option names, to see whether everything else that was said fits it.
+    /// The same for a module of some size, to see whether everything else that was said fits.
     ///
     /// # Errors
     /// As [`Chosen::find`].
-    pub(crate) fn of_any_size(name: &str) -> Result<Chosen, Failure> {
-        let n_nodes = name.split_once(':').and_then(|(_, n)| n.trim().parse().ok());
-        Chosen::find(name, n_nodes.unwrap_or(1))
+    pub(crate) fn of_any_size(machine: Option<&str>, device: Option<&str>) -> Result<Option<Chosen>, Failure> {
+        let n_nodes = machine.and_then(|name| name.split_once(':')).and_then(|(_, n)| n.trim().parse().ok());
+        Chosen::find(machine, device, n_nodes.unwrap_or(1))
     }
 
     /// The options with those of the machine, where `known` has them and nothing is said.
     pub(crate) fn fill(&self, options: &mut Vec<(String, OptionValue)>, known: &[OptionInfo]) {
-        let values = [(CLUSTER, self.machine.cluster.to_toml()), (DEVICE, self.machine.device.to_string())];
+        let values = [(CLUSTER, self.cluster.as_ref().map(Cluster::to_toml)), (DEVICE, self.device.clone())];
         for (name, value) in values {
             let is_taken = known.iter().any(|option| option.name == name);
-            if is_taken && options.iter().all(|(given, _)| given != name) {
+            if let Some(value) = value.filter(|_| is_taken && options.iter().all(|(given, _)| given != name)) {
                 options.push((name.into(), OptionValue::Text(value)));
             }
         }
@@ -63,11 +77,13 @@ impl Chosen {
             self.fill(&mut call.options, options);
         }
     }
+}
 
-    /// The machine.
-    pub(crate) fn machine(&self) -> Result<Machine, Failure> {
-        Ok(Machine::new(Some(self.machine.cluster.clone()), descriptions::device(self.machine.device)?))
-    }
+/// The machine of a name with so many devices.
+fn named(name: &str, n_devices: usize) -> Result<NamedMachine, Failure> {
+    let found = if name == AUTO { of_this_computer()? } else { name };
+    let n_devices = u32::try_from(n_devices).unwrap_or(u32::MAX);
+    NamedMachine::find(found, n_devices).map_err(|e| Failure::Usage(format!("--machine: {e}")))
 }
 
 /// The machine for a module on `n_devices` devices: a cluster and a device that are named for themselves, else those of the machine
@@ -76,18 +92,14 @@ impl Chosen {
 /// # Errors
 /// A wrong name, or a description that cannot be read.
 pub(crate) fn machine(args: &MachineArgs, n_devices: usize) -> Result<Machine, Failure> {
-    let named = args.machine.as_deref().map(|name| Chosen::find(name, n_devices)?.machine()).transpose()?;
+    let named = args.machine.as_deref().map(|name| named(name, n_devices)).transpose()?;
     let cluster = args.cluster.as_deref().filter(|cluster| !cluster.is_empty());
+    let device = args.device.as_deref().or(named.as_ref().map(|named| named.device)).unwrap_or(DEFAULT_DEVICE);
     let cluster = match cluster {
         Some(cluster) => Some(descriptions::cluster(cluster)?),
-        None => named.as_ref().and_then(|named| named.cluster().cloned()),
+        None => named.as_ref().map(|named| named.cluster.clone()),
     };
-    let device = match (&args.device, &named) {
-        (Some(device), _) => descriptions::device(device)?,
-        (None, Some(named)) => named.device().clone(),
-        (None, None) => descriptions::device(DEFAULT_DEVICE)?,
-    };
-    Ok(Machine::new(cluster, device))
+    Ok(Machine::new(cluster, descriptions::device(device)?))
 }
 
 /// The machine whose devices this computer's first card is.

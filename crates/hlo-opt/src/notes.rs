@@ -115,7 +115,7 @@ pub(crate) fn recommendation(
 /// A preset with options and the machine, as a shell takes them.
 fn quoted(name: &str, options: &[(String, OptionValue)], machine: Option<&Chosen>) -> String {
     let text = PassCall { name: name.into(), options: options.to_vec() }.to_string();
-    let machine = machine.map_or(String::new(), |machine| format!("--machine {} ", machine.name));
+    let machine = machine.map_or("", |machine| &machine.words);
     if options.is_empty() { format!("{machine}--preset {text}") } else { format!("{machine}--preset '{text}'") }
 }
 

@@ -20,7 +20,11 @@ use hlo_pass::fastest::Ways;
 use hlo_pass::pipeline::{PassCall, PipelineError, nearest, parse_pipeline};
 use hlo_pass::report::Artifact;
 use hlo_pass::runner::{AfterPass, BoundPass, RunError, RunOptions, RunSummary, bind, run_pipeline};
+use std::path::Path;
 use std::time::{Duration, Instant};
+
+/// Where there is nothing to read.
+const NO_FILE: &str = "expected a file, or HLO on stdin";
 
 /// Runs the main job.
 ///
@@ -31,10 +35,16 @@ pub(crate) fn run(args: &OptimizeArgs, console: &mut Console<'_>) -> Result<u8, 
         return console.print((registry::list() + &presets::list()).as_bytes()).map(|()| exit::OK);
     }
     // The machine's size is the module's; that all else is well is known before.
-    let work = Work::new(args, args.machine.as_deref().map(Chosen::of_any_size).transpose()?)?;
-    let file = args.file.as_ref().ok_or_else(|| Failure::Usage("expected a file, or - for stdin".into()))?;
+    let work = Work::new(args, Chosen::of_any_size(args.machine.as_deref(), args.device.as_deref())?)?;
     let said = Said::read(args.replicated_params.as_deref(), console)?;
-    let source = Source::read(file, console)?;
+    let source = match args.files.as_slice() {
+        [] if console.stdin_is_terminal => return Err(Failure::Usage(NO_FILE.into())),
+        [] => Source::read(Path::new("-"), console)?,
+        files => Source::of(files, console)?,
+    };
+    if args.files.is_empty() && source.is_empty() {
+        return Err(Failure::Usage(NO_FILE.into()));
+    }
     let parts = if args.split_input_file { source.parts() } else { vec![source.whole()] };
 
     let is_shown = args.output.is_none() && !args.verify_only && console.stdout_is_terminal;
@@ -130,7 +140,7 @@ struct Work {
     passes: Vec<BoundPass>,
     /// What times are predicted for: the preset's machine, or the first that a pass names.
     pricing: Pricing,
-    /// What `--machine` named.
+    /// What `--machine` and `--device` named.
     machine: Option<Chosen>,
 }
 
@@ -267,11 +277,9 @@ impl Job<'_> {
         if self.args.verify_only {
             return Ok(Some(ModuleReport::new(&loaded.module)));
         }
-        let of_this_size = self.args.machine.as_deref().map(|name| {
-            let machine = Chosen::find(name, loaded.module.n_devices().max(1))?;
-            Work::new(self.args, Some(machine))
-        });
-        let of_this_size = of_this_size.transpose()?;
+        let (machine, device) = (self.args.machine.as_deref(), self.args.device.as_deref());
+        let chosen = Chosen::find(machine, device, loaded.module.n_devices().max(1))?;
+        let of_this_size = chosen.map(|chosen| Work::new(self.args, Some(chosen))).transpose()?;
         let work = of_this_size.as_ref().unwrap_or(self.work);
         let mut analyses = Analyses::new(params);
         let mut report = ModuleReport::new(&loaded.module);

@@ -240,6 +240,11 @@ fn usage(error: PipelineError) -> Failure {
 }
 
 impl Preset {
+    /// What it takes in braces.
+    pub(crate) fn options(&self) -> &'static [OptionInfo] {
+        self.options
+    }
+
     fn ways(&self, given: &[(String, OptionValue)]) -> Result<Ways, Failure> {
         let read = descriptions::read_all(given)?;
         let options = Options::check(self.name, self.options, &read).map_err(usage)?;

@@ -20,6 +20,7 @@ fn audit_text(args: &[&str], mut stdin: &[u8]) -> Outcome {
         stderr: &mut stderr,
         shows_progress: false,
         has_color: false,
+        stdin_is_terminal: true,
         stdout_is_terminal: false,
     };
     let args = ["hlo-opt", "audit"].iter().chain(args).map(OsString::from);

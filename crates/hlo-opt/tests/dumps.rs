@@ -13,6 +13,7 @@ fn run(args: &[&str]) -> (u8, String, String) {
         stderr: &mut stderr,
         shows_progress: false,
         has_color: false,
+        stdin_is_terminal: true,
         stdout_is_terminal: false,
     };
     let code = hlo_opt::run(std::iter::once("hlo-opt").chain(args.iter().copied()).map(OsString::from), &mut console);
@@ -170,10 +171,7 @@ fn of_a_folder_the_step_is_taken_and_several_steps_are_asked_about() {
     let folder = Path::new(&step).parent().expect("a folder");
     let (code, _, errors) = run(&["--pass", "dce", &folder.to_string_lossy()]);
     assert_eq!(code, 2);
-    assert!(
-        errors.contains("has 1 modules and no program of one device: dump with --xla_dump_hlo_pass_re"),
-        "{errors}"
-    );
+    assert!(errors.contains(": 1 modules and no program of one device: dump with --xla_dump_hlo_pass_re"), "{errors}");
     let [one] = files("jax-0.10", "jit", ".after_spmd-partitioning.").try_into().expect("one");
     let [other] = files("jax-0.10", "pmap", ".after_spmd-partitioning.").try_into().expect("one");
     for from in [&one, &other] {
@@ -194,6 +192,36 @@ fn of_a_folder_the_step_is_taken_and_several_steps_are_asked_about() {
     assert_eq!(code, 0);
     assert!(errors.lines().any(|line| line.starts_with('*') && line.ends_with(&again)), "{errors}");
     assert!(!errors.contains(early), "{errors}");
+}
+
+#[test]
+fn of_several_files_the_step_is_taken() {
+    let all = files("jax-0.12", "jit", "");
+    let names: Vec<String> = all.iter().map(|file| file.to_string_lossy().into_owned()).collect();
+    assert!(names.len() > 1, "{names:?}");
+    let args: Vec<&str> = ["--pass", SHARD].into_iter().chain(names.iter().map(String::as_str)).collect();
+    let (code, printed, errors) = run(&args);
+    assert_eq!((code, printed.matches(" reduce-scatter(").count()), (0, 3), "{errors}");
+    let line = errors.lines().find(|line| line.starts_with('*')).unwrap_or_default();
+    assert!(line.contains("partitioned") && line.contains("jit_train_step"), "{errors}");
+
+    // The same step as a proto is found as well; two steps are asked about.
+    let (_folder, file) = Folder::with("several", "HloModule small\n\nENTRY e {\n  ROOT x = f32[] parameter(0)\n}\n");
+    let [step] = files("jax-0.12", "jit", ".after_spmd-partitioning.").try_into().expect("one");
+    let proto = Path::new(&file).with_file_name("0001.after_spmd-partitioning.hlo.pb");
+    let (proto, step) = (proto.to_string_lossy().into_owned(), step.to_string_lossy().into_owned());
+    assert_eq!(run(&["--output-format", "proto", &step, "-o", &proto]).0, 0);
+    let (code, _, errors) = run(&["--pass", "dce", &file, &proto]);
+    assert_eq!(code, 0, "{errors}");
+    assert!(errors.lines().any(|line| line.starts_with('*') && line.ends_with("hlo.pb")), "{errors}");
+    let [other] = files("jax-0.12", "pmap", ".after_spmd-partitioning.").try_into().expect("one");
+    let (code, _, errors) = run(&["--pass", "dce", &step, &other.to_string_lossy()]);
+    assert!(code == 2 && errors.contains("these 2 paths: several steps: name the file of one"), "{errors}");
+    let (code, _, errors) = run(&["--pass", "dce", &file, &file]);
+    assert!(
+        code == 2 && errors.contains("2 modules and no program of one device") && errors.contains("small"),
+        "{errors}"
+    );
 }
 
 #[test]

@@ -19,6 +19,7 @@ fn run_on(args: &[&str], mut stdin: &[u8], stdout_is_terminal: bool) -> Outcome 
         stderr: &mut stderr,
         shows_progress: false,
         has_color: false,
+        stdin_is_terminal: true,
         stdout_is_terminal,
     };
     let code = hlo_opt::run(["hlo-opt"].iter().chain(args).map(OsString::from), &mut console);

@@ -79,10 +79,15 @@ impl PipelineError {
         PipelineError(message.into())
     }
 
-    /// `unknown <what> <name>`, with the nearest of `known` if one is near.
-    pub fn unknown<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a str>) -> PipelineError {
-        let near = nearest(name, known).map_or(String::new(), |n| format!(", did you mean `{n}`?"));
-        PipelineError(format!("unknown {what}: `{name}`{near}"))
+    /// `unknown <what> <name>`, with the nearest of `known` if one is near, and else with all of them.
+    pub fn unknown<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a str> + Clone) -> PipelineError {
+        let all = known.clone().collect::<Vec<_>>().join(", ");
+        let advice = match nearest(name, known) {
+            Some(near) => format!(", did you mean `{near}`?"),
+            None if all.is_empty() => "; there is none".into(),
+            None => format!("; expected one of {all}"),
+        };
+        PipelineError(format!("unknown {what}: `{name}`{advice}"))
     }
 }
 
