@@ -164,7 +164,7 @@ fn wrong_usage_is_two_and_suggests_the_nearest() {
         (&["--pass", "dce{x=1}", "x.hlo"], "unknown option of `dce`: `x`; there is none"),
         (
             &["--pass", "inline-calls{x=1}", "x.hlo"],
-            "unknown option of `inline-calls`: `x`; expected one of max-growth",
+            "unknown option of `inline-calls`: `x`; expected one of max-instructions",
         ),
         (&["--pass", "inline-calls{max-instruction=1}", "x.hlo"], "did you mean `max-instructions`?"),
         (&["--pass", "inline-calls{max-instructions=many}", "x.hlo"], "expected a whole number"),
