@@ -486,12 +486,3 @@ fn what_cannot_be_evaluated_has_a_place() {
     assert_eq!((out.code, out.stdout.as_str()), (1, ""));
     assert!(out.stderr.contains("<stdin>:5:8") && out.stderr.contains("somewhere_else"), "{}", out.stderr);
 }
-
-#[test]
-fn completions_know_the_flags() {
-    for shell in ["bash", "zsh", "fish"] {
-        let out = run(&["completions", shell]);
-        assert_eq!(out.code, 0);
-        assert!(out.stdout.contains("split-input-file"), "{shell}");
-    }
-}
