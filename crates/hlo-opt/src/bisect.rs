@@ -83,7 +83,7 @@ fn passes(
     wrong: &dyn Fn(String) -> Failure,
 ) -> Result<Vec<BoundPass>, Failure> {
     let mut calls: Vec<PassCall> = Vec::new();
-    let machine = args.machine.as_deref().map(|name| Chosen::find(name, module.n_devices())).transpose()?;
+    let machine = Chosen::find(args.machine.as_deref(), None, module.n_devices().max(1))?;
     if let Some(text) = &args.preset {
         let ways = presets::ways(&presets::parse(text)?, machine.as_ref())?;
         let (mut module, mut analyses) = (module.clone(), Analyses::new(analyses.params.clone()));
