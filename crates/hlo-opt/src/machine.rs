@@ -35,7 +35,7 @@ impl Chosen {
         n_devices: usize,
     ) -> Result<Option<Chosen>, Failure> {
         let named = machine.map(|name| named(name, n_devices)).transpose()?;
-        let device_text = device.map(|device| descriptions::device_text(device)).transpose()?;
+        let device_text = device.map(descriptions::device_text).transpose()?;
         if named.is_none() && device.is_none() {
             return Ok(None);
         }
