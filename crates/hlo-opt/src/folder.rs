@@ -3,7 +3,6 @@
 use crate::Failure;
 use crate::console::Console;
 use crate::dump::module_of;
-use crate::input::Source;
 use hlo_ir::op::Effects;
 use hlo_ir::{InstId, Module};
 use std::fmt::Write;
@@ -109,7 +108,7 @@ pub(crate) fn choose(paths: &[PathBuf], console: &mut Console<'_>) -> Result<Pat
             let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let stage = Stage::of(&name);
             if is_named || matches!(stage, Stage::Partitioned | Stage::Unoptimized) {
-                found.extend(look(&file, stage, console));
+                found.extend(look(&file, stage));
             }
         }
     }
@@ -196,14 +195,14 @@ fn begins_as_module(file: &Path) -> bool {
 const GZIP: &[u8] = &[0x1f, 0x8b];
 
 /// What there is to know of a file for a list; nothing of one that is no module.
-fn look(file: &Path, stage: Stage, console: &mut Console<'_>) -> Option<Candidate> {
+fn look(file: &Path, stage: Stage) -> Option<Candidate> {
     let mut bytes = Vec::new();
     File::open(file).ok()?.take(MAX_BYTES).read_to_end(&mut bytes).ok()?;
+    let bytes = hlo_proto::unzip(bytes, MAX_BYTES).ok()?;
     if bytes.starts_with(b"HloModule") {
         return look_at_text(file, stage, &String::from_utf8_lossy(&bytes));
     }
-    let source = Source::read(file, console).ok()?;
-    let module = source.load(source.whole(), false).ok()?.module;
+    let module = hlo_proto::read(&bytes).ok()?.module;
     let insts: Vec<InstId> = module.computations().iter().flat_map(|&comp| module.comp(comp).insts.clone()).collect();
     let communicates = |inst: &&InstId| module.inst(**inst).opcode.row().effects == Effects::Communicates;
     let Module { header, .. } = &module;
