@@ -16,6 +16,7 @@ mod paper_wus;
 mod preset_check;
 mod proto_check;
 mod python;
+mod spelling_check;
 mod tidy;
 mod time_check;
 mod workspace;
@@ -85,6 +86,11 @@ cargo xtask <command>
   proto-check [options]  HloModuleProtos that we read and write, and our table of messages, against jaxlib 0.10 and 0.12
       --corpus DIR         modules of this folder too
       --only SUBSTR        modules whose file name contains this; may be repeated
+  spelling-check [options]  ways to write HLO, read by us and by jaxlib: what we refuse, and what we read otherwise
+      --quick              a sample of them
+      --only SUBSTR        spellings whose name contains this; may be repeated
+      --show               the texts of all refusals too
+      --jobs N             texts at a time (default all cores)
   make-hlo [options]   lower a training step with JAX: --model gpt|mlp|update --out FILE; --help lists the sizes
   compare OLD NEW [options]  two builds of the tool print the same bytes for all samples and every kind of output
       --corpus DIR         modules of this folder too; may be repeated
@@ -109,6 +115,7 @@ fn main() -> ExitCode {
         Some("bench-zero1") => bench_zero1::run(words),
         Some("jax-check") => jax_check::run(words),
         Some("make-hlo") => make_hlo::run(words),
+        Some("spelling-check") => spelling_check::run(words),
         Some("proto-check") => proto_check::run(words),
         Some("coverage") => coverage::run(words),
         Some("compare") => compare::run(words),

@@ -1,4 +1,5 @@
-//! The literal of a custom call, which a module holds as the text of a shape and a value: `s32[2]{0} {1, 2}`.
+//! The literal of a custom call, which a module holds as the text of a shape and a value, `s32[2]{0} {1, 2}`, or of a tuple of
+//! literals.
 
 use crate::read::Fallible;
 use crate::read::{read_literal, read_shape};
@@ -6,38 +7,48 @@ use crate::table::{Field, literal};
 use crate::view::View;
 use crate::write::write_literal;
 use crate::writer::Writer;
-use hlo_ir::literal::parse_constant;
+use hlo_ir::literal::{ConstantValue, parse_constant};
 use hlo_ir::{ArrayShape, DType, Dims, Layout, Shape};
 
 /// The text of a literal.
 pub(crate) fn read(view: &View<'_>) -> Fallible<String> {
     let shape = read_shape(&view.message(literal::shape).unwrap_or_default())?;
     let value = read_literal(view, &shape)?;
-    let mut out = format!("{shape} ");
-    value.write_text(&mut out);
+    let mut out = String::new();
+    value.write_with_shape(&shape, &mut out);
     Ok(out)
 }
 
 /// Appends the literal that a text says; arrays with plain layouts and tuples of them are understood.
 pub(crate) fn write(w: &mut Writer, field: Field, text: &str) {
-    let mut rest = text.trim_start();
-    let Some(shape) = take_shape(&mut rest) else { return };
-    let Ok(value) = parse_constant(rest.as_bytes(), &mut 0, &shape) else { return };
-    w.message(field, |w| write_literal(w, &value, &shape));
+    if let Some((shape, value)) = take_literal(&mut text.trim_start()) {
+        w.message(field, |w| write_literal(w, &value, &shape));
+    }
 }
 
-/// Takes the text of a shape.
-fn take_shape(rest: &mut &str) -> Option<Shape> {
+/// Takes a shape and its value, or a tuple of literals in parentheses.
+fn take_literal(rest: &mut &str) -> Option<(Shape, ConstantValue)> {
     if let Some(inner) = rest.strip_prefix('(') {
         *rest = inner.trim_start();
-        let mut elements = Vec::new();
+        let (mut shapes, mut values) = (Vec::new(), Vec::new());
         while !rest.starts_with(')') {
-            elements.push(take_shape(rest)?);
+            let (shape, value) = take_literal(rest)?;
+            shapes.push(shape);
+            values.push(value);
             *rest = rest.trim_start_matches([' ', ',']);
         }
-        *rest = rest.get(1..)?.trim_start();
-        return Some(Shape::Tuple(elements));
+        *rest = rest.get(1..)?;
+        return Some((Shape::Tuple(shapes), ConstantValue::Tuple(values)));
     }
+    let shape = take_shape(rest)?;
+    let mut end = 0;
+    let value = parse_constant(rest.as_bytes(), &mut end, &shape).ok()?;
+    *rest = rest.get(end..)?;
+    Some((shape, value))
+}
+
+/// Takes the text of an array's shape.
+fn take_shape(rest: &mut &str) -> Option<Shape> {
     let (dtype, after) = rest.split_once('[')?;
     let dtype = DType::from_name(dtype)?;
     let (dims, after) = after.split_once(']')?;

@@ -7,9 +7,18 @@ use crate::error::{EXPECTED, Fallible};
 use crate::instruction::{OpWord, Verb};
 use crate::parser::Parser;
 use cranelift_entity::EntityRef;
-use hlo_ir::attrs::{AsyncAttrs, Attrs, ParameterAttrs, QuotedText};
+use hlo_ir::attrs::{AsyncAttrs, Attrs, OperandAlias, ParameterAttrs, QuotedText};
 use hlo_ir::module::Operands;
 use hlo_ir::{CompId, InstId, Instruction, Opcode, Shape, ShapeId};
+
+/// What the attributes of sugar say of the start, and not of the op that it wraps.
+#[derive(Default)]
+pub(crate) struct OfStart {
+    /// Where it runs.
+    pub(crate) thread: Option<QuotedText>,
+    /// Which parts of its result share memory with operands.
+    pub(crate) aliases: Vec<OperandAlias>,
+}
 
 impl Parser<'_> {
     /// Resolves sugar: gives `inst` the opcode and the attributes that the operation's word means, and what it calls.
@@ -19,14 +28,21 @@ impl Parser<'_> {
         op: &OpWord<'_>,
         inst: &mut Instruction,
         stated: Option<ShapeId>,
-        thread: Option<QuotedText>,
+        own: OfStart,
     ) -> Fallible<Option<CompId>> {
         let (opcode, of) = match op.verb {
             Verb::Plain(opcode) => match AsyncAttrs::of(&inst.attrs) {
-                Some(own) if opcode == Opcode::AsyncStart => {
-                    let calls = own.calls;
+                Some(attrs) if opcode == Opcode::AsyncStart => {
                     self.async_result(op, stated)?;
-                    return Ok(calls);
+                    if let Some(calls) = attrs.calls {
+                        // The start says on which thread its computation runs, whatever that says of itself, as in XLA.
+                        let thread = attrs.async_execution_thread.as_ref().map(|thread| thread.0.clone());
+                        self.module.comp_mut(calls).execution_thread = thread.filter(|thread| thread != "main");
+                    }
+                    return Ok(attrs.calls);
+                }
+                Some(attrs) if !attrs.output_to_operand_aliasing.is_empty() => {
+                    return Err(op.failure(EXPECTED, "expected `output_to_operand_aliasing` at its start, found it here"));
                 }
                 Some(_) => (opcode, None),
                 None => return Ok(None),
@@ -35,9 +51,14 @@ impl Parser<'_> {
             Verb::StartOf(of) => {
                 let result = self.async_result(op, stated)?;
                 let attrs = std::mem::replace(&mut inst.attrs, Attrs::Plain);
-                let calls = self.wrap(inst.parent, op, of, attrs, &inst.operands, result, thread.clone());
+                let calls = self.wrap(inst.parent, op, of, attrs, &inst.operands, result, own.thread.clone());
                 inst.opcode = Opcode::AsyncStart;
-                inst.attrs = AsyncAttrs { async_execution_thread: thread, calls: Some(calls) }.into();
+                inst.attrs = AsyncAttrs {
+                    async_execution_thread: own.thread,
+                    output_to_operand_aliasing: own.aliases,
+                    calls: Some(calls),
+                }
+                .into();
                 return Ok(Some(calls));
             }
         };

@@ -1,7 +1,7 @@
 //! One computation: its head, its instructions, and what to do after a broken one.
 
 use crate::cursor::is_name_byte;
-use crate::error::{DUPLICATE, EXPECTED, Fallible, MISSING, failure};
+use crate::error::{DUPLICATE, EXPECTED, Fallible, LIMIT, MAX_INLINE, MISSING, failure};
 use crate::parser::Parser;
 use cranelift_entity::EntityRef;
 use hlo_ir::attrs::{Attrs, ParameterAttrs};
@@ -28,6 +28,8 @@ impl<'t> Parser<'t> {
     pub(crate) fn computation(&mut self) -> Fallible<()> {
         let head = self.head()?;
         self.n_params = 0;
+        self.open.clear();
+        self.open.push(head.comp);
         let mut root = None;
         loop {
             match self.cur.peek() {
@@ -55,6 +57,38 @@ impl<'t> Parser<'t> {
             self.module.comp_mut(head.comp).execution_thread = (thread != "main").then_some(thread);
         }
         self.finish(head.comp, head.result, root, end)
+    }
+
+    /// Takes `{ … }` in the place of a computation's name. What stands inside sees no name of the computations around it.
+    #[cold]
+    pub(crate) fn inline_computation(&mut self) -> Fallible<CompId> {
+        let start = self.cur.pos;
+        if self.open.len() > MAX_INLINE {
+            let message = format!("expected at most {MAX_INLINE} computations inside of one another, found more");
+            return Err(failure(LIMIT, start, start + 1, message));
+        }
+        self.cur.expect(b'{', "before the instructions")?;
+        let user = self.open.last().copied().unwrap_or(CompId::from_u32(0));
+        let comp = self.add_unnamed_comp("_", user);
+        self.sources.comps[comp] = start as u32;
+        let (n_params, n_shadowed) = (std::mem::take(&mut self.n_params), self.n_shadowed());
+        let is_single = std::mem::take(&mut self.is_single);
+        self.open.push(comp);
+        let body = self.inline_body(comp);
+        self.open.pop();
+        self.unshadow(n_shadowed);
+        (self.n_params, self.is_single) = (n_params, is_single);
+        body.map(|()| comp)
+    }
+
+    fn inline_body(&mut self, comp: CompId) -> Fallible<()> {
+        let mut root = None;
+        while self.cur.peek() != Some(b'}') {
+            self.line(comp, &mut root)?;
+        }
+        let end = self.cur.pos;
+        self.cur.pos += 1;
+        self.finish(comp, None, root, end)
     }
 
     /// Takes `[ENTRY] name [(params) -> shape] {` and makes the computation.

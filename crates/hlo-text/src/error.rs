@@ -26,6 +26,9 @@ pub(crate) const MAX_DIAGNOSTICS: usize = 20;
 /// Most levels of nested shapes, operands and literals.
 pub(crate) const MAX_DEPTH: usize = 200;
 
+/// Most levels of computations inside of one another.
+pub(crate) const MAX_INLINE: usize = 16;
+
 /// A failure at bytes `start..end`.
 #[cold]
 pub(crate) fn failure(rule: &'static str, start: usize, end: usize, message: impl Into<String>) -> Box<Diagnostic> {

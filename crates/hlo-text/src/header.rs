@@ -1,6 +1,6 @@
 //! The `HloModule` line and the tables after it.
 
-use crate::cursor::Cursor;
+use crate::cursor::{Cursor, is_name_byte};
 use crate::error::{DUPLICATE, EXPECTED, Fallible, UNKNOWN, failure};
 use crate::groups::dims;
 use crate::marks::frontend_attributes;
@@ -35,6 +35,8 @@ impl Parser<'_> {
             self.cur.pos -= name.len();
             return Err(self.cur.expected("the name of the module"));
         }
+        // XLA takes a colon for part of the name, and leaves it out.
+        self.cur.pos += usize::from(self.cur.raw() == Some(b':'));
         self.module.name = name.to_string();
         let mut seen = [false; KEYS.len()];
         while self.cur.eat(b',') {
@@ -222,6 +224,10 @@ fn parameter_place(cur: &mut Cursor<'_>) -> Fallible<(i64, hlo_ir::Dims)> {
 }
 
 fn booleans(cur: &mut Cursor<'_>) -> Fallible<Vec<bool>> {
+    // A single flag needs no braces.
+    if cur.peek().is_some_and(is_name_byte) {
+        return boolean(cur).map(|flag| vec![flag]);
+    }
     let mut out = Vec::new();
     cur.list(BRACES, "of the flags", &mut |cur| {
         out.push(boolean(cur)?);

@@ -1,14 +1,14 @@
 //! One instruction: `[ROOT] name = shape opcode(operands), attributes`.
 
-use crate::error::{DUPLICATE, EXPECTED, Fallible, LIMIT, LITERAL, MAX_DEPTH, SHAPE, UNKNOWN, failure};
+use crate::asynchrony::OfStart;
+use crate::error::{DUPLICATE, EXPECTED, Fallible, LIMIT, LITERAL, MAX_DEPTH, UNKNOWN, failure};
 use crate::marks::{check_required, unknown_key};
 use crate::parser::Parser;
 use crate::shape::is_next as shape_is_next;
 use cranelift_entity::EntityRef;
 use cranelift_entity::packed_option::ReservedValue;
-use hlo_ir::attrs::{AttrFormat, Attrs, CompareAttrs, Marks, ParameterAttrs, QuotedText, TupleIndexAttrs};
+use hlo_ir::attrs::{AttrFormat, Attrs, CompareAttrs, FieldMut, Marks, ParameterAttrs, QuotedText, TupleIndexAttrs};
 use hlo_ir::diag::Diagnostic;
-use hlo_ir::infer::{OpView, infer_result};
 use hlo_ir::literal::{ConstantValue, parse_literal};
 use hlo_ir::module::Operands;
 use hlo_ir::names::{Name, is_reserved, is_type_name};
@@ -106,17 +106,17 @@ impl<'t> Parser<'t> {
             return Err(wrong_arity(&op, row.arity, inst.operands.len()));
         }
         let mut seen = first_seen(row.format);
-        let thread = if label.is_some() || depth == 0 {
+        let of_start = if label.is_some() || depth == 0 {
             self.attributes(comp, &op, &mut inst.attrs, &mut seen, &mut inst.marks)?
         } else {
-            None
+            OfStart::default()
         };
         self.fill_default(&op, &inst.operands, &mut inst.attrs, &mut seen);
         check_required(row.format, seen, op.text, op.start)?;
         self.check_operands(&op, &inst.operands)?;
         let calls = match op.verb {
             Verb::Plain(_) if row.format != AttrFormat::Async => None,
-            _ => self.resolve_async(&op, &mut inst, stated, thread)?,
+            _ => self.resolve_async(&op, &mut inst, stated, of_start)?,
         };
         if stated.is_none() {
             inst.shape = self.inferred_shape(&inst, &op)?;
@@ -174,19 +174,23 @@ impl<'t> Parser<'t> {
     /// Takes operands up to the closing parenthesis, which stays.
     #[inline]
     fn operands(&mut self, comp: CompId, operands: &mut Operands, depth: usize) -> Fallible<()> {
-        while !matches!(self.cur.peek(), Some(b')') | None) {
-            let operand = self.operand(comp, depth)?;
+        loop {
+            // XLA asks for no particular number of commas.
+            while self.cur.eat(b',') {}
+            if matches!(self.cur.peek(), Some(b')') | None) {
+                return Ok(());
+            }
+            let operand = self.operand(comp, operands.len(), depth)?;
             operands.push(operand);
-            if !self.cur.eat(b',') {
-                break;
+            if self.cur.peek() != Some(b',') {
+                return Ok(());
             }
         }
-        Ok(())
     }
 
-    /// Takes `name`, `name#1#0`, `shape name` or a nested `[shape] opcode(…)`.
+    /// Takes operand `number`: `name`, `name#1#0`, `shape name` or a nested `[shape] opcode(…)`.
     #[inline]
-    fn operand(&mut self, comp: CompId, depth: usize) -> Fallible<InstId> {
+    fn operand(&mut self, comp: CompId, number: usize, depth: usize) -> Fallible<InstId> {
         if self.cur.peek() == Some(b'%') {
             let named = self.inst_ref(comp)?;
             return self.element(named);
@@ -207,7 +211,10 @@ impl<'t> Parser<'t> {
             }
         }
         let operand = match stated {
-            Some((_, shape)) if self.is_single => self.parameter_ref(comp, shape)?,
+            Some((start, shape)) if self.is_single => match self.cur.peek() {
+                Some(b',' | b')') => self.unnamed_parameter(comp, shape, number, start)?,
+                _ => self.parameter_ref(comp, shape)?,
+            },
             _ => self.inst_ref(comp)?,
         };
         let operand = self.element(operand)?;
@@ -283,16 +290,30 @@ impl<'t> Parser<'t> {
             return self.inst_ref(comp);
         }
         self.cur = ahead;
+        self.new_parameter(comp, shape, text, start)
+    }
+
+    /// Makes the parameter that operand `number` is of which only the shape stands, named as XLA names it.
+    #[cold]
+    fn unnamed_parameter(&mut self, comp: CompId, shape: ShapeId, number: usize, start: usize) -> Fallible<InstId> {
+        let text = format!("_{number}");
+        match self.module.names.find(&text).and_then(|name| self.find_inst(comp, name)) {
+            Some(known) => Ok(known),
+            None => self.new_parameter(comp, shape, &text, start),
+        }
+    }
+
+    fn new_parameter(&mut self, comp: CompId, shape: ShapeId, text: &str, start: usize) -> Fallible<InstId> {
         let attrs = ParameterAttrs { number: self.module.comp(comp).params.len() as i64, ..ParameterAttrs::default() };
+        let name = self.define_inst(comp, text, start, InstId::new(self.module.n_inst_slots()))?;
         let (opcode, operands) = (Opcode::Parameter, Operands::new());
-        let (name, place) = self.name_next(comp, Some((text, start)), opcode, start)?;
         let inst = Instruction { opcode, shape, name, parent: comp, operands, attrs: attrs.into(), marks: None };
         let id = self.module.add_instruction(inst);
-        self.sources.insts[id] = place as u32;
+        self.sources.insts[id] = start as u32;
         Ok(id)
     }
 
-    /// Takes `, key=value` as often as it comes; gives the thread of async sugar.
+    /// Takes `, key=value` as often as it comes; gives what belongs to the start of async sugar.
     #[inline]
     fn attributes(
         &mut self,
@@ -301,8 +322,8 @@ impl<'t> Parser<'t> {
         attrs: &mut Attrs,
         seen: &mut u64,
         marks: &mut Option<Arc<Marks>>,
-    ) -> Fallible<Option<QuotedText>> {
-        let mut thread = None;
+    ) -> Fallible<OfStart> {
+        let mut of_start = OfStart::default();
         while self.cur.eat(b',') {
             let key = self.cur.key("an attribute")?;
             let start = self.cur.pos - key.len() - 1;
@@ -310,8 +331,11 @@ impl<'t> Parser<'t> {
                 continue;
             }
             let format = attrs.format();
-            if matches!(op.verb, Verb::StartOf(_)) && key == "async_execution_thread" && thread.is_none() {
-                thread = Some(QuotedText(self.cur.string("a quoted thread name")?.into_owned()));
+            let is_start = matches!(op.verb, Verb::StartOf(_));
+            if is_start && key == "async_execution_thread" && of_start.thread.is_none() {
+                of_start.thread = Some(QuotedText(self.cur.string("a quoted thread name")?.into_owned()));
+            } else if is_start && key == "output_to_operand_aliasing" && of_start.aliases.is_empty() {
+                self.value(format, key, FieldMut::OutputAliases(&mut of_start.aliases))?;
             } else if format == AttrFormat::Combining && key == "mode" {
                 // The group mode by name; XLA reads it and goes by channel and ids all the same.
                 self.cur.word("a group mode")?;
@@ -324,7 +348,7 @@ impl<'t> Parser<'t> {
                 return Err(unknown_key(&what, key, start, format, ALSO_KNOWN));
             }
         }
-        Ok(thread)
+        Ok(of_start)
     }
 
     /// Takes `TOTAL` or `PARTIAL`, as jaxlib says it since 0.11 in the place of `type=`.
@@ -341,37 +365,6 @@ impl<'t> Parser<'t> {
         }
         compare.order = word.into();
         Ok(())
-    }
-
-    /// Fills attributes whose default is not their type's: a `compare` has the order of its operands' type, `map` goes over all dims, `topk` takes the largest.
-    #[inline]
-    fn fill_default(&self, op: &OpWord<'_>, operands: &Operands, attrs: &mut Attrs, seen: &mut u64) {
-        const DIMENSIONS: u64 = 1;
-        if let Attrs::Reduce(attrs) = attrs
-            && op.verb.attrs_of() == Opcode::Map
-            && *seen & DIMENSIONS == 0
-        {
-            let shape = operands.first().map(|&id| self.module.shape(id));
-            let rank = shape.and_then(Shape::as_array).map_or(0, |a| a.rank());
-            attrs.dimensions = (0..rank as i64).collect();
-            *seen |= DIMENSIONS;
-        }
-        if let Attrs::Compare(attrs) = attrs {
-            let shape = operands.first().and_then(|&id| self.module.shape(id).as_array());
-            let is_partial = shape.is_some_and(|array| array.dtype.is_float() || array.dtype.is_complex());
-            match attrs.order.as_str() {
-                "TOTAL" if is_partial => attrs.order = "TOTALORDER".into(),
-                "PARTIAL" if is_partial => attrs.order = "".into(),
-                "TOTAL" => attrs.order = "".into(),
-                _ => {}
-            }
-        }
-        const LARGEST: u64 = 2;
-        if let Attrs::TopK(attrs) = attrs
-            && *seen & LARGEST == 0
-        {
-            attrs.largest = true;
-        }
     }
 
     /// Checks of operands without which the attributes have no meaning.
@@ -395,23 +388,6 @@ impl<'t> Parser<'t> {
             return Err(failure(EXPECTED, at, at, "`constant`: expected a shape before the opcode, found none"));
         };
         constant_value(&mut self.cur, self.module.shapes.get(shape), 0)
-    }
-
-    /// The shape of an instruction that states none.
-    #[cold]
-    fn inferred_shape(&mut self, inst: &Instruction, op: &OpWord<'_>) -> Fallible<ShapeId> {
-        let shapes: Vec<&Shape> = inst.operands.iter().map(|&id| self.module.shape(id)).collect();
-        let view = OpView { opcode: inst.opcode, operands: &shapes, attrs: &inst.attrs, stated: None };
-        match infer_result(&self.module, &view) {
-            Ok(shape) => Ok(self.module.shapes.intern(shape)),
-            Err(error) => {
-                let help = format!("write the result's shape before `{}` to say what it is", op.text);
-                Err(op
-                    .failure(SHAPE, format_args!("expected {}, found {}", error.expected, error.found))
-                    .with_help(help)
-                    .into())
-            }
-        }
     }
 }
 

@@ -11,6 +11,7 @@
 mod asynchrony;
 mod computation;
 mod cursor;
+mod defaults;
 mod error;
 mod groups;
 mod header;

@@ -111,6 +111,7 @@ impl Parser<'_> {
         self.module.header.is_scheduled = true;
         let (comp, _) = self.define_comp("_", self.cur.pos);
         self.module.set_entry(comp);
+        self.open.push(comp);
         let _ = self.cur.eat_word("ROOT");
         let mut ahead = self.cur;
         let has_name = ahead.name("").is_ok() && ahead.eat(b'=');
@@ -123,7 +124,11 @@ impl Parser<'_> {
         };
         let root = self.instruction(comp, Some(label), 0)?;
         match self.cur.peek() {
-            None => self.finish(comp, None, Some(root), self.cur.pos),
+            None => {
+                self.finish(comp, None, Some(root), self.cur.pos)?;
+                self.put_unnamed_first();
+                Ok(())
+            }
             Some(_) => Err(self.cur.expected("the end of the file after a single instruction")),
         }
     }
@@ -148,6 +153,11 @@ impl Parser<'_> {
         {
             self.module.name = format!("module_{}", self.module.comp_name(entry));
         }
+        self.put_unnamed_first();
+    }
+
+    /// Puts computations that the text does not name before the ones that use them.
+    fn put_unnamed_first(&mut self) {
         if self.wrapped.is_empty() {
             return;
         }
@@ -156,10 +166,18 @@ impl Parser<'_> {
         let mut of_user = self.wrapped.clone();
         of_user.sort_by_key(|w| (w.1, w.0));
         for &comp in self.module.computations().iter().filter(|&&c| !is_wrapped(c)) {
-            let first = of_user.partition_point(|w| w.1 < comp);
-            order.extend(of_user.iter().skip(first).take_while(|w| w.1 == comp).map(|w| w.0));
-            order.push(comp);
+            put_after_its_own(comp, &of_user, &mut order);
         }
         self.module.set_computation_order(order);
     }
+}
+
+/// Appends `comp` after the unnamed computations that it uses, which may use others; no deeper than they are written inside of one
+/// another. `of_user`: each with its user, in the order of users.
+fn put_after_its_own(comp: CompId, of_user: &[(CompId, CompId)], order: &mut Vec<CompId>) {
+    let first = of_user.partition_point(|w| w.1 < comp);
+    for &(own, _) in of_user.iter().skip(first).take_while(|w| w.1 == comp) {
+        put_after_its_own(own, of_user, order);
+    }
+    order.push(comp);
 }

@@ -41,6 +41,10 @@ pub(crate) struct Parser<'t> {
     pub(crate) is_single: bool,
     /// Parameters of the computation that is being read.
     pub(crate) n_params: usize,
+    /// The computations that are being read, the innermost last; several where one is written inside of another.
+    pub(crate) open: Vec<CompId>,
+    /// What names meant in an open computation before one inside of it took them.
+    shadowed: Vec<(Name, Binding)>,
     /// What each part of a generic async chain calls.
     pub(crate) async_calls: HashMap<InstId, CompId>,
     /// What `name#i` stands for: the elements of tuples, by tuple and index.
@@ -65,6 +69,8 @@ impl<'t> Parser<'t> {
             wrapped_names: HashMap::new(),
             is_single: false,
             n_params: 0,
+            open: Vec::new(),
+            shadowed: Vec::new(),
             async_calls: HashMap::new(),
             elements: HashMap::new(),
             shapes: ShapeCache::default(),
@@ -150,8 +156,27 @@ impl<'t> Parser<'t> {
             let help = format!("the first definition is at line {}", self.line_of(place as usize));
             return Err(failure(DUPLICATE, start, start + text.len(), message).with_help(help).into());
         }
+        if self.open.len() > 1 && self.open.iter().any(|open| open.as_u32() == old.comp) {
+            self.shadowed.push((name, old));
+        }
         // Another computation has an instruction of that name: ours gets a fresh one, as in XLA.
         Ok(self.fresh_inst_name(text, inst))
+    }
+
+    /// Gives names back the meaning that they had in the enclosing computations when `n_before` of them were shadowed.
+    pub(crate) fn unshadow(&mut self, n_before: usize) {
+        while self.shadowed.len() > n_before {
+            if let Some((name, old)) = self.shadowed.pop()
+                && let Some(binding) = self.insts.get_mut(name.index())
+            {
+                *binding = old;
+            }
+        }
+    }
+
+    /// How many names are shadowed.
+    pub(crate) fn n_shadowed(&self) -> usize {
+        self.shadowed.len()
     }
 
     /// A new name for an instruction that the text does not name so: no later text may take it, and none means it.
@@ -172,8 +197,11 @@ impl<'t> Parser<'t> {
         comp
     }
 
-    /// Takes the name of a computation that was defined before.
+    /// Takes the name of a computation that was defined before, or a computation without name: `{ … }`.
     pub(crate) fn computation_ref(&mut self) -> Fallible<CompId> {
+        if self.cur.peek() == Some(b'{') {
+            return self.inline_computation();
+        }
         let (text, start) = self.cur.own_name("the name of a computation")?;
         let found = self.module.names.find(text).and_then(|n| self.comps.get(n.index())).copied();
         match found {

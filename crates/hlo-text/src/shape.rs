@@ -117,7 +117,11 @@ fn is_clear_after(bytes: &[u8], end: usize) -> bool {
 pub(crate) fn is_next(cur: &mut Cursor<'_>) -> bool {
     match cur.peek() {
         Some(b'(') => true,
-        Some(b'b') if cur.raw_at(1) == Some(b'(') => true,
+        Some(b'b') if !cur.raw_at(1).is_some_and(is_name_byte) => {
+            let mut ahead = *cur;
+            ahead.pos += 1;
+            ahead.peek() == Some(b'(')
+        }
         Some(byte) if byte.is_ascii_lowercase() => {
             let rest = cur.bytes().get(cur.pos..).unwrap_or(&[]);
             // No type name is longer than 16 bytes.
@@ -145,8 +149,7 @@ pub(crate) fn shape(cur: &mut Cursor<'_>, depth: usize) -> Fallible<Shape> {
     let word = cur.peek_word();
     let start = cur.pos;
     cur.pos += word.len();
-    if word == "b" && cur.raw() == Some(b'(') {
-        cur.pos += 1;
+    if word == "b" && cur.eat(b'(') {
         let inner = shape(cur, depth + 1)?;
         cur.expect(b')', "after the buffer's shape")?;
         return match inner {

@@ -32,6 +32,8 @@ struct LeafParts {
     kind: Option<ShardingKind>,
     group: Option<ShardGroup>,
     metadata: Vec<String>,
+    /// Kinds of the last tile dims, and whether the short word for one replicated dim says so.
+    last_dims: Option<(Vec<SubgroupKind>, bool)>,
 }
 
 /// Takes the sharding of one leaf.
@@ -56,9 +58,18 @@ fn leaf(cur: &mut Cursor<'_>) -> Fallible<LeafSharding> {
         let _ = cur.eat(b',');
     }
     cur.pos += 1;
-    let Some(kind) = parts.kind else {
+    let Some(mut kind) = parts.kind else {
         return Err(failure(EXPECTED, start, cur.pos, "expected a kind of sharding, found none"));
     };
+    // Only tiles have last dims; what is said of those of another kind means nothing, as in XLA.
+    if let (ShardingKind::Tiled(tiling), Some((kinds, is_short))) = (&mut kind, parts.last_dims) {
+        if kinds.len() > tiling.dims.len() {
+            let message = format!("expected at most {} kinds of last dims, found {}", tiling.dims.len(), kinds.len());
+            return Err(failure(EXPECTED, start, cur.pos, message));
+        }
+        tiling.last_dims = kinds;
+        tiling.last_dim_short = is_short;
+    }
     Ok(LeafSharding { kind, group: parts.group, metadata: parts.metadata })
 }
 
@@ -123,21 +134,10 @@ fn leaf_mark(cur: &mut Cursor<'_>, word: &str, parts: &mut LeafParts) -> Fallibl
 }
 
 fn set_last_dims(cur: &Cursor<'_>, parts: &mut LeafParts, kinds: Vec<SubgroupKind>, is_short: bool) -> Fallible<()> {
-    let Some(ShardingKind::Tiled(tiling)) = &mut parts.kind else {
-        return Err(failure(
-            EXPECTED,
-            cur.pos,
-            cur.pos,
-            "expected `devices=` before the kinds of its last dims, found none",
-        ));
-    };
-    if kinds.len() > tiling.dims.len() || !tiling.last_dims.is_empty() {
-        let message = format!("expected at most {} kinds, given once; found others", tiling.dims.len());
-        return Err(failure(EXPECTED, cur.pos, cur.pos, message));
+    match parts.last_dims.replace((kinds, is_short)) {
+        None => Ok(()),
+        Some(_) => Err(failure(DUPLICATE, cur.pos, cur.pos, "expected the kinds of last dims once, found them twice")),
     }
-    tiling.last_dims = kinds;
-    tiling.last_dim_short = is_short;
-    Ok(())
 }
 
 /// Takes `{op_name="a"}` or `{{op_name="a"}, {op_name="b"}}` as raw entries.

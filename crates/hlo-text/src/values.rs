@@ -1,7 +1,7 @@
 //! One parse rule per type of attribute value; which attribute has which type is the format's business.
 
 use crate::cursor::{Cursor, is_name_byte};
-use crate::error::{EXPECTED, Fallible, UNKNOWN, failure};
+use crate::error::{EXPECTED, Fallible, LIMIT, MAX_DEPTH, UNKNOWN, failure};
 use crate::groups::{dims, replica_groups};
 use crate::instruction::constant_value;
 use crate::parser::Parser;
@@ -76,15 +76,47 @@ impl Parser<'_> {
             FieldMut::Sharding(v) => *v = Some(Box::new(sharding(cur)?)),
             FieldMut::Comparison(v) => *v = comparison(cur)?,
             FieldMut::RawLiteral(v) => {
-                self.cur.skip_blanks();
-                let start = self.cur.pos;
-                let shape = self.shape()?;
-                constant_value(&mut self.cur, self.module.shapes.get(shape), 0)?;
-                *v = RawLiteral(self.cur.slice(start, self.cur.pos).to_string());
+                let mut text = String::new();
+                self.literal(&mut text, 0)?;
+                *v = RawLiteral(text);
             }
             FieldMut::Raw(v) => *v = RawBraces(cur.braces(&format!("`{{` after `{key}=`"))?.to_string()),
         }
         Ok(())
+    }
+}
+
+impl Parser<'_> {
+    /// Takes a shape and its value, `s32[2] {1,2}`, or a tuple of them, `( s32[] 1, ( pred[] true ) )`, and writes it as XLA does. A
+    /// tuple may also be written as the shape of all and then the values of all, as it was until the values of elements had shapes.
+    fn literal(&mut self, out: &mut String, depth: usize) -> Fallible<()> {
+        if depth > MAX_DEPTH {
+            let message = format!("expected at most {MAX_DEPTH} levels of tuples, found more");
+            return Err(failure(LIMIT, self.cur.pos, self.cur.pos + 1, message));
+        }
+        if self.cur.peek() == Some(b'(') && !self.is_shape_of_tuple() {
+            out.push_str("( ");
+            let mut is_first = true;
+            self.list((b'(', b')'), "of the tuple literal", &mut |p| {
+                if !std::mem::take(&mut is_first) {
+                    out.push_str(", ");
+                }
+                p.literal(out, depth + 1)
+            })?;
+            out.push_str(" )");
+            return Ok(());
+        }
+        let shape = self.shape()?;
+        let shape = self.module.shapes.get(shape);
+        let value = constant_value(&mut self.cur, shape, 0)?;
+        value.write_with_shape(shape, out);
+        Ok(())
+    }
+
+    /// Whether the tuple that comes next is a shape with a value after it.
+    fn is_shape_of_tuple(&self) -> bool {
+        let mut ahead = self.cur;
+        crate::shape::shape(&mut ahead, 0).is_ok() && ahead.peek() == Some(b'(')
     }
 }
 

@@ -410,6 +410,8 @@ attr_formats! {
     Async(AsyncAttrs) {
         /// Thread on which the wrapped computation runs.
         async_execution_thread: Option<QuotedText> = "async_execution_thread" IfSet;
+        /// Aliases of parts of the start's result and operands.
+        output_to_operand_aliasing: Vec<OperandAlias> = "output_to_operand_aliasing" IfSet;
         /// The wrapped computation.
         calls: Option<CompId> = "calls" IfSet;
     }

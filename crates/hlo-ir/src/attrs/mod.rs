@@ -331,8 +331,14 @@ impl Attrs {
             Attrs::Call(attrs) => &attrs.output_to_operand_aliasing,
             Attrs::Fusion(attrs) => &attrs.output_to_operand_aliasing,
             Attrs::Custom(attrs) => &attrs.output_to_operand_aliasing,
+            Attrs::Async(attrs) => &attrs.output_to_operand_aliasing,
             _ => &[],
         }
+    }
+
+    /// Whether ops of this format can say which parts of the result share memory with operands.
+    pub fn has_output_aliases(&self) -> bool {
+        matches!(self, Attrs::Call(_) | Attrs::Fusion(_) | Attrs::Custom(_) | Attrs::Async(_))
     }
 
     /// What a call or a fusion calls; `None` for other formats, `Some(None)` while it is not given.
@@ -403,6 +409,7 @@ mod tests {
                 }
             });
             assert_eq!(attrs.output_aliases().len(), usize::from(has_aliases), "{format:?}");
+            assert_eq!(attrs.has_output_aliases(), has_aliases, "{format:?}");
         }
     }
 }

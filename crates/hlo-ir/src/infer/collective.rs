@@ -85,7 +85,10 @@ fn is_start_of_several(cx: &Infer<'_>, rule: CollectiveRule) -> bool {
 
 /// Every operand with the size of one dim divided or multiplied by the number of members.
 fn cut_or_joined(cx: &Infer<'_>, rule: CollectiveRule, view: &CollectiveView<'_>) -> Checked<Inferred> {
-    let n = known_group_size(cx)?;
+    let n = match stated_factor(cx, rule, view) {
+        Some(n) => n,
+        None => known_group_size(cx)?,
+    };
     let resize = |size: i64| match (rule.scatters, size % n) {
         (false, _) => Ok(size.saturating_mul(n)),
         (true, 0) => Ok(size / n),
@@ -103,6 +106,24 @@ fn cut_or_joined(cx: &Infer<'_>, rule: CollectiveRule, view: &CollectiveView<'_>
         shapes.push(Shape::Array(ArrayShape { dtype: from.dtype, dims, dynamic: from.dynamic, layout: None }));
     }
     Ok(array_or_tuple(shapes))
+}
+
+/// The factor between operand and stated result where groups are left out and the header counts one device in their mode: then
+/// nobody knows how many members there are, and XLA takes any number.
+fn stated_factor(cx: &Infer<'_>, rule: CollectiveRule, view: &CollectiveView<'_>) -> Option<i64> {
+    let (groups, _) = view.groups()?.ok()?;
+    let [dim] = view.dimensions else { return None };
+    if !groups.is_empty() || group_size(cx.module, cx.op.attrs) != Some(1) {
+        return None;
+    }
+    let size = |shape: &Shape| shape.as_array()?.dims.get(usize::try_from(*dim).ok()?).copied();
+    let stated = match cx.op.stated? {
+        Shape::Tuple(parts) => parts.first()?,
+        array => array,
+    };
+    let (from, to) = (size(cx.op.operands.first()?)?, size(stated)?);
+    let (small, large) = if rule.scatters { (to, from) } else { (from, to) };
+    (small > 0 && large % small == 0).then(|| large / small).filter(|&n| n > 0)
 }
 
 /// With `dimensions` one array is cut and joined along that dim; without, operand `i` goes to member `i`.

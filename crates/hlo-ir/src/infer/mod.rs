@@ -156,7 +156,8 @@ pub fn infer_result(module: &Module, op: &OpView<'_>) -> Result<Shape, ShapeErro
     Ok(shape)
 }
 
-fn add_default_layouts(shape: &mut Shape) {
+/// Gives arrays without a layout the one that its absence means.
+pub(crate) fn add_default_layouts(shape: &mut Shape) {
     match shape {
         Shape::Array(array) | Shape::Buffer(array) => {
             let rank = array.rank();

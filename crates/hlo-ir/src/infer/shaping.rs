@@ -105,8 +105,11 @@ pub(super) fn transpose(cx: &Infer<'_>) -> Checked<Inferred> {
     let dynamic = attrs.dimensions.iter().enumerate().fold(0, |set, (to, &d)| set | dynamic_bit(from, d as usize, to));
     // The elements stay where they are: dim `d` of the operand is now the dim at which the permutation names it.
     let moved = |&d: &i64| attrs.dimensions.iter().position(|&from| from == d).map_or(d, |to| to as i64);
-    let minor_to_major = from.layout.as_ref().map(|layout| layout.minor_to_major.iter().map(moved).collect());
-    let layout = minor_to_major.map(|order| Box::new(Layout::new(order)));
+    let minor_to_major = match &from.layout {
+        Some(layout) => layout.minor_to_major.iter().map(moved).collect(),
+        None => (0..from.rank() as i64).rev().map(|d| moved(&d)).collect(),
+    };
+    let layout = Some(Box::new(Layout::new(minor_to_major)));
     Ok(Inferred::Shape(Shape::Array(ArrayShape { dtype: from.dtype, dims, dynamic, layout })))
 }
 

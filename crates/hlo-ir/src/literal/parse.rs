@@ -49,7 +49,7 @@ pub fn parse_scalar(dtype: DType, token: &str) -> Parsed<Scalar> {
 }
 
 /// Reads an array of `dtype[dims]` from `text` at `*pos` and moves `*pos` behind it. Memory is bounded by the text read,
-/// not by the dims. `{...}` gives [`ConstantValue::Elided`].
+/// not by the dims, but for an array whose text is one number. `{...}` gives [`ConstantValue::Elided`].
 pub fn parse_literal(text: &[u8], pos: &mut usize, dtype: DType, dims: &[i64]) -> Parsed<ConstantValue> {
     let mut cursor = Cursor { text, pos: *pos };
     let data = match dtype {
@@ -81,7 +81,7 @@ pub fn parse_literal(text: &[u8], pos: &mut usize, dtype: DType, dims: &[i64]) -
         | DType::F8E5M2FNUZ
         | DType::F8E8M0FNU
         | DType::F16
-        | DType::BF16 => collect_elems(&mut cursor, dims, |c| c.float(dtype))
+        | DType::BF16 => collect_elems(&mut cursor, dims, zero_bits(dtype), |c| c.float(dtype))
             .map(|elems| elems.map(|elems| build_buffer(dtype, elems.into_iter()))),
     }?;
     *pos = cursor.pos;
@@ -122,22 +122,26 @@ pub fn parse_constant(text: &[u8], pos: &mut usize, shape: &Shape) -> Parsed<Con
     }
 }
 
-fn collect<T: Element>(
+fn collect<T: Element + Default>(
     cursor: &mut Cursor<'_>,
     dims: &[i64],
     elem: impl FnMut(&mut Cursor<'_>) -> Parsed<T>,
 ) -> Parsed<Option<Buffer>> {
-    Ok(collect_elems(cursor, dims, elem)?.map(T::into_buffer))
+    Ok(collect_elems(cursor, dims, T::default(), elem)?.map(T::into_buffer))
 }
 
 /// Walks the braces of `dims` and reads every element; `None` for `{...}`.
-fn collect_elems<T>(
+fn collect_elems<T: Clone>(
     cursor: &mut Cursor<'_>,
     dims: &[i64],
+    zero: T,
     mut elem: impl FnMut(&mut Cursor<'_>) -> Parsed<T>,
 ) -> Parsed<Option<Vec<T>>> {
     cursor.skip_blank();
     let Some(&minor_dim) = dims.last() else { return Ok(Some(vec![elem(cursor)?])) };
+    if cursor.peek().is_some_and(is_number_byte) && dims.iter().all(|&dim| dim > 0) {
+        return first_of_zeros(cursor, dims, zero, elem).map(Some);
+    }
     let mut elems = Vec::with_capacity(first_capacity(cursor, dims));
     // The number of parts seen so far at each open brace.
     let mut seen: Vec<i64> = Vec::with_capacity(dims.len());
@@ -191,6 +195,31 @@ fn collect_elems<T>(
         }
         cursor.skip_separators();
     }
+}
+
+/// What zero bits mean: zero, but in the type that has none, where it is the smallest power of two.
+fn zero_bits(dtype: DType) -> f64 {
+    if dtype == DType::F8E8M0FNU { 2f64.powi(-127) } else { 0.0 }
+}
+
+/// Most elements of an array whose text is one number.
+const MOST_ZEROS: usize = 1 << 24;
+
+/// A number in the place of an array is its first element, and the others are `zero`, as in XLA.
+#[cold]
+fn first_of_zeros<T: Clone>(
+    cursor: &mut Cursor<'_>,
+    dims: &[i64],
+    zero: T,
+    mut elem: impl FnMut(&mut Cursor<'_>) -> Parsed<T>,
+) -> Parsed<Vec<T>> {
+    let n_elems = super::element_count(dims).filter(|&n| n <= MOST_ZEROS);
+    let Some(n_elems) = n_elems else {
+        return Err(cursor.error(format!("`{{`, as an array of more than {MOST_ZEROS} elements is not one number")));
+    };
+    let mut elems = vec![elem(cursor)?];
+    elems.resize(n_elems, zero);
+    Ok(elems)
 }
 
 /// A capacity that neither the dims nor the text exceed: every element takes at least two bytes of text.

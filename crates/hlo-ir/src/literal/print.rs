@@ -12,6 +12,8 @@ use crate::dtype::DType;
 use crate::float::complex::Complex;
 use crate::float::decimal::{write_digits, write_f32, write_f64, write_i64, write_u64};
 use crate::float::minifloat::{Format, Specials};
+use crate::infer::add_default_layouts;
+use crate::shape::Shape;
 
 impl Literal {
     /// Appends the literal as XLA prints it inside `constant(…)`, all elements included.
@@ -55,6 +57,23 @@ impl Literal {
 }
 
 impl ConstantValue {
+    /// Appends the value with its shape as XLA prints the literal of a custom call: a tuple is a list of such literals.
+    pub fn write_with_shape(&self, shape: &Shape, out: &mut String) {
+        if let (Shape::Tuple(shapes), ConstantValue::Tuple(values)) = (shape, self) {
+            out.push_str("( ");
+            for (i, (shape, value)) in shapes.iter().zip(values).enumerate() {
+                out.push_str(if i > 0 { ", " } else { "" });
+                value.write_with_shape(shape, out);
+            }
+            out.push_str(" )");
+            return;
+        }
+        let mut shape = shape.clone();
+        add_default_layouts(&mut shape);
+        let _ = write!(out, "{shape} ");
+        self.write_text(out);
+    }
+
     /// Appends the value as XLA prints it inside `constant(…)`.
     pub fn write_text(&self, out: &mut String) {
         match self {

@@ -162,7 +162,10 @@ fn malformed_literals_are_errors_with_position() {
         ("f8e8m0fnu", &[], "2.6e38", 0),
         ("f32", &[2], "{1,2,3}", 5),
         ("f32", &[2], "{1}", 2),
-        ("f32", &[2], "1,2", 0),
+        ("f32", &[0], "1", 0),
+        ("s4", &[3], "8", 0),
+        ("f32", &[1_000_000_000_000], "1", 0),
+        ("c64", &[2], "(1, 2)", 0),
         ("f32", &[], "{1}", 0),
         ("f32", &[2, 2], "{1,2,3,4}", 1),
         ("f32", &[2, 2], "{{1},{2,3,4}}", 3),
@@ -190,6 +193,14 @@ fn malformed_literals_are_errors_with_position() {
     let error = parse_scalar(DType::S8, "300").unwrap_err();
     assert_eq!(error.to_string(), "expected an integer from -128 to 127 (s8), found `300`");
     assert!(parse_scalar(DType::F32, "1 2").is_err());
+}
+
+#[test]
+fn a_number_in_the_place_of_an_array_is_its_first_element() {
+    assert_eq!(text(&literal(DType::F32, &[2, 3], "1.5")), "{ { 1.5, 0, 0 }, { 0, 0, 0 } }");
+    assert_eq!(text(&literal(DType::Pred, &[3], "true")), "{1, 0, 0}");
+    assert_eq!(text(&literal(DType::S4, &[1, 1], "-8")), "{ {-8} }");
+    assert_eq!(text(&literal(DType::F8E8M0FNU, &[2], "1")), "{1, 5.9e-39}", "the type has no zero");
 }
 
 #[test]

@@ -21,7 +21,7 @@ mod tables;
 mod tests;
 mod values;
 
-use crate::attrs::{Marks, ParameterAttrs};
+use crate::attrs::{AsyncAttrs, FieldRef, Marks, ParameterAttrs};
 use crate::float::decimal::write_i64;
 use crate::module::{CompId, InstId, Module, TextForm};
 use crate::names::{Name, is_reserved};
@@ -179,6 +179,12 @@ impl<'m> Printer<'m> {
         self.attributes(id);
         if let (Opcode::AsyncStart, Some(op)) = (inst.opcode, wrapped) {
             self.attributes(op);
+            if let Some(own) = AsyncAttrs::of(&inst.attrs)
+                && !own.output_to_operand_aliasing.is_empty()
+            {
+                self.out.push_str(", output_to_operand_aliasing=");
+                self.value(FieldRef::OutputAliases(&own.output_to_operand_aliasing));
+            }
         }
         if let Some(marks) = &inst.marks {
             self.marks(marks);

@@ -229,7 +229,11 @@ fn an_async_pair_of_one_op_is_sugared_and_its_computation_left_out() {
     m.comp_mut(wrapped).root = Some(op).into();
     let main = comp(&mut m, "main");
     let a = add(&mut m, main, "a", shape, Opcode::Parameter, &[], param(0));
-    let attrs = AsyncAttrs { calls: Some(wrapped), async_execution_thread: Some(QuotedText("side".into())) };
+    let attrs = AsyncAttrs {
+        calls: Some(wrapped),
+        async_execution_thread: Some(QuotedText("side".into())),
+        ..AsyncAttrs::default()
+    };
     let start = add(&mut m, main, "start", shape, Opcode::AsyncStart, &[a], attrs.into());
     let done = add(&mut m, main, "done", shape, Opcode::AsyncDone, &[start], AsyncAttrs::default().into());
     m.comp_mut(main).root = Some(done).into();

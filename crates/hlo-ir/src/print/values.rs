@@ -25,7 +25,7 @@ impl Printer<'_> {
         let is_sugar = matches!(inst.attrs, Attrs::Async(_)) && super::async_sugar::wrapped_op(module, id).is_some();
         inst.attrs.for_each_field(&mut |key, presence, field| {
             let is_parameter_number = matches!(inst.attrs, Attrs::Parameter(_)) && key == "number";
-            let is_folded = is_sugar && key == "calls";
+            let is_folded = is_sugar && matches!(key, "calls" | "output_to_operand_aliasing");
             if is_parameter_number || is_folded || (presence == Presence::IfSet && self.is_default(inst, key, field)) {
                 return;
             }

@@ -4,7 +4,7 @@ use super::Verifier;
 use crate::attrs::{CustomAttrs, OperandAlias, ParameterAttrs};
 use crate::infer::{ShapeText, agrees};
 use crate::module::InstId;
-use crate::shape::ShapeId;
+use crate::shape::{Shape, ShapeId};
 
 pub(super) fn check(cx: &mut Verifier<'_>, inst: InstId) {
     let module = cx.module;
@@ -28,7 +28,7 @@ fn check_aliasing(cx: &mut Verifier<'_>, inst: InstId, aliases: &[OperandAlias])
         let operand = usize::try_from(alias.operand).ok().and_then(|i| module.inst(inst).operands.get(i));
         let input = operand.and_then(|&o| module.shape(o).at(&alias.operand_index));
         match (module.shape(inst).at(&alias.output_index), input) {
-            (Some(output), Some(input)) if agrees(input, output) => {}
+            (Some(output), Some(input)) if holds_the_same(input, output) => {}
             (Some(output), Some(input)) => {
                 let expected = format!("{} as aliased output", ShapeText(input));
                 cx.at_inst("operand-aliasing", inst, expected, ShapeText(output));
@@ -39,6 +39,15 @@ fn check_aliasing(cx: &mut Verifier<'_>, inst: InstId, aliases: &[OperandAlias])
                 cx.at_inst("operand-aliasing", inst, "an alias of parts that exist", found);
             }
         }
+    }
+}
+
+/// Whether two parts have the same elements; a buffer may be that of an array, which custom calls pin and unpin.
+fn holds_the_same(input: &Shape, output: &Shape) -> bool {
+    match (input, output) {
+        (Shape::Array(array), Shape::Buffer(_)) => agrees(&Shape::Buffer(array.clone()), output),
+        (Shape::Buffer(array), Shape::Array(_)) => agrees(&Shape::Array(array.clone()), output),
+        (Shape::Array(_) | Shape::Buffer(_) | Shape::Tuple(_) | Shape::Token | Shape::Opaque, _) => agrees(input, output),
     }
 }
 

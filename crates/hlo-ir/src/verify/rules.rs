@@ -81,7 +81,7 @@ pub const RULES: &[Rule] = &[
     text("permute-source", "No device is the source of two pairs."),
     text("permute-target", "No device is the target of two pairs."),
     text("permute-range", "Source and target ids exist."),
-    text("channel-id", "Channel ids are 1 or more."),
+    built("channel-id", "Channel ids are 1 or more."),
     // Asynchrony.
     text("async-unpaired", "A done follows the start of its own kind, and each start has its done."),
     text("async-one-consumer", "A start has exactly one consumer."),

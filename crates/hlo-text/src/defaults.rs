@@ -1,0 +1,104 @@
+//! What an instruction means where its text leaves something out.
+
+use crate::error::{Fallible, SHAPE};
+use crate::instruction::OpWord;
+use crate::parser::Parser;
+use hlo_ir::attrs::{Attrs, CompareAttrs, ConvAttrs, WindowDim};
+use hlo_ir::infer::{OpView, infer_result};
+use hlo_ir::module::Operands;
+use hlo_ir::{ArrayShape, Instruction, Layout, Opcode, Shape, ShapeId};
+
+/// The bit of an attribute in the set of those seen, by its place in the format.
+const DIMENSIONS: u64 = 1;
+const LARGEST: u64 = 2;
+
+impl Parser<'_> {
+    /// Fills attributes whose default is not their type's.
+    #[inline]
+    pub(crate) fn fill_default(&self, op: &OpWord<'_>, operands: &Operands, attrs: &mut Attrs, seen: &mut u64) {
+        let array = |i: usize| operands.get(i).and_then(|&id| self.module.shape(id).as_array());
+        match attrs {
+            // A scalar has no dims to place.
+            Attrs::Dims(_) if op.verb.attrs_of() == Opcode::Broadcast => {
+                if array(0).is_some_and(|array| array.rank() == 0) {
+                    *seen |= DIMENSIONS;
+                }
+            }
+            // A map goes over all dims, whatever it says.
+            Attrs::Reduce(attrs) if op.verb.attrs_of() == Opcode::Map => {
+                attrs.dimensions = (0..array(0).map_or(0, ArrayShape::rank) as i64).collect();
+                *seen |= DIMENSIONS;
+            }
+            Attrs::Compare(attrs) => fill_order(attrs, array(0)),
+            Attrs::Conv(attrs) if attrs.window.dims.is_empty() => fill_window(attrs, array(1)),
+            Attrs::TopK(attrs) if *seen & LARGEST == 0 => attrs.largest = true,
+            Attrs::Combining(attrs) => drop_channel(&mut attrs.channel_id),
+            Attrs::Gathering(attrs) => drop_channel(&mut attrs.channel_id),
+            Attrs::Exchanging(attrs) => drop_channel(&mut attrs.channel_id),
+            Attrs::Permuting(attrs) => drop_channel(&mut attrs.channel_id),
+            Attrs::Transfer(attrs) => drop_channel(&mut attrs.channel_id),
+            _ => {}
+        }
+    }
+
+    /// The shape of an instruction that states none.
+    #[cold]
+    pub(crate) fn inferred_shape(&mut self, inst: &Instruction, op: &OpWord<'_>) -> Fallible<ShapeId> {
+        let shapes: Vec<&Shape> = inst.operands.iter().map(|&id| self.module.shape(id)).collect();
+        if inst.opcode == Opcode::Broadcast
+            && let Some(shape) = shapes.first().and_then(|operand| broadcast_result(inst, operand))
+        {
+            return Ok(self.module.shapes.intern(shape));
+        }
+        let view = OpView { opcode: inst.opcode, operands: &shapes, attrs: &inst.attrs, stated: None };
+        match infer_result(&self.module, &view) {
+            Ok(shape) => Ok(self.module.shapes.intern(shape)),
+            Err(error) => {
+                let help = format!("write the result's shape before `{}` to say what it is", op.text);
+                Err(op
+                    .failure(SHAPE, format_args!("expected {}, found {}", error.expected, error.found))
+                    .with_help(help)
+                    .into())
+            }
+        }
+    }
+}
+
+/// A channel id that is not positive means that there is none, as in XLA.
+#[inline]
+fn drop_channel(channel: &mut Option<i64>) {
+    *channel = channel.filter(|&id| id > 0);
+}
+
+/// A `compare` has the order of its operands' type.
+#[inline]
+fn fill_order(attrs: &mut CompareAttrs, operand: Option<&ArrayShape>) {
+    let is_partial = operand.is_some_and(|array| array.dtype.is_float() || array.dtype.is_complex());
+    match attrs.order.as_str() {
+        "TOTAL" if is_partial => attrs.order = "TOTALORDER".into(),
+        "PARTIAL" if is_partial => attrs.order = "".into(),
+        "TOTAL" => attrs.order = "".into(),
+        _ => {}
+    }
+}
+
+/// A convolution without window moves the whole kernel in steps of one, as XLA compiles it.
+#[cold]
+fn fill_window(attrs: &mut ConvAttrs, kernel: Option<&ArrayShape>) {
+    let Some(kernel) = kernel else { return };
+    let size = |&dim: &i64| usize::try_from(dim).ok().and_then(|dim| kernel.dims.get(dim)).copied();
+    let sizes: Option<Vec<i64>> = attrs.dim_labels.kernel_spatial.iter().map(size).collect();
+    attrs.window.dims =
+        sizes.unwrap_or_default().into_iter().map(|size| WindowDim { size, ..WindowDim::default() }).collect();
+}
+
+/// The result of a `broadcast` that states none. XLA takes `dimensions` for the sizes of new major dims, so the shape is this only
+/// where that agrees with what the dims say; a scalar stays one.
+fn broadcast_result(inst: &Instruction, operand: &Shape) -> Option<Shape> {
+    let (Attrs::Dims(attrs), Shape::Array(from)) = (&inst.attrs, operand) else { return None };
+    let dims = attrs.dimensions.iter().chain(&from.dims).copied();
+    let mut result = ArrayShape::new(from.dtype, dims);
+    result.layout = Some(Box::new(Layout::row_major(result.rank())));
+    let agrees = |(&to, &size): (&i64, &i64)| usize::try_from(to).ok().and_then(|to| result.dims.get(to)) == Some(&size);
+    attrs.dimensions.iter().zip(&from.dims).all(agrees).then_some(Shape::Array(result))
+}
