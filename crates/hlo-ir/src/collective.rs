@@ -107,6 +107,18 @@ impl Attrs {
         }
     }
 
+    /// Where a collective or a transfer keeps its channel.
+    pub fn channel_place_mut(&mut self) -> Option<&mut Option<i64>> {
+        match self {
+            Attrs::Combining(a) => Some(&mut a.channel_id),
+            Attrs::Gathering(a) => Some(&mut a.channel_id),
+            Attrs::Exchanging(a) => Some(&mut a.channel_id),
+            Attrs::Permuting(a) => Some(&mut a.channel_id),
+            Attrs::Transfer(a) => Some(&mut a.channel_id),
+            _ => None,
+        }
+    }
+
     /// The channel of a collective, if it has one; not that of a transfer, whose other end names it too.
     pub fn channel_id_mut(&mut self) -> Option<&mut i64> {
         match self {

@@ -107,9 +107,7 @@ pub(crate) fn bindings(format: AttrFormat) -> &'static [At] {
         AttrFormat::ReducePrecision => const { &[Own(i::exponent_bits), Own(i::mantissa_bits)] },
         AttrFormat::BatchNorm => const { &[Own(i::epsilon), Own(i::feature_index)] },
         AttrFormat::Domain => const { &[Own(i::domain_entry_sharding)] },
-        AttrFormat::Async => {
-            const { &[Own(i::async_execution_thread), Own(i::output_operand_aliasing), Called(0)] }
-        }
+        AttrFormat::Async => const { &[Own(i::async_execution_thread), Own(i::output_operand_aliasing), Called(0)] },
         AttrFormat::CopyStart => const { &[Own(i::cross_program_prefetch_index)] },
         AttrFormat::TopK => const { &[Own(i::k), Own(i::largest)] },
         AttrFormat::Metadata => METADATA,

@@ -4,21 +4,12 @@
 //! chain calls is kept at its start only, as XLA prints it.
 
 use crate::error::{EXPECTED, Fallible};
-use crate::instruction::{OpWord, Verb};
+use crate::instruction::{OfStart, OpWord, Verb};
 use crate::parser::Parser;
 use cranelift_entity::EntityRef;
-use hlo_ir::attrs::{AsyncAttrs, Attrs, OperandAlias, ParameterAttrs, QuotedText};
+use hlo_ir::attrs::{AsyncAttrs, Attrs, ParameterAttrs, QuotedText};
 use hlo_ir::module::Operands;
 use hlo_ir::{CompId, InstId, Instruction, Opcode, Shape, ShapeId};
-
-/// What the attributes of sugar say of the start, and not of the op that it wraps.
-#[derive(Default)]
-pub(crate) struct OfStart {
-    /// Where it runs.
-    pub(crate) thread: Option<QuotedText>,
-    /// Which parts of its result share memory with operands.
-    pub(crate) aliases: Vec<OperandAlias>,
-}
 
 impl Parser<'_> {
     /// Resolves sugar: gives `inst` the opcode and the attributes that the operation's word means, and what it calls.
@@ -42,7 +33,9 @@ impl Parser<'_> {
                     return Ok(attrs.calls);
                 }
                 Some(attrs) if !attrs.output_to_operand_aliasing.is_empty() => {
-                    return Err(op.failure(EXPECTED, "expected `output_to_operand_aliasing` at its start, found it here"));
+                    return Err(
+                        op.failure(EXPECTED, "expected `output_to_operand_aliasing` at its start, found it here")
+                    );
                 }
                 Some(_) => (opcode, None),
                 None => return Ok(None),

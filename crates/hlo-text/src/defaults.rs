@@ -17,27 +17,30 @@ impl Parser<'_> {
     #[inline]
     pub(crate) fn fill_default(&self, op: &OpWord<'_>, operands: &Operands, attrs: &mut Attrs, seen: &mut u64) {
         let array = |i: usize| operands.get(i).and_then(|&id| self.module.shape(id).as_array());
-        match attrs {
+        let opcode = op.verb.attrs_of();
+        if let Some(channel) = attrs.channel_place_mut() {
+            // One that is not positive means that there is none, as in XLA.
+            *channel = channel.filter(|&id| id > 0);
+        } else if opcode == Opcode::Broadcast {
             // A scalar has no dims to place.
-            Attrs::Dims(_) if op.verb.attrs_of() == Opcode::Broadcast => {
-                if array(0).is_some_and(|array| array.rank() == 0) {
-                    *seen |= DIMENSIONS;
-                }
-            }
+            let is_scalar = array(0).is_some_and(|array| array.rank() == 0);
+            *seen |= if is_scalar { DIMENSIONS } else { 0 };
+        } else if let Attrs::Reduce(attrs) = attrs
+            && opcode == Opcode::Map
+        {
             // A map goes over all dims, whatever it says.
-            Attrs::Reduce(attrs) if op.verb.attrs_of() == Opcode::Map => {
-                attrs.dimensions = (0..array(0).map_or(0, ArrayShape::rank) as i64).collect();
-                *seen |= DIMENSIONS;
-            }
-            Attrs::Compare(attrs) => fill_order(attrs, array(0)),
-            Attrs::Conv(attrs) if attrs.window.dims.is_empty() => fill_window(attrs, array(1)),
-            Attrs::TopK(attrs) if *seen & LARGEST == 0 => attrs.largest = true,
-            Attrs::Combining(attrs) => drop_channel(&mut attrs.channel_id),
-            Attrs::Gathering(attrs) => drop_channel(&mut attrs.channel_id),
-            Attrs::Exchanging(attrs) => drop_channel(&mut attrs.channel_id),
-            Attrs::Permuting(attrs) => drop_channel(&mut attrs.channel_id),
-            Attrs::Transfer(attrs) => drop_channel(&mut attrs.channel_id),
-            _ => {}
+            attrs.dimensions = (0..array(0).map_or(0, ArrayShape::rank) as i64).collect();
+            *seen |= DIMENSIONS;
+        } else if let Attrs::Compare(attrs) = attrs {
+            fill_order(attrs, array(0));
+        } else if let Attrs::Conv(attrs) = attrs
+            && attrs.window.dims.is_empty()
+        {
+            fill_window(attrs, array(1));
+        } else if let Attrs::TopK(attrs) = attrs
+            && *seen & LARGEST == 0
+        {
+            attrs.largest = true;
         }
     }
 
@@ -62,12 +65,6 @@ impl Parser<'_> {
             }
         }
     }
-}
-
-/// A channel id that is not positive means that there is none, as in XLA.
-#[inline]
-fn drop_channel(channel: &mut Option<i64>) {
-    *channel = channel.filter(|&id| id > 0);
 }
 
 /// A `compare` has the order of its operands' type.
@@ -99,6 +96,7 @@ fn broadcast_result(inst: &Instruction, operand: &Shape) -> Option<Shape> {
     let dims = attrs.dimensions.iter().chain(&from.dims).copied();
     let mut result = ArrayShape::new(from.dtype, dims);
     result.layout = Some(Box::new(Layout::row_major(result.rank())));
-    let agrees = |(&to, &size): (&i64, &i64)| usize::try_from(to).ok().and_then(|to| result.dims.get(to)) == Some(&size);
+    let agrees =
+        |(&to, &size): (&i64, &i64)| usize::try_from(to).ok().and_then(|to| result.dims.get(to)) == Some(&size);
     attrs.dimensions.iter().zip(&from.dims).all(agrees).then_some(Shape::Array(result))
 }

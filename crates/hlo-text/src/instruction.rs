@@ -1,13 +1,14 @@
 //! One instruction: `[ROOT] name = shape opcode(operands), attributes`.
 
-use crate::asynchrony::OfStart;
 use crate::error::{DUPLICATE, EXPECTED, Fallible, LIMIT, LITERAL, MAX_DEPTH, UNKNOWN, failure};
 use crate::marks::{check_required, unknown_key};
 use crate::parser::Parser;
 use crate::shape::is_next as shape_is_next;
 use cranelift_entity::EntityRef;
 use cranelift_entity::packed_option::ReservedValue;
-use hlo_ir::attrs::{AttrFormat, Attrs, CompareAttrs, FieldMut, Marks, ParameterAttrs, QuotedText, TupleIndexAttrs};
+use hlo_ir::attrs::{
+    AttrFormat, Attrs, CompareAttrs, FieldMut, Marks, OperandAlias, ParameterAttrs, QuotedText, TupleIndexAttrs,
+};
 use hlo_ir::diag::Diagnostic;
 use hlo_ir::literal::{ConstantValue, parse_literal};
 use hlo_ir::module::Operands;
@@ -28,6 +29,15 @@ pub(crate) struct OpWord<'t> {
     pub(crate) start: usize,
     /// What it means.
     pub(crate) verb: Verb,
+}
+
+/// What the attributes of sugar say of the start, and not of the op that it wraps.
+#[derive(Default)]
+pub(crate) struct OfStart {
+    /// Where it runs.
+    pub(crate) thread: Option<QuotedText>,
+    /// Which parts of its result share memory with operands.
+    pub(crate) aliases: Vec<OperandAlias>,
 }
 
 /// What the word before the parentheses means.

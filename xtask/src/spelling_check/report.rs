@@ -8,11 +8,14 @@ use std::collections::BTreeMap;
 /// The least share, in hundredths, that we must read of what jaxlib reads and compiles.
 const LEAST_PERCENT: usize = 99;
 
-/// Families where our module is not jaxlib's, and why.
-const KNOWN: [(&str, &str); 1] = [(
-    "one-instruction-nested/",
-    "jaxlib adds a parameter that nothing uses, called as the nested operand's opcode, to an instruction that stands alone",
-)];
+/// What a text holds whose module is to us another than to jaxlib, and why.
+const KNOWN: [(&str, &str); 2] = [
+    (
+        "f32[4] add(f32[4] p, f32[4] negate(f32[4] q))",
+        "to an instruction that stands alone jaxlib adds a parameter that nothing uses, called as the nested operand's opcode",
+    ),
+    ("f8e8m0fnu[2] constant(1)", "jaxlib prints the smallest f8e8m0fnu as 5.9e-39 and reads that as 1.2e-38"),
+];
 
 /// Texts with the same reason.
 #[derive(Default)]
@@ -75,7 +78,7 @@ pub(super) fn report(
             }
             Reading::Read(_) => match answer["same"].as_str().unwrap_or("jaxlib ends on our print") {
                 what @ ("text" | "names" | "program" | "results") => *same.entry(what).or_default() += 1,
-                _ if KNOWN.iter().any(|(family, _)| spelling.name.starts_with(family)) => n_known += 1,
+                _ if KNOWN.iter().any(|(part, _)| spelling.text.contains(part)) => n_known += 1,
                 difference => other.add(difference.to_string(), spelling),
             },
         }
@@ -98,7 +101,7 @@ pub(super) fn report(
         count("results"),
         other.len()
     );
-    KNOWN.iter().filter(|_| n_known > 0).for_each(|(family, reason)| println!("  {family}: {reason}"));
+    KNOWN.iter().filter(|_| n_known > 0).for_each(|(part, reason)| println!("  {part}: {reason}"));
     println!("of those that it refuses we read {}", more.len());
     if n_compiled == 0 {
         return Err("jaxlib compiled nothing".into());

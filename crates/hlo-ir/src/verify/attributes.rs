@@ -47,7 +47,9 @@ fn holds_the_same(input: &Shape, output: &Shape) -> bool {
     match (input, output) {
         (Shape::Array(array), Shape::Buffer(_)) => agrees(&Shape::Buffer(array.clone()), output),
         (Shape::Buffer(array), Shape::Array(_)) => agrees(&Shape::Array(array.clone()), output),
-        (Shape::Array(_) | Shape::Buffer(_) | Shape::Tuple(_) | Shape::Token | Shape::Opaque, _) => agrees(input, output),
+        (Shape::Array(_) | Shape::Buffer(_) | Shape::Tuple(_) | Shape::Token | Shape::Opaque, _) => {
+            agrees(input, output)
+        }
     }
 }
 
