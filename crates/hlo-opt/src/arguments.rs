@@ -2,6 +2,7 @@
 
 use crate::compare::arguments::{BisectArgs, CompareArgs};
 use crate::completion;
+use crate::diff::arguments::DiffArgs;
 pub(crate) use crate::input_arguments::{CountArgs, InputArgs};
 use crate::output_format::OutputFormat;
 use crate::plan::arguments::PlanCommand;
@@ -50,6 +51,8 @@ pub(crate) enum Command {
     Audit(AuditArgs),
     /// Run a module on all its devices in the evaluator
     Eval(EvalArgs),
+    /// Show what differs between two modules by what they compute, names aside
+    Diff(DiffArgs),
     /// Run two modules on the same inputs in the evaluator; say where their results differ
     Compare(CompareArgs),
     /// Say which pass of a pipeline changes the results

@@ -14,6 +14,7 @@ mod completion;
 mod config;
 pub mod console;
 mod descriptions;
+mod diff;
 mod dump;
 mod emit;
 mod evaluate;
@@ -95,6 +96,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>, console: &mut Console<'_>) 
         Some(Command::Eval(eval)) => evaluate::run(eval, console),
         Some(Command::Compare(compare)) => compare::run(compare, console),
         Some(Command::Bisect(bisect)) => bisect::run(bisect, console),
+        Some(Command::Diff(diff)) => diff::run(diff, console),
         Some(Command::Reduce(reduce)) => reduce::run(reduce, console),
         Some(Command::Run(run)) => execute::run(run, console),
         Some(Command::Plan(plan)) => plan::run(plan, console),

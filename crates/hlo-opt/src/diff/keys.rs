@@ -1,0 +1,81 @@
+//! What an instruction is, names aside, as numbers that can be compared between modules.
+
+use cranelift_entity::SecondaryMap;
+use hlo_ir::attrs::{Attrs, FieldMut, Marks};
+use hlo_ir::{CompId, InstId, Module, ShapeId};
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+/// Numbers of a module's instructions and computations.
+pub(super) struct Keys {
+    /// What an instruction does: opcode, shape, attributes and marks; not its operands, nor what it calls.
+    pub own: SecondaryMap<InstId, u64>,
+    /// What an instruction computes: `own`, what it calls, and the same of all operands.
+    pub value: SecondaryMap<InstId, u64>,
+    /// What a computation is: all its instructions.
+    pub comp: SecondaryMap<CompId, u64>,
+}
+
+fn hash(value: impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
+}
+
+impl Keys {
+    /// Numbers everything; linear in the module.
+    pub(super) fn of(module: &Module) -> Keys {
+        let mut keys = Keys { own: SecondaryMap::new(), value: SecondaryMap::new(), comp: SecondaryMap::new() };
+        let mut shapes: SecondaryMap<ShapeId, u64> = SecondaryMap::new();
+        for comp in module.callees_first(module.computations()) {
+            let mut all: Vec<u64> = Vec::with_capacity(module.comp(comp).insts.len());
+            for &inst in &module.comp(comp).insts {
+                let instruction = module.inst(inst);
+                let called: Vec<u64> = module.called(inst).iter().map(|&callee| keys.comp[callee]).collect();
+                let mut shape = |id: ShapeId| {
+                    if shapes[id] == 0 {
+                        shapes[id] = hash(module.shapes.get(id)) | 1;
+                    }
+                    shapes[id]
+                };
+                let attrs = attributes(&instruction.attrs, &mut shape);
+                let marks = instruction.marks.as_deref().map(marks);
+                keys.own[inst] = hash((instruction.opcode, shape(instruction.shape), attrs, marks));
+                let operands: Vec<u64> = instruction.operands.iter().map(|&operand| keys.value[operand]).collect();
+                keys.value[inst] = hash((keys.own[inst], called, operands));
+                all.push(keys.value[inst]);
+            }
+            let root = module.comp(comp).root.expand().map(|root| keys.value[root]);
+            all.sort_unstable();
+            keys.comp[comp] = hash((root, all, &module.comp(comp).execution_thread));
+        }
+        keys
+    }
+}
+
+/// The attributes without what is only a name: computations, numbers of channels and of shapes.
+fn attributes(attrs: &Attrs, shape: &mut dyn FnMut(ShapeId) -> u64) -> u64 {
+    if let Attrs::Plain | Attrs::Constant(_) = attrs {
+        return hash(attrs);
+    }
+    let mut attrs = attrs.clone();
+    let mut shapes: Vec<u64> = Vec::new();
+    attrs.for_each_field_mut(&mut |field| {
+        if let FieldMut::Shape(Some(id)) = field {
+            shapes.push(shape(*id));
+            *id = ShapeId::from_u32(0);
+        } else if let FieldMut::Shapes(Some(ids)) = field {
+            shapes.extend(ids.iter().map(|&id| shape(id)));
+            ids.clear();
+        }
+    });
+    attrs.for_each_comp_mut(&mut |comp| *comp = CompId::from_u32(0));
+    if let Some((_, FieldMut::OptInt(channel))) = attrs.field_mut("channel_id") {
+        *channel = channel.map(|_| 0);
+    }
+    hash((attrs, shapes))
+}
+
+fn marks(marks: &Marks) -> u64 {
+    let Marks { sharding, frontend_attributes, control_predecessors, backend_config, .. } = marks;
+    hash((sharding, frontend_attributes, control_predecessors.len(), backend_config))
+}
