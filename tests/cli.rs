@@ -486,3 +486,37 @@ fn what_cannot_be_evaluated_has_a_place() {
     assert_eq!((out.code, out.stdout.as_str()), (1, ""));
     assert!(out.stderr.contains("<stdin>:5:8") && out.stderr.contains("somewhere_else"), "{}", out.stderr);
 }
+
+#[test]
+fn a_graph_shows_what_lies_around_an_instruction() {
+    let wide = sample("programs/mlp_sgd_wide.hlo");
+    let graph = |args: &[&str]| run(&[&["--emit", "dot"], args, &[&wide]].concat());
+    let out = graph(&["--around", "%psum.18", "--depth", "1"]);
+    assert_eq!((out.code, out.stderr.as_str()), (0, ""));
+    assert!(out.stdout.starts_with("digraph ") && out.stdout.ends_with("}\n"), "{}", out.stdout);
+    assert!(out.stdout.contains("\"psum.18\" [label=\"%psum.18\\nall-reduce f32[4096,4096]"), "{}", out.stdout);
+    // Its operand and its user, and no instruction that is further away.
+    let nodes = |text: &str| text.lines().filter(|line| line.contains(" [label=\"%")).count();
+    assert_eq!(nodes(&out.stdout), 3, "{}", out.stdout);
+    let wider = graph(&["--around", "psum.18", "--depth", "2"]);
+    assert!(nodes(&wider.stdout) > 3, "{}", wider.stdout);
+    assert!(nodes(&graph(&[]).stdout) > 1);
+    let missing = graph(&["--around", "%nobody"]);
+    assert!(missing.code == 2 && missing.stderr.contains("found `nobody`"), "{}", missing.stderr);
+}
+
+#[test]
+fn analyses_begin_with_a_summary() {
+    let wide = sample("programs/mlp_sgd_wide.hlo");
+    let replication = run(&["analyze", "replication", &wide]).stdout;
+    let mut lines = replication.lines();
+    let first = lines.next().unwrap_or_default();
+    assert!(
+        first.starts_with("jit_step: of ") && first.contains(" are the same on all 8 partitions, 0 within"),
+        "{first}"
+    );
+    assert!(lines.next().is_some_and(|line| line.starts_with("  parameters the same: 0 ")), "{replication}");
+    let frequency = run(&["analyze", "frequency", &sample("analysis/frequency/branches.hlo")]).stdout;
+    let first = frequency.lines().next().unwrap_or_default();
+    assert!(first.contains(" computations: ") && first.contains(" more often, "), "{frequency}");
+}

@@ -101,6 +101,12 @@ pub(crate) struct OptimizeArgs {
     /// What to print
     #[arg(long, value_name = "WHAT", default_value = "hlo")]
     pub emit: Emit,
+    /// With --emit dot: only what lies around this instruction
+    #[arg(long, value_name = "%NAME", hide_short_help = true)]
+    pub around: Option<String>,
+    /// With --around: how many steps away
+    #[arg(long, value_name = "N", default_value_t = 3, hide_short_help = true)]
+    pub depth: u32,
     /// How plans multiply f32
     #[arg(long, value_name = "HOW", default_value = "f32", hide_short_help = true)]
     pub matmul: MatmulChoice,
@@ -438,7 +444,8 @@ impl From<TextFormChoice> for FormChoice {
     }
 }
 
-/// `--emit`: HLO text, the launch plan for people and as JSON, the CUDA C++ of its kernels, its streams as a picture.
+/// `--emit`: HLO, the launch plan for people and as JSON, the CUDA C++ of its kernels, its streams as a picture; the graph of
+/// instructions.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub(crate) enum Emit {
@@ -447,6 +454,17 @@ pub(crate) enum Emit {
     PlanJson,
     Cuda,
     PlanSvg,
+    Dot,
+}
+
+impl Emit {
+    /// Whether it is made of the GPU backend's launch plan.
+    pub(crate) fn is_of_plan(self) -> bool {
+        match self {
+            Emit::Hlo | Emit::Dot => false,
+            Emit::Plan | Emit::PlanJson | Emit::Cuda | Emit::PlanSvg => true,
+        }
+    }
 }
 
 impl From<MatmulChoice> for Matmul {

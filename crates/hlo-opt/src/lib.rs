@@ -20,6 +20,7 @@ mod emit;
 mod evaluate;
 mod execute;
 mod folder;
+mod graph;
 mod input;
 mod input_arguments;
 mod machine;

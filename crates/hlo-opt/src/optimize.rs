@@ -11,7 +11,7 @@ use crate::output_format::OutputFormat;
 use crate::params::Said;
 use crate::progress::Progress;
 use crate::report::{self, Before, Detail, Document, ModuleReport, Pricing, Size};
-use crate::{Failure, descriptions, emit, exit, output, output_format, presets, registry};
+use crate::{Failure, descriptions, emit, exit, graph, output, output_format, presets, registry};
 use hlo_analysis::Analyses;
 use hlo_gpu::lower::LowerOptions;
 use hlo_ir::Module;
@@ -203,7 +203,7 @@ impl Work {
 /// What was asked for, for the report.
 fn pipeline_text(args: &OptimizeArgs) -> String {
     let preset = args.preset.iter().map(|preset| format!("preset {preset}"));
-    let last = (args.emit != Emit::Hlo).then(|| presets::GPU.to_string());
+    let last = args.emit.is_of_plan().then(|| presets::GPU.to_string());
     preset.chain(args.pipelines.iter().cloned()).chain(last).collect::<Vec<_>>().join(",")
 }
 
@@ -212,7 +212,7 @@ fn bound_passes(args: &OptimizeArgs, calls: &[PassCall], machine: Option<&Chosen
     let usage = |error: PipelineError| Failure::Usage(format!("--pass: {error}"));
     let known = registry::passes();
     let mut calls = calls.to_vec();
-    if args.emit != Emit::Hlo {
+    if args.emit.is_of_plan() {
         calls.extend(parse_pipeline(presets::GPU).map_err(usage)?);
     }
     if let Some(machine) = machine {
@@ -318,7 +318,9 @@ impl Job<'_> {
         report.after = Size::of(&module);
         report.reports = summary.reports;
         let options = PrintOptions { form: self.args.format.into(), expand_mesh_groups: has_changed };
-        let printed = if self.args.emit != Emit::Hlo {
+        let printed = if self.args.emit == Emit::Dot {
+            Ok(graph::dot(&module, self.args.around.as_deref(), self.args.depth)?.into_bytes())
+        } else if self.args.emit.is_of_plan() {
             let options = LowerOptions {
                 params: analyses.params,
                 matmul: self.args.matmul.into(),

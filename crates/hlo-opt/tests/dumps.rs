@@ -195,6 +195,23 @@ fn of_a_folder_the_step_is_taken_and_several_steps_are_asked_about() {
 }
 
 #[test]
+fn weights_are_called_what_the_framework_calls_them() {
+    let [step] = files("jax-0.10", "jit", ".after_spmd-partitioning.").try_into().expect("one");
+    let (_folder, file) = Folder::with("names", "");
+    let directory = Path::new(&file).with_file_name("sharded").to_string_lossy().into_owned();
+    let pipeline = "inline-calls,sink-all-reduce,shard-weight-update{min-bytes=0,interface=sharded}";
+    let step = step.to_string_lossy().into_owned();
+    let (code, _, report) = run(&["--pass", pipeline, "--report", "text", &step, "-o", &directory]);
+    assert_eq!(code, 0, "{report}");
+    assert!(report.contains("    of        s['m']['") && report.contains(" and 3 more"), "{report}");
+    let manifest = std::fs::read_to_string(Path::new(&directory).join("manifest.json")).expect("a manifest");
+    // A weight, its two moments: of each three, as a parameter and as an output.
+    for name in ["s['w']['w0']", "s['m']['w1']", "s['v']['b0']"] {
+        assert_eq!(manifest.matches(&format!("\"name\": \"{name}\"")).count(), 2, "{name}: {manifest}");
+    }
+}
+
+#[test]
 fn of_several_files_the_step_is_taken() {
     let all = files("jax-0.12", "jit", "");
     let names: Vec<String> = all.iter().map(|file| file.to_string_lossy().into_owned()).collect();

@@ -103,6 +103,9 @@ pub struct Decision {
     pub subject: String,
     /// Its size in bytes on one device.
     pub bytes: u64,
+    /// What the framework calls the weights and the state that it is about, as `state.params['Dense_0']['kernel']`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub weights: Vec<String>,
     /// The computation that holds it.
     pub computation: String,
     /// What was done: `sharded`, `left` …

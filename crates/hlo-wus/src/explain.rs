@@ -58,6 +58,7 @@ pub(crate) fn sharded(
         None => Decision { reason, ..Decision::default() },
     };
     decision.format = seed.and_then(|v| region.format(v)).map(|format| format.to_string());
+    decision.weights = weights(context, region.runs.keys().copied());
     // Bytes are those of the tensor that the update is about, groups those that hold its shards.
     let about = |change: CollectiveChange, bytes: u64, kind: Kind| {
         let change = CollectiveChange { bytes, group_size: n as u64, ..change };
@@ -114,6 +115,13 @@ pub(crate) fn sharded(
         .map(|(what, because)| Alternative { what: what.clone(), because: because.clone() })
         .collect();
     decision
+}
+
+/// What the framework calls the entry's parameters among these values.
+fn weights(context: &ShardingContext<'_>, values: impl Iterator<Item = ValueId>) -> Vec<String> {
+    let is_param = |v: &ValueId| context.values.values[*v].origin == Origin::EntryParam;
+    let insts = values.filter(is_param).map(|v| context.module.inst(context.values.inst(v)));
+    insts.filter_map(|inst| inst.marks.as_ref()?.op_name().map(str::to_string)).collect()
 }
 
 /// Most values that are computed whole and spoken of.

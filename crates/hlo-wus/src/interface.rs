@@ -34,6 +34,8 @@ pub struct Leaf {
     pub shape: Shape,
     /// How it is cut, if it is.
     pub cut: Option<LeafShards>,
+    /// What the framework calls it, as `state.params['Dense_0']['kernel']`: the metadata of the parameter.
+    pub name: Option<String>,
 }
 
 impl Leaf {
@@ -75,12 +77,15 @@ impl Interface {
             if shape.as_tuple().is_some() {
                 return Err(WusError::TupleParameter { name: module.inst_name(leaf.param).into() });
             }
-            params.push(Leaf { shape: shape.clone(), cut: None });
+            let name = module.inst(leaf.param).marks.as_ref().and_then(|marks| marks.op_name()).map(str::to_string);
+            params.push(Leaf { shape: shape.clone(), cut: None, name });
             let flags = ParameterAttrs::of(&module.inst(leaf.param).attrs).map(|attrs| &attrs.parameter_replication);
             param_marks.push((module.sharding(leaf.param).cloned(), flags.cloned().unwrap_or_default()));
         }
         let mut outputs = Vec::new();
-        module.shape(root).for_each_leaf(&mut |_, shape| outputs.push(Leaf { shape: shape.clone(), cut: None }));
+        module.shape(root).for_each_leaf(&mut |_, shape| {
+            outputs.push(Leaf { shape: shape.clone(), cut: None, name: None });
+        });
         Ok(Interface {
             params,
             outputs,
@@ -107,6 +112,9 @@ impl Interface {
         }
         self.state_pairs.extend(known);
         self.state_pairs.sort_unstable();
+        for &(param, output) in &self.state_pairs {
+            self.outputs[output].name = self.params[param].name.clone();
+        }
     }
 
     fn module(&self, name: &str) -> (Module, hlo_ir::CompId) {
@@ -287,6 +295,7 @@ impl Interface {
         let dims = |shape: Option<&ArrayShape>| shape.map(|a| a.dims.to_vec()).unwrap_or_default();
         let mut entry = ManifestLeaf {
             index,
+            name: leaf.name.clone(),
             dtype: array.map(|a| a.dtype.to_string()).unwrap_or_default(),
             sharded: leaf.cut.is_some(),
             original_shape: dims(array),
@@ -370,6 +379,8 @@ struct Manifest {
 #[derive(Default, Serialize)]
 struct ManifestLeaf {
     index: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
     dtype: String,
     sharded: bool,
     original_shape: Vec<i64>,

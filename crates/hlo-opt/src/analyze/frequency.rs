@@ -21,7 +21,10 @@ pub(super) fn run(args: &FrequencyArgs, console: &mut Console<'_>) -> Result<u8,
     let mut out = String::new();
     match args.format {
         ReportFormat::Json => facts(&module, &frequencies).iter().for_each(|fact| json_line(fact, &mut out)),
-        ReportFormat::Text => table(&facts(&module, &frequencies), &mut out),
+        ReportFormat::Text => {
+            summary(&module, &frequencies, args.unknown_trip_count, &mut out);
+            table(&facts(&module, &frequencies), &mut out);
+        }
     }
     console.print(out.as_bytes()).map(|()| exit::OK)
 }
@@ -61,6 +64,33 @@ fn facts<'m>(module: &'m Module, frequencies: &'m Frequencies) -> Vec<Fact<'m>> 
         }
     }
     facts
+}
+
+/// How many computations run once, more often and never; loops with their trips; what is assumed.
+fn summary(module: &Module, frequencies: &Frequencies, unknown_trip_count: u64, out: &mut String) {
+    let comps = module.computations();
+    let count = |holds: fn(f64) -> bool| comps.iter().filter(|&&comp| holds(frequencies.of(comp))).count();
+    let (once, often, rarely) = (count(|n| n == 1.0), count(|n| n > 1.0), count(|n| n > 0.0 && n < 1.0));
+    let _ = writeln!(
+        out,
+        "{}: {} computations: {once} run once, {often} more often, {rarely} less than once, {} never",
+        module.name,
+        comps.len(),
+        comps.len() - once - often - rarely
+    );
+    let insts = comps.iter().filter(|&&comp| frequencies.of(comp) > 0.0).flat_map(|&comp| &module.comp(comp).insts);
+    let loops: Vec<_> = insts.filter_map(|&inst| Some((inst, frequencies.trip_count(inst)?))).collect();
+    let longest = loops.iter().max_by_key(|(_, trips)| trips.count);
+    if let Some((inst, trips)) = longest {
+        let (name, n) = (module.inst_name(*inst), loops.len());
+        let loops = if n == 1 { "one loop".into() } else { format!("{n} loops, the longest") };
+        let _ = writeln!(out, "  {loops} %{name} with {} trips", trips.count);
+    }
+    if frequencies.n_assumed_loops() > 0 {
+        let n = frequencies.n_assumed_loops();
+        let _ = writeln!(out, "  of {n} the trips are not known: {unknown_trip_count} are taken, --unknown-trip-count");
+    }
+    out.push('\n');
 }
 
 fn table(facts: &[Fact<'_>], out: &mut String) {

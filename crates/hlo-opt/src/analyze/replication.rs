@@ -6,6 +6,7 @@ use crate::complete::read_completed;
 use crate::console::Console;
 use crate::params::Said;
 use crate::{Failure, exit};
+use hlo_analysis::annotations::entry_leaves;
 use hlo_analysis::replication::{Across, Replication};
 use hlo_ir::{CompId, Module};
 use serde::Serialize;
@@ -23,6 +24,9 @@ pub(super) fn run(args: &ReplicationArgs, console: &mut Console<'_>) -> Result<u
     let across = chosen_axis(args, &module)?;
     let facts = Replication::compute(&module, &params);
     let mut out = String::new();
+    if args.format == ReportFormat::Text {
+        summary(&module, &facts, across, &mut out);
+    }
     for &comp in module.computations() {
         let leaves = leaves_of(&module, comp, &facts, across);
         match args.format {
@@ -78,6 +82,47 @@ fn leaves_of<'m>(module: &'m Module, comp: CompId, facts: &Replication, across: 
     }
     out
 }
+
+/// How much of the entry's parameters and of all values is the same on all devices, and which parameters are.
+fn summary(module: &Module, facts: &Replication, across: Across, out: &mut String) {
+    let (n_devices, what) = match across {
+        Across::Replicas => (module.header.replica_count, "replicas"),
+        Across::Partitions => (module.header.num_partitions, "partitions"),
+        Across::Devices => (module.n_devices() as i64, "devices"),
+    };
+    let comps = module.computations().iter();
+    let all: Vec<LeafFact<'_>> = comps.flat_map(|&comp| leaves_of(module, comp, facts, across)).collect();
+    let n_replicated = all.iter().filter(|leaf| leaf.replicated).count();
+    let n_partial = all.iter().filter(|leaf| !leaf.replicated && leaf.groups.is_some()).count();
+    let _ = writeln!(
+        out,
+        "{}: of {} values {n_replicated} are the same on all {} {what}, {n_partial} within groups of them",
+        module.name,
+        all.len(),
+        n_devices.max(1)
+    );
+    let (mut same, mut other) = (Vec::new(), Vec::new());
+    for (number, leaf) in entry_leaves(module).into_iter().enumerate() {
+        let name = module.inst(leaf.param).marks.as_ref().and_then(|marks| marks.op_name());
+        let name = name.map_or_else(|| format!("%{}", module.inst_name(leaf.param)), str::to_string);
+        let list = if facts.is_replicated(leaf.param, leaf.leaf_idx, across) { &mut same } else { &mut other };
+        list.push((number, name));
+    }
+    for (what, list) in [("the same", same), ("not known to be", other)] {
+        let names = list.iter().take(MAX_NAMED).map(|(number, name)| format!("{number} {name}"));
+        let mut names = names.collect::<Vec<_>>().join(", ");
+        if list.len() > MAX_NAMED {
+            names += &format!(" and {} more", list.len() - MAX_NAMED);
+        }
+        if !list.is_empty() {
+            let _ = writeln!(out, "  parameters {what}: {names}");
+        }
+    }
+    out.push('\n');
+}
+
+/// Parameters that a summary names.
+const MAX_NAMED: usize = 12;
 
 fn table(computation: &str, leaves: &[LeafFact<'_>], out: &mut String) {
     if leaves.is_empty() {

@@ -117,6 +117,21 @@ fn subject_text(decision: &Decision, out: &mut String) {
     if let Some(format) = &decision.format {
         let _ = writeln!(out, "    format    {format}");
     }
+    weights_text(&[decision], usize::MAX, out);
+}
+
+/// Names of weights and state that a group tells.
+const MAX_WEIGHTS: usize = 6;
+
+/// What the framework calls the weights and the state of decisions, at most so many.
+fn weights_text(decisions: &[&Decision], max: usize, out: &mut String) {
+    let all: Vec<&str> = decisions.iter().flat_map(|decision| &decision.weights).map(String::as_str).collect();
+    let shown = all.iter().take(max).copied().collect::<Vec<_>>().join(", ");
+    let _ = match all.len().saturating_sub(max) {
+        _ if all.is_empty() => Ok(()),
+        0 => writeln!(out, "    of        {shown}"),
+        n_more => writeln!(out, "    of        {shown} and {n_more} more"),
+    };
 }
 
 /// Decisions of one kind in a few lines, the largest as an example.
@@ -135,6 +150,9 @@ fn group_text(group: &Group<'_>, out: &mut String) {
             let _ =
                 writeln!(out, "  {action:<8} {n} values{size}; the largest is {subject} in %{computation}: {reason}");
         }
+    }
+    if !rest.is_empty() {
+        weights_text(&group.decisions, MAX_WEIGHTS, out);
     }
     collectives_text(&group.collectives, |change| change.instruction.clone(), out);
     predicted_text(group.predicted_before_ns, group.predicted_after_ns, out);
