@@ -98,11 +98,14 @@ fn drawn(module: &Module, comp: CompId, shown: &HashMap<InstId, u32>) -> String 
             let _ = writeln!(edges, "  {} -> {name} [style=dashed];", more(inst));
         }
         let row = module.inst(inst).opcode.row();
-        let color = match row.effects {
-            _ if shown[&inst] == 0 => ", fillcolor=\"#ffd54f\"",
-            Effects::Communicates => ", fillcolor=\"#ef9a9a\"",
-            _ if module.inst(inst).operands.is_empty() => ", fillcolor=\"#cfd8dc\"",
-            _ => "",
+        let color = if shown[&inst] == 0 {
+            ", fillcolor=\"#ffd54f\""
+        } else if row.effects == Effects::Communicates {
+            ", fillcolor=\"#ef9a9a\""
+        } else if module.inst(inst).operands.is_empty() {
+            ", fillcolor=\"#cfd8dc\""
+        } else {
+            ""
         };
         let bold = if root == Some(inst) { ", penwidth=3" } else { "" };
         let called: Vec<String> =
