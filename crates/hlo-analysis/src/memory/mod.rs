@@ -23,10 +23,12 @@
 //! Cost: each computation is walked once for each way it is called, at most ten.
 
 mod buffer_table;
+mod curve;
 mod in_place;
 mod schedule_walk;
 mod updates;
 
+pub use curve::MemoryPoint;
 pub use updates::InPlaceUpdates;
 pub(crate) use updates::{behind_views, updated_operands};
 
@@ -103,8 +105,21 @@ pub fn peak_memory(module: &Module) -> MemoryReport {
     module.entry().map_or_else(MemoryReport::default, |entry| peak_memory_of(module, entry))
 }
 
+/// The peak memory of the entry, and the memory at every moment of its run, of which the largest is the peak.
+pub fn memory_curve(module: &Module) -> (MemoryReport, Vec<MemoryPoint>) {
+    let Some(entry) = module.entry() else { return Default::default() };
+    let mut points = Vec::new();
+    let report = measured(module, entry, Some(&mut points));
+    (report, points)
+}
+
 /// The peak memory of one computation, as if it were the entry. Aliases and donations count for the entry only.
 pub fn peak_memory_of(module: &Module, comp: CompId) -> MemoryReport {
+    measured(module, comp, None)
+}
+
+/// The peak memory of a computation; `points` gets its curve.
+fn measured(module: &Module, comp: CompId, points: Option<&mut Vec<MemoryPoint>>) -> MemoryReport {
     let order: Vec<CompId> = control_order(module, comp);
     let (tables, constant_bytes) = build_tables(module, &order);
     let Some(table) = tables.get(&comp).cloned() else { return MemoryReport::default() };
@@ -131,6 +146,9 @@ pub fn peak_memory_of(module: &Module, comp: CompId) -> MemoryReport {
         let (at, held) = path_to_peak(module, &mut finder, granted);
         report.peak_at = at;
         report.live_at_peak = held;
+        if let Some(points) = points {
+            *points = curve::curve(module, &mut finder, granted, argument_bytes.saturating_add(constant_bytes));
+        }
     }
     report.peak_bytes = argument_bytes.saturating_add(constant_bytes).saturating_add(beyond);
     report.temp_bytes = beyond.saturating_sub(output_bytes - alias_bytes);

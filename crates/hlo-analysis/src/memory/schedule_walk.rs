@@ -85,6 +85,9 @@ impl HeldBuffer {
     }
 }
 
+/// How much is held at one moment of a walk: its place is as in [`Peak`].
+pub(super) type Moment = Peak;
+
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 enum Held {
     /// Not live, or someone else's.
@@ -181,7 +184,7 @@ impl<'m> PeakFinder<'m> {
         if let Some(peak) = self.peaks[id][which] {
             return peak;
         }
-        let peak = ScheduleWalk::new(self, id, depth, None).map(|walk| walk.run().0).unwrap_or_default();
+        let peak = ScheduleWalk::new(self, id, depth, None).map(|mut walk| walk.run().0).unwrap_or_default();
         self.peaks[id][which] = Some(peak);
         peak
     }
@@ -189,8 +192,16 @@ impl<'m> PeakFinder<'m> {
     /// The computation's peak, and what it holds there. The second half of the walk repeats the first.
     pub(super) fn held_at_peak(&mut self, id: ContextId, depth: usize) -> (Peak, Vec<HeldBuffer>) {
         let peak = self.peak(id, depth);
-        let held = ScheduleWalk::new(self, id, depth, Some(peak)).and_then(|walk| walk.run().1);
+        let held = ScheduleWalk::new(self, id, depth, Some(peak)).and_then(|mut walk| walk.run().1);
         (peak, held.unwrap_or_default())
+    }
+
+    /// Every moment of the computation, in order.
+    pub(super) fn moments(&mut self, id: ContextId, depth: usize) -> Vec<Moment> {
+        let Some(mut walk) = ScheduleWalk::new(self, id, depth, None) else { return Vec::new() };
+        walk.moments = Some(Vec::new());
+        walk.run();
+        walk.moments.unwrap_or_default()
     }
 
     fn overwritable(&mut self, inst: InstId) -> Rc<[bool]> {
@@ -214,6 +225,8 @@ struct ScheduleWalk<'w, 'm> {
     /// The peak to stop at, and what was held there.
     watch: Option<Peak>,
     snapshot: Option<Vec<HeldBuffer>>,
+    /// All moments so far, where they are wanted.
+    moments: Option<Vec<Moment>>,
     /// Results that are copied at the end.
     copies: Vec<HeldBuffer>,
     /// How often each buffer is among the leaves at hand; zero between two uses.
@@ -245,12 +258,13 @@ impl<'w, 'm> ScheduleWalk<'w, 'm> {
             peak: Peak::default(),
             watch,
             snapshot: None,
+            moments: None,
             copies: Vec::new(),
             counts: SecondaryMap::new(),
         })
     }
 
-    fn run(mut self) -> (Peak, Option<Vec<HeldBuffer>>) {
+    fn run(&mut self) -> (Peak, Option<Vec<HeldBuffer>>) {
         let table = self.table.clone();
         for (leaf, &buffer) in table.params.iter().enumerate() {
             if self.context.owned.get(leaf) == Some(&true) {
@@ -271,11 +285,11 @@ impl<'w, 'm> ScheduleWalk<'w, 'm> {
                 Action::Conditional(branches) => self.choose(step, branches),
             }
             if self.snapshot.is_some() {
-                return (self.peak, self.snapshot);
+                return (self.peak, self.snapshot.take());
             }
         }
         self.finish();
-        (self.peak, self.snapshot)
+        (self.peak, self.snapshot.take())
     }
 
     fn bytes(&self, buffer: BufId) -> i64 {
@@ -294,6 +308,9 @@ impl<'w, 'm> ScheduleWalk<'w, 'm> {
                 }
             }
             self.snapshot = Some(snapshot);
+        }
+        if let Some(moments) = &mut self.moments {
+            moments.push(here);
         }
         if bytes > self.peak.bytes {
             self.peak = here;

@@ -21,7 +21,8 @@
 
 use super::exchange::{Exchange, Members, exchange_of, exchanged_bytes, members_of};
 use super::kernel::{KernelCost, Updates, instruction_cost, region_cost};
-use super::lanes::{Lane, Tasks};
+use super::lanes::{Lane, TaskSpan, Tasks};
+use super::timeline::{Label, Recorder, Span};
 use super::units::{Unit, Units};
 use super::{KernelWork, Machine, Network, SizeMismatch};
 use crate::frequency::Frequencies;
@@ -80,6 +81,28 @@ impl ModuleTime {
 /// # Errors
 /// The machine has another number of devices than the module runs on.
 pub fn predict(module: &Module, frequencies: &Frequencies, machine: &Machine) -> Result<ModuleTime, SizeMismatch> {
+    run(module, frequencies, machine, None).map(|(time, _)| time)
+}
+
+/// Predicts the time of a verified module, and when each of its tasks runs. The last span ends with the critical path.
+///
+/// # Errors
+/// As [`predict`].
+pub fn predict_timeline(
+    module: &Module,
+    frequencies: &Frequencies,
+    machine: &Machine,
+) -> Result<(ModuleTime, Vec<Span>), SizeMismatch> {
+    run(module, frequencies, machine, Some(Recorder::default()))
+}
+
+/// The time, and the spans of what the recorder saw.
+fn run(
+    module: &Module,
+    frequencies: &Frequencies,
+    machine: &Machine,
+    recorder: Option<Recorder>,
+) -> Result<(ModuleTime, Vec<Span>), SizeMismatch> {
     let network = machine.network(module.n_devices().max(1))?;
     let stepwise = stepwise_computations(module);
     let mut module = module.clone();
@@ -100,13 +123,15 @@ pub fn predict(module: &Module, frequencies: &Frequencies, machine: &Machine) ->
         updates: InPlaceUpdates::find(module),
         times: SecondaryMap::new(),
     };
-    let mut progress = Progress::default();
+    let mut progress = Progress { recorder, ..Progress::default() };
     for comp in module.post_order() {
         if stepwise.contains(comp) && !clock.in_place_of_call.contains(comp) {
             clock.times[comp] = clock.computation(comp, &mut progress);
         }
     }
-    Ok(module.entry().map_or_else(ModuleTime::default, |entry| clock.times[entry]))
+    let Some(entry) = module.entry() else { return Ok(Default::default()) };
+    let spans = progress.recorder.map_or_else(Vec::new, |recorder| recorder.unfold(module, entry));
+    Ok((clock.times[entry], spans))
 }
 
 /// The memory space of the host in XLA's layouts: `S(5)`.
@@ -186,6 +211,7 @@ struct Section {
     lanes: Vec<Lane>,
     durations_s: Vec<f64>,
     needs: Vec<Vec<usize>>,
+    labels: Vec<Label>,
     /// Tasks of earlier sections.
     n_before: usize,
 }
@@ -197,11 +223,13 @@ struct Progress {
     makers: SecondaryMap<InstId, Makers>,
     section: Section,
     time: ModuleTime,
+    /// Keeps when tasks run, where somebody asks.
+    recorder: Option<Recorder>,
 }
 
 impl Progress {
     /// Adds a task that needs all leaves of `operands`; its number.
-    fn task(&mut self, lane: Lane, duration_s: f64, operands: impl Iterator<Item = InstId>) -> usize {
+    fn task(&mut self, label: Label, lane: Lane, duration_s: f64, operands: impl Iterator<Item = InstId>) -> usize {
         let section = &mut self.section;
         let makers = operands.flat_map(|operand| self.makers[operand].iter().copied().flatten());
         let mut needs: Vec<usize> = makers.filter_map(|task| task.checked_sub(section.n_before)).collect();
@@ -210,39 +238,58 @@ impl Progress {
         section.lanes.push(lane);
         section.durations_s.push(duration_s);
         section.needs.push(needs);
+        section.labels.push(label);
         section.n_before + section.lanes.len() - 1
     }
 
     /// Lets all lanes catch up with each other.
     fn catch_up(&mut self) {
         let n_before = self.section.n_before + self.section.lanes.len();
-        let Section { lanes, durations_s, needs, .. } =
+        let Section { lanes, durations_s, needs, labels, .. } =
             std::mem::replace(&mut self.section, Section { n_before, ..Section::default() });
         let tasks = Tasks { lanes: &lanes, durations_s: &durations_s, needs: &needs };
         let text: Vec<usize> = (0..lanes.len()).collect();
-        let end_s = |order: Vec<usize>| tasks.run(&order).iter().map(|span| span.end_s).fold(0.0, f64::max);
         let orders = [tasks.by_chain(), tasks.feeding_first(text.clone()), text];
-        let ends_s = orders.map(|wanted| end_s(tasks.list_schedule(&wanted)));
+        let runs = orders.map(|wanted| tasks.run(&tasks.list_schedule(&wanted)));
+        let ends_s = runs.each_ref().map(|spans| spans.iter().map(|span| span.end_s).fold(0.0, f64::max));
+        let least_s = ends_s.into_iter().fold(f64::INFINITY, f64::min);
+        if let Some(recorder) = &mut self.recorder {
+            let taken = runs.iter().zip(ends_s).find(|(_, end_s)| *end_s == least_s);
+            if let Some((spans, _)) = taken {
+                recorder.tasks(self.time.critical_path_s, &labels, &lanes, spans);
+            }
+        }
         let busy =
             |lane: Lane| lanes.iter().zip(&durations_s).filter(|(l, _)| **l == lane).map(|(_, s)| s).sum::<f64>();
         self.time = self.time.plus(ModuleTime {
-            critical_path_s: ends_s.into_iter().fold(f64::INFINITY, f64::min),
+            critical_path_s: least_s,
             compute_s: busy(Lane::Compute),
             communication_s: busy(Lane::Communication),
             is_partial: false,
         });
     }
+
+    /// Adds what takes `time` while all lanes wait; when it runs.
+    fn wait_for(&mut self, time: ModuleTime) -> TaskSpan {
+        let start_s = self.time.critical_path_s;
+        self.time = self.time.plus(time);
+        TaskSpan { start_s, end_s: self.time.critical_path_s }
+    }
 }
 
 impl<'m> Clock<'m> {
     /// Adds copies of whole arrays of these bytes, one after the other: as one task, which needs all leaves of `operands`.
-    fn copies(&self, copied_bytes: &[u64], operands: impl Iterator<Item = InstId>, progress: &mut Progress) {
-        if copied_bytes.is_empty() {
-            return;
-        }
+    fn copies(
+        &self,
+        label: Option<InstId>,
+        copied_bytes: &[u64],
+        operands: impl Iterator<Item = InstId>,
+        progress: &mut Progress,
+    ) {
+        let Some(label) = label.filter(|_| !copied_bytes.is_empty()) else { return };
         let work_of = |&bytes: &u64| KernelWork { bytes: 2.0 * bytes as f64, arithmetic_s: 0.0 };
         let seconds = copied_bytes.iter().map(|bytes| self.machine.kernel_s(work_of(bytes))).sum();
-        progress.task(Lane::Compute, seconds, operands);
+        progress.task(Label::of(label), Lane::Compute, seconds, operands);
     }
 
     /// The time of one run of a computation.
@@ -253,8 +300,11 @@ impl<'m> Clock<'m> {
         }
         self.walk(comp, progress);
         let root = self.module.comp(comp).root.expand();
-        self.copies(self.updates.copied_at_end(comp), root.into_iter(), progress);
+        self.copies(root, self.updates.copied_at_end(comp), root.into_iter(), progress);
         progress.catch_up();
+        if let Some(recorder) = &mut progress.recorder {
+            recorder.finish(comp, progress.time.critical_path_s);
+        }
         progress.time
     }
 
@@ -269,7 +319,8 @@ impl<'m> Clock<'m> {
             match unit {
                 Unit::Kernel(group) => {
                     let cost = region_cost(&self.costs, &group.all, &group.outputs, Updates::AsFound(&self.updates));
-                    self.kernel(&cost, group.inputs.iter().copied(), group.outputs.iter().copied(), progress);
+                    let (inputs, outputs) = (group.inputs.iter().copied(), group.outputs.iter().copied());
+                    self.kernel(&cost, group.all.len(), inputs, outputs, progress);
                 }
                 Unit::Inst(inst) => self.instruction(inst, progress),
             }
@@ -279,15 +330,17 @@ impl<'m> Clock<'m> {
     fn kernel(
         &mut self,
         cost: &KernelCost,
+        n_instructions: usize,
         inputs: impl Iterator<Item = InstId>,
         outputs: impl Iterator<Item = InstId>,
         progress: &mut Progress,
     ) {
         let outputs: SmallVec<[InstId; 4]> = outputs.collect();
         let is_empty = outputs.iter().all(|&output| self.module.shape(output).memory_bytes() == 0);
-        let maker = (!is_empty).then(|| {
+        let label = outputs.first().filter(|_| !is_empty).map(|&inst| Label { inst, n_instructions });
+        let maker = label.map(|label| {
             let duration_s = self.machine.kernel_s(self.machine.work_of(cost));
-            progress.task(Lane::Compute, duration_s, inputs)
+            progress.task(label, Lane::Compute, duration_s, inputs)
         });
         for output in outputs {
             progress.makers[output] = SmallVec::from_elem(maker, self.module.shape(output).n_leaves());
@@ -307,23 +360,27 @@ impl<'m> Clock<'m> {
             }
             Flow::Identity if moves_bytes(module, inst) || !self.updates.copied_at(inst).is_empty() => {
                 let cost = instruction_cost(&self.costs, inst, Updates::AsFound(&self.updates));
-                self.kernel(&cost, operands, std::iter::once(inst), progress);
+                self.kernel(&cost, 1, operands, std::iter::once(inst), progress);
             }
             Flow::Identity => progress.makers[inst] = self.handed_on(inst, progress),
             Flow::Call if is_call(module, inst) => self.call(inst, progress),
             Flow::While => {
-                self.copies(self.updates.copied_at(inst), operands, progress);
+                self.copies(Some(inst), self.updates.copied_at(inst), operands, progress);
                 progress.catch_up();
-                progress.time = progress.time.plus(self.loop_time(inst));
+                self.repeat(inst, progress);
                 progress.makers[inst] = self.nothing(inst);
             }
             Flow::Conditional => {
                 progress.catch_up();
                 let shares = self.frequencies.branch_shares(inst).map(|shares| shares.shares.clone());
                 let branches = module.called(inst);
+                let start_s = progress.time.critical_path_s;
                 for (slot, branch) in branches.into_iter().enumerate() {
                     let share = shares.as_ref().and_then(|shares| shares.get(slot).copied());
                     progress.time = progress.time.plus(self.times[branch].times(share.unwrap_or(1.0)));
+                }
+                if let Some(recorder) = &mut progress.recorder {
+                    recorder.chooses(inst, TaskSpan { start_s, end_s: progress.time.critical_path_s });
                 }
                 progress.makers[inst] = self.nothing(inst);
             }
@@ -349,7 +406,7 @@ impl<'m> Clock<'m> {
                     progress.makers[inst] = SmallVec::from_elem(task, module.shape(inst).n_leaves());
                 } else {
                     let cost = instruction_cost(&self.costs, inst, Updates::AsFound(&self.updates));
-                    self.kernel(&cost, operands, std::iter::once(inst), progress);
+                    self.kernel(&cost, 1, operands, std::iter::once(inst), progress);
                 }
             }
         }
@@ -373,7 +430,10 @@ impl<'m> Clock<'m> {
         let Some(&callee) = module.called(inst).first() else { return };
         if !self.in_place_of_call.contains(callee) {
             progress.catch_up();
-            progress.time = progress.time.plus(self.times[callee]);
+            let span = progress.wait_for(self.times[callee]);
+            if let Some(recorder) = &mut progress.recorder {
+                recorder.calls(inst, span, callee);
+            }
             progress.makers[inst] = self.nothing(inst);
             return;
         }
@@ -386,10 +446,15 @@ impl<'m> Clock<'m> {
         progress.makers[inst] = root.map_or_else(|| self.nothing(inst), |root| progress.makers[root].clone());
     }
 
-    fn loop_time(&self, inst: InstId) -> ModuleTime {
-        let Some((condition, body)) = condition_and_body(self.module, inst) else { return ModuleTime::default() };
+    /// Adds the rounds of a loop.
+    fn repeat(&self, inst: InstId, progress: &mut Progress) {
+        let Some((condition, body)) = condition_and_body(self.module, inst) else { return };
         let n_trips = self.frequencies.trip_count(inst).map_or(1, |trips| trips.count) as f64;
-        self.times[condition].times(n_trips + 1.0).plus(self.times[body].times(n_trips))
+        let time = self.times[condition].times(n_trips + 1.0).plus(self.times[body].times(n_trips));
+        let span = progress.wait_for(time);
+        if let Some(recorder) = &mut progress.recorder {
+            recorder.repeats(inst, span, n_trips, [condition, body]);
+        }
     }
 
     /// Adds the copy that `inst` begins: `(destination, source, context)`.
@@ -398,7 +463,7 @@ impl<'m> Clock<'m> {
         let operands = module.inst(inst).operands.iter().copied();
         let bytes: f64 = operands.clone().map(|operand| module.shape(operand).memory_bytes() as f64).sum();
         let seconds = self.machine.kernel_s(KernelWork { bytes: 2.0 * bytes, arithmetic_s: 0.0 });
-        let task = progress.task(Lane::Copy, seconds, operands);
+        let task = progress.task(Label::of(inst), Lane::Copy, seconds, operands);
         let mut makers: Makers = SmallVec::from_elem(Some(task), module.shape(inst).n_leaves());
         for run in handed_on(module, inst, Through::ALL) {
             let from = progress.makers[run.operand].get(run.in_operand());
@@ -432,7 +497,8 @@ impl<'m> Clock<'m> {
             .exchanges
             .entry((exchange, members))
             .or_insert_with_key(|(exchange, members)| network.exchange(*exchange, &members.groups, &members.pairs));
-        let task = progress.task(Lane::Communication, cost.seconds(exchanged_bytes(module, inst, rule)), operands);
+        let seconds = cost.seconds(exchanged_bytes(module, inst, rule));
+        let task = progress.task(Label::of(inst), Lane::Communication, seconds, operands);
         progress.makers[inst] = SmallVec::from_elem(Some(task), module.shape(inst).n_leaves());
     }
 }
