@@ -7,6 +7,7 @@ mod bench_zero1;
 mod compare;
 mod coverage;
 mod host_check;
+mod html_check;
 mod jax_check;
 mod make_hlo;
 mod memory_check;
@@ -53,6 +54,9 @@ cargo xtask <command>
       --corpus DIR         a folder with manifest.json; default ir-samples/programs
       --only LIST          programs whose file name contains one of these
       --sanitize           the op samples instead, compiled with the address and undefined-behaviour sanitizers
+  html-check [options] [FILES]  the page of --report html in a headless Chromium, light and dark, 1400 and 700 pixels wide:
+                       layout, contrast, zoom, keys, sorting; keeps pictures
+      --hlo-opt FILE       a built tool, instead of building it
   bench-plan [options]     time and memory of whole commands of the planner of reductions, and of the launch plan of the
                        largest per-device program, against limits
       --corpus DIR         a folder with manifest.json (default ir-samples/programs)
@@ -106,6 +110,7 @@ fn main() -> ExitCode {
         Some("xla-check") => xla_check::run(words),
         Some("bench") => bench::run(words),
         Some("host-check") => host_check::run(words),
+        Some("html-check") => html_check::run(words),
         Some("bench-plan") => bench_plan::run(words),
         Some("memory-check") => memory_check::run(words),
         Some("time-check") => time_check::run(words),

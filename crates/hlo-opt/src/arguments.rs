@@ -7,6 +7,7 @@ pub(crate) use crate::input_arguments::{CountArgs, InputArgs};
 use crate::output_format::OutputFormat;
 use crate::plan::arguments::PlanCommand;
 use crate::reduce::arguments::ReduceArgs;
+use crate::report::DocumentFormat;
 pub(crate) use crate::report_format::ReportFormat;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::engine::ArgValueCompleter;
@@ -128,10 +129,10 @@ pub(crate) struct OptimizeArgs {
     /// Hold each pass to what it says it changed and preserved
     #[arg(long, hide_short_help = true)]
     pub check: bool,
-    /// Explain what the passes did, on stderr, under the summary
+    /// Explain what the passes did, on stderr; html: a page
     #[arg(long, value_name = "FORMAT")]
-    pub report: Option<ReportFormat>,
-    /// Write the report here (JSON unless --report says text)
+    pub report: Option<DocumentFormat>,
+    /// Write the report here (JSON unless --report says otherwise)
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub report_file: Option<PathBuf>,
     /// Every decision of every pass, for itself, in the text report

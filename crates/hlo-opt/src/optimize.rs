@@ -1,6 +1,6 @@
 //! The main job: read, verify, run passes, print.
 
-use crate::arguments::{Emit, OptimizeArgs, ReportFormat};
+use crate::arguments::{Emit, OptimizeArgs};
 use crate::complete::complete;
 use crate::console::Console;
 use crate::input::{Loaded, Part, SEPARATOR, Source};
@@ -10,7 +10,7 @@ use crate::output::Staged;
 use crate::output_format::OutputFormat;
 use crate::params::Said;
 use crate::progress::Progress;
-use crate::report::{self, Before, Detail, Document, ModuleReport, Pricing, Size};
+use crate::report::{self, Before, Detail, Document, DocumentFormat, ModuleReport, Pricing, Scope, Size};
 use crate::{Failure, descriptions, emit, exit, graph, output, output_format, presets, registry};
 use hlo_analysis::Analyses;
 use hlo_gpu::lower::LowerOptions;
@@ -34,6 +34,7 @@ pub(crate) fn run(args: &OptimizeArgs, console: &mut Console<'_>) -> Result<u8, 
     if args.list_passes {
         return console.print((registry::list() + &presets::list()).as_bytes()).map(|()| exit::OK);
     }
+    check_report(args)?;
     // The machine's size is the module's; that all else is well is known before.
     let work = Work::new(args, Chosen::of_any_size(args.machine.as_deref(), args.device.as_deref())?)?;
     let said = Said::read(args.replicated_params.as_deref(), console)?;
@@ -77,6 +78,24 @@ pub(crate) fn run(args: &OptimizeArgs, console: &mut Console<'_>) -> Result<u8, 
     report.map_or(Ok(()), Staged::commit)?;
     let has_changed = document.modules.iter().any(|m| m.reports.iter().any(|r| r.changed));
     Ok(if args.require_change && !has_changed { exit::UNCHANGED } else { exit::OK })
+}
+
+/// Says so before any work if there can be no such report.
+///
+/// # Errors
+/// A page without a file, or of what is no optimized HLO.
+fn check_report(args: &OptimizeArgs) -> Result<(), Failure> {
+    let usage = |text: &str| Err(Failure::Usage(format!("--report html: {text}")));
+    if args.report != Some(DocumentFormat::Html) {
+        return Ok(());
+    }
+    if args.report_file.is_none() {
+        return usage("expected --report-file FILE for the page, found none");
+    }
+    if args.emit != Emit::Hlo {
+        return usage("expected --emit hlo, found another output: a page compares modules");
+    }
+    if args.verify_only { usage("expected a run, found --verify-only") } else { Ok(()) }
 }
 
 /// The files that passes made beside a module, printed.
@@ -286,7 +305,7 @@ impl Job<'_> {
         let mut module = std::mem::take(&mut loaded.module);
         let preset = work.preset.as_ref().map(|preset| &preset.call);
         let pricing = Some(&work.pricing).filter(|_| self.is_priced());
-        let before = pricing.map(|pricing| Before::start(&module, pricing.clone()));
+        let before = pricing.map(|pricing| Before::start(&module, pricing.clone(), self.scope()));
         let machine = work.machine.as_ref();
         let is_compared = pricing.is_some() && preset.is_none();
         let notes = is_compared.then(|| Notes::keep(&module, &analyses.params, &work.calls, machine)).flatten();
@@ -310,7 +329,10 @@ impl Job<'_> {
         };
         let has_changed = summary.reports.iter().any(|r| r.changed);
         report.note = notes.and_then(|notes| notes.about(&module));
-        report.totals = before.map(|before| before.and_after(&module, has_changed));
+        (report.totals, report.views) = match before.map(|before| before.and_after(&module, has_changed)) {
+            Some((totals, views)) => (Some(totals), views),
+            None => (None, None),
+        };
         let known = preset.zip(report.choice.as_ref());
         report.recommendation = known.and_then(|(preset, choice)| notes::recommendation(preset, choice, machine));
         clock.skip();
@@ -365,7 +387,13 @@ impl Job<'_> {
     /// Whether somebody reads what the module costs before and after.
     fn is_priced(&self) -> bool {
         let is_read = !self.args.quiet || report_format(self.args).is_some();
-        is_read && self.work.is_any() && self.args.emit == Emit::Hlo
+        let is_page = self.scope() == Scope::Page;
+        is_page || is_read && self.work.is_any() && self.args.emit == Emit::Hlo
+    }
+
+    /// What is measured before and after the passes.
+    fn scope(&self) -> Scope {
+        if report_format(self.args) == Some(DocumentFormat::Html) { Scope::Page } else { Scope::Figures }
     }
 
     /// Runs the preset and the passes on a module. The report gets the preset's choice.
@@ -440,9 +468,9 @@ impl Clock {
 }
 
 /// The form of the report that was asked for.
-fn report_format(args: &OptimizeArgs) -> Option<ReportFormat> {
-    let implied = if args.report_file.is_some() { Some(ReportFormat::Json) } else { None };
-    args.report.or(implied).or(args.verbose.then_some(ReportFormat::Text))
+fn report_format(args: &OptimizeArgs) -> Option<DocumentFormat> {
+    let implied = if args.report_file.is_some() { Some(DocumentFormat::Json) } else { None };
+    args.report.or(implied).or(args.verbose.then_some(DocumentFormat::Text))
 }
 
 /// Writes the summary, and the report, counters and times that were asked for; gives the report's file if it has one.
@@ -450,8 +478,9 @@ fn explain(args: &OptimizeArgs, document: &Document, console: &mut Console<'_>) 
     let format = report_format(args);
     let detail = if args.verbose { Detail::Everything } else { Detail::Grouped };
     let text = match format {
-        Some(ReportFormat::Json) => report::as_json(document),
-        Some(ReportFormat::Text) => report::as_text(document, detail),
+        Some(DocumentFormat::Json) => report::as_json(document),
+        Some(DocumentFormat::Html) => report::page(document),
+        Some(DocumentFormat::Text) => report::as_text(document, detail),
         None => String::new(),
     };
     // A report on stderr has the summary itself, and JSON there stays JSON.

@@ -7,8 +7,11 @@ use super::lanes::{Lane, TaskSpan};
 use cranelift_entity::SecondaryMap;
 use hlo_ir::{CompId, InstId, Module, Opcode};
 
-/// Spans of one module at most. What would be more is not unfolded: its loop or call is one span.
+/// Spans of one module beyond which no loop or call is unfolded: it is one span.
 const MAX_SPANS: usize = 200_000;
+
+/// Loops and calls within each other that are unfolded.
+const MAX_DEPTH: usize = 64;
 
 /// A stretch of time in which a lane is busy.
 #[derive(Clone, PartialEq, Debug)]
@@ -107,7 +110,7 @@ impl Recorder {
 
     /// The spans of a run of `entry`, loops and calls unfolded, in the order in which tasks are issued.
     pub(super) fn unfold(&self, module: &Module, entry: CompId) -> Vec<Span> {
-        let mut unfolding = Unfolding { module, recorder: self, n_left: MAX_SPANS, spans: Vec::new() };
+        let mut unfolding = Unfolding { module, recorder: self, depth: 0, spans: Vec::new() };
         unfolding.computation(entry, 0.0, 1.0);
         unfolding.spans
     }
@@ -116,14 +119,15 @@ impl Recorder {
 struct Unfolding<'m> {
     module: &'m Module,
     recorder: &'m Recorder,
-    /// Spans that calls and loops may still add.
-    n_left: usize,
+    /// Loops and calls around the computation at hand.
+    depth: usize,
     spans: Vec<Span>,
 }
 
 impl Unfolding<'_> {
     fn computation(&mut self, comp: CompId, start_s: f64, n_runs: f64) {
         let recorder = self.recorder;
+        self.depth += 1;
         for event in &recorder.done[comp].events {
             match *event {
                 Event::Task { label, lane, span } => self.push(label, Some(lane), span, start_s, n_runs),
@@ -152,14 +156,14 @@ impl Unfolding<'_> {
                 }
             }
         }
+        self.depth -= 1;
     }
 
-    /// Whether these computations may be unfolded; then they count.
-    fn has_room(&mut self, comps: &[CompId]) -> bool {
-        let n = comps.iter().fold(0usize, |sum, &comp| sum.saturating_add(self.recorder.done[comp].n_spans));
-        let left = self.n_left.checked_sub(n);
-        self.n_left = left.unwrap_or(self.n_left);
-        left.is_some()
+    /// Whether these computations may be unfolded.
+    fn has_room(&self, comps: &[CompId]) -> bool {
+        let n_spans = |comp: &CompId| self.recorder.done[*comp].n_spans;
+        let n = comps.iter().map(n_spans).fold(self.spans.len(), usize::saturating_add);
+        n <= MAX_SPANS && self.depth < MAX_DEPTH
     }
 
     fn push(&mut self, label: Label, lane: Option<Lane>, span: TaskSpan, start_s: f64, n_runs: f64) {

@@ -26,7 +26,7 @@ pub(super) fn run(args: &MemoryArgs, console: &mut Console<'_>) -> Result<u8, Fa
             }
         },
     };
-    let facts = Facts::of(&module, &report, args.top);
+    let facts = MemoryFacts::of(&module, &report, args.top);
     let mut out = String::new();
     match args.format {
         ReportFormat::Json => json_line(&facts, &mut out),
@@ -36,8 +36,8 @@ pub(super) fn run(args: &MemoryArgs, console: &mut Console<'_>) -> Result<u8, Fa
 }
 
 /// The report, by name.
-#[derive(Serialize)]
-struct Facts {
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct MemoryFacts {
     peak_bytes: u64,
     argument_bytes: u64,
     output_bytes: u64,
@@ -45,25 +45,34 @@ struct Facts {
     temp_bytes: u64,
     constant_bytes: u64,
     /// From the outermost computation inwards.
-    peak_at: Vec<String>,
-    n_live_at_peak: usize,
-    live_at_peak: Vec<BufferFact>,
+    pub peak_at: Vec<String>,
+    /// Buffers that live at the peak.
+    pub n_live_at_peak: usize,
+    /// The largest of them.
+    pub live_at_peak: Vec<BufferFact>,
 }
 
-#[derive(Serialize)]
-struct BufferFact {
-    instruction: String,
+/// A buffer that lives at the peak.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct BufferFact {
+    /// Whose value is in it.
+    pub instruction: String,
     /// Tuple index; empty for an array.
-    index: Vec<i64>,
-    kind: &'static str,
-    bytes: u64,
-    shape: String,
-    op_name: Option<String>,
+    pub index: Vec<i64>,
+    /// What it is for.
+    pub kind: &'static str,
+    /// Size.
+    pub bytes: u64,
+    /// Of the array.
+    pub shape: String,
+    /// The name path of the framework.
+    pub op_name: Option<String>,
 }
 
-impl Facts {
-    fn of(module: &Module, report: &MemoryReport, top: usize) -> Facts {
-        Facts {
+impl MemoryFacts {
+    /// The report, with at most `top` buffers of the peak.
+    pub(crate) fn of(module: &Module, report: &MemoryReport, top: usize) -> MemoryFacts {
+        MemoryFacts {
             peak_bytes: report.peak_bytes,
             argument_bytes: report.argument_bytes,
             output_bytes: report.output_bytes,
@@ -92,15 +101,11 @@ impl Facts {
         let path: Vec<String> = self.peak_at.iter().map(|name| format!("%{name}")).collect();
         let place = if path.is_empty() { "the start".to_string() } else { path.join(" > ") };
         let _ = writeln!(out, "at {place}, {} buffers live:", self.n_live_at_peak);
-        let name = |fact: &BufferFact| {
-            let index: String = fact.index.iter().map(|i| format!("{{{i}}}")).collect();
-            format!("%{}{index}", fact.instruction)
-        };
-        let width = self.live_at_peak.iter().map(|fact| name(fact).chars().count()).max().unwrap_or(0).min(60);
+        let width = self.live_at_peak.iter().map(|fact| fact.name().chars().count()).max().unwrap_or(0).min(60);
         for fact in &self.live_at_peak {
             let op_name = fact.op_name.as_deref().map_or(String::new(), |op| format!("  {op}"));
             let (bytes, kind, shape) = (grouped(fact.bytes), fact.kind, &fact.shape);
-            let _ = writeln!(out, "{bytes:>16}  {kind:9}  {:width$}  {shape}{op_name}", name(fact));
+            let _ = writeln!(out, "{bytes:>16}  {kind:9}  {:width$}  {shape}{op_name}", fact.name());
         }
         if self.live_at_peak.len() < self.n_live_at_peak {
             let _ = writeln!(out, "{:>16}  {} more", "", self.n_live_at_peak - self.live_at_peak.len());
@@ -109,6 +114,12 @@ impl Facts {
 }
 
 impl BufferFact {
+    /// `%instruction{0}{1}`.
+    pub(crate) fn name(&self) -> String {
+        let index: String = self.index.iter().map(|i| format!("{{{i}}}")).collect();
+        format!("%{}{index}", self.instruction)
+    }
+
     fn of(module: &Module, live: &LiveBuffer) -> BufferFact {
         let (mut at, mut leaf_idx) = ((Vec::new(), String::new()), 0);
         module.shape(live.inst).for_each_leaf(&mut |index: &[i64], shape: &Shape| {

@@ -5,6 +5,8 @@ mod memory;
 mod replication;
 mod time;
 
+pub(crate) use memory::MemoryFacts;
+
 use crate::Failure;
 use crate::arguments::AnalyzeCommand;
 use crate::console::Console;

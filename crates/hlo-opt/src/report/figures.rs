@@ -1,8 +1,9 @@
 //! What a step costs on one device, before and after the passes.
 
+use super::html::{View, Views};
 use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
-use hlo_analysis::memory::{MemoryReport, peak_memory};
-use hlo_analysis::time::{Machine, predict};
+use hlo_analysis::memory::{MemoryReport, memory_curve, peak_memory};
+use hlo_analysis::time::{Machine, ModuleTime, predict, predict_timeline};
 use hlo_analysis::traffic::Traffic;
 use hlo_ir::Module;
 use hlo_pass::STACK_BYTES;
@@ -68,30 +69,61 @@ pub(crate) struct Time {
     pub is_partial: bool,
 }
 
-impl Figures {
-    /// The figures of a verified module.
-    pub(crate) fn of(module: &Module, pricing: &Pricing) -> Figures {
+/// What is measured of a module.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Scope {
+    /// Its figures.
+    Figures,
+    /// What a page shows beside them as well.
+    Page,
+}
+
+/// What was measured of a module.
+struct Measured {
+    figures: Figures,
+    /// For a page.
+    view: Option<Box<View>>,
+}
+
+impl Measured {
+    /// Measures a verified module.
+    fn of(module: &Module, pricing: &Pricing, scope: Scope) -> Measured {
         let frequencies = Frequencies::compute(module, pricing.frequency_options);
-        let Traffic { n_runs, sent_bytes } = Traffic::find(module, &frequencies);
-        let time = predict(module, &frequencies, &pricing.machine).ok().map(|time| Time {
-            critical_path_s: time.critical_path_s,
-            compute_s: time.compute_s,
-            communication_s: time.communication_s,
-            is_partial: time.is_partial,
-        });
-        let memory = peak_memory(module);
-        let MemoryReport { peak_bytes, argument_bytes, output_bytes, alias_bytes, constant_bytes, temp_bytes, .. } =
-            memory;
+        let traffic = Traffic::find(module, &frequencies);
+        match scope {
+            Scope::Figures => {
+                let time = predict(module, &frequencies, &pricing.machine).ok();
+                Measured { figures: Figures::new(traffic, time, &peak_memory(module)), view: None }
+            }
+            Scope::Page => {
+                let timeline = predict_timeline(module, &frequencies, &pricing.machine).ok();
+                let (memory, points) = memory_curve(module);
+                let (time, spans) = timeline.unzip();
+                let figures = Figures::new(traffic, time, &memory);
+                let view = View::of(module, &frequencies, spans, (&memory, &points));
+                Measured { figures, view: Some(Box::new(view)) }
+            }
+        }
+    }
+}
+
+impl Figures {
+    fn new(traffic: Traffic, time: Option<ModuleTime>, memory: &MemoryReport) -> Figures {
         Figures {
-            sent_bytes,
-            collectives: n_runs,
-            peak_bytes,
-            argument_bytes,
-            output_bytes,
-            alias_bytes,
-            constant_bytes,
-            temp_bytes,
-            time,
+            sent_bytes: traffic.sent_bytes,
+            collectives: traffic.n_runs,
+            peak_bytes: memory.peak_bytes,
+            argument_bytes: memory.argument_bytes,
+            output_bytes: memory.output_bytes,
+            alias_bytes: memory.alias_bytes,
+            constant_bytes: memory.constant_bytes,
+            temp_bytes: memory.temp_bytes,
+            time: time.map(|time| Time {
+                critical_path_s: time.critical_path_s,
+                compute_s: time.compute_s,
+                communication_s: time.communication_s,
+                is_partial: time.is_partial,
+            }),
         }
     }
 
@@ -104,33 +136,36 @@ impl Figures {
 
 /// The figures of a module as it came, on their way: passes run meanwhile.
 pub(crate) struct Before {
-    figures: Option<JoinHandle<Figures>>,
+    measured: Option<JoinHandle<Measured>>,
     module: Option<Box<Module>>,
     pricing: Pricing,
+    scope: Scope,
 }
 
 impl Before {
     /// Begins to measure a copy of the module.
-    pub(crate) fn start(module: &Module, pricing: Pricing) -> Before {
+    pub(crate) fn start(module: &Module, pricing: Pricing, scope: Scope) -> Before {
         let (copy, thread) = (module.clone(), std::thread::Builder::new().stack_size(STACK_BYTES));
         let known = pricing.clone();
-        let figures = thread.spawn(move || Figures::of(&copy, &known)).ok();
+        let measured = thread.spawn(move || Measured::of(&copy, &known, scope)).ok();
         // Where the system gives no thread it is done at the end.
-        let module = figures.is_none().then(|| Box::new(module.clone()));
-        Before { figures, module, pricing }
+        let module = measured.is_none().then(|| Box::new(module.clone()));
+        Before { measured, module, pricing, scope }
     }
 
-    /// The figures of the module as it came and as it is now.
-    pub(crate) fn and_after(self, after: &Module, has_changed: bool) -> Totals {
-        let Before { figures, module, pricing } = self;
-        let now = has_changed.then(|| Figures::of(after, &pricing));
-        let before = match figures.map(JoinHandle::join) {
-            Some(Ok(figures)) => figures,
+    /// The figures of the module as it came and as it is now, and what a page shows of both.
+    pub(crate) fn and_after(self, after: &Module, has_changed: bool) -> (Totals, Option<Views>) {
+        let Before { measured, module, pricing, scope } = self;
+        let now = has_changed.then(|| Measured::of(after, &pricing, scope));
+        let before = match measured.map(JoinHandle::join) {
+            Some(Ok(measured)) => measured,
             Some(Err(panic)) => std::panic::resume_unwind(panic),
-            None => Figures::of(module.as_deref().unwrap_or(after), &pricing),
+            None => Measured::of(module.as_deref().unwrap_or(after), &pricing, scope),
         };
-        let after_figures = now.unwrap_or_else(|| before.clone());
+        let (figures, view) = now.map_or((None, None), |now| (Some(now.figures), now.view));
+        let views = before.view.map(|before| Views { before, after: view });
+        let after_figures = figures.unwrap_or_else(|| before.figures.clone());
         let (machine, n_devices) = (pricing.machine.to_string(), after.n_devices().max(1));
-        Totals { machine, n_devices, before, after: after_figures }
+        (Totals { machine, n_devices, before: before.figures, after: after_figures }, views)
     }
 }

@@ -1,12 +1,16 @@
 //! Reports, counters and times as text for people and as JSON for programs.
 
 mod figures;
+mod format;
 mod groups;
+mod html;
 mod quantities;
 mod summary;
 mod text;
 
-pub(crate) use figures::{Before, Pricing, Totals};
+pub(crate) use figures::{Before, Pricing, Scope, Time, Totals};
+pub(crate) use format::DocumentFormat;
+pub(crate) use html::page;
 pub(crate) use text::{Detail, as_text, summaries};
 
 use hlo_ir::Module;
@@ -51,6 +55,9 @@ pub(crate) struct ModuleReport {
     pub note: Option<String>,
     /// One entry for each pass.
     pub reports: Vec<PassReport>,
+    /// What a page shows of the module, where one was wanted.
+    #[serde(skip)]
+    pub views: Option<html::Views>,
     /// Phases and how long they took; never part of a report, so that reports of equal runs are equal.
     #[serde(skip)]
     pub times: Vec<(String, Duration)>,
@@ -108,6 +115,7 @@ impl ModuleReport {
             choice: None,
             note: None,
             reports: Vec::new(),
+            views: None,
             times: Vec::new(),
         }
     }

@@ -55,7 +55,7 @@ fn is_worth_a_word(report: &ModuleReport) -> bool {
 }
 
 /// What was done, in one sentence.
-fn deed(report: &ModuleReport) -> String {
+pub(super) fn deed(report: &ModuleReport) -> String {
     let changed: Vec<&PassReport> = report.reports.iter().filter(|pass| pass.changed).collect();
     let way = report.choice.as_ref().and_then(|choice| choice.taken()).map(|taken| taken.way);
     if changed.is_empty() {
@@ -144,14 +144,14 @@ fn table(totals: &Totals, out: &mut String) {
     }
 }
 
-/// The collectives that run now, the most frequent first.
-fn kinds(figures: &Figures) -> String {
+/// The collectives that run, the most frequent first.
+pub(super) fn kinds(figures: &Figures) -> String {
     let mut kinds: Vec<(&str, f64)> = figures.collectives.iter().map(|(kind, n)| (*kind, *n)).collect();
     kinds.sort_by(|a, b| b.1.total_cmp(&a.1));
     kinds.iter().map(|(kind, n)| format!("{} {kind}", count(*n))).collect::<Vec<_>>().join(", ")
 }
 
-fn recommended(recommendation: &Recommendation) -> String {
+pub(super) fn recommended(recommendation: &Recommendation) -> String {
     let Recommendation { command, time_s, peak_bytes } = recommendation;
     let mut gains = Vec::new();
     gains.extend(peak_bytes.map(|[now, then]| format!("memory {}", change(now as f64, then as f64))));
