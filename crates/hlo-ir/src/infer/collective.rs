@@ -187,8 +187,9 @@ fn in_place(cx: &Infer<'_>, result: StartResult) -> Checked<Inferred> {
 
 /// `(operand, outcome)`, or `((operands…), (outcomes…))` for several.
 fn start_pair(cx: &Infer<'_>, rule: CollectiveRule, view: &CollectiveView<'_>) -> Checked<Inferred> {
-    // The stated shape is the pair's, not the outcome's.
-    let op = OpView { stated: None, ..*cx.op };
+    // The stated shape is the pair's: its second part is the outcome's.
+    let stated = cx.op.stated.and_then(Shape::as_tuple).and_then(|pair| pair.get(1));
+    let op = OpView { stated, ..*cx.op };
     let outcome = match outcome(&Infer { module: cx.module, op: &op }, rule, view)? {
         Inferred::Shape(shape) => shape,
         Inferred::Operand(i) => cx.operand(i)?.clone(),
