@@ -80,6 +80,7 @@ fn every_figure_is_that_of_the_report_and_of_the_analyses() {
     for shown in ["613.2 µs", "272.3 MiB", "224.0 MiB", "−5.7 %", "updates in shards: sink-all-reduce moved 1"] {
         assert!(summary.contains(shown) && page.contains(shown), "{shown}: {summary}");
     }
+    assert!(page.contains("Instructions: ") && page.contains("<div class=\"gained\">+"), "what differs");
     // Each decision and each change of a collective has a row.
     let decisions = module["reports"].as_array().expect("passes").iter().flat_map(|pass| pass["decisions"].as_array());
     for decision in decisions.flatten() {
@@ -103,7 +104,7 @@ fn a_page_needs_no_network_and_no_other_file() {
         assert!(!page.contains(foreign), "{foreign}");
     }
     assert!(page.contains("default-src 'none'"), "the browser is told as well");
-    for section in ["summary", "timeline", "memory", "collectives", "weights"] {
+    for section in ["summary", "timeline", "memory", "collectives", "weights", "changes"] {
         assert!(page.contains(&format!("<section id=\"m0-{section}\">")), "{section}");
     }
     for tag in ["section", "table", "article", "div", "details", "dl", "tr", "td", "code", "span"] {

@@ -17,6 +17,7 @@ mod memory_twin;
 mod passes;
 mod placement_proof;
 mod plan;
+mod plan_trace;
 mod promises;
 mod random_collectives;
 mod random_passes;

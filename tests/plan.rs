@@ -87,6 +87,8 @@ fn a_plot_shows_every_matrix() {
     assert_eq!(outcome.code, 0, "{}", outcome.stderr);
     let picture = std::fs::read_to_string(&path).expect("the picture");
     assert!(picture.contains("[[2,2],[2,8]]") && picture.matches("<circle").count() > 60);
+    assert!(picture.contains("reduction over axis 1, ") && picture.contains("on each of 64 devices, a100"), "a title");
+    assert!(picture.contains("axis 0: 4 ") && picture.contains(">best "), "words, and the best");
 }
 
 #[test]

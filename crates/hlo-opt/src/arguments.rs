@@ -445,8 +445,8 @@ impl From<TextFormChoice> for FormChoice {
     }
 }
 
-/// `--emit`: HLO, the launch plan for people and as JSON, the CUDA C++ of its kernels, its streams as a picture; the graph of
-/// instructions.
+/// `--emit`: HLO, the launch plan for people and as JSON, the CUDA C++ of its kernels, its streams as a picture and as a trace
+/// for Perfetto; the graph of instructions.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub(crate) enum Emit {
@@ -455,6 +455,7 @@ pub(crate) enum Emit {
     PlanJson,
     Cuda,
     PlanSvg,
+    Trace,
     Dot,
 }
 
@@ -463,7 +464,7 @@ impl Emit {
     pub(crate) fn is_of_plan(self) -> bool {
         match self {
             Emit::Hlo | Emit::Dot => false,
-            Emit::Plan | Emit::PlanJson | Emit::Cuda | Emit::PlanSvg => true,
+            Emit::Plan | Emit::PlanJson | Emit::Cuda | Emit::PlanSvg | Emit::Trace => true,
         }
     }
 }

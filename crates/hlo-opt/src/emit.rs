@@ -33,6 +33,7 @@ pub(crate) fn write(module: &Module, emit: Emit, options: &LowerOptions, out: &m
             .values()
             .try_fold((), |(), kernel| write!(out, "{}", kernel.source).map(|()| out.push('\n')))
             .map(|()| out.insert_str(0, &prelude())),
+        Emit::Trace => writeln!(out, "{}", plan.to_trace()),
         Emit::PlanSvg => write!(out, "{}", hlo_gpu::plan::plot::svg(&plan)),
     };
     Ok(())

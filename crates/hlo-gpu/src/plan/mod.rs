@@ -7,11 +7,13 @@
 mod accesses;
 mod collective;
 mod json;
+mod live;
 mod memory;
 pub mod model;
 pub mod plot;
 pub(crate) mod ranges;
 mod text;
+mod trace;
 pub mod verify;
 
 pub use accesses::Accesses;

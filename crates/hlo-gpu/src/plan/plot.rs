@@ -1,9 +1,10 @@
 //! A picture of a plan's streams over modelled time: see [`super::model`] for what the times are.
 //!
-//! Two rows, compute and communication, with a bar for each step; idle stretches of a row are left pale, so what does not overlap
+//! Two rows, compute and communication, with a bar for each step, and below them the memory in use; idle stretches of a row are left pale, so what does not overlap
 //! is seen at once. Bars that are wide enough are labelled, all have a tooltip; neighbours of one kind that are too narrow
 //! to be seen apart are one bar.
 
+use super::live::arena_over_time;
 use super::model::{Bar, busy_s, modelled_times};
 use super::{CollectiveKind, Plan, Stream, Work};
 use std::fmt::Write;
@@ -69,7 +70,7 @@ pub fn svg(plan: &Plan) -> String {
     let per_s = (WIDTH - LEFT - RIGHT) / total_s;
     let rects = rectangles(&bars, NARROW / per_s);
     let kinds: Vec<Kind> = KINDS.into_iter().filter(|k| rects.iter().any(|r| r.kind == *k)).collect();
-    let bottom = TOP + 2.0 * ROW + GAP;
+    let bottom = TOP + 3.0 * ROW + 2.0 * GAP;
     let height = bottom + 44.0;
     let mut out = String::new();
     let _ = writeln!(
@@ -87,6 +88,7 @@ pub fn svg(plan: &Plan) -> String {
         let _ = writeln!(out, "<text x=\"{x}\" y=\"{middle}\" text-anchor=\"end\">{word}</text>");
     }
     rects.iter().for_each(|rect| write_rect(&mut out, rect, per_s));
+    write_memory(&mut out, plan, &arena_over_time(plan, &bars), total_s, per_s);
     out.push_str("</svg>\n");
     out
 }
@@ -145,6 +147,56 @@ fn write_heading(out: &mut String, plan: &Plan, bars: &[Bar<'_>], total_s: f64, 
             "<rect x=\"{right:.1}\" y=\"10\" width=\"12\" height=\"12\" fill=\"{color}\" stroke=\"#bbb\" stroke-width=\"0.5\"/>"
         );
         right -= 14.0;
+    }
+}
+
+/// The memory in use: arguments and outputs, which are there all the time, and on them what the arena holds.
+fn write_memory(out: &mut String, plan: &Plan, arena: &[(f64, u64)], total_s: f64, per_s: f64) {
+    let memory = plan.memory();
+    let (peak, given) = (memory.peak_bytes().max(1) as f64, memory.peak_bytes() - memory.temp_bytes);
+    let (top, width) = (top_of(2), WIDTH - LEFT - RIGHT);
+    let y = |bytes: f64| top + ROW * (1.0 - bytes / peak);
+    let mut path = format!("M{LEFT} {:.2}", y(given as f64));
+    // Of moments that are too near to be seen apart the one with most counts.
+    let mut column: Option<(f64, u64)> = None;
+    let steps = arena.iter().map(|&(time_s, bytes)| (LEFT + time_s * per_s, bytes));
+    for (x, bytes) in steps.chain([(LEFT + total_s * per_s, 0)]) {
+        match &mut column {
+            Some((at, most)) if x - *at < NARROW => *most = bytes.max(*most),
+            last => {
+                if let Some((at, most)) = last.replace((x, bytes)) {
+                    let _ = write!(path, "H{at:.2}V{:.2}", y((given + most) as f64));
+                }
+            }
+        }
+    }
+    let (right, bottom, line) = (LEFT + width, top + ROW, y(given as f64));
+    let most = arena.iter().map(|(_, bytes)| given + bytes).max().unwrap_or(given);
+    let (label, middle) = (LEFT - 10.0, top + ROW / 2.0);
+    let _ = writeln!(
+        out,
+        "<rect x=\"{LEFT}\" y=\"{top}\" width=\"{width}\" height=\"{ROW}\" fill=\"#f1efe9\"/>\n\
+         <path d=\"{path}H{right}V{bottom}H{LEFT}Z\" fill=\"#8fa8c4\"><title>arena, at most {}</title></path>\n\
+         <rect x=\"{LEFT}\" y=\"{line:.2}\" width=\"{width}\" height=\"{:.2}\" fill=\"#c3cedb\"><title>arguments and outputs: \
+         {}</title></rect>\n\
+         <text x=\"{label}\" y=\"{middle}\" text-anchor=\"end\">memory</text>\n\
+         <text x=\"{label}\" y=\"{}\" text-anchor=\"end\" fill=\"#444\" font-size=\"11\">{}</text>",
+        size(most - given),
+        bottom - line,
+        size(given),
+        middle + 14.0,
+        size(most)
+    );
+}
+
+/// Bytes, scaled.
+fn size(bytes: u64) -> String {
+    let scaled = |shift: u32| bytes as f64 / (1u64 << shift) as f64;
+    match bytes {
+        0..1024 => format!("{bytes} B"),
+        1024..1_048_576 => format!("{:.1} KiB", scaled(10)),
+        1_048_576..1_073_741_824 => format!("{:.1} MiB", scaled(20)),
+        _ => format!("{:.1} GiB", scaled(30)),
     }
 }
 

@@ -9,6 +9,8 @@ use crate::console::Console;
 use crate::input::load_one;
 use crate::progress::Progress;
 use crate::{Failure, exit};
+pub(crate) use script::{Lines, Mark};
+
 use arguments::{DiffArgs, DiffFormat};
 use hlo_ir::Module;
 use keys::Keys;
@@ -57,6 +59,14 @@ pub(crate) fn run(args: &DiffArgs, console: &mut Console<'_>) -> Result<u8, Fail
     console.print(text.as_bytes())?;
     let is_different = !counts.is_none() || !headers.is_empty();
     Ok(if args.exit_code && is_different { exit::ERROR } else { exit::OK })
+}
+
+/// How many instructions are the same, changed, removed and added, in words; and the lines that differ with `context` lines around.
+pub(crate) fn differences(a: &Module, b: &Module, context: usize) -> (String, Lines) {
+    let side = |module| Side { module, keys: Keys::of(module) };
+    let (side_a, side_b) = (side(a), side(b));
+    let (counts, lines) = script::write(&side_a, &side_b, &Matching::of(&side_a, &side_b), context);
+    (counts.to_string(), lines)
 }
 
 /// A line for each field of the header that differs and says something of what is computed.

@@ -8,7 +8,7 @@ use std::fmt::Write;
 
 /// What a line is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Mark {
+pub(crate) enum Mark {
     /// Of both.
     Same,
     /// Of A alone, or as it was.
@@ -20,7 +20,7 @@ pub(super) enum Mark {
 }
 
 /// Lines with their marks.
-pub(super) type Lines = Vec<(Mark, String)>;
+pub(crate) type Lines = Vec<(Mark, String)>;
 
 /// How many instructions are what.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

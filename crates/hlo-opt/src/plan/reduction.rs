@@ -5,7 +5,9 @@ use super::{machine_text, matrix_text, plot, request, time_text, usage};
 use crate::arguments::ReportFormat;
 use crate::console::Console;
 use crate::output::write_whole;
+use crate::report::bytes;
 use crate::{Failure, descriptions};
+use hlo_cluster::Cluster;
 use hlo_cluster::reduction::{MatrixPlan, PlannedStep, Planner, ReductionStep};
 use serde::Serialize;
 use std::fmt::Write;
@@ -73,12 +75,13 @@ pub(crate) fn plan(args: &ReductionArgs, console: &mut Console<'_>) -> Result<()
             }
             let times = planner.times(&plan.matrix, &request, plan.lowering).map_err(usage)?;
             columns.push(plot::Column {
-                name: matrix_text(plan.matrix.rows()),
+                labels: labels(&cluster, plan.matrix.rows()),
                 times,
                 all_reduce_s: plan.all_reduce_s,
+                best_s: plan.best_s,
             });
         }
-        write_whole(path, plot::svg(&columns).as_bytes())?;
+        write_whole(path, plot::svg(&title(&cluster, args), &columns).as_bytes())?;
     }
     match args.machine.format {
         ReportFormat::Json => console.print_json(&report(&plans, args.pareto)),
@@ -91,6 +94,27 @@ pub(crate) fn plan(args: &ReductionArgs, console: &mut Console<'_>) -> Result<()
             console.print(out.as_bytes())
         }
     }
+}
+
+/// What is reduced, how much of it, and on which machine.
+fn title(cluster: &Cluster, args: &ReductionArgs) -> String {
+    let axes = args.reduce.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+    let (plural, size) =
+        (if args.reduce.len() == 1 { "axis" } else { "axes" }, bytes(args.machine.bytes.round() as u64));
+    format!("reduction over {plural} {axes}, {size} on each of {} devices, {}", cluster.n_devices(), cluster.name())
+}
+
+/// For each axis how many entities of each level it goes over, and all that as a matrix.
+fn labels(cluster: &Cluster, rows: &[Vec<u32>]) -> Vec<String> {
+    let levels = cluster.levels();
+    let axis = |(number, row): (usize, &Vec<u32>)| {
+        let parts = row.iter().enumerate().filter(|(_, n)| **n > 1);
+        let name =
+            |level: usize| levels.get(level).map_or_else(|| format!("level {level}"), |level| level.name.clone());
+        let parts: Vec<String> = parts.map(|(level, n)| format!("{n} {}", name(level))).collect();
+        format!("axis {number}: {}", if parts.is_empty() { "1 device".into() } else { parts.join(" x ") })
+    };
+    rows.iter().enumerate().map(axis).chain([matrix_text(rows)]).collect()
 }
 
 fn report(plans: &[MatrixPlan], pareto: bool) -> Report<'_> {

@@ -11,6 +11,7 @@ mod text;
 pub(crate) use figures::{Before, Pricing, Scope, Time, Totals};
 pub(crate) use format::DocumentFormat;
 pub(crate) use html::page;
+pub(crate) use quantities::bytes;
 pub(crate) use text::{Detail, as_text, summaries};
 
 use hlo_ir::Module;

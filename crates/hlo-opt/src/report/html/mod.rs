@@ -1,6 +1,7 @@
 //! The report as one page for a browser: no network, no other file. The tables are whole without scripts; the page's own script
 //! sorts them, and draws the timeline and the memory over time from data that stands in the page.
 
+mod changes;
 mod collectives;
 mod decisions;
 mod escape;
@@ -104,6 +105,7 @@ fn article(number: usize, report: &ModuleReport) -> String {
     let collectives = collectives::section(&report.reports, views, &format!("{id}-collectives-table"));
     section("collectives", "Collectives", &collectives);
     section("weights", "Weights", &decisions::section(&report.reports, &format!("{id}-weights-table")));
+    section("changes", "Changes", &changes::section(views));
     out + "</article>\n"
 }
 

@@ -19,6 +19,8 @@ const MOST_POINTS: usize = 2_000;
 /// A module as it came or as it is now.
 #[derive(Clone, Debug)]
 pub(crate) struct View {
+    /// The module.
+    pub module: Module,
     /// When its tasks run; none where the machine does not fit.
     pub spans: Option<Vec<Span>>,
     /// Memory over the run.
@@ -85,6 +87,7 @@ impl View {
         (memory, points): (&MemoryReport, &[MemoryPoint]),
     ) -> View {
         View {
+            module: module.clone(),
             curve: Curve::of(module, points),
             memory: MemoryFacts::of(module, memory, MOST_BUFFERS),
             collectives: collectives(module, frequencies, spans.as_deref().unwrap_or_default()),
