@@ -92,11 +92,13 @@ pub(crate) fn svg(title: &str, columns: &[Column]) -> String {
         let best = column.times.iter().position(|t| *t == column.best_s).filter(|_| column.best_s > 0.0);
         if let Some(n) = best {
             let (x, at) = (dot_x(middle, n % LANES), y(column.best_s));
+            // Above the ring where there is no room below.
+            let words = if at + 30.0 > TOP + HEIGHT { at - 12.0 } else { at + 20.0 };
             let _ = writeln!(
                 out,
                 "<circle cx=\"{x:.1}\" cy=\"{at:.1}\" r=\"5\" fill=\"none\" stroke=\"#187a3c\" stroke-width=\"2\"/>\n\
                  <text x=\"{middle:.1}\" y=\"{:.1}\" text-anchor=\"middle\" fill=\"#187a3c\" font-weight=\"bold\">best {}</text>",
-                at + 20.0,
+                words,
                 time_text(column.best_s)
             );
         }
