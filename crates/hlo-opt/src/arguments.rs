@@ -129,7 +129,7 @@ pub(crate) struct OptimizeArgs {
     /// Hold each pass to what it says it changed and preserved
     #[arg(long, hide_short_help = true)]
     pub check: bool,
-    /// Explain what the passes did, on stderr; html: a page
+    /// Explain what was done, on stderr; html: a page
     #[arg(long, value_name = "FORMAT")]
     pub report: Option<DocumentFormat>,
     /// Write the report here (JSON unless --report says otherwise)
