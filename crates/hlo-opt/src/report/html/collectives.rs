@@ -81,7 +81,7 @@ fn cells(row: &Row<'_>) -> Vec<Cell> {
             Some(fact) => Cell::number(count(fact.n_runs), fact.n_runs),
             None => Cell::text(UNKNOWN),
         },
-        Cell::text(&why),
+        Cell::sentence(&why),
         Cell::code(origin.and_then(|origin| origin.source.as_deref()).unwrap_or_default()),
         Cell::path(origin.and_then(|origin| origin.op_name.as_deref()).unwrap_or_default()),
     ]

@@ -28,7 +28,7 @@ fn cells((report, decision): &(&PassReport, &Decision)) -> Vec<Cell> {
         Cell::number(bytes(decision.bytes), decision.bytes as f64),
         Cell::word(&decision.action),
         Cell::text(decision.format.as_deref().unwrap_or_default()),
-        Cell::text(&decision.reason),
+        Cell::sentence(&decision.reason),
         time(decision.predicted_before_ns),
         time(decision.predicted_after_ns),
         Cell::word(&report.pass),

@@ -33,6 +33,13 @@ impl Cell {
         Cell { html: escaped(&shortened(text)), value: None }
     }
 
+    /// A sentence, on a few lines.
+    pub(super) fn sentence(text: &str) -> Cell {
+        let text = escaped(&shortened(text));
+        let html = if text.is_empty() { text } else { format!("<span class=\"sentence\">{text}</span>") };
+        Cell { html, value: None }
+    }
+
     /// A word, never broken.
     pub(super) fn word(text: &str) -> Cell {
         Cell { html: format!("<span class=\"word\">{}</span>", escaped(text)), value: None }
