@@ -80,6 +80,7 @@ class Timeline {
         context.fillStyle = idle;
         context.fillRect(left, row.y, right - left, LANE);
       }
+      this.drawnTo = -2;
       for (let i = this.first(row, chart.from); i < row.spans.length && row.spans[i][0] <= chart.to; i++) {
         this.bar(chart, context, row, row.spans[i], paints);
       }
@@ -93,15 +94,22 @@ class Timeline {
     }
   }
 
-  bar(chart, context, row, [start, length, kind, name, , , tasks], paints) {
+  bar(chart, context, row, [start, length, kind, name, , , tasks, busy], paints) {
     const left = Math.max(chart.x(start), -1);
     const right = Math.min(chart.x(start + length), chart.width + 1);
     const width = right - left;
     context.fillStyle = paints[kind][0];
+    // Several tasks that are idle for a part of their time are paler.
+    context.globalAlpha = tasks > 1 && length > 0 ? Math.min(Math.max(busy / length, 0.25), 1) : 1;
     // A gap between neighbours, but not where it would be all that is seen.
-    context.fillRect(left, row.y, width > 3 ? width - 1 : Math.max(width, 0.4), LANE);
+    // Alone, a narrow one is made wide enough to be seen; among others it has its share of the pixel.
+    const least = left - this.drawnTo > 1 ? 0.5 : 0;
+    context.fillRect(left, row.y, width > 3 ? width - 1 : Math.max(width, least), LANE);
+    this.drawnTo = right;
+    context.globalAlpha = 1;
     if (width < 30) return;
     context.fillStyle = paints[kind][1];
+    if (tasks > 1 && busy < length * 0.9) context.fillStyle = color("text");
     const text = fitted(context, tasks > 1 ? `${tasks} tasks` : kind === ROUNDS ? `more rounds of ${name}` : name, width - 10);
     if (text) context.fillText(text, left + 5, row.y + LANE / 2 + 1);
   }
