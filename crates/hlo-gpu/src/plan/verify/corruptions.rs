@@ -155,6 +155,39 @@ fn a_dropped_wait() {
     });
 }
 
+/// Groups that share one device may meet, groups that share two may not, and a wait keeps them apart.
+#[test]
+fn collectives_on_two_streams_may_share_one_device() {
+    use crate::plan::CollectiveCall;
+    let step = |stream, communicator, waits_for: &[u32]| Step {
+        name: format!("{communicator}"),
+        stream,
+        waits_for: waits_for.to_vec(),
+        work: Work::Collective(CollectiveCall {
+            kind: CollectiveKind::Groups { reduction: None, scatters: false },
+            communicator,
+            calls: Vec::new(),
+        }),
+    };
+    let found = |groups: [&[&[u32]]; 2], waits_for: &[u32]| {
+        let mut plan = Plan { n_replicas: 1, n_partitions: 4, ..Plan::default() };
+        let ids = groups.map(|groups| plan.communicators.push(groups.iter().map(|group| group.to_vec()).collect()));
+        let steps = vec![step(Stream::Communication, ids[0], &[]), step(Stream::Compute, ids[1], waits_for)];
+        let mut errors = Vec::new();
+        super::flights::check(&plan, &steps, &mut errors);
+        errors
+    };
+    let (rows, columns): (&[&[u32]], &[&[u32]]) = (&[&[0, 1], &[2, 3]], &[&[0, 2], &[1, 3]]);
+    assert_eq!(found([rows, columns], &[]), Vec::<String>::new());
+    let all: &[&[u32]] = &[&[0, 1, 2, 3]];
+    assert!(
+        found([rows, all], &[]).concat().contains("devices 0 and 1 take part in both"),
+        "{:?}",
+        found([rows, all], &[])
+    );
+    assert_eq!(found([rows, all], &[0]), Vec::<String>::new());
+}
+
 #[test]
 fn a_wait_for_a_later_step_or_one_of_the_same_stream() {
     refuses(|plan, n| {

@@ -11,10 +11,12 @@
 //!   and all ranks of a communicator the same sequence of collectives.
 //! - [`streams`]: of two steps on different streams that touch the same bytes, one of them writing, the later waits for the
 //!   earlier, itself or by the order of its stream and earlier waits.
+//! - [`flights`]: no two collectives that may be in flight at once share more than one device, so none waits for the other for ever.
 
 mod contents;
 #[cfg(test)]
 mod corruptions;
+mod flights;
 mod labels;
 mod places;
 mod streams;
@@ -32,6 +34,7 @@ pub fn verify(plan: &Plan) -> Result<(), Vec<String>> {
     places::check(plan, &mut errors);
     if errors.is_empty() {
         works::check(plan, &plan.steps, &mut errors);
+        flights::check(plan, &plan.steps, &mut errors);
     }
     if errors.is_empty() {
         contents::check(plan, &mut errors);
