@@ -27,6 +27,7 @@ mod reduction_programs;
 mod replication_property;
 mod replication_samples;
 mod replication_scale;
+mod rewritten;
 mod roundtrip;
 mod run_plan;
 mod sharded_loops;

@@ -1,5 +1,6 @@
 //! The samples in `ir-samples`: where they are and what their header lines say; and random modules and training steps.
 
+pub mod equal_rewrites;
 pub mod large_step;
 pub mod random_module;
 pub mod training_step;
