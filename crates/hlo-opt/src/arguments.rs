@@ -87,7 +87,9 @@ pub(crate) struct OptimizeArgs {
     /// Run a pipeline that has a name (before --pass): data-parallel, sharded-state, gpu
     #[arg(long, value_name = "NAME", add = ArgValueCompleter::new(completion::preset))]
     pub preset: Option<String>,
-    /// What times are for: a100, b200, h100, h200 (h200:4: on four nodes) or auto; one switch of h200 if not given
+    /// What times are for: a100, b200, h100, h200, auto; h200:4 is four nodes
+    ///
+    /// As many devices as the module has, in nodes of eight; auto is this computer's card. One switch of h200 if not given.
     #[arg(long, value_name = "NAME", add = ArgValueCompleter::new(completion::machine))]
     pub machine: Option<String>,
     /// What every device is, in the machine's place: a shipped name or a TOML file
@@ -100,7 +102,7 @@ pub(crate) struct OptimizeArgs {
     #[arg(short, long = "output", value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// What to print
-    #[arg(long, value_name = "WHAT", default_value = "hlo")]
+    #[arg(long, value_name = "WHAT", default_value = "hlo", hide_default_value = true)]
     pub emit: Emit,
     /// With --emit dot: only what lies around this instruction
     #[arg(long, value_name = "%NAME", hide_short_help = true)]
