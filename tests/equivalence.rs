@@ -81,8 +81,25 @@ pub(crate) fn compare(before: &Outputs, after: &Outputs, near: Nearness) -> Resu
 
 /// The largest difference of two arrays over the largest magnitude of the first; infinite where only one has a NaN.
 fn share_apart(expected: &Literal, found: &Literal) -> f64 {
-    if expected.dtype() != found.dtype() || expected.dims() != found.dims() {
+    if expected.dtype() != found.dtype() {
         return f64::INFINITY;
+    }
+    let (worst, largest) = apart(expected, found);
+    if worst == 0.0 { 0.0 } else { worst / largest }
+}
+
+/// How far each output of all devices lies from `truth`, at the most.
+pub(crate) fn distances(truth: &Outputs, found: &Outputs) -> Vec<f64> {
+    let far = |(truth, found): (&Vec<Arc<Literal>>, &Vec<Arc<Literal>>)| {
+        truth.iter().zip(found).map(|(truth, found)| apart(truth, found).0).fold(0.0, f64::max)
+    };
+    truth.leaves.iter().zip(&found.leaves).map(far).collect()
+}
+
+/// The largest difference of two arrays, and the largest magnitude of the first.
+fn apart(expected: &Literal, found: &Literal) -> (f64, f64) {
+    if expected.dims() != found.dims() {
+        return (f64::INFINITY, 0.0);
     }
     let values = |literal: &Literal| -> Vec<f64> {
         let parts = (0..literal.n_elems()).filter_map(|i| literal.get(i)).flat_map(|scalar| match scalar {
@@ -101,8 +118,7 @@ fn share_apart(expected: &Literal, found: &Literal) -> f64 {
         (false, difference) if difference.is_nan() => f64::INFINITY,
         (false, difference) => difference,
     };
-    let worst = expected.iter().zip(&found).map(apart).fold(0.0, f64::max);
-    if worst == 0.0 { 0.0 } else { worst / largest }
+    (expected.iter().zip(&found).map(apart).fold(0.0, f64::max), largest)
 }
 
 /// Draws the entry's parameters; the words are those of the `// draw:` header.

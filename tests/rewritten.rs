@@ -1,12 +1,12 @@
 //! A pass keeps what a module computes however the module is written: each module and a rewritten one that computes the same
 //! ([`hlo_tests::equal_rewrites`]) go through the same pipeline, and all four give the same outputs on every device.
 
-use crate::equivalence::{Nearness, compare};
+use crate::equivalence::{Nearness, compare, distances};
 use crate::lockstep::{draw_for, parse};
 use hlo_analysis::Analyses;
 use hlo_eval::{EvalOptions, Inputs, Outputs, run};
-use hlo_ir::Module;
 use hlo_ir::print::{PrintOptions, print_module};
+use hlo_ir::{DType, Literal, Module};
 use hlo_pass::pipeline::parse_pipeline;
 use hlo_pass::runner::{RunOptions, bind, run_pipeline};
 use hlo_tests::equal_rewrites::rewrite;
@@ -14,6 +14,7 @@ use hlo_tests::random_module::{Rng, Size, random_module};
 use hlo_tests::training_step::training_step;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 /// Modules when the environment does not say how many (`HLO_PROPTEST_CASES`) or from which seed on (`HLO_PROPTEST_FROM`).
 const N_MODULES: u64 = 400;
@@ -92,6 +93,36 @@ fn passed(what: &str, module: &Module, pipeline: &str) -> Result<(Module, bool),
     }
 }
 
+/// How much farther from what f64 gives an output may be after a pass than before it.
+const MOST_WORSE: f64 = 10.0;
+
+/// The module with f64 in the place of f32.
+fn widened(module: &Module) -> Module {
+    parse("in f64", &text(module).replace("f32", "f64"))
+}
+
+fn widened_inputs(inputs: &Inputs) -> Inputs {
+    let array = |array: &Arc<Literal>| {
+        if array.dtype() != DType::F32 {
+            return array.clone();
+        }
+        let mut wide = Literal::zeros(DType::F64, array.dims()).expect("dims of an array");
+        for i in 0..array.n_elems() {
+            assert!(array.get(i).is_some_and(|scalar| wide.set(i, scalar)));
+        }
+        Arc::new(wide)
+    };
+    Inputs { leaves: inputs.leaves.iter().map(|row| row.iter().map(array).collect()).collect() }
+}
+
+/// Whether outputs are about as near to what f64 gives as those of the module as it came: an output that is zero but for rounding
+/// has no largest element to compare with.
+fn is_as_accurate(module: &Module, inputs: &Inputs, before: &Outputs, after: &Outputs) -> Result<bool, String> {
+    let truth = evaluate("in f64", &widened(module), &widened_inputs(inputs))?;
+    let pairs = distances(&truth, before).into_iter().zip(distances(&truth, after));
+    Ok(pairs.into_iter().all(|(before, after)| after <= before * MOST_WORSE))
+}
+
 /// What came of a seed.
 struct Outcome {
     /// Whether the rewritten module is large enough and has a collective.
@@ -109,7 +140,10 @@ fn check(seed: u64, max_rewrites: usize) -> Result<Outcome, String> {
     let expected = evaluate("the module", &module, &inputs)?;
     let same = |what: &str, other: &Module, near: Nearness| {
         let found = evaluate(what, other, &inputs)?;
-        compare(&expected, &found, near).map_err(|e| format!("{what}, {pipeline}: {e}\n{}", text(&rewritten)))
+        match compare(&expected, &found, near) {
+            Err(_) if near != Nearness::Exact && is_as_accurate(&module, &inputs, &expected, &found)? => Ok(()),
+            outcome => outcome.map_err(|e| format!("{what}, {pipeline}: {e}\n{}", text(&rewritten))),
+        }
     };
     same("rewritten", &rewritten, Nearness::Exact)?;
     let (after, _) = passed("the module", &module, pipeline)?;
