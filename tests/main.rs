@@ -5,6 +5,7 @@ mod cli;
 mod decompose;
 mod equivalence;
 mod frequencies;
+mod fuzz_cases;
 mod generator;
 mod html;
 mod interface;

@@ -6,6 +6,7 @@ mod bench_plan;
 mod bench_zero1;
 mod compare;
 mod coverage;
+mod fuzz;
 mod host_check;
 mod html_check;
 mod jax_check;
@@ -95,6 +96,11 @@ cargo xtask <command>
       --only SUBSTR        spellings whose name contains this; may be repeated
       --show               the texts of all refusals too
       --jobs N             texts at a time (default all cores)
+  fuzz [options]       the targets of fuzz/ by libFuzzer, each until 30 CPU-minutes bring no new edge; goes on where an earlier call
+                       stopped, and prints what stopped it (nightly Rust of rustup, `cargo install cargo-fuzz`)
+      --target NAME        parse, proto, verify, pipeline, plan or ranks; may be repeated
+      --cpu-minutes N      at most so many in this call, for each target
+      --keep               instead: add cases that reach more than samples to fuzz/corpus-min
   make-hlo [options]   lower a training step with JAX: --model gpt|mlp|update --out FILE; --help lists the sizes
   compare OLD NEW [options]  two builds of the tool print the same bytes for all samples and every kind of output
       --corpus DIR         modules of this folder too; may be repeated
@@ -122,6 +128,7 @@ fn main() -> ExitCode {
         Some("make-hlo") => make_hlo::run(words),
         Some("spelling-check") => spelling_check::run(words),
         Some("proto-check") => proto_check::run(words),
+        Some("fuzz") => fuzz::run(words),
         Some("coverage") => coverage::run(words),
         Some("compare") => compare::run(words),
         Some("paper-wus") => paper_wus::run(),

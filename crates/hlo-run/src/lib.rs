@@ -14,5 +14,5 @@ mod run;
 pub use cuda::{GpuOptions, GpuProgram, first_card_model};
 pub use error::{ExecutionError, SeatError};
 pub use host::{Block, HostProgram, KernelCache, Library};
-pub use ranks::{OnStuck, Ranks, Seat, SeatFlags, Secret, local_rank};
+pub use ranks::{OnStuck, Ranks, Seat, SeatFlags, Secret, describe_frames, local_rank, sign_frames};
 pub use run::{Backend, Device, ExecutionOptions, Meeting, OutputBytes, all_devices, arrays, gather, run};

@@ -26,10 +26,19 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Members take their versions from the workspace.
+/// Members take their versions from the workspace; a package that is a workspace of its own says its reasons itself.
 fn check_members(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in tree.files.iter().filter(|f| f.path.ends_with("/Cargo.toml")) {
+        if file.text.lines().any(|line| line.trim() == "[workspace]") {
+            for (number, name, rest) in entries(&file.text, "[dependencies]") {
+                if rest.split_once(" # ").is_none_or(|(_, reason)| reason.trim().len() < 10) {
+                    let message = format!("expected a reason in a comment beside `{name}`");
+                    findings.push(Finding::new("dependency-reason", file.at(number), message));
+                }
+            }
+            continue;
+        }
         for section in ["[dependencies]", "[dev-dependencies]", "[build-dependencies]"] {
             for (number, name, rest) in entries(&file.text, section) {
                 if !rest.contains("workspace = true") {

@@ -111,6 +111,18 @@ impl Hello {
     }
 }
 
+/// An opening in words; `None` for other bytes.
+pub(super) fn describe_opening(bytes: &[u8]) -> Option<String> {
+    let opening = Opening::parse(bytes)?;
+    Some(format!("rank {} with {} secret", opening.rank, if opening.has_secret { "a" } else { "no" }))
+}
+
+/// A hello in words; `None` for other texts.
+pub(super) fn describe_hello(text: &str) -> Option<String> {
+    let Hello { version, rank, n_ranks, digest, plan } = Hello::parse(text)?;
+    Some(format!("{version}: rank {rank} of {n_ranks} with {plan} of digest {digest:016x}"))
+}
+
 /// Why a joiner and rank 0 did not come to speak.
 #[derive(Debug)]
 pub(super) enum Unmet {

@@ -10,10 +10,12 @@
 mod connect;
 mod frame;
 mod greet;
+mod inspect;
 mod seat;
 mod secret;
 mod watch;
 
+pub use inspect::{describe_frames, sign_frames};
 pub use seat::{Seat, SeatFlags, local_rank};
 pub use secret::Secret;
 
