@@ -5,9 +5,10 @@ use hlo_pass::STACK_BYTES;
 fn main() {
     let mut words = std::env::args().skip(1);
     let target = words.next().unwrap_or_default();
+    let files: Vec<String> = words.collect();
     assert!(hlo_tests::fuzzing::target(&target).is_some(), "expected a target, found `{target}`");
     let replay = move || {
-        for file in words {
+        for file in files {
             let bytes = std::fs::read(&file).unwrap_or_else(|error| panic!("{file}: {error}"));
             eprintln!("{file}: {} bytes", bytes.len());
             hlo_tests::fuzzing::run(&target, &bytes);

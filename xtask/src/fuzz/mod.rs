@@ -37,7 +37,9 @@ const MOST_MINUTES: f64 = 180.0;
 const ROUND_S: f64 = 300.0;
 /// The stack that the command line gives its passes.
 const STACK_BYTES: u64 = 256 << 20;
-/// Kept cases of one target, all together.
+/// Kept cases of one target.
+const MAX_KEPT_CASES: usize = 100;
+/// Their bytes, all together.
 const MAX_KEPT_BYTES: u64 = 160 << 10;
 
 /// Runs targets: false if there is a finding.
@@ -165,12 +167,13 @@ fn keep(program: &Program) -> Result<(), String> {
         }
     }
     found.sort();
-    let mut left = MAX_KEPT_BYTES;
+    let (mut left, mut n_before) = (MAX_KEPT_BYTES, 0);
     for file in fs::read_dir(&kept).map_err(fail)?.filter_map(Result::ok) {
         left = left.saturating_sub(file.metadata().map_err(fail)?.len());
+        n_before += 1;
     }
     let mut n_kept = 0;
-    for (n_bytes, file) in &found {
+    for (n_bytes, file) in found.iter().take(MAX_KEPT_CASES.saturating_sub(n_before)) {
         let Some(rest) = left.checked_sub(*n_bytes) else { break };
         fs::copy(file, kept.join(file.file_name().unwrap_or_default())).map_err(fail)?;
         (left, n_kept) = (rest, n_kept + 1);
