@@ -9,9 +9,10 @@ use serde_json::{Value, json};
 /// What a target has done so far.
 #[derive(Default)]
 pub(super) struct State {
-    file: PathBuf,
+    /// Where it is written.
+    pub file: PathBuf,
     /// Of the program: edges of another one cannot be compared.
-    program: u64,
+    pub program: u64,
     /// CPU seconds in all.
     pub cpu_s: f64,
     /// CPU seconds when the last new edge was met.
