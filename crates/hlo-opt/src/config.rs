@@ -72,11 +72,13 @@ fn take(config: Config, arguments: &mut Arguments) -> Vec<String> {
         }
     };
     match &mut arguments.command {
+        // These predict no times and run nothing.
+        None if arguments.optimize.list_passes || arguments.optimize.verify_only => {}
         None => {
             let args = &mut arguments.optimize;
             put("machine", machine, &mut args.machine);
             put("device", device, &mut args.device);
-            if args.pipelines.is_empty() && !args.verify_only {
+            if args.pipelines.is_empty() {
                 put("preset", preset, &mut args.preset);
             }
         }

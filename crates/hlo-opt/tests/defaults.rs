@@ -66,6 +66,7 @@ fn a_configuration_above_the_file_gives_defaults_and_the_command_line_wins() {
     assert!(!own.contains("note: machine") && own.contains("time for 8 x h200, one dgx-h200"), "{own}");
     let none = run(&["--config", "none", step], None);
     assert_eq!((errors(&none), none.stdout), (String::new(), std::fs::read(step).expect("the step")));
+    assert_eq!(errors(&run(&["--verify-only", step], None)), "");
     let analyzed = run(&["analyze", "time", step], None);
     assert!(String::from_utf8_lossy(&analyzed.stdout).starts_with("predicted on 8 x h100, 2 x dgx-h100"));
     assert_eq!(run(&["analyze", "memory", step], None).status.code(), Some(0));
