@@ -10,7 +10,7 @@ use crate::output::Staged;
 use crate::output_format::OutputFormat;
 use crate::params::Said;
 use crate::progress::Progress;
-use crate::report::{self, Before, Detail, Document, DocumentFormat, ModuleReport, Pricing, Scope, Size};
+use crate::report::{self, Before, Detail, Document, DocumentFormat, ModuleReport, Predicted, Pricing, Scope, Size};
 use crate::{Failure, descriptions, emit, exit, graph, output, output_format, presets, registry};
 use hlo_analysis::Analyses;
 use hlo_gpu::lower::LowerOptions;
@@ -176,6 +176,14 @@ struct Preset {
     ways: Ways,
 }
 
+impl Preset {
+    /// Whether the module as it came is one of the ways that are compared. Its prediction fails only where all do.
+    fn predicts_input(&self) -> bool {
+        let ways = &self.ways.ways;
+        ways.len() > 1 && ways.iter().any(|way| way.after.is_none() && way.passes.is_empty())
+    }
+}
+
 impl Work {
     /// What the arguments ask for, on this machine.
     fn new(args: &OptimizeArgs, chosen: Option<Chosen>) -> Result<Work, Failure> {
@@ -305,7 +313,7 @@ impl Job<'_> {
         let mut module = std::mem::take(&mut loaded.module);
         let preset = work.preset.as_ref().map(|preset| &preset.call);
         let pricing = Some(&work.pricing).filter(|_| self.is_priced());
-        let before = pricing.map(|pricing| Before::start(&module, pricing.clone(), self.scope()));
+        let before = pricing.map(|pricing| Before::start(&module, pricing.clone(), self.scope(work)));
         let machine = work.machine.as_ref();
         let is_compared = pricing.is_some() && preset.is_none();
         let notes = is_compared.then(|| Notes::keep(&module, &analyses.params, &work.calls, machine)).flatten();
@@ -329,7 +337,9 @@ impl Job<'_> {
         };
         let has_changed = summary.reports.iter().any(|r| r.changed);
         report.note = notes.and_then(|notes| notes.about(&module));
-        (report.totals, report.views) = match before.map(|before| before.and_after(&module, has_changed)) {
+        let predicted = report.choice.as_ref().map(|choice| Predicted::of(choice, work.passes.is_empty()));
+        let totals = before.map(|before| before.and_after(&module, has_changed, predicted.unwrap_or_default()));
+        (report.totals, report.views) = match totals {
             Some((totals, views)) => (Some(totals), views),
             None => (None, None),
         };
@@ -387,13 +397,18 @@ impl Job<'_> {
     /// Whether somebody reads what the module costs before and after.
     fn is_priced(&self) -> bool {
         let is_read = !self.args.quiet || report_format(self.args).is_some();
-        let is_page = self.scope() == Scope::Page;
+        let is_page = report_format(self.args) == Some(DocumentFormat::Html);
         is_page || is_read && self.work.is_any() && self.args.emit == Emit::Hlo
     }
 
     /// What is measured before and after the passes.
-    fn scope(&self) -> Scope {
-        if report_format(self.args) == Some(DocumentFormat::Html) { Scope::Page } else { Scope::Figures }
+    fn scope(&self, work: &Work) -> Scope {
+        let is_predicted = work.preset.as_ref().is_some_and(Preset::predicts_input);
+        match (report_format(self.args), is_predicted) {
+            (Some(DocumentFormat::Html), _) => Scope::Page,
+            (Some(DocumentFormat::Text | DocumentFormat::Json) | None, true) => Scope::Untimed,
+            (Some(DocumentFormat::Text | DocumentFormat::Json) | None, false) => Scope::Figures,
+        }
     }
 
     /// Runs the preset and the passes on a module. The report gets the preset's choice.

@@ -7,6 +7,7 @@ use hlo_analysis::time::{Machine, ModuleTime, predict, predict_timeline};
 use hlo_analysis::traffic::Traffic;
 use hlo_ir::Module;
 use hlo_pass::STACK_BYTES;
+use hlo_pass::report::{Candidate, WayChoice};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::thread::JoinHandle;
@@ -74,6 +75,8 @@ pub(crate) struct Time {
 pub(crate) enum Scope {
     /// Its figures.
     Figures,
+    /// Its figures without the time, which a preset predicts for each of its ways.
+    Untimed,
     /// What a page shows beside them as well.
     Page,
 }
@@ -95,6 +98,7 @@ impl Measured {
                 let time = predict(module, &frequencies, &pricing.machine).ok();
                 Measured { figures: Figures::new(traffic, time, &peak_memory(module)), view: None }
             }
+            Scope::Untimed => Measured { figures: Figures::new(traffic, None, &peak_memory(module)), view: None },
             Scope::Page => {
                 let timeline = predict_timeline(module, &frequencies, &pricing.machine).ok();
                 let (memory, points) = memory_curve(module);
@@ -104,6 +108,37 @@ impl Measured {
                 Measured { figures, view: Some(Box::new(view)) }
             }
         }
+    }
+}
+
+impl From<ModuleTime> for Time {
+    fn from(time: ModuleTime) -> Time {
+        let ModuleTime { critical_path_s, compute_s, communication_s, is_partial } = time;
+        Time { critical_path_s, compute_s, communication_s, is_partial }
+    }
+}
+
+impl From<&Candidate> for Time {
+    fn from(way: &Candidate) -> Time {
+        let &Candidate { critical_path_s, compute_s, communication_s, is_partial, .. } = way;
+        Time { critical_path_s, compute_s, communication_s, is_partial }
+    }
+}
+
+/// What a preset has predicted of the module as it came and as its way left it.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Predicted {
+    before: Option<Time>,
+    after: Option<Time>,
+}
+
+impl Predicted {
+    /// Of a preset's ways, the one without a pass is the module as it came, and the one taken is the module as it is now if no other
+    /// pass ran behind it (`is_last`).
+    pub(crate) fn of(choice: &WayChoice, is_last: bool) -> Predicted {
+        let as_it_came = choice.candidates.iter().find(|way| way.pipeline.is_empty());
+        let taken = choice.taken().filter(|_| is_last);
+        Predicted { before: as_it_came.map(Time::from), after: taken.map(Time::from) }
     }
 }
 
@@ -118,12 +153,7 @@ impl Figures {
             alias_bytes: memory.alias_bytes,
             constant_bytes: memory.constant_bytes,
             temp_bytes: memory.temp_bytes,
-            time: time.map(|time| Time {
-                critical_path_s: time.critical_path_s,
-                compute_s: time.compute_s,
-                communication_s: time.communication_s,
-                is_partial: time.is_partial,
-            }),
+            time: time.map(Time::from),
         }
     }
 
@@ -153,15 +183,21 @@ impl Before {
         Before { measured, module, pricing, scope }
     }
 
-    /// The figures of the module as it came and as it is now, and what a page shows of both.
-    pub(crate) fn and_after(self, after: &Module, has_changed: bool) -> (Totals, Option<Views>) {
+    /// The figures of the module as it came and as it is now, and what a page shows of both. What is not known is predicted.
+    pub(crate) fn and_after(self, after: &Module, has_changed: bool, known: Predicted) -> (Totals, Option<Views>) {
         let Before { measured, module, pricing, scope } = self;
-        let now = has_changed.then(|| Measured::of(after, &pricing, scope));
-        let before = match measured.map(JoinHandle::join) {
+        let now = has_changed.then(|| {
+            let scope = if scope == Scope::Untimed && known.after.is_none() { Scope::Figures } else { scope };
+            let mut now = Measured::of(after, &pricing, scope);
+            now.figures.time = now.figures.time.or(known.after);
+            now
+        });
+        let mut before = match measured.map(JoinHandle::join) {
             Some(Ok(measured)) => measured,
             Some(Err(panic)) => std::panic::resume_unwind(panic),
             None => Measured::of(module.as_deref().unwrap_or(after), &pricing, scope),
         };
+        before.figures.time = before.figures.time.or(known.before);
         let (figures, view) = now.map_or((None, None), |now| (Some(now.figures), now.view));
         let views = before.view.map(|before| Views { before, after: view });
         let after_figures = figures.unwrap_or_else(|| before.figures.clone());

@@ -8,7 +8,7 @@ mod quantities;
 mod summary;
 mod text;
 
-pub(crate) use figures::{Before, Pricing, Scope, Time, Totals};
+pub(crate) use figures::{Before, Predicted, Pricing, Scope, Time, Totals};
 pub(crate) use format::DocumentFormat;
 pub(crate) use html::page;
 pub(crate) use quantities::bytes;
