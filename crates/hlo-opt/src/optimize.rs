@@ -337,12 +337,9 @@ impl Job<'_> {
         };
         let has_changed = summary.reports.iter().any(|r| r.changed);
         report.note = notes.and_then(|notes| notes.about(&module));
-        let predicted = report.choice.as_ref().map(|choice| Predicted::of(choice, work.passes.is_empty()));
-        let totals = before.map(|before| before.and_after(&module, has_changed, predicted.unwrap_or_default()));
-        (report.totals, report.views) = match totals {
-            Some((totals, views)) => (Some(totals), views),
-            None => (None, None),
-        };
+        let predicted = Predicted::of(report.choice.as_ref(), work.passes.is_empty());
+        let totals = before.map(|before| before.and_after(&module, has_changed, predicted));
+        (report.totals, report.views) = totals.map_or((None, None), |(totals, views)| (Some(totals), views));
         let known = preset.zip(report.choice.as_ref());
         report.recommendation = known.and_then(|(preset, choice)| notes::recommendation(preset, choice, machine));
         clock.skip();

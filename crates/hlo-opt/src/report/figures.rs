@@ -135,9 +135,9 @@ pub(crate) struct Predicted {
 impl Predicted {
     /// Of a preset's ways, the one without a pass is the module as it came, and the one taken is the module as it is now if no other
     /// pass ran behind it (`is_last`).
-    pub(crate) fn of(choice: &WayChoice, is_last: bool) -> Predicted {
-        let as_it_came = choice.candidates.iter().find(|way| way.pipeline.is_empty());
-        let taken = choice.taken().filter(|_| is_last);
+    pub(crate) fn of(choice: Option<&WayChoice>, is_last: bool) -> Predicted {
+        let as_it_came = choice.and_then(|choice| choice.candidates.iter().find(|way| way.pipeline.is_empty()));
+        let taken = choice.filter(|_| is_last).and_then(WayChoice::taken);
         Predicted { before: as_it_came.map(Time::from), after: taken.map(Time::from) }
     }
 }
