@@ -12,6 +12,7 @@ mod html_check;
 mod jax_check;
 mod make_hlo;
 mod memory_check;
+mod mutants;
 mod nvrtc_check;
 mod paper_p2;
 mod paper_wus;
@@ -101,6 +102,13 @@ cargo xtask <command>
       --target NAME        parse, proto, verify, pipeline, plan or ranks; may be repeated
       --cpu-minutes N      at most so many in this call, for each target
       --keep               instead: add cases that reach more than samples to fuzz/corpus-min
+  mutants [options]    small changes of the source that tests should notice, a sample of them: a row for each part, and those that
+                       no test notices; goes on where an earlier call stopped (`cargo install cargo-mutants`)
+      --seed N, --count N  which mutants, and how many (default 1 and 420)
+      --again              run those that no test noticed once more
+      --quick              only tests of less than two seconds; what survives them is printed and not kept
+      --report             only print what earlier calls found
+      --jobs N             tests at a time (default 2)
   make-hlo [options]   lower a training step with JAX: --model gpt|mlp|update --out FILE; --help lists the sizes
   compare OLD NEW [options]  two builds of the tool print the same bytes for all samples and every kind of output
       --corpus DIR         modules of this folder too; may be repeated
@@ -129,6 +137,7 @@ fn main() -> ExitCode {
         Some("spelling-check") => spelling_check::run(words),
         Some("proto-check") => proto_check::run(words),
         Some("fuzz") => fuzz::run(words),
+        Some("mutants") => mutants::run(words),
         Some("coverage") => coverage::run(words),
         Some("compare") => compare::run(words),
         Some("paper-wus") => paper_wus::run(),

@@ -226,5 +226,6 @@ mod tests {
         assert_eq!(free_beside(&[3, 1, 0]), 4);
         assert_eq!(free_beside(&[7, i64::MAX - 1]), 8);
         assert_eq!(free_beside(&[i64::MAX]), 1);
+        assert_eq!(free_beside(&[1 << 40, i64::MAX]), (1 << 40) + 1, "2^40 - 1 channels lie below the first");
     }
 }

@@ -103,6 +103,9 @@ fn monoid_of(module: &Module, inst: InstId, a: InstId, b: InstId) -> Option<Mono
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attrs::{Attrs, ParameterAttrs};
+    use crate::edit::Builder;
+    use crate::shape::Shape;
 
     #[test]
     fn identities_are_those_of_the_element_type() {
@@ -118,5 +121,30 @@ mod tests {
         assert_eq!(identity(Monoid::And, DType::Pred), Some(Scalar::Pred(true)));
         assert_eq!(identity(Monoid::Or, DType::Pred), Some(Scalar::Pred(false)));
         assert_eq!(identity(Monoid::Or, DType::F32), None);
+    }
+
+    #[test]
+    fn several_reductions_pair_each_parameter_with_the_one_n_later() {
+        let mut module = Module::new("m");
+        let name = module.names.intern("both");
+        let comp = module.add_computation(name);
+        let mut b = Builder::new(&mut module, comp);
+        let scalar = Shape::array(DType::F32, []);
+        let params = [0, 1, 2, 3].map(|number| {
+            let attrs = ParameterAttrs { number, ..ParameterAttrs::default() };
+            b.add("p", Opcode::Parameter, scalar.clone(), [], attrs)
+        });
+        let sum = b.add("sum", Opcode::Add, scalar.clone(), [params[2], params[0]], Attrs::Plain);
+        let most = b.add("most", Opcode::Maximum, scalar.clone(), [params[1], params[3]], Attrs::Plain);
+        let mut returned = |leaves: &[InstId]| {
+            let shape = Shape::Tuple(vec![scalar.clone(); leaves.len()]);
+            let root =
+                Builder::new(&mut module, comp).add("t", Opcode::Tuple, shape, leaves.iter().copied(), Attrs::Plain);
+            module.comp_mut(comp).root = Some(root).into();
+            [1, 2, 3].map(|n| find_monoids(&module, comp, n))
+        };
+        assert_eq!(returned(&[sum, most]), [None, Some(vec![Monoid::Add, Monoid::Maximum]), None]);
+        assert_eq!(returned(&[sum, most, sum]), [None, None, None]);
+        assert_eq!(returned(&[most, sum]), [None, None, None]);
     }
 }

@@ -46,6 +46,10 @@ fn operands_on(case: &Case<'_>, set: &FactorSet, cut: &Shard, form: &LocalForm) 
     for (k, whole) in case.operands.iter().enumerate() {
         let mut places = places(&set.operands[k], cut);
         let mut fill = garbage(whole.dtype());
+        // An index in padding is that of a row that exists: what stands beside it must be masked.
+        if case.node.opcode == Opcode::Scatter && k == case.operands.len() / 2 {
+            fill = Scalar::Int(0);
+        }
         for adjust in &form.before {
             match adjust {
                 OperandAdjust::Halo { operand, dim, factor, first, step, size, fill: with } if *operand == k => {

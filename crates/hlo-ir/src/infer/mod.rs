@@ -363,8 +363,11 @@ fn array_or_tuple(mut shapes: Vec<Shape>) -> Inferred {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attrs::{DimsAttrs, DotAttrs, PadAttrs, PadDim};
+    use crate::attrs::ParameterAttrs;
+    use crate::attrs::{CallAttrs, ConditionalAttrs, DimsAttrs, DotAttrs, PadAttrs, PadDim, ReduceAttrs};
     use crate::dtype::DType;
+    use crate::edit::Builder;
+    use crate::literal::{ConstantValue, Literal};
 
     fn infer(opcode: Opcode, attrs: Attrs, operands: &[&Shape]) -> Result<Shape, &'static str> {
         let op = OpView { opcode, operands, attrs: &attrs, stated: None };
@@ -413,5 +416,96 @@ mod tests {
         assert_eq!(infer(Opcode::Transpose, attrs(&[1, 1]), &[&a]), Err("transpose.permutation"));
         assert_eq!(infer(Opcode::Transpose, attrs(&[1, 0]), &[&a, &a]), Err("op.arity"));
         assert_eq!(infer(Opcode::Transpose, Attrs::Plain, &[&a]), Err("op.format"));
+    }
+
+    /// An array whose dims with a mark are dynamic.
+    fn bounded(dims: &[(i64, bool)]) -> Shape {
+        let dynamic = (0..).zip(dims).fold(0, |set, (i, &(_, is_dynamic))| set | u64::from(is_dynamic) << i);
+        let dims = dims.iter().map(|&(size, _)| size).collect();
+        Shape::Array(ArrayShape { dtype: DType::F32, dims, dynamic, layout: None })
+    }
+
+    #[test]
+    fn dynamic_marks_move_with_their_dims() {
+        let dims = |d: &[i64]| Dims::from_slice(d);
+        let a = bounded(&[(2, true), (3, false), (5, true)]);
+        let attrs = Attrs::from(DimsAttrs { dimensions: dims(&[1, 2, 0]) });
+        assert_eq!(infer(Opcode::Transpose, attrs, &[&a]), Ok(bounded(&[(3, false), (5, true), (2, true)])));
+        let attrs = Attrs::from(ReduceAttrs { dimensions: dims(&[1]), to_apply: None });
+        assert_eq!(infer(Opcode::Reduce, attrs, &[&a, &f32s(&[])]), Ok(bounded(&[(2, true), (5, true)])));
+        let attrs = Attrs::from(PadAttrs { padding: vec![PadDim { low: 1, high: 0, interior: 0 }; 3] });
+        let padded = bounded(&[(3, true), (4, false), (6, true)]);
+        assert_eq!(infer(Opcode::Pad, attrs, &[&a, &f32s(&[])]), Ok(padded));
+        let attrs = Attrs::from(DotAttrs {
+            lhs_batch_dims: dims(&[2]),
+            rhs_batch_dims: dims(&[0]),
+            lhs_contracting_dims: dims(&[1]),
+            rhs_contracting_dims: dims(&[1]),
+            ..DotAttrs::default()
+        });
+        let b = bounded(&[(5, false), (3, false), (7, false), (4, true)]);
+        let product = bounded(&[(5, true), (2, true), (7, false), (4, true)]);
+        assert_eq!(infer(Opcode::Dot, attrs, &[&a, &b]), Ok(product));
+    }
+
+    #[test]
+    fn a_constant_has_the_shape_of_its_value() {
+        let value = ConstantValue::Array(Literal::zeros(DType::S8, &[2, 3]).expect("a static shape"));
+        let tuple = ConstantValue::Tuple(vec![value.clone(), value.clone()]);
+        let array = Shape::array(DType::S8, [2, 3]);
+        assert_eq!(infer(Opcode::Constant, Attrs::Constant(value.into()), &[]), Ok(array.clone()));
+        let tuple_shape = Shape::Tuple(vec![array.clone(), array]);
+        assert_eq!(infer(Opcode::Constant, Attrs::Constant(tuple.into()), &[]), Ok(tuple_shape));
+        assert_eq!(infer(Opcode::Constant, Attrs::Constant(ConstantValue::Elided.into()), &[]), Err("op.needs-shape"));
+    }
+
+    #[test]
+    fn a_call_keeps_the_layout_that_is_stated() {
+        let mut module = Module::new("m");
+        let name = module.names.intern("callee");
+        let callee = module.add_computation(name);
+        let attrs = ParameterAttrs { number: 0, ..ParameterAttrs::default() };
+        let mut b = Builder::new(&mut module, callee);
+        let parameter = b.add("x", Opcode::Parameter, f32s(&[2, 3]), [], attrs);
+        module.comp_mut(callee).root = Some(parameter).into();
+        let attrs = Attrs::from(CallAttrs { to_apply: Some(callee), ..CallAttrs::default() });
+        let layout = Some(Box::new(Layout::new(Dims::from_slice(&[0, 1]))));
+        let stated =
+            Shape::Array(ArrayShape { dtype: DType::F32, dims: Dims::from_slice(&[2, 3]), dynamic: 0, layout });
+        let operands = [&f32s(&[2, 3])];
+        let op = OpView { opcode: Opcode::Call, operands: &operands, attrs: &attrs, stated: Some(&stated) };
+        assert_eq!(infer_result(&module, &op), Ok(stated.clone()));
+    }
+
+    #[test]
+    fn a_truth_chooses_between_two_branches_and_a_number_among_any() {
+        let mut module = Module::new("m");
+        let branches = ["a", "b", "c"].map(|name| {
+            let name = module.names.intern(name);
+            module.add_computation(name)
+        });
+        let chosen = |named: bool, n: usize, chooser: &Shape| {
+            let attrs = if named {
+                let [a, b, _] = branches.map(Some);
+                ConditionalAttrs { true_computation: a, false_computation: b, ..ConditionalAttrs::default() }
+            } else {
+                ConditionalAttrs { branch_computations: branches[..n].to_vec(), ..ConditionalAttrs::default() }
+            };
+            let mut operands = vec![&Shape::Token; n + 1];
+            operands[0] = chooser;
+            let op = OpView { opcode: Opcode::Conditional, operands: &operands, attrs: &attrs.into(), stated: None };
+            infer_result(&module, &op).map_err(|e| e.constraint)
+        };
+        // The branches take no operand, which is the next thing that is checked.
+        let (taken, refused) = (Err("call.n-operands"), Err("conditional.chooser"));
+        let [truth, number, real] = [DType::Pred, DType::S32, DType::F32].map(|dtype| Shape::array(dtype, []));
+        assert_eq!([2, 3].map(|n| chosen(false, n, &number)), [taken.clone(), taken.clone()]);
+        assert_eq!([2, 3].map(|n| chosen(false, n, &truth)), [taken.clone(), refused.clone()]);
+        assert_eq!([&truth, &number].map(|chooser| chosen(true, 2, chooser)), [taken, refused.clone()]);
+        let arrays = [DType::Pred, DType::S32].map(|dtype| Shape::array(dtype, [2]));
+        assert_eq!(
+            [&real, &arrays[0], &arrays[1]].map(|chooser| chosen(false, 2, chooser)),
+            [(); 3].map(|()| refused.clone())
+        );
     }
 }

@@ -2,9 +2,12 @@
 
 use super::*;
 use crate::Opcode;
-use crate::attrs::{IotaAttrs, PadAttrs, PadDim, ReduceWindowAttrs, Window, WindowDim};
+use crate::attrs::{
+    ConvAttrs, ConvDims, IotaAttrs, PadAttrs, PadDim, ReduceWindowAttrs, ScatterAttrs, Window, WindowDim,
+};
 use crate::factors::find_factors;
 use crate::factors::tests::instruction;
+use crate::shape::Dims;
 
 /// The local form if the factor of dim `dim` of the first result is cut into `n`.
 fn cut(module: &Module, inst: InstId, dim: usize, n: i64) -> Result<LocalForm, CannotCut> {
@@ -73,5 +76,70 @@ fn a_cut_names_every_factor_once() {
     let set = find_factors(&module, inst).expect("factors");
     for n_shards in [&[][..], &[0], &[2, 1]] {
         assert_eq!(localize(&module, inst, &set, n_shards), Err(CannotCut::NotOneCutForEachFactor));
+    }
+}
+
+#[test]
+fn rows_of_a_kernel_are_cut_where_they_divide() {
+    let dim_labels = ConvDims {
+        input_batch: 0,
+        input_spatial: Dims::from_slice(&[1]),
+        input_feature: 2,
+        kernel_spatial: Dims::from_slice(&[0]),
+        kernel_input_feature: 1,
+        kernel_output_feature: 2,
+        output_batch: 0,
+        output_spatial: Dims::from_slice(&[1]),
+        output_feature: 2,
+        unknown: Default::default(),
+    };
+    let window = Window { dims: vec![WindowDim { size: 6, ..WindowDim::default() }] };
+    let attrs = ConvAttrs { window, dim_labels, ..ConvAttrs::default() };
+    // Eight rows, a kernel of six, three windows.
+    let operands: [&[i64]; 2] = [&[4, 8, 5], &[6, 5, 7]];
+    let (module, inst) = instruction(Opcode::Convolution, &operands, &[4, 3, 7], |_| attrs.clone().into());
+    let set = find_factors(&module, inst).expect("factors");
+    let rows = FactorSet::sole_use(&set.operands[1], 0).expect("a dim with one factor").factor;
+    let local = |n: i64| {
+        let n_shards: Vec<i64> = (0..set.factors.len()).map(|f| if f == rows { n } else { 1 }).collect();
+        localize(&module, inst, &set, &n_shards)
+    };
+    let form = local(2).expect("a local form");
+    assert_eq!((form.operands[0].dims.as_slice(), form.operands[1].dims.as_slice()), (&[4, 5, 5][..], &[3, 5, 7][..]));
+    let Attrs::Conv(attrs) = &form.attrs else { panic!("other attributes") };
+    assert_eq!(attrs.window.dims[0].size, 3);
+    assert_eq!(local(4), Err(CannotCut::Uneven { factor: rows }));
+}
+
+/// A scatter of seven rows of two into nine, cut into `n` along its windows' elements or along its indices.
+fn scatter_promises(unique: bool, sorted: bool, along_indices: bool, n: i64) -> (bool, bool) {
+    let (module, inst) = instruction(Opcode::Scatter, &[&[9, 2], &[7, 1], &[7, 2]], &[9, 2], |add| {
+        ScatterAttrs {
+            update_window_dims: Dims::from_slice(&[1]),
+            inserted_window_dims: Dims::from_slice(&[0]),
+            scatter_dims_to_operand_dims: Dims::from_slice(&[0]),
+            index_vector_dim: 1,
+            unique_indices: unique,
+            indices_are_sorted: sorted,
+            to_apply: Some(add),
+            ..ScatterAttrs::default()
+        }
+        .into()
+    });
+    let set = find_factors(&module, inst).expect("factors");
+    let dim = usize::from(!along_indices);
+    let factor = FactorSet::sole_use(&set.operands[2], dim).expect("a dim with one factor").factor;
+    let n_shards: Vec<i64> = (0..set.factors.len()).map(|f| if f == factor { n } else { 1 }).collect();
+    let form = localize(&module, inst, &set, &n_shards).expect("a local form");
+    let Attrs::Scatter(attrs) = &form.attrs else { panic!("other attributes") };
+    (attrs.unique_indices, attrs.indices_are_sorted)
+}
+
+#[test]
+fn a_scatter_promises_of_its_indices_what_the_whole_does_unless_there_is_padding() {
+    for (unique, sorted) in [(false, false), (false, true), (true, false), (true, true)] {
+        assert_eq!(scatter_promises(unique, sorted, false, 2), (unique, sorted));
+        assert_eq!(scatter_promises(unique, sorted, true, 7), (unique, sorted));
+        assert_eq!(scatter_promises(unique, sorted, true, 2), (false, false), "eight rows, one of them padding");
     }
 }
