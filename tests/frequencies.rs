@@ -128,6 +128,76 @@ fn real_loops_run_as_often_as_their_models_say() {
     }
 }
 
+/// How often a loop over one variable runs, and whether that is sure.
+fn trips(shape: &str, init: &str, body: &str, condition: &str) -> (u64, bool) {
+    let text = format!(
+        "HloModule m\n%body {{\n  %p = ({shape}) parameter(0)\n  %i = {shape} get-tuple-element(%p), index=0\n  {body}\n  \
+         ROOT %t = ({shape}) tuple(%next)\n}}\n%cond {{\n  %q = ({shape}) parameter(0)\n  %i = {shape} get-tuple-element(%q), index=0\n  \
+         {condition}\n}}\nENTRY %main {{\n  %init = {shape} constant({init})\n  %s = ({shape}) tuple(%init)\n  \
+         ROOT %w = ({shape}) while(%s), condition=%cond, body=%body\n}}\n"
+    );
+    let module = parse("a loop", &text);
+    let root = module.entry().and_then(|entry| module.comp(entry).root.expand()).expect("a root");
+    let found = Frequencies::compute(&module, FrequencyOptions::default()).trip_count(root).expect("a loop");
+    (found.count, found.basis <= Basis::Derived)
+}
+
+#[test]
+fn loops_that_are_too_long_to_follow_are_counted_by_their_bounds() {
+    let body = "%one = s64[] constant(1)\n  %next = s64[] add(%i, %one)";
+    let bound = "%n = s64[] constant(1000000000000)\n  ROOT %c = pred[]";
+    let right = format!("{bound} compare(%i, %n), direction=LT");
+    let left = format!("{bound} compare(%n, %i), direction=GT");
+    assert_eq!(trips("s64[]", "0", body, &right), (1_000_000_000_000, true));
+    assert_eq!(trips("s64[]", "0", body, &left), (1_000_000_000_000, true));
+}
+
+#[test]
+fn a_variable_that_wraps_around_before_its_bound_is_not_counted() {
+    let body = |step: i64| format!("%by = s8[] constant({step})\n  %next = s8[] add(%i, %by)");
+    let condition =
+        |bound: i64| format!("%n = s8[] constant({bound})\n  ROOT %c = pred[] compare(%i, %n), direction=LE");
+    assert_eq!(trips("s8[]", "0", &body(1), &condition(126)), (127, true));
+    assert!(!trips("s8[]", "0", &body(1), &condition(127)).1, "it never ends");
+    assert_eq!(trips("s8[]", "-128", &body(5), &condition(121)), (50, true));
+}
+
+#[test]
+fn a_variable_in_an_array_of_one_element_is_followed_and_one_in_a_small_float_is_not() {
+    let body = "%one = s32[1]{0} constant({1})\n  %next = s32[1]{0} add(%i, %one)";
+    let condition =
+        "%n = s32[] constant(9)\n  %j = s32[] reshape(%i)\n  ROOT %c = pred[] compare(%j, %n), direction=LT";
+    assert_eq!(trips("s32[1]{0}", "{4}", body, condition), (5, true));
+    // 256 + 1 is 256 in bf16: the loop never ends.
+    let body = "%one = bf16[] constant(1)\n  %next = bf16[] add(%i, %one)";
+    let condition = "%n = bf16[] constant(300)\n  ROOT %c = pred[] compare(%i, %n), direction=LT";
+    assert!(!trips("bf16[]", "0", body, condition).1);
+}
+
+#[test]
+fn a_bound_from_many_call_sites_is_not_followed() {
+    let trips_with = |n_sites: usize| {
+        let mut text = "HloModule m\n%body {\n  %p = (s32[], s32[]) parameter(0)\n  %i = s32[] get-tuple-element(%p), index=0\n  \
+                        %n = s32[] get-tuple-element(%p), index=1\n  %one = s32[] constant(1)\n  %next = s32[] add(%i, %one)\n  \
+                        ROOT %t = (s32[], s32[]) tuple(%next, %n)\n}\n%cond {\n  %q = (s32[], s32[]) parameter(0)\n  \
+                        %j = s32[] get-tuple-element(%q), index=0\n  %m = s32[] get-tuple-element(%q), index=1\n  \
+                        ROOT %c = pred[] compare(%j, %m), direction=LT\n}\n%called {\n  %bound = s32[] parameter(0)\n  \
+                        %zero = s32[] constant(0)\n  %s = (s32[], s32[]) tuple(%zero, %bound)\n  \
+                        %w = (s32[], s32[]) while(%s), condition=%cond, body=%body\n  \
+                        ROOT %r = s32[] get-tuple-element(%w), index=0\n}\nENTRY %main {\n  %five = s32[] constant(5)\n"
+            .to_string();
+        for site in 0..n_sites {
+            let _ = writeln!(text, "  %call{site} = s32[] call(%five), to_apply=%called");
+        }
+        text.push_str("  ROOT %end = s32[] negate(%five)\n}\n");
+        let module = parse("calls", &text);
+        let frequencies = Frequencies::compute(&module, FrequencyOptions::default());
+        let mut insts = module.computations().iter().flat_map(|&comp| &module.comp(comp).insts);
+        insts.find_map(|&inst| frequencies.trip_count(inst)).expect("a loop").basis
+    };
+    assert_eq!([1, 32, 33, 34].map(trips_with), [Basis::Derived, Basis::Derived, Basis::Assumed, Basis::Assumed]);
+}
+
 /// A loop of random form whose body chooses between branches by a random function of its variable.
 fn random_loop(rng: &mut Rng) -> String {
     let dtype = *rng.pick(&["s32", "u32", "s8", "u8", "s64"]);

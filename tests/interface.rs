@@ -45,6 +45,17 @@ fn check_program(file: &str, options: &str) -> (usize, usize) {
         let output = &manifest["outputs"][output.as_u64().expect("a number") as usize];
         assert_eq!(param["shard_shape"], output["shard_shape"], "{file}: {pair}");
     }
+    for leaf in params.iter().filter(|leaf| leaf["sharded"] == true) {
+        let index = leaf["shard_index_by_device"].as_array().expect("indices");
+        let mut n_devices = 0;
+        for group in leaf["groups"].as_array().expect("groups") {
+            for (place, device) in group.as_array().expect("a group").iter().enumerate() {
+                assert_eq!(index[device.as_u64().expect("a device") as usize], place, "{file}: {leaf}");
+                n_devices += 1;
+            }
+        }
+        assert_eq!(index.len(), n_devices, "{file}: {leaf}");
+    }
     (params.iter().filter(|p| p["sharded"] == true).count(), pairs.len())
 }
 

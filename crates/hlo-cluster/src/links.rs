@@ -214,3 +214,27 @@ impl<'c> Links<'c> {
         hops
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_way_on_a_torus_goes_dim_by_dim_and_each_the_shorter_way() {
+        let text = "name=\"t\"\n[[level]]\nname=\"chip\"\ncount=12\nnetwork=\"torus\"\ndims=[3,4]\ngbytes_per_s=1\nlatency_us=1\n";
+        let cluster = Cluster::from_toml(text).expect("a torus");
+        let links = Links::new(&cluster);
+        // A chip has links forward and backward along dim 0, and then along dim 1.
+        let way = |from: u32, to: u32| {
+            let mut edges = Vec::new();
+            let latency_s = links.for_each_on_way(from, to, &mut |edge| edges.push(edge - links.levels[0].main));
+            assert!((latency_s - 1e-6 * edges.len() as f64).abs() < 1e-12, "{latency_s}");
+            edges.into_iter().map(|edge| (edge / 4, ["0+", "0-", "1+", "1-"][edge % 4])).collect::<Vec<_>>()
+        };
+        // Chip 4 i + j is at (i, j): (0, 1) to (2, 3), (2, 2) to (0, 0), (1, 0) to (1, 3).
+        assert_eq!(way(1, 11), [(1, "0-"), (9, "1+"), (10, "1+")]);
+        assert_eq!(way(10, 0), [(10, "0+"), (2, "1+"), (3, "1+")]);
+        assert_eq!(way(4, 7), [(4, "1-")]);
+        assert_eq!(way(5, 5), []);
+    }
+}

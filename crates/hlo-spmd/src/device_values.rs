@@ -93,3 +93,22 @@ fn holds(dtype: DType, value: i64) -> bool {
         NumberClass::Pred | NumberClass::Float | NumberClass::Complex => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_integer_type_holds_its_range_and_nothing_beside_it() {
+        let in_range = |dtype, values: [i64; 4]| values.map(|value| holds(dtype, value));
+        assert_eq!(in_range(DType::S8, [-129, -128, 127, 128]), [false, true, true, false]);
+        assert_eq!(in_range(DType::U8, [-1, 0, 255, 256]), [false, true, true, false]);
+        assert_eq!(
+            in_range(DType::S32, [-(1 << 31) - 1, -(1 << 31), (1 << 31) - 1, 1 << 31]),
+            [false, true, true, false]
+        );
+        assert_eq!(in_range(DType::S64, [i64::MIN, -1, 0, i64::MAX]), [true; 4]);
+        assert_eq!(in_range(DType::U64, [-1, 0, 1, i64::MAX]), [false, true, true, true]);
+        assert_eq!([DType::Pred, DType::F32, DType::C64].map(|dtype| holds(dtype, 0)), [false; 3]);
+    }
+}

@@ -300,6 +300,7 @@ mod tests {
         assert_eq!(finer(&[576], run(0, 1), &[9, 64]), Some(64));
         assert_eq!(aligned(&[576], in_units(0, 1, 64), &[9, 64]), Some(run(0, 1)));
         assert_eq!(aligned(&[576], in_units(0, 1, 128), &[9, 64]), Some(in_units(0, 1, 2)));
+        assert_eq!(finer(&[576], in_units(0, 1, 16), &[9, 64]), Some(4));
         assert_eq!(finer(&[104, 37], run(0, 1), &[3848]), None);
         assert_eq!(aligned(&[3, 3, 64], run(0, 3), &[576]), Some(run(0, 1)));
         assert_eq!(aligned(&[8, 64], run(1, 1), &[1, 8, 64, 1]), Some(run(2, 1)));

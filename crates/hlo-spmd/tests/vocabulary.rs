@@ -1,7 +1,10 @@
 //! What `hlo-spmd` says of small modules, held against the evaluator where there is something to run.
 
 use hlo_ir::{InstId, Module};
-use hlo_spmd::{CallSiteCopies, CollectiveChange, Obstacle, Rewrite, find_all_reduce, find_device_values};
+use hlo_spmd::{
+    CallSiteCopies, CollectiveChange, Obstacle, Rewrite, Scaling, Splat, find_all_reduce, find_device_values,
+    find_scaling,
+};
 
 fn parse(text: &str) -> Module {
     hlo_text::parse_bytes(text.as_bytes()).unwrap_or_else(|e| panic!("{e:?}\n{text}")).module
@@ -134,6 +137,60 @@ fn a_rewrite_redirects_uses_and_removes_what_it_made_dead() {
     let mut circle = Rewrite::new(&module, entry);
     circle.redirect(a, twice);
     assert_eq!(circle.finish(&mut module).map_err(|e| e.0), Err(twice));
+}
+
+const SCALED: &str = "HloModule m
+
+ENTRY %main {
+  %x = f32[4]{0} parameter(0)
+  %n = s32[4]{0} parameter(1)
+  %s = f32[] parameter(2)
+  %i = s32[] parameter(3)
+  %ss = f32[4]{0} broadcast(%s), dimensions={}
+  %ii = s32[4]{0} broadcast(%i), dimensions={}
+  %right = f32[4]{0} multiply(%x, %ss)
+  %left = f32[4]{0} multiply(%ss, %x)
+  %mean = f32[4]{0} divide(%x, %ss)
+  %inverse = f32[4]{0} divide(%ss, %x)
+  %square = f32[4]{0} multiply(%x, %x)
+  %product = s32[4]{0} multiply(%n, %ii)
+  %quotient = s32[4]{0} divide(%n, %ii)
+  %scalar = f32[] multiply(%s, %s)
+  ROOT %sum = f32[4]{0} add(%x, %ss)
+}
+";
+
+#[test]
+fn a_value_times_or_over_a_repeated_scalar_is_scaled() {
+    let module = parse(SCALED);
+    let scaled = |name: &str, value: &str| {
+        let found = find_scaling(&module, find(&module, name), find(&module, value))?;
+        assert_eq!(found.splat, Splat::Scalar(find(&module, if value == "x" { "s" } else { "i" })));
+        Some((found.opcode.name(), found.scale_idx))
+    };
+    let of_x = ["right", "left", "mean", "inverse", "square", "sum"].map(|name| scaled(name, "x"));
+    assert_eq!(of_x, [Some(("multiply", 1)), Some(("multiply", 0)), Some(("divide", 1)), None, None, None]);
+    assert_eq!(["product", "quotient"].map(|name| scaled(name, "n")), [Some(("multiply", 1)), None]);
+}
+
+#[test]
+fn a_rewrite_scales_arrays_and_scalars_by_a_scalar() {
+    let mut module = parse(SCALED);
+    let (entry, scalar) = (module.entry().expect("an entry"), find(&module, "s"));
+    for (name, opcode, scale_idx) in [("x", "multiply", 0), ("x", "divide", 1), ("scalar", "multiply", 1)] {
+        let (source, value) = (find(&module, "right"), find(&module, name));
+        let opcode = hlo_ir::Opcode::from_name(opcode).expect("an opcode");
+        let scaling = Scaling { opcode, scale_idx, splat: Splat::Scalar(scalar) };
+        let new = Rewrite::new(&module, entry).scale(&mut module, source, value, &scaling);
+        let operands = module.inst(new).operands.clone();
+        assert_eq!((module.inst(new).opcode, operands[1 - scale_idx]), (opcode, value));
+        assert_eq!(
+            module.shape(operands[scale_idx]).as_array().map(|a| &a.dims),
+            module.shape(value).as_array().map(|a| &a.dims)
+        );
+        assert_eq!(find_scaling(&module, new, value), Some(scaling));
+    }
+    hlo_ir::verify::verify(&module).expect("a module");
 }
 
 const SHARED: &str = "HloModule m, num_partitions=2

@@ -127,6 +127,39 @@ mod tests {
         (best.1, best.2)
     }
 
+    const CHEAPEST: Rank = Rank { computed_bytes: 9, has_state: true, is_major: true, waste: 0.0, len: 1 };
+
+    #[test]
+    fn formats_are_ranked_by_what_is_in_shards_then_by_place_and_padding() {
+        let [cheap, bearable] = [CHEAP_PADDING, BEARABLE_PADDING];
+        let best_first = [
+            CHEAPEST,
+            Rank { waste: cheap, len: 2, ..CHEAPEST },
+            Rank { waste: bearable, ..CHEAPEST },
+            Rank { is_major: false, ..CHEAPEST },
+            Rank { is_major: false, waste: cheap, len: 2, ..CHEAPEST },
+            Rank { is_major: false, waste: bearable, ..CHEAPEST },
+            Rank { waste: 2.0 * bearable, ..CHEAPEST },
+            Rank { has_state: false, ..CHEAPEST },
+            Rank { computed_bytes: 8, ..CHEAPEST },
+        ];
+        for (i, a) in best_first.iter().enumerate() {
+            for (k, b) in best_first.iter().enumerate() {
+                assert_eq!(a.total_cmp(b), i.cmp(&k), "{i} {k}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_difference_says_why_a_format_lost() {
+        let fewer = Rank { computed_bytes: 8, has_state: false, ..CHEAPEST };
+        let why = "8 bytes of the update could be computed in shards, 9 in the format chosen";
+        assert_eq!(fewer.worse_than(&CHEAPEST), why);
+        let stateless = Rank { has_state: false, ..CHEAPEST };
+        assert_eq!(stateless.worse_than(&CHEAPEST), "no weight or optimizer state could be in shards");
+        assert_eq!(stateless.worse_than(&Rank { computed_bytes: 8, ..CHEAPEST }), stateless.worse_than(&CHEAPEST));
+    }
+
     #[test]
     fn the_papers_example_is_merged_as_the_paper_says() {
         let mut shape = ArrayShape::new(DType::F32, [3, 3, 256, 256]).with_row_major();

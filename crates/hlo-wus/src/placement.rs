@@ -332,4 +332,16 @@ mod tests {
         assert!(price(0.0, 1.0, 0.0) > price(0.0, 0.0, 1e12));
         assert!(price(0.0, 0.0, 512.0) > price(0.0, 0.0, 256.0));
     }
+
+    #[test]
+    fn a_price_too_large_for_its_bits_does_not_reach_into_the_next() {
+        let price = |ps, collectives, resident_bytes| Price { ps, collectives, resident_bytes }.as_capacity();
+        assert_eq!(price(3.0, 2.0, 256.0), 3 << 64 | 2 << 42 | 1);
+        assert_eq!(price(-1.0, -1.0, -256.0), 0);
+        for huge in [(1u64 << 60) as f64, f64::INFINITY] {
+            assert_eq!(price(0.0, 0.0, huge), (1 << 42) - 1);
+            assert_eq!(price(0.0, huge, 0.0), ((1 << 22) - 1) << 42);
+            assert_eq!(price(huge, 0.0, 0.0), ((1 << 56) - 1) << 64);
+        }
+    }
 }

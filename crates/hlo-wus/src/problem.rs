@@ -592,3 +592,48 @@ impl TermList<'_> {
         Price::time(self.rate(comp).frequency * self.cx.times.memory_ps(bytes))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hlo_ir::attrs::{ParameterAttrs, ReduceAttrs};
+    use hlo_ir::edit::Builder;
+    use hlo_ir::{Literal, Opcode, Shape};
+
+    /// Whether a reduction by `opcode` from `init` can be combined.
+    fn is_combined(opcode: Opcode, dtype: DType, init: Scalar) -> bool {
+        let mut module = Module::new("m");
+        let comps = ["reducer", "entry"].map(|name| {
+            let name = module.names.intern(name);
+            module.add_computation(name)
+        });
+        let array = |dims: &[i64]| Shape::array(dtype, dims.iter().copied());
+        let attrs = |number| ParameterAttrs { number, ..ParameterAttrs::default() };
+        let mut b = Builder::new(&mut module, comps[0]);
+        let params = [0, 1].map(|number| b.add("x", Opcode::Parameter, array(&[]), [], attrs(number)));
+        let root = b.add("r", opcode, array(&[]), params, Attrs::Plain);
+        module.comp_mut(comps[0]).root = Some(root).into();
+        let mut b = Builder::new(&mut module, comps[1]);
+        let x = b.add("x", Opcode::Parameter, array(&[4]), [], attrs(0));
+        let init = b.constant("init", Literal::scalar(dtype, init));
+        let reduce = ReduceAttrs { dimensions: [0].into_iter().collect(), to_apply: Some(comps[0]) };
+        let inst = b.add("reduce", Opcode::Reduce, array(&[]), [x, init], reduce);
+        partial_reducer(&module, inst)
+    }
+
+    #[test]
+    fn partial_results_are_combined_where_the_initial_value_changes_nothing() {
+        let float = |opcode, x| is_combined(opcode, DType::F32, Scalar::Float(x));
+        assert_eq!([0.0, 1.0].map(|x| float(Opcode::Add, x)), [true, false]);
+        let infinities = [f64::NEG_INFINITY, f64::INFINITY, 0.0];
+        assert_eq!(infinities.map(|x| float(Opcode::Maximum, x)), [true, false, false]);
+        assert_eq!(infinities.map(|x| float(Opcode::Minimum, x)), [false, true, false]);
+        assert_eq!([0.0, 1.0].map(|x| float(Opcode::Multiply, x)), [false, false]);
+        assert_eq!([0, 1].map(|x| is_combined(Opcode::Add, DType::S32, Scalar::Int(x))), [true, false]);
+        assert_eq!([0, 1].map(|x| is_combined(Opcode::Or, DType::U8, Scalar::Uint(x))), [true, false]);
+        let truth = |opcode| [false, true].map(|x| is_combined(opcode, DType::Pred, Scalar::Pred(x)));
+        assert_eq!((truth(Opcode::And), truth(Opcode::Or)), ([false, true], [true, false]));
+        let complex = |re, im| is_combined(Opcode::Add, DType::C64, Scalar::Complex(re, im));
+        assert_eq!([complex(0.0, 0.0), complex(0.0, 1.0), complex(1.0, 0.0)], [true, false, false]);
+    }
+}

@@ -264,3 +264,24 @@ pub(crate) fn aliased_leaves(module: &Module) -> Vec<(usize, usize)> {
     };
     module.header.input_output_alias.iter().filter_map(pair).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn aliases_are_pairs_of_leaves() {
+        let text = "HloModule m, input_output_alias={ {0}: (0, {}, may-alias), {1,1}: (1, {1}, must-alias) }\n
+            ENTRY main {
+              a = f32[4]{0} parameter(0)
+              b = (f32[2]{0}, f32[3]{0}) parameter(1)
+              x = f32[2]{0} get-tuple-element(b), index=0
+              y = f32[3]{0} get-tuple-element(b), index=1
+              inner = (f32[2]{0}, f32[3]{0}) tuple(x, y)
+              ROOT all = (f32[4]{0}, (f32[2]{0}, f32[3]{0})) tuple(a, inner)
+            }";
+        let module = hlo_text::parse_module(text).expect("a module").module;
+        assert_eq!(super::aliased_leaves(&module), [(0, 0), (2, 2)]);
+        let module =
+            hlo_text::parse_module("HloModule m\nENTRY main { ROOT a = f32[4]{0} parameter(0) }").expect("a module");
+        assert_eq!(super::aliased_leaves(&module.module), []);
+    }
+}

@@ -1,0 +1,59 @@
+//! What is rewritten before fusion, and which small fusions become one, on modules of a few instructions.
+
+use hlo_analysis::fusion::{FusionLimits, find_groups, prepare};
+use hlo_ir::{CompId, InstId, Module};
+
+fn entry_of(text: &str) -> (Module, CompId) {
+    let module = hlo_text::parse_module(text).unwrap_or_else(|e| panic!("{}", e[0].message)).module;
+    let entry = module.entry().expect("an entry");
+    (module, entry)
+}
+
+fn find(module: &Module, comp: CompId, name: &str) -> InstId {
+    let mut insts = module.comp(comp).insts.iter().copied();
+    insts.find(|&inst| module.inst_name(inst) == name).unwrap_or_else(|| panic!("no {name}"))
+}
+
+/// `b` is cheap, and read before two products and after them.
+fn with_a_late_user(root: &str) -> (Module, CompId) {
+    entry_of(&format!(
+        "HloModule m\nENTRY main {{\n  a = f32[64,64]{{1,0}} parameter(0)\n  two = f32[] constant(2)\n  \
+         twos = f32[64,64]{{1,0}} broadcast(two), dimensions={{}}\n  b = f32[64,64]{{1,0}} multiply(a, twos)\n  \
+         n = f32[64,64]{{1,0}} negate(b)\n  d = f32[64,64]{{1,0}} dot(n, n), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}\n  \
+         e = f32[64,64]{{1,0}} dot(d, d), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}\n  \
+         f = f32[64,64]{{1,0}} add(e, b)\n  g = f32[64,64]{{1,0}} subtract(f, a)\n  ROOT {root}\n}}\n"
+    ))
+}
+
+#[test]
+fn a_cheap_value_is_computed_again_from_what_is_kept_anyway() {
+    let (mut module, entry) = with_a_late_user("h = f32[64,64]{1,0} negate(g)");
+    assert_eq!(prepare(&mut module, entry).expect("no cycle").n_repeated, 1);
+    hlo_ir::verify::verify(&module).expect("a module");
+    let late = module.inst(find(&module, entry, "f")).operands[1];
+    assert_eq!(module.inst_name(late), "b.again");
+    assert_eq!(module.inst(late).operands.as_slice(), module.inst(find(&module, entry, "b")).operands.as_slice());
+}
+
+#[test]
+fn a_value_that_the_root_hands_on_is_not_computed_again() {
+    let shape = "f32[64,64]{1,0}";
+    let (mut module, entry) = with_a_late_user(&format!("t = ({shape}, {shape}, {shape}) tuple(g, a, b)"));
+    assert_eq!(prepare(&mut module, entry).expect("no cycle").n_repeated, 0);
+}
+
+#[test]
+fn small_updates_share_a_kernel_while_it_has_arguments_left() {
+    let (module, entry) = entry_of(
+        "HloModule m\nENTRY main {\n  a = f32[8]{0} parameter(0)\n  b = f32[8]{0} parameter(1)\n  c = f32[8]{0} parameter(2)\n  \
+         d = f32[8]{0} parameter(3)\n  x = f32[8]{0} subtract(a, b)\n  y = f32[8]{0} subtract(c, d)\n  z = f32[8]{0} add(a, d)\n  \
+         ROOT t = (f32[8]{0}, f32[8]{0}, f32[8]{0}) tuple(x, y, z)\n}\n",
+    );
+    let joined = |max_arguments: usize| {
+        let limits = FusionLimits { max_arguments, ..FusionLimits::default() };
+        let groups = find_groups(&module, entry, limits);
+        groups.iter().flat_map(|group| &group.members).map(|&m| module.inst_name(m)).collect::<String>()
+    };
+    // Two operands and a result each; the third reads what the others read. One alone is no fusion.
+    assert_eq!([7, 6, 5, 4].map(joined), ["xyz", "xy", "yz", ""]);
+}
