@@ -1,0 +1,9 @@
+//! The Python package `hlo_opt`: HLO modules as objects, the command line, and what the stage inside JAX asks of the compiler.
+//!
+//! Without the feature `extension-module` the crate has [`tool`] alone, and needs no Python. `pip install ./crates/hlo-jax` builds
+//! the rest.
+
+pub mod tool;
+
+#[cfg(feature = "extension-module")]
+mod python;

@@ -1,0 +1,46 @@
+//! The extension module `hlo_opt._native`. What users see is in `python/hlo_opt`.
+
+use crate::tool;
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use std::io::{IsTerminal, Write};
+
+/// Runs the command line on bytes: exit code, stdout, stderr. Other Python threads go on meanwhile.
+#[pyfunction]
+fn run(py: Python<'_>, args: Vec<String>, stdin: &[u8]) -> PyResult<(u8, Vec<u8>, String)> {
+    let printed = py.detach(|| tool::run(args.into_iter().map(Into::into).collect(), stdin)).map_err(PyRuntimeError::new_err)?;
+    Ok((printed.code, printed.stdout, printed.stderr))
+}
+
+/// The program `hlo-opt` on the streams of this process; its exit code.
+#[pyfunction]
+fn main(py: Python<'_>, args: Vec<String>) -> PyResult<u8> {
+    py.detach(|| {
+        tool::on_own_stack(|| {
+            let (mut stdin, mut stdout, mut stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
+            let is_terminal = stderr.is_terminal();
+            let (stdin_is_terminal, stdout_is_terminal) = (stdin.is_terminal(), stdout.is_terminal());
+            let mut console = hlo_opt::console::Console {
+                stdin: &mut stdin,
+                stdin_is_terminal,
+                stdout: &mut stdout,
+                stdout_is_terminal,
+                stderr: &mut stderr,
+                shows_progress: is_terminal,
+                has_color: is_terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+            };
+            let code = hlo_opt::run(std::iter::once("hlo-opt".into()).chain(args.into_iter().map(Into::into)), &mut console);
+            // Rust's stdout is not flushed when Python ends the process.
+            let _ = std::io::stdout().flush();
+            code
+        })
+    })
+    .map_err(PyRuntimeError::new_err)
+}
+
+#[pymodule]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_function(wrap_pyfunction!(run, module)?)?;
+    module.add_function(wrap_pyfunction!(main, module)?)
+}
