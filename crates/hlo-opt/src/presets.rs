@@ -66,7 +66,7 @@ const fn reference(name: &'static str, after: Option<usize>, pipeline: &'static 
 }
 
 /// The options that a preset hands to the sharding, after its own.
-const fn options(objective: &'static str) -> [OptionInfo; 6] {
+const fn options(objective: &'static str) -> [OptionInfo; 8] {
     [
         OptionInfo {
             name: "objective",
@@ -98,6 +98,18 @@ const fn options(objective: &'static str) -> [OptionInfo; 6] {
             kind: OptionKind::Text,
             default: "",
             help: "sharded-state: which output is the next value of which parameter, as [PARAM:OUTPUT,…]",
+        },
+        OptionInfo {
+            name: "keep-weights-sharded",
+            kind: OptionKind::Word(&["auto", "yes", "no"]),
+            default: "auto",
+            help: "whether weights stay in shards between steps like moments; auto: where that is cheaper",
+        },
+        OptionInfo {
+            name: "cuts",
+            kind: OptionKind::Word(&["any", "even"]),
+            default: "any",
+            help: "even: state is cut along a dim that is a multiple of the shards, as frameworks can hold it",
         },
     ]
 }

@@ -22,13 +22,15 @@ pub struct ShardingContext<'a> {
     pub n_shards: usize,
     /// Gradients: results of all-reduces over these groups.
     pub gradients: IndexSet<ValueId>,
+    /// Whether the entry's parameters may be cut only along a dim that is a multiple of the number of shards.
+    pub even_cuts: bool,
     relations: SecondaryMap<InstId, Option<Option<Box<DimRelation>>>>,
     eligible: SecondaryMap<ValueId, Option<bool>>,
     pub(crate) taken: SecondaryMap<ValueId, bool>,
 }
 
 impl<'a> ShardingContext<'a> {
-    /// A context in which no value has a format yet.
+    /// A context in which no value has a format yet, and every format is allowed.
     pub fn new(
         module: &'a Module,
         values: &'a Values,
@@ -38,7 +40,8 @@ impl<'a> ShardingContext<'a> {
     ) -> ShardingContext<'a> {
         let n_shards = groups.first().map_or(1, Vec::len);
         let (relations, eligible, taken) = (SecondaryMap::new(), SecondaryMap::new(), SecondaryMap::new());
-        ShardingContext { module, values, replication, groups, n_shards, gradients, relations, eligible, taken }
+        let even_cuts = false;
+        ShardingContext { module, values, replication, groups, n_shards, gradients, even_cuts, relations, eligible, taken }
     }
 
     /// How dims go through the instruction, if it can be computed on shards.

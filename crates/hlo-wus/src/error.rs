@@ -250,6 +250,8 @@ pub enum GradientRefusal {
     NoArray,
     /// None of its dims can be cut.
     NoDims,
+    /// No dim of its state is a multiple of the number of shards, and no other cut is allowed.
+    NoEvenDim,
 }
 
 impl fmt::Display for GradientRefusal {
@@ -277,6 +279,9 @@ impl fmt::Display for GradientRefusal {
             GradientRefusal::NotReplicated => "it is not known to be the same on all devices of its groups",
             GradientRefusal::NoArray => "it is no array",
             GradientRefusal::NoDims => "it has no dims",
+            GradientRefusal::NoEvenDim => {
+                "no dim of its state is a multiple of the number of shards, and `cuts=even` allows no other"
+            }
         })
     }
 }

@@ -132,21 +132,26 @@ impl ShardingContext<'_> {
         }
         let Some(shape) = self.values.shape(self.module, seed).cloned() else { return Err(GradientRefusal::NoArray) };
         let mut tried: Vec<(Rank, ShardFormat, IndexMap<ValueId, DimRun>)> = Vec::new();
+        let mut refusal = GradientRefusal::NoDims;
         let mut open = candidates(&shape);
         open.reverse();
         while let Some(run) = open.pop() {
             let Grown { runs, finer } = self.grow(seed, run);
-            let format = self.format(&runs, &shape, run);
-            let rank = self.rank(&runs, &format);
-            tried.push((rank, format, runs));
             if run.unit == 1 {
                 let size = run.size(&shape.dims);
                 let units = finer.into_iter().filter(|unit| unit.saturating_mul(self.n_shards as i64) <= size);
                 open.extend(units.take(MAX_UNITS).map(|unit| DimRun { unit, ..run }));
             }
+            let format = self.format(&runs, &shape, run);
+            if self.even_cuts && !self.cuts_evenly(&runs, &format) {
+                refusal = GradientRefusal::NoEvenDim;
+                continue;
+            }
+            let rank = self.rank(&runs, &format);
+            tried.push((rank, format, runs));
         }
         let best = tried.iter().enumerate().min_by(|(_, a), (_, b)| a.0.total_cmp(&b.0)).map(|(i, _)| i);
-        let Some((rank, format, runs)) = best.map(|i| tried.remove(i)) else { return Err(GradientRefusal::NoDims) };
+        let Some((rank, format, runs)) = best.map(|i| tried.remove(i)) else { return Err(refusal) };
         let rejected = tried.iter().map(|(other, format, _)| (format.to_string(), other.worse_than(&rank))).collect();
         let gradients = runs.keys().copied().filter(|v| self.gradients.contains(v)).collect();
         runs.keys().for_each(|&v| self.taken[v] = true);
@@ -169,6 +174,14 @@ impl ShardingContext<'_> {
             split: EvenSplit { shard_size: shard_size.max(format.split.shard_size), ..format.split },
             ..format
         }
+    }
+
+    /// Whether each parameter of the entry in a region is cut along one of its dims, into shards of one size without padding.
+    fn cuts_evenly(&self, runs: &IndexMap<ValueId, DimRun>, format: &ShardFormat) -> bool {
+        runs.iter().filter(|(value, _)| self.values.values[**value].origin == Origin::EntryParam).all(|(&value, &run)| {
+            let shape = self.values.shape(self.module, value);
+            run.len == 1 && shape.is_some_and(|shape| format.of_run(shape, run).split.padding() == 0)
+        })
     }
 
     /// How good a format is.

@@ -122,6 +122,12 @@ const OPTIONS: &[OptionInfo] = &[
         default: "auto",
         help: "auto: cut within a level of the cluster and sum across where that is cheaper; no: over all devices",
     },
+    OptionInfo {
+        name: "cuts",
+        kind: OptionKind::Word(&["any", "even"]),
+        default: "any",
+        help: "even: state is cut along a dim that is a multiple of the shards, as frameworks can hold it; any: padded and merged too",
+    },
     CLUSTER,
     DEVICE,
 ];
@@ -133,6 +139,7 @@ pub(crate) struct ShardWeightUpdate {
     is_forced: bool,
     is_interface_sharded: bool,
     is_partial: bool,
+    even_cuts: bool,
     keeps_weights: Option<bool>,
     state_pairs: Vec<Pair>,
     unknown_trip_count: u64,
@@ -157,6 +164,7 @@ impl ShardWeightUpdate {
             is_forced: options.text("profit") == "always",
             is_interface_sharded: options.text("interface") == "sharded",
             is_partial: options.text("partial") == "auto",
+            even_cuts: options.text("cuts") == "even",
             keeps_weights: match options.text("keep-weights-sharded") {
                 "yes" => Some(true),
                 "no" => Some(false),
@@ -199,6 +207,7 @@ impl ShardWeightUpdate {
         for way in &ways {
             let times = times(&self.machine, &network, groups, way);
             let mut context = ShardingContext::new(&before, &values, &replication, &way.shard, seeds.clone());
+            context.even_cuts = self.even_cuts;
             let terms = Terms {
                 times: &times,
                 rates: &rates,
