@@ -1,0 +1,66 @@
+"""From tiles on devices to a ``PartitionSpec`` over the axes of a mesh, and back."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+from jax.sharding import Mesh, PartitionSpec
+
+from hlo_opt.jax.private import Tiles
+
+
+def spec_of(tiles: Tiles, mesh: Mesh) -> PartitionSpec | None:
+    """The spec under which each device of ``mesh`` holds its tile; ``None`` where no order of the axes gives these tiles.
+
+    The devices are numbered as they lie in the mesh.
+    """
+    places = np.stack(np.unravel_index(np.arange(mesh.devices.size), mesh.devices.shape), axis=1)
+    sizes = mesh.devices.shape
+    free = [axis for axis, size in enumerate(sizes) if size > 1]
+    spec: list[None | str | tuple[str, ...]] = []
+    for dim, n_tiles in enumerate(tiles.n_tiles):
+        if n_tiles == 1:
+            spec.append(None)
+            continue
+        found = _axes_of(tiles.tile_of_device[:, dim], n_tiles, places, sizes, free)
+        if found is None:
+            return None
+        free = [axis for axis in free if axis not in found]
+        names = tuple(mesh.axis_names[axis] for axis in found)
+        spec.append(names if len(names) > 1 else names[0])
+    while spec and spec[-1] is None:
+        spec.pop()
+    return PartitionSpec(*spec)
+
+
+def _axes_of(wanted: np.ndarray, n_tiles: int, places: np.ndarray, sizes: tuple[int, ...], free: list[int]):
+    """Axes, major-most first, whose places on the mesh number the tiles as wanted."""
+    for n_axes in range(1, len(free) + 1):
+        for axes in itertools.permutations(free, n_axes):
+            if np.prod([sizes[axis] for axis in axes]) != n_tiles:
+                continue
+            number = np.zeros(len(places), int)
+            for axis in axes:
+                number = number * sizes[axis] + places[:, axis]
+            if np.array_equal(number, wanted):
+                return axes
+    return None
+
+
+def cut(rank: int, dim: int, n_shards: int, shard_of_device: list[int]) -> Tiles:
+    """The tiles of an array of which only ``dim`` is cut."""
+    n_tiles = [1] * rank
+    n_tiles[dim] = n_shards
+    tile_of_device = np.zeros((len(shard_of_device), rank), int)
+    tile_of_device[:, dim] = shard_of_device
+    return Tiles(n_tiles, tile_of_device)
+
+
+def cut_further(tiles: Tiles, dim: int, n_shards: int, shard_of_device: list[int]) -> Tiles:
+    """The tiles of an array whose tiles are cut once more along ``dim``."""
+    n_tiles = list(tiles.n_tiles)
+    n_tiles[dim] *= n_shards
+    tile_of_device = tiles.tile_of_device.copy()
+    tile_of_device[:, dim] = tile_of_device[:, dim] * n_shards + np.asarray(shard_of_device)
+    return Tiles(n_tiles, tile_of_device)

@@ -1,0 +1,145 @@
+"""The program of one device that XLA's partitioner makes of a jitted step, with what is known of its arguments and outputs."""
+
+from __future__ import annotations
+
+import dataclasses
+import glob
+import tempfile
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from hlo_opt.jax import private
+from hlo_opt.jax.layout import spec_of
+
+
+class Declined(Exception):
+    """Why a step runs as it was: one sentence."""
+
+
+@dataclasses.dataclass
+class Partitioned:
+    """A jitted step after XLA's partitioner.
+
+    Attributes:
+        module: the HloModuleProto of one device.
+        mesh: the mesh of the arguments; its devices are numbered as in the module.
+        kept: for each parameter of the module, its number among the flat arguments.
+        avals: shape and dtype of each flat argument.
+        donated: whether each flat argument is donated.
+        param_specs: how each parameter is cut, by number of the parameter.
+        outputs: shape and dtype of each flat output.
+        output_specs: how each output is cut.
+        out_tree: the tree of the outputs.
+        in_paths, out_paths: what leaves are called, as ``[0]['w']``.
+    """
+
+    module: bytes
+    mesh: Mesh
+    kept: list[int]
+    avals: list[Any]
+    donated: list[bool]
+    param_specs: list[PartitionSpec]
+    outputs: list[jax.ShapeDtypeStruct]
+    output_specs: list[PartitionSpec]
+    out_tree: Any
+    in_paths: list[Any]
+    out_paths: list[Any]
+
+
+def first_message(data: bytes) -> bytes:
+    """The first field of a proto: the HloModuleProto that an HloProto begins with."""
+    size = shift = 0
+    for place in range(1, 11):
+        size |= (data[place] & 127) << shift
+        shift += 7
+        if data[place] < 128:
+            return data[place + 1 : place + 1 + size]
+    raise Declined("XLA's dump of the partitioned module cannot be read")
+
+
+def _module_of(lowered: Any) -> bytes:
+    with tempfile.TemporaryDirectory(prefix="hlo_opt_") as folder:
+        private.compile_until_partitioned(lowered, folder)
+        found = glob.glob(f"{glob.escape(folder)}/*after_spmd-partitioning*.hlo.pb")
+        if not found:
+            raise Declined("XLA did not partition the step: it has no partitioner's dump")
+        with open(found[0], "rb") as file:
+            return first_message(file.read())
+
+
+def _mesh_of(lowered: Any) -> Mesh:
+    devices = private.devices_of(lowered)
+    if len(devices) < 2:
+        raise Declined("the step runs on one device: put its arguments on a mesh of several")
+    meshes = [s.mesh for s in private.argument_shardings(lowered) if isinstance(s, NamedSharding)]
+    meshes = [mesh for mesh in meshes if isinstance(mesh, Mesh)]
+    if not meshes:
+        raise Declined("no argument of the step has a NamedSharding, so there is no mesh to say by how state is cut")
+    if list(meshes[0].devices.flat) != devices:
+        raise Declined("the devices of the mesh are in another order than those of the program")
+    return meshes[0]
+
+
+def partition(step: Any, args: tuple, kwargs: dict) -> Partitioned:
+    """Lowers a jitted step with these arguments and has XLA partition it.
+
+    Raises:
+        Declined: the step cannot be taken over, and why.
+    """
+    traced = step.trace(*args, **kwargs)
+    if traced.jaxpr.effects:
+        effects = ", ".join(sorted(type(effect).__name__ for effect in traced.jaxpr.effects))
+        raise Declined(f"the step has side effects ({effects}): prints and callbacks stay with the original program")
+    lowered = traced.lower()
+    mesh = _mesh_of(lowered)
+    kept = private.kept_arguments(lowered)
+    infos = jax.tree.leaves_with_path(lowered.args_info, is_leaf=lambda info: hasattr(info, "donated"))
+    avals = [info.shape_dtype if hasattr(info, "shape_dtype") else info for _, info in infos]
+    outputs = jax.tree.leaves_with_path(lowered.out_info)
+    module = _module_of(lowered)
+    ranks = [len(physical(avals[number]).shape) for number in kept]
+    output_ranks = [len(physical(output).shape) for _, output in outputs]
+    tiles = private.chosen_shardings(module, ranks, output_ranks, mesh.devices.size)
+    specs = []
+    for leaves, names in zip(tiles, ([infos[n][0] for n in kept], [path for path, _ in outputs])):
+        of_kind = []
+        for tile, name in zip(leaves, names):
+            spec = None if tile is None else spec_of(tile, mesh)
+            if spec is None:
+                raise Declined(f"{jax.tree_util.keystr(name)} lies on the devices in a way that the mesh {mesh.shape} cannot say")
+            of_kind.append(spec)
+        specs.append(of_kind)
+    return Partitioned(
+        module=module,
+        mesh=mesh,
+        kept=kept,
+        avals=avals,
+        donated=[info.donated for _, info in infos],
+        param_specs=specs[0],
+        outputs=[output for _, output in outputs],
+        output_specs=specs[1],
+        out_tree=lowered.out_tree,
+        in_paths=[path for path, _ in infos],
+        out_paths=[path for path, _ in outputs],
+    )
+
+
+def physical(aval: Any) -> jax.ShapeDtypeStruct:
+    """An array's shape and dtype in the module: random keys are arrays of integers there."""
+    if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended):
+        return jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(aval.shape, aval.dtype))
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
+
+
+
+
+def local_shape(shape: tuple[int, ...], spec: PartitionSpec, mesh: Mesh) -> tuple[int, ...]:
+    """The shape of one device's part of an array."""
+    sizes = list(shape)
+    for dim, axes in enumerate(spec):
+        names = () if axes is None else axes if isinstance(axes, tuple) else (axes,)
+        sizes[dim] //= int(np.prod([mesh.shape[name] for name in names], dtype=int))
+    return tuple(sizes)

@@ -1,0 +1,267 @@
+"""Every call of JAX that is not public stands here.
+
+Each function says what it needs and where it was found to work; :data:`TESTED` lists the versions, and ``missing`` names what an
+untested version lacks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+#: Versions of jax for which the package's tests ran.
+TESTED = ("0.10.2", "0.12.0.1")
+
+
+def missing() -> list[str]:
+    """What this version of JAX lacks of that which the package needs: names, none where all is there."""
+    wanted: dict[str, Callable[[], Any]] = {
+        "jaxlib._hlo.HloSharding.from_proto": lambda: _hlo().HloSharding.from_proto,
+        "jaxlib._hlo.HloModule.spmd_parameters_shardings": lambda: _hlo().HloModule.spmd_parameters_shardings,
+        "jaxlib._hlo.HloModule.spmd_output_sharding": lambda: _hlo().HloModule.spmd_output_sharding,
+        "jaxlib._jax.mlir.hlo_to_stablehlo": lambda: _mlir().hlo_to_stablehlo,
+        "jax._src.interpreters.mlir.merge_mlir_modules": lambda: _interpreter().merge_mlir_modules,
+        "jax._src.config.enable_compilation_cache": lambda: _config().enable_compilation_cache,
+        "jax.extend.xla.register_hlo_module_transformation": _transformations,
+    }
+    lacking = []
+    for name, find in wanted.items():
+        try:
+            find()
+        except (ImportError, AttributeError):
+            lacking.append(name)
+    return lacking
+
+
+def _hlo() -> Any:
+    from jaxlib import _hlo
+
+    return _hlo
+
+
+def _mlir() -> Any:
+    from jaxlib import _jax
+
+    return _jax.mlir
+
+
+def _interpreter() -> Any:
+    from jax._src.interpreters import mlir
+
+    return mlir
+
+
+def _config() -> Any:
+    from jax._src import config
+
+    return config
+
+
+def _transformations() -> Any:
+    from jax.extend.xla import PipelineStage, register_hlo_module_transformation
+
+    return register_hlo_module_transformation, PipelineStage
+
+
+def static_arguments(step: Any) -> tuple[frozenset[int], frozenset[str]]:
+    """The numbers and names of the arguments that a jitted function takes as static."""
+    info = step._jit_info
+    return frozenset(info.static_argnums), frozenset(info.static_argnames)
+
+
+def kept_arguments(lowered: Any) -> list[int]:
+    """The flat arguments that the program takes: jit drops those that it does not use."""
+    return sorted(lowered._lowering.compile_args["kept_var_idx"])
+
+
+def argument_shardings(lowered: Any) -> list[Any]:
+    """The shardings of the arguments that are kept, as JAX resolved them."""
+    return list(lowered._lowering.compile_args["in_shardings"])
+
+
+def devices_of(lowered: Any) -> list[Any]:
+    """The devices of a program in the order of their numbers in the partitioned module."""
+    return list(lowered._lowering._device_list)
+
+
+def is_jitted(step: Any) -> bool:
+    """Whether this is what ``jax.jit`` returned."""
+    return hasattr(step, "lower") and hasattr(step, "_jit_info")
+
+
+# --- the module right after partitioning ---------------------------------------------------------------------------------------
+
+_STOP = "hlo_opt: the module is known"
+_PREFIX = "hlo_opt_probe_"
+_lock = threading.Lock()
+_n_probes = 0
+_has_hook = False
+
+
+def _stop(module: bytes) -> None:
+    """Ends the compilation of a probe: the name stands at the beginning of the proto."""
+    if _PREFIX.encode() in module[:64]:
+        raise RuntimeError(_STOP)
+
+
+def _register_hook() -> None:
+    """Lets a probe end after XLA's partitioner. Late, because registering initializes the backends in jax 0.12."""
+    global _has_hook
+    if not _has_hook:
+        register, stage = _transformations()
+        register(_stop, name="hlo-opt-probe", stage=stage.PRE_SCHEDULER)
+        _has_hook = True
+
+
+@contextlib.contextmanager
+def _renamed(lowered: Any, name: str) -> Iterator[None]:
+    from jaxlib.mlir import ir
+
+    operation = lowered.compiler_ir("stablehlo").operation
+    with operation.context:
+        before = operation.attributes["sym_name"]
+        operation.attributes["sym_name"] = ir.StringAttr.get(name)
+    try:
+        yield
+    finally:
+        with operation.context:
+            operation.attributes["sym_name"] = before
+
+
+def compile_until_partitioned(lowered: Any, folder: str) -> None:
+    """Compiles a program until XLA has partitioned it, and has XLA write the module into ``folder``.
+
+    What follows the partitioner is not run; the program is in no cache afterwards, and none is asked.
+    """
+    global _n_probes
+    options = {
+        "xla_dump_to": folder,
+        "xla_dump_hlo_as_proto": True,
+        "xla_dump_hlo_pass_re": "spmd-partitioning",
+    }
+    with _lock:
+        _register_hook()
+        _n_probes += 1
+        name = f"{_PREFIX}{_n_probes}"
+    with _renamed(lowered, name), _config().enable_compilation_cache(False):
+        try:
+            lowered.compile(compiler_options=options)
+        except Exception as error:
+            if _STOP not in str(error):
+                raise
+
+
+# --- shardings that XLA chose --------------------------------------------------------------------------------------------------
+
+
+class Tiles:
+    """How an array lies on devices: into how many tiles each dim is cut, and which tile each device holds.
+
+    ``tile_of_device`` has a row for each device and a column for each dim.
+    """
+
+    def __init__(self, n_tiles: Sequence[int], tile_of_device: np.ndarray) -> None:
+        self.n_tiles = tuple(n_tiles)
+        self.tile_of_device = tile_of_device
+
+    @property
+    def is_replicated(self) -> bool:
+        return all(n == 1 for n in self.n_tiles)
+
+
+def _tiles(sharding: Any, rank: int, n_devices: int) -> Tiles | None:
+    if hasattr(sharding, "v3_to_v2_sharding"):
+        sharding = sharding.v3_to_v2_sharding()
+    if sharding.is_replicated() or rank == 0:
+        return Tiles([1] * rank, np.zeros((n_devices, rank), int))
+    if not sharding.is_tiled():
+        return None
+    dims = list(sharding.tile_assignment_dimensions())
+    devices = np.asarray(list(sharding.tile_assignment_devices())).reshape(dims)
+    tile_of_device = np.zeros((n_devices, rank), int)
+    for place in np.ndindex(*dims):
+        tile_of_device[devices[place]] = place[:rank]
+    return Tiles(dims[:rank], tile_of_device)
+
+
+def chosen_shardings(
+    module: bytes, param_ranks: Sequence[int], output_ranks: Sequence[int], n_devices: int
+) -> tuple[list[Tiles | None], list[Tiles | None]]:
+    """How XLA's partitioner has cut the parameters and outputs of a module; ``None`` where it cannot be said by tiles."""
+    hlo = _hlo()
+    parsed = hlo.HloModule.from_serialized_hlo_module_proto(module)
+    params = [hlo.HloSharding.from_proto(s) for s in parsed.spmd_parameters_shardings or []]
+    if len(params) == 1 and len(param_ranks) != 1:
+        params = list(params[0].tuple_elements())
+    outputs = []
+    if parsed.spmd_output_sharding is not None:
+        whole = hlo.HloSharding.from_proto(parsed.spmd_output_sharding)
+        elements = list(whole.tuple_elements())
+        outputs = elements if elements else [whole]
+    if len(params) != len(param_ranks) or len(outputs) != len(output_ranks):
+        raise ValueError(
+            f"expected shardings of {len(param_ranks)} parameters and {len(output_ranks)} outputs in the partitioned "
+            f"module, found {len(params)} and {len(outputs)}"
+        )
+    return (
+        [_tiles(s, rank, n_devices) for s, rank in zip(params, param_ranks)],
+        [_tiles(s, rank, n_devices) for s, rank in zip(outputs, output_ranks)],
+    )
+
+
+# --- a program of our own inside of a jitted function --------------------------------------------------------------------------
+
+
+def stablehlo_of(module: bytes) -> bytes:
+    """An HloModuleProto as StableHLO bytecode.
+
+    Raises:
+        Exception: what StableHLO has no words for, as XLA says it.
+    """
+    code = _mlir().hlo_to_stablehlo(module)
+    return code if isinstance(code, bytes) else code.encode()
+
+
+def _drop_shardings(module: Any) -> None:
+    """Removes what is said of shardings: one device's program has none, and XLA leaves Shardy for the old partitioner where it
+    meets any."""
+    from jaxlib.mlir import ir
+
+    name = "mhlo.sharding"
+
+    def visit(operation: Any) -> Any:
+        operation = operation.operation
+        if name in operation.attributes:
+            del operation.attributes[name]
+        for of_all in ("arg_attrs", "res_attrs"):
+            if of_all in operation.attributes:
+                kept = [
+                    ir.DictAttr.get({entry.name: entry.attr for entry in attributes if entry.name != name})
+                    for attributes in operation.attributes[of_all]
+                ]
+                operation.attributes[of_all] = ir.ArrayAttr.get(kept)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+
+
+def inline_stablehlo(context: Any, code: bytes, operands: Sequence[Any]) -> Sequence[Any]:
+    """Calls the function ``main`` of a StableHLO module in the module that is being lowered."""
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import func
+
+    module = ir.Module.parse(code)
+    _drop_shardings(module)
+    mains = [op for op in module.body.operations if ir.StringAttr(op.attributes["sym_name"]).value == "main"]
+    (main,) = mains
+    results = list(main.type.results)
+    target = context.module_context
+    name = _interpreter().merge_mlir_modules(
+        target.module, "hlo_opt_step", module, dst_symtab=target.symbol_table
+    )
+    return func.CallOp(results, ir.FlatSymbolRefAttr.get(name), operands).results

@@ -1,0 +1,225 @@
+"""What hlo-opt makes of a partitioned step: the ways that were compared, and the program that was taken."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import tempfile
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, PartitionSpec
+
+from hlo_opt import _native
+from hlo_opt.jax import layout
+from hlo_opt.jax.partitioned import Declined, Partitioned, physical
+
+#: Times nearer than this share of each other are taken as equal: a prediction is no better.
+EQUAL_TIMES = 0.02
+
+#: What XLA's own combiners put together again, and StableHLO has no words for.
+_SEPARATE = "split-tuple-all-reduce{ops=all},dce"
+
+
+@dataclasses.dataclass
+class Way:
+    """One way to run a step, with what is predicted for one device."""
+
+    mode: int
+    name: str
+    step_s: float | None
+    peak_bytes: int
+    argument_bytes: int
+    sent_bytes: float
+
+    def describe(self) -> str:
+        """One line of a table."""
+        time = "unknown" if self.step_s is None else f"{self.step_s * 1e6:.1f} µs"
+        return (
+            f"{self.mode}     {self.name:<48} {time:>12} {self.peak_bytes / 2**20:>11.2f} "
+            f"{self.argument_bytes / 2**20:>14.2f} {self.sent_bytes / 2**20:>10.2f}"
+        )
+
+
+@dataclasses.dataclass
+class Sharded:
+    """The program that was taken.
+
+    Attributes:
+        module: the HloModuleProto of one device, whose state is in shards.
+        ways: all ways that were compared; the first is the step as it was.
+        taken: the number of the way taken.
+        param_specs, output_specs: how each parameter and output is cut now.
+        cut: the numbers of the parameters that were whole and are in shards now.
+        machine: what times are predicted for.
+        summary: the command line's summary.
+    """
+
+    module: bytes
+    ways: list[Way]
+    taken: int
+    param_specs: list[PartitionSpec]
+    output_specs: list[PartitionSpec]
+    cut: list[int]
+    machine: str
+    summary: str
+
+
+def state_pairs(step: Partitioned) -> list[tuple[int, int]]:
+    """Parameter and output of state, found by the trees: a part of the arguments comes back as a part of the outputs.
+
+    An argument leaf and an output leaf are paired where the ends of their paths, shapes and dtypes agree, and no other output
+    has as long an end in common with it.
+    """
+    pairs = []
+    taken: set[int] = set()
+    by_place = {}
+    for number, path in enumerate(step.out_paths):
+        output = step.outputs[number]
+        for length in range(len(path) + 1):
+            end = jax.tree_util.keystr(path[len(path) - length :]) if length else ""
+            by_place.setdefault((length, end, output.shape, str(output.dtype)), []).append(number)
+    for param, flat in enumerate(step.kept):
+        aval, path = step.avals[flat], step.in_paths[flat]
+        # The first part of the path says whether it is an argument by place or by keyword, the second which one.
+        for length in range(len(path) - 1, 0, -1):
+            end = jax.tree_util.keystr(path[len(path) - length :])
+            found = by_place.get((length, end, aval.shape, str(aval.dtype)), [])
+            if len(found) == 1:
+                if found[0] not in taken:
+                    taken.add(found[0])
+                    pairs.append((param, found[0]))
+                break
+            if found:
+                break
+    return pairs
+
+
+def _run(step: Partitioned, preset: str, folder: str, machine: str | None) -> dict[str, Any]:
+    report = os.path.join(folder, "report.json")
+    args = ["--preset", preset, "--pass", _SEPARATE, "--output-format", "proto", "-o", folder, "--report-file", report, "-"]
+    if machine is not None:
+        args = ["--machine", machine, *args]
+    code, _, said = _native.run(args, step.module)
+    if code != 0:
+        raise Declined(said.strip())
+    with open(report, encoding="utf-8") as file:
+        (module,) = json.load(file)["modules"]
+    with open(os.path.join(folder, "main.hlo.pb"), "rb") as file:
+        module["proto"] = file.read()
+    with open(os.path.join(folder, "manifest.json"), encoding="utf-8") as file:
+        module["manifest"] = json.load(file)
+    module["said"] = said
+    return module
+
+
+def _way(mode: int, name: str, figures: dict[str, Any], step_s: float | None) -> Way:
+    return Way(
+        mode=mode,
+        name=name,
+        step_s=step_s,
+        peak_bytes=figures["peak_bytes"],
+        argument_bytes=figures["argument_bytes"],
+        sent_bytes=figures["sent_bytes"],
+    )
+
+
+def _options(mode: int, pairs: list[tuple[int, int]]) -> str:
+    keep = {1: "no", 2: "auto"}[mode]
+    text = ",".join(f"{param}:{output}" for param, output in pairs)
+    said = f",state-pairs=[{text}]" if pairs else ""
+    return f"sharded-state{{objective=memory,cuts=even,keep-weights-sharded={keep}{said}}}"
+
+
+def shard(step: Partitioned, mode: str | int, memory_limit: int | None, machine: str | None) -> Sharded:
+    """Compares the ways of a mode, takes one, and says how its state is cut.
+
+    Raises:
+        Declined: what the compiler says, or that no way fits the limit.
+    """
+    asked = {"auto": [1, 2], 1: [1], 2: [2]}[mode]
+    pairs = state_pairs(step)
+    ways: list[Way] = []
+    made: list[dict[str, Any]] = []
+    for of_mode in asked:
+        with tempfile.TemporaryDirectory(prefix="hlo_opt_") as folder:
+            module = _run(step, _options(of_mode, pairs), folder, machine)
+        totals, choice = module["totals"], module["choice"]
+        candidates = choice["candidates"]
+        if not ways:
+            ways.append(_way(0, "as it is", totals["before"], candidates[0]["critical_path_s"]))
+        chosen = candidates[choice["chosen"]]
+        ways.append(_way(of_mode, chosen["way"], totals["after"], chosen["critical_path_s"]))
+        made.append(module)
+    taken = _choose(ways, memory_limit)
+    return _placed(step, made[taken - 1], ways, taken)
+
+
+def _choose(ways: list[Way], memory_limit: int | None) -> int:
+    """The least predicted step of those that fit the limit; of nearly equal ones the one with less memory. The step as it was is
+    there to be compared with."""
+    numbers = list(range(1, len(ways)))
+    if memory_limit is not None:
+        numbers = [n for n in numbers if ways[n].peak_bytes <= memory_limit]
+        if not numbers:
+            least = min(way.peak_bytes for way in ways)
+            raise Declined(f"no way fits memory_limit={memory_limit}: the least peak is {least} bytes")
+    times = [way.step_s if way.step_s is not None else 0.0 for way in ways]
+    limit = min(times[n] for n in numbers) * (1 + EQUAL_TIMES)
+    near = [n for n in numbers if times[n] <= limit]
+    return min(near, key=lambda n: (ways[n].peak_bytes, times[n]))
+
+
+def _placed(step: Partitioned, module: dict[str, Any], ways: list[Way], taken: int) -> Sharded:
+    manifest = module["manifest"]
+    n_params = len(step.kept)
+    if len(manifest["params"]) != n_params:
+        raise Declined(f"expected {n_params} parameters in the manifest, found {len(manifest['params'])}")
+    param_specs, output_specs = list(step.param_specs), list(step.output_specs)
+    cut = []
+    for leaf in manifest["params"]:
+        if leaf["sharded"]:
+            number = leaf["index"]
+            aval = physical(step.avals[step.kept[number]])
+            param_specs[number] = _cut_spec(leaf, len(aval.shape), step.param_specs[number], step.mesh)
+            cut.append(number)
+    for leaf in manifest["outputs"]:
+        if leaf["sharded"]:
+            number = leaf["index"]
+            rank = len(physical(step.outputs[number]).shape)
+            output_specs[number] = _cut_spec(leaf, rank, step.output_specs[number], step.mesh)
+    if not cut:
+        raise Declined(_why_nothing(module))
+    return Sharded(
+        module=module["proto"],
+        ways=ways,
+        taken=taken,
+        param_specs=param_specs,
+        output_specs=output_specs,
+        cut=cut,
+        machine=module["totals"]["machine"],
+        summary=module["said"],
+    )
+
+
+def _why_nothing(module: dict[str, Any]) -> str:
+    reasons: dict[str, int] = {}
+    for report in module["reports"]:
+        if report["pass"] == "shard-weight-update":
+            for decision in report.get("decisions", []):
+                if decision.get("action") != "sharded":
+                    reasons[decision["reason"]] = reasons.get(decision["reason"], 0) + 1
+    most = max(reasons, key=lambda reason: reasons[reason], default="it has no sum of gradients over devices")
+    return f"no state could be cut: {most}"
+
+
+def _cut_spec(leaf: dict[str, Any], rank: int, before: PartitionSpec, mesh: Mesh) -> PartitionSpec:
+    if any(axes is not None for axes in before):
+        raise Declined(f"{leaf.get('name') or leaf['index']} was cut before, and would be cut again")
+    shards = leaf["shard_index_by_device"]
+    n_shards = max(shards) + 1
+    spec = layout.spec_of(layout.cut(rank, leaf["dim"], n_shards, shards), mesh)
+    if spec is None:
+        raise Declined(f"{n_shards} shards over groups {leaf['groups']} cannot be said by the axes of the mesh {mesh.shape}")
+    return spec

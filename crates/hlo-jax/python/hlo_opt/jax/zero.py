@@ -1,0 +1,235 @@
+"""``zero``: a jitted training step whose state stays in shards between steps."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from hlo_opt.jax import private
+from hlo_opt.jax.inlined import Program, SignatureChanged, global_function
+from hlo_opt.jax.partitioned import Declined, Partitioned, local_shape, partition, physical
+from hlo_opt.jax.sharding import Sharded, shard
+
+
+class ZeroError(RuntimeError):
+    """A step could not be taken over, with ``strict=True``."""
+
+
+@dataclasses.dataclass
+class Plan:
+    """How calls of one signature run.
+
+    Attributes:
+        declined: why the original runs; then nothing else is set.
+        call: the jitted function of the kept flat arguments.
+        kept: the flat arguments that it takes.
+        cut: flat number, sharding in shards and whole, of each state leaf; and whether its source may be freed.
+    """
+
+    tree: Any
+    statics: tuple
+    declined: str | None = None
+    call: Any = None
+    kept: Sequence[int] = ()
+    cut: Sequence[tuple[int, NamedSharding, bool]] = ()
+    out_tree: Any = None
+    partitioned: Partitioned | None = None
+    sharded: Sharded | None = None
+
+
+class ZeroStep:
+    """What :func:`zero` returns: called like the step that it was made of.
+
+    Attributes:
+        unwrapped: the original jitted step.
+    """
+
+    def __init__(
+        self, step: Any, mode: str | int, memory_limit: int | None, machine: str | None, strict: bool
+    ) -> None:
+        self.unwrapped = step
+        self._mode, self._memory_limit, self._machine, self._strict = mode, memory_limit, machine, strict
+        self._static_numbers, self._static_names = private.static_arguments(step)
+        self._plans: list[Plan] = []
+        self._last: Plan | None = None
+        self._lock = threading.RLock()
+        self._whole: dict[NamedSharding, NamedSharding] = {}
+        self.__name__ = getattr(step, "__name__", "step")
+        self.__doc__ = getattr(step, "__doc__", None)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        dynamic, statics = self._split(args, kwargs)
+        leaves, tree = jax.tree.flatten(dynamic)
+        plan = self._last
+        if plan is not None and plan.tree == tree and plan.statics == statics and plan.declined is None:
+            try:
+                return self._run(plan, leaves)
+            except SignatureChanged:
+                pass
+        return self._first_call(args, kwargs, leaves, tree, statics)
+
+    def _first_call(self, args: tuple, kwargs: dict, leaves: list, tree: Any, statics: tuple) -> Any:
+        if _is_off() or any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+            return self.unwrapped(*args, **kwargs)
+        with self._lock:
+            plan = self._find(args, kwargs, leaves, tree, statics)
+        if plan.declined is not None:
+            return self.unwrapped(*args, **kwargs)
+        self._last = plan
+        return self._run(plan, leaves)
+
+    def _split(self, args: tuple, kwargs: dict) -> tuple[tuple, tuple]:
+        """The arguments without the static ones, as JAX flattens them, and the static ones."""
+        if not self._static_numbers and not self._static_names:
+            return (args, kwargs), ()
+        numbers = {n % len(args) if n < 0 and args else n for n in self._static_numbers}
+        dynamic = tuple(arg for n, arg in enumerate(args) if n not in numbers)
+        by_name = {name: arg for name, arg in kwargs.items() if name not in self._static_names}
+        statics = tuple(arg for n, arg in enumerate(args) if n in numbers)
+        named = tuple(sorted((name, arg) for name, arg in kwargs.items() if name in self._static_names))
+        return (dynamic, by_name), (statics, named)
+
+    def _run(self, plan: Plan, leaves: list) -> Any:
+        for number, wanted, is_donated in plan.cut:
+            leaf = leaves[number]
+            if getattr(leaf, "sharding", None) is not wanted:
+                leaves[number] = _cut(leaf, wanted, is_donated)
+        outs = plan.call(*[leaves[number] for number in plan.kept])
+        return jax.tree.unflatten(plan.out_tree, outs)
+
+    def _find(self, args: tuple, kwargs: dict, leaves: list, tree: Any, statics: tuple) -> Plan:
+        shapes = [(getattr(l, "shape", ()), getattr(l, "dtype", type(l))) for l in leaves]
+        for plan in self._plans:
+            if (plan.tree, plan.statics, plan.shapes) == (tree, statics, shapes):
+                return plan
+        plan = Plan(tree=tree, statics=statics)
+        plan.shapes = shapes
+        try:
+            self._make(plan, *self._as_whole(args, kwargs))
+        except Declined as reason:
+            plan.declined = str(reason)
+        except Exception as error:
+            if self._strict:
+                raise
+            plan.declined = f"{type(error).__name__}: {error}"
+        if plan.declined is not None:
+            if self._strict:
+                raise ZeroError(plan.declined)
+            warnings.warn(f"hlo_opt.jax.zero: {self.__name__} runs as it was: {plan.declined}", stacklevel=4)
+        self._plans.append(plan)
+        return plan
+
+    def _as_whole(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        """The arguments with what an earlier plan had cut described as whole, as the original step would have it."""
+
+        def whole(leaf: Any) -> Any:
+            sharding = getattr(leaf, "sharding", None)
+            if isinstance(sharding, NamedSharding) and sharding in self._whole:
+                return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=self._whole[sharding])
+            return leaf
+
+        return jax.tree.map(whole, (args, kwargs)) if self._whole else (args, kwargs)
+
+    def _make(self, plan: Plan, args: tuple, kwargs: dict) -> None:
+        step = partition(self.unwrapped, args, kwargs)
+        sharded = shard(step, self._mode, self._memory_limit, self._machine)
+        mesh = step.mesh
+        params = [physical(step.avals[number]) for number in step.kept]
+        results = [physical(output) for output in step.outputs]
+        program = Program(
+            private.stablehlo_of(sharded.module),
+            [_local(aval, spec, mesh) for aval, spec in zip(params, sharded.param_specs)],
+            [_local(aval, spec, mesh) for aval, spec in zip(results, sharded.output_specs)],
+        )
+        function = global_function(program, mesh, sharded.param_specs, sharded.output_specs)
+        keys = [_key_impl(output) for output in step.outputs]
+
+        def call(*leaves: Any) -> tuple:
+            outs = function(*[_key_data(leaf) for leaf in leaves])
+            return tuple(o if impl is None else jax.random.wrap_key_data(o, impl=impl) for o, impl in zip(outs, keys))
+
+        call.__name__ = call.__qualname__ = self.__name__
+        shardings = [NamedSharding(mesh, spec) for spec in sharded.param_specs]
+        plan.call = jax.jit(
+            call,
+            in_shardings=tuple(shardings),
+            out_shardings=tuple(NamedSharding(mesh, spec) for spec in sharded.output_specs),
+            donate_argnums=tuple(n for n, number in enumerate(step.kept) if step.donated[number]),
+            keep_unused=True,
+        )
+        plan.kept = step.kept
+        plan.cut = [(step.kept[n], shardings[n], step.donated[step.kept[n]]) for n in sharded.cut]
+        for n in sharded.cut:
+            self._whole[shardings[n]] = NamedSharding(mesh, PartitionSpec())
+        plan.out_tree = step.out_tree
+        plan.partitioned, plan.sharded = step, sharded
+
+
+def _local(aval: Any, spec: PartitionSpec, mesh: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(local_shape(aval.shape, spec, mesh), aval.dtype)
+
+
+def _key_impl(aval: Any) -> Any:
+    return jax.random.key_impl(aval) if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key) else None
+
+
+def _key_data(leaf: Any) -> Any:
+    return jax.random.key_data(leaf) if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
+
+
+def _cut(leaf: Any, wanted: NamedSharding, is_donated: bool) -> Any:
+    """A leaf in shards. One that the step would take over anyway is freed, so that no two copies of the state are there at once."""
+    if getattr(leaf, "sharding", None) == wanted:
+        return leaf
+    in_shards = jax.device_put(leaf, wanted)
+    if is_donated and isinstance(leaf, jax.Array):
+        in_shards.block_until_ready()
+        leaf.delete()
+    return in_shards
+
+
+def _is_off() -> bool:
+    return os.environ.get("HLO_OPT", "").lower() == "off" or bool(jax.config.jax_disable_jit)
+
+
+def zero(
+    step: Callable[..., Any],
+    *,
+    mode: str | int = "auto",
+    memory_limit: int | None = None,
+    machine: str | None = None,
+    strict: bool = False,
+) -> ZeroStep:
+    """Keeps the state of a jitted training step in shards between steps.
+
+    Args:
+        step: what ``jax.jit`` returned. It takes state and a batch, and returns the next state.
+        mode: 1 shards the optimizer's state; 2 also the weights, where that is cheaper; ``"auto"`` takes what is predicted to be
+            fastest, and of equally fast ways the one with less memory.
+        memory_limit: the most bytes that one device may need at the peak, as predicted.
+        machine: what times are predicted for: ``"h100"``, ``"h200:4"``, as ``--machine`` takes it.
+        strict: raise :class:`ZeroError` where the step cannot be taken over, instead of a warning.
+
+    Returns:
+        A function that is called as ``step`` is.
+    """
+    if type(step).__name__ == "PmapFunction":
+        raise TypeError("expected a step by jax.jit, found jax.pmap: its state is a stack of copies; use jit with shardings")
+    if not private.is_jitted(step):
+        raise TypeError(f"expected what jax.jit returned, found {type(step).__name__}: write zero(jax.jit(step))")
+    if mode not in ("auto", 1, 2):
+        raise ValueError(f"mode: expected 'auto', 1 or 2, found {mode!r}")
+    lacking = private.missing()
+    if lacking:
+        message = f"jax {jax.__version__} lacks {', '.join(lacking)}; tested with {', '.join(private.TESTED)}"
+        if strict:
+            raise ZeroError(message)
+        warnings.warn(f"hlo_opt.jax.zero: the step runs as it was: {message}", stacklevel=2)
+    return ZeroStep(step, mode, memory_limit, machine, strict)
