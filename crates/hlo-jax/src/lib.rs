@@ -6,4 +6,6 @@
 pub mod tool;
 
 #[cfg(feature = "extension-module")]
+mod module;
+#[cfg(feature = "extension-module")]
 mod python;

@@ -1,6 +1,6 @@
 //! The extension module `hlo_opt._native`. What users see is in `python/hlo_opt`.
 
-use crate::tool;
+use crate::{module, tool};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use std::io::{IsTerminal, Write};
@@ -8,7 +8,8 @@ use std::io::{IsTerminal, Write};
 /// Runs the command line on bytes: exit code, stdout, stderr. Other Python threads go on meanwhile.
 #[pyfunction]
 fn run(py: Python<'_>, args: Vec<String>, stdin: &[u8]) -> PyResult<(u8, Vec<u8>, String)> {
-    let printed = py.detach(|| tool::run(args.into_iter().map(Into::into).collect(), stdin)).map_err(PyRuntimeError::new_err)?;
+    let printed =
+        py.detach(|| tool::run(args.into_iter().map(Into::into).collect(), stdin)).map_err(PyRuntimeError::new_err)?;
     Ok((printed.code, printed.stdout, printed.stderr))
 }
 
@@ -29,7 +30,8 @@ fn main(py: Python<'_>, args: Vec<String>) -> PyResult<u8> {
                 shows_progress: is_terminal,
                 has_color: is_terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
             };
-            let code = hlo_opt::run(std::iter::once("hlo-opt".into()).chain(args.into_iter().map(Into::into)), &mut console);
+            let code =
+                hlo_opt::run(std::iter::once("hlo-opt".into()).chain(args.into_iter().map(Into::into)), &mut console);
             // Rust's stdout is not flushed when Python ends the process.
             let _ = std::io::stdout().flush();
             code
@@ -39,8 +41,9 @@ fn main(py: Python<'_>, args: Vec<String>) -> PyResult<u8> {
 }
 
 #[pymodule]
-fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    module.add_function(wrap_pyfunction!(run, module)?)?;
-    module.add_function(wrap_pyfunction!(main, module)?)
+fn _native(native: &Bound<'_, PyModule>) -> PyResult<()> {
+    native.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module::register(native)?;
+    native.add_function(wrap_pyfunction!(run, native)?)?;
+    native.add_function(wrap_pyfunction!(main, native)?)
 }

@@ -7,7 +7,7 @@ use crate::console::Console;
 use crate::input::{Loaded, Source};
 use crate::progress::Progress;
 use crate::{Failure, exit};
-use hlo_eval::{EvalError, EvalOptions};
+use hlo_eval::{EvalError, EvalOptions, Inputs, Outputs};
 use hlo_ir::diag::{Diagnostic, Entity};
 use hlo_ir::{InstId, Module};
 use std::time::{Duration, Instant};
@@ -26,14 +26,28 @@ pub(crate) fn run(args: &EvalArgs, console: &mut Console<'_>) -> Result<u8, Fail
     progress.now("evaluating");
     let deadline = args.timeout.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let options = EvalOptions { max_steps: args.max_steps, deadline, ..EvalOptions::default() };
-    let outputs = hlo_eval::run(module, &inputs, &options)
-        .map_err(|e| Failure::Diagnostics(placed(&source, &loaded, &e, console.has_color)))?;
+    let outputs = evaluate(&source, &loaded, &inputs, &options, console.has_color)?;
     progress.now("writing");
     match &args.output {
         Some(path) => write_arrays(path, args.save_inputs.then_some(&inputs), &outputs)?,
         None => console.print(summary(&outputs).as_bytes())?,
     }
     Ok(exit::OK)
+}
+
+/// Runs a module that was read from `source`.
+///
+/// # Errors
+/// As [`hlo_eval::run`], with the place of the instruction.
+pub(crate) fn evaluate(
+    source: &Source,
+    loaded: &Loaded,
+    inputs: &Inputs,
+    options: &EvalOptions,
+    has_color: bool,
+) -> Result<Outputs, Failure> {
+    let outputs = hlo_eval::run(&loaded.module, inputs, options);
+    outputs.map_err(|error| Failure::Diagnostics(placed(source, loaded, &error, has_color)))
 }
 
 /// The error with the place of the innermost instruction that it names.

@@ -46,7 +46,7 @@ pub(crate) struct Lines<'s> {
 }
 
 /// A verified module and what is needed to say where it came from.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Loaded {
     /// The module.
     pub module: Module,
@@ -71,15 +71,28 @@ impl Source {
             false => (path.display().to_string(), File::open(path).and_then(|mut file| read_capped(&mut file))),
         };
         match read {
-            Ok(bytes) if bytes.len() as u64 <= MAX_BYTES => match hlo_proto::unzip(bytes, MAX_BYTES) {
-                Ok(bytes) => Ok(Source { name, bytes }),
-                Err(error) => Err(Failure::File(format!("cannot read `{name}`: {error}"))),
-            },
-            Ok(_) => {
-                Err(Failure::File(format!("cannot read `{name}`: expected at most {MAX_BYTES} bytes, found more")))
-            }
+            Ok(bytes) => Source::of_bytes(name, bytes),
             Err(error) => Err(Failure::File(format!("cannot read `{name}`: {error}"))),
         }
+    }
+
+    /// Takes what is in memory, packed with gzip or not.
+    ///
+    /// # Errors
+    /// More than [`MAX_BYTES`], or bytes that cannot be unpacked.
+    pub(crate) fn of_bytes(name: String, bytes: Vec<u8>) -> Result<Source, Failure> {
+        if bytes.len() as u64 > MAX_BYTES {
+            return Err(Failure::File(format!("cannot read `{name}`: expected at most {MAX_BYTES} bytes, found more")));
+        }
+        match hlo_proto::unzip(bytes, MAX_BYTES) {
+            Ok(bytes) => Ok(Source { name, bytes }),
+            Err(error) => Err(Failure::File(format!("cannot read `{name}`: {error}"))),
+        }
+    }
+
+    /// What stands behind a module that a pass made: nothing.
+    pub(crate) fn made() -> Source {
+        Source { name: "<made by a pass>".into(), bytes: Vec::new() }
     }
 
     /// Reads the one file of several that holds the step; of one, that file.
@@ -133,7 +146,7 @@ impl Source {
         let loaded = if hlo_proto::is_binary(part.bytes) {
             let hlo_proto::Parsed { module, kept } = hlo_proto::read(part.bytes).map_err(|diag| failure(vec![diag]))?;
             // A proto has no lines to point to: messages name instructions.
-            Loaded { module, kept, sources: SourceMap::default(), n_inst_slots: 0, n_comp_slots: 0 }
+            Loaded { kept, ..Loaded::made(module) }
         } else {
             let Parsed { module, sources } = hlo_text::parse_bytes(part.bytes).map_err(failure)?;
             let (n_inst_slots, n_comp_slots) = (module.n_inst_slots(), module.n_comp_slots());
@@ -192,6 +205,11 @@ impl Lines<'_> {
 }
 
 impl Loaded {
+    /// A module that a pass made; no text has its instructions.
+    pub(crate) fn made(module: Module) -> Loaded {
+        Loaded { module, kept: Kept::default(), sources: SourceMap::default(), n_inst_slots: 0, n_comp_slots: 0 }
+    }
+
     /// Where an entity's name stands in its part; `None` for the module and for what passes added.
     fn place(&self, entity: Entity) -> Option<Span> {
         let (start, len) = match entity {

@@ -23,6 +23,7 @@ mod folder;
 mod graph;
 mod input;
 mod input_arguments;
+pub mod library;
 mod machine;
 mod notes;
 mod optimize;
@@ -37,6 +38,7 @@ pub mod registry;
 mod report;
 mod report_format;
 mod secret;
+pub mod source_place;
 
 use arguments::{Arguments, Command};
 use clap::{CommandFactory, Parser};

@@ -13,6 +13,7 @@ use crate::progress::Progress;
 use crate::report::{self, Before, Detail, Document, DocumentFormat, ModuleReport, Predicted, Pricing, Scope, Size};
 use crate::{Failure, descriptions, emit, exit, graph, output, output_format, presets, registry};
 use hlo_analysis::Analyses;
+use hlo_analysis::annotations::ParamFacts;
 use hlo_gpu::lower::LowerOptions;
 use hlo_ir::Module;
 use hlo_ir::print::{PrintOptions, print_module, write_module};
@@ -257,6 +258,43 @@ fn bound_passes(args: &OptimizeArgs, calls: &[PassCall], machine: Option<&Chosen
     Ok(passes)
 }
 
+/// A module after its passes.
+pub(crate) struct Optimized {
+    /// The module; places are those of the text that it was read from.
+    pub loaded: Loaded,
+    /// What happened.
+    pub report: ModuleReport,
+    /// Whether a pass changed something.
+    pub has_changed: bool,
+    params: ParamFacts,
+    pricing: Pricing,
+}
+
+/// Runs the preset and the passes that the arguments name on a module that was read from `source` and completed.
+///
+/// # Errors
+/// Wrong usage, or a pass that failed.
+pub(crate) fn optimize_loaded(
+    args: &OptimizeArgs,
+    source: &Source,
+    loaded: Loaded,
+    console: &mut Console<'_>,
+) -> Result<Optimized, Failure> {
+    let work = Work::new(args, Chosen::of_any_size(args.machine.as_deref(), args.device.as_deref())?)?;
+    let said = Said::read(args.replicated_params.as_deref(), console)?;
+    let part = source.whole();
+    let params = said.of(source, part, &loaded, console.has_color)?;
+    let mut job = Job { args, work: &work, said: &said, source, out: Vec::new(), errors: String::new() };
+    let progress = Progress::start(console.shows_progress);
+    job.optimize(part, loaded, params, &progress, console)?.ok_or(Failure::Diagnostics(job.errors))
+}
+
+/// The report of one module as a JSON document, and its summary, which is empty where nothing of size was done or declined.
+pub(crate) fn json_and_summary(args: &OptimizeArgs, source: &Source, report: ModuleReport) -> (String, String) {
+    let document = Document { file: source.name.clone(), pipeline: pipeline_text(args), modules: vec![report] };
+    (report::as_json(&document), report::summaries(&document))
+}
+
 /// What all parts of a file share.
 struct Job<'a> {
     args: &'a OptimizeArgs,
@@ -304,6 +342,33 @@ impl Job<'_> {
         if self.args.verify_only {
             return Ok(Some(ModuleReport::new(&loaded.module)));
         }
+        let Some(mut done) = self.optimize(part, loaded, params, &progress, console)? else { return Ok(None) };
+        clock.skip();
+        progress.now("printing");
+        match self.print(&done, console)? {
+            Ok(bytes) if self.out.is_empty() => self.out = bytes,
+            Ok(bytes) => self.out.extend_from_slice(&bytes),
+            Err(error) => {
+                self.errors.push_str(&format!("error: {}: {error}\n", self.source.name));
+                return Ok(None);
+            }
+        }
+        clock.lap("print");
+        let passes = std::mem::replace(&mut done.report.times, clock.laps);
+        let place = 1.min(done.report.times.len());
+        done.report.times.splice(place..place, passes);
+        Ok(Some(done.report))
+    }
+
+    /// Runs the preset and the passes on a module that was read from `part`; `None` if one failed, with its diagnostics in `errors`.
+    fn optimize(
+        &mut self,
+        part: Part<'_>,
+        mut loaded: Loaded,
+        params: ParamFacts,
+        progress: &Progress,
+        console: &mut Console<'_>,
+    ) -> Result<Option<Optimized>, Failure> {
         let (machine, device) = (self.args.machine.as_deref(), self.args.device.as_deref());
         let chosen = Chosen::find(machine, device, loaded.module.n_devices().max(1))?;
         let of_this_size = chosen.map(|chosen| Work::new(self.args, Some(chosen))).transpose()?;
@@ -342,53 +407,44 @@ impl Job<'_> {
         (report.totals, report.views) = totals.map_or((None, None), |(totals, views)| (Some(totals), views));
         let known = preset.zip(report.choice.as_ref());
         report.recommendation = known.and_then(|(preset, choice)| notes::recommendation(preset, choice, machine));
-        clock.skip();
-        progress.now("printing");
         report.after = Size::of(&module);
         report.reports = summary.reports;
-        let options = PrintOptions { form: self.args.format.into(), expand_mesh_groups: has_changed };
-        let printed = if self.args.emit == Emit::Dot {
-            Ok(graph::dot(&module, self.args.around.as_deref(), self.args.depth)?.into_bytes())
-        } else if self.args.emit.is_of_plan() {
+        let times = summary.times.iter();
+        let times =
+            times.flat_map(|t| [(format!("pass {}", t.pass), t.run), (format!("verify after {}", t.pass), t.verify)]);
+        report.times = times.collect();
+        loaded.module = module;
+        Ok(Some(Optimized { loaded, params: analyses.params, pricing: work.pricing.clone(), report, has_changed }))
+    }
+
+    /// What `--emit` and `--output-format` ask for of a module; the inner error is one of the module.
+    fn print(&self, done: &Optimized, console: &mut Console<'_>) -> Result<Result<Vec<u8>, String>, Failure> {
+        let module = &done.loaded.module;
+        let mut text = String::new();
+        if self.args.emit == Emit::Dot {
+            return Ok(Ok(graph::dot(module, self.args.around.as_deref(), self.args.depth)?.into_bytes()));
+        }
+        if self.args.emit.is_of_plan() {
             let options = LowerOptions {
-                params: analyses.params,
+                params: done.params.clone(),
                 matmul: self.args.matmul.into(),
-                machine: Some(work.pricing.machine.clone()),
-                frequency: work.pricing.frequency_options,
+                machine: Some(done.pricing.machine.clone()),
+                frequency: done.pricing.frequency_options,
                 ..LowerOptions::default()
             };
-            let mut text = String::new();
-            emit::write(&module, self.args.emit, &options, &mut text)
-                .map(|()| text.into_bytes())
-                .map_err(|e| e.to_string())
-        } else if self.args.output_format == OutputFormat::Text {
-            let mut text = String::new();
-            write_module(&module, &options, &mut text);
-            Ok(text.into_bytes())
-        } else {
-            let printed = output_format::proto(&module, &loaded.kept, self.args.output_format);
-            printed.map(|(bytes, note)| {
-                note.into_iter().for_each(|note| console.say(&format!("note: {note}\n")));
-                bytes
-            })
-        };
-        match printed {
-            Ok(bytes) if self.out.is_empty() => self.out = bytes,
-            Ok(bytes) => self.out.extend_from_slice(&bytes),
-            Err(error) => {
-                self.errors.push_str(&format!("error: {}: {error}\n", self.source.name));
-                return Ok(None);
-            }
+            let written = emit::write(module, self.args.emit, &options, &mut text);
+            return Ok(written.map(|()| text.into_bytes()).map_err(|e| e.to_string()));
         }
-        clock.lap("print");
-        report.times = clock.laps;
-        let passes = summary
-            .times
-            .iter()
-            .flat_map(|t| [(format!("pass {}", t.pass), t.run), (format!("verify after {}", t.pass), t.verify)]);
-        let place = 1.min(report.times.len());
-        report.times.splice(place..place, passes);
-        Ok(Some(report))
+        if self.args.output_format == OutputFormat::Text {
+            let options = PrintOptions { form: self.args.format.into(), expand_mesh_groups: done.has_changed };
+            write_module(module, &options, &mut text);
+            return Ok(Ok(text.into_bytes()));
+        }
+        let proto = output_format::proto(module, &done.loaded.kept, self.args.output_format, done.has_changed);
+        Ok(proto.map(|(bytes, note)| {
+            note.into_iter().for_each(|note| console.say(&format!("note: {note}\n")));
+            bytes
+        }))
     }
 
     /// Whether somebody reads what the module costs before and after.

@@ -27,28 +27,55 @@ pub(crate) fn run(args: &AuditArgs, console: &mut Console<'_>) -> Result<u8, Fai
         return console.print(selection::list().as_bytes()).map(|()| exit::OK);
     }
     let Some(file) = &args.file else { return Err(Failure::Usage("expected a file".into())) };
-    let denied = Selection::parse("--deny", &args.deny)?;
-    let allowed = Selection::parse("--allow", &args.allow)?;
-    let said = Said::read(args.replicated_params.as_deref(), console)?;
+    let asked = Asked::read(args, console)?;
     let (source, loaded) = read_completed(file, args.counts, console)?;
-    let part = source.whole();
-    refuse_global(&source, part, &loaded, console.has_color)?;
-    let options = AuditOptions {
-        params: said.of(&source, part, &loaded, console.has_color)?,
-        frequency: FrequencyOptions { unknown_trip_count: args.unknown_trip_count },
-        machine: machine::machine(&args.machine, loaded.module.n_devices().max(1))?,
-    };
-    let checks: Vec<&CheckInfo> = CHECKS.iter().copied().filter(|check| !allowed.has(check)).collect();
-    let report =
-        hlo_audit::audit(&loaded.module, &options, &checks).map_err(|error| Failure::Usage(error.to_string()))?;
-    let place = Places { source: &source, part, loaded: &loaded, lines: source.lines() };
-    let facts = Facts::of(&place, &options, &report, (&denied, budgets::of(args, &report.totals)));
+    let facts = asked.find_facts(&source, &loaded, console.has_color)?;
     match args.format {
         _ if args.json => console.print_json(&facts)?,
         ReportFormat::Json => console.print_json(&facts)?,
         ReportFormat::Text => console.print(text::render(&facts).as_bytes())?,
     }
     Ok(if facts.is_denied() { exit::DENIED } else { exit::OK })
+}
+
+/// What an audit is asked for, checked as far as it can be without a module.
+pub(crate) struct Asked<'a> {
+    args: &'a AuditArgs,
+    denied: Selection,
+    allowed: Selection,
+    said: Said,
+}
+
+impl<'a> Asked<'a> {
+    /// Reads the arguments.
+    ///
+    /// # Errors
+    /// A check that there is not, or a sibling module that cannot be read.
+    pub(crate) fn read(args: &'a AuditArgs, console: &mut Console<'_>) -> Result<Asked<'a>, Failure> {
+        let denied = Selection::parse("--deny", &args.deny)?;
+        let allowed = Selection::parse("--allow", &args.allow)?;
+        Ok(Asked { args, denied, allowed, said: Said::read(args.replicated_params.as_deref(), console)? })
+    }
+
+    /// Audits a module that was read from `source` and completed.
+    ///
+    /// # Errors
+    /// A program of all devices together, or arguments that do not fit the module.
+    pub(crate) fn find_facts(&self, source: &Source, loaded: &Loaded, has_color: bool) -> Result<Facts, Failure> {
+        let Asked { args, denied, allowed, said } = self;
+        let part = source.whole();
+        refuse_global(source, part, loaded, has_color)?;
+        let options = AuditOptions {
+            params: said.of(source, part, loaded, has_color)?,
+            frequency: FrequencyOptions { unknown_trip_count: args.unknown_trip_count },
+            machine: machine::machine(&args.machine, loaded.module.n_devices().max(1))?,
+        };
+        let checks: Vec<&CheckInfo> = CHECKS.iter().copied().filter(|check| !allowed.has(check)).collect();
+        let report =
+            hlo_audit::audit(&loaded.module, &options, &checks).map_err(|error| Failure::Usage(error.to_string()))?;
+        let place = Places { source, part, loaded, lines: source.lines() };
+        Ok(Facts::of(&place, &options, &report, (denied, budgets::of(args, &report.totals))))
+    }
 }
 
 /// A program of all devices together has no collectives yet: a clean audit would say nothing of the step.
@@ -93,7 +120,7 @@ impl Places<'_> {
 
 /// The whole outcome, by name.
 #[derive(Serialize)]
-struct Facts {
+pub(crate) struct Facts {
     file: String,
     n_devices: u64,
     machine: String,

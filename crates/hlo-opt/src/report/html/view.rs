@@ -1,10 +1,10 @@
 //! What a page shows of one module beyond its figures: tasks over time, memory over time, collectives.
 
 use crate::analyze::MemoryFacts;
+use crate::source_place::source_place;
 use hlo_analysis::frequency::Frequencies;
 use hlo_analysis::memory::{MemoryPoint, MemoryReport};
 use hlo_analysis::time::Span;
-use hlo_ir::attrs::Metadata;
 use hlo_ir::op::CollectiveForm;
 use hlo_ir::{InstId, Module};
 use hlo_spmd::CollectiveChange;
@@ -126,23 +126,11 @@ fn collectives(module: &Module, frequencies: &Frequencies, spans: &[Span]) -> Ve
     insts.filter(is_collective).map(fact).collect()
 }
 
-/// Where an instruction comes from: the innermost frame of its stack, or the place that its metadata names.
+/// Where an instruction comes from.
 fn origin(module: &Module, inst: InstId) -> Origin {
-    let Some(metadata) = module.inst(inst).marks.as_ref().and_then(|marks| marks.metadata.as_ref()) else {
-        return Origin::default();
-    };
-    Origin { source: source(module, metadata), op_name: metadata.op_name.as_ref().map(|name| name.0.clone()) }
-}
-
-fn source(module: &Module, metadata: &Metadata) -> Option<String> {
-    if let Some(file) = &metadata.source_file {
-        return Some(metadata.source_line.map_or_else(|| file.0.clone(), |line| format!("{}:{line}", file.0)));
+    let marks = module.inst(inst).marks.as_ref();
+    Origin {
+        source: source_place(module, inst).map(|place| place.to_string()),
+        op_name: marks.and_then(|marks| marks.op_name()).map(str::to_string),
     }
-    // Entry `i` of a table has the number `i + 1`.
-    let place = |id: i64| usize::try_from(id).ok()?.checked_sub(1);
-    let tables = &module.header.tables;
-    let frame = tables.stack_frames.get(place(metadata.stack_frame_id?)?)?;
-    let location = tables.file_locations.get(place(frame.file_location_id)?)?;
-    let file = tables.file_names.get(place(location.file_name_id)?)?;
-    Some(format!("{file}:{}", location.line))
 }
