@@ -55,5 +55,11 @@ pub fn read(bytes: &[u8]) -> Result<Parsed, Diagnostic> {
 
 /// Writes a module as an HloModuleProto, with those of the kept fields whose instructions are still the same.
 pub fn write(module: &Module, kept: &Kept) -> Written {
-    write::write_module(module, kept)
+    write::write_module(module, kept, false)
+}
+
+/// As [`write`], with groups that are named by the axes of a mesh as lists, which all readers know: StableHLO's importer and older
+/// XLA know no axes.
+pub fn write_with_group_lists(module: &Module, kept: &Kept) -> Written {
+    write::write_module(module, kept, true)
 }

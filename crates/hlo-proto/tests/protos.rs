@@ -3,7 +3,7 @@
 use hlo_ir::print::{FormChoice, PrintOptions, print_module};
 use hlo_ir::{ArrayShape, Module, Shape, ShapeId};
 use hlo_proto::table::{Kind, Message, messages};
-use hlo_proto::{Kept, Parsed, read, write};
+use hlo_proto::{Kept, Parsed, read, write, write_with_group_lists};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -300,4 +300,20 @@ fn errors_say_where() {
     let wrong = message(&bytes);
     assert!(wrong.starts_with("byte "), "{wrong}");
     assert!(message(b"\x0a\x02hi").contains("expected an HloModuleProto"), "{}", message(b"\x0a\x02hi"));
+}
+
+#[test]
+fn groups_named_by_axes_become_lists_where_they_are_asked_for() {
+    let text = fs::read_to_string(root().join("programs/mlp_adam_pjit2d.hlo")).expect("a sample");
+    let module = hlo_text::parse_module(&text).expect("a module").module;
+    let lists = |bytes: &[u8]| {
+        let again = read(bytes).expect("a module").module;
+        print_module(&again, &PrintOptions::default())
+    };
+    let kept = lists(&write(&module, &Kept::default()).bytes);
+    let expanded = lists(&write_with_group_lists(&module, &Kept::default()).bytes);
+    assert_eq!(kept.matches("replica_groups=mesh[").count(), text.matches("replica_groups=mesh[").count());
+    assert!(!expanded.contains("replica_groups=mesh["));
+    assert!(expanded.contains("channel_id=1, replica_groups={{0,1},{2,3},{4,5},{6,7}}"), "the minor axis has neighbours");
+    assert!(expanded.contains("channel_id=4, replica_groups={{0,2,4,6},{1,3,5,7}}"), "the major axis strides");
 }

@@ -9,6 +9,7 @@ use crate::bindings::{At, bindings};
 use crate::table::*;
 use crate::writer::Writer;
 use hlo_ir::attrs::{AsyncAttrs, Attrs, DomainSharding, FieldRef, FieldRefs, Marks, Presence};
+use hlo_ir::groups::ReplicaGroups;
 use hlo_ir::{CompId, DType, InstId, Instruction, Opcode};
 use smallvec::SmallVec;
 
@@ -140,6 +141,10 @@ impl ModuleWriter<'_> {
     fn attribute(&mut self, w: &mut Writer, inst: &Instruction, at: At, value: FieldRef<'_>) {
         use hlo_instruction as i;
         match (at, value) {
+            (At::Groups, FieldRef::Groups(ReplicaGroups::Mesh(mesh))) if self.expand_mesh_groups => {
+                let lists = mesh.expand().map(ReplicaGroups::List);
+                write_groups(w, &lists.unwrap_or_else(|| ReplicaGroups::Mesh(mesh.clone())));
+            }
             (At::Groups, FieldRef::Groups(groups)) => write_groups(w, groups),
             (At::Order, FieldRef::Word(word)) => w.text(i::comparison_type, self.compare_type(inst, word.as_str())),
             (At::Own(field), FieldRef::Shape(shape)) => {

@@ -43,11 +43,13 @@ struct ModuleWriter<'m> {
     async_calls: HashMap<InstId, CompId>,
     /// Computations that fusions call.
     is_fused: SecondaryMap<CompId, bool>,
+    /// Whether groups named by the axes of a mesh become lists.
+    expand_mesh_groups: bool,
     n_restored: usize,
 }
 
 /// Writes a module, with the fields that were kept when it was read.
-pub(crate) fn write_module(module: &Module, kept: &Kept) -> Written {
+pub(crate) fn write_module(module: &Module, kept: &Kept, expand_mesh_groups: bool) -> Written {
     let order = callees_first(module);
     let mut writer = ModuleWriter {
         module,
@@ -57,6 +59,7 @@ pub(crate) fn write_module(module: &Module, kept: &Kept) -> Written {
         insts: SecondaryMap::with_capacity(module.n_inst_slots()),
         async_calls: HashMap::new(),
         is_fused: SecondaryMap::new(),
+        expand_mesh_groups,
         n_restored: 0,
     };
     for (place, &comp) in order.iter().enumerate() {

@@ -16,10 +16,10 @@ from hlo_opt.jax import private
 class Program:
     """A program as a parameter of the primitive: compared and hashed by identity."""
 
-    def __init__(self, code: bytes, params: Sequence[Any], results: Sequence[Any]) -> None:
+    def __init__(self, code: bytes, params: Sequence[Any], results: Sequence[Any], weak: Sequence[bool]) -> None:
         self.code = code
         self.params = tuple((p.shape, str(p.dtype)) for p in params)
-        self.results = tuple(jax.core.ShapedArray(r.shape, r.dtype) for r in results)
+        self.results = tuple(jax.core.ShapedArray(r.shape, r.dtype, weak_type=w) for r, w in zip(results, weak))
 
     def __repr__(self) -> str:
         return f"<program of {len(self.params)} parameters>"

@@ -31,6 +31,7 @@ class Partitioned:
         donated: whether each flat argument is donated.
         param_specs: how each parameter is cut, by number of the parameter.
         outputs: shape and dtype of each flat output.
+        weak: whether each output has a weak type, as what Python's numbers become.
         output_specs: how each output is cut.
         out_tree: the tree of the outputs.
         in_paths, out_paths: what leaves are called, as ``[0]['w']``.
@@ -43,6 +44,7 @@ class Partitioned:
     donated: list[bool]
     param_specs: list[PartitionSpec]
     outputs: list[jax.ShapeDtypeStruct]
+    weak: list[bool]
     output_specs: list[PartitionSpec]
     out_tree: Any
     in_paths: list[Any]
@@ -109,7 +111,8 @@ def partition(step: Any, args: tuple, kwargs: dict) -> Partitioned:
         for tile, name in zip(leaves, names):
             spec = None if tile is None else spec_of(tile, mesh)
             if spec is None:
-                raise Declined(f"{jax.tree_util.keystr(name)} lies on the devices in a way that the mesh {mesh.shape} cannot say")
+                where = jax.tree_util.keystr(name)
+                raise Declined(f"{where} lies on the devices in a way that the mesh {dict(mesh.shape)} cannot say")
             of_kind.append(spec)
         specs.append(of_kind)
     return Partitioned(
@@ -120,6 +123,7 @@ def partition(step: Any, args: tuple, kwargs: dict) -> Partitioned:
         donated=[info.donated for _, info in infos],
         param_specs=specs[0],
         outputs=[output for _, output in outputs],
+        weak=[aval.weak_type for aval in traced.jaxpr.out_avals],
         output_specs=specs[1],
         out_tree=lowered.out_tree,
         in_paths=[path for path, _ in infos],

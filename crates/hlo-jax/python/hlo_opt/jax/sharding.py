@@ -53,7 +53,7 @@ class Sharded:
         param_specs, output_specs: how each parameter and output is cut now.
         cut: the numbers of the parameters that were whole and are in shards now.
         machine: what times are predicted for.
-        summary: the command line's summary.
+        page_args: the arguments with which the command line makes the page about it.
     """
 
     module: bytes
@@ -63,7 +63,7 @@ class Sharded:
     output_specs: list[PartitionSpec]
     cut: list[int]
     machine: str
-    summary: str
+    page_args: list[str]
 
 
 def state_pairs(step: Partitioned) -> list[tuple[int, int]]:
@@ -98,9 +98,9 @@ def state_pairs(step: Partitioned) -> list[tuple[int, int]]:
 
 def _run(step: Partitioned, preset: str, folder: str, machine: str | None) -> dict[str, Any]:
     report = os.path.join(folder, "report.json")
-    args = ["--preset", preset, "--pass", _SEPARATE, "--output-format", "proto", "-o", folder, "--report-file", report, "-"]
-    if machine is not None:
-        args = ["--machine", machine, *args]
+    of_machine = [] if machine is None else ["--machine", machine]
+    what = ["--preset", preset, *of_machine]
+    args = [*what, "--pass", _SEPARATE, "--output-format", "proto", "-o", folder, "--report-file", report, "-"]
     code, _, said = _native.run(args, step.module)
     if code != 0:
         raise Declined(said.strip())
@@ -110,7 +110,7 @@ def _run(step: Partitioned, preset: str, folder: str, machine: str | None) -> di
         module["proto"] = file.read()
     with open(os.path.join(folder, "manifest.json"), encoding="utf-8") as file:
         module["manifest"] = json.load(file)
-    module["said"] = said
+    module["page_args"] = what
     return module
 
 
@@ -199,7 +199,7 @@ def _placed(step: Partitioned, module: dict[str, Any], ways: list[Way], taken: i
         output_specs=output_specs,
         cut=cut,
         machine=module["totals"]["machine"],
-        summary=module["said"],
+        page_args=module["page_args"],
     )
 
 

@@ -35,6 +35,7 @@ class Plan:
 
     tree: Any
     statics: tuple
+    shapes: list
     declined: str | None = None
     call: Any = None
     kept: Sequence[int] = ()
@@ -60,7 +61,8 @@ class ZeroStep:
         self._plans: list[Plan] = []
         self._last: Plan | None = None
         self._lock = threading.RLock()
-        self._whole: dict[NamedSharding, NamedSharding] = {}
+        # Of leaves that a plan has cut, by path and shape: their sharding, and what it was in the original step.
+        self._whole: dict[tuple[str, tuple], tuple[NamedSharding, NamedSharding]] = {}
         self.__name__ = getattr(step, "__name__", "step")
         self.__doc__ = getattr(step, "__doc__", None)
 
@@ -75,14 +77,43 @@ class ZeroStep:
                 pass
         return self._first_call(args, kwargs, leaves, tree, statics)
 
+    def plan(self, *args: Any, **kwargs: Any) -> Plan:
+        """How calls with these arguments run; nothing is run. Arguments may be ``jax.ShapeDtypeStruct`` with a sharding."""
+        dynamic, statics = self._split(args, kwargs)
+        leaves, tree = jax.tree.flatten(dynamic)
+        with self._lock:
+            plan = self._find(args, kwargs, leaves, tree, statics)
+        self._last = plan
+        return plan
+
+    @property
+    def last_plan(self) -> Plan | None:
+        """The plan of the last call."""
+        return self._last
+
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        """As ``jax.jit(…).lower``, of the program that a call with these arguments runs."""
+        plan = self.plan(*args, **kwargs)
+        if plan.declined is not None:
+            return self.unwrapped.lower(*args, **kwargs)
+        leaves = jax.tree.leaves(self._split(args, kwargs)[0])
+        for number, wanted, _ in plan.cut:
+            leaf = leaves[number]
+            leaves[number] = jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=wanted)
+        return plan.call.lower(*[leaves[number] for number in plan.kept])
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """As ``jax.jit(…).eval_shape``."""
+        return self.unwrapped.eval_shape(*args, **kwargs)
+
     def _first_call(self, args: tuple, kwargs: dict, leaves: list, tree: Any, statics: tuple) -> Any:
         if _is_off() or any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
             return self.unwrapped(*args, **kwargs)
         with self._lock:
             plan = self._find(args, kwargs, leaves, tree, statics)
+        self._last = plan
         if plan.declined is not None:
             return self.unwrapped(*args, **kwargs)
-        self._last = plan
         return self._run(plan, leaves)
 
     def _split(self, args: tuple, kwargs: dict) -> tuple[tuple, tuple]:
@@ -109,8 +140,7 @@ class ZeroStep:
         for plan in self._plans:
             if (plan.tree, plan.statics, plan.shapes) == (tree, statics, shapes):
                 return plan
-        plan = Plan(tree=tree, statics=statics)
-        plan.shapes = shapes
+        plan = Plan(tree=tree, statics=statics, shapes=shapes)
         try:
             self._make(plan, *self._as_whole(args, kwargs))
         except Declined as reason:
@@ -127,15 +157,16 @@ class ZeroStep:
         return plan
 
     def _as_whole(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-        """The arguments with what an earlier plan had cut described as whole, as the original step would have it."""
+        """The arguments with the leaves that an earlier plan has cut described as whole, as the original step would have them."""
 
-        def whole(leaf: Any) -> Any:
+        def whole(path: Any, leaf: Any) -> Any:
             sharding = getattr(leaf, "sharding", None)
-            if isinstance(sharding, NamedSharding) and sharding in self._whole:
-                return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=self._whole[sharding])
-            return leaf
+            cut = self._whole.get((jax.tree_util.keystr(path), getattr(leaf, "shape", None)))
+            if cut is None or sharding != cut[0]:
+                return leaf
+            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=cut[1])
 
-        return jax.tree.map(whole, (args, kwargs)) if self._whole else (args, kwargs)
+        return jax.tree.map_with_path(whole, (args, kwargs)) if self._whole else (args, kwargs)
 
     def _make(self, plan: Plan, args: tuple, kwargs: dict) -> None:
         step = partition(self.unwrapped, args, kwargs)
@@ -147,6 +178,7 @@ class ZeroStep:
             private.stablehlo_of(sharded.module),
             [_local(aval, spec, mesh) for aval, spec in zip(params, sharded.param_specs)],
             [_local(aval, spec, mesh) for aval, spec in zip(results, sharded.output_specs)],
+            step.weak,
         )
         function = global_function(program, mesh, sharded.param_specs, sharded.output_specs)
         keys = [_key_impl(output) for output in step.outputs]
@@ -167,7 +199,9 @@ class ZeroStep:
         plan.kept = step.kept
         plan.cut = [(step.kept[n], shardings[n], step.donated[step.kept[n]]) for n in sharded.cut]
         for n in sharded.cut:
-            self._whole[shardings[n]] = NamedSharding(mesh, PartitionSpec())
+            number = step.kept[n]
+            place = (jax.tree_util.keystr(step.in_paths[number]), step.avals[number].shape)
+            self._whole[place] = (shardings[n], NamedSharding(mesh, step.param_specs[n]))
         plan.out_tree = step.out_tree
         plan.partitioned, plan.sharded = step, sharded
 
@@ -177,7 +211,12 @@ def _local(aval: Any, spec: PartitionSpec, mesh: Any) -> jax.ShapeDtypeStruct:
 
 
 def _key_impl(aval: Any) -> Any:
-    return jax.random.key_impl(aval) if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key) else None
+    """The generator of an array of random keys, ``None`` for other arrays. Only a value says it."""
+    if not jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key):
+        return None
+    found = []
+    jax.eval_shape(lambda key: found.append(jax.random.key_impl(key)), aval)
+    return found[0]
 
 
 def _key_data(leaf: Any) -> Any:
@@ -220,9 +259,9 @@ def zero(
     Returns:
         A function that is called as ``step`` is.
     """
-    if type(step).__name__ == "PmapFunction":
-        raise TypeError("expected a step by jax.jit, found jax.pmap: its state is a stack of copies; use jit with shardings")
     if not private.is_jitted(step):
+        if hasattr(step, "lower"):
+            raise TypeError("expected what jax.jit returned, found jax.pmap: its state is a stack of copies; use jit with shardings")
         raise TypeError(f"expected what jax.jit returned, found {type(step).__name__}: write zero(jax.jit(step))")
     if mode not in ("auto", 1, 2):
         raise ValueError(f"mode: expected 'auto', 1 or 2, found {mode!r}")

@@ -1,0 +1,101 @@
+"""What was done to a step, and what it is worth."""
+
+from __future__ import annotations
+
+import html
+import os
+import tempfile
+
+import jax
+
+from hlo_opt import _native
+from hlo_opt.jax.partitioned import physical
+from hlo_opt.jax.sharding import Way
+from hlo_opt.jax.zero import Plan, ZeroStep
+
+
+class Report:
+    """What :func:`report` returns: text when printed, a page in a notebook.
+
+    Attributes:
+        declined: why the step runs as it was, ``None`` where it does not.
+        ways: the ways that were compared; the first is the step as it was.
+        taken: the number of the way taken.
+    """
+
+    def __init__(self, name: str, plan: Plan) -> None:
+        self._name, self._plan = name, plan
+        self.declined = plan.declined
+        self.ways: list[Way] = plan.sharded.ways if plan.sharded else []
+        self.taken = plan.sharded.taken if plan.sharded else 0
+
+    def __str__(self) -> str:
+        if self.declined is not None:
+            return f"{self._name} runs as it was: {self.declined}"
+        sharded, step = self._plan.sharded, self._plan.partitioned
+        n_devices = step.mesh.devices.size
+        lines = [
+            f"{self._name} on {n_devices} devices: {len(sharded.cut)} of {len(step.kept)} arguments are in shards",
+            f"predicted for {sharded.machine}, one step of one device:",
+            f"  mode  {'way':<48} {'time':>12} {'peak MiB':>11} {'arguments MiB':>14} {'sent MiB':>10}",
+        ]
+        for number, way in enumerate(self.ways):
+            lines.append(f"{'*' if number == self.taken else ' '} {way.describe()}")
+        cut = set(sharded.cut)
+        whole = [n for n in range(len(step.kept)) if n not in cut]
+        lines.append("in shards:")
+        lines += [f"  {self._leaf(n)}" for n in sharded.cut]
+        large = [n for n in whole if self._bytes(n) >= 1024]
+        if large:
+            lines.append("left as they were (1 KiB and more):")
+            lines += [f"  {self._leaf(n)}" for n in large]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _bytes(self, number: int) -> int:
+        aval = physical(self._plan.partitioned.avals[self._plan.partitioned.kept[number]])
+        return aval.size * aval.dtype.itemsize
+
+    def _leaf(self, number: int) -> str:
+        step = self._plan.partitioned
+        flat = step.kept[number]
+        aval = step.avals[flat]
+        # The first part of a path says that it is a positional argument.
+        name = jax.tree_util.keystr(step.in_paths[flat][1:])
+        return f"{name} {aval.dtype}{list(aval.shape)} {self._plan.sharded.param_specs[number]}"
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the page about it, one HTML file that needs no network.
+
+        Raises:
+            ValueError: the step runs as it was, and there is nothing to show.
+        """
+        if self.declined is not None:
+            raise ValueError(f"no page: {self}")
+        with tempfile.TemporaryDirectory(prefix="hlo_opt_") as folder:
+            args = [*self._plan.sharded.page_args, "-o", folder, "--report", "html", "--report-file", os.fspath(path), "-q", "-"]
+            code, _, said = _native.run(args, self._plan.partitioned.module)
+        if code != 0:
+            raise ValueError(said.strip())
+
+    def _repr_html_(self) -> str:
+        if self.declined is not None:
+            return f"<pre>{html.escape(str(self))}</pre>"
+        with tempfile.TemporaryDirectory(prefix="hlo_opt_") as folder:
+            path = os.path.join(folder, "page.html")
+            self.save(path)
+            with open(path, encoding="utf-8") as file:
+                page = html.escape(file.read(), quote=True)
+        return f'<iframe style="width:100%;height:40em;border:0" srcdoc="{page}"></iframe>'
+
+
+def report(step: ZeroStep) -> Report:
+    """What the last call of a step by :func:`hlo_opt.jax.zero` did: the ways that were compared, and how each leaf is cut.
+
+    Raises:
+        ValueError: there was no call yet.
+    """
+    if step.last_plan is None:
+        raise ValueError("expected a call of the step before: nothing is known yet")
+    return Report(step.__name__, step.last_plan)

@@ -1,0 +1,88 @@
+"""State outside of the step: made in shards, restored into shards, and whole again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from hlo_opt.jax.zero import Plan, ZeroStep
+
+
+def shardings(step: ZeroStep, *args: Any, **kwargs: Any) -> tuple:
+    """The shardings that the step holds its arguments in: a tuple of trees, one for each positional argument that is not static.
+
+    With arguments (arrays, or ``jax.ShapeDtypeStruct`` with a sharding) for a call with these; without, for the last call. What a
+    checkpoint is restored to: ``restore(path, target=ho.shardings(step)[0])``. A leaf that the step does not use has ``None``.
+
+    Raises:
+        ValueError: there was no call yet, or the step runs as it was.
+    """
+    plan = step.plan(*args, **kwargs) if args or kwargs else step.last_plan
+    if plan is None:
+        raise ValueError("expected arguments, or a call of the step before: nothing is known of its state yet")
+    return jax.tree.unflatten(plan.tree, _leaf_shardings(plan))[0]
+
+
+def _leaf_shardings(plan: Plan) -> list:
+    if plan.declined is not None:
+        raise ValueError(f"the step runs as it was: {plan.declined}")
+    found: list = [None] * len(plan.shapes)
+    for number, spec in zip(plan.kept, plan.sharded.param_specs):
+        found[number] = NamedSharding(plan.partitioned.mesh, spec)
+    return found
+
+
+def init(init_fn: Callable[[], Any], step: ZeroStep, *rest: Any) -> Any:
+    """Makes state in shards: no device ever holds the whole of a leaf that the step cuts.
+
+    Args:
+        init_fn: returns the step's first argument, or a tuple of its first arguments; it takes no argument.
+        rest: the step's other arguments, arrays or ``jax.ShapeDtypeStruct`` with a sharding. They say how many ``init_fn`` returns:
+            where the step takes one argument more than ``rest`` has, it is one.
+
+    Returns:
+        What ``init_fn`` returns, in shards.
+    """
+    shapes = jax.eval_shape(init_fn)
+    mesh = _mesh_of(rest)
+    whole = NamedSharding(mesh, PartitionSpec())
+    described = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=whole), shapes)
+    n_first = _n_positional(step) - len(rest)
+    first = described if isinstance(shapes, tuple) and n_first == len(shapes) != 1 else (described,)
+    if len(first) != n_first:
+        raise ValueError(f"expected {n_first} arguments of the step from init_fn, found {len(first)}")
+    of_args = shardings(step, *first, *rest)[: len(first)]
+    wanted = of_args if first is described else of_args[0]
+    wanted = jax.tree.map(lambda s: whole if s is None else s, wanted, is_leaf=lambda s: s is None)
+    return jax.jit(init_fn, out_shardings=wanted)()
+
+
+def _n_positional(step: ZeroStep) -> int:
+    import inspect
+
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    params = inspect.signature(step.unwrapped).parameters.values()
+    return sum(p.kind in kinds and p.default is inspect.Parameter.empty for p in params)
+
+
+def _mesh_of(tree: Any) -> Any:
+    for leaf in jax.tree.leaves(tree):
+        sharding = getattr(leaf, "sharding", None)
+        if isinstance(sharding, NamedSharding):
+            return sharding.mesh
+    raise ValueError("expected an argument with a NamedSharding, which says on what mesh the state is to be made; found none")
+
+
+def replicate(tree: Any) -> Any:
+    """The arrays of a tree, each whole on every device, as a function with replicated ``in_shardings`` wants them."""
+
+    def whole(leaf: Any) -> Any:
+        sharding = getattr(leaf, "sharding", None)
+        if isinstance(sharding, NamedSharding) and not sharding.is_fully_replicated:
+            return jax.device_put(leaf, NamedSharding(sharding.mesh, PartitionSpec()))
+        return leaf
+
+    return jax.tree.map(whole, tree)
