@@ -27,8 +27,8 @@ class Script:
         state: the state to begin with.
         batch: the batch by number of the step.
         optimizer: which part of the state is the optimizer's.
-        undetermined: leaves whose path has this in it have a gradient that is zero but for rounding, which Adam makes as large as
-            any other: the script itself does not determine them.
+        undetermined: leaves whose path this pattern finds have a gradient that is zero but for rounding, of which an optimizer may
+            make much: the script itself does not determine them.
     """
 
     step: Any
@@ -136,7 +136,7 @@ def flax_transformer(mesh: Mesh) -> Script:
         tokens = np.random.default_rng(i).integers(0, 96, (2 * mesh.devices.size, 17)).astype(np.int32)
         return (along(mesh, tokens),)
 
-    return Script(step, (whole(mesh, state),), batch, lambda state: state[0]["opt"], "['key']['bias']")
+    return Script(step, (whole(mesh, state),), batch, lambda state: state[0]["opt"], r"\['key'\]\['bias'\]")
 
 
 def _layers(seed: int, width: int, n: int) -> list:
@@ -271,7 +271,7 @@ class Normed(nn.Module):
 
 
 def batch_norm(mesh: Mesh) -> Script:
-    """Statistics over the whole batch, kept beside the weights."""
+    """Statistics over the whole batch, kept beside the weights. Normalization takes a convolution's bias away again."""
     model, tx = Normed(), optax.sgd(0.1, momentum=0.9)
     variables = model.init(jax.random.key(0), jnp.zeros((1, 8, 8, 3)))
     params, stats = variables["params"], variables["batch_stats"]
@@ -290,7 +290,7 @@ def batch_norm(mesh: Mesh) -> Script:
     labels = lambda i: np.random.default_rng(i).integers(0, 8, n).astype(np.int32)
     state = whole(mesh, (params, stats, tx.init(params)))
     batch = lambda i: along(mesh, (normal(i, n, 8, 8, 3), labels(i)))
-    return Script(step, state, batch, lambda state: state[2])
+    return Script(step, state, batch, lambda state: state[2], r"\['Conv_\d'\]\['bias'\]")
 
 
 def shard_mapped(mesh: Mesh) -> Script:

@@ -45,12 +45,14 @@ pub(crate) fn check(format: OutputFormat, is_hlo: bool, n_parts: usize, is_shown
     Ok(())
 }
 
-/// A module as a proto or its text format, and a line about what of the input is not in it.
+/// A module as a proto or its text format, and a line about what of the input is not in it. One that has changed is written for all
+/// readers, another as it came.
 ///
 /// # Errors
 /// What the text format cannot say; none is known.
-pub(crate) fn proto(module: &Module, kept: &Kept, format: OutputFormat) -> Result<(Vec<u8>, Option<String>), String> {
-    let written = hlo_proto::write(module, kept);
+pub(crate) fn proto(module: &Module, kept: &Kept, format: OutputFormat, has_changed: bool) -> Result<(Vec<u8>, Option<String>), String> {
+    let write = if has_changed { hlo_proto::write_with_group_lists } else { hlo_proto::write };
+    let written = write(module, kept);
     let n = written.n_dropped;
     let note = (n > 0).then(|| {
         let (fields, belong) = if n == 1 { ("field", "belongs") } else { ("fields", "belong") };
