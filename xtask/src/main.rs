@@ -14,6 +14,7 @@ mod make_hlo;
 mod memory_check;
 mod mutants;
 mod nvrtc_check;
+mod package_check;
 mod paper_p2;
 mod paper_wus;
 mod preset_check;
@@ -89,6 +90,8 @@ cargo xtask <command>
                        with the same results; 0.11 and 0.12 where a Python of 3.12 or newer is found
       --only VERSION       versions that begin so; may be repeated
       --hlo-opt FILE       a built tool, instead of building it
+  package-check [--all]  builds the wheel of the Python package and runs its tests: training scripts with and without hlo_opt.jax.zero
+                       on 8 CPU devices; with --all on 2 and 3 devices too, and with jax 0.12
   proto-check [options]  HloModuleProtos that we read and write, and our table of messages, against jaxlib 0.10 and 0.12
       --corpus DIR         modules of this folder too
       --only SUBSTR        modules whose file name contains this; may be repeated
@@ -133,6 +136,7 @@ fn main() -> ExitCode {
         Some("paper-p2") => paper_p2::run(),
         Some("bench-zero1") => bench_zero1::run(words),
         Some("jax-check") => jax_check::run(words),
+        Some("package-check") => package_check::run(words),
         Some("make-hlo") => make_hlo::run(words),
         Some("spelling-check") => spelling_check::run(words),
         Some("proto-check") => proto_check::run(words),

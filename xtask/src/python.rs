@@ -50,6 +50,15 @@ pub(crate) fn with_jax(version: &str, minor: u32) -> Result<Option<PathBuf>, Str
     base.map(|base| environment_of(&format!("jax-{version}-venv"), &base, &requirements)).transpose()
 }
 
+/// A Python with this version of JAX and the packages that the tests of the Python package need, made if need be; `None` as in
+/// [`with_jax`].
+pub(crate) fn with_package_tests(version: &str, minor: u32) -> Result<Option<PathBuf>, String> {
+    let file = workspace::root().join("crates/hlo-jax/tests/requirements.txt");
+    let packages = fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
+    let make = |base: PathBuf| environment_of(&format!("package-{version}-venv"), &base, &format!("jax=={version}\n{packages}"));
+    at_least(minor).map(make).transpose()
+}
+
 /// The Python of an environment that has these requirements, which is made with `base` if need be.
 fn environment_of(name: &str, base: &Path, wanted: &str) -> Result<PathBuf, String> {
     let venv = workspace::target_dir().join(name);

@@ -54,7 +54,7 @@ def distance(a, b) -> float:
     return float(np.abs(a - b).max(initial=0.0) / most) if most > 0 else 0.0
 
 
-@pytest.mark.parametrize("n_devices", [8, 3, 2])
+@pytest.mark.parametrize("n_devices", [8, *(pytest.param(n, marks=pytest.mark.more) for n in (3, 2))])
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_trains_as_it_did(name, n_devices):
     make = lambda: SCRIPTS[name](mesh_of(n_devices))
