@@ -230,10 +230,24 @@ def test_run_does_what_the_command_line_does() -> None:
         made, report = module.run(**options)
         code, stdout, stderr = _native.run(["--config=none", *args, str(path)], b"")
         assert (code, made.to_text(), report.summary) == (0, stdout.decode(), stderr)
+        proto = _native.run(["--config=none", "--output-format=proto", *args, str(path)], b"")[1]
+        assert made.to_proto() == proto
         _, _, told = _native.run(["--config=none", "--report=json", *args, str(path)], b"")
         assert report.json == json.loads(told)
         assert report.has_changed and made.to_text() != module.to_text()
     assert module.to_text() == text, "the module itself is as it was"
+
+
+def test_groups_over_a_mesh_become_lists_once_passes_changed_something() -> None:
+    module = Module.read(PROTOS / "all-reduce.mesh.hlo.pb")
+    text = module.to_text().replace("  %v1 = ", "  %unused = f32[3,5]{1,0} negate(%a)\n  %v1 = ")
+    untouched = Module.parse(text)
+    assert "mesh[" in untouched.to_text() and "mesh[" in Module.parse(untouched.to_proto()).to_text()
+    made, report = untouched.run("dce")
+    assert report.has_changed and made.n_instructions == module.n_instructions
+    assert "mesh[" not in made.to_text() and "mesh[" not in Module.parse(made.to_proto()).to_text()
+    assert [c.groups for c in made.collectives()] == [c.groups for c in module.collectives()]
+    assert made.collectives()[0].groups == [[0, 1], [2, 3], [4, 5], [6, 7]]
 
 
 def test_what_is_said_of_parameters_counts() -> None:

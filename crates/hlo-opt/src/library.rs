@@ -9,6 +9,7 @@ use crate::audit::Asked;
 use crate::complete::complete;
 use crate::console::Console;
 use crate::input::{Loaded, Source};
+use crate::output_format::{self, OutputFormat};
 use crate::{Failure, evaluate, optimize};
 use clap::Parser;
 use hlo_analysis::memory::peak_memory;
@@ -84,9 +85,14 @@ impl OpenModule {
         print_module(&self.loaded.module, &PrintOptions { form, expand_mesh_groups: self.has_changed })
     }
 
-    /// The module as the bytes of an HloModuleProto.
-    pub fn proto(&self) -> Vec<u8> {
-        hlo_proto::write(&self.loaded.module, &self.loaded.kept).bytes
+    /// The module as the bytes of an HloModuleProto, as `--output-format proto` writes it.
+    ///
+    /// # Errors
+    /// None is known.
+    pub fn proto(&self) -> Result<Vec<u8>, Failure> {
+        let Loaded { module, kept, .. } = &self.loaded;
+        let written = output_format::proto(module, kept, OutputFormat::Proto, self.has_changed);
+        written.map(|(bytes, _)| bytes).map_err(Failure::File)
     }
 
     /// Runs passes on a copy, with options of the main command such as `("pass", "cse,dce")`.

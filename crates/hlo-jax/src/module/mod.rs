@@ -143,7 +143,7 @@ impl ModuleObject {
 
     /// The module as the bytes of an HloModuleProto.
     fn proto(&self, py: Python<'_>) -> PyResult<Vec<u8>> {
-        work(py, || Ok(self.open.proto()))
+        work(py, || self.open.proto())
     }
 
     /// Runs the module on all its devices. `arrays`: for each device its arrays; one list for all where `is_for_all`.
