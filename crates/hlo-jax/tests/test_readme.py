@@ -30,3 +30,13 @@ def test_the_script_keeps_state_in_shards(capsys):
     whole = names["train_step"].unwrapped(*copies, names["x"], names["y"])
     again = names["train_step"](names["params"], names["opt_state"], names["x"], names["y"])
     assert float(again[2]) == pytest.approx(float(whole[2]), rel=1e-6)
+
+
+def test_the_modules_script_prints_what_the_program_does(capsys, monkeypatch):
+    monkeypatch.chdir(README.parent.parent.parent)
+    names: dict = {}
+    exec(compile(script("module"), str(README), "exec"), names)
+    printed = capsys.readouterr().out
+    assert printed.startswith("all-reduce ")
+    assert "2 all-gather, 2 reduce-scatter, 1 all-reduce" in printed
+    assert len(names["faster"].collectives()) == 5

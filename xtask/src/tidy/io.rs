@@ -3,7 +3,7 @@
 use super::Finding;
 use super::source::Tree;
 
-const MAY: [&str; 2] = ["crates/hlo-opt/", "crates/hlo-run/"];
+const MAY: [&str; 3] = ["crates/hlo-jax/", "crates/hlo-opt/", "crates/hlo-run/"];
 const MARKS: [&str; 8] =
     ["std::fs", "std::net", "std::process", "std::env", "println!(", "print!(", "std::io::stdin", "std::io::stdout"];
 
