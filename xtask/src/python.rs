@@ -55,7 +55,9 @@ pub(crate) fn with_jax(version: &str, minor: u32) -> Result<Option<PathBuf>, Str
 pub(crate) fn with_package_tests(version: &str, minor: u32) -> Result<Option<PathBuf>, String> {
     let file = workspace::root().join("crates/hlo-jax/tests/requirements.txt");
     let packages = fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
-    let make = |base: PathBuf| environment_of(&format!("package-{version}-venv"), &base, &format!("jax=={version}\n{packages}"));
+    let make = |base: PathBuf| {
+        environment_of(&format!("package-{version}-venv"), &base, &format!("jax=={version}\n{packages}"))
+    };
     at_least(minor).map(make).transpose()
 }
 

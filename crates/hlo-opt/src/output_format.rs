@@ -50,7 +50,12 @@ pub(crate) fn check(format: OutputFormat, is_hlo: bool, n_parts: usize, is_shown
 ///
 /// # Errors
 /// What the text format cannot say; none is known.
-pub(crate) fn proto(module: &Module, kept: &Kept, format: OutputFormat, has_changed: bool) -> Result<(Vec<u8>, Option<String>), String> {
+pub(crate) fn proto(
+    module: &Module,
+    kept: &Kept,
+    format: OutputFormat,
+    has_changed: bool,
+) -> Result<(Vec<u8>, Option<String>), String> {
     let write = if has_changed { hlo_proto::write_with_group_lists } else { hlo_proto::write };
     let written = write(module, kept);
     let n = written.n_dropped;

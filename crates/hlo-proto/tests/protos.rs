@@ -314,6 +314,9 @@ fn groups_named_by_axes_become_lists_where_they_are_asked_for() {
     let expanded = lists(&write_with_group_lists(&module, &Kept::default()).bytes);
     assert_eq!(kept.matches("replica_groups=mesh[").count(), text.matches("replica_groups=mesh[").count());
     assert!(!expanded.contains("replica_groups=mesh["));
-    assert!(expanded.contains("channel_id=1, replica_groups={{0,1},{2,3},{4,5},{6,7}}"), "the minor axis has neighbours");
+    assert!(
+        expanded.contains("channel_id=1, replica_groups={{0,1},{2,3},{4,5},{6,7}}"),
+        "the minor axis has neighbours"
+    );
     assert!(expanded.contains("channel_id=4, replica_groups={{0,2,4,6},{1,3,5,7}}"), "the major axis strides");
 }

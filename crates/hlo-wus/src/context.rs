@@ -41,7 +41,18 @@ impl<'a> ShardingContext<'a> {
         let n_shards = groups.first().map_or(1, Vec::len);
         let (relations, eligible, taken) = (SecondaryMap::new(), SecondaryMap::new(), SecondaryMap::new());
         let even_cuts = false;
-        ShardingContext { module, values, replication, groups, n_shards, gradients, even_cuts, relations, eligible, taken }
+        ShardingContext {
+            module,
+            values,
+            replication,
+            groups,
+            n_shards,
+            gradients,
+            even_cuts,
+            relations,
+            eligible,
+            taken,
+        }
     }
 
     /// How dims go through the instruction, if it can be computed on shards.

@@ -178,10 +178,12 @@ impl ShardingContext<'_> {
 
     /// Whether each parameter of the entry in a region is cut along one of its dims, into shards of one size without padding.
     fn cuts_evenly(&self, runs: &IndexMap<ValueId, DimRun>, format: &ShardFormat) -> bool {
-        runs.iter().filter(|(value, _)| self.values.values[**value].origin == Origin::EntryParam).all(|(&value, &run)| {
-            let shape = self.values.shape(self.module, value);
-            run.len == 1 && shape.is_some_and(|shape| format.of_run(shape, run).split.padding() == 0)
-        })
+        runs.iter().filter(|(value, _)| self.values.values[**value].origin == Origin::EntryParam).all(
+            |(&value, &run)| {
+                let shape = self.values.shape(self.module, value);
+                run.len == 1 && shape.is_some_and(|shape| format.of_run(shape, run).split.padding() == 0)
+            },
+        )
     }
 
     /// How good a format is.
