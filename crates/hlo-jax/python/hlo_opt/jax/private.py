@@ -100,7 +100,7 @@ _STOP = "hlo_opt: the module is known"
 _PREFIX = "hlo_opt_probe_"
 _lock = threading.Lock()
 _n_probes = 0
-_has_hook = False
+_hooked: set[str] = set()
 
 
 def _stop(module: bytes) -> None:
@@ -109,13 +109,15 @@ def _stop(module: bytes) -> None:
         raise RuntimeError(_STOP)
 
 
-def _register_hook() -> None:
-    """Lets a probe end after XLA's partitioner. Late, because registering initializes the backends in jax 0.12."""
-    global _has_hook
-    if not _has_hook:
-        register, stage = _transformations()
-        register(_stop, name="hlo-opt-probe", stage=stage.PRE_SCHEDULER)
-        _has_hook = True
+def _register_hook(platforms: Sequence[str]) -> None:
+    """Lets a probe end after XLA's partitioner. Late, because registering initializes the backends in jax 0.12. Where a platform
+    takes no hook, its probes are compiled to the end."""
+    register, stage = _transformations()
+    for platform in platforms:
+        if platform not in _hooked:
+            _hooked.add(platform)
+            with contextlib.suppress(Exception):
+                register(_stop, name="hlo-opt-probe", stage=stage.PRE_SCHEDULER, platforms=platform)
 
 
 @contextlib.contextmanager
@@ -139,13 +141,14 @@ def compile_until_partitioned(lowered: Any, folder: str) -> None:
     What follows the partitioner is not run; the program is in no cache afterwards, and none is asked.
     """
     global _n_probes
+    platforms = tuple(lowered._lowering._platforms)
     options = {
         "xla_dump_to": folder,
         "xla_dump_hlo_as_proto": True,
         "xla_dump_hlo_pass_re": "spmd-partitioning",
     }
     with _lock:
-        _register_hook()
+        _register_hook(platforms)
         _n_probes += 1
         name = f"{_PREFIX}{_n_probes}"
     with _renamed(lowered, name), _config().enable_compilation_cache(False):
