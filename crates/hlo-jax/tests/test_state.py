@@ -75,6 +75,18 @@ def test_whole_state_is_freed_leaf_by_leaf():
     assert held(after) < sum(leaf.nbytes for leaf in jax.tree.leaves(after)) / 7
 
 
+def test_an_array_in_two_places_is_not_freed():
+    mesh, step, init, batch = make()
+    params, opt = whole(mesh, init())
+    adam, rest = opt
+    shared = (adam._replace(nu=adam.mu), rest)
+    *state, loss = step(params, shared, *batch(0))
+    *expected, other = step.unwrapped(*whole(mesh, init()), *batch(0))
+    assert float(loss) == pytest.approx(float(other), rel=1e-6)
+    for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-4, atol=1e-7)
+
+
 def test_donated_state_takes_no_second_place():
     _, step, init, batch = make()
     state = ho.init(init, step, *batch(0))

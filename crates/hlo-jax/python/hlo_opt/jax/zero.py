@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import os
 import threading
@@ -128,10 +129,9 @@ class ZeroStep:
         return (dynamic, by_name), (statics, named)
 
     def _run(self, plan: Plan, leaves: list) -> Any:
-        for number, wanted, is_donated in plan.cut:
-            leaf = leaves[number]
-            if getattr(leaf, "sharding", None) is not wanted:
-                leaves[number] = _cut(leaf, wanted, is_donated)
+        whole = [cut for cut in plan.cut if getattr(leaves[cut[0]], "sharding", None) is not cut[1]]
+        if whole:
+            _cut_leaves(leaves, whole)
         outs = plan.call(*[leaves[number] for number in plan.kept])
         return jax.tree.unflatten(plan.out_tree, outs)
 
@@ -223,15 +223,22 @@ def _key_data(leaf: Any) -> Any:
     return jax.random.key_data(leaf) if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
 
 
-def _cut(leaf: Any, wanted: NamedSharding, is_donated: bool) -> Any:
-    """A leaf in shards. One that the step would take over anyway is freed, so that no two copies of the state are there at once."""
-    if getattr(leaf, "sharding", None) == wanted:
-        return leaf
-    in_shards = jax.device_put(leaf, wanted)
-    if is_donated and isinstance(leaf, jax.Array):
-        in_shards.block_until_ready()
-        leaf.delete()
-    return in_shards
+def _cut_leaves(leaves: list, cuts: Sequence[tuple[int, NamedSharding, bool]]) -> None:
+    """Puts leaves into shards, in place.
+
+    One that the step would take over anyway is freed at once, so that no two copies of the state are there together; but not an array
+    that stands in several places of the arguments.
+    """
+    n_places = collections.Counter(id(leaf) for leaf in leaves)
+    for number, wanted, is_donated in cuts:
+        leaf = leaves[number]
+        if getattr(leaf, "sharding", None) == wanted:
+            continue
+        in_shards = jax.device_put(leaf, wanted)
+        if is_donated and isinstance(leaf, jax.Array) and n_places[id(leaf)] == 1:
+            in_shards.block_until_ready()
+            leaf.delete()
+        leaves[number] = in_shards
 
 
 def _is_off() -> bool:
