@@ -1,7 +1,9 @@
 """Compiles a training step for eight H100s on a machine without a GPU, with and without ``zero``, and beside GSPMD.
 
-The CUDA plugin compiles for a device that is only described. Needs ``jax-cuda13-plugin``, ``jax-cuda13-pjrt``, ``nvidia-cuda-nvcc`` and
-``nvidia-nvvm`` of the version of jax. Run: ``python gpu_compile.py``; it prints a table and fails where what is promised does not hold.
+The CUDA plugin compiles for a device that is only described. Needs ``jax-cuda13-plugin``, ``jax-cuda13-pjrt``,
+``nvidia-cuda-nvcc`` and
+``nvidia-nvvm`` of the version of jax. Run: ``python gpu_compile.py``; it prints a table and fails where what is
+promised does not hold.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import time
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = "--xla_gpu_autotune_level=0"
 
+import hlo_opt.jax as ho
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,8 +25,6 @@ import optax
 from jax._src.lib import xla_client
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-
-import hlo_opt.jax as ho
 
 #: NVIDIA H100 SXM5 80 GB: the vendor's data sheet and CUDA's table of compute capability 9.0.
 H100 = """

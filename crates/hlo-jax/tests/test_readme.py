@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import hlo_opt.jax as ho
 import jax
 import pytest
-
-import hlo_opt.jax as ho
 
 README = Path(__file__).parent.parent / "README.md"
 

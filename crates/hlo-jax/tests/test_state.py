@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 
+import hlo_opt.jax as ho
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,8 +14,6 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from training_scripts import SCRIPTS, along, mesh_of, normal, whole
-
-import hlo_opt.jax as ho
 
 WIDTH = 96
 
@@ -111,12 +110,17 @@ def test_a_checkpoint_goes_on_with_other_devices(tmp_path):
         rep = NamedSharding(mesh_of(n_devices), P())
         described = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=rep), shapes)
         wanted = ho.shardings(other, *described, *rest)[:2]
-        target = jax.tree.map(lambda s, sharding: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=sharding), shapes, wanted)
+        target = jax.tree.map(
+            lambda s, sharding: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=sharding), shapes, wanted
+        )
         restored = checkpointer.restore(tmp_path / "state", target)
         losses, _ = train(other, restored, other_batch, range(3, 6))
         assert losses == pytest.approx(expected, rel=1e-5)
     # Into a run on one device, without the wrapper.
-    one = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0])), jax.eval_shape(init))
+    one = jax.tree.map(
+        lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0])),
+        jax.eval_shape(init),
+    )
     restored = checkpointer.restore(tmp_path / "state", one)
     losses, _ = train(step.unwrapped, restored, lambda i: jax.device_put(tuple(map(np.asarray, batch(i)))), range(3, 6))
     assert losses == pytest.approx(expected, rel=1e-5)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 
+import hlo_opt.jax as ho
 import jax
 import numpy as np
 import pytest
 from training_scripts import SCRIPTS, Script, mesh_of
-
-import hlo_opt.jax as ho
 
 N_STEPS = 20
 #: Leaves below this may stay whole.

@@ -27,7 +27,8 @@ class Script:
         state: the state to begin with.
         batch: the batch by number of the step.
         optimizer: which part of the state is the optimizer's.
-        undetermined: leaves whose path this pattern finds have a gradient that is zero but for rounding, of which an optimizer may
+        undetermined: leaves whose path this pattern finds have a gradient that is zero but for rounding, of which an
+            optimizer may
             make much: the script itself does not determine them.
     """
 
@@ -112,7 +113,8 @@ class Transformer(nn.Module):
 
 
 def flax_transformer(mesh: Mesh) -> Script:
-    """Dropout with a key as state, clipping, AdamW; state donated, as a dict. Softmax takes no notice of the bias of attention's keys."""
+    """Dropout with a key as state, clipping, AdamW; state donated, as a dict. Softmax takes no notice of the bias of
+    attention's keys."""
     model = Transformer()
     tx = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3))
     tokens = jnp.zeros((1, 16), jnp.int32)
@@ -174,7 +176,9 @@ def plain_pytree(mesh: Mesh) -> Script:
         return params, velocity, loss
 
     n = 4 * mesh.devices.size
-    return Script(step, whole(mesh, (params, velocity)), lambda i: along(mesh, (normal(i, n, 96), normal(50 + i, n, 96))))
+    return Script(
+        step, whole(mesh, (params, velocity)), lambda i: along(mesh, (normal(i, n, 96), normal(50 + i, n, 96)))
+    )
 
 
 def bf16_masters(mesh: Mesh) -> Script:

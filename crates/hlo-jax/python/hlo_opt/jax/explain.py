@@ -74,7 +74,17 @@ class Report:
         if self.declined is not None:
             raise ValueError(f"no page: {self}")
         with tempfile.TemporaryDirectory(prefix="hlo_opt_") as folder:
-            args = [*self._plan.sharded.page_args, "-o", folder, "--report", "html", "--report-file", os.fspath(path), "-q", "-"]
+            args = [
+                *self._plan.sharded.page_args,
+                "-o",
+                folder,
+                "--report",
+                "html",
+                "--report-file",
+                os.fspath(path),
+                "-q",
+                "-",
+            ]
             code, _, said = _native.run(args, self._plan.partitioned.module)
         if code != 0:
             raise ValueError(said.strip())
@@ -91,7 +101,8 @@ class Report:
 
 
 def report(step: ZeroStep) -> Report:
-    """What the last call of a step by :func:`hlo_opt.jax.zero` did: the ways that were compared, and how each leaf is cut.
+    """What the last call of a step by :func:`hlo_opt.jax.zero` did: the ways that were compared, and how each leaf is
+    cut.
 
     Raises:
         ValueError: there was no call yet.

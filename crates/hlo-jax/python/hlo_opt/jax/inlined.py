@@ -55,6 +55,4 @@ def global_function(
     def local(*operands: Any) -> tuple:
         return tuple(step_p.bind(*operands, program=program))
 
-    return jax.shard_map(
-        local, mesh=mesh, in_specs=tuple(in_specs), out_specs=tuple(out_specs), check_vma=False
-    )
+    return jax.shard_map(local, mesh=mesh, in_specs=tuple(in_specs), out_specs=tuple(out_specs), check_vma=False)

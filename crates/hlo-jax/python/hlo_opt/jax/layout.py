@@ -11,7 +11,8 @@ from hlo_opt.jax.private import Tiles
 
 
 def spec_of(tiles: Tiles, mesh: Mesh) -> PartitionSpec | None:
-    """The spec under which each device of ``mesh`` holds its tile; ``None`` where no order of the axes gives these tiles.
+    """The spec under which each device of ``mesh`` holds its tile; ``None`` where no order of the axes gives these
+    tiles.
 
     The devices are numbered as they lie in the mesh.
     """

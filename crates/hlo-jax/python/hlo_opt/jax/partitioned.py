@@ -1,4 +1,5 @@
-"""The program of one device that XLA's partitioner makes of a jitted step, with what is known of its arguments and outputs."""
+"""The program of one device that XLA's partitioner makes of a jitted step, with what is known of its arguments and
+outputs."""
 
 from __future__ import annotations
 
@@ -136,8 +137,6 @@ def physical(aval: Any) -> jax.ShapeDtypeStruct:
     if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended):
         return jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(aval.shape, aval.dtype))
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
-
-
 
 
 def local_shape(shape: tuple[int, ...], spec: PartitionSpec, mesh: Mesh) -> tuple[int, ...]:

@@ -1,6 +1,7 @@
 """Every call of JAX that is not public stands here.
 
-Each function says what it needs and where it was found to work; :data:`TESTED` lists the versions, and ``missing`` names what an
+Each function says what it needs and where it was found to work; :data:`TESTED` lists the versions, and ``missing``
+names what an
 untested version lacks.
 """
 
@@ -11,7 +12,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 #: Versions of jax for which the package's tests ran.
@@ -94,8 +94,6 @@ def is_jitted(step: Any) -> bool:
     return hasattr(step, "lower") and hasattr(step, "_jit_info")
 
 
-# --- the module right after partitioning ---------------------------------------------------------------------------------------
-
 _STOP = "hlo_opt: the module is known"
 _PREFIX = "hlo_opt_probe_"
 _lock = threading.Lock()
@@ -110,7 +108,8 @@ def _stop(module: bytes) -> None:
 
 
 def _register_hook(platforms: Sequence[str]) -> None:
-    """Lets a probe end after XLA's partitioner. Late, because registering initializes the backends in jax 0.12. Where a platform
+    """Lets a probe end after XLA's partitioner. Late, because registering initializes the backends in jax 0.12. Where
+    a platform
     takes no hook, its probes are compiled to the end."""
     register, stage = _transformations()
     for platform in platforms:
@@ -159,9 +158,6 @@ def compile_until_partitioned(lowered: Any, folder: str) -> None:
                 raise
 
 
-# --- shardings that XLA chose --------------------------------------------------------------------------------------------------
-
-
 class Tiles:
     """How an array lies on devices: into how many tiles each dim is cut, and which tile each device holds.
 
@@ -195,7 +191,8 @@ def _tiles(sharding: Any, rank: int, n_devices: int) -> Tiles | None:
 def chosen_shardings(
     module: bytes, param_ranks: Sequence[int], output_ranks: Sequence[int], n_devices: int
 ) -> tuple[list[Tiles | None], list[Tiles | None]]:
-    """How XLA's partitioner has cut the parameters and outputs of a module; ``None`` where it cannot be said by tiles."""
+    """How XLA's partitioner has cut the parameters and outputs of a module; ``None`` where it cannot be said by
+    tiles."""
     hlo = _hlo()
     parsed = hlo.HloModule.from_serialized_hlo_module_proto(module)
     params = [hlo.HloSharding.from_proto(s) for s in parsed.spmd_parameters_shardings or []]
@@ -217,9 +214,6 @@ def chosen_shardings(
     )
 
 
-# --- a program of our own inside of a jitted function --------------------------------------------------------------------------
-
-
 def stablehlo_of(module: bytes) -> bytes:
     """An HloModuleProto as StableHLO bytecode.
 
@@ -231,7 +225,8 @@ def stablehlo_of(module: bytes) -> bytes:
 
 
 def _drop_shardings(module: Any) -> None:
-    """Removes what is said of shardings: one device's program has none, and XLA leaves Shardy for the old partitioner where it
+    """Removes what is said of shardings: one device's program has none, and XLA leaves Shardy for the old partitioner
+    where it
     meets any."""
     from jaxlib.mlir import ir
 
@@ -264,7 +259,5 @@ def inline_stablehlo(context: Any, code: bytes, operands: Sequence[Any]) -> Sequ
     (main,) = mains
     results = list(main.type.results)
     target = context.module_context
-    name = _interpreter().merge_mlir_modules(
-        target.module, "hlo_opt_step", module, dst_symtab=target.symbol_table
-    )
+    name = _interpreter().merge_mlir_modules(target.module, "hlo_opt_step", module, dst_symtab=target.symbol_table)
     return func.CallOp(results, ir.FlatSymbolRefAttr.get(name), operands).results

@@ -69,7 +69,8 @@ class Sharded:
 def state_pairs(step: Partitioned) -> list[tuple[int, int]]:
     """Parameter and output of state, found by the trees: a part of the arguments comes back as a part of the outputs.
 
-    An argument leaf and an output leaf are paired where the ends of their paths, shapes and dtypes agree, and no other output
+    An argument leaf and an output leaf are paired where the ends of their paths, shapes and dtypes agree, and no other
+    output
     has as long an end in common with it.
     """
     pairs = []
@@ -157,7 +158,8 @@ def shard(step: Partitioned, mode: str | int, memory_limit: int | None, machine:
 
 
 def _choose(ways: list[Way], memory_limit: int | None) -> int:
-    """The least predicted step of those that fit the limit; of nearly equal ones the one with less memory. The step as it was is
+    """The least predicted step of those that fit the limit; of nearly equal ones the one with less memory. The step as
+    it was is
     there to be compared with."""
     numbers = list(range(1, len(ways)))
     if memory_limit is not None:
@@ -221,5 +223,7 @@ def _cut_spec(leaf: dict[str, Any], rank: int, before: PartitionSpec, mesh: Mesh
     n_shards = max(shards) + 1
     spec = layout.spec_of(layout.cut(rank, leaf["dim"], n_shards, shards), mesh)
     if spec is None:
-        raise Declined(f"{n_shards} shards over groups {leaf['groups']} cannot be said by the axes of the mesh {mesh.shape}")
+        raise Declined(
+            f"{n_shards} shards over groups {leaf['groups']} cannot be said by the axes of the mesh {mesh.shape}"
+        )
     return spec

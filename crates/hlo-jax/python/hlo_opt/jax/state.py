@@ -12,10 +12,13 @@ from hlo_opt.jax.zero import Plan, ZeroStep
 
 
 def shardings(step: ZeroStep, *args: Any, **kwargs: Any) -> tuple:
-    """The shardings that the step holds its arguments in: a tuple of trees, one for each positional argument that is not static.
+    """The shardings that the step holds its arguments in: a tuple of trees, one for each positional argument that is
+    not static.
 
-    With arguments (arrays, or ``jax.ShapeDtypeStruct`` with a sharding) for a call with these; without, for the last call. What a
-    checkpoint is restored to: ``restore(path, target=ho.shardings(step)[0])``. A leaf that the step does not use has ``None``.
+    With arguments (arrays, or ``jax.ShapeDtypeStruct`` with a sharding) for a call with these; without, for the last
+    call. What a
+    checkpoint is restored to: ``restore(path, target=ho.shardings(step)[0])``. A leaf that the step does not use has
+        ``None``.
 
     Raises:
         ValueError: there was no call yet, or the step runs as it was.
@@ -40,7 +43,8 @@ def init(init_fn: Callable[[], Any], step: ZeroStep, *rest: Any) -> Any:
 
     Args:
         init_fn: returns the step's first argument, or a tuple of its first arguments; it takes no argument.
-        rest: the step's other arguments, arrays or ``jax.ShapeDtypeStruct`` with a sharding. They say how many ``init_fn`` returns:
+        rest: the step's other arguments, arrays or ``jax.ShapeDtypeStruct`` with a sharding. They say how many
+            ``init_fn`` returns:
             where the step takes one argument more than ``rest`` has, it is one.
 
     Returns:
@@ -73,7 +77,9 @@ def _mesh_of(tree: Any) -> Any:
         sharding = getattr(leaf, "sharding", None)
         if isinstance(sharding, NamedSharding):
             return sharding.mesh
-    raise ValueError("expected an argument with a NamedSharding, which says on what mesh the state is to be made; found none")
+    raise ValueError(
+        "expected an argument with a NamedSharding, which says on what mesh the state is to be made; found none"
+    )
 
 
 def replicate(tree: Any) -> Any:

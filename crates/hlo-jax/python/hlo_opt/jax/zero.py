@@ -53,9 +53,7 @@ class ZeroStep:
         unwrapped: the original jitted step.
     """
 
-    def __init__(
-        self, step: Any, mode: str | int, memory_limit: int | None, machine: str | None, strict: bool
-    ) -> None:
+    def __init__(self, step: Any, mode: str | int, memory_limit: int | None, machine: str | None, strict: bool) -> None:
         self.unwrapped = step
         self._mode, self._memory_limit, self._machine, self._strict = mode, memory_limit, machine, strict
         self._static_numbers, self._static_names = private.static_arguments(step)
@@ -79,7 +77,8 @@ class ZeroStep:
         return self._first_call(args, kwargs, leaves, tree, statics)
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
-        """How calls with these arguments run; nothing is run. Arguments may be ``jax.ShapeDtypeStruct`` with a sharding."""
+        """How calls with these arguments run; nothing is run. Arguments may be ``jax.ShapeDtypeStruct`` with a
+        sharding."""
         dynamic, statics = self._split(args, kwargs)
         leaves, tree = jax.tree.flatten(dynamic)
         with self._lock:
@@ -157,7 +156,8 @@ class ZeroStep:
         return plan
 
     def _as_whole(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-        """The arguments with the leaves that an earlier plan has cut described as whole, as the original step would have them."""
+        """The arguments with the leaves that an earlier plan has cut described as whole, as the original step would
+        have them."""
 
         def whole(path: Any, leaf: Any) -> Any:
             sharding = getattr(leaf, "sharding", None)
@@ -226,7 +226,8 @@ def _key_data(leaf: Any) -> Any:
 def _cut_leaves(leaves: list, cuts: Sequence[tuple[int, NamedSharding, bool]]) -> None:
     """Puts leaves into shards, in place.
 
-    One that the step would take over anyway is freed at once, so that no two copies of the state are there together; but not an array
+    One that the step would take over anyway is freed at once, so that no two copies of the state are there together;
+    but not an array
     that stands in several places of the arguments.
     """
     n_places = collections.Counter(id(leaf) for leaf in leaves)
@@ -257,7 +258,8 @@ def zero(
 
     Args:
         step: what ``jax.jit`` returned. It takes state and a batch, and returns the next state.
-        mode: 1 shards the optimizer's state; 2 also the weights, where that is cheaper; ``"auto"`` takes what is predicted to be
+        mode: 1 shards the optimizer's state; 2 also the weights, where that is cheaper; ``"auto"`` takes what is
+            predicted to be
             fastest, and of equally fast ways the one with less memory.
         memory_limit: the most bytes that one device may need at the peak, as predicted.
         machine: what times are predicted for: ``"h100"``, ``"h200:4"``, as ``--machine`` takes it.
@@ -268,7 +270,9 @@ def zero(
     """
     if not private.is_jitted(step):
         if hasattr(step, "lower"):
-            raise TypeError("expected what jax.jit returned, found jax.pmap: its state is a stack of copies; use jit with shardings")
+            raise TypeError(
+                "expected what jax.jit returned, found jax.pmap: its state is a stack of copies; use jit with shardings"
+            )
         raise TypeError(f"expected what jax.jit returned, found {type(step).__name__}: write zero(jax.jit(step))")
     if mode not in ("auto", 1, 2):
         raise ValueError(f"mode: expected 'auto', 1 or 2, found {mode!r}")
