@@ -215,6 +215,31 @@ fn iotas_and_broadcasts_are_built_in_shards() {
 }
 
 #[test]
+fn rows_are_exchanged_within_groups_where_an_all_to_all_can_name_them() {
+    for (replicas, partitions, groups) in places() {
+        let n_members = groups[0].len();
+        let parameter = format!("s32[{},3]{{1,0}}", 2 * n_members);
+        let mut module = module(replicas, partitions, &parameter, "  ROOT %r = s32[] constant(0)\n");
+        let p = find(&module, "p");
+        let mut builder = ShardBuilder::new(&module, groups.clone().into());
+        let exchanged = builder.exchange_rows(&mut module, p).expect("an array");
+        assert_eq!(exchanged.is_none(), replicas > 1 && partitions > 1, "{replicas}x{partitions}");
+        let Some(exchanged) = exchanged else { continue };
+        let leaves = run(&mut module, &[p, exchanged], true);
+        let rows = |device: u32, leaf: usize, block: usize| {
+            (0..6).map(|k| leaves[leaf][device as usize].get(6 * block + k)).collect::<Vec<_>>()
+        };
+        for group in &groups {
+            for (i, &member) in group.iter().enumerate() {
+                for (j, &other) in group.iter().enumerate() {
+                    assert_eq!(rows(member, 1, j), rows(other, 0, i), "{replicas}x{partitions}, {groups:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn a_position_is_that_of_the_device_in_its_group() {
     for (replicas, partitions, groups) in places() {
         let mut module = module(replicas, partitions, "s32[2]{0}", "  ROOT %r = s32[2] copy(%p)\n");
