@@ -76,6 +76,13 @@ fn check_sample(pass: &str, sample: &Sample) -> Result<(), String> {
             return Err(format!("{name}: expected the reason `{reason}`, found {given:?}"));
         }
     }
+    for report in &summary.reports {
+        let mut said = BTreeSet::new();
+        let mut left = report.decisions.iter().filter(|d| d.action == "left");
+        if let Some(again) = left.find(|d| !said.insert((&d.subject, &d.computation, &d.reason))) {
+            return Err(format!("{name}: {} leaves `{}` twice: {}", report.pass, again.subject, again.reason));
+        }
+    }
     if !has_changed {
         return (print_module(&before, &PrintOptions::default()) == print_module(&after, &PrintOptions::default()))
             .then_some(())

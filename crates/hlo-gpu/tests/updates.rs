@@ -3,7 +3,7 @@
 
 use hlo_gpu::kernel::CudaKernels;
 use hlo_gpu::lower::{LowerOptions, lower};
-use hlo_gpu::plan::{BufferId, Plan, Work};
+use hlo_gpu::plan::{BufferId, Place, Plan, Work};
 use std::collections::BTreeSet;
 
 fn plan_of(file: &str) -> Plan {
@@ -57,4 +57,22 @@ fn an_adam_update_is_one_launch_and_small_ones_share_it() {
     assert_eq!(n_update_launches("mlp_adam.spmd_gspmd.hlo", 6), 3);
     // Only the embedding is large.
     assert_eq!(n_update_launches("gpt2l_adam.spmd_gspmd.hlo", 24), 2);
+}
+
+#[test]
+fn an_output_goes_where_the_header_aliases_it_and_else_where_it_can() {
+    let place = |header: &str| {
+        let text = format!(
+            "HloModule m, {header}\nENTRY main {{\n  a = f32[64]{{0}} parameter(0)\n  b = f32[64]{{0}} parameter(1)\n  \
+             ROOT s = f32[64]{{0}} add(a, b)\n}}\n"
+        );
+        let module = hlo_text::parse_module(&text).expect("a module").module;
+        let plan = lower(&module, &mut CudaKernels::default(), &LowerOptions::default()).expect("a plan");
+        plan.buffers[plan.outputs[0]].place
+    };
+    assert_eq!(place("is_scheduled=true"), Place::Output(0));
+    assert_eq!(place("buffer_donor={ (0, {}) }"), Place::Parameter(0));
+    assert_eq!(place("buffer_donor={ (1, {}) }"), Place::Parameter(1));
+    assert_eq!(place("input_output_alias={ {}: (1, {}, may-alias) }, buffer_donor={ (0, {}) }"), Place::Parameter(1));
+    assert_eq!(place("input_output_alias={ {}: (0, {}, may-alias) }, buffer_donor={ (1, {}) }"), Place::Parameter(0));
 }
