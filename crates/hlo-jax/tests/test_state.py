@@ -241,3 +241,55 @@ def test_all_that_is_private_of_jax_is_there():
 
 def test_the_scripts_are_all_there():
     assert len(SCRIPTS) == 11
+
+
+def test_what_jit_tells_apart_is_another_program():
+    mesh = mesh_of(8)
+
+    def step(w, rate, x, y, *, flag):
+        loss, grad = jax.value_and_grad(lambda w: ((x @ w - y) ** 2).mean())(w)
+        return w - rate * grad, loss + jnp.asarray(flag).dtype.itemsize
+
+    jitted = jax.jit(step, static_argnames=("flag",))
+    zero = ho.zero(jitted, mode=2, strict=True)
+    w, (x, y) = whole(mesh, jnp.ones((WIDTH, 8)) / WIDTH), along(mesh, (normal(0, 48, WIDTH), normal(1, 48, 8)))
+    for rate in (jnp.float32(0.1), 0.1):
+        for flag in (1, True):
+            theirs, mine = jitted(w, rate, x, y, flag=flag), zero(w, rate, x, y, flag=flag)
+            assert float(mine[1]) == pytest.approx(float(theirs[1]), rel=1e-6)
+            np.testing.assert_allclose(np.asarray(mine[0]), np.asarray(theirs[0]), rtol=1e-5)
+
+
+def test_after_a_call_transformations_have_the_original_too():
+    mesh, step, init, batch = make()
+    state = whole(mesh, init())
+    expected = float(step.unwrapped(*whole(mesh, init()), *batch(0))[2])
+    step(*whole(mesh, init()), *batch(0))
+    outer = jax.jit(lambda params, opt, x, y: step(params, opt, x, y)[2])
+    assert float(outer(*state, *batch(0))) == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_last_batch_of_another_size_and_place_loses_no_state():
+    mesh, step, init, batch = make(strict=False)
+    state, other = whole(mesh, init()), whole(mesh, init())
+    uneven = whole(mesh, (normal(5, 45, WIDTH), normal(6, 45, 8)))
+    for given in (batch(0), uneven, batch(1)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            *state, loss = step(*state, *given)
+        *other, expected = step.unwrapped(*other, *given)
+        assert float(loss) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_a_callback_without_effects_is_left_alone():
+    mesh = mesh_of(8)
+
+    @jax.jit
+    def calls_back(w, x):
+        scale = jax.pure_callback(lambda v: np.float32(2.0) * v, jax.ShapeDtypeStruct((), jnp.float32), x[0, 0])
+        return w - 0.1 * scale * jax.grad(lambda w: ((x @ w) ** 2).mean())(w)
+
+    w, x = whole(mesh, jnp.ones((WIDTH, WIDTH))), along(mesh, normal(0, 192, WIDTH))
+    with pytest.warns(UserWarning, match="calls back into Python"):
+        after = ho.zero(calls_back)(w, x)
+    np.testing.assert_allclose(np.asarray(after), np.asarray(calls_back(w, x)), rtol=1e-5)

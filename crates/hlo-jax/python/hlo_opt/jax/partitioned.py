@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import glob
+import re
 import tempfile
 from typing import Any
 
@@ -102,7 +103,14 @@ def partition(step: Any, args: tuple, kwargs: dict) -> Partitioned:
     infos = jax.tree.leaves_with_path(lowered.args_info, is_leaf=lambda info: hasattr(info, "donated"))
     avals = [info.shape_dtype if hasattr(info, "shape_dtype") else info for _, info in infos]
     outputs = jax.tree.leaves_with_path(lowered.out_info)
+    for sharding in private.argument_shardings(lowered):
+        if getattr(sharding, "memory_kind", None) not in (None, "device", "unpinned_host"):
+            raise Declined(
+                f"an argument lies in {sharding.memory_kind}: only state in the devices' own memory is taken over"
+            )
     module = _module_of(lowered)
+    if re.search(rb"xla_\w*python_\w*callback", module):
+        raise Declined("the step calls back into Python: callbacks stay with the original program")
     ranks = [len(physical(avals[number]).shape) for number in kept]
     output_ranks = [len(physical(output).shape) for _, output in outputs]
     tiles = private.chosen_shardings(module, ranks, output_ranks, mesh.devices.size)

@@ -26,6 +26,7 @@ def missing() -> list[str]:
         "jaxlib._hlo.HloModule.spmd_output_sharding": lambda: _hlo().HloModule.spmd_output_sharding,
         "jaxlib._jax.mlir.hlo_to_stablehlo": lambda: _mlir().hlo_to_stablehlo,
         "jax._src.interpreters.mlir.merge_mlir_modules": lambda: _interpreter().merge_mlir_modules,
+        "jax._src.config.trace_context": lambda: _config().trace_context,
         "jax._src.config.enable_compilation_cache": lambda: _config().enable_compilation_cache,
         "jax.extend.xla.register_hlo_module_transformation": _transformations,
     }
@@ -87,6 +88,11 @@ def argument_shardings(lowered: Any) -> list[Any]:
 def devices_of(lowered: Any) -> list[Any]:
     """The devices of a program in the order of their numbers in the partitioned module."""
     return list(lowered._lowering._device_list)
+
+
+def tracing_context() -> Any:
+    """What of JAX's configuration has a say in what a function becomes; equal where the same program results."""
+    return _config().trace_context()
 
 
 def is_jitted(step: Any) -> bool:

@@ -32,7 +32,7 @@ def shardings(step: ZeroStep, *args: Any, **kwargs: Any) -> tuple:
 def _leaf_shardings(plan: Plan) -> list:
     if plan.declined is not None:
         raise ValueError(f"the step runs as it was: {plan.declined}")
-    found: list = [None] * len(plan.shapes)
+    found: list = [None] * len(plan.kinds)
     for number, spec in zip(plan.kept, plan.sharded.param_specs):
         found[number] = NamedSharding(plan.partitioned.mesh, spec)
     return found

@@ -14,7 +14,7 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from hlo_opt.jax import private
-from hlo_opt.jax.inlined import Program, SignatureChanged, global_function
+from hlo_opt.jax.inlined import Program, global_function
 from hlo_opt.jax.partitioned import Declined, Partitioned, local_shape, partition, physical
 from hlo_opt.jax.sharding import Sharded, shard
 
@@ -28,19 +28,26 @@ class Plan:
     """How calls of one signature run.
 
     Attributes:
-        declined: why the original runs; then nothing else is set.
+        tree: the tree of the arguments that are not static.
+        key: what has to be equal: the tree, the static arguments, JAX's configuration.
+        kinds: shape, dtype and weak type of each leaf.
+        accepted: of each leaf, the shardings with which it may come.
+        declined: why the original runs; then nothing below is set.
         call: the jitted function of the kept flat arguments.
         kept: the flat arguments that it takes.
-        cut: flat number, sharding in shards and whole, of each state leaf; and whether its source may be freed.
+        moves: of each kept argument its number, the sharding that ``call`` takes, and whether its source may be freed.
+        cut: number and sharding of the leaves that were whole and are in shards.
     """
 
     tree: Any
-    statics: tuple
-    shapes: list
+    key: tuple
+    kinds: list
+    accepted: list = dataclasses.field(default_factory=list)
     declined: str | None = None
     call: Any = None
     kept: Sequence[int] = ()
-    cut: Sequence[tuple[int, NamedSharding, bool]] = ()
+    moves: Sequence[tuple[int, NamedSharding, bool]] = ()
+    cut: Sequence[tuple[int, NamedSharding]] = ()
     out_tree: Any = None
     partitioned: Partitioned | None = None
     sharded: Sharded | None = None
@@ -68,13 +75,17 @@ class ZeroStep:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         dynamic, statics = self._split(args, kwargs)
         leaves, tree = jax.tree.flatten(dynamic)
+        if _is_off() or any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+            return self.unwrapped(*args, **kwargs)
+        key = (tree, statics, private.tracing_context())
         plan = self._last
-        if plan is not None and plan.tree == tree and plan.statics == statics and plan.declined is None:
-            try:
-                return self._run(plan, leaves)
-            except SignatureChanged:
-                pass
-        return self._first_call(args, kwargs, leaves, tree, statics)
+        if plan is None or plan.key != key or not self._fits(plan, leaves):
+            with self._lock:
+                plan = self._find(args, kwargs, leaves, key)
+            self._last = plan
+        if plan.declined is not None:
+            return self.unwrapped(*args, **kwargs)
+        return self._run(plan, leaves)
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """How calls with these arguments run; nothing is run. Arguments may be ``jax.ShapeDtypeStruct`` with a
@@ -82,7 +93,7 @@ class ZeroStep:
         dynamic, statics = self._split(args, kwargs)
         leaves, tree = jax.tree.flatten(dynamic)
         with self._lock:
-            plan = self._find(args, kwargs, leaves, tree, statics)
+            plan = self._find(args, kwargs, leaves, (tree, statics, private.tracing_context()))
         self._last = plan
         return plan
 
@@ -97,7 +108,7 @@ class ZeroStep:
         if plan.declined is not None:
             return self.unwrapped.lower(*args, **kwargs)
         leaves = jax.tree.leaves(self._split(args, kwargs)[0])
-        for number, wanted, _ in plan.cut:
+        for number, wanted in plan.cut:
             leaf = leaves[number]
             leaves[number] = jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=wanted)
         return plan.call.lower(*[leaves[number] for number in plan.kept])
@@ -106,16 +117,6 @@ class ZeroStep:
         """As ``jax.jit(…).eval_shape``."""
         return self.unwrapped.eval_shape(*args, **kwargs)
 
-    def _first_call(self, args: tuple, kwargs: dict, leaves: list, tree: Any, statics: tuple) -> Any:
-        if _is_off() or any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
-            return self.unwrapped(*args, **kwargs)
-        with self._lock:
-            plan = self._find(args, kwargs, leaves, tree, statics)
-        self._last = plan
-        if plan.declined is not None:
-            return self.unwrapped(*args, **kwargs)
-        return self._run(plan, leaves)
-
     def _split(self, args: tuple, kwargs: dict) -> tuple[tuple, tuple]:
         """The arguments without the static ones, as JAX flattens them, and the static ones."""
         if not self._static_numbers and not self._static_names:
@@ -123,23 +124,34 @@ class ZeroStep:
         numbers = {n % len(args) if n < 0 and args else n for n in self._static_numbers}
         dynamic = tuple(arg for n, arg in enumerate(args) if n not in numbers)
         by_name = {name: arg for name, arg in kwargs.items() if name not in self._static_names}
-        statics = tuple(arg for n, arg in enumerate(args) if n in numbers)
-        named = tuple(sorted((name, arg) for name, arg in kwargs.items() if name in self._static_names))
+        # 1 and True are equal, and not the same program.
+        statics = tuple((type(arg), arg) for n, arg in enumerate(args) if n in numbers)
+        named = tuple((name, type(kwargs[name]), kwargs[name]) for name in sorted(kwargs) if name in self._static_names)
         return (dynamic, by_name), (statics, named)
 
     def _run(self, plan: Plan, leaves: list) -> Any:
-        whole = [cut for cut in plan.cut if getattr(leaves[cut[0]], "sharding", None) is not cut[1]]
-        if whole:
-            _cut_leaves(leaves, whole)
+        moved = [move for move in plan.moves if getattr(leaves[move[0]], "sharding", None) is not move[1]]
+        if moved:
+            _move_leaves(leaves, moved)
         outs = plan.call(*[leaves[number] for number in plan.kept])
         return jax.tree.unflatten(plan.out_tree, outs)
 
-    def _find(self, args: tuple, kwargs: dict, leaves: list, tree: Any, statics: tuple) -> Plan:
-        shapes = [(getattr(l, "shape", ()), getattr(l, "dtype", type(l))) for l in leaves]
+    def _fits(self, plan: Plan, leaves: list) -> bool:
+        """Whether these arguments are those of a plan: what jit tells apart, and each leaf where the plan takes it."""
+        for leaf, kind, accepted in zip(leaves, plan.kinds, plan.accepted):
+            if _kind(leaf) != kind:
+                return False
+            sharding = _sharding(leaf)
+            if sharding is not accepted[0] and sharding not in accepted:
+                return False
+        return True
+
+    def _find(self, args: tuple, kwargs: dict, leaves: list, key: tuple) -> Plan:
         for plan in self._plans:
-            if (plan.tree, plan.statics, plan.shapes) == (tree, statics, shapes):
+            if plan.key == key and self._fits(plan, leaves):
                 return plan
-        plan = Plan(tree=tree, statics=statics, shapes=shapes)
+        plan = Plan(tree=key[0], key=key, kinds=[_kind(leaf) for leaf in leaves])
+        plan.accepted = [[_sharding(leaf)] for leaf in leaves]
         try:
             self._make(plan, *self._as_whole(args, kwargs))
         except Declined as reason:
@@ -151,7 +163,7 @@ class ZeroStep:
         if plan.declined is not None:
             if self._strict:
                 raise ZeroError(plan.declined)
-            warnings.warn(f"hlo_opt.jax.zero: {self.__name__} runs as it was: {plan.declined}", stacklevel=4)
+            warnings.warn(f"hlo_opt.jax.zero: {self.__name__} runs as it was: {plan.declined}", stacklevel=3)
         self._plans.append(plan)
         return plan
 
@@ -197,7 +209,13 @@ class ZeroStep:
             keep_unused=True,
         )
         plan.kept = step.kept
-        plan.cut = [(step.kept[n], shardings[n], step.donated[step.kept[n]]) for n in sharded.cut]
+        plan.moves = [(number, shardings[n], step.donated[number]) for n, number in enumerate(step.kept)]
+        plan.cut = [(step.kept[n], shardings[n]) for n in sharded.cut]
+        for n, number in enumerate(step.kept):
+            # Whole or in shards, a leaf is the same argument.
+            plan.accepted[number] = [shardings[n], *plan.accepted[number]]
+            if n in sharded.cut:
+                plan.accepted[number].append(NamedSharding(mesh, step.param_specs[n]))
         for n in sharded.cut:
             number = step.kept[n]
             place = (jax.tree_util.keystr(step.in_paths[number]), step.avals[number].shape)
@@ -223,20 +241,35 @@ def _key_data(leaf: Any) -> Any:
     return jax.random.key_data(leaf) if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
 
 
-def _cut_leaves(leaves: list, cuts: Sequence[tuple[int, NamedSharding, bool]]) -> None:
-    """Puts leaves into shards, in place.
+def _kind(leaf: Any) -> tuple:
+    """What jit tells arguments apart by, their shardings aside."""
+    dtype = getattr(leaf, "dtype", None)
+    if dtype is None:
+        return (type(leaf),)
+    return (leaf.shape, dtype, getattr(leaf, "weak_type", False))
+
+
+def _sharding(leaf: Any) -> Any:
+    """Where an argument lies: ``None`` if jit may put it where it likes."""
+    if isinstance(leaf, jax.Array) and not leaf.committed:
+        return None
+    return getattr(leaf, "sharding", None)
+
+
+def _move_leaves(leaves: list, moves: Sequence[tuple[int, NamedSharding, bool]]) -> None:
+    """Puts leaves where the program takes them, in place.
 
     One that the step would take over anyway is freed at once, so that no two copies of the state are there together;
-    but not an array
-    that stands in several places of the arguments.
+    but not an array that stands in several places of the arguments.
     """
     n_places = collections.Counter(id(leaf) for leaf in leaves)
-    for number, wanted, is_donated in cuts:
+    for number, wanted, is_donated in moves:
         leaf = leaves[number]
-        if getattr(leaf, "sharding", None) == wanted:
+        # An array that lies there already shares its memory with what device_put makes, and so may one made whole.
+        if not isinstance(leaf, jax.Array) or leaf.sharding.is_equivalent_to(wanted, leaf.ndim):
             continue
         in_shards = jax.device_put(leaf, wanted)
-        if is_donated and isinstance(leaf, jax.Array) and n_places[id(leaf)] == 1:
+        if is_donated and n_places[id(leaf)] == 1 and not wanted.is_fully_replicated:
             in_shards.block_until_ready()
             leaf.delete()
         leaves[number] = in_shards
