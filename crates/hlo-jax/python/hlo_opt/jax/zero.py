@@ -28,7 +28,6 @@ class Plan:
     """How calls of one signature run.
 
     Attributes:
-        tree: the tree of the arguments that are not static.
         key: what has to be equal: the tree, the static arguments, JAX's configuration.
         kinds: shape, dtype and weak type of each leaf.
         accepted: of each leaf, the shardings with which it may come.
@@ -36,21 +35,45 @@ class Plan:
         call: the jitted function of the kept flat arguments.
         kept: the flat arguments that it takes.
         moves: of each kept argument its number, the sharding that ``call`` takes, and whether its source may be freed.
-        cut: number and sharding of the leaves that were whole and are in shards.
     """
 
-    tree: Any
     key: tuple
     kinds: list
-    accepted: list = dataclasses.field(default_factory=list)
+    accepted: list
     declined: str | None = None
     call: Any = None
     kept: Sequence[int] = ()
     moves: Sequence[tuple[int, NamedSharding, bool]] = ()
-    cut: Sequence[tuple[int, NamedSharding]] = ()
     out_tree: Any = None
     partitioned: Partitioned | None = None
     sharded: Sharded | None = None
+    #: Of each leaf of the last call that fitted, its abstract value and sharding: most calls have the same objects.
+    _known: list = dataclasses.field(default_factory=list)
+
+    @property
+    def tree(self) -> Any:
+        """The tree of the arguments that are not static."""
+        return self.key[0]
+
+    def fits(self, leaves: list) -> bool:
+        """Whether these arguments are those of the plan: what jit tells apart, and each leaf where the plan takes it.
+        A tracer fits no plan."""
+        known = self._known or [(None, None)] * len(leaves)
+        found = []
+        for leaf, pair, kind, accepted in zip(leaves, known, self.kinds, self.accepted):
+            if isinstance(leaf, jax.core.Tracer):
+                return False
+            if isinstance(leaf, jax.Array):
+                aval, sharding = leaf.aval, leaf.sharding
+                if aval is pair[0] and sharding is pair[1]:
+                    found.append(pair)
+                    continue
+                pair = (aval, sharding) if leaf.committed else (None, None)
+            if _kind(leaf) != kind or _sharding(leaf) not in accepted:
+                return False
+            found.append(pair)
+        self._known = found
+        return True
 
 
 class ZeroStep:
@@ -73,13 +96,15 @@ class ZeroStep:
         self.__doc__ = getattr(step, "__doc__", None)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if _is_off():
+            return self.unwrapped(*args, **kwargs)
         dynamic, statics = self._split(args, kwargs)
         leaves, tree = jax.tree.flatten(dynamic)
-        if _is_off() or any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
-            return self.unwrapped(*args, **kwargs)
         key = (tree, statics, private.tracing_context())
         plan = self._last
-        if plan is None or plan.key != key or not self._fits(plan, leaves):
+        if plan is None or plan.key != key or not plan.fits(leaves):
+            if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+                return self.unwrapped(*args, **kwargs)
             with self._lock:
                 plan = self._find(args, kwargs, leaves, key)
             self._last = plan
@@ -108,9 +133,9 @@ class ZeroStep:
         if plan.declined is not None:
             return self.unwrapped.lower(*args, **kwargs)
         leaves = jax.tree.leaves(self._split(args, kwargs)[0])
-        for number, wanted in plan.cut:
-            leaf = leaves[number]
-            leaves[number] = jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=wanted)
+        for n in plan.sharded.cut:
+            number, wanted, _ = plan.moves[n]
+            leaves[number] = jax.ShapeDtypeStruct(leaves[number].shape, leaves[number].dtype, sharding=wanted)
         return plan.call.lower(*[leaves[number] for number in plan.kept])
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
@@ -136,22 +161,11 @@ class ZeroStep:
         outs = plan.call(*[leaves[number] for number in plan.kept])
         return jax.tree.unflatten(plan.out_tree, outs)
 
-    def _fits(self, plan: Plan, leaves: list) -> bool:
-        """Whether these arguments are those of a plan: what jit tells apart, and each leaf where the plan takes it."""
-        for leaf, kind, accepted in zip(leaves, plan.kinds, plan.accepted):
-            if _kind(leaf) != kind:
-                return False
-            sharding = _sharding(leaf)
-            if sharding is not accepted[0] and sharding not in accepted:
-                return False
-        return True
-
     def _find(self, args: tuple, kwargs: dict, leaves: list, key: tuple) -> Plan:
         for plan in self._plans:
-            if plan.key == key and self._fits(plan, leaves):
+            if plan.key == key and plan.fits(leaves):
                 return plan
-        plan = Plan(tree=key[0], key=key, kinds=[_kind(leaf) for leaf in leaves])
-        plan.accepted = [[_sharding(leaf)] for leaf in leaves]
+        plan = Plan(key, kinds=[_kind(leaf) for leaf in leaves], accepted=[[_sharding(leaf)] for leaf in leaves])
         try:
             self._make(plan, *self._as_whole(args, kwargs))
         except Declined as reason:
@@ -210,16 +224,14 @@ class ZeroStep:
         )
         plan.kept = step.kept
         plan.moves = [(number, shardings[n], step.donated[number]) for n, number in enumerate(step.kept)]
-        plan.cut = [(step.kept[n], shardings[n]) for n in sharded.cut]
         for n, number in enumerate(step.kept):
-            # Whole or in shards, a leaf is the same argument.
-            plan.accepted[number] = [shardings[n], *plan.accepted[number]]
-            if n in sharded.cut:
-                plan.accepted[number].append(NamedSharding(mesh, step.param_specs[n]))
+            plan.accepted[number].append(shardings[n])
         for n in sharded.cut:
-            number = step.kept[n]
+            # Whole or in shards, a leaf is the same argument.
+            number, whole = step.kept[n], NamedSharding(mesh, step.param_specs[n])
+            plan.accepted[number].append(whole)
             place = (jax.tree_util.keystr(step.in_paths[number]), step.avals[number].shape)
-            self._whole[place] = (shardings[n], NamedSharding(mesh, step.param_specs[n]))
+            self._whole[place] = (shardings[n], whole)
         plan.out_tree = step.out_tree
         plan.partitioned, plan.sharded = step, sharded
 
@@ -292,8 +304,7 @@ def zero(
     Args:
         step: what ``jax.jit`` returned. It takes state and a batch, and returns the next state.
         mode: 1 shards the optimizer's state; 2 also the weights, where that is cheaper; ``"auto"`` takes what is
-            predicted to be
-            fastest, and of equally fast ways the one with less memory.
+            predicted to be fastest, and of equally fast ways the one with less memory.
         memory_limit: the most bytes that one device may need at the peak, as predicted.
         machine: what times are predicted for: ``"h100"``, ``"h200:4"``, as ``--machine`` takes it.
         strict: raise :class:`ZeroError` where the step cannot be taken over, instead of a warning.
@@ -314,5 +325,5 @@ def zero(
         message = f"jax {jax.__version__} lacks {', '.join(lacking)}; tested with {', '.join(private.TESTED)}"
         if strict:
             raise ZeroError(message)
-        warnings.warn(f"hlo_opt.jax.zero: the step runs as it was: {message}", stacklevel=2)
+        warnings.warn(f"hlo_opt.jax.zero: a step that needs what is missing runs as it was: {message}", stacklevel=2)
     return ZeroStep(step, mode, memory_limit, machine, strict)
