@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-
 from hlo_opt._native import HloError
 
 # Element types of HLO and their names in numpy and ml_dtypes.

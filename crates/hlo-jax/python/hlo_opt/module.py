@@ -38,7 +38,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-
 from hlo_opt import _native
 from hlo_opt._native import Collective, Computation, UsageError
 from hlo_opt.arrays import from_native, to_native

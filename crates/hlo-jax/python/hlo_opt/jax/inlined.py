@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+from hlo_opt.jax import private
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 from jax.sharding import Mesh, PartitionSpec
-
-from hlo_opt.jax import private
 
 
 class Program:

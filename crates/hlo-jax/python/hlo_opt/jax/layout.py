@@ -5,9 +5,8 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
-
 from hlo_opt.jax.private import Tiles
+from jax.sharding import Mesh, PartitionSpec
 
 
 def spec_of(tiles: Tiles, mesh: Mesh) -> PartitionSpec | None:
@@ -49,16 +48,20 @@ def _axes_of(wanted: np.ndarray, n_tiles: int, places: np.ndarray, sizes: tuple[
     return None
 
 
-def cut(rank: int, dim: int, n_shards: int, shard_of_device: list[int]) -> Tiles:
-    """The tiles of an array of which only ``dim`` is cut."""
+def tiles_of(spec: PartitionSpec, rank: int, mesh: Mesh) -> Tiles:
+    """The tiles that a spec gives; the devices are numbered as they lie in the mesh."""
+    places = np.stack(np.unravel_index(np.arange(mesh.devices.size), mesh.devices.shape), axis=1)
     n_tiles = [1] * rank
-    n_tiles[dim] = n_shards
-    tile_of_device = np.zeros((len(shard_of_device), rank), int)
-    tile_of_device[:, dim] = shard_of_device
+    tile_of_device = np.zeros((mesh.devices.size, rank), int)
+    for dim, names in enumerate(spec):
+        for name in () if names is None else names if isinstance(names, tuple) else (names,):
+            axis = mesh.axis_names.index(name)
+            n_tiles[dim] *= mesh.devices.shape[axis]
+            tile_of_device[:, dim] = tile_of_device[:, dim] * mesh.devices.shape[axis] + places[:, axis]
     return Tiles(n_tiles, tile_of_device)
 
 
-def cut_further(tiles: Tiles, dim: int, n_shards: int, shard_of_device: list[int]) -> Tiles:
+def cut(tiles: Tiles, dim: int, n_shards: int, shard_of_device: list[int]) -> Tiles:
     """The tiles of an array whose tiles are cut once more along ``dim``."""
     n_tiles = list(tiles.n_tiles)
     n_tiles[dim] *= n_shards

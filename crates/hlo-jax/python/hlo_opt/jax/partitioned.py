@@ -11,14 +11,17 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
-
 from hlo_opt.jax import private
 from hlo_opt.jax.layout import spec_of
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 
 class Declined(Exception):
     """Why a step runs as it was: one sentence."""
+
+
+class NotTraced(Exception):
+    """JAX cannot trace the step with these arguments; the cause is what it says."""
 
 
 @dataclasses.dataclass
@@ -51,6 +54,14 @@ class Partitioned:
     out_tree: Any
     in_paths: list[Any]
     out_paths: list[Any]
+
+    def describe(self, number: int, spec: PartitionSpec | None = None) -> str:
+        """A parameter as ``[0]['w'] float32[64, 8] P('data')``, with the spec that it came with or another."""
+        flat = self.kept[number]
+        aval = self.avals[flat]
+        # The first part of a path says that it is a positional argument.
+        name = jax.tree_util.keystr(self.in_paths[flat][1:])
+        return f"{name} {aval.dtype}{list(aval.shape)} {self.param_specs[number] if spec is None else spec}"
 
 
 def first_message(data: bytes) -> bytes:
@@ -92,8 +103,12 @@ def partition(step: Any, args: tuple, kwargs: dict) -> Partitioned:
 
     Raises:
         Declined: the step cannot be taken over, and why.
+        NotTraced: the step itself fails with these arguments.
     """
-    traced = step.trace(*args, **kwargs)
+    try:
+        traced = step.trace(*args, **kwargs)
+    except Exception as error:
+        raise NotTraced from error
     if traced.jaxpr.effects:
         effects = ", ".join(sorted(type(effect).__name__ for effect in traced.jaxpr.effects))
         raise Declined(f"the step has side effects ({effects}): prints and callbacks stay with the original program")

@@ -1,17 +1,18 @@
 """Every call of JAX that is not public stands here.
 
-Each function says what it needs and where it was found to work; :data:`TESTED` lists the versions, and ``missing``
-names what an
-untested version lacks.
+Each function says what it needs; :data:`TESTED` lists the versions for which the tests ran, and :func:`missing` names
+what another version lacks.
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 #: Versions of jax for which the package's tests ran.
@@ -28,6 +29,7 @@ def missing() -> list[str]:
         "jax._src.interpreters.mlir.merge_mlir_modules": lambda: _interpreter().merge_mlir_modules,
         "jax._src.config.trace_context": lambda: _config().trace_context,
         "jax._src.config.enable_compilation_cache": lambda: _config().enable_compilation_cache,
+        "jax._src.distributed.global_state": _distributed,
         "jax.extend.xla.register_hlo_module_transformation": _transformations,
     }
     lacking = []
@@ -61,6 +63,12 @@ def _config() -> Any:
     from jax._src import config
 
     return config
+
+
+def _distributed() -> Any:
+    from jax._src import distributed
+
+    return distributed.global_state
 
 
 def _transformations() -> Any:
@@ -100,6 +108,26 @@ def is_jitted(step: Any) -> bool:
     return hasattr(step, "lower") and hasattr(step, "_jit_info")
 
 
+#: How long a process waits for the others' decisions: they compile the same program, at another pace.
+_WAIT_MS = 600_000
+_n_decisions: collections.Counter = collections.Counter()
+
+
+def differing_processes(processes: Sequence[int], digest: str) -> list[int]:
+    """Those of a step's processes that came to something else at the same call: waits for all of them.
+
+    None where there is one process, or no service that they share.
+    """
+    client = _distributed().client
+    if len(processes) < 2 or client is None:
+        return []
+    place = "hlo_opt/" + "-".join(map(str, processes))
+    _n_decisions[place] += 1
+    place = f"{place}/{_n_decisions[place]}"
+    client.key_value_set(f"{place}/{jax.process_index()}", digest)
+    return [p for p in processes if client.blocking_key_value_get(f"{place}/{p}", _WAIT_MS) != digest]
+
+
 _STOP = "hlo_opt: the module is known"
 _PREFIX = "hlo_opt_probe_"
 _lock = threading.Lock()
@@ -114,9 +142,10 @@ def _stop(module: bytes) -> None:
 
 
 def _register_hook(platforms: Sequence[str]) -> None:
-    """Lets a probe end after XLA's partitioner. Late, because registering initializes the backends in jax 0.12. Where
-    a platform
-    takes no hook, its probes are compiled to the end."""
+    """Lets a probe end after XLA's partitioner. Late, because registering initializes the backends in jax 0.12.
+
+    Where a platform takes no hook, its probes are compiled to the end.
+    """
     register, stage = _transformations()
     for platform in platforms:
         if platform not in _hooked:
@@ -231,9 +260,10 @@ def stablehlo_of(module: bytes) -> bytes:
 
 
 def _drop_shardings(module: Any) -> None:
-    """Removes what is said of shardings: one device's program has none, and XLA leaves Shardy for the old partitioner
-    where it
-    meets any."""
+    """Removes what is said of shardings: one device's program has none.
+
+    Where it meets any, XLA leaves Shardy for the old partitioner.
+    """
     from jaxlib.mlir import ir
 
     name = "mhlo.sharding"

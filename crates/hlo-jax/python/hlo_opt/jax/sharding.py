@@ -6,14 +6,14 @@ import dataclasses
 import json
 import os
 import tempfile
+from collections.abc import Iterable
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, PartitionSpec
-
 from hlo_opt import _native
 from hlo_opt.jax import layout
 from hlo_opt.jax.partitioned import Declined, Partitioned, physical
+from jax.sharding import Mesh, PartitionSpec
 
 #: Times nearer than this share of each other are taken as equal: a prediction is no better.
 EQUAL_TIMES = 0.02
@@ -24,10 +24,11 @@ _SEPARATE = "split-tuple-all-reduce{ops=all},dce"
 
 @dataclasses.dataclass
 class Way:
-    """One way to run a step, with what is predicted for one device."""
+    """One way to run a step, with what is predicted for one device. ``cut`` has the numbers of the parameters that it
+    holds in shards and the step as it was does not."""
 
     mode: int
-    name: str
+    cut: frozenset[int]
     step_s: float | None
     peak_bytes: int
     argument_bytes: int
@@ -36,10 +37,9 @@ class Way:
     def describe(self) -> str:
         """One line of a table."""
         time = "unknown" if self.step_s is None else f"{self.step_s * 1e6:.1f} µs"
-        return (
-            f"{self.mode}     {self.name:<48} {time:>12} {self.peak_bytes / 2**20:>11.2f} "
-            f"{self.argument_bytes / 2**20:>14.2f} {self.sent_bytes / 2**20:>10.2f}"
-        )
+        sizes = [self.peak_bytes / 2**20, self.argument_bytes / 2**20, self.sent_bytes / 2**20]
+        cells = [f"{self.mode or 'as it was':<9}", f"{len(self.cut):>9}", f"{time:>12}"]
+        return " ".join([*cells, *(f"{size:>13.2f}" for size in sizes)])
 
 
 @dataclasses.dataclass
@@ -70,8 +70,7 @@ def state_pairs(step: Partitioned) -> list[tuple[int, int]]:
     """Parameter and output of state, found by the trees: a part of the arguments comes back as a part of the outputs.
 
     An argument leaf and an output leaf are paired where the ends of their paths, shapes and dtypes agree, and no other
-    output
-    has as long an end in common with it.
+    output has as long an end in common with it.
     """
     pairs = []
     taken: set[int] = set()
@@ -97,6 +96,14 @@ def state_pairs(step: Partitioned) -> list[tuple[int, int]]:
     return pairs
 
 
+def check_machine(machine: str) -> None:
+    """Raises a ValueError with the known names where there is no such machine."""
+    nothing = b"HloModule nothing\n\nENTRY main {\n  ROOT a = f32[] constant(0)\n}\n"
+    code, _, said = _native.run(["--machine", machine, "-o", os.devnull, "-q", "-"], nothing)
+    if code != 0:
+        raise ValueError(said.strip().splitlines()[0].removeprefix("error: --machine: "))
+
+
 def _run(step: Partitioned, preset: str, folder: str, machine: str | None) -> dict[str, Any]:
     report = os.path.join(folder, "report.json")
     of_machine = [] if machine is None else ["--machine", machine]
@@ -115,10 +122,10 @@ def _run(step: Partitioned, preset: str, folder: str, machine: str | None) -> di
     return module
 
 
-def _way(mode: int, name: str, figures: dict[str, Any], step_s: float | None) -> Way:
+def _way(mode: int, cut: Iterable[int], figures: dict[str, Any], step_s: float | None) -> Way:
     return Way(
         mode=mode,
-        name=name,
+        cut=frozenset(cut),
         step_s=step_s,
         peak_bytes=figures["peak_bytes"],
         argument_bytes=figures["argument_bytes"],
@@ -149,9 +156,10 @@ def shard(step: Partitioned, mode: str | int, memory_limit: int | None, machine:
         totals, choice = module["totals"], module["choice"]
         candidates = choice["candidates"]
         if not ways:
-            ways.append(_way(0, "as it is", totals["before"], candidates[0]["critical_path_s"]))
+            ways.append(_way(0, (), totals["before"], candidates[0]["critical_path_s"]))
         chosen = candidates[choice["chosen"]]
-        ways.append(_way(of_mode, chosen["way"], totals["after"], chosen["critical_path_s"]))
+        cut = [leaf["index"] for leaf in module["manifest"]["params"] if leaf["sharded"]]
+        ways.append(_way(of_mode, cut, totals["after"], chosen["critical_path_s"]))
         made.append(module)
     taken = _choose(ways, memory_limit)
     return _placed(step, made[taken - 1], ways, taken)
@@ -159,8 +167,7 @@ def shard(step: Partitioned, mode: str | int, memory_limit: int | None, machine:
 
 def _choose(ways: list[Way], memory_limit: int | None) -> int:
     """The least predicted step of those that fit the limit; of nearly equal ones the one with less memory. The step as
-    it was is
-    there to be compared with."""
+    it was is there to be compared with."""
     numbers = list(range(1, len(ways)))
     if memory_limit is not None:
         numbers = [n for n in numbers if ways[n].peak_bytes <= memory_limit]
@@ -192,7 +199,7 @@ def _placed(step: Partitioned, module: dict[str, Any], ways: list[Way], taken: i
             rank = len(physical(step.outputs[number]).shape)
             output_specs[number] = _cut_spec(leaf, rank, step.output_specs[number], step.mesh)
     if not cut:
-        raise Declined(_why_nothing(module))
+        raise Declined(f"no state could be cut: {_why_nothing(step, module)}")
     return Sharded(
         module=module["proto"],
         ways=ways,
@@ -205,23 +212,38 @@ def _placed(step: Partitioned, module: dict[str, Any], ways: list[Way], taken: i
     )
 
 
-def _why_nothing(module: dict[str, Any]) -> str:
-    reasons: dict[str, int] = {}
+def _why_nothing(step: Partitioned, module: dict[str, Any]) -> str:
+    """Why no state was cut, with what to do where that is known."""
+    if not any(axes is not None for spec in step.param_specs for axes in spec):
+        axis = step.mesh.axis_names[0]
+        return (
+            "every argument is whole on every device, so that all compute the same: put the batch in shards, by "
+            f"jax.device_put(batch, NamedSharding(mesh, PartitionSpec({axis!r})))"
+        )
+    pairs = state_pairs(step)
+    in_shards = [n for n, _ in pairs if any(axes is not None for axes in step.param_specs[n])]
+    if in_shards:
+        return f"the script holds its state in shards already ({step.describe(in_shards[0])})"
+    declared = [pair for pair in pairs if any(axes is not None for axes in step.output_specs[pair[1]])]
+    if declared:
+        param, output = declared[0]
+        returned = step.describe(param, step.output_specs[output])
+        return f"the script takes state whole and returns it in shards ({returned})"
+    bytes_by_reason: dict[str, int] = {}
     for report in module["reports"]:
         if report["pass"] == "shard-weight-update":
             for decision in report.get("decisions", []):
-                if decision.get("action") != "sharded":
-                    reasons[decision["reason"]] = reasons.get(decision["reason"], 0) + 1
-    most = max(reasons, key=lambda reason: reasons[reason], default="it has no sum of gradients over devices")
-    return f"no state could be cut: {most}"
+                reason = decision.get("reason")
+                if decision.get("action") != "sharded" and reason != "a scalar":
+                    bytes_by_reason[reason] = bytes_by_reason.get(reason, 0) + decision["bytes"]
+    return max(bytes_by_reason, key=lambda reason: bytes_by_reason[reason], default="it sums no gradients over devices")
 
 
 def _cut_spec(leaf: dict[str, Any], rank: int, before: PartitionSpec, mesh: Mesh) -> PartitionSpec:
-    if any(axes is not None for axes in before):
-        raise Declined(f"{leaf.get('name') or leaf['index']} was cut before, and would be cut again")
     shards = leaf["shard_index_by_device"]
     n_shards = max(shards) + 1
-    spec = layout.spec_of(layout.cut(rank, leaf["dim"], n_shards, shards), mesh)
+    tiles = layout.cut(layout.tiles_of(before, rank, mesh), leaf["dim"], n_shards, shards)
+    spec = layout.spec_of(tiles, mesh)
     if spec is None:
         raise Declined(
             f"{n_shards} shards over groups {leaf['groups']} cannot be said by the axes of the mesh {mesh.shape}"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import jax
+from hlo_opt.jax.plan import Plan
+from hlo_opt.jax.zero import ZeroStep, expect_step
 from jax.sharding import NamedSharding, PartitionSpec
-
-from hlo_opt.jax.zero import Plan, ZeroStep
 
 
 def shardings(step: ZeroStep, *args: Any, **kwargs: Any) -> tuple:
@@ -16,13 +17,13 @@ def shardings(step: ZeroStep, *args: Any, **kwargs: Any) -> tuple:
     not static.
 
     With arguments (arrays, or ``jax.ShapeDtypeStruct`` with a sharding) for a call with these; without, for the last
-    call. What a
-    checkpoint is restored to: ``restore(path, target=ho.shardings(step)[0])``. A leaf that the step does not use has
-        ``None``.
+    call. They say where a checkpoint is restored to. A leaf that the step does not use has ``None``.
 
     Raises:
+        TypeError: the step is not one by ``zero``.
         ValueError: there was no call yet, or the step runs as it was.
     """
+    expect_step(step)
     plan = step.plan(*args, **kwargs) if args or kwargs else step.last_plan
     if plan is None:
         raise ValueError("expected arguments, or a call of the step before: nothing is known of its state yet")
@@ -44,8 +45,7 @@ def init(init_fn: Callable[[], Any], step: ZeroStep, *rest: Any) -> Any:
     Args:
         init_fn: returns the step's first argument, or a tuple of its first arguments; it takes no argument.
         rest: the step's other arguments, arrays or ``jax.ShapeDtypeStruct`` with a sharding. They say how many
-            ``init_fn`` returns:
-            where the step takes one argument more than ``rest`` has, it is one.
+            ``init_fn`` returns: where the step takes one argument more than ``rest`` has, it is one.
 
     Returns:
         What ``init_fn`` returns, in shards.
@@ -65,8 +65,6 @@ def init(init_fn: Callable[[], Any], step: ZeroStep, *rest: Any) -> Any:
 
 
 def _n_positional(step: ZeroStep) -> int:
-    import inspect
-
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     params = inspect.signature(step.unwrapped).parameters.values()
     return sum(p.kind in kinds and p.default is inspect.Parameter.empty for p in params)

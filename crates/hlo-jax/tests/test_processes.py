@@ -1,0 +1,75 @@
+"""Several processes: those that train together, and those that find what an earlier one has compiled."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+
+import numpy as np
+
+
+def start(*args: str, **environment: str) -> subprocess.Popen:
+    script = pathlib.Path(__file__).parent / "run_steps.py"
+    return subprocess.Popen(
+        [sys.executable, str(script), *args], env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True
+    )
+
+
+def finish(process: subprocess.Popen) -> dict:
+    out, _ = process.communicate(timeout=300)
+    assert process.returncode == 0
+    return json.loads(out.splitlines()[-1])
+
+
+def together(*modes: int) -> list[dict]:
+    """What processes print that train together, each with its own mode."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    of_all = ["--processes", str(len(modes)), "--port", str(port)]
+    running = [start("--process", str(n), "--mode", str(mode), *of_all) for n, mode in enumerate(modes)]
+    return [finish(process) for process in running]
+
+
+def test_two_processes_agree_with_one():
+    one = finish(start())
+    two = together(2, 2)
+    assert one["said"] == []
+    assert max(one["held"]) == 96 * 96 * 4 // 8
+    for process in two:
+        assert process["said"] == []
+        assert process["held"] == one["held"]
+        np.testing.assert_allclose(process["losses"], one["losses"], rtol=2e-5)
+
+
+def test_where_processes_would_run_other_programs_all_run_the_original():
+    plain = finish(start("--unwrapped"))
+    for process in together(1, 2):
+        (said,) = process["said"]
+        assert "came to another program" in said
+        assert process["held"] == plain["held"]
+        np.testing.assert_allclose(process["losses"], plain["losses"], rtol=2e-5)
+
+
+def test_the_persistent_cache(tmp_path):
+    """A second process finds the program of the first; another mode is another program."""
+    environment = {
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+    programs = lambda: {
+        path.name for path in tmp_path.iterdir() if path.name.startswith("jit_step-") and "cache" in path.name
+    }
+    first = finish(start(**environment))
+    after_first = programs()
+    second = finish(start(**environment))
+    assert programs() == after_first
+    assert second["hits"] > first["hits"]
+    assert second["losses"] == first["losses"]
+    finish(start("--mode", "1", **environment))
+    assert len(programs()) == len(after_first) + 1
