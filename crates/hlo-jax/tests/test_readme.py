@@ -6,6 +6,7 @@ from pathlib import Path
 
 import hlo_opt.jax as ho
 import jax
+import numpy as np
 import pytest
 
 README = Path(__file__).parent.parent / "README.md"
@@ -17,12 +18,19 @@ def script(marker: str) -> str:
     return text.split(f"<!-- {marker} -->\n```python\n", 1)[1].split("```", 1)[0]
 
 
-def test_the_script_keeps_state_in_shards(capsys):
+def test_the_script_keeps_state_in_shards(capsys, tmp_path):
     names: dict = {}
     exec(compile(script("script"), str(README), "exec"), names)
     printed = capsys.readouterr().out
     assert "train_step on 8 devices: 6 of 9 arguments are in shards" in printed
     for leaf in jax.tree.leaves((names["params"], names["opt_state"])):
+        if leaf.ndim:
+            assert leaf.addressable_shards[0].data.nbytes * 8 == leaf.nbytes
+    saved = [np.asarray(leaf) for leaf in jax.tree.leaves((names["params"], names["opt_state"]))]
+    names["folder"] = tmp_path / "state"
+    exec(compile(script("checkpoint"), str(README), "exec"), names)
+    for leaf, before in zip(jax.tree.leaves((names["params"], names["opt_state"])), saved, strict=True):
+        np.testing.assert_array_equal(leaf, before)
         if leaf.ndim:
             assert leaf.addressable_shards[0].data.nbytes * 8 == leaf.nbytes
     copies = jax.tree.map(jax.numpy.copy, ho.replicate((names["params"], names["opt_state"])))

@@ -302,11 +302,17 @@ fn is_blank_braces(text: &str) -> bool {
     text.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')).is_some_and(|inner| inner.trim().is_empty())
 }
 
-/// The entries `key=value` with commas between, blanks removed; `None` if the text is not such a list.
+/// A name or a number.
+fn is_word(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.+-".contains(&byte))
+}
+
+/// The entries `key=value` with commas between, blanks removed; `None` if the text is not such a list of words.
 fn entries(text: &str) -> Option<Vec<(&str, &str)>> {
     fn pair(entry: &str) -> Option<(&str, &str)> {
         let (key, value) = entry.split_once('=')?;
-        Some((key.trim(), value.trim()))
+        let (key, value) = (key.trim(), value.trim());
+        (is_word(key) && is_word(value)).then_some((key, value))
     }
     text.split(',').map(str::trim).filter(|entry| !entry.is_empty()).map(pair).collect()
 }
@@ -326,11 +332,15 @@ fn normal_statistics(text: &str) -> Option<String> {
     Some(out)
 }
 
-/// The default is left out; tolerances are complete.
+/// The default is left out; tolerances are complete. What is neither a mode nor tolerances stays as written.
 fn normal_accuracy(text: &str) -> String {
     let inner = text.trim().trim_start_matches('{').trim_end_matches('}').trim();
     if let Some(mode) = inner.strip_prefix("mode").map(|rest| rest.trim().trim_start_matches('=').trim()) {
-        return if mode == "default" { String::new() } else { format!("{{mode={mode}}}") };
+        return match mode {
+            "default" => String::new(),
+            mode if is_word(mode) => format!("{{mode={mode}}}"),
+            _ => text.to_string(),
+        };
     }
     let tolerances = inner.split_once('{').and_then(|(_, rest)| entries(rest));
     let Some(tolerances) = tolerances else { return text.to_string() };

@@ -59,8 +59,8 @@ class Report:
         slower = taken.step_s / before.step_s - 1
         saved = (before.argument_bytes - taken.argument_bytes) / 2**20
         return [
-            f"  predicted to be {slower:.0%} slower than as it was, for {saved:.2f} MiB less on each device; where memory "
-            "is not short, leave the step as it was"
+            f"  predicted to be {slower:.0%} slower than as it was, for {saved:.2f} MiB less on each device:",
+            "  where memory is not short, leave the step as it was",
         ]
 
     def _bytes(self, number: int) -> int:

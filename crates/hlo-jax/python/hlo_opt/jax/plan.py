@@ -1,4 +1,4 @@
-"""How calls of one signature run: whether arguments fit, where they are moved, and the program that they are given to."""
+"""How calls of one signature run: which arguments fit, where they are moved, and the program that takes them."""
 
 from __future__ import annotations
 
