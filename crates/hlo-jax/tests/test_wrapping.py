@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
+import threading
 from functools import partial
 
 import hlo_opt.jax as ho
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -196,3 +198,43 @@ def test_the_report_gives_reasons_and_the_price():
     with_mode_2 = ho.zero(jax.jit(step_of_two), mode="auto", strict=True)
     with_mode_2(*state, x)
     assert ho.report(with_mode_2).ways[1].cut < ho.report(with_mode_2).ways[2].cut
+
+
+def test_what_looks_inside_of_a_step_sees_the_original():
+    mesh, step, init, batch = make()
+    x, y = batch(0)
+    for looks in (jax.debug_nans, jax.debug_infs):
+        with looks(True), pytest.raises(FloatingPointError, match="encountered in"):
+            step(*whole(mesh, init()), x * np.nan if looks is jax.debug_nans else x / 0, y)
+    state = ho.init(init, step, *batch(0))
+    with jax.debug_nans(True):
+        assert np.isfinite(step(*state, *batch(0))[2])
+
+
+def test_guards_and_exports():
+    mesh, step, init, batch = make()
+    state, data = whole(mesh, init()), batch(0)
+    with jax.transfer_guard("disallow"), jax.checking_leaks():
+        *state, _ = step(*state, *data)
+    exported = jax.export.export(step)(*state, *data)
+    assert exported.nr_devices == 8
+    (again,) = exported.call(*state, *batch(1))[2:]
+    assert float(again) == pytest.approx(float(step(*state, *batch(1))[2]), rel=1e-6)
+
+
+def test_threads_share_a_step():
+    mesh, step, init, batch = make()
+    _, other, _, _ = make()
+    losses: dict = {}
+
+    def run(thread: int) -> None:
+        losses[thread] = train(step, whole(mesh, init()), batch, range(3 * thread, 3 * thread + 3))[0]
+
+    threads = [threading.Thread(target=run, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for n in range(4):
+        expected = train(other, whole(mesh, init()), batch, range(3 * n, 3 * n + 3))[0]
+        assert losses[n] == pytest.approx(expected, rel=1e-6)

@@ -210,7 +210,10 @@ def _processes(leaves: list) -> list[int]:
 
 
 def _is_off() -> bool:
-    return os.environ.get("HLO_OPT", "").lower() == "off" or bool(jax.config.jax_disable_jit)
+    """Whether the original is wanted: by the environment, or because JAX is asked to look into it op by op."""
+    config = jax.config
+    looks_inside = config.jax_disable_jit or config.jax_debug_nans or config.jax_debug_infs
+    return bool(looks_inside) or os.environ.get("HLO_OPT", "").lower() == "off"
 
 
 def zero(
