@@ -8,6 +8,7 @@ mod dependencies;
 mod io;
 mod module_paths;
 mod passes;
+mod profiles;
 mod samples;
 mod sizes;
 mod source;
@@ -71,6 +72,7 @@ fn check() -> Result<Vec<Finding>, String> {
     findings.extend(unsafe_code::check(&tree));
     findings.extend(circles::check(&tree));
     findings.extend(dependencies::check(&tree));
+    findings.extend(profiles::check(&tree));
     Ok(findings)
 }
 
