@@ -1,4 +1,8 @@
-"""Training scripts of kinds that users have. Each is a function that makes a :class:`Script` for a mesh."""
+"""Training scripts of kinds that users have. Each is a function that makes a :class:`Script` for a mesh.
+
+``width`` is the size of its layers, ``rows`` how many rows of the batch each device gets. The mesh may be one of devices
+that are only described, which can compile and hold no arrays: state and batch are then described too.
+"""
 
 from __future__ import annotations
 
@@ -43,12 +47,25 @@ def mesh_of(n_devices: int) -> Mesh:
     return Mesh(np.array(jax.devices()[:n_devices]), ("data",))
 
 
+def put(tree: Any, sharding: NamedSharding) -> Any:
+    """Arrays that lie so; where the devices are only described, a description of each array."""
+    if set(sharding.mesh.devices.flat) <= set(jax.devices()):
+        return jax.device_put(tree, sharding)
+    return jax.tree.map(lambda leaf: described(leaf, sharding), tree)
+
+
+def described(leaf: Any, sharding: NamedSharding | None = None) -> jax.ShapeDtypeStruct:
+    """The description of an array, or of a number of Python's; without a sharding nobody has placed it."""
+    kind = jax.eval_shape(jnp.asarray, leaf)
+    return jax.ShapeDtypeStruct(kind.shape, kind.dtype, sharding=sharding, weak_type=kind.weak_type)
+
+
 def whole(mesh: Mesh, tree: Any) -> Any:
-    return jax.device_put(tree, NamedSharding(mesh, P()))
+    return put(tree, NamedSharding(mesh, P()))
 
 
 def along(mesh: Mesh, tree: Any) -> Any:
-    return jax.device_put(tree, NamedSharding(mesh, P("data")))
+    return put(tree, NamedSharding(mesh, P("data")))
 
 
 def normal(seed: int, *shape: int) -> np.ndarray:
@@ -66,9 +83,9 @@ class Mlp(nn.Module):
         return nn.Dense(self.out)(x)
 
 
-def flax_mlp(mesh: Mesh) -> Script:
+def flax_mlp(mesh: Mesh, width: int = 128, rows: int = 8) -> Script:
     """TrainState, clipping, AdamW, a schedule; donated state."""
-    model = Mlp(128, 16)
+    model = Mlp(width, 16)
     schedule = optax.warmup_cosine_decay_schedule(0.0, 3e-3, 5, 20)
     tx = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule))
     params = model.init(jax.random.key(0), jnp.zeros((1, 96)))
@@ -82,7 +99,7 @@ def flax_mlp(mesh: Mesh) -> Script:
         loss, grads = jax.value_and_grad(loss_fn)(state.params)
         return state.apply_gradients(grads=grads), loss
 
-    n = 8 * mesh.devices.size
+    n = rows * mesh.devices.size
     batch = lambda i: along(mesh, (normal(i, n, 96), normal(100 + i, n, 16)))
     return Script(step, (whole(mesh, state),), batch, lambda state: state[0].opt_state)
 
@@ -100,8 +117,8 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    vocab: int = 96
-    width: int = 96
+    vocab: int
+    width: int
 
     @nn.compact
     def __call__(self, tokens, deterministic=False):
@@ -112,10 +129,10 @@ class Transformer(nn.Module):
         return nn.Dense(self.vocab)(nn.LayerNorm()(x))
 
 
-def flax_transformer(mesh: Mesh) -> Script:
+def flax_transformer(mesh: Mesh, width: int = 96, rows: int = 2) -> Script:
     """Dropout with a key as state, clipping, AdamW; state donated, as a dict. Softmax takes no notice of the bias of
     attention's keys."""
-    model = Transformer()
+    model = Transformer(96, width)
     tx = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3))
     tokens = jnp.zeros((1, 16), jnp.int32)
     params = model.init({"params": jax.random.key(0), "dropout": jax.random.key(1)}, tokens)
@@ -135,7 +152,7 @@ def flax_transformer(mesh: Mesh) -> Script:
         return {"params": params, "opt": opt, "key": key, "step": state["step"] + 1}, loss
 
     def batch(i: int) -> tuple:
-        tokens = np.random.default_rng(i).integers(0, 96, (2 * mesh.devices.size, 17)).astype(np.int32)
+        tokens = np.random.default_rng(i).integers(0, 96, (rows * mesh.devices.size, 17)).astype(np.int32)
         return (along(mesh, tokens),)
 
     return Script(step, (whole(mesh, state),), batch, lambda state: state[0]["opt"], r"\['key'\]\['bias'\]")
@@ -164,9 +181,9 @@ def _momentum(params: Any, velocity: Any, grads: Any) -> tuple[Any, Any]:
     return jax.tree.map(lambda p, v: p - 0.05 * v, params, velocity), velocity
 
 
-def plain_pytree(mesh: Mesh) -> Script:
+def plain_pytree(mesh: Mesh, width: int = 96, rows: int = 4) -> Script:
     """Lists of dicts, momentum by hand, nothing donated."""
-    params = _layers(0, 96, 3)
+    params = _layers(0, width, 3)
     velocity = jax.tree.map(jnp.zeros_like, params)
 
     @jax.jit
@@ -175,15 +192,15 @@ def plain_pytree(mesh: Mesh) -> Script:
         params, velocity = _momentum(params, velocity, grads)
         return params, velocity, loss
 
-    n = 4 * mesh.devices.size
+    n = rows * mesh.devices.size
     return Script(
-        step, whole(mesh, (params, velocity)), lambda i: along(mesh, (normal(i, n, 96), normal(50 + i, n, 96)))
+        step, whole(mesh, (params, velocity)), lambda i: along(mesh, (normal(i, n, width), normal(50 + i, n, width)))
     )
 
 
-def bf16_masters(mesh: Mesh) -> Script:
+def bf16_masters(mesh: Mesh, width: int = 96, rows: int = 4) -> Script:
     """Computation in bf16, weights and moments in f32."""
-    params = _layers(0, 96, 3)
+    params = _layers(0, width, 3)
     tx = optax.adam(1e-3)
 
     @partial(jax.jit, donate_argnums=(0, 1))
@@ -196,14 +213,14 @@ def bf16_masters(mesh: Mesh) -> Script:
         updates, opt = tx.update(grads, opt, params)
         return optax.apply_updates(params, updates), opt, loss
 
-    n = 4 * mesh.devices.size
+    n = rows * mesh.devices.size
     state = whole(mesh, (params, tx.init(params)))
-    return Script(step, state, lambda i: along(mesh, (normal(i, n, 96), normal(50 + i, n, 96))))
+    return Script(step, state, lambda i: along(mesh, (normal(i, n, width), normal(50 + i, n, width))))
 
 
-def accumulation(mesh: Mesh) -> Script:
+def accumulation(mesh: Mesh, width: int = 96, rows: int = 4) -> Script:
     """Four micro-batches in a scan, then one update."""
-    params = _layers(0, 96, 2)
+    params = _layers(0, width, 2)
     tx = optax.adam(1e-3)
 
     @partial(jax.jit, donate_argnums=(0, 1))
@@ -218,15 +235,15 @@ def accumulation(mesh: Mesh) -> Script:
         updates, opt = tx.update(grads, opt, params)
         return optax.apply_updates(params, updates), opt, loss / 4
 
-    n = 4 * mesh.devices.size
+    n = rows * mesh.devices.size
     sharding = NamedSharding(mesh, P(None, "data"))
-    batch = lambda i: jax.device_put((normal(i, 4, n, 96), normal(50 + i, 4, n, 96)), sharding)
+    batch = lambda i: put((normal(i, 4, n, width), normal(50 + i, 4, n, width)), sharding)
     return Script(step, whole(mesh, (params, tx.init(params))), batch)
 
 
-def scan_layers(mesh: Mesh) -> Script:
+def scan_layers(mesh: Mesh, width: int = 96, rows: int = 4) -> Script:
     """The layers are one stacked array, and a scan goes over them."""
-    n_layers, width = 4, 96
+    n_layers = 4
     params = {"w": normal(0, n_layers, width, width) / width**0.5, "b": np.zeros((n_layers, width), np.float32)}
     tx = optax.adam(1e-3)
 
@@ -240,14 +257,14 @@ def scan_layers(mesh: Mesh) -> Script:
         updates, opt = tx.update(grads, opt, params)
         return optax.apply_updates(params, updates), opt, loss
 
-    n = 4 * mesh.devices.size
+    n = rows * mesh.devices.size
     state = whole(mesh, (params, tx.init(jax.tree.map(jnp.asarray, params))))
     return Script(step, state, lambda i: along(mesh, (normal(i, n, width), normal(50 + i, n, width))))
 
 
-def loop_in_jit(mesh: Mesh) -> Script:
+def loop_in_jit(mesh: Mesh, width: int = 96, rows: int = 4) -> Script:
     """Each call trains several steps in a loop."""
-    params = _layers(0, 96, 2)
+    params = _layers(0, width, 2)
     tx = optax.adam(1e-3)
 
     @partial(jax.jit, donate_argnums=(0, 1))
@@ -260,23 +277,25 @@ def loop_in_jit(mesh: Mesh) -> Script:
 
         return lax.fori_loop(0, 3, one, (params, opt, jnp.zeros(())))
 
-    n = 4 * mesh.devices.size
+    n = rows * mesh.devices.size
     state = whole(mesh, (params, tx.init(params)))
-    return Script(step, state, lambda i: along(mesh, (normal(i, n, 96), normal(50 + i, n, 96))))
+    return Script(step, state, lambda i: along(mesh, (normal(i, n, width), normal(50 + i, n, width))))
 
 
 class Normed(nn.Module):
+    width: int
+
     @nn.compact
     def __call__(self, x):
         for _ in range(2):
-            x = nn.Conv(32, (3, 3))(x)
+            x = nn.Conv(self.width, (3, 3))(x)
             x = nn.relu(nn.BatchNorm(use_running_average=False, momentum=0.9)(x))
         return nn.Dense(8)(x.mean((1, 2)))
 
 
-def batch_norm(mesh: Mesh) -> Script:
+def batch_norm(mesh: Mesh, width: int = 32, rows: int = 4) -> Script:
     """Statistics over the whole batch, kept beside the weights. Normalization takes a convolution's bias away again."""
-    model, tx = Normed(), optax.sgd(0.1, momentum=0.9)
+    model, tx = Normed(width), optax.sgd(0.1, momentum=0.9)
     variables = model.init(jax.random.key(0), jnp.zeros((1, 8, 8, 3)))
     params, stats = variables["params"], variables["batch_stats"]
 
@@ -290,16 +309,16 @@ def batch_norm(mesh: Mesh) -> Script:
         updates, opt = tx.update(grads, opt, params)
         return optax.apply_updates(params, updates), new_stats, opt, loss
 
-    n = 4 * mesh.devices.size
+    n = rows * mesh.devices.size
     labels = lambda i: np.random.default_rng(i).integers(0, 8, n).astype(np.int32)
     state = whole(mesh, (params, stats, tx.init(params)))
     batch = lambda i: along(mesh, (normal(i, n, 8, 8, 3), labels(i)))
     return Script(step, state, batch, lambda state: state[2], r"\['Conv_\d'\]\['bias'\]")
 
 
-def shard_mapped(mesh: Mesh) -> Script:
+def shard_mapped(mesh: Mesh, width: int = 96, rows: int = 4) -> Script:
     """The user's own shard_map with pmean."""
-    params = _layers(0, 96, 3)
+    params = _layers(0, width, 3)
     tx = optax.adam(1e-3)
 
     def local(params, opt, x, y):
@@ -311,15 +330,15 @@ def shard_mapped(mesh: Mesh) -> Script:
     mapped = jax.shard_map(
         local, mesh=mesh, in_specs=(P(), P(), P("data"), P("data")), out_specs=(P(), P(), P()), check_vma=False
     )
-    n = 4 * mesh.devices.size
+    n = rows * mesh.devices.size
     state = whole(mesh, (params, tx.init(params)))
-    batch = lambda i: along(mesh, (normal(i, n, 96), normal(50 + i, n, 96)))
+    batch = lambda i: along(mesh, (normal(i, n, width), normal(50 + i, n, width)))
     return Script(jax.jit(mapped, donate_argnums=(0, 1)), state, batch)
 
 
-def declared(mesh: Mesh) -> Script:
+def declared(mesh: Mesh, width: int = 96, rows: int = 4) -> Script:
     """in_shardings and out_shardings, state in one tuple, and arguments that nobody placed."""
-    params = _layers(0, 96, 3)
+    params = _layers(0, width, 3)
     tx = optax.adam(1e-3)
     rep, cut = NamedSharding(mesh, P()), NamedSharding(mesh, P("data"))
 
@@ -330,14 +349,14 @@ def declared(mesh: Mesh) -> Script:
         updates, opt = tx.update(grads, opt, params)
         return (optax.apply_updates(params, updates), opt), loss
 
-    n = 4 * mesh.devices.size
-    batch = lambda i: (normal(i, n, 96), normal(50 + i, n, 96))
+    n = rows * mesh.devices.size
+    batch = lambda i: (normal(i, n, width), normal(50 + i, n, width))
     return Script(step, ((params, tx.init(params)),), batch, lambda state: state[0][1])
 
 
-def undeclared(mesh: Mesh) -> Script:
+def undeclared(mesh: Mesh, width: int = 96, rows: int = 4) -> Script:
     """State that nobody placed, a batch on the mesh, an unused argument and a static one."""
-    params = _layers(0, 96, 3)
+    params = _layers(0, width, 3)
     tx = optax.adam(1e-3)
 
     @partial(jax.jit, static_argnames=("rate",))
@@ -346,8 +365,8 @@ def undeclared(mesh: Mesh) -> Script:
         updates, opt = tx.update(grads, opt, params)
         return optax.apply_updates(params, jax.tree.map(lambda u: rate * u, updates)), opt, unused, loss
 
-    n = 4 * mesh.devices.size
-    batch = lambda i: (*along(mesh, (normal(i, n, 96), normal(50 + i, n, 96))), 2.0)
+    n = rows * mesh.devices.size
+    batch = lambda i: (*along(mesh, (normal(i, n, width), normal(50 + i, n, width))), 2.0)
     return Script(update, (params, tx.init(params), jnp.ones(3)), batch)
 
 

@@ -284,6 +284,24 @@ def _drop_shardings(module: Any) -> None:
     module.operation.walk(visit)
 
 
+def _drop_copies(module: Any) -> None:
+    """Puts the operand in the place of each copy: the compiler for GPUs has no words for a copy in StableHLO, and makes its
+    own where it needs them."""
+    from jaxlib.mlir import ir
+
+    copies = []
+
+    def visit(operation: Any) -> Any:
+        if operation.operation.name == "mhlo.copy":
+            copies.append(operation.operation)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    for copy in copies:
+        copy.results[0].replace_all_uses_with(copy.operands[0])
+        copy.erase()
+
+
 def inline_stablehlo(context: Any, code: bytes, operands: Sequence[Any]) -> Sequence[Any]:
     """Calls the function ``main`` of a StableHLO module in the module that is being lowered."""
     from jaxlib.mlir import ir
@@ -291,6 +309,7 @@ def inline_stablehlo(context: Any, code: bytes, operands: Sequence[Any]) -> Sequ
 
     module = ir.Module.parse(code)
     _drop_shardings(module)
+    _drop_copies(module)
     mains = [op for op in module.body.operations if ir.StringAttr(op.attributes["sym_name"]).value == "main"]
     (main,) = mains
     results = list(main.type.results)
