@@ -215,8 +215,8 @@ fn a_loop_that_never_runs_takes_nothing_even_of_what_never_ends() {
     assert!(never.critical_path_s < 1e-3, "{never:?}");
 }
 
-/// `work` as a computation, called with `f32[1048576]` on four devices.
-fn called_or_begun(work: &str, is_begun: bool) -> Module {
+/// `work` as a computation, called on four devices with the `f32[1048576]` that is `made` of the parameter `p`.
+fn called_or_begun(made: &str, work: &str, is_begun: bool) -> Module {
     let call = match is_begun {
         true => {
             "s = ((f32[1048576]), f32[1048576], u32[]) async-start(x), calls=w\n  ROOT d = f32[1048576] async-done(s)"
@@ -231,7 +231,7 @@ fn called_or_begun(work: &str, is_begun: bool) -> Module {
          y = f32[1048576] get-tuple-element(p), index=1\n  one = s32[] constant(1)\n  j = s32[] add(i, one)\n  \
          z = f32[1048576] negate(y)\n  ROOT t = (s32[], f32[1048576]) tuple(j, z)\n}}\n\
          w {{\n  a = f32[1048576] parameter(0)\n  {work}\n}}\n\
-         ENTRY e {{\n  x = f32[1048576] parameter(0)\n  {call}\n}}\n"
+         ENTRY e {{\n  p = f32[1048576] parameter(0)\n  x = f32[1048576] {made}\n  {call}\n}}\n"
     ))
 }
 
@@ -251,10 +251,18 @@ fn what_is_begun_takes_as_long_as_a_call() {
             .to_string(),
     ];
     for work in &works {
-        let [called, begun] = [false, true].map(|is_begun| time(&called_or_begun(work, is_begun)));
+        let [called, begun] = [false, true].map(|is_begun| time(&called_or_begun("bitcast(p)", work, is_begun)));
         assert_eq!(begun, called, "{work}");
         assert!(called.critical_path_s > 0.0 && called.is_partial == work.contains("custom-call"));
     }
+}
+
+#[test]
+fn what_is_begun_waits_for_what_it_is_given() {
+    let sum = "ROOT r = f32[1048576] all-reduce(a), replica_groups={{0,1,2,3}}, to_apply=add";
+    let [called, begun] = [false, true].map(|is_begun| time(&called_or_begun("sine(p)", sum, is_begun)));
+    assert_eq!(begun, called);
+    assert_near(begun.critical_path_s, begun.compute_s + begun.communication_s);
 }
 
 #[test]

@@ -28,7 +28,7 @@ use super::{KernelWork, Machine, Network, SizeMismatch};
 use crate::frequency::Frequencies;
 use crate::fusion::prepare;
 use crate::memory::InPlaceUpdates;
-use crate::values::{CallSite, Through, arguments, condition_and_body, handed_on, hands_on};
+use crate::values::{Through, condition_and_body, handed_on, hands_on};
 use cranelift_entity::{EntitySet, SecondaryMap};
 use hashbrown::HashMap;
 use hlo_cluster::CollectiveCost;
@@ -437,8 +437,8 @@ impl<'m> Clock<'m> {
             progress.makers[inst] = self.nothing(inst);
             return;
         }
-        let given: Vec<(InstId, InstId)> = arguments(module, CallSite { inst, slot: 0 }, callee).collect();
-        for (param, operand) in given {
+        // Operands become parameters in order, of what `async-start` begins as of a call.
+        for (&param, &operand) in module.comp(callee).params.iter().zip(&module.inst(inst).operands) {
             progress.makers[param] = progress.makers[operand].clone();
         }
         self.walk(callee, progress);
