@@ -7,6 +7,7 @@ mod bench_zero1;
 mod compare;
 mod coverage;
 mod fuzz;
+mod gpu_compile_check;
 mod host_check;
 mod html_check;
 mod jax_check;
@@ -23,6 +24,7 @@ mod python;
 mod spelling_check;
 mod tidy;
 mod time_check;
+mod wheel;
 mod workspace;
 mod xla_check;
 
@@ -92,6 +94,9 @@ cargo xtask <command>
       --hlo-opt FILE       a built tool, instead of building it
   package-check [--all]  builds the wheel of the Python package and runs its tests: training scripts with and without hlo_opt.jax.zero
                        on 8 CPU devices; with --all on 2 and 3 devices too, and with jax 0.12
+  gpu-compile-check [--all]  training scripts compiled for 8 H100s without a GPU, as they are and with hlo_opt.jax.zero: memory,
+                       asynchronous collectives and their bytes in XLA's final modules; downloads 650 MB once, and needs Python
+                       3.12 or newer; with --all all scripts, and beside GSPMD's shardings and ZeRO by hand
   proto-check [options]  HloModuleProtos that we read and write, and our table of messages, against jaxlib 0.10 and 0.12
       --corpus DIR         modules of this folder too
       --only SUBSTR        modules whose file name contains this; may be repeated
@@ -137,6 +142,7 @@ fn main() -> ExitCode {
         Some("bench-zero1") => bench_zero1::run(words),
         Some("jax-check") => jax_check::run(words),
         Some("package-check") => package_check::run(words),
+        Some("gpu-compile-check") => gpu_compile_check::run(words),
         Some("make-hlo") => make_hlo::run(words),
         Some("spelling-check") => spelling_check::run(words),
         Some("proto-check") => proto_check::run(words),

@@ -53,11 +53,21 @@ pub(crate) fn with_jax(version: &str, minor: u32) -> Result<Option<PathBuf>, Str
 /// A Python with this version of JAX and the packages that the tests of the Python package need, made if need be; `None` as in
 /// [`with_jax`].
 pub(crate) fn with_package_tests(version: &str, minor: u32) -> Result<Option<PathBuf>, String> {
+    with_tests_and("package", version, minor, "")
+}
+
+/// As [`with_package_tests`], and XLA's compiler for NVIDIA's GPUs too.
+pub(crate) fn with_gpu_compiler(version: &str, minor: u32) -> Result<Option<PathBuf>, String> {
+    let plugins = format!("jax-cuda13-plugin=={version}\njax-cuda13-pjrt=={version}\n");
+    let tools = "nvidia-cuda-nvcc>=13,<14\nnvidia-nvvm>=13,<14\n";
+    with_tests_and("gpu-compile", version, minor, &(plugins + tools))
+}
+
+fn with_tests_and(name: &str, version: &str, minor: u32, more: &str) -> Result<Option<PathBuf>, String> {
     let file = workspace::root().join("crates/hlo-jax/tests/requirements.txt");
     let packages = fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
-    let make = |base: PathBuf| {
-        environment_of(&format!("package-{version}-venv"), &base, &format!("jax=={version}\n{packages}"))
-    };
+    let wanted = format!("jax=={version}\n{packages}{more}");
+    let make = |base: PathBuf| environment_of(&format!("{name}-{version}-venv"), &base, &wanted);
     at_least(minor).map(make).transpose()
 }
 

@@ -1,155 +1,271 @@
-"""Compiles a training step for eight H100s on a machine without a GPU, with and without ``zero``, and beside GSPMD.
+"""Compiles the training scripts for eight H100s on a machine without a GPU: as they are, by GSPMD with the optimizer's
+state in shards, and with ``zero``. No GPU runs anything.
 
-The CUDA plugin compiles for a device that is only described. Needs ``jax-cuda13-plugin``, ``jax-cuda13-pjrt``,
-``nvidia-cuda-nvcc`` and
-``nvidia-nvvm`` of the version of jax. Run: ``python gpu_compile.py``; it prints a table and fails where what is
-promised does not hold.
+The CUDA plugin compiles for devices that are only described. Needs ``jax-cuda13-plugin``, ``jax-cuda13-pjrt``,
+``nvidia-cuda-nvcc`` and ``nvidia-nvvm`` of the version of jax. ``python gpu_compile.py [--all] [SCRIPT …]`` prints a
+table in Markdown and fails where what is promised does not hold. Without ``--all`` three scripts are compiled, and not
+in the ways of others.
 """
 
 from __future__ import annotations
 
+import argparse
 import collections
+import dataclasses
+import json
 import os
-import re
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
 os.environ["JAX_PLATFORMS"] = "cpu"
+# Without a GPU no kernel can be timed.
 os.environ["XLA_FLAGS"] = "--xla_gpu_autotune_level=0"
 
 import hlo_opt.jax as ho
 import jax
-import jax.numpy as jnp
-import numpy as np
-import optax
-from jax._src.lib import xla_client
-from jax.sharding import Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
+from described_h100 import described_mesh
+from hlo_opt import Module, _native
+from hlo_opt.jax.partitioned import local_shape, physical
+from jax.sharding import Mesh
+from rivals import by_gspmd, donated, split, zero_by_hand
+from training_scripts import SCRIPTS, Script
 
-#: NVIDIA H100 SXM5 80 GB: the vendor's data sheet and CUDA's table of compute capability 9.0.
-H100 = """
-gpu_device_info {
-  threads_per_block_limit: 1024
-  threads_per_warp: 32
-  shared_memory_per_block: 49152
-  shared_memory_per_core: 233472
-  shared_memory_per_block_optin: 232448
-  reserved_shared_memory_per_block: 1024
-  threads_per_core_limit: 2048
-  core_count: 132
-  fpus_per_core: 128
-  block_dim_limit_x: 2147483647
-  block_dim_limit_y: 65535
-  block_dim_limit_z: 65535
-  memory_bandwidth: 3352320000000
-  l2_cache_size: 52428800
-  clock_rate_ghz: 1.98
-  device_memory_size: 84942979072
-  cuda_compute_capability { major: 9 feature_extension: ACCELERATED_FEATURES }
-  registers_per_core_limit: 65536
-  registers_per_block_limit: 65536
-  name: "NVIDIA H100 80GB HBM3"
-  driver_version: "13.0.0"
-  runtime_version: "12.8.0"
-  compile_time_toolkit_version: "12.8.0"
-  dnn_version: "9.10.0"
+QUICK = ("flax_transformer", "plain_pytree", "scan_layers")
+#: Layers as wide as real ones, with enough rows that XLA sums gradients and does not gather the batch instead.
+SIZES = {
+    "flax_mlp": {"width": 1024, "rows": 64},
+    "flax_transformer": {"width": 512, "rows": 16},
+    "batch_norm": {"width": 256, "rows": 16},
 }
-platform_name: "CUDA"
-device_description_str: "NVIDIA H100 80GB HBM3"
-"""
+SIZE = {"width": 1024, "rows": 64}
 
-WIDTH, N_LAYERS, BATCH = 1024, 3, 512
+#: XLA puts the gathers of all weights into one. Where the first layer waits for it, nothing can run beside it. Apart, each
+#: can run beside the layers before its own.
+GATHERS_APART = {
+    "xla_gpu_all_gather_combine_threshold_bytes": 1,
+    "xla_gpu_experimental_parallel_collective_overlap_limit": 8,
+}
 
-
-def described_devices() -> list:
-    """Eight H100s on one switch that are not there."""
-    jax.devices()  # loads the plugins
-    plugin = xla_client._xla.get_pjrt_plugin("cuda")
-    if not xla_client.pjrt_plugin_initialized("cuda"):
-        xla_client.initialize_pjrt_plugin("cuda")
-    topology = xla_client.make_c_api_device_topology(plugin, "", topology="1x1x8", target_config=H100)
-    return topology._make_compile_only_devices()
+AS_IT_IS = "as it is"
+APART = "zero, mode=2, gathers apart"
 
 
-def figures(compiled) -> dict:
-    """Collectives by kind, and bytes on one device."""
-    kinds = r" (all-reduce|reduce-scatter|all-gather|async)(-start)?\("
-    memory = compiled.memory_analysis()
-    return {
-        "collectives": dict(collections.Counter("".join(found) for found in re.findall(kinds, compiled.as_text()))),
-        "arguments": memory.argument_size_in_bytes,
-        "alias": memory.alias_size_in_bytes,
-        "own": memory.argument_size_in_bytes
-        + memory.output_size_in_bytes
-        - memory.alias_size_in_bytes
-        + memory.temp_size_in_bytes,
-    }
+@dataclasses.dataclass(frozen=True)
+class Exchange:
+    """A collective of a module: its kind, whether it runs beside other work, and the bytes of its operands on one device in
+    all its runs."""
+
+    kind: str
+    is_async: bool
+    operand_bytes: float
+    n_devices: int
+
+    @property
+    def sent_bytes(self) -> float:
+        """What one device sends in a ring."""
+        n = self.n_devices
+        shares = {
+            "all-reduce": 2 * (n - 1) / n,
+            "reduce-scatter": (n - 1) / n,
+            "all-gather": n - 1,
+            "all-to-all": (n - 1) / n,
+            "collective-permute": 1,
+        }
+        return shares[self.kind] * self.operand_bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+    """What is known of a compiled step; bytes are those of one device."""
+
+    arguments: int
+    outputs: int
+    alias: int
+    temp: int
+    exchanges: list[Exchange]
+    step_s: float
+    is_partial: bool
+    compile_s: float
+
+    @property
+    def own(self) -> int:
+        """All that it takes."""
+        return self.arguments + self.outputs - self.alias + self.temp
+
+
+def exchanges_of(module: Module) -> list[Exchange]:
+    """The collectives of a module. XLA writes an asynchronous one as a computation that an ``async-start`` calls."""
+    starts = {}
+    for computation in module.computations:
+        for instruction in computation.instructions:
+            if instruction.opcode.endswith("-start"):
+                is_sync = '"is_sync":true' in instruction.attributes.get("backend_config", "")
+                for name in (instruction.name, *instruction.calls):
+                    starts[name] = not is_sync
+    found = []
+    for collective in module.collectives():
+        n_devices = len(collective.groups[0]) if collective.groups else module.n_devices
+        is_async = starts.get(collective.name) or starts.get(collective.computation) or False
+        kind = collective.opcode.removesuffix("-start")
+        found.append(Exchange(kind, is_async, collective.bytes * collective.runs, n_devices))
+    return found
+
+
+def predicted(module: bytes) -> tuple[float, bool]:
+    """The predicted time of a step on eight H100s, and whether some of it is not counted."""
+    args = ["analyze", "time", "--machine", "h100", "--num-partitions", "8", "--format", "json", "-"]
+    code, out, said = _native.run(args, module)
+    if code != 0:
+        raise ValueError(said.strip())
+    facts = json.loads(out)
+    return facts["critical_path_s"], facts["is_partial"]
+
+
+def compiled(lower: Callable[[], Any], options: dict | None = None) -> tuple[Compiled, Any]:
+    """Compiles what ``lower`` returns, which is timed too."""
+    begin = time.perf_counter()
+    executable = lower().compile(compiler_options=options)
+    seconds = time.perf_counter() - begin
+    (final,) = executable.runtime_executable().hlo_modules()
+    proto = final.as_serialized_hlo_module_proto()
+    memory = executable.memory_analysis()
+    step_s, is_partial = predicted(proto)
+    row = Compiled(
+        arguments=memory.argument_size_in_bytes,
+        outputs=memory.output_size_in_bytes,
+        alias=memory.alias_size_in_bytes,
+        temp=memory.temp_size_in_bytes,
+        exchanges=exchanges_of(Module.parse(proto, num_partitions=8)),
+        step_s=step_s,
+        is_partial=is_partial,
+        compile_s=seconds,
+    )
+    return row, executable
+
+
+def zero(mode: int) -> str:
+    """What a way is called."""
+    return f"zero, mode={mode}"
+
+
+def bytes_by_kind(exchanges: list[Exchange]) -> dict[str, float]:
+    """The bytes of operands of all collectives of each kind."""
+    found: dict[str, float] = collections.defaultdict(float)
+    for exchange in exchanges:
+        found[exchange.kind] += exchange.operand_bytes
+    return dict(sorted(found.items()))
+
+
+def rows_of(name: str, mesh: Mesh, with_others: bool) -> tuple[dict[str, Compiled], list[str]]:
+    """The ways to compile a script, and what does not hold."""
+    size = SIZES.get(name, SIZE)
+    script: Script = SCRIPTS[name](mesh, **size)
+    arguments, statics = split(script)
+    rows = {}
+    rows[AS_IT_IS], executable = compiled(lambda: script.step.lower(*arguments, *statics))
+    if with_others:
+        for way, with_weights in (("GSPMD, optimizer state", False), ("GSPMD, weights too", True)):
+            step, described = by_gspmd(script, mesh, executable, with_weights)
+            rows[way], _ = compiled(lambda step=step, described=described: step.lower(*described))
+    if with_others and name == "shard_mapped":
+        for way, with_weights in (("by hand, optimizer state", False), ("by hand, weights too", True)):
+            own = zero_by_hand(mesh, with_weights=with_weights, **size)
+            rows[way], _ = compiled(lambda own=own: own.step.lower(*own.state, *own.batch(0)))
+    failures = []
+    for mode in (1, 2):
+        step = ho.zero(script.step, mode=mode, machine="h100", strict=True)
+        rows[zero(mode)], _ = compiled(lambda step=step: step.lower(*arguments, *statics))
+        if not has_async(rows[zero(mode)], "all-gather") and mode == 2:
+            rows[APART], _ = compiled(lambda step=step: step.lower(*arguments, *statics), GATHERS_APART)
+        failures += [f"{name}, mode {mode}: {said}" for said in check(script, mode, step.last_plan, rows, executable)]
+    return rows, failures
+
+
+def has_async(row: Compiled, kind: str) -> bool:
+    """Whether a collective of this kind runs beside other work."""
+    return any(exchange.kind == kind and exchange.is_async for exchange in row.exchanges)
+
+
+def nbytes(tree: Any) -> int:
+    """The bytes of all leaves."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def check(script: Script, mode: int, plan: Any, rows: dict[str, Compiled], executable: Any) -> list[str]:
+    """What does not hold of what is promised: sentences."""
+    row, base, failures = rows[zero(mode)], rows[AS_IT_IS], []
+
+    def expect(holds: bool, sentence: str) -> None:
+        if not holds:
+            failures.append(f"expected {sentence}")
+
+    expect(has_async(row, "reduce-scatter"), f"an asynchronous reduce-scatter, found {kinds(row)}")
+    gathers = rows[APART] if mode == 2 and APART in rows else row
+    expect(has_async(gathers, "all-gather"), f"an asynchronous all-gather, found {kinds(gathers)}")
+
+    of_state = [
+        physical(leaf) for leaf in jax.tree.leaves(script.state if mode == 2 else script.optimizer(script.state))
+    ]
+    saved, most = base.arguments - row.arguments, nbytes(of_state) * 7 / 8
+    expect(saved >= 0.98 * most, f"nearly {most:.0f} bytes of arguments less than {base.arguments}, found {saved} less")
+    step = plan.partitioned
+    kept = [
+        nbytes(
+            jax.ShapeDtypeStruct(
+                local_shape(physical(step.avals[number]).shape, spec, step.mesh), physical(step.avals[number]).dtype
+            )
+        )
+        for number, spec in zip(step.kept, plan.sharded.param_specs)
+        if step.donated[number]
+    ]
+    expect(bool(kept) == bool(donated(executable)), "donated state in the plan where the step donates it")
+    expect(row.alias >= sum(kept), f"{sum(kept)} donated bytes to keep their place, found {row.alias}")
+    expect(row.own <= base.own, f"at most {base.own} bytes in all, found {row.own}")
+
+    given = bytes_by_kind(exchanges_of(Module.parse(plan.sharded.module, num_partitions=8)))
+    final = bytes_by_kind(row.exchanges)
+    expect(given == final, f"the bytes of the module that XLA was given, {given}, found {final}")
+    return failures
+
+
+def kinds(row: Compiled) -> str:
+    """The collectives, of each kind their number and how many of them are asynchronous."""
+    n_all = collections.Counter(exchange.kind for exchange in row.exchanges)
+    n_async = collections.Counter(exchange.kind for exchange in row.exchanges if exchange.is_async)
+    return ", ".join(f"{n} {kind} ({n_async[kind]} async)" for kind, n in sorted(n_all.items())) or "no collective"
+
+
+HEADER = """| script | way | arguments | outputs | alias | temp | in all | sent | collectives | predicted µs | compile s |
+|---|---|--:|--:|--:|--:|--:|--:|---|--:|--:|"""
+
+
+def line(name: str, way: str, row: Compiled) -> str:
+    """A row of the table; bytes in MB, on one device."""
+    sizes = (row.arguments, row.outputs, row.alias, row.temp, row.own, sum(e.sent_bytes for e in row.exchanges))
+    cells = [name, way, *(f"{size / 1e6:.1f}" for size in sizes), kinds(row)]
+    cells += [f"{'≥ ' if row.is_partial else ''}{row.step_s * 1e6:.0f}", f"{row.compile_s:.1f}"]
+    return f"| {' | '.join(cells)} |"
 
 
 def main() -> int:
-    mesh = Mesh(np.array(described_devices()), ("data",))
-    whole, cut = NamedSharding(mesh, P()), NamedSharding(mesh, P("data"))
-    tx = optax.adam(1e-3)
-
-    def step(params, opt, x, y):
-        def loss_fn(params):
-            h = x
-            for layer in params:
-                h = jnp.tanh(h @ layer["w"] + layer["b"])
-            return jnp.mean((h - y) ** 2)
-
-        loss, grads = jax.value_and_grad(loss_fn)(params)
-        updates, opt = tx.update(grads, opt, params)
-        return optax.apply_updates(params, updates), opt, loss
-
-    def described(tree, sharding):
-        return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding(a)), tree)
-
-    layer = {"w": jax.ShapeDtypeStruct((WIDTH, WIDTH), jnp.float32), "b": jax.ShapeDtypeStruct((WIDTH,), jnp.float32)}
-    params = described([layer] * N_LAYERS, lambda _: whole)
-    opt = described(jax.eval_shape(tx.init, params), lambda _: whole)
-    batch = jax.ShapeDtypeStruct((BATCH, WIDTH), jnp.float32, sharding=cut)
-    jitted = jax.jit(step, donate_argnums=(0, 1))
-
-    rows, seconds = {}, {}
-    begin = time.perf_counter()
-    rows["as it is"] = figures(jitted.lower(params, opt, batch, batch).compile())
-    seconds["as it is"] = time.perf_counter() - begin
-    in_shards = lambda a: cut if a.ndim else whole
-    gspmd = jax.jit(
-        step,
-        donate_argnums=(0, 1),
-        out_shardings=(jax.tree.map(lambda _: whole, params), jax.tree.map(in_shards, opt), whole),
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--all", action="store_true", help="all scripts, and the ways of others too")
+    parser.add_argument("scripts", nargs="*", metavar="SCRIPT", help=", ".join(SCRIPTS))
+    options = parser.parse_args()
+    mesh = described_mesh()
+    print(
+        f"jax {jax.__version__}, compiled for 8 H100; no GPU ran. MB on one device, of `in all` arguments + outputs − alias + temp.\n"
     )
-    begin = time.perf_counter()
-    rows["GSPMD, P('data') on optimizer state"] = figures(
-        gspmd.lower(params, described(opt, in_shards), batch, batch).compile()
-    )
-    seconds["GSPMD, P('data') on optimizer state"] = time.perf_counter() - begin
-    for mode in (1, 2):
-        zero = ho.zero(jitted, mode=mode, machine="h100", strict=True)
-        begin = time.perf_counter()
-        rows[f"zero, mode={mode}"] = figures(zero.lower(params, opt, batch, batch).compile())
-        seconds[f"zero, mode={mode}"] = time.perf_counter() - begin
-
-    print(f"{'':36} {'arguments':>10} {'alias':>10} {'all of it':>10} {'compile s':>9}  collectives")
-    for name, row in rows.items():
-        sizes = " ".join(f"{row[key] / 1e6:10.1f}" for key in ("arguments", "alias", "own"))
-        print(f"{name:36} {sizes} {seconds[name]:9.1f}  {row['collectives']}")
+    print(HEADER, flush=True)
     failures = []
-    base, total = rows["as it is"], sum(a.size * a.dtype.itemsize for a in jax.tree.leaves((params, opt)))
-    for mode, most in ((1, total / 3 + total * 2 / 3 / 8), (2, total / 8)):
-        row = rows[f"zero, mode={mode}"]
-        inputs = 2 * BATCH * WIDTH * 4 / 8
-        if row["arguments"] > (most + inputs) * 1.02:
-            failures.append(f"mode {mode}: expected arguments of {most + inputs:.0f} bytes, found {row['arguments']}")
-        if row["alias"] < (row["arguments"] - inputs) * 0.98:
-            failures.append(f"mode {mode}: expected donated state to keep its place, found alias {row['alias']}")
-        if row["own"] > base["own"]:
-            failures.append(f"mode {mode}: expected at most {base['own']} bytes in all, found {row['own']}")
-        if not any(kind.startswith("reduce-scatter") for kind in row["collectives"]):
-            failures.append(f"mode {mode}: expected a reduce-scatter, found {row['collectives']}")
-    print("\n".join(failures) or "all that is promised holds")
+    for name in options.scripts or (SCRIPTS if options.all else QUICK):
+        rows, failed = rows_of(name, mesh, options.all)
+        for way, row in rows.items():
+            print(line(name, way, row), flush=True)
+        failures += failed
+    print("\n" + ("\n".join(failures) or "all that is promised holds"))
     return 1 if failures else 0
 
 

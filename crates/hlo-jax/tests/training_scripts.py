@@ -1,7 +1,7 @@
 """Training scripts of kinds that users have. Each is a function that makes a :class:`Script` for a mesh.
 
-``width`` is the size of its layers, ``rows`` how many rows of the batch each device gets. The mesh may be one of devices
-that are only described, which can compile and hold no arrays: state and batch are then described too.
+``width`` is the size of its layers, ``rows`` how many rows of the batch each device gets. On a mesh of devices that are
+only described, which can compile and hold no arrays, state and batch are described too.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def flax_transformer(mesh: Mesh, width: int = 96, rows: int = 2) -> Script:
     return Script(step, (whole(mesh, state),), batch, lambda state: state[0]["opt"], r"\['key'\]\['bias'\]")
 
 
-def _layers(seed: int, width: int, n: int) -> list:
+def make_layers(seed: int, width: int, n: int) -> list:
     key = jax.random.key(seed)
     return [
         {"w": jax.random.normal(jax.random.fold_in(key, i), (width, width)) / width**0.5, "b": jnp.zeros(width)}
@@ -172,7 +172,7 @@ def _forward(params: list, x: jax.Array) -> jax.Array:
     return x
 
 
-def _squares(params: list, x: jax.Array, y: jax.Array) -> jax.Array:
+def squares(params: list, x: jax.Array, y: jax.Array) -> jax.Array:
     return jnp.mean((_forward(params, x) - y) ** 2)
 
 
@@ -183,12 +183,12 @@ def _momentum(params: Any, velocity: Any, grads: Any) -> tuple[Any, Any]:
 
 def plain_pytree(mesh: Mesh, width: int = 96, rows: int = 4) -> Script:
     """Lists of dicts, momentum by hand, nothing donated."""
-    params = _layers(0, width, 3)
+    params = make_layers(0, width, 3)
     velocity = jax.tree.map(jnp.zeros_like, params)
 
     @jax.jit
     def step(params, velocity, x, y):
-        loss, grads = jax.value_and_grad(_squares)(params, x, y)
+        loss, grads = jax.value_and_grad(squares)(params, x, y)
         params, velocity = _momentum(params, velocity, grads)
         return params, velocity, loss
 
@@ -200,7 +200,7 @@ def plain_pytree(mesh: Mesh, width: int = 96, rows: int = 4) -> Script:
 
 def bf16_masters(mesh: Mesh, width: int = 96, rows: int = 4) -> Script:
     """Computation in bf16, weights and moments in f32."""
-    params = _layers(0, width, 3)
+    params = make_layers(0, width, 3)
     tx = optax.adam(1e-3)
 
     @partial(jax.jit, donate_argnums=(0, 1))
@@ -220,13 +220,13 @@ def bf16_masters(mesh: Mesh, width: int = 96, rows: int = 4) -> Script:
 
 def accumulation(mesh: Mesh, width: int = 96, rows: int = 4) -> Script:
     """Four micro-batches in a scan, then one update."""
-    params = _layers(0, width, 2)
+    params = make_layers(0, width, 2)
     tx = optax.adam(1e-3)
 
     @partial(jax.jit, donate_argnums=(0, 1))
     def step(params, opt, x, y):
         def one(carry, batch):
-            loss, grads = jax.value_and_grad(_squares)(params, *batch)
+            loss, grads = jax.value_and_grad(squares)(params, *batch)
             return jax.tree.map(jnp.add, carry, (loss, grads)), None
 
         zeros = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, params))
@@ -264,14 +264,14 @@ def scan_layers(mesh: Mesh, width: int = 96, rows: int = 4) -> Script:
 
 def loop_in_jit(mesh: Mesh, width: int = 96, rows: int = 4) -> Script:
     """Each call trains several steps in a loop."""
-    params = _layers(0, width, 2)
+    params = make_layers(0, width, 2)
     tx = optax.adam(1e-3)
 
     @partial(jax.jit, donate_argnums=(0, 1))
     def step(params, opt, x, y):
         def one(_, carry):
             params, opt, _ = carry
-            loss, grads = jax.value_and_grad(_squares)(params, x, y)
+            loss, grads = jax.value_and_grad(squares)(params, x, y)
             updates, opt = tx.update(grads, opt, params)
             return optax.apply_updates(params, updates), opt, loss
 
@@ -318,11 +318,11 @@ def batch_norm(mesh: Mesh, width: int = 32, rows: int = 4) -> Script:
 
 def shard_mapped(mesh: Mesh, width: int = 96, rows: int = 4) -> Script:
     """The user's own shard_map with pmean."""
-    params = _layers(0, width, 3)
+    params = make_layers(0, width, 3)
     tx = optax.adam(1e-3)
 
     def local(params, opt, x, y):
-        loss, grads = jax.value_and_grad(_squares)(params, x, y)
+        loss, grads = jax.value_and_grad(squares)(params, x, y)
         loss, grads = lax.pmean((loss, grads), "data")
         updates, opt = tx.update(grads, opt, params)
         return optax.apply_updates(params, updates), opt, loss
@@ -338,14 +338,14 @@ def shard_mapped(mesh: Mesh, width: int = 96, rows: int = 4) -> Script:
 
 def declared(mesh: Mesh, width: int = 96, rows: int = 4) -> Script:
     """in_shardings and out_shardings, state in one tuple, and arguments that nobody placed."""
-    params = _layers(0, width, 3)
+    params = make_layers(0, width, 3)
     tx = optax.adam(1e-3)
     rep, cut = NamedSharding(mesh, P()), NamedSharding(mesh, P("data"))
 
     @partial(jax.jit, donate_argnums=(0,), in_shardings=(rep, cut, cut), out_shardings=(rep, rep))
     def step(state, x, y):
         params, opt = state
-        loss, grads = jax.value_and_grad(_squares)(params, x, y)
+        loss, grads = jax.value_and_grad(squares)(params, x, y)
         updates, opt = tx.update(grads, opt, params)
         return (optax.apply_updates(params, updates), opt), loss
 
@@ -356,12 +356,12 @@ def declared(mesh: Mesh, width: int = 96, rows: int = 4) -> Script:
 
 def undeclared(mesh: Mesh, width: int = 96, rows: int = 4) -> Script:
     """State that nobody placed, a batch on the mesh, an unused argument and a static one."""
-    params = _layers(0, width, 3)
+    params = make_layers(0, width, 3)
     tx = optax.adam(1e-3)
 
     @partial(jax.jit, static_argnames=("rate",))
     def update(params, opt, unused, x, y, rate):
-        loss, grads = jax.value_and_grad(_squares)(params, x, y)
+        loss, grads = jax.value_and_grad(squares)(params, x, y)
         updates, opt = tx.update(grads, opt, params)
         return optax.apply_updates(params, jax.tree.map(lambda u: rate * u, updates)), opt, unused, loss
 
