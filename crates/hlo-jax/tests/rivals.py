@@ -13,11 +13,11 @@ from training_scripts import Script, along, described, make_layers, normal, put,
 
 
 def by_gspmd(script: Script, mesh: Mesh, compiled: Any, with_weights: bool) -> tuple[Any, tuple]:
-    """The step with ``P('data')`` on its optimizer's state, ``with_weights`` on all of its state, as arguments and as outputs:
-    the jitted step, and its arguments described.
+    """The step with ``P('data')`` on its optimizer's state, ``with_weights`` on all of its state, as arguments and as
+    outputs: the jitted step, and its arguments described.
 
-    Of each leaf the first dim is cut that is a multiple of the devices; a leaf without such a dim stays whole. Everything
-    else lies as in ``compiled``, the step as it is.
+    Of each leaf the first dim is cut that is a multiple of the devices; a leaf without such a dim stays whole.
+    Everything else lies as in ``compiled``, the step as it is.
     """
     state = tuple(script.state)
     numbers = jax.tree.unflatten(jax.tree.structure(state), range(len(jax.tree.leaves(state))))
@@ -51,20 +51,24 @@ def split(script: Script) -> tuple[tuple, tuple]:
     """The arguments of the first step, those that nobody placed described, and behind them the static ones: numbers."""
     arguments = (*script.state, *script.batch(0))
     n_arrays = sum(not isinstance(argument, (int, float)) for argument in arguments)
-    unplaced = lambda leaf: leaf if isinstance(getattr(leaf, "sharding", None), NamedSharding) else described(leaf)
-    return jax.tree.map(unplaced, arguments[:n_arrays]), arguments[n_arrays:]
+
+    def placed(leaf: Any) -> Any:
+        return leaf if isinstance(getattr(leaf, "sharding", None), NamedSharding) else described(leaf)
+
+    return jax.tree.map(placed, arguments[:n_arrays]), arguments[n_arrays:]
 
 
 def donated(compiled: Any) -> tuple[int, ...]:
     """The numbers of the arguments that a compiled step takes over."""
-    is_info = lambda info: hasattr(info, "donated")
-    infos = [jax.tree.leaves(argument, is_leaf=is_info) for argument in compiled.args_info[0]]
+    infos = [
+        jax.tree.leaves(argument, is_leaf=lambda info: hasattr(info, "donated")) for argument in compiled.args_info[0]
+    ]
     return tuple(n for n, of_one in enumerate(infos) if of_one and all(info.donated for info in of_one))
 
 
 def zero_by_hand(mesh: Mesh, width: int = 96, rows: int = 4, with_weights: bool = False) -> Script:
-    """The script ``shard_mapped`` with ZeRO as a person writes it: the optimizer's state in shards, ``with_weights`` the
-    weights too."""
+    """The script ``shard_mapped`` with ZeRO as a person writes it: the optimizer's state in shards, ``with_weights``
+    the weights too."""
     n_devices = mesh.devices.size
     params = make_layers(0, width, 3)
     tx = optax.adam(1e-3)
@@ -93,5 +97,5 @@ def zero_by_hand(mesh: Mesh, width: int = 96, rows: int = 4, with_weights: bool 
         local, mesh=mesh, in_specs=(*specs, P("data"), P("data")), out_specs=(*specs, P()), check_vma=False
     )
     n = rows * n_devices
-    batch = lambda i: along(mesh, (normal(i, n, width), normal(50 + i, n, width)))
-    return Script(jax.jit(mapped, donate_argnums=(0, 1)), state, batch)
+    step = jax.jit(mapped, donate_argnums=(0, 1))
+    return Script(step, state, lambda i: along(mesh, (normal(i, n, width), normal(50 + i, n, width))))

@@ -25,7 +25,10 @@ def test_by_gspmd_a_script_trains_as_it_did(name, with_weights):
     shardings = jax.tree.map(lambda leaf: leaf.sharding, described)
     after = dataclasses.replace(before, state=jax.tree.map(jax.numpy.copy, before.state))
     losses, state = train(before, before.step, N_STEPS)
-    placed = lambda *arguments: step(*jax.device_put(arguments[: len(shardings)], shardings))
+
+    def placed(*arguments):
+        return step(*jax.device_put(arguments[: len(shardings)], shardings))
+
     own_losses, own_state = train(after, placed, N_STEPS)
     assert distance(own_losses, losses) <= 2e-5
     cut = (lambda state: state) if with_weights else before.optimizer

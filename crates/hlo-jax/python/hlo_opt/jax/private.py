@@ -285,8 +285,8 @@ def _drop_shardings(module: Any) -> None:
 
 
 def _drop_copies(module: Any) -> None:
-    """Puts the operand in the place of each copy: the compiler for GPUs has no words for a copy in StableHLO, and makes its
-    own where it needs them."""
+    """Puts the operand in the place of each copy. XLA's compiler for GPUs cannot read a copy of MHLO, and makes its own
+    where it needs them."""
     from jaxlib.mlir import ir
 
     copies = []
