@@ -95,8 +95,8 @@ cargo xtask <command>
   package-check [--all]  builds the wheel of the Python package and runs its tests: training scripts with and without hlo_opt.jax.zero
                        on 8 CPU devices; with --all on 2 and 3 devices too, and with jax 0.12
   gpu-compile-check [--all]  training scripts compiled for 8 H100s without a GPU, as they are and with hlo_opt.jax.zero: memory,
-                       asynchronous collectives and their bytes in XLA's final modules; downloads 650 MB once, and needs Python
-                       3.12 or newer; with --all all scripts, and beside GSPMD's shardings and ZeRO by hand
+                       asynchronous collectives and their bytes in XLA's final modules; needs Python 3.12 or newer, and 1.5 GB for
+                       an environment; with --all all scripts, and beside GSPMD's shardings and ZeRO by hand
   proto-check [options]  HloModuleProtos that we read and write, and our table of messages, against jaxlib 0.10 and 0.12
       --corpus DIR         modules of this folder too
       --only SUBSTR        modules whose file name contains this; may be repeated

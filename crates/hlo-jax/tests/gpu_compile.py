@@ -286,7 +286,11 @@ def main() -> int:
     print(HEADER, flush=True)
     by_script, failures = {}, []
     for name in options.scripts or (SCRIPTS if options.all else QUICK):
-        by_script[name], failed = rows_of(name, mesh, options.all)
+        try:
+            by_script[name], failed = rows_of(name, mesh, options.all)
+        except Exception as error:
+            failures.append(f"{name}: {type(error).__name__}: {error}")
+            continue
         for way, row in by_script[name].items():
             print(line(name, way, row), flush=True)
         failures += failed
