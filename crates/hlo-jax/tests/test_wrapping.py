@@ -238,3 +238,19 @@ def test_threads_share_a_step():
     for n in range(4):
         expected = train(other, whole(mesh, init()), batch, range(3 * n, 3 * n + 3))[0]
         assert losses[n] == pytest.approx(expected, rel=1e-6)
+
+
+def test_what_the_step_asks_of_the_compiler_is_asked_for_the_result_too():
+    def step(w, x):
+        loss, grad = jax.value_and_grad(lambda w: jnp.mean((x @ w) ** 2))(w)
+        return w - 0.1 * grad, loss
+
+    jitted = jax.jit(step, compiler_options={"xla_no_such_option": True})
+    w, x = arguments_by_name()
+    with pytest.raises(ho.ZeroError, match="xla_no_such_option"):
+        ho.zero(jitted, mode=2, strict=True)(w, x)
+    jitted = jax.jit(step, compiler_options={"xla_cpu_enable_fast_math": False})
+    zero = ho.zero(jitted, mode=2, strict=True)
+    zero(w, x)
+    assert zero.last_plan.compiler_options == {"xla_cpu_enable_fast_math": False}
+    zero.lower(w, x).compile()

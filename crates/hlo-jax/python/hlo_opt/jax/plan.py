@@ -38,6 +38,7 @@ class Plan:
         call: the jitted function of the kept flat arguments.
         function: what ``call`` was made of.
         kept: the flat arguments that it takes.
+        compiler_options: what the step asks of XLA.
         moves: of each kept argument its number, the sharding that ``call`` takes, and whether its source may be freed.
     """
 
@@ -47,6 +48,7 @@ class Plan:
     declined: str | None = None
     call: Any = None
     function: Callable[..., tuple] | None = None
+    compiler_options: dict[str, Any] | None = None
     kept: Sequence[int] = ()
     moves: Sequence[tuple[int, NamedSharding, bool]] = ()
     out_tree: Any = None
@@ -105,12 +107,14 @@ class Plan:
         mesh = partitioned.mesh
         shardings = [NamedSharding(mesh, spec) for spec in sharded.param_specs]
         self.function = _function_of(partitioned, sharded, getattr(step, "__name__", "step"))
+        self.compiler_options = private.compiler_options(step)
         self.call = jax.jit(
             self.function,
             in_shardings=tuple(shardings),
             out_shardings=tuple(NamedSharding(mesh, spec) for spec in sharded.output_specs),
             donate_argnums=tuple(n for n, number in enumerate(partitioned.kept) if partitioned.donated[number]),
             keep_unused=True,
+            compiler_options=self.compiler_options,
         )
         self.kept, self.out_tree = partitioned.kept, partitioned.out_tree
         self.moves = [(number, shardings[n], partitioned.donated[number]) for n, number in enumerate(self.kept)]
@@ -155,6 +159,7 @@ class Plan:
             out_shardings=jax.tree.unflatten(self.out_tree, [NamedSharding(mesh, spec) for spec in specs]),
             donate_argnums=tuple(n for n, tree in enumerate(donated[0]) if is_donated(tree)),
             donate_argnames=tuple(name for name, tree in donated[1].items() if is_donated(tree)),
+            compiler_options=self.compiler_options,
         )
         return jitted.trace(*described_args, **described_kwargs)
 

@@ -83,6 +83,11 @@ def static_arguments(step: Any) -> tuple[frozenset[int], frozenset[str]]:
     return frozenset(info.static_argnums), frozenset(info.static_argnames)
 
 
+def compiler_options(step: Any) -> dict[str, Any] | None:
+    """What a jitted function asks of XLA, ``None`` for nothing."""
+    return dict(step._jit_info.compiler_options_kvs) or None
+
+
 def kept_arguments(lowered: Any) -> list[int]:
     """The flat arguments that the program takes: jit drops those that it does not use."""
     return sorted(lowered._lowering.compile_args["kept_var_idx"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import tempfile
 from collections.abc import Iterable
@@ -122,6 +123,22 @@ def _run(step: Partitioned, preset: str, folder: str, machine: str | None) -> di
     return module
 
 
+def _combined_step_s(step: Partitioned, machine: str | None) -> float:
+    """The predicted seconds of the step as it was, with its collectives combined as XLA combines them; infinite where
+    there is nothing to combine or the time is not known."""
+    with tempfile.TemporaryDirectory(prefix="hlo_opt_") as folder:
+        report = os.path.join(folder, "report.json")
+        of_machine = [] if machine is None else ["--machine", machine]
+        args = ["--pass", "combine-collectives{mode=variadic}", *of_machine, "-o", os.devnull]
+        code, _, _ = _native.run([*args, "--report-file", report, "-"], step.module)
+        if code != 0:
+            return math.inf
+        with open(report, encoding="utf-8") as file:
+            (module,) = json.load(file)["modules"]
+    time = module["totals"]["after"]["time"]
+    return math.inf if time is None else time["critical_path_s"]
+
+
 def _way(mode: int, cut: Iterable[int], figures: dict[str, Any], step_s: float | None) -> Way:
     return Way(
         mode=mode,
@@ -156,7 +173,9 @@ def shard(step: Partitioned, mode: str | int, memory_limit: int | None, machine:
         totals, choice = module["totals"], module["choice"]
         candidates = choice["candidates"]
         if not ways:
-            ways.append(_way(0, (), totals["before"], candidates[0]["critical_path_s"]))
+            known = [way["critical_path_s"] for way in candidates if way["is_reference"]]
+            times = [time for time in (*known, _combined_step_s(step, machine)) if time is not None]
+            ways.append(_way(0, (), totals["before"], min(times, default=None)))
         chosen = candidates[choice["chosen"]]
         cut = [leaf["index"] for leaf in module["manifest"]["params"] if leaf["sharded"]]
         ways.append(_way(of_mode, cut, totals["after"], chosen["critical_path_s"]))
