@@ -22,7 +22,7 @@ mod read;
 pub mod table;
 pub mod text;
 mod view;
-mod wire;
+pub mod wire;
 mod write;
 mod writer;
 

@@ -1,8 +1,8 @@
-//! The wire format: varints, tags, lengths; nothing here knows a field.
+//! The wire format: varints, tags, lengths; nothing here knows a field. For the few messages that are not in the table, too.
 
 /// One value as it stands on the wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Value<'a> {
+pub enum Value<'a> {
     /// A varint: integers, booleans, enums.
     Int(u64),
     /// Four bytes: `float`.
@@ -37,7 +37,7 @@ pub(crate) fn take_varint(bytes: &[u8], pos: &mut usize) -> Option<u64> {
 /// # Errors
 /// What is wrong with the bytes at `pos`.
 #[inline]
-pub(crate) fn take_field<'a>(bytes: &'a [u8], pos: &mut usize) -> Result<(u32, Value<'a>), &'static str> {
+pub fn take_field<'a>(bytes: &'a [u8], pos: &mut usize) -> Result<(u32, Value<'a>), &'static str> {
     let tag = take_varint(bytes, pos).ok_or("expected a field's number, found a varint that does not end")?;
     let number = u32::try_from(tag >> 3).ok().filter(|&n| n > 0 && n < 1 << 29);
     let number = number.ok_or("expected a field's number, found one out of range")?;
@@ -67,7 +67,7 @@ fn take_array<const N: usize>(bytes: &[u8], pos: &mut usize) -> Option<[u8; N]> 
 
 /// Appends a varint.
 #[inline]
-pub(crate) fn push_varint(out: &mut Vec<u8>, mut value: u64) {
+pub fn push_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
         value >>= 7;

@@ -1,0 +1,60 @@
+//! What the wrapper says: lines on stderr, or wherever the owner of the process wants them.
+
+use std::fmt;
+use std::io::Write;
+use std::sync::Arc;
+
+/// How much a line matters.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Level {
+    /// A program that could not be optimized, and was compiled as it was.
+    Warning,
+    /// What was done to a program.
+    Change,
+    /// Why a program was left alone.
+    All,
+}
+
+impl Level {
+    /// The names that `HLO_OPT_LOG` takes.
+    pub(crate) const NAMES: [(&str, Level); 3] =
+        [("warning", Level::Warning), ("change", Level::Change), ("all", Level::All)];
+}
+
+/// Takes a line.
+type Sink = dyn Fn(Level, &str) + Send + Sync;
+
+/// Where lines go, and which.
+#[derive(Clone)]
+pub struct Log {
+    most: Level,
+    sink: Arc<Sink>,
+}
+
+impl fmt::Debug for Log {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Log").field("most", &self.most).finish_non_exhaustive()
+    }
+}
+
+impl Log {
+    /// Lines up to a level on stderr, each with the name of the tool before it.
+    pub fn to_stderr(most: Level) -> Log {
+        Log::new(most, |level, line| {
+            let what = if level == Level::Warning { "warning: " } else { "" };
+            // A closed stderr is no reason to stop a compile.
+            let _ = writeln!(std::io::stderr(), "hlo-opt: {what}{line}");
+        })
+    }
+
+    /// Lines up to a level, without the name of the tool. The sink may be called from any thread.
+    pub fn new(most: Level, sink: impl Fn(Level, &str) + Send + Sync + 'static) -> Log {
+        Log { most, sink: Arc::new(sink) }
+    }
+
+    pub(crate) fn say(&self, level: Level, line: &str) {
+        if level <= self.most {
+            (self.sink)(level, line);
+        }
+    }
+}
