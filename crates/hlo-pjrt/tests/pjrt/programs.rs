@@ -6,14 +6,36 @@ use std::path::Path;
 
 /// A program of `ir-samples/programs` as a module.
 pub(crate) fn sample(file: &str) -> Module {
+    parse(file, &text_of(file))
+}
+
+/// As [`sample`], with the first parameters of the entry marked as replicated: replicas have no shardings that would say it.
+pub(crate) fn sample_with_replicated(file: &str, n_params: usize) -> Module {
+    let text = text_of(file);
+    let (before, mut entry) = text.split_once("\nENTRY ").map(|(a, b)| (a, b.to_string())).expect("an entry");
+    for i in 0..n_params {
+        let parameter = format!(" parameter({i})");
+        entry = entry.replace(&parameter, &format!("{parameter}, parameter_replication={{true}}"));
+    }
+    parse(file, &format!("{before}\nENTRY {entry}"))
+}
+
+fn parse(file: &str, text: &str) -> Module {
+    hlo_text::parse_module(text).unwrap_or_else(|errors| panic!("{file}: {errors:?}")).module
+}
+
+fn text_of(file: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../ir-samples/programs").join(file);
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    hlo_text::parse_module(&text).unwrap_or_else(|errors| panic!("{file}: {errors:?}")).module
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 /// A program of `ir-samples/programs` as an HloModuleProto that names no devices: the options of the compile do.
 pub(crate) fn without_counts(file: &str) -> Vec<u8> {
-    let mut module = sample(file);
+    proto_without_counts(sample(file))
+}
+
+/// A module as an HloModuleProto that names no devices.
+pub(crate) fn proto_without_counts(mut module: Module) -> Vec<u8> {
     (module.header.replica_count, module.header.num_partitions) = (1, 1);
     proto(&module)
 }
