@@ -18,6 +18,7 @@ mod nvrtc_check;
 mod package_check;
 mod paper_p2;
 mod paper_wus;
+mod pjrt_check;
 mod preset_check;
 mod proto_check;
 mod python;
@@ -97,6 +98,8 @@ cargo xtask <command>
   gpu-compile-check [--all]  training scripts compiled for 8 H100s without a GPU, as they are and with hlo_opt.jax.zero: memory,
                        asynchronous collectives and their bytes in XLA's final modules; needs Python 3.12 or newer, and 1.5 GB for
                        an environment; with --all all scripts, and beside GSPMD's shardings and ZeRO by hand
+  pjrt-check           the wrapper plugin round XLA's plugin for CPUs: eight devices run programs of our own client with and without
+                       it, and JAX trains through it with the same losses
   proto-check [options]  HloModuleProtos that we read and write, and our table of messages, against jaxlib 0.10 and 0.12
       --corpus DIR         modules of this folder too
       --only SUBSTR        modules whose file name contains this; may be repeated
@@ -143,6 +146,7 @@ fn main() -> ExitCode {
         Some("jax-check") => jax_check::run(words),
         Some("package-check") => package_check::run(words),
         Some("gpu-compile-check") => gpu_compile_check::run(words),
+        Some("pjrt-check") => pjrt_check::run(words),
         Some("make-hlo") => make_hlo::run(words),
         Some("spelling-check") => spelling_check::run(words),
         Some("proto-check") => proto_check::run(words),

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// How much a line matters.
@@ -54,7 +55,28 @@ impl Log {
 
     pub(crate) fn say(&self, level: Level, line: &str) {
         if level <= self.most {
-            (self.sink)(level, line);
+            // Lines are said between calls of C, through which a panic of the sink must not go.
+            let _ = catch_unwind(AssertUnwindSafe(|| (self.sink)(level, line)));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    #[test]
+    fn lines_up_to_a_level_are_said() {
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let sink = lines.clone();
+        let log = Log::new(Level::Change, move |_, line| {
+            sink.lock().expect("no panic").push(line.to_string());
+            assert_ne!(line, "change", "a sink that fails");
+        });
+        log.say(Level::Warning, "warning");
+        log.say(Level::All, "all");
+        log.say(Level::Change, "change");
+        assert_eq!(*lines.lock().unwrap_or_else(std::sync::PoisonError::into_inner), ["warning", "change"]);
     }
 }

@@ -25,7 +25,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// Packages at the top: they may use everything.
-const TOPS: [&str; 5] = ["hlo-opt", "hlo-jax", "hlo-tests", "tests", "xtask"];
+const TOPS: [&str; 6] = ["hlo-opt", "hlo-jax", "hlo-pjrt", "hlo-tests", "tests", "xtask"];
 
 /// What every crate's own tests may use besides, if no circle comes of it.
 const FOR_TESTS: [&str; 2] = ["hlo-text", "hlo-eval"];

@@ -1,9 +1,10 @@
-//! Only the command line, the runner of plans, the chores and the tests read files, run processes or print.
+//! Only the command line, the libraries that others load, the runner of plans, the chores and the tests read files, run processes or
+//! print.
 
 use super::Finding;
 use super::source::Tree;
 
-const MAY: [&str; 3] = ["crates/hlo-jax/", "crates/hlo-opt/", "crates/hlo-run/"];
+const MAY: [&str; 4] = ["crates/hlo-jax/", "crates/hlo-opt/", "crates/hlo-pjrt/", "crates/hlo-run/"];
 const MARKS: [&str; 8] =
     ["std::fs", "std::net", "std::process", "std::env", "println!(", "print!(", "std::io::stdin", "std::io::stdout"];
 

@@ -2,7 +2,7 @@
 //!
 //! `cargo xtask pjrt-check` installs the plugin and names it in `HLO_PJRT_TEST_PLUGIN`; without it these tests say that they are
 //! skipped.
-#![allow(unsafe_code)] // Loads the plugin.
+#![allow(unsafe_code)] // Loads the plugin and wraps its table.
 
 use crate::client::{Array, Client, Kind};
 use crate::fake::{Lines, settings};

@@ -3,6 +3,7 @@
 mod client;
 mod compile;
 mod cpu_plugin;
+mod entry;
 mod fake;
 mod native;
 mod programs;

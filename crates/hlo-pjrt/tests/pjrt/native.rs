@@ -121,6 +121,30 @@ fn the_callback_is_registered_and_optimizes() {
 }
 
 #[test]
+fn the_devices_are_those_that_the_module_names() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    *registry() = Registry::default();
+    let real = with_transform(size_of::<XlaTransformExtension>());
+    let (asked, lines) = settings();
+    let fails: Tool = |_, _, _| Err("called".into());
+    // SAFETY: the table is never freed.
+    assert_eq!(unsafe { register(real, Optimizer::with_tool(asked, fails)) }, Ok(()));
+    for (assignment, line) in [
+        // Field 15 {1: replicas, 2: partitions}.
+        (&b"\x7a\x04\x08\x01\x10\x01"[..], (Level::All, "left as it is: it runs on one device")),
+        (b"\x7a\x04\x08\x01\x10\x08", (Level::Warning, "compiled as it came: called")),
+        (b"\x7a\x02\x08\xff", (Level::Warning, "compiled as it came: device_assignment: expected a varint")),
+        (b"", (Level::Warning, "compiled as it came: called")),
+    ] {
+        lines.lock().expect("no panic").clear();
+        let module = [&without_counts("mlp_momentum.hlo"), assignment].concat();
+        assert_eq!(transform(&module, WHOLE, TRANSFORM_VERSION), Ok(None));
+        let said = only_line(&lines, line.0);
+        assert!(said.contains(line.1), "expected `{}`, found `{said}`", line.1);
+    }
+}
+
+#[test]
 fn a_failure_in_the_callback() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     *registry() = Registry::default();
