@@ -64,6 +64,9 @@ pub struct PjrtError {
     _opaque: [u8; 0],
 }
 
+/// `PJRT_Error_Code_INTERNAL`.
+pub const ERROR_INTERNAL: c_int = 13;
+
 /// `PJRT_Error_Destroy_Args`.
 #[repr(C)]
 #[derive(Debug)]

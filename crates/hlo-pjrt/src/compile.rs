@@ -8,7 +8,7 @@ use crate::c_api::{Compile, CompileArgs, PjrtError, Program};
 use crate::errors::Errors;
 use crate::log::Level;
 use crate::rewrite::{Optimizer, Rewritten};
-use std::ffi::{c_char, c_int};
+use std::ffi::c_char;
 use std::mem::offset_of;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
@@ -90,7 +90,7 @@ impl Interception {
     }
 
     /// Compiles a program in place of the caller's; where the plugin refuses it, the caller's.
-    fn compile_other(&self, call: Call<'_>, proto: &[u8]) -> *mut PjrtError {
+    fn compile_other(&self, call: Call, proto: &[u8]) -> *mut PjrtError {
         let error = call.with_program(proto, b"hlo", self.real);
         let (Some(errors), Some(refusal)) = (self.errors, NonNull::new(error)) else { return error };
         if self.optimizer.settings().is_strict {
@@ -105,26 +105,26 @@ impl Interception {
 
     /// An error that says why. Only the plugin can make errors that its other functions understand, so it is given a program in a
     /// format that no plugin knows, and names the format when it refuses.
-    fn refuse(&self, call: Call<'_>, why: &str) -> *mut PjrtError {
+    fn refuse(&self, call: Call, why: &str) -> *mut PjrtError {
         let line = why.lines().collect::<Vec<_>>().join(" ");
         self.optimizer.say(Level::Warning, "", &format!("not compiled (HLO_OPT_STRICT): {line}"));
         call.with_program(&[], format!("hlo-opt (HLO_OPT_STRICT=1): {line}").as_bytes(), self.real)
     }
 }
 
-/// The arguments of one call, with all fields that are needed.
+/// The arguments of one call, with all fields that are needed. They are the caller's, for the time of the call.
 #[derive(Clone, Copy)]
-struct Call<'c> {
+struct Call {
     args: *mut CompileArgs,
-    program: &'c Program,
+    program: NonNull<Program>,
 }
 
-impl<'c> Call<'c> {
+impl Call {
     /// Looks at arguments; none where their sizes say that fields are missing.
     ///
     /// # Safety
     /// As [`Interception::compile`].
-    unsafe fn of(args: *mut CompileArgs) -> Option<Call<'c>> {
+    unsafe fn of(args: *mut CompileArgs) -> Option<Call> {
         let known = NonNull::new(args)?;
         // SAFETY: every version begins with its size.
         let struct_size = unsafe { (*known.as_ptr()).struct_size };
@@ -138,32 +138,39 @@ impl<'c> Call<'c> {
         if !(size_of::<Program>()..=MOST_PROGRAM_BYTES).contains(&program_size) {
             return None;
         }
-        // SAFETY: the program has all fields of `Program`, and is the caller's for the time of the call.
-        Some(Call { args, program: unsafe { program.as_ref() } })
+        Some(Call { args, program })
     }
 
-    fn format(self) -> &'c [u8] {
+    /// The program's known fields.
+    fn program(&self) -> &Program {
+        // SAFETY: the program has all fields of `Program`.
+        unsafe { self.program.as_ref() }
+    }
+
+    fn format(&self) -> &[u8] {
+        let Program { format, format_size, .. } = *self.program();
         // SAFETY: the caller says that so many bytes lie there.
-        unsafe { bytes(self.program.format, self.program.format_size) }
+        unsafe { bytes(format, format_size) }
     }
 
-    fn code(self) -> &'c [u8] {
+    fn code(&self) -> &[u8] {
+        let Program { code, code_size, .. } = *self.program();
         // SAFETY: as above.
-        unsafe { bytes(self.program.code, self.program.code_size) }
+        unsafe { bytes(code, code_size) }
     }
 
-    fn options(self) -> &'c [u8] {
+    fn options(&self) -> &[u8] {
         // SAFETY: the arguments reach beyond the options, and the caller says that so many bytes lie there.
         unsafe { bytes((*self.args).compile_options, (*self.args).compile_options_size) }
     }
 
     /// Calls the plugin with a copy of the program, unknown fields included, that has other code and another format.
-    fn with_program(self, code: &[u8], format: &[u8], real: Compile) -> *mut PjrtError {
-        let n_bytes = self.program.struct_size;
+    fn with_program(&self, code: &[u8], format: &[u8], real: Compile) -> *mut PjrtError {
+        let n_bytes = self.program().struct_size;
         let mut copy = vec![0usize; n_bytes.div_ceil(size_of::<usize>())];
         let own = copy.as_mut_ptr().cast::<Program>();
         // SAFETY: both have so many bytes, and do not overlap.
-        unsafe { own.cast::<u8>().copy_from_nonoverlapping((&raw const *self.program).cast::<u8>(), n_bytes) };
+        unsafe { own.cast::<u8>().copy_from_nonoverlapping(self.program.as_ptr().cast::<u8>(), n_bytes) };
         // SAFETY: the copy has all fields of `Program`; nobody else has it.
         let program = unsafe { &mut *own };
         program.code = code.as_ptr().cast::<c_char>().cast_mut();
@@ -175,7 +182,7 @@ impl<'c> Call<'c> {
         // SAFETY: the arguments are the caller's but for the program, which lives until the end of this function.
         let error = unsafe { real(self.args) };
         // SAFETY: as above.
-        unsafe { (*self.args).program = self.program };
+        unsafe { (*self.args).program = self.program.as_ptr() };
         error
     }
 }
@@ -191,6 +198,3 @@ pub(crate) unsafe fn bytes<'c>(data: *const c_char, size: usize) -> &'c [u8] {
     // SAFETY: by this function's contract.
     unsafe { std::slice::from_raw_parts(data.cast::<u8>(), size) }
 }
-
-/// `PJRT_Error_Code_INTERNAL`.
-pub(crate) const INTERNAL: c_int = 13;

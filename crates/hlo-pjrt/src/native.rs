@@ -6,10 +6,10 @@
 
 use crate::bounded::panic_text;
 use crate::c_api::{
-    ClearArgs, PRE_SCHEDULER, PjrtApi, PjrtError, RegisterArgs, TRANSFORM_VERSION, TransformArgs, TransformCallbacks,
-    TransformString,
+    ClearArgs, ERROR_INTERNAL, PRE_SCHEDULER, PjrtApi, PjrtError, RegisterArgs, TRANSFORM_VERSION, TransformArgs,
+    TransformCallbacks, TransformString,
 };
-use crate::compile::{INTERNAL, bytes};
+use crate::compile::bytes;
 use crate::errors::Errors;
 use crate::extensions::{KnownApi, TransformFunctions};
 use crate::rewrite::{Optimizer, Rewritten};
@@ -126,7 +126,7 @@ unsafe extern "C" fn transform(_: *mut TransformCallbacks, args: *mut TransformA
         }
         Rewritten::Refused(why) => {
             args.header.error_message = hand_over(args, format!("hlo-opt (HLO_OPT_STRICT=1): {why}").into_bytes());
-            args.header.code = INTERNAL;
+            args.header.code = ERROR_INTERNAL;
             args.header.has_error = true;
         }
     }
