@@ -1,7 +1,9 @@
 //! What arrives at the plugin's compile.
 #![allow(unsafe_code)] // Wraps tables that the tests made.
 
-use crate::fake::{Client, Compiled, SIZES, TABLE_BYTES, UNKNOWN, compile_through, only_line, settings, table};
+use crate::fake::{
+    Client, Compiled, SIZES, TABLE_BYTES, UNKNOWN, compile_through, n_errors, only_line, settings, table,
+};
 use crate::programs::{Options, count, eight_replicas, proto, sample, without_counts};
 use hlo_pjrt::c_api::{CompileArgs, PjrtApi};
 use hlo_pjrt::{DeviceCounts, Level, Made, Optimizer, Settings, Tool, wrap};
@@ -186,7 +188,7 @@ fn a_plugin_that_refuses_the_optimized_program_gets_the_other() {
     let (asked, lines) = settings();
     let client = Client { only: Some(PARTITIONED.clone()), ..Client::default() };
     assert_eq!(compile_partitioned(asked, None, &client), Ok(PARTITIONED.len()));
-    assert_eq!(compiled(&client).len(), 2);
+    assert_eq!((compiled(&client).len(), n_errors()), (2, 0), "the error was read and freed");
     assert!(
         only_line(&lines, Level::Warning).contains("the plugin refuses the optimized program: this program is too new")
     );
@@ -233,4 +235,23 @@ fn the_tool_is_told_the_devices() {
     compile_through(wrapped(settings, Some(tool)), &client, ("hlo", &PROGRAM, &options), SIZES).expect("it compiles");
     let counts = Some(DeviceCounts { n_replicas: 2, n_partitions: 4 });
     assert_eq!(only_line(&lines, Level::All), format!("jit_step: left as it is: {counts:?}"));
+}
+
+#[test]
+fn the_passes_are_told_the_devices() {
+    let (asked, lines) = settings();
+    let asked = Settings { pipeline: "combine-collectives".into(), ..asked };
+    // Groups that name nobody are all devices: how many, only the options say.
+    let text = "HloModule sums\n\n%add (x: f32[], y: f32[]) -> f32[] {\n  %x = f32[] parameter(0)\n  %y = f32[] parameter(1)\n  \
+        ROOT %s = f32[] add(%x, %y)\n}\n\nENTRY %e (a: f32[8], b: f32[8]) -> (f32[8], f32[8]) {\n  \
+        %a = f32[8]{0} parameter(0)\n  %b = f32[8]{0} parameter(1)\n  \
+        %c = f32[8]{0} all-reduce(%a), replica_groups={}, to_apply=%add\n  \
+        %d = f32[8]{0} all-reduce(%b), replica_groups={}, to_apply=%add\n  \
+        ROOT %t = (f32[8]{0}, f32[8]{0}) tuple(%c, %d)\n}\n";
+    let program = proto(&hlo_text::parse_module(text).unwrap_or_else(|errors| panic!("{errors:?}")).module);
+    let client = Client::default();
+    compile_through(wrapped(asked, None), &client, ("hlo", &program, &eight_replicas()), SIZES).expect("it compiles");
+    assert_eq!(count(&compiled(&client)[0].code, "all-reduce"), 1);
+    let line = only_line(&lines, Level::Change);
+    assert!(line.contains("collectives 2 -> 1") && line.contains("for 8 x h200"), "{line}");
 }

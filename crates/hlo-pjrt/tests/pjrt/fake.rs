@@ -6,6 +6,7 @@ use hlo_pjrt::c_api::{
     FIRST_FUNCTION, PjrtApi, PjrtError, Program,
 };
 use hlo_pjrt::{Level, Log, Settings};
+use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::ptr::{NonNull, null_mut};
 use std::sync::{Arc, Mutex};
@@ -67,15 +68,30 @@ pub(crate) fn set_word(api: NonNull<PjrtApi>, offset: usize, value: usize) {
     unsafe { api.byte_add(offset).cast::<usize>().write(value) }
 }
 
+thread_local! {
+    /// Errors that were made on this thread and not freed yet.
+    static N_ERRORS: Cell<usize> = const { Cell::new(0) };
+}
+
+/// How many errors of this thread nobody has freed.
+pub(crate) fn n_errors() -> usize {
+    N_ERRORS.get()
+}
+
 /// The error that a message is in: a boxed text.
 fn error_of(message: String) -> *mut PjrtError {
+    N_ERRORS.set(N_ERRORS.get() + 1);
     Box::into_raw(Box::new(message)).cast()
 }
 
 /// The message of an error, which is freed; none where there is no error.
 pub(crate) fn message(error: *mut PjrtError) -> Option<String> {
+    if error.is_null() {
+        return None;
+    }
+    N_ERRORS.set(N_ERRORS.get() - 1);
     // SAFETY: all errors of this plugin are made by `error_of`, and tests use each once.
-    (!error.is_null()).then(|| *unsafe { Box::from_raw(error.cast::<String>()) })
+    Some(*unsafe { Box::from_raw(error.cast::<String>()) })
 }
 
 unsafe extern "C" fn error_destroy(args: *mut ErrorDestroyArgs) {

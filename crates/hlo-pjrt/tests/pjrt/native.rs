@@ -88,6 +88,8 @@ fn transform(module: &[u8], struct_size: usize, api_version: i64) -> Result<Opti
         (false, true) => Ok(Some(take(args.transformed))),
         (false, false) => Ok(None),
     };
+    let has_bytes = args.header.has_error || args.changed;
+    assert_eq!(args.header.cleanup.is_some(), has_bytes, "what is handed over can be freed");
     if let Some(cleanup) = args.header.cleanup {
         // SAFETY: it is called once.
         unsafe { cleanup(args.header.data) };
