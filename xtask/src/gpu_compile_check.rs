@@ -1,5 +1,5 @@
 //! `cargo xtask gpu-compile-check`: compiles training scripts for eight H100s that are only described, as they are and with
-//! `hlo_opt.jax.zero`, and checks the final modules. No GPU is needed, and none runs anything.
+//! `hlo_opt.jax.zero` and `enable`, and checks the final modules. No GPU is needed, and none runs anything.
 
 use crate::arguments::{Arguments, Word, unknown};
 use crate::{python, wheel};
@@ -29,5 +29,7 @@ pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
     if is_all {
         check.arg("--all");
     }
-    wheel::succeeds(&mut check)
+    let mut hook = wheel::command(&python);
+    hook.arg(wheel::package_dir().join("tests/gpu_hook.py"));
+    Ok(wheel::succeeds(&mut check)? & wheel::succeeds(&mut hook)?)
 }

@@ -6,6 +6,8 @@
 pub mod tool;
 
 #[cfg(feature = "extension-module")]
+mod hook;
+#[cfg(feature = "extension-module")]
 mod module;
 #[cfg(feature = "extension-module")]
 mod python;

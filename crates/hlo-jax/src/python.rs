@@ -1,6 +1,6 @@
 //! The extension module `hlo_opt._native`. What users see is in `python/hlo_opt`.
 
-use crate::{module, tool};
+use crate::{hook, module, tool};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use std::io::{IsTerminal, Write};
@@ -44,6 +44,7 @@ fn main(py: Python<'_>, args: Vec<String>) -> PyResult<u8> {
 fn _native(native: &Bound<'_, PyModule>) -> PyResult<()> {
     native.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module::register(native)?;
+    hook::register(native)?;
     native.add_function(wrap_pyfunction!(run, native)?)?;
     native.add_function(wrap_pyfunction!(main, native)?)
 }

@@ -34,10 +34,10 @@ mod tool;
 
 pub use compile_options::{CompileOptions, DeviceCounts};
 pub use log::{Level, Log};
-pub use native::{RegisterError, register};
+pub use native::{RegisterError, register, unregister};
 pub use plugin::GetPjrtApi;
 pub use rewrite::Optimizer;
 pub use settings::Settings;
 pub use signature::check_signature;
 pub use table::wrap;
-pub use tool::{Made, Tool};
+pub use tool::{Made, Route, Tool};

@@ -99,6 +99,11 @@ pub unsafe fn register(api: NonNull<PjrtApi>, optimizer: Optimizer) -> Result<()
     }
 }
 
+/// Modules that plugins compile from now on stay as they are.
+pub fn unregister() {
+    *CURRENT.write().unwrap_or_else(PoisonError::into_inner) = None;
+}
+
 unsafe extern "C" fn transform(_: *mut TransformCallbacks, args: *mut TransformArgs) {
     let Some(mut args) = NonNull::new(args) else { return };
     // SAFETY: every version begins with its size.

@@ -1,11 +1,11 @@
 //! A program in, a program out: in time, checked, and with one line about it.
 
 use crate::bounded::bounded;
-use crate::compile_options::{CompileOptions, DeviceCounts};
+use crate::compile_options::CompileOptions;
 use crate::log::Level;
 use crate::settings::Settings;
 use crate::signature::check_signature;
-use crate::tool::{Made, Tool, hlo_opt, own_counts, program_name};
+use crate::tool::{Made, Route, Tool, hlo_opt, own_counts, program_name};
 use std::sync::Arc;
 
 /// Settings and the tool that they are for.
@@ -53,7 +53,7 @@ impl Optimizer {
             Err(why) => return self.failed(code, why),
         };
         match counts {
-            Ok(counts) => self.rewrite(code, Some(counts)),
+            Ok(counts) => self.rewrite(code, Route::Compile(counts)),
             Err(why) => self.left(code, &why),
         }
     }
@@ -63,16 +63,19 @@ impl Optimizer {
         match own_counts(code) {
             Ok(Some(counts)) if counts.n_devices() <= 1 => self.left(code, "it runs on one device"),
             // The tool finds them in the module, or in the groups of its collectives.
-            Ok(_) => self.rewrite(code, None),
+            Ok(_) => self.rewrite(code, Route::Stage),
             Err(why) => self.failed(code, why),
         }
     }
 
     /// Runs the tool and checks what it gives.
-    fn rewrite(&self, code: &[u8], counts: Option<DeviceCounts>) -> Rewritten {
+    fn rewrite(&self, code: &[u8], route: Route) -> Rewritten {
+        if !self.settings.touches(&program_name(code)) {
+            return self.left(code, "it is not among those that are named");
+        }
         let (settings, tool, before) = (self.settings.clone(), self.tool, code.to_vec());
         let done = bounded(self.settings.deadline, move || {
-            let made = tool(&settings, &before, counts)?;
+            let made = tool(&settings, &before, route)?;
             if let Made::Other { proto, .. } = &made {
                 check_signature(&before, proto).map_err(|why| format!("its signature would change: {why}"))?;
             }

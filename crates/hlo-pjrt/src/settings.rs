@@ -9,6 +9,7 @@ use std::time::Duration;
 pub(crate) const PLUGIN: &str = "HLO_OPT_PJRT_PLUGIN";
 const SWITCH: &str = "HLO_OPT";
 const PIPELINE: &str = "HLO_OPT_PIPELINE";
+const ONLY: &str = "HLO_OPT_ONLY";
 const MACHINE: &str = "HLO_OPT_MACHINE";
 const STRICT: &str = "HLO_OPT_STRICT";
 const LOG: &str = "HLO_OPT_LOG";
@@ -21,6 +22,8 @@ pub struct Settings {
     pub is_off: bool,
     /// A preset or a list of passes, with options, as `--preset` and `--pass` take them.
     pub pipeline: String,
+    /// The programs that are touched, by their names or what `jax.jit` calls them, `jit_NAME`; all if empty.
+    pub only: Vec<String>,
     /// What times are predicted for, as `--machine` takes it; by default eight H200s.
     pub machine: Option<String>,
     /// Whether a failure is an error of the compile.
@@ -36,6 +39,7 @@ impl Default for Settings {
         Settings {
             is_off: false,
             pipeline: "data-parallel".into(),
+            only: Vec::new(),
             machine: None,
             is_strict: false,
             deadline: Duration::from_secs(60),
@@ -45,6 +49,12 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// Whether a program of this name is touched.
+    pub(crate) fn touches(&self, program: &str) -> bool {
+        let name = program.strip_prefix("jit_").unwrap_or(program);
+        self.only.is_empty() || self.only.iter().any(|only| only == program || only == name)
+    }
+
     /// The settings of the environment, lines going to stderr, and the plugin that it names. What cannot be understood is warned of
     /// and left at its default.
     pub fn from_environment() -> (Settings, Option<PathBuf>) {
@@ -68,6 +78,8 @@ impl Settings {
         if let Some(pipeline) = text(PIPELINE) {
             settings.pipeline = pipeline;
         }
+        let only = text(ONLY).unwrap_or_default();
+        settings.only = only.split(',').map(str::trim).filter(|name| !name.is_empty()).map(String::from).collect();
         settings.machine = text(MACHINE);
         let mut flag = |name: &str, value: Option<String>, default: bool| match value.as_deref() {
             None => default,
@@ -118,6 +130,7 @@ mod tests {
             ("HLO_OPT", "off"),
             ("HLO_OPT_PIPELINE", "cse,dce"),
             ("HLO_OPT_MACHINE", "h100:4"),
+            ("HLO_OPT_ONLY", "train_step, jit_eval,"),
             ("HLO_OPT_STRICT", "1"),
             ("HLO_OPT_LOG", "all"),
             ("HLO_OPT_DEADLINE_S", "2.5"),
@@ -125,6 +138,8 @@ mod tests {
         assert!(settings.is_off && settings.is_strict && warnings.is_empty(), "{warnings:?}");
         assert_eq!((settings.pipeline.as_str(), settings.machine.as_deref()), ("cse,dce", Some("h100:4")));
         assert_eq!(settings.deadline, Duration::from_millis(2500));
+        assert!(settings.touches("jit_train_step") && settings.touches("jit_eval") && !settings.touches("jit_init"));
+        assert!(of(&[]).0.touches("jit_init"));
         assert!(format!("{:?}", settings.log).contains("All"));
     }
 

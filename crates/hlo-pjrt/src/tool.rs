@@ -15,6 +15,19 @@ const NAME: u32 = 1;
 /// HloModuleProto::device_assignment.
 const DEVICE_ASSIGNMENT: u32 = 15;
 
+/// Passes of XLA's compiler for GPUs expect collectives of one array each: one of several in a loop aborts the process
+/// (`WhileLoopAllReduceCodeMotion`, jaxlib 0.12.0.1). XLA combines them again behind these passes.
+const ONE_BY_ONE: &str = "split-tuple-all-reduce{ops=all},dce";
+
+/// Where a program comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Route {
+    /// A compile for these devices.
+    Compile(DeviceCounts),
+    /// The middle of a compile, where the program names its devices itself. XLA's passes over collectives follow.
+    Stage,
+}
+
 /// What became of a program.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Made {
@@ -29,21 +42,21 @@ pub enum Made {
     },
 }
 
-/// What makes one program of another: the bytes of an HloModuleProto, and the devices if they are known from elsewhere. It may fail,
+/// What makes one program of another: the bytes of an HloModuleProto, and where it comes from. It may fail,
 /// panic or take forever; what it gives is checked.
 ///
 /// # Errors
 /// Why there is no other program.
-pub type Tool = fn(&Settings, &[u8], Option<DeviceCounts>) -> Result<Made, String>;
+pub type Tool = fn(&Settings, &[u8], Route) -> Result<Made, String>;
 
 /// The passes of hlo-opt: the [`Tool`] of the wrapper.
 ///
 /// # Errors
 /// The program cannot be read, the pipeline is none, or a pass failed.
-pub(crate) fn hlo_opt(settings: &Settings, proto: &[u8], counts: Option<DeviceCounts>) -> Result<Made, String> {
+pub(crate) fn hlo_opt(settings: &Settings, proto: &[u8], route: Route) -> Result<Made, String> {
     let (n_replicas, n_partitions);
     let mut devices = Vec::new();
-    if let Some(counts) = counts {
+    if let Route::Compile(counts) = route {
         (n_replicas, n_partitions) = (counts.n_replicas.to_string(), counts.n_partitions.to_string());
         devices = vec![("num-replicas", n_replicas.as_str()), ("num-partitions", n_partitions.as_str())];
     }
@@ -63,7 +76,12 @@ pub(crate) fn hlo_opt(settings: &Settings, proto: &[u8], counts: Option<DeviceCo
     if !has_changed(report) {
         return Ok(Made::Same(if deed.is_empty() { "no pass changed it".into() } else { deed.into() }));
     }
-    let proto = without_new_assignment(proto, outcome.module.proto().map_err(one_line)?);
+    let made = match route {
+        Route::Compile(_) => outcome.module,
+        Route::Stage if only_combines(report) => return Ok(Made::Same("XLA combines its collectives itself".into())),
+        Route::Stage => outcome.module.run(&[("pass", ONE_BY_ONE)]).map_err(one_line)?.module,
+    };
+    let proto = without_new_assignment(proto, made.proto().map_err(one_line)?);
     Ok(Made::Other { proto, line: format!("{deed}{}", figures(report)) })
 }
 
@@ -84,6 +102,13 @@ fn one_line(failure: Failure) -> String {
 fn has_changed(report: &Value) -> bool {
     let passes = report["reports"].as_array().map(Vec::as_slice).unwrap_or_default();
     passes.iter().any(|pass| pass["changed"].as_bool() == Some(true))
+}
+
+/// Whether the passes that changed the module only put collectives together, and removed what that left over.
+fn only_combines(report: &Value) -> bool {
+    let passes = report["reports"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let mut changed = passes.iter().filter(|pass| pass["changed"].as_bool() == Some(true));
+    changed.all(|pass| matches!(pass["pass"].as_str(), Some("combine-collectives" | "dce")))
 }
 
 /// `; collectives 7 -> 1, sending 4687949 -> 4687949 bytes; 89.0 -> 80.2 µs predicted for 8 x h200, one switch`.

@@ -6,7 +6,7 @@ use crate::fake::{
 };
 use crate::programs::{Options, count, eight_replicas, proto, sample, without_counts};
 use hlo_pjrt::c_api::{CompileArgs, PjrtApi};
-use hlo_pjrt::{DeviceCounts, Level, Made, Optimizer, Settings, Tool, wrap};
+use hlo_pjrt::{DeviceCounts, Level, Made, Optimizer, Route, Settings, Tool, wrap};
 use std::mem::offset_of;
 use std::ptr::{NonNull, null_mut};
 use std::sync::LazyLock;
@@ -228,13 +228,13 @@ fn structs_of_other_sizes() {
 
 #[test]
 fn the_tool_is_told_the_devices() {
-    let tool: Tool = |_, _, counts| Ok(Made::Same(format!("{counts:?}")));
+    let tool: Tool = |_, _, route| Ok(Made::Same(format!("{route:?}")));
     let (settings, lines) = settings();
     let client = Client::default();
     let options = Options { n_replicas: 2, n_partitions: 4, ..Options::default() }.bytes();
     compile_through(wrapped(settings, Some(tool)), &client, ("hlo", &PROGRAM, &options), SIZES).expect("it compiles");
-    let counts = Some(DeviceCounts { n_replicas: 2, n_partitions: 4 });
-    assert_eq!(only_line(&lines, Level::All), format!("jit_step: left as it is: {counts:?}"));
+    let route = Route::Compile(DeviceCounts { n_replicas: 2, n_partitions: 4 });
+    assert_eq!(only_line(&lines, Level::All), format!("jit_step: left as it is: {route:?}"));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use hlo_pjrt::c_api::{
     ClearArgs, ExtensionBase, PRE_SCHEDULER, PjrtApi, PjrtError, RegisterArgs, TRANSFORM_VERSION, TransformArgs,
     TransformCallbacks, TransformHeader, TransformString, XLA_TRANSFORM, XlaTransformExtension,
 };
-use hlo_pjrt::{Level, Made, Optimizer, RegisterError, Settings, Tool, register, wrap};
+use hlo_pjrt::{Level, Made, Optimizer, RegisterError, Settings, Tool, register, unregister, wrap};
 use std::mem::offset_of;
 use std::ptr::{NonNull, null, null_mut};
 use std::sync::{Mutex, PoisonError};
@@ -104,22 +104,64 @@ fn the_callback_is_registered_and_optimizes() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     *registry() = Registry::default();
     let (asked, lines) = settings();
+    let sharded = Settings {
+        pipeline: "shard-weight-update{profit=always},combine-collectives{mode=variadic},dce".into(),
+        ..asked.clone()
+    };
     let real = with_transform(size_of::<XlaTransformExtension>());
     // SAFETY: the table is never freed.
-    assert_eq!(unsafe { wrap(real, Optimizer::new(asked)) }, real, "the plugin's own table");
+    assert_eq!(unsafe { wrap(real, Optimizer::new(sharded)) }, real, "the plugin's own table");
     assert_eq!(registry().calls, ["clear", "register"]);
     only_line(&lines, Level::All);
 
     let module = proto(&sample("mlp_momentum.hlo"));
     let made = transform(&module, WHOLE, TRANSFORM_VERSION).expect("no error").expect("a change");
-    assert_eq!((count(&module, "all-reduce"), count(&made, "all-reduce")), (7, 1));
-    assert!(only_line(&lines, Level::Change).contains("collectives 7 -> 1"));
+    assert_eq!((count(&module, "reduce-scatter"), count(&made, "reduce-scatter")), (0, 5));
+    assert!(only_line(&lines, Level::Change).contains("µs predicted for 8 x h200"));
 
     // Nothing is touched where the struct is too small, the version another, or there is one device.
     assert_eq!(transform(&module, WHOLE - 1, TRANSFORM_VERSION), Ok(None));
     assert_eq!(transform(&module, WHOLE, TRANSFORM_VERSION + 1), Ok(None));
     assert_eq!(transform(b"", WHOLE, TRANSFORM_VERSION), Ok(None));
     assert!(transform(&module, WHOLE + 7, TRANSFORM_VERSION).expect("no error").is_some());
+}
+
+#[test]
+fn what_xla_does_itself_is_left_to_it() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    *registry() = Registry::default();
+    let real = with_transform(size_of::<XlaTransformExtension>());
+    let text = "HloModule sums, num_partitions=8\n\n%add (x: f32[], y: f32[]) -> f32[] {\n  %x = f32[] parameter(0)\n  \
+        %y = f32[] parameter(1)\n  ROOT %s = f32[] add(%x, %y)\n}\n\nENTRY %e (a: f32[8], b: f32[8]) -> (f32[8], f32[8]) {\n  \
+        %a = f32[8]{0} parameter(0)\n  %b = f32[8]{0} parameter(1)\n  \
+        %c = f32[8]{0} all-reduce(%a), replica_groups={}, to_apply=%add\n  \
+        %d = f32[8]{0} all-reduce(%b), replica_groups={}, to_apply=%add\n  \
+        ROOT %t = (f32[8]{0}, f32[8]{0}) tuple(%c, %d)\n}\n";
+    let module = proto(&hlo_text::parse_module(text).unwrap_or_else(|errors| panic!("{errors:?}")).module);
+    let (asked, lines) = settings();
+    let asked = Settings { pipeline: "combine-collectives,dce".into(), ..asked };
+    // SAFETY: the table is never freed.
+    assert_eq!(unsafe { register(real, Optimizer::new(asked)) }, Ok(()));
+    assert!(transform(&module, WHOLE, TRANSFORM_VERSION).is_ok_and(|made| made.is_none()));
+    assert_eq!(only_line(&lines, Level::All), "sums: left as it is: XLA combines its collectives itself");
+}
+
+#[test]
+fn without_an_optimizer_modules_stay_as_they_are() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    *registry() = Registry::default();
+    let real = with_transform(size_of::<XlaTransformExtension>());
+    let module = proto(&sample("mlp_momentum.hlo"));
+    let (asked, lines) = settings();
+    let fails: Tool = |_, _, _| Err("called".into());
+    // SAFETY: the table is never freed.
+    assert_eq!(unsafe { register(real, Optimizer::with_tool(asked, fails)) }, Ok(()));
+    assert_eq!(transform(&module, WHOLE, TRANSFORM_VERSION), Ok(None));
+    assert!(only_line(&lines, Level::Warning).contains("called"));
+    lines.lock().expect("no panic").clear();
+    unregister();
+    assert_eq!(transform(&module, WHOLE, TRANSFORM_VERSION), Ok(None));
+    assert!(lines.lock().expect("no panic").is_empty());
 }
 
 #[test]
@@ -169,11 +211,11 @@ fn a_failure_in_the_callback() {
     assert_eq!(registry().calls, ["register", "register"], "an extension without `clear` is asked for none");
     // A module that names no devices, in which there is nothing to do.
     let (asked, _) = settings();
-    let tool: Tool = |_, _, counts| Err(format!("{counts:?}"));
+    let tool: Tool = |_, _, route| Err(format!("{route:?}"));
     // SAFETY: as above.
     assert_eq!(unsafe { register(real, Optimizer::with_tool(Settings { is_strict: true, ..asked }, tool)) }, Ok(()));
     let made = transform(&without_counts("mlp_momentum.hlo"), WHOLE, TRANSFORM_VERSION);
-    assert_eq!(made, Err("hlo-opt (HLO_OPT_STRICT=1): jit_step: None".into()));
+    assert_eq!(made, Err("hlo-opt (HLO_OPT_STRICT=1): jit_step: Stage".into()));
 }
 
 #[test]

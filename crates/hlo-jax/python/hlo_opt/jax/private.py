@@ -133,6 +133,33 @@ def differing_processes(processes: Sequence[int], digest: str) -> list[int]:
     return [p for p in processes if client.blocking_key_value_get(f"{place}/{p}", _WAIT_MS) != digest]
 
 
+def pjrt_plugins() -> dict[str, Any]:
+    """The tables of functions of the plugins that are here, by platform. No device is initialized."""
+    from jax._src import xla_bridge
+    from jaxlib import _jax
+
+    xla_bridge._discover_and_register_pjrt_plugins()
+    found = {}
+    for platform in ("cuda", "rocm", "tpu"):
+        with contextlib.suppress(Exception):
+            found[platform] = _jax.get_pjrt_plugin(platform)
+    return found
+
+
+def set_cache_salt(text: str) -> None:
+    """Puts a text into the keys of the persistent cache: what a hook does to a program is not in them otherwise."""
+    from jax._src import cache_key
+
+    cache_key.custom_hook = lambda: text
+
+
+def cache_salt() -> str:
+    """The text that was put into the keys of the persistent cache."""
+    from jax._src import cache_key
+
+    return cache_key.custom_hook()
+
+
 _STOP = "hlo_opt: the module is known"
 _PREFIX = "hlo_opt_probe_"
 _lock = threading.Lock()

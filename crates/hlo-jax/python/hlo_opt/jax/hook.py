@@ -1,0 +1,113 @@
+"""``enable``: every program that XLA compiles for GPUs goes through hlo-opt on its way, after it is partitioned."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Sequence
+
+import jax
+from hlo_opt import _native
+from hlo_opt.jax import private
+from hlo_opt.jax.sharding import check_machine
+
+#: The first version of jaxlib that keeps what a program donates when a hook has changed it.
+KEEPS_ALIASES = (0, 11)
+
+_NOTHING = b"HloModule nothing\n\nENTRY main {\n  ROOT a = f32[] constant(0)\n}\n"
+
+
+class HookError(RuntimeError):
+    """Nothing could be enabled, and why."""
+
+
+class Hooked:
+    """What the hook has said since :func:`enable`: a line for each program that it changed or failed on.
+
+    Attributes:
+        lines: level (``"warning"``, ``"change"``, or ``"left"`` for programs that stayed as they were) and text.
+    """
+
+    def __init__(self, lines: list[tuple[str, str]]) -> None:
+        self.lines = lines
+
+    def __str__(self) -> str:
+        of = {level: [text for found, text in self.lines if found == level] for level in ("change", "warning", "left")}
+        counts = f"{len(of['change'])} programs changed, {len(of['left'])} left, {len(of['warning'])} failures"
+        return "\n".join([counts, *of["change"], *(f"warning: {text}" for text in of["warning"])])
+
+    __repr__ = __str__
+
+
+def enable(
+    pipeline: str = "data-parallel",
+    *,
+    only: str | Sequence[str] | None = None,
+    machine: str | None = None,
+    strict: bool = False,
+    deadline_s: float = 60.0,
+) -> None:
+    """Has XLA's compiler for GPUs send each program of several devices through hlo-opt, once it is partitioned.
+
+    The interface of a program stays as it is: state that is whole between steps stays whole, so ``zero`` does more for
+    a step. This reaches loops inside of ``jit``, collectives, and every other program. Programs that were compiled
+    before stay as they are. A second call takes the place of the first.
+
+    Args:
+        pipeline: a preset or a list of passes, with options, as the command line takes them.
+        only: names of jitted functions that are touched; all if none is given.
+        machine: what times are predicted for: ``"h100"``, ``"h200:4"``, as ``--machine`` takes it.
+        strict: what goes wrong is an error of the compile, not a warning on stderr and the program as it was.
+        deadline_s: seconds that one program may take.
+
+    Raises:
+        ValueError: there is no such pipeline or machine.
+        HookError: this JAX has no compiler that takes a hook, or one that loses donated arguments.
+    """
+    _check_pipeline(pipeline)
+    if machine is not None:
+        check_machine(machine)
+    names = [only] if isinstance(only, str) else list(only or ())
+    if os.environ.get("HLO_OPT", "").lower() == "off":
+        return
+    version = jax.lib.__version__
+    if tuple(map(int, re.findall(r"\d+", version)[:2])) < KEEPS_ALIASES:
+        raise HookError(f"expected jaxlib 0.11 or newer, found {version}, which copies what a hooked program donates")
+    plugins = private.pjrt_plugins()
+    if not plugins:
+        raise HookError(
+            "expected a plugin for GPUs, found none: XLA's compiler for CPU devices has no place for a hook after it "
+            "partitions; hlo_opt.jax.zero works there"
+        )
+    for name, capsule in plugins.items():
+        try:
+            _native.hook(capsule, pipeline, names, machine, strict, deadline_s)
+        except RuntimeError as error:
+            raise HookError(f"the plugin {name}: {error}") from None
+    settings = (pipeline, tuple(names), machine)
+    private.set_cache_salt(f"hlo-opt {_native.__version__} {settings}")
+
+
+def disable() -> None:
+    """Programs that are compiled from now on stay as they are; those that were compiled stay as they became."""
+    _native.unhook()
+    private.set_cache_salt("")
+
+
+def hooked() -> Hooked:
+    """What the hook has said since it was enabled."""
+    return Hooked(_native.hook_lines())
+
+
+def _check_pipeline(pipeline: str) -> None:
+    """Raises a ValueError where this is neither a preset nor a list of passes."""
+    name = pipeline.split("{")[0]
+    for kind in ("--preset", "--pass"):
+        with tempfile.TemporaryDirectory(prefix="hlo_opt_") as folder:
+            code, _, said = _native.run([kind, pipeline, "-o", folder, "-q", "-"], _NOTHING)
+        is_other = f"found `{name}`" in said or "expected one preset" in said
+        if code == 2 and (kind == "--pass" or not is_other):
+            raise ValueError(f"pipeline: {said.strip().splitlines()[0].removeprefix('error: ')}")
+        if code != 2:
+            return

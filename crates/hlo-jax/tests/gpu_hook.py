@@ -1,0 +1,119 @@
+"""Compiles steps for eight described H100s with and without ``enable``: what the hook changes, what it leaves, and what
+happens where it fails.
+
+Needs what ``gpu_compile.py`` needs. Run: ``python gpu_hook.py``; it prints what was compiled, and fails where what is
+promised does not hold.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import sys
+from collections.abc import Iterator
+
+import hlo_opt.jax as ho
+import jax
+from described_h100 import described_mesh
+from gpu_compile import Compiled, compiled
+from hlo_opt.jax import private
+from training_scripts import SCRIPTS
+
+#: What changes each step, whatever it is predicted to be worth.
+SHARDED = "shard-weight-update{profit=always},dce"
+FAILING = "shard-weight-update{interface=sharded},dce"
+
+
+def compile_step(name: str) -> Compiled:
+    """What XLA makes of a script's step, which is made anew so that nothing compiled before is found."""
+    script = SCRIPTS[name](described_mesh(), width=512, rows=64)
+    return compiled(lambda: script.step.lower(*script.state, *script.batch(0)))[0]
+
+
+@contextlib.contextmanager
+def enabled(*args: object, **options: object) -> Iterator[None]:
+    ho.enable(*args, machine="h100", **options)
+    try:
+        yield
+    finally:
+        ho.disable()
+
+
+def kinds(row: Compiled) -> dict[str, int]:
+    return dict(collections.Counter(exchange.kind for exchange in row.exchanges))
+
+
+def figures(row: Compiled) -> tuple:
+    return (row.arguments, row.outputs, row.alias, row.temp, kinds(row))
+
+
+def show(name: str, row: Compiled) -> None:
+    print(
+        f"{name:44} {row.arguments / 1e6:9.1f} {row.alias / 1e6:8.1f} {row.own / 1e6:8.1f} {row.step_s * 1e6:8.0f}  "
+        f"{kinds(row)}"
+    )
+
+
+def main() -> int:
+    checks: dict[str, bool] = {}
+    print(f"{'':44} {'arguments':>9} {'alias':>8} {'in all':>8} {'µs':>8}  collectives (MB, predicted µs of all runs)")
+    for name in ("loop_in_jit", "plain_pytree"):
+        base = compile_step(name)
+        show(f"{name}, as it is", base)
+        with enabled():
+            default = compile_step(name)
+            said = ho.hooked()
+        show(f"{name}, enable()", default)
+        print("    " + "\n    ".join(f"{level}: {line}" for level, line in said.lines))
+        checks[f"{name}: the default is no slower"] = default.step_s <= base.step_s * 1.02
+        checks[f"{name}: the default takes no more memory"] = default.own <= base.own
+        checks[f"{name}: aliases stay"] = default.alias == base.alias
+        checks[f"{name}: it says what became of the step"] = any("jit_step" in line for _, line in said.lines)
+    with enabled(SHARDED):
+        sharded = compile_step("plain_pytree")
+        said = ho.hooked()
+    show(f"plain_pytree, {SHARDED}", sharded)
+    checks["sharded: a reduce-scatter that was not there"] = "reduce-scatter" in kinds(
+        sharded
+    ) and "reduce-scatter" not in kinds(base)
+    checks["sharded: the interface stays"] = (sharded.arguments, sharded.outputs, sharded.alias) == (
+        base.arguments,
+        base.outputs,
+        base.alias,
+    )
+    checks["sharded: one line about it"] = [level for level, _ in said.lines].count("change") == 1
+    checks["disabled: as it is"] = figures(compile_step("plain_pytree")) == figures(base)
+    with enabled(SHARDED, only="other_step"):
+        checks["only another: as it is"] = figures(compile_step("plain_pytree")) == figures(base)
+        checks["only another: said"] = "not among those" in str(ho.hooked().lines)
+    with enabled(SHARDED, only=["step"]):
+        checks["only this: changed"] = "reduce-scatter" in kinds(compile_step("plain_pytree"))
+    with enabled(FAILING):
+        checks["failure: as it is"] = figures(compile_step("plain_pytree")) == figures(base)
+        checks["failure: one warning"] = [level for level, _ in ho.hooked().lines].count("warning") == 1
+    with enabled(SHARDED, deadline_s=1e-6):
+        checks["deadline: as it is"] = figures(compile_step("plain_pytree")) == figures(base)
+        checks["deadline: one warning"] = [level for level, _ in ho.hooked().lines].count("warning") == 1
+    with enabled(FAILING, strict=True):
+        try:
+            compile_step("plain_pytree")
+            checks["strict: an error of the compile"] = False
+        except jax.errors.JaxRuntimeError as error:
+            checks["strict: an error of the compile"] = "signature" in str(error)
+    checks["the cache tells pipelines apart"] = cache_keys_differ()
+    for what, holds in checks.items():
+        print(f"{'ok    ' if holds else 'FAILED'} {what}")
+    return 0 if all(checks.values()) else 1
+
+
+def cache_keys_differ() -> bool:
+    """Whether the persistent cache's keys hold what the hook does."""
+    salts = [private.cache_salt()]
+    for pipeline in ("data-parallel", SHARDED):
+        with enabled(pipeline):
+            salts.append(private.cache_salt())
+    return len(set(salts)) == len(salts)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
