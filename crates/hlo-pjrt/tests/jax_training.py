@@ -79,9 +79,11 @@ def main() -> int:
     missing, missing_said = run(wrapper, HLO_OPT_PJRT_PLUGIN="no-such-plugin.so")
     no_plugin = "hlo-opt: warning: no PJRT plugin: "
     checks = {
-        "losses fall and are distinct": len(set(losses)) == N_STEPS and float.fromhex(losses[-1]) < float.fromhex(losses[0]),
+        "losses fall and are distinct": len(set(losses)) == N_STEPS
+        and float.fromhex(losses[-1]) < float.fromhex(losses[0]),
         "wrapped: the same losses": wrapped == losses,
-        "wrapped: programs pass through, and it says so": "expected a program of format `hlo`, found `mlir`" in wrapped_said,
+        "wrapped: programs pass through, and it says so": "expected a program of format `hlo`, found `mlir`"
+        in wrapped_said,
         "off: the same losses, and not a word": off == losses and "hlo-opt" not in off_said,
         "no plugin named: an error and one sentence": nothing is None and nothing_said.count(no_plugin) == 1,
         "a plugin that is not there: the same": missing is None and missing_said.count(no_plugin) == 1,
