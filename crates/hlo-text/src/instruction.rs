@@ -85,7 +85,10 @@ impl<'t> Parser<'t> {
 
     /// Takes `opcode(operands), attributes` and adds the instruction; nested operands have no attributes.
     fn operation(&mut self, comp: CompId, label: Label<'t>, stated: Option<ShapeId>, depth: usize) -> Fallible<InstId> {
-        let op = self.op_word()?;
+        let mut op = self.op_word()?;
+        if let Some(of) = self.wrapped_by_own_start(&op, stated) {
+            op.verb = Verb::StartOf(of);
+        }
         self.cur.expect(b'(', "after the opcode")?;
         let row = op.verb.attrs_of().row();
         // The fields are filled in one place long before the module copies them; the last one, the name, goes to the copy.
@@ -124,6 +127,9 @@ impl<'t> Parser<'t> {
         self.fill_default(&op, &inst.operands, &mut inst.attrs, &mut seen);
         check_required(row.format, seen, op.text, op.start)?;
         self.check_operands(&op, &inst.operands)?;
+        if let Some(of) = self.wrapped_by_own_done(&op, &inst.operands) {
+            op.verb = Verb::RestOf(Opcode::AsyncDone, of);
+        }
         let calls = match op.verb {
             Verb::Plain(_) if row.format != AttrFormat::Async => None,
             _ => self.resolve_async(&op, &mut inst, stated, of_start)?,
@@ -179,6 +185,28 @@ impl<'t> Parser<'t> {
             Some(verb) => Ok(OpWord { text, start, verb }),
             None => Err(unknown_opcode(text, start)),
         }
+    }
+
+    /// The X that `X-start` wraps where that is an opcode of its own and the shape is that of a generic async-start, `((operands…), …)`:
+    /// XLA's compiler for GPUs writes so since jaxlib 0.12. With several operands an `all-gather-start` has such a shape itself.
+    #[inline]
+    fn wrapped_by_own_start(&self, op: &OpWord<'_>, stated: Option<ShapeId>) -> Option<Opcode> {
+        let Verb::Plain(Opcode::AllReduceStart | Opcode::AllGatherStart | Opcode::CollectivePermuteStart) = op.verb
+        else {
+            return None;
+        };
+        let [Shape::Tuple(operands), ..] = self.module.shapes.get(stated?).as_tuple()? else { return None };
+        let of = self.opcodes.find(op.text.strip_suffix("-start")?)?;
+        (of == Opcode::AllReduce || operands.len() == 1).then_some(of)
+    }
+
+    /// The X of an `X-done` that ends what [`Parser::wrapped_by_own_start`] begins.
+    #[inline]
+    fn wrapped_by_own_done(&self, op: &OpWord<'_>, operands: &Operands) -> Option<Opcode> {
+        let Verb::Plain(Opcode::AllReduceDone | Opcode::AllGatherDone | Opcode::CollectivePermuteDone) = op.verb else {
+            return None;
+        };
+        self.async_calls.contains_key(operands.first()?).then(|| self.opcodes.find(op.text.strip_suffix("-done")?))?
     }
 
     /// Takes operands up to the closing parenthesis, which stays.

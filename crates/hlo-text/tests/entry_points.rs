@@ -64,3 +64,51 @@ fn async_sugar_becomes_a_wrapped_computation_before_its_user() {
     assert_eq!(module.n_instructions(), 5);
     assert_eq!(hlo_ir::print::print_module(&module, &hlo_ir::print::PrintOptions::default()), text);
 }
+
+/// Text of an asynchronous collective over eight devices, its result and its start as given.
+fn asynchronous(op: &str, result: &str, start: &str, attributes: &str) -> String {
+    format!(
+        "HloModule m, num_partitions=8\n\nadd {{\n  x = f32[] parameter(0)\n  y = f32[] parameter(1)\n  ROOT s = f32[] add(x, y)\n}}\n\n\
+         ENTRY e {{\n  a = f32[8] parameter(0)\n  b = {start} {op}-start(a), channel_id=1, {attributes}\n  \
+         ROOT c = {result} {op}-done(b)\n}}\n\n"
+    )
+}
+
+const ALL: &str = "replica_groups={{0,1,2,3,4,5,6,7}}, use_global_device_ids=true";
+
+/// XLA's compiler for GPUs since jaxlib 0.12: a generic start of an op that has a start of its own is told by its shape.
+#[test]
+fn the_shape_tells_a_generic_start_from_an_opcode_of_that_name() {
+    let sum = format!("{ALL}, to_apply=add");
+    let gather = format!("{ALL}, dimensions={{0}}");
+    let permute = "source_target_pairs={{0,1}}";
+    for (op, result, own, generic, attributes) in [
+        ("all-reduce", "f32[8]", "f32[8]", "((f32[8]), f32[8])", sum.as_str()),
+        ("all-gather", "f32[64]", "(f32[8], f32[64])", "((f32[8]), f32[64])", gather.as_str()),
+        ("collective-permute", "f32[8]", "(f32[8], f32[8])", "((f32[8]), f32[8])", permute),
+    ] {
+        for (start, is_generic) in [(own, false), (generic, true)] {
+            let text = asynchronous(op, result, start, attributes);
+            let module = parse_module(&text).unwrap_or_else(|errors| panic!("{text}{errors:?}")).module;
+            hlo_ir::verify::verify(&module).unwrap_or_else(|errors| panic!("{text}{errors:?}"));
+            let opcodes: Vec<&str> = module
+                .computations()
+                .iter()
+                .flat_map(|&comp| &module.comp(comp).insts)
+                .map(|&inst| module.inst(inst).opcode.name())
+                .collect();
+            for name in ["async-start", "async-done", op] {
+                assert_eq!(opcodes.contains(&name), is_generic, "{name} in {opcodes:?}");
+            }
+            // What is printed is read as the same module.
+            let print = |module| hlo_ir::print::print_module(module, &hlo_ir::print::PrintOptions::default());
+            let printed = print(&module);
+            assert_eq!(print(&parse_module(&printed).unwrap().module), printed);
+        }
+    }
+    let aliases = format!("{sum}, output_to_operand_aliasing={{{{1}}: (0, {{}})}}");
+    let text = asynchronous("all-reduce", "f32[8]", "((f32[8]), f32[8])", &aliases);
+    assert!(parse_module(&text).is_ok(), "{text}");
+    let text = asynchronous("all-reduce", "f32[8]", "f32[8]", &aliases);
+    assert!(parse_module(&text).is_err(), "the opcode has no such attribute: {text}");
+}
