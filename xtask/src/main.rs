@@ -22,6 +22,7 @@ mod pjrt_check;
 mod preset_check;
 mod proto_check;
 mod python;
+mod sanitize;
 mod spelling_check;
 mod tidy;
 mod time_check;
@@ -113,6 +114,7 @@ cargo xtask <command>
       --target NAME        parse, proto, verify, pipeline, plan or ranks; may be repeated
       --cpu-minutes N      at most so many in this call, for each target
       --keep               instead: add cases that reach more than samples to fuzz/corpus-min
+  sanitize             the tests of the crates with unsafe code, built with the address sanitizer (nightly Rust of rustup)
   mutants [options]    small changes of the source that tests should notice, a sample of them: a row for each part, and those that
                        no test notices; goes on where an earlier call stopped (`cargo install cargo-mutants`)
       --seed N, --count N  which mutants, and how many (default 1 and 420)
@@ -148,6 +150,7 @@ fn main() -> ExitCode {
         Some("gpu-compile-check") => gpu_compile_check::run(words),
         Some("pjrt-check") => pjrt_check::run(words),
         Some("make-hlo") => make_hlo::run(words),
+        Some("sanitize") => sanitize::run(words),
         Some("spelling-check") => spelling_check::run(words),
         Some("proto-check") => proto_check::run(words),
         Some("fuzz") => fuzz::run(words),

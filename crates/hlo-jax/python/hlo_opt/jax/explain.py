@@ -9,8 +9,11 @@ import tempfile
 from hlo_opt import _native
 from hlo_opt.jax.partitioned import physical
 from hlo_opt.jax.plan import Plan
-from hlo_opt.jax.sharding import EQUAL_TIMES, Way, state_pairs
-from hlo_opt.jax.zero import ZeroStep, expect_step
+from hlo_opt.jax.sharding import EQUAL_TIMES, Way, seconds, state_pairs
+from hlo_opt.jax.zero import ZeroStep, expect_step, is_off
+
+#: Of a long list so many lines are printed.
+MOST_LINES = 24
 
 
 class Report:
@@ -22,11 +25,12 @@ class Report:
         taken: the number of the way taken.
     """
 
-    def __init__(self, name: str, plan: Plan) -> None:
+    def __init__(self, name: str, plan: Plan | None) -> None:
         self._name, self._plan = name, plan
-        self.declined = plan.declined
-        self.ways: list[Way] = plan.sharded.ways if plan.sharded else []
-        self.taken = plan.sharded.taken if plan.sharded else 0
+        self.declined = "zero is off (HLO_OPT, or a setting of JAX)" if plan is None else plan.declined
+        sharded = plan.sharded if plan is not None else None
+        self.ways: list[Way] = sharded.ways if sharded else []
+        self.taken = sharded.taken if sharded else 0
 
     def __str__(self) -> str:
         if self.declined is not None:
@@ -40,13 +44,16 @@ class Report:
         ]
         for number, way in enumerate(self.ways):
             lines.append(f"{'*' if number == self.taken else ' '} {way.describe()}")
+            if number == 0 and sharded.combined_s is not None:
+                time = seconds(sharded.combined_s)
+                lines.append(f"  {'combined':<9} {0:>9} {time:>12}   (collectives put together, as XLA does)")
         lines += self._price()
         lines.append("in shards:")
-        lines += [f"  {step.describe(n, sharded.param_specs[n])}" for n in sharded.cut]
+        lines += _some([f"  {step.describe(n, sharded.param_specs[n])}" for n in sharded.cut])
         large = [n for n in range(len(step.kept)) if n not in sharded.cut and self._bytes(n) >= 1024]
         if large:
             lines.append("left as they were (1 KiB and more):")
-            lines += [f"  {step.describe(n)}: {self._why_left(n)}" for n in large]
+            lines += _some([f"  {step.describe(n)}: {self._why_left(n)}" for n in large])
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -54,9 +61,12 @@ class Report:
     def _price(self) -> list[str]:
         """What the way taken costs, where it is predicted to be slower than the step as it was."""
         before, taken = self.ways[0], self.ways[self.taken]
-        if before.step_s is None or taken.step_s is None or taken.step_s <= before.step_s * (1 + EQUAL_TIMES):
+        if before.step_s is None or taken.step_s is None:
             return []
-        slower = taken.step_s / before.step_s - 1
+        before_s = min(before.step_s, self._plan.sharded.combined_s or before.step_s)
+        slower = taken.step_s / before_s - 1
+        if slower <= EQUAL_TIMES:
+            return []
         saved = (before.argument_bytes - taken.argument_bytes) / 2**20
         return [
             f"  predicted to be {slower:.0%} slower than as it was, for {saved:.2f} MiB less on each device:",
@@ -115,6 +125,13 @@ class Report:
         return f'<iframe style="width:100%;height:40em;border:0" srcdoc="{page}"></iframe>'
 
 
+def _some(lines: list[str]) -> list[str]:
+    """The first lines of a long list, and how many more there are."""
+    if len(lines) <= MOST_LINES:
+        return lines
+    return [*lines[:MOST_LINES], f"  and {len(lines) - MOST_LINES} more; .save(path) has all"]
+
+
 def report(step: ZeroStep) -> Report:
     """What the last call of a step by :func:`hlo_opt.jax.zero` did: the ways that were compared, and how each leaf is
     cut.
@@ -124,6 +141,8 @@ def report(step: ZeroStep) -> Report:
         ValueError: there was no call yet.
     """
     expect_step(step)
+    if is_off():
+        return Report(step.__name__, None)
     if step.last_plan is None:
         raise ValueError("expected a call of the step before: nothing is known yet")
     return Report(step.__name__, step.last_plan)

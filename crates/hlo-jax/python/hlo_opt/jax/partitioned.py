@@ -75,14 +75,23 @@ def first_message(data: bytes) -> bytes:
     raise Declined("XLA's dump of the partitioned module cannot be read")
 
 
-def _module_of(lowered: Any) -> bytes:
+def _named(module: bytes, name: str) -> bytes:
+    """An HloModuleProto of another name: its first field."""
+    if module[:1] != b"\x0a":
+        return module
+    rest = module[1 + 1 + module[1] :] if module[1] < 128 else None
+    text = name.encode()[:127]
+    return module if rest is None else b"\x0a" + bytes([len(text)]) + text + rest
+
+
+def _module_of(lowered: Any, name: str) -> bytes:
     with tempfile.TemporaryDirectory(prefix="hlo_opt_") as folder:
         private.compile_until_partitioned(lowered, folder)
         found = glob.glob(f"{glob.escape(folder)}/*after_spmd-partitioning*.hlo.pb")
         if not found:
             raise Declined("XLA did not partition the step: it has no partitioner's dump")
         with open(found[0], "rb") as file:
-            return first_message(file.read())
+            return _named(first_message(file.read()), name)
 
 
 def _mesh_of(lowered: Any) -> Mesh:
@@ -123,7 +132,7 @@ def partition(step: Any, args: tuple, kwargs: dict) -> Partitioned:
             raise Declined(
                 f"an argument lies in {sharding.memory_kind}: only state in the devices' own memory is taken over"
             )
-    module = _module_of(lowered)
+    module = _module_of(lowered, f"jit_{getattr(step, '__name__', 'step')}")
     if re.search(rb"xla_\w*python_\w*callback", module):
         raise Declined("the step calls back into Python: callbacks stay with the original program")
     ranks = [len(physical(avals[number]).shape) for number in kept]

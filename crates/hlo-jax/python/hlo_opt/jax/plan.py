@@ -15,6 +15,28 @@ from hlo_opt.jax.partitioned import Partitioned, local_shape, partition, physica
 from hlo_opt.jax.sharding import Sharded, shard
 from jax.sharding import NamedSharding, PartitionSpec
 
+#: Of the shardings that plans gave to leaves, by identity: that sharding, and what the leaf had in the original step.
+#: Arrays keep the very object, so that shards made here are told from those that a script makes.
+_GIVEN: dict[int, tuple[NamedSharding, NamedSharding]] = {}
+
+
+def whole_of(leaf: Any) -> NamedSharding | None:
+    """The sharding that a leaf would have in the original step, where a plan has cut it."""
+    if not isinstance(leaf, jax.Array) or isinstance(leaf, jax.core.Tracer):
+        return None
+    given = _GIVEN.get(id(leaf.sharding))
+    return None if given is None else given[1]
+
+
+def as_whole(tree: Any) -> Any:
+    """A tree with the leaves that plans have cut put together again."""
+
+    def whole(leaf: Any) -> Any:
+        wanted = whole_of(leaf)
+        return leaf if wanted is None else jax.device_put(leaf, wanted)
+
+    return jax.tree.map(whole, tree)
+
 
 @dataclasses.dataclass(frozen=True)
 class Options:
@@ -106,12 +128,13 @@ class Plan:
         sharded = shard(partitioned, options.mode, options.memory_limit, options.machine)
         mesh = partitioned.mesh
         shardings = [NamedSharding(mesh, spec) for spec in sharded.param_specs]
+        out_shardings = [NamedSharding(mesh, spec) for spec in sharded.output_specs]
         self.function = _function_of(partitioned, sharded, getattr(step, "__name__", "step"))
         self.compiler_options = private.compiler_options(step)
         self.call = jax.jit(
             self.function,
             in_shardings=tuple(shardings),
-            out_shardings=tuple(NamedSharding(mesh, spec) for spec in sharded.output_specs),
+            out_shardings=tuple(out_shardings),
             donate_argnums=tuple(n for n, number in enumerate(partitioned.kept) if partitioned.donated[number]),
             keep_unused=True,
             compiler_options=self.compiler_options,
@@ -121,6 +144,10 @@ class Plan:
         self.partitioned, self.sharded = partitioned, sharded
         # JAX keeps what it compiles here for the first call: what fails, fails while the original can still run.
         self.call.lower(*self._described()).compile()
+        before = [*partitioned.param_specs, *partitioned.output_specs]
+        for given, spec in zip([*shardings, *out_shardings], before):
+            if given.spec != spec:
+                _GIVEN[id(given)] = (given, NamedSharding(mesh, spec))
         for n, number in enumerate(self.kept):
             self.accepted[number].append(shardings[n])
         for number, _, whole in self.cut_leaves():
@@ -131,6 +158,16 @@ class Plan:
         """Of each flat argument that was whole and is in shards its number, its sharding, and what that was before."""
         specs, mesh = self.partitioned.param_specs, self.partitioned.mesh
         return [(*self.moves[n][:2], NamedSharding(mesh, specs[n])) for n in self.sharded.cut]
+
+    def shardings(self) -> list:
+        """The sharding in which each flat argument is taken; of what the program does not use, whole on its mesh. Where
+        the original runs, those that the arguments had."""
+        if self.declined is not None:
+            return [accepted[0] for accepted in self.accepted]
+        found = [NamedSharding(self.partitioned.mesh, PartitionSpec())] * len(self.kinds)
+        for number, wanted, _ in self.moves:
+            found[number] = wanted
+        return found
 
     def digest(self) -> str:
         """A digest of what was decided: equal on two processes whose programs run together."""

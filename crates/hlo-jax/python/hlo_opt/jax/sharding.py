@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import os
 import tempfile
 from collections.abc import Iterable
@@ -23,6 +22,11 @@ EQUAL_TIMES = 0.02
 _SEPARATE = "split-tuple-all-reduce{ops=all},dce"
 
 
+def seconds(step_s: float | None) -> str:
+    """A predicted time in words."""
+    return "unknown" if step_s is None else f"{step_s * 1e6:.1f} µs"
+
+
 @dataclasses.dataclass
 class Way:
     """One way to run a step, with what is predicted for one device. ``cut`` has the numbers of the parameters that it
@@ -37,9 +41,8 @@ class Way:
 
     def describe(self) -> str:
         """One line of a table."""
-        time = "unknown" if self.step_s is None else f"{self.step_s * 1e6:.1f} µs"
         sizes = [self.peak_bytes / 2**20, self.argument_bytes / 2**20, self.sent_bytes / 2**20]
-        cells = [f"{self.mode or 'as it was':<9}", f"{len(self.cut):>9}", f"{time:>12}"]
+        cells = [f"{self.mode or 'as it was':<9}", f"{len(self.cut):>9}", f"{seconds(self.step_s):>12}"]
         return " ".join([*cells, *(f"{size:>13.2f}" for size in sizes)])
 
 
@@ -54,6 +57,8 @@ class Sharded:
         param_specs, output_specs: how each parameter and output is cut now.
         cut: the numbers of the parameters that were whole and are in shards now.
         machine: what times are predicted for.
+        combined_s: the predicted time of the step as it was with its collectives combined, as XLA does; ``None`` where
+            there is nothing to combine.
         page_args: the arguments with which the command line makes the page about it.
     """
 
@@ -64,6 +69,7 @@ class Sharded:
     output_specs: list[PartitionSpec]
     cut: list[int]
     machine: str
+    combined_s: float | None
     page_args: list[str]
 
 
@@ -98,7 +104,11 @@ def state_pairs(step: Partitioned) -> list[tuple[int, int]]:
 
 
 def check_machine(machine: str) -> None:
-    """Raises a ValueError with the known names where there is no such machine."""
+    """Raises a ValueError with the known names where there is no such machine. Whether the devices can be spread over
+    its nodes, a step says."""
+    machine, _, n_nodes = machine.partition(":")
+    if n_nodes and not (n_nodes.isdecimal() and int(n_nodes) > 0):
+        raise ValueError(f"machine: expected a number of nodes behind `{machine}:`, found `{n_nodes}`")
     nothing = b"HloModule nothing\n\nENTRY main {\n  ROOT a = f32[] constant(0)\n}\n"
     code, _, said = _native.run(["--machine", machine, "-o", os.devnull, "-q", "-"], nothing)
     if code != 0:
@@ -123,8 +133,8 @@ def _run(step: Partitioned, preset: str, folder: str, machine: str | None) -> di
     return module
 
 
-def _combined_step_s(step: Partitioned, machine: str | None) -> float:
-    """The predicted seconds of the step as it was, with its collectives combined as XLA combines them; infinite where
+def _combined_step_s(step: Partitioned, machine: str | None) -> float | None:
+    """The predicted seconds of the step as it was, with its collectives combined as XLA combines them; ``None`` where
     there is nothing to combine or the time is not known."""
     with tempfile.TemporaryDirectory(prefix="hlo_opt_") as folder:
         report = os.path.join(folder, "report.json")
@@ -132,11 +142,11 @@ def _combined_step_s(step: Partitioned, machine: str | None) -> float:
         args = ["--pass", "combine-collectives{mode=variadic}", *of_machine, "-o", os.devnull]
         code, _, _ = _native.run([*args, "--report-file", report, "-"], step.module)
         if code != 0:
-            return math.inf
+            return None
         with open(report, encoding="utf-8") as file:
             (module,) = json.load(file)["modules"]
     time = module["totals"]["after"]["time"]
-    return math.inf if time is None else time["critical_path_s"]
+    return None if time is None else time["critical_path_s"]
 
 
 def _way(mode: int, cut: Iterable[int], figures: dict[str, Any], step_s: float | None) -> Way:
@@ -173,15 +183,13 @@ def shard(step: Partitioned, mode: str | int, memory_limit: int | None, machine:
         totals, choice = module["totals"], module["choice"]
         candidates = choice["candidates"]
         if not ways:
-            known = [way["critical_path_s"] for way in candidates if way["is_reference"]]
-            times = [time for time in (*known, _combined_step_s(step, machine)) if time is not None]
-            ways.append(_way(0, (), totals["before"], min(times, default=None)))
+            ways.append(_way(0, (), totals["before"], candidates[0]["critical_path_s"]))
         chosen = candidates[choice["chosen"]]
         cut = [leaf["index"] for leaf in module["manifest"]["params"] if leaf["sharded"]]
         ways.append(_way(of_mode, cut, totals["after"], chosen["critical_path_s"]))
         made.append(module)
     taken = _choose(ways, memory_limit)
-    return _placed(step, made[taken - 1], ways, taken)
+    return _placed(step, made[taken - 1], ways, taken, _combined_step_s(step, machine))
 
 
 def _choose(ways: list[Way], memory_limit: int | None) -> int:
@@ -199,7 +207,9 @@ def _choose(ways: list[Way], memory_limit: int | None) -> int:
     return min(near, key=lambda n: (ways[n].peak_bytes, times[n]))
 
 
-def _placed(step: Partitioned, module: dict[str, Any], ways: list[Way], taken: int) -> Sharded:
+def _placed(
+    step: Partitioned, module: dict[str, Any], ways: list[Way], taken: int, combined_s: float | None
+) -> Sharded:
     manifest = module["manifest"]
     n_params = len(step.kept)
     if len(manifest["params"]) != n_params:
@@ -227,6 +237,7 @@ def _placed(step: Partitioned, module: dict[str, Any], ways: list[Way], taken: i
         output_specs=output_specs,
         cut=cut,
         machine=module["totals"]["machine"],
+        combined_s=combined_s,
         page_args=module["page_args"],
     )
 
@@ -264,7 +275,10 @@ def _cut_spec(leaf: dict[str, Any], rank: int, before: PartitionSpec, mesh: Mesh
     tiles = layout.cut(layout.tiles_of(before, rank, mesh), leaf["dim"], n_shards, shards)
     spec = layout.spec_of(tiles, mesh)
     if spec is None:
+        n_groups = mesh.devices.size // n_shards
         raise Declined(
-            f"{n_shards} shards over groups {leaf['groups']} cannot be said by the axes of the mesh {mesh.shape}"
+            f"state is to be cut within groups of {n_shards} devices, and the mesh {dict(mesh.shape)} has no such axis: "
+            f"use Mesh(devices.reshape({n_groups}, {n_shards}), ('node', 'data')) and PartitionSpec(('node', 'data')) "
+            "for the batch"
         )
     return spec

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from hlo_opt.jax.plan import Plan
-from hlo_opt.jax.zero import ZeroStep, expect_step
+from hlo_opt.jax.zero import ZeroStep, expect_step, is_off
 from jax.sharding import NamedSharding, PartitionSpec
 
 
@@ -17,57 +16,52 @@ def shardings(step: ZeroStep, *args: Any, **kwargs: Any) -> tuple:
     not static.
 
     With arguments (arrays, or ``jax.ShapeDtypeStruct`` with a sharding) for a call with these; without, for the last
-    call. They say where a checkpoint is restored to. A leaf that the step does not use has ``None``.
+    call. They say where a checkpoint is restored to. Where the step runs as it was, they are those of the arguments.
 
     Raises:
         TypeError: the step is not one by ``zero``.
-        ValueError: there was no call yet, or the step runs as it was.
+        ValueError: there was no call yet.
     """
     expect_step(step)
+    if (args or kwargs) and is_off():
+        return jax.tree.map(lambda leaf: getattr(leaf, "sharding", None), step.dynamic(args, kwargs))[0]
     plan = step.plan(*args, **kwargs) if args or kwargs else step.last_plan
     if plan is None:
         raise ValueError("expected arguments, or a call of the step before: nothing is known of its state yet")
-    return jax.tree.unflatten(plan.tree, _leaf_shardings(plan))[0]
+    return jax.tree.unflatten(plan.tree, plan.shardings())[0]
 
 
-def _leaf_shardings(plan: Plan) -> list:
-    if plan.declined is not None:
-        raise ValueError(f"the step runs as it was: {plan.declined}")
-    found: list = [None] * len(plan.kinds)
-    for number, spec in zip(plan.kept, plan.sharded.param_specs):
-        found[number] = NamedSharding(plan.partitioned.mesh, spec)
-    return found
-
-
-def init(init_fn: Callable[[], Any], step: ZeroStep, *rest: Any) -> Any:
+def init(init_fn: Callable[[], Any], step: ZeroStep, *rest: Any, **named: Any) -> Any:
     """Makes state in shards: no device ever holds the whole of a leaf that the step cuts.
 
     Args:
         init_fn: returns the step's first argument, or a tuple of its first arguments; it takes no argument.
         rest: the step's other arguments, arrays or ``jax.ShapeDtypeStruct`` with a sharding. They say how many
             ``init_fn`` returns: where the step takes one argument more than ``rest`` has, it is one.
+        named: those of the step's arguments that are given by name.
 
     Returns:
         What ``init_fn`` returns, in shards.
     """
     shapes = jax.eval_shape(init_fn)
-    mesh = _mesh_of(rest)
+    mesh = _mesh_of((rest, named))
     whole = NamedSharding(mesh, PartitionSpec())
     described = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=whole), shapes)
-    n_first = _n_positional(step) - len(rest)
+    n_first = _n_positional(step, named) - len(rest)
     first = described if isinstance(shapes, tuple) and n_first == len(shapes) != 1 else (described,)
     if len(first) != n_first:
         raise ValueError(f"expected {n_first} arguments of the step from init_fn, found {len(first)}")
-    of_args = shardings(step, *first, *rest)[: len(first)]
+    of_args = shardings(step, *first, *rest, **named)[: len(first)]
     wanted = of_args if first is described else of_args[0]
     wanted = jax.tree.map(lambda s: whole if s is None else s, wanted, is_leaf=lambda s: s is None)
     return jax.jit(init_fn, out_shardings=wanted)()
 
 
-def _n_positional(step: ZeroStep) -> int:
+def _n_positional(step: ZeroStep, named: dict) -> int:
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     params = inspect.signature(step.unwrapped).parameters.values()
-    return sum(p.kind in kinds and p.default is inspect.Parameter.empty for p in params)
+    is_wanted = lambda p: p.kind in kinds and p.default is inspect.Parameter.empty and p.name not in named
+    return sum(map(is_wanted, params))
 
 
 def _mesh_of(tree: Any) -> Any:

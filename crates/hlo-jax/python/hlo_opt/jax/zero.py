@@ -14,7 +14,7 @@ from typing import Any
 import jax
 from hlo_opt.jax import private
 from hlo_opt.jax.partitioned import Declined, NotTraced
-from hlo_opt.jax.plan import Options, Plan
+from hlo_opt.jax.plan import Options, Plan, as_whole, whole_of
 from hlo_opt.jax.sharding import check_machine
 from jax.sharding import NamedSharding
 
@@ -46,8 +46,8 @@ class ZeroStep:
         self._whole: dict[tuple[str, tuple], tuple[NamedSharding, NamedSharding]] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if _is_off():
-            return self.unwrapped(*args, **kwargs)
+        if is_off():
+            return self._run_original(args, kwargs)
         dynamic, statics = self._split(args, kwargs)
         leaves, tree = jax.tree.flatten(dynamic)
         key = (tree, statics, private.tracing_context())
@@ -59,9 +59,9 @@ class ZeroStep:
                 plan = self._find(args, kwargs, leaves, key)
             except NotTraced:
                 # The original says it in its own words.
-                return self.unwrapped(*args, **kwargs)
+                return self._run_original(args, kwargs)
         if plan.declined is not None:
-            return self.unwrapped(*args, **kwargs)
+            return self._run_original(args, kwargs)
         return plan.run(leaves)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
@@ -99,10 +99,10 @@ class ZeroStep:
 
     def trace(self, *args: Any, **kwargs: Any) -> Any:
         """As ``jax.jit(…).trace``, of the program that a call with these arguments runs."""
-        plan = None if _is_off() else self.plan(*args, **kwargs)
+        plan = None if is_off() else self.plan(*args, **kwargs)
         if plan is None or plan.declined is not None:
             return self.unwrapped.trace(*args, **kwargs)
-        return plan.trace(*self._split(args, kwargs)[0])
+        return plan.trace(*self.dynamic(args, kwargs))
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """As ``jax.jit(…).lower``, of the program that a call with these arguments runs."""
@@ -118,6 +118,11 @@ class ZeroStep:
             self._forget()
         self.unwrapped.clear_cache()
 
+    def _run_original(self, args: tuple, kwargs: dict) -> Any:
+        """Runs the original on state that is whole, as it would have it, whatever steps have cut it before."""
+        args, kwargs = as_whole((args, kwargs))
+        return self.unwrapped(*args, **kwargs)
+
     def _inside_of_another(self, args: tuple, kwargs: dict) -> Any:
         if not self._is_traced:
             self._is_traced = True
@@ -126,6 +131,10 @@ class ZeroStep:
                 "apply zero to the outermost jitted function"
             )
         return self.unwrapped(*args, **kwargs)
+
+    def dynamic(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        """The arguments without the static ones, as JAX flattens them."""
+        return self._split(args, kwargs)[0]
 
     def _split(self, args: tuple, kwargs: dict) -> tuple[tuple, tuple]:
         """The arguments without the static ones, as JAX flattens them, and the static ones."""
@@ -177,21 +186,27 @@ class ZeroStep:
         return plan
 
     def _as_whole(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-        """The arguments with the leaves that an earlier plan has cut described as whole, as the original step would
-        have them."""
+        """The arguments with the leaves that a plan has cut described as whole, as the original step would have them:
+        told by their sharding, or, where they come from elsewhere, by path and shape."""
 
         def whole(path: Any, leaf: Any) -> Any:
-            sharding = getattr(leaf, "sharding", None)
-            cut = self._whole.get((jax.tree_util.keystr(path), getattr(leaf, "shape", None)))
-            if cut is None or sharding != cut[0]:
-                return leaf
-            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=cut[1])
+            wanted = whole_of(leaf)
+            if wanted is None:
+                cut = self._whole.get((jax.tree_util.keystr(path), getattr(leaf, "shape", None)))
+                if cut is None or getattr(leaf, "sharding", None) != cut[0]:
+                    return leaf
+                wanted = cut[1]
+            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=wanted, weak_type=_is_weak(leaf))
 
-        return jax.tree.map_with_path(whole, (args, kwargs)) if self._whole else (args, kwargs)
+        return jax.tree.map_with_path(whole, (args, kwargs))
 
 
 def _reason(error: Exception) -> str:
     return str(error) if isinstance(error, Declined) else f"{type(error).__name__}: {error}"
+
+
+def _is_weak(leaf: Any) -> bool:
+    return bool(getattr(leaf, "weak_type", False))
 
 
 def _warn(message: str) -> None:
@@ -209,11 +224,11 @@ def _processes(leaves: list) -> list[int]:
     return sorted({device.process_index for sharding in shardings for device in sharding.device_set})
 
 
-def _is_off() -> bool:
+def is_off() -> bool:
     """Whether the original is wanted: by the environment, or because JAX is asked to look into it op by op."""
     config = jax.config
     looks_inside = config.jax_disable_jit or config.jax_debug_nans or config.jax_debug_infs
-    return bool(looks_inside) or os.environ.get("HLO_OPT", "").lower() == "off"
+    return bool(looks_inside) or os.environ.get("HLO_OPT", "").lower() in ("off", "0", "false", "no")
 
 
 def zero(
@@ -231,15 +246,18 @@ def zero(
         mode: 1 shards the optimizer's state; 2 also the weights, where that is cheaper; ``"auto"`` takes what is
             predicted to be fastest, and of equally fast ways the one with less memory.
         memory_limit: the most bytes that one device may need at the peak, as predicted.
-        machine: what times are predicted for: ``"h100"``, ``"h200:4"``, as ``--machine`` takes it.
+        machine: what times are predicted for, as ``--machine`` takes it: ``"h100"``, or with the number of nodes over
+            which the devices are spread, ``"h200:4"``.
         strict: raise :class:`ZeroError` where the step cannot be taken over, instead of a warning.
 
     Returns:
         A function that is called as ``step`` is.
     """
     _check_step(step)
-    if mode not in ("auto", 1, 2):
+    if mode not in ("auto", 1, 2) or isinstance(mode, bool):
         raise ValueError(f"mode: expected 'auto', 1 or 2, found {mode!r}")
+    if memory_limit is not None and (not isinstance(memory_limit, int) or memory_limit <= 0):
+        raise ValueError(f"memory_limit: expected a positive number of bytes, found {memory_limit!r}")
     if machine is not None:
         check_machine(machine)
     lacking = private.missing()
