@@ -71,7 +71,7 @@ def test_a_batch_that_cannot_be_cut_costs_one_call_and_no_more():
     assert len(said) == 1 and "put the batch in shards" in str(said[0].message)
     expected, all_whole = run(other.unwrapped)
     close(losses, expected)
-    assert [bytes_ < all_whole[0] / 4 for bytes_ in held] == [True, True, False, True, False, True]
+    assert [bytes_ < all_whole[0] / 4 for bytes_ in held] == [True, True, False, True, False, True], (held, all_whole)
     assert held[2] == all_whole[2]
 
 

@@ -15,9 +15,14 @@ from hlo_opt.jax.partitioned import Partitioned, local_shape, partition, physica
 from hlo_opt.jax.sharding import Sharded, shard
 from jax.sharding import NamedSharding, PartitionSpec
 
-#: Of the shardings that plans gave to leaves, by identity: that sharding, and what the leaf had in the original step.
-#: Arrays keep the very object, so that shards made here are told from those that a script makes.
+#: Of the shardings of leaves that plans have cut, by identity: that sharding, and what the leaf had in the original
+#: step. Arrays keep the very object, so that shards made here are told from those that a script makes.
 _GIVEN: dict[int, tuple[NamedSharding, NamedSharding]] = {}
+
+
+def remember(sharding: NamedSharding, whole: NamedSharding) -> None:
+    """Notes that leaves with this sharding would have another in the original step."""
+    _GIVEN[id(sharding)] = (sharding, whole)
 
 
 def whole_of(leaf: Any) -> NamedSharding | None:
@@ -78,6 +83,7 @@ class Plan:
     sharded: Sharded | None = None
     #: Of each leaf of the last call that fitted, its abstract value and sharding: most calls have the same objects.
     _known: list = dataclasses.field(default_factory=list)
+    _has_run: bool = False
 
     @classmethod
     def of(cls, key: tuple, leaves: list) -> Plan:
@@ -115,6 +121,12 @@ class Plan:
         if moved:
             _move_leaves(leaves, moved)
         outs = self.call(*[leaves[number] for number in self.kept])
+        if not self._has_run:
+            # JAX may put an equal sharding in the place of the one that it was given, and keeps to it.
+            self._has_run = True
+            for out, spec, before in zip(outs, self.sharded.output_specs, self.partitioned.output_specs):
+                if spec != before:
+                    remember(out.sharding, NamedSharding(self.partitioned.mesh, before))
         return jax.tree.unflatten(self.out_tree, outs)
 
     def make(self, step: Any, args: tuple, kwargs: dict, options: Options) -> None:
@@ -144,10 +156,9 @@ class Plan:
         self.partitioned, self.sharded = partitioned, sharded
         # JAX keeps what it compiles here for the first call: what fails, fails while the original can still run.
         self.call.lower(*self._described()).compile()
-        before = [*partitioned.param_specs, *partitioned.output_specs]
-        for given, spec in zip([*shardings, *out_shardings], before):
+        for given, spec in zip(shardings, partitioned.param_specs):
             if given.spec != spec:
-                _GIVEN[id(given)] = (given, NamedSharding(mesh, spec))
+                remember(given, NamedSharding(mesh, spec))
         for n, number in enumerate(self.kept):
             self.accepted[number].append(shardings[n])
         for number, _, whole in self.cut_leaves():

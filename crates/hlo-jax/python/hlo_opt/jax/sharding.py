@@ -277,7 +277,7 @@ def _cut_spec(leaf: dict[str, Any], rank: int, before: PartitionSpec, mesh: Mesh
     if spec is None:
         n_groups = mesh.devices.size // n_shards
         raise Declined(
-            f"state is to be cut within groups of {n_shards} devices, and the mesh {dict(mesh.shape)} has no such axis: "
+            f"state is cut within groups of {n_shards} devices, and the mesh {dict(mesh.shape)} has no such axis; "
             f"use Mesh(devices.reshape({n_groups}, {n_shards}), ('node', 'data')) and PartitionSpec(('node', 'data')) "
             "for the batch"
         )

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from hlo_opt.jax.plan import remember
 from hlo_opt.jax.zero import ZeroStep, expect_step, is_off
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -54,7 +55,11 @@ def init(init_fn: Callable[[], Any], step: ZeroStep, *rest: Any, **named: Any) -
     of_args = shardings(step, *first, *rest, **named)[: len(first)]
     wanted = of_args if first is described else of_args[0]
     wanted = jax.tree.map(lambda s: whole if s is None else s, wanted, is_leaf=lambda s: s is None)
-    return jax.jit(init_fn, out_shardings=wanted)()
+    state = jax.jit(init_fn, out_shardings=wanted)()
+    for leaf, sharding in zip(jax.tree.leaves(state), jax.tree.leaves(wanted)):
+        if not sharding.is_fully_replicated:
+            remember(leaf.sharding, whole)
+    return state
 
 
 def _n_positional(step: ZeroStep, named: dict) -> int:
