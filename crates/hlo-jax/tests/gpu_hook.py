@@ -9,8 +9,13 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import os
 import sys
 from collections.abc import Iterator
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+# Without a GPU no kernel can be timed.
+os.environ["XLA_FLAGS"] = "--xla_gpu_autotune_level=0"
 
 import hlo_opt.jax as ho
 import jax

@@ -132,11 +132,13 @@ impl<'a> Reader<'a> {
             };
         });
         outcome?;
-        if let Attrs::Async(attrs) = attrs
-            && opcode != Opcode::AsyncStart
-        {
-            // What a chain calls is kept at its start only.
-            (attrs.calls, attrs.async_execution_thread) = (None, None);
+        if let Attrs::Async(attrs) = attrs {
+            if opcode != Opcode::AsyncStart {
+                // What a chain calls is kept at its start only.
+                (attrs.calls, attrs.async_execution_thread) = (None, None);
+            } else if attrs.calls.is_none() {
+                return Err("expected 1 called computation, found 0".to_string());
+            }
         }
         Ok(())
     }
