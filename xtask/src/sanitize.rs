@@ -10,6 +10,9 @@ use crate::workspace;
 /// The crates with `unsafe` code that tests reach without Python: see `cargo xtask tidy` for the places.
 const CRATES: [&str; 3] = ["hlo-eval", "hlo-run", "hlo-pjrt"];
 
+/// Tests that load what is built with another sanitizer's runtime, or without its program's.
+const SKIPPED: [&str; 2] = ["an_overrun_of_one_element_is_seen", "the_wrapper_does_not_wrap_itself"];
+
 /// Whose `unsafe` code no test reaches here.
 const NOT_REACHED: &str = "\
 not reached: crates/hlo-run/src/cuda (every call of the driver, cuBLAS and NCCL), which needs a card;
@@ -25,8 +28,10 @@ pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
     let mut is_clean = true;
     for name in CRATES {
         let status = Command::new("cargo")
-            .args(["+nightly", "test", "--package", name, "--target", &target, "--target-dir"])
+            .args(["+nightly", "test", "--no-fail-fast", "--package", name, "--target", &target, "--target-dir"])
             .arg(workspace::target_dir().join("sanitize"))
+            .arg("--")
+            .args(SKIPPED.iter().flat_map(|test| ["--skip", test]))
             // This chore is run by another cargo, whose choices are not those of the nightly one.
             .env_remove("CARGO")
             .env_remove("RUSTUP_TOOLCHAIN")
@@ -39,7 +44,7 @@ pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
         println!("{name}: {}", if status.success() { "no finding" } else { "failed" });
         is_clean &= status.success();
     }
-    println!("{NOT_REACHED}");
+    println!("skipped: {}\n{NOT_REACHED}", SKIPPED.join(", "));
     Ok(is_clean)
 }
 
