@@ -142,15 +142,23 @@ def test_options_are_checked_at_once():
         ho.zero(jitted, machine="h100:x")
 
 
-def test_over_several_nodes_state_is_cut_within_a_node():
-    mesh, step, init, batch = make(machine="h100:2")
-    with pytest.raises(ho.ZeroError, match=r"groups of 4 devices.*use Mesh\(devices.reshape\(2, 4\)"):
-        step(*whole(mesh, init()), *batch(0))
+@pytest.mark.parametrize("mode", [1, 2])
+def test_over_several_nodes_state_is_cut_within_a_node(mode):
+    mesh, step, init, batch = make(machine="h100:2", mode=mode)
+    expected, whole_state = train(step.unwrapped, whole(mesh, init()), batch, range(4))
+    losses, state = train(step, whole(mesh, init()), batch, range(4))
+    close(losses, expected)
+    jax.tree.map(close, state, whole_state)
+    momentum = state[1][0].mu["w"]
+    assert momentum.sharding.spec == P("data_inner") and momentum.sharding.mesh.shape["data_inner"] == 4
+    assert momentum.addressable_shards[0].data.nbytes * 4 == momentum.nbytes
+    assert len(step._plans) == 1, "the state of a step is that of the next"
+    # Where the mesh has an axis over a node, that is taken.
     mesh = Mesh(np.array(jax.devices()).reshape(2, 4), ("node", "data"))
-    step = ho.zero(step.unwrapped, mode=2, strict=True, machine="h100:2")
+    step = ho.zero(step.unwrapped, mode=mode, strict=True, machine="h100:2")
     data = jax.device_put(batch(0), NamedSharding(mesh, P(("node", "data"))))
-    params, _, _ = step(*whole(mesh, init()), *data)
-    assert params["w"].sharding.spec == P("data")
+    _, opt, _ = step(*whole(mesh, init()), *data)
+    assert opt[0].mu["w"].sharding.spec == P("data")
     assert "2" in str(ho.report(step)).splitlines()[1]
 
 

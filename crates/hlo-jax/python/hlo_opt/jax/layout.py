@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 
 import numpy as np
 from hlo_opt.jax.private import Tiles
@@ -59,6 +60,17 @@ def tiles_of(spec: PartitionSpec, rank: int, mesh: Mesh) -> Tiles:
             n_tiles[dim] *= mesh.devices.shape[axis]
             tile_of_device[:, dim] = tile_of_device[:, dim] * mesh.devices.shape[axis] + places[:, axis]
     return Tiles(n_tiles, tile_of_device)
+
+
+def refinements(mesh: Mesh) -> Iterator[Mesh]:
+    """The mesh itself, and meshes of the same devices in the same order of which one axis is split in two."""
+    yield mesh
+    for axis, (name, size) in enumerate(mesh.shape.items()):
+        for inner in range(size // 2, 1, -1):
+            if size % inner == 0:
+                sizes = [*mesh.devices.shape[:axis], size // inner, inner, *mesh.devices.shape[axis + 1 :]]
+                names = [*mesh.axis_names[:axis], f"{name}_outer", f"{name}_inner", *mesh.axis_names[axis + 1 :]]
+                yield Mesh(mesh.devices.reshape(sizes), names)
 
 
 def cut(tiles: Tiles, dim: int, n_shards: int, shard_of_device: list[int]) -> Tiles:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -124,9 +124,7 @@ class Plan:
         if not self._has_run:
             # JAX may put an equal sharding in the place of the one that it was given, and keeps to it.
             self._has_run = True
-            for out, spec, before in zip(outs, self.sharded.output_specs, self.partitioned.output_specs):
-                if spec != before:
-                    remember(out.sharding, NamedSharding(self.partitioned.mesh, before))
+            self._remember(zip((out.sharding for out in outs), self.sharded.output_shardings), "output_specs")
         return jax.tree.unflatten(self.out_tree, outs)
 
     def make(self, step: Any, args: tuple, kwargs: dict, options: Options) -> None:
@@ -138,15 +136,13 @@ class Plan:
         """
         partitioned = partition(step, args, kwargs)
         sharded = shard(partitioned, options.mode, options.memory_limit, options.machine)
-        mesh = partitioned.mesh
-        shardings = [NamedSharding(mesh, spec) for spec in sharded.param_specs]
-        out_shardings = [NamedSharding(mesh, spec) for spec in sharded.output_specs]
+        shardings = sharded.param_shardings
         self.function = _function_of(partitioned, sharded, getattr(step, "__name__", "step"))
         self.compiler_options = private.compiler_options(step)
         self.call = jax.jit(
             self.function,
             in_shardings=tuple(shardings),
-            out_shardings=tuple(out_shardings),
+            out_shardings=tuple(sharded.output_shardings),
             donate_argnums=tuple(n for n, number in enumerate(partitioned.kept) if partitioned.donated[number]),
             keep_unused=True,
             compiler_options=self.compiler_options,
@@ -156,14 +152,18 @@ class Plan:
         self.partitioned, self.sharded = partitioned, sharded
         # JAX keeps what it compiles here for the first call: what fails, fails while the original can still run.
         self.call.lower(*self._described()).compile()
-        for given, spec in zip(shardings, partitioned.param_specs):
-            if given.spec != spec:
-                remember(given, NamedSharding(mesh, spec))
+        self._remember(zip(shardings, shardings), "param_specs")
         for n, number in enumerate(self.kept):
             self.accepted[number].append(shardings[n])
         for number, _, whole in self.cut_leaves():
             # Whole or in shards, a leaf is the same argument.
             self.accepted[number].append(whole)
+
+    def _remember(self, carried: Iterable[tuple[NamedSharding, NamedSharding]], specs: str) -> None:
+        """Notes what leaves were that are cut now: of each the sharding that arrays carry, and the one asked for."""
+        for (sharding, asked), before in zip(carried, getattr(self.partitioned, specs)):
+            if asked.spec != before:
+                remember(sharding, NamedSharding(self.partitioned.mesh, before))
 
     def cut_leaves(self) -> list[tuple[int, NamedSharding, NamedSharding]]:
         """Of each flat argument that was whole and is in shards its number, its sharding, and what that was before."""
@@ -201,10 +201,9 @@ class Plan:
             return jax.tree.unflatten(self.out_tree, self.function(*[leaves[number] for number in self.kept]))
 
         call.__name__ = call.__qualname__ = self.function.__name__
-        specs, mesh = self.sharded.output_specs, self.partitioned.mesh
         jitted = jax.jit(
             call,
-            out_shardings=jax.tree.unflatten(self.out_tree, [NamedSharding(mesh, spec) for spec in specs]),
+            out_shardings=jax.tree.unflatten(self.out_tree, self.sharded.output_shardings),
             donate_argnums=tuple(n for n, tree in enumerate(donated[0]) if is_donated(tree)),
             donate_argnames=tuple(name for name, tree in donated[1].items() if is_donated(tree)),
             compiler_options=self.compiler_options,
@@ -223,7 +222,7 @@ class Plan:
 
 def _function_of(step: Partitioned, sharded: Sharded, name: str) -> Callable[..., tuple]:
     """The function of global arrays, random keys among them, that runs the program of one device on each."""
-    mesh = step.mesh
+    mesh = sharded.mesh
     params = [physical(step.avals[number]) for number in step.kept]
     results = [physical(output) for output in step.outputs]
     program = Program(

@@ -6,14 +6,14 @@ import dataclasses
 import json
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
 from hlo_opt import _native
 from hlo_opt.jax import layout
 from hlo_opt.jax.partitioned import Declined, Partitioned, physical
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 #: Times nearer than this share of each other are taken as equal: a prediction is no better.
 EQUAL_TIMES = 0.02
@@ -54,7 +54,9 @@ class Sharded:
         module: the HloModuleProto of one device, whose state is in shards.
         ways: all ways that were compared; the first is the step as it was.
         taken: the number of the way taken.
-        param_specs, output_specs: how each parameter and output is cut now.
+        mesh: that of the arguments; where state is cut over a part of an axis, with that axis split in two.
+        param_specs, output_specs: how each parameter and output is cut now, by the axes of ``mesh``.
+        param_shardings, output_shardings: the same as arrays have it.
         cut: the numbers of the parameters that were whole and are in shards now.
         machine: what times are predicted for.
         combined_s: the predicted time of the step as it was with its collectives combined, as XLA does; ``None`` where
@@ -65,8 +67,11 @@ class Sharded:
     module: bytes
     ways: list[Way]
     taken: int
+    mesh: Mesh
     param_specs: list[PartitionSpec]
     output_specs: list[PartitionSpec]
+    param_shardings: list[NamedSharding]
+    output_shardings: list[NamedSharding]
     cut: list[int]
     machine: str
     combined_s: float | None
@@ -214,32 +219,69 @@ def _placed(
     n_params = len(step.kept)
     if len(manifest["params"]) != n_params:
         raise Declined(f"expected {n_params} parameters in the manifest, found {len(manifest['params'])}")
-    param_specs, output_specs = list(step.param_specs), list(step.output_specs)
-    cut = []
-    for leaf in manifest["params"]:
-        if leaf["sharded"]:
-            number = leaf["index"]
-            aval = physical(step.avals[step.kept[number]])
-            param_specs[number] = _cut_spec(leaf, len(aval.shape), step.param_specs[number], step.mesh)
-            cut.append(number)
-    for leaf in manifest["outputs"]:
-        if leaf["sharded"]:
-            number = leaf["index"]
-            rank = len(physical(step.outputs[number]).shape)
-            output_specs[number] = _cut_spec(leaf, rank, step.output_specs[number], step.mesh)
+    cut = [leaf["index"] for leaf in manifest["params"] if leaf["sharded"]]
     if not cut:
         raise Declined(f"no state could be cut: {_why_nothing(step, module)}")
+    params = _leaves(manifest["params"], [step.avals[number] for number in step.kept], step.param_specs)
+    outputs = _leaves(manifest["outputs"], step.outputs, step.output_specs)
+    for mesh in layout.refinements(step.mesh):
+        param_specs, output_specs = _specs(params, step.mesh, mesh), _specs(outputs, step.mesh, mesh)
+        if None not in param_specs and None not in output_specs:
+            break
+    else:
+        groups = next(leaf["groups"] for leaf in manifest["params"] if leaf["sharded"])
+        raise Declined(f"the mesh {dict(step.mesh.shape)} has no axis over the groups {groups}, in which state is cut")
     return Sharded(
         module=module["proto"],
         ways=ways,
         taken=taken,
+        mesh=mesh,
         param_specs=param_specs,
         output_specs=output_specs,
+        param_shardings=_shardings(params, param_specs, step.mesh, mesh),
+        output_shardings=_shardings(outputs, output_specs, step.mesh, mesh),
         cut=cut,
         machine=module["totals"]["machine"],
         combined_s=combined_s,
         page_args=module["page_args"],
     )
+
+
+@dataclasses.dataclass
+class _Leaf:
+    """A parameter or output: how it was cut, and how the manifest cuts it once more, ``None`` if it does not."""
+
+    rank: int
+    before: PartitionSpec
+    cut: dict[str, Any] | None
+
+
+def _leaves(entries: list[dict], avals: Sequence[Any], specs: list[PartitionSpec]) -> list[_Leaf]:
+    leaves = [_Leaf(len(physical(aval).shape), spec, None) for aval, spec in zip(avals, specs)]
+    for entry in entries:
+        if entry["sharded"]:
+            leaves[entry["index"]].cut = entry
+    return leaves
+
+
+def _specs(leaves: list[_Leaf], before: Mesh, mesh: Mesh) -> list[PartitionSpec | None]:
+    """How leaves are cut, by the axes of a mesh of the same devices; ``None`` where these cannot say it."""
+    specs = []
+    for leaf in leaves:
+        tiles = layout.tiles_of(leaf.before, leaf.rank, before)
+        if leaf.cut is not None:
+            shards = leaf.cut["shard_index_by_device"]
+            tiles = layout.cut(tiles, leaf.cut["dim"], max(shards) + 1, shards)
+        specs.append(layout.spec_of(tiles, mesh) if leaf.cut is not None or mesh is not before else leaf.before)
+    return specs
+
+
+def _shardings(leaves: list[_Leaf], specs: list[PartitionSpec | None], before: Mesh, mesh: Mesh) -> list[NamedSharding]:
+    """How arrays lie: what is not cut once more keeps the script's mesh."""
+    return [
+        NamedSharding(before, leaf.before) if leaf.cut is None else NamedSharding(mesh, spec)
+        for leaf, spec in zip(leaves, specs)
+    ]
 
 
 def _why_nothing(step: Partitioned, module: dict[str, Any]) -> str:
@@ -267,18 +309,3 @@ def _why_nothing(step: Partitioned, module: dict[str, Any]) -> str:
                 if decision.get("action") != "sharded" and reason != "a scalar":
                     bytes_by_reason[reason] = bytes_by_reason.get(reason, 0) + decision["bytes"]
     return max(bytes_by_reason, key=lambda reason: bytes_by_reason[reason], default="it sums no gradients over devices")
-
-
-def _cut_spec(leaf: dict[str, Any], rank: int, before: PartitionSpec, mesh: Mesh) -> PartitionSpec:
-    shards = leaf["shard_index_by_device"]
-    n_shards = max(shards) + 1
-    tiles = layout.cut(layout.tiles_of(before, rank, mesh), leaf["dim"], n_shards, shards)
-    spec = layout.spec_of(tiles, mesh)
-    if spec is None:
-        n_groups = mesh.devices.size // n_shards
-        raise Declined(
-            f"state is cut within groups of {n_shards} devices, and the mesh {dict(mesh.shape)} has no such axis; "
-            f"use Mesh(devices.reshape({n_groups}, {n_shards}), ('node', 'data')) and PartitionSpec(('node', 'data')) "
-            "for the batch"
-        )
-    return spec
