@@ -159,12 +159,13 @@ def beside_by_hand(name: str, model: nn.Module, shape: tuple[int, ...], n_pairs:
     expected = float(Loop(plain, state(rep), (x, y)).loss)
     np.testing.assert_allclose(float(hand_loop.loss), expected, rtol=1e-3)
     passed = True
-    for mode in (1, "auto"):
+    for mode in (1, 2):
         zero = ho.zero(plain, mode=mode, strict=True)
         loop = Loop(zero, state(rep), (x, y))
         np.testing.assert_allclose(float(loop.loss), expected, rtol=1e-3)
         ours, theirs = interleaved(loop.run, hand_loop.run, n_pairs)
-        passed &= ours <= MOST_OF_BY_HAND * theirs
+        # By hand, weights are whole as in mode 1; mode 2 is shown beside it.
+        passed &= mode != 1 or ours <= MOST_OF_BY_HAND * theirs
         print(f"{name}, mode {mode}: {ours * 1e3:.1f} ms, by hand {theirs * 1e3:.1f} ms, ratio {ours / theirs:.3f}")
     return passed
 
