@@ -28,7 +28,16 @@ impl<V: Clone + Default> InstMap<V> {
         InstMap { first, max_near: 2 * insts.len() + 16, near: Vec::new(), far: HashMap::new(), default: V::default() }
     }
 
+    /// Makes room for the near one at `idx`.
+    #[cold]
+    fn grow(&mut self, idx: usize) {
+        // Most tables are filled to their computation's end: in few steps, with little room to spare.
+        let n = (idx + 1 + idx / 8).min(self.max_near);
+        self.near.resize(n, V::default());
+    }
+
     /// Its place among the near ones.
+    #[inline]
     fn near_idx(&self, inst: InstId) -> Option<usize> {
         inst.index().checked_sub(self.first).filter(|&idx| idx < self.max_near)
     }
@@ -37,6 +46,7 @@ impl<V: Clone + Default> InstMap<V> {
 impl<V: Clone + Default> Index<InstId> for InstMap<V> {
     type Output = V;
 
+    #[inline]
     fn index(&self, inst: InstId) -> &V {
         let found = match self.near_idx(inst) {
             Some(idx) => self.near.get(idx),
@@ -47,11 +57,12 @@ impl<V: Clone + Default> Index<InstId> for InstMap<V> {
 }
 
 impl<V: Clone + Default> IndexMut<InstId> for InstMap<V> {
+    #[inline]
     fn index_mut(&mut self, inst: InstId) -> &mut V {
         match self.near_idx(inst) {
             Some(idx) => {
                 if idx >= self.near.len() {
-                    self.near.resize(idx + 1, V::default());
+                    self.grow(idx);
                 }
                 &mut self.near[idx]
             }

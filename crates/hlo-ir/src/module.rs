@@ -178,6 +178,7 @@ impl Module {
     }
 
     /// A computation.
+    #[inline]
     pub fn comp(&self, comp: CompId) -> &Computation {
         &self.comps[comp]
     }
@@ -188,11 +189,13 @@ impl Module {
     }
 
     /// An instruction.
+    #[inline]
     pub fn inst(&self, inst: InstId) -> &Instruction {
         &self.insts[inst]
     }
 
     /// An instruction, mutably.
+    #[inline]
     pub fn inst_mut(&mut self, inst: InstId) -> &mut Instruction {
         &mut self.insts[inst]
     }
@@ -213,6 +216,7 @@ impl Module {
     }
 
     /// The shape of an instruction's result.
+    #[inline]
     pub fn shape(&self, inst: InstId) -> &Shape {
         self.shapes.get(self.insts[inst].shape)
     }
@@ -240,6 +244,7 @@ impl Module {
     }
 
     /// The sharding of an instruction.
+    #[inline]
     pub fn sharding(&self, inst: InstId) -> Option<&crate::sharding::Sharding> {
         self.insts[inst].marks.as_ref()?.sharding.as_ref()
     }
@@ -255,6 +260,7 @@ impl Module {
     }
 
     /// The computations that an instruction calls, in print order of its attributes.
+    #[inline]
     pub fn called(&self, inst: InstId) -> SmallVec<[CompId; 2]> {
         let mut out = SmallVec::new();
         self.insts[inst].attrs.for_each_comp(&mut |c| out.push(c));

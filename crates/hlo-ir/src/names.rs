@@ -22,10 +22,10 @@ pub struct NamePool {
 /// A hasher with a fixed seed: the same input gives the same bytes in every process. It is made for short keys that are
 /// trusted to be distinct, not secret.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct WordHasher(u64);
+pub struct WordHasher(u64);
 
 /// Makes [`WordHasher`]s.
-pub(crate) type FixedHash = std::hash::BuildHasherDefault<WordHasher>;
+pub type FixedHash = std::hash::BuildHasherDefault<WordHasher>;
 
 impl Hasher for WordHasher {
     #[inline]

@@ -235,6 +235,7 @@ impl Shape {
     }
 
     /// The array, if this is one.
+    #[inline]
     pub fn as_array(&self) -> Option<&ArrayShape> {
         match self {
             Shape::Array(array) => Some(array),
@@ -243,6 +244,7 @@ impl Shape {
     }
 
     /// The elements, if this is a tuple.
+    #[inline]
     pub fn as_tuple(&self) -> Option<&[Shape]> {
         match self {
             Shape::Tuple(elements) => Some(elements),
@@ -355,11 +357,13 @@ impl ShapePool {
     }
 
     /// The shape of an id of this pool.
+    #[inline]
     pub fn get(&self, id: ShapeId) -> &Shape {
         &self.shapes[id]
     }
 
     /// The id of the same shape without layouts: two shapes agree but for layouts if these are equal.
+    #[inline]
     pub fn bare(&self, id: ShapeId) -> ShapeId {
         self.bare[id]
     }

@@ -17,7 +17,7 @@ use hlo_ir::shape::Dims;
 use hlo_ir::{InstId, Module};
 
 /// Where one dim of an operand goes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Link {
     /// To this dim of the result.
     To(usize),
@@ -50,7 +50,7 @@ pub enum ResultCut {
 }
 
 /// The dims of an op's operands and result.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct DimRelation {
     /// For each operand, for each dim.
     links: Vec<Vec<Link>>,
@@ -128,6 +128,7 @@ impl DimRelation {
     }
 
     /// How operand `k` is taken if the result is cut along `run`.
+    #[inline]
     pub fn operand_cut(&self, k: usize, run: DimRun) -> OperandCut {
         if let Some((operand, result)) = &self.reshape {
             return aligned(result, run, operand).map_or(OperandCut::Impossible, OperandCut::Run);
@@ -147,6 +148,7 @@ impl DimRelation {
     }
 
     /// How the result comes out if operand `k` is cut along `run`.
+    #[inline]
     pub fn result_cut(&self, k: usize, run: DimRun) -> ResultCut {
         if let Some((operand, result)) = &self.reshape {
             return aligned(operand, run, result).map_or(ResultCut::Impossible, ResultCut::Run);

@@ -2,13 +2,13 @@
 //! paper sums norms over shards; a step of LARS or LAMB has two for every weight).
 
 use crate::error::WusError;
+use crate::tables::IndexMap;
 use cranelift_entity::SecondaryMap;
 use hlo_ir::attrs::Attrs;
 use hlo_ir::monoid::{Monoid, find_monoid};
 use hlo_ir::{ArrayShape, CompId, DType, InstId, Module, Opcode};
 use hlo_spmd::packing::{Packing, flat_order, flatten, has_flat_layout, unflatten};
 use hlo_spmd::{Appender, SpmdError};
-use indexmap::IndexMap;
 
 /// Packs the given all-reduces of `comp`, whose instructions are in order, into one for each element type, reducer and place in
 /// the chain of those that wait for one another. Returns what now computes each of them.
@@ -20,8 +20,8 @@ pub(crate) fn pack_all_reduces(
     comp: CompId,
     all_reduces: &[InstId],
 ) -> Result<IndexMap<InstId, InstId>, WusError> {
-    let mut packed = IndexMap::new();
-    let mut replaced: IndexMap<InstId, InstId> = IndexMap::new();
+    let mut packed = IndexMap::default();
+    let mut replaced: IndexMap<InstId, InstId> = IndexMap::default();
     let at = Appender::new(comp);
     for group in groups(module, comp, all_reduces)? {
         let [first, _, ..] = group.as_slice() else { continue };
@@ -67,7 +67,7 @@ fn groups(module: &Module, comp: CompId, all_reduces: &[InstId]) -> Result<Vec<V
     all_reduces.iter().for_each(|&inst| is_one[inst] = true);
     // How many of them an instruction has waited for, its own included.
     let mut n_waited: SecondaryMap<InstId, u32> = SecondaryMap::new();
-    let mut groups: IndexMap<(u32, DType, Option<Monoid>), Vec<InstId>> = IndexMap::new();
+    let mut groups: IndexMap<(u32, DType, Option<Monoid>), Vec<InstId>> = IndexMap::default();
     for &inst in &module.comp(comp).insts {
         let instruction = module.inst(inst);
         let waited = instruction.operands.iter().map(|&o| n_waited[o]).max().unwrap_or(0);

@@ -1,12 +1,13 @@
 //! What a placement problem is about, and what is asked of each of its values again and again.
 
+use crate::tables::{IndexMap, IndexSet};
 use cranelift_entity::SecondaryMap;
 use hlo_analysis::replication::Replication;
 use hlo_analysis::values::{Origin, ValueId, Values};
 use hlo_ir::{InstId, Module};
 use hlo_spmd::{DimRelation, OperandCut};
 use hlo_spmd::{DimRun, is_broadcast, is_rebuilt};
-use indexmap::{IndexMap, IndexSet};
+use smallvec::SmallVec;
 
 /// A module, its values, and the gradients that are summed over the same groups.
 pub struct ShardingContext<'a> {
@@ -24,7 +25,10 @@ pub struct ShardingContext<'a> {
     pub gradients: IndexSet<ValueId>,
     /// Whether the entry's parameters may be cut only along a dim that is a multiple of the number of shards.
     pub even_cuts: bool,
-    relations: SecondaryMap<InstId, Option<Option<Box<DimRelation>>>>,
+    /// Of each instruction that was asked for: where in `known_relations`, if anywhere.
+    relations: SecondaryMap<InstId, Option<Option<u32>>>,
+    /// Distinct ones: most instructions of a module are related in one of a few ways.
+    known_relations: IndexSet<DimRelation>,
     eligible: SecondaryMap<ValueId, Option<bool>>,
     pub(crate) taken: SecondaryMap<ValueId, bool>,
 }
@@ -50,6 +54,7 @@ impl<'a> ShardingContext<'a> {
             gradients,
             even_cuts,
             relations,
+            known_relations: IndexSet::default(),
             eligible,
             taken,
         }
@@ -57,10 +62,16 @@ impl<'a> ShardingContext<'a> {
 
     /// How dims go through the instruction, if it can be computed on shards.
     pub fn relation(&mut self, inst: InstId) -> Option<&DimRelation> {
-        if self.relations[inst].is_none() {
-            self.relations[inst] = Some(DimRelation::find(self.module, inst).map(Box::new));
-        }
-        self.relations[inst].as_ref()?.as_deref()
+        let place = match self.relations[inst] {
+            Some(place) => place,
+            None => {
+                let found = DimRelation::find(self.module, inst);
+                let place = found.map(|relation| self.known_relations.insert_full(relation).0 as u32);
+                self.relations[inst] = Some(place);
+                place
+            }
+        };
+        self.known_relations.get_index(place? as usize)
     }
 
     /// Whether a value can be rebuilt on a shard from nothing: constants, iota, a scalar's broadcast. Such values have no
@@ -98,7 +109,7 @@ impl<'a> ShardingContext<'a> {
         let (inst, run) = (self.values.inst(value), runs[&value]);
         let (module, values) = (self.module, self.values);
         let is_fused = values.fused.contains(module.inst(inst).parent);
-        let cuts: Vec<OperandCut> = match self.relation(inst) {
+        let cuts: SmallVec<[OperandCut; 4]> = match self.relation(inst) {
             // A fusion's body has no shard id to know the end by.
             Some(relation) if is_fused && relation.changes_end(run.start) => return false,
             Some(relation) => (0..module.inst(inst).operands.len()).map(|k| relation.operand_cut(k, run)).collect(),

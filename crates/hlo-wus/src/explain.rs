@@ -4,13 +4,13 @@ use crate::context::ShardingContext;
 use crate::machine::{Kind, Times};
 use crate::problem::Problem;
 use crate::rewrite::Emitted;
+use crate::tables::IndexSet;
 use hlo_analysis::annotations::{ParamFacts, entry_leaves, is_stack, own_sharding, spec_of};
 use hlo_analysis::replication::{Difference, Differences, Replication};
 use hlo_analysis::values::{InstLeaf, Origin, User, ValueId};
 use hlo_ir::{CompId, InstId, Module, Opcode};
 use hlo_pass::report::{Alternative, Decision};
 use hlo_spmd::{CollectiveChange, KeptCopy, MergedCopies, is_rebuilt};
-use indexmap::IndexSet;
 use std::fmt;
 
 /// What was emitted, for each region; all of it is gone through once.
@@ -320,7 +320,7 @@ pub(crate) fn tell_copies(module: &Module, merged: &MergedCopies, decisions: &mu
         ),
         ..Decision::default()
     }));
-    let mut said: IndexSet<String> = IndexSet::new();
+    let mut said: IndexSet<String> = IndexSet::default();
     decisions.retain_mut(|decision| {
         let instructions = decision.collectives.iter_mut().map(|c| &mut c.instruction);
         for name in [&mut decision.computation].into_iter().chain(instructions) {

@@ -6,10 +6,10 @@
 //! then prices the one that binds. The launch is paid in either form.
 
 use crate::machine::Times;
+use crate::tables::{IndexMap, IndexSet};
 use hlo_analysis::time::arithmetic_dtype;
 use hlo_ir::cost::Costs;
 use hlo_ir::{CompId, InstId, Module};
-use indexmap::{IndexMap, IndexSet};
 
 /// The fusions of one format.
 #[derive(Clone, Debug, Default)]
@@ -49,7 +49,7 @@ impl Fusions {
             }
         }
         let mut fusions = Fusions::default();
-        let mut numbers: IndexMap<usize, u32> = IndexMap::new();
+        let mut numbers: IndexMap<usize, u32> = IndexMap::default();
         for (i, &inst) in ops.iter().enumerate() {
             let next = numbers.len() as u32;
             let number = *numbers.entry(root(&mut parent, i)).or_insert(next);

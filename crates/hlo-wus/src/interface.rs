@@ -8,13 +8,13 @@ use crate::context::ShardingContext;
 use crate::error::WusError;
 use crate::pairs::{Pair, param_numbers};
 use crate::problem::Problem;
+use crate::tables::{IndexMap, IndexSet};
 use hlo_analysis::annotations::entry_leaves;
 use hlo_ir::attrs::{Attrs, ParameterAttrs};
 use hlo_ir::edit::Builder;
 use hlo_ir::sharding::{LeafSharding, Sharding, ShardingKind, SubgroupKind, TileDevices, Tiling};
 use hlo_ir::{ArrayShape, Module, Opcode, Shape};
 use hlo_spmd::{ShardBuilder, ShardFormat};
-use indexmap::{IndexMap, IndexSet};
 use serde::Serialize;
 use std::rc::Rc;
 

@@ -31,6 +31,7 @@ mod region;
 mod rewrite;
 mod shard_weight_update;
 mod state;
+mod tables;
 
 pub use context::ShardingContext;
 pub use error::{GradientRefusal, WusError};
@@ -42,6 +43,7 @@ pub use min_cut::UNCUTTABLE;
 pub use problem::{Problem, Rate, Terms};
 pub use region::UpdateRegion;
 pub use rewrite::{Emitted, Rewriter};
+pub use tables::{IndexMap, IndexSet};
 
 use hlo_pass::PassInfo;
 

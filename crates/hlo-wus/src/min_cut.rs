@@ -13,13 +13,28 @@ pub(crate) struct Vertex(u32);
 /// More than any sum of finite capacities: an arc of this capacity is never cut.
 pub const UNCUTTABLE: u128 = 1 << 124;
 
-/// A flow network under construction, and then its residual graph.
+/// A flow network under construction.
 #[derive(Clone, Debug)]
 pub(crate) struct Network {
-    /// Arcs by vertex; an arc and its reverse are neighbours (`arc ^ 1`).
-    arcs_of: Vec<Vec<u32>>,
-    to: Vec<u32>,
-    residual: Vec<u128>,
+    n_vertices: u32,
+    /// In order of insertion, each with its capacity.
+    arcs: Vec<(Vertex, Vertex, u128)>,
+}
+
+/// One direction of an arc in the residual graph.
+#[derive(Clone, Copy, Debug, Default)]
+struct Arc {
+    residual: u128,
+    to: u32,
+    /// Where the other direction stands.
+    reverse: u32,
+}
+
+/// The residual graph: arcs by the vertex that they leave, in order of insertion, all in one list.
+struct Residual {
+    arcs: Vec<Arc>,
+    /// Where the arcs of each vertex begin, and of the last one end.
+    first: Vec<u32>,
 }
 
 /// A minimum cut.
@@ -45,34 +60,31 @@ impl Network {
 
     /// A network with only a source and a sink.
     pub(crate) fn new() -> Network {
-        Network { arcs_of: vec![Vec::new(), Vec::new()], to: Vec::new(), residual: Vec::new() }
+        Network { n_vertices: 2, arcs: Vec::new() }
     }
 
     /// A new vertex.
     pub(crate) fn add_vertex(&mut self) -> Vertex {
-        self.arcs_of.push(Vec::new());
-        Vertex(self.arcs_of.len() as u32 - 1)
+        self.n_vertices += 1;
+        Vertex(self.n_vertices - 1)
     }
 
     /// `capacity` is paid if `from` ends on the source's side and `to` on the sink's.
     pub(crate) fn add_arc(&mut self, from: Vertex, to: Vertex, capacity: u128) {
-        if capacity == 0 || from == to {
-            return;
+        if capacity != 0 && from != to {
+            self.arcs.push((from, to, capacity));
         }
-        let arc = self.to.len() as u32;
-        self.to.extend([to.0, from.0]);
-        self.residual.extend([capacity, 0]);
-        self.arcs_of[from.0 as usize].push(arc);
-        self.arcs_of[to.0 as usize].push(arc + 1);
     }
 
     /// Finds the minimum cut with the smallest sink side, of those that have as many of `wanted` on it as any minimum cut has.
-    pub(crate) fn cut(mut self, wanted: &[Vertex]) -> MinCut {
+    pub(crate) fn cut(self, wanted: &[Vertex]) -> MinCut {
+        let mut graph = Residual::of(&self);
         let mut value = 0u128;
-        let mut next = vec![0u32; self.arcs_of.len()];
-        while let Some(levels) = self.levels() {
-            next.fill(0);
-            while let Some(flow) = self.augment(&levels, &mut next) {
+        let n_vertices = self.n_vertices as usize;
+        let (mut levels, mut next, mut path) = (vec![0u32; n_vertices], vec![0u32; n_vertices], Vec::new());
+        while graph.find_levels(&mut levels) {
+            next.copy_from_slice(&graph.first[..n_vertices]);
+            while let Some(flow) = graph.augment(&levels, &mut next, &mut path) {
                 value = value.saturating_add(flow);
             }
             if value >= UNCUTTABLE {
@@ -80,69 +92,101 @@ impl Network {
             }
         }
         // Any set that the source does not reach, together with all that reaches the set, can be on the sink's side.
-        let from_source = self.reached_from_source();
+        let from_source = graph.reached_from_source();
         let possible = wanted.iter().filter(|vertex| !from_source[vertex.0 as usize]);
-        MinCut { value, on_sink_side: self.reaching(possible.copied().chain([Network::SINK])) }
+        MinCut { value, on_sink_side: graph.reaching(possible.copied().chain([Network::SINK])) }
+    }
+}
+
+impl Residual {
+    /// The graph of a network without any flow.
+    fn of(network: &Network) -> Residual {
+        let mut first = vec![0u32; network.n_vertices as usize + 1];
+        for (from, to, _) in &network.arcs {
+            first[from.0 as usize + 1] += 1;
+            first[to.0 as usize + 1] += 1;
+        }
+        for vertex in 1..first.len() {
+            first[vertex] += first[vertex - 1];
+        }
+        let mut arcs = vec![Arc::default(); 2 * network.arcs.len()];
+        let mut next = first.clone();
+        let mut place = |vertex: Vertex| {
+            next[vertex.0 as usize] += 1;
+            next[vertex.0 as usize] - 1
+        };
+        for &(from, to, residual) in &network.arcs {
+            let (there, back) = (place(from), place(to));
+            arcs[there as usize] = Arc { residual, to: to.0, reverse: back };
+            arcs[back as usize] = Arc { residual: 0, to: from.0, reverse: there };
+        }
+        Residual { arcs, first }
     }
 
-    /// Distances from the source in the residual graph; `None` once the sink cannot be reached.
-    fn levels(&self) -> Option<Vec<u32>> {
-        let mut levels = vec![u32::MAX; self.arcs_of.len()];
+    /// The arcs that leave a vertex.
+    fn arcs_of(&self, vertex: u32) -> &[Arc] {
+        &self.arcs[self.first[vertex as usize] as usize..self.first[vertex as usize + 1] as usize]
+    }
+
+    /// Finds distances from the source in the residual graph, of what is nearer than the sink; false once the sink cannot be reached.
+    fn find_levels(&self, levels: &mut [u32]) -> bool {
+        levels.fill(u32::MAX);
         levels[0] = 0;
         let mut queue = VecDeque::from([0u32]);
         while let Some(vertex) = queue.pop_front() {
-            for &arc in &self.arcs_of[vertex as usize] {
-                let to = self.to[arc as usize];
-                if self.residual[arc as usize] > 0 && levels[to as usize] == u32::MAX {
-                    levels[to as usize] = levels[vertex as usize] + 1;
-                    queue.push_back(to);
+            let level = levels[vertex as usize] + 1;
+            for arc in self.arcs_of(vertex) {
+                if arc.residual > 0 && levels[arc.to as usize] == u32::MAX {
+                    levels[arc.to as usize] = level;
+                    if arc.to == Network::SINK.0 {
+                        return true;
+                    }
+                    queue.push_back(arc.to);
                 }
             }
         }
-        (levels[1] != u32::MAX).then_some(levels)
+        false
     }
 
-    /// Pushes flow along one path of the level graph; `next` remembers arcs that lead nowhere.
-    fn augment(&mut self, levels: &[u32], next: &mut [u32]) -> Option<u128> {
-        let mut path: Vec<u32> = Vec::new();
-        let mut vertex = 0u32;
-        while vertex != 1 {
-            let arcs = &self.arcs_of[vertex as usize];
-            let found = arcs[next[vertex as usize] as usize..].iter().position(|&arc| {
-                let to = self.to[arc as usize];
-                self.residual[arc as usize] > 0 && levels[to as usize] == levels[vertex as usize] + 1
-            });
-            if let Some(skipped) = found {
-                next[vertex as usize] += skipped as u32;
-                let arc = self.arcs_of[vertex as usize][next[vertex as usize] as usize];
+    /// Pushes flow along one path of the level graph; `next` remembers arcs that lead nowhere. `path` is room for the path.
+    fn augment(&mut self, levels: &[u32], next: &mut [u32], path: &mut Vec<u32>) -> Option<u128> {
+        path.clear();
+        let mut vertex = Network::SOURCE.0;
+        while vertex != Network::SINK.0 {
+            let (at, end) = (next[vertex as usize], self.first[vertex as usize + 1]);
+            let level = levels[vertex as usize].wrapping_add(1);
+            let is_on_way = |arc: &Arc| arc.residual > 0 && levels[arc.to as usize] == level;
+            if let Some(skipped) = self.arcs[at as usize..end as usize].iter().position(is_on_way) {
+                let arc = at + skipped as u32;
+                next[vertex as usize] = arc;
                 path.push(arc);
-                vertex = self.to[arc as usize];
+                vertex = self.arcs[arc as usize].to;
             } else {
-                next[vertex as usize] = self.arcs_of[vertex as usize].len() as u32;
-                let arc = path.pop()?;
-                vertex = self.to[(arc ^ 1) as usize];
+                next[vertex as usize] = end;
+                let Arc { reverse, .. } = self.arcs[path.pop()? as usize];
+                vertex = self.arcs[reverse as usize].to;
                 next[vertex as usize] += 1;
             }
         }
-        let flow = path.iter().map(|&arc| self.residual[arc as usize]).min()?;
-        for arc in path {
-            self.residual[arc as usize] -= flow;
-            self.residual[(arc ^ 1) as usize] += flow;
+        let flow = path.iter().map(|&arc| self.arcs[arc as usize].residual).min()?;
+        for &arc in path.iter() {
+            let Arc { reverse, .. } = self.arcs[arc as usize];
+            self.arcs[arc as usize].residual -= flow;
+            self.arcs[reverse as usize].residual += flow;
         }
         Some(flow)
     }
 
     /// Which vertices the source reaches in the residual graph.
     fn reached_from_source(&self) -> Vec<bool> {
-        let mut reached = vec![false; self.arcs_of.len()];
+        let mut reached = vec![false; self.first.len() - 1];
         reached[0] = true;
         let mut work = vec![0u32];
         while let Some(vertex) = work.pop() {
-            for &arc in &self.arcs_of[vertex as usize] {
-                let to = self.to[arc as usize];
-                if self.residual[arc as usize] > 0 && !reached[to as usize] {
-                    reached[to as usize] = true;
-                    work.push(to);
+            for arc in self.arcs_of(vertex) {
+                if arc.residual > 0 && !reached[arc.to as usize] {
+                    reached[arc.to as usize] = true;
+                    work.push(arc.to);
                 }
             }
         }
@@ -151,15 +195,14 @@ impl Network {
 
     /// Which vertices reach one of `ends` in the residual graph.
     fn reaching(&self, ends: impl Iterator<Item = Vertex>) -> Vec<bool> {
-        let mut reaching = vec![false; self.arcs_of.len()];
+        let mut reaching = vec![false; self.first.len() - 1];
         let mut work: Vec<u32> = ends.map(|end| end.0).collect();
         work.iter().for_each(|&end| reaching[end as usize] = true);
         while let Some(vertex) = work.pop() {
-            for &arc in &self.arcs_of[vertex as usize] {
-                let from = self.to[arc as usize];
-                if self.residual[(arc ^ 1) as usize] > 0 && !reaching[from as usize] {
-                    reaching[from as usize] = true;
-                    work.push(from);
+            for arc in self.arcs_of(vertex) {
+                if !reaching[arc.to as usize] && self.arcs[arc.reverse as usize].residual > 0 {
+                    reaching[arc.to as usize] = true;
+                    work.push(arc.to);
                 }
             }
         }

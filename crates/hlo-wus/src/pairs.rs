@@ -8,10 +8,10 @@
 use crate::context::ShardingContext;
 use crate::error::WusError;
 use crate::region::UpdateRegion;
+use crate::tables::{IndexMap, IndexSet};
 use hlo_analysis::annotations::entry_leaves;
 use hlo_analysis::values::{Origin, User, ValueId};
 use hlo_ir::{InstId, Module};
-use indexmap::{IndexMap, IndexSet};
 
 /// Parameter leaf and output leaf, both flat.
 pub(crate) type Pair = (usize, usize);
@@ -59,10 +59,10 @@ pub(crate) fn aliased(module: &Module) -> Vec<Pair> {
     let params =
         entry_leaves(module).into_iter().enumerate().map(|(number, leaf)| ((leaf.param, leaf.leaf_idx), number));
     let numbers: IndexMap<(InstId, usize), usize> = params.collect();
-    let mut places: IndexMap<InstId, IndexMap<Vec<i64>, usize>> = IndexMap::new();
+    let mut places: IndexMap<InstId, IndexMap<Vec<i64>, usize>> = IndexMap::default();
     let mut leaf_of = |inst: InstId, index: &[i64]| {
         let known = places.entry(inst).or_insert_with(|| {
-            let mut places = IndexMap::new();
+            let mut places = IndexMap::default();
             module.shape(inst).for_each_leaf(&mut |place, _| {
                 places.insert(place.to_vec(), places.len());
             });
@@ -78,68 +78,75 @@ pub(crate) fn aliased(module: &Module) -> Vec<Pair> {
     aliases.collect()
 }
 
-/// The pairs among the values of `regions`: first those `known`, then what the data flow gives.
-///
-/// # Errors
-/// An output that several parameters could take, with all of them.
-pub(crate) fn find_pairs(
-    context: &ShardingContext<'_>,
-    regions: &[UpdateRegion],
-    known: &[Pair],
-) -> Result<IndexMap<usize, ValueId>, WusError> {
-    let (pairs, open) = settled_pairs(context, regions, known);
-    let Some((output, candidates)) = open.first() else { return Ok(pairs) };
-    let numbers = param_numbers(context);
-    let params = candidates.keys().map(|v| numbers[v]).collect();
-    Err(WusError::AmbiguousOutput { output: *output, params })
-}
-
-/// Outputs that are the next value of a parameter, also where it is open of which one.
-pub(crate) fn state_outputs(context: &ShardingContext<'_>, regions: &[UpdateRegion]) -> IndexSet<usize> {
-    let (pairs, open) = settled_pairs(context, regions, &aliased(context.module));
-    pairs.into_keys().chain(open.into_keys()).collect()
-}
-
 /// The pairs that are known or decided by the data flow, and the outputs for which several parameters are left.
-fn settled_pairs(
-    context: &ShardingContext<'_>,
-    regions: &[UpdateRegion],
-    known: &[Pair],
-) -> (IndexMap<usize, ValueId>, IndexMap<usize, Candidates>) {
-    let numbers = param_numbers(context);
-    let values: IndexMap<usize, ValueId> = numbers.iter().map(|(&value, &number)| (number, value)).collect();
-    let (mut by_param, mut by_output): (IndexMap<usize, Vec<usize>>, IndexMap<usize, Vec<usize>>) = Default::default();
-    for &(param, output) in known {
-        by_param.entry(param).or_default().push(output);
-        by_output.entry(output).or_default().push(param);
-    }
-    let (mut pairs, mut all_open) = (IndexMap::new(), IndexMap::new());
-    for region in regions {
-        let mut open: IndexMap<usize, Candidates> = IndexMap::new();
-        for (&value, run) in &region.runs {
-            for taken in &context.values.uses[value] {
-                let User::Exit(output) = taken.user else { continue };
-                let mut candidates = params_behind(context, region, value);
-                candidates.retain(|&p, _| region.runs[&p] == *run && same_shape(context, p, value));
-                // A parameter has one next value, wherever that is computed.
-                let outputs_of = |p: &ValueId| by_param.get(&numbers[p]).into_iter().flatten();
-                let is_others = |p: &ValueId| outputs_of(p).any(|&o| o != output as usize);
-                candidates.retain(|p, _| !is_others(p));
-                open.insert(output as usize, candidates);
-            }
+pub(crate) struct SettledPairs {
+    known: Vec<Pair>,
+    pairs: IndexMap<usize, ValueId>,
+    open: IndexMap<usize, Candidates>,
+}
+
+impl SettledPairs {
+    /// The pairs among the values of `regions`: first those `known`, then what the data flow gives.
+    pub(crate) fn find(context: &ShardingContext<'_>, regions: &[UpdateRegion], known: &[Pair]) -> SettledPairs {
+        let numbers = param_numbers(context);
+        let values: IndexMap<usize, ValueId> = numbers.iter().map(|(&value, &number)| (number, value)).collect();
+        let (mut by_param, mut by_output): (IndexMap<usize, Vec<usize>>, IndexMap<usize, Vec<usize>>) =
+            Default::default();
+        for &(param, output) in known {
+            by_param.entry(param).or_default().push(output);
+            by_output.entry(output).or_default().push(param);
         }
-        for (output, candidates) in &mut open {
-            let params = by_output.get(output).into_iter().flatten();
-            if let Some(&value) = params.filter_map(|param| values.get(param)).next_back() {
-                // What the user or an alias says needs no data flow, but still the same shape and format.
-                let is_possible = region.runs.contains_key(&value);
-                *candidates = is_possible.then_some((value, 0)).into_iter().collect();
+        let (mut pairs, mut all_open) = (IndexMap::default(), IndexMap::default());
+        for region in regions {
+            let mut open: IndexMap<usize, Candidates> = IndexMap::default();
+            for (&value, run) in &region.runs {
+                for taken in &context.values.uses[value] {
+                    let User::Exit(output) = taken.user else { continue };
+                    let mut candidates = params_behind(context, region, value);
+                    candidates.retain(|&p, _| region.runs[&p] == *run && same_shape(context, p, value));
+                    // A parameter has one next value, wherever that is computed.
+                    let outputs_of = |p: &ValueId| by_param.get(&numbers[p]).into_iter().flatten();
+                    let is_others = |p: &ValueId| outputs_of(p).any(|&o| o != output as usize);
+                    candidates.retain(|p, _| !is_others(p));
+                    open.insert(output as usize, candidates);
+                }
             }
+            for (output, candidates) in &mut open {
+                let params = by_output.get(output).into_iter().flatten();
+                if let Some(&value) = params.filter_map(|param| values.get(param)).next_back() {
+                    // What the user or an alias says needs no data flow, but still the same shape and format.
+                    let is_possible = region.runs.contains_key(&value);
+                    *candidates = is_possible.then_some((value, 0)).into_iter().collect();
+                }
+            }
+            settle(&mut open, &mut pairs);
+            all_open.extend(open);
         }
-        settle(&mut open, &mut pairs);
-        all_open.extend(open);
+        SettledPairs { known: known.to_vec(), pairs, open: all_open }
     }
-    (pairs, all_open)
+
+    /// Outputs that are the next value of a parameter, also where it is open of which one.
+    pub(crate) fn outputs(&self) -> IndexSet<usize> {
+        self.pairs.keys().chain(self.open.keys()).copied().collect()
+    }
+
+    /// The pairs with these as the known ones.
+    ///
+    /// # Errors
+    /// An output that several parameters could take, with all of them.
+    pub(crate) fn with_known(
+        self,
+        context: &ShardingContext<'_>,
+        regions: &[UpdateRegion],
+        known: &[Pair],
+    ) -> Result<IndexMap<usize, ValueId>, WusError> {
+        let SettledPairs { pairs, open, .. } =
+            if self.known == known { self } else { SettledPairs::find(context, regions, known) };
+        let Some((output, candidates)) = open.first() else { return Ok(pairs) };
+        let numbers = param_numbers(context);
+        let params = candidates.keys().map(|v| numbers[v]).collect();
+        Err(WusError::AmbiguousOutput { output: *output, params })
+    }
 }
 
 /// Parameters that an output may be the next value of, each with the number of ops between.
@@ -190,7 +197,7 @@ fn same_shape(context: &ShardingContext<'_>, a: ValueId, b: ValueId) -> bool {
 
 /// The entry's parameters from which a value is computed within its region, with the fewest ops between.
 fn params_behind(context: &ShardingContext<'_>, region: &UpdateRegion, value: ValueId) -> Candidates {
-    let mut seen: IndexMap<ValueId, usize> = IndexMap::from([(value, 0)]);
+    let mut seen: IndexMap<ValueId, usize> = [(value, 0)].into_iter().collect();
     let mut next = 0;
     while let Some((&value, &distance)) = seen.get_index(next) {
         next += 1;
@@ -219,17 +226,18 @@ mod tests {
     #[test]
     fn a_new_weight_takes_what_its_moments_leave() {
         let set = |values: &[usize]| values.iter().map(|&n| (v(n), 5)).collect::<Candidates>();
-        let mut open = IndexMap::from([(0, set(&[0, 1, 2])), (1, set(&[1])), (2, set(&[2])), (3, set(&[]))]);
-        let mut pairs = IndexMap::new();
+        let open = [(0, set(&[0, 1, 2])), (1, set(&[1])), (2, set(&[2])), (3, set(&[]))];
+        let mut open: IndexMap<usize, Candidates> = open.into_iter().collect();
+        let mut pairs = IndexMap::default();
         settle(&mut open, &mut pairs);
         assert!(open.is_empty());
         assert_eq!((pairs[&0], pairs[&1], pairs[&2], pairs.len()), (v(0), v(1), v(2), 3));
-        let mut open = IndexMap::from([(0, set(&[0, 1])), (1, set(&[0, 1]))]);
-        settle(&mut open, &mut IndexMap::new());
+        let mut open: IndexMap<usize, Candidates> = [(0, set(&[0, 1])), (1, set(&[0, 1]))].into_iter().collect();
+        settle(&mut open, &mut IndexMap::default());
         assert_eq!(open.len(), 2, "either output could be either parameter");
         // LARS: the momentum is computed from the weight too, but through more ops.
         open[0].insert(v(0), 1);
-        let mut pairs = IndexMap::new();
+        let mut pairs = IndexMap::default();
         settle(&mut open, &mut pairs);
         assert_eq!((pairs[&0], pairs[&1]), (v(0), v(1)));
     }

@@ -18,6 +18,7 @@
 //! fewer resident bytes. After Xu et al. 2020, §3.2, who place collectives greedily.
 
 use crate::min_cut::{Network, UNCUTTABLE, Vertex};
+use smallvec::SmallVec;
 
 /// A place in the cut: one value, or the operand of a reduction.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -41,6 +42,9 @@ impl ValueForm {
         }
     }
 }
+
+/// What the uses of a value want: two inline.
+pub(crate) type Uses = SmallVec<[ValueForm; 2]>;
 
 /// A price: picoseconds first, then the tie-breakers.
 #[derive(Clone, Copy, PartialEq, PartialOrd, Debug, Default)]
@@ -76,14 +80,14 @@ pub enum Term {
     Shard(Node, Price),
     /// Paid if `value` is in shards and one of `uses` wants it full; `None` means that it cannot be.
     #[allow(missing_docs)]
-    Gather { value: Node, uses: Vec<ValueForm>, price: Option<Price> },
+    Gather { value: Node, uses: Uses, price: Option<Price> },
     /// Paid if `value` is full and one of `uses` wants shards; `None` means that it cannot be.
     #[allow(missing_docs)]
-    Slice { value: ValueForm, uses: Vec<ValueForm>, price: Option<Price> },
+    Slice { value: ValueForm, uses: Uses, price: Option<Price> },
     /// Paid if one of the uses is full.
-    AnyFull(Vec<ValueForm>, Price),
+    AnyFull(Uses, Price),
     /// Paid if one of the nodes is in shards.
-    AnyShard(Vec<Node>, Price),
+    AnyShard(SmallVec<[Node; 2]>, Price),
     /// The node has to be full (`false`) or in shards (`true`).
     Fixed(Node, bool),
 }
@@ -163,51 +167,76 @@ impl CostModel {
 
     /// The cheapest placement, of all equally cheap ones the one with the fewest nodes in shards; and its cost.
     pub fn solve(&self) -> (Assignment, u128) {
-        self.solve_with(&[])
+        self.solve_with(&[], &[])
     }
 
-    /// The cheapest placement, of all equally cheap ones the one with the fewest nodes in shards beside as many of `wanted`
-    /// as they can have; and its cost.
-    pub(crate) fn solve_with(&self, wanted: &[Node]) -> (Assignment, u128) {
-        let mut network = Network::new();
-        let vertices: Vec<Vertex> = (0..self.n_nodes).map(|_| network.add_vertex()).collect();
+    /// The cheapest placement for these terms and `more`, of all equally cheap ones the one with the fewest nodes in shards beside as
+    /// many of `wanted` as they can have; and its cost.
+    pub(crate) fn solve_with(&self, more: &[Term], wanted: &[Node]) -> (Assignment, u128) {
+        let mut builder = NetworkBuilder { network: Network::new() };
+        let vertices: Vec<Vertex> = (0..self.n_nodes).map(|_| builder.network.add_vertex()).collect();
+        for term in self.terms.iter().chain(more) {
+            builder.add(term, &vertices);
+        }
+        let wanted: Vec<Vertex> = wanted.iter().map(|node| vertices[node.0 as usize]).collect();
+        let cut = builder.network.cut(&wanted);
+        (vertices.iter().map(|&v| cut.is_on_sink_side(v)).collect(), cut.value)
+    }
+}
+
+/// Makes arcs of terms: what is full ends on the source's side.
+struct NetworkBuilder {
+    network: Network,
+}
+
+impl NetworkBuilder {
+    fn add(&mut self, term: &Term, vertices: &[Vertex]) {
         let at = |node: Node| vertices[node.0 as usize];
-        let form = |form: ValueForm| match form {
+        let form = |form: &ValueForm| match form {
             ValueForm::Full => Network::SOURCE,
-            ValueForm::Of(node) => at(node),
+            ValueForm::Of(node) => at(*node),
         };
         let cost = |price: &Option<Price>| price.map_or(UNCUTTABLE, |p| p.as_capacity());
-        for term in &self.terms {
-            match term {
-                Term::Full(node, price) => network.add_arc(at(*node), Network::SINK, price.as_capacity()),
-                Term::Shard(node, price) => network.add_arc(Network::SOURCE, at(*node), price.as_capacity()),
-                Term::Fixed(node, true) => network.add_arc(at(*node), Network::SINK, UNCUTTABLE),
-                Term::Fixed(node, false) => network.add_arc(Network::SOURCE, at(*node), UNCUTTABLE),
-                Term::Gather { value, uses, price } => {
-                    let any_full = network.add_vertex();
-                    uses.iter().for_each(|&u| network.add_arc(form(u), any_full, UNCUTTABLE));
-                    network.add_arc(any_full, at(*value), cost(price));
-                }
-                Term::Slice { value, uses, price } => {
-                    let any_shard = network.add_vertex();
-                    uses.iter().for_each(|&u| network.add_arc(any_shard, form(u), UNCUTTABLE));
-                    network.add_arc(form(*value), any_shard, cost(price));
-                }
-                Term::AnyFull(uses, price) => {
-                    let any_full = network.add_vertex();
-                    uses.iter().for_each(|&u| network.add_arc(form(u), any_full, UNCUTTABLE));
-                    network.add_arc(any_full, Network::SINK, price.as_capacity());
-                }
-                Term::AnyShard(nodes, price) => {
-                    let any_shard = network.add_vertex();
-                    nodes.iter().for_each(|&n| network.add_arc(any_shard, at(n), UNCUTTABLE));
-                    network.add_arc(Network::SOURCE, any_shard, price.as_capacity());
-                }
+        match term {
+            Term::Full(node, price) => self.network.add_arc(at(*node), Network::SINK, price.as_capacity()),
+            Term::Shard(node, price) => self.network.add_arc(Network::SOURCE, at(*node), price.as_capacity()),
+            Term::Fixed(node, true) => self.network.add_arc(at(*node), Network::SINK, UNCUTTABLE),
+            Term::Fixed(node, false) => self.network.add_arc(Network::SOURCE, at(*node), UNCUTTABLE),
+            Term::Gather { value, uses, price } => {
+                self.any_full(uses.iter().map(form), at(*value), cost(price));
+            }
+            Term::AnyFull(uses, price) => {
+                self.any_full(uses.iter().map(form), Network::SINK, price.as_capacity());
+            }
+            Term::Slice { value, uses, price } => {
+                self.any_shard(form(value), uses.iter().map(form), cost(price));
+            }
+            Term::AnyShard(nodes, price) => {
+                self.any_shard(Network::SOURCE, nodes.iter().map(|&node| at(node)), price.as_capacity());
             }
         }
-        let wanted: Vec<Vertex> = wanted.iter().map(|&node| at(node)).collect();
-        let cut = network.cut(&wanted);
-        (vertices.iter().map(|&v| cut.is_on_sink_side(v)).collect(), cut.value)
+    }
+
+    /// `capacity` is paid once if `to` is in shards and one of `from` is full.
+    fn any_full(&mut self, from: impl ExactSizeIterator<Item = Vertex>, to: Vertex, capacity: u128) {
+        if from.len() == 1 {
+            from.for_each(|from| self.network.add_arc(from, to, capacity));
+        } else if capacity > 0 && from.len() > 1 {
+            let any = self.network.add_vertex();
+            from.for_each(|from| self.network.add_arc(from, any, UNCUTTABLE));
+            self.network.add_arc(any, to, capacity);
+        }
+    }
+
+    /// `capacity` is paid once if `from` is full and one of `to` is in shards.
+    fn any_shard(&mut self, from: Vertex, to: impl ExactSizeIterator<Item = Vertex>, capacity: u128) {
+        if to.len() == 1 {
+            to.for_each(|to| self.network.add_arc(from, to, capacity));
+        } else if capacity > 0 && to.len() > 1 {
+            let any = self.network.add_vertex();
+            to.for_each(|to| self.network.add_arc(any, to, UNCUTTABLE));
+            self.network.add_arc(from, any, capacity);
+        }
     }
 }
 
@@ -268,7 +297,7 @@ mod tests {
                 resident_bytes: random(state, 4) as f64 * 256.0,
             };
             let some = (random(state, 12) > 0).then_some(price);
-            let uses = |state: &mut u64| -> Vec<ValueForm> {
+            let uses = |state: &mut u64| -> Uses {
                 (0..1 + random(state, 3))
                     .map(|_| if random(state, 4) == 0 { ValueForm::Full } else { ValueForm::Of(node(state)) })
                     .collect()
@@ -311,7 +340,7 @@ mod tests {
                 assert_eq!(value, best, "{model:?}");
                 assert_eq!(model.capacity_of(&assignment), best, "{model:?}");
                 let wanted: Vec<Node> = (0..n as u32).map(Node).filter(|_| random(&mut state, 2) == 0).collect();
-                let (most, value) = model.solve_with(&wanted);
+                let (most, value) = model.solve_with(&[], &wanted);
                 assert_eq!((value, model.capacity_of(&most)), (best, best), "{model:?}");
                 let cheapest = (0u32..1 << n).map(|mask| (0..n).map(|i| mask >> i & 1 == 1).collect::<Vec<bool>>());
                 let n_wanted = |in_shards: &[bool]| wanted.iter().filter(|node| in_shards[node.0 as usize]).count();

@@ -5,10 +5,11 @@ use crate::context::ShardingContext;
 use crate::error::{GradientRefusal, WusError};
 use crate::fusions::{Fusion, Fusions, arithmetic_ps};
 use crate::machine::{Kind, Times};
-use crate::pairs::{Pair, find_pairs, state_outputs};
-use crate::placement::{Assignment, CostModel, Node, Price, Term, ValueForm};
+use crate::pairs::{Pair, SettledPairs, aliased};
+use crate::placement::{Assignment, CostModel, Node, Price, Term, Uses, ValueForm};
 use crate::region::UpdateRegion;
 use crate::state::StateOfRegion;
+use crate::tables::{IndexMap, IndexSet};
 use cranelift_entity::SecondaryMap;
 use hlo_analysis::values::{Origin, Use, User, ValueId};
 use hlo_ir::attrs::Attrs;
@@ -19,7 +20,7 @@ use hlo_ir::{ArrayShape, CompId, DType, InstId, Module};
 use hlo_spmd::ShardFormat;
 use hlo_spmd::is_broadcast;
 use hlo_spmd::{OperandCut, ResultCut};
-use indexmap::{IndexMap, IndexSet};
+use smallvec::{SmallVec, smallvec};
 use std::ops::Range;
 
 /// How often a computation runs and how deep in loops it stands.
@@ -60,7 +61,7 @@ struct Edges {
     node: Node,
     bytes: u64,
     /// Fusions that read it, with what each use wants.
-    readers: IndexMap<u32, Vec<ValueForm>>,
+    readers: IndexMap<u32, Uses>,
     /// The fusion that computes it, if anything outside takes it.
     writer: Option<u32>,
 }
@@ -116,32 +117,34 @@ impl Problem {
             region_of: SecondaryMap::new(),
             node_of: SecondaryMap::new(),
             computes: SecondaryMap::new(),
-            partials: IndexMap::new(),
-            pairs: IndexMap::new(),
-            paired: IndexSet::new(),
+            partials: IndexMap::default(),
+            pairs: IndexMap::default(),
+            paired: IndexSet::default(),
         };
         let mut left = Vec::new();
-        let mut known: IndexSet<ValueId> = IndexSet::new();
+        let mut known: IndexSet<ValueId> = IndexSet::default();
         for seed in context.gradients.clone() {
             if known.contains(&seed) {
                 continue;
             }
             match context.region(seed) {
-                Ok(region) => {
+                Ok((region, update)) => {
                     known.extend(region.gradients.iter().copied());
+                    problem.updates.push(update);
                     problem.add_region(context, region);
                 }
                 Err(reason) => left.push((seed, reason)),
             }
         }
-        let exits = state_outputs(context, &problem.regions);
+        let by_alias = SettledPairs::find(context, &problem.regions, &aliased(context.module));
+        let exits = by_alias.outputs();
         for (region, update) in problem.regions.iter().zip(&problem.updates) {
             let state = StateOfRegion::find(context, region);
             problem.stateless.push(!state.is_used_by(context, region, update));
             problem.kept.push(state.kept(context, region, update, &exits));
         }
         if let Some(known) = &terms.state_pairs {
-            problem.pairs = find_pairs(context, &problem.regions, known)?;
+            problem.pairs = by_alias.with_known(context, &problem.regions, known)?;
             problem.paired = problem.pairs.values().copied().collect();
         }
         problem.add_partials(context);
@@ -162,24 +165,22 @@ impl Problem {
             self.node_of[value] = Some(self.costs.add_node());
             self.computes[value] = context.can_shard(&region.runs, value);
         }
-        let update = context.update(&region.runs);
-        self.updates.push(update);
     }
 
     /// The cheapest placement that has the gradients and the next state of every update with state in shards, as far as
     /// that is possible: where one of them is needed whole inside a fusion, no gather can stand before it. Everything else is in
     /// shards, gathered or computed whole, whichever is cheapest; where it makes no difference it is in shards.
     pub(crate) fn forced(&self) -> Assignment {
-        let mut costs = self.costs.clone();
-        let always_full = costs.always_full();
+        let always_full = self.costs.always_full();
         let nodes = |values: &IndexSet<ValueId>| -> Vec<Node> {
             let nodes = values.iter().filter_map(|&v| self.node_of[v]);
             nodes.filter(|n| !always_full[n.0 as usize]).collect()
         };
-        costs.terms.extend(self.kept.iter().flat_map(nodes).map(|node| Term::Fixed(node, true)));
+        let fixed: Vec<Term> = self.kept.iter().flat_map(nodes).map(|node| Term::Fixed(node, true)).collect();
         let with_state = self.regions.iter().zip(&self.stateless).filter(|(_, is_stateless)| !**is_stateless);
         let computed = |region: &UpdateRegion| region.runs.keys().copied().filter(|&v| self.computes[v]).collect();
-        costs.solve_with(&with_state.flat_map(|(region, _)| nodes(&computed(region))).collect::<Vec<Node>>()).0
+        let wanted: Vec<Node> = with_state.flat_map(|(region, _)| nodes(&computed(region))).collect();
+        self.costs.solve_with(&fixed, &wanted).0
     }
 
     /// Predicted time of what the placement decides in one region, and of its launches, in nanoseconds.
@@ -236,7 +237,7 @@ impl Problem {
     /// State that something else than its own update takes whole: weights, not moments.
     fn is_weight(&self, context: &mut ShardingContext<'_>, number: usize, state: ValueId) -> bool {
         let region = &self.regions[number];
-        let mut seen: IndexSet<ValueId> = IndexSet::from([state]);
+        let mut seen: IndexSet<ValueId> = [state].into_iter().collect();
         let mut next = 0;
         while let Some(&value) = seen.get_index(next) {
             next += 1;
@@ -324,20 +325,21 @@ impl Problem {
     fn add_terms(&mut self, context: &mut ShardingContext<'_>, terms: &Terms<'_>) {
         let mut out = TermList { terms: Vec::new(), cx: terms };
         let costs = Costs::new(context.module);
-        let mut partials_of: IndexMap<usize, Vec<(InstId, Node)>> = IndexMap::new();
+        let mut partials_of: IndexMap<usize, Vec<(InstId, Node)>> = IndexMap::default();
         for (&inst, &node) in &self.partials {
             let operand = context.module.inst(inst).operands.first().and_then(|&o| context.values.of(o));
             if let Some(number) = operand.and_then(|v| self.region_number(v)) {
                 partials_of.entry(number).or_default().push((inst, node));
             }
         }
-        for number in 0..self.regions.len() {
-            let region = self.regions[number].clone();
+        let (mut kernels, mut ranges) =
+            (Vec::with_capacity(self.regions.len()), Vec::with_capacity(self.regions.len()));
+        for (number, region) in self.regions.iter().enumerate() {
             let start = out.terms.len();
             for &value in region.runs.keys() {
-                self.value_terms(context, &region, value, &mut out);
+                self.value_terms(context, region, value, &mut out);
             }
-            self.kernels.push(self.kernel_terms(context, &region, &costs, &mut out));
+            kernels.push(self.kernel_terms(context, region, &costs, &mut out));
             if let Some(keeps) = terms.keeps_weights
                 && !self.stateless[number]
             {
@@ -353,8 +355,9 @@ impl Problem {
                 let latency = out.collective(comp, Kind::Combine, 0.0);
                 out.terms.push(Term::Shard(node, Price::time(price.ps - latency.ps)));
             }
-            self.ranges.push(start..out.terms.len());
+            ranges.push(start..out.terms.len());
         }
+        (self.kernels, self.ranges) = (kernels, ranges);
         for (comp, nodes) in self.batches(context.module) {
             out.terms.push(Term::AnyShard(nodes, out.collective(comp, Kind::Combine, 0.0)));
         }
@@ -363,8 +366,8 @@ impl Problem {
 
     /// Partial results that are combined together and pay the latency once: those of one computation, element type and
     /// reducer that do not wait for one another.
-    fn batches(&self, module: &Module) -> Vec<(CompId, Vec<Node>)> {
-        let mut batches: IndexMap<(CompId, u32, DType, Option<Monoid>), Vec<Node>> = IndexMap::new();
+    fn batches(&self, module: &Module) -> Vec<(CompId, SmallVec<[Node; 2]>)> {
+        let mut batches: IndexMap<(CompId, u32, DType, Option<Monoid>), SmallVec<[Node; 2]>> = IndexMap::default();
         let comps: IndexSet<CompId> = self.partials.keys().map(|&inst| module.inst(inst).parent).collect();
         for comp in comps {
             let mut n_waited: SecondaryMap<InstId, u32> = SecondaryMap::new();
@@ -412,7 +415,7 @@ impl Problem {
             let saved = price(bytes as f64 - padded / n as f64);
             out.terms.push(Term::Full(node, saved));
         }
-        let mut places: IndexMap<CompId, Vec<ValueForm>> = IndexMap::new();
+        let mut places: IndexMap<CompId, Uses> = IndexMap::default();
         for taken in &context.values.uses[value] {
             let form = self.wanted(context, value, taken);
             let forms = places.entry(taken.comp).or_default();
@@ -434,7 +437,7 @@ impl Problem {
                 let is_fused = context.values.fused.contains(module.inst(inst).parent);
                 let is_free = !is_fused || (context.is_rebuilt(source) && is_broadcast(module, inst));
                 let price = is_free.then(Price::default);
-                out.terms.push(Term::Slice { value: ValueForm::Full, uses: vec![ValueForm::Of(node)], price });
+                out.terms.push(Term::Slice { value: ValueForm::Full, uses: smallvec![ValueForm::Of(node)], price });
             }
         }
     }
@@ -475,7 +478,7 @@ impl Problem {
 
     /// Ops of a format that can be computed on shards, and reductions that can take shards.
     fn ops(&self, context: &ShardingContext<'_>, region: &UpdateRegion) -> IndexSet<InstId> {
-        let mut ops: IndexSet<InstId> = IndexSet::new();
+        let mut ops: IndexSet<InstId> = IndexSet::default();
         for &value in region.runs.keys() {
             if self.is_op(context, value) {
                 ops.insert(context.values.inst(value));
@@ -493,7 +496,7 @@ impl Problem {
         let node = self.node_of[value]?;
         let own = fusions.of(context.values.inst(value)).filter(|_| self.is_op(context, value));
         let bytes = context.values.shape(context.module, value).map_or(0, ArrayShape::size_bytes);
-        let mut readers: IndexMap<u32, Vec<ValueForm>> = IndexMap::new();
+        let mut readers: IndexMap<u32, Uses> = IndexMap::default();
         let mut is_written = false;
         for taken in &context.values.uses[value] {
             let reader = match taken.user {
@@ -516,7 +519,7 @@ impl Problem {
         let is_bound = |number: &u32| !fusions.get(*number).is_bound_by_arithmetic(times);
         for (reader, uses) in edges.readers.iter().filter(|(number, _)| is_bound(number)) {
             let comp = fusions.get(*reader).comp;
-            let mut nodes: Vec<Node> = uses.iter().filter_map(|u| u.node()).collect();
+            let mut nodes: SmallVec<[Node; 2]> = uses.iter().filter_map(|u| u.node()).collect();
             nodes.dedup();
             if nodes.len() < 2 && nodes.len() == uses.iter().collect::<IndexSet<_>>().len() {
                 out.terms.push(Term::AnyFull(uses.clone(), out.memory(comp, saved_bytes)));

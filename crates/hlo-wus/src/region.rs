@@ -8,11 +8,11 @@
 use crate::context::ShardingContext;
 use crate::error::GradientRefusal;
 use crate::format::{Rank, candidates, is_major_run};
+use crate::tables::{IndexMap, IndexSet};
 use hlo_analysis::values::{Origin, User, ValueId};
 use hlo_ir::ArrayShape;
 use hlo_spmd::{DimRun, EvenSplit, ShardFormat};
 use hlo_spmd::{OperandCut, ResultCut};
-use indexmap::{IndexMap, IndexSet};
 
 /// Values of one format.
 #[derive(Clone, Debug)]
@@ -21,8 +21,8 @@ pub struct UpdateRegion {
     pub split: EvenSplit,
     /// The run of every value.
     pub runs: IndexMap<ValueId, DimRun>,
-    /// The format of every value.
-    formats: IndexMap<ValueId, ShardFormat>,
+    /// The format of every value, in the order of `runs`.
+    formats: Vec<Option<ShardFormat>>,
     /// Gradients, in order of discovery.
     pub gradients: Vec<ValueId>,
     /// Formats that were possible and why this one is better, for the report.
@@ -32,7 +32,7 @@ pub struct UpdateRegion {
 impl UpdateRegion {
     /// The format of one of its values.
     pub fn format(&self, value: ValueId) -> Option<ShardFormat> {
-        self.formats.get(&value).copied()
+        self.formats[self.runs.get_index_of(&value)?]
     }
 }
 
@@ -49,13 +49,13 @@ const MAX_UNITS: usize = 4;
 impl ShardingContext<'_> {
     /// Everything that gets a format if `seed` is cut along `run`.
     fn grow(&mut self, seed: ValueId, run: DimRun) -> Grown {
-        let mut runs: IndexMap<ValueId, DimRun> = IndexMap::from([(seed, run)]);
-        let (mut finer, mut is_stopped) = (IndexSet::new(), false);
+        let mut runs: IndexMap<ValueId, DimRun> = [(seed, run)].into_iter().collect();
+        let (mut finer, mut is_stopped) = (IndexSet::default(), false);
         let (module, values) = (self.module, self.values);
         let mut next = 0;
+        let mut found: Vec<(ValueId, DimRun)> = Vec::new();
         while let Some((&value, &run)) = runs.get_index(next) {
             next += 1;
-            let mut found: Vec<(ValueId, DimRun)> = Vec::new();
             for taken in &values.uses[value] {
                 match taken.user {
                     User::Op { inst, operand } => {
@@ -81,7 +81,7 @@ impl ShardingContext<'_> {
                 }
             }
             found.extend(values.sources[value].iter().map(|&source| (source, run)));
-            for (value, run) in found {
+            for (value, run) in found.drain(..) {
                 if !runs.contains_key(&value) && !self.taken[value] && self.is_eligible(value) {
                     runs.insert(value, run);
                 }
@@ -119,11 +119,11 @@ impl ShardingContext<'_> {
         update
     }
 
-    /// The region of a gradient in the best format.
+    /// The region of a gradient in the best format, and the update in it.
     ///
     /// # Errors
     /// Why there is none.
-    pub fn region(&mut self, seed: ValueId) -> Result<UpdateRegion, GradientRefusal> {
+    pub fn region(&mut self, seed: ValueId) -> Result<(UpdateRegion, IndexSet<ValueId>), GradientRefusal> {
         if self.taken[seed] {
             return Err(GradientRefusal::HasFormat);
         }
@@ -131,7 +131,7 @@ impl ShardingContext<'_> {
             return Err(GradientRefusal::NotReplicated);
         }
         let Some(shape) = self.values.shape(self.module, seed).cloned() else { return Err(GradientRefusal::NoArray) };
-        let mut tried: Vec<(Rank, ShardFormat, IndexMap<ValueId, DimRun>)> = Vec::new();
+        let mut tried: Vec<(Rank, ShardFormat, IndexMap<ValueId, DimRun>, IndexSet<ValueId>)> = Vec::new();
         let mut refusal = GradientRefusal::NoDims;
         let mut open = candidates(&shape);
         open.reverse();
@@ -147,19 +147,19 @@ impl ShardingContext<'_> {
                 refusal = GradientRefusal::NoEvenDim;
                 continue;
             }
-            let rank = self.rank(&runs, &format);
-            tried.push((rank, format, runs));
+            let update = self.update(&runs);
+            let rank = self.rank(&runs, &update, &format);
+            tried.push((rank, format, runs, update));
         }
         let best = tried.iter().enumerate().min_by(|(_, a), (_, b)| a.0.total_cmp(&b.0)).map(|(i, _)| i);
-        let Some((rank, format, runs)) = best.map(|i| tried.remove(i)) else { return Err(refusal) };
-        let rejected = tried.iter().map(|(other, format, _)| (format.to_string(), other.worse_than(&rank))).collect();
+        let Some((rank, format, runs, update)) = best.map(|i| tried.remove(i)) else { return Err(refusal) };
+        let rejected = tried.iter().map(|(other, format, ..)| (format.to_string(), other.worse_than(&rank))).collect();
         let gradients = runs.keys().copied().filter(|v| self.gradients.contains(v)).collect();
         runs.keys().for_each(|&v| self.taken[v] = true);
-        let of_value = |(&v, &run): (&ValueId, &DimRun)| {
-            self.values.shape(self.module, v).map(|shape| (v, format.of_run(shape, run)))
-        };
-        let formats = runs.iter().filter_map(of_value).collect();
-        Ok(UpdateRegion { split: format.split, runs, formats, gradients, rejected })
+        let of_value =
+            |(&v, &run): (&ValueId, &DimRun)| self.values.shape(self.module, v).map(|shape| format.of_run(shape, run));
+        let formats = runs.iter().map(of_value).collect();
+        Ok((UpdateRegion { split: format.split, runs, formats, gradients, rejected }, update))
     }
 
     /// The format of a gradient whose run this is: its shards have as many units as the largest value of the region needs.
@@ -186,17 +186,16 @@ impl ShardingContext<'_> {
         )
     }
 
-    /// How good a format is.
-    fn rank(&mut self, runs: &IndexMap<ValueId, DimRun>, format: &ShardFormat) -> Rank {
+    /// How good a format is with which these values are computed in shards.
+    fn rank(&self, runs: &IndexMap<ValueId, DimRun>, update: &IndexSet<ValueId>, format: &ShardFormat) -> Rank {
         let own = format.run;
         let bytes = |v: &ValueId| self.values.shape(self.module, *v).map_or(0, ArrayShape::size_bytes);
-        let sizes: IndexMap<ValueId, u64> = runs.keys().map(|v| (*v, bytes(v))).collect();
-        let computed_bytes = self.update(runs).iter().fold(0u64, |sum, v| sum.saturating_add(sizes[v]));
+        let computed_bytes = update.iter().fold(0u64, |sum, v| sum.saturating_add(bytes(v)));
         let mut state: Option<(u64, ValueId)> = None;
         for &value in runs.keys() {
             let is_state = matches!(self.values.values[value].origin, Origin::EntryParam | Origin::Carry);
-            if is_state && state.is_none_or(|(most, _)| sizes[&value] > most) {
-                state = Some((sizes[&value], value));
+            if is_state && state.is_none_or(|(most, _)| bytes(&value) > most) {
+                state = Some((bytes(&value), value));
             }
         }
         let layout_of = state.map_or(own, |(_, v)| runs[&v]);

@@ -8,6 +8,7 @@ use crate::batch::pack_all_reduces;
 use crate::context::ShardingContext;
 use crate::error::WusError;
 use crate::problem::Problem;
+use crate::tables::{IndexMap, IndexSet};
 use cranelift_entity::packed_option::PackedOption;
 use hlo_analysis::values::{Through, User, ValueId, Values, hands_on, params_of_operands, tuple_elements};
 use hlo_ir::attrs::{Attrs, TupleIndexAttrs};
@@ -16,7 +17,6 @@ use hlo_ir::{ArrayShape, CompId, InstId, Module, Opcode, Shape};
 use hlo_spmd::{
     Appender, OperandCut, ShardBuilder, ShardFormat, SpmdError, is_rebuilt, local_shape, shard_attrs, with_shard_size,
 };
-use indexmap::{IndexMap, IndexSet};
 
 /// What a rewrite put in.
 #[derive(Clone, Debug, Default)]
@@ -67,10 +67,10 @@ impl<'m, 's, 'a> Rewriter<'m, 's, 'a> {
             context,
             problem,
             shards,
-            holders: IndexMap::new(),
-            whole: IndexMap::new(),
-            slices: IndexMap::new(),
-            replaced: IndexMap::new(),
+            holders: IndexMap::default(),
+            whole: IndexMap::default(),
+            slices: IndexMap::default(),
+            replaced: IndexMap::default(),
             emitted: Emitted::default(),
         }
     }
@@ -117,7 +117,7 @@ impl<'m, 's, 'a> Rewriter<'m, 's, 'a> {
 
     /// Computations in which a value is in shards, or taken so.
     fn touched(&self) -> Vec<CompId> {
-        let mut touched: IndexSet<CompId> = IndexSet::new();
+        let mut touched: IndexSet<CompId> = IndexSet::default();
         let values = self.values();
         for region in &self.problem.regions {
             for &value in region.runs.keys() {

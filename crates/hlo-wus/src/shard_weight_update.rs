@@ -52,6 +52,7 @@ use crate::machine::{CLUSTER, DEVICE, Times, times};
 use crate::pairs::{Pair, aliased, joined, parse_pairs};
 use crate::problem::{Problem, Rate, Terms};
 use crate::rewrite::Rewriter;
+use crate::tables::{IndexMap, IndexSet};
 use cranelift_entity::SecondaryMap;
 use hlo_analysis::Preserved;
 use hlo_analysis::frequency::FrequencyOptions;
@@ -63,7 +64,6 @@ use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::report::{Artifact, MemoryChange};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 use hlo_spmd::{CallSiteCopies, Grouping, groupings};
-use indexmap::{IndexMap, IndexSet};
 
 /// The pass as the command line knows it.
 pub(crate) static INFO: PassInfo = PassInfo {
@@ -364,7 +364,7 @@ impl ShardWeightUpdate {
         cx.report.count("all-reduces-seen", (gradients.len() + left.len()) as u64);
         cx.report.count("updates-sharded", 0);
         // Gradients summed over other groups are shards of another problem.
-        let mut problems: IndexMap<Vec<Vec<u32>>, Vec<InstId>> = IndexMap::new();
+        let mut problems: IndexMap<Vec<Vec<u32>>, Vec<InstId>> = IndexMap::default();
         for Gradient { all_reduce, groups, .. } in &gradients {
             problems.entry(groups.clone()).or_default().push(*all_reduce);
         }

@@ -5,9 +5,9 @@
 
 use crate::context::ShardingContext;
 use crate::region::UpdateRegion;
+use crate::tables::IndexSet;
 use hlo_analysis::values::{Origin, User, ValueId};
 use hlo_spmd::{OperandCut, ResultCut};
-use indexmap::IndexSet;
 
 /// State and what is computed from it in shards, within one region.
 pub(crate) struct StateOfRegion(IndexSet<ValueId>);
@@ -72,7 +72,7 @@ impl StateOfRegion {
         exits: &IndexSet<usize>,
     ) -> IndexSet<ValueId> {
         if !self.is_used_by(context, region, update) {
-            return IndexSet::new();
+            return IndexSet::default();
         }
         let values = context.values;
         let is_next = |v: &ValueId| {

@@ -134,11 +134,13 @@ impl Values {
     }
 
     /// Whether a computation was looked into.
+    #[inline]
     pub fn knows(&self, comp: CompId) -> bool {
         self.looked_into.contains(comp)
     }
 
     /// Whether an instruction was looked at: what nothing needs is not.
+    #[inline]
     pub fn is_live(&self, inst: InstId) -> bool {
         self.live.contains(inst)
     }
@@ -149,11 +151,13 @@ impl Values {
     }
 
     /// The values of an instruction's leaves.
+    #[inline]
     pub fn leaves(&self, inst: InstId) -> &[PackedOption<ValueId>] {
         &self.leaves[inst]
     }
 
     /// The value of an array instruction.
+    #[inline]
     pub fn of(&self, inst: InstId) -> Option<ValueId> {
         match &*self.leaves[inst] {
             [value] => value.expand(),
@@ -162,11 +166,13 @@ impl Values {
     }
 
     /// The instruction that computes a value or the first that defines it.
+    #[inline]
     pub fn inst(&self, value: ValueId) -> InstId {
         self.values[value].sites[0].0
     }
 
     /// The array shape of a value.
+    #[inline]
     pub fn shape<'m>(&self, module: &'m Module, value: ValueId) -> Option<&'m hlo_ir::ArrayShape> {
         let (inst, leaf) = self.values[value].sites[0];
         module.shapes.leaf(module.inst(inst).shape, leaf as usize)?.as_array()

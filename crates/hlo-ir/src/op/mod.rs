@@ -83,6 +83,7 @@ impl OpRow {
 
 impl Opcode {
     /// Everything known about this opcode.
+    #[inline]
     pub fn row(self) -> &'static OpRow {
         &table::ROWS[self as usize]
     }

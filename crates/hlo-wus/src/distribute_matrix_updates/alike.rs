@@ -2,10 +2,10 @@
 
 use super::find::MatrixUpdate;
 use super::stacked::is_constant;
+use crate::tables::{IndexMap, IndexSet};
 use hlo_ir::attrs::Attrs;
 use hlo_ir::monoid::{Monoid, find_monoid};
 use hlo_ir::{InstId, Module, Opcode, ShapeId};
-use indexmap::{IndexMap, IndexSet};
 
 /// Where an operand comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -80,7 +80,7 @@ fn is_same(module: &Module, a: InstId, b: InstId) -> bool {
 
 /// The update in order.
 pub(super) fn ordered(module: &Module, update: &MatrixUpdate, constants: &mut Constants) -> Ordered {
-    let mut order: IndexSet<InstId> = IndexSet::new();
+    let mut order: IndexSet<InstId> = IndexSet::default();
     let mut open: Vec<(InstId, bool)> = update.outputs.iter().rev().map(|&output| (output, false)).collect();
     while let Some((inst, are_operands_done)) = open.pop() {
         if order.contains(&inst) || !update.members.contains(inst) {
@@ -93,7 +93,7 @@ pub(super) fn ordered(module: &Module, update: &MatrixUpdate, constants: &mut Co
             open.extend(module.inst(inst).operands.iter().rev().map(|&operand| (operand, false)));
         }
     }
-    let mut inputs: IndexMap<InstId, InstId> = IndexMap::new();
+    let mut inputs: IndexMap<InstId, InstId> = IndexMap::default();
     let mut nodes = Vec::with_capacity(order.len());
     for &inst in &order {
         let instruction = module.inst(inst);

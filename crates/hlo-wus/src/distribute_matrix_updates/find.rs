@@ -7,13 +7,13 @@
 
 use super::stacked::{is_constant, is_stackable};
 use crate::min_cut::{Network, UNCUTTABLE, Vertex};
+use crate::tables::IndexSet;
 use cranelift_entity::{EntitySet, SecondaryMap};
 use hlo_analysis::code::pinned_by_control;
 use hlo_analysis::replication::Replication;
 use hlo_ir::module::UserMap;
 use hlo_ir::op::FactorRule;
 use hlo_ir::{CompId, InstId, InstMap, Module};
-use indexmap::IndexSet;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -126,7 +126,7 @@ impl Finder<'_> {
     /// What is computed for the core alone and is better computed with it: of all ways to cut between the two, one with the
     /// fewest bytes, and of those the one with the most work behind the cut.
     fn computed_for(&self, core: &[InstId], members: &EntitySet<InstId>) -> Vec<InstId> {
-        let mut own: IndexSet<InstId> = IndexSet::new();
+        let mut own: IndexSet<InstId> = IndexSet::default();
         let operands =
             |inst: InstId| self.module.inst(inst).operands.iter().map(|&operand| (self.position[operand], operand));
         let mut open: BinaryHeap<(u32, InstId)> = core.iter().flat_map(|&inst| operands(inst)).collect();
@@ -142,7 +142,7 @@ impl Finder<'_> {
         let mut network = Network::new();
         let mut vertices: SecondaryMap<InstId, Option<Vertex>> = SecondaryMap::new();
         own.iter().for_each(|&inst| vertices[inst] = Some(network.add_vertex()));
-        let mut read: IndexSet<InstId> = IndexSet::new();
+        let mut read: IndexSet<InstId> = IndexSet::default();
         for &inst in core.iter().chain(&own) {
             read.extend(
                 self.module

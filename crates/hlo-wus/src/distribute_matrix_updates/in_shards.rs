@@ -3,11 +3,11 @@
 //! A dim that the devices do not divide is padded with zeros: the gather is cut off behind the matrix, and the matrix padded
 //! before it is sliced.
 
+use crate::tables::IndexMap;
 use hlo_ir::attrs::Attrs;
 use hlo_ir::module::UserMap;
 use hlo_ir::{ArrayShape, Dims, InstId, Module, Opcode};
 use hlo_spmd::{array, find_device_values, find_splat};
-use indexmap::IndexMap;
 
 /// Matrices in shards, each along one of its dims.
 pub(super) struct InShards {
@@ -21,7 +21,7 @@ pub(super) struct InShards {
 
 impl InShards {
     fn with_capacity(n: usize) -> InShards {
-        InShards { dims: Vec::with_capacity(n), shards: Vec::with_capacity(n), cuts: IndexMap::new() }
+        InShards { dims: Vec::with_capacity(n), shards: Vec::with_capacity(n), cuts: IndexMap::default() }
     }
 
     /// Adds a matrix; `None` where another one's shards along the same dim have another shape.

@@ -2,11 +2,11 @@
 
 use super::alike::{Constants, Ordered, alike, ordered};
 use super::find::find_updates;
+use crate::tables::IndexSet;
 use hlo_analysis::code::code_computations;
 use hlo_ir::op::Flow;
 use hlo_ir::{CompId, InstId, Module};
 use hlo_pass::PassCx;
-use indexmap::IndexSet;
 
 /// Updates that are alike.
 pub(super) struct Kind {
@@ -43,7 +43,7 @@ pub(super) fn find_kinds(module: &Module, cx: &mut PassCx<'_>) -> Vec<Kind> {
     }
     let (replication, users) = (cx.analyses.replication(module), module.users());
     for comp in code_computations(module) {
-        let mut seen: IndexSet<InstId> = IndexSet::new();
+        let mut seen: IndexSet<InstId> = IndexSet::default();
         for groups in &all_groups {
             let mut constants = Constants::default();
             let updates = find_updates(module, comp, &users, &replication, groups);
@@ -61,7 +61,7 @@ pub(super) fn find_kinds(module: &Module, cx: &mut PassCx<'_>) -> Vec<Kind> {
 
 /// The sets of groups of the module's collectives that hold all devices, the largest groups first.
 fn groups_of_collectives(module: &Module) -> Vec<Vec<Vec<u32>>> {
-    let mut found: IndexSet<Vec<Vec<u32>>> = IndexSet::new();
+    let mut found: IndexSet<Vec<Vec<u32>>> = IndexSet::default();
     for &inst in module.computations().iter().flat_map(|&comp| &module.comp(comp).insts) {
         let Flow::Collective(_) = module.inst(inst).opcode.row().flow else { continue };
         let Ok(groups) = module.device_groups(inst) else { continue };
@@ -77,7 +77,7 @@ fn groups_of_collectives(module: &Module) -> Vec<Vec<Vec<u32>>> {
 
 /// Whether one update of a kind reads what is computed from another one.
 pub(super) fn is_any_dependent(module: &Module, kind: &Kind, members: &IndexSet<InstId>) -> bool {
-    let mut follows: IndexSet<InstId> = IndexSet::new();
+    let mut follows: IndexSet<InstId> = IndexSet::default();
     for &inst in &module.comp(kind.comp).insts {
         let instruction = module.inst(inst);
         let before = instruction.marks.iter().flat_map(|marks| &marks.control_predecessors);

@@ -43,6 +43,7 @@ mod stacked;
 
 use crate::error::WusError;
 use crate::machine::{CLUSTER, DEVICE};
+use crate::tables::IndexSet;
 use alike::Source;
 use exchange::Exchange;
 use hlo_analysis::Preserved;
@@ -55,7 +56,6 @@ use hlo_pass::report::Decision;
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 use hlo_spmd::{CollectiveChange, DimRun, ShardBuilder, ShardFormat, SpmdError};
 use in_shards::{InShards, find_gathered, find_sliced};
-use indexmap::IndexSet;
 use kinds::{Kind, find_kinds, is_any_dependent};
 use stacked::{Stacked, row_of, shape_of, stack_of, stack_shape, stacked_op};
 use std::fmt::Write;
