@@ -19,18 +19,18 @@ fn samples_need_what_their_headers_say() {
         let module = parse(name, &sample.text);
         let report = peak_memory(&module);
         for (key, found) in [
-            ("peak", report.peak_bytes),
-            ("arguments", report.argument_bytes),
-            ("outputs", report.output_bytes),
-            ("aliased", report.alias_bytes),
-            ("temporary", report.temp_bytes),
+            ("peak", report.sizes.peak_bytes),
+            ("arguments", report.sizes.argument_bytes),
+            ("outputs", report.sizes.output_bytes),
+            ("aliased", report.sizes.alias_bytes),
+            ("temporary", report.sizes.temp_bytes),
         ] {
             let expected = sample.header(key).unwrap_or_else(|| panic!("{name}: no line `// {key}: N`"));
             assert_eq!(found.to_string(), expected, "{name}: {key}, at {}", place(&module, &report));
         }
         assert_eq!(Some(place(&module, &report).as_str()), sample.header("at"), "{name}");
         let live: u64 = report.live_at_peak.iter().map(|buffer| buffer.bytes).sum();
-        assert_eq!(live, report.peak_bytes, "{name}");
+        assert_eq!(live, report.sizes.peak_bytes, "{name}");
     }
 }
 
@@ -40,18 +40,22 @@ fn real_programs_add_up_and_donate_their_state() {
         let module = parse(&path, &text);
         let report = peak_memory(&module);
         let live: u64 = report.live_at_peak.iter().map(|buffer| buffer.bytes).sum();
-        assert_eq!(live, report.peak_bytes, "{path}");
-        let given = report.argument_bytes + report.constant_bytes;
-        assert_eq!(report.peak_bytes, given + report.output_bytes - report.alias_bytes + report.temp_bytes, "{path}");
+        assert_eq!(live, report.sizes.peak_bytes, "{path}");
+        let given = report.sizes.argument_bytes + report.sizes.constant_bytes;
+        assert_eq!(
+            report.sizes.peak_bytes,
+            given + report.sizes.output_bytes - report.sizes.alias_bytes + report.sizes.temp_bytes,
+            "{path}"
+        );
         let arguments = report.live_at_peak.iter().filter(|buffer| buffer.kind == BufferKind::Argument);
-        assert_eq!(arguments.map(|buffer| buffer.bytes).sum::<u64>(), report.argument_bytes, "{path}");
+        assert_eq!(arguments.map(|buffer| buffer.bytes).sum::<u64>(), report.sizes.argument_bytes, "{path}");
         // Everything that is donated comes back in place.
         let header = &module.header;
         let donors = header.buffer_donor.iter().map(|donor| donor.param);
         let donated: BTreeSet<i64> = donors.chain(header.input_output_alias.iter().map(|alias| alias.param)).collect();
         let params = module.entry().map_or(&[][..], |entry| &module.comp(entry).params);
         let bytes = donated.iter().map(|&param| module.shape(params[param as usize]).memory_bytes());
-        assert_eq!(report.alias_bytes, bytes.sum::<u64>(), "{path}");
+        assert_eq!(report.sizes.alias_bytes, bytes.sum::<u64>(), "{path}");
     }
 }
 
@@ -76,7 +80,7 @@ fn a_computation_by_itself_is_like_an_entry_without_aliases() {
     let &large = module.computations().iter().find(|&&comp| module.comp_name(comp) == "large").expect("large");
     let report = peak_memory_of(&module, large);
     // The argument lives to the end here: 64 + 128 + 64.
-    assert_eq!((report.peak_bytes, report.argument_bytes, report.temp_bytes), (256, 64, 128));
+    assert_eq!((report.sizes.peak_bytes, report.sizes.argument_bytes, report.sizes.temp_bytes), (256, 64, 128));
     assert_eq!(place(&module, &report), "part");
 }
 
@@ -97,8 +101,8 @@ fn deep_and_wide_programs_end_soon() {
     text.push_str("ROOT %c = f32[8]{0} call(%b), to_apply=%c9999\n}\n");
     let report = peak_memory(&parse("deep", &text));
     // At least the true 96; 64 levels are exact, and below every level keeps its own.
-    assert!((96..=32 * 10_002).contains(&report.peak_bytes), "{}", report.peak_bytes);
-    assert_eq!(report.live_at_peak.iter().map(|buffer| buffer.bytes).sum::<u64>(), report.peak_bytes);
+    assert!((96..=32 * 10_002).contains(&report.sizes.peak_bytes), "{}", report.sizes.peak_bytes);
+    assert_eq!(report.live_at_peak.iter().map(|buffer| buffer.bytes).sum::<u64>(), report.sizes.peak_bytes);
 
     // A loop that carries 5,000 arrays and rotates none.
     let n = 5_000;
@@ -119,8 +123,8 @@ fn deep_and_wide_programs_end_soon() {
     );
     let report = peak_memory(&parse("wide", &text));
     // The arguments are not donated, so the loop works on copies, which are the outputs.
-    assert_eq!((report.argument_bytes, report.temp_bytes), (32 * n as u64, 0));
-    assert_eq!(report.peak_bytes, 2 * 32 * n as u64 + 1);
+    assert_eq!((report.sizes.argument_bytes, report.sizes.temp_bytes), (32 * n as u64, 0));
+    assert_eq!(report.sizes.peak_bytes, 2 * 32 * n as u64 + 1);
     // Measured: 0.3 s with both modules parsed.
     assert!(start.elapsed() < Duration::from_secs(20), "took {:?}", start.elapsed());
 }
@@ -144,6 +148,6 @@ fn arrays_take_what_their_layouts_say() {
     ] {
         let text = format!("HloModule m\n\nENTRY %e {{\n  ROOT %p = {shape} parameter(0)\n}}\n");
         let module = parse(shape, &text);
-        assert_eq!(peak_memory(&module).argument_bytes, expected, "{shape}");
+        assert_eq!(peak_memory(&module).sizes.argument_bytes, expected, "{shape}");
     }
 }

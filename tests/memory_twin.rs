@@ -688,10 +688,13 @@ fn random_modules_need_what_the_slow_twin_counts() {
         let module = parse(&format!("seed {seed}"), &text);
         let report = peak_memory(&module);
         let slow = slow_peak(&module, &aliases);
-        assert_eq!(report.peak_bytes as i64, slow, "seed {seed}: found (left), expected the twin's (right)\n{text}");
+        assert_eq!(
+            report.sizes.peak_bytes as i64, slow,
+            "seed {seed}: found (left), expected the twin's (right)\n{text}"
+        );
         let live: u64 = report.live_at_peak.iter().map(|buffer| buffer.bytes).sum();
-        assert_eq!(live, report.peak_bytes, "seed {seed}: what lives at the peak must add up to it\n{text}");
-        n_above_ends += usize::from(report.temp_bytes > 0);
+        assert_eq!(live, report.sizes.peak_bytes, "seed {seed}: what lives at the peak must add up to it\n{text}");
+        n_above_ends += usize::from(report.sizes.temp_bytes > 0);
     }
     assert!(n_above_ends * 2 > n_cases as usize, "only {n_above_ends} modules had temporaries at their peak");
 }

@@ -105,9 +105,9 @@ fn the_highest_point_of_the_curve_of_memory_is_the_peak() {
             let (report, points) = memory_curve(&module);
             assert_eq!(report, peak_memory(&module), "{path}");
             let highest = points.iter().max_by_key(|point| point.bytes).expect("a point");
-            assert_eq!(highest.bytes, report.peak_bytes, "{path}");
-            let given = report.argument_bytes + report.constant_bytes;
-            assert!(points.iter().all(|point| point.bytes <= report.peak_bytes), "{path}");
+            assert_eq!(highest.bytes, report.sizes.peak_bytes, "{path}");
+            let given = report.sizes.argument_bytes + report.sizes.constant_bytes;
+            assert!(points.iter().all(|point| point.bytes <= report.sizes.peak_bytes), "{path}");
             assert_eq!(points[0].bytes, given, "{path}: at the start there is what is given");
             assert!(points.iter().any(|point| point.inst == report.peak_at.last().copied()), "{path}");
         }

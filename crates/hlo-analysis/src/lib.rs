@@ -1,4 +1,7 @@
 //! Facts about a module, computed when first asked for and kept until a pass says that it changed what they rest on.
+//!
+//! Copies of [`Analyses`] share the costly facts, also those that are not known yet: ways that run beside each other on copies of
+//! one module compute each once.
 
 pub mod annotations;
 pub mod classes;
@@ -15,21 +18,28 @@ pub mod values;
 use annotations::ParamFacts;
 use frequency::{Frequencies, FrequencyOptions};
 use hlo_ir::Module;
+use memory::MemorySizes;
 use replication::Replication;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use values::{SharedCallees, Through, Values};
 
-/// Lazily computed analyses of one module. A copy shares what is known.
+/// A fact that copies share: whoever asks first computes it, and others wait for it.
+type Shared<T> = Arc<OnceLock<T>>;
+
+/// The graph of values last asked for, and how it was asked for.
+type LastValues = Option<(Through, SharedCallees, Shared<Arc<Values>>)>;
+
+/// Lazily computed analyses of one module. A copy shares what is known and what will be, until one of the two forgets it.
 #[derive(Clone, Debug, Default)]
 pub struct Analyses {
     /// What the user said of the entry's parameters.
     pub params: ParamFacts,
     /// What the user said of loops.
     pub frequency_options: FrequencyOptions,
-    replication: Option<Arc<Replication>>,
+    replication: Shared<Arc<Replication>>,
     frequencies: Option<(FrequencyOptions, Arc<Frequencies>)>,
-    values: Option<(Through, SharedCallees, Arc<Values>)>,
-    peak_bytes: Option<u64>,
+    values: Arc<Mutex<LastValues>>,
+    memory: Shared<MemorySizes>,
 }
 
 /// Which analyses still hold after a change. The graph of values never does: it names every use.
@@ -59,7 +69,7 @@ impl Analyses {
     /// Which devices hold equal values.
     pub fn replication(&mut self, module: &Module) -> Arc<Replication> {
         let params = &self.params;
-        self.replication.get_or_insert_with(|| Arc::new(Replication::compute(module, params))).clone()
+        self.replication.get_or_init(|| Arc::new(Replication::compute(module, params))).clone()
     }
 
     /// How often each computation runs.
@@ -77,29 +87,32 @@ impl Analyses {
 
     /// The graph of values. The last one asked for is kept.
     pub fn values(&mut self, module: &Module, through: Through, shared: SharedCallees) -> Arc<Values> {
-        if let Some((known_through, known_shared, known)) = &self.values
-            && (*known_through, *known_shared) == (through, shared)
-        {
-            return known.clone();
-        }
-        let fresh = Arc::new(Values::find(module, through, shared));
-        self.values = Some((through, shared, fresh.clone()));
-        fresh
+        let cell = {
+            // Nothing panics while it holds the lock.
+            let mut last = self.values.lock().unwrap_or_else(PoisonError::into_inner);
+            match &*last {
+                Some((known_through, known_shared, cell)) if (*known_through, *known_shared) == (through, shared) => {
+                    cell.clone()
+                }
+                Some(_) | None => last.insert((through, shared, Shared::default())).2.clone(),
+            }
+        };
+        cell.get_or_init(|| Arc::new(Values::find(module, through, shared))).clone()
     }
 
-    /// The most bytes that are in memory at once ([`memory::peak_memory`]).
-    pub fn peak_bytes(&mut self, module: &Module) -> u64 {
-        *self.peak_bytes.get_or_insert_with(|| memory::peak_memory(module).peak_bytes)
+    /// How many bytes are in memory, and of what kind ([`memory::peak_memory`]).
+    pub fn memory(&mut self, module: &Module) -> MemorySizes {
+        *self.memory.get_or_init(|| memory::memory_sizes(module))
     }
 
     /// Forgets what is not preserved.
     pub fn invalidate(&mut self, preserved: Preserved) {
-        self.values = None;
+        self.values = Arc::default();
         if !preserved.peak_memory {
-            self.peak_bytes = None;
+            self.memory = Shared::default();
         }
         if !preserved.replication {
-            self.replication = None;
+            self.replication = Shared::default();
         }
         if !preserved.frequencies {
             self.frequencies = None;

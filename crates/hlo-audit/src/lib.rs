@@ -27,7 +27,7 @@ pub use finding::{CheckInfo, Finding, Level};
 
 use hlo_analysis::annotations::{ParamFacts, ParamLeaf, entry_leaves, own_sharding};
 use hlo_analysis::frequency::FrequencyOptions;
-use hlo_analysis::memory::peak_memory;
+use hlo_analysis::memory::memory_sizes;
 use hlo_analysis::time::{Machine, SizeMismatch};
 use hlo_ir::attrs::Attrs;
 use hlo_ir::sharding::{LeafSharding, ShardingKind};
@@ -75,7 +75,7 @@ pub fn audit(module: &Module, options: &AuditOptions, checks: &[&CheckInfo]) -> 
     let mut findings: Vec<Finding> = checks.iter().flat_map(|check| (check.run)(&cx)).collect();
     // Instructions are numbered as they are read.
     findings.sort_by_key(|finding| finding.inst);
-    let mut totals = Totals { peak_bytes: peak_memory(module).peak_bytes, ..Totals::default() };
+    let mut totals = Totals { peak_bytes: memory_sizes(module).peak_bytes, ..Totals::default() };
     for collective in cx.collectives.iter().filter(|c| !c.is_of_one_device()) {
         totals.n_collectives += collective.n_runs;
         totals.collective_bytes += collective.n_runs * collective.bytes as f64;

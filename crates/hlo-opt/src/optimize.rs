@@ -378,7 +378,7 @@ impl Job<'_> {
         let mut module = std::mem::take(&mut loaded.module);
         let preset = work.preset.as_ref().map(|preset| &preset.call);
         let pricing = Some(&work.pricing).filter(|_| self.is_priced());
-        let before = pricing.map(|pricing| Before::start(&module, pricing.clone(), self.scope(work)));
+        let before = pricing.map(|pricing| Before::start(&module, &analyses, pricing.clone(), self.scope(work)));
         let machine = work.machine.as_ref();
         let is_compared = pricing.is_some() && preset.is_none();
         let notes = is_compared.then(|| Notes::keep(&module, &analyses.params, &work.calls, machine)).flatten();
@@ -403,7 +403,7 @@ impl Job<'_> {
         let has_changed = summary.reports.iter().any(|r| r.changed);
         report.note = notes.and_then(|notes| notes.about(&module));
         let predicted = Predicted::of(report.choice.as_ref(), work.passes.is_empty());
-        let totals = before.map(|before| before.and_after(&module, has_changed, predicted));
+        let totals = before.map(|before| before.and_after((&module, &analyses), has_changed, predicted));
         (report.totals, report.views) = totals.map_or((None, None), |(totals, views)| (Some(totals), views));
         let known = preset.zip(report.choice.as_ref());
         report.recommendation = known.and_then(|(preset, choice)| notes::recommendation(preset, choice, machine));

@@ -295,7 +295,7 @@ impl Ways {
     fn figures(&self, outcome: &Outcome, measures_peak: bool) -> Result<Figures, RunError> {
         let mut analyses = outcome.analyses.clone();
         let time = self.predict(&outcome.module, &mut analyses)?;
-        Ok(Figures { time, peak_bytes: measures_peak.then(|| analyses.peak_bytes(&outcome.module)) })
+        Ok(Figures { time, peak_bytes: measures_peak.then(|| analyses.memory(&outcome.module).peak_bytes) })
     }
 
     /// The predicted time of a module on the machine.

@@ -5,7 +5,7 @@ use crate::report::PassReport;
 use crate::{Changed, Options, Pass, PassCx, PassError, PassInfo};
 use hlo_analysis::Analyses;
 use hlo_analysis::frequency::Frequencies;
-use hlo_analysis::memory::peak_memory;
+use hlo_analysis::memory::memory_sizes;
 use hlo_ir::Module;
 use hlo_ir::diag::{Diagnostic, Entity};
 use hlo_ir::print::{PrintOptions, print_module};
@@ -199,10 +199,11 @@ fn check_contract(before: &str, after: &Module, changed: Changed, analyses: &mut
 
 /// Compares the kept peak of memory with a fresh one.
 fn check_peak_memory(after: &Module, analyses: &mut Analyses) -> Result<(), Diagnostic> {
-    let (fresh, kept) = (peak_memory(after).peak_bytes, analyses.peak_bytes(after));
+    let (fresh, kept) = (memory_sizes(after), analyses.memory(after));
     if kept == fresh {
         return Ok(());
     }
+    let (kept, fresh) = (kept.peak_bytes, fresh.peak_bytes);
     let message = format!("the pass says that the peak of memory is {kept} bytes, but it is {fresh}");
     Err(Diagnostic::about("pass-preserved", Entity::Module, message))
 }

@@ -312,7 +312,8 @@ impl ShardWeightUpdate {
 
 impl Pass for ShardWeightUpdate {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
-        let peak_before_bytes = cx.measures_peaks.then(|| cx.analyses.peak_bytes(module));
+        // The peak before is asked for last: others that run beside this pass may have found it by then.
+        let before = cx.measures_peaks.then(|| (module.clone(), cx.analyses.clone()));
         let is_changed = match CallSiteCopies::has_shared(module) {
             true => self.shard_apart(module, cx)?,
             false => self.shard(module, cx)?,
@@ -320,10 +321,10 @@ impl Pass for ShardWeightUpdate {
         if !is_changed {
             return Ok(Changed::No);
         }
-        let peak_memory = peak_before_bytes.is_some();
-        cx.report.memory = peak_before_bytes.map(|peak_before_bytes| MemoryChange {
-            peak_before_bytes,
-            peak_after_bytes: cx.analyses.peak_bytes(module),
+        let peak_memory = before.is_some();
+        cx.report.memory = before.map(|(before, mut known)| MemoryChange {
+            peak_after_bytes: cx.analyses.memory(module).peak_bytes,
+            peak_before_bytes: known.memory(&before).peak_bytes,
         });
         Ok(Changed::Yes(Preserved { peak_memory, ..Preserved::NONE }))
     }

@@ -79,9 +79,9 @@ pub struct LiveBuffer {
     pub kind: BufferKind,
 }
 
-/// The memory of one device.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct MemoryReport {
+/// How much of what is in the memory of one device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct MemorySizes {
     /// The most that lives at one time: arguments, constants, outputs and temporaries.
     pub peak_bytes: u64,
     /// The parameters.
@@ -94,6 +94,13 @@ pub struct MemoryReport {
     pub constant_bytes: u64,
     /// What the peak takes beyond arguments, outputs (each counted once) and constants.
     pub temp_bytes: u64,
+}
+
+/// The memory of one device.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct MemoryReport {
+    /// How much there is.
+    pub sizes: MemorySizes,
     /// Where the peak is: an instruction of the computation, then one in what it calls there, and so on.
     pub peak_at: Vec<InstId>,
     /// What lives at the peak, the largest first; its sizes add up to the peak.
@@ -103,6 +110,14 @@ pub struct MemoryReport {
 /// The peak memory of the entry; nothing for a module without one.
 pub fn peak_memory(module: &Module) -> MemoryReport {
     module.entry().map_or_else(MemoryReport::default, |entry| peak_memory_of(module, entry))
+}
+
+/// The sizes of [`peak_memory`] without what lives at the peak.
+pub fn memory_sizes(module: &Module) -> MemorySizes {
+    module
+        .entry()
+        .and_then(|entry| Measuring::begin(module, entry))
+        .map_or_else(MemorySizes::default, |mut m| m.sizes())
 }
 
 /// The peak memory of the entry, and the memory at every moment of its run, of which the largest is the peak.
@@ -120,43 +135,71 @@ pub fn peak_memory_of(module: &Module, comp: CompId) -> MemoryReport {
 
 /// The peak memory of a computation; `points` gets its curve.
 fn measured(module: &Module, comp: CompId, points: Option<&mut Vec<MemoryPoint>>) -> MemoryReport {
-    let order: Vec<CompId> = control_order(module, comp);
-    let (tables, constant_bytes) = build_tables(module, &order);
-    let Some(table) = tables.get(&comp).cloned() else { return MemoryReport::default() };
-    let modes = modes_of(module, &order);
-    let mut finder = PeakFinder::new(module, tables, &modes);
-    let bytes_of = |leaf: &buffer_table::BufId| table.buffers[*leaf].bytes;
-    let aliases = if module.entry() == Some(comp) { pair_aliases(module, comp, &table) } else { HashMap::new() };
-    let slots =
-        (0..table.root.len() as u32).map(|leaf| aliases.get(&leaf).map_or(ResultSlot::Pays, |&p| ResultSlot::After(p)));
-    let context = WalkContext {
-        comp,
-        mode: ResultMode::Owns,
-        owned: vec![false; table.params.len()].into(),
-        slots: slots.collect(),
-    };
-    let argument_bytes = table.params.iter().map(bytes_of).fold(0, u64::saturating_add);
-    let output_bytes = table.root.iter().map(bytes_of).fold(0, u64::saturating_add);
-    let aliased = table.root.iter().enumerate().filter(|(leaf, _)| aliases.contains_key(&(*leaf as u32)));
-    let alias_bytes = aliased.map(|(_, buffer)| bytes_of(buffer)).fold(0, u64::saturating_add);
-    let mut report = MemoryReport { argument_bytes, output_bytes, alias_bytes, constant_bytes, ..Default::default() };
-    let mut beyond = 0;
-    if let Some(granted) = finder.grant(context, 0) {
-        beyond = u64::try_from(finder.peak(granted, 0).bytes).unwrap_or(0);
-        let (at, held) = path_to_peak(module, &mut finder, granted);
-        report.peak_at = at;
-        report.live_at_peak = held;
+    let Some(mut measuring) = Measuring::begin(module, comp) else { return MemoryReport::default() };
+    let mut report = MemoryReport { sizes: measuring.sizes(), ..MemoryReport::default() };
+    let Measuring { order, table, finder, granted, sizes } = &mut measuring;
+    if let Some(granted) = *granted {
+        (report.peak_at, report.live_at_peak) = path_to_peak(module, finder, granted);
         if let Some(points) = points {
-            *points = curve::curve(module, &mut finder, granted, argument_bytes.saturating_add(constant_bytes));
+            *points = curve::curve(module, finder, granted, sizes.argument_bytes.saturating_add(sizes.constant_bytes));
         }
     }
-    report.peak_bytes = argument_bytes.saturating_add(constant_bytes).saturating_add(beyond);
-    report.temp_bytes = beyond.saturating_sub(output_bytes - alias_bytes);
-    add_given(module, &order, &table, &mut report.live_at_peak);
+    add_given(module, order, table, &mut report.live_at_peak);
     report
         .live_at_peak
         .sort_by_key(|buffer| (std::cmp::Reverse(buffer.bytes), buffer.kind, buffer.inst, buffer.leaf_idx));
     report
+}
+
+/// What is known before the schedule of a computation is walked.
+struct Measuring<'m> {
+    /// The computation and those below it.
+    order: Vec<CompId>,
+    table: Rc<BufferTable>,
+    finder: PeakFinder<'m>,
+    /// How the computation is run.
+    granted: Option<ContextId>,
+    /// All but the peak.
+    sizes: MemorySizes,
+}
+
+impl<'m> Measuring<'m> {
+    fn begin(module: &'m Module, comp: CompId) -> Option<Measuring<'m>> {
+        let order: Vec<CompId> = control_order(module, comp);
+        let (tables, constant_bytes) = build_tables(module, &order);
+        let table = tables.get(&comp)?.clone();
+        let modes = modes_of(module, &order);
+        let mut finder = PeakFinder::new(module, tables, &modes);
+        let bytes_of = |leaf: &buffer_table::BufId| table.buffers[*leaf].bytes;
+        let aliases = if module.entry() == Some(comp) { pair_aliases(module, comp, &table) } else { HashMap::new() };
+        let slots = (0..table.root.len() as u32)
+            .map(|leaf| aliases.get(&leaf).map_or(ResultSlot::Pays, |&p| ResultSlot::After(p)));
+        let context = WalkContext {
+            comp,
+            mode: ResultMode::Owns,
+            owned: vec![false; table.params.len()].into(),
+            slots: slots.collect(),
+        };
+        let argument_bytes = table.params.iter().map(bytes_of).fold(0, u64::saturating_add);
+        let output_bytes = table.root.iter().map(bytes_of).fold(0, u64::saturating_add);
+        let aliased = table.root.iter().enumerate().filter(|(leaf, _)| aliases.contains_key(&(*leaf as u32)));
+        let alias_bytes = aliased.map(|(_, buffer)| bytes_of(buffer)).fold(0, u64::saturating_add);
+        let sizes = MemorySizes { argument_bytes, output_bytes, alias_bytes, constant_bytes, ..MemorySizes::default() };
+        let granted = finder.grant(context, 0);
+        Some(Measuring { order, table, finder, granted, sizes })
+    }
+
+    /// The sizes, with the peak.
+    fn sizes(&mut self) -> MemorySizes {
+        let peak = self.granted.map(|granted| self.finder.peak(granted, 0).bytes);
+        let beyond = u64::try_from(peak.unwrap_or(0)).unwrap_or(0);
+        let given_bytes = self.sizes.argument_bytes.saturating_add(self.sizes.constant_bytes);
+        MemorySizes {
+            peak_bytes: given_bytes.saturating_add(beyond),
+            temp_bytes: beyond.saturating_sub(self.sizes.output_bytes - self.sizes.alias_bytes),
+            ..self.sizes
+        }
+    }
 }
 
 /// `comp` and the computations that run on operands of their own below it, callees before callers.

@@ -424,9 +424,14 @@ impl<'w, 'm> ScheduleWalk<'w, 'm> {
         let (mut reusable, mut barred) = (Vec::new(), Vec::new());
         for (i, &operand) in operands.iter().enumerate() {
             let list = if flags.get(i) == Some(&true) { &mut reusable } else { &mut barred };
-            list.extend(self.table.leaves(operand).iter().copied().filter(|buffer| dying.contains(buffer)));
+            let leaves = self.table.leaves(operand).iter().copied();
+            list.extend(leaves.filter(|&buffer| self.dies_at(buffer, step.position)));
         }
-        reusable.retain(|buffer| !barred.contains(buffer));
+        if !barred.is_empty() {
+            barred.iter().for_each(|&buffer| self.counts[buffer] = 1);
+            reusable.retain(|&buffer| self.counts[buffer] == 0);
+            barred.iter().for_each(|&buffer| self.counts[buffer] = 0);
+        }
         reusable
     }
 

@@ -73,12 +73,12 @@ impl MemoryFacts {
     /// The report, with at most `top` buffers of the peak.
     pub(crate) fn of(module: &Module, report: &MemoryReport, top: usize) -> MemoryFacts {
         MemoryFacts {
-            peak_bytes: report.peak_bytes,
-            argument_bytes: report.argument_bytes,
-            output_bytes: report.output_bytes,
-            alias_bytes: report.alias_bytes,
-            temp_bytes: report.temp_bytes,
-            constant_bytes: report.constant_bytes,
+            peak_bytes: report.sizes.peak_bytes,
+            argument_bytes: report.sizes.argument_bytes,
+            output_bytes: report.sizes.output_bytes,
+            alias_bytes: report.sizes.alias_bytes,
+            temp_bytes: report.sizes.temp_bytes,
+            constant_bytes: report.sizes.constant_bytes,
             peak_at: report.peak_at.iter().map(|&inst| module.inst_name(inst).to_string()).collect(),
             n_live_at_peak: report.live_at_peak.len(),
             live_at_peak: report.live_at_peak.iter().take(top).map(|live| BufferFact::of(module, live)).collect(),

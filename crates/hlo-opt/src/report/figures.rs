@@ -1,8 +1,9 @@
 //! What a step costs on one device, before and after the passes.
 
 use super::html::{View, Views};
-use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
-use hlo_analysis::memory::{MemoryReport, memory_curve, peak_memory};
+use hlo_analysis::Analyses;
+use hlo_analysis::frequency::FrequencyOptions;
+use hlo_analysis::memory::{MemorySizes, memory_curve};
 use hlo_analysis::time::{Machine, ModuleTime, predict, predict_timeline};
 use hlo_analysis::traffic::Traffic;
 use hlo_ir::Module;
@@ -89,21 +90,22 @@ struct Measured {
 }
 
 impl Measured {
-    /// Measures a verified module.
-    fn of(module: &Module, pricing: &Pricing, scope: Scope) -> Measured {
-        let frequencies = Frequencies::compute(module, pricing.frequency_options);
+    /// Measures a verified module, of which `analyses` are known.
+    fn of(module: &Module, mut analyses: Analyses, pricing: &Pricing, scope: Scope) -> Measured {
+        analyses.frequency_options = pricing.frequency_options;
+        let frequencies = analyses.frequencies(module);
         let traffic = Traffic::find(module, &frequencies);
         match scope {
             Scope::Figures => {
                 let time = predict(module, &frequencies, &pricing.machine).ok();
-                Measured { figures: Figures::new(traffic, time, &peak_memory(module)), view: None }
+                Measured { figures: Figures::new(traffic, time, analyses.memory(module)), view: None }
             }
-            Scope::Untimed => Measured { figures: Figures::new(traffic, None, &peak_memory(module)), view: None },
+            Scope::Untimed => Measured { figures: Figures::new(traffic, None, analyses.memory(module)), view: None },
             Scope::Page => {
                 let timeline = predict_timeline(module, &frequencies, &pricing.machine).ok();
                 let (memory, points) = memory_curve(module);
                 let (time, spans) = timeline.unzip();
-                let figures = Figures::new(traffic, time, &memory);
+                let figures = Figures::new(traffic, time, memory.sizes);
                 let view = View::of(module, &frequencies, spans, (&memory, &points));
                 Measured { figures, view: Some(Box::new(view)) }
             }
@@ -143,7 +145,7 @@ impl Predicted {
 }
 
 impl Figures {
-    fn new(traffic: Traffic, time: Option<ModuleTime>, memory: &MemoryReport) -> Figures {
+    fn new(traffic: Traffic, time: Option<ModuleTime>, memory: MemorySizes) -> Figures {
         Figures {
             sent_bytes: traffic.sent_bytes,
             collectives: traffic.n_runs,
@@ -167,35 +169,43 @@ impl Figures {
 /// The figures of a module as it came, on their way: passes run meanwhile.
 pub(crate) struct Before {
     measured: Option<JoinHandle<Measured>>,
-    module: Option<Box<Module>>,
+    module: Option<Box<(Module, Analyses)>>,
     pricing: Pricing,
     scope: Scope,
 }
 
 impl Before {
     /// Begins to measure a copy of the module.
-    pub(crate) fn start(module: &Module, pricing: Pricing, scope: Scope) -> Before {
+    pub(crate) fn start(module: &Module, analyses: &Analyses, pricing: Pricing, scope: Scope) -> Before {
         let (copy, thread) = (module.clone(), std::thread::Builder::new().stack_size(STACK_BYTES));
-        let known = pricing.clone();
-        let measured = thread.spawn(move || Measured::of(&copy, &known, scope)).ok();
+        let (known, known_pricing) = (analyses.clone(), pricing.clone());
+        let measured = thread.spawn(move || Measured::of(&copy, known, &known_pricing, scope)).ok();
         // Where the system gives no thread it is done at the end.
-        let module = measured.is_none().then(|| Box::new(module.clone()));
+        let module = measured.is_none().then(|| Box::new((module.clone(), analyses.clone())));
         Before { measured, module, pricing, scope }
     }
 
     /// The figures of the module as it came and as it is now, and what a page shows of both. What is not known is predicted.
-    pub(crate) fn and_after(self, after: &Module, has_changed: bool, known: Predicted) -> (Totals, Option<Views>) {
+    pub(crate) fn and_after(
+        self,
+        (after, analyses): (&Module, &Analyses),
+        has_changed: bool,
+        known: Predicted,
+    ) -> (Totals, Option<Views>) {
         let Before { measured, module, pricing, scope } = self;
         let now = has_changed.then(|| {
             let scope = if scope == Scope::Untimed && known.after.is_none() { Scope::Figures } else { scope };
-            let mut now = Measured::of(after, &pricing, scope);
+            let mut now = Measured::of(after, analyses.clone(), &pricing, scope);
             now.figures.time = now.figures.time.or(known.after);
             now
         });
         let mut before = match measured.map(JoinHandle::join) {
             Some(Ok(measured)) => measured,
             Some(Err(panic)) => std::panic::resume_unwind(panic),
-            None => Measured::of(module.as_deref().unwrap_or(after), &pricing, scope),
+            None => match module.as_deref() {
+                Some((before, analyses)) => Measured::of(before, analyses.clone(), &pricing, scope),
+                None => Measured::of(after, analyses.clone(), &pricing, scope),
+            },
         };
         before.figures.time = before.figures.time.or(known.before);
         let (figures, view) = now.map_or((None, None), |now| (Some(now.figures), now.view));
