@@ -78,12 +78,36 @@ impl Module {
             if inst == new {
                 continue;
             }
-            let instruction = self.inst_mut(inst);
-            instruction.operands.iter_mut().filter(|o| **o == old).for_each(|o| *o = new);
-            instruction.control_predecessors_mut().iter_mut().filter(|o| **o == old).for_each(|o| *o = new);
+            self.map_operands(inst, |o| if o == old { new } else { o });
+            self.map_control_predecessors(inst, |o| if o == old { new } else { o });
         }
         if self.comp(comp).root.expand() == Some(old) {
             self.comp_mut(comp).root = Some(new).into();
+        }
+    }
+
+    /// Has an instruction take `new` of each of its operands. One that stays the same is not written to, so that copies of the module go
+    /// on sharing it. Returns how many operands are others now.
+    pub fn map_operands(&mut self, inst: InstId, new: impl Fn(InstId) -> InstId) -> usize {
+        let n_others = self.inst(inst).operands.iter().filter(|&&operand| new(operand) != operand).count();
+        if n_others > 0 {
+            self.inst_mut(inst).operands.iter_mut().for_each(|operand| *operand = new(*operand));
+        }
+        n_others
+    }
+
+    /// The same for the instructions that must have run before.
+    pub fn map_control_predecessors(&mut self, inst: InstId, new: impl Fn(InstId) -> InstId) {
+        let mut before = self.inst(inst).marks.iter().flat_map(|marks| &marks.control_predecessors);
+        if before.any(|&earlier| new(earlier) != earlier) {
+            self.inst_mut(inst).control_predecessors_mut().iter_mut().for_each(|earlier| *earlier = new(*earlier));
+        }
+    }
+
+    /// Has an instruction take `new` as operand `k`, as [`Module::map_operands`] does.
+    pub fn set_operand(&mut self, inst: InstId, k: usize, new: InstId) {
+        if self.inst(inst).operands[k] != new {
+            self.inst_mut(inst).operands[k] = new;
         }
     }
 

@@ -293,9 +293,19 @@ impl Ways {
     }
 
     fn figures(&self, outcome: &Outcome, measures_peak: bool) -> Result<Figures, RunError> {
-        let mut analyses = outcome.analyses.clone();
-        let time = self.predict(&outcome.module, &mut analyses)?;
-        Ok(Figures { time, peak_bytes: measures_peak.then(|| analyses.memory(&outcome.module).peak_bytes) })
+        let (mut analyses, mut beside) = (outcome.analyses.clone(), outcome.analyses.clone());
+        std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
+            let peak = measures_peak.then(|| thread.spawn_scoped(scope, move || beside.memory(&outcome.module)));
+            let time = self.predict(&outcome.module, &mut analyses)?;
+            let peak_bytes = peak.map(|thread| match thread.map(ScopedJoinHandle::join) {
+                Ok(Ok(memory)) => memory.peak_bytes,
+                Ok(Err(panic)) => std::panic::resume_unwind(panic),
+                // The system gives no more threads.
+                Err(_) => analyses.memory(&outcome.module).peak_bytes,
+            });
+            Ok(Figures { time, peak_bytes })
+        })
     }
 
     /// The predicted time of a module on the machine.

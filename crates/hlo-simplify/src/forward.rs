@@ -50,11 +50,8 @@ pub(crate) fn walk_forward(
     let mut walked = Walked::default();
     let mut replacements: HashMap<InstId, InstId> = HashMap::new();
     for inst in module.comp(comp).insts.clone() {
-        for operand in &mut module.inst_mut(inst).operands {
-            if let Some(&new) = replacements.get(operand) {
-                *operand = new;
-                walked.n_redirected += 1;
-            }
+        if !replacements.is_empty() {
+            walked.n_redirected += module.map_operands(inst, |o| replacements.get(&o).copied().unwrap_or(o));
         }
         if pinned.contains(inst) || is_annotated(module, inst) {
             continue;

@@ -9,6 +9,7 @@ use crate::scaling::{Scaling, Splat};
 use cranelift_entity::EntitySet;
 use hlo_ir::attrs::{Attrs, TupleIndexAttrs};
 use hlo_ir::edit::Builder;
+use hlo_ir::names::FixedHash;
 use hlo_ir::{ArrayShape, CompId, InstId, Literal, Module, Opcode, Scalar, Shape};
 use indexmap::IndexMap;
 
@@ -21,14 +22,14 @@ pub struct Rewrite {
     comp: CompId,
     was_live: EntitySet<InstId>,
     n_slots_before: usize,
-    redirected: IndexMap<InstId, InstId>,
+    redirected: IndexMap<InstId, InstId, FixedHash>,
 }
 
 impl Rewrite {
     /// Starts to change `comp`.
     pub fn new(module: &Module, comp: CompId) -> Rewrite {
         let (was_live, n_slots_before) = (module.live(comp), module.n_inst_slots());
-        Rewrite { comp, was_live, n_slots_before, redirected: IndexMap::new() }
+        Rewrite { comp, was_live, n_slots_before, redirected: IndexMap::default() }
     }
 
     /// The instructions whose value was needed before the change, in text order. What was dead is left: nobody would see a change.
@@ -125,10 +126,7 @@ impl Rewrite {
     /// An instruction that depends on itself: a defect of the pass, reported and not hidden.
     pub fn finish(self, module: &mut Module) -> Result<(), DependsOnItself> {
         for inst in module.comp(self.comp).insts.clone() {
-            for idx in 0..module.inst(inst).operands.len() {
-                let operand = self.resolve(module.inst(inst).operands[idx]);
-                module.inst_mut(inst).operands[idx] = operand;
-            }
+            module.map_operands(inst, |operand| self.resolve(operand));
         }
         if let Some(root) = module.comp(self.comp).root.expand() {
             module.comp_mut(self.comp).root = Some(self.resolve(root)).into();

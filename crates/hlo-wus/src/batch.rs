@@ -52,10 +52,13 @@ pub(crate) fn pack_all_reduces(
 
 /// Uses of each key become uses of its value, all in one go through the computation.
 fn replace_uses(module: &mut Module, comp: CompId, replaced: &IndexMap<InstId, InstId>) {
+    if replaced.is_empty() {
+        return;
+    }
     let new = |old: InstId| replaced.get(&old).copied().unwrap_or(old);
     for inst in module.comp(comp).insts.clone() {
-        module.inst_mut(inst).operands.iter_mut().for_each(|operand| *operand = new(*operand));
-        module.inst_mut(inst).control_predecessors_mut().iter_mut().for_each(|before| *before = new(*before));
+        module.map_operands(inst, new);
+        module.map_control_predecessors(inst, new);
     }
     let root = module.comp(comp).root.expand().map(new);
     module.comp_mut(comp).root = root.into();

@@ -148,7 +148,7 @@ impl<'m, 's, 'a> Rewriter<'m, 's, 'a> {
         if hands_on(before, inst, Through::MARKERS) || opcode == Opcode::Parameter {
             for (k, &operand) in before.inst(inst).operands.iter().enumerate() {
                 let taken = self.own_form(comp, operand)?;
-                self.module.inst_mut(inst).operands[k] = taken;
+                self.module.set_operand(inst, k, taken);
             }
             if is_any_sharded {
                 self.reshape_leaves(inst, &shards);
@@ -207,7 +207,7 @@ impl<'m, 's, 'a> Rewriter<'m, 's, 'a> {
         for k in 0..self.context.module.inst(inst).operands.len() {
             let operand = self.context.module.inst(inst).operands[k];
             let taken = self.whole_form(comp, operand)?;
-            self.module.inst_mut(inst).operands[k] = taken;
+            self.module.set_operand(inst, k, taken);
         }
         Ok(())
     }
@@ -393,7 +393,7 @@ impl<'m, 's, 'a> Rewriter<'m, 's, 'a> {
                 // What chooses a branch.
                 None => self.whole_form(comp, operand)?,
             };
-            self.module.inst_mut(inst).operands[k] = taken;
+            self.module.set_operand(inst, k, taken);
         }
         Ok(())
     }

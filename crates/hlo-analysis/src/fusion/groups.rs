@@ -37,8 +37,16 @@ pub struct Group {
 /// Most instructions on a way through a fusion: the emitter follows operands by recursion.
 const MAX_CHAIN: u32 = 128;
 
-/// Parts chains that are too long.
-fn cut_long_chains(module: &Module, comp: CompId, edges: &mut Edges) {
+/// The edges of a computation and the stages that they give.
+#[derive(Clone, Debug)]
+pub struct StagedEdges {
+    pub(super) edges: Edges,
+    pub(super) stages: Stages,
+}
+
+/// Parts chains that are too long. Returns whether there are any.
+fn cut_long_chains(module: &Module, comp: CompId, edges: &mut Edges) -> bool {
+    let mut has_cut = false;
     let mut lengths: InstMap<u32> = InstMap::of(module, comp);
     for inst in edges.order.clone() {
         let operands = module.inst(inst).operands.iter().zip(&edges.is_fusable[inst]);
@@ -49,14 +57,25 @@ fn cut_long_chains(module: &Module, comp: CompId, edges: &mut Edges) {
             let changes_dims = edges.changes_dims[inst];
             edges.cut(module, inst);
             edges.changes_dims[inst] = changes_dims;
+            has_cut = true;
         }
     }
+    has_cut
 }
 
 /// The fusions of a computation.
 pub fn find_groups(module: &Module, comp: CompId, limits: FusionLimits) -> Vec<Group> {
-    let mut edges = Edges::of(module, comp);
-    cut_long_chains(module, comp, &mut edges);
+    find_groups_of(module, comp, None, limits)
+}
+
+/// The fusions of a computation of which this is known.
+pub fn find_groups_of(module: &Module, comp: CompId, known: Option<StagedEdges>, limits: FusionLimits) -> Vec<Group> {
+    let (mut edges, stages) = match known {
+        Some(StagedEdges { edges, stages }) => (edges, Some(stages)),
+        None => (Edges::of(module, comp), None),
+    };
+    let has_cut = cut_long_chains(module, comp, &mut edges);
+    let mut known_stages = stages.filter(|_| !has_cut);
     let mut position: InstMap<u32> = InstMap::of(module, comp);
     for (i, &inst) in module.comp(comp).insts.iter().enumerate() {
         position[inst] = i as u32;
@@ -64,7 +83,7 @@ pub fn find_groups(module: &Module, comp: CompId, limits: FusionLimits) -> Vec<G
     let mut marks = Marks::of(module, comp);
     // Results of different dims would be computed by different threads: cut where dims change, and number again.
     let mut groups = loop {
-        let stages = find_stages(module, comp, &edges);
+        let stages = known_stages.take().unwrap_or_else(|| find_stages(module, comp, &edges).0);
         let groups: Vec<Group> = components(module, comp, &edges, &stages)
             .into_iter()
             .map(|members| marks.complete(module, &edges, &position, members))

@@ -14,5 +14,5 @@ mod repeat;
 mod stages;
 
 pub use edges::is_reduce;
-pub use groups::{FusionLimits, Group, find_groups};
-pub use prepare::{Prepared, prepare};
+pub use groups::{FusionLimits, Group, StagedEdges, find_groups, find_groups_of};
+pub use prepare::{Prepared, prepare, prepare_and_stage};

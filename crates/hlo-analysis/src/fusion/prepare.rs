@@ -8,6 +8,7 @@
 //! computation is no plain sum, product, extremum or bitwise operation with a neutral initial value; `D` has no fitting
 //! divisor and is the only reduced dim.
 
+use super::groups::StagedEdges;
 use super::repeat::repeat_cheap_values;
 use hashbrown::HashSet;
 use hlo_ir::attrs::{Attrs, ReduceAttrs, ReshapeAttrs};
@@ -45,14 +46,22 @@ pub struct Prepared {
 /// # Errors
 /// An instruction on a cycle, which no verified module has.
 pub fn prepare(module: &mut Module, comp: CompId) -> Result<Prepared, InstId> {
+    prepare_and_stage(module, comp).map(|(prepared, _)| prepared)
+}
+
+/// The same, with what [`find_groups_of`](super::find_groups_of) begins with where that was found on the way.
+///
+/// # Errors
+/// As [`prepare`].
+pub fn prepare_and_stage(module: &mut Module, comp: CompId) -> Result<(Prepared, Option<StagedEdges>), InstId> {
     let n_views = rewrite_idle_broadcasts(module, comp);
     let n_split = split_reductions(module, comp);
     if n_split > 0 {
         module.restore_order(comp)?;
     }
     let n_copies = remove_idle_copies(module, comp);
-    let n_repeated = repeat_cheap_values(module, comp)?;
-    Ok(Prepared { n_views, n_split, n_copies, n_repeated })
+    let (n_repeated, staged) = repeat_cheap_values(module, comp)?;
+    Ok((Prepared { n_views, n_split, n_copies, n_repeated }, staged))
 }
 
 /// Turns broadcasts that only add dims of size 1 into reshapes. Returns how many.

@@ -10,6 +10,7 @@
 //! the copy to where it is read.
 
 use super::edges::{Edges, Role};
+use super::groups::StagedEdges;
 use super::stages::{Stages, find_stages};
 use crate::values::tuple_elements;
 use hlo_ir::edit::Builder;
@@ -19,10 +20,11 @@ use hlo_ir::{CompId, InstId, InstMap, Module, Opcode};
 /// Operations that are cheaper than to write, keep and read a value.
 const MAX_OPERATIONS: usize = 3;
 
-/// Repeats cheap values for their late users; gives how many values no longer have any.
-pub(super) fn repeat_cheap_values(module: &mut Module, comp: CompId) -> Result<usize, InstId> {
+/// Repeats cheap values for their late users; gives how many values no longer have any. Where there are none, the module is as it was,
+/// and what was found out about it comes back too.
+pub(super) fn repeat_cheap_values(module: &mut Module, comp: CompId) -> Result<(usize, Option<StagedEdges>), InstId> {
     let edges = Edges::of(module, comp);
-    let stages = find_stages(module, comp, &edges);
+    let (stages, fusable_users) = find_stages(module, comp, &edges);
     // The last stage at which each value is read.
     let mut late: InstMap<u32> = InstMap::of(module, comp);
     for &inst in &edges.order {
@@ -35,7 +37,6 @@ pub(super) fn repeat_cheap_values(module: &mut Module, comp: CompId) -> Result<u
         elements.iter().for_each(|&element| late[element] = u32::MAX);
     }
     let mut n_repeated = 0;
-    let fusable_users = edges.fusable_users(module, comp);
     for &inst in &edges.order {
         if edges.roles[inst] != Role::Fusable || late[inst] == u32::MAX || late[inst] <= stages[inst] {
             continue;
@@ -51,7 +52,7 @@ pub(super) fn repeat_cheap_values(module: &mut Module, comp: CompId) -> Result<u
     if n_repeated > 0 {
         module.restore_order(comp)?;
     }
-    Ok(n_repeated)
+    Ok((n_repeated, (n_repeated == 0).then_some(StagedEdges { edges, stages })))
 }
 
 /// The users of later stages; `None` if one of them cannot compute the value itself. `is_fusable` is for each user.

@@ -15,8 +15,11 @@ use smallvec::SmallVec;
 /// The stage of each instruction.
 pub(super) type Stages = InstMap<u32>;
 
-/// Numbers the instructions.
-pub(super) fn find_stages(module: &Module, comp: CompId, edges: &Edges) -> Stages {
+/// For each user of each instruction whether all its edges from there are fusable: what [`Edges::fusable_users`] finds.
+pub(super) type FusableUsers = InstMap<SmallVec<[bool; 4]>>;
+
+/// Numbers the instructions. Gives what it has found of their users with the numbers.
+pub(super) fn find_stages(module: &Module, comp: CompId, edges: &Edges) -> (Stages, FusableUsers) {
     let mut finder = StageFinder {
         module,
         edges,
@@ -36,7 +39,7 @@ pub(super) fn find_stages(module: &Module, comp: CompId, edges: &Edges) -> Stage
             finder.put(inst, stage);
         }
     }
-    finder.stages
+    (finder.stages, finder.fusable_users)
 }
 
 /// How far back an instruction that might move too is looked through.
@@ -45,8 +48,7 @@ const MAX_DEPTH: u32 = 6;
 struct StageFinder<'e> {
     module: &'e Module,
     edges: &'e Edges,
-    /// As [`Edges::fusable_users`] has them.
-    fusable_users: InstMap<SmallVec<[bool; 4]>>,
+    fusable_users: FusableUsers,
     stages: Stages,
     /// One more than the last stage in which a value is read; 0 if never.
     last_read: InstMap<u32>,

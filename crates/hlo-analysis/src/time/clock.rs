@@ -26,7 +26,7 @@ use super::timeline::{Label, Recorder, Span};
 use super::units::{Unit, Units};
 use super::{KernelWork, Machine, Network, SizeMismatch};
 use crate::frequency::Frequencies;
-use crate::fusion::prepare;
+use crate::fusion::{StagedEdges, prepare_and_stage};
 use crate::memory::InPlaceUpdates;
 use crate::values::{Through, condition_and_body, handed_on, hands_on};
 use cranelift_entity::{EntitySet, SecondaryMap};
@@ -106,9 +106,11 @@ fn run(
     let network = machine.network(module.n_devices().max(1))?;
     let stepwise = stepwise_computations(module);
     let mut module = module.clone();
+    let mut staged: SecondaryMap<CompId, Option<StagedEdges>> = SecondaryMap::new();
     for &comp in module.computations().to_vec().iter().filter(|&&comp| stepwise.contains(comp)) {
         // A computation with a cycle stays as it is; no verified module has one.
-        let _ = prepare(&mut module, comp);
+        let prepared = prepare_and_stage(&mut module, comp);
+        staged[comp] = prepared.ok().and_then(|(_, staged)| staged);
     }
     let module = &module;
     let mut clock = Clock {
@@ -122,6 +124,7 @@ fn run(
         effectful: module.effectful_computations(),
         updates: InPlaceUpdates::find(module),
         times: SecondaryMap::new(),
+        staged,
     };
     let mut progress = Progress { recorder, ..Progress::default() };
     for comp in module.post_order() {
@@ -200,6 +203,8 @@ struct Clock<'m> {
     effectful: EntitySet<CompId>,
     updates: InPlaceUpdates,
     times: SecondaryMap<CompId, ModuleTime>,
+    /// What was found out about a computation before it is priced.
+    staged: SecondaryMap<CompId, Option<StagedEdges>>,
 }
 
 /// For each leaf of a value the task that computes it; `None` if it is there from the beginning.
@@ -315,7 +320,8 @@ impl<'m> Clock<'m> {
 
     /// Adds the tasks of a computation whose parameters have makers.
     fn walk(&mut self, comp: CompId, progress: &mut Progress) {
-        for unit in Units::of(self.module, comp).in_order(&self.effectful) {
+        let staged = self.staged[comp].take();
+        for unit in Units::of(self.module, comp, staged).in_order(&self.effectful) {
             match unit {
                 Unit::Kernel(group) => {
                     let cost = region_cost(&self.costs, &group.all, &group.outputs, Updates::AsFound(&self.updates));

@@ -1,6 +1,6 @@
 //! The tasks of a computation before it is fused: fusible groups, and instructions of no group.
 
-use crate::fusion::{FusionLimits, Group, find_groups};
+use crate::fusion::{FusionLimits, Group, StagedEdges, find_groups_of};
 use cranelift_entity::EntitySet;
 use hlo_ir::{CompId, InstId, InstMap, Module};
 use std::rc::Rc;
@@ -23,9 +23,9 @@ pub(super) struct Units<'m> {
 }
 
 impl<'m> Units<'m> {
-    /// The units of a computation of a prepared module.
-    pub(super) fn of(module: &'m Module, comp: CompId) -> Units<'m> {
-        let groups = find_groups(module, comp, FusionLimits::default());
+    /// The units of a computation of a prepared module; `staged` is what was found when it was prepared.
+    pub(super) fn of(module: &'m Module, comp: CompId, staged: Option<StagedEdges>) -> Units<'m> {
+        let groups = find_groups_of(module, comp, staged, FusionLimits::default());
         let groups: Vec<Rc<Group>> = groups.into_iter().map(Rc::new).collect();
         let mut of_inst = InstMap::of(module, comp);
         for (number, group) in (0..).zip(&groups) {
