@@ -2,8 +2,12 @@
 
 use hlo_opt::console::Console;
 use hlo_pass::STACK_BYTES;
+use mimalloc::MiMalloc;
 use std::io::IsTerminal;
 use std::process::ExitCode;
+
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
     hlo_opt::complete_for_shell();

@@ -17,6 +17,7 @@ use hlo_ir::{ArrayShape, CompId, InstId, Module, Opcode, Shape};
 use hlo_spmd::{
     Appender, OperandCut, ShardBuilder, ShardFormat, SpmdError, is_rebuilt, local_shape, shard_attrs, with_shard_size,
 };
+use smallvec::SmallVec;
 
 /// What a rewrite put in.
 #[derive(Clone, Debug, Default)]
@@ -37,6 +38,9 @@ pub struct Emitted {
 
 /// The form of a leaf: its format if it is in shards.
 type Wanted = Option<ShardFormat>;
+
+/// The forms of all leaves: most instructions have one.
+type Forms = SmallVec<[Wanted; 1]>;
 
 /// Rewrites a module.
 pub struct Rewriter<'m, 's, 'a> {
@@ -214,11 +218,11 @@ impl<'m, 's, 'a> Rewriter<'m, 's, 'a> {
 
     fn whole_form(&mut self, comp: CompId, inst: InstId) -> Result<InstId, WusError> {
         let n = self.values().leaves(inst).len();
-        self.in_form(comp, inst, &vec![None; n])
+        self.in_form(comp, inst, &Forms::from_elem(None, n))
     }
 
     /// The forms that were chosen for an instruction's leaves.
-    fn forms(&self, inst: InstId) -> Vec<Wanted> {
+    fn forms(&self, inst: InstId) -> Forms {
         self.values().leaves(inst).iter().map(|v| v.expand().and_then(|v| self.problem.shards(v))).collect()
     }
 
@@ -467,7 +471,7 @@ impl<'m, 's, 'a> Rewriter<'m, 's, 'a> {
     fn root(&mut self, comp: CompId) -> Result<(), WusError> {
         let before = self.context.module;
         let Some(root) = before.comp(comp).root.expand() else { return Ok(()) };
-        let forms: Vec<Wanted> = match self.values().returns_to(comp).first() {
+        let forms: Forms = match self.values().returns_to(comp).first() {
             Some(&caller) => self.forms(caller),
             None => {
                 // The entry's outputs; what a loop's condition returns is nobody's next value.

@@ -25,6 +25,11 @@ pub(super) struct MatrixUpdate {
     pub(super) outputs: Vec<InstId>,
 }
 
+/// Whether an instruction is a matrix product: every update has one.
+pub(super) fn is_product(module: &Module, inst: InstId) -> bool {
+    module.inst(inst).opcode.row().factors == FactorRule::Dot
+}
+
 struct Finder<'m> {
     module: &'m Module,
     comp: CompId,
@@ -64,7 +69,7 @@ pub(super) fn find_updates(
 
 impl Finder<'_> {
     fn is_product(&self, inst: InstId) -> bool {
-        self.candidates.contains(inst) && self.module.inst(inst).opcode.row().factors == FactorRule::Dot
+        self.candidates.contains(inst) && is_product(self.module, inst)
     }
 
     /// Products and what lies between them, connected.

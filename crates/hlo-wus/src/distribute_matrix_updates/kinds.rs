@@ -1,7 +1,7 @@
 //! The kinds of matrix updates of a module.
 
 use super::alike::{Constants, Ordered, alike, ordered};
-use super::find::find_updates;
+use super::find::{find_updates, is_product};
 use crate::tables::IndexSet;
 use hlo_analysis::code::code_computations;
 use hlo_ir::op::Flow;
@@ -41,8 +41,13 @@ pub(super) fn find_kinds(module: &Module, cx: &mut PassCx<'_>) -> Vec<Kind> {
     if all_groups.is_empty() {
         return kinds;
     }
+    let comps = code_computations(module);
+    let mut insts = comps.iter().flat_map(|&comp| &module.comp(comp).insts);
+    if !insts.any(|&inst| is_product(module, inst)) {
+        return kinds;
+    }
     let (replication, users) = (cx.analyses.replication(module), module.users());
-    for comp in code_computations(module) {
+    for comp in comps {
         let mut seen: IndexSet<InstId> = IndexSet::default();
         for groups in &all_groups {
             let mut constants = Constants::default();
