@@ -67,10 +67,10 @@ fn a_training_loop_needs_as_much_as_its_step() {
         let (path, text) = find(name).expect(name);
         peak_memory(&parse(&path, &text))
     });
-    assert_eq!(step.output_bytes, training.output_bytes);
-    let batches = training.argument_bytes - step.argument_bytes;
-    let weights = step.argument_bytes / 3;
-    assert!(training.peak_bytes < step.peak_bytes + batches + weights + weights / 2, "{step:?} {training:?}");
+    assert_eq!(step.sizes.output_bytes, training.sizes.output_bytes);
+    let batches = training.sizes.argument_bytes - step.sizes.argument_bytes;
+    let weights = step.sizes.argument_bytes / 3;
+    assert!(training.sizes.peak_bytes < step.sizes.peak_bytes + batches + weights + weights / 2, "{step:?} {training:?}");
 }
 
 #[test]

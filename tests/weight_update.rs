@@ -204,8 +204,8 @@ fn a_loop_holds_an_nth_of_its_optimizer_variables() {
     let n_weight_elems: u64 = 512 + 512 + 10 + 784 * 512 + 512 * 512 + 512 * 10;
     let v_bytes = 2 * 4 * n_weight_elems;
     let v_shard_bytes = 2 * 4 * (512 + 512 + 16 + 784 * 512 + 512 * 512 + 512 * 10) / 8;
-    assert_eq!(before_report.argument_bytes - after_report.argument_bytes, v_bytes - v_shard_bytes);
-    let saved = before_report.peak_bytes - after_report.peak_bytes;
+    assert_eq!(before_report.sizes.argument_bytes - after_report.sizes.argument_bytes, v_bytes - v_shard_bytes);
+    let saved = before_report.sizes.peak_bytes - after_report.sizes.peak_bytes;
     assert!(saved >= v_bytes - v_shard_bytes, "{saved} of {}", v_bytes - v_shard_bytes);
 }
 
