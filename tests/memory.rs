@@ -70,7 +70,10 @@ fn a_training_loop_needs_as_much_as_its_step() {
     assert_eq!(step.sizes.output_bytes, training.sizes.output_bytes);
     let batches = training.sizes.argument_bytes - step.sizes.argument_bytes;
     let weights = step.sizes.argument_bytes / 3;
-    assert!(training.sizes.peak_bytes < step.sizes.peak_bytes + batches + weights + weights / 2, "{step:?} {training:?}");
+    assert!(
+        training.sizes.peak_bytes < step.sizes.peak_bytes + batches + weights + weights / 2,
+        "{step:?} {training:?}"
+    );
 }
 
 #[test]

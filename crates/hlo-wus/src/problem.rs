@@ -359,15 +359,15 @@ impl Problem {
         }
         (self.kernels, self.ranges) = (kernels, ranges);
         for (comp, nodes) in self.batches(context.module) {
-            out.terms.push(Term::AnyShard(nodes, out.collective(comp, Kind::Combine, 0.0)));
+            out.terms.push(Term::AnyShard(nodes.into(), out.collective(comp, Kind::Combine, 0.0)));
         }
         self.costs.terms = out.terms;
     }
 
     /// Partial results that are combined together and pay the latency once: those of one computation, element type and
     /// reducer that do not wait for one another.
-    fn batches(&self, module: &Module) -> Vec<(CompId, SmallVec<[Node; 2]>)> {
-        let mut batches: IndexMap<(CompId, u32, DType, Option<Monoid>), SmallVec<[Node; 2]>> = IndexMap::default();
+    fn batches(&self, module: &Module) -> Vec<(CompId, Vec<Node>)> {
+        let mut batches: IndexMap<(CompId, u32, DType, Option<Monoid>), Vec<Node>> = IndexMap::default();
         let comps: IndexSet<CompId> = self.partials.keys().map(|&inst| module.inst(inst).parent).collect();
         for comp in comps {
             let mut n_waited: SecondaryMap<InstId, u32> = SecondaryMap::new();

@@ -43,6 +43,15 @@ struct Grown {
     finer: IndexSet<i64>,
 }
 
+/// A format that was tried.
+struct Tried {
+    rank: Rank,
+    format: ShardFormat,
+    runs: IndexMap<ValueId, DimRun>,
+    /// What is computed in shards with it.
+    update: IndexSet<ValueId>,
+}
+
 /// Most multiples of a unit that are tried.
 const MAX_UNITS: usize = 4;
 
@@ -131,7 +140,7 @@ impl ShardingContext<'_> {
             return Err(GradientRefusal::NotReplicated);
         }
         let Some(shape) = self.values.shape(self.module, seed).cloned() else { return Err(GradientRefusal::NoArray) };
-        let mut tried: Vec<(Rank, ShardFormat, IndexMap<ValueId, DimRun>, IndexSet<ValueId>)> = Vec::new();
+        let mut tried: Vec<Tried> = Vec::new();
         let mut refusal = GradientRefusal::NoDims;
         let mut open = candidates(&shape);
         open.reverse();
@@ -149,11 +158,11 @@ impl ShardingContext<'_> {
             }
             let update = self.update(&runs);
             let rank = self.rank(&runs, &update, &format);
-            tried.push((rank, format, runs, update));
+            tried.push(Tried { rank, format, runs, update });
         }
-        let best = tried.iter().enumerate().min_by(|(_, a), (_, b)| a.0.total_cmp(&b.0)).map(|(i, _)| i);
-        let Some((rank, format, runs, update)) = best.map(|i| tried.remove(i)) else { return Err(refusal) };
-        let rejected = tried.iter().map(|(other, format, ..)| (format.to_string(), other.worse_than(&rank))).collect();
+        let best = tried.iter().enumerate().min_by(|(_, a), (_, b)| a.rank.total_cmp(&b.rank)).map(|(i, _)| i);
+        let Some(Tried { rank, format, runs, update }) = best.map(|i| tried.remove(i)) else { return Err(refusal) };
+        let rejected = tried.iter().map(|other| (other.format.to_string(), other.rank.worse_than(&rank))).collect();
         let gradients = runs.keys().copied().filter(|v| self.gradients.contains(v)).collect();
         runs.keys().for_each(|&v| self.taken[v] = true);
         let of_value =
