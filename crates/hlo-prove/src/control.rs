@@ -1,0 +1,752 @@
+//! Loops and branches.
+//!
+//! The first module's loops are read as recurrences: what an iteration makes of the carried values, with a term for each
+//! carried leaf. A loop of the second module is the same recurrence if each of its leaves is a part of the first's leaves:
+//! the same part at the start, and again after an iteration if it was so before. Which part is guessed from the start and
+//! then checked; leaves of which no guess holds are the second loop's own.
+//!
+//! Two kinds of carried values have closed forms, because sums over devices may move past them: what is only added to
+//! ([`crate::rules::Rule::LoopSum`]), and zeros into which rows are written ([`crate::rules::Rule::LoopStack`]).
+
+use crate::array::{Tree, Value};
+use crate::devices::Classes;
+use crate::elementwise::ElementwiseOp;
+use crate::prover::{Prover, Side};
+use crate::rules::{Rule, Rules};
+use crate::segment::{Coords, Dim, Region, Segment};
+use crate::sum::Summand;
+use crate::term::{Arg, ArrayId, Extra, Head, LoopId, Node, TermId, Terms};
+use hashbrown::{HashMap, HashSet};
+use hlo_ir::attrs::WhileAttrs;
+use hlo_ir::monoid::Monoid;
+use hlo_ir::{CompId, DType, InstId, Opcode, Shape};
+use smallvec::SmallVec;
+use std::rc::Rc;
+
+/// A loop of the first module.
+pub(crate) struct LoopRecord {
+    id: LoopId,
+    parent: Option<LoopId>,
+    inits: Vec<Value>,
+    /// The leaves at the start of an iteration, and after it.
+    params: Vec<Value>,
+    results: Vec<Value>,
+    condition: Value,
+    outs: Vec<Value>,
+}
+
+/// Number of elements and element type of a leaf.
+type LeafType = (i64, DType);
+
+/// A loop under study.
+struct Loop<'a, 'm> {
+    side: &'a mut Side<'m>,
+    condition: CompId,
+    body: CompId,
+    init: &'a Tree,
+    inits: Vec<Value>,
+    types: Vec<LeafType>,
+}
+
+/// A part of the first module's leaves: for each device regions of places and of places in a leaf.
+type Parts = Rc<Vec<Vec<(usize, Region)>>>;
+
+/// What a leaf of the second module's loop is taken for.
+#[derive(Clone)]
+enum Guess {
+    Part(Parts),
+    Invariant,
+    Own(Classes),
+}
+
+/// What one iteration gives.
+struct Iteration {
+    condition: Value,
+    results: Vec<Value>,
+}
+
+const MAX_ROUNDS: usize = 24;
+
+impl Prover {
+    pub(crate) fn run_while(&mut self, side: &mut Side<'_>, inst: InstId, init: &Tree) -> Option<Tree> {
+        let attrs = WhileAttrs::of(&side.module.inst(inst).attrs)?;
+        let (condition, body) = (attrs.condition?, attrs.body?);
+        let mut types = Vec::new();
+        side.module.shape(inst).for_each_leaf(&mut |_, leaf| types.push(leaf_type(leaf)));
+        let inits = init.leaves();
+        if inits.len() != types.len() {
+            return None;
+        }
+        let is_second = side.number == 1;
+        let mut this = Loop { side, condition, body, init, inits, types };
+        let outs = if is_second {
+            let candidates: Vec<usize> =
+                (0..self.loops.len()).filter(|&k| self.loops[k].parent == self.parent).collect();
+            let known = candidates.into_iter().find_map(|k| self.match_loop(&mut this, k));
+            match known {
+                Some(outs) => outs,
+                None => self.study_loop(&mut this)?,
+            }
+        } else {
+            self.study_loop(&mut this)?
+        };
+        init.with_leaves(&mut outs.into_iter())
+    }
+
+    /// One iteration on these leaves.
+    fn iterate(&mut self, this: &mut Loop<'_, '_>, params: &[Value]) -> Option<Iteration> {
+        let tree = this.init.with_leaves(&mut params.iter().cloned())?;
+        let condition = self.run(this.side, this.condition, vec![tree.clone()]);
+        let results = self.run(this.side, this.body, vec![tree]).leaves();
+        let Tree::Leaf(condition) = condition else { return None };
+        (results.len() == params.len()).then_some(Iteration { condition, results })
+    }
+
+    /// A carried leaf at the start of an iteration.
+    fn carry(&mut self, id: LoopId, round: usize, leaf: usize, n_elems: i64, classes: Classes) -> Value {
+        let node = Node::Carry(id, round as u32, leaf as u32);
+        let term = self.arrays.terms.leaf(node, n_elems, classes, Rules::of(Rule::LoopInduction));
+        Value::Same(self.arrays.whole(term, n_elems))
+    }
+
+    fn new_loop(&mut self) -> LoopId {
+        self.n_loops += 1;
+        LoopId(self.n_loops)
+    }
+
+    /// Reads a loop by itself: the leaves after it.
+    fn study_loop(&mut self, this: &mut Loop<'_, '_>) -> Option<Vec<Value>> {
+        let id = self.new_loop();
+        let n_leaves = this.inits.len();
+        let mut guesses: Vec<Guess> = Vec::with_capacity(n_leaves);
+        for k in 0..n_leaves {
+            let value = this.inits[k].clone();
+            guesses.push(Guess::Own(self.arrays.classes(&value)));
+        }
+        let outer = std::mem::replace(&mut self.parent, Some(id));
+        let n_loops = self.loops.len();
+        let mut found = None;
+        for round in 0..MAX_ROUNDS {
+            self.loops.truncate(n_loops);
+            let first_term = self.arrays.terms.len();
+            let params = self.params(this, id, round, &guesses, None)?;
+            let iteration = self.iterate(this, &params)?;
+            if !self.update_own(&mut guesses, &params, &iteration) {
+                found = Some((first_term, params, iteration));
+                break;
+            }
+        }
+        self.parent = outer;
+        let (first_term, params, iteration) = found?;
+        let outs = self.own_results(this, id, id, &guesses, &params, &iteration, first_term);
+        if this.side.number == 0 {
+            let Iteration { condition, results } = iteration;
+            let inits = this.inits.clone();
+            let outs = outs.clone();
+            self.loops.push(LoopRecord { id, parent: self.parent, inits, params, results, condition, outs });
+        }
+        Some(outs)
+    }
+
+    /// The leaves at the start of an iteration, as guessed.
+    fn params(
+        &mut self,
+        this: &Loop<'_, '_>,
+        id: LoopId,
+        round: usize,
+        guesses: &[Guess],
+        of: Option<&[Value]>,
+    ) -> Option<Vec<Value>> {
+        let mut params = Vec::with_capacity(guesses.len());
+        for (k, guess) in guesses.iter().enumerate() {
+            params.push(match guess {
+                Guess::Invariant => this.inits[k].clone(),
+                Guess::Own(classes) => self.carry(id, round, k, this.types[k].0, *classes),
+                Guess::Part(parts) => self.compose(parts, of?)?,
+            });
+        }
+        Some(params)
+    }
+
+    /// Corrects the guesses of a loop's own leaves by an iteration. Whether there was something to correct.
+    fn update_own(&mut self, guesses: &mut [Guess], params: &[Value], iteration: &Iteration) -> bool {
+        let mut changed = false;
+        for (k, guess) in guesses.iter_mut().enumerate() {
+            let Guess::Own(classes) = guess else { continue };
+            if iteration.results[k] == params[k] {
+                *guess = Guess::Invariant;
+                changed = true;
+                continue;
+            }
+            let after = self.arrays.classes(&iteration.results[k]);
+            let joined = self.arrays.terms.devices.join(*classes, after);
+            if joined != *classes {
+                *classes = joined;
+                changed = true;
+            }
+        }
+        changed
+    }
+
+    /// The leaves after a loop, of those that are its own. `id` names its carried leaves, `runs` its iterations.
+    #[allow(clippy::too_many_arguments)] // the parts of one loop, which no type of their own would make clearer
+    fn own_results(
+        &mut self,
+        this: &Loop<'_, '_>,
+        id: LoopId,
+        runs: LoopId,
+        guesses: &[Guess],
+        params: &[Value],
+        iteration: &Iteration,
+        first_term: usize,
+    ) -> Vec<Value> {
+        let often = self.arrays.classes(&iteration.condition);
+        let uses = self.carry_uses(params, iteration, guesses, first_term);
+        let mut outs = Vec::with_capacity(guesses.len());
+        for (k, guess) in guesses.iter().enumerate() {
+            let classes = match guess {
+                Guess::Invariant | Guess::Part(_) => {
+                    outs.push(this.inits[k].clone());
+                    continue;
+                }
+                Guess::Own(classes) => *classes,
+            };
+            let (n, dtype) = this.types[k];
+            let closed = if often == Classes::ALL_EQUAL && self.elementwise.reassociates && uses[k] == 1 {
+                self.closed_form(runs, (&params[k], &iteration.results[k]), &this.inits[k], n, dtype)
+            } else {
+                None
+            };
+            outs.push(match closed {
+                Some(value) => value,
+                None => {
+                    let classes = self.arrays.terms.devices.join(classes, often);
+                    let node = Node::LoopResult(id, k as u32);
+                    let term = self.arrays.terms.leaf(node, n, classes, Rules::of(Rule::LoopInduction));
+                    Value::Same(self.arrays.whole(term, n))
+                }
+            });
+        }
+        outs
+    }
+
+    /// In how many values each carried leaf occurs: results of an iteration, and the condition.
+    fn carry_uses(
+        &self,
+        params: &[Value],
+        iteration: &Iteration,
+        guesses: &[Guess],
+        first_term: usize,
+    ) -> Vec<usize> {
+        let mut leaf_of: HashMap<TermId, usize> = HashMap::new();
+        for (k, param) in params.iter().enumerate() {
+            if let (Guess::Own(_), Value::Same(array)) = (&guesses[k], param) {
+                leaf_of.extend(self.arrays.segments(*array).iter().map(|s| (s.term, k)));
+            }
+        }
+        let mut uses = vec![0; params.len()];
+        for value in iteration.results.iter().chain([&iteration.condition]) {
+            let mut seen: HashSet<TermId> = HashSet::new();
+            for device in 0..match value {
+                Value::Same(_) => 1,
+                Value::Each(ids) => ids.len(),
+            } {
+                for segment in self.arrays.segments(self.arrays.on(value, device)).iter() {
+                    self.reach(segment.term, first_term, &mut seen);
+                }
+            }
+            for term in seen {
+                if let Some(&k) = leaf_of.get(&term) {
+                    uses[k] += 1;
+                }
+            }
+        }
+        uses
+    }
+
+    /// The terms below a term that are not older than the loop.
+    fn reach(&self, term: TermId, first_term: usize, seen: &mut HashSet<TermId>) {
+        let mut todo = vec![term];
+        while let Some(term) = todo.pop() {
+            if (term.0 as usize) < first_term || !seen.insert(term) {
+                continue;
+            }
+            match self.arrays.terms.node(term) {
+                Node::Element(of, _) => todo.push(*of),
+                Node::Apply(_, args) => todo.extend(args.iter().map(|arg| arg.term)),
+                Node::Whole(_, arrays, _) => {
+                    for &array in arrays {
+                        todo.extend(self.arrays.segments(array).iter().map(|s| s.term));
+                    }
+                }
+                Node::Input(_)
+                | Node::Constant(_)
+                | Node::Table(_)
+                | Node::Iota(_)
+                | Node::Carry(..)
+                | Node::LoopResult(..)
+                | Node::Unique(_) => {}
+            }
+        }
+    }
+
+    /// The leaf after the loop, if an iteration only adds to it or writes a row.
+    fn closed_form(
+        &mut self,
+        id: LoopId,
+        (param, result): (&Value, &Value),
+        init: &Value,
+        n: i64,
+        dtype: DType,
+    ) -> Option<Value> {
+        let (Value::Same(param), Value::Same(result)) = (param, result) else { return None };
+        let carry = self.arrays.segments(*param).first()?.term;
+        let mut out = Vec::new();
+        let segments = self.arrays.segments(*result);
+        let is_stack = segments.iter().all(|s| self.is_row_update(s.term));
+        for segment in segments.iter() {
+            let closed = if is_stack {
+                self.stacked(id, segment, carry)
+            } else {
+                self.accumulated(id, segment, carry, dtype)
+            };
+            out.push(closed?);
+        }
+        let added = Value::Same(self.arrays.intern(out));
+        let zero = hlo_ir::Literal::zeros(dtype, &[]).ok()?;
+        let starts_at_zero = match init {
+            Value::Same(array) => match &*self.arrays.segments(*array) {
+                [only] => self.arrays.terms.as_constant(only.term) == Some(&zero),
+                _ => false,
+            },
+            Value::Each(_) => false,
+        };
+        if is_stack {
+            return starts_at_zero.then_some(added);
+        }
+        let op = ElementwiseOp {
+            opcode: Opcode::Add,
+            dtype,
+            operand_dtype: dtype,
+            comparison: None,
+            attributes: String::new(),
+        };
+        self.elementwise(op, &[init, &added], n)
+    }
+
+    fn is_row_update(&self, term: TermId) -> bool {
+        match self.arrays.terms.node(term) {
+            Node::Apply(Head::Elementwise(word), args) => {
+                args.len() == 4 && self.elementwise.op(*word).is_some_and(|op| op.opcode == Opcode::DynamicUpdateSlice)
+            }
+            _ => false,
+        }
+    }
+
+    /// What a segment of the carry gets from all iterations together, if each adds to it.
+    fn accumulated(&mut self, id: LoopId, segment: &Segment, carry: TermId, dtype: DType) -> Option<Segment> {
+        let Node::Apply(Head::Sum(Monoid::Add, _), args) = self.arrays.terms.node(segment.term).clone() else {
+            return None;
+        };
+        let mut summands = Vec::new();
+        let mut n_carries = 0;
+        for arg in args {
+            let summand = self.summand_of(segment, &arg)?;
+            if arg.term == carry {
+                let is_own = summand.reduce.is_empty() && self.is_own(&summand) && is_in_place(segment, &summand);
+                if !is_own {
+                    return None;
+                }
+                n_carries += 1;
+                continue;
+            }
+            let term = self.loop_sum(id, arg.term);
+            summands.push(Summand { term, ..summand });
+        }
+        if n_carries != 1 || summands.is_empty() {
+            return None;
+        }
+        let out = self.elementwise.sum(&mut self.arrays.terms, Monoid::Add, dtype, &segment.region, summands);
+        self.arrays.terms.mark(out.term, Rules::of(Rule::LoopSum));
+        Some(out)
+    }
+
+    fn is_own(&mut self, summand: &Summand) -> bool {
+        let classes = self.arrays.terms.classes(summand.term);
+        summand.spread == self.arrays.terms.devices.own(classes)
+    }
+
+    /// An argument of a segment's sum as a summand over the segment's region.
+    fn summand_of(&self, segment: &Segment, arg: &Arg) -> Option<Summand> {
+        let Extra::Extent(extent) = self.arrays.terms.extra_of(arg.extra) else { return None };
+        Some(Summand {
+            term: arg.term,
+            at: arg.at(&segment.region.at[1..]),
+            steps: segment.region.dims.iter().map(|d| arg.step(&d.step[1..])).collect(),
+            reduce: extent.reduce.clone(),
+            spread: extent.spread,
+        })
+    }
+
+    /// The sum of a term over a loop's iterations.
+    fn loop_sum(&mut self, id: LoopId, term: TermId) -> TermId {
+        match self.arrays.terms.node(term).clone() {
+            Node::Apply(head @ Head::Sum(Monoid::Add, _), args) => {
+                let args = args.into_iter().map(|arg| Arg { term: self.loop_sum(id, arg.term), ..arg }).collect();
+                self.arrays.terms.apply_mapped(head, args)
+            }
+            Node::Apply(head @ Head::Elementwise(word), mut args) if self.constant_factor(word, &args).is_some() => {
+                let factor = self.constant_factor(word, &args).unwrap_or(0);
+                let other = 1 - factor;
+                args[other].term = self.loop_sum(id, args[other].term);
+                self.arrays.terms.apply_mapped(head, args)
+            }
+            _ => {
+                let arg = Arg::same(&self.arrays.terms, term, Terms::NO_EXTRA);
+                self.arrays.terms.apply_mapped(Head::LoopSum(id), vec![arg])
+            }
+        }
+    }
+
+    /// Which argument of a product or quotient is a number, for which sums may change places with it.
+    fn constant_factor(&self, word: crate::term::WordId, args: &[Arg]) -> Option<usize> {
+        let op = self.elementwise.op(word)?;
+        let is_number = |k: usize| args.get(k).is_some_and(|a| self.arrays.terms.as_constant(a.term).is_some());
+        match op.opcode {
+            Opcode::Multiply if is_number(0) => Some(0),
+            Opcode::Multiply | Opcode::Divide if is_number(1) && !op.dtype.is_integer() => Some(1),
+            _ => None,
+        }
+    }
+
+    /// What a segment of the carry holds after the loop, if each iteration writes a row of it.
+    fn stacked(&mut self, id: LoopId, segment: &Segment, carry: TermId) -> Option<Segment> {
+        let Node::Apply(_, args) = self.arrays.terms.node(segment.term).clone() else { return None };
+        let [iota, index, row, before] = args.as_slice() else { return None };
+        // The old value must stand where it stood.
+        let was: Vec<Coords> = segment.region.dims.iter().map(|d| before.step(&d.step[1..])).collect();
+        let in_place = before.term == carry
+            && before.at(&segment.region.at[1..]).as_slice() == [segment.region.at[0]]
+            && segment.region.dims.iter().zip(&was).all(|(d, step)| step.as_slice() == [d.step[0]]);
+        if !in_place || self.arrays.terms.classes(index.term) != Classes::ALL_EQUAL {
+            return None;
+        }
+        let join = |place: i64, a: Coords, b: Coords| -> Coords { std::iter::once(place).chain(a).chain(b).collect() };
+        let region = Region {
+            at: join(segment.region.at[0], iota.at(&segment.region.at[1..]), row.at(&segment.region.at[1..])),
+            dims: segment
+                .region
+                .dims
+                .iter()
+                .map(|d| Dim { n: d.n, step: join(d.step[0], iota.step(&d.step[1..]), row.step(&d.step[1..])) })
+                .collect(),
+        };
+        self.stack(id, iota.term, index.term, row.term, &region)
+    }
+
+    /// The stack of a row over the iterations. The region has the place, the row's number, then the row's coordinates.
+    fn stack(&mut self, id: LoopId, iota: TermId, index: TermId, row: TermId, region: &Region) -> Option<Segment> {
+        match self.arrays.terms.node(row).clone() {
+            Node::Apply(head @ Head::Elementwise(word), args) if self.constant_factor(word, &args).is_some() => {
+                let factor = self.constant_factor(word, &args)?;
+                let inner = &args[1 - factor];
+                let inner_region = through(inner, region);
+                let stacked = self.stack(id, iota, index, inner.term, &inner_region)?;
+                let rank = self.arrays.terms.rank(stacked.term);
+                let mut list = [(stacked.term, Terms::NO_EXTRA, 1), (args[factor].term, Terms::NO_EXTRA, 1 + rank)];
+                if factor == 0 {
+                    list.swap(0, 1);
+                }
+                if self.elementwise.op(word).is_some_and(|op| op.opcode == Opcode::Multiply) {
+                    list.sort_by_key(|a| a.0);
+                }
+                Some(self.arrays.terms.apply(head, &list, &stacked.region))
+            }
+            Node::Apply(Head::Sum(Monoid::Add, dtype), args) => {
+                // The devices are summed over last.
+                let mut spread = None;
+                let mut local = Vec::with_capacity(args.len());
+                for arg in &args {
+                    let Extra::Extent(mut extent) = self.arrays.terms.extra_of(arg.extra).clone() else { return None };
+                    let classes = self.arrays.terms.classes(arg.term);
+                    let own = self.arrays.terms.devices.own(classes);
+                    if extent.spread == own || spread.is_some_and(|s| s != extent.spread) {
+                        return Some(self.stack_of_whole(id, iota, index, row, region));
+                    }
+                    spread = Some(extent.spread);
+                    extent.spread = own;
+                    let extra = self.arrays.terms.extra(Extra::Extent(extent));
+                    local.push(Arg { extra, ..arg.clone() });
+                }
+                let only = local.len() == 1 && {
+                    let extent = self.arrays.terms.extra_of(local[0].extra);
+                    matches!(extent, Extra::Extent(e) if e.reduce.is_empty())
+                };
+                let (local, local_region) = if only {
+                    (local[0].term, through(&local[0], region))
+                } else {
+                    (self.arrays.terms.apply_mapped(Head::Sum(Monoid::Add, dtype), local), region.clone())
+                };
+                let stacked = self.stack(id, iota, index, local, &local_region)?;
+                let summand = Summand {
+                    spread: spread?,
+                    ..Summand::own(&mut self.arrays.terms, stacked.term, &stacked.region, 1)
+                };
+                let out = self.elementwise.sum(&mut self.arrays.terms, Monoid::Add, dtype, region, vec![summand]);
+                self.arrays.terms.mark(out.term, Rules::of(Rule::LoopStack));
+                Some(out)
+            }
+            _ => Some(self.stack_of_whole(id, iota, index, row, region)),
+        }
+    }
+
+    fn stack_of_whole(&mut self, id: LoopId, iota: TermId, index: TermId, row: TermId, region: &Region) -> Segment {
+        let rank = self.arrays.terms.rank(row);
+        let args = [(iota, Terms::NO_EXTRA, 1), (index, Terms::NO_EXTRA, 2 + rank), (row, Terms::NO_EXTRA, 2)];
+        self.arrays.terms.apply(Head::LoopStack(id), &args, region)
+    }
+
+    /// The leaves after a loop of the second module, if it is the first's `record_idx`-th.
+    fn match_loop(&mut self, this: &mut Loop<'_, '_>, record_idx: usize) -> Option<Vec<Value>> {
+        let record = &self.loops[record_idx];
+        let (runs, inits) = (record.id, record.inits.clone());
+        let (before, after) = (record.params.clone(), record.results.clone());
+        let (condition, outs) = (record.condition.clone(), record.outs.clone());
+        let id = self.new_loop();
+        let mut queues = self.candidates(this, &inits);
+        let mut guesses = Vec::with_capacity(queues.len());
+        for (k, queue) in queues.iter_mut().enumerate() {
+            guesses.push(match queue.pop() {
+                Some(parts) => Guess::Part(parts),
+                None => {
+                    let value = this.inits[k].clone();
+                    Guess::Own(self.arrays.classes(&value))
+                }
+            });
+        }
+        let outer = std::mem::replace(&mut self.parent, Some(runs));
+        let mut found = None;
+        for round in 0..MAX_ROUNDS {
+            let first_term = self.arrays.terms.len();
+            let Some(params) = self.params(this, id, round, &guesses, Some(&before)) else { break };
+            let Some(iteration) = self.iterate(this, &params) else { break };
+            let mut changed = self.update_own(&mut guesses, &params, &iteration);
+            for (k, guess) in guesses.iter_mut().enumerate() {
+                let Guess::Part(parts) = guess else { continue };
+                if self.compose(parts, &after).as_ref() == Some(&iteration.results[k]) {
+                    continue;
+                }
+                changed = true;
+                *guess = match queues[k].pop() {
+                    Some(parts) => Guess::Part(parts),
+                    None => {
+                        let value = this.inits[k].clone();
+                        Guess::Own(self.arrays.classes(&value))
+                    }
+                };
+            }
+            if !changed {
+                found = (iteration.condition == condition).then_some((first_term, params, iteration));
+                break;
+            }
+        }
+        self.parent = outer;
+        let (first_term, params, iteration) = found?;
+        let mut results = self.own_results(this, id, runs, &guesses, &params, &iteration, first_term);
+        for (guess, result) in guesses.iter().zip(&mut results) {
+            if let Guess::Part(parts) = guess {
+                *result = self.compose(parts, &outs)?;
+            }
+        }
+        Some(results)
+    }
+
+    /// For each leaf what it may be of the first loop's leaves, the best last.
+    fn candidates(&mut self, this: &Loop<'_, '_>, inits: &[Value]) -> Vec<Vec<Parts>> {
+        let n_devices = self.n_devices();
+        let mut by_value: HashMap<&Value, Vec<usize>> = HashMap::new();
+        let mut by_term: HashMap<TermId, Vec<usize>> = HashMap::new();
+        for (i, init) in inits.iter().enumerate() {
+            by_value.entry(init).or_default().push(i);
+            for device in 0..match init {
+                Value::Same(_) => 1,
+                Value::Each(_) => n_devices,
+            } {
+                for segment in self.arrays.segments(self.arrays.on(init, device)).iter() {
+                    let list = by_term.entry(segment.term).or_default();
+                    if list.last() != Some(&i) {
+                        list.push(i);
+                    }
+                }
+            }
+        }
+        let mut taken: HashSet<usize> = HashSet::new();
+        let mut out = Vec::with_capacity(this.inits.len());
+        for (k, init) in this.inits.iter().enumerate() {
+            let mut queue: Vec<Parts> = Vec::new();
+            let equal = by_value.get(init).cloned().unwrap_or_default();
+            let start = equal.iter().position(|i| !taken.contains(i)).unwrap_or(0);
+            let whole = |i: usize| -> Parts {
+                let mut region = Region::line(this.types[k].0);
+                region.at.push(0);
+                region.dims.iter_mut().for_each(|d| d.step.push(1));
+                Rc::new(vec![vec![(i, region)]])
+            };
+            // Leaves with the same start, those that no other leaf was taken for first.
+            for j in (0..equal.len().min(8)).rev() {
+                queue.push(whole(equal[(start + j) % equal.len()]));
+            }
+            if let Some(&first) = equal.get(start) {
+                taken.insert(first);
+            } else if let Some(parts) = self.locate(init, inits, &by_term) {
+                // Where they were found is a guess, until the elements there are these.
+                if self.compose(&parts, inits).as_ref() == Some(init) {
+                    queue.push(parts);
+                }
+            }
+            out.push(queue);
+        }
+        out
+    }
+
+    /// Where the elements of a value stand in the first loop's leaves at the start.
+    fn locate(&self, value: &Value, inits: &[Value], by_term: &HashMap<TermId, Vec<usize>>) -> Option<Parts> {
+        let mut each = Vec::new();
+        for device in 0..self.n_devices() {
+            let mut parts = Vec::new();
+            for segment in self.arrays.segments(self.arrays.on(value, device)).iter() {
+                let found = by_term.get(&segment.term)?.iter().find_map(|&i| {
+                    let list = self.arrays.segments(self.arrays.on(&inits[i], device));
+                    let within = list.iter().filter(|s| s.term == segment.term);
+                    within.filter_map(|s| place_within(&segment.region, &s.region)).next().map(|region| (i, region))
+                });
+                parts.push(found?);
+            }
+            each.push(parts);
+        }
+        Some(Rc::new(each))
+    }
+
+    /// The parts of leaves as a value.
+    fn compose(&mut self, parts: &Parts, leaves: &[Value]) -> Option<Value> {
+        if let [only] = parts.as_slice() {
+            if let [(leaf, region)] = only.as_slice() {
+                // The whole of one leaf.
+                if region.at.iter().all(|&a| a == 0) && region.dims.iter().all(|d| d.step[..] == [1, 1]) {
+                    return leaves.get(*leaf).cloned();
+                }
+            }
+        }
+        let mut known: HashMap<(Vec<ArrayId>, usize), ArrayId> = HashMap::new();
+        let mut each = Vec::with_capacity(self.n_devices());
+        for device in 0..self.n_devices() {
+            let list_idx = if parts.len() == 1 { 0 } else { device };
+            let list = parts.get(list_idx)?;
+            let arrays: Vec<ArrayId> =
+                list.iter().map(|(leaf, _)| leaves.get(*leaf).map(|v| self.arrays.on(v, device))).collect::<Option<_>>()?;
+            if let Some(&id) = known.get(&(arrays.clone(), list_idx)) {
+                each.push(id);
+                continue;
+            }
+            let mut segments = Vec::new();
+            for (&array, (_, region)) in arrays.iter().zip(list) {
+                segments.extend(self.arrays.take(array, region.clone())?);
+            }
+            let id = self.arrays.intern(segments);
+            known.insert((arrays, list_idx), id);
+            each.push(id);
+        }
+        Some(self.arrays.value(each))
+    }
+
+    /// The branch that the first operand chooses.
+    pub(crate) fn run_conditional(&mut self, side: &mut Side<'_>, inst: InstId, operands: &[Tree]) -> Option<Tree> {
+        let module = side.module;
+        let branches = module.called(inst);
+        let Tree::Leaf(choice) = &operands[0] else { return None };
+        let mut results = Vec::with_capacity(branches.len());
+        for (&branch, operand) in branches.iter().zip(&operands[1..]) {
+            results.push(self.run(side, branch, vec![operand.clone()]));
+        }
+        let leaves: Vec<Vec<Value>> = results.iter().map(Tree::leaves).collect();
+        let first = module.inst(inst).operands.first()?;
+        let choice_dtype = module.shape(*first).as_array()?.dtype;
+        let mut types = Vec::new();
+        module.shape(inst).for_each_leaf(&mut |_, leaf| types.push(leaf_type(leaf)));
+        let mut out = Vec::with_capacity(types.len());
+        for (k, &(n, dtype)) in types.iter().enumerate() {
+            let of_branch: Vec<&Value> = leaves.iter().map(|l| l.get(k)).collect::<Option<_>>()?;
+            if of_branch.iter().all(|v| *v == of_branch[0]) || n == 0 {
+                out.push(of_branch[0].clone());
+                continue;
+            }
+            let all = self.splat(choice, n)?;
+            let mut values = vec![&all];
+            values.extend(of_branch);
+            // A choice by a truth value takes its first branch for true, as select does.
+            let opcode = if choice_dtype == DType::Pred { Opcode::Select } else { Opcode::Conditional };
+            let op =
+                ElementwiseOp { opcode, dtype, operand_dtype: choice_dtype, comparison: None, attributes: String::new() };
+            out.push(self.elementwise(op, &values, n)?);
+        }
+        results[0].with_leaves(&mut out.into_iter())
+    }
+}
+
+/// The region of an argument's coordinates, for a region that has the place and one more coordinate before them.
+fn through(arg: &Arg, region: &Region) -> Region {
+    let join = |head: &[i64], tail: Coords| -> Coords { head.iter().copied().chain(tail).collect() };
+    Region {
+        at: join(&region.at[..2], arg.at(&region.at[2..])),
+        dims: region.dims.iter().map(|d| Dim { n: d.n, step: join(&d.step[..2], arg.step(&d.step[2..])) }).collect(),
+    }
+}
+
+/// Whether a summand's only coordinate is the place itself.
+fn is_in_place(segment: &Segment, summand: &Summand) -> bool {
+    let rank = summand.at.len();
+    rank == 0
+        || rank == 1
+            && summand.at[0] == segment.region.at[0]
+            && segment.region.dims.iter().zip(&summand.steps).all(|(d, step)| step[0] == d.step[0])
+}
+
+pub(crate) fn leaf_type(shape: &Shape) -> LeafType {
+    match shape {
+        Shape::Array(array) | Shape::Buffer(array) => (array.n_elems() as i64, array.dtype),
+        Shape::Tuple(_) | Shape::Token | Shape::Opaque => (0, DType::Pred),
+    }
+}
+
+/// Places and places in the other region's array, for a region whose coordinates lie within the other.
+fn place_within(region: &Region, whole: &Region) -> Option<Region> {
+    let gap: Coords = region.at.iter().zip(&whole.at).skip(1).map(|(a, b)| a - b).collect();
+    let start = steps_to(&gap, whole, true)?;
+    let mut dims: SmallVec<[Dim; 2]> = SmallVec::new();
+    for dim in &region.dims {
+        let step = Coords::from_slice(&dim.step[1..]);
+        let along = steps_to(&step, whole, false)?;
+        dims.push(Dim { n: dim.n, step: Coords::from_slice(&[dim.step[0], along]) });
+    }
+    Some(Region { at: Coords::from_slice(&[region.at[0], whole.at[0] + start]), dims })
+}
+
+/// How many places further an array of the region's shape has what is this much further in coordinates.
+fn steps_to(gap: &[i64], whole: &Region, is_bounded: bool) -> Option<i64> {
+    let mut rest = Coords::from_slice(gap);
+    let mut places = 0;
+    let mut dims: Vec<&Dim> = whole.dims.iter().collect();
+    dims.sort_by(|a, b| b.step[1..].cmp(&a.step[1..]));
+    for dim in dims {
+        let Some(c) = (1..dim.step.len()).find(|&c| dim.step[c] != 0) else { continue };
+        let n = rest[c - 1].div_euclid(dim.step[c]);
+        if is_bounded && !(0..dim.n).contains(&n) {
+            return None;
+        }
+        places += n * dim.step[0];
+        for (r, s) in rest.iter_mut().zip(&dim.step[1..]) {
+            *r -= n * s;
+        }
+    }
+    rest.iter().all(|&r| r == 0).then_some(places)
+}

@@ -1,0 +1,361 @@
+//! Elementwise ops on arrays, and what is known of them without running: integers, truth values, iotas.
+
+use crate::array::Arrays;
+use crate::rules::{Rule, Rules};
+use crate::segment::{Dim, Region, Segment};
+use crate::sum::Summand;
+use crate::term::{ArrayId, Head, Node, TermId, Terms, WordId};
+use hashbrown::HashMap;
+use hlo_ir::attrs::Comparison;
+use hlo_ir::monoid::Monoid;
+use hlo_ir::op::{ElementwiseRoutine, EvalRoutine, EvalRule, IntType};
+use hlo_ir::{DType, Literal, NumberClass, Opcode};
+use smallvec::SmallVec;
+
+/// An elementwise op with what its attributes say.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct ElementwiseOp {
+    pub opcode: Opcode,
+    /// Element type of the result.
+    pub dtype: DType,
+    /// Element type of the first operand.
+    pub operand_dtype: DType,
+    pub comparison: Option<Comparison>,
+    /// All other attributes, as text.
+    pub attributes: String,
+}
+
+/// The ops that were met, and what they gave.
+#[derive(Default)]
+pub(crate) struct Elementwise {
+    ops: HashMap<ElementwiseOp, WordId>,
+    of_word: HashMap<WordId, ElementwiseOp>,
+    results: HashMap<(WordId, SmallVec<[ArrayId; 3]>), Option<ArrayId>>,
+    /// Add is a sum, so that its order does not matter.
+    pub(crate) reassociates: bool,
+}
+
+impl Elementwise {
+    pub(crate) fn new(reassociates: bool) -> Elementwise {
+        Elementwise { reassociates, ..Elementwise::default() }
+    }
+
+    /// The op's word.
+    pub(crate) fn word(&mut self, terms: &mut Terms, op: ElementwiseOp) -> WordId {
+        if let Some(&word) = self.ops.get(&op) {
+            return word;
+        }
+        let text = format!(
+            "{} {} {}{}{}",
+            op.opcode,
+            op.dtype,
+            op.operand_dtype,
+            op.comparison.map_or("", |c| c.name()),
+            op.attributes
+        );
+        let word = terms.word(&text);
+        self.ops.insert(op.clone(), word);
+        self.of_word.insert(word, op);
+        word
+    }
+
+    pub(crate) fn op(&self, word: WordId) -> Option<&ElementwiseOp> {
+        self.of_word.get(&word)
+    }
+
+    /// The op on arrays of `n_elems` elements each. `None` if its parts are too many.
+    pub(crate) fn apply(
+        &mut self,
+        arrays: &mut Arrays,
+        word: WordId,
+        operands: &[ArrayId],
+        n_elems: i64,
+    ) -> Option<ArrayId> {
+        let key = (word, SmallVec::from_slice(operands));
+        if let Some(&known) = self.results.get(&key) {
+            return known;
+        }
+        let result = self.apply_anew(arrays, word, operands, n_elems);
+        self.results.insert(key, result);
+        result
+    }
+
+    fn apply_anew(
+        &mut self,
+        arrays: &mut Arrays,
+        word: WordId,
+        operands: &[ArrayId],
+        n_elems: i64,
+    ) -> Option<ArrayId> {
+        let op = self.of_word.get(&word)?.clone();
+        let mut out = Vec::new();
+        for (terms, region) in arrays.align(operands, n_elems)? {
+            self.apply_region(arrays, word, &op, &terms, &region, &mut out);
+        }
+        Some(arrays.intern(out))
+    }
+
+    /// The op on one region.
+    pub(crate) fn apply_region(
+        &self,
+        arrays: &mut Arrays,
+        word: WordId,
+        op: &ElementwiseOp,
+        operands: &[TermId],
+        region: &Region,
+        out: &mut Vec<Segment>,
+    ) {
+        let terms = &mut arrays.terms;
+        if let Some(value) = fold(terms, op, operands) {
+            let mut segment = terms.splat(value, 1);
+            segment.region = places(region);
+            out.push(segment);
+            return;
+        }
+        if self.simplify(terms, op, operands, region, out) {
+            return;
+        }
+        let mut args: SmallVec<[(TermId, usize); 3]> = SmallVec::new();
+        let mut from = 1;
+        for &term in operands {
+            args.push((term, from));
+            from += terms.rank(term);
+        }
+        if let (Some(monoid), true) = (self.sum_of(op), self.reassociates) {
+            let summands = args.iter().map(|&(term, from)| Summand::own(terms, term, region, from)).collect();
+            let segment = self.sum(terms, monoid, op.dtype, region, summands);
+            terms.mark(segment.term, Rules::of(Rule::AddIsSum));
+            out.push(segment);
+            return;
+        }
+        if commutes(op.opcode) {
+            args.sort_by(|a, b| {
+                let key = |&(term, from): &(TermId, usize)| (term, &region.at[from..from + terms.rank(term)]);
+                key(a).cmp(&key(b))
+            });
+        }
+        let args: SmallVec<[_; 3]> = args.iter().map(|&(term, from)| (term, Terms::NO_EXTRA, from)).collect();
+        out.push(terms.apply(Head::Elementwise(word), &args, region));
+    }
+
+    /// The sum that an op is, where order does not matter.
+    fn sum_of(&self, op: &ElementwiseOp) -> Option<Monoid> {
+        let is_number = !matches!(op.dtype.class(), NumberClass::Pred);
+        match op.opcode {
+            Opcode::Add if is_number => Some(Monoid::Add),
+            _ => None,
+        }
+    }
+
+    /// Segments for what needs no new term.
+    fn simplify(
+        &self,
+        terms: &mut Terms,
+        op: &ElementwiseOp,
+        operands: &[TermId],
+        region: &Region,
+        out: &mut Vec<Segment>,
+    ) -> bool {
+        let starts: SmallVec<[usize; 3]> = operands
+            .iter()
+            .scan(1, |from, &term| {
+                let start = *from;
+                *from += terms.rank(term);
+                Some(start)
+            })
+            .collect();
+        let pick = |terms: &Terms, k: usize| restricted(terms, operands[k], region, starts[k]);
+        match (op.opcode, operands) {
+            (Opcode::Convert, _) if op.dtype == op.operand_dtype => out.push(pick(terms, 0)),
+            (Opcode::Select, &[condition, a, b]) => match terms.as_integer(condition) {
+                Some(0) => out.push(pick(terms, 2)),
+                Some(_) => out.push(pick(terms, 1)),
+                None if a == b && pick(terms, 1) == pick(terms, 2) => out.push(pick(terms, 1)),
+                None => return false,
+            },
+            (Opcode::Add | Opcode::Subtract | Opcode::Multiply, &[a, b]) => {
+                let is_iota = |term: TermId| matches!(terms.node(term), Node::Iota(_));
+                let (k, c) = match (is_iota(a), is_iota(b)) {
+                    (true, false) => (0, terms.as_integer(b)),
+                    (false, true) if op.opcode != Opcode::Subtract => (1, terms.as_integer(a)),
+                    (_, _) => return false,
+                };
+                let Some(c) = c else { return false };
+                let Some(segment) = shifted(pick(terms, k), op, c) else { return false };
+                out.push(segment);
+            }
+            (Opcode::Convert, &[a]) if matches!(terms.node(a), Node::Iota(_)) => {
+                let segment = pick(terms, 0);
+                if !op.dtype.is_integer() || !holds_range(op.dtype, &segment.region) {
+                    return false;
+                }
+                out.push(Segment { term: terms.iota(op.dtype), region: segment.region });
+            }
+            (Opcode::Compare, &[a, b]) => {
+                let Some(comparison) = op.comparison else { return false };
+                let is_iota = |term: TermId| matches!(terms.node(term), Node::Iota(_));
+                let (k, c, comparison) = match (is_iota(a), is_iota(b)) {
+                    (true, false) => (0, terms.as_integer(b), comparison),
+                    (false, true) => (1, terms.as_integer(a), comparison.swapped()),
+                    (_, _) => return false,
+                };
+                let Some(c) = c else { return false };
+                return mask(terms, &pick(terms, k).region, comparison, c, out);
+            }
+            _ => return false,
+        }
+        true
+    }
+}
+
+/// The part of a region that belongs to one of its terms.
+fn restricted(terms: &Terms, term: TermId, region: &Region, from: usize) -> Segment {
+    let rank = terms.rank(term);
+    let pick = |coords: &crate::segment::Coords| {
+        std::iter::once(coords[0]).chain(coords[from..from + rank].iter().copied()).collect()
+    };
+    let dims = region.dims.iter().map(|d| Dim { n: d.n, step: pick(&d.step) }).collect();
+    Segment { term, region: Region { at: pick(&region.at), dims } }
+}
+
+/// The places of a region alone.
+pub(crate) fn places(region: &Region) -> Region {
+    let mut places = region.clone();
+    places.at.truncate(1);
+    places.dims.iter_mut().for_each(|d| d.step.truncate(1));
+    places
+}
+
+/// The least and the greatest coordinate 1 of a region.
+fn range(region: &Region) -> (i64, i64) {
+    let ends = region.dims.iter().map(|d| d.step[1].saturating_mul(d.n - 1));
+    let (mut low, mut high) = (region.at[1], region.at[1]);
+    for end in ends {
+        low = low.saturating_add(end.min(0));
+        high = high.saturating_add(end.max(0));
+    }
+    (low, high)
+}
+
+fn holds_range(dtype: DType, region: &Region) -> bool {
+    let (low, high) = range(region);
+    let Some(int) = int_type(dtype) else { return false };
+    hlo_ir::float::scalar_fn::wrap(low, int) == low && hlo_ir::float::scalar_fn::wrap(high, int) == high
+}
+
+/// The integer type of a dtype; unsigned 64-bit numbers above the signed range are not folded.
+fn int_type(dtype: DType) -> Option<IntType> {
+    let is_signed = match dtype.class() {
+        NumberClass::Signed => true,
+        NumberClass::Unsigned => false,
+        NumberClass::Pred | NumberClass::Float | NumberClass::Complex => return None,
+    };
+    Some(IntType { bits: dtype.bits(), is_signed })
+}
+
+/// An iota with a number added to it or multiplied by it.
+fn shifted(mut segment: Segment, op: &ElementwiseOp, c: i64) -> Option<Segment> {
+    let region = &mut segment.region;
+    match op.opcode {
+        Opcode::Add => region.at[1] = region.at[1].checked_add(c)?,
+        Opcode::Subtract => region.at[1] = region.at[1].checked_sub(c)?,
+        Opcode::Multiply => {
+            region.at[1] = region.at[1].checked_mul(c)?;
+            for dim in &mut region.dims {
+                dim.step[1] = dim.step[1].checked_mul(c)?;
+            }
+        }
+        _ => return None,
+    }
+    holds_range(op.dtype, region).then_some(segment)
+}
+
+/// Where the coordinate of an iota compares so with a number.
+fn mask(terms: &mut Terms, region: &Region, comparison: Comparison, c: i64, out: &mut Vec<Segment>) -> bool {
+    let mut region = region.clone();
+    region.normalize();
+    let mut moving = (0..region.dims.len()).filter(|&k| region.dims[k].step[1] != 0);
+    let (along, None) = (moving.next(), moving.next()) else { return false };
+    let holds = |x: i64| match comparison {
+        Comparison::Eq => x == c,
+        Comparison::Ne => x != c,
+        Comparison::Ge => x >= c,
+        Comparison::Gt => x > c,
+        Comparison::Le => x <= c,
+        Comparison::Lt => x < c,
+    };
+    let (n, step) = along.map_or((1, 0), |k| (region.dims[k].n, region.dims[k].step[1]));
+    // The answer changes at most where the coordinate passes c.
+    let near = if step == 0 { 0 } else { (c - region.at[1]).div_euclid(step) };
+    let mut cuts: Vec<i64> = (near - 1..=near + 2).filter(|&i| i > 0 && i < n).collect();
+    cuts.insert(0, 0);
+    cuts.push(n);
+    for pair in cuts.windows(2) {
+        let value = terms.scalar(DType::Pred, hlo_ir::Scalar::Pred(holds(region.at[1] + pair[0] * step)));
+        let mut part = places(&region);
+        if let Some(k) = along {
+            part.at[0] += pair[0] * part.dims[k].step[0];
+            part.dims[k].n = pair[1] - pair[0];
+        }
+        out.push(Segment { term: value, region: part });
+    }
+    true
+}
+
+fn commutes(opcode: Opcode) -> bool {
+    [Opcode::Add, Opcode::Multiply, Opcode::Maximum, Opcode::Minimum, Opcode::And, Opcode::Or, Opcode::Xor]
+        .contains(&opcode)
+}
+
+/// The value of an op on known integers and truth values.
+fn fold(terms: &mut Terms, op: &ElementwiseOp, operands: &[TermId]) -> Option<TermId> {
+    if operands.is_empty() {
+        return None;
+    }
+    let is_integer = |dtype: DType| dtype.is_integer() || dtype.class() == NumberClass::Pred;
+    if !is_integer(op.dtype) || !is_integer(op.operand_dtype) {
+        return None;
+    }
+    let x: Option<SmallVec<[i64; 3]>> = operands.iter().map(|&term| terms.as_integer(term)).collect();
+    let x = x?;
+    let value = match op.opcode.row().eval {
+        EvalRule::Unary(fns) => match int_type(op.operand_dtype) {
+            Some(int) => (fns.int?)(x[0], int),
+            None => i64::from((fns.pred?)(x[0] != 0)),
+        },
+        EvalRule::Binary(fns) => match int_type(op.operand_dtype) {
+            Some(int) => (fns.int?)(x[0], *x.get(1)?, int),
+            None => i64::from((fns.pred?)(x[0] != 0, *x.get(1)? != 0)),
+        },
+        EvalRule::Routine(EvalRoutine::Elementwise(routine)) => match routine {
+            ElementwiseRoutine::Compare => {
+                let (a, b) = (x[0], *x.get(1)?);
+                i64::from(match op.comparison? {
+                    Comparison::Eq => a == b,
+                    Comparison::Ne => a != b,
+                    Comparison::Ge => a >= b,
+                    Comparison::Gt => a > b,
+                    Comparison::Le => a <= b,
+                    Comparison::Lt => a < b,
+                })
+            }
+            ElementwiseRoutine::Select => x[if x[0] != 0 { 1 } else { 2 }],
+            ElementwiseRoutine::Clamp => x[1].max(x[0]).min(x[2]),
+            ElementwiseRoutine::Convert => match int_type(op.dtype) {
+                Some(int) => hlo_ir::float::scalar_fn::wrap(x[0], int),
+                None => i64::from(x[0] != 0),
+            },
+            ElementwiseRoutine::Abs
+            | ElementwiseRoutine::IsFinite
+            | ElementwiseRoutine::Complex
+            | ElementwiseRoutine::Real
+            | ElementwiseRoutine::Imag
+            | ElementwiseRoutine::BitcastConvert
+            | ElementwiseRoutine::StochasticConvert
+            | ElementwiseRoutine::ReducePrecision => return None,
+        },
+        EvalRule::Routine(_) | EvalRule::NotEvaluated(_) => return None,
+    };
+    let literal = Literal::scalar(op.dtype, hlo_ir::Scalar::Int(value));
+    Some(terms.constant(literal))
+}

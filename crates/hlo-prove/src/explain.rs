@@ -1,0 +1,133 @@
+//! Where two values part: the device, the elements, and the terms down to the first that differ.
+
+use crate::array::Value;
+use crate::prover::Prover;
+use crate::term::{Head, Node, TermId};
+use hlo_ir::{InstId, Module};
+
+impl Prover {
+    /// One sentence on where the second value parts from the first.
+    pub(crate) fn explain(&self, modules: &[&Module; 2], expected: &Value, found: &Value) -> String {
+        for device in 0..self.n_devices() {
+            let (a, b) = (self.arrays.on(expected, device), self.arrays.on(found, device));
+            if a == b {
+                continue;
+            }
+            let n = self.arrays.segments(a).iter().map(|s| s.region.n_elems()).sum();
+            let Some(parts) = self.arrays.align(&[a, b], n) else { continue };
+            for (terms, region) in parts {
+                let rank = self.arrays.terms.rank(terms[0]);
+                let equal_steps = region
+                    .dims
+                    .iter()
+                    .all(|d| d.step[1..1 + rank] == d.step[1 + rank..]);
+                let same_place = terms[0] == terms[1] && region.at[1..1 + rank] == region.at[1 + rank..] && equal_steps;
+                if same_place {
+                    continue;
+                }
+                let (p, q, path) = self.descend(terms[0], terms[1]);
+                let n_elems = region.n_elems();
+                return format!(
+                    "device {device}, {n_elems} element{} from {}: expected {} at {:?}, found {} at {:?}; below {}: expected {}, found {}",
+                    if n_elems == 1 { "" } else { "s" },
+                    region.at[0],
+                    self.name(modules, terms[0]),
+                    &region.at[1..1 + rank],
+                    self.name(modules, terms[1]),
+                    &region.at[1 + rank..],
+                    if path.is_empty() { "it".to_string() } else { path.join("/") },
+                    self.show(modules, p, 3),
+                    self.show(modules, q, 3),
+                );
+            }
+        }
+        "equal element by element, but not known to be the same term".to_string()
+    }
+
+    /// The first terms that differ below two terms, and the ops on the way.
+    fn descend(&self, mut p: TermId, mut q: TermId) -> (TermId, TermId, Vec<String>) {
+        let mut path = Vec::new();
+        while path.len() < 40 {
+            let (Node::Apply(hp, ap), Node::Apply(hq, aq)) = (self.arrays.terms.node(p), self.arrays.terms.node(q)) else {
+                break;
+            };
+            if hp != hq || ap.len() != aq.len() {
+                break;
+            }
+            let only_p: Vec<TermId> = ap.iter().map(|a| a.term).filter(|t| !aq.iter().any(|a| a.term == *t)).collect();
+            let only_q: Vec<TermId> = aq.iter().map(|a| a.term).filter(|t| !ap.iter().any(|a| a.term == *t)).collect();
+            let (Some(&np), Some(&nq)) = (only_p.first(), only_q.first()) else { break };
+            path.push(self.head(*hp));
+            (p, q) = (np, nq);
+        }
+        let from = path.len().saturating_sub(5);
+        (p, q, path.split_off(from))
+    }
+
+    fn head(&self, head: Head) -> String {
+        match head {
+            Head::Elementwise(word) => match self.elementwise.op(word) {
+                Some(op) => op.opcode.to_string(),
+                None => self.arrays.terms.text(word).to_string(),
+            },
+            Head::Sum(monoid, _) => format!("sum[{}]", monoid.opcode()),
+            Head::Moved => "at run time".to_string(),
+            Head::From(_) => "from".to_string(),
+            Head::LoopSum(_) => "sum of iterations".to_string(),
+            Head::LoopStack(_) => "rows of iterations".to_string(),
+        }
+    }
+
+    /// The instruction that made a term.
+    fn origin(&self, term: TermId) -> Option<(usize, InstId)> {
+        let k = self.origins.partition_point(|&(first, _, _)| first <= term.0);
+        // Instructions within a call end before it; the innermost that began last made the term.
+        self.origins[..k].last().map(|&(_, side, inst)| (side, inst))
+    }
+
+    fn name(&self, modules: &[&Module; 2], term: TermId) -> String {
+        match (self.arrays.terms.node(term), self.origin(term)) {
+            (Node::Input(k), _) => format!("input {k}"),
+            (Node::Constant(_) | Node::Iota(_), _) | (_, None) => self.show(modules, term, 1),
+            (_, Some((side, inst))) => format!("%{}", modules[side].inst_name(inst)),
+        }
+    }
+
+    fn show(&self, modules: &[&Module; 2], term: TermId, depth: usize) -> String {
+        let terms = &self.arrays.terms;
+        match terms.node(term) {
+            Node::Input(k) => format!("input {k}"),
+            Node::Constant(_) => match terms.as_constant(term).and_then(|l| l.get(0)) {
+                Some(value) => format!("{value:?}"),
+                None => "a constant".to_string(),
+            },
+            Node::Table(_) => "a table".to_string(),
+            Node::Iota(_) => "iota".to_string(),
+            Node::Carry(..) => "carried".to_string(),
+            Node::LoopResult(..) => "a loop's result".to_string(),
+            Node::Element(of, at) => format!("{}{:?}", self.show(modules, *of, depth.saturating_sub(1)), at.as_slice()),
+            Node::Whole(word, ..) => terms.text(*word).split(' ').next().unwrap_or("op").to_string(),
+            Node::Unique(_) => "what nothing equals".to_string(),
+            Node::Apply(_, _) if depth == 0 => self.name(modules, term),
+            Node::Apply(head, args) => {
+                let mut parts = Vec::new();
+                for arg in args.iter().take(6) {
+                    let mut text = self.show(modules, arg.term, depth - 1);
+                    if let crate::term::Extra::Extent(extent) = terms.extra_of(arg.extra) {
+                        let n: i64 = extent.reduce.iter().map(|r| r.0).product();
+                        if n > 1 {
+                            text.push_str(&format!(" over {n}"));
+                        }
+                        let members = terms.devices.members(extent.spread, 0);
+                        let n_members: u32 = members.iter().map(|m| m.1).sum();
+                        if n_members > 1 {
+                            text.push_str(&format!(" on {n_members} devices"));
+                        }
+                    }
+                    parts.push(text);
+                }
+                format!("{}({})", self.head(*head), parts.join(", "))
+            }
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! The state of a proof: terms, arrays, the loops that were met, and what was computed before.
+
+use crate::array::{Arrays, Value};
+use crate::control::LoopRecord;
+use crate::devices::{Classes, Spread};
+use crate::elementwise::{Elementwise, ElementwiseOp};
+use crate::segment::Coords;
+use crate::term::{Arg, ArrayId, Extra, Head, Node, TermId, Terms};
+use crate::words::ModuleWords;
+use hashbrown::HashMap;
+use hlo_ir::monoid::Monoid;
+use hlo_ir::{DType, InstId, Module};
+use std::rc::Rc;
+
+/// One of the two modules.
+pub(crate) struct Side<'m> {
+    pub module: &'m Module,
+    pub words: ModuleWords,
+    /// Which of the modules, for people.
+    pub number: usize,
+}
+
+/// Who takes from whom: for each device a list of devices, in order.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct MembersId(pub usize);
+
+pub(crate) struct Prover {
+    pub arrays: Arrays,
+    pub elementwise: Elementwise,
+    pub loops: Vec<LoopRecord>,
+    pub n_loops: u32,
+    /// The loop of the first module within which the walk is.
+    pub parent: Option<crate::term::LoopId>,
+    /// The first term that each instruction made, in the order of making.
+    pub origins: Vec<(u32, usize, InstId)>,
+    n_noted: usize,
+    members: Vec<Rc<Vec<Vec<u32>>>>,
+    member_ids: HashMap<Rc<Vec<Vec<u32>>>, MembersId>,
+    spreads: HashMap<(MembersId, Vec<usize>), Spread>,
+    sources: HashMap<(TermId, Spread), TermId>,
+    moved: HashMap<(TermId, Coords, i64, TermId), TermId>,
+    pub(crate) reduced: HashMap<(MembersId, Monoid, DType, Vec<ArrayId>), Option<ArrayId>>,
+}
+
+impl Prover {
+    pub(crate) fn new(n_devices: usize, reassociates: bool) -> Prover {
+        Prover {
+            arrays: Arrays::new(n_devices),
+            elementwise: Elementwise::new(reassociates),
+            loops: Vec::new(),
+            n_loops: 0,
+            parent: None,
+            origins: Vec::new(),
+            n_noted: 0,
+            members: Vec::new(),
+            member_ids: HashMap::new(),
+            spreads: HashMap::new(),
+            sources: HashMap::new(),
+            moved: HashMap::new(),
+            reduced: HashMap::new(),
+        }
+    }
+
+    pub(crate) fn n_devices(&self) -> usize {
+        self.arrays.n_devices()
+    }
+
+    /// `f` of the values on each device; it is called once for equal arrays.
+    pub(crate) fn map(
+        &mut self,
+        values: &[&Value],
+        mut f: impl FnMut(&mut Prover, &[ArrayId]) -> Option<ArrayId>,
+    ) -> Option<Value> {
+        if values.iter().all(|v| matches!(v, Value::Same(_))) {
+            let arrays: Vec<ArrayId> = values.iter().map(|v| self.arrays.on(v, 0)).collect();
+            return f(self, &arrays).map(Value::Same);
+        }
+        let mut known: HashMap<Vec<ArrayId>, ArrayId> = HashMap::new();
+        let mut each = Vec::with_capacity(self.n_devices());
+        for device in 0..self.n_devices() {
+            let arrays: Vec<ArrayId> = values.iter().map(|v| self.arrays.on(v, device)).collect();
+            let id = match known.get(&arrays) {
+                Some(&id) => id,
+                None => {
+                    let id = f(self, &arrays)?;
+                    known.insert(arrays, id);
+                    id
+                }
+            };
+            each.push(id);
+        }
+        Some(self.arrays.value(each))
+    }
+
+    /// Notes that an instruction made the terms from `first` on that no instruction within it made.
+    pub(crate) fn note_origin(&mut self, first: usize, side: usize, inst: InstId) {
+        let first = first.max(self.n_noted);
+        if self.arrays.terms.len() > first {
+            self.origins.push((first as u32, side, inst));
+            self.n_noted = self.arrays.terms.len();
+        }
+    }
+
+    /// An elementwise op on values of `n_elems` elements.
+    pub(crate) fn elementwise(&mut self, op: ElementwiseOp, operands: &[&Value], n_elems: i64) -> Option<Value> {
+        let word = self.elementwise.word(&mut self.arrays.terms, op);
+        self.map(operands, |p, arrays| p.elementwise.apply(&mut p.arrays, word, arrays, n_elems))
+    }
+
+    pub(crate) fn members(&mut self, lists: Vec<Vec<u32>>) -> MembersId {
+        let lists = Rc::new(lists);
+        if let Some(&id) = self.member_ids.get(&lists) {
+            return id;
+        }
+        let id = MembersId(self.members.len());
+        self.members.push(lists.clone());
+        self.member_ids.insert(lists, id);
+        id
+    }
+
+    pub(crate) fn lists(&self, members: MembersId) -> Rc<Vec<Vec<u32>>> {
+        self.members[members.0].clone()
+    }
+
+    /// For each device the members at these positions of its list.
+    pub(crate) fn spread(&mut self, members: MembersId, positions: &[usize]) -> Spread {
+        if let Some(&spread) = self.spreads.get(&(members, positions.to_vec())) {
+            return spread;
+        }
+        let lists = self.lists(members);
+        let chosen: Vec<Vec<u32>> =
+            lists.iter().map(|list| positions.iter().filter_map(|&k| list.get(k).copied()).collect()).collect();
+        let different = self.arrays.terms.devices.all_different();
+        let spread = self.arrays.terms.devices.spread_of(different, &chosen);
+        self.spreads.insert((members, positions.to_vec()), spread);
+        spread
+    }
+
+    /// A term as another device has it; `source` names one device for each.
+    pub(crate) fn from(&mut self, term: TermId, source: Spread) -> TermId {
+        let terms = &mut self.arrays.terms;
+        let classes = terms.classes(term);
+        if classes == Classes::ALL_EQUAL {
+            return term;
+        }
+        let spread = terms.devices.normalize(source, classes);
+        if spread == terms.devices.own(classes) {
+            return term;
+        }
+        if let Some(&known) = self.sources.get(&(term, source)) {
+            return known;
+        }
+        let taken = match self.arrays.terms.node(term).clone() {
+            Node::Element(of, at) => {
+                let of = self.from(of, source);
+                self.arrays.terms.element(of, &at)
+            }
+            Node::Apply(Head::Sum(monoid, dtype), args) => {
+                let args = args
+                    .into_iter()
+                    .map(|mut arg| {
+                        if let Extra::Extent(mut extent) = self.arrays.terms.extra_of(arg.extra).clone() {
+                            extent.spread = self.arrays.terms.devices.compose(source, extent.spread);
+                            arg.extra = self.arrays.terms.extra(Extra::Extent(extent));
+                        }
+                        arg
+                    })
+                    .collect();
+                self.arrays.terms.apply_mapped(Head::Sum(monoid, dtype), args)
+            }
+            Node::Apply(Head::From(inner), args) => {
+                let both = self.arrays.terms.devices.compose(source, inner);
+                self.from(args[0].term, both)
+            }
+            Node::Apply(head @ (Head::Elementwise(_) | Head::Moved), args) => {
+                let args = args.into_iter().map(|arg| Arg { term: self.from(arg.term, source), ..arg }).collect();
+                self.arrays.terms.apply_mapped(head, args)
+            }
+            _ => {
+                let arg = Arg::same(&self.arrays.terms, term, Terms::NO_EXTRA);
+                self.arrays.terms.apply_mapped(Head::From(spread), vec![arg])
+            }
+        };
+        self.sources.insert((term, source), taken);
+        taken
+    }
+
+    /// An array as another device has it.
+    pub(crate) fn array_from(&mut self, array: ArrayId, source: Spread) -> ArrayId {
+        let mut segments = self.arrays.segments(array).to_vec();
+        let mut changed = false;
+        for segment in &mut segments {
+            let taken = self.from(segment.term, source);
+            changed |= taken != segment.term;
+            segment.term = taken;
+        }
+        if changed { self.arrays.intern(segments) } else { array }
+    }
+
+    /// A term with its coordinates moved by `step` times a scalar that is clamped to `0..=max`.
+    pub(crate) fn moved(&mut self, term: TermId, step: &Coords, max: i64, by: TermId) -> TermId {
+        if step.iter().all(|&s| s == 0) {
+            return term;
+        }
+        let key = (term, step.clone(), max, by);
+        if let Some(&known) = self.moved.get(&key) {
+            return known;
+        }
+        let is_equal = self.arrays.terms.classes(by) == Classes::ALL_EQUAL;
+        let node = self.arrays.terms.node(term).clone();
+        let moved = match node {
+            Node::Apply(head @ (Head::Elementwise(_) | Head::Sum(..)), args)
+                if is_equal || matches!(head, Head::Elementwise(_)) =>
+            {
+                let args = args
+                    .iter()
+                    .map(|arg| Arg { term: self.moved(arg.term, &arg.step(step), max, by), ..arg.clone() })
+                    .collect();
+                self.arrays.terms.apply_mapped(head, args)
+            }
+            _ => {
+                let terms = &mut self.arrays.terms;
+                let extra = terms.extra(Extra::Moves(vec![(step.clone(), max)]));
+                let by = Arg { term: by, extra: Terms::NO_EXTRA, map: Default::default() };
+                let args = vec![Arg::same(terms, term, extra), by];
+                terms.apply_mapped(Head::Moved, args)
+            }
+        };
+        self.moved.insert(key, moved);
+        moved
+    }
+}

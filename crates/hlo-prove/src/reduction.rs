@@ -1,0 +1,153 @@
+//! Reductions and matrix products: sums along dims.
+
+use crate::array::{Value, part};
+use crate::elementwise::ElementwiseOp;
+use crate::prover::Prover;
+use crate::segment::{Coords, Dim, Region, refine, row_major};
+use crate::sum::Summand;
+use crate::term::ArrayId;
+use hlo_ir::attrs::DotAttrs;
+use hlo_ir::monoid::Monoid;
+use hlo_ir::{DType, Opcode};
+use smallvec::SmallVec;
+
+/// The parts of an array that are summed into one region of the result.
+struct Group {
+    /// The region's places in the result.
+    kept: Region,
+    /// Each part: the segment and its region, with the places of result and operand before the term's coordinates.
+    parts: Vec<(usize, Region)>,
+}
+
+impl Prover {
+    /// The reduction of a value of dims `from` over `dims`.
+    pub(crate) fn reduce(
+        &mut self,
+        value: &Value,
+        from: &[i64],
+        dims: &[i64],
+        monoid: Monoid,
+        dtype: DType,
+    ) -> Option<Value> {
+        self.map(&[value], |p, a| p.reduce_array(a[0], from, dims, monoid, dtype))
+    }
+
+    fn reduce_array(
+        &mut self,
+        array: ArrayId,
+        from: &[i64],
+        reduced: &[i64],
+        monoid: Monoid,
+        dtype: DType,
+    ) -> Option<ArrayId> {
+        let steps = row_major(from);
+        let is_reduced = |d: usize| reduced.contains(&(d as i64));
+        let kept: Vec<i64> = (0..from.len()).filter(|&d| !is_reduced(d)).map(|d| from[d]).collect();
+        let places = row_major(&kept);
+        let n_kept: i64 = kept.iter().product();
+        let mut region = Region { at: Coords::from_slice(&[0, 0]), dims: SmallVec::new() };
+        let mut k = 0;
+        for d in 0..from.len() {
+            let place = if is_reduced(d) { 0 } else { places[k] };
+            k += usize::from(!is_reduced(d));
+            if from[d] != 1 {
+                region.dims.push(Dim { n: from[d], step: Coords::from_slice(&[place, steps[d]]) });
+            }
+        }
+        if n_kept == 0 {
+            return Some(self.arrays.intern(Vec::new()));
+        }
+        let source = self.arrays.segments(array);
+        let groups = group(refine(&source, region, 1)?, n_kept)?;
+        let mut out = Vec::new();
+        for Group { kept, parts } in groups {
+            let mut summands = Vec::with_capacity(parts.len());
+            for (segment, region) in parts {
+                let term = source[segment].term;
+                let (rank, classes) = (self.arrays.terms.rank(term), self.arrays.terms.classes(term));
+                let spread = self.arrays.terms.devices.own(classes);
+                let is_kept = |d: &&Dim| d.step[0] != 0;
+                let mut steps: Vec<(i64, Coords)> =
+                    region.dims.iter().filter(is_kept).map(|d| (d.step[0], part(&d.step, 2, rank))).collect();
+                steps.sort_by_key(|(place, _)| std::cmp::Reverse(*place));
+                let summed = region.dims.iter().filter(|d| d.step[0] == 0 && d.n != 1);
+                summands.push(Summand {
+                    term,
+                    at: part(&region.at, 2, rank),
+                    steps: steps.into_iter().map(|(_, step)| step).collect(),
+                    reduce: summed.map(|d| (d.n, part(&d.step, 2, rank))).collect(),
+                    spread,
+                });
+            }
+            out.push(self.elementwise.sum(&mut self.arrays.terms, monoid, dtype, &kept, summands));
+        }
+        Some(self.arrays.intern(out))
+    }
+
+    /// `lhs: [b…, m…, k…]` times `rhs: [b…, n…, k…]`, each in the order of its dims, to `[b…, m…, n…]`.
+    pub(crate) fn dot(
+        &mut self,
+        (lhs, lhs_dims): (&Value, &[i64]),
+        (rhs, rhs_dims): (&Value, &[i64]),
+        attrs: &DotAttrs,
+        dtypes: [DType; 3],
+    ) -> Option<Value> {
+        let is_free = |d: &i64, batch: &[i64], contracting: &[i64]| !batch.contains(d) && !contracting.contains(d);
+        let free = |dims: &[i64], batch: &[i64], contracting: &[i64]| -> Vec<i64> {
+            (0..dims.len() as i64).filter(|d| is_free(d, batch, contracting)).collect()
+        };
+        let lhs_free = free(lhs_dims, &attrs.lhs_batch_dims, &attrs.lhs_contracting_dims);
+        let rhs_free = free(rhs_dims, &attrs.rhs_batch_dims, &attrs.rhs_contracting_dims);
+        // One loop nest: batch, rows, columns, contracted.
+        let (lhs_steps, rhs_steps) = (row_major(lhs_dims), row_major(rhs_dims));
+        let mut nest: Vec<(i64, i64, i64)> = Vec::new();
+        let pair = |a: &[i64], b: &[i64]| -> Vec<(i64, i64)> { a.iter().copied().zip(b.iter().copied()).collect() };
+        for (a, b) in pair(&attrs.lhs_batch_dims, &attrs.rhs_batch_dims) {
+            nest.push((lhs_dims[a as usize], lhs_steps[a as usize], rhs_steps[b as usize]));
+        }
+        nest.extend(lhs_free.iter().map(|&d| (lhs_dims[d as usize], lhs_steps[d as usize], 0)));
+        nest.extend(rhs_free.iter().map(|&d| (rhs_dims[d as usize], 0, rhs_steps[d as usize])));
+        let n_kept = nest.len();
+        for (a, b) in pair(&attrs.lhs_contracting_dims, &attrs.rhs_contracting_dims) {
+            nest.push((lhs_dims[a as usize], lhs_steps[a as usize], rhs_steps[b as usize]));
+        }
+        let dims: Vec<i64> = nest.iter().map(|d| d.0).collect();
+        let n = dims.iter().try_fold(1i64, |n, &d| n.checked_mul(d))?;
+        let a = self.view(lhs, &dims, 0, &nest.iter().map(|d| d.1).collect::<Vec<_>>())?;
+        let b = self.view(rhs, &dims, 0, &nest.iter().map(|d| d.2).collect::<Vec<_>>())?;
+        let [lhs_dtype, rhs_dtype, dtype] = dtypes;
+        let op = ElementwiseOp {
+            opcode: Opcode::Dot,
+            dtype,
+            operand_dtype: lhs_dtype,
+            comparison: None,
+            attributes: format!("{rhs_dtype} {:?} {:?}", attrs.operand_precision, attrs.algorithm),
+        };
+        let products = self.elementwise(op, &[&a, &b], n)?;
+        let contracted: Vec<i64> = (n_kept as i64..dims.len() as i64).collect();
+        self.reduce(&products, &dims, &contracted, Monoid::Add, dtype)
+    }
+}
+
+/// Parts by the region of the result that they go into. `None` if regions overlap without being equal.
+fn group(parts: Vec<(usize, Region)>, n_kept: i64) -> Option<Vec<Group>> {
+    let mut groups: Vec<Group> = Vec::new();
+    for (segment, mut region) in parts {
+        region.dims.retain(|d| d.n != 1);
+        for dim in &mut region.dims {
+            if dim.step[0] < 0 {
+                return None;
+            }
+        }
+        let mut kept = Region { at: Coords::from_slice(&[region.at[0]]), dims: SmallVec::new() };
+        kept.dims = region.dims.iter().filter(|d| d.step[0] != 0).cloned().collect();
+        kept.dims.iter_mut().for_each(|d| d.step.truncate(1));
+        kept.dims.sort_by(|a, b| b.step.cmp(&a.step));
+        match groups.iter_mut().find(|g| g.kept == kept) {
+            Some(group) => group.parts.push((segment, region)),
+            None => groups.push(Group { kept, parts: vec![(segment, region)] }),
+        }
+    }
+    let covered: i64 = groups.iter().map(|g| g.kept.n_elems()).sum();
+    (covered == n_kept).then_some(groups)
+}

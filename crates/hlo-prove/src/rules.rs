@@ -1,0 +1,241 @@
+//! The rules: every equation that the prover uses, with what it says and where it comes from.
+//!
+//! The code that applies a rule marks the term with it, so that a proof says which rules it rests on. Rules that hold for
+//! exact numbers and not for rounded ones are used only where the others do not suffice; a proof that used one holds
+//! *modulo* that rule.
+
+use std::ops::BitOr;
+
+/// One rule.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[allow(missing_docs)]
+pub enum Rule {
+    Movement,
+    Broadcast,
+    Congruence,
+    Commutes,
+    IntegerFolding,
+    IotaShift,
+    IotaMask,
+    SelectByConstant,
+    DeviceFacts,
+    FromInward,
+    MovedInward,
+    LoopInduction,
+    LoopInvariant,
+    SumOfDevices,
+    SumFlattens,
+    AddIsSum,
+    SumsJoin,
+    IdentityDrops,
+    ScalarFactor,
+    LoopSum,
+    LoopStack,
+}
+
+/// What a rule says.
+#[derive(Clone, Copy, Debug)]
+pub struct RuleText {
+    /// The rule.
+    pub rule: Rule,
+    /// Its name in reports.
+    pub name: &'static str,
+    /// The equation.
+    pub statement: &'static str,
+    /// Why it holds.
+    pub source: &'static str,
+    /// Whether it holds for rounded numbers, bit for bit.
+    pub is_exact: bool,
+}
+
+/// All rules.
+pub const RULES: &[RuleText] = &[
+    RuleText {
+        rule: Rule::Movement,
+        name: "movement",
+        statement: "slice, reshape, transpose, reverse, pad, concatenate, bitcast, dynamic-slice and -update at a known place: element i of the result is element f(i) of an operand",
+        source: "https://openxla.org/xla/operation_semantics",
+        is_exact: true,
+    },
+    RuleText {
+        rule: Rule::Broadcast,
+        name: "broadcast",
+        statement: "broadcast(x)[i] = x[the dims of i that x has]",
+        source: "https://openxla.org/xla/operation_semantics#broadcast",
+        is_exact: true,
+    },
+    RuleText {
+        rule: Rule::Congruence,
+        name: "congruence",
+        statement: "equal ops with equal attributes on equal operands give equal results",
+        source: "ops without effects are functions",
+        is_exact: true,
+    },
+    RuleText {
+        rule: Rule::Commutes,
+        name: "commutes",
+        statement: "op(a, b) = op(b, a) for add, multiply, maximum, minimum, and, or, xor",
+        source: "IEEE 754-2019, 5.4.1 and 9.6; which of two NaNs is given is not promised by XLA",
+        is_exact: true,
+    },
+    RuleText {
+        rule: Rule::IntegerFolding,
+        name: "integer-folding",
+        statement: "an op on known integers or truth values is its value, wrapped to the type",
+        source: "two's complement; the functions of the op table",
+        is_exact: true,
+    },
+    RuleText {
+        rule: Rule::IotaShift,
+        name: "iota-shift",
+        statement: "iota[i] + c = iota[i + c] and iota[i] * c = iota[c * i], where no element leaves the type's range",
+        source: "iota[i] = i",
+        is_exact: true,
+    },
+    RuleText {
+        rule: Rule::IotaMask,
+        name: "iota-mask",
+        statement: "compare(iota[i], c) is true where i compares so with c",
+        source: "iota[i] = i",
+        is_exact: true,
+    },
+    RuleText {
+        rule: Rule::SelectByConstant,
+        name: "select-by-constant",
+        statement: "select(true, a, b) = a, select(false, a, b) = b, select(p, a, a) = a",
+        source: "https://openxla.org/xla/operation_semantics#select",
+        is_exact: true,
+    },
+    RuleText {
+        rule: Rule::DeviceFacts,
+        name: "device-facts",
+        statement: "partition-id and replica-id are known on each device; devices with one tile of an input hold equal inputs",
+        source: "sharding= of entry parameters, https://openxla.org/xla/operation_semantics#partitionid",
+        is_exact: true,
+    },
+    RuleText {
+        rule: Rule::FromInward,
+        name: "from-inward",
+        statement: "(op(a, b) on device d) = op(a on device d, b on device d)",
+        source: "ops without effects are functions",
+        is_exact: true,
+    },
+    RuleText {
+        rule: Rule::MovedInward,
+        name: "moved-inward",
+        statement: "op(a, b)[i + k] = op(a[i + k], b[i + k])",
+        source: "elementwise ops and sums act on each coordinate by itself",
+        is_exact: true,
+    },
+    RuleText {
+        rule: Rule::LoopInduction,
+        name: "loop-induction",
+        statement: "two loops whose carried values are parts of one another at the start, and after each iteration if before it, with equal conditions: so they are at the end",
+        source: "induction over the iterations",
+        is_exact: true,
+    },
+    RuleText {
+        rule: Rule::LoopInvariant,
+        name: "loop-invariant",
+        statement: "a carried value that each iteration passes on is what it was at the start",
+        source: "induction over the iterations",
+        is_exact: true,
+    },
+    RuleText {
+        rule: Rule::SumOfDevices,
+        name: "sum-of-devices",
+        statement: "all-reduce and reduce-scatter give the sum over the group's devices, in no particular order",
+        source: "https://openxla.org/xla/operation_semantics#allreduce",
+        is_exact: true,
+    },
+    RuleText {
+        rule: Rule::SumFlattens,
+        name: "sum-flattens",
+        statement: "a sum of sums is one sum over all summands",
+        source: "associativity of exact numbers",
+        is_exact: false,
+    },
+    RuleText {
+        rule: Rule::AddIsSum,
+        name: "add-is-sum",
+        statement: "a + b is the sum of a and b, in any order with other summands",
+        source: "associativity of exact numbers",
+        is_exact: false,
+    },
+    RuleText {
+        rule: Rule::SumsJoin,
+        name: "sums-join",
+        statement: "the sum over i < m and the sum over m <= i < n are the sum over i < n",
+        source: "associativity of exact numbers",
+        is_exact: false,
+    },
+    RuleText {
+        rule: Rule::IdentityDrops,
+        name: "identity-drops",
+        statement: "x + 0 = x within a sum of several; likewise maximum, minimum, and, or with their identities",
+        source: "identities of the ops; -0 + 0 = 0 is the exception",
+        is_exact: false,
+    },
+    RuleText {
+        rule: Rule::ScalarFactor,
+        name: "scalar-factor",
+        statement: "the sum of c * x is c times the sum of x, and the sum of x / c the sum of x divided by c, for a scalar c that is equal on all devices",
+        source: "distributivity of exact numbers",
+        is_exact: false,
+    },
+    RuleText {
+        rule: Rule::LoopSum,
+        name: "loop-sum",
+        statement: "a carried value to which each iteration adds x is its start plus the sum of x over the iterations; sums over iterations and over devices may change places",
+        source: "associativity of exact numbers",
+        is_exact: false,
+    },
+    RuleText {
+        rule: Rule::LoopStack,
+        name: "loop-stack",
+        statement: "zeros into which each iteration writes the sum of x over devices, at a row that is equal on them, are the sum over devices of zeros into which x is written",
+        source: "writing rows is linear",
+        is_exact: false,
+    },
+];
+
+/// A set of rules.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Rules(u32);
+
+impl Rules {
+    /// No rule.
+    pub const NONE: Rules = Rules(0);
+
+    /// One rule.
+    pub const fn of(rule: Rule) -> Rules {
+        Rules(1 << rule as u32)
+    }
+
+    /// Whether the rule is in the set.
+    pub const fn has(self, rule: Rule) -> bool {
+        self.0 >> rule as u32 & 1 == 1
+    }
+
+    /// The rules of the set, in the table's order.
+    pub fn iter(self) -> impl Iterator<Item = &'static RuleText> {
+        RULES.iter().filter(move |text| self.has(text.rule))
+    }
+
+    /// Those that hold for exact numbers alone.
+    pub fn inexact(self) -> Rules {
+        self.iter().filter(|text| !text.is_exact).fold(Rules::NONE, |rules, text| rules | Rules::of(text.rule))
+    }
+
+    /// Whether every rule of the set holds bit for bit.
+    pub fn is_exact(self) -> bool {
+        self.iter().all(|text| text.is_exact)
+    }
+}
+
+impl BitOr for Rules {
+    type Output = Rules;
+    fn bitor(self, other: Rules) -> Rules {
+        Rules(self.0 | other.0)
+    }
+}

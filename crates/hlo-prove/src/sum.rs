@@ -1,0 +1,342 @@
+//! Sums: over devices, over dims, and of several terms, in one form.
+//!
+//! A sum is a multiset of summands, each over an extent: steps along the term's coordinates, and devices. So an
+//! all-reduce of partial reductions is a reduction, stages of a hierarchy are one stage, and it does not matter in which
+//! order a program adds up. What makes two sums one holds for exact numbers; see [`crate::rules`].
+
+use crate::devices::Spread;
+use crate::elementwise::{Elementwise, ElementwiseOp};
+use crate::rules::{Rule, Rules};
+use crate::segment::{Coords, Dim, Region, Segment};
+use crate::term::{Arg, Extent, Extra, Head, Node, TermId, Terms};
+use hlo_ir::monoid::Monoid;
+use hlo_ir::{DType, Literal, Opcode};
+use smallvec::SmallVec;
+
+/// A plain sum with more summands than this is not taken apart within another one.
+const MAX_FLAT: usize = 48;
+
+/// One summand of a sum over a region.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Summand {
+    pub term: TermId,
+    /// The term's coordinates at the region's first place.
+    pub at: Coords,
+    /// What each dim of the region adds to them.
+    pub steps: Vec<Coords>,
+    /// Numbers of steps that are summed over, and what each adds.
+    pub reduce: SmallVec<[(i64, Coords); 1]>,
+    /// The devices that are summed over.
+    pub spread: Spread,
+}
+
+impl Summand {
+    /// The term at the coordinates that the region has from a position on, on each device its own.
+    pub(crate) fn own(terms: &mut Terms, term: TermId, region: &Region, from: usize) -> Summand {
+        let (rank, classes) = (terms.rank(term), terms.classes(term));
+        Summand {
+            term,
+            at: crate::array::part(&region.at, from, rank),
+            steps: region.dims.iter().map(|d| crate::array::part(&d.step, from, rank)).collect(),
+            reduce: SmallVec::new(),
+            spread: terms.devices.own(classes),
+        }
+    }
+
+    fn is_plain(&self, terms: &mut Terms) -> bool {
+        let classes = terms.classes(self.term);
+        self.reduce.is_empty() && self.spread == terms.devices.own(classes)
+    }
+
+    /// The same summand over an argument of its term.
+    fn of_argument(&self, arg: &Arg) -> Summand {
+        Summand {
+            term: arg.term,
+            at: arg.at(&self.at),
+            steps: self.steps.iter().map(|step| arg.step(step)).collect(),
+            reduce: self.reduce.iter().map(|(n, step)| (*n, arg.step(step))).collect(),
+            spread: self.spread,
+        }
+    }
+}
+
+impl Elementwise {
+    /// The sum of summands over a region; only the region's places are read.
+    pub(crate) fn sum(
+        &self,
+        terms: &mut Terms,
+        monoid: Monoid,
+        dtype: DType,
+        region: &Region,
+        summands: Vec<Summand>,
+    ) -> Segment {
+        let mut flat = Vec::with_capacity(summands.len());
+        let mut rules = Rules::NONE;
+        for summand in summands {
+            self.flatten(terms, (monoid, dtype), summand, &mut flat, &mut rules);
+        }
+        if self.reassociates && monoid == Monoid::Add {
+            if let Some(segment) = self.pull_factors(terms, dtype, region, &mut flat) {
+                return segment;
+            }
+        }
+        let identity = monoid.identity(dtype).map(|value| Literal::scalar(dtype, value));
+        if flat.len() > 1 && self.reassociates {
+            let n = flat.len();
+            let is_identity = |s: &Summand| identity.is_some() && terms.as_constant(s.term) == identity.as_ref();
+            let kept: Vec<Summand> = flat.iter().filter(|s| !is_identity(s)).cloned().collect();
+            if kept.len() < n {
+                rules = rules | Rules::of(Rule::IdentityDrops);
+                flat = if kept.is_empty() { vec![flat.swap_remove(0)] } else { kept };
+            }
+        }
+        for summand in &mut flat {
+            tidy(terms, monoid, summand);
+        }
+        if self.reassociates && join_all(&mut flat) {
+            rules = rules | Rules::of(Rule::SumsJoin);
+        }
+        if let [only] = flat.as_slice() {
+            // A sum of one is that one; a maximum of equal ones too.
+            if only.is_plain(terms) {
+                let only = only.clone();
+                terms.mark(only.term, rules);
+                return segment(region, only.term, &only);
+            }
+        }
+        flat.sort_by(|a, b| (a.term, &a.reduce, a.spread, &a.at, &a.steps).cmp(&(b.term, &b.reduce, b.spread, &b.at, &b.steps)));
+        let mut all = crate::elementwise::places(region);
+        let mut args = Vec::with_capacity(flat.len());
+        for summand in flat {
+            let from = all.at.len();
+            all.at.extend_from_slice(&summand.at);
+            for (dim, step) in all.dims.iter_mut().zip(&summand.steps) {
+                dim.step.extend_from_slice(step);
+            }
+            let extra = terms.extra(Extra::Extent(Extent { reduce: summand.reduce, spread: summand.spread }));
+            args.push((summand.term, extra, from));
+        }
+        let out = terms.apply(Head::Sum(monoid, dtype), &args, &all);
+        terms.mark(out.term, rules);
+        out
+    }
+
+    /// Adds the summand, or the summands of the sum that it is.
+    fn flatten(
+        &self,
+        terms: &mut Terms,
+        kind: (Monoid, DType),
+        mut summand: Summand,
+        out: &mut Vec<Summand>,
+        rules: &mut Rules,
+    ) {
+        let classes = terms.classes(summand.term);
+        summand.spread = terms.devices.normalize(summand.spread, classes);
+        let inner = match terms.node(summand.term) {
+            Node::Apply(Head::Sum(monoid, dtype), args) if (*monoid, *dtype) == kind && self.reassociates => args.clone(),
+            _ => return out.push(summand),
+        };
+        if inner.len() > MAX_FLAT && summand.is_plain(terms) {
+            return out.push(summand);
+        }
+        *rules = *rules | Rules::of(Rule::SumFlattens);
+        for arg in inner {
+            let mut part = summand.of_argument(&arg);
+            if let Extra::Extent(extent) = terms.extra_of(arg.extra).clone() {
+                part.spread = terms.devices.compose(summand.spread, extent.spread);
+                part.reduce.extend(extent.reduce);
+            }
+            self.flatten(terms, kind, part, out, rules);
+        }
+    }
+
+    /// Takes scalar factors out of summands that are more than a term. Gives the sum if that leaves no other summand.
+    fn pull_factors(
+        &self,
+        terms: &mut Terms,
+        dtype: DType,
+        region: &Region,
+        flat: &mut Vec<Summand>,
+    ) -> Option<Segment> {
+        let mut groups: Vec<((crate::term::WordId, TermId, bool), Vec<Summand>)> = Vec::new();
+        let mut rest = Vec::new();
+        for summand in flat.drain(..) {
+            match self.factor_of(terms, &summand) {
+                Some((key, inner)) => match groups.iter_mut().find(|(k, _)| *k == key) {
+                    Some((_, list)) => list.push(inner),
+                    None => groups.push((key, vec![inner])),
+                },
+                None => rest.push(summand),
+            }
+        }
+        let is_all = groups.len() == 1 && rest.is_empty();
+        for ((word, factor, factor_first), list) in groups {
+            let sum = self.sum(terms, Monoid::Add, dtype, region, list);
+            let rank = terms.rank(sum.term);
+            let args = if factor_first {
+                [(factor, Terms::NO_EXTRA, 1 + rank), (sum.term, Terms::NO_EXTRA, 1)]
+            } else {
+                [(sum.term, Terms::NO_EXTRA, 1), (factor, Terms::NO_EXTRA, 1 + rank)]
+            };
+            let mut args = args;
+            if self.op(word).is_some_and(|op| op.opcode == Opcode::Multiply) {
+                args.sort_by_key(|a| a.0);
+            }
+            let product = terms.apply(Head::Elementwise(word), &args, &sum.region);
+            terms.mark(product.term, Rules::of(Rule::ScalarFactor));
+            if is_all {
+                return Some(product);
+            }
+            let summand = Summand::own(terms, product.term, &product.region, 1);
+            rest.push(summand);
+        }
+        *flat = rest;
+        None
+    }
+
+    /// The word, the scalar factor, whether it stands first, and the summand without it.
+    fn factor_of(
+        &self,
+        terms: &mut Terms,
+        summand: &Summand,
+    ) -> Option<((crate::term::WordId, TermId, bool), Summand)> {
+        if summand.is_plain(terms) {
+            return None;
+        }
+        let Node::Apply(Head::Elementwise(word), args) = terms.node(summand.term) else { return None };
+        let op: &ElementwiseOp = self.op(*word)?;
+        let is_scalar = |arg: &Arg| {
+            terms.rank(arg.term) == 0 && terms.classes(arg.term) == crate::devices::Classes::ALL_EQUAL
+        };
+        let [a, b] = args.as_slice() else { return None };
+        let (factor, inner, is_first) = match op.opcode {
+            Opcode::Multiply if is_scalar(a) => (a, b, true),
+            Opcode::Multiply | Opcode::Divide if is_scalar(b) => (b, a, false),
+            _ => return None,
+        };
+        if op.dtype.is_integer() && op.opcode == Opcode::Divide || terms.rank(summand.term) != terms.rank(inner.term) {
+            return None;
+        }
+        let (word, factor, inner) = (*word, factor.term, inner.clone());
+        let mut part = summand.of_argument(&inner);
+        let classes = terms.classes(inner.term);
+        // The product's classes are those of what is multiplied, since the factor is equal everywhere.
+        part.spread = terms.devices.normalize(summand.spread, classes);
+        Some(((word, factor, is_first), part))
+    }
+}
+
+/// The segment of a term at a summand's coordinates.
+fn segment(region: &Region, term: TermId, summand: &Summand) -> Segment {
+    let join = |place: i64, coords: &Coords| std::iter::once(place).chain(coords.iter().copied()).collect();
+    let dims = region.dims.iter().zip(&summand.steps);
+    Segment {
+        term,
+        region: Region {
+            at: join(region.at[0], &summand.at),
+            dims: dims.map(|(d, step)| Dim { n: d.n, step: join(d.step[0], step) }).collect(),
+        },
+    }
+}
+
+/// Sorts and joins the steps that a summand sums over; steps that add nothing only count.
+fn tidy(terms: &mut Terms, monoid: Monoid, summand: &mut Summand) {
+    let is_idempotent = match monoid {
+        Monoid::Add | Monoid::Multiply => false,
+        Monoid::Maximum | Monoid::Minimum | Monoid::And | Monoid::Or => true,
+    };
+    let mut times = 1;
+    let mut kept: SmallVec<[(i64, Coords); 1]> = SmallVec::new();
+    for (n, mut step) in std::mem::take(&mut summand.reduce) {
+        match step.iter().find(|&&s| s != 0) {
+            _ if n == 1 => {}
+            None => times *= n,
+            Some(&first) => {
+                if first < 0 {
+                    for (at, s) in summand.at.iter_mut().zip(&mut step) {
+                        *at += *s * (n - 1);
+                        *s = -*s;
+                    }
+                }
+                kept.push((n, step));
+            }
+        }
+    }
+    if times != 1 || is_idempotent {
+        if let Ok(times) = u32::try_from(times) {
+            summand.spread = terms.devices.scaled(summand.spread, times, is_idempotent);
+        }
+    }
+    summand.reduce = kept;
+    tidy_steps(&mut summand.reduce);
+}
+
+fn tidy_steps(reduce: &mut SmallVec<[(i64, Coords); 1]>) {
+    reduce.sort_by(|a, b| b.1.cmp(&a.1));
+    let mut k = 0;
+    while k + 1 < reduce.len() {
+        let (outer, inner) = (&reduce[k], &reduce[k + 1]);
+        if outer.1.iter().zip(&inner.1).all(|(o, i)| *o == i * inner.0) {
+            reduce[k + 1].0 *= reduce[k].0;
+            reduce.remove(k);
+        } else {
+            k += 1;
+        }
+    }
+}
+
+/// Joins summands that go on where another ends. Whether there were any.
+fn join_all(flat: &mut Vec<Summand>) -> bool {
+    let before = flat.len();
+    if before < 2 {
+        return false;
+    }
+    flat.sort_by(|a, b| (a.term, a.spread, &a.at).cmp(&(b.term, b.spread, &b.at)));
+    loop {
+        let n = flat.len();
+        let mut out: Vec<Summand> = Vec::with_capacity(n);
+        for summand in flat.drain(..) {
+            match out.last_mut().map(|last| join(last, &summand)) {
+                Some(true) => {}
+                Some(false) | None => out.push(summand),
+            }
+        }
+        *flat = out;
+        if flat.len() == n {
+            return n < before;
+        }
+    }
+}
+
+/// Makes `a` the sum of both, if that is one summand.
+fn join(a: &mut Summand, b: &Summand) -> bool {
+    if a.term != b.term || a.spread != b.spread || a.steps != b.steps || a.at == b.at {
+        return false;
+    }
+    let gap: Coords = b.at.iter().zip(&a.at).map(|(b, a)| b - a).collect();
+    let follows = |(n, step): &(i64, Coords)| gap.iter().zip(step).all(|(g, s)| *g == s * n);
+    if a.reduce.len() == b.reduce.len() {
+        let mut differing = (0..a.reduce.len()).filter(|&k| a.reduce[k] != b.reduce[k]);
+        match (differing.next(), differing.next()) {
+            (None, _) => match (0..a.reduce.len()).find(|&k| follows(&a.reduce[k])) {
+                Some(k) => a.reduce[k].0 += b.reduce[k].0,
+                None => a.reduce.push((2, gap)),
+            },
+            (Some(k), None) if a.reduce[k].1 == b.reduce[k].1 && follows(&a.reduce[k]) => {
+                a.reduce[k].0 += b.reduce[k].0;
+            }
+            (Some(_), _) => return false,
+        }
+    } else if a.reduce.len() == b.reduce.len() + 1 {
+        let Some(k) = (0..a.reduce.len()).find(|&k| follows(&a.reduce[k])) else { return false };
+        let others = (0..a.reduce.len()).filter(|&i| i != k).map(|i| &a.reduce[i]);
+        if !others.eq(b.reduce.iter()) {
+            return false;
+        }
+        a.reduce[k].0 += 1;
+    } else {
+        return false;
+    }
+    tidy_steps(&mut a.reduce);
+    true
+}

@@ -1,0 +1,496 @@
+//! Terms: scalar functions of coordinates, each stored once.
+//!
+//! A term of rank `k` is a function of `k` integers, on each device. Ops make terms of terms; where the elements of an
+//! array stand is not said by terms but by [`crate::segment`]. So a shard of a product and the product of shards are the
+//! same term at the same coordinates.
+//!
+//! The coordinates of a term are those of its arguments. Coordinates that go in step share a variable: `a[x] + b[x + 3]`
+//! has one, `a[x] + b[y]` has two. An application is looked up among those that exist before a new one is made, so that a
+//! shard of one row, where more coordinates go in step than in the whole, is found in the whole's term.
+
+use crate::devices::{Classes, Devices, Spread};
+use crate::rules::Rules;
+use crate::segment::{Coords, Dim, Region, Segment};
+use hashbrown::HashMap;
+use hlo_ir::monoid::Monoid;
+use hlo_ir::{DType, Literal, Scalar};
+use smallvec::SmallVec;
+
+/// A term's number.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub(crate) struct TermId(pub(crate) u32);
+
+/// A loop's number.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub(crate) struct LoopId(pub(crate) u32);
+
+/// A list of segments, interned.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub(crate) struct ArrayId(pub(crate) u32);
+
+/// A word of the prover's own pool: opcodes with attributes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub(crate) struct WordId(pub(crate) u32);
+
+/// What an application does with its arguments.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Head {
+    /// An elementwise op.
+    Elementwise(WordId),
+    /// A sum (or maximum, …) of the arguments, each over its [`Extent`].
+    Sum(Monoid, DType),
+    /// The first argument with its coordinates moved by the others, which are scalars; see [`Moves`].
+    Moved,
+    /// The argument as other devices have it.
+    From(Spread),
+    /// The sum of the argument over the iterations of a loop.
+    LoopSum(LoopId),
+    /// What is written into an array of a loop: the row's number, the row of this iteration, the new row, the array before.
+    LoopStack(LoopId),
+}
+
+/// Over what a sum adds up one of its arguments.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub(crate) struct Extent {
+    /// Numbers of steps, and what each step adds to the argument's coordinates.
+    pub reduce: SmallVec<[(i64, Coords); 1]>,
+    /// The devices.
+    pub spread: Spread,
+}
+
+/// How scalars move coordinates: the `k`-th scalar, clamped to `0..=max`, times `step`.
+pub(crate) type Moves = Vec<(Coords, i64)>;
+
+/// What belongs to an argument besides the term.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub(crate) enum Extra {
+    None,
+    Extent(Extent),
+    Moves(Moves),
+}
+
+/// An extra's number.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub(crate) struct ExtraId(u32);
+
+/// Where a coordinate of an argument comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Source {
+    /// A variable of the application, and what is added to it.
+    Variable(u32, i64),
+    /// Nowhere: it is this number.
+    Fixed(i64),
+}
+
+/// An argument of an application, and where its coordinates come from.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Arg {
+    pub term: TermId,
+    pub extra: ExtraId,
+    pub map: SmallVec<[Source; 2]>,
+}
+
+impl Arg {
+    /// A term whose coordinates are the application's variables.
+    pub(crate) fn same(terms: &Terms, term: TermId, extra: ExtraId) -> Arg {
+        Arg { term, extra, map: (0..terms.rank(term) as u32).map(|v| Source::Variable(v, 0)).collect() }
+    }
+
+    /// The argument's coordinates where the application's variables have these values.
+    pub(crate) fn at(&self, variables: &[i64]) -> Coords {
+        let of = |source: &Source| match *source {
+            Source::Variable(v, offset) => variables[v as usize] + offset,
+            Source::Fixed(at) => at,
+        };
+        self.map.iter().map(of).collect()
+    }
+
+    /// What a step of the variables adds to the argument's coordinates.
+    pub(crate) fn step(&self, variables: &[i64]) -> Coords {
+        let of = |source: &Source| match *source {
+            Source::Variable(v, _) => variables[v as usize],
+            Source::Fixed(_) => 0,
+        };
+        self.map.iter().map(of).collect()
+    }
+}
+
+/// What a term is.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Node {
+    /// A leaf of an entry parameter, flat.
+    Input(u32),
+    /// A number.
+    Constant(u32),
+    /// A literal array, flat.
+    Table(u32),
+    /// Its coordinate, as a number of a type.
+    Iota(DType),
+    /// A leaf of a loop's carried value at the start of an iteration, flat.
+    Carry(LoopId, u32, u32),
+    /// A leaf of a loop's result, flat.
+    LoopResult(LoopId, u32),
+    /// One element of a term.
+    Element(TermId, Coords),
+    /// A result leaf of an op that is a function of whole arrays, flat.
+    Whole(WordId, Vec<ArrayId>, u32),
+    /// What nothing else is equal to: effects, hidden state.
+    Unique(u32),
+    /// An op applied to terms.
+    Apply(Head, Vec<Arg>),
+}
+
+struct TermData {
+    node: Node,
+    rank: u32,
+    classes: Classes,
+    rules: Rules,
+}
+
+/// All terms, and what they share.
+pub(crate) struct Terms {
+    pub(crate) devices: Devices,
+    terms: Vec<TermData>,
+    ids: HashMap<Node, TermId>,
+    literals: Vec<Literal>,
+    literal_ids: HashMap<Literal, u32>,
+    extras: Vec<Extra>,
+    extra_ids: HashMap<Extra, ExtraId>,
+    patterns: HashMap<(Head, Vec<(TermId, ExtraId)>), SmallVec<[TermId; 1]>>,
+    words: Vec<String>,
+    word_ids: HashMap<String, WordId>,
+    n_unique: u32,
+}
+
+impl Terms {
+    pub(crate) fn new(n_devices: usize) -> Terms {
+        let mut terms = Terms {
+            devices: Devices::new(n_devices),
+            terms: Vec::new(),
+            ids: HashMap::new(),
+            literals: Vec::new(),
+            literal_ids: HashMap::new(),
+            extras: Vec::new(),
+            extra_ids: HashMap::new(),
+            patterns: HashMap::new(),
+            words: Vec::new(),
+            word_ids: HashMap::new(),
+            n_unique: 0,
+        };
+        terms.extra(Extra::None);
+        terms
+    }
+
+    pub(crate) const NO_EXTRA: ExtraId = ExtraId(0);
+
+    pub(crate) fn len(&self) -> usize {
+        self.terms.len()
+    }
+
+    pub(crate) fn node(&self, term: TermId) -> &Node {
+        &self.terms[term.0 as usize].node
+    }
+
+    pub(crate) fn rank(&self, term: TermId) -> usize {
+        self.terms[term.0 as usize].rank as usize
+    }
+
+    pub(crate) fn classes(&self, term: TermId) -> Classes {
+        self.terms[term.0 as usize].classes
+    }
+
+    pub(crate) fn rules(&self, term: TermId) -> Rules {
+        self.terms[term.0 as usize].rules
+    }
+
+    /// Notes that a rule was used to make the term.
+    pub(crate) fn mark(&mut self, term: TermId, rules: Rules) {
+        let data = &mut self.terms[term.0 as usize];
+        data.rules = data.rules | rules;
+    }
+
+    pub(crate) fn word(&mut self, text: &str) -> WordId {
+        if let Some(&id) = self.word_ids.get(text) {
+            return id;
+        }
+        let id = WordId(self.words.len() as u32);
+        self.words.push(text.to_string());
+        self.word_ids.insert(text.to_string(), id);
+        id
+    }
+
+    pub(crate) fn text(&self, word: WordId) -> &str {
+        &self.words[word.0 as usize]
+    }
+
+    pub(crate) fn extra(&mut self, extra: Extra) -> ExtraId {
+        if let Some(&id) = self.extra_ids.get(&extra) {
+            return id;
+        }
+        let id = ExtraId(self.extras.len() as u32);
+        self.extras.push(extra.clone());
+        self.extra_ids.insert(extra, id);
+        id
+    }
+
+    pub(crate) fn extra_of(&self, id: ExtraId) -> &Extra {
+        &self.extras[id.0 as usize]
+    }
+
+    fn add(&mut self, node: Node, rank: usize, classes: Classes, rules: Rules) -> TermId {
+        if let Some(&id) = self.ids.get(&node) {
+            return id;
+        }
+        let id = TermId(self.terms.len() as u32);
+        self.ids.insert(node.clone(), id);
+        self.terms.push(TermData { node, rank: rank as u32, classes, rules });
+        id
+    }
+
+    /// A leaf term: of rank 0 if it is one number, else flat.
+    pub(crate) fn leaf(&mut self, node: Node, n_elems: i64, classes: Classes, rules: Rules) -> TermId {
+        self.add(node, usize::from(n_elems != 1), classes, rules)
+    }
+
+    pub(crate) fn unique(&mut self, n_elems: i64) -> TermId {
+        self.n_unique += 1;
+        let classes = self.devices.all_different();
+        self.leaf(Node::Unique(self.n_unique), n_elems, classes, Rules::NONE)
+    }
+
+    pub(crate) fn constant(&mut self, literal: Literal) -> TermId {
+        let n = literal.n_elems();
+        let id = match self.literal_ids.get(&literal) {
+            Some(&id) => id,
+            None => {
+                let id = self.literals.len() as u32;
+                self.literals.push(literal.clone());
+                self.literal_ids.insert(literal, id);
+                id
+            }
+        };
+        let node = if n == 1 { Node::Constant(id) } else { Node::Table(id) };
+        self.add(node, usize::from(n != 1), Classes::ALL_EQUAL, Rules::NONE)
+    }
+
+    pub(crate) fn scalar(&mut self, dtype: DType, value: Scalar) -> TermId {
+        self.constant(Literal::scalar(dtype, value))
+    }
+
+    pub(crate) fn integer(&mut self, dtype: DType, value: i64) -> TermId {
+        self.scalar(dtype, Scalar::Int(value))
+    }
+
+    /// The number that the term is, if it is one.
+    pub(crate) fn as_constant(&self, term: TermId) -> Option<&Literal> {
+        match self.node(term) {
+            Node::Constant(id) => Some(&self.literals[*id as usize]),
+            _ => None,
+        }
+    }
+
+    /// The integer or truth value that the term is, if it is one.
+    pub(crate) fn as_integer(&self, term: TermId) -> Option<i64> {
+        match self.as_constant(term)?.get(0)? {
+            Scalar::Pred(value) => Some(i64::from(value)),
+            Scalar::Int(value) => Some(value),
+            Scalar::Uint(value) => i64::try_from(value).ok(),
+            Scalar::Float(_) | Scalar::Complex(..) => None,
+        }
+    }
+
+    pub(crate) fn iota(&mut self, dtype: DType) -> TermId {
+        self.add(Node::Iota(dtype), 1, Classes::ALL_EQUAL, Rules::NONE)
+    }
+
+    /// The element of a term at these coordinates, as a term of rank 0.
+    pub(crate) fn element(&mut self, term: TermId, at: &[i64]) -> TermId {
+        if self.rank(term) == 0 {
+            return term;
+        }
+        match self.node(term).clone() {
+            Node::Table(id) => {
+                let literal = &self.literals[id as usize];
+                if let Some(value) = usize::try_from(at[0]).ok().and_then(|k| literal.get(k)) {
+                    let dtype = literal.dtype();
+                    return self.scalar(dtype, value);
+                }
+            }
+            Node::Iota(dtype) => return self.integer(dtype, at[0]),
+            Node::Apply(head, args) if self.acts_by_element(head, &args) => {
+                let args = args
+                    .iter()
+                    .map(|arg| {
+                        let at = arg.at(at);
+                        Arg { term: self.element(arg.term, &at), extra: arg.extra, map: SmallVec::new() }
+                    })
+                    .collect();
+                return self.apply_mapped(head, args);
+            }
+            _ => {}
+        }
+        let (classes, rules) = (self.classes(term), self.rules(term));
+        self.add(Node::Element(term, Coords::from_slice(at)), 0, classes, rules)
+    }
+
+    /// Whether an element of the application needs one element of each argument.
+    fn acts_by_element(&self, head: Head, args: &[Arg]) -> bool {
+        match head {
+            Head::Elementwise(_) => true,
+            Head::Sum(..) => args.iter().all(|arg| self.is_unreduced(arg.extra)),
+            Head::Moved | Head::From(_) | Head::LoopSum(_) | Head::LoopStack(_) => false,
+        }
+    }
+
+    fn is_unreduced(&self, extra: ExtraId) -> bool {
+        match self.extra_of(extra) {
+            Extra::Extent(extent) => extent.reduce.is_empty(),
+            Extra::None | Extra::Moves(_) => true,
+        }
+    }
+
+    /// An application whose variables are given.
+    pub(crate) fn apply_mapped(&mut self, head: Head, args: Vec<Arg>) -> TermId {
+        let n_variables = |source: &Source| match *source {
+            Source::Variable(v, _) => v as usize + 1,
+            Source::Fixed(_) => 0,
+        };
+        let rank = args.iter().flat_map(|arg| arg.map.iter().map(n_variables)).max().unwrap_or(0);
+        let rules = args.iter().fold(Rules::NONE, |rules, arg| rules | self.rules(arg.term));
+        let node = Node::Apply(head, args);
+        if let Some(&id) = self.ids.get(&node) {
+            return id;
+        }
+        let Node::Apply(_, args) = &node else { return TermId(0) };
+        let key: Vec<(TermId, ExtraId)> = args.iter().map(|arg| (arg.term, arg.extra)).collect();
+        let classes = self.classes_of_application(head, &key);
+        let id = self.add(node, rank, classes, rules);
+        self.patterns.entry((head, key)).or_default().push(id);
+        id
+    }
+
+    fn classes_of_application(&mut self, head: Head, args: &[(TermId, ExtraId)]) -> Classes {
+        let mut classes = Classes::ALL_EQUAL;
+        if let Head::From(spread) = head {
+            return self.devices.classes_of(spread);
+        }
+        for &(term, extra) in args {
+            let own = match self.extra_of(extra) {
+                Extra::Extent(extent) => {
+                    let spread = extent.spread;
+                    self.devices.classes_of(spread)
+                }
+                Extra::None | Extra::Moves(_) => self.classes(term),
+            };
+            classes = self.devices.join(classes, own);
+        }
+        classes
+    }
+
+    /// The segment of an application to `args`, of which each has its coordinates in `region` from a position on.
+    /// Coordinate 0 of the region is the place in the array.
+    pub(crate) fn apply(&mut self, head: Head, args: &[(TermId, ExtraId, usize)], region: &Region) -> Segment {
+        let key: Vec<(TermId, ExtraId)> = args.iter().map(|&(term, extra, _)| (term, extra)).collect();
+        if let Some(found) = self.find_pattern(head, &key, args, region) {
+            return found;
+        }
+        // Scalars at fixed coordinates take no variable.
+        let is_still = |c: usize| region.dims.iter().all(|d| d.step[c] == 0);
+        let fixes = match head {
+            Head::Elementwise(_) => true,
+            Head::Sum(..) => (1..region.at.len()).all(is_still) && args.iter().all(|a| self.is_unreduced(a.1)),
+            Head::Moved | Head::From(_) | Head::LoopSum(_) | Head::LoopStack(_) => false,
+        };
+        let mut scalars = false;
+        let mut new_args: Vec<(TermId, ExtraId, usize)> = Vec::with_capacity(args.len());
+        for &(term, extra, from) in args {
+            let rank = self.rank(term);
+            let is_fixed = fixes && rank > 0 && (from..from + rank).all(is_still);
+            if is_fixed {
+                let at = Coords::from_slice(&region.at[from..from + rank]);
+                new_args.push((self.element(term, &at), extra, from));
+                scalars = true;
+            } else {
+                new_args.push((term, extra, from));
+            }
+        }
+        if scalars {
+            let key: Vec<(TermId, ExtraId)> = new_args.iter().map(|&(term, extra, _)| (term, extra)).collect();
+            if let Some(found) = self.find_pattern(head, &key, &new_args, region) {
+                return found;
+            }
+        }
+        let mut variables: SmallVec<[usize; 4]> = SmallVec::new();
+        let mut mapped = Vec::with_capacity(new_args.len());
+        for &(term, extra, from) in &new_args {
+            let mut map = SmallVec::new();
+            for c in from..from + self.rank(term) {
+                if is_still(c) {
+                    map.push(Source::Fixed(region.at[c]));
+                    continue;
+                }
+                let known = variables.iter().position(|&v| region.dims.iter().all(|d| d.step[v] == d.step[c]));
+                let v = known.unwrap_or_else(|| {
+                    variables.push(c);
+                    variables.len() - 1
+                });
+                map.push(Source::Variable(v as u32, region.at[c] - region.at[variables[v]]));
+            }
+            mapped.push(Arg { term, extra, map });
+        }
+        let term = self.apply_mapped(head, mapped);
+        segment_of(term, region, &variables)
+    }
+
+    fn find_pattern(
+        &self,
+        head: Head,
+        key: &Vec<(TermId, ExtraId)>,
+        args: &[(TermId, ExtraId, usize)],
+        region: &Region,
+    ) -> Option<Segment> {
+        let is_still = |c: usize| region.dims.iter().all(|d| d.step[c] == 0);
+        // The key is owned by the map; a lookup by reference needs the same type.
+        let patterns = self.patterns.get(&(head, key.clone()))?;
+        patterns.iter().find_map(|&term| {
+            let Node::Apply(_, mapped) = self.node(term) else { return None };
+            let mut variables: SmallVec<[usize; 4]> = SmallVec::from_elem(usize::MAX, self.rank(term));
+            for (arg, &(_, _, from)) in mapped.iter().zip(args) {
+                for (c, &source) in arg.map.iter().enumerate() {
+                    let place = from + c;
+                    let (v, delta) = match source {
+                        Source::Variable(v, delta) => (v, delta),
+                        Source::Fixed(at) if region.at[place] == at && is_still(place) => continue,
+                        Source::Fixed(_) => return None,
+                    };
+                    let slot = &mut variables[v as usize];
+                    if *slot == usize::MAX {
+                        if delta != 0 {
+                            return None;
+                        }
+                        *slot = place;
+                    }
+                    let first = *slot;
+                    let goes_along = region.at[place] == region.at[first] + delta
+                        && region.dims.iter().all(|d| d.step[place] == d.step[first]);
+                    if !goes_along {
+                        return None;
+                    }
+                }
+            }
+            variables.iter().all(|&v| v != usize::MAX).then(|| segment_of(term, region, &variables))
+        })
+    }
+
+    /// The segment of a term that takes the places of a region and stays at its only element.
+    pub(crate) fn splat(&self, term: TermId, n: i64) -> Segment {
+        Segment { term, region: Region { dims: Region::line(n).dims, at: Coords::from_slice(&[0]) } }
+    }
+}
+
+/// The segment of a term whose variables are these coordinates of a region.
+fn segment_of(term: TermId, region: &Region, variables: &[usize]) -> Segment {
+    let pick = |coords: &Coords| std::iter::once(coords[0]).chain(variables.iter().map(|&v| coords[v])).collect();
+    let dims = region.dims.iter().map(|d| Dim { n: d.n, step: pick(&d.step) }).collect();
+    Segment { term, region: Region { at: pick(&region.at), dims } }
+}

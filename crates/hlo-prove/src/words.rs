@@ -1,0 +1,78 @@
+//! Attributes and called computations as text, so that equal ones are equal words whatever module they stand in.
+
+use hashbrown::HashMap;
+use hlo_ir::attrs::FieldRef;
+use hlo_ir::{CompId, InstId, Module, Shape};
+use std::fmt::Write;
+
+/// What was written of the computations of one module.
+#[derive(Default)]
+pub(crate) struct ModuleWords {
+    comps: HashMap<CompId, String>,
+}
+
+/// Attributes that say nothing of the result.
+const SILENT: &[&str] = &["channel_id", "sharding", "is_composite", "output_to_operand_aliasing"];
+
+impl ModuleWords {
+    /// An instruction's attributes; opaque words of a back end are among them.
+    pub(crate) fn attributes(&mut self, module: &Module, inst: InstId) -> String {
+        let mut out = String::new();
+        let instruction = module.inst(inst);
+        let mut comps = Vec::new();
+        instruction.attrs.for_each_field(&mut |key, _, field| {
+            if field.is_unset() || SILENT.contains(&key) {
+                return;
+            }
+            let _ = match field {
+                FieldRef::Comp(Some(comp)) => {
+                    comps.push(*comp);
+                    write!(out, " {key}=@{}", comps.len())
+                }
+                FieldRef::Comps(list) => {
+                    comps.extend_from_slice(list);
+                    write!(out, " {key}=@@{}", list.len())
+                }
+                FieldRef::Shape(shape) => write!(out, " {key}={:?}", shape.map(|s| module.shapes.get(s))),
+                FieldRef::Shapes(shapes) => {
+                    let shapes: Option<Vec<&Shape>> =
+                        shapes.as_ref().map(|list| list.iter().map(|&s| module.shapes.get(s)).collect());
+                    write!(out, " {key}={shapes:?}")
+                }
+                other => write!(out, " {key}={other:?}"),
+            };
+        });
+        for comp in comps {
+            let text = self.computation(module, comp);
+            let _ = write!(out, " [{text}]");
+        }
+        let config = instruction.marks.as_ref().and_then(|m| m.backend_config.as_ref());
+        if let (hlo_ir::Opcode::CustomCall, Some(config)) = (instruction.opcode, config) {
+            let _ = write!(out, " config={config:?}");
+        }
+        out
+    }
+
+    /// A computation, with its instructions numbered.
+    fn computation(&mut self, module: &Module, comp: CompId) -> String {
+        if let Some(text) = self.comps.get(&comp) {
+            return text.clone();
+        }
+        let mut numbers: HashMap<InstId, usize> = HashMap::new();
+        let mut text = String::new();
+        let computation = module.comp(comp);
+        for (k, &inst) in computation.insts.iter().enumerate() {
+            numbers.insert(inst, k);
+            let instruction = module.inst(inst);
+            let shape = module.shape(inst).without_layout();
+            let attributes = self.attributes(module, inst);
+            let constant = instruction.attrs.as_constant();
+            let operands: Vec<Option<&usize>> = instruction.operands.iter().map(|o| numbers.get(o)).collect();
+            let _ = write!(text, "{} {shape:?} {operands:?}{attributes} {constant:?};", instruction.opcode);
+        }
+        let root = computation.root.expand().and_then(|root| numbers.get(&root).copied());
+        let _ = write!(text, "{root:?}");
+        self.comps.insert(comp, text.clone());
+        text
+    }
+}
