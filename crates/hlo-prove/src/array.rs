@@ -170,7 +170,8 @@ impl Arrays {
             }
             let mut next = Vec::with_capacity(out.len());
             for (terms, region) in out {
-                for (k, part) in refine(list, region, 0)? {
+                for (k, mut part) in refine(list, region, 0)? {
+                    part.dims.retain(|dim| dim.n != 1);
                     let mut terms = terms.clone();
                     terms.push(list[k].term);
                     next.push((terms, part));

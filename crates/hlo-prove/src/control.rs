@@ -51,6 +51,9 @@ struct Loop<'a, 'm> {
 /// A part of the first module's leaves: for each device regions of places and of places in a leaf.
 type Parts = Rc<Vec<Vec<(usize, Region)>>>;
 
+/// In the place of a leaf's number: these elements are the second loop's own, as the padding of shards is.
+const OWN: usize = usize::MAX;
+
 /// What a leaf of the second module's loop is taken for.
 #[derive(Clone)]
 enum Guess {
@@ -82,9 +85,19 @@ impl Prover {
         let outs = if is_second {
             let candidates: Vec<usize> =
                 (0..self.loops.len()).filter(|&k| self.loops[k].parent == self.parent).collect();
-            let known = candidates.into_iter().find_map(|k| self.match_loop(&mut this, k));
-            match known {
-                Some(outs) => outs,
+            // The loop of which most leaves are parts; no other is looked for once all are.
+            let mut best: Option<(usize, Vec<Value>)> = None;
+            for k in candidates {
+                let Some((n_own, outs)) = self.match_loop(&mut this, k) else { continue };
+                if best.as_ref().is_none_or(|(least, _)| n_own < *least) {
+                    best = Some((n_own, outs));
+                }
+                if n_own == 0 {
+                    break;
+                }
+            }
+            match best {
+                Some((_, outs)) => outs,
                 None => self.study_loop(&mut this)?,
             }
         } else {
@@ -162,7 +175,11 @@ impl Prover {
             params.push(match guess {
                 Guess::Invariant => this.inits[k].clone(),
                 Guess::Own(classes) => self.carry(id, round, k, this.types[k].0, *classes),
-                Guess::Part(parts) => self.compose(parts, of?)?,
+                Guess::Part(parts) => {
+                    let classes = self.arrays.terms.devices.all_different();
+                    let own = self.carry(id, round, k, this.types[k].0, classes);
+                    self.compose(parts, of?, Some(&own))?
+                }
             });
         }
         Some(params)
@@ -299,20 +316,20 @@ impl Prover {
         n: i64,
         dtype: DType,
     ) -> Option<Value> {
-        let (Value::Same(param), Value::Same(result)) = (param, result) else { return None };
+        let Value::Same(param) = param else { return None };
         let carry = self.arrays.segments(*param).first()?.term;
-        let mut out = Vec::new();
-        let segments = self.arrays.segments(*result);
-        let is_stack = segments.iter().all(|s| self.is_row_update(s.term));
-        for segment in segments.iter() {
-            let closed = if is_stack {
-                self.stacked(id, segment, carry)
-            } else {
-                self.accumulated(id, segment, carry, dtype)
-            };
-            out.push(closed?);
-        }
-        let added = Value::Same(self.arrays.intern(out));
+        let is_stack = (0..self.n_devices()).all(|d| {
+            self.arrays.segments(self.arrays.on(result, d)).iter().all(|s| self.is_row_update(s.term))
+        });
+        let added = self.map(&[result], |p, arrays| {
+            let mut out = Vec::new();
+            for segment in p.arrays.segments(arrays[0]).iter() {
+                let closed =
+                    if is_stack { p.stacked(id, segment, carry) } else { p.accumulated(id, segment, carry, dtype) };
+                out.push(closed?);
+            }
+            Some(p.arrays.intern(out))
+        })?;
         let zero = hlo_ir::Literal::zeros(dtype, &[]).ok()?;
         let starts_at_zero = match init {
             Value::Same(array) => match &*self.arrays.segments(*array) {
@@ -506,8 +523,8 @@ impl Prover {
         self.arrays.terms.apply(Head::LoopStack(id), &args, region)
     }
 
-    /// The leaves after a loop of the second module, if it is the first's `record_idx`-th.
-    fn match_loop(&mut self, this: &mut Loop<'_, '_>, record_idx: usize) -> Option<Vec<Value>> {
+    /// The leaves after a loop of the second module, if it is the first's `record_idx`-th, and how many are its own.
+    fn match_loop(&mut self, this: &mut Loop<'_, '_>, record_idx: usize) -> Option<(usize, Vec<Value>)> {
         let record = &self.loops[record_idx];
         let (runs, inits) = (record.id, record.inits.clone());
         let (before, after) = (record.params.clone(), record.results.clone());
@@ -533,11 +550,14 @@ impl Prover {
             let mut changed = self.update_own(&mut guesses, &params, &iteration);
             for (k, guess) in guesses.iter_mut().enumerate() {
                 let Guess::Part(parts) = guess else { continue };
-                if self.compose(parts, &after).as_ref() == Some(&iteration.results[k]) {
+                let result = &iteration.results[k];
+                let expected = self.compose(parts, &after, Some(result));
+                if expected.as_ref() == Some(result) {
                     continue;
                 }
                 changed = true;
-                *guess = match queues[k].pop() {
+                let rest = expected.and_then(|expected| self.parts_that_hold(parts, &expected, result));
+                *guess = match rest.or_else(|| queues[k].pop()) {
                     Some(parts) => Guess::Part(parts),
                     None => {
                         let value = this.inits[k].clone();
@@ -553,12 +573,17 @@ impl Prover {
         self.parent = outer;
         let (first_term, params, iteration) = found?;
         let mut results = self.own_results(this, id, runs, &guesses, &params, &iteration, first_term);
-        for (guess, result) in guesses.iter().zip(&mut results) {
+        for (k, guess) in guesses.iter().enumerate() {
             if let Guess::Part(parts) = guess {
-                *result = self.compose(parts, &outs)?;
+                let (n, classes) = (this.types[k].0, self.arrays.terms.devices.all_different());
+                let node = Node::LoopResult(id, k as u32);
+                let term = self.arrays.terms.leaf(node, n, classes, Rules::of(Rule::LoopInduction));
+                let own = Value::Same(self.arrays.whole(term, n));
+                results[k] = self.compose(parts, &outs, Some(&own))?;
             }
         }
-        Some(results)
+        let n_own = guesses.iter().filter(|guess| matches!(guess, Guess::Own(_))).count();
+        Some((n_own, results))
     }
 
     /// For each leaf what it may be of the first loop's leaves, the best last.
@@ -600,7 +625,7 @@ impl Prover {
                 taken.insert(first);
             } else if let Some(parts) = self.locate(init, inits, &by_term) {
                 // Where they were found is a guess, until the elements there are these.
-                if self.compose(&parts, inits).as_ref() == Some(init) {
+                if self.compose(&parts, inits, None).as_ref() == Some(init) {
                     queue.push(parts);
                 }
             }
@@ -627,12 +652,41 @@ impl Prover {
         Some(Rc::new(each))
     }
 
-    /// The parts of leaves as a value.
-    fn compose(&mut self, parts: &Parts, leaves: &[Value]) -> Option<Value> {
+    /// The parts of which the elements are as expected; the others become the loop's own. `None` if no part is left.
+    fn parts_that_hold(&self, parts: &Parts, expected: &Value, found: &Value) -> Option<Parts> {
+        let mut each = Vec::with_capacity(self.n_devices());
+        let mut n_left = 0;
+        for device in 0..self.n_devices() {
+            let mut list = parts.get(if parts.len() == 1 { 0 } else { device })?.clone();
+            let (a, b) = (self.arrays.on(expected, device), self.arrays.on(found, device));
+            if a != b {
+                let n = self.arrays.segments(a).iter().map(|s| s.region.n_elems()).sum();
+                for (terms, region) in self.arrays.align(&[a, b], n)? {
+                    let rank = self.arrays.terms.rank(terms[0]);
+                    let is_equal = terms[0] == terms[1]
+                        && region.at[1..1 + rank] == region.at[1 + rank..]
+                        && region.dims.iter().all(|d| d.step[1..1 + rank] == d.step[1 + rank..]);
+                    if !is_equal {
+                        let part = list.iter_mut().find(|(_, r)| r.holds_place(region.at[0]))?;
+                        part.0 = OWN;
+                        // The loop's own elements are where they are.
+                        part.1.at[1] = part.1.at[0];
+                        part.1.dims.iter_mut().for_each(|d| d.step[1] = d.step[0]);
+                    }
+                }
+            }
+            n_left += list.iter().filter(|(leaf, _)| *leaf != OWN).count();
+            each.push(list);
+        }
+        (n_left > 0).then(|| Rc::new(each))
+    }
+
+    /// The parts of leaves as a value; the elements of `own` are the second loop's.
+    fn compose(&mut self, parts: &Parts, leaves: &[Value], own: Option<&Value>) -> Option<Value> {
         if let [only] = parts.as_slice() {
             if let [(leaf, region)] = only.as_slice() {
                 // The whole of one leaf.
-                if region.at.iter().all(|&a| a == 0) && region.dims.iter().all(|d| d.step[..] == [1, 1]) {
+                if *leaf != OWN && region.at.iter().all(|&a| a == 0) && region.dims.iter().all(|d| d.step[..] == [1, 1]) {
                     return leaves.get(*leaf).cloned();
                 }
             }
@@ -642,8 +696,9 @@ impl Prover {
         for device in 0..self.n_devices() {
             let list_idx = if parts.len() == 1 { 0 } else { device };
             let list = parts.get(list_idx)?;
+            let of_leaf = |&(leaf, _): &(usize, Region)| if leaf == OWN { own } else { leaves.get(leaf) };
             let arrays: Vec<ArrayId> =
-                list.iter().map(|(leaf, _)| leaves.get(*leaf).map(|v| self.arrays.on(v, device))).collect::<Option<_>>()?;
+                list.iter().map(|part| of_leaf(part).map(|v| self.arrays.on(v, device))).collect::<Option<_>>()?;
             if let Some(&id) = known.get(&(arrays.clone(), list_idx)) {
                 each.push(id);
                 continue;

@@ -26,6 +26,10 @@ impl Prover {
                     continue;
                 }
                 let (p, q, path) = self.descend(terms[0], terms[1]);
+                if std::env::var("PD").is_ok() {
+                    eprintln!("REGION {region:?}"); self.dump(p, 3, 0);
+                    self.dump(q, 3, 0);
+                }
                 let n_elems = region.n_elems();
                 return format!(
                     "device {device}, {n_elems} element{} from {}: expected {} at {:?}, found {} at {:?}; below {}: expected {}, found {}",
@@ -62,6 +66,14 @@ impl Prover {
         }
         let from = path.len().saturating_sub(5);
         (p, q, path.split_off(from))
+    }
+
+    fn dump(&self, t: TermId, depth: usize, ind: usize) {
+        let n = self.arrays.terms.node(t);
+        let mut extra = String::new();
+        if let Node::Apply(_, args) = n { for a in args { extra += &format!(" {:?}", self.arrays.terms.extra_of(a.extra)); } }
+        eprintln!("{:ind$}{t:?} classes {:?} {n:?}{extra}", "", self.arrays.terms.classes(t));
+        if depth > 0 { if let Node::Apply(_, args) = n { for a in args { self.dump(a.term, depth - 1, ind + 2); } } }
     }
 
     fn head(&self, head: Head) -> String {

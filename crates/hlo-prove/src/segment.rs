@@ -105,6 +105,13 @@ impl Region {
         }
     }
 
+    /// Whether a place is one of the region's.
+    pub(crate) fn holds_place(&self, place: i64) -> bool {
+        let mut sorted = self.clone();
+        sorted.normalize();
+        place >= sorted.at[0] && digits_of(&sorted, place).is_some()
+    }
+
     /// The region with coordinate `key` left out.
     pub(crate) fn without(mut self, key: usize) -> Region {
         self.at.remove(key);

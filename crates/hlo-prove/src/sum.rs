@@ -291,7 +291,9 @@ fn join_all(flat: &mut Vec<Summand>) -> bool {
     if before < 2 {
         return false;
     }
-    flat.sort_by(|a, b| (a.term, a.spread, &a.at).cmp(&(b.term, b.spread, &b.at)));
+    // In the order in which the elements are read, whatever coordinate comes first.
+    let place = |s: &Summand| s.at.iter().sum::<i64>();
+    flat.sort_by(|a, b| (a.term, a.spread, place(a), &a.at).cmp(&(b.term, b.spread, place(b), &b.at)));
     loop {
         let n = flat.len();
         let mut out: Vec<Summand> = Vec::with_capacity(n);
