@@ -27,8 +27,8 @@ impl Prover {
                 }
                 let (p, q, path) = self.descend(terms[0], terms[1]);
                 if std::env::var("PD").is_ok() {
-                    eprintln!("REGION {region:?}"); self.dump(p, 3, 0);
-                    self.dump(q, 3, 0);
+                    eprintln!("REGION {region:?}"); self.dump(p, 0, 0);
+                    self.dump(q, 0, 0);
                 }
                 let n_elems = region.n_elems();
                 return format!(
@@ -70,10 +70,17 @@ impl Prover {
 
     fn dump(&self, t: TermId, depth: usize, ind: usize) {
         let n = self.arrays.terms.node(t);
-        let mut extra = String::new();
-        if let Node::Apply(_, args) = n { for a in args { extra += &format!(" {:?}", self.arrays.terms.extra_of(a.extra)); } }
-        eprintln!("{:ind$}{t:?} classes {:?} {n:?}{extra}", "", self.arrays.terms.classes(t));
-        if depth > 0 { if let Node::Apply(_, args) = n { for a in args { self.dump(a.term, depth - 1, ind + 2); } } }
+        match n {
+            Node::Apply(h, args) => {
+                eprintln!("{:ind$}{t:?} cl {:?} {}", "", self.arrays.terms.classes(t), self.head(*h));
+                for a in args {
+                    let e = match self.arrays.terms.extra_of(a.extra) { crate::term::Extra::Extent(e) => format!("{:?} {:?}", e.reduce, (0..self.n_devices()).map(|d| self.arrays.terms.devices.members(e.spread, d).to_vec()).collect::<Vec<_>>()), o => format!("{o:?}") };
+                    eprintln!("{:ind$}   {:?} {:?} {e}", "", a.term, a.map);
+                }
+                if depth > 0 { for a in args { self.dump(a.term, depth - 1, ind + 2); } }
+            }
+            _ => eprintln!("{:ind$}{t:?} {n:?}", "")
+        }
     }
 
     fn head(&self, head: Head) -> String {

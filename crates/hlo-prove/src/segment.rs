@@ -253,27 +253,32 @@ pub(crate) fn normalize(segments: &mut Vec<Segment>) {
         return;
     }
     segments.sort_by(|a, b| a.region.at.cmp(&b.region.at));
-    loop {
-        let before = segments.len();
-        let mut out: Vec<Segment> = Vec::with_capacity(before);
-        for segment in segments.drain(..) {
-            // What goes on a segment is seldom far behind it.
-            let n_near = out.len().min(8);
-            let start = out.len() - n_near;
-            match out[start..].iter_mut().rev().find_map(|o| join(o, &segment)) {
-                Some(()) => {}
-                None => out.push(segment),
+    // New dims last: two segments that happen to be alike are no dim while one of them goes on elsewhere.
+    for adds_dims in [false, true] {
+        loop {
+            let before = segments.len();
+            if before == 1 {
+                return;
             }
-        }
-        *segments = out;
-        if segments.len() == before || segments.len() == 1 {
-            return;
+            let mut out: Vec<Segment> = Vec::with_capacity(before);
+            for segment in segments.drain(..) {
+                // What goes on a segment is seldom far behind it.
+                let start = out.len().saturating_sub(8);
+                match out[start..].iter_mut().rev().find_map(|o| join(o, &segment, adds_dims)) {
+                    Some(()) => {}
+                    None => out.push(segment),
+                }
+            }
+            *segments = out;
+            if segments.len() == before {
+                break;
+            }
         }
     }
 }
 
 /// Makes `a` the union of both, if that is one segment.
-fn join(a: &mut Segment, b: &Segment) -> Option<()> {
+fn join(a: &mut Segment, b: &Segment, adds_dims: bool) -> Option<()> {
     if a.term != b.term || a.region.at.len() != b.region.at.len() {
         return None;
     }
@@ -293,7 +298,7 @@ fn join(a: &mut Segment, b: &Segment) -> Option<()> {
             return Some(());
         }
         // Side by side: a new dim.
-        if da == db && lies_beside(da, gap[0]) {
+        if adds_dims && da == db && lies_beside(da, gap[0]) {
             a.region.dims.push(Dim { n: 2, step: gap });
             a.region.normalize();
             return Some(());

@@ -16,6 +16,9 @@ use smallvec::SmallVec;
 /// A plain sum with more summands than this is not taken apart within another one.
 const MAX_FLAT: usize = 48;
 
+/// How many summands lie at most between two that are joined.
+const MAX_BEHIND: usize = 256;
+
 /// One summand of a sum over a region.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Summand {
@@ -294,24 +297,28 @@ fn join_all(flat: &mut Vec<Summand>) -> bool {
     // In the order in which the elements are read, whatever coordinate comes first.
     let place = |s: &Summand| s.at.iter().sum::<i64>();
     flat.sort_by(|a, b| (a.term, a.spread, place(a), &a.at).cmp(&(b.term, b.spread, place(b), &b.at)));
-    loop {
-        let n = flat.len();
-        let mut out: Vec<Summand> = Vec::with_capacity(n);
-        for summand in flat.drain(..) {
-            match out.last_mut().map(|last| join(last, &summand)) {
-                Some(true) => {}
-                Some(false) | None => out.push(summand),
+    // New dims last: two summands that happen to be alike are no dim while one of them goes on elsewhere.
+    for adds_dims in [false, true] {
+        loop {
+            let n = flat.len();
+            let mut out: Vec<Summand> = Vec::with_capacity(n);
+            for summand in flat.drain(..) {
+                let start = out.len().saturating_sub(MAX_BEHIND);
+                if !out[start..].iter_mut().rev().any(|other| join(other, &summand, adds_dims)) {
+                    out.push(summand);
+                }
+            }
+            *flat = out;
+            if flat.len() == n {
+                break;
             }
         }
-        *flat = out;
-        if flat.len() == n {
-            return n < before;
-        }
     }
+    flat.len() < before
 }
 
 /// Makes `a` the sum of both, if that is one summand.
-fn join(a: &mut Summand, b: &Summand) -> bool {
+fn join(a: &mut Summand, b: &Summand, adds_dims: bool) -> bool {
     if a.term != b.term || a.spread != b.spread || a.steps != b.steps || a.at == b.at {
         return false;
     }
@@ -322,7 +329,8 @@ fn join(a: &mut Summand, b: &Summand) -> bool {
         match (differing.next(), differing.next()) {
             (None, _) => match (0..a.reduce.len()).find(|&k| follows(&a.reduce[k])) {
                 Some(k) => a.reduce[k].0 += b.reduce[k].0,
-                None => a.reduce.push((2, gap)),
+                None if adds_dims => a.reduce.push((2, gap)),
+                None => return false,
             },
             (Some(k), None) if a.reduce[k].1 == b.reduce[k].1 && follows(&a.reduce[k]) => {
                 a.reduce[k].0 += b.reduce[k].0;
