@@ -182,6 +182,32 @@ impl Arrays {
         Some(out)
     }
 
+    /// The regions of which the elements of two arrays are not the same terms at the same coordinates, with the terms.
+    /// `None` if the arrays have too many parts to tell.
+    pub(crate) fn differences(&self, a: ArrayId, b: ArrayId) -> Option<Vec<(Vec<TermId>, Region)>> {
+        if a == b {
+            return Some(Vec::new());
+        }
+        let n = self.segments(a).iter().map(|s| s.region.n_elems()).sum();
+        let mut parts = self.align(&[a, b], n)?;
+        parts.retain(|(terms, region)| {
+            let rank = self.terms.rank(terms[0]);
+            terms[0] != terms[1]
+                || region.at[1..1 + rank] != region.at[1 + rank..]
+                || region.dims.iter().any(|d| d.step[1..1 + rank] != d.step[1 + rank..])
+        });
+        Some(parts)
+    }
+
+    /// Whether two values are the same elements on every device, however they are cut into segments.
+    pub(crate) fn is_equal(&self, a: &Value, b: &Value) -> bool {
+        let devices = match (a, b) {
+            (Value::Same(_), Value::Same(_)) => 1,
+            (_, _) => self.n_devices(),
+        };
+        a == b || (0..devices).all(|d| self.differences(self.on(a, d), self.on(b, d)).is_some_and(|d| d.is_empty()))
+    }
+
     /// Which devices hold equal values.
     pub(crate) fn classes(&mut self, value: &Value) -> Classes {
         match value {

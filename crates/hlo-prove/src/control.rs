@@ -33,6 +33,8 @@ pub(crate) struct LoopRecord {
     results: Vec<Value>,
     condition: Value,
     outs: Vec<Value>,
+    /// The leaves after the first iteration, where a leaf starts as one number everywhere: it does not say what it is a part of.
+    firsts: Option<Vec<Value>>,
 }
 
 /// Number of elements and element type of a leaf.
@@ -156,9 +158,31 @@ impl Prover {
             let Iteration { condition, results } = iteration;
             let inits = this.inits.clone();
             let outs = outs.clone();
-            self.loops.push(LoopRecord { id, parent: self.parent, inits, params, results, condition, outs });
+            let firsts = self.first_iteration(this);
+            self.loops.push(LoopRecord { id, parent: self.parent, inits, params, results, condition, outs, firsts });
         }
         Some(outs)
+    }
+
+    /// The leaves after the first iteration, if one of them starts as one number at several places.
+    fn first_iteration(&mut self, this: &mut Loop<'_, '_>) -> Option<Vec<Value>> {
+        let is_one_number = |value: &Value, n: i64| match value {
+            Value::Same(array) => {
+                n > 1 && matches!(&*self.arrays.segments(*array), [s] if self.arrays.terms.as_constant(s.term).is_some())
+            }
+            Value::Each(_) => false,
+        };
+        if !this.inits.iter().zip(&this.types).any(|(value, (n, _))| is_one_number(value, *n)) {
+            return None;
+        }
+        // Loops within this iteration are not those of any iteration.
+        let n_loops = self.loops.len();
+        let outer = self.parent.replace(LoopId(u32::MAX));
+        let inits = this.inits.clone();
+        let iteration = self.iterate(this, &inits);
+        self.parent = outer;
+        self.loops.truncate(n_loops);
+        Some(iteration?.results)
     }
 
     /// The leaves at the start of an iteration, as guessed.
@@ -529,8 +553,12 @@ impl Prover {
         let (runs, inits) = (record.id, record.inits.clone());
         let (before, after) = (record.params.clone(), record.results.clone());
         let (condition, outs) = (record.condition.clone(), record.outs.clone());
+        let firsts = record.firsts.clone();
         let id = self.new_loop();
         let mut queues = self.candidates(this, &inits);
+        if let Some(firsts) = firsts {
+            self.candidates_of_firsts(this, &inits, &firsts, &mut queues);
+        }
         let mut guesses = Vec::with_capacity(queues.len());
         for (k, queue) in queues.iter_mut().enumerate() {
             guesses.push(match queue.pop() {
@@ -552,7 +580,7 @@ impl Prover {
                 let Guess::Part(parts) = guess else { continue };
                 let result = &iteration.results[k];
                 let expected = self.compose(parts, &after, Some(result));
-                if expected.as_ref() == Some(result) {
+                if expected.as_ref().is_some_and(|e| self.arrays.is_equal(e, result)) {
                     continue;
                 }
                 changed = true;
@@ -566,7 +594,7 @@ impl Prover {
                 };
             }
             if !changed {
-                found = (iteration.condition == condition).then_some((first_term, params, iteration));
+                found = self.arrays.is_equal(&iteration.condition, &condition).then_some((first_term, params, iteration));
                 break;
             }
         }
@@ -588,23 +616,11 @@ impl Prover {
 
     /// For each leaf what it may be of the first loop's leaves, the best last.
     fn candidates(&mut self, this: &Loop<'_, '_>, inits: &[Value]) -> Vec<Vec<Parts>> {
-        let n_devices = self.n_devices();
         let mut by_value: HashMap<&Value, Vec<usize>> = HashMap::new();
-        let mut by_term: HashMap<TermId, Vec<usize>> = HashMap::new();
         for (i, init) in inits.iter().enumerate() {
             by_value.entry(init).or_default().push(i);
-            for device in 0..match init {
-                Value::Same(_) => 1,
-                Value::Each(_) => n_devices,
-            } {
-                for segment in self.arrays.segments(self.arrays.on(init, device)).iter() {
-                    let list = by_term.entry(segment.term).or_default();
-                    if list.last() != Some(&i) {
-                        list.push(i);
-                    }
-                }
-            }
         }
+        let by_term = self.leaves_of_terms(inits);
         let mut taken: HashSet<usize> = HashSet::new();
         let mut out = Vec::with_capacity(this.inits.len());
         for (k, init) in this.inits.iter().enumerate() {
@@ -634,6 +650,51 @@ impl Prover {
         out
     }
 
+    /// For leaves without a candidate, those by where their elements stand after the first iteration.
+    fn candidates_of_firsts(
+        &mut self,
+        this: &mut Loop<'_, '_>,
+        inits: &[Value],
+        firsts: &[Value],
+        queues: &mut [Vec<Parts>],
+    ) -> Option<()> {
+        if queues.iter().all(|queue| !queue.is_empty()) {
+            return None;
+        }
+        let own = self.first_iteration(this)?;
+        let by_term = self.leaves_of_terms(firsts);
+        for (k, queue) in queues.iter_mut().enumerate() {
+            if !queue.is_empty() {
+                continue;
+            }
+            let Some(parts) = self.locate(&own[k], firsts, &by_term) else { continue };
+            if self.compose(&parts, inits, None).is_some_and(|start| self.arrays.is_equal(&start, &this.inits[k])) {
+                queue.push(parts);
+            }
+        }
+        Some(())
+    }
+
+    /// In which leaves each term stands.
+    fn leaves_of_terms(&self, values: &[Value]) -> HashMap<TermId, Vec<usize>> {
+        let mut by_term: HashMap<TermId, Vec<usize>> = HashMap::new();
+        for (i, value) in values.iter().enumerate() {
+            let n_lists = match value {
+                Value::Same(_) => 1,
+                Value::Each(ids) => ids.len(),
+            };
+            for device in 0..n_lists {
+                for segment in self.arrays.segments(self.arrays.on(value, device)).iter() {
+                    let list = by_term.entry(segment.term).or_default();
+                    if list.last() != Some(&i) {
+                        list.push(i);
+                    }
+                }
+            }
+        }
+        by_term
+    }
+
     /// Where the elements of a value stand in the first loop's leaves at the start.
     fn locate(&self, value: &Value, inits: &[Value], by_term: &HashMap<TermId, Vec<usize>>) -> Option<Parts> {
         let mut each = Vec::new();
@@ -659,21 +720,12 @@ impl Prover {
         for device in 0..self.n_devices() {
             let mut list = parts.get(if parts.len() == 1 { 0 } else { device })?.clone();
             let (a, b) = (self.arrays.on(expected, device), self.arrays.on(found, device));
-            if a != b {
-                let n = self.arrays.segments(a).iter().map(|s| s.region.n_elems()).sum();
-                for (terms, region) in self.arrays.align(&[a, b], n)? {
-                    let rank = self.arrays.terms.rank(terms[0]);
-                    let is_equal = terms[0] == terms[1]
-                        && region.at[1..1 + rank] == region.at[1 + rank..]
-                        && region.dims.iter().all(|d| d.step[1..1 + rank] == d.step[1 + rank..]);
-                    if !is_equal {
-                        let part = list.iter_mut().find(|(_, r)| r.holds_place(region.at[0]))?;
-                        part.0 = OWN;
-                        // The loop's own elements are where they are.
-                        part.1.at[1] = part.1.at[0];
-                        part.1.dims.iter_mut().for_each(|d| d.step[1] = d.step[0]);
-                    }
-                }
+            for (_, region) in self.arrays.differences(a, b)? {
+                let part = list.iter_mut().find(|(_, r)| r.holds_place(region.at[0]))?;
+                part.0 = OWN;
+                // The loop's own elements are where they are.
+                part.1.at[1] = part.1.at[0];
+                part.1.dims.iter_mut().for_each(|d| d.step[1] = d.step[0]);
             }
             n_left += list.iter().filter(|(leaf, _)| *leaf != OWN).count();
             each.push(list);

@@ -150,7 +150,7 @@ fn judge(
     found: Option<&Value>,
 ) -> Output {
     let (verdict, modulo, difference) = match (expected, found) {
-        (Some(a), Some(b)) if a == b => {
+        (Some(a), Some(b)) if prover.arrays.is_equal(a, b) => {
             let arrays: Vec<_> = (0..prover.n_devices()).map(|d| prover.arrays.on(a, d)).collect();
             let rules = prover.rules_of(&arrays);
             (Verdict::Proved, rules.inexact(), None)

@@ -253,32 +253,63 @@ pub(crate) fn normalize(segments: &mut Vec<Segment>) {
         return;
     }
     segments.sort_by(|a, b| a.region.at.cmp(&b.region.at));
-    // New dims last: two segments that happen to be alike are no dim while one of them goes on elsewhere.
-    for adds_dims in [false, true] {
-        loop {
-            let before = segments.len();
-            if before == 1 {
-                return;
-            }
-            let mut out: Vec<Segment> = Vec::with_capacity(before);
-            for segment in segments.drain(..) {
-                // What goes on a segment is seldom far behind it.
-                let start = out.len().saturating_sub(8);
-                match out[start..].iter_mut().rev().find_map(|o| join(o, &segment, adds_dims)) {
-                    Some(()) => {}
-                    None => out.push(segment),
-                }
-            }
-            *segments = out;
-            if segments.len() == before {
-                break;
+    loop {
+        let before = segments.len();
+        if before == 1 {
+            return;
+        }
+        let mut out: Vec<Segment> = Vec::with_capacity(before);
+        for segment in segments.drain(..) {
+            // What goes on a segment is seldom far behind it.
+            let start = out.len().saturating_sub(8);
+            match out[start..].iter_mut().rev().find_map(|o| join(o, &segment)) {
+                Some(()) => {}
+                None => out.push(segment),
             }
         }
+        *segments = out;
+        if segments.len() == before {
+            break;
+        }
     }
+    add_dims(segments);
+}
+
+/// Makes one segment of all that have a term, if they lie side by side at equal distances: columns, one from each device.
+fn add_dims(segments: &mut Vec<Segment>) {
+    let mut by_term: Vec<usize> = (0..segments.len()).collect();
+    by_term.sort_by_key(|&k| (segments[k].term, k));
+    let mut gone = vec![false; segments.len()];
+    let mut grown: Vec<(usize, Dim)> = Vec::new();
+    for group in by_term.chunk_by(|&a, &b| segments[a].term == segments[b].term) {
+        let [first, second, ..] = group else { continue };
+        let gap = |a: usize, b: usize| -> Coords {
+            segments[b].region.at.iter().zip(&segments[a].region.at).map(|(b, a)| b - a).collect()
+        };
+        let step = gap(*first, *second);
+        let dims = &segments[*first].region.dims;
+        let n = group.len() as i64;
+        let is_even = group
+            .windows(2)
+            .all(|pair| segments[pair[1]].region.dims == *dims && gap(pair[0], pair[1]) == step);
+        if is_even && lies_beside(dims, step[0], n) {
+            grown.push((*first, Dim { n, step }));
+            group[1..].iter().for_each(|&k| gone[k] = true);
+        }
+    }
+    for (k, dim) in grown {
+        segments[k].region.dims.push(dim);
+        segments[k].region.normalize();
+    }
+    let mut k = 0;
+    segments.retain(|_| {
+        k += 1;
+        !gone[k - 1]
+    });
 }
 
 /// Makes `a` the union of both, if that is one segment.
-fn join(a: &mut Segment, b: &Segment, adds_dims: bool) -> Option<()> {
+fn join(a: &mut Segment, b: &Segment) -> Option<()> {
     if a.term != b.term || a.region.at.len() != b.region.at.len() {
         return None;
     }
@@ -294,12 +325,6 @@ fn join(a: &mut Segment, b: &Segment, adds_dims: bool) -> Option<()> {
         };
         if let Some(k) = along {
             a.region.dims[k].n += db[k].n;
-            a.region.normalize();
-            return Some(());
-        }
-        // Side by side: a new dim.
-        if adds_dims && da == db && lies_beside(da, gap[0]) {
-            a.region.dims.push(Dim { n: 2, step: gap });
             a.region.normalize();
             return Some(());
         }
@@ -328,11 +353,11 @@ fn join(a: &mut Segment, b: &Segment, adds_dims: bool) -> Option<()> {
     None
 }
 
-/// Whether a second step of `gap` places leaves no hole: the dims within fill the gap, and those around have room for two.
-fn lies_beside(dims: &[Dim], gap: i64) -> bool {
+/// Whether `n` steps of `gap` places leave no hole: the dims within fill the gap, and those around have room.
+fn lies_beside(dims: &[Dim], gap: i64, n: i64) -> bool {
     let inner: i64 = dims.iter().filter(|d| d.step[0] < gap).map(|d| d.n).product();
     let is_dense = inner == gap && dims.iter().filter(|d| d.step[0] < gap).all(|d| d.n * d.step[0] <= gap);
-    is_dense && dims.iter().all(|d| d.step[0] < gap || d.step[0] >= 2 * gap)
+    is_dense && dims.iter().all(|d| d.step[0] < gap || d.step[0] >= n * gap)
 }
 
 fn follows(gap: &[i64], dim: &Dim) -> bool {

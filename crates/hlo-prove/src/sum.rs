@@ -297,28 +297,50 @@ fn join_all(flat: &mut Vec<Summand>) -> bool {
     // In the order in which the elements are read, whatever coordinate comes first.
     let place = |s: &Summand| s.at.iter().sum::<i64>();
     flat.sort_by(|a, b| (a.term, a.spread, place(a), &a.at).cmp(&(b.term, b.spread, place(b), &b.at)));
-    // New dims last: two summands that happen to be alike are no dim while one of them goes on elsewhere.
-    for adds_dims in [false, true] {
-        loop {
-            let n = flat.len();
-            let mut out: Vec<Summand> = Vec::with_capacity(n);
-            for summand in flat.drain(..) {
-                let start = out.len().saturating_sub(MAX_BEHIND);
-                if !out[start..].iter_mut().rev().any(|other| join(other, &summand, adds_dims)) {
-                    out.push(summand);
-                }
-            }
-            *flat = out;
-            if flat.len() == n {
-                break;
+    loop {
+        let n = flat.len();
+        let mut out: Vec<Summand> = Vec::with_capacity(n);
+        for summand in flat.drain(..) {
+            let start = out.len().saturating_sub(MAX_BEHIND);
+            if !out[start..].iter_mut().rev().any(|other| join(other, &summand)) {
+                out.push(summand);
             }
         }
+        *flat = out;
+        if flat.len() == n {
+            break;
+        }
     }
+    add_dims(flat);
     flat.len() < before
 }
 
+/// Makes one summand of all that have a term, if they lie at equal distances: the rows of an array, one from each device.
+fn add_dims(flat: &mut Vec<Summand>) {
+    let mut k = 0;
+    while k < flat.len() {
+        let is_alike = |a: &Summand, b: &Summand| a.term == b.term && a.spread == b.spread;
+        let n = flat[k..].iter().take_while(|s| is_alike(s, &flat[k])).count();
+        if n > 1 {
+            let gap = |a: &Summand, b: &Summand| -> Coords { b.at.iter().zip(&a.at).map(|(b, a)| b - a).collect() };
+            let step = gap(&flat[k], &flat[k + 1]);
+            let is_even = flat[k..k + n].windows(2).all(|pair| {
+                pair[0].reduce == pair[1].reduce && pair[0].steps == pair[1].steps && gap(&pair[0], &pair[1]) == step
+            });
+            if is_even && step.iter().any(|&s| s != 0) {
+                flat.drain(k + 1..k + n);
+                flat[k].reduce.push((n as i64, step));
+                tidy_steps(&mut flat[k].reduce);
+                k += 1;
+                continue;
+            }
+        }
+        k += n;
+    }
+}
+
 /// Makes `a` the sum of both, if that is one summand.
-fn join(a: &mut Summand, b: &Summand, adds_dims: bool) -> bool {
+fn join(a: &mut Summand, b: &Summand) -> bool {
     if a.term != b.term || a.spread != b.spread || a.steps != b.steps || a.at == b.at {
         return false;
     }
@@ -329,7 +351,6 @@ fn join(a: &mut Summand, b: &Summand, adds_dims: bool) -> bool {
         match (differing.next(), differing.next()) {
             (None, _) => match (0..a.reduce.len()).find(|&k| follows(&a.reduce[k])) {
                 Some(k) => a.reduce[k].0 += b.reduce[k].0,
-                None if adds_dims => a.reduce.push((2, gap)),
                 None => return false,
             },
             (Some(k), None) if a.reduce[k].1 == b.reduce[k].1 && follows(&a.reduce[k]) => {
