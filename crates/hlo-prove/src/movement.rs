@@ -96,12 +96,11 @@ impl Prover {
             return Some(());
         }
         let to_steps = row_major(to);
-        let mut region = region_between(&window.sizes, 0, &row_major(&window.sizes));
+        // The places of the array in the window, turned around.
+        let mut region = region_between(&window.sizes, 0, &to_steps);
+        region.at.swap(0, 1);
+        region.dims.iter_mut().for_each(|dim| dim.step.swap(0, 1));
         region.at[0] = window.start.iter().zip(&to_steps).map(|(s, step)| s * step).sum();
-        let long = window.sizes.iter().zip(&to_steps).filter(|(n, _)| **n != 1);
-        for (dim, (_, &step)) in region.dims.iter_mut().zip(long) {
-            dim.step[0] = step;
-        }
         out.extend(self.arrays.take(array, region)?);
         Some(())
     }

@@ -376,14 +376,16 @@ pub(crate) fn row_major(dims: &[i64]) -> SmallVec<[i64; 6]> {
 /// The places of an array of `dims`, each with a place of another array that begins at `start` and has `steps`.
 pub(crate) fn region_between(dims: &[i64], start: i64, steps: &[i64]) -> Region {
     let places = row_major(dims);
-    let dims = dims.iter().zip(places.iter().zip(steps));
-    Region {
-        at: Coords::from_slice(&[0, start]),
-        dims: dims
-            .filter(|(n, _)| **n != 1)
-            .map(|(&n, (&place, &step))| Dim { n, step: Coords::from_slice(&[place, step]) })
-            .collect(),
+    let mut out: SmallVec<[Dim; 2]> = SmallVec::new();
+    for (&n, (&place, &step)) in dims.iter().zip(places.iter().zip(steps)).rev().filter(|(n, _)| **n != 1) {
+        match out.last_mut() {
+            // Dims that are one run in both arrays are one dim: a run that begins within a row stays a run.
+            Some(inner) if place == inner.n * inner.step[0] && step == inner.n * inner.step[1] => inner.n *= n,
+            Some(_) | None => out.push(Dim { n, step: Coords::from_slice(&[place, step]) }),
+        }
     }
+    out.reverse();
+    Region { at: Coords::from_slice(&[0, start]), dims: out }
 }
 
 #[cfg(test)]

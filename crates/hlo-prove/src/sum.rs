@@ -311,8 +311,89 @@ fn join_all(flat: &mut Vec<Summand>) -> bool {
             break;
         }
     }
+    cut_by_rows(flat);
     add_dims(flat);
     flat.len() < before
+}
+
+/// Summands that have a term, cut anew if their boxes can be cut in several ways: each row as the intervals that are summed,
+/// and rows with the same intervals together.
+fn cut_by_rows(flat: &mut Vec<Summand>) {
+    let mut out: Vec<Summand> = Vec::with_capacity(flat.len());
+    for group in flat.chunk_by(|a, b| a.term == b.term && a.spread == b.spread && a.steps == b.steps) {
+        match boxes_by_rows(group) {
+            Some(cut) => out.extend(cut),
+            None => out.extend_from_slice(group),
+        }
+    }
+    *flat = out;
+}
+
+/// A box: for each dim the first step, and the first that is not in it.
+type Box = Vec<(i64, i64)>;
+
+fn boxes_by_rows(group: &[Summand]) -> Option<Vec<Summand>> {
+    let first = group.first().filter(|_| (2..=MAX_BEHIND).contains(&group.len()))?;
+    let mut basis: Vec<Coords> = group.iter().flat_map(|s| s.reduce.iter().map(|r| r.1.clone())).collect();
+    basis.sort_by_key(|step| (std::cmp::Reverse(step.iter().sum::<i64>()), step.clone()));
+    basis.dedup();
+    let mut boxes: Vec<Box> = Vec::with_capacity(group.len());
+    for summand in group {
+        let gap: Coords = summand.at.iter().zip(&first.at).map(|(a, b)| a - b).collect();
+        let offsets = offsets_along(gap, &basis)?;
+        let n = |step: &Coords| summand.reduce.iter().find(|r| r.1 == *step).map_or(1, |r| r.0);
+        boxes.push(offsets.iter().zip(&basis).map(|(&o, step)| (o, o + n(step))).collect());
+    }
+    let cut = rows_of(&boxes, 0)?;
+    let summands = cut.into_iter().map(|cut| {
+        let mut at = first.at.clone();
+        for (&(low, _), step) in cut.iter().zip(&basis) {
+            at.iter_mut().zip(step).for_each(|(a, s)| *a += low * s);
+        }
+        let long = cut.iter().zip(&basis).filter(|((low, high), _)| high - low > 1);
+        let mut reduce = long.map(|((low, high), step)| (high - low, step.clone())).collect();
+        tidy_steps(&mut reduce);
+        Summand { at, reduce, ..first.clone() }
+    });
+    Some(summands.collect())
+}
+
+/// How many of each step lead this far. `None` if none do.
+fn offsets_along(mut gap: Coords, basis: &[Coords]) -> Option<Vec<i64>> {
+    let mut order: Vec<usize> = (0..basis.len()).collect();
+    order.sort_by(|&a, &b| basis[b].cmp(&basis[a]));
+    let mut offsets = vec![0; basis.len()];
+    for k in order {
+        let c = basis[k].iter().position(|&s| s != 0)?;
+        offsets[k] = gap[c].div_euclid(basis[k][c]);
+        gap.iter_mut().zip(&basis[k]).for_each(|(g, s)| *g -= offsets[k] * s);
+    }
+    gap.iter().all(|&g| g == 0).then_some(offsets)
+}
+
+/// The boxes cut by rows from a dim on. `None` if they overlap.
+fn rows_of(boxes: &[Box], dim: usize) -> Option<Vec<Box>> {
+    let n_dims = boxes.first()?.len();
+    if dim == n_dims {
+        return (boxes.len() == 1).then(|| vec![Vec::new()]);
+    }
+    let mut borders: Vec<i64> = boxes.iter().flat_map(|b| [b[dim].0, b[dim].1]).collect();
+    borders.sort_unstable();
+    borders.dedup();
+    let mut slabs: Vec<((i64, i64), Vec<Box>)> = Vec::new();
+    for pair in borders.windows(2) {
+        let within: Vec<Box> = boxes.iter().filter(|b| b[dim].0 <= pair[0] && pair[1] <= b[dim].1).cloned().collect();
+        if within.is_empty() {
+            continue;
+        }
+        let inner = rows_of(&within, dim + 1)?;
+        match slabs.last_mut() {
+            Some(((_, high), last)) if *high == pair[0] && *last == inner => *high = pair[1],
+            Some(_) | None => slabs.push(((pair[0], pair[1]), inner)),
+        }
+    }
+    let join = |range: (i64, i64), rest: Box| -> Box { std::iter::once(range).chain(rest).collect() };
+    Some(slabs.into_iter().flat_map(|(range, inner)| inner.into_iter().map(move |rest| join(range, rest))).collect())
 }
 
 /// Makes one summand of all that have a term, if they lie at equal distances: the rows of an array, one from each device.
