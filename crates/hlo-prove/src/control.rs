@@ -641,7 +641,7 @@ impl Prover {
                 taken.insert(first);
             } else if let Some(parts) = self.locate(init, inits, &by_term) {
                 // Where they were found is a guess, until the elements there are these.
-                if self.compose(&parts, inits, None).as_ref() == Some(init) {
+                if self.compose(&parts, inits, Some(init)).is_some_and(|start| self.arrays.is_equal(&start, init)) {
                     queue.push(parts);
                 }
             }
@@ -668,7 +668,8 @@ impl Prover {
                 continue;
             }
             let Some(parts) = self.locate(&own[k], firsts, &by_term) else { continue };
-            if self.compose(&parts, inits, None).is_some_and(|start| self.arrays.is_equal(&start, &this.inits[k])) {
+            let start = self.compose(&parts, inits, Some(&this.inits[k]));
+            if start.is_some_and(|start| self.arrays.is_equal(&start, &this.inits[k])) {
                 queue.push(parts);
             }
         }
@@ -701,6 +702,14 @@ impl Prover {
         for device in 0..self.n_devices() {
             let mut parts = Vec::new();
             for segment in self.arrays.segments(self.arrays.on(value, device)).iter() {
+                // One number at several places does not say where it stood: it may be the padding of a shard.
+                if self.arrays.terms.rank(segment.term) == 0 && segment.region.n_elems() > 1 {
+                    let mut region = crate::elementwise::places(&segment.region);
+                    region.at.push(region.at[0]);
+                    region.dims.iter_mut().for_each(|d| d.step.push(d.step[0]));
+                    parts.push((OWN, region));
+                    continue;
+                }
                 let found = by_term.get(&segment.term)?.iter().find_map(|&i| {
                     let list = self.arrays.segments(self.arrays.on(&inits[i], device));
                     let within = list.iter().filter(|s| s.term == segment.term);
@@ -710,7 +719,8 @@ impl Prover {
             }
             each.push(parts);
         }
-        Some(Rc::new(each))
+        let is_found = each.iter().flatten().any(|(leaf, _): &(usize, Region)| *leaf != OWN);
+        is_found.then(|| Rc::new(each))
     }
 
     /// The parts of which the elements are as expected; the others become the loop's own. `None` if no part is left.
