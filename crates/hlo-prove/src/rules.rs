@@ -29,6 +29,7 @@ pub enum Rule {
     SumsJoin,
     IdentityDrops,
     ScalarFactor,
+    SumInProduct,
     LoopSum,
     LoopStack,
 }
@@ -180,6 +181,13 @@ pub const RULES: &[RuleText] = &[
         rule: Rule::ScalarFactor,
         name: "scalar-factor",
         statement: "the sum of c * x is c times the sum of x, and the sum of x / c the sum of x divided by c, for a scalar c that is equal on all devices",
+        source: "distributivity of exact numbers",
+        is_exact: false,
+    },
+    RuleText {
+        rule: Rule::SumInProduct,
+        name: "sum-in-product",
+        statement: "the sum over devices of x * w is the sum of x, times w, for a w that is equal on all devices; likewise products within a dot",
         source: "distributivity of exact numbers",
         is_exact: false,
     },

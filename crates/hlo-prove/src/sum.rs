@@ -82,6 +82,14 @@ impl Elementwise {
             if let Some(segment) = self.pull_factors(terms, dtype, region, &mut flat) {
                 return segment;
             }
+            for summand in &mut flat {
+                if let Some(product) = self.sum_in_product(terms, summand.term, summand.spread) {
+                    summand.term = product;
+                    let classes = terms.classes(product);
+                    summand.spread = terms.devices.own(classes);
+                    rules = rules | Rules::of(Rule::SumInProduct);
+                }
+            }
         }
         let identity = monoid.identity(dtype).map(|value| Literal::scalar(dtype, value));
         if flat.len() > 1 && self.reassociates {
@@ -195,6 +203,64 @@ impl Elementwise {
         }
         *flat = rest;
         None
+    }
+
+    /// The sum over devices of a product of which one factor is equal on all of them: the product with the other's sum.
+    fn sum_in_product(&self, terms: &mut Terms, product: TermId, spread: Spread) -> Option<TermId> {
+        let classes = terms.classes(product);
+        if spread == terms.devices.own(classes) {
+            return None;
+        }
+        let Node::Apply(Head::Elementwise(word), args) = terms.node(product) else { return None };
+        let op = self.op(*word)?;
+        let [a, b] = args.as_slice() else { return None };
+        let is_equal = |arg: &Arg| terms.classes(arg.term) == crate::devices::Classes::ALL_EQUAL;
+        let varying = match (op.opcode, is_equal(a), is_equal(b)) {
+            (Opcode::Multiply | Opcode::Dot, true, false) => 1,
+            (Opcode::Multiply | Opcode::Dot, false, true) => 0,
+            (Opcode::Divide, false, true) if !op.dtype.is_integer() => 0,
+            _ => return None,
+        };
+        // The other operand of a dot may have a type of its own.
+        let same_types = op.attributes.split(' ').next() == Some(op.operand_dtype.name());
+        let dtype = match op.opcode {
+            Opcode::Dot if same_types => op.operand_dtype,
+            Opcode::Dot => return None,
+            _ => op.dtype,
+        };
+        let (word, mut args) = (*word, args.clone());
+        args[varying].term = self.sum_of_term(terms, args[varying].term, spread, dtype);
+        Some(terms.apply_mapped(Head::Elementwise(word), args))
+    }
+
+    /// The sum of a term over devices, at the term's own coordinates.
+    fn sum_of_term(&self, terms: &mut Terms, term: TermId, spread: Spread, dtype: DType) -> TermId {
+        let classes = terms.classes(term);
+        let spread = terms.devices.normalize(spread, classes);
+        if let Some(product) = self.sum_in_product(terms, term, spread) {
+            return product;
+        }
+        let args = match terms.node(term).clone() {
+            Node::Apply(Head::Sum(Monoid::Add, of), args) if of == dtype => args
+                .into_iter()
+                .map(|mut arg| {
+                    let Extra::Extent(mut extent) = terms.extra_of(arg.extra).clone() else { return arg };
+                    extent.spread = terms.devices.compose(spread, extent.spread);
+                    if let Some(product) = self.sum_in_product(terms, arg.term, extent.spread) {
+                        let classes = terms.classes(product);
+                        arg.term = product;
+                        extent.spread = terms.devices.own(classes);
+                    }
+                    arg.extra = terms.extra(Extra::Extent(extent));
+                    arg
+                })
+                .collect(),
+            _ => {
+                let extra = terms.extra(Extra::Extent(Extent { reduce: SmallVec::new(), spread }));
+                vec![Arg::same(terms, term, extra)]
+            }
+        };
+        terms.apply_mapped(Head::Sum(Monoid::Add, dtype), args)
     }
 
     /// The word, the scalar factor, whether it stands first, and the summand without it.
