@@ -79,6 +79,7 @@ impl Prover {
             },
             Head::Sum(monoid, _) => format!("sum[{}]", monoid.opcode()),
             Head::Moved => "at run time".to_string(),
+            Head::Unit(word) => self.arrays.terms.text(word).split(' ').nth(1).unwrap_or("unit").to_string(),
             Head::From(_) => "from".to_string(),
             Head::LoopSum(_) => "sum of iterations".to_string(),
             Head::LoopStack(_) => "rows of iterations".to_string(),

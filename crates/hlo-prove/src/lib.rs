@@ -13,6 +13,7 @@ mod rules;
 mod segment;
 mod sum;
 mod term;
+mod unit;
 mod walk;
 mod words;
 

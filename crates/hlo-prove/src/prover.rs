@@ -172,7 +172,7 @@ impl Prover {
                 let both = self.arrays.terms.devices.compose(source, inner);
                 self.from(args[0].term, both)
             }
-            Node::Apply(head @ (Head::Elementwise(_) | Head::Moved), args) => {
+            Node::Apply(head @ (Head::Elementwise(_) | Head::Unit(_) | Head::Moved), args) => {
                 let args = args.into_iter().map(|arg| Arg { term: self.from(arg.term, source), ..arg }).collect();
                 self.arrays.terms.apply_mapped(head, args)
             }
@@ -209,8 +209,8 @@ impl Prover {
         let is_equal = self.arrays.terms.classes(by) == Classes::ALL_EQUAL;
         let node = self.arrays.terms.node(term).clone();
         let moved = match node {
-            Node::Apply(head @ (Head::Elementwise(_) | Head::Sum(..)), args)
-                if is_equal || matches!(head, Head::Elementwise(_)) =>
+            Node::Apply(head @ (Head::Elementwise(_) | Head::Unit(_) | Head::Sum(..)), args)
+                if is_equal || !matches!(head, Head::Sum(..)) =>
             {
                 let args = args
                     .iter()

@@ -43,6 +43,8 @@ pub(crate) enum Head {
     Moved,
     /// The argument as other devices have it.
     From(Spread),
+    /// An op on its operands at one position: the place within its result, then the segments of the operands.
+    Unit(WordId),
     /// The sum of the argument over the iterations of a loop.
     LoopSum(LoopId),
     /// What is written into an array of a loop: the row's number, the row of this iteration, the new row, the array before.
@@ -61,12 +63,22 @@ pub(crate) struct Extent {
 /// How scalars move coordinates: the `k`-th scalar, clamped to `0..=max`, times `step`.
 pub(crate) type Moves = Vec<(Coords, i64)>;
 
+/// A segment of an operand within one unit.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Inner {
+    /// The operand's number.
+    pub operand: usize,
+    /// Places within the unit, and what they add to the term's coordinates.
+    pub region: Region,
+}
+
 /// What belongs to an argument besides the term.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Extra {
     None,
     Extent(Extent),
     Moves(Moves),
+    Inner(Inner),
 }
 
 /// An extra's number.
@@ -338,14 +350,14 @@ impl Terms {
         match head {
             Head::Elementwise(_) => true,
             Head::Sum(..) => args.iter().all(|arg| self.is_unreduced(arg.extra)),
-            Head::Moved | Head::From(_) | Head::LoopSum(_) | Head::LoopStack(_) => false,
+            Head::Moved | Head::From(_) | Head::Unit(_) | Head::LoopSum(_) | Head::LoopStack(_) => false,
         }
     }
 
     fn is_unreduced(&self, extra: ExtraId) -> bool {
         match self.extra_of(extra) {
             Extra::Extent(extent) => extent.reduce.is_empty(),
-            Extra::None | Extra::Moves(_) => true,
+            Extra::None | Extra::Moves(_) | Extra::Inner(_) => true,
         }
     }
 
@@ -380,7 +392,7 @@ impl Terms {
                     let spread = extent.spread;
                     self.devices.classes_of(spread)
                 }
-                Extra::None | Extra::Moves(_) => self.classes(term),
+                Extra::None | Extra::Moves(_) | Extra::Inner(_) => self.classes(term),
             };
             classes = self.devices.join(classes, own);
         }
@@ -399,7 +411,7 @@ impl Terms {
         let fixes = match head {
             Head::Elementwise(_) => true,
             Head::Sum(..) => (1..region.at.len()).all(is_still) && args.iter().all(|a| self.is_unreduced(a.1)),
-            Head::Moved | Head::From(_) | Head::LoopSum(_) | Head::LoopStack(_) => false,
+            Head::Moved | Head::From(_) | Head::Unit(_) | Head::LoopSum(_) | Head::LoopStack(_) => false,
         };
         let mut scalars = false;
         let mut new_args: Vec<(TermId, ExtraId, usize)> = Vec::with_capacity(args.len());

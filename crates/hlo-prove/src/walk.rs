@@ -93,7 +93,11 @@ impl Prover {
                 Tree::Tuple(elements) if elements.len() == 2 => elements.get(1).cloned(),
                 Tree::Tuple(_) | Tree::Leaf(_) => None,
             },
-            Flow::All => self.array_op(side, inst, operands).map(Tree::Leaf),
+            Flow::All => match self.array_op(side, inst, operands) {
+                Some(value) => Some(Tree::Leaf(value)),
+                None if self.is_function(side, inst) => self.unit_op(side, inst, operands),
+                None => None,
+            },
         }
     }
 
@@ -279,20 +283,13 @@ impl Prover {
     fn whole_op(&mut self, side: &mut Side<'_>, inst: InstId, operands: &[Tree]) -> Tree {
         let module = side.module;
         let instruction = module.inst(inst);
-        let is_function = match instruction.opcode.row().effects {
-            Effects::Pure | Effects::OfCallees | Effects::Communicates => true,
-            Effects::Random | Effects::SideEffect => false,
-            Effects::ByAttribute => {
-                CustomAttrs::of(&instruction.attrs).is_some_and(|a| !a.custom_call_has_side_effect)
-            }
-        };
+        let is_function = self.is_function(side, inst);
         // What devices exchange is a function of the operands of all of them.
         let is_exchange = instruction.opcode.row().effects == Effects::Communicates;
-        let is_function = is_function && !matches!(instruction.attrs.as_constant(), Some(ConstantValue::Elided));
         let complete = operands.len() == instruction.operands.len();
         let values: Vec<Value> = operands.iter().flat_map(Tree::leaves).collect();
         let shape = module.shape(inst).without_layout();
-        if !is_function || !complete || self.calls_with_effects(side, inst) {
+        if !is_function || !complete {
             return self.of_leaves(&shape, &mut |p, n, _| {
                 let term = p.arrays.terms.unique(n);
                 Value::Same(p.arrays.whole(term, n))
@@ -329,6 +326,20 @@ impl Prover {
             });
             value.unwrap_or_else(|| Value::Same(p.arrays.intern(Vec::new())))
         })
+    }
+
+    /// Whether equal operands give equal results.
+    fn is_function(&self, side: &Side<'_>, inst: InstId) -> bool {
+        let instruction = side.module.inst(inst);
+        let is_function = match instruction.opcode.row().effects {
+            Effects::Pure | Effects::OfCallees | Effects::Communicates => true,
+            Effects::Random | Effects::SideEffect => false,
+            Effects::ByAttribute => {
+                CustomAttrs::of(&instruction.attrs).is_some_and(|a| !a.custom_call_has_side_effect)
+            }
+        };
+        let is_elided = matches!(instruction.attrs.as_constant(), Some(ConstantValue::Elided));
+        is_function && !is_elided && !self.calls_with_effects(side, inst)
     }
 
     /// The rules that the terms of arrays rest on.
