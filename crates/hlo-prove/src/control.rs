@@ -391,7 +391,7 @@ impl Prover {
         };
         let mut summands = Vec::new();
         let mut n_carries = 0;
-        for arg in args {
+        for arg in self.summed_over_devices(&args) {
             let summand = self.summand_of(segment, &arg)?;
             if arg.term == carry {
                 let is_own = summand.reduce.is_empty() && self.is_own(&summand) && is_in_place(segment, &summand);
@@ -429,10 +429,28 @@ impl Prover {
         })
     }
 
+    /// A sum's arguments, with sums over devices out of products.
+    fn summed_over_devices(&mut self, args: &[Arg]) -> Vec<Arg> {
+        let mut out = Vec::with_capacity(args.len());
+        for (spread, group) in self.elementwise.by_devices(&mut self.arrays.terms, args) {
+            for mut arg in group {
+                if let (Some(spread), Extra::Extent(mut extent)) =
+                    (spread, self.arrays.terms.extra_of(arg.extra).clone())
+                {
+                    extent.spread = spread;
+                    arg.extra = self.arrays.terms.extra(Extra::Extent(extent));
+                }
+                out.push(arg);
+            }
+        }
+        out
+    }
+
     /// The sum of a term over a loop's iterations.
     fn loop_sum(&mut self, id: LoopId, term: TermId) -> TermId {
         match self.arrays.terms.node(term).clone() {
             Node::Apply(head @ Head::Sum(Monoid::Add, _), args) => {
+                let args = self.summed_over_devices(&args);
                 let args = args.into_iter().map(|arg| Arg { term: self.loop_sum(id, arg.term), ..arg }).collect();
                 self.arrays.terms.apply_mapped(head, args)
             }
@@ -505,35 +523,22 @@ impl Prover {
             }
             Node::Apply(Head::Sum(Monoid::Add, dtype), args) => {
                 // The devices are summed over last.
-                let mut spread = None;
-                let mut local = Vec::with_capacity(args.len());
-                for arg in &args {
-                    let Extra::Extent(mut extent) = self.arrays.terms.extra_of(arg.extra).clone() else { return None };
-                    let classes = self.arrays.terms.classes(arg.term);
-                    let own = self.arrays.terms.devices.own(classes);
-                    if extent.spread == own || spread.is_some_and(|s| s != extent.spread) {
+                let groups = self.elementwise.by_devices(&mut self.arrays.terms, &args);
+                if groups.iter().all(|(spread, _)| spread.is_none()) {
+                    return Some(self.stack_of_whole(id, iota, index, row, region));
+                }
+                let mut summands = Vec::with_capacity(groups.len());
+                for (spread, local) in groups {
+                    let local = self.elementwise.sum_of_args(&mut self.arrays.terms, dtype, local);
+                    if self.arrays.terms.rank(local) != self.arrays.terms.rank(row) {
                         return Some(self.stack_of_whole(id, iota, index, row, region));
                     }
-                    spread = Some(extent.spread);
-                    extent.spread = own;
-                    let extra = self.arrays.terms.extra(Extra::Extent(extent));
-                    local.push(Arg { extra, ..arg.clone() });
+                    let stacked = self.stack(id, iota, index, local, region)?;
+                    let mut summand = Summand::own(&mut self.arrays.terms, stacked.term, &stacked.region, 1);
+                    summand.spread = spread.unwrap_or(summand.spread);
+                    summands.push(summand);
                 }
-                let only = local.len() == 1 && {
-                    let extent = self.arrays.terms.extra_of(local[0].extra);
-                    matches!(extent, Extra::Extent(e) if e.reduce.is_empty())
-                };
-                let (local, local_region) = if only {
-                    (local[0].term, through(&local[0], region))
-                } else {
-                    (self.arrays.terms.apply_mapped(Head::Sum(Monoid::Add, dtype), local), region.clone())
-                };
-                let stacked = self.stack(id, iota, index, local, &local_region)?;
-                let summand = Summand {
-                    spread: spread?,
-                    ..Summand::own(&mut self.arrays.terms, stacked.term, &stacked.region, 1)
-                };
-                let out = self.elementwise.sum(&mut self.arrays.terms, Monoid::Add, dtype, region, vec![summand]);
+                let out = self.elementwise.sum(&mut self.arrays.terms, Monoid::Add, dtype, region, summands);
                 self.arrays.terms.mark(out.term, Rules::of(Rule::LoopStack));
                 Some(out)
             }
@@ -719,14 +724,12 @@ impl Prover {
             }
             each.push(parts);
         }
-        let is_found = each.iter().flatten().any(|(leaf, _): &(usize, Region)| *leaf != OWN);
-        is_found.then(|| Rc::new(each))
+        is_mostly_found(&each).then(|| Rc::new(each))
     }
 
     /// The parts of which the elements are as expected; the others become the loop's own. `None` if no part is left.
     fn parts_that_hold(&self, parts: &Parts, expected: &Value, found: &Value) -> Option<Parts> {
         let mut each = Vec::with_capacity(self.n_devices());
-        let mut n_left = 0;
         for device in 0..self.n_devices() {
             let mut list = parts.get(if parts.len() == 1 { 0 } else { device })?.clone();
             let (a, b) = (self.arrays.on(expected, device), self.arrays.on(found, device));
@@ -737,10 +740,9 @@ impl Prover {
                 part.1.at[1] = part.1.at[0];
                 part.1.dims.iter_mut().for_each(|d| d.step[1] = d.step[0]);
             }
-            n_left += list.iter().filter(|(leaf, _)| *leaf != OWN).count();
             each.push(list);
         }
-        (n_left > 0).then(|| Rc::new(each))
+        is_mostly_found(&each).then(|| Rc::new(each))
     }
 
     /// The parts of leaves as a value; the elements of `own` are the second loop's.
@@ -808,6 +810,14 @@ impl Prover {
         }
         results[0].with_leaves(&mut out.into_iter())
     }
+}
+
+/// Whether no more than half of the elements are a loop's own: padding is less than that.
+fn is_mostly_found(each: &[Vec<(usize, Region)>]) -> bool {
+    let n_elems = |is_own: bool| -> i64 {
+        each.iter().flatten().filter(|(leaf, _)| (*leaf == OWN) == is_own).map(|(_, region)| region.n_elems()).sum()
+    };
+    n_elems(true) <= n_elems(false)
 }
 
 /// The region of an argument's coordinates, for a region that has the place and one more coordinate before them.

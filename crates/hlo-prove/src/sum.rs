@@ -233,6 +233,76 @@ impl Elementwise {
         Some(terms.apply_mapped(Head::Elementwise(word), args))
     }
 
+    /// A sum's arguments by the devices that they are summed over, each as it is on one device; `None` for those that are
+    /// not summed over devices. Sums that stand within products come out of them.
+    pub(crate) fn by_devices(&self, terms: &mut Terms, args: &[Arg]) -> Vec<(Option<Spread>, Vec<Arg>)> {
+        let mut groups: Vec<(Option<Spread>, Vec<Arg>)> = Vec::new();
+        for arg in args {
+            let Extra::Extent(mut extent) = terms.extra_of(arg.extra).clone() else { continue };
+            let classes = terms.classes(arg.term);
+            let own = terms.devices.own(classes);
+            let mut local = arg.clone();
+            let mut spread = None;
+            if extent.spread != own {
+                spread = Some(extent.spread);
+                extent.spread = own;
+            } else if let Some((product, devices)) = self.out_of_product(terms, arg.term) {
+                spread = Some(devices);
+                local.term = product;
+                let classes = terms.classes(product);
+                extent.spread = terms.devices.own(classes);
+            }
+            local.extra = terms.extra(Extra::Extent(extent));
+            match groups.iter_mut().find(|(s, _)| *s == spread) {
+                Some((_, list)) => list.push(local),
+                None => groups.push((spread, vec![local])),
+            }
+        }
+        groups
+    }
+
+    /// The sum of arguments with their extents, or the argument if it is the only one and is all of it.
+    pub(crate) fn sum_of_args(&self, terms: &mut Terms, dtype: DType, args: Vec<Arg>) -> TermId {
+        if let [only] = args.as_slice() {
+            let is_plain = match terms.extra_of(only.extra) {
+                Extra::Extent(extent) => extent.reduce.is_empty(),
+                Extra::None | Extra::Moves(_) | Extra::Inner(_) => false,
+            };
+            let classes = terms.classes(only.term);
+            let own = terms.devices.own(classes);
+            let is_own = matches!(terms.extra_of(only.extra), Extra::Extent(e) if e.spread == own);
+            if is_plain && is_own && only.map == Arg::same(terms, only.term, only.extra).map {
+                return only.term;
+            }
+        }
+        terms.apply_mapped(Head::Sum(Monoid::Add, dtype), args)
+    }
+
+    /// The product of which a product with a sum over devices is the sum, and the devices.
+    fn out_of_product(&self, terms: &mut Terms, product: TermId) -> Option<(TermId, Spread)> {
+        let Node::Apply(Head::Elementwise(word), args) = terms.node(product).clone() else { return None };
+        let op = self.op(word)?.opcode;
+        let [a, b] = args.as_slice() else { return None };
+        let is_equal = |arg: &Arg| terms.classes(arg.term) == crate::devices::Classes::ALL_EQUAL;
+        let is_sum = |arg: &Arg| matches!(terms.node(arg.term), Node::Apply(Head::Sum(Monoid::Add, _), _));
+        let k = match op {
+            Opcode::Multiply | Opcode::Dot if is_sum(a) && is_equal(b) => 0,
+            Opcode::Multiply | Opcode::Dot if is_sum(b) && is_equal(a) => 1,
+            Opcode::Divide if is_sum(a) && is_equal(b) => 0,
+            _ => return None,
+        };
+        let Node::Apply(Head::Sum(_, dtype), inner) = terms.node(args[k].term).clone() else { return None };
+        let groups = self.by_devices(terms, &inner);
+        let [(Some(spread), local)] = groups.as_slice() else { return None };
+        let mut args = args.clone();
+        let rank = terms.rank(args[k].term);
+        args[k].term = self.sum_of_args(terms, dtype, local.clone());
+        if terms.rank(args[k].term) != rank {
+            return None;
+        }
+        Some((terms.apply_mapped(Head::Elementwise(word), args), *spread))
+    }
+
     /// The sum of a term over devices, at the term's own coordinates.
     fn sum_of_term(&self, terms: &mut Terms, term: TermId, spread: Spread, dtype: DType) -> TermId {
         let classes = terms.classes(term);
