@@ -33,8 +33,9 @@ pub(crate) struct LoopRecord {
     results: Vec<Value>,
     condition: Value,
     outs: Vec<Value>,
-    /// The leaves after the first iteration, where a leaf starts as one number everywhere: it does not say what it is a part of.
-    firsts: Option<Vec<Value>>,
+    /// The leaves after an iteration in which those that start as one number, which does not say of what they are a part,
+    /// are unknown; see [`Prover::probe`].
+    probed: Option<Vec<Value>>,
 }
 
 /// Number of elements and element type of a leaf.
@@ -158,28 +159,40 @@ impl Prover {
             let Iteration { condition, results } = iteration;
             let inits = this.inits.clone();
             let outs = outs.clone();
-            let firsts = self.first_iteration(this);
-            self.loops.push(LoopRecord { id, parent: self.parent, inits, params, results, condition, outs, firsts });
+            let probed = self.probe(this, &params);
+            self.loops.push(LoopRecord { id, parent: self.parent, inits, params, results, condition, outs, probed });
         }
         Some(outs)
     }
 
-    /// The leaves after the first iteration, if one of them starts as one number at several places.
-    fn first_iteration(&mut self, this: &mut Loop<'_, '_>) -> Option<Vec<Value>> {
-        let is_one_number = |value: &Value, n: i64| match value {
-            Value::Same(array) => {
-                n > 1 && matches!(&*self.arrays.segments(*array), [s] if self.arrays.terms.as_constant(s.term).is_some())
+    /// The leaves after an iteration that begins with `params`, but for those that start as one number at several places:
+    /// they are one unknown number. `None` if there are none such.
+    fn probe(&mut self, this: &mut Loop<'_, '_>, params: &[Value]) -> Option<Vec<Value>> {
+        let node = Node::LoopResult(LoopId(u32::MAX), 0);
+        let unknown = self.arrays.terms.leaf(node, 1, Classes::ALL_EQUAL, Rules::NONE);
+        let mut probed = params.to_vec();
+        let mut n_unknown = 0;
+        for (k, value) in probed.iter_mut().enumerate() {
+            let (n, _) = this.types[k];
+            let is_one_number = match &this.inits[k] {
+                Value::Same(array) => match &*self.arrays.segments(*array) {
+                    [only] => n > 1 && self.arrays.terms.as_constant(only.term).is_some(),
+                    _ => false,
+                },
+                Value::Each(_) => false,
+            };
+            if is_one_number && *value != this.inits[k] {
+                *value = Value::Same(self.arrays.whole(unknown, n));
+                n_unknown += 1;
             }
-            Value::Each(_) => false,
-        };
-        if !this.inits.iter().zip(&this.types).any(|(value, (n, _))| is_one_number(value, *n)) {
+        }
+        if n_unknown == 0 {
             return None;
         }
         // Loops within this iteration are not those of any iteration.
         let n_loops = self.loops.len();
         let outer = self.parent.replace(LoopId(u32::MAX));
-        let inits = this.inits.clone();
-        let iteration = self.iterate(this, &inits);
+        let iteration = self.iterate(this, &probed);
         self.parent = outer;
         self.loops.truncate(n_loops);
         Some(iteration?.results)
@@ -558,22 +571,14 @@ impl Prover {
         let (runs, inits) = (record.id, record.inits.clone());
         let (before, after) = (record.params.clone(), record.results.clone());
         let (condition, outs) = (record.condition.clone(), record.outs.clone());
-        let firsts = record.firsts.clone();
+        let probed = record.probed.clone();
         let id = self.new_loop();
         let mut queues = self.candidates(this, &inits);
-        if let Some(firsts) = firsts {
-            self.candidates_of_firsts(this, &inits, &firsts, &mut queues);
+        if let Some(probed) = probed {
+            self.candidates_of_probe(this, id, &before, &probed, &mut queues);
         }
-        let mut guesses = Vec::with_capacity(queues.len());
-        for (k, queue) in queues.iter_mut().enumerate() {
-            guesses.push(match queue.pop() {
-                Some(parts) => Guess::Part(parts),
-                None => {
-                    let value = this.inits[k].clone();
-                    Guess::Own(self.arrays.classes(&value))
-                }
-            });
-        }
+        let mut guesses = self.first_guesses(this, &mut queues);
+        self.check_starts(this, &inits, &mut guesses);
         let outer = std::mem::replace(&mut self.parent, Some(runs));
         let mut found = None;
         for round in 0..MAX_ROUNDS {
@@ -597,6 +602,9 @@ impl Prover {
                         Guess::Own(self.arrays.classes(&value))
                     }
                 };
+            }
+            if changed {
+                self.check_starts(this, &inits, &mut guesses);
             }
             if !changed {
                 found = self.arrays.is_equal(&iteration.condition, &condition).then_some((first_term, params, iteration));
@@ -644,38 +652,68 @@ impl Prover {
             }
             if let Some(&first) = equal.get(start) {
                 taken.insert(first);
-            } else if let Some(parts) = self.locate(init, inits, &by_term) {
+            } else {
                 // Where they were found is a guess, until the elements there are these.
-                if self.compose(&parts, inits, Some(init)).is_some_and(|start| self.arrays.is_equal(&start, init)) {
-                    queue.push(parts);
-                }
+                let mut found: Vec<Parts> = (0..8).map_while(|nth| self.locate(init, inits, &by_term, nth)).collect();
+                found.retain(|parts| {
+                    let start = self.compose(parts, inits, Some(init));
+                    start.is_some_and(|start| self.arrays.is_equal(&start, init))
+                });
+                let leaf_of = |parts: &Parts| parts.iter().flatten().map(|part| part.0).find(|&leaf| leaf != OWN);
+                found.sort_by_key(|parts| leaf_of(parts).is_some_and(|leaf| taken.contains(&leaf)));
+                taken.extend(found.first().and_then(leaf_of));
+                queue.extend(found.into_iter().rev());
             }
             out.push(queue);
         }
         out
     }
 
-    /// For leaves without a candidate, those by where their elements stand after the first iteration.
-    fn candidates_of_firsts(
+    fn first_guesses(&mut self, this: &Loop<'_, '_>, queues: &mut [Vec<Parts>]) -> Vec<Guess> {
+        let mut guesses = Vec::with_capacity(queues.len());
+        for (k, queue) in queues.iter_mut().enumerate() {
+            guesses.push(match queue.pop() {
+                Some(parts) => Guess::Part(parts),
+                None => {
+                    let value = this.inits[k].clone();
+                    Guess::Own(self.arrays.classes(&value))
+                }
+            });
+        }
+        guesses
+    }
+
+    /// Gives up what does not hold at the start.
+    fn check_starts(&mut self, this: &Loop<'_, '_>, inits: &[Value], guesses: &mut [Guess]) {
+        for (k, guess) in guesses.iter_mut().enumerate() {
+            let Guess::Part(parts) = guess else { continue };
+            let start = self.compose(parts, inits, Some(&this.inits[k]));
+            if !start.is_some_and(|start| self.arrays.is_equal(&start, &this.inits[k])) {
+                let value = this.inits[k].clone();
+                *guess = Guess::Own(self.arrays.classes(&value));
+            }
+        }
+    }
+
+    /// For leaves without a candidate, those by where their elements stand after an iteration of unknown numbers.
+    fn candidates_of_probe(
         &mut self,
         this: &mut Loop<'_, '_>,
-        inits: &[Value],
-        firsts: &[Value],
+        id: LoopId,
+        before: &[Value],
+        probed: &[Value],
         queues: &mut [Vec<Parts>],
     ) -> Option<()> {
         if queues.iter().all(|queue| !queue.is_empty()) {
             return None;
         }
-        let own = self.first_iteration(this)?;
-        let by_term = self.leaves_of_terms(firsts);
+        let guesses = self.first_guesses(this, &mut queues.to_vec());
+        let params = self.params(this, id, MAX_ROUNDS, &guesses, Some(before))?;
+        let own = self.probe(this, &params)?;
+        let by_term = self.leaves_of_terms(probed);
         for (k, queue) in queues.iter_mut().enumerate() {
-            if !queue.is_empty() {
-                continue;
-            }
-            let Some(parts) = self.locate(&own[k], firsts, &by_term) else { continue };
-            let start = self.compose(&parts, inits, Some(&this.inits[k]));
-            if start.is_some_and(|start| self.arrays.is_equal(&start, &this.inits[k])) {
-                queue.push(parts);
+            if queue.is_empty() {
+                queue.extend(self.locate(&own[k], probed, &by_term, 0));
             }
         }
         Some(())
@@ -702,7 +740,13 @@ impl Prover {
     }
 
     /// Where the elements of a value stand in the first loop's leaves at the start.
-    fn locate(&self, value: &Value, inits: &[Value], by_term: &HashMap<TermId, Vec<usize>>) -> Option<Parts> {
+    fn locate(
+        &self,
+        value: &Value,
+        inits: &[Value],
+        by_term: &HashMap<TermId, Vec<usize>>,
+        nth: usize,
+    ) -> Option<Parts> {
         let mut each = Vec::new();
         for device in 0..self.n_devices() {
             let mut parts = Vec::new();
@@ -715,12 +759,12 @@ impl Prover {
                     parts.push((OWN, region));
                     continue;
                 }
-                let found = by_term.get(&segment.term)?.iter().find_map(|&i| {
+                let mut found = by_term.get(&segment.term)?.iter().filter_map(|&i| {
                     let list = self.arrays.segments(self.arrays.on(&inits[i], device));
                     let within = list.iter().filter(|s| s.term == segment.term);
                     within.filter_map(|s| place_within(&segment.region, &s.region)).next().map(|region| (i, region))
                 });
-                parts.push(found?);
+                parts.push(found.nth(nth)?);
             }
             each.push(parts);
         }
