@@ -133,6 +133,7 @@ impl Prover {
     /// Reads a loop by itself: the leaves after it.
     fn study_loop(&mut self, this: &mut Loop<'_, '_>) -> Option<Vec<Value>> {
         let id = self.new_loop();
+        self.note_starts(id, &this.inits);
         let n_leaves = this.inits.len();
         let mut guesses: Vec<Guess> = Vec::with_capacity(n_leaves);
         for k in 0..n_leaves {
@@ -284,7 +285,8 @@ impl Prover {
         outs
     }
 
-    /// In how many values each carried leaf occurs: results of an iteration, and the condition.
+    /// In how many values each carried leaf occurs: results of an iteration, and the condition. Only leaves that might have
+    /// a closed form are looked for.
     fn carry_uses(
         &self,
         params: &[Value],
@@ -292,56 +294,98 @@ impl Prover {
         guesses: &[Guess],
         first_term: usize,
     ) -> Vec<usize> {
-        let mut leaf_of: HashMap<TermId, usize> = HashMap::new();
+        let mut uses = vec![usize::MAX; params.len()];
+        let mut carries: Vec<(TermId, usize)> = Vec::new();
         for (k, param) in params.iter().enumerate() {
-            if let (Guess::Own(_), Value::Same(array)) = (&guesses[k], param) {
-                leaf_of.extend(self.arrays.segments(*array).iter().map(|s| (s.term, k)));
+            if let (Guess::Own(_), Value::Same(array), true) =
+                (&guesses[k], param, self.may_have_closed_form(&iteration.results[k]))
+            {
+                carries.extend(self.arrays.segments(*array).first().map(|s| (s.term, k)));
             }
         }
-        let mut uses = vec![0; params.len()];
-        for value in iteration.results.iter().chain([&iteration.condition]) {
-            let mut seen: HashSet<TermId> = HashSet::new();
-            for device in 0..match value {
-                Value::Same(_) => 1,
-                Value::Each(ids) => ids.len(),
-            } {
-                for segment in self.arrays.segments(self.arrays.on(value, device)).iter() {
-                    self.reach(segment.term, first_term, &mut seen);
-                }
+        // Terms are newer than their arguments, so one walk finds who reaches whom, for 64 leaves at once.
+        for some in carries.chunks(64) {
+            let mut reached: Vec<u64> = vec![0; self.arrays.terms.len() - first_term];
+            for term in first_term..self.arrays.terms.len() {
+                let own = some.iter().position(|c| c.0.0 as usize == term).map_or(0, |bit| 1u64 << bit);
+                let mut mask = own;
+                self.for_each_argument(TermId(term as u32), &mut |arg| {
+                    if let Some(of_arg) = (arg.0 as usize).checked_sub(first_term) {
+                        mask |= reached.get(of_arg).copied().unwrap_or(0);
+                    }
+                });
+                reached[term - first_term] = mask;
             }
-            for term in seen {
-                if let Some(&k) = leaf_of.get(&term) {
-                    uses[k] += 1;
+            some.iter().for_each(|&(_, k)| uses[k] = 0);
+            for value in iteration.results.iter().chain([&iteration.condition]) {
+                let mut mask = 0;
+                self.for_each_term(value, &mut |term| {
+                    if let Some(place) = (term.0 as usize).checked_sub(first_term) {
+                        mask |= reached[place];
+                    }
+                });
+                for (bit, &(_, k)) in some.iter().enumerate() {
+                    uses[k] += (mask >> bit & 1) as usize;
                 }
             }
         }
         uses
     }
 
-    /// The terms below a term that are not older than the loop.
-    fn reach(&self, term: TermId, first_term: usize, seen: &mut HashSet<TermId>) {
-        let mut todo = vec![term];
-        while let Some(term) = todo.pop() {
-            if (term.0 as usize) < first_term || !seen.insert(term) {
-                continue;
-            }
-            match self.arrays.terms.node(term) {
-                Node::Element(of, _) => todo.push(*of),
-                Node::Apply(_, args) => todo.extend(args.iter().map(|arg| arg.term)),
-                Node::Whole(_, arrays, _) => {
-                    for &array in arrays {
-                        todo.extend(self.arrays.segments(array).iter().map(|s| s.term));
-                    }
+    fn may_have_closed_form(&self, result: &Value) -> bool {
+        let mut is_closed = self.elementwise.reassociates;
+        self.for_each_term(result, &mut |term| {
+            let is_sum = matches!(self.arrays.terms.node(term), Node::Apply(Head::Sum(Monoid::Add, _), _));
+            is_closed &= is_sum || self.is_row_update(term);
+        });
+        is_closed
+    }
+
+    /// Calls `visit` with the term of each segment of a value.
+    fn for_each_term(&self, value: &Value, visit: &mut dyn FnMut(TermId)) {
+        match value {
+            Value::Same(array) => self.arrays.segments(*array).iter().for_each(|s| visit(s.term)),
+            Value::Each(arrays) => {
+                for &array in arrays.iter() {
+                    self.arrays.segments(array).iter().for_each(|s| visit(s.term));
                 }
-                Node::Input(_)
-                | Node::Constant(_)
-                | Node::Table(_)
-                | Node::Iota(_)
-                | Node::Carry(..)
-                | Node::LoopResult(..)
-                | Node::Unique(_) => {}
             }
         }
+    }
+
+    /// Calls `visit` with what a term is made of, what a loop starts from included.
+    fn for_each_argument(&self, term: TermId, visit: &mut dyn FnMut(TermId)) {
+        let mut of_loop = |id: &LoopId, visit: &mut dyn FnMut(TermId)| {
+            self.loop_starts.get(id).into_iter().flatten().for_each(|&term| visit(term));
+        };
+        match self.arrays.terms.node(term) {
+            Node::Element(of, _) => visit(*of),
+            Node::Apply(head, args) => {
+                args.iter().for_each(|arg| visit(arg.term));
+                match head {
+                    Head::LoopSum(id) | Head::LoopStack(id) => of_loop(id, visit),
+                    Head::Elementwise(_) | Head::Sum(..) | Head::Moved | Head::From(_) | Head::Unit(_) => {}
+                }
+            }
+            Node::Whole(_, arrays, _) => {
+                for &array in arrays {
+                    self.arrays.segments(array).iter().for_each(|s| visit(s.term));
+                }
+            }
+            Node::Carry(id, ..) | Node::LoopResult(id, _) => of_loop(id, visit),
+            Node::Input(_) | Node::Constant(_) | Node::Table(_) | Node::Iota(_) | Node::Unique(_) => {}
+        }
+    }
+
+    /// Notes what a loop starts from: all that its carried values and results can depend on.
+    fn note_starts(&mut self, id: LoopId, inits: &[Value]) {
+        let mut starts = Vec::new();
+        for value in inits {
+            self.for_each_term(value, &mut |term| starts.push(term));
+        }
+        starts.sort_unstable();
+        starts.dedup();
+        self.loop_starts.insert(id, starts);
     }
 
     /// The leaf after the loop, if an iteration only adds to it or writes a row.
@@ -573,6 +617,7 @@ impl Prover {
         let (condition, outs) = (record.condition.clone(), record.outs.clone());
         let probed = record.probed.clone();
         let id = self.new_loop();
+        self.note_starts(id, &this.inits);
         let mut queues = self.candidates(this, &inits);
         if let Some(probed) = probed {
             self.candidates_of_probe(this, id, &before, &probed, &mut queues);

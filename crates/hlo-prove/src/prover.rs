@@ -29,6 +29,8 @@ pub(crate) struct Prover {
     pub elementwise: Elementwise,
     pub loops: Vec<LoopRecord>,
     pub n_loops: u32,
+    /// The terms that each loop starts from.
+    pub loop_starts: HashMap<crate::term::LoopId, Vec<TermId>>,
     /// The loop of the first module within which the walk is.
     pub parent: Option<crate::term::LoopId>,
     /// The first term that each instruction made, in the order of making.
@@ -49,6 +51,7 @@ impl Prover {
             elementwise: Elementwise::new(reassociates),
             loops: Vec::new(),
             n_loops: 0,
+            loop_starts: HashMap::new(),
             parent: None,
             origins: Vec::new(),
             n_noted: 0,
