@@ -2,10 +2,13 @@
 
 use crate::devices::Classes;
 use crate::segment::{Coords, Region, Segment, normalize, refine, region_between};
-use crate::term::{ArrayId, TermId, Terms};
+use crate::term::{ArrayId, Place, TermId, Terms};
 use hashbrown::HashMap;
 use hlo_ir::DType;
 use std::rc::Rc;
+
+/// How many terms are compared below two terms that differ.
+const MAX_COMPARED: usize = 2000;
 
 /// A value's elements on each device.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -179,12 +182,16 @@ impl Arrays {
             }
             out = next;
         }
+        // A term that is made for many dims serves fewer as well, not the other way round.
+        if out.len() > 1 {
+            out.sort_by_key(|(_, region)| std::cmp::Reverse(region.dims.len()));
+        }
         Some(out)
     }
 
     /// The regions of which the elements of two arrays are not the same terms at the same coordinates, with the terms.
     /// `None` if the arrays have too many parts to tell.
-    pub(crate) fn differences(&self, a: ArrayId, b: ArrayId) -> Option<Vec<(Vec<TermId>, Region)>> {
+    pub(crate) fn differences(&mut self, a: ArrayId, b: ArrayId) -> Option<Vec<(Vec<TermId>, Region)>> {
         if a == b {
             return Some(Vec::new());
         }
@@ -192,20 +199,29 @@ impl Arrays {
         let mut parts = self.align(&[a, b], n)?;
         parts.retain(|(terms, region)| {
             let rank = self.terms.rank(terms[0]);
-            terms[0] != terms[1]
-                || region.at[1..1 + rank] != region.at[1 + rank..]
-                || region.dims.iter().any(|d| d.step[1..1 + rank] != d.step[1 + rank..])
+            let side = |term: TermId, from: usize, rank: usize| Place {
+                term,
+                at: part(&region.at, from, rank),
+                steps: region.dims.iter().map(|d| part(&d.step, from, rank)).collect(),
+            };
+            let expected = side(terms[0], 1, rank);
+            let found = side(terms[1], 1 + rank, region.at.len() - 1 - rank);
+            !self.terms.is_same(&expected, &found, &mut MAX_COMPARED.clone())
         });
         Some(parts)
     }
 
     /// Whether two values are the same elements on every device, however they are cut into segments.
-    pub(crate) fn is_equal(&self, a: &Value, b: &Value) -> bool {
+    pub(crate) fn is_equal(&mut self, a: &Value, b: &Value) -> bool {
         let devices = match (a, b) {
             (Value::Same(_), Value::Same(_)) => 1,
             (_, _) => self.n_devices(),
         };
-        a == b || (0..devices).all(|d| self.differences(self.on(a, d), self.on(b, d)).is_some_and(|d| d.is_empty()))
+        a == b
+            || (0..devices).all(|d| {
+                let (a, b) = (self.on(a, d), self.on(b, d));
+                self.differences(a, b).is_some_and(|differences| differences.is_empty())
+            })
     }
 
     /// Which devices hold equal values.

@@ -817,7 +817,7 @@ impl Prover {
     }
 
     /// The parts of which the elements are as expected; the others become the loop's own. `None` if no part is left.
-    fn parts_that_hold(&self, parts: &Parts, expected: &Value, found: &Value) -> Option<Parts> {
+    fn parts_that_hold(&mut self, parts: &Parts, expected: &Value, found: &Value) -> Option<Parts> {
         let mut each = Vec::with_capacity(self.n_devices());
         for device in 0..self.n_devices() {
             let mut list = parts.get(if parts.len() == 1 { 0 } else { device })?.clone();

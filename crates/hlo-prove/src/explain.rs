@@ -7,7 +7,7 @@ use hlo_ir::{InstId, Module};
 
 impl Prover {
     /// One sentence on where the second value parts from the first.
-    pub(crate) fn explain(&self, modules: &[&Module; 2], expected: &Value, found: &Value) -> String {
+    pub(crate) fn explain(&mut self, modules: &[&Module; 2], expected: &Value, found: &Value) -> String {
         for device in 0..self.n_devices() {
             let (a, b) = (self.arrays.on(expected, device), self.arrays.on(found, device));
             let Some(differences) = self.arrays.differences(a, b) else { continue };

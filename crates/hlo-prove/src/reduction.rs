@@ -58,7 +58,8 @@ impl Prover {
             return Some(self.arrays.intern(Vec::new()));
         }
         let source = self.arrays.segments(array);
-        let groups = group(refine(&source, region, 1)?, n_kept)?;
+        let parts = refine(&source, region, 1)?;
+        let groups = group(parts.clone(), n_kept).or_else(|| group(cut_alike(parts), n_kept))?;
         let mut out = Vec::new();
         for Group { kept, parts } in groups {
             let mut summands = Vec::with_capacity(parts.len());
@@ -127,6 +128,38 @@ impl Prover {
         let contracted: Vec<i64> = (n_kept as i64..dims.len() as i64).collect();
         self.reduce(&products, &dims, &contracted, Monoid::Add, dtype)
     }
+}
+
+/// Parts whose places in the result are runs, cut where any of them begins or ends.
+fn cut_alike(parts: Vec<(usize, Region)>) -> Vec<(usize, Region)> {
+    let run = |region: &Region| -> Option<(Option<usize>, i64)> {
+        let mut kept = (0..region.dims.len()).filter(|&k| region.dims[k].n != 1 && region.dims[k].step[0] != 0);
+        match (kept.next(), kept.next()) {
+            (None, _) => Some((None, 1)),
+            (Some(k), None) if region.dims[k].step[0] == 1 => Some((Some(k), region.dims[k].n)),
+            (Some(_), _) => None,
+        }
+    };
+    let runs: Option<Vec<(Option<usize>, i64)>> = parts.iter().map(|(_, region)| run(region)).collect();
+    let Some(runs) = runs else { return parts };
+    let mut borders: Vec<i64> =
+        parts.iter().zip(&runs).flat_map(|((_, region), (_, n))| [region.at[0], region.at[0] + n]).collect();
+    borders.sort_unstable();
+    borders.dedup();
+    let mut out = Vec::with_capacity(parts.len());
+    for ((segment, mut region), (dim, n)) in parts.into_iter().zip(runs) {
+        let first = region.at[0];
+        let within = borders.iter().filter(|&&b| b > first && b < first + n);
+        if let Some(dim) = dim {
+            for &border in within {
+                let (before, rest) = region.clone().split(dim, border - region.at[0]);
+                out.push((segment, before));
+                region = rest;
+            }
+        }
+        out.push((segment, region));
+    }
+    out
 }
 
 /// Parts by the region of the result that they go into. `None` if regions overlap without being equal.

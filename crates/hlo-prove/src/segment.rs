@@ -54,7 +54,7 @@ impl Region {
     }
 
     /// The elements before step `n` of dim `dim_idx`, and those from there on.
-    fn split(mut self, dim_idx: usize, n: i64) -> (Region, Region) {
+    pub(crate) fn split(mut self, dim_idx: usize, n: i64) -> (Region, Region) {
         let mut rest = self.clone();
         let dim = &mut self.dims[dim_idx];
         for (at, step) in rest.at.iter_mut().zip(&dim.step) {

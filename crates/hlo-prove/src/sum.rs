@@ -19,6 +19,9 @@ const MAX_FLAT: usize = 400;
 /// How many summands lie at most between two that are joined.
 const MAX_BEHIND: usize = 256;
 
+/// How many summands of one term are cut by rows.
+const MAX_BOXES: usize = 1024;
+
 /// One summand of a sum over a region.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Summand {
@@ -469,7 +472,7 @@ fn cut_by_rows(flat: &mut Vec<Summand>) {
 type Box = Vec<(i64, i64)>;
 
 fn boxes_by_rows(group: &[Summand]) -> Option<Vec<Summand>> {
-    let first = group.first().filter(|_| (2..=MAX_BEHIND).contains(&group.len()))?;
+    let first = group.first().filter(|_| (2..=MAX_BOXES).contains(&group.len()))?;
     let mut basis: Vec<Coords> = group.iter().flat_map(|s| s.reduce.iter().map(|r| r.1.clone())).collect();
     basis.sort_by_key(|step| (std::cmp::Reverse(step.iter().sum::<i64>()), step.clone()));
     basis.dedup();

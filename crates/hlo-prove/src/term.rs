@@ -500,6 +500,46 @@ impl Terms {
     }
 }
 
+/// A term at coordinates that go along some dims.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Place {
+    pub term: TermId,
+    /// At the first element.
+    pub at: Coords,
+    /// What a step of each dim adds.
+    pub steps: Vec<Coords>,
+}
+
+impl Place {
+    fn of(&self, arg: &Arg) -> Place {
+        Place { term: arg.term, at: arg.at(&self.at), steps: self.steps.iter().map(|s| arg.step(s)).collect() }
+    }
+}
+
+impl Terms {
+    /// Whether two terms at these coordinates are the same numbers, as far as their forms tell: the same application may
+    /// have been made with fewer variables where more coordinates went in step.
+    pub(crate) fn is_same(&mut self, a: &Place, b: &Place, left: &mut usize) -> bool {
+        if a == b {
+            return true;
+        }
+        if *left == 0 {
+            return false;
+        }
+        *left -= 1;
+        let is_still = |place: &Place| place.steps.iter().all(|step| step.iter().all(|&s| s == 0));
+        if is_still(a) && is_still(b) && self.element(a.term, &a.at) == self.element(b.term, &b.at) {
+            return true;
+        }
+        match (self.node(a.term).clone(), self.node(b.term).clone()) {
+            (Node::Apply(x, of_a), Node::Apply(y, of_b)) if x == y && of_a.len() == of_b.len() => {
+                of_a.iter().zip(&of_b).all(|(p, q)| p.extra == q.extra && self.is_same(&a.of(p), &b.of(q), left))
+            }
+            (_, _) => false,
+        }
+    }
+}
+
 /// The segment of a term whose variables are these coordinates of a region.
 fn segment_of(term: TermId, region: &Region, variables: &[usize]) -> Segment {
     let pick = |coords: &Coords| std::iter::once(coords[0]).chain(variables.iter().map(|&v| coords[v])).collect();
