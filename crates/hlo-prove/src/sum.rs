@@ -451,7 +451,6 @@ fn join_all(flat: &mut Vec<Summand>) -> bool {
         }
     }
     cut_by_rows(flat);
-    add_dims(flat);
     flat.len() < before
 }
 
@@ -474,12 +473,23 @@ type Box = Vec<(i64, i64)>;
 fn boxes_by_rows(group: &[Summand]) -> Option<Vec<Summand>> {
     let first = group.first().filter(|_| (2..=MAX_BOXES).contains(&group.len()))?;
     let mut basis: Vec<Coords> = group.iter().flat_map(|s| s.reduce.iter().map(|r| r.1.clone())).collect();
-    basis.sort_by_key(|step| (std::cmp::Reverse(step.iter().sum::<i64>()), step.clone()));
-    basis.dedup();
+    // Rows that come one by one say by their distance what a step is.
+    for _ in 0..4 {
+        basis.sort_by_key(|step| (std::cmp::Reverse(step.iter().sum::<i64>()), step.clone()));
+        basis.dedup();
+        let rests = group.iter().map(|summand| offsets_along(gap(first, summand), &basis).1);
+        let nearest = rests.filter(|rest| rest.iter().any(|&r| r != 0)).min_by_key(|r| (r.iter().sum::<i64>(), r.clone()));
+        match nearest {
+            Some(rest) => basis.push(rest),
+            None => break,
+        }
+    }
     let mut boxes: Vec<Box> = Vec::with_capacity(group.len());
     for summand in group {
-        let gap: Coords = summand.at.iter().zip(&first.at).map(|(a, b)| a - b).collect();
-        let offsets = offsets_along(gap, &basis)?;
+        let (offsets, rest) = offsets_along(gap(first, summand), &basis);
+        if rest.iter().any(|&r| r != 0) {
+            return None;
+        }
         let n = |step: &Coords| summand.reduce.iter().find(|r| r.1 == *step).map_or(1, |r| r.0);
         boxes.push(offsets.iter().zip(&basis).map(|(&o, step)| (o, o + n(step))).collect());
     }
@@ -497,17 +507,21 @@ fn boxes_by_rows(group: &[Summand]) -> Option<Vec<Summand>> {
     Some(summands.collect())
 }
 
-/// How many of each step lead this far. `None` if none do.
-fn offsets_along(mut gap: Coords, basis: &[Coords]) -> Option<Vec<i64>> {
+fn gap(first: &Summand, summand: &Summand) -> Coords {
+    summand.at.iter().zip(&first.at).map(|(a, b)| a - b).collect()
+}
+
+/// How many of each step lead how far, and what is left.
+fn offsets_along(mut gap: Coords, basis: &[Coords]) -> (Vec<i64>, Coords) {
     let mut order: Vec<usize> = (0..basis.len()).collect();
     order.sort_by(|&a, &b| basis[b].cmp(&basis[a]));
     let mut offsets = vec![0; basis.len()];
     for k in order {
-        let c = basis[k].iter().position(|&s| s != 0)?;
+        let Some(c) = basis[k].iter().position(|&s| s != 0) else { continue };
         offsets[k] = gap[c].div_euclid(basis[k][c]);
         gap.iter_mut().zip(&basis[k]).for_each(|(g, s)| *g -= offsets[k] * s);
     }
-    gap.iter().all(|&g| g == 0).then_some(offsets)
+    (offsets, gap)
 }
 
 /// The boxes cut by rows from a dim on. `None` if they overlap.
@@ -535,31 +549,7 @@ fn rows_of(boxes: &[Box], dim: usize) -> Option<Vec<Box>> {
     Some(slabs.into_iter().flat_map(|(range, inner)| inner.into_iter().map(move |rest| join(range, rest))).collect())
 }
 
-/// Makes one summand of all that have a term, if they lie at equal distances: the rows of an array, one from each device.
-fn add_dims(flat: &mut Vec<Summand>) {
-    let mut k = 0;
-    while k < flat.len() {
-        let is_alike = |a: &Summand, b: &Summand| a.term == b.term && a.spread == b.spread;
-        let n = flat[k..].iter().take_while(|s| is_alike(s, &flat[k])).count();
-        if n > 1 {
-            let gap = |a: &Summand, b: &Summand| -> Coords { b.at.iter().zip(&a.at).map(|(b, a)| b - a).collect() };
-            let step = gap(&flat[k], &flat[k + 1]);
-            let is_even = flat[k..k + n].windows(2).all(|pair| {
-                pair[0].reduce == pair[1].reduce && pair[0].steps == pair[1].steps && gap(&pair[0], &pair[1]) == step
-            });
-            if is_even && step.iter().any(|&s| s != 0) {
-                flat.drain(k + 1..k + n);
-                flat[k].reduce.push((n as i64, step));
-                tidy_steps(&mut flat[k].reduce);
-                k += 1;
-                continue;
-            }
-        }
-        k += n;
-    }
-}
-
-/// Makes `a` the sum of both, if that is one summand.
+/// Makes one summan/// Makes `a` the sum of both, if that is one summand.
 fn join(a: &mut Summand, b: &Summand) -> bool {
     if a.term != b.term || a.spread != b.spread || a.steps != b.steps || a.at == b.at {
         return false;
