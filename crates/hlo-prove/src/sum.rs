@@ -477,10 +477,10 @@ fn boxes_by_rows(group: &[Summand]) -> Option<Vec<Summand>> {
     for _ in 0..4 {
         basis.sort_by_key(|step| (std::cmp::Reverse(step.iter().sum::<i64>()), step.clone()));
         basis.dedup();
-        let rests = group.iter().map(|summand| offsets_along(gap(first, summand), &basis).1);
-        let nearest = rests.filter(|rest| rest.iter().any(|&r| r != 0)).min_by_key(|r| (r.iter().sum::<i64>(), r.clone()));
-        match nearest {
-            Some(rest) => basis.push(rest),
+        let gaps = group.iter().map(|summand| gap(first, summand));
+        let open = gaps.filter(|gap| offsets_along(gap.clone(), &basis).1.iter().any(|&r| r != 0));
+        match open.min_by_key(|gap| (gap.iter().sum::<i64>(), gap.clone())) {
+            Some(gap) => basis.push(gap),
             None => break,
         }
     }
