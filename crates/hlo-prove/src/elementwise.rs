@@ -54,6 +54,9 @@ impl Elementwise {
             op.attributes
         );
         let word = terms.word(&text);
+        if commutes(op.opcode) {
+            terms.note_commutative(word);
+        }
         self.ops.insert(op.clone(), word);
         self.of_word.insert(word, op);
         word

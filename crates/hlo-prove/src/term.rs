@@ -11,7 +11,7 @@
 use crate::devices::{Classes, Devices, Spread};
 use crate::rules::Rules;
 use crate::segment::{Coords, Dim, Region, Segment};
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use hlo_ir::monoid::Monoid;
 use hlo_ir::{DType, Literal, Scalar};
 use smallvec::SmallVec;
@@ -172,6 +172,7 @@ pub(crate) struct Terms {
     words: Vec<String>,
     word_ids: HashMap<String, WordId>,
     n_unique: u32,
+    commutative: HashSet<WordId>,
 }
 
 impl Terms {
@@ -188,6 +189,7 @@ impl Terms {
             words: Vec::new(),
             word_ids: HashMap::new(),
             n_unique: 0,
+            commutative: HashSet::new(),
         };
         terms.extra(Extra::None);
         terms
@@ -361,8 +363,29 @@ impl Terms {
         }
     }
 
+    /// Notes that the order of an op's operands does not matter.
+    pub(crate) fn note_commutative(&mut self, word: WordId) {
+        self.commutative.insert(word);
+    }
+
     /// An application whose variables are given.
-    pub(crate) fn apply_mapped(&mut self, head: Head, args: Vec<Arg>) -> TermId {
+    pub(crate) fn apply_mapped(&mut self, head: Head, mut args: Vec<Arg>) -> TermId {
+        match head {
+            Head::Elementwise(word) if self.commutative.contains(&word) => args.sort_by_key(|arg| arg.term),
+            Head::Sum(..) => {
+                let extent = |arg: &Arg| match self.extra_of(arg.extra) {
+                    Extra::Extent(extent) => Some(extent),
+                    Extra::None | Extra::Moves(_) | Extra::Inner(_) => None,
+                };
+                args.sort_by(|a, b| (a.term, extent(a)).cmp(&(b.term, extent(b))));
+            }
+            Head::Elementwise(_)
+            | Head::Moved
+            | Head::From(_)
+            | Head::Unit(_)
+            | Head::LoopSum(_)
+            | Head::LoopStack(_) => {}
+        }
         let n_variables = |source: &Source| match *source {
             Source::Variable(v, _) => v as usize + 1,
             Source::Fixed(_) => 0,
@@ -432,7 +455,7 @@ impl Terms {
                 return found;
             }
         }
-        let mut variables: SmallVec<[usize; 4]> = SmallVec::new();
+        let mut variables: SmallVec<[(usize, i64); 4]> = SmallVec::new();
         let mut mapped = Vec::with_capacity(new_args.len());
         for &(term, extra, from) in &new_args {
             let mut map = SmallVec::new();
@@ -441,12 +464,12 @@ impl Terms {
                     map.push(Source::Fixed(region.at[c]));
                     continue;
                 }
-                let known = variables.iter().position(|&v| region.dims.iter().all(|d| d.step[v] == d.step[c]));
+                let known = variables.iter().position(|&(v, _)| region.dims.iter().all(|d| d.step[v] == d.step[c]));
                 let v = known.unwrap_or_else(|| {
-                    variables.push(c);
+                    variables.push((c, 0));
                     variables.len() - 1
                 });
-                map.push(Source::Variable(v as u32, region.at[c] - region.at[variables[v]]));
+                map.push(Source::Variable(v as u32, region.at[c] - region.at[variables[v].0]));
             }
             mapped.push(Arg { term, extra, map });
         }
@@ -466,7 +489,8 @@ impl Terms {
         let patterns = self.patterns.get(&(head, key.clone()))?;
         patterns.iter().find_map(|&term| {
             let Node::Apply(_, mapped) = self.node(term) else { return None };
-            let mut variables: SmallVec<[usize; 4]> = SmallVec::from_elem(usize::MAX, self.rank(term));
+            // Where each variable stands in the region, and how far from it.
+            let mut variables: SmallVec<[(usize, i64); 4]> = SmallVec::from_elem((usize::MAX, 0), self.rank(term));
             for (arg, &(_, _, from)) in mapped.iter().zip(args) {
                 for (c, &source) in arg.map.iter().enumerate() {
                     let place = from + c;
@@ -476,21 +500,18 @@ impl Terms {
                         Source::Fixed(_) => return None,
                     };
                     let slot = &mut variables[v as usize];
-                    if *slot == usize::MAX {
-                        if delta != 0 {
-                            return None;
-                        }
-                        *slot = place;
+                    if slot.0 == usize::MAX {
+                        *slot = (place, delta);
                     }
                     let first = *slot;
-                    let goes_along = region.at[place] == region.at[first] + delta
-                        && region.dims.iter().all(|d| d.step[place] == d.step[first]);
+                    let goes_along = region.at[place] - delta == region.at[first.0] - first.1
+                        && region.dims.iter().all(|d| d.step[place] == d.step[first.0]);
                     if !goes_along {
                         return None;
                     }
                 }
             }
-            variables.iter().all(|&v| v != usize::MAX).then(|| segment_of(term, region, &variables))
+            variables.iter().all(|v| v.0 != usize::MAX).then(|| segment_of(term, region, &variables))
         })
     }
 
@@ -540,9 +561,10 @@ impl Terms {
     }
 }
 
-/// The segment of a term whose variables are these coordinates of a region.
-fn segment_of(term: TermId, region: &Region, variables: &[usize]) -> Segment {
-    let pick = |coords: &Coords| std::iter::once(coords[0]).chain(variables.iter().map(|&v| coords[v])).collect();
-    let dims = region.dims.iter().map(|d| Dim { n: d.n, step: pick(&d.step) }).collect();
-    Segment { term, region: Region { at: pick(&region.at), dims } }
+/// The segment of a term whose variables are these coordinates of a region, each less a number.
+fn segment_of(term: TermId, region: &Region, variables: &[(usize, i64)]) -> Segment {
+    let step = |d: &Dim| std::iter::once(d.step[0]).chain(variables.iter().map(|&(v, _)| d.step[v])).collect();
+    let at = std::iter::once(region.at[0]).chain(variables.iter().map(|&(v, delta)| region.at[v] - delta)).collect();
+    let dims = region.dims.iter().map(|d| Dim { n: d.n, step: step(d) }).collect();
+    Segment { term, region: Region { at, dims } }
 }
