@@ -75,10 +75,10 @@ impl Arrays {
 
     /// The array of these segments.
     pub(crate) fn intern(&mut self, mut segments: Vec<Segment>) -> ArrayId {
-        for segment in &mut segments {
-            self.fix(segment);
-        }
         normalize(&mut segments);
+        if let [only] = segments.as_mut_slice() {
+            self.fix(only);
+        }
         let segments: Rc<[Segment]> = segments.into();
         if let Some(&id) = self.ids.get(&segments) {
             return id;
@@ -89,7 +89,7 @@ impl Arrays {
         id
     }
 
-    /// An element of a table or an iota that stands for many places is a number.
+    /// A term that stays at one element is a number.
     fn fix(&mut self, segment: &mut Segment) {
         let rank = self.terms.rank(segment.term);
         let is_still = segment.region.dims.iter().all(|d| d.n == 1 || d.step[1..].iter().all(|&s| s == 0));

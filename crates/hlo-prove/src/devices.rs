@@ -211,6 +211,23 @@ impl Devices {
         self.spread(sets)
     }
 
+    /// Both together; the idempotent sums count each device once.
+    pub(crate) fn add(&mut self, a: Spread, b: Spread, is_idempotent: bool) -> Spread {
+        let (x, y) = (self.spreads.values[a.0 as usize].clone(), self.spreads.values[b.0 as usize].clone());
+        let mut sets = Vec::with_capacity(self.n);
+        for (p, q) in x.into_iter().zip(y) {
+            let (p, q) = (&self.multisets.values[p as usize], &self.multisets.values[q as usize]);
+            let mut all: Multiset = p.iter().chain(q).copied().collect();
+            all.sort_unstable();
+            let mut set = count(all);
+            if is_idempotent {
+                set.iter_mut().for_each(|(_, n)| *n = 1);
+            }
+            sets.push(set);
+        }
+        self.spread(sets)
+    }
+
     /// Which devices have the same multiset.
     pub(crate) fn classes_of(&mut self, spread: Spread) -> Classes {
         if let Some(&classes) = self.classes_of.get(&spread) {

@@ -107,6 +107,9 @@ impl Elementwise {
         for summand in &mut flat {
             tidy(terms, monoid, summand);
         }
+        if self.reassociates {
+            count_equal(terms, monoid, &mut flat);
+        }
         if self.reassociates && join_all(&mut flat) {
             rules = rules | Rules::of(Rule::SumsJoin);
         }
@@ -381,12 +384,35 @@ fn segment(region: &Region, term: TermId, summand: &Summand) -> Segment {
     }
 }
 
-/// Sorts and joins the steps that a summand sums over; steps that add nothing only count.
-fn tidy(terms: &mut Terms, monoid: Monoid, summand: &mut Summand) {
-    let is_idempotent = match monoid {
+/// Makes one summand of those that differ in the devices alone.
+fn count_equal(terms: &mut Terms, monoid: Monoid, flat: &mut Vec<Summand>) {
+    if flat.len() < 2 {
+        return;
+    }
+    let key = |s: &Summand| (s.term, s.at.clone(), s.reduce.clone(), s.steps.clone());
+    flat.sort_by_cached_key(|s| (key(s), s.spread));
+    let mut out: Vec<Summand> = Vec::with_capacity(flat.len());
+    for summand in flat.drain(..) {
+        match out.last_mut() {
+            Some(last) if key(last) == key(&summand) => {
+                last.spread = terms.devices.add(last.spread, summand.spread, is_idempotent(monoid));
+            }
+            Some(_) | None => out.push(summand),
+        }
+    }
+    *flat = out;
+}
+
+fn is_idempotent(monoid: Monoid) -> bool {
+    match monoid {
         Monoid::Add | Monoid::Multiply => false,
         Monoid::Maximum | Monoid::Minimum | Monoid::And | Monoid::Or => true,
-    };
+    }
+}
+
+/// Sorts and joins the steps that a summand sums over; steps that add nothing only count.
+fn tidy(terms: &mut Terms, monoid: Monoid, summand: &mut Summand) {
+    let is_idempotent = is_idempotent(monoid);
     let mut times = 1;
     let mut kept: SmallVec<[(i64, Coords); 1]> = SmallVec::new();
     for (n, mut step) in std::mem::take(&mut summand.reduce) {
@@ -479,7 +505,7 @@ fn boxes_by_rows(group: &[Summand]) -> Option<Vec<Summand>> {
         basis.dedup();
         let gaps = group.iter().map(|summand| gap(first, summand));
         let open = gaps.filter(|gap| offsets_along(gap.clone(), &basis).1.iter().any(|&r| r != 0));
-        match open.min_by_key(|gap| (gap.iter().sum::<i64>(), gap.clone())) {
+        match open.min_by_key(|gap| (gap.iter().any(|&g| g < 0), gap.iter().map(|g| g.abs()).sum::<i64>(), gap.clone())) {
             Some(gap) => basis.push(gap),
             None => break,
         }
