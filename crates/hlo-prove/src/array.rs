@@ -2,7 +2,7 @@
 
 use crate::devices::Classes;
 use crate::segment::{Coords, Region, Segment, normalize, refine, region_between};
-use crate::term::{ArrayId, Place, TermId, Terms};
+use crate::term::{ArrayId, Node, Place, TermId, Terms};
 use hashbrown::HashMap;
 use hlo_ir::DType;
 use std::rc::Rc;
@@ -89,11 +89,13 @@ impl Arrays {
         id
     }
 
-    /// A term that stays at one element is a number.
+    /// A term that stays at one element for several places is a number.
     fn fix(&mut self, segment: &mut Segment) {
         let rank = self.terms.rank(segment.term);
         let is_still = segment.region.dims.iter().all(|d| d.n == 1 || d.step[1..].iter().all(|&s| s == 0));
-        if rank == 0 || !is_still {
+        // One element of a shard stays where it is: the others' elements are beside it.
+        let is_table = matches!(self.terms.node(segment.term), Node::Table(_) | Node::Iota(_));
+        if rank == 0 || !is_still || (segment.region.n_elems() == 1 && !is_table) {
             return;
         }
         let term = self.terms.element(segment.term, &segment.region.at[1..]);

@@ -222,11 +222,11 @@ impl Prover {
     }
 
     /// The term of an array of one element.
-    pub(crate) fn scalar_term(&self, array: ArrayId) -> Option<crate::term::TermId> {
-        match &*self.arrays.segments(array) {
-            [segment] if self.arrays.terms.rank(segment.term) == 0 => Some(segment.term),
-            _ => None,
-        }
+    pub(crate) fn scalar_term(&mut self, array: ArrayId) -> Option<crate::term::TermId> {
+        let segments = self.arrays.segments(array);
+        let [segment] = &*segments else { return None };
+        let is_still = segment.region.dims.iter().all(|d| d.step[1..].iter().all(|&s| s == 0));
+        is_still.then(|| self.arrays.terms.element(segment.term, &segment.region.at[1..]))
     }
 
     pub(crate) fn dynamic_update(
