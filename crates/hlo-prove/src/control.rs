@@ -630,7 +630,11 @@ impl Prover {
             let first_term = self.arrays.terms.len();
             let Some(params) = self.params(this, id, round, &guesses, Some(&before)) else { break };
             let Some(iteration) = self.iterate(this, &params) else { break };
-            let mut changed = self.update_own(&mut guesses, &params, &iteration);
+            // What turns out to be invariant is known before anything is held against it.
+            if self.update_own(&mut guesses, &params, &iteration) {
+                continue;
+            }
+            let mut changed = false;
             for (k, guess) in guesses.iter_mut().enumerate() {
                 let Guess::Part(parts) = guess else { continue };
                 let result = &iteration.results[k];

@@ -292,7 +292,8 @@ fn add_dims(segments: &mut Vec<Segment>) {
         let is_even = group
             .windows(2)
             .all(|pair| segments[pair[1]].region.dims == *dims && gap(pair[0], pair[1]) == step);
-        if is_even && lies_beside(dims, step[0], n) {
+        // Two that lie against each other's direction are no dim: it would run both ways.
+        if is_even && step.iter().all(|&s| s >= 0) && lies_beside(dims, step[0], n) {
             grown.push((*first, Dim { n, step }));
             group[1..].iter().for_each(|&k| gone[k] = true);
         }
