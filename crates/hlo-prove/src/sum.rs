@@ -19,6 +19,9 @@ const MAX_FLAT: usize = 400;
 /// How many summands lie at most between two that are joined.
 const MAX_BEHIND: usize = 256;
 
+/// From how many summands the distances to all others are looked at.
+const MAX_COMPARED: usize = 32;
+
 /// How many summands of one term are cut by rows.
 const MAX_BOXES: usize = 1024;
 
@@ -503,8 +506,13 @@ fn boxes_by_rows(group: &[Summand]) -> Option<Vec<Summand>> {
     for _ in 0..4 {
         basis.sort_by_key(|step| (std::cmp::Reverse(step.iter().sum::<i64>()), step.clone()));
         basis.dedup();
-        let gaps = group.iter().map(|summand| gap(first, summand));
-        let open = gaps.filter(|gap| offsets_along(gap.clone(), &basis).1.iter().any(|&r| r != 0));
+        let is_open = |gap: &Coords| offsets_along(gap.clone(), &basis).1.iter().any(|&r| r != 0);
+        if !group.iter().any(|summand| is_open(&gap(first, summand))) {
+            break;
+        }
+        let from = &group[..group.len().min(MAX_COMPARED)];
+        let gaps = from.iter().flat_map(|a| group.iter().map(|b| gap(a, b)));
+        let open = gaps.filter(|gap| gap.iter().sum::<i64>() >= 0 && is_open(gap));
         match open.min_by_key(|gap| (gap.iter().any(|&g| g < 0), gap.iter().map(|g| g.abs()).sum::<i64>(), gap.clone())) {
             Some(gap) => basis.push(gap),
             None => break,
