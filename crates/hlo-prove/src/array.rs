@@ -167,11 +167,11 @@ impl Arrays {
             Some(first) => out.extend(first.iter().map(|s| (vec![s.term], s.region.clone()))),
         }
         for list in lists {
-            if let ([(terms, region)], [segment]) = (out.as_mut_slice(), &**list) {
-                if extend_in_step(region, &segment.region) {
-                    terms.push(segment.term);
-                    continue;
-                }
+            if let ([(terms, region)], [segment]) = (out.as_mut_slice(), &**list)
+                && extend_in_step(region, &segment.region)
+            {
+                terms.push(segment.term);
+                continue;
             }
             let mut next = Vec::with_capacity(out.len());
             for (terms, region) in out {
@@ -238,11 +238,8 @@ impl Arrays {
                         own.insert(id, classes);
                     }
                 }
-                let keys: Vec<(ArrayId, u32)> = ids
-                    .iter()
-                    .enumerate()
-                    .map(|(d, &id)| (id, self.terms.devices.rep(own[&id], d)))
-                    .collect();
+                let keys: Vec<(ArrayId, u32)> =
+                    ids.iter().enumerate().map(|(d, &id)| (id, self.terms.devices.rep(own[&id], d))).collect();
                 self.terms.devices.classes_by(keys)
             }
         }

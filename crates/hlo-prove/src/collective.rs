@@ -13,16 +13,18 @@ use std::rc::Rc;
 
 impl Prover {
     /// The outcome of a collective: a leaf for each operand, or one leaf.
-    pub(crate) fn collective(&mut self, side: &Side<'_>, inst: InstId, rule: CollectiveRule, operands: &[Tree]) -> Option<Tree> {
+    pub(crate) fn collective(
+        &mut self,
+        side: &Side<'_>,
+        inst: InstId,
+        rule: CollectiveRule,
+        operands: &[Tree],
+    ) -> Option<Tree> {
         let module = side.module;
         let view = module.inst(inst).attrs.collective()?;
         let leaves: Vec<Value> = operands.iter().flat_map(Tree::leaves).collect();
-        let shapes: Vec<&ArrayShape> = module
-            .inst(inst)
-            .operands
-            .iter()
-            .map(|&o| module.shape(o).as_array())
-            .collect::<Option<_>>()?;
+        let shapes: Vec<&ArrayShape> =
+            module.inst(inst).operands.iter().map(|&o| module.shape(o).as_array()).collect::<Option<_>>()?;
         if leaves.len() != shapes.len() || view.is_in_place {
             return None;
         }
@@ -62,7 +64,8 @@ impl Prover {
             }
             CollectiveSource::Rows => return None,
         }
-        let is_one = out.len() == 1 && !matches!(module.shape(inst), Shape::Tuple(elements) if !rule.has_operands_in_result() && elements.len() == 1);
+        let is_one = out.len() == 1
+            && !matches!(module.shape(inst), Shape::Tuple(elements) if !rule.has_operands_in_result() && elements.len() == 1);
         Some(match (is_one, out.pop()) {
             (true, Some(value)) => Tree::Leaf(value),
             (_, last) => {
@@ -114,7 +117,13 @@ impl Prover {
     }
 
     /// The sum (or maximum, …) over the members' values.
-    pub(crate) fn all_reduce(&mut self, value: &Value, members: MembersId, monoid: Monoid, dtype: DType) -> Option<Value> {
+    pub(crate) fn all_reduce(
+        &mut self,
+        value: &Value,
+        members: MembersId,
+        monoid: Monoid,
+        dtype: DType,
+    ) -> Option<Value> {
         self.of_members(value, members, |p, arrays| {
             let key = (members, monoid, dtype, arrays.to_vec());
             if let Some(&known) = p.reduced.get(&key) {

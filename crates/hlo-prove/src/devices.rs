@@ -12,7 +12,7 @@ pub(crate) struct Classes(u32);
 pub(crate) struct Spread(u32);
 
 /// Devices with how often each counts, sorted.
-type Multiset = Vec<(u32, u32)>;
+type Multiset = Vec<(u32, u128)>;
 
 impl Classes {
     /// All devices hold the same.
@@ -172,7 +172,7 @@ impl Devices {
                     let mut all: Multiset = Vec::new();
                     for &(device, times) in &self.multisets.values[set as usize] {
                         let inner = &self.multisets.values[b[device as usize] as usize];
-                        all.extend(inner.iter().map(|&(d, n)| (d, n * times)));
+                        all.extend(inner.iter().map(|&(d, n)| (d, n.saturating_mul(times))));
                     }
                     all.sort_unstable();
                     let id = self.multisets.intern(count(all));
@@ -199,13 +199,13 @@ impl Devices {
     }
 
     /// Every count times `k`; the idempotent sums count each device once.
-    pub(crate) fn scaled(&mut self, spread: Spread, k: u32, is_idempotent: bool) -> Spread {
+    pub(crate) fn scaled(&mut self, spread: Spread, k: u128, is_idempotent: bool) -> Spread {
         let ids = self.spreads.values[spread.0 as usize].clone();
         let sets: Vec<Multiset> = ids
             .iter()
             .map(|&id| {
                 let set = &self.multisets.values[id as usize];
-                set.iter().map(|&(d, n)| (d, if is_idempotent { 1 } else { n * k })).collect()
+                set.iter().map(|&(d, n)| (d, if is_idempotent { 1 } else { n.saturating_mul(k) })).collect()
             })
             .collect();
         self.spread(sets)
@@ -240,17 +240,17 @@ impl Devices {
     }
 
     /// What a device sums, for people.
-    pub(crate) fn members(&self, spread: Spread, device: usize) -> &[(u32, u32)] {
+    pub(crate) fn members(&self, spread: Spread, device: usize) -> &[(u32, u128)] {
         &self.multisets.values[self.spreads.values[spread.0 as usize][device] as usize]
     }
 }
 
 /// Adds up the counts of equal devices that stand side by side.
-fn count(sorted: impl IntoIterator<Item = (u32, u32)>) -> Multiset {
+fn count(sorted: impl IntoIterator<Item = (u32, u128)>) -> Multiset {
     let mut out: Multiset = Vec::new();
     for (device, n) in sorted {
         match out.last_mut() {
-            Some(last) if last.0 == device => last.1 += n,
+            Some(last) if last.0 == device => last.1 = last.1.saturating_add(n),
             Some(_) | None => out.push((device, n)),
         }
     }
@@ -267,7 +267,8 @@ mod tests {
         let all = devices.all_different();
         let rows = devices.spread_of(all, &[vec![0, 1], vec![0, 1], vec![2, 3], vec![2, 3]]);
         let columns = devices.spread_of(all, &[vec![0, 2], vec![1, 3], vec![0, 2], vec![1, 3]]);
-        let everyone = devices.spread_of(all, &[vec![0, 1, 2, 3], vec![3, 2, 1, 0], vec![0, 1, 2, 3], vec![0, 1, 2, 3]]);
+        let everyone =
+            devices.spread_of(all, &[vec![0, 1, 2, 3], vec![3, 2, 1, 0], vec![0, 1, 2, 3], vec![0, 1, 2, 3]]);
         assert_eq!(devices.compose(columns, rows), everyone);
         assert_ne!(devices.compose(rows, rows), everyone);
         let classes = devices.classes_of(rows);

@@ -1,5 +1,7 @@
 //! Elementwise ops on arrays, and what is known of them without running: integers, truth values, iotas.
 
+// circle: an add is a sum where order does not matter, and sums look at the ops of their summands
+
 use crate::array::Arrays;
 use crate::rules::{Rule, Rules};
 use crate::segment::{Dim, Region, Segment};
@@ -23,6 +25,33 @@ pub(crate) struct ElementwiseOp {
     pub comparison: Option<Comparison>,
     /// All other attributes, as text.
     pub attributes: String,
+}
+
+/// What an op does with sums of its operands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Linear {
+    /// A product: linear in each operand.
+    Product,
+    /// A quotient of floats: linear in the first.
+    Quotient,
+    /// A product within a dot.
+    DotProduct,
+    /// Neither.
+    No,
+}
+
+impl ElementwiseOp {
+    pub(crate) fn linear(&self) -> Linear {
+        if self.opcode == Opcode::Multiply {
+            Linear::Product
+        } else if self.opcode == Opcode::Divide && !self.dtype.is_integer() {
+            Linear::Quotient
+        } else if self.opcode == Opcode::Dot {
+            Linear::DotProduct
+        } else {
+            Linear::No
+        }
+    }
 }
 
 /// The ops that were met, and what they gave.
@@ -83,13 +112,7 @@ impl Elementwise {
         result
     }
 
-    fn apply_anew(
-        &mut self,
-        arrays: &mut Arrays,
-        word: WordId,
-        operands: &[ArrayId],
-        n_elems: i64,
-    ) -> Option<ArrayId> {
+    fn apply_anew(&mut self, arrays: &mut Arrays, word: WordId, operands: &[ArrayId], n_elems: i64) -> Option<ArrayId> {
         let op = self.of_word.get(&word)?.clone();
         let mut out = Vec::new();
         for (terms, region) in arrays.align(operands, n_elems)? {
@@ -144,10 +167,7 @@ impl Elementwise {
     /// The sum that an op is, where order does not matter.
     fn sum_of(&self, op: &ElementwiseOp) -> Option<Monoid> {
         let is_number = !matches!(op.dtype.class(), NumberClass::Pred);
-        match op.opcode {
-            Opcode::Add if is_number => Some(Monoid::Add),
-            _ => None,
-        }
+        (op.opcode == Opcode::Add && is_number).then_some(Monoid::Add)
     }
 
     /// Segments for what needs no new term.
@@ -168,46 +188,50 @@ impl Elementwise {
             })
             .collect();
         let pick = |terms: &Terms, k: usize| restricted(terms, operands[k], region, starts[k]);
-        match (op.opcode, operands) {
-            (Opcode::Convert, _) if op.dtype == op.operand_dtype => out.push(pick(terms, 0)),
-            (Opcode::Select, &[condition, a, b]) => match terms.as_integer(condition) {
-                Some(0) => out.push(pick(terms, 2)),
-                Some(_) => out.push(pick(terms, 1)),
-                None if a == b && pick(terms, 1) == pick(terms, 2) => out.push(pick(terms, 1)),
-                None => return false,
-            },
-            (Opcode::Add | Opcode::Subtract | Opcode::Multiply, &[a, b]) => {
-                let is_iota = |term: TermId| matches!(terms.node(term), Node::Iota(_));
-                let (k, c) = match (is_iota(a), is_iota(b)) {
-                    (true, false) => (0, terms.as_integer(b)),
-                    (false, true) if op.opcode != Opcode::Subtract => (1, terms.as_integer(a)),
-                    (_, _) => return false,
-                };
-                let Some(c) = c else { return false };
-                let Some(segment) = shifted(pick(terms, k), op, c) else { return false };
-                out.push(segment);
-            }
-            (Opcode::Convert, &[a]) if matches!(terms.node(a), Node::Iota(_)) => {
-                let segment = pick(terms, 0);
-                if !op.dtype.is_integer() || !holds_range(op.dtype, &segment.region) {
-                    return false;
-                }
-                out.push(Segment { term: terms.iota(op.dtype), region: segment.region });
-            }
-            (Opcode::Compare, &[a, b]) => {
-                let Some(comparison) = op.comparison else { return false };
-                let is_iota = |term: TermId| matches!(terms.node(term), Node::Iota(_));
-                let (k, c, comparison) = match (is_iota(a), is_iota(b)) {
-                    (true, false) => (0, terms.as_integer(b), comparison),
-                    (false, true) => (1, terms.as_integer(a), comparison.swapped()),
-                    (_, _) => return false,
-                };
-                let Some(c) = c else { return false };
-                return mask(terms, &pick(terms, k).region, comparison, c, out);
-            }
-            _ => return false,
+        if op.opcode == Opcode::Convert && op.dtype == op.operand_dtype {
+            out.push(pick(terms, 0));
+            return true;
         }
-        true
+        if op.opcode == Opcode::Select {
+            let &[condition, a, b] = operands else { return false };
+            let chosen = match terms.as_integer(condition) {
+                Some(0) => pick(terms, 2),
+                Some(_) => pick(terms, 1),
+                None if a == b && pick(terms, 1) == pick(terms, 2) => pick(terms, 1),
+                None => return false,
+            };
+            out.push(chosen);
+            return true;
+        }
+        let is_iota = |term: TermId| matches!(terms.node(term), Node::Iota(_));
+        if op.opcode == Opcode::Convert && operands.first().is_some_and(|&a| is_iota(a)) {
+            let segment = pick(terms, 0);
+            let holds = op.dtype.is_integer() && holds_range(op.operand_dtype, &segment.region);
+            if holds && holds_range(op.dtype, &segment.region) {
+                out.push(Segment { term: terms.iota(op.dtype), region: segment.region });
+                return true;
+            }
+            return false;
+        }
+        let &[a, b] = operands else { return false };
+        // An iota and a number, in either order.
+        let (k, number) = match (is_iota(a), is_iota(b)) {
+            (true, false) => (0, terms.as_integer(b)),
+            (false, true) => (1, terms.as_integer(a)),
+            (_, _) => return false,
+        };
+        let (Some(number), segment) = (number, pick(terms, k)) else { return false };
+        if !holds_range(op.operand_dtype, &segment.region) {
+            return false;
+        }
+        if op.opcode == Opcode::Compare {
+            let Some(comparison) = op.comparison else { return false };
+            let comparison = if k == 0 { comparison } else { comparison.swapped() };
+            return mask(terms, &segment.region, comparison, number, out);
+        }
+        let shifted = if op.opcode == Opcode::Subtract && k == 1 { None } else { shifted(segment, op, number) };
+        out.extend(shifted.iter().cloned());
+        shifted.is_some()
     }
 }
 
@@ -259,16 +283,18 @@ fn int_type(dtype: DType) -> Option<IntType> {
 /// An iota with a number added to it or multiplied by it.
 fn shifted(mut segment: Segment, op: &ElementwiseOp, c: i64) -> Option<Segment> {
     let region = &mut segment.region;
-    match op.opcode {
-        Opcode::Add => region.at[1] = region.at[1].checked_add(c)?,
-        Opcode::Subtract => region.at[1] = region.at[1].checked_sub(c)?,
-        Opcode::Multiply => {
-            region.at[1] = region.at[1].checked_mul(c)?;
-            for dim in &mut region.dims {
-                dim.step[1] = dim.step[1].checked_mul(c)?;
-            }
+    let at = region.at[1];
+    if op.opcode == Opcode::Add {
+        region.at[1] = at.checked_add(c)?;
+    } else if op.opcode == Opcode::Subtract {
+        region.at[1] = at.checked_sub(c)?;
+    } else if op.opcode == Opcode::Multiply {
+        region.at[1] = at.checked_mul(c)?;
+        for dim in &mut region.dims {
+            dim.step[1] = dim.step[1].checked_mul(c)?;
         }
-        _ => return None,
+    } else {
+        return None;
     }
     holds_range(op.dtype, region).then_some(segment)
 }
@@ -357,7 +383,16 @@ fn fold(terms: &mut Terms, op: &ElementwiseOp, operands: &[TermId]) -> Option<Te
             | ElementwiseRoutine::StochasticConvert
             | ElementwiseRoutine::ReducePrecision => return None,
         },
-        EvalRule::Routine(_) | EvalRule::NotEvaluated(_) => return None,
+        EvalRule::Routine(
+            EvalRoutine::Parameter
+            | EvalRoutine::Constant
+            | EvalRoutine::Shaping(_)
+            | EvalRoutine::OneArray(_)
+            | EvalRoutine::SeveralArrays(_)
+            | EvalRoutine::Structure(_)
+            | EvalRoutine::Lockstep(_),
+        )
+        | EvalRule::NotEvaluated(_) => return None,
     };
     let literal = Literal::scalar(op.dtype, hlo_ir::Scalar::Int(value));
     Some(terms.constant(literal))

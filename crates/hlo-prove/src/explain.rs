@@ -14,10 +14,6 @@ impl Prover {
             if let Some((terms, region)) = differences.into_iter().next() {
                 let rank = self.arrays.terms.rank(terms[0]);
                 let (p, q, path) = self.descend(terms[0], terms[1]);
-                if std::env::var("PD").is_ok() {
-                    eprintln!("REGION {region:?}"); self.dump(p, 0, 0);
-                    self.dump(q, 0, 0);
-                }
                 let n_elems = region.n_elems();
                 return format!(
                     "device {device}, {n_elems} element{} from {}: expected {} at {:?}, found {} at {:?}; below {}: expected {}, found {}",
@@ -40,7 +36,8 @@ impl Prover {
     fn descend(&self, mut p: TermId, mut q: TermId) -> (TermId, TermId, Vec<String>) {
         let mut path = Vec::new();
         while path.len() < 40 {
-            let (Node::Apply(hp, ap), Node::Apply(hq, aq)) = (self.arrays.terms.node(p), self.arrays.terms.node(q)) else {
+            let (Node::Apply(hp, ap), Node::Apply(hq, aq)) = (self.arrays.terms.node(p), self.arrays.terms.node(q))
+            else {
                 break;
             };
             if hp != hq || ap.len() != aq.len() {
@@ -54,21 +51,6 @@ impl Prover {
         }
         let from = path.len().saturating_sub(5);
         (p, q, path.split_off(from))
-    }
-
-    fn dump(&self, t: TermId, depth: usize, ind: usize) {
-        let n = self.arrays.terms.node(t);
-        match n {
-            Node::Apply(h, args) => {
-                eprintln!("{:ind$}{t:?} cl {:?} {}", "", self.arrays.terms.classes(t), self.head(*h));
-                for a in args {
-                    let e = match self.arrays.terms.extra_of(a.extra) { crate::term::Extra::Extent(e) => format!("{:?} {:?}", e.reduce, (0..self.n_devices()).map(|d| self.arrays.terms.devices.members(e.spread, d).to_vec()).collect::<Vec<_>>()), o => format!("{o:?}") };
-                    eprintln!("{:ind$}   {:?} {:?} {e}", "", a.term, a.map);
-                }
-                if depth > 0 { for a in args { self.dump(a.term, depth - 1, ind + 2); } }
-            }
-            _ => eprintln!("{:ind$}{t:?} {n:?}", "")
-        }
     }
 
     fn head(&self, head: Head) -> String {
@@ -127,7 +109,7 @@ impl Prover {
                             text.push_str(&format!(" over {n}"));
                         }
                         let members = terms.devices.members(extent.spread, 0);
-                        let n_members: u32 = members.iter().map(|m| m.1).sum();
+                        let n_members: u128 = members.iter().map(|m| m.1).sum();
                         if n_members > 1 {
                             text.push_str(&format!(" on {n_members} devices"));
                         }

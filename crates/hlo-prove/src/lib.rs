@@ -1,10 +1,13 @@
 //! A static proof that a transformed module computes what its source computes.
 mod array;
+mod closed_form;
 mod collective;
 mod control;
 mod devices;
 mod elementwise;
 mod explain;
+mod guess;
+mod ids;
 mod movement;
 mod proof;
 mod prover;
@@ -17,5 +20,5 @@ mod unit;
 mod walk;
 mod words;
 
-pub use proof::{Error, Options, Output, Proof, Verdict, prove};
+pub use proof::{Error, Options, Output, Proof, Verdict, prove, prove_chain};
 pub use rules::{RULES, Rule, RuleText, Rules};

@@ -68,10 +68,12 @@ impl Prover {
     pub(crate) fn iota(&mut self, dtype: DType, dims: &[i64], along: usize) -> ArrayId {
         let term = self.arrays.terms.iota(dtype);
         let places = row_major(dims);
-        let dims = dims.iter().zip(&places).enumerate().filter(|(_, (n, _))| **n != 1).map(|(d, (&n, &place))| Dim {
-            n,
-            step: Coords::from_slice(&[place, i64::from(d == along)]),
-        });
+        let dims = dims
+            .iter()
+            .zip(&places)
+            .enumerate()
+            .filter(|(_, (n, _))| **n != 1)
+            .map(|(d, (&n, &place))| Dim { n, step: Coords::from_slice(&[place, i64::from(d == along)]) });
         let region = Region { at: Coords::from_slice(&[0, 0]), dims: dims.collect() };
         self.arrays.intern(vec![Segment { term, region }])
     }
@@ -148,8 +150,7 @@ impl Prover {
         // Negative padding cuts elements off.
         let start: Vec<i64> = padding.iter().map(|p| p.low.max(0)).collect();
         let cut: Vec<i64> = padding.iter().map(|p| (-p.low).max(0)).collect();
-        let sizes: Vec<i64> =
-            (0..to.len()).map(|d| (from[d] - cut[d] - (-padding[d].high).max(0)).max(0)).collect();
+        let sizes: Vec<i64> = (0..to.len()).map(|d| (from[d] - cut[d] - (-padding[d].high).max(0)).max(0)).collect();
         let steps = row_major(from);
         let offset = cut.iter().zip(&steps).map(|(c, s)| c * s).sum();
         let inside = self.view(value, &sizes, offset, &steps)?;
@@ -186,7 +187,13 @@ impl Prover {
         self.map(&values, |p, a| p.dynamic_slice_array(a[0], &a[1..], from, sizes))
     }
 
-    fn dynamic_slice_array(&mut self, array: ArrayId, indices: &[ArrayId], from: &[i64], sizes: &[i64]) -> Option<ArrayId> {
+    fn dynamic_slice_array(
+        &mut self,
+        array: ArrayId,
+        indices: &[ArrayId],
+        from: &[i64],
+        sizes: &[i64],
+    ) -> Option<ArrayId> {
         let starts = self.starts(indices, from, sizes);
         let (steps, places) = (row_major(from), row_major(sizes));
         let mut region = Region { at: Coords::from_slice(&[0, 0]), dims: SmallVec::new() };

@@ -6,7 +6,7 @@ use crate::rules::Rules;
 use crate::term::Node;
 use crate::words::ModuleWords;
 use hlo_ir::attrs::ParameterAttrs;
-use hlo_ir::sharding::Sharding;
+use hlo_ir::sharding::LeafSharding;
 use hlo_ir::{Module, Shape};
 use std::fmt;
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use std::rc::Rc;
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Shardings of the entry's leaves, besides those that the first module has; a promise of the caller.
-    pub inputs: Vec<Option<Sharding>>,
+    pub inputs: Vec<Option<LeafSharding>>,
 }
 
 /// What is known of one output.
@@ -69,7 +69,7 @@ impl Proof {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Error {
     /// A module has no entry computation.
-    NoEntry(usize),
+    NoEntry,
     /// They run on different numbers of devices.
     Devices([usize; 2]),
     /// They take different inputs.
@@ -81,7 +81,7 @@ pub enum Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::NoEntry(number) => write!(f, "module {} has no entry computation", number + 1),
+            Error::NoEntry => f.write_str("expected an entry computation, found none"),
             Error::Devices([a, b]) => write!(f, "expected a module on {a} devices, found one on {b}"),
             Error::Inputs([a, b]) => write!(f, "expected inputs {a}, found {b}"),
             Error::Outputs([a, b]) => write!(f, "expected outputs {a}, found {b}"),
@@ -92,13 +92,25 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {}
 
 /// Proves that `after` gives on every device what `before` gives, for any inputs that the shardings of `before` allow.
+/// It needs a stack of some 100 MiB for modules of many thousand instructions.
 ///
 /// # Errors
 /// The modules have different inputs, outputs or numbers of devices.
 pub fn prove(before: &Module, after: &Module, options: &Options) -> Result<Proof, Error> {
-    let (a, b) = (before.n_devices(), after.n_devices());
-    if a != b {
-        return Err(Error::Devices([a, b]));
+    prove_chain(before, &[after], options)
+}
+
+/// As [`prove`], for modules of which each takes what the one before it gives.
+///
+/// # Errors
+/// The modules have different numbers of devices, the first other inputs than `before`, the last other outputs, or one in
+/// between other inputs than there are.
+pub fn prove_chain(before: &Module, after: &[&Module], options: &Options) -> Result<Proof, Error> {
+    for module in after {
+        let (a, b) = (before.n_devices(), module.n_devices());
+        if a != b {
+            return Err(Error::Devices([a, b]));
+        }
     }
     let exact = prove_with(before, after, options, false)?;
     if exact.is_proved() {
@@ -113,32 +125,42 @@ pub fn prove(before: &Module, after: &Module, options: &Options) -> Result<Proof
     Ok(proof)
 }
 
-fn prove_with(before: &Module, after: &Module, options: &Options, reassociates: bool) -> Result<Proof, Error> {
+fn prove_with(before: &Module, after: &[&Module], options: &Options, reassociates: bool) -> Result<Proof, Error> {
     let mut prover = Prover::new(before.n_devices(), reassociates);
-    let types = [input_types(before, 0)?, input_types(after, 1)?];
-    if types[0] != types[1] {
-        return Err(Error::Inputs(types.map(|t| t.join(" "))));
-    }
+    let expected_types = output_types(before)?;
     let inputs = inputs(&mut prover, before, options)?;
-    let mut results = Vec::with_capacity(2);
-    for (number, module) in [before, after].into_iter().enumerate() {
-        let entry = module.entry().ok_or(Error::NoEntry(number))?;
-        let mut side = Side { module, words: ModuleWords::default(), number };
-        results.push(prover.run(&mut side, entry, inputs.clone()).leaves());
+    let expected = run(&mut prover, before, 0, &inputs)?;
+    let mut types = input_types(before)?;
+    let mut found = inputs;
+    for &module in after {
+        let wanted = input_types(module)?;
+        if types != wanted {
+            return Err(Error::Inputs([types, wanted].map(|t| t.join(" "))));
+        }
+        found = run(&mut prover, module, 1, &found)?;
+        types = output_types(module)?.into_iter().map(|output| output.1).collect();
     }
-    let outputs = [output_types(before)?, output_types(after)?];
-    if outputs[0].len() != outputs[1].len() || outputs[0].iter().zip(&outputs[1]).any(|(a, b)| a.1 != b.1) {
-        let text = |list: &[(Vec<i64>, String)]| list.iter().map(|o| o.1.as_str()).collect::<Vec<_>>().join(" ");
-        return Err(Error::Outputs([text(&outputs[0]), text(&outputs[1])]));
+    if types.len() != expected_types.len() || expected_types.iter().zip(&types).any(|(a, b)| a.1 != *b) {
+        let expected: Vec<&str> = expected_types.iter().map(|o| o.1.as_str()).collect();
+        return Err(Error::Outputs([expected.join(" "), types.join(" ")]));
     }
-    let [expected, found] = results.as_slice() else { return Err(Error::NoEntry(0)) };
-    let modules = [before, after];
-    let outputs = outputs[0]
+    let last = after.last().copied().unwrap_or(before);
+    let outputs = expected_types
         .iter()
         .enumerate()
-        .map(|(leaf, (index, _))| judge(&mut prover, &modules, leaf, index, expected.get(leaf), found.get(leaf)))
+        .map(|(leaf, (index, _))| judge(&mut prover, &[before, last], leaf, index, expected.get(leaf), found.get(leaf)))
         .collect();
     Ok(Proof { outputs, n_devices: prover.n_devices(), n_terms: prover.arrays.terms.len() })
+}
+
+/// The leaves of a module's result on these leaves of its inputs.
+fn run(prover: &mut Prover, module: &Module, number: usize, inputs: &[Value]) -> Result<Vec<Value>, Error> {
+    let entry = module.entry().ok_or(Error::NoEntry)?;
+    let mut leaves = inputs.iter().cloned();
+    let params = module.comp(entry).params.iter();
+    let args = params.map(|&param| tree_of(module.shape(param), &mut leaves)).collect();
+    let mut side = Side { module, words: ModuleWords::default(), number };
+    Ok(prover.run(&mut side, entry, args).leaves())
 }
 
 fn judge(
@@ -151,9 +173,11 @@ fn judge(
 ) -> Output {
     let (verdict, modulo, difference) = match (expected, found) {
         (Some(a), Some(b)) if prover.arrays.is_equal(a, b) => {
-            let arrays: Vec<_> = (0..prover.n_devices()).map(|d| prover.arrays.on(a, d)).collect();
-            let rules = prover.rules_of(&arrays);
-            (Verdict::Proved, rules.inexact(), None)
+            let mut terms = Vec::new();
+            for value in [a, b] {
+                prover.for_each_term(value, &mut |term| terms.push(term));
+            }
+            (Verdict::Proved, prover.arrays.terms.rules_below(&terms).inexact(), None)
         }
         (Some(a), Some(b)) => (Verdict::Unknown, Rules::NONE, Some(prover.explain(modules, a, b))),
         (_, _) => (Verdict::Unknown, Rules::NONE, Some("the result has fewer leaves than its shape".to_string())),
@@ -162,8 +186,8 @@ fn judge(
 }
 
 /// Shapes of the entry's leaves, as text.
-fn input_types(module: &Module, number: usize) -> Result<Vec<String>, Error> {
-    let entry = module.entry().ok_or(Error::NoEntry(number))?;
+fn input_types(module: &Module) -> Result<Vec<String>, Error> {
+    let entry = module.entry().ok_or(Error::NoEntry)?;
     let mut out = Vec::new();
     for &param in &module.comp(entry).params {
         module.shape(param).for_each_leaf(&mut |_, leaf| out.push(type_text(leaf)));
@@ -172,7 +196,7 @@ fn input_types(module: &Module, number: usize) -> Result<Vec<String>, Error> {
 }
 
 fn output_types(module: &Module) -> Result<Vec<(Vec<i64>, String)>, Error> {
-    let entry = module.entry().ok_or(Error::NoEntry(0))?;
+    let entry = module.entry().ok_or(Error::NoEntry)?;
     let mut out = Vec::new();
     if let Some(shape) = module.result_shape(entry) {
         module.shapes.get(shape).for_each_leaf(&mut |index, leaf| out.push((index.to_vec(), type_text(leaf))));
@@ -190,8 +214,8 @@ fn type_text(leaf: &Shape) -> String {
 }
 
 /// A term for each leaf of the entry's parameters, with the devices that its sharding makes equal.
-fn inputs(prover: &mut Prover, module: &Module, options: &Options) -> Result<Vec<Tree>, Error> {
-    let entry = module.entry().ok_or(Error::NoEntry(0))?;
+fn inputs(prover: &mut Prover, module: &Module, options: &Options) -> Result<Vec<Value>, Error> {
+    let entry = module.entry().ok_or(Error::NoEntry)?;
     let partitions = module.header.num_partitions.max(1) as usize;
     let n_devices = prover.n_devices();
     let mut n_leaves = 0;
@@ -201,20 +225,20 @@ fn inputs(prover: &mut Prover, module: &Module, options: &Options) -> Result<Vec
         let flags = flags.unwrap_or_default();
         let mut first = 0;
         let shape = module.shape(param).clone();
-        let mut values = Vec::new();
         shape.for_each_leaf(&mut |_, leaf| {
             let flag = flags.get(first).copied();
             // Each device by itself, but for what shardings and flags say.
             let mut keys: Vec<Vec<(usize, u32)>> = Vec::new();
             let own = module.sharding(param).and_then(|s| s.leaf(first));
-            let tiles = own.filter(|_| partitions > 1 && flag != Some(false)).and_then(|s| s.tile_of_device(partitions));
+            let tiles =
+                own.filter(|_| partitions > 1 && flag != Some(false)).and_then(|s| s.tile_of_device(partitions));
             if let Some(tiles) = tiles {
                 keys.push((0..n_devices).map(|d| (d / partitions, tiles[d % partitions])).collect());
             }
             if flag == Some(true) {
                 keys.push((0..n_devices).map(|d| (d % partitions, 0)).collect());
             }
-            let said = options.inputs.get(n_leaves).and_then(Option::as_ref).and_then(|s| s.leaf(0));
+            let said = options.inputs.get(n_leaves).and_then(Option::as_ref);
             if let Some(tiles) = said.and_then(|s| s.tile_of_device(n_devices)) {
                 keys.push(tiles.into_iter().map(|tile| (0, tile)).collect());
             }
@@ -224,11 +248,10 @@ fn inputs(prover: &mut Prover, module: &Module, options: &Options) -> Result<Vec
                 Shape::Tuple(_) | Shape::Token | Shape::Opaque => 0,
             };
             let term = prover.arrays.terms.leaf(Node::Input(n_leaves as u32), n, classes, Rules::NONE);
-            values.push(Value::Same(prover.arrays.whole(term, n)));
+            out.push(Value::Same(prover.arrays.whole(term, n)));
             first += 1;
             n_leaves += 1;
         });
-        out.push(tree_of(&shape, &mut values.into_iter()));
     }
     Ok(out)
 }

@@ -1,8 +1,8 @@
 //! The rules: every equation that the prover uses, with what it says and where it comes from.
 //!
-//! The code that applies a rule marks the term with it, so that a proof says which rules it rests on. Rules that hold for
-//! exact numbers and not for rounded ones are used only where the others do not suffice; a proof that used one holds
-//! *modulo* that rule.
+//! Rules that hold for exact numbers and not for rounded ones are used only where the others do not suffice. The code that
+//! applies such a rule marks the term with it, so that a proof says modulo which rules it holds. Rules that hold bit for bit
+//! are used everywhere and not marked.
 
 use std::ops::BitOr;
 
@@ -21,6 +21,7 @@ pub enum Rule {
     DeviceFacts,
     FromInward,
     MovedInward,
+    Units,
     LoopInduction,
     LoopInvariant,
     SumOfDevices,
@@ -126,6 +127,13 @@ pub const RULES: &[RuleText] = &[
         name: "moved-inward",
         statement: "op(a, b)[i + k] = op(a[i + k], b[i + k])",
         source: "elementwise ops and sums act on each coordinate by itself",
+        is_exact: true,
+    },
+    RuleText {
+        rule: Rule::Units,
+        name: "units",
+        statement: "a gather, sort, convolution, … gives at each position of the dims that it passes a function of its operands at that position; over dims that it reduces it is the sum of such functions",
+        source: "the factors of the op table, each tested there against the whole op",
         is_exact: true,
     },
     RuleText {

@@ -4,7 +4,7 @@
 //! says at which coordinates of its term the elements are. Both are affine in the segment's own dims, so a slice, a shard
 //! of any dim, a transpose and a broadcast are one segment each. What moves elements is [`refine`], and nothing else.
 
-use crate::term::TermId;
+use crate::ids::TermId;
 use smallvec::SmallVec;
 
 /// A place in the array, then coordinates of one or several terms.
@@ -227,12 +227,7 @@ fn fit(segment: &Region, digits: &[i64], region: &mut Region, key: usize) -> Fit
 }
 
 /// The region with the coordinates of the segment that holds it.
-fn extend(
-    mut region: Region,
-    segment: &Region,
-    digits: &[i64],
-    levels: &[(usize, i64)],
-) -> Region {
+fn extend(mut region: Region, segment: &Region, digits: &[i64], levels: &[(usize, i64)]) -> Region {
     for c in 1..segment.at.len() {
         let along: i64 = digits.iter().zip(&segment.dims).map(|(d, dim)| d * dim.step[c]).sum();
         region.at.push(segment.at[c] + along);
@@ -289,9 +284,8 @@ fn add_dims(segments: &mut Vec<Segment>) {
         let step = gap(*first, *second);
         let dims = &segments[*first].region.dims;
         let n = group.len() as i64;
-        let is_even = group
-            .windows(2)
-            .all(|pair| segments[pair[1]].region.dims == *dims && gap(pair[0], pair[1]) == step);
+        let is_even =
+            group.windows(2).all(|pair| segments[pair[1]].region.dims == *dims && gap(pair[0], pair[1]) == step);
         // Two that lie against each other's direction are no dim: it would run both ways.
         if is_even && step.iter().all(|&s| s >= 0) && lies_beside(dims, step[0], n) {
             grown.push((*first, Dim { n, step }));

@@ -5,12 +5,12 @@
 //! order a program adds up. What makes two sums one holds for exact numbers; see [`crate::rules`].
 
 use crate::devices::Spread;
-use crate::elementwise::{Elementwise, ElementwiseOp};
+use crate::elementwise::{Elementwise, ElementwiseOp, Linear};
 use crate::rules::{Rule, Rules};
 use crate::segment::{Coords, Dim, Region, Segment};
 use crate::term::{Arg, Extent, Extra, Head, Node, TermId, Terms};
 use hlo_ir::monoid::Monoid;
-use hlo_ir::{DType, Literal, Opcode};
+use hlo_ir::{DType, Literal};
 use smallvec::SmallVec;
 
 /// A plain sum with more summands than this is not taken apart within another one.
@@ -124,7 +124,9 @@ impl Elementwise {
                 return segment(region, only.term, &only);
             }
         }
-        flat.sort_by(|a, b| (a.term, &a.reduce, a.spread, &a.at, &a.steps).cmp(&(b.term, &b.reduce, b.spread, &b.at, &b.steps)));
+        flat.sort_by(|a, b| {
+            (a.term, &a.reduce, a.spread, &a.at, &a.steps).cmp(&(b.term, &b.reduce, b.spread, &b.at, &b.steps))
+        });
         let mut all = crate::elementwise::places(region);
         let mut args = Vec::with_capacity(flat.len());
         for summand in flat {
@@ -153,7 +155,9 @@ impl Elementwise {
         let classes = terms.classes(summand.term);
         summand.spread = terms.devices.normalize(summand.spread, classes);
         let inner = match terms.node(summand.term) {
-            Node::Apply(Head::Sum(monoid, dtype), args) if (*monoid, *dtype) == kind && self.reassociates => args.clone(),
+            Node::Apply(Head::Sum(monoid, dtype), args) if (*monoid, *dtype) == kind && self.reassociates => {
+                args.clone()
+            }
             _ => return out.push(summand),
         };
         if inner.len() > MAX_FLAT && summand.is_plain(terms) {
@@ -199,7 +203,7 @@ impl Elementwise {
                 [(sum.term, Terms::NO_EXTRA, 1), (factor, Terms::NO_EXTRA, 1 + rank)]
             };
             let mut args = args;
-            if self.op(word).is_some_and(|op| op.opcode == Opcode::Multiply) {
+            if self.op(word).is_some_and(|op| op.linear() == Linear::Product) {
                 args.sort_by_key(|a| a.0);
             }
             let product = terms.apply(Head::Elementwise(word), &args, &sum.region);
@@ -224,18 +228,17 @@ impl Elementwise {
         let op = self.op(*word)?;
         let [a, b] = args.as_slice() else { return None };
         let is_equal = |arg: &Arg| terms.classes(arg.term) == crate::devices::Classes::ALL_EQUAL;
-        let varying = match (op.opcode, is_equal(a), is_equal(b)) {
-            (Opcode::Multiply | Opcode::Dot, true, false) => 1,
-            (Opcode::Multiply | Opcode::Dot, false, true) => 0,
-            (Opcode::Divide, false, true) if !op.dtype.is_integer() => 0,
-            _ => return None,
+        let varying = match (op.linear(), is_equal(a), is_equal(b)) {
+            (Linear::Product | Linear::DotProduct, true, false) => 1,
+            (Linear::Product | Linear::DotProduct | Linear::Quotient, false, true) => 0,
+            (Linear::Product | Linear::DotProduct | Linear::Quotient | Linear::No, _, _) => return None,
         };
         // The other operand of a dot may have a type of its own.
         let same_types = op.attributes.split(' ').next() == Some(op.operand_dtype.name());
-        let dtype = match op.opcode {
-            Opcode::Dot if same_types => op.operand_dtype,
-            Opcode::Dot => return None,
-            _ => op.dtype,
+        let dtype = match op.linear() {
+            Linear::DotProduct if same_types => op.operand_dtype,
+            Linear::DotProduct | Linear::No => return None,
+            Linear::Product | Linear::Quotient => op.dtype,
         };
         let (word, mut args) = (*word, args.clone());
         args[varying].term = self.sum_of_term(terms, args[varying].term, spread, dtype);
@@ -290,15 +293,14 @@ impl Elementwise {
     /// The product of which a product with a sum over devices is the sum, and the devices.
     fn out_of_product(&self, terms: &mut Terms, product: TermId) -> Option<(TermId, Spread)> {
         let Node::Apply(Head::Elementwise(word), args) = terms.node(product).clone() else { return None };
-        let op = self.op(word)?.opcode;
+        let op = self.op(word)?.linear();
         let [a, b] = args.as_slice() else { return None };
         let is_equal = |arg: &Arg| terms.classes(arg.term) == crate::devices::Classes::ALL_EQUAL;
         let is_sum = |arg: &Arg| matches!(terms.node(arg.term), Node::Apply(Head::Sum(Monoid::Add, _), _));
         let k = match op {
-            Opcode::Multiply | Opcode::Dot if is_sum(a) && is_equal(b) => 0,
-            Opcode::Multiply | Opcode::Dot if is_sum(b) && is_equal(a) => 1,
-            Opcode::Divide if is_sum(a) && is_equal(b) => 0,
-            _ => return None,
+            Linear::Product | Linear::DotProduct | Linear::Quotient if is_sum(a) && is_equal(b) => 0,
+            Linear::Product | Linear::DotProduct if is_sum(b) && is_equal(a) => 1,
+            Linear::Product | Linear::DotProduct | Linear::Quotient | Linear::No => return None,
         };
         let Node::Apply(Head::Sum(_, dtype), inner) = terms.node(args[k].term).clone() else { return None };
         let groups = self.by_devices(terms, &inner);
@@ -353,16 +355,15 @@ impl Elementwise {
         }
         let Node::Apply(Head::Elementwise(word), args) = terms.node(summand.term) else { return None };
         let op: &ElementwiseOp = self.op(*word)?;
-        let is_scalar = |arg: &Arg| {
-            terms.rank(arg.term) == 0 && terms.classes(arg.term) == crate::devices::Classes::ALL_EQUAL
-        };
+        let is_scalar =
+            |arg: &Arg| terms.rank(arg.term) == 0 && terms.classes(arg.term) == crate::devices::Classes::ALL_EQUAL;
         let [a, b] = args.as_slice() else { return None };
-        let (factor, inner, is_first) = match op.opcode {
-            Opcode::Multiply if is_scalar(a) => (a, b, true),
-            Opcode::Multiply | Opcode::Divide if is_scalar(b) => (b, a, false),
-            _ => return None,
+        let (factor, inner, is_first) = match op.linear() {
+            Linear::Product if is_scalar(a) => (a, b, true),
+            Linear::Product | Linear::Quotient if is_scalar(b) => (b, a, false),
+            Linear::Product | Linear::Quotient | Linear::DotProduct | Linear::No => return None,
         };
-        if op.dtype.is_integer() && op.opcode == Opcode::Divide || terms.rank(summand.term) != terms.rank(inner.term) {
+        if terms.rank(summand.term) != terms.rank(inner.term) {
             return None;
         }
         let (word, factor, inner) = (*word, factor.term, inner.clone());
@@ -434,9 +435,7 @@ fn tidy(terms: &mut Terms, monoid: Monoid, summand: &mut Summand) {
         }
     }
     if times != 1 || is_idempotent {
-        if let Ok(times) = u32::try_from(times) {
-            summand.spread = terms.devices.scaled(summand.spread, times, is_idempotent);
-        }
+        summand.spread = terms.devices.scaled(summand.spread, u128::from(times.unsigned_abs()), is_idempotent);
     }
     summand.reduce = kept;
     tidy_steps(&mut summand.reduce);
@@ -513,7 +512,8 @@ fn boxes_by_rows(group: &[Summand]) -> Option<Vec<Summand>> {
         let from = &group[..group.len().min(MAX_COMPARED)];
         let gaps = from.iter().flat_map(|a| group.iter().map(|b| gap(a, b)));
         let open = gaps.filter(|gap| gap.iter().sum::<i64>() >= 0 && is_open(gap));
-        match open.min_by_key(|gap| (gap.iter().any(|&g| g < 0), gap.iter().map(|g| g.abs()).sum::<i64>(), gap.clone())) {
+        match open.min_by_key(|gap| (gap.iter().any(|&g| g < 0), gap.iter().map(|g| g.abs()).sum::<i64>(), gap.clone()))
+        {
             Some(gap) => basis.push(gap),
             None => break,
         }

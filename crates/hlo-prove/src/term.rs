@@ -9,28 +9,13 @@
 //! shard of one row, where more coordinates go in step than in the whole, is found in the whole's term.
 
 use crate::devices::{Classes, Devices, Spread};
+pub(crate) use crate::ids::{ArrayId, LoopId, TermId, WordId};
 use crate::rules::Rules;
 use crate::segment::{Coords, Dim, Region, Segment};
 use hashbrown::{HashMap, HashSet};
 use hlo_ir::monoid::Monoid;
 use hlo_ir::{DType, Literal, Scalar};
 use smallvec::SmallVec;
-
-/// A term's number.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub(crate) struct TermId(pub(crate) u32);
-
-/// A loop's number.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub(crate) struct LoopId(pub(crate) u32);
-
-/// A list of segments, interned.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub(crate) struct ArrayId(pub(crate) u32);
-
-/// A word of the prover's own pool: opcodes with attributes.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub(crate) struct WordId(pub(crate) u32);
 
 /// What an application does with its arguments.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -152,6 +137,9 @@ pub(crate) enum Node {
     Apply(Head, Vec<Arg>),
 }
 
+/// A head and the terms that it is applied to.
+type Pattern = (Head, Vec<(TermId, ExtraId)>);
+
 struct TermData {
     node: Node,
     rank: u32,
@@ -168,7 +156,8 @@ pub(crate) struct Terms {
     literal_ids: HashMap<Literal, u32>,
     extras: Vec<Extra>,
     extra_ids: HashMap<Extra, ExtraId>,
-    patterns: HashMap<(Head, Vec<(TermId, ExtraId)>), SmallVec<[TermId; 1]>>,
+    /// The applications of a head to these arguments, in any coordinates.
+    patterns: HashMap<Pattern, SmallVec<[TermId; 1]>>,
     words: Vec<String>,
     word_ids: HashMap<String, WordId>,
     n_unique: u32,
@@ -215,6 +204,34 @@ impl Terms {
 
     pub(crate) fn rules(&self, term: TermId) -> Rules {
         self.terms[term.0 as usize].rules
+    }
+
+    /// The rules that were used to make any term of the list or what it is made of. What a loop gives hides of what it was
+    /// made, so that every rule that was used anywhere counts for it.
+    pub(crate) fn rules_below(&self, roots: &[TermId]) -> Rules {
+        let mut seen: HashSet<TermId> = HashSet::new();
+        let mut todo = roots.to_vec();
+        let mut rules = Rules::NONE;
+        while let Some(term) = todo.pop() {
+            if !seen.insert(term) {
+                continue;
+            }
+            rules = rules | self.rules(term);
+            match self.node(term) {
+                Node::Element(of, _) => todo.push(*of),
+                Node::Apply(Head::LoopSum(_) | Head::LoopStack(_), _)
+                | Node::Carry(..)
+                | Node::LoopResult(..)
+                | Node::Whole(..) => return self.all_rules(),
+                Node::Apply(_, args) => todo.extend(args.iter().map(|arg| arg.term)),
+                Node::Input(_) | Node::Constant(_) | Node::Table(_) | Node::Iota(_) | Node::Unique(_) => {}
+            }
+        }
+        rules
+    }
+
+    fn all_rules(&self) -> Rules {
+        self.terms.iter().fold(Rules::NONE, |rules, data| rules | data.rules)
     }
 
     /// Notes that a rule was used to make the term.
@@ -480,13 +497,12 @@ impl Terms {
     fn find_pattern(
         &self,
         head: Head,
-        key: &Vec<(TermId, ExtraId)>,
+        key: &[(TermId, ExtraId)],
         args: &[(TermId, ExtraId, usize)],
         region: &Region,
     ) -> Option<Segment> {
         let is_still = |c: usize| region.dims.iter().all(|d| d.step[c] == 0);
-        // The key is owned by the map; a lookup by reference needs the same type.
-        let patterns = self.patterns.get(&(head, key.clone()))?;
+        let patterns = self.patterns.get(&(head, key.to_vec()))?;
         patterns.iter().find_map(|&term| {
             let Node::Apply(_, mapped) = self.node(term) else { return None };
             // Where each variable stands in the region, and how far from it.

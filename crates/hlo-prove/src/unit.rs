@@ -52,7 +52,8 @@ impl Prover {
         for (k, leaf) in leaves.iter().enumerate() {
             let to = leaf.as_array()?;
             let result = split(set.results.get(k)?, &all);
-            let word = self.arrays.terms.word(&format!("{word} result {k} of {:?}", result.inner_dims(to)));
+            let word =
+                self.arrays.terms.word(&format!("{word} result {k} {} of {:?}", to.dtype, result.inner_dims(to)));
             let refs: Vec<&Value> = values.iter().collect();
             let units = self.map(&refs, |p, arrays| {
                 let mut parts = Vec::with_capacity(arrays.len());

@@ -6,6 +6,7 @@ use crate::prover::{Prover, Side};
 use crate::rules::Rules;
 use crate::segment::row_major;
 use crate::term::{ArrayId, Node};
+use hashbrown::HashMap;
 use hlo_ir::attrs::{
     CallAttrs, CompareAttrs, CustomAttrs, DimsAttrs, DotAttrs, DynamicSliceAttrs, FusionAttrs, IotaAttrs, PadAttrs,
     ParameterAttrs, ReduceAttrs, SliceAttrs, TupleIndexAttrs,
@@ -13,7 +14,6 @@ use hlo_ir::attrs::{
 use hlo_ir::monoid::find_monoid;
 use hlo_ir::op::{Begun, Effects, EvalRoutine, EvalRule, FactorRule, Flow, OneArrayRoutine};
 use hlo_ir::{ArrayShape, CompId, ConstantValue, DType, InstId, Shape};
-use hashbrown::HashMap;
 use std::rc::Rc;
 
 impl Prover {
@@ -175,18 +175,9 @@ impl Prover {
                 let indices = self.indices(&values[2..], &shapes[2..], to.rank())?;
                 let indices: Vec<&Value> = indices.iter().collect();
                 let index_dtype = shapes.get(2).map_or(DType::S32, |s| s.dtype);
-                self.dynamic_update(
-                    values[0],
-                    values[1],
-                    &indices,
-                    &to.dims,
-                    &shapes[1].dims,
-                    (to.dtype, index_dtype),
-                )
+                self.dynamic_update(values[0], values[1], &indices, &to.dims, &shapes[1].dims, (to.dtype, index_dtype))
             }
-            FactorRule::Pad => {
-                self.pad(values[0], values[1], &shapes[0].dims, &PadAttrs::of(attrs)?.padding, &to.dims)
-            }
+            FactorRule::Pad => self.pad(values[0], values[1], &shapes[0].dims, &PadAttrs::of(attrs)?.padding, &to.dims),
             FactorRule::Concatenate => {
                 let dim = usize::try_from(*DimsAttrs::of(attrs)?.dimensions.first()?).ok()?;
                 let sizes: Vec<i64> = shapes.iter().map(|s| s.dims[dim]).collect();
@@ -234,10 +225,10 @@ impl Prover {
 
     /// One index for each dim, whether they are scalars or the elements of one vector.
     fn indices(&mut self, values: &[&Value], shapes: &[&ArrayShape], n: usize) -> Option<Vec<Value>> {
-        if let ([vector], [shape]) = (values, shapes) {
-            if shape.rank() == 1 {
-                return (0..n as i64).map(|k| self.view(vector, &[], k, &[])).collect();
-            }
+        if let ([vector], [shape]) = (values, shapes)
+            && shape.rank() == 1
+        {
+            return (0..n as i64).map(|k| self.view(vector, &[], k, &[])).collect();
         }
         (values.len() == n).then(|| values.iter().map(|&v| v.clone()).collect())
     }
@@ -334,9 +325,7 @@ impl Prover {
         let is_function = match instruction.opcode.row().effects {
             Effects::Pure | Effects::OfCallees | Effects::Communicates => true,
             Effects::Random | Effects::SideEffect => false,
-            Effects::ByAttribute => {
-                CustomAttrs::of(&instruction.attrs).is_some_and(|a| !a.custom_call_has_side_effect)
-            }
+            Effects::ByAttribute => CustomAttrs::of(&instruction.attrs).is_some_and(|a| !a.custom_call_has_side_effect),
         };
         let is_elided = matches!(instruction.attrs.as_constant(), Some(ConstantValue::Elided));
         is_function && !is_elided && !self.calls_with_effects(side, inst)

@@ -46,6 +46,10 @@ impl ModuleWords {
             let text = self.computation(module, comp);
             let _ = write!(out, " [{text}]");
         }
+        let accuracy = instruction.marks.as_ref().map_or("", |m| m.result_accuracy.0.as_str());
+        if !accuracy.is_empty() {
+            let _ = write!(out, " accuracy={accuracy}");
+        }
         let config = instruction.marks.as_ref().and_then(|m| m.backend_config.as_ref());
         if let (hlo_ir::Opcode::CustomCall, Some(config)) = (instruction.opcode, config) {
             let _ = write!(out, " config={config:?}");
