@@ -9,10 +9,11 @@ use crate::array::{Tree, Value};
 use crate::prover::{Prover, Side};
 use crate::segment::{Coords, Dim, Region, row_major};
 use crate::term::{ArrayId, Extra, Head, Inner, TermId, Terms};
-use hlo_ir::attrs::GatherAttrs;
+use hlo_ir::attrs::{GatherAttrs, ScatterAttrs};
 use hlo_ir::factors::{FactorId, FactorRole, FactorSet, TensorFactors, find_factors};
 use hlo_ir::monoid::Monoid;
-use hlo_ir::{ArrayShape, DType, InstId, Shape};
+use hlo_ir::op::FactorRule;
+use hlo_ir::{ArrayShape, DType, Dims, InstId, Module, Shape};
 use smallvec::SmallVec;
 use std::rc::Rc;
 
@@ -35,7 +36,7 @@ impl Prover {
     pub(crate) fn unit_op(&mut self, side: &mut Side<'_>, inst: InstId, operands: &[Tree]) -> Option<Tree> {
         let module = side.module;
         let set = find_factors(module, inst).ok()?;
-        let positions = positions_of(&set)?;
+        let positions = positions_of(module, inst, &set)?;
         let all: Vec<FactorId> = positions.passed.iter().chain(&positions.reduced).copied().collect();
         let sizes: Vec<i64> = all.iter().map(|&f| set.factors[f].size).collect();
         let values: Vec<Value> = operands.iter().flat_map(Tree::leaves).collect();
@@ -220,15 +221,64 @@ fn split(tensor: &TensorFactors, positions: &[FactorId]) -> Split {
     Split { positions, inner }
 }
 
+/// Which factors of an op can be positions.
+struct Allowed {
+    /// Operand dims that indices count along: a position there is not the op at that position.
+    indexed: Dims,
+    /// Whether each operand element enters once for each position that is summed over, so that sums of units are the op.
+    sums: bool,
+}
+
+/// `None` for ops that are not read by units.
+fn allowed(module: &Module, inst: InstId) -> Option<Allowed> {
+    let attrs = &module.inst(inst).attrs;
+    let (indexed, sums) = match module.inst(inst).opcode.row().factors {
+        FactorRule::Convolution => (Dims::new(), true),
+        FactorRule::Gather => (GatherAttrs::of(attrs)?.start_index_map.clone(), false),
+        FactorRule::Scatter => (ScatterAttrs::of(attrs)?.scatter_dims_to_operand_dims.clone(), false),
+        FactorRule::Sort
+        | FactorRule::Reduce
+        | FactorRule::ReduceWindow
+        | FactorRule::SelectAndScatter
+        | FactorRule::Cholesky
+        | FactorRule::TriangularSolve
+        | FactorRule::Fft
+        | FactorRule::BatchNorm => (Dims::new(), false),
+        FactorRule::Elementwise
+        | FactorRule::Broadcast
+        | FactorRule::Reshape
+        | FactorRule::Bitcast
+        | FactorRule::BitcastConvert
+        | FactorRule::Transpose
+        | FactorRule::Reverse
+        | FactorRule::Slice
+        | FactorRule::DynamicSlice
+        | FactorRule::DynamicUpdateSlice
+        | FactorRule::Pad
+        | FactorRule::Concatenate
+        | FactorRule::Iota
+        | FactorRule::Dot
+        | FactorRule::CustomCall
+        | FactorRule::Structural(_)
+        | FactorRule::Whole(_) => return None,
+    };
+    Some(Allowed { indexed, sums })
+}
+
 /// The factors that every tensor passes or that the op reduces, each alone in its dims.
-fn positions_of(set: &FactorSet) -> Option<Positions> {
+fn positions_of(module: &Module, inst: InstId, set: &FactorSet) -> Option<Positions> {
+    let allowed = allowed(module, inst)?;
     let mut positions = Positions { passed: Vec::new(), reduced: Vec::new(), monoid: Monoid::Add };
     let mut monoid = None;
     for factor in 0..set.factors.len() {
         let is_alone = |tensor: &TensorFactors| {
             !FactorSet::mentions(tensor, factor) || FactorSet::dim_of(tensor, factor).is_some()
         };
-        if set.factors[factor].size <= 0 || !set.operands.iter().chain(&set.results).all(is_alone) {
+        // The operands that indices count along come first; a scatter may have several.
+        let is_indexed = set.operands.iter().any(|tensor| {
+            FactorSet::dim_of(tensor, factor).is_some_and(|dim| allowed.indexed.contains(&(dim as i64)))
+        });
+        if set.factors[factor].size <= 0 || is_indexed || !set.operands.iter().chain(&set.results).all(is_alone) {
             continue;
         }
         let in_results = set.results.iter().all(|t| FactorSet::mentions(t, factor));
@@ -244,7 +294,7 @@ fn positions_of(set: &FactorSet) -> Option<Positions> {
         let first = monoids.next().flatten();
         let in_no_result = set.results.iter().all(|t| !FactorSet::mentions(t, factor));
         let agrees = first.is_some() && monoids.all(|m| m == first) && monoid.is_none_or(|m| Some(m) == first);
-        if in_no_result && agrees {
+        if in_no_result && agrees && allowed.sums {
             monoid = first;
             positions.reduced.push(factor);
         }
