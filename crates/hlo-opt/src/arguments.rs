@@ -6,6 +6,7 @@ use crate::diff::arguments::DiffArgs;
 pub(crate) use crate::input_arguments::{CountArgs, InputArgs};
 use crate::output_format::OutputFormat;
 use crate::plan::arguments::PlanCommand;
+use crate::prove::arguments::ProveArgs;
 use crate::reduce::arguments::ReduceArgs;
 use crate::report::DocumentFormat;
 pub(crate) use crate::report_format::ReportFormat;
@@ -56,6 +57,8 @@ pub(crate) enum Command {
     Diff(DiffArgs),
     /// Run two modules on the same inputs in the evaluator; say where their results differ
     Compare(CompareArgs),
+    /// Prove without running them that two modules give the same, for any inputs; say where they part
+    Prove(ProveArgs),
     /// Say which pass of a pipeline changes the results
     Bisect(BisectArgs),
     /// Shrink a module as long as a command succeeds on it

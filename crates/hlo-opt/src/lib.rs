@@ -33,6 +33,7 @@ mod params;
 mod plan;
 pub mod presets;
 mod progress;
+mod prove;
 mod reduce;
 pub mod registry;
 mod report;
@@ -57,8 +58,10 @@ pub mod exit {
     pub const UNCHANGED: u8 = 3;
     /// An audit has a finding that `--deny` names, or a budget is exceeded.
     pub const DENIED: u8 = 4;
-    /// Results differ, in `compare` and `bisect`.
+    /// Results differ, in `compare`, `prove` and `bisect`.
     pub const DIFFERENT: u8 = 4;
+    /// Neither proved nor refuted, in `prove`.
+    pub const UNKNOWN: u8 = 5;
 }
 
 /// Why a command stopped.
@@ -98,6 +101,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>, console: &mut Console<'_>) 
         Some(Command::Audit(audit)) => audit::run(audit, console),
         Some(Command::Eval(eval)) => evaluate::run(eval, console),
         Some(Command::Compare(compare)) => compare::run(compare, console),
+        Some(Command::Prove(prove)) => prove::run(prove, console),
         Some(Command::Bisect(bisect)) => bisect::run(bisect, console),
         Some(Command::Diff(diff)) => diff::run(diff, console),
         Some(Command::Reduce(reduce)) => reduce::run(reduce, console),

@@ -3,7 +3,7 @@
 use crate::array::Value;
 use crate::prover::Prover;
 use crate::term::{Head, Node, TermId};
-use hlo_ir::{InstId, Module};
+use hlo_ir::{InstId, Module, Scalar};
 
 impl Prover {
     /// One sentence on where the second value parts from the first.
@@ -88,7 +88,7 @@ impl Prover {
         match terms.node(term) {
             Node::Input(k) => format!("input {k}"),
             Node::Constant(_) => match terms.as_constant(term).and_then(|l| l.get(0)) {
-                Some(value) => format!("{value:?}"),
+                Some(value) => number(value),
                 None => "a constant".to_string(),
             },
             Node::Table(_) => "a table".to_string(),
@@ -119,5 +119,17 @@ impl Prover {
                 format!("{}({})", self.head(*head), parts.join(", "))
             }
         }
+    }
+}
+
+fn number(value: Scalar) -> String {
+    match value {
+        Scalar::Pred(value) => value.to_string(),
+        Scalar::Int(value) => value.to_string(),
+        Scalar::Uint(value) => value.to_string(),
+        // Most numbers are f32, and shortest as such.
+        Scalar::Float(value) if f64::from(value as f32) == value => (value as f32).to_string(),
+        Scalar::Float(value) => value.to_string(),
+        Scalar::Complex(re, im) => format!("({re}, {im})"),
     }
 }

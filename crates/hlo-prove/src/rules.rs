@@ -242,11 +242,6 @@ impl Rules {
     pub fn inexact(self) -> Rules {
         self.iter().filter(|text| !text.is_exact).fold(Rules::NONE, |rules, text| rules | Rules::of(text.rule))
     }
-
-    /// Whether every rule of the set holds bit for bit.
-    pub fn is_exact(self) -> bool {
-        self.iter().all(|text| text.is_exact)
-    }
 }
 
 impl BitOr for Rules {

@@ -274,10 +274,11 @@ fn positions_of(module: &Module, inst: InstId, set: &FactorSet) -> Option<Positi
         let is_alone = |tensor: &TensorFactors| {
             !FactorSet::mentions(tensor, factor) || FactorSet::dim_of(tensor, factor).is_some()
         };
-        // The operands that indices count along come first; a scatter may have several.
-        let is_indexed = set.operands.iter().any(|tensor| {
-            FactorSet::dim_of(tensor, factor).is_some_and(|dim| allowed.indexed.contains(&(dim as i64)))
-        });
+        // The arrays that indices count along come first; a scatter may have several.
+        let n_arrays = (set.operands.len().saturating_sub(1) / 2).max(1);
+        let is_indexed = set.operands[..n_arrays]
+            .iter()
+            .any(|tensor| FactorSet::dim_of(tensor, factor).is_some_and(|dim| allowed.indexed.contains(&(dim as i64))));
         if set.factors[factor].size <= 0 || is_indexed || !set.operands.iter().chain(&set.results).all(is_alone) {
             continue;
         }

@@ -13,6 +13,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("hlo-text", &["hlo-ir"]),
     ("hlo-proto", &["hlo-ir"]),
     ("hlo-eval", &["hlo-ir"]),
+    ("hlo-prove", &["hlo-ir"]),
     ("hlo-analysis", &["hlo-ir", "hlo-cluster"]),
     ("hlo-spmd", &["hlo-analysis"]),
     ("hlo-pass", &["hlo-spmd"]),

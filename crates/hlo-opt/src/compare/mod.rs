@@ -7,10 +7,12 @@ mod signature;
 mod text;
 
 pub(crate) use judge::Judge;
+pub(crate) use signature::output_names;
 pub(crate) use text::of_verdict;
 
 use crate::complete::read_completed;
 use crate::console::Console;
+use crate::input_arguments::CountArgs;
 use crate::progress::Progress;
 use crate::{Failure, exit};
 use arguments::CompareArgs;
@@ -35,7 +37,7 @@ pub(crate) fn run(args: &CompareArgs, console: &mut Console<'_>) -> Result<u8, F
     progress.now("reading and verifying");
     let (source, loaded) = read_completed(&args.a, args.judge.counts, console)?;
     let mut judge = Judge::new(&args.judge, &source.name, &loaded.module)?;
-    let (name, chain) = read_chain(args, console)?;
+    let (name, chain) = read_chain(&args.b, args.judge.counts, console)?;
     progress.now("evaluating");
     let chain: Vec<&Module> = chain.iter().collect();
     if let Some(difference) = signature::difference(&loaded.module, &chain) {
@@ -48,16 +50,23 @@ pub(crate) fn run(args: &CompareArgs, console: &mut Console<'_>) -> Result<u8, F
 }
 
 /// What is compared: one module, or the three of a folder of sharded state.
-fn read_chain(args: &CompareArgs, console: &mut Console<'_>) -> Result<(String, Vec<Module>), Failure> {
-    let files = match is_sharded_state(&args.b) {
-        true => CHAIN.iter().map(|name| args.b.join(name)).collect(),
-        false => vec![args.b.clone()],
+///
+/// # Errors
+/// A file cannot be read, or holds no valid module.
+pub(crate) fn read_chain(
+    path: &Path,
+    counts: CountArgs,
+    console: &mut Console<'_>,
+) -> Result<(String, Vec<Module>), Failure> {
+    let files = match is_sharded_state(path) {
+        true => CHAIN.iter().map(|name| path.join(name)).collect(),
+        false => vec![path.to_path_buf()],
     };
     let modules = files.iter().map(|file| {
-        let (_, loaded) = read_completed(file, args.judge.counts, console)?;
+        let (_, loaded) = read_completed(file, counts, console)?;
         Ok(loaded.module)
     });
-    Ok((args.b.display().to_string(), modules.collect::<Result<_, Failure>>()?))
+    Ok((path.display().to_string(), modules.collect::<Result<_, Failure>>()?))
 }
 
 /// Whether a folder holds the modules of sharded state.

@@ -34,7 +34,7 @@ pub(super) fn shown(shape: &ArrayShape) -> String {
 }
 
 /// What computes each output leaf: the instruction, and its `op_name` where there is one.
-pub(super) fn output_names(module: &Module) -> Vec<String> {
+pub(crate) fn output_names(module: &Module) -> Vec<String> {
     let mut names = Vec::new();
     let root = module.entry().and_then(|entry| module.comp(entry).root.expand());
     let Some(root) = root else { return names };

@@ -1,0 +1,76 @@
+//! `hlo-opt prove`: a static proof that a module gives what another one gives; where none is found, the evaluator tries to
+//! refute it.
+
+pub(crate) mod arguments;
+mod text;
+
+use crate::compare::{Judge, of_verdict, read_chain};
+use crate::complete::read_completed;
+use crate::console::Console;
+use crate::params::Said;
+use crate::progress::Progress;
+use crate::{Failure, exit};
+use arguments::{ProofFormat, ProveArgs};
+use hlo_ir::Module;
+use hlo_prove::{Options, prove_chain};
+use std::path::Path;
+
+/// What is known after the proof and the evaluation.
+pub(crate) enum Outcome {
+    Proved,
+    /// What the evaluator saw.
+    Refuted(String),
+    /// Why the evaluator did not decide.
+    Unknown(String),
+}
+
+/// Proves.
+///
+/// # Errors
+/// Wrong usage, an invalid module, or modules with different signatures.
+pub(crate) fn run(args: &ProveArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
+    let stdin = Path::new("-");
+    if args.before == stdin && args.after == stdin {
+        return Err(Failure::Usage("expected stdin in the place of one module, found - twice".into()));
+    }
+    let progress = Progress::start(console.shows_progress);
+    progress.now("reading and verifying");
+    let (source, loaded) = read_completed(&args.before, args.judge.counts, console)?;
+    let said = Said::read(args.replicated_params.as_deref(), console)?;
+    let facts = said.of(&source, source.whole(), &loaded, console.has_color)?;
+    let (name, chain) = read_chain(&args.after, args.judge.counts, console)?;
+    let chain: Vec<&Module> = chain.iter().collect();
+    progress.now("proving");
+    let entry = loaded.module.entry().map(|entry| loaded.module.comp(entry).params.clone()).unwrap_or_default();
+    let n_leaves = entry.iter().map(|&param| loaded.module.shape(param).n_leaves()).sum();
+    let options = Options { inputs: (0..n_leaves).map(|leaf| facts.leaf(leaf).cloned()).collect() };
+    let proof = prove_chain(&loaded.module, &chain, &options)
+        .map_err(|error| Failure::File(format!("`{name}` and `{}`: {error}", source.name)))?;
+    let outcome = if proof.is_proved() {
+        Outcome::Proved
+    } else if args.no_eval {
+        Outcome::Unknown("it was not run (--no-eval)".into())
+    } else {
+        progress.now("evaluating");
+        let mut judge = Judge::new(&args.judge, &source.name, &loaded.module)?;
+        match judge.judge(&name, &chain, console) {
+            Ok(verdict) if verdict.is_same() => {
+                Outcome::Unknown("in the evaluator the results are the same on the inputs that were drawn".into())
+            }
+            Ok(verdict) => Outcome::Refuted(of_verdict(&verdict, &args.judge, &loaded.module)),
+            Err(Failure::File(why) | Failure::Usage(why) | Failure::Diagnostics(why)) => {
+                Outcome::Unknown(format!("the evaluator cannot tell: {}", why.trim_end()))
+            }
+        }
+    };
+    let shown = match args.report {
+        ProofFormat::Text => text::of_proof(&proof, &outcome, &loaded.module, args.explain),
+        ProofFormat::Json => text::json(&proof, &outcome, &loaded.module)?,
+    };
+    console.print(shown.as_bytes())?;
+    Ok(match outcome {
+        Outcome::Proved => exit::OK,
+        Outcome::Refuted(_) => exit::DIFFERENT,
+        Outcome::Unknown(_) => exit::UNKNOWN,
+    })
+}
