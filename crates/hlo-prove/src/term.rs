@@ -161,6 +161,7 @@ pub(crate) struct Terms {
     words: Vec<String>,
     word_ids: HashMap<String, WordId>,
     n_unique: u32,
+    elements: HashMap<(TermId, Coords), TermId>,
     commutative: HashSet<WordId>,
 }
 
@@ -178,6 +179,7 @@ impl Terms {
             words: Vec::new(),
             word_ids: HashMap::new(),
             n_unique: 0,
+            elements: HashMap::new(),
             commutative: HashSet::new(),
         };
         terms.extra(Extra::None);
@@ -339,6 +341,15 @@ impl Terms {
         if self.rank(term) == 0 {
             return term;
         }
+        if let Some(&known) = self.elements.get(&(term, Coords::from_slice(at))) {
+            return known;
+        }
+        let element = self.element_anew(term, at);
+        self.elements.insert((term, Coords::from_slice(at)), element);
+        element
+    }
+
+    fn element_anew(&mut self, term: TermId, at: &[i64]) -> TermId {
         match self.node(term).clone() {
             Node::Table(id) => {
                 let literal = &self.literals[id as usize];

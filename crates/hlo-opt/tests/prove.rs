@@ -1,0 +1,72 @@
+//! `hlo-opt prove`: what passes make is proved, and what another number makes is refuted.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn sample(name: &str) -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../ir-samples").join(name).to_string_lossy().into_owned()
+}
+
+fn tool(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_hlo-opt")).args(args).output().expect("the tool runs")
+}
+
+/// The tool ends with this code and says these words.
+fn expect(args: &[&str], code: i32, words: &[&str]) -> String {
+    let output = tool(args);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {said}");
+    words.iter().for_each(|word| assert!(said.contains(word), "{args:?}: expected `{word}` in {said}"));
+    said
+}
+
+fn folder(test: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("prove").join(test);
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).expect("a folder for files");
+    folder
+}
+
+#[test]
+fn what_a_pass_makes_is_proved_and_another_rate_is_refuted() {
+    let folder = folder("passes");
+    let path = |name: &str| folder.join(name).display().to_string();
+    let (step, sharded) = (sample("programs/mlp_adam.hlo"), path("sharded.hlo"));
+    expect(&["--pass", "shard-weight-update{profit=always,min-bytes=0}", &step, "-o", &sharded], 0, &[]);
+    expect(&["prove", &step, &sharded], 0, &["proved: 20 of 20 outputs proved on 8 devices, bit for bit"]);
+    let text = std::fs::read_to_string(&sharded).expect("the module");
+    assert!(text.contains("constant(0.9)"));
+    let wrong = path("wrong.hlo");
+    std::fs::write(&wrong, text.replacen("constant(0.9)", "constant(0.8)", 1)).expect("the file is written");
+    let words = ["refuted: 8 of 20 outputs", "expected 0.9, found 0.8", "different (seed 0): output "];
+    expect(&["prove", &step, &wrong], 4, &words);
+    let said = expect(&["prove", &step, &wrong, "--no-eval", "--report", "json"], 5, &[]);
+    let proof: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    assert_eq!((&proof["verdict"], &proof["proved"]), (&"unknown".into(), &8.into()));
+    assert_eq!(proof["outputs"].as_array().map(Vec::len), Some(20));
+}
+
+#[test]
+fn a_norm_of_shards_holds_modulo_rounding() {
+    let folder = folder("norm");
+    let (step, sharded) = (sample("programs/mlp_clipadam.hlo"), folder.join("sharded.hlo").display().to_string());
+    expect(&["--pass", "shard-weight-update{profit=always,min-bytes=0}", &step, "-o", &sharded], 0, &[]);
+    let said = expect(&["prove", &step, &sharded, "--explain"], 0, &["modulo rounding (", "sum-flattens: "]);
+    assert!(said.contains("movement: "), "{said}");
+}
+
+#[test]
+fn a_folder_of_sharded_state_is_proved_as_a_whole() {
+    let folder = folder("state");
+    let (step, state) = (sample("programs/mlp_adam.hlo"), folder.join("state").display().to_string());
+    expect(&["--preset", "sharded-state", &step, "-o", &state], 0, &[]);
+    expect(&["prove", &step, &state], 0, &["proved: 20 of 20 outputs"]);
+}
+
+#[test]
+fn what_cannot_be_compared_is_an_error() {
+    let (adam, sgd) = (sample("programs/mlp_adam.hlo"), sample("programs/mlp_sgd.hlo"));
+    expect(&["prove", &adam, &sgd], 1, &["expected inputs ", ", found "]);
+    expect(&["prove", "-", "-"], 2, &["stdin"]);
+    expect(&["prove", &adam, &adam, "--replicated-params", "999"], 2, &["--replicated-params"]);
+}
