@@ -86,6 +86,19 @@ fn the_main_command_makes_its_module_faster_and_the_pictures_show_it() {
 }
 
 #[test]
+fn the_proof_is_what_the_tool_prints() {
+    let readme = std::fs::read_to_string(root().join("../README.md")).expect("the README");
+    let sample = "ir-samples/programs/mlp_adam.hlo";
+    let pass = "shard-weight-update{profit=always}";
+    assert!(readme.contains(&format!("`hlo-opt {sample} --pass '{pass}' -q -o sharded.hlo`")));
+    let path = root().join("..").join(sample).display().to_string();
+    let sharded = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("readme_proof.hlo").display().to_string();
+    assert_eq!(run(&[&path, "--pass", pass, "-q", "-o", &sharded]).0, 0);
+    let (code, printed, _) = run(&["prove", &path, &sharded]);
+    assert_eq!((code, printed.as_str()), (0, block(&readme, "<!-- prove -->")));
+}
+
+#[test]
 fn the_audit_is_what_the_tool_prints() {
     let readme = std::fs::read_to_string(root().join("../README.md")).expect("the README");
     let sample = "ir-samples/audit/missing-all-reduce/sgd.hlo";
