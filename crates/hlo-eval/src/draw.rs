@@ -171,8 +171,17 @@ fn groups_of(same: &Same, leaf_idx: usize, leaf: &EntryLeaf, module: &Module) ->
     let distinct = || (1..=u32::try_from(n_devices).unwrap_or(u32::MAX)).collect::<Vec<u32>>();
     match same {
         Same::Auto => {
-            let tiles = leaf.sharding.as_ref().and_then(|s| s.tile_of_device(n_devices)).unwrap_or_else(distinct);
             let n_partitions = module.header.num_partitions.max(1) as usize;
+            // Of replicas with partitions, each has the tiles of its partitions.
+            let of_each_replica = |tiles: Vec<u32>| {
+                let n_tiles = tiles.iter().max().map_or(1, |&last| last + 1);
+                let tile = |device: usize| (device / n_partitions) as u32 * n_tiles + tiles[device % n_partitions];
+                (0..n_devices).map(tile).collect()
+            };
+            let of_sharding = leaf.sharding.as_ref().and_then(|s| {
+                s.tile_of_device(n_devices).or_else(|| s.tile_of_device(n_partitions).map(of_each_replica))
+            });
+            let tiles = of_sharding.unwrap_or_else(distinct);
             let of = |device: usize| if leaf.is_replicated { device % n_partitions } else { device };
             (0..n_devices).filter_map(|device| tiles.get(of(device)).copied()).collect()
         }
@@ -296,6 +305,33 @@ mod tests {
         (module.header.replica_count, module.header.num_partitions) = (2, 2);
         assert_eq!(groups_of(&Same::Auto, 0, &leaf(true), &module), [1, 2, 1, 2]);
         assert_eq!(groups_of(&Same::Auto, 0, &leaf(false), &module), [1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn a_sharding_of_the_partitions_holds_within_each_replica() {
+        use hlo_ir::groups::IotaTile;
+        use hlo_ir::sharding::{LeafSharding, ShardingKind, SubgroupKind, TileDevices, Tiling};
+        let ids = |dims: &[i64]| IotaTile {
+            dims: dims.into(),
+            reshape_dims: [2].as_slice().into(),
+            perm: [0].as_slice().into(),
+        };
+        let leaf = |dims: &[i64], last_dims: Vec<SubgroupKind>| EntryLeaf {
+            param: 0,
+            shape: ArrayShape::new(DType::F32, [4]),
+            sharding: Some(LeafSharding::new(ShardingKind::Tiled(Box::new(Tiling {
+                dims: dims.into(),
+                devices: TileDevices::Iota(ids(dims)),
+                last_dims,
+                last_dim_short: false,
+            })))),
+            is_replicated: false,
+        };
+        let mut module = Module::new("m");
+        (module.header.replica_count, module.header.num_partitions) = (2, 2);
+        let groups = |leaf: &EntryLeaf| groups_of(&Same::Auto, 0, leaf, &module);
+        assert_eq!(groups(&leaf(&[2], Vec::new())), [0, 1, 2, 3]);
+        assert_eq!(groups(&leaf(&[1, 2], vec![SubgroupKind::Replicated])), [0, 0, 1, 1]);
     }
 
     #[test]

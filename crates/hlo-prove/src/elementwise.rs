@@ -266,8 +266,13 @@ fn range(region: &Region) -> (i64, i64) {
 
 fn holds_range(dtype: DType, region: &Region) -> bool {
     let (low, high) = range(region);
-    let Some(int) = int_type(dtype) else { return false };
-    hlo_ir::float::scalar_fn::wrap(low, int) == low && hlo_ir::float::scalar_fn::wrap(high, int) == high
+    holds(dtype, low) && holds(dtype, high)
+}
+
+/// Whether an integer type has a number.
+pub(crate) fn holds(dtype: DType, number: i64) -> bool {
+    int_type(dtype)
+        .is_some_and(|int| hlo_ir::float::scalar_fn::wrap(number, int) == number && (number >= 0 || int.is_signed))
 }
 
 /// The integer type of a dtype; unsigned 64-bit numbers above the signed range are not folded.

@@ -1,7 +1,7 @@
 //! Ops that move elements: which element of which operand stands at each place of the result.
 
 use crate::array::{Value, part};
-use crate::elementwise::ElementwiseOp;
+use crate::elementwise::{ElementwiseOp, holds};
 use crate::prover::Prover;
 use crate::segment::{Coords, Dim, Region, Segment, region_between, row_major};
 use crate::term::ArrayId;
@@ -65,7 +65,11 @@ impl Prover {
         self.view(&physical, &to.dims, 0, &steps)
     }
 
-    pub(crate) fn iota(&mut self, dtype: DType, dims: &[i64], along: usize) -> ArrayId {
+    /// Each element's index along a dim. `None` if the type does not hold all of them: they wrap.
+    pub(crate) fn iota(&mut self, dtype: DType, dims: &[i64], along: usize) -> Option<ArrayId> {
+        if dtype.is_integer() && !holds(dtype, dims[along] - 1) {
+            return None;
+        }
         let term = self.arrays.terms.iota(dtype);
         let places = row_major(dims);
         let dims = dims
@@ -75,7 +79,7 @@ impl Prover {
             .filter(|(_, (n, _))| **n != 1)
             .map(|(d, (&n, &place))| Dim { n, step: Coords::from_slice(&[place, i64::from(d == along)]) });
         let region = Region { at: Coords::from_slice(&[0, 0]), dims: dims.collect() };
-        self.arrays.intern(vec![Segment { term, region }])
+        Some(self.arrays.intern(vec![Segment { term, region }]))
     }
 
     pub(crate) fn concatenate(&mut self, values: &[&Value], sizes: &[i64], dim: usize, to: &[i64]) -> Option<Value> {
@@ -286,7 +290,7 @@ impl Prover {
             let mut operands = Vec::new();
             let mut attributes = String::new();
             for &(d, index) in &unknown {
-                let iota = self.iota(index_dtype, &window.sizes, d);
+                let iota = self.iota(index_dtype, &window.sizes, d)?;
                 let all = Value::Same(index);
                 let Value::Same(index) = self.splat(&all, n)? else { return None };
                 operands.extend([iota, index]);

@@ -236,7 +236,8 @@ impl Elementwise {
         // The other operand of a dot may have a type of its own.
         let same_types = op.attributes.split(' ').next() == Some(op.operand_dtype.name());
         let dtype = match op.linear() {
-            Linear::DotProduct if same_types => op.operand_dtype,
+            // Sums of narrower operands would round more than sums of products: that is no change of order.
+            Linear::DotProduct if same_types && op.operand_dtype == op.dtype => op.dtype,
             Linear::DotProduct | Linear::No => return None,
             Linear::Product | Linear::Quotient => op.dtype,
         };

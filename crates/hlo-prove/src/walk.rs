@@ -185,7 +185,7 @@ impl Prover {
             }
             FactorRule::Iota => {
                 let along = usize::try_from(IotaAttrs::of(attrs)?.iota_dimension).ok()?;
-                Some(Value::Same(self.iota(to.dtype, &to.dims, along)))
+                self.iota(to.dtype, &to.dims, along).map(Value::Same)
             }
             FactorRule::Dot => {
                 let [lhs, rhs] = values.as_slice() else { return None };

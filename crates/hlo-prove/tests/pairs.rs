@@ -318,3 +318,59 @@ fn devices_that_hold_different_inputs_are_not_equal() {
     let apart = "{devices=[2]<=[2]}";
     different(&lines(apart, once), &lines(apart, twice));
 }
+
+#[test]
+fn what_enters_a_reduction_once_does_not_enter_its_parts() {
+    let lines = |tail: &str| {
+        entry(
+            2,
+            &format!(
+                "(x: f32[8], c: f32[]) -> f32[] {{\n  %p = f32[8] parameter(0)\n  %c = f32[] parameter(1)\n{tail}}}"
+            ),
+        )
+    };
+    let whole = lines("  ROOT %r = f32[] reduce(%p, %c), dimensions={0}, to_apply=%add\n");
+    let parts = |second: &str| {
+        lines(&format!(
+            "  %l = f32[4] slice(%p), slice={{[0:4]}}\n  %h = f32[4] slice(%p), slice={{[4:8]}}\n  %z = f32[] \
+             constant(0)\n  %a = f32[] reduce(%l, %c), dimensions={{0}}, to_apply=%add\n  %b = f32[] reduce(%h, \
+             {second}), dimensions={{0}}, to_apply=%add\n  ROOT %r = f32[] add(%a, %b)\n"
+        ))
+    };
+    different(&whole, &parts("%c"));
+}
+
+#[test]
+fn a_sum_in_a_narrower_type_is_another_sum() {
+    let lines = |tail: &str| {
+        module(
+            2,
+            &format!(
+                "%addb (x.2: bf16[], y.2: bf16[]) -> bf16[] {{\n  %x.2 = bf16[] parameter(0)\n  %y.2 = bf16[] \
+                 parameter(1)\n  ROOT %s.2 = bf16[] add(%x.2, %y.2)\n}}\n\nENTRY %main (p: bf16[4,8], w: bf16[8,4]) -> \
+                 f32[4,4] {{\n  %p = bf16[4,8] parameter(0)\n  %w = bf16[8,4] parameter(1), \
+                 sharding={{replicated}}\n{tail}}}"
+            ),
+        )
+    };
+    let groups = "channel_id=1, replica_groups={{0,1}}, use_global_device_ids=true";
+    let dims = "lhs_contracting_dims={1}, rhs_contracting_dims={0}";
+    let wide = lines(&format!(
+        "  %d = f32[4,4] dot(%p, %w), {dims}\n  ROOT %r = f32[4,4] all-reduce(%d), {groups}, to_apply=%add\n"
+    ));
+    let narrow = lines(&format!(
+        "  %q = bf16[4,8] all-reduce(%p), {groups}, to_apply=%addb\n  ROOT %r = f32[4,4] dot(%q, %w), {dims}\n"
+    ));
+    different(&wide, &narrow);
+}
+
+#[test]
+fn an_iota_that_wraps_is_no_count() {
+    let lines = |tail: &str| entry(2, &format!("() -> f32[200] {{\n{tail}}}"));
+    let narrow = lines("  %i = s8[200] iota(), iota_dimension=0\n  ROOT %r = f32[200] convert(%i)\n");
+    let wide = lines(
+        "  %i = s32[200] iota(), iota_dimension=0\n  %n = s8[200] convert(%i)\n  %w = s32[200] convert(%n)\n  ROOT %r = \
+         f32[200] convert(%i)\n",
+    );
+    assert!(!proof(&narrow, &wide).is_proved());
+}
