@@ -2,7 +2,7 @@
 
 use crate::array::{Tree, Value};
 use crate::prover::{Prover, Side};
-use crate::rules::Rules;
+use crate::rules::{Rule, Rules};
 use crate::term::Node;
 use crate::words::ModuleWords;
 use hlo_ir::attrs::ParameterAttrs;
@@ -117,9 +117,13 @@ pub fn prove_chain(before: &Module, after: &[&Module], options: &Options) -> Res
         return Ok(exact);
     }
     let mut proof = prove_with(before, after, options, true)?;
+    let used = proof.outputs.iter().fold(Rules::NONE, |rules, output| rules | output.modulo);
     for (output, exact) in proof.outputs.iter_mut().zip(exact.outputs) {
         if exact.verdict == Verdict::Proved {
             *output = exact;
+        } else if output.verdict == Verdict::Proved && output.modulo == Rules::NONE {
+            // Without those rules it was not proved, so it rests on some of them.
+            output.modulo = if used == Rules::NONE { Rules::of(Rule::SumFlattens) } else { used };
         }
     }
     Ok(proof)

@@ -150,7 +150,9 @@ impl Prover {
         if spread == terms.devices.own(classes) {
             return term;
         }
+        let rules = terms.rules(term);
         if let Some(&known) = self.sources.get(&(term, source)) {
+            self.arrays.terms.mark(known, rules);
             return known;
         }
         let taken = match self.arrays.terms.node(term).clone() {
@@ -184,6 +186,7 @@ impl Prover {
                 self.arrays.terms.apply_mapped(Head::From(spread), vec![arg])
             }
         };
+        self.arrays.terms.mark(taken, rules);
         self.sources.insert((term, source), taken);
         taken
     }
@@ -206,7 +209,9 @@ impl Prover {
             return term;
         }
         let key = (term, step.clone(), max, by);
+        let rules = self.arrays.terms.rules(term);
         if let Some(&known) = self.moved.get(&key) {
+            self.arrays.terms.mark(known, rules);
             return known;
         }
         let is_equal = self.arrays.terms.classes(by) == Classes::ALL_EQUAL;
@@ -229,6 +234,7 @@ impl Prover {
                 terms.apply_mapped(Head::Moved, args)
             }
         };
+        self.arrays.terms.mark(moved, rules);
         self.moved.insert(key, moved);
         moved
     }

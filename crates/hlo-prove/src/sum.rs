@@ -86,6 +86,7 @@ impl Elementwise {
         }
         if self.reassociates && monoid == Monoid::Add {
             if let Some(segment) = self.pull_factors(terms, dtype, region, &mut flat) {
+                terms.mark(segment.term, rules);
                 return segment;
             }
             for summand in &mut flat {
@@ -110,8 +111,8 @@ impl Elementwise {
         for summand in &mut flat {
             tidy(terms, monoid, summand);
         }
-        if self.reassociates {
-            count_equal(terms, monoid, &mut flat);
+        if self.reassociates && count_equal(terms, monoid, &mut flat) {
+            rules = rules | Rules::of(Rule::SumsJoin);
         }
         if self.reassociates && join_all(&mut flat) {
             rules = rules | Rules::of(Rule::SumsJoin);
@@ -389,10 +390,11 @@ fn segment(region: &Region, term: TermId, summand: &Summand) -> Segment {
     }
 }
 
-/// Makes one summand of those that differ in the devices alone.
-fn count_equal(terms: &mut Terms, monoid: Monoid, flat: &mut Vec<Summand>) {
-    if flat.len() < 2 {
-        return;
+/// Makes one summand of those that differ in the devices alone. Whether there were any.
+fn count_equal(terms: &mut Terms, monoid: Monoid, flat: &mut Vec<Summand>) -> bool {
+    let before = flat.len();
+    if before < 2 {
+        return false;
     }
     let key = |s: &Summand| (s.term, s.at.clone(), s.reduce.clone(), s.steps.clone());
     flat.sort_by_cached_key(|s| (key(s), s.spread));
@@ -406,6 +408,7 @@ fn count_equal(terms: &mut Terms, monoid: Monoid, flat: &mut Vec<Summand>) {
         }
     }
     *flat = out;
+    flat.len() < before
 }
 
 fn is_idempotent(monoid: Monoid) -> bool {

@@ -341,11 +341,14 @@ impl Terms {
         if self.rank(term) == 0 {
             return term;
         }
-        if let Some(&known) = self.elements.get(&(term, Coords::from_slice(at))) {
-            return known;
-        }
-        let element = self.element_anew(term, at);
-        self.elements.insert((term, Coords::from_slice(at)), element);
+        let known = self.elements.get(&(term, Coords::from_slice(at))).copied();
+        let element = known.unwrap_or_else(|| {
+            let element = self.element_anew(term, at);
+            self.elements.insert((term, Coords::from_slice(at)), element);
+            element
+        });
+        // The element may be made of the term's arguments, and rests on what the term rests on all the same.
+        self.mark(element, self.rules(term));
         element
     }
 
