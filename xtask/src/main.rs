@@ -21,6 +21,7 @@ mod paper_wus;
 mod pjrt_check;
 mod preset_check;
 mod proto_check;
+mod prove_check;
 mod python;
 mod sanitize;
 mod spelling_check;
@@ -104,6 +105,12 @@ cargo xtask <command>
   proto-check [options]  HloModuleProtos that we read and write, and our table of messages, against jaxlib 0.10 and 0.12
       --corpus DIR         modules of this folder too
       --only SUBSTR        modules whose file name contains this; may be repeated
+  prove-check [options] [FILES]  proves what pipelines make of per-device modules, and that it is what the modules compute; the files
+                       are by default those of ir-samples/programs
+      --only SUBSTR        modules whose file name contains this; may be repeated
+      --mutants N          instead: N small changes of transformed modules; what is proved nevertheless must agree in the evaluator
+      --random N           instead: N random modules and rewrites of them, likewise
+      --seed S             the first seed of those (default 1)
   spelling-check [options]  ways to write HLO, read by us and by jaxlib: what we refuse, and what we read otherwise
       --quick              a sample of them
       --only SUBSTR        spellings whose name contains this; may be repeated
@@ -152,6 +159,7 @@ fn main() -> ExitCode {
         Some("make-hlo") => make_hlo::run(words),
         Some("sanitize") => sanitize::run(words),
         Some("spelling-check") => spelling_check::run(words),
+        Some("prove-check") => prove_check::run(words),
         Some("proto-check") => proto_check::run(words),
         Some("fuzz") => fuzz::run(words),
         Some("mutants") => mutants::run(words),

@@ -25,7 +25,8 @@ pub(crate) const SHARDING: &str = "shard-weight-update";
 /// The pass that takes those about the machine.
 const DISTRIBUTING: &str = "distribute-matrix-updates";
 
-const PREPARE: &str = "inline-calls,simplify-tuples,hoist-invariants,split-tuple-all-reduce,sink-all-reduce,reassociate-all-reduce,\
+/// What makes each gradient one array that is summed once, before the sharding.
+pub const PREPARE: &str = "inline-calls,simplify-tuples,hoist-invariants,split-tuple-all-reduce,sink-all-reduce,reassociate-all-reduce,\
                        fold-all-reduce-of-all-reduce,sink-all-reduce,flatten-update,all-reduce-to-reduce-scatter,dce";
 /// Weights in shards are gathered in the type in which loops take them.
 const SHARD_STATE: &str = "hoist-conversions,shard-weight-update{interface=sharded},dce";

@@ -1,0 +1,242 @@
+//! The evaluator as judge of what is proved: both modules run on the same random inputs on all devices.
+//!
+//! A proof modulo rules for exact numbers promises less than equal bits, and an optimizer can make much of a rounded sum. So where
+//! bits differ both modules run again with f64 in the place of every shorter float: what is equal but for rounding is then equal
+//! but for far less.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use hlo_analysis::annotations::ParamFacts;
+use hlo_analysis::replication::Replication;
+use hlo_eval::draw::{Draw, DrawOptions, Same, draw_inputs};
+use hlo_eval::{EvalOptions, Inputs, Outputs, run};
+use hlo_ir::literal::Scalar;
+use hlo_ir::print::{PrintOptions, print_module};
+use hlo_ir::{DType, Literal, Module, Shape};
+use hlo_prove::{Proof, Verdict};
+
+use super::proof::is_exact;
+
+/// How far apart outputs may be, as a share of the largest element, for f32 and for f64.
+const NEAR_F32: f64 = 2e-6;
+const NEAR_F64: f64 = 1e-9;
+
+/// What the evaluator says of the outputs that are proved.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) enum Judgement {
+    /// Equal bits.
+    Bits,
+    /// Equal but for rounding; of an output that is proved bit for bit if `is_exact`.
+    Rounding { is_exact: bool },
+    /// Not equal.
+    Apart(String),
+    /// A module does not run, or short floats differ and the modules with longer ones are not valid.
+    Unjudged,
+}
+
+/// A module with inputs and what it gives for them.
+pub(super) struct Judge {
+    before: Module,
+    runs: Vec<(Inputs, Outputs)>,
+    max_steps: u64,
+}
+
+impl Judge {
+    /// Draws inputs, by `words` if there are any and by distributions of its own, and runs the module, `max_steps` instructions
+    /// at most.
+    ///
+    /// # Errors
+    /// It cannot be run.
+    pub(super) fn new(before: &Module, words: &str, seed: u64, max_steps: u64) -> Result<Judge, String> {
+        let n_leaves = hlo_eval::entry_leaves(before).len();
+        let own = Draw::parse_list(words).map_err(|e| e.to_string())?;
+        let mut draws = vec![vec![Draw::Normal(1.0); n_leaves], vec![Draw::Positive(0.7); n_leaves]];
+        if own.is_empty() {
+            draws.push(vec![Draw::Below(4); n_leaves]);
+        } else {
+            draws.insert(0, own);
+        }
+        let mut runs = Vec::new();
+        for (number, draws) in draws.into_iter().enumerate() {
+            let options = DrawOptions { seed: seed.wrapping_add(number as u64), draws, same: Same::None };
+            let inputs = draw(before, &options)?;
+            if let Ok(outputs) = evaluate(before, &inputs, max_steps) {
+                runs.push((inputs, outputs));
+            }
+        }
+        match runs.is_empty() {
+            true => Err("the module does not run".into()),
+            false => Ok(Judge { before: before.clone(), runs, max_steps }),
+        }
+    }
+
+    /// Leaves out inputs for which a module that is equal is far from the first: there rounding alone has such effects. Gives how
+    /// many are left out.
+    pub(super) fn leave_out_sensitive(&mut self, equal: &Module, proof: &Proof) -> usize {
+        let n = self.runs.len();
+        let is_apart = |k: usize| matches!(self.judge_runs(equal, proof, true, k..k + 1), Judgement::Apart(_));
+        let apart: Vec<bool> = (0..n).map(is_apart).collect();
+        let mut apart = apart.into_iter();
+        self.runs.retain(|_| apart.next() == Some(false));
+        n - self.runs.len()
+    }
+
+    /// Judges the proved outputs. `may_widen`: whether f64 may decide, which is blind for changes of types.
+    pub(super) fn judge(&self, after: &Module, proof: &Proof, may_widen: bool) -> Judgement {
+        let n_runs = if proof.is_proved() { self.runs.len() } else { self.runs.len().min(1) };
+        match n_runs {
+            0 => Judgement::Unjudged,
+            _ => self.judge_runs(after, proof, may_widen, 0..n_runs),
+        }
+    }
+
+    fn judge_runs(&self, after: &Module, proof: &Proof, may_widen: bool, runs: Range<usize>) -> Judgement {
+        let mut judgement = Judgement::Bits;
+        for (inputs, expected) in self.runs.get(runs).unwrap_or_default() {
+            let found = match evaluate(after, inputs, self.max_steps) {
+                Ok(found) => found,
+                Err(_) => return Judgement::Unjudged,
+            };
+            let mut wide = None;
+            for output in proof.outputs.iter().filter(|output| output.verdict == Verdict::Proved) {
+                let (share, device) = share_apart(expected, &found, output.leaf);
+                let is_exact = is_exact(output);
+                if share == 0.0 {
+                    continue;
+                }
+                if share > NEAR_F32 {
+                    if may_widen && wide.is_none() {
+                        wide = Some(self.widened(after, inputs));
+                    }
+                    let share = match &wide {
+                        Some(Ok((expected, found))) => share_apart(expected, found, output.leaf).0,
+                        Some(Err(_)) if !is_exact => return Judgement::Unjudged,
+                        Some(Err(_)) | None => f64::INFINITY,
+                    };
+                    if share > NEAR_F64 {
+                        let leaf = output.leaf;
+                        let modulo: Vec<&str> = output.modulo.iter().map(|rule| rule.name).collect();
+                        let text = format!(
+                            "output {leaf} of device {device}, proved modulo {modulo:?}, is {share:.1e} of its largest element apart"
+                        );
+                        return Judgement::Apart(text);
+                    }
+                }
+                let was_exact = judgement == Judgement::Rounding { is_exact: true };
+                judgement = Judgement::Rounding { is_exact: is_exact || was_exact };
+            }
+        }
+        judgement
+    }
+
+    /// What both modules give with f64 in the place of shorter floats.
+    fn widened(&self, after: &Module, inputs: &Inputs) -> Result<(Outputs, Outputs), String> {
+        let inputs = Inputs {
+            leaves: inputs.leaves.iter().map(|row| row.iter().map(|a| Arc::new(wide_array(a))).collect()).collect(),
+        };
+        let run = |module: &Module| evaluate(&wide_module(module)?, &inputs, self.max_steps);
+        Ok((run(&self.before)?, run(after)?))
+    }
+}
+
+/// Inputs that are equal on devices that hold the same value by the entry's annotations.
+fn draw(module: &Module, options: &DrawOptions) -> Result<Inputs, String> {
+    let mut inputs = draw_inputs(module, None, options).map_err(|e| e.to_string())?;
+    let facts = Replication::compute(module, &ParamFacts::default());
+    let entry = module.entry().ok_or("the module has no entry")?;
+    let mut rows = inputs.leaves.iter_mut();
+    for &param in &module.comp(entry).params {
+        let mut leaf = 0;
+        module.shape(param).for_each_leaf(&mut |_, shape| {
+            if let Shape::Array(_) = shape {
+                let (row, classes) = (rows.next(), facts.classes(param, leaf));
+                if let (Some(row), Some(classes)) = (row, classes) {
+                    let first = |class: u32| classes.iter().position(|&c| c == class).unwrap_or(0);
+                    *row = classes.iter().filter_map(|&class| row.get(first(class)).cloned()).collect();
+                }
+            }
+            leaf += 1;
+        });
+    }
+    Ok(inputs)
+}
+
+fn wide_array(array: &Literal) -> Literal {
+    match array.dtype() {
+        DType::F32 | DType::BF16 | DType::F16 => array.convert(DType::F64),
+        _ => array.clone(),
+    }
+}
+
+fn wide_module(module: &Module) -> Result<Module, String> {
+    let text = print_module(module, &PrintOptions::default());
+    let text = ["bf16[", "f16[", "f32["].iter().fold(text, |text, short| text.replace(short, "f64["));
+    let parsed = hlo_text::parse_module(&text).map_err(|e| format!("{e:?}"))?;
+    hlo_ir::verify::verify(&parsed.module).map_err(|e| format!("{e:?}"))?;
+    Ok(parsed.module)
+}
+
+fn evaluate(module: &Module, inputs: &Inputs, max_steps: u64) -> Result<Outputs, String> {
+    let options = EvalOptions { max_steps, n_threads: 1, ..EvalOptions::default() };
+    run(module, inputs, &options).map_err(|e| e.to_string())
+}
+
+/// The largest difference of an output over its largest element, and the device; infinite where one has a NaN.
+fn share_apart(expected: &Outputs, found: &Outputs, leaf: usize) -> (f64, usize) {
+    let (Some(expected), Some(found)) = (expected.leaves.get(leaf), found.leaves.get(leaf)) else {
+        return (f64::INFINITY, 0);
+    };
+    let shares = expected.iter().zip(found).map(|(a, b)| share_of(a, b));
+    shares
+        .enumerate()
+        .map(|(device, share)| (share, device))
+        .fold((0.0, 0), |worst, one| if one.0 > worst.0 { one } else { worst })
+}
+
+fn share_of(a: &Literal, b: &Literal) -> f64 {
+    if a.dims() != b.dims() || a.dtype() != b.dtype() {
+        return f64::INFINITY;
+    }
+    let (mut most, mut largest) = (0.0f64, 0.0f64);
+    for i in 0..a.n_elems() {
+        let parts = |scalar: Option<Scalar>| match scalar {
+            Some(Scalar::Pred(v)) => [f64::from(u8::from(v)), 0.0],
+            Some(Scalar::Int(v)) => [v as f64, 0.0],
+            Some(Scalar::Uint(v)) => [v as f64, 0.0],
+            Some(Scalar::Float(v)) => [v, 0.0],
+            Some(Scalar::Complex(re, im)) => [re, im],
+            None => [f64::NAN, 0.0],
+        };
+        for (x, y) in parts(a.get(i)).into_iter().zip(parts(b.get(i))) {
+            if x.is_finite() {
+                largest = largest.max(x.abs());
+            }
+            if x == y || (x.is_nan() && y.is_nan()) {
+                continue;
+            }
+            let apart = (x - y).abs();
+            most = most.max(if apart.is_nan() { f64::INFINITY } else { apart });
+        }
+    }
+    if most == 0.0 { 0.0 } else { most / largest }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::prove_check::proof::prove;
+
+    const TWICE: &str = "HloModule m, num_partitions=2\n\nENTRY %main {\n  %x = f32[4] parameter(0)\n  \
+                         ROOT %r = f32[4] OP(%x, %x)\n}\n";
+
+    #[test]
+    fn what_is_not_equal_is_apart() {
+        let module = |op: &str| hlo_text::parse_module(&TWICE.replace("OP", op)).unwrap().module;
+        let (add, subtract) = (module("add"), module("subtract"));
+        let judge = Judge::new(&add, "", 1, 1000).unwrap();
+        let proof = prove(&add, &add).unwrap().proof;
+        assert_eq!(judge.judge(&add, &proof, true), Judgement::Bits);
+        assert!(matches!(judge.judge(&subtract, &proof, true), Judgement::Apart(_)));
+    }
+}

@@ -1,0 +1,171 @@
+//! Mutants of transformed modules: small changes that the prover must refuse, unless the evaluator says that they change nothing.
+
+use std::collections::BTreeMap;
+
+use hlo_ir::Module;
+use hlo_ir::print::{PrintOptions, print_module};
+use hlo_tests::random_module::Rng;
+
+use super::Program;
+use super::edit::{EDITS, Made, edited};
+use super::judge::{Judge, Judgement};
+use super::pipelines::{open, pipelines};
+use super::proof::{PANICKED, prove};
+use super::random::keep;
+
+/// A proved pair.
+struct Pair {
+    /// The file and the pipeline.
+    name: String,
+    before: Module,
+    after: Module,
+    draw: String,
+    judge: Option<Result<Judge, String>>,
+}
+
+impl Pair {
+    fn new_judge(&self, seed: u64) -> Result<Judge, String> {
+        let mut judge = Judge::new(&self.before, &self.draw, seed, MAX_STEPS)?;
+        let n_out = judge.leave_out_sensitive(&self.after, &prove(&self.before, &self.after)?.proof);
+        if n_out > 0 {
+            println!("{}: rounding alone shows on {n_out} inputs, which are left out", self.name);
+        }
+        Ok(judge)
+    }
+}
+
+/// What came of the mutants of one kind.
+#[derive(Clone, Copy, Default)]
+struct Row {
+    made: usize,
+    refused: usize,
+    agrees: usize,
+    unjudged: usize,
+    unsound: usize,
+}
+
+/// The most instructions that a run of a program may execute.
+const MAX_STEPS: u64 = 20_000_000;
+/// How often a pair is tried for a kind that applies to few.
+const ATTEMPTS: usize = 12;
+
+/// Makes about `n` mutants of what pipelines make of the programs; false if one is proved that does not agree.
+pub(super) fn run(programs: &[Program], n: usize, seed: u64) -> Result<bool, String> {
+    let mut pairs = proved_pairs(programs)?;
+    if pairs.is_empty() {
+        return Err("no pair is proved: there is nothing to change".into());
+    }
+    let n_programs = pairs.iter().map(|pair| pair.name.split(',').next().unwrap_or_default().to_string());
+    let n_programs = n_programs.collect::<std::collections::BTreeSet<_>>().len();
+    println!("{} pairs of {n_programs} programs are proved", pairs.len());
+    let mut rng = Rng::new(seed);
+    let mut rows: BTreeMap<&str, Row> = BTreeMap::new();
+    for number in 0..n {
+        let kind = number % EDITS.len();
+        let made = (0..ATTEMPTS).find_map(|_| {
+            let pair = rng.below(pairs.len());
+            edited(&pairs[pair].after, kind, &mut rng).map(|made| (pair, made))
+        });
+        let Some((pair, made)) = made else { continue };
+        let row = rows.entry(made.kind).or_default();
+        row.made += 1;
+        if let Some(text) = try_mutant(&mut pairs[pair], &made, seed, row) {
+            let files = keep(&pairs[pair].before, &made.module, seed, number)?;
+            println!("UNSOUND {}: {} at {}: {text}\n    {files}", pairs[pair].name, made.kind, made.place);
+        }
+    }
+    Ok(show(&rows))
+}
+
+/// Proves a mutant and judges it where it is proved; a text if it is wrong.
+fn try_mutant(pair: &mut Pair, made: &Made, seed: u64, row: &mut Row) -> Option<String> {
+    let proved = match prove(&pair.before, &made.module) {
+        Ok(proved) if proved.leaves().is_empty() => {
+            row.refused += 1;
+            return None;
+        }
+        Ok(proved) => proved,
+        Err(reason) if reason.starts_with(PANICKED) => {
+            row.unsound += 1;
+            return Some(reason);
+        }
+        Err(_) => {
+            row.refused += 1;
+            return None;
+        }
+    };
+    let is_whole = proved.proof.is_proved();
+    if pair.judge.is_none() {
+        pair.judge = Some(pair.new_judge(seed));
+    }
+    let judge = pair.judge.as_ref()?;
+    let judgement = match judge {
+        Ok(judge) => judge.judge(&made.module, &proved.proof, made.kind != "through a narrower type"),
+        Err(_) => Judgement::Unjudged,
+    };
+    match judgement {
+        Judgement::Apart(text) => {
+            row.unsound += 1;
+            return Some(text);
+        }
+        // Some outputs are refused: those that are proved agree.
+        _ if !is_whole => row.refused += 1,
+        Judgement::Unjudged => row.unjudged += 1,
+        Judgement::Bits | Judgement::Rounding { .. } => {
+            row.agrees += 1;
+            println!("equal: {}: {} at {}", pair.name, made.kind, made.place);
+        }
+    }
+    None
+}
+
+/// What pipelines make of the programs, as far as it is another module and proved.
+fn proved_pairs(programs: &[Program]) -> Result<Vec<Pair>, String> {
+    let mut pairs = Vec::new();
+    for program in programs {
+        let Some(before) = open(program)? else { continue };
+        for pipeline in pipelines(before.module().n_devices()) {
+            let after = pipeline.after(&before)?;
+            let text = |module: &Module| print_module(module, &PrintOptions::default());
+            if text(before.module()) == text(after.module()) {
+                continue;
+            }
+            if prove(before.module(), after.module()).is_ok_and(|proved| proved.proof.is_proved()) {
+                pairs.push(Pair {
+                    name: format!("{}, {}", program.name(), pipeline.name),
+                    before: before.module().clone(),
+                    after: after.module().clone(),
+                    draw: program.draw.clone(),
+                    judge: None,
+                });
+            }
+        }
+    }
+    Ok(pairs)
+}
+
+fn show(rows: &BTreeMap<&str, Row>) -> bool {
+    println!("{:<38} {:>6} {:>8} {:>8} {:>11} {:>8}", "kind", "made", "refused", "agrees", "not judged", "unsound");
+    let mut all = Row::default();
+    for (kind, row) in rows {
+        println!(
+            "{kind:<38} {:>6} {:>8} {:>8} {:>11} {:>8}",
+            row.made, row.refused, row.agrees, row.unjudged, row.unsound
+        );
+        all.made += row.made;
+        all.refused += row.refused;
+        all.agrees += row.agrees;
+        all.unjudged += row.unjudged;
+        all.unsound += row.unsound;
+    }
+    println!(
+        "{} mutants of {} kinds: {} refused, {} proved and agreeing, {} proved and not judged, {} unsound",
+        all.made,
+        rows.len(),
+        all.refused,
+        all.agrees,
+        all.unjudged,
+        all.unsound
+    );
+    all.unsound == 0
+}

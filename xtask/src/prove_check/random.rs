@@ -1,0 +1,229 @@
+//! Random modules beside what random passes, rewrites and edits make of them. Whatever is proved must be so in the evaluator.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use hlo_analysis::Analyses;
+use hlo_ir::Module;
+use hlo_ir::print::{PrintOptions, print_module};
+use hlo_pass::pipeline::parse_pipeline;
+use hlo_pass::runner::{RunOptions, bind, run_pipeline};
+use hlo_tests::equal_rewrites::rewrite;
+use hlo_tests::random_module::{Rng, Size, random_module};
+use hlo_tests::training_step::training_step;
+
+use super::edit::{EDITS, edited};
+use super::judge::{Judge, Judgement};
+use super::proof::{PANICKED, is_exact, prove};
+use crate::workspace;
+
+/// How many modules are made of one.
+const PER_MODULE: usize = 8;
+
+/// What is done to a module before it is edited.
+const PASSES: [&str; 16] = [
+    "shard-weight-update{min-bytes=0,profit=always},dce",
+    "shard-weight-update{min-bytes=0,profit=always},dce,combine-collectives{mode=variadic}",
+    "combine-collectives{mode=packed}",
+    "decompose-collectives{cluster=[(node,2,1),(gpu,HALF,100)],algo=ring,min-gain=0}",
+    "inline-calls,simplify-tuples",
+    "hoist-invariants,hoist-conversions",
+    "split-tuple-all-reduce{ops=all}",
+    "sink-all-reduce",
+    "reassociate-all-reduce",
+    "fold-all-reduce-of-all-reduce",
+    "flatten-update",
+    "all-reduce-to-reduce-scatter",
+    "simplify-algebra",
+    "cse,dce",
+    "distribute-matrix-updates{profit=always}",
+    "combine-collectives{mode=variadic,threshold-bytes=64}",
+];
+
+/// A module, made of another.
+struct Variant {
+    module: Module,
+    /// What was done.
+    what: String,
+    /// The kind of the edit, if there was one.
+    edit: Option<&'static str>,
+}
+
+#[derive(Default)]
+struct Counts {
+    pairs: usize,
+    unlike: usize,
+    whole: usize,
+    outputs: usize,
+    proved: usize,
+    exact: usize,
+    bits: usize,
+    rounding: usize,
+    /// Proved bit for bit, and equal but for rounding.
+    exact_rounding: usize,
+    unjudged: usize,
+    panics: usize,
+    edited: usize,
+    edited_whole: usize,
+}
+
+/// Tries `n` pairs; false if something is proved that is not so, or the prover panics.
+pub(super) fn run(n: usize, seed: u64) -> Result<bool, String> {
+    let (mut counts, mut n_bad) = (Counts::default(), 0);
+    let mut kinds: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+    for number in seed.. {
+        if counts.pairs >= n || n_bad > MOST_BAD {
+            break;
+        }
+        let Some(before) = base(number) else { continue };
+        let mut judge = None;
+        let mut rng = Rng::new(number ^ 0x51ab);
+        for variant in 0..PER_MODULE {
+            let Some(after) = variant_of(&before, &mut rng) else { continue };
+            counts.pairs += 1;
+            let slot = kinds.entry(after.edit.unwrap_or("no edit")).or_default();
+            slot.0 += 1;
+            let judgement = attempt(&before, &after, &mut judge, number, &mut counts, &mut slot.1);
+            if let Err(text) = judgement {
+                n_bad += 1;
+                let files = keep(&before, &after.module, number, variant)?;
+                println!("seed {number}, variant {variant}: {text}\n    {}\n    {files}", after.what);
+            }
+        }
+    }
+    show(&counts, &kinds);
+    Ok(n_bad == 0)
+}
+
+/// The most instructions that a run may execute: some loops never end.
+const MAX_STEPS: u64 = 200_000;
+
+/// When to stop.
+const MOST_BAD: usize = 40;
+
+/// Proves a pair and judges what is proved. `n_whole` counts the pairs that are proved whole.
+fn attempt(
+    before: &Module,
+    after: &Variant,
+    judge: &mut Option<Result<Judge, String>>,
+    seed: u64,
+    counts: &mut Counts,
+    n_whole: &mut usize,
+) -> Result<(), String> {
+    let proved = match prove(before, &after.module) {
+        Ok(proved) => proved,
+        Err(reason) if reason.starts_with(PANICKED) => {
+            counts.panics += 1;
+            return Err(reason);
+        }
+        Err(_) => {
+            counts.unlike += 1;
+            return Ok(());
+        }
+    };
+    let n_proved = proved.leaves().len();
+    counts.outputs += proved.proof.outputs.len();
+    counts.proved += n_proved;
+    counts.whole += usize::from(proved.proof.is_proved());
+    *n_whole += usize::from(proved.proof.is_proved());
+    counts.edited += usize::from(after.edit.is_some());
+    counts.edited_whole += usize::from(after.edit.is_some() && proved.proof.is_proved());
+    counts.exact += proved.proof.outputs.iter().filter(|output| is_exact(output)).count();
+    if n_proved == 0 {
+        return Ok(());
+    }
+    let judge = judge.get_or_insert_with(|| Judge::new(before, "", seed, MAX_STEPS));
+    let Ok(judge) = judge else {
+        counts.unjudged += 1;
+        return Ok(());
+    };
+    match judge.judge(&after.module, &proved.proof, after.edit != Some("through a narrower type")) {
+        Judgement::Bits => counts.bits += 1,
+        Judgement::Rounding { is_exact } => {
+            counts.rounding += 1;
+            counts.exact_rounding += usize::from(is_exact);
+            if is_exact {
+                println!("seed {seed}: bits differ though proved bit for bit, equal but for rounding: {}", after.what);
+            }
+        }
+        Judgement::Unjudged => counts.unjudged += 1,
+        Judgement::Apart(text) => return Err(text),
+    }
+    Ok(())
+}
+
+/// The module of a seed: a training step, or one of every four times any module.
+fn base(seed: u64) -> Option<Module> {
+    let mut rng = Rng::new(seed ^ 0x9a9e);
+    let text = if seed.is_multiple_of(4) {
+        let size =
+            Size { replica_count: 1 + rng.below(2), num_partitions: 2 + rng.below(3), n_steps: 4 + rng.below(30) };
+        random_module(seed, size).text
+    } else {
+        training_step(seed, 3 + rng.below(12)).text
+    };
+    let module = hlo_text::parse_module(&text).ok()?.module;
+    hlo_ir::verify::verify(&module).ok()?;
+    Some(module)
+}
+
+fn variant_of(before: &Module, rng: &mut Rng) -> Option<Variant> {
+    let (mut module, mut what) = (before.clone(), Vec::new());
+    if rng.one_in(2) {
+        let n = rewrite(&mut module, 1 + rng.below(6), rng);
+        what.push(format!("{n} rewrites"));
+    }
+    if !rng.one_in(5) {
+        let n = if rng.one_in(2) { 1 } else { 1 + rng.below(5) };
+        let half = (before.n_devices() / 2).max(1).to_string();
+        let passes: Vec<String> = (0..n).map(|_| rng.pick::<&str>(&PASSES).replace("HALF", &half)).collect();
+        let pipeline = passes.join(",");
+        module = passed(&module, &pipeline)?;
+        what.push(pipeline);
+    }
+    let mut edit = None;
+    if rng.below(3) > 0 {
+        let made = edited(&module, rng.below(EDITS.len()), rng)?;
+        what.push(format!("{} at {}", made.kind, made.place));
+        (module, edit) = (made.module, Some(made.kind));
+    }
+    Some(Variant { module, what: what.join("; "), edit })
+}
+
+/// The module after a pipeline; `None` where a pass refuses it.
+fn passed(module: &Module, pipeline: &str) -> Option<Module> {
+    let passes = bind(&parse_pipeline(pipeline).ok()?, &hlo_opt::registry::passes()).ok()?;
+    let mut module = module.clone();
+    let mut run = || run_pipeline(&mut module, &mut Analyses::default(), &passes, RunOptions::default()).is_ok();
+    catch_unwind(AssertUnwindSafe(&mut run)).unwrap_or(false).then_some(module)
+}
+
+/// Keeps a pair on disk, and says where.
+pub(super) fn keep(before: &Module, after: &Module, seed: u64, variant: usize) -> Result<String, String> {
+    let folder = workspace::target_dir().join("prove-check");
+    std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let mut names = Vec::new();
+    for (name, module) in [("before", before), ("after", after)] {
+        let file = folder.join(format!("seed{seed}.{variant}.{name}.hlo"));
+        let text = print_module(module, &PrintOptions::default());
+        std::fs::write(&file, text).map_err(|e| format!("{}: {e}", file.display()))?;
+        names.push(file.display().to_string());
+    }
+    Ok(names.join(" "))
+}
+
+fn show(counts: &Counts, kinds: &BTreeMap<&str, (usize, usize)>) {
+    println!("{:<38} {:>8} {:>8}", "last edit", "pairs", "proved");
+    for (kind, (n, n_whole)) in kinds {
+        println!("{kind:<38} {n:>8} {n_whole:>8}");
+    }
+    let Counts { pairs, unlike, whole, outputs, proved, exact, .. } = counts;
+    println!(
+        "{pairs} pairs ({unlike} with other inputs or outputs): {whole} proved whole; {proved} of {outputs} outputs, {exact} bit for bit"
+    );
+    println!("of {} pairs with an edit {} are proved whole", counts.edited, counts.edited_whole);
+    println!(
+        "evaluated: {} equal bit for bit, {} but for rounding ({} of them with an output proved bit for bit), {} not judged; {} panics",
+        counts.bits, counts.rounding, counts.exact_rounding, counts.unjudged, counts.panics
+    );
+}
