@@ -99,21 +99,9 @@ impl Prover {
         if let (Value::Same(array), true) = (value, is_even) {
             return f(self, &vec![*array; lists[0].len()]).map(Value::Same);
         }
-        let mut known: HashMap<Vec<ArrayId>, ArrayId> = HashMap::new();
-        let mut each = Vec::with_capacity(lists.len());
-        for list in lists.iter() {
-            let arrays: Vec<ArrayId> = list.iter().map(|&d| self.arrays.on(value, d as usize)).collect();
-            let id = match known.get(&arrays) {
-                Some(&id) => id,
-                None => {
-                    let id = f(self, &arrays)?;
-                    known.insert(arrays, id);
-                    id
-                }
-            };
-            each.push(id);
-        }
-        Some(self.arrays.value(each))
+        let arrays = lists.iter().map(|list| list.iter().map(|&d| self.arrays.on(value, d as usize)).collect());
+        let arrays = arrays.collect();
+        self.of_lists(arrays, f)
     }
 
     /// The sum (or maximum, …) over the members' values.

@@ -78,10 +78,19 @@ impl Prover {
             let arrays: Vec<ArrayId> = values.iter().map(|v| self.arrays.on(v, 0)).collect();
             return f(self, &arrays).map(Value::Same);
         }
+        let lists = (0..self.n_devices()).map(|d| values.iter().map(|v| self.arrays.on(v, d)).collect()).collect();
+        self.of_lists(lists, f)
+    }
+
+    /// `f` of a list of arrays for each device; it is called once for equal lists.
+    pub(crate) fn of_lists(
+        &mut self,
+        lists: Vec<Vec<ArrayId>>,
+        mut f: impl FnMut(&mut Prover, &[ArrayId]) -> Option<ArrayId>,
+    ) -> Option<Value> {
         let mut known: HashMap<Vec<ArrayId>, ArrayId> = HashMap::new();
-        let mut each = Vec::with_capacity(self.n_devices());
-        for device in 0..self.n_devices() {
-            let arrays: Vec<ArrayId> = values.iter().map(|v| self.arrays.on(v, device)).collect();
+        let mut each = Vec::with_capacity(lists.len());
+        for arrays in lists {
             let id = match known.get(&arrays) {
                 Some(&id) => id,
                 None => {
