@@ -23,6 +23,8 @@ pub mod op;
 pub mod print;
 pub mod shape;
 pub mod sharding;
+pub mod shardy;
+pub mod tile_grid;
 pub mod verify;
 pub mod view;
 

@@ -396,7 +396,7 @@ impl NamedSharding {
 
     /// The devices of the mesh, each with its position along these axes. Groups along the axes hold distinct numbers by
     /// position; across groups the numbers repeat.
-    fn numbered(&self, axes: [&[AxisRef]; 2]) -> Option<Vec<(i64, u32)>> {
+    pub(crate) fn numbered(&self, axes: [&[AxisRef]; 2]) -> Option<Vec<(i64, u32)>> {
         let axes = axes.concat();
         if axes.is_empty() {
             return Some(self.mesh.devices()?.into_iter().map(|id| (id, 0)).collect());

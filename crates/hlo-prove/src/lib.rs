@@ -6,6 +6,7 @@ mod control;
 mod devices;
 mod elementwise;
 mod explain;
+mod global;
 mod guess;
 mod ids;
 mod movement;

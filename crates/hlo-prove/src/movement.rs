@@ -10,9 +10,9 @@ use hlo_ir::{ArrayShape, DType, Opcode};
 use smallvec::SmallVec;
 
 /// A box within an array.
-struct Window {
-    start: Vec<i64>,
-    sizes: Vec<i64>,
+pub(crate) struct Window {
+    pub start: Vec<i64>,
+    pub sizes: Vec<i64>,
 }
 
 /// Where one dim of a window begins.
@@ -97,7 +97,7 @@ impl Prover {
     }
 
     /// Puts an array of the window's shape into an array of dims `to`.
-    fn place(&mut self, array: ArrayId, window: &Window, to: &[i64], out: &mut Vec<Segment>) -> Option<()> {
+    pub(crate) fn place(&mut self, array: ArrayId, window: &Window, to: &[i64], out: &mut Vec<Segment>) -> Option<()> {
         if window.sizes.contains(&0) {
             return Some(());
         }
@@ -112,7 +112,7 @@ impl Prover {
     }
 
     /// The elements of an array of dims `dims` that lie outside a window, where they are.
-    fn keep_outside(&mut self, array: ArrayId, window: &Window, dims: &[i64], out: &mut Vec<Segment>) -> Option<()> {
+    pub(crate) fn keep_outside(&mut self, array: ArrayId, window: &Window, dims: &[i64], out: &mut Vec<Segment>) -> Option<()> {
         let steps = row_major(dims);
         let mut start = vec![0; dims.len()];
         let mut sizes = dims.to_vec();

@@ -1,13 +1,16 @@
 //! The proof of two modules: their inputs are equal, are their outputs?
 
 use crate::array::{Tree, Value};
+use crate::devices::Classes;
+use crate::global::{self, Layouts};
 use crate::prover::{Prover, Side};
 use crate::rules::{Rule, Rules};
 use crate::term::Node;
 use crate::words::ModuleWords;
 use hlo_ir::attrs::ParameterAttrs;
 use hlo_ir::sharding::LeafSharding;
-use hlo_ir::{Module, Shape};
+use hlo_ir::shardy::Meshes;
+use hlo_ir::{DType, Dims, Module, Shape};
 use std::fmt;
 use std::rc::Rc;
 
@@ -40,6 +43,8 @@ pub struct Output {
     pub modulo: Rules,
     /// Where the modules part, if it is not proved.
     pub difference: Option<String>,
+    /// Of the output of a global program: how the second module's tiles make it up.
+    pub layout: Option<LeafSharding>,
 }
 
 /// What is known of all outputs.
@@ -49,6 +54,8 @@ pub struct Proof {
     pub outputs: Vec<Output>,
     /// On how many devices the modules run.
     pub n_devices: usize,
+    /// Whether the first module is a global program: its shapes are those of whole values.
+    pub is_global: bool,
     /// How many distinct terms the proof looked at.
     pub n_terms: usize,
 }
@@ -76,6 +83,8 @@ pub enum Error {
     Inputs([String; 2]),
     /// They give different outputs.
     Outputs([String; 2]),
+    /// An annotation of shardings cannot be read.
+    Annotation(String),
 }
 
 impl fmt::Display for Error {
@@ -85,6 +94,7 @@ impl fmt::Display for Error {
             Error::Devices([a, b]) => write!(f, "expected a module on {a} devices, found one on {b}"),
             Error::Inputs([a, b]) => write!(f, "expected inputs {a}, found {b}"),
             Error::Outputs([a, b]) => write!(f, "expected outputs {a}, found {b}"),
+            Error::Annotation(error) => f.write_str(error),
         }
     }
 }
@@ -93,6 +103,9 @@ impl std::error::Error for Error {}
 
 /// Proves that `after` gives on every device what `before` gives, for any inputs that the shardings of `before` allow.
 /// It needs a stack of some 100 MiB for modules of many thousand instructions.
+///
+/// If `before` is a global program, `after` is to take and give the tiles of its values. A module is read as a global program
+/// if it runs on one device and the other on several, or if its shapes are not those of the other.
 ///
 /// # Errors
 /// The modules have different inputs, outputs or numbers of devices.
@@ -106,17 +119,28 @@ pub fn prove(before: &Module, after: &Module, options: &Options) -> Result<Proof
 /// The modules have different numbers of devices, the first other inputs than `before`, the last other outputs, or one in
 /// between other inputs than there are.
 pub fn prove_chain(before: &Module, after: &[&Module], options: &Options) -> Result<Proof, Error> {
+    let is_global = is_global_pair(before, after)?;
+    let on_devices;
+    let before = match after.first() {
+        Some(first) if is_global => {
+            let mut whole = before.clone();
+            whole.header.num_partitions = first.n_devices() as i64;
+            on_devices = whole;
+            &on_devices
+        }
+        Some(_) | None => before,
+    };
     for module in after {
         let (a, b) = (before.n_devices(), module.n_devices());
         if a != b {
             return Err(Error::Devices([a, b]));
         }
     }
-    let exact = prove_with(before, after, options, false)?;
+    let exact = prove_with(before, after, options, is_global, false)?;
     if exact.is_proved() {
         return Ok(exact);
     }
-    let mut proof = prove_with(before, after, options, true)?;
+    let mut proof = prove_with(before, after, options, is_global, true)?;
     let used = proof.outputs.iter().fold(Rules::NONE, |rules, output| rules | output.modulo);
     for (output, exact) in proof.outputs.iter_mut().zip(exact.outputs) {
         if exact.verdict == Verdict::Proved {
@@ -129,32 +153,99 @@ pub fn prove_chain(before: &Module, after: &[&Module], options: &Options) -> Res
     Ok(proof)
 }
 
-fn prove_with(before: &Module, after: &[&Module], options: &Options, reassociates: bool) -> Result<Proof, Error> {
+/// Whether the first module's shapes are of whole values and the others' of tiles.
+fn is_global_pair(before: &Module, after: &[&Module]) -> Result<bool, Error> {
+    let (Some(first), Some(last)) = (after.first(), after.last()) else { return Ok(false) };
+    if before.n_devices() == 1 && first.n_devices() > 1 {
+        return Ok(true);
+    }
+    let texts = |leaves: Vec<LeafType>| leaves.into_iter().map(|leaf| leaf.text).collect::<Vec<_>>();
+    let is_same = texts(input_types(before)?) == texts(input_types(first)?)
+        && texts(output_types(before)?) == texts(output_types(last)?);
+    Ok(!is_same && before.n_devices() == first.n_devices() && before.header.replica_count <= 1)
+}
+
+fn prove_with(
+    before: &Module,
+    after: &[&Module],
+    options: &Options,
+    is_global: bool,
+    reassociates: bool,
+) -> Result<Proof, Error> {
     let mut prover = Prover::new(before.n_devices(), reassociates);
     let expected_types = output_types(before)?;
-    let inputs = inputs(&mut prover, before, options)?;
+    let inputs = inputs(&mut prover, before, options, is_global)?;
     let expected = run(&mut prover, before, 0, &inputs)?;
     let mut types = input_types(before)?;
     let mut found = inputs;
+    let mut was_tiled = !is_global;
     for &module in after {
         let wanted = input_types(module)?;
-        if types != wanted {
-            return Err(Error::Inputs([types, wanted].map(|t| t.join(" "))));
+        if !std::mem::replace(&mut was_tiled, true) {
+            found = tiles_of_inputs(&mut prover, before, module, &found, (&types, &wanted))?;
+        } else if types.iter().map(|t| &t.text).ne(wanted.iter().map(|t| &t.text)) {
+            return Err(Error::Inputs([texts(&types), texts(&wanted)]));
         }
         found = run(&mut prover, module, 1, &found)?;
-        types = output_types(module)?.into_iter().map(|output| output.1).collect();
-    }
-    if types.len() != expected_types.len() || expected_types.iter().zip(&types).any(|(a, b)| a.1 != *b) {
-        let expected: Vec<&str> = expected_types.iter().map(|o| o.1.as_str()).collect();
-        return Err(Error::Outputs([expected.join(" "), types.join(" ")]));
+        types = output_types(module)?;
     }
     let last = after.last().copied().unwrap_or(before);
-    let outputs = expected_types
-        .iter()
-        .enumerate()
-        .map(|(leaf, (index, _))| judge(&mut prover, &[before, last], leaf, index, expected.get(leaf), found.get(leaf)))
-        .collect();
-    Ok(Proof { outputs, n_devices: prover.n_devices(), n_terms: prover.arrays.terms.len() })
+    let layouts = if is_global {
+        let meshes = Meshes::of(&before.header).map_err(|error| Error::Annotation(error.to_string()))?;
+        Some(global::output_layouts(before, last, &meshes, expected_types.len()))
+    } else if types.iter().map(|t| &t.text).ne(expected_types.iter().map(|t| &t.text)) {
+        return Err(Error::Outputs([texts(&expected_types), texts(&types)]));
+    } else {
+        None
+    };
+    if types.len() != expected_types.len() {
+        return Err(Error::Outputs([texts(&expected_types), texts(&types)]));
+    }
+    let mut outputs = Vec::with_capacity(types.len());
+    for (leaf, (whole, local)) in expected_types.iter().zip(&types).enumerate() {
+        let values = (expected.get(leaf), found.get(leaf));
+        let mut output = Output {
+            leaf,
+            index: whole.index.clone(),
+            verdict: Verdict::Unknown,
+            modulo: Rules::NONE,
+            difference: Some("the result has fewer leaves than its shape".to_string()),
+            layout: None,
+        };
+        if let (Some(expected), Some(found)) = values {
+            match &layouts {
+                None => judge(&mut prover, &[before, last], &mut output, expected, found),
+                Some(layouts) => {
+                    let cut = (whole, local, &layouts[leaf]);
+                    judge_tiles(&mut prover, &[before, last], &mut output, (expected, found), cut)?;
+                }
+            }
+        }
+        outputs.push(output);
+    }
+    Ok(Proof { outputs, n_devices: prover.n_devices(), is_global, n_terms: prover.arrays.terms.len() })
+}
+
+/// What each device holds of the inputs of a global program.
+fn tiles_of_inputs(
+    prover: &mut Prover,
+    global: &Module,
+    local: &Module,
+    inputs: &[Value],
+    (wholes, tiles): (&[LeafType], &[LeafType]),
+) -> Result<Vec<Value>, Error> {
+    let error = || Error::Inputs([format!("the tiles of {}", texts(wholes)), texts(tiles)]);
+    if wholes.len() != tiles.len() {
+        return Err(error());
+    }
+    let layouts = global::input_layouts(global, local);
+    let mut out = Vec::with_capacity(inputs.len());
+    for (((value, whole), tile), layouts) in inputs.iter().zip(wholes).zip(tiles).zip(layouts) {
+        let fitting = layouts.fitting(&whole.dims, &tile.dims, prover.n_devices());
+        let (Some((_, grid)), true) = (fitting.first(), whole.dtype == tile.dtype) else { return Err(error()) };
+        out.push(prover.tile(value, &whole.dims, grid).ok_or_else(error)?);
+    }
+    Ok(out)
 }
 
 /// The leaves of a module's result on these leaves of its inputs.
@@ -163,47 +254,94 @@ fn run(prover: &mut Prover, module: &Module, number: usize, inputs: &[Value]) ->
     let mut leaves = inputs.iter().cloned();
     let params = module.comp(entry).params.iter();
     let args = params.map(|&param| tree_of(module.shape(param), &mut leaves)).collect();
-    let mut side = Side { module, words: ModuleWords::default(), number };
+    let meshes = Meshes::of(&module.header).map_err(|error| Error::Annotation(error.to_string()))?;
+    let mut side = Side { module, meshes, words: ModuleWords::default(), number };
     Ok(prover.run(&mut side, entry, args).leaves())
 }
 
-fn judge(
-    prover: &mut Prover,
-    modules: &[&Module; 2],
-    leaf: usize,
-    index: &[i64],
-    expected: Option<&Value>,
-    found: Option<&Value>,
-) -> Output {
-    let (verdict, modulo, difference) = match (expected, found) {
-        (Some(a), Some(b)) if prover.arrays.is_equal(a, b) => {
-            let mut terms = Vec::new();
-            for value in [a, b] {
-                prover.for_each_term(value, &mut |term| terms.push(term));
-            }
-            (Verdict::Proved, prover.arrays.terms.rules_below(&terms).inexact(), None)
+fn judge(prover: &mut Prover, modules: &[&Module; 2], output: &mut Output, expected: &Value, found: &Value) {
+    if prover.arrays.is_equal(expected, found) {
+        let mut terms = Vec::new();
+        for value in [expected, found] {
+            prover.for_each_term(value, &mut |term| terms.push(term));
         }
-        (Some(a), Some(b)) => (Verdict::Unknown, Rules::NONE, Some(prover.explain(modules, a, b))),
-        (_, _) => (Verdict::Unknown, Rules::NONE, Some("the result has fewer leaves than its shape".to_string())),
-    };
-    Output { leaf, index: index.to_vec(), verdict, modulo, difference }
+        output.verdict = Verdict::Proved;
+        output.modulo = prover.arrays.terms.rules_below(&terms).inexact();
+        output.difference = None;
+    } else {
+        output.difference = Some(prover.explain(modules, expected, found));
+    }
 }
 
-/// Shapes of the entry's leaves, as text.
-fn input_types(module: &Module) -> Result<Vec<String>, Error> {
+/// Judges an output of a global program: its tiles are to be what the devices give, under one of the layouts.
+fn judge_tiles(
+    prover: &mut Prover,
+    modules: &[&Module; 2],
+    output: &mut Output,
+    (expected, found): (&Value, &Value),
+    (whole, local, layouts): (&LeafType, &LeafType, &Layouts),
+) -> Result<(), Error> {
+    let fitting = layouts.fitting(&whole.dims, &local.dims, prover.n_devices());
+    if (fitting.is_empty() && layouts.is_closed) || whole.dtype != local.dtype {
+        return Err(Error::Outputs([format!("the tiles of {}", whole.text), local.text.clone()]));
+    }
+    output.difference = Some(format!("no annotation says how {} is cut into tiles {}", whole.text, local.text));
+    let mut first = None;
+    for (layout, grid) in fitting {
+        let tiles = prover.tile(expected, &whole.dims, &grid).and_then(|tiles| prover.held(&tiles, &whole.dims, &grid));
+        let (Some(tiles), Some(held)) = (tiles, prover.held(found, &whole.dims, &grid)) else { continue };
+        judge(prover, modules, output, &tiles, &held);
+        if output.verdict == Verdict::Proved {
+            output.layout = Some(layout);
+            return Ok(());
+        }
+        first = first.or(output.difference.take());
+    }
+    output.difference = first.or(output.difference.take());
+    Ok(())
+}
+
+/// A leaf of the entry's inputs or outputs.
+struct LeafType {
+    index: Vec<i64>,
+    text: String,
+    dims: Dims,
+    dtype: Option<DType>,
+}
+
+impl LeafType {
+    fn of(index: &[i64], leaf: &Shape) -> LeafType {
+        let array = match leaf {
+            Shape::Array(array) | Shape::Buffer(array) => Some(array),
+            Shape::Tuple(_) | Shape::Token | Shape::Opaque => None,
+        };
+        LeafType {
+            index: index.to_vec(),
+            text: type_text(leaf),
+            dims: array.map(|array| array.dims.clone()).unwrap_or_default(),
+            dtype: array.map(|array| array.dtype),
+        }
+    }
+}
+
+fn texts(leaves: &[LeafType]) -> String {
+    leaves.iter().map(|leaf| leaf.text.as_str()).collect::<Vec<_>>().join(" ")
+}
+
+fn input_types(module: &Module) -> Result<Vec<LeafType>, Error> {
     let entry = module.entry().ok_or(Error::NoEntry)?;
     let mut out = Vec::new();
     for &param in &module.comp(entry).params {
-        module.shape(param).for_each_leaf(&mut |_, leaf| out.push(type_text(leaf)));
+        module.shape(param).for_each_leaf(&mut |index, leaf| out.push(LeafType::of(index, leaf)));
     }
     Ok(out)
 }
 
-fn output_types(module: &Module) -> Result<Vec<(Vec<i64>, String)>, Error> {
+fn output_types(module: &Module) -> Result<Vec<LeafType>, Error> {
     let entry = module.entry().ok_or(Error::NoEntry)?;
     let mut out = Vec::new();
     if let Some(shape) = module.result_shape(entry) {
-        module.shapes.get(shape).for_each_leaf(&mut |index, leaf| out.push((index.to_vec(), type_text(leaf))));
+        module.shapes.get(shape).for_each_leaf(&mut |index, leaf| out.push(LeafType::of(index, leaf)));
     }
     Ok(out)
 }
@@ -218,7 +356,7 @@ fn type_text(leaf: &Shape) -> String {
 }
 
 /// A term for each leaf of the entry's parameters, with the devices that its sharding makes equal.
-fn inputs(prover: &mut Prover, module: &Module, options: &Options) -> Result<Vec<Value>, Error> {
+fn inputs(prover: &mut Prover, module: &Module, options: &Options, is_global: bool) -> Result<Vec<Value>, Error> {
     let entry = module.entry().ok_or(Error::NoEntry)?;
     let partitions = module.header.num_partitions.max(1) as usize;
     let n_devices = prover.n_devices();
@@ -246,7 +384,10 @@ fn inputs(prover: &mut Prover, module: &Module, options: &Options) -> Result<Vec
             if let Some(tiles) = said.and_then(|s| s.tile_of_device(n_devices)) {
                 keys.push(tiles.into_iter().map(|tile| (0, tile)).collect());
             }
-            let classes = prover.arrays.terms.devices.classes_of_promises(&keys);
+            let classes = match is_global {
+                true => Classes::ALL_EQUAL,
+                false => prover.arrays.terms.devices.classes_of_promises(&keys),
+            };
             let n = match leaf {
                 Shape::Array(array) | Shape::Buffer(array) => array.n_elems() as i64,
                 Shape::Tuple(_) | Shape::Token | Shape::Opaque => 0,

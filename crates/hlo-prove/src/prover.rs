@@ -9,12 +9,15 @@ use crate::term::{Arg, ArrayId, Extra, Head, Node, TermId, Terms};
 use crate::words::ModuleWords;
 use hashbrown::HashMap;
 use hlo_ir::monoid::Monoid;
+use hlo_ir::shardy::Meshes;
 use hlo_ir::{DType, InstId, Module};
 use std::rc::Rc;
 
 /// One of the two modules.
 pub(crate) struct Side<'m> {
     pub module: &'m Module,
+    /// The meshes that Shardy's annotations name.
+    pub meshes: Meshes,
     pub words: ModuleWords,
     /// Which of the modules, for people.
     pub number: usize,

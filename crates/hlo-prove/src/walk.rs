@@ -13,7 +13,7 @@ use hlo_ir::attrs::{
 };
 use hlo_ir::monoid::find_monoid;
 use hlo_ir::op::{Begun, Effects, EvalRoutine, EvalRule, FactorRule, Flow, OneArrayRoutine};
-use hlo_ir::{ArrayShape, CompId, ConstantValue, DType, InstId, Shape};
+use hlo_ir::{ArrayShape, CompId, ConstantValue, DType, InstId, Opcode, Shape};
 use std::rc::Rc;
 
 impl Prover {
@@ -92,6 +92,11 @@ impl Prover {
             Flow::AsyncDone => match operands.first()? {
                 Tree::Tuple(elements) if elements.len() == 2 => elements.get(1).cloned(),
                 Tree::Tuple(_) | Tree::Leaf(_) => None,
+            },
+            Flow::All if instruction.opcode == Opcode::CustomCall => match self.annotation(side, inst, operands) {
+                Some(value) => Some(value),
+                None if self.is_function(side, inst) => self.unit_op(side, inst, operands),
+                None => None,
             },
             Flow::All => match self.array_op(side, inst, operands) {
                 Some(value) => Some(Tree::Leaf(value)),

@@ -48,6 +48,8 @@ pub(crate) fn run(args: &ProveArgs, console: &mut Console<'_>) -> Result<u8, Fai
         .map_err(|error| Failure::File(format!("`{name}` and `{}`: {error}", source.name)))?;
     let outcome = if proof.is_proved() {
         Outcome::Proved
+    } else if proof.is_global {
+        Outcome::Unknown("the evaluator does not run global programs, so it was not asked".into())
     } else if args.no_eval {
         Outcome::Unknown("it was not run (--no-eval)".into())
     } else {
