@@ -1,5 +1,6 @@
 //! Which well-known reduction a reducer computation is. It is read off the instructions, never off the name.
 
+use crate::attrs::CustomAttrs;
 use crate::dtype::{DType, NumberClass};
 use crate::literal::{Literal, Scalar};
 use crate::module::{CompId, InstId, Module};
@@ -93,11 +94,22 @@ pub(crate) fn find_monoids(module: &Module, comp: CompId, n: usize) -> Option<Ve
     root.operands.iter().zip(pairs).map(|(&leaf, (&a, &b))| monoid_of(module, leaf, a, b)).collect()
 }
 
-/// The op of `inst`, if it combines `a` and `b` in either order.
-fn monoid_of(module: &Module, inst: InstId, a: InstId, b: InstId) -> Option<Monoid> {
+/// The op of `inst`, if it combines `a` and `b` in either order. JAX puts a copy, or an annotation, behind the op of a
+/// reducer within a manual region.
+fn monoid_of(module: &Module, mut inst: InstId, a: InstId, b: InstId) -> Option<Monoid> {
+    while gives_operand(module, inst) {
+        inst = *module.inst(inst).operands.first()?;
+    }
     let inst = module.inst(inst);
     let takes_both = matches!(inst.operands.as_slice(), &[x, y] if (x, y) == (a, b) || (x, y) == (b, a));
     Monoid::ALL.into_iter().find(|monoid| takes_both && monoid.opcode() == inst.opcode)
+}
+
+/// Whether an instruction is its operand, whatever that is.
+fn gives_operand(module: &Module, inst: InstId) -> bool {
+    let inst = module.inst(inst);
+    let is_annotation = || CustomAttrs::of(&inst.attrs).is_some_and(|a| a.custom_call_target.0 == "Sharding");
+    inst.opcode == Opcode::Copy || (inst.opcode == Opcode::CustomCall && is_annotation())
 }
 
 #[cfg(test)]

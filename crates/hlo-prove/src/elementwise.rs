@@ -46,7 +46,7 @@ impl ElementwiseOp {
             Linear::Product
         } else if self.opcode == Opcode::Divide && !self.dtype.is_integer() {
             Linear::Quotient
-        } else if self.opcode == Opcode::Dot {
+        } else if self.opcode == Opcode::Dot || self.opcode == Opcode::Convolution {
             Linear::DotProduct
         } else {
             Linear::No
@@ -62,11 +62,13 @@ pub(crate) struct Elementwise {
     results: HashMap<(WordId, SmallVec<[ArrayId; 3]>), Option<ArrayId>>,
     /// Add is a sum, so that its order does not matter.
     pub(crate) reassociates: bool,
+    /// Ops on indices and windows are sums over rows and elements, and sums of products are products of sums.
+    pub(crate) takes_apart: bool,
 }
 
 impl Elementwise {
-    pub(crate) fn new(reassociates: bool) -> Elementwise {
-        Elementwise { reassociates, ..Elementwise::default() }
+    pub(crate) fn new(reassociates: bool, takes_apart: bool) -> Elementwise {
+        Elementwise { reassociates, takes_apart: reassociates && takes_apart, ..Elementwise::default() }
     }
 
     /// The op's word.
@@ -89,6 +91,11 @@ impl Elementwise {
         self.ops.insert(op.clone(), word);
         self.of_word.insert(word, op);
         word
+    }
+
+    /// The word of an op that was met before.
+    pub(crate) fn known_word(&self, op: &ElementwiseOp) -> Option<WordId> {
+        self.ops.get(op).copied()
     }
 
     pub(crate) fn op(&self, word: WordId) -> Option<&ElementwiseOp> {
@@ -198,13 +205,19 @@ impl Elementwise {
                 Some(0) => pick(terms, 2),
                 Some(_) => pick(terms, 1),
                 None if a == b && pick(terms, 1) == pick(terms, 2) => pick(terms, 1),
-                None => return false,
+                None => {
+                    let [condition, a, b] = [0, 1, 2].map(|k| pick(terms, k));
+                    match self.masked_rows(terms, [&condition, &a, &b], &places(region)) {
+                        Some(rows) => rows,
+                        None => return false,
+                    }
+                }
             };
             out.push(chosen);
             return true;
         }
-        let is_iota = |term: TermId| matches!(terms.node(term), Node::Iota(_));
-        if op.opcode == Opcode::Convert && operands.first().is_some_and(|&a| is_iota(a)) {
+        let is_iota = |terms: &Terms, term: TermId| matches!(terms.node(term), Node::Iota(_));
+        if op.opcode == Opcode::Convert && operands.first().is_some_and(|&a| is_iota(terms, a)) {
             let segment = pick(terms, 0);
             let holds = op.dtype.is_integer() && holds_range(op.operand_dtype, &segment.region);
             if holds && holds_range(op.dtype, &segment.region) {
@@ -214,8 +227,17 @@ impl Elementwise {
             return false;
         }
         let &[a, b] = operands else { return false };
+        let is_sum = op.opcode == Opcode::Add || op.opcode == Opcode::Subtract;
+        if is_sum && op.dtype.is_integer() && terms.as_integer(b) == Some(0) {
+            out.push(pick(terms, 0));
+            return true;
+        }
+        if let Some(segment) = self.shifted_comparison(terms, op, [&pick(terms, 0), &pick(terms, 1)]) {
+            out.push(segment);
+            return true;
+        }
         // An iota and a number, in either order.
-        let (k, number) = match (is_iota(a), is_iota(b)) {
+        let (k, number) = match (is_iota(terms, a), is_iota(terms, b)) {
             (true, false) => (0, terms.as_integer(b)),
             (false, true) => (1, terms.as_integer(a)),
             (_, _) => return false,
@@ -347,6 +369,10 @@ fn fold(terms: &mut Terms, op: &ElementwiseOp, operands: &[TermId]) -> Option<Te
         return None;
     }
     let is_integer = |dtype: DType| dtype.is_integer() || dtype.class() == NumberClass::Pred;
+    if op.opcode == Opcode::Convert && is_integer(op.operand_dtype) && op.dtype.class() == NumberClass::Float {
+        let literal = terms.as_constant(*operands.first()?)?.convert(op.dtype);
+        return Some(terms.constant(literal));
+    }
     if !is_integer(op.dtype) || !is_integer(op.operand_dtype) {
         return None;
     }

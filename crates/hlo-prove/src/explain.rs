@@ -40,7 +40,7 @@ impl Prover {
             else {
                 break;
             };
-            if hp != hq || ap.len() != aq.len() {
+            if hp != hq {
                 break;
             }
             let only_p: Vec<TermId> = ap.iter().map(|a| a.term).filter(|t| !aq.iter().any(|a| a.term == *t)).collect();

@@ -9,6 +9,7 @@ mod explain;
 mod global;
 mod guess;
 mod ids;
+mod indexed;
 mod movement;
 mod proof;
 mod prover;
@@ -19,6 +20,7 @@ mod sum;
 mod term;
 mod unit;
 mod walk;
+mod window;
 mod words;
 
 pub use proof::{Error, Options, Output, Proof, Verdict, prove, prove_chain};

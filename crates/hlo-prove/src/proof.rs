@@ -172,7 +172,7 @@ fn prove_with(
     is_global: bool,
     reassociates: bool,
 ) -> Result<Proof, Error> {
-    let mut prover = Prover::new(before.n_devices(), reassociates);
+    let mut prover = Prover::new(before.n_devices(), reassociates, is_global);
     let expected_types = output_types(before)?;
     let inputs = inputs(&mut prover, before, options, is_global)?;
     let expected = run(&mut prover, before, 0, &inputs)?;

@@ -4,6 +4,7 @@ use crate::array::{Arrays, Value};
 use crate::control::LoopRecord;
 use crate::devices::{Classes, Spread};
 use crate::elementwise::{Elementwise, ElementwiseOp};
+use crate::rules::{Rule, Rules};
 use crate::segment::Coords;
 use crate::term::{Arg, ArrayId, Extra, Head, Node, TermId, Terms};
 use crate::words::ModuleWords;
@@ -48,10 +49,11 @@ pub(crate) struct Prover {
 }
 
 impl Prover {
-    pub(crate) fn new(n_devices: usize, reassociates: bool) -> Prover {
+    /// With `takes_apart`, ops on indices and windows are sums over rows and elements, where sums may be reordered.
+    pub(crate) fn new(n_devices: usize, reassociates: bool, takes_apart: bool) -> Prover {
         Prover {
             arrays: Arrays::new(n_devices),
-            elementwise: Elementwise::new(reassociates),
+            elementwise: Elementwise::new(reassociates, takes_apart),
             loops: Vec::new(),
             n_loops: 0,
             loop_starts: HashMap::new(),
@@ -120,6 +122,15 @@ impl Prover {
     pub(crate) fn elementwise(&mut self, op: ElementwiseOp, operands: &[&Value], n_elems: i64) -> Option<Value> {
         let word = self.elementwise.word(&mut self.arrays.terms, op);
         self.map(operands, |p, arrays| p.elementwise.apply(&mut p.arrays, word, arrays, n_elems))
+    }
+
+    /// Notes that a rule was used to make the terms of a value.
+    pub(crate) fn mark(&mut self, value: &Value, rule: Rule) {
+        let mut terms = Vec::new();
+        self.for_each_term(value, &mut |term| terms.push(term));
+        for term in terms {
+            self.arrays.terms.mark(term, Rules::of(rule));
+        }
     }
 
     pub(crate) fn members(&mut self, lists: Vec<Vec<u32>>) -> MembersId {

@@ -3,7 +3,7 @@
 use crate::array::{Value, part};
 use crate::elementwise::ElementwiseOp;
 use crate::prover::Prover;
-use crate::segment::{Coords, Dim, Region, refine, row_major};
+use crate::segment::{Coords, Dim, MAX_SEGMENTS, Region, refine, row_major};
 use crate::sum::Summand;
 use crate::term::ArrayId;
 use hlo_ir::attrs::DotAttrs;
@@ -59,7 +59,9 @@ impl Prover {
         }
         let source = self.arrays.segments(array);
         let parts = refine(&source, region, 1)?;
-        let groups = group(parts.clone(), n_kept).or_else(|| group(cut_alike(parts), n_kept))?;
+        let groups = group(parts.clone(), n_kept)
+            .or_else(|| group(cut_alike(parts.clone()), n_kept))
+            .or_else(|| group(cut_in_grid(parts, &kept, &places)?, n_kept))?;
         let mut out = Vec::new();
         for Group { kept, parts } in groups {
             let mut summands = Vec::with_capacity(parts.len());
@@ -160,6 +162,55 @@ fn cut_alike(parts: Vec<(usize, Region)>) -> Vec<(usize, Region)> {
         out.push((segment, region));
     }
     out
+}
+
+/// Parts that are boxes in the result, cut along each of its dims where any of them begins or ends. `None` if they are no
+/// boxes, or become too many.
+fn cut_in_grid(parts: Vec<(usize, Region)>, kept: &[i64], places: &[i64]) -> Option<Vec<(usize, Region)>> {
+    let mut parts = parts;
+    for (d, (&size, &place)) in kept.iter().zip(places).enumerate() {
+        if size == 1 {
+            continue;
+        }
+        let start_of = |region: &Region| region.at[0] / place % size;
+        // The steps along this dim alone: fewer than a step of the dim around it.
+        let around = d.checked_sub(1).map_or(i64::MAX, |outer| places[outer]);
+        let mut along = Vec::with_capacity(parts.len());
+        for (_, region) in &parts {
+            let is_along = |dim: &Dim| dim.n != 1 && dim.step[0] >= place && dim.step[0] < around;
+            let mut dims = (0..region.dims.len()).filter(|&k| is_along(&region.dims[k]));
+            let (dim, None) = (dims.next(), dims.next()) else { return None };
+            if dim.is_some_and(|k| region.dims[k].step[0] != place) {
+                return None;
+            }
+            let n = dim.map_or(1, |k| region.dims[k].n);
+            if start_of(region) + n > size {
+                return None;
+            }
+            along.push((dim, n));
+        }
+        let ends = parts.iter().zip(&along).flat_map(|((_, r), &(_, n))| [start_of(r), start_of(r) + n]);
+        let mut borders: Vec<i64> = ends.collect();
+        borders.sort_unstable();
+        borders.dedup();
+        let mut out = Vec::with_capacity(parts.len());
+        for ((segment, mut region), (dim, n)) in parts.into_iter().zip(along) {
+            let first = start_of(&region);
+            if let Some(dim) = dim {
+                for &border in borders.iter().filter(|&&b| b > first && b < first + n) {
+                    let (before, rest) = region.clone().split(dim, border - start_of(&region));
+                    out.push((segment, before));
+                    region = rest;
+                }
+            }
+            out.push((segment, region));
+            if out.len() > MAX_SEGMENTS {
+                return None;
+            }
+        }
+        parts = out;
+    }
+    Some(parts)
 }
 
 /// Parts by the region of the result that they go into. `None` if regions overlap without being equal.

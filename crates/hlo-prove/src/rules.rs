@@ -33,6 +33,10 @@ pub enum Rule {
     SumInProduct,
     LoopSum,
     LoopStack,
+    RowSums,
+    WindowSums,
+    ZeroProduct,
+    Tiles,
 }
 
 /// What a rule says.
@@ -212,6 +216,34 @@ pub const RULES: &[RuleText] = &[
         statement: "zeros into which each iteration writes the sum of x over devices, at a row that is equal on them, are the sum over devices of zeros into which x is written",
         source: "writing rows is linear",
         is_exact: false,
+    },
+    RuleText {
+        rule: Rule::RowSums,
+        name: "row-sums",
+        statement: "gather(x, c)[i] = Σ_r select(r = clamp(c[i]), x[r], 0), a scatter that adds is x[r] + Σ_i select(r = c[i], u[i], 0), and select(low <= c <= high, Σ_r select(r = clamp(c - low, 0..high - low), x[r], 0), 0) = Σ_r select(r + low = c, x[r], 0)",
+        source: "https://openxla.org/xla/operation_semantics#gather, #scatter: indices are clamped, updates out of bounds are left out, in no particular order",
+        is_exact: false,
+    },
+    RuleText {
+        rule: Rule::WindowSums,
+        name: "window-sums",
+        statement: "a convolution is the sum of products over the elements of the window that are no padding, and the input features; a window reduction likewise",
+        source: "https://openxla.org/xla/operation_semantics#convwithgeneralpadding_convolution, #reducewindow",
+        is_exact: false,
+    },
+    RuleText {
+        rule: Rule::ZeroProduct,
+        name: "zero-product",
+        statement: "x * 0 = 0 within a sum",
+        source: "numbers that are finite",
+        is_exact: false,
+    },
+    RuleText {
+        rule: Rule::Tiles,
+        name: "tiles",
+        statement: "a device's tile of a value begins at its position times ceil(size / tiles) along each dim; a manual region takes tiles and gives the value that they make",
+        source: "sharding= and Shardy's attributes, https://openxla.org/shardy/sharding_representation",
+        is_exact: true,
     },
 ];
 

@@ -99,12 +99,21 @@ impl Elementwise {
             }
         }
         let identity = monoid.identity(dtype).map(|value| Literal::scalar(dtype, value));
+        let is_empty = |s: &Summand| identity.is_some() && terms.as_constant(s.term) == identity.as_ref();
+        if let (true, Some(first)) = (self.reassociates && flat.iter().all(is_empty), flat.first()) {
+            return segment(region, first.term, first);
+        }
         if flat.len() > 1 && self.reassociates {
             let n = flat.len();
             let is_identity = |s: &Summand| identity.is_some() && terms.as_constant(s.term) == identity.as_ref();
-            let kept: Vec<Summand> = flat.iter().filter(|s| !is_identity(s)).cloned().collect();
+            let is_nothing = |s: &Summand| is_identity(s) || (monoid == Monoid::Add && self.is_zero_product(terms, s.term));
+            let kept: Vec<Summand> = flat.iter().filter(|s| !is_nothing(s)).cloned().collect();
             if kept.len() < n {
+                let has_product = flat.iter().any(|s| !is_identity(s) && is_nothing(s));
                 rules = rules | Rules::of(Rule::IdentityDrops);
+                if has_product {
+                    rules = rules | Rules::of(Rule::ZeroProduct);
+                }
                 flat = if kept.is_empty() { vec![flat.swap_remove(0)] } else { kept };
             }
         }
@@ -142,6 +151,20 @@ impl Elementwise {
         let out = terms.apply(Head::Sum(monoid, dtype), &args, &all);
         terms.mark(out.term, rules);
         out
+    }
+
+    /// Whether a term is a product with zero.
+    fn is_zero_product(&self, terms: &Terms, term: TermId) -> bool {
+        let Node::Apply(Head::Elementwise(word), args) = terms.node(term) else { return false };
+        let is_zero = |arg: &Arg| {
+            let value = terms.as_constant(arg.term);
+            value.is_some_and(|v| Literal::zeros(v.dtype(), &[]).is_ok_and(|zero| zero == *v))
+        };
+        match self.op(*word).map(ElementwiseOp::linear) {
+            Some(Linear::Product | Linear::DotProduct) => args.iter().any(is_zero),
+            Some(Linear::Quotient) => args.first().is_some_and(is_zero),
+            Some(Linear::No) | None => false,
+        }
     }
 
     /// Adds the summand, or the summands of the sum that it is.
@@ -185,13 +208,26 @@ impl Elementwise {
     ) -> Option<Segment> {
         let mut groups: Vec<((crate::term::WordId, TermId, bool), Vec<Summand>)> = Vec::new();
         let mut rest = Vec::new();
+        let mut plain = Vec::new();
         for summand in flat.drain(..) {
             match self.factor_of(terms, &summand) {
-                Some((key, inner)) => match groups.iter_mut().find(|(k, _)| *k == key) {
-                    Some((_, list)) => list.push(inner),
-                    None => groups.push((key, vec![inner])),
-                },
+                Some((key, inner)) => {
+                    if summand.is_plain(terms) {
+                        plain.push((key, summand));
+                    }
+                    match groups.iter_mut().find(|(k, _)| *k == key) {
+                        Some((_, list)) => list.push(inner),
+                        None => groups.push((key, vec![inner])),
+                    }
+                }
                 None => rest.push(summand),
+            }
+        }
+        // One product alone stays a product.
+        for (key, summand) in plain {
+            if groups.iter().any(|(k, list)| *k == key && list.len() == 1) {
+                groups.retain(|(k, _)| *k != key);
+                rest.push(summand);
             }
         }
         let is_all = groups.len() == 1 && rest.is_empty();
@@ -352,7 +388,7 @@ impl Elementwise {
         terms: &mut Terms,
         summand: &Summand,
     ) -> Option<((crate::term::WordId, TermId, bool), Summand)> {
-        if summand.is_plain(terms) {
+        if summand.is_plain(terms) && !self.takes_apart {
             return None;
         }
         let Node::Apply(Head::Elementwise(word), args) = terms.node(summand.term) else { return None };
@@ -468,6 +504,15 @@ fn join_all(flat: &mut Vec<Summand>) -> bool {
     // In the order in which the elements are read, whatever coordinate comes first.
     let place = |s: &Summand| s.at.iter().sum::<i64>();
     flat.sort_by(|a, b| (a.term, a.spread, place(a), &a.at).cmp(&(b.term, b.spread, place(b), &b.at)));
+    join_neighbours(flat);
+    cut_by_rows(flat);
+    // Rows cut along one step may go on along another.
+    flat.sort_by(|a, b| (a.term, a.spread, place(a), &a.at).cmp(&(b.term, b.spread, place(b), &b.at)));
+    join_neighbours(flat);
+    flat.len() < before
+}
+
+fn join_neighbours(flat: &mut Vec<Summand>) {
     loop {
         let n = flat.len();
         let mut out: Vec<Summand> = Vec::with_capacity(n);
@@ -482,8 +527,6 @@ fn join_all(flat: &mut Vec<Summand>) -> bool {
             break;
         }
     }
-    cut_by_rows(flat);
-    flat.len() < before
 }
 
 /// Summands that have a term, cut anew if their boxes can be cut in several ways: each row as the intervals that are summed,
@@ -587,7 +630,7 @@ fn rows_of(boxes: &[Box], dim: usize) -> Option<Vec<Box>> {
     Some(slabs.into_iter().flat_map(|(range, inner)| inner.into_iter().map(move |rest| join(range, rest))).collect())
 }
 
-/// Makes one summan/// Makes `a` the sum of both, if that is one summand.
+/// Makes `a` the sum of both, if that is one summand.
 fn join(a: &mut Summand, b: &Summand) -> bool {
     if a.term != b.term || a.spread != b.spread || a.steps != b.steps || a.at == b.at {
         return false;
@@ -612,6 +655,15 @@ fn join(a: &mut Summand, b: &Summand) -> bool {
         if !others.eq(b.reduce.iter()) {
             return false;
         }
+        a.reduce[k].0 += 1;
+    } else if b.reduce.len() == a.reduce.len() + 1 {
+        // The first step of a run that the second goes on with.
+        let Some(k) = (0..b.reduce.len()).find(|&k| gap == b.reduce[k].1) else { return false };
+        let others = (0..b.reduce.len()).filter(|&i| i != k).map(|i| &b.reduce[i]);
+        if !others.eq(a.reduce.iter()) {
+            return false;
+        }
+        a.reduce = b.reduce.clone();
         a.reduce[k].0 += 1;
     } else {
         return false;

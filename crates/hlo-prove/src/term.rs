@@ -562,7 +562,8 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    fn of(&self, arg: &Arg) -> Place {
+    /// An argument's term at the coordinates that it has here.
+    pub(crate) fn of(&self, arg: &Arg) -> Place {
         Place { term: arg.term, at: arg.at(&self.at), steps: self.steps.iter().map(|s| arg.step(s)).collect() }
     }
 }

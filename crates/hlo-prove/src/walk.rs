@@ -209,15 +209,13 @@ impl Prover {
                 }
                 self.reduce(value, &shapes[0].dims, &attrs.dimensions, monoid, to.dtype)
             }
+            FactorRule::Convolution | FactorRule::ReduceWindow => self.window_op(module, inst, &values, &shapes),
+            FactorRule::Gather | FactorRule::Scatter => self.indexed_op(module, inst, &values, &shapes),
             // Functions of whole operands, as far as the rules go.
             FactorRule::Bitcast
             | FactorRule::BitcastConvert
-            | FactorRule::Convolution
-            | FactorRule::ReduceWindow
             | FactorRule::SelectAndScatter
             | FactorRule::Sort
-            | FactorRule::Gather
-            | FactorRule::Scatter
             | FactorRule::Cholesky
             | FactorRule::TriangularSolve
             | FactorRule::Fft
