@@ -64,7 +64,7 @@ impl Prover {
     }
 
     fn may_have_closed_form(&self, result: &Value) -> bool {
-        let mut is_closed = self.elementwise.reassociates;
+        let mut is_closed = self.elementwise.reassociates();
         self.for_each_term(result, &mut |term| {
             let is_sum = matches!(self.arrays.terms.node(term), Node::Apply(Head::Sum(Monoid::Add, _), _));
             is_closed &= is_sum || self.is_row_update(term);

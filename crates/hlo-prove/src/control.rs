@@ -259,7 +259,7 @@ impl Prover {
                 Guess::Own(classes) => *classes,
             };
             let (n, dtype) = this.types[k];
-            let closed = if often == Classes::ALL_EQUAL && self.elementwise.reassociates && uses[k] == 1 {
+            let closed = if often == Classes::ALL_EQUAL && self.elementwise.reassociates() && uses[k] == 1 {
                 self.closed_form(runs, (&params[k], &iteration.results[k]), &this.inits[k], n, dtype)
             } else {
                 None

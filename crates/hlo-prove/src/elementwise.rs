@@ -60,15 +60,30 @@ pub(crate) struct Elementwise {
     ops: HashMap<ElementwiseOp, WordId>,
     of_word: HashMap<WordId, ElementwiseOp>,
     results: HashMap<(WordId, SmallVec<[ArrayId; 3]>), Option<ArrayId>>,
+    pub(crate) freedom: Freedom,
+}
+
+/// What a run of the proof may do with sums. Each may do what those before it may; what is proved with less is known better.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+pub(crate) enum Freedom {
+    /// Nothing that does not hold bit for bit.
+    #[default]
+    Exact,
     /// Add is a sum, so that its order does not matter.
-    pub(crate) reassociates: bool,
-    /// Ops on indices and windows are sums over rows and elements, and sums of products are products of sums.
-    pub(crate) takes_apart: bool,
+    Reassociates,
+    /// Ops on indices are sums over rows, and sums of products are products of sums.
+    Rows,
+    /// Ops on windows are sums over their elements.
+    Windows,
 }
 
 impl Elementwise {
-    pub(crate) fn new(reassociates: bool, takes_apart: bool) -> Elementwise {
-        Elementwise { reassociates, takes_apart: reassociates && takes_apart, ..Elementwise::default() }
+    pub(crate) fn new(freedom: Freedom) -> Elementwise {
+        Elementwise { freedom, ..Elementwise::default() }
+    }
+
+    pub(crate) fn reassociates(&self) -> bool {
+        self.freedom >= Freedom::Reassociates
     }
 
     /// The op's word.
@@ -154,7 +169,7 @@ impl Elementwise {
             args.push((term, from));
             from += terms.rank(term);
         }
-        if let (Some(monoid), true) = (self.sum_of(op), self.reassociates) {
+        if let (Some(monoid), true) = (self.sum_of(op), self.reassociates()) {
             let summands = args.iter().map(|&(term, from)| Summand::own(terms, term, region, from)).collect();
             let segment = self.sum(terms, monoid, op.dtype, region, summands);
             terms.mark(segment.term, Rules::of(Rule::AddIsSum));

@@ -11,7 +11,7 @@ use crate::segment::row_major;
 use crate::term::ArrayId;
 use hashbrown::HashMap;
 use hlo_ir::attrs::CustomAttrs;
-use hlo_ir::sharding::{LeafSharding, Sharding};
+use hlo_ir::sharding::{LeafSharding, Sharding, ShardingKind};
 use hlo_ir::shardy::{self, attribute};
 use hlo_ir::tile_grid::TileGrid;
 use hlo_ir::{ArrayShape, Dims, InstId, Module, Opcode, Shape};
@@ -111,13 +111,14 @@ impl Prover {
                 let grid = self.grid(module.sharding(inst)?, module.shape(inst).as_array()?)?;
                 self.exchange_tiles(side, inst, operands, &[grid], false)
             }
-            shardy::GLOBAL_TO_LOCAL => {
-                let grids = self.manual_grids(side, own, shardy::IN_SHARDINGS)?;
-                self.exchange_tiles(side, inst, operands, &grids, true)
-            }
-            shardy::LOCAL_TO_GLOBAL => {
-                let grids = self.manual_grids(side, own, shardy::OUT_SHARDINGS)?;
-                self.exchange_tiles(side, inst, operands, &grids, false)
+            target @ (shardy::GLOBAL_TO_LOCAL | shardy::LOCAL_TO_GLOBAL) => {
+                let is_to_local = target == shardy::GLOBAL_TO_LOCAL;
+                let key = if is_to_local { shardy::IN_SHARDINGS } else { shardy::OUT_SHARDINGS };
+                let grids = match attribute(own, key) {
+                    Some(text) => self.manual_grids(side, own, text)?,
+                    None => self.annotated_grids(module, inst, is_to_local)?,
+                };
+                self.exchange_tiles(side, inst, operands, &grids, is_to_local)
             }
             _ => None,
         }
@@ -128,13 +129,35 @@ impl Prover {
         leaf.tile_grid(shape.rank(), self.n_devices())
     }
 
-    /// The tiles along the manual axes.
-    fn manual_grids(&self, side: &Side<'_>, own: &[(String, String)], key: &str) -> Option<Vec<TileGrid>> {
+    /// The tiles along the manual axes, by Shardy's attributes.
+    fn manual_grids(&self, side: &Side<'_>, own: &[(String, String)], text: &str) -> Option<Vec<TileGrid>> {
         let manual = shardy::manual_axes(attribute(own, shardy::MANUAL_AXES)?).ok()?;
-        let shardings = side.meshes.shardings(attribute(own, key)?).ok()?;
+        let shardings = side.meshes.shardings(text).ok()?;
         let grids = shardings.iter().map(|sharding| {
             let along = sharding.along(|axis| manual.iter().any(|name| name == axis));
             along.tile_grid(sharding.named.dims.len(), self.n_devices())
+        });
+        grids.collect()
+    }
+
+    /// The tiles along the manual axes, by `sharding=` of the operands and of the instruction: one says how the whole value is
+    /// cut, the other that it is manual, and along which axes if not along all.
+    fn annotated_grids(&self, module: &Module, inst: InstId, is_to_local: bool) -> Option<Vec<TileGrid>> {
+        let mut ranks = Vec::new();
+        module.shape(inst).for_each_leaf(&mut |_, leaf| ranks.push(leaf.as_array().map(ArrayShape::rank)));
+        let own = module.sharding(inst)?;
+        let grids = module.inst(inst).operands.iter().zip(ranks).enumerate().map(|(k, (&operand, rank))| {
+            let of_operand = module.sharding(operand).and_then(|s| s.leaf(0));
+            let of_result = own.leaf(k);
+            let (whole, manual) = if is_to_local { (of_operand, of_result) } else { (of_result, of_operand) };
+            let mut whole = whole?.clone();
+            if let (ShardingKind::Named(cut), Some(ShardingKind::Named(manual))) =
+                (&mut whole.kind, manual.map(|m| &m.kind))
+                && manual.whole.is_none()
+            {
+                cut.dims.iter_mut().for_each(|dim| dim.axes.retain(|axis| manual.manual.contains(axis)));
+            }
+            whole.tile_grid(rank?, self.n_devices())
         });
         grids.collect()
     }
@@ -210,7 +233,7 @@ pub(crate) fn input_layouts(global: &Module, local: &Module) -> Vec<Layouts> {
 }
 
 fn replicated() -> LeafSharding {
-    LeafSharding::new(hlo_ir::sharding::ShardingKind::Replicated)
+    LeafSharding::new(ShardingKind::Replicated)
 }
 
 fn entry_shardings(module: &Module) -> Vec<Option<LeafSharding>> {

@@ -4,7 +4,7 @@
 //! A device that has some of the rows, and zeros for the others, has some of the summands.
 
 use crate::array::Value;
-use crate::elementwise::{Elementwise, ElementwiseOp, holds};
+use crate::elementwise::{Elementwise, ElementwiseOp, Freedom, holds};
 use crate::prover::Prover;
 use crate::rules::{Rule, Rules};
 use crate::segment::{Coords, Dim, Region, Segment, row_major};
@@ -157,7 +157,7 @@ impl Prover {
 
     /// A gather or a scatter by its rows, where sums may be taken apart.
     pub(crate) fn indexed_op(&mut self, module: &Module, inst: InstId, values: &[&Value], shapes: &[&ArrayShape]) -> Option<Value> {
-        if !self.elementwise.takes_apart {
+        if self.elementwise.freedom < Freedom::Rows {
             return None;
         }
         let to = module.shape(inst).as_array()?;

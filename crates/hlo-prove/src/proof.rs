@@ -2,6 +2,7 @@
 
 use crate::array::{Tree, Value};
 use crate::devices::Classes;
+use crate::elementwise::Freedom;
 use crate::global::{self, Layouts};
 use crate::prover::{Prover, Side};
 use crate::rules::{Rule, Rules};
@@ -64,6 +65,22 @@ impl Proof {
     /// Whether every output is proved.
     pub fn is_proved(&self) -> bool {
         self.outputs.iter().all(|output| output.verdict == Verdict::Proved)
+    }
+
+    /// Takes over what another run of the proof, with more freedom, proves besides, and its reasons for what it does not.
+    fn improve(&mut self, freer: Proof) {
+        let used = freer.outputs.iter().fold(Rules::NONE, |rules, output| rules | output.modulo);
+        for (output, mut found) in self.outputs.iter_mut().zip(freer.outputs) {
+            if output.verdict == Verdict::Proved {
+                continue;
+            }
+            if found.verdict == Verdict::Proved && found.modulo == Rules::NONE {
+                // Without the rules for exact numbers it was not proved, so it rests on some of them.
+                found.modulo = if used == Rules::NONE { Rules::of(Rule::SumFlattens) } else { used };
+            }
+            *output = found;
+        }
+        self.n_terms = self.n_terms.max(freer.n_terms);
     }
 
     /// How many outputs are proved.
@@ -136,21 +153,26 @@ pub fn prove_chain(before: &Module, after: &[&Module], options: &Options) -> Res
             return Err(Error::Devices([a, b]));
         }
     }
-    let exact = prove_with(before, after, options, is_global, false)?;
-    if exact.is_proved() {
-        return Ok(exact);
-    }
-    let mut proof = prove_with(before, after, options, is_global, true)?;
-    let used = proof.outputs.iter().fold(Rules::NONE, |rules, output| rules | output.modulo);
-    for (output, exact) in proof.outputs.iter_mut().zip(exact.outputs) {
-        if exact.verdict == Verdict::Proved {
-            *output = exact;
-        } else if output.verdict == Verdict::Proved && output.modulo == Rules::NONE {
-            // Without those rules it was not proved, so it rests on some of them.
-            output.modulo = if used == Rules::NONE { Rules::of(Rule::SumFlattens) } else { used };
+    // Windows are taken apart last: along borders their sums have many parts.
+    let freedoms: &[Freedom] = match is_global {
+        true => &[Freedom::Exact, Freedom::Rows, Freedom::Windows],
+        false => &[Freedom::Exact, Freedom::Reassociates],
+    };
+    let mut known: Option<Proof> = None;
+    for &freedom in freedoms {
+        let proof = prove_with(before, after, options, is_global, freedom)?;
+        let is_done = match &mut known {
+            Some(known) => {
+                known.improve(proof);
+                known.is_proved()
+            }
+            None => known.insert(proof).is_proved(),
+        };
+        if is_done {
+            break;
         }
     }
-    Ok(proof)
+    known.ok_or(Error::NoEntry)
 }
 
 /// Whether the first module's shapes are of whole values and the others' of tiles.
@@ -170,9 +192,9 @@ fn prove_with(
     after: &[&Module],
     options: &Options,
     is_global: bool,
-    reassociates: bool,
+    freedom: Freedom,
 ) -> Result<Proof, Error> {
-    let mut prover = Prover::new(before.n_devices(), reassociates, is_global);
+    let mut prover = Prover::new(before.n_devices(), freedom);
     let expected_types = output_types(before)?;
     let inputs = inputs(&mut prover, before, options, is_global)?;
     let expected = run(&mut prover, before, 0, &inputs)?;

@@ -3,7 +3,7 @@
 use crate::array::{Arrays, Value};
 use crate::control::LoopRecord;
 use crate::devices::{Classes, Spread};
-use crate::elementwise::{Elementwise, ElementwiseOp};
+use crate::elementwise::{Elementwise, ElementwiseOp, Freedom};
 use crate::rules::{Rule, Rules};
 use crate::segment::Coords;
 use crate::term::{Arg, ArrayId, Extra, Head, Node, TermId, Terms};
@@ -49,11 +49,10 @@ pub(crate) struct Prover {
 }
 
 impl Prover {
-    /// With `takes_apart`, ops on indices and windows are sums over rows and elements, where sums may be reordered.
-    pub(crate) fn new(n_devices: usize, reassociates: bool, takes_apart: bool) -> Prover {
+    pub(crate) fn new(n_devices: usize, freedom: Freedom) -> Prover {
         Prover {
             arrays: Arrays::new(n_devices),
-            elementwise: Elementwise::new(reassociates, takes_apart),
+            elementwise: Elementwise::new(freedom),
             loops: Vec::new(),
             n_loops: 0,
             loop_starts: HashMap::new(),

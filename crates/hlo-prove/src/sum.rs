@@ -5,7 +5,7 @@
 //! order a program adds up. What makes two sums one holds for exact numbers; see [`crate::rules`].
 
 use crate::devices::Spread;
-use crate::elementwise::{Elementwise, ElementwiseOp, Linear};
+use crate::elementwise::{Elementwise, ElementwiseOp, Freedom, Linear};
 use crate::rules::{Rule, Rules};
 use crate::segment::{Coords, Dim, Region, Segment};
 use crate::term::{Arg, Extent, Extra, Head, Node, TermId, Terms};
@@ -14,7 +14,7 @@ use hlo_ir::{DType, Literal};
 use smallvec::SmallVec;
 
 /// A plain sum with more summands than this is not taken apart within another one.
-const MAX_FLAT: usize = 400;
+const MAX_FLAT: usize = 4096;
 
 /// How many summands lie at most between two that are joined.
 const MAX_BEHIND: usize = 256;
@@ -84,7 +84,7 @@ impl Elementwise {
         for summand in summands {
             self.flatten(terms, (monoid, dtype), summand, &mut flat, &mut rules);
         }
-        if self.reassociates && monoid == Monoid::Add {
+        if self.reassociates() && monoid == Monoid::Add {
             if let Some(segment) = self.pull_factors(terms, dtype, region, &mut flat) {
                 terms.mark(segment.term, rules);
                 return segment;
@@ -100,10 +100,10 @@ impl Elementwise {
         }
         let identity = monoid.identity(dtype).map(|value| Literal::scalar(dtype, value));
         let is_empty = |s: &Summand| identity.is_some() && terms.as_constant(s.term) == identity.as_ref();
-        if let (true, Some(first)) = (self.reassociates && flat.iter().all(is_empty), flat.first()) {
+        if let (true, Some(first)) = (self.reassociates() && flat.iter().all(is_empty), flat.first()) {
             return segment(region, first.term, first);
         }
-        if flat.len() > 1 && self.reassociates {
+        if flat.len() > 1 && self.reassociates() {
             let n = flat.len();
             let is_identity = |s: &Summand| identity.is_some() && terms.as_constant(s.term) == identity.as_ref();
             let is_nothing = |s: &Summand| is_identity(s) || (monoid == Monoid::Add && self.is_zero_product(terms, s.term));
@@ -120,10 +120,10 @@ impl Elementwise {
         for summand in &mut flat {
             tidy(terms, monoid, summand);
         }
-        if self.reassociates && count_equal(terms, monoid, &mut flat) {
+        if self.reassociates() && count_equal(terms, monoid, &mut flat) {
             rules = rules | Rules::of(Rule::SumsJoin);
         }
-        if self.reassociates && join_all(&mut flat) {
+        if self.reassociates() && join_all(&mut flat) {
             rules = rules | Rules::of(Rule::SumsJoin);
         }
         if let [only] = flat.as_slice() {
@@ -179,7 +179,7 @@ impl Elementwise {
         let classes = terms.classes(summand.term);
         summand.spread = terms.devices.normalize(summand.spread, classes);
         let inner = match terms.node(summand.term) {
-            Node::Apply(Head::Sum(monoid, dtype), args) if (*monoid, *dtype) == kind && self.reassociates => {
+            Node::Apply(Head::Sum(monoid, dtype), args) if (*monoid, *dtype) == kind && self.reassociates() => {
                 args.clone()
             }
             _ => return out.push(summand),
@@ -388,7 +388,7 @@ impl Elementwise {
         terms: &mut Terms,
         summand: &Summand,
     ) -> Option<((crate::term::WordId, TermId, bool), Summand)> {
-        if summand.is_plain(terms) && !self.takes_apart {
+        if summand.is_plain(terms) && self.freedom < Freedom::Rows {
             return None;
         }
         let Node::Apply(Head::Elementwise(word), args) = terms.node(summand.term) else { return None };
@@ -506,9 +506,10 @@ fn join_all(flat: &mut Vec<Summand>) -> bool {
     flat.sort_by(|a, b| (a.term, a.spread, place(a), &a.at).cmp(&(b.term, b.spread, place(b), &b.at)));
     join_neighbours(flat);
     cut_by_rows(flat);
-    // Rows cut along one step may go on along another.
+    // Rows cut along one step may go on along another, which is then the only step left.
     flat.sort_by(|a, b| (a.term, a.spread, place(a), &a.at).cmp(&(b.term, b.spread, place(b), &b.at)));
     join_neighbours(flat);
+    cut_by_rows(flat);
     flat.len() < before
 }
 

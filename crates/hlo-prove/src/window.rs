@@ -5,7 +5,7 @@
 //! reach, has the same sums.
 
 use crate::array::Value;
-use crate::elementwise::ElementwiseOp;
+use crate::elementwise::{ElementwiseOp, Freedom};
 use crate::movement::Window as Place;
 use crate::prover::Prover;
 use crate::rules::Rule;
@@ -84,7 +84,7 @@ impl Prover {
         values: &[&Value],
         shapes: &[&ArrayShape],
     ) -> Option<Value> {
-        if !self.elementwise.takes_apart {
+        if self.elementwise.freedom < Freedom::Windows {
             return None;
         }
         let to = module.shape(inst).as_array()?;
