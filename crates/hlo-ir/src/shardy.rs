@@ -364,7 +364,10 @@ mod tests {
     #[test]
     fn shardings_become_named_ones() {
         assert_eq!(printed(r#"#sdy.sharding<@mesh, [{"y"}, {}]>"#), "{mesh['x'=2,'y'=4], [{'y'}, {}]}");
-        assert_eq!(printed(r#"#sdy.sharding<@mesh, [{"x", "y":(2)2, ?}p1]>"#), "{mesh['x'=2,'y'=4], [{'x', 'y':(2)2, ?}]}");
+        assert_eq!(
+            printed(r#"#sdy.sharding<@mesh, [{"x", "y":(2)2, ?}p1]>"#),
+            "{mesh['x'=2,'y'=4], [{'x', 'y':(2)2, ?}]}"
+        );
         assert_eq!(
             printed(r#"#sdy.sharding<@turned, [{?}], replicated={"x"}>"#),
             "{mesh['x'=4], device_ids=(3,2,1,0), [{?}], replicated={'x'}}"

@@ -85,7 +85,10 @@ impl LeafSharding {
                 TileGrid::of_positions(tiling.dims[..rank].into(), positions.collect(), n_devices)
             }
             ShardingKind::Named(named) => {
-                if named.dims.len() != rank || !named.unreduced.is_empty() || named.whole.is_some_and(|w| w != WholeMesh::Replicated) {
+                if named.dims.len() != rank
+                    || !named.unreduced.is_empty()
+                    || named.whole.is_some_and(|w| w != WholeMesh::Replicated)
+                {
                     return None;
                 }
                 let mut positions: Vec<(i64, Dims)> =

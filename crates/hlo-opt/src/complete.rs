@@ -34,11 +34,39 @@ pub(crate) fn read_completed(
     Ok((source, loaded))
 }
 
-/// Puts into the module's header and parameters what its text leaves out, and says where that comes from.
+/// As [`read_completed`], for a command that takes global programs as well.
+///
+/// # Errors
+/// As [`read_completed`].
+pub(crate) fn read_completed_of_any_kind(
+    file: &Path,
+    counts: CountArgs,
+    console: &mut Console<'_>,
+) -> Result<(Source, Loaded), Failure> {
+    let source = Source::read(file, console)?;
+    let mut loaded = source.load(source.whole(), console.has_color)?;
+    fill_in(&source, source.whole(), &mut loaded, counts, console)?;
+    Ok((source, loaded))
+}
+
+/// Puts into the module's header and parameters what its text leaves out, and says where that comes from. Says of a global program that
+/// no pass partitions it.
 ///
 /// # Errors
 /// The flags contradict the header; the collectives contradict each other; or the module is not valid on so many devices.
 pub(crate) fn complete(
+    source: &Source,
+    part: Part<'_>,
+    loaded: &mut Loaded,
+    counts: CountArgs,
+    console: &mut Console<'_>,
+) -> Result<(), Failure> {
+    fill_in(source, part, loaded, counts, console)?;
+    tell_global(source, &loaded.module, console);
+    Ok(())
+}
+
+fn fill_in(
     source: &Source,
     part: Part<'_>,
     loaded: &mut Loaded,
@@ -51,7 +79,6 @@ pub(crate) fn complete(
         source.verify(part, loaded, console.has_color)?;
     }
     take_shardings(source, &mut loaded.module, console);
-    tell_global(source, &loaded.module, console);
     Ok(())
 }
 

@@ -79,7 +79,8 @@ impl Prover {
         let members = self.members(lists);
         let lists = self.lists(members);
         let spreads: Vec<_> = (0..tiles.len()).map(|k| self.spread(members, &[k])).collect();
-        let arrays = lists.iter().map(|list| list.iter().map(|&d| self.arrays.on(value, d as usize)).collect()).collect();
+        let arrays =
+            lists.iter().map(|list| list.iter().map(|&d| self.arrays.on(value, d as usize)).collect()).collect();
         let sizes = grid.tile_dims(dims);
         self.of_lists(arrays, |p, arrays| {
             let mut out = Vec::new();
@@ -187,7 +188,11 @@ impl Prover {
                 return None;
             }
             let dims = &whole.dims;
-            out.push(Tree::Leaf(if is_to_local { self.tile(value, dims, grid)? } else { self.whole_of_tiles(value, dims, grid)? }));
+            out.push(Tree::Leaf(if is_to_local {
+                self.tile(value, dims, grid)?
+            } else {
+                self.whole_of_tiles(value, dims, grid)?
+            }));
         }
         match module.shape(inst) {
             Shape::Tuple(_) => Some(Tree::Tuple(Rc::new(out))),
@@ -249,7 +254,12 @@ fn entry_shardings(module: &Module) -> Vec<Option<LeafSharding>> {
 
 /// How each output may be cut: as the second module says; as the user of the global program wrote; else as any input is,
 /// because XLA's text does not keep what it chose for results.
-pub(crate) fn output_layouts(global: &Module, local: &Module, meshes: &shardy::Meshes, n_outputs: usize) -> Vec<Layouts> {
+pub(crate) fn output_layouts(
+    global: &Module,
+    local: &Module,
+    meshes: &shardy::Meshes,
+    n_outputs: usize,
+) -> Vec<Layouts> {
     let inputs: Vec<LeafSharding> = entry_shardings(local).into_iter().flatten().collect();
     let root = |module: &Module| module.entry().and_then(|entry| module.comp(entry).root.expand());
     let of_root = |module: &Module, leaf: usize| module.sharding(root(module)?)?.leaf(leaf).cloned();
@@ -278,12 +288,14 @@ fn is_open_result(module: &Module, meshes: &shardy::Meshes, leaf: usize) -> bool
     let operand = |inst: InstId, k: usize| module.inst(inst).operands.get(k).copied();
     let root = module.entry().and_then(|entry| module.comp(entry).root.expand());
     // A single result may be taken out of a tuple again.
-    let tuple = root.and_then(|root| {
-        if module.inst(root).opcode == Opcode::GetTupleElement { operand(root, 0) } else { Some(root) }
-    });
-    let value = tuple.and_then(|tuple| {
-        if module.inst(tuple).opcode == Opcode::Tuple { operand(tuple, leaf) } else { Some(tuple) }
-    });
+    let tuple =
+        root.and_then(
+            |root| {
+                if module.inst(root).opcode == Opcode::GetTupleElement { operand(root, 0) } else { Some(root) }
+            },
+        );
+    let value = tuple
+        .and_then(|tuple| if module.inst(tuple).opcode == Opcode::Tuple { operand(tuple, leaf) } else { Some(tuple) });
     let marks = value.and_then(|value| module.inst(value).marks.as_deref());
     let text = marks.and_then(|marks| attribute(&marks.frontend_attributes, shardy::SHARDING));
     text.and_then(|text| meshes.shardings(text).ok()).is_some_and(|all| all.iter().any(|s| s.is_open()))

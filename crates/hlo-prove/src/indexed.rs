@@ -9,7 +9,7 @@ use crate::prover::Prover;
 use crate::rules::{Rule, Rules};
 use crate::segment::{Coords, Dim, Region, Segment, row_major};
 use crate::sum::Summand;
-use crate::term::{Extra, Head, Node, Place, TermId, Terms, WordId};
+use crate::term::{Extra, Head, Node, Place, Terms, WordId};
 use hlo_ir::attrs::{Comparison, GatherAttrs, ScatterAttrs};
 use hlo_ir::monoid::{Monoid, find_monoid};
 use hlo_ir::{ArrayShape, DType, InstId, Literal, Module, NumberClass, Opcode};
@@ -55,7 +55,13 @@ impl Prover {
         }
         let index_dims = dims_without(by, attrs.index_vector_dim)?;
         let index_steps = row_major(&by.dims);
-        let mut nest = Nest { dims: to.dims.to_vec(), rows: Vec::new(), indices: Vec::new(), along: to.rank(), n_rows: from.dims[dim] };
+        let mut nest = Nest {
+            dims: to.dims.to_vec(),
+            rows: Vec::new(),
+            indices: Vec::new(),
+            along: to.rank(),
+            n_rows: from.dims[dim],
+        };
         let (mut next_offset, mut next_index) = (offsets.into_iter(), index_dims.into_iter());
         for k in 0..to.rank() {
             if attrs.offset_dims.contains(&(k as i64)) {
@@ -108,7 +114,13 @@ impl Prover {
             return None;
         }
         let mut windows = attrs.update_window_dims.iter();
-        let mut nest = Nest { dims: to.dims.to_vec(), rows: Vec::new(), indices: vec![0; to.rank()], along: dim, n_rows: to.dims[dim] };
+        let mut nest = Nest {
+            dims: to.dims.to_vec(),
+            rows: Vec::new(),
+            indices: vec![0; to.rank()],
+            along: dim,
+            n_rows: to.dims[dim],
+        };
         for d in 0..to.rank() {
             if let Some(k) = attrs.input_batching_dims.iter().position(|&b| b == d as i64) {
                 let of_indices = *attrs.scatter_indices_batching_dims.get(k)? as usize;
@@ -156,7 +168,13 @@ impl Prover {
     }
 
     /// A gather or a scatter by its rows, where sums may be taken apart.
-    pub(crate) fn indexed_op(&mut self, module: &Module, inst: InstId, values: &[&Value], shapes: &[&ArrayShape]) -> Option<Value> {
+    pub(crate) fn indexed_op(
+        &mut self,
+        module: &Module,
+        inst: InstId,
+        values: &[&Value],
+        shapes: &[&ArrayShape],
+    ) -> Option<Value> {
         if self.elementwise.freedom < Freedom::Rows {
             return None;
         }
@@ -229,7 +247,7 @@ impl Elementwise {
         let [condition, a, b] = operands;
         let (within, is_inside) = self.within(terms, &place_of(condition))?;
         let (sum, zero) = if is_inside { (a, b) } else { (b, a) };
-        if !is_zero(terms, zero.term) {
+        if !terms.is_zero(zero.term) {
             return None;
         }
         let Node::Apply(Head::Sum(Monoid::Add, dtype), args) = terms.node(sum.term).clone() else { return None };
@@ -270,7 +288,7 @@ impl Elementwise {
     ) -> Option<Segment> {
         let (select, op, parts) = self.op_of(terms, summand)?;
         let [is_row, row, zero] = parts.as_slice() else { return None };
-        if op.opcode != Opcode::Select || !is_zero(terms, zero.term) {
+        if op.opcode != Opcode::Select || !terms.is_zero(zero.term) {
             return None;
         }
         let (compare, op, parts) = self.op_of(terms, is_row)?;
@@ -361,10 +379,6 @@ fn holds_all(dtype: DType, number: &Place, sizes: &[i64]) -> bool {
 
 /// How many steps a comparison of terms takes at most.
 const MAX_STEPS: usize = 200;
-
-fn is_zero(terms: &Terms, term: TermId) -> bool {
-    terms.as_constant(term).is_some_and(|literal| Literal::zeros(literal.dtype(), &[]).is_ok_and(|zero| zero == *literal))
-}
 
 /// A segment's term with its coordinates.
 fn place_of(segment: &Segment) -> Place {

@@ -112,7 +112,13 @@ impl Prover {
     }
 
     /// The elements of an array of dims `dims` that lie outside a window, where they are.
-    pub(crate) fn keep_outside(&mut self, array: ArrayId, window: &Window, dims: &[i64], out: &mut Vec<Segment>) -> Option<()> {
+    pub(crate) fn keep_outside(
+        &mut self,
+        array: ArrayId,
+        window: &Window,
+        dims: &[i64],
+        out: &mut Vec<Segment>,
+    ) -> Option<()> {
         let steps = row_major(dims);
         let mut start = vec![0; dims.len()];
         let mut sizes = dims.to_vec();

@@ -3,12 +3,13 @@
 use crate::array::{Value, part};
 use crate::elementwise::ElementwiseOp;
 use crate::prover::Prover;
+use crate::rules::{Rule, Rules};
 use crate::segment::{Coords, Dim, MAX_SEGMENTS, Region, refine, row_major};
 use crate::sum::Summand;
 use crate::term::ArrayId;
 use hlo_ir::attrs::DotAttrs;
 use hlo_ir::monoid::Monoid;
-use hlo_ir::{DType, Opcode};
+use hlo_ir::{DType, Literal, Opcode};
 use smallvec::SmallVec;
 
 /// The parts of an array that are summed into one region of the result.
@@ -59,7 +60,20 @@ impl Prover {
         }
         let source = self.arrays.segments(array);
         let parts = refine(&source, region, 1)?;
-        let groups = group(parts.clone(), n_kept)
+        // Identities change nothing where something else is summed as well; they are cut in their own way.
+        let identity = monoid.identity(dtype).map(|value| Literal::scalar(dtype, value));
+        let is_identity = |part: &(usize, Region)| {
+            identity.is_some() && self.arrays.terms.as_constant(source[part.0].term) == identity.as_ref()
+        };
+        let mut rules = Rules::NONE;
+        let mut groups = None;
+        if self.elementwise.reassociates() && parts.iter().any(is_identity) {
+            let others: Vec<_> = parts.iter().filter(|part| !is_identity(part)).cloned().collect();
+            groups = group(others, n_kept);
+            rules = Rules::of(Rule::IdentityDrops);
+        }
+        let groups = groups
+            .or_else(|| group(parts.clone(), n_kept))
             .or_else(|| group(cut_alike(parts.clone()), n_kept))
             .or_else(|| group(cut_in_grid(parts, &kept, &places)?, n_kept))?;
         let mut out = Vec::new();
@@ -82,7 +96,9 @@ impl Prover {
                     spread,
                 });
             }
-            out.push(self.elementwise.sum(&mut self.arrays.terms, monoid, dtype, &kept, summands));
+            let sum = self.elementwise.sum(&mut self.arrays.terms, monoid, dtype, &kept, summands);
+            self.arrays.terms.mark(sum.term, rules);
+            out.push(sum);
         }
         Some(self.arrays.intern(out))
     }

@@ -106,7 +106,8 @@ impl Elementwise {
         if flat.len() > 1 && self.reassociates() {
             let n = flat.len();
             let is_identity = |s: &Summand| identity.is_some() && terms.as_constant(s.term) == identity.as_ref();
-            let is_nothing = |s: &Summand| is_identity(s) || (monoid == Monoid::Add && self.is_zero_product(terms, s.term));
+            let is_nothing =
+                |s: &Summand| is_identity(s) || (monoid == Monoid::Add && self.is_zero_product(terms, s.term));
             let kept: Vec<Summand> = flat.iter().filter(|s| !is_nothing(s)).cloned().collect();
             if kept.len() < n {
                 let has_product = flat.iter().any(|s| !is_identity(s) && is_nothing(s));
@@ -156,10 +157,7 @@ impl Elementwise {
     /// Whether a term is a product with zero.
     fn is_zero_product(&self, terms: &Terms, term: TermId) -> bool {
         let Node::Apply(Head::Elementwise(word), args) = terms.node(term) else { return false };
-        let is_zero = |arg: &Arg| {
-            let value = terms.as_constant(arg.term);
-            value.is_some_and(|v| Literal::zeros(v.dtype(), &[]).is_ok_and(|zero| zero == *v))
-        };
+        let is_zero = |arg: &Arg| terms.is_zero(arg.term);
         match self.op(*word).map(ElementwiseOp::linear) {
             Some(Linear::Product | Linear::DotProduct) => args.iter().any(is_zero),
             Some(Linear::Quotient) => args.first().is_some_and(is_zero),
@@ -506,10 +504,12 @@ fn join_all(flat: &mut Vec<Summand>) -> bool {
     flat.sort_by(|a, b| (a.term, a.spread, place(a), &a.at).cmp(&(b.term, b.spread, place(b), &b.at)));
     join_neighbours(flat);
     cut_by_rows(flat);
+    add_steps(flat);
     // Rows cut along one step may go on along another, which is then the only step left.
     flat.sort_by(|a, b| (a.term, a.spread, place(a), &a.at).cmp(&(b.term, b.spread, place(b), &b.at)));
     join_neighbours(flat);
     cut_by_rows(flat);
+    add_steps(flat);
     flat.len() < before
 }
 
@@ -528,6 +528,56 @@ fn join_neighbours(flat: &mut Vec<Summand>) {
             break;
         }
     }
+}
+
+/// Makes one summand of equal boxes at equal distances, which no step of their own leads from one to the next.
+fn add_steps(flat: &mut Vec<Summand>) {
+    let place = |s: &Summand| s.at.iter().sum::<i64>();
+    loop {
+        let n = flat.len();
+        flat.sort_by(|a, b| {
+            (a.term, a.spread, &a.steps, &a.reduce, place(a), &a.at).cmp(&(
+                b.term,
+                b.spread,
+                &b.steps,
+                &b.reduce,
+                place(b),
+                &b.at,
+            ))
+        });
+        let is_alike = |a: &Summand, b: &Summand| {
+            a.term == b.term && a.spread == b.spread && a.steps == b.steps && a.reduce == b.reduce
+        };
+        let mut out: Vec<Summand> = Vec::with_capacity(n);
+        for group in flat.chunk_by(is_alike) {
+            match runs_of_equal_gaps(group) {
+                Some((length, step)) => out.extend(group.chunks(length).map(|run| {
+                    let mut summand = run[0].clone();
+                    summand.reduce.push((length as i64, step.clone()));
+                    tidy_steps(&mut summand.reduce);
+                    summand
+                })),
+                None => out.extend_from_slice(group),
+            }
+        }
+        *flat = out;
+        if flat.len() == n {
+            return;
+        }
+    }
+}
+
+/// The length of the runs that a group falls into, all with the gap of its first two.
+fn runs_of_equal_gaps(group: &[Summand]) -> Option<(usize, Coords)> {
+    let [first, second, ..] = group else { return None };
+    let step = gap(first, second);
+    // Two that lie against each other's direction are no step: it would run both ways.
+    if step.iter().any(|&s| s < 0) {
+        return None;
+    }
+    let length = 1 + group.windows(2).take_while(|pair| gap(&pair[0], &pair[1]) == step).count();
+    let is_run = |run: &[Summand]| run.len() == length && run.windows(2).all(|pair| gap(&pair[0], &pair[1]) == step);
+    (group.len().is_multiple_of(length) && group.chunks(length).all(is_run)).then_some((length, step))
 }
 
 /// Summands that have a term, cut anew if their boxes can be cut in several ways: each row as the intervals that are summed,
@@ -575,6 +625,7 @@ fn boxes_by_rows(group: &[Summand]) -> Option<Vec<Summand>> {
         let n = |step: &Coords| summand.reduce.iter().find(|r| r.1 == *step).map_or(1, |r| r.0);
         boxes.push(offsets.iter().zip(&basis).map(|(&o, step)| (o, o + n(step))).collect());
     }
+    let boxes = along_fewest(boxes, &basis);
     let cut = rows_of(&boxes, 0)?;
     let summands = cut.into_iter().map(|cut| {
         let mut at = first.at.clone();
@@ -587,6 +638,36 @@ fn boxes_by_rows(group: &[Summand]) -> Option<Vec<Summand>> {
         Summand { at, reduce, ..first.clone() }
     });
     Some(summands.collect())
+}
+
+/// The boxes without the steps that others lead along as well: row by row, if rows of columns are columns of one long row.
+/// As they are, if they become too many.
+fn along_fewest(boxes: Vec<Box>, basis: &[Coords]) -> Vec<Box> {
+    let times = |long: usize, short: usize| -> Option<i64> {
+        let c = basis[short].iter().position(|&s| s != 0)?;
+        let m = basis[long][c].checked_div(basis[short][c]).filter(|&m| m > 1)?;
+        basis[long].iter().zip(&basis[short]).all(|(l, s)| *l == m * s).then_some(m)
+    };
+    let mut all = boxes.clone();
+    for long in 0..basis.len() {
+        let shortest = (0..basis.len()).filter_map(|short| times(long, short).map(|m| (m, short))).max();
+        let Some((m, short)) = shortest else { continue };
+        let n = all.iter().fold(0i64, |n, b| n.saturating_add(b[long].1 - b[long].0));
+        if n > MAX_BOXES as i64 {
+            return boxes;
+        }
+        let mut rows = Vec::with_capacity(n as usize);
+        for one in &all {
+            for k in one[long].0..one[long].1 {
+                let mut row = one.clone();
+                row[long] = (0, 1);
+                row[short] = (one[short].0 + k * m, one[short].1 + k * m);
+                rows.push(row);
+            }
+        }
+        all = rows;
+    }
+    all
 }
 
 fn gap(first: &Summand, summand: &Summand) -> Coords {

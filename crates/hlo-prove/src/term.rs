@@ -332,6 +332,12 @@ impl Terms {
         }
     }
 
+    /// Whether the term is the number zero.
+    pub(crate) fn is_zero(&self, term: TermId) -> bool {
+        let value = self.as_constant(term);
+        value.is_some_and(|v| Literal::zeros(v.dtype(), &[]).is_ok_and(|zero| zero == *v))
+    }
+
     pub(crate) fn iota(&mut self, dtype: DType) -> TermId {
         self.add(Node::Iota(dtype), 1, Classes::ALL_EQUAL, Rules::NONE)
     }

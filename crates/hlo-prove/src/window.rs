@@ -5,11 +5,11 @@
 //! reach, has the same sums.
 
 use crate::array::Value;
-use crate::elementwise::{ElementwiseOp, Freedom};
+use crate::elementwise::{ElementwiseOp, Freedom, places};
 use crate::movement::Window as Place;
 use crate::prover::Prover;
 use crate::rules::Rule;
-use crate::segment::row_major;
+use crate::segment::{Segment, refine, row_major};
 use hlo_ir::attrs::{ConvAttrs, ReduceWindowAttrs, WindowDim};
 use hlo_ir::monoid::{Monoid, find_monoid};
 use hlo_ir::{ArrayShape, InstId, Literal, Module, Opcode};
@@ -149,9 +149,8 @@ impl Prover {
         }
         let index = |d: i64| d as usize;
         let n_spatial = labels.input_spatial.len();
-        let windows: Vec<WindowDim> = (0..n_spatial)
-            .map(|k| attrs.window.dims.get(k).copied().unwrap_or_default())
-            .collect();
+        let windows: Vec<WindowDim> =
+            (0..n_spatial).map(|k| attrs.window.dims.get(k).copied().unwrap_or_default()).collect();
         let mut runs = Vec::with_capacity(n_spatial);
         for (k, window) in windows.iter().enumerate() {
             let n_in = from.dims[index(labels.input_spatial[k])];
@@ -171,7 +170,8 @@ impl Prover {
         let mut order = vec![index(labels.output_batch), index(labels.output_feature)];
         order.extend(labels.output_spatial.iter().map(|&d| index(d)));
         self.in_parts(&runs, to, |p, part| {
-            let mut nest = vec![(from.dims[batch], lhs_steps[batch], 0), (kernel.dims[kernel_out], 0, rhs_steps[kernel_out])];
+            let mut nest =
+                vec![(from.dims[batch], lhs_steps[batch], 0), (kernel.dims[kernel_out], 0, rhs_steps[kernel_out])];
             let (mut lhs_start, mut rhs_start) = (0, 0);
             for (k, run) in part.iter().enumerate() {
                 let step = lhs_steps[index(labels.input_spatial[k])];
@@ -187,14 +187,17 @@ impl Prover {
                 nest.push((run.n_elements, windows[k].window_dilation * step, if is_reversed { -by } else { by }));
             }
             let dims: Vec<i64> = nest.iter().map(|n| n.0).collect();
-            let n = dims.iter().try_fold(1i64, |n, &d| n.checked_mul(d))?;
+            dims.iter().try_fold(1i64, |n, &d| n.checked_mul(d))?;
             let a = p.view(lhs, &dims, lhs_start, &nest.iter().map(|n| n.1).collect::<Vec<_>>())?;
             let b = p.view(rhs, &dims, rhs_start, &nest.iter().map(|n| n.2).collect::<Vec<_>>())?;
-            let products = p.elementwise(op.clone(), &[&a, &b], n)?;
+            let products = p.products(op.clone(), &a, &b)?;
             p.mark(&products, Rule::WindowSums);
             let n_kept = order.len();
             let reduced: Vec<i64> = (n_kept as i64..dims.len() as i64).collect();
             let sum = p.reduce(&products, &dims, &reduced, Monoid::Add, to.dtype)?;
+            if [&a, &b].into_iter().any(|operand| p.has_zeros(operand)) {
+                p.mark(&sum, Rule::ZeroProduct);
+            }
             // The loops' order to that of the result.
             let loop_of = |d: usize| order.iter().position(|&o| o == d);
             let permutation: Vec<i64> = (0..n_kept).map(|d| loop_of(d).map(|k| k as i64)).collect::<Option<_>>()?;
@@ -205,6 +208,33 @@ impl Prover {
                 window.sizes[order[k + 2]] = run.n;
             }
             Some((sum, window))
+        })
+    }
+
+    /// The products of two arrays, element by element. Where the first is zero they are, whatever the second is: padding has a
+    /// shape of its own, by which the second would be cut to pieces.
+    fn products(&mut self, op: ElementwiseOp, a: &Value, b: &Value) -> Option<Value> {
+        let word = self.elementwise.word(&mut self.arrays.terms, op.clone());
+        self.map(&[a, b], |p, arrays| {
+            let &[a, b] = arrays else { return None };
+            let (first, second) = (p.arrays.segments(a), p.arrays.segments(b));
+            let mut out = Vec::new();
+            for segment in first.iter() {
+                if p.arrays.terms.is_zero(segment.term) {
+                    out.push(segment.clone());
+                    continue;
+                }
+                for (k, mut region) in refine(&second, segment.region.clone(), 0)? {
+                    region.dims.retain(|dim| dim.n != 1);
+                    let term = second[k].term;
+                    if p.arrays.terms.is_zero(term) {
+                        out.push(Segment { term, region: places(&region) });
+                    } else {
+                        p.elementwise.apply_region(&mut p.arrays, word, &op, &[segment.term, term], &region, &mut out);
+                    }
+                }
+            }
+            Some(p.arrays.intern(out))
         })
     }
 
@@ -240,6 +270,13 @@ impl Prover {
         })
     }
 
+    /// Whether a value has zeros that are known.
+    fn has_zeros(&self, value: &Value) -> bool {
+        let mut has_zeros = false;
+        self.for_each_term(value, &mut |term| has_zeros |= self.arrays.terms.is_zero(term));
+        has_zeros
+    }
+
     /// Whether a value is this number on every device.
     fn is_number(&mut self, value: &Value, number: &Literal) -> bool {
         let Value::Same(array) = value else { return false };
@@ -259,15 +296,21 @@ mod tests {
 
     /// Each output's elements of the operand, one by one.
     fn elements(window: &WindowDim, n_in: i64, n_out: i64) -> Vec<Vec<i64>> {
-        let of = |q: i64| (0..window.size).map(move |k| q * window.stride - window.pad_low + k * window.window_dilation);
+        let of =
+            |q: i64| (0..window.size).map(move |k| q * window.stride - window.pad_low + k * window.window_dilation);
         (0..n_out).map(|q| of(q).filter(|at| (0..n_in).contains(at)).collect()).collect()
     }
 
     #[test]
     fn runs_take_the_elements_that_are_no_padding() {
-        for (size, stride, pad_low, dilation, n_in, n_out) in
-            [(3, 1, 1, 1, 8, 8), (7, 2, 2, 1, 9, 5), (4, 3, 5, 2, 6, 4), (2, 1, -1, 1, 6, 4), (5, 1, 4, 1, 5, 5), (1, 2, 0, 1, 7, 4)]
-        {
+        for (size, stride, pad_low, dilation, n_in, n_out) in [
+            (3, 1, 1, 1, 8, 8),
+            (7, 2, 2, 1, 9, 5),
+            (4, 3, 5, 2, 6, 4),
+            (2, 1, -1, 1, 6, 4),
+            (5, 1, 4, 1, 5, 5),
+            (1, 2, 0, 1, 7, 4),
+        ] {
             let window = WindowDim { size, stride, pad_low, window_dilation: dilation, ..WindowDim::default() };
             let mut found = Vec::new();
             for run in runs_of(&window, n_in, n_out).unwrap() {

@@ -5,6 +5,7 @@
 //! beside rewrites of them.
 
 mod edit;
+mod global;
 mod judge;
 mod mutation;
 mod pipelines;
@@ -38,6 +39,9 @@ enum Task {
 
 struct Options {
     programs: Vec<Program>,
+    /// Whether global programs among the samples count too, because no file is named.
+    has_samples: bool,
+    only: Vec<String>,
     task: Task,
     seed: u64,
 }
@@ -56,27 +60,34 @@ impl Options {
                 Word::Plain(file) => programs.push(Program { file: file.into(), draw: String::new() }),
             }
         }
-        if programs.is_empty() {
+        let has_samples = programs.is_empty();
+        if has_samples {
             let corpus = workspace::root().join("ir-samples/programs");
             let listed = manifest::read_folder(&corpus, None)?;
             // Replicas have no shardings that would say which of their inputs are equal.
             let own = listed.into_iter().filter(|program| program.runnable && program.like.is_none());
             programs.extend(own.map(|program| Program { file: program.file, draw: program.draw }));
         }
-        programs.retain(|program| only.is_empty() || only.iter().any(|part| program.name().contains(part.as_str())));
-        match programs.is_empty() {
+        programs.retain(|program| program.is_among(&only));
+        match programs.is_empty() && !(has_samples && !global::pairs(&only)?.is_empty()) {
             true => Err("no module is selected: nothing would be checked".into()),
-            false => Ok(Options { programs, task, seed }),
+            false => Ok(Options { programs, has_samples, only, task, seed }),
         }
     }
 }
 
 /// Runs the check: false if an output is neither proved nor known to be unknown, or if something is proved that is not so.
 pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
-    let Options { programs, task, seed } = Options::parse(words)?;
+    let Options { programs, has_samples, only, task, seed } = Options::parse(words)?;
     proof::on_a_large_stack(move || match task {
-        Task::Pipelines => pipelines::run(&programs),
-        Task::Mutants(n) => mutation::run(&programs, n, seed),
+        Task::Pipelines => {
+            let is_fine = pipelines::run(&programs)?;
+            Ok(is_fine & (!has_samples || global::run(&only)? == 0))
+        }
+        Task::Mutants(n) => {
+            let globals = if has_samples { global::pairs(&only)? } else { Vec::new() };
+            mutation::run(&programs, globals, n, seed)
+        }
         Task::Random(n) => random::run(n, seed),
     })
 }

@@ -8,24 +8,28 @@ use hlo_tests::random_module::Rng;
 
 use super::Program;
 use super::edit::{EDITS, Made, edited};
+use super::global::GlobalPair;
 use super::judge::{Judge, Judgement};
 use super::pipelines::{open, pipelines};
 use super::proof::{PANICKED, prove};
 use super::random::keep;
 
-/// A proved pair.
+/// A pair of which something is proved.
 struct Pair {
     /// The file and the pipeline.
     name: String,
     before: Module,
     after: Module,
     draw: String,
+    /// Whether the first is a global program: mutants are held against the second.
+    is_global: bool,
     judge: Option<Result<Judge, String>>,
 }
 
 impl Pair {
     fn new_judge(&self, seed: u64) -> Result<Judge, String> {
-        let mut judge = Judge::new(&self.before, &self.draw, seed, MAX_STEPS)?;
+        let reference = if self.is_global { &self.after } else { &self.before };
+        let mut judge = Judge::new(reference, &self.draw, seed, MAX_STEPS)?;
         let n_out = judge.leave_out_sensitive(&self.after, &prove(&self.before, &self.after)?.proof);
         if n_out > 0 {
             println!("{}: rounding alone shows on {n_out} inputs, which are left out", self.name);
@@ -50,8 +54,13 @@ const MAX_STEPS: u64 = 20_000_000;
 const ATTEMPTS: usize = 12;
 
 /// Makes about `n` mutants of what pipelines make of the programs; false if one is proved that does not agree.
-pub(super) fn run(programs: &[Program], n: usize, seed: u64) -> Result<bool, String> {
+pub(super) fn run(programs: &[Program], globals: Vec<GlobalPair>, n: usize, seed: u64) -> Result<bool, String> {
     let mut pairs = proved_pairs(programs)?;
+    for GlobalPair { name, global, local } in globals {
+        if prove(&global, &local).is_ok_and(|proved| proved.proof.is_proved()) {
+            pairs.push(Pair { name, before: global, after: local, draw: String::new(), is_global: true, judge: None });
+        }
+    }
     if pairs.is_empty() {
         return Err("no pair is proved: there is nothing to change".into());
     }
@@ -136,6 +145,7 @@ fn proved_pairs(programs: &[Program]) -> Result<Vec<Pair>, String> {
                     before: before.module().clone(),
                     after: after.module().clone(),
                     draw: program.draw.clone(),
+                    is_global: false,
                     judge: None,
                 });
             }

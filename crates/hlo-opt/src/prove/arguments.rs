@@ -17,7 +17,7 @@ pub(crate) enum ProofFormat {
 #[derive(Args, Debug)]
 #[command(after_help = "Exit codes: 0 proved, 4 refuted, 5 neither")]
 pub(crate) struct ProveArgs {
-    /// HLO text or proto that says what is right, or - for stdin
+    /// HLO text or proto that says what is right, or - for stdin; also a global program, from before XLA's partitioner
     pub before: PathBuf,
     /// What is to give the same; or a folder of --preset sharded-state, whose modules run one after the other
     pub after: PathBuf,

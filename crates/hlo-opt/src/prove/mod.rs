@@ -5,7 +5,7 @@ pub(crate) mod arguments;
 mod text;
 
 use crate::compare::{Judge, of_verdict, read_chain};
-use crate::complete::read_completed;
+use crate::complete::read_completed_of_any_kind;
 use crate::console::Console;
 use crate::params::Said;
 use crate::progress::Progress;
@@ -35,7 +35,7 @@ pub(crate) fn run(args: &ProveArgs, console: &mut Console<'_>) -> Result<u8, Fai
     }
     let progress = Progress::start(console.shows_progress);
     progress.now("reading and verifying");
-    let (source, loaded) = read_completed(&args.before, args.judge.counts, console)?;
+    let (source, loaded) = read_completed_of_any_kind(&args.before, args.judge.counts, console)?;
     let said = Said::read(args.replicated_params.as_deref(), console)?;
     let facts = said.of(&source, source.whole(), &loaded, console.has_color)?;
     let (name, chain) = read_chain(&args.after, args.judge.counts, console)?;

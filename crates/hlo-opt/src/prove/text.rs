@@ -15,8 +15,12 @@ const MAX_ROWS: usize = 8;
 pub(super) fn of_proof(proof: &Proof, outcome: &Outcome, reference: &Module, explains: bool) -> String {
     let mut out = String::new();
     let (n, n_proved) = (proof.outputs.len(), proof.n_proved());
-    let of_devices =
-        format!("{n_proved} of {n} outputs proved on {} device{}", proof.n_devices, plural(proof.n_devices));
+    let of_program = if proof.is_global { " of the global program" } else { "" };
+    let of_devices = format!(
+        "{n_proved} of {n} outputs{of_program} proved on {} device{}",
+        proof.n_devices,
+        plural(proof.n_devices)
+    );
     let verdict = match outcome {
         Outcome::Proved => "proved",
         Outcome::Refuted(_) => "refuted",
@@ -53,6 +57,11 @@ pub(super) fn of_proof(proof: &Proof, outcome: &Outcome, reference: &Module, exp
         }
     }
     if explains {
+        for output in &proof.outputs {
+            if let Some(layout) = &output.layout {
+                let _ = writeln!(out, "output {} is cut by {layout}", output.leaf);
+            }
+        }
         explain(used, &mut out);
     }
     out
@@ -93,6 +102,7 @@ pub(super) fn json(proof: &Proof, outcome: &Outcome, reference: &Module) -> Resu
                 "verdict": match output.verdict { Verdict::Proved => "proved", Verdict::Unknown => "unknown" },
                 "modulo": output.modulo.iter().map(|rule| rule.name).collect::<Vec<_>>(),
                 "difference": output.difference,
+                "sharding": output.layout.as_ref().map(ToString::to_string),
             })
         })
         .collect();
@@ -105,6 +115,7 @@ pub(super) fn json(proof: &Proof, outcome: &Outcome, reference: &Module) -> Resu
         "verdict": verdict,
         "note": note,
         "devices": proof.n_devices,
+        "global": proof.is_global,
         "terms": proof.n_terms,
         "proved": proof.n_proved(),
         "outputs": outputs,
