@@ -75,7 +75,7 @@ impl Prover {
         if inits.len() != types.len() {
             return None;
         }
-        let is_second = side.number == 1;
+        let is_second = side.number > 0;
         let mut this = Loop { side, condition, body, init, inits, types };
         let outs = if is_second {
             let candidates: Vec<usize> =

@@ -7,7 +7,7 @@ use hlo_ir::{InstId, Module, Scalar};
 
 impl Prover {
     /// One sentence on where the second value parts from the first.
-    pub(crate) fn explain(&mut self, modules: &[&Module; 2], expected: &Value, found: &Value) -> String {
+    pub(crate) fn explain(&mut self, modules: &[&Module], expected: &Value, found: &Value) -> String {
         for device in 0..self.n_devices() {
             let (a, b) = (self.arrays.on(expected, device), self.arrays.on(found, device));
             let Some(differences) = self.arrays.differences(a, b) else { continue };
@@ -75,7 +75,7 @@ impl Prover {
         self.origins[..k].last().map(|&(_, side, inst)| (side, inst))
     }
 
-    fn name(&self, modules: &[&Module; 2], term: TermId) -> String {
+    fn name(&self, modules: &[&Module], term: TermId) -> String {
         match (self.arrays.terms.node(term), self.origin(term)) {
             (Node::Input(k), _) => format!("input {k}"),
             (Node::Constant(_) | Node::Iota(_), _) | (_, None) => self.show(modules, term, 1),
@@ -83,7 +83,7 @@ impl Prover {
         }
     }
 
-    fn show(&self, modules: &[&Module; 2], term: TermId, depth: usize) -> String {
+    fn show(&self, modules: &[&Module], term: TermId, depth: usize) -> String {
         let terms = &self.arrays.terms;
         match terms.node(term) {
             Node::Input(k) => format!("input {k}"),

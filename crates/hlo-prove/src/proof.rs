@@ -83,6 +83,12 @@ impl Proof {
         self.n_terms = self.n_terms.max(freer.n_terms);
     }
 
+    /// How many outputs are proved bit for bit.
+    pub fn n_exact(&self) -> usize {
+        let is_exact = |output: &&Output| output.verdict == Verdict::Proved && output.modulo == Rules::NONE;
+        self.outputs.iter().filter(is_exact).count()
+    }
+
     /// How many outputs are proved.
     pub fn n_proved(&self) -> usize {
         self.outputs.iter().filter(|output| output.verdict == Verdict::Proved).count()
@@ -201,17 +207,18 @@ fn prove_with(
     let mut types = input_types(before)?;
     let mut found = inputs;
     let mut was_tiled = !is_global;
-    for &module in after {
+    for (number, &module) in after.iter().enumerate() {
         let wanted = input_types(module)?;
         if !std::mem::replace(&mut was_tiled, true) {
             found = tiles_of_inputs(&mut prover, before, module, &found, (&types, &wanted))?;
         } else if types.iter().map(|t| &t.text).ne(wanted.iter().map(|t| &t.text)) {
             return Err(Error::Inputs([texts(&types), texts(&wanted)]));
         }
-        found = run(&mut prover, module, 1, &found)?;
+        found = run(&mut prover, module, 1 + number, &found)?;
         types = output_types(module)?;
     }
     let last = after.last().copied().unwrap_or(before);
+    let modules: Vec<&Module> = std::iter::once(before).chain(after.iter().copied()).collect();
     let layouts = if is_global {
         let meshes = Meshes::of(&before.header).map_err(|error| Error::Annotation(error.to_string()))?;
         Some(global::output_layouts(before, last, &meshes, expected_types.len()))
@@ -236,10 +243,10 @@ fn prove_with(
         };
         if let (Some(expected), Some(found)) = values {
             match &layouts {
-                None => judge(&mut prover, &[before, last], &mut output, expected, found),
+                None => judge(&mut prover, &modules, &mut output, expected, found),
                 Some(layouts) => {
                     let cut = (whole, local, &layouts[leaf]);
-                    judge_tiles(&mut prover, &[before, last], &mut output, (expected, found), cut)?;
+                    judge_tiles(&mut prover, &modules, &mut output, (expected, found), cut)?;
                 }
             }
         }
@@ -281,7 +288,7 @@ fn run(prover: &mut Prover, module: &Module, number: usize, inputs: &[Value]) ->
     Ok(prover.run(&mut side, entry, args).leaves())
 }
 
-fn judge(prover: &mut Prover, modules: &[&Module; 2], output: &mut Output, expected: &Value, found: &Value) {
+fn judge(prover: &mut Prover, modules: &[&Module], output: &mut Output, expected: &Value, found: &Value) {
     if prover.arrays.is_equal(expected, found) {
         let mut terms = Vec::new();
         for value in [expected, found] {
@@ -298,7 +305,7 @@ fn judge(prover: &mut Prover, modules: &[&Module; 2], output: &mut Output, expec
 /// Judges an output of a global program: its tiles are to be what the devices give, under one of the layouts.
 fn judge_tiles(
     prover: &mut Prover,
-    modules: &[&Module; 2],
+    modules: &[&Module],
     output: &mut Output,
     (expected, found): (&Value, &Value),
     (whole, local, layouts): (&LeafType, &LeafType, &Layouts),

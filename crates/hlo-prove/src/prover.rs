@@ -20,7 +20,7 @@ pub(crate) struct Side<'m> {
     /// The meshes that Shardy's annotations name.
     pub meshes: Meshes,
     pub words: ModuleWords,
-    /// Which of the modules, for people.
+    /// Which of the modules: 0 is the first, the others are those that run after one another.
     pub number: usize,
 }
 

@@ -4,7 +4,7 @@
 use hlo_eval::draw::{DrawOptions, draw_inputs};
 use hlo_eval::{EvalOptions, Outputs, run};
 use hlo_ir::Module;
-use hlo_prove::{Options, Proof, prove};
+use hlo_prove::{Options, Proof, prove, prove_chain};
 
 /// A module of `n` devices with a sum of scalars `%add` and an entry of these lines.
 fn module(n: usize, lines: &str) -> Module {
@@ -373,4 +373,19 @@ fn an_iota_that_wraps_is_no_count() {
          f32[200] convert(%i)\n",
     );
     assert!(!proof(&narrow, &wide).is_proved());
+}
+
+#[test]
+fn what_blocks_a_chain_is_named_in_the_module_where_it_stands() {
+    let whole = entry(2, "(p: f32[4]) -> f32[4] {\n  %p = f32[4] parameter(0)\n  ROOT %r = f32[4] tanh(%p)\n}");
+    // More instructions than the last module of the chain has.
+    let first = entry(
+        2,
+        "(p: f32[4]) -> f32[4] {\n  %p = f32[4] parameter(0)\n  %a = f32[4] negate(%p)\n  %b = f32[4] negate(%a)\n  \
+         %c = f32[4] exponential(%b)\n  ROOT %wrong = f32[4] sine(%c)\n}",
+    );
+    let last = entry(2, "(q: f32[4]) -> f32[4] {\n  ROOT %q = f32[4] parameter(0)\n}");
+    let proof = prove_chain(&whole, &[&first, &last], &Options::default()).unwrap();
+    let difference = proof.outputs[0].difference.clone().unwrap();
+    assert!(difference.contains("expected %r") && difference.contains("found %wrong"), "{difference}");
 }

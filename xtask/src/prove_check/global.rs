@@ -7,7 +7,7 @@ use hlo_opt::library::OpenModule;
 use hlo_prove::Verdict;
 
 use super::Program;
-use super::proof::{is_exact, prove};
+use super::proof::prove;
 use crate::workspace;
 
 /// Outputs that are not proved, with the reason: file, number of the output.
@@ -81,7 +81,7 @@ pub(super) fn run(only: &[String]) -> Result<usize, String> {
         n_whole += usize::from(proof.is_proved());
         n_outputs += proof.outputs.len();
         n_proved += proof.n_proved();
-        n_exact += proof.outputs.iter().filter(|output| is_exact(output)).count();
+        n_exact += proof.n_exact();
         let counts = format!("{} of {}", proof.n_proved(), proof.outputs.len());
         println!("{:>9} {counts:>13} {:>9.1}  {:<34} XLA's partitioner", "global", proved.ms, pair.name);
         for output in proof.outputs.iter().filter(|output| output.verdict != Verdict::Proved) {

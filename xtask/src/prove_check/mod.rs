@@ -9,7 +9,7 @@ mod global;
 mod judge;
 mod mutation;
 mod pipelines;
-mod proof;
+pub(crate) mod proof;
 mod random;
 
 use std::path::PathBuf;

@@ -9,7 +9,7 @@ use hlo_opt::presets::PREPARE;
 use hlo_prove::Verdict;
 
 use super::Program;
-use super::proof::{Proved, is_exact, prove};
+use super::proof::{Proved, prove};
 
 /// Outputs that are not proved, with the reason: file, pipeline, number of the output.
 const KNOWN_UNKNOWNS: [(&str, &str, usize, &str); 0] = [];
@@ -134,7 +134,7 @@ impl Total {
             self.n_whole += usize::from(proved.proof.is_proved());
             self.n_outputs += proved.proof.outputs.len();
             self.n_proved += proved.proof.n_proved();
-            self.n_exact += proved.proof.outputs.iter().filter(|output| is_exact(output)).count();
+            self.n_exact += proved.proof.n_exact();
         }
     }
 }

@@ -7,7 +7,7 @@ use hlo_ir::Module;
 use hlo_prove::{Options, Output, Proof, Verdict};
 
 /// Runs `task` on a thread with the stack that passes and proofs need.
-pub(super) fn on_a_large_stack<T: Send>(task: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
+pub(crate) fn on_a_large_stack<T: Send>(task: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(hlo_pass::STACK_BYTES);
         let started = thread.spawn_scoped(scope, task).map_err(|e| format!("cannot start a thread: {e}"))?;
@@ -16,9 +16,9 @@ pub(super) fn on_a_large_stack<T: Send>(task: impl FnOnce() -> Result<T, String>
 }
 
 /// What came of one proof.
-pub(super) struct Proved {
-    pub(super) proof: Proof,
-    pub(super) ms: f64,
+pub(crate) struct Proved {
+    pub(crate) proof: Proof,
+    pub(crate) ms: f64,
 }
 
 impl Proved {
@@ -38,7 +38,7 @@ pub(super) fn is_exact(output: &Output) -> bool {
 ///
 /// # Errors
 /// The modules cannot be compared, or the prover panics.
-pub(super) fn prove(before: &Module, after: &Module) -> Result<Proved, String> {
+pub(crate) fn prove(before: &Module, after: &Module) -> Result<Proved, String> {
     let start = Instant::now();
     let outcome = catch_unwind(AssertUnwindSafe(|| hlo_prove::prove(before, after, &Options::default())));
     let ms = start.elapsed().as_secs_f64() * 1e3;

@@ -26,8 +26,7 @@ pub(super) fn of_proof(proof: &Proof, outcome: &Outcome, reference: &Module, exp
         Outcome::Refuted(_) => "refuted",
         Outcome::Unknown(_) => "unknown",
     };
-    let is_exact = |output: &&Output| output.verdict == Verdict::Proved && output.modulo == Rules::NONE;
-    let n_exact = proof.outputs.iter().filter(is_exact).count();
+    let n_exact = proof.n_exact();
     let used = proof.outputs.iter().fold(Rules::NONE, |rules, output| rules | output.modulo);
     let names: Vec<&str> = used.iter().map(|rule| rule.name).collect();
     let _ = match (n_proved, n_proved - n_exact) {
