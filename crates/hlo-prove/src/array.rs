@@ -3,8 +3,10 @@
 use crate::devices::Classes;
 use crate::segment::{Coords, Region, Segment, normalize, refine, region_between};
 use crate::term::{ArrayId, Node, Place, TermId, Terms};
-use hashbrown::HashMap;
+use hashbrown::hash_table::Entry;
+use hashbrown::{DefaultHashBuilder, HashMap, HashSet, HashTable};
 use hlo_ir::DType;
+use std::hash::BuildHasher;
 use std::rc::Rc;
 
 /// How many terms are compared below two terms that differ.
@@ -57,12 +59,19 @@ impl Tree {
 pub(crate) struct Arrays {
     pub(crate) terms: Terms,
     lists: Vec<Rc<[Segment]>>,
-    ids: HashMap<Rc<[Segment]>, ArrayId>,
+    /// Each with its hash, so that the segments are stored and hashed once.
+    ids: HashTable<(u64, ArrayId)>,
+    hasher: DefaultHashBuilder,
 }
 
 impl Arrays {
     pub(crate) fn new(n_devices: usize) -> Arrays {
-        Arrays { terms: Terms::new(n_devices), lists: Vec::new(), ids: HashMap::new() }
+        Arrays {
+            terms: Terms::new(n_devices),
+            lists: Vec::new(),
+            ids: HashTable::new(),
+            hasher: DefaultHashBuilder::default(),
+        }
     }
 
     pub(crate) fn n_devices(&self) -> usize {
@@ -79,14 +88,17 @@ impl Arrays {
         if let [only] = segments.as_mut_slice() {
             self.fix(only);
         }
-        let segments: Rc<[Segment]> = segments.into();
-        if let Some(&id) = self.ids.get(&segments) {
-            return id;
+        let hash = self.hasher.hash_one(segments.as_slice());
+        let is_it = |&(h, id): &(u64, ArrayId)| h == hash && *self.lists[id.0 as usize] == *segments;
+        match self.ids.entry(hash, is_it, |entry| entry.0) {
+            Entry::Occupied(entry) => entry.get().1,
+            Entry::Vacant(entry) => {
+                let id = ArrayId(self.lists.len() as u32);
+                entry.insert((hash, id));
+                self.lists.push(segments.into());
+                id
+            }
         }
-        let id = ArrayId(self.lists.len() as u32);
-        self.lists.push(segments.clone());
-        self.ids.insert(segments, id);
-        id
     }
 
     /// A term that stays at one element for several places is a number.
@@ -215,14 +227,15 @@ impl Arrays {
 
     /// Whether two values are the same elements on every device, however they are cut into segments.
     pub(crate) fn is_equal(&mut self, a: &Value, b: &Value) -> bool {
-        let devices = match (a, b) {
+        let n_devices = match (a, b) {
             (Value::Same(_), Value::Same(_)) => 1,
             (_, _) => self.n_devices(),
         };
+        let mut equal: HashSet<(ArrayId, ArrayId)> = HashSet::new();
         a == b
-            || (0..devices).all(|d| {
+            || (0..n_devices).all(|d| {
                 let (a, b) = (self.on(a, d), self.on(b, d));
-                self.differences(a, b).is_some_and(|differences| differences.is_empty())
+                !equal.insert((a, b)) || self.differences(a, b).is_some_and(|differences| differences.is_empty())
             })
     }
 

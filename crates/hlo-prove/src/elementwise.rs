@@ -100,14 +100,14 @@ impl Elementwise {
         &mut self,
         arrays: &mut Arrays,
         word: WordId,
-        operands: &[ArrayId],
+        operands: SmallVec<[ArrayId; 3]>,
         n_elems: i64,
     ) -> Option<ArrayId> {
-        let key = (word, SmallVec::from_slice(operands));
+        let key = (word, operands);
         if let Some(&known) = self.results.get(&key) {
             return known;
         }
-        let result = self.apply_anew(arrays, word, operands, n_elems);
+        let result = self.apply_anew(arrays, word, &key.1, n_elems);
         self.results.insert(key, result);
         result
     }

@@ -8,6 +8,7 @@ mod elementwise;
 mod explain;
 mod guess;
 mod ids;
+mod members;
 mod movement;
 mod proof;
 mod prover;

@@ -6,6 +6,7 @@
 
 use crate::ids::TermId;
 use smallvec::SmallVec;
+use std::hash::{Hash, Hasher};
 
 /// A place in the array, then coordinates of one or several terms.
 pub(crate) type Coords = SmallVec<[i64; 4]>;
@@ -20,7 +21,7 @@ pub(crate) struct Dim {
 }
 
 /// A box of places and the coordinates that go with them.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Region {
     /// Place and coordinates of the first element.
     pub at: Coords,
@@ -38,6 +39,17 @@ pub(crate) struct Segment {
 
 /// More pieces than this and a value is taken as a whole.
 pub(crate) const MAX_SEGMENTS: usize = 4096;
+
+impl Hash for Region {
+    /// Number by number: as slices of bytes, as derived, so few numbers take several times as long.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.at.iter().for_each(|&at| state.write_i64(at));
+        for dim in &self.dims {
+            state.write_i64(dim.n);
+            dim.step.iter().for_each(|&step| state.write_i64(step));
+        }
+    }
+}
 
 impl Region {
     /// The places `0..n`, one after another.
