@@ -2,11 +2,10 @@
 
 use crate::devices::Classes;
 use crate::segment::{Coords, Region, Segment, normalize, refine, region_between};
+use crate::store::{Segments, Store};
 use crate::term::{ArrayId, Node, Place, TermId, Terms};
-use hashbrown::hash_table::Entry;
-use hashbrown::{DefaultHashBuilder, HashMap, HashSet, HashTable};
+use hashbrown::{HashMap, HashSet};
 use hlo_ir::DType;
-use std::hash::BuildHasher;
 use std::rc::Rc;
 
 /// How many terms are compared below two terms that differ.
@@ -58,28 +57,20 @@ impl Tree {
 /// Interned arrays, over the terms.
 pub(crate) struct Arrays {
     pub(crate) terms: Terms,
-    lists: Vec<Rc<[Segment]>>,
-    /// Each with its hash, so that the segments are stored and hashed once.
-    ids: HashTable<(u64, ArrayId)>,
-    hasher: DefaultHashBuilder,
+    lists: Store,
 }
 
 impl Arrays {
     pub(crate) fn new(n_devices: usize) -> Arrays {
-        Arrays {
-            terms: Terms::new(n_devices),
-            lists: Vec::new(),
-            ids: HashTable::new(),
-            hasher: DefaultHashBuilder::default(),
-        }
+        Arrays { terms: Terms::new(n_devices), lists: Store::new() }
     }
 
     pub(crate) fn n_devices(&self) -> usize {
         self.terms.devices.n
     }
 
-    pub(crate) fn segments(&self, array: ArrayId) -> Rc<[Segment]> {
-        self.lists[array.0 as usize].clone()
+    pub(crate) fn segments(&self, array: ArrayId) -> Segments {
+        self.lists.segments(array)
     }
 
     /// The array of these segments.
@@ -88,17 +79,7 @@ impl Arrays {
         if let [only] = segments.as_mut_slice() {
             self.fix(only);
         }
-        let hash = self.hasher.hash_one(segments.as_slice());
-        let is_it = |&(h, id): &(u64, ArrayId)| h == hash && *self.lists[id.0 as usize] == *segments;
-        match self.ids.entry(hash, is_it, |entry| entry.0) {
-            Entry::Occupied(entry) => entry.get().1,
-            Entry::Vacant(entry) => {
-                let id = ArrayId(self.lists.len() as u32);
-                entry.insert((hash, id));
-                self.lists.push(segments.into());
-                id
-            }
-        }
+        self.lists.intern(&segments)
     }
 
     /// A term that stays at one element for several places is a number.
@@ -164,7 +145,7 @@ impl Arrays {
 
     /// The only number of an array that is one number everywhere.
     pub(crate) fn as_integer(&self, array: ArrayId) -> Option<i64> {
-        match &*self.lists[array.0 as usize] {
+        match self.segments(array).as_slice() {
             [segment] => self.terms.as_integer(segment.term),
             _ => None,
         }
@@ -173,13 +154,13 @@ impl Arrays {
     /// Regions that lie in one segment of each array, with the segments' terms; the coordinates follow in that order.
     pub(crate) fn align(&self, arrays: &[ArrayId], n_elems: i64) -> Option<Vec<(Vec<TermId>, Region)>> {
         let mut out: Vec<(Vec<TermId>, Region)> = Vec::new();
-        let mut lists = arrays.iter().map(|&id| &self.lists[id.0 as usize]);
+        let mut lists = arrays.iter().map(|&id| self.segments(id));
         match lists.next() {
             None => out.push((Vec::new(), Region::line(n_elems))),
-            Some(first) => out.extend(first.iter().map(|s| (vec![s.term], s.region.clone()))),
+            Some(first) => out.extend(first.into_iter().map(|s| (vec![s.term], s.region))),
         }
         for list in lists {
-            if let ([(terms, region)], [segment]) = (out.as_mut_slice(), &**list)
+            if let ([(terms, region)], [segment]) = (out.as_mut_slice(), list.as_slice())
                 && extend_in_step(region, &segment.region)
             {
                 terms.push(segment.term);
@@ -187,7 +168,7 @@ impl Arrays {
             }
             let mut next = Vec::with_capacity(out.len());
             for (terms, region) in out {
-                for (k, mut part) in refine(list, region, 0)? {
+                for (k, mut part) in refine(&list, region, 0)? {
                     part.dims.retain(|dim| dim.n != 1);
                     let mut terms = terms.clone();
                     terms.push(list[k].term);

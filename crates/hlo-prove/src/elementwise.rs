@@ -13,6 +13,7 @@ use hlo_ir::monoid::Monoid;
 use hlo_ir::op::{ElementwiseRoutine, EvalRoutine, EvalRule, IntType};
 use hlo_ir::{DType, Literal, NumberClass, Opcode};
 use smallvec::SmallVec;
+use std::rc::Rc;
 
 /// An elementwise op with what its attributes say.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -58,7 +59,7 @@ impl ElementwiseOp {
 #[derive(Default)]
 pub(crate) struct Elementwise {
     ops: HashMap<ElementwiseOp, WordId>,
-    of_word: HashMap<WordId, ElementwiseOp>,
+    of_word: HashMap<WordId, Rc<ElementwiseOp>>,
     results: HashMap<(WordId, SmallVec<[ArrayId; 3]>), Option<ArrayId>>,
     /// Add is a sum, so that its order does not matter.
     pub(crate) reassociates: bool,
@@ -87,12 +88,12 @@ impl Elementwise {
             terms.note_commutative(word);
         }
         self.ops.insert(op.clone(), word);
-        self.of_word.insert(word, op);
+        self.of_word.insert(word, Rc::new(op));
         word
     }
 
     pub(crate) fn op(&self, word: WordId) -> Option<&ElementwiseOp> {
-        self.of_word.get(&word)
+        self.of_word.get(&word).map(|op| &**op)
     }
 
     /// The op on arrays of `n_elems` elements each. `None` if its parts are too many.

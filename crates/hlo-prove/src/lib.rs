@@ -15,6 +15,7 @@ mod prover;
 mod reduction;
 mod rules;
 mod segment;
+mod store;
 mod sum;
 mod term;
 mod unit;

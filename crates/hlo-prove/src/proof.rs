@@ -158,7 +158,8 @@ fn prove_with(before: &Module, after: &[&Module], options: &Options, reassociate
     for (output, values) in outputs.iter_mut().zip(expected.iter().zip(&found)) {
         if output.verdict == Verdict::Proved {
             for value in [values.0, values.1] {
-                prover.for_each_term(value, &mut |term| output.modulo = output.modulo | rules[term.0 as usize].inexact());
+                prover
+                    .for_each_term(value, &mut |term| output.modulo = output.modulo | rules[term.0 as usize].inexact());
             }
         }
     }

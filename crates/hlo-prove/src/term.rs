@@ -12,6 +12,7 @@ use crate::devices::{Classes, Devices, Spread};
 pub(crate) use crate::ids::{ArrayId, LoopId, TermId, WordId};
 use crate::rules::Rules;
 use crate::segment::{Coords, Dim, Region, Segment};
+use crate::store::{short, wide};
 use hashbrown::{DefaultHashBuilder, HashMap, HashSet, HashTable};
 use hlo_ir::monoid::Monoid;
 use hlo_ir::{DType, Literal, Scalar};
@@ -150,14 +151,14 @@ pub(crate) struct Terms {
     pub(crate) devices: Devices,
     terms: Vec<TermData>,
     /// Each with its hash, so that nodes are stored and hashed once.
-    ids: HashTable<(u64, TermId)>,
+    ids: HashTable<(u32, TermId)>,
     hasher: DefaultHashBuilder,
     literals: Vec<Literal>,
     literal_ids: HashMap<Literal, u32>,
     extras: Vec<Extra>,
     extra_ids: HashMap<Extra, ExtraId>,
     /// Applications by the hash of the head and the arguments, in any coordinates.
-    patterns: HashTable<(u64, TermId)>,
+    patterns: HashTable<(u32, TermId)>,
     words: Vec<String>,
     word_ids: HashMap<String, WordId>,
     n_unique: u32,
@@ -265,18 +266,18 @@ impl Terms {
     }
 
     fn add(&mut self, node: Node, rank: usize, classes: Classes, rules: Rules) -> TermId {
-        let hash = self.hasher.hash_one(&node);
+        let hash = short(self.hasher.hash_one(&node));
         self.find(hash, &node).unwrap_or_else(|| self.add_new(hash, node, rank, classes, rules))
     }
 
-    fn find(&self, hash: u64, node: &Node) -> Option<TermId> {
-        let is_it = |&(h, id): &(u64, TermId)| h == hash && self.node(id) == node;
-        self.ids.find(hash, is_it).map(|entry| entry.1)
+    fn find(&self, hash: u32, node: &Node) -> Option<TermId> {
+        let is_it = |&(h, id): &(u32, TermId)| h == hash && self.node(id) == node;
+        self.ids.find(wide(hash), is_it).map(|entry| entry.1)
     }
 
-    fn add_new(&mut self, hash: u64, node: Node, rank: usize, classes: Classes, rules: Rules) -> TermId {
+    fn add_new(&mut self, hash: u32, node: Node, rank: usize, classes: Classes, rules: Rules) -> TermId {
         let id = TermId(self.terms.len() as u32);
-        self.ids.insert_unique(hash, (hash, id), |entry| entry.0);
+        self.ids.insert_unique(wide(hash), (hash, id), |entry| wide(entry.0));
         self.terms.push(TermData { node, rank: rank as u32, classes, rules });
         id
     }
@@ -425,7 +426,7 @@ impl Terms {
         let rank = args.iter().flat_map(|arg| arg.map.iter().map(n_variables)).max().unwrap_or(0);
         let rules = args.iter().fold(Rules::NONE, |rules, arg| rules | self.rules(arg.term));
         let node = Node::Apply(head, args);
-        let hash = self.hasher.hash_one(&node);
+        let hash = short(self.hasher.hash_one(&node));
         if let Some(id) = self.find(hash, &node) {
             return id;
         }
@@ -434,7 +435,7 @@ impl Terms {
         let classes = self.classes_of_application(head, &key);
         let id = self.add_new(hash, node, rank, classes, rules);
         let pattern = self.hash_of_pattern(head, key.iter().copied());
-        self.patterns.insert_unique(pattern, (pattern, id), |entry| entry.0);
+        self.patterns.insert_unique(wide(pattern), (pattern, id), |entry| wide(entry.0));
         id
     }
 
@@ -509,28 +510,24 @@ impl Terms {
         segment_of(term, region, &variables)
     }
 
-    fn hash_of_pattern(&self, head: Head, args: impl Iterator<Item = (TermId, ExtraId)>) -> u64 {
+    fn hash_of_pattern(&self, head: Head, args: impl Iterator<Item = (TermId, ExtraId)>) -> u32 {
         let mut state = self.hasher.build_hasher();
         head.hash(&mut state);
         args.for_each(|arg| arg.hash(&mut state));
-        state.finish()
+        short(state.finish())
     }
 
-    fn find_pattern(
-        &self,
-        head: Head,
-        args: &[(TermId, ExtraId, usize)],
-        region: &Region,
-    ) -> Option<Segment> {
+    fn find_pattern(&self, head: Head, args: &[(TermId, ExtraId, usize)], region: &Region) -> Option<Segment> {
         let is_still = |c: usize| region.dims.iter().all(|d| d.step[c] == 0);
         let hash = self.hash_of_pattern(head, args.iter().map(|&(term, extra, _)| (term, extra)));
         // The oldest that fits, whatever the order in the table.
-        let terms = self.patterns.iter_hash(hash).filter(|entry| entry.0 == hash).map(|entry| entry.1);
+        let terms = self.patterns.iter_hash(wide(hash)).filter(|entry| entry.0 == hash).map(|entry| entry.1);
         let mut terms: SmallVec<[TermId; 4]> = terms.collect();
         terms.sort_unstable();
         terms.into_iter().find_map(|term| {
             let Node::Apply(own, mapped) = self.node(term) else { return None };
-            let is_arg = |(arg, &(term, extra, _)): (&Arg, &(TermId, ExtraId, usize))| (arg.term, arg.extra) == (term, extra);
+            let is_arg =
+                |(arg, &(term, extra, _)): (&Arg, &(TermId, ExtraId, usize))| (arg.term, arg.extra) == (term, extra);
             if *own != head || mapped.len() != args.len() || !mapped.iter().zip(args).all(is_arg) {
                 return None;
             }

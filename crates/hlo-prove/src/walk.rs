@@ -14,6 +14,7 @@ use hlo_ir::attrs::{
 use hlo_ir::monoid::find_monoid;
 use hlo_ir::op::{Begun, Effects, EvalRoutine, EvalRule, FactorRule, Flow, OneArrayRoutine};
 use hlo_ir::{ArrayShape, CompId, ConstantValue, DType, InstId, Shape};
+use smallvec::SmallVec;
 use std::rc::Rc;
 
 impl Prover {
@@ -25,7 +26,8 @@ impl Prover {
         for &inst in &computation.insts {
             let before = self.arrays.terms.len();
             let instruction = module.inst(inst);
-            let operands: Vec<Tree> = instruction.operands.iter().filter_map(|o| values.get(o).cloned()).collect();
+            let operands = instruction.operands.iter().filter_map(|o| values.get(o).cloned());
+            let operands: SmallVec<[Tree; 4]> = operands.collect();
             let is_complete = operands.len() == instruction.operands.len();
             let value = if is_complete { self.step(side, inst, &operands, &args) } else { None };
             let value = value.unwrap_or_else(|| self.whole_op(side, inst, &operands));
