@@ -21,7 +21,7 @@ pub(crate) enum Value {
 }
 
 /// A value of any shape.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Tree {
     Leaf(Value),
     Tuple(Rc<Vec<Tree>>),

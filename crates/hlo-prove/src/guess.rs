@@ -102,7 +102,8 @@ impl Prover {
             return None;
         }
         let guesses = self.first_guesses(this, &mut queues.to_vec());
-        let params = self.params(this, id, crate::control::MAX_ROUNDS, &guesses, Some(before))?;
+        let mut carries = vec![None; guesses.len()];
+        let params = self.params(this, id, crate::control::MAX_ROUNDS, &guesses, Some(before), &mut carries)?;
         let own = self.probe(this, &params)?;
         let by_term = self.leaves_of_terms(probed);
         for (k, queue) in queues.iter_mut().enumerate() {
@@ -146,7 +147,9 @@ impl Prover {
             let mut parts = Vec::new();
             for segment in self.arrays.segments(self.arrays.on(value, device)).iter() {
                 // One number at several places does not say where it stood: it may be the padding of a shard.
-                if self.arrays.terms.rank(segment.term) == 0 && segment.region.n_elems() > 1 {
+                let is_number = self.arrays.terms.as_constant(segment.term).is_some();
+                let is_padding = segment.region.n_elems() > 1 || is_number && !by_term.contains_key(&segment.term);
+                if self.arrays.terms.rank(segment.term) == 0 && is_padding {
                     let mut region = places(&segment.region);
                     region.at.push(region.at[0]);
                     region.dims.iter_mut().for_each(|d| d.step.push(d.step[0]));
@@ -217,12 +220,16 @@ impl Prover {
     }
 }
 
-/// Whether no more than half of the elements are a loop's own: padding is less than that.
+/// Whether no more than half of the elements are a loop's own, on devices that have others: padding is less than that, but some
+/// devices have nothing else.
 fn is_mostly_found(each: &[Vec<(usize, Region)>]) -> bool {
-    let n_elems = |is_own: bool| -> i64 {
-        each.iter().flatten().filter(|(leaf, _)| (*leaf == OWN) == is_own).map(|(_, region)| region.n_elems()).sum()
-    };
-    n_elems(true) <= n_elems(false)
+    let (mut n_own, mut n_found) = (0i64, 0i64);
+    for parts in each.iter().filter(|parts| parts.iter().any(|(leaf, _)| *leaf != OWN)) {
+        for (leaf, region) in parts {
+            *(if *leaf == OWN { &mut n_own } else { &mut n_found }) += region.n_elems();
+        }
+    }
+    n_found > 0 && n_own <= n_found
 }
 
 /// Places and places in the other region's array, for a region whose coordinates lie within the other.
