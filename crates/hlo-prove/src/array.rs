@@ -192,18 +192,30 @@ impl Arrays {
         }
         let n = self.segments(a).iter().map(|s| s.region.n_elems()).sum();
         let mut parts = self.align(&[a, b], n)?;
-        parts.retain(|(terms, region)| {
-            let rank = self.terms.rank(terms[0]);
-            let side = |term: TermId, from: usize, rank: usize| Place {
-                term,
-                at: part(&region.at, from, rank),
-                steps: region.dims.iter().map(|d| part(&d.step, from, rank)).collect(),
-            };
-            let expected = side(terms[0], 1, rank);
-            let found = side(terms[1], 1 + rank, region.at.len() - 1 - rank);
-            !self.terms.is_same(&expected, &found, &mut MAX_COMPARED.clone())
-        });
+        parts.retain(|(terms, region)| !self.is_same(terms, region));
         Some(parts)
+    }
+
+    /// Whether two terms are the same in a region that has the coordinates of both.
+    fn is_same(&mut self, terms: &[TermId], region: &Region) -> bool {
+        let rank = self.terms.rank(terms[0]);
+        let side = |term: TermId, from: usize, rank: usize| Place {
+            term,
+            at: part(&region.at, from, rank),
+            steps: region.dims.iter().map(|d| part(&d.step, from, rank)).collect(),
+        };
+        let expected = side(terms[0], 1, rank);
+        let found = side(terms[1], 1 + rank, region.at.len() - 1 - rank);
+        self.terms.is_same(&expected, &found, &mut MAX_COMPARED.clone())
+    }
+
+    /// Whether two arrays are the same elements, as far as can be told.
+    fn are_same(&mut self, a: ArrayId, b: ArrayId) -> bool {
+        let n = self.segments(a).iter().map(|s| s.region.n_elems()).sum();
+        a == b
+            || self
+                .align(&[a, b], n)
+                .is_some_and(|parts| parts.iter().all(|(terms, region)| self.is_same(terms, region)))
     }
 
     /// Whether two values are the same elements on every device, however they are cut into segments.
@@ -216,7 +228,7 @@ impl Arrays {
         a == b
             || (0..n_devices).all(|d| {
                 let (a, b) = (self.on(a, d), self.on(b, d));
-                !equal.insert((a, b)) || self.differences(a, b).is_some_and(|differences| differences.is_empty())
+                !equal.insert((a, b)) || self.are_same(a, b)
             })
     }
 

@@ -19,6 +19,9 @@ const OWN: usize = usize::MAX;
 /// How many candidates of a leaf are tried.
 const MAX_CANDIDATES: usize = 8;
 
+/// After so many devices of which no part holds, none is looked for on the others: padding is on the last devices.
+const MAX_HOPELESS: usize = 8;
+
 impl Prover {
     /// For each leaf what it may be of the first loop's leaves, the best last.
     pub(crate) fn candidates(&mut self, this: &Loop<'_, '_>, inits: &[Value]) -> Vec<Vec<Parts>> {
@@ -171,6 +174,7 @@ impl Prover {
     /// The parts of which the elements are as expected; the others become the loop's own. `None` if no part is left.
     pub(crate) fn parts_that_hold(&mut self, parts: &Parts, expected: &Value, found: &Value) -> Option<Parts> {
         let mut each = Vec::with_capacity(self.n_devices());
+        let mut any_holds = false;
         for device in 0..self.n_devices() {
             let mut list = parts.get(if parts.len() == 1 { 0 } else { device })?.clone();
             let (a, b) = (self.arrays.on(expected, device), self.arrays.on(found, device));
@@ -180,6 +184,10 @@ impl Prover {
                 // The loop's own elements are where they are.
                 part.1.at[1] = part.1.at[0];
                 part.1.dims.iter_mut().for_each(|d| d.step[1] = d.step[0]);
+            }
+            any_holds |= list.iter().any(|(leaf, _)| *leaf != OWN);
+            if !any_holds && device >= MAX_HOPELESS {
+                return None;
             }
             each.push(list);
         }

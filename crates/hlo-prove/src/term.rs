@@ -19,6 +19,9 @@ use hlo_ir::{DType, Literal, Scalar};
 use smallvec::SmallVec;
 use std::hash::{BuildHasher, Hash, Hasher};
 
+/// With more arguments than these applications are not told apart by their arguments.
+const MAX_PAIRED: usize = 8;
+
 /// What an application does with its arguments.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Head {
@@ -164,6 +167,7 @@ pub(crate) struct Terms {
     n_unique: u32,
     elements: HashMap<(TermId, Coords), TermId>,
     commutative: HashSet<WordId>,
+    apart: HashMap<(TermId, TermId), bool>,
 }
 
 impl Terms {
@@ -183,6 +187,7 @@ impl Terms {
             n_unique: 0,
             elements: HashMap::new(),
             commutative: HashSet::new(),
+            apart: HashMap::new(),
         };
         terms.extra(Extra::None);
         terms
@@ -586,7 +591,7 @@ impl Terms {
         if a == b {
             return true;
         }
-        if *left == 0 {
+        if *left == 0 || self.are_apart(a.term, b.term) {
             return false;
         }
         *left -= 1;
@@ -600,6 +605,35 @@ impl Terms {
             }
             (_, _) => false,
         }
+    }
+}
+
+impl Terms {
+    /// Whether [`Terms::is_same`] says no for two terms at any coordinates: somewhere in them stand other ops or other leaves.
+    fn are_apart(&mut self, a: TermId, b: TermId) -> bool {
+        if a == b {
+            return false;
+        }
+        let key = (a.min(b), a.max(b));
+        if let Some(&known) = self.apart.get(&key) {
+            return known;
+        }
+        let is_leaf = |node: &Node| match node {
+            Node::Input(_) | Node::Carry(..) | Node::LoopResult(..) | Node::Whole(..) | Node::Unique(_) => true,
+            Node::Constant(_) | Node::Table(_) | Node::Iota(_) | Node::Element(..) | Node::Apply(..) => false,
+        };
+        let is_apart = match (self.node(a), self.node(b)) {
+            (Node::Apply(x, of_a), Node::Apply(y, of_b)) if x == y && of_a.len() == of_b.len() => {
+                let args = |args: &[Arg]| args.iter().map(|arg| arg.term).collect::<SmallVec<[TermId; MAX_PAIRED]>>();
+                let (of_a, of_b) = (args(of_a), args(of_b));
+                // The elements of an op whose order does not matter may stand in another order.
+                of_a.len() <= MAX_PAIRED && of_a.iter().any(|&p| of_b.iter().all(|&q| self.are_apart(p, q)))
+            }
+            (Node::Apply(..), Node::Apply(..)) => true,
+            (p, q) => (is_leaf(p) || matches!(p, Node::Apply(..))) && (is_leaf(q) || matches!(q, Node::Apply(..))),
+        };
+        self.apart.insert(key, is_apart);
+        is_apart
     }
 }
 
