@@ -58,11 +58,16 @@ impl Tree {
 pub(crate) struct Arrays {
     pub(crate) terms: Terms,
     lists: Store,
+    /// The long list that was last read, of which parts are taken one after the other.
+    last_long: Option<(ArrayId, Rc<Segments>)>,
 }
+
+/// Lists of more numbers than this are long.
+const N_LONG: usize = 512;
 
 impl Arrays {
     pub(crate) fn new(n_devices: usize) -> Arrays {
-        Arrays { terms: Terms::new(n_devices), lists: Store::new() }
+        Arrays { terms: Terms::new(n_devices), lists: Store::new(), last_long: None }
     }
 
     pub(crate) fn n_devices(&self) -> usize {
@@ -138,7 +143,13 @@ impl Arrays {
 
     /// The elements that a region says: its place, then the place in the array.
     pub(crate) fn take(&mut self, array: ArrayId, region: Region) -> Option<Vec<Segment>> {
-        let source = self.segments(array);
+        let source = match &self.last_long {
+            Some((last, segments)) if *last == array => Rc::clone(segments),
+            Some(_) | None => Rc::new(self.segments(array)),
+        };
+        if self.lists.n_numbers(array) > N_LONG {
+            self.last_long = Some((array, Rc::clone(&source)));
+        }
         let parts = refine(&source, region, 1)?;
         Some(parts.into_iter().map(|(k, region)| Segment { term: source[k].term, region: region.without(1) }).collect())
     }

@@ -76,6 +76,11 @@ impl Store {
         &self.blocks[span.block as usize][start..start + span.len as usize]
     }
 
+    /// How long a list is, packed.
+    pub(crate) fn n_numbers(&self, id: ArrayId) -> usize {
+        self.spans[id.0 as usize].len as usize
+    }
+
     pub(crate) fn segments(&self, id: ArrayId) -> Segments {
         let mut packed = self.packed_of(id);
         let mut out = Segments::new();
