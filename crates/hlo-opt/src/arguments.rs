@@ -131,9 +131,10 @@ pub(crate) struct OptimizeArgs {
     /// Exit with 3 if no pass changed anything
     #[arg(long, hide_short_help = true)]
     pub require_change: bool,
-    /// Hold each pass to what it says it changed and preserved
-    #[arg(long, hide_short_help = true)]
-    pub check: bool,
+    /// Hold each pass to what it says it changed and preserved; prove: and prove each, exit code 5 if one is unknown
+    #[arg(long, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "contract")]
+    #[arg(hide_short_help = true)]
+    pub check: Option<Check>,
     /// Explain what was done, on stderr; html: a page
     #[arg(long, value_name = "FORMAT")]
     pub report: Option<DocumentFormat>,
@@ -162,6 +163,15 @@ pub(crate) struct OptimizeArgs {
     /// How many devices there are.
     #[command(flatten)]
     pub counts: CountArgs,
+}
+
+/// What each pass is held to.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Check {
+    /// What it says it changed and preserved
+    Contract,
+    /// That, and a proof that no result changes
+    Prove,
 }
 
 /// The machine that times are predicted for.

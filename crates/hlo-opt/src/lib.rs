@@ -60,7 +60,7 @@ pub mod exit {
     pub const DENIED: u8 = 4;
     /// Results differ, in `compare`, `prove` and `bisect`.
     pub const DIFFERENT: u8 = 4;
-    /// Neither proved nor refuted, in `prove`.
+    /// Neither proved nor refuted, in `prove` and with `--check=prove`.
     pub const UNKNOWN: u8 = 5;
 }
 

@@ -1,6 +1,6 @@
 //! The main job: read, verify, run passes, print.
 
-use crate::arguments::{Emit, OptimizeArgs};
+use crate::arguments::{Check, Emit, OptimizeArgs};
 use crate::complete::complete;
 use crate::console::Console;
 use crate::input::{Loaded, Part, SEPARATOR, Source};
@@ -10,6 +10,7 @@ use crate::output::Staged;
 use crate::output_format::OutputFormat;
 use crate::params::Said;
 use crate::progress::Progress;
+use crate::prove::passes::prove_passes;
 use crate::report::{self, Before, Detail, Document, DocumentFormat, ModuleReport, Predicted, Pricing, Scope, Size};
 use crate::{Failure, descriptions, emit, exit, graph, output, output_format, presets, registry};
 use hlo_analysis::Analyses;
@@ -51,7 +52,7 @@ pub(crate) fn run(args: &OptimizeArgs, console: &mut Console<'_>) -> Result<u8, 
 
     let is_shown = args.output.is_none() && !args.verify_only && console.stdout_is_terminal;
     output_format::check(args.output_format, args.emit == Emit::Hlo, parts.len(), is_shown)?;
-    let mut job = Job { args, work: &work, said: &said, source: &source, out: Vec::new(), errors: String::new() };
+    let mut job = Job::new(args, &work, &said, &source);
     let mut done = Vec::with_capacity(parts.len());
     for (i, &part) in parts.iter().enumerate() {
         if i > 0 {
@@ -63,6 +64,7 @@ pub(crate) fn run(args: &OptimizeArgs, console: &mut Console<'_>) -> Result<u8, 
     if !job.errors.is_empty() {
         return Err(Failure::Diagnostics(job.errors));
     }
+    let is_proved = job.unproved.is_empty();
     let out = job.out;
     let document = Document { file: source.name.clone(), pipeline: pipeline_text(args), modules: done };
     // The report comes first and takes its name last: if one of the two files cannot be written, neither is there.
@@ -78,7 +80,11 @@ pub(crate) fn run(args: &OptimizeArgs, console: &mut Console<'_>) -> Result<u8, 
     }
     report.map_or(Ok(()), Staged::commit)?;
     let has_changed = document.modules.iter().any(|m| m.reports.iter().any(|r| r.changed));
-    Ok(if args.require_change && !has_changed { exit::UNCHANGED } else { exit::OK })
+    Ok(match (is_proved, args.require_change && !has_changed) {
+        (false, _) => exit::UNKNOWN,
+        (true, true) => exit::UNCHANGED,
+        (true, false) => exit::OK,
+    })
 }
 
 /// Says so before any work if there can be no such report.
@@ -284,9 +290,13 @@ pub(crate) fn optimize_loaded(
     let said = Said::read(args.replicated_params.as_deref(), console)?;
     let part = source.whole();
     let params = said.of(source, part, &loaded, console.has_color)?;
-    let mut job = Job { args, work: &work, said: &said, source, out: Vec::new(), errors: String::new() };
+    let mut job = Job::new(args, &work, &said, source);
     let progress = Progress::start(console.shows_progress);
-    job.optimize(part, loaded, params, &progress, console)?.ok_or(Failure::Diagnostics(job.errors))
+    match job.optimize(part, loaded, params, &progress, console)? {
+        // Nobody sees here what was said.
+        Some(_) if !job.unproved.is_empty() => Err(Failure::Diagnostics(job.unproved)),
+        done => done.ok_or(Failure::Diagnostics(job.errors)),
+    }
 }
 
 /// The report of one module as a JSON document, and its summary, which is empty where nothing of size was done or declined.
@@ -305,9 +315,15 @@ struct Job<'a> {
     out: Vec<u8>,
     /// Rendered diagnostics of the parts that failed.
     errors: String,
+    /// What `--check=prove` says of parts of which a pass is not proved.
+    unproved: String,
 }
 
-impl Job<'_> {
+impl<'a> Job<'a> {
+    fn new(args: &'a OptimizeArgs, work: &'a Work, said: &'a Said, source: &'a Source) -> Job<'a> {
+        Job { args, work, said, source, out: Vec::new(), errors: String::new(), unproved: String::new() }
+    }
+
     /// Does one module; `None` if it failed, with its diagnostics in `errors`.
     fn part(&mut self, part: Part<'_>, console: &mut Console<'_>) -> Result<Option<ModuleReport>, Failure> {
         let progress = Progress::start(console.shows_progress);
@@ -376,6 +392,7 @@ impl Job<'_> {
         let mut analyses = Analyses::new(params);
         let mut report = ModuleReport::new(&loaded.module);
         let mut module = std::mem::take(&mut loaded.module);
+        let unproved = (self.args.check == Some(Check::Prove)).then(|| (module.clone(), analyses.clone()));
         let preset = work.preset.as_ref().map(|preset| &preset.call);
         let pricing = Some(&work.pricing).filter(|_| self.is_priced());
         let before = pricing.map(|pricing| Before::start(&module, &analyses, pricing.clone(), self.scope(work)));
@@ -400,6 +417,9 @@ impl Job<'_> {
                 return Ok(None);
             }
         };
+        if let Some((before, analyses)) = unproved {
+            self.prove(work, before, analyses, &module, &report, progress, console)?;
+        }
         let has_changed = summary.reports.iter().any(|r| r.changed);
         report.note = notes.and_then(|notes| notes.about(&module));
         let predicted = Predicted::of(report.choice.as_ref(), work.passes.is_empty());
@@ -415,6 +435,36 @@ impl Job<'_> {
         report.times = times.collect();
         loaded.module = module;
         Ok(Some(Optimized { loaded, params: analyses.params, pricing: work.pricing.clone(), report, has_changed }))
+    }
+
+    /// Proves the passes of the way that was taken, then the others, and says so.
+    #[allow(clippy::too_many_arguments)] // what one run began with and came to
+    fn prove(
+        &mut self,
+        work: &Work,
+        before: Module,
+        mut analyses: Analyses,
+        after: &Module,
+        report: &ModuleReport,
+        progress: &Progress,
+        console: &mut Console<'_>,
+    ) -> Result<(), Failure> {
+        let mut passes: Vec<&BoundPass> = Vec::new();
+        if let Some(Preset { ways, .. }) = &work.preset {
+            let taken = report.choice.as_ref().and_then(|choice| choice.taken());
+            if taken.is_some() {
+                analyses.frequency_options = ways.frequency_options;
+            }
+            passes.extend(ways.passes_of(taken.map(|taken| taken.way)));
+        }
+        passes.extend(&work.passes);
+        let wrong = |text: String| Failure::File(format!("{}: {text}", self.source.name));
+        let checked = prove_passes(before, analyses, after, &passes, progress).map_err(wrong)?;
+        console.tell(&checked.text)?;
+        if checked.n_unknown > 0 {
+            self.unproved.push_str(&checked.text);
+        }
+        Ok(())
     }
 
     /// What `--emit` and `--output-format` ask for of a module; the inner error is one of the module.
@@ -474,7 +524,7 @@ impl Job<'_> {
         report: &mut ModuleReport,
     ) -> Result<RunSummary, RunError> {
         let mut summary = RunSummary::default();
-        let check = self.args.check;
+        let check = self.args.check.is_some();
         let measures_peaks = self.is_priced();
         match work.preset.as_ref().map(|preset| &preset.ways) {
             Some(ways) if ways.ways.len() > 1 => {

@@ -70,3 +70,40 @@ fn what_cannot_be_compared_is_an_error() {
     expect(&["prove", "-", "-"], 2, &["stdin"]);
     expect(&["prove", &adam, &adam, "--replicated-params", "999"], 2, &["--replicated-params"]);
 }
+
+#[test]
+fn passes_are_proved_one_by_one() {
+    let passes = "shard-weight-update{profit=always,min-bytes=0},dce,decompose-collectives{cluster=[(node,2),(gpu,4)],min-gain=0},\
+                  combine-collectives{mode=variadic}";
+    let step = sample("programs/gpt2l_adam.hlo");
+    let words = [
+        "shard-weight-update: proved, 74 of 74 outputs, bit for bit\n",
+        "decompose-collectives: proved, 74 of 74 outputs, modulo rounding (",
+        "combine-collectives: proved, 74 of 74 outputs, bit for bit\n",
+    ];
+    let said = expect(&["--pass", passes, "--check=prove", "--quiet", &step, "-o", "/dev/null"], 0, &words);
+    assert!(!said.contains("UNKNOWN"), "{said}");
+    // Without a value the passes' word is enough.
+    let said = expect(&["--pass", passes, "--check", "--quiet", &step, "-o", "/dev/null"], 0, &[]);
+    assert_eq!(said, "");
+}
+
+#[test]
+fn the_way_that_a_preset_takes_is_proved() {
+    let step = sample("programs/mlp_adam.hlo");
+    let of_preset = |preset: &str, step: &str| {
+        let args = ["--preset", preset, "--check=prove", "--quiet", step, "-o", "/dev/null"];
+        expect(&args, 0, &[])
+    };
+    let said = of_preset("data-parallel{objective=memory,min-bytes=0}", &step);
+    assert!(said.starts_with("inline-calls: ") && said.contains("\nshard-weight-update: "), "{said}");
+    assert!(said.lines().all(|line| line.contains(": proved, 20 of 20 outputs, ")), "{said}");
+    let said = of_preset("data-parallel", &sample("programs/gpt2l_adam.hlo"));
+    assert_eq!(said, "no pass changes the module: nothing is to be proved\n");
+    // State in shards has another signature: the modules beside it are proved with it.
+    let folder = folder("state-by-passes");
+    let preset = "sharded-state{min-bytes=0}";
+    let place = folder.join("out").display().to_string();
+    let words = ["shard-weight-update: proved, 20 of 20 outputs, "];
+    expect(&["--preset", preset, "--check=prove", "--quiet", &step, "-o", &place], 0, &words);
+}

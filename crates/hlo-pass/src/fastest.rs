@@ -107,6 +107,19 @@ impl Ways {
         Ok((outcome.summary, choice))
     }
 
+    /// The passes that the module went through on the way with this name: those of the ways that it continues, then its own.
+    /// Without a name all ways run one after the other.
+    pub fn passes_of(&self, name: Option<&str>) -> Vec<&BoundPass> {
+        let Some(name) = name else { return self.ways.iter().flat_map(|way| &way.passes).collect() };
+        let mut ways: Vec<&Way> = Vec::new();
+        let mut next = self.ways.iter().find(|way| way.name == name);
+        while let Some(way) = next {
+            ways.push(way);
+            next = way.after.map(|before| &self.ways[before]);
+        }
+        ways.into_iter().rev().flat_map(|way| &way.passes).collect()
+    }
+
     /// The first way, if no other saves [`LEAST_GAIN`] of its time. Else, of the ways that are as fast as the fastest by this measure,
     /// the one whose kernels and collectives together take least: what is hidden behind other work in a prediction may not be in
     /// a run.

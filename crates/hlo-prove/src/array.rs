@@ -2,8 +2,9 @@
 
 use crate::devices::Classes;
 use crate::segment::{Coords, Region, Segment, normalize, refine, region_between};
+use crate::store::{Segments, Store};
 use crate::term::{ArrayId, Node, Place, TermId, Terms};
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use hlo_ir::DType;
 use std::rc::Rc;
 
@@ -20,7 +21,7 @@ pub(crate) enum Value {
 }
 
 /// A value of any shape.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Tree {
     Leaf(Value),
     Tuple(Rc<Vec<Tree>>),
@@ -56,21 +57,25 @@ impl Tree {
 /// Interned arrays, over the terms.
 pub(crate) struct Arrays {
     pub(crate) terms: Terms,
-    lists: Vec<Rc<[Segment]>>,
-    ids: HashMap<Rc<[Segment]>, ArrayId>,
+    lists: Store,
+    /// The long list that was last read, of which parts are taken one after the other.
+    last_long: Option<(ArrayId, Rc<Segments>)>,
 }
+
+/// Lists of more numbers than this are long.
+const N_LONG: usize = 512;
 
 impl Arrays {
     pub(crate) fn new(n_devices: usize) -> Arrays {
-        Arrays { terms: Terms::new(n_devices), lists: Vec::new(), ids: HashMap::new() }
+        Arrays { terms: Terms::new(n_devices), lists: Store::new(), last_long: None }
     }
 
     pub(crate) fn n_devices(&self) -> usize {
         self.terms.devices.n
     }
 
-    pub(crate) fn segments(&self, array: ArrayId) -> Rc<[Segment]> {
-        self.lists[array.0 as usize].clone()
+    pub(crate) fn segments(&self, array: ArrayId) -> Segments {
+        self.lists.segments(array)
     }
 
     /// The array of these segments.
@@ -79,14 +84,7 @@ impl Arrays {
         if let [only] = segments.as_mut_slice() {
             self.fix(only);
         }
-        let segments: Rc<[Segment]> = segments.into();
-        if let Some(&id) = self.ids.get(&segments) {
-            return id;
-        }
-        let id = ArrayId(self.lists.len() as u32);
-        self.lists.push(segments.clone());
-        self.ids.insert(segments, id);
-        id
+        self.lists.intern(&segments)
     }
 
     /// A term that stays at one element for several places is a number.
@@ -145,14 +143,20 @@ impl Arrays {
 
     /// The elements that a region says: its place, then the place in the array.
     pub(crate) fn take(&mut self, array: ArrayId, region: Region) -> Option<Vec<Segment>> {
-        let source = self.segments(array);
+        let source = match &self.last_long {
+            Some((last, segments)) if *last == array => Rc::clone(segments),
+            Some(_) | None => Rc::new(self.segments(array)),
+        };
+        if self.lists.n_numbers(array) > N_LONG {
+            self.last_long = Some((array, Rc::clone(&source)));
+        }
         let parts = refine(&source, region, 1)?;
         Some(parts.into_iter().map(|(k, region)| Segment { term: source[k].term, region: region.without(1) }).collect())
     }
 
     /// The only number of an array that is one number everywhere.
     pub(crate) fn as_integer(&self, array: ArrayId) -> Option<i64> {
-        match &*self.lists[array.0 as usize] {
+        match self.segments(array).as_slice() {
             [segment] => self.terms.as_integer(segment.term),
             _ => None,
         }
@@ -161,13 +165,13 @@ impl Arrays {
     /// Regions that lie in one segment of each array, with the segments' terms; the coordinates follow in that order.
     pub(crate) fn align(&self, arrays: &[ArrayId], n_elems: i64) -> Option<Vec<(Vec<TermId>, Region)>> {
         let mut out: Vec<(Vec<TermId>, Region)> = Vec::new();
-        let mut lists = arrays.iter().map(|&id| &self.lists[id.0 as usize]);
+        let mut lists = arrays.iter().map(|&id| self.segments(id));
         match lists.next() {
             None => out.push((Vec::new(), Region::line(n_elems))),
-            Some(first) => out.extend(first.iter().map(|s| (vec![s.term], s.region.clone()))),
+            Some(first) => out.extend(first.into_iter().map(|s| (vec![s.term], s.region))),
         }
         for list in lists {
-            if let ([(terms, region)], [segment]) = (out.as_mut_slice(), &**list)
+            if let ([(terms, region)], [segment]) = (out.as_mut_slice(), list.as_slice())
                 && extend_in_step(region, &segment.region)
             {
                 terms.push(segment.term);
@@ -175,7 +179,7 @@ impl Arrays {
             }
             let mut next = Vec::with_capacity(out.len());
             for (terms, region) in out {
-                for (k, mut part) in refine(list, region, 0)? {
+                for (k, mut part) in refine(&list, region, 0)? {
                     part.dims.retain(|dim| dim.n != 1);
                     let mut terms = terms.clone();
                     terms.push(list[k].term);
@@ -199,30 +203,43 @@ impl Arrays {
         }
         let n = self.segments(a).iter().map(|s| s.region.n_elems()).sum();
         let mut parts = self.align(&[a, b], n)?;
-        parts.retain(|(terms, region)| {
-            let rank = self.terms.rank(terms[0]);
-            let side = |term: TermId, from: usize, rank: usize| Place {
-                term,
-                at: part(&region.at, from, rank),
-                steps: region.dims.iter().map(|d| part(&d.step, from, rank)).collect(),
-            };
-            let expected = side(terms[0], 1, rank);
-            let found = side(terms[1], 1 + rank, region.at.len() - 1 - rank);
-            !self.terms.is_same(&expected, &found, &mut MAX_COMPARED.clone())
-        });
+        parts.retain(|(terms, region)| !self.is_same(terms, region));
         Some(parts)
+    }
+
+    /// Whether two terms are the same in a region that has the coordinates of both.
+    fn is_same(&mut self, terms: &[TermId], region: &Region) -> bool {
+        let rank = self.terms.rank(terms[0]);
+        let side = |term: TermId, from: usize, rank: usize| Place {
+            term,
+            at: part(&region.at, from, rank),
+            steps: region.dims.iter().map(|d| part(&d.step, from, rank)).collect(),
+        };
+        let expected = side(terms[0], 1, rank);
+        let found = side(terms[1], 1 + rank, region.at.len() - 1 - rank);
+        self.terms.is_same(&expected, &found, &mut MAX_COMPARED.clone())
+    }
+
+    /// Whether two arrays are the same elements, as far as can be told.
+    fn are_same(&mut self, a: ArrayId, b: ArrayId) -> bool {
+        let n = self.segments(a).iter().map(|s| s.region.n_elems()).sum();
+        a == b
+            || self
+                .align(&[a, b], n)
+                .is_some_and(|parts| parts.iter().all(|(terms, region)| self.is_same(terms, region)))
     }
 
     /// Whether two values are the same elements on every device, however they are cut into segments.
     pub(crate) fn is_equal(&mut self, a: &Value, b: &Value) -> bool {
-        let devices = match (a, b) {
+        let n_devices = match (a, b) {
             (Value::Same(_), Value::Same(_)) => 1,
             (_, _) => self.n_devices(),
         };
+        let mut equal: HashSet<(ArrayId, ArrayId)> = HashSet::new();
         a == b
-            || (0..devices).all(|d| {
+            || (0..n_devices).all(|d| {
                 let (a, b) = (self.on(a, d), self.on(b, d));
-                self.differences(a, b).is_some_and(|differences| differences.is_empty())
+                !equal.insert((a, b)) || self.are_same(a, b)
             })
     }
 

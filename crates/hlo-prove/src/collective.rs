@@ -1,7 +1,8 @@
 //! Collectives: what each device receives, in terms of what the others have.
 
 use crate::array::{Tree, Value};
-use crate::prover::{MembersId, Prover, Side};
+use crate::members::{Members, MembersId};
+use crate::prover::{Prover, Side};
 use crate::segment::{Coords, Dim, Region, row_major};
 use crate::sum::Summand;
 use crate::term::ArrayId;
@@ -77,13 +78,8 @@ impl Prover {
 
     /// For each device the members of its group. `None` if a device is in no group.
     fn members_of_groups(&mut self, groups: Vec<Vec<u32>>) -> Option<MembersId> {
-        let mut lists = vec![Vec::new(); self.n_devices()];
-        for group in groups {
-            for &device in &group {
-                *lists.get_mut(device as usize)? = group.clone();
-            }
-        }
-        lists.iter().all(|list| !list.is_empty()).then(|| self.members(lists))
+        let members = Members::of_groups(&groups, self.n_devices())?;
+        Some(self.members(members))
     }
 
     /// `f` of the arrays of a device's members, in order; it is called once for equal lists. It may use what holds on
@@ -94,14 +90,22 @@ impl Prover {
         members: MembersId,
         mut f: impl FnMut(&mut Prover, &[ArrayId]) -> Option<ArrayId>,
     ) -> Option<Value> {
-        let lists = self.lists(members);
-        let is_even = lists.iter().all(|list| list.len() == lists[0].len());
-        if let (Value::Same(array), true) = (value, is_even) {
-            return f(self, &vec![*array; lists[0].len()]).map(Value::Same);
+        let members = self.members_of(members);
+        if let (Value::Same(array), Some(n)) = (value, members.n_members()) {
+            return f(self, &vec![*array; n]).map(Value::Same);
         }
-        let arrays = lists.iter().map(|list| list.iter().map(|&d| self.arrays.on(value, d as usize)).collect());
-        let arrays = arrays.collect();
-        self.of_lists(arrays, f)
+        let mut known: HashMap<Vec<ArrayId>, ArrayId> = HashMap::new();
+        let mut of_list = Vec::with_capacity(members.lists().len());
+        for list in members.lists() {
+            let arrays: Vec<ArrayId> = list.iter().map(|&d| self.arrays.on(value, d as usize)).collect();
+            let id = match known.get(&arrays) {
+                Some(&id) => id,
+                None => f(self, &arrays)?,
+            };
+            known.insert(arrays, id);
+            of_list.push(id);
+        }
+        Some(self.arrays.value((0..self.n_devices()).map(|d| of_list[members.list_idx(d)]).collect()))
     }
 
     /// The sum (or maximum, …) over the members' values.
@@ -167,14 +171,14 @@ impl Prover {
 
     /// The part of a value along a dim that has the device's position in its group.
     fn own_part(&mut self, value: &Value, members: MembersId, dim: usize, dims: &[i64]) -> Option<Value> {
-        let lists = self.lists(members);
+        let members = self.members_of(members);
         let mut sizes = dims.to_vec();
-        sizes[dim] = dims[dim].checked_div(lists[0].len() as i64)?;
+        sizes[dim] = dims[dim].checked_div(members.of(0).len() as i64)?;
         let steps = row_major(dims);
         let mut known: HashMap<(ArrayId, usize), ArrayId> = HashMap::new();
-        let mut each = Vec::with_capacity(lists.len());
-        for (device, list) in lists.iter().enumerate() {
-            let position = list.iter().position(|&d| d as usize == device)?;
+        let mut each = Vec::with_capacity(self.n_devices());
+        for device in 0..self.n_devices() {
+            let position = members.position(device)?;
             let array = self.arrays.on(value, device);
             let id = match known.get(&(array, position)) {
                 Some(&id) => id,
@@ -194,16 +198,13 @@ impl Prover {
     fn gather_parts(
         &mut self,
         value: &Value,
-        members: MembersId,
+        id: MembersId,
         dim: usize,
         dims: &[i64],
         scatters: bool,
     ) -> Option<Value> {
-        let lists = self.lists(members);
-        let n_members = lists[0].len();
-        if lists.iter().any(|list| list.len() != n_members) {
-            return None;
-        }
+        let members = self.members_of(id);
+        let n_members = members.n_members()?;
         let mut sizes = dims.to_vec();
         if scatters {
             sizes[dim] = dims[dim].checked_div(n_members as i64)?;
@@ -213,18 +214,26 @@ impl Prover {
         let steps = row_major(dims);
         let to_steps = row_major(&to);
         let mut known: HashMap<(Vec<ArrayId>, usize), ArrayId> = HashMap::new();
-        let mut each = Vec::with_capacity(lists.len());
+        let mut of_list: HashMap<(usize, usize), ArrayId> = HashMap::new();
+        let mut each = Vec::with_capacity(self.n_devices());
         let is_same = matches!(value, Value::Same(_));
-        for (device, list) in lists.iter().enumerate() {
-            let position = if scatters { list.iter().position(|&d| d as usize == device)? } else { 0 };
-            let arrays: Vec<ArrayId> = list.iter().map(|&d| self.arrays.on(value, d as usize)).collect();
-            if let Some(&id) = known.get(&(arrays.clone(), position)) {
+        for device in 0..self.n_devices() {
+            let position = if scatters { members.position(device)? } else { 0 };
+            let place = (members.list_idx(device), position);
+            if let Some(&id) = of_list.get(&place) {
+                each.push(id);
+                continue;
+            }
+            let arrays: Vec<ArrayId> = members.of(device).iter().map(|&d| self.arrays.on(value, d as usize)).collect();
+            let key = (arrays, position);
+            if let Some(&id) = known.get(&key) {
+                of_list.insert(place, id);
                 each.push(id);
                 continue;
             }
             let mut out = Vec::new();
-            for (k, &array) in arrays.iter().enumerate() {
-                let source = self.spread(members, &[k]);
+            for (k, &array) in key.0.iter().enumerate() {
+                let source = self.spread(id, &[k]);
                 let array = self.array_from(array, source);
                 let mut region = Region { at: Coords::from_slice(&[0, 0]), dims: Default::default() };
                 region.at[0] = k as i64 * sizes[dim] * to_steps[dim];
@@ -238,26 +247,27 @@ impl Prover {
                     out.extend(self.arrays.take(array, region)?);
                 }
             }
-            let id = self.arrays.intern(out);
-            known.insert((arrays, position), id);
+            let array = self.arrays.intern(out);
             if is_same && !scatters {
-                return Some(Value::Same(id));
+                return Some(Value::Same(array));
             }
-            each.push(id);
+            known.insert(key, array);
+            of_list.insert(place, array);
+            each.push(array);
         }
         Some(self.arrays.value(each))
     }
 
     /// An all-to-all of a tuple: result `j` is the operand with the device's position, of member `j`.
-    fn exchange(&mut self, operands: &[Value], members: MembersId) -> Option<Vec<Value>> {
-        let lists = self.lists(members);
+    fn exchange(&mut self, operands: &[Value], id: MembersId) -> Option<Vec<Value>> {
+        let members = self.members_of(id);
         let mut out = Vec::with_capacity(operands.len());
         for j in 0..operands.len() {
-            let source = self.spread(members, &[j]);
-            let mut each = Vec::with_capacity(lists.len());
-            for (device, list) in lists.iter().enumerate() {
-                let position = list.iter().position(|&d| d as usize == device)?;
-                let array = self.arrays.on(operands.get(position)?, *list.get(j)? as usize);
+            let source = self.spread(id, &[j]);
+            let mut each = Vec::with_capacity(self.n_devices());
+            for device in 0..self.n_devices() {
+                let member = *members.of(device).get(j)? as usize;
+                let array = self.arrays.on(operands.get(members.position(device)?)?, member);
                 each.push(self.array_from(array, source));
             }
             out.push(self.arrays.value(each));
@@ -273,8 +283,9 @@ impl Prover {
             *sources.get_mut(target as usize)? = Some(source);
         }
         // A device without a source stands for itself in the spread; it does not use it.
-        let lists = (0..n).map(|d| vec![sources[d].unwrap_or(d as u32)]).collect();
-        let members = self.members(lists);
+        let own = |(d, source): (usize, &Option<u32>)| source.unwrap_or(d as u32);
+        let members = Members::of_sources(sources.iter().enumerate().map(own));
+        let members = self.members(members);
         let spread = self.spread(members, &[0]);
         let zero = hlo_ir::Literal::zeros(shape.dtype, &[]).ok()?;
         let zero = self.arrays.terms.constant(zero);

@@ -17,6 +17,7 @@ use crate::guess::Parts;
 use crate::prover::{Prover, Side};
 use crate::rules::{Rule, Rules};
 use crate::term::{LoopId, Node};
+use crate::walk::Known;
 use hlo_ir::attrs::WhileAttrs;
 use hlo_ir::{CompId, DType, InstId, Opcode, Shape};
 
@@ -46,7 +47,12 @@ pub(crate) struct Loop<'a, 'm> {
     init: &'a Tree,
     pub inits: Vec<Value>,
     pub types: Vec<LeafType>,
+    /// What the body's instructions gave in the round before.
+    known: Known,
 }
+
+/// For each leaf the round in which its carried value was made, and its classes.
+pub(crate) type Carries = Vec<Option<(usize, Classes)>>;
 
 /// What a leaf of the second module's loop is taken for.
 #[derive(Clone)]
@@ -76,7 +82,7 @@ impl Prover {
             return None;
         }
         let is_second = side.number > 0;
-        let mut this = Loop { side, condition, body, init, inits, types };
+        let mut this = Loop { side, condition, body, init, inits, types, known: Known::new() };
         let outs = if is_second {
             let candidates: Vec<usize> =
                 (0..self.loops.len()).filter(|&k| self.loops[k].parent == self.parent).collect();
@@ -101,17 +107,28 @@ impl Prover {
         init.with_leaves(&mut outs.into_iter())
     }
 
-    /// One iteration on these leaves.
-    fn iterate(&mut self, this: &mut Loop<'_, '_>, params: &[Value]) -> Option<Iteration> {
+    /// One iteration on these leaves. What is below the leaves that the round before had is not looked at again, unless this
+    /// is no round but an iteration beside them.
+    fn iterate(&mut self, this: &mut Loop<'_, '_>, params: &[Value], is_round: bool) -> Option<Iteration> {
         let tree = this.init.with_leaves(&mut params.iter().cloned())?;
         let condition = self.run(this.side, this.condition, vec![tree.clone()]);
-        let results = self.run(this.side, this.body, vec![tree]).leaves();
+        let known = is_round.then_some(&mut this.known);
+        let results = self.run_again(this.side, this.body, vec![tree], known).leaves();
         let Tree::Leaf(condition) = condition else { return None };
         (results.len() == params.len()).then_some(Iteration { condition, results })
     }
 
-    /// A carried leaf at the start of an iteration.
-    fn carry(&mut self, id: LoopId, round: usize, leaf: usize, n_elems: i64, classes: Classes) -> Value {
+    /// A carried leaf at the start of an iteration: that of the round before as long as its classes stay.
+    fn carry(
+        &mut self,
+        id: LoopId,
+        leaf: usize,
+        n_elems: i64,
+        (round, classes): (usize, Classes),
+        carries: &mut Carries,
+    ) -> Value {
+        let last = carries[leaf].filter(|last| last.1 == classes);
+        let (round, _) = *carries[leaf].insert(last.unwrap_or((round, classes)));
         let node = Node::Carry(id, round as u32, leaf as u32);
         let term = self.arrays.terms.leaf(node, n_elems, classes, Rules::of(Rule::LoopInduction));
         Value::Same(self.arrays.whole(term, n_elems))
@@ -135,18 +152,19 @@ impl Prover {
         let outer = self.parent.replace(id);
         let n_loops = self.loops.len();
         let mut found = None;
+        let first_term = self.arrays.terms.len();
+        let mut carries: Carries = vec![None; n_leaves];
         for round in 0..MAX_ROUNDS {
             self.loops.truncate(n_loops);
-            let first_term = self.arrays.terms.len();
-            let Some(params) = self.params(this, id, round, &guesses, None) else { break };
-            let Some(iteration) = self.iterate(this, &params) else { break };
+            let Some(params) = self.params(this, id, round, &guesses, None, &mut carries) else { break };
+            let Some(iteration) = self.iterate(this, &params, true) else { break };
             if !self.update_own(&mut guesses, &params, &iteration) {
-                found = Some((first_term, params, iteration));
+                found = Some((params, iteration));
                 break;
             }
         }
         self.parent = outer;
-        let (first_term, params, iteration) = found?;
+        let (params, iteration) = found?;
         let outs = self.own_results(this, id, id, &guesses, &params, &iteration, first_term);
         if this.side.number == 0 {
             let Iteration { condition, results } = iteration;
@@ -185,7 +203,7 @@ impl Prover {
         // Loops within this iteration are not those of any iteration.
         let n_loops = self.loops.len();
         let outer = self.parent.replace(LoopId(u32::MAX));
-        let iteration = self.iterate(this, &probed);
+        let iteration = self.iterate(this, &probed, false);
         self.parent = outer;
         self.loops.truncate(n_loops);
         Some(iteration?.results)
@@ -199,15 +217,16 @@ impl Prover {
         round: usize,
         guesses: &[Guess],
         of: Option<&[Value]>,
+        carries: &mut Carries,
     ) -> Option<Vec<Value>> {
         let mut params = Vec::with_capacity(guesses.len());
         for (k, guess) in guesses.iter().enumerate() {
             params.push(match guess {
                 Guess::Invariant => this.inits[k].clone(),
-                Guess::Own(classes) => self.carry(id, round, k, this.types[k].0, *classes),
+                Guess::Own(classes) => self.carry(id, k, this.types[k].0, (round, *classes), carries),
                 Guess::Part(parts) => {
                     let classes = self.arrays.terms.devices.all_different();
-                    let own = self.carry(id, round, k, this.types[k].0, classes);
+                    let own = self.carry(id, k, this.types[k].0, (round, classes), carries);
                     self.compose(parts, of?, Some(&own))?
                 }
             });
@@ -294,10 +313,11 @@ impl Prover {
         self.check_starts(this, &inits, &mut guesses);
         let outer = self.parent.replace(runs);
         let mut found = None;
+        let first_term = self.arrays.terms.len();
+        let mut carries: Carries = vec![None; guesses.len()];
         for round in 0..MAX_ROUNDS {
-            let first_term = self.arrays.terms.len();
-            let Some(params) = self.params(this, id, round, &guesses, Some(&before)) else { break };
-            let Some(iteration) = self.iterate(this, &params) else { break };
+            let Some(params) = self.params(this, id, round, &guesses, Some(&before), &mut carries) else { break };
+            let Some(iteration) = self.iterate(this, &params, true) else { break };
             // What turns out to be invariant is known before anything is held against it.
             if self.update_own(&mut guesses, &params, &iteration) {
                 continue;
@@ -324,13 +344,12 @@ impl Prover {
                 self.check_starts(this, &inits, &mut guesses);
             }
             if !changed {
-                found =
-                    self.arrays.is_equal(&iteration.condition, &condition).then_some((first_term, params, iteration));
+                found = self.arrays.is_equal(&iteration.condition, &condition).then_some((params, iteration));
                 break;
             }
         }
         self.parent = outer;
-        let (first_term, params, iteration) = found?;
+        let (params, iteration) = found?;
         let mut results = self.own_results(this, id, runs, &guesses, &params, &iteration, first_term);
         for (k, guess) in guesses.iter().enumerate() {
             if let Guess::Part(parts) = guess {

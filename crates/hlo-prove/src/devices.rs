@@ -139,7 +139,19 @@ impl Devices {
         own
     }
 
+    /// For each device the devices of its list, which has a number.
+    pub(crate) fn spread_of_lists(&mut self, lists: &[Vec<u32>], list_idx: impl Fn(usize) -> usize) -> Spread {
+        let mut ids = Vec::with_capacity(lists.len());
+        for list in lists {
+            let mut list = list.clone();
+            list.sort_unstable();
+            ids.push(self.multisets.intern(count(list.into_iter().map(|device| (device, 1)))));
+        }
+        Spread(self.spreads.intern((0..self.n).map(|device| ids[list_idx(device)]).collect()))
+    }
+
     /// For each device the devices whose values of these classes it takes.
+    #[cfg(test)]
     pub(crate) fn spread_of(&mut self, classes: Classes, members: &[Vec<u32>]) -> Spread {
         let sets: Vec<Multiset> = members
             .iter()

@@ -13,6 +13,7 @@ use hlo_ir::monoid::Monoid;
 use hlo_ir::op::{ElementwiseRoutine, EvalRoutine, EvalRule, IntType};
 use hlo_ir::{DType, Literal, NumberClass, Opcode};
 use smallvec::SmallVec;
+use std::rc::Rc;
 
 /// An elementwise op with what its attributes say.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -58,7 +59,7 @@ impl ElementwiseOp {
 #[derive(Default)]
 pub(crate) struct Elementwise {
     ops: HashMap<ElementwiseOp, WordId>,
-    of_word: HashMap<WordId, ElementwiseOp>,
+    of_word: HashMap<WordId, Rc<ElementwiseOp>>,
     results: HashMap<(WordId, SmallVec<[ArrayId; 3]>), Option<ArrayId>>,
     pub(crate) freedom: Freedom,
 }
@@ -104,7 +105,7 @@ impl Elementwise {
             terms.note_commutative(word);
         }
         self.ops.insert(op.clone(), word);
-        self.of_word.insert(word, op);
+        self.of_word.insert(word, Rc::new(op));
         word
     }
 
@@ -114,7 +115,7 @@ impl Elementwise {
     }
 
     pub(crate) fn op(&self, word: WordId) -> Option<&ElementwiseOp> {
-        self.of_word.get(&word)
+        self.of_word.get(&word).map(|op| &**op)
     }
 
     /// The op on arrays of `n_elems` elements each. `None` if its parts are too many.
@@ -122,14 +123,14 @@ impl Elementwise {
         &mut self,
         arrays: &mut Arrays,
         word: WordId,
-        operands: &[ArrayId],
+        operands: SmallVec<[ArrayId; 3]>,
         n_elems: i64,
     ) -> Option<ArrayId> {
-        let key = (word, SmallVec::from_slice(operands));
+        let key = (word, operands);
         if let Some(&known) = self.results.get(&key) {
             return known;
         }
-        let result = self.apply_anew(arrays, word, operands, n_elems);
+        let result = self.apply_anew(arrays, word, &key.1, n_elems);
         self.results.insert(key, result);
         result
     }

@@ -2,14 +2,19 @@
 
 use crate::array::Value;
 use crate::prover::Prover;
-use crate::term::{Head, Node, TermId};
+use crate::term::{ArrayId, Head, Node, TermId};
+use hashbrown::HashSet;
 use hlo_ir::{InstId, Module, Scalar};
 
 impl Prover {
     /// One sentence on where the second value parts from the first.
     pub(crate) fn explain(&mut self, modules: &[&Module], expected: &Value, found: &Value) -> String {
+        let mut seen: HashSet<(ArrayId, ArrayId)> = HashSet::new();
         for device in 0..self.n_devices() {
             let (a, b) = (self.arrays.on(expected, device), self.arrays.on(found, device));
+            if !seen.insert((a, b)) {
+                continue;
+            }
             let Some(differences) = self.arrays.differences(a, b) else { continue };
             if let Some((terms, region)) = differences.into_iter().next() {
                 let rank = self.arrays.terms.rank(terms[0]);

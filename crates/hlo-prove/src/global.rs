@@ -5,6 +5,7 @@
 //! tiles that an annotation calls copies of one another: they are equal if their terms are.
 
 use crate::array::{Tree, Value};
+use crate::members::Members;
 use crate::movement::Window;
 use crate::prover::{Prover, Side};
 use crate::segment::row_major;
@@ -63,36 +64,40 @@ impl Prover {
 
     /// The whole value of which each device holds a tile, made of the tiles of the device's own copy.
     fn whole_of_tiles(&mut self, value: &Value, dims: &[i64], grid: &TileGrid) -> Option<Value> {
-        let n_devices = self.n_devices();
-        let mut device_of: HashMap<(&Dims, u32), u32> = HashMap::new();
-        let mut tiles: Vec<&Dims> = Vec::new();
+        // The devices of each copy, in the order of the tiles.
+        let mut tiles: Vec<&Dims> = grid.of_device.iter().collect();
+        tiles.sort();
+        tiles.dedup();
+        let n_copies = grid.copy_of_device.iter().map(|&copy| copy as usize + 1).max()?;
+        let mut groups = vec![vec![u32::MAX; tiles.len()]; n_copies];
         for (device, (tile, &copy)) in grid.of_device.iter().zip(&grid.copy_of_device).enumerate() {
-            if !device_of.keys().any(|(known, _)| *known == tile) {
-                tiles.push(tile);
-            }
-            device_of.insert((tile, copy), device as u32);
+            groups[copy as usize][tiles.binary_search(&tile).ok()?] = device as u32;
         }
-        let mut lists: Vec<Vec<u32>> = Vec::with_capacity(n_devices);
-        for &copy in &grid.copy_of_device {
-            lists.push(tiles.iter().map(|&tile| device_of.get(&(tile, copy)).copied()).collect::<Option<_>>()?);
-        }
-        let members = self.members(lists);
-        let lists = self.lists(members);
-        let spreads: Vec<_> = (0..tiles.len()).map(|k| self.spread(members, &[k])).collect();
-        let arrays =
-            lists.iter().map(|list| list.iter().map(|&d| self.arrays.on(value, d as usize)).collect()).collect();
+        let id = self.members(Members::of_groups(&groups, self.n_devices())?);
+        let members = self.members_of(id);
+        let spreads: Vec<_> = (0..tiles.len()).map(|k| self.spread(id, &[k])).collect();
         let sizes = grid.tile_dims(dims);
-        self.of_lists(arrays, |p, arrays| {
+        let mut known: HashMap<Vec<ArrayId>, ArrayId> = HashMap::new();
+        let mut each = Vec::with_capacity(self.n_devices());
+        for device in 0..self.n_devices() {
+            let arrays: Vec<ArrayId> = members.of(device).iter().map(|&d| self.arrays.on(value, d as usize)).collect();
+            if let Some(&id) = known.get(&arrays) {
+                each.push(id);
+                continue;
+            }
             let mut out = Vec::new();
-            for ((&tile, &array), &source) in tiles.iter().zip(arrays).zip(&spreads) {
+            for ((&tile, &array), &source) in tiles.iter().zip(&arrays).zip(&spreads) {
                 let start: Vec<i64> = tile.iter().zip(&sizes).map(|(k, size)| k * size).collect();
                 let held: Vec<i64> = (0..dims.len()).map(|d| (dims[d] - start[d]).clamp(0, sizes[d])).collect();
-                let array = p.array_from(array, source);
-                let array = p.arrays.view(array, &held, 0, &row_major(&sizes))?;
-                p.place(array, &Window { start, sizes: held }, dims, &mut out)?;
+                let array = self.array_from(array, source);
+                let array = self.arrays.view(array, &held, 0, &row_major(&sizes))?;
+                self.place(array, &Window { start, sizes: held }, dims, &mut out)?;
             }
-            Some(p.arrays.intern(out))
-        })
+            let id = self.arrays.intern(out);
+            known.insert(arrays, id);
+            each.push(id);
+        }
+        Some(self.arrays.value(each))
     }
 
     /// A custom call that says how values are cut; `None` for any other one, and for annotations that are not understood.

@@ -19,6 +19,9 @@ const OWN: usize = usize::MAX;
 /// How many candidates of a leaf are tried.
 const MAX_CANDIDATES: usize = 8;
 
+/// After so many devices of which no part holds, none is looked for on the others: padding is on the last devices.
+const MAX_HOPELESS: usize = 8;
+
 impl Prover {
     /// For each leaf what it may be of the first loop's leaves, the best last.
     pub(crate) fn candidates(&mut self, this: &Loop<'_, '_>, inits: &[Value]) -> Vec<Vec<Parts>> {
@@ -102,7 +105,8 @@ impl Prover {
             return None;
         }
         let guesses = self.first_guesses(this, &mut queues.to_vec());
-        let params = self.params(this, id, crate::control::MAX_ROUNDS, &guesses, Some(before))?;
+        let mut carries = vec![None; guesses.len()];
+        let params = self.params(this, id, crate::control::MAX_ROUNDS, &guesses, Some(before), &mut carries)?;
         let own = self.probe(this, &params)?;
         let by_term = self.leaves_of_terms(probed);
         for (k, queue) in queues.iter_mut().enumerate() {
@@ -146,7 +150,9 @@ impl Prover {
             let mut parts = Vec::new();
             for segment in self.arrays.segments(self.arrays.on(value, device)).iter() {
                 // One number at several places does not say where it stood: it may be the padding of a shard.
-                if self.arrays.terms.rank(segment.term) == 0 && segment.region.n_elems() > 1 {
+                let is_number = self.arrays.terms.as_constant(segment.term).is_some();
+                let is_padding = segment.region.n_elems() > 1 || is_number && !by_term.contains_key(&segment.term);
+                if self.arrays.terms.rank(segment.term) == 0 && is_padding {
                     let mut region = places(&segment.region);
                     region.at.push(region.at[0]);
                     region.dims.iter_mut().for_each(|d| d.step.push(d.step[0]));
@@ -168,6 +174,7 @@ impl Prover {
     /// The parts of which the elements are as expected; the others become the loop's own. `None` if no part is left.
     pub(crate) fn parts_that_hold(&mut self, parts: &Parts, expected: &Value, found: &Value) -> Option<Parts> {
         let mut each = Vec::with_capacity(self.n_devices());
+        let mut any_holds = false;
         for device in 0..self.n_devices() {
             let mut list = parts.get(if parts.len() == 1 { 0 } else { device })?.clone();
             let (a, b) = (self.arrays.on(expected, device), self.arrays.on(found, device));
@@ -177,6 +184,10 @@ impl Prover {
                 // The loop's own elements are where they are.
                 part.1.at[1] = part.1.at[0];
                 part.1.dims.iter_mut().for_each(|d| d.step[1] = d.step[0]);
+            }
+            any_holds |= list.iter().any(|(leaf, _)| *leaf != OWN);
+            if !any_holds && device >= MAX_HOPELESS {
+                return None;
             }
             each.push(list);
         }
@@ -217,12 +228,16 @@ impl Prover {
     }
 }
 
-/// Whether no more than half of the elements are a loop's own: padding is less than that.
+/// Whether no more than half of the elements are a loop's own, on devices that have others: padding is less than that, but some
+/// devices have nothing else.
 fn is_mostly_found(each: &[Vec<(usize, Region)>]) -> bool {
-    let n_elems = |is_own: bool| -> i64 {
-        each.iter().flatten().filter(|(leaf, _)| (*leaf == OWN) == is_own).map(|(_, region)| region.n_elems()).sum()
-    };
-    n_elems(true) <= n_elems(false)
+    let (mut n_own, mut n_found) = (0i64, 0i64);
+    for parts in each.iter().filter(|parts| parts.iter().any(|(leaf, _)| *leaf != OWN)) {
+        for (leaf, region) in parts {
+            *(if *leaf == OWN { &mut n_own } else { &mut n_found }) += region.n_elems();
+        }
+    }
+    n_found > 0 && n_own <= n_found
 }
 
 /// Places and places in the other region's array, for a region whose coordinates lie within the other.

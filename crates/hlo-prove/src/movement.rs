@@ -318,7 +318,7 @@ impl Prover {
                 attributes,
             };
             let word = self.elementwise.word(&mut self.arrays.terms, op);
-            self.elementwise.apply(&mut self.arrays, word, &operands, n)?
+            self.elementwise.apply(&mut self.arrays, word, operands.into(), n)?
         };
         self.place(written, &window, dims, &mut out)?;
         Some(self.arrays.intern(out))

@@ -252,6 +252,15 @@ fn prove_with(
         }
         outputs.push(output);
     }
+    let rules = prover.arrays.terms.rules_below();
+    for (output, values) in outputs.iter_mut().zip(expected.iter().zip(&found)) {
+        if output.verdict == Verdict::Proved {
+            for value in [values.0, values.1] {
+                prover
+                    .for_each_term(value, &mut |term| output.modulo = output.modulo | rules[term.0 as usize].inexact());
+            }
+        }
+    }
     Ok(Proof { outputs, n_devices: prover.n_devices(), is_global, n_terms: prover.arrays.terms.len() })
 }
 
@@ -288,16 +297,13 @@ fn run(prover: &mut Prover, module: &Module, number: usize, inputs: &[Value]) ->
     Ok(prover.run(&mut side, entry, args).leaves())
 }
 
+/// Whether an output is equal; on which rules that rests is noted once all are compared.
 fn judge(prover: &mut Prover, modules: &[&Module], output: &mut Output, expected: &Value, found: &Value) {
     if prover.arrays.is_equal(expected, found) {
-        let mut terms = Vec::new();
-        for value in [expected, found] {
-            prover.for_each_term(value, &mut |term| terms.push(term));
-        }
         output.verdict = Verdict::Proved;
-        output.modulo = prover.arrays.terms.rules_below(&terms).inexact();
         output.difference = None;
-    } else {
+    } else if prover.elementwise.freedom > Freedom::Exact {
+        // Without the rules for exact numbers a difference is not the last word.
         output.difference = Some(prover.explain(modules, expected, found));
     }
 }

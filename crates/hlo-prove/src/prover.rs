@@ -4,6 +4,7 @@ use crate::array::{Arrays, Value};
 use crate::control::LoopRecord;
 use crate::devices::{Classes, Spread};
 use crate::elementwise::{Elementwise, ElementwiseOp, Freedom};
+use crate::members::{Members, MembersId};
 use crate::rules::{Rule, Rules};
 use crate::segment::Coords;
 use crate::term::{Arg, ArrayId, Extra, Head, Node, TermId, Terms};
@@ -12,6 +13,7 @@ use hashbrown::HashMap;
 use hlo_ir::monoid::Monoid;
 use hlo_ir::shardy::Meshes;
 use hlo_ir::{DType, InstId, Module};
+use smallvec::SmallVec;
 use std::rc::Rc;
 
 /// One of the two modules.
@@ -23,10 +25,6 @@ pub(crate) struct Side<'m> {
     /// Which of the modules: 0 is the first, the others are those that run after one another.
     pub number: usize,
 }
-
-/// Who takes from whom: for each device a list of devices, in order.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct MembersId(pub usize);
 
 pub(crate) struct Prover {
     pub arrays: Arrays,
@@ -40,8 +38,8 @@ pub(crate) struct Prover {
     /// The first term that each instruction made, in the order of making.
     pub origins: Vec<(u32, usize, InstId)>,
     n_noted: usize,
-    members: Vec<Rc<Vec<Vec<u32>>>>,
-    member_ids: HashMap<Rc<Vec<Vec<u32>>>, MembersId>,
+    members: Vec<Rc<Members>>,
+    member_ids: HashMap<Rc<Members>, MembersId>,
     spreads: HashMap<(MembersId, Vec<usize>), Spread>,
     sources: HashMap<(TermId, Spread), TermId>,
     moved: HashMap<(TermId, Coords, i64, TermId), TermId>,
@@ -82,19 +80,10 @@ impl Prover {
             let arrays: Vec<ArrayId> = values.iter().map(|v| self.arrays.on(v, 0)).collect();
             return f(self, &arrays).map(Value::Same);
         }
-        let lists = (0..self.n_devices()).map(|d| values.iter().map(|v| self.arrays.on(v, d)).collect()).collect();
-        self.of_lists(lists, f)
-    }
-
-    /// `f` of a list of arrays for each device; it is called once for equal lists.
-    pub(crate) fn of_lists(
-        &mut self,
-        lists: Vec<Vec<ArrayId>>,
-        mut f: impl FnMut(&mut Prover, &[ArrayId]) -> Option<ArrayId>,
-    ) -> Option<Value> {
-        let mut known: HashMap<Vec<ArrayId>, ArrayId> = HashMap::new();
-        let mut each = Vec::with_capacity(lists.len());
-        for arrays in lists {
+        let mut known: HashMap<SmallVec<[ArrayId; 4]>, ArrayId> = HashMap::new();
+        let mut each = Vec::with_capacity(self.n_devices());
+        for device in 0..self.n_devices() {
+            let arrays: SmallVec<[ArrayId; 4]> = values.iter().map(|v| self.arrays.on(v, device)).collect();
             let id = match known.get(&arrays) {
                 Some(&id) => id,
                 None => {
@@ -120,7 +109,13 @@ impl Prover {
     /// An elementwise op on values of `n_elems` elements.
     pub(crate) fn elementwise(&mut self, op: ElementwiseOp, operands: &[&Value], n_elems: i64) -> Option<Value> {
         let word = self.elementwise.word(&mut self.arrays.terms, op);
-        self.map(operands, |p, arrays| p.elementwise.apply(&mut p.arrays, word, arrays, n_elems))
+        let n_lists = if operands.iter().all(|v| matches!(v, Value::Same(_))) { 1 } else { self.n_devices() };
+        let mut each = Vec::with_capacity(n_lists);
+        for device in 0..n_lists {
+            let arrays: SmallVec<[ArrayId; 3]> = operands.iter().map(|v| self.arrays.on(v, device)).collect();
+            each.push(self.elementwise.apply(&mut self.arrays, word, arrays, n_elems)?);
+        }
+        Some(self.arrays.value(each))
     }
 
     /// Notes that a rule was used to make the terms of a value.
@@ -132,32 +127,31 @@ impl Prover {
         }
     }
 
-    pub(crate) fn members(&mut self, lists: Vec<Vec<u32>>) -> MembersId {
-        let lists = Rc::new(lists);
-        if let Some(&id) = self.member_ids.get(&lists) {
+    pub(crate) fn members(&mut self, members: Members) -> MembersId {
+        if let Some(&id) = self.member_ids.get(&members) {
             return id;
         }
         let id = MembersId(self.members.len());
-        self.members.push(lists.clone());
-        self.member_ids.insert(lists, id);
+        let members = Rc::new(members);
+        self.members.push(members.clone());
+        self.member_ids.insert(members, id);
         id
     }
 
-    pub(crate) fn lists(&self, members: MembersId) -> Rc<Vec<Vec<u32>>> {
+    pub(crate) fn members_of(&self, members: MembersId) -> Rc<Members> {
         self.members[members.0].clone()
     }
 
     /// For each device the members at these positions of its list.
-    pub(crate) fn spread(&mut self, members: MembersId, positions: &[usize]) -> Spread {
-        if let Some(&spread) = self.spreads.get(&(members, positions.to_vec())) {
+    pub(crate) fn spread(&mut self, id: MembersId, positions: &[usize]) -> Spread {
+        if let Some(&spread) = self.spreads.get(&(id, positions.to_vec())) {
             return spread;
         }
-        let lists = self.lists(members);
-        let chosen: Vec<Vec<u32>> =
-            lists.iter().map(|list| positions.iter().filter_map(|&k| list.get(k).copied()).collect()).collect();
-        let different = self.arrays.terms.devices.all_different();
-        let spread = self.arrays.terms.devices.spread_of(different, &chosen);
-        self.spreads.insert((members, positions.to_vec()), spread);
+        let members = self.members_of(id);
+        let chosen = |list: &Vec<u32>| positions.iter().filter_map(|&k| list.get(k).copied()).collect();
+        let chosen: Vec<Vec<u32>> = members.lists().iter().map(chosen).collect();
+        let spread = self.arrays.terms.devices.spread_of_lists(&chosen, |device| members.list_idx(device));
+        self.spreads.insert((id, positions.to_vec()), spread);
         spread
     }
 

@@ -6,6 +6,7 @@
 
 use crate::ids::TermId;
 use smallvec::SmallVec;
+use std::hash::{Hash, Hasher};
 
 /// A place in the array, then coordinates of one or several terms.
 pub(crate) type Coords = SmallVec<[i64; 4]>;
@@ -20,7 +21,7 @@ pub(crate) struct Dim {
 }
 
 /// A box of places and the coordinates that go with them.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Region {
     /// Place and coordinates of the first element.
     pub at: Coords,
@@ -29,7 +30,7 @@ pub(crate) struct Region {
 }
 
 /// A part of an array that is a part of a term.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Segment {
     pub term: TermId,
     /// Coordinate 0 is the place in the array; the others are the term's.
@@ -38,6 +39,17 @@ pub(crate) struct Segment {
 
 /// More pieces than this and a value is taken as a whole.
 pub(crate) const MAX_SEGMENTS: usize = 4096;
+
+impl Hash for Region {
+    /// Number by number: as slices of bytes, as derived, so few numbers take several times as long.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.at.iter().for_each(|&at| state.write_i64(at));
+        for dim in &self.dims {
+            state.write_i64(dim.n);
+            dim.step.iter().for_each(|&step| state.write_i64(step));
+        }
+    }
+}
 
 impl Region {
     /// The places `0..n`, one after another.
@@ -190,7 +202,7 @@ fn fit(segment: &Region, digits: &[i64], region: &mut Region, key: usize) -> Fit
     let mut used: SmallVec<[i64; 4]> = SmallVec::from_slice(digits);
     let mut order: SmallVec<[usize; 4]> = (0..region.dims.len()).collect();
     order.sort_by_key(|&j| region.dims[j].step[key]);
-    for j in order {
+    for (nth, &j) in order.iter().enumerate() {
         let (n, step) = (region.dims[j].n, region.dims[j].step[key]);
         if step == 0 || n <= 1 {
             continue;
@@ -207,7 +219,12 @@ fn fit(segment: &Region, digits: &[i64], region: &mut Region, key: usize) -> Fit
             levels[j] = (k, m);
             continue;
         }
-        return match k.checked_sub(1).map(|up| segment.dims[up].step[0]) {
+        let up = k.checked_sub(1).map(|up| segment.dims[up].step[0]);
+        let extent = segment.dims.iter().map(|d| d.step[0] * (d.n - 1)).sum();
+        if let Some(first) = apart(region, &order[nth + 1..], key, extent, up) {
+            return first;
+        }
+        return match up {
             Some(up) if up % step == 0 && up / step < n => {
                 let inner = up / step;
                 let phase = digits[k..].iter().zip(&segment.dims[k..]).map(|(d, dim)| d * dim.step[0]).sum::<i64>();
@@ -224,6 +241,33 @@ fn fit(segment: &Region, digits: &[i64], region: &mut Region, key: usize) -> Fit
         };
     }
     Fit::Whole(levels)
+}
+
+/// Takes a dim apart whose steps begin in other segments, which begin `extent` places further, or at different places of rows
+/// of so many elements: each of them is cut elsewhere, and a cut for one would cut them all. Steps that begin at the same place
+/// of a row stay together.
+fn apart(region: &mut Region, outer: &[usize], key: usize, extent: i64, row: Option<i64>) -> Option<Fit> {
+    let step_of = |dim_idx: usize| region.dims[dim_idx].step[key];
+    let outer = || outer.iter().copied().filter(|&dim_idx| region.dims[dim_idx].n > 1);
+    if let Some(dim_idx) = outer().find(|&dim_idx| step_of(dim_idx) > extent) {
+        return Some(Fit::Split(dim_idx, 1));
+    }
+    let row = row?;
+    let dim_idx = outer().find(|&dim_idx| step_of(dim_idx) % row != 0)?;
+    let (n, step) = (region.dims[dim_idx].n, step_of(dim_idx));
+    let (mut gcd, mut rest) = (row, step % row);
+    while rest != 0 {
+        (gcd, rest) = (rest, gcd % rest);
+    }
+    let period = row / gcd;
+    Some(if n <= period {
+        Fit::Split(dim_idx, 1)
+    } else if n % period == 0 {
+        region.factor(dim_idx, period);
+        Fit::Factored
+    } else {
+        Fit::Split(dim_idx, n / period * period)
+    })
 }
 
 /// The region with the coordinates of the segment that holds it.

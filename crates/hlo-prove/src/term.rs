@@ -12,10 +12,15 @@ use crate::devices::{Classes, Devices, Spread};
 pub(crate) use crate::ids::{ArrayId, LoopId, TermId, WordId};
 use crate::rules::Rules;
 use crate::segment::{Coords, Dim, Region, Segment};
-use hashbrown::{HashMap, HashSet};
+use crate::store::{short, wide};
+use hashbrown::{DefaultHashBuilder, HashMap, HashSet, HashTable};
 use hlo_ir::monoid::Monoid;
 use hlo_ir::{DType, Literal, Scalar};
 use smallvec::SmallVec;
+use std::hash::{BuildHasher, Hash, Hasher};
+
+/// With more arguments than these applications are not told apart by their arguments.
+const MAX_PAIRED: usize = 8;
 
 /// What an application does with its arguments.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -137,9 +142,6 @@ pub(crate) enum Node {
     Apply(Head, Vec<Arg>),
 }
 
-/// A head and the terms that it is applied to.
-type Pattern = (Head, Vec<(TermId, ExtraId)>);
-
 struct TermData {
     node: Node,
     rank: u32,
@@ -151,18 +153,21 @@ struct TermData {
 pub(crate) struct Terms {
     pub(crate) devices: Devices,
     terms: Vec<TermData>,
-    ids: HashMap<Node, TermId>,
+    /// Each with its hash, so that nodes are stored and hashed once.
+    ids: HashTable<(u32, TermId)>,
+    hasher: DefaultHashBuilder,
     literals: Vec<Literal>,
     literal_ids: HashMap<Literal, u32>,
     extras: Vec<Extra>,
     extra_ids: HashMap<Extra, ExtraId>,
-    /// The applications of a head to these arguments, in any coordinates.
-    patterns: HashMap<Pattern, SmallVec<[TermId; 1]>>,
+    /// Applications by the hash of the head and the arguments, in any coordinates.
+    patterns: HashTable<(u32, TermId)>,
     words: Vec<String>,
     word_ids: HashMap<String, WordId>,
     n_unique: u32,
     elements: HashMap<(TermId, Coords), TermId>,
     commutative: HashSet<WordId>,
+    apart: HashMap<(TermId, TermId), bool>,
 }
 
 impl Terms {
@@ -170,17 +175,19 @@ impl Terms {
         let mut terms = Terms {
             devices: Devices::new(n_devices),
             terms: Vec::new(),
-            ids: HashMap::new(),
+            ids: HashTable::new(),
+            hasher: DefaultHashBuilder::default(),
             literals: Vec::new(),
             literal_ids: HashMap::new(),
             extras: Vec::new(),
             extra_ids: HashMap::new(),
-            patterns: HashMap::new(),
+            patterns: HashTable::new(),
             words: Vec::new(),
             word_ids: HashMap::new(),
             n_unique: 0,
             elements: HashMap::new(),
             commutative: HashSet::new(),
+            apart: HashMap::new(),
         };
         terms.extra(Extra::None);
         terms
@@ -208,32 +215,25 @@ impl Terms {
         self.terms[term.0 as usize].rules
     }
 
-    /// The rules that were used to make any term of the list or what it is made of. What a loop gives hides of what it was
-    /// made, so that every rule that was used anywhere counts for it.
-    pub(crate) fn rules_below(&self, roots: &[TermId]) -> Rules {
-        let mut seen: HashSet<TermId> = HashSet::new();
-        let mut todo = roots.to_vec();
-        let mut rules = Rules::NONE;
-        while let Some(term) = todo.pop() {
-            if !seen.insert(term) {
-                continue;
-            }
-            rules = rules | self.rules(term);
-            match self.node(term) {
-                Node::Element(of, _) => todo.push(*of),
+    /// For each term the rules that were used to make it or what it is made of. What a loop gives hides of what it was made,
+    /// so that every rule that was used anywhere counts for it.
+    pub(crate) fn rules_below(&self) -> Vec<Rules> {
+        let all = self.terms.iter().fold(Rules::NONE, |rules, data| rules | data.rules);
+        let mut below: Vec<Rules> = Vec::with_capacity(self.terms.len());
+        for data in &self.terms {
+            // Terms are newer than their arguments.
+            let of = |term: TermId| below.get(term.0 as usize).copied().unwrap_or(all);
+            below.push(match &data.node {
+                Node::Element(term, _) => data.rules | of(*term),
                 Node::Apply(Head::LoopSum(_) | Head::LoopStack(_), _)
                 | Node::Carry(..)
                 | Node::LoopResult(..)
-                | Node::Whole(..) => return self.all_rules(),
-                Node::Apply(_, args) => todo.extend(args.iter().map(|arg| arg.term)),
-                Node::Input(_) | Node::Constant(_) | Node::Table(_) | Node::Iota(_) | Node::Unique(_) => {}
-            }
+                | Node::Whole(..) => all,
+                Node::Apply(_, args) => args.iter().fold(data.rules, |rules, arg| rules | of(arg.term)),
+                Node::Input(_) | Node::Constant(_) | Node::Table(_) | Node::Iota(_) | Node::Unique(_) => data.rules,
+            });
         }
-        rules
-    }
-
-    fn all_rules(&self) -> Rules {
-        self.terms.iter().fold(Rules::NONE, |rules, data| rules | data.rules)
+        below
     }
 
     /// Notes that a rule was used to make the term.
@@ -271,11 +271,18 @@ impl Terms {
     }
 
     fn add(&mut self, node: Node, rank: usize, classes: Classes, rules: Rules) -> TermId {
-        if let Some(&id) = self.ids.get(&node) {
-            return id;
-        }
+        let hash = short(self.hasher.hash_one(&node));
+        self.find(hash, &node).unwrap_or_else(|| self.add_new(hash, node, rank, classes, rules))
+    }
+
+    fn find(&self, hash: u32, node: &Node) -> Option<TermId> {
+        let is_it = |&(h, id): &(u32, TermId)| h == hash && self.node(id) == node;
+        self.ids.find(wide(hash), is_it).map(|entry| entry.1)
+    }
+
+    fn add_new(&mut self, hash: u32, node: Node, rank: usize, classes: Classes, rules: Rules) -> TermId {
         let id = TermId(self.terms.len() as u32);
-        self.ids.insert(node.clone(), id);
+        self.ids.insert_unique(wide(hash), (hash, id), |entry| wide(entry.0));
         self.terms.push(TermData { node, rank: rank as u32, classes, rules });
         id
     }
@@ -430,14 +437,16 @@ impl Terms {
         let rank = args.iter().flat_map(|arg| arg.map.iter().map(n_variables)).max().unwrap_or(0);
         let rules = args.iter().fold(Rules::NONE, |rules, arg| rules | self.rules(arg.term));
         let node = Node::Apply(head, args);
-        if let Some(&id) = self.ids.get(&node) {
+        let hash = short(self.hasher.hash_one(&node));
+        if let Some(id) = self.find(hash, &node) {
             return id;
         }
         let Node::Apply(_, args) = &node else { return TermId(0) };
-        let key: Vec<(TermId, ExtraId)> = args.iter().map(|arg| (arg.term, arg.extra)).collect();
+        let key: SmallVec<[(TermId, ExtraId); 4]> = args.iter().map(|arg| (arg.term, arg.extra)).collect();
         let classes = self.classes_of_application(head, &key);
-        let id = self.add(node, rank, classes, rules);
-        self.patterns.entry((head, key)).or_default().push(id);
+        let id = self.add_new(hash, node, rank, classes, rules);
+        let pattern = self.hash_of_pattern(head, key.iter().copied());
+        self.patterns.insert_unique(wide(pattern), (pattern, id), |entry| wide(entry.0));
         id
     }
 
@@ -462,8 +471,7 @@ impl Terms {
     /// The segment of an application to `args`, of which each has its coordinates in `region` from a position on.
     /// Coordinate 0 of the region is the place in the array.
     pub(crate) fn apply(&mut self, head: Head, args: &[(TermId, ExtraId, usize)], region: &Region) -> Segment {
-        let key: Vec<(TermId, ExtraId)> = args.iter().map(|&(term, extra, _)| (term, extra)).collect();
-        if let Some(found) = self.find_pattern(head, &key, args, region) {
+        if let Some(found) = self.find_pattern(head, args, region) {
             return found;
         }
         // Scalars at fixed coordinates take no variable.
@@ -486,11 +494,8 @@ impl Terms {
                 new_args.push((term, extra, from));
             }
         }
-        if scalars {
-            let key: Vec<(TermId, ExtraId)> = new_args.iter().map(|&(term, extra, _)| (term, extra)).collect();
-            if let Some(found) = self.find_pattern(head, &key, &new_args, region) {
-                return found;
-            }
+        if scalars && let Some(found) = self.find_pattern(head, &new_args, region) {
+            return found;
         }
         let mut variables: SmallVec<[(usize, i64); 4]> = SmallVec::new();
         let mut mapped = Vec::with_capacity(new_args.len());
@@ -514,17 +519,27 @@ impl Terms {
         segment_of(term, region, &variables)
     }
 
-    fn find_pattern(
-        &self,
-        head: Head,
-        key: &[(TermId, ExtraId)],
-        args: &[(TermId, ExtraId, usize)],
-        region: &Region,
-    ) -> Option<Segment> {
+    fn hash_of_pattern(&self, head: Head, args: impl Iterator<Item = (TermId, ExtraId)>) -> u32 {
+        let mut state = self.hasher.build_hasher();
+        head.hash(&mut state);
+        args.for_each(|arg| arg.hash(&mut state));
+        short(state.finish())
+    }
+
+    fn find_pattern(&self, head: Head, args: &[(TermId, ExtraId, usize)], region: &Region) -> Option<Segment> {
         let is_still = |c: usize| region.dims.iter().all(|d| d.step[c] == 0);
-        let patterns = self.patterns.get(&(head, key.to_vec()))?;
-        patterns.iter().find_map(|&term| {
-            let Node::Apply(_, mapped) = self.node(term) else { return None };
+        let hash = self.hash_of_pattern(head, args.iter().map(|&(term, extra, _)| (term, extra)));
+        // The oldest that fits, whatever the order in the table.
+        let terms = self.patterns.iter_hash(wide(hash)).filter(|entry| entry.0 == hash).map(|entry| entry.1);
+        let mut terms: SmallVec<[TermId; 4]> = terms.collect();
+        terms.sort_unstable();
+        terms.into_iter().find_map(|term| {
+            let Node::Apply(own, mapped) = self.node(term) else { return None };
+            let is_arg =
+                |(arg, &(term, extra, _)): (&Arg, &(TermId, ExtraId, usize))| (arg.term, arg.extra) == (term, extra);
+            if *own != head || mapped.len() != args.len() || !mapped.iter().zip(args).all(is_arg) {
+                return None;
+            }
             // Where each variable stands in the region, and how far from it.
             let mut variables: SmallVec<[(usize, i64); 4]> = SmallVec::from_elem((usize::MAX, 0), self.rank(term));
             for (arg, &(_, _, from)) in mapped.iter().zip(args) {
@@ -581,7 +596,7 @@ impl Terms {
         if a == b {
             return true;
         }
-        if *left == 0 {
+        if *left == 0 || self.are_apart(a.term, b.term) {
             return false;
         }
         *left -= 1;
@@ -595,6 +610,35 @@ impl Terms {
             }
             (_, _) => false,
         }
+    }
+}
+
+impl Terms {
+    /// Whether [`Terms::is_same`] says no for two terms at any coordinates: somewhere in them stand other ops or other leaves.
+    fn are_apart(&mut self, a: TermId, b: TermId) -> bool {
+        if a == b {
+            return false;
+        }
+        let key = (a.min(b), a.max(b));
+        if let Some(&known) = self.apart.get(&key) {
+            return known;
+        }
+        let is_leaf = |node: &Node| match node {
+            Node::Input(_) | Node::Carry(..) | Node::LoopResult(..) | Node::Whole(..) | Node::Unique(_) => true,
+            Node::Constant(_) | Node::Table(_) | Node::Iota(_) | Node::Element(..) | Node::Apply(..) => false,
+        };
+        let is_apart = match (self.node(a), self.node(b)) {
+            (Node::Apply(x, of_a), Node::Apply(y, of_b)) if x == y && of_a.len() == of_b.len() => {
+                let args = |args: &[Arg]| args.iter().map(|arg| arg.term).collect::<SmallVec<[TermId; MAX_PAIRED]>>();
+                let (of_a, of_b) = (args(of_a), args(of_b));
+                // The elements of an op whose order does not matter may stand in another order.
+                of_a.len() <= MAX_PAIRED && of_a.iter().any(|&p| of_b.iter().all(|&q| self.are_apart(p, q)))
+            }
+            (Node::Apply(..), Node::Apply(..)) => true,
+            (p, q) => (is_leaf(p) || matches!(p, Node::Apply(..))) && (is_leaf(q) || matches!(q, Node::Apply(..))),
+        };
+        self.apart.insert(key, is_apart);
+        is_apart
     }
 }
 

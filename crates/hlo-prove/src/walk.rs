@@ -14,22 +14,64 @@ use hlo_ir::attrs::{
 use hlo_ir::monoid::find_monoid;
 use hlo_ir::op::{Begun, Effects, EvalRoutine, EvalRule, FactorRule, Flow, OneArrayRoutine};
 use hlo_ir::{ArrayShape, CompId, ConstantValue, DType, InstId, Opcode, Shape};
+use smallvec::SmallVec;
 use std::rc::Rc;
+
+/// The operands and the value that instructions of a loop's body had when they were last looked at.
+pub(crate) type Known = HashMap<InstId, (SmallVec<[Tree; 4]>, Tree)>;
 
 impl Prover {
     /// The result of a computation on these arguments.
     pub(crate) fn run(&mut self, side: &mut Side<'_>, comp: CompId, args: Vec<Tree>) -> Tree {
+        self.run_again(side, comp, args, None)
+    }
+
+    /// As [`Prover::run`], but instructions that have the operands of the last time have the value of the last time.
+    pub(crate) fn run_again(
+        &mut self,
+        side: &mut Side<'_>,
+        comp: CompId,
+        args: Vec<Tree>,
+        mut known: Option<&mut Known>,
+    ) -> Tree {
         let module = side.module;
         let computation = module.comp(comp);
         let mut values: HashMap<InstId, Tree> = HashMap::with_capacity(computation.insts.len());
         for &inst in &computation.insts {
             let before = self.arrays.terms.len();
             let instruction = module.inst(inst);
-            let operands: Vec<Tree> = instruction.operands.iter().filter_map(|o| values.get(o).cloned()).collect();
+            let operands = instruction.operands.iter().filter_map(|o| values.get(o).cloned());
+            let operands: SmallVec<[Tree; 4]> = operands.collect();
             let is_complete = operands.len() == instruction.operands.len();
+            // Loops within are read anew: they are noted as they are read.
+            let mut known = known.as_deref_mut().filter(|_| match instruction.opcode.row().flow {
+                Flow::All | Flow::Collective(_) => is_complete,
+                Flow::Parameter
+                | Flow::Constant
+                | Flow::Tuple
+                | Flow::GetTupleElement
+                | Flow::Identity
+                | Flow::Call
+                | Flow::While
+                | Flow::Conditional
+                | Flow::ReplicaId
+                | Flow::PartitionId
+                | Flow::AsyncStart(_)
+                | Flow::AsyncUpdate
+                | Flow::AsyncDone => false,
+            });
+            if let Some((_, value)) =
+                known.as_ref().and_then(|known| known.get(&inst)).filter(|last| last.0 == operands)
+            {
+                values.insert(inst, value.clone());
+                continue;
+            }
             let value = if is_complete { self.step(side, inst, &operands, &args) } else { None };
             let value = value.unwrap_or_else(|| self.whole_op(side, inst, &operands));
             self.note_origin(before, side.number, inst);
+            if let Some(known) = &mut known {
+                known.insert(inst, (operands, value.clone()));
+            }
             values.insert(inst, value);
         }
         computation

@@ -2,6 +2,7 @@
 //! refute it.
 
 pub(crate) mod arguments;
+pub(crate) mod passes;
 mod text;
 
 use crate::compare::{Judge, of_verdict, read_chain};
@@ -12,7 +13,7 @@ use crate::progress::Progress;
 use crate::{Failure, exit};
 use arguments::{ProofFormat, ProveArgs};
 use hlo_ir::Module;
-use hlo_prove::{Options, prove_chain};
+use hlo_prove::prove_chain;
 use std::path::Path;
 
 /// What is known after the proof and the evaluation.
@@ -41,10 +42,7 @@ pub(crate) fn run(args: &ProveArgs, console: &mut Console<'_>) -> Result<u8, Fai
     let (name, chain) = read_chain(&args.after, args.judge.counts, console)?;
     let chain: Vec<&Module> = chain.iter().collect();
     progress.now("proving");
-    let entry = loaded.module.entry().map(|entry| loaded.module.comp(entry).params.clone()).unwrap_or_default();
-    let n_leaves = entry.iter().map(|&param| loaded.module.shape(param).n_leaves()).sum();
-    let options = Options { inputs: (0..n_leaves).map(|leaf| facts.leaf(leaf).cloned()).collect() };
-    let proof = prove_chain(&loaded.module, &chain, &options)
+    let proof = prove_chain(&loaded.module, &chain, &passes::options(&loaded.module, &facts))
         .map_err(|error| Failure::File(format!("`{name}` and `{}`: {error}", source.name)))?;
     let outcome = if proof.is_proved() {
         Outcome::Proved
