@@ -96,6 +96,9 @@ fn the_proof_is_what_the_tool_prints() {
     assert_eq!(run(&[&path, "--pass", pass, "-q", "-o", &sharded]).0, 0);
     let (code, printed, _) = run(&["prove", &path, &sharded]);
     assert_eq!((code, printed.as_str()), (0, block(&readme, "<!-- prove -->")));
+    let step = |kind: &str| hlo_tests::root().join(format!("programs/mlp_adam_pjit2d.{kind}")).display().to_string();
+    let (code, printed, _) = run(&["prove", &step("unopt.hlo"), &step("hlo")]);
+    assert_eq!((code, printed.as_str()), (0, block(&readme, "<!-- prove-global -->")));
 }
 
 #[test]

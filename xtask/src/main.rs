@@ -97,9 +97,11 @@ cargo xtask <command>
       --hlo-opt FILE       a built tool, instead of building it
   package-check [--all]  builds the wheel of the Python package and runs its tests: training scripts with and without hlo_opt.jax.zero
                        on 8 CPU devices; with --all on 2 and 3 devices too, and with jax 0.12
-  gpu-compile-check [--all]  training scripts compiled for 8 H100s without a GPU, as they are and with hlo_opt.jax.zero: memory,
-                       asynchronous collectives and their bytes in XLA's final modules; needs Python 3.12 or newer, and 1.5 GB for
-                       an environment; with --all all scripts, and beside GSPMD's shardings and ZeRO by hand
+  gpu-compile-check [options]  training scripts compiled for 8 H100s without a GPU, as they are and with hlo_opt.jax.zero: memory,
+                       asynchronous collectives and their bytes in XLA's final modules; XLA's passes on collectives and
+                       shardings, proved. Needs Python 3.12 or newer, and 1.5 GB for an environment
+      --all                all scripts, and beside GSPMD's shardings and ZeRO by hand
+      --passes             XLA's passes alone
   pjrt-check           the wrapper plugin round XLA's plugin for CPUs: eight devices run programs of our own client with and without
                        it, and JAX trains through it with the same losses
   proto-check [options]  HloModuleProtos that we read and write, and our table of messages, against jaxlib 0.10 and 0.12

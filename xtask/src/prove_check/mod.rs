@@ -69,7 +69,8 @@ impl Options {
             programs.extend(own.map(|program| Program { file: program.file, draw: program.draw }));
         }
         programs.retain(|program| program.is_among(&only));
-        match programs.is_empty() && !(has_samples && !global::pairs(&only)?.is_empty()) {
+        let has_globals = has_samples && !global::pairs(&only)?.is_empty();
+        match programs.is_empty() && !has_globals {
             true => Err("no module is selected: nothing would be checked".into()),
             false => Ok(Options { programs, has_samples, only, task, seed }),
         }
