@@ -14,7 +14,7 @@ use hlo_ir::{DType, Literal};
 use smallvec::SmallVec;
 
 /// A plain sum with more summands than this is not taken apart within another one.
-const MAX_FLAT: usize = 4096;
+const MAX_FLAT: usize = 1024;
 
 /// How many summands lie at most between two that are joined.
 const MAX_BEHIND: usize = 256;
