@@ -162,7 +162,7 @@ pub fn prove_chain(before: &Module, after: &[&Module], options: &Options) -> Res
     // Windows are taken apart last: along borders their sums have many parts.
     let freedoms: &[Freedom] = match is_global {
         true => &[Freedom::Exact, Freedom::Rows, Freedom::Windows],
-        false => &[Freedom::Exact, Freedom::Reassociates],
+        false => &[Freedom::Exact, Freedom::Reassociates, Freedom::Rows],
     };
     let mut known: Option<Proof> = None;
     for &freedom in freedoms {
