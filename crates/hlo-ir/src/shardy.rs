@@ -114,11 +114,6 @@ impl Meshes {
         self.0.iter().find(|(known, _)| known == name).map(|(_, mesh)| mesh)
     }
 
-    /// The number of devices of the largest mesh.
-    pub fn n_devices(&self) -> Option<i64> {
-        self.0.iter().filter_map(|(_, mesh)| mesh.n_devices()).max()
-    }
-
     /// The sharding of `#sdy.sharding<…>`.
     ///
     /// # Errors

@@ -106,8 +106,8 @@ impl Elementwise {
         if flat.len() > 1 && self.reassociates() {
             let n = flat.len();
             let is_identity = |s: &Summand| identity.is_some() && terms.as_constant(s.term) == identity.as_ref();
-            let is_nothing =
-                |s: &Summand| is_identity(s) || (monoid == Monoid::Add && self.is_zero_product(terms, s.term));
+            let drops_products = monoid == Monoid::Add && self.freedom >= Freedom::Windows;
+            let is_nothing = |s: &Summand| is_identity(s) || (drops_products && self.is_zero_product(terms, s.term));
             let kept: Vec<Summand> = flat.iter().filter(|s| !is_nothing(s)).cloned().collect();
             if kept.len() < n {
                 let has_product = flat.iter().any(|s| !is_identity(s) && is_nothing(s));
