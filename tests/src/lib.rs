@@ -1,6 +1,7 @@
 //! The samples in `ir-samples`: where they are and what their header lines say; random modules and training steps; and what
 //! is held against the bytes of a fuzzer.
 
+pub mod certificate;
 pub mod equal_rewrites;
 pub mod fuzzing;
 pub mod large_step;

@@ -42,6 +42,7 @@ type LeafType = (i64, DType);
 /// A loop under study.
 pub(crate) struct Loop<'a, 'm> {
     pub side: &'a mut Side<'m>,
+    site: InstId,
     condition: CompId,
     body: CompId,
     init: &'a Tree,
@@ -82,23 +83,33 @@ impl Prover {
             return None;
         }
         let is_second = side.number > 0;
-        let mut this = Loop { side, condition, body, init, inits, types, known: Known::new() };
+        let mut this = Loop { side, site: inst, condition, body, init, inits, types, known: Known::new() };
         let outs = if is_second {
             let candidates: Vec<usize> =
                 (0..self.loops.len()).filter(|&k| self.loops[k].parent == self.parent).collect();
             // The loop of which most leaves are parts; no other is looked for once all are.
-            let mut best: Option<(usize, Vec<Value>)> = None;
+            let mut best: Option<(usize, usize, Vec<Value>)> = None;
+            let mut last = None;
             for k in candidates {
+                last = Some(k);
                 let Some((n_own, outs)) = self.match_loop(&mut this, k) else { continue };
-                if best.as_ref().is_none_or(|(least, _)| n_own < *least) {
-                    best = Some((n_own, outs));
+                if best.as_ref().is_none_or(|(least, ..)| n_own < *least) {
+                    best = Some((n_own, k, outs));
                 }
                 if n_own == 0 {
                     break;
                 }
             }
+            // What is traced last is to be what the values are.
+            if let Some((_, k, outs)) = &mut best
+                && self.trace.is_some()
+                && last != Some(*k)
+                && let Some((_, again)) = self.match_loop(&mut this, *k)
+            {
+                *outs = again;
+            }
             match best {
-                Some((_, outs)) => outs,
+                Some((.., outs)) => outs,
                 None => self.study_loop(&mut this)?,
             }
         } else {
@@ -111,9 +122,13 @@ impl Prover {
     /// is no round but an iteration beside them.
     fn iterate(&mut self, this: &mut Loop<'_, '_>, params: &[Value], is_round: bool) -> Option<Iteration> {
         let tree = this.init.with_leaves(&mut params.iter().cloned())?;
-        let condition = self.run(this.side, this.condition, vec![tree.clone()]);
+        let was_paused = self.trace.as_mut().map(|trace| trace.pause_unless(is_round));
+        let condition = self.run_called(this.side, this.site, this.condition, vec![tree.clone()]);
         let known = is_round.then_some(&mut this.known);
-        let results = self.run_again(this.side, this.body, vec![tree], known).leaves();
+        let results = self.run_called_again(this.side, this.site, this.body, vec![tree], known).leaves();
+        if let (Some(trace), Some(was_paused)) = (&mut self.trace, was_paused) {
+            trace.resume(was_paused);
+        }
         let Tree::Leaf(condition) = condition else { return None };
         (results.len() == params.len()).then_some(Iteration { condition, results })
     }
@@ -371,7 +386,7 @@ impl Prover {
         let Tree::Leaf(choice) = &operands[0] else { return None };
         let mut results = Vec::with_capacity(branches.len());
         for (&branch, operand) in branches.iter().zip(&operands[1..]) {
-            results.push(self.run(side, branch, vec![operand.clone()]));
+            results.push(self.run_called(side, inst, branch, vec![operand.clone()]));
         }
         let leaves: Vec<Vec<Value>> = results.iter().map(Tree::leaves).collect();
         let first = module.inst(inst).operands.first()?;

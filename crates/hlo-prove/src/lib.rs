@@ -1,5 +1,6 @@
 //! A static proof that a transformed module computes what its source computes.
 mod array;
+mod certificate;
 mod closed_form;
 mod collective;
 mod control;
@@ -20,10 +21,12 @@ mod segment;
 mod store;
 mod sum;
 mod term;
+mod trace;
 mod unit;
 mod walk;
 mod window;
 mod words;
 
-pub use proof::{Error, Options, Output, Proof, Verdict, prove, prove_chain};
+pub use certificate::{Certificate, Cut, Site};
+pub use proof::{Error, Options, Output, Proof, Verdict, certify, prove, prove_chain};
 pub use rules::{RULES, Rule, RuleText, Rules};

@@ -1,12 +1,14 @@
 //! The proof of two modules: their inputs are equal, are their outputs?
 
 use crate::array::{Tree, Value};
+use crate::certificate::Certificate;
 use crate::devices::Classes;
 use crate::elementwise::Freedom;
 use crate::global::{self, Layouts};
 use crate::prover::{Prover, Side};
 use crate::rules::{Rule, Rules};
 use crate::term::Node;
+use crate::trace::Trace;
 use crate::words::ModuleWords;
 use hlo_ir::attrs::ParameterAttrs;
 use hlo_ir::sharding::LeafSharding;
@@ -142,6 +144,27 @@ pub fn prove(before: &Module, after: &Module, options: &Options) -> Result<Proof
 /// The modules have different numbers of devices, the first other inputs than `before`, the last other outputs, or one in
 /// between other inputs than there are.
 pub fn prove_chain(before: &Module, after: &[&Module], options: &Options) -> Result<Proof, Error> {
+    Ok(prove_freely(before, after, options, false)?.0)
+}
+
+/// As [`prove_chain`], with a certificate of what is proved.
+///
+/// # Errors
+/// As [`prove_chain`].
+pub fn certify(before: &Module, after: &[&Module], options: &Options) -> Result<(Proof, Certificate), Error> {
+    let (proof, mut certificate) = prove_freely(before, after, options, true)?;
+    let proved = proof.outputs.iter().filter(|output| output.verdict == Verdict::Proved);
+    certificate.outputs = proved.map(|output| output.leaf).collect();
+    Ok((proof, certificate))
+}
+
+/// Proves with as much freedom as it takes. The certificate, if it is wanted, is that of the last run.
+fn prove_freely(
+    before: &Module,
+    after: &[&Module],
+    options: &Options,
+    is_certified: bool,
+) -> Result<(Proof, Certificate), Error> {
     let is_global = is_global_pair(before, after)?;
     let on_devices;
     let before = match after.first() {
@@ -165,8 +188,15 @@ pub fn prove_chain(before: &Module, after: &[&Module], options: &Options) -> Res
         false => &[Freedom::Exact, Freedom::Reassociates, Freedom::Rows],
     };
     let mut known: Option<Proof> = None;
+    let mut certificate = Certificate::default();
     for &freedom in freedoms {
-        let proof = prove_with(before, after, options, is_global, freedom)?;
+        let mut prover = Prover::new(before.n_devices(), freedom);
+        prover.trace = is_certified.then(Trace::default);
+        let proof = prove_with(&mut prover, before, after, options, is_global)?;
+        if is_certified {
+            let modules: Vec<&Module> = std::iter::once(before).chain(after.iter().copied()).collect();
+            certificate = crate::certificate::certificate(&mut prover, &modules);
+        }
         let is_done = match &mut known {
             Some(known) => {
                 known.improve(proof);
@@ -178,7 +208,7 @@ pub fn prove_chain(before: &Module, after: &[&Module], options: &Options) -> Res
             break;
         }
     }
-    known.ok_or(Error::NoEntry)
+    Ok((known.ok_or(Error::NoEntry)?, certificate))
 }
 
 /// Whether the first module's shapes are of whole values and the others' of tiles.
@@ -194,27 +224,26 @@ fn is_global_pair(before: &Module, after: &[&Module]) -> Result<bool, Error> {
 }
 
 fn prove_with(
+    prover: &mut Prover,
     before: &Module,
     after: &[&Module],
     options: &Options,
     is_global: bool,
-    freedom: Freedom,
 ) -> Result<Proof, Error> {
-    let mut prover = Prover::new(before.n_devices(), freedom);
     let expected_types = output_types(before)?;
-    let inputs = inputs(&mut prover, before, options, is_global)?;
-    let expected = run(&mut prover, before, 0, &inputs)?;
+    let inputs = inputs(prover, before, options, is_global)?;
+    let expected = run(prover, before, 0, &inputs)?;
     let mut types = input_types(before)?;
     let mut found = inputs;
     let mut was_tiled = !is_global;
     for (number, &module) in after.iter().enumerate() {
         let wanted = input_types(module)?;
         if !std::mem::replace(&mut was_tiled, true) {
-            found = tiles_of_inputs(&mut prover, before, module, &found, (&types, &wanted))?;
+            found = tiles_of_inputs(prover, before, module, &found, (&types, &wanted))?;
         } else if types.iter().map(|t| &t.text).ne(wanted.iter().map(|t| &t.text)) {
             return Err(Error::Inputs([texts(&types), texts(&wanted)]));
         }
-        found = run(&mut prover, module, 1 + number, &found)?;
+        found = run(prover, module, 1 + number, &found)?;
         types = output_types(module)?;
     }
     let last = after.last().copied().unwrap_or(before);
@@ -243,10 +272,10 @@ fn prove_with(
         };
         if let (Some(expected), Some(found)) = values {
             match &layouts {
-                None => judge(&mut prover, &modules, &mut output, expected, found),
+                None => judge(prover, &modules, &mut output, expected, found),
                 Some(layouts) => {
                     let cut = (whole, local, &layouts[leaf]);
-                    judge_tiles(&mut prover, &modules, &mut output, (expected, found), cut)?;
+                    judge_tiles(prover, &modules, &mut output, (expected, found), cut)?;
                 }
             }
         }

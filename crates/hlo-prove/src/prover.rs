@@ -8,6 +8,7 @@ use crate::members::{Members, MembersId};
 use crate::rules::{Rule, Rules};
 use crate::segment::Coords;
 use crate::term::{Arg, ArrayId, Extra, Head, Node, TermId, Terms};
+use crate::trace::Trace;
 use crate::words::ModuleWords;
 use hashbrown::HashMap;
 use hlo_ir::monoid::Monoid;
@@ -37,6 +38,8 @@ pub(crate) struct Prover {
     pub parent: Option<crate::term::LoopId>,
     /// The first term that each instruction made, in the order of making.
     pub origins: Vec<(u32, usize, InstId)>,
+    /// What instructions gave, where it is wanted.
+    pub trace: Option<Trace>,
     n_noted: usize,
     members: Vec<Rc<Members>>,
     member_ids: HashMap<Rc<Members>, MembersId>,
@@ -56,6 +59,7 @@ impl Prover {
             loop_starts: HashMap::new(),
             parent: None,
             origins: Vec::new(),
+            trace: None,
             n_noted: 0,
             members: Vec::new(),
             member_ids: HashMap::new(),

@@ -26,6 +26,30 @@ impl Prover {
         self.run_again(side, comp, args, None)
     }
 
+    /// As [`Prover::run`], for a computation that an instruction calls.
+    pub(crate) fn run_called(&mut self, side: &mut Side<'_>, site: InstId, comp: CompId, args: Vec<Tree>) -> Tree {
+        self.run_called_again(side, site, comp, args, None)
+    }
+
+    /// As [`Prover::run_called`] and [`Prover::run_again`].
+    pub(crate) fn run_called_again(
+        &mut self,
+        side: &mut Side<'_>,
+        site: InstId,
+        comp: CompId,
+        args: Vec<Tree>,
+        known: Option<&mut Known>,
+    ) -> Tree {
+        if let Some(trace) = &mut self.trace {
+            trace.enter(side.module, site, comp);
+        }
+        let result = self.run_again(side, comp, args, known);
+        if let Some(trace) = &mut self.trace {
+            trace.leave();
+        }
+        result
+    }
+
     /// As [`Prover::run`], but instructions that have the operands of the last time have the value of the last time.
     pub(crate) fn run_again(
         &mut self,
@@ -72,6 +96,9 @@ impl Prover {
             if let Some(known) = &mut known {
                 known.insert(inst, (operands, value.clone()));
             }
+            if let Some(trace) = &mut self.trace {
+                trace.note(side.number, inst, &value);
+            }
             values.insert(inst, value);
         }
         computation
@@ -104,7 +131,7 @@ impl Prover {
             Flow::Call => {
                 let callee = CallAttrs::of(&instruction.attrs).map(|a| a.to_apply);
                 let callee = callee.or_else(|| FusionAttrs::of(&instruction.attrs).map(|a| a.calls))??;
-                Some(self.run(side, callee, operands.to_vec()))
+                Some(self.run_called(side, inst, callee, operands.to_vec()))
             }
             Flow::While => self.run_while(side, inst, operands.first()?),
             Flow::Conditional => self.run_conditional(side, inst, operands),
@@ -121,7 +148,7 @@ impl Prover {
                 let result = match begun {
                     Begun::Call => {
                         let callee = *module.called(inst).first()?;
-                        self.run(side, callee, operands.to_vec())
+                        self.run_called(side, inst, callee, operands.to_vec())
                     }
                     Begun::Copy => operands.first()?.clone(),
                     Begun::Collective(rule) => self.collective(side, inst, rule, operands)?,

@@ -8,12 +8,14 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use hlo_analysis::annotations::ParamFacts;
+use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
 use hlo_analysis::replication::Replication;
 use hlo_eval::draw::{Draw, DrawOptions, Same, draw_inputs};
 use hlo_eval::{EvalOptions, Inputs, Outputs, run};
+use hlo_ir::cost::Costs;
 use hlo_ir::literal::Scalar;
 use hlo_ir::print::{PrintOptions, print_module};
-use hlo_ir::{DType, Literal, Module, Shape};
+use hlo_ir::{DType, Literal, Module, Opcode, Shape};
 use hlo_prove::{Proof, Verdict};
 
 use super::proof::is_exact;
@@ -138,6 +140,23 @@ impl Judge {
         let run = |module: &Module| evaluate(&wide_module(module)?, &inputs, self.max_steps);
         Ok((run(&self.before)?, run(after)?))
     }
+}
+
+/// What the evaluator has to do for one run of a module on all its devices: operations and bytes.
+pub(super) fn work(module: &Module) -> f64 {
+    let frequencies = Frequencies::compute(module, FrequencyOptions::default());
+    let costs = Costs::new(module);
+    let mut work = 0.0;
+    for comp in module.post_order() {
+        for &inst in &module.comp(comp).insts {
+            // What these call is counted by its own frequency.
+            if !matches!(module.inst(inst).opcode, Opcode::While | Opcode::Call | Opcode::Conditional) {
+                let cost = costs.of(inst);
+                work += frequencies.of(comp) * (cost.flops as f64 + cost.bytes() as f64);
+            }
+        }
+    }
+    work * module.n_devices() as f64
 }
 
 /// Inputs that are equal on devices that hold the same value by the entry's annotations.

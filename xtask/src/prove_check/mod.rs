@@ -4,6 +4,7 @@
 //! *mutants*, small changes of transformed modules that the prover must refuse unless they are equal after all, and *random* modules
 //! beside rewrites of them.
 
+mod certificates;
 mod edit;
 mod global;
 mod judge;
@@ -33,6 +34,7 @@ impl Program {
 /// What is asked for.
 enum Task {
     Pipelines,
+    Certificates,
     Mutants(usize),
     Random(usize),
 }
@@ -53,6 +55,7 @@ impl Options {
         while let Some(word) = arguments.next_word() {
             match word {
                 Word::Flag(flag) if flag == "--only" => only.push(arguments.value(&flag)?),
+                Word::Flag(flag) if flag == "--certificates" => task = Task::Certificates,
                 Word::Flag(flag) if flag == "--mutants" => task = Task::Mutants(arguments.number(&flag)?),
                 Word::Flag(flag) if flag == "--random" => task = Task::Random(arguments.number(&flag)?),
                 Word::Flag(flag) if flag == "--seed" => seed = arguments.number(&flag)? as u64,
@@ -85,6 +88,7 @@ pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
             let is_fine = pipelines::run(&programs)?;
             Ok(is_fine & (!has_samples || global::run(&only)? == 0))
         }
+        Task::Certificates => certificates::run(&programs, seed),
         Task::Mutants(n) => {
             let globals = if has_samples { global::pairs(&only)? } else { Vec::new() };
             mutation::run(&programs, globals, n, seed)

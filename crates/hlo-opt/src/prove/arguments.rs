@@ -27,6 +27,9 @@ pub(crate) struct ProveArgs {
     /// How the proof is shown
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub report: ProofFormat,
+    /// Write the equations that the proof found, for another checker
+    #[arg(long, value_name = "FILE")]
+    pub certificate: Option<PathBuf>,
     /// State the rules that the proof rests on
     #[arg(long)]
     pub explain: bool,

@@ -9,11 +9,12 @@ use crate::compare::{Judge, of_verdict, read_chain};
 use crate::complete::read_completed_of_any_kind;
 use crate::console::Console;
 use crate::params::Said;
+use crate::output::write_whole;
 use crate::progress::Progress;
 use crate::{Failure, exit};
 use arguments::{ProofFormat, ProveArgs};
 use hlo_ir::Module;
-use hlo_prove::prove_chain;
+use hlo_prove::{certify, prove_chain};
 use std::path::Path;
 
 /// What is known after the proof and the evaluation.
@@ -42,8 +43,16 @@ pub(crate) fn run(args: &ProveArgs, console: &mut Console<'_>) -> Result<u8, Fai
     let (name, chain) = read_chain(&args.after, args.judge.counts, console)?;
     let chain: Vec<&Module> = chain.iter().collect();
     progress.now("proving");
-    let proof = prove_chain(&loaded.module, &chain, &passes::options(&loaded.module, &facts))
-        .map_err(|error| Failure::File(format!("`{name}` and `{}`: {error}", source.name)))?;
+    let options = passes::options(&loaded.module, &facts);
+    let proved = match args.certificate {
+        Some(_) => certify(&loaded.module, &chain, &options).map(|(proof, certificate)| (proof, Some(certificate))),
+        None => prove_chain(&loaded.module, &chain, &options).map(|proof| (proof, None)),
+    };
+    let (proof, certificate) =
+        proved.map_err(|error| Failure::File(format!("`{name}` and `{}`: {error}", source.name)))?;
+    if let (Some(path), Some(certificate)) = (&args.certificate, certificate) {
+        write_whole(path, certificate.to_string().as_bytes())?;
+    }
     let outcome = if proof.is_proved() {
         Outcome::Proved
     } else if proof.is_global {
