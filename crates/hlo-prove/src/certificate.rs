@@ -93,8 +93,6 @@ const MAX_PLACES: usize = 4;
 /// Where a term stands in the first module.
 struct Source {
     site: usize,
-    /// The device, if the value's list is that of one device.
-    device: Option<u32>,
     segment: Segment,
 }
 
@@ -102,7 +100,14 @@ struct Source {
 pub(crate) fn certificate(prover: &mut Prover, modules: &[&Module]) -> Certificate {
     let points = prover.trace.take().map(|trace| trace.points).unwrap_or_default();
     let mut maker =
-        Maker { prover, modules, sources: HashMap::new(), carried: HashSet::new(), out: Certificate::default() };
+        Maker {
+            prover,
+            modules,
+            sources: HashMap::new(),
+            has_source: HashSet::new(),
+            carried: HashSet::new(),
+            out: Certificate::default(),
+        };
     for (point, value) in points.iter().filter(|(point, _)| point.side == 0) {
         maker.note_source(point, value);
     }
@@ -119,7 +124,9 @@ pub(crate) fn certificate(prover: &mut Prover, modules: &[&Module]) -> Certifica
 struct Maker<'p, 'm> {
     prover: &'p mut Prover,
     modules: &'p [&'m Module],
-    sources: HashMap<TermId, Vec<Source>>,
+    /// Where each term stands on a device, or alike on all.
+    sources: HashMap<(TermId, Option<u32>), Vec<Source>>,
+    has_source: HashSet<TermId>,
     /// The sites that loops carry.
     carried: HashSet<usize>,
     out: Certificate,
@@ -136,13 +143,13 @@ impl Maker<'_, '_> {
                     break;
                 }
                 for segment in segments.iter().filter(|segment| !is_number(self.prover, segment.term)) {
-                    if self.sources.get(&segment.term).is_some_and(|known| known.len() >= MAX_PLACES) {
-                        continue;
-                    }
-                    let site = *site.get_or_insert_with(|| add_site(self.modules, point, leaf, &mut self.out));
                     let device = (n_lists > 1).then_some(list as u32);
-                    let source = Source { site, device, segment: segment.clone() };
-                    self.sources.entry(segment.term).or_default().push(source);
+                    let known = self.sources.entry((segment.term, device)).or_default();
+                    if known.len() < MAX_PLACES {
+                        let site = *site.get_or_insert_with(|| add_site(self.modules, point, leaf, &mut self.out));
+                        known.push(Source { site, segment: segment.clone() });
+                        self.has_source.insert(segment.term);
+                    }
                 }
             }
             if let Some(site) = site {
@@ -185,7 +192,7 @@ impl Maker<'_, '_> {
         let (mut term, mut region) = (segment.term, segment.region.clone());
         // What other devices have, and elements of what stands somewhere.
         let mut spread = None;
-        while !self.sources.contains_key(&term) {
+        while !self.has_source.contains(&term) {
             match terms.node(term) {
                 Node::Apply(Head::From(from), args) if spread.is_none() && args.len() == 1 => {
                     spread = Some(*from);
@@ -203,10 +210,10 @@ impl Maker<'_, '_> {
                 _ => return Vec::new(),
             }
         }
-        let Some(known) = self.sources.get(&term) else { return Vec::new() };
-        let devices: Vec<Option<u32>> = match (device, spread) {
-            (None, Some(_)) => (0..self.prover.n_devices() as u32).map(Some).collect(),
-            (device, _) => vec![device],
+        let is_alike = spread.is_none() && self.sources.contains_key(&(term, None));
+        let devices: Vec<Option<u32>> = match device {
+            None if !is_alike => (0..self.prover.n_devices() as u32).map(Some).collect(),
+            device => vec![device],
         };
         let mut out = Vec::new();
         for device in devices {
@@ -217,9 +224,9 @@ impl Maker<'_, '_> {
                 },
                 (device, _) => device,
             };
-            let fits = |source: &&Source| source.device.is_none() || source.device == source_device;
-            let mut found = known.iter().filter(fits);
-            let found = found.find_map(|source| Some((source.site, places(&source.segment.region, &region)?)));
+            let known = [None, source_device].map(|device| self.sources.get(&(term, device)));
+            let mut known = known.into_iter().flatten().flatten();
+            let found = known.find_map(|source| Some((source.site, places(&source.segment.region, &region)?)));
             if let Some((site, (at, dims))) = found {
                 out.push((device, source_device, site, at, dims));
             }

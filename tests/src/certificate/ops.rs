@@ -181,7 +181,7 @@ impl<'m> Values<'m> {
                 let attrs = CompareAttrs::of(self.attrs(here)).ok_or_else(|| self.unread(here.place, "a direction"))?;
                 let order = match field::is_whole(from) {
                     true => field::to_integer(x[0]).cmp(&field::to_integer(x[1])),
-                    false => x[0].cmp(&x[1]),
+                    false => field::order(x[0], x[1]),
                 };
                 u64::from(holds(attrs.direction, order))
             }
@@ -394,7 +394,7 @@ pub(super) fn joined(monoid: Monoid, dtype: DType, total: Option<Number>, x: Num
 fn extreme(dtype: DType, a: Number, b: Number, is_max: bool) -> Number {
     let is_larger = match field::is_whole(dtype) {
         true => field::to_integer(a) > field::to_integer(b),
-        false => a > b,
+        false => field::order(a, b).is_gt(),
     };
     if is_larger == is_max { a } else { b }
 }

@@ -7,7 +7,7 @@ use super::field::{self, Number};
 use super::program::{FrameId, Place, Programs, Run};
 use super::text::CutText;
 use hlo_ir::op::Flow;
-use hlo_ir::InstId;
+use hlo_ir::{ConstantValue, DType, InstId, NumberClass};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// Why an element has no number.
@@ -40,6 +40,8 @@ pub(super) struct Values<'m> {
     pub unknowns: HashSet<Place>,
     /// For each device the first one that holds the same.
     pub equal: HashMap<Place, Vec<u32>>,
+    /// Integers that the programs compare with, and their neighbours: unknown integers are among them.
+    pub near: Vec<Number>,
     /// Unknowns that are computed all the same.
     pub expanded: HashSet<Place>,
     /// Unknowns that were met.
@@ -67,8 +69,10 @@ impl Ord for Place {
 
 impl<'m> Values<'m> {
     pub(super) fn new(programs: Programs<'m>, n_devices: u32, seed: u64) -> Values<'m> {
+        let near = near_constants(&programs);
         Values {
             programs,
+            near,
             n_devices,
             seed,
             equations: Vec::new(),
@@ -137,7 +141,12 @@ impl<'m> Values<'m> {
         let shape = self.programs.shape(place).ok_or_else(|| self.unread(place, "its shape"))?;
         let parts = [self.seed, place.frame as u64, u64::from(place.inst.as_u32()), place.leaf as u64];
         let hash = field::hash(parts.into_iter().chain([at as u64, u64::from(device)]));
-        Ok(field::drawn(hash, shape.dtype))
+        // Half of the integers are small, for indices; the others tell comparisons apart.
+        let near = self.near.get((hash / 2 % (self.near.len().max(1) as u64)) as usize);
+        Ok(match near {
+            Some(&near) if is_integer(shape.dtype) && hash % 2 == 1 => near,
+            _ => field::drawn(hash / 2, shape.dtype),
+        })
     }
 
     /// Whether an element is computed from others: inputs and what loops carry are not.
@@ -215,3 +224,26 @@ fn place_in(cut: &CutText, at: i64) -> Option<i64> {
     }
     (rest == 0).then_some(source)
 }
+
+fn is_integer(dtype: DType) -> bool {
+    matches!(dtype.class(), NumberClass::Signed | NumberClass::Unsigned)
+}
+
+/// The scalar integers among the constants of all modules, with those before and after, in order.
+fn near_constants(programs: &Programs<'_>) -> Vec<Number> {
+    let mut out = BTreeSet::new();
+    for module in &programs.modules {
+        let insts = module.post_order().into_iter().flat_map(|comp| &module.comp(comp).insts);
+        for &inst in insts {
+            let Some(ConstantValue::Array(literal)) = module.inst(inst).attrs.as_constant() else { continue };
+            if literal.n_elems() == 1 && is_integer(literal.dtype()) {
+                let value = field::element(literal, 0).map(field::to_integer).unwrap_or_default();
+                out.extend((-1..=1).map(|step| value.saturating_add(step)));
+            }
+        }
+    }
+    out.into_iter().take(MAX_NEAR).map(field::from_integer).collect()
+}
+
+/// How many integers near constants are drawn from.
+const MAX_NEAR: usize = 64;

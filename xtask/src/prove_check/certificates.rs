@@ -1,9 +1,11 @@
 //! Certificates of what is proved, checked by the second checker.
 
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use hlo_ir::Module;
-use hlo_prove::Options;
+use hlo_opt::library::OpenModule;
+use hlo_prove::{Options, Proof};
 use hlo_tests::certificate::{Checked, check};
 
 use super::Program;
@@ -19,7 +21,7 @@ pub(super) fn run(programs: &[Program], seed: u64) -> Result<bool, String> {
             let name = format!("{}, {}", program.name(), pipeline.name);
             let after = pipeline.after(&before)?;
             let start = Instant::now();
-            let checked = certified(before.module(), &[after.module()], seed).map_err(|e| format!("{name}: {e}"))?;
+            let checked = certified(before.module(), after.module(), seed).map_err(|e| format!("{name}: {e}"))?;
             let ms = start.elapsed().as_secs_f64() * 1e3;
             let n = checked.held.len() + checked.failed.len();
             let counts = format!("{} of {n}", checked.held.len());
@@ -46,8 +48,27 @@ pub(super) fn run(programs: &[Program], seed: u64) -> Result<bool, String> {
 /// How many dropped equations are shown of a module.
 const N_SHOWN: usize = 5;
 
-fn certified(before: &Module, after: &[&Module], seed: u64) -> Result<Checked, String> {
-    let (_, certificate) = hlo_prove::certify(before, after, &Options::default()).map_err(|e| e.to_string())?;
-    let modules = std::iter::once(before).chain(after.iter().copied()).collect();
-    check(modules, &certificate.to_string(), seed)
+fn certified(before: &Module, after: &Module, seed: u64) -> Result<Checked, String> {
+    let (_, text) = certificate(before, after)?;
+    check(vec![before, after], &text, seed)
+}
+
+/// A proof and the text of its certificate.
+pub(super) fn certificate(before: &Module, after: &Module) -> Result<(Proof, String), String> {
+    let certified = hlo_prove::certify(before, &[after], &Options::default());
+    let (proof, certificate) = certified.map_err(|e| e.to_string())?;
+    Ok((proof, certificate.to_string()))
+}
+
+/// Checks one certificate of two modules, or of one and the modules that run after one another.
+pub(super) fn check_file(certificate: &Path, files: &[PathBuf], seed: u64) -> Result<bool, String> {
+    let text = std::fs::read_to_string(certificate).map_err(|e| format!("{}: {e}", certificate.display()))?;
+    let read = |file: &PathBuf| OpenModule::read(file, &[]).map_err(|failure| format!("{failure:?}"));
+    let modules = files.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+    let checked = check(modules.iter().map(|(module, _)| module.module()).collect(), &text, seed)?;
+    println!("{} equations hold, {} do not follow", checked.n_held, checked.dropped.len());
+    checked.dropped.iter().for_each(|reason| println!("    {reason}"));
+    println!("{} of {} outputs follow", checked.held.len(), checked.held.len() + checked.failed.len());
+    checked.failed.iter().for_each(|(leaf, reason)| println!("    output {leaf}: {reason}"));
+    Ok(checked.failed.is_empty())
 }

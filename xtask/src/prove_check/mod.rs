@@ -34,9 +34,10 @@ impl Program {
 /// What is asked for.
 enum Task {
     Pipelines,
-    Certificates,
     Mutants(usize),
     Random(usize),
+    /// This certificate, of the modules that are named.
+    Certificate(PathBuf),
 }
 
 struct Options {
@@ -45,17 +46,23 @@ struct Options {
     has_samples: bool,
     only: Vec<String>,
     task: Task,
+    /// Whether certificates are checked instead of proofs.
+    is_certified: bool,
     seed: u64,
 }
 
 impl Options {
     fn parse(words: impl Iterator<Item = String>) -> Result<Options, String> {
         let (mut programs, mut only, mut task, mut seed) = (Vec::new(), Vec::new(), Task::Pipelines, 1);
+        let mut is_certified = false;
         let mut arguments = Arguments::new(words);
         while let Some(word) = arguments.next_word() {
             match word {
                 Word::Flag(flag) if flag == "--only" => only.push(arguments.value(&flag)?),
-                Word::Flag(flag) if flag == "--certificates" => task = Task::Certificates,
+                Word::Flag(flag) if flag == "--certificate" => {
+                    task = Task::Certificate(arguments.value(&flag)?.into());
+                }
+                Word::Flag(flag) if flag == "--certificates" => is_certified = true,
                 Word::Flag(flag) if flag == "--mutants" => task = Task::Mutants(arguments.number(&flag)?),
                 Word::Flag(flag) if flag == "--random" => task = Task::Random(arguments.number(&flag)?),
                 Word::Flag(flag) if flag == "--seed" => seed = arguments.number(&flag)? as u64,
@@ -75,23 +82,28 @@ impl Options {
         let has_globals = has_samples && !global::pairs(&only)?.is_empty();
         match programs.is_empty() && !has_globals {
             true => Err("no module is selected: nothing would be checked".into()),
-            false => Ok(Options { programs, has_samples, only, task, seed }),
+            false => Ok(Options { programs, has_samples, only, task, is_certified, seed }),
         }
     }
 }
 
 /// Runs the check: false if an output is neither proved nor known to be unknown, or if something is proved that is not so.
 pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
-    let Options { programs, has_samples, only, task, seed } = Options::parse(words)?;
+    let Options { programs, has_samples, only, task, is_certified, seed } = Options::parse(words)?;
     proof::on_a_large_stack(move || match task {
+        Task::Pipelines if is_certified => certificates::run(&programs, seed),
         Task::Pipelines => {
             let is_fine = pipelines::run(&programs)?;
             Ok(is_fine & (!has_samples || global::run(&only)? == 0))
         }
-        Task::Certificates => certificates::run(&programs, seed),
         Task::Mutants(n) => {
-            let globals = if has_samples { global::pairs(&only)? } else { Vec::new() };
-            mutation::run(&programs, globals, n, seed)
+            // Certificates of global programs are not read yet.
+            let globals = if has_samples && !is_certified { global::pairs(&only)? } else { Vec::new() };
+            mutation::run(&programs, globals, n, seed, is_certified)
+        }
+        Task::Certificate(file) => {
+            let files: Vec<PathBuf> = programs.into_iter().map(|program| program.file).collect();
+            certificates::check_file(&file, &files, seed)
         }
         Task::Random(n) => random::run(n, seed),
     })

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use hlo_ir::Module;
 use hlo_ir::print::{PrintOptions, print_module};
+use hlo_prove::{Proof, Verdict};
+use hlo_tests::certificate::check;
 use hlo_tests::random_module::Rng;
 
 use super::Program;
@@ -11,7 +13,8 @@ use super::edit::{EDITS, Made, edited};
 use super::global::GlobalPair;
 use super::judge::{Judge, Judgement, work};
 use super::pipelines::{open, pipelines};
-use super::proof::{PANICKED, prove};
+use super::certificates::certificate;
+use super::proof::{PANICKED, Proved, prove};
 use super::random::keep;
 
 /// A pair of which something is proved.
@@ -24,6 +27,8 @@ struct Pair {
     /// Whether the first is a global program: mutants are held against the second.
     is_global: bool,
     judge: Option<Result<Judge, String>>,
+    /// The certificate of the pair and what it proves, if mutants are held against it instead of being proved.
+    certificate: Option<(String, Proof)>,
 }
 
 impl Pair {
@@ -34,6 +39,19 @@ impl Pair {
             println!("{}: {work:.1e} operations and bytes in one run are more than the judge takes: left out", self.name);
         }
         work <= MAX_WORK
+    }
+
+    /// What is proved of a mutant, or what holds of it by the certificate of what it was made of.
+    fn prove(&self, mutant: &Module, seed: u64) -> Result<Proved, String> {
+        let Some((text, proof)) = &self.certificate else { return prove(&self.before, mutant) };
+        let checked = check(vec![&self.before, mutant], text, seed)?;
+        let mut proof = proof.clone();
+        for output in &mut proof.outputs {
+            if !checked.held.contains(&output.leaf) {
+                output.verdict = Verdict::Unknown;
+            }
+        }
+        Ok(Proved { proof, ms: 0.0 })
     }
 
     fn reference(&self) -> &Module {
@@ -68,16 +86,22 @@ const MAX_WORK: f64 = 3.5e10;
 const ATTEMPTS: usize = 12;
 
 /// Makes `n` mutants (fewer where few kinds apply) of what pipelines make of the programs; false if one is proved that does not agree.
-pub(super) fn run(programs: &[Program], globals: Vec<GlobalPair>, n: usize, seed: u64) -> Result<bool, String> {
+pub(super) fn run(programs: &[Program], globals: Vec<GlobalPair>, n: usize, seed: u64, is_certified: bool) -> Result<bool, String> {
     let mut pairs = proved_pairs(programs)?;
     for GlobalPair { name, global, local } in globals {
         if prove(&global, &local).is_ok_and(|proved| proved.proof.is_proved()) {
-            pairs.push(Pair { name, before: global, after: local, draw: String::new(), is_global: true, judge: None });
+            pairs.push(Pair { name, before: global, after: local, draw: String::new(), is_global: true, judge: None, certificate: None });
         }
     }
     pairs.retain(Pair::is_judged);
     if pairs.is_empty() {
         return Err("no pair is proved: there is nothing to change".into());
+    }
+    if is_certified {
+        for pair in &mut pairs {
+            let (proof, text) = certificate(&pair.before, &pair.after)?;
+            pair.certificate = Some((text, proof));
+        }
     }
     let n_programs = pairs.iter().map(|pair| pair.name.split(',').next().unwrap_or_default().to_string());
     let n_programs = n_programs.collect::<std::collections::BTreeSet<_>>().len();
@@ -112,7 +136,7 @@ pub(super) fn run(programs: &[Program], globals: Vec<GlobalPair>, n: usize, seed
 
 /// Proves a mutant and judges it where it is proved; a text if it is wrong.
 fn try_mutant(pair: &mut Pair, made: &Made, seed: u64, row: &mut Row) -> Option<String> {
-    let proved = match prove(&pair.before, &made.module) {
+    let proved = match pair.prove(&made.module, seed) {
         Ok(proved) if proved.leaves().is_empty() => {
             row.refused += 1;
             return None;
@@ -174,6 +198,7 @@ fn proved_pairs(programs: &[Program]) -> Result<Vec<Pair>, String> {
                     draw: program.draw.clone(),
                     is_global: false,
                     judge: None,
+                    certificate: None,
                 });
             }
         }
