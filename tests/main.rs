@@ -1,6 +1,7 @@
 //! One test binary for everything that needs more than one crate.
 
 mod audit;
+mod certificates;
 mod cli;
 mod decompose;
 mod equivalence;

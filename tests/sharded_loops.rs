@@ -12,13 +12,13 @@ use std::collections::BTreeSet;
 /// What the pass takes for too small, in bytes.
 const MIN_BYTES: u64 = 1024;
 
-fn read(file: &str) -> Module {
+pub(crate) fn read(file: &str) -> Module {
     let text = std::fs::read_to_string(root().join(file)).unwrap_or_else(|e| panic!("{file}: {e}"));
     let parsed = hlo_text::parse_module(&text);
     parsed.unwrap_or_else(|diags| panic!("{}", hlo_text::render(&diags, file, &text, false))).module
 }
 
-fn sharded(before: &Module) -> Module {
+pub(crate) fn sharded(before: &Module) -> Module {
     let mut module = before.clone();
     let pipeline = parse_pipeline(&format!("shard-weight-update{{min-bytes={MIN_BYTES}}}")).expect("a pipeline");
     let passes = bind(&pipeline, hlo_wus::PASSES).expect("the pass");

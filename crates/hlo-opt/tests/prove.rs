@@ -64,6 +64,19 @@ fn a_folder_of_sharded_state_is_proved_as_a_whole() {
 }
 
 #[test]
+fn a_certificate_is_written_beside_the_verdict() {
+    let folder = folder("certificate");
+    let path = |name: &str| folder.join(name).display().to_string();
+    let (step, sharded, file) = (sample("programs/mlp_adam.hlo"), path("sharded.hlo"), path("certificate.txt"));
+    expect(&["--pass", "shard-weight-update{profit=always,min-bytes=0}", &step, "-o", &sharded], 0, &[]);
+    expect(&["prove", &step, &sharded, "--certificate", &file], 0, &["proved: 20 of 20 outputs"]);
+    let text = std::fs::read_to_string(&file).expect("the certificate");
+    assert!(text.starts_with("hlo-prove certificate 1\nsite 0 0 - "), "{text}");
+    assert_eq!(text.lines().filter(|line| line.starts_with("output ")).count(), 20);
+    expect(&["prove", &step, &sharded, "--certificate", "/nowhere/certificate.txt"], 1, &["/nowhere"]);
+}
+
+#[test]
 fn what_cannot_be_compared_is_an_error() {
     let (adam, sgd) = (sample("programs/mlp_adam.hlo"), sample("programs/mlp_sgd.hlo"));
     expect(&["prove", &adam, &sgd], 1, &["expected inputs ", ", found "]);

@@ -88,7 +88,7 @@ impl fmt::Display for Certificate {
 /// A value with more segments than this is not written down.
 const MAX_SEGMENTS: usize = 64;
 /// How many places of a term are looked at.
-const MAX_PLACES: usize = 4;
+const MAX_PLACES: usize = 64;
 
 /// Where a term stands in the first module.
 struct Source {

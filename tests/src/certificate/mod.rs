@@ -5,7 +5,7 @@
 //! stands: both elements are computed from the elements that their instructions take, where those are unknowns that
 //! equations before it speak of. Real numbers are elements of a prime field ([`field`]), functions that are no polynomials are
 //! hashes, and unknowns are drawn: so two expressions agree by chance only, unless they are equal for exact numbers. What is
-//! drawn besides is places: the first and the last element of each part and some in between.
+//! drawn besides is places: the first and the last element of each part and some in between, up to 64 spread evenly.
 //!
 //! An equation that does not follow is dropped, and what rested on it is computed. Of a loop, the equations of what it carries
 //! are assumed, and hold if they hold at the start and again after an iteration, and if both loops go on alike.
@@ -30,8 +30,13 @@ use values::{Element, Equation, Stop, Values};
 const WORK: usize = 8_000_000;
 /// A comparison that computes more than this is made with one drawing of the unknowns.
 const WORK_OF_SEVERAL: usize = 200_000;
-/// How many elements one certificate may compute.
-const WORK_OF_ALL: usize = 400_000_000;
+/// So many places of an equation are looked at, each on so many devices, and more as long as they compute fewer elements than
+/// the third number.
+const MIN_PLACES: usize = 4;
+const MIN_DEVICES: usize = 2;
+const WORK_OF_PLACES: usize = 4_000;
+/// How many places of an equation are looked at most.
+const MAX_PLACES: u64 = 64;
 /// How far an instruction's operands are followed for whether devices hold the same.
 const MAX_DEPTH: usize = 16;
 /// How many unknowns are computed in the end, where two expressions differ without.
@@ -58,11 +63,12 @@ pub struct Checked {
     pub failed: Vec<(usize, String)>,
 }
 
-/// Checks a certificate of the first module and those that run after one another.
+/// Checks a certificate of the first module and those that run after one another, with the unknowns that `seed` gives. It
+/// computes `work` elements at most, some millions a second; what would take more does not follow.
 ///
 /// # Errors
 /// The text is no certificate, or the modules are not those of it.
-pub fn check(modules: Vec<&Module>, certificate: &str, seed: u64) -> Result<Checked, String> {
+pub fn check(modules: Vec<&Module>, certificate: &str, seed: u64, work: usize) -> Result<Checked, String> {
     let text = text::parse(certificate)?;
     let n_devices = modules.first().map_or(1, |module| module.n_devices()) as u32;
     if modules.iter().any(|module| module.n_devices() as u32 != n_devices) {
@@ -75,7 +81,7 @@ pub fn check(modules: Vec<&Module>, certificate: &str, seed: u64) -> Result<Chec
         let found = values.programs.find(site);
         places.push(found.ok_or_else(|| format!("no module has %{} in {}", site.inst, site.path))?);
     }
-    let mut checker = Checker { values, claims: HashMap::new(), out: Checked::default(), draw: seed, left: WORK_OF_ALL };
+    let mut checker = Checker { values, claims: HashMap::new(), out: Checked::default(), draw: seed, left: work };
     checker.promise_inputs();
     for (site, reps) in text.equal {
         if let Ok(place) = checker.values.same(places[site]) {
@@ -160,13 +166,43 @@ impl Checker<'_> {
         self.draw
     }
 
-    /// Some of the numbers below `n`: the first, the last, others.
-    fn some(&mut self, n: i64) -> BTreeSet<i64> {
-        let drawn = [self.next(), self.next()];
-        let mut out = BTreeSet::from([0, n - 1]);
-        out.extend(drawn.iter().map(|&d| (d % n.max(1) as u64) as i64));
-        out.retain(|&k| k >= 0 && k < n);
+    /// Some of the numbers below `n`: the first, the last, and others, each of which halves a gap between those before.
+    fn some(&mut self, n: i64) -> Vec<i64> {
+        let mut out = vec![0, n - 1];
+        for k in 1..MAX_PLACES {
+            // The digits of k in reverse, as a fraction, and a part of the gap.
+            let part = k.reverse_bits() >> 32;
+            let jitter = self.next() % (1 << 32) / MAX_PLACES;
+            out.push(((u128::from(part + jitter) * n.max(0) as u128) >> 32) as i64);
+        }
+        let mut seen = HashSet::new();
+        out.retain(|&k| k >= 0 && k < n && seen.insert(k));
         out
+    }
+
+    /// Calls `holds` for some of the numbers below `n` on some of the devices, for more if that takes little work.
+    fn at_some(
+        &mut self,
+        n: i64,
+        devices: &[u32],
+        mut holds: impl FnMut(&mut Self, i64, u32) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let before = self.left;
+        for (k, at) in self.some(n).into_iter().enumerate() {
+            if k >= MIN_PLACES && before - self.left > WORK_OF_PLACES {
+                break;
+            }
+            let before = self.left;
+            // Other devices come first at each place.
+            let turned = (0..devices.len()).map(|d| devices[(d + k * MIN_DEVICES) % devices.len()]);
+            for (d, device) in turned.enumerate() {
+                if d >= MIN_DEVICES && before - self.left > WORK_OF_PLACES / MIN_PLACES {
+                    break;
+                }
+                holds(self, at, device)?;
+            }
+        }
+        Ok(())
     }
 
     fn devices(&mut self) -> Vec<u32> {
@@ -316,15 +352,10 @@ impl Checker<'_> {
 
     fn is_equal_on(&mut self, side: fn(Element) -> Side, place: Place, reps: &[u32]) -> Result<(), String> {
         let n = self.values.programs.shape(place).map_or(0, |shape| shape.n_elems() as i64);
-        for at in self.some(n) {
-            for device in self.devices() {
-                let rep = reps[device as usize];
-                if rep != device {
-                    self.agree(side((place, at, device)), side((place, at, rep)))?;
-                }
-            }
-        }
-        Ok(())
+        let devices: Vec<u32> = self.devices().into_iter().filter(|&d| reps[d as usize] != d).collect();
+        self.at_some(n, &devices, |checker, at, device| {
+            checker.agree(side((place, at, device)), side((place, at, reps[device as usize])))
+        })
     }
 
     fn equal_devices_of_loop(&mut self, frame: FrameId, inst: hlo_ir::InstId) {
@@ -415,34 +446,31 @@ impl Checker<'_> {
         }
     }
 
-    /// The elements of an equation that are looked at: of the value, of the source, and the devices of both.
-    fn elements(&mut self, number: usize) -> Vec<[(i64, u32); 2]> {
+    /// Compares elements of an equation: `sides` makes the two sides of an element of the value and one of the source.
+    fn compare(
+        &mut self,
+        number: usize,
+        sides: impl Fn((i64, u32), (i64, u32)) -> [Side; 2],
+    ) -> Result<(), String> {
         let cut = self.values.equations[number].text.clone();
-        let devices = match cut.device {
-            Some(device) => vec![device],
-            None => self.devices(),
-        };
-        let n = cut.dims.iter().map(|(n, _)| n).product();
-        let mut out = Vec::new();
-        for step in self.some(n) {
+        let sizes: Vec<i64> = cut.dims.iter().map(|(n, _)| *n).collect();
+        let devices = cut.device.map_or_else(|| self.devices(), |device| vec![device]);
+        self.at_some(sizes.iter().product(), &devices, |checker, step, device| {
             let mut at = cut.at;
-            let sizes: Vec<i64> = cut.dims.iter().map(|(n, _)| *n).collect();
             for (digit, (_, steps)) in ops::index_of(&sizes, step).into_iter().zip(&cut.dims) {
                 at[0] += digit * steps[0];
                 at[1] += digit * steps[1];
             }
-            out.extend(devices.iter().map(|&d| [(at[0], d), (at[1], cut.source_device.unwrap_or(d))]));
-        }
-        out
+            let [left, right] = sides((at[0], device), (at[1], cut.source_device.unwrap_or(device)));
+            checker.agree(left, right)
+        })
     }
 
     fn equation(&mut self, place: Place, number: usize) -> Result<(), String> {
         let source = self.values.equations[number].source;
-        for [(at, device), (source_at, source_device)] in self.elements(number) {
-            let right = Side::Computed((source, source_at, source_device));
-            self.agree(Side::Computed((place, at, device)), right)?;
-        }
-        Ok(())
+        self.compare(number, |(at, device), (source_at, source_device)| {
+            [Side::Computed((place, at, device)), Side::Computed((source, source_at, source_device))]
+        })
     }
 
     fn equations_of_loop(&mut self, frame: FrameId, inst: hlo_ir::InstId) {
@@ -517,10 +545,10 @@ impl Checker<'_> {
         let ends = (programs.root(body, place.leaf), programs.root(source_body, source.leaf));
         for (what, sides) in [("at the start", starts), ("after an iteration", ends)] {
             let (Some(left), Some(right)) = sides else { return Err("a loop without a value".to_string()) };
-            for [(at, device), (source_at, source_device)] in self.elements(number) {
-                let right = Side::Value((right, source_at, source_device));
-                self.agree(Side::Value((left, at, device)), right).map_err(|reason| format!("{what} {reason}"))?;
-            }
+            let outcome = self.compare(number, |(at, device), (source_at, source_device)| {
+                [Side::Value((left, at, device)), Side::Value((right, source_at, source_device))]
+            });
+            outcome.map_err(|reason| format!("{what} {reason}"))?;
         }
         Ok(())
     }
@@ -558,12 +586,10 @@ impl Checker<'_> {
         if to.dims != from.dims || to.dtype != from.dtype {
             return Err("the outputs have different shapes".to_string());
         }
-        for at in self.some(to.n_elems() as i64) {
-            for device in self.devices() {
-                self.agree(Side::Value((left, at, device)), Side::Value((right, at, device)))?;
-            }
-        }
-        Ok(())
+        let devices = self.devices();
+        self.at_some(to.n_elems() as i64, &devices, |checker, at, device| {
+            checker.agree(Side::Value((left, at, device)), Side::Value((right, at, device)))
+        })
     }
 }
 

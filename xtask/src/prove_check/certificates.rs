@@ -45,12 +45,14 @@ pub(super) fn run(programs: &[Program], seed: u64) -> Result<bool, String> {
     Ok(n_held == n_proved)
 }
 
+/// How many elements the check of one certificate may compute.
+pub(super) const WORK: usize = 400_000_000;
 /// How many dropped equations are shown of a module.
 const N_SHOWN: usize = 5;
 
 fn certified(before: &Module, after: &Module, seed: u64) -> Result<Checked, String> {
     let (_, text) = certificate(before, after)?;
-    check(vec![before, after], &text, seed)
+    check(vec![before, after], &text, seed, WORK)
 }
 
 /// A proof and the text of its certificate.
@@ -65,7 +67,7 @@ pub(super) fn check_file(certificate: &Path, files: &[PathBuf], seed: u64) -> Re
     let text = std::fs::read_to_string(certificate).map_err(|e| format!("{}: {e}", certificate.display()))?;
     let read = |file: &PathBuf| OpenModule::read(file, &[]).map_err(|failure| format!("{failure:?}"));
     let modules = files.iter().map(read).collect::<Result<Vec<_>, _>>()?;
-    let checked = check(modules.iter().map(|(module, _)| module.module()).collect(), &text, seed)?;
+    let checked = check(modules.iter().map(|(module, _)| module.module()).collect(), &text, seed, WORK)?;
     println!("{} equations hold, {} do not follow", checked.n_held, checked.dropped.len());
     checked.dropped.iter().for_each(|reason| println!("    {reason}"));
     println!("{} of {} outputs follow", checked.held.len(), checked.held.len() + checked.failed.len());

@@ -13,7 +13,7 @@ use super::edit::{EDITS, Made, edited};
 use super::global::GlobalPair;
 use super::judge::{Judge, Judgement, work};
 use super::pipelines::{open, pipelines};
-use super::certificates::certificate;
+use super::certificates::{WORK, certificate};
 use super::proof::{PANICKED, Proved, prove};
 use super::random::keep;
 
@@ -44,7 +44,7 @@ impl Pair {
     /// What is proved of a mutant, or what holds of it by the certificate of what it was made of.
     fn prove(&self, mutant: &Module, seed: u64) -> Result<Proved, String> {
         let Some((text, proof)) = &self.certificate else { return prove(&self.before, mutant) };
-        let checked = check(vec![&self.before, mutant], text, seed)?;
+        let checked = check(vec![&self.before, mutant], text, seed, WORK)?;
         let mut proof = proof.clone();
         for output in &mut proof.outputs {
             if !checked.held.contains(&output.leaf) {
