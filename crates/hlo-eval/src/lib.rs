@@ -3,6 +3,7 @@
 pub mod draw;
 mod engine;
 mod error;
+pub mod global;
 mod kernels;
 pub mod npz;
 mod run;

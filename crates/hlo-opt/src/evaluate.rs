@@ -2,11 +2,13 @@
 
 use crate::arguments::EvalArgs;
 use crate::arrays::{ChosenInputs, summary, write_arrays};
-use crate::complete::read_completed;
+use crate::compare::is_global;
+use crate::complete::read_completed_of_any_kind;
 use crate::console::Console;
 use crate::input::{Loaded, Source};
 use crate::progress::Progress;
 use crate::{Failure, exit};
+use hlo_eval::global::GlobalProgram;
 use hlo_eval::{EvalError, EvalOptions, Inputs, Outputs};
 use hlo_ir::diag::{Diagnostic, Entity};
 use hlo_ir::{InstId, Module};
@@ -20,19 +22,44 @@ pub(crate) fn run(args: &EvalArgs, console: &mut Console<'_>) -> Result<u8, Fail
     let chosen = ChosenInputs::parse(&args.inputs)?;
     let progress = Progress::start(console.shows_progress);
     progress.now("reading and verifying");
-    let (source, loaded) = read_completed(&args.file, args.counts, console)?;
-    let module = &loaded.module;
-    let inputs = chosen.of(module, console)?;
-    progress.now("evaluating");
+    let (source, loaded) = read_completed_of_any_kind(&args.file, args.counts, console)?;
     let deadline = args.timeout.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let options = EvalOptions { max_steps: args.max_steps, deadline, ..EvalOptions::default() };
-    let outputs = evaluate(&source, &loaded, &inputs, &options, console.has_color)?;
+    let (inputs, outputs) = match is_global(&loaded.module) {
+        true => evaluate_global(&chosen, &source, &loaded, &options, console)?,
+        false => {
+            let inputs = chosen.of(&loaded.module, console)?;
+            progress.now("evaluating");
+            let outputs = evaluate(&source, &loaded, &inputs, &options, console.has_color)?;
+            (inputs, outputs)
+        }
+    };
     progress.now("writing");
     match &args.output {
         Some(path) => write_arrays(path, args.save_inputs.then_some(&inputs), &outputs)?,
         None => console.print(summary(&outputs).as_bytes())?,
     }
     Ok(exit::OK)
+}
+
+/// Runs a global program on one set of inputs. Its results are one set as well, unless copies of a value differ.
+fn evaluate_global(
+    chosen: &ChosenInputs<'_>,
+    source: &Source,
+    loaded: &Loaded,
+    options: &EvalOptions,
+    console: &mut Console<'_>,
+) -> Result<(Inputs, Outputs), Failure> {
+    let program = GlobalProgram::of(&loaded.module).map_err(|e| Failure::File(format!("{}: {e}", source.name)))?;
+    let inputs = chosen.of_global(&program, 0)?;
+    console.say(&format!("note: a global program, run as a whole on {} devices\n", program.n_devices()));
+    let outputs = program.run(&inputs, options);
+    let outputs = outputs.map_err(|error| Failure::Diagnostics(placed(source, loaded, &error, console.has_color)))?;
+    let agreed = outputs.agreed().unwrap_or_else(|error| {
+        console.say(&format!("note: {error}: each device goes on with its own copies\n"));
+        outputs.of_devices().clone()
+    });
+    Ok((inputs, agreed))
 }
 
 /// Runs a module that was read from `source`.
