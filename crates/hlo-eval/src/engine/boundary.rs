@@ -130,7 +130,8 @@ fn grids_of_annotations(
         if &grid.tile_dims(value.whole) == value.tile {
             return Ok(grid);
         }
-        let of_tiles = manual.filter(|leaf| names_manual_subgroup(leaf)).and_then(|leaf| leaf.tile_grid(rank, module.n_devices()));
+        let of_tiles =
+            manual.filter(|leaf| names_manual_subgroup(leaf)).and_then(|leaf| leaf.tile_grid(rank, module.n_devices()));
         Ok(of_tiles.and_then(|of_tiles| manual_part(&grid, &of_tiles)).unwrap_or(grid))
     });
     grids.collect()

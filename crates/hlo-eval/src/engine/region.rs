@@ -144,7 +144,12 @@ impl Machine<'_> {
             }
             let mut tiles = Vec::with_capacity(positions.len());
             for (tile, holder) in holders[copy].iter().enumerate() {
-                let text = || EvalError::invalid(format!("expected all tiles in copy {copy}, found no {:?}", positions[tile].as_slice()));
+                let text = || {
+                    EvalError::invalid(format!(
+                        "expected all tiles in copy {copy}, found no {:?}",
+                        positions[tile].as_slice()
+                    ))
+                };
                 let holder = holder.ok_or_else(text)?;
                 let at = active.binary_search(&holder).map_err(|_| self.divergence(inst, device, holder))?;
                 let (start, held) = grid.tile_of(dims, holder as usize);

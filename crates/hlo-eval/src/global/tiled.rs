@@ -168,7 +168,9 @@ fn output_tiles(
         let mut fitting: Vec<LeafTiles> = Vec::new();
         for sharding in &candidates {
             if let Some(found) = LeafTiles::fitting(sharding, whole, tile, n_devices)
-                && !fitting.iter().any(|known| known.grid.of_device == found.grid.of_device && known.grid.tiles == found.grid.tiles)
+                && !fitting
+                    .iter()
+                    .any(|known| known.grid.of_device == found.grid.of_device && known.grid.tiles == found.grid.tiles)
             {
                 fitting.push(found);
             }
@@ -179,7 +181,9 @@ fn output_tiles(
                 _ => "an annotation makes".to_string(),
             };
             let (whole, tile) = (shown(whole), shown(tile));
-            return Err(EvalError::invalid(format!("output {leaf}: expected the tiles that {by} of {whole}, found {tile}")));
+            return Err(EvalError::invalid(format!(
+                "output {leaf}: expected the tiles that {by} of {whole}, found {tile}"
+            )));
         }
         out.push(fitting);
     }
