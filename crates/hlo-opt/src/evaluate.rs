@@ -73,7 +73,12 @@ pub(crate) fn evaluate(
     options: &EvalOptions,
     has_color: bool,
 ) -> Result<Outputs, Failure> {
-    let outputs = hlo_eval::run(&loaded.module, inputs, options);
+    let module = &loaded.module;
+    // A global program on devices that only its annotations name: its inputs are the wholes.
+    let outputs = match module.n_devices() == 1 && is_global(module) {
+        true => GlobalProgram::of(module).and_then(|program| program.run(inputs, options)?.agreed()),
+        false => hlo_eval::run(module, inputs, options),
+    };
     outputs.map_err(|error| Failure::Diagnostics(placed(source, loaded, &error, has_color)))
 }
 

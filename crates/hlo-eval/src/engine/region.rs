@@ -9,7 +9,7 @@ use super::boundary::{Boundary, CustomTarget, ValueDims, boundary_grids};
 use super::machine::{Machine, first};
 use super::pure::Operands;
 use crate::error::EvalError;
-use crate::kernels::tiles::{cut_tile, first_difference, held_part, join_tiles};
+use crate::kernels::tiles::{ElementPair, cut_tile, first_difference, held_part, join_tiles};
 use crate::value::{Spread, Value};
 use hlo_ir::attrs::CustomAttrs;
 use hlo_ir::shardy::Meshes;
@@ -186,10 +186,10 @@ impl Machine<'_> {
         if self.parting.is_some() {
             return;
         }
-        let Some((at, x, y)) = first_difference(one, other) else { return };
+        let Some(ElementPair { index, one, other }) = first_difference(one, other) else { return };
         let name = self.module.inst_name(inst);
         self.parting = Some(format!(
-            "the copies of value {number} of %{name} that devices {a} and {b} go on with differ at {at:?}: {x:?} and {y:?}"
+            "the copies of value {number} of %{name} that devices {a} and {b} go on with differ at {index:?}: {one} and {other}"
         ));
     }
 }

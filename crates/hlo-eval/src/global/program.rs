@@ -4,7 +4,7 @@ use super::devices::n_devices;
 use crate::draw::{DrawOptions, draw_wholes};
 use crate::engine::EvalOptions;
 use crate::error::EvalError;
-use crate::kernels::tiles::first_difference;
+use crate::kernels::tiles::{ElementPair, first_difference};
 use crate::run::{Inputs, Outputs, run_with};
 use hlo_ir::Module;
 use std::borrow::Cow;
@@ -116,13 +116,13 @@ impl WholeOutputs {
             let Some((first, rest)) = row.split_first() else { continue };
             let other = rest.iter().enumerate().find(|(_, array)| !Arc::ptr_eq(array, first) && *array != first);
             if let Some((device, array)) = other
-                && let Some((at, x, y)) = first_difference(first, array)
+                && let Some(ElementPair { index, one, other }) = first_difference(first, array)
             {
                 let origin = self.parting().map_or(String::new(), |text| format!("; {text}"));
                 let device = device + 1;
                 return Err(EvalError::invalid(format!(
-                    "output {leaf}: expected one result of the global program, found {x:?} on device 0 and {y:?} on device {device} at \
-                     {at:?}{origin}"
+                    "output {leaf}: expected one result of the global program, found {one} on device 0 and {other} on device {device} at \
+                     {index:?}{origin}"
                 )));
             }
             leaves.push(vec![first.clone()]);

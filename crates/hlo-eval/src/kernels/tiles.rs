@@ -85,8 +85,17 @@ fn placed(data: Buffer, tile: &Literal, to: &View) -> Result<Buffer, EvalError> 
     })
 }
 
-/// The first element in which two arrays of the same dims differ: its place, and both values. NaN is no other than NaN.
-pub(crate) fn first_difference(a: &Literal, b: &Literal) -> Option<(Vec<i64>, Scalar, Scalar)> {
+/// The first element in which two arrays of the same dims differ.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct ElementPair {
+    /// One number for each dim.
+    pub index: Vec<i64>,
+    pub one: String,
+    pub other: String,
+}
+
+/// The first element in which two arrays of the same dims differ. NaN is no other than NaN.
+pub(crate) fn first_difference(a: &Literal, b: &Literal) -> Option<ElementPair> {
     let is_nan = |x: Scalar| matches!(x, Scalar::Float(v) if v.is_nan());
     (0..a.n_elems()).find_map(|flat| {
         let (x, y) = (a.get(flat)?, b.get(flat)?);
@@ -99,8 +108,18 @@ pub(crate) fn first_difference(a: &Literal, b: &Literal) -> Option<(Vec<i64>, Sc
             *slot = rest % dim.max(1);
             rest /= dim.max(1);
         }
-        Some((at, x, y))
+        Some(ElementPair { index: at, one: shown(x), other: shown(y) })
     })
+}
+
+fn shown(scalar: Scalar) -> String {
+    match scalar {
+        Scalar::Pred(value) => value.to_string(),
+        Scalar::Int(value) => value.to_string(),
+        Scalar::Uint(value) => value.to_string(),
+        Scalar::Float(value) => value.to_string(),
+        Scalar::Complex(re, im) => format!("({re}, {im})"),
+    }
 }
 
 #[cfg(test)]
@@ -143,6 +162,6 @@ mod tests {
         let of = |elems: [f32; 3]| Literal::from_elems(&[3], elems.to_vec()).unwrap();
         let (a, b) = (of([1.0, f32::NAN, 2.0]), of([1.0, f32::NAN, 3.0]));
         assert_eq!(first_difference(&a, &a), None);
-        assert_eq!(first_difference(&a, &b), Some((vec![2], Scalar::Float(2.0), Scalar::Float(3.0))));
+        assert_eq!(first_difference(&a, &b), Some(ElementPair { index: vec![2], one: "2".into(), other: "3".into() }));
     }
 }

@@ -54,8 +54,8 @@ fn copies_that_differ_are_told_and_each_device_goes_on_with_its_own() {
         let error = found.agreed().unwrap_err().to_string();
         assert_eq!(
             error,
-            "output 0: expected one result of the global program, found Float(5.0) on device 0 and Float(17.0) on device 1 at [0]; the \
-             copies of value 0 of %g that devices 0 and 1 go on with differ at [0]: Float(5.0) and Float(17.0)"
+            "output 0: expected one result of the global program, found 5 on device 0 and 17 on device 1 at [0]; the \
+             copies of value 0 of %g that devices 0 and 1 go on with differ at [0]: 5 and 17"
         );
     }
 }
