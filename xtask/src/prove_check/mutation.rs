@@ -21,15 +21,17 @@ struct Pair {
     before: Module,
     after: Module,
     draw: String,
-    /// Whether the first is a global program: mutants are held against the second.
+    /// Whether the first is a global program.
     is_global: bool,
     judge: Option<Result<Judge, String>>,
 }
 
 impl Pair {
     fn new_judge(&self, seed: u64) -> Result<Judge, String> {
-        let reference = if self.is_global { &self.after } else { &self.before };
-        let mut judge = Judge::new(reference, &self.draw, seed, MAX_STEPS)?;
+        let mut judge = match self.is_global {
+            true => Judge::of_global(&self.before, self.after.n_devices(), &self.draw, seed, MAX_STEPS)?,
+            false => Judge::new(&self.before, &self.draw, seed, MAX_STEPS)?,
+        };
         let n_out = judge.leave_out_sensitive(&self.after, &prove(&self.before, &self.after)?.proof);
         if n_out > 0 {
             println!("{}: rounding alone shows on {n_out} inputs, which are left out", self.name);

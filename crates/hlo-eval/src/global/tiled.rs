@@ -25,11 +25,16 @@ pub struct LeafTiles {
 }
 
 impl LeafTiles {
+    /// The tiles that `sharding` makes of `whole` on so many devices; `None` where it does not say so.
+    pub fn of(sharding: &LeafSharding, whole: &ArrayShape, n_devices: usize) -> Option<LeafTiles> {
+        let grid = sharding.tile_grid(whole.rank(), n_devices)?;
+        Some(LeafTiles { sharding: sharding.clone(), grid, dims: whole.dims.clone() })
+    }
+
     /// The tiles that `sharding` makes of `whole`, if they have the type and dims of `tile`.
     fn fitting(sharding: &LeafSharding, whole: &ArrayShape, tile: &ArrayShape, n_devices: usize) -> Option<LeafTiles> {
-        let grid = sharding.tile_grid(whole.rank(), n_devices)?;
-        let fits = whole.dtype == tile.dtype && grid.tile_dims(&whole.dims) == tile.dims;
-        fits.then(|| LeafTiles { sharding: sharding.clone(), grid, dims: whole.dims.clone() })
+        let tiles = LeafTiles::of(sharding, whole, n_devices)?;
+        (whole.dtype == tile.dtype && tiles.grid.tile_dims(&whole.dims) == tile.dims).then_some(tiles)
     }
 
     /// Of each device's whole value the elements that its tile holds, without padding.
