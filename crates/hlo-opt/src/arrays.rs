@@ -54,11 +54,15 @@ impl<'a> ChosenInputs<'a> {
         draw_inputs(module, like.as_ref(), &self.options(trial)).map_err(|e| Failure::File(e.to_string()))
     }
 
-    /// The one set of inputs of a global program, for one of several trials. Which devices get the same is no question then.
+    /// The one set of inputs of a global program, for one of several trials.
     ///
     /// # Errors
-    /// A file cannot be read or does not fit.
+    /// A file cannot be read or does not fit; flags say that devices get different inputs (wrong usage).
     pub(crate) fn of_global(&self, program: &GlobalProgram<'_>, trial: u64) -> Result<Inputs, Failure> {
+        if self.args.like.is_some() || !matches!(self.same, Same::Auto | Same::All) {
+            let text = "--same and --like: expected neither for a global program, which has one set of inputs";
+            return Err(Failure::Usage(text.into()));
+        }
         if let Some(path) = &self.args.inputs {
             return read_inputs(path, |archive| archive.read_wholes(program.module()));
         }

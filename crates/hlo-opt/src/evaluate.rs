@@ -1,4 +1,4 @@
-//! `hlo-opt eval`: runs a module on all its devices in the evaluator; arrays go in and out as `.npz`.
+//! `hlo-opt eval`: runs a module on all its devices in the evaluator, or a global program as a whole; arrays go in and out as `.npz`.
 
 use crate::arguments::EvalArgs;
 use crate::arrays::{ChosenInputs, summary, write_arrays};

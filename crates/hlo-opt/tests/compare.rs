@@ -178,6 +178,7 @@ fn a_global_program_runs_as_a_whole_in_both_forms() {
         let arrays = folder.path(&format!("{form}.npz"));
         let words = ["a global program, run as a whole on 8 devices"];
         expect(&["eval", &program, "-o", &arrays, "--save-inputs"], 0, &words);
+        expect(&["eval", &program, "--same", "none"], 2, &["a global program, which has one set of inputs"]);
         // One set of inputs and one of outputs, which go in again.
         expect(&["eval", &program, "--inputs", &arrays], 0, &["out0  f32[32,128]              from -1 to 1\n"]);
         expect(&["compare", &program, &sample("global/partial_manual.hlo"), "--inputs", &arrays], 0, &["the same"]);

@@ -1,4 +1,5 @@
-//! `hlo-opt compare`: runs two modules on the same inputs in the evaluator, and names the first output that differs.
+//! `hlo-opt compare`: runs two modules on the same inputs in the evaluator, and names the first output that differs. Beside a global program the other
+//! one may be a per-device program of it.
 
 pub(crate) mod arguments;
 mod difference;

@@ -21,7 +21,7 @@ pub(crate) enum Reference<'a> {
     /// A per-device program.
     Devices(&'a Module),
     /// A global program: one set of inputs.
-    Global(GlobalProgram<'a>),
+    Global(Box<GlobalProgram<'a>>),
 }
 
 impl<'a> Reference<'a> {
@@ -31,7 +31,7 @@ impl<'a> Reference<'a> {
     /// It is a global program of several replicas.
     pub(crate) fn of(module: &'a Module) -> Result<Reference<'a>, EvalError> {
         match is_global(module) {
-            true => Ok(Reference::Global(GlobalProgram::of(module)?)),
+            true => Ok(Reference::Global(Box::new(GlobalProgram::of(module)?))),
             false => Ok(Reference::Devices(module)),
         }
     }
@@ -45,12 +45,12 @@ impl<'a> Reference<'a> {
         let n_devices = chain.first().map_or(1, |first| first.n_devices());
         let is_per_device = n_devices > 1 && !chain.iter().any(|other| is_global(other));
         if is_per_device && (is_global(module) || module.n_devices() == 1) {
-            return Ok(Reference::Global(GlobalProgram::on(module, n_devices)?));
+            return Ok(Reference::Global(Box::new(GlobalProgram::on(module, n_devices)?)));
         }
         if is_per_device && signature::difference(module, chain).is_some() {
             let global = GlobalProgram::on(module, n_devices);
             if let Some(global) = global.ok().filter(|global| TiledInterface::between(global, chain).is_ok()) {
-                return Ok(Reference::Global(global));
+                return Ok(Reference::Global(Box::new(global)));
             }
         }
         Reference::of(module)
@@ -103,7 +103,7 @@ pub(super) enum Candidate<'c> {
     /// It takes the same arrays on the same devices; modules run one after the other.
     Devices(&'c [&'c Module]),
     /// A global program beside a global one.
-    Global(GlobalProgram<'c>),
+    Global(Box<GlobalProgram<'c>>),
     /// Programs that take and give tiles of a global program's values.
     Tiles(&'c [&'c Module], TiledInterface),
 }
@@ -124,7 +124,7 @@ impl<'c> Candidate<'c> {
         {
             let other = GlobalProgram::on(only, program.n_devices()).map_err(|error| error.to_string())?;
             let difference = signature::difference(program.module(), &[other.module()]);
-            return difference.map_or(Ok(Candidate::Global(other)), Err);
+            return difference.map_or(Ok(Candidate::Global(Box::new(other))), Err);
         }
         let interface = TiledInterface::between(program, chain).map_err(|error| error.to_string())?;
         Ok(Candidate::Tiles(chain, interface))
