@@ -24,9 +24,30 @@ struct Pair {
     /// Whether the first is a global program.
     is_global: bool,
     judge: Option<Result<Judge, String>>,
+    /// Of a global program the judge of changed types, which f64 in the place of f32 would hide: it holds mutants against the second module, which
+    /// rounds as they do.
+    judge_of_types: Option<Result<Judge, String>>,
 }
 
 impl Pair {
+    fn new(name: String, before: Module, after: Module, draw: String, is_global: bool) -> Pair {
+        Pair { name, before, after, draw, is_global, judge: None, judge_of_types: None }
+    }
+
+    /// The judge of mutants, made when first asked for. `may_widen`: whether f64 may decide.
+    fn judge(&mut self, may_widen: bool, seed: u64) -> Option<&Result<Judge, String>> {
+        if self.is_global && !may_widen {
+            if self.judge_of_types.is_none() {
+                self.judge_of_types = Some(Judge::new(&self.after, &self.draw, seed, MAX_STEPS));
+            }
+            return self.judge_of_types.as_ref();
+        }
+        if self.judge.is_none() {
+            self.judge = Some(self.new_judge(seed));
+        }
+        self.judge.as_ref()
+    }
+
     fn new_judge(&self, seed: u64) -> Result<Judge, String> {
         let mut judge = match self.is_global {
             true => Judge::of_global(&self.before, self.after.n_devices(), &self.draw, seed, MAX_STEPS)?,
@@ -60,7 +81,7 @@ pub(super) fn run(programs: &[Program], globals: Vec<GlobalPair>, n: usize, seed
     let mut pairs = proved_pairs(programs)?;
     for GlobalPair { name, global, local } in globals {
         if prove(&global, &local).is_ok_and(|proved| proved.proof.is_proved()) {
-            pairs.push(Pair { name, before: global, after: local, draw: String::new(), is_global: true, judge: None });
+            pairs.push(Pair::new(name, global, local, String::new(), true));
         }
     }
     if pairs.is_empty() {
@@ -106,12 +127,9 @@ fn try_mutant(pair: &mut Pair, made: &Made, seed: u64, row: &mut Row) -> Option<
         }
     };
     let is_whole = proved.proof.is_proved();
-    if pair.judge.is_none() {
-        pair.judge = Some(pair.new_judge(seed));
-    }
-    let judge = pair.judge.as_ref()?;
-    let judgement = match judge {
-        Ok(judge) => judge.judge(&made.module, &proved.proof, made.kind != "through a narrower type"),
+    let may_widen = made.kind != "through a narrower type";
+    let judgement = match pair.judge(may_widen, seed)? {
+        Ok(judge) => judge.judge(&made.module, &proved.proof, may_widen),
         Err(_) => Judgement::Unjudged,
     };
     match judgement {
@@ -142,14 +160,9 @@ fn proved_pairs(programs: &[Program]) -> Result<Vec<Pair>, String> {
                 continue;
             }
             if prove(before.module(), after.module()).is_ok_and(|proved| proved.proof.is_proved()) {
-                pairs.push(Pair {
-                    name: format!("{}, {}", program.name(), pipeline.name),
-                    before: before.module().clone(),
-                    after: after.module().clone(),
-                    draw: program.draw.clone(),
-                    is_global: false,
-                    judge: None,
-                });
+                let name = format!("{}, {}", program.name(), pipeline.name);
+                let (before, after) = (before.module().clone(), after.module().clone());
+                pairs.push(Pair::new(name, before, after, program.draw.clone(), false));
             }
         }
     }
