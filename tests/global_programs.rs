@@ -15,7 +15,7 @@ struct Pair {
 /// The pairs of a folder: `NAME.unopt.hlo` beside `NAME.hlo`, `NAME.unopt_gspmd.hlo` beside `NAME.spmd_gspmd.hlo`.
 fn pairs(folder: &str) -> Vec<Pair> {
     let folder = root().join(folder);
-    let manifest = std::fs::read_to_string(folder.join("manifest.json")).unwrap_or_else(|_| "[]".into());
+    let manifest = std::fs::read_to_string(folder.join("manifest.json")).expect("the manifest");
     let manifest: Vec<serde_json::Value> = serde_json::from_str(&manifest).expect("a list of programs");
     let entries = std::fs::read_dir(&folder).expect("a folder of samples");
     let mut names: Vec<String> =
@@ -27,7 +27,7 @@ fn pairs(folder: &str) -> Vec<Pair> {
             (None, stem) => format!("{}.spmd_gspmd.hlo", stem?),
         };
         let said = manifest.iter().find(|program| program["file"] == **name);
-        let draw = said.and_then(|program| program["draw"].as_str()).unwrap_or_default().to_string();
+        let draw = said.and_then(|program| program["draw"].as_str()).expect("how its inputs are drawn").to_string();
         Some(Pair { global: folder.join(name), local: folder.join(local), draw })
     };
     names.iter().filter_map(pair).collect()
@@ -94,4 +94,29 @@ fn both_forms_of_annotations_mean_the_same() {
         n_compared += 1;
     }
     assert_eq!(n_compared, 14);
+}
+
+#[test]
+fn dumps_from_before_and_after_the_partitioner_are_the_same() {
+    let mut n_compared = 0;
+    for version in ["jax-0.10", "jax-0.11", "jax-0.12"] {
+        for style in ["jit", "pmap", "shard_map"] {
+            let folder = root().join("dumps").join(version).join(style);
+            let entries = std::fs::read_dir(&folder).expect("a dump").map(|entry| entry.expect("an entry").path());
+            let files: Vec<String> = entries.map(|path| path.display().to_string()).collect();
+            let file = |part: &str| files.iter().find(|file| file.contains(part)).expect("a file of the dump");
+            let (before, after) = (file(".before_spmd-partitioning"), file(".after_spmd-partitioning"));
+            let text = std::fs::read_to_string(before).expect("the file");
+            let module = hlo_text::parse_module(&text).expect("a module").module;
+            // Second moments are no squares of negative numbers.
+            let draw = vec!["p.5"; hlo_eval::entry_leaves(&module).len()].join(" ");
+            let (code, said) = run(&["compare", before, after, "--draw", &draw]);
+            assert!(code == 0 && said.contains(" of the global program on 4 devices"), "{before}: {said}");
+            assert!(!said.contains("NaN"), "{said}");
+            let (code, said) = run(&["eval", before, "--draw", &draw]);
+            assert!(code == 0 && said.contains("a global program, run as a whole on 4 devices"), "{before}: {said}");
+            n_compared += 1;
+        }
+    }
+    assert_eq!(n_compared, 9);
 }

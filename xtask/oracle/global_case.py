@@ -2,7 +2,7 @@
 """Check one global program: the evaluator, which runs it as a whole, gives what real XLA gives that partitions it.
 
 global_case.py CONFIG.json: the configuration of check_case.py. Inputs are drawn once for the whole; XLA gets the tiles that its compiled program
-takes, and the tiles that it gives are held against those of the evaluator's whole outputs. Case `global`, and the corruption `mutant.other_tile`, which
+takes, and the tiles that it gives are held against those of the evaluator's whole outputs. Case `global`, and the corruption `other_tile`, which
 must be seen where an output is cut: tiles of another device."""
 import math
 import re
@@ -173,4 +173,4 @@ if __name__ == "__main__":
     configuration = check_case.prepare(sys.argv[1])
     with open(configuration["file"]) as f:  # said a second time, the number holds
         hlo_oracle.set_device_count(count_devices(f.read()))
-    check_case.run(Global(configuration), {"global": evaluate, "mutant.other_tile": other_tile})
+    check_case.run(Global(configuration), {"global": evaluate, "other_tile": other_tile})

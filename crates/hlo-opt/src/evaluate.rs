@@ -5,6 +5,7 @@ use crate::arrays::{ChosenInputs, summary, write_arrays};
 use crate::compare::is_global;
 use crate::complete::read_completed_of_any_kind;
 use crate::console::Console;
+use crate::dump::is_before_partitioner;
 use crate::input::{Loaded, Source};
 use crate::progress::Progress;
 use crate::{Failure, exit};
@@ -25,7 +26,8 @@ pub(crate) fn run(args: &EvalArgs, console: &mut Console<'_>) -> Result<u8, Fail
     let (source, loaded) = read_completed_of_any_kind(&args.file, args.counts, console)?;
     let deadline = args.timeout.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let options = EvalOptions { max_steps: args.max_steps, deadline, ..EvalOptions::default() };
-    let (inputs, outputs) = match is_global(&loaded.module) {
+    let is_dumped_before = loaded.module.n_devices() > 1 && is_before_partitioner(&args.file);
+    let (inputs, outputs) = match is_global(&loaded.module) || is_dumped_before {
         true => evaluate_global(&chosen, &source, &loaded, &options, console)?,
         false => {
             let inputs = chosen.of(&loaded.module, console)?;
@@ -52,7 +54,9 @@ fn evaluate_global(
 ) -> Result<(Inputs, Outputs), Failure> {
     let program = GlobalProgram::of(&loaded.module).map_err(|e| Failure::File(format!("{}: {e}", source.name)))?;
     let inputs = chosen.of_global(&program, 0)?;
-    console.say(&format!("note: a global program, run as a whole on {} devices\n", program.n_devices()));
+    let n_devices = program.n_devices();
+    let plural = if n_devices == 1 { "" } else { "s" };
+    console.say(&format!("note: a global program, run as a whole on {n_devices} device{plural}\n"));
     let outputs = program.run(&inputs, options);
     let outputs = outputs.map_err(|error| Failure::Diagnostics(placed(source, loaded, &error, console.has_color)))?;
     let agreed = outputs.agreed().unwrap_or_else(|error| {

@@ -142,7 +142,7 @@ impl<'m> Machine<'m> {
         Ok(value)
     }
 
-    fn check_size(&self, shape: &Shape) -> Result<(), EvalError> {
+    pub(super) fn check_size(&self, shape: &Shape) -> Result<(), EvalError> {
         match shape {
             Shape::Array(array) if array.size_bytes() > self.options.max_array_bytes => {
                 let (found, limit) = (array.size_bytes(), self.options.max_array_bytes);

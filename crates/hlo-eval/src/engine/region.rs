@@ -59,6 +59,9 @@ impl Machine<'_> {
         let (Some(from), Some(to)) = (from, results) else {
             return Err(EvalError::invalid("expected arrays at the end of a manual region"));
         };
+        if let Shape::Tuple(elements) = result {
+            elements.iter().try_for_each(|element| self.check_size(element))?;
+        }
         if from.len() != to.len() {
             let text = format!("expected a result for each of {} operands, found {}", from.len(), to.len());
             return Err(EvalError::invalid(text));
