@@ -131,6 +131,28 @@ fn a_region_along_one_of_two_axes_sees_the_other_in_whole() {
 }
 
 #[test]
+fn another_axis_gives_other_copies() {
+    // Rows over one axis of two alike, summed over the first.
+    let over = |axis: &str| {
+        module(
+            &mesh("x=2 y=2"),
+            PARTLY,
+            &format!(
+                "  %x = f32[4,6] parameter(0)
+  %l = f32[2,6] custom-call(%x), custom_call_target=\"xla.sdy.GlobalToLocalShape\", SHARDY(in_shardings | {{'{axis}'}}, {{}} | 'x', 'y')
+  %b = f32[6] call(%l), to_apply=%body
+  ROOT %g = f32[6] custom-call(%b), custom_call_target=\"xla.sdy.LocalToGlobalShape\", SHARDY(out_shardings | {{}} | 'x', 'y')"
+            ),
+        )
+    };
+    assert_eq!(outputs(&over("x")), [40.0, 44.0, 48.0, 52.0, 56.0, 60.0]);
+    let swapped = try_outputs(&over("y")).unwrap();
+    let of_devices: Vec<f32> = swapped.of_devices().leaves[0].iter().map(|array| elems(array)[0]).collect();
+    assert_eq!(of_devices, [16.0, 64.0, 16.0, 64.0], "each half of the rows twice");
+    assert!(swapped.agreed().is_err());
+}
+
+#[test]
 fn regions_stand_in_calls_loops_and_branches() {
     let begin = |of: &str, to: &str| {
         format!(
@@ -182,6 +204,29 @@ fn regions_stand_in_calls_loops_and_branches() {
   ROOT %r = f32[8] get-tuple-element(%w), index=1",
     );
     assert_eq!(outputs(&loops), [3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 1.0, 2.0]);
+    // The body of a scan over one row each: the carried value is turned and added to the row.
+    let scanned = format!(
+        "{turned}
+%row {{
+  %r = f32[8] parameter(0)
+  %c = f32[8] parameter(1)
+  %w = f32[8] call(%c), to_apply=%turned
+  %s = f32[8] add(%r, %w)
+  ROOT %o = (f32[8], f32[8]) tuple(%s, %s)
+}}
+"
+    );
+    let scan = module(
+        &mesh("d=4"),
+        &scanned,
+        "  %rows = f32[2,8] parameter(0)
+  %zero = f32[] constant(0)
+  %zeros = f32[8] broadcast(%zero), dimensions={}
+  %t = (f32[2,8], f32[8]) scan(%rows, %zeros), dimensions={0}, num_carries=1, to_apply=%row
+  ROOT %last = f32[8] get-tuple-element(%t), index=1",
+    );
+    // The first row turned by two elements, and the second one.
+    assert_eq!(outputs(&scan), [16.0, 18.0, 12.0, 14.0, 16.0, 18.0, 20.0, 22.0]);
     let other = "%other {\n  %y = f32[8] parameter(0)\n  ROOT %n = f32[8] negate(%y)\n}\n";
     let branches = |choice: &str| {
         module(
