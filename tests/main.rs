@@ -8,6 +8,7 @@ mod equivalence;
 mod frequencies;
 mod fuzz_cases;
 mod generator;
+mod global_programs;
 mod html;
 mod interface;
 mod large_modules;

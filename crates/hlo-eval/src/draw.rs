@@ -131,18 +131,28 @@ pub fn draw_inputs(module: &Module, like: Option<&Module>, options: &DrawOptions
         return Err(EvalError::invalid(text));
     }
     options.same.check(module)?;
+    let groups = shardings.iter().enumerate().map(|(i, leaf)| groups_of(&options.same, i, leaf, module));
+    draw_rows(&leaves, &groups.collect::<Vec<_>>(), options)
+}
+
+/// One array for each leaf of a global program.
+pub(crate) fn draw_wholes(module: &Module, options: &DrawOptions) -> Result<Inputs, EvalError> {
+    let leaves = entry_leaves(module);
+    draw_rows(&leaves, &vec![vec![0]; leaves.len()], options)
+}
+
+/// For each leaf, the arrays of its groups: one for each device.
+fn draw_rows(leaves: &[EntryLeaf], groups: &[Vec<u32>], options: &DrawOptions) -> Result<Inputs, EvalError> {
     if options.draws.len() > leaves.len() {
         let (expected, found) = (leaves.len(), options.draws.len());
         let text = format!("expected at most {expected} words to draw by, one for each entry leaf, found {found}");
         return Err(EvalError::invalid(text));
     }
-    let n_devices = module.n_devices();
     let mut rows = Vec::with_capacity(leaves.len());
     let mut drawn_bytes = 0u64;
-    for (i, (leaf, sharding)) in leaves.iter().zip(&shardings).enumerate() {
-        let groups = groups_of(&options.same, i, sharding, module);
+    for (i, (leaf, groups)) in leaves.iter().zip(groups).enumerate() {
         let draw = options.draws.get(i).copied().unwrap_or(Draw::Normal(1.0));
-        let mut row: Vec<Arc<Literal>> = Vec::with_capacity(n_devices);
+        let mut row: Vec<Arc<Literal>> = Vec::with_capacity(groups.len());
         for (device, &group) in groups.iter().enumerate() {
             match groups[..device].iter().position(|&g| g == group) {
                 Some(first) => row.push(row[first].clone()),

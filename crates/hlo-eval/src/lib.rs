@@ -1,8 +1,9 @@
-//! Reference evaluator of HLO: runs a module on one device, or on all its devices in lockstep.
+//! Reference evaluator of HLO: runs a module on one device, on all its devices in lockstep, or as a global program.
 
 pub mod draw;
 mod engine;
 mod error;
+pub mod global;
 mod kernels;
 pub mod npz;
 mod run;

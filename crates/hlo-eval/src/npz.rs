@@ -60,11 +60,23 @@ impl<R: Read + Seek> NpzReader<R> {
     /// An array is missing or does not fit its parameter, or there is one that the module does not take: neither such an input nor
     /// an output `out{leaf}_d{device}`, which runs write beside the inputs.
     pub fn read_inputs(&mut self, module: &Module) -> Result<Inputs, EvalError> {
-        self.check_names(entry_leaves(module).len(), module.n_devices())?;
+        self.read_rows(module, module.n_devices())
+    }
+
+    /// The inputs of a global program: arrays `in{leaf}_d0`, as [`NpzReader::read_inputs`] reads them.
+    ///
+    /// # Errors
+    /// As [`NpzReader::read_inputs`].
+    pub fn read_wholes(&mut self, module: &Module) -> Result<Inputs, EvalError> {
+        self.read_rows(module, 1)
+    }
+
+    fn read_rows(&mut self, module: &Module, n_devices: usize) -> Result<Inputs, EvalError> {
+        self.check_names(entry_leaves(module).len(), n_devices)?;
         let mut leaves = Vec::new();
         for (i, leaf) in entry_leaves(module).iter().enumerate() {
             let mut row: Vec<Arc<Literal>> = Vec::new();
-            for device in 0..module.n_devices() {
+            for device in 0..n_devices {
                 let found = self.read(&format!("in{i}_d{device}"))?;
                 let array = fit(found, leaf.shape.dtype, &leaf.shape.dims)
                     .map_err(|e| EvalError::invalid(format!("npz: in{i}_d{device}: {e}")))?;

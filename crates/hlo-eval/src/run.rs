@@ -78,7 +78,7 @@ pub fn result_leaves(module: &Module) -> Vec<ArrayShape> {
 /// Inputs that do not fit the entry's parameters; an operation without semantics; devices of a collective that never
 /// meet; a limit of `options`. Errors name the instruction.
 pub fn run(module: &Module, inputs: &Inputs, options: &EvalOptions) -> Result<Outputs, EvalError> {
-    run_with(module, inputs, options, None)
+    Ok(run_with(module, inputs, options, None)?.0)
 }
 
 /// As [`run`]; `observe` sees every executed instruction with the flat id of a device and its value there, device by
@@ -92,15 +92,16 @@ pub fn run_observed(
     options: &EvalOptions,
     observe: &mut dyn FnMut(InstId, u32, &Value),
 ) -> Result<Outputs, EvalError> {
-    run_with(module, inputs, options, Some(observe))
+    Ok(run_with(module, inputs, options, Some(observe))?.0)
 }
 
-fn run_with<'m>(
+/// The outputs, and where copies of a value first differ at the end of a manual region.
+pub(crate) fn run_with<'m>(
     module: &'m Module,
     inputs: &Inputs,
     options: &'m EvalOptions,
     observer: Option<&'m mut Observer<'m>>,
-) -> Result<Outputs, EvalError> {
+) -> Result<(Outputs, Option<String>), EvalError> {
     let entry = module.entry().ok_or_else(|| EvalError::invalid("the module has no entry computation"))?;
     let n_devices = module.n_devices();
     let shared = share_equal(module, inputs)?;
@@ -135,7 +136,7 @@ fn run_with<'m>(
             }
         });
     }
-    Ok(Outputs { leaves })
+    Ok((Outputs { leaves }, machine.parting))
 }
 
 /// The inputs, checked against the parameters; equal arrays of a leaf are one `Arc`.

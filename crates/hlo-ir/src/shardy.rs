@@ -114,6 +114,11 @@ impl Meshes {
         self.0.iter().find(|(known, _)| known == name).map(|(_, mesh)| mesh)
     }
 
+    /// The meshes in the order of the text.
+    pub fn iter(&self) -> impl Iterator<Item = &Mesh> {
+        self.0.iter().map(|(_, mesh)| mesh)
+    }
+
     /// The sharding of `#sdy.sharding<…>`.
     ///
     /// # Errors

@@ -51,7 +51,7 @@ pub(crate) enum Command {
     Analyze(AnalyzeCommand),
     /// Say what is wrong with a per-device step, without changing it
     Audit(AuditArgs),
-    /// Run a module on all its devices in the evaluator
+    /// Run a module on all its devices in the evaluator, or a global program as a whole
     Eval(EvalArgs),
     /// Show what differs between two modules by what they compute, names aside
     Diff(DiffArgs),

@@ -5,6 +5,7 @@ use crate::console::Console;
 use crate::input::load_one;
 use crate::{Failure, output};
 use hlo_eval::draw::{Draw, DrawOptions, Same, draw_inputs};
+use hlo_eval::global::GlobalProgram;
 use hlo_eval::npz::{NpzReader, NpzWriter};
 use hlo_eval::{EvalError, Inputs, Outputs};
 use hlo_ir::Module;
@@ -46,13 +47,31 @@ impl<'a> ChosenInputs<'a> {
     /// As [`ChosenInputs::of`].
     pub(crate) fn of_trial(&self, module: &Module, trial: u64, console: &mut Console<'_>) -> Result<Inputs, Failure> {
         if let Some(path) = &self.args.inputs {
-            return read_inputs(path, module);
+            return read_inputs(path, |archive| archive.read_inputs(module));
         }
         self.same.check(module).map_err(usage("--same"))?;
         let like = self.args.like.as_ref().map(|path| load_one(path, console)).transpose()?;
+        draw_inputs(module, like.as_ref(), &self.options(trial)).map_err(|e| Failure::File(e.to_string()))
+    }
+
+    /// The one set of inputs of a global program, for one of several trials.
+    ///
+    /// # Errors
+    /// A file cannot be read or does not fit; flags say that devices get different inputs (wrong usage).
+    pub(crate) fn of_global(&self, program: &GlobalProgram<'_>, trial: u64) -> Result<Inputs, Failure> {
+        if self.args.like.is_some() || !matches!(self.same, Same::Auto | Same::All) {
+            let text = "--same and --like: expected neither for a global program, which has one set of inputs";
+            return Err(Failure::Usage(text.into()));
+        }
+        if let Some(path) = &self.args.inputs {
+            return read_inputs(path, |archive| archive.read_wholes(program.module()));
+        }
+        program.draw(&self.options(trial)).map_err(|e| Failure::File(e.to_string()))
+    }
+
+    fn options(&self, trial: u64) -> DrawOptions {
         let seed = self.args.seed.wrapping_add(trial);
-        let options = DrawOptions { seed, draws: self.draws.clone(), same: self.same.clone() };
-        draw_inputs(module, like.as_ref(), &options).map_err(|e| Failure::File(e.to_string()))
+        DrawOptions { seed, draws: self.draws.clone(), same: self.same.clone() }
     }
 }
 
@@ -61,11 +80,14 @@ fn usage(flag: &'static str) -> impl Fn(EvalError) -> Failure {
     move |error| Failure::Usage(format!("{flag}: {error}"))
 }
 
-fn read_inputs(path: &Path, module: &Module) -> Result<Inputs, Failure> {
+fn read_inputs(
+    path: &Path,
+    read: impl FnOnce(&mut NpzReader<BufReader<File>>) -> Result<Inputs, EvalError>,
+) -> Result<Inputs, Failure> {
     let name = path.display();
     let file = File::open(path).map_err(|e| Failure::File(format!("cannot read `{name}`: {e}")))?;
     NpzReader::new(BufReader::new(file))
-        .and_then(|mut archive| archive.read_inputs(module))
+        .and_then(|mut archive| read(&mut archive))
         .map_err(|e| Failure::File(format!("`{name}`: {e}")))
 }
 

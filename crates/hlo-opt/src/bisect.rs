@@ -1,7 +1,7 @@
 //! `hlo-opt bisect`: runs a pipeline pass by pass, and names the first pass after which the results differ.
 
 use crate::compare::arguments::BisectArgs;
-use crate::compare::{Judge, of_verdict};
+use crate::compare::{Judge, Reference, of_verdict};
 use crate::complete::read_completed;
 use crate::console::Console;
 use crate::machine::Chosen;
@@ -34,7 +34,8 @@ pub(crate) fn run(args: &BisectArgs, console: &mut Console<'_>) -> Result<u8, Fa
     let mut analyses = Analyses::new(params);
     progress.now("comparing ways to run the module");
     let passes = passes(args, &loaded.module, &analyses, console, &wrong)?;
-    let mut judge = Judge::new(&args.judge, &source.name, &loaded.module)?;
+    let reference = Reference::of(&loaded.module).map_err(|error| wrong(error.to_string()))?;
+    let mut judge = Judge::new(&args.judge, &source.name, reference)?;
     let mut module = loaded.module.clone();
     // What brings the state into shards and back, once a pass has changed the signature.
     let (mut shard, mut unshard): (Option<Module>, Option<Module>) = (None, None);

@@ -1,12 +1,15 @@
-//! `hlo-opt eval`: runs a module on all its devices in the evaluator; arrays go in and out as `.npz`.
+//! `hlo-opt eval`: runs a module on all its devices in the evaluator, or a global program as a whole; arrays go in and out as `.npz`.
 
 use crate::arguments::EvalArgs;
 use crate::arrays::{ChosenInputs, summary, write_arrays};
-use crate::complete::read_completed;
+use crate::compare::is_global;
+use crate::complete::read_completed_of_any_kind;
 use crate::console::Console;
+use crate::dump::is_before_partitioner;
 use crate::input::{Loaded, Source};
 use crate::progress::Progress;
 use crate::{Failure, exit};
+use hlo_eval::global::GlobalProgram;
 use hlo_eval::{EvalError, EvalOptions, Inputs, Outputs};
 use hlo_ir::diag::{Diagnostic, Entity};
 use hlo_ir::{InstId, Module};
@@ -20,19 +23,47 @@ pub(crate) fn run(args: &EvalArgs, console: &mut Console<'_>) -> Result<u8, Fail
     let chosen = ChosenInputs::parse(&args.inputs)?;
     let progress = Progress::start(console.shows_progress);
     progress.now("reading and verifying");
-    let (source, loaded) = read_completed(&args.file, args.counts, console)?;
-    let module = &loaded.module;
-    let inputs = chosen.of(module, console)?;
-    progress.now("evaluating");
+    let (source, loaded) = read_completed_of_any_kind(&args.file, args.counts, console)?;
     let deadline = args.timeout.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let options = EvalOptions { max_steps: args.max_steps, deadline, ..EvalOptions::default() };
-    let outputs = evaluate(&source, &loaded, &inputs, &options, console.has_color)?;
+    let is_dumped_before = loaded.module.n_devices() > 1 && is_before_partitioner(&args.file);
+    let (inputs, outputs) = match is_global(&loaded.module) || is_dumped_before {
+        true => evaluate_global(&chosen, &source, &loaded, &options, console)?,
+        false => {
+            let inputs = chosen.of(&loaded.module, console)?;
+            progress.now("evaluating");
+            let outputs = evaluate(&source, &loaded, &inputs, &options, console.has_color)?;
+            (inputs, outputs)
+        }
+    };
     progress.now("writing");
     match &args.output {
         Some(path) => write_arrays(path, args.save_inputs.then_some(&inputs), &outputs)?,
         None => console.print(summary(&outputs).as_bytes())?,
     }
     Ok(exit::OK)
+}
+
+/// Runs a global program on one set of inputs. Its results are one set as well, unless copies of a value differ.
+fn evaluate_global(
+    chosen: &ChosenInputs<'_>,
+    source: &Source,
+    loaded: &Loaded,
+    options: &EvalOptions,
+    console: &mut Console<'_>,
+) -> Result<(Inputs, Outputs), Failure> {
+    let program = GlobalProgram::of(&loaded.module).map_err(|e| Failure::File(format!("{}: {e}", source.name)))?;
+    let inputs = chosen.of_global(&program, 0)?;
+    let n_devices = program.n_devices();
+    let plural = if n_devices == 1 { "" } else { "s" };
+    console.say(&format!("note: a global program, run as a whole on {n_devices} device{plural}\n"));
+    let outputs = program.run(&inputs, options);
+    let outputs = outputs.map_err(|error| Failure::Diagnostics(placed(source, loaded, &error, console.has_color)))?;
+    let agreed = outputs.agreed().unwrap_or_else(|error| {
+        console.say(&format!("note: {error}: each device goes on with its own copies\n"));
+        outputs.of_devices().clone()
+    });
+    Ok((inputs, agreed))
 }
 
 /// Runs a module that was read from `source`.
@@ -46,7 +77,12 @@ pub(crate) fn evaluate(
     options: &EvalOptions,
     has_color: bool,
 ) -> Result<Outputs, Failure> {
-    let outputs = hlo_eval::run(&loaded.module, inputs, options);
+    let module = &loaded.module;
+    // A global program on devices that only its annotations name: its inputs are the wholes.
+    let outputs = match module.n_devices() == 1 && is_global(module) {
+        true => GlobalProgram::of(module).and_then(|program| program.run(inputs, options)?.agreed()),
+        false => hlo_eval::run(module, inputs, options),
+    };
     outputs.map_err(|error| Failure::Diagnostics(placed(source, loaded, &error, has_color)))
 }
 

@@ -82,6 +82,12 @@ fn lowered(args: &RunArgs, console: &mut Console<'_>) -> Result<(Module, Plan), 
     let said = Said::read(args.replicated_params.as_deref(), console)?;
     let (source, loaded) = read_completed(&args.file, args.counts, console)?;
     let wrong = |text: String| Failure::File(format!("{}: {text}", source.name));
+    if let Some(inst) = hlo_eval::global::find_manual_region(&loaded.module) {
+        let name = loaded.module.inst_name(inst);
+        return Err(wrong(format!(
+            "expected a per-device program, found a global one with a manual region (`%{name}`); `hlo-opt eval` runs it"
+        )));
+    }
     let calls = parse_pipeline(presets::GPU).map_err(|e| wrong(e.to_string()))?;
     let passes = bind(&calls, &registry::passes()).map_err(|e| wrong(e.to_string()))?;
     let mut module = loaded.module.clone();

@@ -169,3 +169,92 @@ fn a_preset_is_bisected_with_its_state_in_shards() {
     let words = ["takes `all state in shards`", "no pass changes the results: "];
     expect(&["bisect", &step, "--preset", preset], 0, &words);
 }
+
+#[test]
+fn a_global_program_runs_as_a_whole_in_both_forms() {
+    let folder = Folder::new("global-eval");
+    for form in ["unopt", "unopt_gspmd"] {
+        let program = sample(&format!("global/partial_manual.{form}.hlo"));
+        let arrays = folder.path(&format!("{form}.npz"));
+        let words = ["a global program, run as a whole on 8 devices"];
+        expect(&["eval", &program, "-o", &arrays, "--save-inputs"], 0, &words);
+        expect(&["eval", &program, "--same", "none"], 2, &["a global program, which has one set of inputs"]);
+        // One set of inputs and one of outputs, which go in again.
+        expect(&["eval", &program, "--inputs", &arrays], 0, &["out0  f32[32,128]              from -1 to 1\n"]);
+        expect(&["compare", &program, &sample("global/partial_manual.hlo"), "--inputs", &arrays], 0, &["the same"]);
+    }
+    expect(
+        &["run", "--backend", "host", &sample("global/partial_manual.unopt.hlo")],
+        1,
+        &["expected a per-device program, found a global one with a manual region (`%shard_map.9`)"],
+    );
+}
+
+#[test]
+fn a_per_device_program_is_compared_with_the_global_one_tile_by_tile() {
+    let pairs = [
+        ("programs/mlp_adam.unopt.hlo", "programs/mlp_adam.hlo", "20 outputs of the global program on 8 devices"),
+        ("programs/mlp_sgd.unopt_gspmd.hlo", "programs/mlp_sgd.spmd_gspmd.hlo", "7 outputs of the global program"),
+        ("global/partial_manual.unopt.hlo", "global/partial_manual.hlo", "1 outputs of the global program"),
+        ("global/partial_manual.unopt_gspmd.hlo", "global/partial_manual.spmd_gspmd.hlo", "1 outputs of the global"),
+        ("global/fsdp_mlp_sgd.unopt.hlo", "global/fsdp_mlp_sgd.hlo", "3 outputs of the global program on 8 devices"),
+        ("global/shapes_mix.unopt_gspmd.hlo", "global/shapes_mix.spmd_gspmd.hlo", "3 outputs of the global program"),
+        // Two forms of one program.
+        ("global/ulysses_fwd.unopt.hlo", "global/ulysses_fwd.unopt_gspmd.hlo", "1 outputs of the global program"),
+    ];
+    for (global, other, words) in pairs {
+        expect(&["compare", &sample(global), &sample(other), "--trials", "1"], 0, &["the same: ", words]);
+    }
+}
+
+#[test]
+fn a_global_program_that_is_broken_is_told_from_what_was_made_of_it() {
+    let folder = Folder::new("global-mutants");
+    let (program, local) = ("global/partial_manual.unopt.hlo", sample("global/partial_manual.hlo"));
+    let text = std::fs::read_to_string(sample(program)).expect("the sample");
+    let broken = |name: &str, from: &str, to: &str| {
+        assert_eq!(text.matches(from).count(), 1, "{from}");
+        folder.file(name, &text.replace(from, to))
+    };
+    let differs = |file: &str, words: &[&str]| expect(&["compare", file, &local, "--trials", "1"], 4, words);
+    // The sum is dropped: copies differ, and each device's own is compared.
+    let sum = "all-reduce(dot_general.3), channel_id=1, replica_groups={{0,4},{1,5},{2,6},{3,7}}, use_global_device_ids=true, \
+               to_apply=region_0.1";
+    differs(
+        &broken("dropped.hlo", sum, "copy(dot_general.3)"),
+        &[
+            "note: `",
+            "that devices 0 and 4 go on with differ at [0, 0]",
+            "different (seed 0): output 0",
+            "in its tile by {devices=[4,1,2]",
+        ],
+    );
+    differs(&broken("groups.hlo", "{{0,4},{1,5},{2,6},{3,7}}", "{{0,1},{2,3},{4,5},{6,7}}"), &["different"]);
+    // Another tile of one operand alone.
+    let whole = "[{?}, {\\\"x\\\", ?}]>, <@mesh, [{\\\"x\\\", ?}, {?}]>";
+    let turned = "mesh = #sdy.mesh<[\"x\"=2, \"y\"=4]>";
+    let two_meshes = format!("{turned}, turned = #sdy.mesh<[\"x\"=2, \"y\"=4], device_ids=[4,5,6,7,0,1,2,3]>");
+    let other_tile = text.replace(turned, &two_meshes).replace(whole, &whole.replacen(">, <@mesh", ">, <@turned", 1));
+    differs(&folder.file("tile.hlo", &other_tile), &["different"]);
+    // An axis swapped on both: the tiles no longer fit the body.
+    let swapped = broken("axis.hlo", whole, &whole.replace("\\\"x\\\"", "\\\"y\\\""));
+    expect(
+        &["compare", &swapped, &local],
+        1,
+        &["value 0: expected tiles of [32, 64] in [1, 1] parts along its dims, found [32, 32]"],
+    );
+}
+
+#[test]
+fn shapes_that_are_no_tiles_are_an_error() {
+    let (program, other) = (sample("global/tp_mlp_sgd.unopt.hlo"), sample("global/fsdp_mlp_sgd.hlo"));
+    expect(
+        &["compare", &program, &other],
+        1,
+        &["has another signature than", "output 0: expected the tiles that sharding="],
+    );
+    let (adam, odd) = (sample("programs/mlp_adam.unopt.hlo"), sample("programs/mlp_odd_adam.hlo"));
+    expect(&["compare", &adam, &odd], 1, &["input 0: expected the tiles that sharding="]);
+    let two = sample("programs/mlp_adam_2.hlo");
+    expect(&["compare", &adam, &two], 1, &["expected 2 devices, found a global program on 8"]);
+}

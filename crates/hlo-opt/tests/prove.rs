@@ -120,3 +120,25 @@ fn the_way_that_a_preset_takes_is_proved() {
     let words = ["shard-weight-update: proved, 20 of 20 outputs, "];
     expect(&["--preset", preset, "--check=prove", "--quiet", &step, "-o", &place], 0, &words);
 }
+
+#[test]
+fn a_global_program_is_proved_or_refuted() {
+    let folder = folder("global");
+    let (program, local) = (sample("global/tp_mlp_sgd.unopt.hlo"), sample("global/tp_mlp_sgd.hlo"));
+    expect(&["prove", &program, &local], 0, &["proved: 3 of 3 outputs of the global program proved on 8 devices"]);
+    let text = std::fs::read_to_string(&local).expect("the sample");
+    // A sum over pairs in place of the other axis.
+    let (groups, other) = ("{{0,4},{1,5},{2,6},{3,7}}", "{{0,1},{2,3},{4,5},{6,7}}");
+    assert_eq!(text.matches(groups).count(), 1);
+    let wrong = folder.join("wrong.hlo").display().to_string();
+    std::fs::write(&wrong, text.replace(groups, other)).expect("the file is written");
+    expect(&["prove", &program, &wrong], 4, &["refuted: ", "different (seed 0): output "]);
+    expect(&["prove", &program, &wrong, "--no-eval"], 5, &["unknown: "]);
+    // What no proof is found of agrees on drawn inputs, and stays unknown.
+    let (program, local) = (sample("global/conv_spatial_sgd.unopt.hlo"), sample("global/conv_spatial_sgd.hlo"));
+    expect(
+        &["prove", &program, &local],
+        5,
+        &["in the evaluator the results are the same on the inputs that were drawn"],
+    );
+}

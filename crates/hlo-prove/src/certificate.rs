@@ -99,15 +99,14 @@ struct Source {
 /// The equations of a proof that was traced.
 pub(crate) fn certificate(prover: &mut Prover, modules: &[&Module]) -> Certificate {
     let points = prover.trace.take().map(|trace| trace.points).unwrap_or_default();
-    let mut maker =
-        Maker {
-            prover,
-            modules,
-            sources: HashMap::new(),
-            has_source: HashSet::new(),
-            carried: HashSet::new(),
-            out: Certificate::default(),
-        };
+    let mut maker = Maker {
+        prover,
+        modules,
+        sources: HashMap::new(),
+        has_source: HashSet::new(),
+        carried: HashSet::new(),
+        out: Certificate::default(),
+    };
     for (point, value) in points.iter().filter(|(point, _)| point.side == 0) {
         maker.note_source(point, value);
     }

@@ -47,8 +47,7 @@ impl Values<'_> {
         for (&d, &of) in attrs.operand_batching_dims.iter().zip(&attrs.start_indices_batching_dims) {
             full[d as usize] += batch[batch_position(of, attrs.index_vector_dim)];
         }
-        let is_inner =
-            |d: &i64| !attrs.collapsed_slice_dims.contains(d) && !attrs.operand_batching_dims.contains(d);
+        let is_inner = |d: &i64| !attrs.collapsed_slice_dims.contains(d) && !attrs.operand_batching_dims.contains(d);
         let inner = (0..from.rank() as i64).filter(is_inner);
         for (d, &offset) in inner.zip(&attrs.offset_dims) {
             full[d as usize] += index[offset as usize];
@@ -170,9 +169,8 @@ fn takes_second(module: &Module, comp: CompId) -> bool {
 /// The factors that every tensor passes, each alone in its dims.
 fn passed(set: &FactorSet) -> Vec<usize> {
     let all = || set.operands.iter().chain(&set.results);
-    let is_alone = |tensor: &TensorFactors, f: usize| {
-        !FactorSet::mentions(tensor, f) || FactorSet::dim_of(tensor, f).is_some()
-    };
+    let is_alone =
+        |tensor: &TensorFactors, f: usize| !FactorSet::mentions(tensor, f) || FactorSet::dim_of(tensor, f).is_some();
     let is_passed = |&f: &usize| {
         all().all(|tensor| is_alone(tensor, f))
             && set.results.iter().all(|tensor| FactorSet::mentions(tensor, f))
@@ -182,8 +180,14 @@ fn passed(set: &FactorSet) -> Vec<usize> {
 }
 
 /// Attributes that say nothing of the result.
-const SILENT: [&str; 6] =
-    ["channel_id", "sharding", "is_composite", "output_to_operand_aliasing", "operand_layout_constraints", "indices_are_sorted"];
+const SILENT: [&str; 6] = [
+    "channel_id",
+    "sharding",
+    "is_composite",
+    "output_to_operand_aliasing",
+    "operand_layout_constraints",
+    "indices_are_sorted",
+];
 
 fn word_of(module: &Module, inst: InstId) -> String {
     let instruction = module.inst(inst);

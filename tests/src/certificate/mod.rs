@@ -252,9 +252,8 @@ impl Checker<'_> {
                 return Ok(());
             }
             // What one side knows as an unknown and the other does not is computed, the latest first.
-            let can_be_computed = |place: &&Place| {
-                self.values.has_definition(**place) && !self.values.expanded.contains(*place)
-            };
+            let can_be_computed =
+                |place: &&Place| self.values.has_definition(**place) && !self.values.expanded.contains(*place);
             let differing = met_left.symmetric_difference(&met_right).filter(can_be_computed).max();
             let any = met_left.union(&met_right).filter(can_be_computed).max();
             match differing.or(any) {
@@ -341,11 +340,12 @@ impl Checker<'_> {
         }
         match row.flow {
             Flow::Constant => true,
-            Flow::All if depth > 0 && matches!(row.effects, Effects::Pure) => (0..instruction.operands.len())
-                .all(|k| {
+            Flow::All if depth > 0 && matches!(row.effects, Effects::Pure) => {
+                (0..instruction.operands.len()).all(|k| {
                     let operand = self.values.programs.operand(Place { leaf: 0, ..place }, k);
                     operand.is_some_and(|operand| self.follows(operand, reps, depth - 1))
-                }),
+                })
+            }
             _ => false,
         }
     }
@@ -379,9 +379,9 @@ impl Checker<'_> {
                 let start = self.values.programs.operand(start, 0);
                 let root = self.values.programs.root(body, place.leaf);
                 let goes_on = self.values.programs.root(condition, 0);
-                let holds = [start, root, goes_on].into_iter().all(|side| {
-                    side.is_some_and(|side| self.is_equal_on(Side::Value, side, &reps).is_ok())
-                });
+                let holds = [start, root, goes_on]
+                    .into_iter()
+                    .all(|side| side.is_some_and(|side| self.is_equal_on(Side::Value, side, &reps).is_ok()));
                 if !holds {
                     failed.push(place);
                 }
@@ -447,11 +447,7 @@ impl Checker<'_> {
     }
 
     /// Compares elements of an equation: `sides` makes the two sides of an element of the value and one of the source.
-    fn compare(
-        &mut self,
-        number: usize,
-        sides: impl Fn((i64, u32), (i64, u32)) -> [Side; 2],
-    ) -> Result<(), String> {
+    fn compare(&mut self, number: usize, sides: impl Fn((i64, u32), (i64, u32)) -> [Side; 2]) -> Result<(), String> {
         let cut = self.values.equations[number].text.clone();
         let sizes: Vec<i64> = cut.dims.iter().map(|(n, _)| *n).collect();
         let devices = cut.device.map_or_else(|| self.devices(), |device| vec![device]);

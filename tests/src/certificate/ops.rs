@@ -91,9 +91,10 @@ impl<'m> Values<'m> {
                 | SeveralArraysRoutine::BatchNormTraining
                 | SeveralArraysRoutine::BatchNormGrad => self.unit(here, at),
             },
-            EvalRule::Routine(EvalRoutine::Structure(
-                StructureRoutine::CustomCall | StructureRoutine::RngBitGenerator,
-            )) => self.unit(here, at),
+            EvalRule::Routine(
+                EvalRoutine::Structure(StructureRoutine::RngBitGenerator)
+                | EvalRoutine::Lockstep(LockstepRoutine::CustomCall),
+            ) => self.unit(here, at),
             EvalRule::Routine(
                 EvalRoutine::Parameter
                 | EvalRoutine::Constant
@@ -170,7 +171,8 @@ impl<'m> Values<'m> {
         }
         let dtype = here.to.dtype;
         let from = self.operand_shape(here, 0)?.dtype;
-        let opaque = |text: String| field::drawn(field::hash([field::hash_text(&text)].into_iter().chain(x.clone())), dtype);
+        let opaque =
+            |text: String| field::drawn(field::hash([field::hash_text(&text)].into_iter().chain(x.clone())), dtype);
         Ok(match routine {
             ElementwiseRoutine::Select => x[if x[0] != 0 { 1 } else { 2 }],
             ElementwiseRoutine::Clamp => {
@@ -267,7 +269,8 @@ impl<'m> Values<'m> {
                 inner
             }
             ShapingRoutine::Concatenate => {
-                let dim = DimsAttrs::of(attrs).and_then(|a| a.dimensions.first().copied()).ok_or_else(|| missing(self))?;
+                let dim =
+                    DimsAttrs::of(attrs).and_then(|a| a.dimensions.first().copied()).ok_or_else(|| missing(self))?;
                 let mut index = index;
                 for k in 0..self.n_operands(here) {
                     let part = self.operand_shape(here, k)?;

@@ -151,9 +151,10 @@ impl<'m> Programs<'m> {
             return known;
         }
         self.passed_on.insert((body, leaf), false);
-        let is_passed = self.root(body, leaf).and_then(|root| self.same(root)).is_some_and(|place| {
-            place.frame == body && place.leaf == leaf && self.parameter(place).is_some()
-        });
+        let is_passed = self
+            .root(body, leaf)
+            .and_then(|root| self.same(root))
+            .is_some_and(|place| place.frame == body && place.leaf == leaf && self.parameter(place).is_some());
         self.passed_on.insert((body, leaf), is_passed);
         is_passed
     }

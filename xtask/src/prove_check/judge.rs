@@ -3,6 +3,9 @@
 //! A proof modulo rules for exact numbers promises less than equal bits, and an optimizer can make much of a rounded sum. So where
 //! bits differ both modules run again with f64 in the place of every shorter float: what is equal but for rounding is then equal
 //! but for far less.
+//!
+//! Beside a global program a per-device one runs on tiles of the same whole inputs, and its outputs are held against tiles of the whole outputs, cut as
+//! the proof says.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,12 +14,13 @@ use hlo_analysis::annotations::ParamFacts;
 use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
 use hlo_analysis::replication::Replication;
 use hlo_eval::draw::{Draw, DrawOptions, Same, draw_inputs};
+use hlo_eval::global::{GlobalProgram, LeafTiles, TiledInterface};
 use hlo_eval::{EvalOptions, Inputs, Outputs, run};
 use hlo_ir::cost::Costs;
 use hlo_ir::literal::Scalar;
 use hlo_ir::print::{PrintOptions, print_module};
 use hlo_ir::{DType, Literal, Module, Opcode, Shape};
-use hlo_prove::{Proof, Verdict};
+use hlo_prove::{Output, Proof, Verdict};
 
 use super::proof::is_exact;
 
@@ -40,6 +44,8 @@ pub(super) enum Judgement {
 /// A module with inputs and what it gives for them.
 pub(super) struct Judge {
     before: Module,
+    /// Of a global program, on how many devices it runs.
+    n_global_devices: Option<usize>,
     runs: Vec<(Inputs, Outputs)>,
     max_steps: u64,
 }
@@ -51,6 +57,30 @@ impl Judge {
     /// # Errors
     /// It cannot be run.
     pub(super) fn new(before: &Module, words: &str, seed: u64, max_steps: u64) -> Result<Judge, String> {
+        Judge::of(before, None, words, seed, max_steps)
+    }
+
+    /// The same of a global program on so many devices.
+    ///
+    /// # Errors
+    /// It cannot be run.
+    pub(super) fn of_global(
+        before: &Module,
+        n_devices: usize,
+        words: &str,
+        seed: u64,
+        max_steps: u64,
+    ) -> Result<Judge, String> {
+        Judge::of(before, Some(n_devices), words, seed, max_steps)
+    }
+
+    fn of(
+        before: &Module,
+        n_global_devices: Option<usize>,
+        words: &str,
+        seed: u64,
+        max_steps: u64,
+    ) -> Result<Judge, String> {
         let n_leaves = hlo_eval::entry_leaves(before).len();
         let own = Draw::parse_list(words).map_err(|e| e.to_string())?;
         let mut draws = vec![vec![Draw::Normal(1.0); n_leaves], vec![Draw::Positive(0.7); n_leaves]];
@@ -62,14 +92,18 @@ impl Judge {
         let mut runs = Vec::new();
         for (number, draws) in draws.into_iter().enumerate() {
             let options = DrawOptions { seed: seed.wrapping_add(number as u64), draws, same: Same::None };
-            let inputs = draw(before, &options)?;
-            if let Ok(outputs) = evaluate(before, &inputs, max_steps) {
+            let drawn = match n_global_devices {
+                Some(n) => global(before, n)?.draw(&options).map_err(|e| e.to_string()),
+                None => draw(before, &options),
+            };
+            let inputs = drawn?;
+            if let Ok(outputs) = evaluate_before(before, n_global_devices, &inputs, max_steps) {
                 runs.push((inputs, outputs));
             }
         }
         match runs.is_empty() {
             true => Err("the module does not run".into()),
-            false => Ok(Judge { before: before.clone(), runs, max_steps }),
+            false => Ok(Judge { before: before.clone(), n_global_devices, runs, max_steps }),
         }
     }
 
@@ -96,13 +130,10 @@ impl Judge {
     fn judge_runs(&self, after: &Module, proof: &Proof, may_widen: bool, runs: Range<usize>) -> Judgement {
         let mut judgement = Judgement::Bits;
         for (inputs, expected) in self.runs.get(runs).unwrap_or_default() {
-            let found = match evaluate(after, inputs, self.max_steps) {
-                Ok(found) => found,
-                Err(_) => return Judgement::Unjudged,
-            };
+            let Ok(found) = self.evaluate_after((&self.before, after), inputs) else { return Judgement::Unjudged };
             let mut wide = None;
             for output in proof.outputs.iter().filter(|output| output.verdict == Verdict::Proved) {
-                let (share, device) = share_apart(expected, &found, output.leaf);
+                let (share, device) = self.share_apart(expected, &found, output);
                 let is_exact = is_exact(output);
                 if share == 0.0 {
                     continue;
@@ -112,7 +143,7 @@ impl Judge {
                         wide = Some(self.widened(after, inputs));
                     }
                     let share = match &wide {
-                        Some(Ok((expected, found))) => share_apart(expected, found, output.leaf).0,
+                        Some(Ok((expected, found))) => self.share_apart(expected, found, output).0,
                         Some(Err(_)) if !is_exact => return Judgement::Unjudged,
                         Some(Err(_)) | None => f64::INFINITY,
                     };
@@ -137,8 +168,33 @@ impl Judge {
         let inputs = Inputs {
             leaves: inputs.leaves.iter().map(|row| row.iter().map(|a| Arc::new(wide_array(a))).collect()).collect(),
         };
-        let run = |module: &Module| evaluate(&wide_module(module)?, &inputs, self.max_steps);
-        Ok((run(&self.before)?, run(after)?))
+        let (before, after) = (wide_module(&self.before)?, wide_module(after)?);
+        let expected = evaluate_before(&before, self.n_global_devices, &inputs, self.max_steps)?;
+        Ok((expected, self.evaluate_after((&before, &after), &inputs)?))
+    }
+
+    /// What the second module gives on the first one's inputs, or on its tiles of them.
+    fn evaluate_after(&self, (before, after): (&Module, &Module), inputs: &Inputs) -> Result<Outputs, String> {
+        let Some(n_devices) = self.n_global_devices else { return evaluate(after, inputs, self.max_steps) };
+        let tiles = TiledInterface::between(&global(before, n_devices)?, &[after])
+            .and_then(|interface| interface.cut_inputs(inputs))
+            .map_err(|e| e.to_string())?;
+        evaluate(after, &tiles, self.max_steps)
+    }
+
+    /// The largest difference of an output over its largest element, and the device; infinite where one has a NaN, or where no tile is as
+    /// the proof says.
+    fn share_apart(&self, expected: &Outputs, found: &Outputs, output: &Output) -> (f64, usize) {
+        let (Some(expected), Some(found)) = (expected.leaves.get(output.leaf), found.leaves.get(output.leaf)) else {
+            return (f64::INFINITY, 0);
+        };
+        let Some(n_devices) = self.n_global_devices else { return largest_share(expected, found) };
+        let tiles = output.layout.as_ref().and_then(|layout| {
+            let whole = hlo_eval::result_leaves(&self.before).into_iter().nth(output.leaf)?;
+            let tiles = LeafTiles::of(layout, &whole, n_devices)?;
+            Some((tiles.of_wholes(expected).ok()?, tiles.without_padding(found).ok()?))
+        });
+        tiles.map_or((f64::INFINITY, 0), |(expected, found)| largest_share(&expected, &found))
     }
 }
 
@@ -196,16 +252,33 @@ fn wide_module(module: &Module) -> Result<Module, String> {
     Ok(parsed.module)
 }
 
-fn evaluate(module: &Module, inputs: &Inputs, max_steps: u64) -> Result<Outputs, String> {
-    let options = EvalOptions { max_steps, n_threads: 1, ..EvalOptions::default() };
-    run(module, inputs, &options).map_err(|e| e.to_string())
+/// A global program on so many devices.
+fn global(module: &Module, n_devices: usize) -> Result<GlobalProgram<'_>, String> {
+    GlobalProgram::on(module, n_devices).map_err(|e| e.to_string())
 }
 
-/// The largest difference of an output over its largest element, and the device; infinite where one has a NaN.
-fn share_apart(expected: &Outputs, found: &Outputs, leaf: usize) -> (f64, usize) {
-    let (Some(expected), Some(found)) = (expected.leaves.get(leaf), found.leaves.get(leaf)) else {
-        return (f64::INFINITY, 0);
-    };
+/// The outputs of the first module of a pair; of a global program the wholes that each device holds.
+fn evaluate_before(
+    module: &Module,
+    n_global_devices: Option<usize>,
+    inputs: &Inputs,
+    max_steps: u64,
+) -> Result<Outputs, String> {
+    let Some(n_devices) = n_global_devices else { return evaluate(module, inputs, max_steps) };
+    let outputs = global(module, n_devices)?.run(inputs, &options(max_steps)).map_err(|e| e.to_string())?;
+    Ok(outputs.of_devices().clone())
+}
+
+fn evaluate(module: &Module, inputs: &Inputs, max_steps: u64) -> Result<Outputs, String> {
+    run(module, inputs, &options(max_steps)).map_err(|e| e.to_string())
+}
+
+fn options(max_steps: u64) -> EvalOptions {
+    EvalOptions { max_steps, n_threads: 1, ..EvalOptions::default() }
+}
+
+/// The largest difference of an output's arrays over their largest element, and the device; infinite where one has a NaN.
+fn largest_share(expected: &[Arc<Literal>], found: &[Arc<Literal>]) -> (f64, usize) {
     let shares = expected.iter().zip(found).map(|(a, b)| share_of(a, b));
     shares
         .enumerate()
@@ -257,5 +330,20 @@ mod tests {
         let proof = prove(&add, &add).unwrap().proof;
         assert_eq!(judge.judge(&add, &proof, true), Judgement::Bits);
         assert!(matches!(judge.judge(&subtract, &proof, true), Judgement::Apart(_)));
+    }
+
+    #[test]
+    fn tiles_are_held_against_a_global_program() {
+        let parsed = |text: &str| hlo_text::parse_module(text).unwrap().module;
+        let global = parsed(
+            "HloModule m\n\nENTRY %main {\n  %x = f32[6] parameter(0), sharding={devices=[4]<=[4]}\n  \
+             ROOT %r = f32[6] add(%x, %x), sharding={devices=[4]<=[4]}\n}\n",
+        );
+        let local = |op: &str| parsed(&TWICE.replace("f32[4]", "f32[2]").replace("=2", "=4").replace("OP", op));
+        let judge = Judge::of_global(&global, 4, "", 1, 1000).unwrap();
+        let proof = prove(&global, &local("add")).unwrap().proof;
+        assert!(proof.is_proved() && proof.is_global);
+        assert_eq!(judge.judge(&local("add"), &proof, true), Judgement::Bits);
+        assert!(matches!(judge.judge(&local("multiply"), &proof, true), Judgement::Apart(_)));
     }
 }

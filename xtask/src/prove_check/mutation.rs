@@ -9,11 +9,11 @@ use hlo_tests::certificate::check;
 use hlo_tests::random_module::Rng;
 
 use super::Program;
+use super::certificates::{WORK, certificate};
 use super::edit::{EDITS, Made, edited};
 use super::global::GlobalPair;
 use super::judge::{Judge, Judgement, work};
 use super::pipelines::{open, pipelines};
-use super::certificates::{WORK, certificate};
 use super::proof::{PANICKED, Proved, prove};
 use super::random::keep;
 
@@ -24,9 +24,12 @@ struct Pair {
     before: Module,
     after: Module,
     draw: String,
-    /// Whether the first is a global program: mutants are held against the second.
+    /// Whether the first is a global program.
     is_global: bool,
     judge: Option<Result<Judge, String>>,
+    /// Of a global program the judge of changed types, which f64 in the place of f32 would hide: it holds mutants against the
+    /// second module, which rounds as they do.
+    judge_of_types: Option<Result<Judge, String>>,
     /// The certificate of the pair and what it proves, if mutants are held against it instead of being proved.
     certificate: Option<(String, Proof)>,
 }
@@ -34,9 +37,12 @@ struct Pair {
 impl Pair {
     /// Whether the evaluator runs its programs in time; says so if not.
     fn is_judged(&self) -> bool {
-        let work = work(self.reference()).max(work(&self.after));
+        let work = work(&self.before).max(work(&self.after));
         if work > MAX_WORK {
-            println!("{}: {work:.1e} operations and bytes in one run are more than the judge takes: left out", self.name);
+            println!(
+                "{}: {work:.1e} operations and bytes in one run are more than the judge takes: left out",
+                self.name
+            );
         }
         work <= MAX_WORK
     }
@@ -54,12 +60,29 @@ impl Pair {
         Ok(Proved { proof, ms: 0.0 })
     }
 
-    fn reference(&self) -> &Module {
-        if self.is_global { &self.after } else { &self.before }
+    fn new(name: String, before: Module, after: Module, draw: String, is_global: bool) -> Pair {
+        Pair { name, before, after, draw, is_global, judge: None, judge_of_types: None, certificate: None }
+    }
+
+    /// The judge of mutants, made when first asked for. `may_widen`: whether f64 may decide.
+    fn judge(&mut self, may_widen: bool, seed: u64) -> Option<&Result<Judge, String>> {
+        if self.is_global && !may_widen {
+            if self.judge_of_types.is_none() {
+                self.judge_of_types = Some(Judge::new(&self.after, &self.draw, seed, MAX_STEPS));
+            }
+            return self.judge_of_types.as_ref();
+        }
+        if self.judge.is_none() {
+            self.judge = Some(self.new_judge(seed));
+        }
+        self.judge.as_ref()
     }
 
     fn new_judge(&self, seed: u64) -> Result<Judge, String> {
-        let mut judge = Judge::new(self.reference(), &self.draw, seed, MAX_STEPS)?;
+        let mut judge = match self.is_global {
+            true => Judge::of_global(&self.before, self.after.n_devices(), &self.draw, seed, MAX_STEPS)?,
+            false => Judge::new(&self.before, &self.draw, seed, MAX_STEPS)?,
+        };
         let n_out = judge.leave_out_sensitive(&self.after, &prove(&self.before, &self.after)?.proof);
         if n_out > 0 {
             println!("{}: rounding alone shows on {n_out} inputs, which are left out", self.name);
@@ -86,11 +109,17 @@ const MAX_WORK: f64 = 3.5e10;
 const ATTEMPTS: usize = 12;
 
 /// Makes `n` mutants (fewer where few kinds apply) of what pipelines make of the programs; false if one is proved that does not agree.
-pub(super) fn run(programs: &[Program], globals: Vec<GlobalPair>, n: usize, seed: u64, is_certified: bool) -> Result<bool, String> {
+pub(super) fn run(
+    programs: &[Program],
+    globals: Vec<GlobalPair>,
+    n: usize,
+    seed: u64,
+    is_certified: bool,
+) -> Result<bool, String> {
     let mut pairs = proved_pairs(programs)?;
     for GlobalPair { name, global, local } in globals {
         if prove(&global, &local).is_ok_and(|proved| proved.proof.is_proved()) {
-            pairs.push(Pair { name, before: global, after: local, draw: String::new(), is_global: true, judge: None, certificate: None });
+            pairs.push(Pair::new(name, global, local, String::new(), true));
         }
     }
     pairs.retain(Pair::is_judged);
@@ -152,12 +181,9 @@ fn try_mutant(pair: &mut Pair, made: &Made, seed: u64, row: &mut Row) -> Option<
         }
     };
     let is_whole = proved.proof.is_proved();
-    if pair.judge.is_none() {
-        pair.judge = Some(pair.new_judge(seed));
-    }
-    let judge = pair.judge.as_ref()?;
-    let judgement = match judge {
-        Ok(judge) => judge.judge(&made.module, &proved.proof, made.kind != "through a narrower type"),
+    let may_widen = made.kind != "through a narrower type";
+    let judgement = match pair.judge(may_widen, seed)? {
+        Ok(judge) => judge.judge(&made.module, &proved.proof, may_widen),
         Err(_) => Judgement::Unjudged,
     };
     match judgement {
@@ -191,15 +217,9 @@ fn proved_pairs(programs: &[Program]) -> Result<Vec<Pair>, String> {
                 continue;
             }
             if prove(before.module(), after.module()).is_ok_and(|proved| proved.proof.is_proved()) {
-                pairs.push(Pair {
-                    name: format!("{}, {}", program.name(), pipeline.name),
-                    before: before.module().clone(),
-                    after: after.module().clone(),
-                    draw: program.draw.clone(),
-                    is_global: false,
-                    judge: None,
-                    certificate: None,
-                });
+                let name = format!("{}, {}", program.name(), pipeline.name);
+                let (before, after) = (before.module().clone(), after.module().clone());
+                pairs.push(Pair::new(name, before, after, program.draw.clone(), false));
             }
         }
     }

@@ -8,11 +8,12 @@
 //! - `mutant.*` (with `--pass`): the same comparison sees corrupted results.
 //!
 //! With `--all` the weight-update sharding's whole matrix is checked instead: see [`matrix`]; with
-//! `--decompose` collectives on several clusters: see [`decompose`].
+//! `--decompose` collectives on several clusters: see [`decompose`]; with `--global` programs from before the partitioner: see [`global`].
 
 pub(crate) mod content_hash;
 mod decompose;
 mod evaluator_sources;
+mod global;
 mod kept;
 pub(crate) mod manifest;
 mod matrix;
@@ -32,9 +33,12 @@ use table::{CaseResult, Status};
 /// Runs the command; false if a case failed.
 pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
     let options = Options::parse(words)?;
-    let mut programs = manifest::read(&options)?;
+    let mut programs = match options.is_global {
+        true => global::programs(&options)?,
+        false => manifest::read(&options)?,
+    };
     let judges_text = options.stages.iter().any(|stage| stage == "text");
-    programs.retain(|program| program.runnable || judges_text);
+    programs.retain(|program| program.runnable || judges_text || options.is_global);
     if options.is_matrix {
         programs.retain(|program| program.runnable);
     }
@@ -79,6 +83,7 @@ fn check_all(
                 while let Some((index, program)) = take(&next, programs) {
                     let results = match memory {
                         Some(memory) => memory.check(session, program),
+                        None if session.options.is_global => Ok(session.check(&global::job(session, program)).0),
                         None => Ok(session.check(&session.job(program)).0),
                     };
                     let results = match results {

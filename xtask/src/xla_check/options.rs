@@ -29,6 +29,8 @@ pub(crate) struct Options {
     pub is_matrix: bool,
     /// Check collectives decomposed for several clusters.
     pub is_decompose: bool,
+    /// Check global programs.
+    pub is_global: bool,
     /// With `is_matrix` or `is_decompose`: only combinations whose name contains this.
     pub combination: Option<String>,
     /// With `is_matrix` or `is_decompose`: forget the results of earlier runs.
@@ -42,7 +44,7 @@ impl Options {
     pub(crate) fn parse(words: impl Iterator<Item = String>) -> Result<Self, String> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let mut options = Self {
-            corpus: workspace::root().join("ir-samples/programs"),
+            corpus: own_corpus(),
             quick: false,
             only: None,
             stages: STAGES.map(String::from).to_vec(),
@@ -53,6 +55,7 @@ impl Options {
             tool: None,
             is_matrix: false,
             is_decompose: false,
+            is_global: false,
             combination: None,
             is_fresh: false,
         };
@@ -73,6 +76,7 @@ impl Options {
                 "--timeout" => options.timeout_s = arguments.number(&flag)? as u64,
                 "--all" => options.is_matrix = true,
                 "--decompose" => options.is_decompose = true,
+                "--global" => options.is_global = true,
                 "--combination" => options.combination = Some(arguments.value(&flag)?),
                 "--fresh" => options.is_fresh = true,
                 "--hlo-opt" => options.tool = Some(arguments.value(&flag)?.into()),
@@ -86,6 +90,11 @@ impl Options {
         Ok(options)
     }
 
+    /// Whether the modules are the samples.
+    pub(crate) fn has_own_corpus(&self) -> bool {
+        self.corpus == own_corpus()
+    }
+
     /// Options that say nothing without another one, or against it.
     fn check_together(&self) -> Result<(), String> {
         if self.is_matrix && (self.pipeline.is_some() || self.mutants) {
@@ -93,6 +102,9 @@ impl Options {
         }
         if self.is_decompose && (self.is_matrix || self.pipeline.is_some() || self.mutants) {
             return Err("--decompose: it has its own pipelines, so leave --all, --pass and --mutants out".into());
+        }
+        if self.is_global && (self.is_matrix || self.is_decompose || self.pipeline.is_some() || self.quick) {
+            return Err("--global: it has its own cases, so leave --all, --decompose, --pass and --quick out".into());
         }
         if self.combination.is_some() && !self.is_matrix && !self.is_decompose {
             return Err("--combination: expected --all or --decompose beside it".into());
@@ -102,6 +114,10 @@ impl Options {
         }
         Ok(())
     }
+}
+
+fn own_corpus() -> PathBuf {
+    workspace::root().join("ir-samples/programs")
 }
 
 fn read_stages(list: &str) -> Result<Vec<String>, String> {

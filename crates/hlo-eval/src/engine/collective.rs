@@ -97,7 +97,7 @@ impl Machine<'_> {
     }
 
     /// The error that `waiting` stands at `inst` for a device that does not come.
-    fn divergence(&self, inst: InstId, waiting: u32, missing: u32) -> EvalError {
+    pub(super) fn divergence(&self, inst: InstId, waiting: u32, missing: u32) -> EvalError {
         let name = |inst: InstId| {
             let comp = self.module.inst(inst).parent;
             format!("%{} in %{}", self.module.inst_name(inst), self.module.comp_name(comp))

@@ -8,6 +8,8 @@ use crate::kernels::shape_ops::index_of;
 use crate::value::{Spread, Value};
 use hlo_ir::attrs::{ConditionalAttrs, ScanAttrs, WhileAttrs};
 use hlo_ir::op::{CollectiveForm, EvalRoutine, EvalRule, LockstepRoutine, StartResult};
+use hlo_ir::shardy::Meshes;
+use hlo_ir::tile_grid::TileGrid;
 use hlo_ir::{CompId, InstId, Literal, Module, Shape};
 use std::sync::Arc;
 use std::time::Instant;
@@ -34,6 +36,11 @@ pub(crate) struct Machine<'m> {
     /// For each device where it is while it is not active.
     pub(super) places: Vec<Place>,
     pub(super) groups: hashbrown::HashMap<InstId, Arc<hlo_ir::groups::DeviceGroups>>,
+    /// How the values at the ends of manual regions are cut, and the meshes that say so.
+    pub(super) grids: hashbrown::HashMap<InstId, Arc<[TileGrid]>>,
+    pub(super) meshes: Option<Arc<Meshes>>,
+    /// Where copies of a value first differ at the end of a manual region.
+    pub(crate) parting: Option<String>,
     n_steps: u64,
     depth: usize,
     /// Sees the value of every executed instruction on every device.
@@ -49,6 +56,9 @@ impl<'m> Machine<'m> {
             plans: Plans::default(),
             places: vec![Place::Absent; module.n_devices()],
             groups: hashbrown::HashMap::new(),
+            grids: hashbrown::HashMap::new(),
+            meshes: None,
+            parting: None,
             n_steps: 0,
             depth: 0,
             observer: None,
@@ -132,7 +142,7 @@ impl<'m> Machine<'m> {
         Ok(value)
     }
 
-    fn check_size(&self, shape: &Shape) -> Result<(), EvalError> {
+    pub(super) fn check_size(&self, shape: &Shape) -> Result<(), EvalError> {
         match shape {
             Shape::Array(array) if array.size_bytes() > self.options.max_array_bytes => {
                 let (found, limit) = (array.size_bytes(), self.options.max_array_bytes);
@@ -175,6 +185,7 @@ impl<'m> Machine<'m> {
                 Some(attrs) => self.eval_conditional(inst, attrs, operands, active),
                 None => Err(EvalError::invalid("a conditional without its attributes")),
             },
+            LockstepRoutine::CustomCall => self.eval_custom_call(inst, operands, active),
             LockstepRoutine::Scan => match ScanAttrs::of(&instruction.attrs) {
                 Some(attrs) => self.eval_scan(inst, attrs, operands, active),
                 None => Err(EvalError::invalid("a scan without its attributes")),
@@ -346,7 +357,7 @@ impl<'m> Machine<'m> {
     }
 }
 
-fn first(operands: Operands) -> Result<Spread, EvalError> {
+pub(super) fn first(operands: Operands) -> Result<Spread, EvalError> {
     operands.into_iter().next().ok_or_else(|| EvalError::invalid("expected an operand"))
 }
 

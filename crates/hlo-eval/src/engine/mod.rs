@@ -5,15 +5,18 @@
 //! Control flow shrinks the set of active devices; a collective checks that all members of a group are active.
 
 mod array_kernels;
+mod boundary;
 mod collective;
 mod machine;
 mod plan;
 mod program;
 mod pure;
+mod region;
 mod scan;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use boundary::CustomTarget;
 pub(crate) use machine::{Machine, Observer};
 use std::time::Instant;
 

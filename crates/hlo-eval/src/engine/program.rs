@@ -4,6 +4,7 @@
 //! anything up. A computation with an operation that has no scalar meaning is run by the engine on one-element arrays.
 // circle: a machine evaluates operations that apply a computation, and what is not scalar in that computation runs on a machine
 
+use super::boundary::CustomTarget;
 use super::{EvalOptions, Machine};
 use crate::error::EvalError;
 use crate::kernels::choice::compare_scalars;
@@ -141,6 +142,10 @@ impl Program {
                 let comp = *module.called(inst).first()?;
                 let args: Option<Vec<Sym>> = (0..instruction.operands.len()).map(operand).collect();
                 return self.inline(module, comp, args?, depth + 1);
+            }
+            EvalRule::Routine(EvalRoutine::Lockstep(LockstepRoutine::CustomCall)) => {
+                let target = CustomTarget::of(&instruction.attrs);
+                return operand(0).filter(|_| target == Some(CustomTarget::Annotation));
             }
             EvalRule::Routine(
                 EvalRoutine::Parameter
@@ -310,7 +315,6 @@ fn structure(routine: StructureRoutine, attrs: &Attrs, operands: Vec<Option<Sym>
         StructureRoutine::AfterAll
         | StructureRoutine::CopyStart
         | StructureRoutine::CopyDone
-        | StructureRoutine::CustomCall
         | StructureRoutine::RngBitGenerator => None,
     }
 }

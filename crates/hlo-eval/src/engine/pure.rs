@@ -6,7 +6,7 @@ use crate::error::EvalError;
 use crate::kernels::{choice, elementwise, shape_ops};
 use crate::value::{Spread, Value};
 use hlo_ir::attrs::{
-    Attrs, CompareAttrs, CustomAttrs, DimsAttrs, IotaAttrs, PadAttrs, ReducePrecisionAttrs, RngBitsAttrs, SliceAttrs,
+    Attrs, CompareAttrs, DimsAttrs, IotaAttrs, PadAttrs, ReducePrecisionAttrs, RngBitsAttrs, SliceAttrs,
     TupleIndexAttrs,
 };
 use hlo_ir::float::rng::{Algorithm, rng_bit_generator};
@@ -183,7 +183,6 @@ impl<'a> Context<'a> {
             StructureRoutine::AfterAll => Ok(Value::Token),
             StructureRoutine::CopyStart => self.copy_start(only(args)?),
             StructureRoutine::CopyDone => Ok(only(args)?.element(0)?.clone()),
-            StructureRoutine::CustomCall => self.custom_call(attrs, args),
             StructureRoutine::RngBitGenerator => self.random_bits(attrs, args),
         }
     }
@@ -309,22 +308,6 @@ impl<'a> Context<'a> {
             .map_err(|e| EvalError::unsupported(e.to_string()))?;
         let next = Literal::new(DType::U64, state.dims(), Buffer::U64(next.to_vec()))?;
         Ok(Value::tuple([next.into(), out.into()]))
-    }
-
-    /// Custom calls whose meaning is known and, on one device's values, harmless.
-    fn custom_call(&self, attrs: &Attrs, args: Args) -> Result<Value, EvalError> {
-        let attrs = self.given(CustomAttrs::of(attrs))?;
-        let target = attrs.custom_call_target.0.as_str();
-        let is_annotation = matches!(target, "Sharding" | "SPMDFullToShardShape" | "SPMDShardToFullShape");
-        if is_annotation {
-            let value = only(args)?;
-            return value.check_shape(self.module.shape(self.inst)).map(|()| value).map_err(|_| {
-                EvalError::unsupported(format!(
-                    "custom-call \"{target}\" changes the shape: partition the module first"
-                ))
-            });
-        }
-        Err(EvalError::unsupported(format!("custom-call \"{target}\": only its library knows what it computes")))
     }
 
     /// One result as an array, several as a tuple, as the instruction's shape says.

@@ -18,5 +18,6 @@ pub(crate) mod shape_ops;
 pub(crate) mod shortened;
 pub(crate) mod sorting;
 pub(crate) mod strided;
+pub(crate) mod tiles;
 pub(crate) mod typed;
 pub(crate) mod windows;

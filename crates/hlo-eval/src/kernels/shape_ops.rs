@@ -22,7 +22,7 @@ pub(crate) fn dim_index(dim: i64, rank: usize) -> Result<usize, EvalError> {
         .ok_or_else(|| EvalError::invalid(format!("expected a dim below {rank}, found {dim}")))
 }
 
-fn check_rank(what: &str, expected: usize, found: usize) -> Result<(), EvalError> {
+pub(crate) fn check_rank(what: &str, expected: usize, found: usize) -> Result<(), EvalError> {
     if expected == found {
         return Ok(());
     }

@@ -101,7 +101,6 @@ pub enum StructureRoutine {
     AfterAll,
     CopyStart,
     CopyDone,
-    CustomCall,
     RngBitGenerator,
 }
 
@@ -112,6 +111,8 @@ pub enum LockstepRoutine {
     Call,
     While,
     Conditional,
+    /// Where a manual region begins or ends, devices exchange tiles.
+    CustomCall,
     Scan,
     /// A collective, or the start of one.
     Collective(CollectiveRule),

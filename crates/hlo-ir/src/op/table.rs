@@ -410,7 +410,7 @@ op_table! {
         ShapeRule::Constant, NO_DIMS, Routine(EvalRoutine::Constant);
     /// What code outside of HLO makes of the operands.
     CustomCall "custom-call" AtLeast(0), Custom, CostRule::Unknown("only the callee knows"), ByAttribute;
-        ShapeRule::Stated("only the callee knows"), FactorRule::CustomCall, structure(T::CustomCall);
+        ShapeRule::Stated("only the callee knows"), FactorRule::CustomCall, lockstep(L::CustomCall);
     /// The operand, at a border between places that differ in an attribute such as sharding.
     Domain "domain" Exactly(1), Domain, Free, Pure, Identity;
         ShapeRule::FirstOperand, NO_DIMS, structure(T::Identity);

@@ -43,7 +43,7 @@ fn not_negative(text: &str) -> Result<f64, String> {
 #[derive(Args, Debug)]
 #[command(after_help = "Exit codes: 0 the same, 4 different")]
 pub(crate) struct CompareArgs {
-    /// HLO text or proto that says what is right, or - for stdin
+    /// HLO text or proto that says what is right, or - for stdin; also a global program, from before XLA's partitioner
     pub a: PathBuf,
     /// What is compared with it; or a folder of --preset sharded-state, whose modules run one after the other
     pub b: PathBuf,

@@ -88,6 +88,8 @@ pub(crate) struct LeafDifference {
     pub allowed: f64,
     /// NaNs that are right: they hide errors.
     pub n_nan: usize,
+    /// Of a global program's output, how it is taken to be cut.
+    pub cut: Option<String>,
 }
 
 impl LeafDifference {
@@ -103,7 +105,8 @@ pub(crate) fn differences(expected: &Outputs, found: &Outputs, tolerance: Tolera
     rows.map(|(expected, found)| of_leaf(expected, found, tolerance)).collect()
 }
 
-fn of_leaf(expected: &[Arc<Literal>], found: &[Arc<Literal>], tolerance: Tolerance) -> LeafDifference {
+/// The differences of one output's arrays, `[device]`; the shapes are the same.
+pub(crate) fn of_leaf(expected: &[Arc<Literal>], found: &[Arc<Literal>], tolerance: Tolerance) -> LeafDifference {
     let dtype = expected.first().map_or(DType::Pred, |array| array.dtype());
     let scalars = |array: &Arc<Literal>| (0..array.n_elems()).filter_map(|i| array.get(i)).collect::<Vec<_>>();
     let mut out = LeafDifference {
@@ -114,6 +117,7 @@ fn of_leaf(expected: &[Arc<Literal>], found: &[Arc<Literal>], tolerance: Toleran
         largest: 0.0,
         allowed: 0.0,
         n_nan: 0,
+        cut: None,
     };
     for array in distinct(expected) {
         for scalar in scalars(array) {

@@ -2,11 +2,11 @@
 
 use super::arguments::JudgeArgs;
 use super::difference::{LeafDifference, Tolerance, differences, moved};
-use super::signature;
+use super::pairing::{Candidate, Reference, Ways};
 use crate::Failure;
 use crate::arrays::ChosenInputs;
 use crate::console::Console;
-use hlo_eval::{EvalOptions, Inputs, Outputs};
+use hlo_eval::{EvalError, EvalOptions, Inputs, Outputs};
 use hlo_ir::Module;
 use std::time::{Duration, Instant};
 
@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 pub(crate) struct Judge<'a> {
     args: &'a JudgeArgs,
     chosen: ChosenInputs<'a>,
-    /// Its name in messages, and the module.
-    reference: (&'a str, &'a Module),
+    /// Its name in messages.
+    name: &'a str,
+    reference: Reference<'a>,
     trials: Vec<Trial>,
     deadline: Option<Instant>,
 }
@@ -34,6 +35,10 @@ pub(crate) struct Verdict {
     pub trial: u64,
     /// One for each output leaf.
     pub leaves: Vec<LeafDifference>,
+    /// On how many devices.
+    pub n_devices: usize,
+    /// Whether the outputs are those of a global program.
+    pub is_global: bool,
 }
 
 impl Verdict {
@@ -48,10 +53,10 @@ impl<'a> Judge<'a> {
     ///
     /// # Errors
     /// Wrong usage.
-    pub(crate) fn new(args: &'a JudgeArgs, name: &'a str, reference: &'a Module) -> Result<Judge<'a>, Failure> {
+    pub(crate) fn new(args: &'a JudgeArgs, name: &'a str, reference: Reference<'a>) -> Result<Judge<'a>, Failure> {
         let chosen = ChosenInputs::parse(&args.inputs)?;
         let deadline = args.timeout.map(|seconds| Instant::now() + Duration::from_secs(seconds));
-        Ok(Judge { args, chosen, reference: (name, reference), trials: Vec::new(), deadline })
+        Ok(Judge { args, chosen, name, reference, trials: Vec::new(), deadline })
     }
 
     /// Compares modules that run one after the other with the reference, until a trial differs.
@@ -64,28 +69,32 @@ impl<'a> Judge<'a> {
         chain: &[&Module],
         console: &mut Console<'_>,
     ) -> Result<Verdict, Failure> {
-        let (reference_name, reference) = self.reference;
-        if let Some(difference) = signature::difference(reference, chain) {
-            return Err(Failure::File(format!("`{name}` has another signature than `{reference_name}`: {difference}")));
-        }
+        let candidate = Candidate::beside(&self.reference, chain).map_err(|difference| {
+            let reference = self.name;
+            Failure::File(format!("`{name}` has another signature than `{reference}`: {difference}"))
+        })?;
         let n_trials = if self.args.inputs.inputs.is_some() { 1 } else { self.args.trials };
-        let mut verdict = Verdict { trial: 0, leaves: Vec::new() };
+        let (n_devices, is_global) = (self.reference.module().n_devices(), self.reference.is_global());
+        let mut verdict = Verdict { trial: 0, leaves: Vec::new(), n_devices, is_global };
+        let mut ways: Option<Ways> = None;
         for trial in 0..n_trials {
             self.prepare(trial, console)?;
             let Some(Trial { inputs, outputs, tolerance, is_widened }) = self.trials.get(trial as usize) else { break };
             let (mut tolerance, is_widened) = (*tolerance, *is_widened);
-            let found = self.run_chain(name, chain, inputs)?;
-            let mut leaves = differences(outputs, &found, tolerance);
+            let ways = ways.get_or_insert_with(|| Ways::of(&candidate, outputs.leaves.len()));
+            let wrong = |error: EvalError| Failure::File(format!("`{name}`: {error}"));
+            let found = candidate.run(inputs, &self.options()).map_err(wrong)?;
+            let mut leaves = ways.differences(&candidate, (outputs, &found), tolerance).map_err(wrong)?;
             if !is_widened && leaves.iter().any(|leaf| leaf.first.is_some()) {
-                let moved = self.run_chain(reference_name, &[reference], &moved(inputs))?;
+                let (moved, _) = self.run_reference(&moved(inputs))?;
                 tolerance = tolerance.widened(&differences(outputs, &moved, tolerance));
-                leaves = differences(outputs, &found, tolerance);
+                leaves = ways.differences(&candidate, (outputs, &found), tolerance).map_err(wrong)?;
             }
             if let Some(kept) = self.trials.get_mut(trial as usize).filter(|_| !leaves.is_empty()) {
                 kept.is_widened |= tolerance != kept.tolerance;
                 kept.tolerance = tolerance;
             }
-            verdict = Verdict { trial, leaves };
+            verdict = Verdict { trial, leaves, ..verdict };
             if !verdict.is_same() {
                 break;
             }
@@ -98,9 +107,11 @@ impl<'a> Judge<'a> {
         if trial < self.trials.len() as u64 {
             return Ok(());
         }
-        let (name, reference) = self.reference;
-        let inputs = self.chosen.of_trial(reference, trial, console)?;
-        let outputs = self.run_chain(name, &[reference], &inputs)?;
+        let inputs = self.reference.inputs(&self.chosen, trial, console)?;
+        let (outputs, parting) = self.run_reference(&inputs)?;
+        if let Some(parting) = parting.filter(|_| trial == 0) {
+            console.say(&format!("note: `{}`: {parting}: each device is compared with its own\n", self.name));
+        }
         let tolerance = match self.args.rtol {
             Some(share) => Tolerance { share, allows_ulp: false, absolute: self.args.atol },
             None => Tolerance::floor(self.args.atol),
@@ -109,14 +120,12 @@ impl<'a> Judge<'a> {
         Ok(())
     }
 
-    fn run_chain(&self, name: &str, chain: &[&Module], inputs: &Inputs) -> Result<Outputs, Failure> {
-        let mut leaves = inputs.leaves.clone();
-        for module in chain {
-            let options =
-                EvalOptions { max_steps: self.args.max_steps, deadline: self.deadline, ..EvalOptions::default() };
-            let outputs = hlo_eval::run(module, &Inputs { leaves }, &options);
-            leaves = outputs.map_err(|error| Failure::File(format!("`{name}`: {error}")))?.leaves;
-        }
-        Ok(Outputs { leaves })
+    fn run_reference(&self, inputs: &Inputs) -> Result<(Outputs, Option<String>), Failure> {
+        let outcome = self.reference.run(inputs, &self.options());
+        outcome.map_err(|error| Failure::File(format!("`{}`: {error}", self.name)))
+    }
+
+    fn options(&self) -> EvalOptions {
+        EvalOptions { max_steps: self.args.max_steps, deadline: self.deadline, ..EvalOptions::default() }
     }
 }

@@ -1,22 +1,26 @@
-//! `hlo-opt compare`: runs two modules on the same inputs in the evaluator, and names the first output that differs.
+//! `hlo-opt compare`: runs two modules on the same inputs in the evaluator, and names the first output that differs. Beside a global program the other
+//! one may be a per-device program of it.
 
 pub(crate) mod arguments;
 mod difference;
 mod judge;
+mod pairing;
 mod signature;
 mod text;
 
 pub(crate) use judge::Judge;
+pub(crate) use pairing::{Reference, is_global};
 pub(crate) use signature::output_names;
 pub(crate) use text::of_verdict;
 
-use crate::complete::read_completed;
+use crate::complete::read_completed_of_any_kind;
 use crate::console::Console;
 use crate::input_arguments::CountArgs;
 use crate::progress::Progress;
 use crate::{Failure, exit};
 use arguments::CompareArgs;
 use hlo_ir::Module;
+use pairing::Candidate;
 use std::path::Path;
 
 /// The modules of a folder of sharded state, in the order in which they run.
@@ -35,15 +39,17 @@ pub(crate) fn run(args: &CompareArgs, console: &mut Console<'_>) -> Result<u8, F
     }
     let progress = Progress::start(console.shows_progress);
     progress.now("reading and verifying");
-    let (source, loaded) = read_completed(&args.a, args.judge.counts, console)?;
-    let mut judge = Judge::new(&args.judge, &source.name, &loaded.module)?;
+    let (source, loaded) = read_completed_of_any_kind(&args.a, args.judge.counts, console)?;
     let (name, chain) = read_chain(&args.b, args.judge.counts, console)?;
     progress.now("evaluating");
     let chain: Vec<&Module> = chain.iter().collect();
-    if let Some(difference) = signature::difference(&loaded.module, &chain) {
+    let reference = Reference::beside(&loaded.module, &chain)
+        .map_err(|error| Failure::File(format!("`{name}` beside `{}`: {error}", source.name)))?;
+    if let Err(difference) = Candidate::beside(&reference, &chain) {
         let text = format!("`{name}` has another signature than `{}`: {difference}{}", source.name, advice(&args.b));
         return Err(Failure::File(text));
     }
+    let mut judge = Judge::new(&args.judge, &source.name, reference)?;
     let verdict = judge.judge(&name, &chain, console)?;
     console.print(of_verdict(&verdict, &args.judge, &loaded.module).as_bytes())?;
     Ok(if verdict.is_same() { exit::OK } else { exit::DIFFERENT })
@@ -63,7 +69,7 @@ pub(crate) fn read_chain(
         false => vec![path.to_path_buf()],
     };
     let modules = files.iter().map(|file| {
-        let (_, loaded) = read_completed(file, counts, console)?;
+        let (_, loaded) = read_completed_of_any_kind(file, counts, console)?;
         Ok(loaded.module)
     });
     Ok((path.display().to_string(), modules.collect::<Result<_, Failure>>()?))

@@ -21,16 +21,19 @@ pub(crate) fn of_verdict(verdict: &Verdict, args: &JudgeArgs, reference: &Module
     let Some((leaf_idx, first)) = first else {
         let worst = verdict.leaves.iter().map(LeafDifference::share).fold(0.0, f64::max);
         let n_trials = verdict.trial + 1;
+        let of_program = if verdict.is_global { " of the global program" } else { "" };
         let (n, devices, trials) =
-            (verdict.leaves.len(), reference.n_devices(), if n_trials == 1 { "trial" } else { "trials" });
+            (verdict.leaves.len(), verdict.n_devices, if n_trials == 1 { "trial" } else { "trials" });
         let _ = writeln!(
             out,
-            "the same: {n} outputs on {devices} devices, {n_trials} {trials}; the largest difference is {worst:.1e} of an \
+            "the same: {n} outputs{of_program} on {devices} devices, {n_trials} {trials}; the largest difference is {worst:.1e} of an \
              output's largest element"
         );
         note_nans(verdict, &mut out);
         return out;
     };
+    let cut = verdict.leaves.get(leaf_idx).and_then(|leaf| leaf.cut.as_ref());
+    let cut = cut.map_or(String::new(), |cut| format!(", in its tile by {cut},"));
     let FirstDifference { device, index, expected, found } = first;
     let index: Vec<String> = index.iter().map(i64::to_string).collect();
     let origin = match &args.inputs.inputs {
@@ -39,7 +42,7 @@ pub(crate) fn of_verdict(verdict: &Verdict, args: &JudgeArgs, reference: &Module
     };
     let _ = writeln!(
         out,
-        "different ({origin}): output {leaf_idx}{} of device {device} at [{}]: expected {}, found {}",
+        "different ({origin}): output {leaf_idx}{} of device {device}{cut} at [{}]: expected {}, found {}",
         named(leaf_idx),
         index.join(","),
         number(*expected),

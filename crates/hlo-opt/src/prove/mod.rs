@@ -5,11 +5,11 @@ pub(crate) mod arguments;
 pub(crate) mod passes;
 mod text;
 
-use crate::compare::{Judge, of_verdict, read_chain};
+use crate::compare::{Judge, Reference, of_verdict, read_chain};
 use crate::complete::read_completed_of_any_kind;
 use crate::console::Console;
-use crate::params::Said;
 use crate::output::write_whole;
+use crate::params::Said;
 use crate::progress::Progress;
 use crate::{Failure, exit};
 use arguments::{ProofFormat, ProveArgs};
@@ -55,14 +55,15 @@ pub(crate) fn run(args: &ProveArgs, console: &mut Console<'_>) -> Result<u8, Fai
     }
     let outcome = if proof.is_proved() {
         Outcome::Proved
-    } else if proof.is_global {
-        Outcome::Unknown("the evaluator does not run global programs, so it was not asked".into())
     } else if args.no_eval {
         Outcome::Unknown("it was not run (--no-eval)".into())
     } else {
         progress.now("evaluating");
-        let mut judge = Judge::new(&args.judge, &source.name, &loaded.module)?;
-        match judge.judge(&name, &chain, console) {
+        let verdict = Reference::beside(&loaded.module, &chain)
+            .map_err(|error| Failure::File(error.to_string()))
+            .and_then(|reference| Judge::new(&args.judge, &source.name, reference))
+            .and_then(|mut judge| judge.judge(&name, &chain, console));
+        match verdict {
             Ok(verdict) if verdict.is_same() => {
                 Outcome::Unknown("in the evaluator the results are the same on the inputs that were drawn".into())
             }

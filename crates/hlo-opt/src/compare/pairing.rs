@@ -1,0 +1,204 @@
+//! Per-device programs and global ones: how a reference and what is compared with it are run on the same inputs, and which of their
+//! arrays belong together.
+
+use super::difference::{LeafDifference, Tolerance, of_leaf};
+use super::signature;
+use crate::Failure;
+use crate::arrays::ChosenInputs;
+use crate::console::Console;
+use hlo_audit::find_global_mark;
+use hlo_eval::global::{GlobalProgram, TiledInterface};
+use hlo_eval::{EvalError, EvalOptions, Inputs, Outputs, run};
+use hlo_ir::Module;
+
+/// Whether a module shows by itself that its shapes are those of whole values.
+pub(crate) fn is_global(module: &Module) -> bool {
+    find_global_mark(module).is_some()
+}
+
+/// What is right.
+pub(crate) enum Reference<'a> {
+    /// A per-device program.
+    Devices(&'a Module),
+    /// A global program: one set of inputs.
+    Global(Box<GlobalProgram<'a>>),
+}
+
+impl<'a> Reference<'a> {
+    /// The module by itself.
+    ///
+    /// # Errors
+    /// It is a global program of several replicas.
+    pub(crate) fn of(module: &'a Module) -> Result<Reference<'a>, EvalError> {
+        match is_global(module) {
+            true => Ok(Reference::Global(Box::new(GlobalProgram::of(module)?))),
+            false => Ok(Reference::Devices(module)),
+        }
+    }
+
+    /// The module beside programs that run one after the other. It is also a global program if it runs on one device and they on several, or if
+    /// its shapes are no others than those of wholes of which they take and give tiles.
+    ///
+    /// # Errors
+    /// It is a global program of several replicas, or on another number of devices.
+    pub(crate) fn beside(module: &'a Module, chain: &[&Module]) -> Result<Reference<'a>, EvalError> {
+        let n_devices = chain.first().map_or(1, |first| first.n_devices());
+        let is_per_device = n_devices > 1 && !chain.iter().any(|other| is_global(other));
+        if is_per_device && (is_global(module) || module.n_devices() == 1) {
+            return Ok(Reference::Global(Box::new(GlobalProgram::on(module, n_devices)?)));
+        }
+        if is_per_device && signature::difference(module, chain).is_some() {
+            let global = GlobalProgram::on(module, n_devices);
+            if let Some(global) = global.ok().filter(|global| TiledInterface::between(global, chain).is_ok()) {
+                return Ok(Reference::Global(Box::new(global)));
+            }
+        }
+        Reference::of(module)
+    }
+
+    pub(crate) fn module(&self) -> &Module {
+        match self {
+            Reference::Devices(module) => module,
+            Reference::Global(program) => program.module(),
+        }
+    }
+
+    pub(super) fn is_global(&self) -> bool {
+        matches!(self, Reference::Global(_))
+    }
+
+    /// The inputs of a trial: those of all devices, or the wholes.
+    ///
+    /// # Errors
+    /// As [`ChosenInputs::of_trial`].
+    pub(super) fn inputs(
+        &self,
+        chosen: &ChosenInputs<'_>,
+        trial: u64,
+        console: &mut Console<'_>,
+    ) -> Result<Inputs, Failure> {
+        match self {
+            Reference::Devices(module) => chosen.of_trial(module, trial, console),
+            Reference::Global(program) => chosen.of_global(program, trial),
+        }
+    }
+
+    /// The outputs of all devices, and where the copies of a value part in a global program.
+    ///
+    /// # Errors
+    /// The evaluation cannot go on.
+    pub(super) fn run(&self, inputs: &Inputs, options: &EvalOptions) -> Result<(Outputs, Option<String>), EvalError> {
+        match self {
+            Reference::Devices(module) => Ok((run(module, inputs, options)?, None)),
+            Reference::Global(program) => {
+                let outputs = program.run(inputs, options)?;
+                Ok((outputs.of_devices().clone(), outputs.parting().map(Into::into)))
+            }
+        }
+    }
+}
+
+/// What is compared with a reference.
+pub(super) enum Candidate<'c> {
+    /// It takes the same arrays on the same devices; modules run one after the other.
+    Devices(&'c [&'c Module]),
+    /// A global program beside a global one.
+    Global(Box<GlobalProgram<'c>>),
+    /// Programs that take and give tiles of a global program's values.
+    Tiles(&'c [&'c Module], TiledInterface),
+}
+
+impl<'c> Candidate<'c> {
+    /// Modules that run one after the other, beside a reference.
+    ///
+    /// # Errors
+    /// Their inputs or outputs are not the reference's, nor tiles of them: what was expected and found.
+    pub(super) fn beside(reference: &Reference<'_>, chain: &'c [&'c Module]) -> Result<Candidate<'c>, String> {
+        let same = |module: &Module| signature::difference(module, chain);
+        let program = match reference {
+            Reference::Devices(module) => return same(module).map_or(Ok(Candidate::Devices(chain)), Err),
+            Reference::Global(program) => program,
+        };
+        if let [only] = chain
+            && (is_global(only) || only.n_devices() == 1)
+        {
+            let other = GlobalProgram::on(only, program.n_devices()).map_err(|error| error.to_string())?;
+            let difference = signature::difference(program.module(), &[other.module()]);
+            return difference.map_or(Ok(Candidate::Global(Box::new(other))), Err);
+        }
+        let interface = TiledInterface::between(program, chain).map_err(|error| error.to_string())?;
+        Ok(Candidate::Tiles(chain, interface))
+    }
+
+    /// The outputs of all devices on the reference's inputs.
+    ///
+    /// # Errors
+    /// The evaluation cannot go on.
+    pub(super) fn run(&self, inputs: &Inputs, options: &EvalOptions) -> Result<Outputs, EvalError> {
+        match self {
+            Candidate::Devices(chain) => run_chain(chain, inputs.clone(), options),
+            Candidate::Global(program) => Ok(program.run(inputs, options)?.of_devices().clone()),
+            Candidate::Tiles(chain, interface) => run_chain(chain, interface.cut_inputs(inputs)?, options),
+        }
+    }
+}
+
+fn run_chain(chain: &[&Module], mut inputs: Inputs, options: &EvalOptions) -> Result<Outputs, EvalError> {
+    for module in chain {
+        inputs = Inputs { leaves: run(module, &inputs, options)?.leaves };
+    }
+    Ok(Outputs { leaves: inputs.leaves })
+}
+
+/// For each output the numbers of the ways in which it may be cut that no trial has refuted.
+pub(super) struct Ways {
+    alive: Vec<Vec<usize>>,
+}
+
+impl Ways {
+    /// All of them.
+    pub(super) fn of(candidate: &Candidate<'_>, n_outputs: usize) -> Ways {
+        let n_ways = |leaf: usize| match candidate {
+            Candidate::Devices(_) | Candidate::Global(_) => 1,
+            Candidate::Tiles(_, interface) => interface.of_output(leaf).len(),
+        };
+        Ways { alive: (0..n_outputs).map(|leaf| (0..n_ways(leaf)).collect()).collect() }
+    }
+
+    /// The differences of one trial, each output by the first way in which it does not differ, or by the nearest; ways in which an
+    /// output differs are given up as long as another is left.
+    ///
+    /// # Errors
+    /// Arrays are not of the shapes that they should have.
+    pub(super) fn differences(
+        &mut self,
+        candidate: &Candidate<'_>,
+        (expected, found): (&Outputs, &Outputs),
+        tolerance: Tolerance,
+    ) -> Result<Vec<LeafDifference>, EvalError> {
+        let mut out = Vec::with_capacity(expected.leaves.len());
+        for (leaf, (wholes, found)) in expected.leaves.iter().zip(&found.leaves).enumerate() {
+            let interface = match candidate {
+                Candidate::Devices(_) | Candidate::Global(_) => {
+                    out.push(of_leaf(wholes, found, tolerance));
+                    continue;
+                }
+                Candidate::Tiles(_, interface) => interface,
+            };
+            let alive = self.alive.get(leaf).cloned().unwrap_or_default();
+            let mut seen: Vec<(usize, LeafDifference)> = Vec::with_capacity(alive.len());
+            for way in alive {
+                let Some(tiles) = interface.of_output(leaf).get(way) else { continue };
+                let difference = of_leaf(&tiles.of_wholes(wholes)?, &tiles.without_padding(found)?, tolerance);
+                seen.push((way, LeafDifference { cut: Some(tiles.sharding.to_string()), ..difference }));
+            }
+            let equal: Vec<usize> = seen.iter().filter(|(_, d)| d.first.is_none()).map(|(way, _)| *way).collect();
+            if let Some(slot) = self.alive.get_mut(leaf).filter(|_| !equal.is_empty()) {
+                *slot = equal;
+            }
+            let nearest = seen.into_iter().map(|(_, d)| d).min_by_key(|d| d.n_different);
+            out.push(nearest.ok_or_else(|| EvalError::invalid(format!("output {leaf} is cut in no way that fits")))?);
+        }
+        Ok(out)
+    }
+}
