@@ -315,16 +315,23 @@ fn places(source: &Region, region: &Region) -> Option<([i64; 2], Vec<(i64, [i64;
     (place_of(source, &corner)? == expected).then_some(([region.at[0], start], dims))
 }
 
-/// The place of the element with these coordinates, if each step of a dim is more than all of the later ones' together.
+/// The place of the element with these coordinates, if a coordinate tells each dim's steps apart from those of the others.
 fn place_of(source: &Region, coords: &[i64]) -> Option<i64> {
     let mut rest: Coords = coords.iter().zip(&source.at[1..]).map(|(c, a)| c - a).collect();
     let mut dims: SmallVec<[&Dim; 4]> = source.dims.iter().collect();
-    let size = |dim: &Dim| dim.step[1..].iter().map(|s| s.abs()).max().unwrap_or(0);
-    dims.sort_by_key(|dim| std::cmp::Reverse(size(dim)));
+    dims.retain(|dim| dim.step[1..].iter().any(|&s| s != 0));
     let mut place = source.at[0];
-    for dim in dims {
-        let Some(k) = dim.step[1..].iter().position(|&s| s != 0) else { continue };
-        let digit = rest[k] / dim.step[k + 1];
+    while !dims.is_empty() {
+        // A dim of which one step is more than all steps of the others together.
+        let stands_out = |d: usize, k: usize| {
+            let others = dims.iter().enumerate().filter(|(other, _)| *other != d);
+            let span: i64 = others.map(|(_, dim)| (dim.n - 1) * dim.step[k].abs()).sum();
+            dims[d].step[k].abs() > span
+        };
+        let pairs = (0..dims.len()).flat_map(|d| (1..source.at.len()).map(move |k| (d, k)));
+        let (d, k) = pairs.into_iter().find(|&(d, k)| stands_out(d, k))?;
+        let dim = dims.remove(d);
+        let digit = rest[k - 1] / dim.step[k];
         if digit < 0 || digit >= dim.n {
             return None;
         }
