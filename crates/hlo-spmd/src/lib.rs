@@ -30,6 +30,7 @@ mod obstacle;
 pub mod packing;
 mod rebuild;
 mod record;
+pub mod redistribution;
 mod relation;
 mod rewrite;
 mod scaling;

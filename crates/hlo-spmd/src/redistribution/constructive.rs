@@ -1,0 +1,121 @@
+//! A plan that is put together without a search, for meshes of many prime axes: slices, all-to-alls, one permute, all-gathers.
+
+use super::StepKind;
+use super::search::Leg;
+use super::space::{Place, Places, Space};
+
+/// Steps from one state to another.
+///
+/// In turn, until nothing changes: partial results that are due are reduced, into the target's segment if it has room; free atoms
+/// slice what the target cuts by them; atoms that stand elsewhere move there in one all-to-all, if they are at minor ends and there
+/// is room. Where that stops, a permute puts the target's atoms where others are, and at the end the others are gathered. `None` if
+/// that does not reach the target without holding more than `most_bytes`.
+pub(super) fn constructed(space: &Space, from: &Places, target: &Places, most_bytes: u64) -> Option<Vec<Leg>> {
+    let mut legs: Vec<Leg> = Vec::new();
+    let mut now = from.clone();
+    // Every round but the last puts an atom in its place for good.
+    for _ in 0..2 * space.atoms.len() + 2 {
+        let next = [reduced, sliced, exchanged].iter().find_map(|step| step(space, &now, target));
+        let next = next.or_else(|| permuted(space, &now, target)).or_else(|| gathered(space, &now, target));
+        let Some((kind, to)) = next else { break };
+        if space.tile_bytes(&to) > most_bytes {
+            return None;
+        }
+        legs.push((kind, to.clone()));
+        now = to;
+    }
+    (now == *target).then_some(legs)
+}
+
+/// The place of an atom at the minor end of its target segment, if all atoms before it are there and the rest has room.
+fn due_place(space: &Space, now: &Places, target: &Places, atom: usize) -> Option<Place> {
+    let place @ Place::On { segment, depth } = target[atom] else { return None };
+    let is_before = |a: usize| matches!(target[a], Place::On { segment: s, depth: d } if s == segment && d < depth);
+    let on_segment = |a: usize| matches!(now[a], Place::On { segment: s, .. } if s == segment);
+    let is_ready = (0..now.len()).all(|a| on_segment(a) == is_before(a) && (!is_before(a) || now[a] == target[a]));
+    (is_ready && !space.is_pinned(atom)).then_some(place)
+}
+
+fn reduced(space: &Space, now: &Places, target: &Places) -> Option<Leg> {
+    let is_due = |&a: &usize| now[a] == Place::Partial && target[a] != Place::Partial;
+    let due: Vec<usize> = (0..now.len()).filter(is_due).collect();
+    let mut to = now.clone();
+    for &a in &due {
+        to[a] = due_place(space, &to, target, a).unwrap_or(now[a]);
+    }
+    if to != *now {
+        return Some((StepKind::ReduceScatter, to));
+    }
+    due.iter().for_each(|&a| to[a] = Place::Free);
+    (to != *now).then_some((StepKind::AllReduce, to))
+}
+
+fn sliced(space: &Space, now: &Places, target: &Places) -> Option<Leg> {
+    let mut to = now.clone();
+    for _ in 0..now.len() {
+        for a in (0..now.len()).filter(|&a| now[a] == Place::Free) {
+            if to[a] == Place::Free {
+                to[a] = due_place(space, &to, target, a).unwrap_or(Place::Free);
+            }
+        }
+    }
+    (to != *now).then_some((StepKind::Slice, to))
+}
+
+/// Whether nothing lies behind an atom on its segment.
+fn is_minor(now: &Places, atom: usize) -> bool {
+    let Place::On { segment, depth } = now[atom] else { return false };
+    now.iter().all(|place| !matches!(place, Place::On { segment: s, depth: d } if *s == segment && *d > depth))
+}
+
+fn exchanged(space: &Space, now: &Places, target: &Places) -> Option<Leg> {
+    let mut to = now.clone();
+    let segment_of = |place: Place| match place {
+        Place::On { segment, .. } => Some(segment),
+        Place::Free | Place::Partial => None,
+    };
+    let (mut losing, mut gaining) = (Vec::new(), Vec::new());
+    for a in 0..now.len() {
+        if now[a] == target[a] || !is_minor(now, a) {
+            continue;
+        }
+        let Some(place) = due_place(space, now, target, a) else { continue };
+        let (loses, gains) = (segment_of(now[a]), segment_of(place));
+        if gaining.contains(&loses) || losing.contains(&gains) || losing.contains(&loses) || gaining.contains(&gains) {
+            continue;
+        }
+        losing.push(loses);
+        gaining.push(gains);
+        to[a] = place;
+    }
+    (to != *now).then_some((StepKind::AllToAll, to))
+}
+
+/// Atoms of the target go where other atoms of their size are, these to the places that become empty.
+fn permuted(space: &Space, now: &Places, target: &Places) -> Option<Leg> {
+    let mut to = now.clone();
+    for a in 0..now.len() {
+        let is_placed = matches!(target[a], Place::On { .. });
+        if !is_placed || to[a] == target[a] || to[a] == Place::Partial || space.is_pinned(a) {
+            continue;
+        }
+        let other = (0..now.len()).find(|&b| to[b] == target[a] && space.atoms[b].size == space.atoms[a].size);
+        if let Some(b) = other {
+            to.swap(a, b);
+        }
+    }
+    (to != *now).then_some((StepKind::Permute, to))
+}
+
+/// All atoms that the target does not have where they are, at minor ends.
+fn gathered(space: &Space, now: &Places, target: &Places) -> Option<Leg> {
+    let mut to = now.clone();
+    for _ in 0..space.atoms.len() {
+        for a in 0..now.len() {
+            if to[a] != target[a] && is_minor(&to, a) && !space.is_pinned(a) {
+                to[a] = Place::Free;
+            }
+        }
+    }
+    (to != *now).then_some((StepKind::AllGather, to))
+}

@@ -1,0 +1,27 @@
+//! Plans that are known.
+
+use crate::run::{plan, ran};
+use hlo_spmd::redistribution::StepKind;
+
+/// Bytes and kinds of the steps of a plan, which also runs.
+fn steps(dims: &[i64], from: &str, to: &str) -> (u64, Vec<StepKind>) {
+    let planned = plan(dims, from, to).unwrap_or_else(|error| panic!("{from} -> {to}: {error}"));
+    ran(dims, from, to, &planned);
+    assert_eq!(planned.price.bytes, planned.bound_bytes, "{from} -> {to}");
+    (planned.price.bytes, planned.steps.iter().map(|step| step.kind).collect())
+}
+
+#[test]
+fn the_worked_example_is_one_all_to_all() {
+    let (from, to) = ("{devices=[2,1,4]<=[4,2]T(1,0)}", "{devices=[1,8,1]<=[8]}");
+    assert_eq!(steps(&[16, 16, 16], from, to), (1792, vec![StepKind::AllToAll]));
+}
+
+#[test]
+fn rows_over_four_to_all_to_columns_and_to_another_axis() {
+    let rows = "{devices=[4,1]<=[4]}";
+    assert_eq!(steps(&[16, 64], rows, "{replicated}"), (3072, vec![StepKind::AllGather]));
+    assert_eq!(steps(&[16, 64], rows, "{devices=[1,4]<=[4]}"), (768, vec![StepKind::AllToAll]));
+    let (x, y) = ("{mesh['x'=4,'y'=4], [{'x'},{}]}", "{mesh['x'=4,'y'=4], [{'y'},{}]}");
+    assert_eq!(steps(&[16, 64], x, y), (1024, vec![StepKind::Permute]));
+}
