@@ -56,8 +56,7 @@ fn list(items: &[i64]) -> String {
 
 /// A sharding of an array of rank 3 in one of the generations of syntax.
 fn drawn(draw: &mut Draw) -> (String, usize) {
-    const MESHES: [&[i64]; 9] =
-        [&[8], &[2, 4], &[4, 2], &[2, 2, 2], &[3, 2], &[2, 3], &[12], &[2, 2, 3], &[4, 6]];
+    const MESHES: [&[i64]; 9] = [&[8], &[2, 4], &[4, 2], &[2, 2, 2], &[3, 2], &[2, 3], &[12], &[2, 2, 3], &[4, 6]];
     let mesh = MESHES[draw.below(MESHES.len())];
     let n_devices = mesh.iter().product::<i64>() as usize;
     let order = draw.shuffled((0..mesh.len()).collect());

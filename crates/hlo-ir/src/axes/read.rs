@@ -57,7 +57,9 @@ pub enum AxesError {
 impl fmt::Display for AxesError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            AxesError::Maximal => f.write_str("sharding: expected axes or tiles, found one device that holds everything"),
+            AxesError::Maximal => {
+                f.write_str("sharding: expected axes or tiles, found one device that holds everything")
+            }
             AxesError::Unknown => f.write_str("sharding: expected axes or tiles, found one that claims nothing"),
             AxesError::Rank { expected, found } => {
                 write!(f, "sharding: expected one entry for each of {expected} dims, found {found}")
@@ -69,7 +71,11 @@ impl fmt::Display for AxesError {
                 write!(f, "sharding: expected a device for each tile of {tiles:?}, found {n_listed} devices")
             }
             AxesError::Device { id, n_devices } => {
-                write!(f, "sharding: expected each of the devices 0 to {} once, found {id}", n_devices.saturating_sub(1))
+                write!(
+                    f,
+                    "sharding: expected each of the devices 0 to {} once, found {id}",
+                    n_devices.saturating_sub(1)
+                )
             }
             AxesError::Mesh => f.write_str("mesh: expected positive sizes and a device for each position"),
             AxesError::NoAxis { axis } => write!(f, "axis {axis}: expected an axis of the mesh or a part of one"),
@@ -306,7 +312,8 @@ fn on_runs(sharding: &AxisSharding, runs: &[Run]) -> Option<AxisSharding> {
             return Some(None);
         }
         let end = run.positions * run.count;
-        let is_cut = low % run.positions == 0 && low % from == 0 && high % low == 0 && end % high == 0 && to % high == 0;
+        let is_cut =
+            low % run.positions == 0 && low % from == 0 && high % low == 0 && end % high == 0 && to % high == 0;
         let axis = order.iter().position(|&at| at == k)?;
         is_cut.then_some(Some(SubAxis { axis, pre: end / high, size: high / low }))
     };

@@ -9,7 +9,8 @@ use super::{AxisMesh, AxisSharding, SubAxis};
 pub fn refine_together<const N: usize>(shardings: [&AxisSharding; N]) -> Option<[AxisSharding; N]> {
     let first = shardings.iter().copied().find(|s| !s.is_replicated()).or(shardings.first().copied())?;
     let devices = &first.mesh.devices;
-    let fits = |s: &&AxisSharding| s.mesh.devices.len() == devices.len() && (s.is_replicated() || s.mesh.devices == *devices);
+    let fits =
+        |s: &&AxisSharding| s.mesh.devices.len() == devices.len() && (s.is_replicated() || s.mesh.devices == *devices);
     if !shardings.iter().all(fits) {
         return None;
     }
@@ -34,7 +35,10 @@ pub fn refine_together<const N: usize>(shardings: [&AxisSharding; N]) -> Option<
     sizes.reverse();
     let mesh = AxisMesh { sizes, devices: devices.clone() };
     let refined = shardings.map(|sharding| on_primes(sharding, &mesh));
-    refined.iter().all(Option::is_some).then(|| refined.map(|s| s.unwrap_or_else(|| AxisSharding::replicated(mesh.clone(), 0))))
+    refined
+        .iter()
+        .all(Option::is_some)
+        .then(|| refined.map(|s| s.unwrap_or_else(|| AxisSharding::replicated(mesh.clone(), 0))))
 }
 
 /// A sharding on a mesh of prime axes whose borders are among its own.

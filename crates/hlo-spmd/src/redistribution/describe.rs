@@ -73,7 +73,9 @@ pub(super) fn because(space: &Space, kind: StepKind, from: &Places, to: &Places)
     let text = |((from, to), atoms): &((Option<usize>, Option<usize>), Vec<usize>)| {
         let axes = list(atoms);
         match (kind, from, to) {
-            (StepKind::Slice, _, Some(to)) => format!("every device holds dim {to} whole and keeps its part along {axes}"),
+            (StepKind::Slice, _, Some(to)) => {
+                format!("every device holds dim {to} whole and keeps its part along {axes}")
+            }
             (StepKind::AllGather, Some(from), _) => format!("dim {from} is to be whole along {axes}"),
             (StepKind::ReduceScatter, _, Some(to)) => {
                 format!("partial results over {axes} are due, and dim {to} is to be cut by it")

@@ -40,7 +40,8 @@ fn units(space: &Space, from: &Places, target: &Places) -> Vec<Vec<usize>> {
 
 /// The plan of MindSpore's redistribution operators, on the same segments, which are its unified tensor shape.
 fn mindspore(space: &Space, from: &Places, target: &Places, prices: &mut Prices<'_>) -> Option<StepsPrice> {
-    if space.lists(from).iter().chain(&space.lists(target)).any(|list| list.len() > 1) || from.contains(&Place::Partial) {
+    if space.lists(from).iter().chain(&space.lists(target)).any(|list| list.len() > 1) || from.contains(&Place::Partial)
+    {
         return None;
     }
     let units = units(space, from, target);

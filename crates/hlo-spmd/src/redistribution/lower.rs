@@ -1,16 +1,17 @@
 //! A plan as instructions of a per-device module.
 
-use super::price::moved_atoms;
-use super::space::{Place, Places, Space, permutation};
 use super::pieces::PiecePlan;
 use super::plan::Redistribution;
+use super::price::moved_atoms;
+use super::space::{Place, Places, Space, permutation};
 use super::{StepKind, write_blocks};
 use crate::append::Appender;
 use crate::device_ids::device_id;
 use crate::error::SpmdError;
 use crate::group_attrs::{ChannelIds, GroupAttrs};
 use hlo_ir::attrs::{
-    Attrs, DimsAttrs, DynamicSliceAttrs, PadAttrs, PadDim, ParameterAttrs, PermutingAttrs, ReshapeAttrs, SliceAttrs, SliceDim,
+    Attrs, DimsAttrs, DynamicSliceAttrs, PadAttrs, PadDim, ParameterAttrs, PermutingAttrs, ReshapeAttrs, SliceAttrs,
+    SliceDim,
 };
 use hlo_ir::edit::Builder;
 use hlo_ir::monoid::Monoid;
@@ -28,8 +29,8 @@ pub(super) enum LoweredStep {
     Reorder(Vec<(u32, u32)>),
     /// Blocks are sent and written.
     Pieces(PiecePlan),
-    /// The tile is cut at its end to these dims.
-    Trim(Dims),
+    /// The tile, of the first dims, is cut at its end to the second.
+    Trim(Dims, Dims),
 }
 
 /// Everything that the instructions follow from.
@@ -62,7 +63,8 @@ impl Redistribution {
         let root = self.append_to(&mut module, parameter, &mut channels)?;
         module.comp_mut(entry).root = Some(root).into();
         // Computations that are called stand before those that call them.
-        let order: Vec<CompId> = module.computations().iter().copied().filter(|&comp| comp != entry).chain([entry]).collect();
+        let order: Vec<CompId> =
+            module.computations().iter().copied().filter(|&comp| comp != entry).chain([entry]).collect();
         module.set_computation_order(order);
         Ok(module)
     }
@@ -72,7 +74,8 @@ impl Redistribution {
     /// # Errors
     /// The module has another number of devices, or `tile` other dims.
     pub fn append_to(&self, module: &mut Module, tile: InstId, channels: &mut ChannelIds) -> Result<InstId, SpmdError> {
-        let is_source = crate::collective::array(module, tile).is_some_and(|array| array.dims == self.route.source_tile);
+        let is_source =
+            crate::collective::array(module, tile).is_some_and(|array| array.dims == self.route.source_tile);
         if !is_source {
             return Err(SpmdError::not_an_array(module, tile));
         }
@@ -122,7 +125,10 @@ impl Lowering<'_> {
     fn step(&mut self, step: &LoweredStep, value: InstId) -> Result<InstId, SpmdError> {
         match step {
             LoweredStep::Pad(dims) => Ok(self.padded(value, dims)),
-            LoweredStep::Trim(dims) => Ok(self.trimmed(value, dims)),
+            LoweredStep::Trim(before, dims) => {
+                let value = self.shaped(value, before);
+                Ok(self.trimmed(value, dims))
+            }
             LoweredStep::Reorder(pairs) => Ok(self.permuted(value, pairs)),
             LoweredStep::Pieces(plan) => write_blocks::lower(self, plan, value),
             LoweredStep::Leg { space, kind, from, to } => match kind {
@@ -273,7 +279,8 @@ impl Lowering<'_> {
         let attrs = |lowering: &mut Self, dim: usize| {
             GroupAttrs::new(lowering.module, &groups, lowering.channels).gathering(dim)
         };
-        let atoms: Vec<usize> = cells.iter().enumerate().filter(|(_, c)| matches!(c, Cell::Atom(_))).map(|(k, _)| k).collect();
+        let atoms: Vec<usize> =
+            cells.iter().enumerate().filter(|(_, c)| matches!(c, Cell::Atom(_))).map(|(k, _)| k).collect();
         let are_together = atoms.windows(2).all(|pair| pair[0] + 1 == pair[1]);
         let first = atoms.first().copied().unwrap_or(0);
         if are_together && first < cells.len() - atoms.len() {

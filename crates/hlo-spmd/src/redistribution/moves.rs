@@ -11,14 +11,15 @@ pub(super) struct Moves<'a> {
     target: &'a Places,
     lists: Vec<AtomList>,
     local: SmallVec<[i64; 8]>,
-    /// Segments that the target cuts: nothing else is worth being cut.
-    is_cut: Vec<bool>,
+    /// Segments that atoms may come to.
+    is_open: Vec<bool>,
 }
 
 impl<'a> Moves<'a> {
     pub(super) fn new(space: &'a Space, from: &'a Places, target: &'a Places) -> Moves<'a> {
-        let is_cut = space.lists(target).iter().map(|list| !list.is_empty()).collect();
-        Moves { space, from, target, lists: space.lists(from), local: space.local_sizes(from), is_cut }
+        let is_large = space.atoms.len() - space.pinned.count_ones() as usize > 4;
+        let is_open = space.lists(target).iter().map(|list| !is_large || !list.is_empty()).collect();
+        Moves { space, from, target, lists: space.lists(from), local: space.local_sizes(from), is_open }
     }
 
     /// Calls `visit` with each step and the state after it.
@@ -42,7 +43,7 @@ impl<'a> Moves<'a> {
         let has_room = local[segment] % self.space.atoms[atom].size == 0;
         let on = |place: &&Place| matches!(place, Place::On { segment: s, .. } if *s as usize == segment);
         let depth = places.iter().filter(on).count() as u16;
-        (has_room && self.is_cut[segment]).then_some(Place::On { segment: segment as u16, depth })
+        (has_room && self.is_open[segment]).then_some(Place::On { segment: segment as u16, depth })
     }
 
     /// A free atom cuts a segment.
@@ -98,7 +99,13 @@ impl<'a> Moves<'a> {
         self.exchange(kind, &movers, &mut state, visit);
     }
 
-    fn exchange(&self, kind: StepKind, movers: &[usize], state: &mut Exchange, visit: &mut impl FnMut(StepKind, Places)) {
+    fn exchange(
+        &self,
+        kind: StepKind,
+        movers: &[usize],
+        state: &mut Exchange,
+        visit: &mut impl FnMut(StepKind, Places),
+    ) {
         let Some((&atom, rest)) = movers.split_first() else {
             if state.moved != 0 && self.is_exchange(state) {
                 visit(kind, state.places.clone());
@@ -134,9 +141,8 @@ impl<'a> Moves<'a> {
     fn permutes(&self, visit: &mut impl FnMut(StepKind, Places)) {
         let cut: Vec<usize> = (0..self.lists.len()).filter(|&s| !self.lists[s].is_empty()).collect();
         let is_bound = |a: usize| self.from[a] == Place::Partial || self.space.is_pinned(a);
-        let mut places: Places = (0..self.n_atoms())
-            .map(|a| if is_bound(a) { self.from[a] } else { Place::Free })
-            .collect();
+        let mut places: Places =
+            (0..self.n_atoms()).map(|a| if is_bound(a) { self.from[a] } else { Place::Free }).collect();
         self.permute(&cut, (1, 0), &mut places, visit);
     }
 

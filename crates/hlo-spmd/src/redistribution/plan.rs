@@ -223,7 +223,9 @@ impl<'a> Problem<'a> {
         let mut prices = Prices::new(self.request.cluster, &space);
         let most_bytes = before.tile_bytes(&source).max(space.tile_bytes(&target));
         let starts = match self.has_one_order {
-            true => vec![Start { sliced: None, places: source.clone(), price: StepsPrice::default(), pairs: Vec::new() }],
+            true => {
+                vec![Start { sliced: None, places: source.clone(), price: StepsPrice::default(), pairs: Vec::new() }]
+            }
             false => self.reordered((&before, &source), (&space, &target), &prices),
         };
         let search = Search { space: &space, target: &target, most_bytes };
@@ -239,9 +241,8 @@ impl<'a> Problem<'a> {
                 let ways = starts.iter().filter_map(|start| {
                     constructed(&space, &start.places, &target, most_bytes).map(|legs| (start, legs))
                 });
-                let price = |(start, legs): &(&Start, Vec<Leg>), prices: &mut Prices<'_>| {
-                    priced(&space, start, legs, prices)
-                };
+                let price =
+                    |(start, legs): &(&Start, Vec<Leg>), prices: &mut Prices<'_>| priced(&space, start, legs, prices);
                 let ways: Vec<_> = ways.collect();
                 let costs: Vec<StepsPrice> = ways.iter().map(|way| price(way, &mut prices)).collect();
                 let best = (0..ways.len()).min_by(|&a, &b| costs[a].order(&costs[b]))?;
@@ -324,7 +325,8 @@ impl<'a> Problem<'a> {
         let target_tile = sizes.iter().zip(&target_tiles).map(|(&size, &n)| tile(size, n)).collect();
         let ends = Ends { held: &held, wanted: &wanted, scopes: &scopes, grain: &grain, tile: target_tile };
         let plan = ends.plan()?;
-        let segments = segments(&sizes, &self.source, &AxisSharding::replicated(self.source.mesh.clone(), self.rank()));
+        let whole: Dims = sizes.iter().zip(&source_tiles).map(|(&size, &n)| tile(size, n) * n).collect();
+        let segments = segments(&whole, &self.source, &AxisSharding::replicated(self.source.mesh.clone(), self.rank()));
         let space = Space::new(&self.source.mesh, segments, self.element_bytes());
         let mut prices = Prices::new(self.request.cluster, &space);
         let mut route = RouteBuilder { problem: self, steps: Vec::new(), route: Vec::new() };
@@ -395,7 +397,13 @@ fn priced(space: &Space, start: &Start, legs: &[Leg], prices: &mut Prices<'_>) -
 
 /// The states of `space` whose tiles have the shape of a state with these lists of atoms of another mesh; of many atoms only one,
 /// which is like the target where it can be.
-fn assignments(space: &Space, lists: &[super::space::AtomList], before: &Space, target: &Places, out: &mut Vec<Places>) {
+fn assignments(
+    space: &Space,
+    lists: &[super::space::AtomList],
+    before: &Space,
+    target: &Places,
+    out: &mut Vec<Places>,
+) {
     let sizes = |list: &super::space::AtomList| list.iter().map(|&a| before.atoms[a].size).collect::<Vec<i64>>();
     let slots: Vec<(u16, u16, i64)> = lists
         .iter()
@@ -448,7 +456,14 @@ struct RouteBuilder<'p> {
 }
 
 impl RouteBuilder<'_> {
-    fn step(&mut self, kind: StepKind, price: StepsPrice, tile: Dims, state: String, because: String) -> &mut RedistributionStep {
+    fn step(
+        &mut self,
+        kind: StepKind,
+        price: StepsPrice,
+        tile: Dims,
+        state: String,
+        because: String,
+    ) -> &mut RedistributionStep {
         let step = RedistributionStep { kind, groups: Vec::new(), pairs: Vec::new(), price, tile, state, because };
         self.steps.push(step);
         let last = self.steps.len() - 1;
@@ -474,11 +489,13 @@ impl RouteBuilder<'_> {
         let is_long = |&dim: &usize| tiles[dim] == 1 && padded[dim] > dims[dim];
         let long: Vec<usize> = (0..dims.len()).filter(is_long).collect();
         if !long.is_empty() {
-            let tile: Dims = dims.iter().zip(&tiles).map(|(&size, &n)| (size + n - 1) / n).collect();
+            let tile_of =
+                |sizes: &Dims| -> Dims { sizes.iter().zip(&tiles).map(|(&size, &n)| (size + n - 1) / n).collect() };
+            let (before, tile) = (tile_of(padded), tile_of(dims));
             let because = describe::trimming(&long, dims, padded);
             let state = self.steps.last().map(|step| step.state.clone()).unwrap_or_default();
             self.step(StepKind::Trim, StepsPrice::default(), tile.clone(), state, because);
-            self.route.push(LoweredStep::Trim(tile));
+            self.route.push(LoweredStep::Trim(before, tile));
         }
     }
 

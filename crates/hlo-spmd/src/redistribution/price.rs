@@ -1,7 +1,7 @@
 //! What a step costs: time on a cluster; without one, bytes that a device receives, then launches.
 
-use super::space::{Place, Places, Space, permutation};
 use super::StepKind;
+use super::space::{Place, Places, Space, permutation};
 use hlo_cluster::{Algo, Cluster, Collective, CollectiveCost};
 use hlo_ir::names::FixedHash;
 use std::cmp::Ordering;
@@ -64,7 +64,8 @@ impl<'a> Prices<'a> {
     fn find_least(&mut self, space: &Space) -> f64 {
         let Some(cluster) = self.cluster else { return 0.0 };
         let mut least = f64::INFINITY;
-        let slope = |cost: &CollectiveCost| cost.lines().iter().map(|line| line.s_per_byte).fold(f64::INFINITY, f64::min);
+        let slope =
+            |cost: &CollectiveCost| cost.lines().iter().map(|line| line.s_per_byte).fold(f64::INFINITY, f64::min);
         for mask in 1..1u64 << space.atoms.len().min(super::MOST_SEARCHED_ATOMS) {
             let atoms: Vec<usize> = (0..space.atoms.len()).filter(|a| mask >> a & 1 == 1).collect();
             let groups = space.groups(&atoms);

@@ -100,7 +100,8 @@ impl Search<'_> {
         (price, n_steps): (StepsPrice, u32),
         by: Option<(StepKind, &Places)>,
     ) {
-        let is_worse = |known: &Reached| known.price.order(&price).then(known.n_steps.cmp(&n_steps)) != Ordering::Greater;
+        let is_worse =
+            |known: &Reached| known.price.order(&price).then(known.n_steps.cmp(&n_steps)) != Ordering::Greater;
         if reached.get(&places).is_some_and(is_worse) {
             return;
         }

@@ -181,9 +181,9 @@ impl Space {
 
     /// The place of a position along a list of atoms.
     pub(super) fn place_along(&self, position: usize, list: &[usize]) -> i64 {
-        list.iter().map(|&a| self.atoms[a]).fold(0, |at, atom| {
-            at * atom.size + position as i64 / atom.stride % atom.size
-        })
+        list.iter()
+            .map(|&a| self.atoms[a])
+            .fold(0, |at, atom| at * atom.size + position as i64 / atom.stride % atom.size)
     }
 
     /// The devices that differ along these atoms only, in the order of their places.

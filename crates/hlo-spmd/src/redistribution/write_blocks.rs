@@ -80,7 +80,8 @@ fn selected(lowering: &mut Lowering<'_>, write: &BlockWrite, new: InstId, old: I
             }
         };
         let attrs = CompareAttrs { direction: Comparison::Lt, ..CompareAttrs::default() };
-        let is_valid = lowering.at.add(lowering.module, "is_valid", Opcode::Compare, pred.clone(), &[index, size], attrs);
+        let is_valid =
+            lowering.at.add(lowering.module, "is_valid", Opcode::Compare, pred.clone(), &[index, size], attrs);
         mask = Some(match mask {
             None => is_valid,
             Some(mask) => {

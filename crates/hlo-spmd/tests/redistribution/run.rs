@@ -37,7 +37,13 @@ pub(crate) fn plan_on(
     let shape = ArrayShape::new(DType::F32, dims.iter().copied());
     let n = n_devices(from, to);
     let (source, target) = (axes(from, dims.len(), n), axes(to, dims.len(), n));
-    plan_redistribution(&RedistributionRequest { shape: &shape, source: &source, target: &target, monoid: None, cluster })
+    plan_redistribution(&RedistributionRequest {
+        shape: &shape,
+        source: &source,
+        target: &target,
+        monoid: None,
+        cluster,
+    })
 }
 
 /// The elements of a device's tile that belong to the array, and whether each of the tile does; row-major.
@@ -95,7 +101,52 @@ pub(crate) fn ran(dims: &[i64], from: &str, to: &str, planned: &Redistribution) 
         let elements: &[f32] = found.elems().unwrap_or_else(|| panic!("{from} -> {to}: expected f32"));
         for (k, (found, expected)) in elements.iter().zip(&expected).enumerate() {
             let is_right = expected.is_none_or(|expected| expected == *found);
-            assert!(is_right, "{from} -> {to}, device {device}, element {k}: expected {expected:?}, found {found}\n{}", text(&module));
+            assert!(
+                is_right,
+                "{from} -> {to}, device {device}, element {k}: expected {expected:?}, found {found}\n{}",
+                text(&module)
+            );
+        }
+    }
+}
+
+/// Runs a plan whose source holds partial sums: on each device the elements of its tile times the number of its place among those
+/// whose sum they are, so that all of them make the elements times the sum of these numbers.
+pub(crate) fn reduced(dims: &[i64], from: &str, to: &str) {
+    let n = n_devices(from, to);
+    let planned = plan(dims, from, to).unwrap_or_else(|error| panic!("{dims:?} {from} -> {to}: {error}"));
+    let source = axes(from, dims.len(), n);
+    let whole = AxisSharding { unreduced: Vec::new(), ..source.clone() };
+    let (held, wanted) = (whole.to_leaf(), leaf(to));
+    let grid = |leaf: &LeafSharding| leaf.tile_grid(dims.len(), n).unwrap_or_else(|| panic!("{leaf}: expected tiles"));
+    let (held, wanted) = (grid(&held), grid(&wanted));
+    let mut factor = vec![0.0f32; n];
+    let mut n_partial = 1;
+    for (position, &device) in source.mesh.devices.iter().enumerate() {
+        let place = source.unreduced.iter().fold(0, |at, &part| at * part.size + source.mesh.place(position, part));
+        factor[device as usize] = 1.0 + place as f32;
+        n_partial = n_partial.max(place + 1);
+    }
+    let sum: f32 = (1..=n_partial).map(|k| k as f32).sum();
+    let module = reread(&planned.to_module("reshard").unwrap_or_else(|error| panic!("{from} -> {to}: {error}")));
+    let input = |device: usize| {
+        let (sizes, elements) = tile(&held, dims, device);
+        let elements = elements.into_iter().map(|element| element.map_or(f32::NAN, |e| e * factor[device])).collect();
+        Arc::new(Literal::from_elems(&sizes, elements).unwrap_or_else(|_| panic!("{from}: a tile")))
+    };
+    let inputs = Inputs { leaves: vec![(0..n).map(input).collect()] };
+    let outputs = hlo_eval::run(&module, &inputs, &EvalOptions::default())
+        .unwrap_or_else(|error| panic!("{from} -> {to}: {error}\n{}", text(&module)));
+    for device in 0..n {
+        let (_, expected) = tile(&wanted, dims, device);
+        let elements: &[f32] = outputs.leaves[0][device].elems().unwrap_or_else(|| panic!("{from}: expected f32"));
+        for (found, expected) in elements.iter().zip(&expected) {
+            let is_right = expected.is_none_or(|expected| expected * sum == *found);
+            assert!(
+                is_right,
+                "{dims:?} {from} -> {to}, device {device}: expected {expected:?} x {sum}, found {found}\n{}",
+                text(&module)
+            );
         }
     }
 }
