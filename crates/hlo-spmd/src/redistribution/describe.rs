@@ -17,7 +17,11 @@ fn letter(axis: usize) -> char {
 }
 
 fn list(atoms: &[usize]) -> String {
-    atoms.iter().map(|&a| letter(a).to_string()).collect::<Vec<_>>().join(", ")
+    let letters: Vec<String> = atoms.iter().map(|&a| letter(a).to_string()).collect();
+    match letters.as_slice() {
+        [first @ .., last] if !first.is_empty() => format!("{} and {last}", first.join(", ")),
+        letters => letters.concat(),
+    }
 }
 
 /// `[{a,b},{},{_,c}]`: the axes of each dim; `_` for a part of a dim that is not cut.
@@ -72,20 +76,21 @@ pub(super) fn because(space: &Space, kind: StepKind, from: &Places, to: &Places)
     }
     let text = |((from, to), atoms): &((Option<usize>, Option<usize>), Vec<usize>)| {
         let axes = list(atoms);
+        let verb = |one: &'static str, more: &'static str| if atoms.len() == 1 { one } else { more };
         match (kind, from, to) {
             (StepKind::Slice, _, Some(to)) => {
                 format!("every device holds dim {to} whole and keeps its part along {axes}")
             }
             (StepKind::AllGather, Some(from), _) => format!("dim {from} is to be whole along {axes}"),
             (StepKind::ReduceScatter, _, Some(to)) => {
-                format!("partial results over {axes} are due, and dim {to} is to be cut by it")
+                format!("partial results over {axes} are due, and dim {to} is to be cut there")
             }
             (StepKind::AllReduce, _, _) => format!("partial results over {axes} are due, and stay whole"),
-            (_, Some(from), Some(to)) if from == to => format!("{axes} moves within dim {from}"),
-            (_, Some(from), Some(to)) => format!("{axes} goes from dim {from} to dim {to}"),
-            (_, Some(from), None) => format!("{axes} leaves dim {from}"),
-            (_, None, Some(to)) => format!("{axes} comes to dim {to}"),
-            (_, None, None) => format!("{axes} is free"),
+            (_, Some(from), Some(to)) if from == to => format!("{axes} {} within dim {from}", verb("moves", "move")),
+            (_, Some(from), Some(to)) => format!("{axes} {} from dim {from} to dim {to}", verb("goes", "go")),
+            (_, Some(from), None) => format!("{axes} {} dim {from}", verb("leaves", "leave")),
+            (_, None, Some(to)) => format!("{axes} {} to dim {to}", verb("comes", "come")),
+            (_, None, None) => format!("{axes} {} free", verb("is", "are")),
         }
     };
     ways.iter().map(text).collect::<Vec<_>>().join("; ")

@@ -13,6 +13,7 @@ use hlo_ir::attrs::{
     Attrs, DimsAttrs, DynamicSliceAttrs, PadAttrs, PadDim, ParameterAttrs, PermutingAttrs, ReshapeAttrs, SliceAttrs,
     SliceDim,
 };
+use hlo_ir::axes::AxisSharding;
 use hlo_ir::edit::Builder;
 use hlo_ir::monoid::Monoid;
 use hlo_ir::{ArrayShape, CompId, DType, Dims, InstId, Literal, Module, Opcode, Scalar, Shape};
@@ -39,6 +40,8 @@ pub(super) struct RedistributionRoute {
     pub shape: ArrayShape,
     pub n_devices: usize,
     pub monoid: Monoid,
+    /// Source and target.
+    pub ends: [AxisSharding; 2],
     pub source_tile: Dims,
     pub target_tile: Dims,
     pub steps: Vec<LoweredStep>,

@@ -19,6 +19,7 @@ mod moves;
 mod pieces;
 mod plan;
 mod price;
+mod ranges;
 mod search;
 mod space;
 mod write_blocks;
@@ -27,6 +28,7 @@ pub use error::{End, RedistributionError};
 pub use greedy::GreedyPrices;
 pub use plan::{Redistribution, RedistributionRequest, RedistributionStep, plan_redistribution};
 pub use price::StepsPrice;
+pub use ranges::{HeldParts, HeldRanges};
 
 /// Beyond so many atoms that move, a plan is constructed and not searched for.
 const MOST_SEARCHED_ATOMS: usize = 6;

@@ -81,16 +81,17 @@ impl Ends<'_> {
             }
         }
         let holders = self.holders();
-        let mut writes = Vec::new();
-        for (block, pieces) in own.iter().rev() {
-            writes.extend(self.own_writes(block, pieces));
+        let mut writes: Vec<BlockWrite> = own.iter().rev().flat_map(|(_, pieces)| self.own_writes(pieces)).collect();
+        let mut by_size = Vec::new();
+        for pieces in lacked.values().rev() {
+            by_size.extend(self.sent(pieces, &holders)?);
         }
-        for (block, pieces) in lacked.iter().rev() {
-            let senders = self.senders(pieces, &holders)?;
-            for round in rounds(pieces, &senders, self.held.len()) {
-                writes.push(self.write(block, &round));
-            }
-        }
+        // Pieces of different sizes share rounds if that sends less.
+        let all: Vec<Piece> = lacked.into_values().rev().flatten().collect();
+        let mixed = self.sent(&all, &holders)?;
+        let n_elems = |writes: &[BlockWrite]| writes.iter().map(|w| w.block.iter().product::<i64>()).sum::<i64>();
+        let is_less = n_elems(&mixed) < n_elems(&by_size);
+        writes.extend(if is_less { mixed } else { by_size });
         Some(PiecePlan { tile: self.tile.clone(), writes })
     }
 
@@ -164,8 +165,14 @@ impl Ends<'_> {
         (least..).find_map(|most| assigned(&choices, self.held.len(), most))
     }
 
+    /// The writes of these pieces, which their devices lack.
+    fn sent(&self, pieces: &[Piece], holders: &Holders) -> Option<Vec<BlockWrite>> {
+        let senders = self.senders(pieces, holders)?;
+        Some(rounds(pieces, &senders, self.held.len()).iter().map(|round| self.write(round)).collect())
+    }
+
     /// Blocks that devices have already, one of each device in each write.
-    fn own_writes(&self, block: &Dims, pieces: &[Piece]) -> Vec<BlockWrite> {
+    fn own_writes(&self, pieces: &[Piece]) -> Vec<BlockWrite> {
         let mut writes: Vec<Vec<(usize, &Piece)>> = Vec::new();
         let mut n_of = vec![0usize; self.held.len()];
         for piece in pieces {
@@ -176,15 +183,20 @@ impl Ends<'_> {
             }
             writes[k].push((piece.device, piece));
         }
-        let own = |write: &Vec<(usize, &Piece)>| BlockWrite { pairs: None, ..self.write(block, write) };
+        let own = |write: &Vec<(usize, &Piece)>| BlockWrite { pairs: None, ..self.write(write) };
         writes.iter().map(own).collect()
     }
 
     /// The write of these pieces, each with its sender.
-    fn write(&self, block: &Dims, pieces: &[(usize, &Piece)]) -> BlockWrite {
-        let nowhere = vec![Dims::from_elem(0, block.len()); self.held.len()];
+    fn write(&self, pieces: &[(usize, &Piece)]) -> BlockWrite {
+        let sizes = |extent: &Extent| -> Dims { extent.iter().map(|(low, high)| high - low).collect() };
+        let mut block = Dims::from_elem(0, self.grain.len());
+        for (_, piece) in pieces {
+            block.iter_mut().zip(sizes(&piece.extent)).for_each(|(most, size)| *most = size.max(*most));
+        }
+        let nowhere = vec![Dims::from_elem(0, self.grain.len()); self.held.len()];
         let mut write = BlockWrite {
-            block: block.clone(),
+            block,
             pairs: Some(Vec::new()),
             taken_at: nowhere.clone(),
             written_at: nowhere.clone(),
@@ -195,7 +207,7 @@ impl Ends<'_> {
             write.pairs.iter_mut().for_each(|pairs| pairs.push((sender as u32, piece.device as u32)));
             write.taken_at[sender] = within(&piece.extent, &self.held[sender]);
             write.written_at[piece.device] = within(&piece.extent, &self.wanted[piece.device]);
-            write.valid[piece.device] = block.clone();
+            write.valid[piece.device] = sizes(&piece.extent);
         }
         if let Some(pairs) = &mut write.pairs {
             pairs.sort_unstable();

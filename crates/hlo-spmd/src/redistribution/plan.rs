@@ -63,7 +63,8 @@ pub struct Redistribution {
     pub without_pieces: Option<StepsPrice>,
     /// What sending every lacking piece straight costs; none if there are too many.
     pub with_pieces: Option<StepsPrice>,
-    /// Whether the steps were searched for, so that nothing made of them is cheaper; else they were constructed.
+    /// Whether the steps of `without_pieces` were searched for, so that nothing made of such steps is cheaper; else they were
+    /// constructed.
     pub is_searched: bool,
     /// What greedy plans cost.
     pub greedy: GreedyPrices,
@@ -104,6 +105,7 @@ pub fn plan_redistribution(request: &RedistributionRequest<'_>) -> Result<Redist
     };
     let greedy = padded.as_ref().map_or(GreedyPrices::default(), |padded| problem.greedy(padded));
     let (without_pieces, with_pieces) = (price_of(&by_steps), price_of(&by_pieces));
+    let is_searched = by_steps.as_ref().is_some_and(|candidate| candidate.is_searched);
     let is_better = |pieces: &Candidate| match &by_steps {
         Some(steps) => pieces.price.order(&steps.price).is_lt(),
         None => true,
@@ -115,7 +117,7 @@ pub fn plan_redistribution(request: &RedistributionRequest<'_>) -> Result<Redist
         (None, Err(UnalignedDim(dim))) => return Err(unaligned(dim)),
         (None, Ok(_)) => return Err(unaligned(0)),
     };
-    Ok(problem.finished(chosen, (without_pieces, with_pieces), greedy))
+    Ok(Redistribution { is_searched, without_pieces, with_pieces, greedy, ..problem.finished(chosen) })
 }
 
 fn price_of(candidate: &Option<Candidate>) -> Option<StepsPrice> {
@@ -346,12 +348,7 @@ impl<'a> Problem<'a> {
         Some(route.candidate(false))
     }
 
-    fn finished(
-        &self,
-        chosen: Candidate,
-        (without_pieces, with_pieces): (Option<StepsPrice>, Option<StepsPrice>),
-        greedy: GreedyPrices,
-    ) -> Redistribution {
+    fn finished(&self, chosen: Candidate) -> Redistribution {
         let dims = &self.request.shape.dims;
         let tile = |tiles: Vec<i64>| -> Dims { dims.iter().zip(tiles).map(|(&size, n)| (size + n - 1) / n).collect() };
         let axes = describe::letters(&self.target.mesh.sizes);
@@ -359,10 +356,10 @@ impl<'a> Problem<'a> {
             steps: chosen.steps,
             price: chosen.price,
             bound_bytes: lower_bound_bytes(&self.source, &self.target, dims, self.element_bytes()),
-            without_pieces,
-            with_pieces,
+            without_pieces: None,
+            with_pieces: None,
             is_searched: chosen.is_searched,
-            greedy,
+            greedy: GreedyPrices::default(),
             axes,
             source_tile: tile(self.source.tiles()),
             target_tile: tile(self.target.tiles()),
@@ -370,6 +367,7 @@ impl<'a> Problem<'a> {
                 shape: self.request.shape.clone(),
                 n_devices: self.source.mesh.devices.len(),
                 monoid: self.monoid,
+                ends: [self.source.clone(), self.target.clone()],
                 source_tile: tile(self.source.tiles()),
                 target_tile: tile(self.target.tiles()),
                 steps: chosen.route,

@@ -115,17 +115,26 @@ impl<'a> Prices<'a> {
             }
             return self.of_pairs(&permutation((space, from), (space, to)), tile);
         }
-        let moved = moved_atoms(from, to);
-        let n = space.n_places(&moved) as u64;
+        self.of_atoms(space, kind, tile, &moved_atoms(from, to))
+    }
+
+    /// A collective over these atoms, into which each device puts a tile.
+    pub(super) fn of_atoms(&mut self, space: &Space, kind: StepKind, tile: u64, atoms: &[usize]) -> StepsPrice {
+        let n = space.n_places(atoms) as u64;
         let bytes = received_bytes(kind, tile, n);
         let mut seconds = 0.0;
         if self.cluster.is_some() {
-            let mask = moved.iter().fold(0, |mask, a| mask | 1 << a);
+            let mask = atoms.iter().fold(0, |mask, a| mask | 1 << a);
             let whole = if kind == StepKind::AllGather { tile * n } else { tile };
-            let groups = if self.known.contains_key(&(kind, mask)) { Vec::new() } else { space.groups(&moved) };
+            let groups = if self.known.contains_key(&(kind, mask)) { Vec::new() } else { space.groups(atoms) };
             seconds = self.group_cost(kind, mask, &groups).seconds(whole as f64);
         }
         StepsPrice { seconds, bytes, launches: 1 }
+    }
+
+    /// Whether bytes decide, and not time.
+    pub(super) fn are_bytes(&self) -> bool {
+        self.cluster.is_none()
     }
 
     /// What it costs at least to bring a device so many bytes.

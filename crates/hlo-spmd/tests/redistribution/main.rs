@@ -13,11 +13,13 @@ struct Sums {
     bound: u64,
     steps: u64,
     plans: u64,
+    mindspore: u64,
+    shardy: u64,
 }
 
 fn sums_of(mesh: &[i64], dims: &[i64], n_pairs: usize) -> Sums {
     let mut draw = Draw(11 + mesh.len() as u64 * 100 + mesh[0] as u64);
-    let mut sums = Sums { bound: 0, steps: 0, plans: 0 };
+    let mut sums = Sums { bound: 0, steps: 0, plans: 0, mindspore: 0, shardy: 0 };
     let mut n = 0;
     while n < n_pairs {
         let (from, to) = drawn_pair(&mut draw, mesh, dims.len());
@@ -31,6 +33,8 @@ fn sums_of(mesh: &[i64], dims: &[i64], n_pairs: usize) -> Sums {
         sums.bound += planned.bound_bytes;
         sums.steps += steps.bytes;
         sums.plans += planned.price.bytes;
+        sums.mindspore += planned.greedy.mindspore.map_or(0, |price| price.bytes);
+        sums.shardy += planned.greedy.shardy.map_or(0, |price| price.bytes);
         ran(dims, &from, &to, &planned);
     }
     sums
@@ -41,7 +45,10 @@ fn random_pairs_come_near_the_bound_with_steps_and_to_it_with_pieces() {
     for (mesh, dims) in MESHES {
         let sums = sums_of(mesh, dims, 250);
         let ratio = sums.steps as f64 / sums.bound as f64;
-        println!("{mesh:?}: bound {} steps {} ({ratio:.4}) plans {}", sums.bound, sums.steps, sums.plans);
+        println!(
+            "{mesh:?}: bound {} steps {} ({ratio:.4}) plans {} mindspore {} shardy {}",
+            sums.bound, sums.steps, sums.plans, sums.mindspore, sums.shardy
+        );
         assert!(ratio <= 1.08, "{mesh:?}: {ratio}");
         assert_eq!(sums.plans, sums.bound, "{mesh:?}");
     }
