@@ -81,37 +81,36 @@ fn mindspore(space: &Space, from: &Places, target: &Places, prices: &mut Prices<
     Some(price)
 }
 
-/// The axes of each dim, major to minor, with the common prefixes of source and target left out.
-struct Pending {
+/// A greedy plan in the order of Shardy's reshards: everything that is free and wanted is sliced; if all-to-alls alone do not bring
+/// every axis to its dim, one permute puts the target's axes where tiles have room for them; then all-to-alls, then one all-gather.
+fn shardy(space: &Space, from: &Places, target: &Places, prices: &mut Prices<'_>) -> Option<StepsPrice> {
+    if from.contains(&Place::Partial) {
+        return None;
+    }
+    let mut dims = DimAxes::new(space, from, target);
+    dims.slice(space);
+    let mut tried = dims.clone();
+    tried.exchange(space, prices);
+    if !tried.is_near() {
+        dims.permute(space, prices)?;
+        tried = dims;
+        tried.exchange(space, prices);
+    }
+    tried.gather(space, prices);
+    (tried.now == tried.target).then_some(tried.price)
+}
+
+/// The axes of each dim, major to minor.
+#[derive(Clone)]
+struct DimAxes {
     now: Vec<Vec<usize>>,
     target: Vec<Vec<usize>>,
     price: StepsPrice,
     tile: u64,
 }
 
-/// A greedy plan in the order of Shardy's reshards.
-fn shardy(space: &Space, from: &Places, target: &Places, prices: &mut Prices<'_>) -> Option<StepsPrice> {
-    if from.contains(&Place::Partial) {
-        return None;
-    }
-    let mut pending = Pending::new(space, from, target);
-    for _ in 0..4 * space.atoms.len() + 4 {
-        pending.drop_prefixes();
-        if pending.is_done() {
-            return Some(pending.price);
-        }
-        pending.slice(space);
-        pending.drop_prefixes();
-        let moves = pending.permute(space, prices) | pending.exchange(space, prices);
-        if !moves && !pending.is_done() {
-            pending.gather(space, prices);
-        }
-    }
-    None
-}
-
-impl Pending {
-    fn new(space: &Space, from: &Places, target: &Places) -> Pending {
+impl DimAxes {
+    fn new(space: &Space, from: &Places, target: &Places) -> DimAxes {
         let rank = space.segments.last().map_or(0, |segment| segment.dim + 1);
         let dims = |places: &Places| {
             let mut dims = vec![Vec::new(); rank];
@@ -120,82 +119,97 @@ impl Pending {
             }
             dims
         };
-        let tile = space.tile_bytes(from);
-        Pending { now: dims(from), target: dims(target), price: StepsPrice::default(), tile }
+        DimAxes { now: dims(from), target: dims(target), price: StepsPrice::default(), tile: space.tile_bytes(from) }
     }
 
-    fn is_done(&self) -> bool {
-        self.now.iter().chain(&self.target).all(Vec::is_empty)
+    /// Whether each dim has what it should have, and behind that only what no dim should have.
+    fn is_near(&self) -> bool {
+        let is_wanted = |axis: &usize| self.target.iter().flatten().any(|wanted| wanted == axis);
+        let is_near = |(now, target): (&Vec<usize>, &Vec<usize>)| {
+            now.starts_with(target) && !now[target.len()..].iter().any(is_wanted)
+        };
+        self.now.iter().zip(&self.target).all(is_near)
     }
 
-    fn drop_prefixes(&mut self) {
-        for (now, target) in self.now.iter_mut().zip(&mut self.target) {
-            let n = now.iter().zip(target.iter()).take_while(|(a, b)| a == b).count();
-            now.drain(..n);
-            target.drain(..n);
-        }
-    }
-
-    /// Dims that are whole so far are cut by axes that are on no dim.
+    /// Wanted axes that are free cut the dim on which the axis before them is, or their own.
     fn slice(&mut self, space: &Space) {
-        for dim in 0..self.now.len() {
-            while let Some(&axis) = self.target[dim].get(self.now[dim].len()) {
-                let is_sliced = self.target[dim].starts_with(&self.now[dim]);
-                if !is_sliced || self.now.iter().flatten().any(|&used| used == axis) {
-                    break;
+        for dim in 0..self.target.len() {
+            for k in 0..self.target[dim].len() {
+                let axis = self.target[dim][k];
+                if self.now.iter().flatten().any(|&used| used == axis) {
+                    continue;
                 }
-                self.now[dim].push(axis);
+                let before = k.checked_sub(1).map(|k| self.target[dim][k]);
+                let follows = |now: &Vec<usize>| before.is_some() && now.last().copied() == before;
+                let place = self.now.iter().position(follows).unwrap_or(dim);
+                self.now[place].push(axis);
                 self.tile /= space.atoms[axis].size as u64;
             }
         }
     }
 
-    /// All dims whose tiles have their sizes already take their axes in one permute.
-    fn permute(&mut self, space: &Space, prices: &mut Prices<'_>) -> bool {
-        let fits = |dim: &usize| {
-            let (now, target) = (&self.now[*dim], &self.target[*dim]);
-            !now.is_empty() && space.n_places(now) == space.n_places(target)
-        };
-        let dims: Vec<usize> = (0..self.now.len()).filter(fits).collect();
-        let used_elsewhere = |axis: &usize| {
-            (0..self.now.len()).filter(|dim| !dims.contains(dim)).any(|dim| self.now[dim].contains(axis))
-        };
-        if dims.is_empty() || dims.iter().any(|&dim| self.target[dim].iter().any(used_elsewhere)) {
-            return false;
+    /// Minor axes go to dims where they are next, until none is.
+    fn exchange(&mut self, space: &Space, prices: &mut Prices<'_>) {
+        let rank = self.now.len();
+        let mut pairs = (0..rank).flat_map(|source| (0..rank).map(move |dim| (source, dim))).collect::<Vec<_>>();
+        pairs.retain(|(source, dim)| source != dim);
+        while let Some((source, dim, n)) = pairs.iter().find_map(|&(source, dim)| {
+            let (now, wanted) = (&self.now[source], &self.target[dim]);
+            let rest = wanted.strip_prefix(self.now[dim].as_slice())?;
+            let n = (1..=now.len().min(rest.len())).rev().find(|&n| now.ends_with(&rest[..n]))?;
+            Some((source, dim, n))
+        }) {
+            let at = self.now[source].len() - n;
+            let moved = self.now[source].split_off(at);
+            self.price = self.price.plus(prices.of_atoms(space, StepKind::AllToAll, self.tile, &moved));
+            self.now[dim].extend(moved);
         }
-        dims.iter().for_each(|&dim| self.now[dim] = self.target[dim].clone());
-        self.price = self.price.plus(prices.of_pairs(&[], self.tile));
-        self.drop_prefixes();
-        true
     }
 
-    /// Minor axes go to other dims where they are next.
-    fn exchange(&mut self, space: &Space, prices: &mut Prices<'_>) -> bool {
-        let mut has_moved = false;
-        for source in 0..self.now.len() {
-            for dim in 0..self.now.len() {
-                if dim == source || !self.now[dim].is_empty() {
-                    continue;
+    /// Each dim takes as many of its axes as its tile has room for; the room that is left takes first what no dim wants, then what
+    /// other dims want.
+    fn permute(&mut self, space: &Space, prices: &mut Prices<'_>) -> Option<()> {
+        let mut left: Vec<usize> = self.now.iter().flatten().copied().collect();
+        let room: Vec<i64> = self.now.iter().map(|axes| space.n_places(axes)).collect();
+        for (dim, &room) in room.iter().enumerate() {
+            self.now[dim].clear();
+            for &axis in &self.target[dim] {
+                let mut longer = self.now[dim].clone();
+                longer.push(axis);
+                if room % space.n_places(&longer) != 0 {
+                    break;
                 }
-                let n = self.now[source].len();
-                let wanted = &self.target[dim];
-                let is_suffix = |k: &usize| *k > 0 && *k <= wanted.len() && self.now[source][n - k..] == wanted[..*k];
-                let Some(k) = (1..=n).rev().find(is_suffix) else { continue };
-                let moved = self.now[source].split_off(n - k);
-                self.price = self.price.plus(prices.of_atoms(space, StepKind::AllToAll, self.tile, &moved));
-                self.now[dim].extend(moved);
-                has_moved = true;
+                self.now[dim] = longer;
+                left.retain(|&other| other != axis);
             }
-            self.drop_prefixes();
         }
-        has_moved
+        let order =
+            |axis: &usize| self.target.iter().flatten().position(|wanted| wanted == axis).map_or(0, |at| at + 1);
+        left.sort_by_key(order);
+        for (dim, &room) in room.iter().enumerate() {
+            while let Some(k) = left.iter().position(|&axis| {
+                let n = space.n_places(&self.now[dim]) * space.atoms[axis].size;
+                room % n == 0
+            }) {
+                let axis = left.remove(k);
+                self.now[dim].push(axis);
+            }
+        }
+        self.price = self.price.plus(prices.of_pairs(&[], self.tile));
+        left.is_empty().then_some(())
     }
 
-    /// The first dim that has other axes than it should is made whole.
+    /// What no dim wants is gathered.
     fn gather(&mut self, space: &Space, prices: &mut Prices<'_>) {
-        let Some(dim) = self.now.iter().position(|axes| !axes.is_empty()) else { return };
-        let axes = std::mem::take(&mut self.now[dim]);
-        self.price = self.price.plus(prices.of_atoms(space, StepKind::AllGather, self.tile, &axes));
-        self.tile *= space.n_places(&axes) as u64;
+        let mut axes = Vec::new();
+        for (now, target) in self.now.iter_mut().zip(&self.target) {
+            if now.starts_with(target) {
+                axes.extend(now.split_off(target.len()));
+            }
+        }
+        if !axes.is_empty() {
+            self.price = self.price.plus(prices.of_atoms(space, StepKind::AllGather, self.tile, &axes));
+            self.tile *= space.n_places(&axes) as u64;
+        }
     }
 }

@@ -33,6 +33,9 @@ pub use ranges::{HeldParts, HeldRanges};
 /// Beyond so many atoms that move, a plan is constructed and not searched for.
 const MOST_SEARCHED_ATOMS: usize = 6;
 
+/// Steps between states that a search looks at before it gives up: counted in bytes, and priced on a cluster, which takes longer.
+const MOST_SEARCHED_STEPS: [usize; 2] = [1_000_000, 60_000];
+
 /// What a step does.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum StepKind {

@@ -9,7 +9,7 @@ use super::pieces::{Ends, PiecePlan};
 use super::price::{Prices, StepsPrice, moved_atoms};
 use super::search::{Leg, Search};
 use super::space::{Place, Places, Space, UnalignedDim, padded_dims, permutation, segments};
-use super::{MOST_SEARCHED_ATOMS, StepKind, describe};
+use super::{MOST_SEARCHED_ATOMS, MOST_SEARCHED_STEPS, StepKind, describe};
 use hlo_cluster::Cluster;
 use hlo_ir::axes::{AxisSharding, SubAxis, refine_together};
 use hlo_ir::monoid::Monoid;
@@ -230,27 +230,11 @@ impl<'a> Problem<'a> {
             }
             false => self.reordered((&before, &source), (&space, &target), &prices),
         };
-        let search = Search { space: &space, target: &target, most_bytes };
-        let is_searched = n_moving <= MOST_SEARCHED_ATOMS;
-        let (start, legs) = match is_searched {
-            true => {
-                let priced: Vec<_> = starts.iter().map(|start| (start.places.clone(), start.price)).collect();
-                let (at, legs, _) = search.cheapest(&priced, &mut prices)?;
-                let same = starts.iter().filter(|start| start.places == at);
-                (same.min_by(|a, b| a.price.order(&b.price))?, legs)
-            }
-            false => {
-                let ways = starts.iter().filter_map(|start| {
-                    constructed(&space, &start.places, &target, most_bytes).map(|legs| (start, legs))
-                });
-                let price =
-                    |(start, legs): &(&Start, Vec<Leg>), prices: &mut Prices<'_>| priced(&space, start, legs, prices);
-                let ways: Vec<_> = ways.collect();
-                let costs: Vec<StepsPrice> = ways.iter().map(|way| price(way, &mut prices)).collect();
-                let best = (0..ways.len()).min_by(|&a, &b| costs[a].order(&costs[b]))?;
-                ways.into_iter().nth(best)?
-            }
-        };
+        let most_steps = MOST_SEARCHED_STEPS[usize::from(self.request.cluster.is_some())];
+        let search = Search { space: &space, target: &target, most_bytes, most_steps };
+        let found = (n_moving <= MOST_SEARCHED_ATOMS).then(|| searched(&search, &starts, &mut prices)).flatten();
+        let is_searched = found.is_some();
+        let (start, legs) = found.or_else(|| self.fallback(&search, &starts, n_moving, &mut prices))?;
         let mut route = RouteBuilder { problem: self, steps: Vec::new(), route: Vec::new() };
         route.pad(padded, &source, &before);
         if let Some(sliced) = &start.sliced {
@@ -267,6 +251,35 @@ impl<'a> Problem<'a> {
         }
         route.trim(padded);
         Some(route.candidate(is_searched))
+    }
+
+    /// The cheapest of the steps with the fewest bytes, which are found soon, and of constructed ones.
+    fn fallback<'s>(
+        &self,
+        search: &Search<'_>,
+        starts: &'s [Start],
+        n_moving: usize,
+        prices: &mut Prices<'_>,
+    ) -> Option<(&'s Start, Vec<Leg>)> {
+        let in_bytes = || {
+            let starts: Vec<_> = starts.iter().map(Start::in_bytes).collect();
+            let search = Search { most_steps: MOST_SEARCHED_STEPS[0], ..*search };
+            let (at, legs, _) = search.cheapest(&starts, &mut Prices::new(None, search.space))?;
+            Some((at, legs))
+        };
+        let by_bytes = (n_moving <= MOST_SEARCHED_ATOMS && self.request.cluster.is_some()).then(in_bytes).flatten();
+        let by_bytes = by_bytes.and_then(|(at, legs)| {
+            let same = starts.iter().filter(|start| start.places == at);
+            same.min_by(|a, b| a.price.order(&b.price)).map(|start| (start, legs))
+        });
+        let built = starts.iter().filter_map(|start| {
+            constructed(search.space, &start.places, search.target, search.most_bytes).map(|legs| (start, legs))
+        });
+        let ways: Vec<(&Start, Vec<Leg>)> = by_bytes.into_iter().chain(built).collect();
+        let costs: Vec<StepsPrice> =
+            ways.iter().map(|(start, legs)| priced(search.space, start, legs, prices)).collect();
+        let best = (0..ways.len()).min_by(|&a, &b| costs[a].order(&costs[b]))?;
+        ways.into_iter().nth(best)
     }
 
     /// The states in the target's device order that one permute of the source leads to, with slices before it or without.
@@ -382,6 +395,21 @@ struct Start {
     places: Places,
     price: StepsPrice,
     pairs: Vec<(u32, u32)>,
+}
+
+impl Start {
+    /// The state with its price in bytes alone.
+    fn in_bytes(&self) -> (Places, StepsPrice) {
+        (self.places.clone(), StepsPrice { seconds: 0.0, ..self.price })
+    }
+}
+
+/// The cheapest steps from one of these starts.
+fn searched<'s>(search: &Search<'_>, starts: &'s [Start], prices: &mut Prices<'_>) -> Option<(&'s Start, Vec<Leg>)> {
+    let all: Vec<_> = starts.iter().map(|start| (start.places.clone(), start.price)).collect();
+    let (at, legs, _) = search.cheapest(&all, prices)?;
+    let same = starts.iter().filter(|start| start.places == at);
+    same.min_by(|a, b| a.price.order(&b.price)).map(|start| (start, legs))
 }
 
 fn priced(space: &Space, start: &Start, legs: &[Leg], prices: &mut Prices<'_>) -> StepsPrice {

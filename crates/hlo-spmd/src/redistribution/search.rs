@@ -57,10 +57,13 @@ pub(super) struct Search<'a> {
     pub target: &'a Places,
     /// No state may hold more on a device.
     pub most_bytes: u64,
+    /// Steps to look at before giving up.
+    pub most_steps: usize,
 }
 
 impl Search<'_> {
-    /// The cheapest steps from one of these states, each with its price so far; with them the state that they begin at.
+    /// The cheapest steps from one of these states, each with its price so far; with them the state that they begin at. `None` if
+    /// there are none, or if finding them would take too long.
     pub(super) fn cheapest(
         &self,
         starts: &[(Places, StepsPrice)],
@@ -68,6 +71,7 @@ impl Search<'_> {
     ) -> Option<(Places, Vec<Leg>, StepsPrice)> {
         let mut reached: HashMap<Places, Reached, FixedHash> = HashMap::default();
         let mut waiting = BinaryHeap::new();
+        let mut n_looked_at = 0;
         for (places, price) in starts {
             self.reach(&mut reached, &mut waiting, prices, places.clone(), (*price, 0), None);
         }
@@ -80,7 +84,11 @@ impl Search<'_> {
                 let (start, legs) = way(&reached, places);
                 return Some((start, legs, price));
             }
+            if n_looked_at > self.most_steps {
+                return None;
+            }
             Moves::new(self.space, &places, self.target).each(&mut |kind, to| {
+                n_looked_at += 1;
                 if self.space.tile_bytes(&to) > self.most_bytes {
                     return;
                 }

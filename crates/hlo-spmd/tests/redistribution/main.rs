@@ -1,6 +1,7 @@
 //! Redistribution plans: every plan runs in the evaluator on tiles of an iota, and gives the target's tiles.
 
 mod cases;
+mod large;
 mod pairs;
 mod run;
 mod uneven;
