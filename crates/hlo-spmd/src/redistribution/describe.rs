@@ -62,11 +62,14 @@ fn dim_of(space: &Space, place: Place) -> Option<usize> {
     }
 }
 
+/// The dims that an axis leaves and comes to.
+type Way = (Option<usize>, Option<usize>);
+
 /// Why a step is there: which axes go where.
 pub(super) fn because(space: &Space, kind: StepKind, from: &Places, to: &Places) -> String {
     let moved = moved_atoms(from, to);
     // Axes that go the same way are named together.
-    let mut ways: Vec<((Option<usize>, Option<usize>), Vec<usize>)> = Vec::new();
+    let mut ways: Vec<(Way, Vec<usize>)> = Vec::new();
     for &a in &moved {
         let way = (dim_of(space, from[a]), dim_of(space, to[a]));
         match ways.iter_mut().find(|(known, _)| *known == way) {
@@ -74,7 +77,7 @@ pub(super) fn because(space: &Space, kind: StepKind, from: &Places, to: &Places)
             None => ways.push((way, vec![a])),
         }
     }
-    let text = |((from, to), atoms): &((Option<usize>, Option<usize>), Vec<usize>)| {
+    let text = |((from, to), atoms): &(Way, Vec<usize>)| {
         let axes = list(atoms);
         let verb = |one: &'static str, more: &'static str| if atoms.len() == 1 { one } else { more };
         match (kind, from, to) {

@@ -158,7 +158,8 @@ impl<'a> Problem<'a> {
             },
         };
         let is_plain = |sharding: &AxisSharding| sharding.manual.is_empty() && sharding.unreduced.is_empty();
-        if !has_one_order && !(is_plain(&source) && is_plain(&target)) {
+        let are_plain = is_plain(&source) && is_plain(&target);
+        if !has_one_order && !are_plain {
             return Err(RedistributionError::Order);
         }
         let sorted = |parts: &[SubAxis]| {
