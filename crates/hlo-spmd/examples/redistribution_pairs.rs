@@ -15,6 +15,9 @@ use std::fmt::Write;
 use std::path::Path;
 use std::time::Instant;
 
+/// Meshes, and dims that are no multiple of their tiles.
+const UNEVEN: [(&[i64], &[i64]); 2] = [(&[4, 2], &[10, 7, 3]), (&[3, 2], &[7, 11])];
+
 fn main() -> Result<(), Box<dyn Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let [folder, n_pairs, n_modules] = words.as_slice() else {
@@ -25,6 +28,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut groups = Vec::new();
     for (mesh, dims) in MESHES {
         groups.push(group(folder, (mesh, dims), n_pairs, n_modules)?);
+    }
+    // XLA cuts arguments evenly only, so these only run.
+    for (mesh, dims) in UNEVEN {
+        groups.push(group(folder, (mesh, dims), n_modules, n_modules)?);
     }
     std::fs::write(folder.join("pairs.json"), format!("[{}]\n", groups.join(",\n")))?;
     Ok(())
@@ -49,7 +56,8 @@ fn group(
     let mut draw = Draw(1000 + mesh.iter().fold(7, |seed, &size| seed * 31 + size as u64));
     let (mut sums, mut listed, mut planning) = ([0u64; 3], Vec::new(), 0.0);
     let mut greedy = [0u64; 4];
-    let name = mesh.iter().map(i64::to_string).collect::<Vec<_>>().join("x");
+    let is_even = MESHES.contains(&(mesh, dims));
+    let name = mesh.iter().map(i64::to_string).collect::<Vec<_>>().join("x") + if is_even { "" } else { " uneven" };
     let mut atoms = String::new();
     while listed.len() < n_pairs {
         let (from, to) = drawn_pair(&mut draw, mesh, dims.len());
@@ -62,7 +70,7 @@ fn group(
             continue;
         }
         planning += began.elapsed().as_secs_f64();
-        let steps = plan.without_pieces.ok_or("expected steps")?;
+        let steps = plan.without_pieces.unwrap_or(plan.price);
         for (sum, bytes) in sums.iter_mut().zip([plan.bound_bytes, steps.bytes, plan.price.bytes]) {
             *sum += bytes;
         }
@@ -73,7 +81,7 @@ fn group(
             }
         }
         atoms = plan.axes.iter().map(|(letter, size)| format!("[\"{letter}\", {size}]")).collect::<Vec<_>>().join(", ");
-        let module = format!("{name}-{}.hlo", listed.len());
+        let module = format!("{}-{}.hlo", name.replace(' ', "-"), listed.len());
         let has_module = listed.len() < n_modules;
         if has_module {
             std::fs::write(folder.join(&module), print_module(&plan.to_module("reshard")?, &PrintOptions::default()))?;
@@ -93,7 +101,8 @@ fn group(
     );
     let dims = dims.iter().map(i64::to_string).collect::<Vec<_>>().join(", ");
     Ok(format!(
-        "{{\"mesh\": \"{name}\", \"axes\": [{atoms}], \"dims\": [{dims}], \"pairs\": [\n{}]}}",
+        "{{\"mesh\": \"{name}\", \"only_run\": {}, \"axes\": [{atoms}], \"dims\": [{dims}], \"pairs\": [\n{}]}}",
+        !is_even,
         listed.join(",\n")
     ))
 }

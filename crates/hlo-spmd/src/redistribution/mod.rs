@@ -20,8 +20,10 @@ mod pieces;
 mod plan;
 mod price;
 mod ranges;
+mod route;
 mod search;
 mod space;
+mod tile_builder;
 mod write_blocks;
 
 pub use error::{End, RedistributionError};

@@ -1,8 +1,8 @@
 //! What each device holds after each step, to be drawn.
 
 use super::bound::extents;
-use super::lower::LoweredStep;
 use super::plan::Redistribution;
+use super::route::LoweredStep;
 use super::space::{Places, Space};
 use hlo_ir::axes::AxisSharding;
 

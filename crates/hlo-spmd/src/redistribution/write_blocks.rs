@@ -1,7 +1,7 @@
 //! Blocks that devices send to one another, written into the target tile.
 
-use super::lower::Lowering;
 use super::pieces::{BlockWrite, PiecePlan};
+use super::tile_builder::TileBuilder;
 use crate::error::SpmdError;
 use hlo_ir::attrs::{Attrs, CompareAttrs, Comparison, DimsAttrs, IotaAttrs};
 use hlo_ir::edit::Builder;
@@ -11,7 +11,7 @@ use hlo_ir::{ArrayShape, DType, Dims, InstId, Literal, Opcode, Scalar};
 ///
 /// Source and target tile are padded, so that every block fits wherever it begins; where a device has no use for a block or a part
 /// of it, what it had stays.
-pub(super) fn lower(lowering: &mut Lowering<'_>, plan: &PiecePlan, value: InstId) -> Result<InstId, SpmdError> {
+pub(super) fn lower(lowering: &mut TileBuilder<'_>, plan: &PiecePlan, value: InstId) -> Result<InstId, SpmdError> {
     let Some(source) = crate::collective::array(lowering.module, value).map(|array| array.dims.clone()) else {
         return Err(SpmdError::not_an_array(lowering.module, value));
     };
@@ -56,7 +56,7 @@ pub(super) fn lower(lowering: &mut Lowering<'_>, plan: &PiecePlan, value: InstId
 }
 
 /// `new` where the block is meant for the device, else `old`.
-fn selected(lowering: &mut Lowering<'_>, write: &BlockWrite, new: InstId, old: InstId) -> Result<InstId, SpmdError> {
+fn selected(lowering: &mut TileBuilder<'_>, write: &BlockWrite, new: InstId, old: InstId) -> Result<InstId, SpmdError> {
     let is_all_or_nothing =
         write.valid.iter().all(|valid| *valid == write.block || valid.iter().all(|&size| size == 0));
     let shape = lowering.array(&write.block);
