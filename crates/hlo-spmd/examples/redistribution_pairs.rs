@@ -63,8 +63,14 @@ fn group(
         let (from, to) = drawn_pair(&mut draw, mesh, dims.len());
         let (source, target) = (axes(&from, dims.len(), n_devices)?, axes(&to, dims.len(), n_devices)?);
         let began = Instant::now();
-        let request =
-            RedistributionRequest { shape: &shape, source: &source, target: &target, monoid: None, cluster: None };
+        let request = RedistributionRequest {
+            shape: &shape,
+            source: &source,
+            target: &target,
+            monoid: None,
+            cluster: None,
+            allows_pieces: true,
+        };
         let plan = plan_redistribution(&request)?;
         if plan.bound_bytes == 0 {
             continue;

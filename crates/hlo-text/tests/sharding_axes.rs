@@ -110,7 +110,10 @@ fn random_shardings_keep_their_tiles_there_and_back() {
         let expected = grid(&written, 3, n_devices);
         let read = axes(&text, 3, n_devices);
         assert_eq!(tiles(&read), expected, "{text}\n{read:?}");
+        let counted: Vec<Vec<i64>> = read.tile_of_device().iter().map(|tile| tile.to_vec()).collect();
+        assert_eq!(counted, expected, "{text}");
         let back = read.to_leaf().to_string();
+        assert!(axes(&back, 3, n_devices).has_tiles_of(&read), "{text}\n{back}");
         assert_eq!(grid(&leaf(&back), 3, n_devices), expected, "{text}\n{back}");
         let names: Vec<String> = ["x", "y", "z"].map(String::from).to_vec();
         let named = hlo_ir::sharding::ShardingKind::Named(Box::new(read.to_named(&names)));
@@ -136,6 +139,7 @@ fn pairs_refine_to_prime_axes_with_the_same_tiles() {
             continue;
         };
         n_refined += 1;
+        assert_eq!(a.has_tiles_of(&b), tiles(&a) == tiles(&b) && a.tiles() == b.tiles());
         assert_eq!(refined[0].mesh, refined[1].mesh);
         for (before, after) in [&a, &b].into_iter().zip(&refined) {
             assert_eq!(tiles(before), tiles(after), "{before:?}\n{after:?}");

@@ -11,6 +11,7 @@ mod write;
 pub use read::AxesError;
 pub use refine::refine_together;
 
+use crate::shape::Dims;
 use crate::sharding::Reduction;
 
 /// Devices in row-major order of some axes.
@@ -83,6 +84,25 @@ impl AxisSharding {
     /// Number of tiles of each dim.
     pub fn tiles(&self) -> Vec<i64> {
         self.dims.iter().map(|axes| axes.iter().map(|axis| axis.size).product()).collect()
+    }
+
+    /// The tile of each device, by its position along each dim.
+    pub fn tile_of_device(&self) -> Vec<Dims> {
+        let mut out = vec![Dims::new(); self.mesh.devices.len()];
+        for (position, &device) in self.mesh.devices.iter().enumerate() {
+            let along = |axes: &Vec<SubAxis>| {
+                axes.iter().fold(0, |tile, &part| tile * part.size + self.mesh.place(position, part))
+            };
+            if let Some(slot) = out.get_mut(device as usize) {
+                *slot = self.dims.iter().map(along).collect();
+            }
+        }
+        out
+    }
+
+    /// Whether both give every device the same tile, however they say it.
+    pub fn has_tiles_of(&self, other: &AxisSharding) -> bool {
+        self.tiles() == other.tiles() && self.tile_of_device() == other.tile_of_device()
     }
 
     /// Whether no dim is cut, nothing is partial and nothing manual.

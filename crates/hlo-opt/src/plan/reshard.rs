@@ -89,8 +89,14 @@ pub(crate) fn plan(args: &ReshardArgs, console: &mut Console<'_>) -> Result<(), 
         return Err(Failure::Usage(format!("--cluster: expected at least {n_devices} devices, found {found}")));
     }
     let [source, target] = &question.axes;
-    let request =
-        RedistributionRequest { shape: &question.shape, source, target, monoid: None, cluster: cluster.as_ref() };
+    let request = RedistributionRequest {
+        shape: &question.shape,
+        source,
+        target,
+        monoid: None,
+        cluster: cluster.as_ref(),
+        allows_pieces: true,
+    };
     let plan = plan_redistribution(&request).map_err(|error| Failure::Usage(error.to_string()))?;
     match args.emit {
         ReshardEmit::Text => console.print(question.text(&plan).as_bytes()),

@@ -1,7 +1,8 @@
 //! What a device must receive at least.
 
 use super::space::{Place, Places, Space};
-use hlo_ir::axes::{AxisSharding, SubAxis};
+use hlo_ir::Dims;
+use hlo_ir::axes::AxisSharding;
 
 /// The most bytes of a target tile that a device does not hold, for states of one space: what no plan from here can save.
 ///
@@ -28,22 +29,15 @@ pub(super) type Extent = Vec<(i64, i64)>;
 
 /// The elements of the array that each device holds, by device, padding left out.
 pub(super) fn extents(sharding: &AxisSharding, dims: &[i64]) -> Vec<Extent> {
-    let mut out = vec![Extent::new(); sharding.mesh.devices.len()];
-    for (position, &device) in sharding.mesh.devices.iter().enumerate() {
-        let along = |(axes, &size): (&Vec<SubAxis>, &i64)| {
-            let (mut tile, mut n) = (0i64, 1i64);
-            for &part in axes {
-                tile = tile * part.size + sharding.mesh.place(position, part);
-                n *= part.size;
-            }
+    let tiles = sharding.tiles();
+    let extent = |tile: Dims| {
+        let along = |((&place, &n), &size): ((&i64, &i64), &i64)| {
             let length = (size + n - 1) / n;
-            ((tile * length).min(size), ((tile + 1) * length).min(size))
+            ((place * length).min(size), ((place + 1) * length).min(size))
         };
-        if let Some(slot) = out.get_mut(device as usize) {
-            *slot = sharding.dims.iter().zip(dims).map(along).collect();
-        }
-    }
-    out
+        tile.iter().zip(&tiles).zip(dims).map(along).collect()
+    };
+    sharding.tile_of_device().into_iter().map(extent).collect()
 }
 
 /// The number of elements of a box.

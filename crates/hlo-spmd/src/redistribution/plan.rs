@@ -29,6 +29,9 @@ pub struct RedistributionRequest<'a> {
     pub monoid: Option<Monoid>,
     /// The machine; without one, bytes are counted, then launches.
     pub cluster: Option<&'a Cluster>,
+    /// Whether pieces of tiles may be sent one by one where that is cheaper. Where tiles of both ends do not lie on one another, they
+    /// are sent in any case.
+    pub allows_pieces: bool,
 }
 
 /// One step of a plan.
@@ -107,7 +110,7 @@ pub fn plan_redistribution(request: &RedistributionRequest<'_>) -> Result<Redist
     let (without_pieces, with_pieces) = (price_of(&by_steps), price_of(&by_pieces));
     let is_searched = by_steps.as_ref().is_some_and(|candidate| candidate.is_searched);
     let is_better = |pieces: &Candidate| match &by_steps {
-        Some(steps) => pieces.price.order(&steps.price).is_lt(),
+        Some(steps) => request.allows_pieces && pieces.price.order(&steps.price).is_lt(),
         None => true,
     };
     let takes_pieces = by_pieces.as_ref().is_some_and(is_better);

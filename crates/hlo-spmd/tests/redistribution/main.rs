@@ -31,6 +31,9 @@ fn sums_of(mesh: &[i64], dims: &[i64], n_pairs: usize) -> Sums {
         n += 1;
         let steps = planned.without_pieces.unwrap_or_else(|| panic!("{from} -> {to}: expected steps"));
         assert!(planned.price.bytes >= planned.bound_bytes && steps.bytes >= planned.bound_bytes, "{from} -> {to}");
+        let n_elems = |tile: &[i64]| tile.iter().product::<i64>();
+        let most = n_elems(&planned.source_tile).max(n_elems(&planned.target_tile));
+        assert!(planned.steps.iter().all(|step| n_elems(&step.tile) <= most), "{from} -> {to}: {:?}", planned.steps);
         sums.bound += planned.bound_bytes;
         sums.steps += steps.bytes;
         sums.plans += planned.price.bytes;

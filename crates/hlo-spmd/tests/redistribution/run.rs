@@ -43,6 +43,7 @@ pub(crate) fn plan_on(
         target: &target,
         monoid: None,
         cluster,
+        allows_pieces: true,
     })
 }
 
@@ -115,6 +116,7 @@ pub(crate) fn ran(dims: &[i64], from: &str, to: &str, planned: &Redistribution) 
 pub(crate) fn reduced(dims: &[i64], from: &str, to: &str) {
     let n = n_devices(from, to);
     let planned = plan(dims, from, to).unwrap_or_else(|error| panic!("{dims:?} {from} -> {to}: {error}"));
+    assert!(planned.price.bytes >= planned.bound_bytes, "{dims:?} {from} -> {to}: {:?}", planned.price);
     let source = axes(from, dims.len(), n);
     let whole = AxisSharding { unreduced: Vec::new(), ..source.clone() };
     let (held, wanted) = (whole.to_leaf(), leaf(to));
