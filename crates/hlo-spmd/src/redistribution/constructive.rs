@@ -107,12 +107,19 @@ fn permuted(space: &Space, now: &Places, target: &Places) -> Option<Leg> {
     (to != *now).then_some((StepKind::Permute, to))
 }
 
-/// All atoms that the target does not have where they are, at minor ends.
+/// Whether an atom of a segment, or one before it, is not where the target has it.
+fn is_amiss(now: &Places, target: &Places, atom: usize) -> bool {
+    let Place::On { segment, depth } = now[atom] else { return false };
+    let is_before = |place: &Place| matches!(place, Place::On { segment: s, depth: d } if *s == segment && *d <= depth);
+    now.iter().zip(target).any(|(place, wanted)| is_before(place) && place != wanted)
+}
+
+/// All atoms that the target does not have where they are, and those behind them on their segments.
 fn gathered(space: &Space, now: &Places, target: &Places) -> Option<Leg> {
     let mut to = now.clone();
     for _ in 0..space.atoms.len() {
         for a in 0..now.len() {
-            if to[a] != target[a] && is_minor(&to, a) && !space.is_pinned(a) {
+            if is_amiss(now, target, a) && is_minor(&to, a) && !space.is_pinned(a) {
                 to[a] = Place::Free;
             }
         }

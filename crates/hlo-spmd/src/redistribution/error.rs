@@ -61,6 +61,11 @@ pub enum RedistributionError {
         /// The type.
         dtype: DType,
     },
+    /// So many axes that no search is made, and neither constructed steps nor pieces reach the target.
+    NoSteps {
+        /// Devices.
+        n_devices: usize,
+    },
     /// Tiles of a dim that do not lie on one another, of too many devices to be sent one by one.
     Unaligned {
         /// The dim.
@@ -97,6 +102,9 @@ impl fmt::Display for RedistributionError {
             ),
             RedistributionError::Reduction { monoid, dtype } => {
                 write!(f, "reduction: expected one that is defined on {dtype}, found {}", monoid.opcode().name())
+            }
+            RedistributionError::NoSteps { n_devices } => {
+                write!(f, "mesh: expected shardings that a plan without search connects, found {n_devices} devices")
             }
             RedistributionError::Unaligned { dim, size, source, target, n_devices } => write!(
                 f,

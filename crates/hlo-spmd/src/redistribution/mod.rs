@@ -10,6 +10,7 @@
 //! padded; where tiles of source and target then end at different places, pieces of tiles are sent, whose sizes differ.
 
 mod bound;
+mod candidate;
 mod constructive;
 mod describe;
 mod error;
@@ -26,9 +27,10 @@ mod space;
 mod tile_builder;
 mod write_blocks;
 
+pub use candidate::RedistributionStep;
 pub use error::{End, RedistributionError};
 pub use greedy::GreedyPrices;
-pub use plan::{Redistribution, RedistributionRequest, RedistributionStep, plan_redistribution};
+pub use plan::{Redistribution, RedistributionRequest, plan_redistribution};
 pub use price::StepsPrice;
 pub use ranges::{HeldParts, HeldRanges};
 

@@ -1,12 +1,13 @@
 //! The plan: what is asked, the cheapest way, and what it is compared with.
 
 use super::bound::{extents, lower_bound_bytes};
+use super::candidate::{Candidate, RedistributionStep, RouteBuilder};
 use super::constructive::constructed;
 use super::error::RedistributionError;
 use super::greedy::{GreedyPrices, greedy_prices};
-use super::pieces::{Ends, PiecePlan};
-use super::price::{Prices, StepsPrice, moved_atoms};
-use super::route::{LoweredStep, RedistributionRoute};
+use super::pieces::Ends;
+use super::price::{Prices, StepsPrice};
+use super::route::RedistributionRoute;
 use super::search::{Leg, Search};
 use super::space::{Place, Places, Space, UnalignedDim, padded_dims, permutation, segments};
 use super::{MOST_SEARCHED_ATOMS, MOST_SEARCHED_STEPS, StepKind, describe};
@@ -32,25 +33,6 @@ pub struct RedistributionRequest<'a> {
     /// Whether pieces of tiles may be sent one by one where that is cheaper. Where tiles of both ends do not lie on one another, they
     /// are sent in any case.
     pub allows_pieces: bool,
-}
-
-/// One step of a plan.
-#[derive(Clone, PartialEq, Debug)]
-pub struct RedistributionStep {
-    /// What it does.
-    pub kind: StepKind,
-    /// Groups of devices; none for a permute and for what a device does by itself.
-    pub groups: Vec<Vec<u32>>,
-    /// Senders and receivers of a permute.
-    pub pairs: Vec<(u32, u32)>,
-    /// What it costs.
-    pub price: StepsPrice,
-    /// Dims of what a device holds after it.
-    pub tile: Dims,
-    /// How the array is cut after it; `_` where a part of a dim is not cut and a more minor one is.
-    pub state: String,
-    /// Why it is there.
-    pub because: String,
 }
 
 /// A plan: steps from the source tile of each device to its target tile.
@@ -118,21 +100,15 @@ pub fn plan_redistribution(request: &RedistributionRequest<'_>) -> Result<Redist
     let chosen = match (chosen, padded) {
         (Some(chosen), _) => chosen,
         (None, Err(UnalignedDim(dim))) => return Err(unaligned(dim)),
-        (None, Ok(_)) => return Err(unaligned(0)),
+        (None, Ok(_)) => {
+            return Err(RedistributionError::NoSteps { n_devices: problem.source.mesh.devices.len() });
+        }
     };
     Ok(Redistribution { is_searched, without_pieces, with_pieces, greedy, ..problem.finished(chosen) })
 }
 
 fn price_of(candidate: &Option<Candidate>) -> Option<StepsPrice> {
     candidate.as_ref().map(|candidate| candidate.price)
-}
-
-/// A way to the target.
-pub(super) struct Candidate {
-    price: StepsPrice,
-    is_searched: bool,
-    steps: Vec<RedistributionStep>,
-    route: Vec<LoweredStep>,
 }
 
 impl<'a> Problem<'a> {
@@ -239,13 +215,13 @@ impl<'a> Problem<'a> {
         let found = (n_moving <= MOST_SEARCHED_ATOMS).then(|| searched(&search, &starts, &mut prices)).flatten();
         let is_searched = found.is_some();
         let (start, legs) = found.or_else(|| self.fallback(&search, &starts, n_moving, &mut prices))?;
-        let mut route = RouteBuilder { problem: self, steps: Vec::new(), route: Vec::new() };
+        let mut route = RouteBuilder::new(&self.request.shape.dims, [&self.source, &self.target], self.element_bytes());
         route.pad(padded, &source, &before);
         if let Some(sliced) = &start.sliced {
             route.leg(&before, StepKind::Slice, &source, sliced, StepsPrice::default());
         }
         if !start.pairs.is_empty() {
-            route.reorder(&space, start, &self.source);
+            route.reorder(&space, &start.places, start.pairs.clone(), start.price);
         }
         let mut at = start.places.clone();
         for (kind, to) in legs {
@@ -276,10 +252,16 @@ impl<'a> Problem<'a> {
             let same = starts.iter().filter(|start| start.places == at);
             same.min_by(|a, b| a.price.order(&b.price)).map(|start| (start, legs))
         });
-        let built = starts.iter().filter_map(|start| {
-            constructed(search.space, &start.places, search.target, search.most_bytes).map(|legs| (start, legs))
-        });
-        let ways: Vec<(&Start, Vec<Leg>)> = by_bytes.into_iter().chain(built).collect();
+        // Steps that hold more on the way are better than none.
+        let built = |most_bytes: u64| -> Vec<(&'s Start, Vec<Leg>)> {
+            let legs = |start: &Start| constructed(search.space, &start.places, search.target, most_bytes);
+            starts.iter().filter_map(|start| legs(start).map(|legs| (start, legs))).collect()
+        };
+        let mut built_ways = built(search.most_bytes);
+        if built_ways.is_empty() && by_bytes.is_none() {
+            built_ways = built(u64::MAX);
+        }
+        let ways: Vec<(&Start, Vec<Leg>)> = by_bytes.into_iter().chain(built_ways).collect();
         let costs: Vec<StepsPrice> =
             ways.iter().map(|(start, legs)| priced(search.space, start, legs, prices)).collect();
         let best = (0..ways.len()).min_by(|&a, &b| costs[a].order(&costs[b]))?;
@@ -348,7 +330,7 @@ impl<'a> Problem<'a> {
         let segments = segments(&whole, &self.source, &AxisSharding::replicated(self.source.mesh.clone(), self.rank()));
         let space = Space::new(&self.source.mesh, segments, self.element_bytes());
         let mut prices = Prices::new(self.request.cluster, &space);
-        let mut route = RouteBuilder { problem: self, steps: Vec::new(), route: Vec::new() };
+        let mut route = RouteBuilder::new(&self.request.shape.dims, [&self.source, &self.target], self.element_bytes());
         let source = space.places(&self.source);
         route.pad(&sizes, &source, &space);
         let place = |a: usize| match source[a] {
@@ -476,99 +458,4 @@ fn assign(
 
 fn gcd(a: i64, b: i64) -> i64 {
     if b == 0 { a } else { gcd(b, a % b) }
-}
-
-/// Steps for people and for the lowering, side by side.
-struct RouteBuilder<'p> {
-    problem: &'p Problem<'p>,
-    steps: Vec<RedistributionStep>,
-    route: Vec<LoweredStep>,
-}
-
-impl RouteBuilder<'_> {
-    fn step(
-        &mut self,
-        kind: StepKind,
-        price: StepsPrice,
-        tile: Dims,
-        state: String,
-        because: String,
-    ) -> &mut RedistributionStep {
-        let step = RedistributionStep { kind, groups: Vec::new(), pairs: Vec::new(), price, tile, state, because };
-        self.steps.push(step);
-        let last = self.steps.len() - 1;
-        &mut self.steps[last]
-    }
-
-    /// Whole dims of the source get the padding that the target's tiles need.
-    fn pad(&mut self, padded: &Dims, source: &Places, space: &Space) {
-        let (dims, tiles) = (&self.problem.request.shape.dims, self.problem.source.tiles());
-        let is_short = |&dim: &usize| tiles[dim] == 1 && padded[dim] > dims[dim];
-        let short: Vec<usize> = (0..dims.len()).filter(is_short).collect();
-        if !short.is_empty() {
-            let tile = space.local_dims(source, dims.len());
-            let because = describe::padding(&short, dims, padded);
-            let state = describe::state(space, source, dims.len());
-            self.step(StepKind::Pad, StepsPrice::default(), tile.clone(), state, because);
-            self.route.push(LoweredStep::Pad(tile));
-        }
-    }
-
-    fn trim(&mut self, padded: &Dims) {
-        let (dims, tiles) = (&self.problem.request.shape.dims, self.problem.target.tiles());
-        let is_long = |&dim: &usize| tiles[dim] == 1 && padded[dim] > dims[dim];
-        let long: Vec<usize> = (0..dims.len()).filter(is_long).collect();
-        if !long.is_empty() {
-            let tile_of =
-                |sizes: &Dims| -> Dims { sizes.iter().zip(&tiles).map(|(&size, &n)| (size + n - 1) / n).collect() };
-            let (before, tile) = (tile_of(padded), tile_of(dims));
-            let because = describe::trimming(&long, dims, padded);
-            let state = self.steps.last().map(|step| step.state.clone()).unwrap_or_default();
-            self.step(StepKind::Trim, StepsPrice::default(), tile.clone(), state, because);
-            self.route.push(LoweredStep::Trim(before, tile));
-        }
-    }
-
-    fn leg(&mut self, space: &Space, kind: StepKind, from: &Places, to: &Places, price: StepsPrice) {
-        let rank = self.problem.rank();
-        let (tile, state) = (space.local_dims(to, rank), describe::state(space, to, rank));
-        let because = describe::because(space, kind, from, to);
-        let step = self.step(kind, price, tile, state, because);
-        match kind {
-            StepKind::Permute => step.pairs = permutation((space, from), (space, to)),
-            StepKind::AllGather | StepKind::AllToAll | StepKind::ReduceScatter | StepKind::AllReduce => {
-                step.groups = space.groups(&moved_atoms(from, to));
-            }
-            StepKind::Pad | StepKind::Slice | StepKind::Pieces | StepKind::Trim => {}
-        }
-        self.route.push(LoweredStep::Leg { space: space.clone(), kind, from: from.clone(), to: to.clone() });
-    }
-
-    fn reorder(&mut self, space: &Space, start: &Start, source: &AxisSharding) {
-        let rank = self.problem.rank();
-        let because = match source.mesh.devices == space.devices {
-            true => "the axes of source and target cut the devices at places that do not divide one another",
-            false => "the devices of the target stand in another order",
-        };
-        let (tile, state) = (space.local_dims(&start.places, rank), describe::state(space, &start.places, rank));
-        self.step(StepKind::Permute, start.price, tile, state, because.into()).pairs = start.pairs.clone();
-        self.route.push(LoweredStep::Reorder(start.pairs.clone()));
-    }
-
-    fn pieces(&mut self, plan: PiecePlan, prices: &Prices<'_>) {
-        let bytes = self.problem.element_bytes();
-        let state = describe::sharding(&self.problem.target);
-        for write in &plan.writes {
-            let Some(pairs) = &write.pairs else { continue };
-            let price = prices.of_pairs(pairs, write.block.iter().product::<i64>() as u64 * bytes);
-            let because = describe::piece(&write.block, pairs.len());
-            self.step(StepKind::Pieces, price, plan.tile.clone(), state.clone(), because).pairs = pairs.clone();
-        }
-        self.route.push(LoweredStep::Pieces(plan));
-    }
-
-    fn candidate(self, is_searched: bool) -> Candidate {
-        let price = self.steps.iter().fold(StepsPrice::default(), |sum, step| sum.plus(step.price));
-        Candidate { price, is_searched, steps: self.steps, route: self.route }
-    }
 }

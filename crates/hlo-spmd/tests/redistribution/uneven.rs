@@ -92,6 +92,25 @@ fn many_prime_axes_are_planned_without_a_search() {
 }
 
 #[test]
+fn constructed_steps_reach_the_target() {
+    let mut draw = Draw(77);
+    let (mut bound, mut bytes) = (0, 0);
+    for (mesh, dims) in
+        [(&[4, 4, 8][..], [128, 128, 128]), (&[3, 4, 12, 2], [288, 288, 288]), (&[2, 3, 8, 8], [384, 384, 384])]
+    {
+        for _ in 0..40 {
+            let (from, to) = drawn_pair(&mut draw, mesh, 3);
+            let planned = plan(&dims, &from, &to).unwrap_or_else(|error| panic!("{from} -> {to}: {error}"));
+            let steps = planned.without_pieces.unwrap_or_else(|| panic!("{from} -> {to}: expected steps"));
+            bound += planned.bound_bytes;
+            bytes += steps.bytes;
+        }
+    }
+    println!("7 and 8 atoms: steps {:.3} of the bound", bytes as f64 / bound as f64);
+    assert!((bytes as f64) < 1.6 * bound as f64, "{bytes} {bound}");
+}
+
+#[test]
 fn partial_results_are_scattered_where_the_target_is_cut() {
     let kinds = |to: &str| {
         let from = "{mesh['x'=4], [{},{}], unreduced={'x'}}";
