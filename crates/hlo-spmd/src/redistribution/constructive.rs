@@ -10,9 +10,21 @@ use super::space::{Place, Places, Space};
 /// slice what the target cuts by them; atoms that stand elsewhere move there in one all-to-all, if they are at minor ends and there
 /// is room. Where that stops, a permute puts the target's atoms where others are, and at the end the others are gathered. `None` if
 /// that does not reach the target without holding more than `most_bytes`.
-pub(super) fn constructed(space: &Space, from: &Places, target: &Places, most_bytes: u64) -> Option<Vec<Leg>> {
+///
+/// With `slices_early`, free atoms first slice their target's segments wherever these have room, also behind atoms that are to leave.
+pub(super) fn constructed(
+    space: &Space,
+    from: &Places,
+    target: &Places,
+    most_bytes: u64,
+    slices_early: bool,
+) -> Option<Vec<Leg>> {
     let mut legs: Vec<Leg> = Vec::new();
     let mut now = from.clone();
+    if slices_early {
+        now = early_sliced(space, from, target);
+        legs.extend((now != *from).then(|| (StepKind::Slice, now.clone())));
+    }
     // Every round but the last puts an atom in its place for good.
     for _ in 0..2 * space.atoms.len() + 2 {
         let next = [reduced, sliced, exchanged].iter().find_map(|step| step(space, &now, target));
@@ -48,6 +60,20 @@ fn reduced(space: &Space, now: &Places, target: &Places) -> Option<Leg> {
     }
     due.iter().for_each(|&a| to[a] = Place::Free);
     (to != *now).then_some((StepKind::AllReduce, to))
+}
+
+fn early_sliced(space: &Space, now: &Places, target: &Places) -> Places {
+    let mut to = now.clone();
+    for a in (0..now.len()).filter(|&a| now[a] == Place::Free && !space.is_pinned(a)) {
+        let Place::On { segment, .. } = target[a] else { continue };
+        let on_segment = |place: &&Place| matches!(place, Place::On { segment: s, .. } if *s == segment);
+        let depth = to.iter().filter(on_segment).count() as u16;
+        let room = space.local_sizes(&to).get(segment as usize).copied().unwrap_or(1);
+        if room % space.atoms[a].size == 0 {
+            to[a] = Place::On { segment, depth };
+        }
+    }
+    to
 }
 
 fn sliced(space: &Space, now: &Places, target: &Places) -> Option<Leg> {
@@ -91,20 +117,40 @@ fn exchanged(space: &Space, now: &Places, target: &Places) -> Option<Leg> {
     (to != *now).then_some((StepKind::AllToAll, to))
 }
 
-/// Atoms of the target go where other atoms of their size are, these to the places that become empty.
+/// Every segment keeps its number of tiles, and takes as many of the target's atoms as that has room for; other atoms fill the rest.
+/// `None` if that brings no further atom to its place.
 fn permuted(space: &Space, now: &Places, target: &Places) -> Option<Leg> {
-    let mut to = now.clone();
-    for a in 0..now.len() {
-        let is_placed = matches!(target[a], Place::On { .. });
-        if !is_placed || to[a] == target[a] || to[a] == Place::Partial || space.is_pinned(a) {
-            continue;
+    let (lists, wanted) = (space.lists(now), space.lists(target));
+    let is_movable = |a: usize| now[a] != Place::Partial && !space.is_pinned(a);
+    let mut to: Places = (0..now.len()).map(|a| if is_movable(a) { Place::Free } else { now[a] }).collect();
+    let mut filled = vec![(1, 0u16); lists.len()];
+    let mut put = |to: &mut Places, segment: usize, atom: usize| {
+        let (n, depth) = &mut filled[segment];
+        let has_room = space.n_places(&lists[segment]) % (*n * space.atoms[atom].size) == 0;
+        if !has_room || !is_movable(atom) || to[atom] != Place::Free {
+            return false;
         }
-        let other = (0..now.len()).find(|&b| to[b] == target[a] && space.atoms[b].size == space.atoms[a].size);
-        if let Some(b) = other {
-            to.swap(a, b);
-        }
+        to[atom] = Place::On { segment: segment as u16, depth: *depth };
+        *n *= space.atoms[atom].size;
+        *depth += 1;
+        true
+    };
+    for (segment, atoms) in wanted.iter().enumerate() {
+        let _ = atoms.iter().take_while(|&&atom| put(&mut to, segment, atom)).count();
     }
-    (to != *now).then_some((StepKind::Permute, to))
+    let placed: Vec<usize> = lists.iter().flatten().copied().collect();
+    for (segment, own) in lists.iter().enumerate() {
+        // Atoms stay where they were if they can; free ones come last.
+        for &atom in own.iter().chain(&placed) {
+            put(&mut to, segment, atom);
+        }
+        (0..now.len()).for_each(|atom| {
+            put(&mut to, segment, atom);
+        });
+    }
+    let is_full = filled.iter().zip(&lists).all(|((n, _), list)| *n == space.n_places(list));
+    let n_right = |places: &Places| places.iter().zip(target).filter(|(a, b)| a == b).count();
+    (is_full && n_right(&to) > n_right(now)).then_some((StepKind::Permute, to))
 }
 
 /// Whether an atom of a segment, or one before it, is not where the target has it.

@@ -254,8 +254,10 @@ impl<'a> Problem<'a> {
         });
         // Steps that hold more on the way are better than none.
         let built = |most_bytes: u64| -> Vec<(&'s Start, Vec<Leg>)> {
-            let legs = |start: &Start| constructed(search.space, &start.places, search.target, most_bytes);
-            starts.iter().filter_map(|start| legs(start).map(|legs| (start, legs))).collect()
+            let legs =
+                |start: &Start, early| constructed(search.space, &start.places, search.target, most_bytes, early);
+            let both = starts.iter().flat_map(|start| [(start, false), (start, true)]);
+            both.filter_map(|(start, early)| legs(start, early).map(|legs| (start, legs))).collect()
         };
         let mut built_ways = built(search.most_bytes);
         if built_ways.is_empty() && by_bytes.is_none() {

@@ -34,6 +34,20 @@ pub(crate) fn plan_on(
     to: &str,
     cluster: Option<&Cluster>,
 ) -> Result<Redistribution, RedistributionError> {
+    planned(dims, (from, to), cluster, true)
+}
+
+/// A plan without pieces of tiles.
+pub(crate) fn plan_by_steps(dims: &[i64], from: &str, to: &str) -> Result<Redistribution, RedistributionError> {
+    planned(dims, (from, to), None, false)
+}
+
+fn planned(
+    dims: &[i64],
+    (from, to): (&str, &str),
+    cluster: Option<&Cluster>,
+    allows_pieces: bool,
+) -> Result<Redistribution, RedistributionError> {
     let shape = ArrayShape::new(DType::F32, dims.iter().copied());
     let n = n_devices(from, to);
     let (source, target) = (axes(from, dims.len(), n), axes(to, dims.len(), n));
@@ -43,7 +57,7 @@ pub(crate) fn plan_on(
         target: &target,
         monoid: None,
         cluster,
-        allows_pieces: true,
+        allows_pieces,
     })
 }
 

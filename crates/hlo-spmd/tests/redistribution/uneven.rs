@@ -1,7 +1,7 @@
 //! Sizes that are no multiple of their tiles, other device orders, partial results, and machines.
 
 use crate::pairs::{Draw, MESHES, drawn_pair, drawn_sharding};
-use crate::run::{axes, plan, plan_on, ran, text};
+use crate::run::{axes, plan, plan_by_steps, plan_on, ran, text};
 use hlo_cluster::Cluster;
 use hlo_spmd::redistribution::{RedistributionError, StepKind};
 
@@ -77,37 +77,30 @@ fn steps_alone_run_too() {
 }
 
 #[test]
-fn many_prime_axes_are_planned_without_a_search() {
-    let mut draw = Draw(21);
-    let (mut bound, mut bytes) = (0, 0);
-    for _ in 0..12 {
-        let (from, to) = drawn_pair(&mut draw, &[4, 4, 8], 3);
-        let planned = plan(&[128, 128, 16], &from, &to).unwrap_or_else(|error| panic!("{from} -> {to}: {error}"));
-        let steps = planned.without_pieces.unwrap_or_else(|| panic!("{from} -> {to}: expected steps"));
-        bound += planned.bound_bytes;
-        bytes += steps.bytes;
-    }
-    println!("7 atoms: bound {bound} steps {bytes}");
-    assert!((bytes as f64) < 2.0 * bound as f64, "{bytes} {bound}");
-}
-
-#[test]
 fn constructed_steps_reach_the_target() {
     let mut draw = Draw(77);
-    let (mut bound, mut bytes) = (0, 0);
-    for (mesh, dims) in
-        [(&[4, 4, 8][..], [128, 128, 128]), (&[3, 4, 12, 2], [288, 288, 288]), (&[2, 3, 8, 8], [384, 384, 384])]
-    {
-        for _ in 0..40 {
-            let (from, to) = drawn_pair(&mut draw, mesh, 3);
-            let planned = plan(&dims, &from, &to).unwrap_or_else(|error| panic!("{from} -> {to}: {error}"));
+    // Dims that both ends cut by different primes cost gathers; pieces of tiles still come down to the bound.
+    let meshes: [(&[i64], &[i64], f64); 3] = [
+        (&[4, 4, 8], &[128, 128, 16], 1.5),
+        (&[3, 4, 12, 2], &[288, 288], 3.5),
+        (&[2, 3, 8, 8], &[384, 384, 384], 3.5),
+    ];
+    for (mesh, dims, most) in meshes {
+        let (mut bound, mut bytes) = (0, 0);
+        for turn in 0..40 {
+            let (from, to) = drawn_pair(&mut draw, mesh, dims.len());
+            let planned = plan_by_steps(dims, &from, &to).unwrap_or_else(|error| panic!("{from} -> {to}: {error}"));
             let steps = planned.without_pieces.unwrap_or_else(|| panic!("{from} -> {to}: expected steps"));
+            assert_eq!(planned.price, steps, "{from} -> {to}");
+            if turn < 3 && dims.len() < 3 || turn == 0 && dims[2] < 100 {
+                ran(dims, &from, &to, &planned);
+            }
             bound += planned.bound_bytes;
             bytes += steps.bytes;
         }
+        println!("{mesh:?}: steps {:.3} of the bound", bytes as f64 / bound as f64);
+        assert!((bytes as f64) < most * bound as f64, "{mesh:?} {bytes} {bound}");
     }
-    println!("7 and 8 atoms: steps {:.3} of the bound", bytes as f64 / bound as f64);
-    assert!((bytes as f64) < 1.6 * bound as f64, "{bytes} {bound}");
 }
 
 #[test]
