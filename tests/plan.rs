@@ -165,3 +165,89 @@ fn the_commands_of_the_readme_work() {
         assert!(command.contains("placement") || outcome.stdout.contains("47 programs"), "{}", outcome.stdout);
     }
 }
+
+const WORKED: [&str; 7] = [
+    "reshard",
+    "--shape",
+    "f32[16,16,16]",
+    "--from",
+    "{devices=[2,1,4]<=[4,2]T(1,0)}",
+    "--to",
+    "{devices=[1,8,1]<=[8]}",
+];
+
+#[test]
+fn a_reshard_is_what_its_readme_shows() {
+    let path = hlo_tests::root().join("../crates/hlo-spmd/README.md");
+    let readme = std::fs::read_to_string(path).expect("the README");
+    let shown = readme.split_once("```text\n").and_then(|(_, after)| after.split_once("```")).expect("a block").0;
+    assert_eq!(run(&WORKED).stdout, shown);
+    let words = WORKED.map(|word| if word.contains(['[', '{']) { format!("'{word}'") } else { word.to_string() });
+    assert!(readme.contains(&format!("hlo-opt plan {}", words.join(" "))), "the README names the command");
+}
+
+#[test]
+fn a_reshard_as_json_names_groups_and_reasons() {
+    let plan = json(&[&WORKED[..], &["--emit", "json"]].concat());
+    assert_eq!(
+        (&plan["bound_bytes"], &plan["total"]["bytes"], &plan["gap_bytes"]),
+        (&1792.into(), &1792.into(), &0.into())
+    );
+    let step = &plan["steps"][0];
+    assert_eq!(step["op"], "all-to-all");
+    assert_eq!(step["groups"], serde_json::json!([[0, 1, 2, 3, 4, 5, 6, 7]]));
+    assert_eq!(step["tile"], serde_json::json!([16, 2, 16]));
+    assert_eq!(plan["greedy"]["mindspore"]["bytes"], 2560);
+    assert_eq!(plan["total"]["seconds"], Value::Null);
+    let timed = json(&[&WORKED[..], &["--emit", "json", "--cluster", "[(node,2),(gpu,4)]"]].concat());
+    assert!(timed["total"]["seconds"].as_f64() > Some(0.0), "{timed}");
+    let parts =
+        timed["steps"].as_array().expect("steps").iter().map(|step| step["cost"]["seconds"].as_f64().unwrap_or(0.0));
+    assert!((parts.sum::<f64>() / timed["total"]["seconds"].as_f64().unwrap_or(0.0) - 1.0).abs() < 1e-9);
+}
+
+#[test]
+fn a_reshard_as_hlo_and_as_a_picture() {
+    let text = run(&[&WORKED[..], &["--emit", "hlo"]].concat()).stdout;
+    let module = hlo_text::parse_module(&text).unwrap_or_else(|errors| panic!("{errors:?}")).module;
+    assert_eq!(module.n_devices(), 8);
+    assert_eq!(text.matches(" all-to-all(").count(), 1, "{text}");
+    let picture = run(&[&WORKED[..], &["--emit", "svg"]].concat()).stdout;
+    assert!(picture.ends_with("</svg>\n") && !picture.contains("NaN"), "{picture}");
+    // Before and after one step: a grey bar and a coloured one for each of 8 devices and 3 dims.
+    assert_eq!(picture.matches("#e4e4e4").count(), 2 * 8 * 3);
+}
+
+#[test]
+fn a_reshard_of_what_does_not_fit_is_wrong_usage() {
+    let refused = |shape: &str, from: &str, to: &str, more: &[&str]| {
+        let outcome = run(&[&["reshard", "--shape", shape, "--from", from, "--to", to], more].concat());
+        assert_eq!((outcome.code, outcome.stdout.as_str()), (2, ""), "{}", outcome.stderr);
+        outcome.stderr
+    };
+    let rows = "{devices=[4,1]<=[4]}";
+    let cases = [
+        (refused("f32[4", rows, rows, &[]), "--shape: expected an array such as f32[16,16], found `f32[4`"),
+        (refused("f32[8,8]", "{devices=[4,1]<=[4", rows, &[]), "--from: expected `,` or `]`"),
+        (
+            refused("f32[8,8]", rows, "{devices=[4]<=[4]}", &[]),
+            "--to: sharding: expected one entry for each of 2 dims, found 1",
+        ),
+        (refused("f32[8,8]", rows, "{devices=[4,2]<=[8]}", &[]), "--to: sharding: expected 4 devices, found 8"),
+        (
+            refused("f32[8,8]", "{replicated}", "{replicated}", &[]),
+            "expected a sharding that lists its devices, or --devices",
+        ),
+        (refused("f32[0,8]", rows, "{replicated}", &[]), "dim 0: expected a size of at least 1, found 0"),
+        (
+            refused("f32[8,8]", rows, "{replicated}", &["--cluster", "[(gpu,2)]"]),
+            "--cluster: expected at least 4 devices",
+        ),
+    ];
+    for (found, expected) in &cases {
+        assert!(found.contains(expected), "expected {expected}, found {found}");
+    }
+    let nothing =
+        run(&["reshard", "--shape", "f32[8,8]", "--from", "{replicated}", "--to", "{replicated}", "--devices", "4"]);
+    assert!(nothing.stdout.contains("nothing to do"), "{}", nothing.stdout);
+}

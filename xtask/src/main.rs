@@ -23,6 +23,7 @@ mod preset_check;
 mod proto_check;
 mod prove_check;
 mod python;
+mod reshard_check;
 mod sanitize;
 mod spelling_check;
 mod tidy;
@@ -138,6 +139,11 @@ cargo xtask <command>
       --corpus DIR         modules of this folder too; may be repeated
       --only SUBSTR        calls whose file and arguments contain this
       --jobs N             calls at a time (default all cores)
+  reshard-check [options]  redistribution plans of random pairs of shardings: bytes beside the lower bound, XLA's partitioner and
+                       Shardy's reshards, and plans run in XLA
+      --pairs N            planned pairs of each mesh (default 1000)
+      --compared N         of these, pairs that XLA and Shardy plan too (default 50)
+      --run N              of these, plans that run in XLA (default 6)
   paper-wus            the models of the weight-update sharding paper on the cluster model, beside its figures
 ";
 
@@ -170,6 +176,7 @@ fn main() -> ExitCode {
         Some("coverage") => coverage::run(words),
         Some("compare") => compare::run(words),
         Some("paper-wus") => paper_wus::run(),
+        Some("reshard-check") => reshard_check::run(words),
         Some("help" | "--help" | "-h") => {
             print!("{HELP}");
             Ok(true)

@@ -1,6 +1,7 @@
 //! The HLO intermediate representation: shapes, literals, the op table, the module graph, printer and verifier.
 
 pub mod attrs;
+pub mod axes;
 mod chunks;
 pub mod collective;
 pub mod cost;

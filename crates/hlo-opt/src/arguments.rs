@@ -65,7 +65,7 @@ pub(crate) enum Command {
     Reduce(ReduceArgs),
     /// Run a per-device module as the GPU backend lowers it, in one process or one for each rank
     Run(RunArgs),
-    /// Place parallelism on a machine, or find the best way to reduce on it
+    /// Place parallelism on a machine, or find the best way to reduce on it or to reshard an array
     #[command(subcommand)]
     Plan(PlanCommand),
     /// Print a completion script for a shell

@@ -81,7 +81,7 @@ impl DeviceIds {
 }
 
 /// `s32[]`: replica × num_partitions + partition.
-fn device_id(module: &mut Module, comp: CompId) -> InstId {
+pub(crate) fn device_id(module: &mut Module, comp: CompId) -> InstId {
     let (r, p) = (module.header.replica_count, module.header.num_partitions);
     let at = Appender::new(comp);
     let u32s = |module: &mut Module, hint: &str, opcode: Opcode, operands: &[InstId]| {

@@ -11,6 +11,7 @@
 //! - how a cut goes through an op: [`DimRelation`];
 //! - how an array is cut: [`ShardFormat`]; cutting, joining and reducing into shards: [`ShardBuilder`];
 //! - over which devices a value may be cut: [`groupings`];
+//! - the cheapest way from one sharding of an array to another: [`redistribution`];
 //! - who takes part in a new collective, on which channel: [`GroupAttrs`], [`ChannelIds`];
 //! - several arrays side by side in one: [`Packing`];
 //! - new instructions: [`Appender`]; one computation under change: [`Rewrite`];
@@ -30,6 +31,7 @@ mod obstacle;
 pub mod packing;
 mod rebuild;
 mod record;
+pub mod redistribution;
 mod relation;
 mod rewrite;
 mod scaling;

@@ -15,6 +15,8 @@ pub(crate) enum PlanCommand {
     Placement(PlacementArgs),
     /// Find the best program of collectives for a reduction, on every placement
     Reduction(ReductionArgs),
+    /// Find the cheapest steps from one sharding of an array to another
+    Reshard(ReshardArgs),
 }
 
 /// What both plans take.
@@ -75,6 +77,39 @@ pub(crate) struct ReductionArgs {
     /// Draw the predicted time of every program per matrix
     #[arg(long, value_name = "SVG")]
     pub plot: Option<PathBuf>,
+}
+
+/// `plan reshard`.
+#[derive(Args, Debug)]
+pub(crate) struct ReshardArgs {
+    /// The whole array: f32[16,16,16]
+    #[arg(long, value_name = "SHAPE")]
+    pub shape: String,
+    /// How it is cut, in any form of HLO's sharding=: '{devices=[4,1]<=[4]}'
+    #[arg(long, value_name = "SHARDING")]
+    pub from: String,
+    /// How it is to be cut
+    #[arg(long, value_name = "SHARDING")]
+    pub to: String,
+    /// Plan for least time on a machine: a shipped name, '[(name,count[,GB/s[,µs]]),…]', or a TOML file; else for fewest bytes
+    #[arg(long, value_name = "C")]
+    pub cluster: Option<String>,
+    /// Devices, where no sharding lists them
+    #[arg(long, value_name = "N", value_parser = devices)]
+    pub devices: Option<usize>,
+    /// Steps with their costs, a per-device module, one JSON object, or a picture
+    #[arg(long, value_name = "WHAT", default_value = "text")]
+    pub emit: ReshardEmit,
+}
+
+/// What `plan reshard` prints.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub(crate) enum ReshardEmit {
+    Text,
+    Hlo,
+    Json,
+    Svg,
 }
 
 /// One reduction and what it counts.
@@ -164,6 +199,7 @@ enum ValueError {
     NoBytes,
     TooManyBytes,
     NoSteps,
+    NoDevices,
     NoWeightedAxes,
     Weight { found: f64 },
     NoMatrix,
@@ -175,6 +211,7 @@ impl fmt::Display for ValueError {
             ValueError::NoBytes => "expected a number of bytes such as 4096 or 2GiB",
             ValueError::TooManyBytes => "expected zero bytes to 8 EiB",
             ValueError::NoSteps => "expected a number of steps, at least 1",
+            ValueError::NoDevices => "expected a number of devices, at least 1",
             ValueError::NoWeightedAxes => "expected axes and a weight such as 0+2=0.25",
             ValueError::Weight { found } => {
                 return write!(f, "expected a weight from zero to {MOST_WEIGHT:e}, found {found:e}");
@@ -199,6 +236,10 @@ fn bytes(text: &str) -> Result<f64, ValueError> {
 
 fn at_least_one(text: &str) -> Result<usize, ValueError> {
     text.parse().ok().filter(|n| *n > 0).ok_or(ValueError::NoSteps)
+}
+
+fn devices(text: &str) -> Result<usize, ValueError> {
+    at_least_one(text).map_err(|_| ValueError::NoDevices)
 }
 
 fn weighted(text: &str) -> Result<Weighted, ValueError> {

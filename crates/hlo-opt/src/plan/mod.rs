@@ -1,9 +1,11 @@
-//! `hlo-opt plan`: how to place parallelism on a machine, and how to reduce on it.
+//! `hlo-opt plan`: how to place parallelism on a machine, how to reduce on it, and how to cut an array otherwise.
 
 pub(crate) mod arguments;
 pub(crate) mod placement;
 pub(crate) mod plot;
 pub(crate) mod reduction;
+pub(crate) mod reshard;
+mod reshard_picture;
 
 use crate::console::Console;
 use crate::{Failure, exit};
@@ -19,6 +21,7 @@ pub(crate) fn run(command: &PlanCommand, console: &mut Console<'_>) -> Result<u8
     match command {
         PlanCommand::Placement(args) => placement::plan(args, console)?,
         PlanCommand::Reduction(args) => reduction::plan(args, console)?,
+        PlanCommand::Reshard(args) => reshard::plan(args, console)?,
     }
     Ok(exit::OK)
 }

@@ -126,7 +126,7 @@ fn tick_text(seconds: f64) -> String {
     format!("{number} {unit}")
 }
 
-fn escaped(text: &str) -> String {
+pub(super) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
