@@ -115,6 +115,8 @@ cargo xtask <command>
       --only SUBSTR        modules whose file name contains this; may be repeated
       --mutants N          instead: N small changes of transformed modules; what is proved nevertheless must agree in the evaluator
       --random N           instead: N random modules and rewrites of them, likewise
+      --certificates       the certificates of those proofs, by the second checker; with --mutants, the mutants held against them
+      --certificate F      instead: this certificate of the modules that are named
       --seed S             the first seed of those (default 1)
   spelling-check [options]  ways to write HLO, read by us and by jaxlib: what we refuse, and what we read otherwise
       --quick              a sample of them

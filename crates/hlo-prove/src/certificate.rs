@@ -176,7 +176,7 @@ impl Maker<'_, '_> {
                 }
                 let device = (n_lists > 1).then_some(list as u32);
                 for segment in segments.iter().filter(|segment| !is_number(self.prover, segment.term)) {
-                    for (device, source_device, source, at, dims) in self.cuts_of(segment, device) {
+                    for (device, source_device, source, (at, dims)) in self.cuts_of(segment, device) {
                         let site = *site.get_or_insert_with(|| add_site(self.modules, point, leaf, &mut self.out));
                         self.out.cuts.push(Cut { site, device, source, source_device, at, dims });
                     }
@@ -226,8 +226,8 @@ impl Maker<'_, '_> {
             let known = [None, source_device].map(|device| self.sources.get(&(term, device)));
             let mut known = known.into_iter().flatten().flatten();
             let found = known.find_map(|source| Some((source.site, places(&source.segment.region, &region)?)));
-            if let Some((site, (at, dims))) = found {
-                out.push((device, source_device, site, at, dims));
+            if let Some((site, places)) = found {
+                out.push((device, source_device, site, places));
             }
         }
         out
@@ -294,10 +294,14 @@ fn is_number(prover: &Prover, term: TermId) -> bool {
     matches!(prover.arrays.terms.node(term), Node::Constant(_) | Node::Table(_) | Node::Iota(_))
 }
 
-type FoundCut = (Option<u32>, Option<u32>, usize, [i64; 2], Vec<(i64, [i64; 2])>);
+/// The devices of a value and of its source, the source, and the places.
+type FoundCut = (Option<u32>, Option<u32>, usize, Places);
+
+/// The first places in a value and in its source, then numbers of steps and what each adds to both.
+type Places = ([i64; 2], Vec<(i64, [i64; 2])>);
 
 /// The places in a source of a region that is given by the coordinates of their term.
-fn places(source: &Region, region: &Region) -> Option<([i64; 2], Vec<(i64, [i64; 2])>)> {
+fn places(source: &Region, region: &Region) -> Option<Places> {
     let start = place_of(source, &region.at[1..])?;
     let mut dims = Vec::with_capacity(region.dims.len());
     let mut corner: Coords = SmallVec::from_slice(&region.at[1..]);

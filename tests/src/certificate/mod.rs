@@ -84,10 +84,9 @@ pub fn check(modules: Vec<&Module>, certificate: &str, seed: u64, work: usize) -
     let mut checker = Checker { values, claims: HashMap::new(), out: Checked::default(), draw: seed, left: work };
     checker.promise_inputs();
     for (site, reps) in text.equal {
-        if let Ok(place) = checker.values.same(places[site]) {
-            if reps.len() == n_devices as usize && reps.iter().all(|&rep| rep < n_devices) {
-                checker.claims.entry(place).or_insert(reps);
-            }
+        let is_valid = reps.len() == n_devices as usize && reps.iter().all(|&rep| rep < n_devices);
+        if let (Ok(place), true) = (checker.values.same(places[site]), is_valid) {
+            checker.claims.entry(place).or_insert(reps);
         }
     }
     for cut in text.cuts {
@@ -566,10 +565,10 @@ impl Checker<'_> {
 
     fn forget_equations(&mut self, roots: &[FrameId]) {
         let values = &mut self.values;
-        for (place, numbers) in &values.by_place {
-            if is_within(&values.programs, place.frame, roots) {
-                numbers.iter().for_each(|&number| values.equations[number].is_usable = false);
-            }
+        let numbers = values.by_place.iter().filter(|(place, _)| is_within(&values.programs, place.frame, roots));
+        let numbers: HashSet<usize> = numbers.flat_map(|(_, numbers)| numbers.iter().copied()).collect();
+        for (number, equation) in values.equations.iter_mut().enumerate() {
+            equation.is_usable &= !numbers.contains(&number);
         }
     }
 

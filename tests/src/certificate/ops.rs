@@ -316,9 +316,9 @@ impl<'m> Values<'m> {
             k += 1;
         }
         let mut free = |side: &mut Vec<i64>, batch: &[i64], contracted: &[i64]| {
-            for d in 0..side.len() {
+            for (d, place) in side.iter_mut().enumerate() {
                 if !batch.contains(&(d as i64)) && !contracted.contains(&(d as i64)) {
-                    side[d] = index[k];
+                    *place = index[k];
                     k += 1;
                 }
             }
@@ -458,15 +458,18 @@ fn binary(opcode: Opcode, fns: BinaryFns, dtype: DType, x: Number, y: Number) ->
             }
             None => field::drawn(field::hash([field::hash_text(&opcode.to_string()), x, y]), dtype),
         },
-        NumberClass::Float | NumberClass::Complex => match opcode {
-            Opcode::Add => field::add(x, y),
-            Opcode::Subtract => field::add(x, field::negate(y)),
-            Opcode::Multiply => field::multiply(x, y),
-            Opcode::Divide => field::divide(x, y),
-            Opcode::Maximum => extreme(dtype, x, y, true),
-            Opcode::Minimum => extreme(dtype, x, y, false),
-            other => field::hash([field::hash_text(&other.to_string()), x, y]),
-        },
+        NumberClass::Float | NumberClass::Complex => {
+            let exact: [(Opcode, Number); 6] = [
+                (Opcode::Add, field::add(x, y)),
+                (Opcode::Subtract, field::add(x, field::negate(y))),
+                (Opcode::Multiply, field::multiply(x, y)),
+                (Opcode::Divide, if opcode == Opcode::Divide { field::divide(x, y) } else { 0 }),
+                (Opcode::Maximum, extreme(dtype, x, y, true)),
+                (Opcode::Minimum, extreme(dtype, x, y, false)),
+            ];
+            let found = exact.iter().find(|(op, _)| *op == opcode);
+            found.map_or_else(|| field::hash([field::hash_text(&opcode.to_string()), x, y]), |(_, number)| *number)
+        }
     }
 }
 
