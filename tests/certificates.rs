@@ -33,7 +33,7 @@ fn what_is_proved_follows() {
         let after = sharded(&before);
         let found = checked(&before, &after, &certificate(&before, &after));
         assert_eq!((found.failed.len(), found.dropped.len()), (0, 0), "{name}: {:?} {:?}", found.failed, found.dropped);
-        assert!(found.held.len() >= 7 && found.n_held > found.held.len(), "{name}");
+        assert!(found.held.len() >= 3 && found.n_held > found.held.len(), "{name}");
     }
 }
 
@@ -63,7 +63,9 @@ fn what_is_changed_does_not_follow() {
 fn a_loop_that_runs_once_more_does_not_follow() {
     let before = read("programs/mlp_adam_fori.hlo");
     let after = sharded(&before);
-    let found = checked(&before, &edited(&after, "constant(20)", "constant(21)"), &certificate(&before, &after));
+    // The condition's constant.
+    let (from, to) = ("137.clone = s32[] constant(20)", "137.clone = s32[] constant(21)");
+    let found = checked(&before, &edited(&after, from, to), &certificate(&before, &after));
     assert!(!found.failed.is_empty());
 }
 
