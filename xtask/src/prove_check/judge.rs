@@ -38,7 +38,7 @@ pub(super) enum Judgement {
     /// Not equal.
     Apart(String),
     /// A module does not run, or short floats differ and the modules with longer ones are not valid.
-    Unjudged,
+    Unjudged(String),
 }
 
 /// A module with inputs and what it gives for them.
@@ -122,7 +122,7 @@ impl Judge {
     pub(super) fn judge(&self, after: &Module, proof: &Proof, may_widen: bool) -> Judgement {
         let n_runs = if proof.is_proved() { self.runs.len() } else { self.runs.len().min(1) };
         match n_runs {
-            0 => Judgement::Unjudged,
+            0 => Judgement::Unjudged("rounding alone shows on all inputs that were drawn".into()),
             _ => self.judge_runs(after, proof, may_widen, 0..n_runs),
         }
     }
@@ -130,7 +130,10 @@ impl Judge {
     fn judge_runs(&self, after: &Module, proof: &Proof, may_widen: bool, runs: Range<usize>) -> Judgement {
         let mut judgement = Judgement::Bits;
         for (inputs, expected) in self.runs.get(runs).unwrap_or_default() {
-            let Ok(found) = self.evaluate_after((&self.before, after), inputs) else { return Judgement::Unjudged };
+            let found = match self.evaluate_after((&self.before, after), inputs) {
+                Ok(found) => found,
+                Err(reason) => return Judgement::Unjudged(reason),
+            };
             let mut wide = None;
             for output in proof.outputs.iter().filter(|output| output.verdict == Verdict::Proved) {
                 let (share, device) = self.share_apart(expected, &found, output);
@@ -144,7 +147,7 @@ impl Judge {
                     }
                     let share = match &wide {
                         Some(Ok((expected, found))) => self.share_apart(expected, found, output).0,
-                        Some(Err(_)) if !is_exact => return Judgement::Unjudged,
+                        Some(Err(reason)) if !is_exact => return Judgement::Unjudged(format!("with f64: {reason}")),
                         Some(Err(_)) | None => f64::INFINITY,
                     };
                     if share > NEAR_F64 {

@@ -184,7 +184,7 @@ fn try_mutant(pair: &mut Pair, made: &Made, seed: u64, row: &mut Row) -> Option<
     let may_widen = made.kind != "through a narrower type";
     let judgement = match pair.judge(may_widen, seed)? {
         Ok(judge) => judge.judge(&made.module, &proved.proof, may_widen),
-        Err(_) => Judgement::Unjudged,
+        Err(reason) => Judgement::Unjudged(reason.clone()),
     };
     match judgement {
         Judgement::Apart(text) => {
@@ -193,9 +193,9 @@ fn try_mutant(pair: &mut Pair, made: &Made, seed: u64, row: &mut Row) -> Option<
         }
         // Some outputs are refused: those that are proved agree.
         _ if !is_whole => row.refused += 1,
-        Judgement::Unjudged => {
+        Judgement::Unjudged(reason) => {
             row.unjudged += 1;
-            println!("not judged: {}: {} at {}", pair.name, made.kind, made.place);
+            println!("not judged: {}: {} at {}: {reason}", pair.name, made.kind, made.place);
         }
         Judgement::Bits | Judgement::Rounding { .. } => {
             row.agrees += 1;

@@ -146,7 +146,7 @@ fn attempt(
                 println!("seed {seed}: bits differ though proved bit for bit, equal but for rounding: {}", after.what);
             }
         }
-        Judgement::Unjudged => counts.unjudged += 1,
+        Judgement::Unjudged(_) => counts.unjudged += 1,
         Judgement::Apart(text) => return Err(text),
     }
     Ok(())
