@@ -257,7 +257,11 @@ impl Prover {
     /// Which argument of a product or quotient is a number, for which sums may change places with it.
     fn constant_factor(&self, word: crate::term::WordId, args: &[Arg]) -> Option<usize> {
         let op = self.elementwise.op(word)?;
-        let is_number = |k: usize| args.get(k).is_some_and(|a| self.arrays.terms.as_constant(a.term).is_some());
+        let is_number = |k: usize| {
+            args.get(k).is_some_and(|a| {
+                self.arrays.terms.as_constant(a.term).is_some() && self.arrays.terms.is_a_factor(a.term)
+            })
+        };
         match op.linear() {
             Linear::Product if is_number(0) => Some(0),
             Linear::Product | Linear::Quotient if is_number(1) => Some(1),
@@ -267,7 +271,10 @@ impl Prover {
 
     /// What a segment of the carry holds after the loop, if each iteration writes a row of it.
     fn stacked(&mut self, id: LoopId, segment: &Segment, carry: TermId) -> Option<Segment> {
-        let Node::Apply(_, args) = self.arrays.terms.node(segment.term).clone() else { return None };
+        let Node::Apply(Head::Elementwise(word), args) = self.arrays.terms.node(segment.term).clone() else {
+            return None;
+        };
+        let n_rows = self.elementwise.op(word)?.attributes.rsplit_once(" row<")?.1.parse().ok()?;
         let [iota, index, row, before] = args.as_slice() else { return None };
         // The old value must stand where it stood.
         let was: Vec<Coords> = segment.region.dims.iter().map(|d| before.step(&d.step[1..])).collect();
@@ -287,11 +294,18 @@ impl Prover {
                 .map(|d| Dim { n: d.n, step: join(d.step[0], iota.step(&d.step[1..]), row.step(&d.step[1..])) })
                 .collect(),
         };
-        self.stack(id, iota.term, index.term, row.term, &region)
+        self.stack((id, n_rows), iota.term, index.term, row.term, &region)
     }
 
     /// The stack of a row over the iterations. The region has the place, the row's number, then the row's coordinates.
-    fn stack(&mut self, id: LoopId, iota: TermId, index: TermId, row: TermId, region: &Region) -> Option<Segment> {
+    fn stack(
+        &mut self,
+        id: (LoopId, i64),
+        iota: TermId,
+        index: TermId,
+        row: TermId,
+        region: &Region,
+    ) -> Option<Segment> {
         match self.arrays.terms.node(row).clone() {
             Node::Apply(head @ Head::Elementwise(word), args) if self.constant_factor(word, &args).is_some() => {
                 let factor = self.constant_factor(word, &args)?;
@@ -333,9 +347,18 @@ impl Prover {
         }
     }
 
-    fn stack_of_whole(&mut self, id: LoopId, iota: TermId, index: TermId, row: TermId, region: &Region) -> Segment {
+    fn stack_of_whole(
+        &mut self,
+        (id, n_rows): (LoopId, i64),
+        iota: TermId,
+        index: TermId,
+        row: TermId,
+        region: &Region,
+    ) -> Segment {
         let rank = self.arrays.terms.rank(row);
-        let args = [(iota, Terms::NO_EXTRA, 1), (index, Terms::NO_EXTRA, 2 + rank), (row, Terms::NO_EXTRA, 2)];
+        // Rows beyond the last are written to the last, so how many there are belongs to it.
+        let bound = self.arrays.terms.extra(Extra::Moves(vec![(Coords::from_slice(&[0]), n_rows)]));
+        let args = [(iota, bound, 1), (index, Terms::NO_EXTRA, 2 + rank), (row, Terms::NO_EXTRA, 2)];
         self.arrays.terms.apply(Head::LoopStack(id), &args, region)
     }
 }

@@ -253,7 +253,16 @@ impl Prover {
     fn update_own(&mut self, guesses: &mut [Guess], params: &[Value], iteration: &Iteration) -> bool {
         let mut changed = false;
         for (k, guess) in guesses.iter_mut().enumerate() {
-            let Guess::Own(classes) = guess else { continue };
+            let classes = match guess {
+                Guess::Own(classes) => classes,
+                // What seemed to be passed on while another leaf was taken for something else.
+                Guess::Invariant if iteration.results[k] != params[k] => {
+                    *guess = Guess::Own(self.arrays.classes(&params[k]));
+                    changed = true;
+                    continue;
+                }
+                Guess::Invariant | Guess::Part(_) => continue,
+            };
             if iteration.results[k] == params[k] {
                 *guess = Guess::Invariant;
                 changed = true;

@@ -69,7 +69,7 @@ impl Prover {
         let mut groups = None;
         if self.elementwise.reassociates() && parts.iter().any(is_identity) {
             let others: Vec<_> = parts.iter().filter(|part| !is_identity(part)).cloned().collect();
-            groups = group(others, n_kept);
+            groups = group(others, n_kept).filter(|groups| cover_all(groups, n_kept));
             rules = Rules::of(Rule::IdentityDrops);
         }
         let groups = groups
@@ -228,6 +228,32 @@ fn cut_in_grid(parts: Vec<(usize, Region)>, kept: &[i64], places: &[i64]) -> Opt
     }
     Some(parts)
 }
+
+/// Whether each of the places is in one of the groups, some of whose parts were left out.
+fn cover_all(groups: &[Group], n_kept: i64) -> bool {
+    let Some(mut is_covered) = usize::try_from(n_kept).ok().filter(|&n| n <= MAX_COVERED).map(|n| vec![false; n])
+    else {
+        return false;
+    };
+    for group in groups {
+        let sizes: Vec<i64> = group.kept.dims.iter().map(|dim| dim.n).collect();
+        for mut step in 0..group.kept.n_elems() {
+            let mut place = group.kept.at[0];
+            for (dim, &n) in group.kept.dims.iter().zip(&sizes) {
+                place += step % n * dim.step[0];
+                step /= n;
+            }
+            match usize::try_from(place).ok().and_then(|place| is_covered.get_mut(place)) {
+                Some(slot) => *slot = true,
+                None => return false,
+            }
+        }
+    }
+    is_covered.into_iter().all(|covered| covered)
+}
+
+/// With more places than this it is not looked whether all are covered.
+const MAX_COVERED: usize = 1 << 22;
 
 /// Parts by the region of the result that they go into. `None` if regions overlap without being equal.
 fn group(parts: Vec<(usize, Region)>, n_kept: i64) -> Option<Vec<Group>> {

@@ -391,8 +391,11 @@ impl Elementwise {
         }
         let Node::Apply(Head::Elementwise(word), args) = terms.node(summand.term) else { return None };
         let op: &ElementwiseOp = self.op(*word)?;
-        let is_scalar =
-            |arg: &Arg| terms.rank(arg.term) == 0 && terms.classes(arg.term) == crate::devices::Classes::ALL_EQUAL;
+        let is_scalar = |arg: &Arg| {
+            terms.rank(arg.term) == 0
+                && terms.classes(arg.term) == crate::devices::Classes::ALL_EQUAL
+                && terms.is_a_factor(arg.term)
+        };
         let [a, b] = args.as_slice() else { return None };
         let (factor, inner, is_first) = match op.linear() {
             Linear::Product if is_scalar(a) => (a, b, true),
@@ -598,6 +601,11 @@ type Box = Vec<(i64, i64)>;
 
 fn boxes_by_rows(group: &[Summand]) -> Option<Vec<Summand>> {
     let first = group.first().filter(|_| (2..=MAX_BOXES).contains(&group.len()))?;
+    // A step that is taken twice is no side of a box.
+    let is_repeated = |s: &Summand| (1..s.reduce.len()).any(|k| s.reduce[..k].iter().any(|r| r.1 == s.reduce[k].1));
+    if group.iter().any(is_repeated) {
+        return None;
+    }
     let mut basis: Vec<Coords> = group.iter().flat_map(|s| s.reduce.iter().map(|r| r.1.clone())).collect();
     // Rows that come one by one say by their distance what a step is.
     for _ in 0..4 {

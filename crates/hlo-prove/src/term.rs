@@ -339,6 +339,16 @@ impl Terms {
         }
     }
 
+    /// Whether sums may change places with a product with the term: not with zero, by which one may divide, nor with what is
+    /// not finite, as far as the term is a known number.
+    pub(crate) fn is_a_factor(&self, term: TermId) -> bool {
+        match self.as_constant(term).and_then(|literal| literal.get(0)) {
+            Some(Scalar::Float(value)) => value.is_finite() && value != 0.0,
+            Some(Scalar::Complex(re, im)) => re.is_finite() && im.is_finite() && (re != 0.0 || im != 0.0),
+            Some(Scalar::Pred(_) | Scalar::Int(_) | Scalar::Uint(_)) | None => true,
+        }
+    }
+
     /// Whether the term is the number zero.
     pub(crate) fn is_zero(&self, term: TermId) -> bool {
         let value = self.as_constant(term);
@@ -606,10 +616,31 @@ impl Terms {
         }
         match (self.node(a.term).clone(), self.node(b.term).clone()) {
             (Node::Apply(x, of_a), Node::Apply(y, of_b)) if x == y && of_a.len() == of_b.len() => {
-                of_a.iter().zip(&of_b).all(|(p, q)| p.extra == q.extra && self.is_same(&a.of(p), &b.of(q), left))
+                of_a.iter().zip(&of_b).all(|(p, q)| {
+                    p.extra == q.extra && {
+                        let (a, b) = (self.place_of_argument(a, p), self.place_of_argument(b, q));
+                        self.is_same(&a, &b, left)
+                    }
+                })
             }
             (_, _) => false,
         }
+    }
+
+    /// An argument's place, with the steps that the application itself takes along it: all elements that it needs are to be
+    /// compared, not the first alone.
+    fn place_of_argument(&self, place: &Place, arg: &Arg) -> Place {
+        let mut inner = place.of(arg);
+        match self.extra_of(arg.extra) {
+            Extra::None => {}
+            Extra::Extent(extent) => inner.steps.extend(extent.reduce.iter().map(|(_, step)| step.clone())),
+            Extra::Moves(moves) => inner.steps.extend(moves.iter().map(|(step, _)| step.clone())),
+            Extra::Inner(part) => {
+                inner.at.iter_mut().zip(&part.region.at[1..]).for_each(|(at, add)| *at += add);
+                inner.steps.extend(part.region.dims.iter().map(|dim| Coords::from_slice(&dim.step[1..])));
+            }
+        }
+        inner
     }
 }
 

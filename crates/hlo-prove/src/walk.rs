@@ -363,6 +363,19 @@ impl Prover {
             text.push_str(&format!(" {:?}", module.shape(operand).without_layout()));
         }
         text.push_str(&side.words.attributes(module, inst));
+        // What these give depends on the order of elements in memory.
+        let row = instruction.opcode.row();
+        if matches!(row.factors, FactorRule::Bitcast | FactorRule::BitcastConvert | FactorRule::CustomCall) {
+            text.push_str(&format!(" {:?}", module.shape(inst)));
+            for &operand in &instruction.operands {
+                text.push_str(&format!(" {:?}", module.shape(operand)));
+            }
+        }
+        if is_exchange {
+            // How groups are read depends on attributes that otherwise say nothing of the result.
+            let groups = module.device_groups(inst).map(|groups| groups.groups);
+            text.push_str(&format!(" {groups:?} {:?}", module.device_pairs(inst)));
+        }
         let word = self.arrays.terms.word(&text);
         let refs: Vec<&Value> = values.iter().collect();
         if is_exchange {
