@@ -38,7 +38,10 @@ impl Values<'_> {
         let Some((group, position)) = self.group(place, device)? else {
             return match rule.source {
                 CollectiveSource::Root => Ok(0),
-                _ => Err(self.unread(place, "a device that is in no group")),
+                CollectiveSource::Reduction
+                | CollectiveSource::Members
+                | CollectiveSource::Pair
+                | CollectiveSource::Rows => Err(self.unread(place, "a device that is in no group")),
             };
         };
         let n = group.len() as i64;

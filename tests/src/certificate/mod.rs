@@ -345,7 +345,20 @@ impl Checker<'_> {
                     operand.is_some_and(|operand| self.follows(operand, reps, depth - 1))
                 })
             }
-            _ => false,
+            Flow::All
+            | Flow::Parameter
+            | Flow::Tuple
+            | Flow::GetTupleElement
+            | Flow::Identity
+            | Flow::Call
+            | Flow::While
+            | Flow::Conditional
+            | Flow::ReplicaId
+            | Flow::PartitionId
+            | Flow::Collective(_)
+            | Flow::AsyncStart(_)
+            | Flow::AsyncUpdate
+            | Flow::AsyncDone => false,
         }
     }
 

@@ -1,7 +1,7 @@
 //! The two programs: where each instruction is run, and which values are the same value under another name.
 
 use super::text::SiteText;
-use hlo_ir::attrs::{CallAttrs, FusionAttrs, ParameterAttrs, TupleIndexAttrs, WhileAttrs};
+use hlo_ir::attrs::{ParameterAttrs, TupleIndexAttrs, WhileAttrs};
 use hlo_ir::op::{Begun, Flow};
 use hlo_ir::{CompId, InstId, Module, Shape};
 use std::collections::HashMap;
@@ -202,9 +202,6 @@ impl<'m> Programs<'m> {
             }
             Flow::Identity => at(*instruction.operands.first()?, place.leaf),
             Flow::Call => {
-                CallAttrs::of(&instruction.attrs)
-                    .map(|a| a.to_apply)
-                    .or_else(|| FusionAttrs::of(&instruction.attrs).map(|a| a.calls))??;
                 let callee = *self.callees(place.frame, place.inst).first()?;
                 self.root(callee, place.leaf).map(Some)
             }
@@ -228,7 +225,20 @@ impl<'m> Programs<'m> {
                     }
                     Flow::AsyncStart(Begun::Copy) => at(*module.inst(start).operands.first()?, place.leaf),
                     Flow::AsyncStart(Begun::Collective(_)) => at(start, place.leaf),
-                    _ => None,
+                    Flow::All
+                    | Flow::Parameter
+                    | Flow::Constant
+                    | Flow::Tuple
+                    | Flow::GetTupleElement
+                    | Flow::Identity
+                    | Flow::Call
+                    | Flow::While
+                    | Flow::Conditional
+                    | Flow::ReplicaId
+                    | Flow::PartitionId
+                    | Flow::Collective(_)
+                    | Flow::AsyncUpdate
+                    | Flow::AsyncDone => None,
                 }
             }
             Flow::AsyncUpdate => None,
