@@ -30,7 +30,6 @@ use hlo_analysis::frequency::FrequencyOptions;
 use hlo_analysis::memory::memory_sizes;
 use hlo_analysis::time::{Machine, SizeMismatch};
 use hlo_ir::attrs::Attrs;
-use hlo_ir::sharding::{LeafSharding, ShardingKind};
 use hlo_ir::{InstId, Module, Opcode};
 
 /// What an audit assumes.
@@ -104,20 +103,8 @@ pub fn find_global_mark(module: &Module) -> Option<InstId> {
     };
     let call = insts.filter(|&inst| module.inst(inst).opcode == Opcode::CustomCall).find(is_mark);
     let n_partitions = module.header.num_partitions.max(1);
-    let is_for_more = |leaf: &ParamLeaf| own_sharding(module, leaf).is_some_and(|own| n_devices(own) > n_partitions);
+    let is_for_more = |leaf: &ParamLeaf| {
+        own_sharding(module, leaf).is_some_and(|own| own.n_listed_devices().is_some_and(|n| n as i64 > n_partitions))
+    };
     call.or_else(|| entry_leaves(module).iter().find(|leaf| is_for_more(leaf)).map(|leaf| leaf.param))
-}
-
-/// The devices that a sharding names; one where it names none.
-fn n_devices(sharding: &LeafSharding) -> i64 {
-    match &sharding.kind {
-        ShardingKind::Tiled(tiling) => tiling.dims.iter().fold(1, |n: i64, &n_tiles| n.saturating_mul(n_tiles)),
-        ShardingKind::Named(named) => named.mesh.n_devices().unwrap_or(1),
-        ShardingKind::Replicated
-        | ShardingKind::Maximal(_)
-        | ShardingKind::Manual
-        | ShardingKind::Unknown
-        | ShardingKind::Unreduced
-        | ShardingKind::MaximalMesh(_) => 1,
-    }
 }

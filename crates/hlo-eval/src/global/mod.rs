@@ -3,10 +3,10 @@
 //! A global program has one set of inputs and one of results. It runs on all its devices in lockstep. All of them hold the same whole values
 //! outside of manual regions, which the engine therefore computes once; so a program without regions costs what it costs on one device.
 
-mod devices;
+mod manual;
 mod program;
 mod tiled;
 
-pub use devices::{find_manual_region, n_devices};
+pub use manual::find_manual_region;
 pub use program::{GlobalProgram, WholeOutputs};
 pub use tiled::{LeafTiles, TiledInterface};

@@ -1,12 +1,12 @@
 //! A global program made ready to run, and what it gives.
 
-use super::devices::n_devices;
 use crate::draw::{DrawOptions, draw_wholes};
 use crate::engine::EvalOptions;
 use crate::error::EvalError;
 use crate::kernels::tiles::{ElementPair, first_difference};
 use crate::run::{Inputs, Outputs, run_with};
 use hlo_ir::Module;
+use hlo_ir::devices::find_n_devices;
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -17,12 +17,12 @@ pub struct GlobalProgram<'m> {
 }
 
 impl<'m> GlobalProgram<'m> {
-    /// Takes `module` as a global program on as many devices as [`n_devices`] says.
+    /// Takes `module` as a global program on as many devices as [`find_n_devices`] says.
     ///
     /// # Errors
     /// It runs on several replicas.
     pub fn of(module: &'m Module) -> Result<GlobalProgram<'m>, EvalError> {
-        GlobalProgram::on(module, n_devices(module))
+        GlobalProgram::on(module, find_n_devices(module))
     }
 
     /// Takes `module` as a global program on so many devices.

@@ -1,9 +1,10 @@
 //! Manual regions.
 
 use super::{elems, mesh, module, outputs, try_outputs};
-use hlo_eval::global::{GlobalProgram, find_manual_region, n_devices};
+use hlo_eval::global::{GlobalProgram, find_manual_region};
 use hlo_eval::{EvalError, EvalOptions, Inputs};
 use hlo_ir::Module;
+use hlo_ir::devices::find_n_devices;
 
 /// Columns of `x = f32[8,3]` are added up by a region, whose body ends in `ROOT %s = f32[3] {sum}`; with or without a call, in either form.
 fn sums(sum: &str) -> [Module; 2] {
@@ -40,7 +41,7 @@ fn sums(sum: &str) -> [Module; 2] {
 fn a_region_takes_tiles_and_gives_wholes_in_both_forms() {
     // Of 1 to 24 in rows of three: 1 + 4 + … + 22, and so on.
     for module in sums("all-reduce(%p), ALL") {
-        assert_eq!((n_devices(&module), find_manual_region(&module).is_some()), (4, true));
+        assert_eq!((find_n_devices(&module), find_manual_region(&module).is_some()), (4, true));
         assert_eq!(outputs(&module), [92.0, 100.0, 108.0]);
     }
 }
@@ -336,7 +337,7 @@ fn annotations_are_their_operand_in_reducers_too() {
   ROOT %r = f32[] custom-call(%s), custom_call_target=\"xla.sdy.FuncResultSharding\"",
     );
     assert_eq!(outputs(&module), [-10.0]);
-    assert_eq!((n_devices(&module), find_manual_region(&module)), (4, None));
+    assert_eq!((find_n_devices(&module), find_manual_region(&module)), (4, None));
 }
 
 #[test]
@@ -405,11 +406,11 @@ fn what_does_not_fit_is_an_error() {
 #[test]
 fn devices_are_counted_by_what_names_them() {
     let line = "  ROOT %x = f32[8] parameter(0)";
-    assert_eq!(n_devices(&module("", "", line)), 1);
-    assert_eq!(n_devices(&module(", num_partitions=3", "", line)), 3);
-    assert_eq!(n_devices(&module(&mesh("a=2 b=3"), "", line)), 6);
+    assert_eq!(find_n_devices(&module("", "", line)), 1);
+    assert_eq!(find_n_devices(&module(", num_partitions=3", "", line)), 3);
+    assert_eq!(find_n_devices(&module(&mesh("a=2 b=3"), "", line)), 6);
     assert_eq!(
-        n_devices(&module(
+        find_n_devices(&module(
             "",
             "",
             "  ROOT %x = f32[8] parameter(0), sharding={devices=[2,2]<=[4] last_tile_dim_replicate}"

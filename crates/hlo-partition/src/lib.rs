@@ -1,0 +1,17 @@
+//! From a global program with a few annotations to the program of each device.
+//!
+//! - [`ModuleMesh`]: the prime axes (*atoms*) that all shardings of a module are lists of; [`ArraySharding`]: how one array is cut
+//!   on them.
+
+mod error;
+mod mesh;
+mod sharding;
+
+pub use error::PartitionError;
+pub use mesh::{ModuleMesh, ReadSharding};
+pub use sharding::{ArraySharding, Atom, AtomList};
+
+use hlo_pass::PassInfo;
+
+/// The passes of this crate.
+pub const PASSES: &[&PassInfo] = &[];
