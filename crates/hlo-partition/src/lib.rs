@@ -5,6 +5,7 @@
 
 mod error;
 mod mesh;
+mod propagate_shardings;
 mod sharding;
 
 pub use error::PartitionError;
@@ -14,4 +15,4 @@ pub use sharding::{ArraySharding, Atom, AtomList};
 use hlo_pass::PassInfo;
 
 /// The passes of this crate.
-pub const PASSES: &[&PassInfo] = &[];
+pub const PASSES: &[&PassInfo] = &[&propagate_shardings::INFO];
