@@ -1,38 +1,89 @@
-//! Gives every use of a constant array a constant of its own.
+//! Gives every use of a constant array a constant of its own, and merges those that come out alike.
 //!
 //! Two ops that take the same zeros have nothing to do with one another, and computing the zeros twice costs nothing. Constant are
 //! constants, iotas, repeated scalars, and what elementwise ops, broadcasts, reshapes and transposes make of these.
 
 use cranelift_entity::EntitySet;
 use hlo_analysis::code::code_computations;
-use hlo_ir::module::Instruction;
+use hlo_ir::module::{Instruction, Operands};
+use hlo_ir::names::FixedHash;
 use hlo_ir::op::FactorRule;
+use hlo_ir::sharding::Sharding;
 use hlo_ir::{CompId, InstId, Module, Opcode};
 use indexmap::IndexMap;
 
 /// Copies add at most as many instructions as the module has, or this many if it has fewer.
 const MIN_BUDGET: usize = 4096;
 
-/// Copies constant arrays until each has one use. Returns how many instructions that added.
-///
-/// # Errors
-/// An instruction that depends on itself, which no verified module has.
-pub(super) fn split_constants(module: &mut Module) -> Result<usize, InstId> {
-    let mut budget = module.n_instructions().max(MIN_BUDGET);
-    let mut n_added = 0;
-    for comp in code_computations(module) {
-        let added = split_in(module, comp, &mut budget);
-        if added > 0 {
-            module.restore_order(comp)?;
-        }
-        n_added += added;
-    }
-    Ok(n_added)
+/// The copies of constants, with what they are copies of.
+#[derive(Debug, Default)]
+pub(super) struct ConstantCopies {
+    /// By computation; of a constant that is computed from others, those come first.
+    of: Vec<(CompId, Vec<(InstId, InstId)>)>,
 }
 
-fn split_in(module: &mut Module, comp: CompId, budget: &mut usize) -> usize {
+impl ConstantCopies {
+    /// Copies constant arrays until each has one use.
+    ///
+    /// # Errors
+    /// An instruction that depends on itself, which no verified module has.
+    pub(super) fn split(module: &mut Module) -> Result<ConstantCopies, InstId> {
+        let mut budget = module.n_instructions().max(MIN_BUDGET);
+        let mut copies = ConstantCopies::default();
+        for comp in code_computations(module) {
+            let made = split_in(module, comp, &mut budget);
+            if !made.is_empty() {
+                module.restore_order(comp)?;
+                copies.of.push((comp, made));
+            }
+        }
+        Ok(copies)
+    }
+
+    /// Merges copies that are cut alike. Returns how many stay.
+    pub(super) fn merge(self, module: &mut Module) -> usize {
+        let mut n_kept = 0;
+        for (comp, made) in self.of {
+            let mut new: IndexMap<InstId, InstId, FixedHash> = IndexMap::default();
+            let mut known: IndexMap<(InstId, Option<Sharding>, Operands), InstId, FixedHash> = IndexMap::default();
+            let key = |module: &Module, new: &IndexMap<InstId, InstId, FixedHash>, inst: InstId, original: InstId| {
+                let operands = module.inst(inst).operands.iter().map(|o| new.get(o).copied().unwrap_or(*o));
+                (original, module.sharding(inst).cloned(), operands.collect::<Operands>())
+            };
+            for &(_, original) in &made {
+                known.insert(key(module, &new, original, original), original);
+            }
+            for (copy, original) in made {
+                let one = *known.entry(key(module, &new, copy, original)).or_insert(copy);
+                if one == copy {
+                    n_kept += 1;
+                } else {
+                    new.insert(copy, one);
+                }
+            }
+            if !new.is_empty() {
+                redirect(module, comp, &new);
+            }
+        }
+        n_kept
+    }
+}
+
+/// Has all uses in a computation take others in place of some instructions, and removes these.
+fn redirect(module: &mut Module, comp: CompId, new: &IndexMap<InstId, InstId, FixedHash>) {
+    let now = |inst: InstId| new.get(&inst).copied().unwrap_or(inst);
+    module.comp_mut(comp).insts.retain(|inst| !new.contains_key(inst));
+    for inst in module.comp(comp).insts.clone() {
+        module.map_operands(inst, now);
+    }
+    if let Some(root) = module.comp(comp).root.expand() {
+        module.comp_mut(comp).root = Some(now(root)).into();
+    }
+}
+
+fn split_in(module: &mut Module, comp: CompId, budget: &mut usize) -> Vec<(InstId, InstId)> {
     let (mut constant, mut claimed): (EntitySet<InstId>, EntitySet<InstId>) = (EntitySet::new(), EntitySet::new());
-    let before = *budget;
+    let mut made = Vec::new();
     for inst in module.comp(comp).insts.clone() {
         if is_constant(module, inst, &constant) {
             constant.insert(inst);
@@ -48,12 +99,12 @@ fn split_in(module: &mut Module, comp: CompId, budget: &mut usize) -> usize {
                 claimed.extend(parts);
             } else if parts.len() <= *budget {
                 *budget -= parts.len();
-                let copy = copy_parts(module, &parts);
+                let copy = copy_parts(module, &parts, &mut made);
                 module.set_operand(inst, place, copy);
             }
         }
     }
-    before - *budget
+    made
 }
 
 /// Whether an instruction gives a constant array, and nobody said anything of it.
@@ -94,7 +145,7 @@ fn parts_of(module: &Module, root: InstId) -> Vec<InstId> {
 }
 
 /// Copies of instructions that take each other's copies; the last one's copy.
-fn copy_parts(module: &mut Module, parts: &[InstId]) -> InstId {
+fn copy_parts(module: &mut Module, parts: &[InstId], made: &mut Vec<(InstId, InstId)>) -> InstId {
     let mut copies: IndexMap<InstId, InstId> = IndexMap::new();
     let mut last = parts[parts.len() - 1];
     for &part in parts {
@@ -104,6 +155,7 @@ fn copy_parts(module: &mut Module, parts: &[InstId]) -> InstId {
         instruction.operands.iter_mut().for_each(|operand| *operand = copies.get(operand).copied().unwrap_or(*operand));
         last = module.add_instruction(instruction);
         copies.insert(part, last);
+        made.push((last, part));
     }
     last
 }

@@ -56,6 +56,7 @@ use crate::error::PartitionError;
 use crate::mesh::ModuleMesh;
 use annotate::{LostClaim, Openness, annotate};
 use claims::ClaimReader;
+use constants::ConstantCopies;
 use graph::ShardingGraph;
 use hlo_analysis::Preserved;
 use hlo_ir::diag::Entity;
@@ -145,7 +146,7 @@ impl Pass for PropagateShardings {
             true => CallSiteCopies::split(&mut work),
             false => CallSiteCopies::default(),
         };
-        let n_constants = constants::split_constants(&mut work).map_err(acyclic)?;
+        let constants = ConstantCopies::split(&mut work).map_err(acyclic)?;
         let before = work.clone();
         let mesh = ModuleMesh::of(&before)?;
         let mut claims = ClaimReader::new(&before, &mesh)?;
@@ -157,6 +158,7 @@ impl Pass for PropagateShardings {
         let meshes = Meshes::of(&before.header)
             .map_err(|error| PassError::about("sharding", Entity::Module, error.to_string()))?;
         let (is_changed, n_copies) = emission.write(&mut work, &meshes, &mut texts).map_err(acyclic)?;
+        let n_constants = constants.merge(&mut work);
         for claim in &lost {
             cx.report.decisions.push(explain_lost(&before, claim));
         }
