@@ -6,6 +6,7 @@ use super::graph::{ShardingGraph, THROUGH};
 use super::values::CutId;
 use crate::error::PartitionError;
 use hlo_analysis::values::hands_on;
+use hlo_ir::shardy;
 use hlo_ir::{Dims, InstId, Module, ShapeId};
 use std::sync::Arc;
 
@@ -155,7 +156,8 @@ fn annotate_results(
     for (leaf, value) in leaves.into_iter().enumerate() {
         let Some(value) = value else { continue };
         let is_said = SpokenCall::of(module, graph.values[value].inst) == Some(SpokenCall::Result);
-        let claim = match hands_on(module, root, THROUGH) && !is_said {
+        let is_stand_in = is_stand_in(module, root, leaf);
+        let claim = match hands_on(module, root, THROUGH) && !is_said && !is_stand_in {
             true => claims.claim(root, leaf as u32)?,
             false => None,
         };
@@ -178,6 +180,13 @@ fn annotate_results(
         }
     }
     Ok(())
+}
+
+/// Whether a leaf of the root is `{replicated}` only because Shardy's exporter has nothing to say of it: it says what it means in calls.
+fn is_stand_in(module: &Module, root: InstId, leaf: usize) -> bool {
+    let is_shardy = module.header.frontend_attributes.iter().any(|(key, _)| key == shardy::MESHES);
+    let said = module.sharding(root).and_then(|sharding| sharding.leaf(leaf));
+    is_shardy && said.is_some_and(|said| said.kind.is_replicated())
 }
 
 /// Which parameter each result takes the memory of.

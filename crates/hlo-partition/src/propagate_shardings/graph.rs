@@ -9,8 +9,9 @@ use super::claims::ClaimReader;
 use super::regions::{Border, find_borders};
 use super::rules::{find_rule, kind_of};
 use super::ties::{Tie, TieId, TieKind, TieTensor};
-use super::values::{CutDim, CutId, CutValue};
+use super::values::{CutDim, CutId, CutValue, bits};
 use crate::error::PartitionError;
+use crate::sharding::Atom;
 use cranelift_entity::packed_option::PackedOption;
 use cranelift_entity::{PrimaryMap, SecondaryMap};
 use hlo_analysis::values::{Origin, SharedCallees, Through, ValueId, Values, hands_on};
@@ -276,6 +277,29 @@ impl ShardingGraph {
         let tensors = if border.is_begin { smallvec![whole, local] } else { smallvec![local, whole] };
         let tie = Tie { inst: border.inst, kind: TieKind::Edge, n_operands: 1, tensors, rule: None, is_sole_use: true };
         self.ties.push(tie);
+    }
+
+    /// Takes atoms that do not divide a dim away from parameters of which the user says nothing: who calls the program gives even tiles.
+    pub(super) fn even_out_params(&mut self, module: &Module, atom_sizes: &[i64]) {
+        let params = module.entry().map_or(&[][..], |entry| &module.comp(entry).params);
+        let of_params: Vec<CutId> = params.iter().flat_map(|&param| self.of_leaves(param).flatten()).collect();
+        for value in of_params {
+            let value = &mut self.values[value];
+            if value.claimed_by.is_some() {
+                continue;
+            }
+            for dim in &mut value.dims {
+                let size = |atom: &Atom| atom_sizes.get(usize::from(atom.0)).copied().unwrap_or(1);
+                let mut n_tiles = 1;
+                let divides = |atom: &&Atom| {
+                    n_tiles *= size(atom);
+                    dim.size % n_tiles == 0
+                };
+                let n_kept = dim.atoms.iter().take_while(divides).count();
+                dim.atoms.truncate(n_kept);
+            }
+            value.used = bits(value.dims.iter().flat_map(|dim| &dim.atoms));
+        }
     }
 
     /// The uses where values become others: what calls, loops and conditionals take, and what computations return.

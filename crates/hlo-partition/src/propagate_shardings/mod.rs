@@ -51,6 +51,7 @@ mod shardy_text;
 mod step;
 mod ties;
 mod values;
+mod why;
 
 use crate::error::PartitionError;
 use crate::mesh::ModuleMesh;
@@ -100,6 +101,7 @@ pub(crate) struct PropagateShardings {
     order: Order,
     open_params: Openness,
     open_results: Openness,
+    why: String,
 }
 
 impl PropagateShardings {
@@ -115,6 +117,7 @@ impl PropagateShardings {
             order: if options.text("order") == "gspmd" { Order::Gspmd } else { Order::Shardy },
             open_params: openness("open-params")?,
             open_results: openness("open-results")?,
+            why: options.text("why").trim_start_matches('%').to_string(),
         })
     }
 
@@ -153,7 +156,11 @@ impl Pass for PropagateShardings {
         let (mut graph, lost) = self.read(&before, &mut claims)?;
         let n_annotated = graph.values.values().filter(|value| value.claimed_by.is_some()).count();
         let stepper = self.propagate(&mesh, &mut graph);
+        if let Some(inst) = find_named(&before, &self.why) {
+            cx.report.decisions.extend(why::explain(&before, &graph, &stepper.log, inst));
+        }
         let mut texts = emit::texts(&mesh);
+        graph.even_out_params(&before, mesh.sizes());
         let emission = emit::plan_emission(&before, &graph, &mut claims, &mut texts)?;
         let meshes = Meshes::of(&before.header)
             .map_err(|error| PassError::about("sharding", Entity::Module, error.to_string()))?;
@@ -182,6 +189,12 @@ impl Pass for PropagateShardings {
         *module = work;
         Ok(Changed::Yes(Preserved::NONE))
     }
+}
+
+/// The instruction of a name, in what runs.
+fn find_named(module: &Module, name: &str) -> Option<InstId> {
+    let mut insts = module.computations().iter().flat_map(|&comp| &module.comp(comp).insts).copied();
+    insts.find(|&inst| !name.is_empty() && module.inst_name(inst) == name)
 }
 
 fn acyclic(inst: InstId) -> PassError {

@@ -156,7 +156,7 @@ impl Stepper {
                 overflows = true;
                 break;
             }
-            left /= size.max(1);
+            left = if left % size == 0 { left / size } else { 0 };
             if let Some(slot) = self.projected.get_mut(row + usize::from(factors[at])) {
                 slot.atoms.push(atom);
             }
@@ -248,7 +248,13 @@ impl Stepper {
             let of_result = &self.projected[(tie.tensors.len() - 1) * n_factors + offer.factor];
             n_most = n_most.min(of_result.atoms.len());
         }
-        let n_new = self.n_that_fit(offer, n_now, n_most, value.used | value.taken, one.prefix.as_deref());
+        // The last factor of a dim takes atoms that do not divide its size: the last tiles hold less. Others would shift those behind.
+        let is_last = tie.rule.as_ref().is_none_or(|rule| {
+            rule.tensors[tensor].get(place.dim as usize).is_none_or(|all| all.len() == place.position as usize + 1)
+        });
+        let size = self.factors.get(offer.factor).map_or(1, |f| f.size);
+        let divided = (!is_last).then_some(size);
+        let n_new = self.n_that_fit(offer, (n_now, n_most), value.used | value.taken, divided, one.prefix.as_deref());
         if n_new <= n_now {
             return false;
         }
@@ -283,22 +289,22 @@ impl Stepper {
         })
     }
 
-    /// How many atoms of an offer the tensor can have.
+    /// How many atoms of an offer the tensor can have: from `n_now` to `n_most`, none of `others`, and as many as divide `divided`.
     fn n_that_fit(
         &self,
         offer: &Offer,
-        n_now: usize,
-        n_most: usize,
+        (n_now, n_most): (usize, usize),
         others: AtomSet,
+        divided: Option<i64>,
         prefix: Option<&[AtomList]>,
     ) -> usize {
         let manual = prefix.map_or(0, |prefix| bits(prefix.iter().flatten()));
-        let size = self.factors.get(offer.factor).map_or(1, |f| f.size);
         let (mut n_shards, mut n) = (1, 0);
         for &atom in offer.atoms.iter().take(n_most) {
             n_shards *= self.size(atom);
             let is_free = (others | manual) & bit(atom) == 0;
-            if n >= n_now && (!is_free || size % n_shards != 0) {
+            let fits = divided.is_none_or(|size| size % n_shards == 0);
+            if n >= n_now && !(is_free && fits) {
                 break;
             }
             n += 1;
