@@ -1,7 +1,7 @@
 //! In which order shardings spread: user priorities, then stages, each to a fixpoint.
 
 use super::step::Stepper;
-use super::ties::{Direction, Tie, TieId, TieKind};
+use super::ties::{Direction, FactorEffect, Tie, TieId, TieKind};
 use super::values::{CutId, CutValue, bits};
 use cranelift_entity::packed_option::ReservedValue;
 use cranelift_entity::{EntityRef, EntitySet, PrimaryMap};
@@ -194,7 +194,7 @@ impl Schedule<'_> {
             is_waiting.remove(id);
             let tie = &self.ties[id];
             let (of_pass, of_others) = self.order.directions(stage, tie);
-            let direction = |is_pass| if is_pass { of_pass } else { of_others };
+            let direction = |effect| if effect == FactorEffect::Pass { of_pass } else { of_others };
             self.stepper.visit(self.values, (id, tie), direction);
             for &value in &self.stepper.changed {
                 for &other in self.ties_of.of(value).iter().rev() {

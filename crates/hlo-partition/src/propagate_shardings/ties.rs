@@ -65,11 +65,24 @@ impl Direction {
     }
 }
 
+/// What cutting a factor does.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum FactorEffect {
+    /// Tiles correspond.
+    Pass,
+    /// Each device has a partial result.
+    Reduce,
+    /// Rows move between tiles.
+    Shift,
+    /// It has to be whole to compute.
+    Whole,
+}
+
 /// One factor of a tie.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct TieFactor {
     pub size: i64,
-    pub is_pass: bool,
+    pub effect: FactorEffect,
 }
 
 /// The factors of a tie and the dims that they are in.
