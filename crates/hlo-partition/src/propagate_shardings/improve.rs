@@ -7,6 +7,9 @@ use super::values::{AtomSet, CutId, CutValue, bits};
 use crate::sharding::{ArraySharding, AtomList};
 use cranelift_entity::{EntitySet, PrimaryMap};
 
+/// A value with more ties than this stays: each try would price all of them.
+const MOST_TIES: usize = 64;
+
 /// Tries for each value at a dear tie the shardings that the other values of its ties have, and keeps the cheapest. At most
 /// `n_steps` are tried. Returns how many values changed, and how many shardings were tried.
 pub(super) fn improve(
@@ -29,7 +32,7 @@ pub(super) fn improve(
     let (mut n_changed, mut n_tried) = (0, 0);
     while let Some(value) = open.pop() {
         is_open.remove(value);
-        if values[value].claimed_by.is_some() {
+        if values[value].claimed_by.is_some() || ties_of.of(value).len() > MOST_TIES {
             continue;
         }
         let own = values[value].sharding();
@@ -72,11 +75,9 @@ fn candidates(
     pricer: &mut Pricer<'_>,
     value: CutId,
 ) -> Vec<ArraySharding> {
-    /// More ties than this are not asked.
-    const MOST_TIES: usize = 8;
     let own = values[value].sharding();
     let mut out: Vec<ArraySharding> = Vec::new();
-    for &id in ties_of.of(value).iter().take(MOST_TIES) {
+    for &id in ties_of.of(value) {
         let tie = &ties[id];
         if tie.tensors.iter().any(|tensor| tensor.prefix.is_some()) {
             continue;

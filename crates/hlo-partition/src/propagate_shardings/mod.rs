@@ -166,7 +166,7 @@ impl PropagateShardings {
     fn propagate(&self, module: &Module, mesh: &ModuleMesh, graph: &mut ShardingGraph, cx: &mut PassCx<'_>) -> Stepper {
         let ties_of = TiesOf::new(graph.values.len(), &graph.ties);
         let run = |values: &mut PrimaryMap<CutId, CutValue>, ties: &PrimaryMap<TieId, Tie>, order: Order| {
-            let mut stepper = Stepper::new(mesh.sizes());
+            let mut stepper = Stepper::new(mesh.sizes(), order == Order::Gspmd);
             Schedule { values, ties, ties_of: &ties_of, stepper: &mut stepper, order }.run();
             stepper
         };
@@ -185,7 +185,7 @@ impl PropagateShardings {
         // The first of equals.
         ways.sort_by(|a, b| a.1.total_cmp(&b.1));
         ways.truncate(1);
-        let Some((order, _, mut values, stepper)) = ways.pop() else { return Stepper::new(mesh.sizes()) };
+        let Some((order, _, mut values, stepper)) = ways.pop() else { return Stepper::new(mesh.sizes(), false) };
         let (n_changed, n_tried) = improve(&mut values, &graph.ties, &ties_of, &mut pricer, self.n_steps);
         let after = pricer.total(&values, &graph.ties);
         graph.values = values;

@@ -37,6 +37,8 @@ struct Offer {
 #[derive(Debug)]
 pub(super) struct Stepper {
     projector: Projector,
+    /// Whether more shards count before larger tensors, as with GSPMD.
+    prefers_shards: bool,
     offers: Vec<Offer>,
     /// What grew, in order.
     pub log: Vec<Growth>,
@@ -45,8 +47,9 @@ pub(super) struct Stepper {
 }
 
 impl Stepper {
-    pub(super) fn new(atom_sizes: &[i64]) -> Stepper {
-        Stepper { projector: Projector::new(atom_sizes), offers: Vec::new(), log: Vec::new(), changed: Vec::new() }
+    pub(super) fn new(atom_sizes: &[i64], prefers_shards: bool) -> Stepper {
+        let (offers, log, changed) = (Vec::new(), Vec::new(), Vec::new());
+        Stepper { projector: Projector::new(atom_sizes), prefers_shards, offers, log, changed }
     }
 
     /// Propagates along one tie. `direction` says from where, by what cutting a factor does. [`Stepper::changed`] then holds
@@ -106,10 +109,11 @@ impl Stepper {
             let n_shards = self.projector.n_tiles(&atoms);
             self.offers.push(Offer { factor, atoms, n_elems, n_shards, tensor });
         }
-        let is_elementwise = tie.kind == TieKind::Elementwise;
+        let (is_elementwise, prefers_shards) = (tie.kind == TieKind::Elementwise, self.prefers_shards);
         self.offers.sort_by_key(|offer| {
-            let n_shards = if is_elementwise { offer.n_shards } else { 0 };
-            (Reverse(offer.n_elems), Reverse(n_shards), offer.tensor, offer.factor)
+            let n_shards = if is_elementwise || prefers_shards { offer.n_shards } else { 0 };
+            let n_elems = if prefers_shards { 0 } else { offer.n_elems };
+            (Reverse(n_elems), Reverse(n_shards), offer.tensor, offer.factor)
         });
     }
 

@@ -54,6 +54,19 @@ impl Direction {
         }
     }
 
+    /// What both let pass.
+    pub(super) fn and(self, other: Direction) -> Direction {
+        match (self, other) {
+            (Direction::Both, any) | (any, Direction::Both) => any,
+            (Direction::Forward, Direction::Forward) => Direction::Forward,
+            (Direction::Backward, Direction::Backward) => Direction::Backward,
+            (Direction::Nowhere, _)
+            | (_, Direction::Nowhere)
+            | (Direction::Forward, Direction::Backward)
+            | (Direction::Backward, Direction::Forward) => Direction::Nowhere,
+        }
+    }
+
     /// Whether shardings come from operands, or from results.
     pub(super) fn comes_from(self, is_operand: bool) -> bool {
         match self {
