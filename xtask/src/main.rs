@@ -20,6 +20,7 @@ mod paper_p2;
 mod paper_wus;
 mod pjrt_check;
 mod preset_check;
+mod propagate_check;
 mod proto_check;
 mod prove_check;
 mod python;
@@ -141,6 +142,10 @@ cargo xtask <command>
       --corpus DIR         modules of this folder too; may be repeated
       --only SUBSTR        calls whose file and arguments contain this
       --jobs N             calls at a time (default all cores)
+  propagate-check [options]  shardings that propagate-shardings{order=shardy} gives values of random programs, beside those of
+                       Shardy's own passes
+      --programs N         programs (default 300)
+      --seed N             which ones (default 1)
   reshard-check [options]  redistribution plans of random pairs of shardings: bytes beside the lower bound, XLA's partitioner and
                        Shardy's reshards, and plans run in XLA
       --pairs N            planned pairs of each mesh (default 1000)
@@ -178,6 +183,7 @@ fn main() -> ExitCode {
         Some("coverage") => coverage::run(words),
         Some("compare") => compare::run(words),
         Some("paper-wus") => paper_wus::run(),
+        Some("propagate-check") => propagate_check::run(words),
         Some("reshard-check") => reshard_check::run(words),
         Some("help" | "--help" | "-h") => {
             print!("{HELP}");

@@ -152,3 +152,180 @@ fn real_programs_compute_the_same_and_have_a_sharding_everywhere() {
         }
     }
 }
+
+/// The instruction's text.
+fn line(module: &Module, name: &str) -> String {
+    let text = printed(module);
+    let found =
+        text.lines().find(|line| line.trim_start().trim_start_matches("ROOT ").starts_with(&format!("%{name} =")));
+    found.unwrap_or_else(|| panic!("no %{name} in\n{text}")).to_string()
+}
+
+const ROWS: &str = "{devices=[2,1,4]<=[8] last_tile_dim_replicate}";
+const COLUMNS: &str = "{devices=[1,2,4]<=[8] last_tile_dim_replicate}";
+
+#[test]
+fn what_a_loop_carries_is_cut_alike_at_all_ends() {
+    // The loop enters with rows cut and its body turns them into columns: the carried value keeps one sharding.
+    let text = format!(
+        "HloModule m, {MESH}
+
+%body (s: (s32[], f32[8,8])) -> (s32[], f32[8,8]) {{
+  %s = (s32[], f32[8,8]{{1,0}}) parameter(0)
+  %i = s32[] get-tuple-element(%s), index=0
+  %one = s32[] constant(1)
+  %next = s32[] add(%i, %one)
+  %v = f32[8,8]{{1,0}} get-tuple-element(%s), index=1
+  %t = f32[8,8]{{1,0}} transpose(%v), dimensions={{1,0}}, sharding={COLUMNS}
+  ROOT %out = (s32[], f32[8,8]{{1,0}}) tuple(%next, %t)
+}}
+
+%more (c: (s32[], f32[8,8])) -> pred[] {{
+  %c = (s32[], f32[8,8]{{1,0}}) parameter(0)
+  %j = s32[] get-tuple-element(%c), index=0
+  %limit = s32[] constant(3)
+  ROOT %less = pred[] compare(%j, %limit), direction=LT
+}}
+
+ENTRY %e (x: f32[8,8]) -> f32[8,8] {{
+  %x = f32[8,8]{{1,0}} parameter(0), {}
+  %zero = s32[] constant(0)
+  %init = (s32[], f32[8,8]{{1,0}}) tuple(%zero, %x)
+  %w = (s32[], f32[8,8]{{1,0}}) while(%init), condition=%more, body=%body
+  ROOT %y = f32[8,8]{{1,0}} get-tuple-element(%w), index=1
+}}\n",
+        sdy(r#"[{"a"}, {}]"#)
+    );
+    let (module, report) = propagated(&text, &[("order", "shardy")]);
+    let both = format!("{{{{replicated}}, {ROWS}}}");
+    for name in ["init", "w", "s", "c", "out"] {
+        assert!(line(&module, name).contains(&format!("sharding={both}")), "{}", line(&module, name));
+    }
+    assert_eq!((sharding(&module, "y"), sharding(&module, "t")), (ROWS.into(), COLUMNS.into()));
+    assert_eq!(report.stats["propagate-shardings.copies"], 1);
+    assert!(line(&module, "out").contains("tuple(%next, %t.1)"), "{}", line(&module, "out"));
+    assert!(line(&module, "t.1").contains("copy(%t), sharding=") && sharding(&module, "t.1") == ROWS);
+}
+
+#[test]
+fn a_call_from_two_places_is_copied_where_it_is_cut_in_two_ways() {
+    let text = format!(
+        "HloModule m, {MESH}
+
+%f (p: f32[8,8]) -> f32[8,8] {{
+  %p = f32[8,8]{{1,0}} parameter(0)
+  ROOT %q = f32[8,8]{{1,0}} tanh(%p)
+}}
+
+ENTRY %e (x: f32[8,8], y: f32[8,8]) -> (f32[8,8], f32[8,8]) {{
+  %x = f32[8,8]{{1,0}} parameter(0), {}
+  %y = f32[8,8]{{1,0}} parameter(1), {}
+  %fx = f32[8,8]{{1,0}} call(%x), to_apply=%f
+  %fy = f32[8,8]{{1,0}} call(%y), to_apply=%f
+  ROOT %r = (f32[8,8]{{1,0}}, f32[8,8]{{1,0}}) tuple(%fx, %fy)
+}}\n",
+        sdy(r#"[{"a"}, {}]"#),
+        sdy(r#"[{}, {"a"}]"#)
+    );
+    let (module, _) = propagated(&text, &[("order", "shardy")]);
+    assert_eq!((sharding(&module, "fx"), sharding(&module, "fy")), (ROWS.into(), COLUMNS.into()));
+    assert_eq!(module.computations().len(), 3);
+    let (module, _) = propagated(&text.replace(r#"[{}, {\"a\"}]"#, r#"[{\"a\"}, {}]"#), &[("order", "shardy")]);
+    assert_eq!(module.computations().len(), 2, "one computation where both are cut alike");
+}
+
+#[test]
+fn results_without_an_annotation_take_the_cut_of_the_parameter_whose_memory_they_take() {
+    let text = |header: &str| {
+        format!(
+            "HloModule m, {header}{MESH}
+
+ENTRY %e (x: f32[8,8], y: f32[8,8]) -> (f32[8,8]) {{
+  %x = f32[8,8]{{1,0}} parameter(0), {}
+  %y = f32[8,8]{{1,0}} parameter(1), {}
+  %t = f32[8,8]{{1,0}} add(%x, %y)
+  ROOT %r = (f32[8,8]{{1,0}}) tuple(%t)
+}}\n",
+            sdy(r#"[{}, {"a"}]"#),
+            sdy(r#"[{"a","b"}, {}]"#)
+        )
+    };
+    let (module, _) = propagated(&text(""), &[("order", "shardy")]);
+    assert_eq!(sharding(&module, "t"), "{devices=[4,1,2]<=[8] last_tile_dim_replicate}");
+    let aliased = text("input_output_alias={ {0}: (0, {}, may-alias) }, ");
+    for text in [aliased, text("buffer_donor={ (0, {}) }, ")] {
+        let (module, _) = propagated(&text, &[("order", "shardy")]);
+        assert!(line(&module, "r").contains(&format!("sharding={{{COLUMNS}}}")), "{}", line(&module, "r"));
+    }
+}
+
+#[test]
+fn closed_parameters_and_results_stay_whole() {
+    let text = format!(
+        "HloModule m, {MESH}
+
+ENTRY %e (x: f32[8,8], y: f32[8,8]) -> f32[8,8] {{
+  %x = f32[8,8]{{1,0}} parameter(0), {}
+  %y = f32[8,8]{{1,0}} parameter(1)
+  %t = f32[8,8]{{1,0}} add(%x, %y)
+  %r = (f32[8,8]{{1,0}}) tuple(%t)
+  ROOT %g = f32[8,8]{{1,0}} get-tuple-element(%r), index=0
+}}\n",
+        sdy(r#"[{"a"}, {}]"#)
+    );
+    let (module, _) = propagated(&text, &[("order", "shardy")]);
+    assert_eq!((sharding(&module, "y"), sharding(&module, "g")), (ROWS.into(), ROWS.into()));
+    let (module, _) = propagated(&text, &[("order", "shardy"), ("open-params", "[true,false]")]);
+    assert_eq!((sharding(&module, "y"), sharding(&module, "t")), ("{replicated}".into(), ROWS.into()));
+    let (module, _) = propagated(&text, &[("order", "shardy"), ("open-results", "false")]);
+    let root = module.comp(module.entry().expect("an entry")).root.expand().expect("a root");
+    assert_eq!(module.sharding(root).map(|s| *s == hlo_ir::sharding::Sharding::replicated()), Some(true));
+    assert_eq!(sharding(&module, "t"), ROWS);
+}
+
+#[test]
+fn groups_and_barriers_of_shardy_are_obeyed_and_removed() {
+    let text = format!(
+        "HloModule m, {MESH}
+
+ENTRY %e (x: f32[8,8], y: f32[8,8], z: f32[8,8]) -> (f32[8,8], f32[8,8], f32[8,8]) {{
+  %x = f32[8,8]{{1,0}} parameter(0), {}
+  %y = f32[8,8]{{1,0}} parameter(1)
+  %z = f32[8,8]{{1,0}} parameter(2)
+  %gx = () custom-call(%x), custom_call_target=\"xla.sdy.ShardingGroup\", custom_call_has_side_effect=true, frontend_attributes={{xla.sdy.sharding_group_id=\"7 : i64\"}}
+  %gy = () custom-call(%y), custom_call_target=\"xla.sdy.ShardingGroup\", custom_call_has_side_effect=true, frontend_attributes={{xla.sdy.sharding_group_id=\"7 : i64\"}}
+  %b = f32[8,8]{{1,0}} custom-call(%x), custom_call_target=\"xla.sdy.PropagationBarrier\", frontend_attributes={{xla.sdy.allowed_direction=\"2 : i32\"}}
+  %u = f32[8,8]{{1,0}} add(%b, %z)
+  ROOT %r = (f32[8,8]{{1,0}}, f32[8,8]{{1,0}}, f32[8,8]{{1,0}}) tuple(%x, %y, %u)
+}}\n",
+        sdy(r#"[{"a"}, {?}]"#)
+    );
+    let (module, _) = propagated(&text, &[("order", "shardy")]);
+    assert_eq!(sharding(&module, "y"), ROWS, "a member of the group");
+    assert_eq!(sharding(&module, "u"), "{replicated}", "the barrier lets nothing through forward");
+    assert!(line(&module, "b").contains("copy(%x)") && !printed(&module).contains("xla.sdy.ShardingGroup"));
+}
+
+#[test]
+fn an_annotation_that_another_one_overrules_is_told() {
+    let text = format!(
+        "HloModule m, {MESH}
+
+%f (p: f32[8,8]) -> f32[8,8] {{
+  %p = f32[8,8]{{1,0}} parameter(0), sharding={COLUMNS}
+  ROOT %q = f32[8,8]{{1,0}} tanh(%p)
+}}
+
+ENTRY %e (x: f32[8,8]) -> f32[8,8] {{
+  %x = f32[8,8]{{1,0}} parameter(0), {}
+  ROOT %fx = f32[8,8]{{1,0}} call(%x), to_apply=%f
+}}\n",
+        sdy(r#"[{"a"}, {}]"#)
+    );
+    let (module, report) = propagated(&text, &[("order", "shardy"), ("why", "q")]);
+    assert_eq!(sharding(&module, "p"), ROWS);
+    let told: Vec<String> =
+        report.decisions.iter().map(|d| format!("{} {} {}", d.subject, d.action, d.reason)).collect();
+    assert!(told.iter().any(|t| t == "%p f32[8,8] annotation-lost leaf 0 has the sharding that %x says"), "{told:?}");
+    assert!(told.iter().any(|t| t == "%x f32[8,8] annotated %x says how it is cut"), "{told:?}");
+}

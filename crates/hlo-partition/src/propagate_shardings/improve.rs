@@ -21,7 +21,7 @@ pub(super) fn improve(
 ) -> (usize, usize) {
     let mut open: Vec<CutId> = Vec::new();
     let mut is_open: EntitySet<CutId> = EntitySet::with_capacity(values.len());
-    for tie in ties.values().filter(|tie| pricer.moved_bytes(values, tie) > 0.0).collect::<Vec<_>>() {
+    for tie in ties.values().filter(|tie| pricer.moved_bytes(values, tie).total() > 0.0).collect::<Vec<_>>() {
         for tensor in &tie.tensors {
             if is_open.insert(tensor.value) {
                 open.push(tensor.value);

@@ -117,6 +117,9 @@ const OPTIONS: &[OptionInfo] = &[
     },
 ];
 
+/// How many of the dearest conflicts the report tells.
+const MOST_CONFLICTS_TOLD: usize = 16;
+
 /// See the module's documentation.
 #[derive(Clone, Debug)]
 pub(crate) struct PropagateShardings {
@@ -228,6 +231,11 @@ impl Pass for PropagateShardings {
         let (mut graph, lost) = self.read(&before, &mut claims)?;
         let n_annotated = graph.values.values().filter(|value| value.claimed_by.is_some()).count();
         let stepper = self.propagate(&before, &mesh, &mut graph, cx);
+        let often = how_often(&before, &graph, cx);
+        let conflicts = find_conflicts(&graph, Pricer { projector: Projector::new(mesh.sizes()), often: &often });
+        for &(tie, bytes) in conflicts.iter().take(MOST_CONFLICTS_TOLD) {
+            cx.report.decisions.push(explain_conflict(&before, &graph, tie, bytes));
+        }
         if let Some(inst) = find_named(&before, &self.why) {
             cx.report.decisions.extend(why::explain(&before, &graph, &stepper.log, inst));
         }
@@ -249,6 +257,7 @@ impl Pass for PropagateShardings {
             ("steps", stepper.log.len()),
             ("copies", n_copies),
             ("constants-split", n_constants),
+            ("conflicts", conflicts.len()),
             ("annotations-lost", lost.len()),
         ] {
             cx.report.count(what, n as u64);
@@ -261,6 +270,22 @@ impl Pass for PropagateShardings {
         *module = work;
         Ok(Changed::Yes(Preserved::NONE))
     }
+}
+
+/// The instructions where shardings meet that do not agree, with the bytes that a device receives there; the dearest first.
+fn find_conflicts(graph: &ShardingGraph, mut pricer: Pricer<'_>) -> Vec<(TieId, f64)> {
+    let moved = graph.ties.iter().map(|(id, tie)| (id, pricer.moved_bytes(&graph.values, tie).resharded));
+    let mut conflicts: Vec<(TieId, f64)> = moved.filter(|&(_, bytes)| bytes > 0.0).collect();
+    conflicts.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    conflicts
+}
+
+fn explain_conflict(module: &Module, graph: &ShardingGraph, tie: TieId, bytes: f64) -> Decision {
+    let tie = &graph.ties[tie];
+    let others = tie.tensors.iter().map(|tensor| &graph.values[tensor.value]);
+    let names: Vec<String> = others.map(|value| format!("%{}", module.inst_name(value.inst))).collect();
+    let reason = format!("{} do not agree: some {bytes:.0} bytes are received per device", names.join(", "));
+    Decision::about(module, tie.inst, "conflict", reason)
 }
 
 /// The instruction of a name, in what runs.

@@ -23,6 +23,21 @@ pub(super) struct Pricer<'a> {
     pub often: &'a SecondaryMap<TieId, f64>,
 }
 
+/// Bytes that a device receives.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Moved {
+    /// To bring operands and results into place.
+    pub resharded: f64,
+    /// To sum partial results.
+    pub summed: f64,
+}
+
+impl Moved {
+    pub(super) fn total(self) -> f64 {
+        self.resharded + self.summed
+    }
+}
+
 /// The atoms of each factor while an op computes.
 type Computed = Vec<AtomList>;
 
@@ -42,13 +57,15 @@ impl Pricer<'_> {
         first.min(second) * self.often[id]
     }
 
-    /// The bytes that a tie moves between devices, without the rest.
-    pub(super) fn moved_bytes(&mut self, values: &PrimaryMap<CutId, CutValue>, tie: &Tie) -> f64 {
+    /// The bytes that one run of a tie moves between devices: all, and those of them that are not sums of partial results.
+    pub(super) fn moved_bytes(&mut self, values: &PrimaryMap<CutId, CutValue>, tie: &Tie) -> Moved {
         self.projector.project(values, tie);
         let by_result = self.computed_by_result(tie);
-        let by_operands = self.computed_by_operands(tie, &by_result);
         let first = self.moved(values, tie, &by_result);
-        by_operands.map_or(first, |computed| first.min(self.moved(values, tie, &computed)))
+        match self.computed_by_operands(tie, &by_result).map(|computed| self.moved(values, tie, &computed)) {
+            Some(second) if second.total() < first.total() => second,
+            Some(_) | None => first,
+        }
     }
 
     /// Factors of the result as it is cut, others as the first operand that is cut along them, without atoms that the result uses.
@@ -115,7 +132,7 @@ impl Pricer<'_> {
                 factor.effect == FactorEffect::Reduce && (0..2).all(|k| self.projector.slot(k, f).place.is_some())
             });
         let flops: f64 = if multiplies { 2.0 * work.product::<f64>() } else { 0.0 };
-        self.moved(values, tie, computed) + touched / MEMORY_BYTES_PER_LINK_BYTE + flops / FLOPS_PER_LINK_BYTE
+        self.moved(values, tie, computed).total() + touched / MEMORY_BYTES_PER_LINK_BYTE + flops / FLOPS_PER_LINK_BYTE
     }
 
     /// Bytes of a tensor's tile while the op computes.
@@ -126,11 +143,11 @@ impl Pricer<'_> {
     }
 
     /// Bytes that a device receives.
-    fn moved(&self, values: &PrimaryMap<CutId, CutValue>, tie: &Tie, computed: &Computed) -> f64 {
+    fn moved(&self, values: &PrimaryMap<CutId, CutValue>, tie: &Tie, computed: &Computed) -> Moved {
         let n_operands = tie.n_operands as usize;
-        let mut moved = 0.0;
+        let mut moved = Moved::default();
         for (k, tensor) in tie.tensors.iter().enumerate().take(n_operands) {
-            moved += self.redistributed(values, tensor.value, k, |f, held| (held, &computed[f]));
+            moved.resharded += self.redistributed(values, tensor.value, k, |f, held| (held, &computed[f]));
         }
         let mut summed = AtomList::new();
         for (factor, atoms) in self.projector.factors.iter().zip(computed) {
@@ -143,9 +160,9 @@ impl Pricer<'_> {
             let local = self.local(values, tensor.value, k, computed);
             let is_scattered = values[tensor.value].used & bits(&summed) != 0;
             let ways = if is_scattered { 1.0 } else { 2.0 };
-            moved += ways * local * (n_summed - 1.0) / n_summed.max(1.0);
+            moved.summed += ways * local * (n_summed - 1.0) / n_summed.max(1.0);
             if !is_scattered {
-                moved += self.redistributed(values, tensor.value, k, |f, held| (&computed[f], held));
+                moved.resharded += self.redistributed(values, tensor.value, k, |f, held| (&computed[f], held));
             }
         }
         moved
