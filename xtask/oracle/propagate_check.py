@@ -496,7 +496,60 @@ def op_while(p):
     p.values.append((f"{w}#1", dims))
 
 
+def op_fft(p):
+    name, dims = p.pick(lambda d: len(d) > 0)
+    c64 = tensor(dims, "complex<f32>")
+    whole = p.emit(f"stablehlo.complex %{name}, %{name} : {c64}", dims, "c64")
+    turned = p.emit(f"stablehlo.fft %{whole}, type = FFT, length = [{dims[-1]}] : ({c64}) -> {c64}", dims, "c64")
+    p.emit(f"stablehlo.real %{turned} : ({c64}) -> {tensor(dims)}", dims)
+
+
+def op_select_and_scatter(p):
+    name, dims = p.pick(lambda d: len(d) > 0 and max(d) >= 4)
+    k = p.rng.choice([d for d, s in enumerate(dims) if s >= 4])
+    size = [2 if d == k else 1 for d in range(len(dims))]
+    windows = [s // 2 if d == k else s for d, s in enumerate(dims)]
+    found = p.pick(lambda d: d == windows)
+    source = found[0] if found else p.add_param(windows)
+    zero = p.emit("stablehlo.constant dense<0.0> : tensor<f32>", [], "scalar")
+    test = ("({ ^bb0(%l: tensor<f32>, %r: tensor<f32>): %s = stablehlo.compare GE, %l, %r : (tensor<f32>, tensor<f32>)"
+            " -> tensor<i1> stablehlo.return %s : tensor<i1> }")
+    p.emit(
+        f'"stablehlo.select_and_scatter"(%{name}, %{source}, %{zero}) {test}, {scalar_region("add")[1:]} '
+        f"{{window_dimensions = {ints(size)}, window_strides = {ints(size)}}} : "
+        f"({tensor(dims)}, {tensor(windows)}, tensor<f32>) -> {tensor(dims)}",
+        dims,
+    )
+
+
+def op_clamp(p):
+    name, dims = p.pick()
+    low = p.add_param([])
+    high = p.add_param([])
+    p.emit(
+        f"stablehlo.clamp %{low}, %{name}, %{high} : (tensor<f32>, {tensor(dims)}, tensor<f32>) -> {tensor(dims)}", dims
+    )
+
+
+def op_case(p):
+    a, dims = p.pick(lambda d: len(d) > 0)
+    b = p.pick(lambda d: d == dims)[0]
+    index = p.add_param([], "i32")
+    t = tensor(dims)
+    p.emit(
+        f'"stablehlo.case"(%{index}) ({{ %x = stablehlo.tanh %{a} : {t} stablehlo.return %x : {t} }}, '
+        f"{{ %x = stablehlo.negate %{b} : {t} stablehlo.return %x : {t} }}) : (tensor<i32>) -> {t}",
+        dims,
+    )
+
+
+def op_barrier(p):
+    name, dims = p.pick()
+    p.emit(f"stablehlo.optimization_barrier %{name} : {tensor(dims)}", dims)
+
+
 OPS = [
+    (op_fft, 1), (op_select_and_scatter, 1), (op_clamp, 1), (op_case, 1), (op_barrier, 1),
     (op_unary, 6), (op_binary, 10), (op_dot, 10), (op_transpose, 4), (op_reshape, 6), (op_reduce, 5), (op_broadcast, 5),
     (op_slice, 2), (op_pad, 2), (op_concatenate, 2), (op_reverse, 1), (op_dynamic_slice, 2),
     (op_dynamic_update_slice, 2), (op_iota, 1), (op_sort, 1), (op_gather, 3), (op_scatter, 3), (op_convolution, 2),
@@ -636,7 +689,13 @@ def shardings_by_shardy(program):
 
         def visit(op):
             op = op.operation
-            if "sdy.sharding" in op.attributes and named(op.location):
+            if op.name == "sdy.data_flow_edge":
+                # What a branch, a loop or a barrier gives has its sharding here.
+                value = op.operands[0]
+                if isinstance(value, ir.OpResult):
+                    owner, text = value.owner.operation, str(op.attributes["sharding"]) if "sharding" in op.attributes else None
+                    out[(named(owner.location), value.result_number)] = (owner.name, dims_of(value), text)
+            elif "sdy.sharding" in op.attributes and named(op.location):
                 for k, (value, text) in enumerate(zip(op.results, texts(op.attributes["sdy.sharding"]))):
                     out.setdefault((named(op.location), k), (op.name, dims_of(value), text))
             elif op.name in ("sdy.sharding_constraint", "sdy.reshard"):

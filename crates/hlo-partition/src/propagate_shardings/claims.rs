@@ -35,12 +35,15 @@ pub(super) struct Claim {
     pub group: Option<ShardGroup>,
 }
 
+/// What is said in HLO's words of an array: the sharding, the rank, and GSPMD's list of dims that are left open.
+type LeafKey = (LeafSharding, usize, Option<String>);
+
 /// Reads annotations, each text once.
 pub(super) struct ClaimReader<'m> {
     module: &'m Module,
     pub mesh: &'m ModuleMesh,
     meshes: Meshes,
-    of_leaves: IndexMap<(LeafSharding, usize, Option<String>), Option<Arc<Claim>>, FixedHash>,
+    of_leaves: IndexMap<LeafKey, Option<Arc<Claim>>, FixedHash>,
     of_texts: IndexMap<String, Vec<Arc<Claim>>, FixedHash>,
 }
 
@@ -94,8 +97,9 @@ impl<'m> ClaimReader<'m> {
         let said = self.meshes.shardings(beside).map_err(|error| malformed(inst, &error))?;
         let Some(first) = said.first() else {
             // Without values there is nothing that names the mesh: all axes of this name.
-            let all = self.meshes.iter().map(|mesh| NamedSharding { mesh: mesh.clone(), ..NamedSharding::default() });
-            let on = all.filter(|n| names.iter().all(|name| n.mesh.axes.iter().any(|(known, _)| known == name))).next();
+            let mut all =
+                self.meshes.iter().map(|mesh| NamedSharding { mesh: mesh.clone(), ..NamedSharding::default() });
+            let on = all.find(|n| names.iter().all(|name| n.mesh.axes.iter().any(|(known, _)| known == name)));
             return on.map_or(Ok(0), |named| self.axis_set(inst, &named, &whole_axes(&names)));
         };
         self.axis_set(inst, &first.named, &whole_axes(&names))

@@ -117,15 +117,15 @@ fn is_constant(module: &Module, inst: InstId, constant: &EntitySet<InstId>) -> b
     let is_known = |&operand: &InstId| {
         constant.contains(operand) || (module.inst(operand).opcode == Opcode::Constant && !has_dims(operand))
     };
-    match instruction.opcode.row().factors {
-        FactorRule::Iota => true,
+    let rule = instruction.opcode.row().factors;
+    if rule == FactorRule::Broadcast {
         // A repeated scalar has no dims to tie, wherever the scalar comes from.
-        FactorRule::Broadcast => instruction.operands.iter().all(|o| is_known(o) || !has_dims(*o)),
-        FactorRule::Elementwise | FactorRule::Reshape | FactorRule::Transpose => {
-            !instruction.operands.is_empty() && instruction.operands.iter().all(is_known)
-        }
-        _ => instruction.opcode == Opcode::Constant,
+        return instruction.operands.iter().all(|operand| is_known(operand) || !has_dims(*operand));
     }
+    let is_computed = matches!(rule, FactorRule::Elementwise | FactorRule::Reshape | FactorRule::Transpose)
+        && !instruction.operands.is_empty()
+        && instruction.operands.iter().all(is_known);
+    is_computed || rule == FactorRule::Iota || instruction.opcode == Opcode::Constant
 }
 
 /// What a constant array is computed from, operands first, itself last: all that has dims.

@@ -218,7 +218,8 @@ impl Emission {
             is_changed: false,
             n_copies: 0,
         };
-        let mut spoken = writer.remove_words_in_reducers(module);
+        writer.remove_words_in_reducers(module);
+        let mut spoken = Vec::new();
         for (inst, sharding) in self.shardings {
             if module.sharding(inst) != Some(&sharding) {
                 module.marks_mut(inst).sharding = Some(sharding);
@@ -227,7 +228,7 @@ impl Emission {
             spoken.extend(SpokenCall::of(module, inst).map(|call| (inst, call)));
             writer.remove_words(module, inst);
         }
-        let mesh = texts_mesh(writer.texts);
+        let mesh = writer.texts.mesh;
         for (inst, shardings) in &self.borders {
             writer.is_changed |= ShardyWriter { mesh, meshes }.close(module, *inst, shardings);
         }
@@ -239,10 +240,6 @@ impl Emission {
         }
         writer.finish(module)
     }
-}
-
-fn texts_mesh<'a>(texts: &Texts<'a>) -> &'a ModuleMesh {
-    texts.mesh
 }
 
 struct Writer<'a, 't> {
@@ -257,7 +254,7 @@ struct Writer<'a, 't> {
 
 impl Writer<'_, '_> {
     /// Annotations inside reducers and comparators say nothing: scalars have no dims.
-    fn remove_words_in_reducers(&mut self, module: &mut Module) -> Vec<(InstId, SpokenCall)> {
+    fn remove_words_in_reducers(&mut self, module: &mut Module) {
         let mut is_code: EntitySet<CompId> = EntitySet::new();
         is_code.extend(code_computations(module));
         for comp in module.computations().to_vec().into_iter().filter(|&comp| !is_code.contains(comp)) {
@@ -270,7 +267,6 @@ impl Writer<'_, '_> {
                 }
             }
         }
-        Vec::new()
     }
 
     /// Removes what the user said of an instruction, which `sharding=` says now.

@@ -5,21 +5,21 @@
 //! what it comes from. A result of the entry of which the user says something is a value of its own as well.
 
 use super::calls::{SpokenCall, allowed_direction, group_id};
-use super::claims::ClaimReader;
-use super::regions::{Border, find_borders};
+use super::claims::{Claim, ClaimReader};
 use super::rules::{find_rule, kind_of};
 use super::ties::{Tie, TieId, TieKind, TieTensor};
-use super::values::{CutDim, CutId, CutValue, bits};
+use super::values::{AtomSet, CutDim, CutId, CutValue, bits};
 use crate::error::PartitionError;
-use crate::sharding::Atom;
+use crate::sharding::{Atom, AtomList};
 use cranelift_entity::packed_option::PackedOption;
 use cranelift_entity::{PrimaryMap, SecondaryMap};
-use hlo_analysis::values::{Origin, SharedCallees, Through, ValueId, Values, hands_on};
+use hlo_analysis::values::{Origin, SharedCallees, Through, ValueId, Values, hands_on, params_of_operands};
 use hlo_ir::op::FactorRule;
 use hlo_ir::{InstId, Module};
 use hlo_spmd::is_rebuilt;
 use indexmap::IndexMap;
 use smallvec::{SmallVec, smallvec};
+use std::sync::Arc;
 
 /// What only hands values on.
 pub(super) const THROUGH: Through = Through { markers: true, copies: false, async_halves: true };
@@ -46,6 +46,23 @@ pub(super) struct Entrance {
     pub wanted: Vec<Option<CutId>>,
 }
 
+/// One value at an end of a manual region.
+#[derive(Clone, Debug)]
+pub(super) struct Border {
+    pub inst: InstId,
+    /// The place of the value among the operands or the leaves of the result.
+    pub place: u32,
+    pub is_begin: bool,
+    pub whole: CutId,
+    pub local: CutId,
+    /// The atoms along which the region is manual.
+    pub manual: AtomSet,
+    /// The manual atoms that cut each dim of the whole value.
+    pub prefix: Arc<[AtomList]>,
+    /// What the region says of the value.
+    pub claim: Option<Arc<Claim>>,
+}
+
 /// All values and ties of a module.
 pub(super) struct ShardingGraph {
     pub leaves: Values,
@@ -59,10 +76,10 @@ pub(super) struct ShardingGraph {
 }
 
 impl ShardingGraph {
-    /// Reads a module, without the user's annotations.
+    /// Reads a module, without its manual regions and the user's annotations.
     ///
     /// # Errors
-    /// The border of a manual region is malformed.
+    /// An annotation is malformed.
     pub(super) fn build(module: &Module, claims: &mut ClaimReader<'_>) -> Result<ShardingGraph, PartitionError> {
         let leaves = Values::find(module, THROUGH, SharedCallees::Entered);
         let mut same = Same::new();
@@ -79,7 +96,6 @@ impl ShardingGraph {
         };
         graph.add_values(module, &mut same);
         graph.count_uses(module);
-        graph.borders = find_borders(module, &graph, claims)?;
         graph.add_ties(module);
         Ok(graph)
     }
@@ -164,9 +180,6 @@ impl ShardingGraph {
                 }
             }
         }
-        for border in self.borders.clone() {
-            self.add_border(&border);
-        }
     }
 
     /// Ties the operands and results of an instruction, or what it carries to where that comes from.
@@ -182,9 +195,10 @@ impl ShardingGraph {
         }
         self.add_sources(inst);
         let rule = module.inst(inst).opcode.row().factors;
-        match rule {
-            FactorRule::Elementwise => self.add_elementwise(module, inst),
-            _ => self.add_ruled(module, inst, kind_of(rule)),
+        if rule == FactorRule::Elementwise {
+            self.add_elementwise(module, inst);
+        } else {
+            self.add_ruled(module, inst, kind_of(rule));
         }
     }
 
@@ -271,7 +285,12 @@ impl ShardingGraph {
         self.ties.push(Tie { inst, kind, n_operands: n_kept, tensors, rule: Some(rule.into()), is_sole_use });
     }
 
-    /// Ties whole values to the local ones of a manual region.
+    /// Ties whole values to the local ones of manual regions.
+    pub(super) fn add_borders(&mut self, borders: Vec<Border>) {
+        borders.iter().for_each(|border| self.add_border(border));
+        self.borders = borders;
+    }
+
     fn add_border(&mut self, border: &Border) {
         let whole = TieTensor { value: border.whole, prefix: None };
         let local = TieTensor { value: border.local, prefix: Some(border.prefix.clone()) };
@@ -308,9 +327,9 @@ impl ShardingGraph {
         let mut out = Vec::new();
         for &comp in &self.leaves.comps {
             for &inst in module.comp(comp).insts.iter().filter(|&&inst| self.leaves.is_live(inst)) {
-                for (k, &given) in module.inst(inst).operands.iter().enumerate() {
-                    let params = hlo_analysis::values::params_of_operands(module, inst);
-                    let Some(param) = params.get(k).copied().flatten() else { continue };
+                let params = params_of_operands(module, inst);
+                for (k, (&given, param)) in module.inst(inst).operands.iter().zip(params).enumerate() {
+                    let Some(param) = param else { continue };
                     if self.leaves.leaves(param).is_empty() {
                         continue;
                     }

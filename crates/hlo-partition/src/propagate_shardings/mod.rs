@@ -75,7 +75,7 @@ use hlo_spmd::CallSiteCopies;
 use improve::improve;
 use price::Pricer;
 use project::Projector;
-use regions::set_manual_atoms;
+use regions::{find_borders, set_manual_atoms};
 use schedule::{Order, Schedule, TiesOf};
 use step::Stepper;
 use ties::{Tie, TieId};
@@ -160,6 +160,8 @@ impl PropagateShardings {
         claims: &mut ClaimReader<'_>,
     ) -> Result<(ShardingGraph, Vec<LostClaim>), PartitionError> {
         let mut graph = ShardingGraph::build(module, claims)?;
+        let borders = find_borders(module, &graph, claims)?;
+        graph.add_borders(borders);
         set_manual_atoms(module, &mut graph)?;
         let lost = annotate(module, &mut graph, claims, &self.open_params, &self.open_results)?;
         Ok((graph, lost))

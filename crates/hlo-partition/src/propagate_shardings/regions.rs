@@ -2,7 +2,7 @@
 
 use super::calls::{SpokenCall, front_end};
 use super::claims::{Claim, ClaimReader};
-use super::graph::ShardingGraph;
+use super::graph::{Border, ShardingGraph, THROUGH};
 use super::values::{AtomSet, CutId, bit};
 use crate::error::PartitionError;
 use crate::sharding::AtomList;
@@ -12,23 +12,6 @@ use hlo_ir::diag::Entity;
 use hlo_ir::shardy::{self, attribute};
 use hlo_ir::{InstId, Module, Opcode};
 use std::sync::Arc;
-
-/// One value at an end of a manual region.
-#[derive(Clone, Debug)]
-pub(super) struct Border {
-    pub inst: InstId,
-    /// The place of the value among the operands or the leaves of the result.
-    pub place: u32,
-    pub is_begin: bool,
-    pub whole: CutId,
-    pub local: CutId,
-    /// The atoms along which the region is manual.
-    pub manual: AtomSet,
-    /// The manual atoms that cut each dim of the whole value.
-    pub prefix: Arc<[AtomList]>,
-    /// What the region says of the value.
-    pub claim: Option<Arc<Claim>>,
-}
 
 /// The ends of all manual regions, value by value.
 pub(super) fn find_borders(
@@ -175,9 +158,7 @@ fn tying_insts(module: &Module, graph: &ShardingGraph) -> Vec<InstId> {
         Some(SpokenCall::Begin | SpokenCall::End) => true,
         Some(SpokenCall::Annotation | SpokenCall::Result | SpokenCall::Barrier | SpokenCall::Group) | None => false,
     };
-    let is_tying = |&inst: &InstId| {
-        graph.leaves.is_live(inst) && !hands_on(module, inst, super::graph::THROUGH) && !is_border(inst)
-    };
+    let is_tying = |&inst: &InstId| graph.leaves.is_live(inst) && !hands_on(module, inst, THROUGH) && !is_border(inst);
     insts.filter(is_tying).collect()
 }
 
