@@ -6,6 +6,7 @@
 mod error;
 mod mesh;
 mod sharding;
+mod spmd_partition;
 
 pub use error::PartitionError;
 pub use mesh::{ModuleMesh, ReadSharding};
@@ -14,4 +15,4 @@ pub use sharding::{ArraySharding, Atom, AtomList};
 use hlo_pass::PassInfo;
 
 /// The passes of this crate.
-pub const PASSES: &[&PassInfo] = &[];
+pub const PASSES: &[&PassInfo] = &[&spmd_partition::INFO];

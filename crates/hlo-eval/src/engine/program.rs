@@ -4,7 +4,7 @@
 //! anything up. A computation with an operation that has no scalar meaning is run by the engine on one-element arrays.
 // circle: a machine evaluates operations that apply a computation, and what is not scalar in that computation runs on a machine
 
-use super::boundary::CustomTarget;
+use hlo_ir::custom_target::CustomTarget;
 use super::{EvalOptions, Machine};
 use crate::error::EvalError;
 use crate::kernels::choice::compare_scalars;

@@ -5,7 +5,8 @@
 //! ends, a device goes on with the whole value that the tiles of its own copy make: those on the devices that stand with it at one place of all axes
 //! along which the value is not cut. Copies are equal in a sound program. The first ones that are not are remembered.
 
-use super::boundary::{Boundary, CustomTarget, ValueDims, boundary_grids};
+use super::boundary::{ValueDims, boundary_grids};
+use hlo_ir::custom_target::{Boundary, CustomTarget};
 use super::machine::{Machine, first};
 use super::pure::Operands;
 use crate::error::EvalError;
