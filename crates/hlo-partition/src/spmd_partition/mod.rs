@@ -48,10 +48,12 @@ mod regions;
 use crate::error::PartitionError;
 use crate::sharding::ArraySharding;
 use hlo_analysis::Preserved;
+use hlo_ir::attrs::Attrs;
+use hlo_ir::custom_target::CustomTarget;
 use hlo_ir::diag::Entity;
 use hlo_ir::header::EntryLayout;
 use hlo_ir::sharding::Sharding;
-use hlo_ir::{CompId, Module, shardy};
+use hlo_ir::{CompId, InstId, Module, Opcode, shardy};
 use hlo_pass::report::Decision;
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 use lowering::{LeafForm, Lowering};
@@ -140,8 +142,26 @@ fn finish(module: &mut Module, entry: CompId, new_entry: CompId, new: Vec<CompId
     module.set_computation_order(order);
     module.set_entry(new_entry);
     module.remove_dead_computations();
+    drop_annotations(module, &new);
     for comp in new {
         module.remove_dead(comp);
+    }
+}
+
+/// Annotations within reducers and comparators, whose scalars nothing cuts, become copies.
+fn drop_annotations(module: &mut Module, new: &[CompId]) {
+    let others: Vec<CompId> = module.computations().iter().copied().filter(|comp| !new.contains(comp)).collect();
+    let insts: Vec<InstId> = others.iter().flat_map(|&comp| module.comp(comp).insts.clone()).collect();
+    for inst in insts {
+        if module.inst(inst).marks.is_some() {
+            let marks = module.marks_mut(inst);
+            marks.sharding = None;
+            marks.frontend_attributes.retain(|(key, _)| !key.starts_with("xla.sdy."));
+        }
+        if CustomTarget::of(&module.inst(inst).attrs) == Some(CustomTarget::Annotation) {
+            let node = module.inst_mut(inst);
+            (node.opcode, node.attrs) = (Opcode::Copy, Attrs::Plain);
+        }
     }
 }
 
