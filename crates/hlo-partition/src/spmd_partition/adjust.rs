@@ -9,7 +9,7 @@ use hlo_ir::attrs::Comparison;
 use hlo_ir::factors::FactorId;
 use hlo_ir::localize::{OperandAdjust, OutsideValue, ResultAdjust};
 use hlo_ir::monoid::Monoid;
-use hlo_ir::{ArrayShape, DType, InstId, Opcode};
+use hlo_ir::{ArrayShape, DType, InstId, Opcode, Scalar};
 
 /// The local op in the making.
 pub(super) struct LocalOp<'a> {
@@ -98,8 +98,16 @@ impl Lowering<'_> {
             DType::S64 | DType::U64 | DType::U32 => DType::S64,
             _ => DType::S32,
         };
-        let index = self.converted(index, wide)?;
         let dims = shape.dims.clone();
+        let mut index = index;
+        if let (DType::U64, Some(max)) = (shape.dtype, max) {
+            // What is beyond the signed type is beyond the array.
+            let high = self.scalar("number", DType::U64, Scalar::Uint(max.max(0) as u64));
+            let high = self.repeated(high, &dims)?;
+            let low = self.binary(Opcode::Minimum, index, high)?;
+            index = self.only_at(component, &dims, low, index)?;
+        }
+        let index = self.converted(index, wide)?;
         let typed = |this: &mut Self, number: InstId| -> Result<InstId, PartitionError> {
             let number = this.converted(number, wide)?;
             this.repeated(number, &dims)
@@ -114,14 +122,25 @@ impl Lowering<'_> {
         let shift = self.looked_up(shift)?;
         let shift = typed(self, shift)?;
         moved = self.binary(Opcode::Subtract, moved, shift)?;
+        self.only_at(component, &dims, moved, index)
+    }
+
+    /// One component of vectors of indices from `new`, the others from `old`; all from `new` if there is no component.
+    fn only_at(
+        &mut self,
+        component: Option<(usize, usize)>,
+        dims: &[i64],
+        new: InstId,
+        old: InstId,
+    ) -> Result<InstId, PartitionError> {
         match component {
             Some((dim, place)) if dims.get(dim).is_some_and(|&n| n > 1) => {
-                let at = self.indices(&dims, dim);
-                let place = self.numbers(place as i64, &dims)?;
+                let at = self.indices(dims, dim);
+                let place = self.numbers(place as i64, dims)?;
                 let is_it = self.compare(at, place, Comparison::Eq)?;
-                self.select(is_it, moved, index)
+                self.select(is_it, new, old)
             }
-            Some(_) | None => Ok(moved),
+            Some(_) | None => Ok(new),
         }
     }
 

@@ -5,6 +5,7 @@ use super::choose::{Choice, OpView};
 use crate::error::PartitionError;
 use crate::mesh::{ModuleMesh, ReadSharding};
 use crate::sharding::{ArraySharding, AtomList};
+use cranelift_entity::EntitySet;
 use hlo_ir::attrs::{Attrs, DimsAttrs, ParameterAttrs};
 use hlo_ir::diag::Entity;
 use hlo_ir::edit::Builder;
@@ -66,6 +67,8 @@ pub(super) struct Body {
     pub numbers: IndexMap<i64, InstId>,
     pub tables: IndexMap<Vec<i64>, InstId>,
     resharded: IndexMap<(InstId, ArraySharding), InstId>,
+    /// Whether a parameter is a value of a manual region.
+    pub is_manual: bool,
 }
 
 impl Body {
@@ -78,6 +81,7 @@ impl Body {
             numbers: IndexMap::new(),
             tables: IndexMap::new(),
             resharded: IndexMap::new(),
+            is_manual: false,
         }
     }
 }
@@ -95,6 +99,8 @@ pub(super) struct Lowering<'m> {
     plans: IndexMap<PlanKey, Rc<Redistribution>>,
     /// Computations that were lowered, by how their parameters are cut and their results are wanted.
     lowered: IndexMap<(CompId, Vec<LeafForm>, Option<Vec<ArraySharding>>), (CompId, Vec<LeafForm>)>,
+    /// Instructions whose names are taken by what they became.
+    named: EntitySet<InstId>,
     pub order: Vec<CompId>,
     pub decisions: IndexMap<InstId, Decision>,
 }
@@ -114,6 +120,7 @@ impl<'m> Lowering<'m> {
             body: Body::new(entry),
             plans: IndexMap::new(),
             lowered: IndexMap::new(),
+            named: EntitySet::new(),
             order: Vec::new(),
             decisions: IndexMap::new(),
         })
@@ -208,6 +215,7 @@ impl<'m> Lowering<'m> {
         params: &[LeafForm],
         wanted: Option<&[ArraySharding]>,
     ) -> Result<Vec<LeafForm>, PartitionError> {
+        self.body.is_manual = params.iter().any(|form| !form.manual.is_empty());
         let mut given = params.iter();
         for (number, param) in self.module.comp(comp).params.clone().into_iter().enumerate() {
             let n_leaves = self.module.shape(param).n_leaves();
@@ -303,10 +311,12 @@ impl<'m> Lowering<'m> {
         Ok(Builder::new(self.module, self.body.comp).add("tuple", Opcode::Tuple, shape, parts, Attrs::Plain))
     }
 
-    /// The new instruction bears the name of the old one.
+    /// The new instruction bears the name of the old one, unless another copy of its computation has it.
     pub(super) fn keep_name(&mut self, new: InstId, old: InstId) {
-        let name = self.module.inst(old).name;
-        self.module.inst_mut(new).name = name;
+        if self.named.insert(old) {
+            let name = self.module.inst(old).name;
+            self.module.inst_mut(new).name = name;
+        }
     }
 
     /// The new instruction has the marks of the old one that hold on each device.
@@ -333,10 +343,26 @@ impl<'m> Lowering<'m> {
         }
         let inst = match self.rebuilt(value, whole, target) {
             Some(rebuilt) => rebuilt,
-            None => self.redistributed(value, whole, target)?,
+            None => match self.redistributed(value, whole, target) {
+                Ok(inst) => inst,
+                Err(error) => self.in_steps(value, target)?.ok_or(error)?,
+            },
         };
         self.body.resharded.insert(key, inst);
         Ok(TileValue { inst, sharding: target.clone(), ..value.clone() })
+    }
+
+    /// The value brought to `target` by way of another sharding, where no plan goes there at once: partial results are combined first, and
+    /// then the array is gathered. Tiles of few elements that do not lie on one another need this.
+    fn in_steps(&mut self, value: &TileValue, target: &ArraySharding) -> Result<Option<InstId>, PartitionError> {
+        let (resolved, whole) = (value.sharding.resolved(), ArraySharding::replicated(value.sharding.dims.len()));
+        let between = match (value.sharding.partial.is_empty(), value.sharding == whole || *target == whole) {
+            (false, _) if *target != resolved => resolved,
+            (true, false) => whole,
+            (_, _) => return Ok(None),
+        };
+        let between = self.reshard(value, &between)?;
+        self.reshard(&between, target).map(|value| Some(value.inst))
     }
 
     /// A scalar that is repeated has any tile at once, and so has an array without elements.
@@ -555,6 +581,10 @@ impl<'m> Lowering<'m> {
             wholes.extend(operand.whole.as_array().cloned());
         }
         let mut op = LocalOp { cut: &choice.cut, wholes: &wholes, operands: insts };
+        let is_bitcast = self.module.inst(inst).opcode == Opcode::Bitcast;
+        if is_bitcast {
+            self.lay_out(&mut op, inst)?;
+        }
         for adjust in &choice.form.before {
             self.adjust_operand(&mut op, adjust)?;
         }
@@ -562,6 +592,9 @@ impl<'m> Lowering<'m> {
         let adds_offset = choice.form.after.iter().any(|adjust| matches!(adjust, ResultAdjust::AddOffset { .. }));
         let mut shapes: Vec<ArrayShape> =
             choice.form.results.iter().map(|shape| ArrayShape { layout: None, ..shape.clone() }.with_row_major()).collect();
+        if let (true, Some(whole), Some(shape)) = (is_bitcast, self.module.shape(inst).as_array(), shapes.first_mut()) {
+            shape.layout = whole.layout.clone();
+        }
         if adds_offset {
             // Numbers that hold the whole dim; they are converted when the offset is added.
             shapes.iter_mut().for_each(|shape| shape.dtype = DType::S32);
@@ -606,6 +639,20 @@ impl<'m> Lowering<'m> {
             leaves.push(TileValue { inst: result, whole, sharding: sharding.clone(), monoid, manual: manual.clone() });
         }
         Ok(leaves)
+    }
+
+    /// The operand of a bitcast has the layout that the whole has: the bitcast keeps the order of elements in memory.
+    fn lay_out(&mut self, op: &mut LocalOp<'_>, inst: InstId) -> Result<(), PartitionError> {
+        let Some(operand) = self.module.inst(inst).operands.first() else { return Ok(()) };
+        let layout = self.module.shape(*operand).as_array().and_then(|whole| whole.layout.clone());
+        for value in &mut op.operands {
+            let shape = self.array(*value)?;
+            if shape.layout != layout {
+                let shape = ArrayShape { layout: layout.clone(), ..shape };
+                *value = self.add("copy", Opcode::Copy, shape, &[*value], Attrs::Plain);
+            }
+        }
+        Ok(())
     }
 
     /// Start indices of one op have one type.

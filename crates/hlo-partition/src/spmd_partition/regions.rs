@@ -281,12 +281,15 @@ impl Lowering<'_> {
     /// The number of this device: only a manual region may ask for it.
     pub(super) fn lower_device_number(&mut self, inst: InstId) -> Result<Leaves, PartitionError> {
         let (opcode, shape) = (self.module.inst(inst).opcode, self.module.shape(inst).clone());
-        let new = Builder::new(self.module, self.body.comp).add("id", opcode, shape.clone(), [], Attrs::Plain);
-        self.keep_name(new, inst);
         let manual: AtomList = match self.annotation(inst, 0)? {
             Some(read) if !read.manual.is_empty() => read.manual,
-            Some(_) | None => self.mesh.atoms().collect(),
+            Some(_) | None if self.body.is_manual => self.mesh.atoms().collect(),
+            Some(_) | None => {
+                return Err(self.refuse(inst, "expected the number of a device within a manual region, found it outside"));
+            }
         };
+        let new = Builder::new(self.module, self.body.comp).add("id", opcode, shape.clone(), [], Attrs::Plain);
+        self.keep_name(new, inst);
         Ok(self.replicated_leaves(new, &shape, &manual))
     }
 }
