@@ -27,7 +27,9 @@ pub fn annotate(module: &mut Module, rng: &mut Rng, n_devices: usize, rarity: us
 /// What stands for a value of another instruction has that one's sharding.
 fn can_be_cut(module: &Module, inst: InstId) -> bool {
     match module.inst(inst).opcode.row().flow {
-        Flow::Parameter | Flow::Tuple | Flow::All | Flow::Identity | Flow::Call | Flow::While | Flow::Conditional => true,
+        Flow::Parameter | Flow::Tuple | Flow::All | Flow::Identity | Flow::Call | Flow::While | Flow::Conditional => {
+            true
+        }
         Flow::Constant
         | Flow::GetTupleElement
         | Flow::ReplicaId

@@ -7,8 +7,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use hlo_analysis::Analyses;
-use hlo_ir::{Module, NumberClass};
 use hlo_ir::print::{PrintOptions, print_module};
+use hlo_ir::{Module, NumberClass};
 use hlo_opt::console::Console;
 use hlo_pass::pipeline::parse_pipeline;
 use hlo_pass::runner::{RunOptions, bind, run_pipeline};
@@ -23,7 +23,8 @@ use crate::workspace;
 const MOST_DEVICES: usize = 12;
 
 /// Samples that are not tried: the evaluator does not run them, or they round sums to so few bits that the order of the terms shows.
-const NOT_JUDGED: [&str; 5] = ["scaled-dot", "set-dimension-size", "dynamic-reshape", "get-dimension-size", "small-floats"];
+const NOT_JUDGED: [&str; 5] =
+    ["scaled-dot", "set-dimension-size", "dynamic-reshape", "get-dimension-size", "small-floats"];
 
 /// A program to be annotated, and how its inputs are drawn.
 struct Base {
@@ -74,7 +75,13 @@ pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
         }
     }
     let _ = std::panic::take_hook();
-    println!("{} programs: {} the same, {} refused, {} wrong", counts.tried, counts.same, counts.refused.values().sum::<usize>(), counts.wrong.len());
+    println!(
+        "{} programs: {} the same, {} refused, {} wrong",
+        counts.tried,
+        counts.same,
+        counts.refused.values().sum::<usize>(),
+        counts.wrong.len()
+    );
     for (reason, n) in &counts.refused {
         println!("  refused {n}: {reason}");
     }

@@ -6,13 +6,13 @@
 //! along which the value is not cut. Copies are equal in a sound program. The first ones that are not are remembered.
 
 use super::boundary::{ValueDims, boundary_grids};
-use hlo_ir::custom_target::{Boundary, CustomTarget};
 use super::machine::{Machine, first};
 use super::pure::Operands;
 use crate::error::EvalError;
 use crate::kernels::tiles::{ElementPair, cut_tile, first_difference, held_part, join_tiles};
 use crate::value::{Spread, Value};
 use hlo_ir::attrs::CustomAttrs;
+use hlo_ir::custom_target::{Boundary, CustomTarget};
 use hlo_ir::shardy::Meshes;
 use hlo_ir::tile_grid::TileGrid;
 use hlo_ir::{ArrayShape, Dims, InstId, Literal, Shape};

@@ -9,7 +9,7 @@ use hlo_ir::attrs::Comparison;
 use hlo_ir::factors::FactorId;
 use hlo_ir::localize::{OperandAdjust, OutsideValue, ResultAdjust};
 use hlo_ir::monoid::Monoid;
-use hlo_ir::{ArrayShape, DType, InstId, Opcode, Scalar};
+use hlo_ir::{ArrayShape, ConstantValue, DType, InstId, Literal, Opcode, Scalar};
 
 /// The local op in the making.
 pub(super) struct LocalOp<'a> {
@@ -28,7 +28,11 @@ impl LocalOp<'_> {
 
 impl Lowering<'_> {
     /// Does to an operand what is to be done before the local op.
-    pub(super) fn adjust_operand(&mut self, op: &mut LocalOp<'_>, adjust: &OperandAdjust) -> Result<(), PartitionError> {
+    pub(super) fn adjust_operand(
+        &mut self,
+        op: &mut LocalOp<'_>,
+        adjust: &OperandAdjust,
+    ) -> Result<(), PartitionError> {
         let (operand, new) = match adjust {
             OperandAdjust::Halo { operand, dim, factor, first, step, size, fill } => {
                 let n_rows = op.wholes.get(*operand).and_then(|a| a.dims.get(*dim)).copied().unwrap_or(0);
@@ -56,6 +60,9 @@ impl Lowering<'_> {
                 let is_there = self.compare(position, end, Comparison::Lt)?;
                 (*operand, self.or_identity(is_there, value, *monoid)?)
             }
+            OperandAdjust::EnterOnce { operand, monoid, .. } if self.is_identity(op.operands[*operand], *monoid) => {
+                return Ok(());
+            }
             OperandAdjust::EnterOnce { operand, factors, monoid } => {
                 let atoms: Vec<Atom> = factors.iter().flat_map(|&factor| op.atoms(factor).iter().copied()).collect();
                 let places = self.mesh.places(&atoms);
@@ -75,6 +82,18 @@ impl Lowering<'_> {
         };
         op.operands[operand] = new;
         Ok(())
+    }
+
+    /// Whether a value is the identity as a constant, so that it may enter several times.
+    fn is_identity(&self, value: InstId, monoid: Monoid) -> bool {
+        let node = self.module.inst(value);
+        let (Some(ConstantValue::Array(literal)), Some(shape)) =
+            (node.attrs.as_constant(), self.module.shape(value).as_array())
+        else {
+            return false;
+        };
+        let identity = monoid.identity(shape.dtype).map(|scalar| Literal::scalar(shape.dtype, scalar));
+        shape.rank() == 0 && identity.is_some_and(|identity| identity == *literal)
     }
 
     /// The value where `pred` holds, and elsewhere the identity.
@@ -244,8 +263,7 @@ impl Lowering<'_> {
     ) -> Result<(), PartitionError> {
         match adjust {
             ResultAdjust::AddOffset { leaf, factor, step } => {
-                let offsets: Vec<i64> =
-                    self.mesh.places(op.atoms(*factor)).iter().map(|place| place * step).collect();
+                let offsets: Vec<i64> = self.mesh.places(op.atoms(*factor)).iter().map(|place| place * step).collect();
                 let shape = self.array(results[*leaf])?;
                 let offset = self.looked_up(&offsets)?;
                 let offset = self.repeated(offset, &shape.dims)?;

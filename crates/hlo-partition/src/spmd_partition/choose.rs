@@ -149,10 +149,8 @@ impl OpView<'_> {
         let n_shards = cut.n_shards(mesh);
         let tiles = self.set.factors.iter().zip(&n_shards).map(|(factor, &n)| (factor.size as f64 / n as f64).ceil());
         let element_bytes = self.results.first().map_or(4.0, |(shape, _)| f64::from(shape.dtype.bits()) / 8.0);
-        let is_product = matches!(
-            self.module.inst(self.inst).opcode.row().factors,
-            FactorRule::Dot | FactorRule::Convolution
-        );
+        let is_product =
+            matches!(self.module.inst(self.inst).opcode.row().factors, FactorRule::Dot | FactorRule::Convolution);
         cost += work_cost(tiles.product(), is_product, element_bytes);
         Some(Candidate { cut: cut.clone(), operands, results, cost })
     }

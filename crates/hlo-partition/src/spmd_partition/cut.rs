@@ -51,8 +51,7 @@ impl FactorCut {
 
     /// The atoms along which results are partial: those that cut reduced factors.
     pub(super) fn reduced(&self, set: &FactorSet) -> AtomList {
-        let is_reduced =
-            |factor: FactorId| set.uses(factor).any(|one| matches!(one.role, FactorRole::Reduce(_)));
+        let is_reduced = |factor: FactorId| set.uses(factor).any(|one| matches!(one.role, FactorRole::Reduce(_)));
         let lists = self.lists.iter().enumerate().filter(|(factor, _)| is_reduced(*factor));
         let mut atoms: AtomList = lists.flat_map(|(_, list)| list.iter().copied()).collect();
         atoms.sort_unstable();

@@ -13,9 +13,8 @@ const FLOPS_PER_BYTE: f64 = 1024.0;
 /// Bytes of memory traffic in that time: some 3.4e12 against 4.5e11.
 const MEMORY_BYTES_PER_BYTE: f64 = 8.0;
 
-/// What one more collective costs beside its bytes, in bytes: some 10 microseconds would be 4.5e6, but programs of any size are
-/// partitioned the same way, so that it only decides between ways with nearly the same bytes.
-pub(super) const LAUNCH: f64 = 64.0;
+/// What one more collective costs beside its bytes: of two ways with the same bytes, the one with fewer collectives is taken.
+pub(super) const LAUNCH: f64 = 1.0;
 
 /// Bytes of a tile.
 pub(super) fn tile_bytes(mesh: &ModuleMesh, shape: &ArrayShape, sharding: &ArraySharding) -> f64 {
@@ -24,12 +23,7 @@ pub(super) fn tile_bytes(mesh: &ModuleMesh, shape: &ArrayShape, sharding: &Array
 }
 
 /// The cost of bringing an array of `shape` from `from` to `to`.
-pub(super) fn reshard_cost(
-    mesh: &ModuleMesh,
-    shape: &ArrayShape,
-    from: &ArraySharding,
-    to: &ArraySharding,
-) -> f64 {
+pub(super) fn reshard_cost(mesh: &ModuleMesh, shape: &ArrayShape, from: &ArraySharding, to: &ArraySharding) -> f64 {
     if from == to {
         return 0.0;
     }

@@ -43,6 +43,7 @@ mod emit;
 mod estimate;
 mod halo;
 mod lowering;
+mod ops;
 mod regions;
 
 use crate::error::PartitionError;
@@ -88,12 +89,30 @@ impl Pass for SpmdPartition {
 }
 
 /// Why there is nothing to partition.
+///
+/// A program whose header has several partitions is global only if its text says so: by a custom call of a partitioner, or by a sharding
+/// of a value that is neither a parameter nor a result of the entry. What this pass and XLA's partitioner leave has none.
 fn why_not_global(module: &Module) -> Option<String> {
     if module.header.replica_count > 1 {
         return Some(format!("expected one replica, found {}", module.header.replica_count));
     }
-    let n_devices = hlo_ir::devices::find_n_devices(module);
-    (n_devices <= 1).then(|| "the module names no mesh of several devices".into())
+    if hlo_ir::devices::find_n_devices(module) <= 1 {
+        return Some("the module names no mesh of several devices".into());
+    }
+    if module.header.num_partitions <= 1 {
+        return None;
+    }
+    let entry = module.entry();
+    let is_mark = |&inst: &InstId| {
+        let node = module.inst(inst);
+        let is_result = Some(node.parent) == entry
+            && (node.opcode == Opcode::Parameter || module.comp(node.parent).root.expand() == Some(inst));
+        CustomTarget::of(&node.attrs).is_some() || (module.sharding(inst).is_some() && !is_result)
+    };
+    let mut insts = module.computations().iter().flat_map(|&comp| &module.comp(comp).insts);
+    let text =
+        "the header has several partitions, and no value within the program has a sharding: it is a per-device program";
+    (!insts.any(is_mark)).then(|| text.into())
 }
 
 /// Writes the program of each device into `module`.
@@ -114,7 +133,11 @@ fn partition(module: &mut Module) -> Result<Vec<Decision>, PartitionError> {
         }
         let leaves = params[first..].iter().map(|form| lowering.mesh.leaf(&form.sharding, &[])).collect::<Vec<_>>();
         let is_tuple = lowering.module.shape(param).as_tuple().is_some();
-        marks.push(if is_tuple { Sharding::Tuple(leaves) } else { leaves.into_iter().next().map_or_else(Sharding::replicated, Sharding::Single) });
+        marks.push(if is_tuple {
+            Sharding::Tuple(leaves)
+        } else {
+            leaves.into_iter().next().map_or_else(Sharding::replicated, Sharding::Single)
+        });
     }
     let (new_entry, results) = lowering.lower_computation(entry, &params, None)?;
     let Lowering { mesh, order, decisions, .. } = lowering;

@@ -85,12 +85,7 @@ impl Lowering<'_> {
     }
 
     /// An end that `sharding=` of operand and result describe.
-    fn annotated_end(
-        &self,
-        inst: InstId,
-        boundary: Boundary,
-        leaves: &Leaves,
-    ) -> Result<RegionEnd, PartitionError> {
+    fn annotated_end(&self, inst: InstId, boundary: Boundary, leaves: &Leaves) -> Result<RegionEnd, PartitionError> {
         let operand = self.module.inst(inst).operands.first().copied().unwrap_or(inst);
         let (outside, inside) = match boundary {
             Boundary::Begin => (operand, inst),
@@ -204,7 +199,12 @@ impl Lowering<'_> {
             true => Ok(()),
             false => Err(self.refuse(
                 inst,
-                format!("expected tiles {:?} of {:?}, found {:?}", expected.as_slice(), whole.dims.as_slice(), found.as_slice()),
+                format!(
+                    "expected tiles {:?} of {:?}, found {:?}",
+                    expected.as_slice(),
+                    whole.dims.as_slice(),
+                    found.as_slice()
+                ),
             )),
         }
     }
@@ -285,7 +285,9 @@ impl Lowering<'_> {
             Some(read) if !read.manual.is_empty() => read.manual,
             Some(_) | None if self.body.is_manual => self.mesh.atoms().collect(),
             Some(_) | None => {
-                return Err(self.refuse(inst, "expected the number of a device within a manual region, found it outside"));
+                return Err(
+                    self.refuse(inst, "expected the number of a device within a manual region, found it outside")
+                );
             }
         };
         let new = Builder::new(self.module, self.body.comp).add("id", opcode, shape.clone(), [], Attrs::Plain);
