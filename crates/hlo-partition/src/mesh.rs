@@ -209,7 +209,10 @@ fn names_tiles(leaf: &LeafSharding) -> bool {
 }
 
 fn read_axes(leaf: &LeafSharding, rank: usize, n_devices: usize, by: Entity) -> Result<Said, PartitionError> {
-    match leaf.axes(rank, n_devices) {
+    // A mesh of one device stands for all devices: nothing can be cut on it.
+    let is_alone = matches!(&leaf.kind, ShardingKind::Named(named) if named.mesh.n_devices() == Some(1));
+    let whole = LeafSharding::new(ShardingKind::Replicated);
+    match if is_alone { &whole } else { leaf }.axes(rank, n_devices) {
         Ok(sharding) => Ok(Said { sharding, by, text: leaf.to_string() }),
         Err(error) => Err(PartitionError::about("sharding", by, format!("{leaf}: {error}"))),
     }

@@ -1,0 +1,207 @@
+//! Spread the user's shardings to all values of a global program, and print one on every instruction.
+//!
+//! Before, two parameters say how they are cut:
+//! ```text
+//! %x = f32[8,4] parameter(0), sharding={devices=[4,1]<=[4]}
+//! %w = f32[4,16] parameter(1), sharding={replicated}
+//! %y = f32[8,16] dot(%x, %w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+//! ```
+//! after, all values do:
+//! ```text
+//! %y = f32[8,16] dot(%x, %w), lhs_contracting_dims={1}, rhs_contracting_dims={0}, sharding={devices=[4,1]<=[4]}
+//! ```
+//! The sample `ir-samples/passes/propagate-shardings/dot.hlo` runs this.
+//!
+//! **Why.** A user annotates a few values. How all others are cut decides what the program of each device computes and
+//! exchanges, so it is decided here, once, where it can be read and changed; the partitioner then only obeys.
+//!
+//! **What it reads.** `sharding=` on any instruction, `@Sharding`, GSPMD's `unspecified_dims`, `shard_as`; Shardy's attributes, which win
+//! over `sharding=`, with open dims, priorities, pinned axes and parts of axes; results, groups and barriers of Shardy's; manual
+//! regions in both forms.
+//!
+//! **What it writes.** `sharding=` on every instruction that runs, of tuples one for each leaf. A value that has to be cut otherwise where
+//! it enters a loop, a branch, a call or a region, or leaves the entry, goes through a `copy` there; so the ends of a leaf
+//! agree everywhere. Calls that only speak of shardings become copies of the same name. Constants get one copy for each use,
+//! and computations one for each call site that ends up different.
+//!
+//! **What it does not do.** It never changes a closed dim of the user's. Meshes with another order of devices than the others' are refused.
+//!
+//! **Algorithm.** A value is a leaf with tuples and calls looked through; what a loop carries is one value, tied by edges to what
+//! it comes from ([`graph`]). An op ties values by its factors ([`rules`]). Per user priority and stage of the order ([`schedule`]) a work
+//! list of ties runs to a fixpoint; a step ([`step`]) grows tensors to the longest list of atoms that a factor has. Atoms are only added, so it
+//! ends; near-linear in instructions × atoms.
+//!
+//! **Requires** a verified global program. **Ensures** the same results: copies and annotations compute nothing. **Errors**: malformed
+//! annotations, and shardings that do not lie on one mesh.
+//!
+//! **References.** Shardy's documentation of propagation (its order of priorities and stages); Xu et al. 2021, *GSPMD: General and Scalable
+//! Parallelization for ML Computation Graphs*, §3.5. Shardy has factors and axes as well; we differ where the factors have more
+//! roles, and in that all axes are prime, so parts of axes need no rules of their own.
+
+mod annotate;
+mod calls;
+mod claims;
+mod constants;
+mod emit;
+mod graph;
+mod regions;
+mod rules;
+mod schedule;
+mod shardy_text;
+mod step;
+mod ties;
+mod values;
+mod why;
+
+use crate::error::PartitionError;
+use crate::mesh::ModuleMesh;
+use annotate::{LostClaim, Openness, annotate};
+use claims::ClaimReader;
+use constants::ConstantCopies;
+use graph::ShardingGraph;
+use hlo_analysis::Preserved;
+use hlo_ir::diag::Entity;
+use hlo_ir::shardy::Meshes;
+use hlo_ir::{InstId, Module};
+use hlo_pass::options::{OptionInfo, OptionKind, Options};
+use hlo_pass::report::Decision;
+use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
+use hlo_spmd::CallSiteCopies;
+use regions::set_manual_atoms;
+use schedule::{Order, Schedule, TiesOf};
+use step::Stepper;
+
+/// The pass as the command line knows it.
+pub(crate) static INFO: PassInfo = PassInfo {
+    name: "propagate-shardings",
+    help: "spread the user's shardings to all values, and print one on every instruction",
+    options: OPTIONS,
+    build: |options| Ok(Box::new(PropagateShardings::new(options)?)),
+};
+
+const OPTIONS: &[OptionInfo] = &[
+    OptionInfo {
+        name: "order",
+        kind: OptionKind::Word(&["best", "shardy", "gspmd"]),
+        default: "best",
+        help: "in which order shardings spread; best: both are tried, and what moves fewer bytes is kept",
+    },
+    OptionInfo {
+        name: "open-params",
+        kind: OptionKind::Text,
+        default: "true",
+        help: "whether parameters without an annotation may be cut: true, false, or one for each leaf as [true,false,…]",
+    },
+    OptionInfo { name: "open-results", kind: OptionKind::Text, default: "true", help: "the same for results" },
+];
+
+/// See the module's documentation.
+#[derive(Clone, Debug)]
+pub(crate) struct PropagateShardings {
+    order: Order,
+    open_params: Openness,
+    open_results: Openness,
+    why: String,
+}
+
+impl PropagateShardings {
+    fn new(options: &Options) -> Result<PropagateShardings, PartitionError> {
+        let openness = |name: &'static str| {
+            let text = options.text(name);
+            Openness::parse(text).ok_or_else(|| {
+                let text = format!("option `{name}`: expected true, false or [true,false,…], found `{text}`");
+                PartitionError::about("option", Entity::Module, text)
+            })
+        };
+        Ok(PropagateShardings {
+            order: if options.text("order") == "gspmd" { Order::Gspmd } else { Order::Shardy },
+            open_params: openness("open-params")?,
+            open_results: openness("open-results")?,
+            why: options.text("why").trim_start_matches('%').to_string(),
+        })
+    }
+
+    /// Reads the module's values and the user's word on them.
+    fn read(
+        &self,
+        module: &Module,
+        claims: &mut ClaimReader<'_>,
+    ) -> Result<(ShardingGraph, Vec<LostClaim>), PartitionError> {
+        let mut graph = ShardingGraph::build(module, claims)?;
+        set_manual_atoms(module, &mut graph)?;
+        let lost = annotate(module, &mut graph, claims, &self.open_params, &self.open_results)?;
+        Ok((graph, lost))
+    }
+
+    fn propagate(&self, mesh: &ModuleMesh, graph: &mut ShardingGraph) -> Stepper {
+        let mut stepper = Stepper::new(mesh.sizes());
+        let ties_of = TiesOf::new(graph.values.len(), &graph.ties);
+        let (values, ties) = (&mut graph.values, &graph.ties);
+        Schedule { values, ties, ties_of: &ties_of, stepper: &mut stepper, order: self.order }.run();
+        stepper
+    }
+}
+
+impl Pass for PropagateShardings {
+    fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
+        let mut work = module.clone();
+        let copies = match CallSiteCopies::has_shared(&work) {
+            true => CallSiteCopies::split(&mut work),
+            false => CallSiteCopies::default(),
+        };
+        let constants = ConstantCopies::split(&mut work).map_err(acyclic)?;
+        let before = work.clone();
+        let mesh = ModuleMesh::of(&before)?;
+        let mut claims = ClaimReader::new(&before, &mesh)?;
+        let (mut graph, lost) = self.read(&before, &mut claims)?;
+        let n_annotated = graph.values.values().filter(|value| value.claimed_by.is_some()).count();
+        let stepper = self.propagate(&mesh, &mut graph);
+        if let Some(inst) = find_named(&before, &self.why) {
+            cx.report.decisions.extend(why::explain(&before, &graph, &stepper.log, inst));
+        }
+        let mut texts = emit::texts(&mesh);
+        graph.even_out_params(&before, mesh.sizes());
+        let emission = emit::plan_emission(&before, &graph, &mut claims, &mut texts)?;
+        let meshes = Meshes::of(&before.header)
+            .map_err(|error| PassError::about("sharding", Entity::Module, error.to_string()))?;
+        let (is_changed, n_copies) = emission.write(&mut work, &meshes, &mut texts).map_err(acyclic)?;
+        let n_constants = constants.merge(&mut work);
+        for claim in &lost {
+            cx.report.decisions.push(explain_lost(&before, claim));
+        }
+        let n_cut = graph.values.values().filter(|value| value.used != 0).count();
+        for (what, n) in [
+            ("annotated", n_annotated),
+            ("cut", n_cut),
+            ("replicated", graph.values.values().filter(|value| value.used == 0).count()),
+            ("steps", stepper.log.len()),
+            ("copies", n_copies),
+            ("constants-split", n_constants),
+            ("annotations-lost", lost.len()),
+        ] {
+            cx.report.count(what, n as u64);
+        }
+        if !is_changed && n_constants == 0 {
+            cx.report.unchanged_because = Some("every instruction has its sharding".into());
+            return Ok(Changed::No);
+        }
+        copies.merge(&mut work);
+        *module = work;
+        Ok(Changed::Yes(Preserved::NONE))
+    }
+}
+
+/// The instruction of a name, in what runs.
+fn find_named(module: &Module, name: &str) -> Option<InstId> {
+    let mut insts = module.computations().iter().flat_map(|&comp| &module.comp(comp).insts).copied();
+    insts.find(|&inst| !name.is_empty() && module.inst_name(inst) == name)
+}
+
+fn acyclic(inst: InstId) -> PassError {
+    PassError::from(hlo_spmd::DependsOnItself(inst))
+}
+
+fn explain_lost(module: &Module, lost: &LostClaim) -> Decision {
+    let reason = format!("leaf {} has the sharding that %{} says", lost.leaf, module.inst_name(lost.kept));
+    Decision::about(module, lost.inst, "annotation-lost", reason)
+}

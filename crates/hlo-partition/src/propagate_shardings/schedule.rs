@@ -1,0 +1,208 @@
+//! In which order shardings spread: user priorities, then stages, each to a fixpoint.
+
+use super::step::Stepper;
+use super::ties::{Direction, Tie, TieId, TieKind};
+use super::values::{CutId, CutValue, bits};
+use cranelift_entity::packed_option::ReservedValue;
+use cranelift_entity::{EntityRef, EntitySet, PrimaryMap};
+
+/// Which order of stages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Order {
+    /// Shardy's: five cumulative stages.
+    Shardy,
+    /// GSPMD's: aggressiveness 0 to 3, each forward and backward through the program.
+    Gspmd,
+}
+
+impl Order {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Order::Shardy => "shardy",
+            Order::Gspmd => "gspmd",
+        }
+    }
+
+    fn n_stages(self) -> usize {
+        match self {
+            Order::Shardy => 5,
+            Order::Gspmd => 4,
+        }
+    }
+
+    /// From where a tie lets the shardings of passing factors, and of others, come in the stages up to this one.
+    fn directions(self, stage: usize, tie: &Tie) -> (Direction, Direction) {
+        let both = match self {
+            Order::Shardy => (0..=stage).map(|s| of_shardy(s, tie)).fold((Direction::Nowhere, Direction::Nowhere), or),
+            Order::Gspmd => of_gspmd(stage, tie),
+        };
+        match tie.kind {
+            TieKind::Barrier(allowed) if both.0 != Direction::Nowhere => (allowed, allowed),
+            TieKind::Barrier(_) => (Direction::Nowhere, Direction::Nowhere),
+            TieKind::Elementwise
+            | TieKind::Relabelling
+            | TieKind::Edge
+            | TieKind::Window
+            | TieKind::Broadcast
+            | TieKind::Other => both,
+        }
+    }
+}
+
+fn or(a: (Direction, Direction), b: (Direction, Direction)) -> (Direction, Direction) {
+    (a.0.or(b.0), a.1.or(b.1))
+}
+
+/// What stage `stage` of Shardy adds: 0 elementwise, reshape, transpose and edges, and forward alone dynamic slices, where no
+/// operand is used elsewhere; 1 the same, any uses; 2 factors that pass, broadcasts backward alone; 3 all but broadcasts
+/// forward; 4 everything.
+fn of_shardy(stage: usize, tie: &Tie) -> (Direction, Direction) {
+    let (none, both) = (Direction::Nowhere, Direction::Both);
+    let is_broadcast = tie.kind == TieKind::Broadcast;
+    match stage {
+        0 | 1 => match tie.kind {
+            TieKind::Edge => (both, both),
+            TieKind::Elementwise | TieKind::Relabelling | TieKind::Barrier(_) if stage == 1 || tie.is_sole_use => {
+                (both, both)
+            }
+            TieKind::Window if stage == 1 || tie.is_sole_use => (Direction::Forward, Direction::Forward),
+            TieKind::Elementwise
+            | TieKind::Relabelling
+            | TieKind::Barrier(_)
+            | TieKind::Window
+            | TieKind::Broadcast
+            | TieKind::Other => (none, none),
+        },
+        2 => (if is_broadcast { Direction::Backward } else { both }, none),
+        3 if is_broadcast => (Direction::Backward, Direction::Backward),
+        _ => (both, both),
+    }
+}
+
+/// Elementwise ops and edges from aggressiveness 0; all ops from 1, broadcasts backward from 2 and forward at 3.
+fn of_gspmd(stage: usize, tie: &Tie) -> (Direction, Direction) {
+    let (none, both) = (Direction::Nowhere, Direction::Both);
+    match tie.kind {
+        TieKind::Edge | TieKind::Elementwise | TieKind::Relabelling | TieKind::Barrier(_) => (both, both),
+        TieKind::Broadcast => match stage {
+            0 | 1 => (none, none),
+            2 => (Direction::Backward, Direction::Backward),
+            _ => (both, both),
+        },
+        TieKind::Window | TieKind::Other => match stage {
+            0 => (none, none),
+            _ => (both, both),
+        },
+    }
+}
+
+/// The ties of each value, its definition first.
+#[derive(Debug)]
+pub(super) struct TiesOf {
+    starts: Vec<u32>,
+    ties: Vec<TieId>,
+}
+
+impl TiesOf {
+    pub(super) fn new(n_values: usize, ties: &PrimaryMap<TieId, Tie>) -> TiesOf {
+        let mut starts = vec![0u32; n_values + 1];
+        for tensor in ties.values().flat_map(|tie| &tie.tensors) {
+            starts[tensor.value.index() + 1] += 1;
+        }
+        for k in 0..n_values {
+            starts[k + 1] += starts[k];
+        }
+        let mut next = starts.clone();
+        let n = starts.last().copied().unwrap_or(0) as usize;
+        let mut of = vec![TieId::reserved_value(); n];
+        // Definitions first, then uses.
+        for is_use in [false, true] {
+            for (id, tie) in ties {
+                for (k, tensor) in tie.tensors.iter().enumerate() {
+                    if tie.is_operand(k) == is_use {
+                        let slot = &mut next[tensor.value.index()];
+                        of[*slot as usize] = id;
+                        *slot += 1;
+                    }
+                }
+            }
+        }
+        TiesOf { starts, ties: of }
+    }
+
+    pub(super) fn of(&self, value: CutId) -> &[TieId] {
+        let range = self.starts[value.index()] as usize..self.starts[value.index() + 1] as usize;
+        &self.ties[range]
+    }
+}
+
+/// Spreads the shardings that the user gave.
+pub(super) struct Schedule<'a> {
+    pub values: &'a mut PrimaryMap<CutId, CutValue>,
+    pub ties: &'a PrimaryMap<TieId, Tie>,
+    pub ties_of: &'a TiesOf,
+    pub stepper: &'a mut Stepper,
+    pub order: Order,
+}
+
+impl Schedule<'_> {
+    /// Runs to the end: each priority in turn, those of less urgency frozen.
+    pub(super) fn run(&mut self) {
+        let mut priorities: Vec<u32> =
+            self.values.values().flat_map(|v| &v.waiting).map(|waiting| waiting.priority).collect();
+        priorities.push(0);
+        priorities.sort_unstable();
+        priorities.dedup();
+        for priority in priorities {
+            self.release(priority);
+            for stage in 0..self.order.n_stages() {
+                self.run_stage(stage);
+            }
+        }
+    }
+
+    /// Gives dims of this priority what the user said of them.
+    fn release(&mut self, priority: u32) {
+        for value in self.values.values_mut().filter(|value| !value.waiting.is_empty()) {
+            let (now, later) = std::mem::take(&mut value.waiting).into_iter().partition(|w| w.priority <= priority);
+            value.waiting = later;
+            for waiting in Vec::into_iter(now) {
+                let set = bits(&waiting.atoms);
+                value.taken &= !set;
+                value.used |= set;
+                if let Some(dim) = value.dims.get_mut(waiting.dim) {
+                    dim.atoms = waiting.atoms;
+                    dim.is_closed = waiting.is_closed;
+                }
+            }
+        }
+    }
+
+    fn run_stage(&mut self, stage: usize) {
+        let mut stack: Vec<TieId> = Vec::new();
+        for (id, tie) in self.ties {
+            let now = self.order.directions(stage, tie);
+            // What earlier stages let pass has come to rest.
+            if stage == 0 || now != self.order.directions(stage - 1, tie) {
+                stack.push(id);
+            }
+        }
+        stack.reverse();
+        let mut is_waiting: EntitySet<TieId> = EntitySet::with_capacity(self.ties.len());
+        is_waiting.extend(stack.iter().copied());
+        while let Some(id) = stack.pop() {
+            is_waiting.remove(id);
+            let tie = &self.ties[id];
+            let (of_pass, of_others) = self.order.directions(stage, tie);
+            let direction = |is_pass| if is_pass { of_pass } else { of_others };
+            self.stepper.visit(self.values, (id, tie), direction);
+            for &value in &self.stepper.changed {
+                for &other in self.ties_of.of(value).iter().rev() {
+                    if is_waiting.insert(other) {
+                        stack.push(other);
+                    }
+                }
+            }
+        }
+    }
+}

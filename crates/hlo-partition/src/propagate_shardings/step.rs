@@ -1,0 +1,314 @@
+//! One step: shardings go along the factors of one tie.
+//!
+//! Per factor the longest list of atoms is looked for such that the list and the atoms of each tensor are prefixes of one another;
+//! where two tensors disagree, it is what both have in common. Each tensor then grows to that list, as far as nothing
+//! of its own stands in the way: closed dims, atoms that it uses elsewhere, sizes that the atoms do not divide.
+
+use super::ties::{Direction, Tie, TieFactor, TieId, TieKind};
+use super::values::{AtomSet, CutId, CutValue, bit, bits};
+use crate::sharding::{Atom, AtomList};
+use cranelift_entity::PrimaryMap;
+use std::cmp::Reverse;
+
+/// That a dim of a value got atoms, and from where.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Growth {
+    pub value: CutId,
+    pub dim: u32,
+    /// Number of atoms of the dim before.
+    pub n_before: u32,
+    pub tie: TieId,
+    pub from: CutId,
+}
+
+/// Where a factor stands in a tensor.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    dim: u32,
+    /// Place among the dim's factors.
+    position: u32,
+}
+
+/// What a tensor has of a factor.
+#[derive(Clone, Debug, Default)]
+struct Projected {
+    place: Option<Place>,
+    atoms: AtomList,
+    /// Whether more atoms may follow: the factors before it are cut as far as they go.
+    may_grow: bool,
+}
+
+/// A list of atoms that a factor offers to all tensors.
+#[derive(Clone, Debug)]
+struct Offer {
+    factor: usize,
+    atoms: AtomList,
+    n_elems: i64,
+    n_shards: i64,
+    /// The tensor that it comes from.
+    tensor: usize,
+}
+
+/// The state of a step, kept to save allocations.
+#[derive(Debug)]
+pub(super) struct Stepper {
+    atom_sizes: Vec<i64>,
+    /// By tensor, then factor.
+    projected: Vec<Projected>,
+    factors: Vec<TieFactor>,
+    offers: Vec<Offer>,
+    /// What grew, in order.
+    pub log: Vec<Growth>,
+    /// The values that the last step changed.
+    pub changed: Vec<CutId>,
+}
+
+impl Stepper {
+    pub(super) fn new(atom_sizes: &[i64]) -> Stepper {
+        Stepper {
+            atom_sizes: atom_sizes.to_vec(),
+            projected: Vec::new(),
+            factors: Vec::new(),
+            offers: Vec::new(),
+            log: Vec::new(),
+            changed: Vec::new(),
+        }
+    }
+
+    fn size(&self, atom: Atom) -> i64 {
+        self.atom_sizes.get(usize::from(atom.0)).copied().unwrap_or(1)
+    }
+
+    /// Propagates along one tie. `direction` says for factors that pass, and for others, from where. [`Stepper::changed`] then holds
+    /// the values that changed.
+    pub(super) fn visit(
+        &mut self,
+        values: &mut PrimaryMap<CutId, CutValue>,
+        (id, tie): (TieId, &Tie),
+        direction: impl Fn(bool) -> Direction,
+    ) {
+        self.changed.clear();
+        if tie.tensors.iter().all(|tensor| values[tensor.value].used == 0 && tensor.prefix.is_none()) {
+            return;
+        }
+        self.project(values, tie);
+        self.find_offers(values, tie, direction);
+        if self.offers.is_empty() {
+            return;
+        }
+        let n = tie.tensors.len();
+        let results_first = (tie.n_operands as usize..n).chain(0..tie.n_operands as usize);
+        let offers = std::mem::take(&mut self.offers);
+        for tensor in results_first {
+            let mut has_grown = false;
+            for offer in &offers {
+                has_grown |= self.grow(values, (id, tie), tensor, offer);
+            }
+            if has_grown {
+                self.changed.push(tie.tensors[tensor].value);
+            }
+        }
+        self.offers = offers;
+    }
+
+    /// What each tensor has of each factor.
+    fn project(&mut self, values: &PrimaryMap<CutId, CutValue>, tie: &Tie) {
+        self.factors.clear();
+        match &tie.rule {
+            Some(rule) => self.factors.extend_from_slice(&rule.factors),
+            None => {
+                let whole = tie.tensors.iter().find(|tensor| tensor.prefix.is_none());
+                let dims = whole.map_or(&[][..], |tensor| &values[tensor.value].dims);
+                self.factors.extend(dims.iter().map(|dim| TieFactor { size: dim.size, is_pass: true }));
+            }
+        }
+        let n_factors = self.factors.len();
+        self.projected.iter_mut().for_each(|slot| {
+            slot.place = None;
+            slot.atoms.clear();
+        });
+        self.projected.resize_with(n_factors * tie.tensors.len(), Projected::default);
+        for (k, tensor) in tie.tensors.iter().enumerate() {
+            for (d, dim) in values[tensor.value].dims.iter().enumerate() {
+                let own = [d as u16];
+                let of_dim: &[u16] = match &tie.rule {
+                    Some(rule) => rule.tensors[k].get(d).map_or(&[], |factors| factors),
+                    None => &own,
+                };
+                let prefix = tensor.prefix.as_ref().and_then(|prefix| prefix.get(d)).map_or(&[][..], |atoms| atoms);
+                self.project_dim(k * n_factors, (d, of_dim), prefix.iter().chain(&dim.atoms).copied());
+            }
+        }
+    }
+
+    /// Deals the atoms of a dim out to its factors.
+    fn project_dim(&mut self, row: usize, (dim, factors): (usize, &[u16]), atoms: impl Iterator<Item = Atom>) {
+        let Some(last) = factors.len().checked_sub(1) else { return };
+        let size_of = |this: &Self, at: usize| this.factors.get(usize::from(factors[at])).map_or(1, |f| f.size);
+        let (mut at, mut left, mut overflows) = (0, size_of(self, 0), false);
+        for atom in atoms {
+            while left == 1 && at < last {
+                at += 1;
+                left = size_of(self, at);
+            }
+            let size = self.size(atom);
+            if at < last && left % size != 0 {
+                overflows = true;
+                break;
+            }
+            left = if left % size == 0 { left / size } else { 0 };
+            if let Some(slot) = self.projected.get_mut(row + usize::from(factors[at])) {
+                slot.atoms.push(atom);
+            }
+        }
+        while left == 1 && at < last {
+            at += 1;
+            left = size_of(self, at);
+        }
+        for (position, &factor) in factors.iter().enumerate() {
+            if let Some(slot) = self.projected.get_mut(row + usize::from(factor)) {
+                slot.place = Some(Place { dim: dim as u32, position: position as u32 });
+                slot.may_grow = position >= at && !overflows;
+            }
+        }
+    }
+
+    /// The list that each factor offers, the most important one first.
+    fn find_offers(&mut self, values: &PrimaryMap<CutId, CutValue>, tie: &Tie, direction: impl Fn(bool) -> Direction) {
+        self.offers.clear();
+        let n_factors = self.factors.len();
+        for factor in 0..n_factors {
+            let from = direction(self.factors[factor].is_pass);
+            if from == Direction::Nowhere {
+                continue;
+            }
+            let Some(atoms) = self.common_list(tie, factor, from) else { continue };
+            let (mut tensor, mut n_elems) = (0, -1);
+            for (k, one) in tie.tensors.iter().enumerate() {
+                let slot = &self.projected[k * n_factors + factor];
+                let is_source = slot.place.is_some() && slot.atoms.starts_with(&atoms);
+                if is_source && values[one.value].n_elems > n_elems {
+                    (tensor, n_elems) = (k, values[one.value].n_elems);
+                }
+            }
+            let n_shards = atoms.iter().map(|&atom| self.size(atom)).product();
+            self.offers.push(Offer { factor, atoms, n_elems, n_shards, tensor });
+        }
+        let is_elementwise = tie.kind == TieKind::Elementwise;
+        self.offers.sort_by_key(|offer| {
+            let n_shards = if is_elementwise { offer.n_shards } else { 0 };
+            (Reverse(offer.n_elems), Reverse(n_shards), offer.tensor, offer.factor)
+        });
+    }
+
+    /// The longest list that agrees with all tensors; `None` if it is empty.
+    fn common_list(&self, tie: &Tie, factor: usize, from: Direction) -> Option<AtomList> {
+        let mut list = AtomList::new();
+        let mut can_extend = true;
+        for k in 0..tie.tensors.len() {
+            let slot = &self.projected[k * self.factors.len() + factor];
+            if slot.place.is_none() {
+                continue;
+            }
+            let n_common = list.iter().zip(&slot.atoms).take_while(|(a, b)| a == b).count();
+            if n_common == list.len() {
+                if can_extend && from.comes_from(tie.is_operand(k)) && slot.atoms.len() > n_common {
+                    list.extend_from_slice(&slot.atoms[n_common..]);
+                }
+            } else if n_common < slot.atoms.len() {
+                list.truncate(n_common);
+                can_extend = false;
+            }
+        }
+        (!list.is_empty()).then_some(list)
+    }
+
+    /// Grows one tensor to what a factor offers; whether it grew.
+    fn grow(
+        &mut self,
+        values: &mut PrimaryMap<CutId, CutValue>,
+        (id, tie): (TieId, &Tie),
+        tensor: usize,
+        offer: &Offer,
+    ) -> bool {
+        let (n_factors, one) = (self.factors.len(), &tie.tensors[tensor]);
+        let slot = &self.projected[tensor * n_factors + offer.factor];
+        let Some(place) = slot.place else { return false };
+        let n_now = slot.atoms.len();
+        if !slot.may_grow || n_now >= offer.atoms.len() || !offer.atoms.starts_with(&slot.atoms) {
+            return false;
+        }
+        let value = &values[one.value];
+        let Some(dim) = value.dims.get(place.dim as usize) else { return false };
+        if dim.is_closed || !self.follows(tie, tensor, place) {
+            return false;
+        }
+        let mut n_most = offer.atoms.len();
+        if tie.kind == TieKind::Elementwise && tie.is_operand(tensor) {
+            let of_result = &self.projected[(tie.tensors.len() - 1) * n_factors + offer.factor];
+            n_most = n_most.min(of_result.atoms.len());
+        }
+        // The last factor of a dim takes atoms that do not divide its size: the last tiles hold less. Others would shift those behind.
+        let is_last = tie.rule.as_ref().is_none_or(|rule| {
+            rule.tensors[tensor].get(place.dim as usize).is_none_or(|all| all.len() == place.position as usize + 1)
+        });
+        let size = self.factors.get(offer.factor).map_or(1, |f| f.size);
+        let divided = (!is_last).then_some(size);
+        let n_new = self.n_that_fit(offer, (n_now, n_most), value.used | value.taken, divided, one.prefix.as_deref());
+        if n_new <= n_now {
+            return false;
+        }
+        let added = &offer.atoms[n_now..n_new];
+        let n_before = dim.atoms.len() as u32;
+        self.projected[tensor * n_factors + offer.factor].atoms.extend_from_slice(added);
+        let value = &mut values[one.value];
+        value.used |= bits(added);
+        if let Some(dim) = value.dims.get_mut(place.dim as usize) {
+            dim.atoms.extend_from_slice(added);
+        }
+        let from = tie.tensors[offer.tensor].value;
+        self.log.push(Growth { value: one.value, dim: place.dim, n_before, tie: id, from });
+        true
+    }
+
+    /// Whether the factors before this one in its dim are cut as far as they go, and those after it not at all.
+    fn follows(&self, tie: &Tie, tensor: usize, place: Place) -> bool {
+        let Some(rule) = &tie.rule else { return true };
+        let Some(factors) = rule.tensors[tensor].get(place.dim as usize) else { return false };
+        let n_shards = |factor: &u16| -> i64 {
+            let slot = &self.projected[tensor * self.factors.len() + usize::from(*factor)];
+            slot.atoms.iter().map(|&atom| self.size(atom)).product()
+        };
+        factors.iter().enumerate().all(|(position, factor)| {
+            let size = self.factors.get(usize::from(*factor)).map_or(1, |f| f.size);
+            match position.cmp(&(place.position as usize)) {
+                std::cmp::Ordering::Less => n_shards(factor) == size,
+                std::cmp::Ordering::Equal => true,
+                std::cmp::Ordering::Greater => n_shards(factor) == 1,
+            }
+        })
+    }
+
+    /// How many atoms of an offer the tensor can have: from `n_now` to `n_most`, none of `others`, and as many as divide `divided`.
+    fn n_that_fit(
+        &self,
+        offer: &Offer,
+        (n_now, n_most): (usize, usize),
+        others: AtomSet,
+        divided: Option<i64>,
+        prefix: Option<&[AtomList]>,
+    ) -> usize {
+        let manual = prefix.map_or(0, |prefix| bits(prefix.iter().flatten()));
+        let (mut n_shards, mut n) = (1, 0);
+        for &atom in offer.atoms.iter().take(n_most) {
+            n_shards *= self.size(atom);
+            let is_free = (others | manual) & bit(atom) == 0;
+            let fits = divided.is_none_or(|size| size % n_shards == 0);
+            if n >= n_now && !(is_free && fits) {
+                break;
+            }
+            n += 1;
+        }
+        n
+    }
+}

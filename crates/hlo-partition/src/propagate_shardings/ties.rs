@@ -1,0 +1,111 @@
+//! What goes together: values, dim by dim, as an instruction ties them.
+
+use super::values::CutId;
+use crate::sharding::AtomList;
+use cranelift_entity::entity_impl;
+use hlo_ir::InstId;
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// A tie.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct TieId(u32);
+entity_impl!(TieId, "tie");
+
+/// Which ops take part early and in which direction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum TieKind {
+    /// Every dim of the operands is that of the result.
+    Elementwise,
+    /// The same elements under other dims: reshape, transpose.
+    Relabelling,
+    /// No op: what a value becomes in a loop, a branch, a region or at the end.
+    Edge,
+    /// dynamic-slice and dynamic-update-slice.
+    Window,
+    /// broadcast.
+    Broadcast,
+    /// Any other op.
+    Other,
+    /// A barrier of the user's that lets shardings pass one way or not at all.
+    Barrier(Direction),
+}
+
+/// From where shardings come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Direction {
+    Nowhere,
+    /// From operands.
+    Forward,
+    /// From results.
+    Backward,
+    Both,
+}
+
+impl Direction {
+    /// What either lets pass.
+    pub(super) fn or(self, other: Direction) -> Direction {
+        match (self, other) {
+            (Direction::Nowhere, any) | (any, Direction::Nowhere) => any,
+            (Direction::Forward, Direction::Forward) => Direction::Forward,
+            (Direction::Backward, Direction::Backward) => Direction::Backward,
+            (Direction::Both, _) | (_, Direction::Both) => Direction::Both,
+            (Direction::Forward, Direction::Backward) | (Direction::Backward, Direction::Forward) => Direction::Both,
+        }
+    }
+
+    /// Whether shardings come from operands, or from results.
+    pub(super) fn comes_from(self, is_operand: bool) -> bool {
+        match self {
+            Direction::Nowhere => false,
+            Direction::Forward => is_operand,
+            Direction::Backward => !is_operand,
+            Direction::Both => true,
+        }
+    }
+}
+
+/// One factor of a tie.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct TieFactor {
+    pub size: i64,
+    pub is_pass: bool,
+}
+
+/// The factors of a tie and the dims that they are in.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub(super) struct TieRule {
+    pub factors: Vec<TieFactor>,
+    /// For each tensor and each of its dims the factors, major to minor.
+    pub tensors: Vec<Vec<SmallVec<[u16; 2]>>>,
+}
+
+/// A value in a tie.
+#[derive(Clone, Debug)]
+pub(super) struct TieTensor {
+    pub value: CutId,
+    /// At the border of a manual region: the manual atoms that cut each dim of the whole, before those that cut the local value.
+    pub prefix: Option<Arc<[AtomList]>>,
+}
+
+/// Values whose dims go together.
+#[derive(Clone, Debug)]
+pub(super) struct Tie {
+    /// The instruction that ties them.
+    pub inst: InstId,
+    pub kind: TieKind,
+    pub n_operands: u32,
+    /// Operands, then results.
+    pub tensors: SmallVec<[TieTensor; 3]>,
+    /// `None`: all tensors have the same dims, each a factor.
+    pub rule: Option<Arc<TieRule>>,
+    /// Whether no operand that has dims is used elsewhere.
+    pub is_sole_use: bool,
+}
+
+impl Tie {
+    /// Whether a tensor is an operand.
+    pub(super) fn is_operand(&self, tensor: usize) -> bool {
+        tensor < self.n_operands as usize
+    }
+}
