@@ -34,10 +34,9 @@ impl Lowering<'_> {
         adjust: &OperandAdjust,
     ) -> Result<(), PartitionError> {
         let (operand, new) = match adjust {
-            OperandAdjust::Halo { operand, dim, factor, first, step, size, fill } => {
+            OperandAdjust::Halo { operand, dim, factor, starts, size, fill } => {
                 let n_rows = op.wholes.get(*operand).and_then(|a| a.dims.get(*dim)).copied().unwrap_or(0);
-                let n_shards = self.mesh.n_places(op.atoms(*factor));
-                let rows = HaloRows { n_rows, n_shards, first: *first, step: *step, size: *size };
+                let rows = HaloRows { n_rows, starts, size: *size };
                 (*operand, self.halo(op, (*operand, *dim), *factor, rows, *fill)?)
             }
             OperandAdjust::Mask { operand, dim, factor, minor, tile, size, monoid } => {
@@ -169,7 +168,7 @@ impl Lowering<'_> {
         op: &LocalOp<'_>,
         (operand, dim): (usize, usize),
         factor: FactorId,
-        rows: HaloRows,
+        rows: HaloRows<'_>,
         fill: OutsideValue,
     ) -> Result<InstId, PartitionError> {
         let (plan, value) = (rows.plan(), op.operands[operand]);
@@ -230,7 +229,7 @@ impl Lowering<'_> {
         };
         let dims = self.array(taken)?.dims;
         let starts: Vec<i64> =
-            places.iter().map(|&s| plan.first_of_shard.get(s as usize).copied().unwrap_or(0)).collect();
+            places.iter().map(|&s| rows.starts.get(s as usize).copied().unwrap_or(0)).collect();
         let position = self.positions(&dims, dim, &starts)?;
         let (zero, end) = (self.numbers(0, &dims)?, self.numbers(rows.n_rows, &dims)?);
         let (is_after, is_before) =
@@ -279,8 +278,18 @@ impl Lowering<'_> {
             ResultAdjust::PickPieces { leaf, dim, factor, tile, ends } => {
                 results[*leaf] = self.picked(results[*leaf], *dim, (op.atoms(*factor), *tile), ends)?;
             }
-            ResultAdjust::Crop { leaf, dim, start, size } => {
-                results[*leaf] = self.rows(results[*leaf], *dim, (*start, start + size))?;
+            ResultAdjust::Crop { leaf, dim, factor, starts, size } => {
+                let places = self.mesh.places(op.atoms(*factor));
+                let table: Vec<i64> =
+                    places.iter().map(|&place| starts.get(place as usize).copied().unwrap_or(0)).collect();
+                let first = table.first().copied().unwrap_or(0);
+                results[*leaf] = match table.iter().all(|&start| start == first) {
+                    true => self.rows(results[*leaf], *dim, (first, first + size))?,
+                    false => {
+                        let start = self.looked_up(&table)?;
+                        self.rows_at(results[*leaf], *dim, start, *size)?
+                    }
+                };
             }
             ResultAdjust::Combine { .. } => {}
         }

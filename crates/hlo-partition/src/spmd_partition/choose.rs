@@ -58,7 +58,7 @@ impl OpView<'_> {
             }
             let n_shards = candidate.cut.n_shards(mesh);
             let Ok(form) = localize(self.module, self.inst, self.set, &n_shards) else { continue };
-            let cost = candidate.cost + self.halo_cost(&form, &n_shards);
+            let cost = candidate.cost + self.halo_cost(&form);
             if best.as_ref().is_none_or(|(known, _)| cost < *known) {
                 let Candidate { cut, operands, results, .. } = candidate;
                 best = Some((cost, Choice { cut, operands, results, form }));
@@ -156,16 +156,15 @@ impl OpView<'_> {
     }
 
     /// Rows of neighbours that the form asks for.
-    fn halo_cost(&self, form: &LocalForm, n_shards: &[i64]) -> f64 {
+    fn halo_cost(&self, form: &LocalForm) -> f64 {
         let mut cost = 0.0;
         for adjust in &form.before {
-            let OperandAdjust::Halo { operand, dim, factor, first, step, size, .. } = adjust else { continue };
+            let OperandAdjust::Halo { operand, dim, starts, size, .. } = adjust else { continue };
             let (Some((whole, ..)), Some(local)) = (self.operands.get(*operand), form.operands.get(*operand)) else {
                 continue;
             };
             let n_rows = whole.dims.get(*dim).copied().unwrap_or(0);
-            let n = n_shards.get(*factor).copied().unwrap_or(1);
-            let plan = HaloRows { n_rows, n_shards: n, first: *first, step: *step, size: *size }.plan();
+            let plan = HaloRows { n_rows, starts, size: *size }.plan();
             let row_bytes = local.size_bytes() as f64 / (*size).max(1) as f64;
             cost += plan.received_rows() as f64 * row_bytes + LAUNCH * plan.n_permutes() as f64;
         }

@@ -1,6 +1,6 @@
 //! Rows of a dim that other devices hold: which tiles a shard takes them from, and in how many permutes.
 //!
-//! A dim of `n_rows` rows is cut into tiles of `tile` rows. Shard `s` wants the rows `first + s * step .. + size`. They lie in
+//! A dim of `n_rows` rows is cut into tiles of `tile` rows. Shard `s` wants the rows `starts[s] .. + size`. They lie in
 //! consecutive tiles, from tile `q_s` on. The `k`-th of these is fetched for all shards at once: of the first one only the end, of the
 //! last one only the beginning that some shard wants. The fetched windows stand one after the other, so that every shard finds its
 //! rows at an offset of its own.
@@ -39,33 +39,32 @@ pub(super) struct HaloPlan {
     pub pieces: Vec<HaloPiece>,
     /// Where the rows of each shard begin in the joined pieces.
     pub offset_of_shard: Vec<i64>,
-    /// The global row at which each shard's rows begin.
-    pub first_of_shard: Vec<i64>,
     /// Whether some shard wants rows outside of the array.
     pub has_outside: bool,
 }
 
 /// The rows that all shards want.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct HaloRows {
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct HaloRows<'a> {
+    /// Rows of the whole dim.
     pub n_rows: i64,
-    pub n_shards: i64,
-    pub first: i64,
-    pub step: i64,
+    /// Where the rows of each shard begin.
+    pub starts: &'a [i64],
+    /// Rows of a shard.
     pub size: i64,
 }
 
-impl HaloRows {
+impl HaloRows<'_> {
     /// Rows of a tile.
-    pub(super) fn tile(self) -> i64 {
-        (self.n_rows.max(1) + self.n_shards - 1) / self.n_shards
+    pub(super) fn tile(&self) -> i64 {
+        let n_shards = self.starts.len().max(1) as i64;
+        (self.n_rows.max(1) + n_shards - 1) / n_shards
     }
 
     /// What is fetched.
-    pub(super) fn plan(self) -> HaloPlan {
-        let HaloRows { n_rows, n_shards, first, step, size } = self;
-        let tile = self.tile();
-        let starts: Vec<i64> = (0..n_shards).map(|s| first + s * step).collect();
+    pub(super) fn plan(&self) -> HaloPlan {
+        let &HaloRows { n_rows, starts, size } = self;
+        let (tile, n_shards) = (self.tile(), starts.len() as i64);
         // A shard that wants no row of the array does not decide which rows are fetched.
         let wants = |start: i64| (start.max(0), (start + size).min(n_rows));
         let wanting: Vec<i64> = starts.iter().copied().filter(|&start| wants(start).0 < wants(start).1).collect();
@@ -90,7 +89,6 @@ impl HaloRows {
             pieces: (0..n_pieces).map(piece).filter(|piece| piece.low < piece.high).collect(),
             offset_of_shard: starts.iter().map(|&s| (s - first_tile(s) * tile - low).max(0)).collect(),
             has_outside: !starts.iter().all(is_inside),
-            first_of_shard: starts,
         }
     }
 }
@@ -117,7 +115,7 @@ mod tests {
     use super::*;
 
     /// The rows that shard `s` finds, from tiles that hold their row numbers.
-    fn found(rows: HaloRows, s: usize) -> Vec<Option<i64>> {
+    fn found(rows: &HaloRows<'_>, s: usize) -> Vec<Option<i64>> {
         let (plan, tile) = (rows.plan(), rows.tile());
         let mut joined = Vec::new();
         for piece in &plan.pieces {
@@ -137,10 +135,10 @@ mod tests {
                 for first in -4..6 {
                     for step in [-3, -2, -1, 1, 2, 3, 4, 6] {
                         for size in [1, 2, 3, 5, 7] {
-                            let rows = HaloRows { n_rows, n_shards, first, step, size };
-                            for s in 0..n_shards as usize {
-                                let start = first + s as i64 * step;
-                                for (k, row) in found(rows, s).into_iter().enumerate() {
+                            let starts: Vec<i64> = (0..n_shards).map(|s| first + s * step).collect();
+                            let rows = HaloRows { n_rows, starts: &starts, size };
+                            for (s, start) in starts.iter().enumerate() {
+                                for (k, row) in found(&rows, s).into_iter().enumerate() {
                                     let wanted = start + k as i64;
                                     if (0..n_rows).contains(&wanted) {
                                         assert_eq!(row, Some(wanted), "{rows:?}, shard {s}, row {k}");
@@ -159,13 +157,13 @@ mod tests {
     #[test]
     fn neighbours_send_only_the_rows_at_the_border() {
         // Tiles of 8 rows; windows reach two rows back and three rows on.
-        let rows = HaloRows { n_rows: 32, n_shards: 4, first: -2, step: 8, size: 13 };
+        let rows = HaloRows { n_rows: 32, starts: &[-2, 6, 14, 22], size: 13 };
         let plan = rows.plan();
         let windows: Vec<(i64, i64)> = plan.pieces.iter().map(|piece| (piece.low, piece.high)).collect();
         assert_eq!(windows, [(6, 8), (0, 8), (0, 3)]);
         assert_eq!((plan.n_permutes(), plan.received_rows(), plan.has_outside), (2, 5, true));
         // A reversed dim: each tile goes to one other shard.
-        let rows = HaloRows { n_rows: 32, n_shards: 4, first: 24, step: -8, size: 8 };
+        let rows = HaloRows { n_rows: 32, starts: &[24, 16, 8, 0], size: 8 };
         assert_eq!((rows.plan().n_permutes(), rows.plan().received_rows()), (1, 8));
     }
 }
