@@ -590,6 +590,23 @@ def tiles_of_hlo(text, rank, n_devices):
     return out
 
 
+def even(size, axes):
+    """The axes without what does not divide the dim: parameters without annotation are cut evenly, by prime parts of axes."""
+    out, tiles = [], 1
+    for name, pre, n in axes:
+        part = 1
+        while part < n and size % (tiles * part * 2) == 0 and n % (part * 2) == 0:
+            part *= 2
+        while part < n and size % (tiles * part * 3) == 0 and n % (part * 3) == 0:
+            part *= 3
+        if part > 1:
+            out.append((name, pre, part))
+        tiles *= part
+        if part < n:
+            break
+    return out
+
+
 # ---- Shardy ----
 
 def named(loc):
@@ -607,7 +624,9 @@ def shardings_by_shardy(program):
         module = ir.Module.parse(program.text(True))
         names = {named(a.location) for f in module.body.operations if "func" in f.operation.name
                  for a in f.regions[0].blocks[0].arguments}
-        passmanager.PassManager.parse("builtin.module(sdy-propagation-pipeline)").run(module.operation)
+        # Without what the pipeline does afterwards, which closes dims and rounds the shardings of parameters and results.
+        pipeline = "builtin.module(sdy-import-pipeline,sdy-user-priority-propagate)"
+        passmanager.PassManager.parse(pipeline).run(module.operation)
 
         def texts(attribute):
             return re.findall(r"<@mesh, (?:\[[^\]]*\])[^>]*>", str(attribute))
@@ -686,8 +705,11 @@ def write(folder, count, seed):
             continue
         n_devices = math.prod(s for _, s in program.mesh)
         values = []
+        annotated = {name for name, _, said in program.params if said}
         for (name, k), (op, dims, said) in sorted(found.items()):
             axes = axes_of(program.mesh, said) if said else [[] for _ in dims]
+            if op == "parameter" and name not in annotated:
+                axes = [even(size, of_dim) for size, of_dim in zip(dims, axes)]
             values.append({"name": name, "k": k, "op": op, "dims": dims, "text": said,
                            "tiles": tiles_of_axes(program.mesh, axes)})
         stem = folder / f"p{written:04}"

@@ -131,7 +131,7 @@ fn real_programs_compute_the_same_and_have_a_sharding_everywhere() {
     let all = programs();
     assert_eq!(all.len(), 20);
     for (name, text) in all {
-        for order in ["shardy", "gspmd"] {
+        for order in ["shardy", "gspmd", "best"] {
             let before = parse(&text);
             let (after, _) = propagated(&text, &[("order", order)]);
             for comp in hlo_analysis::code::code_computations(&after) {

@@ -17,6 +17,7 @@ use cranelift_entity::{PrimaryMap, SecondaryMap};
 use hlo_analysis::values::{Origin, SharedCallees, Through, ValueId, Values, hands_on};
 use hlo_ir::op::FactorRule;
 use hlo_ir::{InstId, Module};
+use hlo_spmd::is_rebuilt;
 use indexmap::IndexMap;
 use smallvec::{SmallVec, smallvec};
 
@@ -330,12 +331,14 @@ impl ShardingGraph {
 fn new_value(module: &Module, inst: InstId, leaf: u32) -> CutValue {
     let shape = module.shapes.leaf(module.inst(inst).shape, leaf as usize).and_then(|shape| shape.as_array());
     let dims = shape.map_or(&[][..], |array| &array.dims);
+    // What is computed from nothing is computed where it is needed.
+    let elem_bytes = shape.map_or(0, |array| i64::from(array.dtype.bits().div_ceil(8)));
     CutValue {
         inst,
         leaf,
         dims: dims.iter().map(|&size| CutDim { size, ..CutDim::default() }).collect(),
         n_elems: dims.iter().fold(1i64, |n, &dim| n.saturating_mul(dim)),
-        elem_bytes: shape.map_or(0, |array| i64::from(array.dtype.bits().div_ceil(8))),
+        elem_bytes: if is_rebuilt(module, inst) { 0 } else { elem_bytes },
         waiting: Vec::new(),
         used: 0,
         taken: 0,

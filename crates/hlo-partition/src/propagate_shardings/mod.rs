@@ -44,6 +44,9 @@ mod claims;
 mod constants;
 mod emit;
 mod graph;
+mod improve;
+mod price;
+mod project;
 mod regions;
 mod rules;
 mod schedule;
@@ -58,8 +61,10 @@ use crate::mesh::ModuleMesh;
 use annotate::{LostClaim, Openness, annotate};
 use claims::ClaimReader;
 use constants::ConstantCopies;
+use cranelift_entity::{PrimaryMap, SecondaryMap};
 use graph::ShardingGraph;
 use hlo_analysis::Preserved;
+use hlo_analysis::frequency::Frequencies;
 use hlo_ir::diag::Entity;
 use hlo_ir::shardy::Meshes;
 use hlo_ir::{InstId, Module};
@@ -67,9 +72,14 @@ use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::report::Decision;
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 use hlo_spmd::CallSiteCopies;
+use improve::improve;
+use price::Pricer;
+use project::Projector;
 use regions::set_manual_atoms;
 use schedule::{Order, Schedule, TiesOf};
 use step::Stepper;
+use ties::{Tie, TieId};
+use values::{CutId, CutValue};
 
 /// The pass as the command line knows it.
 pub(crate) static INFO: PassInfo = PassInfo {
@@ -93,12 +103,26 @@ const OPTIONS: &[OptionInfo] = &[
         help: "whether parameters without an annotation may be cut: true, false, or one for each leaf as [true,false,…]",
     },
     OptionInfo { name: "open-results", kind: OptionKind::Text, default: "true", help: "the same for results" },
+    OptionInfo {
+        name: "steps",
+        kind: OptionKind::Int,
+        default: "10000",
+        help: "order=best: how many changes of single values are tried at most",
+    },
+    OptionInfo {
+        name: "why",
+        kind: OptionKind::Text,
+        default: "",
+        help: "the name of an instruction: the report says which annotation reached it, through which ops",
+    },
 ];
 
 /// See the module's documentation.
 #[derive(Clone, Debug)]
 pub(crate) struct PropagateShardings {
-    order: Order,
+    /// `None`: the cheapest of all.
+    order: Option<Order>,
+    n_steps: usize,
     open_params: Openness,
     open_results: Openness,
     why: String,
@@ -114,7 +138,12 @@ impl PropagateShardings {
             })
         };
         Ok(PropagateShardings {
-            order: if options.text("order") == "gspmd" { Order::Gspmd } else { Order::Shardy },
+            order: match options.text("order") {
+                "shardy" => Some(Order::Shardy),
+                "gspmd" => Some(Order::Gspmd),
+                _ => None,
+            },
+            n_steps: options.int("steps").max(0) as usize,
             open_params: openness("open-params")?,
             open_results: openness("open-results")?,
             why: options.text("why").trim_start_matches('%').to_string(),
@@ -133,13 +162,56 @@ impl PropagateShardings {
         Ok((graph, lost))
     }
 
-    fn propagate(&self, mesh: &ModuleMesh, graph: &mut ShardingGraph) -> Stepper {
-        let mut stepper = Stepper::new(mesh.sizes());
+    /// Spreads the annotations in the order that was asked for, or in all of them, of which the cheapest stays.
+    fn propagate(&self, module: &Module, mesh: &ModuleMesh, graph: &mut ShardingGraph, cx: &mut PassCx<'_>) -> Stepper {
         let ties_of = TiesOf::new(graph.values.len(), &graph.ties);
-        let (values, ties) = (&mut graph.values, &graph.ties);
-        Schedule { values, ties, ties_of: &ties_of, stepper: &mut stepper, order: self.order }.run();
+        let run = |values: &mut PrimaryMap<CutId, CutValue>, ties: &PrimaryMap<TieId, Tie>, order: Order| {
+            let mut stepper = Stepper::new(mesh.sizes(), order == Order::Gspmd);
+            Schedule { values, ties, ties_of: &ties_of, stepper: &mut stepper, order }.run();
+            stepper
+        };
+        if let Some(order) = self.order {
+            return run(&mut graph.values, &graph.ties, order);
+        }
+        let often = how_often(module, graph, cx);
+        let mut pricer = Pricer { projector: Projector::new(mesh.sizes()), often: &often };
+        let mut ways: Vec<(Order, f64, PrimaryMap<CutId, CutValue>, Stepper)> = Vec::new();
+        for order in [Order::Shardy, Order::Gspmd] {
+            let mut values = graph.values.clone();
+            let stepper = run(&mut values, &graph.ties, order);
+            ways.push((order, pricer.total(&values, &graph.ties), values, stepper));
+        }
+        let told: Vec<String> = ways.iter().map(|(order, price, ..)| format!("{} {price:.0}", order.name())).collect();
+        // The first of equals.
+        ways.sort_by(|a, b| a.1.total_cmp(&b.1));
+        ways.truncate(1);
+        let Some((order, _, mut values, stepper)) = ways.pop() else { return Stepper::new(mesh.sizes(), false) };
+        let (n_changed, n_tried) = improve(&mut values, &graph.ties, &ties_of, &mut pricer, self.n_steps);
+        let after = pricer.total(&values, &graph.ties);
+        graph.values = values;
+        cx.report.count("values-improved", n_changed as u64);
+        cx.report.count("improvements-tried", n_tried as u64);
+        cx.report.decisions.push(Decision {
+            subject: "order".into(),
+            action: order.name().into(),
+            reason: format!(
+                "prices in bytes over a link: {}; {after:.0} after {n_changed} values were changed one by one",
+                told.join(", ")
+            ),
+            ..Decision::default()
+        });
         stepper
     }
+}
+
+/// How often each tie runs, with the time that loops repeat.
+fn how_often(module: &Module, graph: &ShardingGraph, cx: &mut PassCx<'_>) -> SecondaryMap<TieId, f64> {
+    let frequencies = Frequencies::compute(module, cx.analyses.frequency_options);
+    let mut often = SecondaryMap::new();
+    for (id, tie) in &graph.ties {
+        often[id] = frequencies.of(module.inst(tie.inst).parent).max(0.0);
+    }
+    often
 }
 
 impl Pass for PropagateShardings {
@@ -155,7 +227,7 @@ impl Pass for PropagateShardings {
         let mut claims = ClaimReader::new(&before, &mesh)?;
         let (mut graph, lost) = self.read(&before, &mut claims)?;
         let n_annotated = graph.values.values().filter(|value| value.claimed_by.is_some()).count();
-        let stepper = self.propagate(&mesh, &mut graph);
+        let stepper = self.propagate(&before, &mesh, &mut graph, cx);
         if let Some(inst) = find_named(&before, &self.why) {
             cx.report.decisions.extend(why::explain(&before, &graph, &stepper.log, inst));
         }

@@ -4,7 +4,7 @@
 //! operand and result have the same one, because it costs nothing that they are cut alike until they are gathered; and the size of
 //! a dim that an op makes shorter or longer is that of the operand.
 
-use super::ties::{TieFactor, TieKind, TieRule};
+use super::ties::{FactorEffect, TieFactor, TieKind, TieRule};
 use hlo_ir::factors::{FactorRole, FactorSet, FactorUse, TensorFactors, find_factors};
 use hlo_ir::op::{CollectiveSource, FactorRule};
 use hlo_ir::{InstId, Module, Opcode};
@@ -50,7 +50,9 @@ pub(super) fn find_rule(module: &Module, inst: InstId) -> Option<TieRule> {
     let set = find_factors(module, inst).ok()?;
     let mut built = of_set(rule, &set);
     match rule {
-        FactorRule::Sort if module.inst(inst).opcode != Opcode::TopK => tie_whole_dims(&mut built),
+        FactorRule::Sort if module.inst(inst).opcode != Opcode::TopK && has_other_dims(&set) => {
+            tie_whole_dims(&mut built)
+        }
         FactorRule::Cholesky | FactorRule::Fft => tie_whole_dims(&mut built),
         FactorRule::TriangularSolve => tie_solution(&mut built),
         FactorRule::Elementwise
@@ -82,6 +84,12 @@ pub(super) fn find_rule(module: &Module, inst: InstId) -> Option<TieRule> {
     Some(built).filter(is_shared)
 }
 
+/// Whether a sort has other dims, to which the atoms of the sorted one can go.
+fn has_other_dims(set: &FactorSet) -> bool {
+    let dims = set.operands.iter().flatten().flatten();
+    dims.into_iter().any(|one| one.role == FactorRole::Pass && one.size > 1)
+}
+
 /// Whether any factor is in two tensors.
 fn is_shared(rule: &TieRule) -> bool {
     let mut seen_in: Vec<Option<usize>> = vec![None; rule.factors.len()];
@@ -97,15 +105,16 @@ fn of_set(rule: FactorRule, set: &FactorSet) -> TieRule {
     // A dim that is made shorter or longer counts by the operand's size, but for what joins or covers several rows.
     let by_operand = matches!(rule, FactorRule::Slice | FactorRule::Pad);
     let mut factors: Vec<TieFactor> =
-        set.factors.iter().map(|factor| TieFactor { size: factor.size, is_pass: true }).collect();
+        set.factors.iter().map(|factor| TieFactor { size: factor.size, effect: FactorEffect::Pass }).collect();
     for (k, tensor) in set.operands.iter().chain(&set.results).enumerate() {
         for one in tensor.iter().flatten() {
             let Some(factor) = factors.get_mut(one.factor) else { continue };
             match one.role {
                 FactorRole::Pass | FactorRole::Own => {}
-                FactorRole::Reduce(_) | FactorRole::Whole(_) => factor.is_pass = false,
+                FactorRole::Reduce(_) => factor.effect = FactorEffect::Reduce,
+                FactorRole::Whole(_) => factor.effect = FactorEffect::Whole,
                 FactorRole::Shift => {
-                    factor.is_pass = false;
+                    factor.effect = FactorEffect::Shift;
                     if by_operand && k < set.operands.len() {
                         factor.size = one.size;
                     }
@@ -148,7 +157,7 @@ fn tie_solution(rule: &mut TieRule) {
     let Some(row) = a.len().checked_sub(2) else { return };
     // From the left the matrix meets rows of `b`, from the right columns: whichever of them no pass factor has.
     let is_whole = |of_dim: &SmallVec<[u16; 2]>, factors: &[TieFactor]| {
-        of_dim.iter().all(|&f| factors.get(usize::from(f)).is_some_and(|factor| !factor.is_pass))
+        of_dim.iter().all(|&f| factors.get(usize::from(f)).is_some_and(|factor| factor.effect == FactorEffect::Whole))
     };
     let Some(met) = (row..row + 2).find(|&dim| b.get(dim).is_some_and(|d| is_whole(d, &rule.factors))) else { return };
     if let (Some(of_b), Some(of_x)) = (b.get_mut(met), x.get_mut(met)) {
@@ -174,7 +183,7 @@ fn of_collective(module: &Module, inst: InstId) -> Option<TieRule> {
         for (dim, pair) in from.dims.iter().zip(&to.dims).enumerate() {
             if pair.0 == pair.1 && !view.dimensions.contains(&(dim as i64)) {
                 let factor: SmallVec<[u16; 2]> = smallvec![rule.factors.len() as u16];
-                rule.factors.push(TieFactor { size: *pair.0, is_pass: true });
+                rule.factors.push(TieFactor { size: *pair.0, effect: FactorEffect::Pass });
                 of_operand[dim] = factor.clone();
                 of_result[dim] = factor;
             }

@@ -1,10 +1,11 @@
 //! In which order shardings spread: user priorities, then stages, each to a fixpoint.
 
 use super::step::Stepper;
-use super::ties::{Direction, Tie, TieId, TieKind};
+use super::ties::{Direction, FactorEffect, Tie, TieId, TieKind};
 use super::values::{CutId, CutValue, bits};
 use cranelift_entity::packed_option::ReservedValue;
 use cranelift_entity::{EntityRef, EntitySet, PrimaryMap};
+use std::collections::BinaryHeap;
 
 /// Which order of stages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -179,23 +180,26 @@ impl Schedule<'_> {
     }
 
     fn run_stage(&mut self, stage: usize) {
-        let mut stack: Vec<TieId> = Vec::new();
+        let mut dirty: EntitySet<TieId> = EntitySet::with_capacity(self.ties.len());
         for (id, tie) in self.ties {
-            let now = self.order.directions(stage, tie);
             // What earlier stages let pass has come to rest.
-            if stage == 0 || now != self.order.directions(stage - 1, tie) {
-                stack.push(id);
+            if stage == 0 || self.order.directions(stage, tie) != self.order.directions(stage - 1, tie) {
+                dirty.insert(id);
             }
         }
+        match self.order {
+            Order::Shardy => self.run_stack(stage, dirty),
+            Order::Gspmd => self.run_sweeps(stage, dirty),
+        }
+    }
+
+    /// In program order, but what a change concerns comes first.
+    fn run_stack(&mut self, stage: usize, mut is_waiting: EntitySet<TieId>) {
+        let mut stack: Vec<TieId> = is_waiting.keys().collect();
         stack.reverse();
-        let mut is_waiting: EntitySet<TieId> = EntitySet::with_capacity(self.ties.len());
-        is_waiting.extend(stack.iter().copied());
         while let Some(id) = stack.pop() {
             is_waiting.remove(id);
-            let tie = &self.ties[id];
-            let (of_pass, of_others) = self.order.directions(stage, tie);
-            let direction = |is_pass| if is_pass { of_pass } else { of_others };
-            self.stepper.visit(self.values, (id, tie), direction);
+            self.visit(stage, id, Direction::Both);
             for &value in &self.stepper.changed {
                 for &other in self.ties_of.of(value).iter().rev() {
                     if is_waiting.insert(other) {
@@ -205,4 +209,50 @@ impl Schedule<'_> {
             }
         }
     }
+
+    /// Forward through the program, then backward, until nothing changes.
+    fn run_sweeps(&mut self, stage: usize, dirty: EntitySet<TieId>) {
+        let mut dirty = [dirty.clone(), dirty];
+        let directions = [Direction::Forward, Direction::Backward];
+        let mut turn = 0;
+        while dirty.iter().any(|set| !set.is_empty()) {
+            // What becomes dirty ahead is visited in this sweep, what becomes dirty behind in the next one.
+            let mut heap: BinaryHeap<(i64, TieId)> = dirty[turn].keys().map(|id| (rank(turn, id), id)).collect();
+            dirty[turn].clear();
+            let mut is_queued: EntitySet<TieId> = EntitySet::with_capacity(self.ties.len());
+            is_queued.extend(heap.iter().map(|&(_, id)| id));
+            while let Some((at, id)) = heap.pop() {
+                is_queued.remove(id);
+                self.visit(stage, id, directions[turn]);
+                for &value in &self.stepper.changed {
+                    for &other in self.ties_of.of(value) {
+                        dirty[1 - turn].insert(other);
+                        if rank(turn, other) < at {
+                            if is_queued.insert(other) {
+                                heap.push((rank(turn, other), other));
+                            }
+                        } else {
+                            dirty[turn].insert(other);
+                        }
+                    }
+                }
+            }
+            turn = 1 - turn;
+        }
+    }
+
+    fn visit(&mut self, stage: usize, id: TieId, sweep: Direction) {
+        let tie = &self.ties[id];
+        let (of_pass, of_others) = self.order.directions(stage, tie);
+        let direction = |effect| {
+            let allowed = if effect == FactorEffect::Pass { of_pass } else { of_others };
+            allowed.and(sweep)
+        };
+        self.stepper.visit(self.values, (id, tie), direction);
+    }
+}
+
+/// The larger, the earlier a tie comes in a sweep.
+fn rank(turn: usize, id: TieId) -> i64 {
+    if turn == 0 { -(id.index() as i64) } else { id.index() as i64 }
 }

@@ -4,9 +4,10 @@
 //! where two tensors disagree, it is what both have in common. Each tensor then grows to that list, as far as nothing
 //! of its own stands in the way: closed dims, atoms that it uses elsewhere, sizes that the atoms do not divide.
 
-use super::ties::{Direction, Tie, TieFactor, TieId, TieKind};
+use super::project::Projector;
+use super::ties::{Direction, FactorEffect, Tie, TieId, TieKind};
 use super::values::{AtomSet, CutId, CutValue, bit, bits};
-use crate::sharding::{Atom, AtomList};
+use crate::sharding::AtomList;
 use cranelift_entity::PrimaryMap;
 use std::cmp::Reverse;
 
@@ -19,23 +20,6 @@ pub(super) struct Growth {
     pub n_before: u32,
     pub tie: TieId,
     pub from: CutId,
-}
-
-/// Where a factor stands in a tensor.
-#[derive(Clone, Copy, Debug)]
-struct Place {
-    dim: u32,
-    /// Place among the dim's factors.
-    position: u32,
-}
-
-/// What a tensor has of a factor.
-#[derive(Clone, Debug, Default)]
-struct Projected {
-    place: Option<Place>,
-    atoms: AtomList,
-    /// Whether more atoms may follow: the factors before it are cut as far as they go.
-    may_grow: bool,
 }
 
 /// A list of atoms that a factor offers to all tensors.
@@ -52,10 +36,9 @@ struct Offer {
 /// The state of a step, kept to save allocations.
 #[derive(Debug)]
 pub(super) struct Stepper {
-    atom_sizes: Vec<i64>,
-    /// By tensor, then factor.
-    projected: Vec<Projected>,
-    factors: Vec<TieFactor>,
+    projector: Projector,
+    /// Whether more shards count before larger tensors, as with GSPMD.
+    prefers_shards: bool,
     offers: Vec<Offer>,
     /// What grew, in order.
     pub log: Vec<Growth>,
@@ -64,34 +47,24 @@ pub(super) struct Stepper {
 }
 
 impl Stepper {
-    pub(super) fn new(atom_sizes: &[i64]) -> Stepper {
-        Stepper {
-            atom_sizes: atom_sizes.to_vec(),
-            projected: Vec::new(),
-            factors: Vec::new(),
-            offers: Vec::new(),
-            log: Vec::new(),
-            changed: Vec::new(),
-        }
+    pub(super) fn new(atom_sizes: &[i64], prefers_shards: bool) -> Stepper {
+        let (offers, log, changed) = (Vec::new(), Vec::new(), Vec::new());
+        Stepper { projector: Projector::new(atom_sizes), prefers_shards, offers, log, changed }
     }
 
-    fn size(&self, atom: Atom) -> i64 {
-        self.atom_sizes.get(usize::from(atom.0)).copied().unwrap_or(1)
-    }
-
-    /// Propagates along one tie. `direction` says for factors that pass, and for others, from where. [`Stepper::changed`] then holds
+    /// Propagates along one tie. `direction` says from where, by what cutting a factor does. [`Stepper::changed`] then holds
     /// the values that changed.
     pub(super) fn visit(
         &mut self,
         values: &mut PrimaryMap<CutId, CutValue>,
         (id, tie): (TieId, &Tie),
-        direction: impl Fn(bool) -> Direction,
+        direction: impl Fn(FactorEffect) -> Direction,
     ) {
         self.changed.clear();
         if tie.tensors.iter().all(|tensor| values[tensor.value].used == 0 && tensor.prefix.is_none()) {
             return;
         }
-        self.project(values, tie);
+        self.projector.project(values, tie);
         self.find_offers(values, tie, direction);
         if self.offers.is_empty() {
             return;
@@ -111,93 +84,36 @@ impl Stepper {
         self.offers = offers;
     }
 
-    /// What each tensor has of each factor.
-    fn project(&mut self, values: &PrimaryMap<CutId, CutValue>, tie: &Tie) {
-        self.factors.clear();
-        match &tie.rule {
-            Some(rule) => self.factors.extend_from_slice(&rule.factors),
-            None => {
-                let whole = tie.tensors.iter().find(|tensor| tensor.prefix.is_none());
-                let dims = whole.map_or(&[][..], |tensor| &values[tensor.value].dims);
-                self.factors.extend(dims.iter().map(|dim| TieFactor { size: dim.size, is_pass: true }));
-            }
-        }
-        let n_factors = self.factors.len();
-        self.projected.iter_mut().for_each(|slot| {
-            slot.place = None;
-            slot.atoms.clear();
-        });
-        self.projected.resize_with(n_factors * tie.tensors.len(), Projected::default);
-        for (k, tensor) in tie.tensors.iter().enumerate() {
-            for (d, dim) in values[tensor.value].dims.iter().enumerate() {
-                let own = [d as u16];
-                let of_dim: &[u16] = match &tie.rule {
-                    Some(rule) => rule.tensors[k].get(d).map_or(&[], |factors| factors),
-                    None => &own,
-                };
-                let prefix = tensor.prefix.as_ref().and_then(|prefix| prefix.get(d)).map_or(&[][..], |atoms| atoms);
-                self.project_dim(k * n_factors, (d, of_dim), prefix.iter().chain(&dim.atoms).copied());
-            }
-        }
-    }
-
-    /// Deals the atoms of a dim out to its factors.
-    fn project_dim(&mut self, row: usize, (dim, factors): (usize, &[u16]), atoms: impl Iterator<Item = Atom>) {
-        let Some(last) = factors.len().checked_sub(1) else { return };
-        let size_of = |this: &Self, at: usize| this.factors.get(usize::from(factors[at])).map_or(1, |f| f.size);
-        let (mut at, mut left, mut overflows) = (0, size_of(self, 0), false);
-        for atom in atoms {
-            while left == 1 && at < last {
-                at += 1;
-                left = size_of(self, at);
-            }
-            let size = self.size(atom);
-            if at < last && left % size != 0 {
-                overflows = true;
-                break;
-            }
-            left = if left % size == 0 { left / size } else { 0 };
-            if let Some(slot) = self.projected.get_mut(row + usize::from(factors[at])) {
-                slot.atoms.push(atom);
-            }
-        }
-        while left == 1 && at < last {
-            at += 1;
-            left = size_of(self, at);
-        }
-        for (position, &factor) in factors.iter().enumerate() {
-            if let Some(slot) = self.projected.get_mut(row + usize::from(factor)) {
-                slot.place = Some(Place { dim: dim as u32, position: position as u32 });
-                slot.may_grow = position >= at && !overflows;
-            }
-        }
-    }
-
     /// The list that each factor offers, the most important one first.
-    fn find_offers(&mut self, values: &PrimaryMap<CutId, CutValue>, tie: &Tie, direction: impl Fn(bool) -> Direction) {
+    fn find_offers(
+        &mut self,
+        values: &PrimaryMap<CutId, CutValue>,
+        tie: &Tie,
+        direction: impl Fn(FactorEffect) -> Direction,
+    ) {
         self.offers.clear();
-        let n_factors = self.factors.len();
-        for factor in 0..n_factors {
-            let from = direction(self.factors[factor].is_pass);
+        for factor in 0..self.projector.factors.len() {
+            let from = direction(self.projector.factors[factor].effect);
             if from == Direction::Nowhere {
                 continue;
             }
             let Some(atoms) = self.common_list(tie, factor, from) else { continue };
             let (mut tensor, mut n_elems) = (0, -1);
             for (k, one) in tie.tensors.iter().enumerate() {
-                let slot = &self.projected[k * n_factors + factor];
+                let slot = self.projector.slot(k, factor);
                 let is_source = slot.place.is_some() && slot.atoms.starts_with(&atoms);
                 if is_source && values[one.value].n_elems > n_elems {
                     (tensor, n_elems) = (k, values[one.value].n_elems);
                 }
             }
-            let n_shards = atoms.iter().map(|&atom| self.size(atom)).product();
+            let n_shards = self.projector.n_tiles(&atoms);
             self.offers.push(Offer { factor, atoms, n_elems, n_shards, tensor });
         }
-        let is_elementwise = tie.kind == TieKind::Elementwise;
+        let (is_elementwise, prefers_shards) = (tie.kind == TieKind::Elementwise, self.prefers_shards);
         self.offers.sort_by_key(|offer| {
-            let n_shards = if is_elementwise { offer.n_shards } else { 0 };
-            (Reverse(offer.n_elems), Reverse(n_shards), offer.tensor, offer.factor)
+            let n_shards = if is_elementwise || prefers_shards { offer.n_shards } else { 0 };
+            let n_elems = if prefers_shards { 0 } else { offer.n_elems };
+            (Reverse(n_elems), Reverse(n_shards), offer.tensor, offer.factor)
         });
     }
 
@@ -206,7 +122,7 @@ impl Stepper {
         let mut list = AtomList::new();
         let mut can_extend = true;
         for k in 0..tie.tensors.len() {
-            let slot = &self.projected[k * self.factors.len() + factor];
+            let slot = self.projector.slot(k, factor);
             if slot.place.is_none() {
                 continue;
             }
@@ -231,8 +147,8 @@ impl Stepper {
         tensor: usize,
         offer: &Offer,
     ) -> bool {
-        let (n_factors, one) = (self.factors.len(), &tie.tensors[tensor]);
-        let slot = &self.projected[tensor * n_factors + offer.factor];
+        let one = &tie.tensors[tensor];
+        let slot = self.projector.slot(tensor, offer.factor);
         let Some(place) = slot.place else { return false };
         let n_now = slot.atoms.len();
         if !slot.may_grow || n_now >= offer.atoms.len() || !offer.atoms.starts_with(&slot.atoms) {
@@ -240,19 +156,19 @@ impl Stepper {
         }
         let value = &values[one.value];
         let Some(dim) = value.dims.get(place.dim as usize) else { return false };
-        if dim.is_closed || !self.follows(tie, tensor, place) {
+        if dim.is_closed || !self.projector.follows(tie, tensor, place) {
             return false;
         }
         let mut n_most = offer.atoms.len();
         if tie.kind == TieKind::Elementwise && tie.is_operand(tensor) {
-            let of_result = &self.projected[(tie.tensors.len() - 1) * n_factors + offer.factor];
+            let of_result = self.projector.slot(tie.tensors.len() - 1, offer.factor);
             n_most = n_most.min(of_result.atoms.len());
         }
         // The last factor of a dim takes atoms that do not divide its size: the last tiles hold less. Others would shift those behind.
         let is_last = tie.rule.as_ref().is_none_or(|rule| {
             rule.tensors[tensor].get(place.dim as usize).is_none_or(|all| all.len() == place.position as usize + 1)
         });
-        let size = self.factors.get(offer.factor).map_or(1, |f| f.size);
+        let size = self.projector.factors.get(offer.factor).map_or(1, |f| f.size);
         let divided = (!is_last).then_some(size);
         let n_new = self.n_that_fit(offer, (n_now, n_most), value.used | value.taken, divided, one.prefix.as_deref());
         if n_new <= n_now {
@@ -260,7 +176,7 @@ impl Stepper {
         }
         let added = &offer.atoms[n_now..n_new];
         let n_before = dim.atoms.len() as u32;
-        self.projected[tensor * n_factors + offer.factor].atoms.extend_from_slice(added);
+        self.projector.slot_mut(tensor, offer.factor).atoms.extend_from_slice(added);
         let value = &mut values[one.value];
         value.used |= bits(added);
         if let Some(dim) = value.dims.get_mut(place.dim as usize) {
@@ -269,24 +185,6 @@ impl Stepper {
         let from = tie.tensors[offer.tensor].value;
         self.log.push(Growth { value: one.value, dim: place.dim, n_before, tie: id, from });
         true
-    }
-
-    /// Whether the factors before this one in its dim are cut as far as they go, and those after it not at all.
-    fn follows(&self, tie: &Tie, tensor: usize, place: Place) -> bool {
-        let Some(rule) = &tie.rule else { return true };
-        let Some(factors) = rule.tensors[tensor].get(place.dim as usize) else { return false };
-        let n_shards = |factor: &u16| -> i64 {
-            let slot = &self.projected[tensor * self.factors.len() + usize::from(*factor)];
-            slot.atoms.iter().map(|&atom| self.size(atom)).product()
-        };
-        factors.iter().enumerate().all(|(position, factor)| {
-            let size = self.factors.get(usize::from(*factor)).map_or(1, |f| f.size);
-            match position.cmp(&(place.position as usize)) {
-                std::cmp::Ordering::Less => n_shards(factor) == size,
-                std::cmp::Ordering::Equal => true,
-                std::cmp::Ordering::Greater => n_shards(factor) == 1,
-            }
-        })
     }
 
     /// How many atoms of an offer the tensor can have: from `n_now` to `n_most`, none of `others`, and as many as divide `divided`.
@@ -301,7 +199,7 @@ impl Stepper {
         let manual = prefix.map_or(0, |prefix| bits(prefix.iter().flatten()));
         let (mut n_shards, mut n) = (1, 0);
         for &atom in offer.atoms.iter().take(n_most) {
-            n_shards *= self.size(atom);
+            n_shards *= self.projector.size(atom);
             let is_free = (others | manual) & bit(atom) == 0;
             let fits = divided.is_none_or(|size| size % n_shards == 0);
             if n >= n_now && !(is_free && fits) {

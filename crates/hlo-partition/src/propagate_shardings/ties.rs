@@ -54,6 +54,19 @@ impl Direction {
         }
     }
 
+    /// What both let pass.
+    pub(super) fn and(self, other: Direction) -> Direction {
+        match (self, other) {
+            (Direction::Both, any) | (any, Direction::Both) => any,
+            (Direction::Forward, Direction::Forward) => Direction::Forward,
+            (Direction::Backward, Direction::Backward) => Direction::Backward,
+            (Direction::Nowhere, _)
+            | (_, Direction::Nowhere)
+            | (Direction::Forward, Direction::Backward)
+            | (Direction::Backward, Direction::Forward) => Direction::Nowhere,
+        }
+    }
+
     /// Whether shardings come from operands, or from results.
     pub(super) fn comes_from(self, is_operand: bool) -> bool {
         match self {
@@ -65,11 +78,24 @@ impl Direction {
     }
 }
 
+/// What cutting a factor does.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum FactorEffect {
+    /// Tiles correspond.
+    Pass,
+    /// Each device has a partial result.
+    Reduce,
+    /// Rows move between tiles.
+    Shift,
+    /// It has to be whole to compute.
+    Whole,
+}
+
 /// One factor of a tie.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct TieFactor {
     pub size: i64,
-    pub is_pass: bool,
+    pub effect: FactorEffect,
 }
 
 /// The factors of a tie and the dims that they are in.

@@ -56,7 +56,7 @@ pub(super) struct CutValue {
     pub leaf: u32,
     pub dims: SmallVec<[CutDim; 4]>,
     pub n_elems: i64,
-    /// Bytes of an element.
+    /// Bytes of an element that have to be moved: none of a constant, which each device computes.
     pub elem_bytes: i64,
     /// Dims that are empty until their turn comes.
     pub waiting: Vec<Waiting>,
