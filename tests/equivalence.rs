@@ -2,6 +2,8 @@
 
 use hlo_analysis::annotations::ParamFacts;
 use hlo_analysis::replication::Replication;
+use hlo_eval::draw::{Draw, DrawOptions, Same};
+use hlo_eval::global::{GlobalProgram, TiledInterface, find_manual_region};
 use hlo_eval::{EvalOptions, Inputs, Outputs, entry_leaves};
 use hlo_ir::literal::{Literal, Scalar};
 use hlo_ir::{Module, NumberClass, Shape};
@@ -51,6 +53,49 @@ pub(crate) fn check_chain(before: &Module, chain: &[&Module], draw: &str, near: 
             .map_err(|e| format!("seed {seed}: {e}"))?;
     }
     Ok(())
+}
+
+/// Runs the global program `before`, and `after`, its program on each device (or another global program), on the same inputs, and compares
+/// all outputs by the tiles that devices hold, within the 2e-5th part of the output's largest element.
+///
+/// # Errors
+/// What does not run, or which output of which device differs and by how much.
+pub(crate) fn check_global(before: &Module, after: &Module, draw: &str) -> Result<(), String> {
+    let draws =
+        draw.split_whitespace().map(Draw::parse).collect::<Result<Vec<Draw>, _>>().map_err(|e| e.to_string())?;
+    let global = GlobalProgram::of(before).map_err(|e| e.to_string())?;
+    for seed in 1..=2 {
+        let options = DrawOptions { seed, draws: draws.clone(), same: Same::Auto };
+        let wholes = global.draw(&options).map_err(|e| format!("before: {e}"))?;
+        let outputs = global.run(&wholes, &EvalOptions::default()).map_err(|e| format!("before: {e}"))?;
+        let (expected, found) = match find_manual_region(after).is_some() || after.n_devices() == 1 {
+            true => {
+                let again = GlobalProgram::of(after).map_err(|e| format!("after: {e}"))?;
+                let found = again.run(&wholes, &EvalOptions::default()).map_err(|e| format!("after: {e}"))?;
+                (outputs.of_devices().clone(), found.of_devices().clone())
+            }
+            false => {
+                let tiled = TiledInterface::between(&global, &[after]).map_err(|e| format!("after: {e}"))?;
+                let inputs = tiled.cut_inputs(&wholes).map_err(|e| e.to_string())?;
+                let found =
+                    hlo_eval::run(after, &inputs, &EvalOptions::default()).map_err(|e| format!("after: {e}"))?;
+                in_tiles(&tiled, outputs.of_devices(), &found)?
+            }
+        };
+        compare(&expected, &found, Nearness::WithinShare(2e-5)).map_err(|e| format!("seed {seed}: {e}"))?;
+    }
+    Ok(())
+}
+
+/// Whole outputs as tiles, and tiles without their padding.
+fn in_tiles(tiled: &TiledInterface, wholes: &Outputs, tiles: &Outputs) -> Result<(Outputs, Outputs), String> {
+    let (mut expected, mut found) = (Vec::new(), Vec::new());
+    for (leaf, (whole, tile)) in wholes.leaves.iter().zip(&tiles.leaves).enumerate() {
+        let cut = tiled.of_output(leaf).first().ok_or("an output without tiles")?;
+        expected.push(cut.of_wholes(whole).map_err(|e| e.to_string())?);
+        found.push(cut.without_padding(tile).map_err(|e| e.to_string())?);
+    }
+    Ok((Outputs { leaves: expected }, Outputs { leaves: found }))
 }
 
 /// Compares all outputs of all devices.

@@ -4,6 +4,7 @@
 use crate::equivalence::{self, Nearness};
 use hlo_analysis::Analyses;
 use hlo_analysis::values::{CallSites, entered};
+use hlo_ir::devices::find_n_devices;
 use hlo_ir::op::CalleeEntry;
 use hlo_ir::print::{PrintOptions, print_module};
 use hlo_ir::{InstId, Module, Opcode};
@@ -22,6 +23,9 @@ const REORDER_SUMS: &[&str] = &[
     "sink-all-reduce",
     "decompose-collectives",
 ];
+
+/// Passes that read global programs.
+const GLOBAL: &[&str] = &["spmd-partition", "propagate-shardings"];
 
 fn parse(name: &str, text: &str) -> Module {
     let parsed = hlo_text::parse_module(text);
@@ -49,8 +53,10 @@ fn check_sample(pass: &str, sample: &Sample) -> Result<(), String> {
     let pipeline = sample.header("pass").ok_or_else(|| format!("{name}: expected a line `// pass:`"))?;
     let before = parse(&name, &sample.text);
     let n_devices = sample.header("devices").map_or(Ok(1), str::parse::<usize>).map_err(|e| format!("{name}: {e}"))?;
-    if n_devices != before.n_devices() {
-        return Err(format!("{name}: expected {n_devices} devices, found {}", before.n_devices()));
+    let is_global = GLOBAL.iter().any(|p| pipeline.contains(p));
+    let n_found = if is_global { find_n_devices(&before) } else { before.n_devices() };
+    if n_devices != n_found {
+        return Err(format!("{name}: expected {n_devices} devices, found {n_found}"));
     }
     let mut after = before.clone();
     let summary = run(&name, &mut after, pipeline);
@@ -93,8 +99,12 @@ fn check_sample(pass: &str, sample: &Sample) -> Result<(), String> {
         true => Nearness::WithinShare(2e-5),
         false => Nearness::Exact,
     };
-    equivalence::check(&before, &parse(&name, &printed), sample.header("draw").unwrap_or(""), near)
-        .map_err(|e| format!("{name}: {e}"))?;
+    let draw = sample.header("draw").unwrap_or("");
+    let is_same = match is_global {
+        true => equivalence::check_global(&before, &parse(&name, &printed), draw),
+        false => equivalence::check(&before, &parse(&name, &printed), draw, near),
+    };
+    is_same.map_err(|e| format!("{name}: {e}"))?;
     check_meetings(&after).map_err(|e| format!("{name}: {e}"))?;
     let mut again = parse(&name, &printed);
     let second = run(&name, &mut again, pipeline);

@@ -18,6 +18,7 @@ mod nvrtc_check;
 mod package_check;
 mod paper_p2;
 mod paper_wus;
+mod partition_check;
 mod pjrt_check;
 mod preset_check;
 mod propagate_check;
@@ -146,6 +147,11 @@ cargo xtask <command>
                        Shardy's own passes
       --programs N         programs (default 300)
       --seed N             which ones (default 1)
+  partition-check [options]  random programs with random shardings, partitioned, beside the global program in the evaluator
+      --random N           programs (default 500)
+      --seed S             the first program's number
+      --only SUBSTR        samples of ops whose name contains this
+      --pass PIPELINE      how they are partitioned (default inline-calls,spmd-partition,cse,dce)
   reshard-check [options]  redistribution plans of random pairs of shardings: bytes beside the lower bound, XLA's partitioner and
                        Shardy's reshards, and plans run in XLA
       --pairs N            planned pairs of each mesh (default 1000)
@@ -184,6 +190,7 @@ fn main() -> ExitCode {
         Some("compare") => compare::run(words),
         Some("paper-wus") => paper_wus::run(),
         Some("propagate-check") => propagate_check::run(words),
+        Some("partition-check") => partition_check::run(words),
         Some("reshard-check") => reshard_check::run(words),
         Some("help" | "--help" | "-h") => {
             print!("{HELP}");

@@ -5,6 +5,7 @@ pub mod axes;
 mod chunks;
 pub mod collective;
 pub mod cost;
+pub mod custom_target;
 pub mod devices;
 pub mod diag;
 pub mod dtype;

@@ -7,6 +7,7 @@ mod error;
 mod mesh;
 mod propagate_shardings;
 mod sharding;
+mod spmd_partition;
 
 pub use error::PartitionError;
 pub use mesh::{ModuleMesh, ReadSharding};
@@ -15,4 +16,4 @@ pub use sharding::{ArraySharding, Atom, AtomList};
 use hlo_pass::PassInfo;
 
 /// The passes of this crate.
-pub const PASSES: &[&PassInfo] = &[&propagate_shardings::INFO];
+pub const PASSES: &[&PassInfo] = &[&propagate_shardings::INFO, &spmd_partition::INFO];

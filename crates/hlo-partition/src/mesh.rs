@@ -1,5 +1,7 @@
 //! The mesh of a module: prime axes that all its shardings are lists of.
 
+// circle: a mesh reads shardings, and the tiles of a sharding depend on the sizes of the atoms of its mesh
+
 use crate::error::PartitionError;
 use crate::sharding::{ArraySharding, Atom, AtomList};
 use hlo_ir::axes::{AxisMesh, AxisSharding, SubAxis};

@@ -5,44 +5,11 @@
 //! subgroups of devices if not along all.
 
 use crate::error::EvalError;
-use hlo_ir::attrs::{Attrs, CustomAttrs};
+use hlo_ir::custom_target::Boundary;
 use hlo_ir::sharding::{LeafSharding, Sharding, ShardingKind, SubgroupKind};
 use hlo_ir::shardy::{self, Meshes, attribute};
 use hlo_ir::tile_grid::TileGrid;
 use hlo_ir::{Dims, InstId, Module};
-
-/// The custom calls that have a meaning here.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum CustomTarget {
-    /// Says how a value is cut, and is the value.
-    Annotation,
-    /// Says that a value is cut as others are, and gives nothing.
-    Group,
-    /// A manual region begins, or ends.
-    Boundary(Boundary),
-}
-
-/// An end of a manual region.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Boundary {
-    /// Whole values become tiles.
-    Begin,
-    /// Tiles become whole values.
-    End,
-}
-
-impl CustomTarget {
-    /// The target of a custom call; `None` for one that a library computes.
-    pub(crate) fn of(attrs: &Attrs) -> Option<CustomTarget> {
-        match CustomAttrs::of(attrs)?.custom_call_target.0.as_str() {
-            "Sharding" | "xla.sdy.PropagationBarrier" | shardy::FUNC_RESULT_SHARDING => Some(CustomTarget::Annotation),
-            "xla.sdy.ShardingGroup" => Some(CustomTarget::Group),
-            "SPMDFullToShardShape" | shardy::GLOBAL_TO_LOCAL => Some(CustomTarget::Boundary(Boundary::Begin)),
-            "SPMDShardToFullShape" | shardy::LOCAL_TO_GLOBAL => Some(CustomTarget::Boundary(Boundary::End)),
-            _ => None,
-        }
-    }
-}
 
 /// The dims of one value at a boundary.
 pub(super) struct ValueDims<'a> {

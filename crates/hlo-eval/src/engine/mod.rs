@@ -16,7 +16,6 @@ mod scan;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use boundary::CustomTarget;
 pub(crate) use machine::{Machine, Observer};
 use std::time::Instant;
 

@@ -4,7 +4,6 @@
 //! anything up. A computation with an operation that has no scalar meaning is run by the engine on one-element arrays.
 // circle: a machine evaluates operations that apply a computation, and what is not scalar in that computation runs on a machine
 
-use super::boundary::CustomTarget;
 use super::{EvalOptions, Machine};
 use crate::error::EvalError;
 use crate::kernels::choice::compare_scalars;
@@ -13,6 +12,7 @@ use crate::kernels::reducer::{Comparator, KnownComparison, Reducer, recognise_co
 use crate::value::{Spread, Value};
 use hashbrown::HashMap;
 use hlo_ir::attrs::{Attrs, CompareAttrs, TupleIndexAttrs};
+use hlo_ir::custom_target::CustomTarget;
 use hlo_ir::literal::ConstantValue;
 use hlo_ir::monoid::{Monoid, find_monoid};
 use hlo_ir::op::{

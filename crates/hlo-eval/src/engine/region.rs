@@ -5,13 +5,14 @@
 //! ends, a device goes on with the whole value that the tiles of its own copy make: those on the devices that stand with it at one place of all axes
 //! along which the value is not cut. Copies are equal in a sound program. The first ones that are not are remembered.
 
-use super::boundary::{Boundary, CustomTarget, ValueDims, boundary_grids};
+use super::boundary::{ValueDims, boundary_grids};
 use super::machine::{Machine, first};
 use super::pure::Operands;
 use crate::error::EvalError;
 use crate::kernels::tiles::{ElementPair, cut_tile, first_difference, held_part, join_tiles};
 use crate::value::{Spread, Value};
 use hlo_ir::attrs::CustomAttrs;
+use hlo_ir::custom_target::{Boundary, CustomTarget};
 use hlo_ir::shardy::Meshes;
 use hlo_ir::tile_grid::TileGrid;
 use hlo_ir::{ArrayShape, Dims, InstId, Literal, Shape};

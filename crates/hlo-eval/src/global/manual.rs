@@ -1,6 +1,6 @@
 //! Which modules are global programs.
 
-use crate::engine::CustomTarget;
+use hlo_ir::custom_target::CustomTarget;
 use hlo_ir::{InstId, Module, Opcode};
 
 /// The first custom call that begins or ends a manual region.

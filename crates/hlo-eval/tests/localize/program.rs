@@ -52,8 +52,8 @@ fn operands_on(case: &Case<'_>, set: &FactorSet, cut: &Shard, form: &LocalForm) 
         }
         for adjust in &form.before {
             match adjust {
-                OperandAdjust::Halo { operand, dim, factor, first, step, size, fill: with } if *operand == k => {
-                    let rows = (0..*size).map(|i| first + cut.at[*factor] * step + i);
+                OperandAdjust::Halo { operand, dim, factor, starts, size, fill: with } if *operand == k => {
+                    let rows = (0..*size).map(|i| starts[cut.at[*factor] as usize] + i);
                     places[*dim] = rows.map(|i| (0..whole.dims()[*dim]).contains(&i).then_some(i)).collect();
                     fill = match with {
                         OutsideValue::Any => fill,
@@ -261,10 +261,11 @@ fn finished(part: &Literal, leaf: usize, shard: &Shard, form: &LocalForm) -> Lit
     let mut part = part.clone();
     for adjust in &form.after {
         match adjust {
-            ResultAdjust::Crop { leaf: of, dim, start, size } if *of == leaf => {
+            ResultAdjust::Crop { leaf: of, dim, factor, starts, size } if *of == leaf => {
+                let start = starts[shard.at[*factor] as usize];
                 let all = |n: &i64| (0..*n).map(Some).collect::<Vec<_>>();
                 let mut places: Places = part.dims().iter().map(all).collect();
-                places[*dim] = (*start..start + size).map(Some).collect();
+                places[*dim] = (start..start + size).map(Some).collect();
                 part = take(&part, &places, garbage(part.dtype()));
             }
             ResultAdjust::PickPieces { leaf: of, dim, factor, tile, ends } if *of == leaf => {

@@ -130,6 +130,8 @@ impl LeafSharding {
                 Some(WholeMesh::Unreduced) => {
                     Ok(AxisSharding { unreduced: all, reduction: named.reduction, ..plain() })
                 }
+                // A mesh without axes stands for any devices.
+                None if named.mesh.axes.is_empty() => Ok(plain()),
                 None => {
                     let sharding = of_named(named, rank, n_devices)?;
                     // The axes of a mesh whose devices are in order stay as they are named.

@@ -50,7 +50,8 @@ impl Localizer<'_> {
             let max = Some(one.size - margin);
             self.before.push(OperandAdjust::Margin { operand: 0, dim, margin });
             self.before.push(OperandAdjust::ShiftIndex { operand, component, factor, max, tile, add: margin });
-            self.after.push(ResultAdjust::Crop { leaf: 0, dim, start: margin, size: tile });
+            let starts = vec![margin; self.n_shards[factor] as usize];
+            self.after.push(ResultAdjust::Crop { leaf: 0, dim, factor, starts, size: tile });
             let arrays = self.operands.iter_mut().take(1).chain(self.results.iter_mut().take(1));
             arrays.filter_map(|a| a.dims.get_mut(dim)).for_each(|size| *size = tile + 2 * margin);
         }

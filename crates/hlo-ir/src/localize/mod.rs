@@ -48,8 +48,8 @@ pub enum OutsideValue {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum OperandAdjust {
-    /// Shard `s` takes the rows `first + s * step ..` of the whole dim, `size` of them; rows outside the array hold `fill`.
-    Halo { operand: usize, dim: usize, factor: FactorId, first: i64, step: i64, size: i64, fill: OutsideValue },
+    /// Shard `s` takes the rows `starts[s] ..` of the whole dim, `size` of them; rows outside the array hold `fill`.
+    Halo { operand: usize, dim: usize, factor: FactorId, starts: Vec<i64>, size: i64, fill: OutsideValue },
     /// Padding holds the identity of `monoid`. The dim's index `i` is position `i / minor % tile` of the tile of a factor
     /// of `size` positions.
     Mask { operand: usize, dim: usize, factor: FactorId, minor: i64, tile: i64, size: i64, monoid: Monoid },
@@ -82,8 +82,8 @@ pub enum ResultAdjust {
     /// The dim holds a tile for each piece of the whole dim, one after the other; piece `k` ends before position `ends[k]`.
     /// Of each row of the shard's own tile, the one counts that stands in the tile of the piece that holds the position.
     PickPieces { leaf: usize, dim: usize, factor: FactorId, tile: i64, ends: Vec<i64> },
-    /// Only the rows `start .. start + size` of the dim count.
-    Crop { leaf: usize, dim: usize, start: i64, size: i64 },
+    /// On shard `s`, only the rows `starts[s] .. starts[s] + size` of the dim count.
+    Crop { leaf: usize, dim: usize, factor: FactorId, starts: Vec<i64>, size: i64 },
     /// The results of all shards along `factors` are combined.
     Combine { leaf: usize, factors: Vec<FactorId>, monoid: Monoid },
 }
@@ -113,7 +113,7 @@ pub enum CannotCut {
     NotOneCutForEachFactor,
     /// This tensor must be whole along the factor.
     Whole { tensor: Tensor, factor: FactorId, reason: &'static str },
-    /// Shards do not begin at the same phase of a stride or dilation, so that no one program serves them all.
+    /// Shards do not begin at the same phase of a dilation, so that no one program serves them all.
     Misaligned { factor: FactorId },
     /// The factor does not divide, and padding cannot be masked without an effect on other elements.
     Uneven { factor: FactorId },

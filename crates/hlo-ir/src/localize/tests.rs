@@ -32,7 +32,7 @@ fn a_window_takes_its_rows_from_the_neighbours_and_zeros_from_outside() {
     let (module, inst) = reduce_window(9, window);
     let form = cut(&module, inst, 0, 5).expect("a local form");
     let fill = OutsideValue::Identity(Monoid::Add);
-    let halo = OperandAdjust::Halo { operand: 0, dim: 0, factor: 0, first: -3, step: 2, size: 4, fill };
+    let halo = OperandAdjust::Halo { operand: 0, dim: 0, factor: 0, starts: vec![-3, -1, 1, 3, 5], size: 4, fill };
     assert_eq!(form.before, [halo]);
     assert_eq!((form.operands[0].dims.as_slice(), form.results[0].dims.as_slice()), (&[4, 2][..], &[1, 2][..]));
     let Attrs::ReduceWindow(attrs) = &form.attrs else { panic!("other attributes") };
@@ -41,12 +41,17 @@ fn a_window_takes_its_rows_from_the_neighbours_and_zeros_from_outside() {
 }
 
 #[test]
-fn tiles_that_begin_at_different_phases_of_a_dilation_are_refused() {
+fn tiles_that_begin_at_different_phases_of_a_dilation_compute_rows_before_them() {
     let window = WindowDim { size: 3, base_dilation: 2, ..WindowDim::default() };
     let (module, inst) = reduce_window(5, window);
-    // Seven windows: tiles of 4 begin two rows apart, tiles of 3 one and a half.
-    assert!(cut(&module, inst, 0, 2).is_ok());
-    assert_eq!(cut(&module, inst, 0, 3), Err(CannotCut::Misaligned { factor: 0 }));
+    // Seven windows. Tiles of 4 begin two rows apart. Tiles of 3 would begin one and a half apart: the second one computes row 2 too.
+    let even = cut(&module, inst, 0, 2).expect("a local form");
+    assert_eq!((even.results[0].dims[0], even.after.len()), (4, 0));
+    let odd = cut(&module, inst, 0, 3).expect("a local form");
+    let fill = OutsideValue::Identity(Monoid::Add);
+    let halo = OperandAdjust::Halo { operand: 0, dim: 0, factor: 0, starts: vec![0, 1, 3], size: 3, fill };
+    assert_eq!((odd.results[0].dims[0], &odd.before[..]), (4, &[halo][..]));
+    assert_eq!(odd.after, [ResultAdjust::Crop { leaf: 0, dim: 0, factor: 0, starts: vec![0, 1, 0], size: 3 }]);
 }
 
 #[test]
@@ -55,7 +60,7 @@ fn padding_with_holes_keeps_the_holes() {
     let (module, inst) = instruction(Opcode::Pad, &[&[4], &[]], &[8], |_| PadAttrs { padding: padding.clone() }.into());
     let form = cut(&module, inst, 0, 2).expect("a local form");
     let fill = OutsideValue::Operand(1);
-    let halo = OperandAdjust::Halo { operand: 0, dim: 0, factor: 0, first: 0, step: 2, size: 2, fill };
+    let halo = OperandAdjust::Halo { operand: 0, dim: 0, factor: 0, starts: vec![0, 2], size: 2, fill };
     assert_eq!(form.before, [halo]);
     let padding = vec![PadDim { low: 1, high: 0, interior: 1 }];
     assert_eq!(form.attrs, PadAttrs { padding }.into());

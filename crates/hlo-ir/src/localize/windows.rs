@@ -2,7 +2,8 @@
 //!
 //! Notation, for one dim: result row `o` reads the positions `o * stride - low .. + extent` of the operand, whose rows lie
 //! `dilation` positions apart. A shard's rows are `tile` consecutive ones, so its positions begin `tile * stride` after
-//! those of the shard before. That is a whole number of rows, or else shards begin at different phases.
+//! those of the shard before. Where that is no whole number of rows, shards would begin at different phases. Then every shard
+//! computes some rows more, from the last one on that has the phase of row 0, and drops what comes before its tile.
 
 use super::*;
 use crate::attrs::{PadDim, SliceDim, WindowDim};
@@ -21,44 +22,84 @@ pub(super) struct Moved {
     pub window: Option<i64>,
 }
 
-/// The positions that a shard reads: those of shard 0, and how far those of the next one are from them.
+/// Which positions of an operand result rows read: row `o` those from `o * stride - low` on.
 #[derive(Clone, Copy)]
-struct Positions {
-    start: i64,
-    step: i64,
+struct Reach {
+    low: i64,
+    stride: i64,
+    /// Positions that one row reads.
     extent: i64,
+    /// Positions between two rows of the operand.
     dilation: i64,
 }
 
-/// The rows that lie at the positions.
+/// The rows that lie at the positions that each shard reads.
 struct RowRange {
-    first: i64,
-    step: i64,
+    starts: Vec<i64>,
     size: i64,
     moved: Moved,
 }
 
-impl Positions {
-    /// `None` if shards begin at different phases of the dilation, or read no row.
-    fn rows(self) -> Option<RowRange> {
-        let Positions { start, step, extent, dilation } = self;
-        if dilation < 1 || extent < 1 || step % dilation != 0 {
-            return None;
-        }
-        let first = start.div_euclid(dilation) + i64::from(start.rem_euclid(dilation) != 0);
-        let last = (start + extent - 1).div_euclid(dilation);
-        let moved =
-            Moved { low: first * dilation - start, high: start + extent - 1 - last * dilation, extent, window: None };
-        (last >= first).then(|| RowRange { first, step: step / dilation, size: last - first + 1, moved })
+/// The result rows that each shard computes.
+struct ComputedRows {
+    /// The first one, by shard.
+    starts: Vec<i64>,
+    /// How many of them come before the shard's tile.
+    before: Vec<i64>,
+    size: i64,
+}
+
+impl ComputedRows {
+    /// Tiles of `tile` rows, widened so that all begin at a multiple of `period`.
+    fn at_multiples(period: i64, tile: i64, n_shards: i64) -> ComputedRows {
+        let before: Vec<i64> = (0..n_shards).map(|s| s * tile % period.max(1)).collect();
+        let size = tile + before.iter().copied().max().unwrap_or(0);
+        ComputedRows { starts: before.iter().zip(0..).map(|(before, s)| s * tile - before).collect(), before, size }
+    }
+
+    /// Whether nothing but the tiles is computed.
+    fn are_tiles(&self) -> bool {
+        self.before.iter().all(|&n| n == 0)
     }
 }
 
-/// The positions read by the windows of a tile of results.
-fn windows_of(window: &WindowDim, tile: i64) -> Positions {
-    Positions {
-        start: -window.pad_low,
-        step: tile * window.stride,
-        extent: (tile - 1) * window.stride + window.dilated_size(),
+impl Reach {
+    /// The rows that these result rows read; `None` if they read none.
+    fn rows(self, computed: &ComputedRows) -> Option<RowRange> {
+        let Reach { low, stride, extent, dilation } = self;
+        let extent = (computed.size - 1) * stride + extent;
+        if dilation < 1 || extent < 1 {
+            return None;
+        }
+        let above = |position: i64| position.div_euclid(dilation) + i64::from(position.rem_euclid(dilation) != 0);
+        let first = above(-low);
+        let last = (extent - 1 - low).div_euclid(dilation);
+        let moved = Moved {
+            low: first * dilation + low,
+            high: extent - 1 - low - last * dilation,
+            extent,
+            window: None,
+        };
+        let starts = computed.starts.iter().map(|o| above(o * stride - low)).collect();
+        (last >= first).then_some(RowRange { starts, size: last - first + 1, moved })
+    }
+
+    /// The number of result rows after which the same phase of the dilation comes again.
+    fn period(self) -> i64 {
+        self.dilation.max(1) / gcd(self.stride.abs(), self.dilation.max(1)).max(1)
+    }
+}
+
+fn gcd(a: i64, b: i64) -> i64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// The positions read by windows.
+fn windows_of(window: &WindowDim) -> Reach {
+    Reach {
+        low: window.pad_low,
+        stride: window.stride,
+        extent: window.dilated_size(),
         dilation: window.base_dilation,
     }
 }
@@ -66,11 +107,25 @@ fn windows_of(window: &WindowDim, tile: i64) -> Positions {
 impl Localizer<'_> {
     /// The operand takes these rows of its dim.
     fn halo(&mut self, (operand, dim): (usize, usize), factor: FactorId, rows: &RowRange, fill: OutsideValue) {
-        let RowRange { first, step, size, .. } = *rows;
         if let Some(local) = self.operands.get_mut(operand).and_then(|a| a.dims.get_mut(dim)) {
-            *local = size;
+            *local = rows.size;
         }
-        self.before.push(OperandAdjust::Halo { operand, dim, factor, first, step, size, fill });
+        let (starts, size) = (rows.starts.clone(), rows.size);
+        self.before.push(OperandAdjust::Halo { operand, dim, factor, starts, size, fill });
+    }
+
+    /// All results have these rows along a dim, of which each shard keeps its tile.
+    fn computed(&mut self, dim: usize, factor: FactorId, computed: &ComputedRows, tile: i64) {
+        if computed.are_tiles() {
+            return;
+        }
+        for leaf in 0..self.results.len() {
+            if let Some(local) = self.results.get_mut(leaf).and_then(|a| a.dims.get_mut(dim)) {
+                *local = computed.size;
+            }
+            let starts = computed.before.clone();
+            self.after.push(ResultAdjust::Crop { leaf, dim, factor, starts, size: tile });
+        }
     }
 
     fn set_moved(&mut self, place: usize, moved: Moved) {
@@ -78,36 +133,35 @@ impl Localizer<'_> {
         self.moved[place] = Some(moved);
     }
 
-    /// Operand 0's rows along each dim that shifts, where `positions(dim, tile)` are those that a tile reads.
-    fn shifted_dims(
-        &mut self,
-        fill: OutsideValue,
-        positions: impl Fn(usize, i64) -> Option<Positions>,
-    ) -> Result<(), CannotCut> {
+    /// Operand 0's rows along each dim that shifts, where `reach(dim)` says what a row of the result reads.
+    fn shifted_dims(&mut self, fill: OutsideValue, reach: impl Fn(usize) -> Option<Reach>) -> Result<(), CannotCut> {
         for dim in 0..self.whole.first().map_or(0, |a| a.rank()) {
             let Some(one) = self.cut_operand(0, dim).filter(|one| one.role == FactorRole::Shift) else { continue };
             let tile = self.tile(one.factor, self.set.factors[one.factor].size);
             let misaligned = CannotCut::Misaligned { factor: one.factor };
-            let rows = positions(dim, tile).and_then(Positions::rows).ok_or(misaligned)?;
+            let reach = reach(dim).ok_or(misaligned)?;
+            let computed = ComputedRows::at_multiples(reach.period(), tile, self.n_shards[one.factor]);
+            let rows = reach.rows(&computed).ok_or(misaligned)?;
             self.halo((0, dim), one.factor, &rows, fill);
             self.set_moved(dim, rows.moved);
+            self.computed(dim, one.factor, &computed, tile);
         }
         Ok(())
     }
 
     pub(super) fn slice(&mut self) -> Result<(), CannotCut> {
         let Attrs::Slice(attrs) = &self.instruction.attrs else { return Ok(()) };
-        self.shifted_dims(OutsideValue::Any, |dim, tile| {
+        self.shifted_dims(OutsideValue::Any, |dim| {
             let &SliceDim { start, stride, .. } = attrs.slice.get(dim)?;
-            Some(Positions { start, step: tile * stride, extent: (tile - 1) * stride + 1, dilation: 1 })
+            Some(Reach { low: -start, stride, extent: 1, dilation: 1 })
         })
     }
 
     pub(super) fn pad(&mut self) -> Result<(), CannotCut> {
         let Attrs::Pad(attrs) = &self.instruction.attrs else { return Ok(()) };
-        self.shifted_dims(OutsideValue::Operand(1), |dim, tile| {
+        self.shifted_dims(OutsideValue::Operand(1), |dim| {
             let &PadDim { low, interior, .. } = attrs.padding.get(dim)?;
-            Some(Positions { start: -low, step: tile, extent: tile, dilation: interior + 1 })
+            Some(Reach { low, stride: 1, extent: 1, dilation: interior + 1 })
         })
     }
 
@@ -117,7 +171,8 @@ impl Localizer<'_> {
             let Some(one) = self.cut_operand(0, dim).filter(|one| one.role == FactorRole::Shift) else { continue };
             let tile = self.tile(one.factor, one.size);
             let moved = Moved { low: 0, high: 0, extent: tile, window: None };
-            let rows = RowRange { first: one.size - tile, step: -tile, size: tile, moved };
+            let starts = (1..=self.n_shards[one.factor]).map(|s| one.size - s * tile).collect();
+            let rows = RowRange { starts, size: tile, moved };
             self.halo((0, dim), one.factor, &rows, OutsideValue::Any);
         }
     }
@@ -132,7 +187,8 @@ impl Localizer<'_> {
             let moved = Moved { low: 0, high: 0, extent: tile, window: None };
             let (mut end, mut ends) = (0, Vec::new());
             for operand in 0..n_operands {
-                let rows = RowRange { first: -end, step: tile, size: tile, moved };
+                let starts = (0..self.n_shards[factor]).map(|s| s * tile - end).collect();
+                let rows = RowRange { starts, size: tile, moved };
                 self.halo((operand, dim), factor, &rows, OutsideValue::Any);
                 end += self.whole[operand].dims.get(dim).copied().unwrap_or(0);
                 ends.push(end);
@@ -153,7 +209,9 @@ impl Localizer<'_> {
             let factor = one.factor;
             let tile = self.tile(factor, self.set.factors[factor].size);
             let misaligned = CannotCut::Misaligned { factor };
-            let rows = windows_of(window, tile).rows().ok_or(misaligned)?;
+            let reach = windows_of(window);
+            let computed = ComputedRows::at_multiples(reach.period(), tile, self.n_shards[factor]);
+            let rows = reach.rows(&computed).ok_or(misaligned)?;
             for operand in 0..n_inputs {
                 let monoid = monoids.as_ref().and_then(|m| m.get(operand));
                 self.halo(
@@ -164,6 +222,7 @@ impl Localizer<'_> {
                 );
             }
             self.set_moved(dim, rows.moved);
+            self.computed(dim, factor, &computed, tile);
         }
         Ok(())
     }
@@ -183,11 +242,23 @@ impl Localizer<'_> {
                 // Padding of the kernel would meet elements of the input, which may be infinite.
                 return Err(CannotCut::Uneven { factor });
             }
-            let positions =
-                if by_kernel { kernel_rows(window, tile, self.result_size(place)) } else { windows_of(window, tile) };
-            let rows = positions.rows().ok_or(CannotCut::Misaligned { factor })?;
+            let misaligned = CannotCut::Misaligned { factor };
+            let n_shards = self.n_shards[factor];
+            let computed = match by_kernel {
+                false => ComputedRows::at_multiples(windows_of(window).period(), tile, n_shards),
+                true => ComputedRows::at_multiples(1, tile, n_shards),
+            };
+            let rows = match by_kernel {
+                false => windows_of(window).rows(&computed),
+                true => kernel_rows(window, tile, self.result_size(place), n_shards),
+            };
+            let rows = rows.ok_or(misaligned)?;
             self.halo((0, from as usize), factor, &rows, OutsideValue::Identity(Monoid::Add));
             self.set_moved(place, Moved { window: by_kernel.then_some(tile), ..rows.moved });
+            if !by_kernel {
+                let to = attrs.dim_labels.output_spatial.get(place).map_or(usize::MAX, |&dim| dim as usize);
+                self.computed(to, factor, &computed, tile);
+            }
         }
         // Only features are masked: rows of a kernel that is cut divide.
         self.mask(0..2);
@@ -211,36 +282,41 @@ impl Localizer<'_> {
             let Some(one) = self.cut_operand(0, dim).filter(|one| one.role == FactorRole::Shift) else { continue };
             let (factor, tile) = (one.factor, self.tile(one.factor, one.size));
             let (extent, stride) = (window.dilated_size(), window.stride);
-            if stride < 1 || tile % stride != 0 || extent < stride || window.base_dilation != 1 {
+            if stride < 1 || extent < stride || window.base_dilation != 1 {
                 return Err(CannotCut::Misaligned { factor });
             }
-            let first = (window.pad_low - extent + 1).div_euclid(stride)
-                + i64::from((window.pad_low - extent + 1).rem_euclid(stride) != 0);
-            let n_windows = (tile - 1 + window.pad_low).div_euclid(stride) - first + 1;
+            let computed = ComputedRows::at_multiples(stride, tile, self.n_shards[factor]);
+            let above = |a: i64, b: i64| a.div_euclid(b) + i64::from(a.rem_euclid(b) != 0);
+            let first = above(window.pad_low - extent + 1, stride);
+            let n_windows = (computed.size - 1 + window.pad_low).div_euclid(stride) - first + 1;
             let start = first * stride - window.pad_low;
             let size = (n_windows - 1) * stride + extent;
             let moved = Moved { low: 0, high: 0, extent: size, window: None };
-            let rows = RowRange { first: start, step: tile, size, moved };
-            self.halo((0, dim), factor, &rows, fill(selected));
-            let sources = RowRange { first, step: tile / stride, size: n_windows, moved };
-            self.halo((1, dim), factor, &sources, fill(added));
+            let starts = computed.starts.iter().map(|row| row + start).collect();
+            self.halo((0, dim), factor, &RowRange { starts, size, moved }, fill(selected));
+            let starts = computed.starts.iter().map(|row| row / stride + first).collect();
+            self.halo((1, dim), factor, &RowRange { starts, size: n_windows, moved }, fill(added));
             self.set_moved(dim, moved);
             if let Some(local) = self.results.first_mut().and_then(|a| a.dims.get_mut(dim)) {
                 *local = size;
             }
-            self.after.push(ResultAdjust::Crop { leaf: 0, dim, start: -start, size: tile });
+            let starts = computed.before.iter().map(|before| before - start).collect();
+            self.after.push(ResultAdjust::Crop { leaf: 0, dim, factor, starts, size: tile });
         }
         Ok(())
     }
 }
 
 /// The positions that all windows read by `tile` rows of the kernel. A reversed kernel's first rows meet the last positions.
-fn kernel_rows(window: &WindowDim, tile: i64, n_windows: i64) -> Positions {
-    let (start, step) = if window.is_reversed {
-        ((window.size - tile) * window.window_dilation - window.pad_low, -tile * window.window_dilation)
-    } else {
-        (-window.pad_low, tile * window.window_dilation)
+/// `None` if shards would begin at different phases of the dilation.
+fn kernel_rows(window: &WindowDim, tile: i64, n_windows: i64, n_shards: i64) -> Option<RowRange> {
+    let (start, step) = match window.is_reversed {
+        true => ((window.size - tile) * window.window_dilation - window.pad_low, -tile * window.window_dilation),
+        false => (-window.pad_low, tile * window.window_dilation),
     };
     let extent = (n_windows - 1) * window.stride + (tile - 1) * window.window_dilation + 1;
-    Positions { start, step, extent, dilation: window.base_dilation }
+    let reach = Reach { low: -start, stride: step, extent, dilation: window.base_dilation };
+    let each = ComputedRows { starts: (0..n_shards).collect(), before: vec![0; n_shards as usize], size: 1 };
+    let is_one_phase = reach.dilation > 0 && step % reach.dilation == 0;
+    reach.rows(&each).filter(|_| is_one_phase)
 }

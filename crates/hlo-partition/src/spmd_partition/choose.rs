@@ -1,0 +1,173 @@
+//! Which atoms cut which factors of an op: the cheapest way, by estimate.
+//!
+//! For each factor, candidates are the lists of atoms that cut it in an operand as it is, or in a result as it is wanted, and their
+//! prefixes. Every combination in which no atom stands twice is priced: bringing operands to what it takes, results from what it gives
+//! to what is wanted, rows of neighbours, and the work of a device.
+
+use super::cut::{FactorCut, lists_of};
+use super::estimate::{LAUNCH, reshard_cost, work_cost};
+use super::halo::HaloRows;
+use crate::mesh::ModuleMesh;
+use crate::sharding::{ArraySharding, AtomList};
+use hlo_ir::factors::FactorSet;
+use hlo_ir::localize::{LocalForm, OperandAdjust, localize};
+use hlo_ir::op::FactorRule;
+use hlo_ir::{ArrayShape, InstId, Module};
+
+/// Most combinations that are priced; beyond it prefixes are left out, and then later factors.
+const MOST_COMBINATIONS: usize = 2048;
+
+/// An instruction, as far as the choice depends on it.
+pub(super) struct OpView<'a> {
+    pub module: &'a Module,
+    pub inst: InstId,
+    pub set: &'a FactorSet,
+    /// The whole operands, how each is cut, and which value it is.
+    pub operands: Vec<(ArrayShape, ArraySharding, InstId)>,
+    /// The whole results, and how each is wanted.
+    pub results: Vec<(ArrayShape, Option<ArraySharding>)>,
+}
+
+/// A way to run the op on shards.
+pub(super) struct Choice {
+    pub cut: FactorCut,
+    /// How operands are to be cut.
+    pub operands: Vec<ArraySharding>,
+    /// How results are cut, and over which atoms they are partial.
+    pub results: Vec<ArraySharding>,
+    pub form: LocalForm,
+}
+
+/// A combination with its price so far.
+struct Candidate {
+    cut: FactorCut,
+    operands: Vec<ArraySharding>,
+    results: Vec<ArraySharding>,
+    cost: f64,
+}
+
+impl OpView<'_> {
+    /// The cheapest way; `None` if the op has no local form at all, not even the whole op.
+    pub(super) fn choose(&self, mesh: &ModuleMesh) -> Option<Choice> {
+        let mut candidates = self.candidates(mesh);
+        candidates.sort_by(|a, b| a.cost.total_cmp(&b.cost));
+        let mut best: Option<(f64, Choice)> = None;
+        for candidate in candidates {
+            if best.as_ref().is_some_and(|(cost, _)| candidate.cost >= *cost) {
+                break;
+            }
+            let n_shards = candidate.cut.n_shards(mesh);
+            let Ok(form) = localize(self.module, self.inst, self.set, &n_shards) else { continue };
+            let cost = candidate.cost + self.halo_cost(&form);
+            if best.as_ref().is_none_or(|(known, _)| cost < *known) {
+                let Candidate { cut, operands, results, .. } = candidate;
+                best = Some((cost, Choice { cut, operands, results, form }));
+            }
+        }
+        best.map(|(_, choice)| choice)
+    }
+
+    fn candidates(&self, mesh: &ModuleMesh) -> Vec<Candidate> {
+        let mut lists: Vec<Vec<AtomList>> = vec![vec![AtomList::new()]; self.set.factors.len()];
+        let mut whole_lists = lists.clone();
+        let mut note = |factor: usize, atoms: &AtomList| {
+            for n in 1..=atoms.len() {
+                let prefix: AtomList = atoms[..n].iter().copied().collect();
+                let (known, is_whole) = (&mut lists[factor], n == atoms.len());
+                if !known.contains(&prefix) {
+                    known.push(prefix.clone());
+                }
+                if is_whole && !whole_lists[factor].contains(&prefix) {
+                    whole_lists[factor].push(prefix);
+                }
+            }
+        };
+        for ((_, sharding, _), tensor) in self.operands.iter().zip(&self.set.operands) {
+            lists_of(mesh, tensor, sharding).iter().for_each(|(factor, atoms)| note(*factor, atoms));
+        }
+        for ((_, wanted), tensor) in self.results.iter().zip(&self.set.results) {
+            if let Some(wanted) = wanted {
+                lists_of(mesh, tensor, wanted).iter().for_each(|(factor, atoms)| note(*factor, atoms));
+            }
+        }
+        let n_all = lists.iter().fold(1usize, |n, lists| n.saturating_mul(lists.len()));
+        let mut lists = if n_all <= MOST_COMBINATIONS { lists } else { whole_lists };
+        let mut n = 1usize;
+        for lists in &mut lists {
+            if n.saturating_mul(lists.len()) > MOST_COMBINATIONS {
+                lists.truncate(1);
+            }
+            n = n.saturating_mul(lists.len());
+        }
+        let mut out = Vec::new();
+        self.combine(mesh, &lists, &mut FactorCut::none(self.set.factors.len()), (0, 0), &mut out);
+        out
+    }
+
+    /// All combinations of lists of the factors from `factor` on, where the atoms of `used` are taken.
+    fn combine(
+        &self,
+        mesh: &ModuleMesh,
+        lists: &[Vec<AtomList>],
+        cut: &mut FactorCut,
+        (factor, used): (usize, u64),
+        out: &mut Vec<Candidate>,
+    ) {
+        let Some(choices) = lists.get(factor) else {
+            out.extend(self.priced(mesh, cut));
+            return;
+        };
+        for list in choices {
+            let atoms = list.iter().fold(0u64, |bits, atom| bits | 1 << atom.0);
+            if used & atoms == 0 {
+                cut.lists[factor] = list.clone();
+                self.combine(mesh, lists, cut, (factor + 1, used | atoms), out);
+            }
+        }
+        cut.lists[factor].clear();
+    }
+
+    fn priced(&self, mesh: &ModuleMesh, cut: &FactorCut) -> Option<Candidate> {
+        let mut cost = 0.0;
+        let mut operands: Vec<ArraySharding> = Vec::with_capacity(self.operands.len());
+        for (k, ((shape, sharding, value), tensor)) in self.operands.iter().zip(&self.set.operands).enumerate() {
+            let needed = cut.tensor(mesh, tensor)?;
+            let same = |j: usize| self.operands[j].2 == *value && operands[j] == needed;
+            if !(0..k).any(same) {
+                cost += reshard_cost(mesh, shape, sharding, &needed);
+            }
+            operands.push(needed);
+        }
+        let mut results = Vec::with_capacity(self.results.len());
+        let partial = cut.reduced(self.set);
+        for ((shape, wanted), tensor) in self.results.iter().zip(&self.set.results) {
+            let given = ArraySharding { partial: partial.clone(), ..cut.tensor(mesh, tensor)? };
+            let target = wanted.clone().unwrap_or_else(|| given.resolved());
+            cost += reshard_cost(mesh, shape, &given, &target);
+            results.push(given);
+        }
+        let n_shards = cut.n_shards(mesh);
+        let tiles = self.set.factors.iter().zip(&n_shards).map(|(factor, &n)| (factor.size as f64 / n as f64).ceil());
+        let element_bytes = self.results.first().map_or(4.0, |(shape, _)| f64::from(shape.dtype.bits()) / 8.0);
+        let is_product =
+            matches!(self.module.inst(self.inst).opcode.row().factors, FactorRule::Dot | FactorRule::Convolution);
+        cost += work_cost(tiles.product(), is_product, element_bytes);
+        Some(Candidate { cut: cut.clone(), operands, results, cost })
+    }
+
+    /// Rows of neighbours that the form asks for.
+    fn halo_cost(&self, form: &LocalForm) -> f64 {
+        let mut cost = 0.0;
+        for adjust in &form.before {
+            let OperandAdjust::Halo { operand, dim, starts, size, .. } = adjust else { continue };
+            let (Some((whole, ..)), Some(local)) = (self.operands.get(*operand), form.operands.get(*operand)) else {
+                continue;
+            };
+            let n_rows = whole.dims.get(*dim).copied().unwrap_or(0);
+            let plan = HaloRows { n_rows, starts, size: *size }.plan();
+            let row_bytes = local.size_bytes() as f64 / (*size).max(1) as f64;
+            cost += plan.received_rows() as f64 * row_bytes + LAUNCH * plan.n_permutes() as f64;
+        }
+        cost
+    }
+}

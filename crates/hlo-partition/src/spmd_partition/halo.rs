@@ -1,0 +1,169 @@
+//! Rows of a dim that other devices hold: which tiles a shard takes them from, and in how many permutes.
+//!
+//! A dim of `n_rows` rows is cut into tiles of `tile` rows. Shard `s` wants the rows `starts[s] .. + size`. They lie in
+//! consecutive tiles, from tile `q_s` on. The `k`-th of these is fetched for all shards at once: of the first one only the end, of the
+//! last one only the beginning that some shard wants. The fetched windows stand one after the other, so that every shard finds its
+//! rows at an offset of its own.
+
+/// What is fetched from the `k`-th tile of each shard.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct HaloPiece {
+    /// The rows of the tile.
+    pub low: i64,
+    /// Their end.
+    pub high: i64,
+    /// The tile of each shard; `None` if there is no such tile.
+    pub tile_of_shard: Vec<Option<i64>>,
+}
+
+impl HaloPiece {
+    /// Pairs of tile and shard, in rounds in which each tile and each shard occurs once; own tiles are left out.
+    pub(super) fn rounds(&self) -> Vec<Vec<(i64, i64)>> {
+        let mut rounds: Vec<Vec<(i64, i64)>> = Vec::new();
+        for (shard, tile) in self.tile_of_shard.iter().enumerate() {
+            let Some(tile) = tile.filter(|&tile| tile != shard as i64) else { continue };
+            let free = rounds.iter_mut().find(|round| round.iter().all(|&(from, _)| from != tile));
+            match free {
+                Some(round) => round.push((tile, shard as i64)),
+                None => rounds.push(vec![(tile, shard as i64)]),
+            }
+        }
+        rounds
+    }
+}
+
+/// All that the shards fetch along one dim.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct HaloPlan {
+    /// The pieces, in the order of their rows.
+    pub pieces: Vec<HaloPiece>,
+    /// Where the rows of each shard begin in the joined pieces.
+    pub offset_of_shard: Vec<i64>,
+    /// Whether some shard wants rows outside of the array.
+    pub has_outside: bool,
+}
+
+/// The rows that all shards want.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct HaloRows<'a> {
+    /// Rows of the whole dim.
+    pub n_rows: i64,
+    /// Where the rows of each shard begin.
+    pub starts: &'a [i64],
+    /// Rows of a shard.
+    pub size: i64,
+}
+
+impl HaloRows<'_> {
+    /// Rows of a tile.
+    pub(super) fn tile(&self) -> i64 {
+        let n_shards = self.starts.len().max(1) as i64;
+        (self.n_rows.max(1) + n_shards - 1) / n_shards
+    }
+
+    /// What is fetched.
+    pub(super) fn plan(&self) -> HaloPlan {
+        let &HaloRows { n_rows, starts, size } = self;
+        let (tile, n_shards) = (self.tile(), starts.len() as i64);
+        // A shard that wants no row of the array does not decide which rows are fetched.
+        let wants = |start: i64| (start.max(0), (start + size).min(n_rows));
+        let wanting: Vec<i64> = starts.iter().copied().filter(|&start| wants(start).0 < wants(start).1).collect();
+        let first_tile = |start: i64| start.div_euclid(tile);
+        let last_tile = |start: i64| (wants(start).1 - 1).div_euclid(tile);
+        let n_pieces = wanting.iter().map(|&start| last_tile(start) - first_tile(start) + 1).max().unwrap_or(0);
+        let low = wanting.iter().map(|&start| start - first_tile(start) * tile).min().unwrap_or(0);
+        let last = |start: i64| (first_tile(start) + n_pieces - 1) * tile;
+        let high = wanting.iter().map(|&start| wants(start).1 - last(start)).max().unwrap_or(0).clamp(0, tile);
+        let piece = |k: i64| {
+            let (low, high) = (if k == 0 { low } else { 0 }, if k + 1 == n_pieces { high } else { tile });
+            let of_shard = |&start: &i64| {
+                let at = first_tile(start) + k;
+                let (from, to) = wants(start);
+                let is_wanted = from < (at * tile + high).min(to) && at * tile + low.max(0) < to;
+                (is_wanted && (0..n_shards).contains(&at) && at * tile < n_rows).then_some(at)
+            };
+            HaloPiece { low, high, tile_of_shard: starts.iter().map(of_shard).collect() }
+        };
+        let is_inside = |&start: &i64| start >= 0 && start + size <= n_rows;
+        HaloPlan {
+            pieces: (0..n_pieces).map(piece).filter(|piece| piece.low < piece.high).collect(),
+            offset_of_shard: starts.iter().map(|&s| (s - first_tile(s) * tile - low).max(0)).collect(),
+            has_outside: !starts.iter().all(is_inside),
+        }
+    }
+}
+
+impl HaloPlan {
+    /// Rows of the joined pieces.
+    pub(super) fn joined_rows(&self) -> i64 {
+        self.pieces.iter().map(|piece| piece.high - piece.low).sum()
+    }
+
+    /// Rows that the device that receives most receives.
+    pub(super) fn received_rows(&self) -> i64 {
+        self.pieces.iter().map(|piece| piece.rounds().len().min(1) as i64 * (piece.high - piece.low)).sum()
+    }
+
+    /// Number of permutes.
+    pub(super) fn n_permutes(&self) -> usize {
+        self.pieces.iter().map(|piece| piece.rounds().len()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The rows that shard `s` finds, from tiles that hold their row numbers.
+    fn found(rows: &HaloRows<'_>, s: usize) -> Vec<Option<i64>> {
+        let (plan, tile) = (rows.plan(), rows.tile());
+        let mut joined = Vec::new();
+        for piece in &plan.pieces {
+            for row in piece.low..piece.high {
+                joined.push(piece.tile_of_shard[s].map(|at| at * tile + row));
+            }
+        }
+        let from = plan.offset_of_shard[s] as usize;
+        (0..rows.size as usize).map(|k| joined.get(from + k).copied().flatten()).collect()
+    }
+
+    #[test]
+    fn every_shard_finds_the_rows_of_the_array_that_it_wants() {
+        let mut n_cases = 0;
+        for n_rows in [1, 2, 5, 8, 12] {
+            for n_shards in [2, 3, 4, 5] {
+                for first in -4..6 {
+                    for step in [-3, -2, -1, 1, 2, 3, 4, 6] {
+                        for size in [1, 2, 3, 5, 7] {
+                            let starts: Vec<i64> = (0..n_shards).map(|s| first + s * step).collect();
+                            let rows = HaloRows { n_rows, starts: &starts, size };
+                            for (s, start) in starts.iter().enumerate() {
+                                for (k, row) in found(&rows, s).into_iter().enumerate() {
+                                    let wanted = start + k as i64;
+                                    if (0..n_rows).contains(&wanted) {
+                                        assert_eq!(row, Some(wanted), "{rows:?}, shard {s}, row {k}");
+                                        n_cases += 1;
+                                    }
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        assert!(n_cases > 10_000, "{n_cases}");
+    }
+
+    #[test]
+    fn neighbours_send_only_the_rows_at_the_border() {
+        // Tiles of 8 rows; windows reach two rows back and three rows on.
+        let rows = HaloRows { n_rows: 32, starts: &[-2, 6, 14, 22], size: 13 };
+        let plan = rows.plan();
+        let windows: Vec<(i64, i64)> = plan.pieces.iter().map(|piece| (piece.low, piece.high)).collect();
+        assert_eq!(windows, [(6, 8), (0, 8), (0, 3)]);
+        assert_eq!((plan.n_permutes(), plan.received_rows(), plan.has_outside), (2, 5, true));
+        // A reversed dim: each tile goes to one other shard.
+        let rows = HaloRows { n_rows: 32, starts: &[24, 16, 8, 0], size: 8 };
+        assert_eq!((rows.plan().n_permutes(), rows.plan().received_rows()), (1, 8));
+    }
+}
