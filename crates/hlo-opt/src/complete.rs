@@ -49,8 +49,8 @@ pub(crate) fn read_completed_of_any_kind(
     Ok((source, loaded))
 }
 
-/// Puts into the module's header and parameters what its text leaves out, and says where that comes from. Says of a global program that
-/// no pass partitions it.
+/// Puts into the module's header and parameters what its text leaves out, and says where that comes from. Says of a global program
+/// how it becomes one of each device.
 ///
 /// # Errors
 /// The flags contradict the header; the collectives contradict each other; or the module is not valid on so many devices.
@@ -82,13 +82,13 @@ fn fill_in(
     Ok(())
 }
 
-/// Says of a module from before XLA's partitioner that passes find little in it.
+/// Says of a module from before XLA's partitioner what makes the program of each device of it.
 fn tell_global(source: &Source, module: &Module, console: &mut Console<'_>) {
     let is_input = module.header.num_partitions > 1 && is_before_partitioner(Path::new(&source.name));
     if is_input || find_global_mark(module).is_some() {
         console.say(
-            "note: this program is not partitioned yet, and no pass partitions it: take the dump after XLA's SPMD partitioner \
-             (--xla_dump_hlo_pass_re=spmd.*)\n",
+            "note: a global program, from before a partitioner: --preset auto-spmd writes the program of each device; or take the dump \
+             after XLA's partitioner (--xla_dump_hlo_pass_re=spmd.*)\n",
         );
     }
 }

@@ -34,6 +34,13 @@ const SHARD_STATE_THAT_PAYS: &str = "hoist-conversions,shard-weight-update{inter
 /// Matrix updates that all devices repeat are shared out where that is faster; what is left to send goes in few collectives.
 const COMBINE: &str = "distribute-matrix-updates,combine-collectives{mode=variadic}";
 
+/// The program of each device, of a global program whose shardings are propagated in some order, or are those of the user alone.
+const SPMD_SHARDY: &str = "inline-calls,propagate-shardings{order=shardy},spmd-partition,simplify-tuples,cse,dce";
+const SPMD_GSPMD: &str = "inline-calls,propagate-shardings{order=gspmd},spmd-partition,simplify-tuples,cse,dce";
+const SPMD_BEST: &str = "inline-calls,propagate-shardings{order=best},spmd-partition,simplify-tuples,cse,dce";
+const SPMD_USER: &str = "inline-calls,spmd-partition,simplify-tuples,cse,dce";
+const SHARD_UPDATES: &str = "shard-weight-update{profit=auto},dce,combine-collectives{mode=variadic}";
+
 /// A preset as the command line knows it.
 pub struct Preset {
     /// As `--preset` takes it.
@@ -119,7 +126,7 @@ const BY_TIME: &[OptionInfo] = &options("time");
 const BY_MEMORY: &[OptionInfo] = &options("memory");
 
 /// All presets.
-pub const PRESETS: [Preset; 3] = [
+pub const PRESETS: [Preset; 4] = [
     Preset {
         name: "data-parallel",
         help: "a data-parallel training step or loop: gradients summed once, updates sharded, the signature as it was",
@@ -159,6 +166,27 @@ pub const PRESETS: [Preset; 3] = [
             reference("gradients summed once", None, PREPARE),
             way("all state in shards", Some(1), SHARD_STATE),
             way("all state in shards, few collectives", Some(2), COMBINE),
+        ],
+    },
+    Preset {
+        name: "auto-spmd",
+        help: "a global program, from before a partitioner: the program of each device, as few annotations and predictions say",
+        options: BY_TIME,
+        by_time: &[
+            way("shardings in Shardy's order", None, SPMD_SHARDY),
+            way("shardings in GSPMD's order", None, SPMD_GSPMD),
+            way("shardings that move the fewest bytes", None, SPMD_BEST),
+            way("the user's shardings alone", None, SPMD_USER),
+            way("shardings in Shardy's order, few collectives", Some(0), COMBINE),
+            way("shardings in GSPMD's order, few collectives", Some(1), COMBINE),
+            way("shardings that move the fewest bytes, few collectives", Some(2), COMBINE),
+            way("the user's shardings alone, few collectives", Some(3), COMBINE),
+            way("shardings in Shardy's order, updates in shards", Some(0), SHARD_UPDATES),
+            way("the user's shardings alone, updates in shards", Some(3), SHARD_UPDATES),
+        ],
+        by_memory: &[
+            way("shardings in Shardy's order", None, SPMD_SHARDY),
+            way("shardings in Shardy's order, updates in shards", Some(0), "shard-weight-update,dce"),
         ],
     },
     Preset {

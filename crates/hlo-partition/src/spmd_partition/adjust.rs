@@ -209,8 +209,8 @@ impl Lowering<'_> {
         let n_joined = plan.joined_rows();
         let n_needed = offsets.iter().map(|offset| offset + rows.size).max().unwrap_or(rows.size);
         let joined = self.joined(&windows, dim)?;
-        let joined = self.padded(joined, dim, (0, (n_needed - n_joined).max(0)))?;
-        let is_whole = offsets.iter().all(|&offset| offset == 0) && n_joined.max(n_needed) == rows.size;
+        let joined = self.padded(joined, dim, (plan.front, (n_needed - plan.front - n_joined).max(0)))?;
+        let is_whole = offsets.iter().all(|&offset| offset == 0) && (plan.front + n_joined).max(n_needed) == rows.size;
         let taken = match is_whole {
             true => joined,
             false => {

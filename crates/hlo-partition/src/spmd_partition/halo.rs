@@ -1,9 +1,10 @@
 //! Rows of a dim that other devices hold: which tiles a shard takes them from, and in how many permutes.
 //!
 //! A dim of `n_rows` rows is cut into tiles of `tile` rows. Shard `s` wants the rows `starts[s] .. + size`. They lie in
-//! consecutive tiles, from tile `q_s` on. The `k`-th of these is fetched for all shards at once: of the first one only the end, of the
+//! consecutive tiles. The `k`-th of these is fetched for all shards at once: of the first one only the end, of the
 //! last one only the beginning that some shard wants. The fetched windows stand one after the other, so that every shard finds its
-//! rows at an offset of its own.
+//! rows at an offset of its own. Tiles are counted from the first one that a shard wants, or from one that lies equally far from all
+//! shards' own tiles, whichever fetches less.
 
 /// What is fetched from the `k`-th tile of each shard.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -39,6 +40,8 @@ pub(super) struct HaloPlan {
     pub pieces: Vec<HaloPiece>,
     /// Where the rows of each shard begin in the joined pieces.
     pub offset_of_shard: Vec<i64>,
+    /// Rows that nobody fetches before the joined pieces.
+    pub front: i64,
     /// Whether some shard wants rows outside of the array.
     pub has_outside: bool,
 }
@@ -63,32 +66,51 @@ impl HaloRows<'_> {
 
     /// What is fetched.
     pub(super) fn plan(&self) -> HaloPlan {
+        let tile = self.tile();
+        let first: Vec<Option<i64>> = (0..self.starts.len()).map(|s| self.wanted(s).map(|(low, _)| low / tile)).collect();
+        let from_first: Vec<i64> = first.iter().map(|first| first.unwrap_or(0)).collect();
+        let distances = first.iter().zip(0..).filter_map(|(first, s)| Some((*first)? - s));
+        let nearest = distances.min().unwrap_or(0);
+        let from_own: Vec<i64> = (0..self.starts.len() as i64).map(|s| s + nearest).collect();
+        let plans = [self.counted_from(&from_own), self.counted_from(&from_first)];
+        let cost = |plan: &HaloPlan| (plan.received_rows(), plan.n_permutes(), plan.joined_rows());
+        let [own, first] = plans;
+        if cost(&own) <= cost(&first) { own } else { first }
+    }
+
+    /// The rows of the array that a shard wants; none if it wants none.
+    fn wanted(&self, shard: usize) -> Option<(i64, i64)> {
+        let start = *self.starts.get(shard)?;
+        let (low, high) = (start.max(0), (start + self.size).min(self.n_rows));
+        (low < high).then_some((low, high))
+    }
+
+    /// What is fetched if the tiles of shard `s` are counted from `bases[s]` on, which is none after its first one.
+    fn counted_from(&self, bases: &[i64]) -> HaloPlan {
         let &HaloRows { n_rows, starts, size } = self;
         let (tile, n_shards) = (self.tile(), starts.len() as i64);
-        // A shard that wants no row of the array does not decide which rows are fetched.
-        let wants = |start: i64| (start.max(0), (start + size).min(n_rows));
-        let wanting: Vec<i64> = starts.iter().copied().filter(|&start| wants(start).0 < wants(start).1).collect();
-        let first_tile = |start: i64| start.div_euclid(tile);
-        let last_tile = |start: i64| (wants(start).1 - 1).div_euclid(tile);
-        let n_pieces = wanting.iter().map(|&start| last_tile(start) - first_tile(start) + 1).max().unwrap_or(0);
-        let low = wanting.iter().map(|&start| start - first_tile(start) * tile).min().unwrap_or(0);
-        let last = |start: i64| (first_tile(start) + n_pieces - 1) * tile;
-        let high = wanting.iter().map(|&start| wants(start).1 - last(start)).max().unwrap_or(0).clamp(0, tile);
+        let wanting = || (0..starts.len()).filter_map(|s| Some((bases[s] * tile, self.wanted(s)?)));
+        let n_pieces = wanting().map(|(base, (_, high))| (high - 1 - base) / tile + 1).max().unwrap_or(0);
+        let low = wanting().map(|(base, (low, _))| low - base).min().unwrap_or(0).clamp(0, tile);
+        let high = wanting().map(|(base, (_, high))| high - base - (n_pieces - 1) * tile).max().unwrap_or(0);
         let piece = |k: i64| {
-            let (low, high) = (if k == 0 { low } else { 0 }, if k + 1 == n_pieces { high } else { tile });
-            let of_shard = |&start: &i64| {
-                let at = first_tile(start) + k;
-                let (from, to) = wants(start);
-                let is_wanted = from < (at * tile + high).min(to) && at * tile + low.max(0) < to;
-                (is_wanted && (0..n_shards).contains(&at) && at * tile < n_rows).then_some(at)
+            let (low, high) = (if k == 0 { low } else { 0 }, if k + 1 == n_pieces { high.clamp(0, tile) } else { tile });
+            let of_shard = |(s, base): (usize, &i64)| {
+                let (at, (from, to)) = (base + k, self.wanted(s)?);
+                let is_wanted = from < at * tile + high && at * tile + low < to;
+                (is_wanted && (0..n_shards).contains(&at)).then_some(at)
             };
-            HaloPiece { low, high, tile_of_shard: starts.iter().map(of_shard).collect() }
+            HaloPiece { low, high, tile_of_shard: bases.iter().enumerate().map(of_shard).collect() }
         };
+        // A shard that wants rows before the array finds its first row behind them.
+        let at = |s: usize| self.wanted(s).map(|_| starts[s] - bases[s] * tile - low);
+        let front = (0..starts.len()).filter_map(at).map(|offset| -offset).max().unwrap_or(0).max(0);
         let is_inside = |&start: &i64| start >= 0 && start + size <= n_rows;
         HaloPlan {
             pieces: (0..n_pieces).map(piece).filter(|piece| piece.low < piece.high).collect(),
-            offset_of_shard: starts.iter().map(|&s| (s - first_tile(s) * tile - low).max(0)).collect(),
+            offset_of_shard: (0..starts.len()).map(|s| at(s).map_or(0, |offset| offset + front)).collect(),
             has_outside: !starts.iter().all(is_inside),
+            front,
         }
     }
 }
@@ -117,7 +139,7 @@ mod tests {
     /// The rows that shard `s` finds, from tiles that hold their row numbers.
     fn found(rows: &HaloRows<'_>, s: usize) -> Vec<Option<i64>> {
         let (plan, tile) = (rows.plan(), rows.tile());
-        let mut joined = Vec::new();
+        let mut joined = vec![None; plan.front as usize];
         for piece in &plan.pieces {
             for row in piece.low..piece.high {
                 joined.push(piece.tile_of_shard[s].map(|at| at * tile + row));
@@ -165,5 +187,8 @@ mod tests {
         // A reversed dim: each tile goes to one other shard.
         let rows = HaloRows { n_rows: 32, starts: &[24, 16, 8, 0], size: 8 };
         assert_eq!((rows.plan().n_permutes(), rows.plan().received_rows()), (1, 8));
+        // Tiles of 9 rows become tiles of 8.
+        let rows = HaloRows { n_rows: 33, starts: &[0, 8, 16, 24], size: 8 };
+        assert_eq!((rows.plan().n_permutes(), rows.plan().received_rows()), (1, 3));
     }
 }
