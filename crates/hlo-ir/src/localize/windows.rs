@@ -74,12 +74,8 @@ impl Reach {
         let above = |position: i64| position.div_euclid(dilation) + i64::from(position.rem_euclid(dilation) != 0);
         let first = above(-low);
         let last = (extent - 1 - low).div_euclid(dilation);
-        let moved = Moved {
-            low: first * dilation + low,
-            high: extent - 1 - low - last * dilation,
-            extent,
-            window: None,
-        };
+        let moved =
+            Moved { low: first * dilation + low, high: extent - 1 - low - last * dilation, extent, window: None };
         let starts = computed.starts.iter().map(|o| above(o * stride - low)).collect();
         (last >= first).then_some(RowRange { starts, size: last - first + 1, moved })
     }
@@ -96,12 +92,7 @@ fn gcd(a: i64, b: i64) -> i64 {
 
 /// The positions read by windows.
 fn windows_of(window: &WindowDim) -> Reach {
-    Reach {
-        low: window.pad_low,
-        stride: window.stride,
-        extent: window.dilated_size(),
-        dilation: window.base_dilation,
-    }
+    Reach { low: window.pad_low, stride: window.stride, extent: window.dilated_size(), dilation: window.base_dilation }
 }
 
 impl Localizer<'_> {

@@ -5,7 +5,7 @@
 //! to what is wanted, rows of neighbours, and the work of a device.
 
 use super::cut::{FactorCut, lists_of};
-use super::estimate::{LAUNCH, reshard_cost, work_cost};
+use super::estimate::{reshard_cost, work_cost};
 use super::halo::HaloRows;
 use crate::mesh::ModuleMesh;
 use crate::sharding::{ArraySharding, AtomList};
@@ -26,6 +26,8 @@ pub(super) struct OpView<'a> {
     pub operands: Vec<(ArrayShape, ArraySharding, InstId)>,
     /// The whole results, and how each is wanted.
     pub results: Vec<(ArrayShape, Option<ArraySharding>)>,
+    /// What one more collective costs beside its bytes, in bytes.
+    pub launch: f64,
 }
 
 /// A way to run the op on shards.
@@ -134,7 +136,7 @@ impl OpView<'_> {
             let needed = cut.tensor(mesh, tensor)?;
             let same = |j: usize| self.operands[j].2 == *value && operands[j] == needed;
             if !(0..k).any(same) {
-                cost += reshard_cost(mesh, shape, sharding, &needed);
+                cost += reshard_cost(mesh, shape, (sharding, &needed), self.launch);
             }
             operands.push(needed);
         }
@@ -143,7 +145,7 @@ impl OpView<'_> {
         for ((shape, wanted), tensor) in self.results.iter().zip(&self.set.results) {
             let given = ArraySharding { partial: partial.clone(), ..cut.tensor(mesh, tensor)? };
             let target = wanted.clone().unwrap_or_else(|| given.resolved());
-            cost += reshard_cost(mesh, shape, &given, &target);
+            cost += reshard_cost(mesh, shape, (&given, &target), self.launch);
             results.push(given);
         }
         let n_shards = cut.n_shards(mesh);
@@ -166,7 +168,7 @@ impl OpView<'_> {
             let n_rows = whole.dims.get(*dim).copied().unwrap_or(0);
             let plan = HaloRows { n_rows, starts, size: *size }.plan();
             let row_bytes = local.size_bytes() as f64 / (*size).max(1) as f64;
-            cost += plan.received_rows() as f64 * row_bytes + LAUNCH * plan.n_permutes() as f64;
+            cost += plan.received_rows() as f64 * row_bytes + self.launch * plan.n_permutes() as f64;
         }
         cost
     }

@@ -13,17 +13,19 @@ const FLOPS_PER_BYTE: f64 = 1024.0;
 /// Bytes of memory traffic in that time: some 3.4e12 against 4.5e11.
 const MEMORY_BYTES_PER_BYTE: f64 = 8.0;
 
-/// What one more collective costs beside its bytes: of two ways with the same bytes, the one with fewer collectives is taken.
-pub(super) const LAUNCH: f64 = 1.0;
-
 /// Bytes of a tile.
 pub(super) fn tile_bytes(mesh: &ModuleMesh, shape: &ArrayShape, sharding: &ArraySharding) -> f64 {
     let elems: f64 = sharding.tile_dims(mesh, &shape.dims).iter().map(|&size| size as f64).product();
     elems * f64::from(shape.dtype.bits()) / 8.0
 }
 
-/// The cost of bringing an array of `shape` from `from` to `to`.
-pub(super) fn reshard_cost(mesh: &ModuleMesh, shape: &ArrayShape, from: &ArraySharding, to: &ArraySharding) -> f64 {
+/// The cost of bringing an array of `shape` from one sharding to another, where one more collective costs `launch` bytes beside its own.
+pub(super) fn reshard_cost(
+    mesh: &ModuleMesh,
+    shape: &ArrayShape,
+    (from, to): (&ArraySharding, &ArraySharding),
+    launch: f64,
+) -> f64 {
     if from == to {
         return 0.0;
     }
@@ -38,7 +40,7 @@ pub(super) fn reshard_cost(mesh: &ModuleMesh, shape: &ArrayShape, from: &ArraySh
         let (n_scattered, n_reduced) = (mesh.n_places(&scattered) as f64, mesh.n_places(&reduced) as f64);
         cost += bytes * (n_scattered - 1.0) / n_scattered;
         cost += 2.0 * bytes / n_scattered * (n_reduced - 1.0) / n_reduced;
-        cost += LAUNCH * (f64::from(u8::from(!scattered.is_empty())) + f64::from(u8::from(!reduced.is_empty())));
+        cost += launch * (f64::from(u8::from(!scattered.is_empty())) + f64::from(u8::from(!reduced.is_empty())));
         at.partial.retain(|atom| to.partial.contains(atom));
         for (dim, atoms) in to.dims.iter().enumerate() {
             for &atom in atoms.iter().filter(|atom| scattered.contains(atom)) {
@@ -46,10 +48,11 @@ pub(super) fn reshard_cost(mesh: &ModuleMesh, shape: &ArrayShape, from: &ArraySh
             }
         }
     }
-    cost + lacking_bytes(mesh, shape, &at, to)
+    let lacking = lacking_bytes(mesh, shape, &at, to);
+    if lacking > 0.0 { cost + lacking + launch } else { cost }
 }
 
-/// The most bytes of a target tile that a device does not hold, and one launch if there are any.
+/// The most bytes of a target tile that a device does not hold.
 fn lacking_bytes(mesh: &ModuleMesh, shape: &ArrayShape, from: &ArraySharding, to: &ArraySharding) -> f64 {
     let (source, target) = (from.tile_dims(mesh, &shape.dims), to.tile_dims(mesh, &shape.dims));
     let mut held = 1.0;
@@ -61,11 +64,7 @@ fn lacking_bytes(mesh: &ModuleMesh, shape: &ArrayShape, from: &ArraySharding, to
         };
     }
     let wanted: f64 = target.iter().map(|&size| size as f64).product();
-    let lacking = (wanted - held).max(0.0);
-    match lacking > 0.0 {
-        true => lacking * f64::from(shape.dtype.bits()) / 8.0 + LAUNCH,
-        false => 0.0,
-    }
+    (wanted - held).max(0.0) * f64::from(shape.dtype.bits()) / 8.0
 }
 
 /// The cost of a device's own work: `n_steps` of the op's loop nest.

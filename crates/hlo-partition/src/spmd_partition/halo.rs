@@ -67,7 +67,8 @@ impl HaloRows<'_> {
     /// What is fetched.
     pub(super) fn plan(&self) -> HaloPlan {
         let tile = self.tile();
-        let first: Vec<Option<i64>> = (0..self.starts.len()).map(|s| self.wanted(s).map(|(low, _)| low / tile)).collect();
+        let first: Vec<Option<i64>> =
+            (0..self.starts.len()).map(|s| self.wanted(s).map(|(low, _)| low / tile)).collect();
         let from_first: Vec<i64> = first.iter().map(|first| first.unwrap_or(0)).collect();
         let distances = first.iter().zip(0..).filter_map(|(first, s)| Some((*first)? - s));
         let nearest = distances.min().unwrap_or(0);
@@ -94,7 +95,8 @@ impl HaloRows<'_> {
         let low = wanting().map(|(base, (low, _))| low - base).min().unwrap_or(0).clamp(0, tile);
         let high = wanting().map(|(base, (_, high))| high - base - (n_pieces - 1) * tile).max().unwrap_or(0);
         let piece = |k: i64| {
-            let (low, high) = (if k == 0 { low } else { 0 }, if k + 1 == n_pieces { high.clamp(0, tile) } else { tile });
+            let (low, high) =
+                (if k == 0 { low } else { 0 }, if k + 1 == n_pieces { high.clamp(0, tile) } else { tile });
             let of_shard = |(s, base): (usize, &i64)| {
                 let (at, (from, to)) = (base + k, self.wanted(s)?);
                 let is_wanted = from < at * tile + high && at * tile + low < to;

@@ -98,6 +98,8 @@ pub(super) struct Lowering<'m> {
     plans: IndexMap<PlanKey, Rc<Redistribution>>,
     /// Computations that were lowered, by how their parameters are cut and their results are wanted.
     lowered: IndexMap<Signature, (CompId, Vec<LeafForm>)>,
+    /// What one more collective costs beside its bytes, in bytes.
+    pub launch_bytes: i64,
     /// Instructions whose names are taken by what they became.
     named: EntitySet<InstId>,
     pub order: Vec<CompId>,
@@ -105,7 +107,11 @@ pub(super) struct Lowering<'m> {
 }
 
 impl<'m> Lowering<'m> {
-    pub(super) fn new(module: &'m mut Module, entry: CompId) -> Result<Lowering<'m>, PartitionError> {
+    pub(super) fn new(
+        module: &'m mut Module,
+        entry: CompId,
+        launch_bytes: i64,
+    ) -> Result<Lowering<'m>, PartitionError> {
         let mesh = ModuleMesh::of(module)?;
         let meshes = Meshes::of(&module.header)
             .map_err(|error| PartitionError::about("sharding", Entity::Module, error.to_string()))?;
@@ -119,6 +125,7 @@ impl<'m> Lowering<'m> {
             body: Body::new(entry),
             plans: IndexMap::new(),
             lowered: IndexMap::new(),
+            launch_bytes,
             named: EntitySet::new(),
             order: Vec::new(),
             decisions: IndexMap::new(),

@@ -27,7 +27,8 @@
 //! decides which atoms cut which factors ([`hlo_ir::factors`]): operands are brought there (the planner of
 //! [`hlo_spmd::redistribution`] finds the steps), the op's local form ([`hlo_ir::localize`]) is written with what it asks for before
 //! and after (`adjust`, `halo`), results are partial along atoms that cut reduced factors, and then brought to what their
-//! annotation says. Tiles of uneven dims are padded with any values, which are masked only before a reduction or where rows are read
+//! annotation says. Of ways to cut an op, the one is taken for which a device receives the fewest bytes, its own work and
+//! launches counted as bytes (`estimate`). Tiles of uneven dims are padded with any values, which are masked only before a reduction or where rows are read
 //! from beyond the array. Computations that are called are written once for each way in which their parameters are cut.
 //!
 //! **Requires** one replica. **Ensures** the same results, cut as the annotations of parameters and results say. **Errors**: `sharding`,
@@ -55,6 +56,7 @@ use hlo_ir::diag::Entity;
 use hlo_ir::header::EntryLayout;
 use hlo_ir::sharding::Sharding;
 use hlo_ir::{CompId, InstId, Module, Opcode, shardy};
+use hlo_pass::options::{OptionInfo, OptionKind};
 use hlo_pass::report::Decision;
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 use lowering::{LeafForm, Lowering};
@@ -63,13 +65,20 @@ use lowering::{LeafForm, Lowering};
 pub(crate) static INFO: PassInfo = PassInfo {
     name: "spmd-partition",
     help: "write the program of each device for a global program, as its shardings say",
-    options: &[],
-    build: |_| Ok(Box::new(SpmdPartition)),
+    options: &[OptionInfo {
+        name: "launch-bytes",
+        kind: OptionKind::Int,
+        default: "1",
+        help: "what one more collective costs beside its bytes, in bytes that a link carries meanwhile",
+    }],
+    build: |options| Ok(Box::new(SpmdPartition { launch_bytes: options.int("launch-bytes").max(0) })),
 };
 
 /// See the module's documentation.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SpmdPartition;
+pub(crate) struct SpmdPartition {
+    launch_bytes: i64,
+}
 
 impl Pass for SpmdPartition {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
@@ -78,7 +87,7 @@ impl Pass for SpmdPartition {
             return Ok(Changed::No);
         }
         let mut work = module.clone();
-        let decisions = partition(&mut work)?;
+        let decisions = partition(&mut work, self.launch_bytes)?;
         let n_collectives = decisions.iter().map(|decision| decision.collectives.len() as u64).sum();
         cx.report.count("collectives", n_collectives);
         cx.report.count("devices", work.n_devices() as u64);
@@ -116,10 +125,10 @@ fn why_not_global(module: &Module) -> Option<String> {
 }
 
 /// Writes the program of each device into `module`.
-fn partition(module: &mut Module) -> Result<Vec<Decision>, PartitionError> {
+fn partition(module: &mut Module, launch_bytes: i64) -> Result<Vec<Decision>, PartitionError> {
     let defect = |what: &str| PartitionError::about("partition", Entity::Module, what);
     let entry = module.entry().ok_or_else(|| defect("expected an entry computation"))?;
-    let mut lowering = Lowering::new(module, entry)?;
+    let mut lowering = Lowering::new(module, entry, launch_bytes)?;
     let mut params = Vec::new();
     let mut marks = Vec::new();
     for param in lowering.module.comp(entry).params.clone() {
