@@ -228,8 +228,7 @@ impl Lowering<'_> {
             OutsideValue::Operand(k) => op.operands[k],
         };
         let dims = self.array(taken)?.dims;
-        let starts: Vec<i64> =
-            places.iter().map(|&s| rows.starts.get(s as usize).copied().unwrap_or(0)).collect();
+        let starts: Vec<i64> = places.iter().map(|&s| rows.starts.get(s as usize).copied().unwrap_or(0)).collect();
         let position = self.positions(&dims, dim, &starts)?;
         let (zero, end) = (self.numbers(0, &dims)?, self.numbers(rows.n_rows, &dims)?);
         let (is_after, is_before) =
