@@ -307,6 +307,29 @@ ENTRY %e (x: f32[8,8], y: f32[8,8], z: f32[8,8]) -> (f32[8,8], f32[8,8], f32[8,8
 }
 
 #[test]
+fn members_of_gspmds_groups_are_alike_and_those_of_shard_as_equal() {
+    let text = |mark: &str| {
+        format!(
+            "HloModule m, num_partitions=8
+
+ENTRY %e (x: f32[8,8], y: f32[8,8]) -> (f32[8,8], f32[8,8]) {{
+  %x = f32[8,8]{{1,0}} parameter(0), sharding={ROWS}
+  %y = f32[8,8]{{1,0}} parameter(1), sharding={COLUMNS}
+  %u = f32[8,8]{{1,0}} tanh(%x)
+  %v = f32[8,8]{{1,0}} tanh(%y)
+  %gu = f32[8,8]{{1,0}} custom-call(%u), custom_call_target=\"Sharding\", sharding={{replicated {mark} 3}}, backend_config=\"unspecified_dims=[0,1]\"
+  %gv = f32[8,8]{{1,0}} custom-call(%v), custom_call_target=\"Sharding\", sharding={{replicated {mark} 3}}, backend_config=\"unspecified_dims=[0,1]\"
+  ROOT %r = (f32[8,8]{{1,0}}, f32[8,8]{{1,0}}) tuple(%gu, %gv)
+}}\n"
+        )
+    };
+    let (module, _) = propagated(&text("shard_as"), &[("order", "shardy")]);
+    assert_eq!((sharding(&module, "gu"), sharding(&module, "gv")), (ROWS.into(), ROWS.into()));
+    let (module, _) = propagated(&text("shard_like"), &[("order", "shardy")]);
+    assert_eq!((sharding(&module, "gu"), sharding(&module, "gv")), (ROWS.into(), COLUMNS.into()));
+}
+
+#[test]
 fn an_annotation_that_another_one_overrules_is_told() {
     let text = format!(
         "HloModule m, {MESH}

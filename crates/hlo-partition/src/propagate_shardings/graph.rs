@@ -84,7 +84,7 @@ impl ShardingGraph {
         let leaves = Values::find(module, THROUGH, SharedCallees::Entered);
         let mut same = Same::new();
         same.join_calls(&leaves);
-        same.join_groups(module, &leaves, claims)?;
+        let alike = same.join_groups(module, &leaves, claims)?;
         let mut graph = ShardingGraph {
             leaves,
             values: PrimaryMap::new(),
@@ -97,6 +97,12 @@ impl ShardingGraph {
         graph.add_values(module, &mut same);
         graph.count_uses(module);
         graph.add_ties(module);
+        for (one, other) in alike {
+            let pair = [one, other].map(|id| graph.value_of(id));
+            if let ([Some(one), Some(other)], (inst, _)) = (pair, graph.leaves.values[other].sites[0]) {
+                graph.add_tensors(inst, TieKind::Elementwise, &[one, other], 1);
+            }
+        }
         Ok(graph)
     }
 
@@ -407,34 +413,50 @@ impl Same {
         }
     }
 
-    /// Members of a group of the user's that end equal.
+    /// Joins the members of a group of the user's that end equal; gives pairs of members that may differ.
     fn join_groups(
         &mut self,
         module: &Module,
         leaves: &Values,
         claims: &mut ClaimReader<'_>,
-    ) -> Result<(), PartitionError> {
-        let mut first: IndexMap<(bool, i64), ValueId> = IndexMap::new();
-        let rank = |id: ValueId| leaves.shape(module, id).map(|array| array.dims.clone());
+    ) -> Result<Vec<(ValueId, ValueId)>, PartitionError> {
+        let (mut first, mut alike): (IndexMap<SaidGroup, ValueId>, Vec<(ValueId, ValueId)>) = Default::default();
+        let dims = |id: ValueId| leaves.shape(module, id).map(|array| array.dims.clone());
         for &inst in leaves.comps.iter().flat_map(|&comp| &module.comp(comp).insts) {
-            let mut said: Vec<((bool, i64), ValueId)> = Vec::new();
+            let mut said: Vec<(SaidGroup, ValueId)> = Vec::new();
             if SpokenCall::of(module, inst) == Some(SpokenCall::Group) {
                 let member = module.inst(inst).operands.first().and_then(|&operand| leaves.of(operand));
-                said.extend(group_id(module, inst).zip(member).map(|(group, member)| ((true, group), member)));
+                said.extend(group_id(module, inst).map(SaidGroup::Shardy).zip(member));
             }
             if module.sharding(inst).is_some() {
                 for (leaf, id) in leaves.leaves(inst).iter().enumerate() {
                     let group = claims.claim(inst, leaf as u32)?.and_then(|claim| claim.group);
-                    said.extend(group.filter(|g| g.is_as).zip(id.expand()).map(|(g, id)| ((false, g.id), id)));
+                    let group = group.map(|g| if g.is_as { SaidGroup::As(g.id) } else { SaidGroup::Like(g.id) });
+                    said.extend(group.zip(id.expand()));
                 }
             }
             for (group, member) in said {
                 let one = *first.entry(group).or_insert(member);
-                if rank(one) == rank(member) {
-                    self.join(member, one);
+                if one == member || dims(one) != dims(member) {
+                    continue;
+                }
+                match group {
+                    SaidGroup::Like(_) => alike.push((one, member)),
+                    SaidGroup::Shardy(_) | SaidGroup::As(_) => self.join(member, one),
                 }
             }
         }
-        Ok(())
+        Ok(alike)
     }
+}
+
+/// A group of values by its number, as an annotation says it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum SaidGroup {
+    /// A call of Shardy's: members end equal.
+    Shardy(i64),
+    /// `shard_as`: members end equal.
+    As(i64),
+    /// `shard_like`: members get each other's shardings where nothing speaks against it.
+    Like(i64),
 }

@@ -15,7 +15,7 @@
 //! **Why.** A user annotates a few values. How all others are cut decides what the program of each device computes and
 //! exchanges, so it is decided here, once, where it can be read and changed; the partitioner then only obeys.
 //!
-//! **What it reads.** `sharding=` on any instruction, `@Sharding`, GSPMD's `unspecified_dims`, `shard_as`; Shardy's attributes, which win
+//! **What it reads.** `sharding=` on any instruction, `@Sharding`, GSPMD's `unspecified_dims`, `shard_as` and `shard_like`; Shardy's attributes, which win
 //! over `sharding=`, with open dims, priorities, pinned axes and parts of axes; results, groups and barriers of Shardy's; manual
 //! regions in both forms.
 //!
