@@ -42,7 +42,6 @@ const SPMD_USER: &str = "inline-calls,spmd-partition,simplify-tuples,cse,dce";
 /// Few collectives rather than few bytes: one more counts as much as a link carries in some microseconds.
 const SPMD_SHARDY_LAUNCHES: &str =
     "inline-calls,propagate-shardings{order=shardy},spmd-partition{launch-bytes=256KiB},simplify-tuples,cse,dce";
-const SPMD_USER_LAUNCHES: &str = "inline-calls,spmd-partition{launch-bytes=256KiB},simplify-tuples,cse,dce";
 const SHARD_UPDATES: &str = "shard-weight-update{profit=auto},dce,combine-collectives{mode=variadic}";
 
 /// A preset as the command line knows it.
@@ -182,13 +181,11 @@ pub const PRESETS: [Preset; 4] = [
             way("shardings that move the fewest bytes", None, SPMD_BEST),
             way("the user's shardings alone", None, SPMD_USER),
             way("shardings in Shardy's order, few exchanges", None, SPMD_SHARDY_LAUNCHES),
-            way("the user's shardings alone, few exchanges", None, SPMD_USER_LAUNCHES),
             way("shardings in Shardy's order, few collectives", Some(0), COMBINE),
             way("shardings in GSPMD's order, few collectives", Some(1), COMBINE),
             way("shardings that move the fewest bytes, few collectives", Some(2), COMBINE),
             way("the user's shardings alone, few collectives", Some(3), COMBINE),
             way("shardings in Shardy's order, few exchanges, few collectives", Some(4), COMBINE),
-            way("the user's shardings alone, few exchanges, few collectives", Some(5), COMBINE),
             way("shardings in Shardy's order, updates in shards", Some(0), SHARD_UPDATES),
             way("the user's shardings alone, updates in shards", Some(3), SHARD_UPDATES),
             way("shardings in Shardy's order, few exchanges, updates in shards", Some(4), SHARD_UPDATES),
