@@ -39,9 +39,11 @@ const SPMD_SHARDY: &str = "inline-calls,propagate-shardings{order=shardy},spmd-p
 const SPMD_GSPMD: &str = "inline-calls,propagate-shardings{order=gspmd},spmd-partition,simplify-tuples,cse,dce";
 const SPMD_BEST: &str = "inline-calls,propagate-shardings{order=best},spmd-partition,simplify-tuples,cse,dce";
 const SPMD_USER: &str = "inline-calls,spmd-partition,simplify-tuples,cse,dce";
-/// Few collectives rather than few bytes: one more counts as much as a link carries in some microseconds.
+/// Few collectives rather than few bytes: one more counts as much as a link carries in half a microsecond.
 const SPMD_SHARDY_LAUNCHES: &str =
     "inline-calls,propagate-shardings{order=shardy},spmd-partition{launch-bytes=256KiB},simplify-tuples,cse,dce";
+/// The partitioner reduces partial sums where they arise; this reduces them once, and where they are smallest.
+const SUM_ONCE: &str = "sink-all-reduce,reassociate-all-reduce,sink-all-reduce,all-reduce-to-reduce-scatter,dce";
 const SHARD_UPDATES: &str = "shard-weight-update{profit=auto},dce,combine-collectives{mode=variadic}";
 
 /// A preset as the command line knows it.
@@ -186,6 +188,10 @@ pub const PRESETS: [Preset; 4] = [
             way("shardings that move the fewest bytes, few collectives", Some(2), COMBINE),
             way("the user's shardings alone, few collectives", Some(3), COMBINE),
             way("shardings in Shardy's order, few exchanges, few collectives", Some(4), COMBINE),
+            way("shardings in Shardy's order, sums once", Some(0), SUM_ONCE),
+            way("shardings in Shardy's order, few exchanges, sums once", Some(4), SUM_ONCE),
+            way("shardings in Shardy's order, sums once, few collectives", Some(10), COMBINE),
+            way("shardings in Shardy's order, few exchanges, sums once, few collectives", Some(11), COMBINE),
             way("shardings in Shardy's order, updates in shards", Some(0), SHARD_UPDATES),
             way("the user's shardings alone, updates in shards", Some(3), SHARD_UPDATES),
             way("shardings in Shardy's order, few exchanges, updates in shards", Some(4), SHARD_UPDATES),

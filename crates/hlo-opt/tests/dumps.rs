@@ -248,7 +248,10 @@ fn a_program_of_all_devices_is_told_apart() {
             let [global] = files(version, style, ".before_spmd-partitioning.").try_into().expect("one global module");
             let (code, _, errors) = run(&["--preset", "data-parallel", &global.to_string_lossy()]);
             assert_eq!(code, 0, "{errors}");
-            assert!(errors.contains("note: a global program, from before a partitioner"), "{version} {style}: {errors}");
+            assert!(
+                errors.contains("note: a global program, from before a partitioner"),
+                "{version} {style}: {errors}"
+            );
         }
     }
 }
