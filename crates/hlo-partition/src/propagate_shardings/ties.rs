@@ -87,8 +87,10 @@ pub(super) enum FactorEffect {
     Pass,
     /// Each device has a partial result.
     Reduce,
-    /// Rows move between tiles.
-    Shift,
+    /// Tiles need some rows of their neighbours.
+    Halo,
+    /// Rows go to other tiles.
+    Move,
     /// It has to be whole to compute.
     Whole,
 }
