@@ -158,7 +158,9 @@ impl ShardingGraph {
     pub(super) fn add_end(&mut self, leaf: u32, value: CutId, wanted: CutId) {
         self.exits.push(Exit { leaf, value, wanted });
         let inst = self.values[wanted].inst;
-        self.add_edge(inst, &[value], wanted);
+        if !self.values[wanted].dims.is_empty() {
+            self.add_tensors(inst, TieKind::Exit, &[value, wanted], 1);
+        }
     }
 
     fn count_uses(&mut self, module: &Module) {
@@ -195,7 +197,7 @@ impl ShardingGraph {
             Some(SpokenCall::Barrier) => {
                 return self.add_identity(module, inst, TieKind::Barrier(allowed_direction(module, inst)));
             }
-            Some(SpokenCall::Result) => return self.add_identity(module, inst, TieKind::Edge),
+            Some(SpokenCall::Result) => return self.add_identity(module, inst, TieKind::Exit),
             Some(SpokenCall::Annotation) => return self.add_identity(module, inst, TieKind::Elementwise),
             None => {}
         }

@@ -29,7 +29,8 @@
 //! **Algorithm.** A value is a leaf with tuples and calls looked through; what a loop carries is one value, tied by edges to what
 //! it comes from ([`graph`]). An op ties values by its factors ([`rules`]). Per user priority and stage of the order ([`schedule`]) a work
 //! list of ties runs to a fixpoint; a step ([`step`]) grows tensors to the longest list of atoms that a factor has. Atoms are only added, so it
-//! ends; near-linear in instructions × atoms.
+//! ends; near-linear in instructions × atoms. With `order=best` both orders are priced ([`price`]), and of the cheaper one single values are
+//! changed while that helps ([`mod@improve`]).
 //!
 //! **Requires** a verified global program. **Ensures** the same results: copies and annotations compute nothing. **Errors**: malformed
 //! annotations, and shardings that do not lie on one mesh.
@@ -58,6 +59,7 @@ mod why;
 
 use crate::error::PartitionError;
 use crate::mesh::ModuleMesh;
+use crate::sharding::Atom;
 use annotate::{LostClaim, Openness, annotate};
 use claims::ClaimReader;
 use constants::ConstantCopies;
@@ -77,6 +79,7 @@ use price::Pricer;
 use project::Projector;
 use regions::{find_borders, set_manual_atoms};
 use schedule::{Order, Schedule, TiesOf};
+use shardy_text::ShardyWriter;
 use step::Stepper;
 use ties::{Tie, TieId};
 use values::{CutId, CutValue};
@@ -238,14 +241,16 @@ impl Pass for PropagateShardings {
         for &(tie, bytes) in conflicts.iter().take(MOST_CONFLICTS_TOLD) {
             cx.report.decisions.push(explain_conflict(&before, &graph, tie, bytes));
         }
-        if let Some(inst) = find_named(&before, &self.why) {
-            cx.report.decisions.extend(why::explain(&before, &graph, &stepper.log, inst));
-        }
-        let mut texts = emit::texts(&mesh);
-        graph.even_out_params(&before, mesh.sizes());
-        let emission = emit::plan_emission(&before, &graph, &mut claims, &mut texts)?;
         let meshes = Meshes::of(&before.header)
             .map_err(|error| PassError::about("sharding", Entity::Module, error.to_string()))?;
+        if let Some(inst) = find_named(&before, &self.why) {
+            let writer = ShardyWriter { mesh: &mesh, meshes: &meshes };
+            let names = |atoms: &[Atom]| writer.describe(atoms);
+            cx.report.decisions.extend(why::explain((&before, &graph, &stepper.log), &names, inst));
+        }
+        graph.even_out_params(&before, mesh.sizes());
+        let mut texts = emit::texts(&mesh);
+        let emission = emit::plan_emission(&before, &graph, &mut claims, &mut texts)?;
         let (is_changed, n_copies) = emission.write(&mut work, &meshes, &mut texts).map_err(acyclic)?;
         let n_constants = constants.merge(&mut work);
         for claim in &lost {
@@ -268,7 +273,14 @@ impl Pass for PropagateShardings {
             cx.report.unchanged_because = Some("every instruction has its sharding".into());
             return Ok(Changed::No);
         }
-        copies.merge(&mut work);
+        let merged = copies.merge(&mut work);
+        for told in &mut cx.report.decisions {
+            told.subject = merged.renamed(&told.subject);
+            told.reason = merged.renamed(&told.reason);
+            if let Some(name) = merged.name_now(&told.computation) {
+                told.computation = name.to_string();
+            }
+        }
         *module = work;
         Ok(Changed::Yes(Preserved::NONE))
     }

@@ -148,6 +148,12 @@ impl Pricer<'_> {
         let mut moved = Moved::default();
         for (k, tensor) in tie.tensors.iter().enumerate().take(n_operands) {
             moved.resharded += self.redistributed(values, tensor.value, k, |f, held| (held, &computed[f]));
+            // Where a dim begins elsewhere, most rows of a tile go to another device.
+            let moves = self.projector.factors.iter().enumerate().filter(|(_, one)| one.effect == FactorEffect::Move);
+            let is_moved = |(f, _): (usize, _)| self.projector.slot(k, f).place.is_some() && !computed[f].is_empty();
+            if moves.into_iter().any(is_moved) {
+                moved.resharded += self.local(values, tensor.value, k, computed);
+            }
         }
         let mut summed = AtomList::new();
         for (factor, atoms) in self.projector.factors.iter().zip(computed) {

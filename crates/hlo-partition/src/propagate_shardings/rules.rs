@@ -104,6 +104,7 @@ fn is_shared(rule: &TieRule) -> bool {
 fn of_set(rule: FactorRule, set: &FactorSet) -> TieRule {
     // A dim that is made shorter or longer counts by the operand's size, but for what joins or covers several rows.
     let by_operand = matches!(rule, FactorRule::Slice | FactorRule::Pad);
+    let moves_rows = by_operand || matches!(rule, FactorRule::Concatenate | FactorRule::Reverse);
     let mut factors: Vec<TieFactor> =
         set.factors.iter().map(|factor| TieFactor { size: factor.size, effect: FactorEffect::Pass }).collect();
     for (k, tensor) in set.operands.iter().chain(&set.results).enumerate() {
@@ -114,7 +115,7 @@ fn of_set(rule: FactorRule, set: &FactorSet) -> TieRule {
                 FactorRole::Reduce(_) => factor.effect = FactorEffect::Reduce,
                 FactorRole::Whole(_) => factor.effect = FactorEffect::Whole,
                 FactorRole::Shift => {
-                    factor.effect = FactorEffect::Shift;
+                    factor.effect = if moves_rows { FactorEffect::Move } else { FactorEffect::Halo };
                     if by_operand && k < set.operands.len() {
                         factor.size = one.size;
                     }

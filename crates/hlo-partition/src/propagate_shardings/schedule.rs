@@ -43,6 +43,7 @@ impl Order {
             TieKind::Elementwise
             | TieKind::Relabelling
             | TieKind::Edge
+            | TieKind::Exit
             | TieKind::Window
             | TieKind::Broadcast
             | TieKind::Other => both,
@@ -62,7 +63,7 @@ fn of_shardy(stage: usize, tie: &Tie) -> (Direction, Direction) {
     let is_broadcast = tie.kind == TieKind::Broadcast;
     match stage {
         0 | 1 => match tie.kind {
-            TieKind::Edge => (both, both),
+            TieKind::Edge | TieKind::Exit => (both, both),
             TieKind::Elementwise | TieKind::Relabelling | TieKind::Barrier(_) if stage == 1 || tie.is_sole_use => {
                 (both, both)
             }
@@ -84,7 +85,9 @@ fn of_shardy(stage: usize, tie: &Tie) -> (Direction, Direction) {
 fn of_gspmd(stage: usize, tie: &Tie) -> (Direction, Direction) {
     let (none, both) = (Direction::Nowhere, Direction::Both);
     match tie.kind {
-        TieKind::Edge | TieKind::Elementwise | TieKind::Relabelling | TieKind::Barrier(_) => (both, both),
+        TieKind::Edge | TieKind::Exit | TieKind::Elementwise | TieKind::Relabelling | TieKind::Barrier(_) => {
+            (both, both)
+        }
         TieKind::Broadcast => match stage {
             0 | 1 => (none, none),
             2 => (Direction::Backward, Direction::Backward),
@@ -195,7 +198,9 @@ impl Schedule<'_> {
 
     /// In program order, but what a change concerns comes first.
     fn run_stack(&mut self, stage: usize, mut is_waiting: EntitySet<TieId>) {
-        let mut stack: Vec<TieId> = is_waiting.keys().collect();
+        let is_exit = |id: &TieId| self.ties[*id].kind == TieKind::Exit;
+        let (exits, others): (Vec<TieId>, Vec<TieId>) = is_waiting.keys().partition(is_exit);
+        let mut stack: Vec<TieId> = exits.into_iter().chain(others).collect();
         stack.reverse();
         while let Some(id) = stack.pop() {
             is_waiting.remove(id);

@@ -1,4 +1,4 @@
-//! Shardings in Shardy's words, for the borders of manual regions.
+//! Shardings in Shardy's words, for the borders of manual regions and for people.
 
 use super::calls::front_end;
 use crate::mesh::ModuleMesh;
@@ -43,6 +43,20 @@ impl ShardyWriter<'_> {
             false => format!(", unreduced={{{}}}", self.axes(mesh, &sharding.partial)?),
         };
         Some(format!("<@{name}, [{}]{partial}>", dims?.join(", ")))
+    }
+
+    /// Atoms as a person knows them: as axes of the module's mesh, or else by their sizes and the distance of the devices along them.
+    pub(super) fn describe(&self, atoms: &[Atom]) -> String {
+        let is_whole = |mesh: &&Mesh| mesh.n_devices() == Some(self.mesh.n_devices() as i64);
+        if let Some(axes) = self.meshes.iter().find(is_whole).and_then(|mesh| self.axes(mesh, atoms)) {
+            return format!("{{{axes}}}");
+        }
+        let one = |&atom: &Atom| {
+            let stride: i64 =
+                self.mesh.atoms().filter(|other| other.0 > atom.0).map(|other| self.mesh.size(other)).product();
+            format!("{} devices {stride} apart", self.mesh.size(atom))
+        };
+        atoms.iter().map(one).collect::<Vec<_>>().join(", ")
     }
 
     /// Atoms as axes of a mesh and parts of them.

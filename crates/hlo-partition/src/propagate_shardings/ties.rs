@@ -19,8 +19,10 @@ pub(super) enum TieKind {
     Elementwise,
     /// The same elements under other dims: reshape, transpose.
     Relabelling,
-    /// No op: what a value becomes in a loop, a branch, a region or at the end.
+    /// No op: what a value becomes in a loop, a branch or a region.
     Edge,
+    /// No op: what a result of the entry becomes at the end. Results speak before ops do.
+    Exit,
     /// dynamic-slice and dynamic-update-slice.
     Window,
     /// broadcast.
@@ -85,8 +87,10 @@ pub(super) enum FactorEffect {
     Pass,
     /// Each device has a partial result.
     Reduce,
-    /// Rows move between tiles.
-    Shift,
+    /// Tiles need some rows of their neighbours.
+    Halo,
+    /// Rows go to other tiles.
+    Move,
     /// It has to be whole to compute.
     Whole,
 }

@@ -3,12 +3,17 @@
 use super::graph::ShardingGraph;
 use super::step::Growth;
 use super::values::CutId;
+use crate::sharding::Atom;
 use hlo_ir::{InstId, Module};
 use hlo_pass::report::Decision;
 use indexmap::IndexMap;
 
 /// The steps by which the leaves of an instruction got their shardings, from the value itself back to annotations.
-pub(super) fn explain(module: &Module, graph: &ShardingGraph, log: &[Growth], inst: InstId) -> Vec<Decision> {
+pub(super) fn explain(
+    (module, graph, log): (&Module, &ShardingGraph, &[Growth]),
+    names: &dyn Fn(&[Atom]) -> String,
+    inst: InstId,
+) -> Vec<Decision> {
     let mut steps: IndexMap<CutId, Vec<(usize, Growth)>> = IndexMap::new();
     for (at, &growth) in log.iter().enumerate() {
         steps.entry(growth.value).or_default().push((at, growth));
@@ -31,10 +36,8 @@ pub(super) fn explain(module: &Module, graph: &ShardingGraph, log: &[Growth], in
             let through = module.inst_name(graph.ties[growth.tie].inst);
             let from = module.inst_name(graph.values[growth.from].inst);
             let atoms = graph.values[value].dims.get(growth.dim as usize).map_or(&[][..], |dim| &dim.atoms);
-            let axes: Vec<String> =
-                atoms.iter().skip(growth.n_before as usize).map(|atom| atom.0.to_string()).collect();
-            let reason =
-                format!("dim {} gets prime axes {} from %{from} through %{through}", growth.dim, axes.join(", "));
+            let axes = names(atoms.get(growth.n_before as usize..).unwrap_or_default());
+            let reason = format!("dim {} gets {axes} from %{from} through %{through}", growth.dim);
             out.push(Decision::about(module, graph.values[value].inst, "cut", reason));
             open.push((growth.from, at));
         }
