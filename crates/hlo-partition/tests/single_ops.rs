@@ -1,0 +1,160 @@
+//! Single ops on a few devices: which collectives the partitioner writes, and how many bytes a device receives, counted by hand. That the
+//! results are right is tested in the evaluator, for these too.
+
+use hlo_eval::global::{GlobalProgram, TiledInterface};
+use hlo_eval::{EvalOptions, draw};
+use hlo_ir::collective::Participants;
+use hlo_ir::op::CollectiveSource;
+use hlo_ir::{InstId, Module};
+use hlo_partition::PASSES;
+use hlo_pass::pipeline::parse_pipeline;
+use hlo_pass::runner::{RunOptions, bind, run_pipeline};
+
+/// A module of one computation, after `%add` and `%max`.
+fn module(body: &str) -> Module {
+    let text = format!(
+        "HloModule m\n\n%add (x: f32[], y: f32[]) -> f32[] {{\n  %x = f32[] parameter(0)\n  %y = f32[] parameter(1)\n  ROOT %s = f32[] add(%x, %y)\n}}\n\n\
+         ENTRY %main {{\n{body}\n}}\n"
+    );
+    match hlo_text::parse_module(&text) {
+        Ok(parsed) => parsed.module,
+        Err(diagnostics) => panic!("{}", hlo_text::render(&diagnostics, "m", &text, false)),
+    }
+}
+
+/// Opcodes of the collectives, and bytes that a device receives on a ring, after the partitioner; the evaluator agrees.
+fn partitioned(body: &str) -> (Vec<&'static str>, u64) {
+    let global = module(body);
+    let mut local = global.clone();
+    let calls = parse_pipeline("spmd-partition").expect("a pipeline");
+    let passes = bind(&calls, PASSES).expect("the pass");
+    run_pipeline(&mut local, &mut Default::default(), &passes, RunOptions::default()).expect("the pass runs");
+    let program = GlobalProgram::of(&global).expect("a global program");
+    let wholes = program.draw(&draw::DrawOptions { seed: 1, draws: Vec::new(), same: draw::Same::Auto }).expect("inputs");
+    let expected = program.run(&wholes, &EvalOptions::default()).expect("it runs");
+    let tiled = TiledInterface::between(&program, &[&local]).expect("tiles");
+    let inputs = tiled.cut_inputs(&wholes).expect("inputs are cut");
+    let found = hlo_eval::run(&local, &inputs, &EvalOptions::default()).expect("the local program runs");
+    for (leaf, (whole, tile)) in expected.of_devices().leaves.iter().zip(&found.leaves).enumerate() {
+        let cut = &tiled.of_output(leaf)[0];
+        let (whole, tile) = (cut.of_wholes(whole).expect("tiles"), cut.without_padding(tile).expect("tiles"));
+        for (a, b) in whole.iter().zip(&tile) {
+            for i in 0..a.n_elems() {
+                let value = |array: &hlo_ir::Literal| match array.get(i) {
+                    Some(hlo_ir::Scalar::Float(x)) => x,
+                    other => panic!("expected a float, found {other:?}"),
+                };
+                let (a, b) = (value(a), value(b));
+                assert!((a - b).abs() <= 1e-4 * a.abs().max(1.0), "expected {a}, found {b}");
+            }
+        }
+    }
+    let entry = local.entry().expect("an entry");
+    let insts: Vec<InstId> = local.comp(entry).insts.clone();
+    let collectives: Vec<InstId> = insts.into_iter().filter(|&i| local.inst(i).attrs.collective().is_some()).collect();
+    let bytes = collectives.iter().map(|&inst| received_bytes(&local, inst)).sum();
+    (collectives.iter().map(|&inst| local.inst(inst).opcode.name()).collect(), bytes)
+}
+
+fn received_bytes(module: &Module, inst: InstId) -> u64 {
+    let node = module.inst(inst);
+    let operand = module.shape(node.operands[0]).size_bytes();
+    let rule = node.opcode.row().collective.expect("a collective");
+    let Participants::Groups { groups, .. } = node.attrs.collective().expect("its attributes").participants else {
+        return operand;
+    };
+    let n = groups.expand().expect("groups")[0].len() as u64;
+    match (rule.source, rule.scatters, rule.gathers) {
+        (CollectiveSource::Reduction, false, _) => 2 * operand * (n - 1) / n,
+        (CollectiveSource::Reduction, true, _) | (_, true, true) => operand * (n - 1) / n,
+        (_, _, _) => operand * (n - 1),
+    }
+}
+
+#[test]
+fn products_send_what_they_must() {
+    // GSPMD's figure: rows and columns cut along two axes, nothing to send.
+    let (ops, bytes) = partitioned(
+        "  %x = f32[8,32] parameter(0), sharding={devices=[2,1,4]<=[8] last_tile_dim_replicate}
+  %w = f32[32,64] parameter(1), sharding={devices=[1,4,2]<=[2,4]T(1,0) last_tile_dim_replicate}
+  ROOT %y = f32[8,64] dot(%x, %w), lhs_contracting_dims={1}, rhs_contracting_dims={0}, sharding={devices=[2,4]<=[8]}",
+    );
+    assert_eq!((ops.len(), bytes), (0, 0));
+    let contracted = |result: &str| {
+        partitioned(&format!(
+            "  %x = f32[16,32] parameter(0), sharding={{devices=[1,4]<=[4]}}
+  %w = f32[32,64] parameter(1), sharding={{devices=[4,1]<=[4]}}
+  ROOT %y = f32[16,64] dot(%x, %w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}, sharding={result}"
+        ))
+    };
+    assert_eq!(contracted("{replicated}"), (vec!["all-reduce"], 6144));
+    assert_eq!(contracted("{devices=[4,1]<=[4]}"), (vec!["reduce-scatter"], 3072));
+}
+
+#[test]
+fn copies_send_what_they_must() {
+    let copied = |from: &str, to: &str| {
+        partitioned(&format!(
+            "  %z = f32[16,64] parameter(0), sharding={from}\n  ROOT %c = f32[16,64] copy(%z), sharding={to}"
+        ))
+    };
+    assert_eq!(copied("{devices=[4,1]<=[4]}", "{replicated}"), (vec!["all-gather"], 3072));
+    assert_eq!(copied("{devices=[4,1]<=[4]}", "{devices=[1,4]<=[4]}"), (vec!["all-to-all"], 768));
+    let (x, y) = ("{devices=[4,1,4]<=[16] last_tile_dim_replicate}", "{devices=[4,1,4]<=[4,4]T(1,0) last_tile_dim_replicate}");
+    assert_eq!(copied(x, y), (vec!["collective-permute"], 1024));
+}
+
+#[test]
+fn reductions_of_several_cut_dims_are_one_collective() {
+    let (ops, bytes) = partitioned(
+        "  %x = f32[8,8,4] parameter(0), sharding={devices=[2,2,1]<=[4]}
+  %zero = f32[] constant(0)
+  ROOT %s = f32[4] reduce(%x, %zero), dimensions={0,1}, to_apply=%add, sharding={replicated}",
+    );
+    assert_eq!((ops, bytes), (vec!["all-reduce"], 24));
+    // An initial value that is no zero counts once.
+    let (ops, _) = partitioned(
+        "  %x = f32[8] parameter(0), sharding={devices=[4]<=[4]}
+  %five = f32[] constant(5)
+  ROOT %s = f32[] reduce(%x, %five), dimensions={0}, to_apply=%add, sharding={replicated}",
+    );
+    assert_eq!(ops, ["all-reduce"]);
+}
+
+#[test]
+fn one_row_is_read_where_it_lies() {
+    let (ops, bytes) = partitioned(
+        "  %x = f32[16,8] parameter(0), sharding={devices=[4,1]<=[4]}
+  %i = s32[] constant(13)
+  %zero = s32[] constant(0)
+  ROOT %r = f32[1,8] dynamic-slice(%x, %i, %zero), dynamic_slice_sizes={1,8}, sharding={replicated}",
+    );
+    assert_eq!((ops, bytes), (vec!["all-reduce"], 48));
+}
+
+#[test]
+fn batches_of_transforms_and_right_hand_sides_stay_where_they_are() {
+    let (ops, _) = partitioned(
+        "  %a = f32[4,4] parameter(0), sharding={replicated}
+  %b = f32[4,16] parameter(1), sharding={devices=[1,4]<=[4]}
+  %one = f32[] constant(1)
+  %ones = f32[4,4] broadcast(%one), dimensions={}
+  %rows = s32[4,4] iota(), iota_dimension=0
+  %columns = s32[4,4] iota(), iota_dimension=1
+  %is_diagonal = pred[4,4] compare(%rows, %columns), direction=EQ
+  %t = f32[4,4] select(%is_diagonal, %ones, %a)
+  ROOT %s = f32[4,16] triangular-solve(%t, %b), left_side=true, lower=true, unit_diagonal=true, transpose_a=NO_TRANSPOSE, sharding={devices=[1,4]<=[4]}",
+    );
+    assert!(ops.is_empty(), "{ops:?}");
+}
+
+#[test]
+fn rows_of_neighbours_come_from_the_nearest_tiles() {
+    // GSPMD's example of a halo: nine rows on five devices, windows of four rows, two apart.
+    let (ops, bytes) = partitioned(
+        "  %x = f32[9,2] parameter(0), sharding={devices=[5,1]<=[5]}
+  %zero = f32[] constant(0)
+  ROOT %w = f32[5,2] reduce-window(%x, %zero), window={size=4x1 stride=2x1 pad=3_0x0_0}, to_apply=%add, sharding={devices=[5,1]<=[5]}",
+    );
+    assert_eq!((ops, bytes), (vec!["collective-permute", "collective-permute"], 24));
+}
