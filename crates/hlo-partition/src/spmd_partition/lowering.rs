@@ -10,6 +10,7 @@ use hlo_ir::edit::Builder;
 use hlo_ir::monoid::Monoid;
 use hlo_ir::names::FixedHash;
 use hlo_ir::op::Flow;
+use hlo_ir::sharding::LeafSharding;
 use hlo_ir::shardy::{self, Meshes};
 use hlo_ir::{ArrayShape, CompId, DType, InstId, Module, Opcode, Shape};
 use hlo_pass::report::Decision;
@@ -17,6 +18,7 @@ use hlo_spmd::redistribution::{Redistribution, RedistributionRequest, plan_redis
 use hlo_spmd::{ChannelIds, CollectiveChange};
 use indexmap::IndexMap;
 use smallvec::SmallVec;
+use std::cell::RefCell;
 use std::rc::Rc;
 
 /// One leaf of a value, as this device holds it.
@@ -95,6 +97,8 @@ pub(super) struct Lowering<'m> {
     pub meshes: Meshes,
     pub channels: ChannelIds,
     pub body: Body,
+    /// Annotations that were read, with the ranks of what they cut.
+    read: RefCell<IndexMap<(LeafSharding, usize), Option<ReadSharding>, FixedHash>>,
     plans: IndexMap<PlanKey, Rc<Redistribution>>,
     /// Computations that were lowered, by how their parameters are cut and their results are wanted.
     lowered: IndexMap<Signature, (CompId, Vec<LeafForm>)>,
@@ -123,6 +127,7 @@ impl<'m> Lowering<'m> {
             meshes,
             channels,
             body: Body::new(entry),
+            read: RefCell::default(),
             plans: IndexMap::new(),
             lowered: IndexMap::new(),
             launch_bytes,
@@ -162,10 +167,14 @@ impl<'m> Lowering<'m> {
                 return self.mesh.read(&own, rank, Entity::Inst(inst));
             }
         }
-        match self.module.sharding(inst).and_then(|sharding| sharding.leaf(leaf)) {
-            Some(own) => self.mesh.read(own, rank, Entity::Inst(inst)),
-            None => Ok(None),
+        let Some(own) = self.module.sharding(inst).and_then(|sharding| sharding.leaf(leaf)) else { return Ok(None) };
+        let key = (own.clone(), rank);
+        if let Some(known) = self.read.borrow().get(&key) {
+            return Ok(known.clone());
         }
+        let read = self.mesh.read(own, rank, Entity::Inst(inst))?;
+        self.read.borrow_mut().insert(key, read.clone());
+        Ok(read)
     }
 
     fn leaf_shape(&self, inst: InstId, leaf: usize) -> Option<&Shape> {
@@ -480,7 +489,9 @@ impl<'m> Lowering<'m> {
                 let [tuple] = operands.as_slice() else { return Err(self.refuse(inst, "expected one operand")) };
                 let index = hlo_ir::attrs::TupleIndexAttrs::of(&node.attrs).map_or(0, |attrs| attrs.index as usize);
                 let range = self.module.shapes.element_leaves(self.module.inst(*tuple).shape, index);
-                let leaves = self.leaves(*tuple)?;
+                // A large tuple is taken apart leaf by leaf: only these are copied.
+                let leaves = self.body.values.get(tuple);
+                let leaves = leaves.ok_or_else(|| self.refuse(*tuple, "expected it before its users"))?;
                 Ok(leaves.get(range).unwrap_or(&[]).iter().cloned().collect())
             }
             Flow::Identity => self.lower_identity(inst, &operands),
