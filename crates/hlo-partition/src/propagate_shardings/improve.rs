@@ -104,22 +104,24 @@ fn as_seen_from(
 ) -> Option<ArraySharding> {
     let mut sharding = ArraySharding::replicated(values[value].dims.len());
     let mut used: AtomSet = values[value].taken;
-    for f in 0..pricer.projector.factors.len() {
-        let (own, other) = (pricer.projector.slot(k, f), pricer.projector.slot(from, f));
-        let Some(place) = own.place else { continue };
-        let is_alone = tie
-            .rule
-            .as_ref()
-            .is_none_or(|rule| rule.tensors[k].get(place.dim as usize).is_some_and(|factors| factors.len() == 1));
-        if !is_alone {
-            return None;
-        }
-        let atoms: &AtomList = if other.place.is_some() { &other.atoms } else { &own.atoms };
-        let free = atoms.iter().copied().take_while(|atom| used & bits([atom]) == 0);
-        let free: AtomList = free.collect();
-        used |= bits(&free);
-        if let Some(dim) = sharding.dims.get_mut(place.dim as usize) {
-            *dim = free;
+    // What the other tensor has comes first, then what this one has beside it.
+    for is_shared in [true, false] {
+        for f in 0..pricer.projector.factors.len() {
+            let (own, other) = (pricer.projector.slot(k, f), pricer.projector.slot(from, f));
+            let Some(place) = own.place.filter(|_| other.place.is_some() == is_shared) else { continue };
+            let is_alone = tie
+                .rule
+                .as_ref()
+                .is_none_or(|rule| rule.tensors[k].get(place.dim as usize).is_some_and(|factors| factors.len() == 1));
+            if !is_alone {
+                return None;
+            }
+            let atoms: &AtomList = if is_shared { &other.atoms } else { &own.atoms };
+            let free: AtomList = atoms.iter().copied().take_while(|atom| used & bits([atom]) == 0).collect();
+            used |= bits(&free);
+            if let Some(dim) = sharding.dims.get_mut(place.dim as usize) {
+                *dim = free;
+            }
         }
     }
     let partial = super::values::atoms_of(values[value].partial);
