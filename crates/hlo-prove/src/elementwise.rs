@@ -2,6 +2,7 @@
 
 // circle: an add is a sum where order does not matter, and sums look at the ops of their summands
 
+use crate::algebra::{Rewritten, relatives};
 use crate::array::Arrays;
 use crate::rules::{Rule, Rules};
 use crate::segment::{Dim, Region, Segment};
@@ -105,7 +106,11 @@ impl Elementwise {
             terms.note_commutative(word);
         }
         self.ops.insert(op.clone(), word);
+        let relatives = relatives(&op);
         self.of_word.insert(word, Rc::new(op));
+        for op in relatives {
+            self.word(terms, op);
+        }
         word
     }
 
@@ -161,6 +166,14 @@ impl Elementwise {
             out.push(segment);
             return;
         }
+        match self.rewritten(terms, (word, op), operands, region) {
+            Some(Rewritten::Operand(segment)) => return out.push(segment),
+            Some(Rewritten::Op(word, operands, region)) => {
+                let Some(op) = self.of_word.get(&word).cloned() else { return };
+                return self.apply_region(arrays, word, &op, &operands, &region, out);
+            }
+            None => {}
+        }
         if self.simplify(terms, op, operands, region, out) {
             return;
         }
@@ -170,10 +183,11 @@ impl Elementwise {
             args.push((term, from));
             from += terms.rank(term);
         }
-        if let (Some(monoid), true) = (self.sum_of(op), self.reassociates()) {
+        if let (Some(monoid), true) = (self.sum_of(terms, op, operands), self.reassociates()) {
             let summands = args.iter().map(|&(term, from)| Summand::own(terms, term, region, from)).collect();
             let segment = self.sum(terms, monoid, op.dtype, region, summands);
-            terms.mark(segment.term, Rules::of(Rule::AddIsSum));
+            let rule = if monoid == Monoid::Add { Rule::AddIsSum } else { Rule::SumFlattens };
+            terms.mark(segment.term, Rules::of(rule));
             out.push(segment);
             return;
         }
@@ -187,10 +201,19 @@ impl Elementwise {
         out.push(terms.apply(Head::Elementwise(word), &args, region));
     }
 
-    /// The sum that an op is, where order does not matter.
-    fn sum_of(&self, op: &ElementwiseOp) -> Option<Monoid> {
+    /// The sum that an op is, where order does not matter; of other ops than add only where one operand is a sum already.
+    fn sum_of(&self, terms: &Terms, op: &ElementwiseOp, operands: &[TermId]) -> Option<Monoid> {
         let is_number = !matches!(op.dtype.class(), NumberClass::Pred);
-        (op.opcode == Opcode::Add && is_number).then_some(Monoid::Add)
+        if op.opcode == Opcode::Add && is_number {
+            return Some(Monoid::Add);
+        }
+        let of_sum = |&term: &TermId| match terms.node(term) {
+            Node::Apply(Head::Sum(monoid, dtype), _) => {
+                (monoid.opcode() == op.opcode && *dtype == op.dtype && *monoid != Monoid::Add).then_some(*monoid)
+            }
+            _ => None,
+        };
+        operands.iter().find_map(of_sum)
     }
 
     /// Segments for what needs no new term.

@@ -180,6 +180,9 @@ impl Elementwise {
             Node::Apply(Head::Sum(monoid, dtype), args) if (*monoid, *dtype) == kind && self.reassociates() => {
                 args.clone()
             }
+            Node::Apply(Head::Elementwise(word), args) if self.is_op_of(*word, kind) && self.reassociates() => {
+                args.clone()
+            }
             _ => return out.push(summand),
         };
         if inner.len() > MAX_FLAT && summand.is_plain(terms) {
@@ -194,6 +197,11 @@ impl Elementwise {
             }
             self.flatten(terms, kind, part, out, rules);
         }
+    }
+
+    /// Whether an op is the sum of its operands, in this sense of a sum.
+    fn is_op_of(&self, word: crate::term::WordId, (monoid, dtype): (Monoid, DType)) -> bool {
+        monoid != Monoid::Add && self.op(word).is_some_and(|op| (op.opcode, op.dtype) == (monoid.opcode(), dtype))
     }
 
     /// Takes scalar factors out of summands that are more than a term. Gives the sum if that leaves no other summand.

@@ -87,7 +87,7 @@ fn exchange(size: (usize, usize), rng: &mut Rng) -> Exchange {
     }
     let sizes: Vec<usize> = (1..=n).filter(|d| n.is_multiple_of(*d)).collect();
     let groups = ids.chunks(*rng.pick(&sizes)).map(<[usize]>::to_vec).collect();
-    Exchange { op, mode, groups, reducer: *rng.pick::<&'static str>(&["add", "add", "max", "odd", "second"]) }
+    Exchange { op, mode, groups, reducer: rng.pick::<&'static str>(&["add", "add", "max", "odd", "second"]) }
 }
 
 /// The same groups as ids of devices, for ops that take these.

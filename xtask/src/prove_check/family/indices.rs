@@ -43,7 +43,7 @@ pub(super) fn pair(rng: &mut Rng) -> (Program, Program) {
         is_in_two: false,
         clamp: rng.one_in(3).then(|| *rng.pick(&[(0, N - 1), (0, N), (1, 5)])),
         narrow: rng.one_in(6).then(|| *rng.pick(&["s8", "u8", "s64", "u32"])),
-        dtype: *rng.pick::<&'static str>(&["s32", "s32", "u32", "s8", "u8"]),
+        dtype: rng.pick::<&'static str>(&["s32", "s32", "u32", "s8", "u8"]),
     };
     let direction = |rng: &mut Rng| *rng.pick::<&'static str>(&["LT", "GE", "EQ", "NE", "GT", "LE"]);
     let kin = rng.below(3);

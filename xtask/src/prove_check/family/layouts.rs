@@ -46,7 +46,7 @@ fn step(rng: &mut Rng) -> Step {
             let to = if rng.one_in(2) { vec![0, 1, 2] } else { rng.shuffled(3) };
             Step::Bitcast(rng.one_in(2).then_some(dtype), to, rng.shuffled(3))
         }
-        2 => Step::Convert(*rng.pick::<&'static str>(&["u32", "f32", "s32"])),
+        2 => Step::Convert(rng.pick::<&'static str>(&["u32", "f32", "s32"])),
         3 => Step::Copy(rng.shuffled(3)),
         4 => match rng.one_in(2) {
             true => Step::Reshape(rng.shuffled(3)),

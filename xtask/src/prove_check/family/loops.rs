@@ -57,12 +57,12 @@ pub(super) fn pair(rng: &mut Rng) -> (Program, Program) {
         start: *rng.pick(&[0, 0, 0, 1, -1]),
         limit: *rng.pick(&[3, 4, 5, 6, 0]),
         step: *rng.pick(&[1, 1, 1, 2]),
-        direction: *rng.pick::<&'static str>(&["LT", "LT", "LT", "LE", "NE"]),
+        direction: rng.pick::<&'static str>(&["LT", "LT", "LT", "LE", "NE"]),
         leaves: (0..n_leaves).map(|_| (init(rng), update(n_leaves, rng))).collect(),
         flag: (rng.below(2) as i64, *rng.pick(&[0, 0, 1])),
         is_flag_counted: rng.one_in(6),
         stack: (*rng.pick(&[4, 5, 8]), *rng.pick(&[0, 0, 1, -1]), rng.one_in(4)),
-        empty: *rng.pick::<&'static str>(&["0", "0", "1"]),
+        empty: rng.pick::<&'static str>(&["0", "0", "1"]),
     };
     let mut after = before.clone();
     if rng.one_in(2) {
@@ -80,7 +80,7 @@ pub(super) fn pair(rng: &mut Rng) -> (Program, Program) {
 
 fn init(rng: &mut Rng) -> Init {
     match rng.below(3) {
-        0 => Init::Number(*rng.pick::<&'static str>(&["0", "1", "-0"])),
+        0 => Init::Number(rng.pick::<&'static str>(&["0", "1", "-0"])),
         _ => Init::Input(rng.below(3)),
     }
 }
