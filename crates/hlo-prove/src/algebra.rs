@@ -57,6 +57,9 @@ impl Elementwise {
         operands: &[TermId],
         region: &Region,
     ) -> Option<Rewritten> {
+        if !self.may_be_rewritten(terms, op, operands) {
+            return None;
+        }
         let places = places_of(terms, operands, region);
         let one = match (op.opcode, places.as_slice()) {
             (Opcode::Multiply, [a, b]) if is_one(terms, b) => Some(a.clone()),
@@ -80,6 +83,25 @@ impl Elementwise {
             }
             (Opcode::DynamicUpdateSlice, all) => self.written_again(terms, word, all, region),
             (_, _) => None,
+        }
+    }
+
+    /// Whether a look at the operands does not rule out that the op is another one: most ops are as they are.
+    fn may_be_rewritten(&self, terms: &Terms, op: &ElementwiseOp, operands: &[TermId]) -> bool {
+        let is_number = |&term: &TermId| matches!(terms.node(term), Node::Constant(_));
+        let of = |term: TermId| match terms.node(term) {
+            Node::Apply(Head::Elementwise(word), _) => self.op(*word).map(|op| op.opcode),
+            _ => None,
+        };
+        if op.opcode == Opcode::Multiply || op.opcode == Opcode::Divide {
+            operands.iter().any(is_number)
+        } else if op.opcode == Opcode::Add || op.opcode == Opcode::Subtract {
+            let is_negated = |&term: &TermId| of(term) == Some(Opcode::Negate);
+            !self.reassociates() && (operands.iter().any(is_negated) || operands.iter().any(is_number))
+        } else if op.opcode == Opcode::Select {
+            operands.first().is_some_and(|&p| of(p) == Some(Opcode::Not))
+        } else {
+            [Opcode::Negate, Opcode::Not, Opcode::Compare, Opcode::DynamicUpdateSlice].contains(&op.opcode)
         }
     }
 

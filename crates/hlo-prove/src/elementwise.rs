@@ -5,7 +5,7 @@
 use crate::algebra::{Rewritten, relatives};
 use crate::array::Arrays;
 use crate::rules::{Rule, Rules};
-use crate::segment::{Dim, Region, Segment};
+use crate::segment::{Coords, Dim, Region, Segment};
 use crate::sum::Summand;
 use crate::term::{ArrayId, Head, Node, TermId, Terms, WordId};
 use hashbrown::HashMap;
@@ -271,7 +271,9 @@ impl Elementwise {
             out.push(pick(terms, 0));
             return true;
         }
-        if let Some(segment) = self.shifted_comparison(terms, op, [&pick(terms, 0), &pick(terms, 1)]) {
+        if op.comparison.is_some()
+            && let Some(segment) = self.shifted_comparison(terms, op, [&pick(terms, 0), &pick(terms, 1)])
+        {
             out.push(segment);
             return true;
         }
@@ -299,8 +301,11 @@ impl Elementwise {
 /// The part of a region that belongs to one of its terms.
 fn restricted(terms: &Terms, term: TermId, region: &Region, from: usize) -> Segment {
     let rank = terms.rank(term);
-    let pick = |coords: &crate::segment::Coords| {
-        std::iter::once(coords[0]).chain(coords[from..from + rank].iter().copied()).collect()
+    let pick = |coords: &Coords| {
+        let mut out = Coords::with_capacity(1 + rank);
+        out.push(coords[0]);
+        out.extend_from_slice(&coords[from..from + rank]);
+        out
     };
     let dims = region.dims.iter().map(|d| Dim { n: d.n, step: pick(&d.step) }).collect();
     Segment { term, region: Region { at: pick(&region.at), dims } }
@@ -308,10 +313,9 @@ fn restricted(terms: &Terms, term: TermId, region: &Region, from: usize) -> Segm
 
 /// The places of a region alone.
 pub(crate) fn places(region: &Region) -> Region {
-    let mut places = region.clone();
-    places.at.truncate(1);
-    places.dims.iter_mut().for_each(|d| d.step.truncate(1));
-    places
+    let first = |coords: &Coords| Coords::from_slice(&coords[..1]);
+    let dims = region.dims.iter().map(|d| Dim { n: d.n, step: first(&d.step) });
+    Region { at: first(&region.at), dims: dims.collect() }
 }
 
 /// The least and the greatest coordinate 1 of a region.

@@ -108,14 +108,18 @@ impl Elementwise {
             let is_identity = |s: &Summand| identity.is_some() && terms.as_constant(s.term) == identity.as_ref();
             let drops_products = monoid == Monoid::Add && self.freedom >= Freedom::Windows;
             let is_nothing = |s: &Summand| is_identity(s) || (drops_products && self.is_zero_product(terms, s.term));
-            let kept: Vec<Summand> = flat.iter().filter(|s| !is_nothing(s)).cloned().collect();
-            if kept.len() < n {
+            let n_dropped = flat.iter().filter(|s| is_nothing(s)).count();
+            if n_dropped > 0 {
                 let has_product = flat.iter().any(|s| !is_identity(s) && is_nothing(s));
                 rules = rules | Rules::of(Rule::IdentityDrops);
                 if has_product {
                     rules = rules | Rules::of(Rule::ZeroProduct);
                 }
-                flat = if kept.is_empty() { vec![flat.swap_remove(0)] } else { kept };
+                if n_dropped == n {
+                    flat.truncate(1);
+                } else {
+                    flat.retain(|s| !is_nothing(s));
+                }
             }
         }
         for summand in &mut flat {
@@ -441,18 +445,17 @@ fn count_equal(terms: &mut Terms, monoid: Monoid, flat: &mut Vec<Summand>) -> bo
     if before < 2 {
         return false;
     }
-    let key = |s: &Summand| (s.term, s.at.clone(), s.reduce.clone(), s.steps.clone());
-    flat.sort_by_cached_key(|s| (key(s), s.spread));
-    let mut out: Vec<Summand> = Vec::with_capacity(flat.len());
-    for summand in flat.drain(..) {
-        match out.last_mut() {
-            Some(last) if key(last) == key(&summand) => {
-                last.spread = terms.devices.add(last.spread, summand.spread, is_idempotent(monoid));
-            }
-            Some(_) | None => out.push(summand),
-        }
+    fn key(s: &Summand) -> impl Ord + '_ {
+        (s.term, &s.at, &s.reduce, &s.steps)
     }
-    *flat = out;
+    flat.sort_by(|a, b| key(a).cmp(&key(b)).then(a.spread.cmp(&b.spread)));
+    flat.dedup_by(|next, last| {
+        let is_equal = key(last) == key(next);
+        if is_equal {
+            last.spread = terms.devices.add(last.spread, next.spread, is_idempotent(monoid));
+        }
+        is_equal
+    });
     flat.len() < before
 }
 
@@ -513,6 +516,10 @@ fn join_all(flat: &mut Vec<Summand>) -> bool {
     // In the order in which the elements are read, whatever coordinate comes first.
     let place = |s: &Summand| s.at.iter().sum::<i64>();
     flat.sort_by(|a, b| (a.term, a.spread, place(a), &a.at).cmp(&(b.term, b.spread, place(b), &b.at)));
+    // Only summands of one term over the same devices are ever joined.
+    if flat.windows(2).all(|pair| (pair[0].term, pair[0].spread) != (pair[1].term, pair[1].spread)) {
+        return false;
+    }
     join_neighbours(flat);
     cut_by_rows(flat);
     add_steps(flat);
