@@ -201,7 +201,7 @@ impl Elementwise {
         out.push(terms.apply(Head::Elementwise(word), &args, region));
     }
 
-    /// The sum that an op is, where order does not matter; of other ops than add only where one operand is a sum already.
+    /// The sum that an op is, where order does not matter; of maxima and minima only where an operand is one already.
     fn sum_of(&self, terms: &Terms, op: &ElementwiseOp, operands: &[TermId]) -> Option<Monoid> {
         let is_number = !matches!(op.dtype.class(), NumberClass::Pred);
         if op.opcode == Opcode::Add && is_number {
@@ -209,7 +209,7 @@ impl Elementwise {
         }
         let of_sum = |&term: &TermId| match terms.node(term) {
             Node::Apply(Head::Sum(monoid, dtype), _) => {
-                (monoid.opcode() == op.opcode && *dtype == op.dtype && *monoid != Monoid::Add).then_some(*monoid)
+                (monoid.opcode() == op.opcode && *dtype == op.dtype && monoid.is_extremum()).then_some(*monoid)
             }
             _ => None,
         };

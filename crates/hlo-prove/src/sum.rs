@@ -81,8 +81,10 @@ impl Elementwise {
     ) -> Segment {
         let mut flat = Vec::with_capacity(summands.len());
         let mut rules = Rules::NONE;
+        // An op that is all of the sum stays the op that it is elsewhere.
+        let opens_ops = !matches!(summands.as_slice(), [only] if only.is_plain(terms));
         for summand in summands {
-            self.flatten(terms, (monoid, dtype), summand, &mut flat, &mut rules);
+            self.flatten(terms, (monoid, dtype, opens_ops), summand, &mut flat, &mut rules);
         }
         if self.reassociates() && monoid == Monoid::Add {
             if let Some(segment) = self.pull_factors(terms, dtype, region, &mut flat) {
@@ -173,7 +175,7 @@ impl Elementwise {
     fn flatten(
         &self,
         terms: &mut Terms,
-        kind: (Monoid, DType),
+        kind: (Monoid, DType, bool),
         mut summand: Summand,
         out: &mut Vec<Summand>,
         rules: &mut Rules,
@@ -181,7 +183,9 @@ impl Elementwise {
         let classes = terms.classes(summand.term);
         summand.spread = terms.devices.normalize(summand.spread, classes);
         let inner = match terms.node(summand.term) {
-            Node::Apply(Head::Sum(monoid, dtype), args) if (*monoid, *dtype) == kind && self.reassociates() => {
+            Node::Apply(Head::Sum(monoid, dtype), args)
+                if (*monoid, *dtype) == (kind.0, kind.1) && self.reassociates() =>
+            {
                 args.clone()
             }
             Node::Apply(Head::Elementwise(word), args) if self.is_op_of(*word, kind) && self.reassociates() => {
@@ -203,9 +207,10 @@ impl Elementwise {
         }
     }
 
-    /// Whether an op is the sum of its operands, in this sense of a sum.
-    fn is_op_of(&self, word: crate::term::WordId, (monoid, dtype): (Monoid, DType)) -> bool {
-        monoid != Monoid::Add && self.op(word).is_some_and(|op| (op.opcode, op.dtype) == (monoid.opcode(), dtype))
+    /// Whether an op is the sum of its operands, in this sense of a sum, and is to be taken apart.
+    fn is_op_of(&self, word: crate::term::WordId, (monoid, dtype, opens_ops): (Monoid, DType, bool)) -> bool {
+        let is_it = |op: &ElementwiseOp| (op.opcode, op.dtype) == (monoid.opcode(), dtype);
+        opens_ops && monoid.is_extremum() && self.op(word).is_some_and(is_it)
     }
 
     /// Takes scalar factors out of summands that are more than a term. Gives the sum if that leaves no other summand.
