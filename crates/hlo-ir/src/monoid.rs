@@ -21,14 +21,6 @@ pub enum Monoid {
 impl Monoid {
     const ALL: [Monoid; 6] = [Monoid::Add, Monoid::Multiply, Monoid::Maximum, Monoid::Minimum, Monoid::And, Monoid::Or];
 
-    /// Whether it gives one of the values that it combines, the largest or the smallest.
-    pub fn is_extremum(self) -> bool {
-        match self {
-            Monoid::Maximum | Monoid::Minimum => true,
-            Monoid::Add | Monoid::Multiply | Monoid::And | Monoid::Or => false,
-        }
-    }
-
     /// The op that combines two values.
     pub fn opcode(self) -> Opcode {
         match self {

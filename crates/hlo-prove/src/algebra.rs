@@ -61,28 +61,27 @@ impl Elementwise {
             return None;
         }
         let places = places_of(terms, operands, region);
-        let one = match (op.opcode, places.as_slice()) {
-            (Opcode::Multiply, [a, b]) if is_one(terms, b) => Some(a.clone()),
-            (Opcode::Multiply, [a, b]) if is_one(terms, a) => Some(b.clone()),
-            (Opcode::Divide, [a, b]) if is_one(terms, b) => Some(a.clone()),
-            (Opcode::Negate | Opcode::Not, [a]) => self.operand_of(terms, a, op.opcode),
-            (_, _) => None,
+        let one = match places.as_slice() {
+            [a, b] if op.opcode == Opcode::Multiply && is_one(terms, a) => Some(b.clone()),
+            [a, b] if [Opcode::Multiply, Opcode::Divide].contains(&op.opcode) && is_one(terms, b) => Some(a.clone()),
+            [a] if [Opcode::Negate, Opcode::Not].contains(&op.opcode) => self.operand_of(terms, a, op.opcode),
+            _ => None,
         };
         if let Some(place) = one {
             return Some(Rewritten::Operand(segment_at(&place, region)));
         }
-        match (op.opcode, places.as_slice()) {
-            (Opcode::Compare, [a, b]) => self.turned(terms, op, [a, b], region),
-            (Opcode::Not, [a]) => self.opposite_of(terms, a, region),
-            (Opcode::Select, [p, a, b]) => {
+        match places.as_slice() {
+            [a, b] if op.opcode == Opcode::Compare => self.turned(terms, op, [a, b], region),
+            [a] if op.opcode == Opcode::Not => self.opposite_of(terms, a, region),
+            [p, a, b] if op.opcode == Opcode::Select => {
                 let p = self.operand_of(terms, p, Opcode::Not)?;
                 Some(op_at(word, &[&p, b, a], region))
             }
-            (Opcode::Add | Opcode::Subtract, [a, b]) if !self.reassociates() => {
+            [a, b] if [Opcode::Add, Opcode::Subtract].contains(&op.opcode) => {
                 self.signed(terms, op, [a, b], region).or_else(|| self.shifted_twice(terms, op, [a, b], region))
             }
-            (Opcode::DynamicUpdateSlice, all) => self.written_again(terms, word, all, region),
-            (_, _) => None,
+            all if op.opcode == Opcode::DynamicUpdateSlice => self.written_again(terms, word, all, region),
+            _ => None,
         }
     }
 

@@ -6,7 +6,7 @@ use crate::algebra::{Rewritten, relatives};
 use crate::array::Arrays;
 use crate::rules::{Rule, Rules};
 use crate::segment::{Coords, Dim, Region, Segment};
-use crate::sum::Summand;
+use crate::sum::{Summand, is_extremum};
 use crate::term::{ArrayId, Head, Node, TermId, Terms, WordId};
 use hashbrown::HashMap;
 use hlo_ir::attrs::Comparison;
@@ -209,7 +209,7 @@ impl Elementwise {
         }
         let of_sum = |&term: &TermId| match terms.node(term) {
             Node::Apply(Head::Sum(monoid, dtype), _) => {
-                (monoid.opcode() == op.opcode && *dtype == op.dtype && monoid.is_extremum()).then_some(*monoid)
+                (monoid.opcode() == op.opcode && *dtype == op.dtype && is_extremum(*monoid)).then_some(*monoid)
             }
             _ => None,
         };

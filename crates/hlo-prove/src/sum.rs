@@ -210,7 +210,7 @@ impl Elementwise {
     /// Whether an op is the sum of its operands, in this sense of a sum, and is to be taken apart.
     fn is_op_of(&self, word: crate::term::WordId, (monoid, dtype, opens_ops): (Monoid, DType, bool)) -> bool {
         let is_it = |op: &ElementwiseOp| (op.opcode, op.dtype) == (monoid.opcode(), dtype);
-        opens_ops && monoid.is_extremum() && self.op(word).is_some_and(is_it)
+        opens_ops && is_extremum(monoid) && self.op(word).is_some_and(is_it)
     }
 
     /// Takes scalar factors out of summands that are more than a term. Gives the sum if that leaves no other summand.
@@ -462,6 +462,14 @@ fn count_equal(terms: &mut Terms, monoid: Monoid, flat: &mut Vec<Summand>) -> bo
         is_equal
     });
     flat.len() < before
+}
+
+/// Whether it gives one of the numbers that it combines, the largest or the smallest.
+pub(crate) fn is_extremum(monoid: Monoid) -> bool {
+    match monoid {
+        Monoid::Maximum | Monoid::Minimum => true,
+        Monoid::Add | Monoid::Multiply | Monoid::And | Monoid::Or => false,
+    }
 }
 
 fn is_idempotent(monoid: Monoid) -> bool {
