@@ -393,13 +393,19 @@ impl Prover {
         let module = side.module;
         let branches = module.called(inst);
         let Tree::Leaf(choice) = &operands[0] else { return None };
+        let first = module.inst(inst).operands.first()?;
+        let choice_dtype = module.shape(*first).as_array()?.dtype;
+        if let Value::Same(choice) = choice
+            && let Some(number) = self.arrays.as_integer(*choice)
+        {
+            let k = chosen_branch(choice_dtype, number, branches.len());
+            return Some(self.run_called(side, inst, *branches.get(k)?, vec![operands.get(1 + k)?.clone()]));
+        }
         let mut results = Vec::with_capacity(branches.len());
         for (&branch, operand) in branches.iter().zip(&operands[1..]) {
             results.push(self.run_called(side, inst, branch, vec![operand.clone()]));
         }
         let leaves: Vec<Vec<Value>> = results.iter().map(Tree::leaves).collect();
-        let first = module.inst(inst).operands.first()?;
-        let choice_dtype = module.shape(*first).as_array()?.dtype;
         let mut types = Vec::new();
         module.shape(inst).for_each_leaf(&mut |_, leaf| types.push(leaf_type(leaf)));
         let mut out = Vec::with_capacity(types.len());
@@ -425,6 +431,15 @@ impl Prover {
         }
         results[0].with_leaves(&mut out.into_iter())
     }
+}
+
+/// The branch that a number chooses: the first for true, the last for numbers of none.
+fn chosen_branch(dtype: DType, number: i64, n_branches: usize) -> usize {
+    if dtype == DType::Pred {
+        return usize::from(number == 0);
+    }
+    let last = n_branches.saturating_sub(1);
+    usize::try_from(number).map_or(last, |k| k.min(last))
 }
 
 pub(crate) fn leaf_type(shape: &Shape) -> LeafType {

@@ -2,10 +2,11 @@
 
 // circle: an add is a sum where order does not matter, and sums look at the ops of their summands
 
+use crate::algebra::{Rewritten, relatives};
 use crate::array::Arrays;
 use crate::rules::{Rule, Rules};
-use crate::segment::{Dim, Region, Segment};
-use crate::sum::Summand;
+use crate::segment::{Coords, Dim, Region, Segment};
+use crate::sum::{Summand, is_extremum};
 use crate::term::{ArrayId, Head, Node, TermId, Terms, WordId};
 use hashbrown::HashMap;
 use hlo_ir::attrs::Comparison;
@@ -105,7 +106,11 @@ impl Elementwise {
             terms.note_commutative(word);
         }
         self.ops.insert(op.clone(), word);
+        let relatives = relatives(&op);
         self.of_word.insert(word, Rc::new(op));
+        for op in relatives {
+            self.word(terms, op);
+        }
         word
     }
 
@@ -161,6 +166,14 @@ impl Elementwise {
             out.push(segment);
             return;
         }
+        match self.rewritten(terms, (word, op), operands, region) {
+            Some(Rewritten::Operand(segment)) => return out.push(segment),
+            Some(Rewritten::Op(word, operands, region)) => {
+                let Some(op) = self.of_word.get(&word).cloned() else { return };
+                return self.apply_region(arrays, word, &op, &operands, &region, out);
+            }
+            None => {}
+        }
         if self.simplify(terms, op, operands, region, out) {
             return;
         }
@@ -170,10 +183,11 @@ impl Elementwise {
             args.push((term, from));
             from += terms.rank(term);
         }
-        if let (Some(monoid), true) = (self.sum_of(op), self.reassociates()) {
+        if let (Some(monoid), true) = (self.sum_of(terms, op, operands), self.reassociates()) {
             let summands = args.iter().map(|&(term, from)| Summand::own(terms, term, region, from)).collect();
             let segment = self.sum(terms, monoid, op.dtype, region, summands);
-            terms.mark(segment.term, Rules::of(Rule::AddIsSum));
+            let rule = if monoid == Monoid::Add { Rule::AddIsSum } else { Rule::SumFlattens };
+            terms.mark(segment.term, Rules::of(rule));
             out.push(segment);
             return;
         }
@@ -187,10 +201,19 @@ impl Elementwise {
         out.push(terms.apply(Head::Elementwise(word), &args, region));
     }
 
-    /// The sum that an op is, where order does not matter.
-    fn sum_of(&self, op: &ElementwiseOp) -> Option<Monoid> {
+    /// The sum that an op is, where order does not matter; of maxima and minima only where an operand is one already.
+    fn sum_of(&self, terms: &Terms, op: &ElementwiseOp, operands: &[TermId]) -> Option<Monoid> {
         let is_number = !matches!(op.dtype.class(), NumberClass::Pred);
-        (op.opcode == Opcode::Add && is_number).then_some(Monoid::Add)
+        if op.opcode == Opcode::Add && is_number {
+            return Some(Monoid::Add);
+        }
+        let of_sum = |&term: &TermId| match terms.node(term) {
+            Node::Apply(Head::Sum(monoid, dtype), _) => {
+                (monoid.opcode() == op.opcode && *dtype == op.dtype && is_extremum(*monoid)).then_some(*monoid)
+            }
+            _ => None,
+        };
+        operands.iter().find_map(of_sum)
     }
 
     /// Segments for what needs no new term.
@@ -248,7 +271,9 @@ impl Elementwise {
             out.push(pick(terms, 0));
             return true;
         }
-        if let Some(segment) = self.shifted_comparison(terms, op, [&pick(terms, 0), &pick(terms, 1)]) {
+        if op.comparison.is_some()
+            && let Some(segment) = self.shifted_comparison(terms, op, [&pick(terms, 0), &pick(terms, 1)])
+        {
             out.push(segment);
             return true;
         }
@@ -276,8 +301,11 @@ impl Elementwise {
 /// The part of a region that belongs to one of its terms.
 fn restricted(terms: &Terms, term: TermId, region: &Region, from: usize) -> Segment {
     let rank = terms.rank(term);
-    let pick = |coords: &crate::segment::Coords| {
-        std::iter::once(coords[0]).chain(coords[from..from + rank].iter().copied()).collect()
+    let pick = |coords: &Coords| {
+        let mut out = Coords::with_capacity(1 + rank);
+        out.push(coords[0]);
+        out.extend_from_slice(&coords[from..from + rank]);
+        out
     };
     let dims = region.dims.iter().map(|d| Dim { n: d.n, step: pick(&d.step) }).collect();
     Segment { term, region: Region { at: pick(&region.at), dims } }
@@ -285,10 +313,9 @@ fn restricted(terms: &Terms, term: TermId, region: &Region, from: usize) -> Segm
 
 /// The places of a region alone.
 pub(crate) fn places(region: &Region) -> Region {
-    let mut places = region.clone();
-    places.at.truncate(1);
-    places.dims.iter_mut().for_each(|d| d.step.truncate(1));
-    places
+    let first = |coords: &Coords| Coords::from_slice(&coords[..1]);
+    let dims = region.dims.iter().map(|d| Dim { n: d.n, step: first(&d.step) });
+    Region { at: first(&region.at), dims: dims.collect() }
 }
 
 /// The least and the greatest coordinate 1 of a region.

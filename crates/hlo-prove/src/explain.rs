@@ -2,9 +2,9 @@
 
 use crate::array::Value;
 use crate::prover::Prover;
-use crate::term::{ArrayId, Head, Node, TermId};
+use crate::term::{ArrayId, Extra, Head, Node, TermId};
 use hashbrown::HashSet;
-use hlo_ir::{InstId, Module, Scalar};
+use hlo_ir::{InstId, Literal, Module, Scalar};
 
 impl Prover {
     /// One sentence on where the second value parts from the first.
@@ -20,8 +20,9 @@ impl Prover {
                 let rank = self.arrays.terms.rank(terms[0]);
                 let (p, q, path) = self.descend(terms[0], terms[1]);
                 let n_elems = region.n_elems();
+                let contrast = self.contrast(p, q).map_or(String::new(), |text| format!("; {text}"));
                 return format!(
-                    "device {device}, {n_elems} element{} from {}: expected {} at {:?}, found {} at {:?}; below {}: expected {}, found {}",
+                    "device {device}, {n_elems} element{} from {}: expected {} at {:?}, found {} at {:?}; below {}: expected {}, found {}{contrast}",
                     if n_elems == 1 { "" } else { "s" },
                     region.at[0],
                     self.name(modules, terms[0]),
@@ -56,6 +57,42 @@ impl Prover {
         }
         let from = path.len().saturating_sub(5);
         (p, q, path.split_off(from))
+    }
+
+    /// What differs between two terms that look alike.
+    fn contrast(&self, p: TermId, q: TermId) -> Option<String> {
+        let terms = &self.arrays.terms;
+        match (terms.node(p), terms.node(q)) {
+            (Node::Table(_) | Node::Constant(_), Node::Table(_) | Node::Constant(_)) => {
+                let (a, b) = (terms.literal(p)?, terms.literal(q)?);
+                if a.n_elems() > 1 && b.n_elems() > 1 && a.n_elems() != b.n_elems() {
+                    return Some(format!("expected {} elements, found {}", a.n_elems(), b.n_elems()));
+                }
+                let element = |literal: &Literal, k: usize| literal.get(if literal.n_elems() == 1 { 0 } else { k });
+                let n = a.n_elems().max(b.n_elems());
+                let pair = |k: usize| Some((k, element(a, k)?, element(b, k)?));
+                let (k, x, y) = (0..n).filter_map(pair).find(|(_, x, y)| x != y)?;
+                Some(format!("at [{k}] expected {}, found {}", number(x), number(y)))
+            }
+            (Node::Whole(a, _, _), Node::Whole(b, _, _)) => first_unlike_word(terms.text(*a), terms.text(*b)),
+            (Node::Apply(Head::Unit(a), _), Node::Apply(Head::Unit(b), _)) if a != b => {
+                first_unlike_word(terms.text(*a), terms.text(*b))
+            }
+            (Node::Apply(a, x), Node::Apply(b, y)) if a == b && x.len() == y.len() => {
+                let k = x.iter().zip(y).position(|(x, y)| x != y)?;
+                if x[k].term != y[k].term {
+                    return None;
+                }
+                let text = match (terms.extra_of(x[k].extra), terms.extra_of(y[k].extra)) {
+                    (Extra::Extent(a), Extra::Extent(b)) if a.spread != b.spread => "over other devices",
+                    (Extra::Extent(a), Extra::Extent(b)) if a.reduce != b.reduce => "over other elements",
+                    (Extra::Moves(a), Extra::Moves(b)) if a != b => "with other steps or bounds",
+                    (_, _) => "at other elements",
+                };
+                Some(format!("operand {k} is taken {text}"))
+            }
+            (_, _) => None,
+        }
     }
 
     fn head(&self, head: Head) -> String {
@@ -96,10 +133,22 @@ impl Prover {
                 Some(value) => number(value),
                 None => "a constant".to_string(),
             },
-            Node::Table(_) => "a table".to_string(),
+            Node::Table(_) => {
+                let literal = terms.literal(term);
+                let shown = literal.map_or(0, |literal| literal.n_elems().min(MAX_SHOWN));
+                let mut numbers: Vec<String> =
+                    (0..shown).filter_map(|k| literal.and_then(|literal| literal.get(k)).map(number)).collect();
+                if literal.is_some_and(|literal| literal.n_elems() > MAX_SHOWN) {
+                    numbers.push("…".to_string());
+                }
+                format!("the table {{{}}}", numbers.join(", "))
+            }
             Node::Iota(_) => "iota".to_string(),
-            Node::Carry(..) => "carried".to_string(),
-            Node::LoopResult(..) => "a loop's result".to_string(),
+            Node::Carry(_, _, leaf) => format!("carried leaf {leaf}"),
+            Node::LoopResult(_, leaf) => match self.origin(term) {
+                Some((side, inst)) => format!("leaf {leaf} of what %{} gives", modules[side].inst_name(inst)),
+                None => format!("leaf {leaf} of what a loop gives"),
+            },
             Node::Element(of, at) => format!("{}{:?}", self.show(modules, *of, depth.saturating_sub(1)), at.as_slice()),
             Node::Whole(word, ..) => terms.text(*word).split(' ').next().unwrap_or("op").to_string(),
             Node::Unique(_) => "what nothing equals".to_string(),
@@ -108,7 +157,7 @@ impl Prover {
                 let mut parts = Vec::new();
                 for arg in args.iter().take(6) {
                     let mut text = self.show(modules, arg.term, depth - 1);
-                    if let crate::term::Extra::Extent(extent) = terms.extra_of(arg.extra) {
+                    if let Extra::Extent(extent) = terms.extra_of(arg.extra) {
                         let n: i64 = extent.reduce.iter().map(|r| r.0).product();
                         if n > 1 {
                             text.push_str(&format!(" over {n}"));
@@ -122,6 +171,27 @@ impl Prover {
                     parts.push(text);
                 }
                 format!("{}({})", self.head(*head), parts.join(", "))
+            }
+        }
+    }
+}
+
+/// How many elements of a table are shown.
+const MAX_SHOWN: usize = 4;
+
+/// Where two descriptions of ops part.
+fn first_unlike_word(a: &str, b: &str) -> Option<String> {
+    let (mut a, mut b) = (a.split(' '), b.split(' '));
+    loop {
+        match (a.next(), b.next()) {
+            (None, None) => return None,
+            (x, y) if x == y => {}
+            (x, y) => {
+                return Some(format!(
+                    "in its attributes expected {}, found {}",
+                    x.unwrap_or("none"),
+                    y.unwrap_or("none")
+                ));
             }
         }
     }

@@ -1,4 +1,5 @@
 //! A static proof that a transformed module computes what its source computes.
+mod algebra;
 mod array;
 mod certificate;
 mod closed_form;

@@ -154,14 +154,21 @@ impl Prover {
         padding: &[PadDim],
         to: &[i64],
     ) -> Option<Value> {
-        if padding.iter().any(|p| p.interior != 0) {
-            return None;
+        let (mut spread, mut from) = (value.clone(), from.to_vec());
+        for (d, pad) in padding.iter().enumerate() {
+            if pad.interior > 0 && from[d] > 1 {
+                spread = self.spread_out(&spread, filler, &mut from, d, pad.interior)?;
+            }
         }
+        let value = &spread;
         // Negative padding cuts elements off.
         let start: Vec<i64> = padding.iter().map(|p| p.low.max(0)).collect();
         let cut: Vec<i64> = padding.iter().map(|p| (-p.low).max(0)).collect();
         let sizes: Vec<i64> = (0..to.len()).map(|d| (from[d] - cut[d] - (-padding[d].high).max(0)).max(0)).collect();
-        let steps = row_major(from);
+        if sizes.contains(&0) {
+            return self.splat(filler, to.iter().product());
+        }
+        let steps = row_major(&from);
         let offset = cut.iter().zip(&steps).map(|(c, s)| c * s).sum();
         let inside = self.view(value, &sizes, offset, &steps)?;
         let filler = self.splat(filler, to.iter().product())?;
@@ -172,6 +179,35 @@ impl Prover {
             p.place(a[0], &window, to, &mut out)?;
             Some(p.arrays.intern(out))
         })
+    }
+
+    /// A value with so many fillers between neighbours along a dim, which becomes as long as it is then.
+    fn spread_out(
+        &mut self,
+        value: &Value,
+        filler: &Value,
+        dims: &mut [i64],
+        d: usize,
+        interior: i64,
+    ) -> Option<Value> {
+        // Each element becomes the first of a row of its own; the last row is cut behind it.
+        let mut rows = dims.to_vec();
+        rows.insert(d + 1, 1 + interior);
+        let mut sizes = rows.clone();
+        sizes[d + 1] = 1;
+        let window = Window { start: vec![0; rows.len()], sizes };
+        let filler = self.splat(filler, rows.iter().product())?;
+        let whole = self.map(&[value, &filler], |p, a| {
+            let mut out = Vec::new();
+            p.keep_outside(a[1], &window, &rows, &mut out)?;
+            p.place(a[0], &window, &rows, &mut out)?;
+            Some(p.arrays.intern(out))
+        })?;
+        let mut joined = dims.to_vec();
+        joined[d] *= 1 + interior;
+        let steps = row_major(&joined);
+        dims[d] = joined[d] - interior;
+        self.view(&whole, dims, 0, &steps)
     }
 
     /// Where the window of a dynamic op begins along each dim.

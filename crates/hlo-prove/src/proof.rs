@@ -214,8 +214,9 @@ fn prove_freely(
 /// Whether the first module's shapes are of whole values and the others' of tiles.
 fn is_global_pair(before: &Module, after: &[&Module]) -> Result<bool, Error> {
     let (Some(first), Some(last)) = (after.first(), after.last()) else { return Ok(false) };
-    if before.n_devices() == 1 && first.n_devices() > 1 {
-        return Ok(true);
+    if before.n_devices() == 1 {
+        // On one device there is no tile but the whole.
+        return Ok(first.n_devices() > 1);
     }
     let texts = |leaves: Vec<LeafType>| leaves.into_iter().map(|leaf| leaf.text).collect::<Vec<_>>();
     let is_same = texts(input_types(before)?) == texts(input_types(first)?)

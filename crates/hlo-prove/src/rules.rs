@@ -18,6 +18,12 @@ pub enum Rule {
     IotaShift,
     IotaMask,
     SelectByConstant,
+    Negations,
+    OneDrops,
+    TurnedComparison,
+    IntegerSums,
+    RowRewritten,
+    EmptySum,
     DeviceFacts,
     FromInward,
     MovedInward,
@@ -108,8 +114,50 @@ pub const RULES: &[RuleText] = &[
     RuleText {
         rule: Rule::SelectByConstant,
         name: "select-by-constant",
-        statement: "select(true, a, b) = a, select(false, a, b) = b, select(p, a, a) = a",
-        source: "https://openxla.org/xla/operation_semantics#select",
+        statement: "select(true, a, b) = a, select(false, a, b) = b, select(p, a, a) = a; a conditional by a known number gives what that branch gives, the last one if there is none of that number",
+        source: "https://openxla.org/xla/operation_semantics#select, #conditional",
+        is_exact: true,
+    },
+    RuleText {
+        rule: Rule::Negations,
+        name: "negations",
+        statement: "-(-x) = x, x + (-y) = x - y, x - (-y) = x + y, not(not(p)) = p, select(not(p), a, b) = select(p, b, a), not(a = b) = (a != b), and of integers not(a < b) = (a >= b) and the like",
+        source: "IEEE 754-2019, 5.4.1, 5.5.1 and 5.11; two's complement",
+        is_exact: true,
+    },
+    RuleText {
+        rule: Rule::OneDrops,
+        name: "one-drops",
+        statement: "x * 1 = x, x / 1 = x, of real numbers",
+        source: "IEEE 754-2019, 5.4.1",
+        is_exact: true,
+    },
+    RuleText {
+        rule: Rule::TurnedComparison,
+        name: "turned-comparison",
+        statement: "(a < b) = (b > a), (a <= b) = (b >= a)",
+        source: "IEEE 754-2019, 5.11",
+        is_exact: true,
+    },
+    RuleText {
+        rule: Rule::IntegerSums,
+        name: "integer-sums",
+        statement: "(x + c) + d = x + (c + d) and x - c = x + (-c) for integers, wrapped to the type",
+        source: "two's complement",
+        is_exact: true,
+    },
+    RuleText {
+        rule: Rule::RowRewritten,
+        name: "row-rewritten",
+        statement: "of two dynamic-update-slices of one row at one place the last counts",
+        source: "https://openxla.org/xla/operation_semantics#dynamicupdateslice",
+        is_exact: true,
+    },
+    RuleText {
+        rule: Rule::EmptySum,
+        name: "empty-sum",
+        statement: "a reduction over no elements is its initial value",
+        source: "https://openxla.org/xla/operation_semantics#reduce",
         is_exact: true,
     },
     RuleText {
@@ -164,7 +212,7 @@ pub const RULES: &[RuleText] = &[
     RuleText {
         rule: Rule::SumFlattens,
         name: "sum-flattens",
-        statement: "a sum of sums is one sum over all summands",
+        statement: "a sum of sums is one sum over all summands; likewise a maximum of maxima, and so on",
         source: "associativity of exact numbers",
         is_exact: false,
     },
@@ -249,7 +297,7 @@ pub const RULES: &[RuleText] = &[
 
 /// A set of rules.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Rules(u32);
+pub struct Rules(u64);
 
 impl Rules {
     /// No rule.
@@ -257,12 +305,12 @@ impl Rules {
 
     /// One rule.
     pub const fn of(rule: Rule) -> Rules {
-        Rules(1 << rule as u32)
+        Rules(1 << rule as u64)
     }
 
     /// Whether the rule is in the set.
     pub const fn has(self, rule: Rule) -> bool {
-        self.0 >> rule as u32 & 1 == 1
+        self.0 >> rule as u64 & 1 == 1
     }
 
     /// The rules of the set, in the table's order.

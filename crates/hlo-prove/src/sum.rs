@@ -81,8 +81,10 @@ impl Elementwise {
     ) -> Segment {
         let mut flat = Vec::with_capacity(summands.len());
         let mut rules = Rules::NONE;
+        // An op that is all of the sum stays the op that it is elsewhere.
+        let opens_ops = !matches!(summands.as_slice(), [only] if only.is_plain(terms));
         for summand in summands {
-            self.flatten(terms, (monoid, dtype), summand, &mut flat, &mut rules);
+            self.flatten(terms, (monoid, dtype, opens_ops), summand, &mut flat, &mut rules);
         }
         if self.reassociates() && monoid == Monoid::Add {
             if let Some(segment) = self.pull_factors(terms, dtype, region, &mut flat) {
@@ -108,14 +110,18 @@ impl Elementwise {
             let is_identity = |s: &Summand| identity.is_some() && terms.as_constant(s.term) == identity.as_ref();
             let drops_products = monoid == Monoid::Add && self.freedom >= Freedom::Windows;
             let is_nothing = |s: &Summand| is_identity(s) || (drops_products && self.is_zero_product(terms, s.term));
-            let kept: Vec<Summand> = flat.iter().filter(|s| !is_nothing(s)).cloned().collect();
-            if kept.len() < n {
+            let n_dropped = flat.iter().filter(|s| is_nothing(s)).count();
+            if n_dropped > 0 {
                 let has_product = flat.iter().any(|s| !is_identity(s) && is_nothing(s));
                 rules = rules | Rules::of(Rule::IdentityDrops);
                 if has_product {
                     rules = rules | Rules::of(Rule::ZeroProduct);
                 }
-                flat = if kept.is_empty() { vec![flat.swap_remove(0)] } else { kept };
+                if n_dropped == n {
+                    flat.truncate(1);
+                } else {
+                    flat.retain(|s| !is_nothing(s));
+                }
             }
         }
         for summand in &mut flat {
@@ -169,7 +175,7 @@ impl Elementwise {
     fn flatten(
         &self,
         terms: &mut Terms,
-        kind: (Monoid, DType),
+        kind: (Monoid, DType, bool),
         mut summand: Summand,
         out: &mut Vec<Summand>,
         rules: &mut Rules,
@@ -177,7 +183,12 @@ impl Elementwise {
         let classes = terms.classes(summand.term);
         summand.spread = terms.devices.normalize(summand.spread, classes);
         let inner = match terms.node(summand.term) {
-            Node::Apply(Head::Sum(monoid, dtype), args) if (*monoid, *dtype) == kind && self.reassociates() => {
+            Node::Apply(Head::Sum(monoid, dtype), args)
+                if (*monoid, *dtype) == (kind.0, kind.1) && self.reassociates() =>
+            {
+                args.clone()
+            }
+            Node::Apply(Head::Elementwise(word), args) if self.is_op_of(*word, kind) && self.reassociates() => {
                 args.clone()
             }
             _ => return out.push(summand),
@@ -194,6 +205,12 @@ impl Elementwise {
             }
             self.flatten(terms, kind, part, out, rules);
         }
+    }
+
+    /// Whether an op is the sum of its operands, in this sense of a sum, and is to be taken apart.
+    fn is_op_of(&self, word: crate::term::WordId, (monoid, dtype, opens_ops): (Monoid, DType, bool)) -> bool {
+        let is_it = |op: &ElementwiseOp| (op.opcode, op.dtype) == (monoid.opcode(), dtype);
+        opens_ops && is_extremum(monoid) && self.op(word).is_some_and(is_it)
     }
 
     /// Takes scalar factors out of summands that are more than a term. Gives the sum if that leaves no other summand.
@@ -433,19 +450,26 @@ fn count_equal(terms: &mut Terms, monoid: Monoid, flat: &mut Vec<Summand>) -> bo
     if before < 2 {
         return false;
     }
-    let key = |s: &Summand| (s.term, s.at.clone(), s.reduce.clone(), s.steps.clone());
-    flat.sort_by_cached_key(|s| (key(s), s.spread));
-    let mut out: Vec<Summand> = Vec::with_capacity(flat.len());
-    for summand in flat.drain(..) {
-        match out.last_mut() {
-            Some(last) if key(last) == key(&summand) => {
-                last.spread = terms.devices.add(last.spread, summand.spread, is_idempotent(monoid));
-            }
-            Some(_) | None => out.push(summand),
-        }
+    fn key(s: &Summand) -> impl Ord + '_ {
+        (s.term, &s.at, &s.reduce, &s.steps)
     }
-    *flat = out;
+    flat.sort_by(|a, b| key(a).cmp(&key(b)).then(a.spread.cmp(&b.spread)));
+    flat.dedup_by(|next, last| {
+        let is_equal = key(last) == key(next);
+        if is_equal {
+            last.spread = terms.devices.add(last.spread, next.spread, is_idempotent(monoid));
+        }
+        is_equal
+    });
     flat.len() < before
+}
+
+/// Whether it gives one of the numbers that it combines, the largest or the smallest.
+pub(crate) fn is_extremum(monoid: Monoid) -> bool {
+    match monoid {
+        Monoid::Maximum | Monoid::Minimum => true,
+        Monoid::Add | Monoid::Multiply | Monoid::And | Monoid::Or => false,
+    }
 }
 
 fn is_idempotent(monoid: Monoid) -> bool {
@@ -505,6 +529,10 @@ fn join_all(flat: &mut Vec<Summand>) -> bool {
     // In the order in which the elements are read, whatever coordinate comes first.
     let place = |s: &Summand| s.at.iter().sum::<i64>();
     flat.sort_by(|a, b| (a.term, a.spread, place(a), &a.at).cmp(&(b.term, b.spread, place(b), &b.at)));
+    // Only summands of one term over the same devices are ever joined.
+    if flat.windows(2).all(|pair| (pair[0].term, pair[0].spread) != (pair[1].term, pair[1].spread)) {
+        return false;
+    }
     join_neighbours(flat);
     cut_by_rows(flat);
     add_steps(flat);

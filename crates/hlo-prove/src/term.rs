@@ -329,6 +329,14 @@ impl Terms {
         }
     }
 
+    /// The number or table that the term is, if it is one.
+    pub(crate) fn literal(&self, term: TermId) -> Option<&Literal> {
+        match self.node(term) {
+            Node::Constant(id) | Node::Table(id) => self.literals.get(*id as usize),
+            _ => None,
+        }
+    }
+
     /// The integer or truth value that the term is, if it is one.
     pub(crate) fn as_integer(&self, term: TermId) -> Option<i64> {
         match self.as_constant(term)?.get(0)? {

@@ -269,6 +269,9 @@ impl Prover {
             FactorRule::Reduce => {
                 let [value, init] = values.as_slice() else { return None };
                 let attrs = ReduceAttrs::of(attrs)?;
+                if shapes[0].n_elems() == 0 {
+                    return self.splat(init, to.n_elems() as i64);
+                }
                 let monoid = find_monoid(module, attrs.to_apply?)?;
                 let identity = hlo_ir::Literal::scalar(to.dtype, monoid.identity(to.dtype)?);
                 let Value::Same(init) = init else { return None };

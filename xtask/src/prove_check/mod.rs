@@ -2,16 +2,18 @@
 //!
 //! The first is a table: a row for each module and pipeline. The second is tried in two ways, with the evaluator as judge:
 //! *mutants*, small changes of transformed modules that the prover must refuse unless they are equal after all, and *random* modules
-//! beside rewrites of them.
+//! beside rewrites of them, and pairs of [families](family).
 
 mod certificates;
 mod edit;
+mod family;
 mod global;
 mod judge;
 mod mutation;
 mod pipelines;
 pub(crate) mod proof;
 mod random;
+mod wild;
 
 use std::path::PathBuf;
 

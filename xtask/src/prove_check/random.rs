@@ -1,4 +1,5 @@
-//! Random modules beside what random passes, rewrites and edits make of them. Whatever is proved must be so in the evaluator.
+//! Random modules beside what random passes, rewrites and edits make of them, and pairs of [families](super::family). Whatever is
+//! proved must be so in the evaluator.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,6 +14,7 @@ use hlo_tests::random_module::{Rng, Size, random_module};
 use hlo_tests::training_step::training_step;
 
 use super::edit::{EDITS, edited};
+use super::family;
 use super::judge::{Judge, Judgement};
 use super::proof::{PANICKED, is_exact, prove};
 use crate::workspace;
@@ -45,8 +47,8 @@ struct Variant {
     module: Module,
     /// What was done.
     what: String,
-    /// The kind of the edit, if there was one.
-    edit: Option<&'static str>,
+    /// The family, or the kind of the edit, if there was one.
+    kind: Option<&'static str>,
 }
 
 #[derive(Default)]
@@ -75,13 +77,22 @@ pub(super) fn run(n: usize, seed: u64) -> Result<bool, String> {
         if counts.pairs >= n || n_bad > MOST_BAD {
             break;
         }
-        let Some(before) = base(number) else { continue };
-        let mut judge = None;
         let mut rng = Rng::new(number ^ 0x51ab);
+        let is_of_a_family = !number.is_multiple_of(3);
+        let own = if is_of_a_family { None } else { base(number / 3) };
+        let mut judge = None;
         for variant in 0..PER_MODULE {
-            let Some(after) = variant_of(&before, &mut rng) else { continue };
+            let made = match &own {
+                Some(before) => variant_of(before, &mut rng).map(|after| (before.clone(), after)),
+                None if is_of_a_family => {
+                    judge = None;
+                    of_a_family(&mut rng)
+                }
+                None => None,
+            };
+            let Some((before, after)) = made else { continue };
             counts.pairs += 1;
-            let slot = kinds.entry(after.edit.unwrap_or("no edit")).or_default();
+            let slot = kinds.entry(after.kind.unwrap_or("no edit")).or_default();
             slot.0 += 1;
             let judgement = attempt(&before, &after, &mut judge, number, &mut counts, &mut slot.1);
             if let Err(text) = judgement {
@@ -97,6 +108,9 @@ pub(super) fn run(n: usize, seed: u64) -> Result<bool, String> {
 
 /// The most instructions that a run may execute: some loops never end.
 const MAX_STEPS: u64 = 200_000;
+
+/// How many reasons why a pair is not judged are shown.
+const N_REASONS: usize = 20;
 
 /// When to stop.
 const MOST_BAD: usize = 40;
@@ -126,8 +140,8 @@ fn attempt(
     counts.proved += n_proved;
     counts.whole += usize::from(proved.proof.is_proved());
     *n_whole += usize::from(proved.proof.is_proved());
-    counts.edited += usize::from(after.edit.is_some());
-    counts.edited_whole += usize::from(after.edit.is_some() && proved.proof.is_proved());
+    counts.edited += usize::from(after.kind.is_some());
+    counts.edited_whole += usize::from(after.kind.is_some() && proved.proof.is_proved());
     counts.exact += proved.proof.outputs.iter().filter(|output| is_exact(output)).count();
     if n_proved == 0 {
         return Ok(());
@@ -137,7 +151,7 @@ fn attempt(
         counts.unjudged += 1;
         return Ok(());
     };
-    match judge.judge(&after.module, &proved.proof, after.edit != Some("through a narrower type")) {
+    match judge.judge(&after.module, &proved.proof, after.kind != Some("through a narrower type")) {
         Judgement::Bits => counts.bits += 1,
         Judgement::Rounding { is_exact } => {
             counts.rounding += 1;
@@ -146,7 +160,12 @@ fn attempt(
                 println!("seed {seed}: bits differ though proved bit for bit, equal but for rounding: {}", after.what);
             }
         }
-        Judgement::Unjudged(_) => counts.unjudged += 1,
+        Judgement::Unjudged(reason) => {
+            counts.unjudged += 1;
+            if counts.unjudged <= N_REASONS {
+                println!("seed {seed}: not judged: {}: {reason}", after.what);
+            }
+        }
         Judgement::Apart(text) => return Err(text),
     }
     Ok(())
@@ -187,7 +206,24 @@ fn variant_of(before: &Module, rng: &mut Rng) -> Option<Variant> {
         what.push(format!("{} at {}", made.kind, made.place));
         (module, edit) = (made.module, Some(made.kind));
     }
-    Some(Variant { module, what: what.join("; "), edit })
+    Some(Variant { module, what: what.join("; "), kind: edit })
+}
+
+/// A pair of a family, of which the second is sometimes rewritten, or edited once more.
+fn of_a_family(rng: &mut Rng) -> Option<(Module, Variant)> {
+    let family::Pair { family, before, mut after } = family::pair(rng)?;
+    let mut what = family.to_string();
+    if rng.one_in(4) {
+        let n = rewrite(&mut after, 1 + rng.below(4), rng);
+        what.push_str(&format!("; {n} rewrites"));
+    }
+    if rng.one_in(6)
+        && let Some(made) = edited(&after, rng.below(EDITS.len()), rng)
+    {
+        what.push_str(&format!("; {} at {}", made.kind, made.place));
+        after = made.module;
+    }
+    Some((before, Variant { module: after, what, kind: Some(family) }))
 }
 
 /// The module after a pipeline; `None` where a pass refuses it.
@@ -221,7 +257,7 @@ fn show(counts: &Counts, kinds: &BTreeMap<&str, (usize, usize)>) {
     println!(
         "{pairs} pairs ({unlike} with other inputs or outputs): {whole} proved whole; {proved} of {outputs} outputs, {exact} bit for bit"
     );
-    println!("of {} pairs with an edit {} are proved whole", counts.edited, counts.edited_whole);
+    println!("of {} pairs with an edit or of a family {} are proved whole", counts.edited, counts.edited_whole);
     println!(
         "evaluated: {} equal bit for bit, {} but for rounding ({} of them with an output proved bit for bit), {} not judged; {} panics",
         counts.bits, counts.rounding, counts.exact_rounding, counts.unjudged, counts.panics

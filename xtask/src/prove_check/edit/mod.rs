@@ -3,6 +3,7 @@
 //! A kind applies where its function says so; that what comes of it is a valid module is for the verifier to say.
 
 mod attributes;
+mod edges;
 mod numbers;
 mod wiring;
 
@@ -53,6 +54,14 @@ pub(super) const EDITS: &[(&str, Edit)] = &[
     ("rotated", wiring::rotate),
     ("a sum left out", wiring::leave_out_collective),
     ("an update left out", wiring::leave_out_update),
+    ("constant: at an end of its type", edges::edge_scalar),
+    ("constant: a table that begins so", edges::unlike_splat),
+    ("the first element everywhere", edges::first_everywhere),
+    ("a part twice", edges::repeat_part),
+    ("index: shifted, out of bounds", edges::shift_index),
+    ("loop: another start", edges::other_start),
+    ("collective: channel, ids", edges::other_mode),
+    ("bitcast to another layout", edges::other_layout),
 ];
 
 /// A change that was made.
