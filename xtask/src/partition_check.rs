@@ -23,8 +23,8 @@ use crate::workspace;
 const MOST_DEVICES: usize = 12;
 
 /// Samples that are not tried: the evaluator does not run them, or they round sums to so few bits that the order of the terms shows.
-const NOT_JUDGED: [&str; 5] =
-    ["scaled-dot", "set-dimension-size", "dynamic-reshape", "get-dimension-size", "small-floats"];
+const NOT_JUDGED: [&str; 7] =
+    ["scaled-dot", "set-dimension-size", "dynamic-reshape", "get-dimension-size", "small-floats", "infeed", "outfeed"];
 
 /// A program to be annotated, and how its inputs are drawn.
 struct Base {

@@ -30,7 +30,8 @@ fn partitioned(body: &str) -> (Vec<&'static str>, u64) {
     let passes = bind(&calls, PASSES).expect("the pass");
     run_pipeline(&mut local, &mut Default::default(), &passes, RunOptions::default()).expect("the pass runs");
     let program = GlobalProgram::of(&global).expect("a global program");
-    let wholes = program.draw(&draw::DrawOptions { seed: 1, draws: Vec::new(), same: draw::Same::Auto }).expect("inputs");
+    let wholes =
+        program.draw(&draw::DrawOptions { seed: 1, draws: Vec::new(), same: draw::Same::Auto }).expect("inputs");
     let expected = program.run(&wholes, &EvalOptions::default()).expect("it runs");
     let tiled = TiledInterface::between(&program, &[&local]).expect("tiles");
     let inputs = tiled.cut_inputs(&wholes).expect("inputs are cut");
@@ -100,7 +101,8 @@ fn copies_send_what_they_must() {
     };
     assert_eq!(copied("{devices=[4,1]<=[4]}", "{replicated}"), (vec!["all-gather"], 3072));
     assert_eq!(copied("{devices=[4,1]<=[4]}", "{devices=[1,4]<=[4]}"), (vec!["all-to-all"], 768));
-    let (x, y) = ("{devices=[4,1,4]<=[16] last_tile_dim_replicate}", "{devices=[4,1,4]<=[4,4]T(1,0) last_tile_dim_replicate}");
+    let (x, y) =
+        ("{devices=[4,1,4]<=[16] last_tile_dim_replicate}", "{devices=[4,1,4]<=[4,4]T(1,0) last_tile_dim_replicate}");
     assert_eq!(copied(x, y), (vec!["collective-permute"], 1024));
 }
 
