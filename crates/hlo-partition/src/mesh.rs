@@ -4,7 +4,7 @@
 
 use crate::error::PartitionError;
 use crate::sharding::{ArraySharding, Atom, AtomList};
-use hlo_ir::axes::{AxisMesh, AxisSharding, SubAxis};
+use hlo_ir::axes::{AxisMesh, AxisSharding, SubAxis, primes};
 use hlo_ir::devices::find_n_devices;
 use hlo_ir::diag::Entity;
 use hlo_ir::names::FixedHash;
@@ -279,17 +279,4 @@ fn prime_sizes(said: &[Said], n_devices: usize) -> Result<Vec<i64>, PartitionErr
     }
     sizes.reverse();
     Ok(sizes)
-}
-
-/// The prime factors, the least first.
-fn primes(mut n: i64) -> Vec<i64> {
-    let (mut out, mut prime) = (Vec::new(), 2);
-    while n > 1 {
-        while n % prime == 0 {
-            out.push(prime);
-            n /= prime;
-        }
-        prime = if prime * prime > n { n.max(prime + 1) } else { prime + 1 };
-    }
-    out
 }

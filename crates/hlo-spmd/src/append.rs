@@ -24,6 +24,11 @@ impl Appender {
         Appender { comp, source: Some(source) }
     }
 
+    /// Where it appends.
+    pub fn computation(self) -> CompId {
+        self.comp
+    }
+
     /// Appends an instruction that computes an array, named after `hint`.
     pub fn add(
         self,

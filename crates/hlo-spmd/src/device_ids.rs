@@ -80,6 +80,51 @@ impl DeviceIds {
     }
 }
 
+/// Numbers by device as values of one computation, each table once.
+#[derive(Clone, Debug, Default)]
+pub struct DeviceTables {
+    device: Option<InstId>,
+    known: IndexMap<Vec<i64>, InstId>,
+}
+
+impl DeviceTables {
+    /// `s32[]`: the number of this device in a table by device id, appended by `at` to its computation.
+    ///
+    /// # Errors
+    /// There is no number.
+    pub fn looked_up(&mut self, module: &mut Module, at: Appender, table: &[i64]) -> Result<InstId, SpmdError> {
+        if let Some(&known) = self.known.get(table) {
+            return Ok(known);
+        }
+        let first = *table.first().ok_or(SpmdError::PositionTable)?;
+        let found = if table.iter().all(|&n| n == first) {
+            let literal = Literal::scalar(DType::S32, Scalar::Int(first));
+            Builder::new(module, at.computation()).constant("start", literal)
+        } else {
+            let device = match self.device {
+                Some(device) => device,
+                None => *self.device.insert(device_id(module, at.computation())),
+            };
+            let is_identity = table.iter().enumerate().all(|(id, &n)| n == id as i64);
+            if is_identity { device } else { Self::picked(module, at, table, device)? }
+        };
+        self.known.insert(table.to_vec(), found);
+        Ok(found)
+    }
+
+    fn picked(module: &mut Module, at: Appender, table: &[i64], device: InstId) -> Result<InstId, SpmdError> {
+        let elems: Vec<i32> =
+            table.iter().map(|&n| i32::try_from(n)).collect::<Result<_, _>>().map_err(|_| SpmdError::PositionTable)?;
+        let literal = Literal::from_elems(&[elems.len() as i64], elems).map_err(|_| SpmdError::PositionTable)?;
+        let literal = Builder::new(module, at.computation()).constant("starts_by_device", literal);
+        let one = ArrayShape::new(DType::S32, [1]).with_row_major();
+        let attrs = DynamicSliceAttrs { dynamic_slice_sizes: one.dims.clone() };
+        let slice = at.add(module, "start", Opcode::DynamicSlice, one, &[literal, device], attrs);
+        let scalar = ArrayShape::new(DType::S32, []);
+        Ok(at.add(module, "start", Opcode::Reshape, scalar, &[slice], ReshapeAttrs::default()))
+    }
+}
+
 /// `s32[]`: replica × num_partitions + partition.
 pub(crate) fn device_id(module: &mut Module, comp: CompId) -> InstId {
     let (r, p) = (module.header.replica_count, module.header.num_partitions);

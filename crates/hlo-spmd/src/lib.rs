@@ -40,7 +40,7 @@ mod shards;
 pub use append::Appender;
 pub use call_sites::{CallSiteCopies, KeptCopy, MergedCopies};
 pub use collective::{AllReduce, array, check_free, find_all_reduce, is_async_collective};
-pub use device_ids::DeviceIds;
+pub use device_ids::{DeviceIds, DeviceTables};
 pub use device_values::find_device_values;
 pub use error::SpmdError;
 pub use format::{DimRun, EvenSplit, ShardFormat, local_shape};

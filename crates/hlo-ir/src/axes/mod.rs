@@ -9,7 +9,7 @@ mod refine;
 mod write;
 
 pub use read::AxesError;
-pub use refine::refine_together;
+pub use refine::{primes, refine_together};
 
 use crate::shape::Dims;
 use crate::sharding::Reduction;

@@ -66,7 +66,7 @@ fn on_primes(sharding: &AxisSharding, mesh: &AxisMesh) -> Option<AxisSharding> {
 }
 
 /// The prime factors, the least first.
-fn primes(mut n: i64) -> Vec<i64> {
+pub fn primes(mut n: i64) -> Vec<i64> {
     let (mut out, mut prime) = (Vec::new(), 2);
     while n > 1 {
         while n % prime == 0 {

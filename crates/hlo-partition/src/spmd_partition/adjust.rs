@@ -218,9 +218,11 @@ impl Lowering<'_> {
                 self.rows_at(joined, dim, offset, rows.size)?
             }
         };
+        if !plan.has_outside {
+            return Ok(taken);
+        }
         let fill = match fill {
             OutsideValue::Any => return Ok(taken),
-            _ if !plan.has_outside => return Ok(taken),
             OutsideValue::Identity(monoid) => {
                 let dtype = self.array(taken)?.dtype;
                 self.identity(monoid, dtype)?

@@ -22,11 +22,15 @@ impl Lowering<'_> {
         operands: &[InstId],
         attrs: impl Into<Attrs>,
     ) -> InstId {
-        let at = match self.body.source {
+        self.appender().add(self.module, hint, opcode, shape, operands, attrs)
+    }
+
+    /// Appends with the metadata of the instruction that is being lowered.
+    fn appender(&self) -> Appender {
+        match self.body.source {
             Some(source) => Appender::standing_for(self.body.comp, source),
             None => Appender::new(self.body.comp),
-        };
-        at.add(self.module, hint, opcode, shape, operands, attrs)
+        }
     }
 
     /// The array that an instruction computes.
@@ -79,38 +83,9 @@ impl Lowering<'_> {
         {
             return Ok(self.number(first));
         }
-        if let Some(&known) = self.body.tables.get(table) {
-            return Ok(known);
-        }
-        let is_identity = table.iter().enumerate().all(|(device, &n)| n == device as i64);
-        let found = match is_identity {
-            true => self.device()?,
-            false => {
-                let device = self.device()?;
-                let elems: Vec<i32> = table.iter().map(|&n| i32::try_from(n).unwrap_or(i32::MAX)).collect();
-                let literal = Literal::from_elems(&[elems.len() as i64], elems);
-                let literal = literal.map_err(|_| self.defect("a table of numbers by device".into()))?;
-                let table = Builder::new(self.module, self.body.comp).constant("numbers_by_device", literal);
-                let one = ArrayShape::new(DType::S32, [1]).with_row_major();
-                let attrs = DynamicSliceAttrs { dynamic_slice_sizes: one.dims.clone() };
-                let slice = self.add("number_of_device", Opcode::DynamicSlice, one, &[table, device], attrs);
-                let scalar = ArrayShape::new(DType::S32, []);
-                self.add("number_of_device", Opcode::Reshape, scalar, &[slice], ReshapeAttrs::default())
-            }
-        };
-        self.body.tables.insert(table.to_vec(), found);
-        Ok(found)
-    }
-
-    /// `s32[]`: the id of this device.
-    fn device(&mut self) -> Result<InstId, PartitionError> {
-        if let Some(known) = self.body.device {
-            return Ok(known);
-        }
-        let id = self.add("partition-id", Opcode::PartitionId, ArrayShape::new(DType::U32, []), &[], Attrs::Plain);
-        let device = self.add("device", Opcode::Convert, ArrayShape::new(DType::S32, []), &[id], Attrs::Plain);
-        self.body.device = Some(device);
-        Ok(device)
+        let at = self.appender();
+        let found = self.body.tables.looked_up(self.module, at, table);
+        found.map_err(|error| self.defect(format!("a table of numbers by device: {error}")))
     }
 
     /// An elementwise op of two arrays of one type.

@@ -15,7 +15,7 @@ use hlo_ir::shardy::{self, Meshes};
 use hlo_ir::{ArrayShape, CompId, DType, InstId, Module, Opcode, Shape};
 use hlo_pass::report::Decision;
 use hlo_spmd::redistribution::{Redistribution, RedistributionRequest, plan_redistribution};
-use hlo_spmd::{ChannelIds, CollectiveChange};
+use hlo_spmd::{ChannelIds, CollectiveChange, DeviceTables};
 use indexmap::IndexMap;
 use smallvec::SmallVec;
 use std::cell::RefCell;
@@ -61,9 +61,8 @@ pub(super) struct Body {
     pub source: Option<InstId>,
     /// What the instructions of the global program have become.
     pub values: IndexMap<InstId, Leaves, FixedHash>,
-    pub device: Option<InstId>,
     pub numbers: IndexMap<i64, InstId>,
-    pub tables: IndexMap<Vec<i64>, InstId>,
+    pub tables: DeviceTables,
     resharded: IndexMap<(InstId, ArraySharding), InstId>,
     /// Whether a parameter is a value of a manual region.
     pub is_manual: bool,
@@ -75,9 +74,8 @@ impl Body {
             comp,
             source: None,
             values: IndexMap::default(),
-            device: None,
             numbers: IndexMap::new(),
-            tables: IndexMap::new(),
+            tables: DeviceTables::default(),
             resharded: IndexMap::new(),
             is_manual: false,
         }

@@ -7,12 +7,12 @@ use super::space::{Place, Places, Space, permutation};
 use super::tile_builder::TileBuilder;
 use super::{StepKind, write_blocks};
 use crate::append::Appender;
+use crate::device_ids::DeviceTables;
 use crate::error::SpmdError;
 use crate::group_attrs::{ChannelIds, GroupAttrs};
 use hlo_ir::attrs::ParameterAttrs;
 use hlo_ir::edit::Builder;
 use hlo_ir::{ArrayShape, CompId, Dims, InstId, Module, Opcode, Shape};
-use indexmap::IndexMap;
 
 impl Redistribution {
     /// A per-device module of the plan: its parameter is the source tile, its root the target tile.
@@ -60,8 +60,7 @@ impl Redistribution {
             channels,
             dtype: self.route.shape.dtype,
             monoid: self.route.monoid,
-            device: None,
-            tables: IndexMap::new(),
+            tables: DeviceTables::default(),
         };
         let mut value = tile;
         for step in &self.route.steps {

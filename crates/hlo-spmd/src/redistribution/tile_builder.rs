@@ -1,7 +1,7 @@
 //! Instructions on tiles: other dims, parts, permutes, numbers by device.
 
 use crate::append::Appender;
-use crate::device_ids::device_id;
+use crate::device_ids::DeviceTables;
 use crate::error::SpmdError;
 use crate::group_attrs::ChannelIds;
 use hlo_ir::attrs::{
@@ -10,8 +10,7 @@ use hlo_ir::attrs::{
 };
 use hlo_ir::edit::Builder;
 use hlo_ir::monoid::Monoid;
-use hlo_ir::{ArrayShape, CompId, DType, Dims, InstId, Literal, Module, Opcode, Scalar, Shape};
-use indexmap::IndexMap;
+use hlo_ir::{ArrayShape, CompId, DType, Dims, InstId, Module, Opcode, Shape};
 
 /// One computation to which a plan is appended.
 pub(super) struct TileBuilder<'m> {
@@ -21,8 +20,7 @@ pub(super) struct TileBuilder<'m> {
     pub channels: &'m mut ChannelIds,
     pub dtype: DType,
     pub monoid: Monoid,
-    pub device: Option<InstId>,
-    pub tables: IndexMap<Vec<i64>, InstId>,
+    pub tables: DeviceTables,
 }
 
 impl TileBuilder<'_> {
@@ -77,30 +75,8 @@ impl TileBuilder<'_> {
     }
 
     /// `s32[]`: the number of this device in a table by device id.
-    pub(super) fn looked_up(&mut self, table: Vec<i64>) -> Result<InstId, SpmdError> {
-        if let Some(&known) = self.tables.get(&table) {
-            return Ok(known);
-        }
-        let is_one = table.windows(2).all(|pair| pair[0] == pair[1]);
-        let found = if is_one {
-            let literal = Literal::scalar(DType::S32, Scalar::Int(table.first().copied().unwrap_or(0)));
-            Builder::new(self.module, self.comp).constant("start", literal)
-        } else {
-            let device = match self.device {
-                Some(device) => device,
-                None => *self.device.insert(device_id(self.module, self.comp)),
-            };
-            let elems: Vec<i32> = table.iter().map(|&n| n as i32).collect();
-            let literal = Literal::from_elems(&[elems.len() as i64], elems).map_err(|_| SpmdError::PositionTable)?;
-            let literal = Builder::new(self.module, self.comp).constant("starts_by_device", literal);
-            let one = ArrayShape::new(DType::S32, [1]).with_row_major();
-            let attrs = DynamicSliceAttrs { dynamic_slice_sizes: one.dims.clone() };
-            let slice = self.at.add(self.module, "start", Opcode::DynamicSlice, one, &[literal, device], attrs);
-            let scalar = ArrayShape::new(DType::S32, []);
-            self.at.add(self.module, "start", Opcode::Reshape, scalar, &[slice], ReshapeAttrs::default())
-        };
-        self.tables.insert(table, found);
-        Ok(found)
+    pub(super) fn looked_up(&mut self, table: &[i64]) -> Result<InstId, SpmdError> {
+        self.tables.looked_up(self.module, self.at, table)
     }
 
     /// The part of `value` of these dims that begins where `starts` say, by device.
@@ -110,7 +86,7 @@ impl TileBuilder<'_> {
         }
         let mut operands = vec![value];
         for k in 0..dims.len() {
-            operands.push(self.looked_up(starts.iter().map(|start| start[k]).collect())?);
+            operands.push(self.looked_up(&starts.iter().map(|start| start[k]).collect::<Vec<_>>())?);
         }
         let attrs = DynamicSliceAttrs { dynamic_slice_sizes: Dims::from_slice(dims) };
         let shape = self.array(dims);

@@ -47,7 +47,8 @@ pub(super) fn lower(lowering: &mut TileBuilder<'_>, plan: &PiecePlan, value: Ins
         }
         let mut operands = vec![result, block];
         for dim in 0..tile.len() {
-            operands.push(lowering.looked_up(write.written_at.iter().map(|at| at[dim]).collect())?);
+            let starts: Vec<i64> = write.written_at.iter().map(|at| at[dim]).collect();
+            operands.push(lowering.looked_up(&starts)?);
         }
         let update = ("written", Opcode::DynamicUpdateSlice);
         result = lowering.at.add(lowering.module, update.0, update.1, shape.clone(), &operands, Attrs::Plain);
@@ -64,8 +65,8 @@ fn selected(lowering: &mut TileBuilder<'_>, write: &BlockWrite, new: InstId, old
     let mut mask = None;
     let n_dims = if is_all_or_nothing { 1 } else { write.block.len() };
     for dim in 0..n_dims {
-        let sizes = write.valid.iter().map(|valid| valid.get(dim).copied().unwrap_or(1)).collect();
-        let size = lowering.looked_up(sizes)?;
+        let sizes: Vec<i64> = write.valid.iter().map(|valid| valid.get(dim).copied().unwrap_or(1)).collect();
+        let size = lowering.looked_up(&sizes)?;
         let s32 = ArrayShape { dtype: DType::S32, ..shape.clone() };
         let size = Builder::new(lowering.module, lowering.comp).broadcast_scalar("valid", size, s32.clone());
         let index = match is_all_or_nothing {
