@@ -53,6 +53,8 @@ pub(crate) struct Devices {
     composed: HashMap<(Spread, Spread), Spread>,
     classes_of: HashMap<Spread, Classes>,
     normalized: HashMap<(Spread, Classes), Spread>,
+    /// Whether some count was beyond 128 bits. Then sums that differ may look alike.
+    pub(crate) has_overflowed: bool,
 }
 
 impl Devices {
@@ -67,6 +69,7 @@ impl Devices {
             composed: HashMap::new(),
             classes_of: HashMap::new(),
             normalized: HashMap::new(),
+            has_overflowed: false,
         };
         devices.classes.intern(vec![0; n]);
         devices
@@ -145,7 +148,9 @@ impl Devices {
         for list in lists {
             let mut list = list.clone();
             list.sort_unstable();
-            ids.push(self.multisets.intern(count(list.into_iter().map(|device| (device, 1)))));
+            ids.push(
+                self.multisets.intern(count(list.into_iter().map(|device| (device, 1)), &mut self.has_overflowed)),
+            );
         }
         Spread(self.spreads.intern((0..self.n).map(|device| ids[list_idx(device)]).collect()))
     }
@@ -158,7 +163,7 @@ impl Devices {
             .map(|list| {
                 let mut reps: Vec<u32> = list.iter().map(|&d| self.rep(classes, d as usize)).collect();
                 reps.sort_unstable();
-                count(reps.into_iter().map(|rep| (rep, 1)))
+                count(reps.into_iter().map(|rep| (rep, 1)), &mut false)
             })
             .collect();
         self.spread(sets)
@@ -184,10 +189,10 @@ impl Devices {
                     let mut all: Multiset = Vec::new();
                     for &(device, times) in &self.multisets.values[set as usize] {
                         let inner = &self.multisets.values[b[device as usize] as usize];
-                        all.extend(inner.iter().map(|&(d, n)| (d, n.saturating_mul(times))));
+                        all.extend(inner.iter().map(|&(d, n)| (d, times_or_most(n, times, &mut self.has_overflowed))));
                     }
                     all.sort_unstable();
-                    let id = self.multisets.intern(count(all));
+                    let id = self.multisets.intern(count(all, &mut self.has_overflowed));
                     of_set.insert(set, id);
                     id
                 }
@@ -217,7 +222,8 @@ impl Devices {
             .iter()
             .map(|&id| {
                 let set = &self.multisets.values[id as usize];
-                set.iter().map(|&(d, n)| (d, if is_idempotent { 1 } else { n.saturating_mul(k) })).collect()
+                let mut scaled = |n| times_or_most(n, k, &mut self.has_overflowed);
+                set.iter().map(|&(d, n)| (d, if is_idempotent { 1 } else { scaled(n) })).collect()
             })
             .collect();
         self.spread(sets)
@@ -231,7 +237,7 @@ impl Devices {
             let (p, q) = (&self.multisets.values[p as usize], &self.multisets.values[q as usize]);
             let mut all: Multiset = p.iter().chain(q).copied().collect();
             all.sort_unstable();
-            let mut set = count(all);
+            let mut set = count(all, &mut self.has_overflowed);
             if is_idempotent {
                 set.iter_mut().for_each(|(_, n)| *n = 1);
             }
@@ -257,12 +263,23 @@ impl Devices {
     }
 }
 
+/// The product, or the most if it is beyond 128 bits.
+fn times_or_most(n: u128, times: u128, has_overflowed: &mut bool) -> u128 {
+    let product = n.checked_mul(times);
+    *has_overflowed |= product.is_none();
+    product.unwrap_or(u128::MAX)
+}
+
 /// Adds up the counts of equal devices that stand side by side.
-fn count(sorted: impl IntoIterator<Item = (u32, u128)>) -> Multiset {
+fn count(sorted: impl IntoIterator<Item = (u32, u128)>, has_overflowed: &mut bool) -> Multiset {
     let mut out: Multiset = Vec::new();
     for (device, n) in sorted {
         match out.last_mut() {
-            Some(last) if last.0 == device => last.1 = last.1.saturating_add(n),
+            Some(last) if last.0 == device => {
+                let sum = last.1.checked_add(n);
+                *has_overflowed |= sum.is_none();
+                last.1 = sum.unwrap_or(u128::MAX);
+            }
             Some(_) | None => out.push((device, n)),
         }
     }

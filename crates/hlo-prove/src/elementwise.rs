@@ -319,19 +319,24 @@ pub(crate) fn places(region: &Region) -> Region {
 }
 
 /// The least and the greatest coordinate 1 of a region.
-fn range(region: &Region) -> (i64, i64) {
-    let ends = region.dims.iter().map(|d| d.step[1].saturating_mul(d.n - 1));
-    let (mut low, mut high) = (region.at[1], region.at[1]);
-    for end in ends {
-        low = low.saturating_add(end.min(0));
-        high = high.saturating_add(end.max(0));
+fn range(region: &Region) -> Option<(i64, i64)> {
+    range_of(region.at[1], region.dims.iter().map(|d| (d.step[1], d.n)))
+}
+
+/// The least and the greatest number of an iota that begins at `start` and has these steps so many times; `None` if one of them is
+/// beyond 64 bits: it would wrap around.
+pub(crate) fn range_of(start: i64, steps: impl Iterator<Item = (i64, i64)>) -> Option<(i64, i64)> {
+    let (mut low, mut high) = (start, start);
+    for (step, n) in steps {
+        let end = step.checked_mul(n.checked_sub(1)?.max(0))?;
+        low = low.checked_add(end.min(0))?;
+        high = high.checked_add(end.max(0))?;
     }
-    (low, high)
+    Some((low, high))
 }
 
 fn holds_range(dtype: DType, region: &Region) -> bool {
-    let (low, high) = range(region);
-    holds(dtype, low) && holds(dtype, high)
+    range(region).is_some_and(|(low, high)| holds(dtype, low) && holds(dtype, high))
 }
 
 /// Whether an integer type has a number.

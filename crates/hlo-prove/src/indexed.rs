@@ -4,7 +4,7 @@
 //! A device that has some of the rows, and zeros for the others, has some of the summands.
 
 use crate::array::Value;
-use crate::elementwise::{Elementwise, ElementwiseOp, Freedom, holds};
+use crate::elementwise::{Elementwise, ElementwiseOp, Freedom, holds, range_of};
 use crate::prover::Prover;
 use crate::rules::{Rule, Rules};
 use crate::segment::{Coords, Dim, Region, Segment, row_major};
@@ -242,6 +242,7 @@ impl Elementwise {
 
     /// A gather of a shard's rows, masked where the row is not in the shard: the whole's summands of those rows.
     ///
+    /// For rows `r` in `0 ..= high - low`:
     /// `select(low <= c <= high, Σ_r select(r = clamp(c - low, 0..high - low), x[r], 0), 0) = Σ_r select(r + low = c, x[r], 0)`.
     pub(crate) fn masked_rows(&self, terms: &mut Terms, operands: [&Segment; 3], region: &Region) -> Option<Segment> {
         let [condition, a, b] = operands;
@@ -321,6 +322,11 @@ impl Elementwise {
         if !is_still || !terms.is_same(&kept, &within.c, &mut MAX_STEPS.clone()) {
             return None;
         }
+        // A row beyond the clamp's bounds would count only without it, and an empty range clamps to no row of its own.
+        let (first, last) = numbers(number, sizes)?;
+        if within.low > within.high || first < 0 || last > within.high - within.low {
+            return None;
+        }
         let mut number = number.clone();
         number.at[0] = number.at[0].checked_add(within.low)?;
         if !holds_all(by, &number, sizes) {
@@ -366,15 +372,14 @@ impl Elementwise {
     }
 }
 
+/// The least and the greatest number that an iota has there.
+fn numbers(number: &Place, sizes: &[i64]) -> Option<(i64, i64)> {
+    range_of(number.at[0], number.steps.iter().zip(sizes).map(|(step, &n)| (step[0], n)))
+}
+
 /// Whether a type holds every number that an iota has there.
 fn holds_all(dtype: DType, number: &Place, sizes: &[i64]) -> bool {
-    let ends = number.steps.iter().zip(sizes).map(|(step, n)| step[0].saturating_mul(n - 1));
-    let (mut low, mut high) = (number.at[0], number.at[0]);
-    for end in ends {
-        low = low.saturating_add(end.min(0));
-        high = high.saturating_add(end.max(0));
-    }
-    holds(dtype, low) && holds(dtype, high)
+    numbers(number, sizes).is_some_and(|(low, high)| holds(dtype, low) && holds(dtype, high))
 }
 
 /// How many steps a comparison of terms takes at most.

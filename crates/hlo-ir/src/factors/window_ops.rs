@@ -94,21 +94,21 @@ pub(super) fn reduce_window(mut b: FactorBuilder<'_>, attrs: &Attrs) -> Result<F
 }
 
 /// A dim with windows of one element passes; along others a shard needs all rows of the windows that reach into its tile,
-/// and their sources.
+/// and their sources. Padding is never selected, and no value of the element type loses against all others: a dim with padding is whole.
 pub(super) fn select_and_scatter(mut b: FactorBuilder<'_>, attrs: &Attrs) -> Result<FactorSet, NoFactors> {
     let Attrs::SelectAndScatter(a) = attrs else { return Err(WRONG_ATTRS) };
     let is_known = b.monoids(a.scatter, 1).is_some() && find_selected(b.module, a.select).is_some();
     for (dim, &size) in b.operand_dims(0)?.iter().enumerate() {
         if a.window.dims.get(dim).is_none_or(is_trivial) {
             b.pass_dim(size, 0..2, dim);
-        } else if is_known {
+        } else if is_known && a.window.dims.get(dim).is_some_and(|window| window.pad_low == 0 && window.pad_high == 0) {
             let factor = b.add(size);
             b.operand(0, dim, factor, Shift);
             b.operand(1, dim, factor, Shift);
             b.result(0, dim, factor, Pass);
         }
     }
-    Ok(b.fill(Whole("no value stands for rows outside the array: the computations are not known")))
+    Ok(b.fill(Whole("rows outside the array might be selected, or the computations are not known")))
 }
 
 /// What a select computation picks: the maximum or the minimum; `None` if it compares otherwise.

@@ -102,6 +102,8 @@ pub(super) struct Lowering<'m> {
     lowered: IndexMap<Signature, (CompId, Vec<LeafForm>)>,
     /// What one more collective costs beside its bytes, in bytes.
     pub launch_bytes: i64,
+    /// The atoms along which the regions of the module are manual.
+    pub region_manual: AtomList,
     /// Instructions whose names are taken by what they became.
     named: EntitySet<InstId>,
     pub order: Vec<CompId>,
@@ -119,7 +121,7 @@ impl<'m> Lowering<'m> {
             .map_err(|error| PartitionError::about("sharding", Entity::Module, error.to_string()))?;
         module.header.num_partitions = mesh.n_devices() as i64;
         let channels = ChannelIds::free_in(module);
-        Ok(Lowering {
+        let mut lowering = Lowering {
             module,
             mesh,
             meshes,
@@ -129,10 +131,13 @@ impl<'m> Lowering<'m> {
             plans: IndexMap::new(),
             lowered: IndexMap::new(),
             launch_bytes,
+            region_manual: AtomList::new(),
             named: EntitySet::new(),
             order: Vec::new(),
             decisions: IndexMap::new(),
-        })
+        };
+        lowering.region_manual = lowering.find_region_manual()?;
+        Ok(lowering)
     }
 
     /// A defect of this pass, about the instruction that is being lowered.

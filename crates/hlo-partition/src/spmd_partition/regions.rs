@@ -84,6 +84,26 @@ impl Lowering<'_> {
         Ok(Some(RegionEnd { wholes, manual }))
     }
 
+    /// The atoms along which the regions of the module are manual; none if there is no region.
+    pub(super) fn find_region_manual(&self) -> Result<AtomList, PartitionError> {
+        let mut manual = AtomList::new();
+        for &inst in self.module.computations().iter().flat_map(|&comp| &self.module.comp(comp).insts) {
+            if CustomTarget::of(&self.module.inst(inst).attrs) != Some(CustomTarget::Boundary(Boundary::Begin)) {
+                continue;
+            }
+            match self.attributes_end(inst, Boundary::Begin)? {
+                Some(end) => manual.extend(end.manual),
+                None => match self.annotation(inst, 0)?.filter(|read| !read.manual.is_empty()) {
+                    Some(read) => manual.extend(read.manual),
+                    None => manual.extend(self.mesh.atoms()),
+                },
+            }
+        }
+        manual.sort_unstable();
+        manual.dedup();
+        Ok(manual)
+    }
+
     /// An end that `sharding=` of operand and result describe.
     fn annotated_end(&self, inst: InstId, boundary: Boundary, leaves: &Leaves) -> Result<RegionEnd, PartitionError> {
         let operand = self.module.inst(inst).operands.first().copied().unwrap_or(inst);
@@ -216,6 +236,10 @@ impl Lowering<'_> {
         for operand in self.module.inst(inst).operands.clone() {
             operands.push(self.leaf(operand)?);
         }
+        if operands.iter().all(|operand| operand.manual.is_empty()) && !self.region_manual.is_empty() {
+            // The operands are constants of the region.
+            operands.iter_mut().for_each(|operand| operand.manual = self.region_manual.clone());
+        }
         if operands.iter().all(|operand| operand.manual.is_empty()) {
             return Err(self.refuse(inst, "expected a collective within a manual region, found one outside"));
         }
@@ -283,6 +307,8 @@ impl Lowering<'_> {
         let (opcode, shape) = (self.module.inst(inst).opcode, self.module.shape(inst).clone());
         let manual: AtomList = match self.annotation(inst, 0)? {
             Some(read) if !read.manual.is_empty() => read.manual,
+            // Front ends write it in a function of its own, without an annotation.
+            Some(_) | None if !self.region_manual.is_empty() => self.region_manual.clone(),
             Some(_) | None if self.body.is_manual => self.mesh.atoms().collect(),
             Some(_) | None => {
                 return Err(
