@@ -10,13 +10,31 @@ use hlo_ir::op::{CollectiveSource, FactorRule};
 use hlo_ir::{InstId, Module, Opcode};
 use smallvec::{SmallVec, smallvec};
 
+/// What becomes of the dims that an op takes whole.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum WholeDims {
+    /// They are tied to nothing.
+    Apart,
+    /// Those of operand and result are tied.
+    Alike,
+    /// Those of the right-hand sides and the solution are tied.
+    Solution,
+}
+
 /// When an op takes part.
 pub(super) fn kind_of(rule: FactorRule) -> TieKind {
+    ties_of(rule).0
+}
+
+/// When an op takes part, and how it ties the dims that it takes whole.
+fn ties_of(rule: FactorRule) -> (TieKind, WholeDims) {
     match rule {
-        FactorRule::Elementwise => TieKind::Elementwise,
-        FactorRule::Reshape | FactorRule::Bitcast | FactorRule::Transpose => TieKind::Relabelling,
-        FactorRule::DynamicSlice | FactorRule::DynamicUpdateSlice => TieKind::Window,
-        FactorRule::Broadcast => TieKind::Broadcast,
+        FactorRule::Elementwise => (TieKind::Elementwise, WholeDims::Apart),
+        FactorRule::Reshape | FactorRule::Bitcast | FactorRule::Transpose => (TieKind::Relabelling, WholeDims::Apart),
+        FactorRule::DynamicSlice | FactorRule::DynamicUpdateSlice => (TieKind::Window, WholeDims::Apart),
+        FactorRule::Broadcast => (TieKind::Broadcast, WholeDims::Apart),
+        FactorRule::Sort | FactorRule::Cholesky | FactorRule::Fft => (TieKind::Other, WholeDims::Alike),
+        FactorRule::TriangularSolve => (TieKind::Other, WholeDims::Solution),
         FactorRule::BitcastConvert
         | FactorRule::Reverse
         | FactorRule::Slice
@@ -28,16 +46,12 @@ pub(super) fn kind_of(rule: FactorRule) -> TieKind {
         | FactorRule::Reduce
         | FactorRule::ReduceWindow
         | FactorRule::SelectAndScatter
-        | FactorRule::Sort
         | FactorRule::Gather
         | FactorRule::Scatter
-        | FactorRule::Cholesky
-        | FactorRule::TriangularSolve
-        | FactorRule::Fft
         | FactorRule::BatchNorm
         | FactorRule::CustomCall
         | FactorRule::Structural(_)
-        | FactorRule::Whole(_) => TieKind::Other,
+        | FactorRule::Whole(_) => (TieKind::Other, WholeDims::Apart),
     }
 }
 
@@ -49,37 +63,16 @@ pub(super) fn find_rule(module: &Module, inst: InstId) -> Option<TieRule> {
     }
     let set = find_factors(module, inst).ok()?;
     let mut built = of_set(rule, &set);
-    match rule {
-        FactorRule::Sort if module.inst(inst).opcode != Opcode::TopK && has_other_dims(&set) => {
-            tie_whole_dims(&mut built)
+    match ties_of(rule).1 {
+        // A sort gathers its dim, unless the atoms can go to another one.
+        WholeDims::Alike if rule == FactorRule::Sort => {
+            if module.inst(inst).opcode != Opcode::TopK && has_other_dims(&set) {
+                tie_whole_dims(&mut built);
+            }
         }
-        FactorRule::Cholesky | FactorRule::Fft => tie_whole_dims(&mut built),
-        FactorRule::TriangularSolve => tie_solution(&mut built),
-        FactorRule::Elementwise
-        | FactorRule::Broadcast
-        | FactorRule::Reshape
-        | FactorRule::Bitcast
-        | FactorRule::BitcastConvert
-        | FactorRule::Transpose
-        | FactorRule::Reverse
-        | FactorRule::Slice
-        | FactorRule::DynamicSlice
-        | FactorRule::DynamicUpdateSlice
-        | FactorRule::Pad
-        | FactorRule::Concatenate
-        | FactorRule::Iota
-        | FactorRule::Dot
-        | FactorRule::Convolution
-        | FactorRule::Reduce
-        | FactorRule::ReduceWindow
-        | FactorRule::SelectAndScatter
-        | FactorRule::Sort
-        | FactorRule::Gather
-        | FactorRule::Scatter
-        | FactorRule::BatchNorm
-        | FactorRule::CustomCall
-        | FactorRule::Structural(_)
-        | FactorRule::Whole(_) => {}
+        WholeDims::Alike => tie_whole_dims(&mut built),
+        WholeDims::Solution => tie_solution(&mut built),
+        WholeDims::Apart => {}
     }
     Some(built).filter(is_shared)
 }
