@@ -132,7 +132,21 @@ impl Rank {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        panic!("a rank hangs");
+        panic!("a rank hangs; its threads, with states and ticks of CPU time:\n{}", self.threads());
+    }
+
+    /// One line a thread as `/proc` has it: name, state, time in user code and in the kernel, where it sleeps.
+    fn threads(&self) -> String {
+        let tasks = PathBuf::from(format!("/proc/{}/task", self.child.id()));
+        let folders = std::fs::read_dir(tasks).into_iter().flatten().flatten().map(|entry| entry.path());
+        let line = |folder: PathBuf| {
+            let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap_or_default();
+            let stat = read("stat");
+            let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect();
+            let field = |i: usize| fields.get(i).copied().unwrap_or("?");
+            format!("{}: {} {}+{} {}", read("comm").trim(), field(0), field(11), field(12), read("wchan"))
+        };
+        folders.map(line).collect::<Vec<_>>().join("\n")
     }
 
     fn signal(&self, name: &str) {
