@@ -41,7 +41,7 @@ const SPMD_BEST: &str = "inline-calls,propagate-shardings{order=best},spmd-parti
 const SPMD_USER: &str = "inline-calls,spmd-partition,simplify-tuples,cse,dce";
 /// Few collectives rather than few bytes: one more counts as much as a link carries in half a microsecond.
 const SPMD_SHARDY_LAUNCHES: &str =
-    "inline-calls,propagate-shardings{order=shardy},spmd-partition{launch-bytes=256KiB},simplify-tuples,cse,dce";
+    "inline-calls,propagate-shardings{order=shardy},spmd-partition{launch-bytes=1MiB},simplify-tuples,cse,dce";
 /// The partitioner reduces partial sums where they arise; this reduces them once, and where they are smallest.
 const SUM_ONCE: &str = "sink-all-reduce,reassociate-all-reduce,sink-all-reduce,all-reduce-to-reduce-scatter,dce";
 const SHARD_UPDATES: &str = "shard-weight-update{profit=auto},dce,combine-collectives{mode=variadic}";

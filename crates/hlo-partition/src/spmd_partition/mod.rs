@@ -55,7 +55,7 @@ use hlo_ir::custom_target::CustomTarget;
 use hlo_ir::diag::Entity;
 use hlo_ir::header::EntryLayout;
 use hlo_ir::sharding::Sharding;
-use hlo_ir::{CompId, InstId, Module, Opcode, shardy};
+use hlo_ir::{ArrayShape, CompId, InstId, Module, Opcode, Shape, shardy};
 use hlo_pass::options::{OptionInfo, OptionKind};
 use hlo_pass::report::Decision;
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
@@ -203,9 +203,9 @@ fn write_header(module: &mut Module, entry: CompId, new_entry: CompId) -> Vec<De
     let shape_of = |module: &Module, inst| module.inst(inst).shape;
     let params: Vec<_> = module.comp(new_entry).params.iter().map(|&param| shape_of(module, param)).collect();
     let root = module.comp(new_entry).root.expand();
-    if let (Some(root), true) = (root, module.header.entry_computation_layout.is_some()) {
-        module.header.entry_computation_layout =
-            Some(EntryLayout { params: params.clone(), result: shape_of(module, root) });
+    if let (Some(root), Some(old)) = (root, module.header.entry_computation_layout.take()) {
+        let result = laid_out_as(module.shape(root), module.shapes.get(old.result));
+        module.header.entry_computation_layout = Some(EntryLayout { params, result: module.shapes.intern(result) });
     }
     module.header.allow_spmd_sharding_propagation_to_parameters = None;
     module.header.allow_spmd_sharding_propagation_to_output = None;
@@ -224,4 +224,17 @@ fn write_header(module: &mut Module, entry: CompId, new_entry: CompId) -> Vec<De
         decisions.extend(old.map(|param| Decision::about(module, param, "no longer aliased", &reason)));
     }
     decisions
+}
+
+/// The shape with the layouts of `old`, leaf by leaf.
+fn laid_out_as(shape: &Shape, old: &Shape) -> Shape {
+    match (shape, old) {
+        (Shape::Tuple(elements), Shape::Tuple(old)) => {
+            Shape::Tuple(elements.iter().zip(old).map(|(element, old)| laid_out_as(element, old)).collect())
+        }
+        (Shape::Array(array), Shape::Array(old)) => {
+            Shape::Array(ArrayShape { layout: old.layout.clone(), ..array.clone() })
+        }
+        (_, _) => shape.clone(),
+    }
 }

@@ -72,8 +72,13 @@ impl Lowering<'_> {
             .iter()
             .map(|shape| ArrayShape { layout: None, ..shape.clone() }.with_row_major())
             .collect();
-        if let (true, Some(whole), Some(shape)) = (is_bitcast, self.module.shape(inst).as_array(), shapes.first_mut()) {
-            shape.layout = whole.layout.clone();
+        // Front ends write a transpose that moves nothing as a layout.
+        let mut wholes = Vec::new();
+        self.module.shape(inst).for_each_leaf(&mut |_, leaf| wholes.push(leaf.clone()));
+        for (shape, whole) in shapes.iter_mut().zip(wholes.iter().filter_map(Shape::as_array)) {
+            if whole.rank() == shape.rank() && (whole.layout.is_some() || is_bitcast) {
+                shape.layout = whole.layout.clone();
+            }
         }
         if adds_offset {
             // Numbers that hold the whole dim; they are converted when the offset is added.
@@ -94,8 +99,6 @@ impl Lowering<'_> {
         for adjust in &choice.form.after {
             self.adjust_result(&op, &mut results, adjust)?;
         }
-        let mut wholes = Vec::new();
-        self.module.shape(inst).for_each_leaf(&mut |_, leaf| wholes.push(leaf.clone()));
         let mut manual: AtomList = operands.iter().flat_map(|operand| operand.manual.iter().copied()).collect();
         if operands.is_empty() {
             manual = self.annotation(inst, 0)?.map(|read| read.manual).unwrap_or_default();

@@ -59,6 +59,7 @@ impl Redistribution {
             module,
             channels,
             dtype: self.route.shape.dtype,
+            rank: self.route.shape.rank(),
             monoid: self.route.monoid,
             tables: DeviceTables::default(),
         };
@@ -105,23 +106,38 @@ impl TileBuilder<'_> {
         let lists = space.lists(to);
         let is_new = |a: &&usize| from[**a] != to[**a];
         let (mut dims, mut part, mut starts) = (Dims::new(), Dims::new(), vec![Dims::new(); space.devices.len()]);
-        let mut is_run = false;
         for (segment, list) in lists.iter().enumerate() {
-            let is_cut = before[segment] != after[segment];
-            if is_run && !is_cut {
-                let last = dims.len() - 1;
-                dims[last] *= before[segment];
-                part[last] *= before[segment];
-                continue;
-            }
-            is_run = !is_cut;
-            dims.push(before[segment]);
-            part.push(after[segment]);
+            let (size, own, dim) = (before[segment], after[segment], space.segments[segment].dim);
             let new: Vec<usize> = list.iter().filter(is_new).copied().collect();
+            // One row of what stands before, or all of this segment: together they are one run of elements.
+            let is_of_dim = segment > 0 && space.segments[segment - 1].dim == dim;
+            let is_run = is_of_dim && part.last().is_some_and(|&rows| rows == 1 || own == size);
+            let joined = |list: &mut Dims, n: i64| match list.last_mut().filter(|_| is_run) {
+                Some(last) => *last *= n,
+                None => list.push(n),
+            };
+            joined(&mut dims, size);
+            joined(&mut part, own);
             for (position, &device) in space.devices.iter().enumerate() {
-                let start = if is_cut { space.place_along(position, &new) * after[segment] } else { 0 };
-                starts[device as usize].push(start);
+                let start = if size == own { 0 } else { space.place_along(position, &new) * own };
+                let list = &mut starts[device as usize];
+                match list.last_mut().filter(|_| is_run) {
+                    Some(last) => *last = *last * size + start,
+                    None => list.push(start),
+                }
             }
+        }
+        let whole = space.local_dims(from, self.rank);
+        if dims.iter().eq(whole.iter().filter(|&&size| size != 1)) {
+            // Each dim is one run: the array as it is, with its dims of one element.
+            let mut sizes = part.into_iter();
+            let of_dim = |&size: &i64| if size == 1 { 1 } else { sizes.next().unwrap_or(1) };
+            part = whole.iter().map(of_dim).collect();
+            for list in &mut starts {
+                let mut own = std::mem::take(list).into_iter();
+                *list = whole.iter().map(|&size| if size == 1 { 0 } else { own.next().unwrap_or(0) }).collect();
+            }
+            dims = whole;
         }
         let value = self.shaped(value, &dims);
         self.block(value, &starts, &part)
@@ -139,8 +155,16 @@ impl TileBuilder<'_> {
         };
         let atoms: Vec<usize> =
             cells.iter().enumerate().filter(|(_, c)| matches!(c, Cell::Atom(_))).map(|(k, _)| k).collect();
+        let n_before: i64 = rests[..atoms.first().copied().unwrap_or(0)].iter().product();
+        let (small, large) = (space.local_dims(from, self.rank), space.local_dims(to, self.rank));
         let are_together = atoms.windows(2).all(|pair| pair[0] + 1 == pair[1]);
         let first = atoms.first().copied().unwrap_or(0);
+        if let (true, Some(dim)) = (are_together, dim_of_parts(&large, &small, n_before)) {
+            let value = self.shaped(value, &small);
+            let shape = self.array(&large);
+            let attrs = attrs(self, dim);
+            return self.at.add(self.module, "all-gather", Opcode::AllGather, shape, &[value], attrs);
+        }
         if are_together && first < cells.len() - atoms.len() {
             // All of them stand before one run of elements: the all-gather puts its parts in order.
             let value = self.shaped(value, &rests);
@@ -154,16 +178,28 @@ impl TileBuilder<'_> {
         let shape = self.array(&[&[n], &rests[..]].concat());
         let attrs = attrs(self, 0);
         let all = self.at.add(self.module, "all-gather", Opcode::AllGather, shape, &[value], attrs);
-        self.laid_out(space, &moved, &cells, &rests, all)
+        self.laid_out(space, (&moved, 0), &cells, &rests, all)
     }
 
-    /// `value`, of dims (places of the atoms, elements between), with the atoms where the cells have them.
-    fn laid_out(&mut self, space: &Space, moved: &[usize], cells: &[Cell], rests: &[i64], value: InstId) -> InstId {
-        let mut dims: Dims = moved.iter().map(|&a| space.atoms[a].size).collect();
-        dims.extend(rests.iter().copied());
+    /// `value`, in which the places of the atoms stand before the rest of this number, with the atoms where the cells have them.
+    fn laid_out(
+        &mut self,
+        space: &Space,
+        (moved, place): (&[usize], usize),
+        cells: &[Cell],
+        rests: &[i64],
+        value: InstId,
+    ) -> InstId {
+        let mut dims: Dims = rests[..place].iter().copied().collect();
+        dims.extend(moved.iter().map(|&a| space.atoms[a].size));
+        dims.extend(rests[place..].iter().copied());
         let value = self.shaped(value, &dims);
-        let perm: Vec<usize> = cells.iter().map(|cell| place_of(*cell, moved)).collect();
-        self.transposed(value, &perm)
+        let perm = cells.iter().map(|cell| match place_of(*cell, moved) {
+            atom if atom < moved.len() => place + atom,
+            rest if rest - moved.len() < place => rest - moved.len(),
+            rest => rest,
+        });
+        self.transposed(value, &perm.collect::<Vec<_>>())
     }
 
     /// Atoms come to segments, from other segments or from partial results.
@@ -179,23 +215,40 @@ impl TileBuilder<'_> {
                 Cell::Rest(k) => rests[k],
             })
             .collect();
-        let value = self.shaped(value, &sizes);
         let mut perm: Vec<usize> = (0..gains.len()).collect();
         perm.sort_by_key(|&k| place_of(gains[k], &moved));
-        let value = self.transposed(value, &perm);
-        let value = self.shaped(value, &[&[n], &rests[..]].concat());
+        // Where the atoms that come stand one after the other, the collective finds them there; else they go to the front.
+        let first = gains.iter().position(|cell| matches!(cell, Cell::Atom(_))).unwrap_or(0);
+        let are_together = perm.iter().take(moved.len()).copied().eq(first..first + moved.len());
+        let place = if are_together { first } else { 0 };
+        let value = match are_together {
+            true => value,
+            false => {
+                let value = self.shaped(value, &sizes);
+                self.transposed(value, &perm)
+            }
+        };
+        let parts = |n: i64| -> Dims {
+            rests[..place].iter().copied().chain([n]).chain(rests[place..].iter().copied()).collect()
+        };
         let groups = space.groups(&moved);
         let attrs = GroupAttrs::new(self.module, &groups, self.channels);
         if kind == StepKind::ReduceScatter {
-            let shape = self.array(&[&[1], &rests[..]].concat());
-            let attrs = attrs.combining(Dims::from_slice(&[0]), Some(self.reducer()));
+            let (large, small) = (space.local_dims(from, self.rank), space.local_dims(to, self.rank));
+            let n_before = rests[..place].iter().product();
+            let (value, dim, shape) = match dim_of_parts(&large, &small, n_before).filter(|_| are_together) {
+                Some(dim) => (self.shaped(value, &large), dim, self.array(&small)),
+                None => (self.shaped(value, &parts(n)), place, self.array(&parts(1))),
+            };
+            let attrs = attrs.combining(Dims::from_slice(&[dim as i64]), Some(self.reducer()));
             let sum = self.at.add(self.module, "reduce-scatter", Opcode::ReduceScatter, shape, &[value], attrs);
             return self.shaped(sum, &rests);
         }
-        let shape = self.array(&[&[n], &rests[..]].concat());
-        let attrs = attrs.exchanging(0);
+        let value = self.shaped(value, &parts(n));
+        let shape = self.array(&parts(n));
+        let attrs = attrs.exchanging(place);
         let all = self.at.add(self.module, "all-to-all", Opcode::AllToAll, shape, &[value], attrs);
-        self.laid_out(space, &moved, &losses, &rests, all)
+        self.laid_out(space, (&moved, place), &losses, &rests, all)
     }
 
     fn reduced(&mut self, space: &Space, from: &Places, to: &Places, value: InstId) -> InstId {
@@ -205,6 +258,13 @@ impl TileBuilder<'_> {
         let shape = self.array(&self.dims(value));
         self.at.add(self.module, "all-reduce", Opcode::AllReduce, shape, &[value], attrs)
     }
+}
+
+/// The one dim in which `large` is more than `small`, if its parts are major in it: `n_before` elements stand before a part.
+fn dim_of_parts(large: &[i64], small: &[i64], n_before: i64) -> Option<usize> {
+    let mut others = (0..large.len()).filter(|&dim| large[dim] != small[dim]);
+    let dim = others.next().filter(|_| others.next().is_none())?;
+    (small[..dim].iter().product::<i64>() == n_before).then_some(dim)
 }
 
 /// The position of a cell where atoms come first, in the order of `moved`, and then what lies between.
@@ -235,11 +295,13 @@ fn exchange_cells(space: &Space, from: &Places, to: &Places) -> (Vec<Cell>, Vec<
     for segment in 0..space.segments.len() {
         let (came, left) = (only_in(space, to, from, segment), only_in(space, from, to, segment));
         let rest = before[segment].min(after[segment]);
-        let is_run = came.is_empty() && left.is_empty() && matches!(gains.last(), Some(Cell::Rest(_)));
+        let ends_in_rest = |cells: &[Cell]| matches!(cells.last(), Some(Cell::Rest(_)));
+        let is_run = came.is_empty() && left.is_empty() && ends_in_rest(&gains) && ends_in_rest(&losses);
         gains.extend(came.into_iter().map(Cell::Atom));
         losses.extend(left.into_iter().map(Cell::Atom));
         match rests.last_mut() {
             Some(last) if is_run => *last *= rest,
+            Some(_) | None if rest == 1 => {}
             Some(_) | None => {
                 gains.push(Cell::Rest(rests.len()));
                 losses.push(Cell::Rest(rests.len()));

@@ -19,6 +19,8 @@ pub(super) struct TileBuilder<'m> {
     pub module: &'m mut Module,
     pub channels: &'m mut ChannelIds,
     pub dtype: DType,
+    /// Number of dims of the array.
+    pub rank: usize,
     pub monoid: Monoid,
     pub tables: DeviceTables,
 }
