@@ -151,6 +151,31 @@ fn batches_of_transforms_and_right_hand_sides_stay_where_they_are() {
 }
 
 #[test]
+fn batches_of_fourier_transforms_stay_where_they_are() {
+    let (ops, _) = partitioned(
+        "  %a = f32[8,12] parameter(0), sharding={devices=[4,1]<=[4]}
+  %f = c64[8,7] fft(%a), fft_type=RFFT, fft_length={12}
+  ROOT %r = f32[8,7] real(%f), sharding={devices=[4,1]<=[4]}",
+    );
+    assert!(ops.is_empty(), "{ops:?}");
+}
+
+#[test]
+fn cumulative_sums_send_the_totals_of_tiles() {
+    let cumulated = |n: u64, pad: &str| {
+        partitioned(&format!(
+            "  %x = f32[{n},8] parameter(0), sharding={{devices=[4,1]<=[4]}}
+  %zero = f32[] constant(0)
+  ROOT %c = f32[{n},8] reduce-window(%x, %zero), window={{size={n}x1 pad={pad}x0_0}}, to_apply=%add, sharding={{devices=[4,1]<=[4]}}"
+        ))
+    };
+    // A row of 32 bytes from each of three others; tiles of the second kind are not full.
+    for (n, pad) in [(16, "15_0"), (16, "0_15"), (13, "12_0"), (13, "0_12")] {
+        assert_eq!(cumulated(n, pad), (vec!["all-gather"], 96), "{n} rows, padding {pad}");
+    }
+}
+
+#[test]
 fn rows_of_neighbours_come_from_the_nearest_tiles() {
     // GSPMD's example of a halo: nine rows on five devices, windows of four rows, two apart.
     let (ops, bytes) = partitioned(

@@ -84,7 +84,7 @@ impl Lowering<'_> {
     }
 
     /// Whether a value is the identity as a constant, so that it may enter several times.
-    fn is_identity(&self, value: InstId, monoid: Monoid) -> bool {
+    pub(super) fn is_identity(&self, value: InstId, monoid: Monoid) -> bool {
         let node = self.module.inst(value);
         let (Some(ConstantValue::Array(literal)), Some(shape)) =
             (node.attrs.as_constant(), self.module.shape(value).as_array())
@@ -96,7 +96,12 @@ impl Lowering<'_> {
     }
 
     /// The value where `pred` holds, and elsewhere the identity.
-    fn or_identity(&mut self, pred: InstId, value: InstId, monoid: Monoid) -> Result<InstId, PartitionError> {
+    pub(super) fn or_identity(
+        &mut self,
+        pred: InstId,
+        value: InstId,
+        monoid: Monoid,
+    ) -> Result<InstId, PartitionError> {
         let shape = self.array(value)?;
         let identity = self.identity(monoid, shape.dtype)?;
         let identity = self.repeated(identity, &shape.dims)?;

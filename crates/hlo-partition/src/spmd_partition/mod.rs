@@ -46,6 +46,7 @@ mod halo;
 mod lowering;
 mod ops;
 mod regions;
+mod scan;
 
 use crate::error::PartitionError;
 use crate::sharding::ArraySharding;

@@ -24,6 +24,9 @@ impl Lowering<'_> {
         }
         let operands: Vec<TileValue> =
             self.module.inst(inst).operands.clone().iter().map(|&o| self.leaf(o)).collect::<Result<_, _>>()?;
+        if let Some(leaves) = self.lower_scan(inst, &operands)? {
+            return Ok(leaves);
+        }
         let Ok(set) = find_factors(self.module, inst) else { return self.lower_whole(inst, &operands) };
         let mut results = Vec::new();
         let mut wholes = Vec::new();
