@@ -24,6 +24,10 @@ pub(crate) const SHARDING: &str = "shard-weight-update";
 
 /// The pass that takes those about the machine.
 const DISTRIBUTING: &str = "distribute-matrix-updates";
+const PARTITIONING: &str = "spmd-partition";
+
+/// The option that says how much memory a faster way may take.
+const MOST_MEMORY: &str = "most-memory";
 
 /// What makes each gradient one array that is summed once, before the sharding.
 pub const PREPARE: &str = "inline-calls,simplify-tuples,hoist-invariants,split-tuple-all-reduce,sink-all-reduce,reassociate-all-reduce,\
@@ -34,14 +38,18 @@ const SHARD_STATE_THAT_PAYS: &str = "hoist-conversions,shard-weight-update{inter
 /// Matrix updates that all devices repeat are shared out where that is faster; what is left to send goes in few collectives.
 const COMBINE: &str = "distribute-matrix-updates,combine-collectives{mode=variadic}";
 
-/// The program of each device, of a global program whose shardings are propagated in some order, or are those of the user alone.
-const SPMD_SHARDY: &str = "inline-calls,propagate-shardings{order=shardy},spmd-partition,simplify-tuples,cse,dce";
-const SPMD_GSPMD: &str = "inline-calls,propagate-shardings{order=gspmd},spmd-partition,simplify-tuples,cse,dce";
-const SPMD_BEST: &str = "inline-calls,propagate-shardings{order=best},spmd-partition,simplify-tuples,cse,dce";
-const SPMD_USER: &str = "inline-calls,spmd-partition,simplify-tuples,cse,dce";
-/// Few collectives rather than few bytes: one more counts as much as a link carries in half a microsecond.
+/// The program of each device, of a global program whose shardings are propagated in some order, or are those of the user alone. Ops are
+/// cut as is fastest on the machine, or so that devices receive the fewest bytes, or with few collectives: one more counts as much
+/// as a link carries in two microseconds.
+const SPMD_SHARDY: &str =
+    "inline-calls,propagate-shardings{order=shardy},spmd-partition{price=time},simplify-tuples,cse,dce";
+const SPMD_SHARDY_BYTES: &str = "inline-calls,propagate-shardings{order=shardy},spmd-partition,simplify-tuples,cse,dce";
 const SPMD_SHARDY_LAUNCHES: &str =
     "inline-calls,propagate-shardings{order=shardy},spmd-partition{launch-bytes=1MiB},simplify-tuples,cse,dce";
+const SPMD_GSPMD: &str =
+    "inline-calls,propagate-shardings{order=gspmd},spmd-partition{price=time},simplify-tuples,cse,dce";
+const SPMD_BEST: &str = "inline-calls,propagate-shardings{order=best},spmd-partition,simplify-tuples,cse,dce";
+const SPMD_USER: &str = "inline-calls,spmd-partition{price=time},simplify-tuples,cse,dce";
 /// The partitioner reduces partial sums where they arise; this reduces them once, and where they are smallest.
 const SUM_ONCE: &str = "sink-all-reduce,reassociate-all-reduce,sink-all-reduce,all-reduce-to-reduce-scatter,dce";
 const SHARD_UPDATES: &str = "shard-weight-update{profit=auto},dce,combine-collectives{mode=variadic}";
@@ -128,6 +136,16 @@ const fn options(objective: &'static str) -> [OptionInfo; 8] {
 }
 
 const BY_TIME: &[OptionInfo] = &options("time");
+const WITHIN_MEMORY: &[OptionInfo] = &{
+    let [a, b, c, d, e, f, g, h] = options("time");
+    let most_memory = OptionInfo {
+        name: MOST_MEMORY,
+        kind: OptionKind::Float,
+        default: "1.05",
+        help: "leave out ways whose peak memory is more than this many times the first one's",
+    };
+    [a, b, c, d, e, f, g, h, most_memory]
+};
 const BY_MEMORY: &[OptionInfo] = &options("memory");
 
 /// All presets.
@@ -176,29 +194,31 @@ pub const PRESETS: [Preset; 4] = [
     Preset {
         name: "auto-spmd",
         help: "a global program, from before a partitioner: the program of each device, as few annotations and predictions say",
-        options: BY_TIME,
+        options: WITHIN_MEMORY,
         by_time: &[
             way("shardings in Shardy's order", None, SPMD_SHARDY),
+            way("shardings in Shardy's order, fewest bytes", None, SPMD_SHARDY_BYTES),
+            way("shardings in Shardy's order, few exchanges", None, SPMD_SHARDY_LAUNCHES),
             way("shardings in GSPMD's order", None, SPMD_GSPMD),
             way("shardings that move the fewest bytes", None, SPMD_BEST),
             way("the user's shardings alone", None, SPMD_USER),
-            way("shardings in Shardy's order, few exchanges", None, SPMD_SHARDY_LAUNCHES),
             way("shardings in Shardy's order, few collectives", Some(0), COMBINE),
-            way("shardings in GSPMD's order, few collectives", Some(1), COMBINE),
-            way("shardings that move the fewest bytes, few collectives", Some(2), COMBINE),
-            way("the user's shardings alone, few collectives", Some(3), COMBINE),
-            way("shardings in Shardy's order, few exchanges, few collectives", Some(4), COMBINE),
+            way("shardings in Shardy's order, fewest bytes, few collectives", Some(1), COMBINE),
+            way("shardings in Shardy's order, few exchanges, few collectives", Some(2), COMBINE),
+            way("shardings in GSPMD's order, few collectives", Some(3), COMBINE),
+            way("shardings that move the fewest bytes, few collectives", Some(4), COMBINE),
+            way("the user's shardings alone, few collectives", Some(5), COMBINE),
             way("shardings in Shardy's order, sums once", Some(0), SUM_ONCE),
-            way("shardings in Shardy's order, few exchanges, sums once", Some(4), SUM_ONCE),
-            way("shardings in Shardy's order, sums once, few collectives", Some(10), COMBINE),
-            way("shardings in Shardy's order, few exchanges, sums once, few collectives", Some(11), COMBINE),
+            way("shardings in Shardy's order, fewest bytes, sums once", Some(1), SUM_ONCE),
+            way("shardings in Shardy's order, sums once, few collectives", Some(12), COMBINE),
+            way("shardings in Shardy's order, fewest bytes, sums once, few collectives", Some(13), COMBINE),
             way("shardings in Shardy's order, updates in shards", Some(0), SHARD_UPDATES),
-            way("the user's shardings alone, updates in shards", Some(3), SHARD_UPDATES),
-            way("shardings in Shardy's order, few exchanges, updates in shards", Some(4), SHARD_UPDATES),
+            way("shardings in Shardy's order, fewest bytes, updates in shards", Some(1), SHARD_UPDATES),
+            way("the user's shardings alone, updates in shards", Some(5), SHARD_UPDATES),
         ],
         by_memory: &[
-            way("shardings in Shardy's order", None, SPMD_SHARDY),
-            way("shardings in Shardy's order, updates in shards", Some(0), "shard-weight-update,dce"),
+            way("shardings in Shardy's order, fewest bytes", None, SPMD_SHARDY_BYTES),
+            way("shardings in Shardy's order, fewest bytes, updates in shards", Some(0), "shard-weight-update,dce"),
         ],
     },
     Preset {
@@ -308,8 +328,8 @@ impl Preset {
             for call in &mut calls {
                 let is_of_machine = |name: &str| name == "cluster" || name == "device";
                 let takes = |name: &str| match call.name.as_str() {
-                    SHARDING => name != "objective",
-                    DISTRIBUTING => is_of_machine(name),
+                    SHARDING => name != "objective" && name != MOST_MEMORY,
+                    DISTRIBUTING | PARTITIONING => is_of_machine(name),
                     _ => false,
                 };
                 let is_new = |name: &str| call.options.iter().all(|(known, _)| known != name);
@@ -326,7 +346,9 @@ impl Preset {
         let machine = Machine::from_args(options.text("cluster"), device.unwrap_or(DEFAULT_DEVICE));
         let machine = machine.map_err(|error| Failure::Usage(format!("--preset: {error}")))?;
         let unknown_trip_count = options.int("unknown-trip-count").max(1) as u64;
-        Ok(Ways { ways, machine, frequency_options: FrequencyOptions { unknown_trip_count } })
+        let takes_memory = self.options.iter().any(|option| option.name == MOST_MEMORY);
+        let most_memory = takes_memory.then(|| options.float(MOST_MEMORY));
+        Ok(Ways { ways, machine, frequency_options: FrequencyOptions { unknown_trip_count }, most_memory })
     }
 }
 

@@ -39,6 +39,8 @@ pub struct Ways {
     pub machine: Machine,
     /// How often loops run where the module does not say.
     pub frequency_options: FrequencyOptions,
+    /// How many times the first way's peak memory another one may need; `None` if memory does not count.
+    pub most_memory: Option<f64>,
 }
 
 /// What one way came to.
@@ -85,6 +87,7 @@ impl Ways {
         options: RunOptions<'_>,
     ) -> Result<(RunSummary, WayChoice), RunError> {
         let RunOptions { check, after_pass, measures_peaks } = options;
+        let measures_peaks = measures_peaks || self.most_memory.is_some();
         let plain = || RunOptions { check, after_pass: None, measures_peaks };
         let outcomes = match after_pass {
             Some(after_pass) => {
@@ -122,13 +125,23 @@ impl Ways {
 
     /// The first way, if no other saves [`LEAST_GAIN`] of its time. Else, of the ways that are as fast as the fastest by this measure,
     /// the one whose kernels and collectives together take least: what is hidden behind other work in a prediction may not be in
-    /// a run.
+    /// a run. Ways that need more memory than they may are left out.
     fn fastest(&self, figures: &[Option<Figures>]) -> usize {
         let known = self.ways.iter().zip(figures).enumerate();
-        let known = known
-            .filter(|(_, (way, _))| !way.is_reference)
-            .filter_map(|(number, (_, f))| Some((number, f.as_ref()?.time)));
-        let known: Vec<(usize, ModuleTime)> = known.collect();
+        let known =
+            known.filter(|(_, (way, _))| !way.is_reference).filter_map(|(number, (_, f))| Some((number, f.as_ref()?)));
+        let known: Vec<(usize, &Figures)> = known.collect();
+        let first_bytes = known.first().and_then(|(_, figures)| figures.peak_bytes);
+        let most_bytes = self.most_memory.zip(first_bytes).map(|(times, bytes)| times * bytes as f64);
+        let fits = |figures: &Figures| match (most_bytes, figures.peak_bytes) {
+            (Some(most), Some(own)) => own as f64 <= most,
+            (_, _) => true,
+        };
+        let known: Vec<(usize, ModuleTime)> = known
+            .iter()
+            .filter(|(_, figures)| fits(figures))
+            .map(|(number, figures)| (*number, figures.time))
+            .collect();
         let Some(&(first, _)) = known.first() else { return 0 };
         let best_s = known.iter().map(|(_, time)| time.critical_path_s).fold(f64::INFINITY, f64::min);
         let mut as_fast = known.iter().filter(|(_, time)| time.critical_path_s * (1.0 - LEAST_GAIN) <= best_s);

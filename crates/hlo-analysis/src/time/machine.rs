@@ -159,6 +159,11 @@ pub struct Network {
 }
 
 impl Network {
+    /// The links.
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
     /// The cost of a collective that all `groups` of flat device ids run at once, as a function of the whole tensor's bytes on
     /// one device ([`Cluster::collective_s`] says which).
     pub fn collective(&self, kind: Collective, groups: &[Vec<u32>]) -> CollectiveCost {

@@ -5,7 +5,7 @@
 //! to what is wanted, rows of neighbours, and the work of a device.
 
 use super::cut::{FactorCut, lists_of};
-use super::estimate::{reshard_cost, work_cost};
+use super::estimate::Prices;
 use super::halo::HaloRows;
 use crate::mesh::ModuleMesh;
 use crate::sharding::{ArraySharding, AtomList};
@@ -26,8 +26,7 @@ pub(super) struct OpView<'a> {
     pub operands: Vec<(ArrayShape, ArraySharding, InstId)>,
     /// The whole results, and how each is wanted.
     pub results: Vec<(ArrayShape, Option<ArraySharding>)>,
-    /// What one more collective costs beside its bytes, in bytes.
-    pub launch: f64,
+    pub prices: &'a Prices,
 }
 
 /// A way to run the op on shards.
@@ -60,7 +59,7 @@ impl OpView<'_> {
             }
             let n_shards = candidate.cut.n_shards(mesh);
             let Ok(form) = localize(self.module, self.inst, self.set, &n_shards) else { continue };
-            let cost = candidate.cost + self.halo_cost(&form);
+            let cost = candidate.cost + self.halo_cost(mesh, &form);
             if best.as_ref().is_none_or(|(known, _)| cost < *known) {
                 let Candidate { cut, operands, results, .. } = candidate;
                 best = Some((cost, Choice { cut, operands, results, form }));
@@ -136,7 +135,7 @@ impl OpView<'_> {
             let needed = cut.tensor(mesh, tensor)?;
             let same = |j: usize| self.operands[j].2 == *value && operands[j] == needed;
             if !(0..k).any(same) {
-                cost += reshard_cost(mesh, shape, (sharding, &needed), self.launch);
+                cost += self.prices.reshard(mesh, shape, (sharding, &needed));
             }
             operands.push(needed);
         }
@@ -145,20 +144,21 @@ impl OpView<'_> {
         for ((shape, wanted), tensor) in self.results.iter().zip(&self.set.results) {
             let given = ArraySharding { partial: partial.clone(), ..cut.tensor(mesh, tensor)? };
             let target = wanted.clone().unwrap_or_else(|| given.resolved());
-            cost += reshard_cost(mesh, shape, (&given, &target), self.launch);
+            cost += self.prices.reshard(mesh, shape, (&given, &target));
             results.push(given);
         }
         let n_shards = cut.n_shards(mesh);
         let tiles = self.set.factors.iter().zip(&n_shards).map(|(factor, &n)| (factor.size as f64 / n as f64).ceil());
-        let element_bytes = self.results.first().map_or(4.0, |(shape, _)| f64::from(shape.dtype.bits()) / 8.0);
         let is_product =
             matches!(self.module.inst(self.inst).opcode.row().factors, FactorRule::Dot | FactorRule::Convolution);
-        cost += work_cost(tiles.product(), is_product, element_bytes);
+        if let Some((result, _)) = self.results.first() {
+            cost += self.prices.work(tiles.product(), is_product, result);
+        }
         Some(Candidate { cut: cut.clone(), operands, results, cost })
     }
 
     /// Rows of neighbours that the form asks for.
-    fn halo_cost(&self, form: &LocalForm) -> f64 {
+    fn halo_cost(&self, mesh: &ModuleMesh, form: &LocalForm) -> f64 {
         let mut cost = 0.0;
         for adjust in &form.before {
             let OperandAdjust::Halo { operand, dim, starts, size, .. } = adjust else { continue };
@@ -168,7 +168,7 @@ impl OpView<'_> {
             let n_rows = whole.dims.get(*dim).copied().unwrap_or(0);
             let plan = HaloRows { n_rows, starts, size: *size }.plan();
             let row_bytes = local.size_bytes() as f64 / (*size).max(1) as f64;
-            cost += plan.received_rows() as f64 * row_bytes + self.launch * plan.n_permutes() as f64;
+            cost += self.prices.permutes(mesh, plan.n_permutes(), plan.received_rows() as f64 * row_bytes);
         }
         cost
     }

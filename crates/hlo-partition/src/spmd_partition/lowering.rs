@@ -1,5 +1,7 @@
 //! The program of one device, computation by computation.
 
+use super::Price;
+use super::estimate::Prices;
 use crate::error::PartitionError;
 use crate::mesh::{ModuleMesh, ReadSharding};
 use crate::sharding::{ArraySharding, AtomList};
@@ -100,8 +102,8 @@ pub(super) struct Lowering<'m> {
     plans: IndexMap<PlanKey, Rc<Redistribution>>,
     /// Computations that were lowered, by how their parameters are cut and their results are wanted.
     lowered: IndexMap<Signature, (CompId, Vec<LeafForm>)>,
-    /// What one more collective costs beside its bytes, in bytes.
-    pub launch_bytes: i64,
+    /// What decides how ops are cut.
+    pub prices: Prices,
     /// The atoms along which the regions of the module are manual.
     pub region_manual: AtomList,
     /// Instructions whose names are taken by what they became.
@@ -111,12 +113,9 @@ pub(super) struct Lowering<'m> {
 }
 
 impl<'m> Lowering<'m> {
-    pub(super) fn new(
-        module: &'m mut Module,
-        entry: CompId,
-        launch_bytes: i64,
-    ) -> Result<Lowering<'m>, PartitionError> {
+    pub(super) fn new(module: &'m mut Module, entry: CompId, price: &Price) -> Result<Lowering<'m>, PartitionError> {
         let mesh = ModuleMesh::of(module)?;
+        let prices = price.of_devices(mesh.n_devices())?;
         let meshes = Meshes::of(&module.header)
             .map_err(|error| PartitionError::about("sharding", Entity::Module, error.to_string()))?;
         module.header.num_partitions = mesh.n_devices() as i64;
@@ -130,7 +129,7 @@ impl<'m> Lowering<'m> {
             read: RefCell::default(),
             plans: IndexMap::new(),
             lowered: IndexMap::new(),
-            launch_bytes,
+            prices,
             region_manual: AtomList::new(),
             named: EntitySet::new(),
             order: Vec::new(),
@@ -447,7 +446,7 @@ impl<'m> Lowering<'m> {
             source: &from,
             target: &to,
             monoid: Some(monoid),
-            cluster: None,
+            cluster: self.prices.cluster(),
             allows_pieces: false,
         };
         let plan = plan_redistribution(&request).map_err(|error| self.defect(format!("a redistribution: {error}")))?;

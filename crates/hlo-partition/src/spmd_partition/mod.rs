@@ -28,7 +28,7 @@
 //! [`hlo_spmd::redistribution`] finds the steps), the op's local form ([`hlo_ir::localize`]) is written with what it asks for before
 //! and after (`adjust`, `halo`), results are partial along atoms that cut reduced factors, and then brought to what their
 //! annotation says. Of ways to cut an op, the one is taken for which a device receives the fewest bytes, its own work and
-//! launches counted as bytes (`estimate`). Tiles of uneven dims are padded with any values, which are masked only before a reduction or where rows are read
+//! launches counted as bytes, or with `price=time` the one that takes the least time on the machine (`estimate`). Tiles of uneven dims are padded with any values, which are masked only before a reduction or where rows are read
 //! from beyond the array. Computations that are called are written once for each way in which their parameters are cut.
 //!
 //! **Requires** one replica. **Ensures** the same results, cut as the annotations of parameters and results say. **Errors**: `sharding`,
@@ -50,14 +50,17 @@ mod scan;
 
 use crate::error::PartitionError;
 use crate::sharding::ArraySharding;
+use estimate::{Prices, TimePrices};
 use hlo_analysis::Preserved;
+use hlo_analysis::time::{DEFAULT_DEVICE, Machine};
+use hlo_cluster::ClusterError;
 use hlo_ir::attrs::Attrs;
 use hlo_ir::custom_target::CustomTarget;
 use hlo_ir::diag::Entity;
 use hlo_ir::header::EntryLayout;
 use hlo_ir::sharding::Sharding;
 use hlo_ir::{ArrayShape, CompId, InstId, Module, Opcode, Shape, shardy};
-use hlo_pass::options::{OptionInfo, OptionKind};
+use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::report::Decision;
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 use lowering::{LeafForm, Lowering};
@@ -66,19 +69,72 @@ use lowering::{LeafForm, Lowering};
 pub(crate) static INFO: PassInfo = PassInfo {
     name: "spmd-partition",
     help: "write the program of each device for a global program, as its shardings say",
-    options: &[OptionInfo {
+    options: OPTIONS,
+    build: |options| Ok(Box::new(SpmdPartition { price: Price::new(options)? })),
+};
+
+const OPTIONS: &[OptionInfo] = &[
+    OptionInfo {
+        name: "price",
+        kind: OptionKind::Word(&["bytes", "time"]),
+        default: "bytes",
+        help: "what decides how ops are cut: bytes that a device receives, or time on the machine",
+    },
+    OptionInfo {
         name: "launch-bytes",
         kind: OptionKind::Int,
         default: "1",
-        help: "what one more collective costs beside its bytes, in bytes that a link carries meanwhile",
-    }],
-    build: |options| Ok(Box::new(SpmdPartition { launch_bytes: options.int("launch-bytes").max(0) })),
-};
+        help: "price=bytes: what one more collective costs beside its bytes, in bytes that a link carries meanwhile",
+    },
+    OptionInfo {
+        name: "cluster",
+        kind: OptionKind::Text,
+        default: "",
+        help: "price=time: how the devices are wired: [(node,2),(gpu,8)], a shipped name or a .toml file; empty: one switch",
+    },
+    OptionInfo {
+        name: "device",
+        kind: OptionKind::Text,
+        default: DEFAULT_DEVICE,
+        help: "price=time: what every device is",
+    },
+];
+
+/// What decides between ways to cut an op, as the options say.
+#[derive(Clone, Debug)]
+enum Price {
+    /// Bytes that a device receives; one more collective counts as so many.
+    Bytes { launch: i64 },
+    /// Seconds on a machine.
+    Time(Machine),
+}
+
+impl Price {
+    fn new(options: &Options) -> Result<Price, ClusterError> {
+        match options.text("price") {
+            "time" => Machine::from_args(options.text("cluster"), options.text("device")).map(Price::Time),
+            _ => Ok(Price::Bytes { launch: options.int("launch-bytes").max(0) }),
+        }
+    }
+
+    /// Prices between so many devices.
+    ///
+    /// # Errors
+    /// The machine has another number of devices.
+    fn of_devices(&self, n_devices: usize) -> Result<Prices, PartitionError> {
+        match self {
+            Price::Bytes { launch } => Ok(Prices::Bytes { launch: *launch as f64 }),
+            Price::Time(machine) => TimePrices::new(machine.clone(), n_devices)
+                .map(Prices::Time)
+                .map_err(|error| PartitionError::about("machine", Entity::Module, error.to_string())),
+        }
+    }
+}
 
 /// See the module's documentation.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct SpmdPartition {
-    launch_bytes: i64,
+    price: Price,
 }
 
 impl Pass for SpmdPartition {
@@ -88,7 +144,7 @@ impl Pass for SpmdPartition {
             return Ok(Changed::No);
         }
         let mut work = module.clone();
-        let decisions = partition(&mut work, self.launch_bytes)?;
+        let decisions = partition(&mut work, &self.price)?;
         let n_collectives = decisions.iter().map(|decision| decision.collectives.len() as u64).sum();
         cx.report.count("collectives", n_collectives);
         cx.report.count("devices", work.n_devices() as u64);
@@ -126,10 +182,10 @@ fn why_not_global(module: &Module) -> Option<String> {
 }
 
 /// Writes the program of each device into `module`.
-fn partition(module: &mut Module, launch_bytes: i64) -> Result<Vec<Decision>, PartitionError> {
+fn partition(module: &mut Module, price: &Price) -> Result<Vec<Decision>, PartitionError> {
     let defect = |what: &str| PartitionError::about("partition", Entity::Module, what);
     let entry = module.entry().ok_or_else(|| defect("expected an entry computation"))?;
-    let mut lowering = Lowering::new(module, entry, launch_bytes)?;
+    let mut lowering = Lowering::new(module, entry, price)?;
     let mut params = Vec::new();
     let mut marks = Vec::new();
     for param in lowering.module.comp(entry).params.clone() {

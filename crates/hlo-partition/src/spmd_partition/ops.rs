@@ -39,8 +39,7 @@ impl Lowering<'_> {
             let Shape::Array(whole) = &operand.whole else { return self.lower_whole(inst, &operands) };
             views.push((whole.clone(), operand.sharding.clone(), operand.inst));
         }
-        let launch = self.launch_bytes as f64;
-        let view = OpView { module: self.module, inst, set: &set, operands: views, results, launch };
+        let view = OpView { module: self.module, inst, set: &set, operands: views, results, prices: &self.prices };
         let Some(choice) = view.choose(&self.mesh) else { return self.lower_whole(inst, &operands) };
         let results = view.results;
         let mut leaves = self.write_op(inst, &operands, &choice)?;
