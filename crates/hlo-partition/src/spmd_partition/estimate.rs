@@ -23,7 +23,7 @@ pub(super) enum Prices {
     /// Bytes, and what one more collective costs beside its own.
     Bytes { launch: f64 },
     /// Seconds.
-    Time(TimePrices),
+    Time(Box<TimePrices>),
 }
 
 /// Seconds on a machine.

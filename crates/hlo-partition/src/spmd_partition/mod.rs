@@ -125,7 +125,7 @@ impl Price {
         match self {
             Price::Bytes { launch } => Ok(Prices::Bytes { launch: *launch as f64 }),
             Price::Time(machine) => TimePrices::new(machine.clone(), n_devices)
-                .map(Prices::Time)
+                .map(|prices| Prices::Time(Box::new(prices)))
                 .map_err(|error| PartitionError::about("machine", Entity::Module, error.to_string())),
         }
     }
