@@ -1,7 +1,8 @@
 //! `cargo xtask partition-check`: random programs with random shardings or with manual regions, on 2 to 12 devices, through a pipeline that
 //! partitions them. What it leaves must give what the global program gives in the evaluator, and with `--xla` in real XLA too ([`xla`]).
-//! Programs that differ are kept.
+//! Programs that differ are kept. With `--mutants` what the partitioner makes is changed, which must be seen ([`mutants`]).
 
+mod mutants;
 mod xla;
 
 use std::collections::BTreeMap;
@@ -60,7 +61,8 @@ struct Check {
 
 /// Runs the check: false if a program differs, or the pass panics.
 pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
-    let (mut n, mut seed, mut n_xla): (usize, usize, usize) = (500, 0, 0);
+    let (mut n, mut seed, mut n_xla, mut n_mutants): (usize, usize, usize, usize) = (500, 0, 0, 0);
+    let mut files: Vec<PathBuf> = Vec::new();
     let (mut pipeline, mut only) = ("inline-calls,spmd-partition,cse,dce".to_string(), String::new());
     let mut arguments = Arguments::new(words);
     while let Some(word) = arguments.next_word() {
@@ -68,10 +70,15 @@ pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
             Word::Flag(flag) if flag == "--random" => n = arguments.number(&flag)?,
             Word::Flag(flag) if flag == "--seed" => seed = arguments.number(&flag)?,
             Word::Flag(flag) if flag == "--xla" => n_xla = arguments.number(&flag)?,
+            Word::Flag(flag) if flag == "--mutants" => n_mutants = arguments.number(&flag)?,
             Word::Flag(flag) if flag == "--pass" => pipeline = arguments.value(&flag)?,
             Word::Flag(flag) if flag == "--only" => only = arguments.value(&flag)?,
-            Word::Flag(word) | Word::Plain(word) => return Err(unknown("partition-check", &word)),
+            Word::Plain(file) => files.push(file.into()),
+            Word::Flag(word) => return Err(unknown("partition-check", &word)),
         }
+    }
+    if n_mutants > 0 {
+        return mutants::run_mutants(&files, n_mutants, seed as u64);
     }
     let folder = workspace::target_dir().join("partition-check");
     std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;

@@ -197,7 +197,7 @@ fn on_one_device(global: &Module) -> Module {
 }
 
 /// Of the ways in which an output may be cut the one in which the fewest elements of the evaluator's tiles are off.
-fn likeliest<'t>(
+pub(super) fn likeliest<'t>(
     ways: &'t [LeafTiles],
     wholes: &[Arc<Literal>],
     tiles: &[Arc<Literal>],
@@ -225,7 +225,7 @@ fn n_apart(a: &Literal, b: &Literal) -> usize {
 }
 
 /// The inputs, each float moved up or down by half an ulp of f32.
-fn moved(inputs: &Inputs) -> Inputs {
+pub(super) fn moved(inputs: &Inputs) -> Inputs {
     let moved = |array: &Arc<Literal>| {
         let mut out = (**array).clone();
         for k in 0..out.n_elems() {

@@ -5,7 +5,7 @@
 //! beside rewrites of them, and pairs of [families](family).
 
 mod certificates;
-mod edit;
+pub(crate) mod edit;
 mod family;
 mod global;
 mod judge;
