@@ -33,6 +33,8 @@ const MARGIN: f64 = 10.0;
 const N_DRAWS: usize = 4;
 /// Programs that take longer in the evaluator are left out.
 const LONGEST: Duration = Duration::from_millis(700);
+/// And those that execute more instructions, such as long loops.
+const MAX_STEPS: u64 = 50_000;
 /// How often programs are drawn for a kind that applies to few.
 const ATTEMPTS: usize = 16;
 
@@ -127,6 +129,10 @@ fn judge(base: &Base, mutant: &Module, row: &mut Row, place: &str) {
     println!("not seen: {place}: {how}");
 }
 
+fn options() -> EvalOptions {
+    EvalOptions { max_steps: MAX_STEPS, ..EvalOptions::default() }
+}
+
 /// The global programs of the samples, and how their inputs are drawn.
 fn samples() -> Result<Vec<(PathBuf, String)>, String> {
     let mut out = Vec::new();
@@ -149,16 +155,16 @@ fn prepared(file: &Path, draw: &str, pipeline: &str) -> Result<Option<Base>, Str
     let interface = TiledInterface::between(&program, &[&local]).map_err(said)?;
     let mut trials = Vec::new();
     for seed in 0..N_DRAWS as u64 {
-        let options = DrawOptions { seed, draws: Draw::parse_list(draw).map_err(said)?, same: Same::None };
-        let wholes = program.draw(&options).map_err(said)?;
+        let drawn = DrawOptions { seed, draws: Draw::parse_list(draw).map_err(said)?, same: Same::None };
+        let wholes = program.draw(&drawn).map_err(said)?;
         let tiles = interface.cut_inputs(&wholes).map_err(said)?;
         let start = Instant::now();
-        let found = run(&local, &tiles, &EvalOptions::default()).map_err(said)?;
+        let found = run(&local, &tiles, &options()).map_err(said)?;
         if start.elapsed() > LONGEST {
             return Ok(None);
         }
-        let right = program.run(&wholes, &EvalOptions::default()).map_err(said)?;
-        let other = program.run(&moved(&wholes), &EvalOptions::default()).map_err(said)?;
+        let right = program.run(&wholes, &options()).map_err(said)?;
+        let other = program.run(&moved(&wholes), &options()).map_err(said)?;
         let mut outputs = Vec::new();
         for (leaf, (whole, tile)) in right.of_devices().leaves.iter().zip(&found.leaves).enumerate() {
             let way = likeliest(interface.of_output(leaf), whole, tile).map_err(said)?.clone();
@@ -183,7 +189,7 @@ impl Base {
     /// By how much more than is allowed an output of a mutant differs on a trial's inputs; infinite where it does not run.
     fn differs(&self, mutant: &Module, trial: usize) -> Option<f64> {
         let Trial { tiles, outputs } = self.trials.get(trial)?;
-        let Ok(found) = run(mutant, tiles, &EvalOptions::default()) else { return Some(f64::INFINITY) };
+        let Ok(found) = run(mutant, tiles, &options()) else { return Some(f64::INFINITY) };
         outputs.iter().zip(&found.leaves).find_map(|(expected, found)| {
             let Ok(found) = expected.way.without_padding(found) else { return Some(f64::INFINITY) };
             let error = largest_error(&expected.tiles, &found);
@@ -194,7 +200,7 @@ impl Base {
     /// Whether the mutant gives what the program itself gives, bit for bit.
     fn is_equal_in_bits(&self, mutant: &Module) -> bool {
         self.trials.iter().all(|Trial { tiles, outputs }| {
-            let both = [&self.local, mutant].map(|module| run(module, tiles, &EvalOptions::default()));
+            let both = [&self.local, mutant].map(|module| run(module, tiles, &options()));
             let [Ok(own), Ok(other)] = both else { return false };
             let rows = own.leaves.iter().zip(&other.leaves).zip(outputs);
             rows.into_iter().all(|((own, other), expected)| {
