@@ -129,7 +129,7 @@ impl Picture {
     /// The devices of the mesh: the last axis to the right, all others down.
     fn mesh(&mut self, axes: &AxisSharding, names: &[(String, i64)], tiles: &Tiles) {
         let list: Vec<String> = names.iter().map(|(name, size)| format!("{name} ({size})")).collect();
-        self.text((LEFT, self.y), "t", &format!("mesh: {}", list.join(" x ")));
+        self.text((LEFT, self.y), "t", &format!("mesh: {}", list.join(" \u{d7} ")));
         let n_columns = axes.mesh.sizes.last().copied().unwrap_or(1).max(1) as usize;
         let top = self.y + 28.0;
         if let Some((name, _)) = names.last() {
@@ -172,8 +172,18 @@ impl Picture {
         let count = |dim: Option<usize>| dim.and_then(|dim| counts.get(dim)).copied().unwrap_or(1);
         let size_of =
             |dim: usize| shape.dims[dim] / counts[dim].max(1) + i64::from(shape.dims[dim] % counts[dim].max(1) != 0);
-        let most = tiles.devices.values().map(|list| devices_text(list).chars().count()).max().unwrap_or(1);
-        let width = (most as f64 * CHARACTER + 16.0).max(84.0);
+        let range_of = |tile: &Dims, dim: usize| {
+            let (start, size) = (tile[dim] * size_of(dim), shape.dims[dim]);
+            format!("{}:{}", start.min(size), (start + size_of(dim)).min(size))
+        };
+        let range = |tile: &Dims| {
+            let ranges: Vec<String> = [down, right].into_iter().flatten().map(|dim| range_of(tile, dim)).collect();
+            format!("[{}]", ranges.join(", "))
+        };
+        let characters =
+            |(tile, list): (&Dims, &Vec<usize>)| devices_text(list).chars().count().max(range(tile).chars().count());
+        let most = tiles.devices.iter().map(characters).max().unwrap_or(1);
+        let width = (most as f64 * (CHARACTER + 0.4) + 14.0).max(72.0);
         let mut slabs: BTreeMap<Vec<(usize, i64)>, Vec<&Dims>> = BTreeMap::new();
         for tile in tiles.devices.keys() {
             let is_shown = |dim: &usize| Some(*dim) == down || Some(*dim) == right;
@@ -206,12 +216,7 @@ impl Picture {
                 let class = if is_empty { "" } else { "in" };
                 let devices = tiles.devices.get(tile).map(|list| devices_text(list)).unwrap_or_default();
                 self.text((corner.0 + 6.0, corner.1 + 18.0), class, &devices);
-                let range = |dim: usize| {
-                    let start = tile[dim] * size_of(dim);
-                    format!("{}:{}", start.min(shape.dims[dim]), (start + size_of(dim)).min(shape.dims[dim]))
-                };
-                let ranges: Vec<String> = [down, right].into_iter().flatten().map(range).collect();
-                self.text((corner.0 + 6.0, corner.1 + 36.0), class, &format!("[{}]", ranges.join(", ")));
+                self.text((corner.0 + 6.0, corner.1 + 36.0), class, &range(tile));
             }
             self.y += TILE_HEIGHT * count(down) as f64;
         }

@@ -17,6 +17,7 @@ use hlo_tests::random_module::Rng;
 use super::run_passes;
 use super::xla::{likeliest, moved};
 use crate::prove_check::edit::{EDITS, edited};
+use crate::prove_check::judge::{wide_array, wide_module};
 use crate::prove_check::proof::{on_a_large_stack, prove};
 use crate::workspace;
 use crate::xla_check::manifest;
@@ -29,8 +30,12 @@ const PIPELINES: [&str; 2] =
 const FLOOR: f64 = 2e-5;
 const MARGIN: f64 = 10.0;
 
-/// Inputs on which what is not seen at once must agree.
+/// Inputs on which what is not seen at once must agree: twice as the program's words say, then by other distributions.
 const N_DRAWS: usize = 4;
+/// How far apart results of f64 may be, as a share of an output's largest element.
+const NEAR_F64: f64 = 1e-9;
+/// A change that rounding alone shows.
+const ROUNDS: &str = "through a narrower type";
 /// Programs that take longer in the evaluator are left out.
 const LONGEST: Duration = Duration::from_millis(700);
 /// And those that execute more instructions, such as long loops.
@@ -62,6 +67,7 @@ struct Row {
     made: usize,
     seen: usize,
     seen_later: usize,
+    seen_in_f64: usize,
     proved: usize,
     agree: usize,
 }
@@ -89,6 +95,9 @@ pub(super) fn run_mutants(files: &[PathBuf], n: usize, seed: u64) -> Result<bool
             break;
         }
         let kind = number % EDITS.len();
+        if EDITS[kind].0 == ROUNDS {
+            continue;
+        }
         let made = (0..ATTEMPTS).find_map(|_| {
             let base = rng.pick(&bases);
             edited(&base.local, kind, &mut rng).map(|made| (base, made))
@@ -119,6 +128,10 @@ fn judge(base: &Base, mutant: &Module, row: &mut Row, place: &str) {
     }
     if (1..base.trials.len()).any(|trial| base.differs(mutant, trial).is_some_and(|error| error > 0.0)) {
         row.seen_later += 1;
+        return;
+    }
+    if base.differs_in_f64(mutant) {
+        row.seen_in_f64 += 1;
         return;
     }
     row.agree += 1;
@@ -155,7 +168,13 @@ fn prepared(file: &Path, draw: &str, pipeline: &str) -> Result<Option<Base>, Str
     let interface = TiledInterface::between(&program, &[&local]).map_err(said)?;
     let mut trials = Vec::new();
     for seed in 0..N_DRAWS as u64 {
-        let drawn = DrawOptions { seed, draws: Draw::parse_list(draw).map_err(said)?, same: Same::None };
+        let n_leaves = hlo_eval::entry_leaves(&global).len();
+        let draws = match seed {
+            2 => vec![Draw::Normal(1.0); n_leaves],
+            3 => vec![Draw::Positive(0.7); n_leaves],
+            _ => Draw::parse_list(draw).map_err(said)?,
+        };
+        let drawn = DrawOptions { seed, draws, same: Same::None };
         let wholes = program.draw(&drawn).map_err(said)?;
         let tiles = interface.cut_inputs(&wholes).map_err(said)?;
         let start = Instant::now();
@@ -194,6 +213,24 @@ impl Base {
             let Ok(found) = expected.way.without_padding(found) else { return Some(f64::INFINITY) };
             let error = largest_error(&expected.tiles, &found);
             (error > expected.allowed).then_some(error)
+        })
+    }
+
+    /// Whether the mutant differs from the program itself where both compute in f64: then by more than rounding.
+    fn differs_in_f64(&self, mutant: &Module) -> bool {
+        let both = [&self.local, mutant].map(wide_module);
+        let [Ok(own), Ok(mutant)] = both else { return false };
+        self.trials.iter().any(|Trial { tiles, outputs }| {
+            let wide = |row: &Vec<Arc<Literal>>| row.iter().map(|array| Arc::new(wide_array(array))).collect();
+            let tiles = Inputs { leaves: tiles.leaves.iter().map(wide).collect() };
+            let Ok(own) = run(&own, &tiles, &options()) else { return false };
+            let Ok(found) = run(&mutant, &tiles, &options()) else { return true };
+            outputs.iter().zip(own.leaves.iter().zip(&found.leaves)).any(|(expected, (own, found))| {
+                let held = |row: &[Arc<Literal>]| expected.way.without_padding(row).unwrap_or_default();
+                let (own, found) = (held(own), held(found));
+                let largest = own.iter().map(|tile| magnitude(tile)).fold(0.0, f64::max);
+                largest_error(&own, &found) > NEAR_F64 * largest
+            })
         })
     }
 
@@ -243,10 +280,13 @@ fn magnitude(array: &Literal) -> f64 {
 }
 
 fn show(rows: &BTreeMap<&str, Row>) -> bool {
-    println!("{:<38} {:>6} {:>6} {:>11} {:>8} {:>9}", "kind", "made", "seen", "seen later", "proved", "agreeing");
+    println!(
+        "{:<38} {:>6} {:>6} {:>11} {:>7} {:>8} {:>9}",
+        "kind", "made", "seen", "seen later", "in f64", "proved", "agreeing"
+    );
     let line = |kind: &str, row: &Row| {
-        let Row { made, seen, seen_later, proved, agree } = row;
-        println!("{kind:<38} {made:>6} {seen:>6} {seen_later:>11} {proved:>8} {agree:>9}");
+        let Row { made, seen, seen_later, seen_in_f64, proved, agree } = row;
+        println!("{kind:<38} {made:>6} {seen:>6} {seen_later:>11} {seen_in_f64:>7} {proved:>8} {agree:>9}");
     };
     let mut all = Row::default();
     for (kind, row) in rows {
@@ -254,6 +294,7 @@ fn show(rows: &BTreeMap<&str, Row>) -> bool {
         all.made += row.made;
         all.seen += row.seen;
         all.seen_later += row.seen_later;
+        all.seen_in_f64 += row.seen_in_f64;
         all.proved += row.proved;
         all.agree += row.agree;
     }

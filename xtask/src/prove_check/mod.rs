@@ -8,7 +8,7 @@ mod certificates;
 pub(crate) mod edit;
 mod family;
 mod global;
-mod judge;
+pub(crate) mod judge;
 mod mutation;
 mod pipelines;
 pub(crate) mod proof;

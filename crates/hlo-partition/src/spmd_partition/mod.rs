@@ -50,6 +50,7 @@ mod regions;
 use crate::error::PartitionError;
 use crate::sharding::ArraySharding;
 use hlo_analysis::Preserved;
+use hlo_analysis::code::code_computations;
 use hlo_ir::attrs::Attrs;
 use hlo_ir::custom_target::CustomTarget;
 use hlo_ir::diag::Entity;
@@ -65,19 +66,31 @@ use lowering::{LeafForm, Lowering};
 pub(crate) static INFO: PassInfo = PassInfo {
     name: "spmd-partition",
     help: "write the program of each device for a global program, as its shardings say",
-    options: &[OptionInfo {
-        name: "launch-bytes",
-        kind: OptionKind::Int,
-        default: "1",
-        help: "what one more collective costs beside its bytes, in bytes that a link carries meanwhile",
-    }],
-    build: |options| Ok(Box::new(SpmdPartition { launch_bytes: options.int("launch-bytes").max(0) })),
+    options: &[
+        OptionInfo {
+            name: "launch-bytes",
+            kind: OptionKind::Int,
+            default: "1",
+            help: "what one more collective costs beside its bytes, in bytes that a link carries meanwhile",
+        },
+        OptionInfo {
+            name: "annotate-only",
+            kind: OptionKind::Bool,
+            default: "false",
+            help: "leave the program global, with sharding= on every value and the number of partitions, for XLA's partitioner",
+        },
+    ],
+    build: |options| {
+        let (launch_bytes, is_annotated_only) = (options.int("launch-bytes").max(0), options.flag("annotate-only"));
+        Ok(Box::new(SpmdPartition { launch_bytes, is_annotated_only }))
+    },
 };
 
 /// See the module's documentation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SpmdPartition {
     launch_bytes: i64,
+    is_annotated_only: bool,
 }
 
 impl Pass for SpmdPartition {
@@ -85,6 +98,9 @@ impl Pass for SpmdPartition {
         if let Some(why) = why_not_global(module) {
             cx.report.unchanged_because = Some(why);
             return Ok(Changed::No);
+        }
+        if self.is_annotated_only {
+            return Ok(annotate_only(module)?);
         }
         let mut work = module.clone();
         let decisions = partition(&mut work, self.launch_bytes)?;
@@ -95,6 +111,38 @@ impl Pass for SpmdPartition {
         *module = work;
         Ok(Changed::Yes(Preserved::NONE))
     }
+}
+
+/// Says in the header how many partitions XLA's partitioner is to make of a program whose values all have a sharding, and that it may not
+/// change those of parameters and results.
+///
+/// Loops lose theirs, which their initial values and bodies have too: on the way to XLA through StableHLO a loop gets more elements,
+/// those that its body takes from outside, and XLA refuses a sharding of fewer.
+fn annotate_only(module: &mut Module) -> Result<Changed, PartitionError> {
+    let mut loops = Vec::new();
+    for comp in code_computations(module) {
+        for &inst in &module.comp(comp).insts {
+            if module.inst(inst).opcode == Opcode::While {
+                loops.extend(module.sharding(inst).is_some().then_some(inst));
+                continue;
+            }
+            let has_arrays = module.shape(inst).n_leaves() > 0;
+            if has_arrays && module.sharding(inst).is_none() {
+                let text =
+                    "annotate-only: expected a sharding on every value, as `propagate-shardings` leaves it, found none";
+                return Err(PartitionError::about("sharding", Entity::Inst(inst), text));
+            }
+        }
+    }
+    let n_devices = hlo_ir::devices::find_n_devices(module) as i64;
+    if module.header.num_partitions == n_devices && loops.is_empty() {
+        return Ok(Changed::No);
+    }
+    loops.into_iter().for_each(|inst| module.marks_mut(inst).sharding = None);
+    module.header.num_partitions = n_devices;
+    module.header.allow_spmd_sharding_propagation_to_parameters = None;
+    module.header.allow_spmd_sharding_propagation_to_output = None;
+    Ok(Changed::Yes(Preserved::NONE))
 }
 
 /// Why there is nothing to partition.
