@@ -56,7 +56,7 @@ cargo xtask <command>
       --decompose          collectives decomposed for 2x4, 4x2 and 2x2x2 devices instead, alone and after weight-update
                            sharding: every per-device module of 8 devices; keeps results as --all does
       --global             global programs instead: XLA partitions and runs them, and the evaluator runs them as a whole; without
-                           --corpus those of ir-samples/programs and ir-samples/global
+                           --corpus those of ir-samples/programs and ir-samples/global; with --pass XLA gets what it makes of them
       --combination SUBSTR with --all or --decompose: combinations (2x4, 2x4.sharded, ...) whose name contains this
       --fresh              with --all or --decompose: forget the results of earlier runs
   bench [options] [FILES]  parse + resolve + verify and print: MB/s, instructions/s, memory
