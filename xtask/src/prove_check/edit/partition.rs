@@ -105,14 +105,13 @@ pub(super) fn init_twice(module: &mut Module, inst: InstId, _: &mut Rng) -> bool
         return false;
     }
     let init = module.inst(inst).operands[1];
-    let is_zero = match &module.inst(init).attrs {
-        Attrs::Constant(value) => match &**value {
-            ConstantValue::Array(literal) => literal.get(0).is_some_and(|x| {
-                [Scalar::Float(0.0), Scalar::Int(0), Scalar::Uint(0), Scalar::Pred(false)].contains(&x)
-            }),
-            ConstantValue::Tuple(_) | ConstantValue::Elided => false,
-        },
-        _ => false,
+    let zeros = [Scalar::Float(0.0), Scalar::Int(0), Scalar::Uint(0), Scalar::Pred(false)];
+    let is_zero = if let Attrs::Constant(value) = &module.inst(init).attrs
+        && let ConstantValue::Array(literal) = &**value
+    {
+        literal.get(0).is_some_and(|x| zeros.contains(&x))
+    } else {
+        false
     };
     let Some(own) = module.shape(inst).as_array().filter(|_| !is_zero).cloned() else { return false };
     let Some(&reducer) = module.called(inst).first() else { return false };
