@@ -98,6 +98,53 @@ fn preset(preset: &str, sample: &str) -> (serde_json::Value, String) {
 }
 
 #[test]
+fn shardings_are_told_in_words() {
+    let told = |name: &str| {
+        let out = run(&["analyze", "sharding", &sample(name)]);
+        assert_eq!(out.code, 0, "{}", out.stderr);
+        out.stdout
+    };
+    let shardy = told("global/partial_manual.unopt.hlo");
+    assert!(
+        shardy.starts_with("jit_f: of 17 values on 8 devices 4 cut, 2 whole on every device, 11 without"),
+        "{shardy}"
+    );
+    assert!(shardy.contains("  mesh x=2, y=4\n"), "{shardy}");
+    let has = |text: &str, line: &str| text.lines().any(|l| l.split_whitespace().collect::<Vec<_>>().join(" ") == line);
+    assert!(
+        has(&shardy, "%a.1 f32[32,64] dim 0 in 4 tiles of 8 over {y}; dim 1 in 2 tiles of 32 over {x}"),
+        "{shardy}"
+    );
+    let gspmd = told("global/partial_manual.unopt_gspmd.hlo");
+    let inside = "%shard_map.8 f32[32,32] replicated over {4 devices 1 apart}; manual over {2 devices 4 apart}";
+    assert!(has(&gspmd, inside), "{gspmd}");
+    let named = told("syntax/sharding-mesh.hlo");
+    let parts = "%p1 f32[8,8] dim 0 in 4 tiles of 2 over {a, b:(2)2}; replicated over {b:(1)2}; open: dim 1";
+    assert!(has(&named, parts), "{named}");
+    assert_eq!(told("ops/add.hlo"), "add: none of 52 values has a sharding.\n");
+    let out = run(&["analyze", "sharding", "--format", "json", &sample("global/partial_manual.unopt.hlo")]);
+    let lines: Vec<serde_json::Value> = out.stdout.lines().map(|l| serde_json::from_str(l).expect("JSON")).collect();
+    let a = lines.iter().find(|line| line["instruction"] == "a.1").expect("a line for each value");
+    assert_eq!((&a["dims"][0]["n_tiles"], &a["dims"][0]["tile_size"]), (&4.into(), &8.into()));
+    assert_eq!(lines.len(), 17);
+}
+
+#[test]
+fn a_sharding_is_drawn() {
+    let program = sample("global/partial_manual.unopt.hlo");
+    let drawn = |name: &str| run(&[&program, "--emit", "sharding-svg", "--around", name]);
+    let svg = drawn("%w.1").stdout;
+    assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"), "{svg}");
+    // Two tiles, each on four devices, and eight devices of the mesh.
+    assert_eq!(svg.matches("<rect class=\"l\"").count(), 2 + 8, "{svg}");
+    assert!(svg.contains(">0 1 2 3<") && svg.contains(">4 5 6 7<") && svg.contains("[32:64, 0:128]"), "{svg}");
+    assert!(svg.contains("prefers-color-scheme:dark"), "{svg}");
+    assert_eq!(run(&[&program, "--emit", "sharding-svg"]).code, 2);
+    assert_eq!(drawn("%nobody").code, 2);
+    assert!(drawn("%dot_general.2").stderr.contains("found `dot_general.2` without one"));
+}
+
+#[test]
 fn a_preset_is_the_pipeline_that_its_report_names() {
     let step = sample("programs/mlp_sgd_wide.hlo");
     let (report, printed) = preset("data-parallel", &step);

@@ -1,4 +1,4 @@
-//! The samples in `ir-samples`: where they are and what their header lines say; random modules, shardings and training steps; and what
+//! The samples in `ir-samples`: where they are and what their header lines say; random modules, shardings, manual regions and training steps; and what
 //! is held against the bytes of a fuzzer.
 
 pub mod certificate;
@@ -6,6 +6,7 @@ pub mod equal_rewrites;
 pub mod fuzzing;
 pub mod large_step;
 pub mod random_module;
+pub mod random_region;
 pub mod random_sharding;
 pub mod training_step;
 

@@ -3,8 +3,10 @@
 
 make_hlo.py --model gpt|llama|mlp|update --out FILE [options]: see --help. With one device it is the step as JAX lowers it. With more
 it is data-parallel (`jax.shard_map`), the module for each device as it stands right behind XLA's SPMD partitioner. A Llama is
-partitioned by XLA over a mesh (data, model), `--tensor-parallel` devices in each row; `--inference` is its forward pass alone. The
-state (weights, moments, step counter) is donated, so that it is updated in place."""
+partitioned by XLA over a mesh (data, model), `--tensor-parallel` devices in each row; `--inference` is its forward pass alone.
+`--global` stops before the partitioner: a GPT or a Llama on such a mesh, as one program with the annotations of its weights and
+inputs, in Shardy's form or with `--gspmd` in GSPMD's. The state (weights, moments, step counter) is donated, so that it is updated
+in place."""
 import argparse
 import glob
 import json
@@ -21,8 +23,15 @@ def checked(a, parser):
         parser.error(f"--width: expected a multiple of --heads ({a.heads}), found {a.width}")
     if a.devices % a.tensor_parallel:
         parser.error(f"--devices: expected a multiple of --tensor-parallel ({a.tensor_parallel}), found {a.devices}")
-    if a.model != "llama" and (a.tensor_parallel > 1 or a.experts or a.inference or a.scan):
-        parser.error(f"--tensor-parallel, --experts, --inference, --scan: expected --model llama, found {a.model}")
+    if a.model != "llama" and (a.experts or a.inference or a.scan):
+        parser.error(f"--experts, --inference, --scan: expected --model llama, found {a.model}")
+    is_global_gpt = a.model == "gpt" and a.whole
+    if a.model != "llama" and a.tensor_parallel > 1 and not is_global_gpt:
+        parser.error(f"--tensor-parallel: expected --model llama, or gpt with --global, found {a.model}")
+    if a.whole and (a.model not in ("gpt", "llama") or a.devices == 1):
+        parser.error("--global: expected --model gpt or llama, and several devices")
+    if a.gspmd and not a.whole:
+        parser.error("--gspmd: expected --global beside it")
     return a
 
 
@@ -39,11 +48,13 @@ def arguments():
     parser.add_argument("--batch", type=int, default=8, help="examples on each device (default %(default)s)")
     parser.add_argument("--dtype", choices=["f32", "bf16"], default="f32", help="of activations; weights stay f32")
     parser.add_argument("--weights", type=int, default=1 << 28, help="elements (update; default %(default)s: 1 GiB of f32)")
-    parser.add_argument("--tensor-parallel", type=int, default=1, help="devices that share one copy of the weights (llama)")
+    parser.add_argument("--tensor-parallel", type=int, default=1, help="devices that share one copy of the weights")
     parser.add_argument("--kv-heads", type=int, default=2, help="heads of keys and values (llama; default %(default)s)")
     parser.add_argument("--experts", type=int, default=0, help="a mixture of so many in each block, two for a token (llama)")
     parser.add_argument("--scan", action="store_true", help="blocks in one scan, rematerialized (llama)")
     parser.add_argument("--inference", action="store_true", help="logits of a batch, no update (llama)")
+    parser.add_argument("--global", action="store_true", dest="whole", help="before the partitioner (gpt, llama)")
+    parser.add_argument("--gspmd", action="store_true", help="annotations in GSPMD's form (with --global)")
     parser.add_argument("--out", required=True, help="the file to write")
     return checked(parser.parse_args(), parser)
 
@@ -75,11 +86,21 @@ def sgd(w, g, t):
 OPTIMIZERS = {"adam": (adam, 2), "adamw": (adamw, 2), "lamb": (lamb, 2), "sgd": (sgd, 0)}
 
 
-def gpt(a, dtype):
-    """(weights, inputs, loss): pre-norm blocks, learned positions, tied embedding."""
+def gpt_cut(a):
+    """The cuts of a GPT's weights over the mesh as Megatron makes them: a block's first products by columns, its second by rows."""
+    P = jax.sharding.PartitionSpec
+    wide, tall, whole = [P(None, "model"), P("model")], [P("model", None), P()], [P(), P()]
+    block = {"norm1": whole, "q": wide, "k": wide, "v": wide, "out": tall, "norm2": whole, "up": wide, "down": tall}
+    return {"token": P("model", None), "position": P(), "norm": whole, "blocks": [dict(block) for _ in range(a.layers)]}
+
+
+def gpt(a, dtype, between=lambda x: x):
+    """(weights, inputs, loss): pre-norm blocks, learned positions, tied embedding; `between` annotates what goes from block to block."""
     d, n_heads = a.width, a.heads
+    # A cut product of all three would be cut across their borders.
+    products = {name: [(d, d), (d,)] for name in "qkv"} if a.tensor_parallel > 1 else {"qkv": [(d, 3 * d), (3 * d,)]}
     block = {
-        "norm1": [(d,), (d,)], "qkv": [(d, 3 * d), (3 * d,)], "out": [(d, d), (d,)],
+        "norm1": [(d,), (d,)], **products, "out": [(d, d), (d,)],
         "norm2": [(d,), (d,)], "up": [(d, 4 * d), (4 * d,)], "down": [(4 * d, d), (d,)],
     }  # fmt: skip
     shapes = {
@@ -102,7 +123,9 @@ def gpt(a, dtype):
 
     def attention(x, block):
         b, s, _ = x.shape
-        q, k, v = (y.reshape(b, s, n_heads, d // n_heads) for y in jnp.split(dense(x, block["qkv"]), 3, axis=-1))
+        parts = [dense(x, block[name]) for name in products]
+        parts = parts if len(parts) == 3 else jnp.split(parts[0], 3, axis=-1)
+        q, k, v = (y.reshape(b, s, n_heads, d // n_heads) for y in parts)
         scores = jnp.einsum("bqhd,bkhd->bhqk", q, k).astype(jnp.float32) / (d // n_heads) ** 0.5
         causal = jnp.tril(jnp.ones((s, s), bool))
         shares = jax.nn.softmax(jnp.where(causal, scores, -1e30), axis=-1).astype(dtype)
@@ -112,7 +135,7 @@ def gpt(a, dtype):
         x = (w["token"][tokens] + w["position"]).astype(dtype)
         for block in w["blocks"]:
             x = x + attention(norm(x, block["norm1"]), block)
-            x = x + dense(jax.nn.gelu(dense(norm(x, block["norm2"]), block["up"])), block["down"])
+            x = between(x + dense(jax.nn.gelu(dense(norm(x, block["norm2"]), block["up"])), block["down"]))
         logits = (norm(x, w["norm"]) @ w["token"].T.astype(dtype)).astype(jnp.float32)
         chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), targets[..., None], axis=-1)
         return -chosen.mean()
@@ -274,20 +297,25 @@ def lower(a, dumps):
     return partitioned(dumps)
 
 
-def lower_llama(a, dumps):
-    """The text of a Llama's step for each device, partitioned by XLA."""
-    weights, cuts, inputs, logits, loss = llama(a, dtype_of(a))
-    updated, n_moments = update_of(a)
+def lower_on_mesh(a, dumps):
+    """The text of a step over a mesh (data, model): for each device, partitioned by XLA, or as one program before that."""
     sizes, by_xla = (a.devices // a.tensor_parallel, a.tensor_parallel), (jax.sharding.AxisType.Auto,) * 2
     mesh = jax.make_mesh(sizes, ("data", "model"), axis_types=by_xla)
     at = lambda cut: jax.sharding.NamedSharding(mesh, cut)
     P = jax.sharding.PartitionSpec
+    if a.model == "llama":
+        weights, cuts, inputs, logits, loss = llama(a, dtype_of(a))
+    else:
+        between = lambda x: lax.with_sharding_constraint(x, at(P("data", None, None)))
+        (weights, inputs, loss), cuts = gpt(a, dtype_of(a), between), gpt_cut(a)
+        examples = (a.batch * sizes[0], a.sequence)
+        inputs = jax.tree.map(lambda x: jax.ShapeDtypeStruct(examples, x.dtype), inputs)
+    updated, n_moments = update_of(a)
     placed = lambda x, cut: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at(cut))
     weights = jax.tree.map(placed, weights, cuts)
     inputs = jax.tree.map(lambda x: placed(x, P("data")), inputs)
     if a.inference:
-        jax.jit(logits).lower(weights, inputs[0]).compile()
-        return partitioned(dumps)
+        return text_of(a, dumps, jax.jit(logits).lower(weights, inputs[0]))
 
     def step(state, *inputs):
         value, grads = jax.value_and_grad(loss)(state[0], *inputs)
@@ -296,7 +324,14 @@ def lower_llama(a, dumps):
     counter = jax.ShapeDtypeStruct((), jnp.float32, sharding=at(P()))
     state = (*[weights] * (1 + n_moments), counter)
     places = jax.tree.map(lambda x: x.sharding, state)
-    jax.jit(step, donate_argnums=0, out_shardings=(places, at(P()))).lower(state, *inputs).compile()
+    return text_of(a, dumps, jax.jit(step, donate_argnums=0, out_shardings=(places, at(P()))).lower(state, *inputs))
+
+
+def text_of(a, dumps, lowered):
+    """What is wanted of a step on a mesh."""
+    if a.whole:
+        return lowered.compiler_ir("hlo").as_hlo_text()
+    lowered.compile()
     return partitioned(dumps)
 
 
@@ -327,7 +362,8 @@ if __name__ == "__main__":
         import jax.numpy as jnp
         from jax import lax
 
-        text = (lower_llama if a.model == "llama" else lower)(a, dumps)
+        jax.config.update("jax_use_shardy_partitioner", not a.gspmd)
+        text = (lower_on_mesh if a.model == "llama" or a.whole else lower)(a, dumps)
     with open(a.out + ".part", "w") as f:
         f.write(text)
     os.replace(a.out + ".part", a.out)

@@ -3,7 +3,7 @@
 
 global_case.py CONFIG.json: the configuration of check_case.py. Inputs are drawn once for the whole; XLA gets the tiles that its compiled program
 takes, and the tiles that it gives are held against those of the evaluator's whole outputs. Case `global`, and the corruption `other_tile`, which
-must be seen where an output is cut: tiles of another device."""
+must be seen where an output is cut: tiles of another device. With `pipeline` XLA partitions what hlo-opt makes of the program."""
 import math
 import re
 import sys
@@ -76,11 +76,17 @@ class Global(check_case.Module):
         self.n_devices = count_devices(self.text)
         with open(self.short_file) as f:
             self.short_text = f.read()
+        self.for_xla = self.short_text
+        if config.get("pipeline"):
+            out = self.path("annotated.hlo")
+            self.hlo_opt("--pass", config["pipeline"], self.short_file, "-o", out)
+            with open(out) as f:
+                self.for_xla = f.read()
 
     @cached_property
     def compiled(self):
-        is_shardy = "xla.sdy." in self.short_text
-        module = hlo_oracle.parse(hlo_text.expand_mesh_groups(self.short_text))
+        is_shardy = "xla.sdy." in self.for_xla.replace("xla.sdy.meshes", "")
+        module = hlo_oracle.parse(hlo_text.expand_mesh_groups(self.for_xla))
         edit = without_gspmd if is_shardy else None
         return hlo_oracle.compile_module(module, 1, self.n_devices, partition=True, shardy=is_shardy, edit=edit)
 

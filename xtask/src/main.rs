@@ -56,7 +56,7 @@ cargo xtask <command>
       --decompose          collectives decomposed for 2x4, 4x2 and 2x2x2 devices instead, alone and after weight-update
                            sharding: every per-device module of 8 devices; keeps results as --all does
       --global             global programs instead: XLA partitions and runs them, and the evaluator runs them as a whole; without
-                           --corpus those of ir-samples/programs and ir-samples/global
+                           --corpus those of ir-samples/programs and ir-samples/global; with --pass XLA gets what it makes of them
       --combination SUBSTR with --all or --decompose: combinations (2x4, 2x4.sharded, ...) whose name contains this
       --fresh              with --all or --decompose: forget the results of earlier runs
   bench [options] [FILES]  parse + resolve + verify and print: MB/s, instructions/s, memory
@@ -138,7 +138,7 @@ cargo xtask <command>
       --quick              only tests of less than two seconds; what survives them is printed and not kept
       --report             only print what earlier calls found
       --jobs N             tests at a time (default 2)
-  make-hlo [options]   lower a training step with JAX: --model gpt|mlp|update --out FILE; --help lists the sizes
+  make-hlo [options]   lower a training step with JAX: --model gpt|llama|mlp|update --out FILE; --help lists the sizes
   compare OLD NEW [options]  two builds of the tool print the same bytes for all samples and every kind of output
       --corpus DIR         modules of this folder too; may be repeated
       --only SUBSTR        calls whose file and arguments contain this
@@ -147,10 +147,14 @@ cargo xtask <command>
                        Shardy's own passes
       --programs N         programs (default 300)
       --seed N             which ones (default 1)
-  partition-check [options]  random programs with random shardings, partitioned, beside the global program in the evaluator
+  partition-check [options] [FILE...]  random programs with random shardings or manual regions, partitioned, beside the global program
+                       in the evaluator
       --random N           programs (default 500)
       --seed S             the first program's number
-      --only SUBSTR        samples of ops whose name contains this
+      --only SUBSTR        samples of ops whose name contains this; region: manual regions alone
+      --xla K              K of those that agree (on 2 to 8 devices) run in real XLA too
+      --mutants N          N small changes of per-device programs instead (of the files, or of the samples): each is seen by the evaluator,
+                           proved equal, or listed
       --pass PIPELINE      how they are partitioned (default inline-calls,spmd-partition,cse,dce)
   reshard-check [options]  redistribution plans of random pairs of shardings: bytes beside the lower bound, XLA's partitioner and
                        Shardy's reshards, and plans run in XLA

@@ -107,7 +107,7 @@ pub(crate) struct OptimizeArgs {
     /// What to print
     #[arg(long, value_name = "WHAT", default_value = "hlo", hide_default_value = true)]
     pub emit: Emit,
-    /// With --emit dot: only what lies around this instruction
+    /// With --emit dot: only what lies around this instruction; with --emit sharding-svg: the value to draw
     #[arg(long, value_name = "%NAME", hide_short_help = true)]
     pub around: Option<String>,
     /// With --around: how many steps away
@@ -199,6 +199,21 @@ pub(crate) enum AnalyzeCommand {
     Memory(MemoryArgs),
     /// Predicted time of a step on a machine: critical path, kernels, collectives
     Time(TimeArgs),
+    /// How every value is cut over the devices: its shardings in words
+    Sharding(ShardingArgs),
+}
+
+/// `analyze sharding`.
+#[derive(Args, Debug)]
+pub(crate) struct ShardingArgs {
+    /// HLO text or an HLO proto, or - for stdin
+    pub file: PathBuf,
+    /// A table, or one JSON object a line
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub format: ReportFormat,
+    /// How many devices there are.
+    #[command(flatten)]
+    pub counts: CountArgs,
 }
 
 /// `analyze time`.
@@ -472,13 +487,14 @@ pub(crate) enum Emit {
     PlanSvg,
     Trace,
     Dot,
+    ShardingSvg,
 }
 
 impl Emit {
     /// Whether it is made of the GPU backend's launch plan.
     pub(crate) fn is_of_plan(self) -> bool {
         match self {
-            Emit::Hlo | Emit::Dot => false,
+            Emit::Hlo | Emit::Dot | Emit::ShardingSvg => false,
             Emit::Plan | Emit::PlanJson | Emit::Cuda | Emit::PlanSvg | Emit::Trace => true,
         }
     }

@@ -26,7 +26,7 @@ pub(crate) fn lowered(module: &Module, options: &LowerOptions) -> Result<Plan, G
 pub(crate) fn write(module: &Module, emit: Emit, options: &LowerOptions, out: &mut String) -> Result<(), GpuError> {
     let plan = lowered(module, options)?;
     let _ = match emit {
-        Emit::Hlo | Emit::Dot | Emit::Plan => write!(out, "{plan}"),
+        Emit::Hlo | Emit::Dot | Emit::ShardingSvg | Emit::Plan => write!(out, "{plan}"),
         Emit::PlanJson => writeln!(out, "{}", plan.to_json()),
         Emit::Cuda => plan
             .kernels

@@ -39,6 +39,8 @@ pub mod registry;
 mod report;
 mod report_format;
 mod secret;
+mod sharding_picture;
+mod shardings;
 pub mod source_place;
 
 use arguments::{Arguments, Command};

@@ -12,7 +12,7 @@ use crate::params::Said;
 use crate::progress::Progress;
 use crate::prove::passes::prove_passes;
 use crate::report::{self, Before, Detail, Document, DocumentFormat, ModuleReport, Predicted, Pricing, Scope, Size};
-use crate::{Failure, descriptions, emit, exit, graph, output, output_format, presets, registry};
+use crate::{Failure, descriptions, emit, exit, graph, output, output_format, presets, registry, sharding_picture};
 use hlo_analysis::Analyses;
 use hlo_analysis::annotations::ParamFacts;
 use hlo_gpu::lower::LowerOptions;
@@ -473,6 +473,9 @@ impl<'a> Job<'a> {
         let mut text = String::new();
         if self.args.emit == Emit::Dot {
             return Ok(Ok(graph::dot(module, self.args.around.as_deref(), self.args.depth)?.into_bytes()));
+        }
+        if self.args.emit == Emit::ShardingSvg {
+            return Ok(Ok(sharding_picture::svg(module, self.args.around.as_deref())?.into_bytes()));
         }
         if self.args.emit.is_of_plan() {
             let options = LowerOptions {

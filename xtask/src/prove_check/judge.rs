@@ -291,14 +291,14 @@ fn draw(module: &Module, options: &DrawOptions) -> Result<Inputs, String> {
     Ok(inputs)
 }
 
-fn wide_array(array: &Literal) -> Literal {
+pub(crate) fn wide_array(array: &Literal) -> Literal {
     match array.dtype() {
         DType::F32 | DType::BF16 | DType::F16 => array.convert(DType::F64),
         _ => array.clone(),
     }
 }
 
-fn wide_module(module: &Module) -> Result<Module, String> {
+pub(crate) fn wide_module(module: &Module) -> Result<Module, String> {
     let text = print_module(module, &PrintOptions::default());
     let text = ["bf16[", "f16[", "f32["].iter().fold(text, |text, short| text.replace(short, "f64["));
     let parsed = hlo_text::parse_module(&text).map_err(|e| format!("{e:?}"))?;

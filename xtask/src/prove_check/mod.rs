@@ -5,10 +5,10 @@
 //! beside rewrites of them, and pairs of [families](family).
 
 mod certificates;
-mod edit;
+pub(crate) mod edit;
 mod family;
 mod global;
-mod judge;
+pub(crate) mod judge;
 mod mutation;
 mod pipelines;
 pub(crate) mod proof;

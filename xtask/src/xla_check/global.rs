@@ -1,4 +1,5 @@
-//! `xla-check --global`: real XLA partitions and runs global programs, and the evaluator runs them as a whole.
+//! `xla-check --global`: real XLA partitions and runs global programs, and the evaluator runs them as a whole. With `--pass` XLA gets what
+//! the pipeline makes of them, which is to be a global program still.
 
 use serde_json::json;
 
@@ -24,5 +25,6 @@ pub(super) fn job(session: &Session<'_>, program: &Program) -> Job {
     let work = workspace::target_dir().join("xla-check").join(corpus).join("global").join(program.name());
     let mut config = session.config(program, &work);
     config["stages"] = json!(["global"]);
+    config["pipeline"] = json!(session.options.pipeline);
     Job { module: program.name(), script: "global_case.py", config, work }
 }

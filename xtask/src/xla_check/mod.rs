@@ -17,9 +17,9 @@ mod global;
 mod kept;
 pub(crate) mod manifest;
 mod matrix;
-mod options;
-mod table;
-mod worker;
+pub(crate) mod options;
+pub(crate) mod table;
+pub(crate) mod worker;
 
 use std::io::IsTerminal;
 use std::sync::Mutex;

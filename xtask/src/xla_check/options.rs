@@ -103,8 +103,8 @@ impl Options {
         if self.is_decompose && (self.is_matrix || self.pipeline.is_some() || self.mutants) {
             return Err("--decompose: it has its own pipelines, so leave --all, --pass and --mutants out".into());
         }
-        if self.is_global && (self.is_matrix || self.is_decompose || self.pipeline.is_some() || self.quick) {
-            return Err("--global: it has its own cases, so leave --all, --decompose, --pass and --quick out".into());
+        if self.is_global && (self.is_matrix || self.is_decompose || self.mutants || self.quick) {
+            return Err("--global: it has its own cases, so leave --all, --decompose, --mutants and --quick out".into());
         }
         if self.combination.is_some() && !self.is_matrix && !self.is_decompose {
             return Err("--combination: expected --all or --decompose beside it".into());

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 /// How a case ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Status {
+pub(crate) enum Status {
     /// It was run and holds.
     Passed,
     /// It does not hold, or could not be judged.
@@ -14,7 +14,7 @@ pub(super) enum Status {
 }
 
 /// One case of one module.
-pub(super) struct CaseResult {
+pub(crate) struct CaseResult {
     /// The module's file name.
     pub module: String,
     /// The case's name, as `text.auto`.

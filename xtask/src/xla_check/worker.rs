@@ -15,7 +15,7 @@ use super::table::CaseResult;
 use crate::{python, workspace};
 
 /// What all workers share.
-pub(super) struct Session<'o> {
+pub(crate) struct Session<'o> {
     /// The command's options.
     pub options: &'o Options,
     /// The built `hlo-opt`.
@@ -25,7 +25,7 @@ pub(super) struct Session<'o> {
 }
 
 /// What one process is to check.
-pub(super) struct Job {
+pub(crate) struct Job {
     /// How results speak of the module.
     pub module: String,
     /// The file in the oracle's folder.
@@ -70,7 +70,7 @@ impl Session<'_> {
     }
 
     /// The results of all cases of a job, and whether each of them came to an end by itself.
-    pub(super) fn check(&self, job: &Job) -> (Vec<CaseResult>, bool) {
+    pub(crate) fn check(&self, job: &Job) -> (Vec<CaseResult>, bool) {
         let mut results: Vec<CaseResult> = Vec::new();
         let mut is_whole = true;
         loop {

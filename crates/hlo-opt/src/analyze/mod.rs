@@ -3,6 +3,7 @@
 mod frequency;
 mod memory;
 mod replication;
+mod sharding;
 mod time;
 
 pub(crate) use memory::MemoryFacts;
@@ -22,6 +23,7 @@ pub(crate) fn run(command: &AnalyzeCommand, console: &mut Console<'_>) -> Result
         AnalyzeCommand::Frequency(args) => frequency::run(args, console),
         AnalyzeCommand::Memory(args) => memory::run(args, console),
         AnalyzeCommand::Time(args) => time::run(args, console),
+        AnalyzeCommand::Sharding(args) => sharding::run(args, console),
     }
 }
 

@@ -126,8 +126,17 @@ impl<'c> Candidate<'c> {
             let difference = signature::difference(program.module(), &[other.module()]);
             return difference.map_or(Ok(Candidate::Global(Box::new(other))), Err);
         }
-        let interface = TiledInterface::between(program, chain).map_err(|error| error.to_string())?;
-        Ok(Candidate::Tiles(chain, interface))
+        match TiledInterface::between(program, chain) {
+            Ok(interface) => Ok(Candidate::Tiles(chain, interface)),
+            // Annotated for XLA's partitioner: whole values, and the number of partitions in the header.
+            Err(error) => match chain {
+                [only] if same(program.module()).is_none() => {
+                    let other = GlobalProgram::on(only, program.n_devices()).map_err(|error| error.to_string())?;
+                    Ok(Candidate::Global(Box::new(other)))
+                }
+                _ => Err(error.to_string()),
+            },
+        }
     }
 
     /// The outputs of all devices on the reference's inputs.

@@ -52,6 +52,7 @@ use crate::error::PartitionError;
 use crate::sharding::ArraySharding;
 use estimate::{Prices, TimePrices};
 use hlo_analysis::Preserved;
+use hlo_analysis::code::code_computations;
 use hlo_analysis::time::{DEFAULT_DEVICE, Machine};
 use hlo_cluster::ClusterError;
 use hlo_ir::attrs::Attrs;
@@ -70,7 +71,10 @@ pub(crate) static INFO: PassInfo = PassInfo {
     name: "spmd-partition",
     help: "write the program of each device for a global program, as its shardings say",
     options: OPTIONS,
-    build: |options| Ok(Box::new(SpmdPartition { price: Price::new(options)? })),
+    build: |options| {
+        let is_annotated_only = options.flag("annotate-only");
+        Ok(Box::new(SpmdPartition { price: Price::new(options)?, is_annotated_only }))
+    },
 };
 
 const OPTIONS: &[OptionInfo] = &[
@@ -97,6 +101,12 @@ const OPTIONS: &[OptionInfo] = &[
         kind: OptionKind::Text,
         default: DEFAULT_DEVICE,
         help: "price=time: what every device is",
+    },
+    OptionInfo {
+        name: "annotate-only",
+        kind: OptionKind::Bool,
+        default: "false",
+        help: "leave the program global, with sharding= on every value and the number of partitions, for XLA's partitioner",
     },
 ];
 
@@ -135,6 +145,7 @@ impl Price {
 #[derive(Clone, Debug)]
 pub(crate) struct SpmdPartition {
     price: Price,
+    is_annotated_only: bool,
 }
 
 impl Pass for SpmdPartition {
@@ -142,6 +153,9 @@ impl Pass for SpmdPartition {
         if let Some(why) = why_not_global(module) {
             cx.report.unchanged_because = Some(why);
             return Ok(Changed::No);
+        }
+        if self.is_annotated_only {
+            return Ok(annotate_only(module)?);
         }
         let mut work = module.clone();
         let decisions = partition(&mut work, &self.price)?;
@@ -152,6 +166,38 @@ impl Pass for SpmdPartition {
         *module = work;
         Ok(Changed::Yes(Preserved::NONE))
     }
+}
+
+/// Says in the header how many partitions XLA's partitioner is to make of a program whose values all have a sharding, and that it may not
+/// change those of parameters and results.
+///
+/// Loops lose theirs, which their initial values and bodies have too: on the way to XLA through StableHLO a loop gets more elements,
+/// those that its body takes from outside, and XLA refuses a sharding of fewer.
+fn annotate_only(module: &mut Module) -> Result<Changed, PartitionError> {
+    let mut loops = Vec::new();
+    for comp in code_computations(module) {
+        for &inst in &module.comp(comp).insts {
+            if module.inst(inst).opcode == Opcode::While {
+                loops.extend(module.sharding(inst).is_some().then_some(inst));
+                continue;
+            }
+            let has_arrays = module.shape(inst).n_leaves() > 0;
+            if has_arrays && module.sharding(inst).is_none() {
+                let text =
+                    "annotate-only: expected a sharding on every value, as `propagate-shardings` leaves it, found none";
+                return Err(PartitionError::about("sharding", Entity::Inst(inst), text));
+            }
+        }
+    }
+    let n_devices = hlo_ir::devices::find_n_devices(module) as i64;
+    if module.header.num_partitions == n_devices && loops.is_empty() {
+        return Ok(Changed::No);
+    }
+    loops.into_iter().for_each(|inst| module.marks_mut(inst).sharding = None);
+    module.header.num_partitions = n_devices;
+    module.header.allow_spmd_sharding_propagation_to_parameters = None;
+    module.header.allow_spmd_sharding_propagation_to_output = None;
+    Ok(Changed::Yes(Preserved::NONE))
 }
 
 /// Why there is nothing to partition.

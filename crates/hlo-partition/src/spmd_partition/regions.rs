@@ -167,6 +167,8 @@ impl Lowering<'_> {
         said: &ArraySharding,
         manual: &[Atom],
     ) -> Result<TileValue, PartitionError> {
+        let dims = whole.as_array().map(|array| array.dims.clone()).unwrap_or_default();
+        let said = &self.cut_evenly_within(said, &dims, manual);
         let cut = self.reshard(leaf, said)?;
         let mut sharding = said.clone();
         for (dim, atoms) in sharding.dims.iter_mut().enumerate() {
@@ -185,6 +187,20 @@ impl Lowering<'_> {
         Ok(inside)
     }
 
+    /// A sharding without axes that would cut the tiles of a manual axis unevenly: such tiles of tiles are not those of the whole dim,
+    /// whose last devices alone hold less.
+    fn cut_evenly_within(&self, said: &ArraySharding, dims: &[i64], manual: &[Atom]) -> ArraySharding {
+        let mut out = said.clone();
+        for (atoms, size) in out.dims.iter_mut().zip(dims) {
+            let n_inner: i64 =
+                atoms.iter().filter(|atom| !manual.contains(atom)).map(|&atom| self.mesh.size(atom)).product();
+            if atoms.iter().any(|atom| manual.contains(atom)) && size % n_inner != 0 {
+                atoms.retain(|atom| manual.contains(atom));
+            }
+        }
+        out
+    }
+
     fn leave(
         &mut self,
         inst: InstId,
@@ -193,7 +209,14 @@ impl Lowering<'_> {
         said: &ArraySharding,
         manual: &[Atom],
     ) -> Result<TileValue, PartitionError> {
-        let resolved = leaf.sharding.resolved();
+        let mut resolved = leaf.sharding.resolved();
+        let dims = leaf.whole.as_array().map(|array| array.dims.clone()).unwrap_or_default();
+        for (dim, size) in dims.iter().enumerate() {
+            let is_joined = said.dims.get(dim).is_some_and(|atoms| atoms.iter().any(|atom| manual.contains(atom)));
+            if is_joined && size % resolved.n_tiles(&self.mesh, dim) != 0 {
+                resolved.dims[dim].clear();
+            }
+        }
         let leaf = self.reshard(leaf, &resolved)?;
         let mut sharding = leaf.sharding.clone();
         for (atoms, said) in sharding.dims.iter_mut().zip(&said.dims) {

@@ -5,6 +5,7 @@
 mod attributes;
 mod edges;
 mod numbers;
+mod partition;
 mod wiring;
 
 use hlo_ir::print::{PrintOptions, print_module};
@@ -12,10 +13,10 @@ use hlo_ir::{InstId, Module, Opcode};
 use hlo_tests::random_module::Rng;
 
 /// Changes an instruction. Whether it did.
-type Edit = fn(&mut Module, InstId, &mut Rng) -> bool;
+pub(crate) type Edit = fn(&mut Module, InstId, &mut Rng) -> bool;
 
 /// All kinds.
-pub(super) const EDITS: &[(&str, Edit)] = &[
+pub(crate) const EDITS: &[(&str, Edit)] = &[
     ("groups: members exchanged", attributes::exchange_members),
     ("groups: in halves", attributes::halve_groups),
     ("groups: two made one", attributes::merge_groups),
@@ -62,18 +63,24 @@ pub(super) const EDITS: &[(&str, Edit)] = &[
     ("loop: another start", edges::other_start),
     ("collective: channel, ids", edges::other_mode),
     ("bitcast to another layout", edges::other_layout),
+    ("halo: none", partition::drop_halo),
+    ("bound of a mask: off by one", partition::shift_bound),
+    ("groups: along another axis", partition::other_axis),
+    ("reduce-scatter: along another dim", partition::scatter_elsewhere),
+    ("reduce: initial value twice", partition::init_twice),
+    ("select: one branch always", partition::always),
 ];
 
 /// A change that was made.
-pub(super) struct Made {
-    pub(super) module: Module,
-    pub(super) kind: &'static str,
+pub(crate) struct Made {
+    pub(crate) module: Module,
+    pub(crate) kind: &'static str,
     /// The instruction that was changed.
-    pub(super) place: String,
+    pub(crate) place: String,
 }
 
 /// A module with one change of a kind, at a random place; `None` where it applies nowhere or makes no valid module.
-pub(super) fn edited(module: &Module, kind: usize, rng: &mut Rng) -> Option<Made> {
+pub(crate) fn edited(module: &Module, kind: usize, rng: &mut Rng) -> Option<Made> {
     let (name, edit) = EDITS.get(kind)?;
     let places = places(module);
     for _ in 0..ATTEMPTS {

@@ -1,5 +1,9 @@
-//! `cargo xtask partition-check`: random programs with random shardings, on 2 to 12 devices, through a pipeline that partitions them.
-//! What it leaves must give what the global program gives in the evaluator. Programs that differ are kept.
+//! `cargo xtask partition-check`: random programs with random shardings or with manual regions, on 2 to 12 devices, through a pipeline that
+//! partitions them. What it leaves must give what the global program gives in the evaluator, and with `--xla` in real XLA too ([`xla`]).
+//! Programs that differ are kept. With `--mutants` what the partitioner makes is changed, which must be seen ([`mutants`]).
+
+mod mutants;
+mod xla;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -13,11 +17,13 @@ use hlo_opt::console::Console;
 use hlo_pass::pipeline::parse_pipeline;
 use hlo_pass::runner::{RunOptions, bind, run_pipeline};
 use hlo_tests::random_module::{Rng, Size, random_module};
+use hlo_tests::random_region::random_region;
 use hlo_tests::random_sharding::annotate;
 use hlo_tests::samples;
 
 use crate::arguments::{Arguments, Word, unknown};
 use crate::workspace;
+use xla::XlaCases;
 
 /// Most devices of a program.
 const MOST_DEVICES: usize = 12;
@@ -27,10 +33,13 @@ const NOT_JUDGED: [&str; 7] =
     ["scaled-dot", "set-dimension-size", "dynamic-reshape", "get-dimension-size", "small-floats", "infeed", "outfeed"];
 
 /// A program to be annotated, and how its inputs are drawn.
+#[derive(Clone)]
 struct Base {
     name: String,
     module: Module,
     draw: String,
+    /// Of a program with a manual region, which has its annotations.
+    n_devices: Option<usize>,
 }
 
 #[derive(Default)]
@@ -39,45 +48,56 @@ struct Counts {
     same: usize,
     refused: BTreeMap<String, usize>,
     wrong: Vec<String>,
+    n_regions: usize,
+}
+
+/// Where files go, how programs are partitioned, and which of them XLA is to run.
+struct Check {
+    folder: PathBuf,
+    pipeline: String,
+    counts: Counts,
+    xla: Option<XlaCases>,
 }
 
 /// Runs the check: false if a program differs, or the pass panics.
 pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
-    let (mut n, mut seed, mut pipeline, mut only) =
-        (500usize, 0usize, "inline-calls,spmd-partition,cse,dce".to_string(), String::new());
+    let (mut n, mut seed, mut n_xla, mut n_mutants): (usize, usize, usize, usize) = (500, 0, 0, 0);
+    let mut files: Vec<PathBuf> = Vec::new();
+    let (mut pipeline, mut only) = ("inline-calls,spmd-partition,cse,dce".to_string(), String::new());
     let mut arguments = Arguments::new(words);
     while let Some(word) = arguments.next_word() {
         match word {
             Word::Flag(flag) if flag == "--random" => n = arguments.number(&flag)?,
             Word::Flag(flag) if flag == "--seed" => seed = arguments.number(&flag)?,
+            Word::Flag(flag) if flag == "--xla" => n_xla = arguments.number(&flag)?,
+            Word::Flag(flag) if flag == "--mutants" => n_mutants = arguments.number(&flag)?,
             Word::Flag(flag) if flag == "--pass" => pipeline = arguments.value(&flag)?,
             Word::Flag(flag) if flag == "--only" => only = arguments.value(&flag)?,
-            Word::Flag(word) | Word::Plain(word) => return Err(unknown("partition-check", &word)),
+            Word::Plain(file) => files.push(file.into()),
+            Word::Flag(word) => return Err(unknown("partition-check", &word)),
         }
+    }
+    if n_mutants > 0 {
+        return mutants::run_mutants(&files, n_mutants, seed as u64);
     }
     let folder = workspace::target_dir().join("partition-check");
     std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let xla = (n_xla > 0).then(|| XlaCases::new(&folder, n_xla)).transpose()?;
+    let mut check = Check { folder, pipeline, counts: Counts::default(), xla };
     let bases = op_samples(&only);
-    let mut counts = Counts::default();
     std::panic::set_hook(Box::new(|_| {}));
     for number in seed..seed + n {
         let mut rng = Rng::new(number as u64 ^ 0x5eed);
-        let base = match rng.one_in(3) && only.is_empty() {
-            true => random_base(number as u64),
-            false if bases.is_empty() => None,
-            false => {
-                let base = rng.pick(&bases);
-                Some(Base { name: base.name.clone(), module: base.module.clone(), draw: base.draw.clone() })
-            }
-        };
-        if let Some(base) = base {
-            try_one(number, base, &mut rng, &pipeline, &folder, &mut counts)?;
+        if let Some(base) = random_program(number as u64, &bases, &only, &mut rng) {
+            check.try_one(number, base, &mut rng)?;
         }
     }
     let _ = std::panic::take_hook();
+    let counts = &check.counts;
     println!(
-        "{} programs: {} the same, {} refused, {} wrong",
+        "{} programs, {} with manual regions: {} the same, {} refused, {} wrong",
         counts.tried,
+        counts.n_regions,
         counts.same,
         counts.refused.values().sum::<usize>(),
         counts.wrong.len()
@@ -86,7 +106,24 @@ pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
         println!("  refused {n}: {reason}");
     }
     counts.wrong.iter().for_each(|wrong| println!("  wrong: {wrong}"));
-    Ok(counts.wrong.is_empty() && counts.tried > 0)
+    let is_same = counts.wrong.is_empty() && counts.tried > 0;
+    Ok(check.xla.as_ref().map_or(Ok(true), XlaCases::run)? && is_same)
+}
+
+/// A sample of an op, a random program, or one with a manual region.
+fn random_program(number: u64, bases: &[Base], only: &str, rng: &mut Rng) -> Option<Base> {
+    let has_all = only.is_empty();
+    if (has_all && number % 5 == 4) || only == "region" {
+        let region = random_region(number, MOST_DEVICES);
+        let module = hlo_text::parse_module(&region.text).ok()?.module;
+        let n_devices = Some(region.n_devices);
+        return Some(Base { name: "region".into(), module, draw: String::new(), n_devices });
+    }
+    match rng.one_in(3) && has_all {
+        true => random_base(number),
+        false if bases.is_empty() => None,
+        false => Some(rng.pick(bases).clone()),
+    }
 }
 
 /// The samples of ops that run on one device.
@@ -97,7 +134,7 @@ fn op_samples(only: &str) -> Vec<Base> {
         let is_left_out = NOT_JUDGED.iter().any(|part| sample.name().contains(part));
         if sample.name().contains(only) && !is_left_out && is_base(&parsed.module) {
             let draw = sample.header("draw").unwrap_or("").to_string();
-            out.push(Base { name: sample.name().to_string(), module: parsed.module, draw });
+            out.push(Base { name: sample.name().to_string(), module: parsed.module, draw, n_devices: None });
         }
     }
     out
@@ -114,61 +151,65 @@ fn random_base(seed: u64) -> Option<Base> {
     let size = Size { replica_count: 1, num_partitions: 1, n_steps: 6 };
     let random = random_module(seed, size);
     let module = hlo_text::parse_module(&random.text).ok()?.module;
-    is_base(&module).then(|| Base { name: format!("random-{seed}"), module, draw: String::new() })
+    is_base(&module).then(|| Base { name: format!("random-{seed}"), module, draw: String::new(), n_devices: None })
 }
 
-fn try_one(
-    number: usize,
-    base: Base,
-    rng: &mut Rng,
-    pipeline: &str,
-    folder: &Path,
-    counts: &mut Counts,
-) -> Result<(), String> {
-    let mut global = base.module;
-    let n_devices = 2 + rng.below(MOST_DEVICES - 1);
-    let rarity = *rng.pick(&[1, 2, 4, 100]);
-    annotate(&mut global, rng, n_devices, rarity);
-    if hlo_ir::devices::find_n_devices(&global) != n_devices {
-        // Nothing is cut.
-        return Ok(());
-    }
-    counts.tried += 1;
-    let name = format!("{number}-{}-{n_devices}", base.name);
-    let mut local = global.clone();
-    let found = catch_unwind(AssertUnwindSafe(|| run_passes(&mut local, pipeline)));
-    let keep = |module: &Module, part: &str| -> Result<PathBuf, String> {
-        let path = folder.join(format!("{name}.{part}.hlo"));
-        let text = print_module(module, &PrintOptions::default());
-        std::fs::write(&path, text).map_err(|e| format!("{}: {e}", path.display()))?;
-        Ok(path)
-    };
-    match found {
-        Err(_) => {
-            keep(&global, "global")?;
-            counts.wrong.push(format!("{name}: the pass panics"));
+impl Check {
+    fn try_one(&mut self, number: usize, base: Base, rng: &mut Rng) -> Result<(), String> {
+        let mut global = base.module;
+        let n_devices = base.n_devices.unwrap_or_else(|| {
+            let n_devices = 2 + rng.below(MOST_DEVICES - 1);
+            let rarity = *rng.pick(&[1, 2, 4, 100]);
+            annotate(&mut global, rng, n_devices, rarity);
+            n_devices
+        });
+        if hlo_ir::devices::find_n_devices(&global) != n_devices {
+            // Nothing is cut.
+            return Ok(());
         }
-        Ok(Err(refused)) => {
-            *counts.refused.entry(refused).or_insert(0) += 1;
-        }
-        Ok(Ok(())) => {
-            let has_short_floats = has_short_floats(&global);
-            let (global, local) = (keep(&global, "global")?, keep(&local, "local")?);
-            let compared = catch_unwind(AssertUnwindSafe(|| compare(&global, &local, &base.draw, has_short_floats)));
-            match compared {
-                Ok((0, _)) => {
-                    counts.same += 1;
-                    let _ = (std::fs::remove_file(global), std::fs::remove_file(local));
-                }
-                Ok((_, said)) => {
-                    let first = said.lines().find(|line| !line.starts_with("note")).unwrap_or_default();
-                    counts.wrong.push(format!("{name}: {first}"));
-                }
-                Err(_) => counts.wrong.push(format!("{name}: the comparison panics")),
+        self.counts.tried += 1;
+        self.counts.n_regions += usize::from(base.n_devices.is_some());
+        let name = format!("{number}-{}-{n_devices}", base.name);
+        let mut local = global.clone();
+        match catch_unwind(AssertUnwindSafe(|| run_passes(&mut local, &self.pipeline))) {
+            Err(_) => {
+                keep(&self.folder, &name, &global, "global")?;
+                self.counts.wrong.push(format!("{name}: the pass panics"));
             }
+            Ok(Err(refused)) => *self.counts.refused.entry(refused).or_insert(0) += 1,
+            Ok(Ok(())) => self.judge(&name, (&global, &local), &base.draw)?,
         }
+        Ok(())
     }
-    Ok(())
+
+    /// Compares what the pipeline made with the global program.
+    fn judge(&mut self, name: &str, (global, local): (&Module, &Module), draw: &str) -> Result<(), String> {
+        let has_short_floats = has_short_floats(global);
+        let files = [keep(&self.folder, name, global, "global")?, keep(&self.folder, name, local, "local")?];
+        let compared = catch_unwind(AssertUnwindSafe(|| compare(&files[0], &files[1], draw, has_short_floats)));
+        match compared {
+            Ok((0, _)) => {
+                self.counts.same += 1;
+                files.iter().for_each(|file| drop(std::fs::remove_file(file)));
+                if let Some(xla) = &mut self.xla {
+                    xla.add(name, (global, local), draw, has_short_floats)?;
+                }
+            }
+            Ok((_, said)) => {
+                let first = said.lines().find(|line| !line.starts_with("note")).unwrap_or_default();
+                self.counts.wrong.push(format!("{name}: {first}"));
+            }
+            Err(_) => self.counts.wrong.push(format!("{name}: the comparison panics")),
+        }
+        Ok(())
+    }
+}
+
+fn keep(folder: &Path, name: &str, module: &Module, part: &str) -> Result<PathBuf, String> {
+    let path = folder.join(format!("{name}.{part}.hlo"));
+    let text = print_module(module, &PrintOptions::default());
+    std::fs::write(&path, text).map_err(|e| format!("{}: {e}", path.display()))?;
+    Ok(path)
 }
 
 /// Runs the pipeline; an error without the names of this program's instructions.

@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+"""Run per-device programs in real XLA and hold their outputs against those of the global programs in the evaluator.
+
+partition_case.py CONFIG.json, where CONFIG holds: skip (names that are done), and cases, each with name, n_devices, file (the per-device
+program), inputs (npz of its tiles), expected and moved (npz of the evaluator's tiles without padding, the second of inputs that are
+moved by half an ulp), floor (the least tolerance), whole (the global program for one device, or null) and wholes (npz of its inputs),
+cuts ([output][device]: starts in the whole); with is_global_alone the global program alone is run.
+
+Where XLA's outputs are others than the evaluator's, XLA runs the global program too: if it gives what the per-device program gives, they
+differ by what XLA and the evaluator make of an op, not by how it is cut. Prints what check_case.py prints."""
+import json
+import sys
+
+import check_case
+import compare
+import hlo_oracle
+import hlo_text
+
+DEVICES = 8
+
+
+def first_words(error):
+    """An error without what is this program's own."""
+    import re
+
+    text = " ".join(str(error).split())[:200]
+    return re.sub(r"%?[\w\-]*\.\d+[\w.\-]*|\d+", "_", text)
+
+
+def compiled(file, n_devices):
+    with open(file) as f:
+        module = hlo_oracle.parse(hlo_text.expand_mesh_groups(f.read()))
+    return hlo_oracle.compile_module(module, 1, n_devices), hlo_oracle.entry_leaves(module)
+
+
+def whole_outputs(case):
+    """[output] of the global program on one device."""
+    program, shapes = compiled(case["whole"], 1)
+    return [row[0] for row in hlo_oracle.execute(program, inputs_of(case["wholes"], shapes, 1), 1)]
+
+
+def inputs_of(file, shapes, n_devices):
+    """[parameter][device] arrays; an archive without any is no npz."""
+    return hlo_oracle.load_npz_inputs(file, shapes, n_devices) if shapes else []
+
+
+def unfolded(case):
+    """[output][device] without XLA's folding, which may give another sign of zero than its code."""
+    kept = hlo_oracle.NO_PARTITIONER
+    hlo_oracle.NO_PARTITIONER = kept + ",constant_folding,algsimp"
+    try:
+        n_devices = case["n_devices"]
+        program, shapes = compiled(case["file"], n_devices)
+        found = hlo_oracle.execute(program, inputs_of(case["inputs"], shapes, n_devices), n_devices)
+    finally:
+        hlo_oracle.NO_PARTITIONER = kept
+    return [[hlo_oracle.storable(held(a, e)) for a, e in zip(*both)] for both in zip(found, rows(case["expected"], n_devices))]
+
+
+def held(array, expected):
+    """What a tile holds, without the padding behind it."""
+    if any(n < m for n, m in zip(array.shape, expected.shape)) or array.ndim != expected.ndim:
+        raise check_case.Failure(f"expected a tile that holds {expected.shape}, found {array.shape}")
+    return array[tuple(slice(0, n) for n in expected.shape)]
+
+
+def near(expected, found, tolerance):
+    return compare.compare(expected, found).worst <= tolerance
+
+
+def run_case(case):
+    n_devices = case["n_devices"]
+    if case.get("is_global_alone"):
+        whole_outputs(case)
+        return {}
+    expected = rows(case["expected"], n_devices)
+    tolerance = max(case["floor"], widest(compare.tolerance, expected, rows(case["moved"], n_devices)))
+    try:
+        program, shapes = compiled(case["file"], n_devices)
+        found = hlo_oracle.execute(program, inputs_of(case["inputs"], shapes, n_devices), n_devices)
+    except Exception as error:
+        if case["whole"]:
+            try:
+                whole_outputs(case)
+            except Exception as other:
+                raise check_case.Skip(f"XLA does not run the global program either: {first_words(other)}") from None
+        raise check_case.Failure(f"XLA: {first_words(error)}") from None
+    found = [[hlo_oracle.storable(held(a, e)) for a, e in zip(*both)] for both in zip(found, expected)]
+    difference = compare.compare(expected, found)
+    if difference.worst <= tolerance:
+        return dict(worst=difference.worst, median=difference.median, tolerance=tolerance)
+    told = difference.note or f"output {difference.worst_output} is off by {difference.worst:.1e} > {tolerance:.1e}"
+    if not case["whole"]:
+        raise check_case.Failure(told)
+    wholes = [hlo_oracle.storable(whole) for whole in whole_outputs(case)]
+    cut = [
+        [whole[tuple(slice(at, at + n) for at, n in zip(start, e.shape))] for start, e in zip(starts, row)]
+        for whole, starts, row in zip(wholes, case["cuts"], expected)
+    ]
+    if near(cut, found, tolerance):
+        return dict(reason="as XLA's own global program, not as the evaluator's")
+    if near(expected, unfolded(case), tolerance):
+        return dict(reason="as the evaluator's where XLA folds no constants")
+    raise check_case.Failure(told + "; XLA's own global program gives something else")
+
+
+def widest(tolerance, expected, moved):
+    """Moved inputs that move NaN or infinities say nothing of rounding."""
+    try:
+        return min(tolerance(expected, moved), check_case.WIDEST)
+    except ValueError:
+        return compare.FLOOR
+
+
+def rows(file, n_devices):
+    import numpy as np
+
+    with np.load(file) as z:
+        n_outputs = sum(key.endswith("_d0") for key in z.files)
+        return [[z[f"out{i}_d{d}"] for d in range(n_devices)] for i in range(n_outputs)]
+
+
+class Cases:
+    """What check_case.run asks for."""
+
+    def __init__(self, config):
+        self.config = config
+
+
+if __name__ == "__main__":
+    with open(sys.argv[1]) as f:
+        config = json.load(f)
+    hlo_oracle.set_device_count(DEVICES)
+    todo = {case["name"]: (lambda _, case=case: run_case(case)) for case in config["cases"]}
+    check_case.run(Cases(config), todo)
