@@ -24,9 +24,14 @@ fn module(body: &str) -> Module {
 
 /// Opcodes of the collectives, and bytes that a device receives on a ring, after the partitioner; the evaluator agrees.
 fn partitioned(body: &str) -> (Vec<&'static str>, u64) {
+    partitioned_by("spmd-partition", body)
+}
+
+/// The same with this pipeline.
+fn partitioned_by(pipeline: &str, body: &str) -> (Vec<&'static str>, u64) {
     let global = module(body);
     let mut local = global.clone();
-    let calls = parse_pipeline("spmd-partition").expect("a pipeline");
+    let calls = parse_pipeline(pipeline).expect("a pipeline");
     let passes = bind(&calls, PASSES).expect("the pass");
     run_pipeline(&mut local, &mut Default::default(), &passes, RunOptions::default()).expect("the pass runs");
     let program = GlobalProgram::of(&global).expect("a global program");
@@ -173,6 +178,18 @@ fn cumulative_sums_send_the_totals_of_tiles() {
     for (n, pad) in [(16, "15_0"), (16, "0_15"), (13, "12_0"), (13, "0_12")] {
         assert_eq!(cumulated(n, pad), (vec!["all-gather"], 96), "{n} rows, padding {pad}");
     }
+}
+
+#[test]
+fn a_dim_of_one_row_is_not_cut_beside_groups() {
+    // The batch of one is cut in two, which the groups of the operand's batch are not.
+    let (ops, _) = partitioned_by(
+        "spmd-partition{price=time}",
+        "  %a = f32[2,7,9,4] parameter(0), sharding={devices=[2,1,4,1]<=[8]}
+  %h = f32[3,2,4,6] parameter(1), sharding={devices=[4,1,1,1,2]<=[2,4]T(1,0) last_tile_dim_replicate}
+  ROOT %c = f32[1,5,8,6] convolution(%a, %h), window={size=3x2}, dim_labels=b01f_01io->b01f, batch_group_count=2, sharding={devices=[2,1,1,4]<=[8]}",
+    );
+    assert!(!ops.is_empty());
 }
 
 #[test]

@@ -32,7 +32,8 @@ impl FactorCut {
     /// positions, and all cuts are even.
     fn dim(&self, mesh: &ModuleMesh, uses: &[FactorUse]) -> Option<AtomList> {
         let mut out = AtomList::new();
-        let is_product = uses.iter().filter(|one| one.size > 1).count() > 1;
+        let n_shards = |one: &FactorUse| self.lists.get(one.factor).map_or(1, |list| mesh.n_places(list));
+        let is_product = uses.iter().filter(|one| one.size > 1 || n_shards(one) > 1).count() > 1;
         let mut is_cut_through = true;
         for one in uses {
             let list = self.lists.get(one.factor)?;
