@@ -6,7 +6,7 @@ use super::program::Place;
 use super::values::{Stop, Values};
 use hlo_ir::attrs::{FieldRef, GatherAttrs, ParameterAttrs, ScatterAttrs};
 use hlo_ir::factors::{FactorRole, FactorSet, TensorFactors, find_factors};
-use hlo_ir::{CompId, Dims, InstId, Module};
+use hlo_ir::{CompId, Dims, InstId, Module, Opcode};
 use std::fmt::Write;
 
 impl Values<'_> {
@@ -26,7 +26,7 @@ impl Values<'_> {
             if (vector_dim as usize) < shape.rank() {
                 index.insert(vector_dim as usize, k);
             }
-            out.push(field::to_integer(self.operand(here, operand, place_of(&shape.dims, &index))?));
+            out.push(self.position(here, operand, place_of(&shape.dims, &index))?);
         }
         Ok(out)
     }
@@ -192,6 +192,13 @@ const SILENT: [&str; 6] = [
 fn word_of(module: &Module, inst: InstId) -> String {
     let instruction = module.inst(inst);
     let mut out = format!("{} {:?}", instruction.opcode, module.shape(inst).as_array().map(|shape| shape.dtype));
+    // What a custom call gives depends on the order of elements in memory.
+    if instruction.opcode == Opcode::CustomCall {
+        let operands = instruction.operands.iter().map(|&operand| module.shape(operand));
+        for shape in operands.chain([module.shape(inst)]) {
+            let _ = write!(out, " {:?}", shape.as_array().and_then(|shape| shape.layout.as_ref()));
+        }
+    }
     let mut comps = Vec::new();
     instruction.attrs.for_each_field(&mut |key, _, value| {
         if value.is_unset() || SILENT.contains(&key) {
