@@ -8,6 +8,7 @@ mod control;
 mod devices;
 mod elementwise;
 mod explain;
+mod functions;
 mod global;
 mod guess;
 mod ids;

@@ -163,9 +163,13 @@ impl Elementwise {
     /// Whether a term is a product with zero.
     fn is_zero_product(&self, terms: &Terms, term: TermId) -> bool {
         let Node::Apply(Head::Elementwise(word), args) = terms.node(term) else { return false };
+        // What pads tiles may be no number.
+        if args.iter().any(|arg| terms.rules(arg.term).has(Rule::Unknowns)) {
+            return false;
+        }
         let is_zero = |arg: &Arg| terms.is_zero(arg.term);
         match self.op(*word).map(ElementwiseOp::linear) {
-            Some(Linear::Product | Linear::DotProduct) => args.iter().any(is_zero),
+            Some(Linear::Product | Linear::DotProduct | Linear::RoundedProduct) => args.iter().any(is_zero),
             Some(Linear::Quotient) => args.first().is_some_and(is_zero),
             Some(Linear::No) | None => false,
         }
@@ -196,7 +200,7 @@ impl Elementwise {
         if inner.len() > MAX_FLAT && summand.is_plain(terms) {
             return out.push(summand);
         }
-        *rules = *rules | Rules::of(Rule::SumFlattens);
+        *rules = *rules | Rules::of(Rule::SumFlattens) | terms.rules(summand.term);
         for arg in inner {
             let mut part = summand.of_argument(&arg);
             if let Extra::Extent(extent) = terms.extra_of(arg.extra).clone() {
@@ -283,16 +287,11 @@ impl Elementwise {
         let varying = match (op.linear(), is_equal(a), is_equal(b)) {
             (Linear::Product | Linear::DotProduct, true, false) => 1,
             (Linear::Product | Linear::DotProduct | Linear::Quotient, false, true) => 0,
-            (Linear::Product | Linear::DotProduct | Linear::Quotient | Linear::No, _, _) => return None,
+            (Linear::Product | Linear::DotProduct | Linear::RoundedProduct | Linear::Quotient | Linear::No, _, _) => {
+                return None;
+            }
         };
-        // The other operand of a dot may have a type of its own.
-        let same_types = op.attributes.split(' ').next() == Some(op.operand_dtype.name());
-        let dtype = match op.linear() {
-            // Sums of narrower operands would round more than sums of products: that is no change of order.
-            Linear::DotProduct if same_types && op.operand_dtype == op.dtype => op.dtype,
-            Linear::DotProduct | Linear::No => return None,
-            Linear::Product | Linear::Quotient => op.dtype,
-        };
+        let dtype = op.dtype;
         let (word, mut args) = (*word, args.clone());
         args[varying].term = self.sum_of_term(terms, args[varying].term, spread, dtype);
         Some(terms.apply_mapped(Head::Elementwise(word), args))
@@ -353,7 +352,9 @@ impl Elementwise {
         let k = match op {
             Linear::Product | Linear::DotProduct | Linear::Quotient if is_sum(a) && is_equal(b) => 0,
             Linear::Product | Linear::DotProduct if is_sum(b) && is_equal(a) => 1,
-            Linear::Product | Linear::DotProduct | Linear::Quotient | Linear::No => return None,
+            Linear::Product | Linear::DotProduct | Linear::RoundedProduct | Linear::Quotient | Linear::No => {
+                return None;
+            }
         };
         let Node::Apply(Head::Sum(_, dtype), inner) = terms.node(args[k].term).clone() else { return None };
         let groups = self.by_devices(terms, &inner);
@@ -417,7 +418,9 @@ impl Elementwise {
         let (factor, inner, is_first) = match op.linear() {
             Linear::Product if is_scalar(a) => (a, b, true),
             Linear::Product | Linear::Quotient if is_scalar(b) => (b, a, false),
-            Linear::Product | Linear::Quotient | Linear::DotProduct | Linear::No => return None,
+            Linear::Product | Linear::Quotient | Linear::DotProduct | Linear::RoundedProduct | Linear::No => {
+                return None;
+            }
         };
         if terms.rank(summand.term) != terms.rank(inner.term) {
             return None;

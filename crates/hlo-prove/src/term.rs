@@ -10,7 +10,7 @@
 
 use crate::devices::{Classes, Devices, Spread};
 pub(crate) use crate::ids::{ArrayId, LoopId, TermId, WordId};
-use crate::rules::Rules;
+use crate::rules::{Rule, Rules};
 use crate::segment::{Coords, Dim, Region, Segment};
 use crate::store::{short, wide};
 use hashbrown::{DefaultHashBuilder, HashMap, HashSet, HashTable};
@@ -295,7 +295,7 @@ impl Terms {
     pub(crate) fn unique(&mut self, n_elems: i64) -> TermId {
         self.n_unique += 1;
         let classes = self.devices.all_different();
-        self.leaf(Node::Unique(self.n_unique), n_elems, classes, Rules::NONE)
+        self.leaf(Node::Unique(self.n_unique), n_elems, classes, Rules::of(Rule::Unknowns))
     }
 
     pub(crate) fn constant(&mut self, literal: Literal) -> TermId {

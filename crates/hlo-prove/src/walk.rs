@@ -2,14 +2,15 @@
 
 use crate::array::{Tree, Value};
 use crate::elementwise::ElementwiseOp;
+use crate::functions::is_function;
 use crate::prover::{Prover, Side};
 use crate::rules::Rules;
 use crate::segment::row_major;
 use crate::term::{ArrayId, Node};
 use hashbrown::HashMap;
 use hlo_ir::attrs::{
-    CallAttrs, CompareAttrs, CustomAttrs, DimsAttrs, DotAttrs, DynamicSliceAttrs, FusionAttrs, IotaAttrs, PadAttrs,
-    ParameterAttrs, ReduceAttrs, SliceAttrs, TupleIndexAttrs,
+    CallAttrs, CompareAttrs, DimsAttrs, DotAttrs, DynamicSliceAttrs, FusionAttrs, IotaAttrs, PadAttrs, ParameterAttrs,
+    ReduceAttrs, SliceAttrs, TupleIndexAttrs,
 };
 use hlo_ir::monoid::find_monoid;
 use hlo_ir::op::{Begun, Effects, EvalRoutine, EvalRule, FactorRule, Flow, OneArrayRoutine};
@@ -164,12 +165,12 @@ impl Prover {
             },
             Flow::All if instruction.opcode == Opcode::CustomCall => match self.annotation(side, inst, operands) {
                 Some(value) => Some(value),
-                None if self.is_function(side, inst) => self.unit_op(side, inst, operands),
+                None if is_function(module, inst) => self.unit_op(side, inst, operands),
                 None => None,
             },
             Flow::All => match self.array_op(side, inst, operands) {
                 Some(value) => Some(Tree::Leaf(value)),
-                None if self.is_function(side, inst) => self.unit_op(side, inst, operands),
+                None if is_function(module, inst) => self.unit_op(side, inst, operands),
                 None => None,
             },
         }
@@ -349,13 +350,13 @@ impl Prover {
     fn whole_op(&mut self, side: &mut Side<'_>, inst: InstId, operands: &[Tree]) -> Tree {
         let module = side.module;
         let instruction = module.inst(inst);
-        let is_function = self.is_function(side, inst);
+        let is_known = is_function(module, inst);
         // What devices exchange is a function of the operands of all of them.
         let is_exchange = instruction.opcode.row().effects == Effects::Communicates;
         let complete = operands.len() == instruction.operands.len();
         let values: Vec<Value> = operands.iter().flat_map(Tree::leaves).collect();
         let shape = module.shape(inst).without_layout();
-        if !is_function || !complete {
+        if !is_known || !complete {
             return self.of_leaves(&shape, &mut |p, n, _| {
                 let term = p.arrays.terms.unique(n);
                 Value::Same(p.arrays.whole(term, n))
@@ -407,18 +408,6 @@ impl Prover {
         })
     }
 
-    /// Whether equal operands give equal results.
-    fn is_function(&self, side: &Side<'_>, inst: InstId) -> bool {
-        let instruction = side.module.inst(inst);
-        let is_function = match instruction.opcode.row().effects {
-            Effects::Pure | Effects::OfCallees | Effects::Communicates => true,
-            Effects::Random | Effects::SideEffect => false,
-            Effects::ByAttribute => CustomAttrs::of(&instruction.attrs).is_some_and(|a| !a.custom_call_has_side_effect),
-        };
-        let is_elided = matches!(instruction.attrs.as_constant(), Some(ConstantValue::Elided));
-        is_function && !is_elided && !self.calls_with_effects(side, inst)
-    }
-
     /// The rules that the terms of arrays rest on.
     pub(crate) fn rules_of(&self, arrays: &[ArrayId]) -> Rules {
         let mut rules = Rules::NONE;
@@ -428,20 +417,6 @@ impl Prover {
             }
         }
         rules
-    }
-
-    /// Whether a called computation does more than compute.
-    fn calls_with_effects(&self, side: &Side<'_>, inst: InstId) -> bool {
-        let module = side.module;
-        module.callees_first(&module.called(inst)).iter().any(|&comp| {
-            module.comp(comp).insts.iter().any(|&i| match module.inst(i).opcode.row().effects {
-                Effects::Pure | Effects::OfCallees => false,
-                Effects::Communicates | Effects::Random | Effects::SideEffect => true,
-                Effects::ByAttribute => {
-                    CustomAttrs::of(&module.inst(i).attrs).is_some_and(|a| a.custom_call_has_side_effect)
-                }
-            })
-        })
     }
 
     /// A value of a shape, leaf by leaf: `make` gets the number of elements and the leaf's number.

@@ -54,6 +54,11 @@ impl ModuleWords {
         if let (hlo_ir::Opcode::CustomCall, Some(config)) = (instruction.opcode, config) {
             let _ = write!(out, " config={config:?}");
         }
+        // The back end that knows the target may read them; annotations are not among them.
+        let free = instruction.marks.as_ref().map_or(&[][..], |m| &m.frontend_attributes);
+        if instruction.opcode == hlo_ir::Opcode::CustomCall && !free.is_empty() {
+            let _ = write!(out, " frontend={free:?}");
+        }
         out
     }
 
