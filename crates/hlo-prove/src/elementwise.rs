@@ -4,6 +4,7 @@
 
 use crate::algebra::{Rewritten, relatives};
 use crate::array::Arrays;
+use crate::reduction::ROUNDS_OPERANDS;
 use crate::rules::{Rule, Rules};
 use crate::segment::{Coords, Dim, Region, Segment};
 use crate::sum::{Summand, is_extremum};
@@ -52,6 +53,21 @@ impl ElementwiseOp {
             Linear::DotProduct
         } else {
             Linear::No
+        }
+    }
+
+    /// The type of sums of operands that may be taken for sums of products.
+    pub(crate) fn dtype_of_sums(&self) -> Option<DType> {
+        match self.linear() {
+            Linear::Product | Linear::Quotient => Some(self.dtype),
+            // Sums of narrower operands would round more than sums of products, and so would sums that are rounded before they are
+            // multiplied: that is no change of order. The other operand of a dot may have a type of its own.
+            Linear::DotProduct => {
+                let same_types = self.attributes.split(' ').next() == Some(self.operand_dtype.name());
+                let rounds = self.attributes.ends_with(ROUNDS_OPERANDS);
+                (same_types && !rounds && self.operand_dtype == self.dtype).then_some(self.dtype)
+            }
+            Linear::No => None,
         }
     }
 }
@@ -390,7 +406,9 @@ fn mask(terms: &mut Terms, region: &Region, comparison: Comparison, c: i64, out:
     };
     let (n, step) = along.map_or((1, 0), |k| (region.dims[k].n, region.dims[k].step[1]));
     // The answer changes at most where the coordinate passes c.
-    let near = if step == 0 { 0 } else { (c - region.at[1]).div_euclid(step) };
+    let gap = i128::from(c) - i128::from(region.at[1]);
+    let near = if step == 0 { 0 } else { gap.div_euclid(i128::from(step)) };
+    let near = near.clamp(-2, i128::from(n)) as i64;
     let mut cuts: Vec<i64> = (near - 1..=near + 2).filter(|&i| i > 0 && i < n).collect();
     cuts.insert(0, 0);
     cuts.push(n);
@@ -418,8 +436,12 @@ fn fold(terms: &mut Terms, op: &ElementwiseOp, operands: &[TermId]) -> Option<Te
     }
     let is_integer = |dtype: DType| dtype.is_integer() || dtype.class() == NumberClass::Pred;
     if op.opcode == Opcode::Convert && is_integer(op.operand_dtype) && op.dtype.class() == NumberClass::Float {
-        let literal = terms.as_constant(*operands.first()?)?.convert(op.dtype);
-        return Some(terms.constant(literal));
+        let number = terms.as_constant(*operands.first()?)?;
+        let literal = number.convert(op.dtype);
+        // Some round twice on the way to narrow types, by way of f32, and others do not.
+        let is_twice =
+            op.dtype.bits() < 32 && number.convert(DType::F32).convert(DType::F64) != number.convert(DType::F64);
+        return (!is_twice).then(|| terms.constant(literal));
     }
     if !is_integer(op.dtype) || !is_integer(op.operand_dtype) {
         return None;

@@ -2,6 +2,7 @@
 
 use crate::array::{Tree, Value};
 use crate::certificate::Certificate;
+use crate::deadline::Deadline;
 use crate::devices::Classes;
 use crate::elementwise::Freedom;
 use crate::global::{self, Layouts};
@@ -16,12 +17,15 @@ use hlo_ir::shardy::Meshes;
 use hlo_ir::{DType, Dims, Module, Shape};
 use std::fmt;
 use std::rc::Rc;
+use std::time::Instant;
 
 /// What the user says of the modules.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Shardings of the entry's leaves, besides those that the first module has; a promise of the caller.
     pub inputs: Vec<Option<LeafSharding>>,
+    /// When to stop: what is not proved until then is unknown.
+    pub deadline: Option<Instant>,
 }
 
 /// What is known of one output.
@@ -61,6 +65,8 @@ pub struct Proof {
     pub is_global: bool,
     /// How many distinct terms the proof looked at.
     pub n_terms: usize,
+    /// Whether it ended at the deadline. What was proved until then is.
+    pub is_out_of_time: bool,
 }
 
 impl Proof {
@@ -83,6 +89,7 @@ impl Proof {
             *output = found;
         }
         self.n_terms = self.n_terms.max(freer.n_terms);
+        self.is_out_of_time = freer.is_out_of_time;
     }
 
     /// How many outputs are proved bit for bit.
@@ -191,6 +198,7 @@ fn prove_freely(
     let mut certificate = Certificate::default();
     for &freedom in freedoms {
         let mut prover = Prover::new(before.n_devices(), freedom);
+        prover.arrays.terms.deadline = Deadline::at(options.deadline);
         prover.trace = is_certified.then(Trace::default);
         let proof = prove_with(&mut prover, before, after, options, is_global)?;
         if is_certified {
@@ -200,10 +208,11 @@ fn prove_freely(
         let is_done = match &mut known {
             Some(known) => {
                 known.improve(proof);
-                known.is_proved()
+                known
             }
-            None => known.insert(proof).is_proved(),
+            None => known.insert(proof),
         };
+        let is_done = is_done.is_proved() || is_done.is_out_of_time;
         if is_done {
             break;
         }
@@ -271,7 +280,7 @@ fn prove_with(
             difference: Some("the result has fewer leaves than its shape".to_string()),
             layout: None,
         };
-        if let (Some(expected), Some(found)) = values {
+        if let (Some(expected), Some(found), false) = (values.0, values.1, prover.arrays.terms.deadline.has_passed()) {
             match &layouts {
                 None => judge(prover, &modules, &mut output, expected, found),
                 Some(layouts) => {
@@ -288,6 +297,12 @@ fn prove_with(
             output.difference = Some("a summand counts more than 2^128 times, which is not told apart".to_string());
         }
     }
+    let is_out_of_time = prover.arrays.terms.deadline.has_passed();
+    if is_out_of_time {
+        for output in &mut outputs {
+            (output.verdict, output.difference) = (Verdict::Unknown, None);
+        }
+    }
     let rules = prover.arrays.terms.rules_below();
     for (output, values) in outputs.iter_mut().zip(expected.iter().zip(&found)) {
         if output.verdict == Verdict::Proved {
@@ -297,7 +312,7 @@ fn prove_with(
             }
         }
     }
-    Ok(Proof { outputs, n_devices: prover.n_devices(), is_global, n_terms: prover.arrays.terms.len() })
+    Ok(Proof { outputs, n_devices: prover.n_devices(), is_global, n_terms: prover.arrays.terms.len(), is_out_of_time })
 }
 
 /// What each device holds of the inputs of a global program.

@@ -1,6 +1,6 @@
 //! The state of a proof: terms, arrays, the loops that were met, and what was computed before.
 
-use crate::array::{Arrays, Value};
+use crate::array::{Arrays, Tree, Value};
 use crate::control::LoopRecord;
 use crate::devices::{Classes, Spread};
 use crate::elementwise::{Elementwise, ElementwiseOp, Freedom};
@@ -13,7 +13,7 @@ use crate::words::ModuleWords;
 use hashbrown::HashMap;
 use hlo_ir::monoid::Monoid;
 use hlo_ir::shardy::Meshes;
-use hlo_ir::{DType, InstId, Module};
+use hlo_ir::{CompId, DType, InstId, Module};
 use smallvec::SmallVec;
 use std::rc::Rc;
 
@@ -38,6 +38,12 @@ pub(crate) struct Prover {
     pub parent: Option<crate::term::LoopId>,
     /// The first term that each instruction made, in the order of making.
     pub origins: Vec<(u32, usize, InstId)>,
+    /// What calls gave, by the module, the computation, the loop within which they are and how often loops had been read anew.
+    pub calls: HashMap<(usize, CompId, Option<crate::term::LoopId>, usize), HashMap<Vec<Tree>, Tree>>,
+    /// Computations of which equal arguments need not give equal results.
+    pub impure: HashMap<(usize, CompId), bool>,
+    /// How often loops that were noted were forgotten, to be noted anew.
+    pub n_forgotten: usize,
     /// What instructions gave, where it is wanted.
     pub trace: Option<Trace>,
     n_noted: usize,
@@ -59,6 +65,9 @@ impl Prover {
             loop_starts: HashMap::new(),
             parent: None,
             origins: Vec::new(),
+            calls: HashMap::new(),
+            impure: HashMap::new(),
+            n_forgotten: 0,
             trace: None,
             n_noted: 0,
             members: Vec::new(),

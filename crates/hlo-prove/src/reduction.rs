@@ -140,7 +140,12 @@ impl Prover {
             dtype,
             operand_dtype: lhs_dtype,
             comparison: None,
-            attributes: format!("{rhs_dtype} {:?} {:?}", attrs.operand_precision, attrs.algorithm),
+            attributes: format!(
+                "{rhs_dtype} {:?} {:?}{}",
+                attrs.operand_precision,
+                attrs.algorithm,
+                if is_exact(attrs, [lhs_dtype, rhs_dtype]) { "" } else { ROUNDS_OPERANDS }
+            ),
         };
         let products = self.elementwise(op, &[&a, &b], n)?;
         let contracted: Vec<i64> = (n_kept as i64..dims.len() as i64).collect();
@@ -276,4 +281,16 @@ fn group(parts: Vec<(usize, Region)>, n_kept: i64) -> Option<Vec<Group>> {
     }
     let covered: i64 = groups.iter().map(|g| g.kept.n_elems()).sum();
     (covered == n_kept).then_some(groups)
+}
+
+/// Ends the attributes of products of which the operands are rounded before.
+pub(crate) const ROUNDS_OPERANDS: &str = " of rounded operands";
+
+/// Whether a dot multiplies operands of these types as they are.
+fn is_exact(attrs: &DotAttrs, operands: [DType; 2]) -> bool {
+    match (attrs.algorithm.as_str(), attrs.operand_rounding()) {
+        ("" | "dot_f32_f32_f32" | "dot_f64_f64_f64", _) => true,
+        (_, Some(to)) => operands == [to, to],
+        (_, None) => false,
+    }
 }

@@ -81,12 +81,14 @@ impl Elementwise {
     ) -> Segment {
         let mut flat = Vec::with_capacity(summands.len());
         let mut rules = Rules::NONE;
+        // Once time is over nothing counts, and what takes long is left.
+        let reassociates = self.reassociates() && !terms.deadline.has_passed();
         // An op that is all of the sum stays the op that it is elsewhere.
         let opens_ops = !matches!(summands.as_slice(), [only] if only.is_plain(terms));
         for summand in summands {
             self.flatten(terms, (monoid, dtype, opens_ops), summand, &mut flat, &mut rules);
         }
-        if self.reassociates() && monoid == Monoid::Add {
+        if reassociates && monoid == Monoid::Add {
             if let Some(segment) = self.pull_factors(terms, dtype, region, &mut flat) {
                 terms.mark(segment.term, rules);
                 return segment;
@@ -102,10 +104,10 @@ impl Elementwise {
         }
         let identity = monoid.identity(dtype).map(|value| Literal::scalar(dtype, value));
         let is_empty = |s: &Summand| identity.is_some() && terms.as_constant(s.term) == identity.as_ref();
-        if let (true, Some(first)) = (self.reassociates() && flat.iter().all(is_empty), flat.first()) {
+        if let (true, Some(first)) = (reassociates && flat.iter().all(is_empty), flat.first()) {
             return segment(region, first.term, first);
         }
-        if flat.len() > 1 && self.reassociates() {
+        if flat.len() > 1 && reassociates {
             let n = flat.len();
             let is_identity = |s: &Summand| identity.is_some() && terms.as_constant(s.term) == identity.as_ref();
             let drops_products = monoid == Monoid::Add && self.freedom >= Freedom::Windows;
@@ -127,10 +129,10 @@ impl Elementwise {
         for summand in &mut flat {
             tidy(terms, monoid, summand);
         }
-        if self.reassociates() && count_equal(terms, monoid, &mut flat) {
+        if reassociates && count_equal(terms, monoid, &mut flat) {
             rules = rules | Rules::of(Rule::SumsJoin);
         }
-        if self.reassociates() && join_all(&mut flat) {
+        if reassociates && join_all(&mut flat) {
             rules = rules | Rules::of(Rule::SumsJoin);
         }
         if let [only] = flat.as_slice() {
@@ -285,14 +287,7 @@ impl Elementwise {
             (Linear::Product | Linear::DotProduct | Linear::Quotient, false, true) => 0,
             (Linear::Product | Linear::DotProduct | Linear::Quotient | Linear::No, _, _) => return None,
         };
-        // The other operand of a dot may have a type of its own.
-        let same_types = op.attributes.split(' ').next() == Some(op.operand_dtype.name());
-        let dtype = match op.linear() {
-            // Sums of narrower operands would round more than sums of products: that is no change of order.
-            Linear::DotProduct if same_types && op.operand_dtype == op.dtype => op.dtype,
-            Linear::DotProduct | Linear::No => return None,
-            Linear::Product | Linear::Quotient => op.dtype,
-        };
+        let dtype = op.dtype_of_sums()?;
         let (word, mut args) = (*word, args.clone());
         args[varying].term = self.sum_of_term(terms, args[varying].term, spread, dtype);
         Some(terms.apply_mapped(Head::Elementwise(word), args))
@@ -346,7 +341,9 @@ impl Elementwise {
     /// The product of which a product with a sum over devices is the sum, and the devices.
     fn out_of_product(&self, terms: &mut Terms, product: TermId) -> Option<(TermId, Spread)> {
         let Node::Apply(Head::Elementwise(word), args) = terms.node(product).clone() else { return None };
-        let op = self.op(word)?.linear();
+        let op = self.op(word)?;
+        op.dtype_of_sums()?;
+        let op = op.linear();
         let [a, b] = args.as_slice() else { return None };
         let is_equal = |arg: &Arg| terms.classes(arg.term) == crate::devices::Classes::ALL_EQUAL;
         let is_sum = |arg: &Arg| matches!(terms.node(arg.term), Node::Apply(Head::Sum(Monoid::Add, _), _));

@@ -8,6 +8,7 @@
 //! has one, `a[x] + b[y]` has two. An application is looked up among those that exist before a new one is made, so that a
 //! shard of one row, where more coordinates go in step than in the whole, is found in the whole's term.
 
+use crate::deadline::Deadline;
 use crate::devices::{Classes, Devices, Spread};
 pub(crate) use crate::ids::{ArrayId, LoopId, TermId, WordId};
 use crate::rules::Rules;
@@ -152,6 +153,7 @@ struct TermData {
 /// All terms, and what they share.
 pub(crate) struct Terms {
     pub(crate) devices: Devices,
+    pub(crate) deadline: Deadline,
     terms: Vec<TermData>,
     /// Each with its hash, so that nodes are stored and hashed once.
     ids: HashTable<(u32, TermId)>,
@@ -174,6 +176,7 @@ impl Terms {
     pub(crate) fn new(n_devices: usize) -> Terms {
         let mut terms = Terms {
             devices: Devices::new(n_devices),
+            deadline: Deadline::default(),
             terms: Vec::new(),
             ids: HashTable::new(),
             hasher: DefaultHashBuilder::default(),

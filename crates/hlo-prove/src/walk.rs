@@ -42,12 +42,44 @@ impl Prover {
     ) -> Tree {
         if let Some(trace) = &mut self.trace {
             trace.enter(side.module, site, comp);
+            let result = self.run_again(side, comp, args, known);
+            if let Some(trace) = &mut self.trace {
+                trace.leave();
+            }
+            return result;
         }
-        let result = self.run_again(side, comp, args, known);
-        if let Some(trace) = &mut self.trace {
-            trace.leave();
+        if known.is_some() || self.is_impure(side, comp) {
+            return self.run_again(side, comp, args, known);
+        }
+        // A call on values that were seen gives what it gave: calls within calls would take twice as long with each level.
+        let state = (side.number, comp, self.parent, self.n_forgotten);
+        if let Some(result) = self.calls.get(&state).and_then(|calls| calls.get(&args)) {
+            return result.clone();
+        }
+        let result = self.run_again(side, comp, args.clone(), None);
+        if state.3 == self.n_forgotten {
+            self.calls.entry(state).or_default().insert(args, result.clone());
         }
         result
+    }
+
+    /// Whether a computation has effects or hidden state, so that it may give another result each time.
+    fn is_impure(&mut self, side: &Side<'_>, comp: CompId) -> bool {
+        if let Some(&known) = self.impure.get(&(side.number, comp)) {
+            return known;
+        }
+        let module = side.module;
+        let has_state = |inst: InstId| match module.inst(inst).opcode.row().effects {
+            Effects::Pure | Effects::OfCallees | Effects::Communicates => false,
+            Effects::Random | Effects::SideEffect => true,
+            Effects::ByAttribute => {
+                CustomAttrs::of(&module.inst(inst).attrs).is_none_or(|a| a.custom_call_has_side_effect)
+            }
+        };
+        let all = module.callees_first(&[comp]);
+        let is_impure = all.iter().any(|&comp| module.comp(comp).insts.iter().any(|&inst| has_state(inst)));
+        self.impure.insert((side.number, comp), is_impure);
+        is_impure
     }
 
     /// As [`Prover::run`], but instructions that have the operands of the last time have the value of the last time.
@@ -62,6 +94,9 @@ impl Prover {
         let computation = module.comp(comp);
         let mut values: HashMap<InstId, Tree> = HashMap::with_capacity(computation.insts.len());
         for &inst in &computation.insts {
+            if self.arrays.terms.deadline.has_passed() {
+                return Tree::Tuple(Rc::new(Vec::new()));
+            }
             let before = self.arrays.terms.len();
             let instruction = module.inst(inst);
             let operands = instruction.operands.iter().filter_map(|o| values.get(o).cloned());
@@ -332,7 +367,7 @@ impl Prover {
         let compare = CompareAttrs::of(&instruction.attrs);
         let attributes = match compare {
             Some(attrs) => attrs.order.as_str().to_string(),
-            None => side.words.attributes(module, inst),
+            None => side.words.attributes(&mut self.arrays.terms, module, inst),
         };
         let op = ElementwiseOp {
             opcode: instruction.opcode,
@@ -365,7 +400,7 @@ impl Prover {
         for &operand in &instruction.operands {
             text.push_str(&format!(" {:?}", module.shape(operand).without_layout()));
         }
-        text.push_str(&side.words.attributes(module, inst));
+        text.push_str(&side.words.attributes(&mut self.arrays.terms, module, inst));
         // What these give depends on the order of elements in memory.
         let row = instruction.opcode.row();
         if matches!(row.factors, FactorRule::Bitcast | FactorRule::BitcastConvert | FactorRule::CustomCall) {
@@ -430,12 +465,15 @@ impl Prover {
         rules
     }
 
-    /// Whether a called computation does more than compute.
+    /// Whether a called computation does more than compute what it gives of its operands: it may also ask on which device it runs.
     fn calls_with_effects(&self, side: &Side<'_>, inst: InstId) -> bool {
         let module = side.module;
         module.callees_first(&module.called(inst)).iter().any(|&comp| {
             module.comp(comp).insts.iter().any(|&i| match module.inst(i).opcode.row().effects {
-                Effects::Pure | Effects::OfCallees => false,
+                Effects::Pure | Effects::OfCallees => {
+                    let is_elided = matches!(module.inst(i).attrs.as_constant(), Some(ConstantValue::Elided));
+                    is_elided || matches!(module.inst(i).opcode.row().flow, Flow::ReplicaId | Flow::PartitionId)
+                }
                 Effects::Communicates | Effects::Random | Effects::SideEffect => true,
                 Effects::ByAttribute => {
                     CustomAttrs::of(&module.inst(i).attrs).is_some_and(|a| a.custom_call_has_side_effect)

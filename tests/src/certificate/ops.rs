@@ -343,6 +343,7 @@ impl<'m> Values<'m> {
         free(&mut l, &attrs.lhs_batch_dims, &attrs.lhs_contracting_dims);
         free(&mut r, &attrs.rhs_batch_dims, &attrs.rhs_contracting_dims);
         let sizes: Vec<i64> = attrs.lhs_contracting_dims.iter().map(|&d| lhs.dims[d as usize]).collect();
+        let rounds = attrs.rounds(lhs.dtype) || attrs.rounds(rhs.dtype);
         let mut sum = 0;
         for step in 0..sizes.iter().product() {
             let digits = index_of(&sizes, step);
@@ -351,7 +352,12 @@ impl<'m> Values<'m> {
             }
             let x = self.operand(here, 0, place_of(&lhs.dims, &l))?;
             let y = self.operand(here, 1, place_of(&rhs.dims, &r))?;
-            sum = plus(here.to.dtype, sum, times(here.to.dtype, x, y));
+            // Operands that are rounded before have products of their own.
+            let product = match rounds {
+                true => field::hash([self.word(here.place), x, y]),
+                false => times(here.to.dtype, x, y),
+            };
+            sum = plus(here.to.dtype, sum, product);
         }
         Ok(sum)
     }

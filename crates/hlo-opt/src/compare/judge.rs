@@ -59,6 +59,11 @@ impl<'a> Judge<'a> {
         Ok(Judge { args, chosen, name, reference, trials: Vec::new(), deadline })
     }
 
+    /// The same with another time to stop at.
+    pub(crate) fn until(self, deadline: Option<Instant>) -> Judge<'a> {
+        Judge { deadline, ..self }
+    }
+
     /// Compares modules that run one after the other with the reference, until a trial differs.
     ///
     /// # Errors

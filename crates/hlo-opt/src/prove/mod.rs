@@ -14,8 +14,9 @@ use crate::progress::Progress;
 use crate::{Failure, exit};
 use arguments::{ProofFormat, ProveArgs};
 use hlo_ir::Module;
-use hlo_prove::{certify, prove_chain};
+use hlo_prove::{Options, certify, prove_chain};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// What is known after the proof and the evaluation.
 pub(crate) enum Outcome {
@@ -43,7 +44,8 @@ pub(crate) fn run(args: &ProveArgs, console: &mut Console<'_>) -> Result<u8, Fai
     let (name, chain) = read_chain(&args.after, args.judge.counts, console)?;
     let chain: Vec<&Module> = chain.iter().collect();
     progress.now("proving");
-    let options = passes::options(&loaded.module, &facts);
+    let deadline = args.judge.timeout.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    let options = Options { deadline, ..passes::options(&loaded.module, &facts) };
     let proved = match args.certificate {
         Some(_) => certify(&loaded.module, &chain, &options).map(|(proof, certificate)| (proof, Some(certificate))),
         None => prove_chain(&loaded.module, &chain, &options).map(|proof| (proof, None)),
@@ -55,6 +57,9 @@ pub(crate) fn run(args: &ProveArgs, console: &mut Console<'_>) -> Result<u8, Fai
     }
     let outcome = if proof.is_proved() {
         Outcome::Proved
+    } else if proof.is_out_of_time {
+        let seconds = args.judge.timeout.unwrap_or_default();
+        Outcome::Unknown(format!("the proof was given up after {seconds} s (--timeout)"))
     } else if args.no_eval {
         Outcome::Unknown("it was not run (--no-eval)".into())
     } else {
@@ -62,7 +67,7 @@ pub(crate) fn run(args: &ProveArgs, console: &mut Console<'_>) -> Result<u8, Fai
         let verdict = Reference::beside(&loaded.module, &chain)
             .map_err(|error| Failure::File(error.to_string()))
             .and_then(|reference| Judge::new(&args.judge, &source.name, reference))
-            .and_then(|mut judge| judge.judge(&name, &chain, console));
+            .and_then(|judge| judge.until(deadline).judge(&name, &chain, console));
         match verdict {
             Ok(verdict) if verdict.is_same() => {
                 Outcome::Unknown("in the evaluator the results are the same on the inputs that were drawn".into())
