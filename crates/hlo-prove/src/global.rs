@@ -36,7 +36,7 @@ impl Prover {
             let mut id = self.arrays.view(array, &held, at, &steps)?;
             if held != sizes {
                 let n = sizes.iter().product();
-                let padding = self.arrays.terms.unique(n);
+                let padding = self.arrays.terms.padding(n);
                 let padding = self.arrays.whole(padding, n);
                 let window = Window { start: vec![0; sizes.len()], sizes: held.to_vec() };
                 let mut out = Vec::new();

@@ -167,6 +167,8 @@ impl Elementwise {
         let Node::Apply(Head::Elementwise(word), args) = terms.node(term) else { return false };
         let is_zero = |arg: &Arg| terms.is_zero(arg.term);
         match self.op(*word).map(ElementwiseOp::linear) {
+            // What pads a tile may be no finite number.
+            _ if args.iter().any(|arg| terms.holds_anything(arg.term)) => false,
             Some(Linear::Product | Linear::DotProduct) => args.iter().any(is_zero),
             Some(Linear::Quotient) => args.first().is_some_and(is_zero),
             Some(Linear::No) | None => false,
@@ -198,7 +200,7 @@ impl Elementwise {
         if inner.len() > MAX_FLAT && summand.is_plain(terms) {
             return out.push(summand);
         }
-        *rules = *rules | Rules::of(Rule::SumFlattens);
+        *rules = *rules | terms.rules(summand.term) | Rules::of(Rule::SumFlattens);
         for arg in inner {
             let mut part = summand.of_argument(&arg);
             if let Extra::Extent(extent) = terms.extra_of(arg.extra).clone() {

@@ -148,6 +148,8 @@ struct TermData {
     rank: u32,
     classes: Classes,
     rules: Rules,
+    /// Whether what pads a tile, which may be any number and none, is a part of it.
+    holds_anything: bool,
 }
 
 /// All terms, and what they share.
@@ -167,6 +169,7 @@ pub(crate) struct Terms {
     words: Vec<String>,
     word_ids: HashMap<String, WordId>,
     n_unique: u32,
+    has_padding: bool,
     elements: HashMap<(TermId, Coords), TermId>,
     commutative: HashSet<WordId>,
     apart: HashMap<(TermId, TermId), bool>,
@@ -188,6 +191,7 @@ impl Terms {
             words: Vec::new(),
             word_ids: HashMap::new(),
             n_unique: 0,
+            has_padding: false,
             elements: HashMap::new(),
             commutative: HashSet::new(),
             apart: HashMap::new(),
@@ -286,7 +290,14 @@ impl Terms {
     fn add_new(&mut self, hash: u32, node: Node, rank: usize, classes: Classes, rules: Rules) -> TermId {
         let id = TermId(self.terms.len() as u32);
         self.ids.insert_unique(wide(hash), (hash, id), |entry| wide(entry.0));
-        self.terms.push(TermData { node, rank: rank as u32, classes, rules });
+        let holds_anything = match &node {
+            Node::Element(of, _) => self.holds_anything(*of),
+            Node::Apply(_, args) => args.iter().any(|arg| self.holds_anything(arg.term)),
+            Node::Input(_) | Node::Constant(_) | Node::Table(_) | Node::Iota(_) => false,
+            // What these are made of is not looked at.
+            Node::Carry(..) | Node::LoopResult(..) | Node::Whole(..) | Node::Unique(_) => self.has_padding,
+        };
+        self.terms.push(TermData { node, rank: rank as u32, classes, rules, holds_anything });
         id
     }
 
@@ -299,6 +310,17 @@ impl Terms {
         self.n_unique += 1;
         let classes = self.devices.all_different();
         self.leaf(Node::Unique(self.n_unique), n_elems, classes, Rules::NONE)
+    }
+
+    /// What pads a tile.
+    pub(crate) fn padding(&mut self, n_elems: i64) -> TermId {
+        self.has_padding = true;
+        self.unique(n_elems)
+    }
+
+    /// Whether what pads a tile may be a part of a term; it need not be a finite number, as others are said to be.
+    pub(crate) fn holds_anything(&self, term: TermId) -> bool {
+        self.terms[term.0 as usize].holds_anything
     }
 
     pub(crate) fn constant(&mut self, literal: Literal) -> TermId {

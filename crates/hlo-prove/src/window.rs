@@ -27,9 +27,12 @@ struct Run {
     n_elements: i64,
 }
 
+/// How many windows of a dim are looked at.
+const MAX_WINDOWS: i64 = 1 << 20;
+
 /// The runs of a dim of `n_in` elements with `n_out` windows. `None` if the operand is dilated.
 fn runs_of(window: &WindowDim, n_in: i64, n_out: i64) -> Option<Vec<Run>> {
-    if window.base_dilation != 1 || window.window_dilation < 1 {
+    if window.base_dilation != 1 || window.window_dilation < 1 || n_out > MAX_WINDOWS {
         return None;
     }
     let mut runs: Vec<Run> = Vec::new();
@@ -219,15 +222,17 @@ impl Prover {
             let &[a, b] = arrays else { return None };
             let (first, second) = (p.arrays.segments(a), p.arrays.segments(b));
             let mut out = Vec::new();
+            let holds_anything = |p: &Prover, term| p.arrays.terms.holds_anything(term);
+            let second_holds_anything = second.iter().any(|s| holds_anything(p, s.term));
             for segment in first.iter() {
-                if p.arrays.terms.is_zero(segment.term) {
+                if p.arrays.terms.is_zero(segment.term) && !second_holds_anything {
                     out.push(segment.clone());
                     continue;
                 }
                 for (k, mut region) in refine(&second, segment.region.clone(), 0)? {
                     region.dims.retain(|dim| dim.n != 1);
                     let term = second[k].term;
-                    if p.arrays.terms.is_zero(term) {
+                    if p.arrays.terms.is_zero(term) && !holds_anything(p, segment.term) {
                         out.push(Segment { term, region: places(&region) });
                     } else {
                         p.elementwise.apply_region(&mut p.arrays, word, &op, &[segment.term, term], &region, &mut out);
