@@ -52,6 +52,8 @@ pub struct Output {
     pub difference: Option<String>,
     /// Of the output of a global program: how the second module's tiles make it up.
     pub layout: Option<LeafSharding>,
+    /// Whether no annotation says so, and it was proved with the first layout that does.
+    pub is_layout_assumed: bool,
 }
 
 /// What is known of all outputs.
@@ -242,7 +244,7 @@ fn prove_with(
 ) -> Result<Proof, Error> {
     let expected_types = output_types(before)?;
     let inputs = inputs(prover, before, options, is_global)?;
-    let expected = run(prover, before, 0, &inputs)?;
+    let expected = run(prover, before, (0, is_global), &inputs)?;
     let mut types = input_types(before)?;
     let mut found = inputs;
     let mut was_tiled = !is_global;
@@ -253,7 +255,7 @@ fn prove_with(
         } else if types.iter().map(|t| &t.text).ne(wanted.iter().map(|t| &t.text)) {
             return Err(Error::Inputs([texts(&types), texts(&wanted)]));
         }
-        found = run(prover, module, 1 + number, &found)?;
+        found = run(prover, module, (1 + number, is_global), &found)?;
         types = output_types(module)?;
     }
     let last = after.last().copied().unwrap_or(before);
@@ -279,6 +281,7 @@ fn prove_with(
             modulo: Rules::NONE,
             difference: Some("the result has fewer leaves than its shape".to_string()),
             layout: None,
+            is_layout_assumed: false,
         };
         if let (Some(expected), Some(found), false) = (values.0, values.1, prover.arrays.terms.deadline.has_passed()) {
             match &layouts {
@@ -338,13 +341,19 @@ fn tiles_of_inputs(
 }
 
 /// The leaves of a module's result on these leaves of its inputs.
-fn run(prover: &mut Prover, module: &Module, number: usize, inputs: &[Value]) -> Result<Vec<Value>, Error> {
+fn run(
+    prover: &mut Prover,
+    module: &Module,
+    (number, is_global): (usize, bool),
+    inputs: &[Value],
+) -> Result<Vec<Value>, Error> {
     let entry = module.entry().ok_or(Error::NoEntry)?;
     let mut leaves = inputs.iter().cloned();
     let params = module.comp(entry).params.iter();
     let args = params.map(|&param| tree_of(module.shape(param), &mut leaves)).collect();
     let meshes = Meshes::of(&module.header).map_err(|error| Error::Annotation(error.to_string()))?;
-    let mut side = Side { module, meshes, words: ModuleWords::default(), number };
+    let has_device_numbers = number > 0 || !is_global || global::has_regions(module);
+    let mut side = Side { module, meshes, words: ModuleWords::default(), number, has_device_numbers };
     Ok(prover.run(&mut side, entry, args).leaves())
 }
 
@@ -368,6 +377,11 @@ fn judge_tiles(
     (whole, local, layouts): (&LeafType, &LeafType, &Layouts),
 ) -> Result<(), Error> {
     let fitting = layouts.fitting(&whole.dims, &local.dims, prover.n_devices());
+    if let Some(said) = layouts.contradiction(&whole.dims, prover.n_devices()) {
+        output.difference =
+            Some(format!("its own module says that it is cut by {said}, the global program says otherwise"));
+        return Ok(());
+    }
     if (fitting.is_empty() && layouts.is_closed) || whole.dtype != local.dtype {
         return Err(Error::Outputs([format!("the tiles of {}", whole.text), local.text.clone()]));
     }
@@ -378,6 +392,8 @@ fn judge_tiles(
         let (Some(tiles), Some(held)) = (tiles, prover.held(found, &whole.dims, &grid)) else { continue };
         judge(prover, modules, output, &tiles, &held);
         if output.verdict == Verdict::Proved {
+            output.is_layout_assumed =
+                layouts.is_assumed() && grid.of_device.iter().any(|tile| *tile != grid.of_device[0]);
             output.layout = Some(layout);
             return Ok(());
         }

@@ -25,6 +25,8 @@ pub(crate) struct Side<'m> {
     pub words: ModuleWords,
     /// Which of the modules: 0 is the first, the others are those that run after one another.
     pub number: usize,
+    /// Whether `partition-id` and `replica-id` mean something: in a global program that is one program for all devices they do not.
+    pub has_device_numbers: bool,
 }
 
 pub(crate) struct Prover {

@@ -170,6 +170,10 @@ impl Prover {
             }
             Flow::While => self.run_while(side, inst, operands.first()?),
             Flow::Conditional => self.run_conditional(side, inst, operands),
+            Flow::ReplicaId | Flow::PartitionId if !side.has_device_numbers => {
+                let number = self.arrays.terms.unique(1);
+                Some(Tree::Leaf(Value::Same(self.arrays.whole(number, 1))))
+            }
             Flow::ReplicaId | Flow::PartitionId => {
                 let partitions = module.header.num_partitions.max(1);
                 let is_replica = matches!(row.flow, Flow::ReplicaId);

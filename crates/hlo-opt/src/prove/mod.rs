@@ -27,6 +27,33 @@ pub(crate) enum Outcome {
     Unknown(String),
 }
 
+/// What the evaluator says of modules of which no proof was found.
+///
+/// # Errors
+/// The inputs that the user names cannot be read.
+fn evaluated(
+    args: &ProveArgs,
+    (source, before): (&str, &Module),
+    (name, chain): (&str, &[&Module]),
+    deadline: Option<Instant>,
+    console: &mut Console<'_>,
+) -> Result<Outcome, Failure> {
+    let unknown = |why: &str| Outcome::Unknown(format!("the evaluator cannot tell: {}", why.trim_end()));
+    let reference = match Reference::beside(before, chain) {
+        Ok(reference) => reference,
+        Err(error) => return Ok(unknown(&error.to_string())),
+    };
+    let judge = Judge::new(&args.judge, source, reference)?;
+    judge.check_inputs(console)?;
+    Ok(match judge.until(deadline).judge(name, chain, console) {
+        Ok(verdict) if verdict.is_same() => {
+            Outcome::Unknown("in the evaluator the results are the same on the inputs that were drawn".into())
+        }
+        Ok(verdict) => Outcome::Refuted(of_verdict(&verdict, &args.judge, before)),
+        Err(Failure::File(why) | Failure::Usage(why) | Failure::Diagnostics(why)) => unknown(&why),
+    })
+}
+
 /// Proves.
 ///
 /// # Errors
@@ -64,19 +91,7 @@ pub(crate) fn run(args: &ProveArgs, console: &mut Console<'_>) -> Result<u8, Fai
         Outcome::Unknown("it was not run (--no-eval)".into())
     } else {
         progress.now("evaluating");
-        let verdict = Reference::beside(&loaded.module, &chain)
-            .map_err(|error| Failure::File(error.to_string()))
-            .and_then(|reference| Judge::new(&args.judge, &source.name, reference))
-            .and_then(|judge| judge.until(deadline).judge(&name, &chain, console));
-        match verdict {
-            Ok(verdict) if verdict.is_same() => {
-                Outcome::Unknown("in the evaluator the results are the same on the inputs that were drawn".into())
-            }
-            Ok(verdict) => Outcome::Refuted(of_verdict(&verdict, &args.judge, &loaded.module)),
-            Err(Failure::File(why) | Failure::Usage(why) | Failure::Diagnostics(why)) => {
-                Outcome::Unknown(format!("the evaluator cannot tell: {}", why.trim_end()))
-            }
-        }
+        evaluated(args, (&source.name, &loaded.module), (&name, &chain), deadline, console)?
     };
     let shown = match args.report {
         ProofFormat::Text => text::of_proof(&proof, &outcome, &loaded.module, args.explain),
