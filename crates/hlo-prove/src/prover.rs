@@ -29,6 +29,10 @@ pub(crate) struct Side<'m> {
     pub has_device_numbers: bool,
 }
 
+/// Where a call stands: the module, the computation, the loop within which it is, and how often loops that were noted had been
+/// forgotten.
+pub(crate) type CallPlace = (usize, CompId, Option<crate::term::LoopId>, usize);
+
 pub(crate) struct Prover {
     pub arrays: Arrays,
     pub elementwise: Elementwise,
@@ -40,8 +44,8 @@ pub(crate) struct Prover {
     pub parent: Option<crate::term::LoopId>,
     /// The first term that each instruction made, in the order of making.
     pub origins: Vec<(u32, usize, InstId)>,
-    /// What calls gave, by the module, the computation, the loop within which they are and how often loops had been read anew.
-    pub calls: HashMap<(usize, CompId, Option<crate::term::LoopId>, usize), HashMap<Vec<Tree>, Tree>>,
+    /// What calls gave, by the arguments.
+    pub calls: HashMap<CallPlace, HashMap<Vec<Tree>, Tree>>,
     /// Computations of which equal arguments need not give equal results.
     pub impure: HashMap<(usize, CompId), bool>,
     /// How often loops that were noted were forgotten, to be noted anew.

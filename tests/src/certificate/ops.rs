@@ -1,6 +1,6 @@
 //! What an element of an instruction's value is made of, for each op.
 
-use super::field::{self, Number};
+use super::field::{self, Number, int_type, wrapped};
 use super::program::Place;
 use super::values::{Stop, Values};
 use hlo_ir::attrs::{
@@ -9,7 +9,7 @@ use hlo_ir::attrs::{
 use hlo_ir::dtype::NumberClass;
 use hlo_ir::monoid::{Monoid, find_monoid};
 use hlo_ir::op::{
-    Begun, BinaryFns, ElementwiseRoutine, EvalRoutine, EvalRule, Flow, IntType, LockstepRoutine, OneArrayRoutine,
+    Begun, BinaryFns, ElementwiseRoutine, EvalRoutine, EvalRule, Flow, LockstepRoutine, OneArrayRoutine,
     SeveralArraysRoutine, ShapingRoutine, StructureRoutine, UnaryFns,
 };
 use hlo_ir::{ArrayShape, CompId, ConstantValue, DType, Literal, Opcode};
@@ -444,22 +444,6 @@ fn extreme(dtype: DType, a: Number, b: Number, is_max: bool) -> Number {
         false => field::order(a, b).is_gt(),
     };
     if is_larger == is_max { a } else { b }
-}
-
-fn int_type(dtype: DType) -> IntType {
-    IntType { bits: dtype.bits(), is_signed: dtype.class() == NumberClass::Signed }
-}
-
-/// An integer wrapped to its type.
-pub(super) fn wrapped(dtype: DType, number: Number) -> Number {
-    match dtype.class() {
-        NumberClass::Signed | NumberClass::Unsigned => {
-            let wrapped = hlo_ir::float::scalar_fn::wrap(field::to_integer(number), int_type(dtype));
-            field::from_integer(wrapped)
-        }
-        NumberClass::Pred => number & 1,
-        NumberClass::Float | NumberClass::Complex => number,
-    }
 }
 
 fn converted(from: DType, to: DType, x: Number) -> Number {
