@@ -52,10 +52,9 @@ pub(super) fn of_proof(proof: &Proof, outcome: &Outcome, reference: &Module, exp
     }
     let n_assumed = proof.outputs.iter().filter(|output| output.is_layout_assumed).count();
     if n_assumed > 0 {
-        let (is, it) = if n_assumed == 1 { ("output that is", "it is") } else { ("outputs that are", "they are") };
         let _ = writeln!(
             out,
-            "note: neither module says how {n_assumed} {is} proved {it} cut; --explain states the tiles that make up the whole"
+            "note: no annotation says how {n_assumed} of the outputs are cut; --explain states the tiles that were taken"
         );
     }
     match outcome {
