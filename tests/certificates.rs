@@ -104,9 +104,9 @@ fn pairs_that_are_not_equal_do_not_follow() {
         }
         let (before, after) = (read(&file), read(std::path::Path::new(&name.replace(".before.", ".after."))));
         let found = check(vec![&before, &after], "hlo-prove certificate 1\noutput 0\n", SEED, WORK);
-        let found = found.expect("a certificate");
         n_pairs += 1;
-        if found.failed.is_empty() {
+        // Of global programs there are none.
+        if found.is_ok_and(|found| found.failed.is_empty()) {
             following.push(name);
         }
     }

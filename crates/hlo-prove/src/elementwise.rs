@@ -61,6 +61,12 @@ impl ElementwiseOp {
             Linear::No
         }
     }
+
+    /// Whether an operand may be another number, or none, before it is multiplied.
+    pub(crate) fn rounds_operands(&self) -> bool {
+        let is_within = self.opcode == Opcode::Dot || self.opcode == Opcode::Convolution;
+        is_within && self.attributes.split(' ').nth(1) != Some(AS_THEY_ARE)
+    }
 }
 
 /// Second word of the attributes of a product within a dot, if its operands are multiplied as they are.
@@ -410,8 +416,8 @@ fn mask(terms: &mut Terms, region: &Region, comparison: Comparison, c: i64, out:
     // The answer changes at most where the coordinate passes c.
     let gap = i128::from(c) - i128::from(region.at[1]);
     let near = if step == 0 { 0 } else { gap.div_euclid(i128::from(step)) };
-    let steps = (near - 1..=near + 2).filter_map(|i| i64::try_from(i).ok());
-    let mut cuts: Vec<i64> = steps.filter(|&i| i > 0 && i < n).collect();
+    let near = near.clamp(-2, i128::from(n)) as i64;
+    let mut cuts: Vec<i64> = (near - 1..=near + 2).filter(|&i| i > 0 && i < n).collect();
     cuts.insert(0, 0);
     cuts.push(n);
     for pair in cuts.windows(2) {

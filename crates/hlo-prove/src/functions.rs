@@ -5,18 +5,28 @@
 
 use hlo_ir::attrs::CustomAttrs;
 use hlo_ir::op::{Effects, EvalRoutine, EvalRule, FactorRule, LockstepRoutine};
-use hlo_ir::{ArrayShape, ConstantValue, InstId, Module, Shape};
+use hlo_ir::{ArrayShape, CompId, ConstantValue, InstId, Module, Shape};
 
 /// Whether equal operands of an instruction give equal results. An exchange is a function of the operands of all devices;
 /// a custom call without side effects is one of its operands and their layouts.
 pub(crate) fn is_function(module: &Module, inst: InstId) -> bool {
+    is_repeatable(module, inst) && !has_elided(module, inst) && calls_functions(module, inst)
+}
+
+/// Whether a computation has effects or hidden state, so that equal arguments need not give equal results, even on the same device.
+pub(crate) fn may_differ(module: &Module, comp: CompId) -> bool {
+    let all = module.callees_first(&[comp]);
+    all.iter().any(|&comp| module.comp(comp).insts.iter().any(|&inst| !is_repeatable(module, inst)))
+}
+
+/// Whether an instruction gives the same again on the same operands, on the same device.
+fn is_repeatable(module: &Module, inst: InstId) -> bool {
     let instruction = module.inst(inst);
-    let is_function = match instruction.opcode.row().effects {
+    match instruction.opcode.row().effects {
         Effects::Pure | Effects::OfCallees | Effects::Communicates => true,
         Effects::Random | Effects::SideEffect => false,
         Effects::ByAttribute => CustomAttrs::of(&instruction.attrs).is_some_and(|a| !a.custom_call_has_side_effect),
-    };
-    is_function && !has_elided(module, inst) && calls_functions(module, inst)
+    }
 }
 
 /// Whether all that an instruction calls, and all that is called there, computes from its operands' elements alone.

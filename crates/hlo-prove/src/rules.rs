@@ -43,7 +43,6 @@ pub enum Rule {
     WindowSums,
     ZeroProduct,
     Tiles,
-    Unknowns,
 }
 
 /// What a rule says.
@@ -292,13 +291,6 @@ pub const RULES: &[RuleText] = &[
         name: "tiles",
         statement: "a device's tile of a value begins at its position times ceil(size / tiles) along each dim; a manual region takes tiles and gives the value that they make",
         source: "sharding= and Shardy's attributes, https://openxla.org/shardy/sharding_representation",
-        is_exact: true,
-    },
-    RuleText {
-        rule: Rule::Unknowns,
-        name: "unknowns",
-        statement: "what pads an uneven tile, or depends on hidden state, equals itself alone, and may be no finite number",
-        source: "nothing is said of padding",
         is_exact: true,
     },
 ];

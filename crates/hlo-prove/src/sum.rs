@@ -81,12 +81,14 @@ impl Elementwise {
     ) -> Segment {
         let mut flat = Vec::with_capacity(summands.len());
         let mut rules = Rules::NONE;
+        // Once time is over nothing counts, and what takes long is left.
+        let reassociates = self.reassociates() && !terms.deadline.has_passed();
         // An op that is all of the sum stays the op that it is elsewhere.
         let opens_ops = !matches!(summands.as_slice(), [only] if only.is_plain(terms));
         for summand in summands {
             self.flatten(terms, (monoid, dtype, opens_ops), summand, &mut flat, &mut rules);
         }
-        if self.reassociates() && monoid == Monoid::Add {
+        if reassociates && monoid == Monoid::Add {
             if let Some(segment) = self.pull_factors(terms, dtype, region, &mut flat) {
                 terms.mark(segment.term, rules);
                 return segment;
@@ -102,10 +104,10 @@ impl Elementwise {
         }
         let identity = monoid.identity(dtype).map(|value| Literal::scalar(dtype, value));
         let is_empty = |s: &Summand| identity.is_some() && terms.as_constant(s.term) == identity.as_ref();
-        if let (true, Some(first)) = (self.reassociates() && flat.iter().all(is_empty), flat.first()) {
+        if let (true, Some(first)) = (reassociates && flat.iter().all(is_empty), flat.first()) {
             return segment(region, first.term, first);
         }
-        if flat.len() > 1 && self.reassociates() {
+        if flat.len() > 1 && reassociates {
             let n = flat.len();
             let is_identity = |s: &Summand| identity.is_some() && terms.as_constant(s.term) == identity.as_ref();
             let drops_products = monoid == Monoid::Add && self.freedom >= Freedom::Windows;
@@ -127,10 +129,10 @@ impl Elementwise {
         for summand in &mut flat {
             tidy(terms, monoid, summand);
         }
-        if self.reassociates() && count_equal(terms, monoid, &mut flat) {
+        if reassociates && count_equal(terms, monoid, &mut flat) {
             rules = rules | Rules::of(Rule::SumsJoin);
         }
-        if self.reassociates() && join_all(&mut flat) {
+        if reassociates && join_all(&mut flat) {
             rules = rules | Rules::of(Rule::SumsJoin);
         }
         if let [only] = flat.as_slice() {
@@ -163,15 +165,16 @@ impl Elementwise {
     /// Whether a term is a product with zero.
     fn is_zero_product(&self, terms: &Terms, term: TermId) -> bool {
         let Node::Apply(Head::Elementwise(word), args) = terms.node(term) else { return false };
-        // What pads tiles may be no number.
-        if args.iter().any(|arg| terms.rules(arg.term).has(Rule::Unknowns)) {
+        let Some(op) = self.op(*word) else { return false };
+        // What nothing is known of may be no finite number, and so may a number that is rounded to a narrower type.
+        if op.rounds_operands() || args.iter().any(|arg| terms.holds_unknowns(arg.term)) {
             return false;
         }
         let is_zero = |arg: &Arg| terms.is_zero(arg.term);
-        match self.op(*word).map(ElementwiseOp::linear) {
-            Some(Linear::Product | Linear::DotProduct | Linear::RoundedProduct) => args.iter().any(is_zero),
-            Some(Linear::Quotient) => args.first().is_some_and(is_zero),
-            Some(Linear::No) | None => false,
+        match op.linear() {
+            Linear::Product | Linear::DotProduct | Linear::RoundedProduct => args.iter().any(is_zero),
+            Linear::Quotient => args.first().is_some_and(is_zero),
+            Linear::No => false,
         }
     }
 
@@ -200,7 +203,7 @@ impl Elementwise {
         if inner.len() > MAX_FLAT && summand.is_plain(terms) {
             return out.push(summand);
         }
-        *rules = *rules | Rules::of(Rule::SumFlattens) | terms.rules(summand.term);
+        *rules = *rules | terms.rules(summand.term) | Rules::of(Rule::SumFlattens);
         for arg in inner {
             let mut part = summand.of_argument(&arg);
             if let Extra::Extent(extent) = terms.extra_of(arg.extra).clone() {

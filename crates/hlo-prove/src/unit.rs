@@ -96,7 +96,7 @@ impl Prover {
             }
             text.push_str(&format!(" {attrs:?}"));
         } else {
-            text.push_str(&side.words.attributes(module, inst));
+            text.push_str(&side.words.attributes(&mut self.arrays.terms, module, inst));
         }
         text
     }

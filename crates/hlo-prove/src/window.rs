@@ -18,7 +18,7 @@ use hlo_ir::{ArrayShape, InstId, Literal, Module, Opcode};
 const MAX_PARTS: usize = 1024;
 
 /// More windows along a dim than this, and they are not looked at one by one.
-const MAX_WINDOWS: i64 = 1 << 22;
+const MAX_WINDOWS: i64 = 1 << 20;
 
 /// Outputs along a dim that take the same elements of their windows.
 #[derive(Clone, Copy)]
@@ -223,15 +223,17 @@ impl Prover {
             let &[a, b] = arrays else { return None };
             let (first, second) = (p.arrays.segments(a), p.arrays.segments(b));
             let mut out = Vec::new();
+            let holds_unknowns = |p: &Prover, term| op.rounds_operands() || p.arrays.terms.holds_unknowns(term);
+            let second_holds_unknowns = second.iter().any(|s| holds_unknowns(p, s.term));
             for segment in first.iter() {
-                if p.arrays.terms.is_zero(segment.term) {
+                if p.arrays.terms.is_zero(segment.term) && !second_holds_unknowns {
                     out.push(segment.clone());
                     continue;
                 }
                 for (k, mut region) in refine(&second, segment.region.clone(), 0)? {
                     region.dims.retain(|dim| dim.n != 1);
                     let term = second[k].term;
-                    if p.arrays.terms.is_zero(term) {
+                    if p.arrays.terms.is_zero(term) && !holds_unknowns(p, segment.term) {
                         out.push(Segment { term, region: places(&region) });
                     } else {
                         p.elementwise.apply_region(&mut p.arrays, word, &op, &[segment.term, term], &region, &mut out);

@@ -3,6 +3,7 @@
 //! Sums, products and quotients are those of the field, so that what is equal for exact numbers is equal here. Every other
 //! function is a hash of its arguments. Two expressions that are not equal for exact numbers are equal here by chance only.
 
+use hlo_ir::op::IntType;
 use hlo_ir::{DType, Literal, Scalar, dtype::NumberClass};
 
 /// An element of the field, or the bits of an integer.
@@ -92,6 +93,22 @@ pub(super) fn from_integer(value: i64) -> Number {
 
 pub(super) fn to_integer(number: Number) -> i64 {
     number as i64
+}
+
+pub(super) fn int_type(dtype: DType) -> IntType {
+    IntType { bits: dtype.bits(), is_signed: dtype.class() == NumberClass::Signed }
+}
+
+/// An integer wrapped to its type.
+pub(super) fn wrapped(dtype: DType, number: Number) -> Number {
+    match dtype.class() {
+        NumberClass::Signed | NumberClass::Unsigned => {
+            let wrapped = hlo_ir::float::scalar_fn::wrap(to_integer(number), int_type(dtype));
+            from_integer(wrapped)
+        }
+        NumberClass::Pred => number & 1,
+        NumberClass::Float | NumberClass::Complex => number,
+    }
 }
 
 /// An integer of a type as an element of the field.

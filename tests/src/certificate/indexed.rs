@@ -6,7 +6,8 @@ use super::program::Place;
 use super::values::{Stop, Values};
 use hlo_ir::attrs::{FieldRef, GatherAttrs, ParameterAttrs, ScatterAttrs};
 use hlo_ir::factors::{FactorRole, FactorSet, TensorFactors, find_factors};
-use hlo_ir::{CompId, Dims, InstId, Module, Opcode};
+use hlo_ir::op::Flow;
+use hlo_ir::{CompId, ConstantValue, Dims, InstId, Module, Opcode};
 use std::fmt::Write;
 
 impl Values<'_> {
@@ -125,6 +126,15 @@ impl Values<'_> {
             }
         }
         let mut parts = vec![self.word(here.place), here.place.leaf as u64];
+        let called = module.callees_first(&module.called(here.place.inst));
+        let mut insts = called.iter().flat_map(|&comp| &module.comp(comp).insts).map(|&inst| module.inst(inst));
+        if insts.any(|inst| matches!(inst.attrs.as_constant(), Some(ConstantValue::Elided))) {
+            return Err(self.unread(here.place, "a constant that is left out"));
+        }
+        let mut insts = called.iter().flat_map(|&comp| &module.comp(comp).insts).map(|&inst| module.inst(inst));
+        if insts.any(|inst| matches!(inst.opcode.row().flow, Flow::ReplicaId | Flow::PartitionId)) {
+            parts.push(u64::from(here.device));
+        }
         parts.extend(inner);
         for k in 0..n {
             let shape = self.operand_shape(here, k)?;

@@ -1,6 +1,6 @@
 //! What an element of an instruction's value is made of, for each op.
 
-use super::field::{self, Number};
+use super::field::{self, Number, int_type, wrapped};
 use super::program::Place;
 use super::values::{Stop, Values};
 use hlo_ir::attrs::{
@@ -9,7 +9,7 @@ use hlo_ir::attrs::{
 use hlo_ir::dtype::NumberClass;
 use hlo_ir::monoid::{Monoid, find_monoid};
 use hlo_ir::op::{
-    Begun, BinaryFns, ElementwiseRoutine, EvalRoutine, EvalRule, Flow, IntType, LockstepRoutine, OneArrayRoutine,
+    Begun, BinaryFns, ElementwiseRoutine, EvalRoutine, EvalRule, Flow, LockstepRoutine, OneArrayRoutine,
     SeveralArraysRoutine, ShapingRoutine, StructureRoutine, UnaryFns,
 };
 use hlo_ir::{ArrayShape, CompId, ConstantValue, DType, Literal, Opcode};
@@ -343,6 +343,7 @@ impl<'m> Values<'m> {
         free(&mut l, &attrs.lhs_batch_dims, &attrs.lhs_contracting_dims);
         free(&mut r, &attrs.rhs_batch_dims, &attrs.rhs_contracting_dims);
         let sizes: Vec<i64> = attrs.lhs_contracting_dims.iter().map(|&d| lhs.dims[d as usize]).collect();
+        let rounds = attrs.rounds(lhs.dtype) || attrs.rounds(rhs.dtype);
         let mut sum = 0;
         for step in 0..sizes.iter().product() {
             let digits = index_of(&sizes, step);
@@ -351,7 +352,12 @@ impl<'m> Values<'m> {
             }
             let x = self.operand(here, 0, place_of(&lhs.dims, &l))?;
             let y = self.operand(here, 1, place_of(&rhs.dims, &r))?;
-            sum = plus(here.to.dtype, sum, times(here.to.dtype, x, y));
+            // Operands that are rounded before have products of their own.
+            let product = match rounds {
+                true => field::hash([self.word(here.place), x, y]),
+                false => times(here.to.dtype, x, y),
+            };
+            sum = plus(here.to.dtype, sum, product);
         }
         Ok(sum)
     }
@@ -438,22 +444,6 @@ fn extreme(dtype: DType, a: Number, b: Number, is_max: bool) -> Number {
         false => field::order(a, b).is_gt(),
     };
     if is_larger == is_max { a } else { b }
-}
-
-fn int_type(dtype: DType) -> IntType {
-    IntType { bits: dtype.bits(), is_signed: dtype.class() == NumberClass::Signed }
-}
-
-/// An integer wrapped to its type.
-pub(super) fn wrapped(dtype: DType, number: Number) -> Number {
-    match dtype.class() {
-        NumberClass::Signed | NumberClass::Unsigned => {
-            let wrapped = hlo_ir::float::scalar_fn::wrap(field::to_integer(number), int_type(dtype));
-            field::from_integer(wrapped)
-        }
-        NumberClass::Pred => number & 1,
-        NumberClass::Float | NumberClass::Complex => number,
-    }
 }
 
 fn converted(from: DType, to: DType, x: Number) -> Number {

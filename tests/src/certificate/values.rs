@@ -4,7 +4,6 @@
 //! module's values such unknowns. What an element is beyond them is computed.
 
 use super::field::{self, Number};
-use super::ops::wrapped;
 use super::program::{FrameId, Place, Programs, Run};
 use super::text::CutText;
 use hlo_ir::op::Flow;
@@ -145,7 +144,7 @@ impl<'m> Values<'m> {
         // Half of the integers are small, for indices; the others tell comparisons apart.
         let near = self.near.get((hash / 2 % (self.near.len().max(1) as u64)) as usize);
         Ok(match near {
-            Some(&near) if is_integer(shape.dtype) && hash % 2 == 1 => wrapped(shape.dtype, near),
+            Some(&near) if is_integer(shape.dtype) && hash % 2 == 1 => field::wrapped(shape.dtype, near),
             _ => field::drawn(hash / 2, shape.dtype),
         })
     }
