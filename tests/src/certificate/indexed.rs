@@ -202,8 +202,8 @@ const SILENT: [&str; 6] = [
 fn word_of(module: &Module, inst: InstId) -> String {
     let instruction = module.inst(inst);
     let mut out = format!("{} {:?}", instruction.opcode, module.shape(inst).as_array().map(|shape| shape.dtype));
-    // What a custom call gives depends on the order of elements in memory.
-    if instruction.opcode == Opcode::CustomCall {
+    // What a custom call gives depends on the order of elements in memory, and so do bitcasts within computations.
+    if [Opcode::CustomCall, Opcode::Bitcast, Opcode::BitcastConvert].contains(&instruction.opcode) {
         let operands = instruction.operands.iter().map(|&operand| module.shape(operand));
         for shape in operands.chain([module.shape(inst)]) {
             let _ = write!(out, " {:?}", shape.as_array().and_then(|shape| shape.layout.as_ref()));
@@ -230,6 +230,11 @@ fn word_of(module: &Module, inst: InstId) -> String {
     });
     if let Some(config) = instruction.marks.as_ref().and_then(|marks| marks.backend_config.as_ref()) {
         let _ = write!(out, " {config}");
+    }
+    // The back end that knows a custom call may read them.
+    let free = instruction.marks.as_ref().map_or(&[][..], |marks| &marks.frontend_attributes);
+    if instruction.opcode == Opcode::CustomCall && !free.is_empty() {
+        let _ = write!(out, " {free:?}");
     }
     for comp in comps {
         let insts = &module.comp(comp).insts;
