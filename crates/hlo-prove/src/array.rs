@@ -21,7 +21,7 @@ pub(crate) enum Value {
 }
 
 /// A value of any shape.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Tree {
     Leaf(Value),
     Tuple(Rc<Vec<Tree>>),

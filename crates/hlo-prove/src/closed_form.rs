@@ -265,7 +265,7 @@ impl Prover {
         match op.linear() {
             Linear::Product if is_number(0) => Some(0),
             Linear::Product | Linear::Quotient if is_number(1) => Some(1),
-            Linear::Product | Linear::Quotient | Linear::DotProduct | Linear::No => None,
+            Linear::Product | Linear::Quotient | Linear::DotProduct | Linear::RoundedProduct | Linear::No => None,
         }
     }
 

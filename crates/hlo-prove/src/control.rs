@@ -149,6 +149,12 @@ impl Prover {
         Value::Same(self.arrays.whole(term, n_elems))
     }
 
+    /// Forgets all loops that were noted but the first so many.
+    fn forget_loops(&mut self, n: usize) {
+        self.n_forgotten += usize::from(self.loops.len() > n);
+        self.loops.truncate(n);
+    }
+
     fn new_loop(&mut self) -> LoopId {
         self.n_loops += 1;
         LoopId(self.n_loops)
@@ -170,7 +176,7 @@ impl Prover {
         let first_term = self.arrays.terms.len();
         let mut carries: Carries = vec![None; n_leaves];
         for round in 0..MAX_ROUNDS {
-            self.loops.truncate(n_loops);
+            self.forget_loops(n_loops);
             let Some(params) = self.params(this, id, round, &guesses, None, &mut carries) else { break };
             let Some(iteration) = self.iterate(this, &params, true) else { break };
             if !self.update_own(&mut guesses, &params, &iteration) {
@@ -220,7 +226,7 @@ impl Prover {
         let outer = self.parent.replace(LoopId(u32::MAX));
         let iteration = self.iterate(this, &probed, false);
         self.parent = outer;
-        self.loops.truncate(n_loops);
+        self.forget_loops(n_loops);
         Some(iteration?.results)
     }
 

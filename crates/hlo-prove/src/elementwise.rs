@@ -9,7 +9,7 @@ use crate::segment::{Coords, Dim, Region, Segment};
 use crate::sum::{Summand, is_extremum};
 use crate::term::{ArrayId, Head, Node, TermId, Terms, WordId};
 use hashbrown::HashMap;
-use hlo_ir::attrs::Comparison;
+use hlo_ir::attrs::{Comparison, Word};
 use hlo_ir::monoid::Monoid;
 use hlo_ir::op::{ElementwiseRoutine, EvalRoutine, EvalRule, IntType};
 use hlo_ir::{DType, Literal, NumberClass, Opcode};
@@ -38,22 +38,46 @@ pub(crate) enum Linear {
     Quotient,
     /// A product within a dot.
     DotProduct,
+    /// A product within a dot of which an operand is rounded, or has another type than the result: the sum of operands is
+    /// rounded otherwise than the sum of products, or wraps otherwise.
+    RoundedProduct,
     /// Neither.
     No,
 }
 
 impl ElementwiseOp {
     pub(crate) fn linear(&self) -> Linear {
-        if self.opcode == Opcode::Multiply {
+        let is_plain = self.attributes.is_empty();
+        if self.opcode == Opcode::Multiply && is_plain {
             Linear::Product
-        } else if self.opcode == Opcode::Divide && !self.dtype.is_integer() {
+        } else if self.opcode == Opcode::Divide && !self.dtype.is_integer() && is_plain {
             Linear::Quotient
         } else if self.opcode == Opcode::Dot || self.opcode == Opcode::Convolution {
-            Linear::DotProduct
+            // The attributes begin with the other operand's type, and say whether operands are rounded.
+            let mut words = self.attributes.split(' ');
+            let keeps = words.next() == Some(self.dtype.name()) && words.next() == Some(AS_THEY_ARE);
+            if keeps && self.operand_dtype == self.dtype { Linear::DotProduct } else { Linear::RoundedProduct }
         } else {
             Linear::No
         }
     }
+
+    /// Whether an operand may be another number, or none, before it is multiplied.
+    pub(crate) fn rounds_operands(&self) -> bool {
+        let is_within = self.opcode == Opcode::Dot || self.opcode == Opcode::Convolution;
+        is_within && self.attributes.split(' ').nth(1) != Some(AS_THEY_ARE)
+    }
+}
+
+/// Second word of the attributes of a product within a dot, if its operands are multiplied as they are.
+const AS_THEY_ARE: &str = "as-they-are";
+
+/// The attributes of a product within a dot or a convolution. What is not known to leave operands as they are counts as
+/// rounding them.
+pub(crate) fn product_attributes(rhs_dtype: DType, precision: &[Word], algorithm: &str) -> String {
+    let is_known = |word: &Word| ["default", "high", "highest"].contains(&word.0.to_ascii_lowercase().as_str());
+    let keeps = ["", "dot_f32_f32_f32", "dot_f64_f64_f64"].contains(&algorithm) && precision.iter().all(is_known);
+    format!("{rhs_dtype} {} {precision:?} {algorithm}", if keeps { AS_THEY_ARE } else { "rounded" })
 }
 
 /// The ops that were met, and what they gave.
@@ -390,7 +414,9 @@ fn mask(terms: &mut Terms, region: &Region, comparison: Comparison, c: i64, out:
     };
     let (n, step) = along.map_or((1, 0), |k| (region.dims[k].n, region.dims[k].step[1]));
     // The answer changes at most where the coordinate passes c.
-    let near = if step == 0 { 0 } else { (c - region.at[1]).div_euclid(step) };
+    let gap = i128::from(c) - i128::from(region.at[1]);
+    let near = if step == 0 { 0 } else { gap.div_euclid(i128::from(step)) };
+    let near = near.clamp(-2, i128::from(n)) as i64;
     let mut cuts: Vec<i64> = (near - 1..=near + 2).filter(|&i| i > 0 && i < n).collect();
     cuts.insert(0, 0);
     cuts.push(n);
@@ -411,6 +437,11 @@ fn commutes(opcode: Opcode) -> bool {
         .contains(&opcode)
 }
 
+/// Whether a float is an integer, exactly.
+fn is_number(x: f64, number: i64) -> bool {
+    x.is_finite() && x.fract() == 0.0 && x as i128 == i128::from(number)
+}
+
 /// The value of an op on known integers and truth values.
 fn fold(terms: &mut Terms, op: &ElementwiseOp, operands: &[TermId]) -> Option<TermId> {
     if operands.is_empty() {
@@ -418,8 +449,11 @@ fn fold(terms: &mut Terms, op: &ElementwiseOp, operands: &[TermId]) -> Option<Te
     }
     let is_integer = |dtype: DType| dtype.is_integer() || dtype.class() == NumberClass::Pred;
     if op.opcode == Opcode::Convert && is_integer(op.operand_dtype) && op.dtype.class() == NumberClass::Float {
+        // A number that the type does not have is rounded otherwise by way of another type: it stays a conversion.
+        let number = terms.as_integer(*operands.first()?)?;
         let literal = terms.as_constant(*operands.first()?)?.convert(op.dtype);
-        return Some(terms.constant(literal));
+        let is_held = matches!(literal.get(0), Some(hlo_ir::Scalar::Float(x)) if is_number(x, number));
+        return is_held.then(|| terms.constant(literal));
     }
     if !is_integer(op.dtype) || !is_integer(op.operand_dtype) {
         return None;

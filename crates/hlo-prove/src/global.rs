@@ -206,20 +206,37 @@ impl Prover {
     }
 }
 
+/// Whether a module has manual regions, where devices have numbers.
+pub(crate) fn has_regions(module: &Module) -> bool {
+    let comps = module.post_order();
+    let mut insts = comps.iter().flat_map(|&comp| &module.comp(comp).insts);
+    insts.any(|&inst| {
+        let target = CustomAttrs::of(&module.inst(inst).attrs).map(|attrs| attrs.custom_call_target.0.as_str());
+        matches!(target, Some("SPMDFullToShardShape" | shardy::GLOBAL_TO_LOCAL))
+    })
+}
+
 /// How a leaf of the entry may be cut: the annotations that fit the shapes, the likeliest first.
 pub(crate) struct Layouts {
     candidates: Vec<LeafSharding>,
     /// Whether the first one is what the user wrote, so that no other will do.
     pub is_closed: bool,
+    /// Whether the second module's devices are partitions: annotations do not cut values among replicas.
+    are_partitions: bool,
+    /// What the second module says itself of one of its results, beside what the global program says.
+    of_local: Option<LeafSharding>,
 }
 
 impl Layouts {
     /// Annotations with their tiles for a whole value and what a device holds of it.
     pub(crate) fn fitting(&self, whole: &[i64], local: &[i64], n_devices: usize) -> Vec<(LeafSharding, TileGrid)> {
         let mut out: Vec<(LeafSharding, TileGrid)> = Vec::new();
+        let of_local = self.of_local.as_ref().and_then(|said| said.tile_grid(whole.len(), n_devices));
         for candidate in &self.candidates[..if self.is_closed { 1 } else { self.candidates.len() }] {
             if let Some(grid) = candidate.tile_grid(whole.len(), n_devices)
                 && grid.tile_dims(whole).as_slice() == local
+                && (self.are_partitions || grid.tiles.iter().all(|&n| n == 1))
+                && of_local.as_ref().is_none_or(|said| said.tiles == grid.tiles && said.of_device == grid.of_device)
                 && !out.iter().any(|(_, known)| known.tiles == grid.tiles && known.of_device == grid.of_device)
             {
                 out.push((candidate.clone(), grid));
@@ -227,17 +244,37 @@ impl Layouts {
         }
         out
     }
+
+    /// What the second module says of the result, if that is not what the global program says.
+    pub(crate) fn contradiction(&self, whole: &[i64], n_devices: usize) -> Option<&LeafSharding> {
+        let of_local = self.of_local.as_ref()?;
+        let grid = of_local.tile_grid(whole.len(), n_devices)?;
+        let closed = self.candidates.first().filter(|_| self.is_closed)?.tile_grid(whole.len(), n_devices)?;
+        (grid.tiles != closed.tiles || grid.of_device != closed.of_device).then_some(of_local)
+    }
+
+    /// Whether neither module says how the result is cut.
+    pub(crate) fn is_assumed(&self) -> bool {
+        !self.is_closed && self.of_local.is_none()
+    }
+}
+
+/// Whether the devices of a module are all partitions of one program.
+fn are_partitions(module: &Module) -> bool {
+    module.header.replica_count <= 1
 }
 
 /// The annotation of each input of the second module, or else of the global program.
 pub(crate) fn input_layouts(global: &Module, local: &Module) -> Vec<Layouts> {
     let (of_local, of_global) = (entry_shardings(local), entry_shardings(global));
+    let are_partitions = are_partitions(local);
     of_local
         .into_iter()
         .zip(of_global)
         .map(|(local, global)| {
             let said = local.or(global);
-            Layouts { is_closed: said.is_some(), candidates: said.map_or_else(|| vec![replicated()], |s| vec![s]) }
+            let candidates = said.clone().map_or_else(|| vec![replicated()], |s| vec![s]);
+            Layouts { is_closed: said.is_some(), candidates, are_partitions, of_local: None }
         })
         .collect()
 }
@@ -279,11 +316,12 @@ pub(crate) fn output_layouts(
             let wrote = of_root(global, leaf).filter(|_| !is_free && !is_open_result(global, meshes, leaf));
             let is_closed = wrote.is_some();
             let mut candidates: Vec<LeafSharding> = wrote.into_iter().collect();
-            candidates.extend(of_root(local, leaf));
+            let of_local = of_root(local, leaf);
+            candidates.extend(of_local.clone());
             candidates.push(replicated());
             candidates.extend(inputs.iter().cloned());
             candidates.extend(annotated.iter().cloned());
-            Layouts { candidates, is_closed }
+            Layouts { candidates, is_closed, are_partitions: are_partitions(local), of_local }
         })
         .collect()
 }

@@ -302,7 +302,7 @@ impl Elementwise {
         let (_, op, parts) = self.op_of(terms, clamped)?;
         let [low, index, high] = parts.as_slice() else { return None };
         let bounds = (terms.as_integer(low.term), terms.as_integer(high.term));
-        if op.opcode != Opcode::Clamp || bounds != (Some(0), Some(within.high - within.low)) {
+        if op.opcode != Opcode::Clamp || bounds != (Some(0), Some(within.high.checked_sub(within.low)?)) {
             return None;
         }
         let index = match self.op_of(terms, index) {

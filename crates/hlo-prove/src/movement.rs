@@ -192,11 +192,12 @@ impl Prover {
     ) -> Option<Value> {
         // Each element becomes the first of a row of its own; the last row is cut behind it.
         let mut rows = dims.to_vec();
-        rows.insert(d + 1, 1 + interior);
+        rows.insert(d + 1, interior.checked_add(1)?);
         let mut sizes = rows.clone();
         sizes[d + 1] = 1;
         let window = Window { start: vec![0; rows.len()], sizes };
-        let filler = self.splat(filler, rows.iter().product())?;
+        let n = rows.iter().try_fold(1i64, |n, &row| n.checked_mul(row))?;
+        let filler = self.splat(filler, n)?;
         let whole = self.map(&[value, &filler], |p, a| {
             let mut out = Vec::new();
             p.keep_outside(a[1], &window, &rows, &mut out)?;

@@ -2,6 +2,7 @@
 
 use crate::array::{Tree, Value};
 use crate::certificate::Certificate;
+use crate::deadline::Deadline;
 use crate::devices::Classes;
 use crate::elementwise::Freedom;
 use crate::global::{self, Layouts};
@@ -16,12 +17,15 @@ use hlo_ir::shardy::Meshes;
 use hlo_ir::{DType, Dims, Module, Shape};
 use std::fmt;
 use std::rc::Rc;
+use std::time::Instant;
 
 /// What the user says of the modules.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Shardings of the entry's leaves, besides those that the first module has; a promise of the caller.
     pub inputs: Vec<Option<LeafSharding>>,
+    /// When to stop: what is not proved until then is unknown.
+    pub deadline: Option<Instant>,
 }
 
 /// What is known of one output.
@@ -48,6 +52,8 @@ pub struct Output {
     pub difference: Option<String>,
     /// Of the output of a global program: how the second module's tiles make it up.
     pub layout: Option<LeafSharding>,
+    /// Whether no annotation says so, and it was proved with the first layout that does.
+    pub is_layout_assumed: bool,
 }
 
 /// What is known of all outputs.
@@ -61,6 +67,8 @@ pub struct Proof {
     pub is_global: bool,
     /// How many distinct terms the proof looked at.
     pub n_terms: usize,
+    /// Whether it ended at the deadline. What was proved until then is.
+    pub is_out_of_time: bool,
 }
 
 impl Proof {
@@ -83,6 +91,7 @@ impl Proof {
             *output = found;
         }
         self.n_terms = self.n_terms.max(freer.n_terms);
+        self.is_out_of_time = freer.is_out_of_time;
     }
 
     /// How many outputs are proved bit for bit.
@@ -191,6 +200,7 @@ fn prove_freely(
     let mut certificate = Certificate::default();
     for &freedom in freedoms {
         let mut prover = Prover::new(before.n_devices(), freedom);
+        prover.arrays.terms.deadline = Deadline::at(options.deadline);
         prover.trace = is_certified.then(Trace::default);
         let proof = prove_with(&mut prover, before, after, options, is_global)?;
         if is_certified {
@@ -200,10 +210,11 @@ fn prove_freely(
         let is_done = match &mut known {
             Some(known) => {
                 known.improve(proof);
-                known.is_proved()
+                known
             }
-            None => known.insert(proof).is_proved(),
+            None => known.insert(proof),
         };
+        let is_done = is_done.is_proved() || is_done.is_out_of_time;
         if is_done {
             break;
         }
@@ -233,7 +244,7 @@ fn prove_with(
 ) -> Result<Proof, Error> {
     let expected_types = output_types(before)?;
     let inputs = inputs(prover, before, options, is_global)?;
-    let expected = run(prover, before, 0, &inputs)?;
+    let expected = run(prover, before, (0, is_global), &inputs)?;
     let mut types = input_types(before)?;
     let mut found = inputs;
     let mut was_tiled = !is_global;
@@ -244,7 +255,7 @@ fn prove_with(
         } else if types.iter().map(|t| &t.text).ne(wanted.iter().map(|t| &t.text)) {
             return Err(Error::Inputs([texts(&types), texts(&wanted)]));
         }
-        found = run(prover, module, 1 + number, &found)?;
+        found = run(prover, module, (1 + number, is_global), &found)?;
         types = output_types(module)?;
     }
     let last = after.last().copied().unwrap_or(before);
@@ -270,8 +281,9 @@ fn prove_with(
             modulo: Rules::NONE,
             difference: Some("the result has fewer leaves than its shape".to_string()),
             layout: None,
+            is_layout_assumed: false,
         };
-        if let (Some(expected), Some(found)) = values {
+        if let (Some(expected), Some(found), false) = (values.0, values.1, prover.arrays.terms.deadline.has_passed()) {
             match &layouts {
                 None => judge(prover, &modules, &mut output, expected, found),
                 Some(layouts) => {
@@ -288,6 +300,12 @@ fn prove_with(
             output.difference = Some("a summand counts more than 2^128 times, which is not told apart".to_string());
         }
     }
+    let is_out_of_time = prover.arrays.terms.deadline.has_passed();
+    if is_out_of_time {
+        for output in &mut outputs {
+            (output.verdict, output.difference) = (Verdict::Unknown, None);
+        }
+    }
     let rules = prover.arrays.terms.rules_below();
     for (output, values) in outputs.iter_mut().zip(expected.iter().zip(&found)) {
         if output.verdict == Verdict::Proved {
@@ -297,7 +315,7 @@ fn prove_with(
             }
         }
     }
-    Ok(Proof { outputs, n_devices: prover.n_devices(), is_global, n_terms: prover.arrays.terms.len() })
+    Ok(Proof { outputs, n_devices: prover.n_devices(), is_global, n_terms: prover.arrays.terms.len(), is_out_of_time })
 }
 
 /// What each device holds of the inputs of a global program.
@@ -323,13 +341,19 @@ fn tiles_of_inputs(
 }
 
 /// The leaves of a module's result on these leaves of its inputs.
-fn run(prover: &mut Prover, module: &Module, number: usize, inputs: &[Value]) -> Result<Vec<Value>, Error> {
+fn run(
+    prover: &mut Prover,
+    module: &Module,
+    (number, is_global): (usize, bool),
+    inputs: &[Value],
+) -> Result<Vec<Value>, Error> {
     let entry = module.entry().ok_or(Error::NoEntry)?;
     let mut leaves = inputs.iter().cloned();
     let params = module.comp(entry).params.iter();
     let args = params.map(|&param| tree_of(module.shape(param), &mut leaves)).collect();
     let meshes = Meshes::of(&module.header).map_err(|error| Error::Annotation(error.to_string()))?;
-    let mut side = Side { module, meshes, words: ModuleWords::default(), number };
+    let has_device_numbers = number > 0 || !is_global || global::has_regions(module);
+    let mut side = Side { module, meshes, words: ModuleWords::default(), number, has_device_numbers };
     Ok(prover.run(&mut side, entry, args).leaves())
 }
 
@@ -353,6 +377,11 @@ fn judge_tiles(
     (whole, local, layouts): (&LeafType, &LeafType, &Layouts),
 ) -> Result<(), Error> {
     let fitting = layouts.fitting(&whole.dims, &local.dims, prover.n_devices());
+    if let Some(said) = layouts.contradiction(&whole.dims, prover.n_devices()) {
+        output.difference =
+            Some(format!("its own module says that it is cut by {said}, the global program says otherwise"));
+        return Ok(());
+    }
     if (fitting.is_empty() && layouts.is_closed) || whole.dtype != local.dtype {
         return Err(Error::Outputs([format!("the tiles of {}", whole.text), local.text.clone()]));
     }
@@ -363,6 +392,8 @@ fn judge_tiles(
         let (Some(tiles), Some(held)) = (tiles, prover.held(found, &whole.dims, &grid)) else { continue };
         judge(prover, modules, output, &tiles, &held);
         if output.verdict == Verdict::Proved {
+            output.is_layout_assumed =
+                layouts.is_assumed() && grid.of_device.iter().any(|tile| *tile != grid.of_device[0]);
             output.layout = Some(layout);
             return Ok(());
         }

@@ -1,6 +1,6 @@
 //! The state of a proof: terms, arrays, the loops that were met, and what was computed before.
 
-use crate::array::{Arrays, Value};
+use crate::array::{Arrays, Tree, Value};
 use crate::control::LoopRecord;
 use crate::devices::{Classes, Spread};
 use crate::elementwise::{Elementwise, ElementwiseOp, Freedom};
@@ -13,7 +13,7 @@ use crate::words::ModuleWords;
 use hashbrown::HashMap;
 use hlo_ir::monoid::Monoid;
 use hlo_ir::shardy::Meshes;
-use hlo_ir::{DType, InstId, Module};
+use hlo_ir::{CompId, DType, InstId, Module};
 use smallvec::SmallVec;
 use std::rc::Rc;
 
@@ -25,7 +25,13 @@ pub(crate) struct Side<'m> {
     pub words: ModuleWords,
     /// Which of the modules: 0 is the first, the others are those that run after one another.
     pub number: usize,
+    /// Whether `partition-id` and `replica-id` mean something: in a global program that is one program for all devices they do not.
+    pub has_device_numbers: bool,
 }
+
+/// Where a call stands: the module, the computation, the loop within which it is, and how often loops that were noted had been
+/// forgotten.
+pub(crate) type CallPlace = (usize, CompId, Option<crate::term::LoopId>, usize);
 
 pub(crate) struct Prover {
     pub arrays: Arrays,
@@ -38,6 +44,12 @@ pub(crate) struct Prover {
     pub parent: Option<crate::term::LoopId>,
     /// The first term that each instruction made, in the order of making.
     pub origins: Vec<(u32, usize, InstId)>,
+    /// What calls gave, by the arguments.
+    pub calls: HashMap<CallPlace, HashMap<Vec<Tree>, Tree>>,
+    /// Computations of which equal arguments need not give equal results.
+    pub impure: HashMap<(usize, CompId), bool>,
+    /// How often loops that were noted were forgotten, to be noted anew.
+    pub n_forgotten: usize,
     /// What instructions gave, where it is wanted.
     pub trace: Option<Trace>,
     n_noted: usize,
@@ -59,6 +71,9 @@ impl Prover {
             loop_starts: HashMap::new(),
             parent: None,
             origins: Vec::new(),
+            calls: HashMap::new(),
+            impure: HashMap::new(),
+            n_forgotten: 0,
             trace: None,
             n_noted: 0,
             members: Vec::new(),

@@ -1,7 +1,7 @@
 //! Reductions and matrix products: sums along dims.
 
 use crate::array::{Value, part};
-use crate::elementwise::ElementwiseOp;
+use crate::elementwise::{ElementwiseOp, product_attributes};
 use crate::prover::Prover;
 use crate::rules::{Rule, Rules};
 use crate::segment::{Coords, Dim, MAX_SEGMENTS, Region, refine, row_major};
@@ -140,7 +140,7 @@ impl Prover {
             dtype,
             operand_dtype: lhs_dtype,
             comparison: None,
-            attributes: format!("{rhs_dtype} {:?} {:?}", attrs.operand_precision, attrs.algorithm),
+            attributes: product_attributes(rhs_dtype, &attrs.operand_precision, attrs.algorithm.as_str()),
         };
         let products = self.elementwise(op, &[&a, &b], n)?;
         let contracted: Vec<i64> = (n_kept as i64..dims.len() as i64).collect();

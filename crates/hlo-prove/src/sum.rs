@@ -81,12 +81,14 @@ impl Elementwise {
     ) -> Segment {
         let mut flat = Vec::with_capacity(summands.len());
         let mut rules = Rules::NONE;
+        // Once time is over nothing counts, and what takes long is left.
+        let reassociates = self.reassociates() && !terms.deadline.has_passed();
         // An op that is all of the sum stays the op that it is elsewhere.
         let opens_ops = !matches!(summands.as_slice(), [only] if only.is_plain(terms));
         for summand in summands {
             self.flatten(terms, (monoid, dtype, opens_ops), summand, &mut flat, &mut rules);
         }
-        if self.reassociates() && monoid == Monoid::Add {
+        if reassociates && monoid == Monoid::Add {
             if let Some(segment) = self.pull_factors(terms, dtype, region, &mut flat) {
                 terms.mark(segment.term, rules);
                 return segment;
@@ -102,10 +104,10 @@ impl Elementwise {
         }
         let identity = monoid.identity(dtype).map(|value| Literal::scalar(dtype, value));
         let is_empty = |s: &Summand| identity.is_some() && terms.as_constant(s.term) == identity.as_ref();
-        if let (true, Some(first)) = (self.reassociates() && flat.iter().all(is_empty), flat.first()) {
+        if let (true, Some(first)) = (reassociates && flat.iter().all(is_empty), flat.first()) {
             return segment(region, first.term, first);
         }
-        if flat.len() > 1 && self.reassociates() {
+        if flat.len() > 1 && reassociates {
             let n = flat.len();
             let is_identity = |s: &Summand| identity.is_some() && terms.as_constant(s.term) == identity.as_ref();
             let drops_products = monoid == Monoid::Add && self.freedom >= Freedom::Windows;
@@ -127,10 +129,10 @@ impl Elementwise {
         for summand in &mut flat {
             tidy(terms, monoid, summand);
         }
-        if self.reassociates() && count_equal(terms, monoid, &mut flat) {
+        if reassociates && count_equal(terms, monoid, &mut flat) {
             rules = rules | Rules::of(Rule::SumsJoin);
         }
-        if self.reassociates() && join_all(&mut flat) {
+        if reassociates && join_all(&mut flat) {
             rules = rules | Rules::of(Rule::SumsJoin);
         }
         if let [only] = flat.as_slice() {
@@ -163,11 +165,16 @@ impl Elementwise {
     /// Whether a term is a product with zero.
     fn is_zero_product(&self, terms: &Terms, term: TermId) -> bool {
         let Node::Apply(Head::Elementwise(word), args) = terms.node(term) else { return false };
+        let Some(op) = self.op(*word) else { return false };
+        // What nothing is known of may be no finite number, and so may a number that is rounded to a narrower type.
+        if op.rounds_operands() || args.iter().any(|arg| terms.holds_unknowns(arg.term)) {
+            return false;
+        }
         let is_zero = |arg: &Arg| terms.is_zero(arg.term);
-        match self.op(*word).map(ElementwiseOp::linear) {
-            Some(Linear::Product | Linear::DotProduct) => args.iter().any(is_zero),
-            Some(Linear::Quotient) => args.first().is_some_and(is_zero),
-            Some(Linear::No) | None => false,
+        match op.linear() {
+            Linear::Product | Linear::DotProduct | Linear::RoundedProduct => args.iter().any(is_zero),
+            Linear::Quotient => args.first().is_some_and(is_zero),
+            Linear::No => false,
         }
     }
 
@@ -196,7 +203,7 @@ impl Elementwise {
         if inner.len() > MAX_FLAT && summand.is_plain(terms) {
             return out.push(summand);
         }
-        *rules = *rules | Rules::of(Rule::SumFlattens);
+        *rules = *rules | terms.rules(summand.term) | Rules::of(Rule::SumFlattens);
         for arg in inner {
             let mut part = summand.of_argument(&arg);
             if let Extra::Extent(extent) = terms.extra_of(arg.extra).clone() {
@@ -283,16 +290,11 @@ impl Elementwise {
         let varying = match (op.linear(), is_equal(a), is_equal(b)) {
             (Linear::Product | Linear::DotProduct, true, false) => 1,
             (Linear::Product | Linear::DotProduct | Linear::Quotient, false, true) => 0,
-            (Linear::Product | Linear::DotProduct | Linear::Quotient | Linear::No, _, _) => return None,
+            (Linear::Product | Linear::DotProduct | Linear::RoundedProduct | Linear::Quotient | Linear::No, _, _) => {
+                return None;
+            }
         };
-        // The other operand of a dot may have a type of its own.
-        let same_types = op.attributes.split(' ').next() == Some(op.operand_dtype.name());
-        let dtype = match op.linear() {
-            // Sums of narrower operands would round more than sums of products: that is no change of order.
-            Linear::DotProduct if same_types && op.operand_dtype == op.dtype => op.dtype,
-            Linear::DotProduct | Linear::No => return None,
-            Linear::Product | Linear::Quotient => op.dtype,
-        };
+        let dtype = op.dtype;
         let (word, mut args) = (*word, args.clone());
         args[varying].term = self.sum_of_term(terms, args[varying].term, spread, dtype);
         Some(terms.apply_mapped(Head::Elementwise(word), args))
@@ -353,7 +355,9 @@ impl Elementwise {
         let k = match op {
             Linear::Product | Linear::DotProduct | Linear::Quotient if is_sum(a) && is_equal(b) => 0,
             Linear::Product | Linear::DotProduct if is_sum(b) && is_equal(a) => 1,
-            Linear::Product | Linear::DotProduct | Linear::Quotient | Linear::No => return None,
+            Linear::Product | Linear::DotProduct | Linear::RoundedProduct | Linear::Quotient | Linear::No => {
+                return None;
+            }
         };
         let Node::Apply(Head::Sum(_, dtype), inner) = terms.node(args[k].term).clone() else { return None };
         let groups = self.by_devices(terms, &inner);
@@ -417,7 +421,9 @@ impl Elementwise {
         let (factor, inner, is_first) = match op.linear() {
             Linear::Product if is_scalar(a) => (a, b, true),
             Linear::Product | Linear::Quotient if is_scalar(b) => (b, a, false),
-            Linear::Product | Linear::Quotient | Linear::DotProduct | Linear::No => return None,
+            Linear::Product | Linear::Quotient | Linear::DotProduct | Linear::RoundedProduct | Linear::No => {
+                return None;
+            }
         };
         if terms.rank(summand.term) != terms.rank(inner.term) {
             return None;

@@ -8,6 +8,7 @@
 //! has one, `a[x] + b[y]` has two. An application is looked up among those that exist before a new one is made, so that a
 //! shard of one row, where more coordinates go in step than in the whole, is found in the whole's term.
 
+use crate::deadline::Deadline;
 use crate::devices::{Classes, Devices, Spread};
 pub(crate) use crate::ids::{ArrayId, LoopId, TermId, WordId};
 use crate::rules::Rules;
@@ -147,11 +148,14 @@ struct TermData {
     rank: u32,
     classes: Classes,
     rules: Rules,
+    /// Whether what equals itself alone, such as what pads a tile, is a part of it: that may be any number and none.
+    holds_unknowns: bool,
 }
 
 /// All terms, and what they share.
 pub(crate) struct Terms {
     pub(crate) devices: Devices,
+    pub(crate) deadline: Deadline,
     terms: Vec<TermData>,
     /// Each with its hash, so that nodes are stored and hashed once.
     ids: HashTable<(u32, TermId)>,
@@ -174,6 +178,7 @@ impl Terms {
     pub(crate) fn new(n_devices: usize) -> Terms {
         let mut terms = Terms {
             devices: Devices::new(n_devices),
+            deadline: Deadline::default(),
             terms: Vec::new(),
             ids: HashTable::new(),
             hasher: DefaultHashBuilder::default(),
@@ -283,7 +288,14 @@ impl Terms {
     fn add_new(&mut self, hash: u32, node: Node, rank: usize, classes: Classes, rules: Rules) -> TermId {
         let id = TermId(self.terms.len() as u32);
         self.ids.insert_unique(wide(hash), (hash, id), |entry| wide(entry.0));
-        self.terms.push(TermData { node, rank: rank as u32, classes, rules });
+        let holds_unknowns = match &node {
+            Node::Element(of, _) => self.holds_unknowns(*of),
+            Node::Apply(_, args) => args.iter().any(|arg| self.holds_unknowns(arg.term)),
+            Node::Input(_) | Node::Constant(_) | Node::Table(_) | Node::Iota(_) => false,
+            // What these are made of is not looked at.
+            Node::Carry(..) | Node::LoopResult(..) | Node::Whole(..) | Node::Unique(_) => self.n_unique > 0,
+        };
+        self.terms.push(TermData { node, rank: rank as u32, classes, rules, holds_unknowns });
         id
     }
 
@@ -296,6 +308,11 @@ impl Terms {
         self.n_unique += 1;
         let classes = self.devices.all_different();
         self.leaf(Node::Unique(self.n_unique), n_elems, classes, Rules::NONE)
+    }
+
+    /// Whether something that nothing is known of may be a part of a term; it need not be a finite number, as others are said to be.
+    pub(crate) fn holds_unknowns(&self, term: TermId) -> bool {
+        self.terms[term.0 as usize].holds_unknowns
     }
 
     pub(crate) fn constant(&mut self, literal: Literal) -> TermId {

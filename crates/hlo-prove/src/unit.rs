@@ -42,7 +42,8 @@ impl Prover {
         let values: Vec<Value> = operands.iter().flat_map(Tree::leaves).collect();
         let shapes: Vec<&ArrayShape> =
             module.inst(inst).operands.iter().map(|&o| module.shape(o).as_array()).collect::<Option<_>>()?;
-        if values.len() != shapes.len() {
+        // How many elements of a dynamic dim are in use is no position's own.
+        if values.len() != shapes.len() || shapes.iter().any(|shape| shape.dynamic != 0) {
             return None;
         }
         let splits: Vec<Split> = set.operands.iter().map(|t| split(t, &all)).collect();
@@ -95,7 +96,7 @@ impl Prover {
             }
             text.push_str(&format!(" {attrs:?}"));
         } else {
-            text.push_str(&side.words.attributes(module, inst));
+            text.push_str(&side.words.attributes(&mut self.arrays.terms, module, inst));
         }
         text
     }

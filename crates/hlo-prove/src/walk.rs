@@ -2,14 +2,15 @@
 
 use crate::array::{Tree, Value};
 use crate::elementwise::ElementwiseOp;
+use crate::functions::{is_function, may_differ};
 use crate::prover::{Prover, Side};
 use crate::rules::Rules;
 use crate::segment::row_major;
 use crate::term::{ArrayId, Node};
 use hashbrown::HashMap;
 use hlo_ir::attrs::{
-    CallAttrs, CompareAttrs, CustomAttrs, DimsAttrs, DotAttrs, DynamicSliceAttrs, FusionAttrs, IotaAttrs, PadAttrs,
-    ParameterAttrs, ReduceAttrs, SliceAttrs, TupleIndexAttrs,
+    CallAttrs, CompareAttrs, DimsAttrs, DotAttrs, DynamicSliceAttrs, FusionAttrs, IotaAttrs, PadAttrs, ParameterAttrs,
+    ReduceAttrs, SliceAttrs, TupleIndexAttrs,
 };
 use hlo_ir::monoid::find_monoid;
 use hlo_ir::op::{Begun, Effects, EvalRoutine, EvalRule, FactorRule, Flow, OneArrayRoutine};
@@ -42,12 +43,35 @@ impl Prover {
     ) -> Tree {
         if let Some(trace) = &mut self.trace {
             trace.enter(side.module, site, comp);
+            let result = self.run_again(side, comp, args, known);
+            if let Some(trace) = &mut self.trace {
+                trace.leave();
+            }
+            return result;
         }
-        let result = self.run_again(side, comp, args, known);
-        if let Some(trace) = &mut self.trace {
-            trace.leave();
+        if known.is_some() || self.is_impure(side, comp) {
+            return self.run_again(side, comp, args, known);
+        }
+        // A call on values that were seen gives what it gave: calls within calls would take twice as long with each level.
+        let state = (side.number, comp, self.parent, self.n_forgotten);
+        if let Some(result) = self.calls.get(&state).and_then(|calls| calls.get(&args)) {
+            return result.clone();
+        }
+        let result = self.run_again(side, comp, args.clone(), None);
+        if state.3 == self.n_forgotten {
+            self.calls.entry(state).or_default().insert(args, result.clone());
         }
         result
+    }
+
+    /// Whether a computation has effects or hidden state, so that it may give another result each time.
+    fn is_impure(&mut self, side: &Side<'_>, comp: CompId) -> bool {
+        if let Some(&known) = self.impure.get(&(side.number, comp)) {
+            return known;
+        }
+        let is_impure = may_differ(side.module, comp);
+        self.impure.insert((side.number, comp), is_impure);
+        is_impure
     }
 
     /// As [`Prover::run`], but instructions that have the operands of the last time have the value of the last time.
@@ -62,6 +86,9 @@ impl Prover {
         let computation = module.comp(comp);
         let mut values: HashMap<InstId, Tree> = HashMap::with_capacity(computation.insts.len());
         for &inst in &computation.insts {
+            if self.arrays.terms.deadline.has_passed() {
+                return Tree::Tuple(Rc::new(Vec::new()));
+            }
             let before = self.arrays.terms.len();
             let instruction = module.inst(inst);
             let operands = instruction.operands.iter().filter_map(|o| values.get(o).cloned());
@@ -135,6 +162,10 @@ impl Prover {
             }
             Flow::While => self.run_while(side, inst, operands.first()?),
             Flow::Conditional => self.run_conditional(side, inst, operands),
+            Flow::ReplicaId | Flow::PartitionId if !side.has_device_numbers => {
+                let number = self.arrays.terms.unique(1);
+                Some(Tree::Leaf(Value::Same(self.arrays.whole(number, 1))))
+            }
             Flow::ReplicaId | Flow::PartitionId => {
                 let partitions = module.header.num_partitions.max(1);
                 let is_replica = matches!(row.flow, Flow::ReplicaId);
@@ -164,12 +195,12 @@ impl Prover {
             },
             Flow::All if instruction.opcode == Opcode::CustomCall => match self.annotation(side, inst, operands) {
                 Some(value) => Some(value),
-                None if self.is_function(side, inst) => self.unit_op(side, inst, operands),
+                None if is_function(module, inst) => self.unit_op(side, inst, operands),
                 None => None,
             },
             Flow::All => match self.array_op(side, inst, operands) {
                 Some(value) => Some(Tree::Leaf(value)),
-                None if self.is_function(side, inst) => self.unit_op(side, inst, operands),
+                None if is_function(module, inst) => self.unit_op(side, inst, operands),
                 None => None,
             },
         }
@@ -332,7 +363,7 @@ impl Prover {
         let compare = CompareAttrs::of(&instruction.attrs);
         let attributes = match compare {
             Some(attrs) => attrs.order.as_str().to_string(),
-            None => side.words.attributes(module, inst),
+            None => side.words.attributes(&mut self.arrays.terms, module, inst),
         };
         let op = ElementwiseOp {
             opcode: instruction.opcode,
@@ -349,13 +380,13 @@ impl Prover {
     fn whole_op(&mut self, side: &mut Side<'_>, inst: InstId, operands: &[Tree]) -> Tree {
         let module = side.module;
         let instruction = module.inst(inst);
-        let is_function = self.is_function(side, inst);
+        let is_known = is_function(module, inst);
         // What devices exchange is a function of the operands of all of them.
         let is_exchange = instruction.opcode.row().effects == Effects::Communicates;
         let complete = operands.len() == instruction.operands.len();
         let values: Vec<Value> = operands.iter().flat_map(Tree::leaves).collect();
         let shape = module.shape(inst).without_layout();
-        if !is_function || !complete {
+        if !is_known || !complete {
             return self.of_leaves(&shape, &mut |p, n, _| {
                 let term = p.arrays.terms.unique(n);
                 Value::Same(p.arrays.whole(term, n))
@@ -365,7 +396,7 @@ impl Prover {
         for &operand in &instruction.operands {
             text.push_str(&format!(" {:?}", module.shape(operand).without_layout()));
         }
-        text.push_str(&side.words.attributes(module, inst));
+        text.push_str(&side.words.attributes(&mut self.arrays.terms, module, inst));
         // What these give depends on the order of elements in memory.
         let row = instruction.opcode.row();
         if matches!(row.factors, FactorRule::Bitcast | FactorRule::BitcastConvert | FactorRule::CustomCall) {
@@ -407,18 +438,6 @@ impl Prover {
         })
     }
 
-    /// Whether equal operands give equal results.
-    fn is_function(&self, side: &Side<'_>, inst: InstId) -> bool {
-        let instruction = side.module.inst(inst);
-        let is_function = match instruction.opcode.row().effects {
-            Effects::Pure | Effects::OfCallees | Effects::Communicates => true,
-            Effects::Random | Effects::SideEffect => false,
-            Effects::ByAttribute => CustomAttrs::of(&instruction.attrs).is_some_and(|a| !a.custom_call_has_side_effect),
-        };
-        let is_elided = matches!(instruction.attrs.as_constant(), Some(ConstantValue::Elided));
-        is_function && !is_elided && !self.calls_with_effects(side, inst)
-    }
-
     /// The rules that the terms of arrays rest on.
     pub(crate) fn rules_of(&self, arrays: &[ArrayId]) -> Rules {
         let mut rules = Rules::NONE;
@@ -428,20 +447,6 @@ impl Prover {
             }
         }
         rules
-    }
-
-    /// Whether a called computation does more than compute.
-    fn calls_with_effects(&self, side: &Side<'_>, inst: InstId) -> bool {
-        let module = side.module;
-        module.callees_first(&module.called(inst)).iter().any(|&comp| {
-            module.comp(comp).insts.iter().any(|&i| match module.inst(i).opcode.row().effects {
-                Effects::Pure | Effects::OfCallees => false,
-                Effects::Communicates | Effects::Random | Effects::SideEffect => true,
-                Effects::ByAttribute => {
-                    CustomAttrs::of(&module.inst(i).attrs).is_some_and(|a| a.custom_call_has_side_effect)
-                }
-            })
-        })
     }
 
     /// A value of a shape, leaf by leaf: `make` gets the number of elements and the leaf's number.

@@ -5,7 +5,7 @@
 //! reach, has the same sums.
 
 use crate::array::Value;
-use crate::elementwise::{ElementwiseOp, Freedom, places};
+use crate::elementwise::{ElementwiseOp, Freedom, places, product_attributes};
 use crate::movement::Window as Place;
 use crate::prover::Prover;
 use crate::rules::Rule;
@@ -17,6 +17,9 @@ use hlo_ir::{ArrayShape, InstId, Literal, Module, Opcode};
 /// More parts of a result than this, and it is taken as a whole.
 const MAX_PARTS: usize = 1024;
 
+/// More windows along a dim than this, and they are not looked at one by one.
+const MAX_WINDOWS: i64 = 1 << 20;
+
 /// Outputs along a dim that take the same elements of their windows.
 #[derive(Clone, Copy)]
 struct Run {
@@ -27,17 +30,18 @@ struct Run {
     n_elements: i64,
 }
 
-/// The runs of a dim of `n_in` elements with `n_out` windows. `None` if the operand is dilated.
+/// The runs of a dim of `n_in` elements with `n_out` windows. `None` if the operand is dilated, or the windows are too many.
 fn runs_of(window: &WindowDim, n_in: i64, n_out: i64) -> Option<Vec<Run>> {
-    if window.base_dilation != 1 || window.window_dilation < 1 {
+    if window.base_dilation != 1 || window.window_dilation < 1 || n_out > MAX_WINDOWS {
         return None;
     }
     let mut runs: Vec<Run> = Vec::new();
     for first in 0..n_out {
-        let start = first * window.stride - window.pad_low;
-        let element = (-start).max(0).div_euclid(window.window_dilation)
-            + i64::from((-start).max(0).rem_euclid(window.window_dilation) != 0);
-        let end = match n_in - start {
+        let start = first.checked_mul(window.stride)?.checked_sub(window.pad_low)?;
+        let before = start.min(0).checked_neg()?;
+        let element =
+            before.div_euclid(window.window_dilation) + i64::from(before.rem_euclid(window.window_dilation) != 0);
+        let end = match n_in.checked_sub(start)? {
             room if room <= 0 => 0,
             room => ((room - 1).div_euclid(window.window_dilation) + 1).min(window.size),
         };
@@ -162,7 +166,7 @@ impl Prover {
             dtype: to.dtype,
             operand_dtype: from.dtype,
             comparison: None,
-            attributes: format!("{} {:?}", kernel.dtype, attrs.operand_precision),
+            attributes: product_attributes(kernel.dtype, &attrs.operand_precision, ""),
         };
         let [batch, feature] = [labels.input_batch, labels.input_feature].map(index);
         let [kernel_in, kernel_out] = [labels.kernel_input_feature, labels.kernel_output_feature].map(index);
@@ -219,15 +223,17 @@ impl Prover {
             let &[a, b] = arrays else { return None };
             let (first, second) = (p.arrays.segments(a), p.arrays.segments(b));
             let mut out = Vec::new();
+            let holds_unknowns = |p: &Prover, term| op.rounds_operands() || p.arrays.terms.holds_unknowns(term);
+            let second_holds_unknowns = second.iter().any(|s| holds_unknowns(p, s.term));
             for segment in first.iter() {
-                if p.arrays.terms.is_zero(segment.term) {
+                if p.arrays.terms.is_zero(segment.term) && !second_holds_unknowns {
                     out.push(segment.clone());
                     continue;
                 }
                 for (k, mut region) in refine(&second, segment.region.clone(), 0)? {
                     region.dims.retain(|dim| dim.n != 1);
                     let term = second[k].term;
-                    if p.arrays.terms.is_zero(term) {
+                    if p.arrays.terms.is_zero(term) && !holds_unknowns(p, segment.term) {
                         out.push(Segment { term, region: places(&region) });
                     } else {
                         p.elementwise.apply_region(&mut p.arrays, word, &op, &[segment.term, term], &region, &mut out);

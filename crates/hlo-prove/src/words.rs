@@ -1,5 +1,6 @@
 //! Attributes and called computations as text, so that equal ones are equal words whatever module they stand in.
 
+use crate::term::{Terms, WordId};
 use hashbrown::HashMap;
 use hlo_ir::attrs::FieldRef;
 use hlo_ir::{CompId, InstId, Module, Shape};
@@ -8,7 +9,7 @@ use std::fmt::Write;
 /// What was written of the computations of one module.
 #[derive(Default)]
 pub(crate) struct ModuleWords {
-    comps: HashMap<CompId, String>,
+    comps: HashMap<CompId, WordId>,
 }
 
 /// Attributes that say nothing of the result.
@@ -16,7 +17,7 @@ const SILENT: &[&str] = &["channel_id", "sharding", "is_composite", "output_to_o
 
 impl ModuleWords {
     /// An instruction's attributes; opaque words of a back end are among them.
-    pub(crate) fn attributes(&mut self, module: &Module, inst: InstId) -> String {
+    pub(crate) fn attributes(&mut self, terms: &mut Terms, module: &Module, inst: InstId) -> String {
         let mut out = String::new();
         let instruction = module.inst(inst);
         let mut comps = Vec::new();
@@ -43,24 +44,27 @@ impl ModuleWords {
             };
         });
         for comp in comps {
-            let text = self.computation(module, comp);
-            let _ = write!(out, " [{text}]");
+            let word = self.computation(terms, module, comp);
+            let _ = write!(out, " [{}]", word.0);
         }
         let accuracy = instruction.marks.as_ref().map_or("", |m| m.result_accuracy.0.as_str());
         if !accuracy.is_empty() {
             let _ = write!(out, " accuracy={accuracy}");
         }
         let config = instruction.marks.as_ref().and_then(|m| m.backend_config.as_ref());
-        if let (hlo_ir::Opcode::CustomCall, Some(config)) = (instruction.opcode, config) {
+        if instruction.opcode == hlo_ir::Opcode::CustomCall {
             let _ = write!(out, " config={config:?}");
+            // The back end that knows the target may read them; annotations are not among the calls.
+            let free = instruction.marks.as_ref().map_or(&[][..], |m| &m.frontend_attributes);
+            let _ = write!(out, " frontend={free:?}");
         }
         out
     }
 
-    /// A computation, with its instructions numbered.
-    fn computation(&mut self, module: &Module, comp: CompId) -> String {
-        if let Some(text) = self.comps.get(&comp) {
-            return text.clone();
+    /// A computation, with its instructions numbered: equal computations of all modules are one word.
+    fn computation(&mut self, terms: &mut Terms, module: &Module, comp: CompId) -> WordId {
+        if let Some(&word) = self.comps.get(&comp) {
+            return word;
         }
         let mut numbers: HashMap<InstId, usize> = HashMap::new();
         let mut text = String::new();
@@ -69,14 +73,15 @@ impl ModuleWords {
             numbers.insert(inst, k);
             let instruction = module.inst(inst);
             let shape = module.shape(inst).without_layout();
-            let attributes = self.attributes(module, inst);
+            let attributes = self.attributes(terms, module, inst);
             let constant = instruction.attrs.as_constant();
             let operands: Vec<Option<&usize>> = instruction.operands.iter().map(|o| numbers.get(o)).collect();
             let _ = write!(text, "{} {shape:?} {operands:?}{attributes} {constant:?};", instruction.opcode);
         }
         let root = computation.root.expand().and_then(|root| numbers.get(&root).copied());
         let _ = write!(text, "{root:?}");
-        self.comps.insert(comp, text.clone());
-        text
+        let word = terms.word(&text);
+        self.comps.insert(comp, word);
+        word
     }
 }

@@ -6,7 +6,8 @@ use super::program::Place;
 use super::values::{Stop, Values};
 use hlo_ir::attrs::{FieldRef, GatherAttrs, ParameterAttrs, ScatterAttrs};
 use hlo_ir::factors::{FactorRole, FactorSet, TensorFactors, find_factors};
-use hlo_ir::{CompId, Dims, InstId, Module};
+use hlo_ir::op::Flow;
+use hlo_ir::{CompId, ConstantValue, Dims, InstId, Module, Opcode};
 use std::fmt::Write;
 
 impl Values<'_> {
@@ -26,7 +27,7 @@ impl Values<'_> {
             if (vector_dim as usize) < shape.rank() {
                 index.insert(vector_dim as usize, k);
             }
-            out.push(field::to_integer(self.operand(here, operand, place_of(&shape.dims, &index))?));
+            out.push(self.position(here, operand, place_of(&shape.dims, &index))?);
         }
         Ok(out)
     }
@@ -125,6 +126,15 @@ impl Values<'_> {
             }
         }
         let mut parts = vec![self.word(here.place), here.place.leaf as u64];
+        let called = module.callees_first(&module.called(here.place.inst));
+        let mut insts = called.iter().flat_map(|&comp| &module.comp(comp).insts).map(|&inst| module.inst(inst));
+        if insts.any(|inst| matches!(inst.attrs.as_constant(), Some(ConstantValue::Elided))) {
+            return Err(self.unread(here.place, "a constant that is left out"));
+        }
+        let mut insts = called.iter().flat_map(|&comp| &module.comp(comp).insts).map(|&inst| module.inst(inst));
+        if insts.any(|inst| matches!(inst.opcode.row().flow, Flow::ReplicaId | Flow::PartitionId)) {
+            parts.push(u64::from(here.device));
+        }
         parts.extend(inner);
         for k in 0..n {
             let shape = self.operand_shape(here, k)?;
@@ -192,6 +202,13 @@ const SILENT: [&str; 6] = [
 fn word_of(module: &Module, inst: InstId) -> String {
     let instruction = module.inst(inst);
     let mut out = format!("{} {:?}", instruction.opcode, module.shape(inst).as_array().map(|shape| shape.dtype));
+    // What a custom call gives depends on the order of elements in memory, and so do bitcasts within computations.
+    if [Opcode::CustomCall, Opcode::Bitcast, Opcode::BitcastConvert].contains(&instruction.opcode) {
+        let operands = instruction.operands.iter().map(|&operand| module.shape(operand));
+        for shape in operands.chain([module.shape(inst)]) {
+            let _ = write!(out, " {:?}", shape.as_array().and_then(|shape| shape.layout.as_ref()));
+        }
+    }
     let mut comps = Vec::new();
     instruction.attrs.for_each_field(&mut |key, _, value| {
         if value.is_unset() || SILENT.contains(&key) {
@@ -213,6 +230,11 @@ fn word_of(module: &Module, inst: InstId) -> String {
     });
     if let Some(config) = instruction.marks.as_ref().and_then(|marks| marks.backend_config.as_ref()) {
         let _ = write!(out, " {config}");
+    }
+    // The back end that knows a custom call may read them.
+    let free = instruction.marks.as_ref().map_or(&[][..], |marks| &marks.frontend_attributes);
+    if instruction.opcode == Opcode::CustomCall && !free.is_empty() {
+        let _ = write!(out, " {free:?}");
     }
     for comp in comps {
         let insts = &module.comp(comp).insts;

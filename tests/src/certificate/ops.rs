@@ -1,6 +1,6 @@
 //! What an element of an instruction's value is made of, for each op.
 
-use super::field::{self, Number};
+use super::field::{self, Number, int_type, wrapped};
 use super::program::Place;
 use super::values::{Stop, Values};
 use hlo_ir::attrs::{
@@ -9,7 +9,7 @@ use hlo_ir::attrs::{
 use hlo_ir::dtype::NumberClass;
 use hlo_ir::monoid::{Monoid, find_monoid};
 use hlo_ir::op::{
-    Begun, BinaryFns, ElementwiseRoutine, EvalRoutine, EvalRule, Flow, IntType, LockstepRoutine, OneArrayRoutine,
+    Begun, BinaryFns, ElementwiseRoutine, EvalRoutine, EvalRule, Flow, LockstepRoutine, OneArrayRoutine,
     SeveralArraysRoutine, ShapingRoutine, StructureRoutine, UnaryFns,
 };
 use hlo_ir::{ArrayShape, CompId, ConstantValue, DType, Literal, Opcode};
@@ -151,15 +151,22 @@ impl<'m> Values<'m> {
     fn chosen(&mut self, place: Place, at: i64, device: u32) -> Result<Number, Stop> {
         let branches = self.programs.callees(place.frame, place.inst).to_vec();
         let operand = self.programs.operand(Place { leaf: 0, ..place }, 0);
+        let dtype = self.programs.shape(place).map(|shape| shape.dtype);
         let index = operand.ok_or_else(|| self.unread(place, "its first operand"))?;
         let index = self.value(index, 0, device)?;
         let mut sum = 0;
+        let mut values = vec![3, index];
         for (k, branch) in branches.into_iter().enumerate() {
             let root = self.callee_root(branch, place.leaf)?;
             let value = self.value(root, at, device)?;
-            sum = field::add(sum, field::multiply(field::hash([3, self.seed, index, k as u64]), value));
+            values.push(value);
+            sum = field::add(sum, field::multiply(field::hash([3, self.seed, index, k as u64]), value % field::P));
         }
-        Ok(sum)
+        // Integers have no field to be multiplied in.
+        Ok(match dtype {
+            Some(dtype) if field::is_whole(dtype) => field::drawn(field::hash(values), dtype),
+            Some(_) | None => sum,
+        })
     }
 
     fn elementwise(&mut self, here: At<'_>, routine: ElementwiseRoutine, at: i64) -> Result<Number, Stop> {
@@ -182,7 +189,7 @@ impl<'m> Values<'m> {
             ElementwiseRoutine::Compare => {
                 let attrs = CompareAttrs::of(self.attrs(here)).ok_or_else(|| self.unread(here.place, "a direction"))?;
                 let order = match field::is_whole(from) {
-                    true => field::to_integer(x[0]).cmp(&field::to_integer(x[1])),
+                    true => field::order_of_integers(from, x[0], x[1]),
                     false => field::order(x[0], x[1]),
                 };
                 u64::from(holds(attrs.direction, order))
@@ -191,7 +198,7 @@ impl<'m> Values<'m> {
             ElementwiseRoutine::Convert => converted(from, dtype, x[0]),
             ElementwiseRoutine::BitcastConvert if from == dtype => x[0],
             ElementwiseRoutine::Abs if field::is_whole(dtype) => {
-                field::from_integer(field::to_integer(x[0]).wrapping_abs())
+                wrapped(dtype, field::from_integer(field::to_integer(x[0]).wrapping_abs()))
             }
             ElementwiseRoutine::BitcastConvert => opaque(format!("bitcast {from} {dtype}")),
             ElementwiseRoutine::Abs
@@ -289,7 +296,8 @@ impl<'m> Values<'m> {
 
     fn iota(&mut self, here: At<'_>, index: &[i64]) -> Result<Number, Stop> {
         let attrs = IotaAttrs::of(self.attrs(here)).ok_or_else(|| self.unread(here.place, "its dim"))?;
-        Ok(field::from_integer(index[attrs.iota_dimension as usize]))
+        let number = field::from_integer(index[attrs.iota_dimension as usize]);
+        Ok(converted(DType::S64, here.to.dtype, number))
     }
 
     /// The starts of a dynamic slice, clamped.
@@ -299,10 +307,19 @@ impl<'m> Values<'m> {
         let mut starts = Vec::with_capacity(whole.len());
         for (k, (whole, part)) in whole.iter().zip(part).enumerate() {
             let (operand, at) = if is_vector { (first, k as i64) } else { (first + k, 0) };
-            let start = field::to_integer(self.operand(here, operand, at)?);
+            let start = self.position(here, operand, at)?;
             starts.push(start.clamp(0, (whole - part).max(0)));
         }
         Ok(starts)
+    }
+
+    /// An element of an operand that says where something is.
+    pub(super) fn position(&mut self, here: At<'_>, number: usize, at: i64) -> Result<i64, Stop> {
+        let position = field::to_integer(self.operand(here, number, at)?);
+        if position < 0 && self.operand_shape(here, number)?.dtype.class() == NumberClass::Unsigned {
+            return Err(self.unread(here.place, "an index beyond 63 bits"));
+        }
+        Ok(position.clamp(-MAX_POSITION, MAX_POSITION))
     }
 
     fn dot(&mut self, here: At<'_>, at: i64) -> Result<Number, Stop> {
@@ -326,6 +343,7 @@ impl<'m> Values<'m> {
         free(&mut l, &attrs.lhs_batch_dims, &attrs.lhs_contracting_dims);
         free(&mut r, &attrs.rhs_batch_dims, &attrs.rhs_contracting_dims);
         let sizes: Vec<i64> = attrs.lhs_contracting_dims.iter().map(|&d| lhs.dims[d as usize]).collect();
+        let rounds = attrs.rounds(lhs.dtype) || attrs.rounds(rhs.dtype);
         let mut sum = 0;
         for step in 0..sizes.iter().product() {
             let digits = index_of(&sizes, step);
@@ -334,9 +352,14 @@ impl<'m> Values<'m> {
             }
             let x = self.operand(here, 0, place_of(&lhs.dims, &l))?;
             let y = self.operand(here, 1, place_of(&rhs.dims, &r))?;
-            sum = field::add(sum, field::multiply(x, y));
+            // Operands that are rounded before have products of their own.
+            let product = match rounds {
+                true => field::hash([self.word(here.place), x, y]),
+                false => times(here.to.dtype, x, y),
+            };
+            sum = plus(here.to.dtype, sum, product);
         }
-        Ok(wrapped(here.to.dtype, sum))
+        Ok(sum)
     }
 
     fn reduce(&mut self, here: At<'_>, at: i64) -> Result<Number, Stop> {
@@ -380,12 +403,33 @@ impl<'m> Values<'m> {
     }
 }
 
+/// What is farther away than this is out of bounds of whatever there is.
+const MAX_POSITION: i64 = 1 << 61;
+
+/// The sum of two numbers of a type; integers wrap around.
+pub(super) fn plus(dtype: DType, a: Number, b: Number) -> Number {
+    match dtype.class() {
+        NumberClass::Signed | NumberClass::Unsigned => wrapped(dtype, a.wrapping_add(b)),
+        NumberClass::Pred => (a | b) & 1,
+        NumberClass::Float | NumberClass::Complex => field::add(a, b),
+    }
+}
+
+/// The product of two numbers of a type; integers wrap around.
+pub(super) fn times(dtype: DType, a: Number, b: Number) -> Number {
+    match dtype.class() {
+        NumberClass::Signed | NumberClass::Unsigned => wrapped(dtype, a.wrapping_mul(b)),
+        NumberClass::Pred => a & b & 1,
+        NumberClass::Float | NumberClass::Complex => field::multiply(a, b),
+    }
+}
+
 /// Two elements joined by a reducer.
 pub(super) fn joined(monoid: Monoid, dtype: DType, total: Option<Number>, x: Number) -> Number {
     let Some(total) = total else { return x };
     match monoid {
-        Monoid::Add => wrapped(dtype, field::add(total, x)),
-        Monoid::Multiply => wrapped(dtype, field::multiply(total, x)),
+        Monoid::Add => plus(dtype, total, x),
+        Monoid::Multiply => times(dtype, total, x),
         Monoid::Maximum => extreme(dtype, total, x, true),
         Monoid::Minimum => extreme(dtype, total, x, false),
         Monoid::And => field::from_integer(field::to_integer(total) & field::to_integer(x)),
@@ -396,36 +440,24 @@ pub(super) fn joined(monoid: Monoid, dtype: DType, total: Option<Number>, x: Num
 /// The larger or the smaller of two; of real numbers, whose order is not that of the field, either one the same way.
 fn extreme(dtype: DType, a: Number, b: Number, is_max: bool) -> Number {
     let is_larger = match field::is_whole(dtype) {
-        true => field::to_integer(a) > field::to_integer(b),
+        true => field::order_of_integers(dtype, a, b).is_gt(),
         false => field::order(a, b).is_gt(),
     };
     if is_larger == is_max { a } else { b }
-}
-
-fn int_type(dtype: DType) -> IntType {
-    IntType { bits: dtype.bits(), is_signed: dtype.class() == NumberClass::Signed }
-}
-
-/// An integer wrapped to its type.
-pub(super) fn wrapped(dtype: DType, number: Number) -> Number {
-    match dtype.class() {
-        NumberClass::Signed | NumberClass::Unsigned => {
-            let wrapped = hlo_ir::float::scalar_fn::wrap(field::to_integer(number), int_type(dtype));
-            field::from_integer(wrapped)
-        }
-        NumberClass::Pred => number & 1,
-        NumberClass::Float | NumberClass::Complex => number,
-    }
 }
 
 fn converted(from: DType, to: DType, x: Number) -> Number {
     match (field::is_whole(from), field::is_whole(to)) {
         (_, true) if to == DType::Pred => u64::from(x != 0),
         (true, true) => wrapped(to, x),
-        (true, false) => x,
+        (true, false) => field::real(from, x),
         (false, true) => field::drawn(field::hash([4, x]), to),
         // Every number of a shorter type is one of the longer.
-        (false, false) if to.bits() > from.bits() || to == from => x,
+        (false, false)
+            if to == from || to.bits() > from.bits() && to != DType::F8E8M0FNU && from != DType::F8E8M0FNU =>
+        {
+            x
+        }
         (false, false) => field::hash([field::hash_text(&format!("convert {from} {to}")), x]),
     }
 }

@@ -144,7 +144,7 @@ impl<'m> Values<'m> {
         // Half of the integers are small, for indices; the others tell comparisons apart.
         let near = self.near.get((hash / 2 % (self.near.len().max(1) as u64)) as usize);
         Ok(match near {
-            Some(&near) if is_integer(shape.dtype) && hash % 2 == 1 => near,
+            Some(&near) if is_integer(shape.dtype) && hash % 2 == 1 => field::wrapped(shape.dtype, near),
             _ => field::drawn(hash / 2, shape.dtype),
         })
     }
@@ -238,7 +238,7 @@ fn near_constants(programs: &Programs<'_>) -> Vec<Number> {
             let Some(ConstantValue::Array(literal)) = module.inst(inst).attrs.as_constant() else { continue };
             if literal.n_elems() == 1 && is_integer(literal.dtype()) {
                 let value = field::element(literal, 0).map(field::to_integer).unwrap_or_default();
-                out.extend((-1..=1).map(|step| value.saturating_add(step)));
+                out.extend((-1..=1).map(|step| value.wrapping_add(step)));
             }
         }
     }

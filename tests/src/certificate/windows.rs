@@ -1,7 +1,7 @@
 //! Elements of convolutions and window reductions.
 
-use super::field::{self, Number};
-use super::ops::{At, index_of, joined, place_of};
+use super::field::Number;
+use super::ops::{At, index_of, joined, place_of, plus, times};
 use super::values::{Stop, Values};
 use hlo_ir::attrs::{ConvAttrs, ReduceWindowAttrs, WindowDim};
 
@@ -49,7 +49,7 @@ impl Values<'_> {
                 w[labels.kernel_input_feature as usize] = k;
                 let a = self.operand(here, 0, place_of(&input.dims, &x))?;
                 let b = self.operand(here, 1, place_of(&kernel.dims, &w))?;
-                sum = field::add(sum, field::multiply(a, b));
+                sum = plus(here.to.dtype, sum, times(here.to.dtype, a, b));
             }
         }
         Ok(sum)

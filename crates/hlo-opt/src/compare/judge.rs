@@ -59,6 +59,22 @@ impl<'a> Judge<'a> {
         Ok(Judge { args, chosen, name, reference, trials: Vec::new(), deadline })
     }
 
+    /// Whether the inputs that the user names can be read.
+    ///
+    /// # Errors
+    /// They cannot, or are not those of the reference.
+    pub(crate) fn check_inputs(&self, console: &mut Console<'_>) -> Result<(), Failure> {
+        match self.args.inputs.inputs {
+            Some(_) => self.reference.inputs(&self.chosen, 0, console).map(|_| ()),
+            None => Ok(()),
+        }
+    }
+
+    /// The same with another time to stop at.
+    pub(crate) fn until(self, deadline: Option<Instant>) -> Judge<'a> {
+        Judge { deadline, ..self }
+    }
+
     /// Compares modules that run one after the other with the reference, until a trial differs.
     ///
     /// # Errors

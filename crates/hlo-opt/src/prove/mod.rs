@@ -14,8 +14,9 @@ use crate::progress::Progress;
 use crate::{Failure, exit};
 use arguments::{ProofFormat, ProveArgs};
 use hlo_ir::Module;
-use hlo_prove::{certify, prove_chain};
+use hlo_prove::{Options, certify, prove_chain};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// What is known after the proof and the evaluation.
 pub(crate) enum Outcome {
@@ -24,6 +25,33 @@ pub(crate) enum Outcome {
     Refuted(String),
     /// Why the evaluator did not decide.
     Unknown(String),
+}
+
+/// What the evaluator says of modules of which no proof was found.
+///
+/// # Errors
+/// The inputs that the user names cannot be read.
+fn evaluated(
+    args: &ProveArgs,
+    (source, before): (&str, &Module),
+    (name, chain): (&str, &[&Module]),
+    deadline: Option<Instant>,
+    console: &mut Console<'_>,
+) -> Result<Outcome, Failure> {
+    let unknown = |why: &str| Outcome::Unknown(format!("the evaluator cannot tell: {}", why.trim_end()));
+    let reference = match Reference::beside(before, chain) {
+        Ok(reference) => reference,
+        Err(error) => return Ok(unknown(&error.to_string())),
+    };
+    let judge = Judge::new(&args.judge, source, reference)?;
+    judge.check_inputs(console)?;
+    Ok(match judge.until(deadline).judge(name, chain, console) {
+        Ok(verdict) if verdict.is_same() => {
+            Outcome::Unknown("in the evaluator the results are the same on the inputs that were drawn".into())
+        }
+        Ok(verdict) => Outcome::Refuted(of_verdict(&verdict, &args.judge, before)),
+        Err(Failure::File(why) | Failure::Usage(why) | Failure::Diagnostics(why)) => unknown(&why),
+    })
 }
 
 /// Proves.
@@ -43,7 +71,8 @@ pub(crate) fn run(args: &ProveArgs, console: &mut Console<'_>) -> Result<u8, Fai
     let (name, chain) = read_chain(&args.after, args.judge.counts, console)?;
     let chain: Vec<&Module> = chain.iter().collect();
     progress.now("proving");
-    let options = passes::options(&loaded.module, &facts);
+    let deadline = args.judge.timeout.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    let options = Options { deadline, ..passes::options(&loaded.module, &facts) };
     let proved = match args.certificate {
         Some(_) => certify(&loaded.module, &chain, &options).map(|(proof, certificate)| (proof, Some(certificate))),
         None => prove_chain(&loaded.module, &chain, &options).map(|proof| (proof, None)),
@@ -55,23 +84,14 @@ pub(crate) fn run(args: &ProveArgs, console: &mut Console<'_>) -> Result<u8, Fai
     }
     let outcome = if proof.is_proved() {
         Outcome::Proved
+    } else if proof.is_out_of_time {
+        let seconds = args.judge.timeout.unwrap_or_default();
+        Outcome::Unknown(format!("the proof was given up after {seconds} s (--timeout)"))
     } else if args.no_eval {
         Outcome::Unknown("it was not run (--no-eval)".into())
     } else {
         progress.now("evaluating");
-        let verdict = Reference::beside(&loaded.module, &chain)
-            .map_err(|error| Failure::File(error.to_string()))
-            .and_then(|reference| Judge::new(&args.judge, &source.name, reference))
-            .and_then(|mut judge| judge.judge(&name, &chain, console));
-        match verdict {
-            Ok(verdict) if verdict.is_same() => {
-                Outcome::Unknown("in the evaluator the results are the same on the inputs that were drawn".into())
-            }
-            Ok(verdict) => Outcome::Refuted(of_verdict(&verdict, &args.judge, &loaded.module)),
-            Err(Failure::File(why) | Failure::Usage(why) | Failure::Diagnostics(why)) => {
-                Outcome::Unknown(format!("the evaluator cannot tell: {}", why.trim_end()))
-            }
-        }
+        evaluated(args, (&source.name, &loaded.module), (&name, &chain), deadline, console)?
     };
     let shown = match args.report {
         ProofFormat::Text => text::of_proof(&proof, &outcome, &loaded.module, args.explain),

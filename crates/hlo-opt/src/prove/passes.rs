@@ -74,7 +74,7 @@ pub(crate) fn prove_passes(
 pub(super) fn options(module: &Module, facts: &ParamFacts) -> Options {
     let entry = module.entry().map(|entry| module.comp(entry).params.clone()).unwrap_or_default();
     let n_leaves = entry.iter().map(|&param| module.shape(param).n_leaves()).sum();
-    Options { inputs: (0..n_leaves).map(|leaf| facts.leaf(leaf).cloned()).collect() }
+    Options { inputs: (0..n_leaves).map(|leaf| facts.leaf(leaf).cloned()).collect(), deadline: None }
 }
 
 /// The verdict on a pass, and of an unknown one the first output that is open.

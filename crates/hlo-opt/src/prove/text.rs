@@ -39,7 +39,9 @@ pub(super) fn of_proof(proof: &Proof, outcome: &Outcome, reference: &Module, exp
         ),
     };
     let output_names = output_names(reference);
-    let open: Vec<&Output> = proof.outputs.iter().filter(|output| output.verdict == Verdict::Unknown).collect();
+    // Where time ran out there is nothing to say of single outputs.
+    let is_open = |output: &&Output| output.verdict == Verdict::Unknown && !proof.is_out_of_time;
+    let open: Vec<&Output> = proof.outputs.iter().filter(is_open).collect();
     for output in open.iter().take(MAX_ROWS) {
         let name = output_names.get(output.leaf).map_or(String::new(), |name| format!(" ({name})"));
         let difference = output.difference.as_deref().unwrap_or("no reason is known");
@@ -47,6 +49,13 @@ pub(super) fn of_proof(proof: &Proof, outcome: &Outcome, reference: &Module, exp
     }
     if open.len() > MAX_ROWS {
         let _ = writeln!(out, "  and {} outputs more", open.len() - MAX_ROWS);
+    }
+    let n_assumed = proof.outputs.iter().filter(|output| output.is_layout_assumed).count();
+    if n_assumed > 0 {
+        let _ = writeln!(
+            out,
+            "note: no annotation says how {n_assumed} of the outputs are cut; --explain states the tiles that were taken"
+        );
     }
     match outcome {
         Outcome::Proved => {}
