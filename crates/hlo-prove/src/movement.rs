@@ -6,7 +6,7 @@ use crate::prover::Prover;
 use crate::segment::{Coords, Dim, Region, Segment, region_between, row_major};
 use crate::term::ArrayId;
 use hlo_ir::attrs::PadDim;
-use hlo_ir::{ArrayShape, DType, Opcode};
+use hlo_ir::{ArrayShape, DType, Layout, Opcode};
 use smallvec::SmallVec;
 
 /// A box within an array.
@@ -53,6 +53,9 @@ impl Prover {
 
     /// The operand's elements in the order of its layout, read in the order of the result's.
     pub(crate) fn bitcast(&mut self, value: &Value, from: &ArrayShape, to: &ArrayShape) -> Option<Value> {
+        if !are_in_order(from, to) {
+            return None;
+        }
         let order: Vec<i64> = from.major_to_minor().iter().map(|&d| d as i64).collect();
         let physical = self.transpose(value, &from.dims, &order)?;
         let to_order = to.major_to_minor();
@@ -360,4 +363,14 @@ impl Prover {
         self.place(written, &window, dims, &mut out)?;
         Some(self.arrays.intern(out))
     }
+}
+
+/// Whether the elements of both lie in memory in an order of dims: not tile by tile, nor with anything between them.
+fn are_in_order(from: &ArrayShape, to: &ArrayShape) -> bool {
+    let bits = |shape: &ArrayShape| shape.layout.as_ref().map_or(0, |layout| layout.element_size_in_bits);
+    let is_order = |shape: &ArrayShape| {
+        let layout = shape.layout.as_deref().cloned();
+        layout.is_none_or(|layout| Layout { memory_space: 0, element_size_in_bits: 0, ..layout }.is_only_an_order())
+    };
+    bits(from) == bits(to) && is_order(from) && is_order(to)
 }

@@ -522,8 +522,10 @@ pub(super) fn place_of(dims: &[i64], index: &[i64]) -> i64 {
 
 /// Whether the last dim varies fastest.
 fn is_row_major(shape: &ArrayShape) -> bool {
-    let order = shape.layout.as_ref().map(|layout| layout.minor_to_major.as_slice());
-    order.is_none_or(|order| order.iter().rev().copied().eq(0..order.len() as i64))
+    shape.layout.as_ref().is_none_or(|layout| {
+        let order = layout.minor_to_major.as_slice();
+        layout.tiles.is_empty() && order.iter().rev().copied().eq(0..order.len() as i64)
+    })
 }
 
 fn holds(direction: Comparison, order: Ordering) -> bool {
