@@ -223,7 +223,7 @@ pub(crate) struct Layouts {
     pub is_closed: bool,
     /// Whether the second module's devices are partitions: annotations do not cut values among replicas.
     are_partitions: bool,
-    /// What the second module says itself of one of its results, beside what the global program says.
+    /// What the second module says itself, beside what the global program says.
     of_local: Option<LeafSharding>,
 }
 
@@ -245,7 +245,7 @@ impl Layouts {
         out
     }
 
-    /// What the second module says of the result, if that is not what the global program says.
+    /// What the second module says of the leaf, if that is not what the global program says.
     pub(crate) fn contradiction(&self, whole: &[i64], n_devices: usize) -> Option<&LeafSharding> {
         let of_local = self.of_local.as_ref()?;
         let grid = of_local.tile_grid(whole.len(), n_devices)?;
@@ -264,7 +264,7 @@ fn are_partitions(module: &Module) -> bool {
     module.header.replica_count <= 1
 }
 
-/// The annotation of each input of the second module, or else of the global program.
+/// The annotation of each input of the global program, or else of the second module; what the second module says must agree.
 pub(crate) fn input_layouts(global: &Module, local: &Module) -> Vec<Layouts> {
     let (of_local, of_global) = (entry_shardings(local), entry_shardings(global));
     let are_partitions = are_partitions(local);
@@ -272,9 +272,9 @@ pub(crate) fn input_layouts(global: &Module, local: &Module) -> Vec<Layouts> {
         .into_iter()
         .zip(of_global)
         .map(|(local, global)| {
-            let said = local.or(global);
-            let candidates = said.clone().map_or_else(|| vec![replicated()], |s| vec![s]);
-            Layouts { is_closed: said.is_some(), candidates, are_partitions, of_local: None }
+            let said = global.or_else(|| local.clone());
+            let is_closed = said.is_some();
+            Layouts { is_closed, candidates: vec![said.unwrap_or_else(replicated)], are_partitions, of_local: local }
         })
         .collect()
 }

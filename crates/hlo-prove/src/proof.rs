@@ -333,6 +333,10 @@ fn tiles_of_inputs(
     let layouts = global::input_layouts(global, local);
     let mut out = Vec::with_capacity(inputs.len());
     for (((value, whole), tile), layouts) in inputs.iter().zip(wholes).zip(tiles).zip(layouts) {
+        if let Some(said) = layouts.contradiction(&whole.dims, prover.n_devices()) {
+            let text = format!("input {}: expected it cut as the global program says, found {said}", out.len());
+            return Err(Error::Annotation(text));
+        }
         let fitting = layouts.fitting(&whole.dims, &tile.dims, prover.n_devices());
         let (Some((_, grid)), true) = (fitting.first(), whole.dtype == tile.dtype) else { return Err(error()) };
         out.push(prover.tile(value, &whole.dims, grid).ok_or_else(error)?);

@@ -52,3 +52,27 @@ fn pairs_with_large_numbers_are_answered() {
     }
     assert_eq!(pairs.len(), 4);
 }
+
+/// Who feeds tiles as the global program says would get the halves in the other order.
+#[test]
+fn inputs_that_the_second_module_takes_in_another_order_are_no_pair() {
+    let parse = |text: &str| match hlo_text::parse_module(text) {
+        Ok(parsed) => parsed.module,
+        Err(diagnostics) => panic!("{}", hlo_text::render(&diagnostics, "m", text, false)),
+    };
+    let global = parse(
+        "HloModule m, num_partitions=2\n\nENTRY main {\n  x = f32[4] parameter(0), sharding={devices=[2]<=[2]}\n  \
+         ROOT r = f32[4] copy(x), sharding={replicated}\n}\n",
+    );
+    let local = |order: &str, group: &str| {
+        parse(&format!(
+            "HloModule m, num_partitions=2\n\nENTRY main {{\n  x = f32[2] parameter(0), sharding={{devices=[2]{order}}}\n  \
+             ROOT g = f32[4] all-gather(x), dimensions={{0}}, replica_groups={{{{{group}}}}}, channel_id=1, \
+             use_global_device_ids=true\n}}\n"
+        ))
+    };
+    let proof = |local: &Module| prove(&global, local, &Options::default());
+    assert!(proof(&local("0,1", "0,1")).expect("a pair").is_proved());
+    let error = proof(&local("1,0", "1,0")).map(|_| ()).expect_err("no pair").to_string();
+    assert_eq!(error, "input 0: expected it cut as the global program says, found {devices=[2]1,0}");
+}
