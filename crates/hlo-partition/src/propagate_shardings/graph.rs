@@ -330,6 +330,22 @@ impl ShardingGraph {
         }
     }
 
+    /// Takes atoms of manual axes away from what regions give, but for those by which their tiles are joined: nothing else could cut it
+    /// there. Who wants it cut so cuts it afterwards.
+    pub(super) fn even_out_ends(&mut self) {
+        for border in self.borders.iter().filter(|border| !border.is_begin) {
+            let value = &mut self.values[border.whole];
+            for (dim, joined) in value.dims.iter_mut().zip(&*border.prefix) {
+                let is_kept = |(place, atom): &(usize, &Atom)| {
+                    joined.get(*place) == Some(*atom) || border.manual & bits([*atom]) == 0
+                };
+                let n_kept = dim.atoms.iter().enumerate().take_while(is_kept).count();
+                dim.atoms.truncate(n_kept);
+            }
+            value.used = bits(value.dims.iter().flat_map(|dim| &dim.atoms));
+        }
+    }
+
     /// The uses where values become others: what calls, loops and conditionals take, and what computations return.
     pub(super) fn entrances(&self, module: &Module) -> Vec<Entrance> {
         let mut out = Vec::new();

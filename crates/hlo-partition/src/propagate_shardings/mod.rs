@@ -249,6 +249,7 @@ impl Pass for PropagateShardings {
             cx.report.decisions.extend(why::explain((&before, &graph, &stepper.log), &names, inst));
         }
         graph.even_out_params(&before, mesh.sizes());
+        graph.even_out_ends();
         let mut texts = emit::texts(&mesh);
         let emission = emit::plan_emission(&before, &graph, &mut claims, &mut texts)?;
         let (is_changed, n_copies) = emission.write(&mut work, &meshes, &mut texts).map_err(acyclic)?;
