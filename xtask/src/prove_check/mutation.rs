@@ -27,8 +27,8 @@ struct Pair {
     /// Whether the first is a global program.
     is_global: bool,
     judge: Option<Result<Judge, String>>,
-    /// Of a global program the judge of changed types, which f64 in the place of f32 would hide: it holds mutants against the
-    /// second module, which rounds as they do.
+    /// The judge of changed types, which f64 in the place of f32 would hide: it holds mutants against the second module, which
+    /// rounds as they do.
     judge_of_types: Option<Result<Judge, String>>,
     /// The certificate of the pair and what it proves, if mutants are held against it instead of being proved.
     certificate: Option<(String, Proof)>,
@@ -64,9 +64,10 @@ impl Pair {
         Pair { name, before, after, draw, is_global, judge: None, judge_of_types: None, certificate: None }
     }
 
-    /// The judge of mutants, made when first asked for. `may_widen`: whether f64 may decide.
+    /// The judge of mutants, made when first asked for. `may_widen`: whether f64 may decide; else a mutant is held against what it was
+    /// made of, beside which nothing rounds otherwise.
     fn judge(&mut self, may_widen: bool, seed: u64) -> Option<&Result<Judge, String>> {
-        if self.is_global && !may_widen {
+        if !may_widen {
             if self.judge_of_types.is_none() {
                 self.judge_of_types = Some(Judge::new(&self.after, &self.draw, seed, MAX_STEPS));
             }
