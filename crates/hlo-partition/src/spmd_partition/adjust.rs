@@ -42,21 +42,23 @@ impl Lowering<'_> {
             OperandAdjust::Mask { operand, dim, factor, minor, tile, size, monoid } => {
                 let value = op.operands[*operand];
                 let shape = self.array(value)?;
-                let mut position = self.indices(&shape.dims, *dim);
+                let n_rows = shape.dims.get(*dim).copied().unwrap_or(1);
+                let mut position = self.indices(n_rows);
                 if *minor > 1 {
-                    let by = self.numbers(*minor, &shape.dims)?;
+                    let by = self.numbers(*minor, &[n_rows])?;
                     position = self.binary(Opcode::Divide, position, by)?;
                 }
-                if shape.dims.get(*dim).is_some_and(|&rows| rows > tile * minor) {
-                    let by = self.numbers(*tile, &shape.dims)?;
+                if n_rows > tile * minor {
+                    let by = self.numbers(*tile, &[n_rows])?;
                     position = self.binary(Opcode::Remainder, position, by)?;
                 }
                 let starts: Vec<i64> = self.mesh.places(op.atoms(*factor)).iter().map(|place| place * tile).collect();
                 let start = self.looked_up(&starts)?;
-                let start = self.repeated(start, &shape.dims)?;
+                let start = self.repeated(start, &[n_rows])?;
                 position = self.binary(Opcode::Add, position, start)?;
-                let end = self.numbers(*size, &shape.dims)?;
+                let end = self.numbers(*size, &[n_rows])?;
                 let is_there = self.compare(position, end, Comparison::Lt)?;
+                let is_there = self.along(is_there, &shape.dims, *dim)?;
                 (*operand, self.or_identity(is_there, value, *monoid)?)
             }
             OperandAdjust::EnterOnce { operand, monoid, .. } if self.is_identity(op.operands[*operand], *monoid) => {
@@ -158,9 +160,10 @@ impl Lowering<'_> {
     ) -> Result<InstId, PartitionError> {
         match component {
             Some((dim, place)) if dims.get(dim).is_some_and(|&n| n > 1) => {
-                let at = self.indices(dims, dim);
-                let place = self.numbers(place as i64, dims)?;
+                let at = self.indices(dims[dim]);
+                let place = self.numbers(place as i64, &[dims[dim]])?;
                 let is_it = self.compare(at, place, Comparison::Eq)?;
+                let is_it = self.along(is_it, dims, dim)?;
                 self.select(is_it, new, old)
             }
             Some(_) | None => Ok(new),
@@ -188,8 +191,16 @@ impl Lowering<'_> {
             }
             for round in piece.rounds() {
                 let pairs = self.device_pairs(&atoms, &round);
-                let sent = self.permuted(own, pairs)?;
-                self.explain(sent, || format!("rows {}..{} of a tile along dim {dim}", piece.low, piece.high));
+                let key = (value, dim, (piece.low, piece.high), pairs);
+                let sent = match self.body.sent.get(&key) {
+                    Some(&sent) => sent,
+                    None => {
+                        let sent = self.permuted(own, key.3.clone())?;
+                        self.explain(sent, || format!("rows {}..{} of a tile along dim {dim}", piece.low, piece.high));
+                        self.body.sent.insert(key, sent);
+                        sent
+                    }
+                };
                 found = Some(match found {
                     None => sent,
                     Some(known) => {
@@ -234,14 +245,26 @@ impl Lowering<'_> {
             }
             OutsideValue::Operand(k) => op.operands[k],
         };
+        if self.is_identity(fill, Monoid::Add) && plan.leaves_zeros_outside(&rows) {
+            // The zero of sums, as permutes leave it: there is nothing to mask.
+            return Ok(taken);
+        }
         let dims = self.array(taken)?.dims;
         let starts: Vec<i64> = places.iter().map(|&s| rows.starts.get(s as usize).copied().unwrap_or(0)).collect();
-        let position = self.positions(&dims, dim, &starts)?;
-        let (zero, end) = (self.numbers(0, &dims)?, self.numbers(rows.n_rows, &dims)?);
-        let (is_after, is_before) =
-            (self.compare(position, zero, Comparison::Ge)?, self.compare(position, end, Comparison::Lt)?);
-        let is_inside = self.binary(Opcode::And, is_after, is_before)?;
-        let fill = self.repeated(fill, &dims)?;
+        let position = self.positions(rows.size, &starts)?;
+        let (zero, end) = (self.numbers(0, &[rows.size])?, self.numbers(rows.n_rows, &[rows.size])?);
+        let begins_before = starts.iter().any(|&start| start < 0);
+        let ends_after = starts.iter().any(|&start| start + rows.size > rows.n_rows);
+        let is_inside = match (begins_before, ends_after) {
+            (true, true) => {
+                let is_after = self.compare(position, zero, Comparison::Ge)?;
+                let is_before = self.compare(position, end, Comparison::Lt)?;
+                self.binary(Opcode::And, is_after, is_before)?
+            }
+            (true, false) => self.compare(position, zero, Comparison::Ge)?,
+            (false, _) => self.compare(position, end, Comparison::Lt)?,
+        };
+        let (is_inside, fill) = (self.along(is_inside, &dims, dim)?, self.repeated(fill, &dims)?);
         self.select(is_inside, taken, fill)
     }
 
@@ -365,9 +388,10 @@ impl Lowering<'_> {
                 None => piece,
                 Some(later) => {
                     let dims = self.array(piece)?.dims;
-                    let position = self.positions(&dims, dim, &starts)?;
-                    let end = self.numbers(end, &dims)?;
+                    let position = self.positions(tile, &starts)?;
+                    let end = self.numbers(end, &[tile])?;
                     let is_here = self.compare(position, end, Comparison::Lt)?;
+                    let is_here = self.along(is_here, &dims, dim)?;
                     self.select(is_here, piece, later)?
                 }
             });

@@ -111,21 +111,28 @@ impl Lowering<'_> {
         Ok(self.add("select", Opcode::Select, shape, &[pred, a, b], Attrs::Plain))
     }
 
-    /// `s32[dims]`: each element's index along `dim`.
-    pub(super) fn indices(&mut self, dims: &[i64], dim: usize) -> InstId {
-        let shape = ArrayShape::new(DType::S32, dims.iter().copied()).with_row_major();
-        self.add("iota", Opcode::Iota, shape, &[], IotaAttrs { iota_dimension: dim as i64 })
+    /// `s32[n_rows]`: the number of each row.
+    pub(super) fn indices(&mut self, n_rows: i64) -> InstId {
+        let shape = ArrayShape::new(DType::S32, [n_rows]).with_row_major();
+        self.add("iota", Opcode::Iota, shape, &[], IotaAttrs { iota_dimension: 0 })
     }
 
-    /// `s32[dims]`: each element's index along `dim`, counted from `start`, a number by device.
-    pub(super) fn positions(&mut self, dims: &[i64], dim: usize, start: &[i64]) -> Result<InstId, PartitionError> {
-        let indices = self.indices(dims, dim);
+    /// `s32[n_rows]`: the number of each row, counted from `start`, a number by device.
+    pub(super) fn positions(&mut self, n_rows: i64, start: &[i64]) -> Result<InstId, PartitionError> {
+        let indices = self.indices(n_rows);
         if start.iter().all(|&n| n == 0) {
             return Ok(indices);
         }
         let start = self.looked_up(start)?;
-        let start = self.repeated(start, dims)?;
+        let start = self.repeated(start, &[n_rows])?;
         self.binary(Opcode::Add, indices, start)
+    }
+
+    /// What holds of each row along `dim`, repeated over the other dims: masks are computed of rows, of which there are few.
+    pub(super) fn along(&mut self, rows: InstId, dims: &[i64], dim: usize) -> Result<InstId, PartitionError> {
+        let shape = ArrayShape::new(self.array(rows)?.dtype, dims.iter().copied()).with_row_major();
+        let dimensions = std::iter::once(dim as i64).collect();
+        Ok(self.add("broadcast", Opcode::Broadcast, shape, &[rows], DimsAttrs { dimensions }))
     }
 
     /// A number repeated over `dims`.

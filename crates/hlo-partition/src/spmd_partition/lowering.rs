@@ -53,6 +53,9 @@ pub(super) struct LeafForm {
     pub manual: AtomList,
 }
 
+/// Rows of a dim that devices send: the value, the dim, from and to which row, and who sends to whom.
+pub(super) type SentRows = (InstId, usize, (i64, i64), Vec<(i64, i64)>);
+
 /// The leaves of a value.
 pub(super) type Leaves = SmallVec<[TileValue; 1]>;
 
@@ -66,6 +69,8 @@ pub(super) struct Body {
     pub numbers: IndexMap<i64, InstId>,
     pub tables: DeviceTables,
     resharded: IndexMap<(InstId, ArraySharding), InstId>,
+    /// Rows that were sent.
+    pub sent: IndexMap<SentRows, InstId>,
     /// Whether a parameter is a value of a manual region.
     pub is_manual: bool,
 }
@@ -79,6 +84,7 @@ impl Body {
             numbers: IndexMap::new(),
             tables: DeviceTables::default(),
             resharded: IndexMap::new(),
+            sent: IndexMap::new(),
             is_manual: false,
         }
     }

@@ -81,9 +81,10 @@ impl Lowering<'_> {
         if scan.is_reversed && n_rows * self.mesh.n_places(&atoms) > size {
             // Rows beyond the end come first.
             let starts: Vec<i64> = places.iter().map(|place| place * n_rows).collect();
-            let position = self.positions(&shape.dims, dim, &starts)?;
-            let end = self.numbers(size, &shape.dims)?;
+            let position = self.positions(n_rows, &starts)?;
+            let end = self.numbers(size, &[n_rows])?;
             let is_there = self.compare(position, end, Comparison::Lt)?;
+            let is_there = self.along(is_there, &shape.dims, dim)?;
             values = self.or_identity(is_there, values, scan.monoid)?;
         }
         let padding = n_rows - 1;
@@ -117,10 +118,11 @@ impl Lowering<'_> {
         let all = self.reshard(&one_each, &together)?.inst;
         let shape = self.array(all)?;
         let place = self.looked_up(&self.mesh.places(&atoms))?;
-        let place = self.repeated(place, &shape.dims)?;
-        let position = self.indices(&shape.dims, dim);
+        let place = self.repeated(place, &[shape.dims[dim]])?;
+        let position = self.indices(shape.dims[dim]);
         let direction = if scan.is_reversed { Comparison::Gt } else { Comparison::Lt };
         let is_before = self.compare(position, place, direction)?;
+        let is_before = self.along(is_before, &shape.dims, dim)?;
         let all = self.or_identity(is_before, all, scan.monoid)?;
         let identity = self.identity(scan.monoid, shape.dtype)?;
         let mut rest = shape.clone();
