@@ -1,7 +1,7 @@
 //! What is better than the command that was given: one line where the predicted time says so, and what a preset knows of another.
 
 use crate::machine::Chosen;
-use crate::presets;
+use crate::presets::{self, MOST_MEMORY};
 use crate::report::Recommendation;
 use hlo_analysis::Analyses;
 use hlo_analysis::annotations::ParamFacts;
@@ -24,7 +24,11 @@ const LEAST_MEMORY_SHARE: f64 = 1e-2;
 /// The largest share of the predicted time that less memory may cost.
 const MOST_LOSS_SHARE: f64 = 0.1;
 
+/// The least share of the predicted time for which more memory is worth a line.
+const LEAST_SHARE_FOR_MEMORY: f64 = 0.05;
+
 const DATA_PARALLEL: &str = "data-parallel";
+const AUTO_SPMD: &str = "auto-spmd";
 const SHARDED_STATE: &str = "sharded-state";
 const OBJECTIVE: &str = "objective";
 
@@ -90,15 +94,38 @@ fn if_slower(unsharded: &Unsharded, after: &Module, preset: &str) -> Option<Stri
     })
 }
 
-/// What `data-parallel` knows of `sharded-state`: whether it is worth a try, and what it is predicted to gain.
+/// What a preset knows of another command: whether it is worth a try, and what it is predicted to gain.
 pub(crate) fn recommendation(
     preset: &PassCall,
     choice: &WayChoice,
     machine: Option<&Chosen>,
 ) -> Option<Recommendation> {
-    if preset.name != DATA_PARALLEL {
-        return None;
+    match preset.name.as_str() {
+        DATA_PARALLEL => in_shards(preset, choice, machine),
+        AUTO_SPMD => with_more_memory(preset, choice, machine),
+        _ => None,
     }
+}
+
+/// What `auto-spmd` knows of a faster way that needs more memory than it may take.
+fn with_more_memory(preset: &PassCall, choice: &WayChoice, machine: Option<&Chosen>) -> Option<Recommendation> {
+    let (first, taken) = (choice.candidates.first()?, choice.taken()?);
+    let ways = choice.candidates.iter().filter(|candidate| !candidate.is_reference);
+    let fastest = ways.min_by(|a, b| a.critical_path_s.total_cmp(&b.critical_path_s))?;
+    let [first_bytes, bytes] = [first.peak_bytes?, fastest.peak_bytes?];
+    let peak_bytes = taken.peak_bytes.map(|now| [now, bytes]);
+    let is_larger = peak_bytes.is_some_and(|[now, then]| now < then);
+    let is_faster = fastest.critical_path_s < taken.critical_path_s * (1.0 - LEAST_SHARE_FOR_MEMORY);
+    let most_memory = (bytes as f64 / first_bytes.max(1) as f64 * 10.0).ceil() / 10.0;
+    let mut options: Vec<_> = preset.options.iter().filter(|(name, _)| name != MOST_MEMORY).cloned().collect();
+    options.push((MOST_MEMORY.into(), OptionValue::Text(most_memory.to_string())));
+    let command = quoted(AUTO_SPMD, &options, machine);
+    let time_s = [taken.critical_path_s, fastest.critical_path_s];
+    (is_larger && is_faster).then_some(Recommendation { command, time_s, peak_bytes })
+}
+
+/// What `data-parallel` knows of `sharded-state`.
+fn in_shards(preset: &PassCall, choice: &WayChoice, machine: Option<&Chosen>) -> Option<Recommendation> {
     let taken = choice.taken()?;
     let others = choice.candidates.iter().filter(|candidate| candidate.is_reference);
     let other = others.min_by(|a, b| a.critical_path_s.total_cmp(&b.critical_path_s))?;

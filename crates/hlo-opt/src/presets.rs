@@ -10,7 +10,7 @@ use crate::report::Pricing;
 use crate::{Failure, descriptions, registry};
 use hlo_analysis::frequency::FrequencyOptions;
 use hlo_analysis::time::{DEFAULT_DEVICE, Machine};
-use hlo_pass::fastest::{Way, Ways};
+use hlo_pass::fastest::{LEAST_GAIN, Way, Ways};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::pipeline::{OptionValue, PassCall, PipelineError, nearest, parse_pipeline};
 use hlo_pass::runner::bind;
@@ -27,7 +27,10 @@ const DISTRIBUTING: &str = "distribute-matrix-updates";
 const PARTITIONING: &str = "spmd-partition";
 
 /// The option that says how much memory a faster way may take.
-const MOST_MEMORY: &str = "most-memory";
+pub(crate) const MOST_MEMORY: &str = "most-memory";
+
+/// The least share of the predicted time that another way to partition than the first has to save.
+const LEAST_GAIN_OF_PARTITION: f64 = 0.01;
 
 /// What makes each gradient one array that is summed once, before the sharding.
 pub const PREPARE: &str = "inline-calls,simplify-tuples,hoist-invariants,split-tuple-all-reduce,sink-all-reduce,reassociate-all-reduce,\
@@ -48,7 +51,8 @@ const SPMD_SHARDY_LAUNCHES: &str =
     "inline-calls,propagate-shardings{order=shardy},spmd-partition{launch-bytes=1MiB},simplify-tuples,cse,dce";
 const SPMD_GSPMD: &str =
     "inline-calls,propagate-shardings{order=gspmd},spmd-partition{price=time},simplify-tuples,cse,dce";
-const SPMD_BEST: &str = "inline-calls,propagate-shardings{order=best},spmd-partition,simplify-tuples,cse,dce";
+const SPMD_BEST: &str =
+    "inline-calls,propagate-shardings{order=best},spmd-partition{price=time},simplify-tuples,cse,dce";
 const SPMD_USER: &str = "inline-calls,spmd-partition{price=time},simplify-tuples,cse,dce";
 /// The partitioner reduces partial sums where they arise; this reduces them once, and where they are smallest.
 const SUM_ONCE: &str = "sink-all-reduce,reassociate-all-reduce,sink-all-reduce,all-reduce-to-reduce-scatter,dce";
@@ -141,7 +145,7 @@ const WITHIN_MEMORY: &[OptionInfo] = &{
     let most_memory = OptionInfo {
         name: MOST_MEMORY,
         kind: OptionKind::Float,
-        default: "1.05",
+        default: "1.25",
         help: "leave out ways whose peak memory is more than this many times the first one's",
     };
     [a, b, c, d, e, f, g, h, most_memory]
@@ -196,24 +200,24 @@ pub const PRESETS: [Preset; 4] = [
         help: "a global program, from before a partitioner: the program of each device, as few annotations and predictions say",
         options: WITHIN_MEMORY,
         by_time: &[
-            way("shardings in Shardy's order", None, SPMD_SHARDY),
             way("shardings in Shardy's order, fewest bytes", None, SPMD_SHARDY_BYTES),
+            way("shardings in Shardy's order", None, SPMD_SHARDY),
             way("shardings in Shardy's order, few exchanges", None, SPMD_SHARDY_LAUNCHES),
             way("shardings in GSPMD's order", None, SPMD_GSPMD),
             way("shardings that move the fewest bytes", None, SPMD_BEST),
             way("the user's shardings alone", None, SPMD_USER),
-            way("shardings in Shardy's order, few collectives", Some(0), COMBINE),
-            way("shardings in Shardy's order, fewest bytes, few collectives", Some(1), COMBINE),
+            way("shardings in Shardy's order, fewest bytes, few collectives", Some(0), COMBINE),
+            way("shardings in Shardy's order, few collectives", Some(1), COMBINE),
             way("shardings in Shardy's order, few exchanges, few collectives", Some(2), COMBINE),
             way("shardings in GSPMD's order, few collectives", Some(3), COMBINE),
             way("shardings that move the fewest bytes, few collectives", Some(4), COMBINE),
             way("the user's shardings alone, few collectives", Some(5), COMBINE),
-            way("shardings in Shardy's order, sums once", Some(0), SUM_ONCE),
-            way("shardings in Shardy's order, fewest bytes, sums once", Some(1), SUM_ONCE),
-            way("shardings in Shardy's order, sums once, few collectives", Some(12), COMBINE),
-            way("shardings in Shardy's order, fewest bytes, sums once, few collectives", Some(13), COMBINE),
-            way("shardings in Shardy's order, updates in shards", Some(0), SHARD_UPDATES),
-            way("shardings in Shardy's order, fewest bytes, updates in shards", Some(1), SHARD_UPDATES),
+            way("shardings in Shardy's order, fewest bytes, sums once", Some(0), SUM_ONCE),
+            way("shardings in Shardy's order, sums once", Some(1), SUM_ONCE),
+            way("shardings in Shardy's order, fewest bytes, sums once, few collectives", Some(12), COMBINE),
+            way("shardings in Shardy's order, sums once, few collectives", Some(13), COMBINE),
+            way("shardings in Shardy's order, fewest bytes, updates in shards", Some(0), SHARD_UPDATES),
+            way("shardings in Shardy's order, updates in shards", Some(1), SHARD_UPDATES),
             way("the user's shardings alone, updates in shards", Some(5), SHARD_UPDATES),
         ],
         by_memory: &[
@@ -348,7 +352,9 @@ impl Preset {
         let unknown_trip_count = options.int("unknown-trip-count").max(1) as u64;
         let takes_memory = self.options.iter().any(|option| option.name == MOST_MEMORY);
         let most_memory = takes_memory.then(|| options.float(MOST_MEMORY));
-        Ok(Ways { ways, machine, frequency_options: FrequencyOptions { unknown_trip_count }, most_memory })
+        // Ways to partition are different programs, of which the first sends few bytes for certain; the others' gain is predicted.
+        let least_gain = if takes_memory { LEAST_GAIN_OF_PARTITION } else { LEAST_GAIN };
+        Ok(Ways { ways, machine, frequency_options: FrequencyOptions { unknown_trip_count }, most_memory, least_gain })
     }
 }
 

@@ -1,7 +1,7 @@
 //! Runs a module through several pipelines and keeps the result that is predicted to be fastest.
 //!
 //! The ways form a tree: each begins with the module as it came, or with what another way made. All are priced by
-//! [`hlo_analysis::time::predict`] on the same machine. Another way than the first is taken only if it saves [`LEAST_GAIN`] of the
+//! [`hlo_analysis::time::predict`] on the same machine. Another way than the first is taken only if it saves a share of the
 //! time, so a module for which nothing pays stays as it is.
 
 use crate::STACK_BYTES;
@@ -14,8 +14,8 @@ use hlo_ir::Module;
 use hlo_ir::diag::{Diagnostic, Entity};
 use std::thread::ScopedJoinHandle;
 
-/// The least share of the predicted time that a later way has to save.
-const LEAST_GAIN: f64 = 1e-3;
+/// The least share of the predicted time that a later way has to save, where ways change little.
+pub const LEAST_GAIN: f64 = 1e-3;
 
 /// One way to run a module.
 pub struct Way {
@@ -41,6 +41,8 @@ pub struct Ways {
     pub frequency_options: FrequencyOptions,
     /// How many times the first way's peak memory another one may need; `None` if memory does not count.
     pub most_memory: Option<f64>,
+    /// The least share of the predicted time that another way than the first has to save.
+    pub least_gain: f64,
 }
 
 /// What one way came to.
@@ -123,7 +125,7 @@ impl Ways {
         ways.into_iter().rev().flat_map(|way| &way.passes).collect()
     }
 
-    /// The first way, if no other saves [`LEAST_GAIN`] of its time. Else, of the ways that are as fast as the fastest by this measure,
+    /// The first way, if no other saves the least share of its time. Else, of the ways that are as fast as the fastest by this measure,
     /// the one whose kernels and collectives together take least: what is hidden behind other work in a prediction may not be in
     /// a run. Ways that need more memory than they may are left out.
     fn fastest(&self, figures: &[Option<Figures>]) -> usize {
@@ -144,13 +146,13 @@ impl Ways {
             .collect();
         let Some(&(first, _)) = known.first() else { return 0 };
         let best_s = known.iter().map(|(_, time)| time.critical_path_s).fold(f64::INFINITY, f64::min);
-        let mut as_fast = known.iter().filter(|(_, time)| time.critical_path_s * (1.0 - LEAST_GAIN) <= best_s);
+        let mut as_fast = known.iter().filter(|(_, time)| time.critical_path_s * (1.0 - self.least_gain) <= best_s);
         if as_fast.clone().any(|&(number, _)| number == first) {
             return first;
         }
         let busy_s = |time: &ModuleTime| time.compute_s + time.communication_s;
         let least = as_fast.clone().map(|(_, time)| busy_s(time)).fold(f64::INFINITY, f64::min);
-        as_fast.find(|(_, time)| busy_s(time) * (1.0 - LEAST_GAIN) <= least).map_or(first, |(number, _)| *number)
+        as_fast.find(|(_, time)| busy_s(time) * (1.0 - self.least_gain) <= least).map_or(first, |(number, _)| *number)
     }
 
     fn one_by_one(
