@@ -1,7 +1,9 @@
 //! `cargo xtask partition-check`: random programs with random shardings or with manual regions, on 2 to 12 devices, through a pipeline that
 //! partitions them. What it leaves must give what the global program gives in the evaluator, and with `--xla` in real XLA too ([`xla`]).
-//! Programs that differ are kept. With `--mutants` what the partitioner makes is changed, which must be seen ([`mutants`]).
+//! Programs that differ are kept. With `--mutants` what the partitioner makes is changed, which must be seen ([`mutants`]); with `--beside`
+//! a preset stands beside XLA's partitioner ([`beside`]).
 
+mod beside;
 mod mutants;
 mod xla;
 
@@ -63,6 +65,7 @@ struct Check {
 pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
     let (mut n, mut seed, mut n_xla, mut n_mutants): (usize, usize, usize, usize) = (500, 0, 0, 0);
     let mut files: Vec<PathBuf> = Vec::new();
+    let mut beside: Option<String> = None;
     let (mut pipeline, mut only) = ("inline-calls,spmd-partition,cse,dce".to_string(), String::new());
     let mut arguments = Arguments::new(words);
     while let Some(word) = arguments.next_word() {
@@ -71,6 +74,7 @@ pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
             Word::Flag(flag) if flag == "--seed" => seed = arguments.number(&flag)?,
             Word::Flag(flag) if flag == "--xla" => n_xla = arguments.number(&flag)?,
             Word::Flag(flag) if flag == "--mutants" => n_mutants = arguments.number(&flag)?,
+            Word::Flag(flag) if flag == "--beside" => beside = Some(arguments.value(&flag)?),
             Word::Flag(flag) if flag == "--pass" => pipeline = arguments.value(&flag)?,
             Word::Flag(flag) if flag == "--only" => only = arguments.value(&flag)?,
             Word::Plain(file) => files.push(file.into()),
@@ -79,6 +83,9 @@ pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
     }
     if n_mutants > 0 {
         return mutants::run_mutants(&files, n_mutants, seed as u64);
+    }
+    if let Some(preset) = beside {
+        return beside::run_beside(&files, &preset);
     }
     let folder = workspace::target_dir().join("partition-check");
     std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
@@ -241,6 +248,17 @@ fn has_short_floats(module: &Module) -> bool {
 
 /// The exit code of `hlo-opt compare`, and what it prints.
 fn compare(global: &Path, local: &Path, draw: &str, has_short_floats: bool) -> (u8, String) {
+    let paths = [global.as_os_str().to_owned(), local.as_os_str().to_owned()];
+    let mut words = ["--draw", draw, "--trials", "1"].map(OsString::from).to_vec();
+    if has_short_floats {
+        // Sums in another order differ in the last of few bits.
+        words.extend(["--rtol", "0.02"].map(OsString::from));
+    }
+    run_tool([OsString::from("compare")].into_iter().chain(paths).chain(words))
+}
+
+/// The exit code of the command line with these words, and what it prints.
+fn run_tool(words: impl IntoIterator<Item = OsString>) -> (u8, String) {
     let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
     let mut console = Console {
         stdin: &mut std::io::empty(),
@@ -251,13 +269,6 @@ fn compare(global: &Path, local: &Path, draw: &str, has_short_floats: bool) -> (
         stdin_is_terminal: true,
         stdout_is_terminal: false,
     };
-    let paths = [global.as_os_str().to_owned(), local.as_os_str().to_owned()];
-    let mut words = ["--draw", draw, "--trials", "1"].map(OsString::from).to_vec();
-    if has_short_floats {
-        // Sums in another order differ in the last of few bits.
-        words.extend(["--rtol", "0.02"].map(OsString::from));
-    }
-    let args = ["hlo-opt", "compare"].map(OsString::from).into_iter().chain(paths).chain(words);
-    let code = hlo_opt::run(args, &mut console);
+    let code = hlo_opt::run([OsString::from("hlo-opt")].into_iter().chain(words), &mut console);
     (code, String::from_utf8_lossy(&stdout).into_owned() + &String::from_utf8_lossy(&stderr))
 }
