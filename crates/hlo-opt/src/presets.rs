@@ -54,8 +54,10 @@ const SPMD_GSPMD: &str =
 const SPMD_BEST: &str =
     "inline-calls,propagate-shardings{order=best},spmd-partition{price=time},simplify-tuples,cse,dce";
 const SPMD_USER: &str = "inline-calls,spmd-partition{price=time},simplify-tuples,cse,dce";
-/// The partitioner reduces partial sums where they arise; this reduces them once, and where they are smallest.
-const SUM_ONCE: &str = "sink-all-reduce,reassociate-all-reduce,sink-all-reduce,all-reduce-to-reduce-scatter,dce";
+/// The partitioner reduces partial sums where they arise; this reduces them once, and where they are smallest. What every iteration
+/// of a loop exchanges alike is exchanged before it.
+const EXCHANGE_ONCE: &str = "hoist-invariants{exchanges=true},sink-all-reduce,reassociate-all-reduce,sink-all-reduce,\
+                             all-reduce-to-reduce-scatter,dce";
 const SHARD_UPDATES: &str = "shard-weight-update{profit=auto},dce,combine-collectives{mode=variadic}";
 
 /// A preset as the command line knows it.
@@ -212,10 +214,10 @@ pub const PRESETS: [Preset; 4] = [
             way("shardings in GSPMD's order, few collectives", Some(3), COMBINE),
             way("shardings that move the fewest bytes, few collectives", Some(4), COMBINE),
             way("the user's shardings alone, few collectives", Some(5), COMBINE),
-            way("shardings in Shardy's order, fewest bytes, sums once", Some(0), SUM_ONCE),
-            way("shardings in Shardy's order, sums once", Some(1), SUM_ONCE),
-            way("shardings in Shardy's order, fewest bytes, sums once, few collectives", Some(12), COMBINE),
-            way("shardings in Shardy's order, sums once, few collectives", Some(13), COMBINE),
+            way("shardings in Shardy's order, fewest bytes, exchanges once", Some(0), EXCHANGE_ONCE),
+            way("shardings in Shardy's order, exchanges once", Some(1), EXCHANGE_ONCE),
+            way("shardings in Shardy's order, fewest bytes, exchanges once, few collectives", Some(12), COMBINE),
+            way("shardings in Shardy's order, exchanges once, few collectives", Some(13), COMBINE),
             way("shardings in Shardy's order, fewest bytes, updates in shards", Some(0), SHARD_UPDATES),
             way("shardings in Shardy's order, updates in shards", Some(1), SHARD_UPDATES),
             way("the user's shardings alone, updates in shards", Some(5), SHARD_UPDATES),

@@ -16,8 +16,12 @@
 //!
 //! **What it does not do.** It moves elementwise ops, transposes, reshapes and slices of state that the loop hands on as it is, with the
 //! constants and broadcasts that they take. The result must have fewer bytes than the state, as it is kept for the whole loop.
-//! It moves no collective, and nothing that a branch in the loop computes. What the loop carried stays in its state. It leaves loops
+//! It moves no collective (but with `exchanges=true`, see below), and nothing that a branch in the loop computes. What the loop carried stays in its state. It leaves loops
 //! whose body or condition is called from elsewhere, whose state is used as a whole, or that carry annotations or control dependencies.
+//!
+//! With `exchanges=true` collectives and slices by device number move too, such as the gather of a weight in shards that every
+//! iteration repeats, whatever bytes their results have: time is bought with memory. The loop must be run by all devices, and not in a branch:
+//! a collective before it must not wait for a device that does not come. The sample `exchanges.hlo` runs this.
 //!
 //! **Algorithm.** For each loop: which elements of its state never change, what follows from them, in one walk; then the values
 //! that the rest of the body takes are computed outside, and appended to the state. Repeated, so that they leave
@@ -28,12 +32,14 @@
 use cranelift_entity::SecondaryMap;
 use hlo_analysis::Preserved;
 use hlo_analysis::code::{code_computations, is_annotated, pinned_by_control};
-use hlo_analysis::values::{CallSites, condition_and_body, tuple_elements, tuple_index};
+use hlo_analysis::values::{CallSites, condition_and_body, entered, tuple_elements, tuple_index};
 use hlo_ir::attrs::{Attrs, TupleIndexAttrs};
 use hlo_ir::diag::Entity;
 use hlo_ir::edit::Builder;
 use hlo_ir::module::UserMap;
+use hlo_ir::op::{CalleeEntry, CollectiveForm, Flow};
 use hlo_ir::{CompId, InstId, Module, Opcode, Shape};
+use hlo_pass::options::{OptionInfo, OptionKind};
 use hlo_pass::report::{Decision, PassReport};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 use std::collections::BTreeMap;
@@ -42,13 +48,20 @@ use std::collections::BTreeMap;
 pub(crate) static INFO: PassInfo = PassInfo {
     name: "hoist-invariants",
     help: "compute before a loop what every iteration computes alike",
-    options: &[],
-    build: |_| Ok(Box::new(HoistInvariants)),
+    options: &[OptionInfo {
+        name: "exchanges",
+        kind: OptionKind::Bool,
+        default: "false",
+        help: "collectives and slices by device number too, whatever memory their results take",
+    }],
+    build: |options| Ok(Box::new(HoistInvariants { moves_exchanges: options.flag("exchanges") })),
 };
 
 /// See the module's documentation.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct HoistInvariants;
+pub(crate) struct HoistInvariants {
+    moves_exchanges: bool,
+}
 
 impl Pass for HoistInvariants {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
@@ -58,7 +71,7 @@ impl Pass for HoistInvariants {
             for comp in code_computations(module) {
                 for inst in module.comp(comp).insts.clone() {
                     if condition_and_body(module, inst).is_some() {
-                        n_hoisted += hoist(module, inst, cx.report)?;
+                        n_hoisted += hoist(module, inst, self.moves_exchanges, cx.report)?;
                     }
                 }
             }
@@ -83,6 +96,8 @@ struct Loop {
     root: InstId,
     /// The parameters of body and condition.
     params: [InstId; 2],
+    /// Whether collectives may be run before it, and what depends on the device's number.
+    takes_exchanges: bool,
 }
 
 /// What an instruction of a body is in every iteration.
@@ -101,9 +116,14 @@ enum Constancy {
     Computed,
 }
 
-fn hoist(module: &mut Module, inst: InstId, report: &mut PassReport) -> Result<u64, PassError> {
+fn hoist(
+    module: &mut Module,
+    inst: InstId,
+    moves_exchanges: bool,
+    report: &mut PassReport,
+) -> Result<u64, PassError> {
     let users = module.users();
-    let Some(found) = find_loop(module, &users, inst) else { return Ok(0) };
+    let Some(found) = find_loop(module, &users, inst, moves_exchanges) else { return Ok(0) };
     let constancy = find_constancy(module, &found);
     let state_bytes = find_state_bytes(module, &found, &constancy);
     let is_taken = |&value: &InstId| {
@@ -126,7 +146,7 @@ fn hoist(module: &mut Module, inst: InstId, report: &mut PassReport) -> Result<u
     Ok(values.len() as u64)
 }
 
-fn find_loop(module: &Module, users: &UserMap, inst: InstId) -> Option<Loop> {
+fn find_loop(module: &Module, users: &UserMap, inst: InstId, moves_exchanges: bool) -> Option<Loop> {
     let (condition, body) = condition_and_body(module, inst)?;
     let comp = module.inst(inst).parent;
     let sites = CallSites::find(module, module.post_order());
@@ -145,7 +165,21 @@ fn find_loop(module: &Module, users: &UserMap, inst: InstId) -> Option<Loop> {
         && [inst, init].into_iter().all(|i| is_free(comp, i))
         && [root, params[0]].into_iter().all(|i| is_free(body, i))
         && is_free(condition, params[1]);
-    fits.then_some(Loop { inst, body, init, root, params })
+    let takes_exchanges = moves_exchanges && is_run_by_all(module, &sites, comp);
+    fits.then_some(Loop { inst, body, init, root, params, takes_exchanges })
+}
+
+/// Whether every device runs the computation: the entry, and what calls and loops there enter.
+fn is_run_by_all(module: &Module, sites: &CallSites, comp: CompId) -> bool {
+    let mut comp = comp;
+    while module.entry() != Some(comp) {
+        let [site] = sites.of(comp) else { return false };
+        if !matches!(entered(module, site.inst), Some((CalleeEntry::Call | CalleeEntry::Loop, _))) {
+            return false;
+        }
+        comp = module.inst(site.inst).parent;
+    }
+    true
 }
 
 /// What each instruction of a body is, operands first.
@@ -161,13 +195,42 @@ fn find_constancy(module: &Module, found: &Loop) -> SecondaryMap<InstId, Constan
             Some(_) => Constancy::Varies,
             None if pinned.contains(inst) || is_annotated(module, inst) || module.must_stay(inst) => Constancy::Varies,
             None if instruction.operands.iter().any(|&o| known[o] == Constancy::Varies) => Constancy::Varies,
+            None if found.takes_exchanges => match exchanged(module, &known, inst) {
+                Some(constancy) => constancy,
+                None => constancy_of_op(module, &known, inst),
+            },
             None => constancy_of_op(module, &known, inst),
         };
     }
     known
 }
 
-/// The bytes of the largest element of the state that each value is computed from.
+/// What an op is whose operands do not change, if it exchanges or depends on the device's number.
+fn exchanged(module: &Module, known: &SecondaryMap<InstId, Constancy>, inst: InstId) -> Option<Constancy> {
+    let instruction = module.inst(inst);
+    let array = module.shape(inst).as_array().filter(|array| array.dynamic == 0)?;
+    let is_free = instruction.operands.iter().all(|&operand| known[operand] == Constancy::Free);
+    let is_cheap = || array.n_elems() <= 1 && instruction.opcode.is_pure();
+    match instruction.opcode.row().flow {
+        Flow::PartitionId | Flow::ReplicaId => Some(Constancy::Free),
+        Flow::Collective(rule) => (rule.form == CollectiveForm::Synchronous && !is_free).then_some(Constancy::Computed),
+        Flow::All if is_free => is_cheap().then_some(Constancy::Free),
+        Flow::All => (instruction.opcode == Opcode::DynamicSlice).then_some(Constancy::Computed),
+        Flow::Parameter
+        | Flow::Constant
+        | Flow::Tuple
+        | Flow::GetTupleElement
+        | Flow::Identity
+        | Flow::Call
+        | Flow::While
+        | Flow::Conditional
+        | Flow::AsyncStart(_)
+        | Flow::AsyncUpdate
+        | Flow::AsyncDone => None,
+    }
+}
+
+/// The bytes of the largest element of the state that each value is computed from; no limit for what devices exchange.
 fn find_state_bytes(
     module: &Module,
     found: &Loop,
@@ -178,6 +241,7 @@ fn find_state_bytes(
         bytes[inst] = match constancy[inst] {
             Constancy::Varies => 0,
             Constancy::State => module.shape(inst).size_bytes(),
+            Constancy::Computed if module.inst(inst).opcode.row().collective.is_some() => u64::MAX,
             Constancy::Free | Constancy::Moved | Constancy::Computed => {
                 module.inst(inst).operands.iter().map(|&operand| bytes[operand]).max().unwrap_or(0)
             }
