@@ -24,6 +24,7 @@ pub(crate) const SHARDING: &str = "shard-weight-update";
 
 /// The pass that takes those about the machine.
 const DISTRIBUTING: &str = "distribute-matrix-updates";
+const PROPAGATING: &str = "propagate-shardings";
 const PARTITIONING: &str = "spmd-partition";
 
 /// The option that says how much memory a faster way may take.
@@ -335,7 +336,7 @@ impl Preset {
                 let is_of_machine = |name: &str| name == "cluster" || name == "device";
                 let takes = |name: &str| match call.name.as_str() {
                     SHARDING => name != "objective" && name != MOST_MEMORY,
-                    DISTRIBUTING | PARTITIONING => is_of_machine(name),
+                    DISTRIBUTING | PROPAGATING | PARTITIONING => is_of_machine(name),
                     _ => false,
                 };
                 let is_new = |name: &str| call.options.iter().all(|(known, _)| known != name);

@@ -5,6 +5,7 @@
 
 mod error;
 mod mesh;
+mod prices;
 mod propagate_shardings;
 mod sharding;
 mod spmd_partition;

@@ -116,12 +116,7 @@ enum Constancy {
     Computed,
 }
 
-fn hoist(
-    module: &mut Module,
-    inst: InstId,
-    moves_exchanges: bool,
-    report: &mut PassReport,
-) -> Result<u64, PassError> {
+fn hoist(module: &mut Module, inst: InstId, moves_exchanges: bool, report: &mut PassReport) -> Result<u64, PassError> {
     let users = module.users();
     let Some(found) = find_loop(module, &users, inst, moves_exchanges) else { return Ok(0) };
     let constancy = find_constancy(module, &found);

@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use hlo_analysis::Analyses;
-use hlo_analysis::frequency::{FrequencyOptions, Frequencies};
+use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
 use hlo_analysis::time::{DEFAULT_DEVICE, Machine, predict};
 use hlo_analysis::traffic::Traffic;
 use hlo_ir::Module;

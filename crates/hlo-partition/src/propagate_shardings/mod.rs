@@ -29,7 +29,7 @@
 //! **Algorithm.** A value is a leaf with tuples and calls looked through; what a loop carries is one value, tied by edges to what
 //! it comes from ([`graph`]). An op ties values by its factors ([`rules`]). Per user priority and stage of the order ([`schedule`]) a work
 //! list of ties runs to a fixpoint; a step ([`step`]) grows tensors to the longest list of atoms that a factor has. Atoms are only added, so it
-//! ends; near-linear in instructions × atoms. With `order=best` both orders are priced ([`price`]), and of the cheaper one single values are
+//! ends; near-linear in instructions × atoms. With `order=best` both orders are priced ([`price`]; by bytes, or by time on a machine), and of the cheaper one single values are
 //! changed while that helps ([`mod@improve`]).
 //!
 //! **Requires** a verified global program. **Ensures** the same results: copies and annotations compute nothing. **Errors**: malformed
@@ -59,6 +59,7 @@ mod why;
 
 use crate::error::PartitionError;
 use crate::mesh::ModuleMesh;
+use crate::prices::{MACHINE, PRICE, Price};
 use crate::sharding::Atom;
 use annotate::{LostClaim, Openness, annotate};
 use claims::ClaimReader;
@@ -75,7 +76,7 @@ use hlo_pass::report::Decision;
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 use hlo_spmd::CallSiteCopies;
 use improve::improve;
-use price::Pricer;
+use price::{Pricer, TimePricer};
 use project::Projector;
 use regions::{find_borders, set_manual_atoms};
 use schedule::{Order, Schedule, TiesOf};
@@ -89,7 +90,7 @@ pub(crate) static INFO: PassInfo = PassInfo {
     name: "propagate-shardings",
     help: "spread the user's shardings to all values, and print one on every instruction",
     options: OPTIONS,
-    build: |options| Ok(Box::new(PropagateShardings::new(options)?)),
+    build: |options| Ok(Box::new(PropagateShardings::new(options, Price::new(options, 0)?)?)),
 };
 
 const OPTIONS: &[OptionInfo] = &[
@@ -97,7 +98,7 @@ const OPTIONS: &[OptionInfo] = &[
         name: "order",
         kind: OptionKind::Word(&["best", "shardy", "gspmd"]),
         default: "best",
-        help: "in which order shardings spread; best: both are tried, and what moves fewer bytes is kept",
+        help: "in which order shardings spread; best: both are tried, and the cheaper one is kept",
     },
     OptionInfo {
         name: "open-params",
@@ -106,6 +107,9 @@ const OPTIONS: &[OptionInfo] = &[
         help: "whether parameters without an annotation may be cut: true, false, or one for each leaf as [true,false,…]",
     },
     OptionInfo { name: "open-results", kind: OptionKind::Text, default: "true", help: "the same for results" },
+    PRICE,
+    MACHINE[0],
+    MACHINE[1],
     OptionInfo {
         name: "steps",
         kind: OptionKind::Int,
@@ -128,6 +132,8 @@ const MOST_CONFLICTS_TOLD: usize = 16;
 pub(crate) struct PropagateShardings {
     /// `None`: the cheapest of all.
     order: Option<Order>,
+    /// What decides between orders and between values.
+    price: Price,
     n_steps: usize,
     open_params: Openness,
     open_results: Openness,
@@ -135,7 +141,7 @@ pub(crate) struct PropagateShardings {
 }
 
 impl PropagateShardings {
-    fn new(options: &Options) -> Result<PropagateShardings, PartitionError> {
+    fn new(options: &Options, price: Price) -> Result<PropagateShardings, PartitionError> {
         let openness = |name: &'static str| {
             let text = options.text(name);
             Openness::parse(text).ok_or_else(|| {
@@ -149,6 +155,7 @@ impl PropagateShardings {
                 "gspmd" => Some(Order::Gspmd),
                 _ => None,
             },
+            price,
             n_steps: options.int("steps").max(0) as usize,
             open_params: openness("open-params")?,
             open_results: openness("open-results")?,
@@ -171,7 +178,13 @@ impl PropagateShardings {
     }
 
     /// Spreads the annotations in the order that was asked for, or in all of them, of which the cheapest stays.
-    fn propagate(&self, module: &Module, mesh: &ModuleMesh, graph: &mut ShardingGraph, cx: &mut PassCx<'_>) -> Stepper {
+    fn propagate(
+        &self,
+        module: &Module,
+        mesh: &ModuleMesh,
+        graph: &mut ShardingGraph,
+        cx: &mut PassCx<'_>,
+    ) -> Result<Stepper, PartitionError> {
         let ties_of = TiesOf::new(graph.values.len(), &graph.ties);
         let run = |values: &mut PrimaryMap<CutId, CutValue>, ties: &PrimaryMap<TieId, Tie>, order: Order| {
             let mut stepper = Stepper::new(mesh.sizes(), order == Order::Gspmd);
@@ -179,23 +192,26 @@ impl PropagateShardings {
             stepper
         };
         if let Some(order) = self.order {
-            return run(&mut graph.values, &graph.ties, order);
+            return Ok(run(&mut graph.values, &graph.ties, order));
         }
-        let often = how_often(module, graph, cx);
-        let mut pricer = Pricer { projector: Projector::new(mesh.sizes()), often: &often };
+        let (often, prices) = (how_often(module, graph, cx), self.price.of_devices(mesh.n_devices())?);
+        let time = TimePricer::new(module, mesh, &graph.values, &prices);
+        let (unit, scale) = if time.is_some() { ("microseconds", 1e6) } else { ("bytes over a link", 1.0) };
+        let mut pricer = Pricer { projector: Projector::new(mesh.sizes()), often: &often, time };
         let mut ways: Vec<(Order, f64, PrimaryMap<CutId, CutValue>, Stepper)> = Vec::new();
         for order in [Order::Shardy, Order::Gspmd] {
             let mut values = graph.values.clone();
             let stepper = run(&mut values, &graph.ties, order);
             ways.push((order, pricer.total(&values, &graph.ties), values, stepper));
         }
-        let told: Vec<String> = ways.iter().map(|(order, price, ..)| format!("{} {price:.0}", order.name())).collect();
+        let told: Vec<String> =
+            ways.iter().map(|(order, price, ..)| format!("{} {:.0}", order.name(), price * scale)).collect();
         // The first of equals.
         ways.sort_by(|a, b| a.1.total_cmp(&b.1));
         ways.truncate(1);
-        let Some((order, _, mut values, stepper)) = ways.pop() else { return Stepper::new(mesh.sizes(), false) };
+        let Some((order, _, mut values, stepper)) = ways.pop() else { return Ok(Stepper::new(mesh.sizes(), false)) };
         let (n_changed, n_tried) = improve(&mut values, &graph.ties, &ties_of, &mut pricer, self.n_steps);
-        let after = pricer.total(&values, &graph.ties);
+        let after = pricer.total(&values, &graph.ties) * scale;
         graph.values = values;
         cx.report.count("values-improved", n_changed as u64);
         cx.report.count("improvements-tried", n_tried as u64);
@@ -203,12 +219,12 @@ impl PropagateShardings {
             subject: "order".into(),
             action: order.name().into(),
             reason: format!(
-                "prices in bytes over a link: {}; {after:.0} after {n_changed} values were changed one by one",
+                "prices in {unit}: {}; {after:.0} after {n_changed} values were changed one by one",
                 told.join(", ")
             ),
             ..Decision::default()
         });
-        stepper
+        Ok(stepper)
     }
 }
 
@@ -235,9 +251,10 @@ impl Pass for PropagateShardings {
         let mut claims = ClaimReader::new(&before, &mesh)?;
         let (mut graph, lost) = self.read(&before, &mut claims)?;
         let n_annotated = graph.values.values().filter(|value| value.claimed_by.is_some()).count();
-        let stepper = self.propagate(&before, &mesh, &mut graph, cx);
+        let stepper = self.propagate(&before, &mesh, &mut graph, cx)?;
         let often = how_often(&before, &graph, cx);
-        let conflicts = find_conflicts(&graph, Pricer { projector: Projector::new(mesh.sizes()), often: &often });
+        let conflicts =
+            find_conflicts(&graph, Pricer { projector: Projector::new(mesh.sizes()), often: &often, time: None });
         for &(tie, bytes) in conflicts.iter().take(MOST_CONFLICTS_TOLD) {
             cx.report.decisions.push(explain_conflict(&before, &graph, tie, bytes));
         }

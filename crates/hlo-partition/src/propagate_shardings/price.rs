@@ -3,13 +3,17 @@
 //!
 //! An op is taken to compute in the sharding of its result, or, where operands are cut along what it sums over by atoms
 //! that the result has elsewhere, in theirs; whichever is less. Bytes of a redistribution are what a device does not hold yet;
-//! whether a plan reaches that is the partitioner's business.
+//! whether a plan reaches that is the partitioner's business. Where the machine is known, all of it is seconds on that machine
+//! ([`crate::prices`], which the partitioner decides by too).
 
 use super::project::Projector;
-use super::ties::{FactorEffect, Tie, TieId};
+use super::ties::{FactorEffect, Tie, TieFactor, TieId, TieKind};
 use super::values::{AtomSet, CutId, CutValue, bit, bits};
-use crate::sharding::{Atom, AtomList};
+use crate::mesh::ModuleMesh;
+use crate::prices::Prices;
+use crate::sharding::{ArraySharding, Atom, AtomList};
 use cranelift_entity::{PrimaryMap, SecondaryMap};
+use hlo_ir::{ArrayShape, Module};
 
 /// How much slower a link is than memory, and than arithmetic per operation: bytes of memory traffic, and operations, that take as
 /// long as one byte over a link of some 50 GB/s on a device with 3 TB/s and 500 Tflop/s.
@@ -21,6 +25,34 @@ pub(super) struct Pricer<'a> {
     pub projector: Projector,
     /// How often each tie runs.
     pub often: &'a SecondaryMap<TieId, f64>,
+    /// The machine, where its time decides.
+    pub time: Option<TimePricer<'a>>,
+}
+
+/// Prices in seconds.
+pub(super) struct TimePricer<'a> {
+    prices: &'a Prices,
+    mesh: &'a ModuleMesh,
+    /// The whole arrays.
+    shapes: SecondaryMap<CutId, Option<ArrayShape>>,
+}
+
+impl<'a> TimePricer<'a> {
+    /// Prices of a module's values; `None` where bytes decide.
+    pub(super) fn new(
+        module: &Module,
+        mesh: &'a ModuleMesh,
+        values: &PrimaryMap<CutId, CutValue>,
+        prices: &'a Prices,
+    ) -> Option<TimePricer<'a>> {
+        prices.cluster()?;
+        let mut shapes = SecondaryMap::new();
+        for (id, value) in values {
+            let shape = module.shapes.leaf(module.inst(value.inst).shape, value.leaf as usize);
+            shapes[id] = shape.and_then(|shape| shape.as_array()).cloned();
+        }
+        Some(TimePricer { prices, mesh, shapes })
+    }
 }
 
 /// Bytes that a device receives.
@@ -47,7 +79,7 @@ impl Pricer<'_> {
         ties.iter().map(|(id, tie)| self.price(values, id, tie)).sum()
     }
 
-    /// The cost of one tie, in bytes over a link.
+    /// The cost of one tie, in bytes over a link or in seconds.
     pub(super) fn price(&mut self, values: &PrimaryMap<CutId, CutValue>, id: TieId, tie: &Tie) -> f64 {
         self.projector.project(values, tie);
         let by_result = self.computed_by_result(tie);
@@ -118,7 +150,75 @@ impl Pricer<'_> {
         (computed != *by_result).then_some(computed)
     }
 
+    /// Seconds to bring operands to how the op computes, to compute, and to bring results to how they are cut.
+    fn seconds(
+        &self,
+        values: &PrimaryMap<CutId, CutValue>,
+        tie: &Tie,
+        computed: &Computed,
+        time: &TimePricer<'_>,
+    ) -> f64 {
+        let mut partial = AtomList::new();
+        let factors = || self.projector.factors.iter().zip(computed).enumerate();
+        for (_, (_, atoms)) in factors().filter(|(_, (factor, _))| factor.effect == FactorEffect::Reduce) {
+            partial.extend(atoms.iter().copied());
+        }
+        partial.sort_unstable();
+        let mut seconds = 0.0;
+        for (k, tensor) in tie.tensors.iter().enumerate() {
+            let value = &values[tensor.value];
+            let Some(shape) = time.shapes[tensor.value].as_ref().filter(|_| value.elem_bytes > 0) else { continue };
+            let (own, within) = (value.sharding().resolved(), self.while_computed(tie, k, computed, value.dims.len()));
+            if k >= tie.n_operands as usize {
+                let given = ArraySharding { partial: partial.clone(), ..within };
+                seconds += time.prices.reshard(time.mesh, shape, (&given, &own));
+                continue;
+            }
+            seconds += time.prices.reshard(time.mesh, shape, (&own, &within));
+            let is_moved = |(f, (factor, atoms)): (usize, (&TieFactor, &AtomList))| {
+                factor.effect == FactorEffect::Move && self.projector.slot(k, f).place.is_some() && !atoms.is_empty()
+            };
+            if factors().any(is_moved) {
+                seconds += time.prices.permutes(time.mesh, 1, self.local(values, tensor.value, k, computed));
+            }
+        }
+        let is_op = !matches!(tie.kind, TieKind::Edge | TieKind::Exit | TieKind::Barrier(_));
+        let result = tie.tensors.get(tie.n_operands as usize).and_then(|tensor| time.shapes[tensor.value].as_ref());
+        let n_steps = factors()
+            .map(|(_, (factor, atoms))| (factor.size as f64 / self.projector.n_tiles(atoms).max(1) as f64).ceil());
+        match result.filter(|_| is_op) {
+            Some(result) => seconds + time.prices.work(n_steps.product(), self.multiplies(tie), result),
+            None => seconds,
+        }
+    }
+
+    /// How a tensor is cut while the op computes.
+    fn while_computed(&self, tie: &Tie, k: usize, computed: &Computed, rank: usize) -> ArraySharding {
+        let mut sharding = ArraySharding::replicated(rank);
+        for (d, dim) in sharding.dims.iter_mut().enumerate() {
+            match &tie.rule {
+                Some(rule) => {
+                    let of_dim = rule.tensors[k].get(d).into_iter().flatten();
+                    dim.extend(of_dim.flat_map(|&f| computed.get(usize::from(f)).into_iter().flatten().copied()));
+                }
+                None => dim.extend(computed.get(d).into_iter().flatten().copied()),
+            }
+        }
+        sharding
+    }
+
+    /// Whether the op multiplies and sums, as a matrix unit does.
+    fn multiplies(&self, tie: &Tie) -> bool {
+        tie.n_operands > 1
+            && self.projector.factors.iter().enumerate().any(|(f, factor)| {
+                factor.effect == FactorEffect::Reduce && (0..2).all(|k| self.projector.slot(k, f).place.is_some())
+            })
+    }
+
     fn cost(&self, values: &PrimaryMap<CutId, CutValue>, tie: &Tie, computed: &Computed) -> f64 {
+        if let Some(time) = &self.time {
+            return self.seconds(values, tie, computed, time);
+        }
         let touched: f64 =
             tie.tensors.iter().enumerate().map(|(k, tensor)| self.local(values, tensor.value, k, computed)).sum();
         let work = self
@@ -127,11 +227,7 @@ impl Pricer<'_> {
             .iter()
             .zip(computed)
             .map(|(factor, atoms)| factor.size as f64 / self.projector.n_tiles(atoms).max(1) as f64);
-        let multiplies = tie.n_operands > 1
-            && self.projector.factors.iter().enumerate().any(|(f, factor)| {
-                factor.effect == FactorEffect::Reduce && (0..2).all(|k| self.projector.slot(k, f).place.is_some())
-            });
-        let flops: f64 = if multiplies { 2.0 * work.product::<f64>() } else { 0.0 };
+        let flops: f64 = if self.multiplies(tie) { 2.0 * work.product::<f64>() } else { 0.0 };
         self.moved(values, tie, computed).total() + touched / MEMORY_BYTES_PER_LINK_BYTE + flops / FLOPS_PER_LINK_BYTE
     }
 

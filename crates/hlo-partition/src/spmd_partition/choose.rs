@@ -5,9 +5,9 @@
 //! to what is wanted, rows of neighbours, and the work of a device.
 
 use super::cut::{FactorCut, lists_of};
-use super::estimate::Prices;
 use super::halo::HaloRows;
 use crate::mesh::ModuleMesh;
+use crate::prices::Prices;
 use crate::sharding::{ArraySharding, AtomList};
 use hlo_ir::factors::FactorSet;
 use hlo_ir::localize::{LocalForm, OperandAdjust, localize};

@@ -1,9 +1,8 @@
 //! The program of one device, computation by computation.
 
-use super::Price;
-use super::estimate::Prices;
 use crate::error::PartitionError;
 use crate::mesh::{ModuleMesh, ReadSharding};
+use crate::prices::{Price, Prices};
 use crate::sharding::{ArraySharding, AtomList};
 use cranelift_entity::EntitySet;
 use hlo_ir::attrs::{Attrs, DimsAttrs, ParameterAttrs};

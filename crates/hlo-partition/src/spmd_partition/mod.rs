@@ -28,7 +28,7 @@
 //! [`hlo_spmd::redistribution`] finds the steps), the op's local form ([`hlo_ir::localize`]) is written with what it asks for before
 //! and after (`adjust`, `halo`), results are partial along atoms that cut reduced factors, and then brought to what their
 //! annotation says. Of ways to cut an op, the one is taken for which a device receives the fewest bytes, its own work and
-//! launches counted as bytes, or with `price=time` the one that takes the least time on the machine (`estimate`). Tiles of uneven dims are padded with any values, which are masked only before a reduction or where rows are read
+//! launches counted as bytes, or with `price=time` the one that takes the least time on the machine (`prices`). Tiles of uneven dims are padded with any values, which are masked only before a reduction or where rows are read
 //! from beyond the array. Computations that are called are written once for each way in which their parameters are cut.
 //!
 //! **Requires** one replica. **Ensures** the same results, cut as the annotations of parameters and results say. **Errors**: `sharding`,
@@ -41,7 +41,6 @@ mod choose;
 mod control;
 mod cut;
 mod emit;
-mod estimate;
 mod halo;
 mod lowering;
 mod ops;
@@ -49,19 +48,17 @@ mod regions;
 mod scan;
 
 use crate::error::PartitionError;
+use crate::prices::{MACHINE, PRICE, Price};
 use crate::sharding::ArraySharding;
-use estimate::{Prices, TimePrices};
 use hlo_analysis::Preserved;
 use hlo_analysis::code::code_computations;
-use hlo_analysis::time::{DEFAULT_DEVICE, Machine};
-use hlo_cluster::ClusterError;
 use hlo_ir::attrs::Attrs;
 use hlo_ir::custom_target::CustomTarget;
 use hlo_ir::diag::Entity;
 use hlo_ir::header::EntryLayout;
 use hlo_ir::sharding::Sharding;
 use hlo_ir::{ArrayShape, CompId, InstId, Module, Opcode, Shape, shardy};
-use hlo_pass::options::{OptionInfo, OptionKind, Options};
+use hlo_pass::options::{OptionInfo, OptionKind};
 use hlo_pass::report::Decision;
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 use lowering::{LeafForm, Lowering};
@@ -73,35 +70,21 @@ pub(crate) static INFO: PassInfo = PassInfo {
     options: OPTIONS,
     build: |options| {
         let is_annotated_only = options.flag("annotate-only");
-        Ok(Box::new(SpmdPartition { price: Price::new(options)?, is_annotated_only }))
+        let price = Price::new(options, options.int("launch-bytes").max(0))?;
+        Ok(Box::new(SpmdPartition { price, is_annotated_only }))
     },
 };
 
 const OPTIONS: &[OptionInfo] = &[
-    OptionInfo {
-        name: "price",
-        kind: OptionKind::Word(&["bytes", "time"]),
-        default: "bytes",
-        help: "what decides how ops are cut: bytes that a device receives, or time on the machine",
-    },
+    PRICE,
     OptionInfo {
         name: "launch-bytes",
         kind: OptionKind::Int,
         default: "1",
         help: "price=bytes: what one more collective costs beside its bytes, in bytes that a link carries meanwhile",
     },
-    OptionInfo {
-        name: "cluster",
-        kind: OptionKind::Text,
-        default: "",
-        help: "price=time: how the devices are wired: [(node,2),(gpu,8)], a shipped name or a .toml file; empty: one switch",
-    },
-    OptionInfo {
-        name: "device",
-        kind: OptionKind::Text,
-        default: DEFAULT_DEVICE,
-        help: "price=time: what every device is",
-    },
+    MACHINE[0],
+    MACHINE[1],
     OptionInfo {
         name: "annotate-only",
         kind: OptionKind::Bool,
@@ -109,37 +92,6 @@ const OPTIONS: &[OptionInfo] = &[
         help: "leave the program global, with sharding= on every value and the number of partitions, for XLA's partitioner",
     },
 ];
-
-/// What decides between ways to cut an op, as the options say.
-#[derive(Clone, Debug)]
-enum Price {
-    /// Bytes that a device receives; one more collective counts as so many.
-    Bytes { launch: i64 },
-    /// Seconds on a machine.
-    Time(Machine),
-}
-
-impl Price {
-    fn new(options: &Options) -> Result<Price, ClusterError> {
-        match options.text("price") {
-            "time" => Machine::from_args(options.text("cluster"), options.text("device")).map(Price::Time),
-            _ => Ok(Price::Bytes { launch: options.int("launch-bytes").max(0) }),
-        }
-    }
-
-    /// Prices between so many devices.
-    ///
-    /// # Errors
-    /// The machine has another number of devices.
-    fn of_devices(&self, n_devices: usize) -> Result<Prices, PartitionError> {
-        match self {
-            Price::Bytes { launch } => Ok(Prices::Bytes { launch: *launch as f64 }),
-            Price::Time(machine) => TimePrices::new(machine.clone(), n_devices)
-                .map(|prices| Prices::Time(Box::new(prices)))
-                .map_err(|error| PartitionError::about("machine", Entity::Module, error.to_string())),
-        }
-    }
-}
 
 /// See the module's documentation.
 #[derive(Clone, Debug)]

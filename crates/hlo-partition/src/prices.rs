@@ -4,13 +4,75 @@
 //! Costs are in bytes that a device receives on a ring, the work of a device counted as the bytes that its links carry meanwhile; or,
 //! where the machine is known, in seconds on it.
 
+use crate::error::PartitionError;
 use crate::mesh::ModuleMesh;
 use crate::sharding::{ArraySharding, Atom, AtomList};
-use hlo_analysis::time::{KernelWork, Machine, Network, SizeMismatch};
-use hlo_cluster::{Cluster, Collective, CollectiveCost};
+use hlo_analysis::time::{DEFAULT_DEVICE, KernelWork, Machine, Network, SizeMismatch};
+use hlo_cluster::{Cluster, ClusterError, Collective, CollectiveCost};
 use hlo_ir::ArrayShape;
+use hlo_ir::diag::Entity;
+use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use indexmap::IndexMap;
 use std::cell::RefCell;
+
+/// The option that says what decides.
+pub(crate) const PRICE: OptionInfo = OptionInfo {
+    name: "price",
+    kind: OptionKind::Word(&["bytes", "time"]),
+    default: "bytes",
+    help: "what decides: bytes that a device receives, or time on the machine",
+};
+
+/// The options that say which machine `price=time` is about.
+pub(crate) const MACHINE: [OptionInfo; 2] = [
+    OptionInfo {
+        name: "cluster",
+        kind: OptionKind::Text,
+        default: "",
+        help: "price=time: how the devices are wired: [(node,2),(gpu,8)], a shipped name or a .toml file; empty: one switch",
+    },
+    OptionInfo {
+        name: "device",
+        kind: OptionKind::Text,
+        default: DEFAULT_DEVICE,
+        help: "price=time: what every device is",
+    },
+];
+
+/// What decides, as options say.
+#[derive(Clone, Debug)]
+pub(crate) enum Price {
+    /// Bytes that a device receives; one more collective counts as so many.
+    Bytes { launch: i64 },
+    /// Seconds on a machine.
+    Time(Machine),
+}
+
+impl Price {
+    /// What the options [`PRICE`] and [`MACHINE`] say.
+    ///
+    /// # Errors
+    /// A description of a machine that cannot be read.
+    pub(crate) fn new(options: &Options, launch: i64) -> Result<Price, ClusterError> {
+        match options.text(PRICE.name) {
+            "time" => Machine::from_args(options.text("cluster"), options.text("device")).map(Price::Time),
+            _ => Ok(Price::Bytes { launch }),
+        }
+    }
+
+    /// Prices between so many devices.
+    ///
+    /// # Errors
+    /// The machine has another number of devices.
+    pub(crate) fn of_devices(&self, n_devices: usize) -> Result<Prices, PartitionError> {
+        match self {
+            Price::Bytes { launch } => Ok(Prices::Bytes { launch: *launch as f64 }),
+            Price::Time(machine) => TimePrices::new(machine.clone(), n_devices)
+                .map(|prices| Prices::Time(Box::new(prices)))
+                .map_err(|error| PartitionError::about("machine", Entity::Module, error.to_string())),
+        }
+    }
+}
 
 /// Operations of a matrix unit in the time in which a link carries a byte: some 5e14 against 4.5e11 per second.
 const FLOPS_PER_BYTE: f64 = 1024.0;
@@ -19,7 +81,7 @@ const FLOPS_PER_BYTE: f64 = 1024.0;
 const MEMORY_BYTES_PER_BYTE: f64 = 8.0;
 
 /// What decides between two ways to cut an op.
-pub(super) enum Prices {
+pub(crate) enum Prices {
     /// Bytes, and what one more collective costs beside its own.
     Bytes { launch: f64 },
     /// Seconds.
@@ -27,7 +89,7 @@ pub(super) enum Prices {
 }
 
 /// Seconds on a machine.
-pub(super) struct TimePrices {
+pub(crate) struct TimePrices {
     machine: Machine,
     network: Network,
     /// By kind and atoms, which are bits.
@@ -50,7 +112,7 @@ impl TimePrices {
     ///
     /// # Errors
     /// The machine has another number of devices.
-    pub(super) fn new(machine: Machine, n_devices: usize) -> Result<TimePrices, SizeMismatch> {
+    fn new(machine: Machine, n_devices: usize) -> Result<TimePrices, SizeMismatch> {
         let network = machine.network(n_devices)?;
         Ok(TimePrices { machine, network, known: RefCell::default() })
     }
@@ -83,7 +145,7 @@ impl TimePrices {
 
 impl Prices {
     /// The links that redistributions are planned for; `None` where bytes decide.
-    pub(super) fn cluster(&self) -> Option<&Cluster> {
+    pub(crate) fn cluster(&self) -> Option<&Cluster> {
         match self {
             Prices::Bytes { .. } => None,
             Prices::Time(time) => Some(time.network.cluster()),
@@ -91,7 +153,7 @@ impl Prices {
     }
 
     /// The cost of bringing an array of `shape` from one sharding to another.
-    pub(super) fn reshard(
+    pub(crate) fn reshard(
         &self,
         mesh: &ModuleMesh,
         shape: &ArrayShape,
@@ -170,7 +232,7 @@ impl Prices {
     }
 
     /// The cost of `n_permutes` that bring a device these bytes.
-    pub(super) fn permutes(&self, mesh: &ModuleMesh, n_permutes: usize, bytes: f64) -> f64 {
+    pub(crate) fn permutes(&self, mesh: &ModuleMesh, n_permutes: usize, bytes: f64) -> f64 {
         match self {
             Prices::Bytes { launch } => bytes + launch * n_permutes as f64,
             Prices::Time(_) if n_permutes == 0 => 0.0,
@@ -184,7 +246,7 @@ impl Prices {
     }
 
     /// The cost of a device's own work: `n_steps` of the op's loop nest.
-    pub(super) fn work(&self, n_steps: f64, is_product: bool, result: &ArrayShape) -> f64 {
+    pub(crate) fn work(&self, n_steps: f64, is_product: bool, result: &ArrayShape) -> f64 {
         let element_bytes = f64::from(result.dtype.bits()) / 8.0;
         match (self, is_product) {
             (Prices::Bytes { .. }, true) => 2.0 * n_steps / FLOPS_PER_BYTE,
