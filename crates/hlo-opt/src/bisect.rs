@@ -11,6 +11,7 @@ use crate::progress::Progress;
 use crate::{Failure, descriptions, exit, presets, registry};
 use hlo_analysis::Analyses;
 use hlo_ir::Module;
+use hlo_ir::devices::find_n_devices;
 use hlo_ir::print::{PrintOptions, print_module};
 use hlo_pass::pipeline::{PassCall, PipelineError, parse_pipeline};
 use hlo_pass::report::Artifact;
@@ -84,7 +85,7 @@ fn passes(
     wrong: &dyn Fn(String) -> Failure,
 ) -> Result<Vec<BoundPass>, Failure> {
     let mut calls: Vec<PassCall> = Vec::new();
-    let machine = Chosen::find(args.machine.as_deref(), None, module.n_devices().max(1))?;
+    let machine = Chosen::find(args.machine.as_deref(), None, find_n_devices(module).max(1))?;
     if let Some(text) = &args.preset {
         let ways = presets::ways(&presets::parse(text)?, machine.as_ref())?;
         let (mut module, mut analyses) = (module.clone(), Analyses::new(analyses.params.clone()));

@@ -17,6 +17,7 @@ use hlo_analysis::Analyses;
 use hlo_analysis::annotations::ParamFacts;
 use hlo_gpu::lower::LowerOptions;
 use hlo_ir::Module;
+use hlo_ir::devices::find_n_devices;
 use hlo_ir::print::{PrintOptions, print_module, write_module};
 use hlo_pass::fastest::Ways;
 use hlo_pass::pipeline::{PassCall, PipelineError, nearest, parse_pipeline};
@@ -386,7 +387,7 @@ impl<'a> Job<'a> {
         console: &mut Console<'_>,
     ) -> Result<Option<Optimized>, Failure> {
         let (machine, device) = (self.args.machine.as_deref(), self.args.device.as_deref());
-        let chosen = Chosen::find(machine, device, loaded.module.n_devices().max(1))?;
+        let chosen = Chosen::find(machine, device, find_n_devices(&loaded.module).max(1))?;
         let of_this_size = chosen.map(|chosen| Work::new(self.args, Some(chosen))).transpose()?;
         let work = of_this_size.as_ref().unwrap_or(self.work);
         let mut analyses = Analyses::new(params);

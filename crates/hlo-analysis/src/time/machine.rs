@@ -80,13 +80,15 @@ impl Machine {
         &self.device
     }
 
-    /// The links between `n_devices` devices.
+    /// The links between `n_devices` devices. A device alone exchanges nothing, such as one that is to run a whole global program: it
+    /// is one device of any cluster.
     ///
     /// # Errors
     /// The cluster has another number of devices.
     pub fn network(&self, n_devices: usize) -> Result<Network, SizeMismatch> {
         let cluster = match &self.cluster {
             Some(cluster) if cluster.n_devices() as usize == n_devices => cluster.clone(),
+            Some(_) if n_devices <= 1 => Cluster::flat(1, DEFAULT_GBYTES_PER_S, DEFAULT_LATENCY_US),
             Some(cluster) => {
                 return Err(SizeMismatch {
                     n_devices,
