@@ -171,13 +171,21 @@ fn a_call_counts_in_its_callers_place_and_as_often_as_it_is_made() {
 
 #[test]
 fn what_is_not_known_is_said() {
-    let module = parsed(
-        "HloModule m\nENTRY e {\n  x = f32[16] parameter(0)\n  ROOT c = f32[16] custom-call(x), custom_call_target=\"secret\"\n}\n",
-    );
-    assert!(time(&module).is_partial);
-    let frequencies = Frequencies::compute(&module, FrequencyOptions::default());
+    let on = |n_devices: usize| {
+        parsed(&format!(
+            "HloModule m, num_partitions={n_devices}\nENTRY e {{\n  x = f32[16] parameter(0)\n  \
+             ROOT c = f32[16] custom-call(x), custom_call_target=\"secret\"\n}}\n"
+        ))
+    };
+    assert!(time(&on(1)).is_partial);
     let eight = Machine::from_args("[(gpu,8)]", DEFAULT_DEVICE).expect("a machine");
-    assert!(predict(&module, &frequencies, &eight).is_err_and(|error| error.to_string().contains('8')));
+    let on_eight = |module: &Module| {
+        let frequencies = Frequencies::compute(module, FrequencyOptions::default());
+        predict(module, &frequencies, &eight)
+    };
+    assert!(on_eight(&on(2)).is_err_and(|error| error.to_string().contains('8')));
+    // A device alone exchanges nothing: it is one of any machine.
+    assert_eq!(on_eight(&on(1)).map(|time| time.critical_path_s), Ok(time(&on(1)).critical_path_s));
 }
 
 /// Loops of two billion trips, `depth` within each other; the outermost runs `outermost` times.

@@ -47,3 +47,12 @@ def test_the_modules_script_prints_what_the_program_does(capsys, monkeypatch):
     assert printed.startswith("all-reduce ")
     assert "2 all-gather, 2 reduce-scatter, 1 all-reduce" in printed
     assert len(names["faster"].collectives()) == 5
+
+
+def test_the_partitioned_script_is_what_it_says(capsys):
+    names: dict = {}
+    exec(compile(script("partition"), str(README), "exec"), names)
+    printed = capsys.readouterr().out
+    assert "train_step on 8 devices, partitioned by hlo-opt" in printed
+    assert names["params"]["up"].addressable_shards[0].data.shape == (256, 256)
+    assert np.isfinite(float(names["loss"]))

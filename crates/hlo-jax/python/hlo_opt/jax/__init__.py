@@ -1,13 +1,17 @@
-"""hlo-opt inside JAX: ``train_step = hlo_opt.jax.zero(train_step)`` keeps a step's state in shards between steps."""
+"""hlo-opt inside JAX: ``train_step = hlo_opt.jax.zero(train_step)`` keeps a step's state in shards between
+steps; ``train_step = hlo_opt.jax.partition(train_step)`` partitions a step over a mesh."""
 
 from hlo_opt.jax.explain import Report, report
 from hlo_opt.jax.hook import Hooked, HookError, disable, enable, hooked
+from hlo_opt.jax.partition import PartitionError, PartitionStep, partition
 from hlo_opt.jax.state import init, replicate, shardings
 from hlo_opt.jax.zero import ZeroError, ZeroStep, zero
 
 __all__ = [
     "HookError",
     "Hooked",
+    "PartitionError",
+    "PartitionStep",
     "Report",
     "ZeroError",
     "ZeroStep",
@@ -15,6 +19,7 @@ __all__ = [
     "enable",
     "hooked",
     "init",
+    "partition",
     "replicate",
     "report",
     "shardings",

@@ -10,7 +10,8 @@ from hlo_opt import _native
 from hlo_opt.jax.partitioned import physical
 from hlo_opt.jax.plan import Plan
 from hlo_opt.jax.sharding import EQUAL_TIMES, Way, seconds, state_pairs
-from hlo_opt.jax.zero import ZeroStep, expect_step, is_off
+from hlo_opt.jax.partition import PartitionStep
+from hlo_opt.jax.wrapped import WrappedStep, expect_step, is_off
 
 #: Of a long list so many lines are printed.
 MOST_LINES = 24
@@ -25,9 +26,10 @@ class Report:
         taken: the number of the way taken.
     """
 
-    def __init__(self, name: str, plan: Plan | None) -> None:
-        self._name, self._plan = name, plan
-        self.declined = "zero is off (HLO_OPT, or a setting of JAX)" if plan is None else plan.declined
+    def __init__(self, step: WrappedStep, plan: Plan | None) -> None:
+        self._name, self._plan = step.__name__, plan
+        self._is_partitioned = isinstance(step, PartitionStep)
+        self.declined = f"{step.maker} is off (HLO_OPT, or a setting of JAX)" if plan is None else plan.declined
         sharded = plan.sharded if plan is not None else None
         self.ways: list[Way] = sharded.ways if sharded else []
         self.taken = sharded.taken if sharded else 0
@@ -35,6 +37,8 @@ class Report:
     def __str__(self) -> str:
         if self.declined is not None:
             return f"{self._name} runs as it was: {self.declined}"
+        if self._is_partitioned:
+            return "\n".join(self._of_partitioner())
         sharded, step = self._plan.sharded, self._plan.partitioned
         n_devices = step.mesh.devices.size
         lines = [
@@ -57,6 +61,23 @@ class Report:
         return "\n".join(lines)
 
     __repr__ = __str__
+
+    def _of_partitioner(self) -> list[str]:
+        """The program beside the one by XLA's partitioner, and how arguments are cut."""
+        sharded, step = self._plan.sharded, self._plan.partitioned
+        lines = [
+            f"{self._name} on {step.mesh.devices.size} devices, partitioned by hlo-opt",
+            f"predicted for {sharded.machine}, one step of one device:",
+            f"  {'by':<9} {'time':>12} {'peak MiB':>13} {'arguments MiB':>13} {'sent MiB':>13}",
+        ]
+        for number, way in enumerate(self.ways):
+            sizes = [way.peak_bytes / 2**20, way.argument_bytes / 2**20, way.sent_bytes / 2**20]
+            cells = "".join(f" {size:>13.2f}" for size in sizes)
+            lines.append(f"{'*' if number == self.taken else ' '} {way.mode:<9} {seconds(way.step_s):>12}{cells}")
+        lines.append("arguments:")
+        large = [n for n in range(len(step.kept)) if self._bytes(n) >= 1024]
+        lines += _some([f"  {step.describe(n)}" for n in large])
+        return lines
 
     def _price(self) -> list[str]:
         """What the way taken costs, where it is predicted to be slower than the step as it was."""
@@ -132,17 +153,17 @@ def _some(lines: list[str]) -> list[str]:
     return [*lines[:MOST_LINES], f"  and {len(lines) - MOST_LINES} more; .save(path) has all"]
 
 
-def report(step: ZeroStep) -> Report:
-    """What the last call of a step by :func:`hlo_opt.jax.zero` did: the ways that were compared, and how each leaf is
-    cut.
+def report(step: WrappedStep) -> Report:
+    """What the last call of a step by :func:`hlo_opt.jax.zero` or :func:`hlo_opt.jax.partition` did: the ways that were
+    compared, and how each leaf is cut.
 
     Raises:
-        TypeError: the step is not one by ``zero``.
+        TypeError: the step is not one by ``zero`` or ``partition``.
         ValueError: there was no call yet.
     """
     expect_step(step)
     if is_off():
-        return Report(step.__name__, None)
+        return Report(step, None)
     if step.last_plan is None:
         raise ValueError("expected a call of the step before: nothing is known yet")
-    return Report(step.__name__, step.last_plan)
+    return Report(step, step.last_plan)

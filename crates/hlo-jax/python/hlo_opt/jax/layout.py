@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -80,3 +81,31 @@ def cut(tiles: Tiles, dim: int, n_shards: int, shard_of_device: list[int]) -> Ti
     tile_of_device = tiles.tile_of_device.copy()
     tile_of_device[:, dim] = tile_of_device[:, dim] * n_shards + np.asarray(shard_of_device)
     return Tiles(n_tiles, tile_of_device)
+
+
+_TILED = re.compile(r"\{devices=\[([\d,]+)\](?:<=\[([\d,]+)\](?:T\(([\d,]+)\))?|([\d,]+))(.*)\}")
+
+
+def tiles_of_text(text: str, rank: int, n_devices: int) -> Tiles:
+    """The tiles of a sharding in HLO's words, as ``{devices=[2,1,4]<=[8] last_tile_dim_replicate}``.
+
+    Raises:
+        ValueError: the words are others.
+    """
+    if text == "{replicated}" or rank == 0:
+        return Tiles([1] * rank, np.zeros((n_devices, rank), int))
+    found = _TILED.fullmatch(text)
+    if found is None:
+        raise ValueError(f"expected a sharding by tiles, found {text}")
+    numbers = lambda words: [int(word) for word in words.split(",")]
+    dims = numbers(found[1])
+    if found[4] is not None:
+        devices = np.array(numbers(found[4]))
+    else:
+        reshaped = np.arange(n_devices).reshape(numbers(found[2]))
+        devices = (reshaped if found[3] is None else reshaped.transpose(numbers(found[3]))).flatten()
+    devices = devices.reshape(dims)
+    tile_of_device = np.zeros((n_devices, rank), int)
+    for place in np.ndindex(*dims):
+        tile_of_device[devices[place]] = place[:rank]
+    return Tiles(dims[:rank], tile_of_device)

@@ -114,6 +114,27 @@ def partition(step: Any, args: tuple, kwargs: dict) -> Partitioned:
         Declined: the step cannot be taken over, and why.
         NotTraced: the step itself fails with these arguments.
     """
+    return _partition(step, args, kwargs)[0]
+
+
+def partition_by_xla(step: Any, args: tuple, kwargs: dict) -> tuple[Partitioned, bytes]:
+    """As :func:`partition`, with the HloModuleProto of all devices together, from before the partitioner.
+
+    Raises:
+        Declined: the step cannot be taken over, and why.
+        NotTraced: the step itself fails with these arguments.
+    """
+    partitioned, lowered = _partition(step, args, kwargs)
+    return partitioned, private.global_module(lowered)
+
+
+def _partition(step: Any, args: tuple, kwargs: dict) -> tuple[Partitioned, Any]:
+    """Lowers a jitted step with these arguments and has XLA partition it; gives what was lowered too.
+
+    Raises:
+        Declined: the step cannot be taken over, and why.
+        NotTraced: the step itself fails with these arguments.
+    """
     try:
         traced = step.trace(*args, **kwargs)
     except Exception as error:
@@ -148,7 +169,7 @@ def partition(step: Any, args: tuple, kwargs: dict) -> Partitioned:
                 raise Declined(f"{where} lies on the devices in a way that the mesh {dict(mesh.shape)} cannot say")
             of_kind.append(spec)
         specs.append(of_kind)
-    return Partitioned(
+    partitioned = Partitioned(
         module=module,
         mesh=mesh,
         kept=kept,
@@ -162,6 +183,7 @@ def partition(step: Any, args: tuple, kwargs: dict) -> Partitioned:
         in_paths=[path for path, _ in infos],
         out_paths=[path for path, _ in outputs],
     )
+    return partitioned, lowered
 
 
 def physical(aval: Any) -> jax.ShapeDtypeStruct:

@@ -11,8 +11,8 @@ from typing import Any
 import jax
 from hlo_opt.jax import private
 from hlo_opt.jax.inlined import Program, global_function
-from hlo_opt.jax.partitioned import Partitioned, local_shape, partition, physical
-from hlo_opt.jax.sharding import Sharded, shard
+from hlo_opt.jax.partitioned import Partitioned, local_shape, physical
+from hlo_opt.jax.sharding import Sharded
 from jax.sharding import NamedSharding, PartitionSpec
 
 #: Of the shardings of leaves that plans have cut, by identity: that sharding, and what the leaf had in the original
@@ -127,15 +127,8 @@ class Plan:
             self._remember(zip((out.sharding for out in outs), self.sharded.output_shardings), "output_specs")
         return jax.tree.unflatten(self.out_tree, outs)
 
-    def make(self, step: Any, args: tuple, kwargs: dict, options: Options) -> None:
-        """Partitions the step, takes a way, and compiles its program.
-
-        Raises:
-            Declined: why the original has to run.
-            NotTraced: JAX cannot trace the step with these arguments.
-        """
-        partitioned = partition(step, args, kwargs)
-        sharded = shard(partitioned, options.mode, options.memory_limit, options.machine)
+    def make(self, step: Any, partitioned: Partitioned, sharded: Sharded) -> None:
+        """Compiles the program that runs in the place of a step."""
         shardings = sharded.param_shardings
         self.function = _function_of(partitioned, sharded, getattr(step, "__name__", "step"))
         self.compiler_options = private.compiler_options(step)

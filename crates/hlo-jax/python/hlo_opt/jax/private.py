@@ -103,6 +103,11 @@ def devices_of(lowered: Any) -> list[Any]:
     return list(lowered._lowering._device_list)
 
 
+def global_module(lowered: Any) -> bytes:
+    """The HloModuleProto of a program from before XLA's partitioner, with the words of the front end on how it is cut."""
+    return lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()
+
+
 def tracing_context() -> Any:
     """What of JAX's configuration has a say in what a function becomes; equal where the same program results."""
     return _config().trace_context()

@@ -19,7 +19,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 EQUAL_TIMES = 0.02
 
 #: What XLA's own combiners put together again, and StableHLO has no words for.
-_SEPARATE = "split-tuple-all-reduce{ops=all},dce"
+SEPARATE = "split-tuple-all-reduce{ops=all},dce"
 
 
 def seconds(step_s: float | None) -> str:
@@ -30,9 +30,9 @@ def seconds(step_s: float | None) -> str:
 @dataclasses.dataclass
 class Way:
     """One way to run a step, with what is predicted for one device. ``cut`` has the numbers of the parameters that it
-    holds in shards and the step as it was does not."""
+    holds in shards and the step as it was does not; ``mode`` is the number of ``zero``'s mode, or who partitioned."""
 
-    mode: int
+    mode: int | str
     cut: frozenset[int]
     step_s: float | None
     peak_bytes: int
@@ -124,7 +124,7 @@ def _run(step: Partitioned, preset: str, folder: str, machine: str | None) -> di
     report = os.path.join(folder, "report.json")
     of_machine = [] if machine is None else ["--machine", machine]
     what = ["--preset", preset, *of_machine]
-    args = [*what, "--pass", _SEPARATE, "--output-format", "proto", "-o", folder, "--report-file", report, "-"]
+    args = [*what, "--pass", SEPARATE, "--output-format", "proto", "-o", folder, "--report-file", report, "-"]
     code, _, said = _native.run(args, step.module)
     if code != 0:
         raise Declined(said.strip())

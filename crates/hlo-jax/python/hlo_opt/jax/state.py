@@ -8,11 +8,11 @@ from typing import Any
 
 import jax
 from hlo_opt.jax.plan import remember
-from hlo_opt.jax.zero import ZeroStep, expect_step, is_off
+from hlo_opt.jax.wrapped import WrappedStep, expect_step, is_off
 from jax.sharding import NamedSharding, PartitionSpec
 
 
-def shardings(step: ZeroStep, *args: Any, **kwargs: Any) -> tuple:
+def shardings(step: WrappedStep, *args: Any, **kwargs: Any) -> tuple:
     """The shardings that the step holds its arguments in: a tuple of trees, one for each positional argument that is
     not static.
 
@@ -32,7 +32,7 @@ def shardings(step: ZeroStep, *args: Any, **kwargs: Any) -> tuple:
     return jax.tree.unflatten(plan.tree, plan.shardings())[0]
 
 
-def init(init_fn: Callable[[], Any], step: ZeroStep, *rest: Any, **named: Any) -> Any:
+def init(init_fn: Callable[[], Any], step: WrappedStep, *rest: Any, **named: Any) -> Any:
     """Makes state in shards: no device ever holds the whole of a leaf that the step cuts.
 
     Args:
@@ -62,7 +62,7 @@ def init(init_fn: Callable[[], Any], step: ZeroStep, *rest: Any, **named: Any) -
     return state
 
 
-def _n_positional(step: ZeroStep, named: dict) -> int:
+def _n_positional(step: WrappedStep, named: dict) -> int:
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     params = inspect.signature(step.unwrapped).parameters.values()
     is_wanted = lambda p: p.kind in kinds and p.default is inspect.Parameter.empty and p.name not in named

@@ -1,0 +1,217 @@
+"""``partition``: a jitted step whose program for each device hlo-opt writes, instead of XLA's partitioner."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from hlo_opt import HloError, Module
+from hlo_opt._native import UsageError
+from hlo_opt.jax import layout
+from hlo_opt.jax.partitioned import Declined, Partitioned, partition_by_xla, physical
+from hlo_opt.jax.sharding import EQUAL_TIMES, SEPARATE, Sharded, Way, check_machine, seconds
+from hlo_opt.jax.wrapped import WrappedStep, check_jitted, check_version
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+
+class PartitionError(RuntimeError):
+    """A step could not be taken over, with ``strict=True``."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What :func:`partition` was asked for."""
+
+    mesh: Mesh | None
+    rules: Sequence[tuple[re.Pattern[str], PartitionSpec]]
+    machine: str | None
+    most_memory: float | None
+    strict: bool
+
+
+class PartitionStep(WrappedStep):
+    """What :func:`partition` returns: called like the step that it was made of.
+
+    Attributes:
+        unwrapped: the original jitted step.
+    """
+
+    maker = "partition"
+    error = PartitionError
+    _options: Options
+
+    def take_over(self, args: tuple, kwargs: dict) -> tuple[Partitioned, Sharded]:
+        """The step as hlo-opt partitions it."""
+        args, kwargs = self._annotated(args, kwargs)
+        by_xla, whole = partition_by_xla(self.unwrapped, args, kwargs)
+        return _own(by_xla, whole, self._options)
+
+    def _annotated(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        """The arguments with the shardings that rules give them."""
+        mesh, rules = self._options.mesh, self._options.rules
+        if mesh is None:
+            return args, kwargs
+
+        def annotated(path: Any, leaf: Any) -> Any:
+            # The first part of the path says whether it is an argument by place or by keyword.
+            name = jax.tree_util.keystr(path[1:])
+            spec = next((spec for pattern, spec in rules if pattern.search(name)), None)
+            if spec is None or not hasattr(leaf, "shape"):
+                return leaf
+            if len(spec) > len(leaf.shape):
+                raise Declined(f"the rule {spec} for {name} has more dims than {leaf.dtype}{list(leaf.shape)}")
+            weak = bool(getattr(leaf, "weak_type", False))
+            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, spec), weak_type=weak)
+
+        return jax.tree.map_with_path(annotated, (args, kwargs))
+
+
+def partition(
+    step: Callable[..., Any],
+    *,
+    mesh: Mesh | None = None,
+    rules: Sequence[tuple[str, PartitionSpec]] = (),
+    machine: str | None = None,
+    most_memory: float | None = None,
+    strict: bool = False,
+) -> PartitionStep:
+    """Writes the program of each device of a step that says how some of its values are cut.
+
+    The step says it as ever: by the shardings of its arguments, ``in_shardings``, ``with_sharding_constraint`` and
+    ``shard_map``; or ``rules`` say it of its arguments. How all other values are cut is decided here, and the program that
+    is predicted to be fastest is compiled by XLA with its own partitioner left out.
+
+    Args:
+        step: what ``jax.jit`` returned.
+        mesh: the devices that ``rules`` are about.
+        rules: pairs of a regular expression and a ``PartitionSpec``: an argument takes the spec of the first expression that
+            is found in its path, such as ``[0]['dense']['kernel']``. An argument that none fits stays as it comes.
+        machine: what times are predicted for, as ``--machine`` takes it: ``"h100"``, or with the number of nodes over
+            which the devices are spread, ``"h200:4"``.
+        most_memory: how many times the memory of the plainest program a faster one may need; 1.25 if not given.
+        strict: raise :class:`PartitionError` where the step cannot be taken over, instead of a warning.
+
+    Returns:
+        A function that is called as ``step`` is. Where it cannot take the step over, or XLA's own program is predicted
+        to be faster, the step runs as it was, with a warning.
+    """
+    check_jitted(step, PartitionStep.maker)
+    if rules and mesh is None:
+        raise ValueError("rules: expected a mesh whose axes they name, found mesh=None")
+    read = []
+    for rule in rules:
+        if not (isinstance(rule, tuple) and len(rule) == 2 and isinstance(rule[1], PartitionSpec)):
+            raise ValueError(f"rules: expected pairs of an expression and a PartitionSpec, found {rule!r}")
+        try:
+            read.append((re.compile(rule[0]), rule[1]))
+        except (re.error, TypeError) as error:
+            raise ValueError(f"rules: expected a regular expression, found {rule[0]!r}: {error}") from None
+        NamedSharding(mesh, rule[1])
+    if most_memory is not None and not most_memory >= 1:
+        raise ValueError(f"most_memory: expected a number of at least 1, found {most_memory!r}")
+    if machine is not None:
+        check_machine(machine)
+    check_version(PartitionStep.maker, PartitionError, strict)
+    return PartitionStep(step, Options(mesh, tuple(read), machine, most_memory, strict))
+
+
+def _own(by_xla: Partitioned, whole: bytes, options: Options) -> tuple[Partitioned, Sharded]:
+    """The step as hlo-opt partitions it, beside XLA's partitioner.
+
+    Raises:
+        Declined: what the compiler says, that the mesh cannot say how a value lies, or that XLA's program is faster.
+    """
+    preset = "auto-spmd" if options.most_memory is None else f"auto-spmd{{most-memory={options.most_memory}}}"
+    try:
+        module, report = Module.parse(whole).run(SEPARATE, preset=preset, machine=options.machine)
+    except (HloError, UsageError) as error:
+        raise Declined(str(error).strip()) from error
+    (told,) = report.json["modules"]
+    own = _way("hlo-opt", told["totals"]["after"])
+    theirs = _figures_of_xla(by_xla, options.machine)
+    if own.step_s and theirs.step_s and own.step_s > theirs.step_s * (1 + EQUAL_TIMES):
+        raise Declined(
+            f"XLA's partitioner is predicted to be faster: {seconds(theirs.step_s)} a step, {seconds(own.step_s)} by hlo-opt"
+        )
+    n_devices = by_xla.mesh.devices.size
+    parameters = [inst for inst in module.entry.instructions if inst.parameter_number is not None]
+    parameters.sort(key=lambda inst: inst.parameter_number)
+    avals = [physical(by_xla.avals[number]) for number in by_xla.kept]
+    results = [physical(output) for output in by_xla.outputs]
+    params = [inst.attributes.get("sharding", "{replicated}") for inst in parameters]
+    root = module.entry.root
+    outputs = _elements(root.attributes.get("sharding", "{replicated}") if root is not None else "{replicated}")
+    if len(outputs) == 1:
+        outputs = outputs * len(results)
+    if len(params) != len(avals) or len(outputs) != len(results):
+        raise Declined(
+            f"expected {len(avals)} parameters and {len(results)} results, found {len(params)} and {len(outputs)}"
+        )
+    tiles = [
+        [layout.tiles_of_text(text, len(aval.shape), n_devices) for text, aval in zip(texts, kinds)]
+        for texts, kinds in ((params, avals), (outputs, results))
+    ]
+    for mesh in layout.refinements(by_xla.mesh):
+        specs = [[layout.spec_of(one, mesh) for one in of_kind] for of_kind in tiles]
+        if None not in specs[0] and None not in specs[1]:
+            break
+    else:
+        raise Declined(f"the mesh {dict(by_xla.mesh.shape)} has no axes for the way in which some value is cut")
+    proto = module.to_proto()
+    partitioned = dataclasses.replace(by_xla, module=whole, mesh=mesh, param_specs=specs[0], output_specs=specs[1])
+    of_machine = [] if options.machine is None else ["--machine", options.machine]
+    sharded = Sharded(
+        module=proto,
+        ways=[theirs, own],
+        taken=1,
+        mesh=mesh,
+        param_specs=specs[0],
+        output_specs=specs[1],
+        param_shardings=[NamedSharding(mesh, spec) for spec in specs[0]],
+        output_shardings=[NamedSharding(mesh, spec) for spec in specs[1]],
+        cut=[],
+        machine=told["totals"]["machine"],
+        combined_s=None,
+        page_args=["--preset", preset, *of_machine],
+    )
+    return partitioned, sharded
+
+
+def _way(name: str, figures: dict[str, Any]) -> Way:
+    time = figures["time"]
+    return Way(
+        mode=name,
+        cut=frozenset(),
+        step_s=None if time is None else time["critical_path_s"],
+        peak_bytes=figures["peak_bytes"],
+        argument_bytes=figures["argument_bytes"],
+        sent_bytes=figures["sent_bytes"],
+    )
+
+
+def _figures_of_xla(step: Partitioned, machine: str | None) -> Way:
+    """What is predicted of the program by XLA's partitioner: with its collectives combined, where that is faster."""
+    module = Module.parse(step.module, num_partitions=step.mesh.devices.size)
+    _, report = module.run("combine-collectives{mode=variadic}", machine=machine)
+    totals = report.json["modules"][0]["totals"]
+    ways = [_way("XLA", totals[when]) for when in ("before", "after")]
+    return min(ways, key=lambda way: way.step_s or 0.0)
+
+
+def _elements(text: str) -> list[str]:
+    """The shardings of a tuple, or of an array."""
+    if not text.startswith("{{"):
+        return [text]
+    found, depth, begin = [], 0, 0
+    for place, letter in enumerate(text):
+        if letter == "{":
+            depth += 1
+            begin = place if depth == 2 else begin
+        elif letter == "}":
+            depth -= 1
+            if depth == 1:
+                found.append(text[begin : place + 1])
+    return found

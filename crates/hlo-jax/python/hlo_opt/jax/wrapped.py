@@ -1,0 +1,278 @@
+"""Jitted steps that run another program than they would: called, traced and lowered like the step they were made of."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import threading
+import types
+import warnings
+from typing import Any
+
+import jax
+from hlo_opt.jax import private
+from hlo_opt.jax.partitioned import Declined, NotTraced, Partitioned
+from hlo_opt.jax.plan import Plan, as_whole, whole_of
+from hlo_opt.jax.sharding import Sharded
+from jax.sharding import NamedSharding
+
+
+class WrappedStep:
+    """A jitted step with another program: called like the step that it was made of.
+
+    A subclass says by ``maker`` what it is by name, and by :meth:`take_over` what runs in the step's place.
+
+    Attributes:
+        unwrapped: the original jitted step.
+    """
+
+    #: The function that makes such steps, for messages.
+    maker: str
+    #: What is raised with ``strict=True``.
+    error: type[Exception]
+
+    def __init__(self, step: Any, options: Any) -> None:
+        functools.update_wrapper(self, step, updated=())
+        self.unwrapped = step
+        self._options = options
+        self._static_numbers, self._static_names = private.static_arguments(step)
+        self._lock = threading.RLock()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._plans: list[Plan] = []
+        self._last: Plan | None = None
+        self._is_traced = False
+        # Of leaves that a plan has cut, by path and shape: their sharding, and what it was in the original step.
+        self._whole: dict[tuple[str, tuple], tuple[NamedSharding, NamedSharding]] = {}
+
+    def take_over(self, args: tuple, kwargs: dict) -> tuple[Partitioned, Sharded]:
+        """The step as it was partitioned, and the program that runs in its place.
+
+        Raises:
+            Declined: why the original has to run.
+            NotTraced: JAX cannot trace the step with these arguments.
+        """
+        raise NotImplementedError
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if is_off():
+            return self._run_original(args, kwargs)
+        dynamic, statics = self._split(args, kwargs)
+        leaves, tree = jax.tree.flatten(dynamic)
+        key = (tree, statics, private.tracing_context())
+        plan = self._last
+        if plan is None or plan.key != key or not plan.fits(leaves):
+            if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+                return self._inside_of_another(args, kwargs)
+            try:
+                plan = self._find(args, kwargs, leaves, key)
+            except NotTraced:
+                # The original says it in its own words.
+                return self._run_original(args, kwargs)
+        if plan.declined is not None:
+            return self._run_original(args, kwargs)
+        return plan.run(leaves)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        """A method, where the step is one of a class."""
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __copy__(self) -> WrappedStep:
+        """A step of its own, of the same jitted function."""
+        return type(self)(self.unwrapped, self._options)
+
+    def __deepcopy__(self, memo: dict) -> WrappedStep:
+        """As a copy: Python does not copy functions."""
+        return self.__copy__()
+
+    def __reduce__(self) -> Any:
+        """Refuses: JAX pickles no jitted function."""
+        raise TypeError(
+            f"{self!r} cannot be pickled, as no jitted function can: pickle the function, and apply "
+            f"{self.maker} again"
+        )
+
+    def __repr__(self) -> str:
+        return f"<hlo_opt.jax.{self.maker} of {self.unwrapped!r}>"
+
+    def plan(self, *args: Any, **kwargs: Any) -> Plan:
+        """How calls with these arguments run; nothing is run. Arguments may be ``jax.ShapeDtypeStruct`` with a
+        sharding."""
+        dynamic, statics = self._split(args, kwargs)
+        leaves, tree = jax.tree.flatten(dynamic)
+        return self._find(args, kwargs, leaves, (tree, statics, private.tracing_context()))
+
+    @property
+    def last_plan(self) -> Plan | None:
+        """The plan of the last call."""
+        return self._last
+
+    def trace(self, *args: Any, **kwargs: Any) -> Any:
+        """As ``jax.jit(…).trace``, of the program that a call with these arguments runs."""
+        plan = None if is_off() else self.plan(*args, **kwargs)
+        if plan is None or plan.declined is not None:
+            return self.unwrapped.trace(*args, **kwargs)
+        return plan.trace(*self.dynamic(args, kwargs))
+
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        """As ``jax.jit(…).lower``, of the program that a call with these arguments runs."""
+        return self.trace(*args, **kwargs).lower()
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """As ``jax.jit(…).eval_shape``."""
+        return self.unwrapped.eval_shape(*args, **kwargs)
+
+    def clear_cache(self) -> None:
+        """As ``jax.jit(…).clear_cache``: the next call finds its plan anew."""
+        with self._lock:
+            self._forget()
+        self.unwrapped.clear_cache()
+
+    def _run_original(self, args: tuple, kwargs: dict) -> Any:
+        """Runs the original on state that is whole, as it would have it, whatever steps have cut it before."""
+        args, kwargs = as_whole((args, kwargs))
+        return self.unwrapped(*args, **kwargs)
+
+    def _inside_of_another(self, args: tuple, kwargs: dict) -> Any:
+        if not self._is_traced:
+            self._is_traced = True
+            self._warn(
+                f"{self.__name__} is called inside of another jit, grad or vmap, where the step as it was is traced: "
+                f"apply {self.maker} to the outermost jitted function"
+            )
+        return self.unwrapped(*args, **kwargs)
+
+    def dynamic(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        """The arguments without the static ones, as JAX flattens them."""
+        return self._split(args, kwargs)[0]
+
+    def _split(self, args: tuple, kwargs: dict) -> tuple[tuple, tuple]:
+        """The arguments without the static ones, as JAX flattens them, and the static ones."""
+        if not self._static_numbers and not self._static_names:
+            return (args, kwargs), ()
+        numbers = {n % len(args) if n < 0 and args else n for n in self._static_numbers}
+        dynamic = tuple(arg for n, arg in enumerate(args) if n not in numbers)
+        by_name = {name: arg for name, arg in kwargs.items() if name not in self._static_names}
+        # 1 and True are equal, and not the same program.
+        statics = tuple((type(arg), arg) for n, arg in enumerate(args) if n in numbers)
+        named = tuple((name, type(kwargs[name]), kwargs[name]) for name in sorted(kwargs) if name in self._static_names)
+        return (dynamic, by_name), (statics, named)
+
+    def _find(self, args: tuple, kwargs: dict, leaves: list, key: tuple) -> Plan:
+        """The plan of a call, a new one if there is none."""
+        with self._lock:
+            for plan in self._plans:
+                if plan.key == key and plan.fits(leaves):
+                    break
+            else:
+                plan = self._new_plan(args, kwargs, leaves, key)
+                self._plans.append(plan)
+            self._last = plan
+            return plan
+
+    def _new_plan(self, args: tuple, kwargs: dict, leaves: list, key: tuple) -> Plan:
+        plan = Plan.of(key, leaves)
+        cause: Exception | None = None
+        try:
+            plan.make(self.unwrapped, *self.take_over(*self._as_whole(args, kwargs)))
+        except NotTraced:
+            raise
+        except Exception as error:
+            plan.declined, cause = _reason(error), error
+        try:
+            others = private.differing_processes(_processes(leaves), plan.digest())
+            if others and plan.declined is None:
+                raise Declined(f"process {others[0]} came to another program for this call")
+        except Exception as error:
+            plan.declined, cause = _reason(error), error
+        if plan.declined is None:
+            for number, cut, whole in plan.cut_leaves():
+                place = (jax.tree_util.keystr(plan.partitioned.in_paths[number]), plan.kinds[number][0])
+                self._whole[place] = (cut, whole)
+        elif self._options.strict:
+            raise self.error(plan.declined) from cause
+        else:
+            self._warn(f"{self.__name__} runs as it was: {plan.declined}")
+        return plan
+
+    def _as_whole(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        """The arguments with the leaves that a plan has cut described as whole, as the original step would have them:
+        told by their sharding, or, where they come from elsewhere, by path and shape."""
+
+        def whole(path: Any, leaf: Any) -> Any:
+            wanted = whole_of(leaf)
+            if wanted is None:
+                cut = self._whole.get((jax.tree_util.keystr(path), getattr(leaf, "shape", None)))
+                if cut is None or getattr(leaf, "sharding", None) != cut[0]:
+                    return leaf
+                wanted = cut[1]
+            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=wanted, weak_type=_is_weak(leaf))
+
+        return jax.tree.map_with_path(whole, (args, kwargs))
+
+    def _warn(self, message: str) -> None:
+        warn(self.maker, message)
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, Declined) else f"{type(error).__name__}: {error}"
+
+
+def _is_weak(leaf: Any) -> bool:
+    return bool(getattr(leaf, "weak_type", False))
+
+
+def warn(maker: str, message: str) -> None:
+    """Warns at the place of the caller: the innermost one outside of this package."""
+    folder, level = os.path.dirname(__file__), 1
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code.co_filename.startswith(folder):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(f"hlo_opt.jax.{maker}: {message}", stacklevel=level)
+
+
+def _processes(leaves: list) -> list[int]:
+    """The processes whose devices hold any of these arrays, in order."""
+    shardings = [leaf.sharding for leaf in leaves if getattr(leaf, "sharding", None) is not None]
+    return sorted({device.process_index for sharding in shardings for device in sharding.device_set})
+
+
+def is_off() -> bool:
+    """Whether the original is wanted: by the environment, or because JAX is asked to look into it op by op."""
+    config = jax.config
+    looks_inside = config.jax_disable_jit or config.jax_debug_nans or config.jax_debug_infs
+    return bool(looks_inside) or os.environ.get("HLO_OPT", "").lower() in ("off", "0", "false", "no")
+
+
+def check_jitted(step: Any, maker: str) -> None:
+    """Raises a TypeError where this is not what ``jax.jit`` returned."""
+    if private.is_jitted(step):
+        return
+    if isinstance(step, WrappedStep):
+        raise TypeError(f"expected what jax.jit returned, found a step by {step.maker}: it has another program already")
+    if isinstance(step, types.FunctionType) and hasattr(step, "lower"):
+        raise TypeError(
+            "expected what jax.jit returned, found jax.pmap: its state is a stack of copies; use jit with shardings"
+        )
+    raise TypeError(
+        f"expected what jax.jit returned, found {type(step).__name__}: write {maker}(jax.jit(step)), with state as "
+        "arguments and results"
+    )
+
+
+def check_version(maker: str, error: type[Exception], strict: bool) -> None:
+    """Warns, or raises ``error``, where this version of JAX lacks something."""
+    lacking = private.missing()
+    if lacking:
+        message = f"jax {jax.__version__} lacks {', '.join(lacking)}; tested with {', '.join(private.TESTED)}"
+        if strict:
+            raise error(message)
+        warn(maker, f"a step that needs what is missing runs as it was: {message}")
+
+
+def expect_step(step: Any) -> None:
+    """Raises a TypeError where this is no step of this package."""
+    if not isinstance(step, WrappedStep):
+        raise TypeError(f"expected what hlo_opt.jax.zero or partition returned, found {type(step).__name__}")

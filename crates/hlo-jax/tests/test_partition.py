@@ -1,0 +1,208 @@
+"""``partition`` on a Transformer with tensor and data parallelism: the same losses as with XLA's partitioner."""
+
+from __future__ import annotations
+
+import functools
+import re
+
+import hlo_opt.jax as ho
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from hlo_opt import Module
+from hlo_opt.jax import layout
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+N_STEPS = 20
+WIDTH, HEADS, LENGTH, ROWS, WORDS = 64, 4, 16, 8, 96
+
+#: Heads, hidden units and words are cut over `model`, as Megatron cuts them; the optimizer's moments follow the weights.
+RULES = [
+    (r"\['(q|k|v|up)'\]$", P(None, "model")),
+    (r"\['(out|down)'\]$", P("model", None)),
+    (r"\['table'\]$", P("model", None)),
+    (r"^\[2\]", P("data")),
+]
+OPTIMIZER = optax.adam(1e-3)
+
+
+def mesh_of(n_data: int, n_model: int) -> Mesh:
+    return Mesh(np.array(jax.devices()[: n_data * n_model]).reshape(n_data, n_model), ("data", "model"))
+
+
+def params_of(seed: int = 0) -> dict:
+    rng = np.random.default_rng(seed)
+    matrix = lambda *shape: jnp.asarray(rng.standard_normal(shape) * shape[0] ** -0.5, jnp.float32)
+    layer = lambda: {
+        **{name: matrix(WIDTH, WIDTH) for name in ("q", "k", "v", "out")},
+        "up": matrix(WIDTH, 4 * WIDTH),
+        "down": matrix(4 * WIDTH, WIDTH),
+        "scale": jnp.ones(WIDTH),
+    }
+    return {"table": matrix(WORDS, WIDTH), "layers": [layer(), layer()]}
+
+
+def loss_of(params: dict, words: jax.Array, constrain=lambda x, spec: x) -> jax.Array:
+    x = params["table"][words[:, :-1]]
+    for layer in params["layers"]:
+        normed = x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-6) * layer["scale"]
+        heads = lambda w, normed=normed: (normed @ w).reshape(*x.shape[:2], HEADS, WIDTH // HEADS)
+        q, k, v = heads(layer["q"]), heads(layer["k"]), heads(layer["v"])
+        scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) * (WIDTH // HEADS) ** -0.5
+        scores = jnp.where(jnp.tril(jnp.ones(scores.shape[-2:], bool)), scores, -1e9)
+        mixed = jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores), v).reshape(x.shape)
+        x = x + mixed @ layer["out"]
+        x = x + constrain(jax.nn.gelu(x @ layer["up"]), P("data", None, "model")) @ layer["down"]
+    logits = x @ params["table"].T
+    return optax.softmax_cross_entropy_with_integer_labels(logits, words[:, 1:]).mean()
+
+
+def step_of(constrain=lambda x, spec: x):
+    @functools.partial(jax.jit, donate_argnums=(0, 1))
+    def train_step(params, moments, words):
+        loss, gradients = jax.value_and_grad(functools.partial(loss_of, constrain=constrain))(params, words)
+        updates, moments = OPTIMIZER.update(gradients, moments)
+        return optax.apply_updates(params, updates), moments, loss
+
+    return train_step
+
+
+def words_of(number: int) -> jax.Array:
+    return jnp.asarray(np.random.default_rng(1000 + number).integers(0, WORDS, (ROWS, LENGTH + 1)), jnp.int32)
+
+
+def placed(tree, mesh: Mesh, argument: int):
+    """The arrays as the rules cut them, for a step whose arguments say it."""
+
+    def put(path, leaf):
+        name = f"[{argument}]" + jax.tree_util.keystr(path)
+        spec = next((spec for pattern, spec in RULES if re.search(pattern, name)), P())
+        return jax.device_put(leaf, NamedSharding(mesh, spec))
+
+    return jax.tree.map_with_path(put, tree)
+
+
+def train(step, mesh: Mesh, is_placed: bool, nudge: float = 0.0):
+    params = params_of()
+    if nudge:
+        rng = np.random.default_rng(7)
+        params = jax.tree.map(lambda x: x * (1 + nudge * rng.choice([-1.0, 1.0], x.shape)).astype(x.dtype), params)
+    moments = OPTIMIZER.init(params)
+    if is_placed:
+        params, moments = placed(params, mesh, 0), placed(moments, mesh, 1)
+    losses = []
+    for number in range(N_STEPS):
+        words = words_of(number)
+        words = placed(words, mesh, 2) if is_placed else words
+        params, moments, loss = step(params, moments, words)
+        losses.append(float(loss))
+    return np.array(losses), params, moments
+
+
+@pytest.fixture(scope="module")
+def by_xla():
+    mesh = mesh_of(2, 4)
+    losses, params, _ = train(step_of(), mesh, True)
+    nudged, _, _ = train(step_of(), mesh, True, nudge=6e-8)
+    # The tolerance for scripts: ten times what a change of the last bits makes, and no more than 1e-3.
+    limit = min(max(2e-5, 10 * np.max(np.abs(nudged - losses))), 1e-3)
+    return mesh, losses, params, limit
+
+
+@pytest.mark.parametrize("is_placed", [True, False], ids=["placed arguments", "rules"])
+def test_a_transformer_trains_as_with_xlas_partitioner(by_xla, is_placed):
+    mesh, losses, params, limit = by_xla
+    step = ho.partition(step_of(), strict=True, **({} if is_placed else {"mesh": mesh, "rules": RULES}))
+    own, own_params, own_moments = train(step, mesh, is_placed)
+    assert abs(own[0] - losses[0]) <= 1e-6 * abs(losses[0])
+    np.testing.assert_allclose(own, losses, atol=limit, rtol=0)
+    for (path, mine), theirs in zip(jax.tree.leaves_with_path(own_params), jax.tree.leaves(params), strict=True):
+        assert mine.shape == theirs.shape, path
+        np.testing.assert_allclose(np.asarray(mine), np.asarray(theirs), atol=100 * limit, rtol=0, err_msg=str(path))
+    # A weight and its moments are as the user cut them, whatever else was decided.
+    up = own_params["layers"][0]["up"]
+    assert up.sharding.is_equivalent_to(NamedSharding(mesh, P(None, "model")), 2)
+    assert own_moments[0].mu["layers"][0]["down"].addressable_shards[0].data.shape == (WIDTH, WIDTH)
+    theirs, mine = ho.report(step).ways
+    assert mine.step_s < theirs.step_s
+    assert mine.peak_bytes <= 1.25 * theirs.peak_bytes
+    text = str(ho.report(step))
+    assert "train_step on 8 devices, partitioned by hlo-opt" in text
+    assert "[0]['layers'][0]['up'] float32[64, 256]" in text
+
+
+def test_constraints_within_the_step_are_kept():
+    mesh = mesh_of(4, 2)
+    constrain = lambda x, spec: jax.lax.with_sharding_constraint(x, NamedSharding(mesh, spec))
+    theirs, _, _ = train(step_of(constrain), mesh, True)
+    step = ho.partition(step_of(constrain), strict=True)
+    own, _, _ = train(step, mesh, True)
+    np.testing.assert_allclose(own, theirs, atol=1e-4, rtol=0)
+
+
+def test_donated_state_is_taken_over(by_xla):
+    mesh = by_xla[0]
+    step = ho.partition(step_of(), strict=True)
+    params = placed(params_of(), mesh, 0)
+    moments = placed(OPTIMIZER.init(params), mesh, 1)
+    new, *_ = step(params, moments, placed(words_of(0), mesh, 2))
+    assert params["layers"][0]["up"].is_deleted()
+    assert not new["layers"][0]["up"].is_deleted()
+
+
+def test_the_program_is_ours(by_xla):
+    mesh = by_xla[0]
+    step = ho.partition(step_of(), mesh=mesh, rules=RULES, strict=True)
+    params = params_of()
+    plan = step.plan(params, OPTIMIZER.init(params), words_of(0))
+    collectives = Module.parse(plan.sharded.module, num_partitions=8).collectives()
+    assert collectives, "tensor parallelism sums partial products"
+    assert all(len(group) in (2, 4, 8) for collective in collectives for group in collective.groups)
+
+
+def test_what_cannot_be_taken_over_runs_as_it_was():
+    step = ho.partition(step_of())
+    params = params_of()
+    with pytest.warns(UserWarning, match="train_step runs as it was: the step runs on one device"):
+        *_, loss = step(params, OPTIMIZER.init(params), words_of(0))
+    assert np.isfinite(float(loss))
+    assert ho.report(step).declined.startswith("the step runs on one device")
+    with pytest.raises(ho.PartitionError, match="the step runs on one device"):
+        params = params_of()
+        ho.partition(step_of(), strict=True)(params, OPTIMIZER.init(params), words_of(0))
+
+
+def test_wrong_arguments_are_named():
+    mesh = mesh_of(2, 4)
+    with pytest.raises(TypeError, match="expected what jax.jit returned, found function"):
+        ho.partition(lambda x: x)
+    with pytest.raises(ValueError, match="expected a mesh whose axes they name"):
+        ho.partition(step_of(), rules=RULES)
+    with pytest.raises(ValueError, match="expected pairs of an expression and a PartitionSpec"):
+        ho.partition(step_of(), mesh=mesh, rules=["q"])
+    with pytest.raises(ValueError, match="expected a regular expression, found '\\('"):
+        ho.partition(step_of(), mesh=mesh, rules=[("(", P())])
+    with pytest.raises(ValueError, match="rows"):
+        ho.partition(step_of(), mesh=mesh, rules=[("q", P("rows"))])
+    with pytest.raises(ValueError, match="most_memory: expected a number of at least 1"):
+        ho.partition(step_of(), most_memory=0.5)
+    too_long = ho.partition(step_of(), mesh=mesh, rules=[("scale", P(None, "model"))], strict=True)
+    params = params_of()
+    with pytest.raises(ho.PartitionError, match="has more dims than float32\\[64\\]"):
+        too_long(params, OPTIMIZER.init(params), words_of(0))
+
+
+@pytest.mark.parametrize(
+    ("text", "rank", "tiles"),
+    [
+        ("{replicated}", 1, [[0]] * 4),
+        ("{devices=[2,1,2]<=[4] last_tile_dim_replicate}", 2, [[0, 0], [0, 0], [1, 0], [1, 0]]),
+        ("{devices=[2,2]<=[2,2]T(1,0)}", 2, [[0, 0], [1, 0], [0, 1], [1, 1]]),
+        ("{devices=[4]0,2,1,3}", 1, [[0], [2], [1], [3]]),
+    ],
+)
+def test_words_of_hlo_are_tiles(text, rank, tiles):
+    assert layout.tiles_of_text(text, rank, 4).tile_of_device.tolist() == tiles
