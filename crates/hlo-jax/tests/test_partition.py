@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec as P
 N_STEPS = 20
 WIDTH, HEADS, LENGTH, ROWS, WORDS = 64, 4, 16, 8, 96
 
-#: Heads, hidden units and words are cut over `model`, as Megatron cuts them; the optimizer's moments follow the weights.
+#: Heads, hidden units and words are cut over `model`, as Megatron cuts them; moments follow the weights.
 RULES = [
     (r"\['(q|k|v|up)'\]$", P(None, "model")),
     (r"\['(out|down)'\]$", P("model", None)),

@@ -7,10 +7,10 @@ import os
 import tempfile
 
 from hlo_opt import _native
+from hlo_opt.jax.partition import PartitionStep
 from hlo_opt.jax.partitioned import physical
 from hlo_opt.jax.plan import Plan
 from hlo_opt.jax.sharding import EQUAL_TIMES, Way, seconds, state_pairs
-from hlo_opt.jax.partition import PartitionStep
 from hlo_opt.jax.wrapped import WrappedStep, expect_step, is_off
 
 #: Of a long list so many lines are printed.

@@ -81,14 +81,14 @@ def partition(
     """Writes the program of each device of a step that says how some of its values are cut.
 
     The step says it as ever: by the shardings of its arguments, ``in_shardings``, ``with_sharding_constraint`` and
-    ``shard_map``; or ``rules`` say it of its arguments. How all other values are cut is decided here, and the program that
-    is predicted to be fastest is compiled by XLA with its own partitioner left out.
+    ``shard_map``; or ``rules`` say it of its arguments. How all other values are cut is decided here, and the program
+    that is predicted to be fastest is compiled by XLA with its own partitioner left out.
 
     Args:
         step: what ``jax.jit`` returned.
         mesh: the devices that ``rules`` are about.
-        rules: pairs of a regular expression and a ``PartitionSpec``: an argument takes the spec of the first expression that
-            is found in its path, such as ``[0]['dense']['kernel']``. An argument that none fits stays as it comes.
+        rules: pairs of a regular expression and a ``PartitionSpec``: an argument takes the spec of the first expression
+            that is found in its path, such as ``[0]['dense']['kernel']``. An argument that none fits stays as it comes.
         machine: what times are predicted for, as ``--machine`` takes it: ``"h100"``, or with the number of nodes over
             which the devices are spread, ``"h200:4"``.
         most_memory: how many times the memory of the plainest program a faster one may need; 1.25 if not given.
@@ -133,9 +133,8 @@ def _own(by_xla: Partitioned, whole: bytes, options: Options) -> tuple[Partition
     own = _way("hlo-opt", told["totals"]["after"])
     theirs = _figures_of_xla(by_xla, options.machine)
     if own.step_s and theirs.step_s and own.step_s > theirs.step_s * (1 + EQUAL_TIMES):
-        raise Declined(
-            f"XLA's partitioner is predicted to be faster: {seconds(theirs.step_s)} a step, {seconds(own.step_s)} by hlo-opt"
-        )
+        times = f"{seconds(theirs.step_s)} a step, {seconds(own.step_s)} by hlo-opt"
+        raise Declined(f"XLA's partitioner is predicted to be faster: {times}")
     n_devices = by_xla.mesh.devices.size
     parameters = [inst for inst in module.entry.instructions if inst.parameter_number is not None]
     parameters.sort(key=lambda inst: inst.parameter_number)

@@ -90,8 +90,7 @@ class WrappedStep:
     def __reduce__(self) -> Any:
         """Refuses: JAX pickles no jitted function."""
         raise TypeError(
-            f"{self!r} cannot be pickled, as no jitted function can: pickle the function, and apply "
-            f"{self.maker} again"
+            f"{self!r} cannot be pickled, as no jitted function can: pickle the function, and apply {self.maker} again"
         )
 
     def __repr__(self) -> str:
