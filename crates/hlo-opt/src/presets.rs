@@ -357,7 +357,9 @@ impl Preset {
         let most_memory = takes_memory.then(|| options.float(MOST_MEMORY));
         // Ways to partition are different programs, of which the first sends few bytes for certain; the others' gain is predicted.
         let least_gain = if takes_memory { LEAST_GAIN_OF_PARTITION } else { LEAST_GAIN };
-        Ok(Ways { ways, machine, frequency_options: FrequencyOptions { unknown_trip_count }, most_memory, least_gain })
+        let frequency_options = FrequencyOptions { unknown_trip_count };
+        let leaves_out_failures = takes_memory;
+        Ok(Ways { ways, machine, frequency_options, most_memory, least_gain, leaves_out_failures })
     }
 }
 

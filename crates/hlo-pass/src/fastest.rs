@@ -5,7 +5,7 @@
 //! time, so a module for which nothing pays stays as it is.
 
 use crate::STACK_BYTES;
-use crate::report::{Candidate, WayChoice};
+use crate::report::{Candidate, FailedWay, WayChoice};
 use crate::runner::{BoundPass, RunError, RunOptions, RunSummary, run_pipeline};
 use hlo_analysis::Analyses;
 use hlo_analysis::frequency::FrequencyOptions;
@@ -43,6 +43,8 @@ pub struct Ways {
     pub most_memory: Option<f64>,
     /// The least share of the predicted time that another way than the first has to save.
     pub least_gain: f64,
+    /// Whether a way that fails is left out while another one can be taken.
+    pub leaves_out_failures: bool,
 }
 
 /// What one way came to.
@@ -55,6 +57,9 @@ struct Outcome {
     /// `None` until it is predicted.
     figures: Option<Result<Figures, RunError>>,
 }
+
+/// What each way came to, and what stopped some, by number.
+type Outcomes = (Vec<Option<Outcome>>, Vec<(usize, RunError)>);
 
 /// What is predicted of a module.
 #[derive(Clone, Copy, Default)]
@@ -91,19 +96,20 @@ impl Ways {
         let RunOptions { check, after_pass, measures_peaks } = options;
         let measures_peaks = measures_peaks || self.most_memory.is_some();
         let plain = || RunOptions { check, after_pass: None, measures_peaks };
-        let outcomes = match after_pass {
+        let (outcomes, errors) = match after_pass {
             Some(after_pass) => {
                 self.one_by_one(module, analyses, RunOptions { after_pass: Some(after_pass), ..plain() })?
             }
-            None => self.beside_each_other(module, analyses, &plain)?,
+            None => self.beside_each_other(module, analyses, &plain),
         };
+        let failed = self.failures(&outcomes, errors)?;
         let (outcomes, figures) = self.predicted(outcomes, measures_peaks)?;
         let chosen = self.fastest(&figures);
         let known = figures.iter().enumerate().filter_map(|(number, figures)| Some((number, figures.as_ref()?)));
         let (numbers, candidates): (Vec<usize>, Vec<Candidate>) =
             known.map(|(number, figures)| (number, self.candidate(number, figures))).unzip();
         let place = numbers.iter().position(|&number| number == chosen).unwrap_or(0);
-        let choice = WayChoice { machine: self.machine.to_string(), candidates, chosen: place };
+        let choice = WayChoice { machine: self.machine.to_string(), candidates, chosen: place, failed };
         let Some(outcome) = outcomes.into_iter().nth(chosen).flatten() else {
             return Ok((RunSummary::default(), choice));
         };
@@ -160,20 +166,52 @@ impl Ways {
         module: &Module,
         analyses: &Analyses,
         mut options: RunOptions<'_>,
-    ) -> Result<Vec<Option<Outcome>>, RunError> {
+    ) -> Result<Outcomes, RunError> {
         let mut outcomes: Vec<Option<Outcome>> = Vec::with_capacity(self.ways.len());
-        for way in &self.ways {
+        let mut errors = Vec::new();
+        for (number, way) in self.ways.iter().enumerate() {
             let before = way.after.map(|number| outcomes[number].as_ref());
             let options = options.again();
             let outcome = match before {
                 // What it begins with could not be made.
-                Some(None) => None,
-                Some(Some(before)) => way.kept(self.continued(way, before, options))?,
-                None => way.kept(self.begun(way, (module, analyses), options))?,
+                Some(None) => Ok(None),
+                Some(Some(before)) => way.kept(self.continued(way, before, options)),
+                None => way.kept(self.begun(way, (module, analyses), options)),
             };
-            outcomes.push(outcome);
+            outcomes.push(match outcome {
+                Ok(outcome) => outcome,
+                Err(error) if self.leaves_out_failures => {
+                    errors.push((number, error));
+                    None
+                }
+                Err(error) => return Err(error),
+            });
         }
-        Ok(outcomes)
+        Ok((outcomes, errors))
+    }
+
+    /// The ways that failed, and why.
+    ///
+    /// # Errors
+    /// No way that may be taken is left, or none may be left out.
+    fn failures(
+        &self,
+        outcomes: &[Option<Outcome>],
+        mut errors: Vec<(usize, RunError)>,
+    ) -> Result<Vec<FailedWay>, RunError> {
+        errors.sort_by_key(|(number, _)| *number);
+        let is_left = self.ways.iter().zip(outcomes).any(|(way, outcome)| !way.is_reference && outcome.is_some());
+        if self.leaves_out_failures && is_left {
+            let failed = errors.into_iter().map(|(number, error)| {
+                let reason = error.diagnostics.first().map(|diagnostic| diagnostic.message.clone()).unwrap_or_default();
+                FailedWay { way: self.ways[number].name, reason: format!("{}: {reason}", error.pass) }
+            });
+            return Ok(failed.collect());
+        }
+        match errors.into_iter().next() {
+            Some((_, error)) => Err(error),
+            None => Ok(Vec::new()),
+        }
     }
 
     /// In waves: each way runs as soon as the wave of the one that it continues is over. Beside them run the predictions of the wave
@@ -183,7 +221,7 @@ impl Ways {
         module: &Module,
         analyses: &Analyses,
         options: &(dyn Fn() -> RunOptions<'static> + Sync),
-    ) -> Result<Vec<Option<Outcome>>, RunError> {
+    ) -> Outcomes {
         let mut outcomes: Vec<Option<Outcome>> = self.ways.iter().map(|_| None).collect();
         let mut errors: Vec<(usize, RunError)> = Vec::new();
         let mut tasks: Vec<Task> = self.continuing(None).map(Task::Run).collect();
@@ -218,10 +256,7 @@ impl Ways {
                 }
             }
         }
-        match errors.into_iter().min_by_key(|(number, _)| *number) {
-            Some((_, error)) => Err(error),
-            None => Ok(outcomes),
-        }
+        (outcomes, errors)
     }
 
     /// The ways that begin where another one ends.

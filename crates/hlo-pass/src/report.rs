@@ -36,6 +36,18 @@ pub struct WayChoice {
     pub candidates: Vec<Candidate>,
     /// Which one was taken.
     pub chosen: usize,
+    /// Ways that could not be made.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub failed: Vec<FailedWay>,
+}
+
+/// A way that was left out.
+#[derive(Clone, Debug, Serialize)]
+pub struct FailedWay {
+    /// What it was to do.
+    pub way: &'static str,
+    /// The pass that stopped it, and what it says.
+    pub reason: String,
 }
 
 /// One way to run a module: predicted time of a step and peak memory of one device.

@@ -20,8 +20,8 @@
 //! whose body or condition is called from elsewhere, whose state is used as a whole, or that carry annotations or control dependencies.
 //!
 //! With `exchanges=true` collectives and slices by device number move too, such as the gather of a weight in shards that every
-//! iteration repeats, whatever bytes their results have: time is bought with memory. The loop must be run by all devices, and not in a branch:
-//! a collective before it must not wait for a device that does not come. The sample `exchanges.hlo` runs this.
+//! iteration repeats, whatever bytes their results have: time is bought with memory. All devices must come to the loop equally often: it may not stand in a branch, nor
+//! in a loop of which the module does not say how often it runs. Else a collective before it might wait for a device that does not come. The sample `exchanges.hlo` runs this.
 //!
 //! **Algorithm.** For each loop: which elements of its state never change, what follows from them, in one walk; then the values
 //! that the rest of the body takes are computed outside, and appended to the state. Repeated, so that they leave
@@ -32,6 +32,7 @@
 use cranelift_entity::SecondaryMap;
 use hlo_analysis::Preserved;
 use hlo_analysis::code::{code_computations, is_annotated, pinned_by_control};
+use hlo_analysis::frequency::{Basis, Frequencies, FrequencyOptions, TripCount};
 use hlo_analysis::values::{CallSites, condition_and_body, entered, tuple_elements, tuple_index};
 use hlo_ir::attrs::{Attrs, TupleIndexAttrs};
 use hlo_ir::diag::Entity;
@@ -66,12 +67,17 @@ pub(crate) struct HoistInvariants {
 impl Pass for HoistInvariants {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let mut n_hoisted = 0;
+        let mut around = Surroundings::of(module, self.moves_exchanges);
         loop {
             let n_before = n_hoisted;
             for comp in code_computations(module) {
                 for inst in module.comp(comp).insts.clone() {
                     if condition_and_body(module, inst).is_some() {
-                        n_hoisted += hoist(module, inst, self.moves_exchanges, cx.report)?;
+                        let n = hoist(module, inst, &around, cx.report)?;
+                        if n > 0 {
+                            around = Surroundings::of(module, self.moves_exchanges);
+                        }
+                        n_hoisted += n;
                     }
                 }
             }
@@ -85,6 +91,21 @@ impl Pass for HoistInvariants {
             return Ok(Changed::No);
         }
         Ok(Changed::Yes(Preserved::NONE))
+    }
+}
+
+/// What is known of the module round a loop.
+struct Surroundings {
+    users: UserMap,
+    sites: CallSites,
+    /// How often loops run, where exchanges may move.
+    frequencies: Option<Frequencies>,
+}
+
+impl Surroundings {
+    fn of(module: &Module, moves_exchanges: bool) -> Surroundings {
+        let frequencies = moves_exchanges.then(|| Frequencies::compute(module, FrequencyOptions::default()));
+        Surroundings { users: module.users(), sites: CallSites::find(module, module.post_order()), frequencies }
     }
 }
 
@@ -116,9 +137,9 @@ enum Constancy {
     Computed,
 }
 
-fn hoist(module: &mut Module, inst: InstId, moves_exchanges: bool, report: &mut PassReport) -> Result<u64, PassError> {
-    let users = module.users();
-    let Some(found) = find_loop(module, &users, inst, moves_exchanges) else { return Ok(0) };
+fn hoist(module: &mut Module, inst: InstId, around: &Surroundings, report: &mut PassReport) -> Result<u64, PassError> {
+    let users = &around.users;
+    let Some(found) = find_loop(module, around, inst) else { return Ok(0) };
     let constancy = find_constancy(module, &found);
     let state_bytes = find_state_bytes(module, &found, &constancy);
     let is_taken = |&value: &InstId| {
@@ -141,10 +162,10 @@ fn hoist(module: &mut Module, inst: InstId, moves_exchanges: bool, report: &mut 
     Ok(values.len() as u64)
 }
 
-fn find_loop(module: &Module, users: &UserMap, inst: InstId, moves_exchanges: bool) -> Option<Loop> {
+fn find_loop(module: &Module, around: &Surroundings, inst: InstId) -> Option<Loop> {
     let (condition, body) = condition_and_body(module, inst)?;
     let comp = module.inst(inst).parent;
-    let sites = CallSites::find(module, module.post_order());
+    let Surroundings { users, sites, frequencies } = around;
     let is_read_by_element = |value: InstId| users[value].iter().all(|&u| tuple_index(module, u).is_some());
     let is_free =
         |comp: CompId, inst: InstId| !is_annotated(module, inst) && !pinned_by_control(module, comp).contains(inst);
@@ -160,16 +181,23 @@ fn find_loop(module: &Module, users: &UserMap, inst: InstId, moves_exchanges: bo
         && [inst, init].into_iter().all(|i| is_free(comp, i))
         && [root, params[0]].into_iter().all(|i| is_free(body, i))
         && is_free(condition, params[1]);
-    let takes_exchanges = moves_exchanges && is_run_by_all(module, &sites, comp);
+    let takes_exchanges = frequencies.as_ref().is_some_and(|known| is_run_by_all(module, sites, known, comp));
     fits.then_some(Loop { inst, body, init, root, params, takes_exchanges })
 }
 
-/// Whether every device runs the computation: the entry, and what calls and loops there enter.
-fn is_run_by_all(module: &Module, sites: &CallSites, comp: CompId) -> bool {
+/// Whether all devices run the computation, and equally often: the entry, what calls there enter, and loops that run as often as the
+/// module says. Other loops may end on one device before they do on another.
+fn is_run_by_all(module: &Module, sites: &CallSites, frequencies: &Frequencies, comp: CompId) -> bool {
     let mut comp = comp;
     while module.entry() != Some(comp) {
         let [site] = sites.of(comp) else { return false };
-        if !matches!(entered(module, site.inst), Some((CalleeEntry::Call | CalleeEntry::Loop, _))) {
+        let is_known = |trips: TripCount| matches!(trips.basis, Basis::Stated | Basis::Derived);
+        let is_equal = match entered(module, site.inst) {
+            Some((CalleeEntry::Call, _)) => true,
+            Some((CalleeEntry::Loop, _)) => frequencies.trip_count(site.inst).is_some_and(is_known),
+            Some((CalleeEntry::Branches, _)) | None => false,
+        };
+        if !is_equal {
             return false;
         }
         comp = module.inst(site.inst).parent;

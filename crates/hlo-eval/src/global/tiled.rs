@@ -248,7 +248,7 @@ fn written_results(global: &Module) -> Result<Vec<Option<LeafSharding>>, EvalErr
     Ok(out)
 }
 
-/// Whether Shardy's attribute of a result leaves a dim open: the `sharding=` beside it is then a stand-in.
+/// Whether a result's dim is left open, by Shardy's attribute or as GSPMD lists such dims: `sharding=` beside it is then a stand-in.
 fn is_open(module: &Module, meshes: &Meshes, leaf: usize) -> bool {
     let operand = |inst: InstId, k: usize| module.inst(inst).operands.get(k).copied();
     let opcode = |inst: InstId| module.inst(inst).opcode;
@@ -261,6 +261,10 @@ fn is_open(module: &Module, meshes: &Meshes, leaf: usize) -> bool {
         value = operand(inst, leaf);
     }
     let marks = value.and_then(|inst| module.inst(inst).marks.as_deref());
+    let config = marks.and_then(|marks| marks.backend_config.as_deref());
+    if config.is_some_and(|config| config.contains("unspecified_dims=[")) {
+        return true;
+    }
     let text = marks.and_then(|marks| attribute(&marks.frontend_attributes, shardy::SHARDING));
     text.and_then(|text| meshes.shardings(text).ok()).is_some_and(|all| all.iter().any(|s| s.is_open()))
 }

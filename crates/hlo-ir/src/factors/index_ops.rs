@@ -151,8 +151,8 @@ pub(super) fn scatter(mut b: FactorBuilder<'_>, attrs: &Attrs) -> Result<FactorS
     let dropped: Vec<i64> = a.inserted_window_dims.iter().chain(&a.input_batching_dims).copied().collect();
     for (&dim, &place) in others(operand.len(), &dropped).iter().zip(&a.update_window_dims) {
         let (is_moved, place) = (a.scatter_dims_to_operand_dims.contains(&(dim as i64)), index(place)?);
-        // A dim written whole is written at 0, as other starts are out of bounds, only if no index moves it.
-        if !is_moved && updates.get(place) == Some(&operand[dim]) {
+        // A dim written whole is written at 0: other starts are out of bounds, of the whole dim and of each tile.
+        if updates.get(place) == Some(&operand[dim]) {
             b.pass(operand[dim], &every(dim).chain(every_update(place)).collect::<Vec<_>>(), dim);
         } else if is_moved && updates.get(place) == Some(&1) {
             b.pass(operand[dim], &every(dim).collect::<Vec<_>>(), dim);

@@ -86,6 +86,11 @@ impl Localizer<'_> {
         for (place, &dim) in attrs.scatter_dims_to_operand_dims.iter().enumerate() {
             let Some(one) = self.cut_operand(0, dim as usize) else { continue };
             let (factor, tile) = (one.factor, self.tile(one.factor, one.size));
+            let mut updates = self.set.operands.get(n + 1).into_iter().flatten().flatten();
+            if updates.any(|update| update.factor == factor) {
+                // A dim written whole: an index other than 0 is out of the bounds of every tile.
+                continue;
+            }
             let component = self.component(n, attrs.index_vector_dim as usize, place);
             self.before.push(OperandAdjust::ShiftIndex { operand: n, component, factor, max: None, tile, add: 0 });
         }

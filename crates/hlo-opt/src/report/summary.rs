@@ -192,7 +192,8 @@ mod tests {
         let mut passes: Vec<(&str, &[&str])> = names.iter().map(|name| (*name, [].as_slice())).collect();
         passes.insert(1, ("shard", &["sharded", "left", "sharded"]));
         let mut report = report_of(&passes);
-        report.choice = Some(WayChoice { machine: String::new(), candidates: Vec::new(), chosen: 0 });
+        report.choice =
+            Some(WayChoice { machine: String::new(), candidates: Vec::new(), chosen: 0, failed: Vec::new() });
         report.recommendation =
             Some(Recommendation { command: "--preset x".into(), time_s: [2.0, 1.0], peak_bytes: Some([4, 1]) });
         let text = summary(&report);

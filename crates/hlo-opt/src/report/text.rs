@@ -80,6 +80,9 @@ fn choice_text(choice: &WayChoice, out: &mut String) {
             if candidate.is_partial { "  without custom calls and exchanges with the host" } else { "" }
         );
     }
+    for failed in &choice.failed {
+        let _ = writeln!(out, "  left out: {}: {}", failed.way, failed.reason);
+    }
     if let Some(taken) = choice.taken() {
         let by_hand = if taken.pipeline.is_empty() { "no pass".into() } else { format!("--pass '{}'", taken.pipeline) };
         let _ = writeln!(out, "  * is taken; by hand: {by_hand}");

@@ -121,22 +121,28 @@ impl HaloPlan {
     /// Whether every row outside of the array that a shard wants is zero where it finds it: beside the joined pieces, or in a piece that
     /// comes to all shards by permutes, which leave zeros where nobody sends. Rows that pad the last tile may hold anything.
     pub(super) fn leaves_zeros_outside(&self, rows: &HaloRows<'_>) -> bool {
-        let (tile, mut pieces, mut end) = (rows.tile(), Vec::new(), self.front);
+        let (tile, mut pieces, mut end): (_, Vec<(std::ops::Range<i64>, _, _)>, _) =
+            (rows.tile(), Vec::new(), self.front);
         for piece in &self.pieces {
             let keeps_own = piece.tile_of_shard.iter().zip(0..).any(|(&tile, shard)| tile == Some(shard));
             let from = end;
             end += piece.high - piece.low;
             pieces.push((from..end, piece, !keeps_own && piece.rounds().iter().any(|round| !round.is_empty())));
         }
-        let is_zero = |shard: usize, at: i64| match pieces.iter().find(|(range, _, _)| range.contains(&at)) {
-            None => true,
-            Some((_, piece, is_sent)) => *is_sent && piece.tile_of_shard.get(shard).is_some_and(Option::is_none),
+        // Of rows from `low` to `high` of the joined pieces, with what lies beside them.
+        let are_zero = |shard: usize, low: i64, high: i64| {
+            pieces.iter().filter(|(range, ..)| low.max(range.start) < high.min(range.end)).all(
+                |(_, piece, is_sent): &(_, &HaloPiece, _)| {
+                    *is_sent && piece.tile_of_shard.get(shard).is_some_and(Option::is_none)
+                },
+            )
         };
-        let is_outside = |&row: &i64| row < 0 || row >= rows.n_rows;
         rows.n_rows % tile == 0
             && rows.starts.iter().zip(&self.offset_of_shard).enumerate().all(|(shard, (&start, &offset))| {
-                let outside = (start..start + rows.size).filter(is_outside);
-                outside.map(|row| row - start + offset).all(|at| is_zero(shard, at))
+                let (end, place) = (start + rows.size, offset - start);
+                let before = (start, end.min(0));
+                let after = (start.max(rows.n_rows), end);
+                [before, after].iter().all(|&(low, high)| low >= high || are_zero(shard, low + place, high + place))
             })
     }
 

@@ -67,7 +67,8 @@ pub(super) struct Body {
     pub values: IndexMap<InstId, Leaves, FixedHash>,
     pub numbers: IndexMap<i64, InstId>,
     pub tables: DeviceTables,
-    resharded: IndexMap<(InstId, ArraySharding), InstId>,
+    /// What values have been brought to: an instruction is another value within a manual region than outside.
+    resharded: IndexMap<(InstId, LeafForm, ArraySharding), InstId>,
     /// Rows that were sent.
     pub sent: IndexMap<SentRows, InstId>,
     /// Whether a parameter is a value of a manual region.
@@ -359,7 +360,7 @@ impl<'m> Lowering<'m> {
         if value.sharding == *target {
             return Ok(value.clone());
         }
-        let key = (value.inst, target.clone());
+        let key = (value.inst, value.form(), target.clone());
         if let Some(&inst) = self.body.resharded.get(&key) {
             return Ok(TileValue { inst, sharding: target.clone(), ..value.clone() });
         }

@@ -7,7 +7,7 @@ use crate::error::PartitionError;
 use crate::sharding::{ArraySharding, AtomList};
 use hlo_ir::attrs::Attrs;
 use hlo_ir::edit::Builder;
-use hlo_ir::factors::find_factors;
+use hlo_ir::factors::{FactorSet, find_factors};
 use hlo_ir::localize::{OperandAdjust, ResultAdjust};
 use hlo_ir::monoid::Monoid;
 use hlo_ir::op::Effects;
@@ -42,12 +42,25 @@ impl Lowering<'_> {
         let view = OpView { module: self.module, inst, set: &set, operands: views, results, prices: &self.prices };
         let Some(choice) = view.choose(&self.mesh) else { return self.lower_whole(inst, &operands) };
         let results = view.results;
+        self.expect_countable(inst, &set, &choice)?;
         let mut leaves = self.write_op(inst, &operands, &choice)?;
         for (leaf, (_, wanted)) in leaves.iter_mut().zip(results) {
             let target = wanted.unwrap_or_else(|| leaf.sharding.resolved());
             *leaf = self.reshard(leaf, &target)?;
         }
         Ok(leaves)
+    }
+
+    /// Rows of a cut dim are counted in 32 bits.
+    fn expect_countable(&self, inst: InstId, set: &FactorSet, choice: &Choice) -> Result<(), PartitionError> {
+        let factors = set.factors.iter().zip(&choice.cut.lists);
+        let too_large = factors.filter(|(_, atoms)| !atoms.is_empty()).map(|(factor, _)| factor.size);
+        match too_large.max().filter(|&size| size > i64::from(i32::MAX)) {
+            Some(size) => {
+                Err(self.refuse(inst, format!("expected a cut dim of less than 2^31 elements, found {size}")))
+            }
+            None => Ok(()),
+        }
     }
 
     /// The local form of an op, with what comes before and after it.
@@ -66,7 +79,9 @@ impl Lowering<'_> {
         for adjust in &choice.form.before {
             self.adjust_operand(&mut op, adjust)?;
         }
-        self.match_index_types(&mut op, &choice.form.before)?;
+        if matches!(self.module.inst(inst).opcode, Opcode::DynamicSlice | Opcode::DynamicUpdateSlice) {
+            self.match_index_types(&mut op, &choice.form.before)?;
+        }
         let adds_offset = choice.form.after.iter().any(|adjust| matches!(adjust, ResultAdjust::AddOffset { .. }));
         let mut shapes: Vec<ArrayShape> = choice
             .form

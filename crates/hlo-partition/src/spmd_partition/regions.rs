@@ -84,18 +84,25 @@ impl Lowering<'_> {
         Ok(Some(RegionEnd { wholes, manual }))
     }
 
-    /// The atoms along which the regions of the module are manual; none if there is no region.
+    /// The atoms along which the regions of the module are manual; none if there is no region. A region without operands only has
+    /// an end.
     pub(super) fn find_region_manual(&self) -> Result<AtomList, PartitionError> {
         let mut manual = AtomList::new();
         for &inst in self.module.computations().iter().flat_map(|&comp| &self.module.comp(comp).insts) {
-            if CustomTarget::of(&self.module.inst(inst).attrs) != Some(CustomTarget::Boundary(Boundary::Begin)) {
-                continue;
-            }
-            match self.attributes_end(inst, Boundary::Begin)? {
+            let node = self.module.inst(inst);
+            let (boundary, inside) = match CustomTarget::of(&node.attrs) {
+                Some(CustomTarget::Boundary(Boundary::Begin)) => (Boundary::Begin, inst),
+                Some(CustomTarget::Boundary(Boundary::End)) => {
+                    (Boundary::End, node.operands.first().copied().unwrap_or(inst))
+                }
+                Some(_) | None => continue,
+            };
+            match self.attributes_end(inst, boundary)? {
                 Some(end) => manual.extend(end.manual),
-                None => match self.annotation(inst, 0)?.filter(|read| !read.manual.is_empty()) {
-                    Some(read) => manual.extend(read.manual),
-                    None => manual.extend(self.mesh.atoms()),
+                None => match (self.annotation(inside, 0)?.filter(|read| !read.manual.is_empty()), boundary) {
+                    (Some(read), _) => manual.extend(read.manual),
+                    (None, Boundary::Begin) => manual.extend(self.mesh.atoms()),
+                    (None, Boundary::End) => {}
                 },
             }
         }
