@@ -21,13 +21,16 @@ impl HaloPiece {
     /// Pairs of tile and shard, in rounds in which each tile and each shard occurs once; own tiles are left out.
     pub(super) fn rounds(&self) -> Vec<Vec<(i64, i64)>> {
         let mut rounds: Vec<Vec<(i64, i64)>> = Vec::new();
+        let mut n_uses = vec![0; self.tile_of_shard.len()];
         for (shard, tile) in self.tile_of_shard.iter().enumerate() {
             let Some(tile) = tile.filter(|&tile| tile != shard as i64) else { continue };
-            let free = rounds.iter_mut().find(|round| round.iter().all(|&(from, _)| from != tile));
-            match free {
-                Some(round) => round.push((tile, shard as i64)),
-                None => rounds.push(vec![(tile, shard as i64)]),
+            // A tile that was sent in so many rounds waits for the next one.
+            let Some(n_used) = n_uses.get_mut(tile as usize) else { continue };
+            if rounds.len() == *n_used {
+                rounds.push(Vec::new());
             }
+            rounds[*n_used].push((tile, shard as i64));
+            *n_used += 1;
         }
         rounds
     }
