@@ -1,5 +1,6 @@
 """Compiles the training scripts for eight H100s on a machine without a GPU: as they are, by GSPMD with the optimizer's
-state in shards, and with ``zero``. No GPU runs anything.
+state in shards, and with ``zero``; and a step over a mesh by XLA's partitioner and by ``partition``. No GPU runs
+anything.
 
 The CUDA plugin compiles for devices that are only described. Needs ``jax-cuda13-plugin``, ``jax-cuda13-pjrt``,
 ``nvidia-cuda-nvcc`` and ``nvidia-nvvm`` of the version of jax. ``python gpu_compile.py [--all] [SCRIPT …]`` prints a
@@ -31,6 +32,7 @@ from hlo_opt import Module, _native
 from hlo_opt.jax.partitioned import local_shape, physical
 from jax.sharding import Mesh
 from rivals import by_gspmd, donated, split, zero_by_hand
+from tensor_parallel import OPTIMIZER, described, params_of, step_of, words_of
 from training_scripts import SCRIPTS, Script
 
 QUICK = ("flax_transformer", "plain_pytree", "scan_layers")
@@ -53,6 +55,8 @@ AS_IT_IS = "as it is"
 OPTIMIZER_STATE = "GSPMD, optimizer state"
 WEIGHTS_TOO = "GSPMD, weights too"
 APART = "zero, mode=2, gathers apart"
+BY_XLA = "partitioned by XLA"
+BY_US = "partition"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,6 +198,28 @@ def rows_of(name: str, mesh: Mesh, with_others: bool) -> tuple[dict[str, Compile
     return rows, failures
 
 
+def partitioned_rows(mesh: Mesh) -> tuple[dict[str, Compiled], list[str]]:
+    """A Transformer over 2 x 4 devices by XLA's partitioner and by ``partition``, and what does not hold."""
+    grid = Mesh(mesh.devices.reshape(2, 4), ("data", "model"))
+    params = jax.eval_shape(params_of)
+    shapes = (params, jax.eval_shape(OPTIMIZER.init, params), jax.eval_shape(lambda: words_of(0)))
+    arguments = [described(tree, grid, number) for number, tree in enumerate(shapes)]
+    step = ho.partition(step_of(), machine="h100", strict=True)
+    rows = {
+        BY_XLA: compiled(functools.partial(step.unwrapped.lower, *arguments))[0],
+        BY_US: compiled(functools.partial(step.lower, *arguments))[0],
+    }
+    own, xla, failures = rows[BY_US], rows[BY_XLA], []
+    kept = donated_bytes(step.last_plan)
+    if not 0 < kept <= own.alias:
+        failures.append(f"expected {kept} donated bytes to keep their place, found {own.alias}")
+    if own.step_s > xla.step_s:
+        failures.append(f"expected at most {xla.step_s * 1e6:.0f} µs, found {own.step_s * 1e6:.0f}")
+    if own.arguments != xla.arguments:
+        failures.append(f"expected arguments as they are annotated, {xla.arguments} bytes, found {own.arguments}")
+    return rows, [f"tensor_parallel: {sentence}" for sentence in failures]
+
+
 def has_async(row: Compiled, kind: str) -> bool:
     """Whether a collective of this kind runs beside other work."""
     return any(exchange.kind == kind and exchange.is_async for exchange in row.exchanges)
@@ -293,6 +319,13 @@ def main() -> int:
             continue
         for way, row in by_script[name].items():
             print(line(name, way, row), flush=True)
+        failures += failed
+    if not options.scripts:
+        try:
+            rows, failed = partitioned_rows(mesh)
+            print("\n".join(line("tensor_parallel", way, row) for way, row in rows.items()), flush=True)
+        except Exception as error:
+            failed = [f"tensor_parallel: {type(error).__name__}: {error}"]
         failures += failed
     if options.all:
         print(f"\n{summary(by_script)}")
