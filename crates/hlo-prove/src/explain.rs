@@ -7,8 +7,8 @@ use hashbrown::HashSet;
 use hlo_ir::{InstId, Literal, Module, Scalar};
 
 impl Prover {
-    /// One sentence on where the second value parts from the first.
-    pub(crate) fn explain(&mut self, modules: &[&Module], expected: &Value, found: &Value) -> String {
+    /// One sentence on where the second value parts from the first, and whether it does for certain.
+    pub(crate) fn explain(&mut self, modules: &[&Module], expected: &Value, found: &Value) -> (String, bool) {
         let mut seen: HashSet<(ArrayId, ArrayId)> = HashSet::new();
         for device in 0..self.n_devices() {
             let (a, b) = (self.arrays.on(expected, device), self.arrays.on(found, device));
@@ -21,7 +21,7 @@ impl Prover {
                 let (p, q, path) = self.descend(terms[0], terms[1]);
                 let n_elems = region.n_elems();
                 let contrast = self.contrast(p, q).map_or(String::new(), |text| format!("; {text}"));
-                return format!(
+                let text = format!(
                     "device {device}, {n_elems} element{} from {}: expected {} at {:?}, found {} at {:?}; below {}: expected {}, found {}{contrast}",
                     if n_elems == 1 { "" } else { "s" },
                     region.at[0],
@@ -33,9 +33,10 @@ impl Prover {
                     self.show(modules, p, 3),
                     self.show(modules, q, 3),
                 );
+                return (text, self.parts_in_leaves(terms[0], terms[1]));
             }
         }
-        "the values have too many parts to compare".to_string()
+        ("the values have too many parts to compare".to_string(), false)
     }
 
     /// The first terms that differ below two terms, and the ops on the way.

@@ -50,6 +50,9 @@ pub struct Output {
     pub modulo: Rules,
     /// Where the modules part, if it is not proved.
     pub difference: Option<String>,
+    /// Whether the difference is one of numbers, inputs, ops, or of which devices and elements are taken, in results that are otherwise
+    /// computed alike. Then they differ, unless what they go through hides it.
+    pub parts_in_leaves: bool,
     /// Of the output of a global program: how the second module's tiles make it up.
     pub layout: Option<LeafSharding>,
     /// Whether no annotation says so, and it was proved with the first layout that does.
@@ -280,6 +283,7 @@ fn prove_with(
             verdict: Verdict::Unknown,
             modulo: Rules::NONE,
             difference: Some("the result has fewer leaves than its shape".to_string()),
+            parts_in_leaves: false,
             layout: None,
             is_layout_assumed: false,
         };
@@ -366,9 +370,11 @@ fn judge(prover: &mut Prover, modules: &[&Module], output: &mut Output, expected
     if prover.arrays.is_equal(expected, found) {
         output.verdict = Verdict::Proved;
         output.difference = None;
+        output.parts_in_leaves = false;
     } else if prover.elementwise.freedom > Freedom::Exact {
         // Without the rules for exact numbers a difference is not the last word.
-        output.difference = Some(prover.explain(modules, expected, found));
+        let (difference, parts_in_leaves) = prover.explain(modules, expected, found);
+        (output.difference, output.parts_in_leaves) = (Some(difference), parts_in_leaves);
     }
 }
 
