@@ -241,7 +241,8 @@ impl Prover {
         match self.arrays.terms.node(term).clone() {
             Node::Apply(head @ Head::Sum(Monoid::Add, _), args) if depth < MAX_DEPTH => {
                 let args = self.summed_over_devices(&args);
-                let args = args.into_iter().map(|arg| Arg { term: self.loop_sum(id, arg.term, depth + 1), ..arg }).collect();
+                let args =
+                    args.into_iter().map(|arg| Arg { term: self.loop_sum(id, arg.term, depth + 1), ..arg }).collect();
                 self.arrays.terms.apply_mapped(head, args)
             }
             Node::Apply(head @ Head::Elementwise(word), mut args)

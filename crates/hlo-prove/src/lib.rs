@@ -5,6 +5,7 @@ mod certificate;
 mod closed_form;
 mod collective;
 mod control;
+mod cuts;
 mod deadline;
 mod devices;
 mod differ;

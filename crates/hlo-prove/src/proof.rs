@@ -14,7 +14,7 @@ use crate::words::ModuleWords;
 use hlo_ir::attrs::ParameterAttrs;
 use hlo_ir::sharding::LeafSharding;
 use hlo_ir::shardy::Meshes;
-use hlo_ir::{DType, Dims, Module, Shape};
+use hlo_ir::{DType, Dims, Module, Opcode, Shape};
 use std::fmt;
 use std::rc::Rc;
 use std::time::Instant;
@@ -80,14 +80,15 @@ impl Proof {
         self.outputs.iter().all(|output| output.verdict == Verdict::Proved)
     }
 
-    /// Takes over what another run of the proof, with more freedom, proves besides, and its reasons for what it does not.
-    fn improve(&mut self, freer: Proof) {
+    /// Takes over what another run of the proof, with more freedom, proves besides, and its reasons for what it does not. `is_exact`:
+    /// whether it uses no rules for exact numbers.
+    fn improve(&mut self, freer: Proof, is_exact: bool) {
         let used = freer.outputs.iter().fold(Rules::NONE, |rules, output| rules | output.modulo);
         for (output, mut found) in self.outputs.iter_mut().zip(freer.outputs) {
             if output.verdict == Verdict::Proved {
                 continue;
             }
-            if found.verdict == Verdict::Proved && found.modulo == Rules::NONE {
+            if found.verdict == Verdict::Proved && found.modulo == Rules::NONE && !is_exact {
                 // Without the rules for exact numbers it was not proved, so it rests on some of them.
                 found.modulo = if used == Rules::NONE { Rules::of(Rule::SumFlattens) } else { used };
             }
@@ -201,8 +202,13 @@ fn prove_freely(
     };
     let mut known: Option<Proof> = None;
     let mut certificate = Certificate::default();
-    for &freedom in freedoms {
+    // Loops that are cut otherwise come last: to look for them takes longer. Certificates do not speak of them.
+    let cuts = if !is_certified && has_loops(before) && after.iter().any(|module| has_loops(module)) { 2 } else { 1 };
+    let attempts =
+        [false, true].into_iter().take(cuts).flat_map(|cut| freedoms.iter().map(move |&freedom| (freedom, cut)));
+    for (freedom, cuts_otherwise) in attempts {
         let mut prover = Prover::new(before.n_devices(), freedom);
+        prover.cuts_otherwise = cuts_otherwise;
         prover.arrays.terms.deadline = Deadline::at(options.deadline);
         prover.trace = is_certified.then(Trace::default);
         let proof = prove_with(&mut prover, before, after, options, is_global)?;
@@ -212,7 +218,7 @@ fn prove_freely(
         }
         let is_done = match &mut known {
             Some(known) => {
-                known.improve(proof);
+                known.improve(proof, freedom == Freedom::Exact);
                 known
             }
             None => known.insert(proof),
@@ -223,6 +229,11 @@ fn prove_freely(
         }
     }
     Ok((known.ok_or(Error::NoEntry)?, certificate))
+}
+
+fn has_loops(module: &Module) -> bool {
+    let mut insts = module.computations().iter().flat_map(|&comp| &module.comp(comp).insts);
+    insts.any(|&inst| module.inst(inst).opcode == Opcode::While)
 }
 
 /// Whether the first module's shapes are of whole values and the others' of tiles.

@@ -1,7 +1,7 @@
 //! The state of a proof: terms, arrays, the loops that were met, and what was computed before.
 
 use crate::array::{Arrays, Tree, Value};
-use crate::control::LoopRecord;
+use crate::control::{LoopRecord, Parting};
 use crate::devices::{Classes, Spread};
 use crate::elementwise::{Elementwise, ElementwiseOp, Freedom};
 use crate::members::{Members, MembersId};
@@ -50,6 +50,11 @@ pub(crate) struct Prover {
     pub impure: HashMap<(usize, CompId), bool>,
     /// How often loops that were noted were forgotten, to be noted anew.
     pub n_forgotten: usize,
+    /// Whether loops of the first module are noted with other cuts between iterations too.
+    pub cuts_otherwise: bool,
+    /// Of leaves of the second module's loops that are none of the first's: why. And of the loop that was tried last, as a whole.
+    pub partings: HashMap<(crate::term::LoopId, u32), Parting>,
+    pub last_parting: Option<Parting>,
     /// What instructions gave, where it is wanted.
     pub trace: Option<Trace>,
     n_noted: usize,
@@ -74,6 +79,9 @@ impl Prover {
             calls: HashMap::new(),
             impure: HashMap::new(),
             n_forgotten: 0,
+            cuts_otherwise: false,
+            partings: HashMap::new(),
+            last_parting: None,
             trace: None,
             n_noted: 0,
             members: Vec::new(),
