@@ -81,11 +81,11 @@ impl Proof {
     }
 
     /// Takes over what another run of the proof, with more freedom, proves besides, and its reasons for what it does not. `is_exact`:
-    /// whether it uses no rules for exact numbers.
-    fn improve(&mut self, freer: Proof, is_exact: bool) {
+    /// whether it uses no rules for exact numbers. `has_reasons`: whether its reasons are of the loops as they stand.
+    fn improve(&mut self, freer: Proof, is_exact: bool, has_reasons: bool) {
         let used = freer.outputs.iter().fold(Rules::NONE, |rules, output| rules | output.modulo);
         for (output, mut found) in self.outputs.iter_mut().zip(freer.outputs) {
-            if output.verdict == Verdict::Proved {
+            if output.verdict == Verdict::Proved || found.verdict == Verdict::Unknown && !has_reasons {
                 continue;
             }
             if found.verdict == Verdict::Proved && found.modulo == Rules::NONE && !is_exact {
@@ -218,7 +218,7 @@ fn prove_freely(
         }
         let is_done = match &mut known {
             Some(known) => {
-                known.improve(proof, freedom == Freedom::Exact);
+                known.improve(proof, freedom == Freedom::Exact, !cuts_otherwise);
                 known
             }
             None => known.insert(proof),

@@ -136,6 +136,7 @@ fn expect(before: &Module, after: &Module, is_equal: bool, what: &str) {
 #[test]
 fn a_value_that_is_made_one_iteration_ahead_is_proved() {
     expect(&plain("s32[] constant(6)"), &ahead(RIGHT), true, "gathered ahead");
+    expect(&plain("s32[] constant(0)"), &ahead(Ahead { limit: "s32[] constant(0)", ..RIGHT }), true, "never used");
 }
 
 #[test]
@@ -201,4 +202,40 @@ fn two_iterations_in_one_are_proved_and_their_neighbours_are_not() {
     expect(&plain(six), &unrolled("%j", "2", four), false, "two iterations less");
     expect(&plain(six), &unrolled("%i", "2", six), false, "the first weight twice");
     expect(&plain(six), &unrolled("%j", "1", six), false, "twice as many iterations");
+}
+
+#[test]
+fn two_loops_that_part_are_told_apart_by_what_an_iteration_does() {
+    let difference = |before: &Module, after: &Module| {
+        let proof = prove(before, after, &Options::default()).expect("a pair");
+        proof.outputs.into_iter().find_map(|output| output.difference).expect("a difference")
+    };
+    let six = plain("s32[] constant(6)");
+    let said = difference(&six, &plain("s32[] constant(5)"));
+    assert!(said.contains("the loops end otherwise: expected 6, found 5"), "{said}");
+    let said = difference(&six, &ahead(Ahead { next_row: "%i", ..RIGHT }));
+    let words =
+        ["leaf 1 of the loop %w", "leaf 1 of the loop %o of the second module", "parts from the first module's loop"];
+    words.iter().for_each(|word| assert!(said.contains(word), "expected `{word}` in {said}"));
+}
+
+/// A sum over the iterations, whose first is left out or not.
+fn summed(is_peeled: bool, from: &str) -> Module {
+    let body = gather("w", "%i", 1)
+        + "%y = f32[8] add(%x, %w)\n  %j = s32[] add(%i, %one)\n  ROOT %r = (s32[], f32[8], f32[6,4]) tuple(%j, %y, %t)";
+    let (first, start) = match is_peeled {
+        true => (gather("first", "%none", 2) + "%x1 = f32[8] add(%x, %first)\n  ", "%one"),
+        false => (String::new(), "%none"),
+    };
+    let entry = first
+        + &format!("%z = (s32[], f32[8], f32[6,4]) tuple({start}, {from}, %t)\n  ")
+        + "%w = (s32[], f32[8], f32[6,4]) while(%z), condition=%less, body=%body
+  ROOT %r = f32[8] get-tuple-element(%w), index=1";
+    program(PLAIN, "s32[] constant(6)", &body, &entry)
+}
+
+#[test]
+fn a_sum_over_iterations_without_the_first_is_another_one() {
+    expect(&summed(false, "%x"), &summed(true, "%x1"), true, "a first summand before the loop");
+    expect(&summed(false, "%x"), &summed(true, "%x"), false, "a first summand left out");
 }

@@ -108,8 +108,16 @@ impl<'a> Reader<'a> {
 
     /// The dims of all values; `None` if the module has ops of which it is not known how they become smaller.
     pub(super) fn read(mut self) -> Option<ModuleDims> {
+        let has_elements = |shape: &Shape| {
+            let mut has = true;
+            shape.for_each_leaf(&mut |_, leaf| has &= has_fixed_dims(leaf));
+            has
+        };
         for &comp in self.module.computations() {
             for &inst in &self.module.comp(comp).insts {
+                if !has_elements(self.module.shape(inst)) {
+                    return None;
+                }
                 self.read_inst(inst)?;
             }
         }
@@ -397,6 +405,14 @@ impl<'a> Reader<'a> {
         for (whole, part) in self.array(whole).into_iter().zip(self.array(part)) {
             self.piece(whole, part, &[]);
         }
+    }
+}
+
+/// Whether a leaf's sizes are known, and none is zero.
+fn has_fixed_dims(leaf: &Shape) -> bool {
+    match leaf {
+        Shape::Array(array) | Shape::Buffer(array) => array.dynamic == 0 && array.dims.iter().all(|&size| size > 0),
+        Shape::Tuple(_) | Shape::Token | Shape::Opaque => true,
     }
 }
 

@@ -39,6 +39,9 @@ impl SmallerPair {
 
 /// The same programs with smaller dims; `None` if no dim can be smaller, or if it is not known how.
 pub fn shrink(before: &Module, after: &[&Module]) -> Option<SmallerPair> {
+    if after.is_empty() {
+        return None;
+    }
     let modules: Vec<&Module> = std::iter::once(before).chain(after.iter().copied()).collect();
     let (mut atoms, mut pieces) = (Atoms::default(), Pieces::default());
     let mut dims = Vec::with_capacity(modules.len());
