@@ -214,9 +214,13 @@ fn two_loops_that_part_are_told_apart_by_what_an_iteration_does() {
     let said = difference(&six, &plain("s32[] constant(5)"));
     assert!(said.contains("the loops end otherwise: expected 6, found 5"), "{said}");
     let said = difference(&six, &ahead(Ahead { next_row: "%i", ..RIGHT }));
-    let words =
-        ["leaf 1 of the loop %w", "leaf 1 of the loop %o of the second module", "parts from the first module's loop"];
+    let words = [
+        "found leaf 1 of the loop %o of the second module",
+        "no leaf that the first module's loop carries begins as leaf 3 does",
+    ];
     words.iter().for_each(|word| assert!(said.contains(word), "expected `{word}` in {said}"));
+    let said = difference(&six, &summed(false, "%x"));
+    assert!(said.contains("leaf 1 parts from the first module's loop in an iteration: expected tanh("), "{said}");
 }
 
 /// A sum over the iterations, whose first is left out or not.
