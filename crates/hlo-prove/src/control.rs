@@ -8,7 +8,7 @@
 //! Two kinds of carried values have closed forms, because sums over devices may move past them: what is only added to
 //! ([`crate::rules::Rule::LoopSum`]), and zeros into which rows are written ([`crate::rules::Rule::LoopStack`]).
 
-// circle: a loop is matched by guesses, and a guess is tried on the loop; other cuts of a loop are noted where it is read
+// circle: a loop is matched by guesses, and a guess is tried on the loop
 
 use crate::array::{Tree, Value};
 use crate::devices::Classes;

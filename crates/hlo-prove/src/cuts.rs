@@ -6,8 +6,6 @@
 //! is a loop with one iteration less, if a first one runs; and one that does two iterations at once, if their number is even.
 //! [`crate::rules::Rule::OtherCuts`].
 
-// circle: other cuts of a loop are noted where it is read
-
 use crate::array::{Tree, Value};
 use crate::control::{Iteration, Loop, LoopRecord};
 use crate::prover::Prover;

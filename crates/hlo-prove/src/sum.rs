@@ -192,24 +192,19 @@ impl Elementwise {
         while let Some(mut summand) = open.pop() {
             let classes = terms.classes(summand.term);
             summand.spread = terms.devices.normalize(summand.spread, classes);
-            let inner = match terms.node(summand.term) {
-                Node::Apply(Head::Sum(monoid, dtype), args)
-                    if (*monoid, *dtype) == (kind.0, kind.1) && self.reassociates() =>
-                {
-                    args.clone()
-                }
-                Node::Apply(Head::Elementwise(word), args) if self.is_op_of(*word, kind) && self.reassociates() => {
-                    args.clone()
-                }
-                _ => {
-                    out.push(summand);
-                    continue;
-                }
+            let is_sum = |head: &Head| match head {
+                Head::Sum(monoid, dtype) => (*monoid, *dtype) == (kind.0, kind.1),
+                Head::Elementwise(word) => self.is_op_of(*word, kind),
+                _ => false,
             };
-            if inner.len() > MAX_FLAT && summand.is_plain(terms) {
+            let inner = match terms.node(summand.term) {
+                Node::Apply(head, args) if self.reassociates() && is_sum(head) => Some(args.clone()),
+                _ => None,
+            };
+            let Some(inner) = inner.filter(|inner| inner.len() <= MAX_FLAT || !summand.is_plain(terms)) else {
                 out.push(summand);
                 continue;
-            }
+            };
             *rules = *rules | terms.rules(summand.term) | Rules::of(Rule::SumFlattens);
             for arg in inner.iter().rev() {
                 let mut part = summand.of_argument(arg);
