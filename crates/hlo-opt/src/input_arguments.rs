@@ -17,7 +17,7 @@ pub(crate) struct CountArgs {
 }
 
 /// What the arrays that go in are: drawn at random, or read.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub(crate) struct InputArgs {
     /// Seed of the random inputs
     #[arg(long, value_name = "S", default_value_t = 0)]

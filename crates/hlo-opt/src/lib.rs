@@ -42,6 +42,7 @@ mod secret;
 mod sharding_picture;
 mod shardings;
 pub mod source_place;
+pub mod work;
 
 use arguments::{Arguments, Command};
 use clap::{CommandFactory, Parser};

@@ -142,3 +142,38 @@ fn a_global_program_is_proved_or_refuted() {
         &["in the evaluator the results are the same on the inputs that were drawn"],
     );
 }
+
+/// Two devices that multiply and update, in matrices of 1,024 rows: minutes in the evaluator.
+fn large_step(update: &str) -> String {
+    format!(
+        "HloModule step, num_partitions=2\n\n%sum (a: f32[], b: f32[]) -> f32[] {{\n  %a = f32[] parameter(0)\n  \
+         %b = f32[] parameter(1)\n  ROOT %s = f32[] add(%a, %b)\n}}\n\nENTRY %main {{\n  \
+         %w = f32[1024,1024] parameter(0), sharding={{replicated}}\n  %x = f32[1024,1024] parameter(1)\n  \
+         %y = f32[1024,1024] dot(%x, %w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}\n  \
+         %z = f32[1024,1024] dot(%x, %y), lhs_contracting_dims={{0}}, rhs_contracting_dims={{0}}\n  \
+         %rate = f32[] constant(0.9)\n  %other = f32[] constant(0.8)\n  {update}\n  \
+         ROOT %r = (f32[1024,1024], f32[1024,1024]) tuple(%new, %y)\n}}\n"
+    )
+}
+
+#[test]
+fn what_is_too_large_to_run_is_refuted_on_a_smaller_shape() {
+    let folder = folder("smaller");
+    let whole = "%g = f32[1024,1024] all-reduce(%z), replica_groups={{0,1}}, to_apply=%sum, channel_id=1, use_global_device_ids=true
+  %rates = f32[1024,1024] broadcast(RATE), dimensions={}
+  %kept = f32[1024,1024] multiply(%w, %rates)
+  %new = f32[1024,1024] subtract(%kept, %g)";
+    let write = |name: &str, rate: &str| {
+        let file = folder.join(name).display().to_string();
+        std::fs::write(&file, large_step(&whole.replace("RATE", rate))).expect("the file is written");
+        file
+    };
+    let (before, after) = (write("before.hlo", "%rate"), write("after.hlo", "%other"));
+    let words = [
+        "refuted: 1 of 2 outputs",
+        "expected 0.9, found 0.8",
+        "on a smaller shape of the same programs, in f64: input 0 is f32[2, 2] in the place of [1024, 1024]",
+        "different (seed 0): output 0 (%new)",
+    ];
+    expect(&["prove", &before, &after], 4, &words);
+}

@@ -15,6 +15,9 @@ use crate::term::{Arg, Extra, Head, LoopId, Node, TermId, Terms};
 use hlo_ir::monoid::Monoid;
 use hlo_ir::{DType, Opcode};
 
+/// How many factors and sums above one another a loop's sum changes places with: beyond, they are one function.
+const MAX_DEPTH: usize = 2_000;
+
 impl Prover {
     /// In how many values each carried leaf occurs: results of an iteration, and the condition. Only leaves that might have
     /// a closed form are looked for.
@@ -188,7 +191,7 @@ impl Prover {
                 n_carries += 1;
                 continue;
             }
-            let term = self.loop_sum(id, arg.term);
+            let term = self.loop_sum(id, arg.term, 0);
             summands.push(Summand { term, ..summand });
         }
         if n_carries != 1 || summands.is_empty() {
@@ -234,17 +237,20 @@ impl Prover {
     }
 
     /// The sum of a term over a loop's iterations.
-    fn loop_sum(&mut self, id: LoopId, term: TermId) -> TermId {
+    fn loop_sum(&mut self, id: LoopId, term: TermId, depth: usize) -> TermId {
         match self.arrays.terms.node(term).clone() {
-            Node::Apply(head @ Head::Sum(Monoid::Add, _), args) => {
+            Node::Apply(head @ Head::Sum(Monoid::Add, _), args) if depth < MAX_DEPTH => {
                 let args = self.summed_over_devices(&args);
-                let args = args.into_iter().map(|arg| Arg { term: self.loop_sum(id, arg.term), ..arg }).collect();
+                let args =
+                    args.into_iter().map(|arg| Arg { term: self.loop_sum(id, arg.term, depth + 1), ..arg }).collect();
                 self.arrays.terms.apply_mapped(head, args)
             }
-            Node::Apply(head @ Head::Elementwise(word), mut args) if self.constant_factor(word, &args).is_some() => {
+            Node::Apply(head @ Head::Elementwise(word), mut args)
+                if depth < MAX_DEPTH && self.constant_factor(word, &args).is_some() =>
+            {
                 let factor = self.constant_factor(word, &args).unwrap_or(0);
                 let other = 1 - factor;
-                args[other].term = self.loop_sum(id, args[other].term);
+                args[other].term = self.loop_sum(id, args[other].term, depth + 1);
                 self.arrays.terms.apply_mapped(head, args)
             }
             _ => {
@@ -294,7 +300,7 @@ impl Prover {
                 .map(|d| Dim { n: d.n, step: join(d.step[0], iota.step(&d.step[1..]), row.step(&d.step[1..])) })
                 .collect(),
         };
-        self.stack((id, n_rows), iota.term, index.term, row.term, &region)
+        self.stack((id, n_rows), iota.term, index.term, (row.term, 0), &region)
     }
 
     /// The stack of a row over the iterations. The region has the place, the row's number, then the row's coordinates.
@@ -303,15 +309,18 @@ impl Prover {
         id: (LoopId, i64),
         iota: TermId,
         index: TermId,
-        row: TermId,
+        (row, depth): (TermId, usize),
         region: &Region,
     ) -> Option<Segment> {
+        if depth >= MAX_DEPTH {
+            return Some(self.stack_of_whole(id, iota, index, row, region));
+        }
         match self.arrays.terms.node(row).clone() {
             Node::Apply(head @ Head::Elementwise(word), args) if self.constant_factor(word, &args).is_some() => {
                 let factor = self.constant_factor(word, &args)?;
                 let inner = &args[1 - factor];
                 let inner_region = through(inner, region);
-                let stacked = self.stack(id, iota, index, inner.term, &inner_region)?;
+                let stacked = self.stack(id, iota, index, (inner.term, depth + 1), &inner_region)?;
                 let rank = self.arrays.terms.rank(stacked.term);
                 let mut list = [(stacked.term, Terms::NO_EXTRA, 1), (args[factor].term, Terms::NO_EXTRA, 1 + rank)];
                 if factor == 0 {
@@ -334,7 +343,7 @@ impl Prover {
                     if self.arrays.terms.rank(local) != self.arrays.terms.rank(row) {
                         return Some(self.stack_of_whole(id, iota, index, row, region));
                     }
-                    let stacked = self.stack(id, iota, index, local, region)?;
+                    let stacked = self.stack(id, iota, index, (local, depth + 1), region)?;
                     let mut summand = Summand::own(&mut self.arrays.terms, stacked.term, &stacked.region, 1);
                     summand.spread = spread.unwrap_or(summand.spread);
                     summands.push(summand);

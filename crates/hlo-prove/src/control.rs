@@ -22,18 +22,34 @@ use hlo_ir::attrs::WhileAttrs;
 use hlo_ir::{CompId, DType, InstId, Opcode, Shape};
 
 /// A loop of the first module.
+#[derive(Clone)]
 pub(crate) struct LoopRecord {
-    id: LoopId,
-    parent: Option<LoopId>,
-    inits: Vec<Value>,
+    pub id: LoopId,
+    /// What sums over its iterations are named by: the loop itself, or another one if its iterations are cut otherwise.
+    pub sums: LoopId,
+    pub parent: Option<LoopId>,
+    pub inits: Vec<Value>,
     /// The leaves at the start of an iteration, and after it.
-    params: Vec<Value>,
-    results: Vec<Value>,
-    condition: Value,
-    outs: Vec<Value>,
+    pub params: Vec<Value>,
+    pub results: Vec<Value>,
+    pub condition: Value,
+    pub outs: Vec<Value>,
     /// The leaves after an iteration in which those that start as one number, which does not say of what they are a part,
     /// are unknown; see [`Prover::probe`].
-    probed: Option<Vec<Value>>,
+    pub probed: Option<Vec<Value>>,
+    /// How often it runs, if that is known and asked for.
+    pub trips: Option<u64>,
+}
+
+/// Why a leaf of the second module's loop is none of the first's.
+#[derive(Clone)]
+pub(crate) enum Parting {
+    /// No leaf of the first loop begins as it does.
+    Start,
+    /// After an iteration it is not what the first loop's is.
+    Iteration { expected: Value, found: Value },
+    /// The loops go on while these hold.
+    Condition { expected: Value, found: Value },
 }
 
 /// Number of elements and element type of a leaf.
@@ -50,6 +66,18 @@ pub(crate) struct Loop<'a, 'm> {
     pub types: Vec<LeafType>,
     /// What the body's instructions gave in the round before.
     known: Known,
+}
+
+impl Loop<'_, '_> {
+    /// The instructions of the body.
+    pub(crate) fn body_insts(&self) -> Vec<InstId> {
+        self.side.module.comp(self.body).insts.clone()
+    }
+
+    /// Takes other values for those that the body's instructions gave, and gives those.
+    pub(crate) fn swap_known(&mut self, known: Known) -> Known {
+        std::mem::replace(&mut self.known, known)
+    }
 }
 
 /// For each leaf the round in which its carried value was made, and its classes.
@@ -83,6 +111,7 @@ impl Prover {
             return None;
         }
         let is_second = side.number > 0;
+        self.last_parting = None;
         let mut this = Loop { side, site: inst, condition, body, init, inits, types, known: Known::new() };
         let outs = if is_second {
             let candidates: Vec<usize> =
@@ -120,7 +149,7 @@ impl Prover {
 
     /// One iteration on these leaves. What is below the leaves that the round before had is not looked at again, unless this
     /// is no round but an iteration beside them.
-    fn iterate(&mut self, this: &mut Loop<'_, '_>, params: &[Value], is_round: bool) -> Option<Iteration> {
+    pub(crate) fn iterate(&mut self, this: &mut Loop<'_, '_>, params: &[Value], is_round: bool) -> Option<Iteration> {
         let tree = this.init.with_leaves(&mut params.iter().cloned())?;
         let was_paused = self.trace.as_mut().map(|trace| trace.pause_unless(is_round));
         let condition = self.run_called(this.side, this.site, this.condition, vec![tree.clone()]);
@@ -150,12 +179,12 @@ impl Prover {
     }
 
     /// Forgets all loops that were noted but the first so many.
-    fn forget_loops(&mut self, n: usize) {
+    pub(crate) fn forget_loops(&mut self, n: usize) {
         self.n_forgotten += usize::from(self.loops.len() > n);
         self.loops.truncate(n);
     }
 
-    fn new_loop(&mut self) -> LoopId {
+    pub(crate) fn new_loop(&mut self) -> LoopId {
         self.n_loops += 1;
         LoopId(self.n_loops)
     }
@@ -165,6 +194,9 @@ impl Prover {
         let id = self.new_loop();
         self.note_starts(id, &this.inits);
         let n_leaves = this.inits.len();
+        if let Some(parting) = self.last_parting.take() {
+            self.partings.extend((0..n_leaves as u32).map(|leaf| ((id, leaf), parting.clone())));
+        }
         let mut guesses: Vec<Guess> = Vec::with_capacity(n_leaves);
         for k in 0..n_leaves {
             let value = this.inits[k].clone();
@@ -187,12 +219,20 @@ impl Prover {
         self.parent = outer;
         let (params, iteration) = found?;
         let outs = self.own_results(this, id, id, &guesses, &params, &iteration, first_term);
+        self.note_origin(0, this.side.number, this.site);
         if this.side.number == 0 {
             let Iteration { condition, results } = iteration;
             let inits = this.inits.clone();
             let outs = outs.clone();
+            let known = this.swap_known(Known::new());
             let probed = self.probe(this, &params);
-            self.loops.push(LoopRecord { id, parent: self.parent, inits, params, results, condition, outs, probed });
+            let (sums, parent) = (id, self.parent);
+            let trips = None;
+            self.loops.push(LoopRecord { id, sums, parent, inits, params, results, condition, outs, probed, trips });
+            // What is made of a state to look at it is no loop to match.
+            if self.cuts_otherwise && parent != Some(LoopId(u32::MAX)) {
+                self.note_other_cuts(this, &known);
+            }
         }
         Some(outs)
     }
@@ -329,7 +369,7 @@ impl Prover {
     /// The leaves after a loop of the second module, if it is the first's `record_idx`-th, and how many are its own.
     fn match_loop(&mut self, this: &mut Loop<'_, '_>, record_idx: usize) -> Option<(usize, Vec<Value>)> {
         let record = &self.loops[record_idx];
-        let (runs, inits) = (record.id, record.inits.clone());
+        let (runs, sums, trips, inits) = (record.id, record.sums, record.trips, record.inits.clone());
         let (before, after) = (record.params.clone(), record.results.clone());
         let (condition, outs) = (record.condition.clone(), record.outs.clone());
         let probed = record.probed.clone();
@@ -345,6 +385,11 @@ impl Prover {
         let mut found = None;
         let first_term = self.arrays.terms.len();
         let mut carries: Carries = vec![None; guesses.len()];
+        for (k, guess) in guesses.iter().enumerate() {
+            if let Guess::Own(_) = guess {
+                self.partings.insert((id, k as u32), Parting::Start);
+            }
+        }
         for round in 0..MAX_ROUNDS {
             let Some(params) = self.params(this, id, round, &guesses, Some(&before), &mut carries) else { break };
             let Some(iteration) = self.iterate(this, &params, true) else { break };
@@ -361,6 +406,10 @@ impl Prover {
                     continue;
                 }
                 changed = true;
+                if let Some(expected) = expected.clone() {
+                    let parting = Parting::Iteration { expected, found: result.clone() };
+                    self.partings.insert((id, k as u32), parting);
+                }
                 let rest = expected.and_then(|expected| self.parts_that_hold(parts, &expected, result));
                 *guess = match rest.or_else(|| queues[k].pop()) {
                     Some(parts) => Guess::Part(parts),
@@ -374,13 +423,20 @@ impl Prover {
                 self.check_starts(this, &inits, &mut guesses);
             }
             if !changed {
-                found = self.arrays.is_equal(&iteration.condition, &condition).then_some((params, iteration));
+                let ends_alike = self.arrays.is_equal(&iteration.condition, &condition)
+                    || trips.is_some()
+                        && trips == self.trips(&this.inits, &params, &iteration.results, &iteration.condition);
+                if !ends_alike {
+                    let found = iteration.condition.clone();
+                    self.last_parting = Some(Parting::Condition { expected: condition.clone(), found });
+                }
+                found = ends_alike.then_some((params, iteration));
                 break;
             }
         }
         self.parent = outer;
         let (params, iteration) = found?;
-        let mut results = self.own_results(this, id, runs, &guesses, &params, &iteration, first_term);
+        let mut results = self.own_results(this, id, sums, &guesses, &params, &iteration, first_term);
         for (k, guess) in guesses.iter().enumerate() {
             if let Guess::Part(parts) = guess {
                 let (n, classes) = (this.types[k].0, self.arrays.terms.devices.all_different());
@@ -390,6 +446,7 @@ impl Prover {
                 results[k] = self.compose(parts, &outs, Some(&own))?;
             }
         }
+        self.note_origin(0, this.side.number, this.site);
         let n_own = guesses.iter().filter(|guess| matches!(guess, Guess::Own(_))).count();
         Some((n_own, results))
     }

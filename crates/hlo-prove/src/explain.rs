@@ -1,14 +1,15 @@
 //! Where two values part: the device, the elements, and the terms down to the first that differ.
 
 use crate::array::Value;
+use crate::control::Parting;
 use crate::prover::Prover;
 use crate::term::{ArrayId, Extra, Head, Node, TermId};
 use hashbrown::HashSet;
 use hlo_ir::{InstId, Literal, Module, Scalar};
 
 impl Prover {
-    /// One sentence on where the second value parts from the first.
-    pub(crate) fn explain(&mut self, modules: &[&Module], expected: &Value, found: &Value) -> String {
+    /// One sentence on where the second value parts from the first, and whether it does for certain.
+    pub(crate) fn explain(&mut self, modules: &[&Module], expected: &Value, found: &Value) -> (String, bool) {
         let mut seen: HashSet<(ArrayId, ArrayId)> = HashSet::new();
         for device in 0..self.n_devices() {
             let (a, b) = (self.arrays.on(expected, device), self.arrays.on(found, device));
@@ -20,8 +21,9 @@ impl Prover {
                 let rank = self.arrays.terms.rank(terms[0]);
                 let (p, q, path) = self.descend(terms[0], terms[1]);
                 let n_elems = region.n_elems();
-                let contrast = self.contrast(p, q).map_or(String::new(), |text| format!("; {text}"));
-                return format!(
+                let contrast = self.contrast(p, q).or_else(|| self.parting(modules, q));
+                let contrast = contrast.map_or(String::new(), |text| format!("; {text}"));
+                let text = format!(
                     "device {device}, {n_elems} element{} from {}: expected {} at {:?}, found {} at {:?}; below {}: expected {}, found {}{contrast}",
                     if n_elems == 1 { "" } else { "s" },
                     region.at[0],
@@ -33,9 +35,10 @@ impl Prover {
                     self.show(modules, p, 3),
                     self.show(modules, q, 3),
                 );
+                return (text, self.parts_in_leaves(terms[0], terms[1]));
             }
         }
-        "the values have too many parts to compare".to_string()
+        ("the values have too many parts to compare".to_string(), false)
     }
 
     /// The first terms that differ below two terms, and the ops on the way.
@@ -57,6 +60,49 @@ impl Prover {
         }
         let from = path.len().saturating_sub(5);
         (p, q, path.split_off(from))
+    }
+
+    /// Why a leaf of the second module's loop is none of the first's. Where that hangs on another leaf, why that one is none.
+    fn parting(&mut self, modules: &[&Module], term: TermId) -> Option<String> {
+        let mut place = match self.arrays.terms.node(term) {
+            Node::LoopResult(id, leaf) | Node::Carry(id, _, leaf) => (*id, *leaf),
+            _ => return None,
+        };
+        let mut text = None;
+        let mut seen = HashSet::new();
+        while seen.insert(place) {
+            let (what, expected, found) = match self.partings.get(&place)?.clone() {
+                Parting::Start => {
+                    text =
+                        Some(format!("no leaf that the first module's loop carries begins as leaf {} does", place.1));
+                    break;
+                }
+                Parting::Iteration { expected, found } => {
+                    (format!("leaf {} parts from the first module's loop in an iteration", place.1), expected, found)
+                }
+                Parting::Condition { expected, found } => ("the loops end otherwise".to_string(), expected, found),
+            };
+            let Some((p, q)) = self.first_difference(&expected, &found) else { break };
+            let [p_text, q_text] = [p, q].map(|term| self.show(modules, term, 3));
+            text = Some(format!("{what}: expected {p_text}, found {q_text}"));
+            match self.arrays.terms.node(q) {
+                Node::Carry(id, _, leaf) => place = (*id, *leaf),
+                _ => break,
+            }
+        }
+        text
+    }
+
+    /// The terms where two values part first.
+    fn first_difference(&mut self, expected: &Value, found: &Value) -> Option<(TermId, TermId)> {
+        for device in 0..self.n_devices() {
+            let (a, b) = (self.arrays.on(expected, device), self.arrays.on(found, device));
+            if let Some((terms, _)) = self.arrays.differences(a, b)?.into_iter().next() {
+                let (p, q, _) = self.descend(terms[0], terms[1]);
+                return Some((p, q));
+            }
+        }
+        None
     }
 
     /// What differs between two terms that look alike.
@@ -146,8 +192,11 @@ impl Prover {
             Node::Iota(_) => "iota".to_string(),
             Node::Carry(_, _, leaf) => format!("carried leaf {leaf}"),
             Node::LoopResult(_, leaf) => match self.origin(term) {
-                Some((side, inst)) => format!("leaf {leaf} of what %{} gives", modules[side].inst_name(inst)),
-                None => format!("leaf {leaf} of what a loop gives"),
+                Some((0, inst)) => format!("leaf {leaf} of the loop %{}", modules[0].inst_name(inst)),
+                Some((side, inst)) => {
+                    format!("leaf {leaf} of the loop %{} of the second module", modules[side].inst_name(inst))
+                }
+                None => format!("leaf {leaf} of a loop"),
             },
             Node::Element(of, at) => format!("{}{:?}", self.show(modules, *of, depth.saturating_sub(1)), at.as_slice()),
             Node::Whole(word, ..) => terms.text(*word).split(' ').next().unwrap_or("op").to_string(),

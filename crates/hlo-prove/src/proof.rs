@@ -14,7 +14,7 @@ use crate::words::ModuleWords;
 use hlo_ir::attrs::ParameterAttrs;
 use hlo_ir::sharding::LeafSharding;
 use hlo_ir::shardy::Meshes;
-use hlo_ir::{DType, Dims, Module, Shape};
+use hlo_ir::{DType, Dims, Module, Opcode, Shape};
 use std::fmt;
 use std::rc::Rc;
 use std::time::Instant;
@@ -50,6 +50,9 @@ pub struct Output {
     pub modulo: Rules,
     /// Where the modules part, if it is not proved.
     pub difference: Option<String>,
+    /// Whether the difference is one of numbers, inputs, ops, or of which devices and elements are taken, in results that are otherwise
+    /// computed alike. Then they differ, unless what they go through hides it.
+    pub parts_in_leaves: bool,
     /// Of the output of a global program: how the second module's tiles make it up.
     pub layout: Option<LeafSharding>,
     /// Whether no annotation says so, and it was proved with the first layout that does.
@@ -77,14 +80,15 @@ impl Proof {
         self.outputs.iter().all(|output| output.verdict == Verdict::Proved)
     }
 
-    /// Takes over what another run of the proof, with more freedom, proves besides, and its reasons for what it does not.
-    fn improve(&mut self, freer: Proof) {
+    /// Takes over what another run of the proof, with more freedom, proves besides, and its reasons for what it does not. `is_exact`:
+    /// whether it uses no rules for exact numbers. `has_reasons`: whether its reasons are of the loops as they stand.
+    fn improve(&mut self, freer: Proof, is_exact: bool, has_reasons: bool) {
         let used = freer.outputs.iter().fold(Rules::NONE, |rules, output| rules | output.modulo);
         for (output, mut found) in self.outputs.iter_mut().zip(freer.outputs) {
-            if output.verdict == Verdict::Proved {
+            if output.verdict == Verdict::Proved || found.verdict == Verdict::Unknown && !has_reasons {
                 continue;
             }
-            if found.verdict == Verdict::Proved && found.modulo == Rules::NONE {
+            if found.verdict == Verdict::Proved && found.modulo == Rules::NONE && !is_exact {
                 // Without the rules for exact numbers it was not proved, so it rests on some of them.
                 found.modulo = if used == Rules::NONE { Rules::of(Rule::SumFlattens) } else { used };
             }
@@ -198,8 +202,13 @@ fn prove_freely(
     };
     let mut known: Option<Proof> = None;
     let mut certificate = Certificate::default();
-    for &freedom in freedoms {
+    // Loops that are cut otherwise come last: to look for them takes longer. Certificates do not speak of them.
+    let cuts = if !is_certified && has_loops(before) && after.iter().any(|module| has_loops(module)) { 2 } else { 1 };
+    let attempts =
+        [false, true].into_iter().take(cuts).flat_map(|cut| freedoms.iter().map(move |&freedom| (freedom, cut)));
+    for (freedom, cuts_otherwise) in attempts {
         let mut prover = Prover::new(before.n_devices(), freedom);
+        prover.cuts_otherwise = cuts_otherwise;
         prover.arrays.terms.deadline = Deadline::at(options.deadline);
         prover.trace = is_certified.then(Trace::default);
         let proof = prove_with(&mut prover, before, after, options, is_global)?;
@@ -209,7 +218,7 @@ fn prove_freely(
         }
         let is_done = match &mut known {
             Some(known) => {
-                known.improve(proof);
+                known.improve(proof, freedom == Freedom::Exact, !cuts_otherwise);
                 known
             }
             None => known.insert(proof),
@@ -220,6 +229,11 @@ fn prove_freely(
         }
     }
     Ok((known.ok_or(Error::NoEntry)?, certificate))
+}
+
+fn has_loops(module: &Module) -> bool {
+    let mut insts = module.computations().iter().flat_map(|&comp| &module.comp(comp).insts);
+    insts.any(|&inst| module.inst(inst).opcode == Opcode::While)
 }
 
 /// Whether the first module's shapes are of whole values and the others' of tiles.
@@ -280,6 +294,7 @@ fn prove_with(
             verdict: Verdict::Unknown,
             modulo: Rules::NONE,
             difference: Some("the result has fewer leaves than its shape".to_string()),
+            parts_in_leaves: false,
             layout: None,
             is_layout_assumed: false,
         };
@@ -366,9 +381,11 @@ fn judge(prover: &mut Prover, modules: &[&Module], output: &mut Output, expected
     if prover.arrays.is_equal(expected, found) {
         output.verdict = Verdict::Proved;
         output.difference = None;
+        output.parts_in_leaves = false;
     } else if prover.elementwise.freedom > Freedom::Exact {
         // Without the rules for exact numbers a difference is not the last word.
-        output.difference = Some(prover.explain(modules, expected, found));
+        let (difference, parts_in_leaves) = prover.explain(modules, expected, found);
+        (output.difference, output.parts_in_leaves) = (Some(difference), parts_in_leaves);
     }
 }
 

@@ -1,7 +1,7 @@
 //! The state of a proof: terms, arrays, the loops that were met, and what was computed before.
 
 use crate::array::{Arrays, Tree, Value};
-use crate::control::LoopRecord;
+use crate::control::{LoopRecord, Parting};
 use crate::devices::{Classes, Spread};
 use crate::elementwise::{Elementwise, ElementwiseOp, Freedom};
 use crate::members::{Members, MembersId};
@@ -50,6 +50,11 @@ pub(crate) struct Prover {
     pub impure: HashMap<(usize, CompId), bool>,
     /// How often loops that were noted were forgotten, to be noted anew.
     pub n_forgotten: usize,
+    /// Whether loops of the first module are noted with other cuts between iterations too.
+    pub cuts_otherwise: bool,
+    /// Of leaves of the second module's loops that are none of the first's: why. And of the loop that was tried last, as a whole.
+    pub partings: HashMap<(crate::term::LoopId, u32), Parting>,
+    pub last_parting: Option<Parting>,
     /// What instructions gave, where it is wanted.
     pub trace: Option<Trace>,
     n_noted: usize,
@@ -74,6 +79,9 @@ impl Prover {
             calls: HashMap::new(),
             impure: HashMap::new(),
             n_forgotten: 0,
+            cuts_otherwise: false,
+            partings: HashMap::new(),
+            last_parting: None,
             trace: None,
             n_noted: 0,
             members: Vec::new(),
@@ -176,23 +184,51 @@ impl Prover {
 
     /// A term as another device has it; `source` names one device for each.
     pub(crate) fn from(&mut self, term: TermId, source: Spread) -> TermId {
+        // A list in the place of recursion: terms are as deep as programs are long.
+        let mut open = vec![(term, source)];
+        while let Some(&(term, source)) = open.last() {
+            if self.known_from(term, source).is_none() && !self.take_from(term, source, &mut open) {
+                continue;
+            }
+            open.pop();
+        }
+        self.known_from(term, source).unwrap_or(term)
+    }
+
+    /// A term as another device has it, if that is known.
+    fn known_from(&mut self, term: TermId, source: Spread) -> Option<TermId> {
         let terms = &mut self.arrays.terms;
         let classes = terms.classes(term);
         if classes == Classes::ALL_EQUAL {
-            return term;
+            return Some(term);
         }
         let spread = terms.devices.normalize(source, classes);
         if spread == terms.devices.own(classes) {
-            return term;
+            return Some(term);
         }
-        let rules = terms.rules(term);
-        if let Some(&known) = self.sources.get(&(term, source)) {
-            self.arrays.terms.mark(known, rules);
-            return known;
-        }
+        let known = self.sources.get(&(term, source)).copied()?;
+        let rules = self.arrays.terms.rules(term);
+        self.arrays.terms.mark(known, rules);
+        Some(known)
+    }
+
+    /// Makes the term that another device has; false if it needs terms that are not known, which are added to `open`.
+    fn take_from(&mut self, term: TermId, source: Spread, open: &mut Vec<(TermId, Spread)>) -> bool {
+        let rules = self.arrays.terms.rules(term);
+        let n_open = open.len();
+        let mut known = |p: &mut Prover, term: TermId, source: Spread| {
+            let known = p.known_from(term, source);
+            if known.is_none() {
+                open.push((term, source));
+            }
+            known.unwrap_or(term)
+        };
         let taken = match self.arrays.terms.node(term).clone() {
             Node::Element(of, at) => {
-                let of = self.from(of, source);
+                let of = known(self, of, source);
+                if open.len() > n_open {
+                    return false;
+                }
                 self.arrays.terms.element(of, &at)
             }
             Node::Apply(Head::Sum(monoid, dtype), args) => {
@@ -210,20 +246,29 @@ impl Prover {
             }
             Node::Apply(Head::From(inner), args) => {
                 let both = self.arrays.terms.devices.compose(source, inner);
-                self.from(args[0].term, both)
+                let taken = known(self, args[0].term, both);
+                if open.len() > n_open {
+                    return false;
+                }
+                taken
             }
             Node::Apply(head @ (Head::Elementwise(_) | Head::Unit(_) | Head::Moved), args) => {
-                let args = args.into_iter().map(|arg| Arg { term: self.from(arg.term, source), ..arg }).collect();
+                let args = args.into_iter().map(|arg| Arg { term: known(self, arg.term, source), ..arg }).collect();
+                if open.len() > n_open {
+                    return false;
+                }
                 self.arrays.terms.apply_mapped(head, args)
             }
             _ => {
+                let classes = self.arrays.terms.classes(term);
+                let spread = self.arrays.terms.devices.normalize(source, classes);
                 let arg = Arg::same(&self.arrays.terms, term, Terms::NO_EXTRA);
                 self.arrays.terms.apply_mapped(Head::From(spread), vec![arg])
             }
         };
         self.arrays.terms.mark(taken, rules);
         self.sources.insert((term, source), taken);
-        taken
+        true
     }
 
     /// An array as another device has it.
@@ -240,25 +285,53 @@ impl Prover {
 
     /// A term with its coordinates moved by `step` times a scalar that is clamped to `0..=max`.
     pub(crate) fn moved(&mut self, term: TermId, step: &Coords, max: i64, by: TermId) -> TermId {
+        // A list in the place of recursion: terms are as deep as programs are long.
+        let mut open = vec![(term, step.clone())];
+        while let Some((term, step)) = open.last().cloned() {
+            if self.known_moved(term, &step, max, by).is_none() && !self.make_moved((term, &step), max, by, &mut open) {
+                continue;
+            }
+            open.pop();
+        }
+        self.known_moved(term, step, max, by).unwrap_or(term)
+    }
+
+    /// A moved term, if it is known.
+    fn known_moved(&mut self, term: TermId, step: &Coords, max: i64, by: TermId) -> Option<TermId> {
         if step.iter().all(|&s| s == 0) {
-            return term;
+            return Some(term);
         }
-        let key = (term, step.clone(), max, by);
+        let known = self.moved.get(&(term, step.clone(), max, by)).copied()?;
         let rules = self.arrays.terms.rules(term);
-        if let Some(&known) = self.moved.get(&key) {
-            self.arrays.terms.mark(known, rules);
-            return known;
-        }
+        self.arrays.terms.mark(known, rules);
+        Some(known)
+    }
+
+    /// Makes a moved term; false if it needs terms that are not known, which are added to `open`.
+    fn make_moved(
+        &mut self,
+        (term, step): (TermId, &Coords),
+        max: i64,
+        by: TermId,
+        open: &mut Vec<(TermId, Coords)>,
+    ) -> bool {
+        let rules = self.arrays.terms.rules(term);
         let is_equal = self.arrays.terms.classes(by) == Classes::ALL_EQUAL;
-        let node = self.arrays.terms.node(term).clone();
-        let moved = match node {
-            Node::Apply(head @ (Head::Elementwise(_) | Head::Unit(_) | Head::Sum(..)), args)
+        let moved = match self.arrays.terms.node(term).clone() {
+            Node::Apply(head @ (Head::Elementwise(_) | Head::Unit(_) | Head::Sum(..)), mut args)
                 if is_equal || !matches!(head, Head::Sum(..)) =>
             {
-                let args = args
-                    .iter()
-                    .map(|arg| Arg { term: self.moved(arg.term, &arg.step(step), max, by), ..arg.clone() })
-                    .collect();
+                let n_open = open.len();
+                for arg in &mut args {
+                    let step = arg.step(step);
+                    match self.known_moved(arg.term, &step, max, by) {
+                        Some(moved) => arg.term = moved,
+                        None => open.push((arg.term, step)),
+                    }
+                }
+                if open.len() > n_open {
+                    return false;
+                }
                 self.arrays.terms.apply_mapped(head, args)
             }
             _ => {
@@ -270,7 +343,7 @@ impl Prover {
             }
         };
         self.arrays.terms.mark(moved, rules);
-        self.moved.insert(key, moved);
-        moved
+        self.moved.insert((term, step.clone(), max, by), moved);
+        true
     }
 }

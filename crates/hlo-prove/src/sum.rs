@@ -183,34 +183,37 @@ impl Elementwise {
         &self,
         terms: &mut Terms,
         kind: (Monoid, DType, bool),
-        mut summand: Summand,
+        summand: Summand,
         out: &mut Vec<Summand>,
         rules: &mut Rules,
     ) {
-        let classes = terms.classes(summand.term);
-        summand.spread = terms.devices.normalize(summand.spread, classes);
-        let inner = match terms.node(summand.term) {
-            Node::Apply(Head::Sum(monoid, dtype), args)
-                if (*monoid, *dtype) == (kind.0, kind.1) && self.reassociates() =>
-            {
-                args.clone()
+        // A list in the place of recursion: sums of sums are as deep as programs are long.
+        let mut open = vec![summand];
+        while let Some(mut summand) = open.pop() {
+            let classes = terms.classes(summand.term);
+            summand.spread = terms.devices.normalize(summand.spread, classes);
+            let is_sum = |head: &Head| match head {
+                Head::Sum(monoid, dtype) => (*monoid, *dtype) == (kind.0, kind.1),
+                Head::Elementwise(word) => self.is_op_of(*word, kind),
+                _ => false,
+            };
+            let inner = match terms.node(summand.term) {
+                Node::Apply(head, args) if self.reassociates() && is_sum(head) => Some(args.clone()),
+                _ => None,
+            };
+            let Some(inner) = inner.filter(|inner| inner.len() <= MAX_FLAT || !summand.is_plain(terms)) else {
+                out.push(summand);
+                continue;
+            };
+            *rules = *rules | terms.rules(summand.term) | Rules::of(Rule::SumFlattens);
+            for arg in inner.iter().rev() {
+                let mut part = summand.of_argument(arg);
+                if let Extra::Extent(extent) = terms.extra_of(arg.extra).clone() {
+                    part.spread = terms.devices.compose(summand.spread, extent.spread);
+                    part.reduce.extend(extent.reduce);
+                }
+                open.push(part);
             }
-            Node::Apply(Head::Elementwise(word), args) if self.is_op_of(*word, kind) && self.reassociates() => {
-                args.clone()
-            }
-            _ => return out.push(summand),
-        };
-        if inner.len() > MAX_FLAT && summand.is_plain(terms) {
-            return out.push(summand);
-        }
-        *rules = *rules | terms.rules(summand.term) | Rules::of(Rule::SumFlattens);
-        for arg in inner {
-            let mut part = summand.of_argument(&arg);
-            if let Extra::Extent(extent) = terms.extra_of(arg.extra).clone() {
-                part.spread = terms.devices.compose(summand.spread, extent.spread);
-                part.reduce.extend(extent.reduce);
-            }
-            self.flatten(terms, kind, part, out, rules);
         }
     }
 

@@ -23,6 +23,9 @@ use std::hash::{BuildHasher, Hash, Hasher};
 /// With more arguments than these applications are not told apart by their arguments.
 const MAX_PAIRED: usize = 8;
 
+/// Below so many ops terms are not told apart at once: they are compared element by element.
+const MAX_DEPTH: usize = 2_000;
+
 /// What an application does with its arguments.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Head {
@@ -386,44 +389,73 @@ impl Terms {
 
     /// The element of a term at these coordinates, as a term of rank 0.
     pub(crate) fn element(&mut self, term: TermId, at: &[i64]) -> TermId {
-        if self.rank(term) == 0 {
-            return term;
+        // A list in the place of recursion: terms are as deep as programs are long.
+        let mut open: Vec<(TermId, Coords)> = Vec::new();
+        let mut next = Some((term, Coords::from_slice(at)));
+        while let Some((term, at)) = next {
+            if self.known_element(term, &at).is_none() && !self.make_element(term, &at, &mut open) {
+                next = open.last().cloned();
+                continue;
+            }
+            if open.last().is_some_and(|last| *last == (term, at)) {
+                open.pop();
+            }
+            next = open.last().cloned();
         }
-        let known = self.elements.get(&(term, Coords::from_slice(at))).copied();
-        let element = known.unwrap_or_else(|| {
-            let element = self.element_anew(term, at);
-            self.elements.insert((term, Coords::from_slice(at)), element);
-            element
-        });
-        // The element may be made of the term's arguments, and rests on what the term rests on all the same.
-        self.mark(element, self.rules(term));
-        element
+        self.known_element(term, at).unwrap_or(term)
     }
 
-    fn element_anew(&mut self, term: TermId, at: &[i64]) -> TermId {
-        match self.node(term).clone() {
-            Node::Table(id) => {
-                let literal = &self.literals[id as usize];
-                if let Some(value) = usize::try_from(at[0]).ok().and_then(|k| literal.get(k)) {
-                    let dtype = literal.dtype();
-                    return self.scalar(dtype, value);
-                }
-            }
-            Node::Iota(dtype) => return self.integer(dtype, at[0]),
-            Node::Apply(head, args) if self.acts_by_element(head, &args) => {
-                let args = args
-                    .iter()
-                    .map(|arg| {
-                        let at = arg.at(at);
-                        Arg { term: self.element(arg.term, &at), extra: arg.extra, map: SmallVec::new() }
-                    })
-                    .collect();
-                return self.apply_mapped(head, args);
-            }
-            _ => {}
+    /// The element of a term, if it is known.
+    fn known_element(&mut self, term: TermId, at: &[i64]) -> Option<TermId> {
+        if self.rank(term) == 0 {
+            return Some(term);
         }
-        let (classes, rules) = (self.classes(term), self.rules(term));
-        self.add(Node::Element(term, Coords::from_slice(at)), 0, classes, rules)
+        let element = self.elements.get(&(term, Coords::from_slice(at))).copied()?;
+        // The element may be made of the term's arguments, and rests on what the term rests on all the same.
+        self.mark(element, self.rules(term));
+        Some(element)
+    }
+
+    /// Makes the element of a term; false if it needs elements that are not known, which are added to `open` behind it.
+    fn make_element(&mut self, term: TermId, at: &[i64], open: &mut Vec<(TermId, Coords)>) -> bool {
+        let key = (term, Coords::from_slice(at));
+        let element = match self.node(term).clone() {
+            Node::Iota(dtype) => self.integer(dtype, at[0]),
+            Node::Apply(head, mut args) if self.acts_by_element(head, &args) => {
+                let n_open = open.len();
+                for arg in &mut args {
+                    let at = arg.at(at);
+                    match self.known_element(arg.term, &at) {
+                        Some(element) => *arg = Arg { term: element, extra: arg.extra, map: SmallVec::new() },
+                        None => open.push((arg.term, at)),
+                    }
+                }
+                if open.len() > n_open {
+                    if n_open.checked_sub(1).and_then(|last| open.get(last)) != Some(&key) {
+                        open.insert(n_open, key);
+                    }
+                    return false;
+                }
+                self.apply_mapped(head, args)
+            }
+            node => match self.number_of_table(&node, at) {
+                Some(number) => number,
+                None => {
+                    let (classes, rules) = (self.classes(term), self.rules(term));
+                    self.add(Node::Element(term, key.1.clone()), 0, classes, rules)
+                }
+            },
+        };
+        self.elements.insert(key, element);
+        true
+    }
+
+    fn number_of_table(&mut self, node: &Node, at: &[i64]) -> Option<TermId> {
+        let Node::Table(id) = node else { return None };
+        let literal = &self.literals[*id as usize];
+        let value = usize::try_from(at[0]).ok().and_then(|k| literal.get(k))?;
+        let dtype = literal.dtype();
+        Some(self.scalar(dtype, value))
     }
 
     /// Whether an element of the application needs one element of each argument.
@@ -631,7 +663,7 @@ impl Terms {
         if a == b {
             return true;
         }
-        if *left == 0 || self.are_apart(a.term, b.term) {
+        if *left == 0 || self.are_apart(a.term, b.term, 0) {
             return false;
         }
         *left -= 1;
@@ -671,8 +703,8 @@ impl Terms {
 
 impl Terms {
     /// Whether [`Terms::is_same`] says no for two terms at any coordinates: somewhere in them stand other ops or other leaves.
-    fn are_apart(&mut self, a: TermId, b: TermId) -> bool {
-        if a == b {
+    fn are_apart(&mut self, a: TermId, b: TermId, depth: usize) -> bool {
+        if a == b || depth > MAX_DEPTH {
             return false;
         }
         let key = (a.min(b), a.max(b));
@@ -688,7 +720,7 @@ impl Terms {
                 let args = |args: &[Arg]| args.iter().map(|arg| arg.term).collect::<SmallVec<[TermId; MAX_PAIRED]>>();
                 let (of_a, of_b) = (args(of_a), args(of_b));
                 // The elements of an op whose order does not matter may stand in another order.
-                of_a.len() <= MAX_PAIRED && of_a.iter().any(|&p| of_b.iter().all(|&q| self.are_apart(p, q)))
+                of_a.len() <= MAX_PAIRED && of_a.iter().any(|&p| of_b.iter().all(|&q| self.are_apart(p, q, depth + 1)))
             }
             (Node::Apply(..), Node::Apply(..)) => true,
             (p, q) => (is_leaf(p) || matches!(p, Node::Apply(..))) && (is_leaf(q) || matches!(q, Node::Apply(..))),

@@ -18,7 +18,7 @@ use hlo_ir::{ArrayShape, CompId, ConstantValue, DType, InstId, Opcode, Shape};
 use smallvec::SmallVec;
 use std::rc::Rc;
 
-/// The operands and the value that instructions of a loop's body had when they were last looked at.
+/// The operands and the value that the instructions of a loop's body had when they were last looked at.
 pub(crate) type Known = HashMap<InstId, (SmallVec<[Tree; 4]>, Tree)>;
 
 impl Prover {
@@ -95,7 +95,7 @@ impl Prover {
             let operands: SmallVec<[Tree; 4]> = operands.collect();
             let is_complete = operands.len() == instruction.operands.len();
             // Loops within are read anew: they are noted as they are read.
-            let mut known = known.as_deref_mut().filter(|_| match instruction.opcode.row().flow {
+            let may_be_known = match instruction.opcode.row().flow {
                 Flow::All | Flow::Collective(_) => is_complete,
                 Flow::Parameter
                 | Flow::Constant
@@ -110,10 +110,9 @@ impl Prover {
                 | Flow::AsyncStart(_)
                 | Flow::AsyncUpdate
                 | Flow::AsyncDone => false,
-            });
-            if let Some((_, value)) =
-                known.as_ref().and_then(|known| known.get(&inst)).filter(|last| last.0 == operands)
-            {
+            };
+            let last = known.as_ref().filter(|_| may_be_known).and_then(|known| known.get(&inst));
+            if let Some((_, value)) = last.filter(|last| last.0 == operands) {
                 values.insert(inst, value.clone());
                 continue;
             }

@@ -15,15 +15,14 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use hlo_analysis::annotations::ParamFacts;
-use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
 use hlo_analysis::replication::Replication;
 use hlo_eval::draw::{Draw, DrawOptions, Same, draw_inputs};
 use hlo_eval::global::{GlobalProgram, LeafTiles, TiledInterface};
 use hlo_eval::{EvalOptions, Inputs, Outputs, run};
-use hlo_ir::cost::Costs;
 use hlo_ir::literal::Scalar;
 use hlo_ir::print::{PrintOptions, print_module};
 use hlo_ir::{DType, Literal, Module, Opcode, Shape};
+use hlo_opt::work::evaluator_work;
 use hlo_prove::{Output, Proof, Verdict};
 
 use super::proof::is_exact;
@@ -108,7 +107,7 @@ impl Judge {
         } else {
             draws.insert(0, own);
         }
-        let is_large = work(before) > LARGE;
+        let is_large = evaluator_work(before) > LARGE;
         if is_large {
             draws.truncate(1);
         }
@@ -233,23 +232,6 @@ impl Judge {
         });
         tiles.map_or((f64::INFINITY, 0), |(expected, found)| largest_share(&expected, &found, is_signed))
     }
-}
-
-/// What the evaluator has to do for one run of a module on all its devices: operations and bytes.
-pub(super) fn work(module: &Module) -> f64 {
-    let frequencies = Frequencies::compute(module, FrequencyOptions::default());
-    let costs = Costs::new(module);
-    let mut work = 0.0;
-    for comp in module.post_order() {
-        for &inst in &module.comp(comp).insts {
-            // What these call is counted by its own frequency.
-            if !matches!(module.inst(inst).opcode, Opcode::While | Opcode::Call | Opcode::Conditional) {
-                let cost = costs.of(inst);
-                work += frequencies.of(comp) * (cost.flops as f64 + cost.bytes() as f64);
-            }
-        }
-    }
-    work * module.n_devices() as f64
 }
 
 /// Whether a module has a sum of several elements, with an initial value or over devices.

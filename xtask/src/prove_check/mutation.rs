@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use hlo_ir::Module;
 use hlo_ir::print::{PrintOptions, print_module};
+use hlo_opt::work::evaluator_work;
 use hlo_prove::{Proof, Verdict};
 use hlo_tests::certificate::check;
 use hlo_tests::random_module::Rng;
@@ -12,7 +13,7 @@ use super::Program;
 use super::certificates::{WORK, certificate};
 use super::edit::{EDITS, Made, edited};
 use super::global::GlobalPair;
-use super::judge::{Judge, Judgement, work};
+use super::judge::{Judge, Judgement};
 use super::pipelines::{open, pipelines};
 use super::proof::{PANICKED, Proved, prove};
 use super::random::keep;
@@ -37,7 +38,7 @@ struct Pair {
 impl Pair {
     /// Whether the evaluator runs its programs in time; says so if not.
     fn is_judged(&self) -> bool {
-        let work = work(&self.before).max(work(&self.after));
+        let work = evaluator_work(&self.before).max(evaluator_work(&self.after));
         if work > MAX_WORK {
             println!(
                 "{}: {work:.1e} operations and bytes in one run are more than the judge takes: left out",

@@ -9,6 +9,7 @@ use hlo_ir::Module;
 use hlo_ir::print::{PrintOptions, print_module};
 use hlo_pass::pipeline::parse_pipeline;
 use hlo_pass::runner::{RunOptions, bind, run_pipeline};
+use hlo_prove::Proof;
 use hlo_tests::equal_rewrites::rewrite;
 use hlo_tests::random_module::{Rng, Size, random_module};
 use hlo_tests::training_step::training_step;
@@ -49,7 +50,12 @@ struct Variant {
     what: String,
     /// The family, or the kind of the edit, if there was one.
     kind: Option<&'static str>,
+    /// The module before an edit of a type, which f64 in the place of shorter floats hides.
+    before_types: Option<Module>,
 }
+
+/// The edit that changes types.
+const OF_TYPES: &str = "through a narrower type";
 
 #[derive(Default)]
 struct Counts {
@@ -151,7 +157,7 @@ fn attempt(
         counts.unjudged += 1;
         return Ok(());
     };
-    match judge.judge(&after.module, &proved.proof, after.kind != Some("through a narrower type")) {
+    match judged(judge, after, &proved.proof, seed) {
         Judgement::Bits => counts.bits += 1,
         Judgement::Rounding { is_exact } => {
             counts.rounding += 1;
@@ -169,6 +175,22 @@ fn attempt(
         Judgement::Apart(text) => return Err(text),
     }
     Ok(())
+}
+
+/// What the evaluator says of a variant. Where only f64 makes it agree though a type was changed, it must also agree with what it was
+/// before that change: nothing else than the type may then make it differ, and no f64 hides it.
+fn judged(judge: &Judge, after: &Variant, proof: &Proof, seed: u64) -> Judgement {
+    let widened = judge.judge(&after.module, proof, true);
+    let Some(before_types) = &after.before_types else { return widened };
+    if matches!(widened, Judgement::Apart(_))
+        || !matches!(judge.judge(&after.module, proof, false), Judgement::Apart(_))
+    {
+        return widened;
+    }
+    match Judge::new(before_types, "", seed, MAX_STEPS) {
+        Ok(judge) => judge.judge(&after.module, proof, false),
+        Err(reason) => Judgement::Unjudged(reason),
+    }
 }
 
 /// The module of a seed: a training step, or one of every four times any module.
@@ -200,19 +222,20 @@ fn variant_of(before: &Module, rng: &mut Rng) -> Option<Variant> {
         module = passed(&module, &pipeline)?;
         what.push(pipeline);
     }
-    let mut edit = None;
+    let (mut edit, mut before_types) = (None, None);
     if rng.below(3) > 0 {
         let made = edited(&module, rng.below(EDITS.len()), rng)?;
         what.push(format!("{} at {}", made.kind, made.place));
+        before_types = (made.kind == OF_TYPES).then_some(module);
         (module, edit) = (made.module, Some(made.kind));
     }
-    Some(Variant { module, what: what.join("; "), kind: edit })
+    Some(Variant { module, what: what.join("; "), kind: edit, before_types })
 }
 
 /// A pair of a family, of which the second is sometimes rewritten, or edited once more.
 fn of_a_family(rng: &mut Rng) -> Option<(Module, Variant)> {
     let family::Pair { family, before, mut after } = family::pair(rng)?;
-    let mut what = family.to_string();
+    let (mut what, mut before_types) = (family.to_string(), None);
     if rng.one_in(4) {
         let n = rewrite(&mut after, 1 + rng.below(4), rng);
         what.push_str(&format!("; {n} rewrites"));
@@ -221,9 +244,10 @@ fn of_a_family(rng: &mut Rng) -> Option<(Module, Variant)> {
         && let Some(made) = edited(&after, rng.below(EDITS.len()), rng)
     {
         what.push_str(&format!("; {} at {}", made.kind, made.place));
+        before_types = (made.kind == OF_TYPES).then_some(after);
         after = made.module;
     }
-    Some((before, Variant { module: after, what, kind: Some(family) }))
+    Some((before, Variant { module: after, what, kind: Some(family), before_types }))
 }
 
 /// The module after a pipeline; `None` where a pass refuses it.
@@ -262,4 +286,38 @@ fn show(counts: &Counts, kinds: &BTreeMap<&str, (usize, usize)>) {
         "evaluated: {} equal bit for bit, {} but for rounding ({} of them with an output proved bit for bit), {} not judged; {} panics",
         counts.bits, counts.rounding, counts.exact_rounding, counts.unjudged, counts.panics
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SUMS: &str = "HloModule m, num_partitions=2\n\nENTRY %main {\n  %x = f32[64] parameter(0)\n  \
+                        %y = f32[64] parameter(1)\n  %c = f32[] constant(4096)\n  \
+                        %b = f32[64] broadcast(%c), dimensions={}\n  %big = f32[64] multiply(%x, %b)\n  \
+                        %sum = f32[64] add(%big, %y)\n  %less = f32[64] subtract(%sum, %big)\n  \
+                        ROOT %r = (f32[64], f32[64]) tuple(OUT)\n}\n";
+
+    fn module(outputs: &str) -> Module {
+        let text = SUMS.replace("  ROOT", "  %n = bf16[64] convert(%y)\n  %w = f32[64] convert(%n)\n  ROOT");
+        hlo_text::parse_module(&text.replace("OUT", outputs)).unwrap().module
+    }
+
+    #[test]
+    fn a_changed_type_is_held_against_what_rounds_as_it_does() {
+        let before = module("%less, %y");
+        let judge = Judge::new(&before, "", 1, 1000).unwrap();
+        let mut proof = super::prove(&before, &before).unwrap().proof;
+        // The first output is summed in another order, which f32 shows and f64 does not; the second is rounded or not.
+        let variant = |outputs: &str| Variant {
+            module: module(outputs),
+            what: String::new(),
+            kind: Some(OF_TYPES),
+            before_types: Some(module("%y, %y")),
+        };
+        assert!(matches!(judged(&judge, &variant("%y, %w"), &proof, 1), Judgement::Apart(_)));
+        proof.outputs[1].verdict = hlo_prove::Verdict::Unknown;
+        assert!(matches!(judge.judge(&variant("%y, %w").module, &proof, false), Judgement::Apart(_)));
+        assert!(matches!(judged(&judge, &variant("%y, %w"), &proof, 1), Judgement::Rounding { .. } | Judgement::Bits));
+    }
 }

@@ -5,7 +5,7 @@ use clap::Args;
 use std::path::PathBuf;
 
 /// On how many inputs, and how near.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub(crate) struct JudgeArgs {
     /// The inputs.
     #[command(flatten)]

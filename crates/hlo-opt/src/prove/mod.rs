@@ -3,6 +3,7 @@
 
 pub(crate) mod arguments;
 pub(crate) mod passes;
+mod smaller;
 mod text;
 
 use crate::compare::{Judge, Reference, of_verdict, read_chain};
@@ -91,7 +92,15 @@ pub(crate) fn run(args: &ProveArgs, console: &mut Console<'_>) -> Result<u8, Fai
         Outcome::Unknown("it was not run (--no-eval)".into())
     } else {
         progress.now("evaluating");
-        evaluated(args, (&source.name, &loaded.module), (&name, &chain), deadline, console)?
+        let (source, whole) = (source.name.as_str(), &loaded.module);
+        let smaller = smaller::find_smaller(args, &proof, whole, &chain);
+        let refuted = smaller.and_then(|pair| {
+            smaller::refuted(args, (source, whole), (&name, &pair), (&proof, &options), deadline, console)
+        });
+        match refuted {
+            Some(refuted) => refuted,
+            None => evaluated(args, (source, whole), (&name, &chain), deadline, console)?,
+        }
     };
     let shown = match args.report {
         ProofFormat::Text => text::of_proof(&proof, &outcome, &loaded.module, args.explain),

@@ -4,6 +4,7 @@
 //!
 //! The evaluator says which they are; a family only says what is worth trying.
 
+mod cuts;
 mod groups;
 mod identities;
 mod indices;
@@ -21,9 +22,10 @@ use hlo_tests::random_module::Rng;
 type Family = fn(&mut Rng) -> (Program, Program);
 
 /// All families.
-const FAMILIES: [(&str, Family); 7] = [
+const FAMILIES: [(&str, Family); 8] = [
     ("family: elements moved", moves::pair),
     ("family: loops", loops::pair),
+    ("family: loops cut otherwise", cuts::pair),
     ("family: parts of sums, factors", sums::pair),
     ("family: groups of collectives", groups::pair),
     ("family: layouts", layouts::pair),
