@@ -1,6 +1,7 @@
 //! What each computation calls, and whether it has an effect of its own: found once for each computation, and kept until one of its
 //! instructions may have changed.
 
+// circle: a computation keeps what is known of its calls, which are found in the module
 use crate::module::{CompId, Module};
 use crate::names::FixedHash;
 use crate::op::{Effects, Opcode};
