@@ -14,7 +14,7 @@ use std::ops::{Index, IndexMut};
 #[derive(Clone, Debug)]
 pub struct InstMap<V> {
     first: usize,
-    /// From the first to the last instruction, where that is not too far.
+    /// From the first to the last instruction; 0 where that is too far.
     n_near: usize,
     max_near: usize,
     near: Vec<V>,
@@ -30,7 +30,7 @@ impl<V: Clone + Default> InstMap<V> {
             insts.iter().fold((usize::MAX, 0), |(first, last), inst| (first.min(inst.index()), last.max(inst.index())));
         let first = if insts.is_empty() { 0 } else { first };
         let max_near = 2 * insts.len() + 16;
-        let n_near = (last.saturating_sub(first) + 1).min(max_near);
+        let n_near = Some(last.saturating_sub(first) + 1).filter(|&n| n <= max_near).unwrap_or(0);
         InstMap { first, n_near, max_near, near: Vec::new(), far: HashMap::new(), default: V::default() }
     }
 
