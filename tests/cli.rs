@@ -176,6 +176,14 @@ fn a_preset_takes_options_of_its_passes() {
 }
 
 #[test]
+fn no_way_continues_one_that_could_not_be_made() {
+    // A tuple is a parameter of it, so no state can cross its interface in shards.
+    let (report, _) = preset("data-parallel", &sample("passes/hoist-conversions/nested.hlo"));
+    let candidates = report["modules"][0]["choice"]["candidates"].as_array().expect("candidates").clone();
+    assert!(candidates.len() > 1 && candidates.iter().all(|way| way["is_reference"] == false), "{candidates:?}");
+}
+
+#[test]
 fn what_a_preset_makes_is_never_predicted_to_be_slower() {
     let mut n_faster = 0;
     for step in hlo_tests::samples("programs").iter().filter(|s| !s.name().contains("unopt")) {

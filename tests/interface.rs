@@ -17,7 +17,7 @@ fn module_of(report: &PassReport, wanted: &str) -> Module {
 
 fn manifest_of(report: &PassReport) -> serde_json::Value {
     match report.files.iter().find(|(name, _)| name == "manifest.json") {
-        Some((_, Artifact::Text(text))) => serde_json::from_str(text).expect("the manifest is JSON"),
+        Some((_, Artifact::Text(late))) => serde_json::from_str(&late.text()).expect("the manifest is JSON"),
         found => panic!("expected manifest.json, found {found:?}"),
     }
 }

@@ -124,7 +124,7 @@ fn check_interface(step: &TrainingStep, seed: u64) -> Result<u64, String> {
         leaves = evaluate(module, &Inputs { leaves }).map_err(|e| format!("{}: {e}", module.name))?.leaves;
     }
     compare(&before, &Outputs { leaves }, if step.is_exact { Nearness::Exact } else { NEAR })?;
-    let manifest: serde_json::Value = serde_json::from_str(manifest).map_err(|e| e.to_string())?;
+    let manifest: serde_json::Value = serde_json::from_str(&manifest.text()).map_err(|e| e.to_string())?;
     let list = |name: &str| manifest[name].as_array().cloned().unwrap_or_default();
     let (params, outputs) = (list("params"), list("outputs"));
     let n_sharded = params.iter().filter(|p| p["sharded"] == true).count() as u64;

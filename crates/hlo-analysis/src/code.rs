@@ -13,19 +13,16 @@ pub fn code_computations(module: &Module) -> Vec<CompId> {
     let (mut as_code, mut as_form): (EntitySet<CompId>, EntitySet<CompId>) = (EntitySet::new(), EntitySet::new());
     as_code.extend(module.entry());
     for &comp in &reached {
-        for &inst in &module.comp(comp).insts {
-            let opcode = module.inst(inst).opcode;
+        for &(opcode, callee) in module.calls_of(comp) {
             let runs_code = opcode != Opcode::Fusion && opcode.row().flow.entry().is_some();
             let set = if runs_code { &mut as_code } else { &mut as_form };
-            set.extend(module.called(inst));
+            set.insert(callee);
         }
     }
     // What a fused or wrapped computation calls belongs to it.
     for &comp in reached.iter().rev() {
         if as_form.contains(comp) {
-            for &inst in &module.comp(comp).insts {
-                as_form.extend(module.called(inst));
-            }
+            as_form.extend(module.calls_of(comp).iter().map(|&(_, callee)| callee));
         }
     }
     reached.into_iter().filter(|&c| as_code.contains(c) && !as_form.contains(c)).collect()

@@ -163,7 +163,7 @@ impl Module {
 
     /// The instructions of `work` and what they need: operands and control predecessors, transitively.
     fn needed_by(&self, mut work: Vec<InstId>) -> EntitySet<InstId> {
-        let mut live: EntitySet<InstId> = EntitySet::new();
+        let mut live: EntitySet<InstId> = EntitySet::with_capacity(self.n_inst_slots());
         while let Some(inst) = work.pop() {
             if live.insert(inst) {
                 let instruction = self.inst(inst);
@@ -230,14 +230,14 @@ impl Module {
     fn effectful_among(&self, starts: &[CompId]) -> EntitySet<CompId> {
         let mut effectful = EntitySet::new();
         for comp in self.callees_first(starts) {
-            if self.comp(comp).insts.iter().any(|&inst| self.has_effect(inst, &effectful)) {
+            if self.known_calls(comp).has_effect(&effectful) {
                 effectful.insert(comp);
             }
         }
         effectful
     }
 
-    fn has_effect(&self, inst: InstId, effectful: &EntitySet<CompId>) -> bool {
+    pub(crate) fn has_effect(&self, inst: InstId, effectful: &EntitySet<CompId>) -> bool {
         let instruction = self.inst(inst);
         match instruction.opcode.row().effects {
             // A collective without users may go, as XLA's own dead-code elimination has it: every device drops it.

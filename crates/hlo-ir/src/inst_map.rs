@@ -14,6 +14,8 @@ use std::ops::{Index, IndexMut};
 #[derive(Clone, Debug)]
 pub struct InstMap<V> {
     first: usize,
+    /// From the first to the last instruction; 0 where that is too far.
+    n_near: usize,
     max_near: usize,
     near: Vec<V>,
     far: HashMap<InstId, V>,
@@ -24,15 +26,19 @@ impl<V: Clone + Default> InstMap<V> {
     /// An empty table for the instructions of `comp`.
     pub fn of(module: &Module, comp: CompId) -> InstMap<V> {
         let insts = &module.comp(comp).insts;
-        let first = insts.iter().map(|inst| inst.index()).min().unwrap_or(0);
-        InstMap { first, max_near: 2 * insts.len() + 16, near: Vec::new(), far: HashMap::new(), default: V::default() }
+        let (first, last) =
+            insts.iter().fold((usize::MAX, 0), |(first, last), inst| (first.min(inst.index()), last.max(inst.index())));
+        let first = if insts.is_empty() { 0 } else { first };
+        let max_near = 2 * insts.len() + 16;
+        let n_near = Some(last.saturating_sub(first) + 1).filter(|&n| n <= max_near).unwrap_or(0);
+        InstMap { first, n_near, max_near, near: Vec::new(), far: HashMap::new(), default: V::default() }
     }
 
     /// Makes room for the near one at `idx`.
     #[cold]
     fn grow(&mut self, idx: usize) {
-        // Most tables are filled to their computation's end: in few steps, with little room to spare.
-        let n = (idx + 1 + idx / 8).min(self.max_near);
+        // Most tables are filled to their computation's end. What edits have added since comes in few steps.
+        let n = if idx < self.n_near { self.n_near } else { (idx + 1 + idx / 8).min(self.max_near) };
         self.near.resize(n, V::default());
     }
 

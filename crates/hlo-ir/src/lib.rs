@@ -2,6 +2,7 @@
 
 pub mod attrs;
 pub mod axes;
+mod calls;
 mod chunks;
 pub mod collective;
 pub mod cost;

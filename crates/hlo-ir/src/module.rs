@@ -5,6 +5,7 @@
 //! slot in the arena stays, so ids are never reused.
 
 use crate::attrs::{Attrs, Marks, ParameterAttrs};
+use crate::calls::KnownCalls;
 use crate::chunks::Chunks;
 pub use crate::ids::{CompId, InstId};
 
@@ -62,6 +63,7 @@ pub struct Computation {
     pub root: PackedOption<InstId>,
     /// Thread on which it runs, if not the main one.
     pub execution_thread: Option<String>,
+    pub(crate) calls: KnownCalls,
 }
 
 /// The users of every instruction, once per operand slot.
@@ -115,6 +117,7 @@ impl Module {
             params: Vec::new(),
             root: None.into(),
             execution_thread: None,
+            calls: KnownCalls::default(),
         });
         self.order.push(comp);
         comp
@@ -129,6 +132,7 @@ impl Module {
         let number = parameter.and_then(|p| usize::try_from(p.number).ok());
         let id = self.insts.push(inst);
         let comp = &mut self.comps[parent];
+        comp.calls.forget();
         comp.insts.push(id);
         if number == Some(comp.params.len()) {
             comp.params.push(id);
@@ -185,7 +189,9 @@ impl Module {
 
     /// A computation, mutably.
     pub fn comp_mut(&mut self, comp: CompId) -> &mut Computation {
-        &mut self.comps[comp]
+        let computation = &mut self.comps[comp];
+        computation.calls.forget();
+        computation
     }
 
     /// An instruction.
@@ -197,7 +203,9 @@ impl Module {
     /// An instruction, mutably.
     #[inline]
     pub fn inst_mut(&mut self, inst: InstId) -> &mut Instruction {
-        &mut self.insts[inst]
+        let instruction = &mut self.insts[inst];
+        self.comps[instruction.parent].calls.forget();
+        instruction
     }
 
     /// One more than the largest instruction index, removed ones included: the size of a dense map.
@@ -278,39 +286,5 @@ impl Module {
             }
         }
         users
-    }
-
-    /// The computations that are reachable from the entry, callees before callers, each once.
-    pub fn post_order(&self) -> Vec<CompId> {
-        self.callees_first(self.entry.expand().as_slice())
-    }
-
-    /// The computations that are reachable from `starts`, callees before callers, each once.
-    pub fn callees_first(&self, starts: &[CompId]) -> Vec<CompId> {
-        let mut out = Vec::new();
-        if starts.is_empty() {
-            return out;
-        }
-        let mut state = vec![0u8; self.comps.len()];
-        let mut stack: Vec<(CompId, bool)> = starts.iter().rev().map(|&start| (start, false)).collect();
-        while let Some((comp, is_done)) = stack.pop() {
-            let slot = &mut state[comp.as_u32() as usize];
-            if is_done {
-                out.push(comp);
-                continue;
-            }
-            if std::mem::replace(slot, 1) != 0 {
-                continue;
-            }
-            stack.push((comp, true));
-            for &inst in self.comps[comp].insts.iter().rev() {
-                for callee in self.called(inst) {
-                    if state[callee.as_u32() as usize] == 0 {
-                        stack.push((callee, false));
-                    }
-                }
-            }
-        }
-        out
     }
 }

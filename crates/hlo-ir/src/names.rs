@@ -4,15 +4,22 @@ use crate::dtype::DType;
 use cranelift_entity::{EntityRef, PrimaryMap, entity_impl};
 use hashbrown::HashTable;
 use std::hash::Hasher;
+use std::sync::Arc;
 
 /// An interned name; the text lives in the module's [`NamePool`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Name(u32);
 entity_impl!(Name, "name");
 
-/// All names of a module in one string, each stored once.
+/// All names of a module in one string, each stored once. Copies share them until one of them gets another one.
 #[derive(Clone, Debug, Default)]
 pub struct NamePool {
+    known: Arc<KnownNames>,
+}
+
+/// Names, each once.
+#[derive(Clone, Debug, Default)]
+struct KnownNames {
     text: String,
     spans: PrimaryMap<Name, (u32, u32)>,
     table: HashTable<Name>,
@@ -112,13 +119,9 @@ fn bytes_of(all: &str, (start, end): (u32, u32)) -> &[u8] {
     &all.as_bytes()[start as usize..end as usize]
 }
 
-impl NamePool {
-    /// The name with this text, new or known.
-    pub fn intern(&mut self, text: &str) -> Name {
-        let hash = hash_bytes(text.as_bytes());
-        if let Some(name) = self.find_hashed(text, hash) {
-            return name;
-        }
+impl KnownNames {
+    /// Adds a name that is not there.
+    fn add(&mut self, text: &str, hash: u64) -> Name {
         let start = self.text.len() as u32;
         self.text.push_str(text);
         let name = self.spans.push((start, self.text.len() as u32));
@@ -132,25 +135,34 @@ impl NamePool {
         let is_it = |&name: &Name| bytes_of(&self.text, self.spans[name]) == text.as_bytes();
         self.table.find(hash, is_it).copied()
     }
+}
+
+impl NamePool {
+    /// The name with this text, new or known.
+    pub fn intern(&mut self, text: &str) -> Name {
+        let hash = hash_bytes(text.as_bytes());
+        self.known.find_hashed(text, hash).unwrap_or_else(|| Arc::make_mut(&mut self.known).add(text, hash))
+    }
 
     /// Makes room for `n_names` more names.
     pub fn reserve(&mut self, n_names: usize) {
+        let known = Arc::make_mut(&mut self.known);
         // Names of real modules have some 16 bytes.
-        self.text.reserve(n_names.saturating_mul(16));
-        self.spans.reserve(n_names);
-        let (all, spans) = (&self.text, &self.spans);
-        self.table.reserve(n_names, |&n| hash_bytes(bytes_of(all, spans[n])));
+        known.text.reserve(n_names.saturating_mul(16));
+        known.spans.reserve(n_names);
+        let (all, spans) = (&known.text, &known.spans);
+        known.table.reserve(n_names, |&n| hash_bytes(bytes_of(all, spans[n])));
     }
 
     /// The name with this text, if it was interned.
     pub fn find(&self, text: &str) -> Option<Name> {
-        self.find_hashed(text, hash_bytes(text.as_bytes()))
+        self.known.find_hashed(text, hash_bytes(text.as_bytes()))
     }
 
     /// The text of a name of this pool.
     pub fn get(&self, name: Name) -> &str {
-        let (start, end) = self.spans[name];
-        &self.text[start as usize..end as usize]
+        let (start, end) = self.known.spans[name];
+        &self.known.text[start as usize..end as usize]
     }
 
     /// A name that was not there before: `base` itself or `base.N`. A numeric suffix of `base` is dropped first, as
@@ -163,12 +175,12 @@ impl NamePool {
             Some((stem, suffix)) if !stem.is_empty() && suffix.bytes().all(|b| b.is_ascii_digit()) => stem,
             _ => base,
         };
-        let mut n = self.next_suffix.get(stem).copied().unwrap_or(1);
+        let mut n = self.known.next_suffix.get(stem).copied().unwrap_or(1);
         loop {
             let candidate = format!("{stem}.{n}");
             n = n.saturating_add(1);
             if self.find(&candidate).is_none() {
-                self.next_suffix.insert(stem.to_string(), n);
+                Arc::make_mut(&mut self.known).next_suffix.insert(stem.to_string(), n);
                 return self.intern(&candidate);
             }
         }
@@ -176,17 +188,17 @@ impl NamePool {
 
     /// Number of distinct names; every [`Name`] index is below it.
     pub fn len(&self) -> usize {
-        self.spans.len()
+        self.known.spans.len()
     }
 
     /// Whether no name was interned.
     pub fn is_empty(&self) -> bool {
-        self.spans.is_empty()
+        self.known.spans.is_empty()
     }
 
     /// All names, oldest first.
     pub fn iter(&self) -> impl Iterator<Item = Name> + '_ {
-        (0..self.spans.len()).map(Name::new)
+        (0..self.known.spans.len()).map(Name::new)
     }
 }
 

@@ -9,7 +9,8 @@ use crate::names::FixedHash;
 use cranelift_entity::{PrimaryMap, entity_impl};
 use hashbrown::HashTable;
 use smallvec::SmallVec;
-use std::hash::{BuildHasher, Hash};
+use std::hash::BuildHasher;
+use std::sync::Arc;
 
 /// Dimension numbers or sizes; four inline, as most arrays have at most four dims.
 pub type Dims = SmallVec<[i64; 4]>;
@@ -323,9 +324,15 @@ impl Shape {
 pub struct ShapeId(u32);
 entity_impl!(ShapeId, "shape");
 
-/// Owner of a module's distinct shapes.
+/// Owner of a module's distinct shapes. Copies share them until one of them gets another one.
 #[derive(Clone, Debug, Default)]
 pub struct ShapePool {
+    known: Arc<KnownShapes>,
+}
+
+/// Shapes, each once.
+#[derive(Clone, Debug, Default)]
+struct KnownShapes {
     shapes: PrimaryMap<ShapeId, Shape>,
     bare: PrimaryMap<ShapeId, ShapeId>,
     /// Of tuples: the first leaf of each element, and the number of leaves.
@@ -334,13 +341,14 @@ pub struct ShapePool {
     hasher: FixedHash,
 }
 
-impl ShapePool {
-    /// The id of `shape`, new or known.
-    pub fn intern(&mut self, shape: Shape) -> ShapeId {
-        let hash = self.hash(&shape);
-        if let Some(&id) = self.table.find(hash, |&id| self.shapes[id] == shape) {
-            return id;
-        }
+impl KnownShapes {
+    fn find(&self, shape: &Shape) -> Option<ShapeId> {
+        self.table.find(self.hasher.hash_one(shape), |&id| self.shapes[id] == *shape).copied()
+    }
+
+    /// Adds a shape that is not there.
+    fn add(&mut self, shape: Shape) -> ShapeId {
+        let hash = self.hasher.hash_one(&shape);
         let stripped = shape.without_layout();
         let is_bare = stripped == shape;
         self.leaf_starts.push(leaf_starts(&shape));
@@ -350,27 +358,34 @@ impl ShapePool {
         let (shapes, hasher) = (&self.shapes, &self.hasher);
         self.table.insert_unique(hash, id, |&other| hasher.hash_one(&shapes[other]));
         if !is_bare {
-            let bare = self.intern(stripped);
+            let bare = self.find(&stripped).unwrap_or_else(|| self.add(stripped));
             self.bare[id] = bare;
         }
         id
+    }
+}
+
+impl ShapePool {
+    /// The id of `shape`, new or known.
+    pub fn intern(&mut self, shape: Shape) -> ShapeId {
+        self.known.find(&shape).unwrap_or_else(|| Arc::make_mut(&mut self.known).add(shape))
     }
 
     /// The shape of an id of this pool.
     #[inline]
     pub fn get(&self, id: ShapeId) -> &Shape {
-        &self.shapes[id]
+        &self.known.shapes[id]
     }
 
     /// The id of the same shape without layouts: two shapes agree but for layouts if these are equal.
     #[inline]
     pub fn bare(&self, id: ShapeId) -> ShapeId {
-        self.bare[id]
+        self.known.bare[id]
     }
 
     /// The flat numbers of the leaves of element `index` of a tuple; none where there is no such element.
     pub fn element_leaves(&self, id: ShapeId, index: usize) -> std::ops::Range<usize> {
-        match self.leaf_starts[id].get(index..) {
+        match self.known.leaf_starts[id].get(index..) {
             Some(&[start, end, ..]) => start as usize..end as usize,
             Some(_) | None => 0..0,
         }
@@ -378,7 +393,7 @@ impl ShapePool {
 
     /// The element of a tuple that holds leaf `leaf_idx`, and that leaf's number in it.
     pub fn element_of_leaf(&self, id: ShapeId, leaf_idx: usize) -> Option<(usize, usize)> {
-        let starts = &self.leaf_starts[id];
+        let starts = &self.known.leaf_starts[id];
         // Elements without leaves start where the next one does.
         let element = starts.partition_point(|&start| start as usize <= leaf_idx).checked_sub(1)?;
         let start = starts.get(element).filter(|_| element + 1 < starts.len())?;
@@ -387,7 +402,7 @@ impl ShapePool {
 
     /// The flat number of the leaf at a tuple index; `None` if there is no leaf.
     pub fn leaf_number(&self, id: ShapeId, index: &[i64]) -> Option<usize> {
-        let mut shape = &self.shapes[id];
+        let mut shape = &self.known.shapes[id];
         let mut number = 0;
         for (depth, &i) in index.iter().enumerate() {
             let i = usize::try_from(i).ok()?;
@@ -404,7 +419,7 @@ impl ShapePool {
 
     /// The leaf of a shape by its flat number.
     pub fn leaf(&self, id: ShapeId, leaf_idx: usize) -> Option<&Shape> {
-        let shape = &self.shapes[id];
+        let shape = &self.known.shapes[id];
         match shape {
             Shape::Tuple(elements) => {
                 let (element, rest) = self.element_of_leaf(id, leaf_idx)?;
@@ -416,16 +431,12 @@ impl ShapePool {
 
     /// Number of distinct shapes.
     pub fn len(&self) -> usize {
-        self.shapes.len()
+        self.known.shapes.len()
     }
 
     /// Whether no shape was interned.
     pub fn is_empty(&self) -> bool {
-        self.shapes.is_empty()
-    }
-
-    fn hash(&self, shape: &impl Hash) -> u64 {
-        self.hasher.hash_one(shape)
+        self.known.shapes.is_empty()
     }
 }
 

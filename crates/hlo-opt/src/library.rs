@@ -142,7 +142,7 @@ impl OpenModule {
 impl Beside {
     fn of(artifact: Artifact) -> Beside {
         match artifact {
-            Artifact::Text(text) => Beside::Text(text),
+            Artifact::Text(late) => Beside::Text(late.text()),
             Artifact::Module(module) => {
                 // No text has its instructions, so no bytes stand behind it.
                 let source = Arc::new(Source::made());

@@ -19,11 +19,13 @@ use hlo_gpu::lower::LowerOptions;
 use hlo_ir::Module;
 use hlo_ir::devices::find_n_devices;
 use hlo_ir::print::{PrintOptions, print_module, write_module};
+use hlo_pass::STACK_BYTES;
 use hlo_pass::fastest::Ways;
 use hlo_pass::pipeline::{PassCall, PipelineError, nearest, parse_pipeline};
 use hlo_pass::report::Artifact;
 use hlo_pass::runner::{AfterPass, BoundPass, RunError, RunOptions, RunSummary, bind, run_pipeline};
 use std::path::Path;
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 /// Where there is nothing to read.
@@ -70,9 +72,10 @@ pub(crate) fn run(args: &OptimizeArgs, console: &mut Console<'_>) -> Result<u8, 
     let document = Document { file: source.name.clone(), pipeline: pipeline_text(args), modules: done };
     // The report comes first and takes its name last: if one of the two files cannot be written, neither is there.
     let report = explain(args, &document, console)?;
-    let files: Vec<(String, String)> = document.modules.iter().flat_map(|m| beside(args, m)).collect();
+    let files: Vec<&(String, Artifact)> =
+        document.modules.iter().flat_map(|m| &m.reports).flat_map(|report| &report.files).collect();
     if !args.verify_only && !files.is_empty() {
-        write_directory(args, &out, files, parts.len())?;
+        write_directory(args, &out, &files, parts.len())?;
     } else if !args.verify_only {
         match &args.output {
             Some(path) => output::write_whole(path, &out)?,
@@ -106,24 +109,23 @@ fn check_report(args: &OptimizeArgs) -> Result<(), Failure> {
     if args.verify_only { usage("expected a run, found --verify-only") } else { Ok(()) }
 }
 
-/// The files that passes made beside a module, printed.
-fn beside(args: &OptimizeArgs, module: &ModuleReport) -> Vec<(String, String)> {
-    let files = module.reports.iter().flat_map(|report| &report.files);
-    let print = |artifact: &Artifact| match artifact {
+/// A file that a pass made beside a module, printed.
+fn printed(args: &OptimizeArgs, artifact: &Artifact) -> String {
+    match artifact {
         Artifact::Module(module) => {
             let options = PrintOptions { form: args.format.into(), expand_mesh_groups: true };
             print_module(module, &options)
         }
-        Artifact::Text(text) => text.clone(),
-    };
-    files.map(|(name, artifact)| (name.clone(), print(artifact))).collect()
+        Artifact::Text(late) => late.text(),
+    }
 }
 
-/// Writes `main.hlo`, or what a proto is called, and the files beside it into the directory that `-o` names: all or nothing.
+/// Writes `main.hlo`, or what a proto is called, and the files beside it into the directory that `-o` names: all or nothing. Each
+/// file is printed and written on a thread of its own.
 fn write_directory(
     args: &OptimizeArgs,
     main: &[u8],
-    files: Vec<(String, String)>,
+    files: &[&(String, Artifact)],
     n_parts: usize,
 ) -> Result<(), Failure> {
     let names: Vec<&str> = files.iter().map(|(name, _)| name.as_str()).collect();
@@ -143,10 +145,23 @@ fn write_directory(
     if is_new {
         std::fs::create_dir(directory).map_err(failed)?;
     }
-    let beside = files.iter().map(|(name, text)| (name.as_str(), text.as_bytes()));
-    let all = std::iter::once((name, main)).chain(beside);
-    let staged: Result<Vec<Staged>, Failure> =
-        all.map(|(name, bytes)| Staged::write(&directory.join(name), |sink| sink.write_all(bytes))).collect();
+    let write = |name: &str, bytes: &[u8]| Staged::write(&directory.join(name), |sink| sink.write_all(bytes));
+    let staged: Result<Vec<Staged>, Failure> = std::thread::scope(|scope| {
+        let beside = files.iter().map(|(name, artifact)| {
+            let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
+            let work = move || write(name, printed(args, artifact).as_bytes());
+            (thread.spawn_scoped(scope, work), work)
+        });
+        let beside: Vec<_> = beside.collect();
+        let main = write(name, main);
+        let ended = beside.into_iter().map(|(thread, work)| match thread.map(ScopedJoinHandle::join) {
+            Ok(Ok(staged)) => staged,
+            Ok(Err(panic)) => std::panic::resume_unwind(panic),
+            // The system gives no more threads.
+            Err(_) => work(),
+        });
+        std::iter::once(main).chain(ended).collect()
+    });
     match staged {
         Ok(staged) => staged.into_iter().try_for_each(Staged::commit),
         Err(failure) => {

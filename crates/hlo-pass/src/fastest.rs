@@ -4,15 +4,15 @@
 //! [`hlo_analysis::time::predict`] on the same machine. Another way than the first is taken only if it saves a share of the
 //! time, so a module for which nothing pays stays as it is.
 
-use crate::STACK_BYTES;
 use crate::report::{Candidate, FailedWay, WayChoice};
 use crate::runner::{BoundPass, RunError, RunOptions, RunSummary, run_pipeline};
+use crate::threads::in_threads;
 use hlo_analysis::Analyses;
 use hlo_analysis::frequency::FrequencyOptions;
 use hlo_analysis::time::{Machine, ModuleTime, predict};
 use hlo_ir::Module;
 use hlo_ir::diag::{Diagnostic, Entity};
-use std::thread::ScopedJoinHandle;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// The least share of the predicted time that a later way has to save, where ways change little.
 pub const LEAST_GAIN: f64 = 1e-3;
@@ -51,15 +51,11 @@ pub struct Ways {
 struct Outcome {
     module: Module,
     analyses: Analyses,
+    /// What its own passes did.
     summary: RunSummary,
     /// The way that made the same module: the one that it continues, where its passes changed nothing.
     same_as: Option<usize>,
-    /// `None` until it is predicted.
-    figures: Option<Result<Figures, RunError>>,
 }
-
-/// What each way came to, and what stopped some, by number.
-type Outcomes = (Vec<Option<Outcome>>, Vec<(usize, RunError)>);
 
 /// What is predicted of a module.
 #[derive(Clone, Copy, Default)]
@@ -68,17 +64,44 @@ struct Figures {
     peak_bytes: Option<u64>,
 }
 
+/// What each way came to, and what stopped some, by number.
+type Outcomes = (Vec<Option<Outcome>>, Vec<(usize, RunError)>);
+
 /// What there is to do for one way.
 #[derive(Clone, Copy)]
 enum Task {
     Run(usize),
     Predict(usize),
+    /// Find the peak of memory.
+    Measure(usize),
 }
 
-/// What a task came to.
-enum Done {
-    Run(usize, Box<Result<Outcome, RunError>>),
-    Predict(usize, Option<Result<Figures, RunError>>),
+/// What is known of one way.
+#[derive(Default)]
+struct Slot {
+    /// `None` where it could not be made.
+    outcome: OnceLock<Option<Outcome>>,
+    time: OnceLock<Result<ModuleTime, RunError>>,
+    peak_bytes: OnceLock<u64>,
+}
+
+impl Slot {
+    fn outcome(&self) -> Option<&Outcome> {
+        self.outcome.get()?.as_ref()
+    }
+}
+
+/// Ways on threads.
+struct WaysOnThreads<'r> {
+    ways: &'r Ways,
+    /// The module as it came, and what is known of it.
+    begin: (&'r Module, &'r Analyses),
+    options: &'r (dyn Fn() -> RunOptions<'static> + Sync),
+    slots: &'r [Slot],
+    /// What stopped ways that may be taken.
+    errors: Mutex<Vec<(usize, RunError)>>,
+    /// The ways that need not be started any more.
+    is_begun: Mutex<Vec<bool>>,
 }
 
 impl Ways {
@@ -96,39 +119,59 @@ impl Ways {
         let RunOptions { check, after_pass, measures_peaks } = options;
         let measures_peaks = measures_peaks || self.most_memory.is_some();
         let plain = || RunOptions { check, after_pass: None, measures_peaks };
-        let (outcomes, errors) = match after_pass {
-            Some(after_pass) => {
-                self.one_by_one(module, analyses, RunOptions { after_pass: Some(after_pass), ..plain() })?
+        let slots: Vec<Slot> = self.ways.iter().map(|_| Slot::default()).collect();
+        let mut errors = Vec::new();
+        if let Some(after_pass) = after_pass {
+            let options = RunOptions { after_pass: Some(after_pass), ..plain() };
+            let (outcomes, failed) = self.one_by_one(module, analyses, options)?;
+            errors.extend(failed);
+            for (slot, outcome) in slots.iter().zip(outcomes) {
+                let _ = slot.outcome.set(outcome);
             }
-            None => self.beside_each_other(module, analyses, &plain),
+        }
+        let on_threads = WaysOnThreads {
+            ways: self,
+            begin: (module, analyses),
+            options: &plain,
+            slots: &slots,
+            errors: Mutex::default(),
+            is_begun: Mutex::new(slots.iter().map(|slot| slot.outcome.get().is_some()).collect()),
         };
-        let failed = self.failures(&outcomes, errors)?;
-        let (outcomes, figures) = self.predicted(outcomes, measures_peaks)?;
+        errors.extend(on_threads.run());
+        let failed = self.failures(&slots, errors)?;
+        let (mut outcomes, figures) = self.predicted(slots)?;
         let chosen = self.fastest(&figures);
         let known = figures.iter().enumerate().filter_map(|(number, figures)| Some((number, figures.as_ref()?)));
         let (numbers, candidates): (Vec<usize>, Vec<Candidate>) =
             known.map(|(number, figures)| (number, self.candidate(number, figures))).unzip();
         let place = numbers.iter().position(|&number| number == chosen).unwrap_or(0);
         let choice = WayChoice { machine: self.machine.to_string(), candidates, chosen: place, failed };
-        let Some(outcome) = outcomes.into_iter().nth(chosen).flatten() else {
-            return Ok((RunSummary::default(), choice));
-        };
-        *module = outcome.module;
-        *analyses = outcome.analyses;
-        Ok((outcome.summary, choice))
+        let mut summary = RunSummary::default();
+        for (place, number) in self.chain_to(chosen).into_iter().rev().enumerate() {
+            let Some(outcome) = outcomes[number].take() else { return Ok((RunSummary::default(), choice)) };
+            if place == 0 {
+                (*module, *analyses) = (outcome.module, outcome.analyses);
+            }
+            summary = outcome.summary.and(summary);
+        }
+        Ok((summary, choice))
+    }
+
+    /// The numbers of the ways that a way continues, the first one first, and its own.
+    fn chain_to(&self, number: usize) -> Vec<usize> {
+        let mut numbers: Vec<usize> =
+            std::iter::successors(Some(number), |&number| self.ways.get(number)?.after).collect();
+        numbers.reverse();
+        numbers
     }
 
     /// The passes that the module went through on the way with this name: those of the ways that it continues, then its own.
     /// Without a name all ways run one after the other.
     pub fn passes_of(&self, name: Option<&str>) -> Vec<&BoundPass> {
         let Some(name) = name else { return self.ways.iter().flat_map(|way| &way.passes).collect() };
-        let mut ways: Vec<&Way> = Vec::new();
-        let mut next = self.ways.iter().find(|way| way.name == name);
-        while let Some(way) = next {
-            ways.push(way);
-            next = way.after.map(|before| &self.ways[before]);
-        }
-        ways.into_iter().rev().flat_map(|way| &way.passes).collect()
+        let number = self.ways.iter().position(|way| way.name == name);
+        let numbers = number.map_or_else(Vec::new, |number| self.chain_to(number));
+        numbers.into_iter().flat_map(|number| &self.ways[number].passes).collect()
     }
 
     /// The first way, if no other saves the least share of its time. Else, of the ways that are as fast as the fastest by this measure,
@@ -175,8 +218,8 @@ impl Ways {
             let outcome = match before {
                 // What it begins with could not be made.
                 Some(None) => Ok(None),
-                Some(Some(before)) => way.kept(self.continued(way, before, options)),
-                None => way.kept(self.begun(way, (module, analyses), options)),
+                Some(Some(before)) => way.kept(self.continued(way, before, options).map(Some)),
+                None => way.kept(self.begun(way, (module, analyses), options).map(Some)),
             };
             outcomes.push(match outcome {
                 Ok(outcome) => outcome,
@@ -194,13 +237,9 @@ impl Ways {
     ///
     /// # Errors
     /// No way that may be taken is left, or none may be left out.
-    fn failures(
-        &self,
-        outcomes: &[Option<Outcome>],
-        mut errors: Vec<(usize, RunError)>,
-    ) -> Result<Vec<FailedWay>, RunError> {
+    fn failures(&self, slots: &[Slot], mut errors: Vec<(usize, RunError)>) -> Result<Vec<FailedWay>, RunError> {
         errors.sort_by_key(|(number, _)| *number);
-        let is_left = self.ways.iter().zip(outcomes).any(|(way, outcome)| !way.is_reference && outcome.is_some());
+        let is_left = self.ways.iter().zip(slots).any(|(way, slot)| !way.is_reference && slot.outcome().is_some());
         if self.leaves_out_failures && is_left {
             let failed = errors.into_iter().map(|(number, error)| {
                 let reason = error.diagnostics.first().map(|diagnostic| diagnostic.message.clone()).unwrap_or_default();
@@ -214,83 +253,11 @@ impl Ways {
         }
     }
 
-    /// In waves: each way runs as soon as the wave of the one that it continues is over. Beside them run the predictions of the wave
-    /// before.
-    fn beside_each_other(
-        &self,
-        module: &Module,
-        analyses: &Analyses,
-        options: &(dyn Fn() -> RunOptions<'static> + Sync),
-    ) -> Outcomes {
-        let mut outcomes: Vec<Option<Outcome>> = self.ways.iter().map(|_| None).collect();
-        let mut errors: Vec<(usize, RunError)> = Vec::new();
-        let mut tasks: Vec<Task> = self.continuing(None).map(Task::Run).collect();
-        while !tasks.is_empty() {
-            let results = in_threads(&tasks, |&task| match task {
-                Task::Run(number) => {
-                    Done::Run(number, Box::new(self.outcome(number, (module, analyses), &outcomes, options())))
-                }
-                Task::Predict(number) => {
-                    let outcome = outcomes[number].as_ref();
-                    Done::Predict(number, outcome.map(|outcome| self.figures(outcome, options().measures_peaks)))
-                }
-            });
-            tasks.clear();
-            for result in results {
-                match result {
-                    Done::Run(number, result) => match self.ways[number].kept(*result) {
-                        Ok(None) => {}
-                        Ok(outcome) => {
-                            tasks.extend(self.continuing(Some(number)).map(Task::Run));
-                            let is_new = outcome.as_ref().is_some_and(|outcome| outcome.same_as.is_none());
-                            tasks.extend(is_new.then_some(Task::Predict(number)));
-                            outcomes[number] = outcome;
-                        }
-                        Err(error) => errors.push((number, error)),
-                    },
-                    Done::Predict(number, figures) => {
-                        if let Some(outcome) = &mut outcomes[number] {
-                            outcome.figures = figures;
-                        }
-                    }
-                }
-            }
-        }
-        (outcomes, errors)
-    }
-
-    /// The ways that begin where another one ends.
-    fn continuing(&self, before: Option<usize>) -> impl Iterator<Item = usize> {
-        self.ways.iter().enumerate().filter(move |(_, way)| way.after == before).map(|(number, _)| number)
-    }
-
-    /// Runs a way, beginning with the module as it came or where another way ends.
-    fn outcome(
-        &self,
-        number: usize,
-        (module, analyses): (&Module, &Analyses),
-        outcomes: &[Option<Outcome>],
-        options: RunOptions<'_>,
-    ) -> Result<Outcome, RunError> {
-        let way = &self.ways[number];
-        match way.after.and_then(|before| outcomes[before].as_ref()) {
-            Some(before) => match self.same(number, outcomes) {
-                Some(same) => Ok(same),
-                None => self.continued(way, before, options),
-            },
-            None => self.begun(way, (module, analyses), options),
-        }
-    }
-
     /// Runs a way from where another one ends.
     fn continued(&self, way: &Way, before: &Outcome, options: RunOptions<'_>) -> Result<Outcome, RunError> {
         let outcome = self.begun(way, (&before.module, &before.analyses), options)?;
         let same_as = way.after.filter(|_| outcome.summary.reports.iter().all(|report| !report.changed));
-        Ok(Outcome {
-            summary: before.summary.clone().and(outcome.summary),
-            same_as: same_as.map(|after| before.same_as.unwrap_or(after)),
-            ..outcome
-        })
+        Ok(Outcome { same_as: same_as.map(|after| before.same_as.unwrap_or(after)), ..outcome })
     }
 
     /// Runs a way's own passes.
@@ -304,71 +271,25 @@ impl Ways {
         analyses.frequency_options = self.frequency_options;
         let summary = run_pipeline(&mut module, &mut analyses, &way.passes, options)?;
         analyses.frequency_options = self.frequency_options;
-        Ok(Outcome { module, analyses, summary, same_as: None, figures: None })
-    }
-
-    /// What a way comes to, if a known one has run the same passes on the same module.
-    fn same(&self, number: usize, outcomes: &[Option<Outcome>]) -> Option<Outcome> {
-        let way = &self.ways[number];
-        let begins_with = |way: &Way| {
-            let before = way.after?;
-            Some(outcomes[before].as_ref()?.same_as.unwrap_or(before))
-        };
-        let is_same = |&other: &usize| {
-            let other = &self.ways[other];
-            begins_with(other) == begins_with(way) && other.pipeline == way.pipeline
-        };
-        let twin = (0..number).find(|other| outcomes[*other].is_some() && is_same(other))?;
-        let (before, made) = (outcomes[way.after?].as_ref()?, outcomes[twin].as_ref()?);
-        let n_before = made.summary.reports.len() - way.passes.len();
-        let own = RunSummary {
-            reports: made.summary.reports[n_before..].to_vec(),
-            times: made.summary.times[n_before..].to_vec(),
-        };
-        Some(Outcome {
-            module: made.module.clone(),
-            analyses: made.analyses.clone(),
-            summary: before.summary.clone().and(own),
-            same_as: Some(made.same_as.unwrap_or(twin)),
-            figures: None,
-        })
+        Ok(Outcome { module, analyses, summary, same_as: None })
     }
 
     /// The ways that could be made and predicted, with their figures. Ways that made the same module have the same.
     #[expect(clippy::type_complexity, reason = "two lists of equal length")]
-    fn predicted(
-        &self,
-        mut outcomes: Vec<Option<Outcome>>,
-        measures_peaks: bool,
-    ) -> Result<(Vec<Option<Outcome>>, Vec<Option<Figures>>), RunError> {
-        let mut all: Vec<Option<Figures>> = Vec::with_capacity(outcomes.len());
-        for (way, slot) in self.ways.iter().zip(&mut outcomes) {
-            let figures = slot.as_mut().and_then(|outcome| match outcome.same_as {
-                Some(same) => all[same].map(Ok),
-                None => Some(outcome.figures.take().unwrap_or_else(|| self.figures(outcome, measures_peaks))),
-            });
-            all.push(match figures {
-                Some(Err(error)) if !way.is_reference => return Err(error),
-                figures => figures.and_then(Result::ok),
-            });
+    fn predicted(&self, slots: Vec<Slot>) -> Result<(Vec<Option<Outcome>>, Vec<Option<Figures>>), RunError> {
+        let (mut outcomes, mut all) = (Vec::with_capacity(slots.len()), Vec::with_capacity(slots.len()));
+        for (way, slot) in self.ways.iter().zip(slots) {
+            let outcome = slot.outcome.into_inner().flatten();
+            let figures = match (outcome.as_ref().and_then(|outcome| outcome.same_as), slot.time.into_inner()) {
+                (Some(same), _) => all[same],
+                (None, Some(Ok(time))) => Some(Figures { time, peak_bytes: slot.peak_bytes.into_inner() }),
+                (None, Some(Err(error))) if !way.is_reference => return Err(error),
+                (None, Some(Err(_)) | None) => None,
+            };
+            outcomes.push(outcome);
+            all.push(figures);
         }
         Ok((outcomes, all))
-    }
-
-    fn figures(&self, outcome: &Outcome, measures_peak: bool) -> Result<Figures, RunError> {
-        let (mut analyses, mut beside) = (outcome.analyses.clone(), outcome.analyses.clone());
-        std::thread::scope(|scope| {
-            let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
-            let peak = measures_peak.then(|| thread.spawn_scoped(scope, move || beside.memory(&outcome.module)));
-            let time = self.predict(&outcome.module, &mut analyses)?;
-            let peak_bytes = peak.map(|thread| match thread.map(ScopedJoinHandle::join) {
-                Ok(Ok(memory)) => memory.peak_bytes,
-                Ok(Err(panic)) => std::panic::resume_unwind(panic),
-                // The system gives no more threads.
-                Err(_) => analyses.memory(&outcome.module).peak_bytes,
-            });
-            Ok(Figures { time, peak_bytes })
-        })
     }
 
     /// The predicted time of a module on the machine.
@@ -382,13 +303,8 @@ impl Ways {
     }
 
     fn candidate(&self, number: usize, &Figures { time, peak_bytes }: &Figures) -> Candidate {
-        let mut pipeline: Vec<&str> = Vec::new();
-        let mut next = Some(number);
-        while let Some(way) = next.and_then(|number| self.ways.get(number)) {
-            pipeline.extend(Some(way.pipeline.as_str()).filter(|text| !text.is_empty()));
-            next = way.after;
-        }
-        pipeline.reverse();
+        let pipelines = self.chain_to(number).into_iter().map(|number| self.ways[number].pipeline.as_str());
+        let pipeline: Vec<&str> = pipelines.filter(|text| !text.is_empty()).collect();
         Candidate {
             way: self.ways[number].name,
             is_reference: self.ways[number].is_reference,
@@ -404,32 +320,124 @@ impl Ways {
 
 impl Way {
     /// What becomes of a way's result. What stops a way that is never taken does not stop the others.
-    fn kept(&self, result: Result<Outcome, RunError>) -> Result<Option<Outcome>, RunError> {
+    fn kept(&self, result: Result<Option<Outcome>, RunError>) -> Result<Option<Outcome>, RunError> {
         match result {
-            Ok(outcome) => Ok(Some(outcome)),
+            Ok(outcome) => Ok(outcome),
             Err(_) if self.is_reference => Ok(None),
             Err(error) => Err(error),
         }
     }
 }
 
-/// Results of `work` on each item, in their order; each on a thread of its own but the first.
-fn in_threads<T: Copy + Send + Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    let Some((first, rest)) = items.split_first() else { return Vec::new() };
-    let work = &work;
-    std::thread::scope(|scope| {
-        let spawn = |item| {
-            let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
-            (item, thread.spawn_scoped(scope, move || work(item)))
+impl WaysOnThreads<'_> {
+    /// Runs, predicts and measures all ways: each begins as soon as the one that it continues has ended.
+    /// Gives what stopped ways that may be taken, by number.
+    fn run(self) -> Vec<(usize, RunError)> {
+        let is_new = |number: &usize| self.slots[*number].outcome().is_some_and(|made| made.same_as.is_none());
+        let known = (0..self.slots.len()).filter(is_new).flat_map(|number| self.figures_wanted(number));
+        let tasks: Vec<Task> = self.begin_ready().into_iter().chain(known).collect();
+        in_threads(tasks, |task| self.rank(*task), |task| self.work(task));
+        self.errors.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The tasks with the least rank come first: ways before figures, and of the ways those that most others continue.
+    fn rank(&self, task: Task) -> usize {
+        let n_ways = self.slots.len();
+        match task {
+            Task::Run(number) => n_ways - self.n_behind(number),
+            Task::Predict(_) => n_ways + 1,
+            Task::Measure(_) => n_ways + 2,
+        }
+    }
+
+    /// How many ways stand one behind the other behind a way.
+    fn n_behind(&self, number: usize) -> usize {
+        let behind = (number + 1..self.slots.len()).filter(|&other| self.ways.ways[other].after == Some(number));
+        behind.map(|other| 1 + self.n_behind(other)).max().unwrap_or(0)
+    }
+
+    /// Does a task; what can be done then.
+    fn work(&self, task: Task) -> Vec<Task> {
+        let measured = |number: usize| self.slots[number].outcome().map(|made| (made, &self.slots[number]));
+        match task {
+            Task::Run(number) => {
+                let outcome = self.ways.ways[number].kept(self.outcome(number)).unwrap_or_else(|error| {
+                    self.errors.lock().unwrap_or_else(PoisonError::into_inner).push((number, error));
+                    None
+                });
+                let is_new = outcome.as_ref().is_some_and(|outcome| outcome.same_as.is_none());
+                let _ = self.slots[number].outcome.set(outcome);
+                let figures = is_new.then(|| self.figures_wanted(number)).into_iter().flatten();
+                return self.begin_ready().into_iter().chain(figures).collect();
+            }
+            Task::Predict(number) => {
+                if let Some((made, slot)) = measured(number) {
+                    slot.time.get_or_init(|| self.ways.predict(&made.module, &mut made.analyses.clone()));
+                }
+            }
+            Task::Measure(number) => {
+                if let Some((made, slot)) = measured(number) {
+                    slot.peak_bytes.get_or_init(|| made.analyses.clone().memory(&made.module).peak_bytes);
+                }
+            }
+        }
+        Vec::new()
+    }
+
+    fn figures_wanted(&self, number: usize) -> Vec<Task> {
+        let measure = (self.options)().measures_peaks.then_some(Task::Measure(number));
+        std::iter::once(Task::Predict(number)).chain(measure).collect()
+    }
+
+    /// The ways that can run now and have not begun. One that will come to the same as an earlier one waits for it.
+    fn begin_ready(&self) -> Vec<Task> {
+        let mut is_begun = self.is_begun.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_known = |number: usize| self.slots[number].outcome.get().is_some();
+        let is_ready = |number: &usize| {
+            let after = self.ways.ways[*number].after;
+            after.is_none_or(is_known) && self.twins(*number).all(is_known)
         };
-        let others: Vec<_> = rest.iter().map(spawn).collect();
-        let mut results = vec![work(first)];
-        results.extend(others.into_iter().map(|(item, thread)| match thread.map(ScopedJoinHandle::join) {
-            Ok(Ok(result)) => result,
-            Ok(Err(panic)) => std::panic::resume_unwind(panic),
-            // The system gives no more threads.
-            Err(_) => work(item),
-        }));
-        results
-    })
+        let ready = (0..self.slots.len()).filter(|&number| !is_begun[number]).filter(is_ready).collect::<Vec<_>>();
+        ready.iter().for_each(|&number| is_begun[number] = true);
+        ready.into_iter().map(Task::Run).collect()
+    }
+
+    /// The way whose module a way begins with; `None` is the module as it came, or one that is not known.
+    fn begins_with(&self, number: usize) -> Option<usize> {
+        let before = self.ways.ways[number].after?;
+        Some(self.slots[before].outcome()?.same_as.unwrap_or(before))
+    }
+
+    /// The earlier ways that run the same passes on the same module.
+    fn twins(&self, number: usize) -> impl Iterator<Item = usize> {
+        let (way, begin) = (&self.ways.ways[number], self.begins_with(number));
+        let others = (0..number).filter(move |_| begin.is_some());
+        others.filter(move |&other| self.begins_with(other) == begin && self.ways.ways[other].pipeline == way.pipeline)
+    }
+
+    /// Runs a way, beginning with the module as it came or where another way ends; `None` if that could not be made.
+    fn outcome(&self, number: usize) -> Result<Option<Outcome>, RunError> {
+        let way = &self.ways.ways[number];
+        let outcome = match way.after.map(|before| self.slots[before].outcome()) {
+            Some(None) => return Ok(None),
+            Some(Some(before)) => match self.same(number) {
+                Some(same) => Ok(same),
+                None => self.ways.continued(way, before, (self.options)()),
+            },
+            None => self.ways.begun(way, self.begin, (self.options)()),
+        };
+        outcome.map(Some)
+    }
+
+    /// What a way comes to, if a known one has run the same passes on the same module.
+    fn same(&self, number: usize) -> Option<Outcome> {
+        let (twin, made) = self.twins(number).find_map(|twin| Some((twin, self.slots[twin].outcome()?)))?;
+        let Outcome { module, analyses, summary, same_as } = made;
+        Some(Outcome {
+            module: module.clone(),
+            analyses: analyses.clone(),
+            summary: summary.clone(),
+            same_as: Some(same_as.unwrap_or(twin)),
+        })
+    }
 }

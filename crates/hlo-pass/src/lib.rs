@@ -5,6 +5,7 @@ pub mod options;
 pub mod pipeline;
 pub mod report;
 pub mod runner;
+mod threads;
 
 use hlo_analysis::{Analyses, Preserved};
 use hlo_ir::Module;

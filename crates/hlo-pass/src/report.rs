@@ -5,6 +5,7 @@ use hlo_spmd::CollectiveChange;
 use indexmap::IndexMap;
 use serde::Serialize;
 use std::fmt;
+use std::sync::Arc;
 
 /// Everything one pass says of its run.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -93,7 +94,29 @@ pub enum Artifact {
     /// HLO.
     Module(Box<Module>),
     /// Anything else.
-    Text(String),
+    Text(LateText),
+}
+
+/// A text that is made when it is asked for: most of what passes make is compared with something better and dropped.
+#[derive(Clone)]
+pub struct LateText(Arc<dyn Fn() -> String + Send + Sync>);
+
+impl LateText {
+    /// The text that `make` gives.
+    pub fn new(make: impl Fn() -> String + Send + Sync + 'static) -> LateText {
+        LateText(Arc::new(make))
+    }
+
+    /// Makes the text.
+    pub fn text(&self) -> String {
+        self.0()
+    }
+}
+
+impl fmt::Debug for LateText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a text")
+    }
 }
 
 impl PassReport {

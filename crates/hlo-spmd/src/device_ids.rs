@@ -6,19 +6,19 @@ use hlo_ir::attrs::{Attrs, DynamicSliceAttrs, ReshapeAttrs};
 use hlo_ir::edit::Builder;
 use hlo_ir::{ArrayShape, CompId, DType, InstId, Literal, Module, Opcode, Scalar};
 use indexmap::IndexMap;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// Builds positions of devices in groups, once in each computation.
 #[derive(Clone, Debug)]
 pub struct DeviceIds {
-    groups: Rc<[Vec<u32>]>,
+    groups: Arc<[Vec<u32>]>,
     positions: IndexMap<CompId, InstId>,
     offsets: IndexMap<(CompId, i64), InstId>,
 }
 
 impl DeviceIds {
     /// `groups` hold all devices, each group's members in the order of their positions.
-    pub fn new(groups: Rc<[Vec<u32>]>) -> DeviceIds {
+    pub fn new(groups: Arc<[Vec<u32>]>) -> DeviceIds {
         DeviceIds { groups, positions: IndexMap::new(), offsets: IndexMap::new() }
     }
 

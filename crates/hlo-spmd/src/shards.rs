@@ -9,7 +9,7 @@ use hlo_ir::attrs::{Attrs, CompareAttrs, Comparison, DynamicSliceAttrs, IotaAttr
 use hlo_ir::edit::Builder;
 use hlo_ir::{ArrayShape, CompId, DType, Dims, InstId, Literal, Module, Opcode, Scalar};
 use indexmap::IndexMap;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// Builds shards over one set of groups, in any computation. Positions, offsets and zeros are built once in each.
 #[derive(Clone, Debug)]
@@ -47,7 +47,7 @@ impl Scattered {
 
 impl ShardBuilder {
     /// `groups` hold all devices, each group's members in the order of their shards.
-    pub fn new(module: &Module, groups: Rc<[Vec<u32>]>) -> ShardBuilder {
+    pub fn new(module: &Module, groups: Arc<[Vec<u32>]>) -> ShardBuilder {
         ShardBuilder {
             devices: DeviceIds::new(groups),
             across: Vec::new(),

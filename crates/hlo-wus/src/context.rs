@@ -4,7 +4,10 @@ use crate::tables::{IndexMap, IndexSet};
 use cranelift_entity::SecondaryMap;
 use hlo_analysis::replication::Replication;
 use hlo_analysis::values::{Origin, ValueId, Values};
-use hlo_ir::{InstId, Module};
+use hlo_ir::attrs::Attrs;
+use hlo_ir::op::FactorRule;
+use hlo_ir::shape::ShapeId;
+use hlo_ir::{InstId, Module, Opcode};
 use hlo_spmd::{DimRelation, OperandCut};
 use hlo_spmd::{DimRun, is_broadcast, is_rebuilt};
 use smallvec::SmallVec;
@@ -29,6 +32,8 @@ pub struct ShardingContext<'a> {
     relations: SecondaryMap<InstId, Option<Option<u32>>>,
     /// Distinct ones: most instructions of a module are related in one of a few ways.
     known_relations: IndexSet<DimRelation>,
+    /// Of elementwise ops: their relation follows from what they are, and the shapes of operands and result.
+    of_shapes: IndexMap<(Opcode, SmallVec<[ShapeId; 4]>), Option<u32>>,
     eligible: SecondaryMap<ValueId, Option<bool>>,
     pub(crate) taken: SecondaryMap<ValueId, bool>,
 }
@@ -55,6 +60,7 @@ impl<'a> ShardingContext<'a> {
             even_cuts,
             relations,
             known_relations: IndexSet::default(),
+            of_shapes: IndexMap::default(),
             eligible,
             taken,
         }
@@ -65,13 +71,34 @@ impl<'a> ShardingContext<'a> {
         let place = match self.relations[inst] {
             Some(place) => place,
             None => {
-                let found = DimRelation::find(self.module, inst);
-                let place = found.map(|relation| self.known_relations.insert_full(relation).0 as u32);
+                let place = self.find_relation(inst);
                 self.relations[inst] = Some(place);
                 place
             }
         };
         self.known_relations.get_index(place? as usize)
+    }
+
+    /// Where in `known_relations` the relation of an instruction stands.
+    fn find_relation(&mut self, inst: InstId) -> Option<u32> {
+        let module = self.module;
+        let instruction = module.inst(inst);
+        let is_elementwise = instruction.opcode.row().factors == FactorRule::Elementwise;
+        let is_plain = matches!(instruction.attrs, Attrs::Plain);
+        let has_control = instruction.marks.as_ref().is_some_and(|marks| !marks.control_predecessors.is_empty());
+        let key = (is_elementwise && is_plain && !has_control).then(|| {
+            let operands = instruction.operands.iter().map(|&operand| module.inst(operand).shape);
+            (instruction.opcode, std::iter::once(instruction.shape).chain(operands).collect())
+        });
+        if let Some(&place) = key.as_ref().and_then(|key| self.of_shapes.get(key)) {
+            return place;
+        }
+        let found = DimRelation::find(module, inst);
+        let place = found.map(|relation| self.known_relations.insert_full(relation).0 as u32);
+        if let Some(key) = key {
+            self.of_shapes.insert(key, place);
+        }
+        place
     }
 
     /// Whether a value can be rebuilt on a shard from nothing: constants, iota, a scalar's broadcast. Such values have no

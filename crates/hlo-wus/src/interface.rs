@@ -16,7 +16,7 @@ use hlo_ir::sharding::{LeafSharding, Sharding, ShardingKind, SubgroupKind, TileD
 use hlo_ir::{ArrayShape, Module, Opcode, Shape};
 use hlo_spmd::{ShardBuilder, ShardFormat};
 use serde::Serialize;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// How a leaf is cut: over which groups, members in the order of their shards.
 #[derive(Clone, PartialEq, Debug)]
@@ -24,7 +24,7 @@ pub struct LeafShards {
     /// Which dims are cut, and how.
     pub format: ShardFormat,
     /// The groups.
-    pub groups: Rc<[Vec<u32>]>,
+    pub groups: Arc<[Vec<u32>]>,
 }
 
 /// A parameter or output leaf.
@@ -332,7 +332,7 @@ fn declared(old: &Shape, new: &Shape, outputs: &[Leaf], leaf: &mut usize) -> Sha
 }
 
 /// One builder of shards for each set of groups.
-type Builders = Vec<(Rc<[Vec<u32>]>, ShardBuilder)>;
+type Builders = Vec<(Arc<[Vec<u32>]>, ShardBuilder)>;
 
 /// The builder for a leaf's groups, made when first needed.
 fn builder_for<'b>(builders: &'b mut Builders, module: &Module, cut: &LeafShards) -> &'b mut ShardBuilder {

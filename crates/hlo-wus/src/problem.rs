@@ -86,6 +86,8 @@ pub struct Problem {
     kernels: Vec<Kernels>,
     region_of: SecondaryMap<ValueId, u32>,
     node_of: SecondaryMap<ValueId, Option<Node>>,
+    /// Where a value stands in its region.
+    place_of: SecondaryMap<ValueId, u32>,
     computes: SecondaryMap<ValueId, bool>,
     /// Reductions over the cut dim that may take shards.
     partials: IndexMap<InstId, Node>,
@@ -116,6 +118,7 @@ impl Problem {
             kernels: Vec::new(),
             region_of: SecondaryMap::new(),
             node_of: SecondaryMap::new(),
+            place_of: SecondaryMap::new(),
             computes: SecondaryMap::new(),
             partials: IndexMap::default(),
             pairs: IndexMap::default(),
@@ -160,8 +163,9 @@ impl Problem {
         self.regions.push(region);
         let number = self.regions.len() as u32;
         let region = &self.regions[number as usize - 1];
-        for &value in region.runs.keys() {
+        for (place, &value) in (0..).zip(region.runs.keys()) {
             self.region_of[value] = number;
+            self.place_of[value] = place;
             self.node_of[value] = Some(self.costs.add_node());
             self.computes[value] = context.can_shard(&region.runs, value);
         }
@@ -219,9 +223,8 @@ impl Problem {
 
     /// The format of a value that is in shards.
     pub fn shards(&self, value: ValueId) -> Option<ShardFormat> {
-        let region = self.region(value)?;
         let node = self.node_of[value]?;
-        self.in_shards[node.0 as usize].then(|| region.format(value))?
+        self.in_shards[node.0 as usize].then(|| self.region(value)?.format_at(self.place_of[value] as usize))?
     }
 
     /// The form in which an output of the entry leaves.

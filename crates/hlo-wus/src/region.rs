@@ -32,7 +32,12 @@ pub struct UpdateRegion {
 impl UpdateRegion {
     /// The format of one of its values.
     pub fn format(&self, value: ValueId) -> Option<ShardFormat> {
-        self.formats[self.runs.get_index_of(&value)?]
+        self.format_at(self.runs.get_index_of(&value)?)
+    }
+
+    /// The format of the value that stands there in `runs`.
+    pub(crate) fn format_at(&self, place: usize) -> Option<ShardFormat> {
+        *self.formats.get(place)?
     }
 }
 

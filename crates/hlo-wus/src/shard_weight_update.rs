@@ -61,7 +61,7 @@ use hlo_analysis::values::{InstLeaf, SharedCallees, Through, ValueId, Values};
 use hlo_ir::diag::Entity;
 use hlo_ir::{CompId, InstId, Module, Opcode};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
-use hlo_pass::report::{Artifact, MemoryChange};
+use hlo_pass::report::{Artifact, LateText, MemoryChange};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 use hlo_spmd::{CallSiteCopies, Grouping, groupings};
 
@@ -374,11 +374,11 @@ impl ShardWeightUpdate {
         for (groups, gradients) in problems {
             is_changed |= self.solve(module, &groups, &gradients, interface.as_mut(), cx)?;
         }
-        if let Some(interface) = &interface {
+        if let Some(interface) = interface {
             let failed = |error: WusError| error.about(Entity::Module);
             let shard = Artifact::Module(Box::new(interface.shard_module().map_err(failed)?));
             let unshard = Artifact::Module(Box::new(interface.unshard_module().map_err(failed)?));
-            let manifest = Artifact::Text(interface.manifest());
+            let manifest = Artifact::Text(LateText::new(move || interface.manifest()));
             cx.report.files = [("shard.hlo", shard), ("unshard.hlo", unshard), ("manifest.json", manifest)]
                 .map(|(name, file)| (name.to_string(), file))
                 .into();

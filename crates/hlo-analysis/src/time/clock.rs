@@ -183,12 +183,13 @@ fn continues_call(module: &Module, inst: InstId) -> bool {
 fn stepwise_computations(module: &Module) -> EntitySet<CompId> {
     let mut found = EntitySet::new();
     found.extend(module.entry());
-    for &inst in module.computations().iter().flat_map(|&comp| &module.comp(comp).insts) {
-        let opcode = module.inst(inst).opcode;
-        if opcode != Opcode::Fusion && (opcode.row().flow.entry().is_some() || is_call(module, inst)) {
-            found.extend(module.called(inst));
-        }
-    }
+    let calls = module.computations().iter().flat_map(|&comp| module.calls_of(comp));
+    let is_stepwise = |opcode: Opcode| {
+        let flow = opcode.row().flow;
+        opcode != Opcode::Fusion
+            && (flow.entry().is_some() || flow == Flow::Call || flow == Flow::AsyncStart(Begun::Call))
+    };
+    found.extend(calls.filter(|(opcode, _)| is_stepwise(*opcode)).map(|&(_, callee)| callee));
     found
 }
 

@@ -97,11 +97,24 @@ pub(crate) fn plan(module: &Module, comp: CompId, limits: &Limits) -> (Vec<Bucke
 /// The instructions of a computation by depth, otherwise as in the text.
 fn by_depth(module: &Module, comp: CompId) -> Vec<InstId> {
     let mut depths: SecondaryMap<InstId, u32> = SecondaryMap::with_capacity(module.n_inst_slots());
-    let mut order = module.comp(comp).insts.clone();
-    for &inst in &order {
-        depths[inst] = predecessors(module, inst).map(|p| depths[p] + 1).max().unwrap_or(0);
+    let insts = &module.comp(comp).insts;
+    // How many instructions are less deep, by depth.
+    let mut first: Vec<usize> = vec![0];
+    for &inst in insts {
+        let depth = predecessors(module, inst).map(|p| depths[p] + 1).max().unwrap_or(0);
+        depths[inst] = depth;
+        first.resize(first.len().max(depth as usize + 2), 0);
+        first[depth as usize + 1] += 1;
     }
-    order.sort_by_key(|&inst| depths[inst]);
+    for depth in 1..first.len() {
+        first[depth] += first[depth - 1];
+    }
+    let mut order = insts.clone();
+    for &inst in insts {
+        let place = &mut first[depths[inst] as usize];
+        order[*place] = inst;
+        *place += 1;
+    }
     order
 }
 
