@@ -202,3 +202,26 @@ fn rows_of_neighbours_come_from_the_nearest_tiles() {
     );
     assert_eq!((ops, bytes), (vec!["collective-permute", "collective-permute"], 24));
 }
+
+/// The evaluator draws no numbers from a hidden state; in XLA (jaxlib 0.10.2, four CPU devices) all devices get the same.
+#[test]
+fn numbers_from_a_hidden_state_are_those_of_one_device() {
+    let mut local = module(
+        "  %x = f32[8,6] parameter(0), sharding={devices=[4,1]<=[4]}\n  %zero = f32[] constant(0)\n  %one = f32[] constant(1)\n  \
+         %cut = f32[8,6] rng(%zero, %one), distribution=rng_uniform, sharding={devices=[4,1]<=[4]}\n  \
+         %sum = f32[8,6] add(%x, %cut), sharding={devices=[4,1]<=[4]}\n  \
+         %whole = f32[6] rng(%zero, %one), distribution=rng_normal\n  \
+         ROOT %out = (f32[8,6], f32[6]) tuple(%sum, %whole)",
+    );
+    let calls = parse_pipeline("spmd-partition").expect("a pipeline");
+    let passes = bind(&calls, PASSES).expect("the pass");
+    run_pipeline(&mut local, &mut Default::default(), &passes, RunOptions::default()).expect("the pass runs");
+    let entry = local.entry().expect("an entry");
+    let insts = local.comp(entry).insts.clone();
+    let summed: Vec<(&str, &str)> = insts
+        .into_iter()
+        .filter(|&inst| local.inst(inst).attrs.collective().is_some())
+        .map(|inst| (local.inst(inst).opcode.name(), local.inst(local.inst(inst).operands[0]).opcode.name()))
+        .collect();
+    assert_eq!(summed, [("reduce-scatter", "select"), ("all-reduce", "select")]);
+}

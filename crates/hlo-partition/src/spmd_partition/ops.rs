@@ -5,7 +5,7 @@ use super::choose::{Choice, OpView};
 use super::lowering::{Leaves, Lowering, TileValue};
 use crate::error::PartitionError;
 use crate::sharding::{ArraySharding, AtomList};
-use hlo_ir::attrs::Attrs;
+use hlo_ir::attrs::{Attrs, Comparison};
 use hlo_ir::edit::Builder;
 use hlo_ir::factors::{FactorSet, find_factors};
 use hlo_ir::localize::{OperandAdjust, ResultAdjust};
@@ -189,20 +189,33 @@ impl Lowering<'_> {
         let mut manual: AtomList = operands.iter().flat_map(|operand| operand.manual.iter().copied()).collect();
         manual.sort_unstable();
         manual.dedup();
-        if opcode.row().effects == Effects::Random && manual.len() < self.mesh.sizes().len() {
-            return Err(
-                self.refuse(inst, "expected random numbers from a state that is an operand, found hidden state")
-            );
-        }
         let new = Builder::new(self.module, self.body.comp).add("whole", opcode, shape.clone(), insts, attrs);
         self.keep_name(new, inst);
         self.keep_marks(new, inst);
         let mut leaves = self.replicated_leaves(new, &shape, &manual);
+        let is_random = opcode.row().effects == Effects::Random;
         for (k, leaf) in leaves.iter_mut().enumerate() {
-            if let Some(wanted) = self.wanted(inst, k)? {
+            if is_random && manual.len() < self.mesh.sizes().len() {
+                self.drawn_once(leaf)?;
+            }
+            let wanted = self.wanted(inst, k)?;
+            if let Some(wanted) = wanted.or_else(|| is_random.then(|| leaf.sharding.resolved())) {
                 *leaf = self.reshard(leaf, &wanted)?;
             }
         }
         Ok(leaves)
+    }
+
+    /// Of numbers that every device has drawn from a hidden state those of the first one count: the others' are the identity of a sum
+    /// that is yet to be made.
+    fn drawn_once(&mut self, leaf: &mut TileValue) -> Result<(), PartitionError> {
+        let dtype = self.array(leaf.inst)?.dtype;
+        leaf.monoid = if dtype == DType::Pred { Monoid::Or } else { Monoid::Add };
+        leaf.sharding.partial = self.mesh.atoms().filter(|atom| !leaf.manual.contains(atom)).collect();
+        let place = self.looked_up(&self.mesh.places(&leaf.sharding.partial))?;
+        let zero = self.number(0);
+        let is_first = self.compare(place, zero, Comparison::Eq)?;
+        leaf.inst = self.or_identity(is_first, leaf.inst, leaf.monoid)?;
+        Ok(())
     }
 }
