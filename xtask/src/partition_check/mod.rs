@@ -13,6 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use hlo_analysis::Analyses;
+use hlo_ir::op::Effects;
 use hlo_ir::print::{PrintOptions, print_module};
 use hlo_ir::{Module, NumberClass};
 use hlo_opt::console::Console;
@@ -147,10 +148,14 @@ fn op_samples(only: &str) -> Vec<Base> {
     out
 }
 
-/// Whether a module is a global program without collectives: one device, no exchange, nothing asynchronous.
+/// Whether a module is a global program without collectives: one device, no exchange, nothing asynchronous; and no numbers from a hidden
+/// state, which the evaluator does not draw.
 fn is_base(module: &Module) -> bool {
     let mut insts = module.computations().iter().flat_map(|&comp| &module.comp(comp).insts);
-    let is_outside = |&inst: &hlo_ir::InstId| module.inst(inst).opcode.row().collective.is_some();
+    let is_outside = |&inst: &hlo_ir::InstId| {
+        let row = module.inst(inst).opcode.row();
+        row.collective.is_some() || row.effects == Effects::Random
+    };
     module.n_devices() == 1 && !insts.any(is_outside)
 }
 
