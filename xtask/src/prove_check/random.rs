@@ -308,6 +308,8 @@ mod tests {
         let before = module("%less, %y");
         let judge = Judge::new(&before, "", 1, 1000).unwrap();
         let mut proof = super::prove(&before, &before).unwrap().proof;
+        // As of a sum that is made in another order: infinite inputs are left out then.
+        proof.outputs[0].modulo = hlo_prove::Rules::of(hlo_prove::Rule::SumFlattens);
         // The first output is summed in another order, which f32 shows and f64 does not; the second is rounded or not.
         let variant = |outputs: &str| Variant {
             module: module(outputs),
@@ -318,6 +320,7 @@ mod tests {
         assert!(matches!(judged(&judge, &variant("%y, %w"), &proof, 1), Judgement::Apart(_)));
         proof.outputs[1].verdict = hlo_prove::Verdict::Unknown;
         assert!(matches!(judge.judge(&variant("%y, %w").module, &proof, false), Judgement::Apart(_)));
-        assert!(matches!(judged(&judge, &variant("%y, %w"), &proof, 1), Judgement::Rounding { .. } | Judgement::Bits));
+        let found = judged(&judge, &variant("%y, %w"), &proof, 1);
+        assert!(matches!(found, Judgement::Rounding { .. } | Judgement::Bits), "{found:?}");
     }
 }
