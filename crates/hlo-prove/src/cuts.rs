@@ -25,12 +25,25 @@ struct Run {
 /// How many iterations of a loop that counts are counted.
 const MAX_TRIPS: u64 = 1 << 20;
 
+/// Other cuts are looked for in so many loops within each other, the outermost first: each of them is run some times more, with all that it
+/// holds.
+const MOST_CUT_NESTS: usize = 2;
+
 impl Prover {
+    /// How many loops stand round a loop with this parent.
+    fn n_loops_around(&self, parent: Option<LoopId>) -> usize {
+        let outer = |id: &LoopId| self.loops.get(id.0 as usize).and_then(|record| record.parent);
+        std::iter::successors(parent, outer).take(MOST_CUT_NESTS).count()
+    }
+
     /// Notes the loop that was noted last once more for each other way to cut it, and the values of its body as leaves. `known` are these
     /// values on the carried leaves.
     pub(crate) fn note_other_cuts(&mut self, this: &mut Loop<'_, '_>, known: &Known) -> Option<()> {
         let n_loops = self.loops.len();
         let record = self.loops.last()?;
+        if self.n_loops_around(record.parent) >= MOST_CUT_NESTS {
+            return None;
+        }
         let (inits, params, results) = (record.inits.clone(), record.params.clone(), record.results.clone());
         let condition = record.condition.clone();
         let trips = self.trips(&inits, &params, &results, &condition);

@@ -94,12 +94,15 @@ pub(crate) fn run(args: &ProveArgs, console: &mut Console<'_>) -> Result<u8, Fai
         progress.now("evaluating");
         let (source, whole) = (source.name.as_str(), &loaded.module);
         let smaller = smaller::find_smaller(args, &proof, whole, &chain);
-        let refuted = smaller.and_then(|pair| {
-            smaller::refuted(args, (source, whole), (&name, &pair), (&proof, &options), deadline, console)
+        let seen = smaller.and_then(|pair| {
+            smaller::difference(args, (source, whole), (&name, &pair), (&proof, &options), deadline, console)
         });
-        match refuted {
-            Some(refuted) => refuted,
-            None => evaluated(args, (source, whole), (&name, &chain), deadline, console)?,
+        if seen.is_some() {
+            progress.now("evaluating at full size: the modules differ on a smaller shape");
+        }
+        match (evaluated(args, (source, whole), (&name, &chain), deadline, console)?, seen) {
+            (Outcome::Unknown(why), Some(seen)) => Outcome::Unknown(format!("{why}; they differ {}", seen.trim_end())),
+            (outcome, _) => outcome,
         }
     };
     let shown = match args.report {

@@ -1,7 +1,6 @@
-//! Refutation on a smaller shape: where a proof finds a difference and the modules are too large to run at once, a pair with smaller dims runs
-//! first.
+//! A smaller shape: where a proof finds a difference and the modules are too large to run at once, a pair with smaller dims runs first. What
+//! differs there need not differ at full size: a maximum may hide it, or a sum that comes to zero.
 
-use super::Outcome;
 use super::arguments::ProveArgs;
 use crate::compare::{Judge, Reference, of_verdict};
 use crate::console::Console;
@@ -14,7 +13,7 @@ use std::time::Instant;
 /// From how much work, in operations and bytes, a smaller pair is tried first: some seconds of one core.
 const LARGE: f64 = 2e9;
 
-/// The pair, if it is too large to run at once, and some output differs for certain.
+/// The pair, if it is too large to run at once, and some output parts in leaves.
 pub(super) fn find_smaller(args: &ProveArgs, proof: &Proof, before: &Module, chain: &[&Module]) -> Option<SmallerPair> {
     // Inputs that the user names have the sizes that they have.
     let is_wanted = args.judge.inputs.inputs.is_none()
@@ -24,16 +23,16 @@ pub(super) fn find_smaller(args: &ProveArgs, proof: &Proof, before: &Module, cha
     if is_wanted { shrink(before, chain) } else { None }
 }
 
-/// Whether the smaller pair refutes the larger: as much is proved of it, what is proved is equal in the evaluator, and an output differs
-/// that does so for certain in the larger one.
-pub(super) fn refuted(
+/// How the smaller pair differs, if as much is proved of it, what is proved is equal in the evaluator, and an output differs that parts
+/// in leaves in the larger one.
+pub(super) fn difference(
     args: &ProveArgs,
     (source, before): (&str, &Module),
     (name, small): (&str, &SmallerPair),
     (proof, options): (&Proof, &Options),
     deadline: Option<Instant>,
     console: &mut Console<'_>,
-) -> Option<Outcome> {
+) -> Option<String> {
     let verdicts = |pair: &SmallerPair| {
         let chain: Vec<&Module> = pair.after.iter().collect();
         let proof = prove_chain(&pair.before, &chain, options).ok()?;
@@ -63,7 +62,7 @@ pub(super) fn refuted(
     }
     let on = on_smaller(before, &small.before, wide.is_some());
     let text = format!("{on}{}", of_verdict(&verdict, &judge_args, &run.before));
-    is_certain.then_some(Outcome::Refuted(text))
+    is_certain.then_some(text)
 }
 
 /// By which share of an output's largest element numbers may differ where they are f64: rounding is far below, even where programs
