@@ -123,7 +123,11 @@ impl Rank {
 
     /// Its exit code and all that it said; fails the test after a minute.
     fn end(&mut self) -> (Option<i32>, String) {
-        let deadline = Instant::now() + Duration::from_secs(60);
+        self.end_within(Duration::from_secs(60))
+    }
+
+    fn end_within(&mut self, limit: Duration) -> (Option<i32>, String) {
+        let deadline = Instant::now() + limit;
         while Instant::now() < deadline {
             if let Some(status) = self.child.try_wait().expect("a state") {
                 let mut said = String::new();
@@ -324,16 +328,17 @@ ENTRY main {{
 #[test]
 fn a_busy_rank_is_not_lost() {
     let folder = Folder::new("busy");
-    let mut n_rows = 1 << 18;
-    // The kernel is made longer until it is long enough on this machine.
-    for _ in 0..6 {
+    let mut n_rows = 1 << 20;
+    // The kernel is made longer until it is long enough on this machine. How fast the machine is changes with what else
+    // runs on it, so that a kernel may also take many times longer than the one before it let expect.
+    for _ in 0..12 {
         let module = folder.path("busy.hlo");
         std::fs::write(&module, busy_module(n_rows)).expect("the module is written");
         let mut ranks = start(2, &[&module, "--connect-timeout", "30"], none);
         all_run(&mut ranks);
         let started = Instant::now();
         for rank in &mut ranks {
-            let (code, said) = rank.end();
+            let (code, said) = rank.end_within(Duration::from_secs(600));
             assert_eq!(code, Some(0), "{said}");
         }
         let elapsed = started.elapsed();
@@ -341,7 +346,7 @@ fn a_busy_rank_is_not_lost() {
             return;
         }
         let wanted = 11.0 / elapsed.as_secs_f64();
-        n_rows = (n_rows as f64 * wanted.clamp(1.2, 16.0)) as u64;
+        n_rows = (n_rows as f64 * wanted.clamp(1.2, 3.0)) as u64;
     }
     panic!("no kernel was long enough");
 }
