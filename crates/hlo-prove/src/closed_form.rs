@@ -12,6 +12,7 @@ use crate::rules::{Rule, Rules};
 use crate::segment::{Coords, Dim, Region, Segment};
 use crate::sum::Summand;
 use crate::term::{Arg, Extra, Head, LoopId, Node, TermId, Terms};
+use hashbrown::HashMap;
 use hlo_ir::monoid::Monoid;
 use hlo_ir::{DType, Opcode};
 
@@ -181,6 +182,7 @@ impl Prover {
         };
         let mut summands = Vec::new();
         let mut n_carries = 0;
+        let mut sums = HashMap::new();
         for arg in self.summed_over_devices(&args) {
             let summand = self.summand_of(segment, &arg)?;
             if arg.term == carry {
@@ -191,7 +193,7 @@ impl Prover {
                 n_carries += 1;
                 continue;
             }
-            let term = self.loop_sum(id, arg.term, 0);
+            let term = self.loop_sum(id, arg.term, (0, &mut sums));
             summands.push(Summand { term, ..summand });
         }
         if n_carries != 1 || summands.is_empty() {
@@ -236,13 +238,18 @@ impl Prover {
         out
     }
 
-    /// The sum of a term over a loop's iterations.
-    fn loop_sum(&mut self, id: LoopId, term: TermId, depth: usize) -> TermId {
-        match self.arrays.terms.node(term).clone() {
+    /// The sum of a term over a loop's iterations. A program may have many ways between two of its values, so what was summed is
+    /// kept.
+    fn loop_sum(&mut self, id: LoopId, term: TermId, (depth, known): (usize, &mut HashMap<TermId, TermId>)) -> TermId {
+        if let Some(&sum) = known.get(&term) {
+            return sum;
+        }
+        let sum = match self.arrays.terms.node(term).clone() {
             Node::Apply(head @ Head::Sum(Monoid::Add, _), args) if depth < MAX_DEPTH => {
-                let args = self.summed_over_devices(&args);
-                let args =
-                    args.into_iter().map(|arg| Arg { term: self.loop_sum(id, arg.term, depth + 1), ..arg }).collect();
+                let mut args = self.summed_over_devices(&args);
+                for arg in &mut args {
+                    arg.term = self.loop_sum(id, arg.term, (depth + 1, &mut *known));
+                }
                 self.arrays.terms.apply_mapped(head, args)
             }
             Node::Apply(head @ Head::Elementwise(word), mut args)
@@ -250,14 +257,16 @@ impl Prover {
             {
                 let factor = self.constant_factor(word, &args).unwrap_or(0);
                 let other = 1 - factor;
-                args[other].term = self.loop_sum(id, args[other].term, depth + 1);
+                args[other].term = self.loop_sum(id, args[other].term, (depth + 1, &mut *known));
                 self.arrays.terms.apply_mapped(head, args)
             }
             _ => {
                 let arg = Arg::same(&self.arrays.terms, term, Terms::NO_EXTRA);
                 self.arrays.terms.apply_mapped(Head::LoopSum(id), vec![arg])
             }
-        }
+        };
+        known.insert(term, sum);
+        sum
     }
 
     /// Which argument of a product or quotient is a number, for which sums may change places with it.
@@ -312,7 +321,7 @@ impl Prover {
         (row, depth): (TermId, usize),
         region: &Region,
     ) -> Option<Segment> {
-        if depth >= MAX_DEPTH {
+        if depth >= MAX_DEPTH || self.arrays.terms.deadline.has_passed() {
             return Some(self.stack_of_whole(id, iota, index, row, region));
         }
         match self.arrays.terms.node(row).clone() {

@@ -24,6 +24,7 @@ mod reduction;
 mod rules;
 mod segment;
 mod shrink;
+mod spread;
 mod store;
 mod sum;
 mod term;

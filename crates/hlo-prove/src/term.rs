@@ -13,6 +13,7 @@ use crate::devices::{Classes, Devices, Spread};
 pub(crate) use crate::ids::{ArrayId, LoopId, TermId, WordId};
 use crate::rules::Rules;
 use crate::segment::{Coords, Dim, Region, Segment};
+use crate::spread::SpreadTable;
 use crate::store::{short, wide};
 use hashbrown::{DefaultHashBuilder, HashMap, HashSet, HashTable};
 use hlo_ir::monoid::Monoid;
@@ -175,6 +176,7 @@ pub(crate) struct Terms {
     elements: HashMap<(TermId, Coords), TermId>,
     commutative: HashSet<WordId>,
     apart: HashMap<(TermId, TermId), bool>,
+    pub(crate) spreads: SpreadTable,
 }
 
 impl Terms {
@@ -196,6 +198,7 @@ impl Terms {
             elements: HashMap::new(),
             commutative: HashSet::new(),
             apart: HashMap::new(),
+            spreads: SpreadTable::default(),
         };
         terms.extra(Extra::None);
         terms
