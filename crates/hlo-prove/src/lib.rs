@@ -9,6 +9,7 @@ mod cuts;
 mod deadline;
 mod devices;
 mod differ;
+mod effects;
 mod elementwise;
 mod explain;
 mod functions;
@@ -35,6 +36,7 @@ mod window;
 mod words;
 
 pub use certificate::{Certificate, Cut, Site};
+pub use effects::ChangedEffect;
 pub use proof::{Error, Options, Output, Proof, Verdict, certify, prove, prove_chain};
 pub use rules::{RULES, Rule, RuleText, Rules};
 pub use shrink::{SmallerPair, shrink};

@@ -4,6 +4,7 @@ use crate::array::{Tree, Value};
 use crate::certificate::Certificate;
 use crate::deadline::Deadline;
 use crate::devices::Classes;
+use crate::effects::{ChangedEffect, changed_effects};
 use crate::elementwise::Freedom;
 use crate::global::{self, Layouts};
 use crate::prover::{Prover, Side};
@@ -72,6 +73,8 @@ pub struct Proof {
     pub n_terms: usize,
     /// Whether it ended at the deadline. What was proved until then is.
     pub is_out_of_time: bool,
+    /// The effects that the modules do not have alike: they are no part of what is proved.
+    pub changed_effects: Vec<ChangedEffect>,
 }
 
 impl Proof {
@@ -330,7 +333,14 @@ fn prove_with(
             }
         }
     }
-    Ok(Proof { outputs, n_devices: prover.n_devices(), is_global, n_terms: prover.arrays.terms.len(), is_out_of_time })
+    Ok(Proof {
+        outputs,
+        n_devices: prover.n_devices(),
+        is_global,
+        n_terms: prover.arrays.terms.len(),
+        is_out_of_time,
+        changed_effects: changed_effects(before, after),
+    })
 }
 
 /// What each device holds of the inputs of a global program.

@@ -70,3 +70,28 @@ fn what_takes_too_long_is_unknown_in_time() {
         assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
     }
 }
+
+/// A loop's body adds and multiplies by turns, each time the two values before.
+fn turns(n: usize) -> String {
+    let mut body = String::new();
+    for k in 2..n {
+        let op = if k % 2 == 0 { "multiply" } else { "add" };
+        let _ = writeln!(body, "  y{k} = f32[4] {op}(y{}, y{})", k - 1, k - 2);
+    }
+    let last = n - 1;
+    format!(
+        "HloModule m\n\nbody {{\n  t = (s32[], f32[4]) parameter(0)\n  i = s32[] get-tuple-element(t), index=0\n  y0 = f32[4] get-tuple-element(t), index=1\n  \
+         one = s32[] constant(1)\n  j = s32[] add(i, one)\n  y1 = f32[4] add(y0, y0)\n{body}  ROOT r = (s32[], f32[4]) tuple(j, y{last})\n}}\n\
+         cond {{\n  t = (s32[], f32[4]) parameter(0)\n  i = s32[] get-tuple-element(t), index=0\n  k = s32[] constant(4)\n  ROOT r = pred[] compare(i, k), direction=LT\n}}\n\
+         ENTRY main {{\n  x = f32[4] parameter(0)\n  ii = s32[] constant(0)\n  tt = (s32[], f32[4]) tuple(ii, x)\n  \
+         w = (s32[], f32[4]) while(tt), condition=cond, body=body\n  ROOT r = f32[4] get-tuple-element(w), index=1\n}}\n"
+    )
+}
+
+#[test]
+fn sums_and_products_by_turns_are_looked_at_once() {
+    let (before, after) = (read(&turns(60)), read(&turns(59)));
+    let start = Instant::now();
+    assert!(!prove(&before, &after, &Options::default()).expect("a pair").is_proved());
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+}

@@ -4,7 +4,7 @@ use super::Outcome;
 use crate::Failure;
 use crate::compare::output_names;
 use hlo_ir::Module;
-use hlo_prove::{Output, Proof, RULES, Rules, Verdict};
+use hlo_prove::{ChangedEffect, Output, Proof, RULES, Rules, Verdict};
 use serde_json::json;
 use std::fmt::Write;
 
@@ -55,6 +55,12 @@ pub(super) fn of_proof(proof: &Proof, outcome: &Outcome, reference: &Module, exp
         let _ = writeln!(
             out,
             "note: no annotation says how {n_assumed} of the outputs are cut; --explain states the tiles that were taken"
+        );
+    }
+    for ChangedEffect { what, n_before, n_after } in &proof.changed_effects {
+        let _ = writeln!(
+            out,
+            "note: effects are no part of what is proved, and the modules have not the same: `{what}` expected {n_before} times, found {n_after}"
         );
     }
     match outcome {
@@ -114,6 +120,8 @@ pub(super) fn json(proof: &Proof, outcome: &Outcome, reference: &Module) -> Resu
             })
         })
         .collect();
+    let effect = |e: &ChangedEffect| json!({ "effect": e.what, "before": e.n_before, "after": e.n_after });
+    let effects: Vec<_> = proof.changed_effects.iter().map(effect).collect();
     let (verdict, note) = match outcome {
         Outcome::Proved => ("proved", None),
         Outcome::Refuted(seen) => ("refuted", Some(seen)),
@@ -127,6 +135,7 @@ pub(super) fn json(proof: &Proof, outcome: &Outcome, reference: &Module) -> Resu
         "terms": proof.n_terms,
         "proved": proof.n_proved(),
         "outputs": outputs,
+        "changed_effects": effects,
     });
     let text =
         serde_json::to_string_pretty(&all).map_err(|error| Failure::File(format!("the proof as JSON: {error}")))?;
