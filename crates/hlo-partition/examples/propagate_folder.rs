@@ -1,5 +1,5 @@
 //! Runs `propagate-shardings` on all programs of a folder: `propagate_folder FOLDER [ORDER]` writes what becomes of each `NAME.hlo` to
-//! `NAME.out`. `cargo xtask propagate-check` compares it with what Shardy makes of the same program.
+//! `NAME.out`, or to `NAME.error` why nothing does. `cargo xtask propagate-check` compares it with what Shardy or XLA makes of the same program.
 
 use hlo_analysis::Analyses;
 use hlo_ir::print::{PrintOptions, print_module};
@@ -17,7 +17,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut files: Vec<_> = std::fs::read_dir(&folder)?.collect::<Result<_, _>>()?;
     files.sort_by_key(|file| file.file_name());
     for path in files.into_iter().map(|file| file.path()).filter(|path| path.extension().is_some_and(|e| e == "hlo")) {
-        std::fs::write(path.with_extension("out"), propagated(&path, &order)?)?;
+        match propagated(&path, &order) {
+            Ok(text) => std::fs::write(path.with_extension("out"), text)?,
+            Err(error) => std::fs::write(path.with_extension("error"), error.to_string())?,
+        }
     }
     Ok(())
 }
@@ -35,6 +38,9 @@ fn propagated(path: &Path, order: &str) -> Result<String, Box<dyn Error>> {
     let mut report = PassReport::new(info.name);
     let mut cx = PassCx { analyses: &mut Analyses::default(), report: &mut report, measures_peaks: false };
     pass.run(&mut module, &mut cx).map_err(|error| format!("{name}: {}", error.diagnostic.message))?;
+    if std::env::var("GSDBG").is_ok() {
+        eprintln!("{}", print_module(&module, &PrintOptions::default()));
+    }
     hlo_ir::verify::verify(&module).map_err(|diags| format!("{name}: {diags:?}"))?;
     Ok(print_module(&module, &PrintOptions::default()))
 }

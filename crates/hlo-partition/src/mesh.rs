@@ -4,7 +4,7 @@
 
 use crate::error::PartitionError;
 use crate::sharding::{ArraySharding, Atom, AtomList};
-use hlo_ir::axes::{AxisMesh, AxisSharding, SubAxis, primes};
+use hlo_ir::axes::{AxisMesh, AxisSharding, SubAxis, find_common_order, primes};
 use hlo_ir::devices::find_n_devices;
 use hlo_ir::diag::Entity;
 use hlo_ir::names::FixedHash;
@@ -69,6 +69,9 @@ impl ModuleMesh {
             }
         }
         let order = common_order(&said, n_devices)?;
+        for one in &mut said {
+            one.sharding = in_order(one, &order)?;
+        }
         let sizes = prime_sizes(&said, n_devices)?;
         match sizes.len() <= MOST_ATOMS {
             true => Ok(ModuleMesh { mesh: AxisMesh { sizes, devices: order } }),
@@ -134,7 +137,8 @@ impl ModuleMesh {
         if !names_tiles(leaf) {
             return Ok(None);
         }
-        let said = read_axes(leaf, rank, self.n_devices(), by)?;
+        let mut said = read_axes(leaf, rank, self.n_devices(), by)?;
+        said.sharding = in_order(&said, &self.mesh.devices)?;
         let list = |parts: &[SubAxis]| -> Result<AtomList, PartitionError> {
             let mut out = AtomList::new();
             for &part in parts {
@@ -143,10 +147,6 @@ impl ModuleMesh {
             }
             Ok(out)
         };
-        let is_same_order = said.sharding.is_replicated() || said.sharding.mesh.devices == self.mesh.devices;
-        if !is_same_order {
-            return Err(foreign(&said));
-        }
         let dims = said.sharding.dims.iter().map(|parts| list(parts)).collect::<Result<_, _>>()?;
         let (mut partial, mut manual) = (list(&said.sharding.unreduced)?, list(&said.sharding.manual)?);
         partial.sort_unstable();
@@ -241,18 +241,26 @@ fn leaves_said(module: &Module, meshes: &Meshes, inst: InstId) -> Result<Vec<(Le
     Ok(out)
 }
 
-/// The order of devices that all shardings with axes share.
+/// An order of devices in which all shardings are axes of a mesh.
 fn common_order(said: &[Said], n_devices: usize) -> Result<Vec<u32>, PartitionError> {
     let mut cutting = said.iter().filter(|said| !said.sharding.is_replicated());
     let Some(first) = cutting.next() else { return Ok((0..n_devices as u32).collect()) };
-    match cutting.find(|said| said.sharding.mesh.devices != first.sharding.mesh.devices) {
-        None => Ok(first.sharding.mesh.devices.clone()),
-        Some(other) => {
-            let text =
-                format!("sharding {}: expected the order of devices of {}, found another", other.text, first.text);
-            Err(PartitionError::about("device-order", other.by, text))
-        }
+    let Some(other) = cutting.find(|said| said.sharding.mesh.devices != first.sharding.mesh.devices) else {
+        return Ok(first.sharding.mesh.devices.clone());
+    };
+    let all: Vec<&AxisSharding> = said.iter().map(|said| &said.sharding).collect();
+    find_common_order(&all, n_devices).ok_or_else(|| {
+        let text = format!("sharding {}: expected the order of devices of {}, found another", other.text, first.text);
+        PartitionError::about("device-order", other.by, text)
+    })
+}
+
+/// A sharding on devices in this order.
+fn in_order(said: &Said, order: &[u32]) -> Result<AxisSharding, PartitionError> {
+    if said.sharding.is_replicated() || said.sharding.mesh.devices == order {
+        return Ok(said.sharding.clone());
     }
+    said.sharding.in_order(order).ok_or_else(|| foreign(said))
 }
 
 /// Sizes of the atoms between all cuts, major first.

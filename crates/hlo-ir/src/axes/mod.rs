@@ -4,10 +4,12 @@
 //! one form, [`AxisSharding`]; [`AxisSharding::to_leaf`] goes back to text. [`refine_together`] brings several onto one mesh of
 //! prime axes, on which each of their axes is a list of whole ones.
 
+mod order;
 mod read;
 mod refine;
 mod write;
 
+pub use order::find_common_order;
 pub use read::AxesError;
 pub use refine::{primes, refine_together};
 

@@ -291,7 +291,7 @@ fn runs(devices: &[u32]) -> Option<Vec<Run>> {
 }
 
 /// The same sharding on the devices in the order of their ids; as it was, if its axes cannot be said so.
-fn in_device_order(sharding: AxisSharding) -> AxisSharding {
+pub(super) fn in_device_order(sharding: AxisSharding) -> AxisSharding {
     let ordered = runs(&sharding.mesh.devices).and_then(|runs| on_runs(&sharding, &runs));
     ordered.unwrap_or(sharding)
 }

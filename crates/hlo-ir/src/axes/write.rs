@@ -65,7 +65,7 @@ impl AxisSharding {
     }
 
     /// The parts of axes that nothing names, in the order of the mesh.
-    fn rest(&self) -> Vec<SubAxis> {
+    pub(super) fn rest(&self) -> Vec<SubAxis> {
         let mut out = Vec::new();
         for (axis, &size) in self.mesh.sizes.iter().enumerate() {
             let mut used: Vec<SubAxis> = self.parts().filter(|part| part.axis == axis).collect();

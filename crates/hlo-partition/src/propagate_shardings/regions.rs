@@ -113,7 +113,9 @@ pub(super) fn set_manual_atoms(module: &Module, graph: &mut ShardingGraph) -> Re
         regions.join_all(values_of(module, graph, inst).filter(|&value| !is_constant(module, graph, value)));
     }
     for (id, sources) in graph.leaves.values.keys().map(|id| (id, &graph.leaves.sources[id])) {
-        regions.join_all(sources.iter().chain([&id]).filter_map(|&id| graph.value_of(id)));
+        let joined = sources.iter().chain([&id]).filter_map(|&id| graph.value_of(id));
+        // The zero from which loops count may be the same within a region and outside.
+        regions.join_all(joined.filter(|&value| !is_constant(module, graph, value)));
     }
     let mut manual: SecondaryMap<CutId, AtomSet> = SecondaryMap::new();
     // Regions may stand in one another: each round goes one deeper.

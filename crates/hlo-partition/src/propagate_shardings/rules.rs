@@ -33,8 +33,9 @@ fn ties_of(rule: FactorRule) -> (TieKind, WholeDims) {
         FactorRule::Reshape | FactorRule::Bitcast | FactorRule::Transpose => (TieKind::Relabelling, WholeDims::Apart),
         FactorRule::DynamicSlice | FactorRule::DynamicUpdateSlice => (TieKind::Window, WholeDims::Apart),
         FactorRule::Broadcast => (TieKind::Broadcast, WholeDims::Apart),
-        FactorRule::Sort | FactorRule::Cholesky | FactorRule::Fft => (TieKind::Other, WholeDims::Alike),
-        FactorRule::TriangularSolve => (TieKind::Other, WholeDims::Solution),
+        FactorRule::Sort => (TieKind::Other, WholeDims::Alike),
+        FactorRule::Cholesky | FactorRule::Fft => (TieKind::Transform, WholeDims::Alike),
+        FactorRule::TriangularSolve => (TieKind::Transform, WholeDims::Solution),
         FactorRule::BitcastConvert
         | FactorRule::Reverse
         | FactorRule::Slice

@@ -46,6 +46,7 @@ impl Order {
             | TieKind::Exit
             | TieKind::Window
             | TieKind::Broadcast
+            | TieKind::Transform
             | TieKind::Other => both,
         }
     }
@@ -73,6 +74,7 @@ fn of_shardy(stage: usize, tie: &Tie) -> (Direction, Direction) {
             | TieKind::Barrier(_)
             | TieKind::Window
             | TieKind::Broadcast
+            | TieKind::Transform
             | TieKind::Other => (none, none),
         },
         2 => (if is_broadcast { Direction::Backward } else { both }, none),
@@ -81,10 +83,13 @@ fn of_shardy(stage: usize, tie: &Tie) -> (Direction, Direction) {
     }
 }
 
-/// Elementwise ops and edges from aggressiveness 0; all ops from 1, broadcasts backward from 2 and forward at 3.
+/// Elementwise ops and edges from aggressiveness 0; all ops from 1, broadcasts backward from 2 and forward at 3. Nothing goes through
+/// transforms and solves, nor into manual regions and out of them.
 fn of_gspmd(stage: usize, tie: &Tie) -> (Direction, Direction) {
     let (none, both) = (Direction::Nowhere, Direction::Both);
     match tie.kind {
+        TieKind::Edge if tie.is_border() => (none, none),
+        TieKind::Transform => (none, none),
         TieKind::Edge | TieKind::Exit | TieKind::Elementwise | TieKind::Relabelling | TieKind::Barrier(_) => {
             (both, both)
         }

@@ -27,6 +27,8 @@ pub(super) enum TieKind {
     Window,
     /// broadcast.
     Broadcast,
+    /// fft, cholesky, triangular-solve.
+    Transform,
     /// Any other op.
     Other,
     /// A barrier of the user's that lets shardings pass one way or not at all.
@@ -134,6 +136,11 @@ pub(super) struct Tie {
 }
 
 impl Tie {
+    /// Whether it stands at an end of a manual region.
+    pub(super) fn is_border(&self) -> bool {
+        self.tensors.iter().any(|tensor| tensor.prefix.is_some())
+    }
+
     /// Whether a tensor is an operand.
     pub(super) fn is_operand(&self, tensor: usize) -> bool {
         tensor < self.n_operands as usize
