@@ -457,7 +457,7 @@ def compare(folder):
                     by_op[opcode] = by_op.get(opcode, 0) + 1
                     differing.append(f"{file.stem} {name} {opcode} {d}: XLA {said[k]}, ours {found[name][2][k]}")
         n_clean += is_clean
-    for line in differing[:80]:
+    for line in differing:
         print(line)
     share = n_equal / max(1, n_values)
     worst = dict(sorted(by_op.items(), key=lambda x: -x[1])[:12])

@@ -6,8 +6,9 @@
 
 use super::calls::{SpokenCall, allowed_direction, group_id};
 use super::claims::{Claim, ClaimReader};
+use super::counted_rows::find_counted_rows;
 use super::rules::{find_rule, kind_of};
-use super::ties::{Tie, TieId, TieKind, TieTensor};
+use super::ties::{Tie, TieId, TieKind, TieRule, TieTensor};
 use super::values::{AtomSet, CutDim, CutId, CutValue, bits};
 use crate::error::PartitionError;
 use crate::sharding::{Atom, AtomList};
@@ -206,7 +207,8 @@ impl ShardingGraph {
         if rule == FactorRule::Elementwise {
             self.add_elementwise(module, inst);
         } else {
-            self.add_ruled(module, inst, kind_of(rule));
+            self.add_ruled(module, inst, kind_of(rule), find_rule(module, inst));
+            self.add_ruled(module, inst, TieKind::CountedRows, find_counted_rows(module, inst));
         }
     }
 
@@ -267,8 +269,8 @@ impl ShardingGraph {
     }
 
     /// Ties by the op's factors; tensors without shared factors are left out of the tie with their dims.
-    fn add_ruled(&mut self, module: &Module, inst: InstId, kind: TieKind) {
-        let Some(rule) = find_rule(module, inst) else { return };
+    fn add_ruled(&mut self, module: &Module, inst: InstId, kind: TieKind, rule: Option<TieRule>) {
+        let Some(rule) = rule else { return };
         let operands = module.inst(inst).operands.iter().map(|&operand| self.of_leaf(operand, 0));
         let all: SmallVec<[Option<CutId>; 4]> = operands.chain(self.of_leaves(inst)).collect();
         let n_operands = module.inst(inst).operands.len();
@@ -288,7 +290,7 @@ impl ShardingGraph {
                 n_kept += u32::from(k < n_operands);
             }
         }
-        let rule = super::ties::TieRule { factors: rule.factors, tensors: dims };
+        let rule = TieRule { factors: rule.factors, tensors: dims };
         let is_sole_use = tensors.iter().take(n_kept as usize).all(|t: &TieTensor| self.n_uses[t.value] <= 1);
         self.ties.push(Tie { inst, kind, n_operands: n_kept, tensors, rule: Some(rule.into()), is_sole_use });
     }
@@ -388,7 +390,17 @@ fn new_value(module: &Module, inst: InstId, leaf: u32) -> CutValue {
         partial: 0,
         manual: 0,
         claimed_by: None,
+        is_given: is_given(module, inst),
     }
+}
+
+/// Whether GSPMD lets nothing but operands say how a value is cut: what transforms and solves give, and ends of manual regions.
+fn is_given(module: &Module, inst: InstId) -> bool {
+    let is_border = match SpokenCall::of(module, inst) {
+        Some(SpokenCall::Begin | SpokenCall::End) => true,
+        Some(SpokenCall::Annotation | SpokenCall::Result | SpokenCall::Barrier | SpokenCall::Group) | None => false,
+    };
+    is_border || kind_of(module.inst(inst).opcode.row().factors) == TieKind::Transform
 }
 
 /// Which leaves are one value: a forest over them.

@@ -43,6 +43,7 @@ mod annotate;
 mod calls;
 mod claims;
 mod constants;
+mod counted_rows;
 mod emit;
 mod graph;
 mod improve;

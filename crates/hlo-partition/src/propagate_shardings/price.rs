@@ -81,6 +81,9 @@ impl Pricer<'_> {
 
     /// The cost of one tie, in bytes over a link or in seconds.
     pub(super) fn price(&mut self, values: &PrimaryMap<CutId, CutValue>, id: TieId, tie: &Tie) -> f64 {
+        if tie.kind == TieKind::CountedRows {
+            return 0.0;
+        }
         self.projector.project(values, tie);
         let by_result = self.computed_by_result(tie);
         let by_operands = self.computed_by_operands(tie, &by_result);
@@ -91,6 +94,9 @@ impl Pricer<'_> {
 
     /// The bytes that one run of a tie moves between devices: all, and those of them that are not sums of partial results.
     pub(super) fn moved_bytes(&mut self, values: &PrimaryMap<CutId, CutValue>, tie: &Tie) -> Moved {
+        if tie.kind == TieKind::CountedRows {
+            return Moved { resharded: 0.0, summed: 0.0 };
+        }
         self.projector.project(values, tie);
         let by_result = self.computed_by_result(tie);
         let first = self.moved(values, tie, &by_result);

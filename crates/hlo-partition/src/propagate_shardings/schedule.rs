@@ -47,6 +47,7 @@ impl Order {
             | TieKind::Window
             | TieKind::Broadcast
             | TieKind::Transform
+            | TieKind::CountedRows
             | TieKind::Other => both,
         }
     }
@@ -62,6 +63,9 @@ fn or(a: (Direction, Direction), b: (Direction, Direction)) -> (Direction, Direc
 fn of_shardy(stage: usize, tie: &Tie) -> (Direction, Direction) {
     let (none, both) = (Direction::Nowhere, Direction::Both);
     let is_broadcast = tie.kind == TieKind::Broadcast;
+    if tie.kind == TieKind::CountedRows {
+        return (none, none);
+    }
     match stage {
         0 | 1 => match tie.kind {
             TieKind::Edge | TieKind::Exit => (both, both),
@@ -75,6 +79,7 @@ fn of_shardy(stage: usize, tie: &Tie) -> (Direction, Direction) {
             | TieKind::Window
             | TieKind::Broadcast
             | TieKind::Transform
+            | TieKind::CountedRows
             | TieKind::Other => (none, none),
         },
         2 => (if is_broadcast { Direction::Backward } else { both }, none),
@@ -84,11 +89,11 @@ fn of_shardy(stage: usize, tie: &Tie) -> (Direction, Direction) {
 }
 
 /// Elementwise ops and edges from aggressiveness 0; all ops from 1, broadcasts backward from 2 and forward at 3. Nothing goes through
-/// transforms and solves, nor into manual regions and out of them.
+/// transforms and solves, nor backward into manual regions and out of them.
 fn of_gspmd(stage: usize, tie: &Tie) -> (Direction, Direction) {
     let (none, both) = (Direction::Nowhere, Direction::Both);
     match tie.kind {
-        TieKind::Edge if tie.is_border() => (none, none),
+        TieKind::Edge if tie.is_border() => (Direction::Forward, Direction::Forward),
         TieKind::Transform => (none, none),
         TieKind::Edge | TieKind::Exit | TieKind::Elementwise | TieKind::Relabelling | TieKind::Barrier(_) => {
             (both, both)
@@ -98,7 +103,7 @@ fn of_gspmd(stage: usize, tie: &Tie) -> (Direction, Direction) {
             2 => (Direction::Backward, Direction::Backward),
             _ => (both, both),
         },
-        TieKind::Window | TieKind::Other => match stage {
+        TieKind::Window | TieKind::CountedRows | TieKind::Other => match stage {
             0 => (none, none),
             _ => (both, both),
         },

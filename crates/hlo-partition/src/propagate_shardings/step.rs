@@ -37,8 +37,8 @@ struct Offer {
 #[derive(Debug)]
 pub(super) struct Stepper {
     projector: Projector,
-    /// Whether more shards count before larger tensors, as with GSPMD.
-    prefers_shards: bool,
+    /// As GSPMD does: more shards count before larger tensors, and some values have what their operands give them.
+    is_gspmd: bool,
     offers: Vec<Offer>,
     /// What grew, in order.
     pub log: Vec<Growth>,
@@ -47,9 +47,9 @@ pub(super) struct Stepper {
 }
 
 impl Stepper {
-    pub(super) fn new(atom_sizes: &[i64], prefers_shards: bool) -> Stepper {
+    pub(super) fn new(atom_sizes: &[i64], is_gspmd: bool) -> Stepper {
         let (offers, log, changed) = (Vec::new(), Vec::new(), Vec::new());
-        Stepper { projector: Projector::new(atom_sizes), prefers_shards, offers, log, changed }
+        Stepper { projector: Projector::new(atom_sizes), is_gspmd, offers, log, changed }
     }
 
     /// Propagates along one tie. `direction` says from where, by what cutting a factor does. [`Stepper::changed`] then holds
@@ -109,10 +109,10 @@ impl Stepper {
             let n_shards = self.projector.n_tiles(&atoms);
             self.offers.push(Offer { factor, atoms, n_elems, n_shards, tensor });
         }
-        let (is_elementwise, prefers_shards) = (tie.kind == TieKind::Elementwise, self.prefers_shards);
+        let (is_elementwise, is_gspmd) = (tie.kind == TieKind::Elementwise, self.is_gspmd);
         self.offers.sort_by_key(|offer| {
-            let n_shards = if is_elementwise || prefers_shards { offer.n_shards } else { 0 };
-            let n_elems = if prefers_shards { 0 } else { offer.n_elems };
+            let n_shards = if is_elementwise || is_gspmd { offer.n_shards } else { 0 };
+            let n_elems = if is_gspmd { 0 } else { offer.n_elems };
             (Reverse(n_elems), Reverse(n_shards), offer.tensor, offer.factor)
         });
     }
@@ -151,6 +151,9 @@ impl Stepper {
         let slot = self.projector.slot(tensor, offer.factor);
         let Some(place) = slot.place else { return false };
         let n_now = slot.atoms.len();
+        if self.is_gspmd && values[one.value].is_given && tie.is_operand(tensor) {
+            return false;
+        }
         if !slot.may_grow || n_now >= offer.atoms.len() || !offer.atoms.starts_with(&slot.atoms) {
             return false;
         }

@@ -29,6 +29,8 @@ pub(super) enum TieKind {
     Broadcast,
     /// fft, cholesky, triangular-solve.
     Transform,
+    /// The rows of a gather or scatter that its indices count, besides the tie of the op itself.
+    CountedRows,
     /// Any other op.
     Other,
     /// A barrier of the user's that lets shardings pass one way or not at all.

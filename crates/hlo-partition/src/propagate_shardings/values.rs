@@ -71,6 +71,8 @@ pub(super) struct CutValue {
     pub manual: AtomSet,
     /// Where the user's annotation stands, if there is one.
     pub claimed_by: Option<InstId>,
+    /// Whether, in GSPMD's order, its users do not say how it is cut.
+    pub is_given: bool,
 }
 
 impl CutValue {
