@@ -209,10 +209,7 @@ impl Gen {
                 let dim = self.rng.below(rank);
                 let mut dims = value.dims.clone();
                 dims.remove(dim);
-                let zero = self.body_op("constant", &[], Vec::new());
-                if let Some(line) = self.body.last_mut() {
-                    *line = line.replace("constant()", "constant(0)");
-                }
+                let zero = self.zero();
                 Some(self.body_op(&format!("reduce dimensions={{{dim}}}, to_apply=sum"), &[&value, &zero], dims))
             }
             3 if rank == 2 => {
@@ -227,9 +224,27 @@ impl Gen {
             }
             5 if self.manual.len() == self.sizes.len() => Some(self.add_axis_index(&value)),
             6 if self.manual.len() < self.sizes.len() => Some(self.constrain(&value)),
-            2..=6 => None,
+            7 if rank > 0 => Some(self.repeat_sum(&value)),
+            2..=7 => None,
             _ => self.collective(&value),
         }
+    }
+
+    fn zero(&mut self) -> Val {
+        let zero = self.body_op("constant", &[], Vec::new());
+        if let Some(line) = self.body.last_mut() {
+            *line = line.replace("constant()", "constant(0)");
+        }
+        zero
+    }
+
+    /// The sum of all elements, in the place of each: a scalar that is another one on each device.
+    fn repeat_sum(&mut self, value: &Val) -> Val {
+        let all: Vec<String> = (0..value.dims.len()).map(|dim| dim.to_string()).collect();
+        let zero = self.zero();
+        let call = format!("reduce dimensions={{{}}}, to_apply=sum", all.join(","));
+        let sum = self.body_op(&call, &[value, &zero], Vec::new());
+        self.body_op("broadcast dimensions={}", &[&sum], value.dims.clone())
     }
 
     /// The groups of devices that differ along these axes alone.

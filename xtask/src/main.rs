@@ -143,8 +143,9 @@ cargo xtask <command>
       --corpus DIR         modules of this folder too; may be repeated
       --only SUBSTR        calls whose file and arguments contain this
       --jobs N             calls at a time (default all cores)
-  propagate-check [options]  shardings that propagate-shardings{order=shardy} gives values of random programs, beside those of
-                       Shardy's own passes
+  propagate-check [options]  shardings that propagate-shardings gives values of random programs, beside those of Shardy's own
+                       passes, or of XLA's propagation
+      --order ORDER        shardy (default) or gspmd
       --programs N         programs (default 300)
       --seed N             which ones (default 1)
   partition-check [options] [FILE...]  random programs with random shardings or manual regions, partitioned, beside the global program

@@ -38,9 +38,6 @@ fn propagated(path: &Path, order: &str) -> Result<String, Box<dyn Error>> {
     let mut report = PassReport::new(info.name);
     let mut cx = PassCx { analyses: &mut Analyses::default(), report: &mut report, measures_peaks: false };
     pass.run(&mut module, &mut cx).map_err(|error| format!("{name}: {}", error.diagnostic.message))?;
-    if std::env::var("GSDBG").is_ok() {
-        eprintln!("{}", print_module(&module, &PrintOptions::default()));
-    }
     hlo_ir::verify::verify(&module).map_err(|diags| format!("{name}: {diags:?}"))?;
     Ok(print_module(&module, &PrintOptions::default()))
 }

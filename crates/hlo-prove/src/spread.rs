@@ -5,20 +5,12 @@
 use crate::devices::{Classes, Spread};
 use crate::elementwise::{Elementwise, Linear};
 use crate::term::{Arg, Extent, Extra, Head, Node, TermId, Terms};
-use hashbrown::HashMap;
 use hlo_ir::DType;
 use hlo_ir::monoid::Monoid;
 use smallvec::SmallVec;
 
 /// Sums within products within sums are looked into so far.
 const MAX_DEPTH: usize = 1000;
-
-/// What sums and products of terms became.
-#[derive(Default)]
-pub(crate) struct SpreadTable {
-    into: HashMap<(TermId, Spread), Option<TermId>>,
-    out_of: HashMap<TermId, Option<(TermId, Spread)>>,
-}
 
 impl Elementwise {
     /// The sum over devices of a product of which one factor is equal on all of them: the product with the other's sum.

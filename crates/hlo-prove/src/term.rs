@@ -13,7 +13,6 @@ use crate::devices::{Classes, Devices, Spread};
 pub(crate) use crate::ids::{ArrayId, LoopId, TermId, WordId};
 use crate::rules::Rules;
 use crate::segment::{Coords, Dim, Region, Segment};
-use crate::spread::SpreadTable;
 use crate::store::{short, wide};
 use hashbrown::{DefaultHashBuilder, HashMap, HashSet, HashTable};
 use hlo_ir::monoid::Monoid;
@@ -177,6 +176,13 @@ pub(crate) struct Terms {
     commutative: HashSet<WordId>,
     apart: HashMap<(TermId, TermId), bool>,
     pub(crate) spreads: SpreadTable,
+}
+
+/// What sums over devices of products, and products with such sums, became (`spread`).
+#[derive(Default)]
+pub(crate) struct SpreadTable {
+    pub into: HashMap<(TermId, Spread), Option<TermId>>,
+    pub out_of: HashMap<TermId, Option<(TermId, Spread)>>,
 }
 
 impl Terms {

@@ -5,7 +5,6 @@
 
 use super::ties::{FactorEffect, TieFactor, TieRule};
 use hlo_ir::attrs::Attrs;
-use hlo_ir::op::FactorRule;
 use hlo_ir::{InstId, Module, Opcode};
 use smallvec::smallvec;
 
@@ -23,21 +22,21 @@ struct Rows<'a> {
 /// The rule that ties the counted rows of a gather or scatter; `None` if none are.
 pub(super) fn find_counted_rows(module: &Module, inst: InstId) -> Option<TieRule> {
     let instruction = module.inst(inst);
-    let (rows, is_gather) = match (&instruction.attrs, instruction.opcode.row().factors) {
-        (Attrs::Gather(a), FactorRule::Gather) => {
-            let is_single = |dim: &&i64| a.slice_sizes.get(**dim as usize) == Some(&1);
-            let single = a.start_index_map.iter().filter(is_single).copied().collect();
-            let components = a.start_index_map.as_slice();
-            (Rows { index_vector_dim: a.index_vector_dim, components, single, window_dims: &a.offset_dims }, true)
-        }
-        (Attrs::Scatter(a), FactorRule::Scatter) if instruction.operands.len() == 3 => {
-            let components = a.scatter_dims_to_operand_dims.as_slice();
-            let single = a.inserted_window_dims.to_vec();
-            let window_dims = a.update_window_dims.as_slice();
-            (Rows { index_vector_dim: a.index_vector_dim, components, single, window_dims }, false)
-        }
-        _ => return None,
+    let (rows, is_gather) = if let Attrs::Gather(a) = &instruction.attrs {
+        let is_single = |dim: &&i64| a.slice_sizes.get(**dim as usize) == Some(&1);
+        let single = a.start_index_map.iter().filter(is_single).copied().collect();
+        let components = a.start_index_map.as_slice();
+        (Rows { index_vector_dim: a.index_vector_dim, components, single, window_dims: &a.offset_dims }, true)
+    } else if let Attrs::Scatter(a) = &instruction.attrs {
+        let components = a.scatter_dims_to_operand_dims.as_slice();
+        let (single, window_dims) = (a.inserted_window_dims.to_vec(), a.update_window_dims.as_slice());
+        (Rows { index_vector_dim: a.index_vector_dim, components, single, window_dims }, false)
+    } else {
+        return None;
     };
+    if !is_gather && instruction.operands.len() != 3 {
+        return None;
+    }
     let indices = *instruction.operands.get(1)?;
     let dims_of = |inst: InstId| module.shape(inst).as_array().map(|array| array.dims.clone());
     let (of_operand, of_indices) = (dims_of(*instruction.operands.first()?)?, dims_of(indices)?);
@@ -101,24 +100,21 @@ fn counted_dim(module: &Module, inst: InstId) -> Option<usize> {
     let mut above: Vec<Vec<Option<usize>>> = Vec::new();
     let counted = loop {
         let instruction = module.inst(inst);
-        let operand = instruction.operands.first().copied();
-        let rank = |inst: InstId| module.shape(inst).as_array().map(|array| array.rank());
-        match instruction.opcode.row().factors {
-            FactorRule::Iota => {
-                let Attrs::Iota(a) = &instruction.attrs else { return None };
-                break usize::try_from(a.iota_dimension).ok()?;
-            }
-            FactorRule::Broadcast => {
-                let Attrs::Dims(a) = &instruction.attrs else { return None };
-                above.push(a.dimensions.iter().map(|&dim| usize::try_from(dim).ok()).collect());
-            }
-            FactorRule::Reshape => above.push(kept_dims(module, operand?, inst)?),
-            _ if matches!(instruction.opcode, Opcode::Convert | Opcode::Copy) => {
-                above.push((0..rank(operand?)?).map(Some).collect());
-            }
-            _ => return None,
+        if let Attrs::Iota(a) = &instruction.attrs {
+            break usize::try_from(a.iota_dimension).ok()?;
         }
-        inst = operand?;
+        let operand = instruction.operands.first().copied()?;
+        let of_operand = if let (Attrs::Dims(a), Opcode::Broadcast) = (&instruction.attrs, instruction.opcode) {
+            a.dimensions.iter().map(|&dim| usize::try_from(dim).ok()).collect()
+        } else if instruction.opcode == Opcode::Reshape {
+            kept_dims(module, operand, inst)?
+        } else if instruction.opcode == Opcode::Convert || instruction.opcode == Opcode::Copy {
+            (0..module.shape(operand).as_array()?.rank()).map(Some).collect()
+        } else {
+            return None;
+        };
+        above.push(of_operand);
+        inst = operand;
     };
     above.iter().rev().try_fold(counted, |dim, to| to.get(dim).copied().flatten())
 }

@@ -24,7 +24,8 @@
 //! agree everywhere. Calls that only speak of shardings become copies of the same name. Constants get one copy for each use,
 //! and computations one for each call site that ends up different.
 //!
-//! **What it does not do.** It never changes a closed dim of the user's. Meshes with another order of devices than the others' are refused.
+//! **What it does not do.** It never changes a closed dim of the user's. Shardings that are no axes of one mesh, in whatever
+//! order its devices stand, are refused.
 //!
 //! **Algorithm.** A value is a leaf with tuples and calls looked through; what a loop carries is one value, tied by edges to what
 //! it comes from ([`graph`]). An op ties values by its factors ([`rules`]). Per user priority and stage of the order ([`schedule`]) a work

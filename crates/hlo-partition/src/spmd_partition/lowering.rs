@@ -69,6 +69,8 @@ pub(super) struct Body {
     pub tables: DeviceTables,
     /// What values have been brought to: an instruction is another value within a manual region than outside.
     resharded: IndexMap<(InstId, LeafForm, ArraySharding), InstId>,
+    /// What left manual regions: each device may have computed another value.
+    pub(super) left: EntitySet<InstId>,
     /// Rows that were sent.
     pub sent: IndexMap<SentRows, InstId>,
     /// Whether a parameter is a value of a manual region.
@@ -84,6 +86,7 @@ impl Body {
             numbers: IndexMap::new(),
             tables: DeviceTables::default(),
             resharded: IndexMap::new(),
+            left: EntitySet::new(),
             sent: IndexMap::new(),
             is_manual: false,
         }
@@ -388,12 +391,15 @@ impl<'m> Lowering<'m> {
         self.reshard(&between, target).map(|value| Some(value.inst))
     }
 
-    /// A scalar that is repeated has any tile at once, and so has an array without elements.
+    /// A scalar that is repeated has any tile at once, if it is the same on all devices, and so has an array without elements.
     fn rebuilt(&mut self, value: &TileValue, whole: &ArrayShape, target: &ArraySharding) -> Option<InstId> {
         let node = self.module.inst(value.inst);
         let tile = target.tile_shape(&self.mesh, whole);
         let is_repeated = node.opcode == Opcode::Broadcast && value.sharding.partial.is_empty();
-        let scalar = node.operands.first().copied().filter(|&o| is_repeated && self.rank(o) == Some(0));
+        let is_equal = |scalar: InstId| {
+            !self.body.left.contains(value.inst) || self.module.inst(scalar).opcode == Opcode::Constant
+        };
+        let scalar = node.operands.first().copied().filter(|&o| is_repeated && self.rank(o) == Some(0) && is_equal(o));
         let scalar = match scalar {
             Some(scalar) => scalar,
             None if whole.n_elems() == 0 => self.scalar("zero", whole.dtype, hlo_ir::Scalar::Pred(false)),

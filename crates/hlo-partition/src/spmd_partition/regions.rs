@@ -231,6 +231,7 @@ impl Lowering<'_> {
             atoms.extend(said.iter().copied().filter(|atom| manual.contains(atom)));
             atoms.extend(inner);
         }
+        self.body.left.insert(leaf.inst);
         let left = leaf.manual.iter().copied().filter(|atom| !manual.contains(atom)).collect();
         let outside = TileValue { inst: leaf.inst, whole, sharding, monoid: Monoid::Add, manual: left };
         self.check_tile(inst, &outside)?;
