@@ -3,8 +3,10 @@
 //! - [`ModuleMesh`]: the prime axes (*atoms*) that all shardings of a module are lists of; [`ArraySharding`]: how one array is cut
 //!   on them.
 
+mod assign_mesh_layout;
 mod error;
 mod mesh;
+mod mesh_layout;
 mod prices;
 mod propagate_shardings;
 mod sharding;
@@ -17,4 +19,4 @@ pub use sharding::{ArraySharding, Atom, AtomList};
 use hlo_pass::PassInfo;
 
 /// The passes of this crate.
-pub const PASSES: &[&PassInfo] = &[&propagate_shardings::INFO, &spmd_partition::INFO];
+pub const PASSES: &[&PassInfo] = &[&assign_mesh_layout::INFO, &propagate_shardings::INFO, &spmd_partition::INFO];

@@ -40,11 +40,11 @@
 //! roles, and in that all axes are prime, so parts of axes need no rules of their own.
 
 mod annotate;
-mod calls;
-mod claims;
-mod constants;
-mod emit;
-mod graph;
+pub(crate) mod calls;
+pub(crate) mod claims;
+pub(crate) mod constants;
+pub(crate) mod emit;
+pub(crate) mod graph;
 mod improve;
 mod price;
 mod project;
@@ -53,8 +53,8 @@ mod rules;
 mod schedule;
 mod shardy_text;
 mod step;
-mod ties;
-mod values;
+pub(crate) mod ties;
+pub(crate) mod values;
 mod why;
 
 use crate::error::PartitionError;

@@ -157,11 +157,16 @@ fn annotate_only(module: &mut Module) -> Result<Changed, PartitionError> {
 /// A program whose header has several partitions is global only if its text says so: by a custom call of a partitioner, or by a sharding
 /// of a value that is neither a parameter nor a result of the entry. What this pass and XLA's partitioner leave has none.
 fn why_not_global(module: &Module) -> Option<String> {
+    if hlo_ir::devices::find_n_devices(module) <= 1 && module.header.replica_count <= 1 {
+        return Some("the module names no mesh of several devices".into());
+    }
+    why_per_device(module)
+}
+
+/// Why a module is no global program but that of each device.
+pub(crate) fn why_per_device(module: &Module) -> Option<String> {
     if module.header.replica_count > 1 {
         return Some(format!("expected one replica, found {}", module.header.replica_count));
-    }
-    if hlo_ir::devices::find_n_devices(module) <= 1 {
-        return Some("the module names no mesh of several devices".into());
     }
     if module.header.num_partitions <= 1 {
         return None;
@@ -180,7 +185,7 @@ fn why_not_global(module: &Module) -> Option<String> {
 }
 
 /// Writes the program of each device into `module`.
-fn partition(module: &mut Module, price: &Price) -> Result<Vec<Decision>, PartitionError> {
+pub(crate) fn partition(module: &mut Module, price: &Price) -> Result<Vec<Decision>, PartitionError> {
     let defect = |what: &str| PartitionError::about("partition", Entity::Module, what);
     let entry = module.entry().ok_or_else(|| defect("expected an entry computation"))?;
     let mut lowering = Lowering::new(module, entry, price)?;
