@@ -31,15 +31,18 @@
 //! and reshapes become), §8 and §9 (examples). We differ in that names are found, not written, and in that a dim may be a
 //! product of named parts.
 
+use crate::error::PartitionError;
+use crate::mesh_layout::auto::AutoLayout;
 use crate::mesh_layout::classes::DimProgram;
 use crate::mesh_layout::forecast::Forecast;
 use crate::mesh_layout::layout::{Layout, NamedMesh, write_n_devices};
 use crate::mesh_layout::names::{NamedClass, name_classes};
+use crate::mesh_layout::search::Solution;
 use crate::mesh_layout::text::{NamedAxis, parse_layout, parse_mesh};
 use crate::prices::MACHINE;
 use crate::propagate_shardings::claims::ClaimReader;
 use crate::propagate_shardings::emit::{plan_emission, texts};
-use crate::spmd_partition::why_per_device;
+use crate::spmd_partition::{COMPUTE, ComputeRule, compute_rule, why_per_device};
 use hlo_analysis::Preserved;
 use hlo_analysis::time::Machine;
 use hlo_ir::Module;
@@ -70,7 +73,31 @@ const OPTIONS: &[OptionInfo] = &[
         name: "layout",
         kind: OptionKind::Text,
         default: "",
-        help: "which axis cuts which dim: batch:rows;hidden:cols; all other dims stay whole",
+        help: "which axis cuts which dim: batch:rows;hidden:cols; all other dims stay whole; auto: the best one",
+    },
+    OptionInfo {
+        name: "objective",
+        kind: OptionKind::Word(&["memory", "time"]),
+        default: "memory",
+        help: "layout=auto: what is made least: live memory at the op that has most, or predicted time",
+    },
+    OptionInfo {
+        name: "considered",
+        kind: OptionKind::Int,
+        default: "12",
+        help: "layout=auto without names: how many dims are considered, those of the largest values",
+    },
+    OptionInfo {
+        name: "steps",
+        kind: OptionKind::Int,
+        default: "1000000",
+        help: "layout=auto: how many nodes of the search are looked at at most",
+    },
+    OptionInfo {
+        name: "programs",
+        kind: OptionKind::Int,
+        default: "64",
+        help: "objective=time: of how many layouts the program is written and priced at most, those with least memory first",
     },
     OptionInfo {
         name: "even",
@@ -86,16 +113,51 @@ const OPTIONS: &[OptionInfo] = &[
     },
     MACHINE[0],
     MACHINE[1],
+    COMPUTE,
 ];
+
+/// What the option `layout` says.
+#[derive(Clone, Debug)]
+enum WantedLayout {
+    /// Names of dims with the axes that cut them.
+    Said(Vec<(String, String)>),
+    Auto(AutoOptions),
+}
+
+/// How a layout is looked for.
+#[derive(Clone, Debug)]
+struct AutoOptions {
+    is_by_time: bool,
+    n_considered: usize,
+    most_steps: u64,
+    most_programs: usize,
+}
+
+impl WantedLayout {
+    fn new(options: &Options) -> Result<WantedLayout, PartitionError> {
+        let count = |name: &str| usize::try_from(options.int(name)).unwrap_or(0);
+        Ok(match options.text("layout").trim() {
+            "auto" => WantedLayout::Auto(AutoOptions {
+                is_by_time: options.text("objective") == "time",
+                n_considered: count("considered"),
+                most_steps: count("steps") as u64,
+                most_programs: count("programs").max(1),
+            }),
+            said => WantedLayout::Said(parse_layout(said)?),
+        })
+    }
+}
 
 /// See the module's documentation.
 #[derive(Clone, Debug)]
 pub(crate) struct AssignMeshLayout {
     names: String,
     axes: Vec<NamedAxis>,
-    layout: Vec<(String, String)>,
+    layout: WantedLayout,
     is_uneven_allowed: bool,
     machine: Machine,
+    /// By which rule the program is partitioned whose costs are told.
+    rule: ComputeRule,
     /// Whether orders of axes are tried: not on one switch, where all are alike.
     tries_orders: bool,
 }
@@ -106,9 +168,10 @@ impl AssignMeshLayout {
         Ok(AssignMeshLayout {
             names: options.text("names").to_string(),
             axes: parse_mesh(options.text("mesh"))?,
-            layout: parse_layout(options.text("layout"))?,
+            layout: WantedLayout::new(options)?,
             is_uneven_allowed: !options.flag("even"),
             machine: Machine::from_args(cluster, options.text("device"))?,
+            rule: compute_rule(options),
             tries_orders: options.text("order") == "best" && !cluster.is_empty(),
         })
     }
@@ -149,12 +212,13 @@ impl AssignMeshLayout {
         for order in orders {
             let assigned = self.assigned(program, layout, &order)?;
             let options = cx.analyses.frequency_options;
-            let forecast = match Forecast::of(assigned.module.clone(), &assigned.mesh, &self.machine, options) {
+            let forecast = match Forecast::of(assigned.module.clone(), &assigned.mesh, (&self.machine, self.rule), options) {
                 Ok(forecast) => Some(forecast),
                 Err(error) => {
                     cx.report.decisions.push(Decision {
-                        subject: "cost".into(),
-                        action: "not known".into(),
+                        subject: "the program of each device".into(),
+                        action: "not priced".into(),
+                        computation: entry_name(&program.module),
                         reason: error.to_string(),
                         ..Decision::default()
                     });
@@ -181,15 +245,19 @@ impl AssignMeshLayout {
         let Some((seconds, order, assigned, forecast)) = best else { return self.assigned(program, layout, &given) };
         if seconds.is_finite() {
             cx.report.decisions.push(Decision {
-                subject: "mesh".into(),
-                action: self.order_text(&order),
-                reason: format!("{:.1} µs by prediction; the first axis is the slowest over the devices", seconds * 1e6),
+                subject: format!("mesh {}", self.order_text(&order)),
+                action: "ordered".into(),
+                computation: entry_name(&program.module),
+                reason: format!(
+                    "{:.1} µs by prediction; devices are numbered through the axes, the first one slowest",
+                    seconds * 1e6
+                ),
                 rejected,
                 ..Decision::default()
             });
         }
         if let Some(forecast) = forecast {
-            report_forecast(&forecast, cx);
+            report_forecast(&forecast, &entry_name(&program.module), cx);
         }
         Ok(assigned)
     }
@@ -201,6 +269,9 @@ impl AssignMeshLayout {
         texts.join(",")
     }
 }
+
+/// Legal layouts that are listed at most before the programs of some are priced.
+const MOST_LEGAL: usize = 4096;
 
 /// More orders than of five axes are not tried.
 const MOST_ORDERS: usize = 120;
@@ -220,7 +291,12 @@ impl Pass for AssignMeshLayout {
         }
         let mut program = DimProgram::read(module)?;
         let classes = name_classes(&mut program, &self.names)?;
-        let layout = Layout::new(&program, &classes, &self.axes, &self.layout, self.is_uneven_allowed)?;
+        let layout = match &self.layout {
+            WantedLayout::Said(said) => {
+                Layout::new(&program, &classes, &self.axes, said, self.is_uneven_allowed)?
+            }
+            WantedLayout::Auto(wanted) => self.auto_layout(&mut program, &classes, wanted, cx)?,
+        };
         layout.check_legal(&program, &classes, &self.axes)?;
         for class in &classes {
             cx.report.decisions.extend(self.report_class(&program, &layout, class));
@@ -239,6 +315,59 @@ impl Pass for AssignMeshLayout {
 }
 
 impl AssignMeshLayout {
+    /// The layout with the least memory or time.
+    fn auto_layout(
+        &self,
+        program: &mut DimProgram,
+        classes: &[NamedClass],
+        wanted: &AutoOptions,
+        cx: &mut PassCx<'_>,
+    ) -> Result<Layout, PassError> {
+        let auto = AutoLayout::new(program, classes, &self.axes, wanted.n_considered);
+        let mut best = auto.problem.solve(wanted.most_steps);
+        let names: Vec<&str> = auto.considered.iter().map(|&class| classes[class].name.as_str()).collect();
+        let mut reason = format!(
+            "{} bytes live at the op that has most, {} without a layout; {} steps",
+            best.z_bytes,
+            auto.problem.rated(&vec![None; names.len()]).0,
+            best.n_steps
+        );
+        if wanted.is_by_time {
+            let (mut ways, is_all) = auto.legal(MOST_LEGAL);
+            ways.sort_by(|a, b| auto.problem.rated(a).1.total_cmp(&auto.problem.rated(b).1));
+            best.is_proved = is_all && ways.len() <= wanted.most_programs;
+            ways.truncate(wanted.most_programs);
+            let (n_ways, order) = (ways.len(), (0..self.axes.len()).collect::<Vec<_>>());
+            let mut least_s = f64::INFINITY;
+            for axis_of in ways {
+                let way = Solution { axis_of, ..best.clone() };
+                let assigned = self.assigned(program, &auto.layout(classes, &way), &order)?;
+                let options = cx.analyses.frequency_options;
+                let forecast = Forecast::of(assigned.module, &assigned.mesh, (&self.machine, self.rule), options)?;
+                if forecast.time.critical_path_s < least_s {
+                    least_s = forecast.time.critical_path_s;
+                    best = way;
+                }
+            }
+            reason = format!("{:.1} µs by prediction, the least of {n_ways} layouts", least_s * 1e6);
+        }
+        let layout = auto.layout(classes, &best);
+        let pairs = auto.considered.iter().zip(&best.axis_of);
+        let pairs: Vec<String> = pairs
+            .filter_map(|(&class, axis)| Some(format!("{}:{}", classes[class].name, self.axes[(*axis)?].name)))
+            .collect();
+        let proof = if best.is_proved { "proved best" } else { "not proved best" };
+        cx.report.count("steps", best.n_steps);
+        cx.report.decisions.push(Decision {
+            subject: format!("layout '{}'", pairs.join(";")),
+            computation: entry_name(&program.module),
+            action: "found".into(),
+            reason: format!("{reason}; {proof} over {}", names.join(", ")),
+            ..Decision::default()
+        });
+        Ok(layout)
+    }
+
     /// What a class of the layout is cut into.
     fn report_class(&self, program: &DimProgram, layout: &Layout, named: &NamedClass) -> Option<Decision> {
         let NamedClass { name, class, .. } = named;
@@ -249,27 +378,33 @@ impl AssignMeshLayout {
         let tile_size = class.size / axis.size + i64::from(class.size % axis.size != 0);
         let first = class.places.first().map(|&place| program.place_text(place)).unwrap_or_default();
         Some(Decision {
-            subject: format!("{name}, {} elements", class.size),
-            action: format!("over {}", axis.name),
-            reason: format!("{} tiles of {tile_size} in {} values from {first} on", axis.size, values.len()),
+            subject: format!("{name} over {}", axis.name),
+            computation: entry_name(&program.module),
+            action: "laid out".into(),
+            reason: format!("{} elements are {} tiles of {tile_size} in {} values from {first} on", class.size, axis.size, values.len()),
             ..Decision::default()
         })
     }
 }
 
 /// Tells what devices exchange, and their memory.
-fn report_forecast(forecast: &Forecast, cx: &mut PassCx<'_>) {
+fn report_forecast(forecast: &Forecast, entry: &str, cx: &mut PassCx<'_>) {
     for ((op, axes), sum) in &forecast.exchanged {
         cx.report.decisions.push(Decision {
             subject: format!("{op} over {axes}"),
             bytes: sum.bytes as u64,
-            action: format!("{} in a run", sum.n_collectives),
-            reason: format!("{} values of {} bytes that a device puts in", sum.n_elems, sum.bytes),
+            action: "exchanges".into(),
+            computation: entry.to_string(),
+            reason: format!("{} in a run, {} values that a device puts in", sum.n_collectives, sum.n_elems),
             ..Decision::default()
         });
         cx.report.count(&format!("{op}-elems"), sum.n_elems as u64);
     }
     cx.report.count("peak-bytes", forecast.peak_bytes);
+}
+
+fn entry_name(module: &Module) -> String {
+    module.entry().map_or_else(String::new, |entry| module.comp_name(entry).to_string())
 }
 
 /// All orders, the given one first.

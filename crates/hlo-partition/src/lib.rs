@@ -1,7 +1,8 @@
 //! From a global program with a few annotations to the program of each device.
 //!
 //! - [`ModuleMesh`]: the prime axes (*atoms*) that all shardings of a module are lists of; [`ArraySharding`]: how one array is cut
-//!   on them.
+//!   on them;
+//! - [`find_dims`]: which dims of a program are one, and what they are called.
 
 mod assign_mesh_layout;
 mod error;
@@ -13,6 +14,7 @@ mod sharding;
 mod spmd_partition;
 
 pub use error::PartitionError;
+pub use mesh_layout::{DimFact, DimFactPlace, find_dims};
 pub use mesh::{ModuleMesh, ReadSharding};
 pub use sharding::{ArraySharding, Atom, AtomList};
 

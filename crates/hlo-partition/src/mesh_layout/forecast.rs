@@ -4,7 +4,7 @@ use super::layout::NamedMesh;
 use crate::error::PartitionError;
 use crate::prices::Price;
 use crate::sharding::Atom;
-use crate::spmd_partition::partition;
+use crate::spmd_partition::{ComputeRule, partition};
 use hlo_analysis::code::code_computations;
 use hlo_analysis::frequency::{FrequencyOptions, Frequencies};
 use hlo_analysis::memory::memory_sizes;
@@ -40,10 +40,10 @@ impl Forecast {
     pub(crate) fn of(
         mut module: Module,
         mesh: &NamedMesh,
-        machine: &Machine,
+        (machine, rule): (&Machine, ComputeRule),
         options: FrequencyOptions,
     ) -> Result<Forecast, PartitionError> {
-        partition(&mut module, &Price::Bytes { launch: 1 })?;
+        partition(&mut module, &Price::Bytes { launch: 1 }, rule)?;
         let frequencies = Frequencies::compute(&module, options);
         let time = predict(&module, &frequencies, machine)
             .map_err(|error| PartitionError::about("machine", Entity::Module, error.to_string()))?;

@@ -49,12 +49,10 @@ impl NamedMesh {
 pub(crate) struct Layout {
     /// The number of the axis, by part.
     pub axis_of: IndexMap<PartId, usize, FixedHash>,
-    /// Whether an axis may cut a dim that it does not divide.
-    pub is_uneven_allowed: bool,
 }
 
 impl Layout {
-    /// The layout that names say.
+    /// The layout that names say; where uneven ones are allowed, an axis need not divide its dim.
     ///
     /// # Errors
     /// A name that no class has, or no axis; an axis that does not divide its dim.
@@ -65,7 +63,7 @@ impl Layout {
         said: &[(String, String)],
         is_uneven_allowed: bool,
     ) -> Result<Layout, PartitionError> {
-        let mut layout = Layout { axis_of: IndexMap::default(), is_uneven_allowed };
+        let mut layout = Layout::default();
         for (dim, axis) in said {
             let Some(class) = classes.iter().find(|class| class.name == *dim) else {
                 let known: Vec<&str> = classes.iter().map(|class| class.name.as_str()).take(12).collect();
@@ -191,7 +189,7 @@ impl Layout {
 }
 
 /// Whether an op computes tiles of such a dim.
-fn is_computed_in_tiles(effect: FactorEffect) -> bool {
+pub(super) fn is_computed_in_tiles(effect: FactorEffect) -> bool {
     match effect {
         FactorEffect::Pass | FactorEffect::Reduce | FactorEffect::Halo => true,
         FactorEffect::Move | FactorEffect::Whole => false,

@@ -91,6 +91,9 @@ fn read_place(name: &str, place: Pair<'_, Rule>) -> Result<Naming, PartitionErro
 /// Another text; an axis that stands twice or has no place.
 pub(crate) fn parse_mesh(text: &str) -> Result<Vec<NamedAxis>, PartitionError> {
     let mut out: Vec<NamedAxis> = Vec::new();
+    if text.trim().is_empty() {
+        return Err(wrong("mesh", "mesh: expected axes such as `rows:4,cols:2`, found none".to_string()));
+    }
     for axis in parse(Rule::mesh, "mesh", text)?.into_iter().filter(|pair| pair.as_rule() == Rule::axis) {
         let mut inner = axis.into_inner();
         let (Some(name), Some(size)) = (inner.next(), inner.find(|pair| pair.as_rule() == Rule::number)) else {
@@ -213,7 +216,8 @@ mod tests {
         let mesh = |text: &str| parse_mesh(text).expect_err(text).to_string();
         assert_eq!(mesh("rows:4,rows:2"), "axis `rows`: expected it once, found it twice");
         assert_eq!(mesh("rows:0"), "axis `rows`: expected 1 device or more, found 0");
-        assert_eq!(mesh(""), "mesh, line 1, column 1: expected an axis `name:size`, found the end of the line");
+        assert_eq!(mesh(" "), "mesh: expected axes such as `rows:4,cols:2`, found none");
+        assert_eq!(mesh("rows=4"), "mesh, line 1, column 5: expected `:`, found `=4`");
         let layout = parse_layout("a:x;b:y;a:y").expect_err("twice").to_string();
         assert_eq!(layout, "dim `a`: expected at most one axis, found `x` and `y`");
         assert_eq!(parse_layout("").expect("an empty layout"), []);

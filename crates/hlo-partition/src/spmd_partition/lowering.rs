@@ -2,6 +2,7 @@
 
 use crate::error::PartitionError;
 use crate::mesh::{ModuleMesh, ReadSharding};
+use super::choose::ComputeRule;
 use crate::prices::{Price, Prices};
 use crate::sharding::{ArraySharding, AtomList};
 use cranelift_entity::EntitySet;
@@ -110,6 +111,8 @@ pub(super) struct Lowering<'m> {
     lowered: IndexMap<Signature, (CompId, Vec<LeafForm>)>,
     /// What decides how ops are cut.
     pub prices: Prices,
+    /// How ops are cut.
+    pub rule: ComputeRule,
     /// The atoms along which the regions of the module are manual.
     pub region_manual: AtomList,
     /// Instructions whose names are taken by what they became.
@@ -119,7 +122,7 @@ pub(super) struct Lowering<'m> {
 }
 
 impl<'m> Lowering<'m> {
-    pub(super) fn new(module: &'m mut Module, entry: CompId, price: &Price) -> Result<Lowering<'m>, PartitionError> {
+    pub(super) fn new(module: &'m mut Module, entry: CompId, (price, rule): (&Price, ComputeRule)) -> Result<Lowering<'m>, PartitionError> {
         let mesh = ModuleMesh::of(module)?;
         let prices = price.of_devices(mesh.n_devices())?;
         let meshes = Meshes::of(&module.header)
@@ -136,6 +139,7 @@ impl<'m> Lowering<'m> {
             plans: IndexMap::new(),
             lowered: IndexMap::new(),
             prices,
+            rule,
             region_manual: AtomList::new(),
             named: EntitySet::new(),
             order: Vec::new(),

@@ -58,9 +58,10 @@ use hlo_ir::diag::Entity;
 use hlo_ir::header::EntryLayout;
 use hlo_ir::sharding::Sharding;
 use hlo_ir::{ArrayShape, CompId, InstId, Module, Opcode, Shape, shardy};
-use hlo_pass::options::{OptionInfo, OptionKind};
+use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::report::Decision;
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
+pub(crate) use choose::ComputeRule;
 use lowering::{LeafForm, Lowering};
 
 /// The pass as the command line knows it.
@@ -71,9 +72,22 @@ pub(crate) static INFO: PassInfo = PassInfo {
     build: |options| {
         let is_annotated_only = options.flag("annotate-only");
         let price = Price::new(options, options.int("launch-bytes").max(0))?;
-        Ok(Box::new(SpmdPartition { price, is_annotated_only }))
+        Ok(Box::new(SpmdPartition { price, rule: compute_rule(options), is_annotated_only }))
     },
 };
+
+/// The option that says how ops are cut.
+pub(crate) const COMPUTE: OptionInfo = OptionInfo {
+    name: "compute",
+    kind: OptionKind::Word(&["cheapest", "as-cut"]),
+    default: "cheapest",
+    help: "how an op is cut: as is cheapest, or as its operands are, so that sums follow (Mesh-TensorFlow's rule)",
+};
+
+/// What the option [`COMPUTE`] says.
+pub(crate) fn compute_rule(options: &Options) -> ComputeRule {
+    if options.text(COMPUTE.name) == "as-cut" { ComputeRule::AsCut } else { ComputeRule::Cheapest }
+}
 
 const OPTIONS: &[OptionInfo] = &[
     PRICE,
@@ -85,6 +99,7 @@ const OPTIONS: &[OptionInfo] = &[
     },
     MACHINE[0],
     MACHINE[1],
+    COMPUTE,
     OptionInfo {
         name: "annotate-only",
         kind: OptionKind::Bool,
@@ -97,6 +112,7 @@ const OPTIONS: &[OptionInfo] = &[
 #[derive(Clone, Debug)]
 pub(crate) struct SpmdPartition {
     price: Price,
+    rule: ComputeRule,
     is_annotated_only: bool,
 }
 
@@ -110,7 +126,7 @@ impl Pass for SpmdPartition {
             return Ok(annotate_only(module)?);
         }
         let mut work = module.clone();
-        let decisions = partition(&mut work, &self.price)?;
+        let decisions = partition(&mut work, &self.price, self.rule)?;
         let n_collectives = decisions.iter().map(|decision| decision.collectives.len() as u64).sum();
         cx.report.count("collectives", n_collectives);
         cx.report.count("devices", work.n_devices() as u64);
@@ -185,10 +201,10 @@ pub(crate) fn why_per_device(module: &Module) -> Option<String> {
 }
 
 /// Writes the program of each device into `module`.
-pub(crate) fn partition(module: &mut Module, price: &Price) -> Result<Vec<Decision>, PartitionError> {
+pub(crate) fn partition(module: &mut Module, price: &Price, rule: ComputeRule) -> Result<Vec<Decision>, PartitionError> {
     let defect = |what: &str| PartitionError::about("partition", Entity::Module, what);
     let entry = module.entry().ok_or_else(|| defect("expected an entry computation"))?;
-    let mut lowering = Lowering::new(module, entry, price)?;
+    let mut lowering = Lowering::new(module, entry, (price, rule))?;
     let mut params = Vec::new();
     let mut marks = Vec::new();
     for param in lowering.module.comp(entry).params.clone() {
