@@ -212,19 +212,20 @@ impl AssignMeshLayout {
         for order in orders {
             let assigned = self.assigned(program, layout, &order)?;
             let options = cx.analyses.frequency_options;
-            let forecast = match Forecast::of(assigned.module.clone(), &assigned.mesh, (&self.machine, self.rule), options) {
-                Ok(forecast) => Some(forecast),
-                Err(error) => {
-                    cx.report.decisions.push(Decision {
-                        subject: "the program of each device".into(),
-                        action: "not priced".into(),
-                        computation: entry_name(&program.module),
-                        reason: error.to_string(),
-                        ..Decision::default()
-                    });
-                    None
-                }
-            };
+            let forecast =
+                match Forecast::of(assigned.module.clone(), &assigned.mesh, (&self.machine, self.rule), options) {
+                    Ok(forecast) => Some(forecast),
+                    Err(error) => {
+                        cx.report.decisions.push(Decision {
+                            subject: "the program of each device".into(),
+                            action: "not priced".into(),
+                            computation: entry_name(&program.module),
+                            reason: error.to_string(),
+                            ..Decision::default()
+                        });
+                        None
+                    }
+                };
             let seconds = forecast.as_ref().map_or(f64::INFINITY, |forecast| forecast.time.critical_path_s);
             let is_better = best.as_ref().is_none_or(|(other, ..)| seconds < *other);
             let is_known = forecast.is_some();
@@ -292,9 +293,7 @@ impl Pass for AssignMeshLayout {
         let mut program = DimProgram::read(module)?;
         let classes = name_classes(&mut program, &self.names)?;
         let layout = match &self.layout {
-            WantedLayout::Said(said) => {
-                Layout::new(&program, &classes, &self.axes, said, self.is_uneven_allowed)?
-            }
+            WantedLayout::Said(said) => Layout::new(&program, &classes, &self.axes, said, self.is_uneven_allowed)?,
             WantedLayout::Auto(wanted) => self.auto_layout(&mut program, &classes, wanted, cx)?,
         };
         layout.check_legal(&program, &classes, &self.axes)?;
@@ -381,7 +380,12 @@ impl AssignMeshLayout {
             subject: format!("{name} over {}", axis.name),
             computation: entry_name(&program.module),
             action: "laid out".into(),
-            reason: format!("{} elements are {} tiles of {tile_size} in {} values from {first} on", class.size, axis.size, values.len()),
+            reason: format!(
+                "{} elements are {} tiles of {tile_size} in {} values from {first} on",
+                class.size,
+                axis.size,
+                values.len()
+            ),
             ..Decision::default()
         })
     }

@@ -14,8 +14,8 @@ mod sharding;
 mod spmd_partition;
 
 pub use error::PartitionError;
-pub use mesh_layout::{DimFact, DimFactPlace, find_dims};
 pub use mesh::{ModuleMesh, ReadSharding};
+pub use mesh_layout::{DimFact, DimFactPlace, find_dims};
 pub use sharding::{ArraySharding, Atom, AtomList};
 
 use hlo_pass::PassInfo;

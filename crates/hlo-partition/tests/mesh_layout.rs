@@ -39,10 +39,8 @@ fn run(module: &mut Module, pass: &str, options: &[(&str, &str)]) -> Result<Pass
 fn laid_out(text: &str, names: &str, mesh: &str, layout: &str) -> Result<(Module, PassReport), String> {
     let mut module = parse(text);
     let options = [("names", names), ("mesh", mesh), ("layout", layout), ("compute", "as-cut")];
-    let report =
-        run(&mut module, "assign-mesh-layout", &options).map_err(|error| error.diagnostic.message.clone())?;
-    run(&mut module, "spmd-partition", &[("compute", "as-cut")])
-        .map_err(|error| error.diagnostic.message.clone())?;
+    let report = run(&mut module, "assign-mesh-layout", &options).map_err(|error| error.diagnostic.message.clone())?;
+    run(&mut module, "spmd-partition", &[("compute", "as-cut")]).map_err(|error| error.diagnostic.message.clone())?;
     Ok((module, report))
 }
 
@@ -140,7 +138,10 @@ fn a_dim_that_a_tensor_has_twice_stays_whole() {
 fn names_are_held_against_the_module() {
     let told = |names: &str| refused(TWO_LAYERS, names, "all:8", "");
     let two = told("a = %x:0\nb = %y:0");
-    assert!(two.contains("names, line 2: expected one name for one dim, found `a` at %x:0 (line 1) and `b` at %y:0"), "{two}");
+    assert!(
+        two.contains("names, line 2: expected one name for one dim, found `a` at %x:0 (line 1) and `b` at %y:0"),
+        "{two}"
+    );
     let sizes = told("a = %x:0\na = %x:1");
     assert!(sizes.contains("`a`: expected one size, found 64 at %x:0 (line 1) and 256 at %x:1"), "{sizes}");
     assert!(told("a = %z:0").contains("expected an instruction, found no %z"));

@@ -260,9 +260,9 @@ impl DimProgram {
 /// The first tensor and dim that have a factor, and its place among the factors of the dim.
 fn find_factor(rule: &TieRule, factor: u16) -> Option<(usize, usize, usize)> {
     rule.tensors.iter().enumerate().find_map(|(tensor, dims)| {
-        dims.iter().enumerate().find_map(|(dim, of_dim)| {
-            of_dim.iter().position(|&one| one == factor).map(|place| (tensor, dim, place))
-        })
+        dims.iter()
+            .enumerate()
+            .find_map(|(dim, of_dim)| of_dim.iter().position(|&one| one == factor).map(|place| (tensor, dim, place)))
     })
 }
 
@@ -271,8 +271,7 @@ fn find_factor(rule: &TieRule, factor: u16) -> Option<(usize, usize, usize)> {
 /// # Errors
 /// A manual region.
 fn remove_annotations(module: &mut Module) -> Result<(), PartitionError> {
-    let insts: Vec<InstId> =
-        module.computations().iter().flat_map(|&comp| &module.comp(comp).insts).copied().collect();
+    let insts: Vec<InstId> = module.computations().iter().flat_map(|&comp| &module.comp(comp).insts).copied().collect();
     for inst in insts {
         if let Some(SpokenCall::Begin | SpokenCall::End) = SpokenCall::of(module, inst) {
             let text = format!(

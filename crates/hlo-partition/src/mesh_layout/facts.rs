@@ -56,7 +56,8 @@ fn fact(program: &DimProgram, named: NamedClass) -> DimFact {
         place: program.place_text(*place),
         op_name: program.op_name(inst_of(place)).map(str::to_string),
     };
-    let (mut values, mut twice) = (IndexSet::with_hasher(FixedHash::default()), IndexSet::with_hasher(FixedHash::default()));
+    let (mut values, mut twice) =
+        (IndexSet::with_hasher(FixedHash::default()), IndexSet::with_hasher(FixedHash::default()));
     for place in &class.places {
         if !values.insert(place.value) {
             twice.insert(place.value);

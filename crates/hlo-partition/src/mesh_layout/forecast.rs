@@ -6,7 +6,7 @@ use crate::prices::Price;
 use crate::sharding::Atom;
 use crate::spmd_partition::{ComputeRule, partition};
 use hlo_analysis::code::code_computations;
-use hlo_analysis::frequency::{FrequencyOptions, Frequencies};
+use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
 use hlo_analysis::memory::memory_sizes;
 use hlo_analysis::time::{Machine, ModuleTime, predict};
 use hlo_ir::diag::Entity;

@@ -12,10 +12,10 @@ use crate::mesh::ModuleMesh;
 use crate::propagate_shardings::ties::{FactorEffect, TieKind};
 use crate::propagate_shardings::values::{CutId, bits};
 use crate::sharding::{Atom, AtomList};
+use hlo_ir::Module;
 use hlo_ir::axes::primes;
 use hlo_ir::diag::Entity;
 use hlo_ir::names::FixedHash;
-use hlo_ir::Module;
 use indexmap::IndexMap;
 
 /// A mesh with named axes. Device ids count through the axes in `order`, the first one slowest.
@@ -67,13 +67,13 @@ impl Layout {
         for (dim, axis) in said {
             let Some(class) = classes.iter().find(|class| class.name == *dim) else {
                 let known: Vec<&str> = classes.iter().map(|class| class.name.as_str()).take(12).collect();
-                let text =
-                    format!("layout: expected the name of a dim (such as {}), found `{dim}`", known.join(", "));
+                let text = format!("layout: expected the name of a dim (such as {}), found `{dim}`", known.join(", "));
                 return Err(illegal(Entity::Module, text));
             };
             let Some(number) = axes.iter().position(|known| known.name == *axis) else {
                 let known: Vec<&str> = axes.iter().map(|axis| axis.name.as_str()).collect();
-                let text = format!("layout: dim `{dim}`: expected an axis of the mesh ({}), found `{axis}`", known.join(", "));
+                let text =
+                    format!("layout: dim `{dim}`: expected an axis of the mesh ({}), found `{axis}`", known.join(", "));
                 return Err(illegal(Entity::Module, text));
             };
             let (size, n_tiles) = (class.class.size, axes[number].size);

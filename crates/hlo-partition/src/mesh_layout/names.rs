@@ -77,10 +77,8 @@ fn find_place(program: &DimProgram, naming: &Naming) -> Result<DimPlace, Partiti
             return Err(wrong_place(naming, entity, text));
         }
         (None, None) => {
-            let text = format!(
-                "expected a leaf of the tuple %{0}, as in `%{0}:0.0`, found none",
-                module.inst_name(inst)
-            );
+            let text =
+                format!("expected a leaf of the tuple %{0}, as in `%{0}:0.0`, found none", module.inst_name(inst));
             return Err(wrong_place(naming, entity, text));
         }
         (Some(0) | None, Some(_)) => 0,
@@ -89,14 +87,13 @@ fn find_place(program: &DimProgram, naming: &Naming) -> Result<DimPlace, Partiti
         }
     };
     let Some(value) = program.graph.of_leaf(inst, leaf) else {
-        let text = format!("expected a value that is computed for a result, found the unused %{}", module.inst_name(inst));
+        let text =
+            format!("expected a value that is computed for a result, found the unused %{}", module.inst_name(inst));
         return Err(wrong_place(naming, entity, text));
     };
     let dims = &program.graph.values[value].dims;
     match dims.get(naming.dim) {
-        Some(dim) if dim.size != 1 => {
-            Ok(DimPlace { value, dim: naming.dim as u32, part: naming.part as u32 })
-        }
+        Some(dim) if dim.size != 1 => Ok(DimPlace { value, dim: naming.dim as u32, part: naming.part as u32 }),
         Some(_) => {
             let text = format!("expected a dim of several elements, found dim {} of size 1", naming.dim);
             Err(wrong_place(naming, entity, text))
@@ -121,7 +118,9 @@ fn find_target(program: &DimProgram, target: &NamedTarget) -> Result<InstId, Str
             let mut named = instructions(module).filter(|&inst| module.inst_name(inst) == name);
             match (named.next(), named.next()) {
                 (Some(inst), None) => Ok(inst),
-                (Some(_), Some(_)) => Err(format!("expected one instruction %{name}, found several computations with one")),
+                (Some(_), Some(_)) => {
+                    Err(format!("expected one instruction %{name}, found several computations with one"))
+                }
                 (None, _) => Err(format!("expected an instruction, found no %{name}")),
             }
         }
@@ -193,6 +192,9 @@ fn wrong_place(naming: &Naming, entity: Entity, text: String) -> PartitionError 
     PartitionError::about("names", entity, text)
 }
 
+/// Words of a path that a suggested name has.
+const MOST_WORDS: usize = 4;
+
 /// The last words of what the framework calls the first value of a class, else of the instruction, with the number of the dim.
 fn suggest_name(program: &DimProgram, class: &DimClass, taken: &mut IndexSet<String, FixedHash>) -> String {
     let base = class.places.first().map_or_else(
@@ -220,11 +222,14 @@ fn suggest_name(program: &DimProgram, class: &DimClass, taken: &mut IndexSet<Str
     name
 }
 
-/// The last two words of a path such as `state.params['Dense_0']['kernel']`: `Dense_0_kernel`.
+/// The last words of a path such as `state.params['Dense_0']['kernel']`, or of what JAX makes of it, `state_params__Dense_0___kernel__.1`:
+/// `params_Dense_0_kernel`.
 fn last_words(path: &str) -> String {
-    let words: Vec<&str> =
-        path.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|word| !word.is_empty()).collect();
-    let last = words[words.len().saturating_sub(2)..].join("_");
+    let numbered = path.rsplit_once('.').filter(|(_, end)| end.chars().all(|c| c.is_ascii_digit()));
+    let path = numbered.map_or(path, |(name, _)| name).replace("__", " ");
+    let words = path.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').map(|word| word.trim_matches('_'));
+    let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
+    let last = words[words.len().saturating_sub(MOST_WORDS)..].join("_");
     match last.chars().next() {
         Some(c) if c.is_ascii_alphabetic() || c == '_' => last,
         Some(_) | None => format!("dim_{last}"),

@@ -46,7 +46,8 @@ impl LayoutProblem {
     /// Whether an axis may cut a name beside what is decided.
     pub(crate) fn allows(&self, axis_of: &[Option<usize>], name: usize, axis: usize) -> bool {
         let size = self.sizes[name];
-        let is_taken = |(other, its): (usize, &Option<usize>)| *its == Some(axis) && self.conflicts[name] >> other & 1 == 1;
+        let is_taken =
+            |(other, its): (usize, &Option<usize>)| *its == Some(axis) && self.conflicts[name] >> other & 1 == 1;
         size > 0 && size % self.axes[axis] == 0 && !axis_of.iter().enumerate().any(is_taken)
     }
 

@@ -196,12 +196,10 @@ mod tests {
         let text = "# the model\nbatch = %x:0, y.1:2/1,\n  \"params['w']\":1 # rows\n; io = %t:1.0\n";
         let names = parse_names(text).expect("names");
         let told: Vec<_> = names.iter().map(|n| (n.name.as_str(), n.leaf, n.dim, n.part, n.line)).collect();
-        assert_eq!(told, [
-            ("batch", None, 0, 0, 2),
-            ("batch", None, 2, 1, 2),
-            ("batch", None, 1, 0, 3),
-            ("io", Some(1), 0, 0, 4)
-        ]);
+        assert_eq!(
+            told,
+            [("batch", None, 0, 0, 2), ("batch", None, 2, 1, 2), ("batch", None, 1, 0, 3), ("io", Some(1), 0, 0, 4)]
+        );
         assert_eq!(names[1].target, NamedTarget::Instruction("y.1".into()));
         assert_eq!(names[2].target, NamedTarget::Framework("params['w']".into()));
         assert_eq!(parse_names("\n# nothing\n").expect("no names"), []);

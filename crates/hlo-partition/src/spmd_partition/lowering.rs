@@ -1,8 +1,8 @@
 //! The program of one device, computation by computation.
 
+use super::choose::ComputeRule;
 use crate::error::PartitionError;
 use crate::mesh::{ModuleMesh, ReadSharding};
-use super::choose::ComputeRule;
 use crate::prices::{Price, Prices};
 use crate::sharding::{ArraySharding, AtomList};
 use cranelift_entity::EntitySet;
@@ -122,7 +122,11 @@ pub(super) struct Lowering<'m> {
 }
 
 impl<'m> Lowering<'m> {
-    pub(super) fn new(module: &'m mut Module, entry: CompId, (price, rule): (&Price, ComputeRule)) -> Result<Lowering<'m>, PartitionError> {
+    pub(super) fn new(
+        module: &'m mut Module,
+        entry: CompId,
+        (price, rule): (&Price, ComputeRule),
+    ) -> Result<Lowering<'m>, PartitionError> {
         let mesh = ModuleMesh::of(module)?;
         let prices = price.of_devices(mesh.n_devices())?;
         let meshes = Meshes::of(&module.header)

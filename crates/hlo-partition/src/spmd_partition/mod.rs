@@ -50,6 +50,7 @@ mod scan;
 use crate::error::PartitionError;
 use crate::prices::{MACHINE, PRICE, Price};
 use crate::sharding::ArraySharding;
+pub(crate) use choose::ComputeRule;
 use hlo_analysis::Preserved;
 use hlo_analysis::code::code_computations;
 use hlo_ir::attrs::Attrs;
@@ -61,7 +62,6 @@ use hlo_ir::{ArrayShape, CompId, InstId, Module, Opcode, Shape, shardy};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::report::Decision;
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
-pub(crate) use choose::ComputeRule;
 use lowering::{LeafForm, Lowering};
 
 /// The pass as the command line knows it.
@@ -201,7 +201,11 @@ pub(crate) fn why_per_device(module: &Module) -> Option<String> {
 }
 
 /// Writes the program of each device into `module`.
-pub(crate) fn partition(module: &mut Module, price: &Price, rule: ComputeRule) -> Result<Vec<Decision>, PartitionError> {
+pub(crate) fn partition(
+    module: &mut Module,
+    price: &Price,
+    rule: ComputeRule,
+) -> Result<Vec<Decision>, PartitionError> {
     let defect = |what: &str| PartitionError::about("partition", Entity::Module, what);
     let entry = module.entry().ok_or_else(|| defect("expected an entry computation"))?;
     let mut lowering = Lowering::new(module, entry, (price, rule))?;
