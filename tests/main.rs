@@ -17,6 +17,7 @@ mod machines;
 mod matrix_updates;
 mod memory;
 mod memory_twin;
+mod mesh_layouts;
 mod passes;
 mod placement_proof;
 mod plan;

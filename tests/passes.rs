@@ -25,7 +25,10 @@ const REORDER_SUMS: &[&str] = &[
 ];
 
 /// Passes that read global programs.
-const GLOBAL: &[&str] = &["spmd-partition", "propagate-shardings"];
+const GLOBAL: &[&str] = &["spmd-partition", "propagate-shardings", LAYOUT];
+
+/// The pass that says on how many devices a program runs.
+const LAYOUT: &str = "assign-mesh-layout";
 
 fn parse(name: &str, text: &str) -> Module {
     let parsed = hlo_text::parse_module(text);
@@ -54,12 +57,15 @@ fn check_sample(pass: &str, sample: &Sample) -> Result<(), String> {
     let before = parse(&name, &sample.text);
     let n_devices = sample.header("devices").map_or(Ok(1), str::parse::<usize>).map_err(|e| format!("{name}: {e}"))?;
     let is_global = GLOBAL.iter().any(|p| pipeline.contains(p));
-    let n_found = if is_global { find_n_devices(&before) } else { before.n_devices() };
+    let mut after = before.clone();
+    let summary = run(&name, &mut after, pipeline);
+    let n_found = match is_global {
+        true => find_n_devices(if pipeline.contains(LAYOUT) { &after } else { &before }),
+        false => before.n_devices(),
+    };
     if n_devices != n_found {
         return Err(format!("{name}: expected {n_devices} devices, found {n_found}"));
     }
-    let mut after = before.clone();
-    let summary = run(&name, &mut after, pipeline);
     let has_changed = summary.reports.iter().any(|r| r.changed);
     let must_change = match sample.header("expect") {
         None => true,

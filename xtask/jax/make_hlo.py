@@ -53,6 +53,7 @@ def arguments():
     parser.add_argument("--experts", type=int, default=0, help="a mixture of so many in each block, two for a token (llama)")
     parser.add_argument("--scan", action="store_true", help="blocks in one scan, rematerialized (llama)")
     parser.add_argument("--inference", action="store_true", help="logits of a batch, no update (llama)")
+    parser.add_argument("--apart", action="store_true", help="queries, keys and values by three products (gpt)")
     parser.add_argument("--global", action="store_true", dest="whole", help="before the partitioner (gpt, llama)")
     parser.add_argument("--gspmd", action="store_true", help="annotations in GSPMD's form (with --global)")
     parser.add_argument("--out", required=True, help="the file to write")
@@ -98,7 +99,7 @@ def gpt(a, dtype, between=lambda x: x):
     """(weights, inputs, loss): pre-norm blocks, learned positions, tied embedding; `between` annotates what goes from block to block."""
     d, n_heads = a.width, a.heads
     # A cut product of all three would be cut across their borders.
-    products = {name: [(d, d), (d,)] for name in "qkv"} if a.tensor_parallel > 1 else {"qkv": [(d, 3 * d), (3 * d,)]}
+    products = {name: [(d, d), (d,)] for name in "qkv"} if a.apart or a.tensor_parallel > 1 else {"qkv": [(d, 3 * d), (3 * d,)]}
     block = {
         "norm1": [(d,), (d,)], **products, "out": [(d, d), (d,)],
         "norm2": [(d,), (d,)], "up": [(d, 4 * d), (4 * d,)], "down": [(4 * d, d), (d,)],

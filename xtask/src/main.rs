@@ -154,6 +154,7 @@ cargo xtask <command>
       --seed S             the first program's number
       --only SUBSTR        samples of ops whose name contains this; region: manual regions alone
       --xla K              K of those that agree (on 2 to 8 devices) run in real XLA too
+      --layouts            random layouts of named dims on meshes in place of shardings, or the one of --pass; of FILES if given
       --beside PRESET      the preset beside XLA's partitioner instead (FILES: NAME.unopt.hlo, XLA's NAME.hlo beside it; default: samples)
       --mutants N          N small changes of per-device programs instead (of the files, or of the samples): each is seen by the evaluator,
                            proved equal, or listed

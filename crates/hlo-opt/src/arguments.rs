@@ -201,6 +201,24 @@ pub(crate) enum AnalyzeCommand {
     Time(TimeArgs),
     /// How every value is cut over the devices: its shardings in words
     Sharding(ShardingArgs),
+    /// Which dims of a global program are one dim of the model: what layouts on a mesh give axes to
+    Dims(DimsArgs),
+}
+
+/// `analyze dims`.
+#[derive(Args, Debug)]
+pub(crate) struct DimsArgs {
+    /// HLO text or an HLO proto, or - for stdin
+    pub file: PathBuf,
+    /// Names of dims: a file with lines such as `batch = %x:0`, or such lines between `;`
+    #[arg(long, value_name = "NAMES")]
+    pub names: Option<String>,
+    /// A table, or one JSON object a line
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub format: ReportFormat,
+    /// How many devices there are.
+    #[command(flatten)]
+    pub counts: CountArgs,
 }
 
 /// `analyze sharding`.

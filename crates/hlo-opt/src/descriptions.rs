@@ -1,11 +1,12 @@
-//! Descriptions of clusters and devices in files: passes read none, so the text of a file takes the place of its name.
+//! Descriptions of clusters and devices, and names of dims, in files: passes read none, so the text of a file takes the place of its name.
 
 use crate::Failure;
 use hlo_cluster::{Cluster, ClusterError, DeviceProfile};
 use hlo_pass::pipeline::{OptionValue, PassCall};
 
-/// Options of passes that take a cluster, and a device.
+/// Options of passes that take a cluster, a device, and names of dims.
 const CLUSTER: &str = "cluster";
+const NAMES: &str = "names";
 const DEVICE: &str = "device";
 
 /// Puts the text of each file that an option names in place of the name.
@@ -25,6 +26,10 @@ pub(crate) fn read_all(options: &[(String, OptionValue)]) -> Result<Vec<(String,
     let mut options = options.to_vec();
     for (name, value) in &mut options {
         let OptionValue::Text(path) = value else { continue };
+        if name == NAMES {
+            *value = OptionValue::Text(names(path)?);
+            continue;
+        }
         if !is_file(path) {
             continue;
         }
@@ -68,6 +73,17 @@ pub(crate) fn device_text(arg: &str) -> Result<String, Failure> {
         true => read(arg, DeviceProfile::from_toml).map(|(_, text)| text),
         false => device(arg).map(|_| arg.to_string()),
     }
+}
+
+/// Names of dims: as they stand, or a file's text.
+///
+/// # Errors
+/// A file that cannot be read.
+pub(crate) fn names(arg: &str) -> Result<String, Failure> {
+    if arg.trim().is_empty() || arg.contains('=') {
+        return Ok(arg.to_string());
+    }
+    std::fs::read_to_string(arg).map_err(|e| Failure::File(format!("cannot read names of dims from `{arg}`: {e}")))
 }
 
 /// Whether a description is a file's name, and not a hierarchy or a shipped name.

@@ -1,10 +1,13 @@
 //! From a global program with a few annotations to the program of each device.
 //!
 //! - [`ModuleMesh`]: the prime axes (*atoms*) that all shardings of a module are lists of; [`ArraySharding`]: how one array is cut
-//!   on them.
+//!   on them;
+//! - [`find_dims`]: which dims of a program are one, and what they are called.
 
+mod assign_mesh_layout;
 mod error;
 mod mesh;
+mod mesh_layout;
 mod prices;
 mod propagate_shardings;
 mod sharding;
@@ -12,9 +15,10 @@ mod spmd_partition;
 
 pub use error::PartitionError;
 pub use mesh::{ModuleMesh, ReadSharding};
+pub use mesh_layout::{DimFact, DimFactPlace, find_dims};
 pub use sharding::{ArraySharding, Atom, AtomList};
 
 use hlo_pass::PassInfo;
 
 /// The passes of this crate.
-pub const PASSES: &[&PassInfo] = &[&propagate_shardings::INFO, &spmd_partition::INFO];
+pub const PASSES: &[&PassInfo] = &[&assign_mesh_layout::INFO, &propagate_shardings::INFO, &spmd_partition::INFO];

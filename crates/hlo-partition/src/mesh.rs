@@ -16,6 +16,9 @@ use indexmap::IndexMap;
 /// Most atoms of a mesh: a device id has fewer prime factors.
 const MOST_ATOMS: usize = 64;
 
+/// Most devices of a mesh that an option describes.
+const MOST_DEVICES: i64 = 1 << 20;
+
 /// The atoms of a module's shardings: the axes of all of them, cut where another one cuts, and into prime sizes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ModuleMesh {
@@ -77,6 +80,19 @@ impl ModuleMesh {
             true => Ok(ModuleMesh { mesh: AxisMesh { sizes, devices: order } }),
             false => Err(PartitionError::about("mesh", Entity::Module, "expected at most 64 prime axes")),
         }
+    }
+
+    /// A mesh of these atoms, whose devices are numbered through them, the first one slowest.
+    ///
+    /// # Errors
+    /// More atoms or devices than a module can have.
+    pub(crate) fn of_sizes(sizes: Vec<i64>) -> Result<ModuleMesh, PartitionError> {
+        let n_devices = sizes.iter().fold(1i64, |n, &size| n.saturating_mul(size));
+        if sizes.len() > MOST_ATOMS || n_devices > MOST_DEVICES {
+            let text = format!("mesh: expected at most {MOST_DEVICES} devices, found {n_devices}");
+            return Err(PartitionError::about("mesh", Entity::Module, text));
+        }
+        Ok(ModuleMesh { mesh: AxisMesh { sizes, devices: (0..n_devices as u32).collect() } })
     }
 
     /// Sizes of the atoms, major first; each is prime.

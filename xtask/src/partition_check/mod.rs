@@ -1,9 +1,10 @@
 //! `cargo xtask partition-check`: random programs with random shardings or with manual regions, on 2 to 12 devices, through a pipeline that
 //! partitions them. What it leaves must give what the global program gives in the evaluator, and with `--xla` in real XLA too ([`xla`]).
 //! Programs that differ are kept. With `--mutants` what the partitioner makes is changed, which must be seen ([`mutants`]); with `--beside`
-//! a preset stands beside XLA's partitioner ([`beside`]).
+//! a preset stands beside XLA's partitioner ([`beside`]). With `--layouts` dims are laid out at random instead ([`layouts`]).
 
 mod beside;
+mod layouts;
 mod mutants;
 mod xla;
 
@@ -26,6 +27,7 @@ use hlo_tests::samples;
 
 use crate::arguments::{Arguments, Word, unknown};
 use crate::workspace;
+use layouts::{RandomLayout, random_layout};
 use xla::XlaCases;
 
 /// Most devices of a program.
@@ -60,6 +62,17 @@ struct Check {
     pipeline: String,
     counts: Counts,
     xla: Option<XlaCases>,
+    draw: Drawn,
+}
+
+/// What is drawn beside the program.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Drawn {
+    Shardings,
+    /// Layouts of dims on meshes.
+    Layouts,
+    /// The pipeline lays the program out.
+    Nothing,
 }
 
 /// Runs the check: false if a program differs, or the pass panics.
@@ -67,7 +80,8 @@ pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
     let (mut n, mut seed, mut n_xla, mut n_mutants): (usize, usize, usize, usize) = (500, 0, 0, 0);
     let mut files: Vec<PathBuf> = Vec::new();
     let mut beside: Option<String> = None;
-    let (mut pipeline, mut only) = ("inline-calls,spmd-partition,cse,dce".to_string(), String::new());
+    let mut draws_layouts = false;
+    let (mut pipeline, mut only): (Option<String>, String) = (None, String::new());
     let mut arguments = Arguments::new(words);
     while let Some(word) = arguments.next_word() {
         match word {
@@ -76,7 +90,8 @@ pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
             Word::Flag(flag) if flag == "--xla" => n_xla = arguments.number(&flag)?,
             Word::Flag(flag) if flag == "--mutants" => n_mutants = arguments.number(&flag)?,
             Word::Flag(flag) if flag == "--beside" => beside = Some(arguments.value(&flag)?),
-            Word::Flag(flag) if flag == "--pass" => pipeline = arguments.value(&flag)?,
+            Word::Flag(flag) if flag == "--layouts" => draws_layouts = true,
+            Word::Flag(flag) if flag == "--pass" => pipeline = Some(arguments.value(&flag)?),
             Word::Flag(flag) if flag == "--only" => only = arguments.value(&flag)?,
             Word::Plain(file) => files.push(file.into()),
             Word::Flag(word) => return Err(unknown("partition-check", &word)),
@@ -91,12 +106,24 @@ pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
     let folder = workspace::target_dir().join("partition-check");
     std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let xla = (n_xla > 0).then(|| XlaCases::new(&folder, n_xla)).transpose()?;
-    let mut check = Check { folder, pipeline, counts: Counts::default(), xla };
-    let bases = op_samples(&only);
+    let draw = match (draws_layouts, &pipeline) {
+        (false, _) => Drawn::Shardings,
+        (true, None) => Drawn::Layouts,
+        (true, Some(_)) => Drawn::Nothing,
+    };
+    let pipeline = pipeline.unwrap_or_else(|| "inline-calls,spmd-partition,cse,dce".to_string());
+    let mut check = Check { folder, pipeline, counts: Counts::default(), xla, draw };
+    let given = files.iter().map(|file| read_base(file)).collect::<Result<Vec<_>, _>>()?;
+    let bases = if given.is_empty() { op_samples(&only) } else { given };
+    let is_given = !files.is_empty();
     std::panic::set_hook(Box::new(|_| {}));
     for number in seed..seed + n {
         let mut rng = Rng::new(number as u64 ^ 0x5eed);
-        if let Some(base) = random_program(number as u64, &bases, &only, &mut rng) {
+        let base = match is_given {
+            true => bases.get(number % bases.len().max(1)).cloned(),
+            false => random_program(number as u64, &bases, &only, &mut rng),
+        };
+        if let Some(base) = base {
             check.try_one(number, base, &mut rng)?;
         }
     }
@@ -148,6 +175,17 @@ fn op_samples(only: &str) -> Vec<Base> {
     out
 }
 
+/// A global program of the user's.
+fn read_base(file: &Path) -> Result<Base, String> {
+    let text = std::fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
+    let name = file.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
+    let draw = text.lines().find_map(|line| line.strip_prefix("// draw: ")).unwrap_or("").to_string();
+    match hlo_text::parse_module(&text) {
+        Ok(parsed) => Ok(Base { name, module: parsed.module, draw, n_devices: None }),
+        Err(diags) => Err(hlo_text::render(&diags, &name, &text, false)),
+    }
+}
+
 /// Whether a module is a global program without collectives: one device, no exchange, nothing asynchronous; and no numbers from a hidden
 /// state, which the evaluator does not draw.
 fn is_base(module: &Module) -> bool {
@@ -168,6 +206,18 @@ fn random_base(seed: u64) -> Option<Base> {
 
 impl Check {
     fn try_one(&mut self, number: usize, base: Base, rng: &mut Rng) -> Result<(), String> {
+        match self.draw {
+            Drawn::Shardings => {}
+            Drawn::Layouts => {
+                let layout = random_layout(&base.module, rng);
+                return layout.map_or(Ok(()), |layout| self.try_layout(number, &base, &layout));
+            }
+            Drawn::Nothing => {
+                let pipeline = self.pipeline.clone();
+                let layout = RandomLayout { pipeline, must_be_refused: false, n_devices: 0 };
+                return self.try_layout(number, &base, &layout);
+            }
+        }
         let mut global = base.module;
         let n_devices = base.n_devices.unwrap_or_else(|| {
             let n_devices = 2 + rng.below(MOST_DEVICES - 1);
@@ -190,6 +240,37 @@ impl Check {
             }
             Ok(Err(refused)) => *self.counts.refused.entry(refused).or_insert(0) += 1,
             Ok(Ok(())) => self.judge(&name, (&global, &local), &base.draw)?,
+        }
+        Ok(())
+    }
+
+    /// Lays a program out.
+    fn try_layout(&mut self, number: usize, base: &Base, layout: &RandomLayout) -> Result<(), String> {
+        self.counts.tried += 1;
+        let name = format!("{number}-{}-{}", base.name, layout.n_devices);
+        let mut local = base.module.clone();
+        let is_illegal = |refused: &str| refused.contains("expected at most one dim");
+        match catch_unwind(AssertUnwindSafe(|| run_passes(&mut local, &layout.pipeline))) {
+            Err(_) => {
+                keep(&self.folder, &name, &base.module, "global")?;
+                self.counts.wrong.push(format!("{name}: a pass panics: {}", layout.pipeline));
+            }
+            Ok(Err(refused)) if is_illegal(&refused) => {
+                let what = if layout.must_be_refused { "illegal, by intent" } else { "illegal, by chance" };
+                *self.counts.refused.entry(what.into()).or_insert(0) += 1;
+            }
+            Ok(_) if layout.must_be_refused => {
+                keep(&self.folder, &name, &base.module, "global")?;
+                self.counts.wrong.push(format!("{name}: expected an error, found none: {}", layout.pipeline));
+            }
+            Ok(Err(refused)) => *self.counts.refused.entry(refused).or_insert(0) += 1,
+            Ok(Ok(())) => {
+                let n_wrong = self.counts.wrong.len();
+                self.judge(&name, (&base.module, &local), &base.draw)?;
+                if let Some(wrong) = self.counts.wrong.get_mut(n_wrong) {
+                    wrong.push_str(&format!(" ({})", layout.pipeline));
+                }
+            }
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! `hlo-opt analyze`: facts about a module, as a table or as JSON lines. One file for each kind of fact.
 
+mod dims;
 mod frequency;
 mod memory;
 mod replication;
@@ -24,6 +25,7 @@ pub(crate) fn run(command: &AnalyzeCommand, console: &mut Console<'_>) -> Result
         AnalyzeCommand::Memory(args) => memory::run(args, console),
         AnalyzeCommand::Time(args) => time::run(args, console),
         AnalyzeCommand::Sharding(args) => sharding::run(args, console),
+        AnalyzeCommand::Dims(args) => dims::run(args, console),
     }
 }
 

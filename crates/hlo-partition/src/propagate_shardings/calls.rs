@@ -7,7 +7,7 @@ use hlo_ir::{InstId, Module};
 
 /// What a custom call says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum SpokenCall {
+pub(crate) enum SpokenCall {
     /// How its operand is cut; the call is that value.
     Annotation,
     /// How a result of the entry is cut; the call is that value.
@@ -29,7 +29,7 @@ const GROUP_ID: &str = "xla.sdy.sharding_group_id";
 
 impl SpokenCall {
     /// `None` for calls of which a library computes the value.
-    pub(super) fn of(module: &Module, inst: InstId) -> Option<SpokenCall> {
+    pub(crate) fn of(module: &Module, inst: InstId) -> Option<SpokenCall> {
         match CustomAttrs::of(&module.inst(inst).attrs)?.custom_call_target.0.as_str() {
             "Sharding" => Some(SpokenCall::Annotation),
             shardy::FUNC_RESULT_SHARDING => Some(SpokenCall::Result),
@@ -42,7 +42,7 @@ impl SpokenCall {
     }
 
     /// Whether the call gives its operand.
-    pub(super) fn is_identity(self) -> bool {
+    pub(crate) fn is_identity(self) -> bool {
         match self {
             SpokenCall::Annotation | SpokenCall::Result | SpokenCall::Barrier => true,
             SpokenCall::Group | SpokenCall::Begin | SpokenCall::End => false,

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 /// The user's word on one dim.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct ClaimedDim {
+pub(crate) struct ClaimedDim {
     pub atoms: AtomList,
     pub is_open: bool,
     pub priority: u32,
@@ -24,7 +24,7 @@ pub(super) struct ClaimedDim {
 
 /// The user's word on one value.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct Claim {
+pub(crate) struct Claim {
     pub dims: Vec<ClaimedDim>,
     /// Atoms over which the value must stay replicated.
     pub pinned: AtomSet,
@@ -39,7 +39,7 @@ pub(super) struct Claim {
 type LeafKey = (LeafSharding, usize, Option<String>);
 
 /// Reads annotations, each text once.
-pub(super) struct ClaimReader<'m> {
+pub(crate) struct ClaimReader<'m> {
     module: &'m Module,
     pub mesh: &'m ModuleMesh,
     meshes: Meshes,
@@ -48,7 +48,7 @@ pub(super) struct ClaimReader<'m> {
 }
 
 impl<'m> ClaimReader<'m> {
-    pub(super) fn new(module: &'m Module, mesh: &'m ModuleMesh) -> Result<ClaimReader<'m>, PartitionError> {
+    pub(crate) fn new(module: &'m Module, mesh: &'m ModuleMesh) -> Result<ClaimReader<'m>, PartitionError> {
         let meshes = Meshes::of(&module.header)
             .map_err(|error| PartitionError::about("sharding", Entity::Module, error.to_string()))?;
         Ok(ClaimReader { module, mesh, meshes, of_leaves: IndexMap::default(), of_texts: IndexMap::default() })

@@ -27,7 +27,7 @@ pub(super) const THROUGH: Through = Through { markers: true, copies: false, asyn
 
 /// An end of the entry's result.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Exit {
+pub(crate) struct Exit {
     /// The flat leaf of the result.
     pub leaf: u32,
     /// What the entry's root hands on there.
@@ -49,7 +49,7 @@ pub(super) struct Entrance {
 
 /// One value at an end of a manual region.
 #[derive(Clone, Debug)]
-pub(super) struct Border {
+pub(crate) struct Border {
     pub inst: InstId,
     /// The place of the value among the operands or the leaves of the result.
     pub place: u32,
@@ -65,7 +65,7 @@ pub(super) struct Border {
 }
 
 /// All values and ties of a module.
-pub(super) struct ShardingGraph {
+pub(crate) struct ShardingGraph {
     pub leaves: Values,
     pub values: PrimaryMap<CutId, CutValue>,
     pub ties: PrimaryMap<TieId, Tie>,
@@ -81,7 +81,7 @@ impl ShardingGraph {
     ///
     /// # Errors
     /// An annotation is malformed.
-    pub(super) fn build(module: &Module, claims: &mut ClaimReader<'_>) -> Result<ShardingGraph, PartitionError> {
+    pub(crate) fn build(module: &Module, claims: &mut ClaimReader<'_>) -> Result<ShardingGraph, PartitionError> {
         let leaves = Values::find(module, THROUGH, SharedCallees::Entered);
         let mut same = Same::new();
         same.join_calls(&leaves);
@@ -127,12 +127,12 @@ impl ShardingGraph {
     }
 
     /// The values of an instruction's leaves; none for tokens and for what was not looked at.
-    pub(super) fn of_leaves(&self, inst: InstId) -> impl Iterator<Item = Option<CutId>> + '_ {
+    pub(crate) fn of_leaves(&self, inst: InstId) -> impl Iterator<Item = Option<CutId>> + '_ {
         self.leaves.leaves(inst).iter().map(|leaf| leaf.expand().and_then(|id| self.value_of(id)))
     }
 
     /// The value of an instruction's leaf.
-    pub(super) fn of_leaf(&self, inst: InstId, leaf: usize) -> Option<CutId> {
+    pub(crate) fn of_leaf(&self, inst: InstId, leaf: usize) -> Option<CutId> {
         self.value_of(self.leaves.leaves(inst).get(leaf)?.expand()?)
     }
 

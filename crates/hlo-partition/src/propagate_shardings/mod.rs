@@ -41,12 +41,12 @@
 //! roles, and in that all axes are prime, so parts of axes need no rules of their own.
 
 mod annotate;
-mod calls;
-mod claims;
-mod constants;
+pub(crate) mod calls;
+pub(crate) mod claims;
+pub(crate) mod constants;
 mod counted_rows;
-mod emit;
-mod graph;
+pub(crate) mod emit;
+pub(crate) mod graph;
 mod improve;
 mod price;
 mod project;
@@ -55,8 +55,8 @@ mod rules;
 mod schedule;
 mod shardy_text;
 mod step;
-mod ties;
-mod values;
+pub(crate) mod ties;
+pub(crate) mod values;
 mod why;
 
 use crate::error::PartitionError;

@@ -17,6 +17,16 @@ use hlo_ir::{ArrayShape, InstId, Module};
 /// Most combinations that are priced; beyond it prefixes are left out, and then later factors.
 const MOST_COMBINATIONS: usize = 2048;
 
+/// What decides how an op is cut.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ComputeRule {
+    /// The price alone: small operands may be gathered so that no large result has to be summed.
+    Cheapest,
+    /// As its operands are, wherever it can be computed so: Mesh-TensorFlow's rule, by which an einsum is a local one and a sum along the
+    /// axes of the dims that it reduces out.
+    AsCut,
+}
+
 /// An instruction, as far as the choice depends on it.
 pub(super) struct OpView<'a> {
     pub module: &'a Module,
@@ -27,6 +37,7 @@ pub(super) struct OpView<'a> {
     /// The whole results, and how each is wanted.
     pub results: Vec<(ArrayShape, Option<ArraySharding>)>,
     pub prices: &'a Prices,
+    pub rule: ComputeRule,
 }
 
 /// A way to run the op on shards.
@@ -45,12 +56,23 @@ struct Candidate {
     operands: Vec<ArraySharding>,
     results: Vec<ArraySharding>,
     cost: f64,
+    /// Whether an operand has to be brought elsewhere.
+    moves_operands: bool,
 }
 
 impl OpView<'_> {
     /// The cheapest way; `None` if the op has no local form at all, not even the whole op.
     pub(super) fn choose(&self, mesh: &ModuleMesh) -> Option<Choice> {
-        let mut candidates = self.candidates(mesh);
+        let candidates = self.candidates(mesh);
+        let (staying, moving) = match self.rule {
+            ComputeRule::Cheapest => (candidates, Vec::new()),
+            ComputeRule::AsCut => candidates.into_iter().partition(|candidate| !candidate.moves_operands),
+        };
+        self.cheapest(mesh, staying).or_else(|| self.cheapest(mesh, moving))
+    }
+
+    /// The cheapest of these that has a local form.
+    fn cheapest(&self, mesh: &ModuleMesh, mut candidates: Vec<Candidate>) -> Option<Choice> {
         candidates.sort_by(|a, b| a.cost.total_cmp(&b.cost));
         let mut best: Option<(f64, Choice)> = None;
         for candidate in candidates {
@@ -129,7 +151,7 @@ impl OpView<'_> {
     }
 
     fn priced(&self, mesh: &ModuleMesh, cut: &FactorCut) -> Option<Candidate> {
-        let mut cost = 0.0;
+        let (mut cost, mut moves_operands) = (0.0, false);
         let mut operands: Vec<ArraySharding> = Vec::with_capacity(self.operands.len());
         for (k, ((shape, sharding, value), tensor)) in self.operands.iter().zip(&self.set.operands).enumerate() {
             let needed = cut.tensor(mesh, tensor)?;
@@ -137,6 +159,7 @@ impl OpView<'_> {
             if !(0..k).any(same) {
                 cost += self.prices.reshard(mesh, shape, (sharding, &needed));
             }
+            moves_operands |= *sharding != needed;
             operands.push(needed);
         }
         let mut results = Vec::with_capacity(self.results.len());
@@ -154,7 +177,7 @@ impl OpView<'_> {
         if let Some((result, _)) = self.results.first() {
             cost += self.prices.work(tiles.product(), is_product, result);
         }
-        Some(Candidate { cut: cut.clone(), operands, results, cost })
+        Some(Candidate { cut: cut.clone(), operands, results, cost, moves_operands })
     }
 
     /// Rows of neighbours that the form asks for.

@@ -1,5 +1,6 @@
 //! The program of one device, computation by computation.
 
+use super::choose::ComputeRule;
 use crate::error::PartitionError;
 use crate::mesh::{ModuleMesh, ReadSharding};
 use crate::prices::{Price, Prices};
@@ -113,6 +114,8 @@ pub(super) struct Lowering<'m> {
     lowered: IndexMap<Signature, (CompId, Vec<LeafForm>)>,
     /// What decides how ops are cut.
     pub prices: Prices,
+    /// How ops are cut.
+    pub rule: ComputeRule,
     /// The atoms along which the regions of the module are manual.
     pub region_manual: AtomList,
     /// Instructions whose names are taken by what they became.
@@ -122,7 +125,11 @@ pub(super) struct Lowering<'m> {
 }
 
 impl<'m> Lowering<'m> {
-    pub(super) fn new(module: &'m mut Module, entry: CompId, price: &Price) -> Result<Lowering<'m>, PartitionError> {
+    pub(super) fn new(
+        module: &'m mut Module,
+        entry: CompId,
+        (price, rule): (&Price, ComputeRule),
+    ) -> Result<Lowering<'m>, PartitionError> {
         let mesh = ModuleMesh::of(module)?;
         let prices = price.of_devices(mesh.n_devices())?;
         let meshes = Meshes::of(&module.header)
@@ -139,6 +146,7 @@ impl<'m> Lowering<'m> {
             plans: IndexMap::new(),
             lowered: IndexMap::new(),
             prices,
+            rule,
             region_manual: AtomList::new(),
             named: EntitySet::new(),
             order: Vec::new(),

@@ -50,6 +50,7 @@ mod scan;
 use crate::error::PartitionError;
 use crate::prices::{MACHINE, PRICE, Price};
 use crate::sharding::ArraySharding;
+pub(crate) use choose::ComputeRule;
 use hlo_analysis::Preserved;
 use hlo_analysis::code::code_computations;
 use hlo_ir::attrs::Attrs;
@@ -58,7 +59,7 @@ use hlo_ir::diag::Entity;
 use hlo_ir::header::EntryLayout;
 use hlo_ir::sharding::Sharding;
 use hlo_ir::{ArrayShape, CompId, InstId, Module, Opcode, Shape, shardy};
-use hlo_pass::options::{OptionInfo, OptionKind};
+use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::report::Decision;
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 use lowering::{LeafForm, Lowering};
@@ -71,9 +72,22 @@ pub(crate) static INFO: PassInfo = PassInfo {
     build: |options| {
         let is_annotated_only = options.flag("annotate-only");
         let price = Price::new(options, options.int("launch-bytes").max(0))?;
-        Ok(Box::new(SpmdPartition { price, is_annotated_only }))
+        Ok(Box::new(SpmdPartition { price, rule: compute_rule(options), is_annotated_only }))
     },
 };
+
+/// The option that says how ops are cut.
+pub(crate) const COMPUTE: OptionInfo = OptionInfo {
+    name: "compute",
+    kind: OptionKind::Word(&["cheapest", "as-cut"]),
+    default: "cheapest",
+    help: "how an op is cut: as is cheapest, or as its operands are, so that sums follow (Mesh-TensorFlow's rule)",
+};
+
+/// What the option [`COMPUTE`] says.
+pub(crate) fn compute_rule(options: &Options) -> ComputeRule {
+    if options.text(COMPUTE.name) == "as-cut" { ComputeRule::AsCut } else { ComputeRule::Cheapest }
+}
 
 const OPTIONS: &[OptionInfo] = &[
     PRICE,
@@ -85,6 +99,7 @@ const OPTIONS: &[OptionInfo] = &[
     },
     MACHINE[0],
     MACHINE[1],
+    COMPUTE,
     OptionInfo {
         name: "annotate-only",
         kind: OptionKind::Bool,
@@ -97,6 +112,7 @@ const OPTIONS: &[OptionInfo] = &[
 #[derive(Clone, Debug)]
 pub(crate) struct SpmdPartition {
     price: Price,
+    rule: ComputeRule,
     is_annotated_only: bool,
 }
 
@@ -110,7 +126,7 @@ impl Pass for SpmdPartition {
             return Ok(annotate_only(module)?);
         }
         let mut work = module.clone();
-        let decisions = partition(&mut work, &self.price)?;
+        let decisions = partition(&mut work, &self.price, self.rule)?;
         let n_collectives = decisions.iter().map(|decision| decision.collectives.len() as u64).sum();
         cx.report.count("collectives", n_collectives);
         cx.report.count("devices", work.n_devices() as u64);
@@ -157,11 +173,16 @@ fn annotate_only(module: &mut Module) -> Result<Changed, PartitionError> {
 /// A program whose header has several partitions is global only if its text says so: by a custom call of a partitioner, or by a sharding
 /// of a value that is neither a parameter nor a result of the entry. What this pass and XLA's partitioner leave has none.
 fn why_not_global(module: &Module) -> Option<String> {
+    if hlo_ir::devices::find_n_devices(module) <= 1 && module.header.replica_count <= 1 {
+        return Some("the module names no mesh of several devices".into());
+    }
+    why_per_device(module)
+}
+
+/// Why a module is no global program but that of each device.
+pub(crate) fn why_per_device(module: &Module) -> Option<String> {
     if module.header.replica_count > 1 {
         return Some(format!("expected one replica, found {}", module.header.replica_count));
-    }
-    if hlo_ir::devices::find_n_devices(module) <= 1 {
-        return Some("the module names no mesh of several devices".into());
     }
     if module.header.num_partitions <= 1 {
         return None;
@@ -180,10 +201,14 @@ fn why_not_global(module: &Module) -> Option<String> {
 }
 
 /// Writes the program of each device into `module`.
-fn partition(module: &mut Module, price: &Price) -> Result<Vec<Decision>, PartitionError> {
+pub(crate) fn partition(
+    module: &mut Module,
+    price: &Price,
+    rule: ComputeRule,
+) -> Result<Vec<Decision>, PartitionError> {
     let defect = |what: &str| PartitionError::about("partition", Entity::Module, what);
     let entry = module.entry().ok_or_else(|| defect("expected an entry computation"))?;
-    let mut lowering = Lowering::new(module, entry, price)?;
+    let mut lowering = Lowering::new(module, entry, (price, rule))?;
     let mut params = Vec::new();
     let mut marks = Vec::new();
     for param in lowering.module.comp(entry).params.clone() {

@@ -39,7 +39,15 @@ impl Lowering<'_> {
             let Shape::Array(whole) = &operand.whole else { return self.lower_whole(inst, &operands) };
             views.push((whole.clone(), operand.sharding.clone(), operand.inst));
         }
-        let view = OpView { module: self.module, inst, set: &set, operands: views, results, prices: &self.prices };
+        let view = OpView {
+            module: self.module,
+            inst,
+            set: &set,
+            operands: views,
+            results,
+            prices: &self.prices,
+            rule: self.rule,
+        };
         let Some(choice) = view.choose(&self.mesh) else { return self.lower_whole(inst, &operands) };
         let results = view.results;
         self.expect_countable(inst, &set, &choice)?;
