@@ -9,6 +9,7 @@ mod prices;
 mod propagate_shardings;
 mod sharding;
 mod spmd_partition;
+mod strategies;
 
 pub use error::PartitionError;
 pub use mesh::{ModuleMesh, ReadSharding};
@@ -17,4 +18,4 @@ pub use sharding::{ArraySharding, Atom, AtomList};
 use hlo_pass::PassInfo;
 
 /// The passes of this crate.
-pub const PASSES: &[&PassInfo] = &[&propagate_shardings::INFO, &spmd_partition::INFO];
+pub const PASSES: &[&PassInfo] = &[&propagate_shardings::INFO, &spmd_partition::INFO, &strategies::APPLY, &strategies::PROPAGATE];

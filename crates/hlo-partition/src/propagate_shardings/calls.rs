@@ -7,7 +7,7 @@ use hlo_ir::{InstId, Module};
 
 /// What a custom call says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum SpokenCall {
+pub(crate) enum SpokenCall {
     /// How its operand is cut; the call is that value.
     Annotation,
     /// How a result of the entry is cut; the call is that value.
@@ -29,7 +29,7 @@ const GROUP_ID: &str = "xla.sdy.sharding_group_id";
 
 impl SpokenCall {
     /// `None` for calls of which a library computes the value.
-    pub(super) fn of(module: &Module, inst: InstId) -> Option<SpokenCall> {
+    pub(crate) fn of(module: &Module, inst: InstId) -> Option<SpokenCall> {
         match CustomAttrs::of(&module.inst(inst).attrs)?.custom_call_target.0.as_str() {
             "Sharding" => Some(SpokenCall::Annotation),
             shardy::FUNC_RESULT_SHARDING => Some(SpokenCall::Result),
@@ -42,7 +42,7 @@ impl SpokenCall {
     }
 
     /// Whether the call gives its operand.
-    pub(super) fn is_identity(self) -> bool {
+    pub(crate) fn is_identity(self) -> bool {
         match self {
             SpokenCall::Annotation | SpokenCall::Result | SpokenCall::Barrier => true,
             SpokenCall::Group | SpokenCall::Begin | SpokenCall::End => false,
@@ -51,12 +51,12 @@ impl SpokenCall {
 }
 
 /// An instruction's attributes of front ends.
-pub(super) fn front_end(module: &Module, inst: InstId) -> &[(String, String)] {
+pub(crate) fn front_end(module: &Module, inst: InstId) -> &[(String, String)] {
     module.inst(inst).marks.as_ref().map_or(&[], |marks| &marks.frontend_attributes)
 }
 
 /// The direction that a barrier allows: a word, or the number of one.
-pub(super) fn allowed_direction(module: &Module, inst: InstId) -> Direction {
+pub(crate) fn allowed_direction(module: &Module, inst: InstId) -> Direction {
     let text = attribute(front_end(module, inst), ALLOWED_DIRECTION).unwrap_or_default();
     match text.trim().trim_matches('"').split(' ').next() {
         Some("FORWARD" | "1") => Direction::Forward,
@@ -67,7 +67,7 @@ pub(super) fn allowed_direction(module: &Module, inst: InstId) -> Direction {
 }
 
 /// The number of the group that a value is put into.
-pub(super) fn group_id(module: &Module, inst: InstId) -> Option<i64> {
+pub(crate) fn group_id(module: &Module, inst: InstId) -> Option<i64> {
     let text = attribute(front_end(module, inst), GROUP_ID)?;
     text.trim().trim_matches('"').split([' ', ':']).next()?.parse().ok()
 }

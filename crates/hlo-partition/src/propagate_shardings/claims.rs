@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 /// The user's word on one dim.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct ClaimedDim {
+pub(crate) struct ClaimedDim {
     pub atoms: AtomList,
     pub is_open: bool,
     pub priority: u32,
@@ -24,7 +24,7 @@ pub(super) struct ClaimedDim {
 
 /// The user's word on one value.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct Claim {
+pub(crate) struct Claim {
     pub dims: Vec<ClaimedDim>,
     /// Atoms over which the value must stay replicated.
     pub pinned: AtomSet,
@@ -39,7 +39,7 @@ pub(super) struct Claim {
 type LeafKey = (LeafSharding, usize, Option<String>);
 
 /// Reads annotations, each text once.
-pub(super) struct ClaimReader<'m> {
+pub(crate) struct ClaimReader<'m> {
     module: &'m Module,
     pub mesh: &'m ModuleMesh,
     meshes: Meshes,
@@ -48,7 +48,7 @@ pub(super) struct ClaimReader<'m> {
 }
 
 impl<'m> ClaimReader<'m> {
-    pub(super) fn new(module: &'m Module, mesh: &'m ModuleMesh) -> Result<ClaimReader<'m>, PartitionError> {
+    pub(crate) fn new(module: &'m Module, mesh: &'m ModuleMesh) -> Result<ClaimReader<'m>, PartitionError> {
         let meshes = Meshes::of(&module.header)
             .map_err(|error| PartitionError::about("sharding", Entity::Module, error.to_string()))?;
         Ok(ClaimReader { module, mesh, meshes, of_leaves: IndexMap::default(), of_texts: IndexMap::default() })
@@ -58,7 +58,7 @@ impl<'m> ClaimReader<'m> {
     ///
     /// # Errors
     /// It is malformed, or not on the axes of the module's mesh.
-    pub(super) fn claim(&mut self, inst: InstId, leaf: u32) -> Result<Option<Arc<Claim>>, PartitionError> {
+    pub(crate) fn claim(&mut self, inst: InstId, leaf: u32) -> Result<Option<Arc<Claim>>, PartitionError> {
         if let Some(text) = attribute(front_end(self.module, inst), shardy::SHARDING) {
             let all = self.texts(inst, text)?;
             return Ok(all.get(leaf as usize).or(all.first().filter(|_| all.len() == 1)).cloned());
@@ -80,7 +80,7 @@ impl<'m> ClaimReader<'m> {
     }
 
     /// The claims of an attribute in Shardy's words.
-    pub(super) fn texts(&mut self, inst: InstId, text: &str) -> Result<Vec<Arc<Claim>>, PartitionError> {
+    pub(crate) fn texts(&mut self, inst: InstId, text: &str) -> Result<Vec<Arc<Claim>>, PartitionError> {
         if let Some(known) = self.of_texts.get(text) {
             return Ok(known.clone());
         }
@@ -92,7 +92,7 @@ impl<'m> ClaimReader<'m> {
     }
 
     /// The atoms of the axes that `manual_axes` names, on the mesh of the shardings beside it.
-    pub(super) fn manual_axes(&self, inst: InstId, text: &str, beside: &str) -> Result<AtomSet, PartitionError> {
+    pub(crate) fn manual_axes(&self, inst: InstId, text: &str, beside: &str) -> Result<AtomSet, PartitionError> {
         let names = shardy::manual_axes(text).map_err(|error| malformed(inst, &error))?;
         let said = self.meshes.shardings(beside).map_err(|error| malformed(inst, &error))?;
         let Some(first) = said.first() else {
@@ -171,7 +171,7 @@ fn unspecified_dims(config: &str) -> Vec<usize> {
 impl Claim {
     /// Puts the claim on a value, without the atoms in `without`: those along which the value is local. Dims of later priorities
     /// wait, closed, and keep their atoms from others.
-    pub(super) fn put_on(&self, value: &mut CutValue, by: InstId, without: AtomSet) {
+    pub(crate) fn put_on(&self, value: &mut CutValue, by: InstId, without: AtomSet) {
         value.claimed_by = Some(by);
         value.partial |= self.partial;
         value.taken |= self.pinned | self.partial;
@@ -192,7 +192,7 @@ impl Claim {
     }
 
     /// Whether the value has what the claim says.
-    pub(super) fn agrees_with(&self, value: &CutValue) -> bool {
+    pub(crate) fn agrees_with(&self, value: &CutValue) -> bool {
         self.dims.len() == value.dims.len()
             && self.dims.iter().zip(&value.dims).all(|(said, dim)| match said.is_open {
                 true => dim.atoms.starts_with(&said.atoms),

@@ -17,7 +17,7 @@ const MIN_BUDGET: usize = 4096;
 
 /// The copies of constants, with what they are copies of.
 #[derive(Debug, Default)]
-pub(super) struct ConstantCopies {
+pub(crate) struct ConstantCopies {
     /// By computation; of a constant that is computed from others, those come first.
     of: Vec<(CompId, Vec<(InstId, InstId)>)>,
 }
@@ -27,7 +27,7 @@ impl ConstantCopies {
     ///
     /// # Errors
     /// An instruction that depends on itself, which no verified module has.
-    pub(super) fn split(module: &mut Module) -> Result<ConstantCopies, InstId> {
+    pub(crate) fn split(module: &mut Module) -> Result<ConstantCopies, InstId> {
         let mut budget = module.n_instructions().max(MIN_BUDGET);
         let mut copies = ConstantCopies::default();
         for comp in code_computations(module) {
@@ -41,7 +41,7 @@ impl ConstantCopies {
     }
 
     /// Merges copies that are cut alike. Returns how many stay.
-    pub(super) fn merge(self, module: &mut Module) -> usize {
+    pub(crate) fn merge(self, module: &mut Module) -> usize {
         let mut n_kept = 0;
         for (comp, made) in self.of {
             let mut new: IndexMap<InstId, InstId, FixedHash> = IndexMap::default();

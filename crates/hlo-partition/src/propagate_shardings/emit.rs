@@ -21,10 +21,10 @@ use hlo_ir::{CompId, InstId, Module, Opcode, Shape};
 use indexmap::IndexMap;
 
 /// The sharding of a leaf, with the manual atoms beside it.
-pub(super) type PlacedSharding = (ArraySharding, AtomSet);
+pub(crate) type PlacedSharding = (ArraySharding, AtomSet);
 
 /// All that is to be written.
-pub(super) struct Emission {
+pub(crate) struct Emission {
     shardings: Vec<(InstId, Sharding)>,
     /// For some operands and roots, the shardings that their leaves must have there.
     entrances: Vec<Wanted>,
@@ -40,7 +40,7 @@ struct Wanted {
 }
 
 /// Texts of shardings, each built once.
-pub(super) struct Texts<'a> {
+pub(crate) struct Texts<'a> {
     mesh: &'a ModuleMesh,
     known: IndexMap<PlacedSharding, LeafSharding, FixedHash>,
 }
@@ -56,7 +56,7 @@ impl Texts<'_> {
     }
 }
 
-pub(super) fn texts(mesh: &ModuleMesh) -> Texts<'_> {
+pub(crate) fn texts(mesh: &ModuleMesh) -> Texts<'_> {
     Texts { mesh, known: IndexMap::default() }
 }
 
@@ -69,7 +69,7 @@ fn placed(graph: &ShardingGraph, value: CutId) -> PlacedSharding {
 ///
 /// # Errors
 /// An annotation of dead code is malformed.
-pub(super) fn plan_emission(
+pub(crate) fn plan_emission(
     module: &Module,
     graph: &ShardingGraph,
     claims: &mut ClaimReader<'_>,
@@ -199,11 +199,16 @@ fn borders(graph: &ShardingGraph) -> IndexMap<InstId, Vec<Option<ArraySharding>>
 }
 
 impl Emission {
+    /// Has one operand of an instruction be cut as `placed` says, whatever its value is.
+    pub(crate) fn add_use(&mut self, user: (InstId, u32), given: InstId, placed: PlacedSharding) {
+        self.entrances.push(Wanted { user: Some(user), given, leaves: vec![Some(placed)] });
+    }
+
     /// Writes everything. Returns whether the module is different, and how many copies were added.
     ///
     /// # Errors
     /// An instruction that depends on itself: a defect of this pass.
-    pub(super) fn write(
+    pub(crate) fn write(
         self,
         module: &mut Module,
         meshes: &Meshes,

@@ -22,11 +22,11 @@ use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
 /// What only hands values on.
-pub(super) const THROUGH: Through = Through { markers: true, copies: false, async_halves: true };
+pub(crate) const THROUGH: Through = Through { markers: true, copies: false, async_halves: true };
 
 /// An end of the entry's result.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Exit {
+pub(crate) struct Exit {
     /// The flat leaf of the result.
     pub leaf: u32,
     /// What the entry's root hands on there.
@@ -37,7 +37,7 @@ pub(super) struct Exit {
 
 /// A use where a value becomes another one, whose sharding it must have by then.
 #[derive(Clone, Debug)]
-pub(super) struct Entrance {
+pub(crate) struct Entrance {
     /// The instruction whose operand it is; `None` for the root of a computation.
     pub user: Option<(InstId, u32)>,
     /// What the operand or root is.
@@ -48,7 +48,7 @@ pub(super) struct Entrance {
 
 /// One value at an end of a manual region.
 #[derive(Clone, Debug)]
-pub(super) struct Border {
+pub(crate) struct Border {
     pub inst: InstId,
     /// The place of the value among the operands or the leaves of the result.
     pub place: u32,
@@ -64,7 +64,7 @@ pub(super) struct Border {
 }
 
 /// All values and ties of a module.
-pub(super) struct ShardingGraph {
+pub(crate) struct ShardingGraph {
     pub leaves: Values,
     pub values: PrimaryMap<CutId, CutValue>,
     pub ties: PrimaryMap<TieId, Tie>,
@@ -80,7 +80,7 @@ impl ShardingGraph {
     ///
     /// # Errors
     /// An annotation is malformed.
-    pub(super) fn build(module: &Module, claims: &mut ClaimReader<'_>) -> Result<ShardingGraph, PartitionError> {
+    pub(crate) fn build(module: &Module, claims: &mut ClaimReader<'_>) -> Result<ShardingGraph, PartitionError> {
         let leaves = Values::find(module, THROUGH, SharedCallees::Entered);
         let mut same = Same::new();
         same.join_calls(&leaves);
@@ -121,22 +121,22 @@ impl ShardingGraph {
     }
 
     /// The value of a leaf.
-    pub(super) fn value_of(&self, id: ValueId) -> Option<CutId> {
+    pub(crate) fn value_of(&self, id: ValueId) -> Option<CutId> {
         self.of[id].expand()
     }
 
     /// The values of an instruction's leaves; none for tokens and for what was not looked at.
-    pub(super) fn of_leaves(&self, inst: InstId) -> impl Iterator<Item = Option<CutId>> + '_ {
+    pub(crate) fn of_leaves(&self, inst: InstId) -> impl Iterator<Item = Option<CutId>> + '_ {
         self.leaves.leaves(inst).iter().map(|leaf| leaf.expand().and_then(|id| self.value_of(id)))
     }
 
     /// The value of an instruction's leaf.
-    pub(super) fn of_leaf(&self, inst: InstId, leaf: usize) -> Option<CutId> {
+    pub(crate) fn of_leaf(&self, inst: InstId, leaf: usize) -> Option<CutId> {
         self.value_of(self.leaves.leaves(inst).get(leaf)?.expand()?)
     }
 
     /// A value for an end of the entry's result, like `value` in shape.
-    pub(super) fn add_exit(&mut self, leaf: u32, value: CutId, (inst, at): (InstId, u32)) -> CutId {
+    pub(crate) fn add_exit(&mut self, leaf: u32, value: CutId, (inst, at): (InstId, u32)) -> CutId {
         let model = &self.values[value];
         let dims = model.dims.iter().map(|dim| CutDim { size: dim.size, ..CutDim::default() }).collect();
         let wanted = self.values.push(CutValue {
@@ -155,7 +155,7 @@ impl ShardingGraph {
     }
 
     /// Ties what the root hands on to the value that it is to leave as.
-    pub(super) fn add_end(&mut self, leaf: u32, value: CutId, wanted: CutId) {
+    pub(crate) fn add_end(&mut self, leaf: u32, value: CutId, wanted: CutId) {
         self.exits.push(Exit { leaf, value, wanted });
         let inst = self.values[wanted].inst;
         if !self.values[wanted].dims.is_empty() {
@@ -294,7 +294,7 @@ impl ShardingGraph {
     }
 
     /// Ties whole values to the local ones of manual regions.
-    pub(super) fn add_borders(&mut self, borders: Vec<Border>) {
+    pub(crate) fn add_borders(&mut self, borders: Vec<Border>) {
         borders.iter().for_each(|border| self.add_border(border));
         self.borders = borders;
     }
@@ -308,7 +308,7 @@ impl ShardingGraph {
     }
 
     /// Takes atoms that do not divide a dim away from parameters of which the user says nothing: who calls the program gives even tiles.
-    pub(super) fn even_out_params(&mut self, module: &Module, atom_sizes: &[i64]) {
+    pub(crate) fn even_out_params(&mut self, module: &Module, atom_sizes: &[i64]) {
         let params = module.entry().map_or(&[][..], |entry| &module.comp(entry).params);
         let of_params: Vec<CutId> = params.iter().flat_map(|&param| self.of_leaves(param).flatten()).collect();
         for value in of_params {
@@ -332,7 +332,7 @@ impl ShardingGraph {
 
     /// Takes atoms of manual axes away from what regions give, but for those by which their tiles are joined: nothing else could cut it
     /// there. Who wants it cut so cuts it afterwards.
-    pub(super) fn even_out_ends(&mut self) {
+    pub(crate) fn even_out_ends(&mut self) {
         for border in self.borders.iter().filter(|border| !border.is_begin) {
             let value = &mut self.values[border.whole];
             for (dim, joined) in value.dims.iter_mut().zip(&*border.prefix) {
@@ -347,7 +347,7 @@ impl ShardingGraph {
     }
 
     /// The uses where values become others: what calls, loops and conditionals take, and what computations return.
-    pub(super) fn entrances(&self, module: &Module) -> Vec<Entrance> {
+    pub(crate) fn entrances(&self, module: &Module) -> Vec<Entrance> {
         let mut out = Vec::new();
         for &comp in &self.leaves.comps {
             for &inst in module.comp(comp).insts.iter().filter(|&&inst| self.leaves.is_live(inst)) {

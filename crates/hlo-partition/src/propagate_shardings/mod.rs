@@ -39,22 +39,22 @@
 //! Parallelization for ML Computation Graphs*, §3.5. Shardy has factors and axes as well; we differ where the factors have more
 //! roles, and in that all axes are prime, so parts of axes need no rules of their own.
 
-mod annotate;
-mod calls;
-mod claims;
-mod constants;
-mod emit;
-mod graph;
+pub(crate) mod annotate;
+pub(crate) mod calls;
+pub(crate) mod claims;
+pub(crate) mod constants;
+pub(crate) mod emit;
+pub(crate) mod graph;
 mod improve;
 mod price;
 mod project;
 mod regions;
 mod rules;
-mod schedule;
+pub(crate) mod schedule;
 mod shardy_text;
-mod step;
-mod ties;
-mod values;
+pub(crate) mod step;
+pub(crate) mod ties;
+pub(crate) mod values;
 mod why;
 
 use crate::error::PartitionError;

@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 /// A tie.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct TieId(u32);
+pub(crate) struct TieId(u32);
 entity_impl!(TieId, "tie");
 
 /// Which ops take part early and in which direction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum TieKind {
+pub(crate) enum TieKind {
     /// Every dim of the operands is that of the result.
     Elementwise,
     /// The same elements under other dims: reshape, transpose.
@@ -35,7 +35,7 @@ pub(super) enum TieKind {
 
 /// From where shardings come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Direction {
+pub(crate) enum Direction {
     Nowhere,
     /// From operands.
     Forward,
@@ -46,7 +46,7 @@ pub(super) enum Direction {
 
 impl Direction {
     /// What either lets pass.
-    pub(super) fn or(self, other: Direction) -> Direction {
+    pub(crate) fn or(self, other: Direction) -> Direction {
         match (self, other) {
             (Direction::Nowhere, any) | (any, Direction::Nowhere) => any,
             (Direction::Forward, Direction::Forward) => Direction::Forward,
@@ -57,7 +57,7 @@ impl Direction {
     }
 
     /// What both let pass.
-    pub(super) fn and(self, other: Direction) -> Direction {
+    pub(crate) fn and(self, other: Direction) -> Direction {
         match (self, other) {
             (Direction::Both, any) | (any, Direction::Both) => any,
             (Direction::Forward, Direction::Forward) => Direction::Forward,
@@ -70,7 +70,7 @@ impl Direction {
     }
 
     /// Whether shardings come from operands, or from results.
-    pub(super) fn comes_from(self, is_operand: bool) -> bool {
+    pub(crate) fn comes_from(self, is_operand: bool) -> bool {
         match self {
             Direction::Nowhere => false,
             Direction::Forward => is_operand,
@@ -82,7 +82,7 @@ impl Direction {
 
 /// What cutting a factor does.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) enum FactorEffect {
+pub(crate) enum FactorEffect {
     /// Tiles correspond.
     Pass,
     /// Each device has a partial result.
@@ -97,14 +97,14 @@ pub(super) enum FactorEffect {
 
 /// One factor of a tie.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) struct TieFactor {
+pub(crate) struct TieFactor {
     pub size: i64,
     pub effect: FactorEffect,
 }
 
 /// The factors of a tie and the dims that they are in.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-pub(super) struct TieRule {
+pub(crate) struct TieRule {
     pub factors: Vec<TieFactor>,
     /// For each tensor and each of its dims the factors, major to minor.
     pub tensors: Vec<Vec<SmallVec<[u16; 2]>>>,
@@ -112,7 +112,7 @@ pub(super) struct TieRule {
 
 /// A value in a tie.
 #[derive(Clone, Debug)]
-pub(super) struct TieTensor {
+pub(crate) struct TieTensor {
     pub value: CutId,
     /// At the border of a manual region: the manual atoms that cut each dim of the whole, before those that cut the local value.
     pub prefix: Option<Arc<[AtomList]>>,
@@ -120,7 +120,7 @@ pub(super) struct TieTensor {
 
 /// Values whose dims go together.
 #[derive(Clone, Debug)]
-pub(super) struct Tie {
+pub(crate) struct Tie {
     /// The instruction that ties them.
     pub inst: InstId,
     pub kind: TieKind,
@@ -135,7 +135,7 @@ pub(super) struct Tie {
 
 impl Tie {
     /// Whether a tensor is an operand.
-    pub(super) fn is_operand(&self, tensor: usize) -> bool {
+    pub(crate) fn is_operand(&self, tensor: usize) -> bool {
         tensor < self.n_operands as usize
     }
 }

@@ -6,31 +6,31 @@ use hlo_ir::InstId;
 use smallvec::SmallVec;
 
 /// Atoms as bits.
-pub(super) type AtomSet = u64;
+pub(crate) type AtomSet = u64;
 
 /// The bit of an atom.
-pub(super) fn bit(atom: Atom) -> AtomSet {
+pub(crate) fn bit(atom: Atom) -> AtomSet {
     1u64.checked_shl(u32::from(atom.0)).unwrap_or(0)
 }
 
 /// The bits of atoms.
-pub(super) fn bits<'a>(atoms: impl IntoIterator<Item = &'a Atom>) -> AtomSet {
+pub(crate) fn bits<'a>(atoms: impl IntoIterator<Item = &'a Atom>) -> AtomSet {
     atoms.into_iter().fold(0, |set, &atom| set | bit(atom))
 }
 
 /// The atoms of a set, ascending.
-pub(super) fn atoms_of(set: AtomSet) -> AtomList {
+pub(crate) fn atoms_of(set: AtomSet) -> AtomList {
     (0..64u8).map(Atom).filter(|&atom| set & bit(atom) != 0).collect()
 }
 
 /// A value: an array that has one sharding wherever it stands.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct CutId(u32);
+pub(crate) struct CutId(u32);
 entity_impl!(CutId, "cut");
 
 /// One dim of a value.
 #[derive(Clone, Debug, Default)]
-pub(super) struct CutDim {
+pub(crate) struct CutDim {
     /// Number of elements.
     pub size: i64,
     /// The atoms that cut it, major to minor.
@@ -41,7 +41,7 @@ pub(super) struct CutDim {
 
 /// Atoms of a dim that the user gave with a priority whose turn has not come.
 #[derive(Clone, Debug)]
-pub(super) struct Waiting {
+pub(crate) struct Waiting {
     pub priority: u32,
     pub dim: usize,
     pub atoms: AtomList,
@@ -50,7 +50,7 @@ pub(super) struct Waiting {
 
 /// How far the sharding of a value is known.
 #[derive(Clone, Debug)]
-pub(super) struct CutValue {
+pub(crate) struct CutValue {
     /// The instruction that computes it or the first that defines it, and the leaf of its result.
     pub inst: InstId,
     pub leaf: u32,
@@ -75,13 +75,13 @@ pub(super) struct CutValue {
 
 impl CutValue {
     /// The sharding as it is now.
-    pub(super) fn sharding(&self) -> ArraySharding {
+    pub(crate) fn sharding(&self) -> ArraySharding {
         let dims = self.dims.iter().map(|dim| dim.atoms.clone()).collect();
         ArraySharding { dims, partial: atoms_of(self.partial) }
     }
 
     /// Takes a sharding over, whatever was known.
-    pub(super) fn set_sharding(&mut self, sharding: &ArraySharding) {
+    pub(crate) fn set_sharding(&mut self, sharding: &ArraySharding) {
         for (dim, atoms) in self.dims.iter_mut().zip(&sharding.dims) {
             dim.atoms.clone_from(atoms);
         }
@@ -89,7 +89,7 @@ impl CutValue {
     }
 
     /// Bytes of the whole value.
-    pub(super) fn bytes(&self) -> f64 {
+    pub(crate) fn bytes(&self) -> f64 {
         self.n_elems as f64 * self.elem_bytes as f64
     }
 }
