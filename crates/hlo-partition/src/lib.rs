@@ -18,4 +18,10 @@ pub use sharding::{ArraySharding, Atom, AtomList};
 use hlo_pass::PassInfo;
 
 /// The passes of this crate.
-pub const PASSES: &[&PassInfo] = &[&propagate_shardings::INFO, &spmd_partition::INFO, &strategies::APPLY, &strategies::PROPAGATE];
+pub const PASSES: &[&PassInfo] = &[
+    &propagate_shardings::INFO,
+    &spmd_partition::INFO,
+    &strategies::APPLY,
+    &strategies::PROPAGATE,
+    &strategies::SEARCH,
+];

@@ -82,7 +82,7 @@ impl Pass for ApplyStrategies {
         let operators = OperatorGraph::new(&prepared.before, &prepared.graph, file.depth);
         let (configured, mesh) = configure(&prepared.graph, &operators, file)?;
         let mut spread = Spread::new(&prepared.graph, &operators, &mesh);
-        choose_configured(&mut spread, &configured)?;
+        choose_configured((&mut spread, &prepared.before), &configured, file)?;
         for one in &configured {
             let matrix = format!("from the file, on the device matrix {:?}", one.matrix.sizes);
             let decision = explain(&prepared, (&spread, &operators, &mesh), one.id, &matrix);

@@ -12,6 +12,11 @@
 //! name = "%add.2"
 //! device-matrix = [2, 4]           # in the place of a strategy: any layout
 //! tensor-map = [[0, 1], [0, 1]]    # entries from the right, -1 or a list for none or several
+//!
+//! [[value]]                        # a parameter
+//! name = "%w"
+//! device-matrix = [2, 4]
+//! tensor-map = [-1, 0]
 //! ```
 
 use serde::{Deserialize, Serialize};
@@ -29,6 +34,23 @@ pub(super) struct StrategyFile {
     /// One entry for each operator.
     #[serde(default)]
     pub operator: Vec<OperatorEntry>,
+    /// Layouts of parameters; of those without an entry the first operator that takes them decides.
+    #[serde(default)]
+    pub value: Vec<ValueEntry>,
+}
+
+/// The layout of a value that no operator computes.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ValueEntry {
+    pub name: String,
+    /// Which array of a tuple.
+    #[serde(default)]
+    pub leaf: u32,
+    #[serde(rename = "device-matrix")]
+    pub device_matrix: Vec<i64>,
+    #[serde(rename = "tensor-map")]
+    pub tensor_map: Vec<MapEntry>,
 }
 
 /// The strategy of one operator, or of all below a name.
@@ -93,7 +115,8 @@ impl StrategyFile {
     /// What is wrong, with the line.
     pub(super) fn parse(text: &str, devices: i64) -> Result<StrategyFile, String> {
         let mut file: StrategyFile = toml::from_str(text).map_err(|error| {
-            let line = error.span().map_or(0, |span| text.get(..span.start).map_or(0, |t| t.lines().count().max(1)));
+            let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+            let line = before.matches('\n').count() + 1;
             format!("strategies, line {line}: {}", error.message())
         })?;
         if devices > 0 && file.devices > 0 && devices != file.devices {
@@ -126,23 +149,30 @@ impl StrategyFile {
             }
             if let (Some(matrix), Some(maps)) = (&entry.device_matrix, &entry.tensor_map) {
                 let _ = writeln!(out, "device-matrix = {matrix:?}");
-                let of_tensor = |map: &Vec<MapEntry>| {
-                    let dims: Vec<String> = map.iter().map(MapEntry::text).collect();
-                    format!("[{}]", dims.join(", "))
-                };
-                let all: Vec<String> = maps.iter().map(of_tensor).collect();
+                let all: Vec<String> = maps.iter().map(|map| map_text(map)).collect();
                 let _ = writeln!(out, "tensor-map = [{}]", all.join(", "));
             }
+        }
+        for entry in &self.value {
+            let _ = write!(out, "\n[[value]]\nname = {}\nleaf = {}\n", quoted(&entry.name), entry.leaf);
+            let map = map_text(&entry.tensor_map);
+            let _ = write!(out, "device-matrix = {:?}\ntensor-map = {map}\n", entry.device_matrix);
         }
         out
     }
 
     /// The entry for an operator: by its name; else the longest prefix of its name that ends at a `/`.
     pub(super) fn find(&self, name: &str) -> Option<(usize, &OperatorEntry)> {
-        let is_prefix = |entry: &str| name.strip_prefix(entry).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        let is_prefix =
+            |entry: &str| name.strip_prefix(entry).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
         let known = self.operator.iter().enumerate().filter(|(_, entry)| is_prefix(&entry.name));
         known.max_by_key(|(at, entry)| (entry.name.len(), std::cmp::Reverse(*at)))
     }
+}
+
+fn map_text(map: &[MapEntry]) -> String {
+    let dims: Vec<String> = map.iter().map(MapEntry::text).collect();
+    format!("[{}]", dims.join(", "))
 }
 
 /// A basic string of TOML.
@@ -190,7 +220,8 @@ mod tests {
     #[test]
     fn what_is_printed_is_read() {
         let text = "devices = 8\n\n[[operator]]\nname = \"%dot\"\nstrategy = [[2, 1], [1, 4]]\nleft-over = \"first\"\n\n\
-                    [[operator]]\nname = \"jit(f)/a\"\ndevice-matrix = [2, 4]\ntensor-map = [[0, -1], [[1, 0]]]\n";
+                    [[operator]]\nname = \"jit(f)/a\"\ndevice-matrix = [2, 4]\ntensor-map = [[0, -1], [[1, 0]]]\n\n\
+                    [[value]]\nname = \"%w\"\ndevice-matrix = [8]\ntensor-map = [-1, 0]\n";
         let file = StrategyFile::parse(text, 0).expect("a file");
         assert_eq!(StrategyFile::parse(&file.print(), 8).expect("its text"), file);
         assert_eq!(file.find("jit(f)/a/b").map(|(at, _)| at), Some(1));

@@ -161,7 +161,9 @@ pub(super) fn read_strategy(
             }
             if class.granule % cut != 0 {
                 let granule = class.granule;
-                return Err(format!("{place}: expected a cut that divides {granule}, which tensors share, found {cut}"));
+                return Err(format!(
+                    "{place}: expected a cut that divides {granule}, which tensors share, found {cut}"
+                ));
             }
         }
     }

@@ -1,6 +1,6 @@
 //! What the passes about strategies share: the program without annotations, and what is written into it.
 
-use super::configure::{describe, entry_of};
+use super::configure::{describe, entry_of, value_entry};
 use super::file::StrategyFile;
 use super::operators::{OperatorGraph, OperatorId};
 use super::spread::Spread;
@@ -12,6 +12,7 @@ use crate::propagate_shardings::calls::SpokenCall;
 use crate::propagate_shardings::claims::ClaimReader;
 use crate::propagate_shardings::constants::ConstantCopies;
 use crate::propagate_shardings::graph::ShardingGraph;
+use crate::propagate_shardings::values::CutId;
 use hlo_analysis::Preserved;
 use hlo_ir::diag::Entity;
 use hlo_ir::{InstId, Module, shardy};
@@ -56,15 +57,17 @@ impl Prepared {
         Ok(Prepared { work, before, copies, constants, graph, n_dropped })
     }
 
-    /// The layouts of the operators in `ids` as a file says them.
-    pub(super) fn file(
-        spread: &Spread<'_>,
-        operators: &OperatorGraph,
-        mesh: &ModuleMesh,
-        (ids, depth): (&[OperatorId], usize),
-    ) -> StrategyFile {
-        let entry = |&id: &OperatorId| Some(entry_of(&operators.operators[id], mesh, spread.assignment(id)?));
-        StrategyFile { devices: mesh.n_devices() as i64, depth, operator: ids.iter().filter_map(entry).collect() }
+    /// All layouts of `spread` as a file says them.
+    pub(super) fn file(&self, spread: &Spread<'_>, operators: &OperatorGraph, depth: usize) -> StrategyFile {
+        let entry = |id: OperatorId| Some(entry_of(&operators.operators[id], spread.mesh, spread.assignment(id)?));
+        let is_given = |&value: &CutId| operators.producer(value).is_none() && !operators.takers(value).is_empty();
+        let given = self.graph.values.keys().filter(is_given);
+        StrategyFile {
+            devices: spread.mesh.n_devices() as i64,
+            depth,
+            operator: operators.operators.keys().filter_map(entry).collect(),
+            value: given.filter_map(|value| value_entry(&self.before, spread, value)).collect(),
+        }
     }
 
     /// Writes what was decided into `module`.
@@ -115,14 +118,16 @@ pub(super) fn explain(
     let operator = &operators.operators[id];
     let entry = entry_of(operator, mesh, spread.assignment(id)?);
     let reason = format!("{}, {}: {reason}", operator.kind.name(), describe(&entry));
-    Some(Decision { subject: operator.name.clone(), ..Decision::about(&prepared.before, operator.inst, "strategy", reason) })
+    Some(Decision {
+        subject: operator.name.clone(),
+        ..Decision::about(&prepared.before, operator.inst, "strategy", reason)
+    })
 }
 
 /// Removes all words about shardings. Returns how many instructions had some.
 fn drop_annotations(module: &mut Module) -> Result<usize, PartitionError> {
     let mut n_dropped = 0;
-    let insts: Vec<InstId> =
-        module.computations().iter().flat_map(|&comp| module.comp(comp).insts.clone()).collect();
+    let insts: Vec<InstId> = module.computations().iter().flat_map(|&comp| module.comp(comp).insts.clone()).collect();
     for inst in insts {
         if matches!(SpokenCall::of(module, inst), Some(SpokenCall::Begin | SpokenCall::End)) {
             let text = "expected no manual region beside strategies, found one";

@@ -52,7 +52,7 @@ impl Pass for PropagateStrategies {
         let operators = OperatorGraph::new(&prepared.before, &prepared.graph, file.depth);
         let (configured, mesh) = configure(&prepared.graph, &operators, file)?;
         let mut spread = Spread::new(&prepared.graph, &operators, &mesh);
-        choose_configured(&mut spread, &configured)?;
+        choose_configured((&mut spread, &prepared.before), &configured, file)?;
         spread.run();
         for (k, &id) in spread.order.iter().enumerate() {
             let why = if k < configured.len() { "from the file" } else { "spread from its neighbours" };

@@ -116,8 +116,9 @@ fn greedy_cost(mut units: Vec<Unit>) -> f64 {
     };
     loop {
         let Some(pending) = units.iter().position(|unit| unit.now != unit.target) else { return cost };
-        let is_whole =
-            |units: &[Unit], k: usize| units.iter().enumerate().all(|(j, u)| j == k || !overlap(u.now, units[k].target));
+        let is_whole = |units: &[Unit], k: usize| {
+            units.iter().enumerate().all(|(j, u)| j == k || !overlap(u.now, units[k].target))
+        };
         let mut has_moved = false;
         for (is_cut, is_wanted) in [(false, true), (true, true), (true, false)] {
             for k in 0..units.len() {

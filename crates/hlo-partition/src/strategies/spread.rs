@@ -92,6 +92,11 @@ impl<'a> Spread<'a> {
         self.order.push(id);
     }
 
+    /// Decides how a value is cut that no operator computes.
+    pub(super) fn fix(&mut self, value: CutId, layout: ArraySharding) {
+        self.layout[value] = Some(self.redistributions.id(layout));
+    }
+
     /// Spreads to all operators.
     pub(super) fn run(&mut self) {
         let mut queue: VecDeque<OperatorId> = self.order.iter().copied().collect();

@@ -57,11 +57,19 @@ pub(super) fn write(
     }
     let ties_of = TiesOf::new(graph.values.len(), &graph.ties);
     let mut stepper = Stepper::new(mesh.sizes(), false);
-    Schedule { values: &mut graph.values, ties: &graph.ties, ties_of: &ties_of, stepper: &mut stepper, order: Order::Shardy }
-        .run();
+    Schedule {
+        values: &mut graph.values,
+        ties: &graph.ties,
+        ties_of: &ties_of,
+        stepper: &mut stepper,
+        order: Order::Shardy,
+    }
+    .run();
     graph.even_out_params(before, mesh.sizes());
     let changes = wanted.into_iter().filter(|change| graph.values[change.value].sharding() != change.to);
-    let changes: Vec<Change> = changes.collect();
+    let mut changes: Vec<Change> = changes.collect();
+    // In program order, so that names of copies do not depend on who decided first.
+    changes.sort_by_key(|change| change.user);
     let mut texts = emit::texts(mesh);
     let mut claims = ClaimReader::new(before, mesh)?;
     let mut emission = emit::plan_emission(before, graph, &mut claims, &mut texts)?;
@@ -137,13 +145,7 @@ fn add_changes(module: &Module, graph: &ShardingGraph, changes: &[Change], emiss
 }
 
 /// What the redistributions cost, MindSpore's way and ours; each value's to one layout once.
-fn price_changes(
-    module: &Module,
-    graph: &ShardingGraph,
-    mesh: &ModuleMesh,
-    changes: &[Change],
-    written: &mut Written,
-) {
+fn price_changes(module: &Module, graph: &ShardingGraph, mesh: &ModuleMesh, changes: &[Change], written: &mut Written) {
     type Ends = (Dims, u32, ArraySharding, ArraySharding);
     let mut known: IndexMap<Ends, Option<(Option<u64>, u64)>, FixedHash> = IndexMap::default();
     let mut seen: IndexMap<(CutId, ArraySharding), (), FixedHash> = IndexMap::default();
