@@ -158,6 +158,8 @@ cargo xtask <command>
       --beside PRESET      the preset beside XLA's partitioner instead (FILES: NAME.unopt.hlo, XLA's NAME.hlo beside it; default: samples)
       --mutants N          N small changes of per-device programs instead (of the files, or of the samples): each is seen by the evaluator,
                            proved equal, or listed
+      --strategies         random strategies, or searches for some, in the place of random shardings; with FILES every search for each
+      --table              predicted times of steps by each way to find strategies instead (FILES, default: ir-samples/strategies)
       --pass PIPELINE      how they are partitioned (default inline-calls,spmd-partition,cse,dce)
   reshard-check [options]  redistribution plans of random pairs of shardings: bytes beside the lower bound, XLA's partitioner and
                        Shardy's reshards, and plans run in XLA

@@ -9,6 +9,9 @@ const CLUSTER: &str = "cluster";
 const NAMES: &str = "names";
 const DEVICE: &str = "device";
 
+/// The option of passes that takes a file of strategies.
+const FILE: &str = "file";
+
 /// Puts the text of each file that an option names in place of the name.
 ///
 /// # Errors
@@ -37,6 +40,8 @@ pub(crate) fn read_all(options: &[(String, OptionValue)]) -> Result<Vec<(String,
             *value = OptionValue::Text(read(path, Cluster::from_toml)?.1);
         } else if name == DEVICE {
             *value = OptionValue::Text(read(path, DeviceProfile::from_toml)?.1);
+        } else if name == FILE {
+            *value = OptionValue::Text(read_text(path)?);
         }
     }
     Ok(options)
@@ -93,7 +98,11 @@ fn is_file(arg: &str) -> bool {
 
 /// What a file describes, and the file's text.
 fn read<T>(path: &str, parse: impl Fn(&str) -> Result<T, ClusterError>) -> Result<(T, String), Failure> {
-    let text = std::fs::read_to_string(path).map_err(|e| Failure::File(format!("cannot read `{path}`: {e}")))?;
+    let text = read_text(path)?;
     let described = parse(&text).map_err(|e| Failure::File(format!("`{path}`: {e}")))?;
     Ok((described, text))
+}
+
+fn read_text(path: &str) -> Result<String, Failure> {
+    std::fs::read_to_string(path).map_err(|e| Failure::File(format!("cannot read `{path}`: {e}")))
 }

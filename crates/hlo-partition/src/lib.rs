@@ -12,6 +12,7 @@ mod prices;
 mod propagate_shardings;
 mod sharding;
 mod spmd_partition;
+mod strategies;
 
 pub use error::PartitionError;
 pub use mesh::{ModuleMesh, ReadSharding};
@@ -21,4 +22,11 @@ pub use sharding::{ArraySharding, Atom, AtomList};
 use hlo_pass::PassInfo;
 
 /// The passes of this crate.
-pub const PASSES: &[&PassInfo] = &[&assign_mesh_layout::INFO, &propagate_shardings::INFO, &spmd_partition::INFO];
+pub const PASSES: &[&PassInfo] = &[
+    &assign_mesh_layout::INFO,
+    &propagate_shardings::INFO,
+    &spmd_partition::INFO,
+    &strategies::APPLY,
+    &strategies::PROPAGATE,
+    &strategies::SEARCH,
+];

@@ -95,6 +95,12 @@ impl ModuleMesh {
         Ok(ModuleMesh { mesh: AxisMesh { sizes, devices: (0..n_devices as u32).collect() } })
     }
 
+    /// The mesh with atoms of these sizes, major first, over devices in ascending order.
+    pub(crate) fn ascending(sizes: Vec<i64>) -> ModuleMesh {
+        let n_devices = sizes.iter().product::<i64>().max(1) as u32;
+        ModuleMesh { mesh: AxisMesh { sizes, devices: (0..n_devices).collect() } }
+    }
+
     /// Sizes of the atoms, major first; each is prime.
     pub fn sizes(&self) -> &[i64] {
         &self.mesh.sizes

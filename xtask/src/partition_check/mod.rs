@@ -1,11 +1,13 @@
 //! `cargo xtask partition-check`: random programs with random shardings or with manual regions, on 2 to 12 devices, through a pipeline that
 //! partitions them. What it leaves must give what the global program gives in the evaluator, and with `--xla` in real XLA too ([`xla`]).
-//! Programs that differ are kept. With `--mutants` what the partitioner makes is changed, which must be seen ([`mutants`]); with `--beside`
-//! a preset stands beside XLA's partitioner ([`beside`]). With `--layouts` dims are laid out at random instead ([`layouts`]).
+//! Programs that differ are kept. With `--layouts` dims are laid out at random instead ([`layouts`]), with `--strategies` random strategies are
+//! applied or searched for. With `--mutants` what the partitioner makes is changed, which must be seen ([`mutants`]); with `--beside`
+//! a preset stands beside XLA's partitioner ([`beside`]); with `--table` ways to find strategies stand beside one another ([`table`]).
 
 mod beside;
 mod layouts;
 mod mutants;
+mod table;
 mod xla;
 
 use std::collections::BTreeMap;
@@ -23,6 +25,7 @@ use hlo_pass::runner::{RunOptions, bind, run_pipeline};
 use hlo_tests::random_module::{Rng, Size, random_module};
 use hlo_tests::random_region::random_region;
 use hlo_tests::random_sharding::annotate;
+use hlo_tests::random_strategies::random_pass;
 use hlo_tests::samples;
 
 use crate::arguments::{Arguments, Word, unknown};
@@ -51,6 +54,8 @@ struct Base {
 struct Counts {
     tried: usize,
     same: usize,
+    /// Strategies that cut nothing.
+    uncut: usize,
     refused: BTreeMap<String, usize>,
     wrong: Vec<String>,
     n_regions: usize,
@@ -60,6 +65,8 @@ struct Counts {
 struct Check {
     folder: PathBuf,
     pipeline: String,
+    /// Whether strategies stand in the place of shardings.
+    has_strategies: bool,
     counts: Counts,
     xla: Option<XlaCases>,
     draw: Drawn,
@@ -77,6 +84,7 @@ enum Drawn {
 
 /// Runs the check: false if a program differs, or the pass panics.
 pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
+    let (mut has_strategies, mut prints_table) = (false, false);
     let (mut n, mut seed, mut n_xla, mut n_mutants): (usize, usize, usize, usize) = (500, 0, 0, 0);
     let mut files: Vec<PathBuf> = Vec::new();
     let mut beside: Option<String> = None;
@@ -92,10 +100,15 @@ pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
             Word::Flag(flag) if flag == "--beside" => beside = Some(arguments.value(&flag)?),
             Word::Flag(flag) if flag == "--layouts" => draws_layouts = true,
             Word::Flag(flag) if flag == "--pass" => pipeline = Some(arguments.value(&flag)?),
+            Word::Flag(flag) if flag == "--table" => prints_table = true,
+            Word::Flag(flag) if flag == "--strategies" => has_strategies = true,
             Word::Flag(flag) if flag == "--only" => only = arguments.value(&flag)?,
             Word::Plain(file) => files.push(file.into()),
             Word::Flag(word) => return Err(unknown("partition-check", &word)),
         }
+    }
+    if prints_table {
+        return table::run_table(&files);
     }
     if n_mutants > 0 {
         return mutants::run_mutants(&files, n_mutants, seed as u64);
@@ -112,11 +125,15 @@ pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
         (true, Some(_)) => Drawn::Nothing,
     };
     let pipeline = pipeline.unwrap_or_else(|| "inline-calls,spmd-partition,cse,dce".to_string());
-    let mut check = Check { folder, pipeline, counts: Counts::default(), xla, draw };
+    let mut check = Check { folder, pipeline, counts: Counts::default(), xla, draw, has_strategies };
     let given = files.iter().map(|file| read_base(file)).collect::<Result<Vec<_>, _>>()?;
     let bases = if given.is_empty() { op_samples(&only) } else { given };
     let is_given = !files.is_empty();
     std::panic::set_hook(Box::new(|_| {}));
+    if has_strategies && !files.is_empty() {
+        check.try_searches(&files)?;
+        n = 0;
+    }
     for number in seed..seed + n {
         let mut rng = Rng::new(number as u64 ^ 0x5eed);
         let base = match is_given {
@@ -124,16 +141,20 @@ pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
             false => random_program(number as u64, &bases, &only, &mut rng),
         };
         if let Some(base) = base {
-            check.try_one(number, base, &mut rng)?;
+            match has_strategies {
+                true => check.try_strategies(number, base, &mut rng)?,
+                false => check.try_one(number, base, &mut rng)?,
+            }
         }
     }
     let _ = std::panic::take_hook();
     let counts = &check.counts;
     println!(
-        "{} programs, {} with manual regions: {} the same, {} refused, {} wrong",
+        "{} programs, {} with manual regions: {} the same, {} not cut, {} refused, {} wrong",
         counts.tried,
         counts.n_regions,
         counts.same,
+        counts.uncut,
         counts.refused.values().sum::<usize>(),
         counts.wrong.len()
     );
@@ -229,17 +250,48 @@ impl Check {
             // Nothing is cut.
             return Ok(());
         }
-        self.counts.tried += 1;
         self.counts.n_regions += usize::from(base.n_devices.is_some());
         let name = format!("{number}-{}-{n_devices}", base.name);
+        self.run_and_judge(&name, &global, &self.pipeline.clone(), &base.draw)
+    }
+
+    /// Random strategies for a program without annotations.
+    fn try_strategies(&mut self, number: usize, base: Base, rng: &mut Rng) -> Result<(), String> {
+        if base.n_devices.is_some() {
+            // Strategies have no manual regions.
+            return Ok(());
+        }
+        let (pass, n_devices) = random_pass(&base.module, rng);
+        let name = format!("{number}-{}-{n_devices}", base.name);
+        self.run_and_judge(&name, &base.module, &format!("{pass},{}", self.pipeline), &base.draw)
+    }
+
+    /// Each search on 8 devices for each program.
+    fn try_searches(&mut self, files: &[PathBuf]) -> Result<(), String> {
+        for file in files {
+            let text = std::fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
+            let parsed = hlo_text::parse_module(&text).map_err(|_| format!("{}: expected a module", file.display()))?;
+            let stem = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            for search in ["order=topological", "order=weight", "algo=dp", "algo=dp,price=time"] {
+                let name = format!("{stem}-{}", search.replace(['=', ','], "-"));
+                let pipeline = format!("search-strategies{{devices=8,{search}}},{}", self.pipeline);
+                self.run_and_judge(&name, &parsed.module, &pipeline, "")?;
+            }
+        }
+        Ok(())
+    }
+
+    fn run_and_judge(&mut self, name: &str, global: &Module, pipeline: &str, draw: &str) -> Result<(), String> {
+        self.counts.tried += 1;
         let mut local = global.clone();
-        match catch_unwind(AssertUnwindSafe(|| run_passes(&mut local, &self.pipeline))) {
+        match catch_unwind(AssertUnwindSafe(|| run_passes(&mut local, pipeline))) {
             Err(_) => {
-                keep(&self.folder, &name, &global, "global")?;
+                keep(&self.folder, name, global, "global")?;
                 self.counts.wrong.push(format!("{name}: the pass panics"));
             }
             Ok(Err(refused)) => *self.counts.refused.entry(refused).or_insert(0) += 1,
-            Ok(Ok(())) => self.judge(&name, (&global, &local), &base.draw)?,
+            Ok(Ok(())) if self.has_strategies && local.n_devices() <= 1 => self.counts.uncut += 1,
+            Ok(Ok(())) => self.judge(name, (global, &local), draw)?,
         }
         Ok(())
     }
@@ -315,6 +367,12 @@ fn run_passes(module: &mut Module, pipeline: &str) -> Result<(), String> {
         Err(error) => {
             let message = error.diagnostics.first().map(|d| d.message.clone()).unwrap_or_default();
             let text = message.split_once("`: ").map_or(message.clone(), |(_, rest)| rest.to_string());
+            if error.pass.ends_with("-strategies") {
+                // Sizes and cuts are the program's own.
+                let text: String = message.chars().filter(|c| !c.is_ascii_digit()).collect();
+                let text = text.split('`').step_by(2).collect::<Vec<_>>().join("…");
+                return Err(format!("{}: {text}", error.pass));
+            }
             Err(format!("{}: {text}", error.pass))
         }
     }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// Whether parameters or results without an annotation may be cut.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Openness {
+pub(crate) enum Openness {
     All(bool),
     /// One for each leaf.
     Each(Vec<bool>),
@@ -20,7 +20,7 @@ pub(super) enum Openness {
 
 impl Openness {
     /// `true`, `false`, or `[true,false,…]`; `None` for another text.
-    pub(super) fn parse(text: &str) -> Option<Openness> {
+    pub(crate) fn parse(text: &str) -> Option<Openness> {
         let word = |word: &str| match word.trim() {
             "true" => Some(true),
             "false" => Some(false),
@@ -42,7 +42,7 @@ impl Openness {
 
 /// An annotation that does not hold, because another one says otherwise of the same value.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct LostClaim {
+pub(crate) struct LostClaim {
     pub inst: InstId,
     pub leaf: u32,
     /// Whose word holds.
@@ -53,7 +53,7 @@ pub(super) struct LostClaim {
 ///
 /// # Errors
 /// One is malformed.
-pub(super) fn annotate(
+pub(crate) fn annotate(
     module: &Module,
     graph: &mut ShardingGraph,
     claims: &mut ClaimReader<'_>,

@@ -51,12 +51,12 @@ impl SpokenCall {
 }
 
 /// An instruction's attributes of front ends.
-pub(super) fn front_end(module: &Module, inst: InstId) -> &[(String, String)] {
+pub(crate) fn front_end(module: &Module, inst: InstId) -> &[(String, String)] {
     module.inst(inst).marks.as_ref().map_or(&[], |marks| &marks.frontend_attributes)
 }
 
 /// The direction that a barrier allows: a word, or the number of one.
-pub(super) fn allowed_direction(module: &Module, inst: InstId) -> Direction {
+pub(crate) fn allowed_direction(module: &Module, inst: InstId) -> Direction {
     let text = attribute(front_end(module, inst), ALLOWED_DIRECTION).unwrap_or_default();
     match text.trim().trim_matches('"').split(' ').next() {
         Some("FORWARD" | "1") => Direction::Forward,
@@ -67,7 +67,7 @@ pub(super) fn allowed_direction(module: &Module, inst: InstId) -> Direction {
 }
 
 /// The number of the group that a value is put into.
-pub(super) fn group_id(module: &Module, inst: InstId) -> Option<i64> {
+pub(crate) fn group_id(module: &Module, inst: InstId) -> Option<i64> {
     let text = attribute(front_end(module, inst), GROUP_ID)?;
     text.trim().trim_matches('"').split([' ', ':']).next()?.parse().ok()
 }

@@ -58,7 +58,7 @@ impl<'m> ClaimReader<'m> {
     ///
     /// # Errors
     /// It is malformed, or not on the axes of the module's mesh.
-    pub(super) fn claim(&mut self, inst: InstId, leaf: u32) -> Result<Option<Arc<Claim>>, PartitionError> {
+    pub(crate) fn claim(&mut self, inst: InstId, leaf: u32) -> Result<Option<Arc<Claim>>, PartitionError> {
         if let Some(text) = attribute(front_end(self.module, inst), shardy::SHARDING) {
             let all = self.texts(inst, text)?;
             return Ok(all.get(leaf as usize).or(all.first().filter(|_| all.len() == 1)).cloned());
@@ -80,7 +80,7 @@ impl<'m> ClaimReader<'m> {
     }
 
     /// The claims of an attribute in Shardy's words.
-    pub(super) fn texts(&mut self, inst: InstId, text: &str) -> Result<Vec<Arc<Claim>>, PartitionError> {
+    pub(crate) fn texts(&mut self, inst: InstId, text: &str) -> Result<Vec<Arc<Claim>>, PartitionError> {
         if let Some(known) = self.of_texts.get(text) {
             return Ok(known.clone());
         }
@@ -92,7 +92,7 @@ impl<'m> ClaimReader<'m> {
     }
 
     /// The atoms of the axes that `manual_axes` names, on the mesh of the shardings beside it.
-    pub(super) fn manual_axes(&self, inst: InstId, text: &str, beside: &str) -> Result<AtomSet, PartitionError> {
+    pub(crate) fn manual_axes(&self, inst: InstId, text: &str, beside: &str) -> Result<AtomSet, PartitionError> {
         let names = shardy::manual_axes(text).map_err(|error| malformed(inst, &error))?;
         let said = self.meshes.shardings(beside).map_err(|error| malformed(inst, &error))?;
         let Some(first) = said.first() else {
@@ -171,7 +171,7 @@ fn unspecified_dims(config: &str) -> Vec<usize> {
 impl Claim {
     /// Puts the claim on a value, without the atoms in `without`: those along which the value is local. Dims of later priorities
     /// wait, closed, and keep their atoms from others.
-    pub(super) fn put_on(&self, value: &mut CutValue, by: InstId, without: AtomSet) {
+    pub(crate) fn put_on(&self, value: &mut CutValue, by: InstId, without: AtomSet) {
         value.claimed_by = Some(by);
         value.partial |= self.partial;
         value.taken |= self.pinned | self.partial;
@@ -192,7 +192,7 @@ impl Claim {
     }
 
     /// Whether the value has what the claim says.
-    pub(super) fn agrees_with(&self, value: &CutValue) -> bool {
+    pub(crate) fn agrees_with(&self, value: &CutValue) -> bool {
         self.dims.len() == value.dims.len()
             && self.dims.iter().zip(&value.dims).all(|(said, dim)| match said.is_open {
                 true => dim.atoms.starts_with(&said.atoms),

@@ -21,7 +21,7 @@ use hlo_ir::{CompId, InstId, Module, Opcode, Shape};
 use indexmap::IndexMap;
 
 /// The sharding of a leaf, with the manual atoms beside it.
-pub(super) type PlacedSharding = (ArraySharding, AtomSet);
+pub(crate) type PlacedSharding = (ArraySharding, AtomSet);
 
 /// All that is to be written.
 pub(crate) struct Emission {
@@ -199,6 +199,11 @@ fn borders(graph: &ShardingGraph) -> IndexMap<InstId, Vec<Option<ArraySharding>>
 }
 
 impl Emission {
+    /// Has one operand of an instruction be cut as `placed` says, whatever its value is.
+    pub(crate) fn add_use(&mut self, user: (InstId, u32), given: InstId, placed: PlacedSharding) {
+        self.entrances.push(Wanted { user: Some(user), given, leaves: vec![Some(placed)] });
+    }
+
     /// Writes everything. Returns whether the module is different, and how many copies were added.
     ///
     /// # Errors

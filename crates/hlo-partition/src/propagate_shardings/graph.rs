@@ -23,7 +23,7 @@ use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
 /// What only hands values on.
-pub(super) const THROUGH: Through = Through { markers: true, copies: false, async_halves: true };
+pub(crate) const THROUGH: Through = Through { markers: true, copies: false, async_halves: true };
 
 /// An end of the entry's result.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +38,7 @@ pub(crate) struct Exit {
 
 /// A use where a value becomes another one, whose sharding it must have by then.
 #[derive(Clone, Debug)]
-pub(super) struct Entrance {
+pub(crate) struct Entrance {
     /// The instruction whose operand it is; `None` for the root of a computation.
     pub user: Option<(InstId, u32)>,
     /// What the operand or root is.
@@ -122,7 +122,7 @@ impl ShardingGraph {
     }
 
     /// The value of a leaf.
-    pub(super) fn value_of(&self, id: ValueId) -> Option<CutId> {
+    pub(crate) fn value_of(&self, id: ValueId) -> Option<CutId> {
         self.of[id].expand()
     }
 
@@ -137,7 +137,7 @@ impl ShardingGraph {
     }
 
     /// A value for an end of the entry's result, like `value` in shape.
-    pub(super) fn add_exit(&mut self, leaf: u32, value: CutId, (inst, at): (InstId, u32)) -> CutId {
+    pub(crate) fn add_exit(&mut self, leaf: u32, value: CutId, (inst, at): (InstId, u32)) -> CutId {
         let model = &self.values[value];
         let dims = model.dims.iter().map(|dim| CutDim { size: dim.size, ..CutDim::default() }).collect();
         let wanted = self.values.push(CutValue {
@@ -156,7 +156,7 @@ impl ShardingGraph {
     }
 
     /// Ties what the root hands on to the value that it is to leave as.
-    pub(super) fn add_end(&mut self, leaf: u32, value: CutId, wanted: CutId) {
+    pub(crate) fn add_end(&mut self, leaf: u32, value: CutId, wanted: CutId) {
         self.exits.push(Exit { leaf, value, wanted });
         let inst = self.values[wanted].inst;
         if !self.values[wanted].dims.is_empty() {
@@ -191,6 +191,17 @@ impl ShardingGraph {
         }
     }
 
+    /// Ties rows that the indices of gathers and scatters count.
+    pub(super) fn add_counted_rows(&mut self, module: &Module) {
+        for comp in self.leaves.comps.clone() {
+            for &inst in &module.comp(comp).insts {
+                if self.leaves.is_live(inst) {
+                    self.add_ruled(module, inst, TieKind::CountedRows, find_counted_rows(module, inst));
+                }
+            }
+        }
+    }
+
     /// Ties the operands and results of an instruction, or what it carries to where that comes from.
     fn add_tie(&mut self, module: &Module, inst: InstId) {
         match SpokenCall::of(module, inst) {
@@ -208,7 +219,6 @@ impl ShardingGraph {
             self.add_elementwise(module, inst);
         } else {
             self.add_ruled(module, inst, kind_of(rule), find_rule(module, inst));
-            self.add_ruled(module, inst, TieKind::CountedRows, find_counted_rows(module, inst));
         }
     }
 
@@ -296,7 +306,7 @@ impl ShardingGraph {
     }
 
     /// Ties whole values to the local ones of manual regions.
-    pub(super) fn add_borders(&mut self, borders: Vec<Border>) {
+    pub(crate) fn add_borders(&mut self, borders: Vec<Border>) {
         borders.iter().for_each(|border| self.add_border(border));
         self.borders = borders;
     }
@@ -310,7 +320,7 @@ impl ShardingGraph {
     }
 
     /// Takes atoms that do not divide a dim away from parameters of which the user says nothing: who calls the program gives even tiles.
-    pub(super) fn even_out_params(&mut self, module: &Module, atom_sizes: &[i64]) {
+    pub(crate) fn even_out_params(&mut self, module: &Module, atom_sizes: &[i64]) {
         let params = module.entry().map_or(&[][..], |entry| &module.comp(entry).params);
         let of_params: Vec<CutId> = params.iter().flat_map(|&param| self.of_leaves(param).flatten()).collect();
         for value in of_params {
@@ -334,7 +344,7 @@ impl ShardingGraph {
 
     /// Takes atoms of manual axes away from what regions give, but for those by which their tiles are joined: nothing else could cut it
     /// there. Who wants it cut so cuts it afterwards.
-    pub(super) fn even_out_ends(&mut self) {
+    pub(crate) fn even_out_ends(&mut self) {
         for border in self.borders.iter().filter(|border| !border.is_begin) {
             let value = &mut self.values[border.whole];
             for (dim, joined) in value.dims.iter_mut().zip(&*border.prefix) {
@@ -349,7 +359,7 @@ impl ShardingGraph {
     }
 
     /// The uses where values become others: what calls, loops and conditionals take, and what computations return.
-    pub(super) fn entrances(&self, module: &Module) -> Vec<Entrance> {
+    pub(crate) fn entrances(&self, module: &Module) -> Vec<Entrance> {
         let mut out = Vec::new();
         for &comp in &self.leaves.comps {
             for &inst in module.comp(comp).insts.iter().filter(|&&inst| self.leaves.is_live(inst)) {

@@ -40,7 +40,7 @@
 //! Parallelization for ML Computation Graphs*, §3.5. Shardy has factors and axes as well; we differ where the factors have more
 //! roles, and in that all axes are prime, so parts of axes need no rules of their own.
 
-mod annotate;
+pub(crate) mod annotate;
 pub(crate) mod calls;
 pub(crate) mod claims;
 pub(crate) mod constants;
@@ -52,9 +52,9 @@ mod price;
 mod project;
 mod regions;
 mod rules;
-mod schedule;
+pub(crate) mod schedule;
 mod shardy_text;
-mod step;
+pub(crate) mod step;
 pub(crate) mod ties;
 pub(crate) mod values;
 mod why;
@@ -172,6 +172,7 @@ impl PropagateShardings {
         claims: &mut ClaimReader<'_>,
     ) -> Result<(ShardingGraph, Vec<LostClaim>), PartitionError> {
         let mut graph = ShardingGraph::build(module, claims)?;
+        graph.add_counted_rows(module);
         let borders = find_borders(module, &graph, claims)?;
         graph.add_borders(borders);
         set_manual_atoms(module, &mut graph)?;

@@ -7,7 +7,7 @@ use cranelift_entity::PrimaryMap;
 
 /// Where a factor stands in a tensor.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(crate) struct Place {
     pub dim: u32,
     /// Place among the dim's factors.
     pub position: u32,
@@ -15,7 +15,7 @@ pub(super) struct Place {
 
 /// What a tensor has of a factor.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Projected {
+pub(crate) struct Projected {
     pub place: Option<Place>,
     pub atoms: AtomList,
     /// Whether more atoms may follow: the factors before it are cut as far as they go.
@@ -24,7 +24,7 @@ pub(super) struct Projected {
 
 /// The projection of one tie at a time, kept to save allocations.
 #[derive(Debug)]
-pub(super) struct Projector {
+pub(crate) struct Projector {
     atom_sizes: Vec<i64>,
     /// The tie's factors.
     pub factors: Vec<TieFactor>,
@@ -33,30 +33,30 @@ pub(super) struct Projector {
 }
 
 impl Projector {
-    pub(super) fn new(atom_sizes: &[i64]) -> Projector {
+    pub(crate) fn new(atom_sizes: &[i64]) -> Projector {
         Projector { atom_sizes: atom_sizes.to_vec(), factors: Vec::new(), slots: Vec::new() }
     }
 
-    pub(super) fn size(&self, atom: Atom) -> i64 {
+    pub(crate) fn size(&self, atom: Atom) -> i64 {
         self.atom_sizes.get(usize::from(atom.0)).copied().unwrap_or(1)
     }
 
     /// Number of tiles that these atoms make.
-    pub(super) fn n_tiles(&self, atoms: &[Atom]) -> i64 {
+    pub(crate) fn n_tiles(&self, atoms: &[Atom]) -> i64 {
         atoms.iter().map(|&atom| self.size(atom)).product()
     }
 
-    pub(super) fn slot(&self, tensor: usize, factor: usize) -> &Projected {
+    pub(crate) fn slot(&self, tensor: usize, factor: usize) -> &Projected {
         &self.slots[tensor * self.factors.len() + factor]
     }
 
-    pub(super) fn slot_mut(&mut self, tensor: usize, factor: usize) -> &mut Projected {
+    pub(crate) fn slot_mut(&mut self, tensor: usize, factor: usize) -> &mut Projected {
         let n_factors = self.factors.len();
         &mut self.slots[tensor * n_factors + factor]
     }
 
     /// What each tensor has of each factor.
-    pub(super) fn project(&mut self, values: &PrimaryMap<CutId, CutValue>, tie: &Tie) {
+    pub(crate) fn project(&mut self, values: &PrimaryMap<CutId, CutValue>, tie: &Tie) {
         self.factors.clear();
         match &tie.rule {
             Some(rule) => self.factors.extend_from_slice(&rule.factors),
@@ -118,7 +118,7 @@ impl Projector {
     }
 
     /// Whether the factors before this one in its dim are cut as far as they go, and those after it not at all.
-    pub(super) fn follows(&self, tie: &Tie, tensor: usize, place: Place) -> bool {
+    pub(crate) fn follows(&self, tie: &Tie, tensor: usize, place: Place) -> bool {
         let Some(rule) = &tie.rule else { return true };
         let Some(factors) = rule.tensors[tensor].get(place.dim as usize) else { return false };
         let n_shards = |factor: &u16| -> i64 {

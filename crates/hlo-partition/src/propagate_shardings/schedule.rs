@@ -9,7 +9,7 @@ use std::collections::BinaryHeap;
 
 /// Which order of stages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Order {
+pub(crate) enum Order {
     /// Shardy's: five cumulative stages.
     Shardy,
     /// GSPMD's: aggressiveness 0 to 3, each forward and backward through the program.
@@ -17,7 +17,7 @@ pub(super) enum Order {
 }
 
 impl Order {
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Order::Shardy => "shardy",
             Order::Gspmd => "gspmd",
@@ -112,13 +112,13 @@ fn of_gspmd(stage: usize, tie: &Tie) -> (Direction, Direction) {
 
 /// The ties of each value, its definition first.
 #[derive(Debug)]
-pub(super) struct TiesOf {
+pub(crate) struct TiesOf {
     starts: Vec<u32>,
     ties: Vec<TieId>,
 }
 
 impl TiesOf {
-    pub(super) fn new(n_values: usize, ties: &PrimaryMap<TieId, Tie>) -> TiesOf {
+    pub(crate) fn new(n_values: usize, ties: &PrimaryMap<TieId, Tie>) -> TiesOf {
         let mut starts = vec![0u32; n_values + 1];
         for tensor in ties.values().flat_map(|tie| &tie.tensors) {
             starts[tensor.value.index() + 1] += 1;
@@ -144,14 +144,14 @@ impl TiesOf {
         TiesOf { starts, ties: of }
     }
 
-    pub(super) fn of(&self, value: CutId) -> &[TieId] {
+    pub(crate) fn of(&self, value: CutId) -> &[TieId] {
         let range = self.starts[value.index()] as usize..self.starts[value.index() + 1] as usize;
         &self.ties[range]
     }
 }
 
 /// Spreads the shardings that the user gave.
-pub(super) struct Schedule<'a> {
+pub(crate) struct Schedule<'a> {
     pub values: &'a mut PrimaryMap<CutId, CutValue>,
     pub ties: &'a PrimaryMap<TieId, Tie>,
     pub ties_of: &'a TiesOf,
@@ -161,7 +161,7 @@ pub(super) struct Schedule<'a> {
 
 impl Schedule<'_> {
     /// Runs to the end: each priority in turn, those of less urgency frozen.
-    pub(super) fn run(&mut self) {
+    pub(crate) fn run(&mut self) {
         let mut priorities: Vec<u32> =
             self.values.values().flat_map(|v| &v.waiting).map(|waiting| waiting.priority).collect();
         priorities.push(0);

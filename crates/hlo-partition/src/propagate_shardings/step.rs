@@ -13,7 +13,7 @@ use std::cmp::Reverse;
 
 /// That a dim of a value got atoms, and from where.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Growth {
+pub(crate) struct Growth {
     pub value: CutId,
     pub dim: u32,
     /// Number of atoms of the dim before.
@@ -35,7 +35,7 @@ struct Offer {
 
 /// The state of a step, kept to save allocations.
 #[derive(Debug)]
-pub(super) struct Stepper {
+pub(crate) struct Stepper {
     projector: Projector,
     /// As GSPMD does: more shards count before larger tensors, and some values have what their operands give them.
     is_gspmd: bool,
@@ -47,14 +47,14 @@ pub(super) struct Stepper {
 }
 
 impl Stepper {
-    pub(super) fn new(atom_sizes: &[i64], is_gspmd: bool) -> Stepper {
+    pub(crate) fn new(atom_sizes: &[i64], is_gspmd: bool) -> Stepper {
         let (offers, log, changed) = (Vec::new(), Vec::new(), Vec::new());
         Stepper { projector: Projector::new(atom_sizes), is_gspmd, offers, log, changed }
     }
 
     /// Propagates along one tie. `direction` says from where, by what cutting a factor does. [`Stepper::changed`] then holds
     /// the values that changed.
-    pub(super) fn visit(
+    pub(crate) fn visit(
         &mut self,
         values: &mut PrimaryMap<CutId, CutValue>,
         (id, tie): (TieId, &Tie),
