@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import hlo_opt.jax as ho
 import jax
 import numpy as np
@@ -10,7 +14,7 @@ from hlo_opt import Module
 from hlo_opt.jax import layout
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from tensor_parallel import OPTIMIZER, RULES, WIDTH, mesh_of, params_of, placed, step_of, words_of
+from tensor_parallel import OPTIMIZER, RULES, WIDTH, WORDS, mesh_of, params_of, placed, step_of, words_of
 
 N_STEPS = 20
 
@@ -73,6 +77,38 @@ def test_constraints_within_the_step_are_kept():
     np.testing.assert_allclose(own, theirs, atol=1e-4, rtol=0)
 
 
+NAMES = [("batch", r"^\[2\]", 0), ("hidden", r"\['up'\]$", 1), ("words", r"\['table'\]$", 0)]
+
+
+def test_a_layout_of_named_dims_trains_alike(by_xla):
+    mesh, losses, _, limit = by_xla
+    step = ho.partition(
+        step_of(), mesh=mesh, names=NAMES, layout={"batch": "data", "hidden": "model", "words": "model"}, strict=True
+    )
+    own, params, _ = train(step, mesh, False)
+    np.testing.assert_allclose(own, losses, atol=limit, rtol=0)
+    assert params["layers"][1]["up"].addressable_shards[0].data.shape == (WIDTH, WIDTH)
+    assert params["table"].addressable_shards[0].data.shape == (WORDS // 4, WIDTH)
+    assert params["layers"][0]["q"].addressable_shards[0].data.shape == (WIDTH, WIDTH), "not named: whole"
+
+
+def test_strategies_of_operators_train_alike(by_xla, tmp_path):
+    mesh, losses, _, limit = by_xla
+    params = params_of()
+    plan = ho.partition(step_of(), mesh=mesh, rules=RULES, strict=True).plan(
+        params, OPTIMIZER.init(params), words_of(0)
+    )
+    (tmp_path / "step.pb").write_bytes(plan.partitioned.module)
+    passes = "inline-calls,search-strategies{devices=8,write=true}"
+    tool = Path(sys.executable).parent / "hlo-opt"
+    found = tmp_path / "found"
+    subprocess.run([tool, tmp_path / "step.pb", "--pass", passes, "-q", "-o", found], check=True)
+    file = found / "strategies.toml"
+    step = ho.partition(step_of(), mesh=mesh, strategies=file, strict=True)
+    own, *_ = train(step, mesh, False)
+    np.testing.assert_allclose(own, losses, atol=limit, rtol=0)
+
+
 def test_donated_state_is_taken_over(by_xla):
     mesh = by_xla[0]
     step = ho.partition(step_of(), strict=True)
@@ -117,6 +153,12 @@ def test_wrong_arguments_are_named():
         ho.partition(step_of(), mesh=mesh, rules=[("(", P())])
     with pytest.raises(ValueError, match="rows"):
         ho.partition(step_of(), mesh=mesh, rules=[("q", P("rows"))])
+    with pytest.raises(ValueError, match="expected an axis of the mesh .* for 'batch', found 'rows'"):
+        ho.partition(step_of(), mesh=mesh, names=NAMES, layout={"batch": "rows"})
+    with pytest.raises(ValueError, match="layout: expected 'depth' among the names"):
+        ho.partition(step_of(), mesh=mesh, names=NAMES, layout={"depth": "data"})
+    with pytest.raises(ValueError, match="expected one of rules, layout and strategies"):
+        ho.partition(step_of(), mesh=mesh, rules=RULES, names=NAMES, layout={"batch": "data"})
     with pytest.raises(ValueError, match="most_memory: expected a number of at least 1"):
         ho.partition(step_of(), most_memory=0.5)
     too_long = ho.partition(step_of(), mesh=mesh, rules=[("scale", P(None, "model"))], strict=True)

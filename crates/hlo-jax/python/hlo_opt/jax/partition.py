@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 from hlo_opt import HloError, Module
 from hlo_opt._native import UsageError
-from hlo_opt.jax import layout
+from hlo_opt.jax import layout as layouts
 from hlo_opt.jax.partitioned import Declined, Partitioned, partition_by_xla, physical
 from hlo_opt.jax.sharding import EQUAL_TIMES, SEPARATE, Sharded, Way, check_machine, seconds
 from hlo_opt.jax.wrapped import WrappedStep, check_jitted, check_version
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+#: How a program whose values all say how they are cut becomes that of each device.
+LOWERED = "spmd-partition,simplify-tuples,cse,dce,all-reduce-to-reduce-scatter,combine-collectives{mode=variadic}"
 
 
 class PartitionError(RuntimeError):
@@ -27,6 +31,9 @@ class Options:
 
     mesh: Mesh | None
     rules: Sequence[tuple[re.Pattern[str], PartitionSpec]]
+    layout: dict[str, str] | None
+    names: Sequence[tuple[str, re.Pattern[str], int]]
+    strategies: str | None
     machine: str | None
     most_memory: float | None
     strict: bool
@@ -54,6 +61,9 @@ class PartitionStep(WrappedStep):
         mesh, rules = self._options.mesh, self._options.rules
         if mesh is None:
             return args, kwargs
+        if self._options.layout is not None or self._options.strategies is not None:
+            # What cuts the program says how the arguments come; until then they are whole.
+            rules = [(re.compile(""), PartitionSpec())]
 
         def annotated(path: Any, leaf: Any) -> Any:
             # The first part of the path says whether it is an argument by place or by keyword.
@@ -74,6 +84,9 @@ def partition(
     *,
     mesh: Mesh | None = None,
     rules: Sequence[tuple[str, PartitionSpec]] = (),
+    layout: Mapping[str, str] | None = None,
+    names: Sequence[tuple[str, str, int]] = (),
+    strategies: str | os.PathLike | None = None,
     machine: str | None = None,
     most_memory: float | None = None,
     strict: bool = False,
@@ -89,6 +102,13 @@ def partition(
         mesh: the devices that ``rules`` are about.
         rules: pairs of a regular expression and a ``PartitionSpec``: an argument takes the spec of the first expression
             that is found in its path, such as ``[0]['dense']['kernel']``. An argument that none fits stays as it comes.
+        layout: how named dims lie on the axes of ``mesh``, as Mesh-TensorFlow has it, such as
+            ``{"batch": "data", "hidden": "model"}``. All other dims stay whole. It decides all that the step says of
+            shardings; ``names`` say what is called so.
+        names: triples of a name, a regular expression and a dim: an argument in whose path the expression is found has
+            the name there. One argument is enough for all dims that the step ties to it.
+        strategies: a TOML file of strategies for operators, as MindSpore has them, which spread over all others
+            (``propagate-strategies`` of the command line; ``search-strategies{write=true}`` finds some).
         machine: what times are predicted for, as ``--machine`` takes it: ``"h100"``, or with the number of nodes over
             which the devices are spread, ``"h200:4"``.
         most_memory: how many times the memory of the plainest program a faster one may need; 1.25 if not given.
@@ -110,12 +130,28 @@ def partition(
         except (re.error, TypeError) as error:
             raise ValueError(f"rules: expected a regular expression, found {rule[0]!r}: {error}") from None
         NamedSharding(mesh, rule[1])
+    ways = [given is not None for given in (layout, strategies)] + [bool(rules)]
+    if sum(ways) > 1:
+        raise ValueError("partition: expected one of rules, layout and strategies, found several")
+    if any(ways[:2]) and mesh is None:
+        raise ValueError("layout and strategies: expected the mesh of the devices, found mesh=None")
+    if names and layout is None:
+        raise ValueError("names: expected a layout that speaks of them, found layout=None")
+    called = [(name, re.compile(pattern), dim) for name, pattern, dim in names]
+    known = sorted({name for name, _, _ in called})
+    for name, axis in (layout or {}).items():
+        if axis not in mesh.shape:
+            raise ValueError(f"layout: expected an axis of the mesh {dict(mesh.shape)} for {name!r}, found {axis!r}")
+        if name not in known:
+            raise ValueError(f"layout: expected {name!r} among the names, found {known}")
     if most_memory is not None and not most_memory >= 1:
         raise ValueError(f"most_memory: expected a number of at least 1, found {most_memory!r}")
     if machine is not None:
         check_machine(machine)
     check_version(PartitionStep.maker, PartitionError, strict)
-    return PartitionStep(step, Options(mesh, tuple(read), machine, most_memory, strict))
+    laid = None if layout is None else dict(layout)
+    file = None if strategies is None else os.path.abspath(os.fspath(strategies))
+    return PartitionStep(step, Options(mesh, tuple(read), laid, called, file, machine, most_memory, strict))
 
 
 def _own(by_xla: Partitioned, whole: bytes, options: Options) -> tuple[Partitioned, Sharded]:
@@ -124,17 +160,24 @@ def _own(by_xla: Partitioned, whole: bytes, options: Options) -> tuple[Partition
     Raises:
         Declined: what the compiler says, that the mesh cannot say how a value lies, or that XLA's program is faster.
     """
+    passes = _passes(by_xla, whole, options)
     preset = "auto-spmd" if options.most_memory is None else f"auto-spmd{{most-memory={options.most_memory}}}"
     try:
-        module, report = Module.parse(whole).run(SEPARATE, preset=preset, machine=options.machine)
+        if passes is None:
+            module, report = Module.parse(whole).run(SEPARATE, preset=preset, machine=options.machine)
+        else:
+            module, report = Module.parse(whole).run(f"{passes},{SEPARATE}", machine=options.machine)
     except (HloError, UsageError) as error:
         raise Declined(str(error).strip()) from error
     (told,) = report.json["modules"]
-    # XLA puts together again what is separate for its sake: the time is that of the way before.
-    chosen = told["choice"]["candidates"][told["choice"]["chosen"]]
-    own = _way("hlo-opt", {**told["totals"]["after"], "time": chosen})
+    after = told["totals"]["after"]
+    if passes is None:
+        # XLA puts together again what is separate for its sake: the time is that of the way before.
+        after = {**after, "time": told["choice"]["candidates"][told["choice"]["chosen"]]}
+    own = _way("hlo-opt", after)
     theirs = _figures_of_xla(by_xla, options.machine)
-    if own.step_s and theirs.step_s and own.step_s > theirs.step_s * (1 + EQUAL_TIMES):
+    # A layout is what the user wants, whatever it costs.
+    if passes is None and own.step_s and theirs.step_s and own.step_s > theirs.step_s * (1 + EQUAL_TIMES):
         times = f"{seconds(theirs.step_s)} a step, {seconds(own.step_s)} by hlo-opt"
         raise Declined(f"XLA's partitioner is predicted to be faster: {times}")
     n_devices = by_xla.mesh.devices.size
@@ -152,11 +195,11 @@ def _own(by_xla: Partitioned, whole: bytes, options: Options) -> tuple[Partition
             f"expected {len(avals)} parameters and {len(results)} results, found {len(params)} and {len(outputs)}"
         )
     tiles = [
-        [layout.tiles_of_text(text, len(aval.shape), n_devices) for text, aval in zip(texts, kinds)]
+        [layouts.tiles_of_text(text, len(aval.shape), n_devices) for text, aval in zip(texts, kinds)]
         for texts, kinds in ((params, avals), (outputs, results))
     ]
-    for mesh in layout.refinements(by_xla.mesh):
-        specs = [[layout.spec_of(one, mesh) for one in of_kind] for of_kind in tiles]
+    for mesh in layouts.refinements(by_xla.mesh):
+        specs = [[layouts.spec_of(one, mesh) for one in of_kind] for of_kind in tiles]
         if None not in specs[0] and None not in specs[1]:
             break
     else:
@@ -176,9 +219,39 @@ def _own(by_xla: Partitioned, whole: bytes, options: Options) -> tuple[Partition
         cut=[],
         machine=told["totals"]["machine"],
         combined_s=None,
-        page_args=["--preset", preset, *of_machine],
+        page_args=[*(["--preset", preset] if passes is None else ["--pass", passes]), *of_machine],
     )
     return partitioned, sharded
+
+
+def _passes(by_xla: Partitioned, whole: bytes, options: Options) -> str | None:
+    """The passes that lay a step out as the user says; ``None`` where shardings say it."""
+    if options.strategies is not None:
+        n_devices = by_xla.mesh.devices.size
+        return f"inline-calls,propagate-strategies{{file='{options.strategies}',devices={n_devices}}},{LOWERED}"
+    if options.layout is None:
+        return None
+    parameters = {
+        inst.parameter_number: inst
+        for inst in Module.parse(whole).entry.instructions
+        if inst.parameter_number is not None
+    }
+    names = []
+    for name, pattern, dim in options.names:
+        found = False
+        for number, of_argument in enumerate(by_xla.kept):
+            path = jax.tree_util.keystr(by_xla.in_paths[of_argument])
+            if pattern.search(path) and dim < len(by_xla.avals[of_argument].shape):
+                names.append(f"{name} = %{parameters[number].name}:{dim}")
+                found = True
+        if not found:
+            raise Declined(
+                f"names: expected an argument whose path has {pattern.pattern!r} and a dim {dim}, found none"
+            )
+    axes = ",".join(f"{axis}:{size}" for axis, size in by_xla.mesh.shape.items())
+    laid = ";".join(f"{name}:{axis}" for name, axis in options.layout.items())
+    told = f"names='{';'.join(names)}',mesh='{axes}',layout='{laid}',order=given"
+    return f"inline-calls,assign-mesh-layout{{{told}}},{LOWERED}"
 
 
 def _way(name: str, figures: dict[str, Any]) -> Way:
