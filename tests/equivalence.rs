@@ -5,6 +5,7 @@ use hlo_analysis::replication::Replication;
 use hlo_eval::draw::{Draw, DrawOptions, Same};
 use hlo_eval::global::{GlobalProgram, TiledInterface, find_manual_region};
 use hlo_eval::{EvalOptions, Inputs, Outputs, entry_leaves};
+use hlo_ir::devices::find_n_devices;
 use hlo_ir::literal::{Literal, Scalar};
 use hlo_ir::{Module, NumberClass, Shape};
 use std::sync::Arc;
@@ -63,7 +64,9 @@ pub(crate) fn check_chain(before: &Module, chain: &[&Module], draw: &str, near: 
 pub(crate) fn check_global(before: &Module, after: &Module, draw: &str) -> Result<(), String> {
     let draws =
         draw.split_whitespace().map(Draw::parse).collect::<Result<Vec<Draw>, _>>().map_err(|e| e.to_string())?;
-    let global = GlobalProgram::of(before).map_err(|e| e.to_string())?;
+    // Only what comes after may say on how many devices the program runs.
+    let n_devices = find_n_devices(before).max(find_n_devices(after));
+    let global = GlobalProgram::on(before, n_devices).map_err(|e| e.to_string())?;
     for seed in 1..=2 {
         let options = DrawOptions { seed, draws: draws.clone(), same: Same::Auto };
         let wholes = global.draw(&options).map_err(|e| format!("before: {e}"))?;

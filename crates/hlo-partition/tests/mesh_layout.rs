@@ -85,12 +85,13 @@ fn tile_elems(module: &Module, name: &str) -> i64 {
 #[test]
 fn two_layers_have_the_papers_costs() {
     let (b, io, h) = (64, 256, 1024);
-    // (mesh, layout, values all-reduced per device, memory of x, h and w)
+    let share = |n: i64, of: i64| n as f64 / of as f64;
+    // (mesh, layout, values all-reduced per device, memory of x, h and w, communication by computation)
     let cases = [
-        ("all:8", "", 0, 344_064),
-        ("all:8", "batch:all", 524_288, 272_384),
-        ("all:8", "hidden:all", 32_768, 57_344),
-        ("rows:4,cols:2", "batch:rows;hidden:cols", 270_336, 143_360),
+        ("all:8", "", 0, 344_064, 0.0),
+        ("all:8", "batch:all", 524_288, 272_384, share(8, b)),
+        ("all:8", "hidden:all", 32_768, 57_344, share(8, h)),
+        ("rows:4,cols:2", "batch:rows;hidden:cols", 270_336, 143_360, share(2, h) + share(4, b)),
         // Every product reduces out one dim that is cut: h over planes (b/r * h/c), y and dx over cols (b/r * io/p each), dh over
         // planes, dw and dv over rows (io/p * h/c each). Memory: each matrix is cut along two of the three axes.
         (
@@ -98,14 +99,18 @@ fn two_layers_have_the_papers_costs() {
             "batch:rows;hidden:cols;io:planes",
             2 * (b / 2 * h / 2) + 2 * (b / 2 * io / 2) + 2 * (io / 2 * h / 2),
             (b / 2 * io / 2) + (b / 2 * h / 2) + (io / 2 * h / 2),
+            share(2, h) + share(2, io) + share(2, b),
         ),
     ];
-    for (mesh, layout, reduced, memory) in cases {
+    for (mesh, layout, reduced, memory, ratio) in cases {
         let (module, _) = laid_out(TWO_LAYERS, NAMES, mesh, layout).unwrap_or_else(|e| panic!("{layout}: {e}"));
         let expected = if reduced == 0 { vec![] } else { vec![("all-reduce".to_string(), reduced)] };
         assert_eq!(exchanged(&module), expected, "{layout}");
         let held: i64 = ["x", "h", "w"].iter().map(|name| tile_elems(&module, name)).sum();
         assert_eq!(held, memory, "{layout}");
+        // The multiplications of the two forward products, in tiles: of the empty layout nothing is cut.
+        let n_cut = if layout.is_empty() { 1 } else { 8 };
+        assert_eq!(share(reduced, 2 * b * io * h / n_cut), ratio, "{layout}");
     }
 }
 
@@ -131,7 +136,7 @@ fn a_dim_that_a_tensor_has_twice_stays_whole() {
     let (module, _) = laid_out(text, "n = %x:0; d = %x:1", "all:2", "d:all").expect("the dim that is reduced out");
     assert_eq!(exchanged(&module), [("all-reduce".to_string(), 64)]);
     let error = refused(text, "n = %x:0", "all:2", "n:all");
-    assert!(error.contains("tensor %g f32[8,8]: dims 0 and 1 are both `n`"), "{error}");
+    assert!(error.contains("tensor %g f32[8,8]: dims 0 and 1 are both `n` (%g:0, by %g %x:0, by %g %g:1)"), "{error}");
 }
 
 #[test]
@@ -142,6 +147,7 @@ fn names_are_held_against_the_module() {
         two.contains("names, line 2: expected one name for one dim, found `a` at %x:0 (line 1) and `b` at %y:0"),
         "{two}"
     );
+    assert!(two.contains("ops tie these two: %x:0, by %h %h:0, by %y %y:0"), "{two}");
     let sizes = told("a = %x:0\na = %x:1");
     assert!(sizes.contains("`a`: expected one size, found 64 at %x:0 (line 1) and 256 at %x:1"), "{sizes}");
     assert!(told("a = %z:0").contains("expected an instruction, found no %z"));

@@ -3,9 +3,10 @@
 //! Legal (§5 of the paper) is a layout if an axis cuts at most one dim of each tensor and at most one dim of each op (for a product
 //! `[a,b] * [b,c]` these are `a`, `b` and `c`), and if its size divides the dim's.
 
-use super::classes::{DimProgram, OpDim};
+use super::classes::{DimPlace, DimProgram, OpDim};
 use super::names::NamedClass;
 use super::parts::PartId;
+use super::path::path_text;
 use super::text::NamedAxis;
 use crate::error::PartitionError;
 use crate::mesh::ModuleMesh;
@@ -135,7 +136,11 @@ impl Layout {
                 for (part, axis) in of_dim {
                     let Some((first, other)) = cut_by[axis].replace((dim, part)) else { continue };
                     let both = match other == part {
-                        true => format!("dims {first} and {dim} are both `{}`", name(part)),
+                        true => {
+                            let place = |dim: usize| DimPlace { value, dim: dim as u32, part: 0 };
+                            let path = path_text(program, part, place(first), place(dim));
+                            format!("dims {first} and {dim} are both `{}` ({path})", name(part))
+                        }
                         false => format!("dim {first} (`{}`) and dim {dim} (`{}`)", name(other), name(part)),
                     };
                     let text = format!(

@@ -12,6 +12,7 @@ pub(crate) mod forecast;
 pub(crate) mod layout;
 pub(crate) mod names;
 pub(crate) mod parts;
+mod path;
 pub(crate) mod search;
 pub(crate) mod text;
 

@@ -2,6 +2,7 @@
 
 use super::classes::{DimClass, DimPlace, DimProgram};
 use super::parts::PartId;
+use super::path::path_text;
 use super::text::{NamedTarget, Naming, parse_names};
 use crate::error::PartitionError;
 use hlo_ir::diag::Entity;
@@ -53,7 +54,7 @@ pub(crate) fn name_classes(program: &mut DimProgram, sidecar: &str) -> Result<Ve
         let Some(&part) = parts.get(one.place.part as usize) else { continue };
         let known = given.entry(part).or_insert(one);
         if known.naming.name != one.naming.name {
-            return Err(two_names(program, known, one));
+            return Err(two_names(program, part, (known, one)));
         }
     }
     let mut taken: IndexSet<String, FixedHash> = given.values().map(|one| one.naming.name.clone()).collect();
@@ -160,18 +161,17 @@ fn check_sizes(program: &DimProgram, found: &[FoundPlace]) -> Result<(), Partiti
     Ok(())
 }
 
-fn two_names(program: &DimProgram, first: &FoundPlace, second: &FoundPlace) -> PartitionError {
+fn two_names(program: &DimProgram, part: PartId, (first, second): (&FoundPlace, &FoundPlace)) -> PartitionError {
     let text = format!(
         "names, line {}: expected one name for one dim, found `{}` at {} (line {}) and `{}` at {}; \
-         ops tie these two: {} and {}",
+         ops tie these two: {}",
         second.naming.line,
         first.naming.name,
         first.naming.text,
         first.naming.line,
         second.naming.name,
         second.naming.text,
-        program.tensor_text(first.place.value),
-        program.tensor_text(second.place.value),
+        path_text(program, part, first.place, second.place),
     );
     let inst = program.graph.values[second.place.value].inst;
     PartitionError::about("names", program.entity(inst), text)
