@@ -31,7 +31,7 @@
 use super::configure::{choose_configured, configure};
 use super::file::StrategyFile;
 use super::operators::OperatorGraph;
-use super::prepared::{Prepared, explain};
+use super::prepared::{Prepared, explain, why_unchanged};
 use super::spread::Spread;
 use super::write::Decided;
 use crate::error::PartitionError;
@@ -77,6 +77,10 @@ pub(super) fn read_file(options: &Options) -> Result<StrategyFile, PartitionErro
 
 impl Pass for ApplyStrategies {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
+        if let Some(why) = why_unchanged(module) {
+            cx.report.unchanged_because = Some(why);
+            return Ok(Changed::No);
+        }
         let file = &self.file;
         let prepared = Prepared::new(module)?;
         let operators = OperatorGraph::new(&prepared.before, &prepared.graph, file.depth);

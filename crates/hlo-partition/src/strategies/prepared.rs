@@ -15,6 +15,7 @@ use crate::propagate_shardings::graph::ShardingGraph;
 use crate::propagate_shardings::values::CutId;
 use hlo_analysis::Preserved;
 use hlo_ir::diag::Entity;
+use hlo_ir::print::{PrintOptions, print_module};
 use hlo_ir::{InstId, Module, shardy};
 use hlo_pass::report::{Decision, PassReport};
 use hlo_pass::{Changed, PassError};
@@ -30,17 +31,18 @@ pub(super) struct Prepared {
     n_dropped: usize,
 }
 
+/// Why a program gets no strategies.
+pub(super) fn why_unchanged(module: &Module) -> Option<String> {
+    let n = module.n_devices();
+    (n > 1).then(|| format!("the header has {n} devices: it is a per-device program"))
+}
+
 impl Prepared {
     /// Takes the user's annotations away and reads the values.
     ///
     /// # Errors
-    /// Manual regions, several partitions.
+    /// Manual regions.
     pub(super) fn new(module: &Module) -> Result<Prepared, PartitionError> {
-        if module.n_devices() > 1 {
-            let n = module.n_devices();
-            let text = format!("expected a global program, with one partition in the header, found {n} devices");
-            return Err(PartitionError::about("strategy", Entity::Module, text));
-        }
         let mut work = module.clone();
         let n_dropped = drop_annotations(&mut work)?;
         let copies = match CallSiteCopies::has_shared(&work) {
@@ -102,6 +104,12 @@ impl Prepared {
             if let Some(name) = merged.name_now(&told.computation) {
                 told.computation = name.to_string();
             }
+        }
+        let text = |module: &Module| print_module(module, &PrintOptions::default());
+        // Where annotations were dropped, the same ones may be there again.
+        if n_dropped > 0 && text(module) == text(&work) {
+            report.unchanged_because = Some("every instruction has its sharding".into());
+            return Ok(Changed::No);
         }
         *module = work;
         Ok(Changed::Yes(Preserved::NONE))

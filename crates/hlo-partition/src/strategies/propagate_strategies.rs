@@ -25,7 +25,7 @@ use super::apply_strategies::{DEVICES, FILE, read_file};
 use super::configure::{choose_configured, configure};
 use super::file::StrategyFile;
 use super::operators::OperatorGraph;
-use super::prepared::{Prepared, explain};
+use super::prepared::{Prepared, explain, why_unchanged};
 use super::spread::Spread;
 use super::write::Decided;
 use hlo_ir::Module;
@@ -47,6 +47,10 @@ pub(crate) struct PropagateStrategies {
 
 impl Pass for PropagateStrategies {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
+        if let Some(why) = why_unchanged(module) {
+            cx.report.unchanged_because = Some(why);
+            return Ok(Changed::No);
+        }
         let file = &self.file;
         let prepared = Prepared::new(module)?;
         let operators = OperatorGraph::new(&prepared.before, &prepared.graph, file.depth);

@@ -24,7 +24,7 @@ use super::double_recursive::{Halving, Halvings, Search, SearchOrder};
 use super::dynamic_programming::Program;
 use super::layouts::{Assignment, DeviceMatrix, common_mesh, n_named};
 use super::operators::{OperatorGraph, OperatorId};
-use super::prepared::{Prepared, explain};
+use super::prepared::{Prepared, explain, why_unchanged};
 use super::spread::Spread;
 use super::write::Decided;
 use crate::error::PartitionError;
@@ -122,6 +122,10 @@ impl SearchStrategies {
 
 impl Pass for SearchStrategies {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
+        if let Some(why) = why_unchanged(module) {
+            cx.report.unchanged_because = Some(why);
+            return Ok(Changed::No);
+        }
         let prepared = Prepared::new(module)?;
         let operators = OperatorGraph::new(&prepared.before, &prepared.graph, self.depth);
         let mesh = common_mesh(self.n_devices, &[])
