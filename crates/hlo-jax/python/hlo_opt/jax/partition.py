@@ -240,7 +240,7 @@ def _passes(by_xla: Partitioned, whole: bytes, options: Options) -> str | None:
     for name, pattern, dim in options.names:
         found = False
         for number, of_argument in enumerate(by_xla.kept):
-            path = jax.tree_util.keystr(by_xla.in_paths[of_argument])
+            path = jax.tree_util.keystr(by_xla.in_paths[of_argument][1:])
             if pattern.search(path) and dim < len(by_xla.avals[of_argument].shape):
                 names.append(f"{name} = %{parameters[number].name}:{dim}")
                 found = True
