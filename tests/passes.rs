@@ -24,11 +24,11 @@ const REORDER_SUMS: &[&str] = &[
     "decompose-collectives",
 ];
 
-/// Passes that read global programs.
-const GLOBAL: &[&str] = &["spmd-partition", "propagate-shardings", LAYOUT];
+/// Passes that read global programs which say on how many devices they run.
+const GLOBAL: &[&str] = &["spmd-partition", "propagate-shardings"];
 
-/// The pass that says on how many devices a program runs.
-const LAYOUT: &str = "assign-mesh-layout";
+/// Passes that say on how many devices a global program runs.
+const CUTTING: &[&str] = &["assign-mesh-layout", "apply-strategies", "propagate-strategies", "search-strategies"];
 
 fn parse(name: &str, text: &str) -> Module {
     let parsed = hlo_text::parse_module(text);
@@ -56,11 +56,12 @@ fn check_sample(pass: &str, sample: &Sample) -> Result<(), String> {
     let pipeline = sample.header("pass").ok_or_else(|| format!("{name}: expected a line `// pass:`"))?;
     let before = parse(&name, &sample.text);
     let n_devices = sample.header("devices").map_or(Ok(1), str::parse::<usize>).map_err(|e| format!("{name}: {e}"))?;
-    let is_global = GLOBAL.iter().any(|p| pipeline.contains(p));
+    let is_cut = CUTTING.iter().any(|p| pipeline.contains(p));
+    let is_global = is_cut || GLOBAL.iter().any(|p| pipeline.contains(p));
     let mut after = before.clone();
     let summary = run(&name, &mut after, pipeline);
     let n_found = match is_global {
-        true => find_n_devices(if pipeline.contains(LAYOUT) { &after } else { &before }),
+        true => find_n_devices(if is_cut { &after } else { &before }),
         false => before.n_devices(),
     };
     if n_devices != n_found {
