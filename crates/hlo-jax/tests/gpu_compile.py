@@ -215,6 +215,9 @@ def partitioned_rows(mesh: Mesh) -> tuple[dict[str, Compiled], list[str]]:
         failures.append(f"expected {kept} donated bytes to keep their place, found {own.alias}")
     if own.step_s > xla.step_s:
         failures.append(f"expected at most {xla.step_s * 1e6:.0f} µs, found {own.step_s * 1e6:.0f}")
+    sent = [sum(exchange.sent_bytes for exchange in row.exchanges) for row in (own, xla)]
+    if sent[0] > sent[1]:
+        failures.append(f"expected at most {sent[1]} bytes sent, found {sent[0]}")
     if own.arguments != xla.arguments:
         failures.append(f"expected arguments as they are annotated, {xla.arguments} bytes, found {own.arguments}")
     return rows, [f"tensor_parallel: {sentence}" for sentence in failures]

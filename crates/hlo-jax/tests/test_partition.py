@@ -63,6 +63,7 @@ def test_a_transformer_trains_as_with_xlas_partitioner(by_xla, is_placed):
     theirs, mine = ho.report(step).ways
     assert mine.step_s < theirs.step_s
     assert mine.peak_bytes <= 1.25 * theirs.peak_bytes
+    assert mine.sent_bytes <= theirs.sent_bytes
     text = str(ho.report(step))
     assert "train_step on 8 devices, partitioned by hlo-opt" in text
     assert "[0]['layers'][0]['up'] float32[64, 256]" in text
@@ -107,6 +108,13 @@ def test_strategies_of_operators_train_alike(by_xla, tmp_path):
     step = ho.partition(step_of(), mesh=mesh, strategies=file, strict=True)
     own, *_ = train(step, mesh, False)
     np.testing.assert_allclose(own, losses, atol=limit, rtol=0)
+
+
+def test_more_bytes_may_be_faster(by_xla):
+    mesh = by_xla[0]
+    args = (placed(params_of(), mesh, 0), placed(OPTIMIZER.init(params_of()), mesh, 1), placed(words_of(0), mesh, 2))
+    ways = [ho.partition(step_of(), most_bytes=n, strict=True).plan(*args).sharded.ways[1] for n in (1.0, 1.5)]
+    assert ways[0].sent_bytes < ways[1].sent_bytes and ways[0].step_s > ways[1].step_s
 
 
 def test_donated_state_is_taken_over(by_xla):
@@ -161,6 +169,8 @@ def test_wrong_arguments_are_named():
         ho.partition(step_of(), mesh=mesh, rules=RULES, names=NAMES, layout={"batch": "data"})
     with pytest.raises(ValueError, match="most_memory: expected a number of at least 1"):
         ho.partition(step_of(), most_memory=0.5)
+    with pytest.raises(ValueError, match="most_bytes: expected a positive number"):
+        ho.partition(step_of(), most_bytes=0)
     too_long = ho.partition(step_of(), mesh=mesh, rules=[("scale", P(None, "model"))], strict=True)
     params = params_of()
     with pytest.raises(ho.PartitionError, match="has more dims than float32\\[64\\]"):

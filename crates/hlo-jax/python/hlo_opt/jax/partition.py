@@ -21,6 +21,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 LOWERED = "spmd-partition,simplify-tuples,cse,dce,all-reduce-to-reduce-scatter,combine-collectives{mode=variadic}"
 
 
+#: How many times the memory of the plainest program the preset gives a faster one.
+MOST_MEMORY = 1.25
+
+
 class PartitionError(RuntimeError):
     """A step could not be taken over, with ``strict=True``."""
 
@@ -36,6 +40,7 @@ class Options:
     strategies: str | None
     machine: str | None
     most_memory: float | None
+    most_bytes: float
     strict: bool
 
 
@@ -89,6 +94,7 @@ def partition(
     strategies: str | os.PathLike | None = None,
     machine: str | None = None,
     most_memory: float | None = None,
+    most_bytes: float = 1.0,
     strict: bool = False,
 ) -> PartitionStep:
     """Writes the program of each device of a step that says how some of its values are cut.
@@ -112,6 +118,8 @@ def partition(
         machine: what times are predicted for, as ``--machine`` takes it: ``"h100"``, or with the number of nodes over
             which the devices are spread, ``"h200:4"``.
         most_memory: how many times the memory of the plainest program a faster one may need; 1.25 if not given.
+        most_bytes: how many times the bytes that XLA's program sends a faster one may send. Where none that is faster
+            sends so few, the fastest is taken.
         strict: raise :class:`PartitionError` where the step cannot be taken over, instead of a warning.
 
     Returns:
@@ -146,12 +154,14 @@ def partition(
             raise ValueError(f"layout: expected {name!r} among the names, found {known}")
     if most_memory is not None and not most_memory >= 1:
         raise ValueError(f"most_memory: expected a number of at least 1, found {most_memory!r}")
+    if not most_bytes > 0:
+        raise ValueError(f"most_bytes: expected a positive number, found {most_bytes!r}")
     if machine is not None:
         check_machine(machine)
     check_version(PartitionStep.maker, PartitionError, strict)
     laid = None if layout is None else dict(layout)
     file = None if strategies is None else os.path.abspath(os.fspath(strategies))
-    return PartitionStep(step, Options(mesh, tuple(read), laid, called, file, machine, most_memory, strict))
+    return PartitionStep(step, Options(mesh, tuple(read), laid, called, file, machine, most_memory, most_bytes, strict))
 
 
 def _own(by_xla: Partitioned, whole: bytes, options: Options) -> tuple[Partitioned, Sharded]:
@@ -160,22 +170,17 @@ def _own(by_xla: Partitioned, whole: bytes, options: Options) -> tuple[Partition
     Raises:
         Declined: what the compiler says, that the mesh cannot say how a value lies, or that XLA's program is faster.
     """
+    theirs = _figures_of_xla(by_xla, options.machine)
     passes = _passes(by_xla, whole, options)
     preset = "auto-spmd" if options.most_memory is None else f"auto-spmd{{most-memory={options.most_memory}}}"
     try:
         if passes is None:
-            module, report = Module.parse(whole).run(SEPARATE, preset=preset, machine=options.machine)
+            module, told, own, page = _fastest(whole, preset, theirs, options)
         else:
-            module, report = Module.parse(whole).run(f"{passes},{SEPARATE}", machine=options.machine)
+            module, told = _run(whole, options, pipeline=passes)
+            own, page = _way("hlo-opt", told["totals"]["after"]), ["--pass", passes]
     except (HloError, UsageError) as error:
         raise Declined(str(error).strip()) from error
-    (told,) = report.json["modules"]
-    after = told["totals"]["after"]
-    if passes is None:
-        # XLA puts together again what is separate for its sake: the time is that of the way before.
-        after = {**after, "time": told["choice"]["candidates"][told["choice"]["chosen"]]}
-    own = _way("hlo-opt", after)
-    theirs = _figures_of_xla(by_xla, options.machine)
     # A layout is what the user wants, whatever it costs.
     if passes is None and own.step_s and theirs.step_s and own.step_s > theirs.step_s * (1 + EQUAL_TIMES):
         times = f"{seconds(theirs.step_s)} a step, {seconds(own.step_s)} by hlo-opt"
@@ -219,9 +224,40 @@ def _own(by_xla: Partitioned, whole: bytes, options: Options) -> tuple[Partition
         cut=[],
         machine=told["totals"]["machine"],
         combined_s=None,
-        page_args=[*(["--preset", preset] if passes is None else ["--pass", passes]), *of_machine],
+        page_args=[*page, *of_machine],
     )
     return partitioned, sharded
+
+
+def _run(
+    whole: bytes, options: Options, pipeline: str | None = None, preset: str | None = None
+) -> tuple[Module, dict[str, Any]]:
+    """The program of each device by a preset, or by passes; and what is told of it."""
+    passes = SEPARATE if pipeline is None else f"{pipeline},{SEPARATE}"
+    module, report = Module.parse(whole).run(passes, preset=preset, machine=options.machine)
+    (told,) = report.json["modules"]
+    return module, told
+
+
+def _fastest(whole: bytes, preset: str, theirs: Way, options: Options) -> tuple[Module, dict[str, Any], Way, list[str]]:
+    """The program by the preset's way; or by the fastest other way that is faster than XLA's program and sends no more
+    bytes than it may, if there is one. Then what is told of it, its figures, and the words that make it again."""
+    module, told = _run(whole, options, preset=preset)
+    candidates = told["choice"]["candidates"]
+    # XLA puts together again what is separate for its sake: the time is that of the way before.
+    chosen = candidates[told["choice"]["chosen"]]
+    own = _way("hlo-opt", {**told["totals"]["after"], "time": chosen})
+    most_sent = theirs.sent_bytes * options.most_bytes
+    if own.sent_bytes <= most_sent or not theirs.step_s:
+        return module, told, own, ["--preset", preset]
+    most_held = (options.most_memory or MOST_MEMORY) * candidates[0]["peak_bytes"]
+    fitting = [way for way in candidates if way["critical_path_s"] <= theirs.step_s and way["peak_bytes"] <= most_held]
+    for way in sorted(fitting, key=lambda way: way["critical_path_s"]):
+        other, of_other = _run(whole, options, pipeline=way["pipeline"])
+        if of_other["totals"]["after"]["sent_bytes"] <= most_sent:
+            figures = _way("hlo-opt", {**of_other["totals"]["after"], "time": way})
+            return other, of_other, figures, ["--pass", way["pipeline"]]
+    return module, told, own, ["--preset", preset]
 
 
 def _passes(by_xla: Partitioned, whole: bytes, options: Options) -> str | None:
