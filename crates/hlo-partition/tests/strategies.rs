@@ -120,7 +120,11 @@ fn what_is_not_legal_is_refused_with_its_place() {
     }
     let other = "devices = 8\noperator = [{name = \"%z\", strategy = [[2, 1], [1, 4]]}]";
     let text = run(&module, "apply-strategies", &[("file", other)]).map(|_| ()).expect_err("a refusal");
-    assert_eq!(text, "strategies: expected the name of an operator (an instruction with `%`), found `%z`");
+    assert_eq!(
+        text,
+        "strategies: expected the name of an operator (an instruction with `%`; what gives a scalar or \
+         only calls, and what is made of constants, is none), found `%z`"
+    );
 }
 
 #[test]

@@ -9,7 +9,7 @@ use super::halo::HaloRows;
 use crate::mesh::ModuleMesh;
 use crate::prices::Prices;
 use crate::sharding::{ArraySharding, AtomList};
-use hlo_ir::factors::FactorSet;
+use hlo_ir::factors::{FactorRole, FactorSet, FactorUse};
 use hlo_ir::localize::{LocalForm, OperandAdjust, localize};
 use hlo_ir::op::FactorRule;
 use hlo_ir::{ArrayShape, InstId, Module};
@@ -154,6 +154,11 @@ impl OpView<'_> {
         let (mut cost, mut moves_operands) = (0.0, false);
         let mut operands: Vec<ArraySharding> = Vec::with_capacity(self.operands.len());
         for (k, ((shape, sharding, value), tensor)) in self.operands.iter().zip(&self.set.operands).enumerate() {
+            // Of a dim that no other tensor has, such as one of one element that a reshape drops, the op needs all.
+            let is_cut_alone = |one: &FactorUse| one.role == FactorRole::Own && !cut.lists[one.factor].is_empty();
+            if tensor.iter().flatten().any(is_cut_alone) {
+                return None;
+            }
             let needed = cut.tensor(mesh, tensor)?;
             let same = |j: usize| self.operands[j].2 == *value && operands[j] == needed;
             if !(0..k).any(same) {

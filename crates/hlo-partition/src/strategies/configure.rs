@@ -46,7 +46,7 @@ pub(super) fn configure(
         let what = match file.depth {
             0 => "an instruction with `%`".to_string(),
             depth => format!("{depth} parts of op_name, or of an instruction with `%`"),
-        };
+        } + "; what gives a scalar or only calls, and what is made of constants, is none";
         return Err(wrong(None, format!("strategies: expected the name of an operator ({what}), found `{name}`")));
     }
     let mut matrices: Vec<DeviceMatrix> = configured.iter().map(|one| one.matrix.clone()).collect();

@@ -125,10 +125,15 @@ impl StrategyFile {
         }
         file.devices = file.devices.max(devices);
         if !(1..=MOST_DEVICES).contains(&file.devices) {
-            return Err(format!("strategies: expected 1 to {MOST_DEVICES} devices, found {}", file.devices));
+            let found = file.devices;
+            let where_said = "`devices = N` in the file or the option devices=N";
+            return Err(format!("strategies: expected 1 to {MOST_DEVICES} devices ({where_said}), found {found}"));
         }
-        for entry in &file.operator {
+        for (k, entry) in file.operator.iter().enumerate() {
             entry.check()?;
+            if file.operator[..k].iter().any(|before| before.name == entry.name) {
+                return Err(format!("strategies: expected each operator once, found `{}` twice", entry.name));
+            }
         }
         Ok(file)
     }
@@ -233,7 +238,10 @@ mod tests {
     fn what_is_wrong_is_told_with_its_line() {
         let wrong = |text: &str| StrategyFile::parse(text, 0).expect_err("an error");
         assert!(wrong("devices = 8\ncolour = 1").starts_with("strategies, line 2: unknown field `colour`"));
-        assert_eq!(wrong("devices = 0"), "strategies: expected 1 to 65536 devices, found 0");
+        assert_eq!(
+            wrong("devices = 0"),
+            "strategies: expected 1 to 65536 devices (`devices = N` in the file or the option devices=N), found 0"
+        );
         assert!(wrong("devices = 2\n[[operator]]\nname = \"a\"").contains("operator `a`: expected `strategy`"));
         assert!(wrong("devices = 2\n[[operator]]\nname = \"a\"\nstrategy = [[\"x\"]]").contains("line 4"));
     }
