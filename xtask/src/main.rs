@@ -146,7 +146,6 @@ cargo xtask <command>
   propagate-check [options]  shardings that propagate-shardings gives values of random programs, beside those of Shardy's own
                        passes, or of XLA's propagation
       --order ORDER        shardy (default) or gspmd
-      --least PERCENT      of the values that have to be equal (default 95, for gspmd 90)
       --programs N         programs (default 300)
       --seed N             which ones (default 1)
   partition-check [options] [FILE...]  random programs with random shardings or manual regions, partitioned, beside the global program
