@@ -21,6 +21,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("hlo-wus", &["hlo-pass", "hlo-cluster"]),
     ("hlo-collectives", &["hlo-pass", "hlo-cluster"]),
     ("hlo-partition", &["hlo-pass", "hlo-cluster"]),
+    ("hlo-search", &["hlo-pass", "hlo-cluster"]),
     ("hlo-gpu", &["hlo-pass", "hlo-cluster"]),
     ("hlo-audit", &["hlo-simplify", "hlo-collectives", "hlo-wus"]),
     ("hlo-run", &["hlo-gpu"]),

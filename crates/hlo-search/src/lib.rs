@@ -1,0 +1,4 @@
+//! The optimal parallel plan of a global training step: which axis of a mesh cuts which dim of each value, with a lower bound that says
+//! how far from the best it can be.
+
+mod solver;
