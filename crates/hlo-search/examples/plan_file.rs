@@ -1,0 +1,45 @@
+//! Plans a global program and prints what the search says: `plan_file FILE CLUSTER DEVICE [AXES [EFFORT [GAP]]]`.
+
+use hlo_analysis::frequency::FrequencyOptions;
+use hlo_analysis::time::Machine;
+use hlo_search::{SearchOptions, Searched, plan_parallel};
+use std::error::Error;
+use std::time::Instant;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let word = |k: usize, default: &str| words.get(k).cloned().unwrap_or_else(|| default.into());
+    let bytes = std::fs::read(word(0, ""))?;
+    let parsed = hlo_text::parse_bytes(&bytes).map_err(|errors| format!("{errors:?}"))?;
+    let read = |name: String| if name.ends_with(".toml") { std::fs::read_to_string(name) } else { Ok(name) };
+    let machine = Machine::from_args(&read(word(1, ""))?, &read(word(2, "h200"))?)?;
+    let n_devices = machine.cluster().map_or(8, |cluster| i64::from(cluster.n_devices()));
+    let asked = SearchOptions {
+        machine,
+        n_devices,
+        effort: (word(4, "1").parse::<f64>()? * 1e9) as u64,
+        gap: word(5, "0").parse()?,
+        most_axes: word(3, "3").parse()?,
+        even: false,
+    };
+    let start = Instant::now();
+    let found = plan_parallel(&parsed.module, &asked, FrequencyOptions::default(), &|| false, &|line| eprintln!("{line}"))?;
+    match found {
+        Searched::Nothing(why) => println!("{why}"),
+        Searched::Plan(_, report) => {
+            let gap = 100.0 * report.gap();
+            println!("{:.2} s: mesh {}, {:.3} ms, gap {gap:.3} %", start.elapsed().as_secs_f64(), report.mesh, report.step_s * 1e3);
+            for baseline in &report.baselines {
+                let ratio = baseline.step_s.map(|s| s / report.step_s);
+                println!("  {} on {}: {ratio:?}", baseline.name, baseline.mesh);
+            }
+            for mesh in &report.meshes {
+                println!("  {mesh:?}");
+            }
+            for param in &report.params {
+                println!("  {} {:?} {} {}", param.name, param.dims, param.state, param.bytes);
+            }
+        }
+    }
+    Ok(())
+}

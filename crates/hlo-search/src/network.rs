@@ -1,0 +1,344 @@
+//! The program on one mesh as a problem of the solver: a variable for each op (its plans) and for each kept value (its states).
+//!
+//! Costs: an op's work, once for each plan; a redistribution wherever a value goes from one variable to another, as often as that
+//! happens. `J` is their sum. Each variable's states and each table are built once for equal shapes.
+
+use crate::mesh::SearchMesh;
+use crate::plans::{OpRule, Plan};
+use crate::prices::Prices;
+use crate::program::{CutId, OpId, Program, Taker};
+use crate::solver::{Cost, INFINITE, Pair, PairTable, Problem, VarId};
+use crate::state::State;
+use crate::work::OpWork;
+use cranelift_entity::packed_option::PackedOption;
+use cranelift_entity::{PrimaryMap, SecondaryMap};
+use hlo_analysis::time::Machine;
+use hlo_ir::Dims;
+use hlo_ir::names::FixedHash;
+use indexmap::{IndexMap, IndexSet};
+use std::sync::Arc;
+
+/// What is the same on every mesh.
+pub(crate) struct Facts<'p, 'm> {
+    pub program: &'p Program<'m>,
+    pub rules: PrimaryMap<OpId, OpRule>,
+    pub work: SecondaryMap<OpId, Option<OpWork>>,
+    pub machine: &'p Machine,
+    pub even: bool,
+}
+
+/// What a variable decides.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Decides {
+    /// The plan of an op.
+    Plan(OpId),
+    /// The state in which a value is kept.
+    Kept(CutId),
+}
+
+/// The problem on one mesh, and what its variables and states mean.
+pub(crate) struct PlanNetwork {
+    pub mesh: SearchMesh,
+    pub problem: Problem,
+    pub decides: PrimaryMap<VarId, Decides>,
+    pub plans: SecondaryMap<OpId, Arc<[Plan]>>,
+    pub states: SecondaryMap<CutId, Arc<[State]>>,
+    pub var_of_op: SecondaryMap<OpId, PackedOption<VarId>>,
+    pub var_of_value: SecondaryMap<CutId, PackedOption<VarId>>,
+}
+
+impl<'p, 'm> Facts<'p, 'm> {
+    /// Reads the rules of all ops.
+    pub(crate) fn new(program: &'p Program<'m>, machine: &'p Machine, even: bool) -> Facts<'p, 'm> {
+        let mut may_be_partial: SecondaryMap<CutId, bool> = SecondaryMap::new();
+        let mut rules: PrimaryMap<OpId, OpRule> = PrimaryMap::new();
+        // Ops stand in order of their computations; what a loop carries is taken to be whole.
+        for op in program.ops.values() {
+            let of_operand = |k: usize| op.operands.get(k).and_then(|v| v.expand()).is_some_and(|v| may_be_partial[v]);
+            let rule = OpRule::of(program.module, op, of_operand);
+            if rule.may_give_sums() {
+                op.results.iter().filter_map(|v| v.expand()).for_each(|value| may_be_partial[value] = true);
+            }
+            rules.push(rule);
+        }
+        Facts { program, rules, work: crate::work::find_work(program), machine, even }
+    }
+}
+
+/// Tables by what they depend on.
+type TableKey = (Dims, u64, u64, usize, usize);
+
+struct NetworkBuilder<'a, 'p, 'm> {
+    facts: &'a Facts<'p, 'm>,
+    prices: &'a Prices<'a>,
+    network: PlanNetwork,
+    lists: IndexSet<Arc<[State]>, FixedHash>,
+    tables: IndexMap<TableKey, Arc<PairTable>, FixedHash>,
+    same_tables: IndexSet<Arc<PairTable>, FixedHash>,
+}
+
+impl PlanNetwork {
+    /// The problem of a program on a mesh.
+    pub(crate) fn build(facts: &Facts<'_, '_>, prices: &Prices<'_>) -> PlanNetwork {
+        let network = PlanNetwork {
+            mesh: prices.mesh.clone(),
+            problem: Problem::default(),
+            decides: PrimaryMap::new(),
+            plans: SecondaryMap::with_default(Arc::from([])),
+            states: SecondaryMap::with_default(Arc::from([])),
+            var_of_op: SecondaryMap::new(),
+            var_of_value: SecondaryMap::new(),
+        };
+        let mut builder = NetworkBuilder {
+            facts,
+            prices,
+            network,
+            lists: IndexSet::default(),
+            tables: IndexMap::default(),
+            same_tables: IndexSet::default(),
+        };
+        builder.find_plans();
+        builder.find_states();
+        builder.add_variables();
+        builder.add_takers();
+        builder.network
+    }
+
+    /// The variable that says in which state a value comes to its takers.
+    pub(crate) fn source(&self, program: &Program<'_>, value: CutId) -> Option<VarId> {
+        let kept = self.var_of_value[value].expand();
+        kept.or_else(|| program.values[value].producer.and_then(|(op, _)| self.var_of_op[op].expand()))
+    }
+}
+
+impl NetworkBuilder<'_, '_, '_> {
+    /// The plans of each op. Reductions other than sums are finished where they are computed.
+    fn find_plans(&mut self) {
+        let program = self.facts.program;
+        let mut known: IndexMap<String, Arc<[Plan]>, FixedHash> = IndexMap::default();
+        for id in program.ops.keys() {
+            let rule = &self.facts.rules[id];
+            let key = format!("{rule:?}");
+            let plans = known.entry(key).or_insert_with(|| rule.plans(self.prices.mesh, self.facts.even).into());
+            self.network.plans[id] = plans.clone();
+        }
+    }
+
+    fn list(&mut self, states: Vec<State>) -> usize {
+        let states: Arc<[State]> = states.into();
+        self.lists.insert_full(states).0
+    }
+
+    /// The states of results or operands of an op's plans.
+    fn plan_states(&self, op: OpId, of: impl Fn(&Plan) -> State) -> Vec<State> {
+        self.network.plans[op].iter().map(of).collect()
+    }
+
+    /// The states of kept values: those in which they come and those in which they are taken, without partial sums for what has to be
+    /// whole outside.
+    fn find_states(&mut self) {
+        let program = self.facts.program;
+        let mut of: SecondaryMap<CutId, IndexSet<State, FixedHash>> = SecondaryMap::new();
+        for (id, value) in program.values.iter().filter(|(_, value)| value.is_kept && !value.is_free) {
+            let mut states: IndexSet<State, FixedHash> = IndexSet::default();
+            states.insert(State::WHOLE);
+            let made = value.producer.map(|(op, k)| self.plan_states(op, |plan| plan.results[k as usize]));
+            states.extend(made.into_iter().flatten());
+            for (taker, _) in &value.takers {
+                if let Taker::Op { op, operand } = *taker {
+                    states.extend(self.plan_states(op, |plan| plan.operands[operand as usize]));
+                }
+            }
+            let leaves = value.takers.iter().any(|(taker, _)| !matches!(taker, Taker::Op { .. }));
+            if value.producer.is_none() || leaves {
+                states = states.into_iter().map(|state| state.resolved(self.prices.mesh)).collect();
+            }
+            of[id] = states;
+        }
+        self.share_states(&mut of);
+        for (id, _) in program.values.iter().filter(|(_, value)| value.is_kept && !value.is_free) {
+            let mut states: Vec<State> = of[id].iter().copied().collect();
+            states.sort_unstable();
+            let at = self.list(states);
+            self.network.states[id] = self.lists[at].clone();
+        }
+    }
+
+    /// A value that becomes another one may be in its states, and the other way round.
+    fn share_states(&self, of: &mut SecondaryMap<CutId, IndexSet<State, FixedHash>>) {
+        let program = self.facts.program;
+        for _ in 0..2 {
+            for (id, value) in &program.values {
+                for (taker, _) in &value.takers {
+                    let (Taker::Becomes(other) | Taker::Replaces { param: other, .. }) = *taker else { continue };
+                    if value.is_kept && !value.is_free {
+                        let theirs = of[other].clone();
+                        of[id].extend(theirs);
+                    }
+                    let made: Vec<State> = match value.producer {
+                        Some((op, k)) if !value.is_kept => {
+                            self.plan_states(op, |plan| plan.results[k as usize].resolved(self.prices.mesh))
+                        }
+                        Some(_) | None => of[id].iter().map(|state| state.resolved(self.prices.mesh)).collect(),
+                    };
+                    of[other].extend(made);
+                }
+            }
+        }
+    }
+
+    fn add_variables(&mut self) {
+        let program = self.facts.program;
+        // In the order in which values come to be, which is what the solver's sweeps follow.
+        for (id, value) in &program.values {
+            if value.is_kept && !value.is_free && value.producer.is_none() {
+                self.add_kept(id);
+            }
+        }
+        for (id, op) in &program.ops {
+            let costs = self.own_costs(id);
+            let var = self.network.problem.variables.push(costs);
+            self.network.decides.push(Decides::Plan(id));
+            self.network.var_of_op[id] = Some(var).into();
+            for (k, value) in op.results.iter().enumerate() {
+                let Some(value) = value.expand().filter(|&value| program.values[value].is_kept) else { continue };
+                let kept = self.add_kept(value);
+                let from = self.plan_states(id, |plan| plan.results[k]);
+                let to = self.network.states[value].to_vec();
+                self.connect((var, from), (kept, to), value, op.frequency);
+            }
+        }
+    }
+
+    fn add_kept(&mut self, value: CutId) -> VarId {
+        let n = self.network.states[value].len();
+        let var = self.network.problem.variables.push(vec![0; n]);
+        self.network.decides.push(Decides::Kept(value));
+        self.network.var_of_value[value] = Some(var).into();
+        var
+    }
+
+    /// What each plan of an op costs by itself. A reduction that is no sum is finished at once.
+    fn own_costs(&self, id: OpId) -> Vec<Cost> {
+        let (program, mesh) = (self.facts.program, self.prices.mesh);
+        let op = &program.ops[id];
+        let rule = &self.facts.rules[id];
+        let cost = |plan: &Plan| -> Cost {
+            let Some(work) = &self.facts.work[id] else { return 0 };
+            let mut once = work.cost(&program.values, mesh, self.facts.machine, plan);
+            if !rule.sums {
+                for (k, value) in op.results.iter().enumerate() {
+                    let Some(value) = value.expand() else { continue };
+                    let (value, state) = (&program.values[value], plan.results[k]);
+                    once += self.prices.redistribution(&value.dims, value.elem_bytes, state, state.resolved(mesh));
+                }
+            }
+            scaled(once, op.frequency)
+        };
+        self.network.plans[id].iter().map(cost).collect()
+    }
+
+    fn add_takers(&mut self) {
+        let program = self.facts.program;
+        for (id, value) in program.values.iter().filter(|(_, value)| !value.is_free) {
+            let Some(source) = self.network.source(program, id) else { continue };
+            let from = match (value.is_kept, value.producer) {
+                (true, _) | (false, None) => self.network.states[id].to_vec(),
+                (false, Some((op, k))) => self.plan_states(op, |plan| plan.results[k as usize]),
+            };
+            let mut taken: Vec<(OpId, Vec<State>)> = Vec::new();
+            for &(taker, frequency) in &value.takers {
+                match taker {
+                    Taker::Op { op, operand } => {
+                        let to = self.plan_states(op, |plan| plan.operands[operand as usize]);
+                        let Some(var) = self.network.var_of_op[op].expand() else { continue };
+                        // An op that takes a value twice in the same state gets it once.
+                        if !taken.contains(&(op, to.clone())) {
+                            self.connect((source, from.clone()), (var, to.clone()), id, frequency);
+                            taken.push((op, to));
+                        }
+                    }
+                    Taker::Becomes(other) | Taker::Replaces { param: other, .. } => {
+                        let Some(var) = self.network.var_of_value[other].expand() else { continue };
+                        let to = self.network.states[other].to_vec();
+                        self.connect((source, from.clone()), (var, to), id, frequency);
+                    }
+                    Taker::Exit(_) => self.finish(source, &from, id, frequency, |state, mesh| state.resolved(mesh)),
+                    Taker::Whole => self.finish(source, &from, id, frequency, |_, _| State::WHOLE),
+                }
+            }
+        }
+    }
+
+    /// A taker without a variable wants a state that follows from the value's.
+    fn finish(
+        &mut self,
+        source: VarId,
+        from: &[State],
+        value: CutId,
+        frequency: f64,
+        to: impl Fn(State, &SearchMesh) -> State,
+    ) {
+        let (mesh, value) = (self.prices.mesh, &self.facts.program.values[value]);
+        let costs: Vec<Cost> = from
+            .iter()
+            .map(|&state| {
+                let once = self.prices.redistribution(&value.dims, value.elem_bytes, state, to(state, mesh));
+                scaled(once, frequency)
+            })
+            .collect();
+        for (cost, more) in self.network.problem.variables[source].iter_mut().zip(costs) {
+            *cost = cost.saturating_add(more).min(INFINITE);
+        }
+    }
+
+    fn connect(&mut self, (rows, from): (VarId, Vec<State>), (columns, to): (VarId, Vec<State>), value: CutId, frequency: f64) {
+        if rows == columns {
+            return;
+        }
+        let table = self.table(value, frequency, from, to);
+        if table.costs.iter().all(|&cost| cost == 0) {
+            return;
+        }
+        self.network.problem.pairs.push(Pair { rows, columns, table });
+    }
+
+    fn table(&mut self, value: CutId, frequency: f64, from: Vec<State>, to: Vec<State>) -> Arc<PairTable> {
+        let value = &self.facts.program.values[value];
+        let (rows, columns) = (self.list(from), self.list(to));
+        let key = (value.dims.clone(), value.elem_bytes.to_bits(), frequency.to_bits(), rows, columns);
+        if let Some(known) = self.tables.get(&key) {
+            return known.clone();
+        }
+        let (from, to) = (self.lists[rows].clone(), self.lists[columns].clone());
+        let distinct = |list: &[State]| -> (Vec<State>, Vec<usize>) {
+            let mut all: IndexSet<State, FixedHash> = IndexSet::default();
+            let places = list.iter().map(|&state| all.insert_full(state).0).collect();
+            (all.into_iter().collect(), places)
+        };
+        let ((rows_once, row_of), (columns_once, column_of)) = (distinct(&from), distinct(&to));
+        let mut once = Vec::with_capacity(rows_once.len() * columns_once.len());
+        for &a in &rows_once {
+            for &b in &columns_once {
+                let cost = self.prices.redistribution(&value.dims, value.elem_bytes, a, b);
+                once.push(scaled(cost, frequency));
+            }
+        }
+        let n = columns_once.len();
+        let costs = row_of.iter().flat_map(|&row| column_of.iter().map(move |&column| (row, column)));
+        let costs: Box<[Cost]> = costs.map(|(row, column)| once[row * n + column]).collect();
+        let table = Arc::new(PairTable { n_rows: from.len(), n_columns: to.len(), costs });
+        let (at, _) = self.same_tables.insert_full(table);
+        let table = self.same_tables[at].clone();
+        self.tables.insert(key, table.clone());
+        table
+    }
+}
+
+/// A cost as often as something happens.
+fn scaled(cost: Cost, frequency: f64) -> Cost {
+    if cost >= INFINITE {
+        return INFINITE;
+    }
+    ((cost as f64 * frequency).round().min(INFINITE as f64)) as Cost
+}

@@ -1,0 +1,84 @@
+//! A parallel plan: for a mesh, the plan of each op and the state of each value.
+
+use crate::network::{Decides, PlanNetwork};
+use crate::plans::Plan;
+use crate::program::{CutId, OpId, Program, Taker};
+use crate::solver::{Assignment, Cost};
+use crate::state::State;
+
+/// What an assignment of a network's variables means.
+#[derive(Clone, Copy)]
+pub(crate) struct ChosenPlan<'a> {
+    pub network: &'a PlanNetwork,
+    pub assignment: &'a Assignment,
+}
+
+/// What costs something.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum CostOf {
+    /// An op's work, or what a value costs where it leaves.
+    Work(Decides),
+    /// Bringing a value from one state to another.
+    Redistribution(Decides, Decides),
+}
+
+impl<'a> ChosenPlan<'a> {
+    /// The plan of an op.
+    pub(crate) fn plan(&self, op: OpId) -> Option<&'a Plan> {
+        let var = self.network.var_of_op[op].expand()?;
+        self.network.plans[op].get(self.assignment[var] as usize)
+    }
+
+    /// The state in which a value is kept.
+    pub(crate) fn kept(&self, value: CutId) -> Option<State> {
+        let var = self.network.var_of_value[value].expand()?;
+        self.network.states[value].get(self.assignment[var] as usize).copied()
+    }
+
+    /// The state in which a value comes to its takers, partial sums included; `None` of free values.
+    pub(crate) fn given(&self, program: &Program<'_>, value: CutId) -> Option<State> {
+        self.kept(value).or_else(|| {
+            let (op, k) = program.values[value].producer?;
+            self.plan(op)?.results.get(k as usize).copied()
+        })
+    }
+
+    /// The state in which a taker wants a value; `None` where it takes it as it comes.
+    pub(crate) fn wanted(&self, program: &Program<'_>, value: CutId, taker: Taker) -> Option<State> {
+        match taker {
+            Taker::Op { op, operand } => self.plan(op)?.operands.get(operand as usize).copied(),
+            Taker::Becomes(other) | Taker::Replaces { param: other, .. } => self.kept(other),
+            Taker::Exit(_) => self.given(program, value).map(|state| state.resolved(&self.network.mesh)),
+            Taker::Whole => Some(State::WHOLE),
+        }
+    }
+
+    /// Everything that costs something, the dearest first: what it is, and what it costs.
+    pub(crate) fn costs(&self, program: &Program<'_>) -> Vec<(Cost, CostOf)> {
+        let problem = &self.network.problem;
+        let state = |var| self.assignment[var] as usize;
+        let own = problem.variables.iter().map(|(var, costs)| (costs[state(var)], CostOf::Work(self.network.decides[var])));
+        let between = problem.pairs.iter().map(|pair| {
+            let cost = pair.table.costs[state(pair.rows) * pair.table.n_columns + state(pair.columns)];
+            (cost, CostOf::Redistribution(self.network.decides[pair.rows], self.network.decides[pair.columns]))
+        });
+        let mut all: Vec<(Cost, CostOf)> = own.chain(between).filter(|(cost, _)| *cost > 0).collect();
+        all.sort_by_key(|(cost, _)| std::cmp::Reverse(*cost));
+        let _ = program;
+        all
+    }
+
+    /// The state that the value's annotation says: as it comes, but a partial sum as its only taker wants it.
+    pub(crate) fn annotated(&self, program: &Program<'_>, value: CutId) -> Option<State> {
+        let given = self.given(program, value)?;
+        let mesh = &self.network.mesh;
+        if given.partial(mesh) == 0 {
+            return Some(given);
+        }
+        let wanted = match program.values[value].takers.as_slice() {
+            [(taker, _)] => self.wanted(program, value, *taker),
+            _ => None,
+        };
+        Some(wanted.filter(|state| state.partial(mesh) == 0).unwrap_or(given.resolved(mesh)))
+    }
+}

@@ -1,0 +1,176 @@
+//! What a search found, as data.
+
+use crate::plan::ChosenPlan;
+use crate::program::{CutId, Program};
+use crate::search::{Found, MeshOutcome};
+use crate::solver::Cost;
+use hlo_analysis::time::Machine;
+use hlo_ir::Module;
+use hlo_pass::report::{Alternative, Decision, PassReport};
+use serde::Serialize;
+
+/// The plan and how good it is.
+#[derive(Clone, Debug, Serialize)]
+pub struct PlanReport {
+    /// The machine that times are modelled for.
+    pub machine: String,
+    /// The mesh, `4 x 6`.
+    pub mesh: String,
+    /// Modelled time of a step: kernels and redistributions one after the other.
+    pub step_s: f64,
+    /// No plan on the meshes that were searched takes less.
+    pub bound_s: f64,
+    /// Whether plan and bound differ by at most 1e-9.
+    pub is_exact: bool,
+    /// Whether a time limit fired, so that another run may end elsewhere.
+    pub is_reproducible: bool,
+    /// Plans that people make by hand.
+    pub baselines: Vec<BaselineReport>,
+    /// Every mesh.
+    pub meshes: Vec<MeshReport>,
+    /// How each parameter is held.
+    pub params: Vec<ParamReport>,
+    /// Copies that were added where a value is taken otherwise than it is kept.
+    pub n_copies: usize,
+}
+
+/// A plan to compare with.
+#[derive(Clone, Debug, Serialize)]
+pub struct BaselineReport {
+    /// `data parallel`, `ZeRO-1` …
+    pub name: &'static str,
+    /// On which mesh.
+    pub mesh: String,
+    /// Modelled time of a step; `None`: there is none within the limits.
+    pub step_s: Option<f64>,
+}
+
+/// One mesh.
+#[derive(Clone, Debug, Serialize)]
+pub struct MeshReport {
+    /// `4 x 6`.
+    pub mesh: String,
+    /// `searched`, `cut by its bound`, `equal by symmetry`, `not reached`.
+    pub outcome: &'static str,
+    /// Modelled time of the best plan found on it.
+    pub step_s: Option<f64>,
+    /// The bound on it.
+    pub bound_s: Option<f64>,
+    /// Variables of its problem.
+    pub n_variables: usize,
+    /// Table entries that were read.
+    pub n_steps: u64,
+}
+
+/// How a parameter is held.
+#[derive(Clone, Debug, Serialize)]
+pub struct ParamReport {
+    /// The instruction.
+    pub name: String,
+    /// What the framework calls it.
+    pub weight: Option<String>,
+    /// Its dims.
+    pub dims: Vec<i64>,
+    /// By axis of the mesh: the dim that it cuts, `R`: whole.
+    pub state: String,
+    /// Bytes on each device.
+    pub bytes: u64,
+    /// Bytes of the whole.
+    pub whole_bytes: u64,
+}
+
+fn seconds(cost: Cost) -> f64 {
+    cost as f64 / 1e12
+}
+
+impl PlanReport {
+    /// What there is to say about a plan.
+    pub(crate) fn new(program: &Program<'_>, found: &Found, machine: &Machine) -> PlanReport {
+        let plan = ChosenPlan { network: &found.network, assignment: &found.assignment };
+        let baselines = found.baselines.iter().map(|fact| BaselineReport {
+            name: fact.baseline.name(),
+            mesh: fact.mesh.describe(),
+            step_s: fact.cost.map(seconds),
+        });
+        let meshes = found.meshes.iter().map(|fact| {
+            let is_searched = matches!(fact.outcome, MeshOutcome::Searched | MeshOutcome::Cut);
+            MeshReport {
+                mesh: fact.mesh.describe(),
+                outcome: fact.outcome.name(),
+                step_s: (fact.cost < crate::solver::INFINITE).then(|| seconds(fact.cost)),
+                bound_s: is_searched.then(|| seconds(fact.lower_bound)),
+                n_variables: fact.n_variables,
+                n_steps: fact.n_steps,
+            }
+        });
+        let params = program.values.keys().filter(|&value| program.values[value].is_param);
+        PlanReport {
+            machine: machine.to_string(),
+            mesh: found.network.mesh.describe(),
+            step_s: seconds(found.cost),
+            bound_s: seconds(found.lower_bound),
+            is_exact: found.is_exact,
+            is_reproducible: !found.was_stopped,
+            baselines: baselines.collect(),
+            meshes: meshes.collect(),
+            params: params.filter_map(|value| param_report(program, &plan, value)).collect(),
+            n_copies: 0,
+        }
+    }
+
+    /// The difference between plan and bound, as a share of the plan's time.
+    pub fn gap(&self) -> f64 {
+        if self.step_s > 0.0 { (self.step_s - self.bound_s) / self.step_s } else { 0.0 }
+    }
+
+    /// Tells it as a pass does.
+    pub(crate) fn tell(&self, report: &mut PassReport) {
+        report.count("copies", self.n_copies as u64);
+        report.count("meshes", self.meshes.len() as u64);
+        let exact = if self.is_exact { "nothing is better".into() } else { format!("gap {:.2} %", 100.0 * self.gap()) };
+        let reason = format!(
+            "{:.3} ms a step on {}, bound {:.3} ms: {exact}",
+            self.step_s * 1e3,
+            self.machine,
+            self.bound_s * 1e3
+        );
+        let rejected = self.baselines.iter().map(|baseline| Alternative {
+            what: format!("{} on mesh {}", baseline.name, baseline.mesh),
+            because: match baseline.step_s {
+                Some(s) => format!("{:.3} ms, {:.2} x", s * 1e3, s / self.step_s.max(f64::MIN_POSITIVE)),
+                None => "does not fit the memory".into(),
+            },
+        });
+        report.decisions.push(Decision {
+            subject: "the step".into(),
+            action: format!("planned on mesh {}", self.mesh),
+            reason,
+            predicted_after_ns: Some(self.step_s * 1e9),
+            rejected: rejected.collect(),
+            ..Decision::default()
+        });
+        let of_param = |param: &ParamReport| Decision {
+            subject: format!("%{} {:?}", param.name, param.dims),
+            bytes: param.bytes,
+            weights: param.weight.clone().into_iter().collect(),
+            action: format!("held as {}", param.state),
+            reason: format!("{} of {} bytes on each device", param.bytes, param.whole_bytes),
+            ..Decision::default()
+        };
+        report.decisions.extend(self.params.iter().map(of_param));
+    }
+}
+
+fn param_report(program: &Program<'_>, plan: &ChosenPlan<'_>, id: CutId) -> Option<ParamReport> {
+    let (state, value) = (plan.kept(id)?, &program.values[id]);
+    let mesh = &plan.network.mesh;
+    let module: &Module = program.module;
+    Some(ParamReport {
+        name: module.inst_name(value.inst).to_string(),
+        weight: module.inst(value.inst).marks.as_ref().and_then(|marks| marks.op_name()).map(str::to_string),
+        dims: value.dims.to_vec(),
+        state: state.describe(mesh),
+        bytes: (state.tile_elems(mesh, &value.dims) * value.elem_bytes) as u64,
+        whole_bytes: value.bytes() as u64,
+    })
+}

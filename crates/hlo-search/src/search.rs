@@ -1,0 +1,290 @@
+//! The search over meshes: every ordered factorization of the devices into a few axes, those with fewer axes first.
+//!
+//! A plan on a coarse mesh is one on each mesh that refines it, so it is a start there; and the cost of the best plan so far ends the
+//! search on a mesh whose bound reaches it. On links that are alike everywhere, meshes whose axes are another order of the same sizes
+//! cost the same: one of them is searched. The bound of the whole is the least of the bounds of the meshes that were searched; a mesh that
+//! the effort did not reach has none, which the report says.
+
+use crate::baselines::{BASELINES, Baseline, Restricted, lift};
+use crate::mesh::{MOST_AXES, SearchMesh, factorizations};
+use crate::network::{Facts, PlanNetwork};
+use crate::prices::Prices;
+use crate::program::Program;
+use crate::roles::Roles;
+use crate::solver::{Assignment, Cost, INFINITE, SolveRequest, Solved, solve};
+use hlo_analysis::time::{Machine, Network};
+
+/// What is asked for.
+pub(crate) struct SearchLimits<'a> {
+    /// Every axis divides what it cuts.
+    pub even: bool,
+    /// Table entries that may be read, in all.
+    pub effort: u64,
+    /// The gap that is small enough, relative to the cost.
+    pub wanted_gap: f64,
+    /// The most axes of a mesh.
+    pub most_axes: usize,
+    /// Asked now and then whether time is over.
+    pub is_over: &'a (dyn Fn() -> bool + Sync),
+    /// Told about each mesh, the best cost and the bound so far.
+    pub progress: &'a dyn Fn(&str),
+}
+
+/// What came of one mesh.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum MeshOutcome {
+    /// It was searched; the bound is its own.
+    Searched,
+    /// Its bound reached the best cost of other meshes.
+    Cut,
+    /// Another mesh has axes of the same sizes, and all links are alike.
+    Symmetric,
+    /// The effort was used up.
+    NotReached,
+}
+
+impl MeshOutcome {
+    /// In words.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            MeshOutcome::Searched => "searched",
+            MeshOutcome::Cut => "cut by its bound",
+            MeshOutcome::Symmetric => "equal by symmetry",
+            MeshOutcome::NotReached => "not reached",
+        }
+    }
+}
+
+/// One mesh.
+#[derive(Clone, Debug)]
+pub(crate) struct MeshFact {
+    pub mesh: SearchMesh,
+    pub outcome: MeshOutcome,
+    pub cost: Cost,
+    pub lower_bound: Cost,
+    pub n_variables: usize,
+    pub n_steps: u64,
+}
+
+/// A plan to compare with.
+#[derive(Clone, Debug)]
+pub(crate) struct BaselineFact {
+    pub baseline: Baseline,
+    pub mesh: SearchMesh,
+    /// `None`: no such plan keeps the limits.
+    pub cost: Option<Cost>,
+}
+
+/// What the search found.
+pub(crate) struct Found {
+    pub network: PlanNetwork,
+    pub assignment: Assignment,
+    pub cost: Cost,
+    pub lower_bound: Cost,
+    pub is_exact: bool,
+    /// Whether time was over: another run may end elsewhere.
+    pub was_stopped: bool,
+    pub meshes: Vec<MeshFact>,
+    pub baselines: Vec<BaselineFact>,
+}
+
+/// Parts of the effort for one baseline, and for one mesh of those that are left.
+const BASELINE_SHARE: u64 = 40;
+
+struct Search<'a, 'p, 'm> {
+    facts: &'a Facts<'p, 'm>,
+    roles: Roles,
+    links: Network,
+    limits: &'a SearchLimits<'a>,
+    n_steps: u64,
+    best: Option<(PlanNetwork, Assignment, Cost)>,
+    /// The best plan on each mesh that was searched, to start finer ones from.
+    known: Vec<(PlanNetwork, Assignment)>,
+    meshes: Vec<MeshFact>,
+    baselines: Vec<BaselineFact>,
+    was_stopped: bool,
+}
+
+/// Searches the plan of least modelled time for so many devices.
+pub(crate) fn search(
+    program: &Program<'_>,
+    machine: &Machine,
+    links: Network,
+    n_devices: i64,
+    limits: &SearchLimits<'_>,
+) -> Option<Found> {
+    let facts = Facts::new(program, machine, limits.even);
+    let mut search = Search {
+        facts: &facts,
+        roles: Roles::find(program),
+        links,
+        limits,
+        n_steps: 0,
+        best: None,
+        known: Vec::new(),
+        meshes: Vec::new(),
+        baselines: Vec::new(),
+        was_stopped: false,
+    };
+    let meshes = factorizations(n_devices, limits.most_axes.min(MOST_AXES));
+    let is_symmetric = machine.cluster().is_none_or(|cluster| cluster.levels().len() <= 1);
+    for (k, mesh) in meshes.iter().enumerate() {
+        search.run(mesh, &meshes[..k], meshes.len() - k, is_symmetric);
+    }
+    search.finish()
+}
+
+fn sorted_sizes(mesh: &SearchMesh) -> Vec<i64> {
+    let mut sizes = mesh.sizes.to_vec();
+    sizes.sort_unstable();
+    sizes
+}
+
+impl Search<'_, '_, '_> {
+    fn best_cost(&self) -> Cost {
+        self.best.as_ref().map_or(INFINITE, |(_, _, cost)| *cost)
+    }
+
+    fn run(&mut self, mesh: &SearchMesh, before: &[SearchMesh], n_left: usize, is_symmetric: bool) {
+        let fact = |outcome| MeshFact {
+            mesh: mesh.clone(),
+            outcome,
+            cost: INFINITE,
+            lower_bound: 0,
+            n_variables: 0,
+            n_steps: 0,
+        };
+        if is_symmetric && before.iter().any(|other| sorted_sizes(other) == sorted_sizes(mesh)) {
+            self.meshes.push(fact(MeshOutcome::Symmetric));
+            return;
+        }
+        let left = self.limits.effort.saturating_sub(self.n_steps);
+        if left == 0 || (self.limits.is_over)() {
+            self.was_stopped |= left > 0;
+            self.meshes.push(fact(MeshOutcome::NotReached));
+            return;
+        }
+        let prices = Prices::new(mesh, &self.links);
+        let network = PlanNetwork::build(self.facts, &prices);
+        let mut starts: Vec<Assignment> =
+            self.known.iter().filter_map(|(coarse, found)| lift((coarse, found), &network)).collect();
+        let effort = (left / n_left as u64).max(left / 8);
+        for baseline in BASELINES.into_iter().filter(|baseline| baseline.n_axes() == mesh.n_axes()) {
+            starts.extend(self.run_baseline(baseline, &network, left / BASELINE_SHARE));
+        }
+        let cutoff = self.best.as_ref().map(|(_, _, cost)| *cost);
+        let solved = self.solve(&network, &network.problem, &starts, effort, cutoff);
+        (self.limits.progress)(&format!(
+            "mesh {}: {} variables, cost {:.3} ms, bound {:.3} ms",
+            mesh.describe(),
+            network.problem.variables.len(),
+            solved.cost as f64 / 1e9,
+            solved.lower_bound as f64 / 1e9
+        ));
+        let outcome = if solved.was_cut { MeshOutcome::Cut } else { MeshOutcome::Searched };
+        self.meshes.push(MeshFact {
+            cost: solved.cost,
+            lower_bound: solved.lower_bound,
+            n_variables: network.problem.variables.len(),
+            n_steps: solved.n_steps,
+            ..fact(outcome)
+        });
+        self.keep(network, solved);
+    }
+
+    fn keep(&mut self, network: PlanNetwork, solved: Solved) {
+        let Some(assignment) = solved.assignment else { return };
+        if solved.cost < self.best_cost() {
+            if let Some((network, assignment, _)) = self.best.take() {
+                self.known.push((network, assignment));
+            }
+            self.best = Some((network, assignment, solved.cost));
+        } else {
+            self.known.push((network, assignment));
+        }
+    }
+
+    fn solve(
+        &mut self,
+        network: &PlanNetwork,
+        problem: &crate::solver::Problem,
+        starts: &[Assignment],
+        effort: u64,
+        cutoff: Option<Cost>,
+    ) -> Solved {
+        let _ = network;
+        let solved = solve(&SolveRequest {
+            problem,
+            starts,
+            repeats: None,
+            effort,
+            cutoff,
+            wanted_gap: self.limits.wanted_gap,
+            is_over: self.limits.is_over,
+            progress: &|_| {},
+        });
+        self.n_steps += solved.n_steps;
+        self.was_stopped |= solved.was_stopped;
+        solved
+    }
+
+    /// The best plan within a baseline; it is also a start.
+    fn run_baseline(&mut self, baseline: Baseline, network: &PlanNetwork, effort: u64) -> Option<Assignment> {
+        let allowed = baseline.allowed(self.facts.program, &self.roles, network);
+        let restricted = Restricted::new(&network.problem, &allowed);
+        let solved = self.solve(network, &restricted.problem, &[], effort, None);
+        let found = solved.assignment.map(|assignment| restricted.widen(&assignment));
+        if let Some(found) = &found
+            && std::env::var("DBG").is_ok()
+        {
+            let plan = crate::plan::ChosenPlan { network, assignment: found };
+            let costs = plan.costs(self.facts.program);
+            let work: i64 = costs.iter().filter(|(_, of)| matches!(of, crate::plan::CostOf::Work(_))).map(|c| c.0).sum();
+            eprintln!("{} work {} of {}", baseline.name(), work, solved.cost);
+            for (cost, of) in costs.iter().take(60) {
+                let name = |d: &crate::network::Decides| match *d {
+                    crate::network::Decides::Plan(op) => format!("{} {}", self.facts.program.module.inst(self.facts.program.ops[op].inst).opcode.name(), self.facts.program.module.inst_name(self.facts.program.ops[op].inst)),
+                    crate::network::Decides::Kept(v) => format!("value {}", self.facts.program.module.inst_name(self.facts.program.values[v].inst)),
+                };
+                match of {
+                    crate::plan::CostOf::Work(d) => eprintln!("  {cost} {}", name(d)),
+                    crate::plan::CostOf::Redistribution(a, b) => eprintln!("  {cost} {} -> {}", name(a), name(b)),
+                }
+            }
+        }
+        self.note_baseline(baseline, &network.mesh, found.as_ref().map(|_| solved.cost));
+        found
+    }
+
+    fn note_baseline(&mut self, baseline: Baseline, mesh: &SearchMesh, cost: Option<Cost>) {
+        let known = self.baselines.iter_mut().find(|fact| fact.baseline == baseline);
+        let is_better = |fact: &BaselineFact| cost.is_some_and(|cost| fact.cost.is_none_or(|known| cost < known));
+        match known {
+            Some(fact) if is_better(fact) => *fact = BaselineFact { baseline, mesh: mesh.clone(), cost },
+            Some(_) => {}
+            None => self.baselines.push(BaselineFact { baseline, mesh: mesh.clone(), cost }),
+        }
+    }
+
+    fn finish(self) -> Option<Found> {
+        let (network, assignment, cost) = self.best?;
+        let bounds = self.meshes.iter().filter_map(|fact| match fact.outcome {
+            MeshOutcome::Searched => Some(fact.lower_bound),
+            MeshOutcome::Cut => Some(fact.lower_bound.max(cost)),
+            MeshOutcome::Symmetric => None,
+            MeshOutcome::NotReached => Some(0),
+        });
+        let lower_bound = bounds.min().unwrap_or(0).min(cost);
+        let is_exact = (cost - lower_bound) as f64 <= 1e-9 * cost as f64;
+        Some(Found {
+            network,
+            assignment,
+            cost,
+            lower_bound,
+            is_exact,
+            was_stopped: self.was_stopped,
+            meshes: self.meshes,
+            baselines: self.baselines,
+        })
+    }
+}

@@ -1,0 +1,246 @@
+//! Find the parallel plan of least modelled time for a global program, and print a sharding on every value that it decides.
+//!
+//! Before:
+//! ```text
+//! ROOT %y = f32[1024,4096] dot(%x, %w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+//! ```
+//! after, with `devices=2`: the rows of `%x` are cut.
+//! ```text
+//! ROOT %y = f32[1024,4096] dot(%x, %w), lhs_contracting_dims={1}, rhs_contracting_dims={0}, sharding={devices=[2,1]<=[2]}
+//! ```
+//!
+//! **Why.** Nobody has to say how a program is cut, and the report says how far from the best the plan can be.
+//!
+//! **What it does not do.** It does not write the program of each device: `spmd-partition` does, or XLA's partitioner. It rewrites no
+//! algebra. Dims of which a shard needs rows of its neighbours (windows, slices, pads) stay whole. Pipelines are no part of it.
+//!
+//! **Algorithm.** For each mesh (an ordered factorization of the devices) the program is a factor graph: a variable for each op, whose
+//! states say which axis cuts which factor of the op, and one for each value that is taken twice or more, whose states say how it is
+//! kept. Work of ops is unary, redistributions are pairs. The solver finds an assignment and a lower bound. See the modules
+//! `program`, `plans`, `network`, `prices`, `work`, `search` and `solver`.
+//!
+//! **Requires** a global program without annotations of shardings. **Ensures** the same results; the header has the number of devices.
+//! **Errors**: `search` about a program that is partitioned already or has manual regions, and machines of another size; the module is then
+//! as it was.
+//!
+//! References: Unger et al., *Unity*, OSDI 2022; Kolmogorov, *Convergent Tree-Reweighted Message Passing*, TPAMI 2006.
+
+use crate::emit::plan_emission;
+use crate::error::SearchError;
+use crate::mesh::MOST_AXES;
+use crate::plan::ChosenPlan;
+use crate::program::Program;
+use crate::report::PlanReport;
+use crate::search::{Found, SearchLimits, search};
+use hlo_analysis::Preserved;
+use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
+use hlo_analysis::time::{DEFAULT_DEVICE, Machine};
+use hlo_ir::custom_target::CustomTarget;
+use hlo_ir::diag::Entity;
+use hlo_ir::{Module, Opcode};
+use hlo_pass::options::{OptionInfo, OptionKind, Options};
+use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
+use hlo_spmd::CallSiteCopies;
+
+/// The pass as the command line knows it.
+pub(crate) static INFO: PassInfo = PassInfo {
+    name: "search-parallelization",
+    help: "find the parallel plan of least modelled time for a global program, with a bound that says how far from the best it is",
+    options: OPTIONS,
+    build: |options| Ok(Box::new(SearchParallelization { asked: SearchOptions::of(options)? })),
+};
+
+const OPTIONS: &[OptionInfo] = &[
+    OptionInfo {
+        name: "devices",
+        kind: OptionKind::Int,
+        default: "0",
+        help: "number of devices; 0: those of the cluster, 8 without one",
+    },
+    OptionInfo {
+        name: "cluster",
+        kind: OptionKind::Text,
+        default: "",
+        help: "how the devices are wired: [(node,2),(gpu,8)], a shipped name or a .toml file; empty: one switch",
+    },
+    OptionInfo { name: "device", kind: OptionKind::Text, default: DEFAULT_DEVICE, help: "what every device is" },
+    OptionInfo {
+        name: "effort",
+        kind: OptionKind::Float,
+        default: "1",
+        help: "how long the search goes on, in billions of table entries read; the same effort gives the same plan",
+    },
+    OptionInfo {
+        name: "gap",
+        kind: OptionKind::Float,
+        default: "0",
+        help: "the difference between plan and bound that is small enough, as a share of the plan's time",
+    },
+    OptionInfo {
+        name: "axes",
+        kind: OptionKind::Int,
+        default: "3",
+        help: "the most axes of a mesh, 1 to 3",
+    },
+    OptionInfo {
+        name: "even",
+        kind: OptionKind::Bool,
+        default: "false",
+        help: "every axis has to divide what it cuts",
+    },
+];
+
+/// What is asked of the search.
+#[derive(Clone, Debug)]
+pub struct SearchOptions {
+    /// The machine.
+    pub machine: Machine,
+    /// Number of devices.
+    pub n_devices: i64,
+    /// Table entries that may be read.
+    pub effort: u64,
+    /// The gap that is small enough, relative to the plan's time.
+    pub gap: f64,
+    /// The most axes of a mesh.
+    pub most_axes: usize,
+    /// Whether every axis has to divide what it cuts.
+    pub even: bool,
+}
+
+/// The most devices that are searched for.
+const MOST_DEVICES: i64 = 1 << 16;
+
+/// Devices where nothing says how many.
+const DEFAULT_DEVICES: i64 = 8;
+
+impl SearchOptions {
+    fn of(options: &Options) -> Result<SearchOptions, SearchError> {
+        let wrong = |text: String| SearchError::about("option", Entity::Module, text);
+        let machine = Machine::from_args(options.text("cluster"), options.text("device"))
+            .map_err(|error| wrong(error.to_string()))?;
+        let of_cluster = machine.cluster().map(|cluster| i64::from(cluster.n_devices()));
+        let n_devices = match options.int("devices") {
+            0 => of_cluster.unwrap_or(DEFAULT_DEVICES),
+            n => n,
+        };
+        if !(2..=MOST_DEVICES).contains(&n_devices) {
+            return Err(wrong(format!("option `devices`: expected 2 to {MOST_DEVICES}, found {n_devices}")));
+        }
+        let axes = options.int("axes");
+        if !(1..=MOST_AXES as i64).contains(&axes) {
+            return Err(wrong(format!("option `axes`: expected 1 to {MOST_AXES}, found {axes}")));
+        }
+        Ok(SearchOptions {
+            machine,
+            n_devices,
+            effort: (options.float("effort") * 1e9) as u64,
+            gap: options.float("gap"),
+            most_axes: axes as usize,
+            even: options.flag("even"),
+        })
+    }
+}
+
+/// See the module's documentation.
+#[derive(Clone, Debug)]
+pub(crate) struct SearchParallelization {
+    asked: SearchOptions,
+}
+
+impl Pass for SearchParallelization {
+    fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
+        let searched = plan_parallel(module, &self.asked, cx.analyses.frequency_options, &|| false, &|_| {})?;
+        let (annotated, report) = match searched {
+            Searched::Nothing(why) => {
+                cx.report.unchanged_because = Some(why);
+                return Ok(Changed::No);
+            }
+            Searched::Plan(annotated, report) => (annotated, report),
+        };
+        report.tell(cx.report);
+        *module = *annotated;
+        Ok(Changed::Yes(Preserved::NONE))
+    }
+}
+
+/// What came of a search.
+pub enum Searched {
+    /// There is nothing to decide, and why.
+    Nothing(String),
+    /// The annotated program and what there is to say.
+    Plan(Box<Module>, Box<PlanReport>),
+}
+
+/// Searches the plan of a global program.
+///
+/// # Errors
+/// The program is partitioned already, has manual regions, or the machine has another number of devices.
+pub fn plan_parallel(
+    module: &Module,
+    asked: &SearchOptions,
+    frequency_options: FrequencyOptions,
+    is_over: &(dyn Fn() -> bool + Sync),
+    progress: &dyn Fn(&str),
+) -> Result<Searched, SearchError> {
+    expect_global(module)?;
+    let links = asked
+        .machine
+        .network(asked.n_devices as usize)
+        .map_err(|error| SearchError::about("machine", Entity::Module, error.to_string()))?;
+    let mut work = module.clone();
+    let copies = match CallSiteCopies::has_shared(&work) {
+        true => CallSiteCopies::split(&mut work),
+        false => CallSiteCopies::default(),
+    };
+    let before = work.clone();
+    let frequencies = Frequencies::compute(&before, frequency_options);
+    let program = Program::read(&before, &frequencies)?;
+    let has_dims = |value: &crate::program::CutValue| !value.is_free && value.dims.iter().any(|&size| size > 1);
+    if !program.values.values().any(has_dims) {
+        return Ok(Searched::Nothing("no value has a dim that could be cut".into()));
+    }
+    let limits = SearchLimits {
+        even: asked.even,
+        effort: asked.effort,
+        wanted_gap: asked.gap,
+        most_axes: asked.most_axes,
+        is_over,
+        progress,
+    };
+    let found = search(&program, &asked.machine, links, asked.n_devices, &limits);
+    let Some(found) = found else {
+        return Ok(Searched::Nothing("the search found no plan within its effort".into()));
+    };
+    let Found { network, assignment, .. } = &found;
+    let plan = ChosenPlan { network, assignment };
+    let report = PlanReport::new(&program, &found, &asked.machine);
+    let emission = plan_emission(&program, &plan);
+    let n_copies = emission.write(&mut work)?;
+    copies.merge(&mut work);
+    Ok(Searched::Plan(Box::new(work), Box::new(PlanReport { n_copies, ..report })))
+}
+
+/// Refuses what is no global program without annotations.
+fn expect_global(module: &Module) -> Result<(), SearchError> {
+    let n_devices = module.n_devices();
+    if n_devices > 1 {
+        let text = format!("expected a global program, found one of {n_devices} devices that is partitioned already");
+        return Err(SearchError::about("search", Entity::Module, text));
+    }
+    for &comp in module.computations() {
+        for &inst in &module.comp(comp).insts {
+            let node = module.inst(inst);
+            let is_collective = node.opcode.row().collective.is_some();
+            let is_region = matches!(CustomTarget::of(&node.attrs), Some(CustomTarget::Boundary(_)));
+            let asks_device = matches!(node.opcode, Opcode::PartitionId | Opcode::ReplicaId);
+            if is_collective || is_region || asks_device {
+                let what = node.opcode.name();
+                let text = format!(
+                    "expected a global program, found `{what}`: a manual region (shard_map) says itself how its devices work"
+                );
+                return Err(SearchError::about("search", Entity::Inst(inst), text));
+            }
+        }
+    }
+    Ok(())
+}

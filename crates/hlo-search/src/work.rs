@@ -1,0 +1,181 @@
+//! What an op costs on one device, by its plan: the roofline of arithmetic and memory traffic.
+//!
+//! Traffic is counted as if chains of elementwise ops ran as one kernel: a value lies in memory if what computes it or one that takes it
+//! is no elementwise or shape op, if it is taken twice, or if it leaves its computation. An op reads the operands and writes the results
+//! that lie in memory, at the size of a tile; of what is indexed the part. So costs of single ops add up. A launch is counted for each
+//! op that writes to memory.
+//!
+//! Reference: Williams, Waterman and Patterson, *Roofline*, CACM 2009.
+
+use crate::mesh::SearchMesh;
+use crate::plans::Plan;
+use crate::prices::picoseconds;
+use crate::program::{CutId, Program, SearchOp, Taker};
+use crate::solver::Cost;
+use cranelift_entity::{EntitySet, PrimaryMap, SecondaryMap};
+use hlo_analysis::time::{KernelWork, Machine, arithmetic_dtype};
+use hlo_ir::DType;
+use hlo_ir::cost::Costs;
+use hlo_ir::op::{CostRule, FactorRule};
+use hlo_ir::{InstId, Module};
+
+/// An op's work, on any mesh.
+#[derive(Clone, Debug)]
+pub(crate) struct OpWork {
+    /// Arithmetic of the whole op.
+    flops: f64,
+    dtype: DType,
+    on_matrix_units: bool,
+    /// Operands that are read from memory: number, value, and which part of it is touched.
+    reads: Vec<(usize, CutId, f64)>,
+    /// Results that are written to memory.
+    writes: Vec<(usize, CutId, f64)>,
+}
+
+/// How an op runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    /// Fused with its neighbours.
+    Light,
+    /// Takes values out of registers, and leaves its result in memory.
+    Reduction,
+    /// A kernel of its own.
+    Heavy,
+    /// Reads of its first operand what its result holds.
+    Picks,
+    /// Writes of its first operand, in place, what its second one holds.
+    Updates,
+}
+
+fn kind(module: &Module, inst: InstId) -> Kind {
+    match module.inst(inst).opcode.row().factors {
+        FactorRule::Elementwise
+        | FactorRule::Broadcast
+        | FactorRule::Reshape
+        | FactorRule::Bitcast
+        | FactorRule::BitcastConvert
+        | FactorRule::Transpose
+        | FactorRule::Reverse
+        | FactorRule::Slice
+        | FactorRule::Pad
+        | FactorRule::Concatenate
+        | FactorRule::Iota => Kind::Light,
+        FactorRule::Reduce => Kind::Reduction,
+        FactorRule::DynamicSlice | FactorRule::Gather => Kind::Picks,
+        FactorRule::DynamicUpdateSlice | FactorRule::Scatter => Kind::Updates,
+        FactorRule::Dot
+        | FactorRule::Convolution
+        | FactorRule::ReduceWindow
+        | FactorRule::SelectAndScatter
+        | FactorRule::Sort
+        | FactorRule::Cholesky
+        | FactorRule::TriangularSolve
+        | FactorRule::Fft
+        | FactorRule::BatchNorm
+        | FactorRule::CustomCall
+        | FactorRule::Structural(_)
+        | FactorRule::Whole(_) => Kind::Heavy,
+    }
+}
+
+/// The values that lie in memory.
+pub(crate) fn in_memory(program: &Program<'_>) -> EntitySet<CutId> {
+    let mut out = EntitySet::new();
+    for (id, value) in &program.values {
+        let is_taken_light = match value.takers.as_slice() {
+            [(Taker::Op { op, .. }, _)] => {
+                matches!(kind(program.module, program.ops[*op].inst), Kind::Light | Kind::Reduction)
+            }
+            _ => false,
+        };
+        let is_made_light =
+            value.producer.is_some_and(|(op, _)| kind(program.module, program.ops[op].inst) == Kind::Light);
+        if !value.is_free && !(is_made_light && is_taken_light) {
+            out.insert(id);
+        }
+    }
+    out
+}
+
+impl OpWork {
+    /// The work of an op.
+    pub(crate) fn of(program: &Program<'_>, op: &SearchOp, costs: &Costs<'_>, memory: &EntitySet<CutId>) -> OpWork {
+        let module = program.module;
+        let kind = kind(module, op.inst);
+        let bytes = |value: CutId| program.values[value].bytes();
+        let of_results: f64 = op.results.iter().filter_map(|value| value.expand()).map(bytes).sum();
+        let second = op.operands.last().and_then(|value| value.expand()).map_or(0.0, bytes);
+        let update = match module.inst(op.inst).opcode.row().factors == FactorRule::Scatter {
+            true => second,
+            false => op.operands.get(1).and_then(|value| value.expand()).map_or(0.0, bytes),
+        };
+        let part = |touched: f64, whole: f64| if whole > 0.0 { (touched / whole).min(1.0) } else { 0.0 };
+        let mut reads: Vec<(usize, CutId, f64)> = Vec::new();
+        for (k, value) in op.operands.iter().enumerate() {
+            let Some(value) = value.expand().filter(|&value| memory.contains(value)) else { continue };
+            let touched = match (kind, k) {
+                (Kind::Picks, 0) => part(of_results, bytes(value)),
+                (Kind::Updates, 0) => 0.0,
+                (Kind::Light | Kind::Reduction | Kind::Heavy | Kind::Picks | Kind::Updates, _) => 1.0,
+            };
+            if !reads.iter().any(|(_, known, _)| *known == value) {
+                reads.push((k, value, touched));
+            }
+        }
+        let touched = |value: CutId| if kind == Kind::Updates { part(2.0 * update, bytes(value)) } else { 1.0 };
+        let written = op.results.iter().enumerate().filter_map(|(k, value)| Some((k, value.expand()?)));
+        let writes = written.filter(|(_, value)| memory.contains(*value)).map(|(k, v)| (k, v, touched(v))).collect();
+        let on_matrix_units = match module.inst(op.inst).opcode.row().cost {
+            CostRule::Dot | CostRule::Convolution => true,
+            CostRule::Free
+            | CostRule::Moves
+            | CostRule::PerElement(_)
+            | CostRule::Reduce
+            | CostRule::Scatter
+            | CostRule::Window
+            | CostRule::Sort
+            | CostRule::Cholesky
+            | CostRule::TriangularSolve
+            | CostRule::Fft
+            | CostRule::Called(_)
+            | CostRule::Communication
+            | CostRule::Unknown(_) => false,
+        };
+        let dtype = arithmetic_dtype(module, op.inst);
+        OpWork { flops: costs.of(op.inst).flops as f64, dtype, on_matrix_units, reads, writes }
+    }
+
+    /// The cost of one run by this plan, in picoseconds.
+    pub(crate) fn cost(
+        &self,
+        values: &PrimaryMap<CutId, crate::program::CutValue>,
+        mesh: &SearchMesh,
+        machine: &Machine,
+        plan: &Plan,
+    ) -> Cost {
+        let tile = |state: Option<&crate::state::State>, value: CutId| {
+            let value = &values[value];
+            state.map_or(0.0, |state| state.tile_elems(mesh, &value.dims)) * value.elem_bytes
+        };
+        let read: f64 = self.reads.iter().map(|&(k, value, part)| part * tile(plan.operands.get(k), value)).sum();
+        let written: f64 = self.writes.iter().map(|&(k, value, part)| part * tile(plan.results.get(k), value)).sum();
+        let flops = self.flops * plan.share;
+        let arithmetic_s = match self.on_matrix_units {
+            true => machine.matrix_s(flops, self.dtype, false),
+            false => machine.vector_s(flops, self.dtype),
+        };
+        let work = KernelWork { bytes: read + written, arithmetic_s };
+        let launch_s = if self.writes.is_empty() { machine.launch_s() } else { 0.0 };
+        picoseconds(machine.kernel_s(work) - launch_s)
+    }
+}
+
+/// The work of every op.
+pub(crate) fn find_work(program: &Program<'_>) -> SecondaryMap<crate::program::OpId, Option<OpWork>> {
+    let (costs, memory) = (Costs::new(program.module), in_memory(program));
+    let mut out = SecondaryMap::new();
+    for (id, op) in &program.ops {
+        out[id] = Some(OpWork::of(program, op, &costs, &memory));
+    }
+    out
+}
