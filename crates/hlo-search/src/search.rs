@@ -166,8 +166,9 @@ impl Search<'_, '_, '_> {
         }
         let prices = Prices::new(mesh, &self.links);
         let network = PlanNetwork::build(self.facts, &prices);
-        let mut starts: Vec<Assignment> =
-            self.known.iter().filter_map(|(coarse, found)| lift((coarse, found), &network)).collect();
+        let best = self.best.iter().map(|(coarse, found, _)| (coarse, found));
+        let known = self.known.iter().map(|(coarse, found)| (coarse, found));
+        let mut starts: Vec<Assignment> = best.chain(known).filter_map(|coarse| lift(coarse, &network)).collect();
         let effort = (left / n_left as u64).max(left / 8);
         for baseline in BASELINES.into_iter().filter(|baseline| baseline.n_axes() == mesh.n_axes()) {
             starts.extend(self.run_baseline(baseline, &network, left / BASELINE_SHARE));
@@ -234,24 +235,6 @@ impl Search<'_, '_, '_> {
         let restricted = Restricted::new(&network.problem, &allowed);
         let solved = self.solve(network, &restricted.problem, &[], effort, None);
         let found = solved.assignment.map(|assignment| restricted.widen(&assignment));
-        if let Some(found) = &found
-            && std::env::var("DBG").is_ok()
-        {
-            let plan = crate::plan::ChosenPlan { network, assignment: found };
-            let costs = plan.costs(self.facts.program);
-            let work: i64 = costs.iter().filter(|(_, of)| matches!(of, crate::plan::CostOf::Work(_))).map(|c| c.0).sum();
-            eprintln!("{} work {} of {}", baseline.name(), work, solved.cost);
-            for (cost, of) in costs.iter().take(60) {
-                let name = |d: &crate::network::Decides| match *d {
-                    crate::network::Decides::Plan(op) => format!("{} {}", self.facts.program.module.inst(self.facts.program.ops[op].inst).opcode.name(), self.facts.program.module.inst_name(self.facts.program.ops[op].inst)),
-                    crate::network::Decides::Kept(v) => format!("value {}", self.facts.program.module.inst_name(self.facts.program.values[v].inst)),
-                };
-                match of {
-                    crate::plan::CostOf::Work(d) => eprintln!("  {cost} {}", name(d)),
-                    crate::plan::CostOf::Redistribution(a, b) => eprintln!("  {cost} {} -> {}", name(a), name(b)),
-                }
-            }
-        }
         self.note_baseline(baseline, &network.mesh, found.as_ref().map(|_| solved.cost));
         found
     }

@@ -1,0 +1,131 @@
+//! Random problems against brute force.
+
+use super::eliminate::EliminationLimits;
+use super::model::Model;
+use super::search::Eliminations;
+use super::solve::solve_with;
+use super::sweep::Sweeper;
+use super::*;
+use cranelift_entity::EntityRef;
+use std::sync::Arc;
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        bits ^ (bits >> 31)
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+
+    fn cost(&mut self, infinite_percent: u64) -> Cost {
+        if self.below(100) < infinite_percent { INFINITE } else { self.below(1000) as Cost }
+    }
+}
+
+/// A problem of at most 8 variables.
+fn draw(random: &mut Random) -> Problem {
+    let n = 1 + random.below(8) as usize;
+    let infinite_percent = [0, 5, 30, 60][random.below(4) as usize];
+    let mut problem = Problem::default();
+    for _ in 0..n {
+        let n_states = 1 + random.below(4);
+        problem.variables.push((0..n_states).map(|_| random.cost(infinite_percent / 2)).collect());
+    }
+    let n_pairs = if n < 2 { 0 } else { random.below(2 * n as u64 + 2) };
+    for _ in 0..n_pairs {
+        let rows = random.below(n as u64) as usize;
+        let columns = (rows + 1 + random.below(n as u64 - 1) as usize) % n;
+        let [rows, columns] = [rows, columns].map(VarId::new);
+        let [n_rows, n_columns] = [rows, columns].map(|var| problem.variables[var].len());
+        let costs = (0..n_rows * n_columns).map(|_| random.cost(infinite_percent)).collect();
+        problem.pairs.push(Pair { rows, columns, table: Arc::new(PairTable { n_rows, n_columns, costs }) });
+    }
+    problem
+}
+
+/// Limits under which elimination solves all, some or no parts, so that the other stages have to.
+fn draw_eliminations(random: &mut Random) -> Eliminations {
+    let [first, last] = [0, 1].map(|_| {
+        let n = [0, 20, 200, u64::MAX][random.below(4) as usize];
+        EliminationLimits { n_entries: n, n_steps: n }
+    });
+    Eliminations { first, last }
+}
+
+/// The least cost of all assignments.
+fn brute_force(problem: &Problem) -> Cost {
+    let mut states: Assignment = problem.variables.keys().map(|_| 0).collect();
+    let mut least = INFINITE;
+    loop {
+        if problem.is_within_limits(&states) {
+            least = least.min(problem.cost(&states));
+        }
+        let more = problem.variables.iter().find(|(var, costs)| {
+            let state = &mut states[*var];
+            *state = (*state + 1) % costs.len() as u32;
+            *state != 0
+        });
+        if more.is_none() {
+            return least;
+        }
+    }
+}
+
+fn request(problem: &Problem, effort: u64) -> SolveRequest<'_> {
+    SolveRequest {
+        problem,
+        starts: &[],
+        repeats: None,
+        effort,
+        cutoff: None,
+        wanted_gap: 0.0,
+        is_over: &|| false,
+        progress: &|_| (),
+    }
+}
+
+fn n_cases() -> u64 {
+    std::env::var("HLO_SEARCH_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(10_000)
+}
+
+#[test]
+fn random_problems_come_out_as_brute_force_says() {
+    for case in 0..n_cases() {
+        let mut random = Random(case);
+        let problem = draw(&mut random);
+        let least = brute_force(&problem);
+        let solved = solve_with(&request(&problem, u64::MAX), draw_eliminations(&mut random));
+        assert_eq!(solved.cost, least, "case {case}");
+        assert_eq!(solved.lower_bound, least, "case {case}");
+        assert_eq!(solved.is_exact, least < INFINITE, "case {case}");
+        assert_eq!(solved.assignment.as_ref().map_or(INFINITE, |states| problem.cost(states)), least, "case {case}");
+        let effort = random.below(solved.n_steps + 1);
+        let early = solve(&request(&problem, effort));
+        assert!(early.lower_bound <= least && least <= early.cost, "case {case}, effort {effort}");
+    }
+}
+
+#[test]
+fn sweeps_bound_from_below_and_drop_no_better_state() {
+    for case in 0..n_cases() {
+        let problem = draw(&mut Random(case));
+        let least = brute_force(&problem);
+        let model = Model::of_problem(&problem);
+        let mut sweeper = Sweeper::new(&model);
+        for _ in 0..5 {
+            let is_closed = sweeper.sweep(least.saturating_add(1)).is_err();
+            assert!(!is_closed || least == INFINITE, "case {case}");
+            assert!(sweeper.bound() <= least, "case {case}");
+            if is_closed {
+                break;
+            }
+        }
+    }
+}
