@@ -21,6 +21,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         gap: word(5, "0").parse()?,
         most_axes: word(3, "3").parse()?,
         even: false,
+        meshes: word(6, "").split(';').filter(|s| !s.is_empty()).map(|s| s.split('x').filter_map(|n| n.parse().ok()).collect()).collect(),
+        memory_limit: words.get(7).and_then(|s| s.parse::<f64>().ok()).map(|gb| (gb * 1e9) as u64),
     };
     let start = Instant::now();
     let found = plan_parallel(&parsed.module, &asked, FrequencyOptions::default(), &|| false, &|line| eprintln!("{line}"))?;

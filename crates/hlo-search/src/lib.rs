@@ -5,6 +5,7 @@ mod baselines;
 mod emit;
 mod error;
 mod linear;
+mod memory;
 mod mesh;
 mod network;
 mod plan;

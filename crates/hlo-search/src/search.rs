@@ -5,13 +5,15 @@
 //! cost the same: one of them is searched. The bound of the whole is the least of the bounds of the meshes that were searched; a mesh that
 //! the effort did not reach has none, which the report says.
 
-use crate::baselines::{BASELINES, Baseline, Restricted, lift};
-use crate::mesh::{MOST_AXES, SearchMesh, factorizations};
+use crate::baselines::{Allowed, BASELINES, Baseline, Restricted, lift};
+use crate::memory::{Lifetimes, PlannedPeak};
+use crate::mesh::SearchMesh;
+use crate::plan::ChosenPlan;
 use crate::network::{Facts, PlanNetwork};
 use crate::prices::Prices;
 use crate::program::Program;
 use crate::roles::Roles;
-use crate::solver::{Assignment, Cost, INFINITE, SolveRequest, Solved, solve};
+use crate::solver::{Assignment, Cost, INFINITE, Problem, SolveRequest, Solved, solve};
 use hlo_analysis::time::{Machine, Network};
 
 /// What is asked for.
@@ -22,8 +24,10 @@ pub(crate) struct SearchLimits<'a> {
     pub effort: u64,
     /// The gap that is small enough, relative to the cost.
     pub wanted_gap: f64,
-    /// The most axes of a mesh.
-    pub most_axes: usize,
+    /// Bytes that a device has.
+    pub memory_limit: Option<u64>,
+    /// The meshes to be searched.
+    pub meshes: Vec<SearchMesh>,
     /// Asked now and then whether time is over.
     pub is_over: &'a (dyn Fn() -> bool + Sync),
     /// Told about each mesh, the best cost and the bound so far.
@@ -75,6 +79,13 @@ pub(crate) struct BaselineFact {
     pub cost: Option<Cost>,
 }
 
+/// Why there is no plan.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct NotFound {
+    /// The least bytes on a device of the plans that were looked at; `None`: the effort was used up before any.
+    pub least_bytes: Option<u64>,
+}
+
 /// What the search found.
 pub(crate) struct Found {
     pub network: PlanNetwork,
@@ -86,7 +97,12 @@ pub(crate) struct Found {
     pub was_stopped: bool,
     pub meshes: Vec<MeshFact>,
     pub baselines: Vec<BaselineFact>,
+    /// What it takes on a device.
+    pub peak: PlannedPeak,
 }
+
+/// How often a mesh is searched again because a plan exceeds the limit at another moment.
+const MOST_ROUNDS: usize = 8;
 
 /// Parts of the effort for one baseline, and for one mesh of those that are left.
 const BASELINE_SHARE: u64 = 40;
@@ -103,6 +119,11 @@ struct Search<'a, 'p, 'm> {
     meshes: Vec<MeshFact>,
     baselines: Vec<BaselineFact>,
     was_stopped: bool,
+    lifetimes: Lifetimes,
+    /// Moments at which plans exceeded the limit.
+    moments: Vec<u32>,
+    /// Where no plan keeps the limit, the least that one took.
+    least_bytes: Option<u64>,
 }
 
 /// Searches the plan of least modelled time for so many devices.
@@ -110,9 +131,8 @@ pub(crate) fn search(
     program: &Program<'_>,
     machine: &Machine,
     links: Network,
-    n_devices: i64,
     limits: &SearchLimits<'_>,
-) -> Option<Found> {
+) -> Result<Found, NotFound> {
     let facts = Facts::new(program, machine, limits.even);
     let mut search = Search {
         facts: &facts,
@@ -125,13 +145,31 @@ pub(crate) fn search(
         meshes: Vec::new(),
         baselines: Vec::new(),
         was_stopped: false,
+        moments: Vec::new(),
+        least_bytes: None,
+        lifetimes: Lifetimes::find(program),
     };
-    let meshes = factorizations(n_devices, limits.most_axes.min(MOST_AXES));
+    if limits.memory_limit.is_some() {
+        search.moments.push(search.lifetimes.whole_peak(program).moment);
+    }
+    let meshes = &limits.meshes;
     let is_symmetric = machine.cluster().is_none_or(|cluster| cluster.levels().len() <= 1);
     for (k, mesh) in meshes.iter().enumerate() {
         search.run(mesh, &meshes[..k], meshes.len() - k, is_symmetric);
     }
     search.finish()
+}
+
+fn nothing() -> Solved {
+    Solved {
+        assignment: None,
+        cost: INFINITE,
+        lower_bound: 0,
+        is_exact: false,
+        was_cut: false,
+        was_stopped: false,
+        n_steps: 0,
+    }
 }
 
 fn sorted_sizes(mesh: &SearchMesh) -> Vec<i64> {
@@ -165,16 +203,16 @@ impl Search<'_, '_, '_> {
             return;
         }
         let prices = Prices::new(mesh, &self.links);
-        let network = PlanNetwork::build(self.facts, &prices);
+        let mut network = PlanNetwork::build(self.facts, &prices);
         let best = self.best.iter().map(|(coarse, found, _)| (coarse, found));
         let known = self.known.iter().map(|(coarse, found)| (coarse, found));
         let mut starts: Vec<Assignment> = best.chain(known).filter_map(|coarse| lift(coarse, &network)).collect();
         let effort = (left / n_left as u64).max(left / 8);
         for baseline in BASELINES.into_iter().filter(|baseline| baseline.n_axes() == mesh.n_axes()) {
-            starts.extend(self.run_baseline(baseline, &network, left / BASELINE_SHARE));
+            starts.extend(self.run_baseline(baseline, &mut network, left / BASELINE_SHARE));
         }
         let cutoff = self.best.as_ref().map(|(_, _, cost)| *cost);
-        let solved = self.solve(&network, &network.problem, &starts, effort, cutoff);
+        let solved = self.solve_within(&mut network, None, &starts, effort, cutoff);
         (self.limits.progress)(&format!(
             "mesh {}: {} variables, cost {:.3} ms, bound {:.3} ms",
             mesh.describe(),
@@ -205,15 +243,7 @@ impl Search<'_, '_, '_> {
         }
     }
 
-    fn solve(
-        &mut self,
-        network: &PlanNetwork,
-        problem: &crate::solver::Problem,
-        starts: &[Assignment],
-        effort: u64,
-        cutoff: Option<Cost>,
-    ) -> Solved {
-        let _ = network;
+    fn solve(&mut self, problem: &Problem, starts: &[Assignment], effort: u64, cutoff: Option<Cost>) -> Solved {
         let solved = solve(&SolveRequest {
             problem,
             starts,
@@ -229,14 +259,60 @@ impl Search<'_, '_, '_> {
         solved
     }
 
+    /// Solves the problem of a mesh, in a baseline's restriction, until the plan keeps the memory limit at every moment. What is
+    /// found is an assignment of the whole problem.
+    fn solve_within(
+        &mut self,
+        network: &mut PlanNetwork,
+        restriction: Option<&Allowed>,
+        starts: &[Assignment],
+        effort: u64,
+        cutoff: Option<Cost>,
+    ) -> Solved {
+        let mut solved = nothing();
+        for _ in 0..MOST_ROUNDS {
+            self.constrain(network);
+            solved = match restriction {
+                None => self.solve(&network.problem, starts, effort, cutoff),
+                Some(allowed) => {
+                    let restricted = Restricted::new(&network.problem, allowed);
+                    let solved = self.solve(&restricted.problem, starts, effort, cutoff);
+                    let assignment = solved.assignment.as_ref().map(|found| restricted.widen(found));
+                    Solved { assignment, ..solved }
+                }
+            };
+            let (Some(limit), Some(assignment)) = (self.limits.memory_limit, &solved.assignment) else { break };
+            let plan = ChosenPlan { network, assignment };
+            let peak = self.lifetimes.peak(self.facts.program, &plan);
+            if peak.bytes <= limit {
+                return solved;
+            }
+            self.least_bytes = Some(self.least_bytes.map_or(peak.bytes, |least| least.min(peak.bytes)));
+            if self.moments.contains(&peak.moment) {
+                break;
+            }
+            self.moments.push(peak.moment);
+        }
+        if self.limits.memory_limit.is_some() {
+            solved.assignment = None;
+        }
+        solved
+    }
+
+    /// Adds what must hold at each moment that is known to matter.
+    fn constrain(&self, network: &mut PlanNetwork) {
+        let Some(limit) = self.limits.memory_limit else { return };
+        let program = self.facts.program;
+        let of_moment = |&moment: &u32| self.lifetimes.constraint(program, network, moment, limit);
+        network.problem.constraints = self.moments.iter().map(of_moment).collect();
+    }
+
     /// The best plan within a baseline; it is also a start.
-    fn run_baseline(&mut self, baseline: Baseline, network: &PlanNetwork, effort: u64) -> Option<Assignment> {
+    fn run_baseline(&mut self, baseline: Baseline, network: &mut PlanNetwork, effort: u64) -> Option<Assignment> {
         let allowed = baseline.allowed(self.facts.program, &self.roles, network);
-        let restricted = Restricted::new(&network.problem, &allowed);
-        let solved = self.solve(network, &restricted.problem, &[], effort, None);
-        let found = solved.assignment.map(|assignment| restricted.widen(&assignment));
-        self.note_baseline(baseline, &network.mesh, found.as_ref().map(|_| solved.cost));
-        found
+        let solved = self.solve_within(network, Some(&allowed), &[], effort, None);
+        self.note_baseline(baseline, &network.mesh, solved.assignment.as_ref().map(|_| solved.cost));
+        solved.assignment
     }
 
     fn note_baseline(&mut self, baseline: Baseline, mesh: &SearchMesh, cost: Option<Cost>) {
@@ -249,8 +325,11 @@ impl Search<'_, '_, '_> {
         }
     }
 
-    fn finish(self) -> Option<Found> {
-        let (network, assignment, cost) = self.best?;
+    fn finish(self) -> Result<Found, NotFound> {
+        let Some((network, assignment, cost)) = self.best else {
+            return Err(NotFound { least_bytes: self.least_bytes });
+        };
+        let peak = self.lifetimes.peak(self.facts.program, &ChosenPlan { network: &network, assignment: &assignment });
         let bounds = self.meshes.iter().filter_map(|fact| match fact.outcome {
             MeshOutcome::Searched => Some(fact.lower_bound),
             MeshOutcome::Cut => Some(fact.lower_bound.max(cost)),
@@ -259,7 +338,8 @@ impl Search<'_, '_, '_> {
         });
         let lower_bound = bounds.min().unwrap_or(0).min(cost);
         let is_exact = (cost - lower_bound) as f64 <= 1e-9 * cost as f64;
-        Some(Found {
+        Ok(Found {
+            peak,
             network,
             assignment,
             cost,

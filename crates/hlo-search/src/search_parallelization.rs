@@ -27,11 +27,11 @@
 
 use crate::emit::plan_emission;
 use crate::error::SearchError;
-use crate::mesh::MOST_AXES;
+use crate::mesh::{MOST_AXES, SearchMesh, factorizations};
 use crate::plan::ChosenPlan;
 use crate::program::Program;
 use crate::report::PlanReport;
-use crate::search::{Found, SearchLimits, search};
+use crate::search::{Found, NotFound, SearchLimits, search};
 use hlo_analysis::Preserved;
 use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
 use hlo_analysis::time::{DEFAULT_DEVICE, Machine};
@@ -83,6 +83,18 @@ const OPTIONS: &[OptionInfo] = &[
         help: "the most axes of a mesh, 1 to 3",
     },
     OptionInfo {
+        name: "mesh",
+        kind: OptionKind::Text,
+        default: "",
+        help: "only these meshes: 4x6, or 2x2x6;4x6; empty: all",
+    },
+    OptionInfo {
+        name: "memory-limit",
+        kind: OptionKind::Int,
+        default: "0",
+        help: "bytes that a device has for the step: 30GiB; 0: no limit",
+    },
+    OptionInfo {
         name: "even",
         kind: OptionKind::Bool,
         default: "false",
@@ -103,6 +115,10 @@ pub struct SearchOptions {
     pub gap: f64,
     /// The most axes of a mesh.
     pub most_axes: usize,
+    /// The meshes to be searched, as sizes of axes; none: all.
+    pub meshes: Vec<Vec<i64>>,
+    /// Bytes that a device has.
+    pub memory_limit: Option<u64>,
     /// Whether every axis has to divide what it cuts.
     pub even: bool,
 }
@@ -136,10 +152,39 @@ impl SearchOptions {
             effort: (options.float("effort") * 1e9) as u64,
             gap: options.float("gap"),
             most_axes: axes as usize,
+            meshes: read_meshes(options.text("mesh"), n_devices).map_err(wrong)?,
+            memory_limit: Some(options.int("memory-limit").unsigned_abs()).filter(|&bytes| bytes > 0),
             even: options.flag("even"),
         })
     }
 }
+
+/// Meshes as an option says them: `4x6;2x2x6`.
+fn read_meshes(text: &str, n_devices: i64) -> Result<Vec<Vec<i64>>, String> {
+    let mut all = Vec::new();
+    for said in text.split(';').map(str::trim).filter(|said| !said.is_empty()) {
+        let sizes: Option<Vec<i64>> = said.split('x').map(|size| size.trim().parse().ok()).collect();
+        let product = |sizes: &[i64]| sizes.iter().try_fold(1i64, |n, &size| n.checked_mul(size));
+        match sizes {
+            Some(sizes)
+                if sizes.len() <= MOST_AXES
+                    && sizes.iter().all(|&size| size > 1)
+                    && product(&sizes) == Some(n_devices) =>
+            {
+                all.push(sizes);
+            }
+            Some(_) | None => {
+                return Err(format!(
+                    "option `mesh`: expected 1 to {MOST_AXES} sizes of 2 or more whose product is {n_devices}, found `{said}`"
+                ));
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// What a search takes as the part of the memory limit that plans may use: what is on its way between two states is not counted.
+const USED_SHARE: f64 = 0.92;
 
 /// See the module's documentation.
 #[derive(Clone, Debug)]
@@ -203,14 +248,16 @@ pub fn plan_parallel(
         even: asked.even,
         effort: asked.effort,
         wanted_gap: asked.gap,
-        most_axes: asked.most_axes,
+        memory_limit: asked.memory_limit.map(|bytes| (bytes as f64 * USED_SHARE) as u64),
+        meshes: match asked.meshes.is_empty() {
+            true => factorizations(asked.n_devices, asked.most_axes),
+            false => asked.meshes.iter().map(|sizes| SearchMesh { sizes: sizes.iter().copied().collect() }).collect(),
+        },
         is_over,
         progress,
     };
-    let found = search(&program, &asked.machine, links, asked.n_devices, &limits);
-    let Some(found) = found else {
-        return Ok(Searched::Nothing("the search found no plan within its effort".into()));
-    };
+    let found = search(&program, &asked.machine, links, &limits);
+    let found = found.map_err(|none| SearchError::about("memory", Entity::Module, none_found(asked, none)))?;
     let Found { network, assignment, .. } = &found;
     let plan = ChosenPlan { network, assignment };
     let report = PlanReport::new(&program, &found, &asked.machine);
@@ -218,6 +265,17 @@ pub fn plan_parallel(
     let n_copies = emission.write(&mut work)?;
     copies.merge(&mut work);
     Ok(Searched::Plan(Box::new(work), Box::new(PlanReport { n_copies, ..report })))
+}
+
+/// Why there is no plan, in words.
+fn none_found(asked: &SearchOptions, none: NotFound) -> String {
+    match (asked.memory_limit, none.least_bytes) {
+        (Some(limit), Some(least)) => format!(
+            "no plan found within {limit} bytes, of which {:.0} % may be planned; the least is {least} bytes",
+            100.0 * USED_SHARE
+        ),
+        (_, _) => "no plan found within the effort: give more with `effort`".into(),
+    }
 }
 
 /// Refuses what is no global program without annotations.

@@ -97,6 +97,14 @@ pub(crate) fn in_memory(program: &Program<'_>) -> EntitySet<CutId> {
     out
 }
 
+/// Whether an op may put its result where the operand lay that it takes last.
+pub(crate) fn runs_in_place(module: &Module, inst: InstId) -> bool {
+    match kind(module, inst) {
+        Kind::Light | Kind::Updates => true,
+        Kind::Reduction | Kind::Heavy | Kind::Picks => false,
+    }
+}
+
 impl OpWork {
     /// The work of an op.
     pub(crate) fn of(program: &Program<'_>, op: &SearchOp, costs: &Costs<'_>, memory: &EntitySet<CutId>) -> OpWork {
