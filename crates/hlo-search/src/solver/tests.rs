@@ -1,8 +1,8 @@
 //! Random problems against brute force.
 
 use super::eliminate::EliminationLimits;
+use super::facts::Eliminations;
 use super::model::Model;
-use super::search::Eliminations;
 use super::solve::solve_with;
 use super::sweep::Sweeper;
 use super::*;
@@ -95,20 +95,54 @@ fn n_cases() -> u64 {
     std::env::var("HLO_SEARCH_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(10_000)
 }
 
+/// Adds up to three limits, some of which nothing keeps.
+fn limit(problem: &mut Problem, random: &mut Random) {
+    for _ in 0..1 + random.below(3) {
+        let most = [1, 10, 1_000_000_000_000][random.below(3) as usize];
+        let mut terms: Vec<(VarId, Arc<[u64]>)> = Vec::new();
+        for (var, costs) in problem.variables.iter() {
+            if random.below(3) > 0 {
+                terms.push((var, costs.iter().map(|_| random.below(most + 1)).collect()));
+            }
+        }
+        let limit = random.below(1 + most * problem.variables.len() as u64 / 2);
+        problem.constraints.push(Constraint { limit, terms });
+    }
+}
+
+fn check_against_brute_force(case: u64, problem: &Problem, random: &mut Random) {
+    let least = brute_force(problem);
+    let eliminations = draw_eliminations(random);
+    let solved = solve_with(&request(problem, u64::MAX), eliminations);
+    assert_eq!(solved.cost, least, "case {case}");
+    assert_eq!(solved.lower_bound, least, "case {case}");
+    assert_eq!(solved.is_exact, least < INFINITE, "case {case}");
+    if let Some(states) = &solved.assignment {
+        assert_eq!(problem.cost(states), least, "case {case}");
+        assert!(problem.is_within_limits(states), "case {case}");
+    }
+    assert_eq!(solved, solve_with(&request(problem, u64::MAX), eliminations), "case {case}: two runs");
+    let effort = random.below(solved.n_steps + 1);
+    let early = solve_with(&request(problem, effort), eliminations);
+    assert!(early.lower_bound <= least && least <= early.cost, "case {case}, effort {effort}");
+}
+
 #[test]
 fn random_problems_come_out_as_brute_force_says() {
     for case in 0..n_cases() {
         let mut random = Random(case);
         let problem = draw(&mut random);
-        let least = brute_force(&problem);
-        let solved = solve_with(&request(&problem, u64::MAX), draw_eliminations(&mut random));
-        assert_eq!(solved.cost, least, "case {case}");
-        assert_eq!(solved.lower_bound, least, "case {case}");
-        assert_eq!(solved.is_exact, least < INFINITE, "case {case}");
-        assert_eq!(solved.assignment.as_ref().map_or(INFINITE, |states| problem.cost(states)), least, "case {case}");
-        let effort = random.below(solved.n_steps + 1);
-        let early = solve(&request(&problem, effort));
-        assert!(early.lower_bound <= least && least <= early.cost, "case {case}, effort {effort}");
+        check_against_brute_force(case, &problem, &mut random);
+    }
+}
+
+#[test]
+fn random_problems_with_limits_come_out_as_brute_force_says() {
+    for case in 0..n_cases() {
+        let mut random = Random(case);
+        let mut problem = draw(&mut random);
+        limit(&mut problem, &mut random);
+        check_against_brute_force(case, &problem, &mut random);
     }
 }
 
