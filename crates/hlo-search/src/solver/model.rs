@@ -93,15 +93,28 @@ impl Model {
         Incidence::new(self.nodes.len(), &self.edges)
     }
 
-    /// The state of each node that stands in an assignment of the origins; where it is not left, the one that costs least by itself.
-    pub(super) fn states_of(&self, assignment: &[u32]) -> Vec<u32> {
-        let state = |node: &Node| {
+    /// The state of each node that stands in an assignment of the origins; where it is not left, the one that costs least with the
+    /// neighbours whose states are known by then.
+    pub(super) fn states_of(&self, incidence: &Incidence, assignment: &[u32]) -> Vec<u32> {
+        let found = |node: &Node| {
             let wanted = assignment[node.origin as usize];
-            let found = node.labels.iter().position(|label| *label == wanted);
-            let cheapest = || (0..node.costs.len()).min_by_key(|state| node.costs[*state]).unwrap_or(0);
-            found.unwrap_or_else(cheapest) as u32
+            node.labels.iter().position(|label| *label == wanted).map(|state| state as u32)
         };
-        self.nodes.iter().map(state).collect()
+        let mut states: Vec<Option<u32>> = self.nodes.iter().map(found).collect();
+        for (number, node) in self.nodes.iter().enumerate() {
+            if states[number].is_some() {
+                continue;
+            }
+            let mut costs = node.costs.clone();
+            for incident in incidence.at(number) {
+                if let Some(other) = states[incident.other as usize] {
+                    let table = &self.edges[incident.edge as usize].table;
+                    plus_all(&mut costs, table.row(1 - incident.side as usize, other as usize));
+                }
+            }
+            states[number] = Some((0..costs.len()).min_by_key(|state| costs[*state]).unwrap_or(0) as u32);
+        }
+        states.into_iter().map(|state| state.unwrap_or(0)).collect()
     }
 
     /// Writes the states of the nodes into an assignment of the origins.

@@ -36,11 +36,12 @@ pub(super) struct Part {
 impl Part {
     /// A part of which nothing is known but an assignment of the origins.
     pub(super) fn new(model: Model, start: Option<&[u32]>) -> Self {
-        let states = start.map(|start| model.states_of(start));
+        let incidence = model.incidence();
+        let states = start.map(|start| model.states_of(&incidence, start));
         let cost = states.as_ref().map_or(INFINITE, |states| model.cost(states));
         let states = states.filter(|_| !is_infinite(cost));
         Part {
-            incidence: model.incidence(),
+            incidence,
             progress: Progress::Fresh,
             bound: model.simple_bound().min(cost),
             cost,

@@ -85,6 +85,7 @@ pub(super) fn solve_with(request: &SolveRequest, eliminations: Eliminations) -> 
         let tied = tied_states(&mut search, &model, classes, task);
         tied.into_iter().for_each(|states| best.offer(request.problem, states.into_iter().collect()));
     }
+    search.best.1 = best.cost;
     let start: Option<Vec<u32>> = best.states.as_ref().map(|states| states.values().copied().collect());
     let task = Task { start: start.as_deref(), cutoff: best.cost.min(outside), ..task };
     let outcome = if has_demands(&model) {

@@ -31,7 +31,7 @@ const NOTHING: Outcome = Outcome { bound: INFINITE, states: None, cost: INFINITE
 pub(super) fn minimize_within(search: &mut Search, model: Model, task: Task, prices: Option<&[u64]>) -> Outcome {
     let n_origins = model.nodes.len();
     let Some((rest, folds)) = reduce(search, model) else { return NOTHING };
-    let start = task.start.map(|start| rest.states_of(start));
+    let start = task.start.map(|start| rest.states_of(&rest.incidence(), start));
     let inner = rest.clone().renamed();
     let task = Task { start: start.as_deref(), ..task };
     let outcome = if has_demands(&inner) {
