@@ -2,8 +2,12 @@
 
 mod descent;
 mod eliminate;
+mod facts;
+mod limits;
 mod model;
+mod parts;
 mod problem;
+mod repair;
 mod search;
 mod simplify;
 mod solve;
@@ -11,6 +15,9 @@ mod sweep;
 mod tables;
 #[cfg(test)]
 mod tests;
+mod tied;
+mod within;
 
+pub(crate) use facts::{Stage, StageFact};
 pub(crate) use problem::{Assignment, Constraint, Cost, INFINITE, Pair, PairTable, Problem, VarId};
-pub(crate) use solve::{Progress, SolveRequest, Solved, solve};
+pub(crate) use solve::{LeastDemand, Progress, SolveRequest, Solved, solve};

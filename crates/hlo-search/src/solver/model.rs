@@ -1,6 +1,7 @@
 //! The problem as the solver rewrites it: nodes with the states that are left, and at most one edge between two nodes.
 
 use super::problem::{Cost, INFINITE, PairTable, Problem};
+use super::simplify::restrict_node;
 use super::tables::{Table, TableCache, is_infinite, plus};
 use cranelift_entity::EntityRef;
 use std::collections::HashMap;
@@ -92,15 +93,28 @@ impl Model {
         Incidence::new(self.nodes.len(), &self.edges)
     }
 
-    /// The state of each node that stands in an assignment of the origins; where it is not left, the one that costs least by itself.
-    pub(super) fn states_of(&self, assignment: &[u32]) -> Vec<u32> {
-        let state = |node: &Node| {
+    /// The state of each node that stands in an assignment of the origins; where it is not left, the one that costs least with the
+    /// neighbours whose states are known by then.
+    pub(super) fn states_of(&self, incidence: &Incidence, assignment: &[u32]) -> Vec<u32> {
+        let found = |node: &Node| {
             let wanted = assignment[node.origin as usize];
-            let found = node.labels.iter().position(|label| *label == wanted);
-            let cheapest = || (0..node.costs.len()).min_by_key(|state| node.costs[*state]).unwrap_or(0);
-            found.unwrap_or_else(cheapest) as u32
+            node.labels.iter().position(|label| *label == wanted).map(|state| state as u32)
         };
-        self.nodes.iter().map(state).collect()
+        let mut states: Vec<Option<u32>> = self.nodes.iter().map(found).collect();
+        for (number, node) in self.nodes.iter().enumerate() {
+            if states[number].is_some() {
+                continue;
+            }
+            let mut costs = node.costs.clone();
+            for incident in incidence.at(number) {
+                if let Some(other) = states[incident.other as usize] {
+                    let table = &self.edges[incident.edge as usize].table;
+                    plus_all(&mut costs, table.row(1 - incident.side as usize, other as usize));
+                }
+            }
+            states[number] = Some((0..costs.len()).min_by_key(|state| costs[*state]).unwrap_or(0) as u32);
+        }
+        states.into_iter().map(|state| state.unwrap_or(0)).collect()
     }
 
     /// Writes the states of the nodes into an assignment of the origins.
@@ -131,9 +145,17 @@ impl Model {
     }
 }
 
-fn add_diagonal(node: &mut Node, table: &Table) {
+/// Adds what a node costs with itself.
+pub(super) fn add_diagonal(node: &mut Node, table: &Table) {
     for (state, cost) in node.costs.iter_mut().enumerate() {
         *cost = plus(*cost, table.row(0, state)[state]);
+    }
+}
+
+/// Adds to each of some costs.
+pub(super) fn plus_all(costs: &mut [Cost], added: &[Cost]) {
+    for (cost, added) in costs.iter_mut().zip(added) {
+        *cost = plus(*cost, *added);
     }
 }
 
@@ -209,4 +231,56 @@ impl Incidence {
 /// Whether no state of some node is allowed by itself.
 pub(super) fn has_empty_node(model: &Model) -> bool {
     model.nodes.iter().any(|node| node.costs.iter().all(|cost| is_infinite(*cost)))
+}
+
+/// Leaves a node one state.
+pub(super) fn fix_state(model: &mut Model, node: usize, state: u32) {
+    restrict_node(&mut model.nodes[node], &[state]);
+    let mut cache = TableCache::default();
+    for edge in &mut model.edges {
+        for side in 0..2 {
+            if edge.ends[side] as usize == node {
+                edge.table = cache.restricted((&edge.table, side), &[state]);
+                if !edge.messages[side].is_empty() {
+                    edge.messages[side] = vec![edge.messages[side][state as usize]];
+                }
+            }
+        }
+    }
+}
+
+/// The connected parts of a model, by their lowest nodes, without the constant.
+pub(super) fn connected_parts(model: Model) -> Vec<Model> {
+    let incidence = model.incidence();
+    let mut part_of = vec![u32::MAX; model.nodes.len()];
+    let mut n_parts = 0;
+    for first in 0..model.nodes.len() {
+        if part_of[first] != u32::MAX {
+            continue;
+        }
+        let mut waiting = vec![first];
+        part_of[first] = n_parts;
+        while let Some(node) = waiting.pop() {
+            for incident in incidence.at(node) {
+                if part_of[incident.other as usize] == u32::MAX {
+                    part_of[incident.other as usize] = n_parts;
+                    waiting.push(incident.other as usize);
+                }
+            }
+        }
+        n_parts += 1;
+    }
+    let mut parts = vec![Model { limits: model.limits, ..Model::default() }; n_parts as usize];
+    let mut numbers = vec![0; part_of.len()];
+    for (number, node) in model.nodes.into_iter().enumerate() {
+        let part = &mut parts[part_of[number] as usize];
+        numbers[number] = part.nodes.len() as u32;
+        part.nodes.push(node);
+    }
+    for mut edge in model.edges {
+        let part = part_of[edge.ends[0] as usize];
+        edge.ends = edge.ends.map(|end| numbers[end as usize]);
+        parts[part as usize].edges.push(edge);
+    }
+    parts
 }

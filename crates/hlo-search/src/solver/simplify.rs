@@ -16,7 +16,7 @@
 //! Reference: bucket elimination (Dechter 1999) for nodes of at most two neighbours; dominance as *dead-end elimination* (Goldstein
 //! 1994).
 
-use super::model::{Demand, Edge, Model, Node};
+use super::model::{Demand, Edge, Model, Node, plus_all};
 use super::problem::Cost;
 use super::tables::{Table, TableCache, is_infinite, min_plus, plus};
 use std::collections::VecDeque;
@@ -208,7 +208,7 @@ impl Simplifier {
             let Some(edge) = self.edges[number as usize].take_if(is_separable) else { continue };
             let side = usize::from(edge.ends[0] != at);
             let first = edge.table.row(1 - side, 0);
-            add_costs(&mut node.costs, first);
+            plus_all(&mut node.costs, first);
             let other = edge.ends[1 - side];
             if let Some(neighbour) = &mut self.nodes[other as usize] {
                 let of_first = edge.table.row(side, 0);
@@ -272,7 +272,7 @@ impl Simplifier {
         let mut message = vec![0; neighbour.costs.len()];
         self.n_steps += min_plus(&node.costs, edge.table.side(side), &mut message);
         if let Some(neighbour) = &mut self.nodes[other as usize] {
-            add_costs(&mut neighbour.costs, &message);
+            plus_all(&mut neighbour.costs, &message);
         }
     }
 
@@ -315,7 +315,7 @@ impl Simplifier {
                     if message.is_empty() {
                         *message = of_added;
                     } else {
-                        add_costs(message, &of_added);
+                        plus_all(message, &of_added);
                     }
                 }
             }
@@ -335,12 +335,6 @@ impl Simplifier {
         // The edge that the fold made is not the node's.
         let links = self.edges_of(at).filter_map(link).collect();
         Fold { origin: node.origin, labels: node.labels, costs: node.costs, links }
-    }
-}
-
-fn add_costs(costs: &mut [Cost], added: &[Cost]) {
-    for (cost, added) in costs.iter_mut().zip(added) {
-        *cost = plus(*cost, *added);
     }
 }
 

@@ -1,9 +1,13 @@
 //! The face of the solver: what is asked, what comes out, and the order of its stages.
 
+use super::facts::{Eliminations, Search, StageFact};
+use super::limits::{demand_only, has_demands};
 use super::model::Model;
 use super::problem::{Assignment, Cost, INFINITE, Problem, VarId};
-use super::search::{Eliminations, Search, Task, minimize};
+use super::search::{Task, minimize};
 use super::tables::is_infinite;
+use super::tied::tied_states;
+use super::within::minimize_within;
 use cranelift_entity::SecondaryMap;
 
 /// What is to be minimized, and how far.
@@ -50,6 +54,17 @@ pub(crate) struct Solved {
     /// Whether time was over: another run may end elsewhere.
     pub was_stopped: bool,
     pub n_steps: u64,
+    pub stages: Vec<StageFact>,
+    /// Where nothing was found, by constraint; otherwise empty.
+    pub least_demands: Vec<LeastDemand>,
+}
+
+/// How little can be taken of a limit, the others and the cost not looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct LeastDemand {
+    pub lower_bound: u64,
+    /// None where no assignment is allowed, or none was found in time.
+    pub found: Option<u64>,
 }
 
 /// Minimizes a problem.
@@ -59,40 +74,78 @@ pub(crate) fn solve(request: &SolveRequest) -> Solved {
 
 /// Minimizes a problem, with what elimination may cost.
 pub(super) fn solve_with(request: &SolveRequest, eliminations: Eliminations) -> Solved {
-    let problem = request.problem;
-    let mut best = best_start(request);
-    let report = |lower_bound, cost| (request.progress)(Progress { lower_bound, cost });
+    let progress = |lower_bound, cost| (request.progress)(Progress { lower_bound, cost });
     let is_over = || (request.is_over)();
-    let effort = request.effort;
-    let mut search =
-        Search { effort, n_steps: 0, is_over: &is_over, was_stopped: false, report: &report, eliminations };
+    let mut search = Search { eliminations, ..Search::new(request.effort, &is_over, &progress) };
+    let model = Model::of_problem(request.problem);
+    let mut best = Best::of_starts(request);
     let outside = request.cutoff.unwrap_or(INFINITE);
-    let cost = best.as_ref().map_or(INFINITE, |(cost, _)| *cost);
-    let start: Option<Vec<u32>> = best.as_ref().map(|(_, states)| states.values().copied().collect());
-    let slack = if is_infinite(cost) { 0 } else { (cost as f64 * request.wanted_gap) as Cost };
-    let task = Task { start: start.as_deref(), cutoff: cost.min(outside), slack, depth: 0 };
-    let outcome = minimize(&mut search, Model::of_problem(problem), task);
-    if let Some(states) = outcome.states {
-        if outcome.cost < cost {
-            best = Some((outcome.cost, states.into_iter().collect()));
-        }
+    let task = Task { start: None, cutoff: INFINITE, gap: request.wanted_gap, outside: 0, depth: 0 };
+    if let Some(classes) = request.repeats {
+        let tied = tied_states(&mut search, &model, classes, task);
+        tied.into_iter().for_each(|states| best.offer(request.problem, states.into_iter().collect()));
     }
-    let (cost, assignment) = best.map_or((INFINITE, None), |(cost, states)| (cost, Some(states)));
-    let lower_bound = outcome.bound.min(cost).min(outside);
+    search.best.1 = best.cost;
+    let start: Option<Vec<u32>> = best.states.as_ref().map(|states| states.values().copied().collect());
+    let task = Task { start: start.as_deref(), cutoff: best.cost.min(outside), ..task };
+    let outcome = if has_demands(&model) {
+        minimize_within(&mut search, model.clone(), task, None)
+    } else {
+        minimize(&mut search, model.clone(), task)
+    };
+    outcome.states.into_iter().for_each(|states| best.offer(request.problem, states.into_iter().collect()));
+    let least_demands = if best.states.is_none() { least_demands(&mut search, &model, task) } else { Vec::new() };
+    let lower_bound = outcome.bound.min(best.cost).min(outside);
+    let gap = (best.cost - lower_bound) as f64;
     Solved {
-        assignment,
-        cost,
+        is_exact: best.states.is_some() && gap <= 1e-9 * (best.cost as f64).abs(),
+        assignment: best.states,
+        cost: best.cost,
         lower_bound,
-        is_exact: !is_infinite(cost) && (cost - lower_bound) as f64 <= 1e-9 * (cost as f64).abs(),
-        was_cut: outside < cost && lower_bound >= outside,
+        was_cut: outside < best.cost && lower_bound >= outside,
         was_stopped: search.was_stopped,
         n_steps: search.n_steps,
+        stages: search.stages,
+        least_demands,
     }
 }
 
-fn best_start(request: &SolveRequest) -> Option<(Cost, Assignment)> {
-    let allowed = request.starts.iter().filter(|start| request.problem.is_within_limits(start));
-    let with_cost = allowed.map(|start| (request.problem.cost(start), start));
-    let best = with_cost.filter(|(cost, _)| !is_infinite(*cost)).min_by_key(|(cost, _)| *cost)?;
-    Some((best.0, best.1.clone()))
+/// The best assignment within the limits.
+struct Best {
+    cost: Cost,
+    states: Option<Assignment>,
 }
+
+impl Best {
+    fn of_starts(request: &SolveRequest) -> Self {
+        let mut best = Best { cost: INFINITE, states: None };
+        request.starts.iter().for_each(|start| best.offer(request.problem, start.clone()));
+        best
+    }
+
+    fn offer(&mut self, problem: &Problem, states: Assignment) {
+        let cost = problem.cost(&states);
+        if cost < self.cost && !is_infinite(cost) && problem.is_within_limits(&states) {
+            (self.cost, self.states) = (cost, Some(states));
+        }
+    }
+}
+
+/// The least that can be taken of each limit, whatever it costs.
+fn least_demands(search: &mut Search, model: &Model, task: Task) -> Vec<LeastDemand> {
+    let least = |limit: usize| {
+        let task = Task { start: None, cutoff: INFINITE, ..task };
+        let left = search.effort.saturating_sub(search.n_steps);
+        search.effort = search.n_steps.saturating_add(left.max(LEAST_DEMAND_EFFORT));
+        let outcome = search.aside(|search| minimize(search, demand_only(model, limit), task));
+        let amount = |cost: Cost| u64::try_from(cost.max(0)).unwrap_or(0);
+        LeastDemand {
+            lower_bound: amount(outcome.bound),
+            found: outcome.states.is_some().then(|| amount(outcome.cost)),
+        }
+    };
+    (0..model.limits.len()).map(least).collect()
+}
+
+/// The table entries that may be read for each limit where nothing was found, when the effort was used up before.
+const LEAST_DEMAND_EFFORT: u64 = 1 << 28;

@@ -239,9 +239,9 @@ impl<'a> Sweeper<'a> {
             node.costs.copy_from_slice(&self.costs[*start..start + n]);
         }
         for (edge, starts) in model.edges.iter_mut().zip(&self.message_starts) {
-            for side in 0..2 {
-                let n = model.nodes[edge.ends[side] as usize].costs.len();
-                edge.messages[side] = self.messages[starts[side]..starts[side] + n].to_vec();
+            for ((message, start), end) in edge.messages.iter_mut().zip(starts).zip(edge.ends) {
+                let n = model.nodes[end as usize].costs.len();
+                *message = self.messages[*start..*start + n].to_vec();
             }
         }
         model

@@ -1,12 +1,14 @@
 //! Random problems against brute force.
 
 use super::eliminate::EliminationLimits;
+use super::facts::{Eliminations, Search};
 use super::model::Model;
-use super::search::Eliminations;
+use super::search::Task;
 use super::solve::solve_with;
 use super::sweep::Sweeper;
+use super::tied::tied_states;
 use super::*;
-use cranelift_entity::EntityRef;
+use cranelift_entity::{EntityRef, SecondaryMap};
 use std::sync::Arc;
 
 /// SplitMix64.
@@ -95,20 +97,94 @@ fn n_cases() -> u64 {
     std::env::var("HLO_SEARCH_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(10_000)
 }
 
+/// Adds up to three limits, some of which nothing keeps.
+fn limit(problem: &mut Problem, random: &mut Random) {
+    for _ in 0..1 + random.below(3) {
+        let most = [1, 10, 1_000_000_000_000][random.below(3) as usize];
+        let mut terms: Vec<(VarId, Arc<[u64]>)> = Vec::new();
+        for (var, costs) in problem.variables.iter() {
+            if random.below(3) > 0 {
+                terms.push((var, costs.iter().map(|_| random.below(most + 1)).collect()));
+            }
+        }
+        let limit = random.below(1 + most * problem.variables.len() as u64 / 2);
+        problem.constraints.push(Constraint { limit, terms });
+    }
+}
+
+/// The least cost of the assignments in which each class has one state.
+fn brute_force_tied(problem: &Problem, classes: &SecondaryMap<VarId, u32>) -> Cost {
+    let mut least = INFINITE;
+    let first_of = |var: VarId| {
+        let is_same = |other: &VarId| {
+            classes[*other] == classes[var] && problem.variables[*other].len() == problem.variables[var].len()
+        };
+        problem.variables.keys().find(is_same).unwrap_or(var)
+    };
+    let mut states: Assignment = problem.variables.keys().map(|_| 0).collect();
+    loop {
+        let tied: Assignment = problem.variables.keys().map(|var| states[first_of(var)]).collect();
+        least = least.min(problem.cost(&tied));
+        let firsts = problem.variables.iter().filter(|(var, _)| first_of(*var) == *var);
+        let more = firsts.map(|(var, costs)| (var, costs.len() as u32)).find(|(var, n)| {
+            states[*var] = (states[*var] + 1) % n;
+            states[*var] != 0
+        });
+        if more.is_none() {
+            return least;
+        }
+    }
+}
+
+#[test]
+fn tied_solutions_come_out_as_brute_force_says() {
+    for case in 0..n_cases() {
+        let mut random = Random(case);
+        let problem = draw(&mut random);
+        let mut classes = SecondaryMap::new();
+        problem.variables.keys().for_each(|var| classes[var] = random.below(4) as u32);
+        let mut search = Search::new(u64::MAX, &|| false, &|_, _| ());
+        search.eliminations = draw_eliminations(&mut random);
+        let task = Task { start: None, cutoff: INFINITE, gap: 0.0, outside: 0, depth: 0 };
+        let states = tied_states(&mut search, &Model::of_problem(&problem), &classes, task);
+        let cost = states.map_or(INFINITE, |states| problem.cost(&states.into_iter().collect()));
+        assert_eq!(cost, brute_force_tied(&problem, &classes), "case {case}");
+    }
+}
+
+fn check_against_brute_force(case: u64, problem: &Problem, random: &mut Random) {
+    let least = brute_force(problem);
+    let eliminations = draw_eliminations(random);
+    let solved = solve_with(&request(problem, u64::MAX), eliminations);
+    assert_eq!(solved.cost, least, "case {case}");
+    assert_eq!(solved.lower_bound, least, "case {case}");
+    assert_eq!(solved.is_exact, least < INFINITE, "case {case}");
+    if let Some(states) = &solved.assignment {
+        assert_eq!(problem.cost(states), least, "case {case}");
+        assert!(problem.is_within_limits(states), "case {case}");
+    }
+    assert_eq!(solved, solve_with(&request(problem, u64::MAX), eliminations), "case {case}: two runs");
+    let effort = random.below(solved.n_steps + 1);
+    let early = solve_with(&request(problem, effort), eliminations);
+    assert!(early.lower_bound <= least && least <= early.cost, "case {case}, effort {effort}");
+}
+
 #[test]
 fn random_problems_come_out_as_brute_force_says() {
     for case in 0..n_cases() {
         let mut random = Random(case);
         let problem = draw(&mut random);
-        let least = brute_force(&problem);
-        let solved = solve_with(&request(&problem, u64::MAX), draw_eliminations(&mut random));
-        assert_eq!(solved.cost, least, "case {case}");
-        assert_eq!(solved.lower_bound, least, "case {case}");
-        assert_eq!(solved.is_exact, least < INFINITE, "case {case}");
-        assert_eq!(solved.assignment.as_ref().map_or(INFINITE, |states| problem.cost(states)), least, "case {case}");
-        let effort = random.below(solved.n_steps + 1);
-        let early = solve(&request(&problem, effort));
-        assert!(early.lower_bound <= least && least <= early.cost, "case {case}, effort {effort}");
+        check_against_brute_force(case, &problem, &mut random);
+    }
+}
+
+#[test]
+fn random_problems_with_limits_come_out_as_brute_force_says() {
+    for case in 0..n_cases() {
+        let mut random = Random(case);
+        let mut problem = draw(&mut random);
+        limit(&mut problem, &mut random);
+        check_against_brute_force(case, &problem, &mut random);
     }
 }
 

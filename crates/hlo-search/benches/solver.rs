@@ -1,0 +1,356 @@
+//! Times the solver on made-up training steps of layers that repeat, on a mesh of 4x8, and prints the gap that it reaches.
+//!
+//! `cargo bench -p hlo-search --bench solver -- 24 0.01 5`: 24 layers, until a gap of 1 %, with costs disturbed by 5 %. Without
+//! arguments some that fit in a minute.
+//!
+//! A variable is an operation's plan, or the form in which a value with several uses is kept. Its states say for both axes of the
+//! mesh what they do. The costs are of arithmetic and of moving what a plan does not have where it needs it.
+
+#[path = "../src/solver/mod.rs"]
+#[expect(dead_code, unused_imports, reason = "a benchmark needs a part of the solver's face")]
+mod solver;
+
+use cranelift_entity::SecondaryMap;
+use solver::{Cost, INFINITE, Pair, PairTable, Problem, Progress, SolveRequest, VarId, solve};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What an axis of the mesh does to a value.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Form {
+    Replicated,
+    Dim(u8),
+    Partial,
+}
+use Form::{Dim, Partial, Replicated};
+
+/// What an operation computes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Kind {
+    /// Not linear: no partial sums.
+    Pointwise,
+    Linear,
+    /// Linear, with its dims in another order.
+    Turned,
+    /// `[batch, rows, inner] x [inner, columns]`.
+    Dot,
+    /// A parameter of two dims.
+    Leaf,
+    /// The form in which a value is kept.
+    Hub,
+}
+
+/// The sizes of the mesh's axes, and what moving a byte along them costs in picoseconds.
+const AXES: [(Cost, Cost); 2] = [(4, 80), (8, 20)];
+
+impl Kind {
+    /// What an axis may do; the result's form stands for it.
+    fn forms(self) -> &'static [Form] {
+        match self {
+            Kind::Pointwise => &[Replicated, Dim(0), Dim(1), Dim(2)],
+            Kind::Linear | Kind::Turned | Kind::Dot | Kind::Hub => &[Replicated, Dim(0), Dim(1), Dim(2), Partial],
+            Kind::Leaf => &[Replicated, Dim(0), Dim(1)],
+        }
+    }
+
+    fn states(self) -> Vec<[Form; 2]> {
+        let forms = self.forms();
+        forms.iter().flat_map(|first| forms.iter().map(|second| [*first, *second])).collect()
+    }
+
+    /// The form in which the operand must be for a result.
+    fn needs(self, operand: usize, form: Form) -> Form {
+        match (self, operand, form) {
+            (Kind::Dot, 0, Dim(2)) => Replicated,
+            (Kind::Dot, 0, Partial) => Dim(2),
+            (Kind::Dot, _, Dim(2)) => Dim(1),
+            (Kind::Dot, _, Partial) => Dim(0),
+            (Kind::Dot, _, Dim(_)) => Replicated,
+            (Kind::Turned, _, Dim(dim)) => Dim((dim + 1) % 3),
+            (_, _, form) => form,
+        }
+    }
+}
+
+struct Op {
+    kind: Kind,
+    n_bytes: Cost,
+    /// Picoseconds on one device.
+    work: Cost,
+    inputs: Vec<usize>,
+    class: u32,
+}
+
+/// The operations of a step.
+#[derive(Default)]
+struct Step {
+    ops: Vec<Op>,
+    /// The place in the layer, which is the class of what repeats.
+    place: u32,
+    /// What the forward pass of the layer left to do on the way back: the operation, its inputs.
+    tape: Vec<(Kind, usize, Vec<usize>)>,
+    /// Pairs of operations that must be in the same form.
+    tied: Vec<(usize, usize)>,
+}
+
+const ACTIVATION: Cost = 64 << 20;
+
+impl Step {
+    fn add(&mut self, kind: Kind, n_bytes: Cost, inputs: Vec<usize>) -> usize {
+        let work = match kind {
+            Kind::Dot => n_bytes * 64,
+            Kind::Pointwise | Kind::Linear | Kind::Turned => n_bytes * 2,
+            Kind::Leaf | Kind::Hub => 0,
+        };
+        self.place += 1;
+        self.ops.push(Op { kind, n_bytes, work, inputs, class: self.place });
+        self.ops.len() - 1
+    }
+
+    fn forward(&mut self, kind: Kind, n_bytes: Cost, inputs: Vec<usize>) -> usize {
+        let op = self.add(kind, n_bytes, inputs.clone());
+        self.tape.push((kind, op, inputs));
+        op
+    }
+
+    fn chain(&mut self, mut value: usize, n: usize) -> usize {
+        for _ in 0..n {
+            value = self.forward(Kind::Pointwise, self.ops[value].n_bytes, vec![value]);
+        }
+        value
+    }
+
+    fn dense(&mut self, input: usize, n_bytes: Cost, n_weight_bytes: Cost) -> usize {
+        let weight = self.add(Kind::Leaf, n_weight_bytes, vec![]);
+        let product = self.forward(Kind::Dot, n_bytes, vec![input, weight]);
+        self.forward(Kind::Linear, n_bytes, vec![product])
+    }
+
+    fn layer(&mut self, input: usize) -> usize {
+        let normal = self.chain(input, 6);
+        let [query, key, value] = [(); 3].map(|()| self.dense(normal, ACTIVATION, 4 << 20));
+        let [query, key] = [query, key].map(|value| self.forward(Kind::Turned, ACTIVATION, vec![value]));
+        let scores = self.forward(Kind::Dot, 4 * ACTIVATION, vec![query, key]);
+        let weights = self.chain(scores, 5);
+        let context = self.forward(Kind::Dot, ACTIVATION, vec![weights, value]);
+        let context = self.forward(Kind::Turned, ACTIVATION, vec![context]);
+        let context = self.forward(Kind::Turned, ACTIVATION, vec![context]);
+        let projected = self.dense(context, ACTIVATION, 4 << 20);
+        let middle = self.forward(Kind::Linear, ACTIVATION, vec![input, projected]);
+        let normal = self.chain(middle, 6);
+        let wide = self.dense(normal, 4 * ACTIVATION, 16 << 20);
+        let wide = self.chain(wide, 6);
+        let narrow = self.dense(wide, ACTIVATION, 16 << 20);
+        let narrow = self.forward(Kind::Turned, ACTIVATION, vec![narrow]);
+        self.forward(Kind::Linear, ACTIVATION, vec![middle, narrow])
+    }
+
+    /// The way back over a layer's tape: the gradients of its inputs, and updates of its parameters.
+    fn backward(&mut self, tape: Vec<(Kind, usize, Vec<usize>)>, gradients: &mut HashMap<usize, usize>) {
+        for (kind, op, inputs) in tape.into_iter().rev() {
+            let Some(gradient) = gradients.get(&op).copied() else { continue };
+            for (operand, input) in inputs.iter().enumerate() {
+                let n_bytes = self.ops[*input].n_bytes;
+                let part = match (kind, operand) {
+                    (Kind::Dot, 0) => self.add(Kind::Dot, n_bytes, vec![gradient, inputs[1]]),
+                    (Kind::Dot, _) => self.add(Kind::Dot, n_bytes, vec![inputs[0], gradient]),
+                    (Kind::Linear, _) => gradient,
+                    (Kind::Turned, _) => {
+                        let turned = self.add(Kind::Turned, n_bytes, vec![gradient]);
+                        self.add(Kind::Turned, n_bytes, vec![turned])
+                    }
+                    _ => self.add(Kind::Pointwise, n_bytes, vec![*input, gradient]),
+                };
+                let sum = match gradients.get(input) {
+                    Some(other) => self.add(Kind::Linear, n_bytes, vec![*other, part]),
+                    None => part,
+                };
+                gradients.insert(*input, sum);
+                if self.ops[*input].kind == Kind::Leaf {
+                    self.update(*input, sum);
+                }
+            }
+        }
+    }
+
+    fn update(&mut self, weight: usize, gradient: usize) {
+        let n_bytes = self.ops[weight].n_bytes;
+        let moments = [(); 2].map(|()| {
+            let moment = self.add(Kind::Leaf, n_bytes, vec![]);
+            let scaled = self.add(Kind::Linear, n_bytes, vec![moment]);
+            let new = self.add(Kind::Pointwise, n_bytes, vec![scaled, gradient]);
+            let kept = self.add(Kind::Leaf, n_bytes, vec![new]);
+            self.tied.push((moment, kept));
+            new
+        });
+        let ratio = self.add(Kind::Pointwise, n_bytes, moments.to_vec());
+        let scaled = self.add(Kind::Linear, n_bytes, vec![ratio]);
+        let new = self.add(Kind::Pointwise, n_bytes, vec![weight, scaled]);
+        let kept = self.add(Kind::Leaf, n_bytes, vec![new]);
+        self.tied.push((weight, kept));
+    }
+}
+
+fn step_of(n_layers: usize) -> Step {
+    let mut step = Step::default();
+    let mut value = step.add(Kind::Pointwise, ACTIVATION, vec![]);
+    let mut tapes = Vec::new();
+    for _ in 0..n_layers {
+        step.place = 10;
+        value = step.layer(value);
+        tapes.push(std::mem::take(&mut step.tape));
+    }
+    step.place = 1000;
+    let loss = step.add(Kind::Pointwise, ACTIVATION, vec![value]);
+    let mut gradients = HashMap::from([(value, loss)]);
+    for tape in tapes.into_iter().rev() {
+        step.place = 2000;
+        step.backward(tape, &mut gradients);
+    }
+    step
+}
+
+/// What it costs to bring a value from one form to another.
+fn moving_cost(n_bytes: Cost, from: [Form; 2], to: [Form; 2]) -> Cost {
+    let mut cost = 0;
+    for axis in 0..2 {
+        let (n, per_byte) = AXES[axis];
+        let (other, _) = AXES[1 - axis];
+        let n_local = if matches!(from[1 - axis], Dim(_)) { n_bytes / other } else { n_bytes };
+        let whole = n_local / n * (n - 1) * per_byte;
+        cost += match (from[axis], to[axis]) {
+            (from, to) if from == to => 0,
+            (Replicated, Dim(_)) => 0,
+            (_, Partial) => return INFINITE,
+            (Dim(_), Replicated) | (Partial, Dim(_)) => whole + 2_000_000 * n,
+            (Partial, Replicated) => 2 * whole + 4_000_000 * n,
+            (Dim(_), Dim(_)) => whole / n + 2_000_000 * n,
+            (Replicated, Replicated) => 0,
+        };
+    }
+    cost
+}
+
+#[derive(Default)]
+struct Builder {
+    problem: Problem,
+    tables: HashMap<(Kind, Kind, usize, Cost), Arc<PairTable>>,
+    repeats: SecondaryMap<VarId, u32>,
+}
+
+impl Builder {
+    fn join(&mut self, (from, producer): (VarId, Kind), (to, consumer): (VarId, Kind), operand: usize, n_bytes: Cost) {
+        let table = self.tables.entry((producer, consumer, operand, n_bytes)).or_insert_with(|| {
+            let (rows, columns) = (producer.states(), consumer.states());
+            let needed = |state: &[Form; 2]| state.map(|form| consumer.needs(operand, form));
+            let costs = rows.iter().flat_map(|row| columns.iter().map(|to| moving_cost(n_bytes, *row, needed(to))));
+            Arc::new(PairTable { n_rows: rows.len(), n_columns: columns.len(), costs: costs.collect() })
+        });
+        self.problem.pairs.push(Pair { rows: from, columns: to, table: table.clone() });
+    }
+
+    fn tie(&mut self, rows: VarId, columns: VarId) {
+        let n = self.problem.variables[rows].len();
+        let table = self.tables.entry((Kind::Leaf, Kind::Leaf, usize::MAX, 0)).or_insert_with(|| {
+            let costs = (0..n * n).map(|pair| if pair / n == pair % n { 0 } else { INFINITE }).collect();
+            Arc::new(PairTable { n_rows: n, n_columns: n, costs })
+        });
+        self.problem.pairs.push(Pair { rows, columns, table: table.clone() });
+    }
+}
+
+fn problem_of(step: &Step) -> (Problem, SecondaryMap<VarId, u32>) {
+    let mut builder = Builder::default();
+    let mut n_uses = vec![0; step.ops.len()];
+    step.ops.iter().flat_map(|op| &op.inputs).for_each(|input| n_uses[*input] += 1);
+    let mut own = Vec::new();
+    let mut kept: Vec<(VarId, Kind)> = Vec::new();
+    for (number, op) in step.ops.iter().enumerate() {
+        let cuts = |form: Form, axis: usize| if form == Replicated { 1 } else { AXES[axis].0 };
+        let cost = |state: &[Form; 2]| match op.kind {
+            Kind::Dot | Kind::Pointwise => op.work / cuts(state[0], 0) / cuts(state[1], 1),
+            _ => state
+                .iter()
+                .enumerate()
+                .fold(op.work, |work, (axis, form)| if matches!(form, Dim(_)) { work / AXES[axis].0 } else { work }),
+        };
+        let var = builder.problem.variables.push(op.kind.states().iter().map(cost).collect());
+        builder.repeats[var] = 2 * op.class;
+        own.push(var);
+        for (operand, input) in op.inputs.iter().enumerate() {
+            builder.join(kept[*input], (var, op.kind), operand, step.ops[*input].n_bytes);
+        }
+        kept.push((var, op.kind));
+        if n_uses[number] > 1 {
+            let hub = builder.problem.variables.push(vec![0; Kind::Hub.states().len()]);
+            builder.repeats[hub] = 2 * op.class + 1;
+            builder.join((var, op.kind), (hub, Kind::Hub), 0, op.n_bytes);
+            kept[number] = (hub, Kind::Hub);
+        }
+    }
+    for (first, second) in &step.tied {
+        builder.tie(own[*first], own[*second]);
+    }
+    (builder.problem, builder.repeats)
+}
+
+/// Adds up to a part of what moving the largest activation costs to each state, so that the parts of a layer disagree.
+fn disturb(problem: &mut Problem, percent: Cost) {
+    let most = 4 * ACTIVATION / 100 * AXES[0].1 * percent;
+    let mut bits: u64 = 1;
+    for cost in problem.variables.values_mut().flatten() {
+        bits = bits.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        *cost += (bits >> 33) as Cost % (most + 1);
+    }
+}
+
+fn run(n_layers: usize, wanted_gap: f64, percent: Cost) {
+    let (mut problem, repeats) = problem_of(&step_of(n_layers));
+    disturb(&mut problem, percent);
+    let n = problem.variables.len();
+    let n_states: usize = problem.variables.values().map(Vec::len).sum();
+    let started = Instant::now();
+    let mean = n_states as f64 / n as f64;
+    println!(
+        "{n_layers} layers: {n} variables of {mean:.1} states, {} pairs, wanted {wanted_gap}, disturbed {percent} %",
+        problem.pairs.len()
+    );
+    let is_verbose = std::env::var_os("VERBOSE").is_some();
+    let progress = |progress: Progress| {
+        if is_verbose {
+            let seconds = started.elapsed().as_secs_f64();
+            println!("  {seconds:7.3} s  {:e} .. {:e}", progress.lower_bound as f64, progress.cost as f64);
+        }
+    };
+    let solved = solve(&SolveRequest {
+        problem: &problem,
+        starts: &[],
+        repeats: Some(&repeats),
+        effort: 40_000_000_000,
+        cutoff: None,
+        wanted_gap,
+        is_over: &|| started.elapsed().as_secs() >= 100,
+        progress: &progress,
+    });
+    let seconds = started.elapsed().as_secs_f64();
+    let gap = (solved.cost - solved.lower_bound) as f64 / solved.cost as f64;
+    println!(
+        "  {seconds:.2} s, cost {:e}, gap {:.4} %, {:.2e} steps",
+        solved.cost as f64,
+        gap * 100.0,
+        solved.n_steps as f64
+    );
+    if is_verbose {
+        solved.stages.iter().for_each(|stage| println!("  {stage:?}"));
+    }
+}
+
+fn main() {
+    let numbers: Vec<f64> = std::env::args().filter_map(|argument| argument.parse().ok()).collect();
+    match numbers[..] {
+        [n_layers, wanted_gap, percent] => run(n_layers as usize, wanted_gap, percent as Cost),
+        [n_layers, wanted_gap] => run(n_layers as usize, wanted_gap, 0),
+        _ => [(2, 0.0), (24, 0.04), (24, 0.01), (96, 0.01)].into_iter().for_each(|(n, gap)| run(n, gap, 0)),
+    }
+}
