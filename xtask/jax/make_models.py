@@ -60,7 +60,7 @@ def token_inputs(s):
 
 RESNEXT = Sizes(
     image=224, stem=64, stages=((128, 3), (256, 4), (512, 6), (1024, 3)), groups=32, classes=1000, projections=False
-)  # fmt: skip
+)
 RESNEXT_SMALL = {"image": 64, "stem": 8, "stages": ((16, 3), (32, 4), (64, 6), (128, 3)), "groups": 8, "classes": 24}
 
 MODELS = {
@@ -140,7 +140,12 @@ TRANSFORMER_BATCH, TRANSFORMER_SMALL_BATCH = 4, 2
 
 
 def arguments():
-    parser = argparse.ArgumentParser(prog="cargo xtask make-models", description=__doc__.splitlines()[0])
+    own = [f"{name}: {model.what}; {model.optimizer}" for name, model in MODELS.items()]
+    shared = [f"{name}: {what}, as make-hlo lowers it; adam" for name, (what, _, _) in TRANSFORMERS.items()]
+    parser = argparse.ArgumentParser(
+        prog="cargo xtask make-models", description=__doc__.splitlines()[0], epilog="\n".join(["models:", *own, *shared]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
     parser.add_argument("--out", required=True, help="the folder to write to")
     parser.add_argument("--only", action="append", choices=[*MODELS, *TRANSFORMERS], help="this model; may be repeated")
     parser.add_argument("--gpus", type=int, action="append", help="may be repeated (default 6)")
