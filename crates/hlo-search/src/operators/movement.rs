@@ -49,19 +49,15 @@ pub fn movements(
 ) -> Result<Vec<Move>, OperatorError> {
     let (mut dims, mut state, mut moves) = (dims.to_vec(), state.clone(), Vec::new());
     let mut rest = operators;
-    while !rest.is_empty() {
-        let (taken, after) = rest.split_at(n_in_one_movement(rest, mesh));
+    while let Some((movement, n_taken)) = find_movement(rest, mesh) {
+        let (taken, after) = rest.split_at(n_taken);
         let local_before = state.local_dims(&dims, mesh);
         for operator in taken {
-            operator.apply(&mut dims, &mut state, mesh)?;
+            operator.rewrite_state(&mut dims, &mut state, mesh)?;
         }
-        let movement = movement_of(taken);
         let mut axes: SmallVec<[usize; 4]> = taken.iter().map(|operator| operator.axis).collect();
         axes.dedup();
-        let n: u64 = match movement {
-            Movement::AllReduce => axes.iter().map(|&axis| mesh[axis]).product(),
-            _ => mesh[axes[0]],
-        };
+        let n: u64 = axes.iter().map(|&axis| mesh[axis]).product();
         let bytes = |local_dims: &[u64]| elem_bytes * local_dims.iter().product::<u64>();
         let received_bytes = match movement {
             Movement::Nothing | Movement::Slice => 0,
@@ -83,43 +79,49 @@ pub fn movements(
     Ok(moves)
 }
 
-/// How many of the first operators are one movement.
-fn n_in_one_movement(operators: &[AxisOperator], mesh: &[u64]) -> usize {
-    let [first, second, ..] = operators else { return operators.len() };
-    let is_pair = match (first.operator, second.operator) {
-        (Operator::Reduce, Operator::Partition(_)) => first.axis == second.axis,
-        (Operator::Combine(from), Operator::Partition(to)) => {
-            first.axis == second.axis || from == to && mesh[first.axis] == mesh[second.axis]
-        }
-        (Operator::Partition(to), Operator::Combine(from)) => first.axis == second.axis && to == from,
-        (Operator::Pipeline { .. }, Operator::Batch { .. }) => first.operator.adjoint() == second.operator,
-        _ => false,
-    };
-    if is_pair {
-        return 2;
+/// What the first operators are together, and how many they are.
+fn find_movement(operators: &[AxisOperator], mesh: &[u64]) -> Option<(Movement, usize)> {
+    let first = operators.first()?;
+    if let Some(movement) = operators.get(1).and_then(|second| movement_of_pair(first, second, mesh)) {
+        return Some((movement, 2));
     }
-    let n_reduced = operators.iter().take_while(|operator| operator.operator == Operator::Reduce).count();
-    // The last of them goes with a partition behind it.
-    let is_scattered = operators.get(n_reduced).zip(n_reduced.checked_sub(1)).is_some_and(|(next, last)| {
-        matches!(next.operator, Operator::Partition(_)) && next.axis == operators[last].axis
-    });
-    n_reduced.saturating_sub(usize::from(is_scattered)).max(1)
+    let movement = match first.operator {
+        Operator::Partition(_) => Movement::Slice,
+        Operator::Combine(_) => Movement::AllGather,
+        Operator::Replicate | Operator::Pipeline { .. } | Operator::Batch { .. } => Movement::Nothing,
+        Operator::Reduce => {
+            let n_reduced = operators.iter().take_while(|operator| operator.operator == Operator::Reduce).count();
+            // The last of them may go with the operator behind it.
+            let is_last_apart = operators
+                .get(n_reduced - 1..=n_reduced)
+                .is_some_and(|pair| movement_of_pair(&pair[0], &pair[1], mesh).is_some());
+            return Some((Movement::AllReduce, n_reduced - usize::from(is_last_apart)));
+        }
+    };
+    Some((movement, 1))
 }
 
-/// What operators that are one movement are.
-fn movement_of(taken: &[AxisOperator]) -> Movement {
-    let same_axis = |second: &AxisOperator| taken[0].axis == second.axis;
-    match (taken[0].operator, taken.get(1)) {
-        (Operator::Reduce, Some(second)) if second.operator != Operator::Reduce => Movement::ReduceScatter,
-        (Operator::Reduce, _) => Movement::AllReduce,
-        (Operator::Combine(from), Some(second)) => match (same_axis(second), second.operator.dim() == Some(from)) {
-            (true, true) => Movement::Nothing,
-            (true, false) => Movement::AllToAll,
-            (false, _) => Movement::Permute,
-        },
-        (Operator::Combine(_), None) => Movement::AllGather,
-        (Operator::Partition(_), Some(_)) => Movement::Nothing,
-        (Operator::Partition(_), None) => Movement::Slice,
-        (Operator::Replicate | Operator::Pipeline { .. } | Operator::Batch { .. }, _) => Movement::Nothing,
+/// What two operators are together, if they are one movement.
+fn movement_of_pair(first: &AxisOperator, second: &AxisOperator, mesh: &[u64]) -> Option<Movement> {
+    let has_same_axis = first.axis == second.axis;
+    match first.operator {
+        Operator::Partition(dim) => {
+            (has_same_axis && second.operator == Operator::Combine(dim)).then_some(Movement::Nothing)
+        }
+        Operator::Combine(from) => {
+            let Operator::Partition(to) = second.operator else { return None };
+            let has_equal_size = mesh.get(first.axis) == mesh.get(second.axis);
+            match (has_same_axis, from == to) {
+                (true, true) => Some(Movement::Nothing),
+                (true, false) => Some(Movement::AllToAll),
+                (false, true) => has_equal_size.then_some(Movement::Permute),
+                (false, false) => None,
+            }
+        }
+        Operator::Reduce => {
+            (has_same_axis && matches!(second.operator, Operator::Partition(_))).then_some(Movement::ReduceScatter)
+        }
+        Operator::Pipeline { .. } => (second.operator == first.operator.adjoint()).then_some(Movement::Nothing),
+        Operator::Replicate | Operator::Batch { .. } => None,
     }
 }

@@ -144,13 +144,17 @@ impl fmt::Display for OperatorError {
 impl std::error::Error for OperatorError {}
 
 impl AxisOperator {
-    /// The state and the shape that it gives to a tensor of shape `dims`. Only `Pipeline` and `Batch` change the shape: what follows has
+    /// Makes the state and the shape of a tensor of shape `dims` those behind it; `state` and `mesh` have the same axes. Only `Pipeline` and `Batch` change the shape: what follows has
     /// one piece.
     ///
     /// # Errors
-    /// The tensor has another state, or the parts along the axis are not consecutive.
-    pub fn apply(self, dims: &mut [u64], state: &mut TensorState, mesh: &[u64]) -> Result<(), OperatorError> {
-        let found = *state.0.get(self.axis).ok_or(OperatorError::NoAxis { operator: self, n_axes: mesh.len() })?;
+    /// The tensor has another state, or the parts along the axis are not consecutive. Nothing is changed then.
+    pub fn rewrite_state(self, dims: &mut [u64], state: &mut TensorState, mesh: &[u64]) -> Result<(), OperatorError> {
+        let n_axes = mesh.len().min(state.0.len());
+        if self.axis >= n_axes {
+            return Err(OperatorError::NoAxis { operator: self, n_axes });
+        }
+        let found = state.0[self.axis];
         if self.operator.dim().is_some_and(|dim| dim >= dims.len()) {
             return Err(OperatorError::NoDim { operator: self, n_dims: dims.len() });
         }
@@ -189,7 +193,7 @@ impl AxisOperator {
     /// No axis further inwards cuts the dim, and the cut along this axis keeps every part within one part of the axes around it.
     fn check_nested(self, dim: usize, dims: &[u64], state: &TensorState, mesh: &[u64]) -> Result<(), OperatorError> {
         let cuts = |axis: &usize| state.0[*axis] == AxisState::Cut(dim);
-        let is_innermost = !(self.axis + 1..mesh.len()).any(|axis| cuts(&axis));
+        let is_innermost = !(self.axis + 1..state.0.len()).any(|axis| cuts(&axis));
         let n_around: u64 = (0..self.axis).filter(cuts).map(|axis| mesh[axis]).product();
         let (around, within) = (dims[dim].div_ceil(n_around), dims[dim].div_ceil(n_around * mesh[self.axis]));
         if is_innermost && (n_around == 1 || within * mesh[self.axis] == around) {

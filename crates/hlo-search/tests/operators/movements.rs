@@ -122,7 +122,7 @@ fn states_are_those_of_the_arrays() {
             for _ in 0..12 {
                 let operator = random_operator(&mut random, mesh.len(), dims.len());
                 let (before, whole_dims) = (state.clone(), dims.clone());
-                if operator.apply(&mut dims, &mut state, mesh).is_err() {
+                if operator.rewrite_state(&mut dims, &mut state, mesh).is_err() {
                     assert_eq!((&state, &dims), (&before, &whole_dims), "{operator:?}: an error changes nothing");
                     continue;
                 }
@@ -188,7 +188,7 @@ fn devices_receive_what_they_miss() {
         let moves = moves.expect("operators that apply");
         let [Move { movement: found, received_bytes, .. }] = &moves[..] else { panic!("one movement: {moves:?}") };
         let (mut after, mut whole) = (before.clone(), dims.to_vec());
-        operators.iter().for_each(|operator| operator.apply(&mut whole, &mut after, mesh).expect("as before"));
+        operators.iter().for_each(|operator| operator.rewrite_state(&mut whole, &mut after, mesh).expect("as before"));
         assert_eq!(
             (found, *received_bytes),
             (movement, 4 * n_missing(before, &after, &dims, mesh)),
@@ -229,7 +229,7 @@ fn reductions_receive_what_rings_send() {
 fn operators_refuse_other_states() {
     let refused = |operator: AxisOperator, states: &[AxisState], dims: &[u64], mesh: &[u64]| {
         let mut state = TensorState(states.iter().copied().collect());
-        operator.apply(&mut dims.to_vec(), &mut state, mesh).expect_err("a refusal").to_string()
+        operator.rewrite_state(&mut dims.to_vec(), &mut state, mesh).expect_err("a refusal").to_string()
     };
     let (r, p, rows) = (AxisState::Replicated, AxisState::Partial, AxisState::Cut(0));
     let expected = "Reduce along axis 0: expected state P, found R";
@@ -243,6 +243,10 @@ fn operators_refuse_other_states() {
     assert_eq!(refused(on(1, Operator::Reduce), &[r], &[4], &[2]), "Reduce along axis 1: expected an axis below 1");
     let expected = "Partition(1) along axis 0: expected a dim below 1";
     assert_eq!(refused(on(0, Operator::Partition(1)), &[r], &[4], &[2]), expected);
+    let beyond = [on(5, Operator::Combine(0)), on(0, Operator::Partition(0))];
+    let state = TensorState::replicated(1);
+    let error = OperatorError::NoAxis { operator: beyond[0], n_axes: 1 };
+    assert_eq!(movements(&beyond, &[4], 4, &state, &[2]), Err(error));
     let outer = refused(on(0, Operator::Partition(0)), &[r, rows], &[12], &[2, 3]);
     assert!(outer.ends_with("found state [R 0]"), "{outer}");
     // Seven rows on two devices are four each; three parts of four are two rows each, across the border after four.
@@ -262,7 +266,7 @@ fn pipelines_change_the_shape_of_one_piece() {
     for (operator, expected) in
         [(pipeline, 8), (Operator::Partition(0), 8), (Operator::Combine(0), 8), (pipeline.adjoint(), 24)]
     {
-        on(0, operator).apply(&mut dims, &mut state, &[4]).expect("an operator that applies");
+        on(0, operator).rewrite_state(&mut dims, &mut state, &[4]).expect("an operator that applies");
         assert_eq!(dims[0], expected);
     }
     let moves = movements(&[on(0, pipeline), on(0, pipeline.adjoint())], &dims, 4, &state, &[4]).expect("both apply");
