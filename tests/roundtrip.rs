@@ -94,6 +94,11 @@ fn programs_come_back_byte_for_byte() {
 }
 
 #[test]
+fn searched_steps_come_back_byte_for_byte() {
+    for_all("search", comes_back);
+}
+
+#[test]
 fn ops_are_stable_in_all_forms() {
     for_all("ops", is_stable);
 }
@@ -101,6 +106,11 @@ fn ops_are_stable_in_all_forms() {
 #[test]
 fn programs_are_stable_in_all_forms() {
     for_all("programs", is_stable);
+}
+
+#[test]
+fn searched_steps_are_stable_in_all_forms() {
+    for_all("search", is_stable);
 }
 
 #[test]

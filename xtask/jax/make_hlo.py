@@ -13,6 +13,14 @@ import json
 import os
 import tempfile
 
+os.environ["JAX_PLATFORMS"] = "cpu"
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from optimizers import OPTIMIZERS
+
 
 def checked(a, parser):
     """Sizes that make a model."""
@@ -58,33 +66,6 @@ def arguments():
     parser.add_argument("--gspmd", action="store_true", help="annotations in GSPMD's form (with --global)")
     parser.add_argument("--out", required=True, help="the file to write")
     return checked(parser.parse_args(), parser)
-
-
-def adam(w, g, m, v, t):
-    m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
-    step = (m / (1 - 0.9**t)) / (jnp.sqrt(v / (1 - 0.999**t)) + 1e-8)
-    return w - 1e-3 * step, m, v
-
-
-def adamw(w, g, m, v, t):
-    new, m, v = adam(w, g, m, v, t)
-    return new - 1e-5 * w, m, v
-
-
-def lamb(w, g, m, v, t):
-    m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
-    step = (m / (1 - 0.9**t)) / (jnp.sqrt(v / (1 - 0.999**t)) + 1e-6) + 0.01 * w
-    weight_norm, step_norm = jnp.linalg.norm(w.ravel()), jnp.linalg.norm(step.ravel())
-    trust = jnp.where((weight_norm > 0) & (step_norm > 0), weight_norm / step_norm, 1.0)
-    return w - 1e-3 * trust * step, m, v
-
-
-def sgd(w, g, t):
-    return (w - 1e-3 * g,)
-
-
-# Each with how many moments of a weight it keeps.
-OPTIMIZERS = {"adam": (adam, 2), "adamw": (adamw, 2), "lamb": (lamb, 2), "sgd": (sgd, 0)}
 
 
 def gpt_cut(a):
@@ -263,7 +244,10 @@ def step_of(a):
     if a.model == "update":
         weights = jax.ShapeDtypeStruct((a.weights,), jnp.float32)
         return updated, (*[weights] * (1 + n_moments), counter), (weights,)
-    weights, inputs, loss = {"gpt": gpt, "mlp": mlp}[a.model](a, dtype)
+    if a.model == "llama":
+        weights, _, inputs, _, loss = llama(a, dtype)
+    else:
+        weights, inputs, loss = {"gpt": gpt, "mlp": mlp}[a.model](a, dtype)
 
     def step(state, *inputs):
         value, grads = jax.value_and_grad(loss)(state[0], *inputs)
@@ -357,14 +341,10 @@ def flags(a, dumps):
 if __name__ == "__main__":
     a = arguments()
     with tempfile.TemporaryDirectory() as dumps:
-        os.environ["JAX_PLATFORMS"] = "cpu"
         os.environ["XLA_FLAGS"] = flags(a, dumps)
-        import jax
-        import jax.numpy as jnp
-        from jax import lax
-
         jax.config.update("jax_use_shardy_partitioner", not a.gspmd)
-        text = (lower_on_mesh if a.model == "llama" or a.whole else lower)(a, dumps)
+        is_on_mesh = a.whole or a.inference or a.model == "llama" and a.devices > 1
+        text = (lower_on_mesh if is_on_mesh else lower)(a, dumps)
     with open(a.out + ".part", "w") as f:
         f.write(text)
     os.replace(a.out + ".part", a.out)

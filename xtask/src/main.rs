@@ -139,6 +139,13 @@ cargo xtask <command>
       --report             only print what earlier calls found
       --jobs N             tests at a time (default 2)
   make-hlo [options]   lower a training step with JAX: --model gpt|llama|mlp|update --out FILE; --help lists the sizes
+  make-models [options]  lower the training steps whose parallel plan is searched, each as one global program without shardings:
+                       Unity's models, NCF, a convolutional network, a perceptron, GPTs and a Llama; SGD, or what --help says
+      --out DIR            writes DIR/MODEL.GPUS.hlo
+      --only MODEL         this model; may be repeated
+      --gpus N             the batch is that of one GPU times N (default 6); may be repeated
+      --small              the same graphs in small size, BERTs with fewer layers
+      --optimizer NAME     in place of a model's own
   compare OLD NEW [options]  two builds of the tool print the same bytes for all samples and every kind of output
       --corpus DIR         modules of this folder too; may be repeated
       --only SUBSTR        calls whose file and arguments contain this
@@ -188,7 +195,8 @@ fn main() -> ExitCode {
         Some("package-check") => package_check::run(words),
         Some("gpu-compile-check") => gpu_compile_check::run(words),
         Some("pjrt-check") => pjrt_check::run(words),
-        Some("make-hlo") => make_hlo::run(words),
+        Some("make-hlo") => make_hlo::run("make_hlo.py", words),
+        Some("make-models") => make_hlo::run("make_models.py", words),
         Some("sanitize") => sanitize::run(words),
         Some("spelling-check") => spelling_check::run(words),
         Some("prove-check") => prove_check::run(words),

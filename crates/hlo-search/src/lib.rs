@@ -8,6 +8,7 @@ mod linear;
 mod memory;
 mod mesh;
 mod network;
+mod operators;
 mod plan;
 mod plans;
 mod prices;
@@ -17,10 +18,16 @@ mod roles;
 mod search;
 mod search_parallelization;
 mod solver;
+mod stages;
 mod state;
 mod work;
 
 pub use error::SearchError;
+pub use operators::{
+    AxisOperator, AxisState, IDENTITIES, Identity, LocalOp, Move, Movement, OperandState, Operator, OperatorError,
+    PASSINGS, Passes, Passing, Side, Space, TensorState, movements,
+};
+pub use stages::{Stage, StageCut, StageError, StageLayer, StageLimits, cut_stages};
 pub use report::{BaselineReport, MeshReport, ParamReport, PlanReport};
 pub use search_parallelization::{SearchOptions, Searched, plan_parallel};
 

@@ -1,46 +1,31 @@
-//! Which ops pass a partial sum on: those that are linear in some of their operands.
-//!
-//! If the operands named are sums over devices and the others are whole, the op on each device's part gives a sum with the right total
-//! (`facts` of the calculus in [`crate::operators`]). Ops that are not listed want whole values.
+//! Which ops of HLO pass a partial sum on, by the rules of [`crate::operators`].
 
+use crate::operators::{LocalOp, OperandState, PASSINGS, Passes};
 use hlo_ir::{InstId, Module, Opcode};
 
 /// Operands as bits.
 pub(crate) type OperandSet = u8;
 
-/// In what an op is linear.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Linearity {
-    /// In its first operand, the others being whole.
-    First,
-    /// In all its operands together.
-    Together,
-    /// In each of its first two operands alone.
-    Each,
-    /// In its second and third operand together, the first one being whole.
-    Branches,
-}
-
-/// The ops that are linear. A widening or equal `convert` is; one that rounds is not, which is looked at apart.
-const LINEAR: [(Opcode, Linearity); 17] = [
-    (Opcode::Negate, Linearity::First),
-    (Opcode::Copy, Linearity::First),
-    (Opcode::Convert, Linearity::First),
-    (Opcode::Transpose, Linearity::First),
-    (Opcode::Reshape, Linearity::First),
-    (Opcode::Broadcast, Linearity::First),
-    (Opcode::Slice, Linearity::First),
-    (Opcode::Divide, Linearity::First),
-    (Opcode::DynamicSlice, Linearity::First),
-    (Opcode::Reverse, Linearity::First),
-    (Opcode::Add, Linearity::Together),
-    (Opcode::Subtract, Linearity::Together),
-    (Opcode::Concatenate, Linearity::Together),
-    (Opcode::Multiply, Linearity::Each),
-    (Opcode::Dot, Linearity::Each),
-    (Opcode::Convolution, Linearity::Each),
-    (Opcode::Select, Linearity::Branches),
+/// What ops are in the calculus of operators. Ops that are not listed want whole values.
+const LOCAL_OPS: [(Opcode, LocalOp); 14] = [
+    (Opcode::Negate, LocalOp::Negate),
+    (Opcode::Copy, LocalOp::Reshape),
+    (Opcode::Convert, LocalOp::ConvertToWider),
+    (Opcode::Transpose, LocalOp::Transpose),
+    (Opcode::Reshape, LocalOp::Reshape),
+    (Opcode::Broadcast, LocalOp::Broadcast),
+    (Opcode::Slice, LocalOp::Slice),
+    (Opcode::Divide, LocalOp::Divide),
+    (Opcode::Add, LocalOp::Add),
+    (Opcode::Subtract, LocalOp::Subtract),
+    (Opcode::Concatenate, LocalOp::Concatenate),
+    (Opcode::Multiply, LocalOp::Multiply),
+    (Opcode::Dot, LocalOp::Dot),
+    (Opcode::Convolution, LocalOp::Convolution),
 ];
+
+/// The most operands of an op that is looked at.
+const MOST_OPERANDS: usize = 8;
 
 /// The sets of operands that may be partial sums along an axis while the others are whole; the result is one then.
 pub(crate) fn partial_forms(module: &Module, inst: InstId) -> Vec<OperandSet> {
@@ -51,17 +36,22 @@ pub(crate) fn partial_forms(module: &Module, inst: InstId) -> Vec<OperandSet> {
         && instruction.operands.first().and_then(|&operand| dtype(operand)).is_none_or(|from| {
             !from.is_float() || dtype(inst).is_none_or(|to| to.bits() < from.bits())
         });
-    if !is_float || rounds {
+    let n = instruction.operands.len();
+    if !is_float || rounds || n > MOST_OPERANDS {
         return Vec::new();
     }
-    let n = instruction.operands.len();
-    let of = LINEAR.iter().find(|(opcode, _)| *opcode == instruction.opcode).map(|(_, linearity)| *linearity);
-    match of {
-        None => Vec::new(),
-        Some(Linearity::First) => vec![1],
-        Some(Linearity::Together) if n <= 8 => vec![((1u16 << n) - 1) as u8],
-        Some(Linearity::Together) => Vec::new(),
-        Some(Linearity::Each) => vec![0b01, 0b10],
-        Some(Linearity::Branches) => vec![0b110],
+    let Some((_, local)) = LOCAL_OPS.iter().find(|(opcode, _)| *opcode == instruction.opcode) else {
+        return Vec::new();
+    };
+    let rows = PASSINGS.iter().filter(|row| row.op == *local && matches!(row.passes, Passes::Bits | Passes::Exact));
+    rows.map(|row| operand_set(row.operands, n, *local)).collect()
+}
+
+/// The partial operands of a row; those of a concatenation are all alike.
+fn operand_set(states: &[OperandState], n_operands: usize, op: LocalOp) -> OperandSet {
+    if op == LocalOp::Concatenate {
+        return ((1u16 << n_operands) - 1) as OperandSet;
     }
+    let partial = states.iter().enumerate().filter(|(_, state)| **state == OperandState::Partial);
+    partial.fold(0, |set, (k, _)| set | 1 << k)
 }

@@ -54,7 +54,7 @@ impl<'a> ChosenPlan<'a> {
     }
 
     /// Everything that costs something, the dearest first: what it is, and what it costs.
-    pub(crate) fn costs(&self, program: &Program<'_>) -> Vec<(Cost, CostOf)> {
+    pub(crate) fn costs(&self) -> Vec<(Cost, CostOf)> {
         let problem = &self.network.problem;
         let state = |var| self.assignment[var] as usize;
         let own = problem.variables.iter().map(|(var, costs)| (costs[state(var)], CostOf::Work(self.network.decides[var])));
@@ -64,7 +64,6 @@ impl<'a> ChosenPlan<'a> {
         });
         let mut all: Vec<(Cost, CostOf)> = own.chain(between).filter(|(cost, _)| *cost > 0).collect();
         all.sort_by_key(|(cost, _)| std::cmp::Reverse(*cost));
-        let _ = program;
         all
     }
 

@@ -169,6 +169,8 @@ fn nothing() -> Solved {
         was_cut: false,
         was_stopped: false,
         n_steps: 0,
+        stages: Vec::new(),
+        least_demands: Vec::new(),
     }
 }
 
@@ -281,13 +283,17 @@ impl Search<'_, '_, '_> {
                     Solved { assignment, ..solved }
                 }
             };
+            if restriction.is_none() {
+                let least = solved.least_demands.iter().filter_map(|demand| demand.found).max();
+                self.least_bytes = least.into_iter().chain(self.least_bytes).min();
+            }
             let (Some(limit), Some(assignment)) = (self.limits.memory_limit, &solved.assignment) else { break };
             let plan = ChosenPlan { network, assignment };
             let peak = self.lifetimes.peak(self.facts.program, &plan);
             if peak.bytes <= limit {
                 return solved;
             }
-            self.least_bytes = Some(self.least_bytes.map_or(peak.bytes, |least| least.min(peak.bytes)));
+            self.least_bytes = Some(peak.bytes).into_iter().chain(self.least_bytes).min();
             if self.moments.contains(&peak.moment) {
                 break;
             }
