@@ -2,7 +2,7 @@
 
 use hlo_analysis::frequency::FrequencyOptions;
 use hlo_analysis::time::Machine;
-use hlo_search::{SearchOptions, Searched, plan_parallel};
+use hlo_search::{Asked, SearchOptions, Searched, plan_parallel};
 use std::error::Error;
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let read = |name: String| if name.ends_with(".toml") { std::fs::read_to_string(name) } else { Ok(name) };
     let machine = Machine::from_args(&read(word(1, ""))?, &read(word(2, "h200"))?)?;
     let n_devices = machine.cluster().map_or(8, |cluster| i64::from(cluster.n_devices()));
-    let asked = SearchOptions {
+    let options = SearchOptions {
         machine,
         n_devices,
         effort: (word(4, "1").parse::<f64>()? * 1e9) as u64,
@@ -22,13 +22,19 @@ fn main() -> Result<(), Box<dyn Error>> {
         most_axes: word(3, "3").parse()?,
         even: false,
         meshes: word(6, "").split(';').filter(|s| !s.is_empty()).map(|s| s.split('x').filter_map(|n| n.parse().ok()).collect()).collect(),
+        pins: String::new(),
+        draw: None,
+        why: Vec::new(),
+        dumps_problem: false,
         memory_limit: words.get(7).and_then(|s| s.parse::<f64>().ok()).map(|gb| (gb * 1e9) as u64),
     };
     let start = Instant::now();
-    let found = plan_parallel(&parsed.module, &asked, FrequencyOptions::default(), &|| false, &|line| eprintln!("{line}"))?;
-    match found {
+    let progress = |line: &str| eprintln!("{line}");
+    let asked = Asked { options: &options, given: None, is_over: &|| false, progress: &progress };
+    match plan_parallel(&parsed.module, &asked, FrequencyOptions::default())? {
         Searched::Nothing(why) => println!("{why}"),
-        Searched::Plan(_, report) => {
+        Searched::Plan(plan) => {
+            let report = plan.report;
             let gap = 100.0 * report.gap();
             println!("{:.2} s: mesh {}, {:.3} ms, gap {gap:.3} %", start.elapsed().as_secs_f64(), report.mesh, report.step_s * 1e3);
             for baseline in &report.baselines {

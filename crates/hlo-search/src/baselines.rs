@@ -24,9 +24,11 @@ pub(crate) enum Baseline {
     Zero3,
     /// The batch is cut along the first axis, and anything else along the others (Megatron-LM's tensor parallelism).
     Megatron,
+    /// What MindSpore's search of strategies gives for the program, as far as the mesh can say it.
+    MindSpore,
 }
 
-/// All of them.
+/// Those that are restrictions of what axes may do.
 pub(crate) const BASELINES: [Baseline; 4] =
     [Baseline::DataParallel, Baseline::Zero1, Baseline::Zero3, Baseline::Megatron];
 
@@ -47,6 +49,7 @@ impl Baseline {
             Baseline::Zero1 => "ZeRO-1",
             Baseline::Zero3 => "ZeRO-3",
             Baseline::Megatron => "Megatron",
+            Baseline::MindSpore => "MindSpore's search",
         }
     }
 
@@ -54,7 +57,7 @@ impl Baseline {
     pub(crate) fn n_axes(self) -> usize {
         match self {
             Baseline::DataParallel | Baseline::Zero1 | Baseline::Zero3 => 1,
-            Baseline::Megatron => 2,
+            Baseline::Megatron | Baseline::MindSpore => 2,
         }
     }
 
@@ -62,14 +65,14 @@ impl Baseline {
         match self {
             Baseline::DataParallel | Baseline::Zero1 | Baseline::Zero3 => AxisPolicy::Batch,
             Baseline::Megatron if axis == 0 => AxisPolicy::Batch,
-            Baseline::Megatron => AxisPolicy::Model,
+            Baseline::Megatron | Baseline::MindSpore => AxisPolicy::Model,
         }
     }
 
     fn cuts_updates(self) -> bool {
         match self {
             Baseline::Zero1 | Baseline::Zero3 => true,
-            Baseline::DataParallel | Baseline::Megatron => false,
+            Baseline::DataParallel | Baseline::Megatron | Baseline::MindSpore => false,
         }
     }
 
@@ -127,7 +130,14 @@ impl Baseline {
         let role = roles.of_param[value];
         let is_cut = match (self, role) {
             (Baseline::Zero1, Some(Role::Moment)) | (Baseline::Zero3, Some(Role::Moment | Role::Weight)) => true,
-            (Baseline::Zero1 | Baseline::Zero3 | Baseline::DataParallel | Baseline::Megatron, _) => false,
+            (
+                Baseline::Zero1
+                | Baseline::Zero3
+                | Baseline::DataParallel
+                | Baseline::Megatron
+                | Baseline::MindSpore,
+                _,
+            ) => false,
         };
         let all = (1u8 << network.mesh.n_axes()) - 1;
         let cut_by_all = |state: &State| state.cut(&network.mesh) == all;

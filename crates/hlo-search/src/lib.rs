@@ -2,6 +2,8 @@
 //! how far from the best it can be.
 
 mod baselines;
+mod draw;
+mod dump;
 mod emit;
 mod error;
 mod linear;
@@ -9,6 +11,7 @@ mod memory;
 mod mesh;
 mod network;
 mod operators;
+mod pins;
 mod plan;
 mod plans;
 mod prices;
@@ -20,6 +23,7 @@ mod search_parallelization;
 mod solver;
 mod stages;
 mod state;
+mod why;
 mod work;
 
 pub use error::SearchError;
@@ -28,8 +32,9 @@ pub use operators::{
     PASSINGS, Passes, Passing, Side, Space, TensorState, movements,
 };
 pub use stages::{Stage, StageCut, StageError, StageLayer, StageLimits, cut_stages};
-pub use report::{BaselineReport, MeshReport, ParamReport, PlanReport};
-pub use search_parallelization::{SearchOptions, Searched, plan_parallel};
+pub use report::{BaselineReport, CostReport, MeshReport, ParamReport, PlanReport};
+pub use search_parallelization::{Asked, ParallelPlan, SearchOptions, Searched, plan_parallel};
+pub use why::{OtherReport, WhyReport};
 
 use hlo_pass::PassInfo;
 

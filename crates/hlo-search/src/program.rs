@@ -60,8 +60,6 @@ pub(crate) struct CutValue {
     pub is_kept: bool,
     /// Whether it is a leaf of an entry parameter.
     pub is_param: bool,
-    /// How often it is computed in a step.
-    pub frequency: f64,
     /// Takers, with how often each takes it.
     pub takers: Vec<(Taker, f64)>,
 }
@@ -116,7 +114,7 @@ impl<'m> Program<'m> {
             of: SecondaryMap::new(),
             replaced: Vec::new(),
         };
-        program.add_values(frequencies);
+        program.add_values();
         program.add_ops(frequencies);
         program.order_ops();
         program.find_replaced(entry);
@@ -140,11 +138,11 @@ impl<'m> Program<'m> {
         self.module.shapes.leaf(self.module.inst(value.inst).shape, value.leaf as usize)?.as_array()
     }
 
-    fn add_values(&mut self, frequencies: &Frequencies) {
+    fn add_values(&mut self) {
         let ids: Vec<ValueId> = self.leaves.values.keys().collect();
         for &id in &ids {
             if self.sole_source(id).is_none() {
-                let new = self.new_value(id, frequencies);
+                let new = self.new_value(id);
                 self.of[id] = Some(self.values.push(new)).into();
             }
         }
@@ -165,7 +163,7 @@ impl<'m> Program<'m> {
         }
     }
 
-    fn new_value(&self, id: ValueId, frequencies: &Frequencies) -> CutValue {
+    fn new_value(&self, id: ValueId) -> CutValue {
         let value = &self.leaves.values[id];
         let (inst, leaf) = value.sites[0];
         let shape = self.leaves.shape(self.module, id);
@@ -178,7 +176,6 @@ impl<'m> Program<'m> {
             producer: None,
             is_kept: value.origin != Origin::Computed,
             is_param: value.origin == Origin::EntryParam,
-            frequency: frequencies.of_inst(self.module, inst),
             takers: Vec::new(),
         }
     }

@@ -1,6 +1,7 @@
 //! What a search found, as data.
 
-use crate::plan::ChosenPlan;
+use crate::dump::describe;
+use crate::plan::{ChosenPlan, CostOf};
 use crate::program::{CutId, Program};
 use crate::search::{Found, MeshOutcome};
 use crate::solver::Cost;
@@ -30,6 +31,12 @@ pub struct PlanReport {
     pub meshes: Vec<MeshReport>,
     /// How each parameter is held.
     pub params: Vec<ParamReport>,
+    /// What takes most of the step.
+    pub largest: Vec<CostReport>,
+    /// Bytes of parameters and of what lives beside them where a device has most, as the search counts them.
+    pub peak_bytes: u64,
+    /// Seconds of kernels; the rest of a step is redistributions.
+    pub work_s: f64,
     /// Copies that were added where a value is taken otherwise than it is kept.
     pub n_copies: usize,
 }
@@ -61,6 +68,20 @@ pub struct MeshReport {
     /// Table entries that were read.
     pub n_steps: u64,
 }
+
+/// One part of a step.
+#[derive(Clone, Debug, Serialize)]
+pub struct CostReport {
+    /// What it is, as `plan of %dot.1 (dot)`.
+    pub what: String,
+    /// Where the value goes to; `None`: it is work.
+    pub to: Option<String>,
+    /// Modelled time in a step.
+    pub seconds: f64,
+}
+
+/// How many parts of a step are told.
+const MOST_TOLD: usize = 24;
 
 /// How a parameter is held.
 #[derive(Clone, Debug, Serialize)]
@@ -103,6 +124,15 @@ impl PlanReport {
                 n_steps: fact.n_steps,
             }
         });
+        let costs = plan.costs();
+        let is_work = |of: &CostOf| matches!(of, CostOf::Work(_));
+        let largest = costs.iter().take(MOST_TOLD).map(|(cost, of)| {
+            let (what, to) = match *of {
+                CostOf::Work(decides) => (decides, None),
+                CostOf::Redistribution(from, to) => (from, Some(describe(program, to))),
+            };
+            CostReport { what: describe(program, what), to, seconds: seconds(*cost) }
+        });
         let params = program.values.keys().filter(|&value| program.values[value].is_param);
         PlanReport {
             machine: machine.to_string(),
@@ -114,6 +144,9 @@ impl PlanReport {
             baselines: baselines.collect(),
             meshes: meshes.collect(),
             params: params.filter_map(|value| param_report(program, &plan, value)).collect(),
+            largest: largest.collect(),
+            peak_bytes: found.peak.bytes,
+            work_s: costs.iter().filter(|(_, of)| is_work(of)).map(|(cost, _)| seconds(*cost)).sum(),
             n_copies: 0,
         }
     }

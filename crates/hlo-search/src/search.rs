@@ -6,15 +6,19 @@
 //! the effort did not reach has none, which the report says.
 
 use crate::baselines::{Allowed, BASELINES, Baseline, Restricted, lift};
+use crate::draw::draw_assignment;
 use crate::memory::{Lifetimes, PlannedPeak};
 use crate::mesh::SearchMesh;
+use crate::pins::{Pins, like_given};
 use crate::plan::ChosenPlan;
 use crate::network::{Facts, PlanNetwork};
 use crate::prices::Prices;
-use crate::program::Program;
+use crate::program::{CutId, Program};
 use crate::roles::Roles;
 use crate::solver::{Assignment, Cost, INFINITE, Problem, SolveRequest, Solved, solve};
+use cranelift_entity::SecondaryMap;
 use hlo_analysis::time::{Machine, Network};
+use hlo_ir::axes::AxisSharding;
 
 /// What is asked for.
 pub(crate) struct SearchLimits<'a> {
@@ -28,11 +32,18 @@ pub(crate) struct SearchLimits<'a> {
     pub memory_limit: Option<u64>,
     /// The meshes to be searched.
     pub meshes: Vec<SearchMesh>,
+    /// What the user fixes.
+    pub pins: Pins,
+    /// How another plan of the same program (MindSpore's search) cuts values.
+    pub given: Option<GivenPlan>,
     /// Asked now and then whether time is over.
     pub is_over: &'a (dyn Fn() -> bool + Sync),
     /// Told about each mesh, the best cost and the bound so far.
     pub progress: &'a dyn Fn(&str),
 }
+
+/// By value, how a plan cuts it.
+pub(crate) type GivenPlan = SecondaryMap<CutId, Option<AxisSharding>>;
 
 /// What came of one mesh.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,6 +56,8 @@ pub(crate) enum MeshOutcome {
     Symmetric,
     /// The effort was used up.
     NotReached,
+    /// What the user fixed cannot be cut so on it.
+    Unpinnable,
 }
 
 impl MeshOutcome {
@@ -55,6 +68,7 @@ impl MeshOutcome {
             MeshOutcome::Cut => "cut by its bound",
             MeshOutcome::Symmetric => "equal by symmetry",
             MeshOutcome::NotReached => "not reached",
+            MeshOutcome::Unpinnable => "cannot cut as pinned",
         }
     }
 }
@@ -103,6 +117,12 @@ pub(crate) struct Found {
 
 /// How often a mesh is searched again because a plan exceeds the limit at another moment.
 const MOST_ROUNDS: usize = 8;
+
+/// The most plans that are kept to start from.
+const MOST_KNOWN: usize = 8;
+
+/// The most axes of a mesh on which a given plan is read.
+const MOST_AXES_OF_GIVEN: usize = 2;
 
 /// Parts of the effort for one baseline, and for one mesh of those that are left.
 const BASELINE_SHARE: u64 = 40;
@@ -160,6 +180,35 @@ pub(crate) fn search(
     search.finish()
 }
 
+/// A legal plan by chance, on a mesh by chance.
+pub(crate) fn drawn(
+    program: &Program<'_>,
+    machine: &Machine,
+    links: &Network,
+    limits: &SearchLimits<'_>,
+    seed: u64,
+) -> Found {
+    let facts = Facts::new(program, machine, limits.even);
+    let none = SearchMesh { sizes: Default::default() };
+    let mesh = limits.meshes.get(seed as usize % limits.meshes.len().max(1)).unwrap_or(&none);
+    let prices = Prices::new(mesh, links);
+    let network = PlanNetwork::build(&facts, &prices);
+    let assignment = draw_assignment(&network, seed);
+    let cost = network.problem.cost(&assignment);
+    let peak = Lifetimes::find(program).peak(program, &ChosenPlan { network: &network, assignment: &assignment });
+    Found {
+        network,
+        assignment,
+        cost,
+        lower_bound: 0,
+        is_exact: false,
+        was_stopped: false,
+        meshes: Vec::new(),
+        baselines: Vec::new(),
+        peak,
+    }
+}
+
 fn nothing() -> Solved {
     Solved {
         assignment: None,
@@ -206,14 +255,25 @@ impl Search<'_, '_, '_> {
         }
         let prices = Prices::new(mesh, &self.links);
         let mut network = PlanNetwork::build(self.facts, &prices);
+        if !self.limits.pins.apply(self.facts.program, &mut network) {
+            self.meshes.push(fact(MeshOutcome::Unpinnable));
+            return;
+        }
         let best = self.best.iter().map(|(coarse, found, _)| (coarse, found));
         let known = self.known.iter().map(|(coarse, found)| (coarse, found));
         let mut starts: Vec<Assignment> = best.chain(known).filter_map(|coarse| lift(coarse, &network)).collect();
         let effort = (left / n_left as u64).max(left / 8);
         for baseline in BASELINES.into_iter().filter(|baseline| baseline.n_axes() == mesh.n_axes()) {
-            starts.extend(self.run_baseline(baseline, &mut network, left / BASELINE_SHARE));
+            let allowed = baseline.allowed(self.facts.program, &self.roles, &network);
+            starts.extend(self.run_baseline(baseline, &allowed, &mut network, left / BASELINE_SHARE));
         }
-        let cutoff = self.best.as_ref().map(|(_, _, cost)| *cost);
+        if let Some(given) = self.limits.given.as_ref().filter(|_| mesh.n_axes() <= MOST_AXES_OF_GIVEN) {
+            let allowed = like_given(self.facts.program, &network, given);
+            starts.extend(self.run_baseline(Baseline::MindSpore, &allowed, &mut network, left / BASELINE_SHARE));
+        }
+        // A mesh whose bound comes so near is good enough, too.
+        let near = |cost: Cost| cost - (cost as f64 * self.limits.wanted_gap) as Cost;
+        let cutoff = self.best.as_ref().map(|(_, _, cost)| near(*cost));
         let solved = self.solve_within(&mut network, None, &starts, effort, cutoff);
         (self.limits.progress)(&format!(
             "mesh {}: {} variables, cost {:.3} ms, bound {:.3} ms",
@@ -235,13 +295,14 @@ impl Search<'_, '_, '_> {
 
     fn keep(&mut self, network: PlanNetwork, solved: Solved) {
         let Some(assignment) = solved.assignment else { return };
-        if solved.cost < self.best_cost() {
-            if let Some((network, assignment, _)) = self.best.take() {
-                self.known.push((network, assignment));
-            }
-            self.best = Some((network, assignment, solved.cost));
-        } else {
-            self.known.push((network, assignment));
+        let beaten = match solved.cost < self.best_cost() {
+            true => self.best.replace((network, assignment, solved.cost)).map(|(network, found, _)| (network, found)),
+            false => Some((network, assignment)),
+        };
+        // Of a plan to start from, the costs are not needed.
+        if let Some((mut network, found)) = beaten.filter(|_| self.known.len() < MOST_KNOWN) {
+            network.problem = Problem::default();
+            self.known.push((network, found));
         }
     }
 
@@ -314,9 +375,14 @@ impl Search<'_, '_, '_> {
     }
 
     /// The best plan within a baseline; it is also a start.
-    fn run_baseline(&mut self, baseline: Baseline, network: &mut PlanNetwork, effort: u64) -> Option<Assignment> {
-        let allowed = baseline.allowed(self.facts.program, &self.roles, network);
-        let solved = self.solve_within(network, Some(&allowed), &[], effort, None);
+    fn run_baseline(
+        &mut self,
+        baseline: Baseline,
+        allowed: &Allowed,
+        network: &mut PlanNetwork,
+        effort: u64,
+    ) -> Option<Assignment> {
+        let solved = self.solve_within(network, Some(allowed), &[], effort, None);
         self.note_baseline(baseline, &network.mesh, solved.assignment.as_ref().map(|_| solved.cost));
         solved.assignment
     }
@@ -337,9 +403,8 @@ impl Search<'_, '_, '_> {
         };
         let peak = self.lifetimes.peak(self.facts.program, &ChosenPlan { network: &network, assignment: &assignment });
         let bounds = self.meshes.iter().filter_map(|fact| match fact.outcome {
-            MeshOutcome::Searched => Some(fact.lower_bound),
-            MeshOutcome::Cut => Some(fact.lower_bound.max(cost)),
-            MeshOutcome::Symmetric => None,
+            MeshOutcome::Searched | MeshOutcome::Cut => Some(fact.lower_bound),
+            MeshOutcome::Symmetric | MeshOutcome::Unpinnable => None,
             MeshOutcome::NotReached => Some(0),
         });
         let lower_bound = bounds.min().unwrap_or(0).min(cost);

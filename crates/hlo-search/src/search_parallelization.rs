@@ -25,22 +25,28 @@
 //!
 //! References: Unger et al., *Unity*, OSDI 2022; Kolmogorov, *Convergent Tree-Reweighted Message Passing*, TPAMI 2006.
 
+use crate::dump::dump_problem;
 use crate::emit::plan_emission;
 use crate::error::SearchError;
 use crate::mesh::{MOST_AXES, SearchMesh, factorizations};
+use crate::pins::Pins;
 use crate::plan::ChosenPlan;
 use crate::program::Program;
 use crate::report::PlanReport;
-use crate::search::{Found, NotFound, SearchLimits, search};
+use crate::search::{Found, GivenPlan, NotFound, SearchLimits, drawn, search};
+use crate::why::{WhyReport, why};
 use hlo_analysis::Preserved;
 use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
 use hlo_analysis::time::{DEFAULT_DEVICE, Machine};
+use hlo_ir::axes::AxisSharding;
 use hlo_ir::custom_target::CustomTarget;
 use hlo_ir::diag::Entity;
+use hlo_ir::names::FixedHash;
 use hlo_ir::{Module, Opcode};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 use hlo_spmd::CallSiteCopies;
+use indexmap::IndexMap;
 
 /// The pass as the command line knows it.
 pub(crate) static INFO: PassInfo = PassInfo {
@@ -95,6 +101,18 @@ const OPTIONS: &[OptionInfo] = &[
         help: "bytes that a device has for the step: 30GiB; 0: no limit",
     },
     OptionInfo {
+        name: "pins",
+        kind: OptionKind::Text,
+        default: "",
+        help: "a .toml file with what is fixed: \"%w\" = [1, 4], the parts of each dim",
+    },
+    OptionInfo {
+        name: "draw",
+        kind: OptionKind::Int,
+        default: "0",
+        help: "a legal plan by chance, of this seed, in the place of the best one: to try partitioners; 0: the best one",
+    },
+    OptionInfo {
         name: "even",
         kind: OptionKind::Bool,
         default: "false",
@@ -121,6 +139,14 @@ pub struct SearchOptions {
     pub memory_limit: Option<u64>,
     /// Whether every axis has to divide what it cuts.
     pub even: bool,
+    /// TOML with what is fixed; empty: nothing.
+    pub pins: String,
+    /// The seed of a plan by chance, in the place of the best one.
+    pub draw: Option<u64>,
+    /// Values whose alternatives are to be told, by name.
+    pub why: Vec<String>,
+    /// Whether the problem and its solution are wanted as JSON.
+    pub dumps_problem: bool,
 }
 
 /// The most devices that are searched for.
@@ -155,6 +181,10 @@ impl SearchOptions {
             meshes: read_meshes(options.text("mesh"), n_devices).map_err(wrong)?,
             memory_limit: Some(options.int("memory-limit").unsigned_abs()).filter(|&bytes| bytes > 0),
             even: options.flag("even"),
+            pins: options.text("pins").into(),
+            draw: Some(options.int("draw").unsigned_abs()).filter(|&seed| seed > 0),
+            why: Vec::new(),
+            dumps_problem: false,
         })
     }
 }
@@ -194,16 +224,16 @@ pub(crate) struct SearchParallelization {
 
 impl Pass for SearchParallelization {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
-        let searched = plan_parallel(module, &self.asked, cx.analyses.frequency_options, &|| false, &|_| {})?;
-        let (annotated, report) = match searched {
+        let asked = Asked { options: &self.asked, given: None, is_over: &|| false, progress: &|_| {} };
+        let plan = match plan_parallel(module, &asked, cx.analyses.frequency_options)? {
             Searched::Nothing(why) => {
                 cx.report.unchanged_because = Some(why);
                 return Ok(Changed::No);
             }
-            Searched::Plan(annotated, report) => (annotated, report),
+            Searched::Plan(plan) => plan,
         };
-        report.tell(cx.report);
-        *module = *annotated;
+        plan.report.tell(cx.report);
+        *module = plan.module;
         Ok(Changed::Yes(Preserved::NONE))
     }
 }
@@ -212,25 +242,48 @@ impl Pass for SearchParallelization {
 pub enum Searched {
     /// There is nothing to decide, and why.
     Nothing(String),
-    /// The annotated program and what there is to say.
-    Plan(Box<Module>, Box<PlanReport>),
+    /// A plan.
+    Plan(Box<ParallelPlan>),
+}
+
+/// A plan and the program that says it.
+pub struct ParallelPlan {
+    /// The annotated program.
+    pub module: Module,
+    /// How good it is.
+    pub report: PlanReport,
+    /// The alternatives of the values that were asked about; `None`: there is no value of this name that is kept.
+    pub why: Vec<(String, Option<WhyReport>)>,
+    /// The problem and its solution as JSON, if they were wanted.
+    pub problem: Option<String>,
+}
+
+/// What is asked of a search.
+pub struct Asked<'a> {
+    /// The options.
+    pub options: &'a SearchOptions,
+    /// The same program with the annotations of another plan, to start from and to compare with (MindSpore's).
+    pub given: Option<&'a Module>,
+    /// Asked now and then whether time is over.
+    pub is_over: &'a (dyn Fn() -> bool + Sync),
+    /// Told how far the search is.
+    pub progress: &'a dyn Fn(&str),
 }
 
 /// Searches the plan of a global program.
 ///
 /// # Errors
-/// The program is partitioned already, has manual regions, or the machine has another number of devices.
+/// The program is partitioned already, has manual regions, or the machine has another number of devices; no plan keeps the memory limit.
 pub fn plan_parallel(
     module: &Module,
-    asked: &SearchOptions,
+    asked: &Asked<'_>,
     frequency_options: FrequencyOptions,
-    is_over: &(dyn Fn() -> bool + Sync),
-    progress: &dyn Fn(&str),
 ) -> Result<Searched, SearchError> {
+    let (options, is_over, progress) = (asked.options, asked.is_over, asked.progress);
     expect_global(module)?;
-    let links = asked
+    let links = options
         .machine
-        .network(asked.n_devices as usize)
+        .network(options.n_devices as usize)
         .map_err(|error| SearchError::about("machine", Entity::Module, error.to_string()))?;
     let mut work = module.clone();
     let copies = match CallSiteCopies::has_shared(&work) {
@@ -245,31 +298,60 @@ pub fn plan_parallel(
         return Ok(Searched::Nothing("no value has a dim that could be cut".into()));
     }
     let limits = SearchLimits {
-        even: asked.even,
-        effort: asked.effort,
-        wanted_gap: asked.gap,
-        memory_limit: asked.memory_limit.map(|bytes| (bytes as f64 * USED_SHARE) as u64),
-        meshes: match asked.meshes.is_empty() {
-            true => factorizations(asked.n_devices, asked.most_axes),
-            false => asked.meshes.iter().map(|sizes| SearchMesh { sizes: sizes.iter().copied().collect() }).collect(),
+        even: options.even,
+        effort: options.effort,
+        wanted_gap: options.gap,
+        memory_limit: options.memory_limit.map(|bytes| (bytes as f64 * USED_SHARE) as u64),
+        pins: Pins::read(&program, &options.pins)?,
+        given: asked.given.map(|given| read_given(&program, given, options.n_devices as usize)),
+        meshes: match options.meshes.is_empty() {
+            true => factorizations(options.n_devices, options.most_axes),
+            false => options.meshes.iter().map(|sizes| SearchMesh { sizes: sizes.iter().copied().collect() }).collect(),
         },
         is_over,
         progress,
     };
-    let found = search(&program, &asked.machine, links, &limits);
-    let found = found.map_err(|none| SearchError::about("memory", Entity::Module, none_found(asked, none)))?;
+    let found = match options.draw {
+        Some(seed) => Ok(drawn(&program, &options.machine, &links, &limits, seed)),
+        None => search(&program, &options.machine, links, &limits),
+    };
+    let found = found.map_err(|none| SearchError::about("memory", Entity::Module, none_found(options, none)))?;
     let Found { network, assignment, .. } = &found;
-    let plan = ChosenPlan { network, assignment };
-    let report = PlanReport::new(&program, &found, &asked.machine);
-    let emission = plan_emission(&program, &plan);
+    let report = PlanReport::new(&program, &found, &options.machine);
+    let emission = plan_emission(&program, &ChosenPlan { network, assignment });
+    let explained = options.why.iter().map(|name| (name.clone(), why(&program, &found, name)));
+    let (explained, problem) =
+        (explained.collect(), options.dumps_problem.then(|| dump_problem(&program, &found)));
     let n_copies = emission.write(&mut work)?;
     copies.merge(&mut work);
-    Ok(Searched::Plan(Box::new(work), Box::new(PlanReport { n_copies, ..report })))
+    let report = PlanReport { n_copies, ..report };
+    Ok(Searched::Plan(Box::new(ParallelPlan { module: work, report, why: explained, problem })))
+}
+
+/// How the annotations of the same program say that values are cut, by the names of instructions.
+fn read_given(program: &Program<'_>, given: &Module, n_devices: usize) -> GivenPlan {
+    let mut by_name: IndexMap<(&str, u32), AxisSharding, FixedHash> = IndexMap::default();
+    for &inst in given.computations().iter().flat_map(|&comp| &given.comp(comp).insts) {
+        let Some(sharding) = given.sharding(inst) else { continue };
+        let mut leaf = 0;
+        given.shape(inst).for_each_leaf(&mut |_, shape| {
+            let axes = sharding.leaf(leaf).zip(shape.as_array());
+            if let Some(Ok(axes)) = axes.map(|(said, array)| said.axes(array.rank(), n_devices)) {
+                by_name.insert((given.inst_name(inst), leaf as u32), axes);
+            }
+            leaf += 1;
+        });
+    }
+    let mut out = GivenPlan::new();
+    for (id, value) in &program.values {
+        out[id] = by_name.get(&(program.module.inst_name(value.inst), value.leaf)).cloned();
+    }
+    out
 }
 
 /// Why there is no plan, in words.
-fn none_found(asked: &SearchOptions, none: NotFound) -> String {
-    match (asked.memory_limit, none.least_bytes) {
+fn none_found(options: &SearchOptions, none: NotFound) -> String {
+    match (options.memory_limit, none.least_bytes) {
         (Some(limit), Some(least)) => format!(
             "no plan found within {limit} bytes, of which {:.0} % may be planned; the least is {least} bytes",
             100.0 * USED_SHARE

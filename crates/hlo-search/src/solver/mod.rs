@@ -18,6 +18,6 @@ mod tests;
 mod tied;
 mod within;
 
-pub(crate) use facts::{Stage, StageFact};
+
 pub(crate) use problem::{Assignment, Constraint, Cost, INFINITE, Pair, PairTable, Problem, VarId};
-pub(crate) use solve::{LeastDemand, Progress, SolveRequest, Solved, solve};
+pub(crate) use solve::{SolveRequest, Solved, solve};

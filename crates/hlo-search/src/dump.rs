@@ -1,0 +1,97 @@
+//! The problem of a mesh and its solution as JSON, so that others can check what is claimed.
+//!
+//! `variables`: what each decides, the names of its states, their costs in picoseconds (`null`: not allowed). `pairs`: two variables and a
+//! table; `tables`: rows of costs. The cost of an assignment is the sum of its entries.
+
+use crate::network::{Decides, PlanNetwork};
+use crate::plans::AxisUse;
+use crate::program::Program;
+use crate::search::Found;
+use crate::solver::{Cost, INFINITE, PairTable};
+use hlo_ir::names::FixedHash;
+use indexmap::IndexMap;
+use serde::Serialize;
+use std::sync::Arc;
+
+#[derive(Serialize)]
+struct ProblemDump {
+    mesh: Vec<i64>,
+    unit: &'static str,
+    bound: Cost,
+    cost: Cost,
+    variables: Vec<VariableDump>,
+    pairs: Vec<(u32, u32, usize)>,
+    tables: Vec<Vec<Vec<Option<Cost>>>>,
+    assignment: Vec<u32>,
+}
+
+#[derive(Serialize)]
+struct VariableDump {
+    decides: String,
+    states: Vec<String>,
+    costs: Vec<Option<Cost>>,
+}
+
+/// The problem of the mesh of a plan.
+pub(crate) fn dump_problem(program: &Program<'_>, found: &Found) -> String {
+    let network = &found.network;
+    let mut tables: IndexMap<usize, Arc<PairTable>, FixedHash> = IndexMap::default();
+    let mut pairs = Vec::new();
+    for pair in &network.problem.pairs {
+        let entry = tables.entry(Arc::as_ptr(&pair.table) as usize);
+        let at = entry.index();
+        entry.or_insert_with(|| pair.table.clone());
+        pairs.push((pair.rows.as_u32(), pair.columns.as_u32(), at));
+    }
+    let finite = |&cost: &Cost| (cost < INFINITE).then_some(cost);
+    let rows = |table: &Arc<PairTable>| {
+        table.costs.chunks(table.n_columns.max(1)).map(|row| row.iter().map(finite).collect()).collect()
+    };
+    let dump = ProblemDump {
+        mesh: network.mesh.sizes.to_vec(),
+        unit: "picoseconds",
+        bound: found.lower_bound,
+        cost: found.cost,
+        variables: network
+            .decides
+            .iter()
+            .map(|(var, decides)| VariableDump {
+                decides: describe(program, *decides),
+                states: states_of(network, *decides),
+                costs: network.problem.variables[var].iter().map(finite).collect(),
+            })
+            .collect(),
+        pairs,
+        tables: tables.values().map(rows).collect(),
+        assignment: found.assignment.values().copied().collect(),
+    };
+    serde_json::to_string(&dump).unwrap_or_default()
+}
+
+/// What a variable decides, in words.
+pub(crate) fn describe(program: &Program<'_>, decides: Decides) -> String {
+    let module = program.module;
+    match decides {
+        Decides::Plan(op) => {
+            let inst = program.ops[op].inst;
+            format!("plan of %{} ({})", module.inst_name(inst), module.inst(inst).opcode.name())
+        }
+        Decides::Kept(value) => format!("state of %{}", module.inst_name(program.values[value].inst)),
+    }
+}
+
+/// The states of a variable, in words.
+pub(crate) fn states_of(network: &PlanNetwork, decides: Decides) -> Vec<String> {
+    let of_use = |one: &AxisUse| match one {
+        AxisUse::Repeats => "repeats".to_string(),
+        AxisUse::Cuts(factor) => format!("factor {factor}"),
+        AxisUse::PassesSums(_) => "sums".to_string(),
+    };
+    match decides {
+        Decides::Plan(op) => {
+            let text = |plan: &crate::plans::Plan| plan.uses.iter().map(of_use).collect::<Vec<_>>().join(", ");
+            network.plans[op].iter().map(text).collect()
+        }
+        Decides::Kept(value) => network.states[value].iter().map(|state| state.describe(&network.mesh)).collect(),
+    }
+}
