@@ -3,6 +3,7 @@
 mod audit;
 mod certificates;
 mod cli;
+mod deadline;
 mod decompose;
 mod equivalence;
 mod frequencies;

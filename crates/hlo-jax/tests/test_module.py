@@ -527,6 +527,15 @@ def test_arrays_that_do_not_fit_are_told() -> None:
         assert expected in str(raised.value)
 
 
+def test_passes_end() -> None:
+    module = Module.parse(LOOP)
+    with pytest.raises(HloError, match="pass `cse`: stopped after .* s, limit 0.000001 s; the module stays as it was"):
+        module.run("cse,dce", timeout_s=1e-6)
+    module.run("cse,dce", timeout_s=600)
+    with pytest.raises(UsageError, match="expected a positive number of seconds"):
+        module.run("cse,dce", timeout_s=0)
+
+
 def test_an_evaluation_ends() -> None:
     forever = LOOP.replace("direction=LT", "direction=GE").replace("s32[] constant(0)", "s32[] constant(4)")
     module = Module.parse(forever)

@@ -171,6 +171,8 @@ def test_wrong_arguments_are_named():
         ho.partition(step_of(), most_memory=0.5)
     with pytest.raises(ValueError, match="most_bytes: expected a positive number"):
         ho.partition(step_of(), most_bytes=0)
+    with pytest.raises(ValueError, match="deadline_s: expected a positive number of seconds"):
+        ho.partition(step_of(), deadline_s=0)
     too_long = ho.partition(step_of(), mesh=mesh, rules=[("scale", P(None, "model"))], strict=True)
     params = params_of()
     with pytest.raises(ho.PartitionError, match="has more dims than float32\\[64\\]"):

@@ -136,6 +136,9 @@ def test_options_are_checked_at_once():
     for wrong in ("1GB", 0, -1, 1.5):
         with pytest.raises(ValueError, match="memory_limit: expected a positive number of bytes"):
             ho.zero(jitted, memory_limit=wrong)
+    for wrong in (0, -1, "soon"):
+        with pytest.raises(ValueError, match="deadline_s: expected a positive number of seconds"):
+            ho.zero(jitted, deadline_s=wrong)
     with pytest.raises(ValueError, match="mode: expected"):
         ho.zero(jitted, mode=True)
     with pytest.raises(ValueError, match="expected a number of nodes behind `h100:`, found `x`"):

@@ -201,6 +201,19 @@ def test_a_limit_of_memory_is_kept():
         step(*whole(mesh, init()), *batch(0))
 
 
+def test_passes_without_time_leave_the_step_as_it_was():
+    mesh, step, init, batch = make(deadline_s=1e-6)
+    with pytest.raises(ho.ZeroError, match="stopped after .* s, limit 0.000001 s; the module stays as it was"):
+        step(*whole(mesh, init()), *batch(0))
+    mesh, step, init, batch = make(deadline_s=1e-6, strict=False)
+    with pytest.warns(UserWarning, match="limit 0.000001 s"):
+        *_, loss = step(*whole(mesh, init()), *batch(0))
+    *_, expected = step.unwrapped(*whole(mesh, init()), *batch(0))
+    assert float(loss) == float(expected)
+    mesh, step, init, batch = make(deadline_s=600)
+    step(*whole(mesh, init()), *batch(0))
+
+
 def test_a_mesh_of_two_axes():
     mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "other"))
     _, step, init, _ = make()

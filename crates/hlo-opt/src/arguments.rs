@@ -15,6 +15,7 @@ use clap_complete::engine::ArgValueCompleter;
 use hlo_gpu::lower::Matmul;
 use hlo_ir::print::FormChoice;
 use std::path::PathBuf;
+use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -128,6 +129,9 @@ pub(crate) struct OptimizeArgs {
     /// Entry leaves equal on all devices: 0-12,14 | all | /REGEX/ | like:FILE | stacked:0-12
     #[arg(long, value_name = "SPEC")]
     pub replicated_params: Option<String>,
+    /// Stop with an error where the passes of a module take longer
+    #[arg(long, value_name = "SECONDS", value_parser = time_limit, hide_short_help = true)]
+    pub timeout: Option<Duration>,
     /// Exit with 3 if no pass changed anything
     #[arg(long, hide_short_help = true)]
     pub require_change: bool,
@@ -472,6 +476,12 @@ impl Color {
             Color::Never => false,
         }
     }
+}
+
+/// A positive number of seconds.
+fn time_limit(text: &str) -> Result<Duration, String> {
+    let time = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    time.filter(|time| !time.is_zero()).ok_or_else(|| "expected a positive number of seconds, as 60 or 0.5".into())
 }
 
 /// `--format`.

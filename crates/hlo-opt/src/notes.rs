@@ -8,11 +8,11 @@ use hlo_analysis::annotations::ParamFacts;
 use hlo_analysis::frequency::Frequencies;
 use hlo_analysis::time::predict;
 use hlo_ir::Module;
-use hlo_pass::STACK_BYTES;
 use hlo_pass::fastest::Ways;
 use hlo_pass::pipeline::{OptionValue, PassCall};
 use hlo_pass::report::WayChoice;
 use hlo_pass::runner::RunOptions;
+use hlo_pass::{Deadline, STACK_BYTES};
 use std::thread::JoinHandle;
 
 /// The least share of the predicted time that is worth a line.
@@ -47,8 +47,9 @@ pub(crate) struct Unsharded {
 
 impl Unsharded {
     /// `None` where something stops the comparison, which is no matter of the user's pipeline.
-    fn price(mut module: Module, params: ParamFacts, ways: Ways) -> Option<Unsharded> {
-        let (_, choice) = ways.run(&mut module, &mut Analyses::new(params), RunOptions::default()).ok()?;
+    fn price(mut module: Module, params: ParamFacts, ways: Ways, deadline: Deadline) -> Option<Unsharded> {
+        let options = RunOptions { deadline, ..RunOptions::default() };
+        let (_, choice) = ways.run(&mut module, &mut Analyses::new(params), options).ok()?;
         Some(Unsharded { ways, choice })
     }
 }
@@ -60,6 +61,7 @@ impl Notes {
         params: &ParamFacts,
         calls: &[PassCall],
         machine: Option<&Chosen>,
+        deadline: Deadline,
     ) -> Option<Notes> {
         let is_of_time =
             |(name, _): &&(String, OptionValue)| presets::OPTIONS_OF_TIME.contains(&name.replace('_', "-").as_str());
@@ -67,7 +69,7 @@ impl Notes {
         let options: Vec<_> = sharding.options.iter().filter(is_of_time).cloned().collect();
         let (module, params, ways) = (module.clone(), params.clone(), presets::unsharded(&options, machine).ok()?);
         let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
-        let unsharded = thread.spawn(move || Unsharded::price(module, params, ways)).ok()?;
+        let unsharded = thread.spawn(move || Unsharded::price(module, params, ways, deadline)).ok()?;
         Some(Notes { unsharded, preset: quoted(DATA_PARALLEL, &options, machine) })
     }
 

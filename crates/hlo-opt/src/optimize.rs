@@ -19,11 +19,11 @@ use hlo_gpu::lower::LowerOptions;
 use hlo_ir::Module;
 use hlo_ir::devices::find_n_devices;
 use hlo_ir::print::{PrintOptions, print_module, write_module};
-use hlo_pass::STACK_BYTES;
 use hlo_pass::fastest::Ways;
 use hlo_pass::pipeline::{PassCall, PipelineError, nearest, parse_pipeline};
 use hlo_pass::report::Artifact;
 use hlo_pass::runner::{AfterPass, BoundPass, RunError, RunOptions, RunSummary, bind, run_pipeline};
+use hlo_pass::{Deadline, STACK_BYTES};
 use std::path::Path;
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
@@ -405,6 +405,7 @@ impl<'a> Job<'a> {
         let chosen = Chosen::find(machine, device, find_n_devices(&loaded.module).max(1))?;
         let of_this_size = chosen.map(|chosen| Work::new(self.args, Some(chosen))).transpose()?;
         let work = of_this_size.as_ref().unwrap_or(self.work);
+        let deadline = self.args.timeout.map_or_else(Deadline::default, Deadline::within);
         let mut analyses = Analyses::new(params);
         let mut report = ModuleReport::new(&loaded.module);
         let mut module = std::mem::take(&mut loaded.module);
@@ -414,7 +415,8 @@ impl<'a> Job<'a> {
         let before = pricing.map(|pricing| Before::start(&module, &analyses, pricing.clone(), self.scope(work)));
         let machine = work.machine.as_ref();
         let is_compared = pricing.is_some() && preset.is_none();
-        let notes = is_compared.then(|| Notes::keep(&module, &analyses.params, &work.calls, machine)).flatten();
+        let notes =
+            is_compared.then(|| Notes::keep(&module, &analyses.params, &work.calls, machine, deadline)).flatten();
         progress.now(if preset.is_some() { "comparing ways to run the module" } else { "running passes" });
         let dumps = self.args.print_ir_after.as_deref();
         let mut after_pass = |pass: &str, module: &Module| {
@@ -424,7 +426,7 @@ impl<'a> Job<'a> {
                 console.say(&format!("// module after pass `{pass}`\n{text}"));
             }
         };
-        let summary = match self.run_work(work, &mut module, &mut analyses, &mut after_pass, &mut report) {
+        let summary = match self.run_work(work, &mut module, &mut analyses, &mut after_pass, deadline, &mut report) {
             Ok(summary) => summary,
             Err(error) => {
                 // Names are asked of the module in which the pass stopped, places of the text as it was read.
@@ -540,6 +542,7 @@ impl<'a> Job<'a> {
         module: &mut Module,
         analyses: &mut Analyses,
         after_pass: AfterPass<'_>,
+        deadline: Deadline,
         report: &mut ModuleReport,
     ) -> Result<RunSummary, RunError> {
         let mut summary = RunSummary::default();
@@ -549,20 +552,20 @@ impl<'a> Job<'a> {
             Some(ways) if ways.ways.len() > 1 => {
                 let is_watched = self.args.print_ir_after.is_some();
                 let watch: Option<AfterPass<'_>> = if is_watched { Some(&mut *after_pass) } else { None };
-                let options = RunOptions { check, after_pass: watch, measures_peaks };
+                let options = RunOptions { check, after_pass: watch, measures_peaks, deadline };
                 let (more, choice) = ways.run(module, analyses, options)?;
                 report.choice = Some(choice);
                 summary = more;
             }
             Some(ways) => {
                 for way in &ways.ways {
-                    let options = RunOptions { check, after_pass: Some(&mut *after_pass), measures_peaks };
+                    let options = RunOptions { check, after_pass: Some(&mut *after_pass), measures_peaks, deadline };
                     summary = run_pipeline(module, analyses, &way.passes, options)?;
                 }
             }
             None => {}
         }
-        let options = RunOptions { check, after_pass: Some(after_pass), measures_peaks };
+        let options = RunOptions { check, after_pass: Some(after_pass), measures_peaks, deadline };
         Ok(summary.and(run_pipeline(module, analyses, &work.passes, options)?))
     }
 

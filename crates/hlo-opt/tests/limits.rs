@@ -59,6 +59,34 @@ fn a_run_without_the_memory_says_what_it_asks_and_what_there_is() {
 }
 
 #[test]
+fn passes_end_with_their_time() {
+    let module = sample("programs/mlp_adam.hlo");
+    let too_short =
+        ["--preset=data-parallel", "--preset=sharded-state", "--pass=cse,dce", "--pass=shard-weight-update"];
+    for what in too_short {
+        let folder = Folder::new("timeout");
+        let written = folder.file("out.hlo");
+        let output =
+            tool(&[what, "--timeout", "0.000001", "-q", "-o", &written, &module]).output().expect("the tool runs");
+        assert_eq!(output.status.code(), Some(1), "{what}: {}", said(&output));
+        assert!(said(&output).contains(": stopped after 0."), "{what}: {}", said(&output));
+        assert!(
+            said(&output).contains(" s, limit 0.000001 s; the module stays as it was"),
+            "{what}: {}",
+            said(&output)
+        );
+        assert!(!Path::new(&written).exists(), "{what}");
+    }
+    let output = tool(&["--pass=cse,dce", "--timeout", "600", "-q", &module]).output().expect("the tool runs");
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    for wrong in ["0", "-1", "soon", "1e400"] {
+        let output = tool(&["--pass=cse", &format!("--timeout={wrong}"), &module]).output().expect("the tool runs");
+        assert_eq!(output.status.code(), Some(2), "{wrong}: {}", said(&output));
+        assert!(said(&output).contains("expected a positive number of seconds"), "{wrong}: {}", said(&output));
+    }
+}
+
+#[test]
 fn ranks_that_no_device_is_for_are_refused_before_anybody_waits() {
     for ranks in ["4294967295", "16", "9"] {
         let module = sample("programs/mlp_sgd.repl.hlo");

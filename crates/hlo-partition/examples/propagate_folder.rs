@@ -36,7 +36,8 @@ fn propagated(path: &Path, order: &str) -> Result<String, Box<dyn Error>> {
         .map_err(|error| error.to_string())?;
     let pass = (info.build)(&options)?;
     let mut report = PassReport::new(info.name);
-    let mut cx = PassCx { analyses: &mut Analyses::default(), report: &mut report, measures_peaks: false };
+    let mut analyses = Analyses::default();
+    let mut cx = PassCx::new(&mut analyses, &mut report);
     pass.run(&mut module, &mut cx).map_err(|error| format!("{name}: {}", error.diagnostic.message))?;
     hlo_ir::verify::verify(&module).map_err(|diags| format!("{name}: {diags:?}"))?;
     Ok(print_module(&module, &PrintOptions::default()))

@@ -212,20 +212,21 @@ impl AssignMeshLayout {
         for order in orders {
             let assigned = self.assigned(program, layout, &order)?;
             let options = cx.analyses.frequency_options;
-            let forecast =
-                match Forecast::of(assigned.module.clone(), &assigned.mesh, (&self.machine, self.rule), options) {
-                    Ok(forecast) => Some(forecast),
-                    Err(error) => {
-                        cx.report.decisions.push(Decision {
-                            subject: "the program of each device".into(),
-                            action: "not priced".into(),
-                            computation: entry_name(&program.module),
-                            reason: error.to_string(),
-                            ..Decision::default()
-                        });
-                        None
-                    }
-                };
+            let how = (&self.machine, self.rule);
+            let forecast = match Forecast::of(assigned.module.clone(), &assigned.mesh, how, options, cx.deadline) {
+                Ok(forecast) => Some(forecast),
+                Err(PartitionError::OutOfTime(error)) => return Err(error.into()),
+                Err(error @ PartitionError::About { .. }) => {
+                    cx.report.decisions.push(Decision {
+                        subject: "the program of each device".into(),
+                        action: "not priced".into(),
+                        computation: entry_name(&program.module),
+                        reason: error.to_string(),
+                        ..Decision::default()
+                    });
+                    None
+                }
+            };
             let seconds = forecast.as_ref().map_or(f64::INFINITY, |forecast| forecast.time.critical_path_s);
             let is_better = best.as_ref().is_none_or(|(other, ..)| seconds < *other);
             let is_known = forecast.is_some();
@@ -323,7 +324,7 @@ impl AssignMeshLayout {
         cx: &mut PassCx<'_>,
     ) -> Result<Layout, PassError> {
         let auto = AutoLayout::new(program, classes, &self.axes, wanted.n_considered);
-        let mut best = auto.problem.solve(wanted.most_steps);
+        let mut best = auto.problem.solve(wanted.most_steps, cx.deadline)?;
         let names: Vec<&str> = auto.considered.iter().map(|&class| classes[class].name.as_str()).collect();
         let mut reason = format!(
             "{} bytes live at the op that has most, {} without a layout; {} steps",
@@ -342,7 +343,8 @@ impl AssignMeshLayout {
                 let way = Solution { axis_of, ..best.clone() };
                 let assigned = self.assigned(program, &auto.layout(classes, &way), &order)?;
                 let options = cx.analyses.frequency_options;
-                let forecast = Forecast::of(assigned.module, &assigned.mesh, (&self.machine, self.rule), options)?;
+                let how = (&self.machine, self.rule);
+                let forecast = Forecast::of(assigned.module, &assigned.mesh, how, options, cx.deadline)?;
                 if forecast.time.critical_path_s < least_s {
                     least_s = forecast.time.critical_path_s;
                     best = way;

@@ -1,7 +1,7 @@
 //! What stops this crate's passes.
 
 use hlo_ir::diag::Entity;
-use hlo_pass::PassError;
+use hlo_pass::{OutOfTime, PassError};
 use std::fmt;
 
 /// Why a module cannot be partitioned.
@@ -16,6 +16,8 @@ pub enum PartitionError {
         /// What was expected and found.
         message: String,
     },
+    /// The time was over.
+    OutOfTime(OutOfTime),
 }
 
 impl PartitionError {
@@ -29,16 +31,24 @@ impl fmt::Display for PartitionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             PartitionError::About { message, .. } => f.write_str(message),
+            PartitionError::OutOfTime(error) => error.fmt(f),
         }
     }
 }
 
 impl std::error::Error for PartitionError {}
 
+impl From<OutOfTime> for PartitionError {
+    fn from(error: OutOfTime) -> PartitionError {
+        PartitionError::OutOfTime(error)
+    }
+}
+
 impl From<PartitionError> for PassError {
     fn from(error: PartitionError) -> PassError {
         match error {
             PartitionError::About { rule, entity, message } => PassError::about(rule, entity, message),
+            PartitionError::OutOfTime(error) => error.into(),
         }
     }
 }

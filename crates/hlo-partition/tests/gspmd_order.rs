@@ -15,7 +15,8 @@ fn propagated(text: &str) -> String {
     let order = [("order".to_string(), OptionValue::Text("gspmd".into()))];
     let pass = (info.build)(&Options::check(info.name, info.options, &order).expect("options")).expect("a pass");
     let mut report = PassReport::new(info.name);
-    let mut cx = PassCx { analyses: &mut Analyses::default(), report: &mut report, measures_peaks: false };
+    let mut analyses = Analyses::default();
+    let mut cx = PassCx::new(&mut analyses, &mut report);
     pass.run(&mut module, &mut cx).unwrap_or_else(|error| panic!("{:?}", error.diagnostic));
     hlo_ir::verify::verify(&module).unwrap_or_else(|diags| panic!("{diags:?}"));
     print_module(&module, &PrintOptions::default())

@@ -29,7 +29,8 @@ fn run(module: &mut Module, pass: &str, options: &[(&str, &str)]) -> Result<Pass
     let options = Options::check(info.name, info.options, &given).expect("options");
     let pass = (info.build)(&options).expect("a pass");
     let mut report = PassReport::new(info.name);
-    let mut cx = PassCx { analyses: &mut Analyses::default(), report: &mut report, measures_peaks: false };
+    let mut analyses = Analyses::default();
+    let mut cx = PassCx::new(&mut analyses, &mut report);
     pass.run(module, &mut cx)?;
     hlo_ir::verify::verify(module).unwrap_or_else(|diags| panic!("{diags:?}"));
     Ok(report)

@@ -25,7 +25,8 @@ fn propagated(text: &str, options: &[(&str, &str)]) -> (Module, PassReport) {
     let pass = (info.build)(&options).expect("a pass");
     let mut module = parse(text);
     let mut report = PassReport::new(info.name);
-    let mut cx = PassCx { analyses: &mut Analyses::default(), report: &mut report, measures_peaks: false };
+    let mut analyses = Analyses::default();
+    let mut cx = PassCx::new(&mut analyses, &mut report);
     let changed = pass.run(&mut module, &mut cx).unwrap_or_else(|e| panic!("{:?}", e.diagnostic));
     hlo_ir::verify::verify(&module).unwrap_or_else(|diags| panic!("{diags:?}\n{}", printed(&module)));
     assert_eq!(changed == Changed::No, printed(&module) == printed(&parse(text)), "whether it changed");

@@ -25,7 +25,8 @@ fn run(module: &Module, name: &str, options: &[(&str, &str)]) -> Result<(Module,
     let pass = (info.build)(&options).map_err(|error| error.to_string())?;
     let mut module = module.clone();
     let mut report = PassReport::new(info.name);
-    let mut cx = PassCx { analyses: &mut Analyses::default(), report: &mut report, measures_peaks: false };
+    let mut analyses = Analyses::default();
+    let mut cx = PassCx::new(&mut analyses, &mut report);
     pass.run(&mut module, &mut cx).map_err(|error| error.diagnostic.message)?;
     hlo_ir::verify::verify(&module).unwrap_or_else(|diags| panic!("{diags:?}"));
     Ok((module, report))

@@ -7,6 +7,7 @@
 use crate::report::{Candidate, FailedWay, WayChoice};
 use crate::runner::{BoundPass, RunError, RunOptions, RunSummary, run_pipeline};
 use crate::threads::in_threads;
+use crate::{Deadline, PassError};
 use hlo_analysis::Analyses;
 use hlo_analysis::frequency::FrequencyOptions;
 use hlo_analysis::time::{Machine, ModuleTime, predict};
@@ -109,16 +110,17 @@ impl Ways {
     /// `after_pass`, one after the other.
     ///
     /// # Errors
-    /// A way that may be taken failed, or the machine has another number of devices than the module. `module` is then as it was.
+    /// A way that may be taken failed, the time was over, or the machine has another number of devices than the module. `module` is then as it
+    /// was.
     pub fn run(
         &self,
         module: &mut Module,
         analyses: &mut Analyses,
         options: RunOptions<'_>,
     ) -> Result<(RunSummary, WayChoice), RunError> {
-        let RunOptions { check, after_pass, measures_peaks } = options;
+        let RunOptions { check, after_pass, measures_peaks, deadline } = options;
         let measures_peaks = measures_peaks || self.most_memory.is_some();
-        let plain = || RunOptions { check, after_pass: None, measures_peaks };
+        let plain = || RunOptions { check, after_pass: None, measures_peaks, deadline };
         let slots: Vec<Slot> = self.ways.iter().map(|_| Slot::default()).collect();
         let mut errors = Vec::new();
         if let Some(after_pass) = after_pass {
@@ -223,7 +225,7 @@ impl Ways {
             };
             outcomes.push(match outcome {
                 Ok(outcome) => outcome,
-                Err(error) if self.leaves_out_failures => {
+                Err(error) if self.leaves_out_failures && !error.is_out_of_time() => {
                     errors.push((number, error));
                     None
                 }
@@ -236,9 +238,12 @@ impl Ways {
     /// The ways that failed, and why.
     ///
     /// # Errors
-    /// No way that may be taken is left, or none may be left out.
+    /// No way that may be taken is left, or none may be left out. Ways that had no time are not left out: which ones those are is chance.
     fn failures(&self, slots: &[Slot], mut errors: Vec<(usize, RunError)>) -> Result<Vec<FailedWay>, RunError> {
         errors.sort_by_key(|(number, _)| *number);
+        if let Some(place) = errors.iter().position(|(_, error)| error.is_out_of_time()) {
+            return Err(errors.swap_remove(place).1);
+        }
         let is_left = self.ways.iter().zip(slots).any(|(way, slot)| !way.is_reference && slot.outcome().is_some());
         if self.leaves_out_failures && is_left {
             let failed = errors.into_iter().map(|(number, error)| {
@@ -283,7 +288,7 @@ impl Ways {
             let figures = match (outcome.as_ref().and_then(|outcome| outcome.same_as), slot.time.into_inner()) {
                 (Some(same), _) => all[same],
                 (None, Some(Ok(time))) => Some(Figures { time, peak_bytes: slot.peak_bytes.into_inner() }),
-                (None, Some(Err(error))) if !way.is_reference => return Err(error),
+                (None, Some(Err(error))) if !way.is_reference || error.is_out_of_time() => return Err(error),
                 (None, Some(Err(_)) | None) => None,
             };
             outcomes.push(outcome);
@@ -293,13 +298,16 @@ impl Ways {
     }
 
     /// The predicted time of a module on the machine.
-    fn predict(&self, module: &Module, analyses: &mut Analyses) -> Result<ModuleTime, RunError> {
-        let frequencies = analyses.frequencies(module);
-        predict(module, &frequencies, &self.machine).map_err(|error| RunError {
+    fn predict(&self, module: &Module, analyses: &mut Analyses, deadline: Deadline) -> Result<ModuleTime, RunError> {
+        let fail = |diagnostic| RunError {
             pass: "predicted time",
-            diagnostics: vec![Diagnostic::about("machine-size", Entity::Module, error.to_string())],
+            diagnostics: vec![diagnostic],
             module: Box::new(module.clone()),
-        })
+        };
+        deadline.check().map_err(|error| fail(PassError::from(error).diagnostic))?;
+        let frequencies = analyses.frequencies(module);
+        predict(module, &frequencies, &self.machine)
+            .map_err(|error| fail(Diagnostic::about("machine-size", Entity::Module, error.to_string())))
     }
 
     fn candidate(&self, number: usize, &Figures { time, peak_bytes }: &Figures) -> Candidate {
@@ -323,7 +331,7 @@ impl Way {
     fn kept(&self, result: Result<Option<Outcome>, RunError>) -> Result<Option<Outcome>, RunError> {
         match result {
             Ok(outcome) => Ok(outcome),
-            Err(_) if self.is_reference => Ok(None),
+            Err(error) if self.is_reference && !error.is_out_of_time() => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -372,7 +380,8 @@ impl WaysOnThreads<'_> {
             }
             Task::Predict(number) => {
                 if let Some((made, slot)) = measured(number) {
-                    slot.time.get_or_init(|| self.ways.predict(&made.module, &mut made.analyses.clone()));
+                    let deadline = (self.options)().deadline;
+                    slot.time.get_or_init(|| self.ways.predict(&made.module, &mut made.analyses.clone(), deadline));
                 }
             }
             Task::Measure(number) => {

@@ -1,11 +1,14 @@
 //! What a pass is, how passes are named and configured, and what is checked between them.
 
+mod deadline;
 pub mod fastest;
 pub mod options;
 pub mod pipeline;
 pub mod report;
 pub mod runner;
 mod threads;
+
+pub use deadline::{Deadline, OutOfTime};
 
 use hlo_analysis::{Analyses, Preserved};
 use hlo_ir::Module;
@@ -44,6 +47,28 @@ pub struct PassCx<'a> {
     pub report: &'a mut PassReport,
     /// Whether the report's peaks of memory are wanted.
     pub measures_peaks: bool,
+    /// When the pass is to stop. Passes that search, and those with a round for each of many instructions, poll it.
+    pub deadline: Deadline,
+}
+
+impl<'a> PassCx<'a> {
+    /// A context without an end of time, in which no peaks of memory are wanted.
+    pub fn new(analyses: &'a mut Analyses, report: &'a mut PassReport) -> PassCx<'a> {
+        PassCx { analyses, report, measures_peaks: false, deadline: Deadline::default() }
+    }
+
+    /// Whether the time is over: a search that has a result may then give it.
+    pub fn is_over(&self) -> bool {
+        self.deadline.is_over()
+    }
+
+    /// Stops a pass whose time is over: `cx.check_deadline()?`.
+    ///
+    /// # Errors
+    /// The time is over.
+    pub fn check_deadline(&self) -> Result<(), PassError> {
+        Ok(self.deadline.check()?)
+    }
 }
 
 /// A pass that the command line can name.

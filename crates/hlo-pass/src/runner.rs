@@ -2,7 +2,7 @@
 
 use crate::pipeline::{PassCall, PipelineError};
 use crate::report::PassReport;
-use crate::{Changed, Options, Pass, PassCx, PassError, PassInfo};
+use crate::{Changed, Deadline, Options, Pass, PassCx, PassError, PassInfo, deadline};
 use hlo_analysis::Analyses;
 use hlo_analysis::frequency::Frequencies;
 use hlo_analysis::memory::memory_sizes;
@@ -49,6 +49,8 @@ pub struct RunOptions<'a> {
     pub after_pass: Option<AfterPass<'a>>,
     /// Compute the report's peaks of memory.
     pub measures_peaks: bool,
+    /// When to stop: between passes, and within those that poll it.
+    pub deadline: Deadline,
 }
 
 impl RunOptions<'_> {
@@ -58,7 +60,7 @@ impl RunOptions<'_> {
             Some(hook) => Some(&mut **hook),
             None => None,
         };
-        RunOptions { check: self.check, after_pass, measures_peaks: self.measures_peaks }
+        RunOptions { check: self.check, after_pass, measures_peaks: self.measures_peaks, deadline: self.deadline }
     }
 }
 
@@ -103,10 +105,18 @@ pub struct RunError {
     pub module: Box<Module>,
 }
 
+impl RunError {
+    /// Whether the time was over: nothing is wrong with the module or the passes.
+    pub fn is_out_of_time(&self) -> bool {
+        self.diagnostics.iter().any(|diagnostic| diagnostic.rule == deadline::RULE)
+    }
+}
+
 /// Runs `passes` on `module` in order.
 ///
 /// # Errors
-/// A pass failed, left an invalid module, or (with `check`) broke its contract. `module` is then as it was before that pass.
+/// A pass failed, left an invalid module, or (with `check`) broke its contract, or the time was over before the last pass was done. `module`
+/// is then as it was before that pass.
 pub fn run_pipeline(
     module: &mut Module,
     analyses: &mut Analyses,
@@ -119,8 +129,13 @@ pub fn run_pipeline(
         let mut work = module.clone();
         let before = options.check.then(|| print_module(module, &PrintOptions::default()));
         let mut report = PassReport::new(bound.name);
-        let mut cx = PassCx { analyses, report: &mut report, measures_peaks: options.measures_peaks };
-        let outcome = bound.pass.run(&mut work, &mut cx);
+        let mut cx = PassCx {
+            analyses,
+            report: &mut report,
+            measures_peaks: options.measures_peaks,
+            deadline: options.deadline,
+        };
+        let outcome = cx.check_deadline().and_then(|()| bound.pass.run(&mut work, &mut cx));
         let run = started.elapsed();
         let fail = |work: Module, diagnostics| RunError { pass: bound.name, diagnostics, module: Box::new(work) };
         let changed = match outcome {

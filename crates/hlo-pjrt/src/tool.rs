@@ -67,6 +67,9 @@ pub(crate) fn hlo_opt(settings: &Settings, proto: &[u8], route: Route) -> Result
     }
     let mut options = vec![(kind_of(&settings.pipeline), settings.pipeline.as_str())];
     options.extend(settings.machine.as_deref().map(|machine| ("machine", machine)));
+    // Nobody waits longer, so passes that are not done by then stop too.
+    let timeout = settings.deadline.as_secs_f64().to_string();
+    options.push(("timeout", &timeout));
     let outcome = module.run(&options).map_err(one_line)?;
     let report: Value = serde_json::from_str(&outcome.report_json).map_err(|error| format!("report: {error}"))?;
     let report = &report["modules"][0];

@@ -8,6 +8,7 @@ use hlo_ir::attrs::Attrs;
 use hlo_ir::op::FactorRule;
 use hlo_ir::shape::ShapeId;
 use hlo_ir::{InstId, Module, Opcode};
+use hlo_pass::Deadline;
 use hlo_spmd::{DimRelation, OperandCut};
 use hlo_spmd::{DimRun, is_broadcast, is_rebuilt};
 use smallvec::SmallVec;
@@ -28,6 +29,8 @@ pub struct ShardingContext<'a> {
     pub gradients: IndexSet<ValueId>,
     /// Whether the entry's parameters may be cut only along a dim that is a multiple of the number of shards.
     pub even_cuts: bool,
+    /// When to stop.
+    pub deadline: Deadline,
     /// Of each instruction that was asked for: where in `known_relations`, if anywhere.
     relations: SecondaryMap<InstId, Option<Option<u32>>>,
     /// Distinct ones: most instructions of a module are related in one of a few ways.
@@ -58,6 +61,7 @@ impl<'a> ShardingContext<'a> {
             n_shards,
             gradients,
             even_cuts,
+            deadline: Deadline::default(),
             relations,
             known_relations: IndexSet::default(),
             of_shapes: IndexMap::default(),

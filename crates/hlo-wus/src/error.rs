@@ -5,7 +5,7 @@ use hlo_ir::diag::Entity;
 use hlo_ir::groups::GroupsError;
 use hlo_ir::localize::CannotCut;
 use hlo_ir::{InstId, Module};
-use hlo_pass::PassError;
+use hlo_pass::{OutOfTime, PassError};
 use hlo_spmd::SpmdError;
 use std::fmt;
 
@@ -101,6 +101,8 @@ pub enum WusError {
         /// Its number.
         number: i64,
     },
+    /// The time was over.
+    OutOfTime(OutOfTime),
 }
 
 impl WusError {
@@ -125,6 +127,7 @@ impl WusError {
             | WusError::TupleParameter { .. }
             | WusError::MissingParameter { .. } => "interface",
             WusError::DependsOnItself { .. } => "acyclic",
+            WusError::OutOfTime(_) => "deadline",
             // A placement that cannot be emitted is a defect of the pass.
             WusError::Spmd(_)
             | WusError::Localize(_)
@@ -144,13 +147,23 @@ impl WusError {
 
     /// The error about a part of the module.
     pub(crate) fn about(&self, entity: Entity) -> PassError {
-        PassError::about(self.rule(), entity, self.to_string())
+        match self {
+            // Nothing is wrong with that part.
+            WusError::OutOfTime(error) => (*error).into(),
+            _ => PassError::about(self.rule(), entity, self.to_string()),
+        }
     }
 }
 
 impl From<SpmdError> for WusError {
     fn from(error: SpmdError) -> WusError {
         WusError::Spmd(error)
+    }
+}
+
+impl From<OutOfTime> for WusError {
+    fn from(error: OutOfTime) -> WusError {
+        WusError::OutOfTime(error)
     }
 }
 
@@ -199,6 +212,7 @@ impl fmt::Display for WusError {
                 )
             }
             WusError::MissingParameter { number } => write!(f, "parameter {number} is missing"),
+            WusError::OutOfTime(error) => error.fmt(f),
         }
     }
 }

@@ -17,6 +17,7 @@ use hlo_ir::cost::Costs;
 use hlo_ir::literal::{ConstantValue, Scalar};
 use hlo_ir::monoid::{Monoid, find_monoid};
 use hlo_ir::{ArrayShape, CompId, DType, InstId, Module};
+use hlo_pass::OutOfTime;
 use hlo_spmd::ShardFormat;
 use hlo_spmd::is_broadcast;
 use hlo_spmd::{OperandCut, ResultCut};
@@ -102,7 +103,7 @@ impl Problem {
     /// with the reason.
     ///
     /// # Errors
-    /// It is not clear which output is the next value of which parameter.
+    /// It is not clear which output is the next value of which parameter, or the time is over.
     pub fn solve(
         context: &mut ShardingContext<'_>,
         terms: &Terms<'_>,
@@ -127,6 +128,7 @@ impl Problem {
         let mut left = Vec::new();
         let mut known: IndexSet<ValueId> = IndexSet::default();
         for seed in context.gradients.clone() {
+            context.deadline.check()?;
             if known.contains(&seed) {
                 continue;
             }
@@ -142,6 +144,7 @@ impl Problem {
         let by_alias = SettledPairs::find(context, &problem.regions, &aliased(context.module));
         let exits = by_alias.outputs();
         for (region, update) in problem.regions.iter().zip(&problem.updates) {
+            context.deadline.check()?;
             let state = StateOfRegion::find(context, region);
             problem.stateless.push(!state.is_used_by(context, region, update));
             problem.kept.push(state.kept(context, region, update, &exits));
@@ -151,7 +154,7 @@ impl Problem {
             problem.paired = problem.pairs.values().copied().collect();
         }
         problem.add_partials(context);
-        problem.add_terms(context, terms);
+        problem.add_terms(context, terms)?;
         problem.in_shards = match terms.is_forced {
             true => problem.forced(),
             false => problem.costs.solve().0,
@@ -325,7 +328,7 @@ impl Problem {
         }
     }
 
-    fn add_terms(&mut self, context: &mut ShardingContext<'_>, terms: &Terms<'_>) {
+    fn add_terms(&mut self, context: &mut ShardingContext<'_>, terms: &Terms<'_>) -> Result<(), OutOfTime> {
         let mut out = TermList { terms: Vec::new(), cx: terms };
         let costs = Costs::new(context.module);
         let mut partials_of: IndexMap<usize, Vec<(InstId, Node)>> = IndexMap::default();
@@ -338,6 +341,7 @@ impl Problem {
         let (mut kernels, mut ranges) =
             (Vec::with_capacity(self.regions.len()), Vec::with_capacity(self.regions.len()));
         for (number, region) in self.regions.iter().enumerate() {
+            context.deadline.check()?;
             let start = out.terms.len();
             for &value in region.runs.keys() {
                 self.value_terms(context, region, value, &mut out);
@@ -365,6 +369,7 @@ impl Problem {
             out.terms.push(Term::AnyShard(nodes.into(), out.collective(comp, Kind::Combine, 0.0)));
         }
         self.costs.terms = out.terms;
+        Ok(())
     }
 
     /// Partial results that are combined together and pay the latency once: those of one computation, element type and

@@ -207,7 +207,7 @@ impl ShardWeightUpdate {
         for way in &ways {
             let times = times(&self.machine, &network, groups, way);
             let mut context = ShardingContext::new(&before, &values, &replication, &way.shard, seeds.clone());
-            context.even_cuts = self.even_cuts;
+            (context.even_cuts, context.deadline) = (self.even_cuts, cx.deadline);
             let terms = Terms {
                 times: &times,
                 rates: &rates,
@@ -223,6 +223,7 @@ impl ShardWeightUpdate {
             }
         }
         let Some(Planned { way, times, mut context, problem, left, .. }) = best else { return Ok(false) };
+        cx.check_deadline()?;
         let unequal = Unequal::new(&before, &params, &replication);
         for (value, reason) in left {
             let inst = values.inst(value);

@@ -57,7 +57,7 @@ use hlo_ir::module::UserMap;
 use hlo_ir::{CompId, InstId, Module, Opcode, Shape};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::report::{Decision, PassReport};
-use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
+use hlo_pass::{Changed, Deadline, Pass, PassCx, PassError, PassInfo};
 use hlo_spmd::{ChannelIds, CollectiveChange, Rewrite};
 use subject::{Subject, find_subject};
 
@@ -124,6 +124,7 @@ struct Decomposer<'a> {
     channels: ChannelIds,
     /// All-reduces, reduce-scatters and all-gathers that went, or lost arrays.
     n_decomposed: [u64; 3],
+    deadline: Deadline,
 }
 
 /// By part: the program, or why there is none.
@@ -136,6 +137,7 @@ impl Decomposer<'_> {
         let mut rewrite = Rewrite::new(module, comp);
         let mut n_changed = 0;
         for inst in rewrite.live_insts(module) {
+            self.deadline.check()?;
             let subject = match find_subject(module, inst, &pinned) {
                 Ok(None) => continue,
                 Ok(Some(subject)) => subject,
@@ -293,6 +295,7 @@ impl Pass for DecomposeCollectives {
             users: module.users(),
             channels: ChannelIds::free_in(module),
             n_decomposed: [0; 3],
+            deadline: cx.deadline,
         };
         let mut n_changed = 0;
         for comp in code_computations(module) {

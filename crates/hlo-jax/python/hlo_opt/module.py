@@ -266,11 +266,13 @@ class Module:
         machine: str | None = None,
         device: str | None = None,
         replicated_params: str | None = None,
+        timeout_s: float | None = None,
     ) -> tuple[Module, Report]:
         """Runs a preset, then passes, on a copy: the new module and what was done.
 
         The options are those of the command line: `passes` is a pipeline as `--pass` takes it, such as `"cse,dce"`;
-        `hlo-opt --list-passes` has the names. Raises `UsageError` for a wrong option, `HloError` where a pass fails.
+        `hlo-opt --list-passes` has the names. Raises `UsageError` for a wrong option, `HloError` where a pass fails or
+        the passes take longer than `timeout_s`.
 
         >>> module = Module.parse("HloModule m\\nENTRY e {\\n a = f32[2] parameter(0)\\n b = f32[2] negate(a)\\n"
         ...                       " ROOT c = f32[2] abs(a)\\n}")
@@ -291,6 +293,7 @@ class Module:
                 "machine": machine,
                 "device": device,
                 "replicated-params": replicated_params,
+                "timeout": None if timeout_s is None else repr(float(timeout_s)),
             }
         )
         native, summary, report, made = self._native.run(options)

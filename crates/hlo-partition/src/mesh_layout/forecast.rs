@@ -12,6 +12,7 @@ use hlo_analysis::time::{Machine, ModuleTime, predict};
 use hlo_ir::diag::Entity;
 use hlo_ir::names::FixedHash;
 use hlo_ir::{InstId, Module};
+use hlo_pass::Deadline;
 use indexmap::IndexMap;
 
 /// What a device exchanges in one way, in one run of the program.
@@ -36,14 +37,15 @@ impl Forecast {
     /// Partitions a program whose values all have a sharding, and looks at what comes out.
     ///
     /// # Errors
-    /// What cannot be partitioned; a machine of another number of devices.
+    /// What cannot be partitioned; a machine of another number of devices; the time is over.
     pub(crate) fn of(
         mut module: Module,
         mesh: &NamedMesh,
         (machine, rule): (&Machine, ComputeRule),
         options: FrequencyOptions,
+        deadline: Deadline,
     ) -> Result<Forecast, PartitionError> {
-        partition(&mut module, &Price::Bytes { launch: 1 }, rule)?;
+        partition(&mut module, &Price::Bytes { launch: 1 }, rule, deadline)?;
         let frequencies = Frequencies::compute(&module, options);
         let time = predict(&module, &frequencies, machine)
             .map_err(|error| PartitionError::about("machine", Entity::Module, error.to_string()))?;

@@ -7,6 +7,8 @@
 //! Solved by branch and bound over names. The bound of a node lets every open name of a tensor take the largest axes that no decided
 //! name of the tensor has.
 
+use hlo_pass::{Deadline, OutOfTime};
+
 /// Names, at most 64, as bits.
 pub(crate) type NameSet = u64;
 
@@ -105,17 +107,21 @@ impl LayoutProblem {
     }
 
     /// The best layout, looking at `most_steps` nodes at most.
-    pub(crate) fn solve(&self, most_steps: u64) -> Solution {
+    ///
+    /// # Errors
+    /// The time is over.
+    pub(crate) fn solve(&self, most_steps: u64, deadline: Deadline) -> Result<Solution, OutOfTime> {
         let axis_of = self.greedy();
         let (z_bytes, objective) = self.rated(&axis_of);
         let mut search = Search {
             problem: self,
             best: Solution { axis_of, z_bytes, objective, n_steps: 0, is_proved: self.n_left_out == 0 },
             most_steps,
+            deadline,
             now: vec![None; self.sizes.len()],
         };
-        search.branch(0);
-        search.best
+        search.branch(0)?;
+        Ok(search.best)
     }
 }
 
@@ -123,37 +129,39 @@ struct Search<'p> {
     problem: &'p LayoutProblem,
     best: Solution,
     most_steps: u64,
+    deadline: Deadline,
     now: Vec<Option<usize>>,
 }
 
 impl Search<'_> {
     /// Decides the names from `name` on.
-    fn branch(&mut self, name: usize) {
+    fn branch(&mut self, name: usize) -> Result<(), OutOfTime> {
         if self.best.n_steps >= self.most_steps {
             self.best.is_proved = false;
-            return;
+            return Ok(());
         }
+        self.deadline.check()?;
         self.best.n_steps += 1;
         let n_names = self.problem.sizes.len();
         let z = self.problem.memory(&self.now, name);
         let n_cut = self.now.iter().flatten().count() + (n_names - name);
         if self.problem.objective(z, n_cut) >= self.best.objective {
-            return;
+            return Ok(());
         }
         if name == n_names {
             self.best.axis_of.clone_from(&self.now);
             self.best.z_bytes = z;
             self.best.objective = self.problem.objective(z, n_cut);
-            return;
+            return Ok(());
         }
         for axis in 0..self.problem.axes.len() {
             if self.problem.allows(&self.now, name, axis) {
                 self.now[name] = Some(axis);
-                self.branch(name + 1);
+                self.branch(name + 1)?;
                 self.now[name] = None;
             }
         }
-        self.branch(name + 1);
+        self.branch(name + 1)
     }
 }
 
@@ -176,7 +184,7 @@ mod tests {
 
     #[test]
     fn the_worked_example_has_tensors_of_25() {
-        let solution = product([10, 5, 20], &[4, 2]).solve(1_000_000);
+        let solution = product([10, 5, 20], &[4, 2]).solve(1_000_000, Deadline::default()).expect("no end");
         // a over the axis of 2, c over that of 4: 50 / 2, 100 / 4, 200 / 8.
         assert_eq!(solution.axis_of, [Some(1), None, Some(0)]);
         assert_eq!(solution.z_bytes, 75.0);
@@ -201,7 +209,7 @@ mod tests {
             }
             let live = (0..3).map(|_| (0..3).map(|_| draw(100) as f64).collect()).collect();
             let problem = LayoutProblem { sizes, axes: vec![2, 4], conflicts, tensors, live, n_left_out: 0 };
-            let found = problem.solve(u64::MAX);
+            let found = problem.solve(u64::MAX, Deadline::default()).expect("no end");
             let mut least = f64::INFINITY;
             for code in 0..3usize.pow(n_names as u32) {
                 let mut axis_of: Vec<Option<usize>> = vec![None; n_names];
@@ -223,7 +231,7 @@ mod tests {
 
     #[test]
     fn a_limit_of_steps_is_told() {
-        let solution = product([10, 5, 20], &[4, 2]).solve(2);
+        let solution = product([10, 5, 20], &[4, 2]).solve(2, Deadline::default()).expect("no end");
         assert!(!solution.is_proved);
         assert_eq!(solution.n_steps, 2);
     }

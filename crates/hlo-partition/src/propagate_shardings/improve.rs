@@ -6,19 +6,24 @@ use super::ties::{Tie, TieId};
 use super::values::{AtomSet, CutId, CutValue, bits};
 use crate::sharding::{ArraySharding, AtomList};
 use cranelift_entity::{EntitySet, PrimaryMap};
+use hlo_pass::{Deadline, OutOfTime};
 
 /// A value with more ties than this stays: each try would price all of them.
 const MOST_TIES: usize = 64;
 
 /// Tries for each value at a dear tie the shardings that the other values of its ties have, and keeps the cheapest. At most
 /// `n_steps` are tried. Returns how many values changed, and how many shardings were tried.
+///
+/// # Errors
+/// The time is over.
 pub(super) fn improve(
     values: &mut PrimaryMap<CutId, CutValue>,
     ties: &PrimaryMap<TieId, Tie>,
     ties_of: &TiesOf,
     pricer: &mut Pricer<'_>,
     n_steps: usize,
-) -> (usize, usize) {
+    deadline: Deadline,
+) -> Result<(usize, usize), OutOfTime> {
     let mut open: Vec<CutId> = Vec::new();
     let mut is_open: EntitySet<CutId> = EntitySet::with_capacity(values.len());
     for tie in ties.values().filter(|tie| pricer.moved_bytes(values, tie).total() > 0.0).collect::<Vec<_>>() {
@@ -31,6 +36,7 @@ pub(super) fn improve(
     open.reverse();
     let (mut n_changed, mut n_tried) = (0, 0);
     while let Some(value) = open.pop() {
+        deadline.check()?;
         is_open.remove(value);
         if values[value].claimed_by.is_some() || ties_of.of(value).len() > MOST_TIES {
             continue;
@@ -43,7 +49,7 @@ pub(super) fn improve(
         for candidate in candidates(values, ties, ties_of, pricer, value) {
             if n_tried == n_steps {
                 values[value].set_sharding(&best);
-                return (n_changed, n_tried);
+                return Ok((n_changed, n_tried));
             }
             n_tried += 1;
             values[value].set_sharding(&candidate);
@@ -64,7 +70,7 @@ pub(super) fn improve(
             }
         }
     }
-    (n_changed, n_tried)
+    Ok((n_changed, n_tried))
 }
 
 /// What the other tensors of a value's ties would have it be; each once.

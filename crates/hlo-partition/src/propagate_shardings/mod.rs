@@ -75,7 +75,7 @@ use hlo_ir::shardy::Meshes;
 use hlo_ir::{InstId, Module};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::report::Decision;
-use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
+use hlo_pass::{Changed, OutOfTime, Pass, PassCx, PassError, PassInfo};
 use hlo_spmd::CallSiteCopies;
 use improve::improve;
 use price::{Pricer, TimePricer};
@@ -188,14 +188,17 @@ impl PropagateShardings {
         graph: &mut ShardingGraph,
         cx: &mut PassCx<'_>,
     ) -> Result<Stepper, PartitionError> {
-        let ties_of = TiesOf::new(graph.values.len(), &graph.ties);
-        let run = |values: &mut PrimaryMap<CutId, CutValue>, ties: &PrimaryMap<TieId, Tie>, order: Order| {
+        let (ties_of, deadline) = (TiesOf::new(graph.values.len(), &graph.ties), cx.deadline);
+        let run = |values: &mut PrimaryMap<CutId, CutValue>,
+                   ties: &PrimaryMap<TieId, Tie>,
+                   order: Order|
+         -> Result<Stepper, OutOfTime> {
             let mut stepper = Stepper::new(mesh.sizes(), order == Order::Gspmd);
-            Schedule { values, ties, ties_of: &ties_of, stepper: &mut stepper, order }.run();
-            stepper
+            Schedule { values, ties, ties_of: &ties_of, stepper: &mut stepper, order, deadline }.run()?;
+            Ok(stepper)
         };
         if let Some(order) = self.order {
-            return Ok(run(&mut graph.values, &graph.ties, order));
+            return Ok(run(&mut graph.values, &graph.ties, order)?);
         }
         let (often, prices) = (how_often(module, graph, cx), self.price.of_devices(mesh.n_devices())?);
         let time = TimePricer::new(module, mesh, &graph.values, &prices);
@@ -204,7 +207,7 @@ impl PropagateShardings {
         let mut ways: Vec<(Order, f64, PrimaryMap<CutId, CutValue>, Stepper)> = Vec::new();
         for order in [Order::Shardy, Order::Gspmd] {
             let mut values = graph.values.clone();
-            let stepper = run(&mut values, &graph.ties, order);
+            let stepper = run(&mut values, &graph.ties, order)?;
             ways.push((order, pricer.total(&values, &graph.ties), values, stepper));
         }
         let told: Vec<String> =
@@ -213,7 +216,7 @@ impl PropagateShardings {
         ways.sort_by(|a, b| a.1.total_cmp(&b.1));
         ways.truncate(1);
         let Some((order, _, mut values, stepper)) = ways.pop() else { return Ok(Stepper::new(mesh.sizes(), false)) };
-        let (n_changed, n_tried) = improve(&mut values, &graph.ties, &ties_of, &mut pricer, self.n_steps);
+        let (n_changed, n_tried) = improve(&mut values, &graph.ties, &ties_of, &mut pricer, self.n_steps, deadline)?;
         let after = pricer.total(&values, &graph.ties) * scale;
         graph.values = values;
         cx.report.count("values-improved", n_changed as u64);

@@ -5,6 +5,7 @@ use super::ties::{Direction, FactorEffect, Tie, TieId, TieKind};
 use super::values::{CutId, CutValue, bits};
 use cranelift_entity::packed_option::ReservedValue;
 use cranelift_entity::{EntityRef, EntitySet, PrimaryMap};
+use hlo_pass::{Deadline, OutOfTime};
 use std::collections::BinaryHeap;
 
 /// Which order of stages.
@@ -157,11 +158,15 @@ pub(crate) struct Schedule<'a> {
     pub ties_of: &'a TiesOf,
     pub stepper: &'a mut Stepper,
     pub order: Order,
+    pub deadline: Deadline,
 }
 
 impl Schedule<'_> {
     /// Runs to the end: each priority in turn, those of less urgency frozen.
-    pub(crate) fn run(&mut self) {
+    ///
+    /// # Errors
+    /// The time is over.
+    pub(crate) fn run(&mut self) -> Result<(), OutOfTime> {
         let mut priorities: Vec<u32> =
             self.values.values().flat_map(|v| &v.waiting).map(|waiting| waiting.priority).collect();
         priorities.push(0);
@@ -170,9 +175,10 @@ impl Schedule<'_> {
         for priority in priorities {
             self.release(priority);
             for stage in 0..self.order.n_stages() {
-                self.run_stage(stage);
+                self.run_stage(stage)?;
             }
         }
+        Ok(())
     }
 
     /// Gives dims of this priority what the user said of them.
@@ -192,7 +198,7 @@ impl Schedule<'_> {
         }
     }
 
-    fn run_stage(&mut self, stage: usize) {
+    fn run_stage(&mut self, stage: usize) -> Result<(), OutOfTime> {
         let mut dirty: EntitySet<TieId> = EntitySet::with_capacity(self.ties.len());
         for (id, tie) in self.ties {
             // What earlier stages let pass has come to rest.
@@ -207,13 +213,14 @@ impl Schedule<'_> {
     }
 
     /// In program order, but what a change concerns comes first.
-    fn run_stack(&mut self, stage: usize, mut is_waiting: EntitySet<TieId>) {
+    fn run_stack(&mut self, stage: usize, mut is_waiting: EntitySet<TieId>) -> Result<(), OutOfTime> {
         let is_exit = |id: &TieId| self.ties[*id].kind == TieKind::Exit;
         let (exits, others): (Vec<TieId>, Vec<TieId>) = is_waiting.keys().partition(is_exit);
         let mut stack: Vec<TieId> = exits.into_iter().chain(others).collect();
         stack.reverse();
         while let Some(id) = stack.pop() {
             is_waiting.remove(id);
+            self.deadline.check()?;
             self.visit(stage, id, Direction::Both);
             for &value in &self.stepper.changed {
                 for &other in self.ties_of.of(value).iter().rev() {
@@ -223,10 +230,11 @@ impl Schedule<'_> {
                 }
             }
         }
+        Ok(())
     }
 
     /// Forward through the program, then backward, until nothing changes.
-    fn run_sweeps(&mut self, stage: usize, dirty: EntitySet<TieId>) {
+    fn run_sweeps(&mut self, stage: usize, dirty: EntitySet<TieId>) -> Result<(), OutOfTime> {
         let mut dirty = [dirty.clone(), dirty];
         let directions = [Direction::Forward, Direction::Backward];
         let mut turn = 0;
@@ -238,6 +246,7 @@ impl Schedule<'_> {
             is_queued.extend(heap.iter().map(|&(_, id)| id));
             while let Some((at, id)) = heap.pop() {
                 is_queued.remove(id);
+                self.deadline.check()?;
                 self.visit(stage, id, directions[turn]);
                 for &value in &self.stepper.changed {
                     for &other in self.ties_of.of(value) {
@@ -254,6 +263,7 @@ impl Schedule<'_> {
             }
             turn = 1 - turn;
         }
+        Ok(())
     }
 
     fn visit(&mut self, stage: usize, id: TieId, sweep: Direction) {

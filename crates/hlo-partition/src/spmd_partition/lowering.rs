@@ -15,6 +15,7 @@ use hlo_ir::op::Flow;
 use hlo_ir::sharding::LeafSharding;
 use hlo_ir::shardy::{self, Meshes};
 use hlo_ir::{ArrayShape, CompId, DType, InstId, Module, Opcode, Shape};
+use hlo_pass::Deadline;
 use hlo_pass::report::Decision;
 use hlo_spmd::redistribution::{Redistribution, RedistributionRequest, plan_redistribution};
 use hlo_spmd::{ChannelIds, CollectiveChange, DeviceTables};
@@ -116,6 +117,8 @@ pub(super) struct Lowering<'m> {
     pub prices: Prices,
     /// How ops are cut.
     pub rule: ComputeRule,
+    /// When to stop.
+    deadline: Deadline,
     /// The atoms along which the regions of the module are manual.
     pub region_manual: AtomList,
     /// Instructions whose names are taken by what they became.
@@ -129,6 +132,7 @@ impl<'m> Lowering<'m> {
         module: &'m mut Module,
         entry: CompId,
         (price, rule): (&Price, ComputeRule),
+        deadline: Deadline,
     ) -> Result<Lowering<'m>, PartitionError> {
         let mesh = ModuleMesh::of(module)?;
         let prices = price.of_devices(mesh.n_devices())?;
@@ -147,6 +151,7 @@ impl<'m> Lowering<'m> {
             lowered: IndexMap::new(),
             prices,
             rule,
+            deadline,
             region_manual: AtomList::new(),
             named: EntitySet::new(),
             order: Vec::new(),
@@ -258,6 +263,7 @@ impl<'m> Lowering<'m> {
         }
         for inst in self.module.comp(comp).insts.clone() {
             if self.module.inst(inst).opcode != Opcode::Parameter {
+                self.deadline.check()?;
                 self.body.source = Some(inst);
                 let leaves = self.lower(inst)?;
                 self.body.values.insert(inst, leaves);

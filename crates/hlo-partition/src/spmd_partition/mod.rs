@@ -61,7 +61,7 @@ use hlo_ir::sharding::Sharding;
 use hlo_ir::{ArrayShape, CompId, InstId, Module, Opcode, Shape, shardy};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::report::Decision;
-use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
+use hlo_pass::{Changed, Deadline, Pass, PassCx, PassError, PassInfo};
 use lowering::{LeafForm, Lowering};
 
 /// The pass as the command line knows it.
@@ -126,7 +126,7 @@ impl Pass for SpmdPartition {
             return Ok(annotate_only(module)?);
         }
         let mut work = module.clone();
-        let decisions = partition(&mut work, &self.price, self.rule)?;
+        let decisions = partition(&mut work, &self.price, self.rule, cx.deadline)?;
         let n_collectives = decisions.iter().map(|decision| decision.collectives.len() as u64).sum();
         cx.report.count("collectives", n_collectives);
         cx.report.count("devices", work.n_devices() as u64);
@@ -205,10 +205,11 @@ pub(crate) fn partition(
     module: &mut Module,
     price: &Price,
     rule: ComputeRule,
+    deadline: Deadline,
 ) -> Result<Vec<Decision>, PartitionError> {
     let defect = |what: &str| PartitionError::about("partition", Entity::Module, what);
     let entry = module.entry().ok_or_else(|| defect("expected an entry computation"))?;
-    let mut lowering = Lowering::new(module, entry, (price, rule))?;
+    let mut lowering = Lowering::new(module, entry, (price, rule), deadline)?;
     let mut params = Vec::new();
     let mut marks = Vec::new();
     for param in lowering.module.comp(entry).params.clone() {

@@ -95,6 +95,6 @@ impl Pass for ApplyStrategies {
         cx.report.count("operators", operators.operators.len() as u64);
         cx.report.count("configured", configured.len() as u64);
         let decided = Decided::new(&spread, &operators);
-        prepared.finish(module, decided, &mesh, cx.report)
+        prepared.finish(module, decided, &mesh, cx)
     }
 }

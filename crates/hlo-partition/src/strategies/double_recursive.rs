@@ -18,6 +18,7 @@ use crate::propagate_shardings::ties::FactorEffect;
 use cranelift_entity::SecondaryMap;
 use hlo_ir::Module;
 use hlo_ir::attrs::ConvAttrs;
+use hlo_pass::{Deadline, OutOfTime};
 
 /// In which order operators are halved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -97,11 +98,15 @@ pub(super) struct Search<'a> {
     pub module: &'a Module,
     pub graph: &'a ShardingGraph,
     pub operators: &'a OperatorGraph,
+    pub deadline: Deadline,
 }
 
 impl Search<'_> {
     /// Halves all operators `n_rounds` times.
-    pub(super) fn run(&self, n_rounds: usize, order: SearchOrder) -> Halvings {
+    ///
+    /// # Errors
+    /// The time is over.
+    pub(super) fn run(&self, n_rounds: usize, order: SearchOrder) -> Result<Halvings, OutOfTime> {
         let mut cuts: SecondaryMap<OperatorId, Vec<i64>> = SecondaryMap::new();
         for (id, operator) in &self.operators.operators {
             cuts[id] = vec![1; operator.classes.len()];
@@ -111,6 +116,7 @@ impl Search<'_> {
         for _ in 0..n_rounds {
             let mut halved: SecondaryMap<OperatorId, Option<usize>> = SecondaryMap::new();
             for &id in &order {
+                self.deadline.check()?;
                 let choice = self.halve(id, &cuts[id], &halved);
                 if let Some(choice) = choice {
                     cuts[id][choice.class] *= 2;
@@ -120,7 +126,7 @@ impl Search<'_> {
                 rounds[id].push(choice);
             }
         }
-        Halvings { cuts, rounds, order }
+        Ok(Halvings { cuts, rounds, order })
     }
 
     fn visited(&self, cuts: &SecondaryMap<OperatorId, Vec<i64>>, order: SearchOrder) -> Vec<OperatorId> {

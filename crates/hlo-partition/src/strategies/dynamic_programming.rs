@@ -18,6 +18,7 @@ use crate::sharding::{ArraySharding, Atom, AtomList};
 use cranelift_entity::SecondaryMap;
 use hlo_ir::names::FixedHash;
 use hlo_ir::{ArrayShape, Module};
+use hlo_pass::{Deadline, OutOfTime};
 use indexmap::{IndexMap, IndexSet};
 use std::sync::Arc;
 
@@ -31,6 +32,7 @@ pub(super) struct Program<'a> {
     pub operators: &'a OperatorGraph,
     pub mesh: &'a ModuleMesh,
     pub prices: &'a Prices,
+    pub deadline: Deadline,
 }
 
 /// What was found.
@@ -46,11 +48,15 @@ type EdgeKey = (ArrayShape, Vec<ArraySharding>, Vec<ArraySharding>);
 
 impl Program<'_> {
     /// Finds the cheapest candidates.
-    pub(super) fn search(&self) -> Found {
+    ///
+    /// # Errors
+    /// The time is over.
+    pub(super) fn search(&self) -> Result<Found, OutOfTime> {
         let mut costs = CostGraph::default();
         let mut node_of: SecondaryMap<OperatorId, usize> = SecondaryMap::new();
         let mut candidates: Vec<Vec<Assignment>> = Vec::new();
         for (id, operator) in &self.operators.operators {
+            self.deadline.check()?;
             let all = self.candidates(operator);
             node_of[id] = costs.add_node(all.iter().map(|(cost, _)| *cost).collect());
             candidates.push(all.into_iter().map(|(_, candidate)| candidate).collect());
@@ -62,6 +68,7 @@ impl Program<'_> {
             candidates[node_of[id]].iter().map(|candidate| sharding_of(port, candidate)).collect()
         };
         for value in self.graph.values.keys() {
+            self.deadline.check()?;
             let takers = self.operators.takers(value);
             let shape = self.shape(value);
             let (Some(shape), false) = (shape, takers.is_empty()) else { continue };
@@ -95,7 +102,7 @@ impl Program<'_> {
                 costs.add_edge(node, taker, PairCosts { n_columns, costs: pairs.clone() });
             }
         }
-        let choices = costs.solve();
+        let choices = costs.solve(self.deadline)?;
         let chosen = |id: OperatorId| {
             let (node, k) = (node_of[id], choices.of[node_of[id]]);
             Some((id, candidates[node].get(k)?.clone(), own[node].get(k).copied()?))
@@ -104,7 +111,7 @@ impl Program<'_> {
         let layout = |(value, node, all): (CutId, usize, Vec<ArraySharding>)| {
             Some((value, all.into_iter().nth(*choices.of.get(node)?)?))
         };
-        Found { operators, values: shared.into_iter().filter_map(layout).collect(), choices }
+        Ok(Found { operators, values: shared.into_iter().filter_map(layout).collect(), choices })
     }
 
     fn pairs(&self, shape: &ArrayShape, from: &[ArraySharding], to: &[ArraySharding]) -> Vec<f64> {

@@ -5,6 +5,7 @@
 //! cheapest with the best that each neighbour has for it, and elimination goes on. Without such nodes the result is exact. Cost: for each
 //! node of two neighbours the product of the three numbers of candidates.
 
+use hlo_pass::{Deadline, OutOfTime};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -86,11 +87,15 @@ impl CostGraph {
     }
 
     /// Chooses a candidate for every node.
-    pub(super) fn solve(mut self) -> Choices {
+    ///
+    /// # Errors
+    /// The time is over.
+    pub(super) fn solve(mut self, deadline: Deadline) -> Result<Choices, OutOfTime> {
         let mut queue: BTreeSet<(usize, usize)> =
             self.neighbours.iter().enumerate().map(|(node, near)| (near.len(), node)).collect();
         let (mut log, mut n_fixed, mut cost) = (Vec::new(), 0, 0.0);
         while let Some(&(degree, node)) = queue.first() {
+            deadline.check()?;
             let (degree, node) =
                 if degree > 2 { queue.last().copied().unwrap_or((degree, node)) } else { (degree, node) };
             queue.remove(&(degree, node));
@@ -119,7 +124,7 @@ impl CostGraph {
                 }
             }
         }
-        Choices { of, cost, n_fixed }
+        Ok(Choices { of, cost, n_fixed })
     }
 
     fn alone(&self, node: usize, cost: &mut f64) -> Eliminated {
@@ -246,7 +251,7 @@ mod tests {
         for seed in 0..40 {
             let pairs = [(0, 1), (1, 2), (2, 0), (2, 3), (4, 3), (3, 5), (5, 2), (6, 0), (0, 6)];
             let (graph, best) = drawn(7, &pairs, seed);
-            let choices = graph.solve();
+            let choices = graph.solve(Deadline::default()).expect("no end");
             assert_eq!((choices.cost, choices.n_fixed), (best, 0), "seed {seed}");
         }
     }
@@ -255,7 +260,7 @@ mod tests {
     fn what_cannot_is_fixed_and_counted() {
         let pairs: Vec<(usize, usize)> = (0..4).flat_map(|a| (0..a).map(move |b| (a, b))).collect();
         let (graph, best) = drawn(4, &pairs, 1);
-        let choices = graph.solve();
+        let choices = graph.solve(Deadline::default()).expect("no end");
         assert!(choices.cost >= best && choices.n_fixed == 1, "{} {best}", choices.cost);
     }
 }

@@ -17,8 +17,8 @@ use hlo_analysis::Preserved;
 use hlo_ir::diag::Entity;
 use hlo_ir::print::{PrintOptions, print_module};
 use hlo_ir::{InstId, Module, shardy};
-use hlo_pass::report::{Decision, PassReport};
-use hlo_pass::{Changed, PassError};
+use hlo_pass::report::Decision;
+use hlo_pass::{Changed, PassCx, PassError};
 use hlo_spmd::CallSiteCopies;
 
 /// A program that is to get strategies.
@@ -75,16 +75,17 @@ impl Prepared {
     /// Writes what was decided into `module`.
     ///
     /// # Errors
-    /// A defect of this pass.
+    /// The time is over, or a defect of this pass.
     pub(super) fn finish(
         self,
         module: &mut Module,
         decided: Decided,
         mesh: &ModuleMesh,
-        report: &mut PassReport,
+        cx: &mut PassCx<'_>,
     ) -> Result<Changed, PassError> {
+        let (deadline, report) = (cx.deadline, &mut *cx.report);
         let Prepared { mut work, before, copies, constants, mut graph, n_dropped } = self;
-        let written = write((&mut work, &before), &mut graph, decided, mesh)?;
+        let written = write((&mut work, &before), &mut graph, decided, mesh, deadline)?;
         constants.merge(&mut work);
         for (what, n) in [
             ("annotations-dropped", n_dropped as u64),

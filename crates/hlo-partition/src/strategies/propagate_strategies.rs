@@ -68,6 +68,6 @@ impl Pass for PropagateStrategies {
         cx.report.count("configured", configured.len() as u64);
         spread.counts.tell(cx.report);
         let decided = Decided::new(&spread, &operators);
-        prepared.finish(module, decided, &mesh, cx.report)
+        prepared.finish(module, decided, &mesh, cx)
     }
 }

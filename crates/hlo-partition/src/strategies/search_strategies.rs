@@ -34,7 +34,7 @@ use hlo_ir::Module;
 use hlo_ir::diag::Entity;
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::report::{Artifact, Decision, LateText};
-use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
+use hlo_pass::{Changed, Deadline, Pass, PassCx, PassError, PassInfo};
 
 /// The pass as the command line knows it.
 pub(crate) static INFO: PassInfo = PassInfo {
@@ -132,7 +132,7 @@ impl Pass for SearchStrategies {
             .map_err(|_| PassError::about("strategy", Entity::Module, "expected a mesh of prime axes"))?;
         let mut spread = Spread::new(&prepared.graph, &operators, &mesh);
         let decisions = match self.algorithm {
-            Algorithm::DoubleRecursive(order) => double_recursive(&prepared, &mut spread, order)?,
+            Algorithm::DoubleRecursive(order) => double_recursive(&prepared, &mut spread, order, cx.deadline)?,
             Algorithm::DynamicProgramming => {
                 let prices = self.price.of_devices(self.n_devices as usize)?;
                 let program = Program {
@@ -141,8 +141,9 @@ impl Pass for SearchStrategies {
                     operators: &operators,
                     mesh: &mesh,
                     prices: &prices,
+                    deadline: cx.deadline,
                 };
-                let found = program.search();
+                let found = program.search().map_err(PassError::from)?;
                 found.values.into_iter().for_each(|(value, layout)| spread.fix(value, layout));
                 let mut decisions = Vec::new();
                 for (id, assignment, cost) in found.operators {
@@ -165,7 +166,7 @@ impl Pass for SearchStrategies {
             cx.report.files.push(("strategies.toml".into(), text));
         }
         let decided = Decided::new(&spread, &operators);
-        prepared.finish(module, decided, &mesh, cx.report)
+        prepared.finish(module, decided, &mesh, cx)
     }
 }
 
@@ -174,10 +175,11 @@ fn double_recursive(
     prepared: &Prepared,
     spread: &mut Spread<'_>,
     order: SearchOrder,
+    deadline: Deadline,
 ) -> Result<Vec<Decision>, PartitionError> {
     let (operators, mesh) = (spread.operators, spread.mesh);
-    let search = Search { module: &prepared.before, graph: &prepared.graph, operators };
-    let found = search.run(mesh.sizes().len(), order);
+    let search = Search { module: &prepared.before, graph: &prepared.graph, operators, deadline };
+    let found = search.run(mesh.sizes().len(), order)?;
     for &id in &found.order {
         spread.choose(id, matrix_of(spread, &found, id)?);
     }

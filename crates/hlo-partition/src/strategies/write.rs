@@ -15,6 +15,7 @@ use crate::sharding::ArraySharding;
 use hlo_ir::names::FixedHash;
 use hlo_ir::shardy::Meshes;
 use hlo_ir::{ArrayShape, Dims, InstId, Module};
+use hlo_pass::Deadline;
 use hlo_pass::report::Decision;
 use hlo_spmd::redistribution::{RedistributionRequest, plan_redistribution};
 use indexmap::IndexMap;
@@ -44,12 +45,13 @@ const MOST_TOLD: usize = 32;
 /// propagation, in Shardy's order.
 ///
 /// # Errors
-/// An instruction that depends on itself: a defect.
+/// The time is over; an instruction that depends on itself: a defect.
 pub(super) fn write(
     (work, before): (&mut Module, &Module),
     graph: &mut ShardingGraph,
     spread: Decided,
     mesh: &ModuleMesh,
+    deadline: Deadline,
 ) -> Result<Written, PartitionError> {
     let Decided { layouts, wanted } = spread;
     for (value, layout) in layouts {
@@ -63,8 +65,9 @@ pub(super) fn write(
         ties_of: &ties_of,
         stepper: &mut stepper,
         order: Order::Shardy,
+        deadline,
     }
-    .run();
+    .run()?;
     graph.even_out_params(before, mesh.sizes());
     let changes = wanted.into_iter().filter(|change| graph.values[change.value].sharding() != change.to);
     let mut changes: Vec<Change> = changes.collect();

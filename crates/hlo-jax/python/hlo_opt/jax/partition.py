@@ -13,7 +13,7 @@ from hlo_opt import HloError, Module
 from hlo_opt._native import UsageError
 from hlo_opt.jax import layout as layouts
 from hlo_opt.jax.partitioned import Declined, Partitioned, partition_by_xla, physical
-from hlo_opt.jax.sharding import EQUAL_TIMES, SEPARATE, Sharded, Way, check_machine, seconds
+from hlo_opt.jax.sharding import EQUAL_TIMES, SEPARATE, Sharded, Way, check_deadline, check_machine, seconds
 from hlo_opt.jax.wrapped import WrappedStep, check_jitted, check_version
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -41,6 +41,7 @@ class Options:
     machine: str | None
     most_memory: float | None
     most_bytes: float
+    deadline_s: float | None
     strict: bool
 
 
@@ -95,6 +96,7 @@ def partition(
     machine: str | None = None,
     most_memory: float | None = None,
     most_bytes: float = 1.0,
+    deadline_s: float | None = None,
     strict: bool = False,
 ) -> PartitionStep:
     """Writes the program of each device of a step that says how some of its values are cut.
@@ -120,6 +122,7 @@ def partition(
         most_memory: how many times the memory of the plainest program a faster one may need; 1.25 if not given.
         most_bytes: how many times the bytes that XLA's program sends a faster one may send. Where none that is faster
             sends so few, the fastest is taken.
+        deadline_s: seconds that the passes may take for each program that is compared; no limit if not given.
         strict: raise :class:`PartitionError` where the step cannot be taken over, instead of a warning.
 
     Returns:
@@ -158,10 +161,14 @@ def partition(
         raise ValueError(f"most_bytes: expected a positive number, found {most_bytes!r}")
     if machine is not None:
         check_machine(machine)
+    check_deadline(deadline_s)
     check_version(PartitionStep.maker, PartitionError, strict)
     laid = None if layout is None else dict(layout)
     file = None if strategies is None else os.path.abspath(os.fspath(strategies))
-    return PartitionStep(step, Options(mesh, tuple(read), laid, called, file, machine, most_memory, most_bytes, strict))
+    options = Options(
+        mesh, tuple(read), laid, called, file, machine, most_memory, most_bytes, deadline_s, strict
+    )
+    return PartitionStep(step, options)
 
 
 def _own(by_xla: Partitioned, whole: bytes, options: Options) -> tuple[Partitioned, Sharded]:
@@ -234,7 +241,9 @@ def _run(
 ) -> tuple[Module, dict[str, Any]]:
     """The program of each device by a preset, or by passes; and what is told of it."""
     passes = SEPARATE if pipeline is None else f"{pipeline},{SEPARATE}"
-    module, report = Module.parse(whole).run(passes, preset=preset, machine=options.machine)
+    module, report = Module.parse(whole).run(
+        passes, preset=preset, machine=options.machine, timeout_s=options.deadline_s
+    )
     (told,) = report.json["modules"]
     return module, told
 

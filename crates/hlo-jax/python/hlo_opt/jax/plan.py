@@ -50,6 +50,7 @@ class Options:
     mode: str | int
     memory_limit: int | None
     machine: str | None
+    deadline_s: float | None
     strict: bool
 
 

@@ -120,11 +120,20 @@ def check_machine(machine: str) -> None:
         raise ValueError(said.strip().splitlines()[0].removeprefix("error: --machine: "))
 
 
-def _run(step: Partitioned, preset: str, folder: str, machine: str | None) -> dict[str, Any]:
+def check_deadline(deadline_s: float | None) -> None:
+    """Raises a ValueError where this is no time that work can have."""
+    if deadline_s is not None and not (isinstance(deadline_s, (int, float)) and deadline_s > 0):
+        raise ValueError(f"deadline_s: expected a positive number of seconds, found {deadline_s!r}")
+
+
+def _run(
+    step: Partitioned, preset: str, folder: str, machine: str | None, deadline_s: float | None
+) -> dict[str, Any]:
     report = os.path.join(folder, "report.json")
     of_machine = [] if machine is None else ["--machine", machine]
     what = ["--preset", preset, *of_machine]
-    args = [*what, "--pass", SEPARATE, "--output-format", "proto", "-o", folder, "--report-file", report, "-"]
+    limit = [] if deadline_s is None else ["--timeout", repr(float(deadline_s))]
+    args = [*what, *limit, "--pass", SEPARATE, "--output-format", "proto", "-o", folder, "--report-file", report, "-"]
     code, _, said = _native.run(args, step.module)
     if code != 0:
         raise Declined(said.strip())
@@ -172,11 +181,13 @@ def _options(mode: int, pairs: list[tuple[int, int]]) -> str:
     return f"sharded-state{{objective=memory,cuts=even,keep-weights-sharded={keep}{said}}}"
 
 
-def shard(step: Partitioned, mode: str | int, memory_limit: int | None, machine: str | None) -> Sharded:
+def shard(
+    step: Partitioned, mode: str | int, memory_limit: int | None, machine: str | None, deadline_s: float | None
+) -> Sharded:
     """Compares the ways of a mode, takes one, and says how its state is cut.
 
     Raises:
-        Declined: what the compiler says, or that no way fits the limit.
+        Declined: what the compiler says, that the passes had no time left, or that no way fits the limit.
     """
     asked = {"auto": [1, 2], 1: [1], 2: [2]}[mode]
     pairs = state_pairs(step)
@@ -184,7 +195,7 @@ def shard(step: Partitioned, mode: str | int, memory_limit: int | None, machine:
     made: list[dict[str, Any]] = []
     for of_mode in asked:
         with tempfile.TemporaryDirectory(prefix="hlo_opt_") as folder:
-            module = _run(step, _options(of_mode, pairs), folder, machine)
+            module = _run(step, _options(of_mode, pairs), folder, machine, deadline_s)
         totals, choice = module["totals"], module["choice"]
         candidates = choice["candidates"]
         if not ways:

@@ -7,7 +7,7 @@ from typing import Any
 
 from hlo_opt.jax.partitioned import Partitioned, partition
 from hlo_opt.jax.plan import Options
-from hlo_opt.jax.sharding import Sharded, check_machine, shard
+from hlo_opt.jax.sharding import Sharded, check_deadline, check_machine, shard
 from hlo_opt.jax.wrapped import WrappedStep, check_jitted, check_version
 
 
@@ -29,7 +29,7 @@ class ZeroStep(WrappedStep):
     def take_over(self, args: tuple, kwargs: dict) -> tuple[Partitioned, Sharded]:
         """The step by XLA's partitioner, and the program whose state is in shards."""
         step, options = partition(self.unwrapped, args, kwargs), self._options
-        return step, shard(step, options.mode, options.memory_limit, options.machine)
+        return step, shard(step, options.mode, options.memory_limit, options.machine, options.deadline_s)
 
 
 def zero(
@@ -38,6 +38,7 @@ def zero(
     mode: str | int = "auto",
     memory_limit: int | None = None,
     machine: str | None = None,
+    deadline_s: float | None = None,
     strict: bool = False,
 ) -> ZeroStep:
     """Keeps the state of a jitted training step in shards between steps.
@@ -49,6 +50,7 @@ def zero(
         memory_limit: the most bytes that one device may need at the peak, as predicted.
         machine: what times are predicted for, as ``--machine`` takes it: ``"h100"``, or with the number of nodes over
             which the devices are spread, ``"h200:4"``.
+        deadline_s: seconds that the passes may take for each mode that is tried; no limit if not given.
         strict: raise :class:`ZeroError` where the step cannot be taken over, instead of a warning.
 
     Returns:
@@ -61,5 +63,6 @@ def zero(
         raise ValueError(f"memory_limit: expected a positive number of bytes, found {memory_limit!r}")
     if machine is not None:
         check_machine(machine)
+    check_deadline(deadline_s)
     check_version(ZeroStep.maker, ZeroError, strict)
-    return ZeroStep(step, Options(mode, memory_limit, machine, strict))
+    return ZeroStep(step, Options(mode, memory_limit, machine, deadline_s, strict))
