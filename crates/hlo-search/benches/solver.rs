@@ -1,7 +1,7 @@
 //! Times the solver on made-up training steps of layers that repeat, on a mesh of 4x8, and prints the gap that it reaches.
 //!
-//! `cargo bench -p hlo-search --bench solver -- 24 0.01 5`: 24 layers, until a gap of 1 %, with costs disturbed by 5 %. Without
-//! arguments some that fit in a minute.
+//! `cargo bench -p hlo-search --bench solver -- 24 0.01 5 0.2`: 24 layers, until a gap of 1 %, with costs disturbed by 5 %, and no
+//! more than 0.2 of the values with several uses on a device. Without arguments some that fit in a minute.
 //!
 //! A variable is an operation's plan, or the form in which a value with several uses is kept. Its states say for both axes of the
 //! mesh what they do. The costs are of arithmetic and of moving what a plan does not have where it needs it.
@@ -11,7 +11,7 @@
 mod solver;
 
 use cranelift_entity::SecondaryMap;
-use solver::{Cost, INFINITE, Pair, PairTable, Problem, Progress, SolveRequest, VarId, solve};
+use solver::{Constraint, Cost, INFINITE, Pair, PairTable, Problem, Progress, SolveRequest, VarId, solve};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -260,11 +260,11 @@ impl Builder {
     }
 }
 
-fn problem_of(step: &Step) -> (Problem, SecondaryMap<VarId, u32>) {
+fn problem_of(step: &Step) -> (Problem, SecondaryMap<VarId, u32>, Vec<(VarId, Cost)>) {
     let mut builder = Builder::default();
     let mut n_uses = vec![0; step.ops.len()];
     step.ops.iter().flat_map(|op| &op.inputs).for_each(|input| n_uses[*input] += 1);
-    let mut own = Vec::new();
+    let (mut own, mut hubs) = (Vec::new(), Vec::new());
     let mut kept: Vec<(VarId, Kind)> = Vec::new();
     for (number, op) in step.ops.iter().enumerate() {
         let cuts = |form: Form, axis: usize| if form == Replicated { 1 } else { AXES[axis].0 };
@@ -287,17 +287,18 @@ fn problem_of(step: &Step) -> (Problem, SecondaryMap<VarId, u32>) {
             builder.repeats[hub] = 2 * op.class + 1;
             builder.join((var, op.kind), (hub, Kind::Hub), 0, op.n_bytes);
             kept[number] = (hub, Kind::Hub);
+            hubs.push((hub, op.n_bytes));
         }
     }
     for (first, second) in &step.tied {
         builder.tie(own[*first], own[*second]);
     }
-    (builder.problem, builder.repeats)
+    (builder.problem, builder.repeats, hubs)
 }
 
 /// Adds up to a part of what moving the largest activation costs to each state, so that the parts of a layer disagree.
-fn disturb(problem: &mut Problem, percent: Cost) {
-    let most = 4 * ACTIVATION / 100 * AXES[0].1 * percent;
+fn disturb(problem: &mut Problem, percent: f64) {
+    let most = ((4 * ACTIVATION * AXES[0].1) as f64 * percent / 100.0) as Cost;
     let mut bits: u64 = 1;
     for cost in problem.variables.values_mut().flatten() {
         bits = bits.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -305,9 +306,24 @@ fn disturb(problem: &mut Problem, percent: Cost) {
     }
 }
 
-fn run(n_layers: usize, wanted_gap: f64, percent: Cost) {
-    let (mut problem, repeats) = problem_of(&step_of(n_layers));
+/// Limits what a device keeps of the values with several uses to a part of them.
+fn limit(problem: &mut Problem, kept: &[(VarId, Cost)], part: f64) {
+    let cuts = |(axis, form): (usize, &Form)| if matches!(form, Dim(_)) { AXES[axis].0 } else { 1 };
+    let states = Kind::Hub.states();
+    let terms = kept.iter().map(|(hub, n_bytes)| {
+        let n_local = |state: &[Form; 2]| n_bytes / state.iter().enumerate().map(cuts).product::<Cost>();
+        (*hub, states.iter().map(|state| n_local(state) as u64).collect())
+    });
+    let n_bytes: Cost = kept.iter().map(|(_, n_bytes)| n_bytes).sum();
+    problem.constraints.push(Constraint { limit: (n_bytes as f64 * part) as u64, terms: terms.collect() });
+}
+
+fn run(n_layers: usize, wanted_gap: f64, percent: f64, part: f64) {
+    let (mut problem, repeats, kept) = problem_of(&step_of(n_layers));
     disturb(&mut problem, percent);
+    if part > 0.0 {
+        limit(&mut problem, &kept, part);
+    }
     let n = problem.variables.len();
     let n_states: usize = problem.variables.values().map(Vec::len).sum();
     let started = Instant::now();
@@ -349,8 +365,9 @@ fn run(n_layers: usize, wanted_gap: f64, percent: Cost) {
 fn main() {
     let numbers: Vec<f64> = std::env::args().filter_map(|argument| argument.parse().ok()).collect();
     match numbers[..] {
-        [n_layers, wanted_gap, percent] => run(n_layers as usize, wanted_gap, percent as Cost),
-        [n_layers, wanted_gap] => run(n_layers as usize, wanted_gap, 0),
-        _ => [(2, 0.0), (24, 0.04), (24, 0.01), (96, 0.01)].into_iter().for_each(|(n, gap)| run(n, gap, 0)),
+        [n_layers, wanted_gap, percent, part] => run(n_layers as usize, wanted_gap, percent, part),
+        [n_layers, wanted_gap, percent] => run(n_layers as usize, wanted_gap, percent, 0.0),
+        [n_layers, wanted_gap] => run(n_layers as usize, wanted_gap, 0.0, 0.0),
+        _ => [(2, 0.0), (24, 0.04), (24, 0.01), (96, 0.01)].into_iter().for_each(|(n, gap)| run(n, gap, 0.0, 0.0)),
     }
 }
