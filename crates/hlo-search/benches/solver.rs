@@ -1,17 +1,18 @@
-//! Times the solver on made-up training steps of layers that repeat, on a mesh of 4x8, and prints the gap that it reaches.
+//! Times the solver on made-up training steps of layers that repeat, on a mesh of 4x8 or 4x2x4, and prints the gap that it reaches.
 //!
-//! `cargo bench -p hlo-search --bench solver -- 24 0.01 5`: 24 layers, until a gap of 1 %, with costs disturbed by 5 %. Without
-//! arguments some that fit in a minute.
+//! `cargo bench -p hlo-search --bench solver -- 24 0.01 5 0.2 3`: 24 layers, until a gap of 1 %, with costs disturbed by 5 %, no
+//! more than 0.2 of the values with several uses on a device, and three axes. Without arguments some that fit in a minute. With
+//! `VERBOSE=1` in the environment, also the stages.
 //!
-//! A variable is an operation's plan, or the form in which a value with several uses is kept. Its states say for both axes of the
-//! mesh what they do. The costs are of arithmetic and of moving what a plan does not have where it needs it.
+//! A variable is an operation's plan, or the form in which a value with several uses is kept. Its states say what each
+//! axis of the mesh does. The costs are of arithmetic and of moving what a plan does not have where it needs it.
 
 #[path = "../src/solver/mod.rs"]
 #[expect(dead_code, unused_imports, reason = "a benchmark needs a part of the solver's face")]
 mod solver;
 
 use cranelift_entity::SecondaryMap;
-use solver::{Cost, INFINITE, Pair, PairTable, Problem, Progress, SolveRequest, VarId, solve};
+use solver::{Constraint, Cost, INFINITE, Pair, PairTable, Problem, Progress, SolveRequest, VarId, solve};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -42,7 +43,8 @@ enum Kind {
 }
 
 /// The sizes of the mesh's axes, and what moving a byte along them costs in picoseconds.
-const AXES: [(Cost, Cost); 2] = [(4, 80), (8, 20)];
+type Axes = &'static [(Cost, Cost)];
+const AXES: [Axes; 2] = [&[(4, 80), (8, 20)], &[(4, 80), (2, 20), (4, 20)]];
 
 impl Kind {
     /// What an axis may do; the result's form stands for it.
@@ -54,9 +56,10 @@ impl Kind {
         }
     }
 
-    fn states(self) -> Vec<[Form; 2]> {
-        let forms = self.forms();
-        forms.iter().flat_map(|first| forms.iter().map(|second| [*first, *second])).collect()
+    /// The forms by axis, of each state.
+    fn states(self, n_axes: usize) -> Vec<Vec<Form>> {
+        let with_all = |state: Vec<Form>| self.forms().iter().map(move |form| [&state[..], &[*form]].concat());
+        (0..n_axes).fold(vec![vec![]], |states, _| states.into_iter().flat_map(with_all).collect())
     }
 
     /// The form in which the operand must be for a result.
@@ -212,13 +215,12 @@ fn step_of(n_layers: usize) -> Step {
 }
 
 /// What it costs to bring a value from one form to another.
-fn moving_cost(n_bytes: Cost, from: [Form; 2], to: [Form; 2]) -> Cost {
+fn moving_cost(axes: Axes, n_bytes: Cost, from: &[Form], to: &[Form]) -> Cost {
+    let cuts = |axis: usize| if matches!(from[axis], Dim(_)) { axes[axis].0 } else { 1 };
+    let all_cuts: Cost = (0..axes.len()).map(cuts).product();
     let mut cost = 0;
-    for axis in 0..2 {
-        let (n, per_byte) = AXES[axis];
-        let (other, _) = AXES[1 - axis];
-        let n_local = if matches!(from[1 - axis], Dim(_)) { n_bytes / other } else { n_bytes };
-        let whole = n_local / n * (n - 1) * per_byte;
+    for (axis, (n, per_byte)) in axes.iter().enumerate() {
+        let whole = n_bytes / (all_cuts / cuts(axis)) / n * (n - 1) * per_byte;
         cost += match (from[axis], to[axis]) {
             (from, to) if from == to => 0,
             (Replicated, Dim(_)) => 0,
@@ -232,19 +234,23 @@ fn moving_cost(n_bytes: Cost, from: [Form; 2], to: [Form; 2]) -> Cost {
     cost
 }
 
-#[derive(Default)]
 struct Builder {
+    axes: Axes,
     problem: Problem,
     tables: HashMap<(Kind, Kind, usize, Cost), Arc<PairTable>>,
     repeats: SecondaryMap<VarId, u32>,
+    /// The forms in which values with several uses are kept, and the bytes of the whole values.
+    hubs: Vec<(VarId, Cost)>,
 }
 
 impl Builder {
     fn join(&mut self, (from, producer): (VarId, Kind), (to, consumer): (VarId, Kind), operand: usize, n_bytes: Cost) {
+        let axes = self.axes;
         let table = self.tables.entry((producer, consumer, operand, n_bytes)).or_insert_with(|| {
-            let (rows, columns) = (producer.states(), consumer.states());
-            let needed = |state: &[Form; 2]| state.map(|form| consumer.needs(operand, form));
-            let costs = rows.iter().flat_map(|row| columns.iter().map(|to| moving_cost(n_bytes, *row, needed(to))));
+            let (rows, columns) = (producer.states(axes.len()), consumer.states(axes.len()));
+            let needed = |state: &Vec<Form>| state.iter().map(|form| consumer.needs(operand, *form)).collect();
+            let columns: Vec<Vec<Form>> = columns.iter().map(needed).collect();
+            let costs = rows.iter().flat_map(|row| columns.iter().map(|to| moving_cost(axes, n_bytes, row, to)));
             Arc::new(PairTable { n_rows: rows.len(), n_columns: columns.len(), costs: costs.collect() })
         });
         self.problem.pairs.push(Pair { rows: from, columns: to, table: table.clone() });
@@ -258,64 +264,101 @@ impl Builder {
         });
         self.problem.pairs.push(Pair { rows, columns, table: table.clone() });
     }
-}
 
-fn problem_of(step: &Step) -> (Problem, SecondaryMap<VarId, u32>) {
-    let mut builder = Builder::default();
-    let mut n_uses = vec![0; step.ops.len()];
-    step.ops.iter().flat_map(|op| &op.inputs).for_each(|input| n_uses[*input] += 1);
-    let mut own = Vec::new();
-    let mut kept: Vec<(VarId, Kind)> = Vec::new();
-    for (number, op) in step.ops.iter().enumerate() {
-        let cuts = |form: Form, axis: usize| if form == Replicated { 1 } else { AXES[axis].0 };
-        let cost = |state: &[Form; 2]| match op.kind {
-            Kind::Dot | Kind::Pointwise => op.work / cuts(state[0], 0) / cuts(state[1], 1),
-            _ => state
-                .iter()
-                .enumerate()
-                .fold(op.work, |work, (axis, form)| if matches!(form, Dim(_)) { work / AXES[axis].0 } else { work }),
+    /// The costs of an operation's states by themselves.
+    fn work(&self, op: &Op) -> Vec<Cost> {
+        let is_cut = |form: Form| match op.kind {
+            Kind::Dot | Kind::Pointwise => form != Replicated,
+            Kind::Linear | Kind::Turned | Kind::Leaf | Kind::Hub => matches!(form, Dim(_)),
         };
-        let var = builder.problem.variables.push(op.kind.states().iter().map(cost).collect());
-        builder.repeats[var] = 2 * op.class;
-        own.push(var);
-        for (operand, input) in op.inputs.iter().enumerate() {
-            builder.join(kept[*input], (var, op.kind), operand, step.ops[*input].n_bytes);
+        let cost = |state: &Vec<Form>| {
+            let cut = state.iter().zip(self.axes).filter(|(form, _)| is_cut(**form));
+            op.work / cut.map(|(_, (n, _))| n).product::<Cost>()
+        };
+        op.kind.states(self.axes.len()).iter().map(cost).collect()
+    }
+
+    fn add_step(&mut self, step: &Step) {
+        let mut n_uses = vec![0; step.ops.len()];
+        step.ops.iter().flat_map(|op| &op.inputs).for_each(|input| n_uses[*input] += 1);
+        let mut own = Vec::new();
+        let mut kept: Vec<(VarId, Kind)> = Vec::new();
+        for (op, n_uses) in step.ops.iter().zip(n_uses) {
+            let var = self.problem.variables.push(self.work(op));
+            self.repeats[var] = 2 * op.class;
+            own.push(var);
+            for (operand, input) in op.inputs.iter().enumerate() {
+                self.join(kept[*input], (var, op.kind), operand, step.ops[*input].n_bytes);
+            }
+            kept.push((var, op.kind));
+            if n_uses > 1 {
+                let hub = self.problem.variables.push(vec![0; Kind::Hub.states(self.axes.len()).len()]);
+                self.repeats[hub] = 2 * op.class + 1;
+                self.join((var, op.kind), (hub, Kind::Hub), 0, op.n_bytes);
+                self.hubs.push((hub, op.n_bytes));
+                kept.pop();
+                kept.push((hub, Kind::Hub));
+            }
         }
-        kept.push((var, op.kind));
-        if n_uses[number] > 1 {
-            let hub = builder.problem.variables.push(vec![0; Kind::Hub.states().len()]);
-            builder.repeats[hub] = 2 * op.class + 1;
-            builder.join((var, op.kind), (hub, Kind::Hub), 0, op.n_bytes);
-            kept[number] = (hub, Kind::Hub);
+        for (first, second) in &step.tied {
+            self.tie(own[*first], own[*second]);
         }
     }
-    for (first, second) in &step.tied {
-        builder.tie(own[*first], own[*second]);
+
+    /// Adds up to a part of what moving the largest activation costs to each state, so that the parts of a layer disagree.
+    fn disturb(&mut self, percent: f64) {
+        let most = ((4 * ACTIVATION * self.axes[0].1) as f64 * percent / 100.0) as Cost;
+        let mut bits: u64 = 1;
+        for cost in self.problem.variables.values_mut().flatten() {
+            bits = bits.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            *cost += (bits >> 33) as Cost % (most + 1);
+        }
     }
-    (builder.problem, builder.repeats)
+
+    /// Limits what a device keeps of the values with several uses to a part of them.
+    fn limit(&mut self, part: f64) {
+        let states = Kind::Hub.states(self.axes.len());
+        let terms = self.hubs.iter().map(|(hub, n_bytes)| {
+            let n_local = |state: &Vec<Form>| {
+                let cut = state.iter().zip(self.axes).filter(|(form, _)| matches!(form, Dim(_)));
+                n_bytes / cut.map(|(_, (n, _))| n).product::<Cost>()
+            };
+            (*hub, states.iter().map(|state| n_local(state) as u64).collect())
+        });
+        let n_bytes: Cost = self.hubs.iter().map(|(_, n_bytes)| n_bytes).sum();
+        self.problem.constraints.push(Constraint { limit: (n_bytes as f64 * part) as u64, terms: terms.collect() });
+    }
 }
 
-/// Adds up to a part of what moving the largest activation costs to each state, so that the parts of a layer disagree.
-fn disturb(problem: &mut Problem, percent: Cost) {
-    let most = 4 * ACTIVATION / 100 * AXES[0].1 * percent;
-    let mut bits: u64 = 1;
-    for cost in problem.variables.values_mut().flatten() {
-        bits = bits.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        *cost += (bits >> 33) as Cost % (most + 1);
-    }
+/// What is made up.
+#[derive(Debug)]
+struct Case {
+    n_layers: usize,
+    wanted_gap: f64,
+    percent: f64,
+    part: f64,
+    n_axes: usize,
 }
 
-fn run(n_layers: usize, wanted_gap: f64, percent: Cost) {
-    let (mut problem, repeats) = problem_of(&step_of(n_layers));
-    disturb(&mut problem, percent);
+fn run(case: &Case) {
+    let mut builder = Builder {
+        axes: AXES[case.n_axes - 2],
+        problem: Problem::default(),
+        tables: HashMap::new(),
+        repeats: SecondaryMap::new(),
+        hubs: Vec::new(),
+    };
+    builder.add_step(&step_of(case.n_layers));
+    builder.disturb(case.percent);
+    if case.part > 0.0 {
+        builder.limit(case.part);
+    }
+    let (problem, repeats) = (builder.problem, builder.repeats);
     let n = problem.variables.len();
     let n_states: usize = problem.variables.values().map(Vec::len).sum();
     let started = Instant::now();
     let mean = n_states as f64 / n as f64;
-    println!(
-        "{n_layers} layers: {n} variables of {mean:.1} states, {} pairs, wanted {wanted_gap}, disturbed {percent} %",
-        problem.pairs.len()
-    );
+    println!("{case:?}: {n} variables of {mean:.1} states, {} pairs", problem.pairs.len());
     let is_verbose = std::env::var_os("VERBOSE").is_some();
     let progress = |progress: Progress| {
         if is_verbose {
@@ -329,7 +372,7 @@ fn run(n_layers: usize, wanted_gap: f64, percent: Cost) {
         repeats: Some(&repeats),
         effort: 40_000_000_000,
         cutoff: None,
-        wanted_gap,
+        wanted_gap: case.wanted_gap,
         is_over: &|| started.elapsed().as_secs() >= 100,
         progress: &progress,
     });
@@ -348,9 +391,16 @@ fn run(n_layers: usize, wanted_gap: f64, percent: Cost) {
 
 fn main() {
     let numbers: Vec<f64> = std::env::args().filter_map(|argument| argument.parse().ok()).collect();
+    let number = |at: usize, otherwise: f64| numbers.get(at).copied().unwrap_or(otherwise);
+    let case = |n_layers: f64, wanted_gap: f64| Case {
+        n_layers: n_layers as usize,
+        wanted_gap,
+        percent: number(2, 0.0),
+        part: number(3, 0.0),
+        n_axes: number(4, 2.0) as usize,
+    };
     match numbers[..] {
-        [n_layers, wanted_gap, percent] => run(n_layers as usize, wanted_gap, percent as Cost),
-        [n_layers, wanted_gap] => run(n_layers as usize, wanted_gap, 0),
-        _ => [(2, 0.0), (24, 0.04), (24, 0.01), (96, 0.01)].into_iter().for_each(|(n, gap)| run(n, gap, 0)),
+        [] => [(2.0, 0.0), (24.0, 0.04), (24.0, 0.01), (96.0, 0.01)].iter().for_each(|(n, gap)| run(&case(*n, *gap))),
+        [n_layers, ..] => run(&case(n_layers, number(1, 0.0))),
     }
 }

@@ -136,7 +136,8 @@ impl Model {
     /// A bound without any work: each node and each edge at its least.
     pub(super) fn simple_bound(&self) -> Cost {
         let of_nodes = self.nodes.iter().map(|node| node.costs.iter().copied().min().unwrap_or(INFINITE));
-        let of_edges = self.edges.iter().map(|edge| edge.table.least(0).iter().copied().min().unwrap_or(INFINITE));
+        let of_edges =
+            self.edges.iter().map(|edge| edge.table.least(0).iter().map(|least| least.cost).min().unwrap_or(INFINITE));
         of_nodes.chain(of_edges).fold(self.constant, plus)
     }
 

@@ -175,26 +175,24 @@ impl Simplifier {
     fn states_to_keep(&mut self, at: u32, node: &Node) -> Vec<u32> {
         let edges: Vec<(&Table, usize)> = self.edges_of(at).map(|(_, edge, side)| (&*edge.table, side)).collect();
         let is_allowed = |state: &usize| {
-            let of_edges = edges.iter().all(|(table, side)| !is_infinite(table.least(*side)[*state]));
+            let of_edges = edges.iter().all(|(table, side)| !is_infinite(table.least(*side)[*state].cost));
             of_edges && !is_infinite(node.costs[*state]) && !self.breaks_limit(node, *state)
         };
         let n = node.costs.len();
         let mut kept: Vec<usize> = (0..n).filter(is_allowed).collect();
-        let excess: Vec<&[Cost]> = edges.iter().map(|(table, side)| table.excess(*side)).collect();
-        let never_costs_more = |t: usize, s: usize| {
-            let of_edges = excess.iter().fold(0, |sum: Cost, table| sum.saturating_add(table[t * n + s]));
-            node.costs[t].saturating_add(of_edges) <= node.costs[s] && takes_no_more(&node.demands, t, s)
-        };
+        let mut n_steps = 0;
         let mut at_kept = kept.len();
         while at_kept > 0 {
             at_kept -= 1;
             let s = kept[at_kept];
-            if kept.iter().any(|t| *t != s && never_costs_more(*t, s)) {
+            let mut is_worse = |t: &usize| {
+                *t != s && takes_no_more(&node.demands, *t, s) && never_costs_more(node, &edges, *t, s, &mut n_steps)
+            };
+            if kept.iter().any(&mut is_worse) {
                 kept.remove(at_kept);
             }
         }
-        let n_pairs = (n * n) as u64 * excess.len() as u64;
-        self.n_steps += n_pairs;
+        self.n_steps += n_steps;
         kept.into_iter().map(|state| state as u32).collect()
     }
 
@@ -351,6 +349,28 @@ fn restrict_message(message: &mut Vec<Cost>, kept: &[u32]) {
     if !message.is_empty() {
         *message = kept.iter().map(|state| message[*state as usize]).collect();
     }
+}
+
+/// Whether state `t` costs no more than `s` with any states of the neighbours. Where `s` costs least on each edge decides for most
+/// pairs; only for the others the rows are read.
+fn never_costs_more(node: &Node, edges: &[(&Table, usize)], t: usize, s: usize, n_steps: &mut u64) -> bool {
+    let room = node.costs[s] - node.costs[t];
+    let excess_at_least = |(table, side): &(&Table, usize)| {
+        let least = table.least(*side)[s];
+        table.row(*side, t)[least.at as usize] - least.cost
+    };
+    *n_steps += edges.len() as u64;
+    let mut excess = edges.iter().fold(0, |sum: Cost, edge| sum.saturating_add(excess_at_least(edge)));
+    for edge in edges {
+        if excess > room {
+            return false;
+        }
+        let (table, side) = *edge;
+        let of_edge = table.excess(side, t, s) - excess_at_least(edge);
+        excess = excess.saturating_add(of_edge);
+        *n_steps += table.n_states(1 - side) as u64;
+    }
+    excess <= room
 }
 
 fn takes_no_more(demands: &[Demand], t: usize, s: usize) -> bool {

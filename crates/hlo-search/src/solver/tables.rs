@@ -41,12 +41,18 @@ pub(super) fn min_plus(values: &[Cost], rows: &[Cost], out: &mut [Cost]) -> u64 
     n_read
 }
 
+/// The least of some costs, and where it stands.
+#[derive(Clone, Copy)]
+pub(super) struct Least {
+    pub cost: Cost,
+    pub at: u32,
+}
+
 /// The costs of the pairs of states of two ends, numbered 0 and 1.
 pub(super) struct Table {
     n_states: [usize; 2],
     sides: [Box<[Cost]>; 2],
-    least: [OnceLock<Box<[Cost]>>; 2],
-    excess: [OnceLock<Box<[Cost]>>; 2],
+    least: [OnceLock<Box<[Least]>>; 2],
     is_separable: OnceLock<bool>,
 }
 
@@ -61,8 +67,7 @@ impl Table {
     }
 
     fn of_sides(n_states: [usize; 2], sides: [Box<[Cost]>; 2]) -> Self {
-        let (least, excess) = Default::default();
-        Table { n_states, sides, least, excess, is_separable: OnceLock::new() }
+        Table { n_states, sides, least: Default::default(), is_separable: OnceLock::new() }
     }
 
     pub(super) fn n_states(&self, side: usize) -> usize {
@@ -85,25 +90,19 @@ impl Table {
     }
 
     /// By state of one end, the least cost.
-    pub(super) fn least(&self, side: usize) -> &[Cost] {
-        self.least[side].get_or_init(|| {
-            let n = self.n_states[side];
-            (0..n).map(|state| self.row(side, state).iter().copied().min().unwrap_or(INFINITE)).collect()
-        })
+    pub(super) fn least(&self, side: usize) -> &[Least] {
+        let of_row = |row: &[Cost]| {
+            let first = Least { cost: INFINITE, at: 0 };
+            let costs = (0..).zip(row);
+            costs.fold(first, |least, (at, cost)| if *cost < least.cost { Least { cost: *cost, at } } else { least })
+        };
+        self.least[side].get_or_init(|| (0..self.n_states[side]).map(|state| of_row(self.row(side, state))).collect())
     }
 
-    /// `[t * n + s]`: by how much state `t` of one end can cost more than state `s`. States of the other end that `s` does not allow
-    /// do not count.
-    pub(super) fn excess(&self, side: usize) -> &[Cost] {
-        let n = self.n_states[side];
-        let excess_over = |t: usize, s: usize| {
-            let pairs = self.row(side, t).iter().zip(self.row(side, s));
-            pairs.fold(-INFINITE, |most, (of_t, of_s)| {
-                let excess = if is_infinite(*of_t) { INFINITE } else { *of_t - *of_s };
-                if is_infinite(*of_s) { most } else { most.max(excess) }
-            })
-        };
-        self.excess[side].get_or_init(|| (0..n * n).map(|pair| excess_over(pair / n, pair % n)).collect())
+    /// By how much state `t` of one end can cost more than state `s`. States of the other end that `s` does not allow do not count.
+    pub(super) fn excess(&self, side: usize, t: usize, s: usize) -> Cost {
+        let pairs = self.row(side, t).iter().zip(self.row(side, s));
+        pairs.fold(-INFINITE, |most, (of_t, of_s)| if is_infinite(*of_s) { most } else { most.max(of_t - of_s) })
     }
 
     /// Whether the table is a sum of costs of the two ends: `T[r, c] = T[r, 0] + T[0, c] - T[0, 0]`, all finite.
