@@ -11,6 +11,7 @@ mod memory;
 mod mesh;
 mod network;
 mod operators;
+mod picture;
 mod pins;
 mod plan;
 mod plans;
@@ -33,7 +34,7 @@ pub use operators::{
 };
 pub use stages::{Stage, StageCut, StageError, StageLayer, StageLimits, cut_stages};
 pub use report::{BaselineReport, CostReport, MeshReport, ParamReport, PlanReport};
-pub use search_parallelization::{Asked, ParallelPlan, SearchOptions, Searched, plan_parallel};
+pub use search_parallelization::{Asked, ParallelPlan, SearchOptions, Searched, plan_parallel, read_meshes};
 pub use why::{OtherReport, WhyReport};
 
 use hlo_pass::PassInfo;

@@ -29,6 +29,12 @@ impl<'a> ChosenPlan<'a> {
         self.network.plans[op].get(self.assignment[var] as usize)
     }
 
+    /// What an op's work costs.
+    pub(crate) fn work(&self, op: OpId) -> Cost {
+        let var = self.network.var_of_op[op].expand();
+        var.map_or(0, |var| self.network.problem.variables[var][self.assignment[var] as usize])
+    }
+
     /// The state in which a value is kept.
     pub(crate) fn kept(&self, value: CutId) -> Option<State> {
         let var = self.network.var_of_value[value].expand()?;

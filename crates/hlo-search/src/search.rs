@@ -15,7 +15,7 @@ use crate::network::{Facts, PlanNetwork};
 use crate::prices::Prices;
 use crate::program::{CutId, Program};
 use crate::roles::Roles;
-use crate::solver::{Assignment, Cost, INFINITE, Problem, SolveRequest, Solved, solve};
+use crate::solver::{Assignment, Cost, INFINITE, Problem, Progress, SolveRequest, Solved, solve};
 use cranelift_entity::SecondaryMap;
 use hlo_analysis::time::{Machine, Network};
 use hlo_ir::axes::AxisSharding;
@@ -139,6 +139,8 @@ struct Search<'a, 'p, 'm> {
     meshes: Vec<MeshFact>,
     baselines: Vec<BaselineFact>,
     was_stopped: bool,
+    /// The mesh that is searched, in words.
+    now: String,
     lifetimes: Lifetimes,
     /// Moments at which plans exceeded the limit.
     moments: Vec<u32>,
@@ -165,6 +167,7 @@ pub(crate) fn search(
         meshes: Vec::new(),
         baselines: Vec::new(),
         was_stopped: false,
+        now: String::new(),
         moments: Vec::new(),
         least_bytes: None,
         lifetimes: Lifetimes::find(program),
@@ -253,6 +256,7 @@ impl Search<'_, '_, '_> {
             self.meshes.push(fact(MeshOutcome::NotReached));
             return;
         }
+        self.now = mesh.describe();
         let prices = Prices::new(mesh, &self.links);
         let mut network = PlanNetwork::build(self.facts, &prices);
         if !self.limits.pins.apply(self.facts.program, &mut network) {
@@ -275,13 +279,6 @@ impl Search<'_, '_, '_> {
         let near = |cost: Cost| cost - (cost as f64 * self.limits.wanted_gap) as Cost;
         let cutoff = self.best.as_ref().map(|(_, _, cost)| near(*cost));
         let solved = self.solve_within(&mut network, None, &starts, effort, cutoff);
-        (self.limits.progress)(&format!(
-            "mesh {}: {} variables, cost {:.3} ms, bound {:.3} ms",
-            mesh.describe(),
-            network.problem.variables.len(),
-            solved.cost as f64 / 1e9,
-            solved.lower_bound as f64 / 1e9
-        ));
         let outcome = if solved.was_cut { MeshOutcome::Cut } else { MeshOutcome::Searched };
         self.meshes.push(MeshFact {
             cost: solved.cost,
@@ -307,6 +304,12 @@ impl Search<'_, '_, '_> {
     }
 
     fn solve(&mut self, problem: &Problem, starts: &[Assignment], effort: u64, cutoff: Option<Cost>) -> Solved {
+        let (best, tell, now) = (self.best_cost(), self.limits.progress, &self.now);
+        let progress = |at: Progress| {
+            let ms = |cost: Cost| format!("{:.3} ms", cost as f64 / 1e9);
+            let cost = if at.cost.min(best) < INFINITE { ms(at.cost.min(best)) } else { "none".into() };
+            tell(&format!("searches mesh {now}: best plan {cost}, bound on this mesh {}", ms(at.lower_bound.max(0))));
+        };
         let solved = solve(&SolveRequest {
             problem,
             starts,
@@ -315,7 +318,7 @@ impl Search<'_, '_, '_> {
             cutoff,
             wanted_gap: self.limits.wanted_gap,
             is_over: self.limits.is_over,
-            progress: &|_| {},
+            progress: &progress,
         });
         self.n_steps += solved.n_steps;
         self.was_stopped |= solved.was_stopped;

@@ -29,6 +29,7 @@ use crate::dump::dump_problem;
 use crate::emit::plan_emission;
 use crate::error::SearchError;
 use crate::mesh::{MOST_AXES, SearchMesh, factorizations};
+use crate::picture::draw_plan;
 use crate::pins::Pins;
 use crate::plan::ChosenPlan;
 use crate::program::Program;
@@ -190,7 +191,10 @@ impl SearchOptions {
 }
 
 /// Meshes as an option says them: `4x6;2x2x6`.
-fn read_meshes(text: &str, n_devices: i64) -> Result<Vec<Vec<i64>>, String> {
+///
+/// # Errors
+/// What was expected and what was found.
+pub fn read_meshes(text: &str, n_devices: i64) -> Result<Vec<Vec<i64>>, String> {
     let mut all = Vec::new();
     for said in text.split(';').map(str::trim).filter(|said| !said.is_empty()) {
         let sizes: Option<Vec<i64>> = said.split('x').map(|size| size.trim().parse().ok()).collect();
@@ -224,7 +228,8 @@ pub(crate) struct SearchParallelization {
 
 impl Pass for SearchParallelization {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
-        let asked = Asked { options: &self.asked, given: None, is_over: &|| false, progress: &|_| {} };
+        let deadline = cx.deadline;
+        let asked = Asked { options: &self.asked, given: None, is_over: &|| deadline.is_over(), progress: &|_| {} };
         let plan = match plan_parallel(module, &asked, cx.analyses.frequency_options)? {
             Searched::Nothing(why) => {
                 cx.report.unchanged_because = Some(why);
@@ -256,6 +261,8 @@ pub struct ParallelPlan {
     pub why: Vec<(String, Option<WhyReport>)>,
     /// The problem and its solution as JSON, if they were wanted.
     pub problem: Option<String>,
+    /// A picture of the program's ops, coloured by how they are cut, as SVG.
+    pub picture: String,
 }
 
 /// What is asked of a search.
@@ -322,10 +329,11 @@ pub fn plan_parallel(
     let explained = options.why.iter().map(|name| (name.clone(), why(&program, &found, name)));
     let (explained, problem) =
         (explained.collect(), options.dumps_problem.then(|| dump_problem(&program, &found)));
+    let picture = draw_plan(&program, &ChosenPlan { network, assignment }, &report);
     let n_copies = emission.write(&mut work)?;
     copies.merge(&mut work);
     let report = PlanReport { n_copies, ..report };
-    Ok(Searched::Plan(Box::new(ParallelPlan { module: work, report, why: explained, problem })))
+    Ok(Searched::Plan(Box::new(ParallelPlan { module: work, report, why: explained, problem, picture })))
 }
 
 /// How the annotations of the same program say that values are cut, by the names of instructions.

@@ -1,6 +1,7 @@
 //! The grammar of `hlo-opt plan`, and how its words are read.
 
 use crate::Failure;
+use crate::arguments::CountArgs;
 use crate::report_format::ReportFormat;
 use clap::{Args, Subcommand, ValueEnum};
 use hlo_cluster::Algo;
@@ -17,6 +18,8 @@ pub(crate) enum PlanCommand {
     Reduction(ReductionArgs),
     /// Find the cheapest steps from one sharding of an array to another
     Reshard(ReshardArgs),
+    /// Find how to cut a global training step, with a bound that says how far from the best the plan can be
+    Parallel(ParallelArgs),
 }
 
 /// What both plans take.
@@ -110,6 +113,69 @@ pub(crate) enum ReshardEmit {
     Hlo,
     Json,
     Svg,
+}
+
+/// `plan parallel`.
+#[derive(Args, Debug)]
+pub(crate) struct ParallelArgs {
+    /// A global program without shardings: HLO text or proto, or - for stdin
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// The counts of devices.
+    #[command(flatten)]
+    pub counts: CountArgs,
+    /// The machine.
+    #[command(flatten)]
+    pub machine: crate::arguments::MachineArgs,
+    /// Number of devices; those of the cluster, or 8
+    #[arg(long, value_name = "N", value_parser = devices)]
+    pub devices: Option<usize>,
+    /// What a device has for the step, parameters included: 30GiB
+    #[arg(long, value_name = "N[KiB|MiB|GiB]", value_parser = bytes)]
+    pub memory_limit: Option<f64>,
+    /// How long to search, in billions of table entries; the same effort gives the same plan
+    #[arg(long, value_name = "N", default_value_t = 1.0)]
+    pub effort: f64,
+    /// The gap between plan and bound that is small enough, as a share of the time
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    pub gap: f64,
+    /// End the search after so many seconds; the report then says that another run may end elsewhere
+    #[arg(long, value_name = "SECONDS")]
+    pub time_limit: Option<f64>,
+    /// The most axes of a mesh
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=3))]
+    pub axes: usize,
+    /// Only these meshes: 4x6, or '2x2x6;4x6'
+    #[arg(long, value_name = "MESHES")]
+    pub mesh: Option<String>,
+    /// Every axis has to divide what it cuts
+    #[arg(long)]
+    pub even: bool,
+    /// What is fixed: a TOML file of lines "%w" = [1, 4], the parts of each dim
+    #[arg(long, value_name = "FILE")]
+    pub pins: Option<PathBuf>,
+    /// Also tell what other states of this value would cost; may be repeated
+    #[arg(long, value_name = "%NAME")]
+    pub why: Vec<String>,
+    /// Write the problem of the plan's mesh, its bound and its solution as JSON
+    #[arg(long, value_name = "FILE")]
+    pub dump_problem: Option<PathBuf>,
+    /// Write the program with a sharding on every value here
+    #[arg(short, long = "output", value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// The report, one JSON object, the annotated program, or a picture of its ops coloured by how they are cut
+    #[arg(long, value_name = "WHAT", default_value = "text")]
+    pub emit: ParallelEmit,
+}
+
+/// What `plan parallel` prints.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub(crate) enum ParallelEmit {
+    Text,
+    Json,
+    Hlo,
+    SearchSvg,
 }
 
 /// One reduction and what it counts.

@@ -1,6 +1,8 @@
-//! `hlo-opt plan`: how to place parallelism on a machine, how to reduce on it, and how to cut an array otherwise.
+//! `hlo-opt plan`: how to place parallelism on a machine, how to reduce on it, how to cut an array otherwise, and how to cut a
+//! whole training step.
 
 pub(crate) mod arguments;
+mod parallel;
 pub(crate) mod placement;
 pub(crate) mod plot;
 pub(crate) mod reduction;
@@ -22,6 +24,7 @@ pub(crate) fn run(command: &PlanCommand, console: &mut Console<'_>) -> Result<u8
         PlanCommand::Placement(args) => placement::plan(args, console)?,
         PlanCommand::Reduction(args) => reduction::plan(args, console)?,
         PlanCommand::Reshard(args) => reshard::plan(args, console)?,
+        PlanCommand::Parallel(args) => return parallel::plan(args, console),
     }
     Ok(exit::OK)
 }

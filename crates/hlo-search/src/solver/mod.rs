@@ -20,4 +20,4 @@ mod within;
 
 
 pub(crate) use problem::{Assignment, Constraint, Cost, INFINITE, Pair, PairTable, Problem, VarId};
-pub(crate) use solve::{SolveRequest, Solved, solve};
+pub(crate) use solve::{Progress, SolveRequest, Solved, solve};

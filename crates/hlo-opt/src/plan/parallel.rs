@@ -1,0 +1,214 @@
+//! `hlo-opt plan parallel`: the parallel plan of least modelled time for a global program, and how far from the best it can be.
+
+use super::arguments::{ParallelArgs, ParallelEmit};
+use super::time_text;
+use crate::complete::read_completed_of_any_kind;
+use crate::console::Console;
+use crate::output::write_whole;
+use crate::progress::Progress;
+use crate::{Failure, exit, machine, registry};
+use hlo_analysis::Analyses;
+use hlo_analysis::frequency::FrequencyOptions;
+use hlo_ir::Module;
+use hlo_ir::print::{PrintOptions, print_module};
+use hlo_pass::pipeline::parse_pipeline;
+use hlo_pass::runner::{RunOptions, bind, run_pipeline};
+use hlo_search::{Asked, ParallelPlan, ParamReport, PlanReport, SearchOptions, Searched, WhyReport, plan_parallel, read_meshes};
+use indexmap::IndexMap;
+use serde::Serialize;
+use std::fmt::Write;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Devices where nothing says how many.
+const DEFAULT_DEVICES: usize = 8;
+
+/// Prints the plan, and writes the annotated program where that is asked for.
+///
+/// # Errors
+/// An invalid input or machine, a program that is partitioned already, or a memory limit that no plan keeps.
+pub(crate) fn plan(args: &ParallelArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
+    let (_, loaded) = read_completed_of_any_kind(&args.file, args.counts, console)?;
+    let mut module = loaded.module;
+    let failed = |text: String| Failure::Diagnostics(format!("{}: error: {text}\n", args.file.display()));
+    run_passes(&mut module, "inline-calls").map_err(failed)?;
+    let options = read_options(args)?;
+    let given = strategies(&module, options.n_devices);
+    let progress = Progress::start(console.shows_progress);
+    progress.now("searches a parallel plan");
+    let end = args.time_limit.map(|seconds| Instant::now() + Duration::from_secs_f64(seconds));
+    let asked = Asked {
+        options: &options,
+        given: given.as_ref(),
+        is_over: &|| end.is_some_and(|end| Instant::now() >= end),
+        progress: &|line| progress.now(line),
+    };
+    let found = plan_parallel(&module, &asked, FrequencyOptions::default());
+    drop(progress);
+    match found.map_err(|error| failed(error.to_string()))? {
+        Searched::Nothing(why) => {
+            console.say(&format!("{}: unchanged: {why}\n", args.file.display()));
+            if let Some(output) = &args.output {
+                write_whole(output, print_module(&module, &PrintOptions::default()).as_bytes())?;
+            }
+        }
+        Searched::Plan(plan) => tell(args, &options, &plan, console)?,
+    }
+    Ok(exit::OK)
+}
+
+fn tell(
+    args: &ParallelArgs,
+    options: &SearchOptions,
+    plan: &ParallelPlan,
+    console: &mut Console<'_>,
+) -> Result<(), Failure> {
+    if let (Some(path), Some(problem)) = (&args.dump_problem, &plan.problem) {
+        write_whole(path, problem.as_bytes())?;
+    }
+    let text = || print_module(&plan.module, &PrintOptions::default());
+    if let Some(output) = &args.output {
+        write_whole(output, text().as_bytes())?;
+    }
+    match args.emit {
+        ParallelEmit::Text => console.print(report_text(&args.file, options, plan).as_bytes()),
+        ParallelEmit::Json => console.print_json(&JsonReport { plan: &plan.report, why: &plan.why }),
+        ParallelEmit::Hlo => console.print(text().as_bytes()),
+        ParallelEmit::SearchSvg => console.print(plan.picture.as_bytes()),
+    }
+}
+
+#[derive(Serialize)]
+struct JsonReport<'p> {
+    #[serde(flatten)]
+    plan: &'p PlanReport,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    why: &'p [(String, Option<WhyReport>)],
+}
+
+fn read_options(args: &ParallelArgs) -> Result<SearchOptions, Failure> {
+    let usage = |text: String| Failure::Usage(text);
+    // A machine by name has as many devices as are asked for; a cluster says how many it has.
+    let n_asked = args.devices.unwrap_or(DEFAULT_DEVICES);
+    let machine = machine::machine(&args.machine, n_asked)?;
+    let of_cluster = machine.cluster().map(|cluster| cluster.n_devices() as usize);
+    let n_devices = args.devices.or(of_cluster).unwrap_or(DEFAULT_DEVICES) as i64;
+    let pins = match &args.pins {
+        Some(path) => std::fs::read_to_string(path)
+            .map_err(|error| Failure::File(format!("cannot read `{}`: {error}", path.display())))?,
+        None => String::new(),
+    };
+    Ok(SearchOptions {
+        machine,
+        n_devices,
+        effort: (args.effort * 1e9) as u64,
+        gap: args.gap,
+        most_axes: args.axes,
+        meshes: read_meshes(args.mesh.as_deref().unwrap_or_default(), n_devices).map_err(usage)?,
+        memory_limit: args.memory_limit.map(|bytes| bytes as u64),
+        even: args.even,
+        pins,
+        draw: None,
+        why: args.why.clone(),
+        dumps_problem: args.dump_problem.is_some(),
+    })
+}
+
+/// Runs a pipeline on a module; what stops it, in one line.
+fn run_passes(module: &mut Module, pipeline: &str) -> Result<(), String> {
+    let calls = parse_pipeline(pipeline).map_err(|error| error.to_string())?;
+    let passes = bind(&calls, &registry::passes()).map_err(|error| error.to_string())?;
+    let stopped = run_pipeline(module, &mut Analyses::default(), &passes, RunOptions::default());
+    let said = |error: hlo_pass::runner::RunError| error.diagnostics.first().map(|first| first.message.clone());
+    stopped.map(|_| ()).map_err(|error| said(error).unwrap_or_default())
+}
+
+/// The program with the strategies of MindSpore's search, which halves devices; `None` where it does not apply.
+fn strategies(module: &Module, n_devices: i64) -> Option<Module> {
+    let mut given = module.clone();
+    let is_power_of_two = n_devices.unsigned_abs().is_power_of_two();
+    let found = is_power_of_two && run_passes(&mut given, &format!("search-strategies{{devices={n_devices}}}")).is_ok();
+    found.then_some(given)
+}
+
+fn bytes_text(bytes: u64) -> String {
+    match bytes as f64 {
+        b if b >= 1024.0 * 1024.0 * 1024.0 => format!("{:.2} GiB", b / (1024.0 * 1024.0 * 1024.0)),
+        b if b >= 1024.0 * 1024.0 => format!("{:.1} MiB", b / (1024.0 * 1024.0)),
+        b => format!("{:.1} KiB", b / 1024.0),
+    }
+}
+
+/// The report for people.
+fn report_text(file: &Path, options: &SearchOptions, plan: &ParallelPlan) -> String {
+    let report = &plan.report;
+    let mut out = String::new();
+    let quality = match report.is_exact {
+        true => "nothing on these meshes takes less".to_string(),
+        false => format!("gap {:.2} %", 100.0 * report.gap()),
+    };
+    let (step, bound) = (time_text(report.step_s), time_text(report.bound_s));
+    let _ = writeln!(out, "{}: {} devices, {}", file.display(), options.n_devices, report.machine);
+    let _ = writeln!(out, "plan on mesh {}: {step} a step, bound {bound}: {quality}", report.mesh);
+    let moved = time_text((report.step_s - report.work_s).max(0.0));
+    let _ = writeln!(out, "  kernels {}, redistributions {moved}, one after the other", time_text(report.work_s));
+    let limit = match options.memory_limit {
+        Some(limit) => format!(" of {}", bytes_text(limit)),
+        None => String::new(),
+    };
+    let _ = writeln!(out, "  memory, as planned: {}{limit}", bytes_text(report.peak_bytes));
+    if !report.is_reproducible {
+        out.push_str("  the time limit ended the search: another run may end elsewhere\n");
+    }
+    out.push_str("plans to compare with\n");
+    for baseline in &report.baselines {
+        let said = match baseline.step_s {
+            Some(s) => format!("{:>12}   {:.3} x", time_text(s), s / report.step_s.max(f64::MIN_POSITIVE)),
+            None => "does not fit the memory".into(),
+        };
+        let _ = writeln!(out, "  {:<20} {:<12} {said}", baseline.name, baseline.mesh);
+    }
+    let mut outcomes: IndexMap<&str, usize> = IndexMap::new();
+    report.meshes.iter().for_each(|mesh| *outcomes.entry(mesh.outcome).or_insert(0) += 1);
+    let outcomes: Vec<String> = outcomes.iter().map(|(outcome, n)| format!("{n} {outcome}")).collect();
+    let _ = writeln!(out, "meshes: {}", outcomes.join(", "));
+    params_text(&report.params, &mut out);
+    out.push_str("what takes most\n");
+    for cost in report.largest.iter().take(8) {
+        let to = cost.to.as_ref().map_or(String::new(), |to| format!(" -> {to}"));
+        let _ = writeln!(out, "  {:>12}   {}{to}", time_text(cost.seconds), cost.what);
+    }
+    for (name, why) in &plan.why {
+        why_text(name, why.as_ref(), report.step_s, &mut out);
+    }
+    out
+}
+
+/// Parameters of one shape that are held alike are one line.
+fn params_text(params: &[ParamReport], out: &mut String) {
+    out.push_str("parameters: by axis of the mesh the dim that it cuts, R: whole\n");
+    let mut kinds: IndexMap<(&[i64], &str), (usize, &ParamReport)> = IndexMap::new();
+    for param in params {
+        kinds.entry((&param.dims, &param.state)).or_insert((0, param)).0 += 1;
+    }
+    for ((dims, state), (n, first)) in kinds {
+        let name = first.weight.as_deref().unwrap_or(&first.name);
+        let more = if n > 1 { format!(" and {} more", n - 1) } else { String::new() };
+        let _ = writeln!(out, "  {state:<8} {:<20} {:>10}  {name}{more}", format!("{dims:?}"), bytes_text(first.bytes));
+    }
+}
+
+fn why_text(name: &str, why: Option<&WhyReport>, step_s: f64, out: &mut String) {
+    let Some(why) = why else {
+        let _ = writeln!(out, "why {name}: no parameter and no value that is taken twice or more has this name");
+        return;
+    };
+    let _ = writeln!(out, "why {}: {}", why.what, why.chosen);
+    for other in &why.others {
+        let said = match other.step_s {
+            Some(s) => format!("{} ({:+.2} %)", time_text(s), 100.0 * (s / step_s - 1.0)),
+            None => "not possible".into(),
+        };
+        let _ = writeln!(out, "  {:<10} {said}", other.state);
+    }
+}
