@@ -191,6 +191,11 @@ impl Work {
     fn is_any(&self) -> bool {
         self.preset.is_some() || !self.passes.is_empty()
     }
+
+    /// The number of devices that options name, for which a global program is planned.
+    fn n_devices(&self) -> usize {
+        presets::devices_of(self.calls.iter().chain(self.preset.iter().map(|preset| &preset.call)))
+    }
 }
 
 /// The preset asked for.
@@ -402,7 +407,8 @@ impl<'a> Job<'a> {
         console: &mut Console<'_>,
     ) -> Result<Option<Optimized>, Failure> {
         let (machine, device) = (self.args.machine.as_deref(), self.args.device.as_deref());
-        let chosen = Chosen::find(machine, device, find_n_devices(&loaded.module).max(1))?;
+        let n_devices = find_n_devices(&loaded.module).max(self.work.n_devices());
+        let chosen = Chosen::find(machine, device, n_devices)?;
         let of_this_size = chosen.map(|chosen| Work::new(self.args, Some(chosen))).transpose()?;
         let work = of_this_size.as_ref().unwrap_or(self.work);
         let deadline = self.args.timeout.map_or_else(Deadline::default, Deadline::within);

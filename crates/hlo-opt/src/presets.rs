@@ -26,6 +26,7 @@ pub(crate) const SHARDING: &str = "shard-weight-update";
 const DISTRIBUTING: &str = "distribute-matrix-updates";
 const PROPAGATING: &str = "propagate-shardings";
 const PARTITIONING: &str = "spmd-partition";
+const SEARCHING: &str = "search-parallelization";
 
 /// The option that says how much memory a faster way may take.
 pub(crate) const MOST_MEMORY: &str = "most-memory";
@@ -55,6 +56,9 @@ const SPMD_GSPMD: &str =
 const SPMD_BEST: &str =
     "inline-calls,propagate-shardings{order=best},spmd-partition{price=time},simplify-tuples,cse,dce";
 const SPMD_USER: &str = "inline-calls,spmd-partition{price=time},simplify-tuples,cse,dce";
+/// A plan is found, and partitioned as ops are fastest.
+const PLAN_DATA_PARALLEL: &str = "inline-calls,search-parallelization{plan=data-parallel},spmd-partition{price=time},simplify-tuples,cse,dce";
+const PLAN_BEST: &str = "inline-calls,search-parallelization,spmd-partition{price=time},simplify-tuples,cse,dce";
 /// The partitioner reduces partial sums where they arise; this reduces them once, and where they are smallest. What every iteration
 /// of a loop exchanges alike is exchanged before it.
 const EXCHANGE_ONCE: &str = "hoist-invariants{exchanges=true},sink-all-reduce,reassociate-all-reduce,sink-all-reduce,\
@@ -155,8 +159,57 @@ const WITHIN_MEMORY: &[OptionInfo] = &{
 };
 const BY_MEMORY: &[OptionInfo] = &options("memory");
 
+/// The option that says for how many devices a global program is planned.
+const DEVICES: &str = "devices";
+
+/// The number of devices that calls name; a global program itself has one.
+pub(crate) fn devices_of<'c>(calls: impl IntoIterator<Item = &'c PassCall>) -> usize {
+    let options = calls.into_iter().flat_map(|call| &call.options);
+    let named = options.filter(|(name, _)| name == DEVICES);
+    named.filter_map(|(_, value)| value.as_text().parse().ok()).max().unwrap_or(1)
+}
+
+/// The options that a preset hands to the search of a parallel plan.
+const OPTIONS_OF_SEARCH: [&str; 5] = [DEVICES, "memory-limit", "effort", "mesh", "even"];
+
+const OF_SEARCH: &[OptionInfo] = &[
+    OptionInfo {
+        name: "cluster",
+        kind: OptionKind::Text,
+        default: "",
+        help: "how the devices are wired: [(node,2),(gpu,8)], a shipped name or a .toml file; empty: one switch",
+    },
+    OptionInfo { name: "device", kind: OptionKind::Text, default: DEFAULT_DEVICE, help: "what every device is" },
+    OptionInfo {
+        name: DEVICES,
+        kind: OptionKind::Int,
+        default: "0",
+        help: "number of devices; 0: those of the cluster, 8 without one",
+    },
+    OptionInfo {
+        name: "memory-limit",
+        kind: OptionKind::Int,
+        default: "0",
+        help: "bytes that a device has for the step: 30GiB; 0: no limit",
+    },
+    OptionInfo {
+        name: "effort",
+        kind: OptionKind::Float,
+        default: "1",
+        help: "how long the search goes on, in billions of table entries read",
+    },
+    OptionInfo { name: "mesh", kind: OptionKind::Text, default: "", help: "only these meshes: 4x6, or 2x2x6;4x6" },
+    OptionInfo { name: "even", kind: OptionKind::Bool, default: "false", help: "every axis has to divide what it cuts" },
+    OptionInfo {
+        name: "unknown-trip-count",
+        kind: OptionKind::Int,
+        default: "100",
+        help: "how often a loop is taken to run where the module does not say",
+    },
+];
+
 /// All presets.
-pub const PRESETS: [Preset; 4] = [
+pub const PRESETS: [Preset; 5] = [
     Preset {
         name: "data-parallel",
         help: "a data-parallel training step or loop: gradients summed once, updates sharded, the signature as it was",
@@ -227,6 +280,21 @@ pub const PRESETS: [Preset; 4] = [
             way("shardings in Shardy's order, fewest bytes", None, SPMD_SHARDY_BYTES),
             way("shardings in Shardy's order, fewest bytes, updates in shards", Some(0), "shard-weight-update,dce"),
         ],
+    },
+    Preset {
+        name: "auto-parallel",
+        help: "a global program without shardings: the program of each device, by the plan of least modelled time",
+        options: OF_SEARCH,
+        by_time: &[
+            way("data parallel", None, PLAN_DATA_PARALLEL),
+            way("the best plan", None, PLAN_BEST),
+            way("data parallel, exchanges once", Some(0), EXCHANGE_ONCE),
+            way("the best plan, exchanges once", Some(1), EXCHANGE_ONCE),
+            way("data parallel, exchanges once, few collectives", Some(2), COMBINE),
+            way("the best plan, few collectives", Some(1), COMBINE),
+            way("the best plan, exchanges once, few collectives", Some(3), COMBINE),
+        ],
+        by_memory: &[],
     },
     Preset {
         name: "gpu",
@@ -337,6 +405,7 @@ impl Preset {
                 let takes = |name: &str| match call.name.as_str() {
                     SHARDING => name != "objective" && name != MOST_MEMORY,
                     DISTRIBUTING | PROPAGATING | PARTITIONING => is_of_machine(name),
+                    SEARCHING => is_of_machine(name) || OPTIONS_OF_SEARCH.contains(&name),
                     _ => false,
                 };
                 let is_new = |name: &str| call.options.iter().all(|(known, _)| known != name);
@@ -356,9 +425,10 @@ impl Preset {
         let takes_memory = self.options.iter().any(|option| option.name == MOST_MEMORY);
         let most_memory = takes_memory.then(|| options.float(MOST_MEMORY));
         // Ways to partition are different programs, of which the first sends few bytes for certain; the others' gain is predicted.
-        let least_gain = if takes_memory { LEAST_GAIN_OF_PARTITION } else { LEAST_GAIN };
+        let partitions = takes_memory || self.options.iter().any(|option| option.name == DEVICES);
+        let least_gain = if partitions { LEAST_GAIN_OF_PARTITION } else { LEAST_GAIN };
         let frequency_options = FrequencyOptions { unknown_trip_count };
-        let leaves_out_failures = takes_memory;
+        let leaves_out_failures = partitions;
         Ok(Ways { ways, machine, frequency_options, most_memory, least_gain, leaves_out_failures })
     }
 }

@@ -26,6 +26,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         draw: None,
         why: Vec::new(),
         dumps_problem: false,
+        plan: "best".into(),
         memory_limit: words.get(7).and_then(|s| s.parse::<f64>().ok()).map(|gb| (gb * 1e9) as u64),
     };
     let start = Instant::now();

@@ -53,6 +53,22 @@ impl Baseline {
         }
     }
 
+    /// The kind of plan that a word of an option means.
+    pub(crate) fn of_word(word: &str) -> Option<Baseline> {
+        BASELINES.into_iter().find(|baseline| baseline.word() == word)
+    }
+
+    /// Its word in options.
+    pub(crate) const fn word(self) -> &'static str {
+        match self {
+            Baseline::DataParallel => "data-parallel",
+            Baseline::Zero1 => "zero-1",
+            Baseline::Zero3 => "zero-3",
+            Baseline::Megatron => "megatron",
+            Baseline::MindSpore => "mindspore",
+        }
+    }
+
     /// On how many axes it is looked for: one where further axes add nothing.
     pub(crate) fn n_axes(self) -> usize {
         match self {

@@ -78,10 +78,13 @@ pub(crate) fn axes_of(axes: AxisSet) -> impl Iterator<Item = usize> {
 
 /// All ordered meshes of so many devices with at most `most_axes` axes, those with fewer axes first.
 pub(crate) fn factorizations(n_devices: i64, most_axes: usize) -> Vec<SearchMesh> {
+    (1..=most_axes).flat_map(|n_axes| factorizations_of(n_devices, n_axes)).collect()
+}
+
+/// All ordered meshes of so many devices with so many axes.
+pub(crate) fn factorizations_of(n_devices: i64, n_axes: usize) -> Vec<SearchMesh> {
     let mut all = Vec::new();
-    for n_axes in 1..=most_axes {
-        add_factorizations(n_devices, n_axes, &mut SmallVec::new(), &mut all);
-    }
+    add_factorizations(n_devices, n_axes, &mut SmallVec::new(), &mut all);
     all
 }
 

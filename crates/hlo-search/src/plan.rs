@@ -2,6 +2,7 @@
 
 use crate::network::{Decides, PlanNetwork};
 use crate::plans::Plan;
+use crate::prices::Prices;
 use crate::program::{CutId, OpId, Program, Taker};
 use crate::solver::{Assignment, Cost};
 use crate::state::State;
@@ -71,6 +72,31 @@ impl<'a> ChosenPlan<'a> {
         let mut all: Vec<(Cost, CostOf)> = own.chain(between).filter(|(cost, _)| *cost > 0).collect();
         all.sort_by_key(|(cost, _)| std::cmp::Reverse(*cost));
         all
+    }
+
+    /// What the sum of the problem counts twice: redistributions of one value to one state for several takers, which the emitted program
+    /// does once.
+    pub(crate) fn repeated_cost(&self, program: &Program<'_>, prices: &Prices<'_>) -> Cost {
+        let mut sum = 0;
+        for (id, value) in program.values.iter().filter(|(_, value)| !value.is_free && value.takers.len() > 1) {
+            let Some(from) = self.given(program, id) else { continue };
+            let mut seen: Vec<(State, Option<OpId>)> = Vec::new();
+            for &(taker, frequency) in &value.takers {
+                let op = match taker {
+                    Taker::Op { op, .. } => Some(op),
+                    Taker::Becomes(_) | Taker::Replaces { .. } | Taker::Exit(_) | Taker::Whole => None,
+                };
+                let Some(to) = self.wanted(program, id, taker).filter(|_| op.is_some()) else { continue };
+                let is_repeated = seen.iter().any(|(state, known)| *state == to && *known != op);
+                let is_same_use = seen.contains(&(to, op));
+                seen.push((to, op));
+                if is_repeated && !is_same_use {
+                    let once = prices.redistribution(&value.dims, value.elem_bytes, from, to);
+                    sum += (once as f64 * frequency) as Cost;
+                }
+            }
+        }
+        sum
     }
 
     /// The state that the value's annotation says: as it comes, but a partial sum as its only taker wants it.

@@ -34,6 +34,8 @@ pub(crate) struct SearchLimits<'a> {
     pub meshes: Vec<SearchMesh>,
     /// What the user fixes.
     pub pins: Pins,
+    /// Only the best plan of this kind is looked for.
+    pub only: Option<Baseline>,
     /// How another plan of the same program (MindSpore's search) cuts values.
     pub given: Option<GivenPlan>,
     /// Asked now and then whether time is over.
@@ -267,6 +269,9 @@ impl Search<'_, '_, '_> {
         let known = self.known.iter().map(|(coarse, found)| (coarse, found));
         let mut starts: Vec<Assignment> = best.chain(known).filter_map(|coarse| lift(coarse, &network)).collect();
         let effort = (left / n_left as u64).max(left / 8);
+        if let Some(only) = self.limits.only {
+            return self.run_only(only, mesh, network, effort);
+        }
         for baseline in BASELINES.into_iter().filter(|baseline| baseline.n_axes() == mesh.n_axes()) {
             let allowed = baseline.allowed(self.facts.program, &self.roles, &network);
             starts.extend(self.run_baseline(baseline, &allowed, &mut network, left / BASELINE_SHARE));
@@ -286,6 +291,21 @@ impl Search<'_, '_, '_> {
             n_variables: network.problem.variables.len(),
             n_steps: solved.n_steps,
             ..fact(outcome)
+        });
+        self.keep(network, solved);
+    }
+
+    /// The best plan of one kind; its bound is one of that kind alone.
+    fn run_only(&mut self, only: Baseline, mesh: &SearchMesh, mut network: PlanNetwork, effort: u64) {
+        let allowed = only.allowed(self.facts.program, &self.roles, &network);
+        let solved = self.solve_within(&mut network, Some(&allowed), &[], effort, None);
+        self.meshes.push(MeshFact {
+            mesh: mesh.clone(),
+            outcome: MeshOutcome::Searched,
+            cost: solved.cost,
+            lower_bound: solved.lower_bound,
+            n_variables: network.problem.variables.len(),
+            n_steps: solved.n_steps,
         });
         self.keep(network, solved);
     }

@@ -25,10 +25,11 @@
 //!
 //! References: Unger et al., *Unity*, OSDI 2022; Kolmogorov, *Convergent Tree-Reweighted Message Passing*, TPAMI 2006.
 
+use crate::baselines::Baseline;
 use crate::dump::dump_problem;
 use crate::emit::plan_emission;
 use crate::error::SearchError;
-use crate::mesh::{MOST_AXES, SearchMesh, factorizations};
+use crate::mesh::{MOST_AXES, SearchMesh, factorizations, factorizations_of};
 use crate::picture::draw_plan;
 use crate::pins::Pins;
 use crate::plan::ChosenPlan;
@@ -102,6 +103,12 @@ const OPTIONS: &[OptionInfo] = &[
         help: "bytes that a device has for the step: 30GiB; 0: no limit",
     },
     OptionInfo {
+        name: "plan",
+        kind: OptionKind::Word(&["best", "data-parallel", "zero-1", "zero-3", "megatron"]),
+        default: "best",
+        help: "the best plan, or the best one that is made as people make it by hand",
+    },
+    OptionInfo {
         name: "pins",
         kind: OptionKind::Text,
         default: "",
@@ -146,6 +153,8 @@ pub struct SearchOptions {
     pub draw: Option<u64>,
     /// Values whose alternatives are to be told, by name.
     pub why: Vec<String>,
+    /// `best`, or the kind of plan that is wanted: `data-parallel`, `zero-1`, `zero-3`, `megatron`.
+    pub plan: String,
     /// Whether the problem and its solution are wanted as JSON.
     pub dumps_problem: bool,
 }
@@ -186,6 +195,7 @@ impl SearchOptions {
             draw: Some(options.int("draw").unsigned_abs()).filter(|&seed| seed > 0),
             why: Vec::new(),
             dumps_problem: false,
+            plan: options.text("plan").into(),
         })
     }
 }
@@ -304,7 +314,9 @@ pub fn plan_parallel(
     if !program.values.values().any(has_dims) {
         return Ok(Searched::Nothing("no value has a dim that could be cut".into()));
     }
+    let only = Baseline::of_word(&options.plan);
     let limits = SearchLimits {
+        only,
         even: options.even,
         effort: options.effort,
         wanted_gap: options.gap,
@@ -312,7 +324,10 @@ pub fn plan_parallel(
         pins: Pins::read(&program, &options.pins)?,
         given: asked.given.map(|given| read_given(&program, given, options.n_devices as usize)),
         meshes: match options.meshes.is_empty() {
-            true => factorizations(options.n_devices, options.most_axes),
+            true => match only {
+                Some(only) => factorizations_of(options.n_devices, only.n_axes()),
+                None => factorizations(options.n_devices, options.most_axes),
+            },
             false => options.meshes.iter().map(|sizes| SearchMesh { sizes: sizes.iter().copied().collect() }).collect(),
         },
         is_over,
@@ -320,11 +335,11 @@ pub fn plan_parallel(
     };
     let found = match options.draw {
         Some(seed) => Ok(drawn(&program, &options.machine, &links, &limits, seed)),
-        None => search(&program, &options.machine, links, &limits),
+        None => search(&program, &options.machine, links.clone(), &limits),
     };
     let found = found.map_err(|none| SearchError::about("memory", Entity::Module, none_found(options, none)))?;
     let Found { network, assignment, .. } = &found;
-    let report = PlanReport::new(&program, &found, &options.machine);
+    let report = PlanReport::new(&program, &found, &options.machine, &links);
     let emission = plan_emission(&program, &ChosenPlan { network, assignment });
     let explained = options.why.iter().map(|name| (name.clone(), why(&program, &found, name)));
     let (explained, problem) =

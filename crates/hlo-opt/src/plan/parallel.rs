@@ -110,6 +110,7 @@ fn read_options(args: &ParallelArgs) -> Result<SearchOptions, Failure> {
         pins,
         draw: None,
         why: args.why.clone(),
+        plan: "best".into(),
         dumps_problem: args.dump_problem.is_some(),
     })
 }
@@ -152,6 +153,8 @@ fn report_text(file: &Path, options: &SearchOptions, plan: &ParallelPlan) -> Str
     let _ = writeln!(out, "plan on mesh {}: {step} a step, bound {bound}: {quality}", report.mesh);
     let moved = time_text((report.step_s - report.work_s).max(0.0));
     let _ = writeln!(out, "  kernels {}, redistributions {moved}, one after the other", time_text(report.work_s));
+    let emitted = time_text(report.emitted_step_s);
+    let _ = writeln!(out, "  with what several ops take alike sent once: {emitted}");
     let limit = match options.memory_limit {
         Some(limit) => format!(" of {}", bytes_text(limit)),
         None => String::new(),
