@@ -367,7 +367,7 @@ impl Search<'_, '_, '_> {
                     Solved { assignment, ..solved }
                 }
             };
-            if restriction.is_none() {
+            if restriction.is_none() || self.limits.only.is_some() {
                 let least = solved.least_demands.iter().filter_map(|demand| demand.found).max();
                 self.least_bytes = least.into_iter().chain(self.least_bytes).min();
             }
