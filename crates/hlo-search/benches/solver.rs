@@ -4,6 +4,8 @@
 //! more than 0.2 of the values with several uses on a device, and three axes. Without arguments some that fit in a minute. With
 //! `VERBOSE=1` in the environment, also the stages.
 //!
+//! `cargo bench -p hlo-search --bench solver -- grid 10 8`: 10 times 10 variables of 8 states, with random costs.
+//!
 //! A variable is an operation's plan, or the form in which a value with several uses is kept. Its states say what each
 //! axis of the mesh does. The costs are of arithmetic and of moving what a plan does not have where it needs it.
 
@@ -353,12 +355,36 @@ fn run(case: &Case) {
     if case.part > 0.0 {
         builder.limit(case.part);
     }
-    let (problem, repeats) = (builder.problem, builder.repeats);
+    time(&builder.problem, &builder.repeats, case.wanted_gap, &format!("{case:?}"));
+}
+
+/// A grid of variables with random tables: what messages bound badly.
+fn run_grid(n_rows: usize, n_states: usize) {
+    let mut problem = Problem::default();
+    let mut bits: u64 = 1;
+    let mut random = || {
+        bits = bits.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (bits >> 33) as Cost % 1_000_000
+    };
+    let vars: Vec<VarId> =
+        (0..n_rows * n_rows).map(|_| problem.variables.push((0..n_states).map(|_| random()).collect())).collect();
+    for (at, rows) in vars.iter().enumerate() {
+        let others = [(at % n_rows + 1 < n_rows).then_some(at + 1), Some(at + n_rows)];
+        for columns in others.into_iter().flatten().filter_map(|at| vars.get(at)) {
+            let costs = (0..n_states * n_states).map(|_| random()).collect();
+            let table = PairTable { n_rows: n_states, n_columns: n_states, costs };
+            problem.pairs.push(Pair { rows: *rows, columns: *columns, table: Arc::new(table) });
+        }
+    }
+    time(&problem, &SecondaryMap::new(), 0.0, &format!("grid of {n_rows}x{n_rows}"));
+}
+
+fn time(problem: &Problem, repeats: &SecondaryMap<VarId, u32>, wanted_gap: f64, name: &str) {
     let n = problem.variables.len();
     let n_states: usize = problem.variables.values().map(Vec::len).sum();
     let started = Instant::now();
     let mean = n_states as f64 / n as f64;
-    println!("{case:?}: {n} variables of {mean:.1} states, {} pairs", problem.pairs.len());
+    println!("{name}: {n} variables of {mean:.1} states, {} pairs", problem.pairs.len());
     let is_verbose = std::env::var_os("VERBOSE").is_some();
     let progress = |progress: Progress| {
         if is_verbose {
@@ -367,12 +393,12 @@ fn run(case: &Case) {
         }
     };
     let solved = solve(&SolveRequest {
-        problem: &problem,
+        problem,
         starts: &[],
-        repeats: Some(&repeats),
+        repeats: Some(repeats),
         effort: 40_000_000_000,
         cutoff: None,
-        wanted_gap: case.wanted_gap,
+        wanted_gap,
         is_over: &|| started.elapsed().as_secs() >= 100,
         progress: &progress,
     });
@@ -399,6 +425,10 @@ fn main() {
         part: number(3, 0.0),
         n_axes: number(4, 2.0) as usize,
     };
+    if std::env::args().any(|argument| argument == "grid") {
+        run_grid(number(0, 8.0) as usize, number(1, 8.0) as usize);
+        return;
+    }
     match numbers[..] {
         [] => [(2.0, 0.0), (24.0, 0.04), (24.0, 0.01), (96.0, 0.01)].iter().for_each(|(n, gap)| run(&case(*n, *gap))),
         [n_layers, ..] => run(&case(n_layers, number(1, 0.0))),

@@ -5,7 +5,7 @@ use crate::plan::{ChosenPlan, CostOf};
 use crate::prices::Prices;
 use crate::program::{CutId, Program};
 use crate::search::{Found, MeshOutcome};
-use crate::solver::Cost;
+use crate::solver::{Cost, INFINITE, RunnerUps};
 use hlo_analysis::time::{Machine, Network};
 use hlo_ir::Module;
 use hlo_pass::report::{Alternative, Decision, PassReport};
@@ -101,7 +101,12 @@ pub struct ParamReport {
     pub bytes: u64,
     /// Bytes of the whole.
     pub whole_bytes: u64,
+    /// The best other state that was found, and the seconds that it adds; of the largest parameters.
+    pub runner_up: Option<(String, f64)>,
 }
+
+/// Of how many parameters other states are priced.
+const MOST_PRICED: usize = 48;
 
 fn seconds(cost: Cost) -> f64 {
     cost as f64 / 1e12
@@ -121,7 +126,7 @@ impl PlanReport {
             MeshReport {
                 mesh: fact.mesh.describe(),
                 outcome: fact.outcome.name(),
-                step_s: (fact.cost < crate::solver::INFINITE).then(|| seconds(fact.cost)),
+                step_s: (fact.cost < INFINITE).then(|| seconds(fact.cost)),
                 bound_s: is_searched.then(|| seconds(fact.lower_bound)),
                 n_variables: fact.n_variables,
                 n_steps: fact.n_steps,
@@ -136,7 +141,6 @@ impl PlanReport {
             };
             CostReport { what: describe(program, what), to, seconds: seconds(*cost) }
         });
-        let params = program.values.keys().filter(|&value| program.values[value].is_param);
         PlanReport {
             machine: machine.to_string(),
             mesh: found.network.mesh.describe(),
@@ -147,7 +151,7 @@ impl PlanReport {
             is_reproducible: !found.was_stopped,
             baselines: baselines.collect(),
             meshes: meshes.collect(),
-            params: params.filter_map(|value| param_report(program, &plan, value)).collect(),
+            params: params_report(program, found, &plan),
             largest: largest.collect(),
             peak_bytes: found.peak.bytes,
             work_s: costs.iter().filter(|(_, of)| is_work(of)).map(|(cost, _)| seconds(*cost)).sum(),
@@ -192,10 +196,34 @@ impl PlanReport {
             weights: param.weight.clone().into_iter().collect(),
             action: format!("held as {}", param.state),
             reason: format!("{} of {} bytes on each device", param.bytes, param.whole_bytes),
+            rejected: param.runner_up.iter().map(|(state, more)| Alternative {
+                what: format!("held as {state}"),
+                because: format!("{:.3} ms more", more * 1e3),
+            }).collect(),
             ..Decision::default()
         };
         report.decisions.extend(self.params.iter().map(of_param));
     }
+}
+
+fn params_report(program: &Program<'_>, found: &Found, plan: &ChosenPlan<'_>) -> Vec<ParamReport> {
+    let params: Vec<CutId> = program.values.keys().filter(|&value| program.values[value].is_param).collect();
+    let mut by_size = params.clone();
+    by_size.sort_by(|a, b| program.values[*b].bytes().total_cmp(&program.values[*a].bytes()));
+    by_size.truncate(MOST_PRICED);
+    let prices = RunnerUps::new(&found.network.problem, &found.assignment);
+    let of_param = |&id: &CutId| {
+        let mut report = param_report(program, plan, id)?;
+        if let Some(var) = found.network.var_of_value[id].expand().filter(|_| by_size.contains(&id)) {
+            let costs = prices.costs(var).into_iter().enumerate();
+            let others = costs.filter(|&(k, cost)| k != found.assignment[var] as usize && cost < INFINITE);
+            report.runner_up = others.min_by_key(|&(_, cost)| cost).map(|(k, cost)| {
+                (found.network.states[id][k].describe(&found.network.mesh), seconds(cost - found.cost))
+            });
+        }
+        Some(report)
+    };
+    params.iter().filter_map(of_param).collect()
 }
 
 fn param_report(program: &Program<'_>, plan: &ChosenPlan<'_>, id: CutId) -> Option<ParamReport> {
@@ -209,5 +237,6 @@ fn param_report(program: &Program<'_>, plan: &ChosenPlan<'_>, id: CutId) -> Opti
         state: state.describe(mesh),
         bytes: (state.tile_elems(mesh, &value.dims) * value.elem_bytes) as u64,
         whole_bytes: value.bytes() as u64,
+        runner_up: None,
     })
 }

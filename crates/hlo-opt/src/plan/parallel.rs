@@ -189,7 +189,7 @@ fn report_text(file: &Path, options: &SearchOptions, plan: &ParallelPlan) -> Str
 
 /// Parameters of one shape that are held alike are one line.
 fn params_text(params: &[ParamReport], out: &mut String) {
-    out.push_str("parameters: by axis of the mesh the dim that it cuts, R: whole\n");
+    out.push_str("parameters: by axis of the mesh the dim that it cuts, R: whole; bytes on a device; the next best state\n");
     let mut kinds: IndexMap<(&[i64], &str), (usize, &ParamReport)> = IndexMap::new();
     for param in params {
         kinds.entry((&param.dims, &param.state)).or_insert((0, param)).0 += 1;
@@ -197,7 +197,12 @@ fn params_text(params: &[ParamReport], out: &mut String) {
     for ((dims, state), (n, first)) in kinds {
         let name = first.weight.as_deref().unwrap_or(&first.name);
         let more = if n > 1 { format!(" and {} more", n - 1) } else { String::new() };
-        let _ = writeln!(out, "  {state:<8} {:<20} {:>10}  {name}{more}", format!("{dims:?}"), bytes_text(first.bytes));
+        let next = match &first.runner_up {
+            Some((other, more)) => format!("; {other}: +{}", time_text(*more)),
+            None => String::new(),
+        };
+        let dims = format!("{dims:?}");
+        let _ = writeln!(out, "  {state:<8} {dims:<20} {:>10}  {name}{more}{next}", bytes_text(first.bytes));
     }
 }
 

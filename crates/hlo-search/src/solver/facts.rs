@@ -48,7 +48,7 @@ impl Default for Eliminations {
     fn default() -> Self {
         Eliminations {
             first: EliminationLimits { n_entries: 1 << 18, n_steps: 1 << 20 },
-            last: EliminationLimits { n_entries: 1 << 27, n_steps: 1 << 32 },
+            last: EliminationLimits { n_entries: 1 << 28, n_steps: 1 << 32 },
         }
     }
 }

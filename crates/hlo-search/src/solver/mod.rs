@@ -4,10 +4,12 @@ mod descent;
 mod eliminate;
 mod facts;
 mod limits;
+mod merge;
 mod model;
 mod parts;
 mod problem;
 mod repair;
+mod runner_up;
 mod search;
 mod simplify;
 mod solve;
@@ -18,6 +20,6 @@ mod tests;
 mod tied;
 mod within;
 
-
 pub(crate) use problem::{Assignment, Constraint, Cost, INFINITE, Pair, PairTable, Problem, VarId};
+pub(crate) use runner_up::RunnerUps;
 pub(crate) use solve::{Progress, SolveRequest, Solved, solve};

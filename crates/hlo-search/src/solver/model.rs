@@ -133,6 +133,16 @@ impl Model {
         self
     }
 
+    /// Adds an edge; the higher end may stand first.
+    pub(super) fn add_turned(&mut self, mut edge: Edge) {
+        if edge.ends[0] > edge.ends[1] {
+            edge.ends.reverse();
+            edge.messages.reverse();
+            edge.table = TableCache::default().turned(&edge.table);
+        }
+        self.edges.push(edge);
+    }
+
     /// A bound without any work: each node and each edge at its least.
     pub(super) fn simple_bound(&self) -> Cost {
         let of_nodes = self.nodes.iter().map(|node| node.costs.iter().copied().min().unwrap_or(INFINITE));

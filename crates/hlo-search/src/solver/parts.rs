@@ -100,7 +100,7 @@ pub(super) fn advance(search: &mut Search, part: &mut Part, task: Task) {
 fn eliminate(search: &mut Search, part: &mut Part, limits: EliminationLimits) -> bool {
     let n_steps = limits.n_steps.min(search.effort.saturating_sub(search.n_steps));
     let limits = EliminationLimits { n_steps, ..limits };
-    let Some(plan) = EliminationPlan::find(&part.model, &part.incidence, limits) else { return false };
+    let Some(plan) = EliminationPlan::find(&part.model, &part.incidence, limits, None) else { return false };
     let n_steps = search.n_steps;
     search.n_steps += plan.n_steps;
     let (cost, states) = plan.solve(&part.model);

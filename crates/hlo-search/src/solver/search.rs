@@ -87,7 +87,7 @@ impl<'a> Whole<'a> {
     fn improve(&mut self, search: &mut Search) {
         loop {
             let (bound, cost) = (self.bound(), self.cost());
-            search.report(bound, cost);
+            search.report(bound.min(self.task.cutoff), cost);
             if search.is_out() || bound >= self.task.cutoff || cost - bound <= self.task.slack(cost) {
                 return;
             }

@@ -5,7 +5,8 @@
 //!    `u[t] + sum over edges of max_j (T[t, j] - T[s, j]) <= u[s]`; under limits `t` must also take no more of each. States with
 //!    equal costs are the case where both directions hold: the lower one stays.
 //! 2. Edges whose table is a sum of costs of its ends go into the ends' costs.
-//! 3. A node with one state goes into its neighbours' costs; a node with no, one or two edges is *folded*: the least over its states
+//! 3. Two nodes whose edge allows each state of one with one state of the other become one (the module `merge`).
+//! 4. A node with one state goes into its neighbours' costs; a node with no, one or two edges is *folded*: the least over its states
 //!    becomes a constant, costs of its neighbour, or the table of its two neighbours. Nodes with demands are not folded.
 //!
 //! [`Fold::write_state`], in reverse order, gives the states of the nodes that went away.
@@ -94,18 +95,18 @@ pub(super) fn simplify(model: Model, n_steps: &mut u64) -> Simplified {
 /// No assignment is allowed.
 struct NothingAllowed;
 
-struct Simplifier {
-    constant: Cost,
-    nodes: Vec<Option<Node>>,
-    edges: Vec<Option<Edge>>,
+pub(super) struct Simplifier {
+    pub(super) constant: Cost,
+    pub(super) nodes: Vec<Option<Node>>,
+    pub(super) edges: Vec<Option<Edge>>,
     /// By node, its edges in no particular order.
-    incident: Vec<Vec<u32>>,
-    limits: Vec<u64>,
-    queue: VecDeque<u32>,
-    is_queued: Vec<bool>,
-    cache: TableCache,
-    folds: Vec<Fold>,
-    n_steps: u64,
+    pub(super) incident: Vec<Vec<u32>>,
+    pub(super) limits: Vec<u64>,
+    pub(super) queue: VecDeque<u32>,
+    pub(super) is_queued: Vec<bool>,
+    pub(super) cache: TableCache,
+    pub(super) folds: Vec<Fold>,
+    pub(super) n_steps: u64,
 }
 
 /// A fold makes no table larger than this, unless it takes the place of larger ones.
@@ -118,7 +119,13 @@ impl Simplifier {
             if let Some(mut node) = self.nodes[at as usize].take() {
                 self.drop_states(at, &mut node)?;
                 self.drop_separable_edges(at, &mut node);
-                self.nodes[at as usize] = self.fold(at, node)?;
+                self.nodes[at as usize] = match self.find_twin(at) {
+                    Some(twin) => {
+                        self.merge(at, node, &twin);
+                        None
+                    }
+                    None => self.fold(at, node)?,
+                };
             }
         }
         Ok(())
@@ -136,14 +143,14 @@ impl Simplifier {
         Simplified::Rest(Model { constant: self.constant, nodes, edges, limits: self.limits }, self.folds)
     }
 
-    fn visit_later(&mut self, at: u32) {
+    pub(super) fn visit_later(&mut self, at: u32) {
         if !std::mem::replace(&mut self.is_queued[at as usize], true) {
             self.queue.push_back(at);
         }
     }
 
     /// The edges of a node, and which end of them it is.
-    fn edges_of(&self, at: u32) -> impl Iterator<Item = (u32, &Edge, usize)> {
+    pub(super) fn edges_of(&self, at: u32) -> impl Iterator<Item = (u32, &Edge, usize)> {
         let numbers = self.incident[at as usize].iter();
         numbers.filter_map(move |number| {
             let edge = self.edges[*number as usize].as_ref()?;
@@ -302,7 +309,7 @@ impl Simplifier {
     }
 
     /// Adds an edge, or adds it to the one that its ends have.
-    fn add_edge(&mut self, added: Edge) {
+    pub(super) fn add_edge(&mut self, added: Edge) {
         let of_first = self.incident[added.ends[0] as usize].iter().copied();
         let joins = |number: &u32| self.edges[*number as usize].as_ref().is_some_and(|edge| edge.ends == added.ends);
         let found = of_first.into_iter().find(joins);
@@ -325,7 +332,7 @@ impl Simplifier {
         }
     }
 
-    fn fold_record(&self, at: u32, node: Node) -> Fold {
+    pub(super) fn fold_record(&self, at: u32, node: Node) -> Fold {
         let link = |(_, edge, side): (u32, &Edge, usize)| {
             let neighbour = self.nodes[edge.ends[1 - side] as usize].as_ref()?;
             Some(Link { origin: neighbour.origin, labels: neighbour.labels.clone(), table: edge.table.clone(), side })

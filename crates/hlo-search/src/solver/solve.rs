@@ -7,7 +7,7 @@ use super::problem::{Assignment, Cost, INFINITE, Problem, VarId};
 use super::search::{Task, minimize};
 use super::tables::is_infinite;
 use super::tied::tied_states;
-use super::within::minimize_within;
+use super::within::{Beginning, minimize_within};
 use cranelift_entity::SecondaryMap;
 
 /// What is to be minimized, and how far.
@@ -89,7 +89,8 @@ pub(super) fn solve_with(request: &SolveRequest, eliminations: Eliminations) -> 
     let start: Option<Vec<u32>> = best.states.as_ref().map(|states| states.values().copied().collect());
     let task = Task { start: start.as_deref(), cutoff: best.cost.min(outside), ..task };
     let outcome = if has_demands(&model) {
-        minimize_within(&mut search, model.clone(), task, None)
+        let starts: Vec<Vec<u32>> = request.starts.iter().map(|start| start.values().copied().collect()).collect();
+        minimize_within(&mut search, model.clone(), task, Beginning { prices: None, starts: &starts })
     } else {
         minimize(&mut search, model.clone(), task)
     };

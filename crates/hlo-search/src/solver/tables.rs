@@ -54,6 +54,7 @@ pub(super) struct Table {
     sides: [Box<[Cost]>; 2],
     least: [OnceLock<Box<[Least]>>; 2],
     is_separable: OnceLock<bool>,
+    partners: OnceLock<Option<Box<[u32]>>>,
 }
 
 impl Table {
@@ -67,7 +68,7 @@ impl Table {
     }
 
     fn of_sides(n_states: [usize; 2], sides: [Box<[Cost]>; 2]) -> Self {
-        Table { n_states, sides, least: Default::default(), is_separable: OnceLock::new() }
+        Table { n_states, sides, least: Default::default(), is_separable: OnceLock::new(), partners: OnceLock::new() }
     }
 
     pub(super) fn n_states(&self, side: usize) -> usize {
@@ -105,6 +106,17 @@ impl Table {
         pairs.fold(-INFINITE, |most, (of_t, of_s)| if is_infinite(*of_s) { most } else { most.max(of_t - of_s) })
     }
 
+    /// By state of one end, the only state of the other that it allows, if the table is one to one.
+    pub(super) fn partners(&self, side: usize) -> Option<Box<[u32]>> {
+        let of_first = self.partners.get_or_init(|| partners_of(self)).as_ref()?;
+        if side == 0 {
+            return Some(of_first.clone());
+        }
+        let mut of_second: Box<[u32]> = of_first.clone();
+        (0..).zip(of_first).for_each(|(state, partner)| of_second[*partner as usize] = state);
+        Some(of_second)
+    }
+
     /// Whether the table is a sum of costs of the two ends: `T[r, c] = T[r, 0] + T[0, c] - T[0, 0]`, all finite.
     pub(super) fn is_separable(&self) -> bool {
         *self.is_separable.get_or_init(|| {
@@ -117,6 +129,22 @@ impl Table {
             first.iter().all(|cost| !is_infinite(*cost)) && self.sides[0].chunks_exact(first.len()).all(is_shifted)
         })
     }
+}
+
+/// By state of the first end, the only state of the second that it allows; none if not all have one, or two have the same.
+fn partners_of(table: &Table) -> Option<Box<[u32]>> {
+    let [n_first, n_second] = table.n_states;
+    if n_first != n_second {
+        return None;
+    }
+    let mut is_taken = vec![false; n_second];
+    let mut partner = |state: usize| {
+        let mut allowed = (0..n_second).filter(|other| !is_infinite(table.row(0, state)[*other]));
+        let (first, second) = (allowed.next()?, allowed.next());
+        let is_free = !std::mem::replace(&mut is_taken[first], true);
+        (is_free && second.is_none()).then_some(first as u32)
+    };
+    (0..n_first).map(&mut partner).collect()
 }
 
 /// An end of a table: the table, and the number of the end.

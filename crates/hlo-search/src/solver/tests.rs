@@ -9,6 +9,7 @@ use super::sweep::Sweeper;
 use super::tied::tied_states;
 use super::*;
 use cranelift_entity::{EntityRef, SecondaryMap};
+use std::cell::Cell;
 use std::sync::Arc;
 
 /// SplitMix64.
@@ -46,7 +47,11 @@ fn draw(random: &mut Random) -> Problem {
         let columns = (rows + 1 + random.below(n as u64 - 1) as usize) % n;
         let [rows, columns] = [rows, columns].map(VarId::new);
         let [n_rows, n_columns] = [rows, columns].map(|var| problem.variables[var].len());
-        let costs = (0..n_rows * n_columns).map(|_| random.cost(infinite_percent)).collect();
+        // Some are one to one.
+        let shift = random.below(12) as usize;
+        let is_allowed = |pair: usize| shift >= n_rows || (pair / n_columns + shift) % n_rows == pair % n_columns;
+        let mut cost = |pair: usize| if is_allowed(pair) { random.cost(infinite_percent) } else { INFINITE };
+        let costs = (0..n_rows * n_columns).map(&mut cost).collect();
         problem.pairs.push(Pair { rows, columns, table: Arc::new(PairTable { n_rows, n_columns, costs }) });
     }
     problem
@@ -203,5 +208,67 @@ fn sweeps_bound_from_below_and_drop_no_better_state() {
                 break;
             }
         }
+    }
+}
+
+#[test]
+fn runner_ups_are_the_best_with_each_state() {
+    for case in 0..n_cases() / 10 {
+        let mut random = Random(case);
+        let mut problem = draw(&mut random);
+        if case % 2 == 0 {
+            limit(&mut problem, &mut random);
+        }
+        let solved = solve(&request(&problem, u64::MAX));
+        let Some(best) = &solved.assignment else { continue };
+        let runner_ups = RunnerUps::new(&problem, best);
+        for (var, costs) in problem.variables.iter() {
+            let mut fixed = problem.clone();
+            let least = |state: usize| {
+                fixed.variables[var] = costs.iter().map(|_| INFINITE).collect();
+                fixed.variables[var][state] = costs[state];
+                brute_force(&fixed)
+            };
+            let expected: Vec<Cost> = (0..costs.len()).map(least).collect();
+            let found = runner_ups.costs(var);
+            assert_eq!(found[best[var] as usize], solved.cost, "case {case}, {var}");
+            // Under limits, variables that no pair joins could make room for one another.
+            let is_right = |(found, least): (&Cost, &Cost)| found == least || case % 2 == 0 && found > least;
+            assert!(found.iter().zip(&expected).all(is_right), "case {case}, {var}: {found:?}, {expected:?}");
+        }
+    }
+}
+
+#[test]
+fn starts_cutoffs_and_progress() {
+    for case in 0..n_cases() / 10 {
+        let mut random = Random(case);
+        let mut problem = draw(&mut random);
+        if case % 2 == 0 {
+            limit(&mut problem, &mut random);
+        }
+        let least = brute_force(&problem);
+        let start: Assignment =
+            problem.variables.values().map(|costs| random.below(costs.len() as u64) as u32).collect();
+        let is_good = problem.is_within_limits(&start) && problem.cost(&start) < INFINITE;
+        let last = Cell::new(Progress { lower_bound: -INFINITE, cost: INFINITE });
+        let progress = |progress: Progress| {
+            assert!(progress.lower_bound >= last.get().lower_bound && progress.cost <= last.get().cost, "case {case}");
+            assert!(progress.lower_bound <= least && least <= progress.cost, "case {case}: {progress:?}");
+            last.set(progress);
+        };
+        let starts = [start];
+        let eliminations = draw_eliminations(&mut random);
+        let with_start = SolveRequest { starts: &starts, progress: &progress, ..request(&problem, u64::MAX) };
+        assert_eq!(solve_with(&with_start, eliminations).cost, least, "case {case}");
+        let none = solve(&SolveRequest { effort: 0, progress: &|_| (), ..with_start });
+        assert!(!is_good || none.cost <= problem.cost(&starts[0]), "case {case}");
+        let cutoff = Some(random.below(2 * least.min(10_000) as u64 + 1) as Cost);
+        let cut = solve_with(&SolveRequest { cutoff, ..request(&problem, u64::MAX) }, eliminations);
+        assert!(cut.lower_bound <= least, "case {case}");
+        assert!(cut.was_cut || cut.cost == least, "case {case}: {cut:?}");
+        assert!(!cut.was_cut || cutoff <= Some(least), "case {case}");
+        let stopped = solve(&SolveRequest { is_over: &|| true, ..request(&problem, u64::MAX) });
+        assert!(stopped.lower_bound <= least && least <= stopped.cost, "case {case}");
     }
 }

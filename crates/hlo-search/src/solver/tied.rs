@@ -8,7 +8,7 @@ use super::limits::has_demands;
 use super::model::{Demand, EdgeJoiner, Model, Node, add_diagonal, plus_all};
 use super::problem::VarId;
 use super::search::{Task, minimize};
-use super::within::minimize_within;
+use super::within::{Beginning, minimize_within};
 use cranelift_entity::{EntityRef, SecondaryMap};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,7 +25,11 @@ pub(super) fn tied_states(
     let is_limited = has_demands(&tied);
     let outcome = search.aside(|search| {
         search.with_part_of_effort(8, |search| {
-            if is_limited { minimize_within(search, tied, task, None) } else { minimize(search, tied, task) }
+            if is_limited {
+                minimize_within(search, tied, task, Beginning::default())
+            } else {
+                minimize(search, tied, task)
+            }
         })
     });
     search.note(Stage::Tie, n_states, n_steps);

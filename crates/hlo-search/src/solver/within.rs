@@ -27,15 +27,26 @@ use super::tables::{is_infinite, plus};
 
 const NOTHING: Outcome = Outcome { bound: INFINITE, states: None, cost: INFINITE };
 
-/// Minimizes a model whose origins are its nodes' own numbers, within its limits. `prices` are where the search for prices begins.
-pub(super) fn minimize_within(search: &mut Search, model: Model, task: Task, prices: Option<&[u64]>) -> Outcome {
+/// Where the search under limits begins.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Beginning<'a> {
+    /// By limit; all 0 otherwise.
+    pub prices: Option<&'a [u64]>,
+    /// Assignments of the origins to be repaired.
+    pub starts: &'a [Vec<u32>],
+}
+
+/// Minimizes a model whose origins are its nodes' own numbers, within its limits.
+pub(super) fn minimize_within(search: &mut Search, model: Model, task: Task, beginning: Beginning) -> Outcome {
     let n_origins = model.nodes.len();
     let Some((rest, folds)) = reduce(search, model) else { return NOTHING };
-    let start = task.start.map(|start| rest.states_of(&rest.incidence(), start));
+    let incidence = rest.incidence();
+    let start = task.start.map(|start| rest.states_of(&incidence, start));
     let inner = rest.clone().renamed();
     let task = Task { start: start.as_deref(), ..task };
     let outcome = if has_demands(&inner) {
-        let mut within = Within::new(inner, task, prices);
+        let mut within = Within::new(inner, task, beginning.prices);
+        beginning.starts.iter().for_each(|start| within.offer_repaired(search, rest.states_of(&incidence, start)));
         within.run(search);
         Outcome { bound: within.bound, cost: within.cost, states: within.states }
     } else {
@@ -307,12 +318,13 @@ impl Within {
         for (model, fixed) in models {
             let start = self.states.clone();
             let task = Task { start: start.as_deref(), cutoff: self.cutoff, ..self.task };
+            let beginning = Beginning { prices: Some(&self.prices), starts: &[] };
             let outcome = if search.is_out() {
                 Outcome { bound: self.bound, ..NOTHING }
             } else if fixed.is_some() {
-                search.aside(|search| minimize_within(search, model, task, Some(&self.prices)))
+                search.aside(|search| minimize_within(search, model, task, beginning))
             } else {
-                minimize_within(search, model, task, Some(&self.prices))
+                minimize_within(search, model, task, beginning)
             };
             least_bound = least_bound.min(outcome.bound.min(self.cutoff));
             if let Some(mut states) = outcome.states {
