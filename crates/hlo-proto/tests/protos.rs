@@ -287,6 +287,28 @@ fn flipped_bits_never_panic() {
     }
 }
 
+/// torch-neuronx makes such calls. XLA prints the word, and its own parser refuses it.
+#[test]
+fn a_custom_call_without_a_version_keeps_it_so() {
+    let call = |version: &str| {
+        format!(
+            "HloModule m\n\nENTRY %e (a: f32[3]) -> f32[3] {{\n  %a = f32[3]{{0}} parameter(0)\n  \
+             ROOT %b = f32[3]{{0}} custom-call(%a), custom_call_target=\"t\"{version}\n}}\n"
+        )
+    };
+    let written = |text: &str| {
+        let module = hlo_text::parse_module(text).unwrap_or_else(|diags| panic!("{text}: {diags:?}")).module;
+        write(&module, &Kept::default()).bytes
+    };
+    for version in [", api_version=API_VERSION_UNSPECIFIED", ", api_version=API_VERSION_TYPED_FFI", ""] {
+        let text = print(&read(&written(&call(version))).expect("a proto").module);
+        assert!(text.contains(&format!("custom_call_target=\"t\"{version}\n")), "{version}: {text}");
+    }
+    let [without, first] = [", api_version=API_VERSION_UNSPECIFIED", ""].map(|version| written(&call(version)));
+    // The field is number 77: two bytes, and one of its value.
+    assert_eq!(without.len() + 3, first.len());
+}
+
 #[test]
 fn errors_say_where() {
     let proto = fs::read(root().join("protos/mlp_sgd_wide.hlo.pb")).expect("a proto");

@@ -25,6 +25,7 @@ fn words_of(format: AttrFormat, key: &str) -> Option<Words> {
         "schedule" => any_case(&["SCHEDULE_NONE", "SCHEDULE_LATEST", "SCHEDULE_EARLIEST"]),
         "operand_precision" => any_case(&["default", "high", "highest"]),
         "api_version" => any_case(&[
+            "API_VERSION_UNSPECIFIED",
             "API_VERSION_ORIGINAL",
             "API_VERSION_STATUS_RETURNING",
             "API_VERSION_STATUS_RETURNING_UNIFIED",

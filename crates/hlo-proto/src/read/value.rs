@@ -2,7 +2,7 @@
 
 use super::Fallible;
 use super::payload::*;
-use crate::table::{Field, Kind, Label};
+use crate::table::{Field, Kind, Label, hlo_instruction};
 use crate::view::View;
 use hlo_ir::attrs::{Comparison, F32Bits, FieldMut, QuotedText, Word};
 
@@ -69,11 +69,12 @@ fn opt_int(view: &View<'_>, field: Field) -> Option<i64> {
     }
 }
 
-/// A word that the proto has as text or as an enum; 0 is none unless there must be one.
+/// A word that the proto has as text or as an enum; 0 is none unless there must be one. A custom call without a version is not one of the
+/// first version, which text leaves out.
 fn word(field: Field, view: &View<'_>, is_required: bool) -> Fallible<Word> {
     match field.kind {
         Kind::Enum(_) => match view.int(field) {
-            0 if !is_required => Ok(Word::default()),
+            0 if !is_required && field.number != hlo_instruction::custom_call_api_version.number => Ok(Word::default()),
             number => word_of(field, number),
         },
         _ => Ok(Word(view.text(field))),
