@@ -113,3 +113,15 @@ fn the_audit_is_what_the_tool_prints() {
     let (code, printed, _) = run(&["audit", "--deny", "fault", &path]);
     assert_eq!((code, printed.replace(&path, sample).as_str()), (4, block(&readme, "<!-- audit -->")));
 }
+
+#[test]
+fn the_plan_is_what_the_tool_prints() {
+    let crates = root().join("../crates/hlo-search");
+    let readme = std::fs::read_to_string(crates.join("README.md")).expect("the README");
+    let command = "plan parallel crates/hlo-search/examples/mlp.24.hlo --devices 24 --machine h100";
+    assert!(readme.contains(&format!("`hlo-opt {command}`")), "the README names the command");
+    let file = crates.join("examples/mlp.24.hlo").display().to_string();
+    let words: Vec<&str> = command.split(' ').map(|word| if word.ends_with(".hlo") { file.as_str() } else { word }).collect();
+    let printed = print(&words).replace(&file, "crates/hlo-search/examples/mlp.24.hlo");
+    assert_eq!(block(&readme, "<!-- plan -->"), printed);
+}
