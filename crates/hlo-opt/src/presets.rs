@@ -199,7 +199,12 @@ const OF_SEARCH: &[OptionInfo] = &[
         help: "how long the search goes on, in billions of table entries read",
     },
     OptionInfo { name: "mesh", kind: OptionKind::Text, default: "", help: "only these meshes: 4x6, or 2x2x6;4x6" },
-    OptionInfo { name: "even", kind: OptionKind::Bool, default: "false", help: "every axis has to divide what it cuts" },
+    OptionInfo {
+        name: "even",
+        kind: OptionKind::Word(&["false", "ends", "true"]),
+        default: "false",
+        help: "what axes have to divide: nothing, parameters and results, or everything",
+    },
     OptionInfo {
         name: "unknown-trip-count",
         kind: OptionKind::Int,

@@ -2,7 +2,7 @@
 
 use hlo_analysis::frequency::FrequencyOptions;
 use hlo_analysis::time::Machine;
-use hlo_search::{Asked, SearchOptions, Searched, plan_parallel};
+use hlo_search::{Asked, Evenness, SearchOptions, Searched, plan_parallel};
 use std::error::Error;
 use std::time::Instant;
 
@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         effort: (word(4, "1").parse::<f64>()? * 1e9) as u64,
         gap: word(5, "0").parse()?,
         most_axes: word(3, "3").parse()?,
-        even: false,
+        even: Evenness::None,
         meshes: word(6, "").split(';').filter(|s| !s.is_empty()).map(|s| s.split('x').filter_map(|n| n.parse().ok()).collect()).collect(),
         pins: String::new(),
         draw: None,

@@ -50,9 +50,9 @@ pub(crate) fn plan_emission(program: &Program<'_>, plan: &ChosenPlan<'_>) -> Emi
                 Taker::Op { op, operand } => {
                     copies.push((program.ops[op].inst, operand, texts.of(wanted, rank)));
                 }
-                Taker::Replaces { leaf, .. } => exits.push((leaf, texts.of(wanted, rank))),
+                Taker::Replaces { leaf, .. } | Taker::Exit(leaf) => exits.push((leaf, texts.of(wanted, rank))),
                 // A loop or branch brings what it takes to the sharding that it has.
-                Taker::Becomes(_) | Taker::Exit(_) | Taker::Whole => {}
+                Taker::Becomes(_) | Taker::Whole => {}
             }
         }
     }

@@ -28,6 +28,7 @@ mod why;
 mod work;
 
 pub use error::SearchError;
+pub use network::Evenness;
 pub use operators::{
     AxisOperator, AxisState, IDENTITIES, Identity, LocalOp, Move, Movement, OperandState, Operator, OperatorError,
     PASSINGS, Passes, Passing, Side, Space, TensorState, movements,

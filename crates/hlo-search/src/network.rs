@@ -6,7 +6,7 @@
 use crate::mesh::SearchMesh;
 use crate::plans::{OpRule, Plan};
 use crate::prices::Prices;
-use crate::program::{CutId, OpId, Program, Taker};
+use crate::program::{CutId, CutValue, OpId, Program, Taker};
 use crate::solver::{Cost, INFINITE, Pair, PairTable, Problem, VarId};
 use crate::state::State;
 use crate::work::OpWork;
@@ -24,7 +24,21 @@ pub(crate) struct Facts<'p, 'm> {
     pub rules: PrimaryMap<OpId, OpRule>,
     pub work: SecondaryMap<OpId, Option<OpWork>>,
     pub machine: &'p Machine,
+    /// Every axis divides what it cuts.
     pub even: bool,
+    /// It does so for parameters and results, as frameworks can hold them.
+    pub even_ends: bool,
+}
+
+/// What has to be cut into equal tiles.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Evenness {
+    /// Nothing: the last tiles are padded.
+    None,
+    /// Parameters and results.
+    Ends,
+    /// Everything.
+    All,
 }
 
 /// What a variable decides.
@@ -39,6 +53,8 @@ pub(crate) enum Decides {
 /// The problem on one mesh, and what its variables and states mean.
 pub(crate) struct PlanNetwork {
     pub mesh: SearchMesh,
+    /// Whether parameters and results are cut into equal tiles.
+    pub even_ends: bool,
     pub problem: Problem,
     pub decides: PrimaryMap<VarId, Decides>,
     pub plans: SecondaryMap<OpId, Arc<[Plan]>>,
@@ -49,7 +65,7 @@ pub(crate) struct PlanNetwork {
 
 impl<'p, 'm> Facts<'p, 'm> {
     /// Reads the rules of all ops.
-    pub(crate) fn new(program: &'p Program<'m>, machine: &'p Machine, even: bool) -> Facts<'p, 'm> {
+    pub(crate) fn new(program: &'p Program<'m>, machine: &'p Machine, even: Evenness) -> Facts<'p, 'm> {
         let mut may_be_partial: SecondaryMap<CutId, bool> = SecondaryMap::new();
         let mut rules: PrimaryMap<OpId, OpRule> = PrimaryMap::new();
         // Ops stand in order of their computations; what a loop carries is taken to be whole.
@@ -61,7 +77,14 @@ impl<'p, 'm> Facts<'p, 'm> {
             }
             rules.push(rule);
         }
-        Facts { program, rules, work: crate::work::find_work(program), machine, even }
+        Facts {
+            program,
+            rules,
+            work: crate::work::find_work(program),
+            machine,
+            even: even == Evenness::All,
+            even_ends: even != Evenness::None,
+        }
     }
 }
 
@@ -82,6 +105,7 @@ impl PlanNetwork {
     pub(crate) fn build(facts: &Facts<'_, '_>, prices: &Prices<'_>) -> PlanNetwork {
         let network = PlanNetwork {
             mesh: prices.mesh.clone(),
+            even_ends: facts.even_ends,
             problem: Problem::default(),
             decides: PrimaryMap::new(),
             plans: SecondaryMap::with_default(Arc::from([])),
@@ -149,6 +173,9 @@ impl NetworkBuilder<'_, '_, '_> {
                     states.extend(self.plan_states(op, |plan| plan.operands[operand as usize]));
                 }
             }
+            if self.facts.even_ends && (value.is_param || value.takers.iter().any(|(taker, _)| leaves_program(*taker))) {
+                states.retain(|state| is_even(value, *state, self.prices.mesh));
+            }
             let leaves = value.takers.iter().any(|(taker, _)| !matches!(taker, Taker::Op { .. }));
             if value.producer.is_none() || leaves {
                 states = states.into_iter().map(|state| state.resolved(self.prices.mesh)).collect();
@@ -156,6 +183,9 @@ impl NetworkBuilder<'_, '_, '_> {
             of[id] = states;
         }
         self.share_states(&mut of);
+        for (id, value) in program.values.iter().filter(|(_, value)| self.facts.even_ends && value.is_param) {
+            of[id].retain(|state| is_even(value, *state, self.prices.mesh));
+        }
         for (id, _) in program.values.iter().filter(|(_, value)| value.is_kept && !value.is_free) {
             let mut states: Vec<State> = of[id].iter().copied().collect();
             states.sort_unstable();
@@ -263,7 +293,11 @@ impl NetworkBuilder<'_, '_, '_> {
                         let to = self.network.states[other].to_vec();
                         self.connect((source, from.clone()), (var, to), id, frequency);
                     }
-                    Taker::Exit(_) => self.finish(source, &from, id, frequency, |state, mesh| state.resolved(mesh)),
+                    Taker::Exit(_) => {
+                        let even_ends = self.network.even_ends;
+                        let exit = |state: State, mesh: &SearchMesh| exit_state(value, state, mesh, even_ends);
+                        self.finish(source, &from, id, frequency, exit);
+                    }
                     Taker::Whole => self.finish(source, &from, id, frequency, |_, _| State::WHOLE),
                 }
             }
@@ -332,6 +366,27 @@ impl NetworkBuilder<'_, '_, '_> {
         let table = self.same_tables[at].clone();
         self.tables.insert(key, table.clone());
         table
+    }
+}
+
+/// Whether every tile of a value has as many elements.
+fn is_even(value: &CutValue, state: State, mesh: &SearchMesh) -> bool {
+    value.dims.iter().enumerate().all(|(dim, &size)| size % mesh.n_places(state.cutting(mesh, dim)) == 0)
+}
+
+/// The state in which a value leaves the program.
+pub(crate) fn exit_state(value: &CutValue, state: State, mesh: &SearchMesh, even_ends: bool) -> State {
+    match even_ends && !is_even(value, state, mesh) {
+        true => State::WHOLE,
+        false => state.resolved(mesh),
+    }
+}
+
+/// Whether a taker is an end of the program.
+fn leaves_program(taker: Taker) -> bool {
+    match taker {
+        Taker::Exit(_) | Taker::Replaces { .. } => true,
+        Taker::Op { .. } | Taker::Becomes(_) | Taker::Whole => false,
     }
 }
 

@@ -1,6 +1,6 @@
 //! A parallel plan: for a mesh, the plan of each op and the state of each value.
 
-use crate::network::{Decides, PlanNetwork};
+use crate::network::{Decides, PlanNetwork, exit_state};
 use crate::plans::Plan;
 use crate::prices::Prices;
 use crate::program::{CutId, OpId, Program, Taker};
@@ -55,7 +55,10 @@ impl<'a> ChosenPlan<'a> {
         match taker {
             Taker::Op { op, operand } => self.plan(op)?.operands.get(operand as usize).copied(),
             Taker::Becomes(other) | Taker::Replaces { param: other, .. } => self.kept(other),
-            Taker::Exit(_) => self.given(program, value).map(|state| state.resolved(&self.network.mesh)),
+            Taker::Exit(_) => {
+                let (network, state) = (self.network, self.given(program, value)?);
+                Some(exit_state(&program.values[value], state, &network.mesh, network.even_ends))
+            }
             Taker::Whole => Some(State::WHOLE),
         }
     }

@@ -11,7 +11,7 @@ use crate::memory::{Lifetimes, PlannedPeak};
 use crate::mesh::SearchMesh;
 use crate::pins::{Pins, like_given};
 use crate::plan::ChosenPlan;
-use crate::network::{Facts, PlanNetwork};
+use crate::network::{Evenness, Facts, PlanNetwork};
 use crate::prices::Prices;
 use crate::program::{CutId, Program};
 use crate::roles::Roles;
@@ -22,8 +22,8 @@ use hlo_ir::axes::AxisSharding;
 
 /// What is asked for.
 pub(crate) struct SearchLimits<'a> {
-    /// Every axis divides what it cuts.
-    pub even: bool,
+    /// What has to be cut into equal tiles.
+    pub even: Evenness,
     /// Table entries that may be read, in all.
     pub effort: u64,
     /// The gap that is small enough, relative to the cost.

@@ -29,6 +29,7 @@ use crate::baselines::Baseline;
 use crate::dump::dump_problem;
 use crate::emit::plan_emission;
 use crate::error::SearchError;
+use crate::network::Evenness;
 use crate::mesh::{MOST_AXES, SearchMesh, factorizations, factorizations_of};
 use crate::picture::draw_plan;
 use crate::pins::Pins;
@@ -122,9 +123,9 @@ const OPTIONS: &[OptionInfo] = &[
     },
     OptionInfo {
         name: "even",
-        kind: OptionKind::Bool,
+        kind: OptionKind::Word(&["false", "ends", "true"]),
         default: "false",
-        help: "every axis has to divide what it cuts",
+        help: "what axes have to divide: nothing (the last tiles are padded), parameters and results, or everything",
     },
 ];
 
@@ -145,8 +146,8 @@ pub struct SearchOptions {
     pub meshes: Vec<Vec<i64>>,
     /// Bytes that a device has.
     pub memory_limit: Option<u64>,
-    /// Whether every axis has to divide what it cuts.
-    pub even: bool,
+    /// What has to be cut into equal tiles.
+    pub even: Evenness,
     /// TOML with what is fixed; empty: nothing.
     pub pins: String,
     /// The seed of a plan by chance, in the place of the best one.
@@ -190,7 +191,11 @@ impl SearchOptions {
             most_axes: axes as usize,
             meshes: read_meshes(options.text("mesh"), n_devices).map_err(wrong)?,
             memory_limit: Some(options.int("memory-limit").unsigned_abs()).filter(|&bytes| bytes > 0),
-            even: options.flag("even"),
+            even: match options.text("even") {
+                "true" => Evenness::All,
+                "ends" => Evenness::Ends,
+                _ => Evenness::None,
+            },
             pins: options.text("pins").into(),
             draw: Some(options.int("draw").unsigned_abs()).filter(|&seed| seed > 0),
             why: Vec::new(),

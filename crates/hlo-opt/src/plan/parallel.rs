@@ -13,7 +13,7 @@ use hlo_ir::Module;
 use hlo_ir::print::{PrintOptions, print_module};
 use hlo_pass::pipeline::parse_pipeline;
 use hlo_pass::runner::{RunOptions, bind, run_pipeline};
-use hlo_search::{Asked, ParallelPlan, ParamReport, PlanReport, SearchOptions, Searched, WhyReport, plan_parallel, read_meshes};
+use hlo_search::{Asked, Evenness, ParallelPlan, ParamReport, PlanReport, SearchOptions, Searched, WhyReport, plan_parallel, read_meshes};
 use indexmap::IndexMap;
 use serde::Serialize;
 use std::fmt::Write;
@@ -106,7 +106,7 @@ fn read_options(args: &ParallelArgs) -> Result<SearchOptions, Failure> {
         most_axes: args.axes,
         meshes: read_meshes(args.mesh.as_deref().unwrap_or_default(), n_devices).map_err(usage)?,
         memory_limit: args.memory_limit.map(|bytes| bytes as u64),
-        even: args.even,
+        even: if args.even { Evenness::All } else { Evenness::None },
         pins,
         draw: None,
         why: args.why.clone(),

@@ -1,6 +1,7 @@
 """hlo-opt inside JAX: ``train_step = hlo_opt.jax.zero(train_step)`` keeps a step's state in shards between
-steps; ``train_step = hlo_opt.jax.partition(train_step)`` partitions a step over a mesh."""
+steps; ``train_step = hlo_opt.jax.partition(train_step)`` partitions a step over a mesh, and ``hlo_opt.jax.auto`` finds how."""
 
+from hlo_opt.jax.auto import AutoStep, auto
 from hlo_opt.jax.explain import Report, report
 from hlo_opt.jax.hook import Hooked, HookError, disable, enable, hooked
 from hlo_opt.jax.partition import PartitionError, PartitionStep, partition
@@ -8,6 +9,7 @@ from hlo_opt.jax.state import init, replicate, shardings
 from hlo_opt.jax.zero import ZeroError, ZeroStep, zero
 
 __all__ = [
+    "AutoStep",
     "HookError",
     "Hooked",
     "PartitionError",
@@ -15,6 +17,7 @@ __all__ = [
     "Report",
     "ZeroError",
     "ZeroStep",
+    "auto",
     "disable",
     "enable",
     "hooked",

@@ -74,6 +74,12 @@ def refinements(mesh: Mesh) -> Iterator[Mesh]:
                 yield Mesh(mesh.devices.reshape(sizes), names)
 
 
+def reorderings(mesh: Mesh) -> Iterator[Mesh]:
+    """Meshes of the same devices in the same order whose axes have the same sizes, in every order."""
+    for sizes in sorted(set(itertools.permutations(mesh.devices.shape))):
+        yield Mesh(mesh.devices.reshape(sizes), mesh.axis_names)
+
+
 def cut(tiles: Tiles, dim: int, n_shards: int, shard_of_device: list[int]) -> Tiles:
     """The tiles of an array whose tiles are cut once more along ``dim``."""
     n_tiles = list(tiles.n_tiles)

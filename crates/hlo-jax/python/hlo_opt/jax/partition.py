@@ -43,6 +43,8 @@ class Options:
     most_bytes: float
     deadline_s: float | None
     strict: bool
+    #: A preset that decides how arguments come.
+    search: str | None = None
 
 
 class PartitionStep(WrappedStep):
@@ -67,7 +69,8 @@ class PartitionStep(WrappedStep):
         mesh, rules = self._options.mesh, self._options.rules
         if mesh is None:
             return args, kwargs
-        if self._options.layout is not None or self._options.strategies is not None:
+        options = self._options
+        if options.layout is not None or options.strategies is not None or options.search is not None:
             # What cuts the program says how the arguments come; until then they are whole.
             rules = [(re.compile(""), PartitionSpec())]
 
@@ -181,15 +184,18 @@ def _own(by_xla: Partitioned, whole: bytes, options: Options) -> tuple[Partition
     passes = _passes(by_xla, whole, options)
     preset = "auto-spmd" if options.most_memory is None else f"auto-spmd{{most-memory={options.most_memory}}}"
     try:
-        if passes is None:
+        if options.search is not None:
+            module, told = _run(whole, options, preset=options.search)
+            own, page = _way("hlo-opt", told["totals"]["after"]), ["--preset", options.search]
+        elif passes is None:
             module, told, own, page = _fastest(whole, preset, theirs, options)
         else:
             module, told = _run(whole, options, pipeline=passes)
             own, page = _way("hlo-opt", told["totals"]["after"]), ["--pass", passes]
     except (HloError, UsageError) as error:
         raise Declined(str(error).strip()) from error
-    # A layout is what the user wants, whatever it costs.
-    if passes is None and own.step_s and theirs.step_s and own.step_s > theirs.step_s * (1 + EQUAL_TIMES):
+    # A layout is what the user wants, whatever it costs; and what a search finds stands beside devices that all do the same.
+    if passes is None and options.search is None and own.step_s and theirs.step_s and own.step_s > theirs.step_s * (1 + EQUAL_TIMES):
         times = f"{seconds(theirs.step_s)} a step, {seconds(own.step_s)} by hlo-opt"
         raise Declined(f"XLA's partitioner is predicted to be faster: {times}")
     n_devices = by_xla.mesh.devices.size
@@ -210,7 +216,8 @@ def _own(by_xla: Partitioned, whole: bytes, options: Options) -> tuple[Partition
         [layouts.tiles_of_text(text, len(aval.shape), n_devices) for text, aval in zip(texts, kinds)]
         for texts, kinds in ((params, avals), (outputs, results))
     ]
-    for mesh in layouts.refinements(by_xla.mesh):
+    candidates = layouts.refinements if options.search is None else layouts.reorderings
+    for mesh in candidates(by_xla.mesh):
         specs = [[layouts.spec_of(one, mesh) for one in of_kind] for of_kind in tiles]
         if None not in specs[0] and None not in specs[1]:
             break
