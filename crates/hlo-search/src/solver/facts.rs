@@ -14,6 +14,8 @@ pub(crate) enum Stage {
     /// Messages, descents, and the states that they drop.
     Sweep,
     Eliminate,
+    /// Messages between blocks of nodes.
+    Block,
     Branch,
     /// Prices of limits.
     Price,
