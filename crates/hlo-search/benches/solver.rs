@@ -1,7 +1,7 @@
 //! Times the solver on made-up training steps of layers that repeat, on a mesh of 4x8 or 4x2x4, and prints the gap that it reaches.
 //!
-//! `cargo bench -p hlo-search --bench solver -- 24 0.01 5 0.2 3`: 24 layers, until a gap of 1 %, with costs disturbed by 5 %, no
-//! more than 0.2 of the values with several uses on a device, and three axes. Without arguments some that fit in a minute. With
+//! `cargo bench -p hlo-search --bench solver -- 24 0.01 5 0.2 3 2`: 24 layers, until a gap of 1 %, with costs disturbed by 5 %, no
+//! more than 0.2 of the values with several uses on a device, three axes, and two moments. Without arguments some that fit in a minute. With
 //! `VERBOSE=1` in the environment, also the stages.
 //!
 //! `cargo bench -p hlo-search --bench solver -- grid 10 8`: 10 times 10 variables of 8 states, with random costs.
@@ -317,18 +317,25 @@ impl Builder {
         }
     }
 
-    /// Limits what a device keeps of the values with several uses to a part of them.
-    fn limit(&mut self, part: f64) {
+    /// Limits what a device keeps at some moments of the values with several uses to a part of them. A moment has a third of the
+    /// values before and after it, if there is more than one.
+    fn limit(&mut self, part: f64, n_moments: usize) {
         let states = Kind::Hub.states(self.axes.len());
-        let terms = self.hubs.iter().map(|(hub, n_bytes)| {
-            let n_local = |state: &Vec<Form>| {
-                let cut = state.iter().zip(self.axes).filter(|(form, _)| matches!(form, Dim(_)));
-                n_bytes / cut.map(|(_, (n, _))| n).product::<Cost>()
-            };
-            (*hub, states.iter().map(|state| n_local(state) as u64).collect())
-        });
-        let n_bytes: Cost = self.hubs.iter().map(|(_, n_bytes)| n_bytes).sum();
-        self.problem.constraints.push(Constraint { limit: (n_bytes as f64 * part) as u64, terms: terms.collect() });
+        let n_local = |n_bytes: Cost, state: &Vec<Form>| {
+            let cut = state.iter().zip(self.axes).filter(|(form, _)| matches!(form, Dim(_)));
+            (n_bytes / cut.map(|(_, (n, _))| n).product::<Cost>()) as u64
+        };
+        let n = self.hubs.len();
+        for moment in 0..n_moments {
+            let middle = n * (2 * moment + 1) / (2 * n_moments);
+            let reach = if n_moments == 1 { n } else { n / 3 };
+            let kept = &self.hubs[middle.saturating_sub(reach)..(middle + reach).min(n)];
+            let term =
+                |(hub, n_bytes): &(VarId, Cost)| (*hub, states.iter().map(|state| n_local(*n_bytes, state)).collect());
+            let n_bytes: Cost = kept.iter().map(|(_, n_bytes)| n_bytes).sum();
+            let limit = (n_bytes as f64 * part) as u64;
+            self.problem.constraints.push(Constraint { limit, terms: kept.iter().map(term).collect() });
+        }
     }
 }
 
@@ -340,6 +347,7 @@ struct Case {
     percent: f64,
     part: f64,
     n_axes: usize,
+    n_moments: usize,
 }
 
 fn run(case: &Case) {
@@ -353,7 +361,7 @@ fn run(case: &Case) {
     builder.add_step(&step_of(case.n_layers));
     builder.disturb(case.percent);
     if case.part > 0.0 {
-        builder.limit(case.part);
+        builder.limit(case.part, case.n_moments);
     }
     time(&builder.problem, &builder.repeats, case.wanted_gap, &format!("{case:?}"));
 }
@@ -424,6 +432,7 @@ fn main() {
         percent: number(2, 0.0),
         part: number(3, 0.0),
         n_axes: number(4, 2.0) as usize,
+        n_moments: number(5, 1.0) as usize,
     };
     if std::env::args().any(|argument| argument == "grid") {
         run_grid(number(0, 8.0) as usize, number(1, 8.0) as usize);

@@ -1,7 +1,7 @@
 //! A connected part of a model, and the steps that close its gap.
 
 use super::blocks::Blocks;
-use super::descent::Descent;
+use super::descent::{Descent, cheapest};
 use super::eliminate::{EliminationLimits, EliminationPlan};
 use super::facts::{Search, Stage};
 use super::model::{Incidence, Model, fix_state};
@@ -68,6 +68,14 @@ impl Part {
     pub(super) fn write_states(&self, assignment: &mut [u32]) {
         if let Some(states) = &self.states {
             self.model.write_states(states, assignment);
+        }
+    }
+
+    /// Descends from anywhere, so that a search that is out of effort has an assignment.
+    pub(super) fn find_some_states(&mut self, search: &mut Search) {
+        if self.states.is_none() && self.progress != Progress::Done {
+            let states = self.model.nodes.iter().map(|node| cheapest(&node.costs)).collect();
+            descend(search, self, states, 0);
         }
     }
 
