@@ -145,7 +145,8 @@ impl<'a> Descent<'a> {
     }
 }
 
-fn cheapest(costs: &[Cost]) -> u32 {
+/// The state that costs least.
+pub(super) fn cheapest(costs: &[Cost]) -> u32 {
     (0..costs.len()).min_by_key(|state| costs[*state]).unwrap_or(0) as u32
 }
 

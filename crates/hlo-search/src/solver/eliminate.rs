@@ -37,13 +37,22 @@ pub(super) struct EliminationLimits {
 const MOST_IN_TABLE: u64 = 1 << 26;
 
 impl EliminationPlan {
-    /// A plan within limits, if the order that it tries is. `last` is removed after all others.
-    pub(super) fn find(
-        model: &Model,
-        incidence: &Incidence,
-        limits: EliminationLimits,
-        last: Option<u32>,
-    ) -> Option<Self> {
+    /// A plan within limits, if the order that it tries is.
+    pub(super) fn find(model: &Model, incidence: &Incidence, limits: EliminationLimits) -> Option<Self> {
+        let mut plan = EliminationPlan { order: Vec::new(), scopes: Vec::new(), n_entries: 0, n_steps: 0 };
+        let is_numbered = model.nodes.iter().all(|node| node.costs.len() <= usize::from(u16::MAX));
+        (is_numbered && plan.fill(model, incidence, limits, None)).then_some(plan)
+    }
+
+    /// A plan for a model that is known to be small, with `last` removed after all others.
+    pub(super) fn find_with_last(model: &Model, incidence: &Incidence, last: u32) -> Self {
+        let mut plan = EliminationPlan { order: Vec::new(), scopes: Vec::new(), n_entries: 0, n_steps: 0 };
+        plan.fill(model, incidence, EliminationLimits { n_entries: u64::MAX, n_steps: u64::MAX }, Some(last));
+        plan
+    }
+
+    /// Chooses the order; whether it stays within the limits.
+    fn fill(&mut self, model: &Model, incidence: &Incidence, limits: EliminationLimits, last: Option<u32>) -> bool {
         let n = model.nodes.len();
         let size = |node: u32| model.nodes[node as usize].costs.len() as u64;
         let neighbours = |node: usize| incidence.at(node).iter().map(|incident| incident.other).collect();
@@ -53,15 +62,15 @@ impl EliminationPlan {
         };
         let rank = |graph: &[BTreeSet<u32>], node: u32| if Some(node) == last { u64::MAX } else { weight(graph, node) };
         let mut waiting: BTreeSet<(u64, u32)> = (0..n as u32).map(|node| (rank(&graph, node), node)).collect();
-        let mut plan = EliminationPlan { order: Vec::new(), scopes: Vec::new(), n_entries: 0, n_steps: 0 };
         while let Some((_, node)) = waiting.pop_first() {
             let of_node = weight(&graph, node);
             let scope: Vec<u32> = std::mem::take(&mut graph[node as usize]).into_iter().collect();
-            plan.n_entries = plan.n_entries.saturating_add(of_node / size(node));
-            plan.n_steps = plan.n_steps.saturating_add(of_node);
-            let is_large = of_node / size(node) > MOST_IN_TABLE || size(node) > u64::from(u16::MAX);
-            if is_large || plan.n_entries > limits.n_entries || plan.n_steps > limits.n_steps {
-                return None;
+            self.n_entries = self.n_entries.saturating_add(of_node / size(node));
+            self.n_steps = self.n_steps.saturating_add(of_node);
+            let is_limited = limits.n_entries < u64::MAX;
+            let is_large = is_limited && of_node / size(node) > MOST_IN_TABLE;
+            if is_large || self.n_entries > limits.n_entries || self.n_steps > limits.n_steps {
+                return false;
             }
             for other in &scope {
                 waiting.remove(&(rank(&graph, *other), *other));
@@ -72,11 +81,11 @@ impl EliminationPlan {
                 joined.extend(scope.iter().filter(|joined| *joined != other));
             }
             waiting.extend(scope.iter().map(|other| (rank(&graph, *other), *other)));
-            plan.order.push(node);
-            plan.scopes.push(scope);
+            self.order.push(node);
+            self.scopes.push(scope);
         }
-        plan.sort_scopes();
-        Some(plan)
+        self.sort_scopes();
+        true
     }
 
     fn sort_scopes(&mut self) {
@@ -212,11 +221,12 @@ fn least_by_scope(
     let mut digits = vec![0; outer.len()];
     let mut out = Vec::with_capacity(n_outer * n_inner);
     let (mut base, mut row) = (own.to_vec(), own.to_vec());
+    let mut rows: Vec<(&[Cost], usize)> = Vec::with_capacity(varying.len());
     for _ in 0..n_outer {
         base.copy_from_slice(own);
         fixed.iter().for_each(|walk| add_row(&mut base, walk.costs, walk.offset(&digits)));
-        let rows: Vec<(&[Cost], usize)> =
-            varying.iter().map(|walk| (&walk.costs[walk.offset(&digits)..], walk.inner)).collect();
+        rows.clear();
+        rows.extend(varying.iter().map(|walk| (&walk.costs[walk.offset(&digits)..], walk.inner)));
         for state in 0..n_inner {
             let (least, at) = match rows[..] {
                 [(costs, inner)] => least_sum(&base, &costs[state * inner..]),

@@ -14,6 +14,8 @@ pub(crate) enum Stage {
     /// Messages, descents, and the states that they drop.
     Sweep,
     Eliminate,
+    /// Messages between blocks of nodes.
+    Block,
     Branch,
     /// Prices of limits.
     Price,
@@ -114,11 +116,11 @@ impl<'a> Search<'a> {
         result
     }
 
-    /// Runs a step that may use no more than a part of the effort that is left.
-    pub(super) fn with_part_of_effort<T>(&mut self, part: u64, run: impl FnOnce(&mut Self) -> T) -> T {
+    /// Runs a step that may use no more than an eighth of the effort that is left, and no more than `most`.
+    pub(super) fn with_little_effort<T>(&mut self, most: u64, run: impl FnOnce(&mut Self) -> T) -> T {
         let effort = self.effort;
         let left = effort.saturating_sub(self.n_steps);
-        self.effort = effort.min(self.n_steps.saturating_add(left / part));
+        self.effort = effort.min(self.n_steps.saturating_add((left / 8).min(most)));
         let result = run(self);
         self.effort = effort;
         result

@@ -1,5 +1,7 @@
 //! Minimizes a sum of costs of single variables and of pairs of variables, under linear constraints, with a lower bound.
 
+mod ascend;
+mod blocks;
 mod descent;
 mod eliminate;
 mod facts;

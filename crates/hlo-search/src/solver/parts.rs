@@ -1,6 +1,7 @@
 //! A connected part of a model, and the steps that close its gap.
 
-use super::descent::Descent;
+use super::blocks::Blocks;
+use super::descent::{Descent, cheapest};
 use super::eliminate::{EliminationLimits, EliminationPlan};
 use super::facts::{Search, Stage};
 use super::model::{Incidence, Model, fix_state};
@@ -17,6 +18,10 @@ enum Progress {
     Dropped,
     /// Sweeps dropped few states.
     Swept,
+    /// Small blocks dropped few states.
+    SmallBlocks,
+    /// So did larger ones.
+    LargeBlocks,
     Done,
 }
 
@@ -66,6 +71,14 @@ impl Part {
         }
     }
 
+    /// Descends from anywhere, so that a search that is out of effort has an assignment.
+    pub(super) fn find_some_states(&mut self, search: &mut Search) {
+        if self.states.is_none() && self.progress != Progress::Done {
+            let states = self.model.nodes.iter().map(|node| cheapest(&node.costs)).collect();
+            descend(search, self, states, 0);
+        }
+    }
+
     fn offer(&mut self, cost: Cost, states: Vec<u32>) {
         if cost < self.cost {
             (self.cost, self.states) = (cost, Some(states));
@@ -89,9 +102,11 @@ pub(super) fn advance(search: &mut Search, part: &mut Part, task: Task) {
         Progress::Dropped => begin_anew(search, part, task),
         Progress::Swept => {
             if !eliminate(search, part, search.eliminations.last) {
-                branch(search, part, task);
+                sweep_blocks(search, part, task, Progress::SmallBlocks);
             }
         }
+        Progress::SmallBlocks => sweep_blocks(search, part, task, Progress::LargeBlocks),
+        Progress::LargeBlocks => branch(search, part, task),
         Progress::Done => {}
     }
 }
@@ -100,7 +115,7 @@ pub(super) fn advance(search: &mut Search, part: &mut Part, task: Task) {
 fn eliminate(search: &mut Search, part: &mut Part, limits: EliminationLimits) -> bool {
     let n_steps = limits.n_steps.min(search.effort.saturating_sub(search.n_steps));
     let limits = EliminationLimits { n_steps, ..limits };
-    let Some(plan) = EliminationPlan::find(&part.model, &part.incidence, limits, None) else { return false };
+    let Some(plan) = EliminationPlan::find(&part.model, &part.incidence, limits) else { return false };
     let n_steps = search.n_steps;
     search.n_steps += plan.n_steps;
     let (cost, states) = plan.solve(&part.model);
@@ -171,6 +186,65 @@ fn sweep_while_it_helps(
             if is_slow || sweeper.n_dropped * 4 > n_states {
                 break;
             }
+        }
+    }
+    Ok(())
+}
+
+/// Sweeps over blocks of a part, and drops states. `next` says how large the blocks are, and comes after it.
+fn sweep_blocks(search: &mut Search, part: &mut Part, task: Task, next: Progress) {
+    let (n_states, n_steps) = (part.model.n_states(), search.n_steps);
+    let model = part.model.clone();
+    let block_steps = if next == Progress::SmallBlocks { 1 << 17 } else { 1 << 21 };
+    let mut blocks = Blocks::new(&model, block_steps);
+    if blocks.n_blocks() * 2 > model.nodes.len() {
+        part.progress = next;
+        return;
+    }
+    let mut cutoff = task.cutoff.min(part.cost);
+    let is_closed = sweep_blocks_while_it_helps(search, part, &mut blocks, task, &mut cutoff).is_err();
+    if is_closed || blocks.n_dropped > 0 {
+        part.of_dropped = part.of_dropped.min(cutoff);
+    }
+    part.raise(if is_closed { cutoff } else { blocks.bound() });
+    let is_much = blocks.n_dropped * MUCH > n_states;
+    part.progress = match (is_closed, is_much) {
+        (true, _) => Progress::Done,
+        (false, true) => Progress::Dropped,
+        (false, false) => next,
+    };
+    let n_left = if is_closed { 0 } else { n_states - blocks.n_dropped };
+    part.model = blocks.into_model();
+    search.note(Stage::Block, [n_states, n_left], n_steps);
+}
+
+const MOST_BLOCK_SWEEPS: u64 = 30;
+
+fn sweep_blocks_while_it_helps(
+    search: &mut Search,
+    part: &mut Part,
+    blocks: &mut Blocks,
+    task: Task,
+    cutoff: &mut Cost,
+) -> Result<(), Closed> {
+    let mut last_bound = part.bound;
+    for round in 0..MOST_BLOCK_SWEEPS {
+        if search.is_out() || *cutoff - blocks.bound() <= task.slack(part.cost) {
+            break;
+        }
+        let is_slow = round > 2 && blocks.bound() - last_bound < (*cutoff - blocks.bound()) / 100;
+        last_bound = blocks.bound();
+        let n_before = blocks.n_steps;
+        let result = blocks.sweep(*cutoff, is_slow || round + 1 == MOST_BLOCK_SWEEPS);
+        search.n_steps += blocks.n_steps - n_before;
+        if result.is_ok() {
+            descend(search, part, blocks.states.clone(), round);
+            *cutoff = part.cost.min(*cutoff);
+        }
+        search.report(blocks.bound().max(part.bound).min(*cutoff), part.cost);
+        result?;
+        if is_slow {
+            break;
         }
     }
     Ok(())

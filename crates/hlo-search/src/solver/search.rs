@@ -59,6 +59,9 @@ pub(super) fn minimize(search: &mut Search, model: Model, task: Task) -> Outcome
     search.note(Stage::Simplify, [n_states, model.n_states()], n_steps);
     let mut whole = Whole::new(model, folds, task);
     whole.improve(search);
+    if search.is_out() {
+        whole.parts.iter_mut().for_each(|part| part.find_some_states(search));
+    }
     whole.finish(n_origins)
 }
 

@@ -1,11 +1,13 @@
 //! Random problems against brute force.
 
-use super::eliminate::EliminationLimits;
+use super::blocks::Blocks;
+use super::eliminate::{EliminationLimits, EliminationPlan};
 use super::facts::{Eliminations, Search};
 use super::model::Model;
 use super::search::Task;
 use super::solve::solve_with;
 use super::sweep::Sweeper;
+use super::tables::plus;
 use super::tied::tied_states;
 use super::*;
 use cranelift_entity::{EntityRef, SecondaryMap};
@@ -193,12 +195,20 @@ fn random_problems_with_limits_come_out_as_brute_force_says() {
     }
 }
 
+/// The least cost of a model, by elimination.
+fn least_of(model: &Model) -> Cost {
+    let all = EliminationLimits { n_entries: 1 << 20, n_steps: 1 << 20 };
+    let plan = EliminationPlan::find(model, &model.incidence(), all).expect("eight variables are few");
+    plus(plan.solve(model).0, model.constant)
+}
+
 #[test]
 fn sweeps_bound_from_below_and_drop_no_better_state() {
     for case in 0..n_cases() {
         let problem = draw(&mut Random(case));
         let least = brute_force(&problem);
         let model = Model::of_problem(&problem);
+        assert_eq!(least_of(&model), least, "case {case}");
         let mut sweeper = Sweeper::new(&model);
         for _ in 0..5 {
             let is_closed = sweeper.sweep(least.saturating_add(1)).is_err();
@@ -208,6 +218,27 @@ fn sweeps_bound_from_below_and_drop_no_better_state() {
                 break;
             }
         }
+        assert_eq!(least_of(&sweeper.into_model()), least, "case {case}");
+    }
+}
+
+#[test]
+fn blocks_bound_from_below_and_drop_no_better_state() {
+    for case in 0..n_cases() {
+        let mut random = Random(case);
+        let problem = draw(&mut random);
+        let model = Model::of_problem(&problem);
+        let least = least_of(&model);
+        let mut blocks = Blocks::new(&model, [1, 20, 60, 200][random.below(4) as usize]);
+        for _ in 0..5 {
+            let is_closed = blocks.sweep(least.saturating_add(1), true).is_err();
+            assert!(!is_closed || least == INFINITE, "case {case}");
+            assert!(blocks.bound() <= least, "case {case}");
+            if is_closed {
+                break;
+            }
+        }
+        assert_eq!(least_of(&blocks.into_model()), least, "case {case}");
     }
 }
 

@@ -13,6 +13,9 @@ use cranelift_entity::{EntityRef, SecondaryMap};
 use std::collections::HashMap;
 use std::sync::Arc;
 
+/// The tied model is small; what it leaves open is not worth more.
+const MOST_EFFORT: u64 = 1 << 28;
+
 /// An assignment in which each class has one state, if one was found. The origins of the model are its nodes' own numbers.
 pub(super) fn tied_states(
     search: &mut Search,
@@ -24,7 +27,7 @@ pub(super) fn tied_states(
     let (n_states, n_steps) = ([model.n_states(), tied.n_states()], search.n_steps);
     let is_limited = has_demands(&tied);
     let outcome = search.aside(|search| {
-        search.with_part_of_effort(8, |search| {
+        search.with_little_effort(MOST_EFFORT, |search| {
             if is_limited {
                 minimize_within(search, tied, task, Beginning::default())
             } else {

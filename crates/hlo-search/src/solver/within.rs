@@ -9,6 +9,7 @@
 //!    one that takes least) the next price is the one at which both cost the same, `(E_dear - E_cheap) / (D_cheap - D_dear)`. Its
 //!    minimizer takes the place of one of them. This ends where `L` lies on the line between them, at the best price (Handler and
 //!    Zang 1980). Every minimizer is also repaired to an assignment within the limits.
+//!    If there are several limits, [`Within::ascend`] comes before.
 //! 3. Sweeps over the model at the best prices drop states that cannot be part of a better assignment; then all begins anew.
 //! 4. If none can be dropped, the search branches over the states of the node of which the assignments on both sides of the limit
 //!    differ most.
@@ -75,34 +76,39 @@ fn reduce(search: &mut Search, mut model: Model) -> Option<(Model, Vec<Fold>)> {
 }
 
 /// A minimizer at some prices.
-struct Point {
-    states: Vec<u32>,
-    taken: Vec<u64>,
+pub(super) struct Point {
+    pub(super) states: Vec<u32>,
+    pub(super) taken: Vec<u64>,
     /// Without prices.
-    cost: Cost,
+    pub(super) cost: Cost,
 }
 
-struct Within {
-    model: Model,
-    incidence: Incidence,
-    bound: Cost,
-    cost: Cost,
-    states: Option<Vec<u32>>,
+pub(super) struct Within {
+    pub(super) model: Model,
+    pub(super) incidence: Incidence,
+    pub(super) bound: Cost,
+    pub(super) cost: Cost,
+    pub(super) states: Option<Vec<u32>>,
     /// The prices of the best bound.
-    prices: Vec<u64>,
-    cutoff: Cost,
-    task: Task<'static>,
+    pub(super) prices: Vec<u64>,
+    pub(super) cutoff: Cost,
+    pub(super) task: Task<'static>,
     /// The last minimizers that broke a limit and that did not.
-    broken: Option<Vec<u32>>,
-    kept: Option<Vec<u32>>,
+    pub(super) broken: Option<Vec<u32>>,
+    pub(super) kept: Option<Vec<u32>>,
+    /// How many steps the search for prices of several limits may take.
+    pub(super) n_ascents: u32,
 }
 
 const MOST_PRICES: usize = 12;
 const MOST_LIMITS: usize = 6;
+/// The bound at some prices need not be better: others will be tried.
+const LEAST_GAP: f64 = 1e-5;
 const MOST_SWEEPS: usize = 20;
 
 impl Within {
     fn new(model: Model, task: Task, prices: Option<&[u64]>) -> Self {
+        let prices_given = prices.is_some();
         let prices = prices.map_or_else(|| vec![0; model.limits.len()], <[u64]>::to_vec);
         let mut within = Within {
             incidence: model.incidence(),
@@ -114,6 +120,7 @@ impl Within {
             task: Task { start: None, depth: task.depth + 1, ..task },
             broken: None,
             kept: None,
+            n_ascents: if prices_given { 6 } else { 40 },
             model,
         };
         if let Some(start) = task.start {
@@ -135,13 +142,17 @@ impl Within {
         self.bound = self.bound.max(bound.min(self.cutoff));
     }
 
-    fn is_done(&self, search: &mut Search) -> bool {
+    pub(super) fn is_done(&self, search: &mut Search) -> bool {
         search.is_out() || self.cutoff - self.bound <= self.task.slack(self.cost)
     }
 
     fn run(&mut self, search: &mut Search) {
         let prices = self.prices.clone();
         let Some(mut point) = self.minimizer_at(search, &prices) else { return };
+        if self.n_limits() > 1 {
+            let Some(next) = self.ascend(search, point) else { return };
+            point = next;
+        }
         for _ in 0..MOST_LIMITS {
             if self.is_done(search) {
                 return;
@@ -157,6 +168,14 @@ impl Within {
         }
     }
 
+    /// How many limits some node has a demand for.
+    fn n_limits(&self) -> usize {
+        let demands = self.model.nodes.iter().flat_map(|node| &node.demands);
+        let mut is_used = vec![false; self.model.limits.len()];
+        demands.for_each(|demand| is_used[demand.limit] = true);
+        is_used.iter().filter(|is_used| **is_used).count()
+    }
+
     /// The limit that is broken most, or that has a price and is not taken to the full.
     fn limit_to_price(&self, point: &Point) -> Option<usize> {
         let part = |limit: &usize| point.taken[*limit] as f64 / self.model.limits[*limit].max(1) as f64;
@@ -168,14 +187,14 @@ impl Within {
     }
 
     /// Minimizes at some prices; none if that closes the search.
-    fn minimizer_at(&mut self, search: &mut Search, prices: &[u64]) -> Option<Point> {
+    pub(super) fn minimizer_at(&mut self, search: &mut Search, prices: &[u64]) -> Option<Point> {
         let model = priced(&self.model, prices);
         let start = self.states.clone();
-        let gap = self.task.gap / 4.0;
+        let gap = (self.task.gap / 4.0).max(LEAST_GAP);
         let task = Task { start: start.as_deref(), cutoff: self.cutoff, gap, ..self.task };
         let n_steps = search.n_steps;
         let minimize_aside = |search: &mut Search| search.aside(|search| minimize(search, model.renamed(), task));
-        let outcome = search.with_part_of_effort(8, minimize_aside);
+        let outcome = search.with_little_effort(u64::MAX, minimize_aside);
         if outcome.bound.min(self.cutoff) > self.bound {
             self.prices = prices.to_vec();
         }

@@ -1,7 +1,7 @@
 //! Times the solver on made-up training steps of layers that repeat, on a mesh of 4x8 or 4x2x4, and prints the gap that it reaches.
 //!
-//! `cargo bench -p hlo-search --bench solver -- 24 0.01 5 0.2 3`: 24 layers, until a gap of 1 %, with costs disturbed by 5 %, no
-//! more than 0.2 of the values with several uses on a device, and three axes. Without arguments some that fit in a minute. With
+//! `cargo bench -p hlo-search --bench solver -- 24 0.01 5 0.2 3 2`: 24 layers, until a gap of 1 %, with costs disturbed by 5 %, no
+//! more than 0.2 of the values with several uses on a device, three axes, and two moments. Without arguments some that fit in a minute. With
 //! `VERBOSE=1` in the environment, also the stages.
 //!
 //! `cargo bench -p hlo-search --bench solver -- grid 10 8`: 10 times 10 variables of 8 states, with random costs.
@@ -9,212 +9,22 @@
 //! A variable is an operation's plan, or the form in which a value with several uses is kept. Its states say what each
 //! axis of the mesh does. The costs are of arithmetic and of moving what a plan does not have where it needs it.
 
-#[path = "../src/solver/mod.rs"]
+#[path = "../../src/solver/mod.rs"]
 #[expect(dead_code, unused_imports, reason = "a benchmark needs a part of the solver's face")]
 mod solver;
+mod step;
 
 use cranelift_entity::SecondaryMap;
 use solver::{Constraint, Cost, INFINITE, Pair, PairTable, Problem, Progress, SolveRequest, VarId, solve};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
-
-/// What an axis of the mesh does to a value.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Form {
-    Replicated,
-    Dim(u8),
-    Partial,
-}
-use Form::{Dim, Partial, Replicated};
-
-/// What an operation computes.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Kind {
-    /// Not linear: no partial sums.
-    Pointwise,
-    Linear,
-    /// Linear, with its dims in another order.
-    Turned,
-    /// `[batch, rows, inner] x [inner, columns]`.
-    Dot,
-    /// A parameter of two dims.
-    Leaf,
-    /// The form in which a value is kept.
-    Hub,
-}
+use step::Form::{Dim, Partial, Replicated};
+use step::{ACTIVATION, Form, Kind, Op, Step, step_of};
 
 /// The sizes of the mesh's axes, and what moving a byte along them costs in picoseconds.
 type Axes = &'static [(Cost, Cost)];
 const AXES: [Axes; 2] = [&[(4, 80), (8, 20)], &[(4, 80), (2, 20), (4, 20)]];
-
-impl Kind {
-    /// What an axis may do; the result's form stands for it.
-    fn forms(self) -> &'static [Form] {
-        match self {
-            Kind::Pointwise => &[Replicated, Dim(0), Dim(1), Dim(2)],
-            Kind::Linear | Kind::Turned | Kind::Dot | Kind::Hub => &[Replicated, Dim(0), Dim(1), Dim(2), Partial],
-            Kind::Leaf => &[Replicated, Dim(0), Dim(1)],
-        }
-    }
-
-    /// The forms by axis, of each state.
-    fn states(self, n_axes: usize) -> Vec<Vec<Form>> {
-        let with_all = |state: Vec<Form>| self.forms().iter().map(move |form| [&state[..], &[*form]].concat());
-        (0..n_axes).fold(vec![vec![]], |states, _| states.into_iter().flat_map(with_all).collect())
-    }
-
-    /// The form in which the operand must be for a result.
-    fn needs(self, operand: usize, form: Form) -> Form {
-        match (self, operand, form) {
-            (Kind::Dot, 0, Dim(2)) => Replicated,
-            (Kind::Dot, 0, Partial) => Dim(2),
-            (Kind::Dot, _, Dim(2)) => Dim(1),
-            (Kind::Dot, _, Partial) => Dim(0),
-            (Kind::Dot, _, Dim(_)) => Replicated,
-            (Kind::Turned, _, Dim(dim)) => Dim((dim + 1) % 3),
-            (_, _, form) => form,
-        }
-    }
-}
-
-struct Op {
-    kind: Kind,
-    n_bytes: Cost,
-    /// Picoseconds on one device.
-    work: Cost,
-    inputs: Vec<usize>,
-    class: u32,
-}
-
-/// The operations of a step.
-#[derive(Default)]
-struct Step {
-    ops: Vec<Op>,
-    /// The place in the layer, which is the class of what repeats.
-    place: u32,
-    /// What the forward pass of the layer left to do on the way back: the operation, its inputs.
-    tape: Vec<(Kind, usize, Vec<usize>)>,
-    /// Pairs of operations that must be in the same form.
-    tied: Vec<(usize, usize)>,
-}
-
-const ACTIVATION: Cost = 64 << 20;
-
-impl Step {
-    fn add(&mut self, kind: Kind, n_bytes: Cost, inputs: Vec<usize>) -> usize {
-        let work = match kind {
-            Kind::Dot => n_bytes * 64,
-            Kind::Pointwise | Kind::Linear | Kind::Turned => n_bytes * 2,
-            Kind::Leaf | Kind::Hub => 0,
-        };
-        self.place += 1;
-        self.ops.push(Op { kind, n_bytes, work, inputs, class: self.place });
-        self.ops.len() - 1
-    }
-
-    fn forward(&mut self, kind: Kind, n_bytes: Cost, inputs: Vec<usize>) -> usize {
-        let op = self.add(kind, n_bytes, inputs.clone());
-        self.tape.push((kind, op, inputs));
-        op
-    }
-
-    fn chain(&mut self, mut value: usize, n: usize) -> usize {
-        for _ in 0..n {
-            value = self.forward(Kind::Pointwise, self.ops[value].n_bytes, vec![value]);
-        }
-        value
-    }
-
-    fn dense(&mut self, input: usize, n_bytes: Cost, n_weight_bytes: Cost) -> usize {
-        let weight = self.add(Kind::Leaf, n_weight_bytes, vec![]);
-        let product = self.forward(Kind::Dot, n_bytes, vec![input, weight]);
-        self.forward(Kind::Linear, n_bytes, vec![product])
-    }
-
-    fn layer(&mut self, input: usize) -> usize {
-        let normal = self.chain(input, 6);
-        let [query, key, value] = [(); 3].map(|()| self.dense(normal, ACTIVATION, 4 << 20));
-        let [query, key] = [query, key].map(|value| self.forward(Kind::Turned, ACTIVATION, vec![value]));
-        let scores = self.forward(Kind::Dot, 4 * ACTIVATION, vec![query, key]);
-        let weights = self.chain(scores, 5);
-        let context = self.forward(Kind::Dot, ACTIVATION, vec![weights, value]);
-        let context = self.forward(Kind::Turned, ACTIVATION, vec![context]);
-        let context = self.forward(Kind::Turned, ACTIVATION, vec![context]);
-        let projected = self.dense(context, ACTIVATION, 4 << 20);
-        let middle = self.forward(Kind::Linear, ACTIVATION, vec![input, projected]);
-        let normal = self.chain(middle, 6);
-        let wide = self.dense(normal, 4 * ACTIVATION, 16 << 20);
-        let wide = self.chain(wide, 6);
-        let narrow = self.dense(wide, ACTIVATION, 16 << 20);
-        let narrow = self.forward(Kind::Turned, ACTIVATION, vec![narrow]);
-        self.forward(Kind::Linear, ACTIVATION, vec![middle, narrow])
-    }
-
-    /// The way back over a layer's tape: the gradients of its inputs, and updates of its parameters.
-    fn backward(&mut self, tape: Vec<(Kind, usize, Vec<usize>)>, gradients: &mut HashMap<usize, usize>) {
-        for (kind, op, inputs) in tape.into_iter().rev() {
-            let Some(gradient) = gradients.get(&op).copied() else { continue };
-            for (operand, input) in inputs.iter().enumerate() {
-                let n_bytes = self.ops[*input].n_bytes;
-                let part = match (kind, operand) {
-                    (Kind::Dot, 0) => self.add(Kind::Dot, n_bytes, vec![gradient, inputs[1]]),
-                    (Kind::Dot, _) => self.add(Kind::Dot, n_bytes, vec![inputs[0], gradient]),
-                    (Kind::Linear, _) => gradient,
-                    (Kind::Turned, _) => {
-                        let turned = self.add(Kind::Turned, n_bytes, vec![gradient]);
-                        self.add(Kind::Turned, n_bytes, vec![turned])
-                    }
-                    _ => self.add(Kind::Pointwise, n_bytes, vec![*input, gradient]),
-                };
-                let sum = match gradients.get(input) {
-                    Some(other) => self.add(Kind::Linear, n_bytes, vec![*other, part]),
-                    None => part,
-                };
-                gradients.insert(*input, sum);
-                if self.ops[*input].kind == Kind::Leaf {
-                    self.update(*input, sum);
-                }
-            }
-        }
-    }
-
-    fn update(&mut self, weight: usize, gradient: usize) {
-        let n_bytes = self.ops[weight].n_bytes;
-        let moments = [(); 2].map(|()| {
-            let moment = self.add(Kind::Leaf, n_bytes, vec![]);
-            let scaled = self.add(Kind::Linear, n_bytes, vec![moment]);
-            let new = self.add(Kind::Pointwise, n_bytes, vec![scaled, gradient]);
-            let kept = self.add(Kind::Leaf, n_bytes, vec![new]);
-            self.tied.push((moment, kept));
-            new
-        });
-        let ratio = self.add(Kind::Pointwise, n_bytes, moments.to_vec());
-        let scaled = self.add(Kind::Linear, n_bytes, vec![ratio]);
-        let new = self.add(Kind::Pointwise, n_bytes, vec![weight, scaled]);
-        let kept = self.add(Kind::Leaf, n_bytes, vec![new]);
-        self.tied.push((weight, kept));
-    }
-}
-
-fn step_of(n_layers: usize) -> Step {
-    let mut step = Step::default();
-    let mut value = step.add(Kind::Pointwise, ACTIVATION, vec![]);
-    let mut tapes = Vec::new();
-    for _ in 0..n_layers {
-        step.place = 10;
-        value = step.layer(value);
-        tapes.push(std::mem::take(&mut step.tape));
-    }
-    step.place = 1000;
-    let loss = step.add(Kind::Pointwise, ACTIVATION, vec![value]);
-    let mut gradients = HashMap::from([(value, loss)]);
-    for tape in tapes.into_iter().rev() {
-        step.place = 2000;
-        step.backward(tape, &mut gradients);
-    }
-    step
-}
 
 /// What it costs to bring a value from one form to another.
 fn moving_cost(axes: Axes, n_bytes: Cost, from: &[Form], to: &[Form]) -> Cost {
@@ -317,18 +127,25 @@ impl Builder {
         }
     }
 
-    /// Limits what a device keeps of the values with several uses to a part of them.
-    fn limit(&mut self, part: f64) {
+    /// Limits what a device keeps at some moments of the values with several uses to a part of them. A moment has a third of the
+    /// values before and after it, if there is more than one.
+    fn limit(&mut self, part: f64, n_moments: usize) {
         let states = Kind::Hub.states(self.axes.len());
-        let terms = self.hubs.iter().map(|(hub, n_bytes)| {
-            let n_local = |state: &Vec<Form>| {
-                let cut = state.iter().zip(self.axes).filter(|(form, _)| matches!(form, Dim(_)));
-                n_bytes / cut.map(|(_, (n, _))| n).product::<Cost>()
-            };
-            (*hub, states.iter().map(|state| n_local(state) as u64).collect())
-        });
-        let n_bytes: Cost = self.hubs.iter().map(|(_, n_bytes)| n_bytes).sum();
-        self.problem.constraints.push(Constraint { limit: (n_bytes as f64 * part) as u64, terms: terms.collect() });
+        let n_local = |n_bytes: Cost, state: &Vec<Form>| {
+            let cut = state.iter().zip(self.axes).filter(|(form, _)| matches!(form, Dim(_)));
+            (n_bytes / cut.map(|(_, (n, _))| n).product::<Cost>()) as u64
+        };
+        let n = self.hubs.len();
+        for moment in 0..n_moments {
+            let middle = n * (2 * moment + 1) / (2 * n_moments);
+            let reach = if n_moments == 1 { n } else { n / 3 };
+            let kept = &self.hubs[middle.saturating_sub(reach)..(middle + reach).min(n)];
+            let term =
+                |(hub, n_bytes): &(VarId, Cost)| (*hub, states.iter().map(|state| n_local(*n_bytes, state)).collect());
+            let n_bytes: Cost = kept.iter().map(|(_, n_bytes)| n_bytes).sum();
+            let limit = (n_bytes as f64 * part) as u64;
+            self.problem.constraints.push(Constraint { limit, terms: kept.iter().map(term).collect() });
+        }
     }
 }
 
@@ -340,6 +157,7 @@ struct Case {
     percent: f64,
     part: f64,
     n_axes: usize,
+    n_moments: usize,
 }
 
 fn run(case: &Case) {
@@ -353,7 +171,7 @@ fn run(case: &Case) {
     builder.add_step(&step_of(case.n_layers));
     builder.disturb(case.percent);
     if case.part > 0.0 {
-        builder.limit(case.part);
+        builder.limit(case.part, case.n_moments);
     }
     time(&builder.problem, &builder.repeats, case.wanted_gap, &format!("{case:?}"));
 }
@@ -424,6 +242,7 @@ fn main() {
         percent: number(2, 0.0),
         part: number(3, 0.0),
         n_axes: number(4, 2.0) as usize,
+        n_moments: number(5, 1.0) as usize,
     };
     if std::env::args().any(|argument| argument == "grid") {
         run_grid(number(0, 8.0) as usize, number(1, 8.0) as usize);
