@@ -22,6 +22,7 @@ mod mesh_layouts;
 mod passes;
 mod placement_proof;
 mod plan;
+mod plan_parallel;
 mod plan_trace;
 mod promises;
 mod random_collectives;

@@ -1,0 +1,133 @@
+//! `hlo-opt plan parallel`: what it says, obeys and refuses.
+
+use hlo_opt::console::Console;
+use hlo_tests::root;
+use serde_json::Value;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// Unity's MLP for 24 devices.
+fn mlp() -> String {
+    root().join("../crates/hlo-search/examples/mlp.24.hlo").display().to_string()
+}
+
+fn sample(name: &str) -> String {
+    root().join("../ir-samples").join(name).display().to_string()
+}
+
+/// The exit code of `hlo-opt plan parallel`, and what it prints to stdout and stderr.
+fn plan(args: &[&str]) -> (u8, String, String) {
+    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+    let mut console = Console {
+        stdin: &mut std::io::empty(),
+        stdout: &mut stdout,
+        stderr: &mut stderr,
+        shows_progress: false,
+        has_color: false,
+        stdin_is_terminal: true,
+        stdout_is_terminal: false,
+    };
+    let args = ["hlo-opt", "plan", "parallel"].iter().chain(args).map(OsString::from);
+    let code = hlo_opt::run(args, &mut console);
+    let text = |bytes| String::from_utf8(bytes).expect("UTF-8 text");
+    (code, text(stdout), text(stderr))
+}
+
+fn json(args: &[&str]) -> Value {
+    let (code, stdout, stderr) = plan(&[args, &["--emit", "json"]].concat());
+    assert_eq!(code, 0, "{stderr}");
+    serde_json::from_str(&stdout).expect("JSON")
+}
+
+/// A file in a folder of its own.
+fn written(name: &str, text: &str) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("hlo-opt-plan-parallel-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a temporary folder");
+    let path = folder.join(name);
+    std::fs::write(&path, text).expect("a file");
+    path
+}
+
+#[test]
+fn a_plan_is_no_worse_than_its_baselines_and_no_better_than_its_bound() {
+    let words = [&mlp()[..], "--devices", "24", "--machine", "h100", "--axes", "2"];
+    let report = json(&words);
+    let step = report["step_s"].as_f64().expect("a time");
+    assert!(report["bound_s"].as_f64().expect("a bound") <= step);
+    assert!(report["emitted_step_s"].as_f64().expect("a time") <= step);
+    let baselines = report["baselines"].as_array().expect("baselines");
+    let names: Vec<&str> = baselines.iter().filter_map(|one| one["name"].as_str()).collect();
+    assert_eq!(names, ["data parallel", "ZeRO-1", "ZeRO-3", "Megatron"]);
+    assert!(baselines.iter().all(|one| one["step_s"].as_f64().is_none_or(|s| s >= step)), "{baselines:?}");
+    assert_eq!(plan(&words), plan(&words), "the same bytes twice");
+}
+
+#[test]
+fn pins_are_obeyed_and_cost_what_they_cost() {
+    let free = json(&[&mlp(), "--devices", "24", "--mesh", "4x6"]);
+    let pins = written("pins.toml", "\"%weights__dense002__.1\" = [1, 1]\n\"weights['dense004']\" = [6, 1]\n");
+    let pins = pins.display().to_string();
+    let (code, _, stderr) = plan(&[&mlp(), "--devices", "24", "--mesh", "4x6", "--pins", &pins]);
+    // A name that is none is an error that says which.
+    assert_eq!(code, 1);
+    assert!(stderr.contains("`weights['dense004']`"), "{stderr}");
+    let pins = written("pins.toml", "\"%weights__dense002__.1\" = [1, 1]\n\"%weights__dense004__.1\" = [6, 1]\n");
+    let pinned = json(&[&mlp(), "--devices", "24", "--mesh", "4x6", "--pins", &pins.display().to_string()]);
+    let state = |name: &str| {
+        let params = pinned["params"].as_array().expect("parameters");
+        let of_name = params.iter().find(|param| param["name"] == name).expect("the parameter");
+        of_name["state"].as_str().expect("a state").to_string()
+    };
+    assert_eq!(state("weights__dense002__.1"), "R,R");
+    assert_eq!(state("weights__dense004__.1"), "R,0");
+    assert!(pinned["step_s"].as_f64() >= free["step_s"].as_f64());
+}
+
+#[test]
+fn what_a_decision_costs_is_told() {
+    let words = [&mlp()[..], "--devices", "24", "--mesh", "4x6", "--why", "%weights__dense002__.1", "--why", "%nobody"];
+    let (code, stdout, stderr) = plan(&words);
+    assert_eq!(code, 0, "{stderr}");
+    assert!(stdout.contains("why state of %weights__dense002__.1: "), "{stdout}");
+    assert!(stdout.contains("why %nobody: no parameter and no value"), "{stdout}");
+    let report = json(&words);
+    let others = report["why"][0][1]["others"].as_array().expect("other states");
+    let step = report["step_s"].as_f64().expect("a time");
+    assert!(!others.is_empty() && others.iter().all(|other| other["step_s"].as_f64().is_none_or(|s| s >= step)));
+}
+
+#[test]
+fn a_limit_that_no_plan_keeps_names_the_least() {
+    let (code, stdout, stderr) = plan(&[&mlp(), "--devices", "24", "--mesh", "4x6", "--memory-limit", "64MiB"]);
+    assert_eq!((code, stdout.as_str()), (1, ""));
+    assert!(stderr.contains("no plan found within 67108864 bytes") && stderr.contains("the least is "), "{stderr}");
+    let within = json(&[&mlp(), "--devices", "24", "--mesh", "4x6", "--memory-limit", "2GiB"]);
+    assert!(within["peak_bytes"].as_u64().expect("bytes") <= 2 << 30);
+}
+
+#[test]
+fn programs_that_are_partitioned_already_are_refused() {
+    let (code, _, stderr) = plan(&[&sample("programs/mlp_adam.hlo")]);
+    assert_eq!(code, 1);
+    assert!(stderr.contains("expected a global program, found one of 8 devices"), "{stderr}");
+    let (code, _, stderr) = plan(&[&sample("global/partial_manual.unopt.hlo")]);
+    assert_eq!(code, 1);
+    assert!(stderr.contains("a manual region (shard_map)"), "{stderr}");
+}
+
+#[test]
+fn where_nothing_can_be_cut_the_program_stays_as_it_is() {
+    let text = "HloModule m\n\nENTRY %main (x: f32[]) -> f32[] {\n  %x = f32[] parameter(0)\n  ROOT %y = f32[] add(%x, %x)\n}\n";
+    let (file, out) = (written("scalar.hlo", text), written("out.hlo", ""));
+    let (code, stdout, stderr) = plan(&[&file.display().to_string(), "-o", &out.display().to_string()]);
+    assert_eq!((code, stdout.as_str()), (0, ""));
+    assert!(stderr.contains("unchanged: no value has a dim that could be cut"), "{stderr}");
+    assert!(!std::fs::read_to_string(out).expect("the file").contains("sharding"));
+}
+
+#[test]
+fn meshes_that_do_not_fit_are_refused() {
+    let (code, _, stderr) = plan(&[&mlp(), "--devices", "24", "--mesh", "5x5"]);
+    assert_eq!(code, 2);
+    assert!(stderr.contains("whose product is 24, found `5x5`"), "{stderr}");
+}
