@@ -1,14 +1,11 @@
 //! Minimizes a sum of costs of single variables and of pairs of variables, under linear constraints, with a lower bound.
 
-mod ascend;
 mod blocks;
 mod descent;
 mod eliminate;
 mod facts;
 mod limits;
-mod merge;
 mod model;
-mod parts;
 mod problem;
 mod repair;
 mod runner_up;

@@ -1,7 +1,6 @@
 //! The problem as the solver rewrites it: nodes with the states that are left, and at most one edge between two nodes.
 
 use super::problem::{Cost, INFINITE, PairTable, Problem};
-use super::simplify::restrict_node;
 use super::tables::{Table, TableCache, is_infinite, plus};
 use cranelift_entity::EntityRef;
 use std::collections::HashMap;
@@ -294,4 +293,13 @@ pub(super) fn connected_parts(model: Model) -> Vec<Model> {
         parts[part as usize].edges.push(edge);
     }
     parts
+}
+
+/// Leaves a node the states `kept`.
+pub(super) fn restrict_node(node: &mut Node, kept: &[u32]) {
+    node.labels = kept.iter().map(|state| node.labels[*state as usize]).collect();
+    node.costs = kept.iter().map(|state| node.costs[*state as usize]).collect();
+    for demand in &mut node.demands {
+        demand.amounts = kept.iter().map(|state| demand.amounts[*state as usize]).collect();
+    }
 }

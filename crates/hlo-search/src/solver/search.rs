@@ -4,17 +4,21 @@
 //! 1. A part that elimination solves cheaply is solved.
 //! 2. Otherwise sweeps of messages bound it, descents from what they decode give assignments, and states that cannot be part of a
 //!    better one are dropped. If many were dropped, the part is minimized anew from its simplification on.
-//! 3. Otherwise elimination solves it if that fits at all, or the search branches over the states of one node, depth first.
+//! 3. Otherwise elimination solves it if that fits at all.
+//! 4. Otherwise messages between blocks of nodes bound it and drop states, the blocks small at first, then larger.
+//! 5. Otherwise the search branches over the states of one node, depth first.
 //!
 //! Everything is counted in table entries read, so a search that stops for its effort stops at the same place each time. The bound
 //! is valid wherever it stops.
 
+mod parts;
+
 use super::facts::{Search, Stage};
 use super::model::{Model, connected_parts, has_empty_node};
-use super::parts::{Part, advance};
 use super::problem::{Cost, INFINITE};
 use super::simplify::{Fold, Simplified, simplify};
 use super::tables::{is_infinite, plus};
+use parts::{Part, advance};
 
 /// What is wanted of a model.
 #[derive(Clone, Copy)]

@@ -17,7 +17,9 @@
 //! Reference: bucket elimination (Dechter 1999) for nodes of at most two neighbours; dominance as *dead-end elimination* (Goldstein
 //! 1994).
 
-use super::model::{Demand, Edge, Model, Node, plus_all};
+mod merge;
+
+use super::model::{Demand, Edge, Model, Node, plus_all, restrict_node};
 use super::problem::Cost;
 use super::tables::{Table, TableCache, is_infinite, min_plus, plus};
 use std::collections::VecDeque;
@@ -340,15 +342,6 @@ impl Simplifier {
         // The edge that the fold made is not the node's.
         let links = self.edges_of(at).filter_map(link).collect();
         Fold { origin: node.origin, labels: node.labels, costs: node.costs, links }
-    }
-}
-
-/// Leaves a node the states `kept`.
-pub(super) fn restrict_node(node: &mut Node, kept: &[u32]) {
-    node.labels = kept.iter().map(|state| node.labels[*state as usize]).collect();
-    node.costs = kept.iter().map(|state| node.costs[*state as usize]).collect();
-    for demand in &mut node.demands {
-        demand.amounts = kept.iter().map(|state| demand.amounts[*state as usize]).collect();
     }
 }
 

@@ -173,6 +173,7 @@ fn check_against_brute_force(case: u64, problem: &Problem, random: &mut Random) 
     assert_eq!(solved, solve_with(&request(problem, u64::MAX), eliminations), "case {case}: two runs");
     let effort = random.below(solved.n_steps + 1);
     let early = solve_with(&request(problem, effort), eliminations);
+    assert_eq!(early, solve_with(&request(problem, effort), eliminations), "case {case}, effort {effort}: two runs");
     assert!(early.lower_bound <= least && least <= early.cost, "case {case}, effort {effort}");
 }
 
@@ -301,5 +302,40 @@ fn starts_cutoffs_and_progress() {
         assert!(!cut.was_cut || cutoff <= Some(least), "case {case}");
         let stopped = solve(&SolveRequest { is_over: &|| true, ..request(&problem, u64::MAX) });
         assert!(stopped.lower_bound <= least && least <= stopped.cost, "case {case}");
+    }
+}
+
+/// A grid of 5 times 5 variables, all joined to their neighbours.
+fn draw_grid(random: &mut Random) -> Problem {
+    const WIDTH: usize = 5;
+    let mut problem = Problem::default();
+    for _ in 0..WIDTH * WIDTH {
+        let n_states = 2 + random.below(3);
+        problem.variables.push((0..n_states).map(|_| random.cost(0)).collect());
+    }
+    for at in 0..WIDTH * WIDTH {
+        let right = (at % WIDTH + 1 < WIDTH).then_some(at + 1);
+        let below = (at + WIDTH < WIDTH * WIDTH).then_some(at + WIDTH);
+        for other in [right, below].into_iter().flatten() {
+            let [rows, columns] = [at, other].map(VarId::new);
+            let [n_rows, n_columns] = [rows, columns].map(|var| problem.variables[var].len());
+            let costs = (0..n_rows * n_columns).map(|_| random.cost(5)).collect();
+            problem.pairs.push(Pair { rows, columns, table: Arc::new(PairTable { n_rows, n_columns, costs }) });
+        }
+    }
+    problem
+}
+
+#[test]
+fn grids_come_out_alike_by_elimination_and_by_branching() {
+    let all = EliminationLimits { n_entries: 1 << 24, n_steps: 1 << 24 };
+    let none = EliminationLimits { n_entries: 0, n_steps: 0 };
+    for case in 0..n_cases() / 200 {
+        let problem = draw_grid(&mut Random(case));
+        let eliminated = solve_with(&request(&problem, u64::MAX), Eliminations { first: all, last: all });
+        let branched = solve_with(&request(&problem, u64::MAX), Eliminations { first: none, last: none });
+        assert_eq!(branched.cost, eliminated.cost, "case {case}");
+        assert_eq!(branched.lower_bound, eliminated.lower_bound, "case {case}");
+        assert_eq!(branched.is_exact, eliminated.is_exact, "case {case}");
     }
 }

@@ -14,6 +14,8 @@
 //! 4. If none can be dropped, the search branches over the states of the node of which the assignments on both sides of the limit
 //!    differ most.
 
+mod ascend;
+
 use super::facts::{Search, Stage};
 use super::limits::{
     OverLimit, demand_only, drop_by_limits, has_demands, highest_price, is_within, price_of, priced, taken,

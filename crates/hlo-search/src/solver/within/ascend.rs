@@ -4,11 +4,11 @@
 //! is a mean of `g` and the last `d`, and `t = q * (cost - bound) / |d|^2` (Polyak 1969, with the best known cost as the aim). `q`
 //! halves when the bound did not get better three times.
 
-use super::facts::Search;
-use super::limits::{highest_price, price_of};
-use super::problem::Cost;
-use super::tables::is_infinite;
-use super::within::{Point, Within};
+use super::{Point, Within};
+use crate::solver::facts::Search;
+use crate::solver::limits::{highest_price, price_of};
+use crate::solver::problem::Cost;
+use crate::solver::tables::is_infinite;
 
 /// How much of the last direction stays.
 const INERTIA: f64 = 0.3;

@@ -1,14 +1,14 @@
 //! A connected part of a model, and the steps that close its gap.
 
-use super::blocks::Blocks;
-use super::descent::{Descent, cheapest};
-use super::eliminate::{EliminationLimits, EliminationPlan};
-use super::facts::{Search, Stage};
-use super::model::{Incidence, Model, fix_state};
-use super::problem::{Cost, INFINITE};
-use super::search::{Outcome, Task, minimize};
-use super::sweep::{Closed, Sweeper};
-use super::tables::is_infinite;
+use super::{Outcome, Task, minimize};
+use crate::solver::blocks::Blocks;
+use crate::solver::descent::{Descent, cheapest};
+use crate::solver::eliminate::{EliminationLimits, EliminationPlan};
+use crate::solver::facts::{Search, Stage};
+use crate::solver::model::{Incidence, Model, fix_state};
+use crate::solver::problem::{Cost, INFINITE};
+use crate::solver::sweep::{Closed, Sweeper};
+use crate::solver::tables::is_infinite;
 
 /// How far a part has come.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -1,12 +1,12 @@
 //! Makes one node of two whose edge allows each state of one with exactly one state of the other.
 //!
 //! Such nodes are a parameter and the output that takes its place, or what a loop carries. The costs, demands and edges of the one
-//! node go to the other, with its states in the order of their partners. Single moves of an assignment ([`super::repair`]) could not
+//! node go to the other, with its states in the order of their partners. Single moves of an assignment ([`crate::solver::repair`]) could not
 //! change either of them alone.
 
-use super::model::{Demand, Edge, Node, plus_all};
-use super::problem::Cost;
-use super::simplify::Simplifier;
+use super::Simplifier;
+use crate::solver::model::{Demand, Edge, Node, plus_all};
+use crate::solver::problem::Cost;
 
 /// A node that takes another one in.
 pub(super) struct Twin {
