@@ -25,11 +25,15 @@ def finish(process: subprocess.Popen) -> dict:
     return json.loads(out.splitlines()[-1])
 
 
-def together(*modes: int) -> list[dict]:
-    """What processes print that train together, each with its own mode."""
+def free_port() -> int:
     with socket.socket() as free:
         free.bind(("localhost", 0))
-        port = free.getsockname()[1]
+        return free.getsockname()[1]
+
+
+def together(*modes: int) -> list[dict]:
+    """What processes print that train together, each with its own mode."""
+    port = free_port()
     of_all = ["--processes", str(len(modes)), "--port", str(port)]
     running = [start("--process", str(n), "--mode", str(mode), *of_all) for n, mode in enumerate(modes)]
     return [finish(process) for process in running]
@@ -53,6 +57,41 @@ def test_where_processes_would_run_other_programs_all_run_the_original():
         assert "came to another program" in said
         assert process["held"] == plain["held"]
         np.testing.assert_allclose(process["losses"], plain["losses"], rtol=2e-5)
+
+
+ENABLE = """
+import sys
+import jax
+import hlo_opt.jax as ho
+port, number, pipeline = sys.argv[1:]
+jax.distributed.initialize(f"localhost:{port}", 2, int(number))
+try:
+    ho.enable(pipeline)
+except ho.HookError as error:
+    print(error)
+"""
+
+
+def enabled(*pipelines: str, **environment: str) -> list[str]:
+    """What ``enable`` says in processes of one run, each with its own pipeline."""
+    port = str(free_port())
+    command = lambda number, pipeline: [sys.executable, "-c", ENABLE, port, str(number), pipeline]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", **environment}
+    running = [
+        subprocess.Popen(command(number, pipeline), env=environment, stdout=subprocess.PIPE, text=True)
+        for number, pipeline in enumerate(pipelines)
+    ]
+    return [process.communicate(timeout=300)[0].strip() for process in running]
+
+
+def test_processes_enable_the_same_or_nothing():
+    said = enabled("data-parallel", "cse,dce")
+    assert said[0].startswith("nothing is enabled: processes [1] enable something else")
+    assert said[1].startswith("nothing is enabled: processes [0] enable something else")
+    # They agree, and come to what a CPU has no place for.
+    for text in enabled("cse,dce", "cse,dce"):
+        assert "expected a plugin for GPUs, found none" in text or "expected jaxlib 0.11 or newer" in text
+    assert enabled("cse,dce", "cse,dce", HLO_OPT="off") == ["", ""]
 
 
 def test_the_persistent_cache(tmp_path):

@@ -15,6 +15,9 @@ from hlo_opt.jax.sharding import check_machine
 #: The first version of jaxlib that keeps what a program donates when a hook has changed it.
 KEEPS_ALIASES = (0, 11)
 
+#: How long a process waits for the others to enable something.
+_WAIT_S = 60.0
+
 _NOTHING = b"HloModule nothing\n\nENTRY main {\n  ROOT a = f32[] constant(0)\n}\n"
 
 
@@ -63,13 +66,19 @@ def enable(
 
     Raises:
         ValueError: there is no such pipeline or machine.
-        HookError: this JAX has no compiler that takes a hook, or one that loses donated arguments.
+        HookError: this JAX has no compiler that takes a hook, or one that loses donated arguments; or another process
+            of this run does not enable the same: of several processes, which share programs, all have to call this.
     """
     _check_pipeline(pipeline)
     if machine is not None:
         check_machine(machine)
     names = [only] if isinstance(only, str) else list(only or ())
-    if os.environ.get("HLO_OPT", "").lower() == "off":
+    is_off = os.environ.get("HLO_OPT", "").lower() == "off"
+    said = (_native.__version__, pipeline, names, machine, strict, deadline_s)
+    others = private.disagreeing_processes("enable", "off" if is_off else repr(said), _WAIT_S)
+    if others:
+        raise HookError(f"nothing is enabled: processes {others} enable something else, or nothing within {_WAIT_S} s")
+    if is_off:
         return
     version = jax.lib.__version__
     if tuple(map(int, re.findall(r"\d+", version)[:2])) < KEEPS_ALIASES:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -131,11 +132,38 @@ def differing_processes(processes: Sequence[int], digest: str) -> list[int]:
     client = _distributed().client
     if len(processes) < 2 or client is None:
         return []
-    place = "hlo_opt/" + "-".join(map(str, processes))
-    _n_decisions[place] += 1
-    place = f"{place}/{_n_decisions[place]}"
+    place = _next_place("-".join(map(str, processes)))
     client.key_value_set(f"{place}/{jax.process_index()}", digest)
     return [p for p in processes if client.blocking_key_value_get(f"{place}/{p}", _WAIT_MS) != digest]
+
+
+def _next_place(of: str) -> str:
+    """Where the next decision of some processes stands."""
+    _n_decisions[of] += 1
+    return f"hlo_opt/{of}/{_n_decisions[of]}"
+
+
+def disagreeing_processes(what: str, digest: str, wait_s: float) -> list[int]:
+    """Those of all processes that say something else of this, or nothing for so long. No device is initialized.
+
+    None where there is one process, or no service that they share.
+    """
+    state = _distributed()
+    if state.client is None or (state.num_processes or 1) < 2:
+        return []
+    place = _next_place(what)
+    state.client.key_value_set(f"{place}/{state.process_id}", digest)
+    end_s = time.monotonic() + wait_s
+    disagreeing = []
+    for process in range(state.num_processes):
+        left_ms = max(1, round((end_s - time.monotonic()) * 1000))
+        try:
+            found = state.client.blocking_key_value_get(f"{place}/{process}", left_ms)
+        except Exception:  # what XLA raises where nobody says anything
+            found = None
+        if found != digest:
+            disagreeing.append(process)
+    return disagreeing
 
 
 def pjrt_plugins() -> dict[str, Any]:
