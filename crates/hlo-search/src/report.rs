@@ -1,11 +1,13 @@
 //! What a search found, as data.
 
+use crate::claims::{ExchangeReport, count_deferred, find_exchanges};
 use crate::dump::describe;
 use crate::plan::{ChosenPlan, CostOf};
+use crate::prices::Prices;
 use crate::program::{CutId, Program};
 use crate::search::{Found, MeshOutcome};
 use crate::solver::Cost;
-use hlo_analysis::time::Machine;
+use hlo_analysis::time::{Machine, Network};
 use hlo_ir::Module;
 use hlo_pass::report::{Alternative, Decision, PassReport};
 use serde::Serialize;
@@ -35,6 +37,10 @@ pub struct PlanReport {
     pub largest: Vec<CostReport>,
     /// Bytes of parameters and of what lives beside them where a device has most, as the search counts them.
     pub peak_bytes: u64,
+    /// What devices exchange, by kind.
+    pub exchanges: Vec<ExchangeReport>,
+    /// Partial sums that ops take as such; a partitioner may reduce them before.
+    pub n_deferred_sums: usize,
     /// Seconds of kernels; the rest of a step is redistributions.
     pub work_s: f64,
     /// Copies that were added where a value is taken otherwise than it is kept.
@@ -106,7 +112,7 @@ fn seconds(cost: Cost) -> f64 {
 
 impl PlanReport {
     /// What there is to say about a plan.
-    pub(crate) fn new(program: &Program<'_>, found: &Found, machine: &Machine) -> PlanReport {
+    pub(crate) fn new(program: &Program<'_>, found: &Found, machine: &Machine, links: &Network) -> PlanReport {
         let plan = ChosenPlan { network: &found.network, assignment: &found.assignment };
         let baselines = found.baselines.iter().map(|fact| BaselineReport {
             name: fact.baseline.name(),
@@ -146,6 +152,8 @@ impl PlanReport {
             params: params.filter_map(|value| param_report(program, &plan, value)).collect(),
             largest: largest.collect(),
             peak_bytes: found.peak.bytes,
+            n_deferred_sums: count_deferred(program, &plan),
+            exchanges: find_exchanges(program, &plan, &Prices::new(&found.network.mesh, links)),
             work_s: costs.iter().filter(|(_, of)| is_work(of)).map(|(cost, _)| seconds(*cost)).sum(),
             n_copies: 0,
         }

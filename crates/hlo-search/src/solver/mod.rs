@@ -18,6 +18,5 @@ mod tests;
 mod tied;
 mod within;
 
-
 pub(crate) use problem::{Assignment, Constraint, Cost, INFINITE, Pair, PairTable, Problem, VarId};
 pub(crate) use solve::{Progress, SolveRequest, Solved, solve};
