@@ -28,7 +28,8 @@ const REORDER_SUMS: &[&str] = &[
 const GLOBAL: &[&str] = &["spmd-partition", "propagate-shardings"];
 
 /// Passes that say on how many devices a global program runs.
-const CUTTING: &[&str] = &["assign-mesh-layout", "apply-strategies", "propagate-strategies", "search-strategies"];
+const CUTTING: &[&str] =
+    &["assign-mesh-layout", "apply-strategies", "propagate-strategies", "search-strategies", "search-parallelization"];
 
 fn parse(name: &str, text: &str) -> Module {
     let parsed = hlo_text::parse_module(text);

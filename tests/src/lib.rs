@@ -7,6 +7,7 @@ pub mod fuzzing;
 pub mod large_step;
 pub mod random_module;
 pub mod random_region;
+pub mod random_search;
 pub mod random_sharding;
 pub mod random_strategies;
 pub mod training_step;

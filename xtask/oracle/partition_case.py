@@ -2,7 +2,8 @@
 """Run per-device programs in real XLA and hold their outputs against those of the global programs in the evaluator.
 
 partition_case.py CONFIG.json, where CONFIG holds: skip (names that are done), and cases, each with name, n_devices, file (the per-device
-program), inputs (npz of its tiles), expected and moved (npz of the evaluator's tiles without padding, the second of inputs that are
+program), annotated (the same program for XLA's partitioner, or null: the file is either), memory (a file for the memory that it takes,
+or null), inputs (npz of its tiles), expected and moved (npz of the evaluator's tiles without padding, the second of inputs that are
 moved by half an ulp), floor (the least tolerance), whole (the global program for one device, or null) and wholes (npz of its inputs),
 cuts ([output][device]: starts in the whole); with is_global_alone the global program alone is run.
 
@@ -15,8 +16,9 @@ import check_case
 import compare
 import hlo_oracle
 import hlo_text
+import memory_stats
 
-DEVICES = 8
+DEVICES = 12
 
 
 def first_words(error):
@@ -27,10 +29,33 @@ def first_words(error):
     return re.sub(r"%?[\w\-]*\.\d+[\w.\-]*|\d+", "_", text)
 
 
-def compiled(file, n_devices):
+def compiled(file, n_devices, partition=False, memory=None):
+    """The program and its parameters' shapes; with `memory` (a function of its size in bytes) state is donated as the header says."""
     with open(file) as f:
-        module = hlo_oracle.parse(hlo_text.expand_mesh_groups(f.read()))
-    return hlo_oracle.compile_module(module, 1, n_devices), hlo_oracle.entry_leaves(module)
+        text = f.read()
+    module = hlo_oracle.parse(hlo_text.expand_mesh_groups(text))
+    edit = None
+    if memory:
+        donors, aliases = memory_stats.donations(text)
+        edit = lambda stablehlo: memory_stats.with_donations(stablehlo, donors, aliases)
+    program = hlo_oracle.compile_module(module, 1, n_devices, partition=partition, edit=edit)
+    if memory:
+        found = program.get_compiled_memory_stats()
+        sizes = {name: getattr(found, f"{name}_size_in_bytes") for name in ["argument", "output", "temp", "alias"]}
+        memory(sizes["argument"] + sizes["output"] + sizes["temp"] - sizes["alias"])
+    return program, hlo_oracle.entry_leaves(module)
+
+
+def note_memory(case):
+    """What notes the memory of a case, or None."""
+    if not case.get("memory"):
+        return None
+
+    def note(size):
+        with open(case["memory"], "a") as f:
+            f.write(f"{case['name']}\t{size}\n")
+
+    return note
 
 
 def whole_outputs(case):
@@ -50,7 +75,7 @@ def unfolded(case):
     hlo_oracle.NO_PARTITIONER = kept + ",constant_folding,algsimp"
     try:
         n_devices = case["n_devices"]
-        program, shapes = compiled(case["file"], n_devices)
+        program, shapes = compiled(case["file"], n_devices, is_by_xla(case))
         found = hlo_oracle.execute(program, inputs_of(case["inputs"], shapes, n_devices), n_devices)
     finally:
         hlo_oracle.NO_PARTITIONER = kept
@@ -62,6 +87,11 @@ def held(array, expected):
     if any(n < m for n, m in zip(array.shape, expected.shape)) or array.ndim != expected.ndim:
         raise check_case.Failure(f"expected a tile that holds {expected.shape}, found {array.shape}")
     return array[tuple(slice(0, n) for n in expected.shape)]
+
+
+def is_by_xla(case):
+    """Whether XLA partitions the program."""
+    return case["file"] == case.get("annotated")
 
 
 def near(expected, found, tolerance):
@@ -76,7 +106,7 @@ def run_case(case):
     expected = rows(case["expected"], n_devices)
     tolerance = max(case["floor"], widest(compare.tolerance, expected, rows(case["moved"], n_devices)))
     try:
-        program, shapes = compiled(case["file"], n_devices)
+        program, shapes = compiled(case["file"], n_devices, is_by_xla(case), note_memory(case))
         found = hlo_oracle.execute(program, inputs_of(case["inputs"], shapes, n_devices), n_devices)
     except Exception as error:
         if case["whole"]:

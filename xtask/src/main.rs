@@ -27,6 +27,7 @@ mod prove_check;
 mod python;
 mod reshard_check;
 mod sanitize;
+mod search_check;
 mod spelling_check;
 mod tidy;
 mod time_check;
@@ -166,8 +167,17 @@ cargo xtask <command>
       --mutants N          N small changes of per-device programs instead (of the files, or of the samples): each is seen by the evaluator,
                            proved equal, or listed
       --strategies         random strategies, or searches for some, in the place of random shardings; with FILES every search for each
+      --search             parallel plans by chance, or the best ones on slow devices, in the place of random shardings
       --table              predicted times of steps by each way to find strategies instead (FILES, default: ir-samples/strategies)
       --pass PIPELINE      how they are partitioned (default inline-calls,spmd-partition,cse,dce)
+  search-check [options] [FILES]  parallel plans of training steps (default: ir-samples/search), the best on slow devices and some by
+                       chance, partitioned: results, memory and collectives beside those that the plan claims
+      --quick              small programs on few devices, with few plans
+      --random N           plans by chance of each program and number of devices (default 40)
+      --seed S             the first one's seed (default 1)
+      --devices N          so many devices; may be repeated (default 2, 3, 4, 6, 8, 12)
+      --only SUBSTR        programs whose file name contains this; may be repeated
+      --xla                in real XLA too: what spmd-partition leaves, and what XLA's partitioner makes of the plan
   reshard-check [options]  redistribution plans of random pairs of shardings: bytes beside the lower bound, XLA's partitioner and
                        Shardy's reshards, and plans run in XLA
       --pairs N            planned pairs of each mesh (default 1000)
@@ -208,6 +218,7 @@ fn main() -> ExitCode {
         Some("paper-wus") => paper_wus::run(),
         Some("propagate-check") => propagate_check::run(words),
         Some("partition-check") => partition_check::run(words),
+        Some("search-check") => search_check::run(words),
         Some("reshard-check") => reshard_check::run(words),
         Some("help" | "--help" | "-h") => {
             print!("{HELP}");

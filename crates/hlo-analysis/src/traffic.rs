@@ -17,6 +17,8 @@ use std::collections::BTreeMap;
 pub struct Traffic {
     /// How often collectives run, by opcode; in loops as often as the loop runs.
     pub n_runs: BTreeMap<&'static str, f64>,
+    /// Bytes that one device sends, by opcode.
+    pub sent_by: BTreeMap<&'static str, f64>,
     /// Bytes that one device sends in all of them; of the largest group where groups differ.
     pub sent_bytes: f64,
 }
@@ -38,7 +40,9 @@ impl Traffic {
                 let exchange = exchange_of(rule);
                 let share = sent_share(exchange, &members_of(module, inst, exchange));
                 *traffic.n_runs.entry(row.name).or_insert(0.0) += n_runs;
-                traffic.sent_bytes += n_runs * share * exchanged_bytes(module, inst, rule);
+                let sent_bytes = n_runs * share * exchanged_bytes(module, inst, rule);
+                *traffic.sent_by.entry(row.name).or_insert(0.0) += sent_bytes;
+                traffic.sent_bytes += sent_bytes;
             }
         }
         traffic

@@ -5,7 +5,15 @@ use std::fmt::Write;
 
 /// Every pass that `--pass` can name, family by family.
 pub fn passes() -> Vec<&'static PassInfo> {
-    [hlo_simplify::PASSES, hlo_collectives::PASSES, hlo_wus::PASSES, hlo_partition::PASSES, hlo_search::PASSES, hlo_gpu::PASSES].concat()
+    [
+        hlo_simplify::PASSES,
+        hlo_collectives::PASSES,
+        hlo_wus::PASSES,
+        hlo_partition::PASSES,
+        hlo_search::PASSES,
+        hlo_gpu::PASSES,
+    ]
+    .concat()
 }
 
 /// `--list-passes`: a line for each pass and, indented, a line for each of its options.

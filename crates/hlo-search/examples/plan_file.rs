@@ -21,7 +21,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         gap: word(5, "0").parse()?,
         most_axes: word(3, "3").parse()?,
         even: Evenness::None,
-        meshes: word(6, "").split(';').filter(|s| !s.is_empty()).map(|s| s.split('x').filter_map(|n| n.parse().ok()).collect()).collect(),
+        meshes: word(6, "")
+            .split(';')
+            .filter(|s| !s.is_empty())
+            .map(|s| s.split('x').filter_map(|n| n.parse().ok()).collect())
+            .collect(),
         pins: String::new(),
         draw: None,
         why: Vec::new(),
@@ -37,7 +41,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         Searched::Plan(plan) => {
             let report = plan.report;
             let gap = 100.0 * report.gap();
-            println!("{:.2} s: mesh {}, {:.3} ms, gap {gap:.3} %", start.elapsed().as_secs_f64(), report.mesh, report.step_s * 1e3);
+            println!(
+                "{:.2} s: mesh {}, {:.3} ms, gap {gap:.3} %",
+                start.elapsed().as_secs_f64(),
+                report.mesh,
+                report.step_s * 1e3
+            );
             for baseline in &report.baselines {
                 let ratio = baseline.step_s.map(|s| s / report.step_s);
                 println!("  {} on {}: {ratio:?}", baseline.name, baseline.mesh);

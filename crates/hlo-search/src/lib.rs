@@ -2,6 +2,7 @@
 //! how far from the best it can be.
 
 mod baselines;
+mod claims;
 mod draw;
 mod dump;
 mod emit;
@@ -27,15 +28,16 @@ mod state;
 mod why;
 mod work;
 
+pub use claims::ExchangeReport;
 pub use error::SearchError;
 pub use network::Evenness;
 pub use operators::{
     AxisOperator, AxisState, IDENTITIES, Identity, LocalOp, Move, Movement, OperandState, Operator, OperatorError,
     PASSINGS, Passes, Passing, Side, Space, TensorState, movements,
 };
-pub use stages::{Stage, StageCut, StageError, StageLayer, StageLimits, cut_stages};
 pub use report::{BaselineReport, CostReport, MeshReport, ParamReport, PlanReport};
 pub use search_parallelization::{Asked, ParallelPlan, SearchOptions, Searched, plan_parallel, read_meshes};
+pub use stages::{Stage, StageCut, StageError, StageLayer, StageLimits, cut_stages};
 pub use why::{OtherReport, WhyReport};
 
 use hlo_pass::PassInfo;

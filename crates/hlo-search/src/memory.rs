@@ -112,9 +112,7 @@ impl Lifetimes {
             let tile = |state: &State| bytes_in(program, value, |dims| state.tile_elems(mesh, dims));
             let by_state: Vec<u64> = match (network.var_of_value[value].expand(), program.values[value].producer) {
                 (Some(_), _) | (None, None) => network.states[value].iter().map(tile).collect(),
-                (None, Some((op, k))) => {
-                    network.plans[op].iter().map(|plan| tile(&plan.results[k as usize])).collect()
-                }
+                (None, Some((op, k))) => network.plans[op].iter().map(|plan| tile(&plan.results[k as usize])).collect(),
             };
             match terms.get_mut(&var) {
                 Some(known) => known.iter_mut().zip(by_state).for_each(|(known, more)| *known += more),

@@ -252,16 +252,13 @@ impl NetworkBuilder<'_, '_, '_> {
     fn own_costs(&self, id: OpId) -> Vec<Cost> {
         let (program, mesh) = (self.facts.program, self.prices.mesh);
         let op = &program.ops[id];
-        let rule = &self.facts.rules[id];
         let cost = |plan: &Plan| -> Cost {
             let Some(work) = &self.facts.work[id] else { return 0 };
             let mut once = work.cost(&program.values, mesh, self.facts.machine, plan);
-            if !rule.sums {
-                for (k, value) in op.results.iter().enumerate() {
-                    let Some(value) = value.expand() else { continue };
-                    let (value, state) = (&program.values[value], plan.results[k]);
-                    once += self.prices.redistribution(&value.dims, value.elem_bytes, state, state.resolved(mesh));
-                }
+            for (k, value) in op.results.iter().enumerate() {
+                let Some(value) = value.expand() else { continue };
+                let value = &program.values[value];
+                once += self.prices.redistribution(&value.dims, value.elem_bytes, plan.unfinished(k), plan.results[k]);
             }
             scaled(once, op.frequency)
         };
@@ -326,7 +323,13 @@ impl NetworkBuilder<'_, '_, '_> {
         }
     }
 
-    fn connect(&mut self, (rows, from): (VarId, Vec<State>), (columns, to): (VarId, Vec<State>), value: CutId, frequency: f64) {
+    fn connect(
+        &mut self,
+        (rows, from): (VarId, Vec<State>),
+        (columns, to): (VarId, Vec<State>),
+        value: CutId,
+        frequency: f64,
+    ) {
         if rows == columns {
             return;
         }

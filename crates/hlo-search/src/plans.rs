@@ -2,10 +2,10 @@
 //!
 //! Factors are those of [`hlo_ir::factors`]. A factor is cut if every tensor that has it can be: an op wants dims whole that say so,
 //! and dims of which a shard needs rows of its neighbours stay whole here (the partitioner can cut them, at the price of these rows).
-//! Results are partial sums along axes that cut a reduced factor.
+//! Results are partial sums along axes that cut a reduced factor; what is no sum is reduced at once.
 
 use crate::linear::{OperandSet, partial_forms};
-use crate::mesh::SearchMesh;
+use crate::mesh::{AxisSet, SearchMesh, axes_of};
 use crate::program::SearchOp;
 use crate::state::{Place, State};
 use hlo_ir::Module;
@@ -33,8 +33,18 @@ pub(crate) struct Plan {
     pub operands: SmallVec<[State; 3]>,
     /// The state of each result.
     pub results: SmallVec<[State; 1]>,
+    /// Axes along which results are reduced at once, because the reduction is no sum.
+    pub finished: AxisSet,
     /// The part of the op's arithmetic that a device does, from 0 to 1.
     pub share: f64,
+}
+
+impl Plan {
+    /// The state in which shards compute result `k`, before what is no sum is reduced.
+    pub(crate) fn unfinished(&self, k: usize) -> State {
+        let result = self.results.get(k).copied().unwrap_or(State::WHOLE);
+        axes_of(self.finished).fold(result, |state, axis| state.with(axis, Place::Partial))
+    }
 }
 
 /// How an op may be cut, on any mesh.
@@ -48,7 +58,7 @@ pub(crate) struct OpRule {
     forms: Vec<OperandSet>,
     ranks: [Vec<usize>; 2],
     /// Whether what a reduced factor leaves is a sum: another reduction is finished at once.
-    pub sums: bool,
+    sums: bool,
 }
 
 impl OpRule {
@@ -154,22 +164,20 @@ impl OpRule {
             }
             operands.push(state);
         }
+        let reduces = |&axis: &usize| matches!(uses[axis], AxisUse::Cuts(factor) if self.reduced.contains(&factor));
+        let finished = (0..uses.len()).filter(|axis| !self.sums && reduces(axis)).fold(0, |set, axis| set | 1 << axis);
         let mut results: SmallVec<[State; 1]> = SmallVec::new();
         for (k, &rank) in self.ranks[1].iter().enumerate() {
             let mut state = whole(rank, self.factors.results.get(k))?;
             for (axis, one) in uses.iter().enumerate() {
-                let is_sum = match *one {
-                    AxisUse::PassesSums(_) => true,
-                    AxisUse::Cuts(factor) => self.reduced.contains(&factor),
-                    AxisUse::Repeats => false,
-                };
+                let is_sum = self.sums && reduces(&axis) || matches!(one, AxisUse::PassesSums(_));
                 if is_sum {
                     state = state.with(axis, Place::Partial);
                 }
             }
             results.push(state);
         }
-        Some(Plan { uses: uses.clone(), operands, results, share })
+        Some(Plan { uses: uses.clone(), operands, results, finished, share })
     }
 }
 

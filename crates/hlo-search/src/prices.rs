@@ -13,10 +13,11 @@ use crate::solver::{Cost, INFINITE};
 use crate::state::{Place, State};
 use hlo_analysis::time::Network;
 use hlo_cluster::{Collective, CollectiveCost};
+use hlo_ir::Opcode;
 
 /// What devices do together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Exchange {
+pub(crate) enum Exchange {
     AllReduce,
     ReduceScatter,
     AllGather,
@@ -26,6 +27,20 @@ enum Exchange {
 
 const EXCHANGES: [Exchange; 5] =
     [Exchange::AllReduce, Exchange::ReduceScatter, Exchange::AllGather, Exchange::AllToAll, Exchange::Permute];
+
+impl Exchange {
+    /// The opcode that does it.
+    pub(crate) fn opcode(self) -> &'static str {
+        match self {
+            Exchange::AllReduce => Opcode::AllReduce,
+            Exchange::ReduceScatter => Opcode::ReduceScatter,
+            Exchange::AllGather => Opcode::AllGather,
+            Exchange::AllToAll => Opcode::AllToAll,
+            Exchange::Permute => Opcode::CollectivePermute,
+        }
+        .name()
+    }
+}
 
 /// Prices on one mesh.
 pub(crate) struct Prices<'a> {
@@ -47,6 +62,19 @@ pub(crate) struct Steps {
     pub gathered: (AxisSet, f64),
     /// Axes of a permute in the place of the all-gather, and bytes of the tile.
     pub permuted: (AxisSet, f64),
+}
+
+impl Steps {
+    /// The exchanges in turn, each with its axes and bytes.
+    pub(crate) fn each(&self) -> [(Exchange, (AxisSet, f64)); 5] {
+        [
+            (Exchange::ReduceScatter, self.scattered),
+            (Exchange::AllReduce, self.reduced),
+            (Exchange::AllToAll, self.moved),
+            (Exchange::AllGather, self.gathered),
+            (Exchange::Permute, self.permuted),
+        ]
+    }
 }
 
 impl<'a> Prices<'a> {
@@ -80,11 +108,21 @@ impl<'a> Prices<'a> {
 
     /// Seconds of these steps.
     pub(crate) fn steps_s(&self, steps: &Steps) -> f64 {
-        self.seconds(Exchange::ReduceScatter, steps.scattered)
-            + self.seconds(Exchange::AllReduce, steps.reduced)
-            + self.seconds(Exchange::AllToAll, steps.moved)
-            + self.seconds(Exchange::AllGather, steps.gathered)
-            + self.seconds(Exchange::Permute, steps.permuted)
+        steps.each().into_iter().map(|(exchange, moved)| self.seconds(exchange, moved)).sum()
+    }
+
+    /// Bytes that a device sends in an exchange, as [`hlo_analysis::traffic`] counts them.
+    pub(crate) fn sent_bytes(&self, exchange: Exchange, (axes, bytes): (AxisSet, f64)) -> f64 {
+        let n = self.mesh.n_places(axes) as f64;
+        if n <= 1.0 {
+            return 0.0;
+        }
+        let others = (n - 1.0) / n;
+        match exchange {
+            Exchange::AllReduce => 2.0 * others * bytes,
+            Exchange::ReduceScatter | Exchange::AllGather | Exchange::AllToAll => others * bytes,
+            Exchange::Permute => bytes,
+        }
     }
 
     /// The cost of bringing an array of `dims` with elements of `elem_bytes` from one state to another, in picoseconds.
@@ -143,7 +181,8 @@ impl<'a> Prices<'a> {
             if cut_again != 0 && mesh.n_places(cut_again) == mesh.n_places(gathered) {
                 let permuted = (gathered | cut_again, bytes(at));
                 let whole = axes_of(gathered).fold(at, |s, axis| s.with(axis, Place::Whole));
-                if self.seconds(Exchange::Permute, permuted) < self.seconds(Exchange::AllGather, (gathered, bytes(whole)))
+                if self.seconds(Exchange::Permute, permuted)
+                    < self.seconds(Exchange::AllGather, (gathered, bytes(whole)))
                 {
                     steps.permuted = permuted;
                     return Some(steps);

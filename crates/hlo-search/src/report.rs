@@ -1,5 +1,6 @@
 //! What a search found, as data.
 
+use crate::claims::{ExchangeReport, count_deferred, find_exchanges};
 use crate::dump::describe;
 use crate::plan::{ChosenPlan, CostOf};
 use crate::prices::Prices;
@@ -38,6 +39,10 @@ pub struct PlanReport {
     pub largest: Vec<CostReport>,
     /// Bytes of parameters and of what lives beside them where a device has most, as the search counts them.
     pub peak_bytes: u64,
+    /// What devices exchange, by kind.
+    pub exchanges: Vec<ExchangeReport>,
+    /// Partial sums that ops take as such; a partitioner may reduce them before.
+    pub n_deferred_sums: usize,
     /// Seconds of kernels; the rest of a step is redistributions.
     pub work_s: f64,
     /// Copies that were added where a value is taken otherwise than it is kept.
@@ -154,6 +159,8 @@ impl PlanReport {
             params: params_report(program, found, &plan),
             largest: largest.collect(),
             peak_bytes: found.peak.bytes,
+            n_deferred_sums: count_deferred(program, &plan),
+            exchanges: find_exchanges(program, &plan, &Prices::new(&found.network.mesh, links)),
             work_s: costs.iter().filter(|(_, of)| is_work(of)).map(|(cost, _)| seconds(*cost)).sum(),
             n_copies: 0,
         }

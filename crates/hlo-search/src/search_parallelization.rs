@@ -20,8 +20,7 @@
 //! `program`, `plans`, `network`, `prices`, `work`, `search` and `solver`.
 //!
 //! **Requires** a global program without annotations of shardings. **Ensures** the same results; the header has the number of devices.
-//! **Errors**: `search` about a program that is partitioned already or has manual regions, and machines of another size; the module is then
-//! as it was.
+//! **Errors**: `search` about a program that has manual regions, and machines of another size; the module is then as it was.
 //!
 //! References: Unger et al., *Unity*, OSDI 2022; Kolmogorov, *Convergent Tree-Reweighted Message Passing*, TPAMI 2006.
 
@@ -85,12 +84,7 @@ const OPTIONS: &[OptionInfo] = &[
         default: "0",
         help: "the difference between plan and bound that is small enough, as a share of the plan's time",
     },
-    OptionInfo {
-        name: "axes",
-        kind: OptionKind::Int,
-        default: "3",
-        help: "the most axes of a mesh, 1 to 3",
-    },
+    OptionInfo { name: "axes", kind: OptionKind::Int, default: "3", help: "the most axes of a mesh, 1 to 3" },
     OptionInfo {
         name: "mesh",
         kind: OptionKind::Text,
@@ -295,14 +289,17 @@ pub struct Asked<'a> {
 /// Searches the plan of a global program.
 ///
 /// # Errors
-/// The program is partitioned already, has manual regions, or the machine has another number of devices; no plan keeps the memory limit.
+/// The program has manual regions, or the machine has another number of devices; no plan keeps the memory limit.
 pub fn plan_parallel(
     module: &Module,
     asked: &Asked<'_>,
     frequency_options: FrequencyOptions,
 ) -> Result<Searched, SearchError> {
     let (options, is_over, progress) = (asked.options, asked.is_over, asked.progress);
-    expect_global(module)?;
+    if let Some(why) = why_cut_already(module) {
+        return Ok(Searched::Nothing(why));
+    }
+    expect_no_regions(module)?;
     let links = options
         .machine
         .network(options.n_devices as usize)
@@ -347,8 +344,7 @@ pub fn plan_parallel(
     let report = PlanReport::new(&program, &found, &options.machine, &links);
     let emission = plan_emission(&program, &ChosenPlan { network, assignment });
     let explained = options.why.iter().map(|name| (name.clone(), why(&program, &found, name)));
-    let (explained, problem) =
-        (explained.collect(), options.dumps_problem.then(|| dump_problem(&program, &found)));
+    let (explained, problem) = (explained.collect(), options.dumps_problem.then(|| dump_problem(&program, &found)));
     let picture = draw_plan(&program, &ChosenPlan { network, assignment }, &report);
     let n_copies = emission.write(&mut work)?;
     copies.merge(&mut work);
@@ -388,13 +384,19 @@ fn none_found(options: &SearchOptions, none: NotFound) -> String {
     }
 }
 
-/// Refuses what is no global program without annotations.
-fn expect_global(module: &Module) -> Result<(), SearchError> {
-    let n_devices = module.n_devices();
-    if n_devices > 1 {
-        let text = format!("expected a global program, found one of {n_devices} devices that is partitioned already");
-        return Err(SearchError::about("search", Entity::Module, text));
+/// Why a program gets no plan: it says itself how it is cut.
+fn why_cut_already(module: &Module) -> Option<String> {
+    let n = module.n_devices();
+    if n > 1 {
+        return Some(format!("the header has {n} devices: it is cut already"));
     }
+    let mut insts = module.computations().iter().flat_map(|&comp| &module.comp(comp).insts);
+    let annotated = insts.find(|&&inst| module.sharding(inst).is_some())?;
+    Some(format!("`%{}` has a sharding: the program says already how it is cut", module.inst_name(*annotated)))
+}
+
+/// Refuses a global program in which devices say themselves how they work.
+fn expect_no_regions(module: &Module) -> Result<(), SearchError> {
     for &comp in module.computations() {
         for &inst in &module.comp(comp).insts {
             let node = module.inst(inst);

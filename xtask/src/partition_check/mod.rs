@@ -1,7 +1,7 @@
 //! `cargo xtask partition-check`: random programs with random shardings or with manual regions, on 2 to 12 devices, through a pipeline that
 //! partitions them. What it leaves must give what the global program gives in the evaluator, and with `--xla` in real XLA too ([`xla`]).
 //! Programs that differ are kept. With `--layouts` dims are laid out at random instead ([`layouts`]), with `--strategies` random strategies are
-//! applied or searched for. With `--mutants` what the partitioner makes is changed, which must be seen ([`mutants`]); with `--beside`
+//! applied or searched for, with `--search` parallel plans are drawn or searched for. With `--mutants` what the partitioner makes is changed, which must be seen ([`mutants`]); with `--beside`
 //! a preset stands beside XLA's partitioner ([`beside`]); with `--table` ways to find strategies stand beside one another ([`table`]).
 
 mod beside;
@@ -24,6 +24,7 @@ use hlo_pass::pipeline::parse_pipeline;
 use hlo_pass::runner::{RunOptions, bind, run_pipeline};
 use hlo_tests::random_module::{Rng, Size, random_module};
 use hlo_tests::random_region::random_region;
+use hlo_tests::random_search::random_search;
 use hlo_tests::random_sharding::annotate;
 use hlo_tests::random_strategies::random_pass;
 use hlo_tests::samples;
@@ -31,7 +32,7 @@ use hlo_tests::samples;
 use crate::arguments::{Arguments, Word, unknown};
 use crate::workspace;
 use layouts::{RandomLayout, random_layout};
-use xla::XlaCases;
+pub(crate) use xla::XlaCases;
 
 /// Most devices of a program.
 const MOST_DEVICES: usize = 12;
@@ -42,10 +43,10 @@ const NOT_JUDGED: [&str; 7] =
 
 /// A program to be annotated, and how its inputs are drawn.
 #[derive(Clone)]
-struct Base {
-    name: String,
-    module: Module,
-    draw: String,
+pub(crate) struct Base {
+    pub name: String,
+    pub module: Module,
+    pub draw: String,
     /// Of a program with a manual region, which has its annotations.
     n_devices: Option<usize>,
 }
@@ -54,7 +55,7 @@ struct Base {
 struct Counts {
     tried: usize,
     same: usize,
-    /// Strategies that cut nothing.
+    /// Strategies and plans that cut nothing.
     uncut: usize,
     refused: BTreeMap<String, usize>,
     wrong: Vec<String>,
@@ -65,30 +66,60 @@ struct Counts {
 struct Check {
     folder: PathBuf,
     pipeline: String,
-    /// Whether strategies stand in the place of shardings.
-    has_strategies: bool,
     counts: Counts,
     xla: Option<XlaCases>,
     draw: Drawn,
+}
+
+/// A global program that is tried.
+#[derive(Clone, Copy)]
+pub(crate) struct Tried<'a> {
+    pub name: &'a str,
+    pub global: &'a Module,
+    /// How its inputs are drawn.
+    pub draw: &'a str,
+    /// The same program with annotations, for XLA's partitioner.
+    pub annotated: Option<&'a Module>,
 }
 
 /// What is drawn beside the program.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Drawn {
     Shardings,
+    /// Strategies in the place of shardings.
+    Strategies,
+    /// Parallel plans in the place of shardings.
+    Plans,
     /// Layouts of dims on meshes.
     Layouts,
     /// The pipeline lays the program out.
     Nothing,
 }
 
+impl Drawn {
+    /// Whether a pass annotates the program.
+    fn is_by_pass(self) -> bool {
+        matches!(self, Drawn::Strategies | Drawn::Plans)
+    }
+
+    /// How programs are partitioned.
+    fn default_pipeline(self) -> &'static str {
+        match self {
+            Drawn::Plans => "inline-calls,spmd-partition,simplify-tuples,cse,dce",
+            Drawn::Shardings | Drawn::Strategies | Drawn::Layouts | Drawn::Nothing => {
+                "inline-calls,spmd-partition,cse,dce"
+            }
+        }
+    }
+}
+
 /// Runs the check: false if a program differs, or the pass panics.
 pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
-    let (mut has_strategies, mut prints_table) = (false, false);
+    let mut prints_table = false;
     let (mut n, mut seed, mut n_xla, mut n_mutants): (usize, usize, usize, usize) = (500, 0, 0, 0);
     let mut files: Vec<PathBuf> = Vec::new();
     let mut beside: Option<String> = None;
-    let mut draws_layouts = false;
+    let mut draw = Drawn::Shardings;
     let (mut pipeline, mut only): (Option<String>, String) = (None, String::new());
     let mut arguments = Arguments::new(words);
     while let Some(word) = arguments.next_word() {
@@ -98,10 +129,11 @@ pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
             Word::Flag(flag) if flag == "--xla" => n_xla = arguments.number(&flag)?,
             Word::Flag(flag) if flag == "--mutants" => n_mutants = arguments.number(&flag)?,
             Word::Flag(flag) if flag == "--beside" => beside = Some(arguments.value(&flag)?),
-            Word::Flag(flag) if flag == "--layouts" => draws_layouts = true,
+            Word::Flag(flag) if flag == "--layouts" => draw = Drawn::Layouts,
             Word::Flag(flag) if flag == "--pass" => pipeline = Some(arguments.value(&flag)?),
             Word::Flag(flag) if flag == "--table" => prints_table = true,
-            Word::Flag(flag) if flag == "--strategies" => has_strategies = true,
+            Word::Flag(flag) if flag == "--strategies" => draw = Drawn::Strategies,
+            Word::Flag(flag) if flag == "--search" => draw = Drawn::Plans,
             Word::Flag(flag) if flag == "--only" => only = arguments.value(&flag)?,
             Word::Plain(file) => files.push(file.into()),
             Word::Flag(word) => return Err(unknown("partition-check", &word)),
@@ -119,18 +151,17 @@ pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
     let folder = workspace::target_dir().join("partition-check");
     std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let xla = (n_xla > 0).then(|| XlaCases::new(&folder, n_xla)).transpose()?;
-    let draw = match (draws_layouts, &pipeline) {
-        (false, _) => Drawn::Shardings,
-        (true, None) => Drawn::Layouts,
-        (true, Some(_)) => Drawn::Nothing,
+    let draw = match (draw, &pipeline) {
+        (Drawn::Layouts, Some(_)) => Drawn::Nothing,
+        (draw, _) => draw,
     };
-    let pipeline = pipeline.unwrap_or_else(|| "inline-calls,spmd-partition,cse,dce".to_string());
-    let mut check = Check { folder, pipeline, counts: Counts::default(), xla, draw, has_strategies };
+    let pipeline = pipeline.unwrap_or_else(|| draw.default_pipeline().to_string());
+    let mut check = Check { folder, pipeline, counts: Counts::default(), xla, draw };
     let given = files.iter().map(|file| read_base(file)).collect::<Result<Vec<_>, _>>()?;
     let bases = if given.is_empty() { op_samples(&only) } else { given };
     let is_given = !files.is_empty();
     std::panic::set_hook(Box::new(|_| {}));
-    if has_strategies && !files.is_empty() {
+    if draw == Drawn::Strategies && is_given {
         check.try_searches(&files)?;
         n = 0;
     }
@@ -141,10 +172,7 @@ pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
             false => random_program(number as u64, &bases, &only, &mut rng),
         };
         if let Some(base) = base {
-            match has_strategies {
-                true => check.try_strategies(number, base, &mut rng)?,
-                false => check.try_one(number, base, &mut rng)?,
-            }
+            check.try_one(number, base, &mut rng)?;
         }
     }
     let _ = std::panic::take_hook();
@@ -197,7 +225,7 @@ fn op_samples(only: &str) -> Vec<Base> {
 }
 
 /// A global program of the user's.
-fn read_base(file: &Path) -> Result<Base, String> {
+pub(crate) fn read_base(file: &Path) -> Result<Base, String> {
     let text = std::fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
     let name = file.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
     let draw = text.lines().find_map(|line| line.strip_prefix("// draw: ")).unwrap_or("").to_string();
@@ -229,6 +257,8 @@ impl Check {
     fn try_one(&mut self, number: usize, base: Base, rng: &mut Rng) -> Result<(), String> {
         match self.draw {
             Drawn::Shardings => {}
+            Drawn::Strategies => return self.try_pass(number, &base, random_pass(&base.module, rng)),
+            Drawn::Plans => return self.try_pass(number, &base, random_search(rng)),
             Drawn::Layouts => {
                 let layout = random_layout(&base.module, rng);
                 return layout.map_or(Ok(()), |layout| self.try_layout(number, &base, &layout));
@@ -252,18 +282,31 @@ impl Check {
         }
         self.counts.n_regions += usize::from(base.n_devices.is_some());
         let name = format!("{number}-{}-{n_devices}", base.name);
-        self.run_and_judge(&name, &global, &self.pipeline.clone(), &base.draw)
+        let tried = Tried { name: &name, global: &global, draw: &base.draw, annotated: None };
+        self.run_and_judge(tried, &self.pipeline.clone())
     }
 
-    /// Random strategies for a program without annotations.
-    fn try_strategies(&mut self, number: usize, base: Base, rng: &mut Rng) -> Result<(), String> {
+    /// A pass that annotates a program without annotations, for so many devices.
+    fn try_pass(&mut self, number: usize, base: &Base, (pass, n_devices): (String, usize)) -> Result<(), String> {
         if base.n_devices.is_some() {
-            // Strategies have no manual regions.
+            // What a manual region says cannot be said otherwise.
             return Ok(());
         }
-        let (pass, n_devices) = random_pass(&base.module, rng);
         let name = format!("{number}-{}-{n_devices}", base.name);
-        self.run_and_judge(&name, &base.module, &format!("{pass},{}", self.pipeline), &base.draw)
+        let pipeline = format!("{pass},{}", self.pipeline);
+        let n_wrong = self.counts.wrong.len();
+        let mut annotated = (self.draw == Drawn::Plans && self.xla.is_some()).then(|| base.module.clone());
+        if let Some(module) = &mut annotated
+            && !matches!(catch_unwind(AssertUnwindSafe(|| run_passes(module, &pass))), Ok(Ok(())))
+        {
+            annotated = None;
+        }
+        let tried = Tried { name: &name, global: &base.module, draw: &base.draw, annotated: annotated.as_ref() };
+        self.run_and_judge(tried, &pipeline)?;
+        if let Some(wrong) = self.counts.wrong.get_mut(n_wrong) {
+            wrong.push_str(&format!(" ({pipeline})"));
+        }
+        Ok(())
     }
 
     /// Each search on 8 devices for each program.
@@ -275,14 +318,16 @@ impl Check {
             for search in ["order=topological", "order=weight", "algo=dp", "algo=dp,price=time"] {
                 let name = format!("{stem}-{}", search.replace(['=', ','], "-"));
                 let pipeline = format!("search-strategies{{devices=8,{search}}},{}", self.pipeline);
-                self.run_and_judge(&name, &parsed.module, &pipeline, "")?;
+                let tried = Tried { name: &name, global: &parsed.module, draw: "", annotated: None };
+                self.run_and_judge(tried, &pipeline)?;
             }
         }
         Ok(())
     }
 
-    fn run_and_judge(&mut self, name: &str, global: &Module, pipeline: &str, draw: &str) -> Result<(), String> {
+    fn run_and_judge(&mut self, tried: Tried<'_>, pipeline: &str) -> Result<(), String> {
         self.counts.tried += 1;
+        let Tried { name, global, .. } = tried;
         let mut local = global.clone();
         match catch_unwind(AssertUnwindSafe(|| run_passes(&mut local, pipeline))) {
             Err(_) => {
@@ -290,8 +335,8 @@ impl Check {
                 self.counts.wrong.push(format!("{name}: the pass panics"));
             }
             Ok(Err(refused)) => *self.counts.refused.entry(refused).or_insert(0) += 1,
-            Ok(Ok(())) if self.has_strategies && local.n_devices() <= 1 => self.counts.uncut += 1,
-            Ok(Ok(())) => self.judge(name, (global, &local), draw)?,
+            Ok(Ok(())) if self.draw.is_by_pass() && local.n_devices() <= 1 => self.counts.uncut += 1,
+            Ok(Ok(())) => self.judge(tried, &local)?,
         }
         Ok(())
     }
@@ -318,7 +363,8 @@ impl Check {
             Ok(Err(refused)) => *self.counts.refused.entry(refused).or_insert(0) += 1,
             Ok(Ok(())) => {
                 let n_wrong = self.counts.wrong.len();
-                self.judge(&name, (&base.module, &local), &base.draw)?;
+                let tried = Tried { name: &name, global: &base.module, draw: &base.draw, annotated: None };
+                self.judge(tried, &local)?;
                 if let Some(wrong) = self.counts.wrong.get_mut(n_wrong) {
                     wrong.push_str(&format!(" ({})", layout.pipeline));
                 }
@@ -328,7 +374,8 @@ impl Check {
     }
 
     /// Compares what the pipeline made with the global program.
-    fn judge(&mut self, name: &str, (global, local): (&Module, &Module), draw: &str) -> Result<(), String> {
+    fn judge(&mut self, tried: Tried<'_>, local: &Module) -> Result<(), String> {
+        let Tried { name, global, draw, .. } = tried;
         let has_short_floats = has_short_floats(global);
         let files = [keep(&self.folder, name, global, "global")?, keep(&self.folder, name, local, "local")?];
         let compared = catch_unwind(AssertUnwindSafe(|| compare(&files[0], &files[1], draw, has_short_floats)));
@@ -337,7 +384,7 @@ impl Check {
                 self.counts.same += 1;
                 files.iter().for_each(|file| drop(std::fs::remove_file(file)));
                 if let Some(xla) = &mut self.xla {
-                    xla.add(name, (global, local), draw, has_short_floats)?;
+                    xla.add(tried, local)?;
                 }
             }
             Ok((_, said)) => {
@@ -350,7 +397,7 @@ impl Check {
     }
 }
 
-fn keep(folder: &Path, name: &str, module: &Module, part: &str) -> Result<PathBuf, String> {
+pub(crate) fn keep(folder: &Path, name: &str, module: &Module, part: &str) -> Result<PathBuf, String> {
     let path = folder.join(format!("{name}.{part}.hlo"));
     let text = print_module(module, &PrintOptions::default());
     std::fs::write(&path, text).map_err(|e| format!("{}: {e}", path.display()))?;
@@ -358,7 +405,7 @@ fn keep(folder: &Path, name: &str, module: &Module, part: &str) -> Result<PathBu
 }
 
 /// Runs the pipeline; an error without the names of this program's instructions.
-fn run_passes(module: &mut Module, pipeline: &str) -> Result<(), String> {
+pub(crate) fn run_passes(module: &mut Module, pipeline: &str) -> Result<(), String> {
     let registry = hlo_opt::registry::passes();
     let calls = parse_pipeline(pipeline).map_err(|e| e.to_string())?;
     let passes = bind(&calls, &registry).map_err(|e| e.to_string())?;
@@ -379,7 +426,7 @@ fn run_passes(module: &mut Module, pipeline: &str) -> Result<(), String> {
 }
 
 /// Whether some value has floats of at most 16 bits.
-fn has_short_floats(module: &Module) -> bool {
+pub(crate) fn has_short_floats(module: &Module) -> bool {
     let mut insts = module.computations().iter().flat_map(|&comp| &module.comp(comp).insts);
     insts.any(|&inst| {
         let mut is_short = false;
@@ -391,7 +438,7 @@ fn has_short_floats(module: &Module) -> bool {
 }
 
 /// The exit code of `hlo-opt compare`, and what it prints.
-fn compare(global: &Path, local: &Path, draw: &str, has_short_floats: bool) -> (u8, String) {
+pub(crate) fn compare(global: &Path, local: &Path, draw: &str, has_short_floats: bool) -> (u8, String) {
     let paths = [global.as_os_str().to_owned(), local.as_os_str().to_owned()];
     let mut words = ["--draw", draw, "--trials", "1"].map(OsString::from).to_vec();
     if has_short_floats {

@@ -1,7 +1,7 @@
 //! Random programs that are partitioned, run in real XLA: the per-device program there, the global program in the evaluator
 //! (`oracle/partition_case.py`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
@@ -16,13 +16,14 @@ use hlo_ir::print::{PrintOptions, print_module};
 use hlo_ir::{Literal, Module};
 use serde_json::{Value, json};
 
+use super::{Tried, has_short_floats};
 use crate::python;
 use crate::xla_check::options::Options;
 use crate::xla_check::table::{CaseResult, Status};
 use crate::xla_check::worker::{Job, Session};
 
 /// Devices that XLA is given.
-const MOST_DEVICES: usize = 8;
+const MOST_DEVICES: usize = 12;
 
 /// By how much inputs are moved: half an ulp of f32.
 const PERTURB: f64 = 6e-8;
@@ -30,46 +31,54 @@ const PERTURB: f64 = 6e-8;
 /// The tolerance of programs with floats of at most 16 bits, as a share of an output's largest element.
 const SHORT_FLOATS: f64 = 0.02;
 
+/// The file of the memory that XLA takes: the case's name, a tab, bytes.
+const MEMORY_FILE: &str = "memory.tsv";
+
+/// How the names of cases end in which XLA partitions.
+const BY_XLA: &str = "-by-xla";
+
 /// Programs that are to run in XLA.
-pub(super) struct XlaCases {
+pub(crate) struct XlaCases {
     folder: PathBuf,
     most: usize,
     cases: Vec<Value>,
+    /// Bytes that a plan takes on a device, as it says, by the name of the case.
+    planned: BTreeMap<String, u64>,
     /// Programs that could not be prepared, by reason.
     left_out: BTreeMap<String, Vec<String>>,
 }
 
 impl XlaCases {
     /// At most so many; their files lie in `folder`.
-    pub(super) fn new(folder: &Path, most: usize) -> Result<XlaCases, String> {
+    pub(crate) fn new(folder: &Path, most: usize) -> Result<XlaCases, String> {
         let folder = folder.join("xla");
         if folder.exists() {
             std::fs::remove_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
         }
-        Ok(XlaCases { folder, most, cases: Vec::new(), left_out: BTreeMap::new() })
+        Ok(XlaCases { folder, most, cases: Vec::new(), planned: BTreeMap::new(), left_out: BTreeMap::new() })
     }
 
-    /// Adds a program that the evaluator finds well partitioned, if there is room.
+    /// Adds a program that the evaluator finds well partitioned, if there is room; where it can be annotated, XLA's partitioner gets it too.
     ///
     /// # Errors
     /// A file cannot be written.
-    pub(super) fn add(
-        &mut self,
-        name: &str,
-        (global, local): (&Module, &Module),
-        draw: &str,
-        has_short_floats: bool,
-    ) -> Result<(), String> {
+    pub(crate) fn add(&mut self, tried: Tried<'_>, local: &Module) -> Result<(), String> {
         if self.cases.len() >= self.most || local.n_devices() > MOST_DEVICES {
             return Ok(());
         }
+        let name = tried.name;
         let folder = self.folder.join(name);
         std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-        match prepared(&folder, global, local, draw) {
+        match prepared(&folder, tried, local) {
             Ok(mut case) => {
                 case["name"] = json!(name);
-                case["floor"] = json!(if has_short_floats { SHORT_FLOATS } else { 0.0 });
-                self.cases.push(case);
+                case["floor"] = json!(if has_short_floats(tried.global) { SHORT_FLOATS } else { 0.0 });
+                self.cases.push(case.clone());
+                if !case["annotated"].is_null() {
+                    case["name"] = json!(format!("{name}{BY_XLA}"));
+                    case["file"] = case["annotated"].clone();
+                    self.cases.push(case);
+                }
             }
             Err(reason) => self.left_out.entry(reason).or_default().push(name.to_string()),
         }
@@ -80,11 +89,12 @@ impl XlaCases {
     ///
     /// # Errors
     /// XLA's environment cannot be made.
-    pub(super) fn run(&self) -> Result<bool, String> {
+    pub(crate) fn run(&self) -> Result<bool, String> {
         let options = Options::parse(std::iter::empty())?;
         let session = Session { options: &options, tool: PathBuf::new(), python: python::interpreter()? };
         let mut results = self.run_cases(&session, &self.cases);
         let (mut n_same, mut n_wrong) = (0, 0);
+        let (mut passed, mut failed) = (BTreeSet::new(), BTreeSet::new());
         let mut others = self.left_out.clone();
         self.find_deaths_of_globals(&session, &mut results);
         for result in &results {
@@ -98,8 +108,13 @@ impl XlaCases {
                 }
             }
             if result.status != Status::Failed {
-                let _ = std::fs::remove_dir_all(self.folder.join(&result.case));
+                passed.insert(result.case.trim_end_matches(BY_XLA));
+            } else {
+                failed.insert(result.case.trim_end_matches(BY_XLA));
             }
+        }
+        for name in passed.difference(&failed) {
+            let _ = std::fs::remove_dir_all(self.folder.join(name));
         }
         println!("{} programs in XLA: {n_same} as the evaluator's global program, {n_wrong} wrong", self.cases.len());
         for (reason, names) in &others {
@@ -113,6 +128,29 @@ impl XlaCases {
 }
 
 impl XlaCases {
+    /// What XLA takes of a device's memory for this case is wanted, beside what its plan takes.
+    pub(crate) fn claim(&mut self, name: &str, planned_bytes: u64) {
+        self.planned.insert(name.to_string(), planned_bytes);
+        let is_one = |case: &&mut Value| case["name"].as_str().is_some_and(|one| one.trim_end_matches(BY_XLA) == name);
+        let file = self.folder.join(MEMORY_FILE);
+        self.cases.iter_mut().filter(is_one).for_each(|case| case["memory"] = json!(file));
+    }
+
+    /// Prints the memory that XLA took beside what plans take.
+    pub(crate) fn print_memory(&self) {
+        let text = std::fs::read_to_string(self.folder.join(MEMORY_FILE)).unwrap_or_default();
+        let taken: BTreeMap<&str, u64> = text
+            .lines()
+            .filter_map(|line| line.split_once('\t'))
+            .filter_map(|(k, v)| Some((k, v.parse().ok()?)))
+            .collect();
+        println!("case\tas planned\tpartitioned by spmd-partition, in XLA\tpartitioned by XLA");
+        for (name, planned) in &self.planned {
+            let told = |name: &str| taken.get(name).map_or("-".to_string(), u64::to_string);
+            println!("{name}\t{planned}\t{}\t{}", told(name), told(&format!("{name}{BY_XLA}")));
+        }
+    }
+
     fn run_cases(&self, session: &Session<'_>, cases: &[Value]) -> Vec<CaseResult> {
         let (config, work) = (json!({ "cases": cases }), self.folder.clone());
         session.check(&Job { module: "random".into(), script: "partition_case.py", config, work }).0
@@ -142,8 +180,9 @@ impl XlaCases {
 const DEATH: &str = "the process died";
 
 /// Writes the files of one case.
-fn prepared(folder: &Path, global: &Module, local: &Module, draw: &str) -> Result<Value, String> {
+fn prepared(folder: &Path, tried: Tried<'_>, local: &Module) -> Result<Value, String> {
     let said = |e: EvalError| e.to_string();
+    let Tried { global, draw, annotated, .. } = tried;
     let program = GlobalProgram::on(global, local.n_devices()).map_err(said)?;
     let interface = TiledInterface::between(&program, &[local]).map_err(said)?;
     let options = DrawOptions { seed: 0, draws: Draw::parse_list(draw).map_err(said)?, same: Same::None };
@@ -176,7 +215,11 @@ fn prepared(folder: &Path, global: &Module, local: &Module, draw: &str) -> Resul
     if has_whole {
         text(&on_one_device(global), &npz("whole.hlo"))?;
     }
+    if let Some(annotated) = annotated {
+        text(annotated, &npz("annotated.hlo"))?;
+    }
     Ok(json!({
+        "annotated": annotated.map(|_| npz("annotated.hlo")),
         "n_devices": local.n_devices(), "file": npz("local.hlo"), "inputs": npz("inputs.npz"), "expected": npz("expected.npz"),
         "moved": npz("moved.npz"), "whole": has_whole.then(|| npz("whole.hlo")), "wholes": npz("wholes.npz"), "cuts": cuts,
     }))

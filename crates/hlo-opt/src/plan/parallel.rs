@@ -13,7 +13,9 @@ use hlo_ir::Module;
 use hlo_ir::print::{PrintOptions, print_module};
 use hlo_pass::pipeline::parse_pipeline;
 use hlo_pass::runner::{RunOptions, bind, run_pipeline};
-use hlo_search::{Asked, Evenness, ParallelPlan, ParamReport, PlanReport, SearchOptions, Searched, WhyReport, plan_parallel, read_meshes};
+use hlo_search::{
+    Asked, Evenness, ParallelPlan, ParamReport, PlanReport, SearchOptions, Searched, WhyReport, plan_parallel, read_meshes,
+};
 use indexmap::IndexMap;
 use serde::Serialize;
 use std::fmt::Write;
@@ -26,7 +28,7 @@ const DEFAULT_DEVICES: usize = 8;
 /// Prints the plan, and writes the annotated program where that is asked for.
 ///
 /// # Errors
-/// An invalid input or machine, a program that is partitioned already, or a memory limit that no plan keeps.
+/// An invalid input or machine, a program with manual regions, or a memory limit that no plan keeps.
 pub(crate) fn plan(args: &ParallelArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
     let (_, loaded) = read_completed_of_any_kind(&args.file, args.counts, console)?;
     let mut module = loaded.module;

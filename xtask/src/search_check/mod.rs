@@ -1,0 +1,213 @@
+//! `cargo xtask search-check`: parallel plans of the training steps of `ir-samples/search`, the best one on slow devices and some by chance,
+//! each partitioned. What a plan leaves must give what the global program gives in the evaluator, and with `--xla` in real XLA, where
+//! XLA's own partitioner gets the annotated program too. Memory and collectives stand beside those that the plan claims ([`figures`]); a
+//! row of the table for each program and number of devices.
+
+mod figures;
+mod table;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+use hlo_analysis::frequency::FrequencyOptions;
+use hlo_analysis::time::Machine;
+use hlo_ir::Module;
+use hlo_search::{Asked, ParallelPlan, SearchOptions, Searched, plan_parallel};
+use hlo_tests::random_search::SLOW_DEVICE;
+
+use crate::arguments::{Arguments, Word, unknown};
+use crate::partition_check::{Base, Tried, XlaCases, compare, has_short_floats, keep, read_base, run_passes};
+use crate::workspace;
+use figures::Figures;
+use table::Row;
+
+/// What follows a plan.
+const PARTITION: &str = "spmd-partition,simplify-tuples,cse,dce";
+
+/// Numbers of devices.
+const N_DEVICES: [usize; 6] = [2, 3, 4, 6, 8, 12];
+
+/// Of `--quick`: the programs whose files are small, on these devices, with so many plans by chance.
+const QUICK_DEVICES: [usize; 2] = [3, 8];
+const QUICK_PLANS: usize = 3;
+const QUICK_BYTES: u64 = 35_000;
+
+/// Table entries that a search may read.
+const EFFORT: u64 = 200_000_000;
+
+/// What the command line asks for.
+struct Options {
+    files: Vec<PathBuf>,
+    devices: Vec<usize>,
+    n_drawn: usize,
+    is_quick: bool,
+    has_xla: bool,
+    only: Vec<String>,
+    seed: u64,
+}
+
+impl Options {
+    fn parse(words: impl Iterator<Item = String>) -> Result<Options, String> {
+        let mut options = Options {
+            files: Vec::new(),
+            devices: Vec::new(),
+            n_drawn: 40,
+            is_quick: false,
+            has_xla: false,
+            only: Vec::new(),
+            seed: 1,
+        };
+        let mut arguments = Arguments::new(words);
+        while let Some(word) = arguments.next_word() {
+            match word {
+                Word::Flag(flag) if flag == "--quick" => options.is_quick = true,
+                Word::Flag(flag) if flag == "--xla" => options.has_xla = true,
+                Word::Flag(flag) if flag == "--random" => options.n_drawn = arguments.number(&flag)?,
+                Word::Flag(flag) if flag == "--devices" => options.devices.push(arguments.number(&flag)?),
+                Word::Flag(flag) if flag == "--seed" => options.seed = arguments.number(&flag)? as u64,
+                Word::Flag(flag) if flag == "--only" => options.only.push(arguments.value(&flag)?),
+                Word::Plain(file) => options.files.push(file.into()),
+                Word::Flag(word) => return Err(unknown("search-check", &word)),
+            }
+        }
+        if options.devices.is_empty() {
+            options.devices = if options.is_quick { QUICK_DEVICES.to_vec() } else { N_DEVICES.to_vec() };
+        }
+        if options.is_quick {
+            options.n_drawn = QUICK_PLANS;
+        }
+        if options.files.is_empty() {
+            options.files = samples(options.is_quick)?;
+        }
+        let is_asked = |file: &PathBuf| {
+            let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            options.only.is_empty() || options.only.iter().any(|part| name.contains(part))
+        };
+        options.files.retain(is_asked);
+        Ok(options)
+    }
+}
+
+/// The training steps of the samples.
+fn samples(is_quick: bool) -> Result<Vec<PathBuf>, String> {
+    let folder = workspace::root().join("ir-samples/search");
+    let entries = std::fs::read_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let mut files: Vec<PathBuf> = entries.filter_map(|entry| entry.ok().map(|entry| entry.path())).collect();
+    let is_small = |file: &PathBuf| std::fs::metadata(file).is_ok_and(|facts| facts.len() <= QUICK_BYTES);
+    files.retain(|file| file.extension().is_some_and(|end| end == "hlo") && (!is_quick || is_small(file)));
+    files.sort();
+    Ok(files)
+}
+
+/// Runs the check: false if a plan gives something else, or there is none.
+pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
+    let options = Options::parse(words)?;
+    let folder = workspace::target_dir().join("search-check");
+    std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let xla = options.has_xla.then(|| XlaCases::new(&folder, usize::MAX)).transpose()?;
+    let mut check = Check { folder, rows: Vec::new(), wrong: Vec::new(), xla };
+    println!("{}", table::head());
+    for file in &options.files {
+        let base = read_base(file)?;
+        for &n_devices in &options.devices {
+            let searched = check.try_plans(&base, n_devices, "searched", &[None])?;
+            let seeds: Vec<Option<u64>> = (0..options.n_drawn as u64).map(|k| Some(options.seed + k)).collect();
+            let drawn = check.try_plans(&base, n_devices, "by chance", &seeds)?;
+            for row in [searched, drawn] {
+                println!("{row}");
+                check.rows.push(row);
+            }
+        }
+    }
+    let (n_same, n_tried) =
+        check.rows.iter().fold((0, 0), |(same, tried), row| (same + row.n_same, tried + row.n_tried));
+    println!("{n_tried} plans: {n_same} the same in the evaluator, {} wrong", check.wrong.len());
+    check.wrong.iter().for_each(|wrong| println!("  wrong: {wrong}"));
+    let is_same_in_xla = match &check.xla {
+        Some(xla) => {
+            let is_same = xla.run()?;
+            xla.print_memory();
+            is_same
+        }
+        None => true,
+    };
+    Ok(is_same_in_xla && check.wrong.is_empty() && n_same > 0)
+}
+
+struct Check {
+    folder: PathBuf,
+    rows: Vec<Row>,
+    wrong: Vec<String>,
+    xla: Option<XlaCases>,
+}
+
+impl Check {
+    /// The best plan (no seed), or plans by chance of these seeds.
+    fn try_plans(&mut self, base: &Base, n_devices: usize, what: &str, seeds: &[Option<u64>]) -> Result<Row, String> {
+        let mut row = Row::new(&base.name, n_devices, what);
+        for &seed in seeds {
+            row.n_tried += 1;
+            let said = seed.map_or("searched".to_string(), |seed| format!("draw={seed}"));
+            let name = format!("{}-{n_devices}-{}", base.name, said.replace('=', "-"));
+            let tried = catch_unwind(AssertUnwindSafe(|| self.try_plan(base, n_devices, seed, &name)));
+            match tried {
+                Ok(Ok(figures)) => {
+                    row.n_same += 1;
+                    row.add(&figures);
+                }
+                Ok(Err(wrong)) => self.wrong.push(format!("{name}: {wrong}")),
+                Err(_) => self.wrong.push(format!("{name}: a pass panics")),
+            }
+        }
+        Ok(row)
+    }
+
+    /// One plan; what is wrong with it.
+    fn try_plan(&mut self, base: &Base, n_devices: usize, seed: Option<u64>, name: &str) -> Result<Figures, String> {
+        let mut global = base.module.clone();
+        run_passes(&mut global, "inline-calls")?;
+        let plan = find_plan(&global, n_devices, seed)?;
+        let mut local = plan.module.clone();
+        run_passes(&mut local, PARTITION)?;
+        let short = has_short_floats(&global);
+        let files = [("global", &global), ("annotated", &plan.module), ("local", &local)];
+        let mut paths: Vec<PathBuf> = Vec::new();
+        for (part, module) in files {
+            paths.push(keep(&self.folder, name, module, part)?);
+        }
+        let (code, said) = compare(&paths[0], &paths[2], &base.draw, short);
+        if code != 0 {
+            let first = said.lines().find(|line| !line.starts_with("note")).unwrap_or_default();
+            return Err(first.to_string());
+        }
+        paths.iter().for_each(|path: &PathBuf| drop(std::fs::remove_file(path as &Path)));
+        if let Some(xla) = &mut self.xla {
+            let tried = Tried { name, global: &global, draw: &base.draw, annotated: Some(&plan.module) };
+            xla.add(tried, &local)?;
+            xla.claim(name, plan.report.peak_bytes);
+        }
+        Ok(Figures::of(&plan.report, &local))
+    }
+}
+
+fn find_plan(global: &Module, n_devices: usize, seed: Option<u64>) -> Result<ParallelPlan, String> {
+    let options = SearchOptions {
+        machine: Machine::from_args("", SLOW_DEVICE).map_err(|error| error.to_string())?,
+        n_devices: n_devices as i64,
+        effort: EFFORT,
+        gap: 0.0,
+        most_axes: 3,
+        meshes: Vec::new(),
+        memory_limit: None,
+        even: false,
+        pins: String::new(),
+        draw: seed,
+        why: Vec::new(),
+        dumps_problem: false,
+    };
+    let asked = Asked { options: &options, given: None, is_over: &|| false, progress: &|_| {} };
+    match plan_parallel(global, &asked, FrequencyOptions::default()).map_err(|error| error.to_string())? {
+        Searched::Plan(plan) => Ok(*plan),
+        Searched::Nothing(why) => Err(format!("expected a plan, found none: {why}")),
+    }
+}
