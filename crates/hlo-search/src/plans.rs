@@ -92,6 +92,18 @@ impl OpRule {
         !self.forms.is_empty() || (self.sums && self.reduced.iter().any(|factor| self.cuttable.contains(factor)))
     }
 
+    /// The results of a plan that are no sums over the axes that cut a reduced factor, and so are finished where they are computed: which
+    /// one, and its state before that.
+    pub(crate) fn unfinished(&self, plan: &Plan) -> SmallVec<[(usize, State); 1]> {
+        let is_open = |axis: &usize| matches!(plan.uses[*axis], AxisUse::Cuts(factor) if self.reduced.contains(&factor));
+        let open: SmallVec<[usize; 4]> = (0..plan.uses.len()).filter(|axis| !self.sums && is_open(axis)).collect();
+        if open.is_empty() {
+            return SmallVec::new();
+        }
+        let before = |state: State| open.iter().fold(state, |state, &axis| state.with(axis, Place::Partial));
+        plan.results.iter().map(|&state| before(state)).enumerate().collect()
+    }
+
     /// All plans on a mesh; the first one repeats the op everywhere. With `even` each axis divides what it cuts.
     pub(crate) fn plans(&self, mesh: &SearchMesh, even: bool) -> Vec<Plan> {
         let mut out = Vec::new();
@@ -160,7 +172,7 @@ impl OpRule {
             for (axis, one) in uses.iter().enumerate() {
                 let is_sum = match *one {
                     AxisUse::PassesSums(_) => true,
-                    AxisUse::Cuts(factor) => self.reduced.contains(&factor),
+                    AxisUse::Cuts(factor) => self.sums && self.reduced.contains(&factor),
                     AxisUse::Repeats => false,
                 };
                 if is_sum {

@@ -57,7 +57,7 @@ pub struct BaselineReport {
 pub struct MeshReport {
     /// `4 x 6`.
     pub mesh: String,
-    /// `searched`, `cut by its bound`, `equal by symmetry`, `not reached`.
+    /// `searched`, `cut by its bound`, `not reached`, `cannot cut as pinned`.
     pub outcome: &'static str,
     /// Modelled time of the best plan found on it.
     pub step_s: Option<f64>,
