@@ -121,7 +121,8 @@ fn the_plan_is_what_the_tool_prints() {
     let command = "plan parallel crates/hlo-search/examples/mlp.24.hlo --devices 24 --machine h100";
     assert!(readme.contains(&format!("`hlo-opt {command}`")), "the README names the command");
     let file = crates.join("examples/mlp.24.hlo").display().to_string();
-    let words: Vec<&str> = command.split(' ').map(|word| if word.ends_with(".hlo") { file.as_str() } else { word }).collect();
+    let words: Vec<&str> =
+        command.split(' ').map(|word| if word.ends_with(".hlo") { file.as_str() } else { word }).collect();
     let printed = print(&words).replace(&file, "crates/hlo-search/examples/mlp.24.hlo");
     assert_eq!(block(&readme, "<!-- plan -->"), printed);
 }

@@ -57,7 +57,8 @@ const SPMD_BEST: &str =
     "inline-calls,propagate-shardings{order=best},spmd-partition{price=time},simplify-tuples,cse,dce";
 const SPMD_USER: &str = "inline-calls,spmd-partition{price=time},simplify-tuples,cse,dce";
 /// A plan is found, and partitioned as ops are fastest.
-const PLAN_DATA_PARALLEL: &str = "inline-calls,search-parallelization{plan=data-parallel},spmd-partition{price=time},simplify-tuples,cse,dce";
+const PLAN_DATA_PARALLEL: &str =
+    "inline-calls,search-parallelization{plan=data-parallel},spmd-partition{price=time},simplify-tuples,cse,dce";
 const PLAN_BEST: &str = "inline-calls,search-parallelization,spmd-partition{price=time},simplify-tuples,cse,dce";
 /// The partitioner reduces partial sums where they arise; this reduces them once, and where they are smallest. What every iteration
 /// of a loop exchanges alike is exchanged before it.

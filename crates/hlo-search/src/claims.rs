@@ -1,7 +1,7 @@
 //! What devices exchange in a step by a plan: each value once for each state in which it is taken, as the emitted program has it.
 
 use crate::plan::ChosenPlan;
-use crate::prices::{Prices, Steps};
+use crate::prices::{Prices, Way};
 use crate::program::{CutId, CutValue, Program};
 use crate::state::State;
 use hlo_ir::names::FixedHash;
@@ -22,11 +22,11 @@ pub struct ExchangeReport {
 /// The exchanges of a plan, by kind.
 pub(crate) fn find_exchanges(program: &Program<'_>, plan: &ChosenPlan<'_>, prices: &Prices<'_>) -> Vec<ExchangeReport> {
     let mut found: IndexMap<&'static str, (f64, f64), FixedHash> = IndexMap::default();
-    let mut add = |steps: &Steps, n_runs: f64| {
-        for (exchange, moved) in steps.each() {
-            let sent = prices.sent_bytes(exchange, moved);
+    let mut add = |way: &Way, n_runs: f64| {
+        for step in &way.steps {
+            let sent = prices.sent_bytes(step);
             if sent > 0.0 {
-                let all = found.entry(exchange.opcode()).or_insert((0.0, 0.0));
+                let all = found.entry(step.exchange.opcode()).or_insert((0.0, 0.0));
                 *all = (all.0 + n_runs, all.1 + n_runs * sent);
             }
         }
@@ -41,8 +41,11 @@ pub(crate) fn find_exchanges(program: &Program<'_>, plan: &ChosenPlan<'_>, price
             *most = most.max(frequency);
         }
         let mut bring = |from: State, to: State, n_runs: f64| {
-            if let Some(steps) = prices.find_steps(&value.dims, value.elem_bytes, from, to) {
-                add(&steps, n_runs);
+            if from == to {
+                return;
+            }
+            if let Some(way) = prices.find_way(&value.dims, value.elem_bytes, from, to) {
+                add(&way, n_runs);
             }
         };
         if let Some((op, k, made)) = made {

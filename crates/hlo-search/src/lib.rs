@@ -2,6 +2,8 @@
 //! how far from the best it can be.
 
 mod baselines;
+#[cfg(test)]
+mod checks;
 mod claims;
 mod draw;
 mod dump;

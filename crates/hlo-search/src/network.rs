@@ -173,7 +173,8 @@ impl NetworkBuilder<'_, '_, '_> {
                     states.extend(self.plan_states(op, |plan| plan.operands[operand as usize]));
                 }
             }
-            if self.facts.even_ends && (value.is_param || value.takers.iter().any(|(taker, _)| leaves_program(*taker))) {
+            if self.facts.even_ends && (value.is_param || value.takers.iter().any(|(taker, _)| leaves_program(*taker)))
+            {
                 states.retain(|state| is_even(value, *state, self.prices.mesh));
             }
             let leaves = value.takers.iter().any(|(taker, _)| !matches!(taker, Taker::Op { .. }));

@@ -65,7 +65,7 @@ pub struct BaselineReport {
 pub struct MeshReport {
     /// `4 x 6`.
     pub mesh: String,
-    /// `searched`, `cut by its bound`, `equal by symmetry`, `not reached`.
+    /// `searched`, `cut by its bound`, `not reached`, `cannot cut as pinned`.
     pub outcome: &'static str,
     /// Modelled time of the best plan found on it.
     pub step_s: Option<f64>,
@@ -203,10 +203,14 @@ impl PlanReport {
             weights: param.weight.clone().into_iter().collect(),
             action: format!("held as {}", param.state),
             reason: format!("{} of {} bytes on each device", param.bytes, param.whole_bytes),
-            rejected: param.runner_up.iter().map(|(state, more)| Alternative {
-                what: format!("held as {state}"),
-                because: format!("{:.3} ms more", more * 1e3),
-            }).collect(),
+            rejected: param
+                .runner_up
+                .iter()
+                .map(|(state, more)| Alternative {
+                    what: format!("held as {state}"),
+                    because: format!("{:.3} ms more", more * 1e3),
+                })
+                .collect(),
             ..Decision::default()
         };
         report.decisions.extend(self.params.iter().map(of_param));

@@ -1,8 +1,8 @@
 //! The search over meshes: every ordered factorization of the devices into a few axes, those with fewer axes first.
 //!
 //! A plan on a coarse mesh is one on each mesh that refines it, so it is a start there; and the cost of the best plan so far ends the
-//! search on a mesh whose bound reaches it. On links that are alike everywhere, meshes whose axes are another order of the same sizes
-//! cost the same: one of them is searched. The bound of the whole is the least of the bounds of the meshes that were searched; a mesh that
+//! search on a mesh whose bound reaches it. Meshes of the same axes in another order are searched too, also where all links are alike:
+//! which axis is the more major on a dim decides what reshapes pass on and what a gather leaves in place. The bound of the whole is the least of the bounds of the meshes that were searched; a mesh that
 //! the effort did not reach has none, which the report says.
 
 use crate::baselines::{Allowed, BASELINES, Baseline, Restricted, lift};
@@ -54,8 +54,6 @@ pub(crate) enum MeshOutcome {
     Searched,
     /// Its bound reached the best cost of other meshes.
     Cut,
-    /// Another mesh has axes of the same sizes, and all links are alike.
-    Symmetric,
     /// The effort was used up.
     NotReached,
     /// What the user fixed cannot be cut so on it.
@@ -68,7 +66,6 @@ impl MeshOutcome {
         match self {
             MeshOutcome::Searched => "searched",
             MeshOutcome::Cut => "cut by its bound",
-            MeshOutcome::Symmetric => "equal by symmetry",
             MeshOutcome::NotReached => "not reached",
             MeshOutcome::Unpinnable => "cannot cut as pinned",
         }
@@ -178,9 +175,8 @@ pub(crate) fn search(
         search.moments.push(search.lifetimes.whole_peak(program).moment);
     }
     let meshes = &limits.meshes;
-    let is_symmetric = machine.cluster().is_none_or(|cluster| cluster.levels().len() <= 1);
     for (k, mesh) in meshes.iter().enumerate() {
-        search.run(mesh, &meshes[..k], meshes.len() - k, is_symmetric);
+        search.run(mesh, meshes.len() - k);
     }
     search.finish()
 }
@@ -228,18 +224,12 @@ fn nothing() -> Solved {
     }
 }
 
-fn sorted_sizes(mesh: &SearchMesh) -> Vec<i64> {
-    let mut sizes = mesh.sizes.to_vec();
-    sizes.sort_unstable();
-    sizes
-}
-
 impl Search<'_, '_, '_> {
     fn best_cost(&self) -> Cost {
         self.best.as_ref().map_or(INFINITE, |(_, _, cost)| *cost)
     }
 
-    fn run(&mut self, mesh: &SearchMesh, before: &[SearchMesh], n_left: usize, is_symmetric: bool) {
+    fn run(&mut self, mesh: &SearchMesh, n_left: usize) {
         let fact = |outcome| MeshFact {
             mesh: mesh.clone(),
             outcome,
@@ -248,10 +238,6 @@ impl Search<'_, '_, '_> {
             n_variables: 0,
             n_steps: 0,
         };
-        if is_symmetric && before.iter().any(|other| sorted_sizes(other) == sorted_sizes(mesh)) {
-            self.meshes.push(fact(MeshOutcome::Symmetric));
-            return;
-        }
         let left = self.limits.effort.saturating_sub(self.n_steps);
         if left == 0 || (self.limits.is_over)() {
             self.was_stopped |= left > 0;
@@ -427,7 +413,7 @@ impl Search<'_, '_, '_> {
         let peak = self.lifetimes.peak(self.facts.program, &ChosenPlan { network: &network, assignment: &assignment });
         let bounds = self.meshes.iter().filter_map(|fact| match fact.outcome {
             MeshOutcome::Searched | MeshOutcome::Cut => Some(fact.lower_bound),
-            MeshOutcome::Symmetric | MeshOutcome::Unpinnable => None,
+            MeshOutcome::Unpinnable => None,
             MeshOutcome::NotReached => Some(0),
         });
         let lower_bound = bounds.min().unwrap_or(0).min(cost);

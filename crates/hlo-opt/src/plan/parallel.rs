@@ -14,7 +14,8 @@ use hlo_ir::print::{PrintOptions, print_module};
 use hlo_pass::pipeline::parse_pipeline;
 use hlo_pass::runner::{RunOptions, bind, run_pipeline};
 use hlo_search::{
-    Asked, Evenness, ParallelPlan, ParamReport, PlanReport, SearchOptions, Searched, WhyReport, plan_parallel, read_meshes,
+    Asked, Evenness, ParallelPlan, ParamReport, PlanReport, SearchOptions, Searched, WhyReport, plan_parallel,
+    read_meshes,
 };
 use indexmap::IndexMap;
 use serde::Serialize;
@@ -191,7 +192,9 @@ fn report_text(file: &Path, options: &SearchOptions, plan: &ParallelPlan) -> Str
 
 /// Parameters of one shape that are held alike are one line.
 fn params_text(params: &[ParamReport], out: &mut String) {
-    out.push_str("parameters: by axis of the mesh the dim that it cuts, R: whole; bytes on a device; the next best state\n");
+    out.push_str(
+        "parameters: by axis of the mesh the dim that it cuts, R: whole; bytes on a device; the next best state\n",
+    );
     let mut kinds: IndexMap<(&[i64], &str), (usize, &ParamReport)> = IndexMap::new();
     for param in params {
         kinds.entry((&param.dims, &param.state)).or_insert((0, param)).0 += 1;

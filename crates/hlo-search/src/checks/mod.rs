@@ -1,0 +1,6 @@
+//! The search beside slow obvious twins.
+
+mod prices;
+mod programs;
+#[path = "../../tests/random/mod.rs"]
+mod random;
