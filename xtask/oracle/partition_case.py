@@ -2,7 +2,7 @@
 """Run per-device programs in real XLA and hold their outputs against those of the global programs in the evaluator.
 
 partition_case.py CONFIG.json, where CONFIG holds: skip (names that are done), and cases, each with name, n_devices, file (the per-device
-program), annotated (the same program for XLA's partitioner, or null: the file is either), memory (a file for the memory that it takes,
+program, which `local` is too), annotated (the same program for XLA's partitioner, or null: the file is either), memory (a file for the memory that it takes,
 or null), inputs (npz of its tiles), expected and moved (npz of the evaluator's tiles without padding, the second of inputs that are
 moved by half an ulp), floor (the least tolerance), whole (the global program for one device, or null) and wholes (npz of its inputs),
 cuts ([output][device]: starts in the whole); with is_global_alone the global program alone is run.
@@ -10,6 +10,7 @@ cuts ([output][device]: starts in the whole); with is_global_alone the global pr
 Where XLA's outputs are others than the evaluator's, XLA runs the global program too: if it gives what the per-device program gives, they
 differ by what XLA and the evaluator make of an op, not by how it is cut. Prints what check_case.py prints."""
 import json
+import re
 import sys
 
 import check_case
@@ -23,16 +24,22 @@ DEVICES = 12
 
 def first_words(error):
     """An error without what is this program's own."""
-    import re
-
     text = " ".join(str(error).split())[:200]
     return re.sub(r"%?[\w\-]*\.\d+[\w.\-]*|\d+", "_", text)
+
+
+def for_partitioner(text):
+    """An annotated program as jaxlib takes it: the way over StableHLO loses the results of a conditional that has a sharding, which its
+    branches' results have too."""
+    tuples = r", sharding=\{(\{[^{}]*\}(, (/\*index=\d+\*/)?)?)+\}"
+    lines = text.split("\n")
+    return "\n".join(re.sub(tuples, "", line) if " conditional(" in line else line for line in lines)
 
 
 def compiled(file, n_devices, partition=False, memory=None):
     """The program and its parameters' shapes; with `memory` (a function of its size in bytes) state is donated as the header says."""
     with open(file) as f:
-        text = f.read()
+        text = for_partitioner(f.read()) if partition else f.read()
     module = hlo_oracle.parse(hlo_text.expand_mesh_groups(text))
     edit = None
     if memory:
@@ -44,6 +51,15 @@ def compiled(file, n_devices, partition=False, memory=None):
         sizes = {name: getattr(found, f"{name}_size_in_bytes") for name in ["argument", "output", "temp", "alias"]}
         memory(sizes["argument"] + sizes["output"] + sizes["temp"] - sizes["alias"])
     return program, hlo_oracle.entry_leaves(module)
+
+
+def compiled_of(case, memory=None):
+    """The case's program, and the shapes of the tiles that it takes: those of the per-device program."""
+    if not is_by_xla(case):
+        return compiled(case["file"], case["n_devices"], memory=memory)
+    with open(case["local"]) as f:
+        shapes = hlo_oracle.entry_leaves(hlo_oracle.parse(hlo_text.expand_mesh_groups(f.read())))
+    return compiled(case["file"], case["n_devices"], True, memory)[0], shapes
 
 
 def note_memory(case):
@@ -75,7 +91,7 @@ def unfolded(case):
     hlo_oracle.NO_PARTITIONER = kept + ",constant_folding,algsimp"
     try:
         n_devices = case["n_devices"]
-        program, shapes = compiled(case["file"], n_devices, is_by_xla(case))
+        program, shapes = compiled_of(case)
         found = hlo_oracle.execute(program, inputs_of(case["inputs"], shapes, n_devices), n_devices)
     finally:
         hlo_oracle.NO_PARTITIONER = kept
@@ -106,7 +122,7 @@ def run_case(case):
     expected = rows(case["expected"], n_devices)
     tolerance = max(case["floor"], widest(compare.tolerance, expected, rows(case["moved"], n_devices)))
     try:
-        program, shapes = compiled(case["file"], n_devices, is_by_xla(case), note_memory(case))
+        program, shapes = compiled_of(case, note_memory(case))
         found = hlo_oracle.execute(program, inputs_of(case["inputs"], shapes, n_devices), n_devices)
     except Exception as error:
         if case["whole"]:

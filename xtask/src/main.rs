@@ -177,6 +177,7 @@ cargo xtask <command>
       --seed S             the first one's seed (default 1)
       --devices N          so many devices; may be repeated (default 2, 3, 4, 6, 8, 12)
       --only SUBSTR        programs whose file name contains this; may be repeated
+      --pass PIPELINE      what follows a plan (default spmd-partition{compute=as-cut},simplify-tuples,cse,dce)
       --xla                in real XLA too: what spmd-partition leaves, and what XLA's partitioner makes of the plan
   reshard-check [options]  redistribution plans of random pairs of shardings: bytes beside the lower bound, XLA's partitioner and
                        Shardy's reshards, and plans run in XLA

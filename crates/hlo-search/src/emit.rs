@@ -4,7 +4,7 @@ use crate::error::SearchError;
 use crate::plan::ChosenPlan;
 use crate::program::{CutId, Program, Taker};
 use crate::state::State;
-use hlo_ir::attrs::Attrs;
+use hlo_ir::attrs::{Attrs, TupleIndexAttrs};
 use hlo_ir::diag::Entity;
 use hlo_ir::edit::Builder;
 use hlo_ir::names::FixedHash;
@@ -152,11 +152,12 @@ impl Emission {
             edited.push(module.inst(*user).parent);
         }
         let root = module.entry().and_then(|entry| module.comp(entry).root.expand());
-        if let Some(root) = root {
+        if let Some(root) = root.filter(|_| !self.exits.is_empty()) {
+            let root = add_root(module, root);
             for (leaf, sharding) in &self.exits {
                 rewrite_exit(module, root, *leaf, sharding, &mut copy_of);
-                edited.push(module.inst(root).parent);
             }
+            edited.push(module.inst(root).parent);
         }
         edited.sort_unstable();
         edited.dedup();
@@ -172,7 +173,36 @@ impl Emission {
     }
 }
 
-/// A leaf of a flat result gets a copy; of nested ones the value's own sharding stays.
+/// The root of the entry, as a tuple op where a loop or a branch gives the whole result: what it carries keeps its own shardings.
+fn add_root(module: &mut Module, root: InstId) -> InstId {
+    let shapes = module.shape(root).as_tuple().map(<[Shape]>::to_vec);
+    let Some(shapes) = shapes.filter(|_| module.inst(root).opcode != Opcode::Tuple) else { return root };
+    let (comp, shape, sharding) =
+        (module.inst(root).parent, module.shape(root).clone(), module.sharding(root).cloned());
+    let mut first_leaf = 0;
+    let mut elements = Vec::with_capacity(shapes.len());
+    for (index, shape) in shapes.into_iter().enumerate() {
+        let is_array = shape.as_array().is_some();
+        let mut n_leaves = 0;
+        shape.for_each_leaf(&mut |_, _| n_leaves += 1);
+        let attrs = TupleIndexAttrs { index: index as i64 };
+        let element = Builder::new(module, comp).add("result", Opcode::GetTupleElement, shape, [root], attrs);
+        let theirs: Option<Vec<LeafSharding>> =
+            (first_leaf..first_leaf + n_leaves).map(|leaf| sharding.as_ref()?.leaf(leaf).cloned()).collect();
+        module.marks_mut(element).sharding = theirs.and_then(|mut leaves| match is_array {
+            true => leaves.pop().map(Sharding::Single),
+            false => Some(Sharding::Tuple(leaves)),
+        });
+        first_leaf += n_leaves;
+        elements.push(element);
+    }
+    let tuple = Builder::new(module, comp).add("result", Opcode::Tuple, shape, elements, Attrs::Plain);
+    module.marks_mut(tuple).sharding = sharding;
+    module.comp_mut(comp).root = Some(tuple).into();
+    tuple
+}
+
+/// A leaf of the result gets a copy; of nested ones only the root says how it is cut.
 fn rewrite_exit(
     module: &mut Module,
     root: InstId,
@@ -187,16 +217,15 @@ fn rewrite_exit(
         return;
     }
     let given = module.inst(root).operands.get(leaf as usize).copied();
-    let is_flat = module.inst(root).opcode == Opcode::Tuple
-        && module.shape(root).as_tuple().is_some_and(|all| all.iter().all(|shape| shape.as_array().is_some()));
+    let is_flat = module.shape(root).as_tuple().is_some_and(|all| all.iter().all(|shape| shape.as_array().is_some()));
     if let Some(given) = given.filter(|_| is_flat) {
         let copy = copy_of(module, given, sharding);
         module.set_operand(root, leaf as usize, copy);
-        if let Some(Sharding::Tuple(leaves)) = &mut module.marks_mut(root).sharding
-            && let Some(slot) = leaves.get_mut(leaf as usize)
-        {
-            *slot = sharding.clone();
-        }
+    }
+    if let Some(Sharding::Tuple(leaves)) = &mut module.marks_mut(root).sharding
+        && let Some(slot) = leaves.get_mut(leaf as usize)
+    {
+        *slot = sharding.clone();
     }
 }
 

@@ -220,7 +220,7 @@ fn prepared(folder: &Path, tried: Tried<'_>, local: &Module) -> Result<Value, St
     }
     Ok(json!({
         "annotated": annotated.map(|_| npz("annotated.hlo")),
-        "n_devices": local.n_devices(), "file": npz("local.hlo"), "inputs": npz("inputs.npz"), "expected": npz("expected.npz"),
+        "n_devices": local.n_devices(), "file": npz("local.hlo"), "local": npz("local.hlo"), "inputs": npz("inputs.npz"), "expected": npz("expected.npz"),
         "moved": npz("moved.npz"), "whole": has_whole.then(|| npz("whole.hlo")), "wholes": npz("wholes.npz"), "cuts": cuts,
     }))
 }

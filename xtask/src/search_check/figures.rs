@@ -17,7 +17,7 @@ pub(super) struct Sent {
 
 impl Sent {
     /// Adds others.
-    pub fn add(&mut self, other: Sent) {
+    pub(super) fn add(&mut self, other: Sent) {
         self.n_runs += other.n_runs;
         self.bytes += other.bytes;
     }
@@ -38,7 +38,7 @@ pub(super) struct Figures {
 
 impl Figures {
     /// What the plan says, and what the program of each device has.
-    pub fn of(report: &PlanReport, local: &Module) -> Figures {
+    pub(super) fn of(report: &PlanReport, local: &Module) -> Figures {
         let frequencies = Frequencies::compute(local, FrequencyOptions::default());
         let traffic = Traffic::find(local, &frequencies);
         let sent = |kind| Sent {

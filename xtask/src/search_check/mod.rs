@@ -21,8 +21,9 @@ use crate::workspace;
 use figures::Figures;
 use table::Row;
 
-/// What follows a plan.
-const PARTITION: &str = "spmd-partition,simplify-tuples,cse,dce";
+/// What follows a plan, if nothing else is asked for: ops are cut as the plan cuts them. With `compute=cheapest`, the partitioner's default,
+/// it gathers operands where this moves fewer bytes than the reductions that the plan claims.
+const PARTITION: &str = "spmd-partition{compute=as-cut},simplify-tuples,cse,dce";
 
 /// Numbers of devices.
 const N_DEVICES: [usize; 6] = [2, 3, 4, 6, 8, 12];
@@ -44,6 +45,8 @@ struct Options {
     has_xla: bool,
     only: Vec<String>,
     seed: u64,
+    /// What follows a plan.
+    pipeline: String,
 }
 
 impl Options {
@@ -56,6 +59,7 @@ impl Options {
             has_xla: false,
             only: Vec::new(),
             seed: 1,
+            pipeline: PARTITION.to_string(),
         };
         let mut arguments = Arguments::new(words);
         while let Some(word) = arguments.next_word() {
@@ -65,6 +69,7 @@ impl Options {
                 Word::Flag(flag) if flag == "--random" => options.n_drawn = arguments.number(&flag)?,
                 Word::Flag(flag) if flag == "--devices" => options.devices.push(arguments.number(&flag)?),
                 Word::Flag(flag) if flag == "--seed" => options.seed = arguments.number(&flag)? as u64,
+                Word::Flag(flag) if flag == "--pass" => options.pipeline = arguments.value(&flag)?,
                 Word::Flag(flag) if flag == "--only" => options.only.push(arguments.value(&flag)?),
                 Word::Plain(file) => options.files.push(file.into()),
                 Word::Flag(word) => return Err(unknown("search-check", &word)),
@@ -105,7 +110,7 @@ pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
     let folder = workspace::target_dir().join("search-check");
     std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let xla = options.has_xla.then(|| XlaCases::new(&folder, usize::MAX)).transpose()?;
-    let mut check = Check { folder, rows: Vec::new(), wrong: Vec::new(), xla };
+    let mut check = Check { folder, pipeline: options.pipeline.clone(), rows: Vec::new(), wrong: Vec::new(), xla };
     println!("{}", table::head());
     for file in &options.files {
         let base = read_base(file)?;
@@ -136,6 +141,7 @@ pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
 
 struct Check {
     folder: PathBuf,
+    pipeline: String,
     rows: Vec<Row>,
     wrong: Vec<String>,
     xla: Option<XlaCases>,
@@ -168,7 +174,7 @@ impl Check {
         run_passes(&mut global, "inline-calls")?;
         let plan = find_plan(&global, n_devices, seed)?;
         let mut local = plan.module.clone();
-        run_passes(&mut local, PARTITION)?;
+        run_passes(&mut local, &self.pipeline)?;
         let short = has_short_floats(&global);
         let files = [("global", &global), ("annotated", &plan.module), ("local", &local)];
         let mut paths: Vec<PathBuf> = Vec::new();

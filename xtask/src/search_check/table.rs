@@ -39,7 +39,7 @@ pub(super) fn head() -> String {
 }
 
 impl Row {
-    pub fn new(program: &str, n_devices: usize, what: &str) -> Row {
+    pub(super) fn new(program: &str, n_devices: usize, what: &str) -> Row {
         Row {
             program: program.to_string(),
             n_devices,
@@ -55,7 +55,7 @@ impl Row {
     }
 
     /// Adds what one plan claims and has.
-    pub fn add(&mut self, figures: &Figures) {
+    pub(super) fn add(&mut self, figures: &Figures) {
         let pairs = [(&mut self.claimed, &figures.claimed), (&mut self.realized, &figures.realized)];
         for (all, one) in pairs {
             one.iter().for_each(|(kind, sent)| all.entry(kind).or_default().add(*sent));
