@@ -42,7 +42,12 @@ fn main() -> Result<(), Box<dyn Error>> {
             let report = plan.report;
             let gap = 100.0 * report.gap();
             let gb = report.peak_bytes as f64 / 1e9;
-            println!("{:.2} s: mesh {}, {:.3} ms, gap {gap:.3} %, {gb:.3} GB", start.elapsed().as_secs_f64(), report.mesh, report.step_s * 1e3);
+            println!(
+                "{:.2} s: mesh {}, {:.3} ms, gap {gap:.3} %, {gb:.3} GB",
+                start.elapsed().as_secs_f64(),
+                report.mesh,
+                report.step_s * 1e3
+            );
             for baseline in &report.baselines {
                 let ratio = baseline.step_s.map(|s| s / report.step_s);
                 println!("  {} on {}: {ratio:?}", baseline.name, baseline.mesh);

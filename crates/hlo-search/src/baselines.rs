@@ -131,11 +131,7 @@ impl Baseline {
         let is_cut = match (self, role) {
             (Baseline::Zero1, Some(Role::Moment)) | (Baseline::Zero3, Some(Role::Moment | Role::Weight)) => true,
             (
-                Baseline::Zero1
-                | Baseline::Zero3
-                | Baseline::DataParallel
-                | Baseline::Megatron
-                | Baseline::MindSpore,
+                Baseline::Zero1 | Baseline::Zero3 | Baseline::DataParallel | Baseline::Megatron | Baseline::MindSpore,
                 _,
             ) => false,
         };

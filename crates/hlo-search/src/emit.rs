@@ -110,7 +110,8 @@ fn correct_roots(
     shardings: &mut [(InstId, Sharding)],
 ) {
     let module = program.module;
-    let place: IndexMap<InstId, usize, FixedHash> = shardings.iter().enumerate().map(|(k, (inst, _))| (*inst, k)).collect();
+    let place: IndexMap<InstId, usize, FixedHash> =
+        shardings.iter().enumerate().map(|(k, (inst, _))| (*inst, k)).collect();
     for &comp in &program.leaves.comps {
         let (Some(root), Some(&to)) = (module.comp(comp).root.expand(), program.leaves.returns_to(comp).first()) else {
             continue;
@@ -119,8 +120,7 @@ fn correct_roots(
             continue;
         }
         let values: Vec<Option<CutId>> = program.of_leaves(to).collect();
-        if let (Some(&k), Some(sharding)) =
-            (place.get(&root), sharding_of_values(program, plan, texts, root, &values))
+        if let (Some(&k), Some(sharding)) = (place.get(&root), sharding_of_values(program, plan, texts, root, &values))
         {
             shardings[k].1 = sharding;
         }
@@ -161,9 +161,9 @@ impl Emission {
         edited.sort_unstable();
         edited.dedup();
         for comp in edited {
-            Rewrite::new(module, comp)
-                .finish(module)
-                .map_err(|cyclic| SearchError::about("acyclic", Entity::Inst(cyclic.0), "depends on itself after the change"))?;
+            Rewrite::new(module, comp).finish(module).map_err(|cyclic| {
+                SearchError::about("acyclic", Entity::Inst(cyclic.0), "depends on itself after the change")
+            })?;
         }
         module.header.num_partitions = self.n_devices;
         module.header.allow_spmd_sharding_propagation_to_parameters = None;

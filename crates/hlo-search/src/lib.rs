@@ -34,9 +34,9 @@ pub use operators::{
     AxisOperator, AxisState, IDENTITIES, Identity, LocalOp, Move, Movement, OperandState, Operator, OperatorError,
     PASSINGS, Passes, Passing, Side, Space, TensorState, movements,
 };
-pub use stages::{Stage, StageCut, StageError, StageLayer, StageLimits, cut_stages};
 pub use report::{BaselineReport, CostReport, MeshReport, ParamReport, PlanReport};
 pub use search_parallelization::{Asked, ParallelPlan, SearchOptions, Searched, plan_parallel, read_meshes};
+pub use stages::{Stage, StageCut, StageError, StageLayer, StageLimits, cut_stages};
 pub use why::{OtherReport, WhyReport};
 
 use hlo_pass::PassInfo;

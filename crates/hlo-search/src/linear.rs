@@ -33,9 +33,11 @@ pub(crate) fn partial_forms(module: &Module, inst: InstId) -> Vec<OperandSet> {
     let dtype = |inst: InstId| module.shape(inst).as_array().map(|array| array.dtype);
     let is_float = dtype(inst).is_some_and(|dtype| dtype.is_float());
     let rounds = instruction.opcode == Opcode::Convert
-        && instruction.operands.first().and_then(|&operand| dtype(operand)).is_none_or(|from| {
-            !from.is_float() || dtype(inst).is_none_or(|to| to.bits() < from.bits())
-        });
+        && instruction
+            .operands
+            .first()
+            .and_then(|&operand| dtype(operand))
+            .is_none_or(|from| !from.is_float() || dtype(inst).is_none_or(|to| to.bits() < from.bits()));
     let n = instruction.operands.len();
     if !is_float || rounds || n > MOST_OPERANDS {
         return Vec::new();

@@ -144,7 +144,9 @@ impl Lifetimes {
         let first = self.runs.partition_point(|(at, _)| *at < moment);
         for &(_, op) in self.runs[first..].iter().take_while(|(at, _)| *at == moment) {
             let Some(var) = network.var_of_op[op].expand() else { continue };
-            for end in ends(program, op).filter(|end| network.source(program, end.value).is_some_and(|source| source != var)) {
+            for end in
+                ends(program, op).filter(|end| network.source(program, end.value).is_some_and(|source| source != var))
+            {
                 let least = tiles_given(end.value).into_iter().min().unwrap_or(0);
                 let more = |plan: &Plan| tile(end.value, end.state(plan)).saturating_sub(least);
                 add(var, network.plans[op].iter().map(more).collect());

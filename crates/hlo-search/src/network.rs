@@ -316,7 +316,13 @@ impl NetworkBuilder<'_, '_, '_> {
         }
     }
 
-    fn connect(&mut self, (rows, from): (VarId, Vec<State>), (columns, to): (VarId, Vec<State>), value: CutId, frequency: f64) {
+    fn connect(
+        &mut self,
+        (rows, from): (VarId, Vec<State>),
+        (columns, to): (VarId, Vec<State>),
+        value: CutId,
+        frequency: f64,
+    ) {
         if rows == columns {
             return;
         }

@@ -109,11 +109,11 @@ fn kind_of(program: &Program<'_>, id: OpId, plan: &Plan) -> String {
         AxisUse::Repeats => "repeated".to_string(),
         AxisUse::PassesSums(_) => "sums".to_string(),
         AxisUse::Cuts(factor) => {
-            let is_reduced = factors
-                .is_some_and(|set| set.uses(factor).any(|one| matches!(one.role, FactorRole::Reduce(_))));
-            let dim = factors.and_then(|set| set.results.first()).and_then(|tensor| {
-                tensor.iter().position(|uses| uses.iter().any(|one| one.factor == factor))
-            });
+            let is_reduced =
+                factors.is_some_and(|set| set.uses(factor).any(|one| matches!(one.role, FactorRole::Reduce(_))));
+            let dim = factors
+                .and_then(|set| set.results.first())
+                .and_then(|tensor| tensor.iter().position(|uses| uses.iter().any(|one| one.factor == factor)));
             match (is_reduced, dim) {
                 (false, Some(dim)) => format!("dim {dim}"),
                 (true, _) | (false, None) => "reduced".to_string(),

@@ -63,7 +63,8 @@ impl<'a> ChosenPlan<'a> {
     pub(crate) fn costs(&self) -> Vec<(Cost, CostOf)> {
         let problem = &self.network.problem;
         let state = |var| self.assignment[var] as usize;
-        let own = problem.variables.iter().map(|(var, costs)| (costs[state(var)], CostOf::Work(self.network.decides[var])));
+        let own =
+            problem.variables.iter().map(|(var, costs)| (costs[state(var)], CostOf::Work(self.network.decides[var])));
         let between = problem.pairs.iter().map(|pair| {
             let cost = pair.table.costs[state(pair.rows) * pair.table.n_columns + state(pair.columns)];
             (cost, CostOf::Redistribution(self.network.decides[pair.rows], self.network.decides[pair.columns]))

@@ -95,7 +95,8 @@ impl OpRule {
     /// The results of a plan that are no sums over the axes that cut a reduced factor, and so are finished where they are computed: which
     /// one, and its state before that.
     pub(crate) fn unfinished(&self, plan: &Plan) -> SmallVec<[(usize, State); 1]> {
-        let is_open = |axis: &usize| matches!(plan.uses[*axis], AxisUse::Cuts(factor) if self.reduced.contains(&factor));
+        let is_open =
+            |axis: &usize| matches!(plan.uses[*axis], AxisUse::Cuts(factor) if self.reduced.contains(&factor));
         let open: SmallVec<[usize; 4]> = (0..plan.uses.len()).filter(|axis| !self.sums && is_open(axis)).collect();
         if open.is_empty() {
             return SmallVec::new();

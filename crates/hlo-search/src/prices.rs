@@ -163,7 +163,8 @@ impl<'a> Prices<'a> {
     fn delayed_s(&self, ends: Ends<'_>, from: State, changes: &Changes) -> f64 {
         let Changes { sliced, scattered, reduced, moved, dropped, displaced, late } = *changes;
         let is_left_by_move = |axis: usize| axes_of(moved & late).any(|other| from.place(other) == ends.to.place(axis));
-        let late_moves = axes_of(moved & late).filter(|&axis| !is_left_by_move(axis)).fold(0, |set, axis| set | 1 << axis);
+        let late_moves =
+            axes_of(moved & late).filter(|&axis| !is_left_by_move(axis)).fold(0, |set, axis| set | 1 << axis);
         let mut at = come(from, ends.to, sliced & !late);
         let mut seconds = self.seconds(Exchange::ReduceScatter, scattered & !late, self.bytes(ends, at));
         at = come(at, ends.to, scattered & !late);
@@ -271,7 +272,8 @@ impl<'a> Prices<'a> {
             }
             for place in [from.place(axis), to.place(axis)] {
                 let Place::Dim(dim) = place else { continue };
-                let (before, then) = (from.cutting(self.mesh, usize::from(dim)), to.cutting(self.mesh, usize::from(dim)));
+                let (before, then) =
+                    (from.cutting(self.mesh, usize::from(dim)), to.cutting(self.mesh, usize::from(dim)));
                 let differ = before ^ then;
                 // All axes from the first one on that only one of both lists has.
                 let tail = if differ == 0 { 0 } else { !((differ & differ.wrapping_neg()) - 1) };
@@ -330,7 +332,8 @@ impl<'a> Prices<'a> {
         };
         let mut tile = Tile::new();
         for axis_of_dim in list.chunk_by(|a, b| a.0 == b.0) {
-            let along = |at: i64, &(_, axis): &(u8, u8)| at * self.mesh.size(usize::from(axis)) + place(usize::from(axis));
+            let along =
+                |at: i64, &(_, axis): &(u8, u8)| at * self.mesh.size(usize::from(axis)) + place(usize::from(axis));
             tile.push(axis_of_dim.iter().fold(0, along));
         }
         tile

@@ -102,9 +102,9 @@ impl<'m> Program<'m> {
     /// # Errors
     /// It has no entry.
     pub(crate) fn read(module: &'m Module, frequencies: &Frequencies) -> Result<Program<'m>, SearchError> {
-        let entry = module.entry().ok_or_else(|| {
-            SearchError::about("search", Entity::Module, "expected an entry computation, found none")
-        })?;
+        let entry = module
+            .entry()
+            .ok_or_else(|| SearchError::about("search", Entity::Module, "expected an entry computation, found none"))?;
         let leaves = Values::find(module, THROUGH, SharedCallees::Entered);
         let mut program = Program {
             module,
@@ -276,7 +276,8 @@ impl<'m> Program<'m> {
         for alias in &module.header.input_output_alias {
             let param = usize::try_from(alias.param).ok().and_then(|k| params.get(k).copied());
             let Some(param) = param else { continue };
-            let (Some(to), Some(from)) = (leaf_of(root, &alias.output_index), leaf_of(param, &alias.param_index)) else {
+            let (Some(to), Some(from)) = (leaf_of(root, &alias.output_index), leaf_of(param, &alias.param_index))
+            else {
                 continue;
             };
             let value = self.of_leaves(param).nth(from).flatten();

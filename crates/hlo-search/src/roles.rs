@@ -120,9 +120,11 @@ fn takes_weight(program: &Program<'_>, op: OpId, n_steps: usize) -> bool {
     match program.module.inst(op.inst).opcode.row().factors {
         FactorRule::Dot | FactorRule::Convolution | FactorRule::Gather => true,
         FactorRule::Elementwise => op.operands.len() == 1 && passes_on(program, op, n_steps),
-        FactorRule::Reshape | FactorRule::Transpose | FactorRule::Broadcast | FactorRule::Slice | FactorRule::DynamicSlice => {
-            passes_on(program, op, n_steps)
-        }
+        FactorRule::Reshape
+        | FactorRule::Transpose
+        | FactorRule::Broadcast
+        | FactorRule::Slice
+        | FactorRule::DynamicSlice => passes_on(program, op, n_steps),
         FactorRule::Bitcast
         | FactorRule::BitcastConvert
         | FactorRule::Reverse
@@ -146,5 +148,6 @@ fn takes_weight(program: &Program<'_>, op: OpId, n_steps: usize) -> bool {
 }
 
 fn passes_on(program: &Program<'_>, op: &SearchOp, n_steps: usize) -> bool {
-    n_steps > 0 && op.results.iter().filter_map(|value| value.expand()).any(|value| is_weight(program, value, n_steps - 1))
+    n_steps > 0
+        && op.results.iter().filter_map(|value| value.expand()).any(|value| is_weight(program, value, n_steps - 1))
 }

@@ -9,9 +9,9 @@ use crate::baselines::{Allowed, BASELINES, Baseline, Restricted, lift};
 use crate::draw::draw_assignment;
 use crate::memory::{Lifetimes, PlannedPeak};
 use crate::mesh::SearchMesh;
+use crate::network::{Facts, PlanNetwork};
 use crate::pins::{Pins, like_given};
 use crate::plan::ChosenPlan;
-use crate::network::{Facts, PlanNetwork};
 use crate::prices::Prices;
 use crate::program::{CutId, Program};
 use crate::roles::Roles;
@@ -252,7 +252,8 @@ impl Search<'_, '_, '_> {
         let best = self.best.iter().map(|(coarse, found, _)| (coarse, found));
         let known = self.known.iter().map(|(coarse, found)| (coarse, found));
         let mut starts: Vec<Assignment> = best.chain(known).filter_map(|coarse| lift(coarse, &network)).collect();
-        let effort = (left / n_left as u64).max(left / 8);
+        // Every mesh gets its part, so that each has a bound.
+        let effort = left / n_left as u64;
         for baseline in BASELINES.into_iter().filter(|baseline| baseline.n_axes() == mesh.n_axes()) {
             let allowed = baseline.allowed(self.facts.program, &self.roles, &network);
             starts.extend(self.run_baseline(baseline, &allowed, &mut network, left / BASELINE_SHARE));

@@ -83,12 +83,7 @@ const OPTIONS: &[OptionInfo] = &[
         default: "0",
         help: "the difference between plan and bound that is small enough, as a share of the plan's time",
     },
-    OptionInfo {
-        name: "axes",
-        kind: OptionKind::Int,
-        default: "3",
-        help: "the most axes of a mesh, 1 to 3",
-    },
+    OptionInfo { name: "axes", kind: OptionKind::Int, default: "3", help: "the most axes of a mesh, 1 to 3" },
     OptionInfo {
         name: "mesh",
         kind: OptionKind::Text,
@@ -327,8 +322,7 @@ pub fn plan_parallel(
     let report = PlanReport::new(&program, &found, &options.machine);
     let emission = plan_emission(&program, &ChosenPlan { network, assignment });
     let explained = options.why.iter().map(|name| (name.clone(), why(&program, &found, name)));
-    let (explained, problem) =
-        (explained.collect(), options.dumps_problem.then(|| dump_problem(&program, &found)));
+    let (explained, problem) = (explained.collect(), options.dumps_problem.then(|| dump_problem(&program, &found)));
     let picture = draw_plan(&program, &ChosenPlan { network, assignment }, &report);
     let n_copies = emission.write(&mut work)?;
     copies.merge(&mut work);

@@ -126,7 +126,10 @@ fn the_closed_form_is_near_the_cheapest_steps() {
     ratios.sort_by(|a, b| a.0.total_cmp(&b.0));
     let at = |share: f64| ratios[((ratios.len() - 1) as f64 * share) as usize].0;
     let [median, most, max] = [0.5, 0.9, 1.0].map(at);
-    println!("{} pairs: median {median:.3}, 90 % {most:.3}, max {max:.3}, {n_missed} missed by the planner; {n_other} others, {n_below} below", ratios.len());
+    println!(
+        "{} pairs: median {median:.3}, 90 % {most:.3}, max {max:.3}, {n_missed} missed by the planner; {n_other} others, {n_below} below",
+        ratios.len()
+    );
     for (ratio, text) in ratios.iter().rev().take(40) {
         println!("{ratio:.3} {text}");
     }

@@ -235,7 +235,8 @@ fn tiny_programs_get_the_best_of_all_plans() {
         n_drawn += 1;
         assert!(n_drawn < 20_000, "too few programs are small: {n_programs}");
         let text = draw_program(&mut random);
-        let module = hlo_text::parse_bytes(text.as_bytes()).unwrap_or_else(|errors| panic!("{errors:?}\n{text}")).module;
+        let module =
+            hlo_text::parse_bytes(text.as_bytes()).unwrap_or_else(|errors| panic!("{errors:?}\n{text}")).module;
         let n_devices = [2, 4, 6][random.below(3) as usize];
         let all = clusters(n_devices);
         let machine = Machine::from_args(&all[random.below(all.len() as u64) as usize], "h200").expect("a machine");
@@ -304,7 +305,8 @@ fn check_mesh(
     let on = mesh.describe();
     assert_eq!(solved.cost, least, "{on}\n{text}");
     assert!(solved.lower_bound <= least, "{on}: the bound {} is above {least}\n{text}", solved.lower_bound);
-    let drawn = |random: &mut Random| problem.variables.values().map(|costs| random.below(costs.len() as u64) as u32).collect();
+    let drawn =
+        |random: &mut Random| problem.variables.values().map(|costs| random.below(costs.len() as u64) as u32).collect();
     let others: Vec<Assignment> = (0..3).map(|_| drawn(random)).collect();
     for assignment in solved.assignment.iter().chain(&others) {
         let walked = walk(program, facts, &prices, &ChosenPlan { network: &network, assignment });
