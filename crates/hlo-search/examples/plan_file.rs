@@ -1,8 +1,10 @@
-//! Plans a global program and prints what the search says: `plan_file FILE CLUSTER DEVICE [AXES [EFFORT [GAP]]]`.
+//! Plans a global program and prints what the search says:
+//! `plan_file FILE CLUSTER DEVICE [AXES [EFFORT [GAP [MESHES [MEMORY_GB [OUT [PINS]]]]]]]`. The annotated program goes to `OUT`.
 
 use hlo_analysis::frequency::FrequencyOptions;
 use hlo_analysis::time::Machine;
-use hlo_search::{Asked, Evenness, SearchOptions, Searched, plan_parallel};
+use hlo_ir::print::{PrintOptions, print_module};
+use hlo_search::{Asked, Evenness, SearchOptions, Searched, plan_parallel, read_meshes};
 use std::error::Error;
 use std::time::Instant;
 
@@ -21,17 +23,13 @@ fn main() -> Result<(), Box<dyn Error>> {
         gap: word(5, "0").parse()?,
         most_axes: word(3, "3").parse()?,
         even: Evenness::None,
-        meshes: word(6, "")
-            .split(';')
-            .filter(|s| !s.is_empty())
-            .map(|s| s.split('x').filter_map(|n| n.parse().ok()).collect())
-            .collect(),
-        pins: String::new(),
+        meshes: read_meshes(&word(6, ""), n_devices)?,
+        pins: words.get(9).map(std::fs::read_to_string).transpose()?.unwrap_or_default(),
         draw: None,
         why: Vec::new(),
         dumps_problem: false,
         plan: "best".into(),
-        memory_limit: words.get(7).and_then(|s| s.parse::<f64>().ok()).map(|gb| (gb * 1e9) as u64),
+        memory_limit: Some((word(7, "0").parse::<f64>()? * 1e9) as u64).filter(|&bytes| bytes > 0),
     };
     let start = Instant::now();
     let progress = |line: &str| eprintln!("{line}");
@@ -39,10 +37,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     match plan_parallel(&parsed.module, &asked, FrequencyOptions::default())? {
         Searched::Nothing(why) => println!("{why}"),
         Searched::Plan(plan) => {
+            if let Some(out) = words.get(8).filter(|out| !out.is_empty()) {
+                std::fs::write(out, print_module(&plan.module, &PrintOptions::default()))?;
+            }
             let report = plan.report;
             let gap = 100.0 * report.gap();
+            let gb = report.peak_bytes as f64 / 1e9;
             println!(
-                "{:.2} s: mesh {}, {:.3} ms, gap {gap:.3} %",
+                "{:.2} s: mesh {}, {:.3} ms, gap {gap:.3} %, {gb:.3} GB",
                 start.elapsed().as_secs_f64(),
                 report.mesh,
                 report.step_s * 1e3

@@ -2,19 +2,25 @@
 //!
 //! The order of the text is the schedule; a loop's body stands where the loop does, once. A value lives from the op that computes it to
 //! the last one that takes it, results to the end. Values of chains that run as one kernel (`work`) take no memory, nor does a result that
-//! replaces a parameter. An elementwise op and an update in place give the memory of what they take last to their result. What is on
-//! its way between two states is not counted. So this is near to [`hlo_analysis::memory`], which has the last word on the emitted program.
+//! replaces a parameter. An elementwise op and an update in place give the memory of what they take last to their result. An operand
+//! that an op wants in another state lies there in both while the op runs, and so does a result that is kept in another one. What lies
+//! between the steps of one redistribution is not counted. So this is near to [`hlo_analysis::memory`], which has the last word on the
+//! emitted program.
 //!
-//! The amount at one moment is a sum over variables, each by its state: a linear constraint of the solver. Moments are added as a plan
-//! exceeds the limit there.
+//! The amount at one moment is a sum over variables, each by its state: a linear constraint of the solver. What an op wants otherwise is
+//! no such sum, because it depends on two states: there, the tile that the op wants counts as far as it is larger than the smallest tile
+//! of the value. That is too much where the states are equal and dear, and too little by that smallest tile where they differ. Moments
+//! are added as a plan exceeds the limit there, and a moment's limit is lowered by what the sum left out.
 
 use crate::network::PlanNetwork;
 use crate::plan::ChosenPlan;
-use crate::program::{CutId, Program, Taker};
+use crate::plans::Plan;
+use crate::program::{CutId, OpId, Program, Taker};
 use crate::solver::{Constraint, VarId};
 use crate::state::State;
 use crate::work::{in_memory, runs_in_place};
 use cranelift_entity::SecondaryMap;
+use cranelift_entity::packed_option::PackedOption;
 use hlo_ir::names::FixedHash;
 use hlo_ir::{CompId, InstId};
 use indexmap::IndexMap;
@@ -24,6 +30,8 @@ use std::sync::Arc;
 pub(crate) struct Lifetimes {
     /// Value, first moment, the moment behind the last one.
     spans: Vec<(CutId, u32, u32)>,
+    /// When each op runs, by moment.
+    runs: Vec<(u32, OpId)>,
     n_moments: u32,
 }
 
@@ -62,30 +70,39 @@ impl Lifetimes {
             let end = end.max().unwrap_or(from + 1).max(from + 1).min(n_moments);
             spans.push((id, from, end));
         }
-        Lifetimes { spans, n_moments }
+        let mut runs: Vec<(u32, OpId)> = program.ops.iter().map(|(id, op)| (position[op.inst], id)).collect();
+        runs.sort_unstable();
+        Lifetimes { spans, runs, n_moments }
     }
 
     /// Where a plan takes most.
     pub(crate) fn peak(&self, program: &Program<'_>, plan: &ChosenPlan<'_>) -> PlannedPeak {
-        let mesh = &plan.network.mesh;
-        self.largest(|value| {
-            let state = plan.given(program, value).unwrap_or(State::WHOLE);
-            bytes_in(program, value, |dims| state.tile_elems(mesh, dims))
-        })
+        let tile = |value: CutId, state: State| tile_bytes(program, value, state, plan.network);
+        let given = |value: CutId| plan.given(program, value).unwrap_or(State::WHOLE);
+        let in_other_state = |op: OpId| -> u64 {
+            let Some(own) = plan.plan(op) else { return 0 };
+            let others = ends(program, op).map(|end| (end.value, end.state(own)));
+            let mut others: Vec<(CutId, State)> = others.filter(|&(value, state)| state != given(value)).collect();
+            others.sort_unstable();
+            others.dedup();
+            others.into_iter().map(|(value, state)| tile(value, state)).sum()
+        };
+        self.largest(|value| tile(value, given(value)), in_other_state)
     }
 
     /// Where the program on one device takes most.
     pub(crate) fn whole_peak(&self, program: &Program<'_>) -> PlannedPeak {
-        self.largest(|value| program.values[value].bytes() as u64)
+        self.largest(|value| program.values[value].bytes() as u64, |_| 0)
     }
 
-    fn largest(&self, bytes: impl Fn(CutId) -> u64) -> PlannedPeak {
+    fn largest(&self, bytes: impl Fn(CutId) -> u64, while_running: impl Fn(OpId) -> u64) -> PlannedPeak {
         let mut changes = vec![0i128; self.n_moments as usize + 1];
-        for &(value, from, end) in &self.spans {
-            let bytes = i128::from(bytes(value));
-            changes[from as usize] += bytes;
-            changes[end as usize] -= bytes;
-        }
+        let mut add = |bytes: u64, from: u32, end: u32| {
+            changes[from as usize] += i128::from(bytes);
+            changes[end as usize] -= i128::from(bytes);
+        };
+        self.spans.iter().for_each(|&(value, from, end)| add(bytes(value), from, end));
+        self.runs.iter().for_each(|&(moment, op)| add(while_running(op), moment, moment + 1));
         let (mut now, mut peak) = (0i128, PlannedPeak { moment: 0, bytes: 0 });
         for (moment, change) in changes.iter().enumerate().take(self.n_moments as usize) {
             now += change;
@@ -105,18 +122,34 @@ impl Lifetimes {
         limit: u64,
     ) -> Constraint {
         let mut terms: IndexMap<VarId, Vec<u64>, FixedHash> = IndexMap::default();
-        let mesh = &network.mesh;
+        let mut add = |var: VarId, by_state: Vec<u64>| match terms.get_mut(&var) {
+            Some(known) => known.iter_mut().zip(by_state).for_each(|(known, more)| *known += more),
+            None => drop(terms.insert(var, by_state)),
+        };
+        let tile = |value: CutId, state: State| tile_bytes(program, value, state, network);
+        let tiles_given = |value: CutId| -> Vec<u64> {
+            match (network.var_of_value[value].expand(), program.values[value].producer) {
+                (Some(_), _) | (None, None) => network.states[value].iter().map(|&state| tile(value, state)).collect(),
+                (None, Some((op, k))) => {
+                    network.plans[op].iter().map(|plan| tile(value, plan.results[k as usize])).collect()
+                }
+            }
+        };
         for &(value, from, end) in self.spans.iter().filter(|(_, from, end)| (*from..*end).contains(&moment)) {
             debug_assert!(from < end);
-            let Some(var) = network.source(program, value) else { continue };
-            let tile = |state: &State| bytes_in(program, value, |dims| state.tile_elems(mesh, dims));
-            let by_state: Vec<u64> = match (network.var_of_value[value].expand(), program.values[value].producer) {
-                (Some(_), _) | (None, None) => network.states[value].iter().map(tile).collect(),
-                (None, Some((op, k))) => network.plans[op].iter().map(|plan| tile(&plan.results[k as usize])).collect(),
-            };
-            match terms.get_mut(&var) {
-                Some(known) => known.iter_mut().zip(by_state).for_each(|(known, more)| *known += more),
-                None => drop(terms.insert(var, by_state)),
+            if let Some(var) = network.source(program, value) {
+                add(var, tiles_given(value));
+            }
+        }
+        let first = self.runs.partition_point(|(at, _)| *at < moment);
+        for &(_, op) in self.runs[first..].iter().take_while(|(at, _)| *at == moment) {
+            let Some(var) = network.var_of_op[op].expand() else { continue };
+            for end in
+                ends(program, op).filter(|end| network.source(program, end.value).is_some_and(|source| source != var))
+            {
+                let least = tiles_given(end.value).into_iter().min().unwrap_or(0);
+                let more = |plan: &Plan| tile(end.value, end.state(plan)).saturating_sub(least);
+                add(var, network.plans[op].iter().map(more).collect());
             }
         }
         let terms = terms.into_iter().map(|(var, bytes)| (var, Arc::from(bytes))).collect();
@@ -124,9 +157,35 @@ impl Lifetimes {
     }
 }
 
-fn bytes_in(program: &Program<'_>, value: CutId, elems: impl Fn(&[i64]) -> f64) -> u64 {
+/// An operand or a result of an op.
+#[derive(Clone, Copy)]
+struct OpEnd {
+    value: CutId,
+    k: usize,
+    is_result: bool,
+}
+
+impl OpEnd {
+    /// The state in which a plan has it.
+    fn state(self, plan: &Plan) -> State {
+        let states: &[State] = if self.is_result { &plan.results } else { &plan.operands };
+        states.get(self.k).copied().unwrap_or(State::WHOLE)
+    }
+}
+
+/// What an op takes and gives, free values left out.
+fn ends<'a>(program: &'a Program<'_>, op: OpId) -> impl Iterator<Item = OpEnd> + 'a {
+    let of = |values: &'a [PackedOption<CutId>], is_result: bool| {
+        let all = values.iter().enumerate().filter_map(|(k, value)| Some((k, value.expand()?)));
+        all.map(move |(k, value)| OpEnd { value, k, is_result })
+    };
+    let op = &program.ops[op];
+    of(&op.operands, false).chain(of(&op.results, true)).filter(|end| !program.values[end.value].is_free)
+}
+
+fn tile_bytes(program: &Program<'_>, value: CutId, state: State, network: &PlanNetwork) -> u64 {
     let value = &program.values[value];
-    (elems(&value.dims) * value.elem_bytes) as u64
+    (state.tile_elems(&network.mesh, &value.dims) * value.elem_bytes) as u64
 }
 
 /// The moment of each instruction: the order of the text, callees where they are called first.

@@ -271,6 +271,18 @@ impl<'a> Prices<'a> {
                 direct.add_permute(all, bytes, self.permute_s(&list, &target, bytes));
                 offer(direct);
             }
+            if waits == 0 && moved != 0 && can_move_first(&list, ends.to, moved) {
+                let rest: CutList = list.iter().copied().filter(|(_, axis)| moved & 1 << axis == 0).collect();
+                let list: CutList = rest.into_iter().chain(list_of(ends.to, moved)).collect();
+                let mut first = way.clone();
+                first.add(self, Exchange::AllToAll, moved, bytes);
+                let at = come(at, ends.to, moved);
+                let goal: CutList = target.iter().copied().chain(list_of(from, dropped)).collect();
+                let moved_bytes = self.bytes(ends, at);
+                first.add_permute(all, moved_bytes, self.permute_s(&list, &goal, moved_bytes));
+                first.add(self, Exchange::AllGather, dropped, self.bytes(ends, whole(at, dropped)));
+                offer(first);
+            }
             if waits == 0 && self.can_move_behind(ends.to, changes) {
                 let kept = list_of(ends.to, ends.to.cut(self.mesh) & !moved);
                 let goal: CutList = kept.iter().copied().chain(list_of(from, moved | dropped)).collect();
@@ -399,6 +411,16 @@ impl<'a> Prices<'a> {
         }
         tile
     }
+}
+
+/// Whether all axes that move are at the minor ends of dims to which none goes.
+fn can_move_first(list: &CutList, to: State, moved: AxisSet) -> bool {
+    let moves = |axis: u8| moved & 1 << axis != 0;
+    let mut movers = list.iter().enumerate().filter(|(_, (_, axis))| moves(*axis));
+    movers.all(|(k, &(dim, _))| {
+        let is_at_end = list[k + 1..].iter().all(|&(other, axis)| other != dim || moves(axis));
+        is_at_end && axes_of(moved).all(|other| to.place(other) != Place::Dim(dim))
+    })
 }
 
 /// These axes are where the target has them.

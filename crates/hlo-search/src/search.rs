@@ -141,8 +141,8 @@ struct Search<'a, 'p, 'm> {
     /// The mesh that is searched, in words.
     now: String,
     lifetimes: Lifetimes,
-    /// Moments at which plans exceeded the limit.
-    moments: Vec<u32>,
+    /// Moments at which plans exceeded the limit, and bytes that the constraint there does not count.
+    moments: Vec<(u32, u64)>,
     /// Where no plan keeps the limit, the least that one took.
     least_bytes: Option<u64>,
 }
@@ -172,7 +172,7 @@ pub(crate) fn search(
         lifetimes: Lifetimes::find(program),
     };
     if limits.memory_limit.is_some() {
-        search.moments.push(search.lifetimes.whole_peak(program).moment);
+        search.moments.push((search.lifetimes.whole_peak(program).moment, 0));
     }
     let meshes = &limits.meshes;
     for (k, mesh) in meshes.iter().enumerate() {
@@ -254,7 +254,8 @@ impl Search<'_, '_, '_> {
         let best = self.best.iter().map(|(coarse, found, _)| (coarse, found));
         let known = self.known.iter().map(|(coarse, found)| (coarse, found));
         let mut starts: Vec<Assignment> = best.chain(known).filter_map(|coarse| lift(coarse, &network)).collect();
-        let effort = (left / n_left as u64).max(left / 8);
+        // Every mesh gets its part, so that each has a bound.
+        let effort = left / n_left as u64;
         if let Some(only) = self.limits.only {
             return self.run_only(only, mesh, network, effort);
         }
@@ -364,10 +365,10 @@ impl Search<'_, '_, '_> {
                 return solved;
             }
             self.least_bytes = Some(peak.bytes).into_iter().chain(self.least_bytes).min();
-            if self.moments.contains(&peak.moment) {
-                break;
+            match self.moments.iter_mut().find(|(moment, _)| *moment == peak.moment) {
+                Some((_, uncounted)) => *uncounted += peak.bytes - limit,
+                None => self.moments.push((peak.moment, 0)),
             }
-            self.moments.push(peak.moment);
         }
         if self.limits.memory_limit.is_some() {
             solved.assignment = None;
@@ -379,7 +380,9 @@ impl Search<'_, '_, '_> {
     fn constrain(&self, network: &mut PlanNetwork) {
         let Some(limit) = self.limits.memory_limit else { return };
         let program = self.facts.program;
-        let of_moment = |&moment: &u32| self.lifetimes.constraint(program, network, moment, limit);
+        let of_moment = |&(moment, uncounted): &(u32, u64)| {
+            self.lifetimes.constraint(program, network, moment, limit.saturating_sub(uncounted))
+        };
         network.problem.constraints = self.moments.iter().map(of_moment).collect();
     }
 

@@ -8,6 +8,7 @@ use crate::mesh::SearchMesh;
 use crate::prices::{Prices, picoseconds};
 use crate::state::{Place, State};
 use hlo_analysis::time::{Machine, Network};
+use hlo_ir::axes::AxisSharding;
 use hlo_ir::{ArrayShape, DType};
 use hlo_spmd::redistribution::{RedistributionRequest, plan_redistribution};
 
@@ -41,26 +42,52 @@ struct Compared {
     is_searched: bool,
 }
 
-fn compare(prices: &Prices<'_>, network: &Network, dims: &[i64], from: State, to: State) -> Option<Compared> {
-    let closed = prices.redistribution(dims, 4.0, from, to);
-    let sharding = |state: State| state.axis_sharding(prices.mesh, dims.len());
-    let (source, target) = (sharding(from), sharding(to));
+/// Picoseconds of the planner's way, and whether it is the cheapest of all steps.
+fn planned(network: &Network, dims: &[i64], source: &AxisSharding, target: &AxisSharding) -> Option<(i64, bool)> {
     let planned = plan_redistribution(&RedistributionRequest {
         shape: &ArrayShape::new(DType::F32, dims.iter().copied()),
-        source: &source,
-        target: &target,
+        source,
+        target,
         monoid: None,
         cluster: Some(network.cluster()),
         allows_pieces: true,
     })
     .ok()?;
-    Some(Compared { closed, planned: picoseconds(planned.price.seconds), is_searched: planned.is_searched })
+    Some((picoseconds(planned.price.seconds), planned.is_searched))
+}
+
+fn compare(prices: &Prices<'_>, network: &Network, dims: &[i64], from: State, to: State) -> Option<Compared> {
+    let sharding = |state: State| state.axis_sharding(prices.mesh, dims.len());
+    let (planned, is_searched) = planned(network, dims, &sharding(from), &sharding(to))?;
+    Some(Compared { closed: prices.redistribution(dims, 4.0, from, to), planned, is_searched })
+}
+
+/// The planner's two ways over the best sharding between them, in which the axes of a dim stand in any order.
+fn planned_in_two(mesh: &SearchMesh, network: &Network, dims: &[i64], from: State, to: State) -> i64 {
+    let ends = [from, to].map(|state| state.axis_sharding(mesh, dims.len()));
+    let mut least = i64::MAX;
+    let places: Vec<Place> =
+        [Place::Whole, Place::Partial].into_iter().chain((0..dims.len()).map(|dim| Place::Dim(dim as u8))).collect();
+    for number in 0..places.len().pow(mesh.n_axes() as u32) {
+        let place = |axis: usize| places[number / places.len().pow(axis as u32) % places.len()];
+        let state = (0..mesh.n_axes()).fold(State::WHOLE, |state, axis| state.with(axis, place(axis)));
+        for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+            let mut between = state.axis_sharding(mesh, dims.len());
+            between.dims.iter_mut().for_each(|axes| axes.sort_by_key(|part| order[part.axis]));
+            let ways = [(&ends[0], &between), (&between, &ends[1])];
+            let seconds = ways.map(|(a, b)| if a == b { Some(0) } else { Some(planned(network, dims, a, b)?.0) });
+            if let [Some(first), Some(second)] = seconds {
+                least = least.min(first + second);
+            }
+        }
+    }
+    least
 }
 
 #[test]
 fn the_closed_form_is_near_the_cheapest_steps() {
     let mut random = Random::new(7);
-    let (mut ratios, mut n_other, mut n_below) = (Vec::new(), 0, 0);
+    let (mut ratios, mut n_missed, mut n_other, mut n_below) = (Vec::new(), 0, 0, 0);
     while ratios.len() < 600 {
         let mesh = SearchMesh { sizes: MESHES[random.below(MESHES.len() as u64) as usize].iter().copied().collect() };
         let network = network(CLUSTERS[random.below(2) as usize], mesh.n_devices());
@@ -87,20 +114,27 @@ fn the_closed_form_is_near_the_cheapest_steps() {
             (n_other, n_below) = (n_other + 1, n_below + u32::from(is_below));
             continue;
         }
-        assert!(!is_below, "the closed form is below all steps: {text}");
-        ratios.push((found.closed.max(1) as f64 / found.planned.max(1) as f64, text));
+        let ratio = found.closed.max(1) as f64 / found.planned.max(1) as f64;
+        if is_below {
+            println!("below {ratio:.3} {text}");
+            n_missed += 1;
+            let in_two = planned_in_two(&mesh, &network, dims, from, to);
+            assert!(found.closed + 2 >= in_two, "the closed form is below all steps: {text}, {in_two} in two plans");
+        }
+        ratios.push((ratio, text));
     }
     ratios.sort_by(|a, b| a.0.total_cmp(&b.0));
     let at = |share: f64| ratios[((ratios.len() - 1) as f64 * share) as usize].0;
     let [median, most, max] = [0.5, 0.9, 1.0].map(at);
     println!(
-        "{} pairs: median {median:.3}, 90 % {most:.3}, max {max:.3}; {n_other} others, {n_below} below",
+        "{} pairs: median {median:.3}, 90 % {most:.3}, max {max:.3}, {n_missed} missed by the planner; {n_other} others, {n_below} below",
         ratios.len()
     );
     for (ratio, text) in ratios.iter().rev().take(40) {
         println!("{ratio:.3} {text}");
     }
-    assert!(median <= 1.0 + 1e-9 && most <= 1.5 && max <= 4.0);
+    assert!(n_missed * 100 <= ratios.len());
+    assert!(median <= 1.0 + 1e-9 && most <= 1.25 && max <= 3.5);
 }
 
 /// Whether the planner knows the states in which axes of both ends cut a dim together: numbers of tiles of which one divides the other.

@@ -93,7 +93,7 @@ impl Draft {
     }
 }
 
-/// A program of up to three parameters and four ops; now and then its last result takes the memory of a parameter.
+/// A program of up to three parameters and six ops; now and then its last result takes the memory of a parameter.
 fn draw_program(random: &mut Random) -> String {
     let mut draft = Draft { body: String::new(), callees: String::new(), values: Vec::new() };
     draft.body.push_str("  %zero = f32[] constant(0)\n  %least = f32[] constant(-inf)\n");
@@ -104,7 +104,7 @@ fn draw_program(random: &mut Random) -> String {
         let dims = (0..rank).map(|_| sizes[random.below(sizes.len() as u64) as usize]).collect();
         draft.add(dims, &format!("parameter({k})"));
     }
-    let (wanted, mut n_ops) = (1 + random.below(4), 0);
+    let (wanted, mut n_ops) = (1 + random.below(6), 0);
     for _ in 0..40 {
         n_ops += u64::from(n_ops < wanted && draft.extend(random).is_some());
     }
