@@ -274,17 +274,13 @@ impl NetworkBuilder<'_, '_, '_> {
                 (true, _) | (false, None) => self.network.states[id].to_vec(),
                 (false, Some((op, k))) => self.plan_states(op, |plan| plan.results[k as usize]),
             };
-            let mut taken: Vec<(OpId, Vec<State>)> = Vec::new();
+            let mut taken: Vec<OpId> = Vec::new();
             for &(taker, frequency) in &value.takers {
                 match taker {
-                    Taker::Op { op, operand } => {
-                        let to = self.plan_states(op, |plan| plan.operands[operand as usize]);
-                        let Some(var) = self.network.var_of_op[op].expand() else { continue };
-                        // An op that takes a value twice in the same state gets it once.
-                        if !taken.contains(&(op, to.clone())) {
-                            self.connect((source, from.clone()), (var, to.clone()), id, frequency);
-                            taken.push((op, to));
-                        }
+                    Taker::Op { op, .. } if taken.contains(&op) => {}
+                    Taker::Op { op, .. } => {
+                        taken.push(op);
+                        self.connect_op((source, from.clone()), op, id, frequency);
                     }
                     Taker::Becomes(other) | Taker::Replaces { param: other, .. } => {
                         let Some(var) = self.network.var_of_value[other].expand() else { continue };
@@ -300,6 +296,36 @@ impl NetworkBuilder<'_, '_, '_> {
                 }
             }
         }
+    }
+
+    /// An op that takes a value, perhaps as several operands. What it takes twice in the same state comes once.
+    fn connect_op(&mut self, (source, from): (VarId, Vec<State>), op: OpId, id: CutId, frequency: f64) {
+        let Some(var) = self.network.var_of_op[op].expand() else { return };
+        let program = self.facts.program;
+        let operands: Vec<usize> =
+            (0..program.ops[op].operands.len()).filter(|&k| program.ops[op].operands[k].expand() == Some(id)).collect();
+        let lists: Vec<Vec<State>> = operands.iter().map(|&k| self.plan_states(op, |plan| plan.operands[k])).collect();
+        let Some(first) = lists.first() else { return };
+        if lists.iter().all(|list| list == first) {
+            let to = first.clone();
+            return self.connect((source, from), (var, to), id, frequency);
+        }
+        let (value, n_columns) = (&program.values[id], first.len());
+        let mut costs: Vec<Cost> = Vec::with_capacity(from.len() * n_columns);
+        for &state in &from {
+            for plan in 0..n_columns {
+                let mut wanted: Vec<State> = lists.iter().map(|list| list[plan]).collect();
+                wanted.sort_unstable();
+                wanted.dedup();
+                let once = |to: State| self.prices.redistribution(&value.dims, value.elem_bytes, state, to);
+                let sum = wanted.into_iter().map(|to| scaled(once(to), frequency)).fold(0, Cost::saturating_add);
+                costs.push(sum.min(INFINITE));
+            }
+        }
+        let table = PairTable { n_rows: from.len(), n_columns, costs: costs.into() };
+        let (at, _) = self.same_tables.insert_full(Arc::new(table));
+        let table = self.same_tables[at].clone();
+        self.network.problem.pairs.push(Pair { rows: source, columns: var, table });
     }
 
     /// A taker without a variable wants a state that follows from the value's.
