@@ -28,6 +28,7 @@ mod python;
 mod reshard_check;
 mod sanitize;
 mod search_check;
+mod size_check;
 mod spelling_check;
 mod tidy;
 mod time_check;
@@ -74,6 +75,7 @@ cargo xtask <command>
   bench-plan [options]     time and memory of whole commands of the planner of reductions, and of the launch plan of the
                        largest per-device program, against limits
       --corpus DIR         a folder with manifest.json (default ir-samples/programs)
+  size-check               the size of the stripped program: within a limit
   memory-check [options]   memory of launch plans beside XLA's for the same per-device modules: never more
   time-check [options]     predicted times of per-device modules beside those of their launch plans: within a tenth
       --only SUBSTR        modules whose file name contains this; may be repeated
@@ -198,6 +200,7 @@ fn main() -> ExitCode {
         Some("bench-plan") => bench_plan::run(words),
         Some("memory-check") => memory_check::run(words),
         Some("time-check") => time_check::run(words),
+        Some("size-check") => size_check::run(),
         Some("preset-check") => preset_check::run(words),
         Some("nvrtc-check") => nvrtc_check::run(words),
         Some("paper-p2") => paper_p2::run(),
