@@ -19,8 +19,8 @@ use crate::program::{CutId, OpId, Program, Taker};
 use crate::solver::{Constraint, VarId};
 use crate::state::State;
 use crate::work::{in_memory, runs_in_place};
-use cranelift_entity::SecondaryMap;
 use cranelift_entity::packed_option::PackedOption;
+use cranelift_entity::{EntitySet, SecondaryMap};
 use hlo_ir::names::FixedHash;
 use hlo_ir::{CompId, InstId};
 use indexmap::IndexMap;
@@ -32,6 +32,8 @@ pub(crate) struct Lifetimes {
     spans: Vec<(CutId, u32, u32)>,
     /// When each op runs, by moment.
     runs: Vec<(u32, OpId)>,
+    /// What takes memory where it is taken as it is.
+    memory: EntitySet<CutId>,
     n_moments: u32,
 }
 
@@ -72,7 +74,7 @@ impl Lifetimes {
         }
         let mut runs: Vec<(u32, OpId)> = program.ops.iter().map(|(id, op)| (position[op.inst], id)).collect();
         runs.sort_unstable();
-        Lifetimes { spans, runs, n_moments }
+        Lifetimes { spans, runs, memory, n_moments }
     }
 
     /// Where a plan takes most.
@@ -85,7 +87,9 @@ impl Lifetimes {
             let mut others: Vec<(CutId, State)> = others.filter(|&(value, state)| state != given(value)).collect();
             others.sort_unstable();
             others.dedup();
-            others.into_iter().map(|(value, state)| tile(value, state)).sum()
+            // What is fused lies in memory after all if it changes its state.
+            let fused = |value: CutId| if self.memory.contains(value) { 0 } else { tile(value, given(value)) };
+            others.into_iter().map(|(value, state)| tile(value, state) + fused(value)).sum()
         };
         self.largest(|value| tile(value, given(value)), in_other_state)
     }

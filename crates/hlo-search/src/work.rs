@@ -3,7 +3,7 @@
 //! Traffic is counted as if chains of elementwise ops ran as one kernel: a value lies in memory if what computes it or one that takes it
 //! is no elementwise or shape op, if it is taken twice, or if it leaves its computation. An op reads the operands and writes the results
 //! that lie in memory, at the size of a tile; of what is indexed the part. So costs of single ops add up. A launch is counted for each
-//! op that writes to memory.
+//! op that writes to memory. What is fused takes an operation for each element at least, so that no plan builds more of it than is taken.
 //!
 //! Reference: Williams, Waterman and Patterson, *Roofline*, CACM 2009.
 
@@ -150,7 +150,9 @@ impl OpWork {
             | CostRule::Unknown(_) => false,
         };
         let dtype = arithmetic_dtype(module, op.inst);
-        OpWork { flops: costs.of(op.inst).flops as f64, dtype, on_matrix_units, reads, writes }
+        let of_elements = if kind == Kind::Light { of_results / result_elem_bytes(program, op) } else { 0.0 };
+        let flops = (costs.of(op.inst).flops as f64).max(of_elements);
+        OpWork { flops, dtype, on_matrix_units, reads, writes }
     }
 
     /// The cost of one run by this plan, in picoseconds.
@@ -176,6 +178,12 @@ impl OpWork {
         let launch_s = if self.writes.is_empty() { machine.launch_s() } else { 0.0 };
         picoseconds(machine.kernel_s(work) - launch_s)
     }
+}
+
+/// Bytes of an element of what an op gives.
+fn result_elem_bytes(program: &Program<'_>, op: &SearchOp) -> f64 {
+    let first = op.results.iter().find_map(|value| value.expand());
+    first.map_or(1.0, |value| program.values[value].elem_bytes.max(0.125))
 }
 
 /// The work of every op.
