@@ -169,9 +169,6 @@ pub(crate) fn search(
         least_bytes: None,
         lifetimes: Lifetimes::find(program),
     };
-    if limits.memory_limit.is_some() {
-        search.moments.push((search.lifetimes.whole_peak(program).moment, 0));
-    }
     let meshes = &limits.meshes;
     for (k, mesh) in meshes.iter().enumerate() {
         search.run(mesh, meshes.len() - k);
