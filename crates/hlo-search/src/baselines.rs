@@ -193,7 +193,7 @@ impl Restricted {
             problem.variables.push(kept.iter().map(|&k| costs[k as usize]).collect());
             states.push(kept);
         }
-        let mut known: IndexMap<(usize, Vec<u32>, Vec<u32>), Arc<PairTable>, FixedHash> = IndexMap::default();
+        let mut known: IndexMap<PartKey, Arc<PairTable>, FixedHash> = IndexMap::default();
         for pair in &whole.pairs {
             let (rows, columns) = (&states[pair.rows], &states[pair.columns]);
             let is_whole = rows.len() == pair.table.n_rows && columns.len() == pair.table.n_columns;
@@ -225,6 +225,9 @@ impl Restricted {
         out
     }
 }
+
+/// A table, and which of its rows and columns.
+type PartKey = (usize, Vec<u32>, Vec<u32>);
 
 fn part_of(table: &PairTable, rows: &[u32], columns: &[u32]) -> PairTable {
     let at = |row: u32, column: u32| table.costs[row as usize * table.n_columns + column as usize];

@@ -10,7 +10,7 @@
 //! The amount at one moment is a sum over variables, each by its state: a linear constraint of the solver. What an op wants otherwise is
 //! no such sum, because it depends on two states: there, the tile that the op wants counts as far as it is larger than the smallest tile
 //! of the value. That is too much where the states are equal and dear, and too little by that smallest tile where they differ. Moments
-//! are added as a plan exceeds the limit there, and a moment's limit is lowered by what the sum left out.
+//! are added as a plan exceeds the limit there (most programs need none), and a moment's limit is lowered by what the sum left out.
 
 use crate::network::PlanNetwork;
 use crate::plan::ChosenPlan;
@@ -92,11 +92,6 @@ impl Lifetimes {
             others.into_iter().map(|(value, state)| tile(value, state) + fused(value)).sum()
         };
         self.largest(|value| tile(value, given(value)), in_other_state)
-    }
-
-    /// Where the program on one device takes most.
-    pub(crate) fn whole_peak(&self, program: &Program<'_>) -> PlannedPeak {
-        self.largest(|value| program.values[value].bytes() as u64, |_| 0)
     }
 
     fn largest(&self, bytes: impl Fn(CutId) -> u64, while_running: impl Fn(OpId) -> u64) -> PlannedPeak {

@@ -171,9 +171,6 @@ pub(crate) fn search(
         least_bytes: None,
         lifetimes: Lifetimes::find(program),
     };
-    if limits.memory_limit.is_some() {
-        search.moments.push((search.lifetimes.whole_peak(program).moment, 0));
-    }
     let meshes = &limits.meshes;
     for (k, mesh) in meshes.iter().enumerate() {
         search.run(mesh, meshes.len() - k);
@@ -343,8 +340,13 @@ impl Search<'_, '_, '_> {
         cutoff: Option<Cost>,
     ) -> Solved {
         let mut solved = nothing();
+        let end = self.n_steps.saturating_add(effort);
         for _ in 0..MOST_ROUNDS {
             self.constrain(network);
+            let effort = end.saturating_sub(self.n_steps);
+            if effort == 0 {
+                break;
+            }
             solved = match restriction {
                 None => self.solve(&network.problem, starts, effort, cutoff),
                 Some(allowed) => {
@@ -394,7 +396,10 @@ impl Search<'_, '_, '_> {
         network: &mut PlanNetwork,
         effort: u64,
     ) -> Option<Assignment> {
+        // Where a baseline takes too much, the search may not.
+        let moments = self.moments.clone();
         let solved = self.solve_within(network, Some(allowed), &[], effort, None);
+        self.moments = moments;
         self.note_baseline(baseline, &network.mesh, solved.assignment.as_ref().map(|_| solved.cost));
         solved.assignment
     }

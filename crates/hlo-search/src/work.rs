@@ -90,7 +90,8 @@ pub(crate) fn in_memory(program: &Program<'_>) -> EntitySet<CutId> {
         };
         let is_made_light =
             value.producer.is_some_and(|(op, _)| kind(program.module, program.ops[op].inst) == Kind::Light);
-        if !value.is_free && !(is_made_light && is_taken_light) {
+        let is_fused = is_made_light && is_taken_light;
+        if !value.is_free && !is_fused {
             out.insert(id);
         }
     }

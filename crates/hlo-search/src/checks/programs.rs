@@ -269,7 +269,7 @@ fn tiny_programs_get_the_best_of_all_plans() {
             is_over: &|| false,
             progress: &|_| {},
         };
-        let found = search(&program, &machine, links, &limits).ok().expect("a plan");
+        let Ok(found) = search(&program, &machine, links, &limits) else { panic!("expected a plan\n{text}") };
         assert!(found.lower_bound <= least, "the bound {} is above {least}\n{text}", found.lower_bound);
         assert_eq!(found.cost, least, "{n_devices} devices\n{text}");
         n_searches += 1;
