@@ -2,8 +2,8 @@
 //!
 //! A plan on a coarse mesh is one on each mesh that refines it, so it is a start there; and the cost of the best plan so far ends the
 //! search on a mesh whose bound reaches it. Meshes of the same axes in another order are searched too, also where all links are alike:
-//! which axis is the more major on a dim decides what reshapes pass on and what a gather leaves in place. The bound of the whole is the least of the bounds of the meshes that were searched; a mesh that
-//! the effort did not reach has none, which the report says.
+//! which axis is the more major on a dim decides what reshapes pass on and what a gather leaves in place. The bound is the least of
+//! the bounds of the meshes that were searched; the report says which ones the effort did not reach.
 
 use crate::baselines::{Allowed, BASELINES, Baseline, Restricted, lift};
 use crate::draw::draw_assignment;
@@ -123,6 +123,9 @@ const MOST_KNOWN: usize = 8;
 /// The most axes of a mesh on which a given plan is read.
 const MOST_AXES_OF_GIVEN: usize = 2;
 
+/// How often a search reads the tables of a mesh before its bound says much.
+const ENTRIES_READ: u64 = 8;
+
 /// Parts of the effort for one baseline, and for one mesh of those that are left.
 const BASELINE_SHARE: u64 = 40;
 
@@ -138,6 +141,8 @@ struct Search<'a, 'p, 'm> {
     meshes: Vec<MeshFact>,
     baselines: Vec<BaselineFact>,
     was_stopped: bool,
+    /// From so many axes on the effort that is left does not suffice for a mesh.
+    exhausted_by: Option<usize>,
     /// The mesh that is searched, in words.
     now: String,
     lifetimes: Lifetimes,
@@ -167,6 +172,7 @@ pub(crate) fn search(
         baselines: Vec::new(),
         was_stopped: false,
         now: String::new(),
+        exhausted_by: None,
         moments: Vec::new(),
         least_bytes: None,
         lifetimes: Lifetimes::find(program),
@@ -236,8 +242,9 @@ impl Search<'_, '_, '_> {
             n_steps: 0,
         };
         let left = self.limits.effort.saturating_sub(self.n_steps);
-        if left == 0 || (self.limits.is_over)() {
-            self.was_stopped |= left > 0;
+        let is_too_large = self.exhausted_by.is_some_and(|n_axes| mesh.n_axes() >= n_axes);
+        if left == 0 || is_too_large || (self.limits.is_over)() {
+            self.was_stopped |= left > 0 && !is_too_large;
             self.meshes.push(fact(MeshOutcome::NotReached));
             return;
         }
@@ -251,8 +258,14 @@ impl Search<'_, '_, '_> {
         let best = self.best.iter().map(|(coarse, found, _)| (coarse, found));
         let known = self.known.iter().map(|(coarse, found)| (coarse, found));
         let mut starts: Vec<Assignment> = best.chain(known).filter_map(|coarse| lift(coarse, &network)).collect();
-        // Every mesh gets its part, so that each has a bound.
-        let effort = left / n_left as u64;
+        // Every mesh gets its part, but no less than what it takes to look at its tables some times.
+        let n_entries: u64 = network.problem.pairs.iter().map(|pair| pair.table.costs.len() as u64).sum();
+        let effort = (left / n_left as u64).max(ENTRIES_READ * n_entries);
+        if effort > left && self.best.is_some() {
+            self.exhausted_by = Some(mesh.n_axes());
+            self.meshes.push(fact(MeshOutcome::NotReached));
+            return;
+        }
         if let Some(only) = self.limits.only {
             return self.run_only(only, mesh, network, effort);
         }
@@ -421,8 +434,7 @@ impl Search<'_, '_, '_> {
         let peak = self.lifetimes.peak(self.facts.program, &ChosenPlan { network: &network, assignment: &assignment });
         let bounds = self.meshes.iter().filter_map(|fact| match fact.outcome {
             MeshOutcome::Searched | MeshOutcome::Cut => Some(fact.lower_bound),
-            MeshOutcome::Unpinnable => None,
-            MeshOutcome::NotReached => Some(0),
+            MeshOutcome::Unpinnable | MeshOutcome::NotReached => None,
         });
         let lower_bound = bounds.min().unwrap_or(0).min(cost);
         let is_exact = (cost - lower_bound) as f64 <= 1e-9 * cost as f64;

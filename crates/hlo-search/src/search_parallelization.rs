@@ -44,6 +44,7 @@ use hlo_ir::axes::AxisSharding;
 use hlo_ir::custom_target::CustomTarget;
 use hlo_ir::diag::Entity;
 use hlo_ir::names::FixedHash;
+use hlo_ir::sharding::{LeafSharding, Sharding, ShardingKind};
 use hlo_ir::{Module, Opcode};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
@@ -296,10 +297,14 @@ pub fn plan_parallel(
     frequency_options: FrequencyOptions,
 ) -> Result<Searched, SearchError> {
     let (options, is_over, progress) = (asked.options, asked.is_over, asked.progress);
-    if let Some(why) = why_cut_already(module) {
-        return Ok(Searched::Nothing(why));
+    let n_devices = module.n_devices();
+    if n_devices > 1 {
+        return Ok(Searched::Nothing(format!("the header has {n_devices} devices: it is cut already")));
     }
     expect_no_regions(module)?;
+    if let Some(why) = why_annotated(module) {
+        return Ok(Searched::Nothing(why));
+    }
     let links = options
         .machine
         .network(options.n_devices as usize)
@@ -385,13 +390,15 @@ fn none_found(options: &SearchOptions, none: NotFound) -> String {
 }
 
 /// Why a program gets no plan: it says itself how it is cut.
-fn why_cut_already(module: &Module) -> Option<String> {
-    let n = module.n_devices();
-    if n > 1 {
-        return Some(format!("the header has {n} devices: it is cut already"));
-    }
+fn why_annotated(module: &Module) -> Option<String> {
     let mut insts = module.computations().iter().flat_map(|&comp| &module.comp(comp).insts);
-    let annotated = insts.find(|&&inst| module.sharding(inst).is_some())?;
+    // That a value is whole is no decision: front ends say it of everything that nobody cut.
+    let is_whole = |leaf: &LeafSharding| leaf.kind == ShardingKind::Replicated;
+    let is_cut = |sharding: &Sharding| match sharding {
+        Sharding::Single(leaf) => !is_whole(leaf),
+        Sharding::Tuple(leaves) => !leaves.iter().all(is_whole),
+    };
+    let annotated = insts.find(|&&inst| module.sharding(inst).is_some_and(is_cut))?;
     Some(format!("`%{}` has a sharding: the program says already how it is cut", module.inst_name(*annotated)))
 }
 

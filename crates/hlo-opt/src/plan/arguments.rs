@@ -1,5 +1,7 @@
 //! The grammar of `hlo-opt plan`, and how its words are read.
 
+// circle: a command takes what all commands take (counts, a machine), and is one of the commands
+
 use crate::Failure;
 use crate::arguments::CountArgs;
 use crate::report_format::ReportFormat;

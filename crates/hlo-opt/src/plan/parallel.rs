@@ -33,6 +33,11 @@ const DEFAULT_DEVICES: usize = 8;
 pub(crate) fn plan(args: &ParallelArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
     let (_, loaded) = read_completed_of_any_kind(&args.file, args.counts, console)?;
     let mut module = loaded.module;
+    let n_devices = module.n_devices();
+    if n_devices > 1 {
+        let text = format!("expected a global program, found one of {n_devices} devices that is partitioned already");
+        return Err(Failure::Diagnostics(format!("{}: error: {text}\n", args.file.display())));
+    }
     let failed = |text: String| Failure::Diagnostics(format!("{}: error: {text}\n", args.file.display()));
     run_passes(&mut module, "inline-calls").map_err(failed)?;
     let options = read_options(args)?;
@@ -148,8 +153,8 @@ fn report_text(file: &Path, options: &SearchOptions, plan: &ParallelPlan) -> Str
     let report = &plan.report;
     let mut out = String::new();
     let quality = match report.is_exact {
-        true => "nothing on these meshes takes less".to_string(),
-        false => format!("gap {:.2} %", 100.0 * report.gap()),
+        true => "nothing on the meshes searched takes less".to_string(),
+        false => format!("gap {:.2} % on the meshes searched", 100.0 * report.gap()),
     };
     let (step, bound) = (time_text(report.step_s), time_text(report.bound_s));
     let _ = writeln!(out, "{}: {} devices, {}", file.display(), options.n_devices, report.machine);
@@ -177,7 +182,12 @@ fn report_text(file: &Path, options: &SearchOptions, plan: &ParallelPlan) -> Str
     let mut outcomes: IndexMap<&str, usize> = IndexMap::new();
     report.meshes.iter().for_each(|mesh| *outcomes.entry(mesh.outcome).or_insert(0) += 1);
     let outcomes: Vec<String> = outcomes.iter().map(|(outcome, n)| format!("{n} {outcome}")).collect();
-    let _ = writeln!(out, "meshes: {}", outcomes.join(", "));
+    let more = if report.meshes.iter().any(|mesh| mesh.outcome == "not reached") {
+        "; a larger --effort reaches more"
+    } else {
+        ""
+    };
+    let _ = writeln!(out, "meshes: {}{more}", outcomes.join(", "));
     params_text(&report.params, &mut out);
     out.push_str("what takes most\n");
     for cost in report.largest.iter().take(8) {
