@@ -45,7 +45,7 @@ use hlo_ir::custom_target::CustomTarget;
 use hlo_ir::diag::Entity;
 use hlo_ir::names::FixedHash;
 use hlo_ir::sharding::{LeafSharding, Sharding, ShardingKind};
-use hlo_ir::{Module, Opcode};
+use hlo_ir::{InstId, Module, Opcode};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 use hlo_spmd::CallSiteCopies;
@@ -297,11 +297,17 @@ pub fn plan_parallel(
     frequency_options: FrequencyOptions,
 ) -> Result<Searched, SearchError> {
     let (options, is_over, progress) = (asked.options, asked.is_over, asked.progress);
+    expect_none(module, |module, inst| {
+        matches!(CustomTarget::of(&module.inst(inst).attrs), Some(CustomTarget::Boundary(_)))
+    })?;
     let n_devices = module.n_devices();
     if n_devices > 1 {
         return Ok(Searched::Nothing(format!("the header has {n_devices} devices: it is cut already")));
     }
-    expect_no_regions(module)?;
+    expect_none(module, |module, inst| {
+        let opcode = module.inst(inst).opcode;
+        opcode.row().collective.is_some() || matches!(opcode, Opcode::PartitionId | Opcode::ReplicaId)
+    })?;
     if let Some(why) = why_annotated(module) {
         return Ok(Searched::Nothing(why));
     }
@@ -403,21 +409,12 @@ fn why_annotated(module: &Module) -> Option<String> {
 }
 
 /// Refuses a global program in which devices say themselves how they work.
-fn expect_no_regions(module: &Module) -> Result<(), SearchError> {
-    for &comp in module.computations() {
-        for &inst in &module.comp(comp).insts {
-            let node = module.inst(inst);
-            let is_collective = node.opcode.row().collective.is_some();
-            let is_region = matches!(CustomTarget::of(&node.attrs), Some(CustomTarget::Boundary(_)));
-            let asks_device = matches!(node.opcode, Opcode::PartitionId | Opcode::ReplicaId);
-            if is_collective || is_region || asks_device {
-                let what = node.opcode.name();
-                let text = format!(
-                    "expected a global program, found `{what}`: a manual region (shard_map) says itself how its devices work"
-                );
-                return Err(SearchError::about("search", Entity::Inst(inst), text));
-            }
-        }
-    }
-    Ok(())
+fn expect_none(module: &Module, is_manual: impl Fn(&Module, InstId) -> bool) -> Result<(), SearchError> {
+    let mut insts = module.computations().iter().flat_map(|&comp| &module.comp(comp).insts);
+    let Some(&inst) = insts.find(|&&inst| is_manual(module, inst)) else { return Ok(()) };
+    let what = module.inst(inst).opcode.name();
+    let text = format!(
+        "expected a global program, found `{what}`: a manual region (shard_map) says itself how its devices work"
+    );
+    Err(SearchError::about("search", Entity::Inst(inst), text))
 }

@@ -33,11 +33,6 @@ const DEFAULT_DEVICES: usize = 8;
 pub(crate) fn plan(args: &ParallelArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
     let (_, loaded) = read_completed_of_any_kind(&args.file, args.counts, console)?;
     let mut module = loaded.module;
-    let n_devices = module.n_devices();
-    if n_devices > 1 {
-        let text = format!("expected a global program, found one of {n_devices} devices that is partitioned already");
-        return Err(Failure::Diagnostics(format!("{}: error: {text}\n", args.file.display())));
-    }
     let failed = |text: String| Failure::Diagnostics(format!("{}: error: {text}\n", args.file.display()));
     run_passes(&mut module, "inline-calls").map_err(failed)?;
     let options = read_options(args)?;
@@ -54,6 +49,12 @@ pub(crate) fn plan(args: &ParallelArgs, console: &mut Console<'_>) -> Result<u8,
     let found = plan_parallel(&module, &asked, FrequencyOptions::default());
     drop(progress);
     match found.map_err(|error| failed(error.to_string()))? {
+        Searched::Nothing(_) if module.n_devices() > 1 => {
+            let n_devices = module.n_devices();
+            return Err(failed(format!(
+                "expected a global program, found one of {n_devices} devices that is partitioned already"
+            )));
+        }
         Searched::Nothing(why) => {
             console.say(&format!("{}: unchanged: {why}\n", args.file.display()));
             if let Some(output) = &args.output {
