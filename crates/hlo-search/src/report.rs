@@ -106,12 +106,12 @@ pub struct ParamReport {
     pub bytes: u64,
     /// Bytes of the whole.
     pub whole_bytes: u64,
-    /// The best other state that was found, and the seconds that it adds; of the largest parameters.
+    /// The best other state that was found, and the seconds that it adds; of one parameter of each large kind.
     pub runner_up: Option<(String, f64)>,
 }
 
-/// Of how many parameters other states are priced.
-const MOST_PRICED: usize = 48;
+/// Of how many kinds of parameters (one shape, held alike) other states are priced, the largest first.
+const MOST_PRICED: usize = 8;
 
 fn seconds(cost: Cost) -> f64 {
     cost as f64 / 1e12
@@ -221,7 +221,13 @@ fn params_report(program: &Program<'_>, found: &Found, plan: &ChosenPlan<'_>) ->
     let params: Vec<CutId> = program.values.keys().filter(|&value| program.values[value].is_param).collect();
     let mut by_size = params.clone();
     by_size.sort_by(|a, b| program.values[*b].bytes().total_cmp(&program.values[*a].bytes()));
-    by_size.truncate(MOST_PRICED);
+    let mut kinds = Vec::new();
+    by_size.retain(|&id| {
+        let kind = (program.values[id].dims.clone(), plan.kept(id));
+        let is_new = kinds.len() < MOST_PRICED && !kinds.contains(&kind);
+        kinds.extend(is_new.then_some(kind));
+        is_new
+    });
     let prices = RunnerUps::new(&found.network.problem, &found.assignment);
     let of_param = |&id: &CutId| {
         let mut report = param_report(program, plan, id)?;
