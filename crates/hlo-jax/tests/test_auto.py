@@ -89,9 +89,9 @@ def test_a_wide_perceptron_trains_as_on_one_device():
 def test_a_transformer_trains_as_on_one_device():
     step = step_of()
     auto = ho.auto(step, machine="h100", strict=True)
-    params = params_of()
-    own, own_state = params, OPTIMIZER.init(params)
-    theirs, their_state = own, own_state
+    # The step donates its state, so each run has its own.
+    own, theirs = params_of(), params_of()
+    own_state, their_state = OPTIMIZER.init(own), OPTIMIZER.init(theirs)
     for number in range(N_STEPS):
         words = words_of(number)
         own, own_state, mine = auto(own, own_state, words)

@@ -276,6 +276,7 @@ pub struct ParallelPlan {
 }
 
 /// What is asked of a search.
+#[derive(Clone, Copy)]
 pub struct Asked<'a> {
     /// The options.
     pub options: &'a SearchOptions,

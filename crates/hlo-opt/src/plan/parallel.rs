@@ -9,6 +9,7 @@ use crate::progress::Progress;
 use crate::{Failure, exit, machine, registry};
 use hlo_analysis::Analyses;
 use hlo_analysis::frequency::FrequencyOptions;
+use hlo_analysis::memory::memory_sizes;
 use hlo_ir::Module;
 use hlo_ir::print::{PrintOptions, print_module};
 use hlo_pass::pipeline::parse_pipeline;
@@ -46,9 +47,9 @@ pub(crate) fn plan(args: &ParallelArgs, console: &mut Console<'_>) -> Result<u8,
         is_over: &|| end.is_some_and(|end| Instant::now() >= end),
         progress: &|line| progress.now(line),
     };
-    let found = plan_parallel(&module, &asked, FrequencyOptions::default());
+    let found = plan_within(&module, &asked);
     drop(progress);
-    match found.map_err(|error| failed(error.to_string()))? {
+    match found.map_err(failed)? {
         Searched::Nothing(_) if module.n_devices() > 1 => {
             let n_devices = module.n_devices();
             return Err(failed(format!(
@@ -64,6 +65,39 @@ pub(crate) fn plan(args: &ParallelArgs, console: &mut Console<'_>) -> Result<u8,
         Searched::Plan(plan) => tell(args, &options, &plan, console)?,
     }
     Ok(exit::OK)
+}
+
+/// How often a plan is looked for again because its partitioned program takes more than the limit.
+const MOST_ROUNDS: usize = 5;
+
+/// A plan whose partitioned program keeps the memory limit, by the analysis of memory: what a plan counts is an estimate.
+fn plan_within(module: &Module, asked: &Asked<'_>) -> Result<Searched, String> {
+    let mut options = asked.options.clone();
+    let mut least = u64::MAX;
+    for _ in 0..MOST_ROUNDS {
+        let tried = plan_parallel(module, &Asked { options: &options, ..*asked }, FrequencyOptions::default());
+        let tried = match tried {
+            Ok(tried) => tried,
+            // A smaller limit than the user's was tried.
+            Err(_) if least < u64::MAX => break,
+            Err(error) => return Err(error.to_string()),
+        };
+        let (Searched::Plan(plan), Some(limit), Some(used)) =
+            (&tried, asked.options.memory_limit, options.memory_limit)
+        else {
+            return Ok(tried);
+        };
+        let mut local = plan.module.clone();
+        run_passes(&mut local, "spmd-partition,simplify-tuples,cse,dce")?;
+        let peak = memory_sizes(&local).peak_bytes;
+        if peak <= limit {
+            return Ok(tried);
+        }
+        least = least.min(peak);
+        options.memory_limit = Some((used as f64 * limit as f64 / peak as f64 * 0.99) as u64);
+    }
+    let limit = asked.options.memory_limit.unwrap_or(0);
+    Err(format!("no plan found whose partitioned program takes at most {limit} bytes; the least is {least} bytes"))
 }
 
 fn tell(
