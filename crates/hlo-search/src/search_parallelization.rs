@@ -40,12 +40,13 @@ use crate::why::{WhyReport, why};
 use hlo_analysis::Preserved;
 use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
 use hlo_analysis::time::{DEFAULT_DEVICE, Machine};
+use hlo_ir::attrs::Attrs;
 use hlo_ir::axes::AxisSharding;
 use hlo_ir::custom_target::CustomTarget;
 use hlo_ir::diag::Entity;
 use hlo_ir::names::FixedHash;
 use hlo_ir::sharding::{LeafSharding, Sharding, ShardingKind};
-use hlo_ir::{InstId, Module, Opcode};
+use hlo_ir::{InstId, Module, Opcode, shardy};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 use hlo_spmd::CallSiteCopies;
@@ -317,6 +318,7 @@ pub fn plan_parallel(
         .network(options.n_devices as usize)
         .map_err(|error| SearchError::about("machine", Entity::Module, error.to_string()))?;
     let mut work = module.clone();
+    drop_words(&mut work);
     let copies = match CallSiteCopies::has_shared(&work) {
         true => CallSiteCopies::split(&mut work),
         false => CallSiteCopies::default(),
@@ -396,6 +398,23 @@ fn none_found(options: &SearchOptions, none: NotFound) -> String {
     }
 }
 
+/// Removes what front ends say of shardings, all of which is that values are whole; calls that only say it become copies.
+fn drop_words(module: &mut Module) {
+    let insts: Vec<InstId> = module.computations().iter().flat_map(|&comp| module.comp(comp).insts.clone()).collect();
+    for inst in insts {
+        if module.inst(inst).marks.is_some() {
+            let marks = module.marks_mut(inst);
+            marks.sharding = None;
+            marks.frontend_attributes.retain(|(key, _)| !key.starts_with("xla.sdy."));
+        }
+        if CustomTarget::of(&module.inst(inst).attrs) == Some(CustomTarget::Annotation) {
+            let node = module.inst_mut(inst);
+            (node.opcode, node.attrs) = (Opcode::Copy, Attrs::Plain);
+        }
+    }
+    module.header.frontend_attributes.retain(|(key, _)| key != shardy::MESHES);
+}
+
 /// Why a program gets no plan: it says itself how it is cut.
 fn why_annotated(module: &Module) -> Option<String> {
     let mut insts = module.computations().iter().flat_map(|&comp| &module.comp(comp).insts);
@@ -405,7 +424,12 @@ fn why_annotated(module: &Module) -> Option<String> {
         Sharding::Single(leaf) => !is_whole(leaf),
         Sharding::Tuple(leaves) => !leaves.iter().all(is_whole),
     };
-    let annotated = insts.find(|&&inst| module.sharding(inst).is_some_and(is_cut))?;
+    // Shardy's words name the axes that cut a dim between quotes.
+    let names_axes = |inst: InstId| {
+        let attributes = module.inst(inst).marks.as_ref().map_or(&[][..], |marks| &marks.frontend_attributes);
+        shardy::attribute(attributes, shardy::SHARDING).is_some_and(|text| text.contains('"'))
+    };
+    let annotated = insts.find(|&&inst| module.sharding(inst).is_some_and(is_cut) || names_axes(inst))?;
     Some(format!("`%{}` has a sharding: the program says already how it is cut", module.inst_name(*annotated)))
 }
 
