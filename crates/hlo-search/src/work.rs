@@ -13,10 +13,10 @@ use crate::prices::picoseconds;
 use crate::program::{CutId, Program, SearchOp, Taker};
 use crate::solver::Cost;
 use cranelift_entity::{EntitySet, PrimaryMap, SecondaryMap};
-use hlo_analysis::time::{KernelWork, Machine, arithmetic_dtype};
+use hlo_analysis::time::{KernelWork, Machine, Unit, arithmetic_dtype, unit};
 use hlo_ir::DType;
 use hlo_ir::cost::Costs;
-use hlo_ir::op::{CostRule, FactorRule};
+use hlo_ir::op::FactorRule;
 use hlo_ir::{InstId, Module};
 
 /// An op's work, on any mesh.
@@ -134,22 +134,7 @@ impl OpWork {
         let touched = |value: CutId| if kind == Kind::Updates { part(2.0 * update, bytes(value)) } else { 1.0 };
         let written = op.results.iter().enumerate().filter_map(|(k, value)| Some((k, value.expand()?)));
         let writes = written.filter(|(_, value)| memory.contains(*value)).map(|(k, v)| (k, v, touched(v))).collect();
-        let on_matrix_units = match module.inst(op.inst).opcode.row().cost {
-            CostRule::Dot | CostRule::Convolution => true,
-            CostRule::Free
-            | CostRule::Moves
-            | CostRule::PerElement(_)
-            | CostRule::Reduce
-            | CostRule::Scatter
-            | CostRule::Window
-            | CostRule::Sort
-            | CostRule::Cholesky
-            | CostRule::TriangularSolve
-            | CostRule::Fft
-            | CostRule::Called(_)
-            | CostRule::Communication
-            | CostRule::Unknown(_) => false,
-        };
+        let on_matrix_units = unit(module, op.inst) == Unit::Matrix;
         let dtype = arithmetic_dtype(module, op.inst);
         let of_elements = if kind == Kind::Light { of_results / result_elem_bytes(program, op) } else { 0.0 };
         let flops = (costs.of(op.inst).flops as f64).max(of_elements);

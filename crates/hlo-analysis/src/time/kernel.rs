@@ -142,7 +142,8 @@ pub fn arithmetic_dtype(module: &Module, inst: InstId) -> DType {
     dtype(inst).filter(|&d| d != DType::Pred).or(first).unwrap_or(DType::F32)
 }
 
-fn unit(module: &Module, inst: InstId) -> Unit {
+/// Which units do an instruction's arithmetic.
+pub fn unit(module: &Module, inst: InstId) -> Unit {
     match module.inst(inst).opcode.row().cost {
         CostRule::Dot | CostRule::Convolution => Unit::Matrix,
         CostRule::Free
