@@ -4,6 +4,7 @@ use crate::plan::ChosenPlan;
 use crate::prices::{Prices, Way};
 use crate::program::{CutId, CutValue, Program};
 use crate::state::State;
+use crate::tiles::Tiles;
 use hlo_ir::names::FixedHash;
 use indexmap::IndexMap;
 use serde::Serialize;
@@ -40,11 +41,12 @@ pub(crate) fn find_exchanges(program: &Program<'_>, plan: &ChosenPlan<'_>, price
             let most = targets.entry(wanted).or_insert(0.0);
             *most = most.max(frequency);
         }
+        let array = Tiles::of(value, prices.mesh);
         let mut bring = |from: State, to: State, n_runs: f64| {
             if from == to {
                 return;
             }
-            if let Some(way) = prices.find_way(&value.dims, value.elem_bytes, from, to) {
+            if let Some(way) = prices.find_way(&array, from, to) {
                 add(&way, n_runs);
             }
         };

@@ -27,6 +27,7 @@ mod search_parallelization;
 mod solver;
 mod stages;
 mod state;
+mod tiles;
 mod why;
 mod work;
 

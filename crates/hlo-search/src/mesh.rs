@@ -34,7 +34,9 @@ impl SearchMesh {
 
     /// Number of places along these axes.
     pub(crate) fn n_places(&self, axes: AxisSet) -> i64 {
-        axes_of(axes).map(|axis| self.size(axis)).product()
+        // Asked for each pair of states.
+        let of_axis = |(axis, size): (usize, &i64)| if axes & (1 << axis) == 0 { 1 } else { *size };
+        self.sizes.iter().enumerate().map(of_axis).product()
     }
 
     /// The groups of devices that differ only along these axes.

@@ -9,6 +9,7 @@ use crate::prices::Prices;
 use crate::program::{CutId, CutValue, OpId, Program, Taker};
 use crate::solver::{Cost, INFINITE, Pair, PairTable, Problem, VarId};
 use crate::state::State;
+use crate::tiles::Tiles;
 use crate::work::OpWork;
 use cranelift_entity::packed_option::PackedOption;
 use cranelift_entity::{PrimaryMap, SecondaryMap};
@@ -269,8 +270,10 @@ impl NetworkBuilder<'_, '_, '_> {
             let mut once = work.cost(&program.values, mesh, self.facts.machine, plan);
             for (k, value) in op.results.iter().enumerate() {
                 let Some(value) = value.expand() else { continue };
-                let value = &program.values[value];
-                once += self.prices.redistribution(&value.dims, value.elem_bytes, plan.unfinished(k), plan.results[k]);
+                if plan.unfinished(k) != plan.results[k] {
+                    let array = Tiles::of(&program.values[value], mesh);
+                    once += self.prices.redistribution(&array, plan.unfinished(k), plan.results[k]);
+                }
             }
             scaled(once, op.frequency)
         };
@@ -321,14 +324,14 @@ impl NetworkBuilder<'_, '_, '_> {
             let to = first.clone();
             return self.connect((source, from), (var, to), id, frequency);
         }
-        let (value, n_columns) = (&program.values[id], first.len());
+        let (array, n_columns) = (Tiles::of(&program.values[id], self.prices.mesh), first.len());
         let mut costs: Vec<Cost> = Vec::with_capacity(from.len() * n_columns);
         for &state in &from {
             for plan in 0..n_columns {
                 let mut wanted: Vec<State> = lists.iter().map(|list| list[plan]).collect();
                 wanted.sort_unstable();
                 wanted.dedup();
-                let once = |to: State| self.prices.redistribution(&value.dims, value.elem_bytes, state, to);
+                let once = |to: State| self.prices.redistribution(&array, state, to);
                 let sum = wanted.into_iter().map(|to| scaled(once(to), frequency)).fold(0, Cost::saturating_add);
                 costs.push(sum.min(INFINITE));
             }
@@ -348,11 +351,12 @@ impl NetworkBuilder<'_, '_, '_> {
         frequency: f64,
         to: impl Fn(State, &SearchMesh) -> State,
     ) {
-        let (mesh, value) = (self.prices.mesh, &self.facts.program.values[value]);
+        let mesh = self.prices.mesh;
+        let array = Tiles::of(&self.facts.program.values[value], mesh);
         let costs: Vec<Cost> = from
             .iter()
             .map(|&state| {
-                let once = self.prices.redistribution(&value.dims, value.elem_bytes, state, to(state, mesh));
+                let once = self.prices.redistribution(&array, state, to(state, mesh));
                 scaled(once, frequency)
             })
             .collect();
@@ -392,10 +396,11 @@ impl NetworkBuilder<'_, '_, '_> {
             (all.into_iter().collect(), places)
         };
         let ((rows_once, row_of), (columns_once, column_of)) = (distinct(&from), distinct(&to));
+        let array = Tiles::of(value, self.prices.mesh);
         let mut once = Vec::with_capacity(rows_once.len() * columns_once.len());
         for &a in &rows_once {
             for &b in &columns_once {
-                let cost = self.prices.redistribution(&value.dims, value.elem_bytes, a, b);
+                let cost = self.prices.redistribution(&array, a, b);
                 once.push(scaled(cost, frequency));
             }
         }

@@ -6,6 +6,7 @@ use crate::prices::Prices;
 use crate::program::{CutId, OpId, Program, Taker};
 use crate::solver::{Assignment, Cost};
 use crate::state::State;
+use crate::tiles::Tiles;
 
 /// What an assignment of a network's variables means.
 #[derive(Clone, Copy)]
@@ -95,7 +96,7 @@ impl<'a> ChosenPlan<'a> {
                 let is_same_use = seen.contains(&(to, op));
                 seen.push((to, op));
                 if is_repeated && !is_same_use {
-                    let once = prices.redistribution(&value.dims, value.elem_bytes, from, to);
+                    let once = prices.redistribution(&Tiles::of(value, prices.mesh), from, to);
                     sum += (once as f64 * frequency) as Cost;
                 }
             }

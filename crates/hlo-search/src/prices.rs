@@ -23,6 +23,7 @@
 use crate::mesh::{AxisSet, MOST_AXES, SearchMesh, axes_of};
 use crate::solver::{Cost, INFINITE};
 use crate::state::{Place, State};
+use crate::tiles::Tiles;
 use hlo_analysis::time::Network;
 use hlo_cluster::{Collective, CollectiveCost};
 use hlo_ir::Opcode;
@@ -113,8 +114,7 @@ pub(crate) struct Prices<'a> {
 /// An array on its way.
 #[derive(Clone, Copy)]
 struct Ends<'d> {
-    dims: &'d [i64],
-    elem_bytes: f64,
+    array: &'d Tiles,
     to: State,
 }
 
@@ -171,17 +171,17 @@ impl<'a> Prices<'a> {
         }
     }
 
-    /// The cost of bringing an array of `dims` with elements of `elem_bytes` from one state to another, in picoseconds.
-    pub(crate) fn redistribution(&self, dims: &[i64], elem_bytes: f64, from: State, to: State) -> Cost {
+    /// The cost of bringing an array from one state to another, in picoseconds.
+    pub(crate) fn redistribution(&self, array: &Tiles, from: State, to: State) -> Cost {
         if from == to {
             return 0;
         }
-        self.find_way(dims, elem_bytes, from, to).map_or(INFINITE, |way| picoseconds(way.seconds))
+        self.find_way(array, from, to).map_or(INFINITE, |way| picoseconds(way.seconds))
     }
 
     /// The fastest way from one state to another; `None` where there is none: nobody splits a whole value into a sum.
-    pub(crate) fn find_way(&self, dims: &[i64], elem_bytes: f64, from: State, to: State) -> Option<Way> {
-        let ends = Ends { dims, elem_bytes, to };
+    pub(crate) fn find_way(&self, array: &Tiles, from: State, to: State) -> Option<Way> {
+        let ends = Ends { array, to };
         let changes = self.find_changes(from, to)?;
         let mut shifts = Way::default();
         let is_even = self.is_even(ends, from);
@@ -200,13 +200,12 @@ impl<'a> Prices<'a> {
     }
 
     fn bytes(&self, ends: Ends<'_>, state: State) -> f64 {
-        state.tile_elems(self.mesh, ends.dims) * ends.elem_bytes
+        ends.array.bytes(state)
     }
 
     /// Whether all axes divide the dims that they cut at one of the ends.
     fn is_even(&self, ends: Ends<'_>, from: State) -> bool {
-        let cut_by = |dim: usize| from.cutting(self.mesh, dim) | ends.to.cutting(self.mesh, dim);
-        ends.dims.iter().enumerate().all(|(dim, &size)| size % self.mesh.n_places(cut_by(dim)) == 0)
+        ends.array.are_even(from, ends.to)
     }
 
     /// What comes before anything leaves, and then all that leaves.
@@ -312,7 +311,7 @@ impl<'a> Prices<'a> {
     /// Messages between neighbours where tiles of uneven cuts end at different places.
     fn shift(&self, ends: Ends<'_>, from: State, changes: &Changes, way: &mut Way) {
         let stays = whole(from, changes.dropped | changes.displaced | changes.moved);
-        for (dim, &size) in ends.dims.iter().enumerate() {
+        for (dim, &size) in ends.array.dims.iter().enumerate() {
             let sets = [from, stays, ends.to].map(|state| state.cutting(self.mesh, dim));
             for k in 0..2 {
                 let n = [k, k + 1].map(|k| self.mesh.n_places(sets[k]));

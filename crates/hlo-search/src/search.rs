@@ -19,6 +19,7 @@ use crate::solver::{Assignment, Cost, INFINITE, Problem, Progress, SolveRequest,
 use cranelift_entity::SecondaryMap;
 use hlo_analysis::time::{Machine, Network};
 use hlo_ir::axes::AxisSharding;
+use std::thread::ScopedJoinHandle;
 
 /// What is asked for.
 pub(crate) struct SearchLimits<'a> {
@@ -83,6 +84,12 @@ pub(crate) struct MeshFact {
     pub n_steps: u64,
 }
 
+impl MeshFact {
+    fn new(mesh: &SearchMesh, outcome: MeshOutcome) -> MeshFact {
+        MeshFact { mesh: mesh.clone(), outcome, cost: INFINITE, lower_bound: 0, n_variables: 0, n_steps: 0 }
+    }
+}
+
 /// A plan to compare with.
 #[derive(Clone, Debug)]
 pub(crate) struct BaselineFact {
@@ -132,7 +139,7 @@ const BASELINE_SHARE: u64 = 40;
 struct Search<'a, 'p, 'm> {
     facts: &'a Facts<'p, 'm>,
     roles: Roles,
-    links: Network,
+    links: &'a Network,
     limits: &'a SearchLimits<'a>,
     n_steps: u64,
     best: Option<(PlanNetwork, Assignment, Cost)>,
@@ -162,8 +169,8 @@ pub(crate) fn search(
     let facts = Facts::new(program, machine, limits.even);
     let mut search = Search {
         facts: &facts,
+        links: &links,
         roles: Roles::find(program),
-        links,
         limits,
         n_steps: 0,
         best: None,
@@ -177,11 +184,13 @@ pub(crate) fn search(
         least_bytes: None,
         lifetimes: Lifetimes::find(program),
     };
-    let meshes = &limits.meshes;
-    for (k, mesh) in meshes.iter().enumerate() {
-        search.run(mesh, meshes.len() - k);
-    }
+    search.run_all();
     search.finish()
+}
+
+/// The problem on a mesh.
+fn network_of(facts: &Facts<'_, '_>, links: &Network, mesh: &SearchMesh) -> PlanNetwork {
+    PlanNetwork::build(facts, &Prices::new(mesh, links))
 }
 
 /// A legal plan by chance, on a mesh by chance.
@@ -232,25 +241,40 @@ impl Search<'_, '_, '_> {
         self.best.as_ref().map_or(INFINITE, |(_, _, cost)| *cost)
     }
 
-    fn run(&mut self, mesh: &SearchMesh, n_left: usize) {
-        let fact = |outcome| MeshFact {
-            mesh: mesh.clone(),
-            outcome,
-            cost: INFINITE,
-            lower_bound: 0,
-            n_variables: 0,
-            n_steps: 0,
-        };
-        let left = self.limits.effort.saturating_sub(self.n_steps);
+    /// Searches the meshes in turn. While one is searched, another thread computes the prices of the next.
+    fn run_all(&mut self) {
+        let (facts, links, limits) = (self.facts, self.links, self.limits);
+        std::thread::scope(|scope| {
+            let mut ahead = None;
+            for (k, mesh) in limits.meshes.iter().enumerate() {
+                let built = ahead.take().and_then(|thread: ScopedJoinHandle<'_, PlanNetwork>| thread.join().ok());
+                if !self.is_in_reach(mesh) {
+                    self.meshes.push(MeshFact::new(mesh, MeshOutcome::NotReached));
+                    continue;
+                }
+                self.now = mesh.describe();
+                let network = built.unwrap_or_else(|| network_of(facts, links, mesh));
+                if let Some(next) = limits.meshes.get(k + 1) {
+                    let build = move || network_of(facts, links, next);
+                    ahead = std::thread::Builder::new().spawn_scoped(scope, build).ok();
+                }
+                self.run(mesh, network, limits.meshes.len() - k);
+            }
+        });
+    }
+
+    /// Whether effort and time are left for a mesh.
+    fn is_in_reach(&mut self, mesh: &SearchMesh) -> bool {
+        let is_out = self.n_steps >= self.limits.effort;
         let is_too_large = self.exhausted_by.is_some_and(|n_axes| mesh.n_axes() >= n_axes);
-        if left == 0 || is_too_large || (self.limits.is_over)() {
-            self.was_stopped |= left > 0 && !is_too_large;
-            self.meshes.push(fact(MeshOutcome::NotReached));
-            return;
-        }
-        self.now = mesh.describe();
-        let prices = Prices::new(mesh, &self.links);
-        let mut network = PlanNetwork::build(self.facts, &prices);
+        let is_late = !is_out && !is_too_large && (self.limits.is_over)();
+        self.was_stopped |= is_late;
+        !(is_out || is_too_large || is_late)
+    }
+
+    fn run(&mut self, mesh: &SearchMesh, mut network: PlanNetwork, n_left: usize) {
+        let fact = |outcome| MeshFact::new(mesh, outcome);
+        let left = self.limits.effort.saturating_sub(self.n_steps);
         if !self.limits.pins.apply(self.facts.program, &mut network) {
             self.meshes.push(fact(MeshOutcome::Unpinnable));
             return;
@@ -297,12 +321,11 @@ impl Search<'_, '_, '_> {
         let allowed = only.allowed(self.facts.program, &self.roles, &network);
         let solved = self.solve_within(&mut network, Some(&allowed), &[], effort, None);
         self.meshes.push(MeshFact {
-            mesh: mesh.clone(),
-            outcome: MeshOutcome::Searched,
             cost: solved.cost,
             lower_bound: solved.lower_bound,
             n_variables: network.problem.variables.len(),
             n_steps: solved.n_steps,
+            ..MeshFact::new(mesh, MeshOutcome::Searched)
         });
         self.keep(network, solved);
     }

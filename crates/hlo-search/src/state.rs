@@ -1,6 +1,6 @@
 //! How a value is held on a mesh: for each axis, which dim it cuts, or that the value is whole or a partial sum along it.
 
-use crate::mesh::{AxisSet, SearchMesh};
+use crate::mesh::{AxisSet, MOST_AXES, SearchMesh};
 use hlo_ir::axes::{AxisSharding, SubAxis};
 use hlo_ir::sharding::Reduction;
 use std::fmt;
@@ -51,6 +51,13 @@ impl State {
     /// The axes that cut this dim.
     pub(crate) fn cutting(self, mesh: &SearchMesh, dim: usize) -> AxisSet {
         self.axes(mesh, |place| place == Place::Dim(dim as u8))
+    }
+
+    /// The axes that cut this dim, of a mesh of no more than [`MOST_AXES`].
+    #[inline]
+    pub(crate) fn axes_on(self, dim: usize) -> AxisSet {
+        let byte = dim as u32 + 2;
+        (0..MOST_AXES).fold(0, |set, axis| set | AxisSet::from(self.0 >> (8 * axis) & 0xff == byte) << axis)
     }
 
     /// The axes that cut any dim.

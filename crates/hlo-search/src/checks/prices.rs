@@ -7,6 +7,7 @@ use super::random::Random;
 use crate::mesh::SearchMesh;
 use crate::prices::{Prices, picoseconds};
 use crate::state::{Place, State};
+use crate::tiles::Tiles;
 use hlo_analysis::time::{Machine, Network};
 use hlo_ir::axes::AxisSharding;
 use hlo_ir::{ArrayShape, DType};
@@ -59,7 +60,11 @@ fn planned(network: &Network, dims: &[i64], source: &AxisSharding, target: &Axis
 fn compare(prices: &Prices<'_>, network: &Network, dims: &[i64], from: State, to: State) -> Option<Compared> {
     let sharding = |state: State| state.axis_sharding(prices.mesh, dims.len());
     let (planned, is_searched) = planned(network, dims, &sharding(from), &sharding(to))?;
-    Some(Compared { closed: prices.redistribution(dims, 4.0, from, to), planned, is_searched })
+    Some(Compared {
+        closed: prices.redistribution(&Tiles::new(dims, 4.0, prices.mesh), from, to),
+        planned,
+        is_searched,
+    })
 }
 
 /// The planner's two ways over the best sharding between them, in which the axes of a dim stand in any order.

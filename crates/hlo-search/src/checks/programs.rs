@@ -10,6 +10,7 @@ use crate::program::{CutId, Program, Taker};
 use crate::search::{SearchLimits, search};
 use crate::solver::{Assignment, Cost, INFINITE, Problem, SolveRequest, solve};
 use crate::state::State;
+use crate::tiles::Tiles;
 use cranelift_entity::EntityRef;
 use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
 use hlo_analysis::time::Machine;
@@ -170,8 +171,7 @@ fn walk(program: &Program<'_>, facts: &Facts<'_, '_>, prices: &Prices<'_>, plan:
         total = total.saturating_add(cost);
     };
     let moved = |value: CutId, from: State, to: State| {
-        let value = &program.values[value];
-        prices.redistribution(&value.dims, value.elem_bytes, from, to)
+        prices.redistribution(&Tiles::of(&program.values[value], mesh), from, to)
     };
     for (id, op) in &program.ops {
         let own = plan.plan(id).expect("every op has a plan");

@@ -39,6 +39,8 @@ pub(super) struct Blocks<'a> {
     /// The last pass's decoded states.
     pub states: Vec<u32>,
     pub n_steps: u64,
+    /// At so many steps a sweep ends, also in the middle of a pass: it then proves nothing more.
+    pub most_steps: u64,
 }
 
 /// An edge between blocks.
@@ -95,6 +97,7 @@ impl<'a> Blocks<'a> {
             n_dropped: 0,
             states: vec![0; model.nodes.len()],
             n_steps: 0,
+            most_steps: u64::MAX,
             model,
         }
     }
@@ -109,9 +112,18 @@ impl<'a> Blocks<'a> {
 
     /// A pass forward and one back; `drops` says whether that one looks for states to drop.
     pub(super) fn sweep(&mut self, cutoff: Cost, drops: bool) -> Result<(), Closed> {
-        (0..self.blocks.len()).try_for_each(|at| self.visit(at, true, cutoff, false))?;
-        self.end_pass(cutoff)?;
-        (0..self.blocks.len()).rev().try_for_each(|at| self.visit(at, false, cutoff, drops))?;
+        self.pass(true, cutoff, false)?;
+        self.pass(false, cutoff, drops)
+    }
+
+    fn pass(&mut self, is_forward: bool, cutoff: Cost, drops: bool) -> Result<(), Closed> {
+        let n = self.blocks.len();
+        for step in 0..n {
+            if self.n_steps >= self.most_steps {
+                return Ok(());
+            }
+            self.visit(if is_forward { step } else { n - 1 - step }, is_forward, cutoff, drops)?;
+        }
         self.end_pass(cutoff)
     }
 

@@ -39,6 +39,11 @@ impl Task<'_> {
     pub(super) fn slack(&self, cost: Cost) -> Cost {
         if is_infinite(cost) { 0 } else { (self.gap * cost.saturating_add(self.outside).max(0) as f64) as Cost }
     }
+
+    /// Below what other assignments are worth looking for, where one costs `cost`.
+    pub(super) fn near(&self, cost: Cost) -> Cost {
+        cost - self.slack(cost)
+    }
 }
 
 /// What came of a model.

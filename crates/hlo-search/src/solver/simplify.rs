@@ -17,11 +17,13 @@
 //! Reference: bucket elimination (Dechter 1999) for nodes of at most two neighbours; dominance as *dead-end elimination* (Goldstein
 //! 1994).
 
+mod dominance;
 mod merge;
 
-use super::model::{Demand, Edge, Model, Node, plus_all, restrict_node};
+use super::model::{Edge, Model, Node, plus_all, restrict_node};
 use super::problem::Cost;
 use super::tables::{Table, TableCache, is_infinite, min_plus, plus};
+use dominance::needed_states;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -187,20 +189,9 @@ impl Simplifier {
             let of_edges = edges.iter().all(|(table, side)| !is_infinite(table.least(*side)[*state].cost));
             of_edges && !is_infinite(node.costs[*state]) && !self.breaks_limit(node, *state)
         };
-        let n = node.costs.len();
-        let mut kept: Vec<usize> = (0..n).filter(is_allowed).collect();
+        let kept: Vec<usize> = (0..node.costs.len()).filter(is_allowed).collect();
         let mut n_steps = 0;
-        let mut at_kept = kept.len();
-        while at_kept > 0 {
-            at_kept -= 1;
-            let s = kept[at_kept];
-            let mut is_worse = |t: &usize| {
-                *t != s && takes_no_more(&node.demands, *t, s) && never_costs_more(node, &edges, *t, s, &mut n_steps)
-            };
-            if kept.iter().any(&mut is_worse) {
-                kept.remove(at_kept);
-            }
-        }
+        let kept = needed_states(node, &edges, kept, &mut n_steps);
         self.n_steps += n_steps;
         kept.into_iter().map(|state| state as u32).collect()
     }
@@ -349,30 +340,4 @@ fn restrict_message(message: &mut Vec<Cost>, kept: &[u32]) {
     if !message.is_empty() {
         *message = kept.iter().map(|state| message[*state as usize]).collect();
     }
-}
-
-/// Whether state `t` costs no more than `s` with any states of the neighbours. Where `s` costs least on each edge decides for most
-/// pairs; only for the others the rows are read.
-fn never_costs_more(node: &Node, edges: &[(&Table, usize)], t: usize, s: usize, n_steps: &mut u64) -> bool {
-    let room = node.costs[s] - node.costs[t];
-    let excess_at_least = |(table, side): &(&Table, usize)| {
-        let least = table.least(*side)[s];
-        table.row(*side, t)[least.at as usize] - least.cost
-    };
-    *n_steps += edges.len() as u64;
-    let mut excess = edges.iter().fold(0, |sum: Cost, edge| sum.saturating_add(excess_at_least(edge)));
-    for edge in edges {
-        if excess > room {
-            return false;
-        }
-        let (table, side) = *edge;
-        let of_edge = table.excess(side, t, s) - excess_at_least(edge);
-        excess = excess.saturating_add(of_edge);
-        *n_steps += table.n_states(1 - side) as u64;
-    }
-    excess <= room
-}
-
-fn takes_no_more(demands: &[Demand], t: usize, s: usize) -> bool {
-    demands.iter().all(|demand| demand.amounts[t] <= demand.amounts[s])
 }

@@ -4,6 +4,7 @@
 //! solver derives of tables (restrictions, sums, folds) is made once for each distinct input: [`TableCache`].
 
 use super::problem::{Cost, INFINITE};
+use pulp::{Arch, NullaryFnOnce};
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
@@ -23,22 +24,54 @@ pub(super) fn plus(left: Cost, right: Cost) -> Cost {
 
 /// `out[c] = min over r of values[r] + rows[r][c]`, [`INFINITE`] where there is no finite sum. Returns how many entries it read.
 pub(super) fn min_plus(values: &[Cost], rows: &[Cost], out: &mut [Cost]) -> u64 {
-    out.fill(INFINITE);
-    let mut n_read = 0;
-    for (value, row) in values.iter().zip(rows.chunks_exact(out.len())) {
-        if is_infinite(*value) {
-            continue;
+    Arch::new().dispatch(MinPlus { values, rows, out })
+}
+
+/// A [`min_plus`] that is compiled for several kinds of processors.
+struct MinPlus<'a> {
+    values: &'a [Cost],
+    rows: &'a [Cost],
+    out: &'a mut [Cost],
+}
+
+impl NullaryFnOnce for MinPlus<'_> {
+    type Output = u64;
+
+    #[inline(always)]
+    fn call(self) -> u64 {
+        let MinPlus { values, rows, out } = self;
+        out.fill(INFINITE);
+        let mut n_read = 0;
+        for (value, row) in values.iter().zip(rows.chunks_exact(out.len())) {
+            if is_infinite(*value) {
+                continue;
+            }
+            n_read += row.len() as u64;
+            for (least, cost) in out.iter_mut().zip(row) {
+                *least = (*value + *cost).min(*least);
+            }
         }
-        n_read += row.len() as u64;
-        for (least, cost) in out.iter_mut().zip(row) {
-            let sum = *value + *cost;
-            *least = if sum < *least { sum } else { *least };
+        for least in out.iter_mut() {
+            *least = if is_infinite(*least) { INFINITE } else { *least };
         }
+        n_read
     }
-    for least in out.iter_mut().filter(|least| is_infinite(**least)) {
-        *least = INFINITE;
+}
+
+/// The most of `of_t - of_s` where `of_s` is finite.
+struct MostExcess<'a> {
+    of_t: &'a [Cost],
+    of_s: &'a [Cost],
+}
+
+impl NullaryFnOnce for MostExcess<'_> {
+    type Output = Cost;
+
+    #[inline(always)]
+    fn call(self) -> Cost {
+        let pairs = self.of_t.iter().zip(self.of_s);
+        pairs.fold(-INFINITE, |most, (of_t, of_s)| most.max(if is_infinite(*of_s) { -INFINITE } else { of_t - of_s }))
     }
-    n_read
 }
 
 /// The least of some costs, and where it stands.
@@ -102,8 +135,7 @@ impl Table {
 
     /// By how much state `t` of one end can cost more than state `s`. States of the other end that `s` does not allow do not count.
     pub(super) fn excess(&self, side: usize, t: usize, s: usize) -> Cost {
-        let pairs = self.row(side, t).iter().zip(self.row(side, s));
-        pairs.fold(-INFINITE, |most, (of_t, of_s)| if is_infinite(*of_s) { most } else { most.max(of_t - of_s) })
+        Arch::new().dispatch(MostExcess { of_t: self.row(side, t), of_s: self.row(side, s) })
     }
 
     /// By state of one end, the only state of the other that it allows, if the table is one to one.

@@ -305,6 +305,27 @@ fn starts_cutoffs_and_progress() {
     }
 }
 
+/// What others reached counts, less the gap that is small enough: a bound within the gap is proven, not one of twice the gap.
+#[test]
+fn a_cutoff_within_the_gap_is_reached_in_full() {
+    let mut random = Random(31);
+    let mut n_cut = 0;
+    for case in 0..n_cases() / 4 {
+        let problem = draw(&mut random);
+        let least = brute_force(&problem);
+        let known = least.saturating_add(random.below(300) as Cost).min(INFINITE);
+        let gap = [0.04, 0.2][random.below(2) as usize];
+        let near = known - (known as f64 * gap) as Cost;
+        let asked = SolveRequest { cutoff: Some(near), wanted_gap: gap, ..request(&problem, u64::MAX) };
+        let solved = solve_with(&asked, draw_eliminations(&mut random));
+        assert!(solved.lower_bound <= least, "{case}");
+        let best = solved.cost.min(known);
+        assert!(solved.lower_bound >= (best - (best as f64 * gap) as Cost).min(least) - 1, "{case}");
+        n_cut += usize::from(solved.was_cut);
+    }
+    assert!(n_cut > 100);
+}
+
 /// A grid of 5 times 5 variables, all joined to their neighbours.
 fn draw_grid(random: &mut Random) -> Problem {
     const WIDTH: usize = 5;

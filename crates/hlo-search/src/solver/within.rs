@@ -145,7 +145,7 @@ impl Within {
     }
 
     pub(super) fn is_done(&self, search: &mut Search) -> bool {
-        search.is_out() || self.cutoff - self.bound <= self.task.slack(self.cost)
+        search.is_out() || self.bound >= self.cutoff || self.cost - self.bound <= self.task.slack(self.cost)
     }
 
     fn run(&mut self, search: &mut Search) {
@@ -338,7 +338,8 @@ impl Within {
         let mut least_bound = INFINITE;
         for (model, fixed) in models {
             let start = self.states.clone();
-            let task = Task { start: start.as_deref(), cutoff: self.cutoff, ..self.task };
+            let cutoff = self.cutoff.min(self.task.near(self.cost));
+            let task = Task { start: start.as_deref(), cutoff, ..self.task };
             let beginning = Beginning { prices: Some(&self.prices), starts: &[] };
             let outcome = if search.is_out() {
                 Outcome { bound: self.bound, ..NOTHING }
@@ -347,7 +348,7 @@ impl Within {
             } else {
                 minimize_within(search, model, task, beginning)
             };
-            least_bound = least_bound.min(outcome.bound.min(self.cutoff));
+            least_bound = least_bound.min(outcome.bound.min(cutoff));
             if let Some(mut states) = outcome.states {
                 if let Some((node, state)) = fixed {
                     states[node] = state;

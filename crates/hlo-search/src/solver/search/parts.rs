@@ -168,7 +168,7 @@ fn sweep_while_it_helps(
     let mut last_bound = part.bound;
     let n_states = part.model.n_states();
     for round in 0..MOST_SWEEPS {
-        if search.is_out() || *cutoff - sweeper.bound() <= task.slack(part.cost) {
+        if search.is_out() || sweeper.bound() >= task.near(part.cost) {
             break;
         }
         let n_before = sweeper.n_steps;
@@ -229,12 +229,13 @@ fn sweep_blocks_while_it_helps(
 ) -> Result<(), Closed> {
     let mut last_bound = part.bound;
     for round in 0..MOST_BLOCK_SWEEPS {
-        if search.is_out() || *cutoff - blocks.bound() <= task.slack(part.cost) {
+        if search.is_out() || blocks.bound() >= task.near(part.cost) {
             break;
         }
         let is_slow = round > 2 && blocks.bound() - last_bound < (*cutoff - blocks.bound()) / 100;
         last_bound = blocks.bound();
         let n_before = blocks.n_steps;
+        blocks.most_steps = n_before.saturating_add(search.effort.saturating_sub(search.n_steps));
         let result = blocks.sweep(*cutoff, is_slow || round + 1 == MOST_BLOCK_SWEEPS);
         search.n_steps += blocks.n_steps - n_before;
         if result.is_ok() {
@@ -287,7 +288,7 @@ fn branch(search: &mut Search, part: &mut Part, task: Task) {
     let n_steps = search.n_steps;
     let Some((node, states)) = node_to_branch(part) else { return };
     let mut least_bound = INFINITE;
-    let mut cutoff = task.cutoff;
+    let mut cutoff = task.cutoff.min(task.near(part.cost));
     let start = part.states.clone();
     let n_states = states.len();
     for state in states {
@@ -303,7 +304,7 @@ fn branch(search: &mut Search, part: &mut Part, task: Task) {
         if let Some(mut states) = outcome.states {
             states[node] = state;
             part.offer(outcome.cost, states);
-            cutoff = cutoff.min(part.cost);
+            cutoff = cutoff.min(task.near(part.cost));
         }
     }
     part.raise(least_bound);
