@@ -53,7 +53,7 @@ class Report:
                 lines.append(f"  {'combined':<9} {0:>9} {time:>12}   (collectives put together, as XLA does)")
         lines += self._price()
         lines.append("in shards:")
-        lines += _some([f"  {step.describe(n, sharded.param_specs[n])}" for n in sharded.cut])
+        lines += _some([f"  {step.describe(n, sharded.param_specs[n])}{self._held_as(n)}" for n in sharded.cut])
         large = [n for n in range(len(step.kept)) if n not in sharded.cut and self._bytes(n) >= 1024]
         if large:
             lines.append("left as they were (1 KiB and more):")
@@ -94,6 +94,11 @@ class Report:
             "  where memory is not short, leave the step as it was",
         ]
 
+    def _held_as(self, number: int) -> str:
+        """In what other shape an argument is held."""
+        padding = self._plan.sharded.param_paddings.get(number)
+        return "" if padding is None else f", held as {list(padding.padded)}"
+
     def _bytes(self, number: int) -> int:
         aval = physical(self._plan.partitioned.avals[self._plan.partitioned.kept[number]])
         return aval.size * aval.dtype.itemsize
@@ -108,7 +113,7 @@ class Report:
             return f"whole in mode {self.ways[self.taken].mode}"
         n_devices = step.mesh.devices.size
         if all(size % n_devices for size in physical(step.avals[step.kept[number]]).shape):
-            return f"no dim is a multiple of {n_devices}"
+            return f"no dim is a multiple of {n_devices}, and it is a weight, under 16 KiB, or would need much padding"
         return "see shard-weight-update on the page, .save(path)"
 
     def save(self, path: str | os.PathLike[str]) -> None:
