@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 from training_scripts import along, mesh_of, normal, whole
 
 #: No dim of these is a multiple of 2, 3, 7 or 8; the last two are too small to be padded, or scalars.
-SHAPES = {"rows": (1001, 331), "columns": (331, 67), "flat": (13, 17, 47), "small": (47, 7), "bias": (331,)}
+SHAPES = {"rows": (1003, 331), "columns": (331, 67), "flat": (13, 17, 47), "small": (47, 7), "bias": (331,)}
 DEVICES = [pytest.param(n, marks=[] if n == 8 else [pytest.mark.more]) for n in (2, 3, 7, 8)]
 
 
@@ -41,7 +41,7 @@ def make(n_devices: int = 8, mode: int = 2, dtype=jnp.float32, wrapped: bool = T
         return params, tx.init(params)
 
     jitted = jax.jit(step, donate_argnums=(0, 1))
-    batch = lambda i: along(mesh, (normal(100 + i, 2 * n_devices, 1001).astype(dtype),))
+    batch = lambda i: along(mesh, (normal(100 + i, 2 * n_devices, 1003).astype(dtype),))
     return mesh, ho.zero(jitted, strict=True, mode=mode) if wrapped else jitted, init, batch
 
 
@@ -114,7 +114,7 @@ def test_a_padded_leaf_is_used_as_an_array():
     _, (params, opt) = train(step, whole(mesh, init()), batch, range(2))
     leaf, wanted = opt[1][0].mu["rows"], np.asarray(expected[1][0].mu["rows"])
     near = partial(np.testing.assert_allclose, rtol=0, atol=1e-6)
-    assert leaf.shape == (1001, 331) and leaf.ndim == 2 and leaf.size == wanted.size and len(leaf) == 1001
+    assert leaf.shape == (1003, 331) and leaf.ndim == 2 and leaf.size == wanted.size and len(leaf) == 1003
     near(np.asarray(leaf), wanted)
     near(np.asarray(leaf, np.float64), wanted)
     near(jax.device_get(leaf), wanted)
@@ -188,7 +188,7 @@ def test_state_is_born_in_shards(n_devices):
 @pytest.mark.parametrize("n_later", [1, 3, 8])
 def test_orbax_checkpoints_go_to_other_numbers_of_devices_and_to_the_plain_script(tmp_path, n_later):
     mesh, step, init, batch = make(8)
-    rows = normal(7, 24, 1001)
+    rows = normal(7, 24, 1003)
     _, state = train(step, whole(mesh, init()), batch, range(2))
     checkpointer = ocp.StandardCheckpointer()
     checkpointer.save(tmp_path / "state", state)
