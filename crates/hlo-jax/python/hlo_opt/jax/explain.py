@@ -16,6 +16,9 @@ from hlo_opt.jax.wrapped import WrappedStep, expect_step, is_off
 #: Of a long list so many lines are printed.
 MOST_LINES = 24
 
+#: As ``shard-weight-update`` has it: what is smaller is not padded.
+LEAST_PADDED_BYTES = 16 << 10
+
 
 class Report:
     """What :func:`report` returns: text when printed, a page in a notebook.
@@ -107,13 +110,15 @@ class Report:
         step = self._plan.partitioned
         if any(axes is not None for axes in step.param_specs[number]):
             return "in shards by the script"
+        n_devices = step.mesh.devices.size
+        if all(size % n_devices for size in physical(step.avals[step.kept[number]]).shape):
+            if self._bytes(number) < LEAST_PADDED_BYTES:
+                return f"no dim is a multiple of {n_devices}, and it is under {LEAST_PADDED_BYTES >> 10} KiB"
+            return f"no dim is a multiple of {n_devices}: a weight stays whole then, and what would need much padding"
         if number not in {param for param, _ in state_pairs(step)}:
             return "no output has its name, shape and dtype, so it is no state"
         if any(number in way.cut for way in self.ways):
             return f"whole in mode {self.ways[self.taken].mode}"
-        n_devices = step.mesh.devices.size
-        if all(size % n_devices for size in physical(step.avals[step.kept[number]]).shape):
-            return f"no dim is a multiple of {n_devices}, and it is a weight, under 16 KiB, or would need much padding"
         return "see shard-weight-update on the page, .save(path)"
 
     def save(self, path: str | os.PathLike[str]) -> None:
