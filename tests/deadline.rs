@@ -14,6 +14,7 @@ use std::time::Duration;
 /// Passes that search or have a round for each of many instructions, each with a sample that it has work on.
 const LONG: &[(&str, &str)] = &[
     ("shard-weight-update{min-bytes=0}", "passes/shard-weight-update/sgd.hlo"),
+    ("distribute-matrix-updates{profit=always}", "passes/distribute-matrix-updates/muon.hlo"),
     ("decompose-collectives{cluster=[(node,2,1),(gpu,4,100)]}", "passes/decompose-collectives/two-levels.hlo"),
     ("propagate-shardings", "passes/propagate-shardings/best.hlo"),
     ("propagate-shardings{order=shardy}", "passes/propagate-shardings/best.hlo"),

@@ -140,9 +140,9 @@ const fn options(objective: &'static str) -> [OptionInfo; 8] {
         },
         OptionInfo {
             name: "cuts",
-            kind: OptionKind::Word(&["any", "even"]),
+            kind: OptionKind::Word(&["any", "even", "padded"]),
             default: "any",
-            help: "even: state is cut along a dim that is a multiple of the shards, as frameworks can hold it",
+            help: "even: state is cut along a dim that is a multiple of the shards, as frameworks can hold it; padded: moments otherwise too",
         },
     ]
 }

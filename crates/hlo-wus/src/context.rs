@@ -13,6 +13,17 @@ use hlo_spmd::{DimRelation, OperandCut};
 use hlo_spmd::{DimRun, is_broadcast, is_rebuilt};
 use smallvec::SmallVec;
 
+/// How the entry's parameters may be cut.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StateCuts {
+    /// Along any dims, which are merged and padded where need be.
+    Any,
+    /// Only along one dim that is a multiple of the number of shards.
+    Even,
+    /// As `Even` where that is possible; else merged, or padded by a small share, where they are large and no weights.
+    Padded,
+}
+
 /// A module, its values, and the gradients that are summed over the same groups.
 pub struct ShardingContext<'a> {
     /// The module.
@@ -27,8 +38,8 @@ pub struct ShardingContext<'a> {
     pub n_shards: usize,
     /// Gradients: results of all-reduces over these groups.
     pub gradients: IndexSet<ValueId>,
-    /// Whether the entry's parameters may be cut only along a dim that is a multiple of the number of shards.
-    pub even_cuts: bool,
+    /// How the entry's parameters may be cut.
+    pub cuts: StateCuts,
     /// When to stop.
     pub deadline: Deadline,
     /// Of each instruction that was asked for: where in `known_relations`, if anywhere.
@@ -52,7 +63,6 @@ impl<'a> ShardingContext<'a> {
     ) -> ShardingContext<'a> {
         let n_shards = groups.first().map_or(1, Vec::len);
         let (relations, eligible, taken) = (SecondaryMap::new(), SecondaryMap::new(), SecondaryMap::new());
-        let even_cuts = false;
         ShardingContext {
             module,
             values,
@@ -60,7 +70,7 @@ impl<'a> ShardingContext<'a> {
             groups,
             n_shards,
             gradients,
-            even_cuts,
+            cuts: StateCuts::Any,
             deadline: Deadline::default(),
             relations,
             known_relations: IndexSet::default(),

@@ -266,6 +266,8 @@ pub enum GradientRefusal {
     NoDims,
     /// No dim of its state is a multiple of the number of shards, and no other cut is allowed.
     NoEvenDim,
+    /// Its state has no even dim, and is too small or would be padded by too much.
+    NoCheapPadding,
 }
 
 impl fmt::Display for GradientRefusal {
@@ -295,6 +297,9 @@ impl fmt::Display for GradientRefusal {
             GradientRefusal::NoDims => "it has no dims",
             GradientRefusal::NoEvenDim => {
                 "no dim of its state is a multiple of the number of shards, and `cuts=even` allows no other"
+            }
+            GradientRefusal::NoCheapPadding => {
+                "no dim of its state is a multiple of the number of shards, and it is under 16 KiB or would need more than 2 % of padding"
             }
         })
     }

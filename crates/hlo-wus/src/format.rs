@@ -10,7 +10,7 @@ use hlo_spmd::DimRun;
 
 /// Padding up to this share of the elements is not worth another format: it is less than what a merge of one more dim
 /// costs in indexing, and collectives are no slower by more than this.
-const CHEAP_PADDING: f64 = 0.02;
+pub(crate) const CHEAP_PADDING: f64 = 0.02;
 
 /// Padding up to this share is less than what strided pieces cost (six times the time, as measured above).
 const BEARABLE_PADDING: f64 = 0.5;

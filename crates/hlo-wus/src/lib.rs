@@ -33,7 +33,7 @@ mod shard_weight_update;
 mod state;
 mod tables;
 
-pub use context::ShardingContext;
+pub use context::{ShardingContext, StateCuts};
 pub use error::{GradientRefusal, WusError};
 pub use find::{Gradient, LeftGradient, find_gradients};
 pub use format::candidates;

@@ -4,6 +4,7 @@
 //! paths in phases, here `O(V²·E)` in the worst case and near-linear on the many small, shallow components that
 //! weight updates make. Capacities are whole numbers, so the cut is exact.
 
+use hlo_pass::{Deadline, OutOfTime};
 use std::collections::VecDeque;
 
 /// A vertex of the graph.
@@ -12,6 +13,9 @@ pub(crate) struct Vertex(u32);
 
 /// More than any sum of finite capacities: an arc of this capacity is never cut.
 pub const UNCUTTABLE: u128 = 1 << 124;
+
+/// Paths between two questions whether the time is over: a path takes microseconds where the graph is large.
+const PATHS_BETWEEN_QUESTIONS: u64 = 256;
 
 /// A flow network under construction.
 #[derive(Clone, Debug)]
@@ -77,15 +81,24 @@ impl Network {
     }
 
     /// Finds the minimum cut with the smallest sink side, of those that have as many of `wanted` on it as any minimum cut has.
-    pub(crate) fn cut(self, wanted: &[Vertex]) -> MinCut {
+    ///
+    /// # Errors
+    /// The time is over.
+    pub(crate) fn cut(self, wanted: &[Vertex], deadline: Deadline) -> Result<MinCut, OutOfTime> {
         let mut graph = Residual::of(&self);
         let mut value = 0u128;
         let n_vertices = self.n_vertices as usize;
         let (mut levels, mut next, mut path) = (vec![0u32; n_vertices], vec![0u32; n_vertices], Vec::new());
+        let mut n_paths = 0u64;
         while graph.find_levels(&mut levels) {
+            deadline.check()?;
             next.copy_from_slice(&graph.first[..n_vertices]);
             while let Some(flow) = graph.augment(&levels, &mut next, &mut path) {
                 value = value.saturating_add(flow);
+                n_paths += 1;
+                if n_paths.is_multiple_of(PATHS_BETWEEN_QUESTIONS) {
+                    deadline.check()?;
+                }
             }
             if value >= UNCUTTABLE {
                 break;
@@ -94,7 +107,7 @@ impl Network {
         // Any set that the source does not reach, together with all that reaches the set, can be on the sink's side.
         let from_source = graph.reached_from_source();
         let possible = wanted.iter().filter(|vertex| !from_source[vertex.0 as usize]);
-        MinCut { value, on_sink_side: graph.reaching(possible.copied().chain([Network::SINK])) }
+        Ok(MinCut { value, on_sink_side: graph.reaching(possible.copied().chain([Network::SINK])) })
     }
 }
 
@@ -265,7 +278,7 @@ mod tests {
                 }
             }
             let (value, sink_side) = brute_force(n, &arcs);
-            let cut = network.cut(&[]);
+            let cut = network.cut(&[], Deadline::default()).expect("no deadline");
             assert_eq!(cut.value, value, "{arcs:?}");
             for (v, &vertex) in vertices.iter().enumerate() {
                 assert_eq!(cut.is_on_sink_side(vertex), sink_side >> v & 1 == 1, "vertex {v} of {arcs:?}");
@@ -285,8 +298,30 @@ mod tests {
             last = vertex;
         }
         network.add_arc(last, Network::SINK, UNCUTTABLE);
-        let cut = network.cut(&[]);
+        let cut = network.cut(&[], Deadline::default()).expect("no deadline");
         assert_eq!(cut.value, 3);
         assert!(!cut.is_on_sink_side(vertices[69_999]) && cut.is_on_sink_side(vertices[70_000]));
+    }
+
+    #[test]
+    fn a_cut_stops_on_its_way_where_the_time_is_over() {
+        let mut network = Network::new();
+        // Every path is of its own length, so that each phase finds one.
+        for length in 1..300 {
+            let mut last = Network::SOURCE;
+            for _ in 0..length {
+                let vertex = network.add_vertex();
+                network.add_arc(last, vertex, 1);
+                last = vertex;
+            }
+            network.add_arc(last, Network::SINK, 1);
+        }
+        let whole = std::time::Instant::now();
+        let cut = network.clone().cut(&[], Deadline::default()).expect("no deadline");
+        assert_eq!(cut.value, 299);
+        let limit = whole.elapsed() / 4;
+        let begun = std::time::Instant::now();
+        assert!(network.cut(&[], Deadline::within(limit)).is_err(), "limit {limit:?}");
+        assert!(begun.elapsed() < 3 * limit, "limit {limit:?}, stopped after {:?}", begun.elapsed());
     }
 }

@@ -18,6 +18,7 @@
 //! fewer resident bytes. After Xu et al. 2020, §3.2, who place collectives greedily.
 
 use crate::min_cut::{Network, UNCUTTABLE, Vertex};
+use hlo_pass::{Deadline, OutOfTime};
 use smallvec::SmallVec;
 
 /// A place in the cut: one value, or the operand of a reduction.
@@ -166,21 +167,32 @@ impl CostModel {
     }
 
     /// The cheapest placement, of all equally cheap ones the one with the fewest nodes in shards; and its cost.
-    pub fn solve(&self) -> (Assignment, u128) {
-        self.solve_with(&[], &[])
+    ///
+    /// # Errors
+    /// The time is over.
+    pub fn solve(&self, deadline: Deadline) -> Result<(Assignment, u128), OutOfTime> {
+        self.solve_with(&[], &[], deadline)
     }
 
     /// The cheapest placement for these terms and `more`, of all equally cheap ones the one with the fewest nodes in shards beside as
     /// many of `wanted` as they can have; and its cost.
-    pub(crate) fn solve_with(&self, more: &[Term], wanted: &[Node]) -> (Assignment, u128) {
+    ///
+    /// # Errors
+    /// The time is over.
+    pub(crate) fn solve_with(
+        &self,
+        more: &[Term],
+        wanted: &[Node],
+        deadline: Deadline,
+    ) -> Result<(Assignment, u128), OutOfTime> {
         let mut builder = NetworkBuilder { network: Network::new() };
         let vertices: Vec<Vertex> = (0..self.n_nodes).map(|_| builder.network.add_vertex()).collect();
         for term in self.terms.iter().chain(more) {
             builder.add(term, &vertices);
         }
         let wanted: Vec<Vertex> = wanted.iter().map(|node| vertices[node.0 as usize]).collect();
-        let cut = builder.network.cut(&wanted);
-        (vertices.iter().map(|&v| cut.is_on_sink_side(v)).collect(), cut.value)
+        let cut = builder.network.cut(&wanted, deadline)?;
+        Ok((vertices.iter().map(|&v| cut.is_on_sink_side(v)).collect(), cut.value))
     }
 }
 
@@ -327,7 +339,7 @@ mod tests {
                 .map(|mask| model.capacity_of(&(0..n).map(|i| mask >> i & 1 == 1).collect::<Vec<bool>>()))
                 .min()
                 .expect("one placement at least");
-            let (assignment, value) = model.solve();
+            let (assignment, value) = model.solve(Deadline::default()).expect("no deadline");
             let possible = (0u32..1 << n)
                 .map(|mask| (0..n).map(|i| mask >> i & 1 == 1).collect::<Vec<bool>>())
                 .filter(|assignment| model.capacity_of(assignment) < UNCUTTABLE);
@@ -340,7 +352,7 @@ mod tests {
                 assert_eq!(value, best, "{model:?}");
                 assert_eq!(model.capacity_of(&assignment), best, "{model:?}");
                 let wanted: Vec<Node> = (0..n as u32).map(Node).filter(|_| random(&mut state, 2) == 0).collect();
-                let (most, value) = model.solve_with(&[], &wanted);
+                let (most, value) = model.solve_with(&[], &wanted, Deadline::default()).expect("no deadline");
                 assert_eq!((value, model.capacity_of(&most)), (best, best), "{model:?}");
                 let cheapest = (0u32..1 << n).map(|mask| (0..n).map(|i| mask >> i & 1 == 1).collect::<Vec<bool>>());
                 let n_wanted = |in_shards: &[bool]| wanted.iter().filter(|node| in_shards[node.0 as usize]).count();

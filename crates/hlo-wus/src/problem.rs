@@ -1,7 +1,7 @@
 //! One placement problem: all gradients summed over the same groups, the regions round them, and what every placement
 //! costs.
 
-use crate::context::ShardingContext;
+use crate::context::{ShardingContext, StateCuts};
 use crate::error::{GradientRefusal, WusError};
 use crate::fusions::{Fusion, Fusions, arithmetic_ps};
 use crate::machine::{Kind, Times};
@@ -17,7 +17,7 @@ use hlo_ir::cost::Costs;
 use hlo_ir::literal::{ConstantValue, Scalar};
 use hlo_ir::monoid::{Monoid, find_monoid};
 use hlo_ir::{ArrayShape, CompId, DType, InstId, Module};
-use hlo_pass::OutOfTime;
+use hlo_pass::{Deadline, OutOfTime};
 use hlo_spmd::ShardFormat;
 use hlo_spmd::is_broadcast;
 use hlo_spmd::{OperandCut, ResultCut};
@@ -156,8 +156,8 @@ impl Problem {
         problem.add_partials(context);
         problem.add_terms(context, terms)?;
         problem.in_shards = match terms.is_forced {
-            true => problem.forced(),
-            false => problem.costs.solve().0,
+            true => problem.forced(context.deadline)?,
+            false => problem.costs.solve(context.deadline)?.0,
         };
         Ok((problem, left))
     }
@@ -177,7 +177,10 @@ impl Problem {
     /// The cheapest placement that has the gradients and the next state of every update with state in shards, as far as
     /// that is possible: where one of them is needed whole inside a fusion, no gather can stand before it. Everything else is in
     /// shards, gathered or computed whole, whichever is cheapest; where it makes no difference it is in shards.
-    pub(crate) fn forced(&self) -> Assignment {
+    ///
+    /// # Errors
+    /// The time is over.
+    pub(crate) fn forced(&self, deadline: Deadline) -> Result<Assignment, OutOfTime> {
         let always_full = self.costs.always_full();
         let nodes = |values: &IndexSet<ValueId>| -> Vec<Node> {
             let nodes = values.iter().filter_map(|&v| self.node_of[v]);
@@ -187,7 +190,7 @@ impl Problem {
         let with_state = self.regions.iter().zip(&self.stateless).filter(|(_, is_stateless)| !**is_stateless);
         let computed = |region: &UpdateRegion| region.runs.keys().copied().filter(|&v| self.computes[v]).collect();
         let wanted: Vec<Node> = with_state.flat_map(|(region, _)| nodes(&computed(region))).collect();
-        self.costs.solve_with(&fixed, &wanted).0
+        Ok(self.costs.solve_with(&fixed, &wanted, deadline)?.0)
     }
 
     /// Predicted time of what the placement decides in one region, and of its launches, in nanoseconds.
@@ -347,9 +350,10 @@ impl Problem {
                 self.value_terms(context, region, value, &mut out);
             }
             kernels.push(self.kernel_terms(context, region, &costs, &mut out));
-            if let Some(keeps) = terms.keeps_weights
-                && !self.stateless[number]
-            {
+            // Weights are read by more than the step, and what is padded is no ordinary array.
+            let is_padded = context.cuts == StateCuts::Padded && !context.cuts_evenly(region);
+            let keeps = if is_padded { Some(false) } else { terms.keeps_weights.filter(|_| !self.stateless[number]) };
+            if let Some(keeps) = keeps {
                 for &value in region.runs.keys() {
                     if self.is_state(context, value) && self.is_weight(context, number, value) {
                         out.terms.extend(self.node_of[value].map(|node| Term::Fixed(node, keeps)));

@@ -5,9 +5,9 @@
 //! cut, multiples of the gradient's unit are tried with which reshapes merge fewer dims: 8-bit moments have a scale for each block of a
 //! flat array, and are cut between blocks.
 
-use crate::context::ShardingContext;
+use crate::context::{ShardingContext, StateCuts};
 use crate::error::GradientRefusal;
-use crate::format::{Rank, candidates, is_major_run};
+use crate::format::{CHEAP_PADDING, Rank, candidates, is_major_run};
 use crate::tables::{IndexMap, IndexSet};
 use hlo_analysis::values::{Origin, User, ValueId};
 use hlo_ir::ArrayShape;
@@ -41,6 +41,11 @@ impl UpdateRegion {
     }
 }
 
+/// Whether an array is cut along one of its dims, into shards of one size without padding.
+fn is_even((_, format): (&ArrayShape, ShardFormat)) -> bool {
+    format.run.len == 1 && format.split.padding() == 0
+}
+
 /// What gets a format with a gradient.
 struct Grown {
     runs: IndexMap<ValueId, DimRun>,
@@ -56,6 +61,9 @@ struct Tried {
     /// What is computed in shards with it.
     update: IndexSet<ValueId>,
 }
+
+/// State that is smaller than this is not padded: what it would save is not worth an array that is none.
+const LEAST_PADDED_BYTES: u64 = 16 << 10;
 
 /// Most multiples of a unit that are tried.
 const MAX_UNITS: usize = 4;
@@ -145,7 +153,7 @@ impl ShardingContext<'_> {
             return Err(GradientRefusal::NotReplicated);
         }
         let Some(shape) = self.values.shape(self.module, seed).cloned() else { return Err(GradientRefusal::NoArray) };
-        let mut tried: Vec<Tried> = Vec::new();
+        let (mut tried, mut padded): (Vec<Tried>, Vec<Tried>) = Default::default();
         let mut refusal = GradientRefusal::NoDims;
         let mut open = candidates(&shape);
         open.reverse();
@@ -157,13 +165,22 @@ impl ShardingContext<'_> {
                 open.extend(units.take(MAX_UNITS).map(|unit| DimRun { unit, ..run }));
             }
             let format = self.format(&runs, &shape, run);
-            if self.even_cuts && !self.cuts_evenly(&runs, &format) {
-                refusal = GradientRefusal::NoEvenDim;
+            let is_even = self.cuts == StateCuts::Any || self.entry_formats(&runs, &format).all(is_even);
+            let is_allowed = is_even || (self.cuts == StateCuts::Padded && self.pads_little(&runs, &format));
+            if !is_allowed {
+                refusal = match self.cuts {
+                    StateCuts::Any | StateCuts::Even => GradientRefusal::NoEvenDim,
+                    StateCuts::Padded => GradientRefusal::NoCheapPadding,
+                };
                 continue;
             }
             let update = self.update(&runs);
             let rank = self.rank(&runs, &update, &format);
-            tried.push(Tried { rank, format, runs, update });
+            let of_kind = if is_even { &mut tried } else { &mut padded };
+            of_kind.push(Tried { rank, format, runs, update });
+        }
+        if tried.is_empty() {
+            tried = padded;
         }
         let best = tried.iter().enumerate().min_by(|(_, a), (_, b)| a.rank.total_cmp(&b.rank)).map(|(i, _)| i);
         let Some(Tried { rank, format, runs, update }) = best.map(|i| tried.remove(i)) else { return Err(refusal) };
@@ -190,14 +207,33 @@ impl ShardingContext<'_> {
         }
     }
 
-    /// Whether each parameter of the entry in a region is cut along one of its dims, into shards of one size without padding.
-    fn cuts_evenly(&self, runs: &IndexMap<ValueId, DimRun>, format: &ShardFormat) -> bool {
-        runs.iter().filter(|(value, _)| self.values.values[**value].origin == Origin::EntryParam).all(
-            |(&value, &run)| {
-                let shape = self.values.shape(self.module, value);
-                run.len == 1 && shape.is_some_and(|shape| format.of_run(shape, run).split.padding() == 0)
-            },
-        )
+    /// The shape and format of each parameter of the entry in a region.
+    fn entry_formats<'s>(
+        &'s self,
+        runs: &'s IndexMap<ValueId, DimRun>,
+        format: &'s ShardFormat,
+    ) -> impl Iterator<Item = (&'s ArrayShape, ShardFormat)> {
+        let params = runs.iter().filter(|(value, _)| self.values.values[**value].origin == Origin::EntryParam);
+        params.filter_map(|(&value, &run)| {
+            let shape = self.values.shape(self.module, value)?;
+            Some((shape, format.of_run(shape, run)))
+        })
+    }
+
+    /// Whether the parameters of the entry that are merged or padded are large, and padded by a small share.
+    fn pads_little(&self, runs: &IndexMap<ValueId, DimRun>, format: &ShardFormat) -> bool {
+        let mut uneven = self.entry_formats(runs, format).filter(|&found| !is_even(found));
+        uneven.all(|(shape, own)| shape.size_bytes() >= LEAST_PADDED_BYTES && own.split.waste() <= CHEAP_PADDING)
+    }
+
+    /// Whether the parameters of the entry in a region are cut into shards of one size, each along one dim.
+    pub(crate) fn cuts_evenly(&self, region: &UpdateRegion) -> bool {
+        let params = region.runs.keys().zip(&region.formats).filter(|(value, _)| {
+            let origin = self.values.values[**value].origin;
+            origin == Origin::EntryParam
+        });
+        let shape = |value: ValueId| self.values.shape(self.module, value);
+        params.filter_map(|(&value, format)| Some((shape(value)?, (*format)?))).all(is_even)
     }
 
     /// How good a format is with which these values are computed in shards.

@@ -43,7 +43,7 @@
 //! (which ops), §3.2 (where), §4.1 (formats), §4.2 (loops). They place collectives greedily; we take the factors of ops from the op
 //! table and an exact minimum cut.
 
-use crate::context::ShardingContext;
+use crate::context::{ShardingContext, StateCuts};
 use crate::error::{GradientRefusal, WusError};
 use crate::explain::{self, Unequal};
 use crate::find::{Gradient, LeftGradient, find_gradients};
@@ -124,9 +124,9 @@ const OPTIONS: &[OptionInfo] = &[
     },
     OptionInfo {
         name: "cuts",
-        kind: OptionKind::Word(&["any", "even"]),
+        kind: OptionKind::Word(&["any", "even", "padded"]),
         default: "any",
-        help: "even: state is cut along a dim that is a multiple of the shards, as frameworks can hold it; any: padded and merged too",
+        help: "even: along a dim that is a multiple of the shards; padded: elsewhere state of 16 KiB that is no weight by up to 2 % of padding; any: however",
     },
     CLUSTER,
     DEVICE,
@@ -139,7 +139,7 @@ pub(crate) struct ShardWeightUpdate {
     is_forced: bool,
     is_interface_sharded: bool,
     is_partial: bool,
-    even_cuts: bool,
+    cuts: StateCuts,
     keeps_weights: Option<bool>,
     state_pairs: Vec<Pair>,
     unknown_trip_count: u64,
@@ -164,7 +164,11 @@ impl ShardWeightUpdate {
             is_forced: options.text("profit") == "always",
             is_interface_sharded: options.text("interface") == "sharded",
             is_partial: options.text("partial") == "auto",
-            even_cuts: options.text("cuts") == "even",
+            cuts: match options.text("cuts") {
+                "even" => StateCuts::Even,
+                "padded" => StateCuts::Padded,
+                _ => StateCuts::Any,
+            },
             keeps_weights: match options.text("keep-weights-sharded") {
                 "yes" => Some(true),
                 "no" => Some(false),
@@ -207,7 +211,7 @@ impl ShardWeightUpdate {
         for way in &ways {
             let times = times(&self.machine, &network, groups, way);
             let mut context = ShardingContext::new(&before, &values, &replication, &way.shard, seeds.clone());
-            (context.even_cuts, context.deadline) = (self.even_cuts, cx.deadline);
+            (context.cuts, context.deadline) = (self.cuts, cx.deadline);
             let terms = Terms {
                 times: &times,
                 rates: &rates,
@@ -258,7 +262,7 @@ impl ShardWeightUpdate {
             cx.report.decisions.push(decision);
         }
         if sharded.len() < problem.regions.len() {
-            let forced = if self.is_forced { problem.in_shards.clone() } else { problem.forced() };
+            let forced = if self.is_forced { problem.in_shards.clone() } else { problem.forced(cx.deadline)? };
             for region in (0..problem.regions.len()).filter(|c| !sharded.contains(c)) {
                 let reason = explain::whole(&context, &problem, region, &forced, &unequal);
                 let gradients = problem.regions[region].gradients.iter();

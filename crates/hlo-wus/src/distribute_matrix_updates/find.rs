@@ -14,6 +14,7 @@ use hlo_analysis::replication::Replication;
 use hlo_ir::module::UserMap;
 use hlo_ir::op::FactorRule;
 use hlo_ir::{CompId, InstId, InstMap, Module};
+use hlo_pass::{Deadline, OutOfTime};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -41,16 +42,21 @@ struct Finder<'m> {
     candidates: EntitySet<InstId>,
     /// Members of the updates found so far.
     taken: EntitySet<InstId>,
+    deadline: Deadline,
 }
 
 /// The updates of a computation, in text order of their first products.
+///
+/// # Errors
+/// The time is over.
 pub(super) fn find_updates(
     module: &Module,
     comp: CompId,
     users: &UserMap,
     replication: &Replication,
     groups: &[Vec<u32>],
-) -> Vec<MatrixUpdate> {
+    deadline: Deadline,
+) -> Result<Vec<MatrixUpdate>, OutOfTime> {
     let (live, pinned) = (module.live(comp), pinned_by_control(module, comp));
     let mut candidates = EntitySet::new();
     for &inst in &module.comp(comp).insts {
@@ -61,7 +67,7 @@ pub(super) fn find_updates(
     }
     let mut position: InstMap<u32> = InstMap::of(module, comp);
     (0..).zip(&module.comp(comp).insts).for_each(|(place, &inst)| position[inst] = place);
-    let mut finder = Finder { module, comp, users, position, live, candidates, taken: EntitySet::new() };
+    let mut finder = Finder { module, comp, users, position, live, candidates, taken: EntitySet::new(), deadline };
     let cores = finder.cores();
     finder.taken.extend(cores.iter().flatten().copied());
     cores.into_iter().map(|core| finder.update(core)).collect()
@@ -105,10 +111,11 @@ impl Finder<'_> {
         cores
     }
 
-    fn update(&mut self, core: Vec<InstId>) -> MatrixUpdate {
+    fn update(&mut self, core: Vec<InstId>) -> Result<MatrixUpdate, OutOfTime> {
+        self.deadline.check()?;
         let mut members: EntitySet<InstId> = EntitySet::new();
         members.extend(core.iter().copied());
-        let before = self.computed_for(&core, &members);
+        let before = self.computed_for(&core, &members)?;
         members.extend(before.iter().copied());
         let mut all = core;
         all.extend(before);
@@ -116,7 +123,7 @@ impl Finder<'_> {
         self.follow(&mut all, &mut members);
         all.sort_unstable_by_key(|&inst| self.position[inst]);
         let outputs = all.into_iter().filter(|&inst| self.is_read_outside(inst, &members)).collect();
-        MatrixUpdate { members, outputs }
+        Ok(MatrixUpdate { members, outputs })
     }
 
     fn is_read_outside(&self, inst: InstId, members: &EntitySet<InstId>) -> bool {
@@ -130,7 +137,7 @@ impl Finder<'_> {
 
     /// What is computed for the core alone and is better computed with it: of all ways to cut between the two, one with the
     /// fewest bytes, and of those the one with the most work behind the cut.
-    fn computed_for(&self, core: &[InstId], members: &EntitySet<InstId>) -> Vec<InstId> {
+    fn computed_for(&self, core: &[InstId], members: &EntitySet<InstId>) -> Result<Vec<InstId>, OutOfTime> {
         let mut own: IndexSet<InstId> = IndexSet::default();
         let operands =
             |inst: InstId| self.module.inst(inst).operands.iter().map(|&operand| (self.position[operand], operand));
@@ -172,8 +179,9 @@ impl Finder<'_> {
             }
         }
         let wanted: Vec<Vertex> = own.iter().filter_map(|&inst| vertices[inst]).collect();
-        let cut = network.cut(&wanted);
-        own.into_iter().filter(|&inst| vertices[inst].is_some_and(|vertex| cut.is_on_sink_side(vertex))).collect()
+        let cut = network.cut(&wanted, self.deadline)?;
+        let is_behind = |inst: &InstId| vertices[*inst].is_some_and(|vertex| cut.is_on_sink_side(vertex));
+        Ok(own.into_iter().filter(is_behind).collect())
     }
 
     /// Takes in what is computed from members alone, where it makes no more bytes of what the members give.

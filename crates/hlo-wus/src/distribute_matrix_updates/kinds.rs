@@ -6,7 +6,7 @@ use crate::tables::IndexSet;
 use hlo_analysis::code::code_computations;
 use hlo_ir::op::Flow;
 use hlo_ir::{CompId, InstId, Module};
-use hlo_pass::PassCx;
+use hlo_pass::{OutOfTime, PassCx};
 
 /// Updates that are alike.
 pub(super) struct Kind {
@@ -35,23 +35,26 @@ impl Kind {
 }
 
 /// The kinds of updates of which there are several, computation by computation.
-pub(super) fn find_kinds(module: &Module, cx: &mut PassCx<'_>) -> Vec<Kind> {
+///
+/// # Errors
+/// The time is over.
+pub(super) fn find_kinds(module: &Module, cx: &mut PassCx<'_>) -> Result<Vec<Kind>, OutOfTime> {
     let mut kinds = Vec::new();
     let all_groups = groups_of_collectives(module);
     if all_groups.is_empty() {
-        return kinds;
+        return Ok(kinds);
     }
     let comps = code_computations(module);
     let mut insts = comps.iter().flat_map(|&comp| &module.comp(comp).insts);
     if !insts.any(|&inst| is_product(module, inst)) {
-        return kinds;
+        return Ok(kinds);
     }
     let (replication, users) = (cx.analyses.replication(module), module.users());
     for comp in comps {
         let mut seen: IndexSet<InstId> = IndexSet::default();
         for groups in &all_groups {
             let mut constants = Constants::default();
-            let updates = find_updates(module, comp, &users, &replication, groups);
+            let updates = find_updates(module, comp, &users, &replication, groups, cx.deadline)?;
             let updates = updates.iter().map(|update| ordered(module, update, &mut constants));
             let updates = updates.filter(|update| !update.insts.iter().any(|inst| seen.contains(inst))).collect();
             let more = alike(updates).into_iter().filter(|updates| updates.len() > 1);
@@ -61,7 +64,7 @@ pub(super) fn find_kinds(module: &Module, cx: &mut PassCx<'_>) -> Vec<Kind> {
             }
         }
     }
-    kinds
+    Ok(kinds)
 }
 
 /// The sets of groups of the module's collectives that hold all devices, the largest groups first.

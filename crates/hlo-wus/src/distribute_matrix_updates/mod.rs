@@ -108,7 +108,7 @@ const MOST_BATCHES: usize = 32;
 
 impl Pass for DistributeMatrixUpdates {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
-        let mut kinds = find_kinds(module, cx);
+        let mut kinds = find_kinds(module, cx)?;
         cx.report.count("matrix-updates-seen", kinds.iter().map(|kind| kind.updates.len() as u64).sum());
         cx.report.count("matrix-updates-distributed", 0);
         let size = kinds.len().div_ceil(MOST_BATCHES).max(1);
@@ -118,11 +118,13 @@ impl Pass for DistributeMatrixUpdates {
         let mut now_ns = None;
         let mut is_changed = false;
         for batch in kinds.chunks(size) {
+            cx.check_deadline()?;
             if batch.len() > 1 && self.distribute_batch(module, batch, cx, &mut now_ns)? {
                 is_changed = true;
                 continue;
             }
             for kind in batch {
+                cx.check_deadline()?;
                 is_changed |= self.distribute_batch(module, std::slice::from_ref(kind), cx, &mut now_ns)?;
             }
         }

@@ -4,6 +4,7 @@ steps; ``train_step = hlo_opt.jax.partition(train_step)`` partitions a step over
 from hlo_opt.jax.auto import AutoStep, auto
 from hlo_opt.jax.explain import Report, report
 from hlo_opt.jax.hook import Hooked, HookError, disable, enable, hooked
+from hlo_opt.jax.padded import PaddedArray
 from hlo_opt.jax.partition import PartitionError, PartitionStep, partition
 from hlo_opt.jax.state import init, replicate, shardings
 from hlo_opt.jax.zero import ZeroError, ZeroStep, zero
@@ -12,6 +13,7 @@ __all__ = [
     "AutoStep",
     "HookError",
     "Hooked",
+    "PaddedArray",
     "PartitionError",
     "PartitionStep",
     "Report",

@@ -16,6 +16,9 @@ from hlo_opt.jax.wrapped import WrappedStep, expect_step, is_off
 #: Of a long list so many lines are printed.
 MOST_LINES = 24
 
+#: As ``shard-weight-update`` has it: what is smaller is not padded.
+LEAST_PADDED_BYTES = 16 << 10
+
 
 class Report:
     """What :func:`report` returns: text when printed, a page in a notebook.
@@ -53,7 +56,7 @@ class Report:
                 lines.append(f"  {'combined':<9} {0:>9} {time:>12}   (collectives put together, as XLA does)")
         lines += self._price()
         lines.append("in shards:")
-        lines += _some([f"  {step.describe(n, sharded.param_specs[n])}" for n in sharded.cut])
+        lines += _some([f"  {step.describe(n, sharded.param_specs[n])}{self._held_as(n)}" for n in sharded.cut])
         large = [n for n in range(len(step.kept)) if n not in sharded.cut and self._bytes(n) >= 1024]
         if large:
             lines.append("left as they were (1 KiB and more):")
@@ -94,6 +97,11 @@ class Report:
             "  where memory is not short, leave the step as it was",
         ]
 
+    def _held_as(self, number: int) -> str:
+        """In what other shape an argument is held."""
+        padding = self._plan.sharded.param_paddings.get(number)
+        return "" if padding is None else f", held as {list(padding.padded)}"
+
     def _bytes(self, number: int) -> int:
         aval = physical(self._plan.partitioned.avals[self._plan.partitioned.kept[number]])
         return aval.size * aval.dtype.itemsize
@@ -102,13 +110,15 @@ class Report:
         step = self._plan.partitioned
         if any(axes is not None for axes in step.param_specs[number]):
             return "in shards by the script"
+        n_devices = step.mesh.devices.size
+        if all(size % n_devices for size in physical(step.avals[step.kept[number]]).shape):
+            if self._bytes(number) < LEAST_PADDED_BYTES:
+                return f"no dim is a multiple of {n_devices}, and it is under {LEAST_PADDED_BYTES >> 10} KiB"
+            return f"no dim is a multiple of {n_devices}: a weight stays whole then, and what would need much padding"
         if number not in {param for param, _ in state_pairs(step)}:
             return "no output has its name, shape and dtype, so it is no state"
         if any(number in way.cut for way in self.ways):
             return f"whole in mode {self.ways[self.taken].mode}"
-        n_devices = step.mesh.devices.size
-        if all(size % n_devices for size in physical(step.avals[step.kept[number]]).shape):
-            return f"no dim is a multiple of {n_devices}"
         return "see shard-weight-update on the page, .save(path)"
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 from hlo_opt.jax import private
 from hlo_opt.jax.inlined import Program, global_function
+from hlo_opt.jax.padded import PaddedArray, Padding, Place
 from hlo_opt.jax.partitioned import Partitioned, local_shape, physical
 from hlo_opt.jax.sharding import Sharded
 from jax.sharding import NamedSharding, PartitionSpec
@@ -18,6 +19,10 @@ from jax.sharding import NamedSharding, PartitionSpec
 #: Of the shardings of leaves that plans have cut, by identity: that sharding, and what the leaf had in the original
 #: step. Arrays keep the very object, so that shards made here are told from those that a script makes.
 _GIVEN: dict[int, tuple[NamedSharding, NamedSharding]] = {}
+
+
+#: Equal places are one object, so that arrays that a program takes are told from others by identity.
+_PLACES: dict[Place, Place] = {}
 
 
 def remember(sharding: NamedSharding, whole: NamedSharding) -> None:
@@ -29,6 +34,8 @@ def whole_of(leaf: Any) -> NamedSharding | None:
     """The sharding that a leaf would have in the original step, where a plan has cut it."""
     if not isinstance(leaf, jax.Array) or isinstance(leaf, jax.core.Tracer):
         return None
+    if isinstance(leaf, PaddedArray):
+        return leaf.place.whole
     given = _GIVEN.get(id(leaf.sharding))
     return None if given is None else given[1]
 
@@ -37,6 +44,8 @@ def as_whole(tree: Any) -> Any:
     """A tree with the leaves that plans have cut put together again."""
 
     def whole(leaf: Any) -> Any:
+        if isinstance(leaf, PaddedArray):
+            return leaf.whole()
         wanted = whole_of(leaf)
         return leaf if wanted is None else jax.device_put(leaf, wanted)
 
@@ -67,7 +76,10 @@ class Plan:
         function: what ``call`` was made of.
         kept: the flat arguments that it takes.
         compiler_options: what the step asks of XLA.
-        moves: of each kept argument its number, the sharding that ``call`` takes, and whether its source may be freed.
+        moves: of each kept argument that is held in its own shape its number, the sharding that ``call`` takes, and
+            whether its source may be freed.
+        padded: of each one that is held in another shape its number, its place, and whether its source may be freed.
+        out_padded: the same of outputs, without the last.
     """
 
     key: tuple
@@ -79,6 +91,8 @@ class Plan:
     compiler_options: dict[str, Any] | None = None
     kept: Sequence[int] = ()
     moves: Sequence[tuple[int, NamedSharding, bool]] = ()
+    padded: Sequence[tuple[int, Place, bool]] = ()
+    out_padded: Sequence[tuple[int, Place]] = ()
     out_tree: Any = None
     partitioned: Partitioned | None = None
     sharded: Sharded | None = None
@@ -121,11 +135,17 @@ class Plan:
         moved = [move for move in self.moves if getattr(leaves[move[0]], "sharding", None) is not move[1]]
         if moved:
             _move_leaves(leaves, moved)
+        if self.padded:
+            _pad_leaves(leaves, self.padded)
         outs = self.call(*[leaves[number] for number in self.kept])
         if not self._has_run:
             # JAX may put an equal sharding in the place of the one that it was given, and keeps to it.
             self._has_run = True
             self._remember(zip((out.sharding for out in outs), self.sharded.output_shardings), "output_specs")
+        if self.out_padded:
+            outs = list(outs)
+            for number, place in self.out_padded:
+                outs[number] = PaddedArray(outs[number], place)
         return jax.tree.unflatten(self.out_tree, outs)
 
     def make(self, step: Any, partitioned: Partitioned, sharded: Sharded) -> None:
@@ -142,16 +162,35 @@ class Plan:
             compiler_options=self.compiler_options,
         )
         self.kept, self.out_tree = partitioned.kept, partitioned.out_tree
-        self.moves = [(number, shardings[n], partitioned.donated[number]) for n, number in enumerate(self.kept)]
         self.partitioned, self.sharded = partitioned, sharded
+        self.moves, self.padded = [], []
+        for n, number in enumerate(self.kept):
+            is_donated = partitioned.donated[number]
+            if n in sharded.param_paddings:
+                place = self._place(sharded.param_paddings[n], partitioned.avals[number], shardings[n])
+                self.padded.append((number, place, is_donated))
+            else:
+                self.moves.append((number, shardings[n], is_donated))
+        self.out_padded = [
+            (n, self._place(padding, partitioned.outputs[n], sharded.output_shardings[n], partitioned.weak[n]))
+            for n, padding in sharded.output_paddings.items()
+        ]
         # JAX keeps what it compiles here for the first call: what fails, fails while the original can still run.
         self.call.lower(*self._described()).compile()
         self._remember(zip(shardings, shardings), "param_specs")
-        for n, number in enumerate(self.kept):
-            self.accepted[number].append(shardings[n])
+        for number, wanted, _ in self.moves:
+            self.accepted[number].append(wanted)
+        for number, place, _ in self.padded:
+            self.accepted[number].append(place.whole)
         for number, _, whole in self.cut_leaves():
             # Whole or in shards, a leaf is the same argument.
             self.accepted[number].append(whole)
+
+    def _place(self, padding: Padding, aval: Any, held: NamedSharding, weak: bool | None = None) -> Place:
+        whole = NamedSharding(self.partitioned.mesh, PartitionSpec())
+        weak = bool(getattr(aval, "weak_type", False)) if weak is None else weak
+        place = Place(padding, aval.dtype, weak, held, whole)
+        return _PLACES.setdefault(place, place)
 
     def _remember(self, carried: Iterable[tuple[NamedSharding, NamedSharding]], specs: str) -> None:
         """Notes what leaves were that are cut now: of each the sharding that arrays carry, and the one asked for."""
@@ -160,13 +199,20 @@ class Plan:
                 remember(sharding, NamedSharding(self.partitioned.mesh, before))
 
     def cut_leaves(self) -> list[tuple[int, NamedSharding, NamedSharding]]:
-        """Of each flat argument that was whole and is in shards its number, its sharding, and what that was before."""
+        """Of each flat argument that was whole and is in shards of its own shape its number, its sharding, and what that
+        was before."""
         specs, mesh = self.partitioned.param_specs, self.partitioned.mesh
-        return [(*self.moves[n][:2], NamedSharding(mesh, specs[n])) for n in self.sharded.cut]
+        shardings, paddings = self.sharded.param_shardings, self.sharded.param_paddings
+        own = [n for n in self.sharded.cut if n not in paddings]
+        return [(self.kept[n], shardings[n], NamedSharding(mesh, specs[n])) for n in own]
+
+    def places(self) -> dict[int, Place]:
+        """How those flat arguments are held that have another shape in the program."""
+        return {number: place for number, place, _ in self.padded}
 
     def shardings(self) -> list:
-        """The sharding in which each flat argument is taken; of what the program does not use, whole on its mesh. Where
-        the original runs, those that the arguments had."""
+        """The sharding in which each flat argument is taken; of what the program does not use, or holds in another
+        shape, whole on its mesh. Where the original runs, those that the arguments had."""
         if self.declined is not None:
             return [accepted[0] for accepted in self.accepted]
         found = [NamedSharding(self.partitioned.mesh, PartitionSpec())] * len(self.kinds)
@@ -179,25 +225,37 @@ class Plan:
         if self.declined is not None:
             return "declined"
         said = [str(self.kept), str(self.sharded.param_specs), str(self.sharded.output_specs)]
+        said += [str(self.sharded.param_paddings), str(self.sharded.output_paddings)]
         return hashlib.sha256("\n".join(said).encode() + self.sharded.module).hexdigest()
 
     def trace(self, args: tuple, kwargs: dict) -> Any:
-        """As ``jax.jit(…).trace``, of the program in the step's own trees; static arguments are left out."""
+        """As ``jax.jit(…).trace``, of the program in the step's own trees; static arguments are left out. What is held in
+        another shape comes and goes whole."""
         leaves: list[Any] = list(self.partitioned.avals)
-        for (number, *_), described in zip(self.moves, self._described()):
+        for number, described in zip(self.kept, self._described()):
             leaves[number] = described
+        for number, place, _ in self.padded:
+            leaves[number] = _as_described(leaves[number], place.whole, place.padding.shape)
+        out_shardings = list(self.sharded.output_shardings)
+        for number, place in self.out_padded:
+            out_shardings[number] = place.whole
         described_args, described_kwargs = jax.tree.unflatten(self.tree, leaves)
         donated = jax.tree.unflatten(self.tree, self.partitioned.donated)
         is_donated = lambda tree: any(jax.tree.leaves(tree))
 
         def call(*args: Any, **kwargs: Any) -> Any:
             leaves = jax.tree.leaves((args, kwargs))
-            return jax.tree.unflatten(self.out_tree, self.function(*[leaves[number] for number in self.kept]))
+            for number, place, _ in self.padded:
+                leaves[number] = place.cut_traced(leaves[number])
+            outs = list(self.function(*[leaves[number] for number in self.kept]))
+            for number, place in self.out_padded:
+                outs[number] = place.whole_traced(outs[number])
+            return jax.tree.unflatten(self.out_tree, outs)
 
         call.__name__ = call.__qualname__ = self.function.__name__
         jitted = jax.jit(
             call,
-            out_shardings=jax.tree.unflatten(self.out_tree, self.sharded.output_shardings),
+            out_shardings=jax.tree.unflatten(self.out_tree, out_shardings),
             donate_argnums=tuple(n for n, tree in enumerate(donated[0]) if is_donated(tree)),
             donate_argnames=tuple(name for name, tree in donated[1].items() if is_donated(tree)),
             compiler_options=self.compiler_options,
@@ -205,20 +263,25 @@ class Plan:
         return jitted.trace(*described_args, **described_kwargs)
 
     def _described(self) -> list[jax.ShapeDtypeStruct]:
-        avals = self.partitioned.avals
+        """The arguments of ``call``, as it takes them."""
+        avals, paddings = self.partitioned.avals, self.sharded.param_paddings
+        shape = lambda n, number: paddings[n].padded if n in paddings else avals[number].shape
         return [
-            jax.ShapeDtypeStruct(
-                avals[n].shape, avals[n].dtype, sharding=wanted, weak_type=getattr(avals[n], "weak_type", False)
-            )
-            for n, wanted, _ in self.moves
+            _as_described(avals[number], self.sharded.param_shardings[n], shape(n, number))
+            for n, number in enumerate(self.kept)
         ]
+
+
+def _as_described(aval: Any, sharding: NamedSharding, shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
+    weak = getattr(aval, "weak_type", False)
+    return jax.ShapeDtypeStruct(shape, aval.dtype, sharding=sharding, weak_type=weak)
 
 
 def _function_of(step: Partitioned, sharded: Sharded, name: str) -> Callable[..., tuple]:
     """The function of global arrays, random keys among them, that runs the program of one device on each."""
     mesh = sharded.mesh
-    params = [physical(step.avals[number]) for number in step.kept]
-    results = [physical(output) for output in step.outputs]
+    params = [_held(physical(step.avals[n]), sharded.param_paddings.get(i)) for i, n in enumerate(step.kept)]
+    results = [_held(physical(output), sharded.output_paddings.get(i)) for i, output in enumerate(step.outputs)]
     program = Program(
         private.stablehlo_of(sharded.module),
         [_local(aval, spec, mesh) for aval, spec in zip(params, sharded.param_specs)],
@@ -234,6 +297,11 @@ def _function_of(step: Partitioned, sharded: Sharded, name: str) -> Callable[...
 
     call.__name__ = call.__qualname__ = name
     return call
+
+
+def _held(aval: Any, padding: Padding | None) -> Any:
+    """An array in the shape in which it is held."""
+    return aval if padding is None else jax.ShapeDtypeStruct(padding.padded, aval.dtype)
 
 
 def _local(aval: Any, spec: PartitionSpec, mesh: Any) -> jax.ShapeDtypeStruct:
@@ -266,6 +334,19 @@ def _sharding(leaf: Any) -> Any:
     if isinstance(leaf, jax.Array) and not leaf.committed:
         return None
     return getattr(leaf, "sharding", None)
+
+
+def _pad_leaves(leaves: list, padded: Sequence[tuple[int, Place, bool]]) -> None:
+    """Puts leaves into the shapes in which the program holds them, in place. One that comes whole and that the step would
+    take over anyway is freed at once."""
+    is_held = all(type(leaves[number]) is PaddedArray for number, _, _ in padded)
+    n_places = collections.Counter() if is_held else collections.Counter(id(leaf) for leaf in leaves)
+    for number, place, is_donated in padded:
+        leaf = leaves[number]
+        leaves[number] = place.cut(leaf)
+        if is_donated and n_places[id(leaf)] == 1 and isinstance(leaf, jax.Array):
+            leaves[number].block_until_ready()
+            leaf.delete()
 
 
 def _move_leaves(leaves: list, moves: Sequence[tuple[int, NamedSharding, bool]]) -> None:

@@ -32,6 +32,8 @@ def missing() -> list[str]:
         "jax._src.config.enable_compilation_cache": lambda: _config().enable_compilation_cache,
         "jax._src.distributed.global_state": _distributed,
         "jax.extend.xla.register_hlo_module_transformation": _transformations,
+        "jax._src.array.ArrayImpl": array_type,
+        "jax._src.interpreters.pxla.shard_arg_handlers": _array_tables,
     }
     lacking = []
     for name, find in wanted.items():
@@ -76,6 +78,33 @@ def _transformations() -> Any:
     from jax.extend.xla import PipelineStage, register_hlo_module_transformation
 
     return register_hlo_module_transformation, PipelineStage
+
+
+def array_type() -> type:
+    """The class of ordinary arrays; no device is initialized."""
+    from jax._src.array import ArrayImpl
+
+    return ArrayImpl
+
+
+def _array_tables() -> Any:
+    """Where JAX looks up, by the class of a value, its abstract value, what a call passes on, and how it gets to devices."""
+    from jax._src import core, dtypes
+    from jax._src.interpreters import pxla
+
+    return core.pytype_aval_mappings, dtypes.register_canonicalize_value_handler, pxla
+
+
+def register_array(kind: type, aval: Callable[[Any], Any], whole: Callable[[Any], Any]) -> None:
+    """Makes values of a class arguments that JAX takes, as the ordinary array that ``whole`` makes of one."""
+    avals, register, pxla = _array_tables()
+
+    def shard(values: Sequence[Any], shardings: Any, layouts: Any, copy_semantics: Any) -> Any:
+        return pxla.shard_args(shardings, layouts, copy_semantics, [whole(value) for value in values])
+
+    avals[kind] = aval
+    register(kind, None)
+    pxla.shard_arg_handlers[kind] = shard
 
 
 def static_arguments(step: Any) -> tuple[frozenset[int], frozenset[str]]:

@@ -11,7 +11,8 @@ from typing import Any
 
 import jax
 from hlo_opt import _native
-from hlo_opt.jax import layout
+from hlo_opt.jax import layout, padded
+from hlo_opt.jax.padded import Padding
 from hlo_opt.jax.partitioned import Declined, Partitioned, physical
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -62,6 +63,7 @@ class Sharded:
         combined_s: the predicted time of the step as it was with its collectives combined, as XLA does; ``None`` where
             there is nothing to combine.
         page_args: the arguments with which the command line makes the page about it.
+        param_paddings, output_paddings: of those that are held in another shape their numbers, and how.
     """
 
     module: bytes
@@ -76,6 +78,8 @@ class Sharded:
     machine: str
     combined_s: float | None
     page_args: list[str]
+    param_paddings: dict[int, Padding] = dataclasses.field(default_factory=dict)
+    output_paddings: dict[int, Padding] = dataclasses.field(default_factory=dict)
 
 
 def state_pairs(step: Partitioned) -> list[tuple[int, int]]:
@@ -174,11 +178,14 @@ def _way(mode: int, cut: Iterable[int], figures: dict[str, Any], step_s: float |
     )
 
 
-def _options(mode: int, pairs: list[tuple[int, int]]) -> str:
+def _options(step: Partitioned, mode: int, pairs: list[tuple[int, int]]) -> str:
     keep = {1: "no", 2: "auto"}[mode]
     text = ",".join(f"{param}:{output}" for param, output in pairs)
     said = f",state-pairs=[{text}]" if pairs else ""
-    return f"sharded-state{{objective=memory,cuts=even,keep-weights-sharded={keep}{said}}}"
+    # What the script cuts itself has tiles, and padding within each of them is no padding of the whole.
+    is_whole = not any(axes is not None for param, _ in pairs for axes in step.param_specs[param])
+    cuts = "padded" if is_whole and padded.is_known() else "even"
+    return f"sharded-state{{objective=memory,cuts={cuts},keep-weights-sharded={keep}{said}}}"
 
 
 def shard(
@@ -195,7 +202,7 @@ def shard(
     made: list[dict[str, Any]] = []
     for of_mode in asked:
         with tempfile.TemporaryDirectory(prefix="hlo_opt_") as folder:
-            module = _run(step, _options(of_mode, pairs), folder, machine, deadline_s)
+            module = _run(step, _options(step, of_mode, pairs), folder, machine, deadline_s)
         totals, choice = module["totals"], module["choice"]
         candidates = choice["candidates"]
         if not ways:
@@ -255,23 +262,34 @@ def _placed(
         machine=module["totals"]["machine"],
         combined_s=combined_s,
         page_args=module["page_args"],
+        param_paddings={n: leaf.padding for n, leaf in enumerate(params) if leaf.padding is not None},
+        output_paddings={n: leaf.padding for n, leaf in enumerate(outputs) if leaf.padding is not None},
     )
 
 
 @dataclasses.dataclass
 class _Leaf:
-    """A parameter or output: how it was cut, and how the manifest cuts it once more, ``None`` if it does not."""
+    """A parameter or output: how it was cut, how the manifest cuts it once more, ``None`` if it does not, and in what
+    other shape it is held, ``None`` for its own."""
 
     rank: int
     before: PartitionSpec
     cut: dict[str, Any] | None
+    padding: Padding | None = None
 
 
 def _leaves(entries: list[dict], avals: Sequence[Any], specs: list[PartitionSpec]) -> list[_Leaf]:
     leaves = [_Leaf(len(physical(aval).shape), spec, None) for aval, spec in zip(avals, specs)]
     for entry in entries:
         if entry["sharded"]:
-            leaves[entry["index"]].cut = entry
+            leaf = leaves[entry["index"]]
+            leaf.cut = entry
+            if entry["padded_shape"] != entry["original_shape"]:
+                if any(axes is not None for axes in leaf.before):
+                    raise Declined(f"expected an even cut of what the script cuts as {leaf.before}, found padding")
+                shapes = [tuple(entry[of]) for of in ("original_shape", "formatted_shape", "padded_shape")]
+                leaf.padding = Padding(*shapes, entry["dim"])
+                leaf.rank = len(entry["padded_shape"])
     return leaves
 
 

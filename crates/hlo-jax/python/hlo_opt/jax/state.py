@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from hlo_opt.jax.padded import PaddedArray
 from hlo_opt.jax.plan import remember
 from hlo_opt.jax.wrapped import WrappedStep, expect_step, is_off
 from jax.sharding import NamedSharding, PartitionSpec
@@ -55,11 +56,22 @@ def init(init_fn: Callable[[], Any], step: WrappedStep, *rest: Any, **named: Any
     of_args = shardings(step, *first, *rest, **named)[: len(first)]
     wanted = of_args if first is described else of_args[0]
     wanted = jax.tree.map(lambda s: whole if s is None else s, wanted, is_leaf=lambda s: s is None)
-    state = jax.jit(init_fn, out_shardings=wanted)()
-    for leaf, sharding in zip(jax.tree.leaves(state), jax.tree.leaves(wanted)):
-        if not sharding.is_fully_replicated:
-            remember(leaf.sharding, whole)
-    return state
+    leaves, tree = jax.tree.flatten(wanted)
+    # The step's first arguments are its first leaves.
+    places = {} if is_off() else step.plan(*first, *rest, **named).places()
+
+    def made() -> list:
+        found = jax.tree.leaves(init_fn())
+        return [places[n].padding.pad(leaf) if n in places else leaf for n, leaf in enumerate(found)]
+
+    held = [places[n].held if n in places else sharding for n, sharding in enumerate(leaves)]
+    state = jax.jit(made, out_shardings=held)()
+    for n, sharding in enumerate(leaves):
+        if n in places:
+            state[n] = PaddedArray(state[n], places[n])
+        elif not sharding.is_fully_replicated:
+            remember(state[n].sharding, whole)
+    return jax.tree.unflatten(tree, state)
 
 
 def _n_positional(step: WrappedStep, named: dict) -> int:
@@ -83,6 +95,8 @@ def replicate(tree: Any) -> Any:
     """The arrays of a tree, each whole on every device, as a function with replicated ``in_shardings`` wants them."""
 
     def whole(leaf: Any) -> Any:
+        if isinstance(leaf, PaddedArray):
+            return leaf.whole()
         sharding = getattr(leaf, "sharding", None)
         if isinstance(sharding, NamedSharding) and not sharding.is_fully_replicated:
             return jax.device_put(leaf, NamedSharding(sharding.mesh, PartitionSpec()))
