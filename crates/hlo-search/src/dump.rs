@@ -3,10 +3,10 @@
 //! `variables`: what each decides, the names of its states, their costs in picoseconds (`null`: not allowed). `pairs`: two variables and a
 //! table; `tables`: rows of costs. The cost of an assignment is the sum of its entries.
 
+use crate::found::Found;
 use crate::network::{Decides, PlanNetwork};
 use crate::plans::AxisUse;
 use crate::program::Program;
-use crate::search::Found;
 use crate::solver::{Cost, INFINITE, PairTable};
 use hlo_ir::names::FixedHash;
 use indexmap::IndexMap;

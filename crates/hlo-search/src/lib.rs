@@ -9,6 +9,7 @@ mod draw;
 mod dump;
 mod emit;
 mod error;
+mod found;
 mod linear;
 mod memory;
 mod mesh;
@@ -17,12 +18,14 @@ mod operators;
 mod picture;
 mod pins;
 mod plan;
+mod plan_parallel;
 mod plans;
 mod prices;
 mod program;
 mod report;
 mod roles;
 mod search;
+mod search_options;
 mod search_parallelization;
 mod solver;
 mod stages;
@@ -38,8 +41,9 @@ pub use operators::{
     AxisOperator, AxisState, IDENTITIES, Identity, LocalOp, Move, Movement, OperandState, Operator, OperatorError,
     PASSINGS, Passes, Passing, Side, Space, TensorState, movements,
 };
+pub use plan_parallel::{Asked, ParallelPlan, Searched, USED_SHARE, plan_parallel};
 pub use report::{BaselineReport, CostReport, MeshReport, ParamReport, PlanReport};
-pub use search_parallelization::{Asked, ParallelPlan, SearchOptions, Searched, plan_parallel, read_meshes};
+pub use search_options::{SearchOptions, read_meshes};
 pub use stages::{Stage, StageCut, StageError, StageLayer, StageLimits, cut_stages};
 pub use why::{OtherReport, WhyReport};
 

@@ -2,10 +2,10 @@
 
 use crate::claims::{ExchangeReport, count_deferred, find_exchanges};
 use crate::dump::describe;
+use crate::found::{Found, MeshOutcome};
 use crate::plan::{ChosenPlan, CostOf};
 use crate::prices::Prices;
 use crate::program::{CutId, Program};
-use crate::search::{Found, MeshOutcome};
 use crate::solver::{Cost, INFINITE, RunnerUps};
 use hlo_analysis::time::{Machine, Network};
 use hlo_ir::Module;

@@ -15,8 +15,8 @@ use hlo_ir::print::{PrintOptions, print_module};
 use hlo_pass::pipeline::parse_pipeline;
 use hlo_pass::runner::{RunOptions, bind, run_pipeline};
 use hlo_search::{
-    Asked, Evenness, ParallelPlan, ParamReport, PlanReport, SearchOptions, Searched, WhyReport, plan_parallel,
-    read_meshes,
+    Asked, Evenness, ParallelPlan, ParamReport, PlanReport, SearchOptions, Searched, USED_SHARE, WhyReport,
+    plan_parallel, read_meshes,
 };
 use indexmap::IndexMap;
 use serde::Serialize;
@@ -70,34 +70,53 @@ pub(crate) fn plan(args: &ParallelArgs, console: &mut Console<'_>) -> Result<u8,
 /// How often a plan is looked for again because its partitioned program takes more than the limit.
 const MOST_ROUNDS: usize = 5;
 
-/// A plan whose partitioned program keeps the memory limit, by the analysis of memory: what a plan counts is an estimate.
+/// A plan whose partitioned program keeps its share of the memory limit, by the analysis of memory: what a plan counts is an estimate.
 fn plan_within(module: &Module, asked: &Asked<'_>) -> Result<Searched, String> {
     let mut options = asked.options.clone();
     let mut least = u64::MAX;
+    // Of the limits that the search was given, the largest without a plan.
+    let (mut without_plan, mut last_too_large) = (None, 0);
     for _ in 0..MOST_ROUNDS {
         let tried = plan_parallel(module, &Asked { options: &options, ..*asked }, FrequencyOptions::default());
-        let tried = match tried {
-            Ok(tried) => tried,
+        let (Some(limit), Some(given)) = (asked.options.memory_limit, options.memory_limit) else {
+            return tried.map_err(|error| error.to_string());
+        };
+        let too_large = match tried {
+            Ok(Searched::Plan(plan)) => {
+                let peak = partitioned_peak(&plan)?;
+                let most = limit as f64 * USED_SHARE;
+                if peak as f64 <= most {
+                    return Ok(Searched::Plan(plan));
+                }
+                least = least.min(peak);
+                options.memory_limit = Some((given as f64 * most / peak as f64 * 0.99) as u64);
+                given
+            }
+            Ok(nothing @ Searched::Nothing(_)) => return Ok(nothing),
             // A smaller limit than the user's was tried.
-            Err(_) if least < u64::MAX => break,
+            Err(_) if least < u64::MAX => {
+                without_plan = Some(given);
+                last_too_large
+            }
             Err(error) => return Err(error.to_string()),
         };
-        let (Searched::Plan(plan), Some(limit), Some(used)) =
-            (&tried, asked.options.memory_limit, options.memory_limit)
-        else {
-            return Ok(tried);
-        };
-        let mut local = plan.module.clone();
-        run_passes(&mut local, "spmd-partition,simplify-tuples,cse,dce")?;
-        let peak = memory_sizes(&local).peak_bytes;
-        if peak <= limit {
-            return Ok(tried);
+        last_too_large = too_large;
+        if let Some(below) = without_plan {
+            options.memory_limit = Some(below.midpoint(too_large));
         }
-        least = least.min(peak);
-        options.memory_limit = Some((used as f64 * limit as f64 / peak as f64 * 0.99) as u64);
     }
     let limit = asked.options.memory_limit.unwrap_or(0);
-    Err(format!("no plan found whose partitioned program takes at most {limit} bytes; the least is {least} bytes"))
+    Err(format!(
+        "no plan found whose partitioned program takes at most {:.0} % of {limit} bytes; the least is {least} bytes",
+        100.0 * USED_SHARE
+    ))
+}
+
+/// The peak memory of what a plan's partitioned program takes, in bytes.
+fn partitioned_peak(plan: &ParallelPlan) -> Result<u64, String> {
+    let mut local = plan.module.clone();
+    run_passes(&mut local, "spmd-partition,simplify-tuples,cse,dce")?;
+    Ok(memory_sizes(&local).peak_bytes)
 }
 
 fn tell(
@@ -199,7 +218,7 @@ fn report_text(file: &Path, options: &SearchOptions, plan: &ParallelPlan) -> Str
     let emitted = time_text(report.emitted_step_s);
     let _ = writeln!(out, "  with what several ops take alike sent once: {emitted}");
     let limit = match options.memory_limit {
-        Some(limit) => format!(" of {}", bytes_text(limit)),
+        Some(limit) => format!(" of {}, of which {:.0} % may be used", bytes_text(limit), 100.0 * USED_SHARE),
         None => String::new(),
     };
     let _ = writeln!(out, "  memory, as planned: {}{limit}", bytes_text(report.peak_bytes));

@@ -1,0 +1,220 @@
+//! From a module and what is asked of it to the plan, its report and the annotated module.
+
+use crate::baselines::Baseline;
+use crate::dump::dump_problem;
+use crate::emit::plan_emission;
+use crate::error::SearchError;
+use crate::found::{Found, NotFound};
+use crate::mesh::{SearchMesh, factorizations, factorizations_of};
+use crate::picture::draw_plan;
+use crate::pins::Pins;
+use crate::plan::ChosenPlan;
+use crate::program::Program;
+use crate::report::PlanReport;
+use crate::search::{GivenPlan, SearchLimits, drawn, search};
+use crate::search_options::SearchOptions;
+use crate::why::{WhyReport, why};
+use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
+use hlo_ir::attrs::Attrs;
+use hlo_ir::axes::AxisSharding;
+use hlo_ir::custom_target::CustomTarget;
+use hlo_ir::diag::Entity;
+use hlo_ir::names::FixedHash;
+use hlo_ir::sharding::{LeafSharding, Sharding, ShardingKind};
+use hlo_ir::{InstId, Module, Opcode, shardy};
+use hlo_spmd::CallSiteCopies;
+use indexmap::IndexMap;
+
+/// The part of the memory limit that plans may use. The rest is for what is on its way between two states, and for what XLA takes
+/// beyond what is counted: 4 to 6 % of a GPT-2.
+pub const USED_SHARE: f64 = 0.92;
+
+/// What came of a search.
+pub enum Searched {
+    /// There is nothing to decide, and why.
+    Nothing(String),
+    /// A plan.
+    Plan(Box<ParallelPlan>),
+}
+
+/// A plan and the program that says it.
+pub struct ParallelPlan {
+    /// The annotated program.
+    pub module: Module,
+    /// How good it is.
+    pub report: PlanReport,
+    /// The alternatives of the values that were asked about; `None`: there is no value of this name that is kept.
+    pub why: Vec<(String, Option<WhyReport>)>,
+    /// The problem and its solution as JSON, if they were wanted.
+    pub problem: Option<String>,
+    /// A picture of the program's ops, coloured by how they are cut, as SVG.
+    pub picture: String,
+}
+
+/// What is asked of a search.
+#[derive(Clone, Copy)]
+pub struct Asked<'a> {
+    /// The options.
+    pub options: &'a SearchOptions,
+    /// The same program with the annotations of another plan, to start from and to compare with (MindSpore's).
+    pub given: Option<&'a Module>,
+    /// Asked now and then whether time is over.
+    pub is_over: &'a (dyn Fn() -> bool + Sync),
+    /// Told how far the search is.
+    pub progress: &'a dyn Fn(&str),
+}
+
+/// Searches the plan of a global program.
+///
+/// # Errors
+/// The program has manual regions, or the machine has another number of devices; no plan keeps the memory limit.
+pub fn plan_parallel(
+    module: &Module,
+    asked: &Asked<'_>,
+    frequency_options: FrequencyOptions,
+) -> Result<Searched, SearchError> {
+    let (options, is_over, progress) = (asked.options, asked.is_over, asked.progress);
+    expect_none(module, |module, inst| {
+        matches!(CustomTarget::of(&module.inst(inst).attrs), Some(CustomTarget::Boundary(_)))
+    })?;
+    let n_devices = module.n_devices();
+    if n_devices > 1 {
+        return Ok(Searched::Nothing(format!("the header has {n_devices} devices: it is cut already")));
+    }
+    expect_none(module, |module, inst| {
+        let opcode = module.inst(inst).opcode;
+        opcode.row().collective.is_some() || matches!(opcode, Opcode::PartitionId | Opcode::ReplicaId)
+    })?;
+    if let Some(why) = why_annotated(module) {
+        return Ok(Searched::Nothing(why));
+    }
+    let links = options
+        .machine
+        .network(options.n_devices as usize)
+        .map_err(|error| SearchError::about("machine", Entity::Module, error.to_string()))?;
+    let mut work = module.clone();
+    drop_words(&mut work);
+    let copies = match CallSiteCopies::has_shared(&work) {
+        true => CallSiteCopies::split(&mut work),
+        false => CallSiteCopies::default(),
+    };
+    let before = work.clone();
+    let frequencies = Frequencies::compute(&before, frequency_options);
+    let program = Program::read(&before, &frequencies)?;
+    let has_dims = |value: &crate::program::CutValue| !value.is_free && value.dims.iter().any(|&size| size > 1);
+    if !program.values.values().any(has_dims) {
+        return Ok(Searched::Nothing("no value has a dim that could be cut".into()));
+    }
+    let only = Baseline::of_word(&options.plan);
+    let limits = SearchLimits {
+        only,
+        even: options.even,
+        effort: options.effort,
+        wanted_gap: options.gap,
+        memory_limit: options.memory_limit.map(|bytes| (bytes as f64 * USED_SHARE) as u64),
+        pins: Pins::read(&program, &options.pins)?,
+        given: asked.given.map(|given| read_given(&program, given, options.n_devices as usize)),
+        meshes: match options.meshes.is_empty() {
+            true => match only {
+                Some(only) => factorizations_of(options.n_devices, only.n_axes()),
+                None => factorizations(options.n_devices, options.most_axes),
+            },
+            false => options.meshes.iter().map(|sizes| SearchMesh { sizes: sizes.iter().copied().collect() }).collect(),
+        },
+        is_over,
+        progress,
+    };
+    let found = match options.draw {
+        Some(seed) => Ok(drawn(&program, &options.machine, &links, &limits, seed)),
+        None => search(&program, &options.machine, links.clone(), &limits),
+    };
+    let found = found.map_err(|none| SearchError::about("memory", Entity::Module, none_found(options, none)))?;
+    let Found { network, assignment, .. } = &found;
+    let report = PlanReport::new(&program, &found, &options.machine, &links);
+    let emission = plan_emission(&program, &ChosenPlan { network, assignment });
+    let explained = options.why.iter().map(|name| (name.clone(), why(&program, &found, name)));
+    let (explained, problem) = (explained.collect(), options.dumps_problem.then(|| dump_problem(&program, &found)));
+    let picture = draw_plan(&program, &ChosenPlan { network, assignment }, &report);
+    let n_copies = emission.write(&mut work)?;
+    copies.merge(&mut work);
+    let report = PlanReport { n_copies, ..report };
+    Ok(Searched::Plan(Box::new(ParallelPlan { module: work, report, why: explained, problem, picture })))
+}
+
+/// How the annotations of the same program say that values are cut, by the names of instructions.
+fn read_given(program: &Program<'_>, given: &Module, n_devices: usize) -> GivenPlan {
+    let mut by_name: IndexMap<(&str, u32), AxisSharding, FixedHash> = IndexMap::default();
+    for &inst in given.computations().iter().flat_map(|&comp| &given.comp(comp).insts) {
+        let Some(sharding) = given.sharding(inst) else { continue };
+        let mut leaf = 0;
+        given.shape(inst).for_each_leaf(&mut |_, shape| {
+            let axes = sharding.leaf(leaf).zip(shape.as_array());
+            if let Some(Ok(axes)) = axes.map(|(said, array)| said.axes(array.rank(), n_devices)) {
+                by_name.insert((given.inst_name(inst), leaf as u32), axes);
+            }
+            leaf += 1;
+        });
+    }
+    let mut out = GivenPlan::new();
+    for (id, value) in &program.values {
+        out[id] = by_name.get(&(program.module.inst_name(value.inst), value.leaf)).cloned();
+    }
+    out
+}
+
+/// Why there is no plan, in words.
+fn none_found(options: &SearchOptions, none: NotFound) -> String {
+    match (options.memory_limit, none.least_bytes) {
+        (Some(limit), Some(least)) => format!(
+            "no plan found within {limit} bytes, of which {:.0} % may be planned; the least is {least} bytes",
+            100.0 * USED_SHARE
+        ),
+        (_, _) => "no plan found within the effort: give more with `effort`".into(),
+    }
+}
+
+/// Removes what front ends say of shardings, all of which is that values are whole; calls that only say it become copies.
+fn drop_words(module: &mut Module) {
+    let insts: Vec<InstId> = module.computations().iter().flat_map(|&comp| module.comp(comp).insts.clone()).collect();
+    for inst in insts {
+        if module.inst(inst).marks.is_some() {
+            let marks = module.marks_mut(inst);
+            marks.sharding = None;
+            marks.frontend_attributes.retain(|(key, _)| !key.starts_with("xla.sdy."));
+        }
+        if CustomTarget::of(&module.inst(inst).attrs) == Some(CustomTarget::Annotation) {
+            let node = module.inst_mut(inst);
+            (node.opcode, node.attrs) = (Opcode::Copy, Attrs::Plain);
+        }
+    }
+    module.header.frontend_attributes.retain(|(key, _)| key != shardy::MESHES);
+}
+
+/// Why a program gets no plan: it says itself how it is cut.
+fn why_annotated(module: &Module) -> Option<String> {
+    let mut insts = module.computations().iter().flat_map(|&comp| &module.comp(comp).insts);
+    // That a value is whole is no decision: front ends say it of everything that nobody cut.
+    let is_whole = |leaf: &LeafSharding| leaf.kind == ShardingKind::Replicated;
+    let is_cut = |sharding: &Sharding| match sharding {
+        Sharding::Single(leaf) => !is_whole(leaf),
+        Sharding::Tuple(leaves) => !leaves.iter().all(is_whole),
+    };
+    // Shardy's words name the axes that cut a dim between quotes.
+    let names_axes = |inst: InstId| {
+        let attributes = module.inst(inst).marks.as_ref().map_or(&[][..], |marks| &marks.frontend_attributes);
+        shardy::attribute(attributes, shardy::SHARDING).is_some_and(|text| text.contains('"'))
+    };
+    let annotated = insts.find(|&&inst| module.sharding(inst).is_some_and(is_cut) || names_axes(inst))?;
+    Some(format!("`%{}` has a sharding: the program says already how it is cut", module.inst_name(*annotated)))
+}
+
+/// Refuses a global program in which devices say themselves how they work.
+fn expect_none(module: &Module, is_manual: impl Fn(&Module, InstId) -> bool) -> Result<(), SearchError> {
+    let mut insts = module.computations().iter().flat_map(|&comp| &module.comp(comp).insts);
+    let Some(&inst) = insts.find(|&&inst| is_manual(module, inst)) else { return Ok(()) };
+    let what = module.inst(inst).opcode.name();
+    let text = format!(
+        "expected a global program, found `{what}`: a manual region (shard_map) says itself how its devices work"
+    );
+    Err(SearchError::about("search", Entity::Inst(inst), text))
+}

@@ -1,0 +1,176 @@
+//! What may be asked of a search.
+
+use crate::error::SearchError;
+use crate::mesh::MOST_AXES;
+use crate::network::Evenness;
+use hlo_analysis::time::{DEFAULT_DEVICE, Machine};
+use hlo_ir::diag::Entity;
+use hlo_pass::options::{OptionInfo, OptionKind, Options};
+
+pub(crate) const OPTIONS: &[OptionInfo] = &[
+    OptionInfo {
+        name: "devices",
+        kind: OptionKind::Int,
+        default: "0",
+        help: "number of devices; 0: those of the cluster, 8 without one",
+    },
+    OptionInfo {
+        name: "cluster",
+        kind: OptionKind::Text,
+        default: "",
+        help: "how the devices are wired: [(node,2),(gpu,8)], a shipped name or a .toml file; empty: one switch",
+    },
+    OptionInfo { name: "device", kind: OptionKind::Text, default: DEFAULT_DEVICE, help: "what every device is" },
+    OptionInfo {
+        name: "effort",
+        kind: OptionKind::Float,
+        default: "1",
+        help: "how long the search goes on, in billions of table entries read; the same effort gives the same plan",
+    },
+    OptionInfo {
+        name: "gap",
+        kind: OptionKind::Float,
+        default: "0",
+        help: "the difference between plan and bound that is small enough, as a share of the plan's time",
+    },
+    OptionInfo { name: "axes", kind: OptionKind::Int, default: "3", help: "the most axes of a mesh, 1 to 3" },
+    OptionInfo {
+        name: "mesh",
+        kind: OptionKind::Text,
+        default: "",
+        help: "only these meshes: 4x6, or 2x2x6;4x6; empty: all",
+    },
+    OptionInfo {
+        name: "memory-limit",
+        kind: OptionKind::Int,
+        default: "0",
+        help: "bytes that a device has for the step: 30GiB; 0: no limit",
+    },
+    OptionInfo {
+        name: "plan",
+        kind: OptionKind::Word(&["best", "data-parallel", "zero-1", "zero-3", "megatron"]),
+        default: "best",
+        help: "the best plan, or the best one that is made as people make it by hand",
+    },
+    OptionInfo {
+        name: "pins",
+        kind: OptionKind::Text,
+        default: "",
+        help: "a .toml file with what is fixed: \"%w\" = [1, 4], the parts of each dim",
+    },
+    OptionInfo {
+        name: "draw",
+        kind: OptionKind::Int,
+        default: "0",
+        help: "a legal plan by chance, of this seed, in the place of the best one: to try partitioners; 0: the best one",
+    },
+    OptionInfo {
+        name: "even",
+        kind: OptionKind::Word(&["false", "ends", "true"]),
+        default: "false",
+        help: "what axes have to divide: nothing (the last tiles are padded), parameters and results, or everything",
+    },
+];
+
+/// What is asked of the search.
+#[derive(Clone, Debug)]
+pub struct SearchOptions {
+    /// The machine.
+    pub machine: Machine,
+    /// Number of devices.
+    pub n_devices: i64,
+    /// Table entries that may be read.
+    pub effort: u64,
+    /// The gap that is small enough, relative to the plan's time.
+    pub gap: f64,
+    /// The most axes of a mesh.
+    pub most_axes: usize,
+    /// The meshes to be searched, as sizes of axes; none: all.
+    pub meshes: Vec<Vec<i64>>,
+    /// Bytes that a device has.
+    pub memory_limit: Option<u64>,
+    /// What has to be cut into equal tiles.
+    pub even: Evenness,
+    /// TOML with what is fixed; empty: nothing.
+    pub pins: String,
+    /// The seed of a plan by chance, in the place of the best one.
+    pub draw: Option<u64>,
+    /// Values whose alternatives are to be told, by name.
+    pub why: Vec<String>,
+    /// `best`, or the kind of plan that is wanted: `data-parallel`, `zero-1`, `zero-3`, `megatron`.
+    pub plan: String,
+    /// Whether the problem and its solution are wanted as JSON.
+    pub dumps_problem: bool,
+}
+
+/// The most devices that are searched for.
+const MOST_DEVICES: i64 = 1 << 16;
+
+/// Devices where nothing says how many.
+const DEFAULT_DEVICES: i64 = 8;
+
+impl SearchOptions {
+    pub(crate) fn of(options: &Options) -> Result<SearchOptions, SearchError> {
+        let wrong = |text: String| SearchError::about("option", Entity::Module, text);
+        let machine = Machine::from_args(options.text("cluster"), options.text("device"))
+            .map_err(|error| wrong(error.to_string()))?;
+        let of_cluster = machine.cluster().map(|cluster| i64::from(cluster.n_devices()));
+        let n_devices = match options.int("devices") {
+            0 => of_cluster.unwrap_or(DEFAULT_DEVICES),
+            n => n,
+        };
+        if !(2..=MOST_DEVICES).contains(&n_devices) {
+            return Err(wrong(format!("option `devices`: expected 2 to {MOST_DEVICES}, found {n_devices}")));
+        }
+        let axes = options.int("axes");
+        if !(1..=MOST_AXES as i64).contains(&axes) {
+            return Err(wrong(format!("option `axes`: expected 1 to {MOST_AXES}, found {axes}")));
+        }
+        Ok(SearchOptions {
+            machine,
+            n_devices,
+            effort: (options.float("effort") * 1e9) as u64,
+            gap: options.float("gap"),
+            most_axes: axes as usize,
+            meshes: read_meshes(options.text("mesh"), n_devices).map_err(wrong)?,
+            memory_limit: Some(options.int("memory-limit").unsigned_abs()).filter(|&bytes| bytes > 0),
+            even: match options.text("even") {
+                "true" => Evenness::All,
+                "ends" => Evenness::Ends,
+                _ => Evenness::None,
+            },
+            pins: options.text("pins").into(),
+            draw: Some(options.int("draw").unsigned_abs()).filter(|&seed| seed > 0),
+            why: Vec::new(),
+            dumps_problem: false,
+            plan: options.text("plan").into(),
+        })
+    }
+}
+
+/// Meshes as an option says them: `4x6;2x2x6`.
+///
+/// # Errors
+/// What was expected and what was found.
+pub fn read_meshes(text: &str, n_devices: i64) -> Result<Vec<Vec<i64>>, String> {
+    let mut all = Vec::new();
+    for said in text.split(';').map(str::trim).filter(|said| !said.is_empty()) {
+        let sizes: Option<Vec<i64>> = said.split('x').map(|size| size.trim().parse().ok()).collect();
+        let product = |sizes: &[i64]| sizes.iter().try_fold(1i64, |n, &size| n.checked_mul(size));
+        match sizes {
+            Some(sizes)
+                if sizes.len() <= MOST_AXES
+                    && sizes.iter().all(|&size| size > 1)
+                    && product(&sizes) == Some(n_devices) =>
+            {
+                all.push(sizes);
+            }
+            Some(_) | None => {
+                return Err(format!(
+                    "option `mesh`: expected 1 to {MOST_AXES} sizes of 2 or more whose product is {n_devices}, found `{said}`"
+                ));
+            }
+        }
+    }
+    Ok(all)
+}
