@@ -117,6 +117,60 @@ impl Numbers for Residues {
     }
 }
 
+/// Points that are evaluated together.
+pub const N_LANES: usize = 16;
+
+/// Residues at several points at once: what an op moves where is found once for all of them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ResidueLanes;
+
+impl Numbers for ResidueLanes {
+    type N = [Residue; N_LANES];
+
+    fn zero(&self) -> Self::N {
+        [[0, 0]; N_LANES]
+    }
+
+    fn add(&self, a: &Self::N, b: &Self::N) -> Self::N {
+        std::array::from_fn(|i| Residues.add(&a[i], &b[i]))
+    }
+
+    fn multiply(&self, a: &Self::N, b: &Self::N) -> Self::N {
+        std::array::from_fn(|i| Residues.multiply(&a[i], &b[i]))
+    }
+
+    fn sum(&self, all: &mut dyn Iterator<Item = &Self::N>) -> Self::N {
+        all.fold(self.zero(), |sum, a| self.add(&sum, a))
+    }
+
+    fn sum_of_products(&self, a: &[Self::N], b: &[Self::N], places: &mut dyn Iterator<Item = (usize, usize)>) -> Self::N {
+        let mut sums = [[0u128; 2]; N_LANES];
+        for (n, (i, j)) in places.enumerate() {
+            for (lane, sums) in sums.iter_mut().enumerate() {
+                for p in 0..2 {
+                    if n % 32 == 31 {
+                        sums[p] = u128::from(reduce(sums[p], PRIMES[p]));
+                    }
+                    sums[p] += u128::from(a[i][lane][p]) * u128::from(b[j][lane][p]);
+                }
+            }
+        }
+        sums.map(|sums| [0, 1].map(|p| reduce(sums[p], PRIMES[p])))
+    }
+
+    fn unary(&self, unary: Unary, a: &Self::N) -> Self::N {
+        std::array::from_fn(|i| Residues.unary(unary, &a[i]))
+    }
+
+    fn max(&self, a: &Self::N, b: &Self::N) -> Self::N {
+        std::array::from_fn(|i| Residues.max(&a[i], &b[i]))
+    }
+
+    fn above(&self, a: &Self::N, b: &Self::N) -> Self::N {
+        std::array::from_fn(|i| Residues.above(&a[i], &b[i]))
+    }
+}
+
 fn hashed(tag: u64, a: &Residue, b: &Residue) -> Residue {
     let bits = [a[0], a[1], b[0], b[1]].iter().fold(mix(tag), |bits, &x| mix(bits ^ x));
     [0, 1].map(|i| reduce(u128::from(mix(bits ^ (0x100 + i as u64))), PRIMES[i]))

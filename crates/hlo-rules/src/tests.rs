@@ -60,3 +60,20 @@ fn every_required_rule_is_found() {
     }
     assert!(missing.is_empty(), "{missing:?}");
 }
+
+#[test]
+fn closes() {
+    let t = std::time::Instant::now();
+    let set = generate(Options::default()).unwrap_or_else(|e| panic!("{e}"));
+    eprintln!("{} rules, {:?}, rejected {}, backward {}, {:?}", set.entries.len(), set.counts, set.n_rejected, set.n_backward, t.elapsed());
+    let mut tally = std::collections::BTreeMap::new();
+    for e in &set.entries {
+        *tally.entry(format!("{} {:?}", matches!(e.origin, Origin::Enumerated), e.accepted.label)).or_insert(0) += 1;
+        for (_, b) in &e.backward {
+            let what = match b { Backward::Rule(_) => "rule".to_string(), other => format!("{other:?}") };
+            *tally.entry(what).or_insert(0) += 1;
+        }
+    }
+    eprintln!("{tally:#?}");
+    for e in set.entries.iter().filter(|e| matches!(e.origin, Origin::Gradient{..})).step_by(60) { eprintln!("{}", print_rule(&e.rule, Some(e.accepted.label))); }
+}

@@ -44,7 +44,8 @@ fn of_one(signature: &Signature, name: &str, a: &Dims) -> Vec<Op> {
             .collect(),
         "pad" => {
             let pad = |dim| move |(low, high): &(Size, Size)| Op::Pad { dim, low: low.clone(), high: high.clone() };
-            each().flat_map(|dim| signature.pads.iter().map(pad(dim))).collect()
+            // Other dims say the same of other orders of dims.
+            each().last().into_iter().flat_map(|dim| signature.pads.iter().map(pad(dim))).collect()
         }
         "broadcast" if a.len() < MOST_RANK => {
             signature.new.iter().map(|n| Op::Broadcast(smallvec![(0, n.clone())])).collect()

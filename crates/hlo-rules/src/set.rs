@@ -1,0 +1,190 @@
+//! The set of rules: enumerated, verified, and closed under differentiation.
+
+use crate::enumerate::{Counts, agrees, enumerate, general, signatures};
+use crate::gradient::{NoGradient, gradient_rule};
+use crate::numbers::mix;
+use crate::rule::Rule;
+use crate::term::{Op, TermId};
+use crate::text::ParseError;
+use crate::verify::{Accepted, Verdict, check};
+use std::collections::BTreeMap;
+
+/// Where a rule comes from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Origin {
+    /// Two enumerated terms agree.
+    Enumerated,
+    /// What flows back in another rule.
+    Gradient {
+        /// Number of that rule in the set.
+        of: usize,
+        /// The input to which it flows.
+        input: String,
+    },
+}
+
+/// Why a rule has no backward form of its own with respect to an input.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Backward {
+    /// The rule of this number in the set.
+    Rule(usize),
+    /// Both sides are one term.
+    Trivial,
+    /// There is none.
+    None(NoGradient),
+}
+
+/// A verified rule.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// The rule, with a name that depends on nothing but what it says.
+    pub rule: Rule,
+    /// What was shown of it.
+    pub accepted: Accepted,
+    /// Where it comes from.
+    pub origin: Origin,
+    /// A rule before it that says the same but for the order of dims and operands; that one has the backward forms.
+    pub same_as: Option<usize>,
+    /// For each input by name what it becomes when differentiated.
+    pub backward: Vec<(String, Backward)>,
+}
+
+/// Verified rules.
+#[derive(Clone, Debug, Default)]
+pub struct RuleSet {
+    /// Enumerated rules first, backward forms after them.
+    pub entries: Vec<Entry>,
+    /// What enumeration looked at.
+    pub counts: Counts,
+    /// Candidates that were not accepted.
+    pub n_rejected: usize,
+    /// Backward forms that were built and verified, those that are rules of the set already included.
+    pub n_backward: usize,
+}
+
+/// How a set is made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// Whether backward forms of rules are added.
+    pub is_closed: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { is_closed: true }
+    }
+}
+
+/// Rounds of closure: a backward form of a backward form is a forward form again.
+const MOST_ROUNDS: usize = 2;
+
+/// Enumerates, verifies and closes.
+///
+/// # Errors
+/// None, as long as the shipped signatures parse.
+pub fn generate(options: Options) -> Result<RuleSet, ParseError> {
+    let (candidates, counts) = enumerate(&signatures()?);
+    let mut set = RuleSet { counts, ..RuleSet::default() };
+    let mut known: BTreeMap<String, usize> = BTreeMap::new();
+    for rule in candidates {
+        match check(&rule) {
+            Verdict::Accepted(accepted) => {
+                known.entry(rule.loose_text()).or_insert(set.entries.len());
+                set.push(rule, accepted, Origin::Enumerated);
+            }
+            Verdict::Rejected(_) => set.n_rejected += 1,
+        }
+    }
+    if options.is_closed {
+        let mut first = 0;
+        for _ in 0..MOST_ROUNDS {
+            let last = set.entries.len();
+            for at in first..last {
+                // Of rules that say the same one is differentiated.
+                let rule = &set.entries[at].rule;
+                match known.get(&rule.loose_text()).copied().filter(|&same| same != at) {
+                    Some(same) => set.entries[at].same_as = Some(same),
+                    None if rule.is_loosely_trivial() => {}
+                    None => set.close(at, &mut known),
+                }
+            }
+            first = last;
+        }
+    }
+    Ok(set)
+}
+
+impl RuleSet {
+    fn push(&mut self, mut rule: Rule, accepted: Accepted, origin: Origin) {
+        let text = rule.canonical_text();
+        let root = |side: &[TermId]| side.first().map_or("", |&t| rule.terms.node(t).op.name());
+        let hash = text.bytes().fold(7, |h, b| mix(h ^ u64::from(b)));
+        rule.name = format!("{}-{}-{:06x}", root(&rule.left), root(&rule.right), hash >> 40);
+        self.entries.push(Entry { rule, accepted, origin, same_as: None, backward: Vec::new() });
+    }
+
+    /// Adds what entry `at` becomes when differentiated.
+    fn close(&mut self, at: usize, known: &mut BTreeMap<String, usize>) {
+        let rule = self.entries[at].rule.clone();
+        // Masks and exponentials are differentiated once: in a backward form only what it is linear in goes on.
+        let is_backward = matches!(self.entries[at].origin, Origin::Gradient { .. });
+        let mut both = rule.inputs_of(&rule.left);
+        both.retain(|i| rule.inputs_of(&rule.right).contains(i));
+        for input in both {
+            let name = rule.inputs[usize::from(input)].clone();
+            if is_backward && !is_linear(&rule, input) {
+                continue;
+            }
+            let backward = self.backward(at, &rule, input, known);
+            self.entries[at].backward.push((name, backward));
+        }
+    }
+
+    fn backward(&mut self, at: usize, rule: &Rule, input: u8, known: &mut BTreeMap<String, usize>) -> Backward {
+        let gradient = match gradient_rule(rule, input) {
+            Ok(gradient) => gradient,
+            Err(why) => return Backward::None(why),
+        };
+        let Some(gradient) = general(gradient).filter(agrees) else { return Backward::Trivial };
+        self.n_backward += 1;
+        if gradient.is_loosely_trivial() {
+            return Backward::Trivial;
+        }
+        let text = gradient.loose_text();
+        if let Some(&same) = known.get(&text) {
+            return Backward::Rule(same);
+        }
+        match check(&gradient) {
+            Verdict::Accepted(accepted) => {
+                let input = rule.inputs[usize::from(input)].clone();
+                known.insert(text, self.entries.len());
+                self.push(gradient, accepted, Origin::Gradient { of: at, input });
+                Backward::Rule(self.entries.len() - 1)
+            }
+            Verdict::Rejected(_) => {
+                self.n_rejected += 1;
+                Backward::None(NoGradient::Unproved)
+            }
+        }
+    }
+}
+
+/// Whether both sides are linear in an input: no function stands between it and the results, and no product has it on both sides.
+fn is_linear(rule: &Rule, input: u8) -> bool {
+    let roots: Vec<TermId> = rule.left.iter().chain(&rule.right).copied().collect();
+    let mut has: Vec<TermId> = Vec::new();
+    for term in rule.terms.reachable(&roots) {
+        let node = rule.terms.node(term);
+        let with = node.args.iter().filter(|a| has.contains(a)).count();
+        if node.op == Op::Input(input) {
+            has.push(term);
+        } else if with > 0 {
+            let is_product = matches!(node.op, Op::Dot(_) | Op::Conv(_) | Op::Multiply | Op::Scale);
+            if matches!(node.op, Op::Unary(_) | Op::Max | Op::Above) || (is_product && with > 1) {
+                return false;
+            }
+            has.push(term);
+        }
+    }
+    true
+}
