@@ -1,4 +1,6 @@
 //! Algebraic rules of tensor programs.
+pub mod bridge;
+mod derive;
 mod enumerate;
 mod evaluate;
 mod form;
@@ -6,6 +8,7 @@ mod gradient;
 mod index;
 mod loose;
 mod numbers;
+pub mod region;
 mod rule;
 mod set;
 mod shape;

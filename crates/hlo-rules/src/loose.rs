@@ -135,6 +135,15 @@ impl<'r> Writer<'r> {
         self.out.push(']');
     }
 
+    /// The least number of an input of a term that was met before.
+    fn first_met(&self, term: TermId) -> usize {
+        let number = |t: TermId| match self.terms.node(t).op {
+            Op::Input(number) => self.inputs.iter().position(|i| i.0 == number),
+            _ => None,
+        };
+        self.terms.reachable(&[term]).into_iter().filter_map(number).min().unwrap_or(usize::MAX)
+    }
+
     /// Writes a term whose dims have these labels.
     fn term(&mut self, term: TermId, labels: &[Label]) {
         let node = self.terms.node(term);
@@ -149,12 +158,13 @@ impl<'r> Writer<'r> {
         };
         self.out.push_str(node.op.name());
         self.out.push('(');
-        let mut args: Vec<(String, usize)> =
-            node.args.iter().enumerate().map(|(k, &a)| (kind(self.terms, a), k)).collect();
+        // Parts of one kind stand in the order in which their inputs were met.
+        let mut args: Vec<(String, usize, usize)> =
+            node.args.iter().enumerate().map(|(k, &a)| (kind(self.terms, a), self.first_met(a), k)).collect();
         if is_commutative(&node.op) {
             args.sort();
         }
-        for (_, k) in args {
+        for (_, _, k) in args {
             self.term(node.args[k], &of_args[k]);
             self.out.push(',');
         }

@@ -1,5 +1,6 @@
 //! The set of rules: enumerated, verified, and closed under differentiation.
 
+use crate::derive::{parts_rule, split_rules};
 use crate::enumerate::{Counts, agrees, enumerate, general, signatures};
 use crate::gradient::{NoGradient, gradient_rule};
 use crate::numbers::mix;
@@ -14,6 +15,11 @@ use std::collections::BTreeMap;
 pub enum Origin {
     /// Two enumerated terms agree.
     Enumerated,
+    /// The parts of what joined branches become, or a joined pair of inputs as one input.
+    Derived {
+        /// Number of the rule that it follows from.
+        of: usize,
+    },
     /// What flows back in another rule.
     Gradient {
         /// Number of that rule in the set.
@@ -95,6 +101,9 @@ pub fn generate(options: Options) -> Result<RuleSet, ParseError> {
             Verdict::Rejected(_) => set.n_rejected += 1,
         }
     }
+    for at in 0..set.entries.len() {
+        set.derive(at, &mut known);
+    }
     if options.is_closed {
         let mut first = 0;
         for _ in 0..MOST_ROUNDS {
@@ -121,6 +130,24 @@ impl RuleSet {
         let hash = text.bytes().fold(7, |h, b| mix(h ^ u64::from(b)));
         rule.name = format!("{}-{}-{:06x}", root(&rule.left), root(&rule.right), hash >> 40);
         self.entries.push(Entry { rule, accepted, origin, same_as: None, backward: Vec::new() });
+    }
+
+    /// Adds what follows from entry `at` by what concatenations and stacks are.
+    fn derive(&mut self, at: usize, known: &mut BTreeMap<String, usize>) {
+        let rule = &self.entries[at].rule;
+        if known.get(&rule.loose_text()) != Some(&at) || rule.is_loosely_trivial() {
+            return;
+        }
+        for derived in parts_rule(rule).into_iter().chain(split_rules(rule)) {
+            let text = derived.loose_text();
+            if known.contains_key(&text) || derived.is_loosely_trivial() {
+                continue;
+            }
+            if let Verdict::Accepted(accepted) = check(&derived) {
+                known.insert(text, self.entries.len());
+                self.push(derived, accepted, Origin::Derived { of: at });
+            }
+        }
     }
 
     /// Adds what entry `at` becomes when differentiated.

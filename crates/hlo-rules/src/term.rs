@@ -331,6 +331,30 @@ impl Terms {
 }
 
 impl Op {
+    /// Whether it does no arithmetic.
+    pub fn is_movement(&self) -> bool {
+        match self {
+            Op::Input(_)
+            | Op::Transpose(_)
+            | Op::Reshape(_)
+            | Op::Slice { .. }
+            | Op::Concat { .. }
+            | Op::Stack { .. }
+            | Op::Pick { .. }
+            | Op::Pad { .. }
+            | Op::Broadcast(_) => true,
+            Op::Dot(_)
+            | Op::Conv(_)
+            | Op::Add
+            | Op::Multiply
+            | Op::Scale
+            | Op::Unary(_)
+            | Op::Max
+            | Op::Above
+            | Op::Reduce(_) => false,
+        }
+    }
+
     /// The op with each of its sizes rewritten.
     pub(crate) fn with_sizes(&self, size: &dyn Fn(&Size) -> Size) -> Op {
         match self {

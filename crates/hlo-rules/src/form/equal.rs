@@ -78,7 +78,7 @@ pub(super) fn covers(ranges: &[Range], cell: &[Range]) -> bool {
 type Kinds = BTreeMap<(Vec<Factor>, Vec<Guard>), Vec<(Vec<Range>, Size)>>;
 
 /// Most places that a range of known size is taken apart into.
-const MOST_PLACES: i64 = 16;
+const MOST_PLACES: i64 = 4;
 
 /// Compares two forms.
 ///
