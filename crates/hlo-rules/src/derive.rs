@@ -11,14 +11,14 @@ use std::collections::BTreeMap;
 
 /// Part `k` of a joined term.
 fn part(terms: &mut Terms, whole: TermId, op: &Op, args: &Args, k: usize) -> Option<TermId> {
-    let op = match op {
-        Op::Concat { dim } => {
-            let size = |t: &TermId, terms: &Terms| terms.dims(*t)[usize::from(*dim)].clone();
-            let start = args[..k].iter().fold(Size::default(), |sum, a| &sum + &size(a, terms));
-            Op::Slice { dim: *dim, start, size: size(&args[k], terms) }
-        }
-        Op::Stack { dim } => Op::Pick { dim: *dim, place: k as u8 },
-        _ => return None,
+    let op = if let Op::Concat { dim } = op {
+        let size = |t: &TermId| terms.dims(*t)[usize::from(*dim)].clone();
+        let start = args[..k].iter().fold(Size::default(), |sum, a| &sum + &size(a));
+        Op::Slice { dim: *dim, start, size: size(&args[k]) }
+    } else if let Op::Stack { dim } = op {
+        Op::Pick { dim: *dim, place: k as u8 }
+    } else {
+        return None;
     };
     terms.add(op, smallvec![whole]).ok()
 }
@@ -32,7 +32,8 @@ pub(crate) fn parts_rule(rule: &Rule) -> Option<Rule> {
         matches!(node.op, Op::Concat { .. } | Op::Stack { .. }) && node.args.iter().all(is_op)
     };
     let (join, whole) = if is_join_of_ops(left) { (left, right) } else { (right, left) };
-    if !is_join_of_ops(join) || matches!(rule.terms.node(whole).op, Op::Input(_) | Op::Concat { .. } | Op::Stack { .. }) {
+    if !is_join_of_ops(join) || matches!(rule.terms.node(whole).op, Op::Input(_) | Op::Concat { .. } | Op::Stack { .. })
+    {
         return None;
     }
     let mut new = rule.clone();
@@ -61,9 +62,8 @@ fn split(rule: &Rule, whole: &[TermId], other: &[TermId], join: TermId) -> Optio
     let node = rule.terms.node(join);
     let is_input = |t: &TermId| matches!(rule.terms.node(*t).op, Op::Input(_));
     let is_join = matches!(node.op, Op::Concat { .. } | Op::Stack { .. }) && node.args.iter().all(is_input);
-    let users = |t: TermId| {
-        rule.terms.reachable(whole).into_iter().filter(|&u| rule.terms.node(u).args.contains(&t)).count()
-    };
+    let users =
+        |t: TermId| rule.terms.reachable(whole).into_iter().filter(|&u| rule.terms.node(u).args.contains(&t)).count();
     if !is_join || node.args[0] == node.args[1] || !node.args.iter().all(|&a| users(a) == 1) || whole == [join] {
         return None;
     }

@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 
 /// An array in row-major order.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Array<N> {
+pub(crate) struct Array<N> {
     /// Sizes of its dims.
-    pub dims: Vec<usize>,
+    pub(crate) dims: Vec<usize>,
     /// Its elements.
-    pub elems: Vec<N>,
+    pub(crate) elems: Vec<N>,
 }
 
 /// Elements between neighbours along each dim.
@@ -39,13 +39,19 @@ fn indices(dims: &[usize]) -> impl Iterator<Item = Vec<usize>> + '_ {
     (0..n).map(move |at| dims.iter().zip(&steps).map(|(&size, &step)| at / step % size).collect())
 }
 
+/// Gives an input by its number and dims.
+pub(crate) type Input<'a, N> = dyn Fn(u8, &[usize]) -> Array<N> + 'a;
+
+/// A function of two numbers.
+type Binary<'a, N> = dyn Fn(&N, &N) -> N + 'a;
+
 /// The values of `roots`, where unknown `s` of a size is `sizes[s.number()]` and input `i` is `input(i, dims)`.
-pub fn evaluate<A: Numbers>(
+pub(crate) fn evaluate<A: Numbers>(
     numbers: &A,
     terms: &Terms,
     roots: &[TermId],
     sizes: &[i64],
-    input: &dyn Fn(u8, &[usize]) -> Array<A::N>,
+    input: &Input<'_, A::N>,
 ) -> Vec<Array<A::N>> {
     let mut values: BTreeMap<TermId, Array<A::N>> = BTreeMap::new();
     for term in terms.reachable(roots) {
@@ -72,7 +78,7 @@ pub(crate) fn apply<A: Numbers>(
     sizes: &[i64],
 ) -> Array<A::N> {
     let at = |size: &Size| size.at(sizes);
-    let both = |f: &dyn Fn(&A::N, &A::N) -> A::N| {
+    let both = |f: &Binary<'_, A::N>| {
         let elems = args[0].elems.iter().zip(&args[1].elems).map(|(a, b)| f(a, b)).collect();
         Array { dims: args[0].dims.clone(), elems }
     };
@@ -154,18 +160,13 @@ fn joined<N: Clone>(args: &[&Array<N>], dims: Vec<usize>, dim: usize, extent: im
     Array { dims, elems }
 }
 
-fn dot<A: Numbers>(
-    numbers: &A,
-    pairs: &DotDims,
-    a: &Array<A::N>,
-    b: &Array<A::N>,
-    dims: Vec<usize>,
-) -> Array<A::N> {
+fn dot<A: Numbers>(numbers: &A, pairs: &DotDims, a: &Array<A::N>, b: &Array<A::N>, dims: Vec<usize>) -> Array<A::N> {
     let (left, right) = (strides(&a.dims), strides(&b.dims));
     let of = |array: &Array<A::N>, steps: &[usize], which: &mut dyn Iterator<Item = u8>| {
         offsets(which.map(|d| (array.dims[usize::from(d)], steps[usize::from(d)])).collect::<Vec<_>>())
     };
-    let batch = [of(a, &left, &mut pairs.batch.iter().map(|p| p.0)), of(b, &right, &mut pairs.batch.iter().map(|p| p.1))];
+    let batch =
+        [of(a, &left, &mut pairs.batch.iter().map(|p| p.0)), of(b, &right, &mut pairs.batch.iter().map(|p| p.1))];
     let inner =
         [of(a, &left, &mut pairs.contract.iter().map(|p| p.0)), of(b, &right, &mut pairs.contract.iter().map(|p| p.1))];
     let rows = of(a, &left, &mut pairs.left_free(a.dims.len()).into_iter());

@@ -77,13 +77,11 @@ fn transpose(terms: &mut Terms, term: TermId, order: DimList) -> Result<TermId, 
         return Ok(term);
     }
     let node = terms.node(term).clone();
-    match node.op {
-        Op::Transpose(inner) => {
-            let both = order.iter().map(|&d| inner[usize::from(d)]).collect();
-            transpose(terms, node.args[0], both)
-        }
-        _ => build(terms, Op::Transpose(order), &[term]),
+    if let Op::Transpose(inner) = node.op {
+        let both = order.iter().map(|&d| inner[usize::from(d)]).collect();
+        return transpose(terms, node.args[0], both);
     }
+    build(terms, Op::Transpose(order), &[term])
 }
 
 /// What flows back to operand `k` of `op(args)` from `flow`.
@@ -153,10 +151,12 @@ fn dot(terms: &mut Terms, pairs: &DotDims, args: &Args, k: usize, flow: TermId) 
     let ranks = [0, 1].map(|i| terms.dims(args[i]).len());
     let (left, right) = (pairs.left_free(ranks[0]), pairs.right_free(ranks[1]));
     let (n_batch, n_left) = (pairs.batch.len(), left.len());
-    let inner = |take: &dyn Fn(&(u8, u8)) -> (u8, u8)| -> Vec<(u8, u8)> {
-        let mut pairs: Vec<(u8, u8)> = pairs.contract.iter().map(take).collect();
+    // Pairs of summed dims by their dim in the operand that stays, with it first or second.
+    let inner = |is_right: bool| -> Vec<u8> {
+        let turned = |pair: &(u8, u8)| if is_right { (pair.1, pair.0) } else { *pair };
+        let mut pairs: Vec<(u8, u8)> = pairs.contract.iter().map(turned).collect();
         pairs.sort_unstable();
-        pairs
+        pairs.into_iter().map(|pair| pair.1).collect()
     };
     let numbered = |dims: &DimList, start: usize| -> Vec<(u8, u8)> {
         dims.iter().enumerate().map(|(i, &d)| (d, (start + i) as u8)).collect()
@@ -167,13 +167,13 @@ fn dot(terms: &mut Terms, pairs: &DotDims, args: &Args, k: usize, flow: TermId) 
         let contract = numbered(&right, n_batch + n_left).into_iter().map(|(d, at)| (at, d)).collect();
         let product = build(terms, Op::Dot(DotDims { batch, contract }), &[flow, args[1]])?;
         let own = pairs.batch.iter().map(|pair| pair.0).chain(left.iter().copied());
-        (product, own.chain(inner(&|pair| (pair.1, pair.0)).into_iter().map(|pair| pair.1)).collect())
+        (product, own.chain(inner(true)).collect())
     } else {
         let batch = pairs.batch.iter().enumerate().map(|(i, pair)| (pair.0, i as u8)).collect();
         let contract = numbered(&left, n_batch).into_iter().collect();
         let product = build(terms, Op::Dot(DotDims { batch, contract }), &[args[0], flow])?;
         let own = pairs.batch.iter().map(|pair| pair.1);
-        let own = own.chain(inner(&|pair| *pair).into_iter().map(|pair| pair.1)).chain(right.iter().copied());
+        let own = own.chain(inner(false)).chain(right.iter().copied());
         (product, own.collect())
     };
     let place = |d: usize| owner.iter().position(|&o| usize::from(o) == d).unwrap_or_default() as u8;
@@ -240,12 +240,26 @@ fn swap(terms: &mut Terms, term: TermId) -> Result<TermId, NoGradient> {
     transpose(terms, term, [1, 0].into_iter().chain(2..rank).collect())
 }
 
-/// A kernel `[groups * f, c, …]` as `[groups * c, f, …]`.
+/// A kernel `[groups * f, c, …]` as `[groups * c, f, …]`; what was swapped already is swapped back.
 fn swapped_kernel(terms: &mut Terms, kernel: TermId, groups: u8) -> Result<TermId, NoGradient> {
     if groups == 1 {
         return swap(terms, kernel);
     }
+    let mut source = kernel;
+    for _ in 0..3 {
+        source = terms.node(source).args.first().copied().unwrap_or(source);
+    }
+    if source != kernel && build_swapped_kernel(terms, source, groups) == Ok(kernel) {
+        return Ok(source);
+    }
+    build_swapped_kernel(terms, kernel, groups)
+}
+
+fn build_swapped_kernel(terms: &mut Terms, kernel: TermId, groups: u8) -> Result<TermId, NoGradient> {
     let dims = terms.dims(kernel).clone();
+    if dims.len() < 3 {
+        return Err(NoGradient::Convolution);
+    }
     let n = Size::number(i64::from(groups));
     let per_group = dims[0].divided_by(i64::from(groups)).ok_or(NoGradient::Convolution)?;
     let rest = &dims[2..];

@@ -164,9 +164,9 @@ pub(crate) fn quotient_and_rest(
     let (q, r) = e.constant.divided_with_rest(size);
     quotient = quotient.plus(&q);
     rest = rest.plus(&r);
-    let is_within = rest.extremes(range).is_some_and(|(least, greatest)| {
-        least.is_never_negative() && (&greatest + &Size::number(1)).is_at_most(size)
-    });
+    let is_within = rest
+        .extremes(range)
+        .is_some_and(|(least, greatest)| least.is_never_negative() && (&greatest + &Size::number(1)).is_at_most(size));
     if is_within {
         return (quotient, rest);
     }

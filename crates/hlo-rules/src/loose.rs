@@ -61,17 +61,17 @@ impl Rule {
 /// What a term is made of, in a text that says nothing of inputs and dims.
 fn kind(terms: &Terms, term: TermId) -> String {
     let node = terms.node(term);
-    match node.op {
-        Op::Transpose(_) => kind(terms, node.args[0]),
-        Op::Input(_) => node.dims.len().to_string(),
-        _ => {
-            let mut args: Vec<String> = node.args.iter().map(|&a| kind(terms, a)).collect();
-            if is_commutative(&node.op) {
-                args.sort();
-            }
-            format!("{}({})", node.op.name(), args.join(","))
-        }
+    if let Op::Transpose(_) = node.op {
+        return kind(terms, node.args[0]);
     }
+    if let Op::Input(_) = node.op {
+        return node.dims.len().to_string();
+    }
+    let mut args: Vec<String> = node.args.iter().map(|&a| kind(terms, a)).collect();
+    if is_commutative(&node.op) {
+        args.sort();
+    }
+    format!("{}({})", node.op.name(), args.join(","))
 }
 
 fn is_commutative(op: &Op) -> bool {
@@ -137,9 +137,9 @@ impl<'r> Writer<'r> {
 
     /// The least number of an input of a term that was met before.
     fn first_met(&self, term: TermId) -> usize {
-        let number = |t: TermId| match self.terms.node(t).op {
-            Op::Input(number) => self.inputs.iter().position(|i| i.0 == number),
-            _ => None,
+        let number = |t: TermId| {
+            let Op::Input(number) = self.terms.node(t).op else { return None };
+            self.inputs.iter().position(|i| i.0 == number)
         };
         self.terms.reachable(&[term]).into_iter().filter_map(number).min().unwrap_or(usize::MAX)
     }
@@ -147,15 +147,15 @@ impl<'r> Writer<'r> {
     /// Writes a term whose dims have these labels.
     fn term(&mut self, term: TermId, labels: &[Label]) {
         let node = self.terms.node(term);
-        let of_args = match &node.op {
-            Op::Input(number) => return self.input(*number, term, labels),
-            Op::Transpose(order) => {
-                let place = |d: usize| order.iter().position(|&o| usize::from(o) == d).unwrap_or_default();
-                let inner: Vec<Label> = (0..order.len()).map(|d| labels[place(d)]).collect();
-                return self.term(node.args[0], &inner);
-            }
-            _ => self.labels_of_args(term, labels),
-        };
+        if let Op::Input(number) = node.op {
+            return self.input(number, term, labels);
+        }
+        if let Op::Transpose(order) = &node.op {
+            let place = |d: usize| order.iter().position(|&o| usize::from(o) == d).unwrap_or_default();
+            let inner: Vec<Label> = (0..order.len()).map(|d| labels[place(d)]).collect();
+            return self.term(node.args[0], &inner);
+        }
+        let of_args = self.labels_of_args(term, labels);
         self.out.push_str(node.op.name());
         self.out.push('(');
         // Parts of one kind stand in the order in which their inputs were met.
@@ -192,10 +192,7 @@ impl<'r> Writer<'r> {
                     };
                     (0..rank as u8).map(label).collect()
                 };
-                vec![
-                    side(ranks[0], &left, n_batch, &|p| p.0),
-                    side(ranks[1], &right, n_batch + left.len(), &|p| p.1),
-                ]
+                vec![side(ranks[0], &left, n_batch, &|p| p.0), side(ranks[1], &right, n_batch + left.len(), &|p| p.1)]
             }
             Op::Add | Op::Multiply | Op::Unary(_) | Op::Max | Op::Above => {
                 node.args.iter().map(|_| labels.to_vec()).collect()

@@ -3,7 +3,7 @@
 use crate::term::Unary;
 
 /// Arithmetic on one kind of number.
-pub trait Numbers {
+pub(crate) trait Numbers {
     /// The number.
     type N: Clone + PartialEq + std::fmt::Debug;
     /// What paddings hold.
@@ -15,7 +15,12 @@ pub trait Numbers {
     /// The sum of a list, in its order.
     fn sum(&self, all: &mut dyn Iterator<Item = &Self::N>) -> Self::N;
     /// The sum of products `a[i] * b[j]` over pairs of places, in their order.
-    fn sum_of_products(&self, a: &[Self::N], b: &[Self::N], places: &mut dyn Iterator<Item = (usize, usize)>) -> Self::N;
+    fn sum_of_products(
+        &self,
+        a: &[Self::N],
+        b: &[Self::N],
+        places: &mut dyn Iterator<Item = (usize, usize)>,
+    ) -> Self::N;
     /// A function of one number.
     fn unary(&self, unary: Unary, a: &Self::N) -> Self::N;
     /// The larger of two.
@@ -30,10 +35,10 @@ pub const PRIMES: [u64; 2] = [(1 << 61) - 1, (1 << 61) - 31];
 /// Residues modulo both primes. Functions of which nothing is known are values of a hash; the larger of two is one as
 /// well, alike for both orders.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Residues;
+pub(crate) struct Residues;
 
 /// A number modulo each of [`PRIMES`].
-pub type Residue = [u64; 2];
+pub(crate) type Residue = [u64; 2];
 
 /// `x` below 2^128 modulo `2^61 - c`, for small `c`.
 fn reduce(x: u128, prime: u64) -> u64 {
@@ -54,7 +59,7 @@ pub(crate) fn mix(mut x: u64) -> u64 {
 }
 
 /// The residue that stands for place `place` of input `input` under a seed.
-pub fn drawn(seed: u64, input: u8, place: usize) -> Residue {
+pub(crate) fn drawn(seed: u64, input: u8, place: usize) -> Residue {
     let bits = mix(mix(seed ^ (u64::from(input) << 56)).wrapping_add(place as u64));
     [0, 1].map(|i| reduce(u128::from(mix(bits ^ i as u64)), PRIMES[i]))
 }
@@ -81,7 +86,12 @@ impl Numbers for Residues {
         all.fold([0, 0], |sum, a| self.add(&sum, a))
     }
 
-    fn sum_of_products(&self, a: &[Residue], b: &[Residue], places: &mut dyn Iterator<Item = (usize, usize)>) -> Residue {
+    fn sum_of_products(
+        &self,
+        a: &[Residue],
+        b: &[Residue],
+        places: &mut dyn Iterator<Item = (usize, usize)>,
+    ) -> Residue {
         let mut sums = [0u128; 2];
         for (n, (i, j)) in places.enumerate() {
             if n % 32 == 31 {
@@ -118,11 +128,11 @@ impl Numbers for Residues {
 }
 
 /// Points that are evaluated together.
-pub const N_LANES: usize = 16;
+pub(crate) const N_LANES: usize = 16;
 
 /// Residues at several points at once: what an op moves where is found once for all of them.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct ResidueLanes;
+pub(crate) struct ResidueLanes;
 
 impl Numbers for ResidueLanes {
     type N = [Residue; N_LANES];
@@ -143,7 +153,12 @@ impl Numbers for ResidueLanes {
         all.fold(self.zero(), |sum, a| self.add(&sum, a))
     }
 
-    fn sum_of_products(&self, a: &[Self::N], b: &[Self::N], places: &mut dyn Iterator<Item = (usize, usize)>) -> Self::N {
+    fn sum_of_products(
+        &self,
+        a: &[Self::N],
+        b: &[Self::N],
+        places: &mut dyn Iterator<Item = (usize, usize)>,
+    ) -> Self::N {
         let mut sums = [[0u128; 2]; N_LANES];
         for (n, (i, j)) in places.enumerate() {
             for (lane, sums) in sums.iter_mut().enumerate() {
@@ -178,7 +193,7 @@ fn hashed(tag: u64, a: &Residue, b: &Residue) -> Residue {
 
 /// Small whole numbers, on which relu, step, max and its mask are what they are. `exp` is a hash.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Integers;
+pub(crate) struct Integers;
 
 impl Numbers for Integers {
     type N = i64;
@@ -224,7 +239,7 @@ impl Numbers for Integers {
 /// For each number a hash of how floating-point arithmetic gets it: equal hashes mean the same sums in the same order.
 /// The operands of one addition, product or maximum may change sides, as IEEE 754 has it.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Histories;
+pub(crate) struct Histories;
 
 fn pair(tag: u64, a: u64, b: u64) -> u64 {
     mix(mix(mix(tag) ^ a).wrapping_add(b))

@@ -36,6 +36,8 @@ pub enum Backward {
     Rule(usize),
     /// Both sides are one term.
     Trivial,
+    /// The rule was left out of the set.
+    LeftOut,
     /// There is none.
     None(NoGradient),
 }
@@ -66,6 +68,8 @@ pub struct RuleSet {
     pub n_rejected: usize,
     /// Backward forms that were built and verified, those that are rules of the set already included.
     pub n_backward: usize,
+    /// Backward forms whose own backward forms were not built: none, if the set is closed.
+    pub n_open: usize,
 }
 
 /// How a set is made.
@@ -81,8 +85,8 @@ impl Default for Options {
     }
 }
 
-/// Rounds of closure: a backward form of a backward form is a forward form again.
-const MOST_ROUNDS: usize = 2;
+/// Rounds of closure. A backward form of a backward form is a forward form again, so that few are needed.
+const MOST_ROUNDS: usize = 12;
 
 /// Enumerates, verifies and closes.
 ///
@@ -96,6 +100,7 @@ pub fn generate(options: Options) -> Result<RuleSet, ParseError> {
         match check(&rule) {
             Verdict::Accepted(accepted) => {
                 known.entry(rule.loose_text()).or_insert(set.entries.len());
+                known.insert(plain_key(&rule), set.entries.len());
                 set.push(rule, accepted, Origin::Enumerated);
             }
             Verdict::Rejected(_) => set.n_rejected += 1,
@@ -119,11 +124,58 @@ pub fn generate(options: Options) -> Result<RuleSet, ParseError> {
             }
             first = last;
         }
+        set.n_open = set.entries.len() - first;
     }
     Ok(set)
 }
 
 impl RuleSet {
+    /// The number of a rule by its name.
+    pub fn find(&self, name: &str) -> Option<usize> {
+        self.entries.iter().position(|entry| entry.rule.name == name)
+    }
+
+    /// The number of the rule that says what another one says, up to names and the order of dims and operands.
+    pub fn find_same(&self, rule: &Rule) -> Option<usize> {
+        let text = rule.loose_text();
+        self.entries.iter().position(|entry| entry.rule.loose_text() == text)
+    }
+
+    /// The set without rules, and without what follows from them alone.
+    ///
+    /// # Errors
+    /// The first name that no rule has.
+    pub fn without(&self, names: &[String]) -> Result<RuleSet, String> {
+        let mut is_out = vec![false; self.entries.len()];
+        for name in names {
+            is_out[self.find(name).ok_or_else(|| name.clone())?] = true;
+        }
+        // What follows from a rule stands behind it.
+        for (at, entry) in self.entries.iter().enumerate() {
+            let parent = match entry.origin {
+                Origin::Enumerated => entry.same_as,
+                Origin::Derived { of } | Origin::Gradient { of, .. } => Some(of),
+            };
+            is_out[at] = is_out[at] || parent.is_some_and(|of| is_out[of]);
+        }
+        let new = |at: usize| is_out[..at].iter().filter(|out| !**out).count();
+        let kept = self.entries.iter().enumerate().filter(|(at, _)| !is_out[*at]).map(|(_, entry)| {
+            let mut entry = entry.clone();
+            entry.same_as = entry.same_as.map(new);
+            match &mut entry.origin {
+                Origin::Enumerated => {}
+                Origin::Derived { of } | Origin::Gradient { of, .. } => *of = new(*of),
+            }
+            for (_, backward) in &mut entry.backward {
+                if let Backward::Rule(at) = backward {
+                    *backward = if is_out[*at] { Backward::LeftOut } else { Backward::Rule(new(*at)) };
+                }
+            }
+            entry
+        });
+        Ok(RuleSet { entries: kept.collect(), ..self.clone() })
+    }
+
     fn push(&mut self, mut rule: Rule, accepted: Accepted, origin: Origin) {
         let text = rule.canonical_text();
         let root = |side: &[TermId]| side.first().map_or("", |&t| rule.terms.node(t).op.name());
@@ -140,11 +192,13 @@ impl RuleSet {
         }
         for derived in parts_rule(rule).into_iter().chain(split_rules(rule)) {
             let text = derived.loose_text();
-            if known.contains_key(&text) || derived.is_loosely_trivial() {
+            let plain = plain_key(&derived);
+            if known.contains_key(&text) || known.contains_key(&plain) || derived.is_loosely_trivial() {
                 continue;
             }
             if let Verdict::Accepted(accepted) = check(&derived) {
                 known.insert(text, self.entries.len());
+                known.insert(plain, self.entries.len());
                 self.push(derived, accepted, Origin::Derived { of: at });
             }
         }
@@ -178,13 +232,15 @@ impl RuleSet {
             return Backward::Trivial;
         }
         let text = gradient.loose_text();
-        if let Some(&same) = known.get(&text) {
+        let plain = plain_key(&gradient);
+        if let Some(&same) = known.get(&text).or_else(|| known.get(&plain)) {
             return Backward::Rule(same);
         }
         match check(&gradient) {
             Verdict::Accepted(accepted) => {
                 let input = rule.inputs[usize::from(input)].clone();
                 known.insert(text, self.entries.len());
+                known.insert(plain, self.entries.len());
                 self.push(gradient, accepted, Origin::Gradient { of: at, input });
                 Backward::Rule(self.entries.len() - 1)
             }
@@ -194,6 +250,11 @@ impl RuleSet {
             }
         }
     }
+}
+
+/// The key of a rule's canonical text among those of loose ones.
+fn plain_key(rule: &Rule) -> String {
+    format!("plain {}", rule.canonical_text())
 }
 
 /// Whether both sides are linear in an input: no function stands between it and the results, and no product has it on both sides.

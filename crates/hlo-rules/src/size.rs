@@ -92,9 +92,8 @@ impl Size {
 
     /// Every unknown replaced.
     pub fn replace(&self, new: &dyn Fn(Sym) -> Size) -> Size {
-        let product = |(monomial, n): &(Monomial, i64)| {
-            monomial.iter().fold(Size::number(*n), |product, &s| &product * &new(s))
-        };
+        let product =
+            |(monomial, n): &(Monomial, i64)| monomial.iter().fold(Size::number(*n), |product, &s| &product * &new(s));
         self.terms.iter().map(product).fold(Size::default(), |sum, part| &sum + &part)
     }
 

@@ -11,8 +11,8 @@ use std::fmt;
 /// Random points for each tuple of sizes.
 pub const N_SEEDS: u64 = 64;
 
-/// Tuples of sizes: unknown `s` has entry `s` modulo the length. Among them degrees 2, 3, 4 and 6, odd sizes, and one.
-const TUPLES: [&[i64]; 10] = [
+/// Tuples of sizes: the unknown that stands at place `s` has entry `s` modulo the length. Among them degrees 2, 3, 4 and 6, odd sizes, and one.
+const TUPLES: [&[i64]; 12] = [
     &[2, 3],
     &[3, 2, 5],
     &[4, 1, 3],
@@ -23,6 +23,8 @@ const TUPLES: [&[i64]; 10] = [
     &[2, 6, 3],
     &[1, 1, 2],
     &[3, 4, 1, 2],
+    &[8, 1, 2],
+    &[9, 2, 1, 1],
 ];
 
 /// What a check of a rule gives.
@@ -89,7 +91,10 @@ impl fmt::Display for Counterexample {
             writeln!(f, "  {name}{dims:?} = [{}{more}]", shown.join(", "))?;
         }
         if !self.is_of_integers {
-            writeln!(f, "and a function in place of relu, step, exp or max that is zero (exp: one) at zero, modulo 2^61 - 1")?;
+            writeln!(
+                f,
+                "and a function in place of relu, step, exp or max that is zero (exp: one) at zero, modulo 2^61 - 1"
+            )?;
         }
         let result = if self.result == 0 { String::new() } else { format!(" of result {}", self.result) };
         write!(f, "the left side has {} at {:?}{result}, the right side {}", self.left, self.place, self.right)
@@ -101,7 +106,9 @@ impl fmt::Display for Rejected {
         match self {
             Rejected::Differs(example) => example.fmt(f),
             Rejected::Dims { left, right } => write!(f, "the left side gives {left}, the right side {right}"),
-            Rejected::Unproved(why) => write!(f, "no evaluation tells the sides apart, but they are not proved equal: {why}"),
+            Rejected::Unproved(why) => {
+                write!(f, "no evaluation tells the sides apart, but they are not proved equal: {why}")
+            }
         }
     }
 }
@@ -157,16 +164,15 @@ fn check_dims(rule: &Rule) -> Result<(), Rejected> {
 }
 
 /// The tuples of sizes at which all dims of a rule are one or more.
-pub fn tuples(rule: &Rule) -> Vec<Vec<i64>> {
+pub(crate) fn tuples(rule: &Rule) -> Vec<Vec<i64>> {
     let syms = unknowns(rule);
-    let value = |sym: &Sym, base: &[i64]| {
-        let n = base[sym.number() % base.len()];
-        if sym.is_amount() { n % 3 } else { n }
-    };
     let mut all: Vec<Vec<i64>> = Vec::new();
     for base in TUPLES {
         let mut sizes = vec![1; rule.unknowns.len()];
-        syms.iter().for_each(|s| sizes[s.number()] = value(s, base));
+        for (place, sym) in syms.iter().enumerate() {
+            let n = base[place % base.len()];
+            sizes[sym.number()] = if sym.is_amount() { n % 3 } else { n };
+        }
         let is_sound = rule.reachable().iter().all(|&t| rule.terms.dims(t).iter().all(|d| d.at(&sizes) >= 1));
         if is_sound && !all.contains(&sizes) {
             all.push(sizes);
@@ -282,13 +288,11 @@ fn counterexample(
         place[d] = rest % dims[d];
         rest /= dims[d];
     }
-    let inputs = rule.reachable().into_iter().filter_map(|t| match rule.terms.node(t).op {
-        Op::Input(number) => {
-            let dims: Vec<usize> = rule.terms.dims(t).iter().map(|d| d.at(sizes) as usize).collect();
-            let array = input(number, &dims);
-            Some((rule.inputs[usize::from(number)].clone(), dims, array.elems))
-        }
-        _ => None,
+    let inputs = rule.reachable().into_iter().filter_map(|t| {
+        let Op::Input(number) = rule.terms.node(t).op else { return None };
+        let dims: Vec<usize> = rule.terms.dims(t).iter().map(|d| d.at(sizes) as usize).collect();
+        let array = input(number, &dims);
+        Some((rule.inputs[usize::from(number)].clone(), dims, array.elems))
     });
     let sizes = unknowns(rule).iter().map(|s| (rule.unknowns[s.number()].clone(), sizes[s.number()])).collect();
     Rejected::Differs(Box::new(Counterexample {
@@ -307,7 +311,10 @@ fn label(rule: &Rule) -> Label {
     let roots: Vec<TermId> = rule.left.iter().chain(&rule.right).copied().collect();
     let input = |number: u8, dims: &[usize]| {
         let n: usize = dims.iter().product();
-        Array { dims: dims.to_vec(), elems: (0..n).map(|place| mix((u64::from(number) << 40) ^ place as u64)).collect() }
+        Array {
+            dims: dims.to_vec(),
+            elems: (0..n).map(|place| mix((u64::from(number) << 40) ^ place as u64)).collect(),
+        }
     };
     let is_exact = tuples(rule)
         .iter()

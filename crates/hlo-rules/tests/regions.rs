@@ -62,12 +62,19 @@ fn check(name: &str, is_concat_dear: bool) -> Vec<usize> {
         let region = read_region(&module, entry, &insts).unwrap_or_else(|e| panic!("{e}"));
         let roots: Vec<TermId> = region.outputs.iter().map(|o| o.1).collect();
         let start = std::time::Instant::now();
-        let found = alternatives(&set().1, &region.terms, &roots, Limits::default(), &cost).unwrap_or_else(|e| panic!("{e}"));
-        eprintln!("{name}: {} applications, {} unproved, {:?}", found.n_applications, found.n_unproved, start.elapsed());
+        let found =
+            alternatives(&set().1, &region.terms, &roots, Limits::default(), &cost).unwrap_or_else(|e| panic!("{e}"));
+        eprintln!(
+            "{name}: {} applications, {} unproved, {:?}",
+            found.n_applications,
+            found.n_unproved,
+            start.elapsed()
+        );
         assert!(found.all.len() <= Limits::default().n_alternatives);
         for alternative in &found.all {
             let mut changed = module.clone();
-            write_alternative(&mut changed, &region, &found.terms, &alternative.roots).unwrap_or_else(|e| panic!("{e}"));
+            write_alternative(&mut changed, &region, &found.terms, &alternative.roots)
+                .unwrap_or_else(|e| panic!("{e}"));
             let text = hlo_ir::print::print_module(&changed, &Default::default());
             hlo_ir::verify::verify(&changed).unwrap_or_else(|e| panic!("{text}{e:?}"));
             for seed in 0..3 {

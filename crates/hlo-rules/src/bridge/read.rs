@@ -3,7 +3,9 @@
 use super::BridgeError;
 use crate::size::Size;
 use crate::term::{Args, Conv, DimList, Dims, DotDims, Op, TermId, Terms, Unary, Window};
-use hlo_ir::attrs::{Attrs, Comparison, ConvAttrs, DotAttrs, Word};
+use hlo_ir::attrs::{
+    Attrs, CompareAttrs, Comparison, ConvAttrs, DimsAttrs, DotAttrs, PadAttrs, ReduceAttrs, SliceAttrs, Word,
+};
 use hlo_ir::monoid::{Monoid, find_monoid};
 use hlo_ir::{CompId, ConstantValue, DType, InstId, Module, NumberClass, Opcode};
 use smallvec::{SmallVec, smallvec};
@@ -85,6 +87,30 @@ pub fn find_regions(module: &Module, comp: CompId, n_ops: usize) -> Vec<Vec<Inst
     all
 }
 
+/// Reads an instruction of one opcode.
+type Read = for<'m> fn(&mut Reader<'m>, InstId) -> Result<TermId, BridgeError>;
+
+/// The opcodes that terms stand for. An instruction of any other one ends a region.
+const READERS: [(Opcode, Read); 14] = [
+    (Opcode::Add, |reader, inst| reader.binary(inst, Op::Add)),
+    (Opcode::Multiply, |reader, inst| reader.multiply(inst)),
+    (Opcode::Maximum, |reader, inst| reader.maximum(inst)),
+    (Opcode::Exponential, |reader, inst| reader.unary(inst, Op::Unary(Unary::Exp))),
+    (Opcode::Select, |reader, inst| reader.masked(inst)),
+    (Opcode::Dot, |reader, inst| reader.dot(inst)),
+    (Opcode::Convolution, |reader, inst| reader.convolution(inst)),
+    (Opcode::Transpose, |reader, inst| reader.transpose(inst)),
+    (Opcode::Reshape, |reader, inst| {
+        let dims = reader.dims(inst)?;
+        reader.unary(inst, Op::Reshape(dims))
+    }),
+    (Opcode::Slice, |reader, inst| reader.slice(inst)),
+    (Opcode::Concatenate, |reader, inst| reader.concatenate(inst)),
+    (Opcode::Pad, |reader, inst| reader.pad(inst)),
+    (Opcode::Broadcast, |reader, inst| reader.broadcast(inst)),
+    (Opcode::Reduce, |reader, inst| reader.reduce(inst)),
+];
+
 struct Reader<'m> {
     module: &'m Module,
     region: Region,
@@ -142,21 +168,15 @@ impl Reader<'_> {
     /// Whether an instruction is zero everywhere.
     fn is_zero(&self, inst: InstId) -> bool {
         let inst = self.repeated_scalar(inst).unwrap_or(inst);
-        match &self.module.inst(inst).attrs {
-            Attrs::Constant(value) => match &**value {
-                ConstantValue::Array(literal) => {
-                    let n: i64 = literal.dims().iter().product();
-                    n == 1 && matches!(literal.get(0), Some(hlo_ir::Scalar::Float(x)) if x == 0.0)
-                }
-                ConstantValue::Tuple(_) | ConstantValue::Elided => false,
-            },
-            _ => false,
-        }
+        let Attrs::Constant(value) = &self.module.inst(inst).attrs else { return false };
+        let ConstantValue::Array(literal) = &**value else { return false };
+        let is_one = literal.dims().iter().product::<i64>() == 1;
+        is_one && matches!(literal.get(0), Some(hlo_ir::Scalar::Float(x)) if x == 0.0)
     }
 
     fn instruction(&mut self, inst: InstId) -> Result<TermId, BridgeError> {
         let node = self.module.inst(inst).clone();
-        let dims = self.dims(inst)?;
+        self.dims(inst)?;
         if node.marks.as_ref().is_some_and(|m| !m.control_predecessors.is_empty()) {
             return self.fail(inst, "control predecessors");
         }
@@ -164,101 +184,123 @@ impl Reader<'_> {
         if self.region.dtype.class() != NumberClass::Float || !is_of_type {
             return self.fail(inst, "another element type");
         }
-        let operand = |k: usize| node.operands.get(k).copied().unwrap_or(inst);
-        match (node.opcode, &node.attrs) {
-            (Opcode::Add, _) => self.binary(inst, Op::Add),
-            (Opcode::Multiply, _) => {
-                for (x, scalar) in [(operand(0), operand(1)), (operand(1), operand(0))] {
-                    if let Some(scalar) = self.repeated_scalar(scalar).filter(|_| !dims.is_empty()) {
-                        let args = [self.value(x)?, self.value(scalar)?];
-                        return self.add(inst, Op::Scale, &args);
-                    }
-                }
-                self.binary(inst, Op::Multiply)
-            }
-            (Opcode::Maximum, _) => {
-                for (x, zero) in [(operand(0), operand(1)), (operand(1), operand(0))] {
-                    if self.is_zero(zero) {
-                        let x = self.value(x)?;
-                        return self.add(inst, Op::Unary(Unary::Relu), &[x]);
-                    }
-                }
-                self.binary(inst, Op::Max)
-            }
-            (Opcode::Exponential, _) => {
-                let x = self.value(operand(0))?;
-                self.add(inst, Op::Unary(Unary::Exp), &[x])
-            }
-            (Opcode::Select, _) => self.masked(inst),
-            (Opcode::Dot, Attrs::Dot(attrs)) => self.dot(inst, attrs),
-            (Opcode::Convolution, Attrs::Conv(attrs)) => self.convolution(inst, attrs),
-            (Opcode::Transpose, Attrs::Dims(attrs)) => {
-                let x = self.value(operand(0))?;
-                self.add(inst, Op::Transpose(attrs.dimensions.iter().map(|&d| d as u8).collect()), &[x])
-            }
-            (Opcode::Reshape, _) => {
-                let x = self.value(operand(0))?;
-                self.add(inst, Op::Reshape(dims), &[x])
-            }
-            (Opcode::Slice, Attrs::Slice(attrs)) => {
-                let mut x = self.value(operand(0))?;
-                for (dim, s) in attrs.slice.iter().enumerate() {
-                    if s.stride > 1 {
-                        return self.fail(inst, "a slice with strides");
-                    }
-                    let (start, size) = (Size::number(s.start), Size::number(s.limit - s.start));
-                    if self.region.terms.dims(x)[dim] != size {
-                        x = self.add(inst, Op::Slice { dim: dim as u8, start, size }, &[x])?;
-                    }
-                }
-                Ok(x)
-            }
-            (Opcode::Concatenate, Attrs::Dims(attrs)) => {
-                let dim = attrs.dimensions.first().map_or(0, |&d| d as u8);
-                let mut x = self.value(operand(0))?;
-                for &next in &node.operands[1..] {
-                    let next = self.value(next)?;
-                    x = self.add(inst, Op::Concat { dim }, &[x, next])?;
-                }
-                Ok(x)
-            }
-            (Opcode::Pad, Attrs::Pad(attrs)) => {
-                let is_plain = attrs.padding.iter().all(|p| p.interior == 0 && p.low >= 0 && p.high >= 0);
-                if !is_plain || !self.is_zero(operand(1)) {
-                    return self.fail(inst, "a padding with gaps, with cuts, or of other values than zero");
-                }
-                let mut x = self.value(operand(0))?;
-                for (dim, p) in attrs.padding.iter().enumerate().filter(|(_, p)| (p.low, p.high) != (0, 0)) {
-                    let (low, high) = (Size::number(p.low), Size::number(p.high));
-                    x = self.add(inst, Op::Pad { dim: dim as u8, low, high }, &[x])?;
-                }
-                Ok(x)
-            }
-            (Opcode::Broadcast, Attrs::Dims(attrs)) => {
-                let kept = &attrs.dimensions;
-                let is_ascending = kept.windows(2).all(|w| w[0] < w[1]);
-                let new: SmallVec<[(u8, Size); 2]> = (0..dims.len())
-                    .filter(|&d| !kept.contains(&(d as i64)))
-                    .map(|d| (d as u8, dims[d].clone()))
-                    .collect();
-                if !is_ascending {
-                    return self.fail(inst, "a broadcast that turns dims");
-                }
-                let x = self.value(operand(0))?;
-                if new.is_empty() { Ok(x) } else { self.add(inst, Op::Broadcast(new), &[x]) }
-            }
-            (Opcode::Reduce, Attrs::Reduce(attrs)) => {
-                let is_sum = attrs.to_apply.and_then(|c| find_monoid(self.module, c)) == Some(Monoid::Add);
-                if !is_sum || node.operands.len() != 2 || !self.is_zero(operand(1)) || attrs.dimensions.is_empty() {
-                    return self.fail(inst, "a reduction other than a sum from zero");
-                }
-                let mut over: DimList = attrs.dimensions.iter().map(|&d| d as u8).collect();
-                over.sort_unstable();
-                let x = self.value(operand(0))?;
-                self.add(inst, Op::Reduce(over), &[x])
-            }
-            _ => self.fail(inst, "an op that no term stands for"),
+        match READERS.iter().find(|reader| reader.0 == node.opcode) {
+            Some((_, read)) => read(self, inst),
+            None => self.fail(inst, "an op that no term stands for"),
         }
+    }
+
+    fn operand(&self, inst: InstId, k: usize) -> InstId {
+        self.module.inst(inst).operands.get(k).copied().unwrap_or(inst)
+    }
+
+    /// Operands in both orders.
+    fn orders(&self, inst: InstId) -> [(InstId, InstId); 2] {
+        let (a, b) = (self.operand(inst, 0), self.operand(inst, 1));
+        [(a, b), (b, a)]
+    }
+
+    fn unary(&mut self, inst: InstId, op: Op) -> Result<TermId, BridgeError> {
+        let x = self.value(self.operand(inst, 0))?;
+        self.add(inst, op, &[x])
+    }
+
+    /// The attributes of an instruction by their type; of a verified module they are those of the opcode.
+    fn attrs<T: Clone>(&self, inst: InstId, of: impl Fn(&Attrs) -> Option<&T>) -> Result<T, BridgeError> {
+        match of(&self.module.inst(inst).attrs) {
+            Some(attrs) => Ok(attrs.clone()),
+            None => self.fail(inst, "attributes of another op"),
+        }
+    }
+
+    fn multiply(&mut self, inst: InstId) -> Result<TermId, BridgeError> {
+        let is_array = !self.dims(inst)?.is_empty();
+        for (x, scalar) in self.orders(inst) {
+            if let Some(scalar) = self.repeated_scalar(scalar).filter(|_| is_array) {
+                let args = [self.value(x)?, self.value(scalar)?];
+                return self.add(inst, Op::Scale, &args);
+            }
+        }
+        self.binary(inst, Op::Multiply)
+    }
+
+    fn maximum(&mut self, inst: InstId) -> Result<TermId, BridgeError> {
+        for (x, zero) in self.orders(inst) {
+            if self.is_zero(zero) {
+                let x = self.value(x)?;
+                return self.add(inst, Op::Unary(Unary::Relu), &[x]);
+            }
+        }
+        self.binary(inst, Op::Max)
+    }
+
+    fn transpose(&mut self, inst: InstId) -> Result<TermId, BridgeError> {
+        let attrs = self.attrs(inst, DimsAttrs::of)?;
+        self.unary(inst, Op::Transpose(attrs.dimensions.iter().map(|&d| d as u8).collect()))
+    }
+
+    fn slice(&mut self, inst: InstId) -> Result<TermId, BridgeError> {
+        let attrs = self.attrs(inst, SliceAttrs::of)?;
+        let mut x = self.value(self.operand(inst, 0))?;
+        for (dim, s) in attrs.slice.iter().enumerate() {
+            if s.stride > 1 {
+                return self.fail(inst, "a slice with strides");
+            }
+            let (start, size) = (Size::number(s.start), Size::number(s.limit - s.start));
+            if self.region.terms.dims(x)[dim] != size {
+                x = self.add(inst, Op::Slice { dim: dim as u8, start, size }, &[x])?;
+            }
+        }
+        Ok(x)
+    }
+
+    fn concatenate(&mut self, inst: InstId) -> Result<TermId, BridgeError> {
+        let attrs = self.attrs(inst, DimsAttrs::of)?;
+        let dim = attrs.dimensions.first().map_or(0, |&d| d as u8);
+        let operands = self.module.inst(inst).operands.clone();
+        let mut x = self.value(self.operand(inst, 0))?;
+        for &next in operands.iter().skip(1) {
+            let next = self.value(next)?;
+            x = self.add(inst, Op::Concat { dim }, &[x, next])?;
+        }
+        Ok(x)
+    }
+
+    fn pad(&mut self, inst: InstId) -> Result<TermId, BridgeError> {
+        let attrs = self.attrs(inst, PadAttrs::of)?;
+        let is_plain = attrs.padding.iter().all(|p| p.interior == 0 && p.low >= 0 && p.high >= 0);
+        if !is_plain || !self.is_zero(self.operand(inst, 1)) {
+            return self.fail(inst, "a padding with gaps, with cuts, or of other values than zero");
+        }
+        let mut x = self.value(self.operand(inst, 0))?;
+        for (dim, p) in attrs.padding.iter().enumerate().filter(|(_, p)| (p.low, p.high) != (0, 0)) {
+            let (low, high) = (Size::number(p.low), Size::number(p.high));
+            x = self.add(inst, Op::Pad { dim: dim as u8, low, high }, &[x])?;
+        }
+        Ok(x)
+    }
+
+    fn broadcast(&mut self, inst: InstId) -> Result<TermId, BridgeError> {
+        let kept = self.attrs(inst, DimsAttrs::of)?.dimensions;
+        let dims = self.dims(inst)?;
+        if !kept.windows(2).all(|w| w[0] < w[1]) {
+            return self.fail(inst, "a broadcast that turns dims");
+        }
+        let new = (0..dims.len()).filter(|&d| !kept.contains(&(d as i64)));
+        let new: SmallVec<[(u8, Size); 2]> = new.map(|d| (d as u8, dims[d].clone())).collect();
+        if new.is_empty() { self.value(self.operand(inst, 0)) } else { self.unary(inst, Op::Broadcast(new)) }
+    }
+
+    fn reduce(&mut self, inst: InstId) -> Result<TermId, BridgeError> {
+        let attrs = self.attrs(inst, ReduceAttrs::of)?;
+        let is_sum = attrs.to_apply.and_then(|c| find_monoid(self.module, c)) == Some(Monoid::Add);
+        let is_one = self.module.inst(inst).operands.len() == 2;
+        if !is_sum || !is_one || !self.is_zero(self.operand(inst, 1)) || attrs.dimensions.is_empty() {
+            return self.fail(inst, "a reduction other than a sum from zero");
+        }
+        let mut over: DimList = attrs.dimensions.iter().map(|&d| d as u8).collect();
+        over.sort_unstable();
+        self.unary(inst, Op::Reduce(over))
     }
 
     fn binary(&mut self, inst: InstId, op: Op) -> Result<TermId, BridgeError> {
@@ -271,8 +313,12 @@ impl Reader<'_> {
     fn masked(&mut self, inst: InstId) -> Result<TermId, BridgeError> {
         let operands = self.module.inst(inst).operands.clone();
         let compare = self.module.inst(operands[0]).clone();
-        let is_above = matches!(&compare.attrs, Attrs::Compare(c) if c.direction == Comparison::Gt);
-        if compare.opcode != Opcode::Compare || !is_above || !self.is_zero(compare.operands[1]) || !self.is_zero(operands[2]) {
+        let is_above = CompareAttrs::of(&compare.attrs).is_some_and(|c| c.direction == Comparison::Gt);
+        if compare.opcode != Opcode::Compare
+            || !is_above
+            || !self.is_zero(compare.operands[1])
+            || !self.is_zero(operands[2])
+        {
             return self.fail(inst, "a choice other than by the sign of a value, of another value or zero");
         }
         let x = self.value(compare.operands[0])?;
@@ -292,7 +338,8 @@ impl Reader<'_> {
         }
     }
 
-    fn dot(&mut self, inst: InstId, attrs: &DotAttrs) -> Result<TermId, BridgeError> {
+    fn dot(&mut self, inst: InstId) -> Result<TermId, BridgeError> {
+        let attrs = self.attrs(inst, DotAttrs::of)?;
         self.precise(inst, &attrs.operand_precision, &attrs.algorithm)?;
         let pairs = |a: &[i64], b: &[i64]| a.iter().zip(b).map(|(&l, &r)| (l as u8, r as u8)).collect();
         let dims = DotDims {
@@ -302,12 +349,12 @@ impl Reader<'_> {
         self.binary(inst, Op::Dot(dims))
     }
 
-    fn convolution(&mut self, inst: InstId, attrs: &ConvAttrs) -> Result<TermId, BridgeError> {
+    fn convolution(&mut self, inst: InstId) -> Result<TermId, BridgeError> {
+        let attrs = self.attrs(inst, ConvAttrs::of)?;
         self.precise(inst, &attrs.operand_precision, &Word::default())?;
         let labels = &attrs.dim_labels;
-        let order = |a: i64, b: i64, spatial: &[i64]| -> DimList {
-            [a, b].iter().chain(spatial).map(|&d| d as u8).collect()
-        };
+        let order =
+            |a: i64, b: i64, spatial: &[i64]| -> DimList { [a, b].iter().chain(spatial).map(|&d| d as u8).collect() };
         let x_order = order(labels.input_batch, labels.input_feature, &labels.input_spatial);
         let w_order = order(labels.kernel_output_feature, labels.kernel_input_feature, &labels.kernel_spatial);
         let out_order = order(labels.output_batch, labels.output_feature, &labels.output_spatial);

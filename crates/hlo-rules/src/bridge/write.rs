@@ -16,7 +16,12 @@ use std::collections::BTreeMap;
 ///
 /// # Errors
 /// The alternative needs a value that is computed from what it gives.
-pub fn write_alternative(module: &mut Module, region: &Region, terms: &Terms, roots: &[TermId]) -> Result<(), BridgeError> {
+pub fn write_alternative(
+    module: &mut Module,
+    region: &Region,
+    terms: &Terms,
+    roots: &[TermId],
+) -> Result<(), BridgeError> {
     let mut changed = module.clone();
     let mut writer = Writer { module: &mut changed, region, terms, built: BTreeMap::new(), zero: None, sum: None };
     let mut new = Vec::new();
@@ -76,7 +81,13 @@ impl Writer<'_> {
 
     fn add(&mut self, opcode: Opcode, dims: &[i64], operands: &[InstId], attrs: impl Into<Attrs>) -> InstId {
         let shape = Shape::Array(self.shape(dims));
-        Builder::new(self.module, self.region.comp).add(opcode.row().name, opcode, shape, operands.iter().copied(), attrs)
+        Builder::new(self.module, self.region.comp).add(
+            opcode.row().name,
+            opcode,
+            shape,
+            operands.iter().copied(),
+            attrs,
+        )
     }
 
     fn zero(&mut self) -> InstId {

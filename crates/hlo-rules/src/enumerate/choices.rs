@@ -83,9 +83,8 @@ fn parts(dim: u8, size: &Size) -> Vec<Op> {
 fn merges(a: &Dims) -> Vec<Op> {
     let mut all = Vec::new();
     for d in 0..a.len() {
-        let around = |middle: &[Size], n: usize| -> Dims {
-            a[..d].iter().chain(middle).chain(&a[d + n..]).cloned().collect()
-        };
+        let around =
+            |middle: &[Size], n: usize| -> Dims { a[..d].iter().chain(middle).chain(&a[d + n..]).cloned().collect() };
         if d + 1 < a.len() {
             all.push(Op::Reshape(around(&[&a[d] * &a[d + 1]], 2)));
         }

@@ -162,13 +162,11 @@ impl<'s> Search<'s> {
     /// concatenation or a stack no operand is a part of another.
     fn is_apart(&self, op: &Op, args: &[TermId]) -> bool {
         let [a, b] = args else { return true };
-        match op {
-            Op::Dot(_) | Op::Conv(_) => {
-                let of_a = self.terms.reachable(&[*a]);
-                !self.terms.reachable(&[*b]).iter().any(|t| of_a.contains(t))
-            }
-            _ => a != b && !self.terms.reachable(&[*a]).contains(b) && !self.terms.reachable(&[*b]).contains(a),
+        let (of_a, of_b) = (self.terms.reachable(&[*a]), self.terms.reachable(&[*b]));
+        if matches!(op, Op::Dot(_) | Op::Conv(_)) {
+            return !of_b.iter().any(|t| of_a.contains(t));
         }
+        a != b && !of_a.contains(b) && !of_b.contains(a)
     }
 
     /// Evaluates a term. Returns it if its value is new.
@@ -222,7 +220,7 @@ pub(crate) fn general(mut rule: Rule) -> Option<Rule> {
         let mut shared: Vec<TermId> = rule.terms.reachable(&rule.left);
         shared.retain(|t| right.contains(t) && !matches!(rule.terms.node(*t).op, Op::Input(_)));
         for &part in shared.iter().rev() {
-            if let Some(wider) = with_input_for(&rule, part).filter(|wider| agrees(wider)) {
+            if let Some(wider) = with_input_for(&rule, part).filter(agrees) {
                 rule = wider;
                 continue 'again;
             }

@@ -15,7 +15,9 @@ impl Form {
         let mut forms: BTreeMap<TermId, Form> = BTreeMap::new();
         for term in terms.reachable(&[root]) {
             let node = terms.node(term);
-            let args: Vec<(&Form, &Dims)> = node.args.iter().map(|a| (&forms[a], terms.dims(*a))).collect();
+            let from = |a: &TermId| if matches!(node.op, Op::Reshape(_)) { unreshaped(terms, *a) } else { *a };
+            let args: Vec<TermId> = node.args.iter().map(from).collect();
+            let args: Vec<(&Form, &Dims)> = args.iter().map(|a| (&forms[a], terms.dims(*a))).collect();
             let form = build(&node.op, &args, &node.dims)?;
             if form.products.len() > MOST_PRODUCTS {
                 return Err(Unknown::TooMany);
@@ -24,6 +26,14 @@ impl Form {
         }
         Ok(forms.remove(&root).unwrap_or_default())
     }
+}
+
+/// What a reshape takes its elements from: a reshape of a reshape is one.
+fn unreshaped(terms: &Terms, mut term: TermId) -> TermId {
+    while matches!(terms.node(term).op, Op::Reshape(_)) {
+        term = terms.node(term).args[0];
+    }
+    term
 }
 
 fn free(dim: usize) -> Affine {
@@ -45,9 +55,9 @@ fn build(op: &Op, args: &[(&Form, &Dims)], dims: &Dims) -> Result<Form, Unknown>
         Op::Unary(unary) => apply(Function::Unary(*unary), &[of(0)], dims)?,
         Op::Max => apply(Function::Max, &[of(0), of(1)], dims)?,
         Op::Above => apply(Function::Above, &[of(0), of(1)], dims)?,
-        Op::Transpose(order) => moved(of(0), dims, &|d| {
-            free(order.iter().position(|&from| usize::from(from) == d).unwrap_or_default())
-        }),
+        Op::Transpose(order) => {
+            moved(of(0), dims, &|d| free(order.iter().position(|&from| usize::from(from) == d).unwrap_or_default()))
+        }
         Op::Reshape(_) => reshaped(of(0), args[0].1, dims),
         Op::Slice { dim, start, .. } => {
             moved(of(0), dims, &|d| if d == dim_of(dim) { free(d).plus(start) } else { free(d) })
@@ -327,8 +337,7 @@ fn reshaped(form: &Form, from: &Dims, to: &Dims) -> Form {
 fn apply(function: Function, args: &[&Form], dims: &Dims) -> Result<Form, Unknown> {
     let all: Vec<&Product> = args.iter().flat_map(|form| &form.products).collect();
     let vars: Vec<Var> = (0..dims.len()).map(|d| Var::Free(d as u8)).collect();
-    let start: Vec<Range> =
-        vars.iter().zip(dims).map(|(v, n)| (*v, Size::default(), n.clone())).collect();
+    let start: Vec<Range> = vars.iter().zip(dims).map(|(v, n)| (*v, Size::default(), n.clone())).collect();
     let borders = equal::borders(&vars, all.iter().map(|p| &p.ranges).chain([&start]))?;
     let mut products = Vec::new();
     for cell in equal::cells(&borders) {

@@ -135,12 +135,14 @@ fn taken_apart(products: Vec<Product>) -> Result<Vec<Product>, Unknown> {
         for (var, low, high) in &product.ranges {
             let Some(n) = (high - low).as_number().filter(|n| (2..=MOST_PLACES).contains(n)) else { continue };
             let split = |p: &Product| {
-                (0..n).map(|i| {
-                    let mut part = p.clone();
-                    let at = low + &Size::number(i);
-                    part.set_range(*var, at.clone(), &at + &Size::number(1));
-                    part
-                }).collect::<Vec<_>>()
+                (0..n)
+                    .map(|i| {
+                        let mut part = p.clone();
+                        let at = low + &Size::number(i);
+                        part.set_range(*var, at.clone(), &at + &Size::number(1));
+                        part
+                    })
+                    .collect::<Vec<_>>()
             };
             parts = parts.iter().flat_map(split).collect();
             if all.len() + parts.len() > 8 * MOST_PRODUCTS {

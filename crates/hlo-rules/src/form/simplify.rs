@@ -7,13 +7,13 @@ const MOST_ROUNDS: usize = 16;
 
 /// What became of a guard.
 enum Fate {
-    Stays(Guard),
+    Stays(Box<Guard>),
     Holds,
     Fails,
     /// It fixes the values of one index further.
-    Range(Var, Size, Size),
+    Range(Box<Range>),
     /// It says what one index is.
-    Equation(Var, Affine, Guard),
+    Equation(Var, Box<(Affine, Guard)>),
 }
 
 /// A product without what its ranges decide; `None` if nothing is left.
@@ -42,12 +42,14 @@ fn apply_guards(product: &mut Product, level: u8, outer: Outer<'_>) -> Option<bo
         match judge(guard, product, level, outer) {
             Fate::Holds => {}
             Fate::Fails => return None,
-            Fate::Stays(guard) => kept.push(guard),
-            Fate::Range(var, low, high) => {
+            Fate::Stays(guard) => kept.push(*guard),
+            Fate::Range(range) => {
+                let (var, low, high) = *range;
                 product.set_range(var, low, high);
                 is_changed = true;
             }
-            Fate::Equation(var, value, of_range) => {
+            Fate::Equation(var, solution) => {
+                let (value, of_range) = *solution;
                 product.remove_range(var);
                 product.guards = std::mem::take(&mut kept);
                 product.guards.append(&mut waiting);
@@ -92,7 +94,7 @@ fn judge(guard: Guard, product: &Product, level: u8, outer: Outer<'_>) -> Fate {
         && let Some((low, high)) = range_of(&product.ranges, var)
         && let (Some(low), Some(high)) = (greater(&low, &guard.low), lesser(&high, &guard.high))
     {
-        return Fate::Range(var, low, high);
+        return Fate::Range(Box::new((var, low, high)));
     }
     if &guard.low + &one == guard.high
         && let Some(var) = solvable(&guard.expr, product, level)
@@ -102,9 +104,9 @@ fn judge(guard: Guard, product: &Product, level: u8, outer: Outer<'_>) -> Fate {
         let rest = guard.expr.clone().add(&Affine::var(var), &-&n);
         // n * var + rest = low, and n is 1 or -1.
         let value = Affine::constant(guard.low.clone()).add(&rest, &Size::number(-1)).times(&n);
-        return Fate::Equation(var, value.clone(), Guard { expr: value, low, high });
+        return Fate::Equation(var, Box::new((value.clone(), Guard { expr: value, low, high })));
     }
-    Fate::Stays(guard)
+    Fate::Stays(Box::new(guard))
 }
 
 /// The greater of two sizes, if one is proved to be.

@@ -132,10 +132,13 @@ impl Builder<'_> {
                 self.built.insert(term, built);
             }
         }
-        side.iter().zip(roots).map(|(term, (_, groups))| {
-            let (built, own) = self.built[term].clone();
-            self.aligned(built, &own, groups)
-        }).collect()
+        side.iter()
+            .zip(roots)
+            .map(|(term, (_, groups))| {
+                let (built, own) = self.built[term].clone();
+                self.aligned(built, &own, groups)
+            })
+            .collect()
     }
 
     fn add(&mut self, op: Op, args: &[TermId]) -> Option<TermId> {
@@ -269,7 +272,12 @@ impl Builder<'_> {
         first.map_or(1, Vec::len)
     }
 
-    fn dot(&mut self, pairs: &DotDims, (a, left): (TermId, Groups), (b, right): (TermId, Groups)) -> Option<(TermId, Groups)> {
+    fn dot(
+        &mut self,
+        pairs: &DotDims,
+        (a, left): (TermId, Groups),
+        (b, right): (TermId, Groups),
+    ) -> Option<(TermId, Groups)> {
         let ranks = [self.terms.dims(a).len(), self.terms.dims(b).len()];
         let zipped = |pairs: &[(u8, u8)]| -> Option<SmallVec<[(u8, u8); 2]>> {
             let mut all = SmallVec::new();
@@ -302,11 +310,15 @@ impl Builder<'_> {
         Some((self.add(Op::Dot(dims), &[a, b])?, groups))
     }
 
-    fn convolution(&mut self, conv: &Conv, (a, left): (TermId, Groups), (b, right): (TermId, Groups)) -> Option<(TermId, Groups)> {
+    fn convolution(
+        &mut self,
+        conv: &Conv,
+        (a, left): (TermId, Groups),
+        (b, right): (TermId, Groups),
+    ) -> Option<(TermId, Groups)> {
         let [window] = &conv.windows[..] else { return None };
         let n = left.get(2)?.len();
-        let canonical: Groups =
-            [smallvec![0], smallvec![1], (2..2 + n as u8).collect()].into_iter().collect();
+        let canonical: Groups = [smallvec![0], smallvec![1], (2..2 + n as u8).collect()].into_iter().collect();
         let a = self.aligned(a, &left, &canonical)?;
         let b = self.aligned(b, &right, &canonical)?;
         let value = |size: &Size| match size.as_number() {

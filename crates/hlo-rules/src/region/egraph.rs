@@ -217,7 +217,8 @@ mod tests {
         let roots = [over(&mut terms, a), over(&mut terms, b)];
         let (mut graph, classes) = EGraph::of(&terms, &roots);
         assert_ne!(graph.find(classes[0]), graph.find(classes[1]));
-        let leaves: Vec<ClassId> = graph.leaders().into_iter().filter(|&c| matches!(graph.nodes(c)[0].op, Op::Input(_))).collect();
+        let leaves: Vec<ClassId> =
+            graph.leaders().into_iter().filter(|&c| matches!(graph.nodes(c)[0].op, Op::Input(_))).collect();
         assert!(graph.union(leaves[0], leaves[1]));
         graph.rebuild();
         assert_eq!(graph.find(classes[0]), graph.find(classes[1]));

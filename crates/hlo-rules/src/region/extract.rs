@@ -173,13 +173,7 @@ impl Extraction<'_> {
     }
 
     /// The cheapest that are proved equal to the region.
-    fn chosen(
-        self,
-        found: Found,
-        roots: &[TermId],
-        n_applications: usize,
-        limits: Limits,
-    ) -> Alternatives {
+    fn chosen(self, found: Found, roots: &[TermId], n_applications: usize, limits: Limits) -> Alternatives {
         let mut candidates: Vec<(u64, usize, Vec<TermId>, Vec<usize>)> =
             found.into_values().map(|(cost, entries, built)| (cost, entries.len(), built, entries)).collect();
         candidates.sort();

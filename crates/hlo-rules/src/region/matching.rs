@@ -5,9 +5,9 @@
 //! proved afterwards, so that a match need not be more than a good guess.
 
 use super::egraph::{ClassId, EGraph, ENode, kind};
-use crate::size::Size;
 use crate::rule::Rule;
-use crate::term::{DotDims, Op, TermId};
+use crate::size::Size;
+use crate::term::{Conv, DotDims, Op, TermId, Window};
 use smallvec::SmallVec;
 
 /// Dims of a class that one dim of a rule stands for.
@@ -32,7 +32,11 @@ const MOST_RANK: usize = 5;
 
 impl Bindings {
     pub(super) fn new(rule: &Rule) -> Bindings {
-        Bindings { inputs: vec![None; rule.inputs.len()], unknowns: vec![None; rule.unknowns.len()], waiting: Vec::new() }
+        Bindings {
+            inputs: vec![None; rule.inputs.len()],
+            unknowns: vec![None; rule.unknowns.len()],
+            waiting: Vec::new(),
+        }
     }
 
     fn size(&mut self, size: &Size, is: Vec<i64>) -> bool {
@@ -54,8 +58,11 @@ impl Bindings {
 
     /// A size's numbers, one for each dim of a group; all unknowns in it must measure groups of as many dims.
     pub(super) fn value(&self, size: &Size, n_dims: usize) -> Option<Vec<i64>> {
-        let lists: Vec<(usize, &Vec<i64>)> =
-            size.unknowns().iter().map(|s| Some((s.number(), self.unknowns[s.number()].as_ref()?))).collect::<Option<_>>()?;
+        let lists: Vec<(usize, &Vec<i64>)> = size
+            .unknowns()
+            .iter()
+            .map(|s| Some((s.number(), self.unknowns[s.number()].as_ref()?)))
+            .collect::<Option<_>>()?;
         if lists.iter().any(|l| l.1.len() != n_dims) {
             return None;
         }
@@ -172,9 +179,11 @@ impl Matcher<'_> {
                     return if *known == (self.graph.find(class), groups.clone()) { vec![b] } else { Vec::new() };
                 }
                 let sizes = self.graph.sizes(class);
-                let is_sound = node.dims.iter().zip(groups).all(|(size, group)| {
-                    b.size(size, group.iter().map(|&d| sizes[usize::from(d)]).collect())
-                });
+                let is_sound = node
+                    .dims
+                    .iter()
+                    .zip(groups)
+                    .all(|(size, group)| b.size(size, group.iter().map(|&d| sizes[usize::from(d)]).collect()));
                 b.inputs[at] = Some((self.graph.find(class), groups.clone()));
                 if is_sound { vec![b] } else { Vec::new() }
             }
@@ -190,7 +199,8 @@ impl Matcher<'_> {
                 }
                 for candidate in self.graph.nodes(class) {
                     if let (Op::Transpose(order), true) = (&candidate.op, may_turn) {
-                        let turned = groups.iter().map(|g| g.iter().map(|&d| order[usize::from(d)]).collect()).collect();
+                        let turned =
+                            groups.iter().map(|g| g.iter().map(|&d| order[usize::from(d)]).collect()).collect();
                         all.extend(self.term(term, candidate.args[0], &turned, b.clone(), false));
                     }
                     if kind(&candidate.op) == kind(op) && candidate.args.len() == node.args.len() {
@@ -232,73 +242,67 @@ impl Matcher<'_> {
         let op = &self.rule.terms.node(term).op;
         let sole = |dim: u8, is: u8| (groups[usize::from(dim)][..] == [is]).then_some(());
         let same = || vec![groups.clone(); found.args.len()];
-        match (op, &found.op) {
-            (Op::Dot(ours), Op::Dot(theirs)) => self.dot(term, ours, theirs, found, groups, swapped),
-            (Op::Add, Op::Add) | (Op::Multiply, Op::Multiply) | (Op::Max, Op::Max) | (Op::Above, Op::Above) => Some(same()),
-            (Op::Unary(a), Op::Unary(is)) => (a == is).then(same),
-            (Op::Scale, Op::Scale) => Some(vec![groups.clone(), Groups::new()]),
-            (Op::Concat { dim }, Op::Concat { dim: is }) => sole(*dim, *is).map(|()| same()),
-            (Op::Slice { dim, start, size }, Op::Slice { dim: is, start: from, size: n }) => {
+        let theirs = &found.op;
+        match op {
+            Op::Input(_) | Op::Transpose(_) | Op::Reshape(_) => None,
+            Op::Add | Op::Multiply | Op::Max | Op::Above => Some(same()),
+            Op::Unary(_) => (op == theirs).then(same),
+            Op::Scale => Some(vec![groups.clone(), Groups::new()]),
+            Op::Dot(ours) => {
+                let Op::Dot(theirs) = theirs else { return None };
+                self.dot(term, ours, theirs, found, groups, swapped)
+            }
+            Op::Concat { dim } => {
+                let Op::Concat { dim: is } = theirs else { return None };
+                sole(*dim, *is).map(|()| same())
+            }
+            Op::Slice { dim, start, size } => {
+                let Op::Slice { dim: is, start: from, size: n } = theirs else { return None };
                 sole(*dim, *is)?;
                 (b.size(start, vec![from.as_number()?]) && b.size(size, vec![n.as_number()?])).then(same)
             }
-            (Op::Pad { dim, low, high }, Op::Pad { dim: is, low: before, high: after }) => {
+            Op::Pad { dim, low, high } => {
+                let Op::Pad { dim: is, low: before, high: after } = theirs else { return None };
                 sole(*dim, *is)?;
                 (b.size(low, vec![before.as_number()?]) && b.size(high, vec![after.as_number()?])).then(same)
             }
-            (Op::Stack { dim }, Op::Stack { dim: is }) => {
+            Op::Stack { dim } => {
+                let Op::Stack { dim: is } = theirs else { return None };
                 sole(*dim, *is)?;
                 let mut inner = groups.clone();
                 inner.remove(usize::from(*dim));
                 inner.iter_mut().flatten().filter(|d| **d > *is).for_each(|d| *d -= 1);
                 Some(vec![inner; found.args.len()])
             }
-            (Op::Pick { dim, place }, Op::Pick { dim: is, place: at }) => {
+            Op::Pick { dim, place } => {
+                let Op::Pick { dim: is, place: at } = theirs else { return None };
                 let mut inner = groups.clone();
                 inner.iter_mut().flatten().filter(|d| **d >= *is).for_each(|d| *d += 1);
                 inner.insert(usize::from(*dim), SmallVec::from_slice(&[*is]));
                 (place == at).then(|| vec![inner])
             }
-            (Op::Reduce(over), Op::Reduce(summed)) => {
-                let rank = self.graph.dims(found.args[0]).len() as u8;
-                let kept: Vec<u8> = (0..rank).filter(|d| !summed.contains(d)).collect();
-                let mut inner: Groups =
-                    groups.iter().map(|g| g.iter().map(|&d| kept[usize::from(d)]).collect()).collect();
-                let parts = shared_out(summed, over.len())?;
-                over.iter().zip(parts).for_each(|(&d, part)| inner.insert(usize::from(d), part));
-                Some(vec![inner])
+            Op::Reduce(over) => {
+                let Op::Reduce(summed) = theirs else { return None };
+                self.reduce(over, summed, found, groups)
             }
-            (Op::Broadcast(new), Op::Broadcast(theirs)) => {
-                let is_new = |d: u8| theirs.iter().any(|n| n.0 == d);
-                let ours = |dim: usize| new.iter().any(|n| usize::from(n.0) == dim);
-                let agree = groups.iter().enumerate().all(|(dim, group)| group.iter().all(|&d| is_new(d) == ours(dim)));
-                let sizes = |group: &Group| -> Vec<i64> {
-                    group.iter().filter_map(|d| theirs.iter().find(|n| n.0 == *d)?.1.as_number()).collect()
-                };
-                let sized = new.iter().all(|(dim, size)| b.size(size, sizes(&groups[usize::from(*dim)])));
-                let inner = |d: u8| d - theirs.iter().filter(|n| n.0 < d).count() as u8;
-                let kept = (0..groups.len()).filter(|&dim| !ours(dim));
-                let inner = kept.map(|dim| groups[dim].iter().map(|&d| inner(d)).collect()).collect();
-                (agree && sized).then(|| vec![inner])
+            Op::Broadcast(new) => {
+                let Op::Broadcast(theirs) = theirs else { return None };
+                broadcast(new, theirs, groups, b)
             }
-            (Op::Conv(ours), Op::Conv(theirs)) => {
-                let spatial: Group = (2..2 + theirs.windows.len() as u8).collect();
-                let wanted: Groups = [Group::from_slice(&[0]), Group::from_slice(&[1]), spatial].into_iter().collect();
-                let [ours_window] = &ours.windows[..] else { return None };
-                let is_alike = (ours.feature_groups, ours.batch_groups) == (theirs.feature_groups, theirs.batch_groups)
-                    && theirs.windows.iter().all(|w| w.is_reversed == ours_window.is_reversed);
-                let field = |f: &dyn Fn(&crate::term::Window) -> &Size| -> Option<Vec<i64>> {
-                    theirs.windows.iter().map(|w| f(w).as_number()).collect()
-                };
-                let is_sized = b.size(&ours_window.stride, field(&|w| &w.stride)?)
-                    && b.size(&ours_window.low, field(&|w| &w.low)?)
-                    && b.size(&ours_window.base, field(&|w| &w.base)?)
-                    && b.size(&ours_window.dilation, field(&|w| &w.dilation)?)
-                    && b.size(&ours_window.out, field(&|w| &w.out)?);
-                (is_alike && is_sized && *groups == wanted).then(|| vec![wanted.clone(), wanted])
+            Op::Conv(ours) => {
+                let Op::Conv(theirs) = theirs else { return None };
+                convolution(ours, theirs, groups, b)
             }
-            _ => None,
         }
+    }
+
+    fn reduce(&self, over: &[u8], summed: &[u8], found: &ENode, groups: &Groups) -> Option<Vec<Groups>> {
+        let rank = self.graph.dims(found.args[0]).len() as u8;
+        let kept: Vec<u8> = (0..rank).filter(|d| !summed.contains(d)).collect();
+        let mut inner: Groups = groups.iter().map(|g| g.iter().map(|&d| kept[usize::from(d)]).collect()).collect();
+        let parts = shared_out(summed, over.len())?;
+        over.iter().zip(parts).for_each(|(&d, part)| inner.insert(usize::from(d), part));
+        Some(vec![inner])
     }
 
     /// Batch dims to batch dims, sums to sums, and the free dims of each operand to its own.
@@ -317,13 +321,11 @@ impl Matcher<'_> {
         let (n_batch, n_ours) = (ours.batch.len(), our_ranks[0] - ours.batch.len() - ours.contract.len());
         let starts = [theirs.batch.len(), theirs.batch.len() + left.len()];
         // Their dims in the order of our operands.
-        let (free, starts) =
-            if swapped { ([right, left], [starts[1], starts[0]]) } else { ([left, right], starts) };
+        let (free, starts) = if swapped { ([right, left], [starts[1], starts[0]]) } else { ([left, right], starts) };
         let flip = |pair: &(u8, u8)| if swapped { (pair.1, pair.0) } else { *pair };
         let sums = shared_out(&(0..theirs.contract.len() as u8).collect::<Group>(), ours.contract.len())?;
-        let within = |group: &Group, start: usize, n: usize| {
-            group.iter().all(|&d| (start..start + n).contains(&usize::from(d)))
-        };
+        let within =
+            |group: &Group, start: usize, n: usize| group.iter().all(|&d| (start..start + n).contains(&usize::from(d)));
         let is_sound = groups.iter().enumerate().all(|(dim, group)| match dim.checked_sub(n_batch) {
             None => within(group, 0, theirs.batch.len()),
             Some(own) if own < n_ours => within(group, starts[0], free[0].len()),
@@ -348,6 +350,39 @@ impl Matcher<'_> {
         };
         Some(vec![of(0, &|p| p.0, n_batch), of(1, &|p| p.1, n_batch + n_ours)])
     }
+}
+
+/// New dims to new dims; the operand's are the others.
+fn broadcast(new: &[(u8, Size)], theirs: &[(u8, Size)], groups: &Groups, b: &mut Bindings) -> Option<Vec<Groups>> {
+    let is_new = |d: u8| theirs.iter().any(|n| n.0 == d);
+    let ours = |dim: usize| new.iter().any(|n| usize::from(n.0) == dim);
+    let agree = groups.iter().enumerate().all(|(dim, group)| group.iter().all(|&d| is_new(d) == ours(dim)));
+    let sizes = |group: &Group| -> Vec<i64> {
+        group.iter().filter_map(|d| theirs.iter().find(|n| n.0 == *d)?.1.as_number()).collect()
+    };
+    let is_sized = new.iter().all(|(dim, size)| b.size(size, sizes(&groups[usize::from(*dim)])));
+    let inner = |d: u8| d - theirs.iter().filter(|n| n.0 < d).count() as u8;
+    let kept = (0..groups.len()).filter(|&dim| !ours(dim));
+    let inner = kept.map(|dim| groups[dim].iter().map(|&d| inner(d)).collect()).collect();
+    (agree && is_sized).then(|| vec![inner])
+}
+
+/// Batch, feature, and all spatial dims as one group, whose windows have a number each.
+fn convolution(ours: &Conv, theirs: &Conv, groups: &Groups, b: &mut Bindings) -> Option<Vec<Groups>> {
+    let spatial: Group = (2..2 + theirs.windows.len() as u8).collect();
+    let wanted: Groups = [Group::from_slice(&[0]), Group::from_slice(&[1]), spatial].into_iter().collect();
+    let [window] = &ours.windows[..] else { return None };
+    let is_alike = (ours.feature_groups, ours.batch_groups) == (theirs.feature_groups, theirs.batch_groups)
+        && theirs.windows.iter().all(|w| w.is_reversed == window.is_reversed);
+    let fields = |w: &Window| [&w.stride, &w.low, &w.base, &w.dilation, &w.out].map(Clone::clone);
+    let theirs: Vec<[Size; 5]> = theirs.windows.iter().map(fields).collect();
+    for (k, ours) in fields(window).iter().enumerate() {
+        let numbers: Vec<i64> = theirs.iter().map(|w| w[k].as_number()).collect::<Option<_>>()?;
+        if !b.size(ours, numbers) {
+            return None;
+        }
+    }
+    (is_alike && *groups == wanted).then(|| vec![wanted.clone(), wanted])
 }
 
 fn is_commutative(op: &Op) -> bool {

@@ -1,7 +1,7 @@
 //! Text to rules.
 
-use crate::enumerate::Signature;
 use super::tokens::{Placed, Token, tokens};
+use crate::enumerate::Signature;
 use crate::rule::{Label, Rule};
 use crate::size::{Size, Sym};
 use crate::term::{Args, Conv, Dims, DotDims, Op, TermId, Unary, Window};
@@ -39,7 +39,8 @@ const MOST_DEPTH: usize = 64;
 /// # Errors
 /// The first place that does not fit.
 pub fn parse_rules(text: &str) -> Result<Vec<(Rule, Option<Label>)>, ParseError> {
-    let mut parser = Parser { tokens: tokens(text)?, at: 0, rule: Rule::default(), amounts: Vec::new(), inputs: Vec::new() };
+    let mut parser =
+        Parser { tokens: tokens(text)?, at: 0, rule: Rule::default(), amounts: Vec::new(), inputs: Vec::new() };
     let mut rules = Vec::new();
     while *parser.peek() != Token::End {
         rules.push(parser.rule()?);
@@ -52,7 +53,8 @@ pub fn parse_rules(text: &str) -> Result<Vec<(Rule, Option<Label>)>, ParseError>
 /// # Errors
 /// The first place that does not fit.
 pub(crate) fn parse_signatures(text: &str) -> Result<Vec<Signature>, ParseError> {
-    let mut parser = Parser { tokens: tokens(text)?, at: 0, rule: Rule::default(), amounts: Vec::new(), inputs: Vec::new() };
+    let mut parser =
+        Parser { tokens: tokens(text)?, at: 0, rule: Rule::default(), amounts: Vec::new(), inputs: Vec::new() };
     let mut all = Vec::new();
     while *parser.peek() != Token::End {
         all.push(parser.signature()?);
@@ -191,7 +193,11 @@ impl Parser {
                     ("new", [size]) => signature.new.push(size.clone()),
                     ("point", [name, value]) => signature.point.push((name.clone(), value.clone())),
                     (_, item) => {
-                        return self.error_at(at, "5 sizes a window, 2 a padding or a point, 1 a dim", item.len().to_string());
+                        return self.error_at(
+                            at,
+                            "5 sizes a window, 2 a padding or a point, 1 a dim",
+                            item.len().to_string(),
+                        );
                     }
                 }
             }
@@ -355,9 +361,7 @@ impl Parser {
             "conv" => a.conv().map(|conv| Op::Conv(Box::new(conv))),
             "transpose" => a.dims("order").map(Op::Transpose),
             "reshape" => a.sizes("dims").map(Op::Reshape),
-            "slice" => {
-                (|| Some(Op::Slice { dim: a.dim("dim")?, start: a.size("start")?, size: a.size("size")? }))()
-            }
+            "slice" => (|| Some(Op::Slice { dim: a.dim("dim")?, start: a.size("start")?, size: a.size("size")? }))(),
             "concat" => a.dim("dim").map(|dim| Op::Concat { dim }),
             "stack" => a.dim("dim").map(|dim| Op::Stack { dim }),
             "pick" => (|| Some(Op::Pick { dim: a.dim("dim")?, place: a.dim("place")? }))(),
@@ -419,7 +423,10 @@ impl Attributes {
         if self.0.iter().all(|a| a.0 != name) {
             return Some(SmallVec::new());
         }
-        self.items(name)?.iter().map(|item| if let [a, b] = &item[..] { Some((number(a)?, number(b)?)) } else { None }).collect()
+        self.items(name)?
+            .iter()
+            .map(|item| if let [a, b] = &item[..] { Some((number(a)?, number(b)?)) } else { None })
+            .collect()
     }
 
     fn new_dims(&mut self) -> Option<SmallVec<[(u8, Size); 2]>> {

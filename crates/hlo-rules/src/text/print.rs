@@ -72,9 +72,8 @@ fn attributes(rule: &Rule, op: &Op) -> Vec<String> {
             batch.into_iter().chain(contract).collect()
         }
         Op::Conv(conv) => {
-            let window = |w: &crate::term::Window| {
-                [&w.stride, &w.low, &w.base, &w.dilation, &w.out].map(size).join(":")
-            };
+            let window =
+                |w: &crate::term::Window| [&w.stride, &w.low, &w.base, &w.dilation, &w.out].map(size).join(":");
             let mut all = vec![format!("window={}", list(conv.windows.iter().map(window)))];
             let reversed: Vec<String> =
                 (0..conv.windows.len()).filter(|&s| conv.windows[s].is_reversed).map(|s| s.to_string()).collect();
