@@ -33,3 +33,8 @@ pub use verify::{Accepted, Counterexample, N_SEEDS, Rejected, Verdict, check, pr
 
 #[cfg(test)]
 mod tests;
+
+/// The example of the README is run.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -64,12 +64,7 @@ fn check(name: &str, is_concat_dear: bool) -> Vec<usize> {
         let start = std::time::Instant::now();
         let found =
             alternatives(&set().1, &region.terms, &roots, Limits::default(), &cost).unwrap_or_else(|e| panic!("{e}"));
-        eprintln!(
-            "{name}: {} applications, {} unproved, {:?}",
-            found.n_applications,
-            found.n_unproved,
-            start.elapsed()
-        );
+        println!("{name}: {} applications, {} unproved, {:?}", found.n_applications, found.n_unproved, start.elapsed());
         assert!(found.all.len() <= Limits::default().n_alternatives);
         for alternative in &found.all {
             let mut changed = module.clone();
@@ -87,7 +82,7 @@ fn check(name: &str, is_concat_dear: bool) -> Vec<usize> {
             let all = found.terms.reachable(&alternative.roots);
             products.push(all.iter().filter(is_product).count());
             let names: Vec<&str> = alternative.entries.iter().map(|&e| set().0.entries[e].rule.name.as_str()).collect();
-            eprintln!("  cost {} products {} {names:?}", alternative.cost, products.last().unwrap());
+            println!("  cost {} products {} {names:?}", alternative.cost, products.last().unwrap());
         }
     }
     products

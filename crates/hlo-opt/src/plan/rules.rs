@@ -6,7 +6,7 @@ use crate::{Failure, exit};
 use hlo_rules::text::{parse_rules, print_rule};
 use hlo_rules::{
     Backward, Entry, Label, N_SEEDS, NoGradient, Options, Origin, PRIMES, Rejected, Rule, RuleSet, Verdict, check,
-    generate,
+    generate, parallel_families,
 };
 use std::fmt::Write;
 use std::path::Path;
