@@ -22,6 +22,8 @@ pub(crate) enum PlanCommand {
     Reshard(ReshardArgs),
     /// Find how to cut a global training step, with a bound that says how far from the best the plan can be
     Parallel(ParallelArgs),
+    /// List the algebraic rules, or check rules of a file
+    Rules(RulesArgs),
 }
 
 /// What both plans take.
@@ -168,6 +170,24 @@ pub(crate) struct ParallelArgs {
     /// The report, one JSON object, the annotated program, or a picture of its ops coloured by how they are cut
     #[arg(long, value_name = "WHAT", default_value = "text")]
     pub emit: ParallelEmit,
+}
+
+/// `plan rules`.
+#[derive(Args, Debug)]
+#[command(group(clap::ArgGroup::new("what").required(true).args(["list", "check"])))]
+pub(crate) struct RulesArgs {
+    /// Generate, verify and print the rules
+    #[arg(long)]
+    pub list: bool,
+    /// Check the rules of a file: each is accepted, or rejected with a counterexample
+    #[arg(long, value_name = "FILE")]
+    pub check: Option<PathBuf>,
+    /// Leave out a rule, and what follows from it; may be repeated
+    #[arg(long, value_name = "RULE")]
+    pub without_rule: Vec<String>,
+    /// Leave out the rules that are backward forms of others
+    #[arg(long)]
+    pub no_closure: bool,
 }
 
 /// What `plan parallel` prints.

@@ -1,0 +1,169 @@
+//! `hlo-opt plan rules`: the algebraic rules with what was shown of them, and checks of rules that a file states.
+
+use super::arguments::RulesArgs;
+use crate::console::Console;
+use crate::{Failure, exit};
+use hlo_rules::text::{parse_rules, print_rule};
+use hlo_rules::{
+    Backward, Entry, Label, N_SEEDS, NoGradient, Options, Origin, PRIMES, Rejected, Rule, RuleSet, Verdict, check,
+    generate, parallel_families,
+};
+use std::fmt::Write;
+use std::path::Path;
+
+/// Prints the rules, or the verdicts on those of a file.
+///
+/// # Errors
+/// A file that cannot be read or has no rules, or a rule to leave out that the set does not have.
+pub(crate) fn plan(args: &RulesArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
+    let set = || -> Result<RuleSet, Failure> {
+        let set = generate(Options { is_closed: !args.no_closure }).map_err(|e| Failure::File(e.to_string()))?;
+        set.without(&args.without_rule)
+            .map_err(|name| Failure::Usage(format!("--without-rule: expected a rule that --list names, found {name}")))
+    };
+    match &args.check {
+        Some(path) => check_file(path, &set()?, console),
+        None => {
+            console.print(list(&set()?).as_bytes())?;
+            Ok(exit::OK)
+        }
+    }
+}
+
+fn check_file(path: &Path, set: &RuleSet, console: &mut Console<'_>) -> Result<u8, Failure> {
+    let place = path.display();
+    let text = std::fs::read_to_string(path).map_err(|e| Failure::File(format!("{place}: {e}")))?;
+    let rules = parse_rules(&text).map_err(|e| {
+        let at = format!("{place}:{}:{}", e.line, e.column);
+        Failure::Diagnostics(format!("{at}: error: expected {}, found {}\n", e.expected, e.found))
+    })?;
+    if rules.is_empty() {
+        return Err(Failure::Diagnostics(format!("{place}:1:1: error: expected rules, found none\n")));
+    }
+    let (mut out, mut worst) = (String::new(), exit::OK);
+    for (rule, claimed) in &rules {
+        let (line, code) = verdict(rule, *claimed, set);
+        let _ = writeln!(out, "{}: {line}", rule.name);
+        // A rule that is wrong weighs more than one of which nothing is known.
+        if worst != exit::DIFFERENT && code != exit::OK {
+            worst = code;
+        }
+    }
+    console.print(out.as_bytes())?;
+    Ok(worst)
+}
+
+fn verdict(rule: &Rule, claimed: Option<Label>, set: &RuleSet) -> (String, u8) {
+    match check(rule) {
+        Verdict::Accepted(found) => {
+            let shown = format!(
+                "{}, proved for all sizes, {} shapes x {N_SEEDS} points modulo {} primes",
+                found.label.name(),
+                found.n_tuples,
+                PRIMES.len()
+            );
+            let known = match set.find_same(rule) {
+                Some(at) => format!("; in the set: {}", set.entries[at].rule.name),
+                None => "; not in the set".to_string(),
+            };
+            match claimed {
+                Some(claimed) if claimed == Label::Exact && found.label == Label::Reassoc => {
+                    (format!("rejected: expected exact, found {shown}"), exit::DIFFERENT)
+                }
+                Some(_) | None => (format!("accepted: {shown}{known}"), exit::OK),
+            }
+        }
+        Verdict::Rejected(why @ Rejected::Unproved(_)) => (format!("rejected: {why}"), exit::UNKNOWN),
+        Verdict::Rejected(why @ (Rejected::Differs(_) | Rejected::Dims { .. })) => {
+            (format!("rejected: {why}"), exit::DIFFERENT)
+        }
+    }
+}
+
+fn list(set: &RuleSet) -> String {
+    let mut out = String::new();
+    let is = |origin: fn(&Origin) -> bool| move |entry: &&Entry| origin(&entry.origin);
+    let groups: [(&str, Vec<&Entry>); 3] = [
+        ("enumerated", set.entries.iter().filter(is(|o| matches!(o, Origin::Enumerated))).collect()),
+        ("parts of joined branches", set.entries.iter().filter(is(|o| matches!(o, Origin::Derived { .. }))).collect()),
+        ("backward forms", set.entries.iter().filter(is(|o| matches!(o, Origin::Gradient { .. }))).collect()),
+    ];
+    for (name, entries) in &groups {
+        let n_exact = entries.iter().filter(|e| e.accepted.label == Label::Exact).count();
+        let _ =
+            writeln!(out, "# {name}: {} rules, {n_exact} exact, {} reassoc", entries.len(), entries.len() - n_exact);
+    }
+    let counts = set.counts;
+    let _ = writeln!(
+        out,
+        "# of {} terms of up to {} ops: {} pairs agree at a random point, {} candidates; {} rejected",
+        counts.n_terms,
+        hlo_rules::MOST_OPS,
+        counts.n_pairs,
+        counts.n_candidates,
+        set.n_rejected
+    );
+    let _ = writeln!(out, "# parallel rules, derived from the op table: op x factor, for each axis of a mesh");
+    for family in parallel_families() {
+        let _ = writeln!(
+            out,
+            "#   {:12} {:3} rules of {:2} ops: {} cut and joined, {} summed, {} of one tensor; {} factors stay whole",
+            family.name,
+            family.n_rules(),
+            family.n_ops,
+            family.n_passed,
+            family.n_reduced,
+            family.n_owned,
+            family.n_whole
+        );
+    }
+    for (name, mut entries) in groups {
+        let _ = writeln!(out, "\n# {name}");
+        let root = |entry: &Entry| entry.rule.left.first().map_or("", |&t| entry.rule.terms.node(t).op.name());
+        entries.sort_by_key(|entry| root(entry));
+        for entry in entries {
+            let _ = write!(out, "\n{}", print_rule(&entry.rule, Some(entry.accepted.label)));
+            let _ = writeln!(
+                out,
+                "  # {} shapes x {N_SEEDS} points modulo {} primes",
+                entry.accepted.n_tuples,
+                PRIMES.len()
+            );
+            out.push_str(&origin(set, entry));
+        }
+    }
+    out
+}
+
+/// Where a rule comes from, and what it becomes when differentiated.
+fn origin(set: &RuleSet, entry: &Entry) -> String {
+    let mut out = String::new();
+    let name = |at: usize| set.entries[at].rule.name.as_str();
+    match &entry.origin {
+        Origin::Enumerated => {}
+        Origin::Derived { of } => {
+            let _ = writeln!(out, "  # follows from {}", name(*of));
+        }
+        Origin::Gradient { of, input } => {
+            let _ = writeln!(out, "  # backward form of {} for {input}", name(*of));
+        }
+    }
+    if let Some(same) = entry.same_as {
+        let _ = writeln!(out, "  # says what {} says", name(same));
+    }
+    for (input, backward) in &entry.backward {
+        let text = match backward {
+            Backward::Rule(at) => name(*at),
+            Backward::Trivial => "both sides are one term",
+            Backward::LeftOut => "left out",
+            Backward::None(why) => match why {
+                NoGradient::SeveralResults => "none: several results",
+                NoGradient::Convolution => "none: a grouped convolution that is a backward form",
+                NoGradient::Zero => "zero",
+                NoGradient::Unproved => "not proved",
+            },
+        };
+        let _ = writeln!(out, "  # backward for {input}: {text}");
+    }
+    out
+}

@@ -1,0 +1,121 @@
+//! Alternatives of a region: an e-graph over its terms, rules applied until nothing is new or a limit is met, and the cheapest distinct
+//! terms. Each alternative is proved equal to the region before it is handed out.
+
+mod apply;
+mod egraph;
+mod extract;
+mod matching;
+
+pub use extract::{Alternative, Alternatives};
+
+use crate::rule::Rule;
+use crate::set::{Origin, RuleSet};
+use crate::term::{Op, TermId, Terms};
+use egraph::EGraph;
+
+/// Counted limits: the same limits give the same alternatives in every process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Most ops of a region.
+    pub n_ops: usize,
+    /// Most alternatives, the region itself included.
+    pub n_alternatives: usize,
+    /// Most classes of the e-graph.
+    pub n_classes: usize,
+    /// Most rounds in which all rules are tried.
+    pub n_rounds: usize,
+    /// Most terms that are priced.
+    pub n_priced: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { n_ops: 40, n_alternatives: 8, n_classes: 1200, n_rounds: 3, n_priced: 40_000 }
+    }
+}
+
+/// Why a region has no alternatives.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum RegionError {
+    /// It has more ops than the limit.
+    TooLarge {
+        /// Its ops.
+        n_ops: usize,
+        /// The limit.
+        limit: usize,
+    },
+}
+
+impl std::fmt::Display for RegionError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            RegionError::TooLarge { n_ops, limit } => write!(f, "region: expected at most {limit} ops, found {n_ops}"),
+        }
+    }
+}
+
+impl std::error::Error for RegionError {}
+
+/// A rule read in one direction.
+#[derive(Clone, Debug)]
+pub struct Rewrite {
+    /// The rule; its left side is matched, its right side is built.
+    pub rule: Rule,
+    /// Number of the rule in its set.
+    pub entry: usize,
+}
+
+/// The rewrites of a set: each rule that is no mere change of dims' order, in each direction in which what is matched has all inputs.
+/// Left out are rules with reshapes, as matching takes dims as they are, and directions in which a term grows by more than one op, unless
+/// they join branches or split a concatenated operand. Terms that only move data are made smaller, never otherwise.
+pub fn rewrites(set: &RuleSet) -> Vec<Rewrite> {
+    let mut all = Vec::new();
+    for (entry, found) in set.entries.iter().enumerate() {
+        let rule = &found.rule;
+        let has_reshape = rule.reachable().iter().any(|&t| matches!(rule.terms.node(t).op, Op::Reshape(_)));
+        if found.same_as.is_some() || has_reshape || rule.is_loosely_trivial() {
+            continue;
+        }
+        for direction in [rule.clone(), rule.reversed()] {
+            let (from, to) = (direction.inputs_of(&direction.left), direction.inputs_of(&direction.right));
+            let is_bare = direction.left.iter().all(|&t| matches!(direction.terms.node(t).op, Op::Input(_)));
+            let (n_from, n_to) = direction.n_ops();
+            let moves_only =
+                direction.terms.reachable(&direction.left).iter().all(|&t| direction.terms.node(t).op.is_movement());
+            let is_small = match moves_only {
+                true => n_to < n_from,
+                false => n_to <= n_from + 1 || matches!(found.origin, Origin::Derived { .. }),
+            };
+            if to.iter().all(|i| from.contains(i)) && !is_bare && is_small {
+                all.push(Rewrite { rule: direction, entry });
+            }
+        }
+    }
+    // What joins branches first, then what takes ops away: the limits may end a search before all is tried.
+    all.sort_by_key(|rewrite| {
+        let (n_from, n_to) = rewrite.rule.n_ops();
+        (rewrite.rule.left.len() == 1, n_to as i64 - n_from as i64, n_from, rewrite.entry)
+    });
+    all
+}
+
+/// Up to `limits.n_alternatives` terms for `roots` that differ in their arithmetic, the cheapest of each kind and the cheapest kinds first, `roots` themselves among them; `cost` prices one term with
+/// its operands given, and a graph costs the sum over its distinct terms.
+///
+/// # Errors
+/// The region is larger than the limit.
+pub fn alternatives(
+    rewrites: &[Rewrite],
+    terms: &Terms,
+    roots: &[TermId],
+    limits: Limits,
+    cost: &dyn Fn(&Terms, TermId) -> u64,
+) -> Result<Alternatives, RegionError> {
+    let n_ops = terms.n_ops(roots);
+    if n_ops > limits.n_ops {
+        return Err(RegionError::TooLarge { n_ops, limit: limits.n_ops });
+    }
+    let (mut graph, classes) = EGraph::of(terms, roots);
+    let moves = apply::saturate(&mut graph, rewrites, limits);
+    Ok(extract::extract(&graph, &moves, &classes, terms, roots, limits, cost))
+}

@@ -1,0 +1,120 @@
+//! Alternatives of regions: written back as HLO, they pass the verifier and give what the source gives.
+
+use hlo_eval::draw::{DrawOptions, draw_inputs};
+use hlo_eval::{EvalOptions, run};
+use hlo_ir::{Literal, Module, Scalar};
+use hlo_rules::bridge::{find_regions, read_region, write_alternative};
+use hlo_rules::region::{Limits, Rewrite, alternatives, rewrites};
+use hlo_rules::{Op, Options, RuleSet, TermId, Terms, generate};
+use std::sync::OnceLock;
+
+fn set() -> &'static (RuleSet, Vec<Rewrite>) {
+    static SET: OnceLock<(RuleSet, Vec<Rewrite>)> = OnceLock::new();
+    SET.get_or_init(|| {
+        let set = generate(Options::default()).unwrap_or_else(|e| panic!("{e}"));
+        let rewrites = rewrites(&set);
+        (set, rewrites)
+    })
+}
+
+/// A launch and the elements that an op touches; more for a product's than for a copy's.
+fn cost(terms: &Terms, term: TermId, is_concat_dear: bool) -> u64 {
+    let n = |t: TermId| terms.dims(t).iter().map(|d| d.as_number().unwrap_or(1)).product::<i64>() as u64;
+    let node = terms.node(term);
+    let touched = n(term) + node.args.iter().map(|&a| n(a)).sum::<u64>();
+    match node.op {
+        Op::Input(_) => 0,
+        Op::Dot(_) | Op::Conv(_) => 10_000 + touched,
+        Op::Concat { .. } if is_concat_dear => 1_000 * touched,
+        _ => touched,
+    }
+}
+
+fn load(name: &str) -> Module {
+    let path = format!("{}/examples/programs/{name}.hlo", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
+    hlo_text::parse_module(&text).unwrap_or_else(|e| panic!("{name}: {e:?}")).module
+}
+
+fn numbers(literal: &Literal) -> Vec<f64> {
+    let n: i64 = literal.dims().iter().product();
+    let number = |i| match literal.get(i) {
+        Some(Scalar::Float(x)) => x,
+        other => panic!("expected a float, found {other:?}"),
+    };
+    (0..n as usize).map(number).collect()
+}
+
+fn results(module: &Module, seed: u64) -> Vec<Vec<f64>> {
+    let options = DrawOptions { seed, ..DrawOptions::default() };
+    let inputs = draw_inputs(module, None, &options).unwrap_or_else(|e| panic!("{e}"));
+    let outputs = run(module, &inputs, &EvalOptions::default()).unwrap_or_else(|e| panic!("{e}"));
+    outputs.leaves.iter().map(|leaf| numbers(&leaf[0])).collect()
+}
+
+/// Checks all alternatives of a program; returns the numbers of dots and convolutions of each.
+fn check(name: &str, is_concat_dear: bool) -> Vec<usize> {
+    let cost = |terms: &Terms, term| cost(terms, term, is_concat_dear);
+    let module = load(name);
+    let entry = module.entry().expect("an entry");
+    let mut products = Vec::new();
+    for insts in find_regions(&module, entry, Limits::default().n_ops) {
+        let region = read_region(&module, entry, &insts).unwrap_or_else(|e| panic!("{e}"));
+        let roots: Vec<TermId> = region.outputs.iter().map(|o| o.1).collect();
+        let start = std::time::Instant::now();
+        let found =
+            alternatives(&set().1, &region.terms, &roots, Limits::default(), &cost).unwrap_or_else(|e| panic!("{e}"));
+        println!("{name}: {} applications, {} unproved, {:?}", found.n_applications, found.n_unproved, start.elapsed());
+        assert!(found.all.len() <= Limits::default().n_alternatives);
+        for alternative in &found.all {
+            let mut changed = module.clone();
+            write_alternative(&mut changed, &region, &found.terms, &alternative.roots)
+                .unwrap_or_else(|e| panic!("{e}"));
+            let text = hlo_ir::print::print_module(&changed, &Default::default());
+            hlo_ir::verify::verify(&changed).unwrap_or_else(|e| panic!("{text}{e:?}"));
+            for seed in 0..3 {
+                for (want, is) in results(&module, seed).iter().zip(&results(&changed, seed)) {
+                    let close = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-4 * (1.0 + a.abs());
+                    assert!(want.len() == is.len() && want.iter().zip(is).all(close), "{want:?} {is:?} {text}");
+                }
+            }
+            let is_product = |t: &&TermId| matches!(found.terms.node(**t).op, Op::Dot(_) | Op::Conv(_));
+            let all = found.terms.reachable(&alternative.roots);
+            products.push(all.iter().filter(is_product).count());
+            let names: Vec<&str> = alternative.entries.iter().map(|&e| set().0.entries[e].rule.name.as_str()).collect();
+            println!("  cost {} products {} {names:?}", alternative.cost, products.last().unwrap());
+        }
+    }
+    products
+}
+
+#[test]
+fn products_that_share_an_operand_become_one() {
+    let n_products = check("shared_operand", false);
+    assert_eq!((n_products.iter().min(), n_products.iter().max()), (Some(&1), Some(&2)));
+}
+
+#[test]
+fn branches_with_their_gradients_are_stacked() {
+    assert!(check("branches", false).iter().min() <= Some(&6), "ten products become six or fewer");
+}
+
+#[test]
+fn a_product_of_a_concatenation_is_split() {
+    assert!(check("wide_concat", true).iter().max() >= Some(&4));
+}
+
+#[test]
+fn convolutions_on_one_input_become_one() {
+    assert_eq!(check("kernels", false).iter().min(), Some(&1));
+}
+
+#[test]
+fn convolutions_of_two_inputs_become_a_grouped_one() {
+    assert_eq!(check("groups", false).iter().min(), Some(&1));
+}
+
+#[test]
+fn chains_are_associated_in_both_ways() {
+    assert!(check("chain", false).len() >= 2);
+}
