@@ -23,6 +23,7 @@ mod passes;
 mod placement_proof;
 mod plan;
 mod plan_parallel;
+mod plan_rules;
 mod plan_trace;
 mod promises;
 mod random_collectives;

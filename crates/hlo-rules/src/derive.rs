@@ -3,9 +3,10 @@
 //! - *Parts*: from `concat(a, b) = c` follows `a, b = slice(c), slice(c)`: two branches become one op and its parts (a stack is picked apart).
 //! - *Split*: where a side takes inputs `p` and `q` only as `concat(p, q)`, that may be any `z`, and the other side takes its slices.
 
+use crate::op::{Dims, Op};
 use crate::rule::Rule;
 use crate::size::Size;
-use crate::term::{Args, Dims, Op, TermId, Terms};
+use crate::term::{Args, TermId, Terms};
 use smallvec::smallvec;
 use std::collections::BTreeMap;
 

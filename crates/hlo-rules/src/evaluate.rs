@@ -1,8 +1,9 @@
 //! Values of terms on concrete sizes: each op as the shortest loop that is obviously right.
 
 use crate::numbers::Numbers;
+use crate::op::{Conv, DotDims, Op};
 use crate::size::Size;
-use crate::term::{Conv, DotDims, Op, TermId, Terms};
+use crate::term::{TermId, Terms};
 use std::collections::BTreeMap;
 
 /// An array in row-major order.

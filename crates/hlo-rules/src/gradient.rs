@@ -3,9 +3,10 @@
 //! For `left = right` with an input `x` and a cotangent `dy` of the result, what flows back to `x` is equal on both sides as well. Relu is
 //! transposed into a product with `step`, max into one with its mask; both masks have no gradient.
 
+use crate::op::{Conv, DimList, Dims, DotDims, Op, Unary, Window};
 use crate::rule::Rule;
 use crate::size::Size;
-use crate::term::{Args, Conv, DimList, Dims, DotDims, Op, TermId, Terms, Unary, Window};
+use crate::term::{Args, TermId, Terms};
 use smallvec::{SmallVec, smallvec};
 use std::collections::BTreeMap;
 

@@ -4,9 +4,10 @@
 //! Equal texts mean that the rules say the same. Rules that say the same may still have several texts, where parts of one kind
 //! stand beside each other.
 
+use crate::op::Op;
 use crate::rule::Rule;
 use crate::size::{Size, Sym};
-use crate::term::{Op, TermId, Terms};
+use crate::term::{TermId, Terms};
 
 /// Number of a dim's label.
 type Label = usize;

@@ -1,8 +1,9 @@
 //! Wrong rules made of right ones, one change each: what a check of rules has to refuse.
 
+use crate::op::{Conv, Op, Window};
 use crate::rule::Rule;
 use crate::size::Size;
-use crate::term::{Args, Conv, Op, TermId, Window};
+use crate::term::{Args, TermId};
 use smallvec::smallvec;
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
 //! The kinds of numbers on which terms are evaluated.
 
-use crate::term::Unary;
+use crate::op::Unary;
 
 /// Arithmetic on one kind of number.
 pub(crate) trait Numbers {

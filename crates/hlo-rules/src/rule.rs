@@ -1,7 +1,8 @@
 //! A rule: two lists of terms over the same inputs that are equal for all sizes.
 
+use crate::op::{Op, TypeError};
 use crate::size::{Size, Sym};
-use crate::term::{Op, TermId, Terms, TypeError};
+use crate::term::{TermId, Terms};
 
 /// How a rule keeps floating-point results.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

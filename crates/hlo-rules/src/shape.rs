@@ -1,7 +1,7 @@
 //! The dims that an op gives, from those of its operands.
 
+use crate::op::{Conv, DimList, Dims, DotDims, Op, TypeError};
 use crate::size::Size;
-use crate::term::{Conv, DimList, Dims, DotDims, Op, TypeError};
 use smallvec::SmallVec;
 
 /// The dims of `op` on operands of `args` dims.
@@ -139,7 +139,7 @@ fn convolution(conv: &Conv, x: &Dims, w: &Dims) -> Option<Dims> {
     }
     w[0].divided_by(groups * batch_groups)?;
     let positive = |n: &Size| Size::number(1).is_at_most(n);
-    let is_sound = |n: &crate::term::Window| [&n.stride, &n.base, &n.dilation, &n.out].into_iter().all(positive);
+    let is_sound = |n: &crate::op::Window| [&n.stride, &n.base, &n.dilation, &n.out].into_iter().all(positive);
     if !conv.windows.iter().all(is_sound) {
         return None;
     }

@@ -3,9 +3,10 @@
 use crate::evaluate::{Array, evaluate};
 use crate::form::{Form, Proof, Unknown, prove_equal};
 use crate::numbers::{Histories, Integers, N_LANES, Residue, ResidueLanes, Residues, drawn, mix};
+use crate::op::Op;
 use crate::rule::{Label, Rule};
 use crate::size::{Size, Sym};
-use crate::term::{Op, TermId};
+use crate::term::TermId;
 use std::fmt;
 
 /// Random points for each tuple of sizes.

@@ -1,8 +1,9 @@
 //! Instructions to terms.
 
 use super::BridgeError;
+use crate::op::{Conv, DimList, Dims, DotDims, Op, Unary, Window};
 use crate::size::Size;
-use crate::term::{Args, Conv, DimList, Dims, DotDims, Op, TermId, Terms, Unary, Window};
+use crate::term::{Args, TermId, Terms};
 use hlo_ir::attrs::{
     Attrs, CompareAttrs, Comparison, ConvAttrs, DimsAttrs, DotAttrs, PadAttrs, ReduceAttrs, SliceAttrs, Word,
 };

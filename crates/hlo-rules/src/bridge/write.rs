@@ -1,8 +1,9 @@
 //! Terms to instructions.
 
 use super::{BridgeError, Region};
+use crate::op::{Conv, Op, Unary};
 use crate::size::Size;
-use crate::term::{Conv, Op, TermId, Terms, Unary};
+use crate::term::{TermId, Terms};
 use hlo_ir::attrs::{
     Attrs, CompareAttrs, Comparison, ConvAttrs, ConvDims, DimsAttrs, DotAttrs, PadAttrs, PadDim, ParameterAttrs,
     ReduceAttrs, ReshapeAttrs, SliceAttrs, SliceDim, Window, WindowDim, Word,

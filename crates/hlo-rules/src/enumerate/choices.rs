@@ -1,8 +1,9 @@
 //! The ops that a signature allows on the terms at hand.
 
 use super::Signature;
+use crate::op::{Conv, Dims, DotDims, Op, Unary, Window};
 use crate::size::Size;
-use crate::term::{Args, Conv, Dims, DotDims, Op, TermId, Terms, Unary, Window};
+use crate::term::{Args, TermId, Terms};
 use smallvec::smallvec;
 
 /// The highest rank of a term that is built on.

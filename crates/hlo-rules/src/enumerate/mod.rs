@@ -9,9 +9,10 @@ mod choices;
 
 use crate::evaluate::{Array, apply, evaluate};
 use crate::numbers::{Residue, Residues, drawn, mix};
+use crate::op::{Dims, Op};
 use crate::rule::Rule;
-use crate::size::Size;
-use crate::term::{Args, Dims, Op, TermId, Terms};
+use crate::signature::Signature;
+use crate::term::{Args, TermId, Terms};
 use crate::text::{ParseError, parse_signatures};
 use crate::verify::tuples;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -21,25 +22,6 @@ pub const MOST_OPS: usize = 3;
 
 /// Terms of up to two ops that agree are paired with so many others each; of three ops, with the first alone.
 const MOST_PARTNERS: usize = 4;
-
-/// What terms are enumerated over.
-#[derive(Clone, Debug, Default)]
-pub struct Signature {
-    /// Its name, and the inputs as a rule without sides.
-    pub base: Rule,
-    /// The inputs.
-    pub inputs: Vec<TermId>,
-    /// Names of the ops, each with where it stands.
-    pub ops: Vec<String>,
-    /// Windows of convolutions: stride, padding before, dilation of the input, dilation of the kernel, size of the output.
-    pub windows: Vec<[Size; 5]>,
-    /// Paddings before and after.
-    pub pads: Vec<(Size, Size)>,
-    /// Sizes of new dims.
-    pub new: Vec<Size>,
-    /// Values of unknowns at which terms are compared, where the usual ones do not suit.
-    pub point: Vec<(Size, Size)>,
-}
 
 /// The shipped signatures.
 ///

@@ -3,7 +3,8 @@
 use super::simplify::simplify;
 use super::*;
 use crate::index::quotient_and_rest;
-use crate::term::{Conv, Dims, DotDims, Op, TermId, Terms};
+use crate::op::{Conv, Dims, DotDims, Op};
+use crate::term::{TermId, Terms};
 use std::collections::BTreeMap;
 
 impl Form {

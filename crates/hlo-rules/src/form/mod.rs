@@ -12,8 +12,8 @@ mod simplify;
 pub(crate) use equal::{Proof, prove_equal};
 
 use crate::index::{Affine, Atom, Var};
+use crate::op::Unary;
 use crate::size::Size;
-use crate::term::Unary;
 
 /// `low <= expr < high`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]

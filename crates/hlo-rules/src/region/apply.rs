@@ -3,9 +3,10 @@
 use super::egraph::{ClassId, EGraph, ENode};
 use super::matching::{Bindings, Group, Groups, Matcher};
 use super::{Limits, Rewrite};
+use crate::op::{Conv, DimList, Dims, DotDims, Op, Window};
 use crate::rule::Rule;
 use crate::size::Size;
-use crate::term::{Conv, DimList, Dims, DotDims, Op, TermId, Terms, Window};
+use crate::term::{TermId, Terms};
 use crate::verify::prove_terms;
 use smallvec::{SmallVec, smallvec};
 use std::collections::{BTreeMap, BTreeSet};

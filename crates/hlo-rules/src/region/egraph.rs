@@ -1,6 +1,7 @@
 //! Hash-consed nodes over classes of equal terms, with congruence closure by a worklist.
 
-use crate::term::{Dims, Op, TermId, Terms, TypeError};
+use crate::op::{Dims, Op, TypeError};
+use crate::term::{TermId, Terms};
 use cranelift_entity::{PrimaryMap, entity_impl};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, HashMap};
@@ -201,8 +202,8 @@ pub(super) fn kind(op: &Op) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::op::Unary;
     use crate::size::Size;
-    use crate::term::Unary;
     use smallvec::smallvec;
 
     #[test]

@@ -165,7 +165,7 @@ impl Extraction<'_> {
             args.push(self.build_class(self.graph.find(arg), choices, built)?);
         }
         let term = match node.op {
-            crate::term::Op::Input(number) => self.terms.input(number, self.graph.dims(class).clone()),
+            crate::op::Op::Input(number) => self.terms.input(number, self.graph.dims(class).clone()),
             op => self.terms.add(op, args).ok()?,
         };
         built.insert(class, Some(term));

@@ -5,9 +5,10 @@
 //! proved afterwards, so that a match need not be more than a good guess.
 
 use super::egraph::{ClassId, EGraph, ENode, kind};
+use crate::op::{Conv, DotDims, Op, Window};
 use crate::rule::Rule;
 use crate::size::Size;
-use crate::term::{Conv, DotDims, Op, TermId, Window};
+use crate::term::TermId;
 use smallvec::SmallVec;
 
 /// Dims of a class that one dim of a rule stands for.

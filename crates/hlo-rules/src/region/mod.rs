@@ -8,9 +8,10 @@ mod matching;
 
 pub use extract::{Alternative, Alternatives};
 
+use crate::op::Op;
 use crate::rule::Rule;
 use crate::set::{Origin, RuleSet};
-use crate::term::{Op, TermId, Terms};
+use crate::term::{TermId, Terms};
 use egraph::EGraph;
 
 /// Counted limits: the same limits give the same alternatives in every process.

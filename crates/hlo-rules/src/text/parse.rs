@@ -1,10 +1,11 @@
 //! Text to rules.
 
 use super::tokens::{Placed, Token, tokens};
-use crate::enumerate::Signature;
+use crate::op::{Conv, Dims, DotDims, Op, Unary, Window};
 use crate::rule::{Label, Rule};
+use crate::signature::Signature;
 use crate::size::{Size, Sym};
-use crate::term::{Args, Conv, Dims, DotDims, Op, TermId, Unary, Window};
+use crate::term::{Args, TermId};
 use smallvec::SmallVec;
 use std::fmt;
 

@@ -1,8 +1,9 @@
 //! Rules to text.
 
+use crate::op::Op;
 use crate::rule::{Label, Rule};
 use crate::size::{Size, SizeText};
-use crate::term::{Op, TermId};
+use crate::term::TermId;
 use std::fmt::Write;
 
 /// The text of a rule, which [`super::parse_rules`] reads back.
@@ -72,8 +73,7 @@ fn attributes(rule: &Rule, op: &Op) -> Vec<String> {
             batch.into_iter().chain(contract).collect()
         }
         Op::Conv(conv) => {
-            let window =
-                |w: &crate::term::Window| [&w.stride, &w.low, &w.base, &w.dilation, &w.out].map(size).join(":");
+            let window = |w: &crate::op::Window| [&w.stride, &w.low, &w.base, &w.dilation, &w.out].map(size).join(":");
             let mut all = vec![format!("window={}", list(conv.windows.iter().map(window)))];
             let reversed: Vec<String> =
                 (0..conv.windows.len()).filter(|&s| conv.windows[s].is_reversed).map(|s| s.to_string()).collect();

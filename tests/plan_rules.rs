@@ -1,0 +1,59 @@
+//! `hlo-opt plan rules`: rules that hold are accepted, others are refuted by sizes and inputs.
+
+use hlo_opt::console::Console;
+use hlo_tests::root;
+use std::ffi::OsString;
+
+const RIGHT: &str = "rule dot-of-concat reassoc
+  x1: [m, k1]
+  x2: [m, k2]
+  w1: [k1, n]
+  w2: [k2, n]
+  left  = dot(concat(x1, x2, dim=1), concat(w1, w2, dim=0), contract=[1:0])
+  right = add(dot(x1, w1, contract=[1:0]), dot(x2, w2, contract=[1:0]))
+";
+
+/// The exit code of `hlo-opt plan rules --check` for a file of this text, and what it prints to stdout and stderr.
+fn check(name: &str, text: &str) -> (u8, String, String) {
+    let folder = root().join("../target/tmp/plan-rules");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let file = folder.join(name);
+    std::fs::write(&file, text).expect("a file");
+    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+    let mut console = Console {
+        stdin: &mut std::io::empty(),
+        stdout: &mut stdout,
+        stderr: &mut stderr,
+        shows_progress: false,
+        has_color: false,
+        stdin_is_terminal: true,
+        stdout_is_terminal: false,
+    };
+    let args = ["hlo-opt", "plan", "rules", "--check"].map(OsString::from);
+    let code = hlo_opt::run(args.into_iter().chain([file.into_os_string()]), &mut console);
+    let text = |bytes| String::from_utf8(bytes).expect("UTF-8 text");
+    (code, text(stdout), text(stderr))
+}
+
+#[test]
+fn a_rule_that_holds_is_accepted_and_found_in_the_set() {
+    let (code, stdout, stderr) = check("right.txt", RIGHT);
+    assert_eq!(code, 0, "{stderr}");
+    assert!(stdout.starts_with("dot-of-concat: accepted: reassoc, proved for all sizes"), "{stdout}");
+    assert!(stdout.contains("in the set: dot-add-"), "{stdout}");
+}
+
+#[test]
+fn a_rule_that_does_not_hold_is_refuted_by_sizes_and_inputs() {
+    let wrong = RIGHT.replace("w1, w2, dim=0", "w1, w1, dim=0").replace("k2", "k1");
+    let (code, stdout, stderr) = check("wrong.txt", &wrong);
+    assert_eq!(code, 4, "{stderr}");
+    assert!(stdout.contains("rejected: with m = 2, k1 = 3, n = 2") && stdout.contains("the right side"), "{stdout}");
+}
+
+#[test]
+fn an_unknown_op_is_an_error_at_its_place() {
+    let (code, stdout, stderr) = check("unknown.txt", &RIGHT.replace("add(", "ad("));
+    assert_eq!((code, stdout.as_str()), (1, ""));
+    assert!(stderr.contains("unknown.txt:7:11: error: expected an op, found `ad`"), "{stderr}");
+}
