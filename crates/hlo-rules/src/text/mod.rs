@@ -29,10 +29,12 @@
 //! | `reduce(a)` | `dims=[0]` |
 
 mod parse;
+mod parse_error;
 mod print;
 mod tokens;
 
+pub use parse::parse_rules;
 pub(crate) use parse::parse_signatures;
-pub use parse::{ParseError, parse_rules};
+pub use parse_error::ParseError;
 pub(crate) use print::dims_text;
 pub use print::print_rule;

@@ -1,5 +1,6 @@
 //! Text to rules.
 
+use super::parse_error::ParseError;
 use super::tokens::{Placed, Token, tokens};
 use crate::op::{Conv, Dims, DotDims, Op, Unary, Window};
 use crate::rule::{Label, Rule};
@@ -7,28 +8,6 @@ use crate::signature::Signature;
 use crate::size::{Size, Sym};
 use crate::term::{Args, TermId};
 use smallvec::SmallVec;
-use std::fmt;
-
-/// What does not fit in a text, and where.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ParseError {
-    /// Line, from one.
-    pub line: usize,
-    /// Column, from one.
-    pub column: usize,
-    /// What should stand there.
-    pub expected: String,
-    /// What stands there.
-    pub found: String,
-}
-
-impl fmt::Display for ParseError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}: expected {}, found {}", self.line, self.column, self.expected, self.found)
-    }
-}
-
-impl std::error::Error for ParseError {}
 
 type Parsed<T> = Result<T, ParseError>;
 

@@ -1,6 +1,6 @@
 //! Words, numbers and signs with their places.
 
-use super::ParseError;
+use super::parse_error::ParseError;
 
 /// One token.
 #[derive(Clone, PartialEq, Eq, Debug)]
