@@ -57,3 +57,15 @@ fn an_unknown_op_is_an_error_at_its_place() {
     assert_eq!((code, stdout.as_str()), (1, ""));
     assert!(stderr.contains("unknown.txt:7:11: error: expected an op, found `ad`"), "{stderr}");
 }
+
+/// It holds of the exponential function and of relu, which proofs do not know: not proved is not wrong.
+#[test]
+fn what_holds_of_a_function_alone_is_not_proved_but_not_called_wrong() {
+    let of_exp = "rule exp-of-sum\n  a: [m]\n  b: [m]\n  left = exp(add(a, b))\n  right = multiply(exp(a), exp(b))\n";
+    let of_relu = "rule relu-twice\n  a: [m]\n  left = relu(relu(a))\n  right = relu(a)\n";
+    for (name, text) in [("exp.txt", of_exp), ("relu.txt", of_relu)] {
+        let (code, stdout, stderr) = check(name, text);
+        assert_eq!(code, 5, "{stdout}{stderr}");
+        assert!(stdout.contains("not proved: ") && !stdout.contains("rejected"), "{stdout}");
+    }
+}

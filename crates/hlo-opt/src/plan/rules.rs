@@ -73,6 +73,9 @@ fn verdict(rule: &Rule, claimed: Option<Label>, set: &RuleSet) -> (String, u8) {
                 Some(_) | None => (format!("accepted: {shown}{known}"), exit::OK),
             }
         }
+        Verdict::Rejected(why @ Rejected::Differs(_)) if has_stand_in(&why) => {
+            (format!("not proved: proofs hold of any function, and this does not\n{why}"), exit::UNKNOWN)
+        }
         Verdict::Rejected(why @ Rejected::Unproved(_)) => (format!("rejected: {why}"), exit::UNKNOWN),
         Verdict::Rejected(why @ (Rejected::Differs(_) | Rejected::Dims { .. })) => {
             (format!("rejected: {why}"), exit::DIFFERENT)
@@ -96,7 +99,7 @@ fn list(set: &RuleSet) -> String {
     let counts = set.counts;
     let _ = writeln!(
         out,
-        "# of {} terms of up to {} ops: {} pairs agree at a random point, {} candidates; {} rejected",
+        "# of {} terms of up to {} ops: {} pairs agree at a random point, {} candidates; {} rejected, backward forms among them",
         counts.n_terms,
         hlo_rules::MOST_OPS,
         counts.n_pairs,
@@ -166,4 +169,12 @@ fn origin(set: &RuleSet, entry: &Entry) -> String {
         let _ = writeln!(out, "  # backward for {input}: {text}");
     }
     out
+}
+
+/// Whether only a function in the place of another tells the sides apart.
+fn has_stand_in(why: &Rejected) -> bool {
+    match why {
+        Rejected::Differs(example) => example.has_stand_in,
+        Rejected::Dims { .. } | Rejected::Unproved(_) => false,
+    }
 }

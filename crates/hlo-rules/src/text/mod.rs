@@ -18,7 +18,7 @@
 //! |---|---|
 //! | `dot(a, b)` | `contract=[1:0]`, `batch=[0:0]`: pairs of dims |
 //! | `conv(x, w)`: `[n, c, …]`, `[f, c, …]` to `[n, f, …]` | `window=[stride:low:base:dilation:out]` for each spatial dim, `reversed=[0]`, `groups=2`, `batch_groups=2` |
-//! | `add`, `multiply`, `max`, `above` (`a, b`); `scale(a, scalar)`; `relu`, `step`, `exp` (`a`) | |
+//! | `add`, `multiply`, `max`, `above` (`a, b`); `scale(a, c)`, where `c` is an input of dims `[]`; `relu`, `step`, `exp` (`a`) | |
 //! | `transpose(a)` | `order=[1, 0]` |
 //! | `reshape(a)` | `dims=[m*n, k]` |
 //! | `slice(a)` | `dim=0`, `start=k1`, `size=k2` |
