@@ -131,3 +131,15 @@ fn meshes_that_do_not_fit_are_refused() {
     assert_eq!(code, 2);
     assert!(stderr.contains("whose product is 24, found `5x5`"), "{stderr}");
 }
+
+#[test]
+fn numbers_that_are_none_are_refused_and_one_device_has_nothing_to_divide() {
+    for wrong in ["--time-limit=-1", "--time-limit=nan", "--effort=nan", "--gap=-0.5"] {
+        let (code, _, stderr) = plan(&[&mlp(), wrong]);
+        assert_eq!(code, 2, "{wrong}");
+        assert!(stderr.contains("expected a number of 0 or more"), "{stderr}");
+    }
+    let (code, _, stderr) = plan(&[&mlp(), "--devices", "1"]);
+    assert_eq!(code, 0, "{stderr}");
+    assert!(stderr.contains("unchanged: there is one device"), "{stderr}");
+}

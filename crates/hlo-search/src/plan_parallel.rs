@@ -88,6 +88,9 @@ pub fn plan_parallel(
     if let Some(why) = why_annotated(module) {
         return Ok(Searched::Nothing(why));
     }
+    if options.n_devices == 1 {
+        return Ok(Searched::Nothing("there is one device".into()));
+    }
     let links = options
         .machine
         .network(options.n_devices as usize)

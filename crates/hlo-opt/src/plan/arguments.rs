@@ -138,13 +138,13 @@ pub(crate) struct ParallelArgs {
     #[arg(long, value_name = "N[KiB|MiB|GiB]", value_parser = bytes)]
     pub memory_limit: Option<f64>,
     /// How long to search, in billions of table entries; the same effort gives the same plan
-    #[arg(long, value_name = "N", default_value_t = 1.0)]
+    #[arg(long, value_name = "N", default_value_t = 1.0, value_parser = zero_or_more)]
     pub effort: f64,
     /// The gap between plan and bound that is small enough, as a share of the time
-    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = zero_or_more)]
     pub gap: f64,
     /// End the search after so many seconds; the report then says that another run may end elsewhere
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = zero_or_more)]
     pub time_limit: Option<f64>,
     /// The most axes of a mesh
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=3))]
@@ -288,6 +288,7 @@ enum ValueError {
     TooManyBytes,
     NoSteps,
     NoDevices,
+    NoNumber,
     NoWeightedAxes,
     Weight { found: f64 },
     NoMatrix,
@@ -300,6 +301,7 @@ impl fmt::Display for ValueError {
             ValueError::TooManyBytes => "expected zero bytes to 8 EiB",
             ValueError::NoSteps => "expected a number of steps, at least 1",
             ValueError::NoDevices => "expected a number of devices, at least 1",
+            ValueError::NoNumber => "expected a number of 0 or more",
             ValueError::NoWeightedAxes => "expected axes and a weight such as 0+2=0.25",
             ValueError::Weight { found } => {
                 return write!(f, "expected a weight from zero to {MOST_WEIGHT:e}, found {found:e}");
@@ -324,6 +326,11 @@ fn bytes(text: &str) -> Result<f64, ValueError> {
 
 fn at_least_one(text: &str) -> Result<usize, ValueError> {
     text.parse().ok().filter(|n| *n > 0).ok_or(ValueError::NoSteps)
+}
+
+/// What durations can hold, too.
+fn zero_or_more(text: &str) -> Result<f64, ValueError> {
+    text.parse().ok().filter(|n| (0.0..1e15).contains(n)).ok_or(ValueError::NoNumber)
 }
 
 fn devices(text: &str) -> Result<usize, ValueError> {
