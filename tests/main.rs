@@ -40,5 +40,6 @@ mod run_plan;
 mod sharded_loops;
 mod summary;
 mod timeline;
+mod tool;
 mod weight_update;
 mod weight_update_scale;

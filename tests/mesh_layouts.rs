@@ -1,25 +1,14 @@
 //! A Transformer's training step under the layouts of the Mesh-TensorFlow paper (§9): how many all-reduces each needs, and that the program
 //! of each device gives what the global program gives.
 
-use hlo_opt::console::Console;
+use crate::tool;
 use hlo_tests::root;
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 /// The exit code of `hlo-opt`, and what it prints.
 fn run(args: &[&str]) -> (u8, String) {
-    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
-    let mut console = Console {
-        stdin: &mut std::io::empty(),
-        stdout: &mut stdout,
-        stderr: &mut stderr,
-        shows_progress: false,
-        has_color: false,
-        stdin_is_terminal: true,
-        stdout_is_terminal: false,
-    };
-    let code = hlo_opt::run(["hlo-opt"].iter().chain(args).map(OsString::from), &mut console);
-    (code, String::from_utf8_lossy(&stdout).into_owned() + &String::from_utf8_lossy(&stderr))
+    let (code, stdout, stderr) = tool::run(args);
+    (code, stdout + &stderr)
 }
 
 fn sample(name: &str) -> String {

@@ -1,9 +1,8 @@
 //! `hlo-opt plan parallel`: what it says, obeys and refuses.
 
-use hlo_opt::console::Console;
+use crate::tool;
 use hlo_tests::root;
 use serde_json::Value;
-use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// Unity's MLP for 24 devices.
@@ -17,20 +16,7 @@ fn sample(name: &str) -> String {
 
 /// The exit code of `hlo-opt plan parallel`, and what it prints to stdout and stderr.
 fn plan(args: &[&str]) -> (u8, String, String) {
-    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
-    let mut console = Console {
-        stdin: &mut std::io::empty(),
-        stdout: &mut stdout,
-        stderr: &mut stderr,
-        shows_progress: false,
-        has_color: false,
-        stdin_is_terminal: true,
-        stdout_is_terminal: false,
-    };
-    let args = ["hlo-opt", "plan", "parallel"].iter().chain(args).map(OsString::from);
-    let code = hlo_opt::run(args, &mut console);
-    let text = |bytes| String::from_utf8(bytes).expect("UTF-8 text");
-    (code, text(stdout), text(stderr))
+    tool::run(["plan", "parallel"].iter().chain(args))
 }
 
 fn json(args: &[&str]) -> Value {

@@ -1,8 +1,7 @@
 //! `hlo-opt plan rules`: rules that hold are accepted, others are refuted by sizes and inputs.
 
-use hlo_opt::console::Console;
+use crate::tool;
 use hlo_tests::root;
-use std::ffi::OsString;
 
 const RIGHT: &str = "rule dot-of-concat reassoc
   x1: [m, k1]
@@ -19,20 +18,8 @@ fn check(name: &str, text: &str) -> (u8, String, String) {
     std::fs::create_dir_all(&folder).expect("a folder");
     let file = folder.join(name);
     std::fs::write(&file, text).expect("a file");
-    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
-    let mut console = Console {
-        stdin: &mut std::io::empty(),
-        stdout: &mut stdout,
-        stderr: &mut stderr,
-        shows_progress: false,
-        has_color: false,
-        stdin_is_terminal: true,
-        stdout_is_terminal: false,
-    };
-    let args = ["hlo-opt", "plan", "rules", "--check"].map(OsString::from);
-    let code = hlo_opt::run(args.into_iter().chain([file.into_os_string()]), &mut console);
-    let text = |bytes| String::from_utf8(bytes).expect("UTF-8 text");
-    (code, text(stdout), text(stderr))
+    let file = file.display().to_string();
+    tool::run(["plan", "rules", "--check", &file])
 }
 
 #[test]

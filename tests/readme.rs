@@ -1,8 +1,7 @@
 //! What the README shows is what the tool does.
 
-use hlo_opt::console::Console;
+use crate::tool;
 use hlo_tests::{root, samples};
-use std::ffi::OsString;
 
 /// The fenced block that follows a line with `marker`.
 fn block<'t>(readme: &'t str, marker: &str) -> &'t str {
@@ -19,27 +18,9 @@ fn entry(text: &str) -> String {
 
 /// What `hlo-opt` prints to stdout when it is called with these words.
 fn print(args: &[&str]) -> String {
-    let (code, stdout, stderr) = run(args);
+    let (code, stdout, stderr) = tool::run(args);
     assert_eq!(code, 0, "{stderr}");
     stdout
-}
-
-/// The exit code of `hlo-opt`, and what it prints to stdout and stderr.
-fn run(args: &[&str]) -> (u8, String, String) {
-    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
-    let mut console = Console {
-        stdin: &mut std::io::empty(),
-        stdout: &mut stdout,
-        stderr: &mut stderr,
-        shows_progress: false,
-        has_color: false,
-        stdin_is_terminal: true,
-        stdout_is_terminal: false,
-    };
-    let args = ["hlo-opt"].iter().chain(args).map(OsString::from);
-    let code = hlo_opt::run(args, &mut console);
-    let text = |bytes| String::from_utf8(bytes).expect("UTF-8 text");
-    (code, text(stdout), text(stderr))
 }
 
 #[test]
@@ -67,7 +48,7 @@ fn the_main_command_makes_its_module_faster_and_the_pictures_show_it() {
     let command = format!("hlo-opt --preset data-parallel ir-samples/{sample} -o sharded.hlo");
     assert!(readme.contains(&command), "the README has the command `{command}`");
     let before = root().join(sample).display().to_string();
-    let (code, sharded, summary) = run(&["--preset", "data-parallel", &before]);
+    let (code, sharded, summary) = tool::run(["--preset", "data-parallel", &before]);
     assert_eq!((code, summary.as_str()), (0, block(&readme, "<!-- summary -->")));
     let after = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("mlp_sgd_wide.sharded.hlo");
     std::fs::write(&after, &sharded).expect("a file for the result");
@@ -93,11 +74,11 @@ fn the_proof_is_what_the_tool_prints() {
     assert!(readme.contains(&format!("`hlo-opt {sample} --pass '{pass}' -q -o sharded.hlo`")));
     let path = root().join("..").join(sample).display().to_string();
     let sharded = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("readme_proof.hlo").display().to_string();
-    assert_eq!(run(&[&path, "--pass", pass, "-q", "-o", &sharded]).0, 0);
-    let (code, printed, _) = run(&["prove", &path, &sharded]);
+    assert_eq!(tool::run([&path, "--pass", pass, "-q", "-o", &sharded]).0, 0);
+    let (code, printed, _) = tool::run(["prove", &path, &sharded]);
     assert_eq!((code, printed.as_str()), (0, block(&readme, "<!-- prove -->")));
     let step = |kind: &str| hlo_tests::root().join(format!("programs/mlp_adam_pjit2d.{kind}")).display().to_string();
-    let (code, printed, _) = run(&["prove", &step("unopt.hlo"), &step("hlo")]);
+    let (code, printed, _) = tool::run(["prove", &step("unopt.hlo"), &step("hlo")]);
     assert_eq!((code, printed.as_str()), (0, block(&readme, "<!-- prove-global -->")));
 }
 
@@ -110,7 +91,7 @@ fn the_audit_is_what_the_tool_prints() {
             && readme.contains(&format!("{sample}` prints this and exits with 4"))
     );
     let path = root().join("..").join(sample).display().to_string();
-    let (code, printed, _) = run(&["audit", "--deny", "fault", &path]);
+    let (code, printed, _) = tool::run(["audit", "--deny", "fault", &path]);
     assert_eq!((code, printed.replace(&path, sample).as_str()), (4, block(&readme, "<!-- audit -->")));
 }
 

@@ -69,14 +69,10 @@ fn kind(terms: &Terms, term: TermId) -> String {
         return node.dims.len().to_string();
     }
     let mut args: Vec<String> = node.args.iter().map(|&a| kind(terms, a)).collect();
-    if is_commutative(&node.op) {
+    if node.op.is_commutative() {
         args.sort();
     }
     format!("{}({})", node.op.name(), args.join(","))
-}
-
-fn is_commutative(op: &Op) -> bool {
-    matches!(op, Op::Dot(_) | Op::Add | Op::Multiply | Op::Max)
 }
 
 impl<'r> Writer<'r> {
@@ -162,7 +158,7 @@ impl<'r> Writer<'r> {
         // Parts of one kind stand in the order in which their inputs were met.
         let mut args: Vec<(String, usize, usize)> =
             node.args.iter().enumerate().map(|(k, &a)| (kind(self.terms, a), self.first_met(a), k)).collect();
-        if is_commutative(&node.op) {
+        if node.op.is_commutative() {
             args.sort();
         }
         for (_, _, k) in args {

@@ -215,6 +215,49 @@ impl Op {
         }
     }
 
+    /// Whether swapped operands give the same, but perhaps with dims in another order.
+    pub(crate) fn is_commutative(&self) -> bool {
+        match self {
+            Op::Dot(_) | Op::Add | Op::Multiply | Op::Max => true,
+            Op::Input(_)
+            | Op::Conv(_)
+            | Op::Scale
+            | Op::Unary(_)
+            | Op::Above
+            | Op::Transpose(_)
+            | Op::Reshape(_)
+            | Op::Slice { .. }
+            | Op::Concat { .. }
+            | Op::Stack { .. }
+            | Op::Pick { .. }
+            | Op::Pad { .. }
+            | Op::Broadcast(_)
+            | Op::Reduce(_) => false,
+        }
+    }
+
+    /// Whether proofs know nothing of it but its value at zero.
+    pub(crate) fn is_function(&self) -> bool {
+        match self {
+            Op::Unary(_) | Op::Max | Op::Above => true,
+            Op::Input(_)
+            | Op::Dot(_)
+            | Op::Conv(_)
+            | Op::Add
+            | Op::Multiply
+            | Op::Scale
+            | Op::Transpose(_)
+            | Op::Reshape(_)
+            | Op::Slice { .. }
+            | Op::Concat { .. }
+            | Op::Stack { .. }
+            | Op::Pick { .. }
+            | Op::Pad { .. }
+            | Op::Broadcast(_)
+            | Op::Reduce(_) => false,
+        }
+    }
+
     /// The op with each of its sizes rewritten.
     pub(crate) fn with_sizes(&self, size: &dyn Fn(&Size) -> Size) -> Op {
         match self {

@@ -223,7 +223,7 @@ fn integers(seed: u64) -> impl Fn(u8, &[usize]) -> Array<i64> {
 /// Evaluates both sides at [`N_LANES`] points from each of `starts` on; returns the number of tuples.
 fn check_values(rule: &Rule, starts: impl Iterator<Item = u64> + Clone) -> Result<usize, Rejected> {
     let roots: Vec<TermId> = rule.left.iter().chain(&rule.right).copied().collect();
-    let has_functions = rule.reachable().iter().any(|&t| is_function(&rule.terms.node(t).op));
+    let has_functions = rule.reachable().iter().any(|&t| rule.terms.node(t).op.is_function());
     let tuples = tuples(rule);
     for sizes in &tuples {
         for start in starts.clone() {
@@ -244,11 +244,6 @@ fn check_values(rule: &Rule, starts: impl Iterator<Item = u64> + Clone) -> Resul
         }
     }
     Ok(tuples.len())
-}
-
-/// Whether proofs know nothing of an op but its value at zero.
-fn is_function(op: &Op) -> bool {
-    matches!(op, Op::Unary(_) | Op::Max | Op::Above)
 }
 
 /// The sides are known to differ at these sizes: tells it by small whole numbers, if some do.
@@ -304,7 +299,7 @@ fn counterexample(
     });
     let ops = || rule.reachable().into_iter().map(|t| &rule.terms.node(t).op);
     let has_exp = ops().any(|op| *op == Op::Unary(Unary::Exp));
-    let has_stand_in = has_exp || !is_of_integers && ops().any(is_function);
+    let has_stand_in = has_exp || !is_of_integers && ops().any(Op::is_function);
     let sizes = unknowns(rule).iter().map(|s| (rule.unknowns[s.number()].clone(), sizes[s.number()])).collect();
     Rejected::Differs(Box::new(Counterexample {
         sizes,

@@ -206,7 +206,7 @@ impl Matcher<'_> {
                     }
                     if kind(&candidate.op) == kind(op) && candidate.args.len() == node.args.len() {
                         for swapped in [false, true] {
-                            if !swapped || (is_commutative(op) && candidate.args[0] != candidate.args[1]) {
+                            if !swapped || (op.is_commutative() && candidate.args[0] != candidate.args[1]) {
                                 all.extend(self.node(term, candidate, groups, b.clone(), swapped));
                             }
                         }
@@ -384,10 +384,6 @@ fn convolution(ours: &Conv, theirs: &Conv, groups: &Groups, b: &mut Bindings) ->
         }
     }
     (is_alike && *groups == wanted).then(|| vec![wanted.clone(), wanted])
-}
-
-fn is_commutative(op: &Op) -> bool {
-    matches!(op, Op::Dot(_) | Op::Add | Op::Multiply | Op::Max)
 }
 
 /// Dims shared out to `n` groups: all to one, or one each.
