@@ -403,6 +403,12 @@ pub(crate) struct RunArgs {
     /// Wait after each step, so that an error names the step that made it
     #[arg(long)]
     pub sync: bool,
+    /// Run N times more with the same inputs and say how long the runs took, without the copies of inputs and outputs
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub repeat: u32,
+    /// Write the seconds of each step here, slowest first, as TSV: one more run, in which steps wait for one another
+    #[arg(long, value_name = "TSV")]
+    pub times: Option<PathBuf>,
     /// On the host: compile kernels for this run alone; else they are kept in hlo-opt below XDG_CACHE_HOME or ~/.cache
     #[arg(long)]
     pub no_cache: bool,

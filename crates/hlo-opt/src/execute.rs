@@ -6,7 +6,7 @@ use crate::complete::read_completed;
 use crate::console::Console;
 use crate::params::Said;
 use crate::progress::Progress;
-use crate::{Failure, emit, exit, output, presets, registry, secret};
+use crate::{Failure, emit, exit, output, presets, registry, run_times, secret};
 use hlo_analysis::Analyses;
 use hlo_eval::{Inputs, Outputs};
 use hlo_gpu::kernel::content_hash;
@@ -16,7 +16,7 @@ use hlo_ir::{Literal, Module};
 use hlo_pass::pipeline::parse_pipeline;
 use hlo_pass::runner::{RunOptions as PassOptions, bind, run_pipeline};
 use hlo_run::{
-    ExecutionError, ExecutionOptions, GpuOptions, GpuProgram, HostProgram, KernelCache, Meeting, OnStuck, OutputBytes,
+    ExecutionError, ExecutionOptions, Finished, GpuOptions, GpuProgram, HostProgram, KernelCache, Meeting, OnStuck,
     Ranks, Seat, SeatFlags, local_rank,
 };
 use std::sync::Arc;
@@ -28,7 +28,9 @@ use std::time::Duration;
 /// Wrong usage, an invalid input, a module that cannot be lowered, a run that fails here or in another rank.
 pub(crate) fn run(args: &RunArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
     let chosen = ChosenInputs::parse(&args.inputs)?;
-    args.output.as_deref().map_or(Ok(()), output::check_target)?;
+    for target in [args.output.as_deref(), args.times.as_deref()].into_iter().flatten() {
+        output::check_target(target)?;
+    }
     let seat = find_seat(args, console)?;
     let progress = Progress::start(console.shows_progress);
     progress.now("reading and verifying");
@@ -36,7 +38,7 @@ pub(crate) fn run(args: &RunArgs, console: &mut Console<'_>) -> Result<u8, Failu
     progress.now("preparing the inputs");
     let inputs = chosen.of(&module, console)?;
     progress.now("running");
-    let outputs = match seat {
+    let finished = match seat {
         None => {
             let meeting = Meeting::alone(hlo_run::all_devices(&plan));
             on_backend(args, &plan, &meeting, &inputs).map_err(|error| Failure::File(error.to_string()))?
@@ -55,12 +57,19 @@ pub(crate) fn run(args: &RunArgs, console: &mut Console<'_>) -> Result<u8, Failu
         }
     };
     // Ranks other than 0 have given theirs away.
-    if !outputs.is_empty() {
+    if !finished.outputs.is_empty() {
         progress.now("writing");
-        let outputs = by_leaf(hlo_run::arrays(&plan, &outputs).map_err(|error| Failure::File(error.to_string()))?);
+        let outputs =
+            by_leaf(hlo_run::arrays(&plan, &finished.outputs).map_err(|error| Failure::File(error.to_string()))?);
         match &args.output {
             Some(path) => write_arrays(path, None, &outputs)?,
             None => console.print(summary(&outputs).as_bytes())?,
+        }
+        if let Some(path) = &args.times {
+            output::write_whole(path, run_times::steps(&plan, &finished).as_bytes())?;
+        }
+        if let Some(line) = run_times::summary(&finished) {
+            console.print(line.as_bytes())?;
         }
     }
     Ok(exit::OK)
@@ -108,7 +117,7 @@ fn with_others(
     plan: &Plan,
     inputs: &Inputs,
     console: &mut Console<'_>,
-) -> Result<Vec<OutputBytes>, ExecutionError> {
+) -> Result<Finished, ExecutionError> {
     let rank = seat.rank;
     let mut say = |text: &str| console.say(&format!("{text}\n"));
     // The process must end even if a kernel runs on, or a library waits for a rank that is gone.
@@ -119,9 +128,9 @@ fn with_others(
     let ranks = Ranks::connect(seat, digest(args, plan), &plan.name, &mut say, on_stuck)?;
     let outcome = Meeting::of_ranks(&ranks, hlo_run::all_devices(plan).end)
         .and_then(|meeting| on_backend(args, plan, &meeting, inputs))
-        .and_then(|outputs| hlo_run::gather(plan, &ranks, &outputs));
+        .and_then(|finished| Ok(Finished { outputs: hlo_run::gather(plan, &ranks, &finished.outputs)?, ..finished }));
     match outcome {
-        Ok(outputs) => ranks.finish().map(|()| outputs),
+        Ok(finished) => ranks.finish().map(|()| finished),
         Err(error) => {
             ranks.fail(&error);
             Err(error)
@@ -135,24 +144,26 @@ fn digest(args: &RunArgs, plan: &Plan) -> u64 {
     let drawn = (inputs.is_none()).then_some((seed, draw, same, like));
     let constants: Vec<Vec<u8>> = plan.constants.values().map(|c| c.data().to_packed_bytes(c.dtype())).collect();
     content_hash(&format!(
-        "{:?} {:?} {} {drawn:?}\n{}\n{constants:?}",
+        "{:?} {:?} {} {} {} {drawn:?}\n{}\n{constants:?}",
         args.backend,
         args.matmul,
         args.check_finite,
+        args.repeat,
+        args.times.is_some(),
         plan.to_json()
     ))
 }
 
 /// Runs the plan on the devices of this process.
-fn on_backend(
-    args: &RunArgs,
-    plan: &Plan,
-    meeting: &Meeting<'_>,
-    inputs: &Inputs,
-) -> Result<Vec<OutputBytes>, ExecutionError> {
+fn on_backend(args: &RunArgs, plan: &Plan, meeting: &Meeting<'_>, inputs: &Inputs) -> Result<Finished, ExecutionError> {
     let of_device = |device: u32| inputs.leaves.iter().map(|row| row[device as usize].as_ref().clone()).collect();
     let own: Vec<Vec<Literal>> = meeting.devices().map(of_device).collect();
-    let options = ExecutionOptions { check_finite: args.check_finite, sync: args.sync };
+    let options = ExecutionOptions {
+        check_finite: args.check_finite,
+        sync: args.sync,
+        n_extra_runs: args.repeat,
+        times_steps: args.times.is_some(),
+    };
     match args.backend {
         BackendChoice::Host => {
             let cache = if args.no_cache { KernelCache::Off } else { KernelCache::OfUser };

@@ -38,6 +38,7 @@ mod reduce;
 pub mod registry;
 mod report;
 mod report_format;
+mod run_times;
 mod secret;
 mod sharding_picture;
 mod shardings;

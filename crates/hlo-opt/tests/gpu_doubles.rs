@@ -185,11 +185,16 @@ fn cards_and_a_shared_card_agree_with_the_host() {
     assert!(output.status.success(), "{}", said(&output));
     let expected = arrays(&host);
     assert_eq!(expected.len(), 16);
-    for (i, (n_cards, flags)) in
-        [(4, &[][..]), (1, &["--share-gpu"]), (4, &["--sync"]), (1, &["--share-gpu", "--check-finite"])]
-            .into_iter()
-            .enumerate()
-    {
+    // Repeated runs replay recorded launches.
+    let ways = [
+        (4, &[][..]),
+        (1, &["--share-gpu"]),
+        (4, &["--sync"]),
+        (1, &["--share-gpu", "--check-finite"]),
+        (4, &["--repeat", "3"]),
+        (1, &["--share-gpu", "--repeat", "3"]),
+    ];
+    for (i, (n_cards, flags)) in ways.into_iter().enumerate() {
         let path = folder.path(&format!("gpu{i}.npz"));
         let output = run(n_cards, &[&["--backend", "gpu", &module][..], &drawn, &[&path], flags].concat(), &[]);
         assert!(output.status.success(), "{flags:?}: {}", said(&output));
@@ -200,6 +205,31 @@ fn cards_and_a_shared_card_agree_with_the_host() {
             let tolerance = if name.starts_with("out2") { 1e-2 } else { 2e-5 };
             assert!(difference(found, expected) < tolerance, "{flags:?}: {name}: {}", difference(found, expected));
         }
+    }
+}
+
+/// How long runs and steps took is said where it is asked for, for both kinds of devices.
+#[test]
+fn times_name_every_step() {
+    let folder = Folder::new("times");
+    let module = folder.write("step.hlo", STEP);
+    for (n_cards, backend) in [(4, "gpu"), (0, "host")] {
+        let times = folder.path(&format!("{backend}.tsv"));
+        let args = ["--backend", backend, &module, "--replicated-params", "1", "--repeat", "2", "--times", &times];
+        let output = run(n_cards, &args, &[]);
+        assert!(output.status.success(), "{}", said(&output));
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(printed.contains("time: median") && printed.contains("of 2 runs"), "{printed}");
+        let table = std::fs::read_to_string(&times).expect("a table");
+        let mut rows = table.lines().map(|row| row.split('\t').collect::<Vec<_>>());
+        assert_eq!(rows.next(), Some(vec!["ms", "kind", "step", "bytes", "GB/s"]));
+        let rows: Vec<Vec<&str>> = rows.collect();
+        let milliseconds: Vec<f64> = rows.iter().map(|row| row[0].parse().expect("a number")).collect();
+        assert!(milliseconds.is_sorted_by(|a, b| a >= b), "{table}");
+        for kind in ["gemm", "collective", "loop", "branch"] {
+            assert!(rows.iter().any(|row| row[1] == kind), "{kind}: {table}");
+        }
+        assert!(rows.iter().any(|row| row[2].contains("loop") && row[0] != "0.00000"), "{table}");
     }
 }
 

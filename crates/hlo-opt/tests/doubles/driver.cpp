@@ -19,14 +19,16 @@
 
 namespace {
 
-enum { OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, ILLEGAL_ADDRESS = 700 };
+enum { OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, ILLEGAL_ADDRESS = 700, CAPTURE_UNSUPPORTED = 900 };
 
 struct Ticket {
     std::mutex mutex;
     std::condition_variable changed;
     bool done = false;
+    std::chrono::steady_clock::time_point time;
     void finish() {
         std::lock_guard<std::mutex> lock(mutex);
+        time = std::chrono::steady_clock::now();
         done = true;
         changed.notify_all();
     }
@@ -36,12 +38,14 @@ struct Ticket {
     }
 };
 
+struct Graph { std::vector<std::function<void()>> tasks; };
 struct Stream {
     std::mutex mutex;
     std::condition_variable changed;
     std::deque<std::function<void()>> tasks;
     size_t n_pending = 0;
     bool is_over = false;
+    std::unique_ptr<Graph> recording; // of the one thread that issues
     std::thread thread{[this] { run(); }};
 
     void run() {
@@ -75,7 +79,7 @@ struct Stream {
     }
 };
 
-struct Event { std::shared_ptr<Ticket> ticket; };
+struct Event { std::shared_ptr<Ticket> ticket; bool keeps_time; };
 struct Function { void (*run)(void**, unsigned, unsigned); int n_arguments; };
 
 std::mutex all_mutex;
@@ -111,8 +115,14 @@ int enqueue(void* handle, std::function<void()> task) {
     if (!context) return INVALID_CONTEXT;
     Stream* stream = stream_of(handle);
     if (!stream) return INVALID_HANDLE;
-    stream->push(std::move(task));
+    if (stream->recording) stream->recording->tasks.push_back(std::move(task));
+    else stream->push(std::move(task));
     return OK;
+}
+
+bool is_recording(void* handle) {
+    Stream* stream = stream_of(handle);
+    return stream && stream->recording;
 }
 
 } // namespace
@@ -198,17 +208,52 @@ int cuStreamQuery(void* handle) {
     Stream* stream = stream_of(handle);
     if (!stream) return INVALID_HANDLE;
     if (is_broken) return ILLEGAL_ADDRESS;
+    if (stream->recording) return CAPTURE_UNSUPPORTED;
     std::lock_guard<std::mutex> lock(stream->mutex);
     return stream->n_pending ? NOT_READY : OK;
 }
 int cuStreamSynchronize(void* handle) {
     Stream* stream = stream_of(handle);
     if (!stream) return INVALID_HANDLE;
+    if (stream->recording) return CAPTURE_UNSUPPORTED;
     stream->drain();
     return OK;
 }
-int cuEventCreate(void** out, unsigned) {
-    Event* event = new Event;
+int cuStreamBeginCapture_v2(void* handle, int) {
+    Stream* stream = stream_of(handle);
+    if (!stream || stream->recording) return INVALID_HANDLE;
+    stream->recording = std::make_unique<Graph>();
+    return OK;
+}
+int cuStreamEndCapture(void* handle, void** out) {
+    Stream* stream = stream_of(handle);
+    if (!stream || !stream->recording) return INVALID_HANDLE;
+    *out = stream->recording.release();
+    return OK;
+}
+int cuGraphInstantiateWithFlags(void** out, void* graph, unsigned long long) {
+    *out = new Graph(*(Graph*)graph);
+    return OK;
+}
+int cuGraphDestroy(void* graph) { delete (Graph*)graph; return OK; }
+int cuGraphExecDestroy(void* graph) { delete (Graph*)graph; return OK; }
+int cuGraphLaunch(void* graph, void* stream) {
+    if (is_recording(stream)) return CAPTURE_UNSUPPORTED;
+    for (auto task : ((Graph*)graph)->tasks)
+        if (int code = enqueue(stream, task)) return code;
+    return OK;
+}
+int cuEventElapsedTime_v2(float* milliseconds, void* from, void* to) {
+    Event *a = (Event*)from, *b = (Event*)to;
+    if (!a->keeps_time || !b->keeps_time) return INVALID_HANDLE;
+    std::lock_guard<std::mutex> first(a->ticket->mutex);
+    std::lock_guard<std::mutex> second(b->ticket->mutex);
+    if (!a->ticket->done || !b->ticket->done) return NOT_READY;
+    *milliseconds = std::chrono::duration<float, std::milli>(b->ticket->time - a->ticket->time).count();
+    return OK;
+}
+int cuEventCreate(void** out, unsigned flags) {
+    Event* event = new Event{nullptr, !(flags & 2)};
     std::lock_guard<std::mutex> lock(all_mutex);
     events.insert(event);
     *out = event;

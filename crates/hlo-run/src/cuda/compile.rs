@@ -10,8 +10,9 @@ use crate::ExecutionError;
 use hlo_gpu::kernel::prelude;
 use hlo_gpu::plan::Kernel;
 
-/// Kernels of one program: many small programs cost more than a large one.
-const PER_PROGRAM: usize = 100;
+/// Kernels of one program: as few as keep all cores busy, because one program is compiled by one thread, but not fewer than
+/// pay for the prelude that each program begins with.
+const PER_PROGRAM: std::ops::RangeInclusive<usize> = 8..=100;
 
 /// Machine code of some kernels, in their order.
 pub(crate) struct Cubin {
@@ -26,13 +27,15 @@ pub(crate) struct Cubin {
 /// # Errors
 /// NVRTC refuses a program: its first messages.
 pub(crate) fn compile(kernels: &[&Kernel], arch: u32) -> Result<Vec<Cubin>, ExecutionError> {
-    let batches: Vec<&[&Kernel]> = kernels.chunks(PER_PROGRAM).collect();
+    let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let per_program = kernels.len().div_ceil(n_cores).clamp(*PER_PROGRAM.start(), *PER_PROGRAM.end());
+    let batches: Vec<&[&Kernel]> = kernels.chunks(per_program).collect();
     let next = AtomicUsize::new(0);
     let work = || -> Vec<(usize, Result<Cubin, ExecutionError>)> {
         let take = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|&i| i < batches.len());
         std::iter::from_fn(take).map(|i| (i, program(batches[i], arch))).collect()
     };
-    let n_threads = std::thread::available_parallelism().map_or(1, usize::from).min(batches.len());
+    let n_threads = n_cores.min(batches.len());
     let mut done: Vec<(usize, Result<Cubin, ExecutionError>)> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..n_threads).map(|_| scope.spawn(work)).collect();
         threads.into_iter().flat_map(|thread| thread.join().unwrap_or_default()).collect()

@@ -48,14 +48,31 @@ pub struct Event {
     pub(super) handle: sys::CUevent,
 }
 
+/// Whether an event keeps the time at which it is reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Timing {
+    Off,
+    On,
+}
+
 impl Event {
     /// The point that the stream has reached.
-    pub(super) fn record(card: &Card, stream: sys::CUstream) -> Result<Event, ExecutionError> {
-        let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING;
+    pub(super) fn record(card: &Card, stream: sys::CUstream, timing: Timing) -> Result<Event, ExecutionError> {
+        let flags = match timing {
+            Timing::Off => sys::CUevent_flags::CU_EVENT_DISABLE_TIMING,
+            Timing::On => sys::CUevent_flags::CU_EVENT_DEFAULT,
+        };
         let event = Event { handle: result::event::create(flags).map_err(failed(&card.name))? };
         // SAFETY: both handles are alive.
         unsafe { result::event::record(event.handle, stream) }.map_err(failed(&card.name))?;
         Ok(event)
+    }
+
+    /// Seconds from this event to a later one; both keep their times and have been reached.
+    pub(super) fn seconds_until(&self, card: &Card, later: &Event) -> Result<f64, ExecutionError> {
+        // SAFETY: both handles are alive.
+        let milliseconds = unsafe { result::event::elapsed(self.handle, later.handle) }.map_err(failed(&card.name))?;
+        Ok(f64::from(milliseconds) / 1e3)
     }
 }
 

@@ -8,7 +8,8 @@ use cudarc::driver::{DriverError, result, sys};
 use super::GpuProgram;
 use super::blas::Blas;
 use super::card::Card;
-use super::context::{DeviceContext, Event};
+use super::context::{DeviceContext, Event, Timing};
+use super::graph::Graph;
 use super::libraries::failed;
 use super::nccl::Communicators;
 use super::shared::Neighbours;
@@ -97,6 +98,8 @@ impl Drop for GpuDevice<'_> {
 
 impl Device for GpuDevice<'_> {
     type Event = Event;
+    type Mark = Event;
+    type Recording = Graph;
 
     fn write(&mut self, buffer: BufferId, bytes: &[u8]) -> Result<(), ExecutionError> {
         let expected = self.context.size_bytes(buffer);
@@ -162,11 +165,35 @@ impl Device for GpuDevice<'_> {
     }
 
     fn record(&mut self, stream: Stream) -> Result<Event, ExecutionError> {
-        Event::record(self.context.card, self.context.stream(stream))
+        Event::record(self.context.card, self.context.stream(stream), Timing::Off)
     }
 
     fn wait(&mut self, stream: Stream, event: &Event) -> Result<(), ExecutionError> {
         self.context.wait(self.context.stream(stream), event.handle)
+    }
+
+    fn mark(&mut self, stream: Stream) -> Result<Event, ExecutionError> {
+        Event::record(self.context.card, self.context.stream(stream), Timing::On)
+    }
+
+    fn seconds_between(&mut self, before: &Event, after: &Event) -> Result<f64, ExecutionError> {
+        before.seconds_until(self.context.card, after)
+    }
+
+    fn can_record(&self) -> bool {
+        true
+    }
+
+    fn begin_recording(&mut self) -> Result<(), ExecutionError> {
+        Graph::begin(self.context.card, self.context.stream(Stream::Compute))
+    }
+
+    fn end_recording(&mut self) -> Result<Graph, ExecutionError> {
+        Graph::end(self.context.card, self.context.stream(Stream::Compute))
+    }
+
+    fn replay(&mut self, recording: &Graph) -> Result<(), ExecutionError> {
+        recording.launch(self.context.card, self.context.stream(Stream::Compute))
     }
 
     fn finish(&mut self) -> Result<(), ExecutionError> {

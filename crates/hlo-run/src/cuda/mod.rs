@@ -12,6 +12,7 @@ mod card;
 mod compile;
 mod context;
 mod device;
+mod graph;
 mod libraries;
 mod moves;
 mod nccl;

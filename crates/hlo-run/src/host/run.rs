@@ -1,5 +1,8 @@
 //! A device in this process's memory.
 
+use std::convert::Infallible;
+use std::time::Instant;
+
 use hlo_ir::Literal;
 
 use super::cache::KernelCache;
@@ -41,8 +44,8 @@ impl<'p> HostProgram<'p> {
     /// Inputs that do not fit the plan's parameters; a predicate that differs between devices; a buffer outside its place.
     pub fn run(&self, inputs: &[Vec<Literal>]) -> Result<Vec<Vec<Literal>>, ExecutionError> {
         let meeting = Meeting::alone(run::all_devices(self.plan));
-        let outputs = run::run(self, &meeting, inputs, ExecutionOptions::default())?;
-        run::arrays(self.plan, &outputs)
+        let finished = run::run(self, &meeting, inputs, ExecutionOptions::default())?;
+        run::arrays(self.plan, &finished.outputs)
     }
 }
 
@@ -78,6 +81,8 @@ pub struct HostDevice<'m> {
 
 impl Device for HostDevice<'_> {
     type Event = ();
+    type Mark = Instant;
+    type Recording = Infallible;
 
     fn write(&mut self, buffer: BufferId, bytes: &[u8]) -> Result<(), ExecutionError> {
         let to = self.memory.bytes_mut(buffer)?;
@@ -128,7 +133,38 @@ impl Device for HostDevice<'_> {
         Ok(())
     }
 
+    fn mark(&mut self, _: Stream) -> Result<Instant, ExecutionError> {
+        Ok(Instant::now())
+    }
+
+    fn seconds_between(&mut self, before: &Instant, after: &Instant) -> Result<f64, ExecutionError> {
+        Ok(after.duration_since(*before).as_secs_f64())
+    }
+
+    fn can_record(&self) -> bool {
+        false
+    }
+
+    fn begin_recording(&mut self) -> Result<(), ExecutionError> {
+        Err(never_records())
+    }
+
+    fn end_recording(&mut self) -> Result<Infallible, ExecutionError> {
+        Err(never_records())
+    }
+
+    fn replay(&mut self, recording: &Infallible) -> Result<(), ExecutionError> {
+        match *recording {}
+    }
+
     fn finish(&mut self) -> Result<(), ExecutionError> {
         self.meeting.check()
+    }
+}
+
+fn never_records() -> ExecutionError {
+    ExecutionError::Host {
+        what: "run".to_string(),
+        reason: "expected work that is done at once, found a recording".to_string(),
     }
 }

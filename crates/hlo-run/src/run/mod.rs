@@ -7,11 +7,13 @@
 
 mod finite;
 mod meeting;
+mod segments;
 mod steps;
 
 pub use meeting::Meeting;
 
 use std::ops::Range;
+use std::time::Instant;
 
 use hlo_ir::Literal;
 
@@ -30,6 +32,30 @@ pub struct ExecutionOptions {
     pub check_finite: bool,
     /// After each step, wait until it is done, so that an error names the step that made it.
     pub sync: bool,
+    /// Runs after the first, with the same inputs, for their times.
+    pub n_extra_runs: u32,
+    /// After the runs, one more whose steps are timed one by one.
+    pub times_steps: bool,
+}
+
+/// What a run gave.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Finished {
+    /// The outputs of the devices of this process, of the last run.
+    pub outputs: Vec<OutputBytes>,
+    /// Seconds of each run on the slowest device of this process: from the first step's issue to the end of all work, without
+    /// the copies of inputs and outputs. The first run is slower than others: libraries choose their algorithms in it.
+    pub run_seconds: Vec<f64>,
+    /// Where [`ExecutionOptions::times_steps`] asks: the seconds of each step of the plan on the slowest device.
+    pub step_seconds: Vec<f64>,
+}
+
+/// What one device gave.
+#[derive(Default)]
+struct DeviceFinished {
+    outputs: OutputBytes,
+    run_seconds: Vec<f64>,
+    step_seconds: Vec<f64>,
 }
 
 /// What one device of this process can do. Work is issued in order on streams and may end later; [`Device::read`] and
@@ -37,6 +63,10 @@ pub struct ExecutionOptions {
 pub trait Device {
     /// A point in a stream.
     type Event;
+    /// A point in a stream whose time is kept.
+    type Mark;
+    /// Steps of the compute stream that are launched as one.
+    type Recording;
 
     /// Fills a buffer before any step runs.
     ///
@@ -92,6 +122,39 @@ pub trait Device {
     /// The device fails.
     fn wait(&mut self, stream: Stream, event: &Self::Event) -> Result<(), ExecutionError>;
 
+    /// Marks the point that the stream has reached, with the time at which it is reached.
+    ///
+    /// # Errors
+    /// The device fails.
+    fn mark(&mut self, stream: Stream) -> Result<Self::Mark, ExecutionError>;
+
+    /// Seconds between two marks of one stream whose work has ended.
+    ///
+    /// # Errors
+    /// The device fails.
+    fn seconds_between(&mut self, before: &Self::Mark, after: &Self::Mark) -> Result<f64, ExecutionError>;
+
+    /// Whether steps can be recorded: launches, products, copies and fills on the compute stream.
+    fn can_record(&self) -> bool;
+
+    /// From now on what is issued on the compute stream is recorded and not done.
+    ///
+    /// # Errors
+    /// The device fails, or cannot record.
+    fn begin_recording(&mut self) -> Result<(), ExecutionError>;
+
+    /// Ends what [`Device::begin_recording`] began.
+    ///
+    /// # Errors
+    /// The device refuses what was issued since.
+    fn end_recording(&mut self) -> Result<Self::Recording, ExecutionError>;
+
+    /// Issues all that was recorded, on the compute stream.
+    ///
+    /// # Errors
+    /// The launch is refused.
+    fn replay(&mut self, recording: &Self::Recording) -> Result<(), ExecutionError>;
+
     /// Waits for all work issued so far.
     ///
     /// # Errors
@@ -127,7 +190,7 @@ pub trait Backend: Sync {
 /// The bytes of the outputs of one device, `[leaf]`, in the layouts that the plan says.
 pub type OutputBytes = Vec<Vec<u8>>;
 
-/// Runs a plan once on the devices of this process. `inputs` are theirs alone: `[device of this process][leaf]`.
+/// Runs a plan on the devices of this process. `inputs` are theirs alone: `[device of this process][leaf]`.
 /// The result has the outputs of the same devices.
 ///
 /// # Errors
@@ -138,13 +201,13 @@ pub fn run<B: Backend>(
     meeting: &Meeting<'_>,
     inputs: &[Vec<Literal>],
     options: ExecutionOptions,
-) -> Result<Vec<OutputBytes>, ExecutionError> {
+) -> Result<Finished, ExecutionError> {
     let devices = meeting.devices();
     if inputs.len() != devices.len() {
         return Err(misfit(format!("expected inputs for {} devices, found {}", devices.len(), inputs.len())));
     }
     backend.check(devices.len())?;
-    let outcomes: Vec<Result<OutputBytes, ExecutionError>> = std::thread::scope(|scope| {
+    let outcomes: Vec<Result<DeviceFinished, ExecutionError>> = std::thread::scope(|scope| {
         let spawn = |id: u32| {
             let leaves = inputs.get((id - devices.start) as usize).map(Vec::as_slice).unwrap_or_default();
             let body = move || {
@@ -168,7 +231,20 @@ pub fn run<B: Backend>(
     });
     // The first failure is the cause; the others are its consequences.
     meeting.check()?;
-    outcomes.into_iter().collect()
+    let mut finished = Finished { outputs: Vec::new(), run_seconds: Vec::new(), step_seconds: Vec::new() };
+    for outcome in outcomes {
+        let device = outcome?;
+        finished.outputs.push(device.outputs);
+        slowest(&mut finished.run_seconds, &device.run_seconds);
+        slowest(&mut finished.step_seconds, &device.step_seconds);
+    }
+    Ok(finished)
+}
+
+/// Keeps the larger of both at each place.
+fn slowest(kept: &mut Vec<f64>, others: &[f64]) {
+    kept.resize(kept.len().max(others.len()), 0.0);
+    kept.iter_mut().zip(others).for_each(|(kept, other)| *kept = kept.max(*other));
 }
 
 fn misfit(reason: String) -> ExecutionError {
@@ -181,7 +257,7 @@ fn run_device<B: Backend>(
     id: u32,
     leaves: &[Literal],
     options: ExecutionOptions,
-) -> Result<OutputBytes, ExecutionError> {
+) -> Result<DeviceFinished, ExecutionError> {
     let plan = backend.plan();
     if leaves.len() != plan.parameters.len() {
         return Err(misfit(format!("expected {} arrays, found {}", plan.parameters.len(), leaves.len())));
@@ -200,15 +276,30 @@ fn work<D: Device>(
     id: u32,
     leaves: &[Literal],
     options: ExecutionOptions,
-) -> Result<OutputBytes, ExecutionError> {
-    for (&buffer, literal) in plan.parameters.iter().zip(leaves) {
-        device.write(buffer, &to_memory(literal, &plan.buffers[buffer].shape)?)?;
+) -> Result<DeviceFinished, ExecutionError> {
+    let mut finished = DeviceFinished::default();
+    let mut walk = steps::Walk::new(plan, meeting, id, options);
+    for _ in 0..=options.n_extra_runs {
+        write(plan, device, leaves)?;
+        meeting.meet(id, "the start of a run", Vec::new(), Ok)?;
+        let start = Instant::now();
+        walk.run(device)?;
+        finished.run_seconds.push(start.elapsed().as_secs_f64());
+        // Nobody overwrites or frees what another device still reads.
+        meeting.meet(id, "the end of a run", Vec::new(), Ok)?;
     }
-    steps::Walk::new(plan, meeting, id, options).run(device)?;
-    let outputs = plan.outputs.iter().map(|&buffer| device.read(buffer)).collect();
-    // No device may go away while another still reads from it.
-    meeting.meet(id, "the end", Vec::new(), Ok)?;
-    outputs
+    if options.times_steps {
+        write(plan, device, leaves)?;
+        finished.step_seconds = walk.run_timed(device)?;
+        meeting.meet(id, "the end of a run", Vec::new(), Ok)?;
+    }
+    finished.outputs = plan.outputs.iter().map(|&buffer| device.read(buffer)).collect::<Result<_, _>>()?;
+    Ok(finished)
+}
+
+fn write<D: Device>(plan: &Plan, device: &mut D, leaves: &[Literal]) -> Result<(), ExecutionError> {
+    let mut leaves = plan.parameters.iter().zip(leaves);
+    leaves.try_for_each(|(&buffer, literal)| device.write(buffer, &to_memory(literal, &plan.buffers[buffer].shape)?))
 }
 
 /// The outputs of some devices as arrays: `[device][leaf]`.

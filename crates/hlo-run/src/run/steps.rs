@@ -1,59 +1,133 @@
 //! The steps of a plan on one device.
 
+use std::collections::HashMap;
+
+use super::segments::{Segment, awaited, segments};
 use super::{Device, ExecutionOptions, Meeting, finite};
 use crate::ExecutionError;
 use hlo_gpu::plan::{BufferId, Plan, Step, Stream, Work};
 
 /// One device's way through a plan.
-pub(super) struct Walk<'a> {
+pub(super) struct Walk<'a, D: Device> {
     plan: &'a Plan,
     meeting: &'a Meeting<'a>,
     /// Flat id.
     id: u32,
     options: ExecutionOptions,
+    /// What is known of lists of steps that were walked before, by where they lie in the plan.
+    lists: HashMap<*const Step, List<D>>,
+    /// Seconds of the steps that the entry's list has run one by one, with the stream's marks before and after each.
+    marks: Option<Vec<StepMarks<D>>>,
 }
 
-impl<'a> Walk<'a> {
-    pub(super) fn new(plan: &'a Plan, meeting: &'a Meeting<'a>, id: u32, options: ExecutionOptions) -> Walk<'a> {
-        Walk { plan, meeting, id, options }
+/// A step's index in the entry's list, and the points before and after it in its stream.
+type StepMarks<D> = (usize, <D as Device>::Mark, <D as Device>::Mark);
+
+/// A list of steps that is walked again and again.
+struct List<D: Device> {
+    segments: Vec<(Segment, Option<D::Recording>)>,
+    is_awaited: Vec<bool>,
+    /// Whether all steps have been issued once: what they need besides memory is ready.
+    has_run: bool,
+}
+
+impl<D: Device> List<D> {
+    fn new(steps: &[Step]) -> List<D> {
+        let segments = segments(steps).into_iter().map(|segment| (segment, None)).collect();
+        List { segments, is_awaited: awaited(steps), has_run: false }
+    }
+}
+
+impl<'a, D: Device> Walk<'a, D> {
+    pub(super) fn new(plan: &'a Plan, meeting: &'a Meeting<'a>, id: u32, options: ExecutionOptions) -> Walk<'a, D> {
+        Walk { plan, meeting, id, options, lists: HashMap::new(), marks: None }
     }
 
     /// All steps, to their end.
-    pub(super) fn run<D: Device>(&self, device: &mut D) -> Result<(), ExecutionError> {
-        self.list(device, &self.plan.steps)?;
+    pub(super) fn run(&mut self, device: &mut D) -> Result<(), ExecutionError> {
+        let plan = self.plan;
+        self.list(device, &plan.steps)?;
         device.finish()
     }
 
+    /// As [`Walk::run`], one step after the other: the seconds of each step of the entry. Those of a loop are all its rounds.
+    pub(super) fn run_timed(&mut self, device: &mut D) -> Result<Vec<f64>, ExecutionError> {
+        self.marks = Some(Vec::new());
+        self.run(device)?;
+        let mut seconds = vec![0.0; self.plan.steps.len()];
+        for (i, before, after) in self.marks.take().unwrap_or_default() {
+            if let Some(slot) = seconds.get_mut(i) {
+                *slot = device.seconds_between(&before, &after)?;
+            }
+        }
+        Ok(seconds)
+    }
+
     /// A list of steps. When it begins and when it ends, both streams have caught up with each other.
-    fn list<D: Device>(&self, device: &mut D, steps: &[Step]) -> Result<(), ExecutionError> {
-        let mut is_awaited = vec![false; steps.len()];
-        for &earlier in steps.iter().flat_map(|step| &step.waits_for) {
-            if let Some(slot) = is_awaited.get_mut(earlier as usize) {
-                *slot = true;
-            }
-        }
-        let mut events: Vec<Option<D::Event>> = (0..steps.len()).map(|_| None).collect();
-        for (i, step) in steps.iter().enumerate() {
-            for &earlier in &step.waits_for {
-                if let Some(Some(event)) = events.get(earlier as usize) {
-                    device.wait(step.stream, event)?;
-                }
-            }
-            self.step(device, step)?;
-            if is_awaited[i] {
-                events[i] = Some(device.record(step.stream)?);
-            }
-            if self.options.sync {
-                device.finish().map_err(|error| after(&step.name, error))?;
-            }
-            if self.options.check_finite {
-                finite::check(self.plan, device, self.id, step)?;
-            }
-        }
+    fn list(&mut self, device: &mut D, steps: &[Step]) -> Result<(), ExecutionError> {
+        let mut list = self.lists.remove(&steps.as_ptr()).unwrap_or_else(|| List::new(steps));
+        let outcome = self.segments(device, steps, &mut list);
+        list.has_run = true;
+        self.lists.insert(steps.as_ptr(), list);
+        outcome?;
         join_streams(device)
     }
 
-    fn step<D: Device>(&self, device: &mut D, step: &Step) -> Result<(), ExecutionError> {
+    fn segments(&mut self, device: &mut D, steps: &[Step], list: &mut List<D>) -> Result<(), ExecutionError> {
+        let looks_inside = self.options.sync || self.options.check_finite || self.marks.is_some();
+        let may_record = list.has_run && !looks_inside && device.can_record();
+        let mut events: Vec<Option<D::Event>> = (0..steps.len()).map(|_| None).collect();
+        for (segment, recording) in &mut list.segments {
+            let (first, end) = (segment.range.start, segment.range.end);
+            for &earlier in &steps[first].waits_for {
+                if let Some(Some(event)) = events.get(earlier as usize) {
+                    device.wait(steps[first].stream, event)?;
+                }
+            }
+            match recording {
+                Some(recording) if !looks_inside => device.replay(recording)?,
+                _ if may_record && segment.is_recordable && segment.range.len() > 1 => {
+                    let made = self.recorded(device, &steps[first..end])?;
+                    device.replay(&made)?;
+                    *recording = Some(made);
+                }
+                _ => (first..end).try_for_each(|i| self.watched(device, steps, i))?,
+            }
+            if list.is_awaited[end - 1] {
+                events[end - 1] = Some(device.record(steps[end - 1].stream)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Steps as one thing to launch; nothing of them is done yet.
+    fn recorded(&mut self, device: &mut D, steps: &[Step]) -> Result<D::Recording, ExecutionError> {
+        device.begin_recording()?;
+        let issued = steps.iter().try_for_each(|step| self.step(device, step));
+        // A stream that records must be told to end, also after an error.
+        let recording = device.end_recording();
+        issued.and(recording)
+    }
+
+    /// One step, with what was asked to be looked at.
+    fn watched(&mut self, device: &mut D, steps: &[Step], i: usize) -> Result<(), ExecutionError> {
+        let step = &steps[i];
+        let is_marked = self.marks.is_some() && std::ptr::eq(steps, self.plan.steps.as_slice());
+        let before = is_marked.then(|| device.mark(step.stream)).transpose()?;
+        self.step(device, step)?;
+        if let (Some(before), Some(marks)) = (before, &mut self.marks) {
+            marks.push((i, before, device.mark(step.stream)?));
+        }
+        if self.options.sync {
+            device.finish().map_err(|error| after(&step.name, error))?;
+        }
+        if self.options.check_finite {
+            finite::check(self.plan, device, self.id, step)?;
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, device: &mut D, step: &Step) -> Result<(), ExecutionError> {
         match &step.work {
             Work::Launch { kernel, arguments } => device.launch(step.stream, *kernel, arguments),
             Work::Gemm(product) => device.gemm(step.stream, product),
@@ -79,7 +153,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Reads back what the host decides by, and makes sure that all devices of all processes decide the same.
-    fn decision<D: Device>(&self, device: &mut D, name: &str, buffer: BufferId) -> Result<Vec<u8>, ExecutionError> {
+    fn decision(&self, device: &mut D, name: &str, buffer: BufferId) -> Result<Vec<u8>, ExecutionError> {
         let own = device.read(buffer)?;
         self.meeting.meet(self.id, name, own, |all| {
             let first = all.first().cloned().unwrap_or_default();
