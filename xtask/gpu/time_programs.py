@@ -31,10 +31,33 @@ MOST_COMPARED_BYTES = 400e6
 N_RUNS = 20
 
 
+def card():
+    """The card's name and the driver's version."""
+    words = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        return subprocess.run(words, capture_output=True, text=True).stdout.strip()
+    except OSError:
+        return "no card"
+
+
 def compiled(path):
     """XLA's executable of a text, and the shapes of its inputs."""
     module = hlo_oracle.parse(path.read_text())
     return hlo_oracle.compile_module(module, 1, 1), hlo_oracle.entry_leaves(module)
+
+
+def drawn_on_card(shape, word, seed):
+    """An input as its word says, see hlo_oracle.draw_inputs; drawn by the card itself."""
+    import jax
+    import jax.numpy as jnp
+
+    key, dims, dtype = jax.random.PRNGKey(seed), tuple(shape.dimensions()), jnp.dtype(shape.numpy_dtype())
+    if word.startswith("int"):
+        return jax.random.randint(key, dims, 0, int(word[3:]), dtype)
+    if word[0] not in "np":
+        return jnp.full(dims, float(word), dtype)
+    normal = jax.random.normal(key, dims, jnp.float32) * float(word[1:])
+    return (jnp.abs(normal) if word[0] == "p" else normal).astype(dtype)
 
 
 def xla_seconds(executable, arrays):
@@ -85,15 +108,15 @@ def one(arguments, name, described, xla, folder):
 
         try:
             executable, shapes = xla.result()
-            drawn = [d[0] for d in hlo_oracle.draw_inputs(shapes, 1, 1, {}, draw.split())]
-            arrays = [jax.device_put(a, jax.devices()[0]) for a in drawn]
+            arrays = [drawn_on_card(shape, word, i) for i, (shape, word) in enumerate(zip(shapes, draw.split()))]
             seconds, expected = xla_seconds(executable, arrays)
             row["xla_ms"] = seconds * 1e3
-            if sum(a.nbytes for a in drawn) < MOST_COMPARED_BYTES:
+            if sum(a.nbytes for a in arrays) < MOST_COMPARED_BYTES:
+                drawn = [np.asarray(a) for a in arrays]
                 inputs, outputs = str(folder / "in.npz"), str(folder / "out.npz")
                 np.savez(inputs, **{f"in{i}_d0": hlo_oracle.storable(a) for i, a in enumerate(drawn)})
                 expected = [np.asarray(output) for output in expected]
-            del arrays, drawn
+            del arrays
         except Exception as error:  # the peer's refusal is a row of the table, not the end of the run
             row["note"] = f"XLA: {str(error).splitlines()[0][:200]}"
     try:
@@ -118,6 +141,7 @@ def main():
     parser.add_argument("names", nargs="*", metavar="NAME")
     arguments = parser.parse_args()
     start = time.time()
+    print(card(), flush=True)
     programs = json.loads((arguments.programs / "programs.json").read_text())
     done = set()
     if arguments.out.exists():

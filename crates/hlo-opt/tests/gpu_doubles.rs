@@ -57,7 +57,9 @@ ENTRY main {
   agreed = pred[] all-reduce(low), replica_groups={{0,1,2,3}}, to_apply=all_hold
   branch = f32[8,16] conditional(agreed, y, y), true_computation=halve, false_computation=keep
   vsum = f32[2,8,8] convert(vv)
-  ROOT out = (f32[8,16], f32[8,16], f32[2,8,8], f32[8,16]) tuple(branch, top, vsum, moved)
+  q = f32[2,2,2,16] reshape(x)
+  heads = f32[2,2,2,2] dot(q, q), lhs_batch_dims={0,2}, rhs_batch_dims={0,2}, lhs_contracting_dims={3}, rhs_contracting_dims={3}
+  ROOT out = (f32[8,16], f32[8,16], f32[2,8,8], f32[8,16], f32[2,2,2,2]) tuple(branch, top, vsum, moved, heads)
 }
 ";
 
@@ -184,7 +186,7 @@ fn cards_and_a_shared_card_agree_with_the_host() {
     let output = run(0, &[&["--backend", "host", &module][..], &drawn, &[&host]].concat(), &[]);
     assert!(output.status.success(), "{}", said(&output));
     let expected = arrays(&host);
-    assert_eq!(expected.len(), 16);
+    assert_eq!(expected.len(), 20);
     // Repeated runs replay recorded launches.
     let ways = [
         (4, &[][..]),

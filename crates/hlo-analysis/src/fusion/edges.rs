@@ -12,6 +12,8 @@ use hlo_ir::view::is_view;
 use hlo_ir::{CompId, InstId, InstMap, Module, Opcode};
 use smallvec::SmallVec;
 
+use super::rows::{RowPart, find_parts, is_elementwise_of};
+
 /// How an instruction takes part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Role {
@@ -39,6 +41,8 @@ pub(super) struct Edges {
     pub users: InstMap<SmallVec<[InstId; 4]>>,
     /// Whether the value is the computation's root.
     pub root: Option<InstId>,
+    /// What instructions are to rows; see [`super::rows`].
+    pub rows: InstMap<RowPart>,
 }
 
 /// Arithmetic that may be done again for each element of a broadcast.
@@ -60,6 +64,7 @@ impl Edges {
             changes_dims: InstMap::of(module, comp),
             users: InstMap::of(module, comp),
             root: module.comp(comp).root.expand(),
+            rows: InstMap::of(module, comp),
         };
         for &inst in &edges.order {
             edges.roles[inst] = role(module, inst);
@@ -72,6 +77,7 @@ impl Edges {
         }
         edges.drop_views_for_others();
         edges.find_repeatable(module);
+        edges.find_rows(module, comp);
         edges.find_fusable(module, comp);
         edges
     }
@@ -120,6 +126,39 @@ impl Edges {
         }
     }
 
+    /// Finds what takes part in rows. What carries a row's value is computed with the row and not again in each fusion that needs it.
+    fn find_rows(&mut self, module: &Module, comp: CompId) {
+        self.rows = find_parts(module, comp, &self.order, &self.roles);
+        for &inst in &self.order {
+            let is_for_rows =
+                |&user: &InstId| self.roles[user] == Role::Fusable && is_elementwise_of(module, user, inst);
+            match self.rows[inst] {
+                RowPart::None | RowPart::Reduce(_) => {}
+                RowPart::Value(_) => self.roles[inst] = Role::Fusable,
+                RowPart::Spread(_) if self.root != Some(inst) && self.users[inst].iter().all(is_for_rows) => {
+                    self.roles[inst] = Role::Fusable;
+                }
+                RowPart::Spread(_) => self.rows[inst] = RowPart::None,
+            }
+        }
+    }
+
+    /// Whether the threads that have a row compute both ends of an edge.
+    fn stays_in_row(&self, operand: InstId, inst: InstId, slot: usize) -> bool {
+        match self.rows[inst] {
+            RowPart::None => false,
+            RowPart::Reduce(_) => slot == 0 && self.roles[operand] == Role::Fusable,
+            RowPart::Value(class) | RowPart::Spread(class) => self.rows[operand].class_of_value() == Some(class),
+        }
+    }
+
+    /// Lets a broadcast of a row's value be computed again by each fusion that needs it, from memory.
+    pub(super) fn leave_row(&mut self, spread: InstId) {
+        self.rows[spread] = RowPart::None;
+        self.roles[spread] = Role::Repeatable;
+        self.cut_edge(spread, 0);
+    }
+
     fn find_fusable(&mut self, module: &Module, comp: CompId) {
         let mut weight: InstMap<u64> = InstMap::of(module, comp);
         for &inst in &self.order {
@@ -141,11 +180,13 @@ impl Edges {
                 // What is computed again in each fusion reads memory or what is so too; a reduction's result is memory.
                 let is_read_once = self.roles[inst] == Role::Fusable || self.roles[operand] == Role::Repeatable;
                 let is_memory = is_reduce(module, operand) && !self.is_epilogue(module, inst, operand);
-                let joins = joins && can && is_read_once && !is_memory;
+                let stays_in_row = can && self.stays_in_row(operand, inst, k);
+                let joins = stays_in_row || joins && can && is_read_once && !is_memory;
                 fusable.push(joins);
                 if joins {
                     weight[inst] = weight[inst].saturating_add(weight[operand]);
-                    self.changes_dims[inst] |= reach != Reach::Same && self.roles[operand] == Role::Fusable;
+                    self.changes_dims[inst] |=
+                        reach != Reach::Same && self.roles[operand] == Role::Fusable && !stays_in_row;
                 }
             }
             self.is_fusable[inst] = fusable;

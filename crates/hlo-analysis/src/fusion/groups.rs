@@ -1,6 +1,7 @@
 //! Which instructions go into one kernel.
 
 use super::edges::{Edges, Role, is_reduce};
+use super::rows::RowPart;
 use super::stages::{Stages, find_stages};
 use crate::values::tuple_elements;
 use hashbrown::HashSet;
@@ -81,6 +82,7 @@ pub fn find_groups_of(module: &Module, comp: CompId, known: Option<StagedEdges>,
         position[inst] = i as u32;
     }
     let mut marks = Marks::of(module, comp);
+    let dims_of = |&o: &InstId| module.shape(o).as_array().map(|a| &a.dims);
     // Results of different dims would be computed by different threads: cut where dims change, and number again.
     let mut groups = loop {
         let stages = known_stages.take().unwrap_or_else(|| find_stages(module, comp, &edges).0);
@@ -90,7 +92,14 @@ pub fn find_groups_of(module: &Module, comp: CompId, known: Option<StagedEdges>,
             .collect();
         let mut n_cut = 0;
         for group in &groups {
-            let mut dims = group.outputs.iter().map(|&o| module.shape(o).as_array().map(|a| &a.dims));
+            for &output in &group.outputs {
+                // Its users are elsewhere: what is the same along a row is not worth writing down.
+                if matches!(edges.rows[output], RowPart::Spread(_)) {
+                    edges.leave_row(output);
+                    n_cut += 1;
+                }
+            }
+            let mut dims = group.outputs.iter().filter(|&&o| !is_of_row(module, &edges, group, o)).map(dims_of);
             let first = dims.next();
             if dims.any(|other| Some(other) != first) {
                 let changing = changing_members(module, &edges, group);
@@ -109,6 +118,18 @@ pub fn find_groups_of(module: &Module, comp: CompId, known: Option<StagedEdges>,
     });
     groups.retain(|group| is_worth_it(module, group));
     groups
+}
+
+/// Whether an output is one element for each row of a group that has other outputs of whole rows: the threads that have the row
+/// write it.
+fn is_of_row(module: &Module, edges: &Edges, group: &Group, output: InstId) -> bool {
+    let Some(class) = edges.rows[output].class_of_value() else { return false };
+    let reduced = group.members.iter().filter(|&&m| edges.rows[m] == RowPart::Reduce(class));
+    let rows = reduced.flat_map(|&m| module.inst(m).operands.first());
+    let dims = |inst: InstId| module.shape(inst).as_array().map(|array| &array.dims);
+    let mut whole = group.outputs.iter().filter(|&&o| edges.rows[o].class_of_value().is_none());
+    let Some(rows) = rows.map(|&operand| dims(operand)).next() else { return false };
+    whole.all(|&o| dims(o) == rows)
 }
 
 /// The members whose operands have other dims; only those that read a reduction's result, if there are such.

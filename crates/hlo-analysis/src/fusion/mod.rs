@@ -11,6 +11,7 @@ mod edges;
 mod groups;
 mod prepare;
 mod repeat;
+mod rows;
 mod stages;
 
 pub use edges::is_reduce;

@@ -10,8 +10,9 @@
 
 use super::groups::StagedEdges;
 use super::repeat::repeat_cheap_values;
+use super::rows::part_spreads;
 use hashbrown::HashSet;
-use hlo_ir::attrs::{Attrs, ReduceAttrs, ReshapeAttrs};
+use hlo_ir::attrs::{Attrs, DimsAttrs, ReduceAttrs, ReshapeAttrs};
 use hlo_ir::edit::Builder;
 use hlo_ir::{
     ArrayShape, CompId, ConstantValue, DType, InstId, InstMap, Layout, Literal, Module, Opcode, Scalar, Shape,
@@ -54,12 +55,15 @@ pub fn prepare(module: &mut Module, comp: CompId) -> Result<Prepared, InstId> {
 /// # Errors
 /// As [`prepare`].
 pub fn prepare_and_stage(module: &mut Module, comp: CompId) -> Result<(Prepared, Option<StagedEdges>), InstId> {
-    let n_views = rewrite_idle_broadcasts(module, comp);
+    let n_views = rewrite_idle_broadcasts(module, comp) + rewrite_idle_reductions(module, comp)?;
     let n_split = split_reductions(module, comp);
     if n_split > 0 {
         module.restore_order(comp)?;
     }
     let n_copies = remove_idle_copies(module, comp);
+    if part_spreads(module, comp) {
+        module.restore_order(comp)?;
+    }
     let (n_repeated, staged) = repeat_cheap_values(module, comp)?;
     Ok((Prepared { n_views, n_split, n_copies, n_repeated }, staged))
 }
@@ -82,6 +86,47 @@ fn rewrite_idle_broadcasts(module: &mut Module, comp: CompId) -> usize {
         }
     }
     n_rewritten
+}
+
+/// Turns reductions of one element each into the operation of their initial value and that element. Returns how many. The gradient
+/// of a broadcast to dims of which one has one element is such.
+fn rewrite_idle_reductions(module: &mut Module, comp: CompId) -> Result<usize, InstId> {
+    let mut n_rewritten = 0;
+    for inst in module.comp(comp).insts.clone() {
+        let instruction = module.inst(inst);
+        let (Opcode::Reduce, Attrs::Reduce(attrs)) = (instruction.opcode, &instruction.attrs) else { continue };
+        let &[operand, init] = instruction.operands.as_slice() else { continue };
+        let (Some(from), Some(to)) = (module.shape(operand).as_array(), module.shape(inst).as_array()) else {
+            continue;
+        };
+        let Some(opcode) = plain_operation(module, attrs) else { continue };
+        if from.n_elems() != to.n_elems() || from.dynamic != 0 || to.n_elems() == 0 {
+            continue;
+        }
+        let (shape, hint) = (Shape::Array(to.clone()), module.inst_name(inst).to_string());
+        let mut build = Builder::new(module, comp);
+        let element = build.add(&hint, Opcode::Reshape, shape.clone(), [operand], ReshapeAttrs::default());
+        let inits = build.add(&hint, Opcode::Broadcast, shape, [init], DimsAttrs::default());
+        let instruction = module.inst_mut(inst);
+        instruction.opcode = opcode;
+        instruction.operands = [inits, element].into_iter().collect();
+        instruction.attrs = Attrs::Plain;
+        n_rewritten += 1;
+    }
+    if n_rewritten > 0 {
+        module.restore_order(comp)?;
+    }
+    Ok(n_rewritten)
+}
+
+/// The operation by which a reduction joins two elements, where it is one operation of both.
+fn plain_operation(module: &Module, attrs: &ReduceAttrs) -> Option<Opcode> {
+    let comp = attrs.to_apply.map(|comp| module.comp(comp))?;
+    let root = comp.root.expand().map(|root| module.inst(root))?;
+    let &[a, b] = comp.params.as_slice() else { return None };
+    let is_plain = root.operands.as_slice() == [a, b] || root.operands.as_slice() == [b, a];
+    let opcodes = [Opcode::Add, Opcode::Multiply, Opcode::Maximum, Opcode::Minimum];
+    (is_plain && opcodes.contains(&root.opcode)).then_some(root.opcode)
 }
 
 /// How a reduction goes in two steps.
@@ -139,7 +184,7 @@ fn find_split(module: &Module, inst: InstId) -> Option<Split> {
 }
 
 /// Whether the computation is one operation of its two parameters whose neutral value `init` is.
-fn has_neutral_init(module: &Module, attrs: &ReduceAttrs, init: InstId, dtype: DType) -> bool {
+pub(super) fn has_neutral_init(module: &Module, attrs: &ReduceAttrs, init: InstId, dtype: DType) -> bool {
     let Some(comp) = attrs.to_apply.map(|comp| module.comp(comp)) else { return false };
     let Some(root) = comp.root.expand().map(|root| module.inst(root)) else { return false };
     let &[a, b] = comp.params.as_slice() else { return false };

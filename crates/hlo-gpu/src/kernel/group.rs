@@ -19,6 +19,13 @@ pub(super) struct ResultGroup {
 }
 
 impl ResultGroup {
+    /// The group with these of its results alone.
+    pub(super) fn only(&self, results: &[usize]) -> ResultGroup {
+        let pairs = self.results.iter().zip(&self.sources).filter(|(result, _)| results.contains(result));
+        let (results, sources) = pairs.map(|(&result, &source)| (result, source)).unzip();
+        ResultGroup { results, sources, is_one_layout: self.is_one_layout, n_elems: self.n_elems }
+    }
+
     /// The values of all results at an index: result, position in its memory and stored value.
     ///
     /// All are read before any is written, as a result may lie where an operand lies.

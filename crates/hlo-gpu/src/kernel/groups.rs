@@ -10,6 +10,7 @@ use super::conv_tiles::{self, ConvTiles};
 use super::emitter::{Argument, Atom, Binding, Emitter, FrameId, Preloaded, ScopeKind};
 use super::group::{BlockRange, ResultGroup};
 use super::reach::{Reach, Root};
+use super::row_team::{self, RowTeam};
 use super::scatter_rows::{self, Rows};
 use super::team::Team;
 use super::tiles::{self, Tiles};
@@ -33,6 +34,8 @@ pub(super) enum Form {
     Packs { n_elems: i64, loaded: Vec<(usize, InstId)> },
     /// A tile for each block.
     Tiles(Tiles),
+    /// A row for each team.
+    RowTeam(RowTeam),
     /// The rows of a scatter.
     Rows(Rows),
     /// A tile of a matrix product for each block.
@@ -49,13 +52,14 @@ pub(super) struct FormedGroup {
 impl FormedGroup {
     /// Whether threads compute its elements together.
     pub(super) fn has_team(&self) -> bool {
-        matches!(self.form, Form::Team(_))
+        matches!(self.form, Form::Team(_) | Form::RowTeam(_))
     }
 
     /// Threads that its blocks want.
     pub(super) fn block(&self) -> u32 {
         match &self.form {
             Form::Team(team) => team.block(),
+            Form::RowTeam(rows) => rows.team.block(),
             Form::Elemental | Form::Packs { .. } | Form::Tiles(_) | Form::Rows(_) | Form::Product(_) => BLOCK,
         }
     }
@@ -63,6 +67,15 @@ impl FormedGroup {
 
 /// Puts the results into groups and chooses the form of each.
 pub(super) fn groups(module: &Module, reach: &Reach, signature: &Signature, options: &EmitOptions) -> Vec<FormedGroup> {
+    if let (false, Some(rows)) = (options.is_elemental_only, row_team::choose(module, reach, signature)) {
+        let sources = reach.roots.iter().map(|root| (root.inst, root.leaf)).collect();
+        // No operand may be updated where it lies that is read by several threads of a team.
+        let is_one_layout =
+            rows.is_of_whole_rows() && are_one_layout(signature, &(0..reach.roots.len()).collect::<Vec<_>>());
+        let results = (0..reach.roots.len()).collect();
+        let group = ResultGroup { results, sources, is_one_layout, n_elems: rows.n_rows() };
+        return vec![FormedGroup { group, form: Form::RowTeam(rows) }];
+    }
     let mut of_result: Vec<usize> = (0..reach.roots.len()).collect();
     let mut owner: HashMap<(InstId, &[i64]), usize> = HashMap::new();
     for (i, root) in reach.roots.iter().enumerate() {
@@ -80,8 +93,8 @@ pub(super) fn groups(module: &Module, reach: &Reach, signature: &Signature, opti
         if results.is_empty() {
             continue;
         }
+        let is_one_layout = are_one_layout(signature, &results);
         let shape = &signature.results[first].shape;
-        let is_one_layout = results.iter().all(|&i| signature.results[i].shape.is_same_order(shape));
         let sources = results.iter().map(|&i| (reach.roots[i].inst, reach.roots[i].leaf)).collect();
         let n_elems = i64::try_from(shape.n_elems()).unwrap_or(i64::MAX);
         let group = ResultGroup { results, sources, is_one_layout, n_elems };
@@ -94,6 +107,12 @@ pub(super) fn groups(module: &Module, reach: &Reach, signature: &Signature, opti
         }
     }
     groups
+}
+
+/// Whether the elements of these results lie in the same order.
+fn are_one_layout(signature: &Signature, results: &[usize]) -> bool {
+    let shape = |&i: &usize| &signature.results[i].shape;
+    results.first().map(shape).is_none_or(|first| results.iter().map(shape).all(|other| other.is_same_order(first)))
 }
 
 /// Whether two results that both depend on `inst` are worth computing together.
@@ -204,7 +223,8 @@ pub(super) fn write(
         let group = &formed.group;
         let per_block = match &formed.form {
             Form::Elemental | Form::Tiles(_) | Form::Rows(_) | Form::Product(_) => u64::from(block),
-            Form::Team(Team::Warp) => u64::from(block / 32),
+            Form::Team(Team::Warp) | Form::RowTeam(RowTeam { team: Team::Warp, .. }) => u64::from(block / 32),
+            Form::RowTeam(rows) => u64::from(rows.team.elems_of_block()),
             Form::Team(team) => u64::from(team.elems_of_block()),
             Form::Packs { n_elems, .. } => u64::from(block) * (*n_elems as u64),
         };
@@ -212,7 +232,7 @@ pub(super) fn write(
             Form::Rows(rows) => rows.n_blocks(block),
             Form::Product(tiles) => (tiles.n_tiles() as u64).clamp(1, MAX_BLOCKS),
             Form::Tiles(tiles) => (tiles.n_tiles(&results[group.results[0]].shape.dims) as u64).clamp(1, MAX_BLOCKS),
-            Form::Elemental | Form::Team(_) | Form::Packs { .. } => {
+            Form::Elemental | Form::Team(_) | Form::RowTeam(_) | Form::Packs { .. } => {
                 (group.n_elems.max(0) as u64).div_ceil(per_block).clamp(1, MAX_BLOCKS)
             }
         } as u32;
@@ -257,6 +277,7 @@ fn write_group(
             })
         }
         Form::Team(team) => write_team(e, frame, group, results, blocks, *team),
+        Form::RowTeam(rows) => rows.write(e, frame, group, results, blocks),
         Form::Packs { n_elems, loaded } => write_packs(e, frame, group, results, blocks, (*n_elems, loaded)),
         Form::Tiles(tiles) => tiles.write(e, frame, group, results, blocks),
         Form::Product(tiles) => {
@@ -348,8 +369,7 @@ fn write_packs(
             e.line(format!("hlo::Pack<{stored}, {n_elems}> w{i};"));
         }
         let k = e.loop_variable();
-        e.line("#pragma unroll");
-        e.scope(ScopeKind::Loop, format!("for (idx {k} = 0; {k} < {n_elems}; ++{k})"), |e| {
+        e.scope(ScopeKind::Loop, format!("#pragma unroll\nfor (idx {k} = 0; {k} < {n_elems}; ++{k})"), |e| {
             let i = e.sum(first, k);
             let preloaded = |&(argument, _): &(usize, &str)| Preloaded {
                 argument,

@@ -17,6 +17,7 @@ mod groups;
 mod indexing;
 mod reach;
 mod reduction;
+mod row_team;
 mod scalar;
 mod scatter_rows;
 mod shape_ops;

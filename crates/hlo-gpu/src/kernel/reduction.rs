@@ -11,6 +11,9 @@ use super::structure;
 use super::table::{Rule, rule};
 use crate::GpuError;
 
+/// Before a loop whose rounds are dealt out to a team: several rounds' loads are under way before the first is used.
+pub(super) const UNROLLED: &str = "#pragma unroll 4";
+
 /// How accumulators and values become new accumulators.
 pub(super) struct Combiner {
     comp: CompId,
@@ -209,7 +212,7 @@ pub(super) fn reduce(e: &mut Emitter<'_>, Element { frame, inst, leaf, index }: 
         e.team.filter(|team| e.meets(*team) && n >= team.n_parts() && reduced.combiner.may_split(&reduced.inits));
     if let Some(team) = team {
         let k = e.loop_variable();
-        let header = format!("for (idx {k} = {}; {k} < {n}; {k} += {})", team.part(), team.n_parts());
+        let header = format!("{UNROLLED}\nfor (idx {k} = {}; {k} < {n}; {k} += {})", team.part(), team.n_parts());
         e.scope(ScopeKind::Divided, header, |e| {
             let order: SmallVec<[usize; 4]> = (0..dims.len()).rev().collect();
             let at = e.index_at(k, &sizes, &order);

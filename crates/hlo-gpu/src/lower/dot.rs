@@ -14,8 +14,8 @@ use crate::plan::{BufferId, Gemm, Matrix, Step, Work, has_library_types};
 use hlo_ir::attrs::{Attrs, DotAttrs};
 use hlo_ir::{ArrayShape, DType, InstId};
 
-/// Products into which one dot may be split before a copy to another layout is better.
-const MAX_PRODUCTS: u64 = 8;
+/// Batches of products that one dot may be before a copy to another layout is better: the library takes them by their addresses.
+const MAX_BATCHES: u64 = 64;
 
 /// Strides of one array: from matrix to matrix, row to row, column to column.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -131,7 +131,7 @@ pub(crate) fn find_gemm(attrs: &DotAttrs, lhs: &ArrayShape, rhs: &ArrayShape, ou
     let mut runs = batch_runs(&dims.batch, arrays, &all);
     let largest = (0..runs.len()).max_by_key(|&i| runs[i].0);
     let (batch, steps) = largest.map_or((1, [0; 3]), |i| runs.remove(i));
-    if runs.iter().map(|run| run.0).product::<u64>() > MAX_PRODUCTS {
+    if runs.iter().map(|run| run.0).product::<u64>() > MAX_BATCHES {
         return None;
     }
     let matrix = |i: usize| MatrixStrides { batch: steps[i], row: inner[i].0, col: inner[i].1 };
@@ -202,15 +202,20 @@ impl Lowering<'_> {
             self.step(&name, Work::Fill { to: output, byte: 0 }, steps);
             return Ok(());
         }
-        let n_products: u64 = form.loops.iter().map(|(count, _)| count).product();
+        // The longest loop is within a product, the others are products of their own.
+        let mut loops = form.loops.clone();
+        let longest = (0..loops.len()).max_by_key(|&i| loops[i].0);
+        let outer = longest.map_or((1, [0; 3]), |i| loops.remove(i));
+        let n_products: u64 = loops.iter().map(|(count, _)| count).product();
         for product in 0..n_products {
             let mut offsets = [0u64; 3];
             let mut rest = product;
-            for (count, strides) in form.loops.iter().rev() {
+            for (count, strides) in loops.iter().rev() {
                 (0..3).for_each(|a| offsets[a] += rest % count * strides[a]);
                 rest /= count;
             }
-            let mut gemm = self.product(&name, &form, [lhs, rhs, output], offsets);
+            let part = (n_products > 1).then_some(offsets);
+            let mut gemm = self.product(&name, (&form, outer), [lhs, rhs, output], part);
             let is_f32 = lhs_shape.dtype == DType::F32;
             gemm.uses_tf32 = is_f32 && self.options.matmul == Matmul::Tf32 && may_round_to_tf32(attrs);
             self.step(&name, Work::Gemm(gemm), steps);
@@ -218,16 +223,25 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// One product of a dot, of parts of its arrays that begin at `offsets` elements.
-    fn product(&mut self, name: &str, form: &GemmForm, buffers: [BufferId; 3], offsets: [u64; 3]) -> Gemm {
+    /// One product of a dot; of parts of its arrays that begin at `offsets` elements if these are given.
+    fn product(
+        &mut self,
+        name: &str,
+        (form, (outer_batch, outer_strides)): (&GemmForm, LoopDim),
+        buffers: [BufferId; 3],
+        offsets: Option<[u64; 3]>,
+    ) -> Gemm {
         let [m, n, k] = form.mnk;
         let extents = [(m, k), (k, n), (m, n)];
         let [lhs, rhs, output] = [0, 1, 2].map(|a| {
             let strides = form.matrices[a];
             let mut buffer = buffers[a];
-            if !form.loops.is_empty() {
+            if let Some(offsets) = offsets {
                 let (rows, cols) = extents[a];
-                let last = (form.batch - 1) * strides.batch + (rows - 1) * strides.row + (cols - 1) * strides.col;
+                let last = (outer_batch - 1) * outer_strides[a]
+                    + (form.batch - 1) * strides.batch
+                    + (rows - 1) * strides.row
+                    + (cols - 1) * strides.col;
                 let dtype = self.draft.plan.buffers[buffer].shape.dtype;
                 let part = ArrayShape::new(dtype, [last as i64 + 1]).with_row_major();
                 buffer = self.draft.add_view(name, part, buffer, dtype.bytes_of(offsets[a]));
@@ -235,12 +249,13 @@ impl Lowering<'_> {
             Matrix {
                 buffer,
                 batch_stride_elems: strides.batch,
+                outer_stride_elems: outer_strides[a],
                 row_stride_elems: strides.row,
                 col_stride_elems: strides.col,
             }
         });
         debug_assert!(!matches!(self.draft.home_of(output.buffer), Home::Constant(_)));
-        Gemm { lhs, rhs, output, batch: form.batch, m, n, k, uses_tf32: false }
+        Gemm { lhs, rhs, output, batch: form.batch, outer_batch, m, n, k, uses_tf32: false }
     }
 }
 

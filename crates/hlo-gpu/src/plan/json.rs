@@ -104,11 +104,11 @@ fn gemm_value(gemm: &Gemm) -> Value {
     let matrix = |m: &Matrix| {
         json!({
             "buffer": m.buffer.index(),
-            "strides_elems": [m.batch_stride_elems, m.row_stride_elems, m.col_stride_elems],
+            "strides_elems": [m.outer_stride_elems, m.batch_stride_elems, m.row_stride_elems, m.col_stride_elems],
         })
     };
     json!({
-        "work": "gemm", "batch": gemm.batch, "m": gemm.m, "n": gemm.n, "k": gemm.k,
+        "work": "gemm", "outer_batch": gemm.outer_batch, "batch": gemm.batch, "m": gemm.m, "n": gemm.n, "k": gemm.k,
         "uses_tf32": gemm.uses_tf32,
         "lhs": matrix(&gemm.lhs), "rhs": matrix(&gemm.rhs), "output": matrix(&gemm.output),
     })

@@ -243,7 +243,8 @@ pub enum Work {
     },
 }
 
-/// `output[b, m, n] = sum over k of lhs[b, m, k] × rhs[b, k, n]`, all three as strided views of buffers.
+/// `output[a, b, m, n] = sum over k of lhs[a, b, m, k] × rhs[a, b, k, n]`, all three as strided views of buffers: `a` of the outer
+/// batch, `b` of the batch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Gemm {
     /// Read.
@@ -252,8 +253,10 @@ pub struct Gemm {
     pub rhs: Matrix,
     /// Written.
     pub output: Matrix,
-    /// Number of products.
+    /// Number of products, each a batch stride from the last.
     pub batch: u64,
+    /// How many such batches there are, each an outer stride from the last; 1 where one stride leads through all products.
+    pub outer_batch: u64,
     /// Rows of `lhs` and of the output.
     pub m: u64,
     /// Columns of `rhs` and of the output.
@@ -279,8 +282,10 @@ pub(crate) fn has_library_types(lhs: DType, rhs: DType, out: DType) -> bool {
 pub struct Matrix {
     /// The elements.
     pub buffer: BufferId,
-    /// Elements from one matrix to the next.
+    /// Elements from one matrix of a batch to the next.
     pub batch_stride_elems: u64,
+    /// Elements from one batch to the next.
+    pub outer_stride_elems: u64,
     /// Elements from one row to the next (`m` of `lhs`, `k` of `rhs`, `m` of the output).
     pub row_stride_elems: u64,
     /// Elements from one column to the next.

@@ -87,7 +87,8 @@ impl StepTimes {
             Work::While { .. } | Work::Conditional { .. } => 0.0,
             Work::Launch { kernel, .. } => machine.kernel_s(machine.work_of(&plan.kernel_facts[*kernel].cost)),
             Work::Gemm(gemm) => {
-                let flops = 2.0 * gemm.batch as f64 * gemm.m as f64 * gemm.n as f64 * gemm.k as f64;
+                let flops =
+                    2.0 * (gemm.outer_batch * gemm.batch) as f64 * gemm.m as f64 * gemm.n as f64 * gemm.k as f64;
                 let arithmetic_s = machine.matrix_s(flops, dtype_of(plan, gemm.lhs.buffer), gemm.uses_tf32);
                 machine.kernel_s(KernelWork { bytes: bytes_of_all(plan, work), arithmetic_s })
             }

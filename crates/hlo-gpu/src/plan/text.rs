@@ -180,7 +180,11 @@ fn write_work(f: &mut Formatter<'_>, plan: &Plan, step: &Step, depth: usize) -> 
 impl Display for Gemm {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let (m, n, k) = (self.m, self.n, self.k);
-        let batch = if self.batch == 1 { String::new() } else { format!(" x{}", self.batch) };
+        let batch = match (self.outer_batch, self.batch) {
+            (1, 1) => String::new(),
+            (1, batch) => format!(" x{batch}"),
+            (outer, batch) => format!(" x{outer}x{batch}"),
+        };
         let tf32 = if self.uses_tf32 { " tf32" } else { "" };
         write!(f, "gemm{tf32} {m}x{n}x{k}{batch} {} * {} -> {}", self.lhs, self.rhs, self.output)
     }
@@ -188,6 +192,8 @@ impl Display for Gemm {
 
 impl Display for Matrix {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, "{}[{},{},{}]", self.buffer, self.batch_stride_elems, self.row_stride_elems, self.col_stride_elems)
+        let Matrix { buffer, batch_stride_elems, outer_stride_elems, row_stride_elems, col_stride_elems } = self;
+        let outer = if *outer_stride_elems == 0 { String::new() } else { format!("{outer_stride_elems},") };
+        write!(f, "{buffer}[{outer}{batch_stride_elems},{row_stride_elems},{col_stride_elems}]")
     }
 }

@@ -1,6 +1,7 @@
 // A double of cuBLASLt: products of strided, column-major matrices, slow and obvious, on the double's streams.
 
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <dlfcn.h>
 #include <functional>
@@ -8,7 +9,7 @@
 enum { OK = 0, INVALID_VALUE = 7, NOT_SUPPORTED = 15 };
 enum Type { F32 = 0, F64 = 1, F16 = 2, BF16 = 14 };
 
-struct Layout { int type; uint64_t rows, cols; int64_t leading; int32_t batch = 1; int64_t stride = 0; };
+struct Layout { int type; uint64_t rows, cols; int64_t leading; int32_t batch = 1; int64_t stride = 0; int32_t by_pointers = 0; };
 struct Operation { int compute, scale; int32_t transposes_a = 0, transposes_b = 0; };
 struct Preference { uint64_t workspace_bytes = 0; uint32_t alignment[4] = {256, 256, 256, 256}; };
 struct Heuristic { uint64_t algorithm[8]; size_t workspace_bytes; int state; float waves; int reserved[4]; };
@@ -39,9 +40,16 @@ static void put(void* data, int type, int64_t i, double value) {
     memcpy(&bits, &single, 4);
     ((uint16_t*)data)[i] = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
+// The matrix with this number. Addresses lie on the card, where they were copied to by the time the call is issued.
+static const char* matrix(const Layout& m, const void* data, int64_t batch) {
+    if (m.by_pointers) return ((const char* const*)data)[batch];
+    return (const char*)data + batch * m.stride * size_of(m.type);
+}
 static bool is_inside(const Layout& m, const void* data) {
-    uint64_t last = (uint64_t)(m.batch - 1) * m.stride + (m.cols - 1) * m.leading + m.rows;
-    return m.leading >= (int64_t)m.rows && holds(data, last * size_of(m.type));
+    if (m.leading < (int64_t)m.rows || (m.by_pointers && !holds(data, m.batch * 8))) return false;
+    for (int64_t batch = 0; batch < m.batch; ++batch)
+        if (!holds(matrix(m, data, batch), ((m.cols - 1) * m.leading + m.rows) * size_of(m.type))) return false;
+    return true;
 }
 
 extern "C" {
@@ -54,6 +62,7 @@ int cublasLtMatrixLayoutCreate(Layout** out, int type, uint64_t rows, uint64_t c
 int cublasLtMatrixLayoutSetAttribute(Layout* layout, int attribute, const void* value, size_t size) {
     if (attribute == 5 && size == 4) memcpy(&layout->batch, value, 4);
     else if (attribute == 6 && size == 8) memcpy(&layout->stride, value, 8);
+    else if (attribute == 8 && size == 4 && !getenv("DOUBLE_STRIDED_ONLY")) memcpy(&layout->by_pointers, value, 4);
     else return INVALID_VALUE;
     return OK;
 }
@@ -96,7 +105,10 @@ int cublasLtMatmul(void*, Operation* o, const void* alpha, const void* a, Layout
                 D.cols == (operation.transposes_b ? B.rows : B.cols) && inner == (operation.transposes_b ? B.cols : B.rows) &&
                 is_inside(A, a) && is_inside(B, b) && is_inside(D, d) && holds(workspace, n_workspace);
     const void* data[4] = {a, b, c, d};
-    for (int i = 0; i < 4; ++i) fits = fits && (uint64_t)data[i] % algorithm[i] == 0;
+    const Layout* layouts[4] = {&A, &B, &D, &D};
+    for (int i = 0; i < 4; ++i)
+        for (int64_t batch = 0; fits && batch < layouts[i]->batch; ++batch)
+            fits = (uint64_t)matrix(*layouts[i], data[i], layouts[i]->by_pointers ? batch : 0) % algorithm[i] == 0;
     if (!fits) return INVALID_VALUE;
     return enqueue(stream, [=] {
         for (int64_t batch = 0; batch < D.batch; ++batch)
@@ -104,11 +116,11 @@ int cublasLtMatmul(void*, Operation* o, const void* alpha, const void* a, Layout
                 for (uint64_t col = 0; col < D.cols; ++col) {
                     double sum = 0;
                     for (uint64_t k = 0; k < inner; ++k) {
-                        int64_t at_a = batch * A.stride + (operation.transposes_a ? row * A.leading + k : k * A.leading + row);
-                        int64_t at_b = batch * B.stride + (operation.transposes_b ? k * B.leading + col : col * B.leading + k);
-                        sum += get(a, A.type, at_a) * get(b, B.type, at_b);
+                        int64_t at_a = (operation.transposes_a ? row * A.leading + k : k * A.leading + row);
+                        int64_t at_b = (operation.transposes_b ? k * B.leading + col : col * B.leading + k);
+                        sum += get(matrix(A, a, batch), A.type, at_a) * get(matrix(B, b, batch), B.type, at_b);
                     }
-                    put(d, D.type, batch * D.stride + col * D.leading + row, sum);
+                    put((void*)matrix(D, d, batch), D.type, col * D.leading + row, sum);
                 }
     });
 }

@@ -34,6 +34,16 @@ struct Ready {
     d: sys::cublasLtMatrixLayout_t,
     algorithm: sys::cublasLtMatmulAlgo_t,
     is_double: bool,
+    /// How the library finds the matrices.
+    addressing: Addressing,
+}
+
+/// How the library finds the matrices of a product.
+enum Addressing {
+    /// The first and a stride. Outer batches are products of their own.
+    Strided,
+    /// Arrays on the card of the addresses of all matrices: `a`, `b`, `d`.
+    Pointers([Allocation; 3]),
 }
 
 type Status = result::CublasError;
@@ -63,7 +73,7 @@ impl Blas {
         gemm: &Gemm,
     ) -> Result<(), ExecutionError> {
         let name = &context.plan.buffers[gemm.output.buffer].name;
-        if gemm.batch * gemm.m * gemm.n == 0 {
+        if gemm.outer_batch * gemm.batch * gemm.m * gemm.n == 0 {
             return Ok(());
         }
         if gemm.k == 0 {
@@ -77,38 +87,53 @@ impl Blas {
         let handle = self.handle;
         let ready = match self.ready.entry(product) {
             Entry::Occupied(entry) => entry.into_mut(),
-            Entry::Vacant(entry) => entry.insert(Ready::new(handle, context, &product, name)?),
+            Entry::Vacant(entry) => entry.insert(ready(handle, context, &product, name)?),
         };
         let (ones, zeros) = ((1.0f32, 1.0f64), (0.0f32, 0.0f64));
         let (alpha, beta) = match ready.is_double {
             true => (raw(&ones.1).0, raw(&zeros.1).0),
             false => (raw(&ones.0).0, raw(&zeros.0).0),
         };
-        let address = |matrix: &Columns| context.address(matrix.buffer).map(|address| address as usize as *mut c_void);
-        let (a, b, d) = (address(&product.a)?, address(&product.b)?, address(&product.d)?);
-        // SAFETY: layouts were made from the plan's views, which lie within their buffers; the workspace is used by this
-        // device's compute stream alone.
-        unsafe {
-            result::matmul(
-                handle,
-                ready.operation,
-                alpha,
-                beta,
-                a,
-                ready.a,
-                b,
-                ready.b,
-                d,
-                ready.d,
-                d,
-                ready.d,
-                &raw const ready.algorithm,
-                self.workspace.address as usize as *mut c_void,
-                WORKSPACE_BYTES,
-                stream.cast(),
-            )
+        let n_calls = match ready.addressing {
+            Addressing::Strided => product.outer_batch,
+            Addressing::Pointers(_) => 1,
+        };
+        let matrices = [&product.a, &product.b, &product.d];
+        for outer in 0..n_calls {
+            let mut found = [std::ptr::null_mut::<c_void>(); 3];
+            for (i, matrix) in matrices.into_iter().enumerate() {
+                let address = match &ready.addressing {
+                    Addressing::Strided => address_of(context, matrix, 0, outer)?,
+                    Addressing::Pointers(arrays) => arrays[i].address,
+                };
+                found[i] = address as usize as *mut c_void;
+            }
+            let [a, b, d] = found;
+            // SAFETY: layouts were made from the plan's views, which lie within their buffers; the workspace is used by this
+            // device's compute stream alone.
+            unsafe {
+                result::matmul(
+                    handle,
+                    ready.operation,
+                    alpha,
+                    beta,
+                    a,
+                    ready.a,
+                    b,
+                    ready.b,
+                    d,
+                    ready.d,
+                    d,
+                    ready.d,
+                    &raw const ready.algorithm,
+                    self.workspace.address as usize as *mut c_void,
+                    WORKSPACE_BYTES,
+                    stream.cast(),
+                )
+            }
+            .map_err(failed(name))?;
         }
-        .map_err(failed(name))
+        Ok(())
     }
 }
 
@@ -120,12 +145,48 @@ impl Drop for Blas {
     }
 }
 
+/// Where a matrix of a product begins.
+fn address_of(context: &DeviceContext<'_>, matrix: &Columns, batch: u64, outer: u64) -> Result<u64, ExecutionError> {
+    let dtype = context.plan.buffers[matrix.buffer].shape.dtype;
+    let elems = batch * matrix.batch_stride + outer * matrix.outer_stride;
+    Ok(context.address(matrix.buffer)? + dtype.bytes_of(elems))
+}
+
+/// A product with its algorithm. Several batches go by the addresses of all their matrices where the library has an algorithm that
+/// takes these, and one after the other where it has none.
+fn ready(
+    handle: sys::cublasLtHandle_t,
+    context: &DeviceContext<'_>,
+    product: &Product,
+    name: &str,
+) -> Result<Ready, ExecutionError> {
+    if product.outer_batch > 1 {
+        let mut arrays = Vec::new();
+        for matrix in [&product.a, &product.b, &product.d] {
+            let mut bytes = Vec::new();
+            for (outer, batch) in (0..product.outer_batch).flat_map(|o| (0..product.batch).map(move |b| (o, b))) {
+                bytes.extend(address_of(context, matrix, batch, outer)?.to_le_bytes());
+            }
+            let array = Allocation::new(context.card, bytes.len(), "the addresses of matrices")?;
+            context.upload(array.address, &bytes)?;
+            arrays.push(array);
+        }
+        if let Ok(arrays) = <[Allocation; 3]>::try_from(arrays)
+            && let Ok(ready) = Ready::new(handle, context, product, name, Addressing::Pointers(arrays))
+        {
+            return Ok(ready);
+        }
+    }
+    Ready::new(handle, context, product, name, Addressing::Strided)
+}
+
 impl Ready {
     fn new(
         handle: sys::cublasLtHandle_t,
         context: &DeviceContext<'_>,
         product: &Product,
         name: &str,
+        addressing: Addressing,
     ) -> Result<Ready, ExecutionError> {
         let error = failed(name);
         let dtype = |matrix: &Columns| context.plan.buffers[matrix.buffer].shape.dtype;
@@ -148,10 +209,14 @@ impl Ready {
         // SAFETY: an algorithm is plain data; it is replaced before use.
         let algorithm = unsafe { std::mem::zeroed() };
         // From here on what was made is destroyed with `ready`.
-        let mut ready = Ready { operation, a: null, b: null, d: null, algorithm, is_double };
-        ready.a = layout(&product.a, types.0, product.batch).map_err(&error)?;
-        ready.b = layout(&product.b, types.1, product.batch).map_err(&error)?;
-        ready.d = layout(&product.d, types.2, product.batch).map_err(&error)?;
+        let mut ready = Ready { operation, a: null, b: null, d: null, algorithm, is_double, addressing };
+        let batch = match ready.addressing {
+            Addressing::Strided => Batch::Strided(product.batch),
+            Addressing::Pointers(_) => Batch::Pointers(product.batch * product.outer_batch),
+        };
+        ready.a = layout(&product.a, types.0, batch).map_err(&error)?;
+        ready.b = layout(&product.b, types.1, batch).map_err(&error)?;
+        ready.d = layout(&product.d, types.2, batch).map_err(&error)?;
         for (attribute, matrix) in [
             (sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_TRANSA, &product.a),
             (sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_TRANSB, &product.b),
@@ -180,7 +245,14 @@ impl Ready {
         };
         let mut alignments = Vec::new();
         for (attribute, matrix) in [(A, &product.a), (B, &product.b), (C, &product.d), (D, &product.d)] {
-            alignments.push((attribute, alignment(context.address(matrix.buffer)?)));
+            let first = context.address(matrix.buffer)?;
+            let bytes = |elems: u64| context.plan.buffers[matrix.buffer].shape.dtype.bytes_of(elems);
+            let steps = match self.addressing {
+                Addressing::Strided => bytes(matrix.outer_stride),
+                // Of each matrix: alignment is that of the least aligned.
+                Addressing::Pointers(_) => bytes(matrix.outer_stride) | bytes(matrix.batch_stride),
+            };
+            alignments.push((attribute, alignment(first | steps)));
         }
         let preference = match result::create_matmul_pref() {
             Ok(preference) => preference,
@@ -233,17 +305,30 @@ fn library_type(dtype: DType) -> Option<sys::cudaDataType_t> {
     }
 }
 
-fn layout(matrix: &Columns, dtype: sys::cudaDataType_t, batch: u64) -> Result<sys::cublasLtMatrixLayout_t, Status> {
+/// How many matrices a call takes, and how it finds them.
+#[derive(Clone, Copy)]
+enum Batch {
+    Strided(u64),
+    Pointers(u64),
+}
+
+fn layout(matrix: &Columns, dtype: sys::cudaDataType_t, batch: Batch) -> Result<sys::cublasLtMatrixLayout_t, Status> {
     use sys::cublasLtMatrixLayoutAttribute_t::{
-        CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT as COUNT, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET as STRIDE,
+        CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT as COUNT, CUBLASLT_MATRIX_LAYOUT_BATCH_MODE as MODE,
+        CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET as STRIDE,
     };
     let leading = matrix.leading.max(matrix.rows).cast_signed();
     let layout = result::create_matrix_layout(dtype, matrix.rows, matrix.cols, leading)?;
-    let (count, stride) = (batch as i32, matrix.batch_stride.cast_signed());
-    // SAFETY: the attributes are an i32 and an i64.
+    let (Batch::Strided(count) | Batch::Pointers(count)) = batch;
+    let (count, stride) = (count as i32, matrix.batch_stride.cast_signed());
+    let mode = sys::cublasLtBatchMode_t::CUBLASLT_BATCH_MODE_POINTER_ARRAY;
+    // SAFETY: the attributes are an i32, an i64 and the mode.
     unsafe {
-        let outcome = result::set_matrix_layout_attribute(layout, COUNT, raw(&count).0, raw(&count).1)
-            .and_then(|()| result::set_matrix_layout_attribute(layout, STRIDE, raw(&stride).0, raw(&stride).1));
+        let outcome = result::set_matrix_layout_attribute(layout, COUNT, raw(&count).0, raw(&count).1);
+        let outcome = outcome.and_then(|()| match batch {
+            Batch::Strided(_) => result::set_matrix_layout_attribute(layout, STRIDE, raw(&stride).0, raw(&stride).1),
+            Batch::Pointers(_) => result::set_matrix_layout_attribute(layout, MODE, raw(&mode).0, raw(&mode).1),
+        });
         if outcome.is_err() {
             let _ = result::destroy_matrix_layout(layout);
         }

@@ -14,8 +14,9 @@ pub(crate) struct Columns {
     pub cols: u64,
     /// Elements from one column to the next.
     pub leading: u64,
-    /// Elements from one matrix of the batch to the next.
+    /// Elements from one matrix of the batch to the next, and from one batch to the next.
     pub batch_stride: u64,
+    pub outer_stride: u64,
     /// Whether the product takes the transpose.
     pub is_transposed: bool,
 }
@@ -27,22 +28,32 @@ pub(crate) struct Product {
     pub b: Columns,
     pub d: Columns,
     pub batch: u64,
+    pub outer_batch: u64,
     /// Whether f32 elements may be rounded to TF32 before they are multiplied.
     pub uses_tf32: bool,
 }
 
 /// A view of `rows` × `cols` as a column-major matrix: itself, or its transpose.
 fn stored(view: &Matrix, rows: u64, cols: u64) -> Option<Columns> {
-    let Matrix { buffer, batch_stride_elems: batch_stride, row_stride_elems, col_stride_elems } = *view;
+    let Matrix { buffer, batch_stride_elems: batch_stride, outer_stride_elems: outer_stride, .. } = *view;
+    let Matrix { row_stride_elems, col_stride_elems, .. } = *view;
     // The stride of a dim of one element says nothing.
     let by_columns = (row_stride_elems == 1 || rows == 1) && (col_stride_elems >= rows || cols == 1);
     if by_columns {
         let leading = if cols == 1 { rows } else { col_stride_elems };
-        return Some(Columns { buffer, rows, cols, leading, batch_stride, is_transposed: false });
+        return Some(Columns { buffer, rows, cols, leading, batch_stride, outer_stride, is_transposed: false });
     }
     let by_rows = (col_stride_elems == 1 || cols == 1) && (row_stride_elems >= cols || rows == 1);
     let leading = if rows == 1 { cols } else { row_stride_elems };
-    by_rows.then_some(Columns { buffer, rows: cols, cols: rows, leading, batch_stride, is_transposed: true })
+    by_rows.then_some(Columns {
+        buffer,
+        rows: cols,
+        cols: rows,
+        leading,
+        batch_stride,
+        outer_stride,
+        is_transposed: true,
+    })
 }
 
 /// A plan's product; `None` if a view has no inner stride of 1, or rows that overlap.
@@ -51,12 +62,12 @@ pub(crate) fn product(gemm: &Gemm) -> Option<Product> {
     let rhs = stored(&gemm.rhs, gemm.k, gemm.n)?;
     let output = stored(&gemm.output, gemm.m, gemm.n)?;
     let flipped = |matrix: Columns| Columns { is_transposed: !matrix.is_transposed, ..matrix };
-    let (batch, uses_tf32) = (gemm.batch, gemm.uses_tf32);
+    let (batch, outer_batch, uses_tf32) = (gemm.batch, gemm.outer_batch, gemm.uses_tf32);
     Some(if output.is_transposed {
         let d = Columns { is_transposed: false, ..output };
-        Product { a: flipped(rhs), b: flipped(lhs), d, batch, uses_tf32 }
+        Product { a: flipped(rhs), b: flipped(lhs), d, batch, outer_batch, uses_tf32 }
     } else {
-        Product { a: lhs, b: rhs, d: output, batch, uses_tf32 }
+        Product { a: lhs, b: rhs, d: output, batch, outer_batch, uses_tf32 }
     })
 }
 
@@ -90,7 +101,9 @@ mod tests {
     fn view(buffer: usize, rows: u64, cols: u64, by_rows: bool, room: u64) -> Matrix {
         let (row_stride_elems, col_stride_elems) = if by_rows { (cols + room, 1) } else { (1, rows + room) };
         let batch_stride_elems = (rows + room) * (cols + room);
-        Matrix { buffer: BufferId::new(buffer), batch_stride_elems, row_stride_elems, col_stride_elems }
+        let outer_stride_elems = 0;
+        let buffer = BufferId::new(buffer);
+        Matrix { buffer, batch_stride_elems, outer_stride_elems, row_stride_elems, col_stride_elems }
     }
 
     #[test]
@@ -100,7 +113,7 @@ mod tests {
                 let lhs = view(0, m, k, form & 1 > 0, room);
                 let rhs = view(1, k, n, form & 2 > 0, room);
                 let output = view(2, m, n, form & 4 > 0, room);
-                let gemm = Gemm { lhs, rhs, output, batch: 2, m, n, k, uses_tf32: false };
+                let gemm = Gemm { lhs, rhs, output, batch: 2, outer_batch: 1, m, n, k, uses_tf32: false };
                 let (a, b): (Vec<i64>, Vec<i64>) =
                     ((0..200).map(|i| i * 7 % 31).collect(), (0..200).map(|i| i * 5 % 29).collect());
                 let mut found = vec![-1; 200];
@@ -120,8 +133,17 @@ mod tests {
     #[test]
     fn a_product_is_rounded_where_the_plan_says_so() {
         let square = |buffer| view(buffer, 4, 4, true, 0);
-        let gemm =
-            Gemm { lhs: square(0), rhs: square(1), output: square(2), batch: 1, m: 4, n: 4, k: 4, uses_tf32: true };
+        let gemm = Gemm {
+            lhs: square(0),
+            rhs: square(1),
+            output: square(2),
+            batch: 1,
+            outer_batch: 1,
+            m: 4,
+            n: 4,
+            k: 4,
+            uses_tf32: true,
+        };
         assert!(product(&gemm).unwrap().uses_tf32);
         // What is kept ready for the one is not taken for the other.
         assert_ne!(product(&gemm), product(&Gemm { uses_tf32: false, ..gemm }));
@@ -134,7 +156,17 @@ mod tests {
         let overlapping = Matrix { row_stride_elems: 2, ..good };
         for lhs in [strided, overlapping] {
             assert_eq!(
-                product(&Gemm { lhs, rhs: good, output: good, batch: 1, m: 4, n: 4, k: 4, uses_tf32: false }),
+                product(&Gemm {
+                    lhs,
+                    rhs: good,
+                    output: good,
+                    batch: 1,
+                    outer_batch: 1,
+                    m: 4,
+                    n: 4,
+                    k: 4,
+                    uses_tf32: false
+                }),
                 None
             );
         }

@@ -9,12 +9,13 @@ use crate::ExecutionError;
 use hlo_gpu::plan::{Gemm, Matrix, Plan};
 
 /// Elements of a view: one more than the largest offset.
-fn extent(view: &Matrix, batch: u64, rows: u64, cols: u64) -> Option<u64> {
-    if batch == 0 || rows == 0 || cols == 0 {
+fn extent(view: &Matrix, [outer, batch, rows, cols]: [u64; 4]) -> Option<u64> {
+    if [outer, batch, rows, cols].contains(&0) {
         return Some(0);
     }
     let along = |n: u64, stride: u64| (n - 1).checked_mul(stride);
-    along(batch, view.batch_stride_elems)?
+    along(outer, view.outer_stride_elems)?
+        .checked_add(along(batch, view.batch_stride_elems)?)?
         .checked_add(along(rows, view.row_stride_elems)?)?
         .checked_add(along(cols, view.col_stride_elems)?)?
         .checked_add(1)
@@ -26,7 +27,7 @@ pub(super) fn run(plan: &Plan, memory: &mut Memory<'_>, gemm: &Gemm) -> Result<(
     for (view, rows, cols) in [(&gemm.lhs, gemm.m, gemm.k), (&gemm.rhs, gemm.k, gemm.n), (&gemm.output, gemm.m, gemm.n)]
     {
         let has = plan.buffers[view.buffer].shape.n_elems();
-        if extent(view, gemm.batch, rows, cols).is_none_or(|needed| needed > has) {
+        if extent(view, [gemm.outer_batch, gemm.batch, rows, cols]).is_none_or(|needed| needed > has) {
             return Err(error(format!("expected a view within {has} elements")));
         }
     }
@@ -65,8 +66,10 @@ fn products<T: Copy + From<u8>>(gemm: &Gemm, a: &[T], b: &[T], c: &mut [T], mult
     if m == 0 || n == 0 {
         return;
     }
-    let at = |view: &Matrix, i: u64| (i * view.batch_stride_elems) as usize;
-    for i in 0..gemm.batch {
+    let at = |view: &Matrix, i: u64| {
+        (i / gemm.batch * view.outer_stride_elems + i % gemm.batch * view.batch_stride_elems) as usize
+    };
+    for i in 0..gemm.outer_batch * gemm.batch {
         let (a_at, b_at, c_at) = (at(&gemm.lhs, i), at(&gemm.rhs, i), at(&gemm.output, i));
         let (a, b, c) = (&a[a_at.min(a.len())..], &b[b_at.min(b.len())..], &mut c[c_at..]);
         // SAFETY: `run` has checked that the three views end within their slices.

@@ -27,6 +27,8 @@ type StepMarks<D> = (usize, <D as Device>::Mark, <D as Device>::Mark);
 struct List<D: Device> {
     segments: Vec<(Segment, Option<D::Recording>)>,
     is_awaited: Vec<bool>,
+    /// Whether a step of its own is on the communication stream.
+    communicates: bool,
     /// Whether all steps have been issued once: what they need besides memory is ready.
     has_run: bool,
 }
@@ -34,7 +36,8 @@ struct List<D: Device> {
 impl<D: Device> List<D> {
     fn new(steps: &[Step]) -> List<D> {
         let segments = segments(steps).into_iter().map(|segment| (segment, None)).collect();
-        List { segments, is_awaited: awaited(steps), has_run: false }
+        let communicates = steps.iter().any(|step| step.stream == Stream::Communication);
+        List { segments, is_awaited: awaited(steps), communicates, has_run: false }
     }
 }
 
@@ -63,14 +66,18 @@ impl<'a, D: Device> Walk<'a, D> {
         Ok(seconds)
     }
 
-    /// A list of steps. When it begins and when it ends, both streams have caught up with each other.
+    /// A list of steps. When one that uses both streams begins and when it ends, they have caught up with each other.
     fn list(&mut self, device: &mut D, steps: &[Step]) -> Result<(), ExecutionError> {
         let mut list = self.lists.remove(&steps.as_ptr()).unwrap_or_else(|| List::new(steps));
+        if list.communicates {
+            join_streams(device)?;
+        }
         let outcome = self.segments(device, steps, &mut list);
         list.has_run = true;
+        let communicates = list.communicates;
         self.lists.insert(steps.as_ptr(), list);
         outcome?;
-        join_streams(device)
+        if communicates { join_streams(device) } else { Ok(()) }
     }
 
     fn segments(&mut self, device: &mut D, steps: &[Step], list: &mut List<D>) -> Result<(), ExecutionError> {

@@ -149,13 +149,13 @@ impl Check<'_> {
             ("rhs", gemm.rhs, gemm.k, gemm.n),
             ("output", gemm.output, gemm.m, gemm.n),
         ];
-        if [gemm.batch, gemm.m, gemm.n, gemm.k].contains(&0) {
+        if [gemm.outer_batch, gemm.batch, gemm.m, gemm.n, gemm.k].contains(&0) {
             self.wrong("expected a product of matrices with elements, found an empty one");
             return;
         }
         for (side, matrix, rows, cols) in sides {
             let room = self.plan.buffers[matrix.buffer].shape.n_elems();
-            let last = last_element(gemm.batch, rows, cols, &matrix);
+            let last = last_element([gemm.outer_batch, gemm.batch, rows, cols], &matrix);
             if last.is_none_or(|last| last >= room) {
                 let last = last.map_or("one beyond 64 bits".into(), |last| last.to_string());
                 self.wrong(format!("{side} has {room} elements, but its strides lead to element {last}"));
@@ -224,20 +224,23 @@ impl Check<'_> {
 }
 
 /// The last element of a buffer that a batch of matrices reaches; `None` beyond 64 bits.
-fn last_element(batch: u64, rows: u64, cols: u64, matrix: &Matrix) -> Option<u64> {
-    let part = |n: u64, stride: u64| (n - 1).checked_mul(stride);
-    let matrices = part(batch, matrix.batch_stride_elems)?;
-    matrices.checked_add(part(rows, matrix.row_stride_elems)?)?.checked_add(part(cols, matrix.col_stride_elems)?)
+fn last_element([outer, batch, rows, cols]: [u64; 4], matrix: &Matrix) -> Option<u64> {
+    let Matrix { buffer: _, batch_stride_elems, outer_stride_elems, row_stride_elems, col_stride_elems } = *matrix;
+    let dims =
+        [(outer, outer_stride_elems), (batch, batch_stride_elems), (rows, row_stride_elems), (cols, col_stride_elems)];
+    dims.into_iter().try_fold(0u64, |last, (n, stride)| last.checked_add((n - 1).checked_mul(stride)?))
 }
 
 /// Whether a product's elements lie apart: taken by stride, each dim steps over all that the smaller ones reach.
 fn writes_each_once(gemm: &Gemm) -> bool {
     let output = &gemm.output;
-    let mut dims =
-        [(output.batch_stride_elems, gemm.batch), (output.row_stride_elems, gemm.m), (output.col_stride_elems, gemm.n)]
-            .into_iter()
-            .filter(|&(_, n)| n > 1)
-            .collect::<Vec<_>>();
+    let dims = [
+        (output.outer_stride_elems, gemm.outer_batch),
+        (output.batch_stride_elems, gemm.batch),
+        (output.row_stride_elems, gemm.m),
+        (output.col_stride_elems, gemm.n),
+    ];
+    let mut dims: Vec<(u64, u64)> = dims.into_iter().filter(|&(_, n)| n > 1).collect();
     dims.sort_unstable();
     let mut reach = 0u64;
     dims.into_iter().all(|(stride, n)| {

@@ -1,0 +1,186 @@
+//! Rows for each team: a team computes the reductions of a row and then, with these, the row's elements.
+//!
+//! The emitter puts the code of a value where all that it depends on is known, so a reduction of the row goes before the
+//! loop over the row's elements. The row is read once from memory, and again from the cache.
+
+use hlo_ir::attrs::Attrs;
+use hlo_ir::{InstId, Module, Opcode};
+use smallvec::SmallVec;
+
+use super::emitter::{Argument, Atom, Emitter, FrameId, Index, ScopeKind};
+use super::group::{BlockRange, ResultGroup};
+use super::reach::Reach;
+use super::team::Team;
+use super::{Signature, reduction};
+use crate::GpuError;
+
+/// Elements of a row that a warp takes, and a block of 256 threads; longer rows get more threads.
+const MAX_WARP_ROW: i64 = 1024;
+const MAX_BLOCK_ROW: i64 = 1 << 14;
+
+/// How rows are dealt out.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct RowTeam {
+    pub team: Team,
+    /// Dims of the arrays that have the rows; the first `n_kept` number the rows.
+    dims: SmallVec<[i64; 4]>,
+    n_kept: usize,
+    /// The fusion's results: whole rows, and one element for each row.
+    whole: Vec<usize>,
+    of_row: Vec<usize>,
+}
+
+/// The rows of a kernel whose results are all whole rows, or one element for each, and that reduces these rows. None where no
+/// result is of whole rows and nothing is carried back to them: a team for each element does.
+pub(super) fn choose(module: &Module, reach: &Reach, signature: &Signature) -> Option<RowTeam> {
+    let inside = |inst: &InstId| !signature.bindings.contains_key(inst);
+    let all = || reach.roots.iter().flat_map(|root| root.all.iter().copied()).filter(inside);
+    let (dims, n_kept) = all().find_map(|inst| rows_of(module, inst))?;
+    let long = |dims: &[i64]| dims.iter().copied().filter(|&n| n != 1).collect::<SmallVec<[i64; 4]>>();
+    let (mut whole, mut of_row) = (Vec::new(), Vec::new());
+    for (i, result) in signature.results.iter().enumerate() {
+        if result.shape.dims[..] == dims[..] {
+            whole.push(i);
+        } else if long(&result.shape.dims) == long(&dims[..n_kept]) {
+            of_row.push(i);
+        } else {
+            return None;
+        }
+    }
+    let is_carried_back = |inst: InstId| {
+        let is_whole = module.shape(inst).as_array().is_some_and(|array| array.dims[..] == dims[..]);
+        let operand = module.inst(inst).operands.first().filter(|operand| inside(operand));
+        let from = operand.and_then(|&operand| module.shape(operand).as_array());
+        module.inst(inst).opcode == Opcode::Broadcast && is_whole && from.is_some_and(|array| array.n_elems() > 1)
+    };
+    if whole.is_empty() && !all().any(is_carried_back) {
+        return None;
+    }
+    let n_columns: i64 = dims[n_kept..].iter().product();
+    let team = match n_columns {
+        ..=MAX_WARP_ROW => Team::Warp,
+        ..=MAX_BLOCK_ROW => Team::Block(256),
+        _ => Team::Block(1024),
+    };
+    Some(RowTeam { team, dims, n_kept, whole, of_row })
+}
+
+/// The operand's dims and how many of them a reduction of rows keeps.
+fn rows_of(module: &Module, inst: InstId) -> Option<(SmallVec<[i64; 4]>, usize)> {
+    let Attrs::Reduce(attrs) = &module.inst(inst).attrs else { return None };
+    let (Opcode::Reduce, &[operand, _]) = (module.inst(inst).opcode, module.inst(inst).operands.as_slice()) else {
+        return None;
+    };
+    let shape = module.shape(operand).as_array()?;
+    let n_kept = shape.rank().checked_sub(attrs.dimensions.len()).filter(|&n| n > 0)?;
+    let is_trailing = (n_kept..shape.rank()).all(|dim| attrs.dimensions.contains(&(dim as i64)));
+    let n_columns: i64 = shape.dims[n_kept..].iter().product();
+    (is_trailing && n_columns >= 32).then(|| (SmallVec::from_slice(&shape.dims), n_kept))
+}
+
+impl RowTeam {
+    /// Rows that there are.
+    pub(super) fn n_rows(&self) -> i64 {
+        self.dims[..self.n_kept].iter().product()
+    }
+
+    /// Whether no result is one element for each row.
+    pub(super) fn is_of_whole_rows(&self) -> bool {
+        self.of_row.is_empty()
+    }
+
+    /// Writes the loop over rows and in it the loop over the elements of a row.
+    pub(super) fn write(
+        &self,
+        e: &mut Emitter<'_>,
+        frame: FrameId,
+        group: &ResultGroup,
+        results: &[Argument],
+        blocks: &BlockRange,
+    ) -> Result<(), GpuError> {
+        let (team, n_rows) = (self.team, self.n_rows());
+        let base = e.loop_variable();
+        let (start, step) = (blocks.block_number(), i64::from(blocks.n_blocks) * blocks.per_block);
+        let header = format!("for (idx {base} = {start} * {}; {base} < {n_rows}; {base} += {step})", blocks.per_block);
+        e.team = Some(team);
+        e.team_depth = e.depth() + 1;
+        let result = e.scope(ScopeKind::Loop, header, |e| {
+            let depth = e.depth();
+            let mine = e.bind(format!("{base} + (idx){}", team.element()), depth);
+            // Threads beyond the end go along, for those that wait for them.
+            let row = e.bind(format!("{mine} < {n_rows} ? {mine} : {}", n_rows - 1), depth);
+            self.write_elements(e, frame, group, results, (row, mine))?;
+            self.write_values(e, frame, group, results, (row, mine))
+        });
+        e.team = None;
+        result
+    }
+
+    /// The results that are whole rows.
+    fn write_elements(
+        &self,
+        e: &mut Emitter<'_>,
+        frame: FrameId,
+        group: &ResultGroup,
+        results: &[Argument],
+        (row, mine): (Atom, Atom),
+    ) -> Result<(), GpuError> {
+        if self.whole.is_empty() {
+            return Ok(());
+        }
+        let (team, n_rows) = (self.team, self.n_rows());
+        let n_columns: i64 = self.dims[self.n_kept..].iter().product();
+        let kept = self.row_index(e, row);
+        let start = e.affine(row, n_columns, 0);
+        let column = e.loop_variable();
+        let first = format!("{mine} < {n_rows} ? (idx){} : {n_columns}", team.part());
+        let (unrolled, n_parts) = (reduction::UNROLLED, team.n_parts());
+        let header = format!("{unrolled}\nfor (idx {column} = {first}; {column} < {n_columns}; {column} += {n_parts})");
+        e.scope(ScopeKind::Divided, header, |e| {
+            let columns = &self.dims[self.n_kept..];
+            let order: SmallVec<[usize; 4]> = (0..columns.len()).rev().collect();
+            let tail = e.index_at(column, columns, &order);
+            let index: Index = kept.iter().chain(&tail).copied().collect();
+            let position = e.sum(start, column);
+            e.know_position(&index, &self.dims, position);
+            let whole = group.only(&self.whole);
+            let stores = whole.values_at(e, frame, results, &index)?;
+            stores.iter().for_each(|(result, at, value)| e.line(format!("r{result}[{at}] = {value};")));
+            Ok(())
+        })
+    }
+
+    /// The results of which a row has one element.
+    fn write_values(
+        &self,
+        e: &mut Emitter<'_>,
+        frame: FrameId,
+        group: &ResultGroup,
+        results: &[Argument],
+        (row, mine): (Atom, Atom),
+    ) -> Result<(), GpuError> {
+        let kept = self.row_index(e, row);
+        let mut stores = Vec::new();
+        for &result in &self.of_row {
+            // Dims of one element may stand anywhere between the others.
+            let mut long = kept.iter().zip(&self.dims).filter(|(_, n)| **n != 1).map(|(atom, _)| *atom);
+            let dims = results[result].shape.dims.iter();
+            let index: Index =
+                dims.map(|&n| if n == 1 { Atom::Const(0) } else { long.next().unwrap_or(row) }).collect();
+            stores.extend(group.only(&[result]).values_at(e, frame, results, &index)?);
+        }
+        if stores.is_empty() {
+            return Ok(());
+        }
+        let header = format!("if ({} == 0 && {mine} < {})", self.team.part(), self.n_rows());
+        e.scope(ScopeKind::Branch, header, |e| {
+            stores.iter().for_each(|(result, at, value)| e.line(format!("r{result}[{at}] = {value};")));
+            Ok(())
+        })
+    }
+
+    fn row_index(&self, e: &mut Emitter<'_>, row: Atom) -> Index {
+        let order: SmallVec<[usize; 4]> = (0..self.n_kept).rev().collect();
+        e.index_at(row, &self.dims[..self.n_kept], &order)
+    }
+}
