@@ -12,6 +12,7 @@ use hlo_ir::{ArrayShape, CompId, InstId, Literal, Module};
 use smallvec::SmallVec;
 
 use super::dtype::{CType, stored_literals};
+use super::row_walk::RowWalk;
 use super::team::Team;
 use crate::GpuError;
 
@@ -164,6 +165,8 @@ pub(super) struct Emitter<'m> {
     pub team_depth: usize,
     /// Whether threads wait for one another.
     pub is_cooperative: bool,
+    /// The row that the team has in hand.
+    pub row: Option<RowWalk>,
     /// Loads done ahead.
     pub preloaded: Vec<Preloaded>,
     /// Values that stand in shared memory, by instruction and leaf: how to read them at any index of the current tile.
@@ -188,6 +191,7 @@ impl<'m> Emitter<'m> {
             team: None,
             team_depth: 0,
             is_cooperative: false,
+            row: None,
             preloaded: Vec::new(),
             staged: HashMap::new(),
             scopes: vec![Scope::new(ScopeKind::Loop, String::new())],

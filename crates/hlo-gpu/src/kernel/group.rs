@@ -64,3 +64,16 @@ impl BlockRange {
         if self.first == 0 { "(idx)blockIdx.x".to_string() } else { format!("((idx)blockIdx.x - {})", self.first) }
     }
 }
+
+/// Writes accesses of whole packs, and what is done where these are not aligned.
+pub(super) fn either_way(e: &mut Emitter<'_>, is_aligned: &str, lines: &dyn Fn(&str) -> Vec<String>) {
+    for (header, how) in [(format!("if ({is_aligned}) {{"), "pack"), ("} else {".to_string(), "elems")] {
+        let lines = lines(how);
+        if lines.is_empty() {
+            return;
+        }
+        e.line(header);
+        lines.iter().for_each(|line| e.line(format!("    {line}")));
+    }
+    e.line("}");
+}

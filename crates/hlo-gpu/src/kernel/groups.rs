@@ -8,7 +8,7 @@ use hlo_ir::{InstId, Module, Opcode};
 
 use super::conv_tiles::{self, ConvTiles};
 use super::emitter::{Argument, Atom, Binding, Emitter, FrameId, Preloaded, ScopeKind};
-use super::group::{BlockRange, ResultGroup};
+use super::group::{BlockRange, ResultGroup, either_way};
 use super::reach::{Reach, Root};
 use super::row_team::{self, RowTeam};
 use super::scatter_rows::{self, Rows};
@@ -387,17 +387,4 @@ fn write_packs(
         });
         Ok(())
     })
-}
-
-/// Writes accesses of whole packs, and what is done where these are not aligned.
-fn either_way(e: &mut Emitter<'_>, is_aligned: &str, lines: &dyn Fn(&str) -> Vec<String>) {
-    for (header, how) in [(format!("if ({is_aligned}) {{"), "pack"), ("} else {".to_string(), "elems")] {
-        let lines = lines(how);
-        if lines.is_empty() {
-            return;
-        }
-        e.line(header);
-        lines.iter().for_each(|line| e.line(format!("    {line}")));
-    }
-    e.line("}");
 }

@@ -18,6 +18,7 @@ mod indexing;
 mod reach;
 mod reduction;
 mod row_team;
+mod row_walk;
 mod scalar;
 mod scatter_rows;
 mod shape_ops;

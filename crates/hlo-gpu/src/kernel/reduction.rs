@@ -9,6 +9,8 @@ use super::dtype::CType;
 use super::emitter::{Atom, Element, Emitted, Emitter, FrameId, Index, ScopeKind, Value};
 use super::structure;
 use super::table::{Rule, rule};
+use super::team::Team;
+use super::team_join;
 use crate::GpuError;
 
 /// Before a loop whose rounds are dealt out to a team: several rounds' loads are under way before the first is used.
@@ -195,6 +197,13 @@ pub(super) fn reduced_dims(e: &Emitter<'_>, inst: InstId) -> Result<SmallVec<[us
     Ok(order.into_iter().rev().filter(|&dim| attrs.dimensions.contains(&(dim as i64))).collect())
 }
 
+/// Joins the accumulators of a team's threads.
+fn join(e: &mut Emitter<'_>, combiner: &Combiner, accumulators: &[Value], team: Team) -> Result<(), GpuError> {
+    let held = accumulators.iter().cloned().zip(combiner.ctypes.iter().map(|ctype| ctype.held));
+    let held: Vec<(Value, &'static str)> = held.collect();
+    team_join::join(team, e, &held, &mut |e, others| combiner.combine(e, accumulators, others))
+}
+
 pub(super) fn reduce(e: &mut Emitter<'_>, Element { frame, inst, leaf, index }: Element<'_>) -> Emitted {
     let comp = e.module.called(inst).first().copied();
     let reduced = Reduced::new(e, frame, inst, comp)?;
@@ -207,10 +216,17 @@ pub(super) fn reduce(e: &mut Emitter<'_>, Element { frame, inst, leaf, index }: 
         own[dim] = atom;
     }
     let accumulators = reduced.combiner.start(e, &reduced.inits);
+    let is_trailing = dims.iter().all(|&dim| dim >= index.len());
     let n: i64 = sizes.iter().product();
     let team =
         e.team.filter(|team| e.meets(*team) && n >= team.n_parts() && reduced.combiner.may_split(&reduced.inits));
-    if let Some(team) = team {
+    if let (Some(team), Some(row)) = (team, e.row.clone().filter(|row| is_trailing && row.is_over(shape, index))) {
+        row.each_element(e, &mut |e, at| {
+            let values = reduced.values(e, frame, at)?;
+            reduced.combiner.combine(e, &accumulators, &values)
+        })?;
+        join(e, &reduced.combiner, &accumulators, team)?;
+    } else if let Some(team) = team {
         let k = e.loop_variable();
         let header = format!("{UNROLLED}\nfor (idx {k} = {}; {k} < {n}; {k} += {})", team.part(), team.n_parts());
         e.scope(ScopeKind::Divided, header, |e| {
@@ -222,9 +238,7 @@ pub(super) fn reduce(e: &mut Emitter<'_>, Element { frame, inst, leaf, index }: 
             let values = reduced.values(e, frame, &own)?;
             reduced.combiner.combine(e, &accumulators, &values)
         })?;
-        let held: Vec<(Value, &'static str)> =
-            accumulators.iter().cloned().zip(reduced.combiner.ctypes.iter().map(|ctype| ctype.held)).collect();
-        super::team_join::join(team, e, &held, &mut |e, others| reduced.combiner.combine(e, &accumulators, others))?;
+        join(e, &reduced.combiner, &accumulators, team)?;
     } else {
         e.count_all(&sizes, &mut |e, at| {
             for (&dim, &atom) in dims.iter().zip(at) {

@@ -7,16 +7,19 @@ use hlo_ir::attrs::Attrs;
 use hlo_ir::{InstId, Module, Opcode};
 use smallvec::SmallVec;
 
+use super::Signature;
+use super::dtype::CType;
 use super::emitter::{Argument, Atom, Emitter, FrameId, Index, ScopeKind};
 use super::group::{BlockRange, ResultGroup};
 use super::reach::Reach;
+use super::row_walk::RowWalk;
 use super::team::Team;
-use super::{Signature, reduction};
 use crate::GpuError;
 
-/// Elements of a row that a warp takes, and a block of 256 threads; longer rows get more threads.
-const MAX_WARP_ROW: i64 = 1024;
-const MAX_BLOCK_ROW: i64 = 1 << 14;
+/// Elements of a row that one thread takes; longer rows get more threads.
+const ELEMS_OF_THREAD: i64 = 16;
+/// Threads of a block that has one row.
+const BLOCKS: [u32; 3] = [128, 256, 512];
 
 /// How rows are dealt out.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -57,11 +60,9 @@ pub(super) fn choose(module: &Module, reach: &Reach, signature: &Signature) -> O
         return None;
     }
     let n_columns: i64 = dims[n_kept..].iter().product();
-    let team = match n_columns {
-        ..=MAX_WARP_ROW => Team::Warp,
-        ..=MAX_BLOCK_ROW => Team::Block(256),
-        _ => Team::Block(1024),
-    };
+    let fits = |n_threads: i64| n_columns <= n_threads * ELEMS_OF_THREAD;
+    let block = BLOCKS.into_iter().find(|&n| fits(i64::from(n))).unwrap_or(1024);
+    let team = if fits(32) { Team::Warp } else { Team::Block(block) };
     Some(RowTeam { team, dims, n_kept, whole, of_row })
 }
 
@@ -99,6 +100,9 @@ impl RowTeam {
         blocks: &BlockRange,
     ) -> Result<(), GpuError> {
         let (team, n_rows) = (self.team, self.n_rows());
+        let in_packs = self.whole.iter().filter(|&&result| results[result].shape.is_row_major());
+        let written: Vec<(usize, CType)> = in_packs.map(|&result| (result, results[result].ctype)).collect();
+        let walk = RowWalk::new(e, team, (&self.dims, self.n_kept), &written);
         let base = e.loop_variable();
         let (start, step) = (blocks.block_number(), i64::from(blocks.n_blocks) * blocks.per_block);
         let header = format!("for (idx {base} = {start} * {}; {base} < {n_rows}; {base} += {step})", blocks.per_block);
@@ -109,10 +113,13 @@ impl RowTeam {
             let mine = e.bind(format!("{base} + (idx){}", team.element()), depth);
             // Threads beyond the end go along, for those that wait for them.
             let row = e.bind(format!("{mine} < {n_rows} ? {mine} : {}", n_rows - 1), depth);
-            self.write_elements(e, frame, group, results, (row, mine))?;
-            self.write_values(e, frame, group, results, (row, mine))
+            let walk = walk.over(e, row);
+            e.row = Some(walk.clone());
+            walk.load(e)?;
+            self.write_elements(e, frame, group, results, (&walk, mine))?;
+            self.write_values(e, frame, group, results, (&walk, mine))
         });
-        e.team = None;
+        (e.team, e.row) = (None, None);
         result
     }
 
@@ -123,29 +130,32 @@ impl RowTeam {
         frame: FrameId,
         group: &ResultGroup,
         results: &[Argument],
-        (row, mine): (Atom, Atom),
+        (walk, mine): (&RowWalk, Atom),
     ) -> Result<(), GpuError> {
         if self.whole.is_empty() {
             return Ok(());
         }
-        let (team, n_rows) = (self.team, self.n_rows());
-        let n_columns: i64 = self.dims[self.n_kept..].iter().product();
-        let kept = self.row_index(e, row);
-        let start = e.affine(row, n_columns, 0);
-        let column = e.loop_variable();
-        let first = format!("{mine} < {n_rows} ? (idx){} : {n_columns}", team.part());
-        let (unrolled, n_parts) = (reduction::UNROLLED, team.n_parts());
-        let header = format!("{unrolled}\nfor (idx {column} = {first}; {column} < {n_columns}; {column} += {n_parts})");
-        e.scope(ScopeKind::Divided, header, |e| {
-            let columns = &self.dims[self.n_kept..];
-            let order: SmallVec<[usize; 4]> = (0..columns.len()).rev().collect();
-            let tail = e.index_at(column, columns, &order);
-            let index: Index = kept.iter().chain(&tail).copied().collect();
-            let position = e.sum(start, column);
-            e.know_position(&index, &self.dims, position);
-            let whole = group.only(&self.whole);
-            let stores = whole.values_at(e, frame, results, &index)?;
-            stores.iter().for_each(|(result, at, value)| e.line(format!("r{result}[{at}] = {value};")));
+        let whole = group.only(&self.whole);
+        let condition = (self.team.elems_of_block() > 1).then(|| format!("{mine} < {}", self.n_rows()));
+        walk.each_pack(e, &mut |e, pack| {
+            let mut packs: Vec<(usize, String)> = Vec::new();
+            for &result in self.whole.iter().filter(|&&result| results[result].shape.is_row_major()) {
+                let name = e.fresh("w");
+                e.line(format!("hlo::Pack<{}, {}> {name};", results[result].ctype.stored, walk.n_elems()));
+                packs.push((result, name));
+            }
+            pack.each_element(e, &mut |e, k, index| {
+                let stores = whole.values_at(e, frame, results, index)?;
+                let guard = condition.as_ref().map_or(String::new(), |condition| format!("if ({condition}) "));
+                for (result, at, value) in &stores {
+                    match packs.iter().find(|(packed, _)| packed == result) {
+                        Some((_, name)) => e.line(format!("{name}.elems[{k}] = {value};")),
+                        None => e.line(format!("{guard}r{result}[{at}] = {value};")),
+                    }
+                }
+                Ok(())
+            })?;
+            walk.store(e, pack.first, &packs, condition.as_deref());
             Ok(())
         })
     }
@@ -157,16 +167,15 @@ impl RowTeam {
         frame: FrameId,
         group: &ResultGroup,
         results: &[Argument],
-        (row, mine): (Atom, Atom),
+        (walk, mine): (&RowWalk, Atom),
     ) -> Result<(), GpuError> {
-        let kept = self.row_index(e, row);
         let mut stores = Vec::new();
         for &result in &self.of_row {
             // Dims of one element may stand anywhere between the others.
-            let mut long = kept.iter().zip(&self.dims).filter(|(_, n)| **n != 1).map(|(atom, _)| *atom);
+            let mut long = walk.kept.iter().zip(&self.dims).filter(|(_, n)| **n != 1).map(|(atom, _)| *atom);
             let dims = results[result].shape.dims.iter();
             let index: Index =
-                dims.map(|&n| if n == 1 { Atom::Const(0) } else { long.next().unwrap_or(row) }).collect();
+                dims.map(|&n| if n == 1 { Atom::Const(0) } else { long.next().unwrap_or(mine) }).collect();
             stores.extend(group.only(&[result]).values_at(e, frame, results, &index)?);
         }
         if stores.is_empty() {
@@ -177,10 +186,5 @@ impl RowTeam {
             stores.iter().for_each(|(result, at, value)| e.line(format!("r{result}[{at}] = {value};")));
             Ok(())
         })
-    }
-
-    fn row_index(&self, e: &mut Emitter<'_>, row: Atom) -> Index {
-        let order: SmallVec<[usize; 4]> = (0..self.n_kept).rev().collect();
-        e.index_at(row, &self.dims[..self.n_kept], &order)
     }
 }
