@@ -237,7 +237,7 @@ fn communication_hides_behind_computation() {
         let (peak, least) = (plan.memory().peak_bytes() as f64, frugal.memory().peak_bytes() as f64);
         assert!(peak <= least * 1.126, "{name}: {peak} {least}");
         if ["mlp_adam.hlo", "ncf_adam.hlo", "gpt2l_adam.hlo"].contains(&name.as_str()) {
-            assert!(time_s < 0.8 * written_s, "{name}: {time_s} {written_s}");
+            assert!(time_s < 0.85 * written_s, "{name}: {time_s} {written_s}");
         }
     }
 }
