@@ -1,5 +1,6 @@
 //! `reduce`: a loop over the reduced elements, in one thread or dealt out to a team; and how accumulators are combined.
 
+use hlo_ir::arg_extremum::{ArgExtremum, find_arg_extremum};
 use hlo_ir::attrs::Attrs;
 use hlo_ir::monoid::{Monoid, find_monoid};
 use hlo_ir::{CompId, DType, InstId, Instruction, NumberClass, Opcode, Scalar};
@@ -7,6 +8,7 @@ use smallvec::SmallVec;
 
 use super::dtype::CType;
 use super::emitter::{Atom, Element, Emitted, Emitter, FrameId, Index, ScopeKind, Value};
+use super::places::Places;
 use super::structure;
 use super::table::{Rule, rule};
 use crate::GpuError;
@@ -17,6 +19,8 @@ pub(super) struct Combiner {
     /// The prelude's function, if the computation is that function of its two parameters.
     plain: Option<String>,
     monoid: Option<Monoid>,
+    /// The argmax or argmin that it is.
+    extremum: Option<ArgExtremum>,
     pub ctypes: Vec<CType>,
 }
 
@@ -33,7 +37,7 @@ impl Combiner {
             Rule::Function(name) => Some(name),
             Rule::Code(_) | Rule::Refused(_) => None,
         });
-        Ok(Combiner { comp, plain, monoid, ctypes })
+        Ok(Combiner { comp, plain, monoid, extremum: find_arg_extremum(e.module, comp), ctypes })
     }
 
     /// Whether `init` changes nothing that it is combined with.
@@ -58,9 +62,16 @@ impl Combiner {
         }
     }
 
-    /// Whether the order in which parts are joined may be changed, with `inits` in every part.
+    /// Whether elements may be dealt out to parts that are joined afterwards, with `inits` in every part. For an argmax any
+    /// initial value will do: a pair that takes part several times changes nothing.
     pub(super) fn may_split(&self, inits: &[Value]) -> bool {
-        matches!(inits, [init] if self.is_neutral(&init.text))
+        self.extremum.is_some() || matches!(inits, [init] if self.is_neutral(&init.text))
+    }
+
+    /// Where parts take turns with the elements and the order of elements makes a difference: the combiner of which an
+    /// accumulator's position must be known.
+    pub(super) fn ordered(&self) -> Option<ArgExtremum> {
+        self.extremum.filter(|extremum| extremum.is_float)
     }
 
     /// Writes `accumulators = f(accumulators, values)`. Sums of small floats stay in `f32` until they are finished.
@@ -85,7 +96,12 @@ impl Combiner {
         values: &[Value],
     ) -> Result<(), GpuError> {
         let args: Vec<Value> = accumulators.iter().chain(values).cloned().collect();
-        let results = e.apply(self.comp, &args)?;
+        self.assign(e, accumulators, &args)
+    }
+
+    /// Writes `accumulators = f(args)`.
+    pub(super) fn assign(&self, e: &mut Emitter<'_>, accumulators: &[Value], args: &[Value]) -> Result<(), GpuError> {
+        let results = e.apply(self.comp, args)?;
         // A result that is itself an accumulator must be read before any is written.
         let copies: Vec<String> = results
             .iter()
@@ -208,6 +224,7 @@ pub(super) fn reduce(e: &mut Emitter<'_>, Element { frame, inst, leaf, index }: 
     let team =
         e.team.filter(|team| e.meets(*team) && n >= team.n_parts() && reduced.combiner.may_split(&reduced.inits));
     if let Some(team) = team {
+        let places = reduced.combiner.ordered().map(|extremum| Places::new(e, extremum));
         let k = e.loop_variable();
         let header = format!("for (idx {k} = {}; {k} < {n}; {k} += {})", team.part(), team.n_parts());
         e.scope(ScopeKind::Divided, header, |e| {
@@ -217,11 +234,15 @@ pub(super) fn reduce(e: &mut Emitter<'_>, Element { frame, inst, leaf, index }: 
                 own[dim] = atom;
             }
             let values = reduced.values(e, frame, &own)?;
+            places.iter().for_each(|places| places.advance(e, &accumulators, &values, k));
             reduced.combiner.combine(e, &accumulators, &values)
         })?;
-        let held: Vec<(Value, &'static str)> =
-            accumulators.iter().cloned().zip(reduced.combiner.ctypes.iter().map(|ctype| ctype.held)).collect();
-        super::team_join::join(team, e, &held, &mut |e, others| reduced.combiner.combine(e, &accumulators, others))?;
+        let held = accumulators.iter().cloned().zip(reduced.combiner.ctypes.iter().map(|ctype| ctype.held));
+        let held: Vec<(Value, &'static str)> = held.chain(places.iter().map(Places::held)).collect();
+        super::team_join::join(team, e, &held, &mut |e, others| match &places {
+            Some(places) => places.join(e, &reduced.combiner, &accumulators, others),
+            None => reduced.combiner.combine(e, &accumulators, others),
+        })?;
     } else {
         e.count_all(&sizes, &mut |e, at| {
             for (&dim, &atom) in dims.iter().zip(at) {
