@@ -1,4 +1,4 @@
-//! Matrix products by cuBLASLt. The algorithm of each product of the plan is chosen once.
+//! Matrix products by cuBLASLt. The algorithm of each product of the plan is chosen once ([`super::choices`]).
 #![allow(unsafe_code)] // cuBLASLt is a C interface; descriptors live as long as the values that made them.
 
 use std::collections::HashMap;
@@ -9,7 +9,8 @@ use cudarc::cublaslt::{result, sys};
 use hlo_ir::DType;
 
 use super::card::Card;
-use super::context::{Allocation, DeviceContext};
+use super::choices::{Choices, MOST_SUGGESTIONS, Question, fastest};
+use super::context::{Allocation, DeviceContext, Event, Timing};
 use super::products::{Columns, Product, product};
 use crate::ExecutionError;
 use hlo_gpu::plan::Gemm;
@@ -37,6 +38,7 @@ struct Ready {
 }
 
 type Status = result::CublasError;
+type Stream = cudarc::driver::sys::CUstream;
 
 fn failed(what: &str) -> impl Fn(Status) -> ExecutionError + '_ {
     move |error| ExecutionError::Device { what: what.to_string(), reason: format!("cuBLASLt: {:?}", error.0) }
@@ -55,12 +57,15 @@ impl Blas {
         Ok(Blas { handle, workspace, ready: HashMap::new() })
     }
 
-    /// Issues a product on a stream.
+    /// Issues a product on a stream. With `choices`, a product that is new is timed: then the stream must not record, and
+    /// `drain` waits for what was issued on it.
     pub(super) fn multiply(
         &mut self,
         context: &DeviceContext<'_>,
-        stream: cudarc::driver::sys::CUstream,
+        stream: Stream,
         gemm: &Gemm,
+        choices: Option<&Choices>,
+        drain: &dyn Fn(Stream) -> Result<(), ExecutionError>,
     ) -> Result<(), ExecutionError> {
         let name = &context.plan.buffers[gemm.output.buffer].name;
         if gemm.batch * gemm.m * gemm.n == 0 {
@@ -74,23 +79,79 @@ impl Blas {
             what: name.clone(),
             reason: "expected matrices stored by rows or by columns, found others".to_string(),
         })?;
-        let handle = self.handle;
+        let address = |matrix: &Columns| context.address(matrix.buffer);
+        let at = [address(&product.a)?, address(&product.b)?, address(&product.d)?];
+        let library = Library { handle: self.handle, workspace: self.workspace.address };
         let ready = match self.ready.entry(product) {
             Entry::Occupied(entry) => entry.into_mut(),
-            Entry::Vacant(entry) => entry.insert(Ready::new(handle, context, &product, name)?),
+            Entry::Vacant(entry) => {
+                let mut ready = Ready::new(context, &product, name)?;
+                ready.algorithm = match choices {
+                    None => ready.suggestions(library.handle, at, 1).map_err(failed(name))?[0],
+                    Some(choices) => {
+                        let buffers = [product.a.buffer, product.b.buffer, product.d.buffer];
+                        let dtypes = buffers.map(|buffer| context.plan.buffers[buffer].shape.dtype);
+                        let question = Question::new(&product, dtypes, at.map(alignment), context.card.arch);
+                        choices.get_or_choose(question, || {
+                            let suggestions = ready.suggestions(library.handle, at, MOST_SUGGESTIONS);
+                            let suggestions = suggestions.map_err(failed(name))?;
+                            let sizes = buffers.map(|buffer| context.size_bytes(buffer));
+                            // A product that wrote where it reads would read something else the second time.
+                            if (0..2).any(|k| overlap((at[k], sizes[k]), (at[2], sizes[2]))) {
+                                return Ok(suggestions[0]);
+                            }
+                            let timed = fastest(&suggestions, |algorithm| {
+                                let before = Event::record(context.card, stream, Timing::On)?;
+                                if library.run(&ready, algorithm, at, stream).is_err() {
+                                    return Ok(None);
+                                }
+                                let after = Event::record(context.card, stream, Timing::On)?;
+                                drain(stream)?;
+                                before.seconds_until(context.card, &after).map(Some)
+                            })?;
+                            Ok(timed.unwrap_or(suggestions[0]))
+                        })?
+                    }
+                };
+                entry.insert(ready)
+            }
         };
+        library.run(ready, &ready.algorithm, at, stream).map_err(failed(name))
+    }
+}
+
+/// Whether two pieces of memory, each an address and its bytes, have a byte in common.
+fn overlap(one: (u64, u64), other: (u64, u64)) -> bool {
+    one.0 < other.0 + other.1 && other.0 < one.0 + one.1
+}
+
+/// What runs products.
+#[derive(Clone, Copy)]
+struct Library {
+    handle: sys::cublasLtHandle_t,
+    workspace: u64,
+}
+
+impl Library {
+    /// Issues `d = a × b` for matrices at these addresses.
+    fn run(
+        &self,
+        ready: &Ready,
+        algorithm: &sys::cublasLtMatmulAlgo_t,
+        at: [u64; 3],
+        stream: Stream,
+    ) -> Result<(), Status> {
         let (ones, zeros) = ((1.0f32, 1.0f64), (0.0f32, 0.0f64));
         let (alpha, beta) = match ready.is_double {
             true => (raw(&ones.1).0, raw(&zeros.1).0),
             false => (raw(&ones.0).0, raw(&zeros.0).0),
         };
-        let address = |matrix: &Columns| context.address(matrix.buffer).map(|address| address as usize as *mut c_void);
-        let (a, b, d) = (address(&product.a)?, address(&product.b)?, address(&product.d)?);
+        let [a, b, d] = at.map(|address| address as usize as *mut c_void);
         // SAFETY: layouts were made from the plan's views, which lie within their buffers; the workspace is used by this
         // device's compute stream alone.
         unsafe {
             result::matmul(
-                handle,
+                self.handle,
                 ready.operation,
                 alpha,
                 beta,
@@ -102,13 +163,12 @@ impl Blas {
                 ready.d,
                 d,
                 ready.d,
-                &raw const ready.algorithm,
-                self.workspace.address as usize as *mut c_void,
+                std::ptr::from_ref(algorithm),
+                self.workspace as usize as *mut c_void,
                 WORKSPACE_BYTES,
                 stream.cast(),
             )
         }
-        .map_err(failed(name))
     }
 }
 
@@ -121,12 +181,8 @@ impl Drop for Blas {
 }
 
 impl Ready {
-    fn new(
-        handle: sys::cublasLtHandle_t,
-        context: &DeviceContext<'_>,
-        product: &Product,
-        name: &str,
-    ) -> Result<Ready, ExecutionError> {
+    /// The descriptors of a product, with no algorithm yet.
+    fn new(context: &DeviceContext<'_>, product: &Product, name: &str) -> Result<Ready, ExecutionError> {
         let error = failed(name);
         let dtype = |matrix: &Columns| context.plan.buffers[matrix.buffer].shape.dtype;
         let type_of = |matrix: &Columns| {
@@ -162,45 +218,53 @@ impl Ready {
             // SAFETY: the attribute is an i32.
             unsafe { result::set_matmul_desc_attribute(operation, attribute, value, size) }.map_err(&error)?;
         }
-        ready.algorithm = ready.best_algorithm(handle, context, product)?.map_err(&error)?;
         Ok(ready)
     }
 
-    /// Asks the library for the best algorithm for these layouts at these addresses.
-    fn best_algorithm(
+    /// Asks the library for algorithms for these layouts at these addresses: one at least, `most` at most, those that it
+    /// holds for the fastest first.
+    fn suggestions(
         &self,
         handle: sys::cublasLtHandle_t,
-        context: &DeviceContext<'_>,
-        product: &Product,
-    ) -> Result<Result<sys::cublasLtMatmulAlgo_t, Status>, ExecutionError> {
+        at: [u64; 3],
+        most: usize,
+    ) -> Result<Vec<sys::cublasLtMatmulAlgo_t>, Status> {
         use sys::cublasLtMatmulPreferenceAttributes_t::{
             CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES as WORKSPACE, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES as A,
             CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES as B, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES as C,
             CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES as D,
         };
-        let mut alignments = Vec::new();
-        for (attribute, matrix) in [(A, &product.a), (B, &product.b), (C, &product.d), (D, &product.d)] {
-            alignments.push((attribute, alignment(context.address(matrix.buffer)?)));
-        }
-        let preference = match result::create_matmul_pref() {
-            Ok(preference) => preference,
-            Err(error) => return Ok(Err(error)),
-        };
-        // SAFETY: values have the types of their attributes (u64, u32); the descriptors are alive; the preference is
-        // destroyed once.
-        unsafe {
+        let [a, b, d] = at.map(alignment);
+        let preference = result::create_matmul_pref()?;
+        // SAFETY: all bits zero are a result, with the state of success; the library overwrites those that it counts.
+        let mut found = vec![unsafe { std::mem::zeroed::<sys::cublasLtMatmulHeuristicResult_t>() }; most.max(1)];
+        let mut n_found = 0;
+        // SAFETY: values have the types of their attributes (u64, u32); the descriptors are alive; there is room for as
+        // many results as are asked for; the preference is destroyed once.
+        let outcome = unsafe {
             let (value, size) = raw(&WORKSPACE_BYTES);
             let mut outcome = result::set_matmul_pref_attribute(preference, WORKSPACE, value, size);
-            for (attribute, bytes) in &alignments {
-                let (value, size) = raw(bytes);
-                outcome = outcome.and_then(|()| result::set_matmul_pref_attribute(preference, *attribute, value, size));
+            for (attribute, bytes) in [(A, a), (B, b), (C, d), (D, d)] {
+                let (value, size) = raw(&bytes);
+                outcome = outcome.and_then(|()| result::set_matmul_pref_attribute(preference, attribute, value, size));
             }
-            let found = outcome.and_then(|()| {
-                result::get_matmul_algo_heuristic(handle, self.operation, self.a, self.b, self.d, self.d, preference)
+            let (operation, room) = (self.operation, found.len() as i32);
+            let asked = outcome.and_then(|()| {
+                let (results, n) = (found.as_mut_ptr(), &raw mut n_found);
+                let (a, b, d) = (self.a, self.b, self.d);
+                sys::cublasLtMatmulAlgoGetHeuristic(handle, operation, a, b, d, d, preference, room, results, n)
+                    .result()
             });
-            let destroyed = result::destroy_matmul_pref(preference);
-            Ok(found.and_then(|found| destroyed.map(|()| found.algo)))
+            asked.and(result::destroy_matmul_pref(preference))
+        };
+        outcome?;
+        found.truncate(usize::try_from(n_found).unwrap_or(0));
+        let is_usable = |found: &&sys::cublasLtMatmulHeuristicResult_t| found.state.result().is_ok();
+        let usable: Vec<_> = found.iter().filter(is_usable).map(|found| found.algo).collect();
+        if usable.is_empty() {
+            return Err(result::CublasError(sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED));
         }
+        Ok(usable)
     }
 }
 
@@ -253,13 +317,21 @@ fn layout(matrix: &Columns, dtype: sys::cudaDataType_t, batch: u64) -> Result<sy
 
 #[cfg(test)]
 mod tests {
-    use super::alignment;
+    use super::{alignment, overlap};
 
     #[test]
     fn alignments_are_powers_of_two() {
         assert_eq!(
             [alignment(0x1000), alignment(0x1010), alignment(2), alignment(3), alignment(0)],
             [256, 16, 2, 1, 256]
+        );
+    }
+
+    #[test]
+    fn pieces_that_touch_do_not_overlap() {
+        assert_eq!(
+            [overlap((0, 16), (16, 16)), overlap((0, 17), (16, 16)), overlap((20, 1), (16, 16))],
+            [false, true, true]
         );
     }
 }
