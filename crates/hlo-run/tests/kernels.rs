@@ -672,3 +672,44 @@ fn updates_of_rows_are_taken_in_order() {
     }));
     assert_eq!(check_all(&cases), BTreeMap::new());
 }
+
+/// Conversions to bf16 and f16 of numbers of all magnitudes, subnormal ones and infinities too, to the bit; and bf16 arithmetic
+/// whose results are stored, or used and stored. What bits a NaN has is left open.
+#[test]
+fn small_floats_are_rounded_as_in_the_evaluator() {
+    let bits = |of: &str| {
+        format!(
+            "  %{of}bits = u16[65536] bitcast-convert(%{of})
+  %{of}nan = pred[65536] compare(%{of}, %{of}), direction=NE
+  %{of}out = u16[65536] select(%{of}nan, %marks, %{of}bits)
+"
+        )
+    };
+    let text = format!(
+        "HloModule rounding
+ENTRY %main (k: u32[]) -> (u16[65536], u16[65536], u16[65536], u16[65536]) {{
+  %k = u32[] parameter(0)
+  %i = u32[65536] iota(), iota_dimension=0
+  %step = u32[] constant(65521)
+  %steps = u32[65536] broadcast(%step), dimensions={{}}
+  %all = u32[65536] multiply(%i, %steps)
+  %x = f32[65536] bitcast-convert(%all)
+  %mark = u16[] constant(77)
+  %marks = u16[65536] broadcast(%mark), dimensions={{}}
+  %b = bf16[65536] convert(%x)
+  %h = f16[65536] convert(%x)
+  %r = bf16[65536] reverse(%b), dimensions={{0}}
+  %q = bf16[65536] divide(%b, %r)
+  %n = bf16[65536] negate(%q)
+  %m = bf16[65536] maximum(%n, %b)
+  %p = bf16[65536] multiply(%m, %r)
+{}{}{}{}
+  ROOT %out = (u16[65536], u16[65536], u16[65536], u16[65536]) tuple(%bout, %hout, %qout, %pout)
+}}",
+        bits("b"),
+        bits("h"),
+        bits("q"),
+        bits("p"),
+    );
+    assert_eq!(check_all(&[case("rounding", &text)]), BTreeMap::new());
+}

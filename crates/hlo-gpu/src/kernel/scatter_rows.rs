@@ -355,7 +355,7 @@ impl Update<'_, '_> {
         columns.iter().try_for_each(|column| {
             guarded(e, column.guard.iter(), |e| {
                 for ((slot, argument), accumulator) in self.slots(e, column).iter().zip(&column.accumulators) {
-                    e.line(format!("{slot} = {};", argument.ctype.to_stored(&accumulator.text)));
+                    e.line(format!("{slot} = {};", argument.ctype.exact_stored(&accumulator.text)));
                 }
                 Ok(())
             })

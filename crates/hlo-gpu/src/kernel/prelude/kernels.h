@@ -16,6 +16,30 @@ HLO_FN s64 total_order(double x) {
     return bits < 0 ? bits ^ 0x7fffffffffffffffll : bits;
 }
 
+// Functions of bf16 whose results are rounded to bf16 afterwards, so that an error of some last places of f32 is no matter.
+#ifdef __CUDA_ARCH__
+HLO_FN float exponential_bf16(float x) { return __expf(x); }
+HLO_FN float logistic_bf16(float x) {
+    float out;
+    asm("rcp.approx.f32 %0, %1;" : "=f"(out) : "f"(1.0f + __expf(-x)));
+    return out;
+}
+// A quotient of two numbers of 8 bits never lies in the middle between two such, and differs from the middle by more than the
+// error here. That does not hold for subnormal results, so numbers that are far from 1 are divided exactly.
+HLO_FN float divide_bf16(float a, float b) {
+    const float low = 8.6736174e-19f, high = 1.1529215e18f; // 2 to the power of -60 and 60
+    const float x = fabsf(a), y = fabsf(b);
+    if (!(y >= low && y <= high && x <= high && (x >= low || x == 0.0f))) return a / b;
+    float reciprocal;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(b));
+    return a * reciprocal;
+}
+#else
+HLO_FN float exponential_bf16(float x) { return exponential(x); }
+HLO_FN float logistic_bf16(float x) { return logistic(x); }
+HLO_FN float divide_bf16(float a, float b) { return divide(a, b); }
+#endif
+
 template <class T> HLO_TEMPLATE_FN T select(bool condition, T a, T b) { return condition ? a : b; }
 template <class T> HLO_TEMPLATE_FN T clamp(T low, T x, T high) { return minimum(maximum(low, x), high); }
 
