@@ -27,7 +27,7 @@ import numpy as np
 import hlo_oracle
 
 COLUMNS = ["program", "ours_ms", "xla_ms", "xla/ours", "GB/s", "first_ms", "difference", "note"]
-MOST_COMPARED_BYTES = 400e6
+MOST_COMPARED_BYTES = 64e6
 N_RUNS = 20
 
 

@@ -1,5 +1,6 @@
 //! The HLO intermediate representation: shapes, literals, the op table, the module graph, printer and verifier.
 
+pub mod arg_extremum;
 pub mod attrs;
 pub mod axes;
 mod calls;

@@ -137,9 +137,13 @@ fn run(n_cards: usize, args: &[&str], variables: &[(&str, &str)]) -> Output {
 
 /// Starts two ranks of two devices each on the same machine of four cards, as a launcher does.
 fn two_ranks(args: &[&str]) -> [Child; 2] {
+    two_ranks_with(args, &[])
+}
+
+fn two_ranks_with(args: &[&str], variables: &[(&str, &str)]) -> [Child; 2] {
     let with = |rank: &str, place: &str| {
         let place = ["--ranks", "2", "--rank", rank, "--coordinator", place];
-        program(4, &[args, &place].concat(), &[("LOCAL_RANK", rank)]).spawn().expect("it starts")
+        program(4, &[args, &place].concat(), &[variables, &[("LOCAL_RANK", rank)]].concat()).spawn().expect("it starts")
     };
     let mut first = with("0", "127.0.0.1:0");
     // One byte at a time: what comes after the line belongs to the test.
@@ -208,6 +212,33 @@ fn cards_and_a_shared_card_agree_with_the_host() {
             assert!(difference(found, expected) < tolerance, "{flags:?}: {name}: {}", difference(found, expected));
         }
     }
+}
+
+/// One process times what cuBLASLt suggests and all its devices take the fastest; several processes take the first suggestion,
+/// so that they compute the same.
+#[test]
+fn products_take_the_fastest_algorithm() {
+    let folder = Folder::new("algorithms");
+    let module = folder.write("step.hlo", STEP);
+    let counts = |path: &str| -> Vec<Vec<u32>> {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let number = |word: &str| word.parse().expect("a number");
+        text.lines().map(|line| line.split(' ').map(number).collect()).collect()
+    };
+    // Five products on four devices. Each is timed once: a first run and three more of both algorithms that run.
+    let path = folder.path("one");
+    let args = ["--backend", "gpu", &module, "--replicated-params", "1", "--repeat", "1"];
+    let output = run(4, &args, &[("DOUBLE_ALGORITHMS", &path)]);
+    assert!(output.status.success(), "{}", said(&output));
+    // A recorded product is counted when it is recorded.
+    assert_eq!(counts(&path), [[20, 20 + 40]]);
+    let path = folder.path("two");
+    let listed = ["--backend", "gpu", &module, "--replicated-params", "1"];
+    for rank in two_ranks_with(&listed, &[("DOUBLE_ALGORITHMS", &path)]) {
+        let output = finished(rank);
+        assert!(output.status.success(), "{}", said(&output));
+    }
+    assert_eq!(counts(&path), [[10, 0], [10, 0]]);
 }
 
 /// How long runs and steps took is said where it is asked for, for both kinds of devices.

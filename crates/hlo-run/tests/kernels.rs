@@ -498,3 +498,218 @@ fn large_arrays_agree_with_the_evaluator() {
         }
     }
 }
+
+/// The better of two (value, index) pairs as JAX prints it.
+fn jax_reducer(value: &str, index: &str, better: &str) -> String {
+    format!(
+        "%better (x: {value}[], i: {index}[], y: {value}[], j: {index}[]) -> ({value}[], {index}[]) {{
+  %x = {value}[] parameter(0)
+  %y = {value}[] parameter(2)
+  %gt = pred[] compare(%x, %y), direction={better}
+  %ne = pred[] compare(%x, %x), direction=NE
+  %or = pred[] or(%gt, %ne)
+  %kept = {value}[] select(%or, %x, %y)
+  %eq = pred[] compare(%x, %y), direction=EQ
+  %i = {index}[] parameter(1)
+  %j = {index}[] parameter(3)
+  %lt = pred[] compare(%i, %j), direction=LT
+  %and = pred[] and(%eq, %lt)
+  %tie = pred[] or(%or, %and)
+  %at = {index}[] select(%tie, %i, %j)
+  ROOT %t = ({value}[], {index}[]) tuple(%kept, %at)
+}}"
+    )
+}
+
+/// The same for values without NaN, otherwise written: of equal values the first is kept.
+fn plain_reducer(value: &str, index: &str, better: &str) -> String {
+    format!(
+        "%better (x: {value}[], i: {index}[], y: {value}[], j: {index}[]) -> ({value}[], {index}[]) {{
+  %x = {value}[] parameter(0)
+  %i = {index}[] parameter(1)
+  %y = {value}[] parameter(2)
+  %j = {index}[] parameter(3)
+  %ge = pred[] compare(%y, %x), direction={better}
+  %kept = {value}[] select(%ge, %y, %x)
+  %eq = pred[] compare(%y, %x), direction=EQ
+  %low = {index}[] minimum(%j, %i)
+  %other = {index}[] select(%ge, %j, %i)
+  %at = {index}[] select(%eq, %low, %other)
+  ROOT %t = ({value}[], {index}[]) tuple(%kept, %at)
+}}"
+    )
+}
+
+/// A reduction of `dims` whose values are few, so that there are ties: infinities and NaNs, zeros of both signs. The bits of
+/// the values are given too.
+fn extremum(reducer: &str, (value, index): (&str, &str), dims: &str, along: usize, init: (&str, &str)) -> String {
+    let is_float = value.contains('f');
+    let sizes: Vec<&str> = dims.split(',').collect();
+    let kept: Vec<&str> = (0..sizes.len()).filter(|&dim| dim != along).map(|dim| sizes[dim]).collect();
+    let kept = kept.join(",");
+    let top = match value {
+        "f32" => format!("%top = s32[{kept}] bitcast-convert(%value)"),
+        "bf16" | "f16" => format!("%top = u16[{kept}] bitcast-convert(%value)"),
+        "f64" => format!("%top = s64[{kept}] bitcast-convert(%value)"),
+        _ => format!("%top = {value}[{kept}] copy(%value)"),
+    };
+    let of_bits = match value {
+        "f32" => "s32",
+        "bf16" | "f16" => "u16",
+        "f64" => "s64",
+        other => other,
+    };
+    let x = if is_float { "divide(%n, %d)" } else { "copy(%n)" };
+    format!(
+        "HloModule extremum
+// draw: int7 int5
+{reducer}
+
+ENTRY %main (a: s32[{dims}], b: s32[{dims}]) -> ({of_bits}[{kept}], {index}[{kept}]) {{
+  %a = s32[{dims}] parameter(0)
+  %b = s32[{dims}] parameter(1)
+  %three = s32[] constant(3)
+  %threes = s32[{dims}] broadcast(%three), dimensions={{}}
+  %m = s32[{dims}] subtract(%a, %threes)
+  %n = {value}[{dims}] convert(%m)
+  %d = {value}[{dims}] convert(%b)
+  %f = {value}[{dims}] {x}
+  %i = {index}[{dims}] iota(), iota_dimension={along}
+  %v0 = {value}[] constant({})
+  %i0 = {index}[] constant({})
+  %r = ({value}[{kept}], {index}[{kept}]) reduce(%f, %i, %v0, %i0), dimensions={{{along}}}, to_apply=%better
+  %value = {value}[{kept}] get-tuple-element(%r), index=0
+  %at = {index}[{kept}] get-tuple-element(%r), index=1
+  {top}
+  ROOT %out = ({of_bits}[{kept}], {index}[{kept}]) tuple(%top, %at)
+}}",
+        init.0, init.1
+    )
+}
+
+#[test]
+fn extrema_with_indices_agree_with_the_evaluator_to_the_bit() {
+    let texts = [
+        extremum(&jax_reducer("f32", "s32", "GT"), ("f32", "s32"), "70,1001", 1, ("-inf", "0")),
+        extremum(&jax_reducer("f32", "s32", "LT"), ("f32", "s32"), "3,5003", 1, ("inf", "0")),
+        extremum(&jax_reducer("f32", "s64", "GT"), ("f32", "s64"), "601,41", 0, ("-inf", "0")),
+        extremum(&jax_reducer("bf16", "u32", "GT"), ("bf16", "u32"), "5,33,77", 1, ("-inf", "0")),
+        extremum(&jax_reducer("f16", "u16", "LT"), ("f16", "u16"), "9,130", 1, ("inf", "0")),
+        extremum(&jax_reducer("f64", "u64", "GT"), ("f64", "u64"), "4,1031", 1, ("-inf", "0")),
+        extremum(&jax_reducer("s32", "s16", "GT"), ("s32", "s16"), "6,1500", 1, ("-2147483648", "0")),
+        extremum(&jax_reducer("s8", "u8", "LT"), ("s8", "u8"), "50,255", 1, ("127", "0")),
+        extremum(&jax_reducer("u16", "s8", "GT"), ("u16", "s8"), "50,127", 1, ("0", "0")),
+        // Initial values that are not neutral, and of which the index is none of an element.
+        extremum(&jax_reducer("f32", "s32", "GT"), ("f32", "s32"), "40,333", 1, ("1.5", "-7")),
+        extremum(&jax_reducer("f32", "s32", "GT"), ("f32", "s32"), "40,333", 1, ("nan", "9000")),
+        extremum(&jax_reducer("f32", "s32", "LT"), ("f32", "s32"), "2,3,2049", 2, ("-0", "5")),
+        // Of integers these are the same; of floats NaNs are lost, so that the order makes a difference.
+        extremum(&plain_reducer("s32", "s32", "GE"), ("s32", "s32"), "40,333", 1, ("0", "0")),
+        extremum(&plain_reducer("f32", "s32", "GE"), ("f32", "s32"), "40,333", 1, ("0", "0")),
+    ];
+    let mut cases: Vec<Case> = texts.iter().map(|text| case("extremum", text)).collect();
+    for (number, case) in cases.iter_mut().enumerate() {
+        case.name = format!("extremum {number}");
+        case.draws = Draw::parse_list("int7 int5").expect("draws");
+    }
+    let reductions = |case: &Case| {
+        let steps = lower(&case.module, &EmitOptions::default()).steps;
+        let kernel = |(_, step)| if let Step::Launch { kernel, .. } = step { Some(kernel) } else { None };
+        steps.into_iter().filter_map(kernel).find(|kernel| kernel.name.starts_with("reduce")).expect("a reduction")
+    };
+    let is_split: Vec<bool> = cases.iter().map(|case| reductions(case).is_cooperative).collect();
+    assert_eq!(is_split, (0..14).map(|number| number != 13).collect::<Vec<bool>>());
+    assert_eq!(check_all(&cases), BTreeMap::new());
+}
+
+/// A scatter of rows that lie anywhere: index vectors out of range, most on few rows, more than a block keeps.
+fn scattered(dtype: &str, rows: i64, columns: &str, n: i64, below: i64, layout: &str) -> Case {
+    let (dims, window) = if columns.is_empty() { (String::new(), "") } else { (format!(",{columns}"), "1") };
+    let text = format!(
+        "HloModule scattered
+%combine (a: {dtype}[], b: {dtype}[]) -> {dtype}[] {{
+  %a = {dtype}[] parameter(0)
+  %b = {dtype}[] parameter(1)
+  %half = {dtype}[] constant(0.5)
+  %less = {dtype}[] multiply(%a, %half)
+  ROOT %s = {dtype}[] add(%less, %b)
+}}
+
+ENTRY %main (x: {dtype}[{rows}{dims}], ids: s32[{n},1], y: {dtype}[{n}{dims}]) -> {dtype}[{rows}{dims}] {{
+  %x = {dtype}[{rows}{dims}]{layout} parameter(0)
+  %ids = s32[{n},1]{{1,0}} parameter(1)
+  %y = {dtype}[{n}{dims}] parameter(2)
+  %two = s32[] constant(2)
+  %twos = s32[{n},1]{{1,0}} broadcast(%two), dimensions={{}}
+  %at = s32[{n},1]{{1,0}} subtract(%ids, %twos)
+  ROOT %s = {dtype}[{rows}{dims}]{layout} scatter(%x, %at, %y), update_window_dims={{{window}}}, inserted_window_dims={{0}}, scatter_dims_to_operand_dims={{0}}, index_vector_dim=1, to_apply=%combine
+}}"
+    );
+    let mut case = case(&format!("scattered {dtype}[{rows}{dims}] {n}"), &text);
+    case.draws = Draw::parse_list(&format!("n1 int{below} n1")).expect("draws");
+    case
+}
+
+/// The combiner is neither associative nor commutative: any other order of updates gives other numbers.
+#[test]
+fn updates_of_rows_are_taken_in_order() {
+    let cases = [
+        scattered("f32", 37, "300", 5000, 44, "{1,0}"),
+        scattered("f32", 3, "1030", 2500, 7, "{1,0}"),
+        scattered("f32", 5000, "40", 3000, 5010, "{1,0}"),
+        scattered("f32", 29, "33", 4100, 3, "{0,1}"),
+        scattered("f32", 700, "", 9000, 702, "{0}"),
+        scattered("bf16", 33, "520", 1025, 36, "{1,0}"),
+        scattered("f64", 60, "17", 31, 70, "{1,0}"),
+        scattered("f32", 21, "96", 0, 9, "{1,0}"),
+    ];
+    // Blocks look for the updates of their rows together.
+    assert!(cases.iter().all(|case| {
+        let steps = lower(&case.module, &EmitOptions::default()).steps;
+        steps.iter().any(|(_, step)| {
+            matches!(step, Step::Launch { kernel, .. } if kernel.is_cooperative && kernel.name.starts_with("scatter"))
+        })
+    }));
+    assert_eq!(check_all(&cases), BTreeMap::new());
+}
+
+/// Conversions to bf16 and f16 of numbers of all magnitudes, subnormal ones and infinities too, to the bit; and bf16 arithmetic
+/// whose results are stored, or used and stored. What bits a NaN has is left open.
+#[test]
+fn small_floats_are_rounded_as_in_the_evaluator() {
+    let bits = |of: &str| {
+        format!(
+            "  %{of}bits = u16[65536] bitcast-convert(%{of})
+  %{of}nan = pred[65536] compare(%{of}, %{of}), direction=NE
+  %{of}out = u16[65536] select(%{of}nan, %marks, %{of}bits)
+"
+        )
+    };
+    let text = format!(
+        "HloModule rounding
+ENTRY %main (k: u32[]) -> (u16[65536], u16[65536], u16[65536], u16[65536]) {{
+  %k = u32[] parameter(0)
+  %i = u32[65536] iota(), iota_dimension=0
+  %step = u32[] constant(65521)
+  %steps = u32[65536] broadcast(%step), dimensions={{}}
+  %all = u32[65536] multiply(%i, %steps)
+  %x = f32[65536] bitcast-convert(%all)
+  %mark = u16[] constant(77)
+  %marks = u16[65536] broadcast(%mark), dimensions={{}}
+  %b = bf16[65536] convert(%x)
+  %h = f16[65536] convert(%x)
+  %r = bf16[65536] reverse(%b), dimensions={{0}}
+  %q = bf16[65536] divide(%b, %r)
+  %n = bf16[65536] negate(%q)
+  %m = bf16[65536] maximum(%n, %b)
+  %p = bf16[65536] multiply(%m, %r)
+{}{}{}{}
+  ROOT %out = (u16[65536], u16[65536], u16[65536], u16[65536]) tuple(%bout, %hout, %qout, %pout)
+}}",
+        bits("b"),
+        bits("h"),
+        bits("q"),
+        bits("p"),
+    );
+    assert_eq!(check_all(&[case("rounding", &text)]), BTreeMap::new());
+}

@@ -4,7 +4,9 @@
 //!
 //! A reduction of `[d…]` along dims among which `D` lies slowest becomes one of `[…, S, D/S, …]` that keeps `S`, and one
 //! of its results along `S`. Each step's order is fixed, so that equal inputs give equal results; no atomics.
-//! A reduction stays whole in three cases: its elements are smaller than 32 bits, so its parts would be rounded; its
+//! An argmax of values and indices goes in two steps likewise, whatever its initial values: one that takes part several times
+//! changes nothing.
+//! Other reductions stay whole in three cases: their elements are smaller than 32 bits, so parts would be rounded; their
 //! computation is no plain sum, product, extremum or bitwise operation with a neutral initial value; `D` has no fitting
 //! divisor and is the only reduced dim.
 
@@ -12,7 +14,8 @@ use super::groups::StagedEdges;
 use super::repeat::repeat_cheap_values;
 use super::rows::part_spreads;
 use hashbrown::HashSet;
-use hlo_ir::attrs::{Attrs, DimsAttrs, ReduceAttrs, ReshapeAttrs};
+use hlo_ir::arg_extremum::find_arg_extremum;
+use hlo_ir::attrs::{Attrs, DimsAttrs, ReduceAttrs, ReshapeAttrs, TupleIndexAttrs};
 use hlo_ir::edit::Builder;
 use hlo_ir::{
     ArrayShape, CompId, ConstantValue, DType, InstId, InstMap, Layout, Literal, Module, Opcode, Scalar, Shape,
@@ -154,13 +157,17 @@ fn split_reductions(module: &mut Module, comp: CompId) -> usize {
 fn find_split(module: &Module, inst: InstId) -> Option<Split> {
     let instruction = module.inst(inst);
     let (Opcode::Reduce, Attrs::Reduce(attrs)) = (instruction.opcode, &instruction.attrs) else { return None };
-    let &[operand, init] = instruction.operands.as_slice() else { return None };
-    let (shape, result) = (module.shape(operand).as_array()?, module.shape(inst).as_array()?);
-    if shape.n_elems() < MIN_ELEMS
-        || shape.dtype.bits() < 32
-        || shape.dynamic != 0
-        || !has_neutral_init(module, attrs, init, shape.dtype)
-    {
+    let (operands, inits) = instruction.operands.split_at(instruction.operands.len() / 2);
+    let shape = module.shape(*operands.first()?).as_array()?;
+    let result = module.shapes.leaf(instruction.shape, 0)?.as_array()?;
+    let may_split = match inits {
+        &[init] => shape.dtype.bits() >= 32 && has_neutral_init(module, attrs, init, shape.dtype),
+        _ => attrs.to_apply.is_some_and(|comp| find_arg_extremum(module, comp).is_some()),
+    };
+    let is_alike = |&operand: &InstId| {
+        module.shape(operand).as_array().is_some_and(|other| other.dynamic == 0 && other.is_same_order(shape))
+    };
+    if shape.n_elems() < MIN_ELEMS || !operands.iter().all(is_alike) || !may_split {
         return None;
     }
     let order = shape.minor_to_major();
@@ -237,30 +244,43 @@ fn without(shape: &ArrayShape, dims: &[usize]) -> ArrayShape {
 }
 
 fn build_split(module: &mut Module, comp: CompId, inst: InstId, split: &Split) -> Option<()> {
-    let &[operand, init] = module.inst(inst).operands.as_slice() else { return None };
+    let all = module.inst(inst).operands.clone();
+    let (operands, inits) = all.split_at(all.len() / 2);
     let Attrs::Reduce(attrs) = module.inst(inst).attrs.clone() else { return None };
-    let shape = module.shape(operand).as_array()?.clone();
     let hint = format!("{}.parts", module.inst_name(inst));
-    let (size, dim) = (shape.dims[split.dim], split.dim);
-    let is_whole = size == split.n_parts;
-    let (operand, shape) = if is_whole {
-        (operand, shape)
-    } else {
-        let shape = split_shape(&shape, dim, split.n_parts);
-        let whole = Shape::Array(shape.clone());
-        let reshaped =
-            Builder::new(module, comp).add(&hint, Opcode::Reshape, whole, [operand], ReshapeAttrs::default());
-        (reshaped, shape)
-    };
+    let dim = split.dim;
+    let is_whole = module.shape(*operands.first()?).as_array()?.dims[dim] == split.n_parts;
     let moved = |d: usize| if !is_whole && d >= dim { d + 1 } else { d };
     let inner: Vec<usize> = split.reduced.iter().filter(|&&d| !(is_whole && d == dim)).map(|&d| moved(d)).collect();
-    let parts = without(&shape, &inner);
+    let (mut read, mut parts) = (Vec::new(), Vec::new());
+    for &operand in operands {
+        let shape = module.shape(operand).as_array()?.clone();
+        let shape = if is_whole { shape } else { split_shape(&shape, dim, split.n_parts) };
+        parts.push(Shape::Array(without(&shape, &inner)));
+        let mut b = Builder::new(module, comp);
+        let reshape = |b: &mut Builder<'_>| {
+            b.add(&hint, Opcode::Reshape, Shape::Array(shape), [operand], ReshapeAttrs::default())
+        };
+        read.push(if is_whole { operand } else { reshape(&mut b) });
+    }
     let kept_before = (0..dim).filter(|d| !split.reduced.contains(d)).count();
     let first = ReduceAttrs { dimensions: inner.iter().map(|&d| d as i64).collect(), ..(*attrs).clone() };
-    let parts = Builder::new(module, comp).add(&hint, Opcode::Reduce, Shape::Array(parts), [operand, init], first);
+    read.extend_from_slice(inits);
+    let mut b = Builder::new(module, comp);
+    let parts = match parts.as_slice() {
+        [shape] => vec![b.add(&hint, Opcode::Reduce, shape.clone(), read, first)],
+        shapes => {
+            let all = b.add(&hint, Opcode::Reduce, Shape::Tuple(shapes.to_vec()), read, first);
+            let leaf = |(k, shape): (usize, &Shape)| {
+                let index = TupleIndexAttrs { index: k as i64 };
+                b.add(&hint, Opcode::GetTupleElement, shape.clone(), [all], index)
+            };
+            shapes.iter().enumerate().map(leaf).collect()
+        }
+    };
     let second = ReduceAttrs { dimensions: std::iter::once(kept_before as i64).collect(), ..*attrs };
     let reduce = module.inst_mut(inst);
-    reduce.operands[0] = parts;
+    reduce.operands.iter_mut().zip(parts).for_each(|(operand, part)| *operand = part);
     reduce.attrs = second.into();
     Some(())
 }

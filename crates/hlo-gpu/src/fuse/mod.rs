@@ -20,7 +20,7 @@
 //! results go in two steps ([`prepare`]). 2. Instructions that are computed element by element of the same dims
 //! go together, with all results that are needed elsewhere; so do producers that one consumer alone reads through a
 //! transpose, slice, pad, broadcast or reduction. What costs nothing to do again (constants, iotas, broadcasts, views) is done
-//! again in each fusion. 3. Small fusions whose results leave the computation (the updates of biases and scales) go
+//! again in each fusion. Reductions of several operands take in the iotas among these ([`fills`]). 3. Small fusions whose results leave the computation (the updates of biases and scales) go
 //! together into one, side by side.
 //!
 //! **What it does not do.** No expensive arithmetic is done twice: a value that two fusions need is written to memory, unless it
@@ -37,6 +37,7 @@
 //! none.
 
 pub(crate) mod build;
+mod fills;
 
 use crate::lower::legalize::stepwise_computations;
 use hlo_analysis::Preserved;
@@ -89,7 +90,8 @@ impl Pass for Fuse {
             if n_repeated > 0 {
                 cx.report.count("values-repeated", n_repeated as u64);
             }
-            let groups = find_groups(module, comp, self.limits);
+            let mut groups = find_groups(module, comp, self.limits);
+            groups.extend(fills::find_filled_reductions(module, comp));
             let n_fused = groups.iter().map(|group| group.members.len()).sum::<usize>();
             cx.report.count("broadcasts-as-views", n_views as u64);
             cx.report.count("reductions-split", n_split as u64);

@@ -279,7 +279,7 @@ impl ConvTiles {
                 let index = self.output_index(e, conv, group, m, n);
                 let at = e.position(&index, &argument.shape.dims, &argument.shape.physical_order());
                 let ctype = argument.ctype;
-                let sum = ctype.to_stored(&ctype.rounded(&format!("{sums}[{i} * {own_n} + {j}]")));
+                let sum = ctype.to_stored(&format!("{sums}[{i} * {own_n} + {j}]"));
                 guarded(e, &conditions, |e| {
                     e.line(format!("r{result}[{at}] = {sum};"));
                     Ok(())

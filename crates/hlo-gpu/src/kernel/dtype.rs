@@ -61,7 +61,15 @@ impl CType {
         }
     }
 
-    /// A stored element from a variable's value.
+    /// A stored element from the value of a variable that an operation of this type left: it needs no rounding.
+    pub(super) fn exact_stored(self, value: &str) -> String {
+        match self.dtype {
+            DType::BF16 => format!("hlo::exact_bf16({value})"),
+            _ => self.to_stored(value),
+        }
+    }
+
+    /// A stored element from a variable's value, which is rounded.
     pub(super) fn to_stored(self, value: &str) -> String {
         match self.dtype {
             DType::Pred => format!("(hlo::pred)({value})"),

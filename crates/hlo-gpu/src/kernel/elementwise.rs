@@ -18,12 +18,26 @@ fn operands(e: &mut Emitter<'_>, Element { frame, inst, index, .. }: Element<'_>
     operands.iter().map(element).collect()
 }
 
+/// Functions of which the result is an operand, but for its sign: there is nothing to round.
+const EXACT: [&str; 6] = ["abs", "clamp", "maximum", "minimum", "negate", "select"];
+
+/// Functions that the prelude has once more for `bf16`, with errors that rounding hides.
+const FASTER_FOR_BF16: [&str; 3] = ["divide", "exponential", "logistic"];
+
 /// `hlo::name(operands…)`, rounded to the result's type.
 pub(super) fn function(e: &mut Emitter<'_>, element: Element<'_>, name: &str) -> Emitted {
     let inst = element.inst;
     let args: Vec<String> = operands(e, element)?.into_iter().map(|value| value.text).collect();
     let ctype = e.ctype(inst, e.leaf_shape(inst, 0)?.dtype)?;
-    Ok(e.constant(ctype.held, &ctype.rounded(&format!("hlo::{name}({})", args.join(", ")))))
+    let suffix = if ctype.dtype == DType::BF16 && FASTER_FOR_BF16.contains(&name) { "_bf16" } else { "" };
+    let text = format!("hlo::{name}{suffix}({})", args.join(", "));
+    if EXACT.contains(&name) || ctype.rounded(&text) == text {
+        return Ok(e.constant(ctype.held, &text));
+    }
+    let whole = e.constant(ctype.held, &text);
+    let value = e.constant(ctype.held, &ctype.rounded(&whole.text));
+    e.unrounded.insert(value.text.clone(), whole.text);
+    Ok(value)
 }
 
 pub(super) fn compare(e: &mut Emitter<'_>, element: Element<'_>) -> Emitted {
@@ -76,7 +90,7 @@ fn to_bits(ctype: CType, value: &str) -> String {
     match ctype.dtype {
         DType::F32 => format!("hlo::bits32({value})"),
         DType::F64 => format!("hlo::bits64({value})"),
-        DType::BF16 | DType::F16 => format!("{}.bits", ctype.to_stored(value)),
+        DType::BF16 | DType::F16 => format!("{}.bits", ctype.exact_stored(value)),
         _ => format!("(hlo::u{})({value})", ctype.dtype.bits()),
     }
 }

@@ -171,6 +171,8 @@ pub(super) struct Emitter<'m> {
     pub preloaded: Vec<Preloaded>,
     /// Values that stand in shared memory, by instruction and leaf: how to read them at any index of the current tile.
     pub staged: HashMap<(FrameId, InstId), Value>,
+    /// What variables held before they were rounded: a store rounds by itself, and two in one instruction.
+    pub unrounded: HashMap<String, String>,
     scopes: Vec<Scope>,
     frames: Vec<Frame>,
     linear: HashMap<Linear, Atom>,
@@ -194,6 +196,7 @@ impl<'m> Emitter<'m> {
             row: None,
             preloaded: Vec::new(),
             staged: HashMap::new(),
+            unrounded: HashMap::new(),
             scopes: vec![Scope::new(ScopeKind::Loop, String::new())],
             frames: Vec::new(),
             linear: HashMap::new(),

@@ -41,7 +41,11 @@ impl ResultGroup {
             let value = e.value(frame, inst, leaf, index)?;
             let Argument { shape, ctype } = &results[result];
             let at = e.position(index, &shape.dims, &shape.physical_order());
-            stores.push((result, at, ctype.to_stored(&value.text)));
+            let stored = match e.unrounded.get(&value.text) {
+                Some(whole) => ctype.to_stored(whole),
+                None => ctype.exact_stored(&value.text),
+            };
+            stores.push((result, at, stored));
         }
         Ok(stores)
     }

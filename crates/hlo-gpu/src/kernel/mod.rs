@@ -15,6 +15,7 @@ mod emitter;
 mod group;
 mod groups;
 mod indexing;
+mod places;
 mod reach;
 mod reduction;
 mod row_team;

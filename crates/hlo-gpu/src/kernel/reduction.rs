@@ -1,5 +1,6 @@
 //! `reduce`: a loop over the reduced elements, in one thread or dealt out to a team; and how accumulators are combined.
 
+use hlo_ir::arg_extremum::{ArgExtremum, find_arg_extremum};
 use hlo_ir::attrs::Attrs;
 use hlo_ir::monoid::{Monoid, find_monoid};
 use hlo_ir::{CompId, DType, InstId, Instruction, NumberClass, Opcode, Scalar};
@@ -7,6 +8,7 @@ use smallvec::SmallVec;
 
 use super::dtype::CType;
 use super::emitter::{Atom, Element, Emitted, Emitter, FrameId, Index, ScopeKind, Value};
+use super::places::Places;
 use super::structure;
 use super::table::{Rule, rule};
 use super::team::Team;
@@ -22,6 +24,8 @@ pub(super) struct Combiner {
     /// The prelude's function, if the computation is that function of its two parameters.
     plain: Option<String>,
     monoid: Option<Monoid>,
+    /// The argmax or argmin that it is.
+    extremum: Option<ArgExtremum>,
     pub ctypes: Vec<CType>,
 }
 
@@ -38,7 +42,7 @@ impl Combiner {
             Rule::Function(name) => Some(name),
             Rule::Code(_) | Rule::Refused(_) => None,
         });
-        Ok(Combiner { comp, plain, monoid, ctypes })
+        Ok(Combiner { comp, plain, monoid, extremum: find_arg_extremum(e.module, comp), ctypes })
     }
 
     /// Whether `init` changes nothing that it is combined with.
@@ -63,9 +67,16 @@ impl Combiner {
         }
     }
 
-    /// Whether the order in which parts are joined may be changed, with `inits` in every part.
+    /// Whether elements may be dealt out to parts that are joined afterwards, with `inits` in every part. For an argmax any
+    /// initial value will do: a pair that takes part several times changes nothing.
     pub(super) fn may_split(&self, inits: &[Value]) -> bool {
-        matches!(inits, [init] if self.is_neutral(&init.text))
+        self.extremum.is_some() || matches!(inits, [init] if self.is_neutral(&init.text))
+    }
+
+    /// Where parts take turns with the elements and the order of elements makes a difference: the combiner of which an
+    /// accumulator's position must be known.
+    pub(super) fn ordered(&self) -> Option<ArgExtremum> {
+        self.extremum.filter(|extremum| extremum.is_float)
     }
 
     /// Writes `accumulators = f(accumulators, values)`. Sums of small floats stay in `f32` until they are finished.
@@ -90,7 +101,12 @@ impl Combiner {
         values: &[Value],
     ) -> Result<(), GpuError> {
         let args: Vec<Value> = accumulators.iter().chain(values).cloned().collect();
-        let results = e.apply(self.comp, &args)?;
+        self.assign(e, accumulators, &args)
+    }
+
+    /// Writes `accumulators = f(args)`.
+    pub(super) fn assign(&self, e: &mut Emitter<'_>, accumulators: &[Value], args: &[Value]) -> Result<(), GpuError> {
+        let results = e.apply(self.comp, args)?;
         // A result that is itself an accumulator must be read before any is written.
         let copies: Vec<String> = results
             .iter()
@@ -197,11 +213,20 @@ pub(super) fn reduced_dims(e: &Emitter<'_>, inst: InstId) -> Result<SmallVec<[us
     Ok(order.into_iter().rev().filter(|&dim| attrs.dimensions.contains(&(dim as i64))).collect())
 }
 
-/// Joins the accumulators of a team's threads.
-fn join(e: &mut Emitter<'_>, combiner: &Combiner, accumulators: &[Value], team: Team) -> Result<(), GpuError> {
+/// Joins the accumulators of a team's threads; `places` are those where they were found, if these decide between equal ones.
+fn join(
+    e: &mut Emitter<'_>,
+    combiner: &Combiner,
+    accumulators: &[Value],
+    team: Team,
+    places: Option<&Places>,
+) -> Result<(), GpuError> {
     let held = accumulators.iter().cloned().zip(combiner.ctypes.iter().map(|ctype| ctype.held));
-    let held: Vec<(Value, &'static str)> = held.collect();
-    team_join::join(team, e, &held, &mut |e, others| combiner.combine(e, accumulators, others))
+    let held: Vec<(Value, &'static str)> = held.chain(places.map(Places::held)).collect();
+    team_join::join(team, e, &held, &mut |e, others| match places {
+        Some(places) => places.join(e, combiner, accumulators, others),
+        None => combiner.combine(e, accumulators, others),
+    })
 }
 
 pub(super) fn reduce(e: &mut Emitter<'_>, Element { frame, inst, leaf, index }: Element<'_>) -> Emitted {
@@ -225,8 +250,9 @@ pub(super) fn reduce(e: &mut Emitter<'_>, Element { frame, inst, leaf, index }: 
             let values = reduced.values(e, frame, at)?;
             reduced.combiner.combine(e, &accumulators, &values)
         })?;
-        join(e, &reduced.combiner, &accumulators, team)?;
+        join(e, &reduced.combiner, &accumulators, team, None)?;
     } else if let Some(team) = team {
+        let places = reduced.combiner.ordered().map(|extremum| Places::new(e, extremum));
         let k = e.loop_variable();
         let header = format!("{UNROLLED}\nfor (idx {k} = {}; {k} < {n}; {k} += {})", team.part(), team.n_parts());
         e.scope(ScopeKind::Divided, header, |e| {
@@ -236,9 +262,10 @@ pub(super) fn reduce(e: &mut Emitter<'_>, Element { frame, inst, leaf, index }: 
                 own[dim] = atom;
             }
             let values = reduced.values(e, frame, &own)?;
+            places.iter().for_each(|places| places.advance(e, &accumulators, &values, k));
             reduced.combiner.combine(e, &accumulators, &values)
         })?;
-        join(e, &reduced.combiner, &accumulators, team)?;
+        join(e, &reduced.combiner, &accumulators, team, places.as_ref())?;
     } else {
         e.count_all(&sizes, &mut |e, at| {
             for (&dim, &atom) in dims.iter().zip(at) {

@@ -1,4 +1,4 @@
-//! Matrix products by cuBLASLt. The algorithm of each product of the plan is chosen once.
+//! Matrix products by cuBLASLt. The algorithm of each product of the plan is chosen once ([`super::choices`]).
 #![allow(unsafe_code)] // cuBLASLt is a C interface; descriptors live as long as the values that made them.
 
 use std::collections::HashMap;
@@ -8,16 +8,16 @@ use std::ffi::c_void;
 use cudarc::cublaslt::{result, sys};
 use hlo_ir::DType;
 
+use super::addresses::{Addresses, Way};
 use super::card::Card;
-use super::context::{Allocation, DeviceContext};
+use super::choices::{Choices, MOST_SUGGESTIONS, Question, fastest};
+use super::context::{Allocation, DeviceContext, Event, Timing};
 use super::products::{Columns, Product, product};
 use crate::ExecutionError;
 use hlo_gpu::plan::Gemm;
 
 /// What NVIDIA recommends for Hopper; more than enough for the cards before it.
 const WORKSPACE_BYTES: usize = 32 << 20;
-/// Alignment beyond which algorithms do not differ.
-const MOST_ALIGNMENT: u64 = 256;
 
 /// The products of one device.
 pub(super) struct Blas {
@@ -34,19 +34,11 @@ struct Ready {
     d: sys::cublasLtMatrixLayout_t,
     algorithm: sys::cublasLtMatmulAlgo_t,
     is_double: bool,
-    /// How the library finds the matrices.
-    addressing: Addressing,
-}
-
-/// How the library finds the matrices of a product.
-enum Addressing {
-    /// The first and a stride. Outer batches are products of their own.
-    Strided,
-    /// Arrays on the card of the addresses of all matrices: `a`, `b`, `d`.
-    Pointers([Allocation; 3]),
+    addresses: Addresses,
 }
 
 type Status = result::CublasError;
+type Stream = cudarc::driver::sys::CUstream;
 
 fn failed(what: &str) -> impl Fn(Status) -> ExecutionError + '_ {
     move |error| ExecutionError::Device { what: what.to_string(), reason: format!("cuBLASLt: {:?}", error.0) }
@@ -65,12 +57,15 @@ impl Blas {
         Ok(Blas { handle, workspace, ready: HashMap::new() })
     }
 
-    /// Issues a product on a stream.
+    /// Issues a product on a stream. With `choices`, a product that is new is timed: then the stream must not record, and
+    /// `drain` waits for what was issued on it.
     pub(super) fn multiply(
         &mut self,
         context: &DeviceContext<'_>,
-        stream: cudarc::driver::sys::CUstream,
+        stream: Stream,
         gemm: &Gemm,
+        choices: Option<&Choices>,
+        drain: &dyn Fn(Stream) -> Result<(), ExecutionError>,
     ) -> Result<(), ExecutionError> {
         let name = &context.plan.buffers[gemm.output.buffer].name;
         if gemm.outer_batch * gemm.batch * gemm.m * gemm.n == 0 {
@@ -84,36 +79,75 @@ impl Blas {
             what: name.clone(),
             reason: "expected matrices stored by rows or by columns, found others".to_string(),
         })?;
-        let handle = self.handle;
+        let library = Library { handle: self.handle, workspace: self.workspace.address };
         let ready = match self.ready.entry(product) {
             Entry::Occupied(entry) => entry.into_mut(),
-            Entry::Vacant(entry) => entry.insert(ready(handle, context, &product, name)?),
+            Entry::Vacant(entry) => {
+                let mut ready = Ready::addressed(library.handle, context, &product, name)?;
+                ready.algorithm = match choices {
+                    None => ready.suggestions(library.handle, 1).map_err(failed(name))?[0],
+                    Some(choices) => {
+                        let buffers = [product.a.buffer, product.b.buffer, product.d.buffer];
+                        let dtypes = buffers.map(|buffer| context.plan.buffers[buffer].shape.dtype);
+                        let question = Question::new(&product, dtypes, ready.addresses.alignments, context.card.arch);
+                        choices.get_or_choose(question, || {
+                            let suggestions = ready.suggestions(library.handle, MOST_SUGGESTIONS);
+                            let suggestions = suggestions.map_err(failed(name))?;
+                            let mut pieces = Vec::new();
+                            for buffer in buffers {
+                                pieces.push((context.address(buffer)?, context.size_bytes(buffer)));
+                            }
+                            // A product that wrote where it reads would read something else the second time.
+                            if (0..2).any(|k| overlap(pieces[k], pieces[2])) {
+                                return Ok(suggestions[0]);
+                            }
+                            let timed = fastest(&suggestions, |algorithm| {
+                                let before = Event::record(context.card, stream, Timing::On)?;
+                                if library.run(&ready, algorithm, stream).is_err() {
+                                    return Ok(None);
+                                }
+                                let after = Event::record(context.card, stream, Timing::On)?;
+                                drain(stream)?;
+                                before.seconds_until(context.card, &after).map(Some)
+                            })?;
+                            Ok(timed.unwrap_or(suggestions[0]))
+                        })?
+                    }
+                };
+                entry.insert(ready)
+            }
         };
+        library.run(ready, &ready.algorithm, stream).map_err(failed(name))
+    }
+}
+
+/// Whether two pieces of memory, each an address and its bytes, have a byte in common.
+fn overlap(one: (u64, u64), other: (u64, u64)) -> bool {
+    one.0 < other.0 + other.1 && other.0 < one.0 + one.1
+}
+
+/// What runs products.
+#[derive(Clone, Copy)]
+struct Library {
+    handle: sys::cublasLtHandle_t,
+    workspace: u64,
+}
+
+impl Library {
+    /// Issues `d = a × b` for all matrices of a product.
+    fn run(&self, ready: &Ready, algorithm: &sys::cublasLtMatmulAlgo_t, stream: Stream) -> Result<(), Status> {
         let (ones, zeros) = ((1.0f32, 1.0f64), (0.0f32, 0.0f64));
         let (alpha, beta) = match ready.is_double {
             true => (raw(&ones.1).0, raw(&zeros.1).0),
             false => (raw(&ones.0).0, raw(&zeros.0).0),
         };
-        let n_calls = match ready.addressing {
-            Addressing::Strided => product.outer_batch,
-            Addressing::Pointers(_) => 1,
-        };
-        let matrices = [&product.a, &product.b, &product.d];
-        for outer in 0..n_calls {
-            let mut found = [std::ptr::null_mut::<c_void>(); 3];
-            for (i, matrix) in matrices.into_iter().enumerate() {
-                let address = match &ready.addressing {
-                    Addressing::Strided => address_of(context, matrix, 0, outer)?,
-                    Addressing::Pointers(arrays) => arrays[i].address,
-                };
-                found[i] = address as usize as *mut c_void;
-            }
-            let [a, b, d] = found;
+        let call = |at: &[u64; 3]| {
+            let [a, b, d] = at.map(|address| address as usize as *mut c_void);
             // SAFETY: layouts were made from the plan's views, which lie within their buffers; the workspace is used by this
             // device's compute stream alone.
             unsafe {
                 result::matmul(
-                    handle,
+                    self.handle,
                     ready.operation,
                     alpha,
                     beta,
@@ -125,15 +159,14 @@ impl Blas {
                     ready.d,
                     d,
                     ready.d,
-                    &raw const ready.algorithm,
-                    self.workspace.address as usize as *mut c_void,
+                    std::ptr::from_ref(algorithm),
+                    self.workspace as usize as *mut c_void,
                     WORKSPACE_BYTES,
                     stream.cast(),
                 )
             }
-            .map_err(failed(name))?;
-        }
-        Ok(())
+        };
+        ready.addresses.calls.iter().try_for_each(call)
     }
 }
 
@@ -145,48 +178,31 @@ impl Drop for Blas {
     }
 }
 
-/// Where a matrix of a product begins.
-fn address_of(context: &DeviceContext<'_>, matrix: &Columns, batch: u64, outer: u64) -> Result<u64, ExecutionError> {
-    let dtype = context.plan.buffers[matrix.buffer].shape.dtype;
-    let elems = batch * matrix.batch_stride + outer * matrix.outer_stride;
-    Ok(context.address(matrix.buffer)? + dtype.bytes_of(elems))
-}
-
-/// A product with its algorithm. Several batches go by the addresses of all their matrices where the library has an algorithm that
-/// takes these, and one after the other where it has none.
-fn ready(
-    handle: sys::cublasLtHandle_t,
-    context: &DeviceContext<'_>,
-    product: &Product,
-    name: &str,
-) -> Result<Ready, ExecutionError> {
-    if product.outer_batch > 1 {
-        let mut arrays = Vec::new();
-        for matrix in [&product.a, &product.b, &product.d] {
-            let mut bytes = Vec::new();
-            for (outer, batch) in (0..product.outer_batch).flat_map(|o| (0..product.batch).map(move |b| (o, b))) {
-                bytes.extend(address_of(context, matrix, batch, outer)?.to_le_bytes());
-            }
-            let array = Allocation::new(context.card, bytes.len(), "the addresses of matrices")?;
-            context.upload(array.address, &bytes)?;
-            arrays.push(array);
-        }
-        if let Ok(arrays) = <[Allocation; 3]>::try_from(arrays)
-            && let Ok(ready) = Ready::new(handle, context, product, name, Addressing::Pointers(arrays))
-        {
-            return Ok(ready);
-        }
-    }
-    Ready::new(handle, context, product, name, Addressing::Strided)
-}
-
 impl Ready {
-    fn new(
+    /// A product whose matrices the library finds, with no algorithm yet. Several batches go by the addresses of all their matrices
+    /// where the library has an algorithm that takes these, and one after the other where it has none.
+    fn addressed(
         handle: sys::cublasLtHandle_t,
         context: &DeviceContext<'_>,
         product: &Product,
         name: &str,
-        addressing: Addressing,
+    ) -> Result<Ready, ExecutionError> {
+        if product.outer_batch > 1 {
+            let addresses = Addresses::of_each(context, product)?;
+            if let Ok(ready) = Ready::new(context, product, name, addresses)
+                && ready.suggestions(handle, 1).is_ok()
+            {
+                return Ok(ready);
+            }
+        }
+        Ready::new(context, product, name, Addresses::of_batches(context, product)?)
+    }
+
+    fn new(
+        context: &DeviceContext<'_>,
+        product: &Product,
+        name: &str,
+        addresses: Addresses,
     ) -> Result<Ready, ExecutionError> {
         let error = failed(name);
         let dtype = |matrix: &Columns| context.plan.buffers[matrix.buffer].shape.dtype;
@@ -209,14 +225,11 @@ impl Ready {
         // SAFETY: an algorithm is plain data; it is replaced before use.
         let algorithm = unsafe { std::mem::zeroed() };
         // From here on what was made is destroyed with `ready`.
-        let mut ready = Ready { operation, a: null, b: null, d: null, algorithm, is_double, addressing };
-        let batch = match ready.addressing {
-            Addressing::Strided => Batch::Strided(product.batch),
-            Addressing::Pointers(_) => Batch::Pointers(product.batch * product.outer_batch),
-        };
-        ready.a = layout(&product.a, types.0, batch).map_err(&error)?;
-        ready.b = layout(&product.b, types.1, batch).map_err(&error)?;
-        ready.d = layout(&product.d, types.2, batch).map_err(&error)?;
+        let way = addresses.way;
+        let mut ready = Ready { operation, a: null, b: null, d: null, algorithm, is_double, addresses };
+        ready.a = layout(&product.a, types.0, way).map_err(&error)?;
+        ready.b = layout(&product.b, types.1, way).map_err(&error)?;
+        ready.d = layout(&product.d, types.2, way).map_err(&error)?;
         for (attribute, matrix) in [
             (sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_TRANSA, &product.a),
             (sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_TRANSB, &product.b),
@@ -227,52 +240,52 @@ impl Ready {
             // SAFETY: the attribute is an i32.
             unsafe { result::set_matmul_desc_attribute(operation, attribute, value, size) }.map_err(&error)?;
         }
-        ready.algorithm = ready.best_algorithm(handle, context, product)?.map_err(&error)?;
         Ok(ready)
     }
 
-    /// Asks the library for the best algorithm for these layouts at these addresses.
-    fn best_algorithm(
+    /// Asks the library for algorithms for these layouts at these addresses: one at least, `most` at most, those that it
+    /// holds for the fastest first.
+    fn suggestions(
         &self,
         handle: sys::cublasLtHandle_t,
-        context: &DeviceContext<'_>,
-        product: &Product,
-    ) -> Result<Result<sys::cublasLtMatmulAlgo_t, Status>, ExecutionError> {
+        most: usize,
+    ) -> Result<Vec<sys::cublasLtMatmulAlgo_t>, Status> {
         use sys::cublasLtMatmulPreferenceAttributes_t::{
             CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES as WORKSPACE, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES as A,
             CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES as B, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES as C,
             CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES as D,
         };
-        let mut alignments = Vec::new();
-        for (attribute, matrix) in [(A, &product.a), (B, &product.b), (C, &product.d), (D, &product.d)] {
-            let first = context.address(matrix.buffer)?;
-            let bytes = |elems: u64| context.plan.buffers[matrix.buffer].shape.dtype.bytes_of(elems);
-            let steps = match self.addressing {
-                Addressing::Strided => bytes(matrix.outer_stride),
-                // Of each matrix: alignment is that of the least aligned.
-                Addressing::Pointers(_) => bytes(matrix.outer_stride) | bytes(matrix.batch_stride),
-            };
-            alignments.push((attribute, alignment(first | steps)));
-        }
-        let preference = match result::create_matmul_pref() {
-            Ok(preference) => preference,
-            Err(error) => return Ok(Err(error)),
-        };
-        // SAFETY: values have the types of their attributes (u64, u32); the descriptors are alive; the preference is
-        // destroyed once.
-        unsafe {
+        let [a, b, d] = self.addresses.alignments;
+        let preference = result::create_matmul_pref()?;
+        // SAFETY: all bits zero are a result, with the state of success; the library overwrites those that it counts.
+        let mut found = vec![unsafe { std::mem::zeroed::<sys::cublasLtMatmulHeuristicResult_t>() }; most.max(1)];
+        let mut n_found = 0;
+        // SAFETY: values have the types of their attributes (u64, u32); the descriptors are alive; there is room for as
+        // many results as are asked for; the preference is destroyed once.
+        let outcome = unsafe {
             let (value, size) = raw(&WORKSPACE_BYTES);
             let mut outcome = result::set_matmul_pref_attribute(preference, WORKSPACE, value, size);
-            for (attribute, bytes) in &alignments {
-                let (value, size) = raw(bytes);
-                outcome = outcome.and_then(|()| result::set_matmul_pref_attribute(preference, *attribute, value, size));
+            for (attribute, bytes) in [(A, a), (B, b), (C, d), (D, d)] {
+                let (value, size) = raw(&bytes);
+                outcome = outcome.and_then(|()| result::set_matmul_pref_attribute(preference, attribute, value, size));
             }
-            let found = outcome.and_then(|()| {
-                result::get_matmul_algo_heuristic(handle, self.operation, self.a, self.b, self.d, self.d, preference)
+            let (operation, room) = (self.operation, found.len() as i32);
+            let asked = outcome.and_then(|()| {
+                let (results, n) = (found.as_mut_ptr(), &raw mut n_found);
+                let (a, b, d) = (self.a, self.b, self.d);
+                sys::cublasLtMatmulAlgoGetHeuristic(handle, operation, a, b, d, d, preference, room, results, n)
+                    .result()
             });
-            let destroyed = result::destroy_matmul_pref(preference);
-            Ok(found.and_then(|found| destroyed.map(|()| found.algo)))
+            asked.and(result::destroy_matmul_pref(preference))
+        };
+        outcome?;
+        found.truncate(usize::try_from(n_found).unwrap_or(0));
+        let is_usable = |found: &&sys::cublasLtMatmulHeuristicResult_t| found.state.result().is_ok();
+        let usable: Vec<_> = found.iter().filter(is_usable).map(|found| found.algo).collect();
+        if usable.is_empty() {
+            return Err(result::CublasError(sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED));
         }
+        Ok(usable)
     }
 }
 
@@ -290,11 +303,6 @@ impl Drop for Ready {
     }
 }
 
-/// The largest power of two up to [`MOST_ALIGNMENT`] that divides an address.
-fn alignment(address: u64) -> u32 {
-    (1u64 << address.trailing_zeros().min(MOST_ALIGNMENT.trailing_zeros())) as u32
-}
-
 fn library_type(dtype: DType) -> Option<sys::cudaDataType_t> {
     match dtype {
         DType::F16 => Some(sys::cudaDataType_t::CUDA_R_16F),
@@ -305,29 +313,22 @@ fn library_type(dtype: DType) -> Option<sys::cudaDataType_t> {
     }
 }
 
-/// How many matrices a call takes, and how it finds them.
-#[derive(Clone, Copy)]
-enum Batch {
-    Strided(u64),
-    Pointers(u64),
-}
-
-fn layout(matrix: &Columns, dtype: sys::cudaDataType_t, batch: Batch) -> Result<sys::cublasLtMatrixLayout_t, Status> {
+fn layout(matrix: &Columns, dtype: sys::cudaDataType_t, way: Way) -> Result<sys::cublasLtMatrixLayout_t, Status> {
     use sys::cublasLtMatrixLayoutAttribute_t::{
         CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT as COUNT, CUBLASLT_MATRIX_LAYOUT_BATCH_MODE as MODE,
         CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET as STRIDE,
     };
     let leading = matrix.leading.max(matrix.rows).cast_signed();
     let layout = result::create_matrix_layout(dtype, matrix.rows, matrix.cols, leading)?;
-    let (Batch::Strided(count) | Batch::Pointers(count)) = batch;
+    let (Way::Strided(count) | Way::Pointers(count)) = way;
     let (count, stride) = (count as i32, matrix.batch_stride.cast_signed());
     let mode = sys::cublasLtBatchMode_t::CUBLASLT_BATCH_MODE_POINTER_ARRAY;
     // SAFETY: the attributes are an i32, an i64 and the mode.
     unsafe {
         let outcome = result::set_matrix_layout_attribute(layout, COUNT, raw(&count).0, raw(&count).1);
-        let outcome = outcome.and_then(|()| match batch {
-            Batch::Strided(_) => result::set_matrix_layout_attribute(layout, STRIDE, raw(&stride).0, raw(&stride).1),
-            Batch::Pointers(_) => result::set_matrix_layout_attribute(layout, MODE, raw(&mode).0, raw(&mode).1),
+        let outcome = outcome.and_then(|()| match way {
+            Way::Strided(_) => result::set_matrix_layout_attribute(layout, STRIDE, raw(&stride).0, raw(&stride).1),
+            Way::Pointers(_) => result::set_matrix_layout_attribute(layout, MODE, raw(&mode).0, raw(&mode).1),
         });
         if outcome.is_err() {
             let _ = result::destroy_matrix_layout(layout);
@@ -338,13 +339,13 @@ fn layout(matrix: &Columns, dtype: sys::cudaDataType_t, batch: Batch) -> Result<
 
 #[cfg(test)]
 mod tests {
-    use super::alignment;
+    use super::overlap;
 
     #[test]
-    fn alignments_are_powers_of_two() {
+    fn pieces_that_touch_do_not_overlap() {
         assert_eq!(
-            [alignment(0x1000), alignment(0x1010), alignment(2), alignment(3), alignment(0)],
-            [256, 16, 2, 1, 256]
+            [overlap((0, 16), (16, 16)), overlap((0, 17), (16, 16)), overlap((20, 1), (16, 16))],
+            [false, true, true]
         );
     }
 }

@@ -59,27 +59,31 @@ impl<'m> GpuDevice<'m> {
         };
         Ok(GpuDevice { communication, blas, context, program })
     }
+}
 
-    /// Waits until a stream has done all its work, or the run has failed somewhere.
-    fn drain(&self, stream: sys::CUstream) -> Result<(), ExecutionError> {
-        let mut n_looks = 0u32;
-        loop {
-            // SAFETY: the stream is alive.
-            match unsafe { sys::cuStreamQuery(stream) }.result() {
-                Ok(()) => return Ok(()),
-                Err(DriverError(sys::CUresult::CUDA_ERROR_NOT_READY)) => {}
-                Err(error) => return Err(failed(&self.context.card.name)(error)),
+/// Waits until a stream has done all its work, or the run has failed somewhere.
+fn drain(
+    context: &DeviceContext<'_>,
+    communication: &Communication,
+    stream: sys::CUstream,
+) -> Result<(), ExecutionError> {
+    let mut n_looks = 0u32;
+    loop {
+        // SAFETY: the stream is alive.
+        match unsafe { sys::cuStreamQuery(stream) }.result() {
+            Ok(()) => return Ok(()),
+            Err(DriverError(sys::CUresult::CUDA_ERROR_NOT_READY)) => {}
+            Err(error) => return Err(failed(&context.card.name)(error)),
+        }
+        n_looks = n_looks.saturating_add(1);
+        if n_looks.is_multiple_of(LOOKS_BEFORE_CHECK) {
+            context.meeting.check()?;
+            if let Communication::Nccl(communicators) = communication {
+                communicators.check()?;
             }
-            n_looks = n_looks.saturating_add(1);
-            if n_looks.is_multiple_of(LOOKS_BEFORE_CHECK) {
-                self.context.meeting.check()?;
-                if let Communication::Nccl(communicators) = &self.communication {
-                    communicators.check()?;
-                }
-            }
-            if n_looks > LOOKS_BEFORE_SLEEP {
-                std::thread::sleep(NAP);
-            }
+        }
+        if n_looks > LOOKS_BEFORE_SLEEP {
+            std::thread::sleep(NAP);
         }
     }
 }
@@ -127,7 +131,12 @@ impl Device for GpuDevice<'_> {
 
     fn gemm(&mut self, stream: Stream, gemm: &Gemm) -> Result<(), ExecutionError> {
         match &mut self.blas {
-            Some(blas) => blas.multiply(&self.context, self.context.stream(stream), gemm),
+            Some(blas) => {
+                let (context, communication) = (&self.context, &self.communication);
+                let choices = self.program.choices.as_ref();
+                let drain = |stream| drain(context, communication, stream);
+                blas.multiply(context, context.stream(stream), gemm, choices, &drain)
+            }
             None => {
                 let reason = "expected a plan that says it has products".to_string();
                 Err(ExecutionError::Device { what: "cuBLASLt".to_string(), reason })
@@ -197,7 +206,8 @@ impl Device for GpuDevice<'_> {
     }
 
     fn finish(&mut self) -> Result<(), ExecutionError> {
-        self.context.streams.into_iter().try_for_each(|stream| self.drain(stream))?;
+        let streams = self.context.streams;
+        streams.into_iter().try_for_each(|stream| drain(&self.context, &self.communication, stream))?;
         self.context.meeting.check()
     }
 }

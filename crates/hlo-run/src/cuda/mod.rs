@@ -7,8 +7,10 @@
 //! Each device has a host thread, a compute stream and a communication stream. Waiting is looking again and again, with an
 //! eye on the other processes, so that a collective whose partner is gone is aborted and not waited for.
 
+mod addresses;
 mod blas;
 mod card;
+mod choices;
 mod compile;
 mod context;
 mod device;
@@ -29,6 +31,7 @@ use std::ops::Range;
 use crate::ExecutionError;
 use crate::run::{Backend, Meeting};
 use card::Card;
+use choices::Choices;
 use hlo_gpu::plan::{CollectiveCall, Kernel, Plan, Step, Work};
 use libraries::Library;
 use reductions::Reductions;
@@ -59,6 +62,8 @@ pub struct GpuProgram<'p> {
     /// The card of each device of this process.
     card_of: Vec<usize>,
     reductions: Reductions,
+    /// The algorithms of products, where all devices of the plan are in this process.
+    choices: Option<Choices>,
 }
 
 impl<'p> GpuProgram<'p> {
@@ -95,7 +100,8 @@ impl<'p> GpuProgram<'p> {
             let cubins = compiled.iter().find(|(arch, _)| *arch == card.arch).map(|(_, cubins)| cubins.as_slice());
             card.load(cubins.unwrap_or_default(), &kernels)?;
         }
-        Ok(GpuProgram { plan, options, needs, devices, cards, card_of, reductions })
+        let choices = (devices == crate::run::all_devices(plan)).then(Choices::default);
+        Ok(GpuProgram { plan, options, needs, devices, cards, card_of, reductions, choices })
     }
 }
 

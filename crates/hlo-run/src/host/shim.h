@@ -24,6 +24,8 @@ static inline float __uint_as_float(unsigned x) { float out; memcpy(&out, &x, 4)
 static inline long long __double_as_longlong(double x) { long long out; memcpy(&out, &x, 8); return out; }
 static inline double __longlong_as_double(long long x) { double out; memcpy(&out, &x, 8); return out; }
 static inline int __clzll(long long x) { return x == 0 ? 64 : __builtin_clzll((unsigned long long)x); }
+static inline int __popc(unsigned x) { return __builtin_popcount(x); }
+static inline int __ffs(int x) { return __builtin_ffs(x); }
 static inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
 static inline long long __mul64hi(long long a, long long b) { return (long long)(((__int128)a * b) >> 64); }
 static inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
@@ -224,8 +226,23 @@ template <class T> static T exchange(T value, unsigned lane) {
     return out;
 }
 
+// Which lanes of the warp hold true.
+static unsigned ballot(bool holds) {
+    Scheduler& s = scheduler;
+    unsigned me = s.current, first = me & ~31u, out = 0;
+    Fiber& fiber = s.fibers[me];
+    unsigned parity = fiber.round & 1;
+    fiber.round += 1;
+    fiber.slots[parity] = holds;
+    wait_for_others(AT_WARP);
+    for (unsigned lane = 0; lane < 32 && first + lane < blockDim.x; ++lane)
+        out |= (unsigned)(s.fibers[first + lane].slots[parity] != 0) << lane;
+    return out;
+}
+
 } // namespace hlo_host
 
+static inline unsigned __ballot_sync(unsigned, bool holds) { return hlo_host::ballot(holds); }
 static inline void __syncthreads() { hlo_host::wait_for_others(hlo_host::AT_BLOCK); }
 template <class T> static inline T __shfl_sync(unsigned, T value, int lane, int = 32) {
     return hlo_host::exchange(value, (unsigned)lane & 31u);

@@ -16,6 +16,30 @@ HLO_FN s64 total_order(double x) {
     return bits < 0 ? bits ^ 0x7fffffffffffffffll : bits;
 }
 
+// Functions of bf16 whose results are rounded to bf16 afterwards, so that an error of some last places of f32 is no matter.
+#ifdef __CUDA_ARCH__
+HLO_FN float exponential_bf16(float x) { return __expf(x); }
+HLO_FN float logistic_bf16(float x) {
+    float out;
+    asm("rcp.approx.f32 %0, %1;" : "=f"(out) : "f"(1.0f + __expf(-x)));
+    return out;
+}
+// A quotient of two numbers of 8 bits never lies in the middle between two such, and differs from the middle by more than the
+// error here. That does not hold for subnormal results, so numbers that are far from 1 are divided exactly.
+HLO_FN float divide_bf16(float a, float b) {
+    const float low = 8.6736174e-19f, high = 1.1529215e18f; // 2 to the power of -60 and 60
+    const float x = fabsf(a), y = fabsf(b);
+    if (!(y >= low && y <= high && x <= high && (x >= low || x == 0.0f))) return a / b;
+    float reciprocal;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(b));
+    return a * reciprocal;
+}
+#else
+HLO_FN float exponential_bf16(float x) { return exponential(x); }
+HLO_FN float logistic_bf16(float x) { return logistic(x); }
+HLO_FN float divide_bf16(float a, float b) { return divide(a, b); }
+#endif
+
 template <class T> HLO_TEMPLATE_FN T select(bool condition, T a, T b) { return condition ? a : b; }
 template <class T> HLO_TEMPLATE_FN T clamp(T low, T x, T high) { return minimum(maximum(low, x), high); }
 
@@ -122,5 +146,75 @@ HLO_FN double shuffle(double x, int lane) { return __shfl_sync(0xffffffffu, x, l
 HLO_FN s64 shuffle(s64 x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
 HLO_FN u64 shuffle(u64 x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
 template <class T> HLO_TEMPLATE_FN T shuffle(T x, int lane) { return (T)__shfl_sync(0xffffffffu, (int)x, lane); }
+
+
+// Appends to a list in shared memory what threads have found, in the order of warps, of slots, and of lanes. All threads of
+// a block of N_WARPS warps call it with the same `first`, `counts` and length, and get the new length; the list is complete
+// after the next barrier. Slot `s` of lane `l` of warp `w` stands for item `first + (w * N_SLOTS + s) * 32 + l`.
+// `counts` holds N_WARPS numbers, others in the next call.
+template <int N_SLOTS, int N_WARPS, class I>
+HLO_TEMPLATE_FN int append_in_order(const bool (&is_found)[N_SLOTS], const I (&rows)[N_SLOTS], I first, I* list,
+                                    I* list_rows, int* counts, int length) {
+    const int lane = (int)(threadIdx.x % 32), warp = (int)(threadIdx.x / 32);
+    u32 found[N_SLOTS];
+    int n = 0;
+#pragma unroll
+    for (int s = 0; s < N_SLOTS; ++s) {
+        found[s] = __ballot_sync(0xffffffffu, is_found[s]);
+        n += __popc(found[s]);
+    }
+    if (lane == 0) counts[warp] = n;
+    __syncthreads();
+    int at = length, end = length;
+#pragma unroll
+    for (int w = 0; w < N_WARPS; ++w) {
+        if (w < warp) at += counts[w];
+        end += counts[w];
+    }
+#pragma unroll
+    for (int s = 0; s < N_SLOTS; ++s) {
+        if (is_found[s]) {
+            const int own = at + __popc(found[s] & ((1u << lane) - 1u));
+            list[own] = first + (warp * N_SLOTS + s) * 32 + lane;
+            list_rows[own] = rows[s];
+        }
+        at += __popc(found[s]);
+    }
+    return end;
+}
+
+// The next items of a row in a list, N at most: how many. The search goes on from `next`.
+template <int N, class I>
+HLO_TEMPLATE_FN int find_hits(const I* list, const I* list_rows, int length, I row, int& next, u32&, I (&hits)[N]) {
+    int n = 0;
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+        while (next < length && list_rows[next] != row) ++next;
+        hits[k] = next < length ? list[next] : (I)0;
+        n += next < length ? 1 : 0;
+        next += next < length ? 1 : 0;
+    }
+    return n;
+}
+// The same by all lanes of a warp, which look for the same row. `mask` has those of the 32 places before `next` that are hits
+// and were not yet given.
+template <int N, class I>
+HLO_TEMPLATE_FN int find_hits_of_warp(const I* list, const I* list_rows, int length, I row, int& next, u32& mask,
+                                      I (&hits)[N]) {
+    const int lane = (int)(threadIdx.x % 32);
+    int n = 0;
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+        while (mask == 0 && next < length) {
+            const int at = next + lane;
+            mask = __ballot_sync(0xffffffffu, at < length && list_rows[at] == row);
+            next += 32;
+        }
+        hits[k] = mask != 0 ? list[next - 32 + __ffs((int)mask) - 1] : (I)0;
+        n += mask != 0 ? 1 : 0;
+        mask &= mask - 1u;
+    }
+    return n;
+}
 
 } // namespace hlo

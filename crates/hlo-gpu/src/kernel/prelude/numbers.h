@@ -24,14 +24,39 @@ struct f16 { u16 bits; };
 HLO_FN float f32_bits(u32 bits) { return __uint_as_float(bits); }
 HLO_FN double f64_bits(u64 bits) { return __longlong_as_double((s64)bits); }
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+// The pair of `x` and 0 as bf16 is the rounded number's bits as f32. The instruction for pairs is faster than that for one;
+// it keeps subnormal numbers, and a NaN becomes 0x7fff.
+HLO_FN float round_bf16(float x) {
+    u32 bits;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(x), "f"(0.0f));
+    return __uint_as_float(bits);
+}
 HLO_FN bf16 to_bf16(float x) {
-    u32 bits = __float_as_uint(x);
     bf16 out;
-    if ((bits & 0x7fffffffu) > 0x7f800000u) {
-        out.bits = (u16)((bits >> 16) | 0x40u);
-    } else {
-        out.bits = (u16)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-    }
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(out.bits) : "f"(x));
+    return out;
+}
+#else
+HLO_FN float round_bf16(float x) {
+    u32 bits = __float_as_uint(x);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return __uint_as_float((bits & 0xffff0000u) | 0x400000u);
+    return __uint_as_float((bits + 0x7fffu + ((bits >> 16) & 1u)) & 0xffff0000u);
+}
+HLO_FN bf16 to_bf16(float x) {
+    bf16 out;
+    out.bits = (u16)(__float_as_uint(round_bf16(x)) >> 16);
+    return out;
+}
+#endif
+
+// The bits of a number that is a bf16 already. The host looks whether it is.
+HLO_FN bf16 exact_bf16(float x) {
+#ifndef __CUDA_ARCH__
+    if ((__float_as_uint(x) & 0xffffu) != 0) __builtin_trap();
+#endif
+    bf16 out;
+    out.bits = (u16)(__float_as_uint(x) >> 16);
     return out;
 }
 
@@ -81,7 +106,6 @@ HLO_FN float from_f16(f16 x) {
 }
 #endif
 
-HLO_FN float round_bf16(float x) { return from_bf16(to_bf16(x)); }
 HLO_FN float round_f16(float x) { return from_f16(to_f16(x)); }
 
 // Unsigned type in which integers of a type are added and multiplied, so that they wrap.
