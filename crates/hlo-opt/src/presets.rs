@@ -171,7 +171,8 @@ pub(crate) fn devices_of<'c>(calls: impl IntoIterator<Item = &'c PassCall>) -> u
 }
 
 /// The options that a preset hands to the search of a parallel plan.
-const OPTIONS_OF_SEARCH: [&str; 5] = [DEVICES, "memory-limit", "effort", "mesh", "even"];
+const MEMORY_LIMIT: &str = "memory-limit";
+const OPTIONS_OF_SEARCH: [&str; 5] = [DEVICES, MEMORY_LIMIT, "effort", "mesh", "even"];
 
 const OF_SEARCH: &[OptionInfo] = &[
     OptionInfo {
@@ -188,7 +189,7 @@ const OF_SEARCH: &[OptionInfo] = &[
         help: "number of devices; 0: those of the cluster, 8 without one",
     },
     OptionInfo {
-        name: "memory-limit",
+        name: MEMORY_LIMIT,
         kind: OptionKind::Int,
         default: "0",
         help: "bytes that a device has for the step: 30GiB; 0: no limit",
@@ -435,7 +436,10 @@ impl Preset {
         let least_gain = if partitions { LEAST_GAIN_OF_PARTITION } else { LEAST_GAIN };
         let frequency_options = FrequencyOptions { unknown_trip_count };
         let leaves_out_failures = partitions;
-        Ok(Ways { ways, machine, frequency_options, most_memory, least_gain, leaves_out_failures })
+        let limits_memory = self.options.iter().any(|option| option.name == MEMORY_LIMIT);
+        let memory_limit = if limits_memory { options.int(MEMORY_LIMIT).unsigned_abs() } else { 0 };
+        let memory_limit = Some(memory_limit).filter(|&bytes| bytes > 0);
+        Ok(Ways { ways, machine, frequency_options, most_memory, memory_limit, least_gain, leaves_out_failures })
     }
 }
 

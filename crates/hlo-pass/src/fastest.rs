@@ -42,6 +42,8 @@ pub struct Ways {
     pub frequency_options: FrequencyOptions,
     /// How many times the first way's peak memory another one may need; `None` if memory does not count.
     pub most_memory: Option<f64>,
+    /// Bytes that a way's module may take at its peak; `None` if there is no limit.
+    pub memory_limit: Option<u64>,
     /// The least share of the predicted time that another way than the first has to save.
     pub least_gain: f64,
     /// Whether a way that fails is left out while another one can be taken.
@@ -119,7 +121,7 @@ impl Ways {
         options: RunOptions<'_>,
     ) -> Result<(RunSummary, WayChoice), RunError> {
         let RunOptions { check, after_pass, measures_peaks, deadline } = options;
-        let measures_peaks = measures_peaks || self.most_memory.is_some();
+        let measures_peaks = measures_peaks || self.most_memory.is_some() || self.memory_limit.is_some();
         let plain = || RunOptions { check, after_pass: None, measures_peaks, deadline };
         let slots: Vec<Slot> = self.ways.iter().map(|_| Slot::default()).collect();
         let mut errors = Vec::new();
@@ -140,8 +142,9 @@ impl Ways {
             is_begun: Mutex::new(slots.iter().map(|slot| slot.outcome.get().is_some()).collect()),
         };
         errors.extend(on_threads.run());
-        let failed = self.failures(&slots, errors)?;
-        let (mut outcomes, figures) = self.predicted(slots)?;
+        let mut failed = self.failures(&slots, errors)?;
+        let (mut outcomes, mut figures) = self.predicted(slots)?;
+        failed.extend(self.leave_out_large(module, &mut figures)?);
         let chosen = self.fastest(&figures);
         let known = figures.iter().enumerate().filter_map(|(number, figures)| Some((number, figures.as_ref()?)));
         let (numbers, candidates): (Vec<usize>, Vec<Candidate>) =
@@ -174,6 +177,34 @@ impl Ways {
         let number = self.ways.iter().position(|way| way.name == name);
         let numbers = number.map_or_else(Vec::new, |number| self.chain_to(number));
         numbers.into_iter().flat_map(|number| &self.ways[number].passes).collect()
+    }
+
+    /// Forgets the figures of ways that take more than the limit at their peak, and says so.
+    ///
+    /// # Errors
+    /// No way is left.
+    fn leave_out_large(&self, module: &Module, figures: &mut [Option<Figures>]) -> Result<Vec<FailedWay>, RunError> {
+        let Some(limit) = self.memory_limit else { return Ok(Vec::new()) };
+        let (mut failed, mut least) = (Vec::new(), u64::MAX);
+        for (way, figures) in self.ways.iter().zip(figures.iter_mut()).filter(|(way, _)| !way.is_reference) {
+            let peak = figures.as_ref().and_then(|figures| figures.peak_bytes).filter(|&bytes| bytes > limit);
+            if let Some(bytes) = peak {
+                least = least.min(bytes);
+                *figures = None;
+                let reason = format!("memory: {bytes} bytes at the peak, more than the limit of {limit}");
+                failed.push(FailedWay { way: way.name, reason });
+            }
+        }
+        let is_left = self.ways.iter().zip(figures.iter()).any(|(way, figures)| !way.is_reference && figures.is_some());
+        if is_left || failed.is_empty() {
+            return Ok(failed);
+        }
+        let text = format!(
+            "expected a program that takes at most {limit} bytes at its peak, found {least} bytes at least: give a larger \
+             memory-limit, or look for a plan by `hlo-opt plan parallel`, which tries smaller ones"
+        );
+        let diagnostics = vec![Diagnostic::about("memory-limit", Entity::Module, text)];
+        Err(RunError { pass: "memory", diagnostics, module: Box::new(module.clone()) })
     }
 
     /// The first way, if no other saves the least share of its time. Else, of the ways that are as fast as the fastest by this measure,

@@ -166,11 +166,51 @@ impl Emission {
                 SearchError::about("acyclic", Entity::Inst(cyclic.0), "depends on itself after the change")
             })?;
         }
+        say_inside(module).map_err(|cyclic| {
+            SearchError::about("acyclic", Entity::Inst(cyclic), "depends on itself after the change")
+        })?;
         module.header.num_partitions = self.n_devices;
         module.header.allow_spmd_sharding_propagation_to_parameters = None;
         module.header.allow_spmd_sharding_propagation_to_output = None;
         Ok(n_copies)
     }
+}
+
+/// Lets a value within the program have a sharding where only the entry's parameters and its result do: a program of which nothing
+/// else says how it is cut is taken for that of one device, by our partitioner as by people.
+fn say_inside(module: &mut Module) -> Result<(), InstId> {
+    let Some(entry) = module.entry() else { return Ok(()) };
+    let Some(root) = module.comp(entry).root.expand() else { return Ok(()) };
+    let is_inside = |&inst: &InstId| inst != root && module.inst(inst).opcode != Opcode::Parameter;
+    let mut insts = module.computations().iter().flat_map(|&comp| &module.comp(comp).insts);
+    let Some(sharding) = module.sharding(root).cloned() else { return Ok(()) };
+    if insts.any(|inst| is_inside(inst) && module.sharding(*inst).is_some()) {
+        return Ok(());
+    }
+    match module.shape(root).clone() {
+        // The result becomes the copy of what was the result.
+        shape @ Shape::Array(_) => {
+            let copy = Builder::new(module, entry).add("result", Opcode::Copy, shape, [root], Attrs::Plain);
+            module.marks_mut(copy).sharding = Some(sharding);
+            module.comp_mut(entry).root = Some(copy).into();
+        }
+        Shape::Tuple(_) => {
+            let element = module
+                .inst(root)
+                .operands
+                .iter()
+                .copied()
+                .zip(0..)
+                .find(|(operand, _)| module.shape(*operand).as_array().is_some());
+            let leaf = element.and_then(|(_, k)| sharding.leaf(k).cloned());
+            if let (Some((operand, k)), Some(leaf)) = (element, leaf) {
+                let copy = add_copy(module, operand, &leaf);
+                module.set_operand(root, k, copy);
+            }
+        }
+        Shape::Token | Shape::Opaque | Shape::Buffer(_) => {}
+    }
+    module.restore_order(entry)
 }
 
 /// The root of the entry, as a tuple op where a loop or a branch gives the whole result: what it carries keeps its own shardings.

@@ -169,9 +169,14 @@ fn read_given(program: &Program<'_>, given: &Module, n_devices: usize) -> GivenP
 fn none_found(options: &SearchOptions, none: NotFound) -> String {
     match (options.memory_limit, none.least_bytes) {
         (Some(limit), Some(least)) => format!(
-            "no plan found within {limit} bytes, of which {:.0} % may be planned; the least is {least} bytes",
+            "no plan found within {limit} bytes, of which {:.0} % may be planned; the least that was found is {least} bytes",
             100.0 * USED_SHARE
         ),
+        (_, _) if !options.pins.trim().is_empty() => {
+            "no plan found that cuts values as the pins say on a mesh of these devices: \
+             give other pins, or more `effort`"
+                .into()
+        }
         (_, _) => "no plan found within the effort: give more with `effort`".into(),
     }
 }

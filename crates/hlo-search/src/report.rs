@@ -49,6 +49,9 @@ pub struct PlanReport {
     pub n_copies: usize,
 }
 
+/// What is said of a plan to compare with that there is not.
+pub const NO_BASELINE: &str = "not within the memory limit, the pins and the mesh";
+
 /// A plan to compare with.
 #[derive(Clone, Debug, Serialize)]
 pub struct BaselineReport {
@@ -151,7 +154,8 @@ impl PlanReport {
             mesh: found.network.mesh.describe(),
             step_s: seconds(found.cost),
             emitted_step_s: seconds(found.cost - plan.repeated_cost(program, &Prices::new(&found.network.mesh, links))),
-            bound_s: seconds(found.lower_bound),
+            // A wide gap that is wanted ends the search before the bound is of use: nothing takes less than no time.
+            bound_s: seconds(found.lower_bound).max(0.0),
             is_exact: found.is_exact,
             is_reproducible: !found.was_stopped,
             baselines: baselines.collect(),
@@ -186,7 +190,7 @@ impl PlanReport {
             what: format!("{} on mesh {}", baseline.name, baseline.mesh),
             because: match baseline.step_s {
                 Some(s) => format!("{:.3} ms, {:.2} x", s * 1e3, s / self.step_s.max(f64::MIN_POSITIVE)),
-                None => "does not fit the memory".into(),
+                None => NO_BASELINE.into(),
             },
         });
         report.decisions.push(Decision {

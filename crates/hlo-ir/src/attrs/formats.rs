@@ -428,6 +428,8 @@ attr_formats! {
         k: i64 = "k" Required;
         /// The largest, not the smallest.
         largest: bool = "largest" Always;
+        /// Equal elements keep their order, which they do here in any case.
+        is_stable: bool = "is_stable" IfSet;
     }
 
     /// The entries of `metadata={…}`.

@@ -22,7 +22,7 @@ impl Localizer<'_> {
                 let (dimensions, is_stable, to_apply) = (a.dimensions.clone(), a.is_stable, a.to_apply);
                 SortAttrs { dimensions, is_stable, to_apply }.into()
             }
-            Attrs::TopK(a) => TopKAttrs { k: a.k, largest: a.largest }.into(),
+            Attrs::TopK(a) => TopKAttrs { k: a.k, largest: a.largest, is_stable: a.is_stable }.into(),
             Attrs::Fft(a) => FftAttrs { fft_type: a.fft_type.clone(), fft_length: a.fft_length.clone() }.into(),
             Attrs::Cholesky(a) => CholeskyAttrs { lower: a.lower }.into(),
             Attrs::TriangularSolve(a) => {

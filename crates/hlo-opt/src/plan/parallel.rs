@@ -15,8 +15,8 @@ use hlo_ir::print::{PrintOptions, print_module};
 use hlo_pass::pipeline::parse_pipeline;
 use hlo_pass::runner::{RunOptions, bind, run_pipeline};
 use hlo_search::{
-    Asked, Evenness, ParallelPlan, ParamReport, PlanReport, SearchOptions, Searched, USED_SHARE, WhyReport,
-    plan_parallel, read_meshes,
+    Asked, Evenness, NO_BASELINE, ParallelPlan, ParamReport, PlanReport, SearchOptions, Searched, USED_SHARE,
+    WhyReport, plan_parallel, read_meshes,
 };
 use indexmap::IndexMap;
 use serde::Serialize;
@@ -67,49 +67,72 @@ pub(crate) fn plan(args: &ParallelArgs, console: &mut Console<'_>) -> Result<u8,
     Ok(exit::OK)
 }
 
-/// How often a plan is looked for again because its partitioned program takes more than the limit.
-const MOST_ROUNDS: usize = 5;
+/// How often a plan is looked for because the partitioned program of the first takes more than the limit.
+const MOST_ROUNDS: u32 = 6;
+/// By which share the second limit is below the first at least; each further step is twice as large.
+const LEAST_STEP: f64 = 0.02;
+/// Limits that are closer than this share are one: looking between them gains nothing.
+const CLOSE: f64 = 0.01;
 
 /// A plan whose partitioned program keeps its share of the memory limit, by the analysis of memory: what a plan counts is an estimate.
+/// Where the best plan does not keep it, smaller limits are tried, and limits between those that had a fitting plan and those that had
+/// not; the bound stays that of the user's limit.
 fn plan_within(module: &Module, asked: &Asked<'_>) -> Result<Searched, String> {
-    let mut options = asked.options.clone();
-    let mut least = u64::MAX;
-    // Of the limits that the search was given, the largest without a plan.
-    let (mut without_plan, mut last_too_large) = (None, 0);
-    for _ in 0..MOST_ROUNDS {
-        let tried = plan_parallel(module, &Asked { options: &options, ..*asked }, FrequencyOptions::default());
-        let (Some(limit), Some(given)) = (asked.options.memory_limit, options.memory_limit) else {
-            return tried.map_err(|error| error.to_string());
-        };
-        let too_large = match tried {
+    let search = |limit: Option<u64>| {
+        let options = SearchOptions { memory_limit: limit, ..asked.options.clone() };
+        let found = plan_parallel(module, &Asked { options: &options, ..*asked }, FrequencyOptions::default());
+        found.map_err(|error| error.to_string())
+    };
+    let Some(limit) = asked.options.memory_limit else { return search(None) };
+    let most = limit as f64 * USED_SHARE;
+    let mut best: Option<Box<ParallelPlan>> = None;
+    let (mut least, mut bound_s) = (u64::MAX, None);
+    // Of the limits that were tried: those that had no plan end at `none`, from `above` on plans take too much.
+    let (mut none, mut fits, mut above) = (0u64, None, limit);
+    let mut given = limit;
+    for round in 0..MOST_ROUNDS {
+        match search(Some(given)) {
             Ok(Searched::Plan(plan)) => {
+                let bound_s = *bound_s.get_or_insert(plan.report.bound_s);
                 let peak = partitioned_peak(&plan)?;
-                let most = limit as f64 * USED_SHARE;
                 if peak as f64 <= most {
-                    return Ok(Searched::Plan(plan));
+                    fits = Some(fits.unwrap_or(0).max(given));
+                    if best.as_ref().is_none_or(|best| plan.report.step_s < best.report.step_s) {
+                        let report =
+                            PlanReport { is_exact: plan.report.is_exact && round == 0, bound_s, ..plan.report };
+                        best = Some(Box::new(ParallelPlan { report, ..*plan }));
+                    }
+                    if round == 0 {
+                        break;
+                    }
+                } else {
+                    above = above.min(given);
+                    least = least.min(peak);
+                    // What a plan counts less is no more than a hint of what its program takes less: the steps grow.
+                    let step = (most / peak as f64).min(1.0 - LEAST_STEP * f64::from(1u32 << round));
+                    given = (given as f64 * step) as u64;
                 }
-                least = least.min(peak);
-                options.memory_limit = Some((given as f64 * most / peak as f64 * 0.99) as u64);
-                given
             }
             Ok(nothing @ Searched::Nothing(_)) => return Ok(nothing),
+            Err(error) if round == 0 => return Err(error),
             // A smaller limit than the user's was tried.
-            Err(_) if least < u64::MAX => {
-                without_plan = Some(given);
-                last_too_large
-            }
-            Err(error) => return Err(error.to_string()),
-        };
-        last_too_large = too_large;
-        if let Some(below) = without_plan {
-            options.memory_limit = Some(below.midpoint(too_large));
+            Err(_) => none = none.max(given),
+        }
+        let below = fits.unwrap_or(none);
+        if below > 0 && (given <= below || given >= above || fits.is_some()) {
+            given = below.midpoint(above);
+        }
+        if below > 0 && (above - below) as f64 <= CLOSE * above as f64 {
+            break;
         }
     }
-    let limit = asked.options.memory_limit.unwrap_or(0);
-    Err(format!(
-        "no plan found whose partitioned program takes at most {:.0} % of {limit} bytes; the least is {least} bytes",
-        100.0 * USED_SHARE
-    ))
+    match best {
+        Some(plan) => Ok(Searched::Plan(plan)),
+        None => Err(format!(
+            "no plan found whose partitioned program takes at most {:.0} % of {limit} bytes; the least that was found takes {least} bytes",
+            100.0 * USED_SHARE
+        )),
+    }
 }
 
 /// The peak memory of what a plan's partitioned program takes, in bytes.
@@ -222,6 +245,11 @@ fn report_text(file: &Path, options: &SearchOptions, plan: &ParallelPlan) -> Str
         None => String::new(),
     };
     let _ = writeln!(out, "  memory, as planned: {}{limit}", bytes_text(report.peak_bytes));
+    let has_bytes = options.machine.device().memory_bytes;
+    if report.peak_bytes as f64 > has_bytes {
+        let has = bytes_text(has_bytes as u64);
+        let _ = writeln!(out, "  more than the {has} that a device has: --memory-limit looks for a plan that fits");
+    }
     if !report.is_reproducible {
         out.push_str("  the time limit ended the search: another run may end elsewhere\n");
     }
@@ -229,7 +257,7 @@ fn report_text(file: &Path, options: &SearchOptions, plan: &ParallelPlan) -> Str
     for baseline in &report.baselines {
         let said = match baseline.step_s {
             Some(s) => format!("{:>12}   {:.3} x", time_text(s), s / report.step_s.max(f64::MIN_POSITIVE)),
-            None => "does not fit the memory".into(),
+            None => NO_BASELINE.into(),
         };
         let _ = writeln!(out, "  {:<20} {:<12} {said}", baseline.name, baseline.mesh);
     }
