@@ -713,3 +713,69 @@ ENTRY %main (k: u32[]) -> (u16[65536], u16[65536], u16[65536], u16[65536]) {{
     );
     assert_eq!(check_all(&[case("rounding", &text)]), BTreeMap::new());
 }
+
+/// Softmax, its sums, and a residual: rows of `columns` along the last `n_along` dims of `dims`, with what is one element for each row.
+fn rows_case(dtype: &str, dims: &[i64], n_along: usize, layout: &str) -> Case {
+    let list = |dims: &[i64]| dims.iter().map(i64::to_string).collect::<Vec<String>>().join(",");
+    let (kept, all) = (&dims[..dims.len() - n_along], list(dims));
+    let (row, rank) = (list(kept), dims.len());
+    let along = (rank - n_along..rank).map(|d| d.to_string()).collect::<Vec<String>>().join(",");
+    let back = (0..kept.len()).map(|d| d.to_string()).collect::<Vec<String>>().join(",");
+    let (x, r) = (format!("{dtype}[{all}]{layout}"), format!("{dtype}[{row}]"));
+    let text = format!(
+        "HloModule rows
+add {{ a = {dtype}[] parameter(0) b = {dtype}[] parameter(1) ROOT s = {dtype}[] add(a, b) }}
+most {{ a = {dtype}[] parameter(0) b = {dtype}[] parameter(1) ROOT s = {dtype}[] maximum(a, b) }}
+fused {{
+  x = {x} parameter(0)
+  y = {x} parameter(1)
+  scale = {r} parameter(2)
+  lowest = {dtype}[] constant(-inf)
+  zero = {dtype}[] constant(0)
+  top = {r} reduce(x, lowest), dimensions={{{along}}}, to_apply=most
+  tops = {x} broadcast(top), dimensions={{{back}}}
+  below = {x} subtract(x, tops)
+  e = {x} exponential(below)
+  total = {r} reduce(e, zero), dimensions={{{along}}}, to_apply=add
+  totals = {x} broadcast(total), dimensions={{{back}}}
+  p = {x} divide(e, totals)
+  out = {x} add(p, y)
+  scaled = {r} multiply(total, scale)
+  ROOT all = ({x}, {r}, {r}) tuple(out, scaled, top)
+}}
+ENTRY main {{
+  x = {x} parameter(0)
+  y = {x} parameter(1)
+  scale = {r} parameter(2)
+  ROOT f = ({x}, {r}, {r}) fusion(x, y, scale), kind=kLoop, calls=fused
+}}"
+    );
+    case(&format!("rows {dtype}[{all}]{layout}"), &text)
+}
+
+/// Rows of all lengths that teams take: those that fit into registers and those that do not, whole packs and single elements.
+#[test]
+fn rows_agree_with_the_evaluator() {
+    let cases = [
+        rows_case("f32", &[9, 32], 1, ""),
+        rows_case("f32", &[8, 33], 1, ""),
+        rows_case("f32", &[3, 5, 512], 1, ""),
+        rows_case("f32", &[7, 768], 1, ""),
+        rows_case("f32", &[5, 2049], 1, ""),
+        rows_case("f32", &[3, 4096], 1, ""),
+        rows_case("f32", &[2, 70000], 1, ""),
+        rows_case("f32", &[6, 5, 16], 2, ""),
+        rows_case("f32", &[4, 3, 160], 1, "{2,0,1}"),
+        rows_case("f32", &[40, 96], 1, "{0,1}"),
+        rows_case("bf16", &[9, 1000], 1, ""),
+        rows_case("bf16", &[11, 77], 1, ""),
+        rows_case("f64", &[5, 640], 1, ""),
+        rows_case("f16", &[6, 264], 1, ""),
+    ];
+    // One kernel each, whose threads work together.
+    assert!(cases.iter().all(|case| {
+        let steps = lower(&case.module, &EmitOptions::default()).steps;
+        steps.iter().any(|(_, step)| matches!(step, Step::Launch { kernel, .. } if kernel.is_cooperative))
+    }));
+    assert_eq!(check_all(&cases), BTreeMap::new());
+}

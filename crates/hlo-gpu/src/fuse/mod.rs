@@ -25,7 +25,8 @@
 //!
 //! **What it does not do.** No expensive arithmetic is done twice: a value that two fusions need is written to memory, unless it
 //! is one to three operations away from another that is kept as long (see [`prepare`]). What a
-//! reduction gives is used within its fusion only element by element, where there are enough results or each is short. Dots,
+//! reduction gives is used within its fusion element by element, where there are enough results or each is short, and for the rows
+//! that it comes from: softmax and the norms are one kernel. Dots,
 //! convolutions, scatters, sorts, collectives, loops stay as they are.
 //!
 //! **Algorithm.** Each instruction has a *stage*: an edge that cannot be fused leads to a later stage, one that can may stay

@@ -246,7 +246,7 @@ pub(super) fn reduce(e: &mut Emitter<'_>, Element { frame, inst, leaf, index }: 
     let team =
         e.team.filter(|team| e.meets(*team) && n >= team.n_parts() && reduced.combiner.may_split(&reduced.inits));
     if let (Some(team), Some(row)) = (team, e.row.clone().filter(|row| is_trailing && row.is_over(shape, index))) {
-        row.each_element(e, &mut |e, at| {
+        row.each_element(e, &mut |e, _, at| {
             let values = reduced.values(e, frame, at)?;
             reduced.combiner.combine(e, &accumulators, &values)
         })?;

@@ -35,6 +35,9 @@ pub(super) struct RowWalk {
     is_aligned: String,
 }
 
+/// Writes what is done with one element, given its number in its pack and its index in an array that has the row.
+pub(super) type ElementBody<'b> = &'b mut dyn FnMut(&mut Emitter<'_>, Atom, &[Atom]) -> Result<(), GpuError>;
+
 /// A pack of a row.
 pub(super) struct PackAt<'w> {
     walk: &'w RowWalk,
@@ -173,13 +176,9 @@ impl RowWalk {
         })
     }
 
-    /// Goes over the row's elements: `body` gets the index of each in an array that has the row.
-    pub(super) fn each_element(
-        &self,
-        e: &mut Emitter<'_>,
-        body: &mut dyn FnMut(&mut Emitter<'_>, &[Atom]) -> Result<(), GpuError>,
-    ) -> Result<(), GpuError> {
-        self.each_pack(e, &mut |e, pack| pack.each_element(e, &mut |e, _, index| body(e, index)))
+    /// Goes over the row's elements.
+    pub(super) fn each_element(&self, e: &mut Emitter<'_>, body: ElementBody<'_>) -> Result<(), GpuError> {
+        self.each_pack(e, &mut |e, pack| pack.each_element(e, body))
     }
 
     /// Writes packs of results that begin at `first`, where `condition` holds.
@@ -203,12 +202,8 @@ impl RowWalk {
 }
 
 impl PackAt<'_> {
-    /// Goes over the pack's elements: the number in the pack, and the index.
-    pub(super) fn each_element(
-        &self,
-        e: &mut Emitter<'_>,
-        body: &mut dyn FnMut(&mut Emitter<'_>, Atom, &[Atom]) -> Result<(), GpuError>,
-    ) -> Result<(), GpuError> {
+    /// Goes over the pack's elements.
+    pub(super) fn each_element(&self, e: &mut Emitter<'_>, body: ElementBody<'_>) -> Result<(), GpuError> {
         let walk = self.walk;
         let k = e.loop_variable();
         let header = format!("#pragma unroll\nfor (idx {k} = 0; {k} < {}; ++{k})", walk.n_elems);

@@ -1,6 +1,6 @@
 //! Runs a plan on graphics processors: CUDA's driver, NVRTC, cuBLASLt and NCCL, loaded when they are first needed.
 //!
-//! **Not yet run on silicon.** The decisions are in modules of their own and are tested: which matrices a product takes
+//! Run on one card; NCCL between cards is tested against doubles alone. The decisions are in modules of their own: which matrices a product takes
 //! ([`products`]), who reads what from whom ([`moves`]), which kernel reduces what ([`reductions`]), and which card a device
 //! gets ([`card::ordinals`]). What calls the libraries is thin, and is tested against doubles of them, whose streams are threads.
 //!
