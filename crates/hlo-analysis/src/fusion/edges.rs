@@ -12,19 +12,8 @@ use hlo_ir::view::is_view;
 use hlo_ir::{CompId, InstId, InstMap, Module, Opcode};
 use smallvec::SmallVec;
 
+use super::role::Role;
 use super::rows::{RowPart, find_parts, is_elementwise_of};
-
-/// How an instruction takes part.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) enum Role {
-    /// It stays as it is.
-    #[default]
-    Alone,
-    /// It may be computed element by element within a kernel.
-    Fusable,
-    /// As `Fusable`, and so cheap that each fusion that needs it computes it again.
-    Repeatable,
-}
 
 /// What the stages and groups of a computation are made from.
 #[derive(Clone, Debug)]

@@ -1,6 +1,7 @@
 //! Which instructions go into one kernel.
 
-use super::edges::{Edges, Role, is_reduce};
+use super::edges::{Edges, is_reduce};
+use super::role::Role;
 use super::rows::RowPart;
 use super::stages::{Stages, find_stages};
 use crate::values::tuple_elements;

@@ -9,9 +9,12 @@
 
 mod edges;
 mod groups;
+mod neutral;
 mod prepare;
 mod repeat;
+mod role;
 mod rows;
+mod spreads;
 mod stages;
 
 pub use edges::is_reduce;

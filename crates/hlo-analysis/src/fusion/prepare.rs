@@ -11,15 +11,14 @@
 //! divisor and is the only reduced dim.
 
 use super::groups::StagedEdges;
+use super::neutral::{has_neutral_init, plain_operation};
 use super::repeat::repeat_cheap_values;
-use super::rows::part_spreads;
+use super::spreads::part_spreads;
 use hashbrown::HashSet;
 use hlo_ir::arg_extremum::find_arg_extremum;
 use hlo_ir::attrs::{Attrs, DimsAttrs, ReduceAttrs, ReshapeAttrs, TupleIndexAttrs};
 use hlo_ir::edit::Builder;
-use hlo_ir::{
-    ArrayShape, CompId, ConstantValue, DType, InstId, InstMap, Layout, Literal, Module, Opcode, Scalar, Shape,
-};
+use hlo_ir::{ArrayShape, CompId, InstId, InstMap, Layout, Module, Opcode, Shape};
 use smallvec::SmallVec;
 
 /// Parts that a reduction to one result goes in at most, and what a reduction of rows should have altogether.
@@ -122,16 +121,6 @@ fn rewrite_idle_reductions(module: &mut Module, comp: CompId) -> Result<usize, I
     Ok(n_rewritten)
 }
 
-/// The operation by which a reduction joins two elements, where it is one operation of both.
-fn plain_operation(module: &Module, attrs: &ReduceAttrs) -> Option<Opcode> {
-    let comp = attrs.to_apply.map(|comp| module.comp(comp))?;
-    let root = comp.root.expand().map(|root| module.inst(root))?;
-    let &[a, b] = comp.params.as_slice() else { return None };
-    let is_plain = root.operands.as_slice() == [a, b] || root.operands.as_slice() == [b, a];
-    let opcodes = [Opcode::Add, Opcode::Multiply, Opcode::Maximum, Opcode::Minimum];
-    (is_plain && opcodes.contains(&root.opcode)).then_some(root.opcode)
-}
-
 /// How a reduction goes in two steps.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Split {
@@ -188,32 +177,6 @@ fn find_split(module: &Module, inst: InstId) -> Option<Split> {
     let reduced: SmallVec<[usize; 4]> = (0..shape.rank()).filter(is_reduced).collect();
     // A few parts are not worth another launch.
     (n_parts >= 4).then_some(Split { dim, n_parts, reduced })
-}
-
-/// Whether the computation is one operation of its two parameters whose neutral value `init` is.
-pub(super) fn has_neutral_init(module: &Module, attrs: &ReduceAttrs, init: InstId, dtype: DType) -> bool {
-    let Some(comp) = attrs.to_apply.map(|comp| module.comp(comp)) else { return false };
-    let Some(root) = comp.root.expand().map(|root| module.inst(root)) else { return false };
-    let &[a, b] = comp.params.as_slice() else { return false };
-    if root.operands.as_slice() != [a, b] && root.operands.as_slice() != [b, a] {
-        return false;
-    }
-    let Attrs::Constant(value) = &module.inst(init).attrs else { return false };
-    let ConstantValue::Array(literal) = value.as_ref() else { return false };
-    is_neutral(root.opcode, literal, dtype)
-}
-
-fn is_neutral(opcode: Opcode, literal: &Literal, dtype: DType) -> bool {
-    let Some(value) = literal.get(0) else { return false };
-    let number = match value {
-        Scalar::Float(x) => x,
-        Scalar::Int(x) => x as f64,
-        Scalar::Uint(x) => x as f64,
-        Scalar::Pred(_) | Scalar::Complex(..) => return false,
-    };
-    let lowest = if dtype.is_float() { f64::NEG_INFINITY } else { f64::NAN };
-    let neutral = [(Opcode::Add, 0.0), (Opcode::Multiply, 1.0), (Opcode::Maximum, lowest), (Opcode::Minimum, -lowest)];
-    neutral.contains(&(opcode, number))
 }
 
 /// The dims of `shape` with `dim` as `n_parts` times the rest of it, in the same memory.

@@ -9,8 +9,9 @@
 //! [`MAX_OPERATIONS`] elementwise operations, on constants and on one value that is kept for as long anyway. The stages then move
 //! the copy to where it is read.
 
-use super::edges::{Edges, Role};
+use super::edges::Edges;
 use super::groups::StagedEdges;
+use super::role::Role;
 use super::stages::{Stages, find_stages};
 use crate::values::tuple_elements;
 use hlo_ir::edit::Builder;

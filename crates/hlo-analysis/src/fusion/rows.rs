@@ -11,14 +11,13 @@
 use std::collections::HashMap;
 
 use hlo_ir::attrs::{Attrs, DimsAttrs};
-use hlo_ir::edit::Builder;
 use hlo_ir::op::FactorRule;
 use hlo_ir::view::is_view;
 use hlo_ir::{ArrayShape, CompId, InstId, InstMap, Module, Opcode};
 use smallvec::SmallVec;
 
-use super::edges::{Edges, Role};
-use super::prepare::has_neutral_init;
+use super::neutral::has_neutral_init;
+use super::role::Role;
 
 /// Elements of a row: fewer have no work for a warp, more fit into no cache.
 const COLUMNS: std::ops::RangeInclusive<i64> = 32..=1 << 16;
@@ -111,7 +110,31 @@ pub(super) fn find_parts(module: &Module, comp: CompId, order: &[InstId], roles:
             FactorRule::Broadcast => spread_class(module, &parts, inst)
                 .filter(|&class| is_spread_over(module, inst, &classes[class as usize]))
                 .map(RowPart::Spread),
-            _ => None,
+            FactorRule::Reshape
+            | FactorRule::Bitcast
+            | FactorRule::BitcastConvert
+            | FactorRule::Transpose
+            | FactorRule::Reverse
+            | FactorRule::Slice
+            | FactorRule::DynamicSlice
+            | FactorRule::DynamicUpdateSlice
+            | FactorRule::Pad
+            | FactorRule::Concatenate
+            | FactorRule::Gather
+            | FactorRule::Iota
+            | FactorRule::Dot
+            | FactorRule::Convolution
+            | FactorRule::ReduceWindow
+            | FactorRule::SelectAndScatter
+            | FactorRule::Sort
+            | FactorRule::Scatter
+            | FactorRule::Cholesky
+            | FactorRule::TriangularSolve
+            | FactorRule::Fft
+            | FactorRule::BatchNorm
+            | FactorRule::CustomCall
+            | FactorRule::Structural(_)
+            | FactorRule::Whole(_) => None,
         }
         .unwrap_or_default();
     }
@@ -127,7 +150,7 @@ fn adds_ones(module: &Module, from: InstId, to: InstId) -> bool {
     long(from) == long(to)
 }
 
-fn spread_class(module: &Module, parts: &InstMap<RowPart>, broadcast: InstId) -> Option<u32> {
+pub(super) fn spread_class(module: &Module, parts: &InstMap<RowPart>, broadcast: InstId) -> Option<u32> {
     module.inst(broadcast).operands.first().and_then(|&operand| parts[operand].class_of_value())
 }
 
@@ -136,34 +159,6 @@ fn is_spread_over(module: &Module, broadcast: InstId, class: &Class) -> bool {
     let Some(attrs) = DimsAttrs::of(&module.inst(broadcast).attrs) else { return false };
     let is_identity = attrs.dimensions.iter().copied().eq(0..class.n_kept as i64);
     is_identity && module.shape(broadcast).as_array().is_some_and(|array| array.dims[..] == class.dims[..])
-}
-
-/// Gives every user that computes rows its own broadcast of a row's value, so that each can stand in its user's fusion. Returns
-/// whether there were any to give.
-pub(super) fn part_spreads(module: &mut Module, comp: CompId) -> bool {
-    let edges = Edges::of(module, comp);
-    let mut has_parted = false;
-    for &inst in &edges.order {
-        let is_spread = spread_class(module, &edges.rows, inst).is_some()
-            && module.inst(inst).opcode == Opcode::Broadcast
-            && edges.users[inst].len() > 1;
-        if !is_spread {
-            continue;
-        }
-        let of_rows = |user: &&InstId| edges.roles[**user] == Role::Fusable && is_elementwise_of(module, **user, inst);
-        let users: Vec<InstId> = edges.users[inst].iter().filter(of_rows).copied().collect();
-        let keeps_first = users.len() == edges.users[inst].len() && edges.root != Some(inst);
-        for user in users.into_iter().skip(usize::from(keeps_first)) {
-            let broadcast = module.inst(inst);
-            let (operand, attrs, shape) =
-                (broadcast.operands.to_vec(), broadcast.attrs.clone(), module.shape(inst).clone());
-            let hint = module.inst_name(inst).to_string();
-            let own = Builder::new(module, comp).add(&hint, Opcode::Broadcast, shape, operand, attrs);
-            module.inst_mut(user).operands.iter_mut().filter(|o| **o == inst).for_each(|o| *o = own);
-            has_parted = true;
-        }
-    }
-    has_parted
 }
 
 /// Whether `user` computes its elements from those of `operand` at the same index.

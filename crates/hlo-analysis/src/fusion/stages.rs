@@ -8,7 +8,8 @@
 //! move to the first of them. They move if they can be fused there, and if that keeps no more bytes alive than their result
 //! would take: `beta × moment` needs no gradient, but is best computed where the gradient arrives.
 
-use super::edges::{Edges, Role};
+use super::edges::Edges;
+use super::role::Role;
 use hlo_ir::{CompId, InstId, InstMap, Module, Opcode};
 use smallvec::SmallVec;
 

@@ -3,6 +3,7 @@
 //! The reducer keeps the first NaN, and the first or the last of -0 and 0. A thread sees its own elements in order; those of
 //! other threads lie between them. So each accumulator carries the position of the element whose value it holds, -1 for the
 //! initial value, and two accumulators are combined in the order of their positions.
+// circle: a reduction keeps places beside its accumulators, which its combiner joins
 
 use hlo_ir::arg_extremum::ArgExtremum;
 

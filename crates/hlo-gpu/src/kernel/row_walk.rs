@@ -2,6 +2,7 @@
 //!
 //! Each thread takes packs of neighbours, the same ones in each walk. Operands that have the row are loaded pack by pack; where a
 //! row's packs fit into the registers of its threads, they are loaded once, before the first walk.
+// circle: the emitter holds the row that its team has in hand, and the walk over it is written by the emitter
 
 use hlo_ir::ArrayShape;
 use smallvec::SmallVec;
