@@ -1,12 +1,12 @@
 //! Dots as matrix products.
 //!
 //! The dims of a dot fall into batch, rows (`m`), columns (`n`) and contracted ones (`k`). A library product takes one
-//! stride for each of them in each array. So a dot fits if the dims of every class lie as one dim in all arrays that have
-//! them. Batch dims that do not are looped over, one product each, while they are few; otherwise [`super::legalize`] copies
-//! an operand or the result to another layout first. What has no library product at all (integers, complex numbers, mixed
+//! stride for each of them in each array. So a dot fits if the contracted dims lie as one dim in both arrays that have
+//! them. Batch dims, rows and columns that do not (the groups of queries that share a key) are repeated over while they are few; otherwise
+//! [`super::legalize`] copies an operand or the result to another layout first. What has no library product at all (integers, complex numbers, mixed
 //! types) is a kernel.
 
-use super::strides::{merged_stride, strides};
+use super::strides::strides;
 use super::{Lowering, Matmul};
 use crate::GpuError;
 use crate::buffers::Home;
@@ -16,6 +16,10 @@ use hlo_ir::{ArrayShape, DType, InstId};
 
 /// Batches of products that one dot may be before a copy to another layout is better: the library takes them by their addresses.
 const MAX_BATCHES: u64 = 64;
+/// Rows or columns that a matrix keeps where others are repeated over: products of fewer cost more than a copy.
+const MIN_PART: u64 = 128;
+/// Calls that one dot may be.
+const MAX_PRODUCTS: u64 = 8;
 
 /// Strides of one array: from matrix to matrix, row to row, column to column.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,7 +44,7 @@ pub(crate) struct GemmForm {
     pub mnk: [u64; 3],
     /// `lhs`, `rhs`, output.
     pub matrices: [MatrixStrides; 3],
-    /// Dims over which calls are repeated.
+    /// Dims over which products are repeated: batch dims, and rows or columns that do not lie as one dim with the others.
     pub loops: Vec<LoopDim>,
 }
 
@@ -104,38 +108,82 @@ pub(crate) fn find_gemm(attrs: &DotAttrs, lhs: &ArrayShape, rhs: &ArrayShape, ou
     let dims = DotDims::of(attrs, lhs.rank(), rhs.rank());
     let arrays = [lhs, rhs, out];
     let all = [strides(lhs), strides(rhs), strides(out)];
-    let size = |array: &ArrayShape, dim: usize| array.dims[dim].max(0) as u64;
-    let product = |array: usize, list: &[[usize; 2]]| list.iter().map(|d| size(arrays[array], d[0])).product::<u64>();
-    let (m, n, k) = (product(0, &dims.rows), product(1, &dims.cols), product(0, &dims.contracted));
-
-    // The stride of a class of dims in the two arrays that have it, the dims ordered as they lie in either.
-    let merged = |list: &[[usize; 2]], a: usize, b: usize| -> Option<[Option<u64>; 2]> {
-        [(a, 0), (b, 1)].into_iter().find_map(|(array, side)| {
-            let mut ordered = list.to_vec();
-            ordered.sort_by_key(|d| std::cmp::Reverse(all[array][d[side]]));
-            let on = |array: usize, side: usize| {
-                let dims: Vec<usize> = ordered.iter().map(|d| d[side]).collect();
-                merged_stride(arrays[array], &all[array], &dims)
-            };
-            Some([on(a, 0)?, on(b, 1)?])
-        })
+    let runs_of = |list: &[[usize; 2]], a: usize, b: usize| runs(list, [arrays[a], arrays[b]], [&all[a], &all[b]]);
+    let (rows, cols) = (runs_of(&dims.rows, 0, 2), runs_of(&dims.cols, 1, 2));
+    let contracted = match runs_of(&dims.contracted, 0, 1).as_slice() {
+        [] => Run::default(),
+        [run] => *run,
+        // What is added up must lie along one stride.
+        [_, _, ..] => return None,
     };
-    let rows = merged(&dims.rows, 0, 2)?;
-    let cols = merged(&dims.cols, 1, 2)?;
-    let contracted = merged(&dims.contracted, 0, 1)?;
-    let inner = [
-        inner_strides((rows[0], m), (contracted[0], k))?,
-        inner_strides((contracted[1], k), (cols[0], n))?,
-        inner_strides((rows[1], m), (cols[1], n))?,
-    ];
-    let mut runs = batch_runs(&dims.batch, arrays, &all);
-    let largest = (0..runs.len()).max_by_key(|&i| runs[i].0);
-    let (batch, steps) = largest.map_or((1, [0; 3]), |i| runs.remove(i));
-    if runs.iter().map(|run| run.0).product::<u64>() > MAX_BATCHES {
+    // The longest runs are rows and columns of the matrices. Others are repeated over, with the same matrix on the other side.
+    let is_thin = |runs: &[Run], run: Run| runs.len() > 1 && run.size < MIN_PART;
+    let fitting = |&(row, col): &(usize, usize)| {
+        let (row, col) = (rows.get(row).copied().unwrap_or_default(), cols.get(col).copied().unwrap_or_default());
+        if is_thin(&rows, row) || is_thin(&cols, col) {
+            return None;
+        }
+        let inner = [
+            inner_strides((row.strides[0], row.size), (contracted.strides[0], contracted.size))?,
+            inner_strides((contracted.strides[1], contracted.size), (col.strides[0], col.size))?,
+            inner_strides((row.strides[1], row.size), (col.strides[1], col.size))?,
+        ];
+        Some(([row.size, col.size, contracted.size], inner))
+    };
+    let choices = |runs: &[Run]| 0..runs.len().max(1);
+    let mut pairs: Vec<(usize, usize)> =
+        choices(&rows).flat_map(|row| choices(&cols).map(move |col| (row, col))).collect();
+    let size = |runs: &[Run], i: usize| runs.get(i).map_or(1, |run| run.size);
+    pairs.sort_by_key(|&(row, col)| std::cmp::Reverse(size(&rows, row).saturating_mul(size(&cols, col))));
+    let (chosen, (mnk, inner)) = pairs.iter().find_map(|pair| Some((*pair, fitting(pair)?)))?;
+    let stride = |run: &Run, side: usize| run.strides[side].unwrap_or(0);
+    let mut loops = batch_runs(&dims.batch, arrays, &all);
+    let others = |runs: &[Run], chosen: usize| -> Vec<Run> {
+        runs.iter().enumerate().filter(|(i, _)| *i != chosen).map(|(_, run)| *run).collect()
+    };
+    loops.extend(others(&rows, chosen.0).iter().map(|run| (run.size, [stride(run, 0), 0, stride(run, 1)])));
+    loops.extend(others(&cols, chosen.1).iter().map(|run| (run.size, [0, stride(run, 0), stride(run, 1)])));
+    let largest = (0..loops.len()).max_by_key(|&i| loops[i].0);
+    let (batch, steps) = largest.map_or((1, [0; 3]), |i| loops.remove(i));
+    let n_batches = loops.iter().map(|run| run.0).max().unwrap_or(1);
+    let n_calls = loops.iter().map(|run| run.0).product::<u64>() / n_batches.max(1);
+    if n_batches > MAX_BATCHES || n_calls > MAX_PRODUCTS {
         return None;
     }
     let matrix = |i: usize| MatrixStrides { batch: steps[i], row: inner[i].0, col: inner[i].1 };
-    Some(GemmForm { batch, mnk: [m, n, k], matrices: [matrix(0), matrix(1), matrix(2)], loops: runs })
+    Some(GemmForm { batch, mnk, matrices: [matrix(0), matrix(1), matrix(2)], loops })
+}
+
+/// Dims of one class that lie as one dim in both arrays that have them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Run {
+    size: u64,
+    /// `None` where there is one element.
+    strides: [Option<u64>; 2],
+}
+
+impl Default for Run {
+    fn default() -> Run {
+        Run { size: 1, strides: [None; 2] }
+    }
+}
+
+/// The dims of a class as runs, in the order in which they lie in the second array.
+fn runs(list: &[[usize; 2]], arrays: [&ArrayShape; 2], strides: [&Vec<u64>; 2]) -> Vec<Run> {
+    let mut ordered: Vec<[usize; 2]> = list.iter().copied().filter(|d| arrays[0].dims[d[0]] != 1).collect();
+    ordered.sort_by_key(|d| std::cmp::Reverse(strides[1][d[1]]));
+    let mut runs: Vec<Run> = Vec::new();
+    for dims in ordered {
+        let size = arrays[0].dims[dims[0]].max(0) as u64;
+        let own = [strides[0][dims[0]], strides[1][dims[1]]];
+        match runs.last_mut() {
+            Some(last) if (0..2).all(|side| last.strides[side] == Some(own[side] * size)) => {
+                *last = Run { size: last.size * size, strides: own.map(Some) };
+            }
+            Some(_) | None => runs.push(Run { size, strides: own.map(Some) }),
+        }
+    }
+    runs
 }
 
 /// Row and column stride of which one is 1; a stride of a dim of size 1 is free. `None` if neither is 1.
@@ -317,6 +365,25 @@ mod tests {
             &array(&[80, 96, 64, 64], &[3, 2, 1, 0]),
         );
         assert_eq!(form, None);
+    }
+
+    /// Queries in groups that share a key: `bqghc,bkgc->bgqhk`.
+    #[test]
+    fn rows_that_do_not_lie_as_one_dim_are_repeated_over() {
+        let grouped = |queries: i64| {
+            find_gemm(
+                &attrs(&[0, 2], &[4], &[0, 2], &[3]),
+                &array(&[4, queries, 8, 2, 128], &[4, 3, 2, 1, 0]),
+                &array(&[4, 1024, 8, 128], &[3, 2, 1, 0]),
+                &array(&[4, 8, queries, 2, 1024], &[4, 2, 3, 1, 0]),
+            )
+        };
+        let form = grouped(1024).expect("fits");
+        assert_eq!((form.batch, form.mnk), (8, [1024, 1024, 128]));
+        let (b, h) = ((4, [1024 * 2048, 1024 * 1024, 16 * 1024 * 1024]), (2, [128, 0, 1024 * 1024]));
+        assert_eq!(form.loops, [b, h]);
+        assert_eq!(form.matrices[0], MatrixStrides { batch: 256, row: 2048, col: 1 });
+        assert_eq!(grouped(64), None, "thin matrices are not worth it");
     }
 
     #[test]

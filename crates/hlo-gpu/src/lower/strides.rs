@@ -18,24 +18,6 @@ pub fn is_same_layout(a: &ArrayShape, b: &ArrayShape) -> bool {
     a.same_type(b) && (a.n_elems() == 0 || a.is_same_order(b))
 }
 
-/// The stride of several dims taken as one dim, the last of them fastest, if they lie so; dims of size 1 do not count.
-/// `Some(None)`: all have size 1, any stride is right.
-pub fn merged_stride(shape: &ArrayShape, strides: &[u64], dims: &[usize]) -> Option<Option<u64>> {
-    let mut merged: Option<(u64, u64)> = None;
-    for &dim in dims.iter().rev() {
-        let size = shape.dims[dim] as u64;
-        if size == 1 {
-            continue;
-        }
-        match &mut merged {
-            None => merged = Some((strides[dim], strides[dim] * size)),
-            Some((_, end)) if strides[dim] == *end => *end = strides[dim] * size,
-            Some(_) => return None,
-        }
-    }
-    Some(merged.map(|(stride, _)| stride))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -48,12 +30,8 @@ mod tests {
     }
 
     #[test]
-    fn merged_strides_are_those_of_adjacent_dims() {
-        let shape = array(&[2, 64, 4, 32], &[3, 2, 1, 0]);
-        let s = strides(&shape);
-        assert_eq!(s, [8192, 128, 32, 1]);
-        assert_eq!(merged_stride(&shape, &s, &[0, 1]), Some(Some(128)));
-        assert_eq!(merged_stride(&shape, &s, &[0, 2]), None);
-        assert_eq!(merged_stride(&shape, &s, &[]), Some(None));
+    fn strides_follow_the_layout() {
+        assert_eq!(strides(&array(&[2, 64, 4, 32], &[3, 2, 1, 0])), [8192, 128, 32, 1]);
+        assert_eq!(strides(&array(&[2, 3, 4], &[0, 2, 1])), [1, 8, 2]);
     }
 }
