@@ -24,7 +24,7 @@ pub(crate) enum At {
     Groups,
     /// The order of a comparison.
     Order,
-    /// Nowhere: no proto has it any more.
+    /// Nowhere: no proto has it any more, or all have it alike.
     Nowhere,
 }
 
@@ -109,7 +109,7 @@ pub(crate) fn bindings(format: AttrFormat) -> &'static [At] {
         AttrFormat::Domain => const { &[Own(i::domain_entry_sharding)] },
         AttrFormat::Async => const { &[Own(i::async_execution_thread), Own(i::output_operand_aliasing), Called(0)] },
         AttrFormat::CopyStart => const { &[Own(i::cross_program_prefetch_index)] },
-        AttrFormat::TopK => const { &[Own(i::k), Own(i::largest)] },
+        AttrFormat::TopK => const { &[Own(i::k), Own(i::largest), Nowhere] },
         AttrFormat::Metadata => METADATA,
     }
 }
