@@ -98,7 +98,7 @@ fn a_limit_that_no_plan_keeps_names_the_least() {
 fn programs_that_are_partitioned_already_are_refused() {
     let (code, _, stderr) = plan(&[&sample("programs/mlp_adam.hlo")]);
     assert_eq!(code, 1);
-    assert!(stderr.contains("expected a global program, found one of 8 devices"), "{stderr}");
+    assert!(stderr.contains("expected a global program that nobody has cut, found one of 8 devices"), "{stderr}");
     let (code, _, stderr) = plan(&[&sample("global/partial_manual.unopt.hlo")]);
     assert_eq!(code, 1);
     assert!(stderr.contains("a manual region (shard_map)"), "{stderr}");

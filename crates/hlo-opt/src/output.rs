@@ -91,11 +91,22 @@ pub(crate) fn write_whole_with(
 /// # Errors
 /// Its folder is not there.
 pub(crate) fn check_target(path: &Path) -> Result<(), Failure> {
+    expect_name(path)?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     match folder.map(fs::metadata) {
         Some(Err(error)) => Err(failure(path, &error)),
         Some(Ok(found)) if !found.is_dir() => Err(failure(path, &io::Error::from(io::ErrorKind::NotADirectory))),
         Some(Ok(_)) | None => Ok(()),
+    }
+}
+
+/// Refuses `-`, which other tools take for the standard output: nobody wants a file of this name.
+fn expect_name(path: &Path) -> Result<(), Failure> {
+    match path == Path::new("-") {
+        true => {
+            Err(Failure::Usage("-o: expected the name of a file, found `-`: what goes to stdout needs no -o".into()))
+        }
+        false => Ok(()),
     }
 }
 
@@ -112,6 +123,7 @@ impl Staged {
     /// # Errors
     /// The file cannot be written; what was there is there still.
     pub(crate) fn write(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<Staged, Failure> {
+        expect_name(path)?;
         let failure = |error: io::Error| failure(path, &error);
         match fs::metadata(path) {
             Ok(found) if found.is_file() => {

@@ -4,7 +4,7 @@ use super::arguments::{ParallelArgs, ParallelEmit};
 use super::time_text;
 use crate::complete::read_completed_of_any_kind;
 use crate::console::Console;
-use crate::output::write_whole;
+use crate::output::{check_target, write_whole};
 use crate::progress::Progress;
 use crate::{Failure, exit, machine, registry};
 use hlo_analysis::Analyses;
@@ -34,6 +34,7 @@ const DEFAULT_DEVICES: usize = 8;
 pub(crate) fn plan(args: &ParallelArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
     let (_, loaded) = read_completed_of_any_kind(&args.file, args.counts, console)?;
     let mut module = loaded.module;
+    args.output.as_deref().map_or(Ok(()), check_target)?;
     let failed = |text: String| Failure::Diagnostics(format!("{}: error: {text}\n", args.file.display()));
     run_passes(&mut module, "inline-calls").map_err(failed)?;
     let options = read_options(args)?;
@@ -53,7 +54,8 @@ pub(crate) fn plan(args: &ParallelArgs, console: &mut Console<'_>) -> Result<u8,
         Searched::Nothing(_) if module.n_devices() > 1 => {
             let n_devices = module.n_devices();
             return Err(failed(format!(
-                "expected a global program, found one of {n_devices} devices that is partitioned already"
+                "expected a global program that nobody has cut, found one of {n_devices} devices: the program of each device, or a \
+                 global one whose shardings say how it is cut (--preset auto-spmd partitions that)"
             )));
         }
         Searched::Nothing(why) => {
