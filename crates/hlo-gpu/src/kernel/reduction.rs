@@ -11,12 +11,9 @@ use super::emitter::{Atom, Element, Emitted, Emitter, FrameId, Index, ScopeKind,
 use super::places::Places;
 use super::structure;
 use super::table::{Rule, rule};
-use super::team::Team;
+use super::team::{Team, UNROLLED};
 use super::team_join;
 use crate::GpuError;
-
-/// Before a loop whose rounds are dealt out to a team: several rounds' loads are under way before the first is used.
-pub(super) const UNROLLED: &str = "#pragma unroll 4";
 
 /// How accumulators and values become new accumulators.
 pub(super) struct Combiner {

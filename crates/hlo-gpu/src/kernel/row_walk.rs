@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::dtype::CType;
 use super::emitter::{Atom, Emitter, Index, Preloaded, ScopeKind};
 use super::group::either_way;
-use super::team::Team;
+use super::team::{Team, UNROLLED};
 use crate::GpuError;
 
 /// Registers of 4 bytes that the packs of one thread may take.
@@ -158,7 +158,7 @@ impl RowWalk {
         let (n_parts, n_elems) = (self.team.n_parts(), self.n_elems);
         let first = e.loop_variable();
         let header = format!(
-            "#pragma unroll 4\nfor (idx {first} = (idx){} * {n_elems}; {first} < {}; {first} += {})",
+            "{UNROLLED}\nfor (idx {first} = (idx){} * {n_elems}; {first} < {}; {first} += {})",
             self.team.part(),
             self.n_columns(),
             n_parts * n_elems

@@ -1,5 +1,8 @@
 //! Threads that compute one element of the result together.
 
+/// Before a loop whose rounds are dealt out to a team: several rounds' loads are under way before the first is used.
+pub(super) const UNROLLED: &str = "#pragma unroll 4";
+
 /// Which threads of a block share an element.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Team {
