@@ -20,3 +20,4 @@ mod stages;
 pub use edges::is_reduce;
 pub use groups::{FusionLimits, Group, StagedEdges, find_groups, find_groups_of};
 pub use prepare::{Prepared, prepare, prepare_and_stage};
+pub use rows::trailing_reduction;

@@ -58,19 +58,27 @@ struct Class {
     n_kept: usize,
 }
 
+/// The operand of a reduction of one array along all its trailing dims, and how many leading dims it keeps.
+pub fn trailing_reduction(module: &Module, reduce: InstId) -> Option<(InstId, usize)> {
+    let instruction = module.inst(reduce);
+    let (Opcode::Reduce, Attrs::Reduce(attrs)) = (instruction.opcode, &instruction.attrs) else { return None };
+    let &[operand, _] = instruction.operands.as_slice() else { return None };
+    let rank = module.shape(operand).as_array()?.rank();
+    let n_kept = rank.checked_sub(attrs.dimensions.len()).filter(|&n| n > 0)?;
+    (n_kept..rank).all(|dim| attrs.dimensions.contains(&(dim as i64))).then_some((operand, n_kept))
+}
+
 /// How many leading dims of the operand a `reduce` keeps, where it reduces rows: all its trailing dims, which are the fastest in
 /// memory, by a sum or an extremum.
 fn n_kept_by(module: &Module, reduce: InstId) -> Option<usize> {
+    let (operand, n_kept) = trailing_reduction(module, reduce)?;
     let instruction = module.inst(reduce);
-    let (Opcode::Reduce, Attrs::Reduce(attrs)) = (instruction.opcode, &instruction.attrs) else { return None };
-    let &[operand, init] = instruction.operands.as_slice() else { return None };
+    let (Attrs::Reduce(attrs), &[_, init]) = (&instruction.attrs, instruction.operands.as_slice()) else { return None };
     let shape = module.shape(operand).as_array()?;
-    let n_kept = shape.rank().checked_sub(attrs.dimensions.len()).filter(|&n| n > 0)?;
-    let is_trailing = (n_kept..shape.rank()).all(|dim| attrs.dimensions.contains(&(dim as i64)));
     let (kept, reduced) = shape.dims.split_at(n_kept);
     let (n_rows, n_columns) = (kept.iter().product::<i64>(), reduced.iter().product::<i64>());
     let is_enough = n_rows >= MIN_ROWS || n_rows * n_columns <= SMALL_ELEMS;
-    let is_row = is_trailing && COLUMNS.contains(&n_columns) && is_enough && are_fastest(shape, n_kept);
+    let is_row = COLUMNS.contains(&n_columns) && is_enough && are_fastest(shape, n_kept);
     (is_row && has_neutral_init(module, attrs, init, shape.dtype)).then_some(n_kept)
 }
 

@@ -11,7 +11,7 @@ use super::emitter::{Argument, Atom, Binding, Emitter, FrameId, Preloaded, Scope
 use super::group::{BlockRange, ResultGroup, either_way};
 use super::reach::{Reach, Root};
 use super::row_team::{self, RowTeam};
-use super::scatter_rows::{self, Rows};
+use super::scatter_rows::{self, ScatterRows};
 use super::team::Team;
 use super::tiles::{self, Tiles};
 use super::{EmitOptions, Signature};
@@ -37,7 +37,7 @@ pub(super) enum Form {
     /// A row for each team.
     RowTeam(RowTeam),
     /// The rows of a scatter.
-    Rows(Rows),
+    ScatterRows(ScatterRows),
     /// A tile of a matrix product for each block.
     Product(ConvTiles),
 }
@@ -60,7 +60,7 @@ impl FormedGroup {
         match &self.form {
             Form::Team(team) => team.block(),
             Form::RowTeam(rows) => rows.team.block(),
-            Form::Elemental | Form::Packs { .. } | Form::Tiles(_) | Form::Rows(_) | Form::Product(_) => BLOCK,
+            Form::Elemental | Form::Packs { .. } | Form::Tiles(_) | Form::ScatterRows(_) | Form::Product(_) => BLOCK,
         }
     }
 }
@@ -131,7 +131,7 @@ fn choose_form(module: &Module, reach: &Reach, signature: &Signature, group: &Re
         root.all.iter().any(|inst| !signature.bindings.contains_key(inst) && LOOPS.contains(&module.inst(*inst).opcode))
     };
     if let Some(rows) = scatter_rows::choose(module, signature, group) {
-        return Form::Rows(rows);
+        return Form::ScatterRows(rows);
     }
     if let Some(tiles) = conv_tiles::choose(module, signature, group) {
         return Form::Product(tiles);
@@ -222,14 +222,14 @@ pub(super) fn write(
     for (i, formed) in groups.iter().enumerate() {
         let group = &formed.group;
         let per_block = match &formed.form {
-            Form::Elemental | Form::Tiles(_) | Form::Rows(_) | Form::Product(_) => u64::from(block),
+            Form::Elemental | Form::Tiles(_) | Form::ScatterRows(_) | Form::Product(_) => u64::from(block),
             Form::Team(Team::Warp) | Form::RowTeam(RowTeam { team: Team::Warp, .. }) => u64::from(block / 32),
             Form::RowTeam(rows) => u64::from(rows.team.elems_of_block()),
             Form::Team(team) => u64::from(team.elems_of_block()),
             Form::Packs { n_elems, .. } => u64::from(block) * (*n_elems as u64),
         };
         let n_blocks = match &formed.form {
-            Form::Rows(rows) => rows.n_blocks(block),
+            Form::ScatterRows(rows) => rows.n_blocks(block),
             Form::Product(tiles) => (tiles.n_tiles() as u64).clamp(1, MAX_BLOCKS),
             Form::Tiles(tiles) => (tiles.n_tiles(&results[group.results[0]].shape.dims) as u64).clamp(1, MAX_BLOCKS),
             Form::Elemental | Form::Team(_) | Form::RowTeam(_) | Form::Packs { .. } => {
@@ -284,7 +284,7 @@ fn write_group(
             let result = group.results[0];
             tiles.write(e, frame, (result, &results[result]), blocks)
         }
-        Form::Rows(rows) => {
+        Form::ScatterRows(rows) => {
             let own: Vec<(usize, &Argument)> = group.results.iter().map(|&result| (result, &results[result])).collect();
             rows.write(e, frame, &own, blocks)
         }

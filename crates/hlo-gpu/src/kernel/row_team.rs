@@ -3,7 +3,7 @@
 //! The emitter puts the code of a value where all that it depends on is known, so a reduction of the row goes before the
 //! loop over the row's elements. The row is read once from memory, and again from the cache.
 
-use hlo_ir::attrs::Attrs;
+use hlo_analysis::fusion::trailing_reduction;
 use hlo_ir::{InstId, Module, Opcode};
 use smallvec::SmallVec;
 
@@ -66,17 +66,12 @@ pub(super) fn choose(module: &Module, reach: &Reach, signature: &Signature) -> O
     Some(RowTeam { team, dims, n_kept, whole, of_row })
 }
 
-/// The operand's dims and how many of them a reduction of rows keeps.
+/// The operand's dims and how many of them a reduction of rows keeps, if a row has an element for each thread of a warp.
 fn rows_of(module: &Module, inst: InstId) -> Option<(SmallVec<[i64; 4]>, usize)> {
-    let Attrs::Reduce(attrs) = &module.inst(inst).attrs else { return None };
-    let (Opcode::Reduce, &[operand, _]) = (module.inst(inst).opcode, module.inst(inst).operands.as_slice()) else {
-        return None;
-    };
-    let shape = module.shape(operand).as_array()?;
-    let n_kept = shape.rank().checked_sub(attrs.dimensions.len()).filter(|&n| n > 0)?;
-    let is_trailing = (n_kept..shape.rank()).all(|dim| attrs.dimensions.contains(&(dim as i64)));
-    let n_columns: i64 = shape.dims[n_kept..].iter().product();
-    (is_trailing && n_columns >= 32).then(|| (SmallVec::from_slice(&shape.dims), n_kept))
+    let (operand, n_kept) = trailing_reduction(module, inst)?;
+    let dims = &module.shape(operand).as_array()?.dims;
+    let n_columns: i64 = dims[n_kept..].iter().product();
+    (n_columns >= Team::Warp.n_parts()).then(|| (SmallVec::from_slice(dims), n_kept))
 }
 
 impl RowTeam {

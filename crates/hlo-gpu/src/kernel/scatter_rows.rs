@@ -32,7 +32,7 @@ const MAX_AT_ONCE: i64 = 8;
 
 /// How rows and columns are dealt out.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Rows {
+pub(super) struct ScatterRows {
     scatter: InstId,
     /// Operand dims that index vectors name, the fastest first.
     row_dims: SmallVec<[usize; 4]>,
@@ -45,7 +45,7 @@ pub(super) struct Rows {
 }
 
 /// A group that is a scatter whose windows are whole rows.
-pub(super) fn choose(module: &Module, signature: &Signature, group: &ResultGroup) -> Option<Rows> {
+pub(super) fn choose(module: &Module, signature: &Signature, group: &ResultGroup) -> Option<ScatterRows> {
     let (inst, _) = *group.sources.first()?;
     let is_scatter = module.inst(inst).opcode == Opcode::Scatter && !signature.bindings.contains_key(&inst);
     if !is_scatter || !group.is_one_layout || !group.sources.iter().enumerate().all(|(i, s)| *s == (inst, i)) {
@@ -70,10 +70,10 @@ pub(super) fn choose(module: &Module, signature: &Signature, group: &ResultGroup
     let n_rows = row_dims.iter().map(|&dim| shape.dims[dim]).product();
     let n_columns: i64 = column_dims.iter().map(|&dim| shape.dims[dim]).product();
     let lanes = (n_columns.max(1) as u64).next_power_of_two().min(256) as i64;
-    Some(Rows { scatter: inst, row_dims, column_dims, n_rows, n_columns, lanes })
+    Some(ScatterRows { scatter: inst, row_dims, column_dims, n_rows, n_columns, lanes })
 }
 
-impl Rows {
+impl ScatterRows {
     /// Blocks in which every row has a thread.
     pub(super) fn n_blocks(&self, block: u32) -> u64 {
         (self.n_rows.max(0) as u64).div_ceil(self.rows_at_once(block) as u64).clamp(1, MAX_BLOCKS)
@@ -217,7 +217,7 @@ struct Owned<'a> {
 
 /// How rows take the updates of the list.
 struct Update<'a, 'm> {
-    rows: &'a Rows,
+    rows: &'a ScatterRows,
     parts: &'a ScatterParts<'m>,
     combiner: &'a Combiner,
     results: &'a [(usize, &'a Argument)],
