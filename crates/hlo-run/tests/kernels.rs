@@ -756,26 +756,34 @@ ENTRY main {{
 /// Rows of all lengths that teams take: those that fit into registers and those that do not, whole packs and single elements.
 #[test]
 fn rows_agree_with_the_evaluator() {
-    let cases = [
-        rows_case("f32", &[9, 32], 1, ""),
-        rows_case("f32", &[8, 33], 1, ""),
-        rows_case("f32", &[3, 5, 512], 1, ""),
-        rows_case("f32", &[7, 768], 1, ""),
-        rows_case("f32", &[5, 2049], 1, ""),
-        rows_case("f32", &[3, 4096], 1, ""),
-        rows_case("f32", &[2, 70000], 1, ""),
-        rows_case("f32", &[6, 5, 16], 2, ""),
-        rows_case("f32", &[4, 3, 160], 1, "{2,0,1}"),
-        rows_case("f32", &[40, 96], 1, "{0,1}"),
-        rows_case("bf16", &[9, 1000], 1, ""),
-        rows_case("bf16", &[11, 77], 1, ""),
-        rows_case("f64", &[5, 640], 1, ""),
-        rows_case("f16", &[6, 264], 1, ""),
+    let shapes: [(&str, &[i64], usize, &str); 15] = [
+        ("f32", &[9, 32], 1, ""),
+        ("f32", &[8, 33], 1, ""),
+        ("f32", &[3, 5, 512], 1, ""),
+        ("f32", &[7, 768], 1, ""),
+        ("f32", &[5, 2049], 1, ""),
+        ("f32", &[3, 4096], 1, ""),
+        ("f32", &[2, 50257], 1, ""),
+        ("f32", &[2, 70000], 1, ""),
+        ("f32", &[6, 5, 16], 2, ""),
+        ("f32", &[4, 3, 160], 1, "{2,0,1}"),
+        ("f32", &[40, 96], 1, "{0,1}"),
+        ("bf16", &[9, 1000], 1, ""),
+        ("bf16", &[11, 77], 1, ""),
+        ("f64", &[5, 640], 1, ""),
+        ("f16", &[6, 264], 1, ""),
     ];
-    // One kernel each, whose threads work together.
-    assert!(cases.iter().all(|case| {
+    let cases = shapes.map(|(dtype, dims, n_along, layout)| rows_case(dtype, dims, n_along, layout));
+    for (case, (_, dims, n_along, _)) in cases.iter().zip(shapes) {
         let steps = lower(&case.module, &EmitOptions::default()).steps;
-        steps.iter().any(|(_, step)| matches!(step, Step::Launch { kernel, .. } if kernel.is_cooperative))
-    }));
+        let kernel = steps.iter().find_map(|(_, step)| match step {
+            Step::Launch { kernel, .. } => Some(kernel),
+            _ => None,
+        });
+        let kernel = kernel.expect("a kernel");
+        // Threads work together, and none goes over a row alone.
+        let alone = format!("< {}; ++", dims[dims.len() - n_along..].last().expect("a dim"));
+        assert!(kernel.is_cooperative && !kernel.source.contains(&alone), "{}: {}", case.name, kernel.source);
+    }
     assert_eq!(check_all(&cases), BTreeMap::new());
 }

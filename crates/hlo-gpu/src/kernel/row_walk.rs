@@ -15,6 +15,9 @@ use crate::GpuError;
 
 /// Registers of 4 bytes that the packs of one thread may take.
 const MAX_REGISTERS: i64 = 72;
+/// Registers of a processor, which the threads of a block share, and those of a thread that hold other things than packs.
+const REGISTERS_OF_PROCESSOR: i64 = 1 << 16;
+const OTHER_REGISTERS: i64 = 32;
 
 /// The row that a team has in hand.
 #[derive(Clone, Debug)]
@@ -75,7 +78,8 @@ impl RowWalk {
             false => e.constant("bool", &tests.join(" && ")).text,
         };
         let loaded: Vec<(usize, &'static str)> = loaded.into_iter().map(|(i, ctype)| (i, ctype.stored)).collect();
-        let is_kept = !loaded.is_empty() && registers <= MAX_REGISTERS;
+        let room = REGISTERS_OF_PROCESSOR / i64::from(team.block()) - OTHER_REGISTERS;
+        let is_kept = !loaded.is_empty() && registers <= room.min(MAX_REGISTERS);
         let (kept, start) = (SmallVec::from_elem(Atom::Const(0), n_kept), Atom::Const(0));
         RowWalk { team, dims: SmallVec::from_slice(dims), kept, start, n_elems, loaded, is_kept, is_aligned }
     }
@@ -139,7 +143,8 @@ impl RowWalk {
             if of_thread * n_parts * self.n_elems == n_columns {
                 return body(e, round, first);
             }
-            e.branch(&format!("{first} < {n_columns}"), |e| body(e, round, first))
+            // No `Branch`: what is the same along the row is computed before the loop, by the whole team.
+            e.scope(ScopeKind::Divided, format!("if ({first} < {n_columns})"), |e| body(e, round, first))
         })
     }
 
