@@ -127,7 +127,7 @@ def one(arguments, name, described, xla, folder):
         if inputs:
             row["difference"] = difference(np.load(outputs), expected)
     except Exception as error:
-        row["note"] += f" ours: {error}"
+        row["note"] += " ours: " + (str(error).splitlines() or [repr(error)])[-1][-200:]
     return row
 
 

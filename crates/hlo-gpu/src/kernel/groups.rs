@@ -20,8 +20,8 @@ use hlo_ir::attrs::Attrs;
 
 /// Threads of a block that has no team.
 const BLOCK: u32 = 256;
-/// Blocks that a group gets at most: several times what fits on a large device.
-const MAX_BLOCKS: u64 = 2048;
+/// Blocks that a group gets at most, so many that those of the last round, which do not fill a device, take no time beside the others.
+const MAX_BLOCKS: u64 = 1 << 16;
 
 /// How the elements of a group are dealt out.
 #[derive(Clone, PartialEq, Eq, Debug)]

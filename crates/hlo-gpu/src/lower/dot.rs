@@ -93,6 +93,14 @@ impl DotDims {
         }
     }
 
+    /// The dims with the contracted ones in the order in which they lie in an array that has them: `lhs` (0) or `rhs` (1). That array
+    /// may then stay where the other one is copied.
+    pub(crate) fn contracting_as_in(mut self, side: usize, array: &ArrayShape) -> DotDims {
+        let strides = strides(array);
+        self.contracted.sort_by_key(|dims| std::cmp::Reverse(strides[dims[side]]));
+        self
+    }
+
     /// For each array, an order of its dims, slowest first, that always fits: batch, rows (or contracted), columns.
     pub(crate) fn fitting_orders(&self) -> [Vec<usize>; 3] {
         let batch = |side: usize| self.batch.iter().map(move |d| d[side]);
@@ -390,13 +398,32 @@ mod tests {
     fn fitting_orders_always_fit() {
         let attrs = attrs(&[2, 0], &[4, 1], &[0, 3], &[1, 2]);
         let sizes = [[3i64, 5, 2, 7, 4].as_slice(), &[2, 4, 5, 3, 6], &[2, 3, 7, 6]];
-        let orders = DotDims::of(&attrs, 5, 5).fitting_orders();
-        let laid = |i: usize| {
-            let mut shape = ArrayShape::new(DType::F32, sizes[i].iter().copied());
-            shape.layout = Some(Box::new(Layout::from_major_to_minor(orders[i].iter().copied())));
-            shape
-        };
-        let form = find_gemm(&attrs, &laid(0), &laid(1), &laid(2)).expect("fits");
-        assert_eq!((form.batch, form.mnk, form.loops.len()), (6, [7, 6, 20], 0));
+        let (lhs, rhs) = (array(sizes[0], &[4, 3, 2, 1, 0]), array(sizes[1], &[4, 1, 3, 2, 0]));
+        let dims = || DotDims::of(&attrs, 5, 5);
+        for dims in [dims(), dims().contracting_as_in(0, &lhs), dims().contracting_as_in(1, &rhs)] {
+            let orders = dims.fitting_orders();
+            let laid = |i: usize| {
+                let mut shape = ArrayShape::new(DType::F32, sizes[i].iter().copied());
+                shape.layout = Some(Box::new(Layout::from_major_to_minor(orders[i].iter().copied())));
+                shape
+            };
+            let form = find_gemm(&attrs, &laid(0), &laid(1), &laid(2)).expect("fits");
+            assert_eq!((form.batch, form.mnk, form.loops.len()), (6, [7, 6, 20], 0));
+        }
+    }
+
+    /// The gradient of keys that groups of queries share: only the queries are copied, the larger gradient of scores stays.
+    #[test]
+    fn an_array_whose_contracted_dims_lie_as_one_stays() {
+        let attrs = attrs(&[0, 1], &[3, 4], &[0, 2], &[1, 3]);
+        let scores = array(&[4, 8, 1024, 1024, 2], &[2, 3, 4, 1, 0]);
+        let queries = array(&[4, 1024, 8, 2, 128], &[4, 3, 2, 1, 0]);
+        let keys = array(&[4, 8, 1024, 128], &[3, 2, 1, 0]);
+        assert_eq!(find_gemm(&attrs, &scores, &queries, &keys), None);
+        let order = DotDims::of(&attrs, 5, 5).contracting_as_in(0, &scores).fitting_orders()[1].clone();
+        let mut copied = queries;
+        copied.layout = Some(Box::new(Layout::from_major_to_minor(order)));
+        let form = find_gemm(&attrs, &scores, &copied, &keys).expect("fits");
+        assert_eq!((form.batch, form.mnk, form.loops), (32, [1024, 128, 2048], Vec::new()));
     }
 }
