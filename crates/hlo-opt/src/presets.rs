@@ -59,6 +59,12 @@ const SPMD_USER: &str = "inline-calls,spmd-partition{price=time},simplify-tuples
 /// A plan is found, and partitioned as ops are fastest.
 const PLAN_DATA_PARALLEL: &str =
     "inline-calls,search-parallelization{plan=data-parallel},spmd-partition{price=time},simplify-tuples,cse,dce";
+const PLAN_ZERO_1: &str =
+    "inline-calls,search-parallelization{plan=zero-1},spmd-partition{price=time},simplify-tuples,cse,dce";
+const PLAN_ZERO_3: &str =
+    "inline-calls,search-parallelization{plan=zero-3},spmd-partition{price=time},simplify-tuples,cse,dce";
+const PLAN_MEGATRON: &str =
+    "inline-calls,search-parallelization{plan=megatron},spmd-partition{price=time},simplify-tuples,cse,dce";
 const PLAN_BEST: &str = "inline-calls,search-parallelization,spmd-partition{price=time},simplify-tuples,cse,dce";
 /// The partitioner reduces partial sums where they arise; this reduces them once, and where they are smallest. What every iteration
 /// of a loop exchanges alike is exchanged before it.
@@ -290,16 +296,26 @@ pub const PRESETS: [Preset; 5] = [
     },
     Preset {
         name: "auto-parallel",
-        help: "a global program without shardings: the program of each device, by the plan of least modelled time",
+        help: "a global program without shardings: the program of each device, by the plan, searched or as people make it, that is predicted to be fastest",
         options: OF_SEARCH,
         by_time: &[
             way("data parallel", None, PLAN_DATA_PARALLEL),
             way("the best plan", None, PLAN_BEST),
+            // The plan's price knows no overlap, and not what the passes below save: plans that people make compete.
+            way("ZeRO-1", None, PLAN_ZERO_1),
+            way("ZeRO-3", None, PLAN_ZERO_3),
+            way("Megatron", None, PLAN_MEGATRON),
             way("data parallel, exchanges once", Some(0), EXCHANGE_ONCE),
             way("the best plan, exchanges once", Some(1), EXCHANGE_ONCE),
-            way("data parallel, exchanges once, few collectives", Some(2), COMBINE),
+            way("ZeRO-1, exchanges once", Some(2), EXCHANGE_ONCE),
+            way("ZeRO-3, exchanges once", Some(3), EXCHANGE_ONCE),
+            way("Megatron, exchanges once", Some(4), EXCHANGE_ONCE),
             way("the best plan, few collectives", Some(1), COMBINE),
-            way("the best plan, exchanges once, few collectives", Some(3), COMBINE),
+            way("data parallel, exchanges once, few collectives", Some(5), COMBINE),
+            way("the best plan, exchanges once, few collectives", Some(6), COMBINE),
+            way("ZeRO-1, exchanges once, few collectives", Some(7), COMBINE),
+            way("ZeRO-3, exchanges once, few collectives", Some(8), COMBINE),
+            way("Megatron, exchanges once, few collectives", Some(9), COMBINE),
         ],
         by_memory: &[],
     },

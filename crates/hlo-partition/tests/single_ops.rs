@@ -225,3 +225,34 @@ fn numbers_from_a_hidden_state_are_those_of_one_device() {
         .collect();
     assert_eq!(summed, [("reduce-scatter", "select"), ("all-reduce", "select")]);
 }
+
+/// An embedding: what is looked up travels, and not the table, however it is cut and whatever part of the devices holds a copy.
+#[test]
+fn tables_stay_where_they_are_when_rows_are_looked_up_and_added() {
+    for table in [
+        "{devices=[1,4,2]<=[8] last_tile_dim_replicate}",
+        "{devices=[2,1,4]<=[8] last_tile_dim_replicate}",
+        "{devices=[2,4]<=[8]}",
+    ] {
+        let looked_up = format!(
+            "  %t = f32[4000,16] parameter(0), sharding={table}
+  %i = s32[40,1] parameter(1), sharding={{replicated}}
+  ROOT %g = f32[40,16] gather(%t, %i), offset_dims={{1}}, collapsed_slice_dims={{0}}, start_index_map={{0}}, index_vector_dim=1, \
+             slice_sizes={{1,16}}, sharding={{devices=[8,1]<=[8]}}"
+        );
+        let added = format!(
+            "  %t = f32[4000,16] parameter(0), sharding={table}
+  %i = s32[40,1] parameter(1), sharding={{replicated}}
+  %u = f32[40,16] parameter(2), sharding={{devices=[8,1]<=[8]}}
+  ROOT %s = f32[4000,16] scatter(%t, %i, %u), update_window_dims={{1}}, inserted_window_dims={{0}}, \
+             scatter_dims_to_operand_dims={{0}}, index_vector_dim=1, to_apply=%add, sharding={table}"
+        );
+        for body in [looked_up, added] {
+            for pipeline in ["spmd-partition", "spmd-partition{price=time}"] {
+                let (ops, bytes) = partitioned_by(pipeline, &body);
+                // All that is looked up or added has 2560 bytes, the smallest part of the table 32,000.
+                assert!(bytes <= 2 * 2560, "{pipeline}: {bytes} bytes by {ops:?}\n{body}");
+            }
+        }
+    }
+}

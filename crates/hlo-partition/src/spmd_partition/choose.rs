@@ -9,7 +9,7 @@ use super::halo::HaloRows;
 use crate::mesh::ModuleMesh;
 use crate::prices::Prices;
 use crate::sharding::{ArraySharding, AtomList};
-use hlo_ir::factors::{FactorRole, FactorSet, FactorUse};
+use hlo_ir::factors::{FactorRole, FactorSet, FactorUse, TensorFactors};
 use hlo_ir::localize::{LocalForm, OperandAdjust, localize};
 use hlo_ir::op::FactorRule;
 use hlo_ir::{ArrayShape, InstId, Module};
@@ -176,13 +176,51 @@ impl OpView<'_> {
             results.push(given);
         }
         let n_shards = cut.n_shards(mesh);
-        let tiles = self.set.factors.iter().zip(&n_shards).map(|(factor, &n)| (factor.size as f64 / n as f64).ceil());
         let is_product =
             matches!(self.module.inst(self.inst).opcode.row().factors, FactorRule::Dot | FactorRule::Convolution);
         if let Some((result, _)) = self.results.first() {
-            cost += self.prices.work(tiles.product(), is_product, result);
+            cost += self.prices.work(self.points(&n_shards), is_product, result);
         }
         Some(Candidate { cut: cut.clone(), operands, results, cost, moves_operands })
+    }
+
+    /// Points that a device computes, for prices: those of all factors' tiles. What is looked up is not gone over, so a gather computes
+    /// the elements of its result, and a scatter those of its larger tensor.
+    fn points(&self, n_shards: &[i64]) -> f64 {
+        let tile = |factor: usize| (self.set.factors[factor].size as f64 / n_shards[factor] as f64).ceil();
+        let of_tensor =
+            |tensor: &TensorFactors| tensor.iter().flatten().map(|used: &FactorUse| tile(used.factor)).product::<f64>();
+        let mut results = self.set.results.iter().map(of_tensor);
+        match self.module.inst(self.inst).opcode.row().factors {
+            FactorRule::Gather | FactorRule::DynamicSlice => results.next().unwrap_or(0.0),
+            FactorRule::Scatter | FactorRule::DynamicUpdateSlice => {
+                results.chain(self.set.operands.iter().map(of_tensor)).fold(0.0, f64::max)
+            }
+            FactorRule::Elementwise
+            | FactorRule::Broadcast
+            | FactorRule::Reshape
+            | FactorRule::Bitcast
+            | FactorRule::BitcastConvert
+            | FactorRule::Transpose
+            | FactorRule::Reverse
+            | FactorRule::Slice
+            | FactorRule::Pad
+            | FactorRule::Concatenate
+            | FactorRule::Iota
+            | FactorRule::Dot
+            | FactorRule::Convolution
+            | FactorRule::Reduce
+            | FactorRule::ReduceWindow
+            | FactorRule::SelectAndScatter
+            | FactorRule::Sort
+            | FactorRule::Cholesky
+            | FactorRule::TriangularSolve
+            | FactorRule::Fft
+            | FactorRule::BatchNorm
+            | FactorRule::CustomCall
+            | FactorRule::Structural(_)
+            | FactorRule::Whole(_) => (0..self.set.factors.len()).map(tile).product(),
+        }
     }
 
     /// Rows of neighbours that the form asks for.
