@@ -1,6 +1,7 @@
 //! `hlo-opt plan parallel`: what it says, obeys and refuses.
 
 use crate::tool;
+use hlo_tests::dumped_problem::DumpedProblem;
 use hlo_tests::root;
 use serde_json::Value;
 use std::path::PathBuf;
@@ -131,4 +132,59 @@ fn numbers_that_are_none_are_refused_and_one_device_has_nothing_to_divide() {
     let (code, _, stderr) = plan(&[&mlp(), "--devices", "1"]);
     assert_eq!(code, 0, "{stderr}");
     assert!(stderr.contains("unchanged: there is one device"), "{stderr}");
+}
+
+/// Two layers and their gradients.
+const LAYERS: &str = "\
+HloModule layers, input_output_alias={ {0}: (0, {}, may-alias), {1}: (1, {}, may-alias) }
+%sum (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %s = f32[] add(%a, %b)
+}
+ENTRY %step {
+  %w1 = f32[512,2048] parameter(0)
+  %w2 = f32[2048,512] parameter(1)
+  %x = f32[96,512] parameter(2)
+  %h = f32[96,2048] dot(%x, %w1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  %a = f32[96,2048] tanh(%h)
+  %y = f32[96,512] dot(%a, %w2), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  %dw2 = f32[2048,512] dot(%a, %y), lhs_contracting_dims={0}, rhs_contracting_dims={0}
+  %da = f32[96,2048] dot(%y, %w2), lhs_contracting_dims={1}, rhs_contracting_dims={1}
+  %dh = f32[96,2048] multiply(%da, %a)
+  %dw1 = f32[512,2048] dot(%x, %dh), lhs_contracting_dims={0}, rhs_contracting_dims={0}
+  %n1 = f32[512,2048] subtract(%w1, %dw1)
+  %n2 = f32[2048,512] subtract(%w2, %dw2)
+  %zero = f32[] constant(0)
+  %loss = f32[] reduce(%y, %zero), dimensions={0,1}, to_apply=%sum
+  ROOT %out = (f32[512,2048], f32[2048,512], f32[]) tuple(%n1, %n2, %loss)
+}
+";
+
+/// A reader that knows nothing of the search adds up what is claimed.
+#[test]
+fn what_a_dumped_problem_claims_adds_up() {
+    let module = written("layers.hlo", LAYERS).display().to_string();
+    let cluster = "[(node,2,12.5,2),(gpu,6,50,2)]";
+    for (mesh, cluster) in [("6", None), ("2x2", None), ("2x6", Some(cluster)), ("2x3x2", None)] {
+        let sizes: Vec<i64> = mesh.split('x').map(|size| size.parse().expect("a number")).collect();
+        let n_devices = sizes.iter().product::<i64>().to_string();
+        let path = written(&format!("problem-{mesh}.json"), "").display().to_string();
+        let mut words = vec![&module[..], "--mesh", mesh, "--gap", "0", "--dump-problem", &path];
+        match cluster {
+            Some(cluster) => words.extend(["--cluster", cluster]),
+            None => words.extend(["--devices", &n_devices]),
+        }
+        let report = json(&words);
+        let problem = DumpedProblem::read(&std::fs::read_to_string(&path).expect("a file")).expect("as described");
+        assert_eq!((problem.check(), &problem.mesh), (Ok(()), &sizes));
+        assert_eq!((report["step_s"].as_f64().expect("a time") * 1e12).round() as i64, problem.summed, "{mesh}");
+    }
+    // A reader that finds nothing wrong in anything proves nothing.
+    let problem = DumpedProblem { mesh: vec![2], cost: 7, bound: 6, summed: 7, least: 5 };
+    assert_eq!(problem.check(), Ok(()));
+    assert!(DumpedProblem { summed: 8, ..problem.clone() }.check().is_err());
+    assert!(DumpedProblem { bound: 8, ..problem.clone() }.check().is_err());
+    assert!(DumpedProblem { bound: 4, ..problem }.check().is_err());
+    assert!(DumpedProblem::read("{}").is_err());
 }

@@ -1,7 +1,8 @@
 //! The samples in `ir-samples`: where they are and what their header lines say; random modules, shardings, manual regions and training steps; and what
-//! is held against the bytes of a fuzzer.
+//! is held against the bytes of a fuzzer; and a reader of problems that the search of plans writes down.
 
 pub mod certificate;
+pub mod dumped_problem;
 pub mod equal_rewrites;
 pub mod fuzzing;
 pub mod large_step;

@@ -6,6 +6,7 @@
 //! over buffers in one arena, with the CUDA C++ of each kernel. A plan can be printed and verified; the crate `hlo-run` runs it.
 
 mod buffers;
+mod convolution_to_dot;
 mod error;
 mod fuse;
 pub mod kernel;
@@ -18,4 +19,4 @@ pub use error::GpuError;
 use hlo_pass::PassInfo;
 
 /// The passes of this crate.
-pub const PASSES: &[&PassInfo] = &[&fuse::INFO, &propagate_layouts::INFO];
+pub const PASSES: &[&PassInfo] = &[&convolution_to_dot::INFO, &fuse::INFO, &propagate_layouts::INFO];

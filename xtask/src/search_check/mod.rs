@@ -1,9 +1,10 @@
 //! `cargo xtask search-check`: parallel plans of the training steps of `ir-samples/search`, the best one on slow devices and some by chance,
 //! each partitioned. What a plan leaves must give what the global program gives in the evaluator, and with `--xla` in real XLA, where
 //! XLA's own partitioner gets the annotated program too. Memory and collectives stand beside those that the plan claims ([`figures`]); a
-//! row of the table for each program and number of devices.
+//! row of the table for each program and number of devices. With `--full DIR`, full-size steps instead, which nothing runs ([`full`]).
 
 mod figures;
+mod full;
 mod table;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -47,6 +48,8 @@ struct Options {
     seed: u64,
     /// What follows a plan.
     pipeline: String,
+    /// A folder of full-size steps `NAME.DEVICES.hlo`.
+    full: Option<PathBuf>,
 }
 
 impl Options {
@@ -60,6 +63,7 @@ impl Options {
             only: Vec::new(),
             seed: 1,
             pipeline: PARTITION.to_string(),
+            full: None,
         };
         let mut arguments = Arguments::new(words);
         while let Some(word) = arguments.next_word() {
@@ -70,6 +74,7 @@ impl Options {
                 Word::Flag(flag) if flag == "--devices" => options.devices.push(arguments.number(&flag)?),
                 Word::Flag(flag) if flag == "--seed" => options.seed = arguments.number(&flag)? as u64,
                 Word::Flag(flag) if flag == "--pass" => options.pipeline = arguments.value(&flag)?,
+                Word::Flag(flag) if flag == "--full" => options.full = Some(arguments.value(&flag)?.into()),
                 Word::Flag(flag) if flag == "--only" => options.only.push(arguments.value(&flag)?),
                 Word::Plain(file) => options.files.push(file.into()),
                 Word::Flag(word) => return Err(unknown("search-check", &word)),
@@ -82,7 +87,10 @@ impl Options {
             options.n_drawn = QUICK_PLANS;
         }
         if options.files.is_empty() {
-            options.files = samples(options.is_quick)?;
+            options.files = match &options.full {
+                Some(folder) => programs(folder)?,
+                None => samples(options.is_quick)?,
+            };
         }
         let is_asked = |file: &PathBuf| {
             let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -93,20 +101,29 @@ impl Options {
     }
 }
 
+/// The programs of a folder.
+fn programs(folder: &Path) -> Result<Vec<PathBuf>, String> {
+    let entries = std::fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let mut files: Vec<PathBuf> = entries.filter_map(|entry| entry.ok().map(|entry| entry.path())).collect();
+    files.retain(|file| file.extension().is_some_and(|end| end == "hlo"));
+    files.sort();
+    Ok(files)
+}
+
 /// The training steps of the samples.
 fn samples(is_quick: bool) -> Result<Vec<PathBuf>, String> {
-    let folder = workspace::root().join("ir-samples/search");
-    let entries = std::fs::read_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    let mut files: Vec<PathBuf> = entries.filter_map(|entry| entry.ok().map(|entry| entry.path())).collect();
+    let mut files = programs(&workspace::root().join("ir-samples/search"))?;
     let is_small = |file: &PathBuf| std::fs::metadata(file).is_ok_and(|facts| facts.len() <= QUICK_BYTES);
-    files.retain(|file| file.extension().is_some_and(|end| end == "hlo") && (!is_quick || is_small(file)));
-    files.sort();
+    files.retain(|file| !is_quick || is_small(file));
     Ok(files)
 }
 
 /// Runs the check: false if a plan gives something else, or there is none.
 pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
     let options = Options::parse(words)?;
+    if options.full.is_some() {
+        return full::run(&options.files);
+    }
     let folder = workspace::target_dir().join("search-check");
     std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let xla = options.has_xla.then(|| XlaCases::new(&folder, usize::MAX)).transpose()?;
@@ -172,7 +189,7 @@ impl Check {
     fn try_plan(&mut self, base: &Base, n_devices: usize, seed: Option<u64>, name: &str) -> Result<Figures, String> {
         let mut global = base.module.clone();
         run_passes(&mut global, "inline-calls")?;
-        let plan = find_plan(&global, n_devices, seed)?;
+        let plan = find_plan(&global, &slow_options(n_devices, seed)?)?;
         let mut local = plan.module.clone();
         run_passes(&mut local, &self.pipeline)?;
         let short = has_short_floats(&global);
@@ -196,11 +213,17 @@ impl Check {
     }
 }
 
-fn find_plan(global: &Module, n_devices: usize, seed: Option<u64>) -> Result<ParallelPlan, String> {
-    let options = SearchOptions {
-        machine: Machine::from_args("", SLOW_DEVICE).map_err(|error| error.to_string())?,
+/// Small programs on devices so slow that cutting them pays.
+fn slow_options(n_devices: usize, seed: Option<u64>) -> Result<SearchOptions, String> {
+    Ok(SearchOptions { draw: seed, effort: EFFORT, ..default_options(SLOW_DEVICE, n_devices)? })
+}
+
+/// What `hlo-opt plan parallel` takes if nothing else is said.
+fn default_options(device: &str, n_devices: usize) -> Result<SearchOptions, String> {
+    Ok(SearchOptions {
+        machine: Machine::from_args("", device).map_err(|error| error.to_string())?,
         n_devices: n_devices as i64,
-        effort: EFFORT,
+        effort: 1_000_000_000,
         gap: 0.0,
         most_axes: 3,
         meshes: Vec::new(),
@@ -208,11 +231,14 @@ fn find_plan(global: &Module, n_devices: usize, seed: Option<u64>) -> Result<Par
         even: hlo_search::Evenness::None,
         plan: "best".into(),
         pins: String::new(),
-        draw: seed,
+        draw: None,
         why: Vec::new(),
         dumps_problem: false,
-    };
-    let asked = Asked { options: &options, given: None, is_over: &|| false, progress: &|_| {} };
+    })
+}
+
+fn find_plan(global: &Module, options: &SearchOptions) -> Result<ParallelPlan, String> {
+    let asked = Asked { options, given: None, is_over: &|| false, progress: &|_| {} };
     match plan_parallel(global, &asked, FrequencyOptions::default()).map_err(|error| error.to_string())? {
         Searched::Plan(plan) => Ok(*plan),
         Searched::Nothing(why) => Err(format!("expected a plan, found none: {why}")),
