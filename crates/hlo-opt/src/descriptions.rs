@@ -11,6 +11,7 @@ const DEVICE: &str = "device";
 
 /// The option of passes that takes a file of strategies.
 const FILE: &str = "file";
+const PINS: &str = "pins";
 
 /// Puts the text of each file that an option names in place of the name.
 ///
@@ -40,7 +41,7 @@ pub(crate) fn read_all(options: &[(String, OptionValue)]) -> Result<Vec<(String,
             *value = OptionValue::Text(read(path, Cluster::from_toml)?.1);
         } else if name == DEVICE {
             *value = OptionValue::Text(read(path, DeviceProfile::from_toml)?.1);
-        } else if name == FILE {
+        } else if name == FILE || name == PINS {
             *value = OptionValue::Text(read_text(path)?);
         }
     }

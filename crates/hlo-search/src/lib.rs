@@ -43,7 +43,7 @@ pub use operators::{
 };
 pub use plan_parallel::{Asked, ParallelPlan, Searched, USED_SHARE, plan_parallel};
 pub use report::{BaselineReport, CostReport, MeshReport, NO_BASELINE, ParamReport, PlanReport};
-pub use search_options::{SearchOptions, read_meshes};
+pub use search_options::{MOST_DEVICES, SearchOptions, read_meshes};
 pub use stages::{Stage, StageCut, StageError, StageLayer, StageLimits, cut_stages};
 pub use why::{OtherReport, WhyReport};
 

@@ -175,11 +175,15 @@ impl PlanReport {
         if self.step_s > 0.0 { (self.step_s - self.bound_s) / self.step_s } else { 0.0 }
     }
 
-    /// Tells it as a pass does.
-    pub(crate) fn tell(&self, report: &mut PassReport) {
+    /// Tells it as a pass does that was asked for this kind of plan.
+    pub(crate) fn tell(&self, plan: &str, report: &mut PassReport) {
         report.count("copies", self.n_copies as u64);
         report.count("meshes", self.meshes.len() as u64);
-        let exact = if self.is_exact { "nothing is better".into() } else { format!("gap {:.2} %", 100.0 * self.gap()) };
+        let exact = match (self.is_exact, plan) {
+            (true, "best") => "nothing is better".into(),
+            (true, kind) => format!("no {kind} plan is better"),
+            (false, _) => format!("gap {:.2} %", 100.0 * self.gap()),
+        };
         let reason = format!(
             "{:.3} ms a step on {}, bound {:.3} ms: {exact}",
             self.step_s * 1e3,

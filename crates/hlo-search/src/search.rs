@@ -337,7 +337,10 @@ impl Search<'_, '_, '_> {
             }
         }
         if self.limits.memory_limit.is_some() {
+            // A plan over the limit is none.
             solved.assignment = None;
+            solved.cost = INFINITE;
+            solved.is_exact = false;
         }
         solved
     }

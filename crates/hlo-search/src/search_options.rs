@@ -104,7 +104,7 @@ pub struct SearchOptions {
 }
 
 /// The most devices that are searched for.
-const MOST_DEVICES: i64 = 1 << 16;
+pub const MOST_DEVICES: i64 = 1 << 16;
 
 /// Devices where nothing says how many.
 const DEFAULT_DEVICES: i64 = 8;
@@ -125,6 +125,9 @@ impl SearchOptions {
         let axes = options.int("axes");
         if !(1..=MOST_AXES as i64).contains(&axes) {
             return Err(wrong(format!("option `axes`: expected 1 to {MOST_AXES}, found {axes}")));
+        }
+        if let Some(name) = ["memory-limit", "draw"].into_iter().find(|name| options.int(name) < 0) {
+            return Err(wrong(format!("option `{name}`: expected 0 or more, found {}", options.int(name))));
         }
         Ok(SearchOptions {
             machine,

@@ -55,7 +55,7 @@ impl Pass for SearchParallelization {
             }
             Searched::Plan(plan) => plan,
         };
-        plan.report.tell(cx.report);
+        plan.report.tell(&self.asked.plan, cx.report);
         *module = plan.module;
         Ok(Changed::Yes(Preserved::NONE))
     }

@@ -15,8 +15,8 @@ use hlo_ir::print::{PrintOptions, print_module};
 use hlo_pass::pipeline::parse_pipeline;
 use hlo_pass::runner::{RunOptions, bind, run_pipeline};
 use hlo_search::{
-    Asked, Evenness, NO_BASELINE, ParallelPlan, ParamReport, PlanReport, SearchOptions, Searched, USED_SHARE,
-    WhyReport, plan_parallel, read_meshes,
+    Asked, Evenness, MOST_DEVICES, NO_BASELINE, ParallelPlan, ParamReport, PlanReport, SearchOptions, Searched,
+    USED_SHARE, WhyReport, plan_parallel, read_meshes,
 };
 use indexmap::IndexMap;
 use serde::Serialize;
@@ -120,7 +120,7 @@ fn plan_within(module: &Module, asked: &Asked<'_>) -> Result<Searched, String> {
             // A smaller limit than the user's was tried.
             Err(_) => none = none.max(given),
         }
-        let below = fits.unwrap_or(none);
+        let below = fits.unwrap_or(0).max(none);
         if below > 0 && (given <= below || given >= above || fits.is_some()) {
             given = below.midpoint(above);
         }
@@ -179,7 +179,11 @@ fn read_options(args: &ParallelArgs) -> Result<SearchOptions, Failure> {
     let n_asked = args.devices.unwrap_or(DEFAULT_DEVICES);
     let machine = machine::machine(&args.machine, n_asked)?;
     let of_cluster = machine.cluster().map(|cluster| cluster.n_devices() as usize);
-    let n_devices = args.devices.or(of_cluster).unwrap_or(DEFAULT_DEVICES) as i64;
+    let n_devices = args.devices.or(of_cluster).unwrap_or(DEFAULT_DEVICES);
+    let n_devices = i64::try_from(n_devices)
+        .ok()
+        .filter(|&n| n <= MOST_DEVICES)
+        .ok_or_else(|| Failure::Usage(format!("--devices: expected at most {MOST_DEVICES}, found {n_devices}")))?;
     let pins = match &args.pins {
         Some(path) => std::fs::read_to_string(path)
             .map_err(|error| Failure::File(format!("cannot read `{}`: {error}", path.display())))?,
@@ -231,9 +235,12 @@ fn bytes_text(bytes: u64) -> String {
 fn report_text(file: &Path, options: &SearchOptions, plan: &ParallelPlan) -> String {
     let report = &plan.report;
     let mut out = String::new();
-    let quality = match report.is_exact {
-        true => "nothing on the meshes searched takes less".to_string(),
-        false => format!("gap {:.2} % on the meshes searched", 100.0 * report.gap()),
+    let quality = match (report.is_exact, options.memory_limit) {
+        (true, None) => "nothing on the meshes searched takes less".to_string(),
+        (true, Some(_)) => {
+            "nothing on the meshes searched that keeps the limit, as the search counts memory, takes less".to_string()
+        }
+        (false, _) => format!("gap {:.2} % on the meshes searched", 100.0 * report.gap()),
     };
     let (step, bound) = (time_text(report.step_s), time_text(report.bound_s));
     let _ = writeln!(out, "{}: {} devices, {}", file.display(), options.n_devices, report.machine);
