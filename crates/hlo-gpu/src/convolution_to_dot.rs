@@ -234,8 +234,8 @@ impl Patches {
 
     /// The input's slowest dim that is no spatial one: images, as a rule.
     fn batch(&self) -> usize {
-        let slowest_first = self.input.physical_order().into_iter().rev();
-        slowest_first.filter(|&dim| self.spatial(dim).is_none()).next().unwrap_or(0)
+        let mut slowest_first = self.input.physical_order().into_iter().rev();
+        slowest_first.find(|&dim| self.spatial(dim).is_none()).unwrap_or(0)
     }
 
     /// Writes the products, in parts if there are several; gives what stands for the convolution.
