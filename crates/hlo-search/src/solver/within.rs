@@ -42,6 +42,7 @@ pub(super) struct Beginning<'a> {
 /// Minimizes a model whose origins are its nodes' own numbers, within its limits.
 pub(super) fn minimize_within(search: &mut Search, model: Model, task: Task, beginning: Beginning) -> Outcome {
     let n_origins = model.nodes.len();
+    search.n_steps += copy_steps(&model);
     let Some((rest, folds)) = reduce(search, model) else { return NOTHING };
     let incidence = rest.incidence();
     let start = task.start.map(|start| rest.states_of(&incidence, start));
@@ -62,6 +63,11 @@ pub(super) fn minimize_within(search: &mut Search, model: Model, task: Task, beg
         assignment
     });
     Outcome { states, ..outcome }
+}
+
+/// Steps for a copy of a model, which is made for every price and every branch.
+fn copy_steps(model: &Model) -> u64 {
+    COPY_STEPS * (model.nodes.len() + model.edges.len()) as u64
 }
 
 /// What is left of a model after the limits and the costs dropped states; none if nothing is allowed.
@@ -102,6 +108,8 @@ pub(super) struct Within {
     pub(super) n_ascents: u32,
 }
 
+/// What it costs to copy, simplify and renumber a node or a pair, in entries of tables that are read in the same time.
+const COPY_STEPS: u64 = 256;
 const MOST_PRICES: usize = 12;
 const MOST_LIMITS: usize = 6;
 /// The bound at some prices need not be better: others will be tried.
@@ -195,6 +203,7 @@ impl Within {
         let gap = (self.task.gap / 4.0).max(LEAST_GAP);
         let task = Task { start: start.as_deref(), cutoff: self.cutoff, gap, ..self.task };
         let n_steps = search.n_steps;
+        search.n_steps += copy_steps(&model);
         let minimize_aside = |search: &mut Search| search.aside(|search| minimize(search, model.renamed(), task));
         let outcome = search.with_little_effort(u64::MAX, minimize_aside);
         if outcome.bound.min(self.cutoff) > self.bound {
