@@ -23,6 +23,7 @@
 //!
 //! **Requires** inlined calls. **Ensures** the same sums of the same products; a library adds them up in another order.
 
+use crate::kernel::window_dims;
 use crate::lower::legalize::stepwise_computations;
 use crate::plan::has_library_types;
 use hlo_analysis::Preserved;
@@ -79,12 +80,14 @@ impl Pass for ConvolutionToDot {
             let found: Vec<(InstId, Patches)> =
                 insts.into_iter().filter_map(|inst| Some((inst, self.patches(module, inst)?))).collect();
             n_changed += found.len();
+            let (was_live, n_slots) = (module.live(comp), module.n_inst_slots());
             for (inst, patches) in &found {
                 let product = patches.write(module, comp, *inst);
                 module.replace_all_uses(*inst, product);
             }
             let cycle = |inst| PassError::about("acyclic", Entity::Inst(inst), "expected no cycle, found one");
             module.restore_order(comp).map_err(cycle)?;
+            module.remove_newly_dead(comp, &was_live, n_slots);
         }
         cx.report.count("convolutions", n_changed as u64);
         if n_changed == 0 {
@@ -134,10 +137,7 @@ impl ConvolutionToDot {
         let output = module.shape(inst).as_array()?;
         let labels = &attrs.dim_labels;
         let n_spatial = labels.input_spatial.len();
-        let window = match attrs.window.dims.is_empty() {
-            true => vec![WindowDim::default(); n_spatial],
-            false => attrs.window.dims.clone(),
-        };
+        let window = window_dims(&attrs.window, n_spatial);
         let is_plain = attrs.feature_group_count.unwrap_or(1) == 1
             && attrs.batch_group_count.unwrap_or(1) == 1
             && !attrs.sparsity_config.0.contains('=')
@@ -159,7 +159,10 @@ impl ConvolutionToDot {
             sliced,
             n_parts: 1,
         };
-        let n_slices = n_taps.min(n_outputs).max(if sliced == Sliced::Taps { n_taps } else { 0 });
+        let n_slices = match sliced {
+            Sliced::Taps => n_taps,
+            Sliced::Outputs => n_outputs,
+        };
         let elems = found.dims().iter().map(|&dim| found.size(dim)).fold(1u64, |n, size| n.saturating_mul(size as u64));
         let element_bytes = u64::from(input.dtype.bits()).div_ceil(8);
         let features = kernel.dims[labels.kernel_output_feature as usize] as u64;

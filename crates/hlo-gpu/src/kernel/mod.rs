@@ -30,6 +30,8 @@ mod team_join;
 mod tiles;
 mod windows;
 
+pub(crate) use windows::window_dims;
+
 use std::collections::HashMap;
 
 use hlo_analysis::values::{entered, params_of_operands};

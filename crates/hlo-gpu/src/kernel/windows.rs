@@ -36,7 +36,7 @@ pub(super) fn input_position(
 }
 
 /// The window's dims; an absent one covers single elements.
-pub(super) fn window_dims(window: &Window, rank: usize) -> Vec<WindowDim> {
+pub(crate) fn window_dims(window: &Window, rank: usize) -> Vec<WindowDim> {
     if window.dims.is_empty() { vec![WindowDim::default(); rank] } else { window.dims.clone() }
 }
 
