@@ -91,8 +91,68 @@ fn a_limit_that_no_plan_keeps_names_the_least() {
         stderr.contains("no plan found within 67108864 bytes") && stderr.contains("the least that was found is "),
         "{stderr}"
     );
-    let within = json(&[&mlp(), "--devices", "24", "--mesh", "4x6", "--memory-limit", "2GiB"]);
-    assert!(within["peak_bytes"].as_u64().expect("bytes") <= 2 << 30);
+}
+
+#[test]
+fn a_limit_makes_a_plan_that_takes_less_and_longer() {
+    let module = sample("passes/search-parallelization/memory-limit.hlo");
+    let words = [&module[..], "--devices", "4", "--machine", "h100"];
+    let free = json(&words);
+    let peak = |report: &Value| report["peak_bytes"].as_u64().expect("bytes");
+    let step = |report: &Value| report["step_s"].as_f64().expect("a time");
+    let limit = 40 << 10;
+    assert!(peak(&free) > limit, "without a limit {} bytes are taken: this shows nothing", peak(&free));
+    let path = written("problem-memory.json", "").display().to_string();
+    let limit_text = limit.to_string();
+    let within = json(&[&words[..], &["--memory-limit", &limit_text, "--dump-problem", &path]].concat());
+    assert!(peak(&within) <= limit && step(&within) > step(&free), "{} bytes", peak(&within));
+    let problem = DumpedProblem::read(&std::fs::read_to_string(&path).expect("a file")).expect("as described");
+    assert_eq!(problem.check(), Ok(()));
+    assert!(
+        problem.limits.iter().all(|&(allowed, _)| allowed <= limit) && !problem.limits.is_empty(),
+        "{:?}",
+        problem.limits
+    );
+}
+
+#[test]
+fn a_chain_of_layers_is_cut_into_stages() {
+    let report = json(&[&mlp(), "--devices", "24", "--machine", "h100", "--mesh", "12x2"]);
+    let pipelines = report["pipelines"].as_array().expect("pipelines");
+    let n_stages: Vec<u64> = pipelines.iter().filter_map(|one| one["n_stages"].as_u64()).collect();
+    // 16 weights, 24 devices.
+    assert_eq!(n_stages, [2, 3, 4, 6, 8, 12]);
+    for pipeline in pipelines {
+        let begins = pipeline["begins"].as_array().expect("first weights");
+        assert_eq!(Some(begins.len() as u64), pipeline["n_stages"].as_u64());
+        assert_eq!(begins[0], "weights__dense000__.1");
+        let bubble = pipeline["bubble_share"].as_f64().expect("a share");
+        assert!((0.0..1.0).contains(&bubble), "{bubble}");
+    }
+    let (_, text, _) = plan(&[&mlp(), "--devices", "24", "--machine", "h100", "--mesh", "12x2"]);
+    assert!(text.contains("pipeline (1F1B)") && text.contains("no pass writes it"), "{text}");
+}
+
+#[test]
+fn the_preset_writes_a_program_with_the_same_results() {
+    let step = sample("search/xdl.6.hlo");
+    let out = written("local.hlo", "").display().to_string();
+    // So little memory that tables have to be cut.
+    let preset = "auto-parallel{devices=3,memory-limit=50KiB}";
+    let (code, _, stderr) = tool::run(["--preset", preset, "--machine", "h100", &step, "-o", &out]);
+    assert_eq!(code, 0, "{stderr}");
+    let local = std::fs::read_to_string(&out).expect("the program");
+    assert!(local.contains("num_partitions=3") && local.contains("all-gather("), "{local}");
+    let (code, stdout, stderr) = tool::run(["compare", &step, &out]);
+    assert_eq!(code, 0, "{stdout}{stderr}");
+}
+
+#[test]
+fn a_plan_by_chance_keeps_no_limit_and_says_so() {
+    let pass = "search-parallelization{devices=2,draw=1,memory-limit=1MiB}";
+    let (code, _, stderr) = tool::run(["--pass", pass, &mlp()]);
+    assert_eq!(code, 2, "{stderr}");
+    assert!(stderr.contains("option `draw`: expected neither `pins` nor `memory-limit` beside it"), "{stderr}");
 }
 
 #[test]
@@ -102,7 +162,7 @@ fn programs_that_are_partitioned_already_are_refused() {
     assert!(stderr.contains("expected a global program that nobody has cut, found one of 8 devices"), "{stderr}");
     let (code, _, stderr) = plan(&[&sample("global/partial_manual.unopt.hlo")]);
     assert_eq!(code, 1);
-    assert!(stderr.contains("a manual region (shard_map)"), "{stderr}");
+    assert!(stderr.contains("a manual region (shard_map)") && stderr.contains("`%"), "{stderr}");
 }
 
 #[test]
@@ -181,10 +241,11 @@ fn what_a_dumped_problem_claims_adds_up() {
         assert_eq!((report["step_s"].as_f64().expect("a time") * 1e12).round() as i64, problem.summed, "{mesh}");
     }
     // A reader that finds nothing wrong in anything proves nothing.
-    let problem = DumpedProblem { mesh: vec![2], cost: 7, bound: 6, summed: 7, least: 5 };
+    let problem = DumpedProblem { mesh: vec![2], cost: 7, bound: 6, summed: 7, limits: vec![(4, 4)], least: 5 };
     assert_eq!(problem.check(), Ok(()));
     assert!(DumpedProblem { summed: 8, ..problem.clone() }.check().is_err());
     assert!(DumpedProblem { bound: 8, ..problem.clone() }.check().is_err());
-    assert!(DumpedProblem { bound: 4, ..problem }.check().is_err());
+    assert!(DumpedProblem { bound: 4, ..problem.clone() }.check().is_err());
+    assert!(DumpedProblem { limits: vec![(4, 4), (4, 5)], ..problem }.check().is_err());
     assert!(DumpedProblem::read("{}").is_err());
 }

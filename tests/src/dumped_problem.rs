@@ -14,6 +14,8 @@ pub struct DumpedProblem {
     pub bound: i64,
     /// The cost of the assignment, added up from the lists and tables.
     pub summed: i64,
+    /// Limits of memory, each with what the assignment takes of it, in bytes.
+    pub limits: Vec<(u64, u64)>,
     /// A bound that needs no search: the least of each list and of each table.
     pub least: i64,
 }
@@ -76,19 +78,38 @@ impl DumpedProblem {
             summed += number(&at(state(b), &at(state(a), rows, &what)?, &what)?, &what)?;
             bound_of_lists += least_of[table];
         }
+        let mut limits = Vec::new();
+        for (k, constraint) in list("constraints")?.iter().enumerate() {
+            let what = format!("constraint {k}");
+            let limit = constraint.get("limit").and_then(Value::as_u64);
+            let terms = constraint.get("terms").and_then(Value::as_array);
+            let (Some(limit), Some(terms)) = (limit, terms) else {
+                return Err(format!("{what}: expected a limit and terms"));
+            };
+            let mut taken = 0u64;
+            for term in terms {
+                let variable = term.get(0).and_then(Value::as_u64).map(|variable| variable as usize);
+                let bytes = at(variable.and_then(state), term.get(1).unwrap_or(&Value::Null), &what)?;
+                taken += bytes.as_u64().ok_or_else(|| format!("{what}: expected bytes, found {bytes}"))?;
+            }
+            limits.push((limit, taken));
+        }
         let mesh = list("mesh")?.iter().map(|size| number(size, "mesh")).collect::<Result<_, String>>()?;
         let (cost, bound) = (number(field("cost")?, "cost")?, number(field("bound")?, "bound")?);
-        Ok(DumpedProblem { mesh, cost, bound, summed, least: bound_of_lists })
+        Ok(DumpedProblem { mesh, cost, bound, summed, limits, least: bound_of_lists })
     }
 
     /// What is wrong with the claims.
     ///
     /// # Errors
-    /// The cost is not the sum, or the bound lies above the cost or below what needs no search.
+    /// The cost is not the sum, a limit of memory is exceeded, or the bound lies above the cost or below what needs no search.
     pub fn check(&self) -> Result<(), String> {
-        let DumpedProblem { cost, bound, summed, least, .. } = *self;
+        let &DumpedProblem { cost, bound, summed, least, .. } = self;
         if summed != cost {
             return Err(format!("expected a cost of {summed} ps, the sum of what the plan takes, found {cost}"));
+        }
+        if let Some((limit, taken)) = self.limits.iter().find(|(limit, taken)| taken > limit) {
+            return Err(format!("expected at most {limit} bytes of memory, found {taken}"));
         }
         match least <= bound && bound <= cost {
             true => Ok(()),

@@ -2,13 +2,15 @@
 """Run per-device programs in real XLA and hold their outputs against those of the global programs in the evaluator.
 
 partition_case.py CONFIG.json, where CONFIG holds: skip (names that are done), and cases, each with name, n_devices, file (the per-device
-program, which `local` is too), annotated (the same program for XLA's partitioner, or null: the file is either), memory (a file for the memory that it takes,
+program, which `local` is too), annotated (the same program for XLA's partitioner, or null: the file is either), unsharded (that one without
+its shardings, for one device), memory (a file for the memory that it takes,
 or null), inputs (npz of its tiles), expected and moved (npz of the evaluator's tiles without padding, the second of inputs that are
 moved by half an ulp), floor (the least tolerance), whole (the global program for one device, or null) and wholes (npz of its inputs),
 cuts ([output][device]: starts in the whole); with is_global_alone the global program alone is run.
 
 Where XLA's outputs are others than the evaluator's, XLA runs the global program too: if it gives what the per-device program gives, they
-differ by what XLA and the evaluator make of an op, not by how it is cut. Prints what check_case.py prints."""
+differ by what XLA and the evaluator make of an op, not by how it is cut. Where the annotated program without its shardings gives what the
+evaluator gives, XLA's partitioner is at fault: shardings change no results. Prints what check_case.py prints."""
 import json
 import re
 import sys
@@ -74,9 +76,18 @@ def note_memory(case):
     return note
 
 
-def whole_outputs(case):
-    """[output] of the global program on one device."""
-    program, shapes = compiled(case["whole"], 1)
+def tiles(wholes, case, expected):
+    """[output][device] tiles of whole outputs, as the expected ones are cut."""
+    wholes = [hlo_oracle.storable(whole) for whole in wholes]
+    return [
+        [whole[tuple(slice(at, at + n) for at, n in zip(start, e.shape))] for start, e in zip(starts, row)]
+        for whole, starts, row in zip(wholes, case["cuts"], expected)
+    ]
+
+
+def whole_outputs(case, which="whole"):
+    """[output] of the global program on one device, or of the annotated one (`unsharded`)."""
+    program, shapes = compiled(case[which], 1)
     return [row[0] for row in hlo_oracle.execute(program, inputs_of(case["wholes"], shapes, 1), 1)]
 
 
@@ -138,15 +149,12 @@ def run_case(case):
     told = difference.note or f"output {difference.worst_output} is off by {difference.worst:.1e} > {tolerance:.1e}"
     if not case["whole"]:
         raise check_case.Failure(told)
-    wholes = [hlo_oracle.storable(whole) for whole in whole_outputs(case)]
-    cut = [
-        [whole[tuple(slice(at, at + n) for at, n in zip(start, e.shape))] for start, e in zip(starts, row)]
-        for whole, starts, row in zip(wholes, case["cuts"], expected)
-    ]
-    if near(cut, found, tolerance):
+    if near(tiles(whole_outputs(case), case, expected), found, tolerance):
         return dict(reason="as XLA's own global program, not as the evaluator's")
     if near(expected, unfolded(case), tolerance):
         return dict(reason="as the evaluator's where XLA folds no constants")
+    if is_by_xla(case) and near(expected, tiles(whole_outputs(case, "unsharded"), case, expected), tolerance):
+        return dict(reason="XLA's partitioner makes something else of it than XLA gives without its shardings")
     raise check_case.Failure(told + "; XLA's own global program gives something else")
 
 

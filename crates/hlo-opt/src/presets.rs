@@ -57,15 +57,18 @@ const SPMD_BEST: &str =
     "inline-calls,propagate-shardings{order=best},spmd-partition{price=time},simplify-tuples,cse,dce";
 const SPMD_USER: &str = "inline-calls,spmd-partition{price=time},simplify-tuples,cse,dce";
 /// A plan is found, and partitioned as ops are fastest.
-const PLAN_DATA_PARALLEL: &str =
-    "inline-calls,search-parallelization{plan=data-parallel},spmd-partition{price=time},simplify-tuples,cse,dce";
-const PLAN_ZERO_1: &str =
-    "inline-calls,search-parallelization{plan=zero-1},spmd-partition{price=time},simplify-tuples,cse,dce";
-const PLAN_ZERO_3: &str =
-    "inline-calls,search-parallelization{plan=zero-3},spmd-partition{price=time},simplify-tuples,cse,dce";
-const PLAN_MEGATRON: &str =
-    "inline-calls,search-parallelization{plan=megatron},spmd-partition{price=time},simplify-tuples,cse,dce";
-const PLAN_BEST: &str = "inline-calls,search-parallelization,spmd-partition{price=time},simplify-tuples,cse,dce";
+/// The program of each device by a searched plan with these options.
+macro_rules! planned {
+    ($options:literal) => {
+        concat!("inline-calls,search-parallelization", $options, ",spmd-partition{price=time},simplify-tuples,cse,dce")
+    };
+}
+
+const PLAN_DATA_PARALLEL: &str = planned!("{plan=data-parallel}");
+const PLAN_ZERO_1: &str = planned!("{plan=zero-1}");
+const PLAN_ZERO_3: &str = planned!("{plan=zero-3}");
+const PLAN_MEGATRON: &str = planned!("{plan=megatron}");
+const PLAN_BEST: &str = planned!("");
 /// The partitioner reduces partial sums where they arise; this reduces them once, and where they are smallest. What every iteration
 /// of a loop exchanges alike is exchanged before it.
 const EXCHANGE_ONCE: &str = "hoist-invariants{exchanges=true},sink-all-reduce,reassociate-all-reduce,sink-all-reduce,\

@@ -1,13 +1,15 @@
 //! The problem of a mesh and its solution as JSON, so that others can check what is claimed.
 //!
 //! `variables`: what each decides, the names of its states, their costs in picoseconds (`null`: not allowed). `pairs`: two variables and a
-//! table; `tables`: rows of costs. The cost of an assignment is the sum of its entries.
+//! table; `tables`: rows of costs. The cost of an assignment is the sum of its entries. `constraints`: for moments at which memory matters, the
+//! limit in bytes and by variable the bytes of each state; their sum must not exceed the limit. The bound is one of assignments that
+//! keep them.
 
 use crate::found::Found;
 use crate::network::{Decides, PlanNetwork};
 use crate::plans::AxisUse;
 use crate::program::Program;
-use crate::solver::{Cost, INFINITE, PairTable};
+use crate::solver::{Constraint, Cost, INFINITE, PairTable};
 use hlo_ir::names::FixedHash;
 use indexmap::IndexMap;
 use serde::Serialize;
@@ -22,7 +24,14 @@ struct ProblemDump {
     variables: Vec<VariableDump>,
     pairs: Vec<(u32, u32, usize)>,
     tables: Vec<Vec<Vec<Option<Cost>>>>,
+    constraints: Vec<ConstraintDump>,
     assignment: Vec<u32>,
+}
+
+#[derive(Serialize)]
+struct ConstraintDump {
+    limit: u64,
+    terms: Vec<(u32, Vec<u64>)>,
 }
 
 #[derive(Serialize)]
@@ -47,6 +56,10 @@ pub(crate) fn dump_problem(program: &Program<'_>, found: &Found) -> String {
     let rows = |table: &Arc<PairTable>| {
         table.costs.chunks(table.n_columns.max(1)).map(|row| row.iter().map(finite).collect()).collect()
     };
+    let constraint = |constraint: &Constraint| ConstraintDump {
+        limit: constraint.limit,
+        terms: constraint.terms.iter().map(|(var, bytes)| (var.as_u32(), bytes.to_vec())).collect(),
+    };
     let dump = ProblemDump {
         mesh: network.mesh.sizes.to_vec(),
         unit: "picoseconds",
@@ -63,6 +76,7 @@ pub(crate) fn dump_problem(program: &Program<'_>, found: &Found) -> String {
             .collect(),
         pairs,
         tables: tables.values().map(rows).collect(),
+        constraints: network.problem.constraints.iter().map(constraint).collect(),
         assignment: found.assignment.values().copied().collect(),
     };
     serde_json::to_string(&dump).unwrap_or_default()

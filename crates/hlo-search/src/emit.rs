@@ -5,7 +5,7 @@ use crate::plan::ChosenPlan;
 use crate::program::{CutId, Program, Taker};
 use crate::state::State;
 use hlo_ir::attrs::{Attrs, TupleIndexAttrs};
-use hlo_ir::diag::Entity;
+
 use hlo_ir::edit::Builder;
 use hlo_ir::names::FixedHash;
 use hlo_ir::sharding::{LeafSharding, Sharding, ShardingKind};
@@ -162,13 +162,11 @@ impl Emission {
         edited.sort_unstable();
         edited.dedup();
         for comp in edited {
-            Rewrite::new(module, comp).finish(module).map_err(|cyclic| {
-                SearchError::about("acyclic", Entity::Inst(cyclic.0), "depends on itself after the change")
-            })?;
+            Rewrite::new(module, comp)
+                .finish(module)
+                .map_err(|cyclic| SearchError::depends_on_itself(module, cyclic.0))?;
         }
-        say_inside(module).map_err(|cyclic| {
-            SearchError::about("acyclic", Entity::Inst(cyclic), "depends on itself after the change")
-        })?;
+        say_inside(module).map_err(|cyclic| SearchError::depends_on_itself(module, cyclic))?;
         module.header.num_partitions = self.n_devices;
         module.header.allow_spmd_sharding_propagation_to_parameters = None;
         module.header.allow_spmd_sharding_propagation_to_output = None;

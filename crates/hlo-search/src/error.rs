@@ -1,34 +1,176 @@
-//! What stops this crate's passes.
+//! The catalogue of errors: why no plan is searched for, or none is found.
 
+use hlo_analysis::time::SizeMismatch;
+use hlo_cluster::ClusterError;
 use hlo_ir::diag::Entity;
+use hlo_ir::{InstId, Module, Opcode};
 use hlo_pass::PassError;
 use std::fmt;
 
-/// Why no plan is searched for.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// Why there is no plan.
+#[derive(Clone, PartialEq, Debug)]
 pub enum SearchError {
-    /// A text about one part of the module: entity first, expected and found.
-    About {
-        /// The kind of error, kebab case.
-        rule: &'static str,
-        /// The instruction or computation.
-        entity: Entity,
-        /// What was expected and found.
+    /// The module has no entry.
+    NoEntry,
+    /// An instruction of a program of one device, or of a manual region (`shard_map`), stands in the program.
+    ManualWork {
+        /// The instruction.
+        inst: InstId,
+        /// Its name.
+        name: String,
+        /// What it does.
+        opcode: Opcode,
+    },
+    /// The cluster or the device of the options has no meaning.
+    Machine(ClusterError),
+    /// The machine has another number of devices.
+    OtherSize(SizeMismatch),
+    /// An option has a value that it cannot have.
+    Option {
+        /// Its name.
+        name: &'static str,
+        /// What would have been right.
+        expected: String,
+        /// What it has.
+        found: String,
+    },
+    /// The pins are no TOML of numbers of parts.
+    PinsSyntax {
+        /// What the reader of TOML says.
         message: String,
+    },
+    /// A pin names nothing that has a state of its own.
+    UnknownPin {
+        /// The name.
+        name: String,
+    },
+    /// A pin has another number of dims than its value, or a number of parts below 1.
+    PinParts {
+        /// The name.
+        name: String,
+        /// Dims of the value.
+        rank: usize,
+        /// The parts that were given.
+        parts: Vec<i64>,
+    },
+    /// No mesh of as many axes as a kind of plan wants has so many devices.
+    NoMeshOfPlan {
+        /// Axes that the kind of plan wants.
+        n_axes: usize,
+        /// Devices.
+        n_devices: i64,
+    },
+    /// No plan keeps the memory limit.
+    Memory {
+        /// The user's limit, in bytes.
+        limit_bytes: u64,
+        /// The share of it that may be planned.
+        used_share: f64,
+        /// The least of the plans that were looked at, in bytes.
+        least_bytes: u64,
+    },
+    /// No mesh has a plan that cuts values as they are pinned.
+    Pinned,
+    /// The effort was used up before there was a plan.
+    Effort,
+    /// An instruction depends on itself when the plan is written.
+    DependsOnItself {
+        /// The instruction.
+        inst: InstId,
+        /// Its name.
+        name: String,
     },
 }
 
 impl SearchError {
-    /// An error about a part of the module.
-    pub fn about(rule: &'static str, entity: Entity, message: impl Into<String>) -> SearchError {
-        SearchError::About { rule, entity, message: message.into() }
+    /// An instruction that a global program must not have.
+    pub(crate) fn manual_work(module: &Module, inst: InstId) -> SearchError {
+        let (name, opcode) = (module.inst_name(inst).to_string(), module.inst(inst).opcode);
+        SearchError::ManualWork { inst, name, opcode }
+    }
+
+    /// An instruction that depends on itself.
+    pub(crate) fn depends_on_itself(module: &Module, inst: InstId) -> SearchError {
+        SearchError::DependsOnItself { inst, name: module.inst_name(inst).to_string() }
+    }
+
+    /// The kind of error, kebab case.
+    pub fn rule(&self) -> &'static str {
+        match self {
+            SearchError::NoEntry | SearchError::ManualWork { .. } => "search",
+            SearchError::Machine(_) | SearchError::OtherSize(_) => "machine",
+            SearchError::Option { .. } => "option",
+            SearchError::PinsSyntax { .. }
+            | SearchError::UnknownPin { .. }
+            | SearchError::PinParts { .. }
+            | SearchError::Pinned => "pins",
+            SearchError::NoMeshOfPlan { .. } => "mesh",
+            SearchError::Memory { .. } => "memory",
+            SearchError::Effort => "effort",
+            SearchError::DependsOnItself { .. } => "acyclic",
+        }
+    }
+
+    /// What it is about.
+    pub fn entity(&self) -> Entity {
+        match self {
+            SearchError::ManualWork { inst, .. } | SearchError::DependsOnItself { inst, .. } => Entity::Inst(*inst),
+            SearchError::NoEntry
+            | SearchError::Machine(_)
+            | SearchError::OtherSize(_)
+            | SearchError::Option { .. }
+            | SearchError::PinsSyntax { .. }
+            | SearchError::UnknownPin { .. }
+            | SearchError::PinParts { .. }
+            | SearchError::NoMeshOfPlan { .. }
+            | SearchError::Memory { .. }
+            | SearchError::Pinned
+            | SearchError::Effort => Entity::Module,
+        }
     }
 }
 
 impl fmt::Display for SearchError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            SearchError::About { message, .. } => f.write_str(message),
+            SearchError::NoEntry => f.write_str("expected an entry computation, found none"),
+            SearchError::ManualWork { name, opcode, .. } => write!(
+                f,
+                "`%{name}`: expected a global program, found `{}`: a program of one device, or a manual region (shard_map), says \
+                 itself how its devices work",
+                opcode.name()
+            ),
+            SearchError::Machine(error) => error.fmt(f),
+            SearchError::OtherSize(error) => error.fmt(f),
+            SearchError::Option { name, expected, found } => {
+                write!(f, "option `{name}`: expected {expected}, found {found}")
+            }
+            SearchError::PinsSyntax { message } => {
+                write!(f, "pins: expected lines `\"NAME\" = [parts, …]`, found: {message}")
+            }
+            SearchError::UnknownPin { name } => write!(
+                f,
+                "pins: expected the name of a parameter or of a value that is taken twice or more, found `{name}`"
+            ),
+            SearchError::PinParts { name, rank, parts } => {
+                write!(f, "pins: `{name}`: expected {rank} numbers of parts, found {parts:?}")
+            }
+            SearchError::NoMeshOfPlan { n_axes, n_devices } => write!(
+                f,
+                "option `plan`: expected a number of devices that {n_axes} axes can share, found {n_devices}: ask for another \
+                 plan or number"
+            ),
+            SearchError::Memory { limit_bytes, used_share, least_bytes } => write!(
+                f,
+                "no plan found within {limit_bytes} bytes, of which {:.0} % may be planned; the least that was found is \
+                 {least_bytes} bytes",
+                100.0 * used_share
+            ),
+            SearchError::Pinned => f.write_str(
+                "no plan found that cuts values as the pins say on a mesh of these devices: give other pins, or more `effort`",
+            ),
+            SearchError::Effort => f.write_str("no plan found within the effort: give more with `effort`"),
+            SearchError::DependsOnItself { name, .. } => write!(f, "`%{name}`: depends on itself after the change"),
         }
     }
 }
@@ -37,8 +179,6 @@ impl std::error::Error for SearchError {}
 
 impl From<SearchError> for PassError {
     fn from(error: SearchError) -> PassError {
-        match error {
-            SearchError::About { rule, entity, message } => PassError::about(rule, entity, message),
-        }
+        PassError::about(error.rule(), error.entity(), error.to_string())
     }
 }

@@ -17,6 +17,7 @@ mod network;
 mod operators;
 mod picture;
 mod pins;
+mod pipeline;
 mod plan;
 mod plan_parallel;
 mod plans;
@@ -41,6 +42,7 @@ pub use operators::{
     AxisOperator, AxisState, IDENTITIES, Identity, LocalOp, Move, Movement, OperandState, Operator, OperatorError,
     PASSINGS, Passes, Passing, Side, Space, TensorState, movements,
 };
+pub use pipeline::PipelineReport;
 pub use plan_parallel::{Asked, ParallelPlan, Searched, USED_SHARE, plan_parallel};
 pub use report::{BaselineReport, CostReport, MeshReport, NO_BASELINE, ParamReport, PlanReport};
 pub use search_options::{MOST_DEVICES, SearchOptions, read_meshes};

@@ -1,28 +1,14 @@
-//! Which ops of HLO pass a partial sum on, by the rules of [`crate::operators`].
+//! Which ops of HLO pass a partial sum on: those that are linear in the operands that are partial.
+//!
+//! What is linear follows from the op table: an elementwise op by the formula of its row, any other by the rule of its factors. The
+//! table [`PASSINGS`] of the calculus of operators says the same of its ops, and a test holds one against the other.
 
 use crate::operators::{LocalOp, OperandState, PASSINGS, Passes};
-use hlo_ir::{InstId, Module, Opcode};
+use hlo_ir::op::{ElementwiseRoutine, EvalRoutine, EvalRule, FactorRule, Formulas, OpKind, StructureRoutine};
+use hlo_ir::{InstId, Module};
 
 /// Operands as bits.
 pub(crate) type OperandSet = u8;
-
-/// What ops are in the calculus of operators. Ops that are not listed want whole values.
-const LOCAL_OPS: [(Opcode, LocalOp); 14] = [
-    (Opcode::Negate, LocalOp::Negate),
-    (Opcode::Copy, LocalOp::Reshape),
-    (Opcode::Convert, LocalOp::ConvertToWider),
-    (Opcode::Transpose, LocalOp::Transpose),
-    (Opcode::Reshape, LocalOp::Reshape),
-    (Opcode::Broadcast, LocalOp::Broadcast),
-    (Opcode::Slice, LocalOp::Slice),
-    (Opcode::Divide, LocalOp::Divide),
-    (Opcode::Add, LocalOp::Add),
-    (Opcode::Subtract, LocalOp::Subtract),
-    (Opcode::Concatenate, LocalOp::Concatenate),
-    (Opcode::Multiply, LocalOp::Multiply),
-    (Opcode::Dot, LocalOp::Dot),
-    (Opcode::Convolution, LocalOp::Convolution),
-];
 
 /// The most operands of an op that is looked at.
 const MOST_OPERANDS: usize = 8;
@@ -31,29 +17,99 @@ const MOST_OPERANDS: usize = 8;
 pub(crate) fn partial_forms(module: &Module, inst: InstId) -> Vec<OperandSet> {
     let instruction = module.inst(inst);
     let dtype = |inst: InstId| module.shape(inst).as_array().map(|array| array.dtype);
-    let is_float = dtype(inst).is_some_and(|dtype| dtype.is_float());
-    let rounds = instruction.opcode == Opcode::Convert
-        && instruction
-            .operands
-            .first()
-            .and_then(|&operand| dtype(operand))
-            .is_none_or(|from| !from.is_float() || dtype(inst).is_none_or(|to| to.bits() < from.bits()));
     let n = instruction.operands.len();
-    if !is_float || rounds || n > MOST_OPERANDS {
+    if !dtype(inst).is_some_and(|dtype| dtype.is_float()) || n > MOST_OPERANDS {
         return Vec::new();
     }
-    let Some((_, local)) = LOCAL_OPS.iter().find(|(opcode, _)| *opcode == instruction.opcode) else {
-        return Vec::new();
-    };
-    let rows = PASSINGS.iter().filter(|row| row.op == *local && matches!(row.passes, Passes::Bits | Passes::Exact));
-    rows.map(|row| operand_set(row.operands, n, *local)).collect()
+    let row = instruction.opcode.row();
+    match row.factors {
+        FactorRule::Elementwise => match row.kind {
+            OpKind::Scalar(formulas) => linear_sets(formulas, n),
+            OpKind::Special(_) => match row.eval {
+                EvalRule::Routine(EvalRoutine::Structure(StructureRoutine::Identity)) => of_local(LocalOp::Reshape, n),
+                EvalRule::Routine(EvalRoutine::Elementwise(ElementwiseRoutine::Convert)) => {
+                    let from = instruction.operands.first().and_then(|&operand| dtype(operand));
+                    let widens = from
+                        .is_some_and(|from| from.is_float() && dtype(inst).is_some_and(|to| to.bits() >= from.bits()));
+                    if widens { of_local(LocalOp::ConvertToWider, n) } else { Vec::new() }
+                }
+                EvalRule::Unary(_) | EvalRule::Binary(_) | EvalRule::Routine(_) | EvalRule::NotEvaluated(_) => {
+                    Vec::new()
+                }
+            },
+            OpKind::Collective => Vec::new(),
+        },
+        FactorRule::Broadcast => of_local(LocalOp::Broadcast, n),
+        FactorRule::Reshape => of_local(LocalOp::Reshape, n),
+        FactorRule::Transpose => of_local(LocalOp::Transpose, n),
+        FactorRule::Slice => of_local(LocalOp::Slice, n),
+        FactorRule::Concatenate => vec![((1u16 << n) - 1) as OperandSet],
+        FactorRule::Dot => of_local(LocalOp::Dot, n),
+        FactorRule::Convolution => of_local(LocalOp::Convolution, n),
+        // Of a reduce, a window, a scatter the computation would have to be a sum; of a pad the second operand zero.
+        FactorRule::Bitcast
+        | FactorRule::BitcastConvert
+        | FactorRule::Reverse
+        | FactorRule::DynamicSlice
+        | FactorRule::DynamicUpdateSlice
+        | FactorRule::Pad
+        | FactorRule::Iota
+        | FactorRule::Reduce
+        | FactorRule::ReduceWindow
+        | FactorRule::SelectAndScatter
+        | FactorRule::Sort
+        | FactorRule::Gather
+        | FactorRule::Scatter
+        | FactorRule::Cholesky
+        | FactorRule::TriangularSolve
+        | FactorRule::Fft
+        | FactorRule::BatchNorm
+        | FactorRule::CustomCall
+        | FactorRule::Structural(_)
+        | FactorRule::Whole(_) => Vec::new(),
+    }
 }
 
-/// The partial operands of a row; those of a concatenation are all alike.
-fn operand_set(states: &[OperandState], n_operands: usize, op: LocalOp) -> OperandSet {
-    if op == LocalOp::Concatenate {
-        return ((1u16 << n_operands) - 1) as OperandSet;
-    }
+/// The sets in which the formula of reals is linear.
+fn linear_sets(formulas: Formulas, n_operands: usize) -> Vec<OperandSet> {
+    let Some(formula) = formulas.real.map(|formula| formula()) else { return Vec::new() };
+    (1..1u16 << n_operands).map(|set| set as OperandSet).filter(|&set| formula.is_linear_in(set)).collect()
+}
+
+/// The sets of a table's row for so many operands.
+fn of_local(op: LocalOp, n_operands: usize) -> Vec<OperandSet> {
+    let rows = PASSINGS.iter().filter(|row| row.op == op && row.operands.len() == n_operands);
+    let rows = rows.filter(|row| matches!(row.passes, Passes::Bits | Passes::Exact));
+    rows.map(|row| operand_set(row.operands)).collect()
+}
+
+/// The partial operands of a row.
+fn operand_set(states: &[OperandState]) -> OperandSet {
     let partial = states.iter().enumerate().filter(|(_, state)| **state == OperandState::Partial);
     partial.fold(0, |set, (k, _)| set | 1 << k)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hlo_ir::Opcode;
+
+    #[test]
+    fn formulas_and_the_calculus_agree() {
+        let pairs = [
+            (Opcode::Negate, LocalOp::Negate, 1),
+            (Opcode::Add, LocalOp::Add, 2),
+            (Opcode::Subtract, LocalOp::Subtract, 2),
+            (Opcode::Multiply, LocalOp::Multiply, 2),
+            (Opcode::Divide, LocalOp::Divide, 2),
+            (Opcode::Maximum, LocalOp::Maximum, 2),
+        ];
+        for (opcode, local, n_operands) in pairs {
+            let OpKind::Scalar(formulas) = opcode.row().kind else { panic!("{opcode} has no formula") };
+            let (mut found, mut said) = (linear_sets(formulas, n_operands), of_local(local, n_operands));
+            found.sort_unstable();
+            said.sort_unstable();
+            assert_eq!(found, said, "{opcode}");
+        }
+    }
 }

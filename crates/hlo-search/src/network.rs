@@ -199,10 +199,15 @@ impl NetworkBuilder<'_, '_, '_> {
         }
     }
 
-    /// A value that becomes another one may be in its states, and the other way round.
+    /// A value that becomes another one may be in its states, and the other way round, however long the chain is: until no value
+    /// gets another state.
     fn share_states(&self, of: &mut SecondaryMap<CutId, IndexSet<State, FixedHash>>) {
         let program = self.facts.program;
-        for _ in 0..2 {
+        let n_states =
+            |of: &SecondaryMap<CutId, IndexSet<State, FixedHash>>| of.values().map(IndexSet::len).sum::<usize>();
+        let mut n_known = usize::MAX;
+        while n_states(of) != n_known {
+            n_known = n_states(of);
             for (id, value) in &program.values {
                 for (taker, _) in &value.takers {
                     let (Taker::Becomes(other) | Taker::Replaces { param: other, .. }) = *taker else { continue };

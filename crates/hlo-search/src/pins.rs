@@ -6,7 +6,7 @@ use crate::program::{CutId, Program};
 use crate::solver::VarId;
 use crate::state::State;
 use cranelift_entity::SecondaryMap;
-use hlo_ir::diag::Entity;
+
 use indexmap::IndexMap;
 
 /// The parts of each dim of some values.
@@ -22,19 +22,16 @@ impl Pins {
     /// # Errors
     /// The text is no such TOML, names nothing, or has another number of dims.
     pub(crate) fn read(program: &Program<'_>, text: &str) -> Result<Pins, SearchError> {
-        let wrong = |text: String| SearchError::about("pins", Entity::Module, text);
-        let said: IndexMap<String, Vec<i64>> = toml::from_str(text)
-            .map_err(|error| wrong(format!("pins: expected lines `\"NAME\" = [parts, …]`: {}", error.message())))?;
+        let said: IndexMap<String, Vec<i64>> =
+            toml::from_str(text).map_err(|error| SearchError::PinsSyntax { message: error.message().to_string() })?;
         let mut pins = Pins::default();
         for (name, parts) in said {
             let Some(value) = find(program, &name) else {
-                return Err(wrong(format!(
-                    "pins: expected the name of a parameter or of a value that is taken twice or more, found `{name}`"
-                )));
+                return Err(SearchError::UnknownPin { name });
             };
             let rank = program.values[value].dims.len();
             if parts.len() != rank || parts.iter().any(|&n| n < 1) {
-                return Err(wrong(format!("pins: `{name}`: expected {rank} numbers of parts, found {parts:?}")));
+                return Err(SearchError::PinParts { name, rank, parts });
             }
             pins.of.push((value, parts));
         }

@@ -18,7 +18,7 @@ use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
 use hlo_ir::attrs::Attrs;
 use hlo_ir::axes::AxisSharding;
 use hlo_ir::custom_target::CustomTarget;
-use hlo_ir::diag::Entity;
+
 use hlo_ir::names::FixedHash;
 use hlo_ir::sharding::{LeafSharding, Sharding, ShardingKind};
 use hlo_ir::{InstId, Module, Opcode, shardy};
@@ -91,10 +91,7 @@ pub fn plan_parallel(
     if options.n_devices == 1 {
         return Ok(Searched::Nothing("there is one device".into()));
     }
-    let links = options
-        .machine
-        .network(options.n_devices as usize)
-        .map_err(|error| SearchError::about("machine", Entity::Module, error.to_string()))?;
+    let links = options.machine.network(options.n_devices as usize).map_err(SearchError::OtherSize)?;
     let mut work = module.clone();
     drop_words(&mut work);
     let copies = match CallSiteCopies::has_shared(&work) {
@@ -128,20 +125,15 @@ pub fn plan_parallel(
         progress,
     };
     if let (true, Some(only)) = (limits.meshes.is_empty(), only) {
-        let text = format!(
-            "option `plan`: expected a number of devices that {} axes can share, found {}: ask for another plan or number",
-            only.n_axes(),
-            options.n_devices
-        );
-        return Err(SearchError::about("mesh", Entity::Module, text));
+        return Err(SearchError::NoMeshOfPlan { n_axes: only.n_axes(), n_devices: options.n_devices });
     }
     let found = match options.draw {
         Some(seed) => Ok(drawn(&program, &options.machine, &links, &limits, seed)),
         None => search(&program, &options.machine, links.clone(), &limits),
     };
-    let found = found.map_err(|none| SearchError::about("memory", Entity::Module, none_found(options, none)))?;
+    let found = found.map_err(|none| none_found(options, none))?;
     let Found { network, assignment, .. } = &found;
-    let report = PlanReport::new(&program, &found, &options.machine, &links);
+    let report = PlanReport::new(&program, &found, &options.machine, &links, limits.memory_limit);
     let emission = plan_emission(&program, &ChosenPlan { network, assignment });
     let explained = options.why.iter().map(|name| (name.clone(), why(&program, &found, name)));
     let (explained, problem) = (explained.collect(), options.dumps_problem.then(|| dump_problem(&program, &found)));
@@ -173,19 +165,14 @@ fn read_given(program: &Program<'_>, given: &Module, n_devices: usize) -> GivenP
     out
 }
 
-/// Why there is no plan, in words.
-fn none_found(options: &SearchOptions, none: NotFound) -> String {
+/// Why there is no plan.
+fn none_found(options: &SearchOptions, none: NotFound) -> SearchError {
     match (options.memory_limit, none.least_bytes) {
-        (Some(limit), Some(least)) => format!(
-            "no plan found within {limit} bytes, of which {:.0} % may be planned; the least that was found is {least} bytes",
-            100.0 * USED_SHARE
-        ),
-        (_, _) if !options.pins.trim().is_empty() => {
-            "no plan found that cuts values as the pins say on a mesh of these devices: \
-             give other pins, or more `effort`"
-                .into()
+        (Some(limit_bytes), Some(least_bytes)) => {
+            SearchError::Memory { limit_bytes, used_share: USED_SHARE, least_bytes }
         }
-        (_, _) => "no plan found within the effort: give more with `effort`".into(),
+        (_, _) if !options.pins.trim().is_empty() => SearchError::Pinned,
+        (_, _) => SearchError::Effort,
     }
 }
 
@@ -228,9 +215,5 @@ fn why_annotated(module: &Module) -> Option<String> {
 fn expect_none(module: &Module, is_manual: impl Fn(&Module, InstId) -> bool) -> Result<(), SearchError> {
     let mut insts = module.computations().iter().flat_map(|&comp| &module.comp(comp).insts);
     let Some(&inst) = insts.find(|&&inst| is_manual(module, inst)) else { return Ok(()) };
-    let what = module.inst(inst).opcode.name();
-    let text = format!(
-        "expected a global program, found `{what}`: a manual region (shard_map) says itself how its devices work"
-    );
-    Err(SearchError::about("search", Entity::Inst(inst), text))
+    Err(SearchError::manual_work(module, inst))
 }

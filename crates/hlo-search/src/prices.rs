@@ -160,6 +160,18 @@ impl<'a> Prices<'a> {
         Prices { mesh, network, costs, shifts, permutes: RefCell::default() }
     }
 
+    /// Seconds of an exchange among devices that differ along these axes; the bytes as in [`Step::bytes`].
+    pub(crate) fn exchange_s(&self, exchange: Exchange, axes: AxisSet, bytes: f64) -> f64 {
+        let mut way = Way::default();
+        way.add(self, exchange, axes, bytes);
+        way.seconds
+    }
+
+    /// Seconds in which each device sends so many bytes to the next one along these axes.
+    pub(crate) fn shift_s(&self, axes: AxisSet, bytes: f64) -> f64 {
+        if bytes > 0.0 { self.shifts[usize::from(axes)].seconds(bytes) } else { 0.0 }
+    }
+
     /// Bytes that a device sends in a step, as [`hlo_analysis::traffic`] counts them.
     pub(crate) fn sent_bytes(&self, step: &Step) -> f64 {
         let n = self.mesh.n_places(step.axes) as f64;

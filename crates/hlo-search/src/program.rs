@@ -11,7 +11,7 @@ use cranelift_entity::packed_option::PackedOption;
 use cranelift_entity::{EntitySet, PrimaryMap, SecondaryMap, entity_impl};
 use hlo_analysis::frequency::Frequencies;
 use hlo_analysis::values::{Origin, SharedCallees, Through, User, ValueId, Values};
-use hlo_ir::diag::Entity;
+
 use hlo_ir::factors::{FactorSet, find_factors};
 use hlo_ir::{ArrayShape, Dims, InstId, Module};
 use hlo_spmd::is_rebuilt;
@@ -102,9 +102,7 @@ impl<'m> Program<'m> {
     /// # Errors
     /// It has no entry.
     pub(crate) fn read(module: &'m Module, frequencies: &Frequencies) -> Result<Program<'m>, SearchError> {
-        let entry = module
-            .entry()
-            .ok_or_else(|| SearchError::about("search", Entity::Module, "expected an entry computation, found none"))?;
+        let entry = module.entry().ok_or(SearchError::NoEntry)?;
         let leaves = Values::find(module, THROUGH, SharedCallees::Entered);
         let mut program = Program {
             module,

@@ -3,6 +3,7 @@
 use crate::claims::{ExchangeReport, count_deferred, find_exchanges};
 use crate::dump::describe;
 use crate::found::{Found, MeshOutcome};
+use crate::pipeline::{PipelineReport, find_pipelines};
 use crate::plan::{ChosenPlan, CostOf};
 use crate::prices::Prices;
 use crate::program::{CutId, Program};
@@ -31,6 +32,8 @@ pub struct PlanReport {
     pub is_reproducible: bool,
     /// Plans that people make by hand.
     pub baselines: Vec<BaselineReport>,
+    /// The fastest pipeline of each number of stages; modelled only, no pass writes one.
+    pub pipelines: Vec<PipelineReport>,
     /// Every mesh.
     pub meshes: Vec<MeshReport>,
     /// How each parameter is held.
@@ -122,7 +125,13 @@ fn seconds(cost: Cost) -> f64 {
 
 impl PlanReport {
     /// What there is to say about a plan.
-    pub(crate) fn new(program: &Program<'_>, found: &Found, machine: &Machine, links: &Network) -> PlanReport {
+    pub(crate) fn new(
+        program: &Program<'_>,
+        found: &Found,
+        machine: &Machine,
+        links: &Network,
+        memory_limit: Option<u64>,
+    ) -> PlanReport {
         let plan = ChosenPlan { network: &found.network, assignment: &found.assignment };
         let baselines = found.baselines.iter().map(|fact| BaselineReport {
             name: fact.baseline.name(),
@@ -166,6 +175,7 @@ impl PlanReport {
             n_deferred_sums: count_deferred(program, &plan),
             exchanges: find_exchanges(program, &plan, &Prices::new(&found.network.mesh, links)),
             work_s: costs.iter().filter(|(_, of)| is_work(of)).map(|(cost, _)| seconds(*cost)).sum(),
+            pipelines: find_pipelines(program, machine, links, found.network.mesh.n_devices(), memory_limit),
             n_copies: 0,
         }
     }

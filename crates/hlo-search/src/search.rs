@@ -16,7 +16,7 @@ use crate::plan::ChosenPlan;
 use crate::prices::Prices;
 use crate::program::{CutId, Program};
 use crate::roles::Roles;
-use crate::solver::{Assignment, Cost, INFINITE, Problem, Progress, SolveRequest, Solved, solve};
+use crate::solver::{Assignment, Cost, INFINITE, Problem, Progress, SolveRequest, Solved, find_repeats, solve};
 use cranelift_entity::SecondaryMap;
 use hlo_analysis::time::{Machine, Network};
 use hlo_ir::axes::AxisSharding;
@@ -63,6 +63,13 @@ const ENTRIES_READ: u64 = 8;
 
 /// Parts of the effort for one baseline, and for one mesh of those that are left.
 const BASELINE_SHARE: u64 = 40;
+
+/// Whether a plan in which layers of one kind are cut alike is one of the starts.
+#[derive(Clone, Copy)]
+enum Layers {
+    AlsoTied,
+    Free,
+}
 
 struct Search<'a, 'p, 'm> {
     facts: &'a Facts<'p, 'm>,
@@ -271,17 +278,28 @@ impl Search<'_, '_, '_> {
         }
     }
 
-    fn solve(&mut self, problem: &Problem, starts: &[Assignment], effort: u64, cutoff: Option<Cost>) -> Solved {
+    fn solve(
+        &mut self,
+        problem: &Problem,
+        layers: Layers,
+        starts: &[Assignment],
+        effort: u64,
+        cutoff: Option<Cost>,
+    ) -> Solved {
         let (best, tell, now) = (self.best_cost(), self.limits.progress, &self.now);
         let progress = |at: Progress| {
             let ms = |cost: Cost| format!("{:.3} ms", cost as f64 / 1e9);
             let cost = if at.cost.min(best) < INFINITE { ms(at.cost.min(best)) } else { "none".into() };
             tell(&format!("searches mesh {now}: best plan {cost}, bound on this mesh {}", ms(at.lower_bound.max(0))));
         };
+        let repeats = match layers {
+            Layers::AlsoTied => find_repeats(problem),
+            Layers::Free => None,
+        };
         let solved = solve(&SolveRequest {
             problem,
             starts,
-            repeats: None,
+            repeats: repeats.as_ref(),
             effort,
             cutoff,
             wanted_gap: self.limits.wanted_gap,
@@ -312,10 +330,10 @@ impl Search<'_, '_, '_> {
                 break;
             }
             solved = match restriction {
-                None => self.solve(&network.problem, starts, effort, cutoff),
+                None => self.solve(&network.problem, Layers::AlsoTied, starts, effort, cutoff),
                 Some(allowed) => {
                     let restricted = Restricted::new(&network.problem, allowed);
-                    let solved = self.solve(&restricted.problem, starts, effort, cutoff);
+                    let solved = self.solve(&restricted.problem, Layers::Free, starts, effort, cutoff);
                     let assignment = solved.assignment.as_ref().map(|found| restricted.widen(found));
                     Solved { assignment, ..solved }
                 }

@@ -4,7 +4,7 @@ use crate::error::SearchError;
 use crate::mesh::MOST_AXES;
 use crate::network::Evenness;
 use hlo_analysis::time::{DEFAULT_DEVICE, Machine};
-use hlo_ir::diag::Entity;
+
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 
 pub(crate) const OPTIONS: &[OptionInfo] = &[
@@ -111,23 +111,29 @@ const DEFAULT_DEVICES: i64 = 8;
 
 impl SearchOptions {
     pub(crate) fn of(options: &Options) -> Result<SearchOptions, SearchError> {
-        let wrong = |text: String| SearchError::about("option", Entity::Module, text);
-        let machine = Machine::from_args(options.text("cluster"), options.text("device"))
-            .map_err(|error| wrong(error.to_string()))?;
+        let wrong = |name: &'static str, expected: String, found: String| SearchError::Option { name, expected, found };
+        let machine =
+            Machine::from_args(options.text("cluster"), options.text("device")).map_err(SearchError::Machine)?;
         let of_cluster = machine.cluster().map(|cluster| i64::from(cluster.n_devices()));
         let n_devices = match options.int("devices") {
             0 => of_cluster.unwrap_or(DEFAULT_DEVICES),
             n => n,
         };
         if !(2..=MOST_DEVICES).contains(&n_devices) {
-            return Err(wrong(format!("option `devices`: expected 2 to {MOST_DEVICES}, found {n_devices}")));
+            return Err(wrong("devices", format!("2 to {MOST_DEVICES}"), n_devices.to_string()));
         }
         let axes = options.int("axes");
         if !(1..=MOST_AXES as i64).contains(&axes) {
-            return Err(wrong(format!("option `axes`: expected 1 to {MOST_AXES}, found {axes}")));
+            return Err(wrong("axes", format!("1 to {MOST_AXES}"), axes.to_string()));
         }
         if let Some(name) = ["memory-limit", "draw"].into_iter().find(|name| options.int(name) < 0) {
-            return Err(wrong(format!("option `{name}`: expected 0 or more, found {}", options.int(name))));
+            return Err(wrong(name, "0 or more".into(), options.int(name).to_string()));
+        }
+        let draw = Some(options.int("draw").unsigned_abs()).filter(|&seed| seed > 0);
+        let memory_limit = Some(options.int("memory-limit").unsigned_abs()).filter(|&bytes| bytes > 0);
+        // A plan by chance keeps nothing.
+        if draw.is_some() && (memory_limit.is_some() || !options.text("pins").is_empty()) {
+            return Err(wrong("draw", "neither `pins` nor `memory-limit` beside it".into(), "one of them".into()));
         }
         Ok(SearchOptions {
             machine,
@@ -135,15 +141,15 @@ impl SearchOptions {
             effort: (options.float("effort") * 1e9) as u64,
             gap: options.float("gap"),
             most_axes: axes as usize,
-            meshes: read_meshes(options.text("mesh"), n_devices).map_err(wrong)?,
-            memory_limit: Some(options.int("memory-limit").unsigned_abs()).filter(|&bytes| bytes > 0),
+            meshes: read_meshes(options.text("mesh"), n_devices)?,
+            memory_limit,
             even: match options.text("even") {
                 "true" => Evenness::All,
                 "ends" => Evenness::Ends,
                 _ => Evenness::None,
             },
             pins: options.text("pins").into(),
-            draw: Some(options.int("draw").unsigned_abs()).filter(|&seed| seed > 0),
+            draw,
             why: Vec::new(),
             dumps_problem: false,
             plan: options.text("plan").into(),
@@ -154,8 +160,8 @@ impl SearchOptions {
 /// Meshes as an option says them: `4x6;2x2x6`.
 ///
 /// # Errors
-/// What was expected and what was found.
-pub fn read_meshes(text: &str, n_devices: i64) -> Result<Vec<Vec<i64>>, String> {
+/// A mesh of other sizes than the devices allow.
+pub fn read_meshes(text: &str, n_devices: i64) -> Result<Vec<Vec<i64>>, SearchError> {
     let mut all = Vec::new();
     for said in text.split(';').map(str::trim).filter(|said| !said.is_empty()) {
         let sizes: Option<Vec<i64>> = said.split('x').map(|size| size.trim().parse().ok()).collect();
@@ -169,9 +175,11 @@ pub fn read_meshes(text: &str, n_devices: i64) -> Result<Vec<Vec<i64>>, String> 
                 all.push(sizes);
             }
             Some(_) | None => {
-                return Err(format!(
-                    "option `mesh`: expected 1 to {MOST_AXES} sizes of 2 or more whose product is {n_devices}, found `{said}`"
-                ));
+                return Err(SearchError::Option {
+                    name: "mesh",
+                    expected: format!("1 to {MOST_AXES} sizes of 2 or more whose product is {n_devices}"),
+                    found: format!("`{said}`"),
+                });
             }
         }
     }

@@ -155,12 +155,22 @@ impl OpWork {
         };
         let read: f64 = self.reads.iter().map(|&(k, value, part)| part * tile(plan.operands.get(k), value)).sum();
         let written: f64 = self.writes.iter().map(|&(k, value, part)| part * tile(plan.results.get(k), value)).sum();
-        let flops = self.flops * plan.share;
+        self.run(machine, read + written, plan.share)
+    }
+
+    /// The cost of one run by a device that has so many bytes of each value and does this share of the arithmetic, in picoseconds.
+    pub(crate) fn cost_of(&self, machine: &Machine, bytes: impl Fn(CutId) -> f64, share: f64) -> Cost {
+        let touched = self.reads.iter().chain(&self.writes).map(|&(_, value, part)| part * bytes(value));
+        self.run(machine, touched.sum(), share)
+    }
+
+    fn run(&self, machine: &Machine, bytes: f64, share: f64) -> Cost {
+        let flops = self.flops * share;
         let arithmetic_s = match self.on_matrix_units {
             true => machine.matrix_s(flops, self.dtype, false),
             false => machine.vector_s(flops, self.dtype),
         };
-        let work = KernelWork { bytes: read + written, arithmetic_s };
+        let work = KernelWork { bytes, arithmetic_s };
         let launch_s = if self.writes.is_empty() { machine.launch_s() } else { 0.0 };
         picoseconds(machine.kernel_s(work) - launch_s)
     }

@@ -217,9 +217,10 @@ fn prepared(folder: &Path, tried: Tried<'_>, local: &Module) -> Result<Value, St
     }
     if let Some(annotated) = annotated {
         text(annotated, &npz("annotated.hlo"))?;
+        text(&on_one_device(annotated), &npz("unsharded.hlo"))?;
     }
     Ok(json!({
-        "annotated": annotated.map(|_| npz("annotated.hlo")),
+        "annotated": annotated.map(|_| npz("annotated.hlo")), "unsharded": annotated.map(|_| npz("unsharded.hlo")),
         "n_devices": local.n_devices(), "file": npz("local.hlo"), "local": npz("local.hlo"), "inputs": npz("inputs.npz"), "expected": npz("expected.npz"),
         "moved": npz("moved.npz"), "whole": has_whole.then(|| npz("whole.hlo")), "wholes": npz("wholes.npz"), "cuts": cuts,
     }))

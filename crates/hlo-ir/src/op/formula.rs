@@ -78,6 +78,42 @@ pub enum ScalarFn {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OperandType;
 
+/// What a formula is in some of its operands, the others being constants.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Degree {
+    /// It does not depend on them.
+    Constant,
+    /// A sum of them with constant factors: f(x + y) = f(x) + f(y).
+    Linear,
+    /// Neither of these by the rules that are known.
+    Other,
+}
+
+impl Formula {
+    /// Whether the formula of sums of values of these operands (as bits) is the sum of its formulas, all other operands being the same:
+    /// f(x + y) = f(x) + f(y). False for a formula that depends on none of them.
+    pub fn is_linear_in(&self, operands: u8) -> bool {
+        self.degree_in(operands) == Degree::Linear
+    }
+
+    fn degree_in(&self, operands: u8) -> Degree {
+        let (function, of) = match self {
+            Formula::Operand(k) if operands >> k & 1 == 1 => return Degree::Linear,
+            Formula::Operand(_) | Formula::Real(_) | Formula::Integer(_) => return Degree::Constant,
+            Formula::Apply(function, of) => (*function, of),
+        };
+        let degrees: Vec<Degree> = of.iter().map(|one| one.degree_in(operands)).collect();
+        match (function, degrees.as_slice()) {
+            (_, all) if all.iter().all(|&one| one == Degree::Constant) => Degree::Constant,
+            (ScalarFn::Negate, &[one]) => one,
+            (ScalarFn::Add | ScalarFn::Subtract, [Degree::Linear, Degree::Linear])
+            | (ScalarFn::Multiply, [Degree::Linear, Degree::Constant] | [Degree::Constant, Degree::Linear])
+            | (ScalarFn::Divide, [Degree::Linear, Degree::Constant]) => Degree::Linear,
+            (_, _) => Degree::Other,
+        }
+    }
+}
+
 impl From<f64> for Formula {
     fn from(constant: f64) -> Formula {
         Formula::Real(constant)
@@ -312,6 +348,20 @@ mod tests {
         assert_eq!(real(Opcode::Logistic), apply(ScalarFn::Divide, [Formula::Real(1.0), sum]));
         assert_eq!(real(Opcode::Log), apply(ScalarFn::Math("log"), [x()]));
         assert_eq!(real(Opcode::Remainder), apply(ScalarFn::Math("fmod"), [x(), Formula::Operand(1)]));
+    }
+
+    #[test]
+    fn a_formula_is_linear_where_sums_pass() {
+        let linear = |opcode| (1..4).filter(|&set| real(opcode).is_linear_in(set)).collect::<Vec<u8>>();
+        assert_eq!(linear(Opcode::Add), [0b11]);
+        assert_eq!(linear(Opcode::Subtract), [0b11]);
+        assert_eq!(linear(Opcode::Multiply), [0b01, 0b10]);
+        assert_eq!(linear(Opcode::Divide), [0b01]);
+        // One operand, so that the second bit changes nothing.
+        assert_eq!(linear(Opcode::Negate), [0b01, 0b11]);
+        assert_eq!(linear(Opcode::Maximum), []);
+        assert_eq!(linear(Opcode::Exponential), []);
+        assert_eq!(linear(Opcode::Remainder), []);
     }
 
     #[test]

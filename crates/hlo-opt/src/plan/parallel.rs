@@ -11,12 +11,13 @@ use hlo_analysis::Analyses;
 use hlo_analysis::frequency::FrequencyOptions;
 use hlo_analysis::memory::memory_sizes;
 use hlo_ir::Module;
+use hlo_ir::diag::{Diagnostic, Entity};
 use hlo_ir::print::{PrintOptions, print_module};
 use hlo_pass::pipeline::parse_pipeline;
-use hlo_pass::runner::{RunOptions, bind, run_pipeline};
+use hlo_pass::runner::{RunError, RunOptions, bind, run_pipeline};
 use hlo_search::{
-    Asked, Evenness, MOST_DEVICES, NO_BASELINE, ParallelPlan, ParamReport, PlanReport, SearchOptions, Searched,
-    USED_SHARE, WhyReport, plan_parallel, read_meshes,
+    Asked, Evenness, MOST_DEVICES, NO_BASELINE, ParallelPlan, ParamReport, PlanReport, SearchError, SearchOptions,
+    Searched, USED_SHARE, WhyReport, plan_parallel, read_meshes,
 };
 use indexmap::IndexMap;
 use serde::Serialize;
@@ -32,10 +33,13 @@ const DEFAULT_DEVICES: usize = 8;
 /// # Errors
 /// An invalid input or machine, a program with manual regions, or a memory limit that no plan keeps.
 pub(crate) fn plan(args: &ParallelArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
-    let (_, loaded) = read_completed_of_any_kind(&args.file, args.counts, console)?;
-    let mut module = loaded.module;
+    let (source, loaded) = read_completed_of_any_kind(&args.file, args.counts, console)?;
+    let mut module = loaded.module.clone();
     args.output.as_deref().map_or(Ok(()), check_target)?;
-    let failed = |text: String| Failure::Diagnostics(format!("{}: error: {text}\n", args.file.display()));
+    let has_color = console.has_color;
+    let failed = |diagnostic: Diagnostic| {
+        Failure::Diagnostics(source.render(source.whole(), Some(&loaded), vec![diagnostic], has_color))
+    };
     run_passes(&mut module, "inline-calls").map_err(failed)?;
     let options = read_options(args)?;
     let given = strategies(&module, options.n_devices);
@@ -53,10 +57,10 @@ pub(crate) fn plan(args: &ParallelArgs, console: &mut Console<'_>) -> Result<u8,
     match found.map_err(failed)? {
         Searched::Nothing(_) if module.n_devices() > 1 => {
             let n_devices = module.n_devices();
-            return Err(failed(format!(
+            return Err(failed(about_plan(format!(
                 "expected a global program that nobody has cut, found one of {n_devices} devices: the program of each device, or a \
                  global one whose shardings say how it is cut (--preset auto-spmd partitions that)"
-            )));
+            ))));
         }
         Searched::Nothing(why) => {
             console.say(&format!("{}: unchanged: {why}\n", args.file.display()));
@@ -69,6 +73,11 @@ pub(crate) fn plan(args: &ParallelArgs, console: &mut Console<'_>) -> Result<u8,
     Ok(exit::OK)
 }
 
+/// What stops the search, where no instruction is at fault.
+fn about_plan(message: String) -> Diagnostic {
+    Diagnostic::about("plan", Entity::Module, message)
+}
+
 /// How often a plan is looked for because the partitioned program of the first takes more than the limit.
 const MOST_ROUNDS: u32 = 6;
 /// By which share the second limit is below the first at least; each further step is twice as large.
@@ -79,11 +88,11 @@ const CLOSE: f64 = 0.01;
 /// A plan whose partitioned program keeps its share of the memory limit, by the analysis of memory: what a plan counts is an estimate.
 /// Where the best plan does not keep it, smaller limits are tried, and limits between those that had a fitting plan and those that had
 /// not; the bound stays that of the user's limit.
-fn plan_within(module: &Module, asked: &Asked<'_>) -> Result<Searched, String> {
+fn plan_within(module: &Module, asked: &Asked<'_>) -> Result<Searched, Diagnostic> {
     let search = |limit: Option<u64>| {
         let options = SearchOptions { memory_limit: limit, ..asked.options.clone() };
         let found = plan_parallel(module, &Asked { options: &options, ..*asked }, FrequencyOptions::default());
-        found.map_err(|error| error.to_string())
+        found.map_err(|error| Diagnostic::about(error.rule(), error.entity(), error.to_string()))
     };
     let Some(limit) = asked.options.memory_limit else { return search(None) };
     let most = limit as f64 * USED_SHARE;
@@ -130,15 +139,15 @@ fn plan_within(module: &Module, asked: &Asked<'_>) -> Result<Searched, String> {
     }
     match best {
         Some(plan) => Ok(Searched::Plan(plan)),
-        None => Err(format!(
+        None => Err(about_plan(format!(
             "no plan found whose partitioned program takes at most {:.0} % of {limit} bytes; the least that was found takes {least} bytes",
             100.0 * USED_SHARE
-        )),
+        ))),
     }
 }
 
 /// The peak memory of what a plan's partitioned program takes, in bytes.
-fn partitioned_peak(plan: &ParallelPlan) -> Result<u64, String> {
+fn partitioned_peak(plan: &ParallelPlan) -> Result<u64, Diagnostic> {
     let mut local = plan.module.clone();
     run_passes(&mut local, "spmd-partition,simplify-tuples,cse,dce")?;
     Ok(memory_sizes(&local).peak_bytes)
@@ -174,7 +183,7 @@ struct JsonReport<'p> {
 }
 
 fn read_options(args: &ParallelArgs) -> Result<SearchOptions, Failure> {
-    let usage = |text: String| Failure::Usage(text);
+    let usage = |error: SearchError| Failure::Usage(error.to_string());
     // A machine by name has as many devices as are asked for; a cluster says how many it has.
     let n_asked = args.devices.unwrap_or(DEFAULT_DEVICES);
     let machine = machine::machine(&args.machine, n_asked)?;
@@ -206,13 +215,13 @@ fn read_options(args: &ParallelArgs) -> Result<SearchOptions, Failure> {
     })
 }
 
-/// Runs a pipeline on a module; what stops it, in one line.
-fn run_passes(module: &mut Module, pipeline: &str) -> Result<(), String> {
-    let calls = parse_pipeline(pipeline).map_err(|error| error.to_string())?;
-    let passes = bind(&calls, &registry::passes()).map_err(|error| error.to_string())?;
+/// Runs a pipeline on a module; what stops it first.
+fn run_passes(module: &mut Module, pipeline: &str) -> Result<(), Diagnostic> {
+    let calls = parse_pipeline(pipeline).map_err(|error| about_plan(error.to_string()))?;
+    let passes = bind(&calls, &registry::passes()).map_err(|error| about_plan(error.to_string()))?;
     let stopped = run_pipeline(module, &mut Analyses::default(), &passes, RunOptions::default());
-    let said = |error: hlo_pass::runner::RunError| error.diagnostics.first().map(|first| first.message.clone());
-    stopped.map(|_| ()).map_err(|error| said(error).unwrap_or_default())
+    let first = |error: RunError| error.diagnostics.into_iter().next();
+    stopped.map(|_| ()).map_err(|error| first(error).unwrap_or_else(|| about_plan("a pass stopped".into())))
 }
 
 /// The program with the strategies of MindSpore's search, which halves devices; `None` where it does not apply.
@@ -269,6 +278,17 @@ fn report_text(file: &Path, options: &SearchOptions, plan: &ParallelPlan) -> Str
             None => NO_BASELINE.into(),
         };
         let _ = writeln!(out, "  {:<20} {:<12} {said}", baseline.name, baseline.mesh);
+    }
+    if let Some(pipeline) = report.pipelines.iter().min_by(|a, b| a.step_s.total_cmp(&b.step_s)) {
+        let mesh = format!("{} x {}", pipeline.n_stages, pipeline.n_devices_of_stage);
+        let ratio = pipeline.step_s / report.step_s.max(f64::MIN_POSITIVE);
+        let _ = writeln!(
+            out,
+            "  {:<20} {mesh:<12} {:>12}   {ratio:.3} x, {} microbatches; modelled only, no pass writes it",
+            "pipeline (1F1B)",
+            time_text(pipeline.step_s),
+            pipeline.n_microbatches
+        );
     }
     let mut outcomes: IndexMap<&str, usize> = IndexMap::new();
     report.meshes.iter().for_each(|mesh| *outcomes.entry(mesh.outcome).or_insert(0) += 1);

@@ -8,6 +8,7 @@ mod limits;
 mod model;
 mod problem;
 mod repair;
+mod repeats;
 mod runner_up;
 mod search;
 mod simplify;
@@ -20,5 +21,6 @@ mod tied;
 mod within;
 
 pub(crate) use problem::{Assignment, Constraint, Cost, INFINITE, Pair, PairTable, Problem, VarId};
+pub(crate) use repeats::find_repeats;
 pub(crate) use runner_up::RunnerUps;
 pub(crate) use solve::{Progress, SolveRequest, Solved, solve};
