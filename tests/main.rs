@@ -25,6 +25,7 @@ mod plan;
 mod plan_parallel;
 mod plan_rules;
 mod plan_trace;
+mod plan_zero;
 mod promises;
 mod random_collectives;
 mod random_passes;

@@ -40,6 +40,12 @@ pub const PREPARE: &str = "inline-calls,simplify-tuples,hoist-invariants,split-t
 /// Weights in shards are gathered in the type in which loops take them.
 const SHARD_STATE: &str = "hoist-conversions,shard-weight-update{interface=sharded},dce";
 const SHARD_STATE_THAT_PAYS: &str = "hoist-conversions,shard-weight-update{interface=sharded,profit=auto},dce";
+/// State crosses the interface in shards, weights too or not.
+macro_rules! zero {
+    ($weights:literal) => {
+        concat!("hoist-conversions,shard-weight-update{interface=sharded,keep-weights-sharded=", $weights, "},dce")
+    };
+}
 /// Matrix updates that all devices repeat are shared out where that is faster; what is left to send goes in few collectives.
 const COMBINE: &str = "distribute-matrix-updates,combine-collectives{mode=variadic}";
 
@@ -56,8 +62,7 @@ const SPMD_GSPMD: &str =
 const SPMD_BEST: &str =
     "inline-calls,propagate-shardings{order=best},spmd-partition{price=time},simplify-tuples,cse,dce";
 const SPMD_USER: &str = "inline-calls,spmd-partition{price=time},simplify-tuples,cse,dce";
-/// A plan is found, and partitioned as ops are fastest.
-/// The program of each device by a searched plan with these options.
+/// The program of each device by a searched plan with these options, partitioned as ops are fastest.
 macro_rules! planned {
     ($options:literal) => {
         concat!("inline-calls,search-parallelization", $options, ",spmd-partition{price=time},simplify-tuples,cse,dce")
@@ -330,6 +335,40 @@ pub const PRESETS: [Preset; 5] = [
         by_memory: &[],
     },
 ];
+
+/// The forms that `plan zero` compares, each in several ways of the same name: the fastest one counts.
+const ZERO: Preset = Preset {
+    name: "zero",
+    help: "state whole, or in shards",
+    options: BY_TIME,
+    by_time: &[
+        reference("gradients summed once", None, PREPARE),
+        way("replicated", Some(0), ""),
+        way("replicated", Some(0), COMBINE),
+        way("ZeRO-1, 2", Some(0), zero!("no")),
+        way("ZeRO-1, 2", Some(3), COMBINE),
+        way("ZeRO-3", Some(0), zero!("yes")),
+        way("ZeRO-3", Some(5), COMBINE),
+        way("per weight", Some(0), SHARD_STATE),
+        way("per weight", Some(7), COMBINE),
+        way("per weight", Some(0), SHARD_STATE_THAT_PAYS),
+        way("per weight", Some(9), COMBINE),
+    ],
+    by_memory: &[],
+};
+
+/// The ways of `plan zero` on a cluster that is named for itself, or else on a machine.
+///
+/// # Errors
+/// As [`ways`].
+pub(crate) fn zero_ways(cluster: Option<&str>, machine: Option<&Chosen>) -> Result<Ways, Failure> {
+    let mut options = Vec::new();
+    options.extend(cluster.map(|cluster| ("cluster".to_string(), OptionValue::Text(cluster.into()))));
+    if let Some(machine) = machine {
+        machine.fill(&mut options, ZERO.options);
+    }
+    ZERO.ways(&options)
+}
 
 /// What a module that a named pass makes is compared with.
 const UNSHARDED: Preset = Preset {

@@ -12,7 +12,7 @@ pub(crate) enum MeshOutcome {
     /// It was searched; the bound is its own.
     Searched,
     /// Its bound reached the best cost of other meshes.
-    Cut,
+    Bounded,
     /// The effort was used up.
     NotReached,
     /// What the user fixed cannot be cut so on it.
@@ -24,7 +24,7 @@ impl MeshOutcome {
     pub(crate) fn name(self) -> &'static str {
         match self {
             MeshOutcome::Searched => "searched",
-            MeshOutcome::Cut => "cut by its bound",
+            MeshOutcome::Bounded => "ended by its bound",
             MeshOutcome::NotReached => "not reached",
             MeshOutcome::Unpinnable => "cannot cut as pinned",
         }

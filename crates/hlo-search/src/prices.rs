@@ -65,7 +65,7 @@ impl Exchange {
 
 /// One exchange on the way from one state to another.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(crate) struct Step {
+pub(crate) struct ExchangeStep {
     pub exchange: Exchange,
     pub axes: AxisSet,
     /// Of a device's tile: before an all-reduce, reduce-scatter or all-to-all, after an all-gather; what a permute sends.
@@ -75,7 +75,7 @@ pub(crate) struct Step {
 /// The steps from one state to another.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct Way {
-    pub steps: SmallVec<[Step; 4]>,
+    pub steps: SmallVec<[ExchangeStep; 4]>,
     pub seconds: f64,
 }
 
@@ -83,14 +83,14 @@ impl Way {
     fn add(&mut self, prices: &Prices<'_>, exchange: Exchange, axes: AxisSet, bytes: f64) {
         if prices.mesh.n_places(axes) > 1 && bytes > 0.0 {
             self.seconds += prices.costs[exchange as usize][usize::from(axes)].seconds(bytes);
-            self.steps.push(Step { exchange, axes, bytes });
+            self.steps.push(ExchangeStep { exchange, axes, bytes });
         }
     }
 
     fn add_permute(&mut self, axes: AxisSet, bytes: f64, seconds: f64) {
         if seconds > 0.0 {
             self.seconds += seconds;
-            self.steps.push(Step { exchange: Exchange::Permute, axes, bytes });
+            self.steps.push(ExchangeStep { exchange: Exchange::Permute, axes, bytes });
         }
     }
 
@@ -160,7 +160,7 @@ impl<'a> Prices<'a> {
         Prices { mesh, network, costs, shifts, permutes: RefCell::default() }
     }
 
-    /// Seconds of an exchange among devices that differ along these axes; the bytes as in [`Step::bytes`].
+    /// Seconds of an exchange among devices that differ along these axes; the bytes as in [`ExchangeStep::bytes`].
     pub(crate) fn exchange_s(&self, exchange: Exchange, axes: AxisSet, bytes: f64) -> f64 {
         let mut way = Way::default();
         way.add(self, exchange, axes, bytes);
@@ -173,7 +173,7 @@ impl<'a> Prices<'a> {
     }
 
     /// Bytes that a device sends in a step, as [`hlo_analysis::traffic`] counts them.
-    pub(crate) fn sent_bytes(&self, step: &Step) -> f64 {
+    pub(crate) fn sent_bytes(&self, step: &ExchangeStep) -> f64 {
         let n = self.mesh.n_places(step.axes) as f64;
         let others = (n - 1.0) / n;
         match step.exchange {

@@ -71,7 +71,7 @@ pub struct BaselineReport {
 pub struct MeshReport {
     /// `4 x 6`.
     pub mesh: String,
-    /// `searched`, `cut by its bound`, `not reached`, `cannot cut as pinned`.
+    /// `searched`, `ended by its bound`, `not reached`, `cannot cut as pinned`.
     pub outcome: &'static str,
     /// Modelled time of the best plan found on it.
     pub step_s: Option<f64>,
@@ -139,7 +139,7 @@ impl PlanReport {
             step_s: fact.cost.map(seconds),
         });
         let meshes = found.meshes.iter().map(|fact| {
-            let is_searched = matches!(fact.outcome, MeshOutcome::Searched | MeshOutcome::Cut);
+            let is_searched = matches!(fact.outcome, MeshOutcome::Searched | MeshOutcome::Bounded);
             MeshReport {
                 mesh: fact.mesh.describe(),
                 outcome: fact.outcome.name(),

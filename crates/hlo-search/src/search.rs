@@ -71,7 +71,7 @@ enum Layers {
     Free,
 }
 
-struct Search<'a, 'p, 'm> {
+struct MeshSearch<'a, 'p, 'm> {
     facts: &'a Facts<'p, 'm>,
     roles: Roles,
     links: &'a Network,
@@ -102,7 +102,7 @@ pub(crate) fn search(
     limits: &SearchLimits<'_>,
 ) -> Result<Found, NotFound> {
     let facts = Facts::new(program, machine, limits.even);
-    let mut search = Search {
+    let mut search = MeshSearch {
         facts: &facts,
         links: &links,
         roles: Roles::find(program),
@@ -163,15 +163,15 @@ fn nothing() -> Solved {
         cost: INFINITE,
         lower_bound: 0,
         is_exact: false,
-        was_cut: false,
+        was_bounded: false,
         was_stopped: false,
         n_steps: 0,
-        stages: Vec::new(),
+        phases: Vec::new(),
         least_demands: Vec::new(),
     }
 }
 
-impl Search<'_, '_, '_> {
+impl MeshSearch<'_, '_, '_> {
     fn best_cost(&self) -> Cost {
         self.best.as_ref().map_or(INFINITE, |(_, _, cost)| *cost)
     }
@@ -240,7 +240,7 @@ impl Search<'_, '_, '_> {
         let near = |cost: Cost| cost - (cost as f64 * self.limits.wanted_gap) as Cost;
         let cutoff = self.best.as_ref().map(|(_, _, cost)| near(*cost));
         let solved = self.solve_within(&mut network, None, &starts, effort, cutoff);
-        let outcome = if solved.was_cut { MeshOutcome::Cut } else { MeshOutcome::Searched };
+        let outcome = if solved.was_bounded { MeshOutcome::Bounded } else { MeshOutcome::Searched };
         self.meshes.push(MeshFact {
             cost: solved.cost,
             lower_bound: solved.lower_bound,
@@ -405,7 +405,7 @@ impl Search<'_, '_, '_> {
         };
         let peak = self.lifetimes.peak(self.facts.program, &ChosenPlan { network: &network, assignment: &assignment });
         let bounds = self.meshes.iter().filter_map(|fact| match fact.outcome {
-            MeshOutcome::Searched | MeshOutcome::Cut => Some(fact.lower_bound),
+            MeshOutcome::Searched | MeshOutcome::Bounded => Some(fact.lower_bound),
             MeshOutcome::Unpinnable | MeshOutcome::NotReached => None,
         });
         let lower_bound = bounds.min().unwrap_or(0).min(cost);

@@ -22,6 +22,8 @@ pub(crate) enum PlanCommand {
     Reshard(ReshardArgs),
     /// Find how to cut a global training step, with a bound that says how far from the best the plan can be
     Parallel(ParallelArgs),
+    /// Compare state that is whole or in shards (ZeRO), on several numbers of devices: memory, bytes sent, step time
+    Zero(ZeroArgs),
     /// List the algebraic rules, or check rules of a file
     Rules(RulesArgs),
 }
@@ -170,6 +172,38 @@ pub(crate) struct ParallelArgs {
     /// The report, one JSON object, the annotated program, or a picture of its ops coloured by how they are cut
     #[arg(long, value_name = "WHAT", default_value = "text")]
     pub emit: ParallelEmit,
+}
+
+/// `plan zero`.
+#[derive(Args, Debug)]
+pub(crate) struct ZeroArgs {
+    /// The step of one device: HLO text or proto, or - for stdin
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// The counts of devices.
+    #[command(flatten)]
+    pub counts: CountArgs,
+    /// The machine.
+    #[command(flatten)]
+    pub machine: crate::arguments::MachineArgs,
+    /// Numbers of devices: 8,16,64; other numbers than the module's own are modelled. The module's if none is given
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub devices: Vec<usize>,
+    /// What a device has for the step: 30GiB; what it has if not given
+    #[arg(long, value_name = "N[KiB|MiB|GiB]", value_parser = bytes)]
+    pub memory_limit: Option<f64>,
+    /// The table, one JSON object, or a picture
+    #[arg(long, value_name = "WHAT", default_value = "text")]
+    pub emit: ZeroEmit,
+}
+
+/// What `plan zero` prints.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub(crate) enum ZeroEmit {
+    Text,
+    Json,
+    Svg,
 }
 
 /// `plan rules`.

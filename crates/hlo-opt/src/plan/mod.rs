@@ -1,5 +1,5 @@
 //! `hlo-opt plan`: how to place parallelism on a machine, how to reduce on it, how to cut an array otherwise, how to cut a
-//! whole training step, and which algebraic rules hold.
+//! whole training step, what state in shards would take, and which algebraic rules hold.
 
 pub(crate) mod arguments;
 mod parallel;
@@ -8,7 +8,10 @@ pub(crate) mod plot;
 pub(crate) mod reduction;
 pub(crate) mod reshard;
 mod reshard_picture;
+mod retarget;
 mod rules;
+mod zero;
+mod zero_picture;
 
 use crate::console::Console;
 use crate::{Failure, exit};
@@ -26,6 +29,7 @@ pub(crate) fn run(command: &PlanCommand, console: &mut Console<'_>) -> Result<u8
         PlanCommand::Reduction(args) => reduction::plan(args, console)?,
         PlanCommand::Reshard(args) => reshard::plan(args, console)?,
         PlanCommand::Parallel(args) => return parallel::plan(args, console),
+        PlanCommand::Zero(args) => return zero::plan(args, console),
         PlanCommand::Rules(args) => return rules::plan(args, console),
     }
     Ok(exit::OK)

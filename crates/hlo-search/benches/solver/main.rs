@@ -2,7 +2,7 @@
 //!
 //! `cargo bench -p hlo-search --bench solver -- 24 0.01 5 0.2 3 2`: 24 layers, until a gap of 1 %, with costs disturbed by 5 %, no
 //! more than 0.2 of the values with several uses on a device, three axes, and two moments. Without arguments some that fit in a minute. With
-//! `VERBOSE=1` in the environment, also the stages.
+//! `VERBOSE=1` in the environment, also the phases.
 //!
 //! `cargo bench -p hlo-search --bench solver -- grid 10 8`: 10 times 10 variables of 8 states, with random costs.
 //!
@@ -229,7 +229,7 @@ fn time(problem: &Problem, repeats: &SecondaryMap<VarId, u32>, wanted_gap: f64, 
         solved.n_steps as f64
     );
     if is_verbose {
-        solved.stages.iter().for_each(|stage| println!("  {stage:?}"));
+        solved.phases.iter().for_each(|phase| println!("  {phase:?}"));
     }
 }
 

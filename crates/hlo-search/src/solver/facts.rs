@@ -1,4 +1,4 @@
-//! What a search has used and found so far, by stage.
+//! What a search has used and found so far, by phase.
 
 use super::eliminate::EliminationLimits;
 use super::problem::{Cost, INFINITE};
@@ -6,7 +6,7 @@ use super::tables::is_infinite;
 
 /// A kind of step of the solver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Stage {
+pub(crate) enum Phase {
     /// States and nodes that go without a look at bounds.
     Simplify,
     /// A solution in which what repeats is tied.
@@ -21,17 +21,17 @@ pub(crate) enum Stage {
     Price,
 }
 
-/// What the steps of one stage did together, between steps of other stages.
+/// What the steps of one phase did together, between steps of other phases.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) struct StageFact {
-    pub stage: Stage,
+pub(crate) struct PhaseFact {
+    pub phase: Phase,
     pub n_runs: u64,
     /// Sums over the runs: of the states that they were given, and of those that they left.
     pub n_states_before: u64,
     pub n_states_after: u64,
     /// Table entries read.
     pub n_steps: u64,
-    /// Of the whole, as far as it was known when the stage ended.
+    /// Of the whole, as far as it was known when the phase ended.
     pub lower_bound: Cost,
     /// Likewise; [`INFINITE`] without an assignment.
     pub cost: Cost,
@@ -66,7 +66,7 @@ pub(super) struct Search<'a> {
     /// Whether `is_over` ended it.
     pub was_stopped: bool,
     pub eliminations: Eliminations,
-    pub stages: Vec<StageFact>,
+    pub phases: Vec<PhaseFact>,
     /// Told the bound and the cost of the whole as they get better.
     pub progress: &'a dyn Fn(Cost, Cost),
     /// The bound and the cost of what is not in the model at hand; none where the model is not a part of the whole, but a case of it.
@@ -83,7 +83,7 @@ impl<'a> Search<'a> {
             is_over,
             was_stopped: false,
             eliminations: Eliminations::default(),
-            stages: Vec::new(),
+            phases: Vec::new(),
             progress,
             outside: Some((0, 0)),
             best: (-INFINITE, INFINITE),
@@ -127,13 +127,13 @@ impl<'a> Search<'a> {
     }
 
     /// Adds a run to the facts; `n_steps_before` is what was used when it began.
-    pub(super) fn note(&mut self, stage: Stage, n_states: [usize; 2], n_steps_before: u64) {
+    pub(super) fn note(&mut self, phase: Phase, n_states: [usize; 2], n_steps_before: u64) {
         let [n_states_before, n_states_after] = n_states.map(|n| n as u64);
         let n_steps = self.n_steps - n_steps_before;
         let (lower_bound, cost) = self.best;
-        let is_full = self.stages.len() >= MOST_FACTS;
-        match self.stages.last_mut() {
-            Some(last) if last.stage == stage || is_full => {
+        let is_full = self.phases.len() >= MOST_FACTS;
+        match self.phases.last_mut() {
+            Some(last) if last.phase == phase || is_full => {
                 last.n_runs += 1;
                 last.n_states_before += n_states_before;
                 last.n_states_after += n_states_after;
@@ -142,8 +142,8 @@ impl<'a> Search<'a> {
             }
             _ => {
                 let n_runs = 1;
-                self.stages.push(StageFact {
-                    stage,
+                self.phases.push(PhaseFact {
+                    phase,
                     n_runs,
                     n_states_before,
                     n_states_after,

@@ -13,7 +13,7 @@
 
 mod parts;
 
-use super::facts::{Search, Stage};
+use super::facts::{Phase, Search};
 use super::model::{Model, connected_parts, has_empty_node};
 use super::problem::{Cost, INFINITE};
 use super::simplify::{Fold, Simplified, simplify};
@@ -65,7 +65,7 @@ pub(super) fn minimize(search: &mut Search, model: Model, task: Task) -> Outcome
     }
     let (n_states, n_steps) = (model.n_states(), search.n_steps);
     let Simplified::Rest(model, folds) = simplify(model, &mut search.n_steps) else { return nothing };
-    search.note(Stage::Simplify, [n_states, model.n_states()], n_steps);
+    search.note(Phase::Simplify, [n_states, model.n_states()], n_steps);
     let mut whole = Whole::new(model, folds, task);
     whole.improve(search);
     if search.is_out() {

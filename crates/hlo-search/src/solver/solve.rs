@@ -1,6 +1,6 @@
-//! The face of the solver: what is asked, what comes out, and the order of its stages.
+//! The face of the solver: what is asked, what comes out, and the order of its phases.
 
-use super::facts::{Eliminations, Search, StageFact};
+use super::facts::{Eliminations, PhaseFact, Search};
 use super::limits::{demand_only, has_demands};
 use super::model::Model;
 use super::problem::{Assignment, Cost, INFINITE, Problem, VarId};
@@ -50,11 +50,11 @@ pub(crate) struct Solved {
     /// Whether cost and bound differ by at most 1e-9 of the cost.
     pub is_exact: bool,
     /// Whether the bound reached the request's cutoff: the bound is no higher than that.
-    pub was_cut: bool,
+    pub was_bounded: bool,
     /// Whether time was over: another run may end elsewhere.
     pub was_stopped: bool,
     pub n_steps: u64,
-    pub stages: Vec<StageFact>,
+    pub phases: Vec<PhaseFact>,
     /// Where nothing was found, by constraint; otherwise empty.
     pub least_demands: Vec<LeastDemand>,
 }
@@ -103,10 +103,10 @@ pub(super) fn solve_with(request: &SolveRequest, eliminations: Eliminations) -> 
         assignment: best.states,
         cost: best.cost,
         lower_bound,
-        was_cut: outside < best.cost && lower_bound >= outside,
+        was_bounded: outside < best.cost && lower_bound >= outside,
         was_stopped: search.was_stopped,
         n_steps: search.n_steps,
-        stages: search.stages,
+        phases: search.phases,
         least_demands,
     }
 }

@@ -59,7 +59,7 @@ fn draw(random: &mut Random) -> Problem {
     problem
 }
 
-/// Limits under which elimination solves all, some or no parts, so that the other stages have to.
+/// Limits under which elimination solves all, some or no parts, so that the other phases have to.
 fn draw_eliminations(random: &mut Random) -> Eliminations {
     let [first, last] = [0, 1].map(|_| {
         let n = [0, 20, 200, u64::MAX][random.below(4) as usize];
@@ -298,8 +298,8 @@ fn starts_cutoffs_and_progress() {
         let cutoff = Some(random.below(2 * least.min(10_000) as u64 + 1) as Cost);
         let cut = solve_with(&SolveRequest { cutoff, ..request(&problem, u64::MAX) }, eliminations);
         assert!(cut.lower_bound <= least, "case {case}");
-        assert!(cut.was_cut || cut.cost == least, "case {case}: {cut:?}");
-        assert!(!cut.was_cut || cutoff <= Some(least), "case {case}");
+        assert!(cut.was_bounded || cut.cost == least, "case {case}: {cut:?}");
+        assert!(!cut.was_bounded || cutoff <= Some(least), "case {case}");
         let stopped = solve(&SolveRequest { is_over: &|| true, ..request(&problem, u64::MAX) });
         assert!(stopped.lower_bound <= least && least <= stopped.cost, "case {case}");
     }
@@ -321,7 +321,7 @@ fn a_cutoff_within_the_gap_is_reached_in_full() {
         assert!(solved.lower_bound <= least, "{case}");
         let best = solved.cost.min(known);
         assert!(solved.lower_bound >= (best - (best as f64 * gap) as Cost).min(least) - 1, "{case}");
-        n_cut += usize::from(solved.was_cut);
+        n_cut += usize::from(solved.was_bounded);
     }
     assert!(n_cut > 100);
 }

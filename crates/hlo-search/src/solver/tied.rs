@@ -3,7 +3,7 @@
 //! The tied model has one node for each class, whose costs, tables and demands are the sums over the class. An edge between two
 //! variables of one class becomes the diagonal of its table. An assignment of the tied model is one of the model, at the same cost.
 
-use super::facts::{Search, Stage};
+use super::facts::{Phase, Search};
 use super::limits::has_demands;
 use super::model::{Demand, EdgeJoiner, Model, Node, add_diagonal, plus_all};
 use super::problem::VarId;
@@ -35,7 +35,7 @@ pub(super) fn tied_states(
             }
         })
     });
-    search.note(Stage::Tie, n_states, n_steps);
+    search.note(Phase::Tie, n_states, n_steps);
     let states = outcome.states?;
     Some(class_of.iter().map(|class| states[*class as usize]).collect())
 }

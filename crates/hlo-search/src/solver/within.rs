@@ -16,7 +16,7 @@
 
 mod ascend;
 
-use super::facts::{Search, Stage};
+use super::facts::{Phase, Search};
 use super::limits::{
     OverLimit, demand_only, drop_by_limits, has_demands, highest_price, is_within, price_of, priced, taken,
 };
@@ -211,7 +211,7 @@ impl Within {
         }
         self.raise(outcome.bound);
         search.report(self.bound, self.cost);
-        search.note(Stage::Price, [self.model.n_states(); 2], n_steps);
+        search.note(Phase::Price, [self.model.n_states(); 2], n_steps);
         if self.bound >= self.cutoff {
             return None;
         }

@@ -4,7 +4,7 @@ use super::{Outcome, Task, minimize};
 use crate::solver::blocks::Blocks;
 use crate::solver::descent::{Descent, cheapest};
 use crate::solver::eliminate::{EliminationLimits, EliminationPlan};
-use crate::solver::facts::{Search, Stage};
+use crate::solver::facts::{Phase, Search};
 use crate::solver::model::{Incidence, Model, fix_state};
 use crate::solver::problem::{Cost, INFINITE};
 use crate::solver::sweep::{Closed, Sweeper};
@@ -119,7 +119,7 @@ fn eliminate(search: &mut Search, part: &mut Part, limits: EliminationLimits) ->
     let n_steps = search.n_steps;
     search.n_steps += plan.n_steps;
     let (cost, states) = plan.solve(&part.model);
-    search.note(Stage::Eliminate, [part.model.n_states(), part.model.nodes.len()], n_steps);
+    search.note(Phase::Eliminate, [part.model.n_states(), part.model.nodes.len()], n_steps);
     part.progress = Progress::Done;
     if let Some(states) = states {
         part.offer(cost, states);
@@ -150,7 +150,7 @@ fn sweep(search: &mut Search, part: &mut Part, task: Task) {
     };
     let n_left = if is_closed { 0 } else { n_states - sweeper.n_dropped };
     part.model = sweeper.into_model();
-    search.note(Stage::Sweep, [n_states, n_left], n_steps);
+    search.note(Phase::Sweep, [n_states, n_left], n_steps);
 }
 
 const MOST_SWEEPS: u64 = 200;
@@ -215,7 +215,7 @@ fn sweep_blocks(search: &mut Search, part: &mut Part, task: Task, next: Progress
     };
     let n_left = if is_closed { 0 } else { n_states - blocks.n_dropped };
     part.model = blocks.into_model();
-    search.note(Stage::Block, [n_states, n_left], n_steps);
+    search.note(Phase::Block, [n_states, n_left], n_steps);
 }
 
 const MOST_BLOCK_SWEEPS: u64 = 30;
@@ -308,7 +308,7 @@ fn branch(search: &mut Search, part: &mut Part, task: Task) {
         }
     }
     part.raise(least_bound);
-    search.note(Stage::Branch, [n_states, 1], n_steps);
+    search.note(Phase::Branch, [n_states, 1], n_steps);
 }
 
 /// The node with most edges, of the fewest states, and its states, the best assignment's first.

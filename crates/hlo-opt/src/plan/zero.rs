@@ -1,0 +1,250 @@
+//! `hlo-opt plan zero`: what a data-parallel step would take with its state whole or in shards, on several numbers of devices. The
+//! module stays as it is.
+
+use super::arguments::{ZeroArgs, ZeroEmit};
+use super::{retarget, time_text, zero_picture};
+use crate::complete::read_completed;
+use crate::console::Console;
+use crate::machine::{self, Chosen};
+use crate::{Failure, exit, presets};
+use hlo_analysis::Analyses;
+use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
+use hlo_analysis::memory::memory_sizes;
+use hlo_analysis::time::{Machine, predict};
+use hlo_analysis::traffic::Traffic;
+use hlo_ir::Module;
+use hlo_ir::diag::{Diagnostic, Entity};
+use hlo_pass::fastest::Ways;
+use hlo_pass::runner::{RunError, RunOptions, run_pipeline};
+use serde::Serialize;
+use std::fmt::Write;
+
+/// The most devices that are modelled.
+const MOST_DEVICES: usize = 4096;
+
+/// A form on a number of devices.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub(crate) struct Row {
+    /// How many devices run the step.
+    pub n_devices: usize,
+    /// Whether the module is for another number of devices.
+    pub is_modelled: bool,
+    /// `replicated`, `ZeRO-1, 2`, `ZeRO-3`, or `per weight`: each weight is held as is predicted to be faster.
+    pub form: &'static str,
+    /// Among how many devices most bytes of state are cut; 1 where nothing is.
+    pub n_shards: usize,
+    /// Bytes of a device's arguments.
+    pub argument_bytes: u64,
+    /// Bytes of a device's temporaries at the peak.
+    pub temp_bytes: u64,
+    /// Bytes of a device at the peak.
+    pub peak_bytes: u64,
+    /// Bytes that a device sends in a step.
+    pub sent_bytes: f64,
+    /// Predicted seconds of a step.
+    pub step_s: f64,
+    /// Whether the peak is within the memory limit, or what a device has.
+    pub fits: bool,
+    /// Whether it is the fastest that fits on these devices.
+    pub is_best: bool,
+}
+
+/// The table.
+#[derive(Serialize)]
+struct Table<'t> {
+    machine: String,
+    memory_bytes: f64,
+    /// Why other numbers of devices are not there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    left_out: Option<String>,
+    rows: &'t [Row],
+}
+
+/// Prints the table.
+///
+/// # Errors
+/// An invalid input or machine, or a module that is not for several devices.
+pub(crate) fn plan(args: &ZeroArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
+    let (source, loaded) = read_completed(&args.file, args.counts, console)?;
+    let module = &loaded.module;
+    let own = module.n_devices();
+    let failed = |diagnostic: Diagnostic| {
+        Failure::Diagnostics(source.render(source.whole(), Some(&loaded), vec![diagnostic], console.has_color))
+    };
+    if own < 2 {
+        return Err(failed(about_zero(
+            "expected the step of one of several devices, found one device: partition a global program first \
+             (--preset auto-spmd)"
+                .into(),
+        )));
+    }
+    let counts = if args.devices.is_empty() { vec![own] } else { args.devices.clone() };
+    if let Some(wrong) = counts.iter().find(|&&n| !(2..=MOST_DEVICES).contains(&n)) {
+        return Err(Failure::Usage(format!("--devices: expected 2 to {MOST_DEVICES}, found {wrong}")));
+    }
+    let (mut rows, mut left_out) = (Vec::new(), None);
+    for &n_devices in &counts {
+        let on = match retarget::on_devices(module, n_devices) {
+            Ok(module) => module,
+            Err(why) => {
+                left_out = Some(why);
+                continue;
+            }
+        };
+        let machine = machine::machine(&args.machine, n_devices)?;
+        let ways = ways_on(args, n_devices)?;
+        let limit = args.memory_limit.unwrap_or(machine.device().memory_bytes);
+        rows.extend(rows_of(&on, &ways, &machine, (own, limit)).map_err(failed)?);
+    }
+    if rows.is_empty() {
+        let why = left_out.unwrap_or_default();
+        return Err(failed(about_zero(why)));
+    }
+    let machine = machine::machine(&args.machine, rows[0].n_devices)?;
+    let memory_bytes = args.memory_limit.unwrap_or(machine.device().memory_bytes);
+    // The machine of each row has its own number of nodes.
+    let name = args.machine.machine.clone().unwrap_or_else(|| machine.to_string());
+    let table = Table { machine: name, memory_bytes, left_out, rows: &rows };
+    match args.emit {
+        ZeroEmit::Text => console.print(text(&args.file.display().to_string(), &table).as_bytes()),
+        ZeroEmit::Json => console.print_json(&table),
+        ZeroEmit::Svg => {
+            let title = format!("{}: a step on {}", args.file.display(), table.machine);
+            console.print(zero_picture::svg(&title, &rows, memory_bytes).as_bytes())
+        }
+    }?;
+    Ok(exit::OK)
+}
+
+fn about_zero(message: String) -> Diagnostic {
+    Diagnostic::about("zero", Entity::Module, message)
+}
+
+/// The ways to each form, on so many devices.
+fn ways_on(args: &ZeroArgs, n_devices: usize) -> Result<Ways, Failure> {
+    let chosen = Chosen::find(args.machine.machine.as_deref(), args.machine.device.as_deref(), n_devices)?;
+    presets::zero_ways(args.machine.cluster.as_deref(), chosen.as_ref())
+}
+
+/// The rows of one number of devices. Of the ways to a form the fastest one counts.
+fn rows_of(
+    module: &Module,
+    ways: &Ways,
+    machine: &Machine,
+    (own, limit): (usize, f64),
+) -> Result<Vec<Row>, Diagnostic> {
+    let mut made: Vec<Module> = Vec::with_capacity(ways.ways.len());
+    let mut rows: Vec<Row> = Vec::new();
+    for way in &ways.ways {
+        let mut result = way.after.map_or(module, |before| &made[before]).clone();
+        let mut analyses = Analyses::default();
+        analyses.frequency_options = ways.frequency_options;
+        run_pipeline(&mut result, &mut analyses, &way.passes, RunOptions::default()).map_err(first)?;
+        if !way.is_reference {
+            let row = row_of(&result, way.name, machine, ways.frequency_options, own);
+            match rows.iter_mut().find(|known| known.form == way.name) {
+                Some(known) if row.step_s < known.step_s => *known = row,
+                Some(_) => {}
+                None => rows.push(row),
+            }
+        }
+        made.push(result);
+    }
+    rows.iter_mut().for_each(|row| row.fits = row.peak_bytes as f64 <= limit);
+    let best = rows.iter().filter(|row| row.fits).map(|row| row.step_s).fold(f64::INFINITY, f64::min);
+    if let Some(row) = rows.iter_mut().find(|row| row.fits && row.step_s <= best) {
+        row.is_best = true;
+    }
+    Ok(rows)
+}
+
+fn first(error: RunError) -> Diagnostic {
+    error.diagnostics.into_iter().next().unwrap_or_else(|| about_zero("a pass stopped".into()))
+}
+
+fn row_of(
+    module: &Module,
+    form: &'static str,
+    machine: &Machine,
+    frequency_options: FrequencyOptions,
+    own: usize,
+) -> Row {
+    let frequencies = Frequencies::compute(module, frequency_options);
+    let memory = memory_sizes(module);
+    let n_devices = module.n_devices();
+    Row {
+        n_devices,
+        is_modelled: n_devices != own,
+        form,
+        n_shards: n_shards(module),
+        argument_bytes: memory.argument_bytes,
+        temp_bytes: memory.temp_bytes,
+        peak_bytes: memory.peak_bytes,
+        sent_bytes: Traffic::find(module, &frequencies).sent_bytes,
+        step_s: predict(module, &frequencies, machine).map_or(f64::INFINITY, |time| time.critical_path_s),
+        fits: false,
+        is_best: false,
+    }
+}
+
+/// The size of the groups that scatter and gather most bytes.
+fn n_shards(module: &Module) -> usize {
+    let mut bytes_of: Vec<(usize, u64)> = Vec::new();
+    for &inst in module.computations().iter().flat_map(|&comp| &module.comp(comp).insts) {
+        let scatters = module.inst(inst).opcode.row().collective.is_some_and(|rule| rule.scatters || rule.gathers);
+        let groups = scatters.then(|| module.device_groups(inst).ok()).flatten();
+        let Some(size) = groups.and_then(|groups| groups.uniform_size()) else { continue };
+        let bytes = module.shape(inst).size_bytes();
+        match bytes_of.iter_mut().find(|(known, _)| *known == size) {
+            Some((_, sum)) => *sum += bytes,
+            None => bytes_of.push((size, bytes)),
+        }
+    }
+    bytes_of.into_iter().max_by_key(|&(size, bytes)| (bytes, size)).map_or(1, |(size, _)| size)
+}
+
+/// The table for people.
+fn text(file: &str, table: &Table<'_>) -> String {
+    let mut out = String::new();
+    let gib = |bytes: f64| bytes / (1u64 << 30) as f64;
+    let _ = writeln!(out, "{file}: a step on {}, {:.0} GiB a device", table.machine, gib(table.memory_bytes));
+    let _ = writeln!(
+        out,
+        "  {:>7}  {:<11} {:>6}  {:>11} {:>11} {:>11}  {:>11}  {:>12}",
+        "devices", "form", "shards", "arguments", "temporaries", "peak", "sent", "step"
+    );
+    let mut last = 0;
+    for row in table.rows {
+        let devices = match row.n_devices == last {
+            true => String::new(),
+            false => format!("{}{}", row.n_devices, if row.is_modelled { "*" } else { "" }),
+        };
+        last = row.n_devices;
+        let mib = |bytes: f64| format!("{:.1} MiB", bytes / (1u64 << 20) as f64);
+        let note = match (row.is_best, row.fits) {
+            (true, _) => "  <- fastest that fits",
+            (false, false) => "  does not fit",
+            (false, true) => "",
+        };
+        let _ = writeln!(
+            out,
+            "  {devices:>7}  {:<11} {:>6}  {:>11} {:>11} {:>11}  {:>11}  {:>12}{note}",
+            row.form,
+            row.n_shards,
+            mib(row.argument_bytes as f64),
+            mib(row.temp_bytes as f64),
+            mib(row.peak_bytes as f64),
+            mib(row.sent_bytes),
+            time_text(row.step_s)
+        );
+    }
+    if table.rows.iter().any(|row| row.is_modelled) {
+        out.push_str(
+            "* modelled: the module is for another number of devices; each device has the same part of the batch here\n",
+        );
+    }
+    if let Some(why) = &table.left_out {
+        let _ = writeln!(out, "other numbers of devices are left out: {why}");
+    }
+    out
+}
