@@ -82,12 +82,14 @@ fn about_plan(message: String) -> Diagnostic {
 const MOST_ROUNDS: u32 = 6;
 /// By which share the second limit is below the first at least; each further step is twice as large.
 const LEAST_STEP: f64 = 0.02;
+/// The share of the limit that is tried where the search at the limit leaves a gap.
+const TIGHTER: f64 = 0.85;
 /// Limits that are closer than this share are one: looking between them gains nothing.
 const CLOSE: f64 = 0.01;
 
 /// A plan whose partitioned program keeps its share of the memory limit, by the analysis of memory: what a plan counts is an estimate.
 /// Where the best plan does not keep it, smaller limits are tried, and limits between those that had a fitting plan and those that had
-/// not; the bound stays that of the user's limit.
+/// not; the bound stays that of the user's limit. Where the search leaves a gap, a tighter limit is tried too.
 fn plan_within(module: &Module, asked: &Asked<'_>) -> Result<Searched, Diagnostic> {
     let search = |limit: Option<u64>| {
         let options = SearchOptions { memory_limit: limit, ..asked.options.clone() };
@@ -136,6 +138,15 @@ fn plan_within(module: &Module, asked: &Asked<'_>) -> Result<Searched, Diagnosti
         if below > 0 && (above - below) as f64 <= CLOSE * above as f64 {
             break;
         }
+    }
+    // A search that did not come to its end may find a better plan where it has fewer to look at.
+    if let Some(known) = best.as_ref().filter(|best| !best.report.is_exact && !(asked.is_over)())
+        && let Ok(Searched::Plan(plan)) = search(Some((limit as f64 * TIGHTER) as u64))
+        && plan.report.step_s < known.report.step_s
+        && partitioned_peak(&plan)? as f64 <= most
+    {
+        let report = PlanReport { is_exact: false, bound_s: known.report.bound_s, ..plan.report };
+        best = Some(Box::new(ParallelPlan { report, ..*plan }));
     }
     match best {
         Some(plan) => Ok(Searched::Plan(plan)),
