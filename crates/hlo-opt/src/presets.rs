@@ -113,7 +113,7 @@ const fn reference(name: &'static str, after: Option<usize>, pipeline: &'static 
 }
 
 /// The options that a preset hands to the sharding, after its own.
-const fn options(objective: &'static str) -> [OptionInfo; 8] {
+const fn options(objective: &'static str) -> [OptionInfo; 9] {
     [
         OptionInfo {
             name: "objective",
@@ -158,19 +158,28 @@ const fn options(objective: &'static str) -> [OptionInfo; 8] {
             default: "any",
             help: "even: state is cut along a dim that is a multiple of the shards, as frameworks can hold it; padded: moments otherwise too",
         },
+        LIMIT,
     ]
 }
 
+/// Ways whose peak is above it are left out.
+const LIMIT: OptionInfo = OptionInfo {
+    name: MEMORY_LIMIT,
+    kind: OptionKind::Int,
+    default: "0",
+    help: "bytes that a device has for the step: 30GiB; 0: no limit",
+};
+
 const BY_TIME: &[OptionInfo] = &options("time");
 const WITHIN_MEMORY: &[OptionInfo] = &{
-    let [a, b, c, d, e, f, g, h] = options("time");
+    let [a, b, c, d, e, f, g, h, i] = options("time");
     let most_memory = OptionInfo {
         name: MOST_MEMORY,
         kind: OptionKind::Float,
         default: "1.25",
         help: "leave out ways whose peak memory is more than this many times the first one's",
     };
-    [a, b, c, d, e, f, g, h, most_memory]
+    [a, b, c, d, e, f, g, h, i, most_memory]
 };
 const BY_MEMORY: &[OptionInfo] = &options("memory");
 
@@ -202,12 +211,7 @@ const OF_SEARCH: &[OptionInfo] = &[
         default: "0",
         help: "number of devices; 0: those of the cluster, 8 without one",
     },
-    OptionInfo {
-        name: MEMORY_LIMIT,
-        kind: OptionKind::Int,
-        default: "0",
-        help: "bytes that a device has for the step: 30GiB; 0: no limit",
-    },
+    LIMIT,
     OptionInfo {
         name: "effort",
         kind: OptionKind::Float,
@@ -468,7 +472,7 @@ impl Preset {
             for call in &mut calls {
                 let is_of_machine = |name: &str| name == "cluster" || name == "device";
                 let takes = |name: &str| match call.name.as_str() {
-                    SHARDING => name != "objective" && name != MOST_MEMORY,
+                    SHARDING => name != "objective" && name != MOST_MEMORY && name != MEMORY_LIMIT,
                     DISTRIBUTING | PROPAGATING | PARTITIONING => is_of_machine(name),
                     SEARCHING => is_of_machine(name) || OPTIONS_OF_SEARCH.contains(&name),
                     _ => false,

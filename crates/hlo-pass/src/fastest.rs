@@ -201,7 +201,7 @@ impl Ways {
         }
         let text = format!(
             "expected a program that takes at most {limit} bytes at its peak, found {least} bytes at least: give a larger \
-             memory-limit, or look for a plan by `hlo-opt plan parallel`, which tries smaller ones"
+             memory-limit; `hlo-opt plan zero` (the step of one device) and `hlo-opt plan parallel` (a global step) say what takes less"
         );
         let diagnostics = vec![Diagnostic::about("memory-limit", Entity::Module, text)];
         Err(RunError { pass: "memory", diagnostics, module: Box::new(module.clone()) })
