@@ -9,6 +9,7 @@ mod flatten_update;
 mod fold_all_reduce_of_all_reduce;
 mod reassociate_all_reduce;
 mod refusal;
+mod rematerialize_all_gather;
 mod sink_all_reduce;
 mod split_tuple_all_reduce;
 
@@ -22,6 +23,7 @@ pub const PASSES: &[&PassInfo] = &[
     &flatten_update::INFO,
     &fold_all_reduce_of_all_reduce::INFO,
     &reassociate_all_reduce::INFO,
+    &rematerialize_all_gather::INFO,
     &sink_all_reduce::INFO,
     &split_tuple_all_reduce::INFO,
 ];

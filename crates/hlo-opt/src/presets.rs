@@ -27,6 +27,7 @@ const DISTRIBUTING: &str = "distribute-matrix-updates";
 const PROPAGATING: &str = "propagate-shardings";
 const PARTITIONING: &str = "spmd-partition";
 const SEARCHING: &str = "search-parallelization";
+const GATHERING_AGAIN: &str = "rematerialize-all-gather";
 
 /// The option that says how much memory a faster way may take.
 pub(crate) const MOST_MEMORY: &str = "most-memory";
@@ -46,6 +47,8 @@ macro_rules! zero {
         concat!("hoist-conversions,shard-weight-update{interface=sharded,keep-weights-sharded=", $weights, "},dce")
     };
 }
+/// Under a memory limit, weights in shards are not kept from the forward to the backward pass.
+const GATHER_AGAIN: &str = GATHERING_AGAIN;
 /// Matrix updates that all devices repeat are shared out where that is faster; what is left to send goes in few collectives.
 const COMBINE: &str = "distribute-matrix-updates,combine-collectives{mode=variadic}";
 
@@ -268,12 +271,15 @@ pub const PRESETS: [Preset; 5] = [
             way("state in shards where it pays, few collectives", Some(4), COMBINE),
             way("all state in shards", Some(1), SHARD_STATE),
             way("all state in shards, few collectives", Some(6), COMBINE),
+            way("all state in shards, weights gathered twice", Some(6), GATHER_AGAIN),
+            way("all state in shards, few collectives, weights gathered twice", Some(7), GATHER_AGAIN),
         ],
         by_memory: &[
             reference("as it is", None, ""),
             reference("gradients summed once", None, PREPARE),
             way("all state in shards", Some(1), SHARD_STATE),
             way("all state in shards, few collectives", Some(2), COMBINE),
+            way("all state in shards, weights gathered twice", Some(2), GATHER_AGAIN),
         ],
     },
     Preset {
@@ -474,6 +480,7 @@ impl Preset {
                 let takes = |name: &str| match call.name.as_str() {
                     SHARDING => name != "objective" && name != MOST_MEMORY && name != MEMORY_LIMIT,
                     DISTRIBUTING | PROPAGATING | PARTITIONING => is_of_machine(name),
+                    GATHERING_AGAIN => name == MEMORY_LIMIT,
                     SEARCHING => is_of_machine(name) || OPTIONS_OF_SEARCH.contains(&name),
                     _ => false,
                 };
