@@ -152,7 +152,10 @@ fn a_plan_by_chance_keeps_no_limit_and_says_so() {
     let pass = "search-parallelization{devices=2,draw=1,memory-limit=1MiB}";
     let (code, _, stderr) = tool::run(["--pass", pass, &mlp()]);
     assert_eq!(code, 2, "{stderr}");
-    assert!(stderr.contains("option `draw`: expected neither `pins` nor `memory-limit` beside it"), "{stderr}");
+    assert!(
+        stderr.contains("option `draw`: expected neither `pins` nor `memory-limit` nor `plan` beside it"),
+        "{stderr}"
+    );
 }
 
 #[test]
@@ -248,4 +251,43 @@ fn what_a_dumped_problem_claims_adds_up() {
     assert!(DumpedProblem { bound: 4, ..problem.clone() }.check().is_err());
     assert!(DumpedProblem { limits: vec![(4, 4), (4, 5)], ..problem }.check().is_err());
     assert!(DumpedProblem::read("{}").is_err());
+}
+
+/// Two branches whose weights meet: what a plan takes beyond what is counted differs from plan to plan.
+const BRANCHES: &str = "\
+HloModule branches, input_output_alias={ {0}: (0, {}, may-alias), {1}: (1, {}, may-alias) }
+ENTRY %e {
+  %w = f32[12,12] parameter(0)
+  %v = f32[12,12] parameter(1)
+  %x = f32[24,12] parameter(2)
+  %y = f32[36,12] parameter(3)
+  %a = f32[24,12] dot(%x, %w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  %a2 = f32[24,12] dot(%a, %w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  %b = f32[36,12] dot(%y, %v), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  %b2 = f32[36,12] dot(%b, %w), lhs_contracting_dims={1}, rhs_contracting_dims={1}
+  %c = f32[24,36] dot(%a2, %b2), lhs_contracting_dims={1}, rhs_contracting_dims={1}
+  %dw = f32[12,12] dot(%a, %a2), lhs_contracting_dims={0}, rhs_contracting_dims={0}
+  %dv = f32[12,12] dot(%b, %b2), lhs_contracting_dims={0}, rhs_contracting_dims={0}
+  %nw = f32[12,12] subtract(%w, %dw)
+  %nv = f32[12,12] subtract(%v, %dv)
+  ROOT %r = (f32[12,12], f32[12,12], f32[24,36]) tuple(%nw, %nv, %c)
+}
+";
+
+/// No plan within a tighter limit takes less than what bounds the plans within a wider one.
+#[test]
+fn a_bound_under_a_limit_holds_for_plans_under_tighter_ones() {
+    let module = written("branches.hlo", BRANCHES).display().to_string();
+    let slow =
+        "name = \"mid\"\nmemory_bytes_per_s = 1e8\nmemory_bytes = 1e12\nlaunch_s = 0\nflops_per_s = { f32 = 1e8 }\n";
+    let device = written("mid.toml", slow).display().to_string();
+    let mut plans: Vec<(f64, f64)> = Vec::new();
+    for limit in ["5443", "5896", "6400", "7000"] {
+        let words = ["--devices", "4", "--mesh", "2x2", "--device", &device, "--memory-limit", limit];
+        let report = json(&[&[module.as_str()][..], &words].concat());
+        plans.push((report["step_s"].as_f64().expect("a time"), report["bound_s"].as_f64().expect("a bound")));
+    }
+    for (k, (_, bound)) in plans.iter().enumerate() {
+        assert!(plans[..=k].iter().all(|(step, _)| *step >= bound * (1.0 - 1e-9)), "{plans:?}");
+    }
 }

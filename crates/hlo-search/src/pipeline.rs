@@ -1,9 +1,10 @@
 //! What pipelines of a program's layers take, to compare with: nothing here rewrites a module.
 //!
-//! **Layers.** Weights are numbered by the first op that takes them. Of an op, *above* is the last weight that it depends on, and *below*
+//! **Layers.** Weights are numbered by the first op that works with them and the batch. Of an op, *above* is the last weight that it depends on, and *below*
 //! the last weight whose update depends on it. In a chain of layers a forward op of layer k has above = k, and the op that makes its
 //! weight's gradient has below = k, so that an op belongs to layer min(above, below); but what takes a weight works where that weight
-//! lies, such as the op that makes the gradient of the layer's input. What depends on no weight is at hand everywhere.
+//! lies, such as the op that makes the gradient of the layer's input. What depends on no weight works where it is first taken: moments where
+//! their weight is updated.
 //!
 //! **Stages** are contiguous ranges of layers, each on devices of its own, along which the batch is cut ([`crate::stages`] finds the best
 //! cut for the schedule 1F1B). A microbatch is a part of the batch; work on values that hold the batch is done for each of them, all
@@ -19,10 +20,12 @@ use crate::roles::{Role, Roles};
 use crate::solver::Cost;
 use crate::stages::{StageCut, StageLayer, StageLimits, cut_stages};
 use crate::work::{OpWork, find_work};
-use cranelift_entity::SecondaryMap;
+use cranelift_entity::{EntitySet, SecondaryMap};
 use hlo_analysis::time::{Machine, Network};
 use serde::Serialize;
 use smallvec::smallvec;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 /// The most stages that are looked at.
 const MOST_STAGES: i64 = 64;
@@ -78,6 +81,41 @@ pub(crate) fn find_pipelines(
     counts.filter_map(best).collect()
 }
 
+/// Whether an op takes or gives what holds the batch.
+fn runs_for_each(program: &Program<'_>, roles: &Roles, op: OpId) -> bool {
+    let op = &program.ops[op];
+    let mut values = op.operands.iter().chain(&op.results).filter_map(|value| value.expand());
+    values.any(|value| roles.batch_dim[value].is_some())
+}
+
+/// The number of examples: the first dim that most data parameters have, of several the least.
+fn find_batch(program: &Program<'_>, roles: &Roles) -> Option<i64> {
+    let of_data = |&id: &CutId| roles.of_param[id] == Some(Role::Data) && roles.batch_dim[id].is_some();
+    let mut n_params: BTreeMap<i64, usize> = BTreeMap::new();
+    for size in program.values.keys().filter(of_data).filter_map(|id| program.values[id].dims.first().copied()) {
+        *n_params.entry(size).or_default() += 1;
+    }
+    n_params.into_iter().max_by_key(|&(size, n)| (n, Reverse(size))).map(|(size, _)| size)
+}
+
+/// The first op that works with the batch and with a weight, or with what is made of the weight alone.
+fn first_with_batch(program: &Program<'_>, roles: &Roles, weight: CutId) -> Option<OpId> {
+    let (mut open, mut is_seen, mut first) = (vec![weight], EntitySet::new(), None::<OpId>);
+    while let Some(value) = open.pop() {
+        for op in program.values[value].takers.iter().filter_map(|(taker, _)| taker.op()) {
+            if !is_seen.insert(op) {
+                continue;
+            }
+            if runs_for_each(program, roles, op) {
+                first = Some(first.map_or(op, |known| known.min(op)));
+            } else {
+                open.extend(program.ops[op].results.iter().filter_map(|value| value.expand()));
+            }
+        }
+    }
+    first
+}
+
 /// The layers of a program.
 struct Chain<'a, 'm> {
     program: &'a Program<'m>,
@@ -98,17 +136,10 @@ impl<'a, 'm> Chain<'a, 'm> {
         if program.ops.values().any(|op| op.frequency > 1.0) {
             return None;
         }
-        let of_data = |&id: &CutId| roles.of_param[id] == Some(Role::Data) && roles.batch_dim[id].is_some();
-        let batch =
-            program.values.keys().filter(of_data).filter_map(|id| program.values[id].dims.first().copied()).max()?;
+        let batch = find_batch(program, roles)?;
         let mut weights: Vec<(OpId, CutId)> = Vec::new();
         for id in program.values.keys().filter(|&id| roles.of_param[id] == Some(Role::Weight)) {
-            let takers = program.values[id].takers.iter();
-            let first = takers.filter_map(|(taker, _)| match *taker {
-                Taker::Op { op, .. } => Some(op),
-                Taker::Becomes(_) | Taker::Exit(_) | Taker::Replaces { .. } | Taker::Whole => None,
-            });
-            weights.extend(first.min().map(|op| (op, id)));
+            weights.extend(first_with_batch(program, roles, id).map(|op| (op, id)));
         }
         weights.sort_unstable();
         let n_layers = weights.len().min(MOST_LAYERS);
@@ -169,7 +200,23 @@ impl<'a, 'm> Chain<'a, 'm> {
                 (above.min(below).max(takes.unwrap_or(0)), above <= below)
             });
         }
+        self.place_others(&below);
         self.find_held();
+    }
+
+    /// Ops that depend on no weight: those of an update where the weight is updated, others where they are first taken.
+    fn place_others(&mut self, below: &SecondaryMap<OpId, Option<usize>>) {
+        let program = self.program;
+        for (id, op) in program.ops.iter().rev() {
+            if self.place[id].is_some() {
+                continue;
+            }
+            let results = op.results.iter().filter_map(|value| value.expand());
+            let takers = results.flat_map(|value| &program.values[value].takers).filter_map(|(taker, _)| taker.op());
+            let first = takers.filter_map(|taker| Some(self.place[taker]?.0)).min().unwrap_or(0);
+            let is_update = !self.runs_for_each(id) && below[id].is_some();
+            self.place[id] = if is_update { below[id].map(|layer| (layer, false)) } else { Some((first, true)) };
+        }
     }
 
     /// A parameter lies where the first op that takes it runs.
@@ -179,10 +226,7 @@ impl<'a, 'm> Chain<'a, 'm> {
             if self.roles.of_param[id] == Some(Role::Data) {
                 continue;
             }
-            let layers = value.takers.iter().filter_map(|(taker, _)| match *taker {
-                Taker::Op { op, .. } => self.place[op].map(|(layer, _)| layer),
-                Taker::Becomes(_) | Taker::Exit(_) | Taker::Replaces { .. } | Taker::Whole => None,
-            });
+            let layers = value.takers.iter().filter_map(|(taker, _)| Some(self.place[taker.op()?]?.0));
             if let Some(layer) = layers.min() {
                 self.held_bytes[layer] += value.bytes() as u64;
             }
@@ -201,8 +245,7 @@ impl<'a, 'm> Chain<'a, 'm> {
 
     /// Whether an op works for each microbatch.
     fn runs_for_each(&self, op: OpId) -> bool {
-        let op = &self.program.ops[op];
-        op.operands.iter().chain(&op.results).filter_map(|value| value.expand()).any(|value| self.is_of_batch(value))
+        runs_for_each(self.program, self.roles, op)
     }
 
     /// Whether an op takes the batch and gives none: the gradient of a weight, or a loss.
@@ -231,7 +274,7 @@ impl<'a, 'm> Chain<'a, 'm> {
             let range = stage.begin..stage.end;
             let gradients: f64 = range.clone().map(|layer| self.weight_bytes(layer)).sum();
             let sum_s = prices.exchange_s(Exchange::AllReduce, 0b10, gradients);
-            picoseconds(sum_s) + once_ps[range].iter().sum::<Cost>()
+            once_ps[range].iter().fold(picoseconds(sum_s), |sum, &ps| sum.saturating_add(ps))
         });
         let end_ps = end_ps.max().unwrap_or(0);
         let module = self.program.module;
@@ -271,7 +314,7 @@ impl<'a, 'm> Chain<'a, 'm> {
             let (Some((layer, is_forward)), Some(work)) = (self.place[id], &self.work[id]) else { continue };
             let ps = work.cost_of(machine, bytes, part).unsigned_abs();
             let sum = if is_forward { &mut layers[layer].forward_ps } else { &mut layers[layer].backward_ps };
-            *sum += ps;
+            *sum = sum.saturating_add(ps);
         }
         for (layer, held) in self.held_bytes.iter().enumerate() {
             // A weight's gradient has its size.
@@ -281,7 +324,7 @@ impl<'a, 'm> Chain<'a, 'm> {
             let Some((layer, true)) = value.producer.and_then(|(op, _)| self.place[op]) else { continue };
             let (mut last, mut is_kept) = (layer, false);
             for (taker, _) in &value.takers {
-                let Taker::Op { op, .. } = *taker else { continue };
+                let Some(op) = taker.op() else { continue };
                 let Some((taker, is_forward)) = self.place[op] else { continue };
                 last = last.max(if is_forward { taker } else { layer });
                 is_kept |= !is_forward || self.sums_batch(op);
@@ -335,6 +378,59 @@ mod tests {
         format!(
             "HloModule m, input_output_alias={alias}\n\nENTRY %e {{\n{body}  ROOT %r = ({weight}, {weight}, {weight}, {weight}) tuple(%n0, %n1, %n2, %n3)\n}}\n"
         )
+    }
+
+    fn pipelines(text: &str) -> Vec<PipelineReport> {
+        let module = hlo_text::parse_bytes(text.as_bytes()).expect("a module").module;
+        let frequencies = Frequencies::compute(&module, FrequencyOptions::default());
+        let program = Program::read(&module, &frequencies).expect("a program");
+        let machine = Machine::from_args("", "h100").expect("a machine");
+        find_pipelines(&program, &machine, &machine.network(2).expect("links"), 2, None)
+    }
+
+    #[test]
+    fn what_depends_on_no_weight_takes_its_time() {
+        let plain = pipelines(&four_layers())[0].step_s;
+        // The same behind a product of the batch's own, which is more work than all layers.
+        let product = "  %own = f32[4096,4096] dot(%x, %x), lhs_contracting_dims={0}, rhs_contracting_dims={0}\n";
+        let squares: String = (0..8)
+            .map(|k| {
+                let from = if k == 0 { "own".to_string() } else { format!("sq{}", k - 1) };
+                format!("  %sq{k} = f32[4096,4096] dot(%{from}, %{from}), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}\n")
+            })
+            .collect();
+        let begin = "  %x0 = f32[64,4096] dot(%x, %sq7), lhs_contracting_dims={1}, rhs_contracting_dims={0}\n";
+        let text = four_layers().replace(
+            "  %x0 = f32[64,4096] parameter(4)\n",
+            &format!("  %x = f32[64,4096] parameter(4)\n{product}{squares}{begin}"),
+        );
+        let behind = pipelines(&text)[0].step_s;
+        assert!(behind > 3.0 * plain, "{behind} {plain}");
+    }
+
+    #[test]
+    fn moments_lie_where_their_weights_do() {
+        let plain = pipelines(&four_layers())[0].peak_bytes;
+        // A moment of each weight, decayed before it meets the gradient.
+        let mut text = four_layers();
+        for k in 0..4 {
+            let update = format!("  %n{k} = f32[4096,4096] subtract(%w{k}, %d{k})\n");
+            let with_moment = format!(
+                "  %m{k} = f32[4096,4096] parameter({})\n  %t{k} = f32[4096,4096] tanh(%m{k})\n  %up{k} = f32[4096,4096] add(%t{k}, %d{k})\n  \
+                 %n{k} = f32[4096,4096] subtract(%w{k}, %up{k})\n",
+                5 + k
+            );
+            assert!(text.contains(&update));
+            text = text.replace(&update, &with_moment);
+        }
+        let weight = "f32[4096,4096]";
+        let all = [weight; 8].join(", ");
+        text = text
+            .replace("  ROOT %r = (f32[4096,4096], f32[4096,4096], f32[4096,4096], f32[4096,4096]) tuple(%n0, %n1, %n2, %n3)", &format!("  ROOT %r = ({all}) tuple(%n0, %n1, %n2, %n3, %up0, %up1, %up2, %up3)"))
+            .replace("{3}: (3, {}, may-alias) }", "{3}: (3, {}, may-alias), {4}: (5, {}, may-alias), {5}: (6, {}, may-alias), {6}: (7, {}, may-alias), {7}: (8, {}, may-alias) }");
+        let with_moments = pipelines(&text)[0].peak_bytes;
+        // Two layers' moments in the stage that holds most.
+        assert_eq!(with_moments, plain + 2 * 4096 * 4096 * 4);
     }
 
     #[test]

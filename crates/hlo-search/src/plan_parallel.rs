@@ -15,6 +15,7 @@ use crate::search::{GivenPlan, SearchLimits, drawn, search};
 use crate::search_options::SearchOptions;
 use crate::why::{WhyReport, why};
 use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
+use hlo_analysis::time::{Machine, Network};
 use hlo_ir::attrs::Attrs;
 use hlo_ir::axes::AxisSharding;
 use hlo_ir::custom_target::CustomTarget;
@@ -129,7 +130,7 @@ pub fn plan_parallel(
     }
     let found = match options.draw {
         Some(seed) => Ok(drawn(&program, &options.machine, &links, &limits, seed)),
-        None => search(&program, &options.machine, links.clone(), &limits),
+        None => search_within(&program, &options.machine, &links, &limits),
     };
     let found = found.map_err(|none| none_found(options, none))?;
     let Found { network, assignment, .. } = &found;
@@ -143,6 +144,47 @@ pub fn plan_parallel(
     let report = PlanReport { n_copies, ..report };
     Ok(Searched::Plan(Box::new(ParallelPlan { module: work, report, why: explained, problem, picture })))
 }
+
+/// Shares of the memory limit that are tried where no plan is found within it: what is counted of a plan is an estimate, and a search that
+/// has to take less may end within the limit. The first one is tried too where the search leaves a gap: fewer plans are left to look at.
+const TIGHTER: [f64; 3] = [0.95, 0.88, 0.8];
+
+/// The best plan within the limits. Where none is found but under a tighter limit, there is no bound.
+fn search_within(
+    program: &Program<'_>,
+    machine: &Machine,
+    links: &Network,
+    limits: &SearchLimits<'_>,
+) -> Result<Found, NotFound> {
+    let mut found = search(program, machine, links.clone(), limits);
+    let Some(limit) = limits.memory_limit else { return found };
+    for (round, share) in TIGHTER.into_iter().enumerate() {
+        let is_open = match &found {
+            Ok(plan) => round == 0 && !plan.is_exact,
+            // Where even the least plan takes much more, trying is of no use.
+            Err(none) => none.least_bytes.is_some_and(|least| least as f64 <= MOST_ABOVE * limit as f64),
+        };
+        if !is_open || (limits.is_over)() {
+            break;
+        }
+        let tighter = SearchLimits { memory_limit: Some((limit as f64 * share) as u64), ..limits.clone() };
+        found = match (search(program, machine, links.clone(), &tighter), found) {
+            (Ok(plan), Ok(known)) if plan.cost < known.cost => {
+                let lower_bound = known.lower_bound.min(plan.cost);
+                Ok(Found { lower_bound, is_exact: false, baselines: known.baselines, meshes: known.meshes, ..plan })
+            }
+            (Ok(_) | Err(_), Ok(known)) => Ok(known),
+            (Ok(plan), Err(_)) => Ok(Found { lower_bound: 0, is_exact: false, ..plan }),
+            (Err(less), Err(none)) => {
+                Err(NotFound { least_bytes: less.least_bytes.into_iter().chain(none.least_bytes).min() })
+            }
+        };
+    }
+    found
+}
+
+/// How far above the limit the least plan may be for tighter limits to be tried.
+const MOST_ABOVE: f64 = 1.2;
 
 /// How the annotations of the same program say that values are cut, by the names of instructions.
 fn read_given(program: &Program<'_>, given: &Module, n_devices: usize) -> GivenPlan {

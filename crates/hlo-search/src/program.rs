@@ -44,6 +44,16 @@ pub(crate) enum Taker {
     Whole,
 }
 
+impl Taker {
+    /// The op, if it is one.
+    pub(crate) fn op(&self) -> Option<OpId> {
+        match *self {
+            Taker::Op { op, .. } => Some(op),
+            Taker::Becomes(_) | Taker::Exit(_) | Taker::Replaces { .. } | Taker::Whole => None,
+        }
+    }
+}
+
 /// One value.
 #[derive(Clone, Debug)]
 pub(crate) struct CutValue {

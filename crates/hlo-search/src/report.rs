@@ -186,11 +186,15 @@ impl PlanReport {
     }
 
     /// Tells it as a pass does that was asked for this kind of plan.
-    pub(crate) fn tell(&self, plan: &str, report: &mut PassReport) {
+    pub(crate) fn tell(&self, plan: &str, entry: &str, report: &mut PassReport) {
         report.count("copies", self.n_copies as u64);
         report.count("meshes", self.meshes.len() as u64);
+        let is_whole = self.meshes.iter().all(|mesh| mesh.outcome != MeshOutcome::NotReached.name());
         let exact = match (self.is_exact, plan) {
-            (true, "best") => "nothing is better".into(),
+            (true, "best") if is_whole => "nothing is better".into(),
+            (true, "best") => {
+                "nothing is better on the meshes that were reached, which is not all: give more `effort`".into()
+            }
             (true, kind) => format!("no {kind} plan is better"),
             (false, _) => format!("gap {:.2} %", 100.0 * self.gap()),
         };
@@ -209,6 +213,7 @@ impl PlanReport {
         });
         report.decisions.push(Decision {
             subject: "the step".into(),
+            computation: entry.into(),
             action: format!("planned on mesh {}", self.mesh),
             reason,
             predicted_after_ns: Some(self.step_s * 1e9),
@@ -217,6 +222,7 @@ impl PlanReport {
         });
         let of_param = |param: &ParamReport| Decision {
             subject: format!("%{} {:?}", param.name, param.dims),
+            computation: entry.into(),
             bytes: param.bytes,
             weights: param.weight.clone().into_iter().collect(),
             action: format!("held as {}", param.state),
@@ -226,7 +232,10 @@ impl PlanReport {
                 .iter()
                 .map(|(state, more)| Alternative {
                     what: format!("held as {state}"),
-                    because: format!("{:.3} ms more", more * 1e3),
+                    because: match *more < 0.0 {
+                        true => format!("{:.3} ms less: the search was ended early", -more * 1e3),
+                        false => format!("{:.3} ms more", more * 1e3),
+                    },
                 })
                 .collect(),
             ..Decision::default()

@@ -16,13 +16,16 @@ use crate::plan::ChosenPlan;
 use crate::prices::Prices;
 use crate::program::{CutId, Program};
 use crate::roles::Roles;
-use crate::solver::{Assignment, Cost, INFINITE, Problem, Progress, SolveRequest, Solved, find_repeats, solve};
+use crate::solver::{
+    Assignment, Cost, INFINITE, LeastDemand, Problem, Progress, SolveRequest, Solved, find_repeats, solve,
+};
 use cranelift_entity::SecondaryMap;
 use hlo_analysis::time::{Machine, Network};
 use hlo_ir::axes::AxisSharding;
 use std::thread::ScopedJoinHandle;
 
 /// What is asked for.
+#[derive(Clone)]
 pub(crate) struct SearchLimits<'a> {
     /// What has to be cut into equal tiles.
     pub even: Evenness,
@@ -313,6 +316,9 @@ impl MeshSearch<'_, '_, '_> {
 
     /// Solves the problem of a mesh, in a baseline's restriction, until the plan keeps the memory limit at every moment. What is
     /// found is an assignment of the whole problem.
+    ///
+    /// What a plan takes beyond what a moment's constraint counts is taken off that moment's limit for the next round. The bound is one
+    /// of rounds before that: another plan may take less beyond.
     fn solve_within(
         &mut self,
         network: &mut PlanNetwork,
@@ -321,46 +327,92 @@ impl MeshSearch<'_, '_, '_> {
         effort: u64,
         cutoff: Option<Cost>,
     ) -> Solved {
-        let mut solved = nothing();
+        let (mut solved, mut bound) = (nothing(), 0);
         let end = self.n_steps.saturating_add(effort);
+        self.loosen();
         for _ in 0..MOST_ROUNDS {
+            let is_loose = self.moments.iter().all(|(_, uncounted)| *uncounted == 0);
             self.constrain(network);
             let effort = end.saturating_sub(self.n_steps);
             if effort == 0 {
                 break;
             }
-            solved = match restriction {
-                None => self.solve(&network.problem, Layers::AlsoTied, starts, effort, cutoff),
-                Some(allowed) => {
-                    let restricted = Restricted::new(&network.problem, allowed);
-                    let solved = self.solve(&restricted.problem, Layers::Free, starts, effort, cutoff);
-                    let assignment = solved.assignment.as_ref().map(|found| restricted.widen(found));
-                    Solved { assignment, ..solved }
-                }
-            };
-            if restriction.is_none() || self.limits.only.is_some() {
-                let least = solved.least_demands.iter().filter_map(|demand| demand.found).max();
-                self.least_bytes = least.into_iter().chain(self.least_bytes).min();
+            solved = self.solve_once(network, restriction, starts, effort, cutoff);
+            bound = if is_loose { solved.lower_bound.max(bound) } else { bound };
+            if self.limits.memory_limit.is_some() && solved.assignment.is_none() {
+                let is_told = restriction.is_none() || self.limits.only.is_some();
+                (solved.assignment, solved.cost) = self.find_small(network, &solved.least_demands, is_told);
             }
             let (Some(limit), Some(assignment)) = (self.limits.memory_limit, &solved.assignment) else { break };
-            let plan = ChosenPlan { network, assignment };
-            let peak = self.lifetimes.peak(self.facts.program, &plan);
+            let peak = self.lifetimes.peak(self.facts.program, &ChosenPlan { network, assignment });
             if peak.bytes <= limit {
-                return solved;
+                break;
             }
             self.least_bytes = Some(peak.bytes).into_iter().chain(self.least_bytes).min();
             match self.moments.iter_mut().find(|(moment, _)| *moment == peak.moment) {
                 Some((_, uncounted)) => *uncounted += peak.bytes - limit,
                 None => self.moments.push((peak.moment, 0)),
             }
-        }
-        if self.limits.memory_limit.is_some() {
             // A plan over the limit is none.
-            solved.assignment = None;
-            solved.cost = INFINITE;
-            solved.is_exact = false;
+            (solved.assignment, solved.cost) = (None, INFINITE);
+        }
+        // What is not allowed as it is counted may be within the limit all the same: then there is no bound.
+        let is_within = solved.assignment.is_some() && bound >= INFINITE;
+        solved.lower_bound = if is_within { 0 } else { bound.min(solved.cost) };
+        let gap = (solved.cost - solved.lower_bound) as f64;
+        solved.is_exact = solved.assignment.is_some() && gap <= 1e-9 * (solved.cost as f64).abs();
+        solved.was_bounded &= cutoff.is_some_and(|cutoff| bound >= cutoff);
+        // A dump has the constraints of the bound.
+        self.loosen();
+        self.constrain(network);
+        solved
+    }
+
+    /// Every moment's limit is that of the user.
+    fn loosen(&mut self) {
+        self.moments.iter_mut().for_each(|(_, uncounted)| *uncounted = 0);
+    }
+
+    fn solve_once(
+        &mut self,
+        network: &PlanNetwork,
+        restriction: Option<&Allowed>,
+        starts: &[Assignment],
+        effort: u64,
+        cutoff: Option<Cost>,
+    ) -> Solved {
+        let Some(allowed) = restriction else {
+            return self.solve(&network.problem, Layers::AlsoTied, starts, effort, cutoff);
+        };
+        let restricted = Restricted::new(&network.problem, allowed);
+        let mut solved = self.solve(&restricted.problem, Layers::Free, starts, effort, cutoff);
+        solved.assignment = solved.assignment.as_ref().map(|found| restricted.widen(found));
+        for demand in &mut solved.least_demands {
+            demand.assignment = demand.assignment.as_ref().map(|found| restricted.widen(found));
         }
         solved
+    }
+
+    /// Of the plans that take least at single moments, the cheapest that is within the limit at all of them. What is counted for a plan
+    /// is too much where states are alike, so that there may be one although no assignment keeps the constraints.
+    fn find_small(
+        &mut self,
+        network: &PlanNetwork,
+        demands: &[LeastDemand],
+        is_told: bool,
+    ) -> (Option<Assignment>, Cost) {
+        let mut best: (Option<Assignment>, Cost) = (None, INFINITE);
+        for assignment in demands.iter().filter_map(|demand| demand.assignment.as_ref()) {
+            let peak = self.lifetimes.peak(self.facts.program, &ChosenPlan { network, assignment });
+            let cost = network.problem.cost(assignment);
+            if is_told && cost < INFINITE {
+                self.least_bytes = Some(peak.bytes).into_iter().chain(self.least_bytes).min();
+            }
+            if self.limits.memory_limit.is_some_and(|limit| peak.bytes <= limit) && cost < best.1 {
+                best = (Some(assignment.clone()), cost);
+            }
+        }
+        best
     }
 
     /// Adds what must hold at each moment that is known to matter.

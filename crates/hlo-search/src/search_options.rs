@@ -1,5 +1,6 @@
 //! What may be asked of a search.
 
+use crate::baselines::Baseline;
 use crate::error::SearchError;
 use crate::mesh::MOST_AXES;
 use crate::network::Evenness;
@@ -132,8 +133,17 @@ impl SearchOptions {
         let draw = Some(options.int("draw").unsigned_abs()).filter(|&seed| seed > 0);
         let memory_limit = Some(options.int("memory-limit").unsigned_abs()).filter(|&bytes| bytes > 0);
         // A plan by chance keeps nothing.
-        if draw.is_some() && (memory_limit.is_some() || !options.text("pins").is_empty()) {
-            return Err(wrong("draw", "neither `pins` nor `memory-limit` beside it".into(), "one of them".into()));
+        let keeps = memory_limit.is_some() || !options.text("pins").is_empty() || options.text("plan") != "best";
+        if draw.is_some() && keeps {
+            let expected = "neither `pins` nor `memory-limit` nor `plan` beside it";
+            return Err(wrong("draw", expected.into(), "one of them".into()));
+        }
+        let meshes = read_meshes(options.text("mesh"), n_devices)?;
+        if let Some(n_axes) = Baseline::of_word(options.text("plan")).map(Baseline::n_axes)
+            && let Some(mesh) = meshes.iter().find(|mesh| mesh.len() != n_axes)
+        {
+            let expected = format!("meshes of {n_axes} axes for plan={}", options.text("plan"));
+            return Err(wrong("mesh", expected, format!("{mesh:?}")));
         }
         Ok(SearchOptions {
             machine,
@@ -141,7 +151,7 @@ impl SearchOptions {
             effort: (options.float("effort") * 1e9) as u64,
             gap: options.float("gap"),
             most_axes: axes as usize,
-            meshes: read_meshes(options.text("mesh"), n_devices)?,
+            meshes,
             memory_limit,
             even: match options.text("even") {
                 "true" => Evenness::All,

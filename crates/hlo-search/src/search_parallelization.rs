@@ -55,7 +55,8 @@ impl Pass for SearchParallelization {
             }
             Searched::Plan(plan) => plan,
         };
-        plan.report.tell(&self.asked.plan, cx.report);
+        let entry = module.entry().map_or(String::new(), |entry| module.comp_name(entry).to_string());
+        plan.report.tell(&self.asked.plan, &entry, cx.report);
         *module = plan.module;
         Ok(Changed::Yes(Preserved::NONE))
     }

@@ -142,7 +142,9 @@ pub fn cut_stages(layers: &[StageLayer], limits: &StageLimits) -> Result<StageCu
         }
         let next = times.partition_point(|&t| t <= bound);
         match (times.get(next), &best) {
-            (Some(&t), Some(best)) if floor + (n_microbatches - 1) * t < best.total_ps => bound = t,
+            (Some(&t), Some(best)) if floor.saturating_add((n_microbatches - 1).saturating_mul(t)) < best.total_ps => {
+                bound = t
+            }
             _ => break,
         }
     }
@@ -162,8 +164,12 @@ impl<'a> Chain<'a> {
         let mut before = vec![(0, 0, 0)];
         for (layer, at) in layers.iter().zip(0..) {
             let (ps, weights, kept): (u64, u64, u64) = before[at];
-            let work_ps = layer.forward_ps + layer.backward_ps;
-            before.push((ps + work_ps, weights + layer.weight_bytes, kept + layer.kept_bytes));
+            let work_ps = layer.forward_ps.saturating_add(layer.backward_ps);
+            before.push((
+                ps.saturating_add(work_ps),
+                weights.saturating_add(layer.weight_bytes),
+                kept.saturating_add(layer.kept_bytes),
+            ));
         }
         Self { layers, limits, before }
     }
@@ -171,7 +177,7 @@ impl<'a> Chain<'a> {
     /// The time of the stage of the layers from `begin` to before `end`.
     fn time_ps(&self, begin: usize, end: usize) -> u64 {
         let border_ps = if begin == 0 { 0 } else { self.layers[begin].border_ps };
-        self.before[end].0 - self.before[begin].0 + border_ps
+        (self.before[end].0 - self.before[begin].0).saturating_add(border_ps)
     }
 
     /// How many microbatches are in flight in a stage that has so many stages from itself to the end.
@@ -181,7 +187,7 @@ impl<'a> Chain<'a> {
 
     fn memory_bytes(&self, begin: usize, end: usize, n_to_end: usize) -> u64 {
         let (from, to) = (self.before[begin], self.before[end]);
-        (to.1 - from.1) + self.n_in_flight(n_to_end) * (to.2 - from.2)
+        (to.1 - from.1).saturating_add(self.n_in_flight(n_to_end).saturating_mul(to.2 - from.2))
     }
 
     fn fits(&self, begin: usize, end: usize, n_to_end: usize) -> bool {
@@ -207,7 +213,7 @@ impl<'a> Chain<'a> {
 
     /// The first layers of the stages, and the sum of their times where it is least, with no stage above `bound`.
     fn find_least_sum(&self, bound: u64) -> Option<(Vec<usize>, u64)> {
-        self.find_best_cut(bound, |time, rest| time + rest)
+        self.find_best_cut(bound, u64::saturating_add)
     }
 
     /// The cut whose times, joined from the end on by `join`, are least. `join` must rise with both of its arguments.
@@ -258,11 +264,11 @@ impl<'a> Chain<'a> {
         };
         let stages: Vec<Stage> = begins.iter().zip(ends).enumerate().map(stage).collect();
         let slowest_ps = stages.iter().map(|stage| stage.time_ps).max().unwrap_or(0);
-        let sum_ps: u64 = stages.iter().map(|stage| stage.time_ps).sum();
+        let sum_ps = stages.iter().fold(0u64, |sum, stage| sum.saturating_add(stage.time_ps));
         let m = self.limits.n_microbatches;
-        let total_ps = sum_ps + (m - 1) * slowest_ps;
+        let total_ps = sum_ps.saturating_add((m - 1).saturating_mul(slowest_ps));
         let (busy_ps, all_ps) = (m as f64 * sum_ps as f64, stages.len() as f64 * total_ps as f64);
-        let bubble_share = if all_ps > 0.0 { 1.0 - busy_ps / all_ps } else { 0.0 };
+        let bubble_share = if all_ps > 0.0 { (1.0 - busy_ps / all_ps).max(0.0) } else { 0.0 };
         StageCut { stages, slowest_ps, total_ps, bubble_share }
     }
 }

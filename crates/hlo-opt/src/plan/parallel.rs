@@ -82,14 +82,12 @@ fn about_plan(message: String) -> Diagnostic {
 const MOST_ROUNDS: u32 = 6;
 /// By which share the second limit is below the first at least; each further step is twice as large.
 const LEAST_STEP: f64 = 0.02;
-/// The share of the limit that is tried where the search at the limit leaves a gap.
-const TIGHTER: f64 = 0.85;
 /// Limits that are closer than this share are one: looking between them gains nothing.
 const CLOSE: f64 = 0.01;
 
 /// A plan whose partitioned program keeps its share of the memory limit, by the analysis of memory: what a plan counts is an estimate.
 /// Where the best plan does not keep it, smaller limits are tried, and limits between those that had a fitting plan and those that had
-/// not; the bound stays that of the user's limit. Where the search leaves a gap, a tighter limit is tried too.
+/// not; the bound stays that of the user's limit.
 fn plan_within(module: &Module, asked: &Asked<'_>) -> Result<Searched, Diagnostic> {
     let search = |limit: Option<u64>| {
         let options = SearchOptions { memory_limit: limit, ..asked.options.clone() };
@@ -138,15 +136,6 @@ fn plan_within(module: &Module, asked: &Asked<'_>) -> Result<Searched, Diagnosti
         if below > 0 && (above - below) as f64 <= CLOSE * above as f64 {
             break;
         }
-    }
-    // A search that did not come to its end may find a better plan where it has fewer to look at.
-    if let Some(known) = best.as_ref().filter(|best| !best.report.is_exact && !(asked.is_over)())
-        && let Ok(Searched::Plan(plan)) = search(Some((limit as f64 * TIGHTER) as u64))
-        && plan.report.step_s < known.report.step_s
-        && partitioned_peak(&plan)? as f64 <= most
-    {
-        let report = PlanReport { is_exact: false, bound_s: known.report.bound_s, ..plan.report };
-        best = Some(Box::new(ParallelPlan { report, ..*plan }));
     }
     match best {
         Some(plan) => Ok(Searched::Plan(plan)),
@@ -216,7 +205,7 @@ fn read_options(args: &ParallelArgs) -> Result<SearchOptions, Failure> {
         gap: args.gap,
         most_axes: args.axes,
         meshes: read_meshes(args.mesh.as_deref().unwrap_or_default(), n_devices).map_err(usage)?,
-        memory_limit: args.memory_limit.map(|bytes| bytes as u64),
+        memory_limit: args.memory_limit.map(|bytes| bytes as u64).filter(|&bytes| bytes > 0),
         even: if args.even { Evenness::All } else { Evenness::None },
         pins,
         draw: None,
@@ -265,8 +254,8 @@ fn report_text(file: &Path, options: &SearchOptions, plan: &ParallelPlan) -> Str
     let (step, bound) = (time_text(report.step_s), time_text(report.bound_s));
     let _ = writeln!(out, "{}: {} devices, {}", file.display(), options.n_devices, report.machine);
     let _ = writeln!(out, "plan on mesh {}: {step} a step, bound {bound}: {quality}", report.mesh);
-    let moved = time_text((report.step_s - report.work_s).max(0.0));
-    let _ = writeln!(out, "  kernels {}, redistributions {moved}, one after the other", time_text(report.work_s));
+    let (work, moved) = (time_text(report.work_s.max(0.0)), time_text((report.step_s - report.work_s).max(0.0)));
+    let _ = writeln!(out, "  kernels {work}, redistributions {moved}, one after the other");
     let emitted = time_text(report.emitted_step_s);
     let _ = writeln!(out, "  with what several ops take alike sent once: {emitted}");
     let limit = match options.memory_limit {
@@ -335,6 +324,10 @@ fn params_text(params: &[ParamReport], out: &mut String) {
         let name = first.weight.as_deref().unwrap_or(&first.name);
         let more = if n > 1 { format!(" and {} more", n - 1) } else { String::new() };
         let next = match &first.runner_up {
+            // A search that was ended early.
+            Some((other, more)) if *more < 0.0 => {
+                format!("; {other}: {} less, which a larger --effort may find", time_text(-more))
+            }
             Some((other, more)) => format!("; {other}: +{}", time_text(*more)),
             None => String::new(),
         };

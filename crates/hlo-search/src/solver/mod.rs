@@ -23,4 +23,4 @@ mod within;
 pub(crate) use problem::{Assignment, Constraint, Cost, INFINITE, Pair, PairTable, Problem, VarId};
 pub(crate) use repeats::find_repeats;
 pub(crate) use runner_up::RunnerUps;
-pub(crate) use solve::{Progress, SolveRequest, Solved, solve};
+pub(crate) use solve::{LeastDemand, Progress, SolveRequest, Solved, solve};

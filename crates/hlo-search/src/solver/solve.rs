@@ -60,11 +60,13 @@ pub(crate) struct Solved {
 }
 
 /// How little can be taken of a limit, the others and the cost not looked at.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub(crate) struct LeastDemand {
     pub lower_bound: u64,
     /// None where no assignment is allowed, or none was found in time.
     pub found: Option<u64>,
+    /// The assignment that takes it.
+    pub assignment: Option<Assignment>,
 }
 
 /// Minimizes a problem.
@@ -143,6 +145,7 @@ fn least_demands(search: &mut Search, model: &Model, task: Task) -> Vec<LeastDem
         LeastDemand {
             lower_bound: amount(outcome.bound),
             found: outcome.states.is_some().then(|| amount(outcome.cost)),
+            assignment: outcome.states.map(|states| states.into_iter().collect()),
         }
     };
     (0..model.limits.len()).map(least).collect()
