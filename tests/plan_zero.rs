@@ -126,3 +126,21 @@ fn a_preset_keeps_a_memory_limit_or_says_what_there_is() {
     assert_eq!(code, 1, "{stderr}");
     assert!(stderr.contains("expected a program that takes at most 9437184 bytes at its peak, found"), "{stderr}");
 }
+
+#[test]
+fn a_global_step_is_partitioned_first() {
+    let of_device = rows(&[&sample("programs/mlp_adam.hlo"), "--machine", "h100"]);
+    let (code, stdout, stderr) = plan(&[&sample("programs/mlp_adam.unopt.hlo"), "--machine", "h100", "--emit", "json"]);
+    assert_eq!(code, 0, "{stderr}");
+    assert!(stderr.contains("note: a global program"), "{stderr}");
+    let table: Value = serde_json::from_str(&stdout).expect("JSON");
+    let global = table["rows"].as_array().expect("rows");
+    let held = |rows: &[Value], form: &str| {
+        number(rows.iter().find(|row| row["form"] == form).expect("the form"), "argument_bytes")
+    };
+    // Both hold the same state, whole and in shards; XLA's dump keeps a parameter less.
+    for form in ["replicated", "ZeRO-3"] {
+        let ratio = held(global, form) / held(&of_device, form);
+        assert!((0.95..1.05).contains(&ratio), "{form}: {ratio}");
+    }
+}

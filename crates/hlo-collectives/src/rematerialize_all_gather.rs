@@ -24,7 +24,9 @@
 //! input wants them again. What is gathered once stays in between, and all layers' weights together are the whole model.
 //!
 //! **What it does not do.** Without a limit it does nothing: a gather more is never faster. Gathers in loops stay: there each iteration has
-//! its own. Results in which a gather's value leaves the entry stay.
+//! its own. Results in which a gather's value leaves the entry stay. The peak is that of the module's own order, as our GPU backend runs it.
+//! A compiler that orders anew may gather early all the same: XLA's for CPUs keeps the second gathers but drops barriers before it
+//! schedules, and took no less for a GPT of 24 layers (73.5 MB with and without). XLA's for GPUs was not measured.
 //!
 //! **Algorithm.** While the peak is above the limit: of the arrays that live there, that a gather makes or one-operand ops of one, and that
 //! are used after it, the largest is made anew for the uses after the peak. The barrier lets the second gather wait for another

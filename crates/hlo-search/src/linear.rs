@@ -25,18 +25,12 @@ pub(crate) fn partial_forms(module: &Module, inst: InstId) -> Vec<OperandSet> {
     match row.factors {
         FactorRule::Elementwise => match row.kind {
             OpKind::Scalar(formulas) => linear_sets(formulas, n),
-            OpKind::Special(_) => match row.eval {
-                EvalRule::Routine(EvalRoutine::Structure(StructureRoutine::Identity)) => of_local(LocalOp::Reshape, n),
-                EvalRule::Routine(EvalRoutine::Elementwise(ElementwiseRoutine::Convert)) => {
-                    let from = instruction.operands.first().and_then(|&operand| dtype(operand));
-                    let widens = from
-                        .is_some_and(|from| from.is_float() && dtype(inst).is_some_and(|to| to.bits() >= from.bits()));
-                    if widens { of_local(LocalOp::ConvertToWider, n) } else { Vec::new() }
-                }
-                EvalRule::Unary(_) | EvalRule::Binary(_) | EvalRule::Routine(_) | EvalRule::NotEvaluated(_) => {
-                    Vec::new()
-                }
-            },
+            OpKind::Special(_) => {
+                let from = instruction.operands.first().and_then(|&operand| dtype(operand));
+                let widens =
+                    from.is_some_and(|from| from.is_float() && dtype(inst).is_some_and(|to| to.bits() >= from.bits()));
+                forms_of_routine(row.eval, n, widens)
+            }
             OpKind::Collective => Vec::new(),
         },
         FactorRule::Broadcast => of_local(LocalOp::Broadcast, n),
@@ -67,6 +61,48 @@ pub(crate) fn partial_forms(module: &Module, inst: InstId) -> Vec<OperandSet> {
         | FactorRule::CustomCall
         | FactorRule::Structural(_)
         | FactorRule::Whole(_) => Vec::new(),
+    }
+}
+
+/// The sets of an elementwise op that no formula describes; a conversion passes sums where it `widens`.
+fn forms_of_routine(rule: EvalRule, n_operands: usize, widens: bool) -> Vec<OperandSet> {
+    let routine = match rule {
+        EvalRule::Routine(routine) => routine,
+        EvalRule::Unary(_) | EvalRule::Binary(_) | EvalRule::NotEvaluated(_) => return Vec::new(),
+    };
+    match routine {
+        EvalRoutine::Elementwise(ElementwiseRoutine::Convert) if widens => {
+            of_local(LocalOp::ConvertToWider, n_operands)
+        }
+        EvalRoutine::Structure(StructureRoutine::Identity) => of_local(LocalOp::Reshape, n_operands),
+        EvalRoutine::Elementwise(
+            ElementwiseRoutine::Abs
+            | ElementwiseRoutine::IsFinite
+            | ElementwiseRoutine::Compare
+            | ElementwiseRoutine::Select
+            | ElementwiseRoutine::Clamp
+            | ElementwiseRoutine::Complex
+            | ElementwiseRoutine::Real
+            | ElementwiseRoutine::Imag
+            | ElementwiseRoutine::Convert
+            | ElementwiseRoutine::BitcastConvert
+            | ElementwiseRoutine::StochasticConvert
+            | ElementwiseRoutine::ReducePrecision,
+        )
+        | EvalRoutine::Structure(
+            StructureRoutine::Tuple
+            | StructureRoutine::GetTupleElement
+            | StructureRoutine::AfterAll
+            | StructureRoutine::CopyStart
+            | StructureRoutine::CopyDone
+            | StructureRoutine::RngBitGenerator,
+        )
+        | EvalRoutine::Parameter
+        | EvalRoutine::Constant
+        | EvalRoutine::Shaping(_)
+        | EvalRoutine::OneArray(_)
+        | EvalRoutine::SeveralArrays(_)
+        | EvalRoutine::Lockstep(_) => Vec::new(),
     }
 }
 

@@ -3,8 +3,8 @@
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -142,13 +142,14 @@ fn remove_arrays(work: &Path) {
     }
 }
 
-/// Reads what the process tells until it ends, or ends it after the timeout.
+/// Reads what the process tells until it ends, or ends it where it has told nothing for the timeout: a process does many cases.
 fn listen(mut child: Child, module: &str, timeout: Duration) -> Told {
     let mut told =
         Told { results: Vec::new(), plan: None, open: None, status: None, timed_out: false, stderr: String::new() };
     let stdout = child.stdout.take();
     let stderr = child.stderr.take();
     let ended = Arc::new(AtomicBool::new(false));
+    let heard = Arc::new(Mutex::new(Instant::now()));
     std::thread::scope(|scope| {
         let errors = scope.spawn(move || {
             let mut bytes = Vec::new();
@@ -157,11 +158,12 @@ fn listen(mut child: Child, module: &str, timeout: Duration) -> Told {
             }
             String::from_utf8_lossy(&bytes).into_owned()
         });
-        let watch = Arc::clone(&ended);
-        let watcher = scope.spawn(move || watch_child(child, &watch, timeout));
+        let (watch, last) = (Arc::clone(&ended), Arc::clone(&heard));
+        let watcher = scope.spawn(move || watch_child(child, &watch, &last, timeout));
         if let Some(pipe) = stdout {
             for line in BufReader::new(pipe).lines().map_while(Result::ok) {
                 hear(&mut told, module, &line);
+                *heard.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
             }
         }
         ended.store(true, Ordering::Relaxed);
@@ -171,15 +173,20 @@ fn listen(mut child: Child, module: &str, timeout: Duration) -> Told {
     told
 }
 
-/// Waits for the end of the process; ends it when its time is up.
-fn watch_child(mut child: Child, output_ended: &AtomicBool, timeout: Duration) -> (Option<ExitStatus>, bool) {
-    let start = Instant::now();
+/// Waits for the end of the process; ends it when nothing was heard for the timeout.
+fn watch_child(
+    mut child: Child,
+    output_ended: &AtomicBool,
+    heard: &Mutex<Instant>,
+    timeout: Duration,
+) -> (Option<ExitStatus>, bool) {
     let mut timed_out = false;
     loop {
         if let Ok(Some(status)) = child.try_wait() {
             return (Some(status), timed_out);
         }
-        if start.elapsed() > timeout && !timed_out {
+        let last = *heard.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.elapsed() > timeout && !timed_out {
             timed_out = true;
             let _ = child.kill();
         }

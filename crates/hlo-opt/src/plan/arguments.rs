@@ -177,7 +177,7 @@ pub(crate) struct ParallelArgs {
 /// `plan zero`.
 #[derive(Args, Debug)]
 pub(crate) struct ZeroArgs {
-    /// The step of one device: HLO text or proto, or - for stdin
+    /// The step of one of several devices, or a global one with shardings: HLO text or proto, or - for stdin
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
     /// The counts of devices.

@@ -12,6 +12,7 @@ mod retarget;
 mod rules;
 mod zero;
 mod zero_picture;
+mod zero_row;
 
 use crate::console::Console;
 use crate::{Failure, exit};

@@ -216,7 +216,7 @@ fn read_options(args: &ParallelArgs) -> Result<SearchOptions, Failure> {
 }
 
 /// Runs a pipeline on a module; what stops it first.
-fn run_passes(module: &mut Module, pipeline: &str) -> Result<(), Diagnostic> {
+pub(super) fn run_passes(module: &mut Module, pipeline: &str) -> Result<(), Diagnostic> {
     let calls = parse_pipeline(pipeline).map_err(|error| about_plan(error.to_string()))?;
     let passes = bind(&calls, &registry::passes()).map_err(|error| about_plan(error.to_string()))?;
     let stopped = run_pipeline(module, &mut Analyses::default(), &passes, RunOptions::default());

@@ -2,8 +2,10 @@
 //! module stays as it is.
 
 use super::arguments::{ZeroArgs, ZeroEmit};
+use super::parallel::run_passes;
+use super::zero_row::Row;
 use super::{retarget, time_text, zero_picture};
-use crate::complete::read_completed;
+use crate::complete::read_completed_of_any_kind;
 use crate::console::Console;
 use crate::machine::{self, Chosen};
 use crate::{Failure, exit, presets};
@@ -12,6 +14,7 @@ use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
 use hlo_analysis::memory::memory_sizes;
 use hlo_analysis::time::{Machine, predict};
 use hlo_analysis::traffic::Traffic;
+use hlo_audit::find_global_mark;
 use hlo_ir::Module;
 use hlo_ir::diag::{Diagnostic, Entity};
 use hlo_pass::fastest::Ways;
@@ -19,35 +22,11 @@ use hlo_pass::runner::{RunError, RunOptions, run_pipeline};
 use serde::Serialize;
 use std::fmt::Write;
 
+/// What makes the program of one device of a global one.
+const PARTITION: &str = "inline-calls,propagate-shardings,spmd-partition,simplify-tuples,cse,dce";
+
 /// The most devices that are modelled.
 const MOST_DEVICES: usize = 4096;
-
-/// A form on a number of devices.
-#[derive(Clone, PartialEq, Debug, Serialize)]
-pub(crate) struct Row {
-    /// How many devices run the step.
-    pub n_devices: usize,
-    /// Whether the module is for another number of devices.
-    pub is_modelled: bool,
-    /// `replicated`, `ZeRO-1, 2`, `ZeRO-3`, or `per weight`: each weight is held as is predicted to be faster.
-    pub form: &'static str,
-    /// Among how many devices most bytes of state are cut; 1 where nothing is.
-    pub n_shards: usize,
-    /// Bytes of a device's arguments.
-    pub argument_bytes: u64,
-    /// Bytes of a device's temporaries at the peak.
-    pub temp_bytes: u64,
-    /// Bytes of a device at the peak.
-    pub peak_bytes: u64,
-    /// Bytes that a device sends in a step.
-    pub sent_bytes: f64,
-    /// Predicted seconds of a step.
-    pub step_s: f64,
-    /// Whether the peak is within the memory limit, or what a device has.
-    pub fits: bool,
-    /// Whether it is the fastest that fits on these devices.
-    pub is_best: bool,
-}
 
 /// The table.
 #[derive(Serialize)]
@@ -65,18 +44,22 @@ struct Table<'t> {
 /// # Errors
 /// An invalid input or machine, or a module that is not for several devices.
 pub(crate) fn plan(args: &ZeroArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
-    let (source, loaded) = read_completed(&args.file, args.counts, console)?;
-    let module = &loaded.module;
+    let (source, loaded) = read_completed_of_any_kind(&args.file, args.counts, console)?;
+    let mut module = loaded.module.clone();
     let own = module.n_devices();
+    let has_color = console.has_color;
     let failed = |diagnostic: Diagnostic| {
-        Failure::Diagnostics(source.render(source.whole(), Some(&loaded), vec![diagnostic], console.has_color))
+        Failure::Diagnostics(source.render(source.whole(), Some(&loaded), vec![diagnostic], has_color))
     };
     if own < 2 {
         return Err(failed(about_zero(
-            "expected the step of one of several devices, found one device: partition a global program first \
-             (--preset auto-spmd)"
+            "expected a step for several devices, found one device: say how it is cut (hlo-opt plan parallel writes the shardings)"
                 .into(),
         )));
+    }
+    if find_global_mark(&module).is_some() {
+        run_passes(&mut module, PARTITION).map_err(failed)?;
+        console.say("note: a global program: the table is of what this project's partitioner makes of it\n");
     }
     let counts = if args.devices.is_empty() { vec![own] } else { args.devices.clone() };
     if let Some(wrong) = counts.iter().find(|&&n| !(2..=MOST_DEVICES).contains(&n)) {
@@ -84,7 +67,7 @@ pub(crate) fn plan(args: &ZeroArgs, console: &mut Console<'_>) -> Result<u8, Fai
     }
     let (mut rows, mut left_out) = (Vec::new(), None);
     for &n_devices in &counts {
-        let on = match retarget::on_devices(module, n_devices) {
+        let on = match retarget::on_devices(&module, n_devices) {
             Ok(module) => module,
             Err(why) => {
                 left_out = Some(why);

@@ -1,7 +1,7 @@
 //! The table of `plan zero` as a picture: for each number of devices a bar of memory for each form, with the step's time above it.
 
 use super::time_text;
-use super::zero::Row;
+use super::zero_row::Row;
 use std::fmt::Write;
 
 const HEIGHT: f64 = 300.0;
