@@ -257,15 +257,16 @@ fn gather_again(
     let barrier = add(module, "late", Opcode::OptimizationBarrier, pair, &[both], Attrs::Plain);
     let first = Attrs::TupleIndex(Box::new(TupleIndexAttrs { index: 0 }));
     let shape = module.shape(shard).clone();
-    let mut value = add(module, "again", Opcode::GetTupleElement, shape, &[barrier], first);
-    for &old in std::iter::once(&kept.gather).chain(&kept.chain) {
+    let part = add(module, "again", Opcode::GetTupleElement, shape, &[barrier], first);
+    let mut copy_of = |module: &mut Module, old: InstId, operand: InstId| {
         let inst = module.inst(old);
         let (opcode, mut attrs) = (inst.opcode, inst.attrs.clone());
         let (hint, shape) = (format!("{}.again", module.inst_name(old)), module.shape(old).clone());
         channels.renew(&mut attrs);
-        value = rewrite.add(module, old, (&hint, opcode), shape, &[value], attrs);
-    }
-    let again = if kept.chain.is_empty() { value } else { first_of(module, value, kept.chain.len()) };
+        rewrite.add(module, old, (&hint, opcode), shape, &[operand], attrs)
+    };
+    let again = copy_of(module, kept.gather, part);
+    let value = kept.chain.iter().fold(again, |operand, &old| copy_of(module, old, operand));
     for &user in &kept.late {
         module.map_operands(user, |operand| if operand == kept.value { value } else { operand });
     }
@@ -273,12 +274,4 @@ fn gather_again(
     told.collectives.push(CollectiveChange::inserted(module, again, "gives the array for its later uses"));
     rewrite.finish(module)?;
     Ok(told)
-}
-
-/// The instruction so many one-operand ops before this one.
-fn first_of(module: &Module, mut inst: InstId, n_ops: usize) -> InstId {
-    for _ in 0..n_ops {
-        inst = module.inst(inst).operands[0];
-    }
-    inst
 }

@@ -1,5 +1,6 @@
 //! The table of `plan zero` as a picture: for each number of devices a bar of memory for each form, with the step's time above it.
 
+use super::plot::escaped;
 use super::time_text;
 use super::zero_row::Row;
 use std::fmt::Write;
@@ -41,7 +42,7 @@ pub(crate) fn svg(title: &str, rows: &[Row], memory_bytes: f64) -> String {
          <text x=\"10\" y=\"38\">peak of a device: <tspan fill=\"{ARGUMENTS}\">arguments</tspan>, <tspan fill=\"{REST}\">the rest</tspan>; \
          above it the step; bold: the fastest that fits</text>\n",
         TOP + HEIGHT + 110.0,
-        escape(title)
+        escaped(title)
     );
     for tick in 0..=4 {
         let bytes = scale * f64::from(tick) / 4.0;
@@ -99,8 +100,4 @@ fn bar(row: &Row, x: f64, y: &impl Fn(f64) -> f64, out: &mut String) {
         foot + 14.0,
         row.form
     );
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
