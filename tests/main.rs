@@ -44,3 +44,4 @@ mod timeline;
 mod tool;
 mod weight_update;
 mod weight_update_scale;
+mod zero_choice;

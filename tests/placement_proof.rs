@@ -19,7 +19,9 @@ use hlo_ir::cost::Costs;
 use hlo_ir::{CompId, DType, InstId, Module, Opcode, Shape};
 use hlo_spmd::groupings;
 use hlo_tests::{root, samples};
-use hlo_wus::{Kind, Problem, Rate, Rewriter, ShardingContext, Terms, Times, UNCUTTABLE, find_gradients, times};
+use hlo_wus::{
+    Kind, Problem, Rate, Rewriter, ShardingContext, StateChoice, Terms, Times, UNCUTTABLE, find_gradients, times,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A machine, and what is wanted of it.
@@ -119,7 +121,19 @@ fn plan<R>(before: &Module, goal: &Goal, look: impl FnOnce(&mut Planned<'_>) -> 
     let rates = rates(before, &values);
     let (keeps_weights, state_pairs) = (None, None);
     let (is_forced, ps_per_resident_byte) = (goal.is_forced, goal.ps_per_resident_byte);
-    let terms = Terms { times: &times, rates: &rates, is_forced, ps_per_resident_byte, keeps_weights, state_pairs };
+    let (scatters_gradients, choice) = (true, StateChoice::default());
+    let choice = &choice;
+    let terms = Terms {
+        times: &times,
+        rates: &rates,
+        is_forced,
+        ps_per_resident_byte,
+        keeps_weights,
+        scatters_gradients,
+        choice,
+        problem: 0,
+        state_pairs,
+    };
     let (problem, _) = Problem::solve(&mut context, &terms).expect("a placement");
     let (values, groups, times, goal) = (&values, &groups[..], &times, *goal);
     Some(look(&mut Planned { before, values, groups, times, goal, context, problem }))

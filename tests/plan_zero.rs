@@ -29,7 +29,7 @@ fn each_form_takes_what_the_module_takes_that_its_passes_make() {
     let step = sample("programs/gpt2l_adam.hlo");
     let found = rows(&[&step, "--machine", "h100"]);
     let forms: Vec<&str> = found.iter().filter_map(|row| row["form"].as_str()).collect();
-    assert_eq!(forms, ["replicated", "ZeRO-1, 2", "ZeRO-3", "per weight"]);
+    assert_eq!(forms, ["replicated", "ZeRO-1, 2", "ZeRO-3", "auto"]);
     let form = |name: &str| found.iter().find(|row| row["form"] == name).expect("the form");
     // Adam holds two moments beside each weight; what is cut is cut among eight.
     let (whole, moments, all) = (form("replicated"), form("ZeRO-1, 2"), form("ZeRO-3"));

@@ -84,13 +84,13 @@ fn check(way: &str, step: &TrainingStep, seed: u64) -> Result<u64, String> {
     Ok(summary.reports.iter().filter_map(|report| report.stats.get(counter)).sum())
 }
 
-/// A module whose state crosses the entry in shards, and what the pass says of it; `None` where a loop holds the step. What is
-/// ambiguous is said with `state-pairs`, as its user would.
-fn with_sharded_interface(module: &Module) -> Result<Option<(Module, PassReport)>, String> {
+/// A module whose state crosses the entry in shards by the pass with these options, and what the pass says of it; `None` where a loop holds the step.
+/// What is ambiguous is said with `state-pairs`, as its user would.
+pub(crate) fn with_state_in_shards(module: &Module, asked: &str) -> Result<Option<(Module, PassReport)>, String> {
     let mut said: Vec<String> = Vec::new();
     loop {
         let pairs = said.join(",");
-        let pipeline = format!("shard-weight-update{{min-bytes=0,interface=sharded,state-pairs=[{pairs}]}}");
+        let pipeline = format!("shard-weight-update{{min-bytes=0,{asked},state-pairs=[{pairs}]}}");
         let passes = bind(&parse_pipeline(&pipeline).expect("a pipeline"), hlo_wus::PASSES).expect("the pass");
         let options = RunOptions { check: true, ..RunOptions::default() };
         let mut main = module.clone();
@@ -106,25 +106,40 @@ fn with_sharded_interface(module: &Module) -> Result<Option<(Module, PassReport)
     }
 }
 
-/// `unshard(main(shard(inputs)))` is what the step computes; the number of parameters in shards.
-fn check_interface(step: &TrainingStep, seed: u64) -> Result<u64, String> {
-    let module = parse(&format!("seed {seed}"), &step.text);
-    let Some((main, report)) = with_sharded_interface(&module)? else { return Ok(0) };
+/// The modules `shard` and `unshard` beside a module whose state crosses the entry in shards, and the manifest.
+pub(crate) fn artifacts(report: &PassReport) -> Option<(&Module, &Module, serde_json::Value)> {
     let file = |wanted: &str| report.files.iter().find(|(name, _)| name == wanted).map(|(_, file)| file);
-    let (Some(Artifact::Module(shard)), Some(Artifact::Module(unshard)), Some(Artifact::Text(manifest))) =
-        (file("shard.hlo"), file("unshard.hlo"), file("manifest.json"))
-    else {
-        return Err("expected three files".into());
-    };
+    match (file("shard.hlo"), file("unshard.hlo"), file("manifest.json")) {
+        (Some(Artifact::Module(shard)), Some(Artifact::Module(unshard)), Some(Artifact::Text(manifest))) => {
+            Some((shard, unshard, serde_json::from_str(&manifest.text()).ok()?))
+        }
+        (_, _, _) => None,
+    }
+}
+
+/// Whether `unshard(main(shard(inputs)))` is what the step computes.
+pub(crate) fn equals_source(
+    module: &Module,
+    [shard, main, unshard]: [&Module; 3],
+    step: &TrainingStep,
+    seed: u64,
+) -> Result<(), String> {
     let inputs = draw(seed, step);
-    let before = evaluate(&module, &inputs)?;
+    let before = evaluate(module, &inputs)?;
     let mut leaves = inputs.leaves;
-    for module in [shard, &main, unshard] {
+    for module in [shard, main, unshard] {
         hlo_ir::verify::verify(module).map_err(|e| format!("{}: {e:?}", module.name))?;
         leaves = evaluate(module, &Inputs { leaves }).map_err(|e| format!("{}: {e}", module.name))?.leaves;
     }
-    compare(&before, &Outputs { leaves }, if step.is_exact { Nearness::Exact } else { NEAR })?;
-    let manifest: serde_json::Value = serde_json::from_str(&manifest.text()).map_err(|e| e.to_string())?;
+    compare(&before, &Outputs { leaves }, if step.is_exact { Nearness::Exact } else { NEAR })
+}
+
+/// `unshard(main(shard(inputs)))` is what the step computes; the number of parameters in shards.
+fn check_interface(step: &TrainingStep, seed: u64) -> Result<u64, String> {
+    let module = parse(&format!("seed {seed}"), &step.text);
+    let Some((main, report)) = with_state_in_shards(&module, "interface=sharded")? else { return Ok(0) };
+    let (shard, unshard, manifest) = artifacts(&report).ok_or("expected three files")?;
+    equals_source(&module, [shard, &main, unshard], step, seed)?;
     let list = |name: &str| manifest[name].as_array().cloned().unwrap_or_default();
     let (params, outputs) = (list("params"), list("outputs"));
     let n_sharded = params.iter().filter(|p| p["sharded"] == true).count() as u64;
@@ -165,7 +180,7 @@ fn check_seed(way: &str, seed: u64, check: &dyn Fn(&TrainingStep, u64) -> Result
     Err(format!("{way}, seed {seed}, {n_steps} steps (of {full}): {error}"))
 }
 
-fn number(variable: &str, otherwise: u64) -> u64 {
+pub(crate) fn number(variable: &str, otherwise: u64) -> u64 {
     std::env::var(variable).ok().and_then(|n| n.parse().ok()).unwrap_or(otherwise)
 }
 

@@ -41,6 +41,8 @@ pub const PREPARE: &str = "inline-calls,simplify-tuples,hoist-invariants,split-t
 /// Weights in shards are gathered in the type in which loops take them.
 const SHARD_STATE: &str = "hoist-conversions,shard-weight-update{interface=sharded},dce";
 const SHARD_STATE_THAT_PAYS: &str = "hoist-conversions,shard-weight-update{interface=sharded,profit=auto},dce";
+/// The fastest choice of what is in shards within the memory limit. Without a limit such a way is left out.
+const SHARD_STATE_WITHIN: &str = "hoist-conversions,shard-weight-update{zero=auto},dce";
 /// State crosses the interface in shards, weights too or not.
 macro_rules! zero {
     ($weights:literal) => {
@@ -273,6 +275,8 @@ pub const PRESETS: [Preset; 5] = [
             way("all state in shards, few collectives", Some(6), COMBINE),
             way("all state in shards, weights gathered twice", Some(6), GATHER_AGAIN),
             way("all state in shards, few collectives, weights gathered twice", Some(7), GATHER_AGAIN),
+            way("state in shards as the limit asks", Some(1), SHARD_STATE_WITHIN),
+            way("state in shards as the limit asks, few collectives", Some(10), COMBINE),
         ],
         by_memory: &[
             reference("as it is", None, ""),
@@ -359,20 +363,22 @@ const ZERO: Preset = Preset {
         way("ZeRO-1, 2", Some(3), COMBINE),
         way("ZeRO-3", Some(0), zero!("yes")),
         way("ZeRO-3", Some(5), COMBINE),
-        way("per weight", Some(0), SHARD_STATE),
-        way("per weight", Some(7), COMBINE),
-        way("per weight", Some(0), SHARD_STATE_THAT_PAYS),
-        way("per weight", Some(9), COMBINE),
+        way("auto", Some(0), SHARD_STATE),
+        way("auto", Some(7), COMBINE),
+        way("auto", Some(0), SHARD_STATE_THAT_PAYS),
+        way("auto", Some(9), COMBINE),
+        way("auto", Some(0), SHARD_STATE_WITHIN),
+        way("auto", Some(11), COMBINE),
     ],
     by_memory: &[],
 };
 
-/// The ways of `plan zero` on a cluster that is named for itself, or else on a machine.
+/// The ways of `plan zero` on a cluster that is named for itself, or else on a machine, whose devices have so many bytes for the step.
 ///
 /// # Errors
 /// As [`ways`].
-pub(crate) fn zero_ways(cluster: Option<&str>, machine: Option<&Chosen>) -> Result<Ways, Failure> {
-    let mut options = Vec::new();
+pub(crate) fn zero_ways(cluster: Option<&str>, machine: Option<&Chosen>, memory_bytes: f64) -> Result<Ways, Failure> {
+    let mut options = vec![(MEMORY_LIMIT.to_string(), OptionValue::Text((memory_bytes as u64).to_string()))];
     options.extend(cluster.map(|cluster| ("cluster".to_string(), OptionValue::Text(cluster.into()))));
     if let Some(machine) = machine {
         machine.fill(&mut options, ZERO.options);
@@ -471,13 +477,26 @@ impl Preset {
     fn ways(&self, given: &[(String, OptionValue)]) -> Result<Ways, Failure> {
         let read = descriptions::read_all(given)?;
         let options = Options::check(self.name, self.options, &read).map_err(usage)?;
+        let limits_memory = self.options.iter().any(|option| option.name == MEMORY_LIMIT);
+        let memory_limit = if limits_memory { options.int(MEMORY_LIMIT).unsigned_abs() } else { 0 };
+        let memory_limit = Some(memory_limit).filter(|&bytes| bytes > 0);
         let texts = if options.text("objective") == "memory" { self.by_memory } else { self.by_time };
+        // Ways that a limit asks for are the last ones.
+        let n_asked = match memory_limit {
+            Some(_) => texts.len(),
+            None => texts.iter().position(|text| text.pipeline == SHARD_STATE_WITHIN).unwrap_or(texts.len()),
+        };
+        let texts = &texts[..n_asked];
         let mut ways = Vec::with_capacity(texts.len());
         for text in texts {
             let mut calls = parse_pipeline(text.pipeline).map_err(usage)?;
             for call in &mut calls {
                 let is_of_machine = |name: &str| name == "cluster" || name == "device";
+                // What its form says of weights, nothing else says.
+                let has_form = call.options.iter().any(|(name, _)| name == "zero");
                 let takes = |name: &str| match call.name.as_str() {
+                    SHARDING if has_form && name == MEMORY_LIMIT => true,
+                    SHARDING if has_form && name == "keep-weights-sharded" => false,
                     SHARDING => name != "objective" && name != MOST_MEMORY && name != MEMORY_LIMIT,
                     DISTRIBUTING | PROPAGATING | PARTITIONING => is_of_machine(name),
                     GATHERING_AGAIN => name == MEMORY_LIMIT,
@@ -504,10 +523,7 @@ impl Preset {
         let partitions = takes_memory || self.options.iter().any(|option| option.name == DEVICES);
         let least_gain = if partitions { LEAST_GAIN_OF_PARTITION } else { LEAST_GAIN };
         let frequency_options = FrequencyOptions { unknown_trip_count };
-        let leaves_out_failures = partitions;
-        let limits_memory = self.options.iter().any(|option| option.name == MEMORY_LIMIT);
-        let memory_limit = if limits_memory { options.int(MEMORY_LIMIT).unsigned_abs() } else { 0 };
-        let memory_limit = Some(memory_limit).filter(|&bytes| bytes > 0);
+        let leaves_out_failures = partitions || memory_limit.is_some();
         Ok(Ways { ways, machine, frequency_options, most_memory, memory_limit, least_gain, leaves_out_failures })
     }
 }

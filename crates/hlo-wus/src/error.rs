@@ -101,6 +101,29 @@ pub enum WusError {
         /// Its number.
         number: i64,
     },
+    /// A form of ZeRO beside what it says of weights.
+    ZeroKeepsWeights,
+    /// A memory limit, and nothing that may be chosen for it.
+    LimitWithoutZero,
+    /// A pin cannot be read, or names a parameter twice.
+    PinSyntax {
+        /// What stands there.
+        found: String,
+    },
+    /// Parameters that are pinned cannot be so.
+    Pinned {
+        /// Their flat numbers; empty: each could, but not all together.
+        params: Vec<usize>,
+    },
+    /// Pins without a form of ZeRO.
+    PinsWithoutZero,
+    /// No placement that was made is within the memory limit.
+    NothingFits {
+        /// Bytes of a device.
+        limit: u64,
+        /// The least peak of those that were made, in bytes.
+        least: u64,
+    },
     /// The time was over.
     OutOfTime(OutOfTime),
 }
@@ -127,6 +150,9 @@ impl WusError {
             | WusError::TupleParameter { .. }
             | WusError::MissingParameter { .. } => "interface",
             WusError::DependsOnItself { .. } => "acyclic",
+            WusError::ZeroKeepsWeights => "zero",
+            WusError::PinSyntax { .. } | WusError::Pinned { .. } | WusError::PinsWithoutZero => "pins",
+            WusError::LimitWithoutZero | WusError::NothingFits { .. } => "memory-limit",
             WusError::OutOfTime(_) => "deadline",
             // A placement that cannot be emitted is a defect of the pass.
             WusError::Spmd(_)
@@ -212,6 +238,28 @@ impl fmt::Display for WusError {
                 )
             }
             WusError::MissingParameter { number } => write!(f, "parameter {number} is missing"),
+            WusError::ZeroKeepsWeights => {
+                f.write_str("zero: says of weights what keep-weights-sharded says: leave one of them out")
+            }
+            WusError::PinSyntax { found } => {
+                write!(f, "pins: expected PARAM:sharded or PARAM:whole, each parameter once, found `{found}`")
+            }
+            WusError::Pinned { params } if params.is_empty() => f.write_str(
+                "pins: not all of them hold together: some of these parameters can only be in shards or whole alike",
+            ),
+            WusError::Pinned { params } => {
+                let params: Vec<String> = params.iter().map(usize::to_string).collect();
+                write!(f, "pins: expected parameters that are state of a sharded update, found {}", params.join(", "))
+            }
+            WusError::PinsWithoutZero => f.write_str("pins: expected zero=auto, 1, 2 or 3 beside them, found none"),
+            WusError::LimitWithoutZero => {
+                f.write_str("memory-limit: expected zero=auto, 1, 2 or 3 beside it, found none")
+            }
+            WusError::NothingFits { limit, least } => write!(
+                f,
+                "no plan found within memory-limit={limit}: the least that was found takes {least} bytes on a device \
+                 at its peak"
+            ),
             WusError::OutOfTime(error) => error.fmt(f),
         }
     }

@@ -11,6 +11,8 @@
 //! 6. `rewrite` writes the module, and `batch` packs all-reduces of partial results.
 //! 7. `explain` reports what was done.
 //!
+//! Under a memory limit, `zero` prices the bytes of parameters and solves the cut anew until the module that it makes fits (`memory_limit`).
+//!
 //! With a sharded `interface`, `pairs` finds out which output is the next value of which parameter.
 
 mod batch;
@@ -23,6 +25,7 @@ mod format;
 mod fusions;
 mod interface;
 mod machine;
+mod memory_limit;
 mod min_cut;
 mod pairs;
 mod placement;
@@ -32,6 +35,7 @@ mod rewrite;
 mod shard_weight_update;
 mod state;
 mod tables;
+mod zero;
 
 pub use context::{ShardingContext, StateCuts};
 pub use error::{GradientRefusal, WusError};
@@ -44,6 +48,7 @@ pub use problem::{Problem, Rate, Terms};
 pub use region::UpdateRegion;
 pub use rewrite::{Emitted, Rewriter};
 pub use tables::{IndexMap, IndexSet};
+pub use zero::{StateChoice, StateUnit, UnitForm, Zero};
 
 use hlo_pass::PassInfo;
 

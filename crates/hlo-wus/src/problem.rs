@@ -5,11 +5,13 @@ use crate::context::{ShardingContext, StateCuts};
 use crate::error::{GradientRefusal, WusError};
 use crate::fusions::{Fusion, Fusions, arithmetic_ps};
 use crate::machine::{Kind, Times};
-use crate::pairs::{Pair, SettledPairs, aliased};
+use crate::min_cut::UNCUTTABLE;
+use crate::pairs::{Pair, SettledPairs, aliased, param_numbers};
 use crate::placement::{Assignment, CostModel, Node, Price, Term, Uses, ValueForm};
 use crate::region::UpdateRegion;
 use crate::state::StateOfRegion;
 use crate::tables::{IndexMap, IndexSet};
+use crate::zero::{StateChoice, StateUnit, UnitForm};
 use cranelift_entity::SecondaryMap;
 use hlo_analysis::values::{Origin, Use, User, ValueId};
 use hlo_ir::attrs::Attrs;
@@ -45,6 +47,12 @@ pub struct Terms<'a> {
     pub ps_per_resident_byte: f64,
     /// Whether weights stay in shards; `None` leaves it to the cost.
     pub keeps_weights: Option<bool>,
+    /// Whether gradients of a forced update are in shards; else as is cheaper.
+    pub scatters_gradients: bool,
+    /// What state costs beside time, and what of it is not free.
+    pub choice: &'a StateChoice,
+    /// The number of the problem, of those that a module has.
+    pub problem: usize,
     /// The known pairs of parameters and outputs, if state may cross the entry in shards.
     pub state_pairs: Option<Vec<Pair>>,
 }
@@ -81,6 +89,8 @@ pub struct Problem {
     pub costs: CostModel,
     /// The placement chosen.
     pub in_shards: Assignment,
+    /// Whether it is possible: what is fixed can be so.
+    pub is_possible: bool,
     /// Which terms belong to each region.
     ranges: Vec<Range<usize>>,
     /// The kernels of each region.
@@ -115,6 +125,7 @@ impl Problem {
             kept: Vec::new(),
             costs: CostModel::default(),
             in_shards: Vec::new(),
+            is_possible: true,
             ranges: Vec::new(),
             kernels: Vec::new(),
             region_of: SecondaryMap::new(),
@@ -147,7 +158,9 @@ impl Problem {
             context.deadline.check()?;
             let state = StateOfRegion::find(context, region);
             problem.stateless.push(!state.is_used_by(context, region, update));
-            problem.kept.push(state.kept(context, region, update, &exits));
+            let mut kept = state.kept(context, region, update, &exits);
+            kept.retain(|value| terms.scatters_gradients || !context.gradients.contains(value));
+            problem.kept.push(kept);
         }
         if let Some(known) = &terms.state_pairs {
             problem.pairs = by_alias.with_known(context, &problem.regions, known)?;
@@ -155,10 +168,11 @@ impl Problem {
         }
         problem.add_partials(context);
         problem.add_terms(context, terms)?;
-        problem.in_shards = match terms.is_forced {
+        let (in_shards, cost) = match terms.is_forced {
             true => problem.forced(context.deadline)?,
-            false => problem.costs.solve(context.deadline)?.0,
+            false => problem.costs.solve(context.deadline)?,
         };
+        (problem.in_shards, problem.is_possible) = (in_shards, cost < UNCUTTABLE);
         Ok((problem, left))
     }
 
@@ -180,7 +194,7 @@ impl Problem {
     ///
     /// # Errors
     /// The time is over.
-    pub(crate) fn forced(&self, deadline: Deadline) -> Result<Assignment, OutOfTime> {
+    pub(crate) fn forced(&self, deadline: Deadline) -> Result<(Assignment, u128), OutOfTime> {
         let always_full = self.costs.always_full();
         let nodes = |values: &IndexSet<ValueId>| -> Vec<Node> {
             let nodes = values.iter().filter_map(|&v| self.node_of[v]);
@@ -190,7 +204,7 @@ impl Problem {
         let with_state = self.regions.iter().zip(&self.stateless).filter(|(_, is_stateless)| !**is_stateless);
         let computed = |region: &UpdateRegion| region.runs.keys().copied().filter(|&v| self.computes[v]).collect();
         let wanted: Vec<Node> = with_state.flat_map(|(region, _)| nodes(&computed(region))).collect();
-        Ok(self.costs.solve_with(&fixed, &wanted, deadline)?.0)
+        self.costs.solve_with(&fixed, &wanted, deadline)
     }
 
     /// Predicted time of what the placement decides in one region, and of its launches, in nanoseconds.
@@ -205,10 +219,44 @@ impl Problem {
         self.kernels[region].n_bound_by_arithmetic
     }
 
+    /// The state that may be in shards.
+    pub(crate) fn state(&self, context: &ShardingContext<'_>, problem: usize) -> IndexMap<StateUnit, UnitForm> {
+        let units = self.units(context, problem).into_iter();
+        let form = |(unit, value, node): (StateUnit, ValueId, Node)| {
+            let saved_bytes = self.saved_bytes(context, self.region(value)?, value);
+            Some((unit, UnitForm { is_sharded: self.in_shards[node.0 as usize], saved_bytes }))
+        };
+        units.filter_map(form).collect()
+    }
+
+    /// The values that are state, with their nodes.
+    fn units(&self, context: &ShardingContext<'_>, problem: usize) -> Vec<(StateUnit, ValueId, Node)> {
+        let numbers = param_numbers(context);
+        let values = self.regions.iter().flat_map(|region| region.runs.keys());
+        let unit = |&value: &ValueId| {
+            let unit = match context.values.values[value].origin {
+                Origin::EntryParam => StateUnit::Param(*numbers.get(&value)?),
+                _ => StateUnit::Carry(problem, value),
+            };
+            Some((unit, value, self.node_of[value]?))
+        };
+        values.filter(|value| self.is_state(context, **value)).filter_map(unit).collect()
+    }
+
+    /// What a device holds less of a value in shards, in bytes.
+    fn saved_bytes(&self, context: &ShardingContext<'_>, region: &UpdateRegion, value: ValueId) -> f64 {
+        let bytes = context.values.shape(context.module, value).map_or(0, ArrayShape::size_bytes) as f64;
+        (bytes - bytes * (1.0 + region.split.waste()) / context.n_shards as f64).max(0.0)
+    }
+
     /// What the placement saves against everything full, in picoseconds.
     pub(crate) fn gain_ps(&self) -> f64 {
-        let ps = |in_shards: &[bool]| self.costs.terms.iter().map(|term| term.ps(in_shards)).sum::<f64>();
-        ps(&vec![false; self.in_shards.len()]) - ps(&self.in_shards)
+        self.whole_ps() - self.costs.terms.iter().map(|term| term.ps(&self.in_shards)).sum::<f64>()
+    }
+
+    /// What the placement decides takes with everything full, in picoseconds.
+    pub(crate) fn whole_ps(&self) -> f64 {
+        self.costs.terms.iter().map(|term| term.ps(&[])).sum()
     }
 
     /// Whether a placement has anything of a region in shards.
@@ -369,6 +417,11 @@ impl Problem {
             ranges.push(start..out.terms.len());
         }
         (self.kernels, self.ranges) = (kernels, ranges);
+        if !terms.choice.fixed.is_empty() {
+            for (unit, _, node) in self.units(context, terms.problem) {
+                out.terms.extend(terms.choice.fixed.get(&unit).map(|&wanted| Term::Fixed(node, wanted)));
+            }
+        }
         for (comp, nodes) in self.batches(context.module) {
             out.terms.push(Term::AnyShard(nodes.into(), out.collective(comp, Kind::Combine, 0.0)));
         }
@@ -408,7 +461,7 @@ impl Problem {
         out: &mut TermList<'_>,
     ) {
         let Some(node) = self.node_of[value] else { return };
-        let (module, n) = (context.module, context.n_shards);
+        let module = context.module;
         let comp = module.inst(context.values.inst(value)).parent;
         let bytes = context.values.shape(module, value).map_or(0, ArrayShape::size_bytes);
         let padded = bytes as f64 * (1.0 + region.split.waste());
@@ -419,13 +472,13 @@ impl Problem {
             out.terms.push(Term::Fixed(node, false));
         }
         if self.is_state(context, value) {
-            let price = |bytes: f64| Price {
-                ps: bytes * out.cx.ps_per_resident_byte,
-                resident_bytes: bytes,
-                ..Price::default()
+            let resident_bytes = self.saved_bytes(context, region, value);
+            let by_choice = match context.values.values[value].origin {
+                Origin::EntryParam => out.cx.choice.ps_per_param_byte,
+                _ => out.cx.choice.ps_per_carried_byte,
             };
-            let saved = price(bytes as f64 - padded / n as f64);
-            out.terms.push(Term::Full(node, saved));
+            let ps = resident_bytes * (out.cx.ps_per_resident_byte + by_choice);
+            out.terms.push(Term::Full(node, Price { ps, resident_bytes, ..Price::default() }));
         }
         let mut places: IndexMap<CompId, Uses> = IndexMap::default();
         for taken in &context.values.uses[value] {

@@ -53,6 +53,7 @@ use crate::pairs::{Pair, aliased, joined, parse_pairs};
 use crate::problem::{Problem, Rate, Terms};
 use crate::rewrite::Rewriter;
 use crate::tables::{IndexMap, IndexSet};
+use crate::zero::{StateChoice, StateUnit, UnitForm, Zero, parse_pins};
 use cranelift_entity::SecondaryMap;
 use hlo_analysis::Preserved;
 use hlo_analysis::frequency::FrequencyOptions;
@@ -99,6 +100,24 @@ const OPTIONS: &[OptionInfo] = &[
         help: "whether weights stay in shards between steps like moments; auto: where that is cheaper",
     },
     OptionInfo {
+        name: "zero",
+        kind: OptionKind::Word(&["no", "auto", "1", "2", "3"]),
+        default: "no",
+        help: "interface=sharded in a form of ZeRO: 1 moments, 2 and gradients, 3 and weights in shards; auto: what is fastest for each parameter",
+    },
+    OptionInfo {
+        name: "memory-limit",
+        kind: OptionKind::Int,
+        default: "0",
+        help: "zero=auto: the fastest choice whose peak on a device is within these bytes (30GiB); 1, 2, 3: refused above; 0: no limit",
+    },
+    OptionInfo {
+        name: "pins",
+        kind: OptionKind::Text,
+        default: "",
+        help: "zero=: parameters that are in shards or whole, by flat number, as [0:sharded,3:whole]",
+    },
+    OptionInfo {
         name: "state-pairs",
         kind: OptionKind::Text,
         default: "",
@@ -141,10 +160,33 @@ pub(crate) struct ShardWeightUpdate {
     is_partial: bool,
     cuts: StateCuts,
     keeps_weights: Option<bool>,
+    pub(crate) zero: Option<Zero>,
+    memory_limit: Option<u64>,
+    pins: IndexMap<StateUnit, bool>,
     state_pairs: Vec<Pair>,
     unknown_trip_count: u64,
     ps_per_resident_byte: f64,
     machine: Machine,
+}
+
+/// What one rewrite of a module did.
+#[derive(Default)]
+pub(crate) struct Sharded {
+    pub is_changed: bool,
+    /// Whether all that was to be fixed is so.
+    pub is_possible: bool,
+    /// What is saved against everything whole, in picoseconds, without the price of parameters' bytes.
+    pub gain_ps: f64,
+    /// What everything whole takes, in picoseconds.
+    pub whole_ps: f64,
+    /// How far the gain may be from the best, since prices are rounded.
+    pub rounding_ps: f64,
+    /// Problems that were solved.
+    n_solved: usize,
+    /// Sets of groups over which gradients of state are summed.
+    pub n_problems: usize,
+    /// What may be in shards.
+    pub state: IndexMap<StateUnit, UnitForm>,
 }
 
 /// The cheapest placement for one grouping of the devices.
@@ -159,21 +201,34 @@ struct Planned<'w, 'm> {
 
 impl ShardWeightUpdate {
     fn new(options: &Options) -> Result<ShardWeightUpdate, WusError> {
+        let zero = Zero::named(options.text("zero"));
+        let keeps_weights = match options.text("keep-weights-sharded") {
+            "yes" => Some(true),
+            "no" => Some(false),
+            _ => None,
+        };
+        let memory_limit = Some(options.int("memory-limit").unsigned_abs()).filter(|&bytes| bytes > 0);
+        let pins = parse_pins(options.text("pins"))?;
+        match zero {
+            Some(_) if keeps_weights.is_some() => return Err(WusError::ZeroKeepsWeights),
+            None if memory_limit.is_some() => return Err(WusError::LimitWithoutZero),
+            None if !pins.is_empty() => return Err(WusError::PinsWithoutZero),
+            Some(_) | None => {}
+        }
         Ok(ShardWeightUpdate {
             min_bytes: options.int("min-bytes").max(0) as u64,
-            is_forced: options.text("profit") == "always",
-            is_interface_sharded: options.text("interface") == "sharded",
+            is_forced: options.text("profit") == "always" && zero != Some(Zero::Auto),
+            is_interface_sharded: options.text("interface") == "sharded" || zero.is_some(),
+            zero,
+            memory_limit,
             is_partial: options.text("partial") == "auto",
             cuts: match options.text("cuts") {
                 "even" => StateCuts::Even,
                 "padded" => StateCuts::Padded,
                 _ => StateCuts::Any,
             },
-            keeps_weights: match options.text("keep-weights-sharded") {
-                "yes" => Some(true),
-                "no" => Some(false),
-                _ => None,
-            },
+            keeps_weights: zero.map_or(keeps_weights, Zero::keeps_weights),
+            pins,
             state_pairs: parse_pairs(options.text("state-pairs"))?,
             unknown_trip_count: options.int("unknown-trip-count").max(1) as u64,
             ps_per_resident_byte: options.float("memory-weight").max(0.0),
@@ -181,15 +236,17 @@ impl ShardWeightUpdate {
         })
     }
 
-    /// Solves the problem of one set of groups and rewrites the module. Returns whether it changed.
+    /// Solves the problem of one set of groups and rewrites the module.
     fn solve(
         &self,
         module: &mut Module,
         groups: &[Vec<u32>],
         gradients: &[InstId],
         interface: Option<&mut Interface>,
+        choice: &StateChoice,
+        done: &mut Sharded,
         cx: &mut PassCx<'_>,
-    ) -> Result<bool, PassError> {
+    ) -> Result<(), PassError> {
         let before = module.clone();
         let replication = cx.analyses.replication(&before);
         let params = cx.analyses.params.clone();
@@ -215,19 +272,40 @@ impl ShardWeightUpdate {
             let terms = Terms {
                 times: &times,
                 rates: &rates,
-                is_forced: self.is_forced,
+                is_forced: self.is_forced || choice.form.is_some(),
                 ps_per_resident_byte: self.ps_per_resident_byte,
-                keeps_weights: self.keeps_weights,
+                keeps_weights: choice.form.map_or(self.keeps_weights, Zero::keeps_weights),
+                scatters_gradients: self.zero != Some(Zero::One),
+                choice,
+                problem: done.n_solved,
                 state_pairs: interface.as_ref().map(|interface| interface.state_pairs.clone()),
             };
             let (problem, left) = Problem::solve(&mut context, &terms).map_err(|e| e.about(entity))?;
             let gain = problem.gain_ps();
-            if best.as_ref().is_none_or(|known| gain > known.gain_ps) {
+            done.rounding_ps = done.rounding_ps.max(problem.costs.terms.len() as f64);
+            let is_better =
+                |known: &Planned<'_, '_>| (problem.is_possible, gain) > (known.problem.is_possible, known.gain_ps);
+            if best.as_ref().is_none_or(is_better) {
                 best = Some(Planned { gain_ps: gain, way, times, context, problem, left });
             }
         }
-        let Some(Planned { way, times, mut context, problem, left, .. }) = best else { return Ok(false) };
+        let Some(Planned { gain_ps, way, times, mut context, problem, left }) = best else { return Ok(()) };
         cx.check_deadline()?;
+        let state = problem.state(&context, done.n_solved);
+        let price = |counts: fn(&UnitForm) -> bool| -> f64 {
+            let counted = state.iter().filter(|(_, form)| counts(form));
+            counted.map(|(unit, form)| choice.ps_per_byte(unit) * form.saved_bytes).sum()
+        };
+        let (all_ps, saved_ps) = (price(|_| true), price(|form| form.is_sharded));
+        done.gain_ps += gain_ps - saved_ps;
+        done.whole_ps += problem.whole_ps() - all_ps;
+        done.n_solved += 1;
+        done.n_problems += usize::from(!state.is_empty());
+        done.state.extend(state);
+        if !problem.is_possible {
+            done.is_possible = false;
+            return Ok(());
+        }
         let unequal = Unequal::new(&before, &params, &replication);
         for (value, reason) in left {
             let inst = values.inst(value);
@@ -262,7 +340,7 @@ impl ShardWeightUpdate {
             cx.report.decisions.push(decision);
         }
         if sharded.len() < problem.regions.len() {
-            let forced = if self.is_forced { problem.in_shards.clone() } else { problem.forced(cx.deadline)? };
+            let forced = if self.is_forced { problem.in_shards.clone() } else { problem.forced(cx.deadline)?.0 };
             for region in (0..problem.regions.len()).filter(|c| !sharded.contains(c)) {
                 let reason = explain::whole(&context, &problem, region, &forced, &unequal);
                 let gradients = problem.regions[region].gradients.iter();
@@ -278,7 +356,8 @@ impl ShardWeightUpdate {
         cx.report.count("reduce-scatters", emitted.scattered.len() as u64);
         cx.report.count("all-gathers", emitted.gathered.len() as u64);
         cx.report.count("partial-all-reduces", emitted.combined.len() as u64);
-        Ok(is_changed)
+        done.is_changed |= is_changed;
+        Ok(())
     }
 
     /// The interface to shard, if it is to be.
@@ -294,6 +373,11 @@ impl ShardWeightUpdate {
         }
         interface.state_pairs = joined(aliased(module), &self.state_pairs).map_err(failed)?;
         Ok(Some(interface))
+    }
+
+    /// What the user fixed.
+    pub(crate) fn pinned(&self) -> StateChoice {
+        StateChoice { fixed: self.pins.clone(), ..StateChoice::default() }
     }
 
     /// How often every computation runs, and in how many loops it stands.
@@ -319,9 +403,9 @@ impl Pass for ShardWeightUpdate {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         // The peak before is asked for last: others that run beside this pass may have found it by then.
         let before = cx.measures_peaks.then(|| (module.clone(), cx.analyses.clone()));
-        let is_changed = match CallSiteCopies::has_shared(module) {
-            true => self.shard_apart(module, cx)?,
-            false => self.shard(module, cx)?,
+        let is_changed = match self.memory_limit {
+            Some(limit) => self.shard_within(limit, module, cx)?,
+            None => self.shard_all(module, &self.pinned(), cx)?.is_changed,
         };
         if !is_changed {
             return Ok(Changed::No);
@@ -336,17 +420,45 @@ impl Pass for ShardWeightUpdate {
 }
 
 impl ShardWeightUpdate {
+    /// Shards a module.
+    pub(crate) fn shard_all(
+        &self,
+        module: &mut Module,
+        choice: &StateChoice,
+        cx: &mut PassCx<'_>,
+    ) -> Result<Sharded, PassError> {
+        let done = match CallSiteCopies::has_shared(module) {
+            true => self.shard_apart(module, choice, cx)?,
+            false => self.shard(module, choice, cx)?,
+        };
+        let unknown = self.pins.keys().filter(|unit| !done.state.contains_key(*unit));
+        let param = |unit: &StateUnit| match unit {
+            StateUnit::Param(number) => Some(*number),
+            StateUnit::Carry(..) => None,
+        };
+        let params: Vec<usize> = unknown.filter_map(param).collect();
+        if !params.is_empty() || !done.is_possible && *choice == self.pinned() && !self.pins.is_empty() {
+            return Err(WusError::Pinned { params }.about(Entity::Module));
+        }
+        Ok(done)
+    }
+
     /// Shards a module in which computations are called from several places: on a copy of it where each call has its own.
-    fn shard_apart(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<bool, PassError> {
+    fn shard_apart(
+        &self,
+        module: &mut Module,
+        choice: &StateChoice,
+        cx: &mut PassCx<'_>,
+    ) -> Result<Sharded, PassError> {
         let mut apart = module.clone();
         let copies = CallSiteCopies::split(&mut apart);
         if find_gradients(module, self.min_bytes).0.is_empty() || copies.is_empty() {
-            return self.shard(module, cx);
+            return self.shard(module, choice, cx);
         }
         cx.analyses.invalidate(Preserved::NONE);
-        let outcome = self.shard(&mut apart, cx);
+        let outcome = self.shard(&mut apart, choice, cx);
         cx.analyses.invalidate(Preserved::NONE);
-        let is_changed = outcome.map_err(|mut error| {
+        let sharded = outcome.map_err(|mut error| {
             if let Entity::Inst(inst) = &mut error.diagnostic.entity {
                 *inst = copies.original(*inst);
             }
@@ -357,15 +469,14 @@ impl ShardWeightUpdate {
         if !merged.kept().is_empty() {
             cx.report.count("computations-copied", merged.kept().len() as u64);
         }
-        if is_changed {
+        if sharded.is_changed {
             *module = apart;
         }
-        Ok(is_changed)
+        Ok(sharded)
     }
 
-    /// Shards a module in which computations that are called from several places are not looked into. Returns whether it
-    /// changed.
-    fn shard(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<bool, PassError> {
+    /// Shards a module in which computations that are called from several places are not looked into.
+    fn shard(&self, module: &mut Module, choice: &StateChoice, cx: &mut PassCx<'_>) -> Result<Sharded, PassError> {
         let (gradients, left) = find_gradients(module, self.min_bytes);
         cx.report.count("all-reduces-seen", (gradients.len() + left.len()) as u64);
         cx.report.count("updates-sharded", 0);
@@ -375,9 +486,9 @@ impl ShardWeightUpdate {
             problems.entry(groups.clone()).or_default().push(*all_reduce);
         }
         let mut interface = self.interface(module)?;
-        let mut is_changed = false;
+        let mut done = Sharded { is_possible: true, ..Sharded::default() };
         for (groups, gradients) in problems {
-            is_changed |= self.solve(module, &groups, &gradients, interface.as_mut(), cx)?;
+            self.solve(module, &groups, &gradients, interface.as_mut(), choice, &mut done, cx)?;
         }
         if let Some(interface) = interface {
             let failed = |error: WusError| error.about(Entity::Module);
@@ -391,11 +502,11 @@ impl ShardWeightUpdate {
         for LeftGradient { all_reduce, reason } in &left {
             cx.report.decisions.push(explain::left(module, *all_reduce, reason));
         }
-        if !is_changed {
+        if !done.is_changed {
             let has_promise = !cx.analyses.params.is_empty();
             cx.report.unchanged_because = Some(self.nothing_to_do(module, gradients.len(), left.len(), has_promise));
         }
-        Ok(is_changed)
+        Ok(done)
     }
 
     /// Why the module stays as it is, and what the user can do.

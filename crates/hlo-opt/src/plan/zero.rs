@@ -75,8 +75,8 @@ pub(crate) fn plan(args: &ZeroArgs, console: &mut Console<'_>) -> Result<u8, Fai
             }
         };
         let machine = machine::machine(&args.machine, n_devices)?;
-        let ways = ways_on(args, n_devices)?;
         let limit = args.memory_limit.unwrap_or(machine.device().memory_bytes);
+        let ways = ways_on(args, n_devices, limit)?;
         rows.extend(rows_of(&on, &ways, &machine, (own, limit)).map_err(failed)?);
     }
     if rows.is_empty() {
@@ -104,12 +104,12 @@ fn about_zero(message: String) -> Diagnostic {
 }
 
 /// The ways to each form, on so many devices.
-fn ways_on(args: &ZeroArgs, n_devices: usize) -> Result<Ways, Failure> {
+fn ways_on(args: &ZeroArgs, n_devices: usize, memory_bytes: f64) -> Result<Ways, Failure> {
     let chosen = Chosen::find(args.machine.machine.as_deref(), args.machine.device.as_deref(), n_devices)?;
-    presets::zero_ways(args.machine.cluster.as_deref(), chosen.as_ref())
+    presets::zero_ways(args.machine.cluster.as_deref(), chosen.as_ref(), memory_bytes)
 }
 
-/// The rows of one number of devices. Of the ways to a form the fastest one counts.
+/// The rows of one number of devices. Of the ways to a form the fastest one that fits counts, else the fastest one.
 fn rows_of(
     module: &Module,
     ways: &Ways,
@@ -122,18 +122,25 @@ fn rows_of(
         let mut result = way.after.map_or(module, |before| &made[before]).clone();
         let mut analyses = Analyses::default();
         analyses.frequency_options = ways.frequency_options;
-        run_pipeline(&mut result, &mut analyses, &way.passes, RunOptions::default()).map_err(first)?;
-        if !way.is_reference {
-            let row = row_of(&result, way.name, machine, ways.frequency_options, own);
+        let outcome = run_pipeline(&mut result, &mut analyses, &way.passes, RunOptions::default());
+        let is_within = match outcome {
+            // Nothing fits, as the other rows say.
+            Err(error) if error.diagnostics.iter().any(|diagnostic| diagnostic.rule == "memory-limit") => false,
+            Err(error) => return Err(first(error)),
+            Ok(_) => true,
+        };
+        if is_within && !way.is_reference {
+            let mut row = row_of(&result, way.name, machine, ways.frequency_options, own);
+            row.fits = row.peak_bytes as f64 <= limit;
+            let rank = |row: &Row| (!row.fits, row.step_s);
             match rows.iter_mut().find(|known| known.form == way.name) {
-                Some(known) if row.step_s < known.step_s => *known = row,
+                Some(known) if rank(&row) < rank(known) => *known = row,
                 Some(_) => {}
                 None => rows.push(row),
             }
         }
         made.push(result);
     }
-    rows.iter_mut().for_each(|row| row.fits = row.peak_bytes as f64 <= limit);
     let best = rows.iter().filter(|row| row.fits).map(|row| row.step_s).fold(f64::INFINITY, f64::min);
     if let Some(row) = rows.iter_mut().find(|row| row.fits && row.step_s <= best) {
         row.is_best = true;

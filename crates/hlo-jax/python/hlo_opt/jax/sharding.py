@@ -179,7 +179,7 @@ def _way(mode: int, cut: Iterable[int], figures: dict[str, Any], step_s: float |
 
 
 def _options(step: Partitioned, mode: int, pairs: list[tuple[int, int]]) -> str:
-    keep = {1: "no", 2: "auto"}[mode]
+    keep = {1: "no", 2: "auto", 3: "yes"}[mode]
     text = ",".join(f"{param}:{output}" for param, output in pairs)
     said = f",state-pairs=[{text}]" if pairs else ""
     # What the script cuts itself has tiles, and padding within each of them is no padding of the whole.
@@ -196,7 +196,8 @@ def shard(
     Raises:
         Declined: what the compiler says, that the passes had no time left, or that no way fits the limit.
     """
-    asked = {"auto": [1, 2], 1: [1], 2: [2]}[mode]
+    # Weights that are gathered for each use are there to take less memory: without a limit nothing asks for it.
+    asked = [mode] if isinstance(mode, int) else [1, 2] if memory_limit is None else [1, 2, 3]
     pairs = state_pairs(step)
     ways: list[Way] = []
     made: list[dict[str, Any]] = []

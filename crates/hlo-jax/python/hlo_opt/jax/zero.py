@@ -45,8 +45,9 @@ def zero(
 
     Args:
         step: what ``jax.jit`` returned. It takes state and a batch, and returns the next state.
-        mode: 1 shards the optimizer's state; 2 also the weights, where that is cheaper; ``"auto"`` takes what is
-            predicted to be fastest, and of equally fast ways the one with less memory.
+        mode: 1 shards the optimizer's state; 2 also the weights, where that is cheaper; 3 all weights: layers in a
+            loop are gathered one by one. ``"auto"`` takes 1 or 2, whichever is predicted to be faster, and of equally
+            fast ways the one with less memory; under a limit also 3.
         memory_limit: the most bytes that one device may need at the peak, as predicted.
         machine: what times are predicted for, as ``--machine`` takes it: ``"h100"``, or with the number of nodes over
             which the devices are spread, ``"h200:4"``.
@@ -57,8 +58,8 @@ def zero(
         A function that is called as ``step`` is.
     """
     check_jitted(step, ZeroStep.maker)
-    if mode not in ("auto", 1, 2) or isinstance(mode, bool):
-        raise ValueError(f"mode: expected 'auto', 1 or 2, found {mode!r}")
+    if mode not in ("auto", 1, 2, 3) or isinstance(mode, bool):
+        raise ValueError(f"mode: expected 'auto', 1, 2 or 3, found {mode!r}")
     if memory_limit is not None and (not isinstance(memory_limit, int) or memory_limit <= 0):
         raise ValueError(f"memory_limit: expected a positive number of bytes, found {memory_limit!r}")
     if machine is not None:
