@@ -117,3 +117,88 @@ fn the_choice_under_a_limit_is_the_best_of_all_sets() {
     println!("{n_bound} choices of {n_cases} steps were another one than without a limit");
     assert!(n_bound > 0, "no limit changed a choice");
 }
+
+/// A real step by the pass with these options.
+fn of_step(options: &str) -> Result<(Module, PassReport), String> {
+    let source = crate::weight_update::program("gpt2l_adam.hlo").module;
+    with_state_in_shards(&source, options)?.ok_or_else(|| "a loop holds the step".into())
+}
+
+/// The bytes that parameters take which the pass may cut, as they were.
+fn state_bytes(report: &PassReport) -> u64 {
+    let (_, _, manifest) = artifacts(report).expect("three files");
+    let params = manifest["params"].as_array().expect("parameters");
+    let bytes = |dims: &serde_json::Value| -> u64 {
+        dims.as_array().expect("dims").iter().map(|dim| dim.as_u64().expect("a dim")).product::<u64>() * 4
+    };
+    params.iter().filter(|param| param["sharded"] == true).map(|param| bytes(&param["original_shape"])).sum()
+}
+
+#[test]
+fn each_form_of_zero_holds_less_than_the_one_before() {
+    let source = crate::weight_update::program("gpt2l_adam.hlo").module;
+    let whole = memory_sizes(&source).argument_bytes;
+    let forms = ["zero=1", "zero=2", "zero=3"].map(|form| of_step(form).expect("a form"));
+    let [one, two, three] = [0, 1, 2].map(|at: usize| memory_sizes(&forms[at].0).argument_bytes);
+    assert!(whole > one && one == two && two > three, "{whole} {one} {two} {three}");
+    // All of the state is cut among eight devices, evenly but for the vocabulary's odd rows.
+    let cut = state_bytes(&forms[2].1);
+    let kept = cut - (whole - three);
+    assert!(kept as f64 <= cut as f64 * (1.0 / 8.0 + 0.02), "{kept} of {cut} bytes are kept");
+    // ZeRO-1 may sum gradients whole; in ZeRO-2 each that has state is scattered.
+    let n_scattered = |at: usize| forms[at].1.stats["shard-weight-update.reduce-scatters"];
+    assert!(n_scattered(0) <= n_scattered(1) && n_scattered(1) > 0);
+}
+
+#[test]
+fn less_memory_is_never_faster() {
+    let refused = of_step("zero=auto,memory-limit=1").err().expect("a byte is not enough");
+    let bytes_after = |words: &str| -> u64 {
+        let (_, rest) = refused.split_once(words).unwrap_or_else(|| panic!("expected `{words}` in: {refused}"));
+        rest.split(|c: char| !c.is_ascii_digit()).next().and_then(|n| n.parse().ok()).expect("bytes")
+    };
+    let (least, whole) = (bytes_after("the least that was found takes "), bytes_after("state that is whole takes "));
+    let mut last = f64::NEG_INFINITY;
+    for share in [100, 60, 40, 30, 0] {
+        let limit = least + (whole - least) * share / 100;
+        let (made, report) = of_step(&format!("zero=auto,memory-limit={limit}")).expect("a choice");
+        assert!(memory_sizes(&made).peak_bytes <= limit, "at {share} %");
+        let chosen = report.decisions.iter().find(|decision| decision.action == "chosen").expect("a choice");
+        let after = chosen.predicted_after_ns.expect("a time");
+        assert!(after >= last, "at {share} %: {after} ns, with more memory {last}");
+        last = after;
+    }
+}
+
+#[test]
+fn options_that_contradict_each_other_are_refused() {
+    let refused = |options: &str| {
+        let text = format!("shard-weight-update{{{options}}}");
+        let calls = hlo_pass::pipeline::parse_pipeline(&text).expect("a pipeline");
+        match hlo_pass::runner::bind(&calls, hlo_wus::PASSES) {
+            Err(error) => error.to_string(),
+            Ok(_) => of_step(options).err().unwrap_or_else(|| panic!("{options}: taken")),
+        }
+    };
+    assert!(refused("zero=3,keep-weights-sharded=no").contains("leave one of them out"));
+    assert!(refused("memory-limit=1GiB").contains("expected zero=auto, 1, 2 or 3"));
+    assert!(refused("pins=[0:sharded]").contains("expected zero=auto, 1, 2 or 3"));
+    assert!(refused("zero=auto,pins=[0:half]").contains("found `0:half`"));
+    assert!(refused("zero=auto,pins=[0:whole,0:sharded]").contains("each parameter once"));
+    assert!(refused("zero=auto,pins=[99999:whole]").contains("found 99999"));
+    assert!(refused("zero=3,memory-limit=1MiB").contains("no plan found within memory-limit=1048576"));
+}
+
+#[test]
+fn a_pinned_parameter_is_as_it_is_pinned() {
+    let forms = |options: &str| -> Vec<bool> {
+        let (_, report) = of_step(options).expect("a choice");
+        let (_, _, manifest) = artifacts(&report).expect("three files");
+        manifest["params"].as_array().expect("parameters").iter().map(|param| param["sharded"] == true).collect()
+    };
+    let free = forms("zero=3");
+    let (at, _) = free.iter().enumerate().find(|(_, is_sharded)| **is_sharded).expect("something in shards");
+    let pinned = forms(&format!("zero=auto,pins=[{at}:sharded]"));
+    assert!(pinned[at]);
+    assert!(!forms(&format!("zero=auto,pins=[{at}:whole]"))[at]);
+}

@@ -54,7 +54,6 @@ GATHERS_APART = {
 AS_IT_IS = "as it is"
 OPTIMIZER_STATE = "GSPMD, optimizer state"
 WEIGHTS_TOO = "GSPMD, weights too"
-APART = "zero, mode=2, gathers apart"
 BY_XLA = "partitioned by XLA"
 BY_US = "partition"
 
@@ -157,6 +156,11 @@ def zero(mode: int) -> str:
     return f"zero, mode={mode}"
 
 
+def apart(mode: int) -> str:
+    """What a way is called whose gathers XLA does not combine."""
+    return f"{zero(mode)}, gathers apart"
+
+
 def bytes_by_kind(exchanges: list[Exchange]) -> dict[str, float]:
     """The bytes of operands of all collectives of each kind."""
     found: dict[str, float] = collections.defaultdict(float)
@@ -181,12 +185,12 @@ def rows_of(name: str, mesh: Mesh, with_others: bool) -> tuple[dict[str, Compile
             own = zero_by_hand(mesh, with_weights=with_weights, **size)
             rows[way], _ = compiled(functools.partial(own.step.lower, *own.state, *own.batch(0)))
     is_donated, failures = bool(donated(executable)), []
-    for mode in (1, 2):
+    for mode in (1, 2, 3):
         step = ho.zero(script.step, mode=mode, machine="h100", strict=True)
         lower = functools.partial(step.lower, *arguments, *statics)
         rows[zero(mode)], _ = compiled(lower)
-        if mode == 2 and not has_async(rows[zero(mode)], "all-gather"):
-            rows[APART], _ = compiled(lower, GATHERS_APART)
+        if mode > 1 and not has_async(rows[zero(mode)], "all-gather"):
+            rows[apart(mode)], _ = compiled(lower, GATHERS_APART)
         found = check(script, mode, step.last_plan, rows, is_donated)
         # A check that accepts the step as it is could not fail.
         refused = check(
@@ -253,10 +257,10 @@ def check(script: Script, mode: int, plan: Any, rows: dict[str, Compiled], is_do
 
     expect(has_async(row, "reduce-scatter"), f"an asynchronous reduce-scatter, found {kinds(row)}")
     # Where XLA puts the gathers into one that nothing can run beside, those that it was given are looked at.
-    gathers = rows[APART] if mode == 2 and APART in rows else row
+    gathers = rows.get(apart(mode), row) if mode > 1 else row
     expect(has_async(gathers, "all-gather"), f"an asynchronous all-gather, found {kinds(gathers)}")
 
-    cut = script.state if mode == 2 else script.optimizer(script.state)
+    cut = script.state if mode > 1 else script.optimizer(script.state)
     saved, most = base.arguments - row.arguments, nbytes(jax.tree.map(physical, cut)) * 7 / 8
     expect(saved >= 0.98 * most, f"nearly {most:.0f} bytes of arguments less than {base.arguments}, found {saved} less")
     kept = donated_bytes(plan)
@@ -296,7 +300,7 @@ def line(name: str, way: str, row: Compiled) -> str:
 
 def summary(rows_by_script: dict[str, dict[str, Compiled]]) -> str:
     """A table with a line for each script: bytes in all, and the predicted time, of each way."""
-    ways = [AS_IT_IS, OPTIMIZER_STATE, WEIGHTS_TOO, zero(1), zero(2)]
+    ways = [AS_IT_IS, OPTIMIZER_STATE, WEIGHTS_TOO, zero(1), zero(2), zero(3)]
     lines = ["| script | " + " | ".join(ways) + " |", "|---|" + "--:|" * len(ways)]
     for name, rows in rows_by_script.items():
         cells = [f"{rows[way].own / 1e6:.1f} MB, {predicted_us(rows[way])} µs" for way in ways]

@@ -126,8 +126,8 @@ def test_wrong_uses_are_named():
         ho.zero(ho.zero(jitted))
     with pytest.raises(ValueError, match="did you mean `h100`"):
         ho.zero(jitted, machine="h1000")
-    with pytest.raises(ValueError, match="mode: expected 'auto', 1 or 2, found 3"):
-        ho.zero(jitted, mode=3)
+    with pytest.raises(ValueError, match="mode: expected 'auto', 1, 2 or 3, found 4"):
+        ho.zero(jitted, mode=4)
     for use in (ho.report, ho.shardings):
         with pytest.raises(TypeError, match="expected what hlo_opt.jax.zero or partition returned, found PjitFunction"):
             use(jitted)

@@ -56,13 +56,31 @@ def distance(a, b) -> float:
 @pytest.mark.parametrize("n_devices", [8, *(pytest.param(n, marks=pytest.mark.more) for n in (3, 2))])
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_trains_as_it_did(name, n_devices):
+    before, state, after, own_state = trained(name, n_devices, "auto")
+    check_shards(before.optimizer(state), after.optimizer(own_state), n_devices)
+
+
+ONE_LAYER_AT_A_TIME = "scan_layers"
+
+
+@pytest.mark.parametrize("n_devices", [8, *(pytest.param(n, marks=pytest.mark.more) for n in (3, 2))])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name == ONE_LAYER_AT_A_TIME else pytest.mark.more) for name in SCRIPTS]
+)
+def test_weights_lie_in_shards_too(name, n_devices):
+    _, state, _, own_state = trained(name, n_devices, 3)
+    check_shards(state, own_state, n_devices)
+
+
+def trained(name, n_devices: int, mode):
+    """A script without the line and its state after some steps, and the same with it; losses and state are equal."""
     make = lambda: SCRIPTS[name](mesh_of(n_devices))
     before = make()
     losses, state = train(before, before.step)
     nudged = make()
     nudged_losses, nudged_state = train(nudged, nudged.step, perturbation=6e-8)
     after = make()
-    step = ho.zero(after.step, strict=True)
+    step = ho.zero(after.step, mode=mode, strict=True)
     own_losses, own_state = train(after, step)
 
     most = np.inf if name == "bf16_masters" else 1e-3
@@ -79,11 +97,11 @@ def test_a_script_trains_as_it_did(name, n_devices):
     for mine, theirs in zip(jax.tree.leaves(own_state), jax.tree.leaves(state)):
         kind = lambda leaf: (leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False))
         assert kind(mine) == kind(theirs)
-    check_shards(before.optimizer(state), after.optimizer(own_state), n_devices)
+    return before, state, after, own_state
 
 
 def check_shards(whole, in_shards, n_devices: int) -> None:
-    """Large leaves of the optimizer's state of which a dim is a multiple of the devices lie in shards."""
+    """Large leaves of which a dim is a multiple of the devices lie in shards."""
     n_cut = 0
     for before, after in zip(jax.tree.leaves(whole), jax.tree.leaves(in_shards)):
         if any(size % n_devices == 0 for size in after.shape) and after.nbytes >= LEAF_BYTES:

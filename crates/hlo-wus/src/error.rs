@@ -123,6 +123,8 @@ pub enum WusError {
         limit: u64,
         /// The least peak of those that were made, in bytes.
         least: u64,
+        /// The peak with all state whole.
+        whole: u64,
     },
     /// The time was over.
     OutOfTime(OutOfTime),
@@ -255,10 +257,10 @@ impl fmt::Display for WusError {
             WusError::LimitWithoutZero => {
                 f.write_str("memory-limit: expected zero=auto, 1, 2 or 3 beside it, found none")
             }
-            WusError::NothingFits { limit, least } => write!(
+            WusError::NothingFits { limit, least, whole } => write!(
                 f,
                 "no plan found within memory-limit={limit}: the least that was found takes {least} bytes on a device \
-                 at its peak"
+                 at its peak, state that is whole takes {whole}"
             ),
             WusError::OutOfTime(error) => error.fmt(f),
         }

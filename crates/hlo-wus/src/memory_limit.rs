@@ -38,7 +38,8 @@ impl ShardWeightUpdate {
         let chosen = match found {
             Outcome::Chosen(chosen) => *chosen,
             Outcome::NothingFits(least) => {
-                return Err(WusError::NothingFits { limit, least }.about(Entity::Module));
+                let whole = before.peak_bytes;
+                return Err(WusError::NothingFits { limit, least, whole }.about(Entity::Module));
             }
         };
         let told = tell(&chosen, limit, &source, &before);

@@ -5,12 +5,17 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
+use crate::xla_check::manifest::Program;
+
 /// Runs before the sharding, so that gradients are single arrays, summed once, and outside of loops.
 const BEFORE: &str = "fold-all-reduce-of-all-reduce,reassociate-all-reduce,split-tuple-all-reduce,sink-all-reduce";
 
 /// A module of more bytes is checked under [`FOR_LARGE`] only: its processes take minutes and gigabytes.
 const LARGE_BYTES: usize = 1_000_000;
 const FOR_LARGE: [&str; 2] = ["replicated/auto/none", "replicated/auto/packed"];
+
+/// Percent of the way from the least peak to that of state that is whole, at which a limit is put.
+const SHARES: [u64; 4] = [100, 60, 40, 30];
 
 /// One combination.
 pub(super) struct Combination {
@@ -107,6 +112,47 @@ pub(super) fn of_module(text: &str, offered: &Offered) -> (Vec<Combination>, Vec
         }
     }
     (run, not_run)
+}
+
+/// The forms of ZeRO that are no combination of the other options: moments alone, and what is chosen under limits between the least
+/// peak that the tool names and that of state that is whole.
+pub(super) fn forms(tool: &Path, program: &Program, text: &str) -> Result<Vec<Combination>, String> {
+    if text.len() > LARGE_BYTES {
+        return Ok(Vec::new());
+    }
+    let form = |name: String, options: String| Combination {
+        name: format!("sharded/{name}/none"),
+        pipeline: format!("{BEFORE},shard-weight-update{{min-bytes=0,{options}}},dce"),
+        interface: "sharded",
+        combine: "none",
+        chooses_weights: false,
+    };
+    let mut found = vec![form("zero-1".into(), "zero=1".into())];
+    if let Some((least, whole)) = peaks(tool, program)? {
+        found.extend(SHARES.map(|share| {
+            let limit = least + whole.saturating_sub(least) * share / 100;
+            form(format!("zero-auto-{share}"), format!("zero=auto,memory-limit={limit}"))
+        }));
+    }
+    Ok(found)
+}
+
+/// The least peak of a device that the tool finds, and that of state that is whole: both are named where a limit is below. `None` where no
+/// state can be in shards.
+fn peaks(tool: &Path, program: &Program) -> Result<Option<(u64, u64)>, String> {
+    let mut command = Command::new(tool);
+    command.arg(&program.file).args(["-q", "-o", "-", "--pass"]);
+    command.arg(format!("{BEFORE},shard-weight-update{{min-bytes=0,zero=auto,memory-limit=1}}"));
+    if let Some(like) = &program.like {
+        command.arg("--replicated-params").arg(format!("like:{}", like.display()));
+    }
+    let output = command.output().map_err(|e| format!("{}: {e}", tool.display()))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    let bytes_after = |words: &str| -> Option<u64> {
+        let (_, rest) = said.split_once(words)?;
+        rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+    };
+    Ok(bytes_after("the least that was found takes ").zip(bytes_after("state that is whole takes ")))
 }
 
 fn why_not(text: &str, name: &str, offered: &Offered) -> Option<&'static str> {
