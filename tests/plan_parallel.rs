@@ -291,3 +291,68 @@ fn a_bound_under_a_limit_holds_for_plans_under_tighter_ones() {
         assert!(plans[..=k].iter().all(|(step, _)| *step >= bound * (1.0 - 1e-9)), "{plans:?}");
     }
 }
+
+/// A loop whose body and the entry call a matrix by the same name; the loop carries two matrices.
+const SHARED_NAMES: &str = r#"HloModule step
+
+%cond (carry: (s32[], f32[64,64], f32[64,64])) -> pred[] {
+  %carry = (s32[], f32[64,64], f32[64,64]) parameter(0)
+  %i = s32[] get-tuple-element(%carry), index=0
+  %n = s32[] constant(3)
+  ROOT %less = pred[] compare(%i, %n), direction=LT
+}
+
+%body (carry.1: (s32[], f32[64,64], f32[64,64])) -> (s32[], f32[64,64], f32[64,64]) {
+  %carry.1 = (s32[], f32[64,64], f32[64,64]) parameter(0)
+  %i.1 = s32[] get-tuple-element(%carry.1), index=0
+  %one = s32[] constant(1)
+  %next = s32[] add(%i.1, %one)
+  %x = f32[64,64] get-tuple-element(%carry.1), index=1
+  %y = f32[64,64] get-tuple-element(%carry.1), index=2
+  %twice = f32[64,64] dot(%x, %y), lhs_contracting_dims={1}, rhs_contracting_dims={0}, metadata={op_name="product"}
+  %more = f32[64,64] dot(%twice, %twice), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  %sum = f32[64,64] add(%more, %twice)
+  ROOT %out = (s32[], f32[64,64], f32[64,64]) tuple(%next, %sum, %y)
+}
+
+ENTRY %main (w: f32[64,64], v: f32[64,64]) -> f32[64,64] {
+  %w = f32[64,64] parameter(0)
+  %v = f32[64,64] parameter(1)
+  %twice = f32[64,64] dot(%w, %v), lhs_contracting_dims={1}, rhs_contracting_dims={0}, metadata={op_name="product"}
+  %squared = f32[64,64] dot(%twice, %twice), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  %sum = f32[64,64] add(%squared, %twice)
+  %zero = s32[] constant(0)
+  %begin = (s32[], f32[64,64], f32[64,64]) tuple(%zero, %sum, %w)
+  %loop = (s32[], f32[64,64], f32[64,64]) while(%begin), condition=%cond, body=%body
+  ROOT %end = f32[64,64] get-tuple-element(%loop), index=1
+}
+"#;
+
+#[test]
+fn a_pin_tells_values_of_one_name_apart() {
+    let file = written("shared_names.hlo", SHARED_NAMES).display().to_string();
+    let run = |pins: &str| {
+        let pins = written("shared_names.toml", pins).display().to_string();
+        plan(&[&file, "--devices", "4", "--mesh", "4", "--pins", &pins, "--emit", "json"])
+    };
+    let (code, _, stderr) = run("\"product\" = [4, 1]\n");
+    assert_eq!(code, 1, "{stderr}");
+    assert!(stderr.contains("found 2 of that name: say `main/%twice.1#0`, `body/%twice#0`"), "{stderr}");
+    for pins in ["\"main/%twice\" = [4, 1]\n", "\"body/%twice\" = [4, 1]\n", "\"main/%twice#0\" = [1, 4]\n"] {
+        let (code, _, stderr) = run(pins);
+        assert_eq!(code, 0, "{pins}: {stderr}");
+    }
+    let (code, _, stderr) = plan(&[&file, "--devices", "4", "--mesh", "4", "--why", "product"]);
+    assert!(code == 1 && stderr.contains("found 2 of that name"), "{stderr}");
+    let (code, _, stderr) = tool::run(["--pass", "search-parallelization{pins=nope.toml}", "-o", "-", &file]);
+    assert!(code == 1 && stderr.contains("found `nope.toml`, which is neither"), "{stderr}");
+}
+
+#[test]
+fn a_step_of_a_million_seconds_is_not_told_as_a_lack_of_effort() {
+    let device = "name = \"slow\"\nmemory_bytes_per_s = 1e-3\nmemory_bytes = 1e12\nlaunch_s = 0\nflops_per_s = { f32 = 1e-3 }\n";
+    let device = written("slow_device.toml", device).display().to_string();
+    let file = written("shared_names.hlo", SHARED_NAMES).display().to_string();
+    let (code, _, stderr) = plan(&[&file, "--devices", "4", "--device", &device]);
+    assert!(code == 1 && stderr.contains("a million seconds"), "{stderr}");
+}

@@ -38,6 +38,15 @@ pub enum SearchError {
     PinsSyntax {
         /// What the reader of TOML says.
         message: String,
+        /// What may have been meant as the name of a file.
+        file: Option<String>,
+    },
+    /// Several values have a name that a pin or a question uses.
+    SharedName {
+        /// The name.
+        name: String,
+        /// The names that tell them apart.
+        places: Vec<String>,
     },
     /// A pin names nothing that has a state of its own.
     UnknownPin {
@@ -73,6 +82,8 @@ pub enum SearchError {
     Pinned,
     /// The effort was used up before there was a plan.
     Effort,
+    /// A step takes longer than times are counted.
+    TooLong,
     /// An instruction depends on itself when the plan is written.
     DependsOnItself {
         /// The instruction.
@@ -81,6 +92,9 @@ pub enum SearchError {
         name: String,
     },
 }
+
+/// Names that a message lists.
+const SHOWN: usize = 4;
 
 impl SearchError {
     /// An instruction that a global program must not have.
@@ -101,12 +115,14 @@ impl SearchError {
             SearchError::Machine(_) | SearchError::OtherSize(_) => "machine",
             SearchError::Option { .. } => "option",
             SearchError::PinsSyntax { .. }
+            | SearchError::SharedName { .. }
             | SearchError::UnknownPin { .. }
             | SearchError::PinParts { .. }
             | SearchError::Pinned => "pins",
             SearchError::NoMeshOfPlan { .. } => "mesh",
             SearchError::Memory { .. } => "memory",
             SearchError::Effort => "effort",
+            SearchError::TooLong => "time",
             SearchError::DependsOnItself { .. } => "acyclic",
         }
     }
@@ -120,11 +136,13 @@ impl SearchError {
             | SearchError::OtherSize(_)
             | SearchError::Option { .. }
             | SearchError::PinsSyntax { .. }
+            | SearchError::SharedName { .. }
             | SearchError::UnknownPin { .. }
             | SearchError::PinParts { .. }
             | SearchError::NoMeshOfPlan { .. }
             | SearchError::Memory { .. }
             | SearchError::Pinned
+            | SearchError::TooLong
             | SearchError::Effort => Entity::Module,
         }
     }
@@ -145,8 +163,16 @@ impl fmt::Display for SearchError {
             SearchError::Option { name, expected, found } => {
                 write!(f, "option `{name}`: expected {expected}, found {found}")
             }
-            SearchError::PinsSyntax { message } => {
+            SearchError::PinsSyntax { file: Some(file), .. } => {
+                write!(f, "pins: expected a file, or lines `\"NAME\" = [parts, …]`, found `{file}`, which is neither")
+            }
+            SearchError::PinsSyntax { message, file: None } => {
                 write!(f, "pins: expected lines `\"NAME\" = [parts, …]`, found: {message}")
+            }
+            SearchError::SharedName { name, places } => {
+                let shown = places.iter().take(SHOWN).map(|place| format!("`{place}`")).collect::<Vec<_>>().join(", ");
+                write!(f, "`{name}`: expected the name of one value, found {} of that name: say {shown}", places.len())?;
+                if places.len() > SHOWN { f.write_str(" …") } else { Ok(()) }
             }
             SearchError::UnknownPin { name } => write!(
                 f,
@@ -168,6 +194,10 @@ impl fmt::Display for SearchError {
             ),
             SearchError::Pinned => f.write_str(
                 "no plan found that cuts values as the pins say on a mesh of these devices: give other pins, or more `effort`",
+            ),
+            SearchError::TooLong => f.write_str(
+                "no plan found that takes less than a million seconds a step, which is where modelled times end: check the units of \
+                 the cluster and the device",
             ),
             SearchError::Effort => f.write_str("no plan found within the effort: give more with `effort`"),
             SearchError::DependsOnItself { name, .. } => write!(f, "`%{name}`: depends on itself after the change"),

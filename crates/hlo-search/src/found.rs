@@ -60,8 +60,10 @@ pub(crate) struct BaselineFact {
 /// Why there is no plan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct NotFound {
-    /// The least bytes on a device of the plans that were looked at; `None`: the effort was used up before any.
+    /// The least bytes on a device of the plans that were looked at; `None`: there was none.
     pub least_bytes: Option<u64>,
+    /// Whether effort or time ended the search.
+    pub was_ended: bool,
 }
 
 /// What the search found.

@@ -23,12 +23,13 @@ impl Pins {
     /// The text is no such TOML, names nothing, or has another number of dims.
     pub(crate) fn read(program: &Program<'_>, text: &str) -> Result<Pins, SearchError> {
         let said: IndexMap<String, Vec<i64>> =
-            toml::from_str(text).map_err(|error| SearchError::PinsSyntax { message: error.message().to_string() })?;
+            toml::from_str(text).map_err(|error| SearchError::PinsSyntax {
+                message: error.message().to_string(),
+                file: Some(text.trim()).filter(|text| !text.contains(['=', '\n'])).map(str::to_string),
+            })?;
         let mut pins = Pins::default();
         for (name, parts) in said {
-            let Some(value) = find(program, &name) else {
-                return Err(SearchError::UnknownPin { name });
-            };
+            let value = find(program, &name)?;
             let rank = program.values[value].dims.len();
             if parts.len() != rank || parts.iter().any(|&n| n < 1) {
                 return Err(SearchError::PinParts { name, rank, parts });
@@ -64,16 +65,65 @@ fn forbid(network: &mut PlanNetwork, var: VarId, allowed: &[bool]) {
     }
 }
 
-/// The kept value that a name means.
-pub(crate) fn find(program: &Program<'_>, name: &str) -> Option<CutId> {
-    let bare = name.strip_prefix('%').unwrap_or(name);
+/// The kept value that a name means: `%w`, or what the framework calls it. `COMPUTATION/%w` is the one in a computation, where its name may have
+/// got a number when the module was read, and `%w#1` tells the leaves of a tuple apart.
+///
+/// # Errors
+/// No value has the name, or several do.
+pub(crate) fn find(program: &Program<'_>, name: &str) -> Result<CutId, SearchError> {
     let module = program.module;
-    let is_named = |&id: &CutId| {
-        let value = &program.values[id];
-        let framework = module.inst(value.inst).marks.as_ref().and_then(|marks| marks.op_name());
-        module.inst_name(value.inst) == bare || framework == Some(name)
+    let kept = || program.values.keys().filter(|&id| program.values[id].is_kept && !program.values[id].is_free);
+    let of_framework = |&id: &CutId| {
+        let marks = module.inst(program.values[id].inst).marks.as_ref();
+        marks.and_then(|marks| marks.op_name()) == Some(name)
     };
-    program.values.keys().filter(|&id| program.values[id].is_kept && !program.values[id].is_free).find(is_named)
+    let (place, leaf) = match name.rsplit_once('#').map(|(place, leaf)| (place, leaf.parse::<u32>())) {
+        Some((place, Ok(leaf))) => (place, Some(leaf)),
+        Some((_, Err(_))) | None => (name, None),
+    };
+    let (comp, place) = match place.rsplit_once('/') {
+        Some((comp, place)) => (Some(comp.trim_start_matches('%')), place),
+        None => (None, place),
+    };
+    let bare = place.strip_prefix('%').unwrap_or(place);
+    let is_numbered = |name: &str| {
+        let number = name.strip_prefix(bare).and_then(|rest| rest.strip_prefix('.'));
+        number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    let of_name = |takes: &dyn Fn(&str) -> bool| -> Vec<CutId> {
+        let is_it = |&id: &CutId| {
+            let value = &program.values[id];
+            let parent = module.inst(value.inst).parent;
+            takes(module.inst_name(value.inst))
+                && comp.is_none_or(|comp| module.comp_name(parent) == comp)
+                && leaf.is_none_or(|leaf| value.leaf == leaf)
+        };
+        kept().filter(is_it).collect()
+    };
+    let mut found = of_name(&|name| name == bare);
+    if found.is_empty() && comp.is_some() {
+        found = of_name(&is_numbered);
+    }
+    if found.is_empty() {
+        found = kept().filter(of_framework).collect();
+    }
+    // What the framework calls a parameter, ops on it may be called too.
+    let is_param = |id: &CutId| program.values[*id].is_param;
+    if found.iter().filter(|id| is_param(id)).count() == 1 && comp.is_none() {
+        found.retain(is_param);
+    }
+    match found.as_slice() {
+        [] => Err(SearchError::UnknownPin { name: name.into() }),
+        [only] => Ok(*only),
+        several => {
+            let full = |&id: &CutId| {
+                let value = &program.values[id];
+                let comp = module.comp_name(module.inst(value.inst).parent);
+                format!("{comp}/%{}#{}", module.inst_name(value.inst), value.leaf)
+            };
+            Err(SearchError::SharedName { name: name.into(), places: several.iter().map(full).collect() })
+        }
+    }
 }
 
 /// Which states each variable may have so that values are cut as another plan of the same program says.

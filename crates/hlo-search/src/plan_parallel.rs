@@ -7,7 +7,7 @@ use crate::error::SearchError;
 use crate::found::{Found, NotFound};
 use crate::mesh::{SearchMesh, factorizations, factorizations_of};
 use crate::picture::draw_plan;
-use crate::pins::Pins;
+use crate::pins::{Pins, find};
 use crate::plan::ChosenPlan;
 use crate::program::Program;
 use crate::report::PlanReport;
@@ -106,6 +106,12 @@ pub fn plan_parallel(
     if !program.values.values().any(has_dims) {
         return Ok(Searched::Nothing("no value has a dim that could be cut".into()));
     }
+    // A name that nothing has is told with the plan; one that several have cannot be answered.
+    for name in &options.why {
+        if let Err(error @ SearchError::SharedName { .. }) = find(&program, name) {
+            return Err(error);
+        }
+    }
     let only = Baseline::of_word(&options.plan);
     let limits = SearchLimits {
         only,
@@ -136,7 +142,7 @@ pub fn plan_parallel(
     let Found { network, assignment, .. } = &found;
     let report = PlanReport::new(&program, &found, &options.machine, &links, limits.memory_limit);
     let emission = plan_emission(&program, &ChosenPlan { network, assignment });
-    let explained = options.why.iter().map(|name| (name.clone(), why(&program, &found, name)));
+    let explained = options.why.iter().map(|name| (name.clone(), why(&program, &found, name).ok().flatten()));
     let (explained, problem) = (explained.collect(), options.dumps_problem.then(|| dump_problem(&program, &found)));
     let picture = draw_plan(&program, &ChosenPlan { network, assignment }, &report);
     let n_copies = emission.write(&mut work)?;
@@ -176,7 +182,8 @@ fn search_within(
             (Ok(_) | Err(_), Ok(known)) => Ok(known),
             (Ok(plan), Err(_)) => Ok(Found { lower_bound: 0, is_exact: false, ..plan }),
             (Err(less), Err(none)) => {
-                Err(NotFound { least_bytes: less.least_bytes.into_iter().chain(none.least_bytes).min() })
+                let least_bytes = less.least_bytes.into_iter().chain(none.least_bytes).min();
+                Err(NotFound { least_bytes, ..none })
             }
         };
     }
@@ -214,6 +221,7 @@ fn none_found(options: &SearchOptions, none: NotFound) -> SearchError {
             SearchError::Memory { limit_bytes, used_share: USED_SHARE, least_bytes }
         }
         (_, _) if !options.pins.trim().is_empty() => SearchError::Pinned,
+        (_, _) if !none.was_ended => SearchError::TooLong,
         (_, _) => SearchError::Effort,
     }
 }

@@ -3,6 +3,7 @@
 use crate::dump::{describe, states_of};
 use crate::found::Found;
 use crate::network::Decides;
+use crate::error::SearchError;
 use crate::pins::find;
 use crate::program::Program;
 use crate::solver::{Cost, INFINITE, RunnerUps};
@@ -28,11 +29,14 @@ pub struct OtherReport {
     pub step_s: Option<f64>,
 }
 
-/// The price of each other state of the value of this name on the plan's mesh; `None`: there is no such value.
-pub(crate) fn why(program: &Program<'_>, found: &Found, name: &str) -> Option<WhyReport> {
+/// The price of each other state of the value of this name on the plan's mesh; `None`: it has no state of its own there.
+///
+/// # Errors
+/// No value has the name, or several do.
+pub(crate) fn why(program: &Program<'_>, found: &Found, name: &str) -> Result<Option<WhyReport>, SearchError> {
     let value = find(program, name)?;
     let network = &found.network;
-    let var = network.var_of_value[value].expand()?;
+    let Some(var) = network.var_of_value[value].expand() else { return Ok(None) };
     let costs = RunnerUps::new(&network.problem, &found.assignment).costs(var);
     let states = states_of(network, Decides::Kept(value));
     let chosen = found.assignment[var] as usize;
@@ -42,5 +46,5 @@ pub(crate) fn why(program: &Program<'_>, found: &Found, name: &str) -> Option<Wh
     };
     let mut others: Vec<OtherReport> = states.iter().zip(costs).enumerate().filter_map(other).collect();
     others.sort_by(|a, b| a.step_s.unwrap_or(f64::INFINITY).total_cmp(&b.step_s.unwrap_or(f64::INFINITY)));
-    Some(WhyReport { what: describe(program, Decides::Kept(value)), chosen: states[chosen].clone(), others })
+    Ok(Some(WhyReport { what: describe(program, Decides::Kept(value)), chosen: states[chosen].clone(), others }))
 }
