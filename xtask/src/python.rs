@@ -76,6 +76,10 @@ fn environment_of(name: &str, base: &Path, wanted: &str) -> Result<PathBuf, Stri
     let venv = workspace::target_dir().join(name);
     let python = venv.join("bin/python");
     let stamp = venv.join("requirements.installed");
+    // Checks that run beside each other ask for the same environment: one makes it. The lock goes with the file.
+    let lock_file = workspace::target_dir().join(format!("{name}.lock"));
+    let lock = fs::File::create(&lock_file).map_err(|e| format!("{}: {e}", lock_file.display()))?;
+    lock.lock().map_err(|e| format!("{}: {e}", lock_file.display()))?;
     if fs::read_to_string(&stamp).is_ok_and(|have| have == wanted) && python.exists() {
         return Ok(python);
     }
