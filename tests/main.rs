@@ -20,6 +20,7 @@ mod memory;
 mod memory_twin;
 mod mesh_layouts;
 mod passes;
+mod pipelined_loops;
 mod placement_proof;
 mod plan;
 mod plan_parallel;

@@ -350,7 +350,8 @@ fn a_pin_tells_values_of_one_name_apart() {
 
 #[test]
 fn a_step_of_a_million_seconds_is_not_told_as_a_lack_of_effort() {
-    let device = "name = \"slow\"\nmemory_bytes_per_s = 1e-3\nmemory_bytes = 1e12\nlaunch_s = 0\nflops_per_s = { f32 = 1e-3 }\n";
+    let device =
+        "name = \"slow\"\nmemory_bytes_per_s = 1e-3\nmemory_bytes = 1e12\nlaunch_s = 0\nflops_per_s = { f32 = 1e-3 }\n";
     let device = written("slow_device.toml", device).display().to_string();
     let file = written("shared_names.hlo", SHARED_NAMES).display().to_string();
     let (code, _, stderr) = plan(&[&file, "--devices", "4", "--device", &device]);

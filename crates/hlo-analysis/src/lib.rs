@@ -4,6 +4,7 @@
 //! one module compute each once.
 
 pub mod annotations;
+pub mod carried_loop;
 pub mod classes;
 pub mod code;
 pub mod counts;

@@ -7,6 +7,7 @@ mod combine_collectives;
 pub mod decompose_collectives;
 mod flatten_update;
 mod fold_all_reduce_of_all_reduce;
+mod pipeline_loop_collectives;
 mod reassociate_all_reduce;
 mod refusal;
 mod rematerialize_all_gather;
@@ -22,6 +23,7 @@ pub const PASSES: &[&PassInfo] = &[
     &decompose_collectives::INFO,
     &flatten_update::INFO,
     &fold_all_reduce_of_all_reduce::INFO,
+    &pipeline_loop_collectives::INFO,
     &reassociate_all_reduce::INFO,
     &rematerialize_all_gather::INFO,
     &sink_all_reduce::INFO,

@@ -54,6 +54,11 @@ const GATHER_AGAIN: &str = GATHERING_AGAIN;
 /// Matrix updates that all devices repeat are shared out where that is faster; what is left to send goes in few collectives.
 const COMBINE: &str = "distribute-matrix-updates,combine-collectives{mode=variadic}";
 
+/// Layers in a loop are gathered while the layer before runs.
+const GATHER_AHEAD: &str = "pipeline-loop-collectives";
+const GATHER_AHEAD_COMBINED: &str =
+    "pipeline-loop-collectives,distribute-matrix-updates,combine-collectives{mode=variadic}";
+
 /// The program of each device, of a global program whose shardings are propagated in some order, or are those of the user alone. Ops are
 /// cut as is fastest on the machine, or so that devices receive the fewest bytes, or with few collectives: one more counts as much
 /// as a link carries in two microseconds.
@@ -275,8 +280,16 @@ pub const PRESETS: [Preset; 5] = [
             way("all state in shards, few collectives", Some(6), COMBINE),
             way("all state in shards, weights gathered twice", Some(6), GATHER_AGAIN),
             way("all state in shards, few collectives, weights gathered twice", Some(7), GATHER_AGAIN),
+            way("all state in shards, layers gathered ahead", Some(6), GATHER_AHEAD),
+            way("all state in shards, layers gathered ahead, few collectives", Some(6), GATHER_AHEAD_COMBINED),
             way("state in shards as the limit asks", Some(1), SHARD_STATE_WITHIN),
-            way("state in shards as the limit asks, few collectives", Some(10), COMBINE),
+            way("state in shards as the limit asks, few collectives", Some(12), COMBINE),
+            way("state in shards as the limit asks, layers gathered ahead", Some(12), GATHER_AHEAD),
+            way(
+                "state in shards as the limit asks, layers gathered ahead, few collectives",
+                Some(12),
+                GATHER_AHEAD_COMBINED,
+            ),
         ],
         by_memory: &[
             reference("as it is", None, ""),
@@ -284,6 +297,8 @@ pub const PRESETS: [Preset; 5] = [
             way("all state in shards", Some(1), SHARD_STATE),
             way("all state in shards, few collectives", Some(2), COMBINE),
             way("all state in shards, weights gathered twice", Some(2), GATHER_AGAIN),
+            way("all state in shards, layers gathered ahead", Some(2), GATHER_AHEAD),
+            way("all state in shards, layers gathered ahead, few collectives", Some(2), GATHER_AHEAD_COMBINED),
         ],
     },
     Preset {
@@ -363,12 +378,15 @@ const ZERO: Preset = Preset {
         way("ZeRO-1, 2", Some(3), COMBINE),
         way("ZeRO-3", Some(0), zero!("yes")),
         way("ZeRO-3", Some(5), COMBINE),
+        way("ZeRO-3", Some(5), GATHER_AHEAD),
+        way("ZeRO-3", Some(5), GATHER_AHEAD_COMBINED),
         way("auto", Some(0), SHARD_STATE),
-        way("auto", Some(7), COMBINE),
-        way("auto", Some(0), SHARD_STATE_THAT_PAYS),
         way("auto", Some(9), COMBINE),
-        way("auto", Some(0), SHARD_STATE_WITHIN),
+        way("auto", Some(0), SHARD_STATE_THAT_PAYS),
         way("auto", Some(11), COMBINE),
+        way("auto", Some(0), SHARD_STATE_WITHIN),
+        way("auto", Some(13), COMBINE),
+        way("auto", Some(13), GATHER_AHEAD_COMBINED),
     ],
     by_memory: &[],
 };

@@ -22,11 +22,10 @@ impl Pins {
     /// # Errors
     /// The text is no such TOML, names nothing, or has another number of dims.
     pub(crate) fn read(program: &Program<'_>, text: &str) -> Result<Pins, SearchError> {
-        let said: IndexMap<String, Vec<i64>> =
-            toml::from_str(text).map_err(|error| SearchError::PinsSyntax {
-                message: error.message().to_string(),
-                file: Some(text.trim()).filter(|text| !text.contains(['=', '\n'])).map(str::to_string),
-            })?;
+        let said: IndexMap<String, Vec<i64>> = toml::from_str(text).map_err(|error| SearchError::PinsSyntax {
+            message: error.message().to_string(),
+            file: Some(text.trim()).filter(|text| !text.contains(['=', '\n'])).map(str::to_string),
+        })?;
         let mut pins = Pins::default();
         for (name, parts) in said {
             let value = find(program, &name)?;

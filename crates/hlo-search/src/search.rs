@@ -454,7 +454,8 @@ impl MeshSearch<'_, '_, '_> {
     fn finish(self) -> Result<Found, NotFound> {
         let Some((network, assignment, cost)) = self.best else {
             let is_unreached = |fact: &MeshFact| fact.outcome == MeshOutcome::NotReached;
-            let was_ended = self.was_stopped || self.n_steps >= self.limits.effort || self.meshes.iter().any(is_unreached);
+            let was_ended =
+                self.was_stopped || self.n_steps >= self.limits.effort || self.meshes.iter().any(is_unreached);
             return Err(NotFound { least_bytes: self.least_bytes, was_ended });
         };
         let peak = self.lifetimes.peak(self.facts.program, &ChosenPlan { network: &network, assignment: &assignment });

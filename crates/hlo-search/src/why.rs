@@ -1,9 +1,9 @@
 //! What a decision costs beside its alternatives: for one value, the best plan that is found with each other state.
 
 use crate::dump::{describe, states_of};
+use crate::error::SearchError;
 use crate::found::Found;
 use crate::network::Decides;
-use crate::error::SearchError;
 use crate::pins::find;
 use crate::program::Program;
 use crate::solver::{Cost, INFINITE, RunnerUps};

@@ -31,15 +31,15 @@
 
 use cranelift_entity::SecondaryMap;
 use hlo_analysis::Preserved;
+use hlo_analysis::carried_loop::{CarriedLoop, is_run_by_all};
 use hlo_analysis::code::{code_computations, is_annotated, pinned_by_control};
-use hlo_analysis::frequency::{Basis, Frequencies, FrequencyOptions, TripCount};
-use hlo_analysis::values::{CallSites, condition_and_body, entered, tuple_elements, tuple_index};
-use hlo_ir::attrs::{Attrs, TupleIndexAttrs};
+use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
+use hlo_analysis::values::{CallSites, condition_and_body, tuple_index};
 use hlo_ir::diag::Entity;
 use hlo_ir::edit::Builder;
 use hlo_ir::module::UserMap;
-use hlo_ir::op::{CalleeEntry, CollectiveForm, Flow};
-use hlo_ir::{CompId, InstId, Module, Opcode, Shape};
+use hlo_ir::op::{CollectiveForm, Flow};
+use hlo_ir::{CompId, InstId, Module, Opcode};
 use hlo_pass::options::{OptionInfo, OptionKind};
 use hlo_pass::report::{Decision, PassReport};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
@@ -111,12 +111,7 @@ impl Surroundings {
 
 /// A loop whose state may be extended.
 struct Loop {
-    inst: InstId,
-    body: CompId,
-    init: InstId,
-    root: InstId,
-    /// The parameters of body and condition.
-    params: [InstId; 2],
+    carried: CarriedLoop,
     /// Whether collectives may be run before it, and what depends on the device's number.
     takes_exchanges: bool,
 }
@@ -147,7 +142,7 @@ fn hoist(module: &mut Module, inst: InstId, around: &Surroundings, report: &mut 
         let is_smaller = module.shape(value).size_bytes() < state_bytes[value];
         constancy[value] == Constancy::Computed && is_smaller && !users[value].iter().all(is_moved)
     };
-    let values: Vec<InstId> = module.comp(found.body).insts.iter().copied().filter(is_taken).collect();
+    let values: Vec<InstId> = module.comp(found.carried.body).insts.iter().copied().filter(is_taken).collect();
     if values.is_empty() {
         return Ok(0);
     }
@@ -163,59 +158,25 @@ fn hoist(module: &mut Module, inst: InstId, around: &Surroundings, report: &mut 
 }
 
 fn find_loop(module: &Module, around: &Surroundings, inst: InstId) -> Option<Loop> {
-    let (condition, body) = condition_and_body(module, inst)?;
-    let comp = module.inst(inst).parent;
     let Surroundings { users, sites, frequencies } = around;
-    let is_read_by_element = |value: InstId| users[value].iter().all(|&u| tuple_index(module, u).is_some());
-    let is_free =
-        |comp: CompId, inst: InstId| !is_annotated(module, inst) && !pinned_by_control(module, comp).contains(inst);
-    let init = *module.inst(inst).operands.first()?;
-    let root = module.comp(body).root.expand()?;
-    let params = [*module.comp(body).params.first()?, *module.comp(condition).params.first()?];
-    let fits = module.comp(comp).root.expand() != Some(inst)
-        && sites.of(body).len() == 1
-        && sites.of(condition).len() == 1
-        && [init, root].iter().all(|&t| tuple_elements(module, t).is_some())
-        && users[root].is_empty()
-        && [inst, params[0], params[1]].into_iter().all(is_read_by_element)
-        && [inst, init].into_iter().all(|i| is_free(comp, i))
-        && [root, params[0]].into_iter().all(|i| is_free(body, i))
-        && is_free(condition, params[1]);
-    let takes_exchanges = frequencies.as_ref().is_some_and(|known| is_run_by_all(module, sites, known, comp));
-    fits.then_some(Loop { inst, body, init, root, params, takes_exchanges })
-}
-
-/// Whether all devices run the computation, and equally often: the entry, what calls there enter, and loops that run as often as the
-/// module says. Other loops may end on one device before they do on another.
-fn is_run_by_all(module: &Module, sites: &CallSites, frequencies: &Frequencies, comp: CompId) -> bool {
-    let mut comp = comp;
-    while module.entry() != Some(comp) {
-        let [site] = sites.of(comp) else { return false };
-        let is_known = |trips: TripCount| matches!(trips.basis, Basis::Stated | Basis::Derived);
-        let is_equal = match entered(module, site.inst) {
-            Some((CalleeEntry::Call, _)) => true,
-            Some((CalleeEntry::Loop, _)) => frequencies.trip_count(site.inst).is_some_and(is_known),
-            Some((CalleeEntry::Branches, _)) | None => false,
-        };
-        if !is_equal {
-            return false;
-        }
-        comp = module.inst(site.inst).parent;
-    }
-    true
+    let carried = CarriedLoop::find(module, users, sites, inst)?;
+    let is_by_all = |known: &Frequencies| is_run_by_all(module, sites, known, module.inst(inst).parent);
+    let takes_exchanges = frequencies.as_ref().is_some_and(is_by_all);
+    Some(Loop { carried, takes_exchanges })
 }
 
 /// What each instruction of a body is, operands first.
 fn find_constancy(module: &Module, found: &Loop) -> SecondaryMap<InstId, Constancy> {
     let mut known: SecondaryMap<InstId, Constancy> = SecondaryMap::new();
-    let pinned = pinned_by_control(module, found.body);
-    let next = tuple_elements(module, found.root).unwrap_or_default();
-    let is_handed_on = |index: usize| next.get(index).is_some_and(|&value| is_read_of(module, found, value, index));
-    for &inst in &module.comp(found.body).insts {
+    let carried = &found.carried;
+    let pinned = pinned_by_control(module, carried.body);
+    for &inst in &module.comp(carried.body).insts {
         let instruction = module.inst(inst);
         known[inst] = match tuple_index(module, inst) {
-            Some(index) if is_read_of(module, found, inst, index) && is_handed_on(index) => Constancy::State,
-            Some(_) => Constancy::Varies,
+            Some(_) => match carried.element_read(module, inst) {
+                Some(index) if carried.is_handed_on(module, index) => Constancy::State,
+                Some(_) | None => Constancy::Varies,
+            },
             None if pinned.contains(inst) || is_annotated(module, inst) || module.must_stay(inst) => Constancy::Varies,
             None if instruction.operands.iter().any(|&o| known[o] == Constancy::Varies) => Constancy::Varies,
             None if found.takes_exchanges => match exchanged(module, &known, inst) {
@@ -260,7 +221,7 @@ fn find_state_bytes(
     constancy: &SecondaryMap<InstId, Constancy>,
 ) -> SecondaryMap<InstId, u64> {
     let mut bytes: SecondaryMap<InstId, u64> = SecondaryMap::new();
-    for &inst in &module.comp(found.body).insts {
+    for &inst in &module.comp(found.carried.body).insts {
         bytes[inst] = match constancy[inst] {
             Constancy::Varies => 0,
             Constancy::State => module.shape(inst).size_bytes(),
@@ -271,11 +232,6 @@ fn find_state_bytes(
         };
     }
     bytes
-}
-
-/// Whether `value` reads element `index` of the loop's state.
-fn is_read_of(module: &Module, found: &Loop, value: InstId, index: usize) -> bool {
-    tuple_index(module, value) == Some(index) && module.inst(value).operands.first() == Some(&found.params[0])
 }
 
 /// What an op is whose operands do not change.
@@ -312,32 +268,19 @@ fn constancy_of_op(module: &Module, known: &SecondaryMap<InstId, Constancy>, ins
 /// # Errors
 /// An instruction that depends on itself: a defect of the pass.
 fn extend(module: &mut Module, found: &Loop, values: &[InstId]) -> Result<(), InstId> {
-    let comp = module.inst(found.inst).parent;
-    let (was_live, n_slots_before) = ([comp, found.body].map(|comp| module.live(comp)), module.n_inst_slots());
+    let CarriedLoop { inst, body, init, root, .. } = found.carried;
+    let comp = module.inst(inst).parent;
+    let (was_live, n_slots_before) = ([comp, body].map(|comp| module.live(comp)), module.n_inst_slots());
     let mut outside: BTreeMap<InstId, InstId> = BTreeMap::new();
-    let start = module.inst(found.init).operands.clone();
-    let mut elements = start.to_vec();
-    for &value in values {
-        elements.push(copy_outside(module, found, comp, &start, value, &mut outside));
-    }
-    let shapes = elements.iter().map(|&element| module.shape(element).clone()).collect();
-    let shape = Shape::Tuple(shapes);
-    let hint = module.inst_name(found.init).to_string();
-    let init = Builder::new(module, comp).add(&hint, Opcode::Tuple, shape.clone(), elements, Attrs::Plain);
-    module.inst_mut(found.inst).operands[0] = init;
-    let shape_id = module.shapes.intern(shape);
-    for inst in [found.inst, found.root, found.params[0], found.params[1]] {
-        module.inst_mut(inst).shape = shape_id;
-    }
-    for (i, &value) in values.iter().enumerate() {
-        let (hint, shape) = (module.inst_name(value).to_string(), module.shape(value).clone());
-        let read = TupleIndexAttrs { index: (start.len() + i) as i64 };
-        let mut builder = Builder::new(module, found.body);
-        let read = builder.add(&hint, Opcode::GetTupleElement, shape, [found.params[0]], read);
+    let start = module.inst(init).operands.clone();
+    let begin: Vec<InstId> =
+        values.iter().map(|&value| copy_outside(module, found, comp, &start, value, &mut outside)).collect();
+    let reads = found.carried.append(module, &begin);
+    for (&value, &read) in values.iter().zip(&reads) {
         module.replace_all_uses(value, read);
-        module.inst_mut(found.root).operands.push(read);
+        module.inst_mut(root).operands.push(read);
     }
-    for (comp, was_live) in [comp, found.body].into_iter().zip(&was_live) {
+    for (comp, was_live) in [comp, body].into_iter().zip(&was_live) {
         module.remove_newly_dead(comp, was_live, n_slots_before);
         module.restore_order(comp)?;
     }
@@ -360,7 +303,7 @@ fn copy_outside(
             continue;
         }
         let instruction = module.inst(inst).clone();
-        if let Some(index) = tuple_index(module, inst).filter(|&index| is_read_of(module, found, inst, index)) {
+        if let Some(index) = found.carried.element_read(module, inst) {
             outside.insert(inst, start[index]);
             continue;
         }

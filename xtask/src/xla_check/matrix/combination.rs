@@ -120,18 +120,19 @@ pub(super) fn forms(tool: &Path, program: &Program, text: &str) -> Result<Vec<Co
     if text.len() > LARGE_BYTES {
         return Ok(Vec::new());
     }
-    let form = |name: String, options: String| Combination {
+    let form = |name: String, options: String, after: &str| Combination {
         name: format!("sharded/{name}/none"),
-        pipeline: format!("{BEFORE},shard-weight-update{{min-bytes=0,{options}}},dce"),
+        pipeline: format!("{BEFORE},shard-weight-update{{min-bytes=0,{options}}},dce{after}"),
         interface: "sharded",
         combine: "none",
         chooses_weights: false,
     };
-    let mut found = vec![form("zero-1".into(), "zero=1".into())];
+    let ahead = form("zero-3-ahead".into(), "zero=3".into(), ",pipeline-loop-collectives");
+    let mut found = vec![form("zero-1".into(), "zero=1".into(), ""), ahead];
     if let Some((least, whole)) = peaks(tool, program)? {
         found.extend(SHARES.map(|share| {
             let limit = least + whole.saturating_sub(least) * share / 100;
-            form(format!("zero-auto-{share}"), format!("zero=auto,memory-limit={limit}"))
+            form(format!("zero-auto-{share}"), format!("zero=auto,memory-limit={limit}"), "")
         }));
     }
     Ok(found)

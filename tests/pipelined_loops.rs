@@ -1,0 +1,168 @@
+//! `pipeline-loop-collectives` keeps what random loops over layers compute, bit for bit on every device.
+
+use crate::lockstep::{are_equal, parse};
+use hlo_analysis::Analyses;
+use hlo_eval::{EvalOptions, Inputs, run};
+use hlo_ir::literal::Scalar;
+use hlo_ir::print::{PrintOptions, print_module};
+use hlo_ir::{DType, Literal};
+use hlo_pass::pipeline::parse_pipeline;
+use hlo_pass::runner::{RunOptions, bind, run_pipeline};
+use hlo_tests::random_module::Rng;
+use std::fmt::Write;
+use std::sync::Arc;
+
+/// Loops when the environment does not say how many.
+const N_CASES: u64 = 300;
+
+/// A loop over layers: what is gathered, by which index, and what the loop hands on.
+struct RandomLoop {
+    text: String,
+    n_devices: usize,
+    /// The dims of the parameters: activations, shards, scales.
+    params: [Vec<i64>; 3],
+}
+
+/// A loop of `trips` over stacked shards. Elements are integers in f32: sums and products are exact.
+fn random_loop(seed: u64) -> RandomLoop {
+    let mut rng = Rng::new(seed ^ 0x5eed_0f10);
+    let n_devices = [2, 3, 4][rng.below(3) as usize];
+    let layers = 1 + rng.below(4) as i64;
+    let trips = rng.below(5) as i64;
+    let (rows, part) = (1 + rng.below(3) as i64, 1 + rng.below(3) as i64);
+    let width = part * n_devices as i64;
+    let groups: Vec<String> = (0..n_devices).map(|device| device.to_string()).collect();
+    let groups = format!("replica_groups={{{{{}}}}}, use_global_device_ids=true", groups.join(","));
+    let state = format!("(s32[], f32[{rows},{width}], f32[{layers},{part},{width}], f32[{layers},{part}], s32[])");
+    let mut body = String::new();
+    let mut add = |line: String| writeln!(body, "  {line}").expect("a string");
+    add(format!("%state = {state} parameter(0)"));
+    add("%i = s32[] get-tuple-element(%state), index=0".into());
+    add("%other = s32[] get-tuple-element(%state), index=4".into());
+    for (name, value) in [("one", 1), ("zero", 0), ("last", layers - 1), ("two", 2)] {
+        add(format!("%{name} = s32[] constant({value})"));
+    }
+    let step = ["%i1 = s32[] add(%i, %one)", "%i1 = s32[] add(%one, %i)"][rng.below(2) as usize];
+    add(step.into());
+    let index = [
+        "%at = s32[] add(%i, %zero)",
+        "%at = s32[] subtract(%last, %i)",
+        "%at = s32[] multiply(%i, %two)",
+        "%at = s32[] add(%i, %other)",
+    ];
+    add(index[rng.below(4) as usize].into());
+    add(format!("%x = f32[{rows},{width}] get-tuple-element(%state), index=1"));
+    add(format!("%shards = f32[{layers},{part},{width}] get-tuple-element(%state), index=2"));
+    add(format!("%scales = f32[{layers},{part}] get-tuple-element(%state), index=3"));
+    add(format!(
+        "%shard = f32[1,{part},{width}] dynamic-slice(%shards, %at, %zero, %zero), dynamic_slice_sizes={{1,{part},{width}}}"
+    ));
+    // The shard by itself, added to itself, or with what the iteration computed.
+    let of = match rng.below(4) {
+        0 => {
+            add(format!("%row = f32[1,{width}] slice(%x), slice={{[0:1], [0:{width}]}}"));
+            add(format!("%flat = f32[{width}] reshape(%row)"));
+            add(format!("%wide = f32[1,{part},{width}] broadcast(%flat), dimensions={{2}}"));
+            add(format!("%mixed = f32[1,{part},{width}] add(%shard, %wide)"));
+            "mixed"
+        }
+        1 => {
+            add(format!("%doubled = f32[1,{part},{width}] add(%shard, %shard)"));
+            "doubled"
+        }
+        _ => "shard",
+    };
+    add(format!("%layer = f32[{part},{width}] reshape(%{of})"));
+    let turned = rng.below(2) == 0;
+    if turned {
+        add(format!("%turned = f32[{width},{part}] transpose(%layer), dimensions={{1,0}}"));
+        add(format!("%gathered = f32[{width},{width}] all-gather(%turned), dimensions={{1}}, channel_id=1, {groups}"));
+    } else {
+        add(format!("%gathered = f32[{width},{width}] all-gather(%layer), dimensions={{0}}, channel_id=1, {groups}"));
+    }
+    add(format!("%scale = f32[1,{part}] dynamic-slice(%scales, %at, %zero), dynamic_slice_sizes={{1,{part}}}"));
+    add(format!("%all = f32[1,{width}] all-gather(%scale), dimensions={{1}}, channel_id=2, {groups}"));
+    add(format!("%all.1 = f32[{width}] reshape(%all)"));
+    add(format!("%all.2 = f32[{rows},{width}] broadcast(%all.1), dimensions={{1}}"));
+    add(format!("%y = f32[{rows},{width}] dot(%x, %gathered), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}"));
+    add(format!("%sum = f32[{rows},{width}] add(%y, %all.2)"));
+    add(format!("%three = f32[] constant(3)"));
+    add(format!("%threes = f32[{rows},{width}] broadcast(%three), dimensions={{}}"));
+    add(format!("%x1 = f32[{rows},{width}] remainder(%sum, %threes)"));
+    // Shards that are handed on as they are, or changed.
+    let shards = match rng.below(4) {
+        0 => {
+            add(format!("%changed = f32[{layers},{part},{width}] add(%shards, %shards)"));
+            "changed"
+        }
+        _ => "shards",
+    };
+    let other =
+        ["%other1 = s32[] add(%other, %one)", "%other1 = s32[] add(%other, %i)", "%other1 = s32[] add(%other, %zero)"];
+    add(other[rng.below(3) as usize].into());
+    add(format!("ROOT %next = {state} tuple(%i1, %x1, %{shards}, %scales, %other1)"));
+    let text = format!(
+        "HloModule loop, num_partitions={n_devices}\n\n%body (state: {state}) -> {state} {{\n{body}}}\n\n\
+         %condition (seen: {state}) -> pred[] {{\n  %seen = {state} parameter(0)\n  %so_far = s32[] get-tuple-element(%seen), index=0\n  \
+         %trips = s32[] constant({trips})\n  ROOT %more = pred[] compare(%so_far, %trips), direction=LT\n}}\n\n\
+         ENTRY %main (x0: f32[{rows},{width}], w0: f32[{layers},{part},{width}], b0: f32[{layers},{part}]) -> (f32[{rows},{width}], s32[]) {{\n  \
+         %x0 = f32[{rows},{width}] parameter(0)\n  %w0 = f32[{layers},{part},{width}] parameter(1)\n  %b0 = f32[{layers},{part}] parameter(2)\n  \
+         %begin.0 = s32[] constant(0)\n  %begin = {state} tuple(%begin.0, %x0, %w0, %b0, %begin.0)\n  \
+         %end = {state} while(%begin), condition=%condition, body=%body\n  \
+         %result = f32[{rows},{width}] get-tuple-element(%end), index=1\n  %count = s32[] get-tuple-element(%end), index=4\n  \
+         ROOT %results = (f32[{rows},{width}], s32[]) tuple(%result, %count)\n}}\n"
+    );
+    RandomLoop { text, n_devices, params: [vec![rows, width], vec![layers, part, width], vec![layers, part]] }
+}
+
+/// Small integers, others on each device.
+fn draw(seed: u64, random: &RandomLoop) -> Inputs {
+    let array = |leaf: usize, device: usize| {
+        let mut rng = Rng::new(seed ^ ((leaf as u64) << 20) ^ ((device as u64) << 40));
+        let mut array = Literal::zeros(DType::F32, &random.params[leaf]).expect("dims of a small array");
+        for place in 0..array.n_elems() {
+            assert!(array.set(place, Scalar::Float(rng.below(5) as f64 - 2.0)));
+        }
+        Arc::new(array)
+    };
+    Inputs { leaves: (0..3).map(|leaf| (0..random.n_devices).map(|device| array(leaf, device)).collect()).collect() }
+}
+
+/// The number of gathers that one iteration makes for the next.
+fn check(seed: u64) -> u64 {
+    let random = random_loop(seed);
+    let mut module = parse(&format!("seed {seed}"), &random.text);
+    let inputs = draw(seed, &random);
+    let evaluate = |module: &hlo_ir::Module| {
+        let options = EvalOptions { n_threads: 1, ..EvalOptions::default() };
+        run(module, &inputs, &options).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{}", random.text))
+    };
+    let before = evaluate(&module);
+    let calls = parse_pipeline("pipeline-loop-collectives").expect("a pipeline");
+    let passes = bind(&calls, hlo_collectives::PASSES).expect("the pass");
+    let options = RunOptions { check: true, ..RunOptions::default() };
+    let once = run_pipeline(&mut module, &mut Analyses::default(), &passes, options);
+    let once = once.unwrap_or_else(|e| panic!("seed {seed}: {:?}\n{}", e.diagnostics, random.text));
+    let after = evaluate(&module);
+    for (leaf, (a, b)) in before.leaves.iter().zip(&after.leaves).enumerate() {
+        for (device, (a, b)) in a.iter().zip(b).enumerate() {
+            let text = || print_module(&module, &PrintOptions::default());
+            assert!(
+                are_equal(a, b),
+                "seed {seed}: result {leaf} differs on device {device}\n{}\n{}",
+                random.text,
+                text()
+            );
+        }
+    }
+    once.reports[0].stats["pipeline-loop-collectives.gathers-pipelined"]
+}
+
+#[test]
+fn random_loops_over_layers_compute_the_same() {
+    let n_cases = std::env::var("HLO_PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(N_CASES);
+    let found: Vec<u64> = (0..n_cases).map(check).collect();
+    let of = |n: u64| found.iter().filter(|&&found| found == n).count();
+    println!("of {n_cases} loops {} have nothing ahead, {} one gather, {} two", of(0), of(1), of(2));
+    assert!(of(0) * 10 > found.len() && of(1) * 10 > found.len() && of(2) * 10 > found.len());
+}
