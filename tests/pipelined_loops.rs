@@ -101,12 +101,14 @@ fn random_loop(seed: u64) -> RandomLoop {
         ["%other1 = s32[] add(%other, %one)", "%other1 = s32[] add(%other, %i)", "%other1 = s32[] add(%other, %zero)"];
     add(other[rng.below(3) as usize].into());
     add(format!("ROOT %next = {state} tuple(%i1, %x1, %{shards}, %scales, %other1)"));
+    // What the loop begins with is given, or computed: then the first gather waits for it.
+    let given = ["copy(%x)", "add(%x, %x)"][rng.below(2) as usize];
     let text = format!(
         "HloModule loop, num_partitions={n_devices}\n\n%body (state: {state}) -> {state} {{\n{body}}}\n\n\
          %condition (seen: {state}) -> pred[] {{\n  %seen = {state} parameter(0)\n  %so_far = s32[] get-tuple-element(%seen), index=0\n  \
          %trips = s32[] constant({trips})\n  ROOT %more = pred[] compare(%so_far, %trips), direction=LT\n}}\n\n\
-         ENTRY %main (x0: f32[{rows},{width}], w0: f32[{layers},{part},{width}], b0: f32[{layers},{part}]) -> (f32[{rows},{width}], s32[]) {{\n  \
-         %x0 = f32[{rows},{width}] parameter(0)\n  %w0 = f32[{layers},{part},{width}] parameter(1)\n  %b0 = f32[{layers},{part}] parameter(2)\n  \
+         ENTRY %main (x: f32[{rows},{width}], w0: f32[{layers},{part},{width}], b0: f32[{layers},{part}]) -> (f32[{rows},{width}], s32[]) {{\n  \
+         %x = f32[{rows},{width}] parameter(0)\n  %x0 = f32[{rows},{width}] {given}\n  %w0 = f32[{layers},{part},{width}] parameter(1)\n  %b0 = f32[{layers},{part}] parameter(2)\n  \
          %begin.0 = s32[] constant(0)\n  %begin = {state} tuple(%begin.0, %x0, %w0, %b0, %begin.0)\n  \
          %end = {state} while(%begin), condition=%condition, body=%body\n  \
          %result = f32[{rows},{width}] get-tuple-element(%end), index=1\n  %count = s32[] get-tuple-element(%end), index=4\n  \

@@ -29,6 +29,9 @@
 //! The last iteration gathers once more, for a layer that does not come: slices start within their array, as HLO has it, so that the
 //! last or first layer is gathered again and nobody takes it.
 //!
+//! Where the loop begins with something that is computed, the first gather waits for it behind an `opt-barrier`: a backward pass's is not kept
+//! through the forward pass.
+//!
 //! **Algorithm.** For each loop: the gathers whose operands follow from such state, in one walk; each is computed before the loop from what the
 //! loop begins with, and in the body from what the body hands on. Linear in the body.
 //!
@@ -42,15 +45,15 @@ use hlo_analysis::carried_loop::{CarriedLoop, is_run_by_all};
 use hlo_analysis::code::{code_computations, is_annotated, pinned_by_control};
 use hlo_analysis::frequency::{Basis, Frequencies};
 use hlo_analysis::values::{CallSites, condition_and_body};
-use hlo_ir::attrs::Attrs;
+use hlo_ir::attrs::{Attrs, TupleIndexAttrs};
 use hlo_ir::diag::Entity;
 use hlo_ir::edit::Builder;
 use hlo_ir::op::{CollectiveForm, CollectiveSource, Flow};
-use hlo_ir::{CompId, InstId, Module, Shape};
+use hlo_ir::{CompId, InstId, Module, Opcode, Shape};
 use hlo_pass::options::{OptionInfo, OptionKind};
 use hlo_pass::report::Decision;
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
-use hlo_spmd::{ChannelIds, CollectiveChange};
+use hlo_spmd::{ChannelIds, CollectiveChange, is_rebuilt};
 use std::collections::BTreeMap;
 
 /// The pass as the command line knows it.
@@ -258,7 +261,8 @@ fn pipeline(module: &mut Module, found: &Found, channels: &mut ChannelIds) -> Re
     let comp = module.inst(inst).parent;
     let (was_live, n_slots_before) = ([comp, body].map(|comp| module.live(comp)), module.n_inst_slots());
     let (first, next) = (module.inst(init).operands.to_vec(), module.inst(root).operands.to_vec());
-    let mut before = Copies { carried: &found.carried, comp, state: &first, of: BTreeMap::new(), suffix: "first" };
+    let begun = wait_for_loop(module, found, &first);
+    let mut before = Copies { carried: &found.carried, comp, state: &begun, of: BTreeMap::new(), suffix: "first" };
     let begin: Vec<InstId> = found.gathers.iter().map(|&gather| before.copy(module, gather, channels)).collect();
     let n_slots = module.comp(body).insts.len();
     let mut ahead = Copies { carried: &found.carried, comp: body, state: &next, of: BTreeMap::new(), suffix: "next" };
@@ -275,6 +279,53 @@ fn pipeline(module: &mut Module, found: &Found, channels: &mut ChannelIds) -> Re
         module.restore_order(comp)?;
     }
     Ok(())
+}
+
+/// What the loop begins with, as the first gathers take it: where something of it is computed, what the loop hands on as it is waits for
+/// that. Else the first layer of a backward pass would be gathered, or merged with other gathers, before the forward pass.
+fn wait_for_loop(module: &mut Module, found: &Found, first: &[InstId]) -> Vec<InstId> {
+    let carried = &found.carried;
+    let comp = module.inst(carried.inst).parent;
+    let is_given = |inst: InstId| {
+        matches!(module.inst(inst).opcode.row().flow, Flow::Parameter | Flow::Constant) || is_rebuilt(module, inst)
+    };
+    let insts = &module.comp(comp).insts;
+    let place = |inst: &InstId| insts.iter().position(|other| other == inst);
+    let is_waited = |index: &usize| !carried.is_handed_on(module, *index) && !is_given(first[*index]);
+    let computed = (0..first.len()).filter(is_waited).max_by_key(|&index| place(&first[index]));
+    let read = elements_behind(module, found);
+    let fixed: Vec<usize> = read.into_iter().filter(|&index| carried.is_handed_on(module, index)).collect();
+    let (Some(computed), false) = (computed, fixed.is_empty()) else { return first.to_vec() };
+    let operands: Vec<InstId> = fixed.iter().chain([&computed]).map(|&index| first[index]).collect();
+    let shape = Shape::Tuple(operands.iter().map(|&inst| module.shape(inst).clone()).collect());
+    let mut builder = Builder::new(module, comp);
+    let both = builder.add("begun", Opcode::Tuple, shape.clone(), operands, Attrs::Plain);
+    let barrier = builder.add("late", Opcode::OptimizationBarrier, shape, [both], Attrs::Plain);
+    let mut begun = first.to_vec();
+    for (place, &index) in fixed.iter().enumerate() {
+        let (hint, shape) = (module.inst_name(first[index]).to_string(), module.shape(first[index]).clone());
+        let attrs = TupleIndexAttrs { index: place as i64 };
+        begun[index] = Builder::new(module, comp).add(&hint, Opcode::GetTupleElement, shape, [barrier], attrs);
+    }
+    begun
+}
+
+/// The elements of the state that the gathers follow from, in order.
+fn elements_behind(module: &Module, found: &Found) -> Vec<usize> {
+    let (mut seen, mut work): (EntitySet<InstId>, Vec<InstId>) = (EntitySet::new(), found.gathers.clone());
+    let mut elements = Vec::new();
+    while let Some(inst) = work.pop() {
+        if !seen.insert(inst) {
+            continue;
+        }
+        match found.carried.element_read(module, inst) {
+            Some(index) => elements.push(index),
+            None => work.extend(module.inst(inst).operands.iter().copied()),
+        }
+    }
+    elements.sort_unstable();
+    elements.dedup();
+    elements
 }
 
 /// Copies of instructions of a body, with other values in place of the state's elements.
