@@ -72,7 +72,24 @@ def test_weights_lie_in_shards_too(name, n_devices):
     check_shards(state, own_state, n_devices)
 
 
-def trained(name, n_devices: int, mode):
+@pytest.mark.more
+def test_weights_are_gathered_twice_where_memory_is_short():
+    name, n_devices = "flax_transformer", 8
+    script = SCRIPTS[name](mesh_of(n_devices))
+
+    def planned(memory_limit=None):
+        step = ho.zero(script.step, mode=3, memory_limit=memory_limit, strict=True)
+        step.plan(*script.state, *script.batch(0))
+        return step.last_plan.sharded.ways[-1]
+
+    free = planned()
+    limit = int(0.8 * free.peak_bytes)
+    short = planned(limit)
+    assert short.peak_bytes <= limit and short.sent_bytes > free.sent_bytes
+    trained(name, n_devices, 3, limit)
+
+
+def trained(name, n_devices: int, mode, memory_limit=None):
     """A script without the line and its state after some steps, and the same with it; losses and state are equal."""
     make = lambda: SCRIPTS[name](mesh_of(n_devices))
     before = make()
@@ -80,7 +97,7 @@ def trained(name, n_devices: int, mode):
     nudged = make()
     nudged_losses, nudged_state = train(nudged, nudged.step, perturbation=6e-8)
     after = make()
-    step = ho.zero(after.step, mode=mode, strict=True)
+    step = ho.zero(after.step, mode=mode, memory_limit=memory_limit, strict=True)
     own_losses, own_state = train(after, step)
 
     most = np.inf if name == "bf16_masters" else 1e-3

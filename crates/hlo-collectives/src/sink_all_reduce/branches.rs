@@ -107,7 +107,13 @@ impl Search<'_> {
         let best = self.best_behind(all_reduce, all_reduce.inst, &mut Vec::new())?;
         let bytes = array(self.module, all_reduce.inst)?.size_bytes();
         let is_slice = |end: &End| end.path.iter().any(|s| self.module.inst(s.inst).opcode == Opcode::Slice);
-        let is_better = best.bytes < bytes || (best.bytes == bytes && best.ends.iter().all(is_slice));
+        // A bucket of scalars is no bucket of gradients: nothing would be cut, and each part would wait for itself.
+        let has_elems = |end: &End| {
+            let shape = end.path.last().and_then(|step| array(self.module, step.inst));
+            shape.is_some_and(|shape| shape.n_elems() > 1)
+        };
+        let is_bucket = best.ends.iter().all(is_slice) && best.ends.iter().any(has_elems);
+        let is_better = best.bytes < bytes || (best.bytes == bytes && is_bucket);
         let is_once = self.passes_each_once(all_reduce, &best.ends);
         (is_better && !best.ends.is_empty() && is_once).then_some(best.ends)
     }

@@ -178,14 +178,16 @@ def _way(mode: int, cut: Iterable[int], figures: dict[str, Any], step_s: float |
     )
 
 
-def _options(step: Partitioned, mode: int, pairs: list[tuple[int, int]]) -> str:
+def _options(step: Partitioned, mode: int, pairs: list[tuple[int, int]], memory_limit: int | None) -> str:
     keep = {1: "no", 2: "auto", 3: "yes"}[mode]
     text = ",".join(f"{param}:{output}" for param, output in pairs)
     said = f",state-pairs=[{text}]" if pairs else ""
     # What the script cuts itself has tiles, and padding within each of them is no padding of the whole.
     is_whole = not any(axes is not None for param, _ in pairs for axes in step.param_specs[param])
     cuts = "padded" if is_whole and padded.is_known() else "even"
-    return f"sharded-state{{objective=memory,cuts={cuts},keep-weights-sharded={keep}{said}}}"
+    # Weights that are in shards may be gathered a second time for the backward pass instead of being kept.
+    limit = f",memory-limit={memory_limit}" if mode == 3 and memory_limit is not None else ""
+    return f"sharded-state{{objective=memory,cuts={cuts},keep-weights-sharded={keep}{said}{limit}}}"
 
 
 def shard(
@@ -203,7 +205,13 @@ def shard(
     made: list[dict[str, Any]] = []
     for of_mode in asked:
         with tempfile.TemporaryDirectory(prefix="hlo_opt_") as folder:
-            module = _run(step, _options(step, of_mode, pairs), folder, machine, deadline_s)
+            try:
+                module = _run(step, _options(step, of_mode, pairs, memory_limit), folder, machine, deadline_s)
+            except Declined as why:
+                if mode != "auto" or "error[memory-limit]" not in str(why):
+                    raise
+                # The modes before it are left; none of them may fit either.
+                continue
         totals, choice = module["totals"], module["choice"]
         candidates = choice["candidates"]
         if not ways:
