@@ -26,7 +26,7 @@ struct RandomLoop {
 /// A loop of `trips` over stacked shards. Elements are integers in f32: sums and products are exact.
 fn random_loop(seed: u64) -> RandomLoop {
     let mut rng = Rng::new(seed ^ 0x5eed_0f10);
-    let n_devices = [2, 3, 4][rng.below(3) as usize];
+    let n_devices = [2, 3, 4][rng.below(3)];
     let layers = 1 + rng.below(4) as i64;
     let trips = rng.below(5) as i64;
     let (rows, part) = (1 + rng.below(3) as i64, 1 + rng.below(3) as i64);
@@ -42,7 +42,7 @@ fn random_loop(seed: u64) -> RandomLoop {
     for (name, value) in [("one", 1), ("zero", 0), ("last", layers - 1), ("two", 2)] {
         add(format!("%{name} = s32[] constant({value})"));
     }
-    let step = ["%i1 = s32[] add(%i, %one)", "%i1 = s32[] add(%one, %i)"][rng.below(2) as usize];
+    let step = ["%i1 = s32[] add(%i, %one)", "%i1 = s32[] add(%one, %i)"][rng.below(2)];
     add(step.into());
     let index = [
         "%at = s32[] add(%i, %zero)",
@@ -50,7 +50,7 @@ fn random_loop(seed: u64) -> RandomLoop {
         "%at = s32[] multiply(%i, %two)",
         "%at = s32[] add(%i, %other)",
     ];
-    add(index[rng.below(4) as usize].into());
+    add(index[rng.below(4)].into());
     add(format!("%x = f32[{rows},{width}] get-tuple-element(%state), index=1"));
     add(format!("%shards = f32[{layers},{part},{width}] get-tuple-element(%state), index=2"));
     add(format!("%scales = f32[{layers},{part}] get-tuple-element(%state), index=3"));
@@ -86,7 +86,7 @@ fn random_loop(seed: u64) -> RandomLoop {
     add(format!("%all.2 = f32[{rows},{width}] broadcast(%all.1), dimensions={{1}}"));
     add(format!("%y = f32[{rows},{width}] dot(%x, %gathered), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}"));
     add(format!("%sum = f32[{rows},{width}] add(%y, %all.2)"));
-    add(format!("%three = f32[] constant(3)"));
+    add("%three = f32[] constant(3)".into());
     add(format!("%threes = f32[{rows},{width}] broadcast(%three), dimensions={{}}"));
     add(format!("%x1 = f32[{rows},{width}] remainder(%sum, %threes)"));
     // Shards that are handed on as they are, or changed.
@@ -99,10 +99,10 @@ fn random_loop(seed: u64) -> RandomLoop {
     };
     let other =
         ["%other1 = s32[] add(%other, %one)", "%other1 = s32[] add(%other, %i)", "%other1 = s32[] add(%other, %zero)"];
-    add(other[rng.below(3) as usize].into());
+    add(other[rng.below(3)].into());
     add(format!("ROOT %next = {state} tuple(%i1, %x1, %{shards}, %scales, %other1)"));
     // What the loop begins with is given, or computed: then the first gather waits for it.
-    let given = ["copy(%x)", "add(%x, %x)"][rng.below(2) as usize];
+    let given = ["copy(%x)", "add(%x, %x)"][rng.below(2)];
     let text = format!(
         "HloModule loop, num_partitions={n_devices}\n\n%body (state: {state}) -> {state} {{\n{body}}}\n\n\
          %condition (seen: {state}) -> pred[] {{\n  %seen = {state} parameter(0)\n  %so_far = s32[] get-tuple-element(%seen), index=0\n  \

@@ -152,7 +152,7 @@ fn each_form_of_zero_holds_less_than_the_one_before() {
 
 #[test]
 fn less_memory_is_never_faster() {
-    let refused = of_step("zero=auto,memory-limit=1").err().expect("a byte is not enough");
+    let refused = of_step("zero=auto,memory-limit=1").expect_err("a byte is not enough");
     let bytes_after = |words: &str| -> u64 {
         let (_, rest) = refused.split_once(words).unwrap_or_else(|| panic!("expected `{words}` in: {refused}"));
         rest.split(|c: char| !c.is_ascii_digit()).next().and_then(|n| n.parse().ok()).expect("bytes")

@@ -189,6 +189,22 @@ pub(crate) struct Sharded {
     pub state: IndexMap<StateUnit, UnitForm>,
 }
 
+impl Sharded {
+    /// Adds a problem that was solved.
+    fn add(&mut self, problem: &Problem, gain_ps: f64, state: IndexMap<StateUnit, UnitForm>, choice: &StateChoice) {
+        let price = |counts: fn(&UnitForm) -> bool| -> f64 {
+            let counted = state.iter().filter(|(_, form)| counts(form));
+            counted.map(|(unit, form)| choice.ps_per_byte(unit) * form.saved_bytes).sum()
+        };
+        let (all_ps, saved_ps) = (price(|_| true), price(|form| form.is_sharded));
+        self.gain_ps += gain_ps - saved_ps;
+        self.whole_ps += problem.whole_ps() - all_ps;
+        self.n_solved += 1;
+        self.n_problems += usize::from(!state.is_empty());
+        self.state.extend(state);
+    }
+}
+
 /// The cheapest placement for one grouping of the devices.
 struct Planned<'w, 'm> {
     gain_ps: f64,
@@ -240,8 +256,7 @@ impl ShardWeightUpdate {
     fn solve(
         &self,
         module: &mut Module,
-        groups: &[Vec<u32>],
-        gradients: &[InstId],
+        (groups, gradients): (&[Vec<u32>], &[InstId]),
         interface: Option<&mut Interface>,
         choice: &StateChoice,
         done: &mut Sharded,
@@ -291,17 +306,7 @@ impl ShardWeightUpdate {
         }
         let Some(Planned { gain_ps, way, times, mut context, problem, left }) = best else { return Ok(()) };
         cx.check_deadline()?;
-        let state = problem.state(&context, done.n_solved);
-        let price = |counts: fn(&UnitForm) -> bool| -> f64 {
-            let counted = state.iter().filter(|(_, form)| counts(form));
-            counted.map(|(unit, form)| choice.ps_per_byte(unit) * form.saved_bytes).sum()
-        };
-        let (all_ps, saved_ps) = (price(|_| true), price(|form| form.is_sharded));
-        done.gain_ps += gain_ps - saved_ps;
-        done.whole_ps += problem.whole_ps() - all_ps;
-        done.n_solved += 1;
-        done.n_problems += usize::from(!state.is_empty());
-        done.state.extend(state);
+        done.add(&problem, gain_ps, problem.state(&context, done.n_solved), choice);
         if !problem.is_possible {
             done.is_possible = false;
             return Ok(());
@@ -488,7 +493,7 @@ impl ShardWeightUpdate {
         let mut interface = self.interface(module)?;
         let mut done = Sharded { is_possible: true, ..Sharded::default() };
         for (groups, gradients) in problems {
-            self.solve(module, &groups, &gradients, interface.as_mut(), choice, &mut done, cx)?;
+            self.solve(module, (&groups, &gradients), interface.as_mut(), choice, &mut done, cx)?;
         }
         if let Some(interface) = interface {
             let failed = |error: WusError| error.about(Entity::Module);
