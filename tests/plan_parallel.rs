@@ -344,8 +344,8 @@ fn a_pin_tells_values_of_one_name_apart() {
     }
     let (code, _, stderr) = plan(&[&file, "--devices", "4", "--mesh", "4", "--why", "product"]);
     assert!(code == 1 && stderr.contains("found 2 of that name"), "{stderr}");
-    let (code, _, stderr) = tool::run(["--pass", "search-parallelization{pins=nope.toml}", "-o", "-", &file]);
-    assert!(code == 1 && stderr.contains("found `nope.toml`, which is neither"), "{stderr}");
+    let (code, _, stderr) = tool::run(["--pass", "search-parallelization{pins=nope.txt}", "-o", "-", &file]);
+    assert!(code == 1 && stderr.contains("found `nope.txt`, which is neither"), "{stderr}");
 }
 
 #[test]

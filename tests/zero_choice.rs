@@ -202,3 +202,54 @@ fn a_pinned_parameter_is_as_it_is_pinned() {
     assert!(pinned[at]);
     assert!(!forms(&format!("zero=auto,pins=[{at}:whole]"))[at]);
 }
+
+/// A step whose weights the user has to call replicated; the norm of what becomes a shard is taken.
+const SAID_TO_BE_REPLICATED: &str =
+    "HloModule wn, input_output_alias={ {0}: (0, {}, may-alias), {1}: (1, {}, may-alias) }, num_partitions=4
+
+add {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] add(a, b)
+}
+
+ENTRY e {
+  w = f32[64,64] parameter(0)
+  m = f32[64,64] parameter(1)
+  x = f32[4,64] parameter(2)
+  c0 = f32[] constant(0)
+  h = f32[4,64] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  g0 = f32[64,64] dot(x, h), lhs_contracting_dims={0}, rhs_contracting_dims={0}
+  g = f32[64,64] all-reduce(g0), channel_id=1, replica_groups={{0,1,2,3}}, use_global_device_ids=true, to_apply=add
+  m2 = f32[64,64] multiply(m, m)
+  n = f32[] reduce(m2, c0), dimensions={0,1}, to_apply=add
+  nb = f32[64,64] broadcast(n), dimensions={}
+  m1 = f32[64,64] add(m, g)
+  u = f32[64,64] multiply(m1, nb)
+  w1 = f32[64,64] subtract(w, u)
+  ROOT t = (f32[64,64], f32[64,64], f32[]) tuple(w1, m1, n)
+}
+";
+
+#[test]
+fn what_was_said_of_a_parameter_does_not_hold_of_its_shards() {
+    let folder = std::env::temp_dir().join(format!("hlo-opt-zero-choice-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a temporary folder");
+    let (source, made) = (folder.join("step.hlo"), folder.join("made"));
+    std::fs::write(&source, SAID_TO_BE_REPLICATED).expect("a file");
+    let (source, made) = (source.display().to_string(), made.display().to_string());
+    let pass = "shard-weight-update{zero=3,memory-limit=100MiB},fold-all-reduce-of-all-reduce";
+    let words = [&source[..], "--replicated-params", "0-1", "--pass", pass, "-o", &made, "--report", "json"];
+    let (code, _, stderr) = crate::tool::run(words);
+    assert_eq!(code, 0, "{stderr}");
+    // The peak that is told is that of what was made, not of what came in.
+    let report: serde_json::Value = serde_json::from_str(&stderr).expect("a report");
+    let memory = &report["modules"][0]["reports"][0]["memory"];
+    let after = memory["peak_after_bytes"].as_u64().expect("a peak");
+    assert!(after < memory["peak_before_bytes"].as_u64().expect("a peak"), "{memory}");
+    let (code, stdout, stderr) = crate::tool::run(["compare", "--same", "0-1", &source, &made]);
+    assert_eq!(code, 0, "{stdout}{stderr}");
+    let twice = "shard-weight-update{zero=3},shard-weight-update{zero=3}";
+    let (code, _, stderr) = crate::tool::run([&source[..], "--replicated-params", "0-1", "--pass", twice, "-o", &made]);
+    assert!(code == 2 && stderr.contains("found two"), "{code} {stderr}");
+}

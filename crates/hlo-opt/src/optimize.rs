@@ -74,6 +74,9 @@ pub(crate) fn run(args: &OptimizeArgs, console: &mut Console<'_>) -> Result<u8, 
     let report = explain(args, &document, console)?;
     let files: Vec<&(String, Artifact)> =
         document.modules.iter().flat_map(|m| &m.reports).flat_map(|report| &report.files).collect();
+    for module in &document.modules {
+        written_once(module.reports.iter().flat_map(|report| &report.files))?;
+    }
     if !args.verify_only && !files.is_empty() {
         write_directory(args, &out, &files, parts.len())?;
     } else if !args.verify_only {
@@ -118,6 +121,20 @@ fn printed(args: &OptimizeArgs, artifact: &Artifact) -> String {
         }
         Artifact::Text(late) => late.text(),
     }
+}
+
+/// Each file beside a module belongs to one pass: what two passes in a row write would convert to a module in between.
+fn written_once<'f>(files: impl Iterator<Item = &'f (String, Artifact)>) -> Result<(), Failure> {
+    let mut names: Vec<&str> = Vec::new();
+    for (name, _) in files {
+        if names.contains(&name.as_str()) {
+            return Err(Failure::Usage(format!(
+                "expected one pass that writes `{name}`, found two: state can cross the interface in shards once"
+            )));
+        }
+        names.push(name);
+    }
+    Ok(())
 }
 
 /// Writes `main.hlo`, or what a proto is called, and the files beside it into the directory that `-o` names: all or nothing. Each

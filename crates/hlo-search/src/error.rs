@@ -179,7 +179,7 @@ impl fmt::Display for SearchError {
                 "pins: expected the name of a parameter or of a value that is taken twice or more, found `{name}`"
             ),
             SearchError::PinParts { name, rank, parts } => {
-                write!(f, "pins: `{name}`: expected {rank} numbers of parts, found {parts:?}")
+                write!(f, "pins: `{name}`: expected {rank} numbers of parts, each at least 1, found {parts:?}")
             }
             SearchError::NoMeshOfPlan { n_axes, n_devices } => write!(
                 f,

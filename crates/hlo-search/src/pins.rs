@@ -100,7 +100,7 @@ pub(crate) fn find(program: &Program<'_>, name: &str) -> Result<CutId, SearchErr
         kept().filter(is_it).collect()
     };
     let mut found = of_name(&|name| name == bare);
-    if found.is_empty() && comp.is_some() {
+    if found.is_empty() {
         found = of_name(&is_numbered);
     }
     if found.is_empty() {

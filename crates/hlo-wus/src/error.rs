@@ -112,7 +112,7 @@ pub enum WusError {
     },
     /// Parameters that are pinned cannot be so.
     Pinned {
-        /// Their flat numbers; empty: each could, but not all together.
+        /// Their flat numbers; empty: each could be, but not as the form of ZeRO and the other pins have it.
         params: Vec<usize>,
     },
     /// Pins without a form of ZeRO.
@@ -247,7 +247,7 @@ impl fmt::Display for WusError {
                 write!(f, "pins: expected PARAM:sharded or PARAM:whole, each parameter once, found `{found}`")
             }
             WusError::Pinned { params } if params.is_empty() => f.write_str(
-                "pins: not all of them hold together: some of these parameters can only be in shards or whole alike",
+                "pins: expected what can be together, found pins that contradict the form of `zero=` or each other",
             ),
             WusError::Pinned { params } => {
                 let params: Vec<String> = params.iter().map(usize::to_string).collect();

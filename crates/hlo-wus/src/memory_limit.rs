@@ -3,6 +3,7 @@
 use crate::error::WusError;
 use crate::shard_weight_update::{ShardWeightUpdate, Sharded};
 use crate::zero::{Chosen, Outcome, StateChoice, StateUnit, Trial, Zero, choose, take};
+use hlo_analysis::Analyses;
 use hlo_analysis::memory::{MemorySizes, memory_sizes};
 use hlo_ir::Module;
 use hlo_ir::diag::Entity;
@@ -15,9 +16,14 @@ const EFFORT_INSTS: usize = 400_000;
 /// Most modules that it makes.
 const MAX_EFFORT: usize = 4_000;
 
+/// What is told of a gap: half of the last digit.
+const LEAST_GAP_PS: f64 = 500.0;
+
 /// A module as one choice has it, with what the pass says of it.
 struct Made {
     module: Module,
+    /// What is known of it: what the user said of parameters that are in shards now is forgotten.
+    analyses: Analyses,
     report: PassReport,
     is_changed: bool,
 }
@@ -44,9 +50,9 @@ impl ShardWeightUpdate {
         };
         let told = tell(&chosen, limit, &source, &before);
         let (peak_bytes, gap_ps, n_tried) = (chosen.trial.peak_bytes, chosen.gap_ps(), chosen.n_tried as u64);
-        let Made { module: made, report, is_changed } = chosen.trial.made;
+        let Made { module: made, analyses, report, is_changed } = chosen.trial.made;
         let PassReport { unchanged_because, decisions, stats, files, .. } = report;
-        *module = made;
+        (*module, *cx.analyses) = (made, analyses);
         cx.report.decisions.push(told);
         cx.report.decisions.extend(decisions);
         (cx.report.unchanged_because, cx.report.stats, cx.report.files) = (unchanged_because, stats, files);
@@ -82,7 +88,7 @@ impl ShardWeightUpdate {
             is_one_problem: n_problems < 2,
             state,
             peak_bytes,
-            made: Made { module, report, is_changed },
+            made: Made { module, analyses, report, is_changed },
         }))
     }
 }
@@ -93,7 +99,7 @@ fn tell(chosen: &Chosen<Made>, limit: u64, source: &Module, before: &MemorySizes
     let params = trial.state.iter().filter(|(unit, _)| matches!(unit, StateUnit::Param(_)));
     let n_sharded = params.clone().filter(|(_, form)| form.is_sharded).count();
     let open = match chosen.gap_ps() {
-        Some(0.0) => "nothing that fits is faster".to_string(),
+        Some(gap_ps) if gap_ps < LEAST_GAP_PS => "nothing that fits is faster".to_string(),
         Some(gap_ps) => format!("what fits may be up to {:.3} us faster", gap_ps / 1e6),
         None => {
             "how far from the best is not known, since gradients are summed over several sets of groups".to_string()

@@ -103,7 +103,7 @@ const OPTIONS: &[OptionInfo] = &[
         name: "zero",
         kind: OptionKind::Word(&["no", "auto", "1", "2", "3"]),
         default: "no",
-        help: "interface=sharded in a form of ZeRO: 1 moments, 2 and gradients, 3 and weights in shards; auto: what is fastest for each parameter",
+        help: "interface=sharded in a form of ZeRO: 1 moments, 2 and gradients, 3 and weights in shards; auto: what is fastest for each parameter, as profit=auto",
     },
     OptionInfo {
         name: "memory-limit",

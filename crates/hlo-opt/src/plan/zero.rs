@@ -132,7 +132,6 @@ fn rows_of(
         if is_within && !way.is_reference {
             let mut row = row_of(&result, way.name, machine, ways.frequency_options, own);
             row.fits = row.peak_bytes as f64 <= limit;
-            let rank = |row: &Row| (!row.fits, row.step_s);
             match rows.iter_mut().find(|known| known.form == way.name) {
                 Some(known) if rank(&row) < rank(known) => *known = row,
                 Some(_) => {}
@@ -141,12 +140,25 @@ fn rows_of(
         }
         made.push(result);
     }
+    // What one form gives, `auto` may take too.
+    let best = rows.iter().min_by(|a, b| rank(a).0.cmp(&rank(b).0).then(rank(a).1.total_cmp(&rank(b).1))).cloned();
+    if let (Some(best), Some(auto)) = (best, rows.iter_mut().find(|row| row.form == AUTO)) {
+        *auto = Row { form: AUTO, ..best };
+    }
     let best = rows.iter().filter(|row| row.fits).map(|row| row.step_s).fold(f64::INFINITY, f64::min);
-    if let Some(row) = rows.iter_mut().find(|row| row.fits && row.step_s <= best) {
+    if let Some(row) = rows.iter_mut().rev().find(|row| row.fits && row.step_s <= best) {
         row.is_best = true;
     }
     Ok(rows)
 }
+
+/// What is better: what fits and is fast, else what takes little.
+fn rank(row: &Row) -> (bool, f64) {
+    (!row.fits, if row.fits { row.step_s } else { row.peak_bytes as f64 })
+}
+
+/// The form that takes whatever is best.
+const AUTO: &str = "auto";
 
 fn first(error: RunError) -> Diagnostic {
     error.diagnostics.into_iter().next().unwrap_or_else(|| about_zero("a pass stopped".into()))
@@ -196,8 +208,12 @@ fn n_shards(module: &Module) -> usize {
 /// The table for people.
 fn text(file: &str, table: &Table<'_>) -> String {
     let mut out = String::new();
-    let gib = |bytes: f64| bytes / (1u64 << 30) as f64;
-    let _ = writeln!(out, "{file}: a step on {}, {:.0} GiB a device", table.machine, gib(table.memory_bytes));
+    let of_device = match table.memory_bytes / (1u64 << 30) as f64 {
+        gib if gib >= 10.0 => format!("{gib:.0} GiB"),
+        gib if gib >= 1.0 => format!("{gib:.1} GiB"),
+        gib => format!("{:.1} MiB", gib * 1024.0),
+    };
+    let _ = writeln!(out, "{file}: a step on {}, {of_device} a device", table.machine);
     let _ = writeln!(
         out,
         "  {:>7}  {:<11} {:>6}  {:>11} {:>11} {:>11}  {:>11}  {:>12}",
