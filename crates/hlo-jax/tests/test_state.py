@@ -192,7 +192,7 @@ def test_what_cannot_be_taken_over_runs_as_it_was():
     with pytest.raises(TypeError, match="pmap"):
         ho.zero(jax.pmap(lambda w: w, axis_name="data"))
     with pytest.raises(ValueError, match="mode"):
-        ho.zero(jax.jit(lambda w: w), mode=3)
+        ho.zero(jax.jit(lambda w: w), mode=4)
 
 
 def test_a_limit_of_memory_is_kept():
