@@ -28,19 +28,22 @@ pub(crate) fn metadata() -> Result<serde_json::Value, String> {
     serde_json::from_slice(&output.stdout).map_err(|e| format!("cargo metadata: {e}"))
 }
 
-/// Builds the optimized command-line tool and gives its path.
+/// Builds the command-line tool with the profile of this program, and gives its path. All members are named, so that what was built for this
+/// program is taken.
 pub(crate) fn build_tool() -> Result<PathBuf, String> {
     if !root().join("crates/hlo-opt/Cargo.toml").exists() {
         return Err("crates/hlo-opt does not exist: there is no tool to check".into());
     }
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
     let status = Command::new(cargo)
-        .args(["build", "--release", "--quiet", "--package", "hlo-opt"])
+        .args(["build", "--profile", profile, "--quiet", "--workspace", "--bin", "hlo-opt"])
         .current_dir(root())
         .status()
         .map_err(|e| format!("cargo build: {e}"))?;
     if !status.success() {
         return Err("hlo-opt does not build".into());
     }
-    Ok(target_dir().join("release").join(format!("hlo-opt{}", std::env::consts::EXE_SUFFIX)))
+    let folder = if cfg!(debug_assertions) { "debug" } else { "release" };
+    Ok(target_dir().join(folder).join(format!("hlo-opt{}", std::env::consts::EXE_SUFFIX)))
 }

@@ -4,34 +4,66 @@
 use hlo_pjrt::{Level, Log, Optimizer, Settings};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyCapsule;
+use pyo3::types::{PyBytes, PyCapsule};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// What was said since the hook was set.
 static LINES: Mutex<Vec<(&str, String)>> = Mutex::new(Vec::new());
 
-/// Sends the programs of a plugin through a pipeline. The capsule is that of jaxlib's `get_pjrt_plugin`.
+/// Sends the programs of plugins through a pipeline, and the modules that [`transform_module`] is given. A plugin is a name and the
+/// capsule of jaxlib's `get_pjrt_plugin`.
 #[pyfunction]
 fn hook(
-    capsule: &Bound<'_, PyCapsule>,
+    plugins: Vec<(String, Bound<'_, PyCapsule>)>,
     pipeline: String,
     only: Vec<String>,
     machine: Option<String>,
     is_strict: bool,
     deadline_s: f64,
+    keeps_aliases: bool,
 ) -> PyResult<()> {
     let deadline = Duration::try_from_secs_f64(deadline_s).ok().filter(|time| !time.is_zero());
     let deadline = deadline.ok_or_else(|| {
         PyValueError::new_err(format!("deadline_s: expected a positive number of seconds, found {deadline_s}"))
     })?;
-    let api = capsule.pointer_checked(Some(c"pjrt_c_api"))?;
     LINES.lock().unwrap_or_else(PoisonError::into_inner).clear();
     let log = Log::new(Level::All, keep);
-    let settings = Settings { pipeline, only, machine, is_strict, deadline, log, ..Settings::default() };
-    // SAFETY: jaxlib's capsule of this name points to the table of a plugin, and neither it nor this extension is ever unloaded.
-    unsafe { hlo_pjrt::register(api.cast(), Optimizer::new(settings)) }
-        .map_err(|error| PyRuntimeError::new_err(error.to_string()))
+    let settings = Settings { pipeline, only, machine, is_strict, deadline, keeps_aliases, log, ..Settings::default() };
+    let optimizer = Optimizer::new(settings);
+    for (name, capsule) in plugins {
+        let api = capsule.pointer_checked(Some(c"pjrt_c_api"))?;
+        // SAFETY: jaxlib's capsule of this name points to the table of a plugin, and neither it nor this extension is ever unloaded.
+        unsafe { hlo_pjrt::register(api.cast(), optimizer.clone()) }
+            .map_err(|error| PyRuntimeError::new_err(format!("the plugin {name}: {error}")))?;
+    }
+    hlo_pjrt::set_current(optimizer);
+    Ok(())
+}
+
+/// What the hook makes of a partitioned module, an HloModuleProto; nothing where it stays as it is.
+#[pyfunction]
+fn transform_module<'py>(py: Python<'py>, module: &[u8]) -> PyResult<Option<Bound<'py, PyBytes>>> {
+    let made = py.detach(|| hlo_pjrt::transform_module(module)).map_err(PyRuntimeError::new_err)?;
+    Ok(made.map(|made| PyBytes::new(py, &made)))
+}
+
+/// Says that nothing came of the module of this name, in the place of what was said of its change; an error where settings are strict.
+#[pyfunction]
+fn module_failed(name: &str, why: String) -> PyResult<()> {
+    let mut lines = LINES.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_change = |(level, line): &(&str, String)| *level == "change" && line.starts_with(&format!("{name}: "));
+    if let Some(place) = lines.iter().rposition(is_change) {
+        lines.remove(place);
+    }
+    drop(lines);
+    hlo_pjrt::module_failed(name, why).map_err(PyRuntimeError::new_err)
+}
+
+/// Says why the module of this name stays as it is.
+#[pyfunction]
+fn module_left(name: &str, why: &str) {
+    hlo_pjrt::module_left(name, why);
 }
 
 /// Programs that are compiled from now on stay as they are.
@@ -63,5 +95,8 @@ fn keep(level: Level, line: &str) {
 pub(crate) fn register(native: &Bound<'_, PyModule>) -> PyResult<()> {
     native.add_function(wrap_pyfunction!(hook, native)?)?;
     native.add_function(wrap_pyfunction!(unhook, native)?)?;
+    native.add_function(wrap_pyfunction!(transform_module, native)?)?;
+    native.add_function(wrap_pyfunction!(module_failed, native)?)?;
+    native.add_function(wrap_pyfunction!(module_left, native)?)?;
     native.add_function(wrap_pyfunction!(hook_lines, native)?)
 }

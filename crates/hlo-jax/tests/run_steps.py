@@ -14,6 +14,7 @@ parser.add_argument("--process", type=int, default=0)
 parser.add_argument("--processes", type=int, default=1)
 parser.add_argument("--port", type=int)
 parser.add_argument("--unwrapped", action="store_true")
+parser.add_argument("--pipeline", help="enable this; nothing is donated then, and the step is not wrapped")
 options = parser.parse_args()
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={8 // options.processes}"
@@ -52,15 +53,18 @@ def normal(seed, *shape):
 params = {"w": normal(0, 96, 96) / 10, "v": normal(1, 96, 8) / 10}
 opt = jax.tree.map(lambda leaf: put(np.asarray(leaf), whole), tx.init(params))
 params = jax.tree.map(lambda leaf: put(leaf, whole), params)
-step = jax.jit(step, donate_argnums=(0, 1))
+step = jax.jit(step, donate_argnums=() if options.pipeline else (0, 1))
 losses = []
 with warnings.catch_warnings(record=True) as warned:
     warnings.simplefilter("always")
-    if not options.unwrapped:
+    if options.pipeline:
+        ho.enable(options.pipeline, strict=True)
+    elif not options.unwrapped:
         step = ho.zero(step, mode=options.mode)
     for i in range(4):
         params, opt, loss = step(params, opt, put(normal(2 + i, 48, 96), cut), put(normal(9 + i, 48, 8), cut))
         losses.append(float(loss))
 held = [leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves((params, opt))]
 said = [str(warning.message) for warning in warned]
-print(json.dumps({"losses": losses, "held": held, "hits": len(hits), "said": said}))
+n_changed = [level for level, _ in ho.hooked().lines].count("change")
+print(json.dumps({"losses": losses, "held": held, "hits": len(hits), "said": said, "n_changed": n_changed}))

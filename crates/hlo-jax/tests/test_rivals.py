@@ -8,7 +8,8 @@ import jax
 import numpy as np
 import pytest
 from rivals import by_gspmd, split, zero_by_hand
-from test_zero import check_shards, distance, train
+from test_zero import check_shards
+from training import distance, train
 from training_scripts import SCRIPTS, mesh_of
 
 N_STEPS = 5

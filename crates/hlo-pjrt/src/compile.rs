@@ -8,6 +8,7 @@ use crate::c_api::{Compile, CompileArgs, PjrtError, Program};
 use crate::errors::Errors;
 use crate::log::Level;
 use crate::rewrite::{Optimizer, Rewritten};
+use crate::tool::program_name;
 use std::ffi::c_char;
 use std::mem::offset_of;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -79,7 +80,7 @@ impl Interception {
         };
         let work = AssertUnwindSafe(|| self.optimizer.of_compile(call.format(), call.code(), call.options()));
         let rewritten = catch_unwind(work).unwrap_or_else(|panic| {
-            self.optimizer.failed(call.code(), format!("internal error: {}", panic_text(&*panic)))
+            self.optimizer.failed(&program_name(call.code()), format!("internal error: {}", panic_text(&*panic)))
         });
         match rewritten {
             // SAFETY: the arguments go on as they came.
@@ -98,7 +99,7 @@ impl Interception {
         }
         // SAFETY: the plugin just made the error, and it is not used afterwards.
         let why = unsafe { errors.take_message(refusal) };
-        self.optimizer.failed(call.code(), format!("the plugin refuses the optimized program: {why}"));
+        self.optimizer.failed(&program_name(call.code()), format!("the plugin refuses the optimized program: {why}"));
         // SAFETY: the arguments are as they came again.
         unsafe { (self.real)(call.args) }
     }

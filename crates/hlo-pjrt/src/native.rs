@@ -13,6 +13,7 @@ use crate::compile::bytes;
 use crate::errors::Errors;
 use crate::extensions::{KnownApi, TransformFunctions};
 use crate::rewrite::{Optimizer, Rewritten};
+use crate::tool::program_name;
 use std::ffi::{c_char, c_void};
 use std::fmt;
 use std::mem::offset_of;
@@ -64,7 +65,7 @@ pub unsafe fn register(api: NonNull<PjrtApi>, optimizer: Optimizer) -> Result<()
     // SAFETY: by this function's contract.
     let api = unsafe { KnownApi::of(api) }.map_err(RegisterError::UnknownApi)?;
     let TransformFunctions { register, clear } = api.xla_transform().ok_or(RegisterError::NoExtension)?;
-    *CURRENT.write().unwrap_or_else(PoisonError::into_inner) = Some(optimizer);
+    set_current(optimizer);
     let message = |error: *mut PjrtError| {
         let error = NonNull::new(error)?;
         // SAFETY: the plugin just made the error, and it is not used afterwards.
@@ -99,6 +100,40 @@ pub unsafe fn register(api: NonNull<PjrtApi>, optimizer: Optimizer) -> Result<()
     }
 }
 
+/// Sends modules through this optimizer from now on: those of plugins with a callback, and those that [`transform_module`] is given.
+pub fn set_current(optimizer: Optimizer) {
+    *CURRENT.write().unwrap_or_else(PoisonError::into_inner) = Some(optimizer);
+}
+
+/// What the callback makes of a module, for compilers that no callback can be registered with; `None` where it stays as it is.
+///
+/// # Errors
+/// Why the program is not to be compiled: settings are strict.
+pub fn transform_module(module: &[u8]) -> Result<Option<Vec<u8>>, String> {
+    let Some(optimizer) = current() else { return Ok(None) };
+    optimizer.of_stage(module).into_result()
+}
+
+/// Says that nothing came of the module of this name, as a failure of the callback is said.
+///
+/// # Errors
+/// As [`transform_module`].
+pub fn module_failed(name: &str, why: String) -> Result<(), String> {
+    let Some(optimizer) = current() else { return Ok(()) };
+    optimizer.failed(name, why).into_result().map(drop)
+}
+
+/// Says why the module of this name stays as it is, as the callback does.
+pub fn module_left(name: &str, why: &str) {
+    if let Some(optimizer) = current() {
+        optimizer.left(name, why);
+    }
+}
+
+fn current() -> Option<Optimizer> {
+    CURRENT.read().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
 /// Modules that plugins compile from now on stay as they are.
 pub fn unregister() {
     *CURRENT.write().unwrap_or_else(PoisonError::into_inner) = None;
@@ -117,12 +152,12 @@ unsafe extern "C" fn transform(_: *mut TransformCallbacks, args: *mut TransformA
     if args.header.api_version != TRANSFORM_VERSION {
         return;
     }
-    let optimizer = CURRENT.read().unwrap_or_else(PoisonError::into_inner).clone();
-    let Some(optimizer) = optimizer else { return };
+    let Some(optimizer) = current() else { return };
     // SAFETY: the plugin says that so many bytes lie there, for the time of the call.
     let module = unsafe { bytes(args.module.data, args.module.size) };
-    let rewritten = catch_unwind(AssertUnwindSafe(|| optimizer.of_stage(module)))
-        .unwrap_or_else(|panic| optimizer.failed(module, format!("internal error: {}", panic_text(&*panic))));
+    let rewritten = catch_unwind(AssertUnwindSafe(|| optimizer.of_stage(module))).unwrap_or_else(|panic| {
+        optimizer.failed(&program_name(module), format!("internal error: {}", panic_text(&*panic)))
+    });
     match rewritten {
         Rewritten::Same => {}
         Rewritten::Other(proto) => {

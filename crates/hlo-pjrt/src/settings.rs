@@ -30,6 +30,9 @@ pub struct Settings {
     pub is_strict: bool,
     /// How long a program may take.
     pub deadline: Duration,
+    /// Whether the compiler keeps what a program donates when a hook changes the program (jaxlib from 0.11 on). If it does not, such
+    /// programs are left alone.
+    pub keeps_aliases: bool,
     /// Where lines go.
     pub log: Log,
 }
@@ -43,6 +46,7 @@ impl Default for Settings {
             machine: None,
             is_strict: false,
             deadline: Duration::from_secs(60),
+            keeps_aliases: true,
             log: Log::to_stderr(Level::Change),
         }
     }

@@ -149,6 +149,14 @@ pub(crate) fn own_counts(proto: &[u8]) -> Result<Option<DeviceCounts>, String> {
     assignment.map_err(|why| format!("device_assignment: {why}"))
 }
 
+/// Whether a program donates any argument; not where the bytes cannot be read.
+pub(crate) fn donates(proto: &[u8]) -> bool {
+    hlo_proto::read(proto).is_ok_and(|parsed| {
+        let header = &parsed.module.header;
+        !header.input_output_alias.is_empty() || !header.buffer_donor.is_empty()
+    })
+}
+
 /// The first field with this number among those of a message, if it is text, bytes or a message.
 fn field(proto: &[u8], wanted: u32) -> Option<&[u8]> {
     let mut pos = 0;

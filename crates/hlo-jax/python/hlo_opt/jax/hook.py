@@ -1,4 +1,5 @@
-"""``enable``: every program that XLA compiles for GPUs goes through hlo-opt on its way, after it is partitioned."""
+"""``enable``: every program of several devices that XLA compiles goes through hlo-opt on its way, after it is
+partitioned."""
 
 from __future__ import annotations
 
@@ -6,10 +7,12 @@ import os
 import re
 import tempfile
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 from hlo_opt import _native
 from hlo_opt.jax import private
+from hlo_opt.jax.partitioned import Declined, dumped_module
 from hlo_opt.jax.sharding import check_machine
 
 #: The first version of jaxlib that keeps what a program donates when a hook has changed it.
@@ -51,7 +54,11 @@ def enable(
     strict: bool = False,
     deadline_s: float = 60.0,
 ) -> None:
-    """Has XLA's compiler for GPUs send each program of several devices through hlo-opt, once it is partitioned.
+    """Has XLA's compilers send each program of several devices through hlo-opt, once it is partitioned.
+
+    On GPUs the compiler calls a native callback. XLA's compiler for CPU devices has no place for one there: such programs
+    are compiled three times, until they are partitioned, until fusions are made of what hlo-opt gives, and to the end. So
+    CPU devices show what a pipeline does to results and memory, not what a compile takes.
 
     The interface of a program stays as it is: state that is whole between steps stays whole, so ``zero`` does more for
     a step. This reaches loops inside of ``jit``, collectives, and every other program. Programs that were compiled
@@ -66,8 +73,8 @@ def enable(
 
     Raises:
         ValueError: there is no such pipeline or machine.
-        HookError: this JAX has no compiler that takes a hook, or one that loses donated arguments; or another process
-            of this run does not enable the same: of several processes, which share programs, all have to call this.
+        HookError: a plugin for GPUs takes no hook; or another process of this run does not enable the same: of several
+            processes, which share programs, all have to call this.
     """
     _check_pipeline(pipeline)
     if machine is not None:
@@ -80,20 +87,13 @@ def enable(
         raise HookError(f"nothing is enabled: processes {others} enable something else, or nothing within {_WAIT_S} s")
     if is_off:
         return
-    version = jax.lib.__version__
-    if tuple(map(int, re.findall(r"\d+", version)[:2])) < KEEPS_ALIASES:
-        raise HookError(f"expected jaxlib 0.11 or newer, found {version}, which copies what a hooked program donates")
-    plugins = private.pjrt_plugins()
-    if not plugins:
-        raise HookError(
-            "expected a plugin for GPUs, found none: XLA's compiler for CPU devices has no place for a hook after it "
-            "partitions; hlo_opt.jax.zero works there"
-        )
-    for name, capsule in plugins.items():
-        try:
-            _native.hook(capsule, pipeline, names, machine, strict, deadline_s)
-        except RuntimeError as error:
-            raise HookError(f"the plugin {name}: {error}") from None
+    keeps_aliases = tuple(map(int, re.findall(r"\d+", jax.lib.__version__)[:2])) >= KEEPS_ALIASES
+    plugins = list(private.pjrt_plugins().items())
+    try:
+        _native.hook(plugins, pipeline, names, machine, strict, deadline_s, keeps_aliases)
+    except RuntimeError as error:
+        raise HookError(str(error)) from None
+    private.intercept_cpu_compiles(_compile_changed)
     settings = (pipeline, tuple(names), machine)
     private.set_cache_salt(f"hlo-opt {_native.__version__} {settings}")
 
@@ -101,12 +101,33 @@ def enable(
 def disable() -> None:
     """Programs that are compiled from now on stay as they are; those that were compiled stay as they became."""
     _native.unhook()
+    private.intercept_cpu_compiles(None)
     private.set_cache_salt("")
 
 
 def hooked() -> Hooked:
     """What the hook has said since it was enabled."""
     return Hooked(_native.hook_lines())
+
+
+def _compile_changed(program: private.Compile) -> Any | None:
+    """The executable of what hlo-opt makes of a program of CPU devices; ``None`` where it stays as it is."""
+    try:
+        module = dumped_module(program.dump_partitioned, program.name)
+    except Declined as why:
+        _native.module_left(program.name, str(why))
+        return None
+    except Exception as error:
+        _native.module_failed(program.name, f"XLA's partitioner: {error}")
+        return None
+    made = _native.transform_module(module)
+    if made is None:
+        return None
+    try:
+        return program.finish(private.stablehlo_of(made))
+    except Exception as error:
+        _native.module_failed(program.name, f"XLA did not compile what was made of it: {error}")
+        return None
 
 
 def _check_pipeline(pipeline: str) -> None:

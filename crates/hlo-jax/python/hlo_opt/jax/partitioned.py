@@ -7,6 +7,7 @@ import dataclasses
 import glob
 import re
 import tempfile
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -75,23 +76,19 @@ def first_message(data: bytes) -> bytes:
     raise Declined("XLA's dump of the partitioned module cannot be read")
 
 
-def _named(module: bytes, name: str) -> bytes:
-    """An HloModuleProto of another name: its first field."""
-    if module[:1] != b"\x0a":
-        return module
-    rest = module[1 + 1 + module[1] :] if module[1] < 128 else None
-    text = name.encode()[:127]
-    return module if rest is None else b"\x0a" + bytes([len(text)]) + text + rest
+def dumped_module(dump: Callable[[str], None], name: str) -> bytes:
+    """The partitioned module that a function has XLA write into a folder, by this name.
 
-
-def _module_of(lowered: Any, name: str) -> bytes:
+    Raises:
+        Declined: XLA has not partitioned it.
+    """
     with tempfile.TemporaryDirectory(prefix="hlo_opt_") as folder:
-        private.compile_until_partitioned(lowered, folder)
+        dump(folder)
         found = glob.glob(f"{glob.escape(folder)}/*after_spmd-partitioning*.hlo.pb")
         if not found:
             raise Declined("XLA did not partition the step: it has no partitioner's dump")
         with open(found[0], "rb") as file:
-            return _named(first_message(file.read()), name)
+            return private.renamed_module(first_message(file.read()), name)
 
 
 def _mesh_of(lowered: Any) -> Mesh:
@@ -153,7 +150,8 @@ def _partition(step: Any, args: tuple, kwargs: dict) -> tuple[Partitioned, Any]:
             raise Declined(
                 f"an argument lies in {sharding.memory_kind}: only state in the devices' own memory is taken over"
             )
-    module = _module_of(lowered, f"jit_{getattr(step, '__name__', 'step')}")
+    name = f"jit_{getattr(step, '__name__', 'step')}"
+    module = dumped_module(lambda folder: private.compile_until_partitioned(lowered, folder), name)
     if re.search(rb"xla_\w*python_\w*callback", module):
         raise Declined("the step calls back into Python: callbacks stay with the original program")
     ranks = [len(physical(avals[number]).shape) for number in kept]

@@ -32,6 +32,7 @@ def missing() -> list[str]:
         "jax._src.config.enable_compilation_cache": lambda: _config().enable_compilation_cache,
         "jax._src.distributed.global_state": _distributed,
         "jax.extend.xla.register_hlo_module_transformation": _transformations,
+        "jax._src.compiler.backend_compile_and_load": _compiler,
         "jax._src.array.ArrayImpl": array_type,
         "jax._src.interpreters.pxla.shard_arg_handlers": _array_tables,
     }
@@ -78,6 +79,12 @@ def _transformations() -> Any:
     from jax.extend.xla import PipelineStage, register_hlo_module_transformation
 
     return register_hlo_module_transformation, PipelineStage
+
+
+def _compiler() -> Any:
+    from jax._src import compiler
+
+    return compiler.backend_compile_and_load
 
 
 def array_type() -> type:
@@ -225,14 +232,26 @@ def cache_salt() -> str:
 _STOP = "hlo_opt: the module is known"
 _PREFIX = "hlo_opt_probe_"
 _lock = threading.Lock()
-_n_probes = 0
+_n_names = 0
 _hooked: set[str] = set()
+#: Modules that a probe has come to the hook with, by its name: ``None`` until then. Those of other probes are not kept.
+_wanted: dict[str, bytes | None] = {}
+#: What the hook gives in the place of modules, by words that stand in them.
+_given: dict[bytes, bytes] = {}
 
 
-def _stop(module: bytes) -> None:
-    """Ends the compilation of a probe: the name stands at the beginning of the proto."""
-    if _PREFIX.encode() in module[:64]:
-        raise RuntimeError(_STOP)
+def _on_module(module: bytes) -> bytes | None:
+    """The hook: ends the compilation of a probe, and gives a module in the place of another. The name stands at the
+    beginning of the proto."""
+    name = module[2 : 2 + module[1]].decode(errors="replace") if module[:1] == b"\x0a" else ""
+    for mark, given in list(_given.items()):
+        if mark in module:
+            return given
+    if not name.startswith(_PREFIX):
+        return None
+    if name in _wanted:
+        _wanted[name] = module
+    raise RuntimeError(_STOP)
 
 
 def _register_hook(platforms: Sequence[str]) -> None:
@@ -245,14 +264,23 @@ def _register_hook(platforms: Sequence[str]) -> None:
         if platform not in _hooked:
             _hooked.add(platform)
             with contextlib.suppress(Exception):
-                register(_stop, name="hlo-opt-probe", stage=stage.PRE_SCHEDULER, platforms=platform)
+                register(_on_module, name="hlo-opt-probe", stage=stage.PRE_SCHEDULER, platforms=platform)
+
+
+def _new_name(platforms: Sequence[str]) -> str:
+    """A name by which the hook of these platforms knows a module."""
+    global _n_names
+    with _lock:
+        _register_hook(platforms)
+        _n_names += 1
+        return f"{_PREFIX}{_n_names}"
 
 
 @contextlib.contextmanager
-def _renamed(lowered: Any, name: str) -> Iterator[None]:
+def _renamed(module: Any, name: str) -> Iterator[None]:
     from jaxlib.mlir import ir
 
-    operation = lowered.compiler_ir("stablehlo").operation
+    operation = module.operation
     with operation.context:
         before = operation.attributes["sym_name"]
         operation.attributes["sym_name"] = ir.StringAttr.get(name)
@@ -263,28 +291,181 @@ def _renamed(lowered: Any, name: str) -> Iterator[None]:
             operation.attributes["sym_name"] = before
 
 
+@contextlib.contextmanager
+def _marked(module: Any, mark: str) -> Iterator[None]:
+    """A module with an attribute by which the hook knows it: XLA keeps the name of a module that is replaced."""
+    from jaxlib.mlir import ir
+
+    attributes, name = module.operation.attributes, "mhlo.frontend_attributes"
+    with module.operation.context:
+        before = attributes[name] if name in attributes else None
+        others = {} if before is None else {entry.name: entry.attr for entry in ir.DictAttr(before)}
+        attributes[name] = ir.DictAttr.get({**others, "hlo_opt": ir.StringAttr.get(mark)})
+    try:
+        yield
+    finally:
+        with module.operation.context:
+            if before is None:
+                del attributes[name]
+            else:
+                attributes[name] = before
+
+
+@contextlib.contextmanager
+def _stopped() -> Iterator[None]:
+    """A compilation that the hook may end."""
+    try:
+        yield
+    except Exception as error:
+        if _STOP not in str(error):
+            raise
+
+
+def _dump_options(folder: str) -> dict[str, Any]:
+    """What has XLA write a module into a folder once it has partitioned it."""
+    return {
+        "xla_dump_to": folder,
+        "xla_dump_hlo_as_proto": True,
+        "xla_dump_hlo_pass_re": "spmd-partitioning",
+    }
+
+
 def compile_until_partitioned(lowered: Any, folder: str) -> None:
     """Compiles a program until XLA has partitioned it, and has XLA write the module into ``folder``.
 
     What follows the partitioner is not run; the program is in no cache afterwards, and none is asked.
     """
-    global _n_probes
-    platforms = tuple(lowered._lowering._platforms)
-    options = {
-        "xla_dump_to": folder,
-        "xla_dump_hlo_as_proto": True,
-        "xla_dump_hlo_pass_re": "spmd-partitioning",
-    }
-    with _lock:
-        _register_hook(platforms)
-        _n_probes += 1
-        name = f"{_PREFIX}{_n_probes}"
-    with _renamed(lowered, name), _config().enable_compilation_cache(False):
+    name = _new_name(tuple(lowered._lowering._platforms))
+    with _renamed(lowered.compiler_ir("stablehlo"), name), _config().enable_compilation_cache(False), _stopped():
+        lowered.compile(compiler_options=_dump_options(folder))
+
+
+#: XLA's passes that partition, which a program of one device must not go through again.
+_PARTITIONERS = "spmd-partitioning,sharding-propagation,shardy-xla"
+
+
+class Compile:
+    """A program of several CPU devices that XLA is about to compile."""
+
+    def __init__(self, compile_module: Callable[[Any, Any], Any], module: Any, options: Any) -> None:
+        self._compile_module, self._module, self._options = compile_module, module, options
+
+    @property
+    def name(self) -> str:
+        """The name of its module."""
+        return self._module.operation.attributes["sym_name"].value
+
+    @contextlib.contextmanager
+    def _overridden(self, overrides: dict[str, Any]) -> Iterator[None]:
+        before = list(self._options.env_option_overrides)
+        self._options.env_option_overrides = [*before, *overrides.items()]
         try:
-            lowered.compile(compiler_options=options)
-        except Exception as error:
-            if _STOP not in str(error):
-                raise
+            yield
+        finally:
+            self._options.env_option_overrides = before
+
+    def dump_partitioned(self, folder: str) -> None:
+        """As :func:`compile_until_partitioned`."""
+        name = _new_name(("cpu",))
+        with _renamed(self._module, name), self._overridden(_dump_options(folder)), _stopped():
+            self._compile_module(self._module, self._options)
+
+    def finish(self, code: bytes) -> Any:
+        """Compiles the program of one device, as StableHLO, in the place of what XLA's partitioner makes of this one.
+
+        XLA's compiler for CPU devices has a hook only where fusions are made and layouts fixed. So the other program is
+        compiled up to there; then this one is, and the hook gives that module in the place of its own.
+
+        Raises:
+            Exception: what XLA says of it.
+        """
+        from jaxlib.mlir import ir
+
+        late = _new_name(("cpu",))
+        context = self._module.context
+        other = ir.Module.parse(code, context)
+        with context:
+            _drop_shardings(other)
+            _copy_donations(self._module, other)
+            other.operation.attributes["sym_name"] = ir.StringAttr.get(late)
+        _wanted[late] = None
+        try:
+            with self._overridden({"xla_disable_hlo_passes": _PARTITIONERS}), _stopped():
+                self._compile_module(other, self._options)
+        finally:
+            made = _wanted.pop(late)
+        if made is None:
+            raise RuntimeError("XLA's compiler did not come to the hook")
+        mark = _new_name(("cpu",)) + ";"  # no mark is the beginning of another
+        _given[mark.encode()] = made
+        try:
+            with _marked(self._module, mark):
+                return self._compile_module(self._module, self._options)
+        finally:
+            del _given[mark.encode()]
+
+
+def renamed_module(module: bytes, name: str) -> bytes:
+    """An HloModuleProto of another name: its first field."""
+    if module[:1] != b"\x0a":
+        return module
+    rest = module[1 + 1 + module[1] :] if module[1] < 128 else None
+    text = name.encode()[:127]
+    return module if rest is None else b"\x0a" + bytes([len(text)]) + text + rest
+
+
+def _main_of(module: Any) -> Any:
+    from jaxlib.mlir import ir
+
+    (main,) = [op for op in module.body.operations if ir.StringAttr(op.attributes["sym_name"]).value == "main"]
+    return main
+
+
+def _copy_donations(source: Any, target: Any) -> None:
+    """Donates the arguments of one module's ``main`` that another one's donates, to the same results."""
+    from jaxlib.mlir import ir
+
+    names = ("tf.aliasing_output", "jax.buffer_donor")
+    attributes = _main_of(source).attributes
+    if "arg_attrs" not in attributes:
+        return
+    donations = [{e.name: e.attr for e in entry if e.name in names} for entry in attributes["arg_attrs"]]
+    main = _main_of(target)
+    if "arg_attrs" in main.attributes:
+        others = [{e.name: e.attr for e in entry} for entry in main.attributes["arg_attrs"]]
+    else:
+        others = [{} for _ in donations]
+    merged = [ir.DictAttr.get({**other, **donation}) for other, donation in zip(others, donations, strict=True)]
+    main.attributes["arg_attrs"] = ir.ArrayAttr.get(merged)
+
+
+_compile_module: Callable[..., Any] | None = None
+
+
+def intercept_cpu_compiles(change: Callable[[Compile], Any | None] | None) -> None:
+    """Lets a function compile programs of several CPU devices: it returns the executable, or ``None`` where the program
+    is to be compiled as it is. Without a function all are compiled as they are."""
+    global _compile_module
+    from jax._src import compiler
+
+    if _compile_module is None:
+        if change is None:
+            return
+        _compile_module = compiler.backend_compile_and_load
+    original = _compile_module
+
+    def compile_module(backend: Any, module: Any, devices: Any, options: Any, *rest: Any, **named: Any) -> Any:
+        def compiled(module: Any, options: Any) -> Any:
+            return original(backend, module, devices, options, *rest, **named)
+
+        build = Compile(compiled, module, options)
+        n_devices = options.num_replicas * options.num_partitions
+        made = None
+        if backend.platform == "cpu" and n_devices > 1 and not build.name.startswith(_PREFIX):
+            made = change(build)
+        return compiled(module, options) if made is None else made
+
+    compiler.backend_compile_and_load = original if change is None else compile_module
 
 
 class Tiles:
@@ -404,8 +585,7 @@ def inline_stablehlo(context: Any, code: bytes, operands: Sequence[Any]) -> Sequ
     module = ir.Module.parse(code)
     _drop_shardings(module)
     _drop_copies(module)
-    mains = [op for op in module.body.operations if ir.StringAttr(op.attributes["sym_name"]).value == "main"]
-    (main,) = mains
+    main = _main_of(module)
     results = list(main.type.results)
     target = context.module_context
     name = _interpreter().merge_mlir_modules(target.module, "hlo_opt_step", module, dst_symtab=target.symbol_table)
