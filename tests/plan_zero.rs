@@ -80,6 +80,11 @@ fn other_numbers_of_devices_are_modelled_and_marked() {
         code == 0 && svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>") && !svg.contains("NaN"),
         "{svg}"
     );
+    let (code, page, _) = plan(&[&step, "--machine", "h100", "--devices", "8,16", "--emit", "html"]);
+    assert!(code == 0 && page.starts_with("<!DOCTYPE html>") && page.contains(&svg), "{page}");
+    let n_rows = page.matches("<tr>").count();
+    assert_eq!(n_rows, 1 + 2 * 4, "a heading, and a row for each form and number of devices");
+    assert!(page.contains("fastest that fits") && page.contains("* modelled:") && !page.contains("{{"), "{page}");
 }
 
 #[test]

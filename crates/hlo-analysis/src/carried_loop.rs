@@ -8,6 +8,7 @@ use hlo_ir::edit::Builder;
 use hlo_ir::module::UserMap;
 use hlo_ir::op::CalleeEntry;
 use hlo_ir::{CompId, InstId, Module, Opcode, Shape};
+use std::collections::BTreeMap;
 
 /// A `while` whose state is made, read and handed on element by element, and whose computations nobody else calls.
 #[derive(Clone, Debug)]
@@ -82,6 +83,55 @@ impl CarriedLoop {
             reads.push(builder.add(&hint, Opcode::GetTupleElement, shape, [self.params[0]], attrs));
         }
         reads
+    }
+}
+
+/// Copies of instructions of a loop's body, with other values in the place of the state's elements.
+#[derive(Debug)]
+pub struct Copies<'c> {
+    carried: &'c CarriedLoop,
+    comp: CompId,
+    state: &'c [InstId],
+    suffix: &'static str,
+    of: BTreeMap<InstId, InstId>,
+}
+
+impl<'c> Copies<'c> {
+    /// Copies that stand in `comp`, where `state` has the elements of the state; their names end with `suffix`.
+    pub fn new(carried: &'c CarriedLoop, comp: CompId, state: &'c [InstId], suffix: &'static str) -> Copies<'c> {
+        Copies { carried, comp, state, suffix, of: BTreeMap::new() }
+    }
+
+    /// The copy of an instruction and of all that it follows from; `edit` is called with the attributes of each copy.
+    pub fn copy(&mut self, module: &mut Module, value: InstId, mut edit: impl FnMut(&mut Attrs)) -> InstId {
+        let mut work = vec![value];
+        while let Some(&inst) = work.last() {
+            if self.of.contains_key(&inst) {
+                work.pop();
+                continue;
+            }
+            if let Some(index) = self.carried.element_read(module, inst) {
+                self.of.insert(inst, self.state[index]);
+                continue;
+            }
+            let instruction = module.inst(inst).clone();
+            let missing: Vec<InstId> =
+                instruction.operands.iter().copied().filter(|operand| !self.of.contains_key(operand)).collect();
+            if !missing.is_empty() {
+                work.extend(missing);
+                continue;
+            }
+            let operands: Vec<InstId> = instruction.operands.iter().map(|operand| self.of[operand]).collect();
+            let (hint, shape) = (format!("{}{}", module.inst_name(inst), self.suffix), module.shape(inst).clone());
+            let mut attrs = instruction.attrs;
+            edit(&mut attrs);
+            let new = Builder::new(module, self.comp).add(&hint, instruction.opcode, shape, operands, attrs);
+            if let Some(metadata) = module.inst(inst).marks.as_ref().and_then(|marks| marks.metadata.clone()) {
+                module.marks_mut(new).metadata = Some(metadata);
+            }
+            self.of.insert(inst, new);
+        }
+        self.of[&value]
     }
 }
 

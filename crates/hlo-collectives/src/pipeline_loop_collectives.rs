@@ -41,20 +41,20 @@
 
 use cranelift_entity::{EntitySet, SecondaryMap};
 use hlo_analysis::Preserved;
-use hlo_analysis::carried_loop::{CarriedLoop, is_run_by_all};
+use hlo_analysis::carried_loop::{CarriedLoop, Copies, is_run_by_all};
 use hlo_analysis::code::{code_computations, is_annotated, pinned_by_control};
 use hlo_analysis::frequency::{Basis, Frequencies};
 use hlo_analysis::values::{CallSites, condition_and_body};
 use hlo_ir::attrs::{Attrs, TupleIndexAttrs};
 use hlo_ir::diag::Entity;
 use hlo_ir::edit::Builder;
+use hlo_ir::module::UserMap;
 use hlo_ir::op::{CollectiveForm, CollectiveSource, Flow};
-use hlo_ir::{CompId, InstId, Module, Opcode, Shape};
+use hlo_ir::{InstId, Module, Opcode, Shape};
 use hlo_pass::options::{OptionInfo, OptionKind};
 use hlo_pass::report::Decision;
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 use hlo_spmd::{ChannelIds, CollectiveChange, is_rebuilt};
-use std::collections::BTreeMap;
 
 /// The pass as the command line knows it.
 pub(crate) static INFO: PassInfo = PassInfo {
@@ -79,6 +79,7 @@ impl Pass for PipelineLoopCollectives {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let (mut n_gathers, mut n_loops) = (0u64, 0u64);
         let mut channels = ChannelIds::free_in(module);
+        let mut around = (module.users(), CallSites::find(module, module.post_order()));
         // Callees come first: a loop in a loop is changed before the one around it.
         for comp in code_computations(module) {
             for inst in module.comp(comp).insts.clone() {
@@ -87,7 +88,7 @@ impl Pass for PipelineLoopCollectives {
                 }
                 cx.check_deadline()?;
                 let frequencies = cx.analyses.frequencies(module);
-                let Some(found) = self.find(module, &frequencies, inst) else { continue };
+                let Some(found) = self.find(module, &frequencies, &around, inst) else { continue };
                 for &gather in &found.gathers {
                     cx.report.decisions.push(tell(module, &found.carried, gather));
                 }
@@ -95,6 +96,7 @@ impl Pass for PipelineLoopCollectives {
                     let message = format!("`%{}` depends on itself", module.inst_name(inst));
                     PassError::about("acyclic", Entity::Inst(inst), message)
                 })?;
+                around = (module.users(), CallSites::find(module, module.post_order()));
                 cx.analyses.invalidate(Preserved { frequencies: true, ..Preserved::NONE });
                 (n_gathers, n_loops) = (n_gathers + found.gathers.len() as u64, n_loops + 1);
             }
@@ -138,14 +140,20 @@ enum Source {
 }
 
 impl PipelineLoopCollectives {
-    fn find(&self, module: &Module, frequencies: &Frequencies, inst: InstId) -> Option<Found> {
+    /// The gathers of a loop that can run an iteration ahead; `around` has the users and call sites of the module.
+    fn find(
+        &self,
+        module: &Module,
+        frequencies: &Frequencies,
+        (users, sites): &(UserMap, CallSites),
+        inst: InstId,
+    ) -> Option<Found> {
         let trips = frequencies.trip_count(inst)?;
         if trips.count < 2 || !matches!(trips.basis, Basis::Stated | Basis::Derived) {
             return None;
         }
-        let (users, sites) = (module.users(), CallSites::find(module, module.post_order()));
-        let carried = CarriedLoop::find(module, &users, &sites, inst)?;
-        if !is_run_by_all(module, &sites, frequencies, module.inst(inst).parent) {
+        let carried = CarriedLoop::find(module, users, sites, inst)?;
+        if !is_run_by_all(module, sites, frequencies, module.inst(inst).parent) {
             return None;
         }
         let sources = find_sources(module, &carried);
@@ -262,11 +270,13 @@ fn pipeline(module: &mut Module, found: &Found, channels: &mut ChannelIds) -> Re
     let (was_live, n_slots_before) = ([comp, body].map(|comp| module.live(comp)), module.n_inst_slots());
     let (first, next) = (module.inst(init).operands.to_vec(), module.inst(root).operands.to_vec());
     let begun = wait_for_loop(module, found, &first);
-    let mut before = Copies { carried: &found.carried, comp, state: &begun, of: BTreeMap::new(), suffix: "first" };
-    let begin: Vec<InstId> = found.gathers.iter().map(|&gather| before.copy(module, gather, channels)).collect();
+    let mut copy_all = |module: &mut Module, mut copies: Copies<'_>| -> Vec<InstId> {
+        // What is handed on as it is stays the same read of the state.
+        found.gathers.iter().map(|&gather| copies.copy(module, gather, |attrs| channels.renew(attrs))).collect()
+    };
+    let begin = copy_all(module, Copies::new(&found.carried, comp, &begun, ".first"));
     let n_slots = module.comp(body).insts.len();
-    let mut ahead = Copies { carried: &found.carried, comp: body, state: &next, of: BTreeMap::new(), suffix: "next" };
-    let handed_on: Vec<InstId> = found.gathers.iter().map(|&gather| ahead.copy(module, gather, channels)).collect();
+    let handed_on = copy_all(module, Copies::new(&found.carried, body, &next, ".next"));
     // What the next iteration takes is gathered first, beside all that this one does.
     module.comp_mut(body).insts.rotate_left(n_slots);
     let reads = found.carried.append(module, &begin);
@@ -326,50 +336,4 @@ fn elements_behind(module: &Module, found: &Found) -> Vec<usize> {
     elements.sort_unstable();
     elements.dedup();
     elements
-}
-
-/// Copies of instructions of a body, with other values in place of the state's elements.
-struct Copies<'c> {
-    carried: &'c CarriedLoop,
-    /// Where the copies stand.
-    comp: CompId,
-    /// The elements of the state.
-    state: &'c [InstId],
-    of: BTreeMap<InstId, InstId>,
-    /// What their names end with.
-    suffix: &'static str,
-}
-
-impl Copies<'_> {
-    fn copy(&mut self, module: &mut Module, value: InstId, channels: &mut ChannelIds) -> InstId {
-        let mut work = vec![value];
-        while let Some(&inst) = work.last() {
-            if self.of.contains_key(&inst) {
-                work.pop();
-                continue;
-            }
-            if let Some(index) = self.carried.element_read(module, inst) {
-                // What is handed on as it is stays the same read of the state.
-                self.of.insert(inst, self.state[index]);
-                continue;
-            }
-            let instruction = module.inst(inst).clone();
-            let missing: Vec<InstId> =
-                instruction.operands.iter().copied().filter(|operand| !self.of.contains_key(operand)).collect();
-            if !missing.is_empty() {
-                work.extend(missing);
-                continue;
-            }
-            let operands: Vec<InstId> = instruction.operands.iter().map(|operand| self.of[operand]).collect();
-            let (hint, shape) = (format!("{}.{}", module.inst_name(inst), self.suffix), module.shape(inst).clone());
-            let mut attrs: Attrs = instruction.attrs;
-            channels.renew(&mut attrs);
-            let new = Builder::new(module, self.comp).add(&hint, instruction.opcode, shape, operands, attrs);
-            if let Some(metadata) = module.inst(inst).marks.as_ref().and_then(|marks| marks.metadata.clone()) {
-                module.marks_mut(new).metadata = Some(metadata);
-            }
-            self.of.insert(inst, new);
-        }
-        self.of[&value]
-    }
 }

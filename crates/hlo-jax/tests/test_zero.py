@@ -48,6 +48,38 @@ def test_weights_are_gathered_twice_where_memory_is_short():
     trained(name, n_devices, 3, limit)
 
 
+def plan_of(name: str, mode, **options):
+    """How a script runs on eight devices, and its step."""
+    script = SCRIPTS[name](mesh_of(8))
+    step = ho.zero(script.step, mode=mode, **options)
+    return step.plan(*script.state, *script.batch(0)), step
+
+
+def between(plan) -> int:
+    """A limit that the predicted peak keeps and XLA's account does not."""
+    predicted = plan.sharded.ways[plan.sharded.taken].peak_bytes
+    assert predicted < plan.memory.peak_bytes, "this shows nothing"
+    return (predicted + plan.memory.peak_bytes) // 2
+
+
+def test_a_limit_holds_by_xlas_account_too():
+    free, _ = plan_of("scan_layers", 1)
+    limit = between(free)
+    plan, step = plan_of("scan_layers", "auto", memory_limit=limit, strict=True)
+    assert plan.memory.peak_bytes <= limit
+    assert f"{plan.memory.peak_bytes / 2**20:.2f} MiB (arguments" in str(ho.report(step))
+
+
+def test_where_nothing_fits_by_xlas_account_the_least_runs():
+    free, _ = plan_of("bf16_masters", 1)
+    limit = between(free)
+    with pytest.warns(UserWarning, match=f"no way fits memory_limit={limit} by XLA's account: the least that was found"):
+        plan, _ = plan_of("bf16_masters", 1, memory_limit=limit)
+    assert plan.declined is None and plan.memory == free.memory
+    with pytest.raises(ho.ZeroError, match="by XLA's account"):
+        plan_of("bf16_masters", 1, memory_limit=limit, strict=True)
+
+
 def trained(name, n_devices: int, mode, memory_limit=None):
     """A script without the line and its state after some steps, and the same with it; losses and state are equal."""
     change = lambda step: ho.zero(step, mode=mode, memory_limit=memory_limit, strict=True)

@@ -31,19 +31,17 @@
 
 use cranelift_entity::SecondaryMap;
 use hlo_analysis::Preserved;
-use hlo_analysis::carried_loop::{CarriedLoop, is_run_by_all};
+use hlo_analysis::carried_loop::{CarriedLoop, Copies, is_run_by_all};
 use hlo_analysis::code::{code_computations, is_annotated, pinned_by_control};
 use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
 use hlo_analysis::values::{CallSites, condition_and_body, tuple_index};
 use hlo_ir::diag::Entity;
-use hlo_ir::edit::Builder;
 use hlo_ir::module::UserMap;
 use hlo_ir::op::{CollectiveForm, Flow};
-use hlo_ir::{CompId, InstId, Module, Opcode};
+use hlo_ir::{InstId, Module, Opcode};
 use hlo_pass::options::{OptionInfo, OptionKind};
 use hlo_pass::report::{Decision, PassReport};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
-use std::collections::BTreeMap;
 
 /// The pass as the command line knows it.
 pub(crate) static INFO: PassInfo = PassInfo {
@@ -271,10 +269,9 @@ fn extend(module: &mut Module, found: &Loop, values: &[InstId]) -> Result<(), In
     let CarriedLoop { inst, body, init, root, .. } = found.carried;
     let comp = module.inst(inst).parent;
     let (was_live, n_slots_before) = ([comp, body].map(|comp| module.live(comp)), module.n_inst_slots());
-    let mut outside: BTreeMap<InstId, InstId> = BTreeMap::new();
-    let start = module.inst(init).operands.clone();
-    let begin: Vec<InstId> =
-        values.iter().map(|&value| copy_outside(module, found, comp, &start, value, &mut outside)).collect();
+    let start = module.inst(init).operands.to_vec();
+    let mut outside = Copies::new(&found.carried, comp, &start, "");
+    let begin: Vec<InstId> = values.iter().map(|&value| outside.copy(module, value, |_| {})).collect();
     let reads = found.carried.append(module, &begin);
     for (&value, &read) in values.iter().zip(&reads) {
         module.replace_all_uses(value, read);
@@ -285,41 +282,4 @@ fn extend(module: &mut Module, found: &Loop, values: &[InstId]) -> Result<(), In
         module.restore_order(comp)?;
     }
     Ok(())
-}
-
-/// The value of an instruction of the body that does not change, computed before the loop.
-fn copy_outside(
-    module: &mut Module,
-    found: &Loop,
-    comp: CompId,
-    start: &[InstId],
-    value: InstId,
-    outside: &mut BTreeMap<InstId, InstId>,
-) -> InstId {
-    let mut work = vec![value];
-    while let Some(&inst) = work.last() {
-        if outside.contains_key(&inst) {
-            work.pop();
-            continue;
-        }
-        let instruction = module.inst(inst).clone();
-        if let Some(index) = found.carried.element_read(module, inst) {
-            outside.insert(inst, start[index]);
-            continue;
-        }
-        let missing: Vec<InstId> =
-            instruction.operands.iter().copied().filter(|operand| !outside.contains_key(operand)).collect();
-        if !missing.is_empty() {
-            work.extend(missing);
-            continue;
-        }
-        let operands: Vec<InstId> = instruction.operands.iter().map(|operand| outside[operand]).collect();
-        let (hint, shape) = (module.inst_name(inst).to_string(), module.shape(inst).clone());
-        let new = Builder::new(module, comp).add(&hint, instruction.opcode, shape, operands, instruction.attrs);
-        if let Some(metadata) = module.inst(inst).marks.as_ref().and_then(|marks| marks.metadata.clone()) {
-            module.marks_mut(new).metadata = Some(metadata);
-        }
-        outside.insert(inst, new);
-    }
-    outside[&value]
 }

@@ -192,7 +192,7 @@ pub(crate) struct ZeroArgs {
     /// What a device has for the step: 30GiB; what it has if not given
     #[arg(long, value_name = "N[KiB|MiB|GiB]", value_parser = bytes)]
     pub memory_limit: Option<f64>,
-    /// The table, one JSON object, or a picture
+    /// The table, one JSON object, a picture, or a page with both
     #[arg(long, value_name = "WHAT", default_value = "text")]
     pub emit: ZeroEmit,
 }
@@ -204,6 +204,7 @@ pub(crate) enum ZeroEmit {
     Text,
     Json,
     Svg,
+    Html,
 }
 
 /// `plan rules`.

@@ -11,6 +11,7 @@ mod reshard_picture;
 mod retarget;
 mod rules;
 mod zero;
+mod zero_page;
 mod zero_picture;
 mod zero_row;
 

@@ -3,8 +3,8 @@
 
 use super::arguments::{ZeroArgs, ZeroEmit};
 use super::parallel::run_passes;
-use super::zero_row::Row;
-use super::{retarget, time_text, zero_picture};
+use super::zero_row::{Row, Table, size_text};
+use super::{retarget, time_text, zero_page, zero_picture};
 use crate::complete::read_completed_of_any_kind;
 use crate::console::Console;
 use crate::machine::{self, Chosen};
@@ -19,7 +19,6 @@ use hlo_ir::Module;
 use hlo_ir::diag::{Diagnostic, Entity};
 use hlo_pass::fastest::Ways;
 use hlo_pass::runner::{RunError, RunOptions, run_pipeline};
-use serde::Serialize;
 use std::fmt::Write;
 
 /// What makes the program of one device of a global one: the cheaper of both orders of propagation, which no way of a preset is.
@@ -27,17 +26,6 @@ const PARTITION: &str = "inline-calls,propagate-shardings,spmd-partition,simplif
 
 /// The most devices that are modelled.
 const MOST_DEVICES: usize = 4096;
-
-/// The table.
-#[derive(Serialize)]
-struct Table<'t> {
-    machine: String,
-    memory_bytes: f64,
-    /// Why other numbers of devices are not there.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    left_out: Option<String>,
-    rows: &'t [Row],
-}
 
 /// Prints the table.
 ///
@@ -88,12 +76,15 @@ pub(crate) fn plan(args: &ZeroArgs, console: &mut Console<'_>) -> Result<u8, Fai
     // The machine of each row has its own number of nodes.
     let name = args.machine.machine.clone().unwrap_or_else(|| machine.to_string());
     let table = Table { machine: name, memory_bytes, left_out, rows: &rows };
+    let title = format!("{}: a step on {}", args.file.display(), table.machine);
     match args.emit {
         ZeroEmit::Text => console.print(text(&args.file.display().to_string(), &table).as_bytes()),
         ZeroEmit::Json => console.print_json(&table),
-        ZeroEmit::Svg => {
-            let title = format!("{}: a step on {}", args.file.display(), table.machine);
-            console.print(zero_picture::svg(&title, &rows, memory_bytes).as_bytes())
+        ZeroEmit::Svg => console.print(zero_picture::svg(&title, &rows, memory_bytes).as_bytes()),
+        ZeroEmit::Html => {
+            let picture = zero_picture::svg(&title, &rows, memory_bytes);
+            let page = zero_page::page(&title, &args.file.display().to_string(), &table, &picture);
+            console.print(page.as_bytes())
         }
     }?;
     Ok(exit::OK)
@@ -208,12 +199,7 @@ fn n_shards(module: &Module) -> usize {
 /// The table for people.
 fn text(file: &str, table: &Table<'_>) -> String {
     let mut out = String::new();
-    let of_device = match table.memory_bytes / (1u64 << 30) as f64 {
-        gib if gib >= 10.0 => format!("{gib:.0} GiB"),
-        gib if gib >= 1.0 => format!("{gib:.1} GiB"),
-        gib => format!("{:.1} MiB", gib * 1024.0),
-    };
-    let _ = writeln!(out, "{file}: a step on {}, {of_device} a device", table.machine);
+    let _ = writeln!(out, "{file}: a step on {}, {} a device", table.machine, size_text(table.memory_bytes));
     let _ = writeln!(
         out,
         "  {:>7}  {:<11} {:>6}  {:>11} {:>11} {:>11}  {:>11}  {:>12}",
@@ -244,13 +230,8 @@ fn text(file: &str, table: &Table<'_>) -> String {
             time_text(row.step_s)
         );
     }
-    if table.rows.iter().any(|row| row.is_modelled) {
-        out.push_str(
-            "* modelled: the module is for another number of devices; each device has the same part of the batch here\n",
-        );
-    }
-    if let Some(why) = &table.left_out {
-        let _ = writeln!(out, "other numbers of devices are left out: {why}");
+    for note in table.notes() {
+        let _ = writeln!(out, "{note}");
     }
     out
 }

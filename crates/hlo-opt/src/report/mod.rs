@@ -3,7 +3,7 @@
 mod figures;
 mod format;
 mod groups;
-mod html;
+pub(crate) mod html;
 mod quantities;
 mod summary;
 mod text;

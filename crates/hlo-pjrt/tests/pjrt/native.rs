@@ -7,7 +7,10 @@ use hlo_pjrt::c_api::{
     ClearArgs, ExtensionBase, PRE_SCHEDULER, PjrtApi, PjrtError, RegisterArgs, TRANSFORM_VERSION, TransformArgs,
     TransformCallbacks, TransformHeader, TransformString, XLA_TRANSFORM, XlaTransformExtension,
 };
-use hlo_pjrt::{Level, Made, Optimizer, RegisterError, Settings, Tool, register, unregister, wrap};
+use hlo_pjrt::{
+    Level, Made, Optimizer, RegisterError, Settings, Tool, module_failed, module_left, register, set_current,
+    transform_module, unregister, wrap,
+};
 use std::mem::offset_of;
 use std::ptr::{NonNull, null, null_mut};
 use std::sync::{Mutex, PoisonError};
@@ -162,6 +165,58 @@ fn without_an_optimizer_modules_stay_as_they_are() {
     unregister();
     assert_eq!(transform(&module, WHOLE, TRANSFORM_VERSION), Ok(None));
     assert!(lines.lock().expect("no panic").is_empty());
+}
+
+#[test]
+fn a_module_is_transformed_without_a_plugin() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let module = proto(&sample("mlp_momentum.hlo"));
+    unregister();
+    assert_eq!(transform_module(&module), Ok(None));
+    assert_eq!(module_failed("jit_step", "it fell".into()), Ok(()));
+    let sharded = "shard-weight-update{profit=always},dce";
+    let (asked, lines) = settings();
+    set_current(Optimizer::new(Settings { pipeline: sharded.into(), ..asked }));
+    let made = transform_module(&module).expect("no error").expect("a change");
+    assert_eq!((count(&module, "reduce-scatter"), count(&made, "reduce-scatter")), (0, 5));
+    only_line(&lines, Level::Change);
+    lines.lock().expect("no panic").clear();
+    module_left("jit_step", "it rests");
+    assert_eq!(only_line(&lines, Level::All), "jit_step: left as it is: it rests");
+    lines.lock().expect("no panic").clear();
+    assert_eq!(module_failed("jit_step", "it fell".into()), Ok(()));
+    assert_eq!(only_line(&lines, Level::Warning), "jit_step: compiled as it came: it fell");
+    let (asked, _) = settings();
+    set_current(Optimizer::new(Settings { pipeline: sharded.into(), is_strict: true, ..asked }));
+    assert_eq!(module_failed("jit_step", "it fell".into()), Err("jit_step: it fell".into()));
+}
+
+#[test]
+fn a_compiler_that_drops_aliases_gets_nothing_that_donates() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let donor = sample("mlp_momentum.hlo");
+    assert!(!donor.header.buffer_donor.is_empty() && donor.header.input_output_alias.is_empty());
+    let mut plain = sample("mlp_momentum.hlo");
+    plain.header.buffer_donor.clear();
+    let aliased = sample("scan_momentum.hlo");
+    assert!(!aliased.header.input_output_alias.is_empty());
+    let [plain, donor, aliased] = [plain, donor, aliased].map(|module| proto(&module));
+    for (keeps_aliases, module, changes) in [
+        (false, &plain, true),
+        (false, &donor, false),
+        (false, &aliased, false),
+        (true, &donor, true),
+        (true, &aliased, true),
+    ] {
+        let (asked, lines) = settings();
+        let pipeline = "shard-weight-update{profit=always},dce".into();
+        set_current(Optimizer::new(Settings { pipeline, keeps_aliases, ..asked }));
+        assert_eq!(transform_module(module).map(|made| made.is_some()), Ok(changes));
+        if !changes {
+            assert!(only_line(&lines, Level::All).contains("expected jaxlib 0.11 or newer"));
+        }
+    }
+    unregister();
 }
 
 #[test]

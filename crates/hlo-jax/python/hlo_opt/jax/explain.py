@@ -55,6 +55,7 @@ class Report:
                 time = seconds(sharded.combined_s)
                 lines.append(f"  {'combined':<9} {0:>9} {time:>12}   (collectives put together, as XLA does)")
         lines += self._price()
+        lines += self._by_xla()
         lines.append("in shards:")
         lines += _some([f"  {step.describe(n, sharded.param_specs[n])}{self._held_as(n)}" for n in sharded.cut])
         large = [n for n in range(len(step.kept)) if n not in sharded.cut and self._bytes(n) >= 1024]
@@ -95,6 +96,18 @@ class Report:
         return [
             f"  predicted to be {slower:.0%} slower than as it was, for {saved:.2f} MiB less on each device:",
             "  where memory is not short, leave the step as it was",
+        ]
+
+    def _by_xla(self) -> list[str]:
+        """What the way taken takes by XLA's account."""
+        memory = self._plan.memory
+        if memory is None:
+            return []
+        sizes = (memory.peak_bytes, memory.argument_bytes, memory.output_bytes - memory.alias_bytes)
+        whole, arguments, results = (f"{size / 2**20:.2f}" for size in sizes)
+        return [
+            f"  memory by XLA's account, for the devices at hand: {whole} MiB (arguments {arguments}, results of their "
+            f"own {results}, temporaries {memory.temporary_bytes / 2**20:.2f})"
         ]
 
     def _held_as(self, number: int) -> str:

@@ -63,6 +63,35 @@ class Options:
     strict: bool
 
 
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """What the program of one device takes by XLA's own account, in bytes. Outputs that lie in the place of an argument
+    are ``alias_bytes``."""
+
+    argument_bytes: int
+    output_bytes: int
+    alias_bytes: int
+    temporary_bytes: int
+
+    @property
+    def peak_bytes(self) -> int:
+        """All that is there at once."""
+        return self.argument_bytes + self.output_bytes - self.alias_bytes + self.temporary_bytes
+
+    @classmethod
+    def of(cls, compiled: Any) -> Memory | None:
+        """That of a compiled program; ``None`` where XLA gives no account."""
+        found = compiled.memory_analysis()
+        if found is None:
+            return None
+        return cls(
+            found.argument_size_in_bytes,
+            found.output_size_in_bytes,
+            found.alias_size_in_bytes,
+            found.temp_size_in_bytes,
+        )
+
+
 @dataclasses.dataclass
 class Plan:
     """How calls of one signature run.
@@ -80,6 +109,7 @@ class Plan:
             whether its source may be freed.
         padded: of each one that is held in another shape its number, its place, and whether its source may be freed.
         out_padded: the same of outputs, without the last.
+        memory: what the program takes by XLA's account.
     """
 
     key: tuple
@@ -96,6 +126,7 @@ class Plan:
     out_tree: Any = None
     partitioned: Partitioned | None = None
     sharded: Sharded | None = None
+    memory: Memory | None = None
     #: Of each leaf of the last call that fitted, its abstract value and sharding: most calls have the same objects.
     _known: list = dataclasses.field(default_factory=list)
     _has_run: bool = False
@@ -176,7 +207,7 @@ class Plan:
             for n, padding in sharded.output_paddings.items()
         ]
         # JAX keeps what it compiles here for the first call: what fails, fails while the original can still run.
-        self.call.lower(*self._described()).compile()
+        self.memory = Memory.of(self.call.lower(*self._described()).compile())
         self._remember(zip(shardings, shardings), "param_specs")
         for number, wanted, _ in self.moves:
             self.accepted[number].append(wanted)

@@ -8,6 +8,7 @@ import os
 import threading
 import types
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -55,6 +56,16 @@ class WrappedStep:
             NotTraced: JAX cannot trace the step with these arguments.
         """
         raise NotImplementedError
+
+    def make_plan(self, begin: Callable[[], Plan], args: tuple, kwargs: dict) -> Plan:
+        """A plan with the program that runs in the step's place; ``begin`` gives one of which nothing is known yet.
+
+        Raises:
+            Exception: as :meth:`take_over`, and what XLA says of the program.
+        """
+        plan = begin()
+        plan.make(self.unwrapped, *self.take_over(args, kwargs))
+        return plan
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if is_off():
@@ -137,7 +148,7 @@ class WrappedStep:
     def _inside_of_another(self, args: tuple, kwargs: dict) -> Any:
         if not self._is_traced:
             self._is_traced = True
-            self._warn(
+            self.warn(
                 f"{self.__name__} is called inside of another jit, grad or vmap, where the step as it was is traced: "
                 f"apply {self.maker} to the outermost jitted function"
             )
@@ -175,7 +186,7 @@ class WrappedStep:
         plan = Plan.of(key, leaves)
         cause: Exception | None = None
         try:
-            plan.make(self.unwrapped, *self.take_over(*self._as_whole(args, kwargs)))
+            plan = self.make_plan(lambda: Plan.of(key, leaves), *self._as_whole(args, kwargs))
         except NotTraced:
             raise
         except Exception as error:
@@ -193,7 +204,7 @@ class WrappedStep:
         elif self._options.strict:
             raise self.error(plan.declined) from cause
         else:
-            self._warn(f"{self.__name__} runs as it was: {plan.declined}")
+            self.warn(f"{self.__name__} runs as it was: {plan.declined}")
         return plan
 
     def _as_whole(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
@@ -211,7 +222,8 @@ class WrappedStep:
 
         return jax.tree.map_with_path(whole, (args, kwargs))
 
-    def _warn(self, message: str) -> None:
+    def warn(self, message: str) -> None:
+        """Warns at the place of the caller."""
         warn(self.maker, message)
 
 

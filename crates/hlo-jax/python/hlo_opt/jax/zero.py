@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hlo_opt.jax.partitioned import Partitioned, partition
-from hlo_opt.jax.plan import Options
-from hlo_opt.jax.sharding import Sharded, check_deadline, check_machine, shard
+from hlo_opt.jax.partitioned import Declined, partition
+from hlo_opt.jax.plan import Options, Plan
+from hlo_opt.jax.sharding import check_deadline, check_machine, shard
 from hlo_opt.jax.wrapped import WrappedStep, check_jitted, check_version
+
+#: So many programs are compiled where XLA's account of memory is above a limit.
+MOST_TRIES = 4
 
 
 class ZeroError(RuntimeError):
@@ -26,10 +29,37 @@ class ZeroStep(WrappedStep):
     error = ZeroError
     _options: Options
 
-    def take_over(self, args: tuple, kwargs: dict) -> tuple[Partitioned, Sharded]:
-        """The step by XLA's partitioner, and the program whose state is in shards."""
+    def make_plan(self, begin: Callable[[], Plan], args: tuple, kwargs: dict) -> Plan:
+        """As every step; and where the program takes more by XLA's account than a limit allows, others are tried of
+        which as much less is predicted. If none fits, the one that takes least runs, and a warning says so."""
         step, options = partition(self.unwrapped, args, kwargs), self._options
-        return step, shard(step, options.mode, options.memory_limit, options.machine, options.deadline_s)
+        limit, tried = options.memory_limit, []
+        while True:
+            try:
+                sharded = shard(step, options.mode, limit, options.machine, options.deadline_s)
+            except Declined:
+                if not tried:
+                    raise
+                break
+            plan = begin()
+            plan.make(self.unwrapped, step, sharded)
+            tried.append(plan)
+            if limit is None or plan.memory is None or plan.memory.peak_bytes <= options.memory_limit:
+                return plan
+            if len(tried) == MOST_TRIES:
+                break
+            # XLA's account is off by a factor that other ways of the same step share.
+            predicted = sharded.ways[sharded.taken].peak_bytes
+            limit = min(int(predicted * options.memory_limit / plan.memory.peak_bytes), predicted - 1)
+        plan = min(tried, key=lambda plan: plan.memory.peak_bytes)
+        message = (
+            f"no way fits memory_limit={options.memory_limit} by XLA's account: the least that was found takes "
+            f"{plan.memory.peak_bytes} bytes"
+        )
+        if options.strict:
+            raise Declined(message)
+        self.warn(f"{self.__name__}: {message}, and runs")
+        return plan
 
 
 def zero(
@@ -48,7 +78,8 @@ def zero(
         mode: 1 shards the optimizer's state; 2 also the weights, where that is cheaper; 3 all weights: layers in a
             loop are gathered one by one. ``"auto"`` takes 1 or 2, whichever is predicted to be faster, and of equally
             fast ways the one with less memory; under a limit also 3.
-        memory_limit: the most bytes that one device may need at the peak, as predicted.
+        memory_limit: the most bytes that one device may need: ways are chosen by the predicted peak, and what was
+            compiled is held against XLA's own account of it.
         machine: what times are predicted for, as ``--machine`` takes it: ``"h100"``, or with the number of nodes over
             which the devices are spread, ``"h200:4"``.
         deadline_s: seconds that the passes may take for each mode that is tried; no limit if not given.

@@ -11,6 +11,7 @@ mod table;
 mod timeline;
 mod view;
 
+pub(crate) use table::{Cell, Column, Table};
 pub(crate) use view::{View, Views};
 
 use super::{Document, ModuleReport};
@@ -45,6 +46,26 @@ pub(crate) fn page(document: &Document) -> String {
             ("source", &source),
             ("modules", &modules),
             ("data", &script_json(&json!(data).to_string())),
+            ("script", &SCRIPT.concat()),
+        ],
+    )
+}
+
+/// A page of sections that were made elsewhere: of each its name in the page, its title and its HTML.
+pub(crate) fn page_of_sections(title: &str, source: &str, sections: &[(&str, &str, &str)]) -> String {
+    let mut article = format!("<article id=\"m0\" data-module=\"0\">\n<h1>{}</h1>\n", escaped(title));
+    for (name, title, html) in sections {
+        let _ = writeln!(article, "<section id=\"m0-{name}\">\n<h2>{title}</h2>\n{html}</section>");
+    }
+    article.push_str("</article>\n");
+    filled(
+        PAGE,
+        &[
+            ("title", &escaped(title)),
+            ("style", STYLE),
+            ("source", &format!("<code>{}</code>", escaped(source))),
+            ("modules", &article),
+            ("data", "[{}]"),
             ("script", &SCRIPT.concat()),
         ],
     )

@@ -4,82 +4,82 @@ use super::escape::{escaped, shortened};
 use std::fmt::Write;
 
 /// A column: its heading, and whether it has numbers.
-pub(super) struct Column {
+pub(crate) struct Column {
     title: &'static str,
     is_number: bool,
 }
 
 impl Column {
     /// A column of texts.
-    pub(super) const fn text(title: &'static str) -> Column {
+    pub(crate) const fn text(title: &'static str) -> Column {
         Column { title, is_number: false }
     }
 
     /// A column of numbers.
-    pub(super) const fn number(title: &'static str) -> Column {
+    pub(crate) const fn number(title: &'static str) -> Column {
         Column { title, is_number: true }
     }
 }
 
 /// A cell: what it shows, as HTML, and what it is sorted by if that is a number.
-pub(super) struct Cell {
+pub(crate) struct Cell {
     html: String,
     value: Option<f64>,
 }
 
 impl Cell {
     /// Words.
-    pub(super) fn text(text: &str) -> Cell {
+    pub(crate) fn text(text: &str) -> Cell {
         Cell { html: escaped(&shortened(text)), value: None }
     }
 
     /// A sentence, on a few lines.
-    pub(super) fn sentence(text: &str) -> Cell {
+    pub(crate) fn sentence(text: &str) -> Cell {
         let text = escaped(&shortened(text));
         let html = if text.is_empty() { text } else { format!("<span class=\"sentence\">{text}</span>") };
         Cell { html, value: None }
     }
 
     /// A word, never broken.
-    pub(super) fn word(text: &str) -> Cell {
+    pub(crate) fn word(text: &str) -> Cell {
         Cell { html: format!("<span class=\"word\">{}</span>", escaped(text)), value: None }
     }
 
     /// A name of many parts, which breaks where it must.
-    pub(super) fn path(text: &str) -> Cell {
+    pub(crate) fn path(text: &str) -> Cell {
         let text = escaped(&shortened(text));
         let html = if text.is_empty() { text } else { format!("<span class=\"path\">{text}</span>") };
         Cell { html, value: None }
     }
 
     /// A name of a program.
-    pub(super) fn code(text: &str) -> Cell {
+    pub(crate) fn code(text: &str) -> Cell {
         let html = if text.is_empty() { String::new() } else { format!("<code>{}</code>", escaped(&shortened(text))) };
         Cell { html, value: None }
     }
 
     /// A word on a coloured ground, for the few that tell rows apart.
-    pub(super) fn badge(word: &str) -> Cell {
+    pub(crate) fn badge(word: &str) -> Cell {
         Cell { html: format!("<span class=\"badge {0}\">{0}</span>", escaped(word)), value: None }
     }
 
     /// A number and how it is shown.
-    pub(super) fn number(shown: String, value: f64) -> Cell {
+    pub(crate) fn number(shown: String, value: f64) -> Cell {
         Cell { html: escaped(&shown), value: Some(value) }
     }
 }
 
 /// A table whose rows can be sorted by each column. Columns that are empty in all rows are left out.
-pub(super) struct Table<'c> {
+pub(crate) struct Table<'c> {
     /// Of the element.
-    pub(super) id: String,
-    pub(super) columns: &'c [Column],
-    pub(super) rows: Vec<Vec<Cell>>,
+    pub(crate) id: String,
+    pub(crate) columns: &'c [Column],
+    pub(crate) rows: Vec<Vec<Cell>>,
 }
 
 impl Table<'_> {
     /// The element, in a box that scrolls sideways.
-    pub(super) fn html(&self) -> String {
+    pub(crate) fn html(&self) -> String {
         let mut out = format!("<div class=\"scroll\"><table class=\"sortable\" id=\"{}\">\n<thead><tr>", self.id);
         let is_shown =
             |column: usize| self.rows.iter().any(|row| row.get(column).is_some_and(|cell| !cell.html.is_empty()));
@@ -106,7 +106,7 @@ impl Table<'_> {
 }
 
 /// The first `most` of rows sorted by their size, and how many were left out with what size together.
-pub(super) fn largest<T>(mut rows: Vec<T>, most: usize, size: impl Fn(&T) -> u64) -> (Vec<T>, usize, u64) {
+pub(crate) fn largest<T>(mut rows: Vec<T>, most: usize, size: impl Fn(&T) -> u64) -> (Vec<T>, usize, u64) {
     rows.sort_by_key(|row| std::cmp::Reverse(size(row)));
     let rest = rows.split_off(most.min(rows.len()));
     let rest_bytes = rest.iter().fold(0u64, |sum, row| sum.saturating_add(size(row)));
