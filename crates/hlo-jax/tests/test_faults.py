@@ -69,7 +69,7 @@ def test_a_fault_is_an_error_where_that_is_asked_for(fault, monkeypatch):
 
 def test_without_a_hook_the_probe_is_compiled_to_the_end(monkeypatch):
     monkeypatch.setattr(private, "_register_hook", lambda _: None)
-    monkeypatch.setattr(private, "_stop", lambda _: None)
+    monkeypatch.setattr(private, "_on_module", lambda _: None)
     mesh, step, init, batch = make(strict=True)
     params, opt, _ = step(*whole(mesh, init()), *batch(0))
     assert not params["w"].sharding.is_fully_replicated

@@ -288,11 +288,11 @@ pub const PRESETS: [Preset; 5] = [
             way("ZeRO-3, few collectives", Some(14), COMBINE),
             way("ZeRO-3, layers gathered ahead, few collectives", Some(14), GATHER_AHEAD_COMBINED),
             way("state in shards as the limit asks", Some(1), SHARD_STATE_WITHIN),
-            way("state in shards as the limit asks, few collectives", Some(12), COMBINE),
-            way("state in shards as the limit asks, layers gathered ahead", Some(12), GATHER_AHEAD),
+            way("state in shards as the limit asks, few collectives", Some(17), COMBINE),
+            way("state in shards as the limit asks, layers gathered ahead", Some(17), GATHER_AHEAD),
             way(
                 "state in shards as the limit asks, layers gathered ahead, few collectives",
-                Some(12),
+                Some(17),
                 GATHER_AHEAD_COMBINED,
             ),
         ],
@@ -385,13 +385,15 @@ const ZERO: Preset = Preset {
         way("ZeRO-3", Some(5), COMBINE),
         way("ZeRO-3", Some(5), GATHER_AHEAD),
         way("ZeRO-3", Some(5), GATHER_AHEAD_COMBINED),
+        way("ZeRO-3", Some(5), GATHER_AGAIN),
+        way("ZeRO-3", Some(6), GATHER_AGAIN),
         way("auto", Some(0), SHARD_STATE),
-        way("auto", Some(9), COMBINE),
-        way("auto", Some(0), SHARD_STATE_THAT_PAYS),
         way("auto", Some(11), COMBINE),
-        way("auto", Some(0), SHARD_STATE_WITHIN),
+        way("auto", Some(0), SHARD_STATE_THAT_PAYS),
         way("auto", Some(13), COMBINE),
-        way("auto", Some(13), GATHER_AHEAD_COMBINED),
+        way("auto", Some(0), SHARD_STATE_WITHIN),
+        way("auto", Some(15), COMBINE),
+        way("auto", Some(15), GATHER_AHEAD_COMBINED),
     ],
     by_memory: &[],
 };
@@ -578,4 +580,29 @@ pub fn list() -> String {
         }
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_way_goes_on_from_the_one_that_its_name_begins_with() {
+        let mut n_continued = 0;
+        for preset in PRESETS.iter().chain([&ZERO, &UNSHARDED]) {
+            for ways in [preset.by_time, preset.by_memory] {
+                for (number, way) in ways.iter().enumerate() {
+                    let Some(before) = way.after else { continue };
+                    assert!(before < number, "{}: `{}` goes on from a later way", preset.name, way.name);
+                    let before = &ways[before];
+                    // What every way begins with is in no name.
+                    let is_common = before.pipeline.is_empty() || before.pipeline == PREPARE;
+                    let is_said = is_common || way.name.starts_with(before.name);
+                    assert!(is_said, "{}: `{}` goes on from `{}`", preset.name, way.name, before.name);
+                    n_continued += usize::from(!is_common);
+                }
+            }
+        }
+        assert!(n_continued > 30, "{n_continued}");
+    }
 }

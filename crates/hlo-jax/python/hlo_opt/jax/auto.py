@@ -7,9 +7,10 @@ from typing import Any
 
 import jax
 import numpy as np
+from hlo_opt.jax.held import around, jitted_of
 from hlo_opt.jax.partition import Options, PartitionError, PartitionStep
 from hlo_opt.jax.sharding import check_deadline, check_machine
-from hlo_opt.jax.wrapped import check_jitted, check_version
+from hlo_opt.jax.wrapped import check_version
 from jax.sharding import Mesh, NamedSharding
 
 
@@ -57,7 +58,7 @@ def auto(
     tiles, as ``jax.jit`` wants it, values in between also into others.
 
     Args:
-        step: what ``jax.jit`` returned, without shardings.
+        step: what ``jax.jit``, ``nnx.jit`` or ``equinox.filter_jit`` returned, without shardings.
         devices: those of the process if not given.
         machine: what times are modelled for, as ``--machine`` takes it: ``"h100"``, or with the number of nodes over
             which the devices are spread, ``"h200:4"``.
@@ -71,7 +72,7 @@ def auto(
         A function that is called as ``step`` is. Arguments are brought to the devices at the first call; results stay cut
         and are ordinary arrays. Where no plan is found, the step runs as it was, with a warning.
     """
-    check_jitted(step, AutoStep.maker)
+    jitted = jitted_of(step, AutoStep.maker)
     if memory_limit is not None and not memory_limit > 0:
         raise ValueError(f"memory_limit: expected a positive number of bytes, found {memory_limit!r}")
     if effort is not None and not effort > 0:
@@ -92,7 +93,7 @@ def auto(
         words.append(f"effort={effort}")
     search = f"auto-parallel{{{','.join(words)}}}"
     options = Options(mesh, (), None, (), None, machine, None, 1.0, deadline_s, strict, search)
-    return AutoStep(step, options)
+    return around(step, AutoStep(jitted, options))
 
 
 def _primes(number: int) -> list[int]:

@@ -7,11 +7,12 @@ import os
 import tempfile
 
 from hlo_opt import _native
+from hlo_opt.jax.held import HeldStep, expect_step
 from hlo_opt.jax.partition import PartitionStep
 from hlo_opt.jax.partitioned import physical
 from hlo_opt.jax.plan import Plan
 from hlo_opt.jax.sharding import EQUAL_TIMES, Way, seconds, state_pairs
-from hlo_opt.jax.wrapped import WrappedStep, expect_step, is_off
+from hlo_opt.jax.wrapped import WrappedStep, is_off
 
 #: Of a long list so many lines are printed.
 MOST_LINES = 24
@@ -176,7 +177,7 @@ def _some(lines: list[str]) -> list[str]:
     return [*lines[:MOST_LINES], f"  and {len(lines) - MOST_LINES} more; .save(path) has all"]
 
 
-def report(step: WrappedStep) -> Report:
+def report(step: WrappedStep | HeldStep) -> Report:
     """What the last call of a step by :func:`hlo_opt.jax.zero` or :func:`hlo_opt.jax.partition` did: the ways that were
     compared, and how each leaf is cut.
 
@@ -184,7 +185,7 @@ def report(step: WrappedStep) -> Report:
         TypeError: the step is not one by ``zero`` or ``partition``.
         ValueError: there was no call yet.
     """
-    expect_step(step)
+    step = expect_step(step)
     if is_off():
         return Report(step, None)
     if step.last_plan is None:

@@ -12,9 +12,10 @@ import jax
 from hlo_opt import HloError, Module
 from hlo_opt._native import UsageError
 from hlo_opt.jax import layout as layouts
+from hlo_opt.jax.held import around, jitted_of
 from hlo_opt.jax.partitioned import Declined, Partitioned, partition_by_xla, physical
 from hlo_opt.jax.sharding import EQUAL_TIMES, SEPARATE, Sharded, Way, check_deadline, check_machine, seconds
-from hlo_opt.jax.wrapped import WrappedStep, check_jitted, check_version
+from hlo_opt.jax.wrapped import WrappedStep, check_version
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 #: How a program whose values all say how they are cut becomes that of each device.
@@ -109,7 +110,7 @@ def partition(
     that is predicted to be fastest is compiled by XLA with its own partitioner left out.
 
     Args:
-        step: what ``jax.jit`` returned.
+        step: what ``jax.jit``, ``nnx.jit`` or ``equinox.filter_jit`` returned.
         mesh: the devices that ``rules`` are about.
         rules: pairs of a regular expression and a ``PartitionSpec``: an argument takes the spec of the first expression
             that is found in its path, such as ``[0]['dense']['kernel']``. An argument that none fits stays as it comes.
@@ -132,7 +133,7 @@ def partition(
         A function that is called as ``step`` is. Where it cannot take the step over, or XLA's own program is predicted
         to be faster, the step runs as it was, with a warning.
     """
-    check_jitted(step, PartitionStep.maker)
+    jitted = jitted_of(step, PartitionStep.maker)
     if rules and mesh is None:
         raise ValueError("rules: expected a mesh whose axes they name, found mesh=None")
     read = []
@@ -171,7 +172,7 @@ def partition(
     options = Options(
         mesh, tuple(read), laid, called, file, machine, most_memory, most_bytes, deadline_s, strict
     )
-    return PartitionStep(step, options)
+    return around(step, PartitionStep(jitted, options))
 
 
 def _own(by_xla: Partitioned, whole: bytes, options: Options) -> tuple[Partitioned, Sharded]:
@@ -233,14 +234,22 @@ def _own(by_xla: Partitioned, whole: bytes, options: Options) -> tuple[Partition
         mesh=mesh,
         param_specs=specs[0],
         output_specs=specs[1],
-        param_shardings=[NamedSharding(mesh, spec) for spec in specs[0]],
-        output_shardings=[NamedSharding(mesh, spec) for spec in specs[1]],
+        param_shardings=[
+            _sharding_of(by_xla.avals[number], spec, mesh) for number, spec in zip(by_xla.kept, specs[0])
+        ],
+        output_shardings=[_sharding_of(output, spec, mesh) for output, spec in zip(by_xla.outputs, specs[1])],
         cut=[],
         machine=told["totals"]["machine"],
         combined_s=None,
         page_args=[*page, *of_machine],
     )
     return partitioned, sharded
+
+
+def _sharding_of(aval: Any, spec: PartitionSpec, mesh: Mesh) -> NamedSharding:
+    """How an array lies that the program cuts so. A random key is an array of numbers to the program, with a dim more: JAX
+    has no words for a cut of that one, and brings the key to where the program takes it."""
+    return NamedSharding(mesh, PartitionSpec(*spec[: len(aval.shape)]))
 
 
 def _run(

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from hlo_opt.jax.held import expect_plain
 from hlo_opt.jax.padded import PaddedArray
 from hlo_opt.jax.plan import remember
-from hlo_opt.jax.wrapped import WrappedStep, expect_step, is_off
+from hlo_opt.jax.wrapped import WrappedStep, is_off
 from jax.sharding import NamedSharding, PartitionSpec
 
 
@@ -21,10 +22,11 @@ def shardings(step: WrappedStep, *args: Any, **kwargs: Any) -> tuple:
     call. They say where a checkpoint is restored to. Where the step runs as it was, they are those of the arguments.
 
     Raises:
-        TypeError: the step is not one by ``zero``.
+        TypeError: the step is not one by ``zero``, or one of ``nnx.jit`` or ``filter_jit``: after a call its module's
+            arrays have their shardings.
         ValueError: there was no call yet.
     """
-    expect_step(step)
+    step = expect_plain(step, "shardings")
     if (args or kwargs) and is_off():
         return jax.tree.map(lambda leaf: getattr(leaf, "sharding", None), step.dynamic(args, kwargs))[0]
     plan = step.plan(*args, **kwargs) if args or kwargs else step.last_plan
@@ -45,6 +47,7 @@ def init(init_fn: Callable[[], Any], step: WrappedStep, *rest: Any, **named: Any
     Returns:
         What ``init_fn`` returns, in shards.
     """
+    step = expect_plain(step, "init")
     shapes = jax.eval_shape(init_fn)
     mesh = _mesh_of((rest, named))
     whole = NamedSharding(mesh, PartitionSpec())

@@ -281,9 +281,3 @@ def check_version(maker: str, error: type[Exception], strict: bool) -> None:
         if strict:
             raise error(message)
         warn(maker, f"a step that needs what is missing runs as it was: {message}")
-
-
-def expect_step(step: Any) -> None:
-    """Raises a TypeError where this is no step of this package."""
-    if not isinstance(step, WrappedStep):
-        raise TypeError(f"expected what hlo_opt.jax.zero or partition returned, found {type(step).__name__}")

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from hlo_opt.jax.held import around, jitted_of
 from hlo_opt.jax.partitioned import Declined, partition
 from hlo_opt.jax.plan import Options, Plan
 from hlo_opt.jax.sharding import check_deadline, check_machine, shard
-from hlo_opt.jax.wrapped import WrappedStep, check_jitted, check_version
+from hlo_opt.jax.wrapped import WrappedStep, check_version
 
 #: So many programs are compiled where XLA's account of memory is above a limit.
 MOST_TRIES = 4
@@ -74,7 +75,8 @@ def zero(
     """Keeps the state of a jitted training step in shards between steps.
 
     Args:
-        step: what ``jax.jit`` returned. It takes state and a batch, and returns the next state.
+        step: what ``jax.jit``, ``nnx.jit`` or ``equinox.filter_jit`` returned. It takes state and a batch, and returns
+            or changes the state.
         mode: 1 shards the optimizer's state; 2 also the weights, where that is cheaper; 3 all weights: layers in a
             loop are gathered one by one. ``"auto"`` takes 1 or 2, whichever is predicted to be faster, and of equally
             fast ways the one with less memory; under a limit also 3.
@@ -88,7 +90,7 @@ def zero(
     Returns:
         A function that is called as ``step`` is.
     """
-    check_jitted(step, ZeroStep.maker)
+    jitted = jitted_of(step, ZeroStep.maker)
     if mode not in ("auto", 1, 2, 3) or isinstance(mode, bool):
         raise ValueError(f"mode: expected 'auto', 1, 2 or 3, found {mode!r}")
     if memory_limit is not None and (not isinstance(memory_limit, int) or memory_limit <= 0):
@@ -97,4 +99,4 @@ def zero(
         check_machine(machine)
     check_deadline(deadline_s)
     check_version(ZeroStep.maker, ZeroError, strict)
-    return ZeroStep(step, Options(mode, memory_limit, machine, deadline_s, strict))
+    return around(step, ZeroStep(jitted, Options(mode, memory_limit, machine, deadline_s, strict)))

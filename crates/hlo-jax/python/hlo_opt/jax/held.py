@@ -1,0 +1,117 @@
+"""Steps by ``flax.nnx.jit`` and ``equinox.filter_jit``: they take modules, and call a jitted function of arrays inside.
+That function is what changes; its wrapper goes on as it did."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from typing import Any
+
+from hlo_opt.jax import private
+from hlo_opt.jax.wrapped import WrappedStep, check_jitted
+
+#: The attribute that holds the jitted function, by the package of the wrapper's class.
+_INSIDE = {"flax": "jitted_fn", "equinox": "_cached"}
+
+
+def _attribute(step: Any) -> str | None:
+    """Where a step of another library holds its jitted function; ``None`` for all others."""
+    name = _INSIDE.get(type(step).__module__.split(".")[0])
+    return name if name is not None and private.is_jitted(getattr(step, name, None)) else None
+
+
+def jitted_of(step: Any, maker: str) -> Any:
+    """The jitted function that a step is, or that it calls inside.
+
+    Raises:
+        TypeError: there is none.
+    """
+    name = _attribute(step)
+    if name is not None:
+        return getattr(step, name)
+    check_jitted(step.inner if isinstance(step, HeldStep) else step, maker)
+    return step
+
+
+def around(step: Any, inner: WrappedStep) -> Any:
+    """What is called in the place of ``step``, of whose jitted function ``inner`` was made."""
+    return inner if _attribute(step) is None else HeldStep(step, inner)
+
+
+class HeldStep:
+    """A step of another library that calls another jitted function inside; called as the step that it was made of.
+
+    Attributes:
+        unwrapped: the step as it was.
+        inner: what runs in the place of its jitted function.
+    """
+
+    def __init__(self, step: Any, inner: WrappedStep) -> None:
+        functools.update_wrapper(self, step, updated=())
+        self.unwrapped, self.inner = step, inner
+        self._step = _with(step, inner)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._step(*args, **kwargs)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        """A method, where the step is one of a class."""
+        return self if instance is None else functools.partial(self, instance)
+
+    def __getattr__(self, name: str) -> Any:
+        """All else, as ``lower`` and ``trace``, is the library's."""
+        if name in ("_step", "inner", "unwrapped"):
+            raise AttributeError(name)
+        return getattr(self._step, name)
+
+    def __repr__(self) -> str:
+        return f"<hlo_opt.jax.{self.inner.maker} of {self.unwrapped!r}>"
+
+
+def _with(step: Any, inner: WrappedStep) -> Any:
+    """A copy of a library's step that calls ``inner``. The library may know the step by what it is equal to: so the copy
+    is equal to the original."""
+    kind = type(step)
+
+    class Copy(kind):
+        __slots__ = ()
+
+        def __eq__(self, other: object) -> bool:
+            return other is self or other is step
+
+        def __hash__(self) -> int:
+            return hash(step)
+
+    Copy.__name__, Copy.__qualname__, Copy.__module__ = kind.__name__, kind.__qualname__, kind.__module__
+    made = copy.copy(step)
+    object.__setattr__(made, _attribute(step), inner)
+    if kind.__hash__ is object.__hash__:
+        made.__class__ = Copy
+    return made
+
+
+def expect_step(step: Any) -> WrappedStep:
+    """The step of this package that this is, or that it holds.
+
+    Raises:
+        TypeError: it is none.
+    """
+    inner = step.inner if isinstance(step, HeldStep) else step
+    if not isinstance(inner, WrappedStep):
+        raise TypeError(f"expected what hlo_opt.jax.zero or partition returned, found {type(step).__name__}")
+    return inner
+
+
+def expect_plain(step: Any, maker: str) -> WrappedStep:
+    """The step of this package that this is.
+
+    Raises:
+        TypeError: it is none, or one that holds one: its arguments are not those of the jitted function.
+    """
+    inner = expect_step(step)
+    if inner is not step:
+        raise TypeError(
+            f"{maker}: expected a step made of what jax.jit returned, found one of {type(step.unwrapped).__name__}: call it "
+            "once, and take the shardings of the module's arrays"
+        )
+    return inner
