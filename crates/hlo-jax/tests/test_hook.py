@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import threading
 from functools import partial
 
 import hlo_opt.jax as ho
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from hlo_opt import _native
 from hlo_opt.jax import hook, private
+from jax.experimental.layout import Format, Layout
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from training import check_trains_alike, train
@@ -135,6 +137,71 @@ def test_results_that_a_script_cuts_stay_cut():
         np.testing.assert_allclose(mine, theirs, atol=1e-6)
 
 
+@pytest.mark.parametrize("is_declared", [False, True])
+def test_layouts_stay(is_declared):
+    mesh = mesh_of(8)
+    turned = Format(Layout((1, 0)), NamedSharding(mesh, P()))
+    w = jax.device_put(normal(0, 64, 32), turned)
+    (x,) = along(mesh, (normal(1, 64, 64),))
+    options = {"in_shardings": (turned, x.sharding), "out_shardings": turned} if is_declared else {}
+
+    def make():
+        def step(w, x):
+            return w - 0.1 * jax.grad(lambda w: jnp.mean((jnp.tanh(x @ w) - 1) ** 2))(w)
+
+        return jax.jit(step, **options)
+
+    before = make()(w, x)
+    with enabled(SHARDED, strict=True):
+        after = make()(w, x)
+        assert levels() == ["change"]
+    assert after.format == before.format
+    np.testing.assert_allclose(after, before, atol=1e-6)
+
+
+def test_threads_compile_one_program_at_once():
+    failed = []
+
+    def compile_it(step, args):
+        try:
+            step.lower(*args).compile()
+        except Exception as error:
+            failed.append(error)
+
+    args = arguments(mesh_of(8))
+    with enabled(SHARDED, strict=True):
+        for _ in range(3):
+            step = make_step()
+            threads = [threading.Thread(target=compile_it, args=(step, args)) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        assert "change" in levels()
+    assert not failed
+
+
+def test_flags_about_dumps_are_in_nobodys_way(tmp_path):
+    flags = {
+        "xla_dump_to": str(tmp_path),
+        "xla_dump_hlo_module_re": "another",
+        "xla_dump_max_hlo_modules": 1,
+        "xla_dump_hlo_as_proto": True,
+        "xla_dump_compress_protos": True,
+    }
+    with enabled(SHARDED, strict=True):
+        assert n_reduce_scatters(compiled(compiler_options=flags)) > 0
+
+
+def test_an_interrupt_inside_of_the_hook_is_one(monkeypatch):
+    def interrupt(self, code):
+        raise RuntimeError("INTERNAL: Traceback (most recent call last): KeyboardInterrupt")
+
+    monkeypatch.setattr(private.Compile, "finish", interrupt)
+    with enabled(SHARDED), pytest.raises(KeyboardInterrupt):
+        compiled()
+
+
 def test_only_what_is_named_is_touched():
     with enabled(SHARDED, only="other_step"):
         assert n_reduce_scatters(compiled()) == 0
@@ -200,8 +267,17 @@ def test_what_is_not_known_is_an_error(options, message):
 
 def test_off_means_off(monkeypatch):
     monkeypatch.setenv("HLO_OPT", "off")
-    monkeypatch.setattr(private, "pjrt_plugins", lambda: pytest.fail("nothing is looked for"))
-    ho.enable()
+    ho.enable(SHARDED)
+    assert n_reduce_scatters(compiled()) == 0
+
+
+def test_off_takes_back_what_was_enabled(monkeypatch):
+    with enabled(SHARDED, strict=True):
+        assert n_reduce_scatters(compiled()) > 0
+        monkeypatch.setenv("HLO_OPT", "off")
+        ho.enable(SHARDED)
+        assert n_reduce_scatters(compiled()) == 0
+        assert not ho.hooked().lines and private.cache_salt() == ""
 
 
 def test_what_is_no_table_of_a_plugin_is_refused(monkeypatch):

@@ -133,7 +133,7 @@ def test_init_takes_arguments_by_name():
 
 def test_options_are_checked_at_once():
     jitted = jax.jit(lambda w: w)
-    for wrong in ("1GB", 0, -1, 1.5):
+    for wrong in ("1GB", 0, -1, 1.5, True):
         with pytest.raises(ValueError, match="memory_limit: expected a positive number of bytes"):
             ho.zero(jitted, memory_limit=wrong)
     for wrong in (0, -1, "soon"):

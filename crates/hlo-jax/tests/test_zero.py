@@ -80,6 +80,22 @@ def test_where_nothing_fits_by_xlas_account_the_least_runs():
         plan_of("bf16_masters", 1, memory_limit=limit, strict=True)
 
 
+def test_a_prediction_alone_refuses_no_limit():
+    free, _ = plan_of("loop_in_jit", 1)
+    predicted = free.sharded.ways[free.sharded.taken].peak_bytes
+    assert free.memory.peak_bytes < predicted, "this shows nothing"
+    plan, _ = plan_of("loop_in_jit", 1, memory_limit=free.memory.peak_bytes, strict=True)
+    assert plan.memory == free.memory
+
+
+@pytest.mark.parametrize("mode", ["auto", 3])
+def test_a_limit_that_nothing_keeps_takes_the_least(mode):
+    with pytest.warns(UserWarning, match="no way fits memory_limit=1000 by XLA's account"):
+        plan, _ = plan_of("scan_layers", mode, memory_limit=1000)
+    free, _ = plan_of("scan_layers", "auto")
+    assert plan.declined is None and plan.memory.peak_bytes < free.memory.peak_bytes
+
+
 def trained(name, n_devices: int, mode, memory_limit=None):
     """A script without the line and its state after some steps, and the same with it; losses and state are equal."""
     change = lambda step: ho.zero(step, mode=mode, memory_limit=memory_limit, strict=True)

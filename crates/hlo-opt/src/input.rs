@@ -63,10 +63,11 @@ impl Source {
     /// # Errors
     /// The file cannot be read; no step or several are in the folder.
     pub(crate) fn read(path: &Path, console: &mut Console<'_>) -> Result<Source, Failure> {
-        if path.is_dir() {
+        let stdin = Path::new("-");
+        if path != stdin && path.is_dir() {
             return Source::read(&choose(&[path.to_path_buf()], console)?, console);
         }
-        let (name, read) = match path == Path::new("-") {
+        let (name, read) = match path == stdin {
             true => ("<stdin>".to_string(), read_capped(console.stdin)),
             false => (path.display().to_string(), File::open(path).and_then(|mut file| read_capped(&mut file))),
         };

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from hlo_opt.jax.held import around, jitted_of
 from hlo_opt.jax.partition import Options, PartitionError, PartitionStep
-from hlo_opt.jax.sharding import check_deadline, check_machine
+from hlo_opt.jax.sharding import check_deadline, check_machine, checked_memory_limit
 from hlo_opt.jax.wrapped import check_version
 from jax.sharding import Mesh, NamedSharding
 
@@ -73,8 +73,7 @@ def auto(
         and are ordinary arrays. Where no plan is found, the step runs as it was, with a warning.
     """
     jitted = jitted_of(step, AutoStep.maker)
-    if memory_limit is not None and not memory_limit > 0:
-        raise ValueError(f"memory_limit: expected a positive number of bytes, found {memory_limit!r}")
+    memory_limit = checked_memory_limit(memory_limit)
     if effort is not None and not effort > 0:
         raise ValueError(f"effort: expected a positive number, found {effort!r}")
     if machine is not None:
@@ -88,7 +87,7 @@ def auto(
     mesh = Mesh(np.array(found).reshape(sizes), [f"axis{number}" for number in range(len(sizes))])
     words = [f"devices={len(found)}", "even=ends"]
     if memory_limit is not None:
-        words.append(f"memory-limit={int(memory_limit)}")
+        words.append(f"memory-limit={memory_limit}")
     if effort is not None:
         words.append(f"effort={effort}")
     search = f"auto-parallel{{{','.join(words)}}}"

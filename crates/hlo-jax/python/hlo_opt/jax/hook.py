@@ -86,6 +86,9 @@ def enable(
     if others:
         raise HookError(f"nothing is enabled: processes {others} enable something else, or nothing within {_WAIT_S} s")
     if is_off:
+        # What was enabled before is not what is asked for now.
+        _native.hook([], pipeline, names, machine, strict, deadline_s, True)
+        disable()
         return
     keeps_aliases = tuple(map(int, re.findall(r"\d+", jax.lib.__version__)[:2])) >= KEEPS_ALIASES
     plugins = list(private.pjrt_plugins().items())
@@ -118,6 +121,7 @@ def _compile_changed(program: private.Compile) -> Any | None:
         _native.module_left(program.name, str(why))
         return None
     except Exception as error:
+        _raise_interrupt(error)
         _native.module_failed(program.name, f"XLA's partitioner: {error}")
         return None
     made = _native.transform_module(module)
@@ -126,8 +130,15 @@ def _compile_changed(program: private.Compile) -> Any | None:
     try:
         return program.finish(private.stablehlo_of(made))
     except Exception as error:
+        _raise_interrupt(error)
         _native.module_failed(program.name, f"XLA did not compile what was made of it: {error}")
         return None
+
+
+def _raise_interrupt(error: Exception) -> None:
+    """Raises the user's interrupt where that came inside of the hook, of which XLA makes an error of its own."""
+    if "KeyboardInterrupt" in str(error):
+        raise KeyboardInterrupt from error
 
 
 def _check_pipeline(pipeline: str) -> None:

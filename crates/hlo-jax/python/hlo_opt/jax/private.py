@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import copy
+import io
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -246,12 +248,27 @@ def _on_module(module: bytes) -> bytes | None:
     name = module[2 : 2 + module[1]].decode(errors="replace") if module[:1] == b"\x0a" else ""
     for mark, given in list(_given.items()):
         if mark in module:
+            expected, found = _layouts(module), _layouts(given)
+            if expected != found:
+                raise RuntimeError(f"expected the layouts {expected}, found {found}")
             return given
     if not name.startswith(_PREFIX):
         return None
     if name in _wanted:
         _wanted[name] = module
     raise RuntimeError(_STOP)
+
+
+def _layouts(module: bytes) -> str:
+    """The layouts of what a module takes and returns, as XLA prints them."""
+    header = _hlo().HloModule.from_serialized_hlo_module_proto(module).to_string().partition("\n")[0]
+    _, _, layouts = header.partition("entry_computation_layout=")
+    depth = 0
+    for end, letter in enumerate(layouts):
+        depth += {"{": 1, "}": -1}.get(letter, 0)
+        if depth == 0:
+            return layouts[: end + 1]
+    return layouts
 
 
 def _register_hook(platforms: Sequence[str]) -> None:
@@ -276,39 +293,23 @@ def _new_name(platforms: Sequence[str]) -> str:
         return f"{_PREFIX}{_n_names}"
 
 
-@contextlib.contextmanager
-def _renamed(module: Any, name: str) -> Iterator[None]:
+def _clone(module: Any, name: str | None = None, mark: str | None = None) -> Any:
+    """A copy of a module: JAX may compile the module itself at the same time, in another thread. It has another name if
+    one is given; and an attribute by which the hook knows it, as XLA keeps the name of a module that is replaced."""
     from jaxlib.mlir import ir
 
-    operation = module.operation
-    with operation.context:
-        before = operation.attributes["sym_name"]
-        operation.attributes["sym_name"] = ir.StringAttr.get(name)
-    try:
-        yield
-    finally:
-        with operation.context:
-            operation.attributes["sym_name"] = before
-
-
-@contextlib.contextmanager
-def _marked(module: Any, mark: str) -> Iterator[None]:
-    """A module with an attribute by which the hook knows it: XLA keeps the name of a module that is replaced."""
-    from jaxlib.mlir import ir
-
-    attributes, name = module.operation.attributes, "mhlo.frontend_attributes"
-    with module.operation.context:
-        before = attributes[name] if name in attributes else None
-        others = {} if before is None else {entry.name: entry.attr for entry in ir.DictAttr(before)}
-        attributes[name] = ir.DictAttr.get({**others, "hlo_opt": ir.StringAttr.get(mark)})
-    try:
-        yield
-    finally:
-        with module.operation.context:
-            if before is None:
-                del attributes[name]
-            else:
-                attributes[name] = before
+    code = io.BytesIO()
+    module.operation.write_bytecode(code)
+    made = ir.Module.parse(code.getvalue(), module.context)
+    attributes, of_frontend = made.operation.attributes, "mhlo.frontend_attributes"
+    with made.context:
+        if name is not None:
+            attributes["sym_name"] = ir.StringAttr.get(name)
+        if mark is not None:
+            others = attributes[of_frontend] if of_frontend in attributes else ir.DictAttr.get({})
+            others = {entry.name: entry.attr for entry in ir.DictAttr(others)}
+            attributes[of_frontend] = ir.DictAttr.get({**others, "hlo_opt": ir.StringAttr.get(mark)})
+    return made
 
 
 @contextlib.contextmanager
@@ -322,11 +323,14 @@ def _stopped() -> Iterator[None]:
 
 
 def _dump_options(folder: str) -> dict[str, Any]:
-    """What has XLA write a module into a folder once it has partitioned it."""
+    """What has XLA write a module into a folder once it has partitioned it, whatever its flags say of other dumps."""
     return {
         "xla_dump_to": folder,
         "xla_dump_hlo_as_proto": True,
         "xla_dump_hlo_pass_re": "spmd-partitioning",
+        "xla_dump_hlo_module_re": ".*",
+        "xla_dump_max_hlo_modules": -1,
+        "xla_dump_compress_protos": False,
     }
 
 
@@ -335,9 +339,12 @@ def compile_until_partitioned(lowered: Any, folder: str) -> None:
 
     What follows the partitioner is not run; the program is in no cache afterwards, and none is asked.
     """
-    name = _new_name(tuple(lowered._lowering._platforms))
-    with _renamed(lowered.compiler_ir("stablehlo"), name), _config().enable_compilation_cache(False), _stopped():
-        lowered.compile(compiler_options=_dump_options(folder))
+    probe, probe_lowering = copy.copy(lowered), copy.copy(lowered._lowering)
+    name = _new_name(tuple(probe_lowering._platforms))
+    probe_lowering._hlo = _clone(probe_lowering._hlo, name)
+    probe._lowering = probe_lowering
+    with _config().enable_compilation_cache(False), _stopped():
+        probe.compile(compiler_options=_dump_options(folder))
 
 
 #: XLA's passes that partition, which a program of one device must not go through again.
@@ -366,9 +373,9 @@ class Compile:
 
     def dump_partitioned(self, folder: str) -> None:
         """As :func:`compile_until_partitioned`."""
-        name = _new_name(("cpu",))
-        with _renamed(self._module, name), self._overridden(_dump_options(folder)), _stopped():
-            self._compile_module(self._module, self._options)
+        probe = _clone(self._module, _new_name(("cpu",)))
+        with self._overridden(_dump_options(folder)), _stopped():
+            self._compile_module(probe, self._options)
 
     def finish(self, code: bytes) -> Any:
         """Compiles the program of one device, as StableHLO, in the place of what XLA's partitioner makes of this one.
@@ -386,7 +393,7 @@ class Compile:
         other = ir.Module.parse(code, context)
         with context:
             _drop_shardings(other)
-            _copy_donations(self._module, other)
+            _copy_interface(self._module, other)
             other.operation.attributes["sym_name"] = ir.StringAttr.get(late)
         _wanted[late] = None
         try:
@@ -399,8 +406,7 @@ class Compile:
         mark = _new_name(("cpu",)) + ";"  # no mark is the beginning of another
         _given[mark.encode()] = made
         try:
-            with _marked(self._module, mark):
-                return self._compile_module(self._module, self._options)
+            return self._compile_module(_clone(self._module, mark=mark), self._options)
         finally:
             del _given[mark.encode()]
 
@@ -421,22 +427,22 @@ def _main_of(module: Any) -> Any:
     return main
 
 
-def _copy_donations(source: Any, target: Any) -> None:
-    """Donates the arguments of one module's ``main`` that another one's donates, to the same results."""
+def _copy_interface(source: Any, target: Any) -> None:
+    """Has one module's ``main`` donate the arguments that another one's donates, to the same results, and take and return
+    what has layouts of its own in these."""
     from jaxlib.mlir import ir
 
-    names = ("tf.aliasing_output", "jax.buffer_donor")
-    attributes = _main_of(source).attributes
-    if "arg_attrs" not in attributes:
-        return
-    donations = [{e.name: e.attr for e in entry if e.name in names} for entry in attributes["arg_attrs"]]
-    main = _main_of(target)
-    if "arg_attrs" in main.attributes:
-        others = [{e.name: e.attr for e in entry} for entry in main.attributes["arg_attrs"]]
-    else:
-        others = [{} for _ in donations]
-    merged = [ir.DictAttr.get({**other, **donation}) for other, donation in zip(others, donations, strict=True)]
-    main.attributes["arg_attrs"] = ir.ArrayAttr.get(merged)
+    names = ("tf.aliasing_output", "jax.buffer_donor", "mhlo.layout_mode")
+    of_source, of_target = _main_of(source).attributes, _main_of(target).attributes
+    for of_all in ("arg_attrs", "res_attrs"):
+        if of_all not in of_source:
+            continue
+        wanted = [{e.name: e.attr for e in entry if e.name in names} for entry in of_source[of_all]]
+        others = [{} for _ in wanted]
+        if of_all in of_target:
+            others = [{e.name: e.attr for e in entry} for entry in of_target[of_all]]
+        merged = [ir.DictAttr.get({**other, **more}) for other, more in zip(others, wanted, strict=True)]
+        of_target[of_all] = ir.ArrayAttr.get(merged)
 
 
 _compile_module: Callable[..., Any] | None = None

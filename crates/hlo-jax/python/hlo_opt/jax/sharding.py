@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import operator
 import os
+import re
 import tempfile
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -124,14 +126,33 @@ def check_machine(machine: str) -> None:
         raise ValueError(said.strip().splitlines()[0].removeprefix("error: --machine: "))
 
 
+def checked_memory_limit(limit: Any) -> int | None:
+    """A limit as a number of bytes, of whatever type of whole numbers it is.
+
+    Raises:
+        ValueError: it is no positive number of bytes.
+    """
+    if limit is None:
+        return None
+    is_number = hasattr(limit, "__index__") and not isinstance(limit, bool)
+    if not is_number or operator.index(limit) <= 0:
+        raise ValueError(f"memory_limit: expected a positive number of bytes, found {limit!r}")
+    return operator.index(limit)
+
+
 def check_deadline(deadline_s: float | None) -> None:
     """Raises a ValueError where this is no time that work can have."""
     if deadline_s is not None and not (isinstance(deadline_s, (int, float)) and deadline_s > 0):
         raise ValueError(f"deadline_s: expected a positive number of seconds, found {deadline_s!r}")
 
 
-def _run(
-    step: Partitioned, preset: str, folder: str, machine: str | None, deadline_s: float | None
+def _run(step: Partitioned, preset: str, machine: str | None, deadline_s: float | None) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="hlo_opt_") as folder:
+        return _run_in(folder, step, preset, machine, deadline_s)
+
+
+def _run_in(
+    folder: str, step: Partitioned, preset: str, machine: str | None, deadline_s: float | None
 ) -> dict[str, Any]:
     report = os.path.join(folder, "report.json")
     of_machine = [] if machine is None else ["--machine", machine]
@@ -193,10 +214,11 @@ def _options(step: Partitioned, mode: int, pairs: list[tuple[int, int]], memory_
 def shard(
     step: Partitioned, mode: str | int, memory_limit: int | None, machine: str | None, deadline_s: float | None
 ) -> Sharded:
-    """Compares the ways of a mode, takes one, and says how its state is cut.
+    """Compares the ways of a mode, takes one, and says how its state is cut. Where no way is predicted to fit the limit,
+    the one that takes least is taken.
 
     Raises:
-        Declined: what the compiler says, that the passes had no time left, or that no way fits the limit.
+        Declined: what the compiler says, or that the passes had no time left.
     """
     # Weights that are gathered for each use are there to take less memory: without a limit nothing asks for it.
     asked = [mode] if isinstance(mode, int) else [1, 2] if memory_limit is None else [1, 2, 3]
@@ -204,14 +226,14 @@ def shard(
     ways: list[Way] = []
     made: list[dict[str, Any]] = []
     for of_mode in asked:
-        with tempfile.TemporaryDirectory(prefix="hlo_opt_") as folder:
-            try:
-                module = _run(step, _options(step, of_mode, pairs, memory_limit), folder, machine, deadline_s)
-            except Declined as why:
-                if mode != "auto" or "error[memory-limit]" not in str(why):
-                    raise
-                # The modes before it are left; none of them may fit either.
-                continue
+        options = lambda limit, of_mode=of_mode: _options(step, of_mode, pairs, limit)
+        try:
+            module = _run(step, options(memory_limit), machine, deadline_s)
+        except Declined as why:
+            least = re.search(r"error\[memory-limit\].*found (\d+) bytes at least", str(why))
+            if least is None:
+                raise
+            module = _run(step, options(int(least.group(1))), machine, deadline_s)
         totals, choice = module["totals"], module["choice"]
         candidates = choice["candidates"]
         if not ways:
@@ -225,14 +247,12 @@ def shard(
 
 
 def _choose(ways: list[Way], memory_limit: int | None) -> int:
-    """The least predicted step of those that fit the limit; of nearly equal ones the one with less memory. The step as
-    it was is there to be compared with."""
+    """The least predicted step of those that fit the limit; of nearly equal ones the one with less memory. Where none
+    fits, the one with the least peak. The step as it was is there to be compared with."""
     numbers = list(range(1, len(ways)))
     if memory_limit is not None:
-        numbers = [n for n in numbers if ways[n].peak_bytes <= memory_limit]
-        if not numbers:
-            least = min(way.peak_bytes for way in ways)
-            raise Declined(f"no way fits memory_limit={memory_limit}: the least peak is {least} bytes")
+        least = min(numbers, key=lambda n: ways[n].peak_bytes)
+        numbers = [n for n in numbers if ways[n].peak_bytes <= memory_limit] or [least]
     times = [way.step_s if way.step_s is not None else 0.0 for way in ways]
     limit = min(times[n] for n in numbers) * (1 + EQUAL_TIMES)
     near = [n for n in numbers if times[n] <= limit]

@@ -8,7 +8,7 @@ from typing import Any
 from hlo_opt.jax.held import around, jitted_of
 from hlo_opt.jax.partitioned import Declined, partition
 from hlo_opt.jax.plan import Options, Plan
-from hlo_opt.jax.sharding import check_deadline, check_machine, shard
+from hlo_opt.jax.sharding import check_deadline, check_machine, checked_memory_limit, shard
 from hlo_opt.jax.wrapped import WrappedStep, check_version
 
 #: So many programs are compiled where XLA's account of memory is above a limit.
@@ -32,26 +32,23 @@ class ZeroStep(WrappedStep):
 
     def make_plan(self, begin: Callable[[], Plan], args: tuple, kwargs: dict) -> Plan:
         """As every step; and where the program takes more by XLA's account than a limit allows, others are tried of
-        which as much less is predicted. If none fits, the one that takes least runs, and a warning says so."""
+        which as much less is predicted. Where none is predicted to fit, XLA is asked of the one that takes least. If none
+        fits, the one that takes least runs, and a warning says so."""
         step, options = partition(self.unwrapped, args, kwargs), self._options
-        limit, tried = options.memory_limit, []
-        while True:
-            try:
-                sharded = shard(step, options.mode, limit, options.machine, options.deadline_s)
-            except Declined:
-                if not tried:
-                    raise
+        limit, tried, peaks = options.memory_limit, [], set()
+        while len(tried) < MOST_TRIES:
+            sharded = shard(step, options.mode, limit, options.machine, options.deadline_s)
+            predicted = sharded.ways[sharded.taken].peak_bytes
+            if predicted in peaks:
                 break
             plan = begin()
             plan.make(self.unwrapped, step, sharded)
-            tried.append(plan)
             if limit is None or plan.memory is None or plan.memory.peak_bytes <= options.memory_limit:
                 return plan
-            if len(tried) == MOST_TRIES:
-                break
+            tried.append(plan)
+            peaks.add(predicted)
             # XLA's account is off by a factor that other ways of the same step share.
-            predicted = sharded.ways[sharded.taken].peak_bytes
-            limit = min(int(predicted * options.memory_limit / plan.memory.peak_bytes), predicted - 1)
+            limit = max(1, min(int(predicted * options.memory_limit / plan.memory.peak_bytes), predicted - 1))
         plan = min(tried, key=lambda plan: plan.memory.peak_bytes)
         message = (
             f"no way fits memory_limit={options.memory_limit} by XLA's account: the least that was found takes "
@@ -93,8 +90,7 @@ def zero(
     jitted = jitted_of(step, ZeroStep.maker)
     if mode not in ("auto", 1, 2, 3) or isinstance(mode, bool):
         raise ValueError(f"mode: expected 'auto', 1, 2 or 3, found {mode!r}")
-    if memory_limit is not None and (not isinstance(memory_limit, int) or memory_limit <= 0):
-        raise ValueError(f"memory_limit: expected a positive number of bytes, found {memory_limit!r}")
+    memory_limit = checked_memory_limit(memory_limit)
     if machine is not None:
         check_machine(machine)
     check_deadline(deadline_s)
