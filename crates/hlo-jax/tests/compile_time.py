@@ -69,7 +69,7 @@ def main() -> int:
         mesh = described_mesh()
     else:
         mesh = mesh_of(8)
-    timed(partitioned, "_module_of", "XLA until it has partitioned")
+    timed(partitioned, "dumped_module", "XLA until it has partitioned")
     timed(zero_module, "partition", "partition in all")
     timed(zero_module, "shard", "passes")
     timed(private, "stablehlo_of", "to StableHLO")
