@@ -69,6 +69,25 @@ def assert_near(tree, expected, atol=2e-5):
         )
 
 
+def test_one_leaf_is_replaced_between_steps():
+    mesh, step, init, batch = make(mode=1)
+    _, (params, opt) = train(step, whole(mesh, init()), batch, range(1))
+    _, plain, *_ = make(wrapped=False)
+    _, (plain_params, plain_opt) = train(plain, whole(mesh, init()), batch, range(1))
+
+    def reset(opt):
+        """Adam's first moment of one weight begins anew; all else stays as it is held."""
+        is_reset = lambda path: ".mu" in jax.tree_util.keystr(path) and "columns" in jax.tree_util.keystr(path)
+        zeros = lambda leaf: jax.device_put(jnp.zeros(leaf.shape, leaf.dtype), whole(mesh, jnp.ones(1)).sharding)
+        return jax.tree.map_with_path(lambda path, leaf: zeros(leaf) if is_reset(path) else leaf, opt)
+
+    assert sum(isinstance(leaf, ho.PaddedArray) for leaf in jax.tree.leaves(reset(opt))) >= 2
+    losses, state = train(step, (params, reset(opt)), batch, range(1, 3))
+    expected, plain_state = train(plain, (plain_params, reset(plain_opt)), batch, range(1, 3))
+    np.testing.assert_allclose(losses, expected, rtol=2e-5)
+    assert_near(state, plain_state)
+
+
 @pytest.mark.parametrize("n_devices", DEVICES)
 @pytest.mark.parametrize("mode", [1, 2])
 def test_training_is_that_of_the_script_and_moments_take_their_share(n_devices, mode):

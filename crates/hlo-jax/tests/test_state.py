@@ -306,3 +306,23 @@ def test_a_callback_without_effects_is_left_alone():
     with pytest.warns(UserWarning, match="calls back into Python"):
         after = ho.zero(calls_back)(w, x)
     np.testing.assert_allclose(np.asarray(after), np.asarray(calls_back(w, x)), rtol=1e-5)
+
+
+def test_a_number_alone_is_no_name():
+    """The moment ``state[3]`` is not the gradient ``out[1][3]``, which has its shape."""
+    mesh = mesh_of(8)
+
+    def step(state, x, y):
+        (w, v), moments = state[:2], state[2:]
+        loss_fn = lambda w, v: jnp.mean((jnp.tanh(x @ w) @ v - y) ** 2)
+        loss, grads = jax.value_and_grad(loss_fn, (0, 1))(w, v)
+        moments = [0.9 * m + g for m, g in zip(moments, grads)]
+        return {"weights": [w - 0.1 * moments[0], v - 0.1 * moments[1]], "moments": moments}, (loss, loss, loss, grads[1])
+
+    w, v = normal(0, WIDTH, WIDTH) / 10, normal(1, WIDTH, WIDTH) / 10
+    state = whole(mesh, [w, v, np.zeros_like(w), np.zeros_like(v)])
+    own = ho.zero(jax.jit(step), mode=1, strict=True)
+    x, y = along(mesh, (normal(2, 48, WIDTH), normal(3, 48, WIDTH)))
+    made, others = own(state, x, y)
+    assert not made["moments"][1].sharding.is_fully_replicated
+    assert others[3].sharding.is_fully_replicated

@@ -128,11 +128,14 @@ class Report:
         if all(size % n_devices for size in physical(step.avals[step.kept[number]]).shape):
             if self._bytes(number) < LEAST_PADDED_BYTES:
                 return f"no dim is a multiple of {n_devices}, and it is under {LEAST_PADDED_BYTES >> 10} KiB"
-            return f"no dim is a multiple of {n_devices}: a weight stays whole then, and what would need much padding"
-        if number not in {param for param, _ in state_pairs(step)}:
-            return "no output has its name, shape and dtype, so it is no state"
+            return (
+                f"no dim is a multiple of {n_devices}: then a weight stays whole, what a loop takes apart layer by layer, "
+                "and what would need much padding"
+            )
         if any(number in way.cut for way in self.ways):
             return f"whole in mode {self.ways[self.taken].mode}"
+        if number not in {param for param, _ in state_pairs(step)}:
+            return "no output has its name, shape and dtype, so it is no state"
         return "see shard-weight-update on the page, .save(path)"
 
     def save(self, path: str | os.PathLike[str]) -> None:

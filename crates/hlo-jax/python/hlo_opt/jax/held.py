@@ -62,6 +62,9 @@ class HeldStep:
         """All else, as ``lower`` and ``trace``, is the library's."""
         if name in ("_step", "inner", "unwrapped"):
             raise AttributeError(name)
+        if hasattr(self.inner, name) and not hasattr(self._step, name):
+            kind = type(self.unwrapped).__name__
+            raise AttributeError(f"{name}: a step of {kind} takes modules; `.inner`, the jitted function in it, has {name}")
         return getattr(self._step, name)
 
     def __repr__(self) -> str:

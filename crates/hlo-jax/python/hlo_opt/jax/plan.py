@@ -375,7 +375,9 @@ def _pad_leaves(leaves: list, padded: Sequence[tuple[int, Place, bool]]) -> None
     for number, place, is_donated in padded:
         leaf = leaves[number]
         leaves[number] = place.cut(leaf)
-        if is_donated and n_places[id(leaf)] == 1 and isinstance(leaf, jax.Array):
+        # What is held so already is passed on as it is.
+        is_new = not (isinstance(leaf, PaddedArray) and leaves[number] is leaf.held)
+        if is_new and is_donated and n_places[id(leaf)] == 1 and isinstance(leaf, jax.Array):
             leaves[number].block_until_ready()
             leaf.delete()
 

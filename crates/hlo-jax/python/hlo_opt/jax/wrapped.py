@@ -235,11 +235,16 @@ def _is_weak(leaf: Any) -> bool:
     return bool(getattr(leaf, "weak_type", False))
 
 
+def _is_between(file: str, folder: str) -> bool:
+    """Whether a file is of this package, or of a library that stands between it and the script."""
+    return file.startswith(folder) or any(f"{os.sep}{name}{os.sep}" in file for name in ("flax", "equinox"))
+
+
 def warn(maker: str, message: str) -> None:
     """Warns at the place of the caller: the innermost one outside of this package."""
     folder, level = os.path.dirname(__file__), 1
     frame = inspect.currentframe()
-    while frame is not None and frame.f_code.co_filename.startswith(folder):
+    while frame is not None and _is_between(frame.f_code.co_filename, folder):
         frame, level = frame.f_back, level + 1
     warnings.warn(f"hlo_opt.jax.{maker}: {message}", stacklevel=level)
 
