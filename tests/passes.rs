@@ -22,6 +22,7 @@ const REORDER_SUMS: &[&str] = &[
     "reassociate-all-reduce",
     "sink-all-reduce",
     "decompose-collectives",
+    "stack-branches",
 ];
 
 /// Passes that read global programs which say on how many devices they run.

@@ -83,7 +83,8 @@ const PLAN_DATA_PARALLEL: &str = planned!("{plan=data-parallel}");
 const PLAN_ZERO_1: &str = planned!("{plan=zero-1}");
 const PLAN_ZERO_3: &str = planned!("{plan=zero-3}");
 const PLAN_MEGATRON: &str = planned!("{plan=megatron}");
-const PLAN_BEST: &str = planned!("");
+const PLAN_BEST: &str = planned!("{algebra=none}");
+const PLAN_REWRITTEN: &str = planned!("{algebra=rewritten}");
 /// The partitioner reduces partial sums where they arise; this reduces them once, and where they are smallest. What every iteration
 /// of a loop exchanges alike is exchanged before it.
 const EXCHANGE_ONCE: &str = "hoist-invariants{exchanges=true},sink-all-reduce,reassociate-all-reduce,sink-all-reduce,\
@@ -358,6 +359,9 @@ pub const PRESETS: [Preset; 5] = [
             way("ZeRO-1, exchanges once, few collectives", Some(7), COMBINE),
             way("ZeRO-3, exchanges once, few collectives", Some(8), COMBINE),
             way("Megatron, exchanges once, few collectives", Some(9), COMBINE),
+            way("the best plan with branches made one", None, PLAN_REWRITTEN),
+            way("the best plan with branches made one, exchanges once", Some(16), EXCHANGE_ONCE),
+            way("the best plan with branches made one, exchanges once, few collectives", Some(17), COMBINE),
         ],
         by_memory: &[],
     },

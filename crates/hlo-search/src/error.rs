@@ -82,6 +82,13 @@ pub enum SearchError {
     Pinned,
     /// The effort was used up before there was a plan.
     Effort,
+    /// No program is rewritten, and the program as it is may not be taken.
+    NothingRewritten,
+    /// No plan takes less than one that is known.
+    NotFaster {
+        /// The bound, in seconds.
+        bound_s: f64,
+    },
     /// A step takes longer than times are counted.
     TooLong,
     /// An instruction depends on itself when the plan is written.
@@ -123,6 +130,7 @@ impl SearchError {
             SearchError::Memory { .. } => "memory",
             SearchError::Effort => "effort",
             SearchError::TooLong => "time",
+            SearchError::NothingRewritten | SearchError::NotFaster { .. } => "algebra",
             SearchError::DependsOnItself { .. } => "acyclic",
         }
     }
@@ -143,6 +151,8 @@ impl SearchError {
             | SearchError::Memory { .. }
             | SearchError::Pinned
             | SearchError::TooLong
+            | SearchError::NothingRewritten
+            | SearchError::NotFaster { .. }
             | SearchError::Effort => Entity::Module,
         }
     }
@@ -199,6 +209,12 @@ impl fmt::Display for SearchError {
                 "no plan found that takes less than a million seconds a step, which is where modelled times end: check the units of \
                  the cluster and the device",
             ),
+            SearchError::NotFaster { bound_s } => {
+                write!(f, "no plan found that is faster than the one that is known; none takes less than {:.3} ms", bound_s * 1e3)
+            }
+            SearchError::NothingRewritten => {
+                f.write_str("no branches that are alike, or no plan with them made one, and the program as it is does not compete")
+            }
             SearchError::Effort => f.write_str("no plan found within the effort: give more with `effort`"),
             SearchError::DependsOnItself { name, .. } => write!(f, "`%{name}`: depends on itself after the change"),
         }

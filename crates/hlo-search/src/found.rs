@@ -64,6 +64,8 @@ pub(crate) struct NotFound {
     pub least_bytes: Option<u64>,
     /// Whether effort or time ended the search.
     pub was_ended: bool,
+    /// No plan costs less.
+    pub lower_bound: Cost,
 }
 
 /// What the search found.

@@ -29,6 +29,7 @@ mod search;
 mod search_options;
 mod search_parallelization;
 mod solver;
+mod stack_branches;
 mod stages;
 mod state;
 mod tiles;
@@ -43,13 +44,18 @@ pub use operators::{
     PASSINGS, Passes, Passing, Side, Space, TensorState, movements,
 };
 pub use pipeline::PipelineReport;
-pub use plan_parallel::{Asked, ParallelPlan, Searched, USED_SHARE, plan_parallel};
-pub use report::{BaselineReport, CostReport, MeshReport, NO_BASELINE, ParamReport, PlanReport};
-pub use search_options::{MOST_DEVICES, SearchOptions, read_meshes};
+pub use plan_parallel::{Asked, ParallelPlan, Searched, StatePrograms, USED_SHARE, plan_parallel};
+pub use report::{
+    AlgebraReport, BaselineReport, CostReport, MeshReport, NO_BASELINE, ParamReport, PlanReport, RewriteReport,
+};
+pub use search_options::{Algebra, MOST_DEVICES, SearchOptions, read_meshes};
+pub use stack_branches::{
+    StackedBranches, StackedParam, StackedSet, StateForm, pack_program, stack_branches, unpack_program,
+};
 pub use stages::{Stage, StageCut, StageError, StageLayer, StageLimits, cut_stages};
 pub use why::{OtherReport, WhyReport};
 
 use hlo_pass::PassInfo;
 
 /// The passes of this crate.
-pub const PASSES: &[&PassInfo] = &[&search_parallelization::INFO];
+pub const PASSES: &[&PassInfo] = &[&search_parallelization::INFO, &stack_branches::INFO];

@@ -143,6 +143,9 @@ impl<'a, 'm> Chain<'a, 'm> {
         }
         weights.sort_unstable();
         let n_layers = weights.len().min(MOST_LAYERS);
+        if n_layers < 2 {
+            return None;
+        }
         let mut layers = vec![Vec::new(); n_layers];
         for (k, &(_, id)) in weights.iter().enumerate() {
             layers[k * n_layers / weights.len()].push(id);
@@ -157,7 +160,7 @@ impl<'a, 'm> Chain<'a, 'm> {
             batch,
         };
         chain.find_places();
-        (n_layers > 1).then_some(chain)
+        Some(chain)
     }
 
     /// The layer of each op.

@@ -10,9 +10,11 @@ use crate::picture::draw_plan;
 use crate::pins::{Pins, find};
 use crate::plan::ChosenPlan;
 use crate::program::Program;
-use crate::report::PlanReport;
+use crate::report::{AlgebraReport, PlanReport, RewriteReport};
 use crate::search::{GivenPlan, SearchLimits, drawn, search};
-use crate::search_options::SearchOptions;
+use crate::solver::{Cost, INFINITE};
+use crate::search_options::{Algebra, SearchOptions};
+use crate::stack_branches::{pack_program, stack_branches, unpack_program};
 use crate::why::{WhyReport, why};
 use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
 use hlo_analysis::time::{Machine, Network};
@@ -50,6 +52,16 @@ pub struct ParallelPlan {
     pub problem: Option<String>,
     /// A picture of the program's ops, coloured by how they are cut, as SVG.
     pub picture: String,
+    /// Where state is held stacked: what makes it of the program's own state, and what gives that back.
+    pub state_programs: Option<StatePrograms>,
+}
+
+/// Programs between the state of a program and the same held stacked.
+pub struct StatePrograms {
+    /// Parameters that are held stacked, in the order of their numbers, to the stacked ones.
+    pub pack: Module,
+    /// The inverse.
+    pub unpack: Module,
 }
 
 /// What is asked of a search.
@@ -65,7 +77,7 @@ pub struct Asked<'a> {
     pub progress: &'a dyn Fn(&str),
 }
 
-/// Searches the plan of a global program.
+/// Searches the plan of a global program: of the program as it is, and with branches that are alike made one, if that is asked for.
 ///
 /// # Errors
 /// The program has manual regions, or the machine has another number of devices; no plan keeps the memory limit.
@@ -73,6 +85,102 @@ pub fn plan_parallel(
     module: &Module,
     asked: &Asked<'_>,
     frequency_options: FrequencyOptions,
+) -> Result<Searched, SearchError> {
+    let (options, is_over, progress) = (asked.options, asked.is_over, asked.progress);
+    // Plans of one kind, plans by chance and pins are about the program as it is.
+    let is_alone = options.algebra == Algebra::Rewritten;
+    let is_free = options.plan == "best" && options.pins.trim().is_empty() && (options.draw.is_none() || is_alone);
+    let as_it_is = match options.algebra {
+        Algebra::Rewritten if is_free => Err(SearchError::NothingRewritten),
+        _ => plan_program(module, asked, frequency_options, None),
+    };
+    let Some(form) = options.algebra.state_form().filter(|_| is_free) else { return as_it_is };
+    // What cannot be planned as it is for another reason than memory cannot be planned otherwise.
+    if !matches!(as_it_is, Ok(Searched::Plan(_)) | Err(SearchError::Memory { .. } | SearchError::NothingRewritten)) {
+        return as_it_is;
+    }
+    let mut best = as_it_is;
+    let plain_step_s = match &best {
+        Ok(Searched::Plan(plan)) => Some(plan.report.step_s),
+        Ok(Searched::Nothing(_)) | Err(_) => None,
+    };
+    for (rewritten, stacked) in stack_branches(module, form) {
+        // What a few small ops could save is not worth a search; where the state may be held stacked, that is what is asked for.
+        let is_small = options.algebra == Algebra::SameState && stacked.share < LEAST_SHARE;
+        if is_small || is_over() {
+            continue;
+        }
+        progress("searches a parallel plan with branches made one");
+        let to_beat = match &best {
+            Ok(Searched::Plan(plan)) => Some(plan.report.step_s),
+            Ok(Searched::Nothing(_)) | Err(_) => None,
+        };
+        match plan_program(&rewritten, asked, frequency_options, to_beat) {
+            Ok(Searched::Plan(mut other)) => {
+                if !stacked.state.is_empty() {
+                    let programs = pack_program(module, &stacked.state).zip(unpack_program(module, &stacked.state));
+                    other.state_programs = programs.map(|(pack, unpack)| StatePrograms { pack, unpack });
+                }
+                let (step_s, bound_s) = (Some(other.report.step_s), other.report.bound_s);
+                best = Ok(Searched::Plan(better(best, other, RewriteReport { stacked, step_s, bound_s }, plain_step_s)));
+            }
+            Err(SearchError::NotFaster { bound_s }) => {
+                if let Ok(Searched::Plan(plan)) = &mut best {
+                    let none = AlgebraReport { plain_step_s, taken: None, ways: Vec::new() };
+                    let way = RewriteReport { stacked, step_s: None, bound_s };
+                    plan.report.algebra.get_or_insert(none).ways.push(way);
+                    plan.report.bound_s = plan.report.bound_s.min(bound_s);
+                    plan.report.is_exact = is_exact(&plan.report);
+                }
+            }
+            Ok(Searched::Nothing(_)) | Err(_) => {}
+        }
+    }
+    best
+}
+
+/// The share of a program's arithmetic that branches have at least for which it is planned anew with them made one.
+const LEAST_SHARE: f64 = 0.3;
+
+fn is_exact(report: &PlanReport) -> bool {
+    report.step_s - report.bound_s <= 1e-9 * report.step_s
+}
+
+/// Of the best plan so far and the one of a rewritten program the faster one; the bound is that of all programs.
+fn better(
+    best: Result<Searched, SearchError>,
+    other: Box<ParallelPlan>,
+    way: RewriteReport,
+    plain_step_s: Option<f64>,
+) -> Box<ParallelPlan> {
+    let Ok(Searched::Plan(mut best)) = best else {
+        let mut plan = other;
+        plan.report.algebra = Some(AlgebraReport { plain_step_s, taken: Some(0), ways: vec![way] });
+        return plan;
+    };
+    let none = AlgebraReport { plain_step_s, taken: None, ways: Vec::new() };
+    let mut algebra = best.report.algebra.take().unwrap_or(none);
+    algebra.ways.push(way);
+    let bound_s = best.report.bound_s.min(other.report.bound_s);
+    let is_reproducible = best.report.is_reproducible && other.report.is_reproducible;
+    let baselines = std::mem::take(&mut best.report.baselines);
+    let mut plan = best;
+    if other.report.step_s < plan.report.step_s {
+        algebra.taken = Some(algebra.ways.len() - 1);
+        plan = other;
+    }
+    // What people write by hand is written for the program that they have.
+    plan.report = PlanReport { algebra: Some(algebra), baselines, bound_s, is_reproducible, ..plan.report };
+    plan.report.is_exact = is_exact(&plan.report);
+    plan
+}
+
+/// Searches the plan of a program as it is; with `to_beat`, in seconds, only one that takes less.
+fn plan_program(
+    module: &Module,
+    asked: &Asked<'_>,
+    frequency_options: FrequencyOptions,
+    to_beat: Option<f64>,
 ) -> Result<Searched, SearchError> {
     let (options, is_over, progress) = (asked.options, asked.is_over, asked.progress);
     expect_none(module, |module, inst| {
@@ -128,6 +236,7 @@ pub fn plan_parallel(
             },
             false => options.meshes.iter().map(|sizes| SearchMesh { sizes: sizes.iter().copied().collect() }).collect(),
         },
+        to_beat: to_beat.map_or(INFINITE, |seconds| (seconds * 1e12) as Cost),
         is_over,
         progress,
     };
@@ -138,7 +247,10 @@ pub fn plan_parallel(
         Some(seed) => Ok(drawn(&program, &options.machine, &links, &limits, seed)),
         None => search_within(&program, &options.machine, &links, &limits),
     };
-    let found = found.map_err(|none| none_found(options, none))?;
+    let found = found.map_err(|none| match to_beat {
+        Some(_) => SearchError::NotFaster { bound_s: none.lower_bound as f64 / 1e12 },
+        None => none_found(options, none),
+    })?;
     let Found { network, assignment, .. } = &found;
     let report = PlanReport::new(&program, &found, &options.machine, &links, limits.memory_limit);
     let emission = plan_emission(&program, &ChosenPlan { network, assignment });
@@ -148,7 +260,14 @@ pub fn plan_parallel(
     let n_copies = emission.write(&mut work)?;
     copies.merge(&mut work);
     let report = PlanReport { n_copies, ..report };
-    Ok(Searched::Plan(Box::new(ParallelPlan { module: work, report, why: explained, problem, picture })))
+    Ok(Searched::Plan(Box::new(ParallelPlan {
+        module: work,
+        report,
+        why: explained,
+        problem,
+        picture,
+        state_programs: None,
+    })))
 }
 
 /// Shares of the memory limit that are tried where no plan is found within it: what is counted of a plan is an estimate, and a search that

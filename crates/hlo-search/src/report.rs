@@ -8,6 +8,7 @@ use crate::plan::{ChosenPlan, CostOf};
 use crate::prices::Prices;
 use crate::program::{CutId, Program};
 use crate::solver::{Cost, INFINITE, RunnerUps};
+use crate::stack_branches::StackedBranches;
 use hlo_analysis::time::{Machine, Network};
 use hlo_ir::Module;
 use hlo_pass::report::{Alternative, Decision, PassReport};
@@ -50,6 +51,30 @@ pub struct PlanReport {
     pub work_s: f64,
     /// Copies that were added where a value is taken otherwise than it is kept.
     pub n_copies: usize,
+    /// What rewriting the program's algebra gives; `None`: nothing to rewrite was looked for or found.
+    pub algebra: Option<AlgebraReport>,
+}
+
+/// The program as it is beside rewritten ones.
+#[derive(Clone, Debug, Serialize)]
+pub struct AlgebraReport {
+    /// Modelled time of a step by the best plan of the program as it is; `None`: there is none within the limits.
+    pub plain_step_s: Option<f64>,
+    /// Which rewritten program the plan is of; `None`: the program as it is.
+    pub taken: Option<usize>,
+    /// The rewritten programs.
+    pub ways: Vec<RewriteReport>,
+}
+
+/// One rewritten program.
+#[derive(Clone, Debug, Serialize)]
+pub struct RewriteReport {
+    /// The branches that are one in it.
+    pub stacked: StackedBranches,
+    /// Modelled time of a step by the best plan; `None`: no plan is faster than those that were known.
+    pub step_s: Option<f64>,
+    /// No plan of it takes less on the meshes that were searched.
+    pub bound_s: f64,
 }
 
 /// What is said of a plan to compare with that there is not.
@@ -177,6 +202,7 @@ impl PlanReport {
             work_s: costs.iter().filter(|(_, of)| is_work(of)).map(|(cost, _)| seconds(*cost)).sum(),
             pipelines: find_pipelines(program, machine, links, found.network.mesh.n_devices(), memory_limit),
             n_copies: 0,
+            algebra: None,
         }
     }
 
@@ -240,7 +266,38 @@ impl PlanReport {
                 .collect(),
             ..Decision::default()
         };
+        if let Some(algebra) = &self.algebra {
+            algebra.tell(entry, self.step_s, report);
+        }
         report.decisions.extend(self.params.iter().map(of_param));
+    }
+}
+
+impl AlgebraReport {
+    /// Tells of the branches of the plan, and of those that were left.
+    fn tell(&self, entry: &str, step_s: f64, report: &mut PassReport) {
+        let ms = |s: f64| format!("{:.3} ms", s * 1e3);
+        for (k, way) in self.ways.iter().enumerate() {
+            match (self.taken == Some(k), self.plain_step_s) {
+                (true, Some(plain)) => {
+                    let why = format!("{} a step as it is, {} so", ms(plain), ms(step_s));
+                    way.stacked.tell(entry, &why, report);
+                }
+                (true, None) => {
+                    way.stacked.tell(entry, "of the program as it is there is no plan to compare with", report);
+                }
+                (false, _) => report.decisions.extend(way.stacked.sets.iter().map(|set| Decision {
+                    subject: set.products.iter().map(|name| format!("%{name}")).collect::<Vec<_>>().join(", "),
+                    computation: entry.into(),
+                    action: format!("{} branches of {} ops left", set.n_branches, set.n_ops),
+                    reason: match way.step_s {
+                        Some(other) => format!("{} a step with them made one, {} as planned", ms(other), ms(step_s)),
+                        None => format!("no plan with them made one takes less than {}", ms(step_s)),
+                    },
+                    ..Decision::default()
+                })),
+            }
+        }
     }
 }
 

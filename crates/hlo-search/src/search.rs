@@ -43,6 +43,8 @@ pub(crate) struct SearchLimits<'a> {
     pub only: Option<Baseline>,
     /// How another plan of the same program (MindSpore's search) cuts values.
     pub given: Option<GivenPlan>,
+    /// Only plans that cost less are looked for.
+    pub to_beat: Cost,
     /// Asked now and then whether time is over.
     pub is_over: &'a (dyn Fn() -> bool + Sync),
     /// Told about each mesh, the best cost and the bound so far.
@@ -241,7 +243,7 @@ impl MeshSearch<'_, '_, '_> {
         }
         // A mesh whose bound comes so near is good enough, too.
         let near = |cost: Cost| cost - (cost as f64 * self.limits.wanted_gap) as Cost;
-        let cutoff = self.best.as_ref().map(|(_, _, cost)| near(*cost));
+        let cutoff = Some(self.best_cost().min(self.limits.to_beat)).filter(|&cost| cost < INFINITE).map(near);
         let solved = self.solve_within(&mut network, None, &starts, effort, cutoff);
         let outcome = if solved.was_bounded { MeshOutcome::Bounded } else { MeshOutcome::Searched };
         self.meshes.push(MeshFact {
@@ -454,9 +456,12 @@ impl MeshSearch<'_, '_, '_> {
     fn finish(self) -> Result<Found, NotFound> {
         let Some((network, assignment, cost)) = self.best else {
             let is_unreached = |fact: &MeshFact| fact.outcome == MeshOutcome::NotReached;
+            // A mesh that was not searched has the bound 0.
+            let bounds = self.meshes.iter().filter(|fact| fact.outcome != MeshOutcome::Unpinnable);
+            let lower_bound = bounds.map(|fact| fact.lower_bound).min().unwrap_or(0);
             let was_ended =
                 self.was_stopped || self.n_steps >= self.limits.effort || self.meshes.iter().any(is_unreached);
-            return Err(NotFound { least_bytes: self.least_bytes, was_ended });
+            return Err(NotFound { least_bytes: self.least_bytes, was_ended, lower_bound });
         };
         let peak = self.lifetimes.peak(self.facts.program, &ChosenPlan { network: &network, assignment: &assignment });
         let bounds = self.meshes.iter().filter_map(|fact| match fact.outcome {

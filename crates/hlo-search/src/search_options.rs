@@ -4,6 +4,7 @@ use crate::baselines::Baseline;
 use crate::error::SearchError;
 use crate::mesh::MOST_AXES;
 use crate::network::Evenness;
+use crate::stack_branches::StateForm;
 use hlo_analysis::time::{DEFAULT_DEVICE, Machine};
 
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
@@ -66,6 +67,13 @@ pub(crate) const OPTIONS: &[OptionInfo] = &[
         help: "a legal plan by chance, of this seed, in the place of the best one: to try partitioners; 0: the best one",
     },
     OptionInfo {
+        name: "algebra",
+        kind: OptionKind::Word(&["none", "same-state", "stacked-state", "rewritten"]),
+        default: "same-state",
+        help: "whether branches that are alike may become one: not at all, with parameters and results as they are, or with the state of all \
+               branches as one parameter; rewritten: as same-state, and never the program as it is",
+    },
+    OptionInfo {
         name: "even",
         kind: OptionKind::Word(&["false", "ends", "true"]),
         default: "false",
@@ -102,6 +110,32 @@ pub struct SearchOptions {
     pub plan: String,
     /// Whether the problem and its solution are wanted as JSON.
     pub dumps_problem: bool,
+    /// Whether branches that are alike may become one.
+    pub algebra: Algebra,
+}
+
+/// What a search may rewrite.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Algebra {
+    /// Nothing.
+    None,
+    /// Branches that are alike may become one; parameters and results stay.
+    SameState,
+    /// The same, and the state of all branches is one parameter.
+    StackedState,
+    /// As `SameState`, and the program as it is does not compete.
+    Rewritten,
+}
+
+impl Algebra {
+    /// How the state of branches is held.
+    pub(crate) fn state_form(self) -> Option<StateForm> {
+        match self {
+            Algebra::None => None,
+            Algebra::SameState | Algebra::Rewritten => Some(StateForm::Same),
+            Algebra::StackedState => Some(StateForm::Stacked),
+        }
+    }
 }
 
 /// The most devices that are searched for.
@@ -162,6 +196,12 @@ impl SearchOptions {
             draw,
             why: Vec::new(),
             dumps_problem: false,
+            algebra: match options.text("algebra") {
+                "same-state" => Algebra::SameState,
+                "stacked-state" => Algebra::StackedState,
+                "rewritten" => Algebra::Rewritten,
+                _ => Algebra::None,
+            },
             plan: options.text("plan").into(),
         })
     }

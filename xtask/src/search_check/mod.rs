@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use hlo_analysis::frequency::FrequencyOptions;
 use hlo_analysis::time::Machine;
 use hlo_ir::Module;
-use hlo_search::{Asked, ParallelPlan, SearchOptions, Searched, plan_parallel};
+use hlo_search::{Algebra, Asked, ParallelPlan, SearchOptions, Searched, plan_parallel};
 use hlo_tests::random_search::SLOW_DEVICE;
 
 use crate::arguments::{Arguments, Word, unknown};
@@ -44,6 +44,8 @@ struct Options {
     n_drawn: usize,
     is_quick: bool,
     has_xla: bool,
+    /// The programs with branches made one, and no others.
+    is_rewritten: bool,
     only: Vec<String>,
     seed: u64,
     /// What follows a plan.
@@ -60,6 +62,7 @@ impl Options {
             n_drawn: 40,
             is_quick: false,
             has_xla: false,
+            is_rewritten: false,
             only: Vec::new(),
             seed: 1,
             pipeline: PARTITION.to_string(),
@@ -70,6 +73,7 @@ impl Options {
             match word {
                 Word::Flag(flag) if flag == "--quick" => options.is_quick = true,
                 Word::Flag(flag) if flag == "--xla" => options.has_xla = true,
+                Word::Flag(flag) if flag == "--rewritten" => options.is_rewritten = true,
                 Word::Flag(flag) if flag == "--random" => options.n_drawn = arguments.number(&flag)?,
                 Word::Flag(flag) if flag == "--devices" => options.devices.push(arguments.number(&flag)?),
                 Word::Flag(flag) if flag == "--seed" => options.seed = arguments.number(&flag)? as u64,
@@ -127,7 +131,9 @@ pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
     let folder = workspace::target_dir().join("search-check");
     std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let xla = options.has_xla.then(|| XlaCases::new(&folder, usize::MAX)).transpose()?;
-    let mut check = Check { folder, pipeline: options.pipeline.clone(), rows: Vec::new(), wrong: Vec::new(), xla };
+    let algebra = if options.is_rewritten { Algebra::Rewritten } else { Algebra::SameState };
+    let mut check =
+        Check { folder, pipeline: options.pipeline.clone(), algebra, rows: Vec::new(), wrong: Vec::new(), xla };
     println!("{}", table::head());
     for file in &options.files {
         let base = read_base(file)?;
@@ -159,6 +165,7 @@ pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
 struct Check {
     folder: PathBuf,
     pipeline: String,
+    algebra: Algebra,
     rows: Vec<Row>,
     wrong: Vec<String>,
     xla: Option<XlaCases>,
@@ -189,7 +196,7 @@ impl Check {
     fn try_plan(&mut self, base: &Base, n_devices: usize, seed: Option<u64>, name: &str) -> Result<Figures, String> {
         let mut global = base.module.clone();
         run_passes(&mut global, "inline-calls")?;
-        let plan = find_plan(&global, &slow_options(n_devices, seed)?)?;
+        let plan = find_plan(&global, &SearchOptions { algebra: self.algebra, ..slow_options(n_devices, seed)? })?;
         let mut local = plan.module.clone();
         run_passes(&mut local, &self.pipeline)?;
         let short = has_short_floats(&global);
@@ -234,6 +241,7 @@ fn default_options(device: &str, n_devices: usize) -> Result<SearchOptions, Stri
         draw: None,
         why: Vec::new(),
         dumps_problem: false,
+        algebra: Algebra::SameState,
     })
 }
 

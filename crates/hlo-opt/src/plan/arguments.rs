@@ -160,6 +160,15 @@ pub(crate) struct ParallelArgs {
     /// What is fixed: a TOML file of lines "%w" = [1, 4], the parts of each dim
     #[arg(long, value_name = "FILE")]
     pub pins: Option<PathBuf>,
+    /// Whether branches that are alike may become one op each, and how their parameters and results are held then
+    #[arg(long, value_name = "HOW", default_value = "same-state")]
+    pub algebra: AlgebraChoice,
+    /// With --algebra stacked-state: write the program that packs the state of branches here
+    #[arg(long, value_name = "FILE")]
+    pub pack: Option<PathBuf>,
+    /// With --algebra stacked-state: write the program that unpacks it here
+    #[arg(long, value_name = "FILE")]
+    pub unpack: Option<PathBuf>,
     /// Also tell what other states of this value would cost; may be repeated
     #[arg(long, value_name = "%NAME")]
     pub why: Vec<String>,
@@ -223,6 +232,17 @@ pub(crate) struct RulesArgs {
     /// Leave out the rules that are backward forms of others
     #[arg(long)]
     pub no_closure: bool,
+}
+
+/// `--algebra` of `plan parallel`.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum AlgebraChoice {
+    /// The program as it is
+    None,
+    /// Parameters and results stay as they are
+    SameState,
+    /// The state of all branches is one parameter
+    StackedState,
 }
 
 /// What `plan parallel` prints.

@@ -1,6 +1,6 @@
 //! `hlo-opt plan parallel`: the parallel plan of least modelled time for a global program, and how far from the best it can be.
 
-use super::arguments::{ParallelArgs, ParallelEmit};
+use super::arguments::{AlgebraChoice, ParallelArgs, ParallelEmit};
 use super::time_text;
 use crate::complete::read_completed_of_any_kind;
 use crate::console::Console;
@@ -16,8 +16,8 @@ use hlo_ir::print::{PrintOptions, print_module};
 use hlo_pass::pipeline::parse_pipeline;
 use hlo_pass::runner::{RunError, RunOptions, bind, run_pipeline};
 use hlo_search::{
-    Asked, Evenness, MOST_DEVICES, NO_BASELINE, ParallelPlan, ParamReport, PlanReport, SearchError, SearchOptions,
-    Searched, USED_SHARE, WhyReport, plan_parallel, read_meshes,
+    Algebra, AlgebraReport, Asked, Evenness, MOST_DEVICES, NO_BASELINE, ParallelPlan, ParamReport, PlanReport,
+    SearchError, SearchOptions, Searched, USED_SHARE, WhyReport, plan_parallel, read_meshes,
 };
 use indexmap::IndexMap;
 use serde::Serialize;
@@ -166,6 +166,18 @@ fn tell(
     if let Some(output) = &args.output {
         write_whole(output, text().as_bytes())?;
     }
+    let programs = plan.state_programs.as_ref();
+    for (path, program) in [(&args.pack, programs.map(|p| &p.pack)), (&args.unpack, programs.map(|p| &p.unpack))] {
+        match (path, program) {
+            (Some(path), Some(program)) => {
+                write_whole(path, print_module(program, &PrintOptions::default()).as_bytes())?;
+            }
+            (Some(path), None) => {
+                console.say(&format!("{}: not written: no state is held stacked by the plan\n", path.display()));
+            }
+            (None, _) => {}
+        }
+    }
     match args.emit {
         ParallelEmit::Text => console.print(report_text(&args.file, options, plan).as_bytes()),
         ParallelEmit::Json => console.print_json(&JsonReport { plan: &plan.report, why: &plan.why }),
@@ -212,6 +224,11 @@ fn read_options(args: &ParallelArgs) -> Result<SearchOptions, Failure> {
         why: args.why.clone(),
         plan: "best".into(),
         dumps_problem: args.dump_problem.is_some(),
+        algebra: match args.algebra {
+            AlgebraChoice::None => Algebra::None,
+            AlgebraChoice::SameState => Algebra::SameState,
+            AlgebraChoice::StackedState => Algebra::StackedState,
+        },
     })
 }
 
@@ -279,6 +296,9 @@ fn report_text(file: &Path, options: &SearchOptions, plan: &ParallelPlan) -> Str
         };
         let _ = writeln!(out, "  {:<20} {:<12} {said}", baseline.name, baseline.mesh);
     }
+    if let Some(algebra) = &report.algebra {
+        algebra_text(algebra, report.step_s, &mut out);
+    }
     if let Some(pipeline) = report.pipelines.iter().min_by(|a, b| a.step_s.total_cmp(&b.step_s)) {
         let mesh = format!("{} x {}", pipeline.n_stages, pipeline.n_devices_of_stage);
         let ratio = pipeline.step_s / report.step_s.max(f64::MIN_POSITIVE);
@@ -309,6 +329,48 @@ fn report_text(file: &Path, options: &SearchOptions, plan: &ParallelPlan) -> Str
         why_text(name, why.as_ref(), report.step_s, &mut out);
     }
     out
+}
+
+/// What making branches one gives, whether or not the plan does it.
+fn algebra_text(algebra: &AlgebraReport, step_s: f64, out: &mut String) {
+    let row = |name: &str, s: Option<f64>| match s {
+        Some(s) => format!("  {name:<33} {:>12}   {:.3} x", time_text(s), s / step_s.max(f64::MIN_POSITIVE)),
+        None => format!("  {name:<33} {NO_BASELINE}"),
+    };
+    if algebra.taken.is_some() {
+        let _ = writeln!(out, "{}", row("no algebra", algebra.plain_step_s));
+    }
+    for (k, way) in algebra.ways.iter().enumerate().filter(|(k, _)| Some(*k) != algebra.taken) {
+        let name = format!("branches made one, way {}", k + 1);
+        let line = match way.step_s {
+            Some(_) => row(&name, way.step_s),
+            None => format!("  {name:<33} no plan is faster"),
+        };
+        let _ = writeln!(out, "{line}");
+    }
+    for (k, way) in algebra.ways.iter().enumerate() {
+        let is_taken = Some(k) == algebra.taken;
+        for set in &way.stacked.sets {
+            let products = set.products.iter().map(|name| format!("%{name}")).collect::<Vec<_>>().join(", ");
+            let _ = writeln!(
+                out,
+                "{} way {}: {} branches of {} ops ({} products) are one, those of {products}",
+                if is_taken { "algebra, as the plan has it:" } else { "algebra, left:" },
+                k + 1,
+                set.n_branches,
+                set.n_ops,
+                set.n_products
+            );
+        }
+        if is_taken && !way.stacked.state.is_empty() {
+            let n_held: usize = way.stacked.state.iter().map(|param| param.of.len()).sum();
+            let n_new = way.stacked.state.len();
+            let _ = writeln!(
+                out,
+                "  {n_held} parameters are held as {n_new}: --pack and --unpack write the programs that convert them"
+            );
+        }
+    }
 }
 
 /// Parameters of one shape that are held alike are one line.

@@ -1,5 +1,6 @@
 //! The search beside slow obvious twins.
 
+mod branches;
 mod prices;
 mod programs;
 #[path = "../../tests/random/mod.rs"]

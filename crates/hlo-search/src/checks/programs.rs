@@ -264,6 +264,7 @@ fn tiny_programs_get_the_best_of_all_plans() {
             wanted_gap: 0.0,
             memory_limit: None,
             meshes,
+            to_beat: INFINITE,
             pins: Pins::default(),
             given: None,
             is_over: &|| false,

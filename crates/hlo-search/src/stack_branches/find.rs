@@ -1,0 +1,358 @@
+//! Branches alike: ops that stand once in each of several branches, none of which needs another one.
+
+use super::stacked_op::can_stack;
+use cranelift_entity::{EntitySet, PrimaryMap, SecondaryMap, entity_impl};
+use hlo_ir::attrs::{Attrs, ParameterAttrs, ReduceAttrs};
+use hlo_ir::cost::Costs;
+use hlo_ir::monoid::{Monoid, find_monoid};
+use hlo_ir::names::FixedHash;
+use hlo_ir::op::FactorRule;
+use hlo_ir::{CompId, InstId, Module, Opcode, Shape, ShapeId};
+use indexmap::{IndexMap, IndexSet};
+use std::cmp::Reverse;
+use std::collections::VecDeque;
+
+/// Ops that are one op on stacked operands.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct GroupId(u32);
+entity_impl!(GroupId, "group");
+
+/// Branches of one computation: several sets of them, if one does not reach another.
+#[derive(Clone, Debug)]
+pub(super) struct Branches {
+    pub comp: CompId,
+    /// By group, the op of each branch.
+    pub groups: PrimaryMap<GroupId, Vec<InstId>>,
+    /// The group of an instruction, and its branch.
+    pub of: SecondaryMap<InstId, Option<(GroupId, usize)>>,
+    /// The first group of each set.
+    pub sets: Vec<GroupId>,
+}
+
+impl Branches {
+    /// The group of which these are the ops, in order of the branches.
+    pub(super) fn group_of_all(&self, insts: &[InstId]) -> Option<GroupId> {
+        let (group, _) = self.of[*insts.first()?]?;
+        (self.groups[group] == insts).then_some(group)
+    }
+
+    /// The groups of a set.
+    pub(super) fn groups_of_set(&self, set: usize) -> impl Iterator<Item = &Vec<InstId>> {
+        let end = self.sets.get(set + 1).map_or(self.groups.len(), |group| group.as_u32() as usize);
+        (self.sets[set].as_u32() as usize..end).map(|k| &self.groups[GroupId::from_u32(k as u32)])
+    }
+
+    /// The part of the computation's arithmetic that the branches have.
+    pub(super) fn share(&self, module: &Module) -> f64 {
+        let costs = Costs::new(module);
+        let flops = |inst: InstId| costs.of(inst).flops as f64;
+        let own: f64 = self.groups.values().flatten().map(|&inst| flops(inst)).sum();
+        let all: f64 = module.comp(self.comp).insts.iter().map(|&inst| flops(inst)).sum();
+        own / all.max(1.0)
+    }
+
+    /// Whether an op of these branches is one of those, too.
+    fn meets(&self, other: &Branches) -> bool {
+        self.groups.values().flatten().any(|&inst| other.of[inst].is_some())
+    }
+
+    /// These branches and those.
+    fn with(&self, other: &Branches) -> Branches {
+        let mut all = self.clone();
+        for insts in other.groups.values() {
+            let group = all.groups.push(insts.clone());
+            insts.iter().enumerate().for_each(|(branch, &inst)| all.of[inst] = Some((group, branch)));
+        }
+        let first = self.groups.len() as u32;
+        all.sets.extend(other.sets.iter().map(|group| GroupId::from_u32(group.as_u32() + first)));
+        all
+    }
+
+    /// Adds a group if its ops are new, distinct, and can be stacked.
+    fn add(&mut self, module: &Module, insts: Vec<InstId>) -> Option<GroupId> {
+        let is_new = |k: usize| self.of[insts[k]].is_none() && !insts[..k].contains(&insts[k]);
+        if !(0..insts.len()).all(is_new) || !can_stack(module, &insts) {
+            return None;
+        }
+        let group = self.groups.next_key();
+        insts.iter().enumerate().for_each(|(branch, &inst)| self.of[inst] = Some((group, branch)));
+        Some(self.groups.push(insts))
+    }
+}
+
+/// What ops have to agree in.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Kind {
+    opcode: Opcode,
+    attrs: Attrs,
+    reduction: Option<Monoid>,
+    shape: ShapeId,
+}
+
+impl Kind {
+    fn of(module: &Module, inst: InstId) -> Kind {
+        let node = module.inst(inst);
+        let (mut attrs, mut reduction) = (node.attrs.clone(), None);
+        if let Some(reduce) = ReduceAttrs::of(&attrs)
+            && let Some(monoid) = reduce.to_apply.and_then(|comp| find_monoid(module, comp))
+        {
+            // Front ends write the same reducer once for each reduction.
+            reduction = Some(monoid);
+            attrs = ReduceAttrs { to_apply: None, ..reduce.clone() }.into();
+        }
+        if node.opcode == Opcode::Parameter {
+            attrs = ParameterAttrs::default().into();
+        }
+        Kind { opcode: node.opcode, attrs, reduction, shape: node.shape }
+    }
+}
+
+/// Who takes a value as which operand; branches meet in different operands of one op, which count as one.
+type Takers = SecondaryMap<InstId, Vec<(InstId, u32)>>;
+
+fn takers(module: &Module, comp: CompId) -> Takers {
+    let mut takers = Takers::new();
+    for &inst in &module.comp(comp).insts {
+        for (k, &operand) in module.inst(inst).operands.iter().enumerate() {
+            let is_alike = matches!(module.inst(inst).opcode, Opcode::Tuple | Opcode::Concatenate | Opcode::Add);
+            takers[operand].push((inst, if is_alike { 0 } else { k as u32 }));
+        }
+    }
+    takers
+}
+
+/// Numbers for ops that look alike.
+type Colours = SecondaryMap<InstId, u32>;
+
+/// By kind alone.
+fn colours_of_kinds(kinds: &Kinds) -> Colours {
+    let mut known: IndexMap<&Kind, u32, FixedHash> = IndexMap::default();
+    let mut colours = Colours::new();
+    for (&inst, kind) in kinds {
+        let next = known.len() as u32;
+        colours[inst] = *known.entry(kind).or_insert(next);
+    }
+    colours
+}
+
+/// An op's colour, and those of what takes it, with the operand that they take it as.
+type Look = (u32, Vec<(u32, u32)>);
+
+/// The colours one step further: by an op's colour, and those of what takes it.
+fn refined(takers: &Takers, kinds: &Kinds, colours: &Colours) -> Colours {
+    let mut known: IndexMap<Look, u32, FixedHash> = IndexMap::default();
+    let mut finer = Colours::new();
+    for &inst in kinds.keys() {
+        let mut of_takers: Vec<(u32, u32)> = takers[inst].iter().map(|&(user, k)| (colours[user], k)).collect();
+        of_takers.sort_unstable();
+        let next = known.len() as u32;
+        finer[inst] = *known.entry((colours[inst], of_takers)).or_insert(next);
+    }
+    finer
+}
+
+type Kinds = IndexMap<InstId, Kind, FixedHash>;
+
+/// The most ops alike that are taken for branches.
+const MOST_BRANCHES: usize = 16;
+/// How far, in ops, what takes a product is looked at: branches that begin otherwise look alike only near their ends.
+const MOST_STEPS: usize = 12;
+/// The most sets of products from which branches are followed.
+const MOST_SEEDS: usize = 64;
+
+/// Sets of products that look alike within some distance of what takes them, and do not need each other.
+fn find_seeds(module: &Module, comp: CompId, kinds: &Kinds, costs: &Costs<'_>) -> Vec<Vec<InstId>> {
+    let takers = takers(module, comp);
+    let mut colours = colours_of_kinds(kinds);
+    let mut classes: IndexSet<Vec<InstId>, FixedHash> = IndexSet::default();
+    for _ in 0..MOST_STEPS {
+        colours = refined(&takers, kinds, &colours);
+        let mut alike: IndexMap<u32, Vec<InstId>, FixedHash> = IndexMap::default();
+        for &inst in kinds.keys().filter(|&&inst| module.inst(inst).opcode == Opcode::Dot) {
+            alike.entry(colours[inst]).or_default().push(inst);
+        }
+        classes.extend(alike.into_values().filter(|class| class.len() > 1));
+    }
+    let mut seeds: IndexSet<Vec<InstId>, FixedHash> = IndexSet::default();
+    classes.sort_by_key(|class| Reverse(costs.of(class[0]).flops.saturating_mul(class.len() as u64)));
+    for class in classes.iter().take(MOST_SEEDS) {
+        seeds.extend(by_rank(module, comp, class).into_iter().filter(|seed| (2..=MOST_BRANCHES).contains(&seed.len())));
+    }
+    let mut seeds: Vec<Vec<InstId>> = seeds.into_iter().collect();
+    seeds.sort_by_key(|seed| Reverse(costs.of(seed[0]).flops.saturating_mul(seed.len() as u64)));
+    seeds.truncate(MOST_SEEDS);
+    seeds
+}
+
+/// The most ways of making branches one that are handed out.
+const MOST_WAYS: usize = 4;
+
+/// Ways of making branches of a computation one, those with most arithmetic first: single sets of branches, and sets that do not meet
+/// together.
+pub(super) fn find_branches(module: &Module, comp: CompId) -> Vec<Branches> {
+    let kinds: Kinds = module.comp(comp).insts.iter().map(|&inst| (inst, Kind::of(module, inst))).collect();
+    let costs = Costs::new(module);
+    let users = users(module, comp);
+    let seeds = find_seeds(module, comp, &kinds, &costs);
+    let flops =
+        |found: &Branches| found.groups.values().flatten().map(|&inst| costs.of(inst).flops as f64).sum::<f64>();
+    let (mut sets, mut known): (Vec<Branches>, IndexSet<Vec<Vec<InstId>>, FixedHash>) = Default::default();
+    for seed in seeds {
+        let Some(found) = grow(module, comp, &users, &kinds, seed) else { continue };
+        let mut groups: Vec<Vec<InstId>> = found.groups.values().cloned().collect();
+        groups.iter_mut().for_each(|insts| insts.sort_unstable());
+        groups.sort_unstable();
+        if known.insert(groups) {
+            sets.push(found);
+        }
+    }
+    sets.sort_by(|a, b| flops(b).total_cmp(&flops(a)));
+    let mut ways: Vec<Branches> = Vec::new();
+    for first in 0..sets.len().min(MOST_WAYS) {
+        let mut together = sets[first].clone();
+        for other in &sets {
+            if !other.meets(&together) {
+                let more = together.with(other);
+                together = without_circles(module, more).unwrap_or(together);
+            }
+        }
+        let is_known = |way: &Branches| {
+            ways.iter().any(|one| {
+                one.groups.len() == way.groups.len()
+                    && one.sets.len() == way.sets.len()
+                    && !way.groups.values().flatten().any(|&inst| one.of[inst].is_none())
+            })
+        };
+        if !is_known(&together) {
+            ways.push(together);
+        }
+        if sets[first].sets.len() < ways.last().map_or(0, |way| way.sets.len()) {
+            ways.push(sets[first].clone());
+        }
+    }
+    ways.sort_by(|a, b| flops(b).total_cmp(&flops(a)));
+    ways.truncate(MOST_WAYS);
+    ways
+}
+
+type Users = SecondaryMap<InstId, Vec<(InstId, usize)>>;
+
+/// Who takes what as which operand.
+fn users(module: &Module, comp: CompId) -> Users {
+    let mut users = Users::new();
+    for &inst in &module.comp(comp).insts {
+        module.inst(inst).operands.iter().enumerate().for_each(|(k, &operand)| users[operand].push((inst, k)));
+    }
+    users
+}
+
+/// Ops of a class by how many of the class stand one behind the other before them: those of one rank do not need each other.
+fn by_rank(module: &Module, comp: CompId, class: &[InstId]) -> Vec<Vec<InstId>> {
+    let mut is_in: EntitySet<InstId> = EntitySet::new();
+    class.iter().for_each(|&inst| {
+        is_in.insert(inst);
+    });
+    let (mut n_before, mut ranks): (SecondaryMap<InstId, usize>, Vec<Vec<InstId>>) = Default::default();
+    for &inst in &module.comp(comp).insts {
+        let rank = module.inst(inst).operands.iter().map(|&operand| n_before[operand]).max().unwrap_or(0);
+        n_before[inst] = rank;
+        if is_in.contains(inst) {
+            n_before[inst] += 1;
+            ranks.resize_with(ranks.len().max(rank + 1), Vec::new);
+            ranks[rank].push(inst);
+        }
+    }
+    ranks
+}
+
+/// The branches in which a seed stands, as far as they are alike in both directions.
+fn grow(module: &Module, comp: CompId, users: &Users, kinds: &Kinds, seed: Vec<InstId>) -> Option<Branches> {
+    let mut branches = Branches { comp, groups: PrimaryMap::new(), of: SecondaryMap::new(), sets: Vec::new() };
+    let first = branches.add(module, seed)?;
+    branches.sets.push(first);
+    let mut waiting: VecDeque<GroupId> = branches.sets.iter().copied().collect();
+    let are_alike = |insts: &[InstId]| insts.iter().all(|&inst| kinds.get(&inst) == kinds.get(&insts[0]));
+    while let Some(group) = waiting.pop_front() {
+        let insts = branches.groups[group].clone();
+        let mut candidates: Vec<Vec<InstId>> = Vec::new();
+        for k in 0..module.inst(insts[0]).operands.len() {
+            candidates.push(insts.iter().map(|&inst| module.inst(inst).operands[k]).collect());
+        }
+        for &(first, k) in &users[insts[0]] {
+            let is_like = |&&(user, at): &&(InstId, usize)| at == k && kinds.get(&user) == kinds.get(&first);
+            let theirs: Vec<Vec<InstId>> =
+                insts.iter().map(|&inst| users[inst].iter().filter(is_like).map(|&(user, _)| user).collect()).collect();
+            // Where several users are alike, which belongs to which is not known.
+            if theirs.iter().all(|one| one.len() == 1) {
+                candidates.push(theirs.into_iter().flatten().collect());
+            }
+        }
+        for candidate in candidates {
+            if are_alike(&candidate)
+                && !is_same_everywhere(module, &candidate)
+                && let Some(group) = branches.add(module, candidate)
+            {
+                waiting.push_back(group);
+            }
+        }
+    }
+    let branches = without_circles(module, branches)?;
+    (branches.groups.len() > 1).then_some(branches)
+}
+
+/// Whether these are one value: one instruction, or constants and what is made of them alike.
+pub(super) fn is_same_everywhere(module: &Module, insts: &[InstId]) -> bool {
+    insts.iter().all(|&inst| is_same_value(module, insts[0], inst, 8))
+}
+
+fn is_same_value(module: &Module, a: InstId, b: InstId, depth: usize) -> bool {
+    if a == b {
+        return true;
+    }
+    let (one, other) = (module.inst(a), module.inst(b));
+    let is_rebuilt = matches!(
+        one.opcode.row().factors,
+        FactorRule::Broadcast | FactorRule::Reshape | FactorRule::Iota | FactorRule::Elementwise
+    ) || one.opcode == Opcode::Constant;
+    depth > 0
+        && is_rebuilt
+        && (one.opcode, one.shape) == (other.opcode, other.shape)
+        && one.attrs == other.attrs
+        && one.operands.len() == other.operands.len()
+        && one.operands.iter().zip(&other.operands).all(|(&a, &b)| is_same_value(module, a, b, depth - 1))
+}
+
+/// The branches, if each group can be computed at one time: with every group as one op nothing depends on itself.
+fn without_circles(module: &Module, branches: Branches) -> Option<Branches> {
+    let insts = &module.comp(branches.comp).insts;
+    // A node is a group, or an instruction by itself: the first instruction stands for it.
+    let node = |inst: InstId| branches.of[inst].map_or(inst, |(group, _)| branches.groups[group][0]);
+    let mut n_open: SecondaryMap<InstId, usize> = SecondaryMap::new();
+    let mut takers: SecondaryMap<InstId, Vec<InstId>> = SecondaryMap::new();
+    for &inst in insts {
+        let predecessors = module.inst(inst).marks.iter().flat_map(|marks| &marks.control_predecessors);
+        for &operand in module.inst(inst).operands.iter().chain(predecessors) {
+            n_open[node(inst)] += 1;
+            takers[node(operand)].push(node(inst));
+        }
+    }
+    let mut ready: Vec<InstId> =
+        insts.iter().copied().filter(|&inst| node(inst) == inst && n_open[inst] == 0).collect();
+    let n_nodes = insts.iter().filter(|&&inst| node(inst) == inst).count();
+    let mut n_done = 0;
+    while let Some(inst) = ready.pop() {
+        n_done += 1;
+        for taker in std::mem::take(&mut takers[inst]) {
+            n_open[taker] -= 1;
+            if n_open[taker] == 0 {
+                ready.push(taker);
+            }
+        }
+    }
+    (n_done == n_nodes).then_some(branches)
+}
+
+/// Whether an instruction gives one array.
+pub(super) fn is_array(module: &Module, inst: InstId) -> bool {
+    matches!(module.shape(inst), Shape::Array(array) if array.dynamic == 0)
+}
