@@ -111,6 +111,11 @@ MODELS = {
         4, (289, 302_212_096), Sizes(layers=24, width=1024, heads=16, sequence=512),
         {"layers": 2, "width": 48, "heads": 6, "sequence": 16}, "adam",
     ),
+    "moe": Model(
+        "a mixture of experts, each written out", search_models.moe, lambda s: [Input((s.width,)), Input((1,))],
+        512, (69, 4_295_102_464), Sizes(layers=4, experts=8, width=4096, hidden=16384),
+        {"layers": 2, "experts": 4, "width": 24, "hidden": 40}, "adam",
+    ),
     "ncf": Model(
         "neural collaborative filtering, users and items of MovieLens", search_models.ncf,
         lambda s: [Input((), s.users), Input((), s.items), Input(())],

@@ -201,6 +201,17 @@ def bert(w, s, x, target):
     return squared_error(dense(w, x, 1), target)
 
 
+def moe(w, s, x, target):
+    """Every token through every expert, weighted by a softmax: the experts are a loop of Python."""
+    for _ in range(s.layers):
+        gate = jax.nn.softmax(dense(w, x, s.experts))
+        y = 0.0
+        for e in range(s.experts):
+            y = y + gate[:, e : e + 1] * dense(w, jax.nn.gelu(dense(w, x, s.hidden)), s.width)
+        x = x + y
+    return squared_error(dense(w, x, 1), target)
+
+
 def ncf(w, s, users, items, clicked):
     """Neural collaborative filtering (He et al., 2017): a product of embeddings beside a perceptron over other embeddings."""
     product = embedding(w, users, s.users, s.width) * embedding(w, items, s.items, s.width)

@@ -113,6 +113,35 @@ def test_a_recommender_trains_as_on_one_device():
         assert table.addressable_shards[0].data.nbytes * 4 <= table.nbytes
 
 
+def test_branches_that_are_alike_train_as_on_one_device():
+    optimizer = optax.adam(1e-3)
+
+    def chain(layers, x):
+        for layer in layers:
+            x = jnp.tanh(x @ layer)
+        return x
+
+    def loss(params, x, y):
+        return jnp.mean((chain(params[0], x[0]) + chain(params[1], x[1]) - y) ** 2)
+
+    @jax.jit
+    def step(params, state, x, y):
+        value, grads = jax.value_and_grad(loss)(params, x, y)
+        updates, state = optimizer.update(grads, state)
+        return optax.apply_updates(params, updates), state, value
+
+    keys = jax.random.split(jax.random.key(1), 7)
+    params = [[0.05 * jax.random.normal(keys[3 * b + k], (512, 512)) for k in range(3)] for b in range(2)]
+    x = jax.random.normal(keys[6], (2, 48, 512))
+    auto = ho.auto(step, machine="h100", strict=True)
+    own, own_state, theirs, their_state = params, optimizer.init(params), params, optimizer.init(params)
+    for _ in range(N_STEPS):
+        own, own_state, mine = auto(own, own_state, x, x[0] - x[1])
+        theirs, their_state, other = step(theirs, their_state, x, x[0] - x[1])
+        np.testing.assert_allclose(float(mine), float(other), rtol=1e-5)
+    assert_alike(own, theirs, 1e-4)
+
+
 def test_a_limit_that_no_plan_keeps_is_said():
     step, params, ids, y = recommender_step()
     with pytest.raises(ho.PartitionError, match="no plan found"):

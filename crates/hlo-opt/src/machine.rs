@@ -48,7 +48,19 @@ impl Chosen {
         }))
     }
 
-    /// The same for a module of some size, to see whether everything else that was said fits.
+    /// What the options about a machine say, for passes that price by it.
+    ///
+    /// # Errors
+    /// As [`machine`].
+    pub(crate) fn of_args(args: &MachineArgs, n_devices: usize) -> Result<Chosen, Failure> {
+        let named = args.machine.as_deref().map(|name| named(name, n_devices)).transpose()?;
+        let device = args.device.as_deref().map(descriptions::device_text).transpose()?;
+        let device = device.unwrap_or_else(|| named.map_or(DEFAULT_DEVICE, |named| named.device).to_string());
+        let cluster = machine(args, n_devices)?.cluster().cloned();
+        Ok(Chosen { words: String::new(), cluster, device: Some(device) })
+    }
+
+    /// As [`Chosen::find`] for a module of some size, to see whether everything else that was said fits.
     ///
     /// # Errors
     /// As [`Chosen::find`].

@@ -12,8 +12,8 @@ use crate::plan::ChosenPlan;
 use crate::program::Program;
 use crate::report::{AlgebraReport, PlanReport, RewriteReport};
 use crate::search::{GivenPlan, SearchLimits, drawn, search};
-use crate::solver::{Cost, INFINITE};
 use crate::search_options::{Algebra, SearchOptions};
+use crate::solver::{Cost, INFINITE};
 use crate::stack_branches::{pack_program, stack_branches, unpack_program};
 use crate::why::{WhyReport, why};
 use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
@@ -52,6 +52,8 @@ pub struct ParallelPlan {
     pub problem: Option<String>,
     /// A picture of the program's ops, coloured by how they are cut, as SVG.
     pub picture: String,
+    /// Where this is a plan of a rewritten program: the best plan of the program as it is.
+    pub as_it_is: Option<Box<ParallelPlan>>,
     /// Where state is held stacked: what makes it of the program's own state, and what gives that back.
     pub state_programs: Option<StatePrograms>,
 }
@@ -122,11 +124,12 @@ pub fn plan_parallel(
                     other.state_programs = programs.map(|(pack, unpack)| StatePrograms { pack, unpack });
                 }
                 let (step_s, bound_s) = (Some(other.report.step_s), other.report.bound_s);
-                best = Ok(Searched::Plan(better(best, other, RewriteReport { stacked, step_s, bound_s }, plain_step_s)));
+                best =
+                    Ok(Searched::Plan(better(best, other, RewriteReport { stacked, step_s, bound_s }, plain_step_s)));
             }
             Err(SearchError::NotFaster { bound_s }) => {
                 if let Ok(Searched::Plan(plan)) = &mut best {
-                    let none = AlgebraReport { plain_step_s, taken: None, ways: Vec::new() };
+                    let none = AlgebraReport { plain_step_s, taken: None, ways: Vec::new(), predicted_s: None };
                     let way = RewriteReport { stacked, step_s: None, bound_s };
                     plan.report.algebra.get_or_insert(none).ways.push(way);
                     plan.report.bound_s = plan.report.bound_s.min(bound_s);
@@ -155,22 +158,25 @@ fn better(
 ) -> Box<ParallelPlan> {
     let Ok(Searched::Plan(mut best)) = best else {
         let mut plan = other;
-        plan.report.algebra = Some(AlgebraReport { plain_step_s, taken: Some(0), ways: vec![way] });
+        plan.report.algebra = Some(AlgebraReport { plain_step_s, taken: Some(0), ways: vec![way], predicted_s: None });
         return plan;
     };
-    let none = AlgebraReport { plain_step_s, taken: None, ways: Vec::new() };
+    let none = AlgebraReport { plain_step_s, taken: None, ways: Vec::new(), predicted_s: None };
     let mut algebra = best.report.algebra.take().unwrap_or(none);
     algebra.ways.push(way);
     let bound_s = best.report.bound_s.min(other.report.bound_s);
     let is_reproducible = best.report.is_reproducible && other.report.is_reproducible;
     let baselines = std::mem::take(&mut best.report.baselines);
+    let pipelines = std::mem::take(&mut best.report.pipelines);
     let mut plan = best;
     if other.report.step_s < plan.report.step_s {
         algebra.taken = Some(algebra.ways.len() - 1);
-        plan = other;
+        let as_it_is = plan.as_it_is.take();
+        let as_it_is = as_it_is.unwrap_or_else(|| Box::new(ParallelPlan { as_it_is: None, ..*plan }));
+        plan = Box::new(ParallelPlan { as_it_is: Some(as_it_is), ..*other });
     }
     // What people write by hand is written for the program that they have.
-    plan.report = PlanReport { algebra: Some(algebra), baselines, bound_s, is_reproducible, ..plan.report };
+    plan.report = PlanReport { algebra: Some(algebra), baselines, pipelines, bound_s, is_reproducible, ..plan.report };
     plan.report.is_exact = is_exact(&plan.report);
     plan
 }
@@ -266,6 +272,7 @@ fn plan_program(
         why: explained,
         problem,
         picture,
+        as_it_is: None,
         state_programs: None,
     })))
 }

@@ -64,6 +64,9 @@ pub struct AlgebraReport {
     pub taken: Option<usize>,
     /// The rewritten programs.
     pub ways: Vec<RewriteReport>,
+    /// Predicted seconds of the partitioned programs, in which collectives run beside kernels: the best plan of the program as it is, and
+    /// of the best rewritten one; `None` where nobody partitioned them.
+    pub predicted_s: Option<[f64; 2]>,
 }
 
 /// One rewritten program.

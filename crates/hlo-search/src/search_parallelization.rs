@@ -11,8 +11,8 @@
 //!
 //! **Why.** Nobody has to say how a program is cut, and the report says how far from the best the plan can be.
 //!
-//! **What it does not do.** It does not write the program of each device: `spmd-partition` does, or XLA's partitioner. It rewrites no
-//! algebra. Dims of which a shard needs rows of its neighbours (windows, slices, pads) stay whole. Pipelines are no part of it.
+//! **What it does not do.** It does not write the program of each device: `spmd-partition` does, or XLA's partitioner. Of
+//! algebra it makes branches that are alike one (`algebra=`). Dims of which a shard needs rows of its neighbours (windows, slices, pads) stay whole. Pipelines are no part of it.
 //!
 //! **Algorithm.** For each mesh (an ordered factorization of the devices) the program is a factor graph: a variable for each op, whose
 //! states say which axis cuts which factor of the op, and one for each value that is taken twice or more, whose states say how it is

@@ -7,6 +7,7 @@ use super::{headers, in_words, verified};
 use hlo_analysis::Analyses;
 use hlo_eval::draw::{DrawOptions, Same, draw_inputs};
 use hlo_eval::{EvalError, EvalOptions, Inputs, Outputs, entry_leaves, run};
+use hlo_ir::cost::Costs;
 use hlo_ir::literal::Scalar;
 use hlo_ir::print::{PrintOptions, print_module};
 use hlo_ir::verify::verify;
@@ -32,6 +33,8 @@ const EXACT: [&str; 9] = [
 ];
 const MAX_DEVICES: usize = 16;
 const MAX_INPUT_BYTES: u64 = 1 << 20;
+/// Arithmetic of all instructions, each once: with the sanitizer a product of 1024 x 1024 takes longer than a case may.
+const MAX_FLOPS: u64 = 1 << 26;
 /// Of a chain of passes: each may give more work to the next.
 const MAX_PASSES: usize = 12;
 
@@ -80,6 +83,11 @@ fn computes_the_same(before: &Module, after: &Module, is_exact: bool) -> Result<
     let same_signature = before.n_devices() == after.n_devices()
         && entry_leaves(before).iter().map(|l| &l.shape).eq(entry_leaves(after).iter().map(|l| &l.shape));
     if !same_signature || n_bytes.saturating_mul(before.n_devices() as u64) > MAX_INPUT_BYTES {
+        return Ok(());
+    }
+    let costs = Costs::new(before);
+    let insts = before.computations().iter().flat_map(|&comp| &before.comp(comp).insts);
+    if insts.map(|&inst| costs.of(inst).flops).fold(0, u64::saturating_add) > MAX_FLOPS {
         return Ok(());
     }
     let drawn = DrawOptions { seed: 1, draws: Vec::new(), same: Same::Auto };

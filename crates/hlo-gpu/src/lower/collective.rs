@@ -40,6 +40,13 @@ impl Lowering<'_> {
         let name = self.module.inst_name(inst).to_string();
         let is_alone = kind.pairs().is_none() && groups.iter().all(|group| group.len() == 1);
         if is_alone {
+            // The counts of devices that a header lacks are those of one device.
+            let n_elems = |buffer: BufferId| self.draft.plan.buffers[buffer].shape.n_elems();
+            if calls.iter().any(|&(input, output)| n_elems(input) != n_elems(output)) {
+                let reason =
+                    "expected devices that share the result, found one: give --num-partitions or --num-replicas";
+                return Err(self.unsupported(inst, reason));
+            }
             calls.into_iter().for_each(|(input, output)| self.copy(&name, input, output, steps));
         } else if !calls.is_empty() {
             self.call_collective(&name, kind, groups, calls, steps);

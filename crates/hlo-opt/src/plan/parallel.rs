@@ -4,16 +4,18 @@ use super::arguments::{AlgebraChoice, ParallelArgs, ParallelEmit};
 use super::time_text;
 use crate::complete::read_completed_of_any_kind;
 use crate::console::Console;
+use crate::machine::Chosen;
 use crate::output::{check_target, write_whole};
 use crate::progress::Progress;
 use crate::{Failure, exit, machine, registry};
 use hlo_analysis::Analyses;
-use hlo_analysis::frequency::FrequencyOptions;
+use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
 use hlo_analysis::memory::memory_sizes;
+use hlo_analysis::time::predict;
 use hlo_ir::Module;
 use hlo_ir::diag::{Diagnostic, Entity};
 use hlo_ir::print::{PrintOptions, print_module};
-use hlo_pass::pipeline::parse_pipeline;
+use hlo_pass::pipeline::{PassCall, parse_pipeline};
 use hlo_pass::runner::{RunError, RunOptions, bind, run_pipeline};
 use hlo_search::{
     Algebra, AlgebraReport, Asked, Evenness, MOST_DEVICES, NO_BASELINE, ParallelPlan, ParamReport, PlanReport,
@@ -68,7 +70,11 @@ pub(crate) fn plan(args: &ParallelArgs, console: &mut Console<'_>) -> Result<u8,
                 write_whole(output, print_module(&module, &PrintOptions::default()).as_bytes())?;
             }
         }
-        Searched::Plan(plan) => tell(args, &options, &plan, console)?,
+        Searched::Plan(plan) => {
+            let machine = Chosen::of_args(&args.machine, options.n_devices as usize)?;
+            let plan = faster_of_both(plan, &options, &machine).map_err(failed)?;
+            tell(args, &options, &plan, console)?;
+        }
     }
     Ok(exit::OK)
 }
@@ -145,6 +151,47 @@ fn plan_within(module: &Module, asked: &Asked<'_>) -> Result<Searched, Diagnosti
         ))),
     }
 }
+
+/// The plan, or that of the program as it is where its partitioned program is predicted to be as fast: a search counts kernels and
+/// redistributions one after the other, a prediction beside each other.
+fn faster_of_both(
+    mut plan: Box<ParallelPlan>,
+    options: &SearchOptions,
+    machine: &Chosen,
+) -> Result<Box<ParallelPlan>, Diagnostic> {
+    let Some(mut as_it_is) = plan.as_it_is.take() else { return Ok(plan) };
+    let plain_s = predicted_s(&as_it_is, options, machine)?;
+    let rewritten_s = predicted_s(&plan, options, machine)?;
+    let Some(mut algebra) = plan.report.algebra.take() else { return Ok(plan) };
+    algebra.predicted_s = Some([plain_s, rewritten_s]);
+    if rewritten_s < plain_s {
+        plan.report.algebra = Some(algebra);
+        return Ok(plan);
+    }
+    algebra.taken = None;
+    let bound_s = plan.report.bound_s;
+    let (baselines, pipelines) =
+        (std::mem::take(&mut plan.report.baselines), std::mem::take(&mut plan.report.pipelines));
+    // The bound is one of all programs, and a rewritten one has a plan that takes less one after the other.
+    let is_exact = false;
+    as_it_is.report = PlanReport { algebra: Some(algebra), bound_s, baselines, pipelines, is_exact, ..as_it_is.report };
+    Ok(as_it_is)
+}
+
+/// What the partitioned program of a plan is predicted to take, in seconds.
+fn predicted_s(plan: &ParallelPlan, options: &SearchOptions, machine: &Chosen) -> Result<f64, Diagnostic> {
+    let mut local = plan.module.clone();
+    let mut calls = parse_pipeline(PARTITION).map_err(|error| about_plan(error.to_string()))?;
+    machine.fill_calls(&mut calls);
+    run_calls(&mut local, &calls)?;
+    let frequencies = Frequencies::compute(&local, FrequencyOptions::default());
+    let time = predict(&local, &frequencies, &options.machine);
+    time.map(|time| time.critical_path_s).map_err(|error| about_plan(error.to_string()))
+}
+
+/// What follows a plan whose program is predicted, as in the preset `auto-parallel`: sums are moved to where they are smallest.
+const PARTITION: &str = "spmd-partition{price=time},simplify-tuples,cse,dce,hoist-invariants{exchanges=true},sink-all-reduce,\
+                         reassociate-all-reduce,sink-all-reduce,all-reduce-to-reduce-scatter,dce";
 
 /// The peak memory of what a plan's partitioned program takes, in bytes.
 fn partitioned_peak(plan: &ParallelPlan) -> Result<u64, Diagnostic> {
@@ -235,7 +282,11 @@ fn read_options(args: &ParallelArgs) -> Result<SearchOptions, Failure> {
 /// Runs a pipeline on a module; what stops it first.
 pub(super) fn run_passes(module: &mut Module, pipeline: &str) -> Result<(), Diagnostic> {
     let calls = parse_pipeline(pipeline).map_err(|error| about_plan(error.to_string()))?;
-    let passes = bind(&calls, &registry::passes()).map_err(|error| about_plan(error.to_string()))?;
+    run_calls(module, &calls)
+}
+
+fn run_calls(module: &mut Module, calls: &[PassCall]) -> Result<(), Diagnostic> {
+    let passes = bind(calls, &registry::passes()).map_err(|error| about_plan(error.to_string()))?;
     let stopped = run_pipeline(module, &mut Analyses::default(), &passes, RunOptions::default());
     let first = |error: RunError| error.diagnostics.into_iter().next();
     stopped.map(|_| ()).map_err(|error| first(error).unwrap_or_else(|| about_plan("a pass stopped".into())))
@@ -340,6 +391,14 @@ fn algebra_text(algebra: &AlgebraReport, step_s: f64, out: &mut String) {
     if algebra.taken.is_some() {
         let _ = writeln!(out, "{}", row("no algebra", algebra.plain_step_s));
     }
+    if let Some([plain, rewritten]) = algebra.predicted_s {
+        let _ = writeln!(
+            out,
+            "  partitioned, collectives beside kernels: {} as it is, {} with branches made one",
+            time_text(plain),
+            time_text(rewritten)
+        );
+    }
     for (k, way) in algebra.ways.iter().enumerate().filter(|(k, _)| Some(*k) != algebra.taken) {
         let name = format!("branches made one, way {}", k + 1);
         let line = match way.step_s {
@@ -350,24 +409,31 @@ fn algebra_text(algebra: &AlgebraReport, step_s: f64, out: &mut String) {
     }
     for (k, way) in algebra.ways.iter().enumerate() {
         let is_taken = Some(k) == algebra.taken;
+        let said = if is_taken { "algebra, as the plan has it" } else { "algebra, left" };
+        let mut kinds: IndexMap<(usize, usize, usize), (usize, &[String])> = IndexMap::new();
         for set in &way.stacked.sets {
-            let products = set.products.iter().map(|name| format!("%{name}")).collect::<Vec<_>>().join(", ");
+            let kind = (set.n_branches, set.n_ops, set.n_products);
+            kinds.entry(kind).or_insert((0, &set.products)).0 += 1;
+        }
+        for ((n_branches, n_ops, n_products), (n_sets, products)) in kinds {
+            let shown = products.iter().take(2).map(|name| format!("%{name}")).collect::<Vec<_>>().join(", ");
+            let more = if products.len() > 2 { " …" } else { "" };
+            let times = if n_sets > 1 { format!("{n_sets} times ") } else { String::new() };
             let _ = writeln!(
                 out,
-                "{} way {}: {} branches of {} ops ({} products) are one, those of {products}",
-                if is_taken { "algebra, as the plan has it:" } else { "algebra, left:" },
-                k + 1,
-                set.n_branches,
-                set.n_ops,
-                set.n_products
+                "{said}: way {}: {times}{n_branches} branches of {n_ops} ops ({n_products} products) are one: {shown}{more}",
+                k + 1
             );
         }
         if is_taken && !way.stacked.state.is_empty() {
             let n_held: usize = way.stacked.state.iter().map(|param| param.of.len()).sum();
             let n_new = way.stacked.state.len();
+            let first = way.stacked.state[0].names.iter().take(2).map(|name| format!("%{name}"));
+            let first = first.collect::<Vec<_>>().join(", ");
             let _ = writeln!(
                 out,
-                "  {n_held} parameters are held as {n_new}: --pack and --unpack write the programs that convert them"
+                "  {n_held} parameters are held as {n_new} ({first} … as one): --pack and --unpack write the programs that convert them;\n  \
+                 in a model's own code: jnp.stack for those weights, jax.vmap over the branches"
             );
         }
     }

@@ -188,11 +188,18 @@ impl Step {
         let (name, out) = (format!("joined{stage}"), format!("f32[{batch},{width}]"));
         match rng.below(4) {
             3 => {
+                // Sometimes with something else among the branches' values.
+                let has_more = rng.below(2) == 0;
                 let mut sum = inputs[0].clone();
                 for (k, input) in inputs.iter().enumerate().skip(1) {
-                    let next = if k + 1 == n_branches { name.clone() } else { format!("s{stage}_{k}") };
+                    let is_last = k + 1 == n_branches && !has_more;
+                    let next = if is_last { name.clone() } else { format!("s{stage}_{k}") };
                     self.add(format_args!("{next} = {out} add({sum}, {input})"));
                     sum = next;
+                }
+                if has_more {
+                    self.param(&out, &format!("o{stage}"));
+                    self.add(format_args!("{name} = {out} add(o{stage}, {sum})"));
                 }
             }
             0 => {
@@ -253,4 +260,178 @@ fn branches_of_random_steps_give_what_they_gave() {
     }
     println!("{n_stacked} stacked, {n_held} with their state, {n_twice} with two sets of branches");
     assert!(n_stacked > 300 && n_held > 300 && n_twice > 100, "{n_stacked} {n_held} {n_twice}");
+}
+
+/// What a reviewer broke: programs without a header line, with the state that is aliased by leaf and parameter.
+const BROKEN_ONCE: [(&str, &str); 9] = [
+    // A weight of one branch is what all branches multiply by.
+    (
+        "0:0 1:1",
+        "w0 = f32[2,2] parameter(0)
+  w1 = f32[2,2] parameter(1)
+  x = f32[2,2] parameter(2)
+  h0 = f32[2,2] dot(w0,w1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  h1 = f32[2,2] dot(w1,w1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT r = (f32[2,2],f32[2,2],f32[2,2]) tuple(h0,h1,x)",
+    ),
+    // A weight is taken twice by an op of its branch.
+    (
+        "0:0 1:1",
+        "w0 = f32[2,2] parameter(0)
+  w1 = f32[2,2] parameter(1)
+  x = f32[2,2] parameter(2)
+  h0 = f32[2,2] dot(x,w0), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  h1 = f32[2,2] dot(x,w1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  d0 = f32[2,2] subtract(w0,w0)
+  d1 = f32[2,2] subtract(w1,w1)
+  n0 = f32[2,2] add(h0,d0)
+  n1 = f32[2,2] add(h1,d1)
+  ROOT r = (f32[2,2],f32[2,2]) tuple(n0,n1)",
+    ),
+    // How the values lie is seen.
+    (
+        "",
+        "x = f32[8,16] parameter(0)
+  w0 = f32[16,16] parameter(1)
+  w1 = f32[16,16] parameter(2)
+  h0 = f32[8,16]{0,1} dot(x,w0), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  h1 = f32[8,16]{0,1} dot(x,w1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  s = f32[8,16]{0,1} add(h0,h1)
+  z = f32[128] bitcast(s)
+  ROOT r = (f32[128]) tuple(z)",
+    ),
+    // How the sum alone lies is seen.
+    (
+        "",
+        "x = f32[8,16] parameter(0)
+  w0 = f32[16,16] parameter(1)
+  w1 = f32[16,16] parameter(2)
+  h0 = f32[8,16]{1,0} dot(x,w0), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  h1 = f32[8,16]{1,0} dot(x,w1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  s = f32[8,16]{0,1} add(h0,h1)
+  z = f32[128] bitcast(s)
+  ROOT r = (f32[128]) tuple(z)",
+    ),
+    // An elementwise op that says which dims it goes over.
+    (
+        "",
+        "x = f32[8,16] parameter(0)
+  w0 = f32[16,16] parameter(1)
+  w1 = f32[16,16] parameter(2)
+  h0 = f32[8,16] dot(x,w0), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  q0 = f32[8,16] map(h0), dimensions={0,1}, to_apply=sine
+  h1 = f32[8,16] dot(x,w1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  q1 = f32[8,16] map(h1), dimensions={0,1}, to_apply=sine
+  s = f32[8,16] add(q0,q1)
+  ROOT r = (f32[8,16]) tuple(s)",
+    ),
+    // A sum beside that of the branches stays whole: its terms cancel.
+    (
+        "",
+        "x = f32[8,16] parameter(0)
+  w0 = f32[16,16] parameter(1)
+  w1 = f32[16,16] parameter(2)
+  scale = f32[] constant(1e10)
+  many = f32[8,16] broadcast(scale), dimensions={}
+  big = f32[8,16] multiply(x, many)
+  n = f32[8,16] negate(big)
+  h0 = f32[8,16] dot(x,w0), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  h1 = f32[8,16] dot(x,w1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  a = f32[8,16] add(h0,h1)
+  c = f32[8,16] add(big,n)
+  s = f32[8,16] add(c,a)
+  ROOT r = (f32[8,16]) tuple(s)",
+    ),
+    // The sign of a zero.
+    (
+        "",
+        "x = f32[8,16] parameter(0)
+  w0 = f32[16,16] parameter(1)
+  w1 = f32[16,16] parameter(2)
+  h0 = f32[8,16] dot(x,w0), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  h1 = f32[8,16] dot(x,w1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  zero = f32[] constant(-0)
+  zeros = f32[8,16] broadcast(zero), dimensions={}
+  a0 = f32[8,16] abs(h0)
+  a1 = f32[8,16] abs(h1)
+  y0 = f32[8,16] multiply(a0,zeros)
+  y1 = f32[8,16] multiply(a1,zeros)
+  s = f32[8,16] add(y0,y1)
+  one = f32[] constant(1)
+  ones = f32[8,16] broadcast(one), dimensions={}
+  d = f32[8,16] divide(ones,s)
+  half = f32[] constant(0.5)
+  halves = f32[8,16] broadcast(half), dimensions={}
+  m = f32[8,16] clamp(halves,d,ones)
+  ROOT r = (f32[8,16]) tuple(m)",
+    ),
+    // Sums of which one takes the other's value, each with its own branch's.
+    (
+        "",
+        "x = f32[8,16] parameter(0)
+  w0 = f32[16,16] parameter(1)
+  w1 = f32[16,16] parameter(2)
+  h0 = f32[8,16] dot(x,w0), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  h1 = f32[8,16] dot(x,w1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  y0 = f32[8,16] tanh(h0)
+  y1 = f32[8,16] tanh(h1)
+  c = f32[8,16] cosine(x)
+  a = f32[8,16] add(c,y0)
+  b = f32[8,16] negate(a)
+  s = f32[8,16] add(b,y1)
+  ROOT r = (f32[8,16]) tuple(s)",
+    ),
+    // A weight goes out as it came in.
+    (
+        "0:0 1:1",
+        "w0 = f32[16,16] parameter(0)
+  w1 = f32[16,16] parameter(1)
+  x = f32[8,16] parameter(2)
+  h0 = f32[8,16] dot(x,w0), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  h1 = f32[8,16] dot(x,w1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  s = f32[8,16] add(h0,h1)
+  n0 = f32[16,16] negate(w0)
+  ROOT r = (f32[16,16],f32[16,16],f32[8,16]) tuple(n0,w1,s)",
+    ),
+];
+
+#[test]
+fn what_was_broken_once_gives_what_it_gave() {
+    let mut n_stacked = 0;
+    for (seed, (aliases, body)) in BROKEN_ONCE.iter().enumerate() {
+        let alias = |pair: &str| {
+            let (output, param) = pair.split_once(':').expect("a pair");
+            format!("{{{output}}}: ({param}, {{}}, may-alias)")
+        };
+        let aliases: Vec<String> = aliases.split_whitespace().map(alias).collect();
+        let header = match aliases.is_empty() {
+            true => String::new(),
+            false => format!(", input_output_alias={{ {} }}", aliases.join(", ")),
+        };
+        let sine = "sine {\n  a = f32[] parameter(0)\n  ROOT b = f32[] sine(a)\n}";
+        let text = format!("HloModule m{header}\n\n{sine}\n\nENTRY e {{\n  {body}\n}}\n");
+        n_stacked += usize::from(check(&text, seed as u64).is_some());
+    }
+    assert_eq!(n_stacked, 9);
+}
+
+#[test]
+fn many_branches_are_one() {
+    let branch = |b: usize| {
+        format!(
+            "  w{b} = f32[4,4] parameter({})\n  h{b} = f32[4,4] dot(x,w{b}), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}\n  t{b} = f32[4,4] tanh(h{b})\n",
+            b + 1
+        )
+    };
+    let branches: String = (0..64).map(branch).collect();
+    let sums: String = (1..64)
+        .map(|b| {
+            format!("  sum{b} = f32[4,4] add({}, t{b})\n", if b == 1 { "t0".into() } else { format!("sum{}", b - 1) })
+        })
+        .collect();
+    let text = format!(
+        "HloModule m\n\nENTRY e {{\n  x = f32[4,4] parameter(0)\n{branches}{sums}  ROOT r = (f32[4,4]) tuple(sum63)\n}}\n"
+    );
+    let told = check(&text, 1).expect("branches");
+    assert_eq!(told.sets[0].n_branches, 64);
 }

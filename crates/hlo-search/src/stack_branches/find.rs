@@ -1,13 +1,12 @@
 //! Branches alike: ops that stand once in each of several branches, none of which needs another one.
 
-use super::stacked_op::can_stack;
+use super::stacked_op::{can_stack, is_same_everywhere, seen_layouts};
 use cranelift_entity::{EntitySet, PrimaryMap, SecondaryMap, entity_impl};
 use hlo_ir::attrs::{Attrs, ParameterAttrs, ReduceAttrs};
 use hlo_ir::cost::Costs;
 use hlo_ir::monoid::{Monoid, find_monoid};
 use hlo_ir::names::FixedHash;
-use hlo_ir::op::FactorRule;
-use hlo_ir::{CompId, InstId, Module, Opcode, Shape, ShapeId};
+use hlo_ir::{CompId, InstId, Module, Opcode, ShapeId};
 use indexmap::{IndexMap, IndexSet};
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -27,6 +26,10 @@ pub(super) struct Branches {
     pub of: SecondaryMap<InstId, Option<(GroupId, usize)>>,
     /// The first group of each set.
     pub sets: Vec<GroupId>,
+    /// The groups, those that others need first.
+    pub order: Vec<GroupId>,
+    /// Values of the program as it was of which somebody sees how they lie.
+    pub seen: EntitySet<InstId>,
 }
 
 impl Branches {
@@ -71,7 +74,9 @@ impl Branches {
     /// Adds a group if its ops are new, distinct, and can be stacked.
     fn add(&mut self, module: &Module, insts: Vec<InstId>) -> Option<GroupId> {
         let is_new = |k: usize| self.of[insts[k]].is_none() && !insts[..k].contains(&insts[k]);
-        if !(0..insts.len()).all(is_new) || !can_stack(module, &insts) {
+        // The sums of a chain each take the one before.
+        let takes_another = insts.iter().any(|&inst| module.inst(inst).operands.iter().any(|o| insts.contains(o)));
+        if !(0..insts.len()).all(is_new) || takes_another || !can_stack(module, &insts, &self.seen) {
             return None;
         }
         let group = self.groups.next_key();
@@ -86,6 +91,7 @@ struct Kind {
     opcode: Opcode,
     attrs: Attrs,
     reduction: Option<Monoid>,
+    frontend_attributes: Vec<(String, String)>,
     shape: ShapeId,
 }
 
@@ -103,16 +109,18 @@ impl Kind {
         if node.opcode == Opcode::Parameter {
             attrs = ParameterAttrs::default().into();
         }
-        Kind { opcode: node.opcode, attrs, reduction, shape: node.shape }
+        let marks = node.marks.as_ref();
+        let frontend_attributes = marks.map_or_else(Vec::new, |marks| marks.frontend_attributes.clone());
+        Kind { opcode: node.opcode, attrs, reduction, frontend_attributes, shape: node.shape }
     }
 }
 
 /// Who takes a value as which operand; branches meet in different operands of one op, which count as one.
 type Takers = SecondaryMap<InstId, Vec<(InstId, u32)>>;
 
-fn takers(module: &Module, comp: CompId) -> Takers {
+fn takers(module: &Module, kinds: &Kinds) -> Takers {
     let mut takers = Takers::new();
-    for &inst in &module.comp(comp).insts {
+    for &inst in kinds.keys() {
         for (k, &operand) in module.inst(inst).operands.iter().enumerate() {
             let is_alike = matches!(module.inst(inst).opcode, Opcode::Tuple | Opcode::Concatenate | Opcode::Add);
             takers[operand].push((inst, if is_alike { 0 } else { k as u32 }));
@@ -154,7 +162,7 @@ fn refined(takers: &Takers, kinds: &Kinds, colours: &Colours) -> Colours {
 type Kinds = IndexMap<InstId, Kind, FixedHash>;
 
 /// The most ops alike that are taken for branches.
-const MOST_BRANCHES: usize = 16;
+const MOST_BRANCHES: usize = 256;
 /// How far, in ops, what takes a product is looked at: branches that begin otherwise look alike only near their ends.
 const MOST_STEPS: usize = 12;
 /// The most sets of products from which branches are followed.
@@ -162,7 +170,7 @@ const MOST_SEEDS: usize = 64;
 
 /// Sets of products that look alike within some distance of what takes them, and do not need each other.
 fn find_seeds(module: &Module, comp: CompId, kinds: &Kinds, costs: &Costs<'_>) -> Vec<Vec<InstId>> {
-    let takers = takers(module, comp);
+    let takers = takers(module, kinds);
     let mut colours = colours_of_kinds(kinds);
     let mut classes: IndexSet<Vec<InstId>, FixedHash> = IndexSet::default();
     for _ in 0..MOST_STEPS {
@@ -190,15 +198,22 @@ const MOST_WAYS: usize = 4;
 /// Ways of making branches of a computation one, those with most arithmetic first: single sets of branches, and sets that do not meet
 /// together.
 pub(super) fn find_branches(module: &Module, comp: CompId) -> Vec<Branches> {
-    let kinds: Kinds = module.comp(comp).insts.iter().map(|&inst| (inst, Kind::of(module, inst))).collect();
+    let live = module.live(comp);
+    let insts = module.comp(comp).insts.iter().filter(|&&inst| live.contains(inst));
+    let kinds: Kinds = insts.map(|&inst| (inst, Kind::of(module, inst))).collect();
     let costs = Costs::new(module);
-    let users = users(module, comp);
+    let users = users(module, &kinds);
     let seeds = find_seeds(module, comp, &kinds, &costs);
+    let seen = seen_layouts(module, comp);
     let flops =
         |found: &Branches| found.groups.values().flatten().map(|&inst| costs.of(inst).flops as f64).sum::<f64>();
     let (mut sets, mut known): (Vec<Branches>, IndexSet<Vec<Vec<InstId>>, FixedHash>) = Default::default();
     for seed in seeds {
-        let Some(found) = grow(module, comp, &users, &kinds, seed) else { continue };
+        // Sums that one branch's value goes into behind another one's stand one behind the other.
+        let grown = grow(module, comp, &users, &kinds, (&seed, Sums::Followed), &seen);
+        let Some(found) = grown.or_else(|| grow(module, comp, &users, &kinds, (&seed, Sums::Left), &seen)) else {
+            continue;
+        };
         let mut groups: Vec<Vec<InstId>> = found.groups.values().cloned().collect();
         groups.iter_mut().for_each(|insts| insts.sort_unstable());
         groups.sort_unstable();
@@ -238,9 +253,9 @@ pub(super) fn find_branches(module: &Module, comp: CompId) -> Vec<Branches> {
 type Users = SecondaryMap<InstId, Vec<(InstId, usize)>>;
 
 /// Who takes what as which operand.
-fn users(module: &Module, comp: CompId) -> Users {
+fn users(module: &Module, kinds: &Kinds) -> Users {
     let mut users = Users::new();
-    for &inst in &module.comp(comp).insts {
+    for &inst in kinds.keys() {
         module.inst(inst).operands.iter().enumerate().for_each(|(k, &operand)| users[operand].push((inst, k)));
     }
     users
@@ -265,10 +280,31 @@ fn by_rank(module: &Module, comp: CompId, class: &[InstId]) -> Vec<Vec<InstId>> 
     ranks
 }
 
+/// Whether branches go on through sums that take their values.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sums {
+    Followed,
+    Left,
+}
+
 /// The branches in which a seed stands, as far as they are alike in both directions.
-fn grow(module: &Module, comp: CompId, users: &Users, kinds: &Kinds, seed: Vec<InstId>) -> Option<Branches> {
-    let mut branches = Branches { comp, groups: PrimaryMap::new(), of: SecondaryMap::new(), sets: Vec::new() };
-    let first = branches.add(module, seed)?;
+fn grow(
+    module: &Module,
+    comp: CompId,
+    users: &Users,
+    kinds: &Kinds,
+    (seed, sums): (&[InstId], Sums),
+    seen: &EntitySet<InstId>,
+) -> Option<Branches> {
+    let mut branches = Branches {
+        comp,
+        groups: PrimaryMap::new(),
+        of: SecondaryMap::new(),
+        sets: Vec::new(),
+        order: Vec::new(),
+        seen: seen.clone(),
+    };
+    let first = branches.add(module, seed.to_vec())?;
     branches.sets.push(first);
     let mut waiting: VecDeque<GroupId> = branches.sets.iter().copied().collect();
     let are_alike = |insts: &[InstId]| insts.iter().all(|&inst| kinds.get(&inst) == kinds.get(&insts[0]));
@@ -279,6 +315,9 @@ fn grow(module: &Module, comp: CompId, users: &Users, kinds: &Kinds, seed: Vec<I
             candidates.push(insts.iter().map(|&inst| module.inst(inst).operands[k]).collect());
         }
         for &(first, k) in &users[insts[0]] {
+            if sums == Sums::Left && module.inst(first).opcode == Opcode::Add {
+                continue;
+            }
             let is_like = |&&(user, at): &&(InstId, usize)| at == k && kinds.get(&user) == kinds.get(&first);
             let theirs: Vec<Vec<InstId>> =
                 insts.iter().map(|&inst| users[inst].iter().filter(is_like).map(|&(user, _)| user).collect()).collect();
@@ -300,59 +339,37 @@ fn grow(module: &Module, comp: CompId, users: &Users, kinds: &Kinds, seed: Vec<I
     (branches.groups.len() > 1).then_some(branches)
 }
 
-/// Whether these are one value: one instruction, or constants and what is made of them alike.
-pub(super) fn is_same_everywhere(module: &Module, insts: &[InstId]) -> bool {
-    insts.iter().all(|&inst| is_same_value(module, insts[0], inst, 8))
-}
-
-fn is_same_value(module: &Module, a: InstId, b: InstId, depth: usize) -> bool {
-    if a == b {
-        return true;
-    }
-    let (one, other) = (module.inst(a), module.inst(b));
-    let is_rebuilt = matches!(
-        one.opcode.row().factors,
-        FactorRule::Broadcast | FactorRule::Reshape | FactorRule::Iota | FactorRule::Elementwise
-    ) || one.opcode == Opcode::Constant;
-    depth > 0
-        && is_rebuilt
-        && (one.opcode, one.shape) == (other.opcode, other.shape)
-        && one.attrs == other.attrs
-        && one.operands.len() == other.operands.len()
-        && one.operands.iter().zip(&other.operands).all(|(&a, &b)| is_same_value(module, a, b, depth - 1))
-}
-
 /// The branches, if each group can be computed at one time: with every group as one op nothing depends on itself.
-fn without_circles(module: &Module, branches: Branches) -> Option<Branches> {
-    let insts = &module.comp(branches.comp).insts;
+fn without_circles(module: &Module, mut branches: Branches) -> Option<Branches> {
+    // What nothing needs is left out.
+    let live = module.live(branches.comp);
+    let insts = module.comp(branches.comp).insts.iter();
+    let insts: Vec<InstId> = insts.copied().filter(|&inst| live.contains(inst)).collect();
     // A node is a group, or an instruction by itself: the first instruction stands for it.
     let node = |inst: InstId| branches.of[inst].map_or(inst, |(group, _)| branches.groups[group][0]);
     let mut n_open: SecondaryMap<InstId, usize> = SecondaryMap::new();
     let mut takers: SecondaryMap<InstId, Vec<InstId>> = SecondaryMap::new();
-    for &inst in insts {
+    for &inst in &insts {
         let predecessors = module.inst(inst).marks.iter().flat_map(|marks| &marks.control_predecessors);
         for &operand in module.inst(inst).operands.iter().chain(predecessors) {
             n_open[node(inst)] += 1;
             takers[node(operand)].push(node(inst));
         }
     }
-    let mut ready: Vec<InstId> =
-        insts.iter().copied().filter(|&inst| node(inst) == inst && n_open[inst] == 0).collect();
-    let n_nodes = insts.iter().filter(|&&inst| node(inst) == inst).count();
-    let mut n_done = 0;
-    while let Some(inst) = ready.pop() {
+    let is_node = |inst: &&InstId| node(**inst) == **inst;
+    let mut ready: VecDeque<InstId> = insts.iter().filter(is_node).copied().filter(|&inst| n_open[inst] == 0).collect();
+    let n_nodes = insts.iter().filter(is_node).count();
+    let (mut n_done, mut order) = (0, Vec::with_capacity(branches.groups.len()));
+    while let Some(inst) = ready.pop_front() {
         n_done += 1;
+        order.extend(branches.of[inst].map(|(group, _)| group));
         for taker in std::mem::take(&mut takers[inst]) {
             n_open[taker] -= 1;
             if n_open[taker] == 0 {
-                ready.push(taker);
+                ready.push_back(taker);
             }
         }
     }
+    branches.order = order;
     (n_done == n_nodes).then_some(branches)
-}
-
-/// Whether an instruction gives one array.
-pub(super) fn is_array(module: &Module, inst: InstId) -> bool {
-    matches!(module.shape(inst), Shape::Array(array) if array.dynamic == 0)
 }

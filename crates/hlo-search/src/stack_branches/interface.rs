@@ -16,6 +16,8 @@ pub struct StackedParam {
     pub number: usize,
     /// The numbers of those that it holds, in the order of its first dim.
     pub of: Vec<usize>,
+    /// Their names.
+    pub names: Vec<String>,
     /// Where the result that replaces it stands in the result.
     pub output: usize,
     /// Where the results that replaced those stood.
@@ -174,7 +176,9 @@ pub(super) fn write_interface(
     header.buffer_donor.iter_mut().for_each(|donor| donor.param = new_number(donor.param, &params));
     header.allow_spmd_sharding_propagation_to_parameters = None;
     header.allow_spmd_sharding_propagation_to_output = None;
+    let name = |&number: &usize| module.inst_name(old_params[number]).to_string();
     let told = |group: &StateGroup| StackedParam {
+        names: group.of.iter().map(name).collect(),
         number: params.to[group.of[0]],
         of: group.of.clone(),
         output: results.to[group.outputs[0]],

@@ -73,7 +73,8 @@ pub(crate) struct StackBranches {
 impl Pass for StackBranches {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let Some((changed, told)) = stack_branches(module, self.form).into_iter().next() else {
-            cx.report.unchanged_because = Some("no branches with a matrix product are alike".into());
+            cx.report.unchanged_because =
+                Some("no branches with a matrix product are alike (2 to 256 of them are looked for)".into());
             return Ok(Changed::No);
         };
         let entry = module.entry().map_or(String::new(), |entry| module.comp_name(entry).to_string());

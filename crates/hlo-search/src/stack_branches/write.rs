@@ -1,9 +1,9 @@
 //! Writes branches as one: each group of ops becomes one op on stacked values.
 
-use super::find::{Branches, GroupId, is_same_everywhere};
-use super::stacked_op::{OperandForm, operand_form, stacked_attrs};
-use cranelift_entity::SecondaryMap;
-use hlo_ir::attrs::{Attrs, DimsAttrs, ParameterAttrs, ReduceAttrs, ReshapeAttrs, SliceAttrs, SliceDim};
+use super::find::{Branches, GroupId};
+use super::stacked_op::{OperandForm, is_same_everywhere, may_lie_otherwise, operand_form, stacked_attrs};
+use cranelift_entity::{EntitySet, SecondaryMap};
+use hlo_ir::attrs::{Attrs, DimsAttrs, DotAttrs, ParameterAttrs, ReduceAttrs, ReshapeAttrs, SliceAttrs, SliceDim};
 use hlo_ir::edit::Builder;
 use hlo_ir::names::FixedHash;
 use hlo_ir::shape::Dims;
@@ -21,12 +21,14 @@ pub(super) struct Writer<'m> {
     picked: IndexMap<(GroupId, usize), InstId, FixedHash>,
     /// Sums of two values, by element type.
     sums: IndexMap<hlo_ir::DType, CompId, FixedHash>,
+    /// Groups of parameters that come in as one.
+    held: EntitySet<GroupId>,
     /// How many operands each instruction of the program as it was is.
     n_uses: SecondaryMap<InstId, u32>,
 }
 
 /// The most values that a sum of branches is followed through.
-const MOST_SUMMANDS: usize = 64;
+const MOST_SUMMANDS: usize = 1024;
 
 impl<'m> Writer<'m> {
     pub(super) fn new(module: &'m mut Module, branches: &'m Branches) -> Writer<'m> {
@@ -36,6 +38,7 @@ impl<'m> Writer<'m> {
         }
         Writer {
             n_uses,
+            held: EntitySet::new(),
             module,
             branches,
             stacked: SecondaryMap::new(),
@@ -48,6 +51,7 @@ impl<'m> Writer<'m> {
     /// Has a group come in as this parameter, which holds the values of all branches.
     pub(super) fn set_stacked(&mut self, group: GroupId, param: InstId) {
         self.stacked[group] = Some(param);
+        self.held.insert(group);
     }
 
     /// The op of a group.
@@ -58,29 +62,30 @@ impl<'m> Writer<'m> {
     /// Writes every group's op, and has what takes a branch's value take a part of it.
     pub(super) fn write(&mut self) {
         let insts: Vec<InstId> = self.module.comp(self.branches.comp).insts.clone();
-        let mut n_met: SecondaryMap<GroupId, usize> = SecondaryMap::new();
-        for &inst in &insts {
-            let Some((group, _)) = self.branches.of[inst] else { continue };
-            n_met[group] += 1;
-            // The operands of all branches stand before its last op.
-            if n_met[group] == self.branches.groups[group].len() && self.stacked[group].is_none() {
+        for &group in &self.branches.order {
+            if self.stacked[group].is_none() {
                 let op = self.write_group(group);
                 self.stacked[group] = Some(op);
             }
         }
-        // A sum is written before those that it is made of.
-        let sums: Vec<InstId> = insts.iter().rev().copied().filter(|&inst| self.write_sum(inst)).collect();
+        // The smallest sum that has all branches is written.
+        let sums: Vec<InstId> = insts.iter().copied().filter(|&inst| self.write_sum(inst)).collect();
         for inst in insts {
-            if self.branches.of[inst].is_some() || sums.contains(&inst) {
+            if sums.contains(&inst) {
                 continue;
             }
             for k in 0..self.module.inst(inst).operands.len() {
-                let operand = self.module.inst(inst).operands[k];
-                if let Some((group, branch)) = self.branches.of[operand] {
-                    let part = self.picked(group, branch);
-                    self.module.set_operand(inst, k, part);
-                }
+                let one = self.single(self.module.inst(inst).operands[k]);
+                self.module.set_operand(inst, k, one);
             }
+        }
+    }
+
+    /// The value of an instruction of the program as it was: where it is one branch's, the part of the value of all.
+    fn single(&mut self, inst: InstId) -> InstId {
+        match self.branches.of[inst] {
+            Some((group, branch)) => self.picked(group, branch),
+            None => inst,
         }
     }
 
@@ -106,12 +111,15 @@ impl<'m> Writer<'m> {
         if self.module.inst(first).opcode == Opcode::Parameter {
             return self.joined(&insts);
         }
+        if let Some(product) = self.write_product_of_one(&insts) {
+            return product;
+        }
         let n_operands = self.module.inst(first).operands.len();
         let operands: Vec<InstId> = (0..n_operands)
             .map(|k| {
                 let theirs: Vec<InstId> = insts.iter().map(|&inst| self.module.inst(inst).operands[k]).collect();
                 match operand_form(self.module, first, k) {
-                    Some(OperandForm::Same) | None => theirs[0],
+                    Some(OperandForm::Same) | None => self.single(theirs[0]),
                     Some(OperandForm::Stacked) => self.value_of_all(&theirs),
                 }
             })
@@ -125,6 +133,32 @@ impl<'m> Writer<'m> {
             self.module.marks_mut(new).frontend_attributes = attributes;
         }
         new
+    }
+
+    /// Products that share an operand: the branches are a dim of the other operand alone, and that of no pair of dims.
+    fn write_product_of_one(&mut self, insts: &[InstId]) -> Option<InstId> {
+        let mut attrs = DotAttrs::of(&self.module.inst(insts[0]).attrs)?.clone();
+        let [left, right] = [0, 1].map(|k| insts.iter().map(|&i| self.module.inst(i).operands[k]).collect::<Vec<_>>());
+        let shares_left = is_same_everywhere(self.module, &left);
+        let is_shared = shares_left != is_same_everywhere(self.module, &right);
+        if !is_shared || !attrs.lhs_batch_dims.is_empty() {
+            return None;
+        }
+        let own = self.with_branches(insts);
+        if !shares_left {
+            attrs.lhs_contracting_dims.iter_mut().for_each(|dim| *dim += 1);
+            let operands = [self.value_of_all(&left), self.single(right[0])];
+            return Some(self.add(insts[0], Opcode::Dot, &own, &operands, attrs.into()));
+        }
+        let n_left = self.array(left[0]).rank() - attrs.lhs_contracting_dims.len();
+        attrs.rhs_contracting_dims.iter_mut().for_each(|dim| *dim += 1);
+        let operands = [self.single(left[0]), self.value_of_all(&right)];
+        // The free dims of the left operand, the branches, those of the right one.
+        let dims: Vec<i64> = own[1..=n_left].iter().chain(&own[..1]).chain(&own[1 + n_left..]).copied().collect();
+        let product = self.add(insts[0], Opcode::Dot, &dims, &operands, attrs.into());
+        let dimensions = std::iter::once(n_left).chain((0..dims.len()).filter(|&dim| dim != n_left));
+        let attrs = DimsAttrs { dimensions: dimensions.map(|dim| dim as i64).collect() };
+        Some(self.add(insts[0], Opcode::Transpose, &own, &[product], attrs.into()))
     }
 
     /// The dims of the values of all branches as one.
@@ -146,18 +180,15 @@ impl<'m> Writer<'m> {
         let new = match is_same_everywhere(self.module, insts) {
             true => {
                 let dimensions = (1..dims.len() as i64).collect();
-                self.add(first, Opcode::Broadcast, &dims, &[first], DimsAttrs { dimensions }.into())
+                let one = self.single(first);
+                self.add(first, Opcode::Broadcast, &dims, &[one], DimsAttrs { dimensions }.into())
             }
             false => {
                 let row: Vec<i64> = std::iter::once(1).chain(dims[1..].iter().copied()).collect();
                 let rows: Vec<InstId> = insts
                     .iter()
                     .map(|&inst| {
-                        // A value of another group is part of that group's.
-                        let inst = match self.branches.of[inst] {
-                            Some((group, branch)) if self.stacked[group].is_some() => self.picked(group, branch),
-                            Some(_) | None => inst,
-                        };
+                        let inst = self.single(inst);
                         self.add(inst, Opcode::Reshape, &row, &[inst], ReshapeAttrs::default().into())
                     })
                     .collect();
@@ -175,48 +206,105 @@ impl<'m> Writer<'m> {
             return known;
         }
         let inst = self.branches.groups[group][branch];
-        let Some(of) = self.stacked[group] else { return inst };
+        // A parameter that comes in as it did needs not be taken out of what was made of it.
+        let is_kept = self.module.inst(inst).opcode == Opcode::Parameter && !self.held.contains(group);
+        let Some(of) = self.stacked[group].filter(|_| !is_kept) else { return inst };
         let part = pick(self.module, of, branch);
         self.picked.insert((group, branch), part);
         part
     }
 
-    /// A sum of the values of all branches, if an instruction is one: it adds up along the branches.
+    /// A sum of which the values of all branches are a part, if an instruction is one: they are added up along the branches.
     fn write_sum(&mut self, inst: InstId) -> bool {
-        if self.module.inst(inst).opcode != Opcode::Add || self.branches.of[inst].is_some() {
+        let array = self.array(inst);
+        let is_sum = self.module.inst(inst).opcode == Opcode::Add
+            && array.dtype.class() == NumberClass::Float
+            && may_lie_otherwise(self.module, inst, &self.branches.seen)
+            && !self.is_ordered(inst);
+        let Some(summands) = self.summands(inst).filter(|_| is_sum && self.branches.of[inst].is_none()) else {
+            return false;
+        };
+        let mut branches: IndexMap<GroupId, InstId, FixedHash> = IndexMap::default();
+        for (group, _) in summands.iter().filter_map(|&summand| self.branches.of[summand]) {
+            let has_all = |one: &InstId| summands.iter().filter(|&summand| summand == one).count() == 1;
+            if let Some(stacked) = self.stacked[group].filter(|_| self.branches.groups[group].iter().all(has_all)) {
+                branches.insert(group, stacked);
+            }
+        }
+        if branches.is_empty() {
             return false;
         }
-        let array = self.array(inst);
-        let Some(mut summands) = self.summands(inst).filter(|_| array.dtype.class() == NumberClass::Float) else {
-            return false;
-        };
-        summands.sort_by_key(|summand| self.branches.of[*summand].map(|(_, branch)| branch));
-        let Some(stacked) = self.branches.group_of_all(&summands).and_then(|group| self.stacked[group]) else {
-            return false;
-        };
-        let sum = self.sum(array.dtype);
-        let zero = Literal::scalar(array.dtype, Scalar::Pred(false));
-        let zero = Builder::new(self.module, self.branches.comp).constant("zero", zero);
-        let attrs = ReduceAttrs { dimensions: Dims::from_slice(&[0]), to_apply: Some(sum) };
-        let new = self.add(inst, Opcode::Reduce, &array.dims, &[stacked, zero], attrs.into());
-        self.module.replace_all_uses(inst, new);
+        let (of, groups) = (&self.branches.of, &branches);
+        let is_left = |summand: &InstId| of[*summand].is_none_or(|(group, _)| !groups.contains_key(&group));
+        let left: Vec<InstId> = summands.iter().copied().filter(is_left).collect();
+        let mut terms: Vec<InstId> = branches.values().map(|&stacked| self.sum_of(stacked, inst)).collect();
+        for summand in left {
+            let term = match self.branches.of[summand] {
+                Some((group, branch)) => self.picked(group, branch),
+                None => summand,
+            };
+            terms.push(term);
+        }
+        let mut terms = terms.into_iter();
+        let Some(mut sum) = terms.next() else { return false };
+        for term in terms {
+            sum = self.add(inst, Opcode::Add, &array.dims, &[sum, term], Attrs::Plain);
+        }
+        self.module.replace_all_uses(inst, sum);
         true
     }
 
-    /// What a tree of sums adds up, sums that are taken elsewhere too left whole.
+    /// The sum of all branches' values, in the shape of `like`.
+    fn sum_of(&mut self, stacked: InstId, like: InstId) -> InstId {
+        let array = self.array(like);
+        let sum = self.sum(array.dtype);
+        // What is added to it stays as it is, a zero with a sign too.
+        let zero = Literal::scalar(array.dtype, Scalar::Float(-0.0));
+        let zero = Builder::new(self.module, self.branches.comp).constant("zero", zero);
+        let attrs = ReduceAttrs { dimensions: Dims::from_slice(&[0]), to_apply: Some(sum) };
+        self.add(like, Opcode::Reduce, &array.dims, &[stacked, zero], attrs.into())
+    }
+
+    /// What a tree of sums adds up. Sums that are taken elsewhere too, and those without a branch's value, stay whole.
     fn summands(&self, inst: InstId) -> Option<Vec<InstId>> {
-        let (mut open, mut all) = (self.module.inst(inst).operands.to_vec(), Vec::new());
-        while let Some(value) = open.pop() {
+        // In order of the operands, each with whether a branch's value is in it.
+        let mut all: Vec<(InstId, bool)> = Vec::new();
+        let mut open: Vec<(InstId, Option<usize>)> = vec![(inst, None)];
+        while let Some((value, first)) = open.pop() {
             let node = self.module.inst(value);
-            match node.opcode == Opcode::Add && self.branches.of[value].is_none() && self.n_uses[value] == 1 {
-                true => open.extend(&node.operands),
-                false => all.push(value),
+            match first {
+                // What a sum is made of stands behind this place.
+                Some(first) => {
+                    if value != inst && all[first..].iter().all(|(_, has_branch)| !has_branch) {
+                        all.truncate(first);
+                        all.push((value, false));
+                    }
+                }
+                None if value == inst || self.is_summed(value) => {
+                    open.push((value, Some(all.len())));
+                    open.extend(node.operands.iter().rev().map(|&operand| (operand, None)));
+                }
+                None => all.push((value, self.branches.of[value].is_some())),
             }
             if open.len() + all.len() > MOST_SUMMANDS {
                 return None;
             }
         }
-        Some(all)
+        Some(all.into_iter().map(|(value, _)| value).collect())
+    }
+
+    /// Whether a sum is taken by another one alone.
+    fn is_summed(&self, value: InstId) -> bool {
+        let node = self.module.inst(value);
+        node.opcode == Opcode::Add
+            && self.branches.of[value].is_none()
+            && self.n_uses[value] == 1
+            && !self.is_ordered(value)
+    }
+
+    /// Whether something must have run before.
+    fn is_ordered(&self, inst: InstId) -> bool {
+        self.module.inst(inst).marks.as_ref().is_some_and(|marks| !marks.control_predecessors.is_empty())
     }
 
     /// The computation `a + b`.

@@ -53,7 +53,7 @@ def auto(
     """Cuts a step that says nothing of shardings over devices, by the plan of least modelled time.
 
     The step is written as for one device, with the batch of all. A search decides for each op and each value how it is cut
-    over a mesh of the devices (the search of Unity, without its rewrites), beside data parallelism; the program that is
+    over a mesh of the devices (the search of Unity; of its rewrites those that make branches one), beside data parallelism; the program that is
     predicted to be faster is compiled by XLA with its own partitioner left out. Arguments and results are cut into equal
     tiles, as ``jax.jit`` wants it, values in between also into others.
 
