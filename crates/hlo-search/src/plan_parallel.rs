@@ -172,8 +172,9 @@ fn better(
     if other.report.step_s < plan.report.step_s {
         algebra.taken = Some(algebra.ways.len() - 1);
         let as_it_is = plan.as_it_is.take();
-        let as_it_is = as_it_is.unwrap_or_else(|| Box::new(ParallelPlan { as_it_is: None, ..*plan }));
-        plan = Box::new(ParallelPlan { as_it_is: Some(as_it_is), ..*other });
+        // The best so far is one of the program as it is, or knows that.
+        let as_it_is = as_it_is.or_else(|| plain_step_s.map(|_| Box::new(ParallelPlan { as_it_is: None, ..*plan })));
+        plan = Box::new(ParallelPlan { as_it_is, ..*other });
     }
     // What people write by hand is written for the program that they have.
     plan.report = PlanReport { algebra: Some(algebra), baselines, pipelines, bound_s, is_reproducible, ..plan.report };

@@ -152,8 +152,8 @@ fn plan_within(module: &Module, asked: &Asked<'_>) -> Result<Searched, Diagnosti
     }
 }
 
-/// The plan, or that of the program as it is where its partitioned program is predicted to be as fast: a search counts kernels and
-/// redistributions one after the other, a prediction beside each other.
+/// The plan, or that of the program as it is where its partitioned program keeps the memory limit and is predicted to be as fast: a search
+/// counts kernels and redistributions one after the other, a prediction beside each other.
 fn faster_of_both(
     mut plan: Box<ParallelPlan>,
     options: &SearchOptions,
@@ -164,7 +164,11 @@ fn faster_of_both(
     let rewritten_s = predicted_s(&plan, options, machine)?;
     let Some(mut algebra) = plan.report.algebra.take() else { return Ok(plan) };
     algebra.predicted_s = Some([plain_s, rewritten_s]);
-    if rewritten_s < plain_s {
+    let fits = match options.memory_limit {
+        Some(limit) => partitioned_peak(&as_it_is)? as f64 <= limit as f64 * USED_SHARE,
+        None => true,
+    };
+    if rewritten_s < plain_s || !fits {
         plan.report.algebra = Some(algebra);
         return Ok(plan);
     }
