@@ -4,7 +4,8 @@ use hlo_eval::draw::{DrawOptions, draw_inputs};
 use hlo_eval::{EvalOptions, run};
 use hlo_ir::{Literal, Module, Scalar};
 use hlo_rules::bridge::{find_regions, read_region, write_alternative};
-use hlo_rules::region::{Limits, Rewrite, alternatives, rewrites};
+use hlo_rules::region::{Aim, Limits, Rewrite, aimed_rewrites, alternatives, rewrites};
+use hlo_rules::text::print_rule;
 use hlo_rules::{Op, Options, RuleSet, TermId, Terms, generate};
 use std::sync::OnceLock;
 
@@ -117,4 +118,30 @@ fn convolutions_of_two_inputs_become_a_grouped_one() {
 #[test]
 fn chains_are_associated_in_both_ways() {
     assert!(check("chain", false).len() >= 2);
+}
+
+/// The texts that are kept are the rewrites of the set, in order. `KEEP_REWRITES=1` writes them anew.
+#[test]
+fn kept_rewrites_are_those_of_the_set() {
+    let (set, all) = set();
+    for aim in Aim::ALL {
+        let label = |rewrite: &Rewrite| Some(set.entries[rewrite.entry].accepted.label);
+        let wanted: Vec<String> =
+            all.iter().filter(|one| one.serves(aim)).map(|one| print_rule(&one.rule, label(one))).collect();
+        assert!(!wanted.is_empty(), "{}", aim.name());
+        if std::env::var_os("KEEP_REWRITES").is_some() {
+            let path = format!("{}/src/region/{}.txt", env!("CARGO_MANIFEST_DIR"), aim.name());
+            std::fs::write(&path, wanted.join("\n")).unwrap_or_else(|e| panic!("{path}: {e}"));
+            continue;
+        }
+        let kept = aimed_rewrites(aim).unwrap_or_else(|e| panic!("{}: {e:?}", aim.name()));
+        assert_eq!(kept.len(), wanted.len(), "{}", aim.name());
+        for (kept, wanted) in kept.iter().zip(&wanted) {
+            let label = wanted.lines().next().and_then(|line| line.rsplit(' ').next());
+            let text = print_rule(&kept.rule, None);
+            let first = text.lines().next().map(|line| format!("{line} {}", label.unwrap_or_default()));
+            let text = text.split_once('\n').map_or(String::new(), |(_, rest)| rest.to_string());
+            assert_eq!(format!("{}\n{text}", first.unwrap_or_default()), *wanted);
+        }
+    }
 }

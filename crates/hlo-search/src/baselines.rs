@@ -2,9 +2,11 @@
 //!
 //! Within a restriction the solver finds the best plan, so a baseline is never worse than what a careful person would write in it.
 
+use crate::mesh::SearchMesh;
 use crate::network::{Decides, PlanNetwork};
 use crate::plans::{AxisUse, Plan};
 use crate::program::{CutId, OpId, Program};
+use crate::regions::RegionId;
 use crate::roles::{Role, Roles};
 use crate::solver::{Assignment, Pair, PairTable, Problem, VarId};
 use crate::state::{Place, State};
@@ -110,6 +112,7 @@ impl Baseline {
                     plans.iter().map(allows).collect()
                 }
                 Decides::Kept(value) => self.kept_states(roles, network, value),
+                Decides::Way(_) => Vec::new(),
             };
             // A value that has no such state is free.
             if allowed[var].iter().all(|is_allowed| !is_allowed) {
@@ -235,17 +238,29 @@ fn part_of(table: &PairTable, rows: &[u32], columns: &[u32]) -> PairTable {
     PairTable { n_rows: rows.len(), n_columns: columns.len(), costs }
 }
 
+/// A plan that a search may start from, of the same program or of one that it has in it.
+pub(crate) trait KnownPlan {
+    fn mesh(&self) -> &SearchMesh;
+    /// The plan of an op.
+    fn plan(&self, op: OpId) -> Option<&Plan>;
+    /// The state in which a value is kept.
+    fn kept(&self, value: CutId) -> Option<State>;
+    /// The way in which a region is computed.
+    fn way(&self, region: RegionId) -> u32;
+}
+
 /// Starts from a plan on a mesh with fewer axes: each axis of the finer one does what the coarser axis does that it is a part of.
-pub(crate) fn lift(coarse: (&PlanNetwork, &Assignment), fine: &PlanNetwork) -> Option<Assignment> {
-    let (network, assignment) = coarse;
-    let part_of = coarse_axes(&network.mesh.sizes, &fine.mesh.sizes)?;
+pub(crate) fn lift(known: &dyn KnownPlan, fine: &PlanNetwork) -> Option<Assignment> {
+    let part_of = coarse_axes(&known.mesh().sizes, &fine.mesh.sizes)?;
     let mut out = Assignment::new();
     for (var, decides) in &fine.decides {
+        let is_off = fine.way_of(var).is_some_and(|of| known.way(of.region) != of.way);
         let state = match *decides {
-            Decides::Plan(op) => lifted_plan(network, assignment, fine, &part_of, op),
+            _ if is_off => fine.off(var).map(|state| state as usize),
+            Decides::Way(region) => Some(known.way(region) as usize),
+            Decides::Plan(op) => lifted_plan(known, fine, &part_of, op),
             Decides::Kept(value) => {
-                let known = network.var_of_value[value].expand()?;
-                let state = network.states[value][assignment[known] as usize];
+                let state = known.kept(value)?;
                 let places = part_of.iter().enumerate();
                 let wanted = places.fold(State::WHOLE, |s, (axis, &from)| s.with(axis, state.place(from)));
                 fine.states[value].iter().position(|&state| state == wanted)
@@ -257,15 +272,8 @@ pub(crate) fn lift(coarse: (&PlanNetwork, &Assignment), fine: &PlanNetwork) -> O
     Some(out)
 }
 
-fn lifted_plan(
-    network: &PlanNetwork,
-    assignment: &Assignment,
-    fine: &PlanNetwork,
-    part_of: &[usize],
-    op: OpId,
-) -> Option<usize> {
-    let known = network.var_of_op[op].expand()?;
-    let plan = network.plans[op].get(assignment[known] as usize)?;
+fn lifted_plan(known: &dyn KnownPlan, fine: &PlanNetwork, part_of: &[usize], op: OpId) -> Option<usize> {
+    let plan = known.plan(op)?;
     fine.plans[op].iter().position(|other| other.uses.iter().zip(part_of).all(|(one, &from)| *one == plan.uses[from]))
 }
 

@@ -9,7 +9,7 @@ use crate::found::Found;
 use crate::network::{Decides, PlanNetwork};
 use crate::plans::AxisUse;
 use crate::program::Program;
-use crate::solver::{Constraint, Cost, INFINITE, PairTable};
+use crate::solver::{Constraint, Cost, INFINITE, PairTable, VarId};
 use hlo_ir::names::FixedHash;
 use indexmap::IndexMap;
 use serde::Serialize;
@@ -91,6 +91,12 @@ pub(crate) fn describe(program: &Program<'_>, decides: Decides) -> String {
             format!("plan of %{} ({})", module.inst_name(inst), module.inst(inst).opcode.name())
         }
         Decides::Kept(value) => format!("state of %{}", module.inst_name(program.values[value].inst)),
+        Decides::Way(region) => {
+            let ports = program.choices.ports_of(region).take(2);
+            let of =
+                ports.filter_map(|port| port.roots.first()).map(|&root| module.inst_name(program.values[root].inst));
+            format!("way of %{}", of.collect::<Vec<_>>().join(", %"))
+        }
     }
 }
 
@@ -101,11 +107,19 @@ pub(crate) fn states_of(network: &PlanNetwork, decides: Decides) -> Vec<String> 
         AxisUse::Cuts(factor) => format!("factor {factor}"),
         AxisUse::PassesSums(_) => "sums".to_string(),
     };
+    let off = |var: Option<VarId>| var.and_then(|var| network.off(var)).map(|_| "off".to_string());
     match decides {
         Decides::Plan(op) => {
             let text = |plan: &crate::plans::Plan| plan.uses.iter().map(of_use).collect::<Vec<_>>().join(", ");
-            network.plans[op].iter().map(text).collect()
+            network.plans[op].iter().map(text).chain(off(network.var_of_op[op].expand())).collect()
         }
-        Decides::Kept(value) => network.states[value].iter().map(|state| state.describe(&network.mesh)).collect(),
+        Decides::Kept(value) => {
+            let states = network.states[value].iter().map(|state| state.describe(&network.mesh));
+            states.chain(off(network.var_of_value[value].expand())).collect()
+        }
+        Decides::Way(region) => {
+            let n_ways = network.var_of_region[region].expand().map_or(0, |var| network.problem.variables[var].len());
+            (0..n_ways).map(|way| way.to_string()).collect()
+        }
     }
 }

@@ -4,12 +4,15 @@
 mod baselines;
 #[cfg(test)]
 mod checks;
+mod choices;
 mod claims;
 mod draw;
 mod dump;
 mod emit;
 mod error;
 mod found;
+mod ids;
+mod independent;
 mod linear;
 mod memory;
 mod mesh;
@@ -23,16 +26,20 @@ mod plan_parallel;
 mod plans;
 mod prices;
 mod program;
+mod regions;
 mod report;
+mod rewritable;
 mod roles;
 mod search;
 mod search_options;
 mod search_parallelization;
+mod search_within;
 mod solver;
 mod stack_branches;
 mod stages;
 mod state;
 mod tiles;
+mod ways_search;
 mod why;
 mod work;
 
@@ -45,8 +52,10 @@ pub use operators::{
 };
 pub use pipeline::PipelineReport;
 pub use plan_parallel::{Asked, ParallelPlan, Searched, StatePrograms, USED_SHARE, plan_parallel};
+pub use regions::RewrittenRegion;
 pub use report::{
-    AlgebraReport, BaselineReport, CostReport, MeshReport, NO_BASELINE, ParamReport, PlanReport, RewriteReport,
+    AlgebraReport, BaselineReport, CostReport, MeshReport, NO_BASELINE, ParamReport, PlanReport, RegionReport,
+    RewriteReport, Rewritten,
 };
 pub use search_options::{Algebra, MOST_DEVICES, SearchOptions, read_meshes};
 pub use stack_branches::{

@@ -91,7 +91,8 @@ impl Lifetimes {
             let fused = |value: CutId| if self.memory.contains(value) { 0 } else { tile(value, given(value)) };
             others.into_iter().map(|(value, state)| tile(value, state) + fused(value)).sum()
         };
-        self.largest(|value| tile(value, given(value)), in_other_state)
+        let held = |value: CutId| if plan.is_off(program, value) { 0 } else { tile(value, given(value)) };
+        self.largest(held, in_other_state)
     }
 
     fn largest(&self, bytes: impl Fn(CutId) -> u64, while_running: impl Fn(OpId) -> u64) -> PlannedPeak {
@@ -126,13 +127,15 @@ impl Lifetimes {
             None => drop(terms.insert(var, by_state)),
         };
         let tile = |value: CutId, state: State| tile_bytes(program, value, state, network);
+        let off = |var: Option<VarId>| var.and_then(|var| network.off(var)).map(|_| 0);
         let tiles_given = |value: CutId| -> Vec<u64> {
-            match (network.var_of_value[value].expand(), program.values[value].producer) {
+            let tiles: Vec<u64> = match (network.var_of_value[value].expand(), program.values[value].producer) {
                 (Some(_), _) | (None, None) => network.states[value].iter().map(|&state| tile(value, state)).collect(),
                 (None, Some((op, k))) => {
                     network.plans[op].iter().map(|plan| tile(value, plan.results[k as usize])).collect()
                 }
-            }
+            };
+            tiles.into_iter().chain(off(network.source(program, value))).collect()
         };
         for &(value, from, end) in self.spans.iter().filter(|(_, from, end)| (*from..*end).contains(&moment)) {
             debug_assert!(from < end);
@@ -148,7 +151,7 @@ impl Lifetimes {
             {
                 let least = tiles_given(end.value).into_iter().min().unwrap_or(0);
                 let more = |plan: &Plan| tile(end.value, end.state(plan)).saturating_sub(least);
-                add(var, network.plans[op].iter().map(more).collect());
+                add(var, network.plans[op].iter().map(more).chain(off(Some(var))).collect());
             }
         }
         let terms = terms.into_iter().map(|(var, bytes)| (var, Arc::from(bytes))).collect();

@@ -7,10 +7,11 @@ use crate::mesh::SearchMesh;
 use crate::plans::{OpRule, Plan};
 use crate::prices::Prices;
 use crate::program::{CutId, CutValue, OpId, Program, Taker};
-use crate::solver::{Cost, INFINITE, Pair, PairTable, Problem, VarId};
+use crate::regions::{RegionId, WayOf};
+use crate::solver::{Assignment, Cost, INFINITE, Pair, PairTable, Problem, VarId};
 use crate::state::State;
 use crate::tiles::Tiles;
-use crate::work::OpWork;
+use crate::work::{OpWork, Work, find_work};
 use cranelift_entity::packed_option::PackedOption;
 use cranelift_entity::{PrimaryMap, SecondaryMap};
 use hlo_analysis::time::Machine;
@@ -23,7 +24,7 @@ use std::sync::Arc;
 pub(crate) struct Facts<'p, 'm> {
     pub program: &'p Program<'m>,
     pub rules: PrimaryMap<OpId, OpRule>,
-    pub work: SecondaryMap<OpId, Option<OpWork>>,
+    pub work: Work,
     pub machine: &'p Machine,
     /// Every axis divides what it cuts.
     pub even: bool,
@@ -49,6 +50,8 @@ pub(crate) enum Decides {
     Plan(OpId),
     /// The state in which a value is kept.
     Kept(CutId),
+    /// The way in which a region is computed.
+    Way(RegionId),
 }
 
 /// The problem on one mesh, and what its variables and states mean.
@@ -62,6 +65,9 @@ pub(crate) struct PlanNetwork {
     pub states: SecondaryMap<CutId, Arc<[State]>>,
     pub var_of_op: SecondaryMap<OpId, PackedOption<VarId>>,
     pub var_of_value: SecondaryMap<CutId, PackedOption<VarId>>,
+    pub var_of_region: SecondaryMap<RegionId, PackedOption<VarId>>,
+    /// By variable, the way of a region that it is part of: such a variable has one more state behind its own, *off*.
+    way_of_var: SecondaryMap<VarId, Option<WayOf>>,
 }
 
 impl<'p, 'm> Facts<'p, 'm> {
@@ -76,12 +82,21 @@ impl<'p, 'm> Facts<'p, 'm> {
             if rule.may_give_sums() {
                 op.results.iter().filter_map(|v| v.expand()).for_each(|value| may_be_partial[value] = true);
             }
+            for value in op.results.iter().filter_map(|v| v.expand()) {
+                // Ports of what comes later in the text are taken by what comes later still.
+                let ports = program.values[value].takers.iter().filter_map(|(taker, _)| match *taker {
+                    Taker::Becomes(other) if program.values[other].is_port => Some(other),
+                    _ => None,
+                });
+                let is_partial = may_be_partial[value];
+                ports.for_each(|port| may_be_partial[port] |= is_partial);
+            }
             rules.push(rule);
         }
         Facts {
             program,
             rules,
-            work: crate::work::find_work(program),
+            work: find_work(program),
             machine,
             even: even == Evenness::All,
             even_ends: even != Evenness::None,
@@ -116,6 +131,8 @@ impl PlanNetwork {
             states: SecondaryMap::with_default(Arc::from([])),
             var_of_op: SecondaryMap::new(),
             var_of_value: SecondaryMap::new(),
+            var_of_region: SecondaryMap::new(),
+            way_of_var: SecondaryMap::new(),
         };
         let mut builder = NetworkBuilder {
             facts,
@@ -130,6 +147,22 @@ impl PlanNetwork {
         builder.add_variables();
         builder.add_takers();
         builder.network
+    }
+
+    /// The way of a region that a variable is part of.
+    pub(crate) fn way_of(&self, var: VarId) -> Option<WayOf> {
+        self.way_of_var[var]
+    }
+
+    /// Whether a variable is off.
+    pub(crate) fn is_off(&self, var: VarId, assignment: &Assignment) -> bool {
+        let n_states = self.problem.variables[var].len() as u32;
+        self.way_of_var[var].is_some() && assignment[var] + 1 == n_states
+    }
+
+    /// The state in which a variable of this way is off, if it is one of a way.
+    pub(crate) fn off(&self, var: VarId) -> Option<u32> {
+        self.way_of_var[var].map(|_| self.problem.variables[var].len() as u32 - 1)
     }
 
     /// The variable that says in which state a value comes to its takers.
@@ -181,8 +214,18 @@ impl NetworkBuilder<'_, '_, '_> {
             {
                 states.retain(|state| is_even(value, *state, self.prices.mesh));
             }
-            let leaves = value.takers.iter().any(|(taker, _)| !matches!(taker, Taker::Op { .. }));
-            if value.producer.is_none() || leaves {
+            let port = program.choices.port(id);
+            for &root in port.iter().flat_map(|port| &port.roots) {
+                let made = program.values[root].producer;
+                states
+                    .extend(made.into_iter().flat_map(|(op, k)| self.plan_states(op, |plan| plan.results[k as usize])));
+            }
+            let leaves = value.takers.iter().any(|(taker, _)| match *taker {
+                Taker::Op { .. } => false,
+                Taker::Becomes(other) => !program.values[other].is_port,
+                Taker::Exit(_) | Taker::Replaces { .. } | Taker::Whole => true,
+            });
+            if (value.producer.is_none() && port.is_none()) || leaves {
                 states = states.into_iter().map(|state| state.resolved(self.prices.mesh)).collect();
             }
             of[id] = states;
@@ -211,6 +254,9 @@ impl NetworkBuilder<'_, '_, '_> {
             for (id, value) in &program.values {
                 for (taker, _) in &value.takers {
                     let (Taker::Becomes(other) | Taker::Replaces { param: other, .. }) = *taker else { continue };
+                    if program.values[other].is_port {
+                        continue;
+                    }
                     if value.is_kept && !value.is_free {
                         let theirs = of[other].clone();
                         of[id].extend(theirs);
@@ -231,14 +277,17 @@ impl NetworkBuilder<'_, '_, '_> {
         let program = self.facts.program;
         // In the order in which values come to be, which is what the solver's sweeps follow.
         for (id, value) in &program.values {
-            if value.is_kept && !value.is_free && value.producer.is_none() {
+            if value.is_kept && !value.is_free && value.producer.is_none() && !value.is_port {
                 self.add_kept(id);
             }
         }
+        for (region, &n_ways) in &program.choices.n_ways {
+            let var = self.add_variable(vec![0; n_ways as usize], Decides::Way(region), None);
+            self.network.var_of_region[region] = Some(var).into();
+        }
         for (id, op) in &program.ops {
             let costs = self.own_costs(id);
-            let var = self.network.problem.variables.push(costs);
-            self.network.decides.push(Decides::Plan(id));
+            let var = self.add_variable(costs, Decides::Plan(id), program.choices.of_op[id]);
             self.network.var_of_op[id] = Some(var).into();
             for (k, value) in op.results.iter().enumerate() {
                 let Some(value) = value.expand().filter(|&value| program.values[value].is_kept) else { continue };
@@ -247,7 +296,129 @@ impl NetworkBuilder<'_, '_, '_> {
                 let to = self.network.states[value].to_vec();
                 self.connect((var, from), (kept, to), value, op.frequency);
             }
+            self.add_ports_behind(id);
         }
+        self.tie_ways();
+    }
+
+    /// A variable; one that is part of a way has the state *off* as well, which costs nothing.
+    fn add_variable(&mut self, mut costs: Vec<Cost>, decides: Decides, of: Option<WayOf>) -> VarId {
+        costs.extend(of.map(|_| 0));
+        let var = self.network.problem.variables.push(costs);
+        self.network.decides.push(decides);
+        self.network.way_of_var[var] = of;
+        var
+    }
+
+    /// The ports of which this op is the last that one of the ways needs.
+    fn add_ports_behind(&mut self, op: OpId) {
+        let program = self.facts.program;
+        let Some(of) = program.choices.of_op[op] else { return };
+        for port in program.choices.ports_of(of.region) {
+            let makers = port.roots.iter().filter_map(|&root| program.values[root].producer);
+            if makers.map(|(maker, _)| maker).max() == Some(op) {
+                self.add_kept(port.value);
+            }
+        }
+    }
+
+    /// Ops that give the results of a way are on if and only if that way is taken; and what the work of others is depends on it.
+    fn tie_ways(&mut self) {
+        let program = self.facts.program;
+        let mut tied: Vec<OpId> = Vec::new();
+        for port in &program.choices.ports {
+            let makers = port.roots.iter().filter_map(|&root| program.values[root].producer);
+            tied.extend(makers.map(|(maker, _)| maker));
+        }
+        tied.sort_unstable();
+        tied.dedup();
+        for op in tied {
+            let Some(of) = program.choices.of_op[op] else { continue };
+            let (Some(rows), Some(columns)) =
+                (self.network.var_of_region[of.region].expand(), self.network.var_of_op[op].expand())
+            else {
+                continue;
+            };
+            let (n_rows, n_plans) = (program.choices.n_ways[of.region] as usize, self.network.plans[op].len());
+            let cost = |way: usize, state: usize| match (way == of.way as usize) == (state < n_plans) {
+                true => 0,
+                false => INFINITE,
+            };
+            let costs = (0..n_rows).flat_map(|way| (0..=n_plans).map(move |state| (way, state)));
+            let costs: Box<[Cost]> = costs.map(|(way, state)| cost(way, state)).collect();
+            self.push_pair(rows, columns, PairTable { n_rows, n_columns: n_plans + 1, costs });
+        }
+        for k in 0..self.facts.work.by_way.len() {
+            self.add_work_by_way(k);
+        }
+    }
+
+    /// Beside the least work of an op, what it takes more with each way of a region around it.
+    fn add_work_by_way(&mut self, k: usize) {
+        let (region, op, works) = &self.facts.work.by_way[k];
+        let (Some(rows), Some(var)) =
+            (self.network.var_of_region[*region].expand(), self.network.var_of_op[*op].expand())
+        else {
+            return;
+        };
+        let by_way: Vec<Vec<Cost>> = works.iter().map(|work| self.costs_of(*op, work)).collect();
+        let n_plans = self.network.plans[*op].len();
+        let is_off = self.network.way_of_var[var].is_some();
+        let mut costs = vec![0; by_way.len() * (n_plans + usize::from(is_off))];
+        for plan in 0..n_plans {
+            let least = by_way.iter().map(|costs| costs[plan]).min().unwrap_or(0);
+            let own = &mut self.network.problem.variables[var][plan];
+            // The way that the program has is in the cost already.
+            *own = (*own + least - by_way[0][plan]).max(0);
+            for (way, of_way) in by_way.iter().enumerate() {
+                costs[way * (n_plans + usize::from(is_off)) + plan] = of_way[plan] - least;
+            }
+        }
+        let table = PairTable { n_rows: by_way.len(), n_columns: n_plans + usize::from(is_off), costs: costs.into() };
+        self.push_pair(rows, var, table);
+    }
+
+    /// Two variables that have to be in the same state.
+    fn equate(&mut self, (rows, from): (VarId, &[State]), (columns, to): (VarId, &[State])) {
+        let pairs = from.iter().flat_map(|a| to.iter().map(move |b| (a, b)));
+        let costs = pairs.map(|(a, b)| if a == b { 0 } else { INFINITE }).collect();
+        let (at, _) =
+            self.same_tables.insert_full(Arc::new(PairTable { n_rows: from.len(), n_columns: to.len(), costs }));
+        let table = self.same_tables[at].clone();
+        self.push_connected(rows, columns, table);
+    }
+
+    fn push_pair(&mut self, rows: VarId, columns: VarId, table: PairTable) {
+        if table.costs.iter().all(|&cost| cost == 0) {
+            return;
+        }
+        let (at, _) = self.same_tables.insert_full(Arc::new(table));
+        let table = self.same_tables[at].clone();
+        self.network.problem.pairs.push(Pair { rows, columns, table });
+    }
+
+    /// Two variables with a table over their own states; where one of them can be off, the pair can be so: for nothing if what takes a
+    /// value is off or what gives it is that of another way, and never if one of two ops of a way is.
+    fn push_connected(&mut self, rows: VarId, columns: VarId, table: Arc<PairTable>) {
+        let ways = [self.network.way_of_var[rows], self.network.way_of_var[columns]];
+        if ways == [None, None] {
+            if table.costs.iter().any(|&cost| cost != 0) {
+                self.network.problem.pairs.push(Pair { rows, columns, table });
+            }
+            return;
+        }
+        let [more_rows, more_columns] = ways.map(|way| usize::from(way.is_some()));
+        let (n_rows, n_columns) = (table.n_rows + more_rows, table.n_columns + more_columns);
+        let is_one_way = ways[0].is_some() && ways[0] == ways[1];
+        let cost = |row: usize, column: usize| match (row < table.n_rows, column < table.n_columns) {
+            (true, true) => table.costs[row * table.n_columns + column],
+            (false, false) => 0,
+            (true, false) | (false, true) if is_one_way => INFINITE,
+            (true, false) | (false, true) => 0,
+        };
+        let costs = (0..n_rows).flat_map(|row| (0..n_columns).map(move |column| (row, column)));
+        let costs: Box<[Cost]> = costs.map(|(row, column)| cost(row, column)).collect();
+        self.push_pair(rows, columns, PairTable { n_rows, n_columns, costs });
     }
 
     fn add_kept(&mut self, value: CutId) -> VarId {
@@ -260,18 +431,25 @@ impl NetworkBuilder<'_, '_, '_> {
             false => 0,
         };
         let costs = self.network.states[value].iter().map(held).collect();
-        let var = self.network.problem.variables.push(costs);
-        self.network.decides.push(Decides::Kept(value));
+        let of = self.facts.program.way_of(value);
+        let var = self.add_variable(costs, Decides::Kept(value), of);
         self.network.var_of_value[value] = Some(var).into();
         var
     }
 
     /// What each plan of an op costs by itself. A reduction that is no sum is finished at once.
     fn own_costs(&self, id: OpId) -> Vec<Cost> {
+        match &self.facts.work.of_op[id] {
+            Some(work) => self.costs_of(id, work),
+            None => vec![0; self.network.plans[id].len()],
+        }
+    }
+
+    /// The costs of an op's plans with this work.
+    fn costs_of(&self, id: OpId, work: &OpWork) -> Vec<Cost> {
         let (program, mesh) = (self.facts.program, self.prices.mesh);
         let op = &program.ops[id];
         let cost = |plan: &Plan| -> Cost {
-            let Some(work) = &self.facts.work[id] else { return 0 };
             let mut once = work.cost(&program.values, mesh, self.facts.machine, plan);
             for (k, value) in op.results.iter().enumerate() {
                 let Some(value) = value.expand() else { continue };
@@ -304,7 +482,12 @@ impl NetworkBuilder<'_, '_, '_> {
                     Taker::Becomes(other) | Taker::Replaces { param: other, .. } => {
                         let Some(var) = self.network.var_of_value[other].expand() else { continue };
                         let to = self.network.states[other].to_vec();
-                        self.connect((source, from.clone()), (var, to), id, frequency);
+                        let port = &program.values[other];
+                        // One value, which is kept in one state at most: a redistribution on the way to where it is kept, and one from there.
+                        match port.is_port && (value.is_kept || port.takers.len() == 1) {
+                            true => self.equate((source, &from), (var, &to)),
+                            false => self.connect((source, from.clone()), (var, to), id, frequency),
+                        }
                     }
                     Taker::Exit(_) => {
                         let even_ends = self.network.even_ends;
@@ -344,7 +527,7 @@ impl NetworkBuilder<'_, '_, '_> {
         let table = PairTable { n_rows: from.len(), n_columns, costs: costs.into() };
         let (at, _) = self.same_tables.insert_full(Arc::new(table));
         let table = self.same_tables[at].clone();
-        self.network.problem.pairs.push(Pair { rows: source, columns: var, table });
+        self.push_connected(source, var, table);
     }
 
     /// A taker without a variable wants a state that follows from the value's.
@@ -381,10 +564,7 @@ impl NetworkBuilder<'_, '_, '_> {
             return;
         }
         let table = self.table(value, frequency, from, to);
-        if table.costs.iter().all(|&cost| cost == 0) {
-            return;
-        }
-        self.network.problem.pairs.push(Pair { rows, columns, table });
+        self.push_connected(rows, columns, table);
     }
 
     fn table(&mut self, value: CutId, frequency: f64, from: Vec<State>, to: Vec<State>) -> Arc<PairTable> {

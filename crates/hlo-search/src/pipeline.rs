@@ -153,7 +153,7 @@ impl<'a, 'm> Chain<'a, 'm> {
         let mut chain = Chain {
             program,
             roles,
-            work: find_work(program),
+            work: find_work(program).of_op,
             held_bytes: vec![0; n_layers],
             layers,
             place: SecondaryMap::new(),

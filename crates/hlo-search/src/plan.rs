@@ -1,9 +1,12 @@
 //! A parallel plan: for a mesh, the plan of each op and the state of each value.
 
+use crate::baselines::KnownPlan;
+use crate::mesh::SearchMesh;
 use crate::network::{Decides, PlanNetwork, exit_state};
 use crate::plans::Plan;
 use crate::prices::Prices;
 use crate::program::{CutId, OpId, Program, Taker};
+use crate::regions::RegionId;
 use crate::solver::{Assignment, Cost};
 use crate::state::State;
 use crate::tiles::Tiles;
@@ -13,6 +16,24 @@ use crate::tiles::Tiles;
 pub(crate) struct ChosenPlan<'a> {
     pub network: &'a PlanNetwork,
     pub assignment: &'a Assignment,
+}
+
+impl KnownPlan for ChosenPlan<'_> {
+    fn mesh(&self) -> &SearchMesh {
+        &self.network.mesh
+    }
+
+    fn plan(&self, op: OpId) -> Option<&Plan> {
+        ChosenPlan::plan(self, op)
+    }
+
+    fn kept(&self, value: CutId) -> Option<State> {
+        ChosenPlan::kept(self, value)
+    }
+
+    fn way(&self, region: RegionId) -> u32 {
+        self.network.var_of_region[region].expand().map_or(0, |var| self.assignment[var])
+    }
 }
 
 /// What costs something.
@@ -41,6 +62,12 @@ impl<'a> ChosenPlan<'a> {
     pub(crate) fn kept(&self, value: CutId) -> Option<State> {
         let var = self.network.var_of_value[value].expand()?;
         self.network.states[value].get(self.assignment[var] as usize).copied()
+    }
+
+    /// Whether a value is one of a way that is not taken.
+    pub(crate) fn is_off(&self, program: &Program<'_>, value: CutId) -> bool {
+        let var = program.values[value].producer.and_then(|(op, _)| self.network.var_of_op[op].expand());
+        var.is_some_and(|var| self.network.is_off(var, self.assignment))
     }
 
     /// The state in which a value comes to its takers, partial sums included; `None` of free values.

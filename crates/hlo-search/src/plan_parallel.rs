@@ -10,14 +10,16 @@ use crate::picture::draw_plan;
 use crate::pins::{Pins, find};
 use crate::plan::ChosenPlan;
 use crate::program::Program;
-use crate::report::{AlgebraReport, PlanReport, RewriteReport};
-use crate::search::{GivenPlan, SearchLimits, drawn, search};
+use crate::regions::RewrittenRegion;
+use crate::report::{AlgebraReport, PlanReport, RegionReport, RewriteReport, Rewritten};
+use crate::search::{GivenPlan, SearchLimits, drawn};
 use crate::search_options::{Algebra, SearchOptions};
+use crate::search_within::search_within;
 use crate::solver::{Cost, INFINITE};
 use crate::stack_branches::{pack_program, stack_branches, unpack_program};
+use crate::ways_search::{RewrittenProgram, WaysFound, search_ways};
 use crate::why::{WhyReport, why};
 use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
-use hlo_analysis::time::{Machine, Network};
 use hlo_ir::attrs::Attrs;
 use hlo_ir::axes::AxisSharding;
 use hlo_ir::custom_target::CustomTarget;
@@ -54,6 +56,8 @@ pub struct ParallelPlan {
     pub picture: String,
     /// Where this is a plan of a rewritten program: the best plan of the program as it is.
     pub as_it_is: Option<Box<ParallelPlan>>,
+    /// The best plan with regions computed in other ways, where there are such.
+    pub(crate) ways: Option<WaysFound>,
     /// Where state is held stacked: what makes it of the program's own state, and what gives that back.
     pub state_programs: Option<StatePrograms>,
 }
@@ -94,18 +98,27 @@ pub fn plan_parallel(
     let is_free = options.plan == "best" && options.pins.trim().is_empty() && (options.draw.is_none() || is_alone);
     let as_it_is = match options.algebra {
         Algebra::Rewritten if is_free => Err(SearchError::NothingRewritten),
-        _ => plan_program(module, asked, frequency_options, None),
+        _ if is_free => plan_program(module, asked, frequency_options, None),
+        _ => {
+            let options = SearchOptions { regions: false, ..options.clone() };
+            plan_program(module, &Asked { options: &options, ..*asked }, frequency_options, None)
+        }
     };
-    let Some(form) = options.algebra.state_form().filter(|_| is_free) else { return as_it_is };
+    if !is_free {
+        return as_it_is;
+    }
     // What cannot be planned as it is for another reason than memory cannot be planned otherwise.
     if !matches!(as_it_is, Ok(Searched::Plan(_)) | Err(SearchError::Memory { .. } | SearchError::NothingRewritten)) {
         return as_it_is;
     }
     let mut best = as_it_is;
-    let plain_step_s = match &best {
-        Ok(Searched::Plan(plan)) => Some(plan.report.step_s),
-        Ok(Searched::Nothing(_)) | Err(_) => None,
-    };
+    let plain_step_s = step_s(&best);
+    if let Ok(Searched::Plan(plan)) = &mut best
+        && let Some(ways) = plan.ways.take()
+    {
+        best = with_regions(best, ways, asked, frequency_options, plain_step_s);
+    }
+    let Some(form) = options.algebra.state_form() else { return best };
     for (rewritten, stacked) in stack_branches(module, form) {
         // What a few small ops could save is not worth a search; where the state may be held stacked, that is what is asked for.
         let is_small = options.algebra == Algebra::SameState && stacked.share < LEAST_SHARE;
@@ -113,33 +126,82 @@ pub fn plan_parallel(
             continue;
         }
         progress("searches a parallel plan with branches made one");
-        let to_beat = match &best {
-            Ok(Searched::Plan(plan)) => Some(plan.report.step_s),
-            Ok(Searched::Nothing(_)) | Err(_) => None,
-        };
-        match plan_program(&rewritten, asked, frequency_options, to_beat) {
+        match plan_program(&rewritten, asked, frequency_options, step_s(&best)) {
             Ok(Searched::Plan(mut other)) => {
                 if !stacked.state.is_empty() {
                     let programs = pack_program(module, &stacked.state).zip(unpack_program(module, &stacked.state));
                     other.state_programs = programs.map(|(pack, unpack)| StatePrograms { pack, unpack });
                 }
                 let (step_s, bound_s) = (Some(other.report.step_s), other.report.bound_s);
-                best =
-                    Ok(Searched::Plan(better(best, other, RewriteReport { stacked, step_s, bound_s }, plain_step_s)));
+                let way = RewriteReport { what: Rewritten::Branches(stacked), step_s, bound_s };
+                best = Ok(Searched::Plan(better(best, other, way, plain_step_s)));
             }
             Err(SearchError::NotFaster { bound_s }) => {
-                if let Ok(Searched::Plan(plan)) = &mut best {
-                    let none = AlgebraReport { plain_step_s, taken: None, ways: Vec::new(), predicted_s: None };
-                    let way = RewriteReport { stacked, step_s: None, bound_s };
-                    plan.report.algebra.get_or_insert(none).ways.push(way);
-                    plan.report.bound_s = plan.report.bound_s.min(bound_s);
-                    plan.report.is_exact = is_exact(&plan.report);
-                }
+                let way = RewriteReport { what: Rewritten::Branches(stacked), step_s: None, bound_s };
+                note_way(&mut best, way, plain_step_s);
             }
             Ok(Searched::Nothing(_)) | Err(_) => {}
         }
     }
     best
+}
+
+/// Modelled time of a step by a plan; `None`: there is none.
+fn step_s(searched: &Result<Searched, SearchError>) -> Option<f64> {
+    match searched {
+        Ok(Searched::Plan(plan)) => Some(plan.report.step_s),
+        Ok(Searched::Nothing(_)) | Err(_) => None,
+    }
+}
+
+/// The plan with regions in the ways that the search took, if it is faster; the bound of the joint search is one of all ways.
+fn with_regions(
+    mut best: Result<Searched, SearchError>,
+    ways: WaysFound,
+    asked: &Asked<'_>,
+    frequency_options: FrequencyOptions,
+    plain_step_s: Option<f64>,
+) -> Result<Searched, SearchError> {
+    let bound_s = (ways.lower_bound as f64 / 1e12).max(0.0);
+    let n_looked_at = ways.n_regions;
+    let report = |regions: Vec<(RewrittenRegion, Option<Cost>)>| {
+        let taken = regions.into_iter().map(|(region, without)| {
+            let without_s = without.map(|cost| cost as f64 / 1e12);
+            RegionReport { region, without_s }
+        });
+        Rewritten::Regions { n_looked_at, taken: taken.collect() }
+    };
+    if let Ok(Searched::Plan(plan)) = &mut best {
+        plan.report.is_reproducible &= !ways.was_stopped;
+    }
+    let Some(RewrittenProgram { module, mesh, regions }) = ways.rewritten else {
+        note_way(&mut best, RewriteReport { what: report(Vec::new()), step_s: None, bound_s }, plain_step_s);
+        return best;
+    };
+    (asked.progress)("plans the program with regions computed otherwise");
+    let options = SearchOptions { meshes: vec![mesh.sizes.to_vec()], regions: false, ..asked.options.clone() };
+    let asked = Asked { options: &options, given: None, ..*asked };
+    match plan_program(&module, &asked, frequency_options, step_s(&best)) {
+        Ok(Searched::Plan(mut other)) => {
+            // On the mesh of the best ways alone the plan's own bound says less than that of the joint search.
+            other.report.bound_s = bound_s;
+            let step_s = Some(other.report.step_s);
+            let way = RewriteReport { what: report(regions), step_s, bound_s };
+            Ok(Searched::Plan(better(best, other, way, plain_step_s)))
+        }
+        Ok(Searched::Nothing(_)) | Err(_) => {
+            note_way(&mut best, RewriteReport { what: report(regions), step_s: None, bound_s }, plain_step_s);
+            best
+        }
+    }
+}
+
+/// Notes a rewritten program of which no plan is faster; the bound is that of all programs.
+fn note_way(best: &mut Result<Searched, SearchError>, way: RewriteReport, plain_step_s: Option<f64>) {
+    let Ok(Searched::Plan(plan)) = best else { return };
+    plan.report.bound_s = plan.report.bound_s.min(way.bound_s);
+    plan.report.is_exact = is_exact(&plan.report);
+    plan.report.algebra.get_or_insert_with(|| AlgebraReport::new(plain_step_s)).ways.push(way);
 }
 
 /// The share of a program's arithmetic that branches have at least for which it is planned anew with them made one.
@@ -158,11 +220,11 @@ fn better(
 ) -> Box<ParallelPlan> {
     let Ok(Searched::Plan(mut best)) = best else {
         let mut plan = other;
-        plan.report.algebra = Some(AlgebraReport { plain_step_s, taken: Some(0), ways: vec![way], predicted_s: None });
+        let algebra = AlgebraReport { taken: Some(0), ways: vec![way], ..AlgebraReport::new(plain_step_s) };
+        plan.report.algebra = Some(algebra);
         return plan;
     };
-    let none = AlgebraReport { plain_step_s, taken: None, ways: Vec::new(), predicted_s: None };
-    let mut algebra = best.report.algebra.take().unwrap_or(none);
+    let mut algebra = best.report.algebra.take().unwrap_or_else(|| AlgebraReport::new(plain_step_s));
     algebra.ways.push(way);
     let bound_s = best.report.bound_s.min(other.report.bound_s);
     let is_reproducible = best.report.is_reproducible && other.report.is_reproducible;
@@ -210,7 +272,9 @@ fn plan_program(
     let links = options.machine.network(options.n_devices as usize).map_err(SearchError::OtherSize)?;
     let mut work = module.clone();
     drop_words(&mut work);
-    let copies = match CallSiteCopies::has_shared(&work) {
+    // Regions are those of the program that is written; a copy for each call site is none.
+    let has_copies = CallSiteCopies::has_shared(&work);
+    let copies = match has_copies {
         true => CallSiteCopies::split(&mut work),
         false => CallSiteCopies::default(),
     };
@@ -243,6 +307,7 @@ fn plan_program(
             },
             false => options.meshes.iter().map(|sizes| SearchMesh { sizes: sizes.iter().copied().collect() }).collect(),
         },
+        start: None,
         to_beat: to_beat.map_or(INFINITE, |seconds| (seconds * 1e12) as Cost),
         is_over,
         progress,
@@ -258,6 +323,9 @@ fn plan_program(
         Some(_) => SearchError::NotFaster { bound_s: none.lower_bound as f64 / 1e12 },
         None => none_found(options, none),
     })?;
+    let is_asked = options.regions && to_beat.is_none() && !has_copies;
+    let ways = is_asked
+        .then(|| search_ways(&before, (&program, &found), frequency_options, &options.machine, &links, &limits));
     let Found { network, assignment, .. } = &found;
     let report = PlanReport::new(&program, &found, &options.machine, &links, limits.memory_limit);
     let emission = plan_emission(&program, &ChosenPlan { network, assignment });
@@ -275,50 +343,9 @@ fn plan_program(
         picture,
         as_it_is: None,
         state_programs: None,
+        ways: ways.flatten(),
     })))
 }
-
-/// Shares of the memory limit that are tried where no plan is found within it: what is counted of a plan is an estimate, and a search that
-/// has to take less may end within the limit. The first one is tried too where the search leaves a gap: fewer plans are left to look at.
-const TIGHTER: [f64; 3] = [0.95, 0.88, 0.8];
-
-/// The best plan within the limits. Where none is found but under a tighter limit, there is no bound.
-fn search_within(
-    program: &Program<'_>,
-    machine: &Machine,
-    links: &Network,
-    limits: &SearchLimits<'_>,
-) -> Result<Found, NotFound> {
-    let mut found = search(program, machine, links.clone(), limits);
-    let Some(limit) = limits.memory_limit else { return found };
-    for (round, share) in TIGHTER.into_iter().enumerate() {
-        let is_open = match &found {
-            Ok(plan) => round == 0 && !plan.is_exact,
-            // Where even the least plan takes much more, trying is of no use.
-            Err(none) => none.least_bytes.is_some_and(|least| least as f64 <= MOST_ABOVE * limit as f64),
-        };
-        if !is_open || (limits.is_over)() {
-            break;
-        }
-        let tighter = SearchLimits { memory_limit: Some((limit as f64 * share) as u64), ..limits.clone() };
-        found = match (search(program, machine, links.clone(), &tighter), found) {
-            (Ok(plan), Ok(known)) if plan.cost < known.cost => {
-                let lower_bound = known.lower_bound.min(plan.cost);
-                Ok(Found { lower_bound, is_exact: false, baselines: known.baselines, meshes: known.meshes, ..plan })
-            }
-            (Ok(_) | Err(_), Ok(known)) => Ok(known),
-            (Ok(plan), Err(_)) => Ok(Found { lower_bound: 0, is_exact: false, ..plan }),
-            (Err(less), Err(none)) => {
-                let least_bytes = less.least_bytes.into_iter().chain(none.least_bytes).min();
-                Err(NotFound { least_bytes, ..none })
-            }
-        };
-    }
-    found
-}
-
-/// How far above the limit the least plan may be for tighter limits to be tried.
-const MOST_ABOVE: f64 = 1.2;
 
 /// How the annotations of the same program say that values are cut, by the names of instructions.
 fn read_given(program: &Program<'_>, given: &Module, n_devices: usize) -> GivenPlan {

@@ -6,28 +6,22 @@
 //! - A value is *kept* in one state (a hub): entry parameters, carried values, and whatever is taken twice or more. Any other value goes
 //!   straight from the op that computes it to the one that takes it.
 
+use crate::choices::{Choices, Port};
 use crate::error::SearchError;
+pub(crate) use crate::ids::{CutId, OpId};
+use crate::regions::{RegionId, UnionMarks, WayOf};
 use cranelift_entity::packed_option::PackedOption;
-use cranelift_entity::{EntitySet, PrimaryMap, SecondaryMap, entity_impl};
+use cranelift_entity::{EntitySet, PrimaryMap, SecondaryMap};
 use hlo_analysis::frequency::Frequencies;
 use hlo_analysis::values::{Origin, SharedCallees, Through, User, ValueId, Values};
 
 use hlo_ir::factors::{FactorSet, find_factors};
 use hlo_ir::{ArrayShape, Dims, InstId, Module};
 use hlo_spmd::is_rebuilt;
+use smallvec::SmallVec;
 
 /// What only hands values on.
 pub(crate) const THROUGH: Through = Through { markers: true, copies: false, async_halves: true };
-
-/// A value that is cut.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct CutId(u32);
-entity_impl!(CutId, "cut");
-
-/// An op that is run on shards.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct OpId(u32);
-entity_impl!(OpId, "op");
 
 /// Who takes a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,6 +64,8 @@ pub(crate) struct CutValue {
     pub is_kept: bool,
     /// Whether it is a leaf of an entry parameter.
     pub is_param: bool,
+    /// Whether it is a result of a region with several ways: it is what the way gives that runs.
+    pub is_port: bool,
     /// Takers, with how often each takes it.
     pub takers: Vec<(Taker, f64)>,
 }
@@ -104,6 +100,8 @@ pub(crate) struct Program<'m> {
     of: SecondaryMap<ValueId, PackedOption<CutId>>,
     /// The parameter whose memory a leaf of the result takes, by leaf.
     pub replaced: Vec<Option<CutId>>,
+    /// Regions with several ways; none in a program as it is.
+    pub choices: Choices,
 }
 
 impl<'m> Program<'m> {
@@ -112,6 +110,18 @@ impl<'m> Program<'m> {
     /// # Errors
     /// It has no entry.
     pub(crate) fn read(module: &'m Module, frequencies: &Frequencies) -> Result<Program<'m>, SearchError> {
+        Program::read_union(module, frequencies, &UnionMarks::default())
+    }
+
+    /// Reads a global program with several ways of its regions beside each other.
+    ///
+    /// # Errors
+    /// It has no entry.
+    pub(crate) fn read_union(
+        module: &'m Module,
+        frequencies: &Frequencies,
+        marks: &UnionMarks,
+    ) -> Result<Program<'m>, SearchError> {
         let entry = module.entry().ok_or(SearchError::NoEntry)?;
         let leaves = Values::find(module, THROUGH, SharedCallees::Entered);
         let mut program = Program {
@@ -121,10 +131,16 @@ impl<'m> Program<'m> {
             ops: PrimaryMap::new(),
             of: SecondaryMap::new(),
             replaced: Vec::new(),
+            choices: Choices::new(marks.n_ways.clone()),
         };
         program.add_values();
-        program.add_ops(frequencies);
+        program.add_ops(frequencies, marks);
         program.order_ops();
+        for (id, op) in &program.ops {
+            if let Some(of) = marks.way_of[op.inst] {
+                program.choices.add_op(id, of);
+            }
+        }
         program.find_replaced(entry);
         program.add_takers(frequencies);
         Ok(program)
@@ -133,6 +149,12 @@ impl<'m> Program<'m> {
     /// The value of a leaf.
     pub(crate) fn value_of(&self, id: ValueId) -> Option<CutId> {
         self.of[id].expand()
+    }
+
+    /// The way of a region that a value is part of; a port is part of none.
+    pub(crate) fn way_of(&self, value: CutId) -> Option<WayOf> {
+        let (op, _) = self.values[value].producer?;
+        self.choices.of_op[op]
     }
 
     /// The values of an instruction's leaves.
@@ -184,11 +206,12 @@ impl<'m> Program<'m> {
             producer: None,
             is_kept: value.origin != Origin::Computed,
             is_param: value.origin == Origin::EntryParam,
+            is_port: false,
             takers: Vec::new(),
         }
     }
 
-    fn add_ops(&mut self, frequencies: &Frequencies) {
+    fn add_ops(&mut self, frequencies: &Frequencies, marks: &UnionMarks) {
         for comp in self.leaves.comps.clone() {
             for &inst in &self.module.comp(comp).insts {
                 if !self.leaves.is_live(inst) {
@@ -199,11 +222,21 @@ impl<'m> Program<'m> {
                     let value = &self.leaves.values[id];
                     value.origin == Origin::Computed && value.sites[0].0 == inst
                 });
-                if is_computed {
-                    self.add_op(inst, own, frequencies.of(comp));
+                match marks.port_of[inst] {
+                    Some(region) => self.add_port(inst, region),
+                    None if is_computed => self.add_op(inst, own, frequencies.of(comp)),
+                    None => {}
                 }
             }
         }
+    }
+
+    fn add_port(&mut self, inst: InstId, region: RegionId) {
+        let Some(value) = self.of_leaves(inst).next().flatten() else { return };
+        let operands = self.module.inst(inst).operands.iter();
+        let roots: Vec<CutId> = operands.filter_map(|&operand| self.of_leaves(operand).next().flatten()).collect();
+        (self.values[value].is_kept, self.values[value].is_port) = (true, true);
+        self.choices.add_port(Port { region, value, roots });
     }
 
     fn add_op(&mut self, inst: InstId, results: Vec<PackedOption<CutId>>, frequency: f64) {
@@ -242,7 +275,8 @@ impl<'m> Program<'m> {
                 if next == 0 && !is_seen.insert(op) {
                     continue;
                 }
-                let makers = self.ops[op].operands.iter().filter_map(|v| Some(self.values[v.expand()?].producer?.0));
+                let makers =
+                    self.ops[op].operands.iter().filter_map(|v| v.expand()).flat_map(|value| self.makers(value));
                 match makers.enumerate().skip(next).find(|(_, maker)| !is_seen.contains(*maker)) {
                     Some((k, maker)) => stack.extend([(op, k + 1), (maker, 0)]),
                     None => order.push(op),
@@ -255,6 +289,14 @@ impl<'m> Program<'m> {
             for value in old[op].results.iter().filter_map(|value| value.expand()) {
                 self.values[value].producer = self.values[value].producer.map(|(_, k)| (new, k));
             }
+        }
+    }
+
+    /// The ops that compute a value: of a port those of every way.
+    fn makers(&self, value: CutId) -> SmallVec<[OpId; 4]> {
+        match self.choices.port(value) {
+            Some(port) => port.roots.iter().flat_map(|&root| self.makers(root)).collect(),
+            None => self.values[value].producer.iter().map(|(op, _)| *op).collect(),
         }
     }
 
@@ -315,6 +357,11 @@ impl<'m> Program<'m> {
         }
     }
 
+    /// The value of an instruction that is a port.
+    fn port_at(&self, inst: InstId) -> Option<CutId> {
+        self.of_leaves(inst).next().flatten().filter(|&value| self.values[value].is_port)
+    }
+
     fn add_takers(&mut self, frequencies: &Frequencies) {
         let op_of: SecondaryMap<InstId, PackedOption<OpId>> = {
             let mut map = SecondaryMap::new();
@@ -326,9 +373,10 @@ impl<'m> Program<'m> {
             for taken in &self.leaves.uses[id] {
                 let frequency = frequencies.of(taken.comp);
                 let taker = match taken.user {
-                    User::Op { inst, operand } => match op_of[inst].expand() {
-                        Some(op) => Taker::Op { op, operand },
-                        None => continue,
+                    User::Op { inst, operand } => match (op_of[inst].expand(), self.port_at(inst)) {
+                        (Some(op), _) => Taker::Op { op, operand },
+                        (None, Some(port)) => Taker::Becomes(port),
+                        (None, None) => continue,
                     },
                     User::Becomes(into) => match self.value_of(into) {
                         Some(into) if into != value => Taker::Becomes(into),

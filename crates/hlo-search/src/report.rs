@@ -7,6 +7,7 @@ use crate::pipeline::{PipelineReport, find_pipelines};
 use crate::plan::{ChosenPlan, CostOf};
 use crate::prices::Prices;
 use crate::program::{CutId, Program};
+use crate::regions::RewrittenRegion;
 use crate::solver::{Cost, INFINITE, RunnerUps};
 use crate::stack_branches::StackedBranches;
 use hlo_analysis::time::{Machine, Network};
@@ -72,12 +73,36 @@ pub struct AlgebraReport {
 /// One rewritten program.
 #[derive(Clone, Debug, Serialize)]
 pub struct RewriteReport {
-    /// The branches that are one in it.
-    pub stacked: StackedBranches,
+    /// What is written otherwise.
+    pub what: Rewritten,
     /// Modelled time of a step by the best plan; `None`: no plan is faster than those that were known.
     pub step_s: Option<f64>,
     /// No plan of it takes less on the meshes that were searched.
     pub bound_s: f64,
+}
+
+/// What is written otherwise in a program.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Rewritten {
+    /// Branches are one.
+    Branches(StackedBranches),
+    /// Regions are computed in other ways.
+    Regions {
+        /// Regions with more than one way.
+        n_looked_at: usize,
+        /// Those of which another way than the program's own is taken.
+        taken: Vec<RegionReport>,
+    },
+}
+
+/// A region that is computed in another way.
+#[derive(Clone, Debug, Serialize)]
+pub struct RegionReport {
+    /// What it gives, and how.
+    pub region: RewrittenRegion,
+    /// Modelled time of a step with the program's own way of it, all ops placed anew; `None`: not looked for.
+    pub without_s: Option<f64>,
 }
 
 /// What is said of a plan to compare with that there is not.
@@ -277,19 +302,32 @@ impl PlanReport {
 }
 
 impl AlgebraReport {
-    /// Tells of the branches of the plan, and of those that were left.
+    /// Of a program of which nothing rewritten is known yet.
+    pub(crate) fn new(plain_step_s: Option<f64>) -> AlgebraReport {
+        AlgebraReport { plain_step_s, taken: None, ways: Vec::new(), predicted_s: None }
+    }
+
+    /// Tells of what is rewritten in the plan, and of what was left.
     fn tell(&self, entry: &str, step_s: f64, report: &mut PassReport) {
         let ms = |s: f64| format!("{:.3} ms", s * 1e3);
         for (k, way) in self.ways.iter().enumerate() {
-            match (self.taken == Some(k), self.plain_step_s) {
+            let is_taken = self.taken == Some(k);
+            let stacked = match &way.what {
+                Rewritten::Branches(stacked) => stacked,
+                Rewritten::Regions { taken, .. } => {
+                    report.decisions.extend(taken.iter().map(|one| one.decision(is_taken, step_s, way.step_s)));
+                    continue;
+                }
+            };
+            match (is_taken, self.plain_step_s) {
                 (true, Some(plain)) => {
                     let why = format!("{} a step as it is, {} so", ms(plain), ms(step_s));
-                    way.stacked.tell(entry, &why, report);
+                    stacked.tell(entry, &why, report);
                 }
                 (true, None) => {
-                    way.stacked.tell(entry, "of the program as it is there is no plan to compare with", report);
+                    stacked.tell(entry, "of the program as it is there is no plan to compare with", report);
                 }
-                (false, _) => report.decisions.extend(way.stacked.sets.iter().map(|set| Decision {
+                (false, _) => report.decisions.extend(stacked.sets.iter().map(|set| Decision {
                     subject: set.products.iter().map(|name| format!("%{name}")).collect::<Vec<_>>().join(", "),
                     computation: entry.into(),
                     action: format!("{} branches of {} ops left", set.n_branches, set.n_ops),
@@ -300,6 +338,34 @@ impl AlgebraReport {
                     ..Decision::default()
                 })),
             }
+        }
+    }
+}
+
+impl RegionReport {
+    /// Tells of a region of the plan, or of a plan that was left.
+    fn decision(&self, is_taken: bool, step_s: f64, other_s: Option<f64>) -> Decision {
+        let region = &self.region;
+        let ms = |s: f64| format!("{:.3} ms", s * 1e3);
+        let rules = region.rules.join(", ");
+        Decision {
+            subject: region.results.iter().map(|name| format!("%{name}")).collect::<Vec<_>>().join(", "),
+            computation: region.computation.clone(),
+            action: match is_taken {
+                true => format!("{} products computed as {}", region.n_products, region.n_products_so),
+                false => format!("{} products left", region.n_products),
+            },
+            reason: match (is_taken, other_s) {
+                (true, _) => match self.without_s {
+                    Some(without) => format!("{} a step as it was, {} so; by {rules}", ms(without), ms(step_s)),
+                    None => format!("by {rules}"),
+                },
+                (false, Some(other)) => {
+                    format!("{} a step with {} of them, {} as planned", ms(other), region.n_products_so, ms(step_s))
+                }
+                (false, None) => format!("no plan with them in another way takes less than {}", ms(step_s)),
+            },
+            ..Decision::default()
         }
     }
 }

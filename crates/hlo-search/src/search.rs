@@ -5,7 +5,11 @@
 //! which axis is the more major on a dim decides what reshapes pass on and what a gather leaves in place. The bound is the least of
 //! the bounds of the meshes that were searched; the report says which ones the effort did not reach.
 
-use crate::baselines::{Allowed, BASELINES, Baseline, Restricted, lift};
+mod by_ways;
+
+pub(crate) use by_ways::allow_ways;
+
+use crate::baselines::{Allowed, BASELINES, Baseline, KnownPlan, Restricted, lift};
 use crate::draw::draw_assignment;
 use crate::found::{BaselineFact, Found, MeshFact, MeshOutcome, NotFound};
 use crate::memory::Lifetimes;
@@ -43,6 +47,8 @@ pub(crate) struct SearchLimits<'a> {
     pub only: Option<Baseline>,
     /// How another plan of the same program (MindSpore's search) cuts values.
     pub given: Option<GivenPlan>,
+    /// A plan to start from.
+    pub start: Option<&'a (dyn KnownPlan + Sync)>,
     /// Only plans that cost less are looked for.
     pub to_beat: Cost,
     /// Asked now and then whether time is over.
@@ -219,9 +225,10 @@ impl MeshSearch<'_, '_, '_> {
             self.meshes.push(fact(MeshOutcome::Unpinnable));
             return;
         }
-        let best = self.best.iter().map(|(coarse, found, _)| (coarse, found));
-        let known = self.known.iter().map(|(coarse, found)| (coarse, found));
-        let mut starts: Vec<Assignment> = best.chain(known).filter_map(|coarse| lift(coarse, &network)).collect();
+        let best = self.best.iter().map(|(coarse, found, _)| ChosenPlan { network: coarse, assignment: found });
+        let known = self.known.iter().map(|(coarse, found)| ChosenPlan { network: coarse, assignment: found });
+        let mut starts: Vec<Assignment> = best.chain(known).filter_map(|coarse| lift(&coarse, &network)).collect();
+        starts.extend(self.limits.start.and_then(|start| lift(start as &dyn KnownPlan, &network)));
         // Every mesh gets its part, but no less than what it takes to look at its tables some times.
         let n_entries: u64 = network.problem.pairs.iter().map(|pair| pair.table.costs.len() as u64).sum();
         let effort = (left / n_left as u64).max(ENTRIES_READ * n_entries);
@@ -233,7 +240,9 @@ impl MeshSearch<'_, '_, '_> {
         if let Some(only) = self.limits.only {
             return self.run_only(only, mesh, network, effort);
         }
-        for baseline in BASELINES.into_iter().filter(|baseline| baseline.n_axes() == mesh.n_axes()) {
+        // Of a program with several ways, the plans by hand are those of the program as it is, and are known.
+        let by_hand = BASELINES.into_iter().filter(|_| self.limits.start.is_none());
+        for baseline in by_hand.filter(|baseline| baseline.n_axes() == mesh.n_axes()) {
             let allowed = baseline.allowed(self.facts.program, &self.roles, &network);
             starts.extend(self.run_baseline(baseline, &allowed, &mut network, left / BASELINE_SHARE));
         }
@@ -244,7 +253,10 @@ impl MeshSearch<'_, '_, '_> {
         // A mesh whose bound comes so near is good enough, too.
         let near = |cost: Cost| cost - (cost as f64 * self.limits.wanted_gap) as Cost;
         let cutoff = Some(self.best_cost().min(self.limits.to_beat)).filter(|&cost| cost < INFINITE).map(near);
-        let solved = self.solve_within(&mut network, None, &starts, effort, cutoff);
+        let solved = match self.facts.program.choices.n_ways.is_empty() {
+            true => self.solve_within(&mut network, None, &starts, effort, cutoff),
+            false => self.solve_by_ways(&mut network, &starts, effort, cutoff),
+        };
         let outcome = if solved.was_bounded { MeshOutcome::Bounded } else { MeshOutcome::Searched };
         self.meshes.push(MeshFact {
             cost: solved.cost,

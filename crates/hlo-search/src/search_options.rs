@@ -74,6 +74,12 @@ pub(crate) const OPTIONS: &[OptionInfo] = &[
                branches as one parameter; rewritten: as same-state, and never the program as it is",
     },
     OptionInfo {
+        name: "regions",
+        kind: OptionKind::Bool,
+        default: "false",
+        help: "whether matrix products and convolutions may be joined, split and done in another order, by proved rules",
+    },
+    OptionInfo {
         name: "even",
         kind: OptionKind::Word(&["false", "ends", "true"]),
         default: "false",
@@ -112,6 +118,8 @@ pub struct SearchOptions {
     pub dumps_problem: bool,
     /// Whether branches that are alike may become one.
     pub algebra: Algebra,
+    /// Whether regions of products may be computed in other ways.
+    pub regions: bool,
 }
 
 /// What a search may rewrite.
@@ -202,6 +210,7 @@ impl SearchOptions {
                 "rewritten" => Algebra::Rewritten,
                 _ => Algebra::None,
             },
+            regions: options.flag("regions"),
             plan: options.text("plan").into(),
         })
     }

@@ -10,17 +10,21 @@
 use crate::mesh::SearchMesh;
 use crate::plans::Plan;
 use crate::prices::picoseconds;
-use crate::program::{CutId, Program, SearchOp, Taker};
+use crate::program::{CutId, OpId, Program, SearchOp, Taker};
+use crate::regions::{RegionId, WayOf};
 use crate::solver::Cost;
 use cranelift_entity::{EntitySet, PrimaryMap, SecondaryMap};
 use hlo_analysis::time::{KernelWork, Machine, Unit, arithmetic_dtype, unit};
 use hlo_ir::DType;
 use hlo_ir::cost::Costs;
+use hlo_ir::names::FixedHash;
 use hlo_ir::op::FactorRule;
 use hlo_ir::{InstId, Module};
+use indexmap::IndexSet;
+use smallvec::SmallVec;
 
 /// An op's work, on any mesh.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub(crate) struct OpWork {
     /// Arithmetic of the whole op.
     flops: f64,
@@ -78,20 +82,68 @@ fn kind(module: &Module, inst: InstId) -> Kind {
     }
 }
 
-/// The values that lie in memory.
-pub(crate) fn in_memory(program: &Program<'_>) -> EntitySet<CutId> {
-    let mut out = EntitySet::new();
-    for (id, value) in &program.values {
-        let is_taken_light = match value.takers.as_slice() {
-            [(Taker::Op { op, .. }, _)] => {
-                matches!(kind(program.module, program.ops[*op].inst), Kind::Light | Kind::Reduction)
+/// A program in which each region is computed in one of its ways: the program's own, but of some regions.
+#[derive(Clone, Default)]
+struct Taken {
+    other: SmallVec<[WayOf; 2]>,
+}
+
+impl Taken {
+    fn way(&self, region: RegionId) -> u32 {
+        self.other.iter().find(|one| one.region == region).map_or(0, |one| one.way)
+    }
+
+    fn runs(&self, program: &Program<'_>, op: OpId) -> bool {
+        program.choices.of_op[op].is_none_or(|of| self.way(of.region) == of.way)
+    }
+
+    /// A value, or the one that a port comes from.
+    fn resolved(&self, program: &Program<'_>, value: CutId) -> CutId {
+        match program.choices.port(value) {
+            Some(port) => self.resolved(program, port.roots[self.way(port.region) as usize]),
+            None => value,
+        }
+    }
+
+    /// What takes a value, also through ports.
+    fn add_takers(&self, program: &Program<'_>, value: CutId, out: &mut SmallVec<[Taker; 4]>) {
+        for &(taker, _) in &program.values[value].takers {
+            match taker {
+                Taker::Op { op, .. } if !self.runs(program, op) => {}
+                Taker::Becomes(other) if program.values[other].is_port => {
+                    if self.resolved(program, other) == value {
+                        self.add_takers(program, other, out);
+                    }
+                }
+                Taker::Op { .. } | Taker::Becomes(_) | Taker::Exit(_) | Taker::Replaces { .. } | Taker::Whole => {
+                    out.push(taker);
+                }
             }
+        }
+    }
+
+    /// Whether a value lies in memory.
+    fn is_in_memory(&self, program: &Program<'_>, value: CutId) -> bool {
+        let value = self.resolved(program, value);
+        let of_op = |op: OpId| kind(program.module, program.ops[op].inst);
+        let mut takers = SmallVec::new();
+        self.add_takers(program, value, &mut takers);
+        let is_taken_light = match takers.as_slice() {
+            &[Taker::Op { op, .. }] => matches!(of_op(op), Kind::Light | Kind::Reduction),
             _ => false,
         };
-        let is_made_light =
-            value.producer.is_some_and(|(op, _)| kind(program.module, program.ops[op].inst) == Kind::Light);
-        let is_fused = is_made_light && is_taken_light;
-        if !value.is_free && !is_fused {
+        let is_made_light = program.values[value].producer.is_some_and(|(op, _)| of_op(op) == Kind::Light);
+        !program.values[value].is_free && !(is_made_light && is_taken_light)
+    }
+}
+
+/// The values that lie in memory; those of a way of a region where it is taken.
+pub(crate) fn in_memory(program: &Program<'_>) -> EntitySet<CutId> {
+    let mut out = EntitySet::new();
+    for id in program.values.keys() {
+        let of_way = program.way_of(id).filter(|of| of.way > 0);
+        let taken = Taken { other: of_way.into_iter().collect() };
+        if taken.is_in_memory(program, id) {
             out.insert(id);
         }
     }
@@ -141,6 +193,11 @@ impl OpWork {
         OpWork { flops, dtype, on_matrix_units, reads, writes }
     }
 
+    /// Arithmetic of the whole op.
+    pub(crate) fn flops(&self) -> f64 {
+        self.flops
+    }
+
     /// The cost of one run by this plan, in picoseconds.
     pub(crate) fn cost(
         &self,
@@ -182,12 +239,65 @@ fn result_elem_bytes(program: &Program<'_>, op: &SearchOp) -> f64 {
     first.map_or(1.0, |value| program.values[value].elem_bytes.max(0.125))
 }
 
+/// The work of ops.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Work {
+    /// By op; of an op of a region's way, where that way is taken and other regions are as they were.
+    pub of_op: SecondaryMap<OpId, Option<OpWork>>,
+    /// Ops whose work is another one with another way of a region: by way, its work.
+    pub by_way: Vec<(RegionId, OpId, Vec<OpWork>)>,
+}
+
 /// The work of every op.
-pub(crate) fn find_work(program: &Program<'_>) -> SecondaryMap<crate::program::OpId, Option<OpWork>> {
+pub(crate) fn find_work(program: &Program<'_>) -> Work {
     let (costs, memory) = (Costs::new(program.module), in_memory(program));
-    let mut out = SecondaryMap::new();
+    let mut work = Work::default();
     for (id, op) in &program.ops {
-        out[id] = Some(OpWork::of(program, op, &costs, &memory));
+        work.of_op[id] = Some(OpWork::of(program, op, &costs, &memory));
     }
-    out
+    for region in program.choices.n_ways.keys() {
+        add_neighbours(program, &costs, &memory, region, &mut work);
+    }
+    work
+}
+
+/// Ops around a region whose work depends on its way: what a way gives may be fused with what takes it, or not.
+fn add_neighbours(
+    program: &Program<'_>,
+    costs: &Costs<'_>,
+    memory: &EntitySet<CutId>,
+    region: RegionId,
+    work: &mut Work,
+) {
+    let is_own = |op: OpId| program.choices.of_op[op].is_some_and(|of| of.region == region);
+    let mut touched: IndexSet<CutId, FixedHash> = IndexSet::default();
+    touched.extend(program.choices.ports_of(region).flat_map(|port| port.roots.iter().copied().chain([port.value])));
+    for &op in program.choices.ops_of(region) {
+        let op = &program.ops[op];
+        touched.extend(op.operands.iter().chain(&op.results).filter_map(|value| value.expand()));
+    }
+    let mut around: IndexSet<OpId, FixedHash> = IndexSet::default();
+    for &value in &touched {
+        let value = &program.values[value];
+        around.extend(value.producer.iter().map(|(op, _)| *op).chain(value.takers.iter().filter_map(|(t, _)| t.op())));
+    }
+    around.retain(|&op| !is_own(op));
+    for &op in &around {
+        let of_way = |way: u32| {
+            let own = program.choices.of_op[op].filter(|of| of.way > 0);
+            let taken = Taken { other: own.into_iter().chain([WayOf { region, way }]).collect() };
+            let mut memory = memory.clone();
+            for &value in &touched {
+                match taken.is_in_memory(program, value) {
+                    true => memory.insert(value),
+                    false => memory.remove(value),
+                };
+            }
+            OpWork::of(program, &program.ops[op], costs, &memory)
+        };
+        let ways: Vec<OpWork> = (0..program.choices.n_ways[region]).map(of_way).collect();
+        if ways.iter().any(|one| *one != ways[0]) {
+            work.by_way.push((region, op, ways));
+        }
+    }
 }

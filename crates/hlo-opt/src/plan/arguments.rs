@@ -163,6 +163,9 @@ pub(crate) struct ParallelArgs {
     /// Whether branches that are alike may become one op each, and how their parameters and results are held then
     #[arg(long, value_name = "HOW", default_value = "same-state")]
     pub algebra: AlgebraChoice,
+    /// Whether matrix products and convolutions may be joined, split or done in another order, each time with what that does to the plan
+    #[arg(long)]
+    pub regions: bool,
     /// With --algebra stacked-state: write the program that packs the state of branches here
     #[arg(long, value_name = "FILE")]
     pub pack: Option<PathBuf>,

@@ -19,7 +19,8 @@ use hlo_pass::pipeline::{PassCall, parse_pipeline};
 use hlo_pass::runner::{RunError, RunOptions, bind, run_pipeline};
 use hlo_search::{
     Algebra, AlgebraReport, Asked, Evenness, MOST_DEVICES, NO_BASELINE, ParallelPlan, ParamReport, PlanReport,
-    SearchError, SearchOptions, Searched, USED_SHARE, WhyReport, plan_parallel, read_meshes,
+    RegionReport, Rewritten, SearchError, SearchOptions, Searched, StackedBranches, USED_SHARE, WhyReport,
+    plan_parallel, read_meshes,
 };
 use indexmap::IndexMap;
 use serde::Serialize;
@@ -109,7 +110,7 @@ fn plan_within(module: &Module, asked: &Asked<'_>) -> Result<Searched, Diagnosti
     let mut given = limit;
     for round in 0..MOST_ROUNDS {
         match search(Some(given)) {
-            Ok(Searched::Plan(plan)) => {
+            Ok(Searched::Plan(mut plan)) => {
                 let bound_s = *bound_s.get_or_insert(plan.report.bound_s);
                 let peak = partitioned_peak(&plan)?;
                 if peak as f64 <= most {
@@ -117,7 +118,8 @@ fn plan_within(module: &Module, asked: &Asked<'_>) -> Result<Searched, Diagnosti
                     if best.as_ref().is_none_or(|best| plan.report.step_s < best.report.step_s) {
                         let report =
                             PlanReport { is_exact: plan.report.is_exact && round == 0, bound_s, ..plan.report };
-                        best = Some(Box::new(ParallelPlan { report, ..*plan }));
+                        plan.report = report;
+                        best = Some(plan);
                     }
                     if round == 0 {
                         break;
@@ -280,6 +282,7 @@ fn read_options(args: &ParallelArgs) -> Result<SearchOptions, Failure> {
             AlgebraChoice::SameState => Algebra::SameState,
             AlgebraChoice::StackedState => Algebra::StackedState,
         },
+        regions: args.regions,
     })
 }
 
@@ -398,13 +401,16 @@ fn algebra_text(algebra: &AlgebraReport, step_s: f64, out: &mut String) {
     if let Some([plain, rewritten]) = algebra.predicted_s {
         let _ = writeln!(
             out,
-            "  partitioned, collectives beside kernels: {} as it is, {} with branches made one",
+            "  partitioned, collectives beside kernels: {} as it is, {} rewritten",
             time_text(plain),
             time_text(rewritten)
         );
     }
     for (k, way) in algebra.ways.iter().enumerate().filter(|(k, _)| Some(*k) != algebra.taken) {
-        let name = format!("branches made one, way {}", k + 1);
+        let name = match &way.what {
+            Rewritten::Branches(_) => format!("branches made one, way {}", k + 1),
+            Rewritten::Regions { n_looked_at, .. } => format!("{n_looked_at} regions in other ways"),
+        };
         let line = match way.step_s {
             Some(_) => row(&name, way.step_s),
             None => format!("  {name:<33} no plan is faster"),
@@ -414,32 +420,49 @@ fn algebra_text(algebra: &AlgebraReport, step_s: f64, out: &mut String) {
     for (k, way) in algebra.ways.iter().enumerate() {
         let is_taken = Some(k) == algebra.taken;
         let said = if is_taken { "algebra, as the plan has it" } else { "algebra, left" };
-        let mut kinds: IndexMap<(usize, usize, usize), (usize, &[String])> = IndexMap::new();
-        for set in &way.stacked.sets {
-            let kind = (set.n_branches, set.n_ops, set.n_products);
-            kinds.entry(kind).or_insert((0, &set.products)).0 += 1;
+        match &way.what {
+            Rewritten::Branches(stacked) => branches_text(&format!("{said}: way {}", k + 1), stacked, is_taken, out),
+            Rewritten::Regions { taken, .. } => taken.iter().for_each(|one| region_text(said, one, out)),
         }
-        for ((n_branches, n_ops, n_products), (n_sets, products)) in kinds {
-            let shown = products.iter().take(2).map(|name| format!("%{name}")).collect::<Vec<_>>().join(", ");
-            let more = if products.len() > 2 { " …" } else { "" };
-            let times = if n_sets > 1 { format!("{n_sets} times ") } else { String::new() };
-            let _ = writeln!(
-                out,
-                "{said}: way {}: {times}{n_branches} branches of {n_ops} ops ({n_products} products) are one: {shown}{more}",
-                k + 1
-            );
-        }
-        if is_taken && !way.stacked.state.is_empty() {
-            let n_held: usize = way.stacked.state.iter().map(|param| param.of.len()).sum();
-            let n_new = way.stacked.state.len();
-            let first = way.stacked.state[0].names.iter().take(2).map(|name| format!("%{name}"));
-            let first = first.collect::<Vec<_>>().join(", ");
-            let _ = writeln!(
-                out,
-                "  {n_held} parameters are held as {n_new} ({first} … as one): --pack and --unpack write the programs that convert them;\n  \
-                 in a model's own code: jnp.stack for those weights, jax.vmap over the branches"
-            );
-        }
+    }
+}
+
+/// A region that is computed in another way.
+fn region_text(said: &str, one: &RegionReport, out: &mut String) {
+    let region = &one.region;
+    let shown = region.results.iter().take(3).map(|name| format!("%{name}")).collect::<Vec<_>>().join(", ");
+    let more = if region.results.len() > 3 { " …" } else { "" };
+    let without = one.without_s.map_or(String::new(), |s| format!("; {} without", time_text(s)));
+    let (before, after, rules) = (region.n_products, region.n_products_so, region.rules.join(", "));
+    let _ = writeln!(out, "{said}: {shown}{more}: {before} products as {after}, by {rules}{without}");
+}
+
+/// Branches that are one.
+fn branches_text(said: &str, stacked: &StackedBranches, is_taken: bool, out: &mut String) {
+    let mut kinds: IndexMap<(usize, usize, usize), (usize, &[String])> = IndexMap::new();
+    for set in &stacked.sets {
+        let kind = (set.n_branches, set.n_ops, set.n_products);
+        kinds.entry(kind).or_insert((0, &set.products)).0 += 1;
+    }
+    for ((n_branches, n_ops, n_products), (n_sets, products)) in kinds {
+        let shown = products.iter().take(2).map(|name| format!("%{name}")).collect::<Vec<_>>().join(", ");
+        let more = if products.len() > 2 { " …" } else { "" };
+        let times = if n_sets > 1 { format!("{n_sets} times ") } else { String::new() };
+        let _ = writeln!(
+            out,
+            "{said}: {times}{n_branches} branches of {n_ops} ops ({n_products} products) are one: {shown}{more}"
+        );
+    }
+    if is_taken && !stacked.state.is_empty() {
+        let n_held: usize = stacked.state.iter().map(|param| param.of.len()).sum();
+        let n_new = stacked.state.len();
+        let first = stacked.state[0].names.iter().take(2).map(|name| format!("%{name}"));
+        let first = first.collect::<Vec<_>>().join(", ");
+        let _ = writeln!(
+            out,
+            "  {n_held} parameters are held as {n_new} ({first} … as one): --pack and --unpack write the programs that convert them;\n  \
+             in a model's own code: jnp.stack for those weights, jax.vmap over the branches"
+        );
     }
 }
 

@@ -4,7 +4,7 @@ mod read;
 mod write;
 
 pub use read::{Region, find_regions, read_region};
-pub use write::write_alternative;
+pub use write::{add_alternative, write_alternative};
 
 use std::fmt;
 

@@ -11,9 +11,10 @@ use hlo_ir::attrs::{
 use hlo_ir::edit::Builder;
 use hlo_ir::shape::Dims;
 use hlo_ir::{ArrayShape, CompId, DType, InstId, Literal, Module, Opcode, Scalar, Shape};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-/// Writes an alternative of a region in place of its instructions. The module is as it was if it does not fit.
+/// Writes an alternative of a region in place of its instructions; gives what stands for each output now. The module is as it was if it
+/// does not fit.
 ///
 /// # Errors
 /// The alternative needs a value that is computed from what it gives.
@@ -22,17 +23,10 @@ pub fn write_alternative(
     region: &Region,
     terms: &Terms,
     roots: &[TermId],
-) -> Result<(), BridgeError> {
+) -> Result<Vec<InstId>, BridgeError> {
     let mut changed = module.clone();
-    let mut writer = Writer { module: &mut changed, region, terms, built: BTreeMap::new(), zero: None, sum: None };
-    let mut new = Vec::new();
-    for term in terms.reachable(roots) {
-        let inst = writer.term(term)?;
-        writer.built.insert(term, inst);
-    }
-    for (root, (old, _)) in roots.iter().zip(&region.outputs) {
-        new.push((*old, writer.built[root]));
-    }
+    let values = add_alternative(&mut changed, region, terms, roots)?;
+    let new: Vec<(InstId, InstId)> = region.outputs.iter().map(|output| output.0).zip(values).collect();
     for &(old, inst) in &new {
         // What an output was annotated with stays with its value; an input that is an output already has its own.
         let marks = changed.inst(old).marks.clone();
@@ -55,7 +49,32 @@ pub fn write_alternative(
     changed.restore_order(region.comp).map_err(|i| BridgeError::Circle { inst: changed.inst_name(i).to_string() })?;
     changed.remove_dead(region.comp);
     *module = changed;
-    Ok(())
+    Ok(new.into_iter().map(|(_, inst)| inst).collect())
+}
+
+/// Adds the instructions of an alternative beside those of its region; gives the value of each output of the region. Instructions stand in no
+/// order until [`Module::restore_order`].
+///
+/// # Errors
+/// A term that no instruction stands for.
+pub fn add_alternative(
+    module: &mut Module,
+    region: &Region,
+    terms: &Terms,
+    roots: &[TermId],
+) -> Result<Vec<InstId>, BridgeError> {
+    let mut writer =
+        Writer { module, region, terms, built: BTreeMap::new(), joined: BTreeSet::new(), zero: None, sum: None };
+    let reachable = terms.reachable(roots);
+    writer.joined = joined_concats(terms, roots, &reachable);
+    for term in reachable {
+        if writer.joined.contains(&term) {
+            continue;
+        }
+        let inst = writer.term(term)?;
+        writer.built.insert(term, inst);
+    }
+    Ok(roots.iter().map(|root| writer.built[root]).collect())
 }
 
 struct Writer<'a> {
@@ -63,8 +82,25 @@ struct Writer<'a> {
     region: &'a Region,
     terms: &'a Terms,
     built: BTreeMap<TermId, InstId>,
+    /// Concatenations that are part of another one along the same dim.
+    joined: BTreeSet<TermId>,
     zero: Option<InstId>,
     sum: Option<CompId>,
+}
+
+/// Concatenations that only another one along the same dim takes, once: the parts of both are written as one concatenation.
+fn joined_concats(terms: &Terms, roots: &[TermId], reachable: &[TermId]) -> BTreeSet<TermId> {
+    let mut takers: BTreeMap<TermId, Vec<TermId>> = BTreeMap::new();
+    for &term in reachable {
+        terms.node(term).args.iter().for_each(|&arg| takers.entry(arg).or_default().push(term));
+    }
+    let is_joined = |term: &TermId| match (&terms.node(*term).op, takers.get(term).map(Vec::as_slice)) {
+        (Op::Concat { dim }, Some(&[taker])) if !roots.contains(term) => {
+            matches!(&terms.node(taker).op, Op::Concat { dim: other } if other == dim)
+        }
+        _ => false,
+    };
+    reachable.iter().copied().filter(is_joined).collect()
 }
 
 fn number(size: &Size) -> i64 {
@@ -138,7 +174,7 @@ impl Writer<'_> {
         let node = self.terms.node(term).clone();
         let dims = self.dims(term);
         let arg = |k: usize| node.args[k];
-        let args: Vec<InstId> = node.args.iter().map(|a| self.built[a]).collect();
+        let args: Vec<InstId> = self.parts(term).iter().map(|a| self.built[a]).collect();
         let of = |dim: u8| Dims::from_slice(&[i64::from(dim)]);
         Ok(match &node.op {
             Op::Input(n) => self.region.inputs[usize::from(*n)],
@@ -219,6 +255,13 @@ impl Writer<'_> {
                 self.add(Opcode::Reduce, &dims, &[args[0], zero], ReduceAttrs { dimensions, to_apply: Some(sum) })
             }
         })
+    }
+
+    /// The operands of a term, those of concatenations that are part of it in their place.
+    fn parts(&self, term: TermId) -> Vec<TermId> {
+        let is_part = |arg: &TermId| self.joined.contains(arg);
+        let args = self.terms.node(term).args.iter();
+        args.flat_map(|arg| if is_part(arg) { self.parts(*arg) } else { vec![*arg] }).collect()
     }
 
     /// The operand of a product that is a mask, and the other one.

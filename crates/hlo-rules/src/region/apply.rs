@@ -33,8 +33,9 @@ pub(super) fn saturate(graph: &mut EGraph, rewrites: &[Rewrite], limits: Limits)
         // A round looks at what was there before it: what one rule makes is not torn apart by the next one at once.
         let there = graph.leaders();
         for rewrite in rewrites {
-            // Branches that are joined are the region's own; joining what was joined says nothing new.
-            let matches = find(graph, &rewrite.rule, if rewrite.rule.left.len() > 1 { &own } else { &there });
+            // With all rules, joining what was joined says little that is new, and there is much of it.
+            let is_join = rewrite.rule.left.len() > 1;
+            let matches = find(graph, &rewrite.rule, if is_join && !limits.joins_again { &own } else { &there });
             for (bindings, roots) in matches {
                 if graph.n_classes() >= limits.n_classes {
                     return moves;

@@ -43,7 +43,7 @@ type Choices = BTreeMap<ClassId, ENode>;
 /// Graphs that are kept for the next step.
 const WIDTH: usize = 8;
 /// Applications of rules that are taken over one after the other.
-const MOST_STEPS: usize = 16;
+const MOST_STEPS: usize = 32;
 
 struct Extraction<'a> {
     graph: &'a EGraph,

@@ -1,11 +1,15 @@
 //! Alternatives of a region: an e-graph over its terms, rules applied until nothing is new or a limit is met, and the cheapest distinct
 //! terms. Each alternative is proved equal to the region before it is handed out.
+//!
+//! All rules on a region say much and take seconds. Who knows what is looked for asks for the rewrites of one [`Aim`], some dozens.
 
+mod aims;
 mod apply;
 mod egraph;
 mod extract;
 mod matching;
 
+pub use aims::{Aim, aimed_rewrites};
 pub use extract::{Alternative, Alternatives};
 
 use crate::op::Op;
@@ -27,11 +31,13 @@ pub struct Limits {
     pub n_rounds: usize,
     /// Most terms that are priced.
     pub n_priced: usize,
+    /// Whether what joined branches became may be joined with further branches: three products become one in two rounds.
+    pub joins_again: bool,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { n_ops: 40, n_alternatives: 8, n_classes: 1200, n_rounds: 3, n_priced: 40_000 }
+        Limits { n_ops: 40, n_alternatives: 8, n_classes: 1200, n_rounds: 3, n_priced: 40_000, joins_again: false }
     }
 }
 

@@ -5,3 +5,4 @@ mod prices;
 mod programs;
 #[path = "../../tests/random/mod.rs"]
 mod random;
+mod regions;

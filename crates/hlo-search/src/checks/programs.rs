@@ -175,7 +175,7 @@ fn walk(program: &Program<'_>, facts: &Facts<'_, '_>, prices: &Prices<'_>, plan:
     };
     for (id, op) in &program.ops {
         let own = plan.plan(id).expect("every op has a plan");
-        let work = facts.work[id].as_ref().expect("every op has its work");
+        let work = facts.work.of_op[id].as_ref().expect("every op has its work");
         let mut once = work.cost(&program.values, mesh, facts.machine, own);
         for (k, value) in op.results.iter().enumerate() {
             once += value.expand().map_or(0, |value| moved(value, own.unfinished(k), own.results[k]));
@@ -264,6 +264,7 @@ fn tiny_programs_get_the_best_of_all_plans() {
             wanted_gap: 0.0,
             memory_limit: None,
             meshes,
+            start: None,
             to_beat: INFINITE,
             pins: Pins::default(),
             given: None,

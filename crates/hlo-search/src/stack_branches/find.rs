@@ -1,6 +1,8 @@
 //! Branches alike: ops that stand once in each of several branches, none of which needs another one.
 
-use super::stacked_op::{can_stack, is_same_everywhere, seen_layouts};
+use super::stacked_op::{can_stack, is_same_everywhere};
+use crate::independent::by_rank;
+use crate::rewritable::seen_layouts;
 use cranelift_entity::{EntitySet, PrimaryMap, SecondaryMap, entity_impl};
 use hlo_ir::attrs::{Attrs, ParameterAttrs, ReduceAttrs};
 use hlo_ir::cost::Costs;
@@ -259,25 +261,6 @@ fn users(module: &Module, kinds: &Kinds) -> Users {
         module.inst(inst).operands.iter().enumerate().for_each(|(k, &operand)| users[operand].push((inst, k)));
     }
     users
-}
-
-/// Ops of a class by how many of the class stand one behind the other before them: those of one rank do not need each other.
-fn by_rank(module: &Module, comp: CompId, class: &[InstId]) -> Vec<Vec<InstId>> {
-    let mut is_in: EntitySet<InstId> = EntitySet::new();
-    class.iter().for_each(|&inst| {
-        is_in.insert(inst);
-    });
-    let (mut n_before, mut ranks): (SecondaryMap<InstId, usize>, Vec<Vec<InstId>>) = Default::default();
-    for &inst in &module.comp(comp).insts {
-        let rank = module.inst(inst).operands.iter().map(|&operand| n_before[operand]).max().unwrap_or(0);
-        n_before[inst] = rank;
-        if is_in.contains(inst) {
-            n_before[inst] += 1;
-            ranks.resize_with(ranks.len().max(rank + 1), Vec::new);
-            ranks[rank].push(inst);
-        }
-    }
-    ranks
 }
 
 /// Whether branches go on through sums that take their values.

@@ -1,9 +1,10 @@
 //! One op in the place of one in each branch: every operand and the result have a further dim in front, the branch.
 
+use crate::rewritable::{is_array, may_lie_otherwise, says_nothing_beside};
 use cranelift_entity::EntitySet;
 use hlo_ir::attrs::{Attrs, DimsAttrs, DotAttrs, PadAttrs, PadDim, ReduceAttrs, ReshapeAttrs, SliceAttrs, SliceDim};
 use hlo_ir::op::FactorRule;
-use hlo_ir::{ArrayShape, CompId, InstId, Module, Opcode, Shape};
+use hlo_ir::{InstId, Module, Opcode};
 
 /// How an operand comes to the stacked op.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,17 +63,7 @@ pub(super) fn operand_form(module: &Module, inst: InstId, k: usize) -> Option<Op
 /// Whether ops of one kind can be one op on stacked operands.
 pub(super) fn can_stack(module: &Module, insts: &[InstId], seen: &EntitySet<InstId>) -> bool {
     let first = insts[0];
-    // What stands beside an op is kept only where it says nothing of the op itself.
-    let is_free = |inst: InstId| {
-        module.inst(inst).marks.as_ref().is_none_or(|marks| {
-            marks.control_predecessors.is_empty()
-                && marks.sharding.is_none()
-                && marks.backend_config.is_none()
-                && marks.result_accuracy == Default::default()
-                && marks.statistics == Default::default()
-        })
-    };
-    let is_plain = |&inst: &InstId| may_lie_otherwise(module, inst, seen) && is_free(inst);
+    let is_plain = |&inst: &InstId| may_lie_otherwise(module, inst, seen) && says_nothing_beside(module, inst);
     // An elementwise op that calls another computation (`map`) says which dims it goes over.
     let calls = !module.called(first).is_empty() && module.inst(first).opcode.row().factors != FactorRule::Reduce;
     let n_operands = module.inst(first).operands.len();
@@ -158,69 +149,4 @@ fn is_same_value(module: &Module, a: InstId, b: InstId, depth: usize) -> bool {
         && one.attrs == other.attrs
         && one.operands.len() == other.operands.len()
         && one.operands.iter().zip(&other.operands).all(|(&a, &b)| is_same_value(module, a, b, depth - 1))
-}
-
-/// Whether an instruction gives one array.
-fn is_array(module: &Module, inst: InstId) -> bool {
-    matches!(module.shape(inst), Shape::Array(array) if array.dynamic == 0)
-}
-
-/// Values of which somebody sees how they lie: results of the computation, and what is taken by an op that is no function of elements and
-/// their places alone (`bitcast`, custom calls).
-pub(super) fn seen_layouts(module: &Module, comp: CompId) -> EntitySet<InstId> {
-    let mut seen: EntitySet<InstId> = EntitySet::new();
-    seen.extend(module.comp(comp).root.expand());
-    for &inst in &module.comp(comp).insts {
-        let sees = match module.inst(inst).opcode.row().factors {
-            FactorRule::Elementwise
-            | FactorRule::Dot
-            | FactorRule::Broadcast
-            | FactorRule::Reshape
-            | FactorRule::Transpose
-            | FactorRule::Reverse
-            | FactorRule::Slice
-            | FactorRule::Pad
-            | FactorRule::Concatenate
-            | FactorRule::Reduce
-            | FactorRule::Convolution
-            | FactorRule::ReduceWindow
-            | FactorRule::SelectAndScatter
-            | FactorRule::DynamicSlice
-            | FactorRule::DynamicUpdateSlice
-            | FactorRule::Gather
-            | FactorRule::Scatter
-            | FactorRule::Iota => false,
-            FactorRule::Bitcast
-            | FactorRule::BitcastConvert
-            | FactorRule::Sort
-            | FactorRule::Cholesky
-            | FactorRule::TriangularSolve
-            | FactorRule::Fft
-            | FactorRule::BatchNorm
-            | FactorRule::CustomCall
-            | FactorRule::Structural(_)
-            | FactorRule::Whole(_) => true,
-        };
-        if sees {
-            seen.extend(module.inst(inst).operands.iter().copied());
-        }
-    }
-    seen
-}
-
-/// Whether an instruction gives one array that may lie as arrays do where nothing is said.
-pub(super) fn may_lie_otherwise(module: &Module, inst: InstId, seen: &EntitySet<InstId>) -> bool {
-    let Some(array) = module.shape(inst).as_array().filter(|_| is_array(module, inst)) else { return false };
-    let unsaid = ArrayShape::new(array.dtype, array.dims.iter().copied());
-    let plain = unsaid.clone().with_row_major();
-    if *array == unsaid || *array == plain {
-        return true;
-    }
-    let is_seen = seen.contains(inst) || module.inst(inst).opcode == Opcode::Parameter;
-    let mut turned = array.clone();
-    if let (Some(own), Some(plain)) = (&mut turned.layout, &plain.layout) {
-        own.minor_to_major = plain.minor_to_major.clone();
-    }
-    // Tiles and memory spaces are kept as they are.
-    !is_seen && turned == plain
 }

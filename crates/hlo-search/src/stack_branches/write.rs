@@ -1,7 +1,8 @@
 //! Writes branches as one: each group of ops becomes one op on stacked values.
 
 use super::find::{Branches, GroupId};
-use super::stacked_op::{OperandForm, is_same_everywhere, may_lie_otherwise, operand_form, stacked_attrs};
+use super::stacked_op::{OperandForm, is_same_everywhere, operand_form, stacked_attrs};
+use crate::rewritable::may_lie_otherwise;
 use cranelift_entity::{EntitySet, SecondaryMap};
 use hlo_ir::attrs::{Attrs, DimsAttrs, DotAttrs, ParameterAttrs, ReduceAttrs, ReshapeAttrs, SliceAttrs, SliceDim};
 use hlo_ir::edit::Builder;

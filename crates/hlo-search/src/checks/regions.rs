@@ -1,0 +1,221 @@
+//! Programs with regions of several ways: the search of ways and placements together beside the search of each combination of ways alone,
+//! and what the programs give.
+
+use super::random::Random;
+use crate::network::Evenness;
+use crate::pins::Pins;
+use crate::program::Program;
+use crate::regions::joint_program;
+use crate::search::SearchLimits;
+use crate::search_within::search_within;
+use crate::solver::{Cost, INFINITE};
+use crate::ways_search::search_ways;
+use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
+use hlo_analysis::time::Machine;
+use hlo_eval::draw::{DrawOptions, draw_inputs};
+use hlo_eval::{EvalOptions, run};
+use hlo_ir::{Module, Scalar};
+use std::fmt::Write;
+
+/// A program with products of one operand, of concatenations, under slices, in sums, and of products.
+struct Draft {
+    body: String,
+    values: Vec<(String, Vec<i64>)>,
+    results: Vec<usize>,
+    n_params: usize,
+}
+
+impl Draft {
+    fn add(&mut self, dims: &[i64], op: &str) -> usize {
+        let name = format!("v{}", self.values.len());
+        let _ = writeln!(self.body, "  %{name} = f32{dims:?} {op}");
+        self.values.push((name, dims.to_vec()));
+        self.values.len() - 1
+    }
+
+    fn param(&mut self, dims: &[i64]) -> usize {
+        let op = format!("parameter({})", self.n_params);
+        self.n_params += 1;
+        self.add(dims, &op)
+    }
+
+    fn dot(&mut self, a: usize, b: usize) -> usize {
+        let dims = [self.values[a].1[0], self.values[b].1[1]];
+        let op = format!("dot(%v{a}, %v{b}), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}");
+        self.add(&dims, &op)
+    }
+
+    fn function(&mut self, random: &mut Random, x: usize) -> usize {
+        let dims = self.values[x].1.clone();
+        match random.below(3) {
+            0 => x,
+            1 => self.add(&dims, &format!("negate(%v{x})")),
+            _ => self.add(&dims, &format!("tanh(%v{x})")),
+        }
+    }
+
+    /// One more region that takes a value.
+    fn extend(&mut self, random: &mut Random, x: usize) -> usize {
+        let (rows, n) = (self.values[x].1[0], self.values[x].1[1]);
+        let size = |random: &mut Random| [2, 3, 4, 6, 8][random.below(5) as usize];
+        match random.below(5) {
+            // Products of one operand.
+            0 => {
+                let m = size(random);
+                let weights: Vec<usize> = (0..2 + random.below(2)).map(|_| self.param(&[n, m])).collect();
+                let products: Vec<usize> = weights.into_iter().map(|w| self.dot(x, w)).collect();
+                let products: Vec<usize> = products.into_iter().map(|p| self.function(random, p)).collect();
+                products.into_iter().reduce(|a, b| self.add(&[rows, m], &format!("multiply(%v{a}, %v{b})"))).unwrap()
+            }
+            // A product of a concatenation.
+            1 => {
+                let k = size(random);
+                let other = self.param(&[rows, k]);
+                let joined = self.add(&[rows, n + k], &format!("concatenate(%v{x}, %v{other}), dimensions={{1}}"));
+                let m = size(random);
+                let w = self.param(&[n + k, m]);
+                self.dot(joined, w)
+            }
+            // A product under slices.
+            2 => {
+                let w = self.param(&[n, 7]);
+                let whole = self.dot(x, w);
+                let part = |from: i64, to: i64| format!("slice(%v{whole}), slice={{[0:{rows}], [{from}:{to}]}}");
+                let first = self.add(&[rows, 4], &part(0, 4));
+                let rest = self.add(&[rows, 3], &part(4, 7));
+                let rest = self.function(random, rest);
+                self.results.push(rest);
+                first
+            }
+            // A sum of products.
+            3 => {
+                let (k, m) = (size(random), size(random));
+                let (y, w, v) = (self.param(&[rows, k]), self.param(&[n, m]), self.param(&[k, m]));
+                let (a, b) = (self.dot(x, w), self.dot(y, v));
+                self.add(&[rows, m], &format!("add(%v{a}, %v{b})"))
+            }
+            // A product of a product.
+            _ => {
+                let (k, m) = (size(random), size(random));
+                let (w, v) = (self.param(&[n, k]), self.param(&[k, m]));
+                let first = self.dot(x, w);
+                self.dot(first, v)
+            }
+        }
+    }
+}
+
+fn draw_program(random: &mut Random, n_regions: u64) -> Module {
+    let mut draft = Draft { body: String::new(), values: Vec::new(), results: Vec::new(), n_params: 0 };
+    let mut x = draft.param(&[[4, 6, 12][random.below(3) as usize], 5]);
+    for _ in 0..n_regions {
+        x = draft.extend(random, x);
+        x = draft.function(random, x);
+    }
+    draft.results.push(x);
+    let shape = |&k: &usize| format!("f32{:?}", draft.values[k].1);
+    let shapes = draft.results.iter().map(shape).collect::<Vec<_>>().join(", ");
+    let names = draft.results.iter().map(|k| format!("%v{k}")).collect::<Vec<_>>().join(", ");
+    let text =
+        format!("HloModule drawn\n\nENTRY %main {{\n{}  ROOT %results = ({shapes}) tuple({names})\n}}\n", draft.body);
+    let module = hlo_text::parse_module(&text).unwrap_or_else(|e| panic!("{e:?}\n{text}")).module;
+    hlo_ir::verify::verify(&module).unwrap_or_else(|e| panic!("{e:?}\n{text}"));
+    module
+}
+
+fn machine(random: &mut Random, n: i64) -> Machine {
+    // Slow links make redistributions matter, fast ones launches and traffic.
+    let links = [format!("[(gpu,{n},1,1)]"), format!("[(gpu,{n},100,0)]")];
+    Machine::from_args(&links[random.below(2) as usize], "h100").expect("a machine")
+}
+
+fn limits<'a>(n: i64) -> SearchLimits<'a> {
+    SearchLimits {
+        even: Evenness::None,
+        effort: 1 << 32,
+        wanted_gap: 0.0,
+        memory_limit: None,
+        meshes: crate::mesh::factorizations(n, 2),
+        pins: Pins::default(),
+        only: None,
+        given: None,
+        start: None,
+        to_beat: INFINITE,
+        is_over: &|| false,
+        progress: &|_| {},
+    }
+}
+
+/// The least cost of a program as it is.
+fn least(module: &Module, machine: &Machine, n: i64) -> Cost {
+    let frequencies = Frequencies::compute(module, FrequencyOptions::default());
+    let program = Program::read(module, &frequencies).expect("a program");
+    let links = machine.network(n as usize).expect("links");
+    let found = search_within(&program, machine, &links, &limits(n)).unwrap_or_else(|_| panic!("a plan"));
+    assert!(found.is_exact);
+    found.cost
+}
+
+fn numbers(module: &Module) -> Vec<f64> {
+    let inputs = draw_inputs(module, None, &DrawOptions { seed: 7, ..DrawOptions::default() }).expect("inputs");
+    let outputs = run(module, &inputs, &EvalOptions::default()).expect("results");
+    let of = |literal: &hlo_ir::Literal| -> Vec<f64> {
+        let n: i64 = literal.dims().iter().product();
+        let number = |k| match literal.get(k) {
+            Some(Scalar::Float(x)) => x,
+            other => panic!("expected a float, found {other:?}"),
+        };
+        (0..n as usize).map(number).collect()
+    };
+    outputs.leaves.iter().flat_map(|leaf| of(&leaf[0])).collect()
+}
+
+/// Searches a program with all ways at once, and each combination of ways by itself.
+fn check_joint(seed: u64) -> bool {
+    let mut random = Random::new(seed);
+    let n_regions = 1 + random.below(2);
+    let module = draw_program(&mut random, n_regions);
+    let n = [2, 4, 6][random.below(3) as usize];
+    let machine = machine(&mut random, n);
+    let Some(joint) = joint_program(&module, &machine) else { return false };
+    let n_ways: Vec<u32> = joint.marks.n_ways.values().copied().collect();
+    let mut best = INFINITE;
+    let expected = numbers(&module);
+    for number in 0..n_ways.iter().product::<u32>() {
+        let mut rest = number;
+        let ways: Vec<u32> = n_ways.iter().map(|&of| (rest % of, rest /= of).0).collect();
+        let Some((changed, _)) = joint.chosen(&module, &ways) else { continue };
+        hlo_ir::verify::verify(&changed).unwrap_or_else(|e| panic!("seed {seed}: {e:?}"));
+        best = best.min(least(&changed, &machine, n));
+        for (want, is) in expected.iter().zip(numbers(&changed)) {
+            assert!((want - is).abs() <= 1e-4 * (1.0 + want.abs()), "seed {seed}, ways {ways:?}: {want} {is}");
+        }
+    }
+    let frequencies = Frequencies::compute(&module, FrequencyOptions::default());
+    let program = Program::read(&module, &frequencies).expect("a program");
+    let links = machine.network(n as usize).expect("links");
+    let plain = search_within(&program, &machine, &links, &limits(n)).unwrap_or_else(|_| panic!("a plan"));
+    let options = FrequencyOptions::default();
+    let found = search_ways(&module, (&program, &plain), options, &machine, &links, &limits(n)).expect("regions");
+    let cost = match &found.rewritten {
+        Some(rewritten) => least(&rewritten.module, &machine, n),
+        None => plain.cost,
+    };
+    assert!(found.lower_bound <= best, "seed {seed}: bound {} above {best}", found.lower_bound);
+    assert_eq!(cost, best, "seed {seed}: bound {}, as it is {}", found.lower_bound, plain.cost);
+    true
+}
+
+#[test]
+fn ways_and_placements_together_are_the_best_of_all_combinations() {
+    let n_checked = (0..60).filter(|&seed| check_joint(seed)).count();
+    assert!(n_checked > 30, "{n_checked} programs have regions");
+}
+
+/// As many as the brute force over assignments has; minutes.
+#[test]
+#[ignore = "3,000 programs take minutes"]
+fn ways_and_placements_together_are_the_best_of_all_combinations_at_length() {
+    let n_checked = (0..6000).filter(|&seed| check_joint(seed)).take(3000).count();
+    assert_eq!(n_checked, 3000);
+}
