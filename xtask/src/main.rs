@@ -182,6 +182,7 @@ cargo xtask <command>
       --pass PIPELINE      what follows a plan (default spmd-partition{compute=as-cut},simplify-tuples,cse,dce)
       --xla                in real XLA too: what spmd-partition leaves, and what XLA's partitioner makes of the plan
       --rewritten          the programs with branches that are alike made one, in the place of the programs as they are
+      --regions            with regions of products computed in other ways, by chance where the plan is
       --full DIR           the full-size steps NAME.DEVICES.hlo of make-models instead, planned and partitioned for h100s and not run
   reshard-check [options]  redistribution plans of random pairs of shardings: bytes beside the lower bound, XLA's partitioner and
                        Shardy's reshards, and plans run in XLA

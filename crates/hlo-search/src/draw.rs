@@ -4,7 +4,7 @@ use crate::network::PlanNetwork;
 use crate::solver::{Assignment, INFINITE};
 
 /// A number from 0 to one below `n`, from a seed that moves on (splitmix64; Steele, Lea and Flood, OOPSLA 2014).
-fn next(seed: &mut u64, n: usize) -> usize {
+pub(crate) fn next(seed: &mut u64, n: usize) -> usize {
     *seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut mixed = *seed;
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

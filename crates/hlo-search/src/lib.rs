@@ -1,6 +1,7 @@
 //! The optimal parallel plan of a global training step: which axis of a mesh cuts which dim of each value, with a lower bound that says
 //! how far from the best it can be.
 
+mod ablation;
 mod baselines;
 #[cfg(test)]
 mod checks;
@@ -43,6 +44,7 @@ mod ways_search;
 mod why;
 mod work;
 
+pub use ablation::Part;
 pub use claims::ExchangeReport;
 pub use error::SearchError;
 pub use network::Evenness;
@@ -57,7 +59,7 @@ pub use report::{
     AlgebraReport, BaselineReport, CostReport, MeshReport, NO_BASELINE, ParamReport, PlanReport, RegionReport,
     RewriteReport, Rewritten,
 };
-pub use search_options::{Algebra, MOST_DEVICES, SearchOptions, read_meshes};
+pub use search_options::{Algebra, MOST_DEVICES, SearchOptions, read_meshes, read_parts};
 pub use stack_branches::{
     StackedBranches, StackedParam, StackedSet, StateForm, pack_program, stack_branches, unpack_program,
 };

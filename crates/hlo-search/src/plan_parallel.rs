@@ -1,6 +1,7 @@
 //! From a module and what is asked of it to the plan, its report and the annotated module.
 
 use crate::baselines::Baseline;
+use crate::draw::next;
 use crate::dump::dump_problem;
 use crate::emit::plan_emission;
 use crate::error::SearchError;
@@ -10,7 +11,7 @@ use crate::picture::draw_plan;
 use crate::pins::{Pins, find};
 use crate::plan::ChosenPlan;
 use crate::program::Program;
-use crate::regions::RewrittenRegion;
+use crate::regions::{RewrittenRegion, joint_program};
 use crate::report::{AlgebraReport, PlanReport, RegionReport, RewriteReport, Rewritten};
 use crate::search::{GivenPlan, SearchLimits, drawn};
 use crate::search_options::{Algebra, SearchOptions};
@@ -93,12 +94,19 @@ pub fn plan_parallel(
     frequency_options: FrequencyOptions,
 ) -> Result<Searched, SearchError> {
     let (options, is_over, progress) = (asked.options, asked.is_over, asked.progress);
-    // Plans of one kind, plans by chance and pins are about the program as it is.
+    // Plans of one kind, plans by chance, pins and what is left out are about the program as it is.
     let is_alone = options.algebra == Algebra::Rewritten;
-    let is_free = options.plan == "best" && options.pins.trim().is_empty() && (options.draw.is_none() || is_alone);
+    let is_free = options.plan == "best"
+        && options.without.is_empty()
+        && options.pins.trim().is_empty()
+        && (options.draw.is_none() || is_alone);
     let as_it_is = match options.algebra {
         Algebra::Rewritten if is_free => Err(SearchError::NothingRewritten),
         _ if is_free => plan_program(module, asked, frequency_options, None),
+        _ if options.regions && options.draw.is_some() => {
+            let drawn = draw_ways(module, options);
+            plan_program(drawn.as_ref().unwrap_or(module), asked, frequency_options, None)
+        }
         _ => {
             let options = SearchOptions { regions: false, ..options.clone() };
             plan_program(module, &Asked { options: &options, ..*asked }, frequency_options, None)
@@ -144,6 +152,14 @@ pub fn plan_parallel(
         }
     }
     best
+}
+
+/// The program with the ways of its regions by chance; `None` if every region has one way.
+fn draw_ways(module: &Module, options: &SearchOptions) -> Option<Module> {
+    let joint = joint_program(module, &options.machine)?;
+    let mut seed = options.draw.unwrap_or_default();
+    let ways: Vec<u32> = joint.marks.n_ways.values().map(|&n_ways| next(&mut seed, n_ways as usize) as u32).collect();
+    Some(joint.chosen(module, &ways)?.0)
 }
 
 /// Modelled time of a step by a plan; `None`: there is none.
@@ -308,6 +324,7 @@ fn plan_program(
             false => options.meshes.iter().map(|sizes| SearchMesh { sizes: sizes.iter().copied().collect() }).collect(),
         },
         start: None,
+        without: options.without.clone(),
         to_beat: to_beat.map_or(INFINITE, |seconds| (seconds * 1e12) as Cost),
         is_over,
         progress,
@@ -323,7 +340,7 @@ fn plan_program(
         Some(_) => SearchError::NotFaster { bound_s: none.lower_bound as f64 / 1e12 },
         None => none_found(options, none),
     })?;
-    let is_asked = options.regions && to_beat.is_none() && !has_copies;
+    let is_asked = options.regions && options.draw.is_none() && to_beat.is_none() && !has_copies;
     let ways = is_asked
         .then(|| search_ways(&before, (&program, &found), frequency_options, &options.machine, &links, &limits));
     let Found { network, assignment, .. } = &found;

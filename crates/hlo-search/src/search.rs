@@ -9,6 +9,7 @@ mod by_ways;
 
 pub(crate) use by_ways::allow_ways;
 
+use crate::ablation::{Part, without};
 use crate::baselines::{Allowed, BASELINES, Baseline, KnownPlan, Restricted, lift};
 use crate::draw::draw_assignment;
 use crate::found::{BaselineFact, Found, MeshFact, MeshOutcome, NotFound};
@@ -45,6 +46,8 @@ pub(crate) struct SearchLimits<'a> {
     pub pins: Pins,
     /// Only the best plan of this kind is looked for.
     pub only: Option<Baseline>,
+    /// What the search is kept from.
+    pub without: Vec<Part>,
     /// How another plan of the same program (MindSpore's search) cuts values.
     pub given: Option<GivenPlan>,
     /// A plan to start from.
@@ -237,8 +240,13 @@ impl MeshSearch<'_, '_, '_> {
             self.meshes.push(fact(MeshOutcome::NotReached));
             return;
         }
-        if let Some(only) = self.limits.only {
-            return self.run_only(only, mesh, network, effort);
+        let restriction = match self.limits.only {
+            Some(only) => Some(only.allowed(self.facts.program, &self.roles, &network)),
+            None if self.limits.without.is_empty() => None,
+            None => Some(without(&self.limits.without, self.facts.program, &self.roles, &network)),
+        };
+        if let Some(allowed) = restriction {
+            return self.run_restricted(&allowed, mesh, network, effort);
         }
         // Of a program with several ways, the plans by hand are those of the program as it is, and are known.
         let by_hand = BASELINES.into_iter().filter(|_| self.limits.start.is_none());
@@ -269,9 +277,8 @@ impl MeshSearch<'_, '_, '_> {
     }
 
     /// The best plan of one kind; its bound is one of that kind alone.
-    fn run_only(&mut self, only: Baseline, mesh: &SearchMesh, mut network: PlanNetwork, effort: u64) {
-        let allowed = only.allowed(self.facts.program, &self.roles, &network);
-        let solved = self.solve_within(&mut network, Some(&allowed), &[], effort, None);
+    fn run_restricted(&mut self, allowed: &Allowed, mesh: &SearchMesh, mut network: PlanNetwork, effort: u64) {
+        let solved = self.solve_within(&mut network, Some(allowed), &[], effort, None);
         self.meshes.push(MeshFact {
             cost: solved.cost,
             lower_bound: solved.lower_bound,

@@ -1,5 +1,6 @@
 //! What may be asked of a search.
 
+use crate::ablation::Part;
 use crate::baselines::Baseline;
 use crate::error::SearchError;
 use crate::mesh::MOST_AXES;
@@ -80,6 +81,12 @@ pub(crate) const OPTIONS: &[OptionInfo] = &[
         help: "whether matrix products and convolutions may be joined, split and done in another order, by proved rules",
     },
     OptionInfo {
+        name: "without",
+        kind: OptionKind::Text,
+        default: "",
+        help: "what the search is kept from, to see what it gains: parameter-cuts, attribute-cuts, reduction-cuts, joint; several with +",
+    },
+    OptionInfo {
         name: "even",
         kind: OptionKind::Word(&["false", "ends", "true"]),
         default: "false",
@@ -120,6 +127,8 @@ pub struct SearchOptions {
     pub algebra: Algebra,
     /// Whether regions of products may be computed in other ways.
     pub regions: bool,
+    /// What the search is kept from.
+    pub without: Vec<Part>,
 }
 
 /// What a search may rewrite.
@@ -211,9 +220,26 @@ impl SearchOptions {
                 _ => Algebra::None,
             },
             regions: options.flag("regions"),
+            without: read_parts(options.text("without"))?,
             plan: options.text("plan").into(),
         })
     }
+}
+
+/// Parts of the search as an option says them: `parameter-cuts+joint`.
+///
+/// # Errors
+/// Another word.
+pub fn read_parts(text: &str) -> Result<Vec<Part>, SearchError> {
+    let words = text.split('+').map(str::trim).filter(|word| !word.is_empty());
+    let part = |word: &str| {
+        Part::of_word(word).ok_or_else(|| SearchError::Option {
+            name: "without",
+            expected: Part::ALL.map(Part::word).join(", "),
+            found: format!("`{word}`"),
+        })
+    };
+    words.map(part).collect()
 }
 
 /// Meshes as an option says them: `4x6;2x2x6`.

@@ -46,6 +46,8 @@ struct Options {
     has_xla: bool,
     /// The programs with branches made one, and no others.
     is_rewritten: bool,
+    /// The programs with regions of products in other ways, by chance where plans are.
+    has_regions: bool,
     only: Vec<String>,
     seed: u64,
     /// What follows a plan.
@@ -63,6 +65,7 @@ impl Options {
             is_quick: false,
             has_xla: false,
             is_rewritten: false,
+            has_regions: false,
             only: Vec::new(),
             seed: 1,
             pipeline: PARTITION.to_string(),
@@ -74,6 +77,7 @@ impl Options {
                 Word::Flag(flag) if flag == "--quick" => options.is_quick = true,
                 Word::Flag(flag) if flag == "--xla" => options.has_xla = true,
                 Word::Flag(flag) if flag == "--rewritten" => options.is_rewritten = true,
+                Word::Flag(flag) if flag == "--regions" => options.has_regions = true,
                 Word::Flag(flag) if flag == "--random" => options.n_drawn = arguments.number(&flag)?,
                 Word::Flag(flag) if flag == "--devices" => options.devices.push(arguments.number(&flag)?),
                 Word::Flag(flag) if flag == "--seed" => options.seed = arguments.number(&flag)? as u64,
@@ -132,8 +136,15 @@ pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
     std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let xla = options.has_xla.then(|| XlaCases::new(&folder, usize::MAX)).transpose()?;
     let algebra = if options.is_rewritten { Algebra::Rewritten } else { Algebra::SameState };
-    let mut check =
-        Check { folder, pipeline: options.pipeline.clone(), algebra, rows: Vec::new(), wrong: Vec::new(), xla };
+    let mut check = Check {
+        folder,
+        pipeline: options.pipeline.clone(),
+        algebra,
+        has_regions: options.has_regions,
+        rows: Vec::new(),
+        wrong: Vec::new(),
+        xla,
+    };
     println!("{}", table::head());
     for file in &options.files {
         let base = read_base(file)?;
@@ -166,6 +177,7 @@ struct Check {
     folder: PathBuf,
     pipeline: String,
     algebra: Algebra,
+    has_regions: bool,
     rows: Vec<Row>,
     wrong: Vec<String>,
     xla: Option<XlaCases>,
@@ -196,7 +208,8 @@ impl Check {
     fn try_plan(&mut self, base: &Base, n_devices: usize, seed: Option<u64>, name: &str) -> Result<Figures, String> {
         let mut global = base.module.clone();
         run_passes(&mut global, "inline-calls")?;
-        let plan = find_plan(&global, &SearchOptions { algebra: self.algebra, ..slow_options(n_devices, seed)? })?;
+        let (algebra, regions) = (self.algebra, self.has_regions);
+        let plan = find_plan(&global, &SearchOptions { algebra, regions, ..slow_options(n_devices, seed)? })?;
         let mut local = plan.module.clone();
         run_passes(&mut local, &self.pipeline)?;
         let short = has_short_floats(&global);
@@ -242,6 +255,8 @@ fn default_options(device: &str, n_devices: usize) -> Result<SearchOptions, Stri
         why: Vec::new(),
         dumps_problem: false,
         algebra: Algebra::SameState,
+        regions: false,
+        without: Vec::new(),
     })
 }
 

@@ -166,6 +166,9 @@ pub(crate) struct ParallelArgs {
     /// Whether matrix products and convolutions may be joined, split or done in another order, each time with what that does to the plan
     #[arg(long)]
     pub regions: bool,
+    /// What the search is kept from, to see what it gains: parameter-cuts, attribute-cuts, reduction-cuts, joint; several with +
+    #[arg(long, value_name = "PARTS", default_value = "")]
+    pub without: String,
     /// With --algebra stacked-state: write the program that packs the state of branches here
     #[arg(long, value_name = "FILE")]
     pub pack: Option<PathBuf>,

@@ -20,7 +20,7 @@ use hlo_pass::runner::{RunError, RunOptions, bind, run_pipeline};
 use hlo_search::{
     Algebra, AlgebraReport, Asked, Evenness, MOST_DEVICES, NO_BASELINE, ParallelPlan, ParamReport, PlanReport,
     RegionReport, Rewritten, SearchError, SearchOptions, Searched, StackedBranches, USED_SHARE, WhyReport,
-    plan_parallel, read_meshes,
+    plan_parallel, read_meshes, read_parts,
 };
 use indexmap::IndexMap;
 use serde::Serialize;
@@ -283,6 +283,7 @@ fn read_options(args: &ParallelArgs) -> Result<SearchOptions, Failure> {
             AlgebraChoice::StackedState => Algebra::StackedState,
         },
         regions: args.regions,
+        without: read_parts(&args.without).map_err(usage)?,
     })
 }
 
@@ -329,6 +330,10 @@ fn report_text(file: &Path, options: &SearchOptions, plan: &ParallelPlan) -> Str
     let (step, bound) = (time_text(report.step_s), time_text(report.bound_s));
     let _ = writeln!(out, "{}: {} devices, {}", file.display(), options.n_devices, report.machine);
     let _ = writeln!(out, "plan on mesh {}: {step} a step, bound {bound}: {quality}", report.mesh);
+    if !options.without.is_empty() {
+        let parts: Vec<&str> = options.without.iter().map(|part| part.word()).collect();
+        let _ = writeln!(out, "  kept from {}: plan and bound are those of such plans", parts.join(", "));
+    }
     let (work, moved) = (time_text(report.work_s.max(0.0)), time_text((report.step_s - report.work_s).max(0.0)));
     let _ = writeln!(out, "  kernels {work}, redistributions {moved}, one after the other");
     let emitted = time_text(report.emitted_step_s);

@@ -1,5 +1,6 @@
 //! The search beside slow obvious twins.
 
+mod ablation;
 mod branches;
 mod prices;
 mod programs;

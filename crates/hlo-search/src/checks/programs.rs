@@ -265,6 +265,7 @@ fn tiny_programs_get_the_best_of_all_plans() {
             memory_limit: None,
             meshes,
             start: None,
+            without: Vec::new(),
             to_beat: INFINITE,
             pins: Pins::default(),
             given: None,

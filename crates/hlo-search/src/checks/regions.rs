@@ -140,6 +140,7 @@ fn limits<'a>(n: i64) -> SearchLimits<'a> {
         only: None,
         given: None,
         start: None,
+        without: Vec::new(),
         to_beat: INFINITE,
         is_over: &|| false,
         progress: &|_| {},
@@ -208,8 +209,8 @@ fn check_joint(seed: u64) -> bool {
 
 #[test]
 fn ways_and_placements_together_are_the_best_of_all_combinations() {
-    let n_checked = (0..60).filter(|&seed| check_joint(seed)).count();
-    assert!(n_checked > 30, "{n_checked} programs have regions");
+    let n_checked = (0..24).filter(|&seed| check_joint(seed)).count();
+    assert!(n_checked > 12, "{n_checked} programs have regions");
 }
 
 /// As many as the brute force over assignments has; minutes.
