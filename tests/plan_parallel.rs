@@ -147,6 +147,65 @@ fn the_preset_writes_a_program_with_the_same_results() {
     assert_eq!(code, 0, "{stdout}{stderr}");
 }
 
+/// A step with eight tables, whose rows a product of so many columns takes one beside the other.
+fn tables(columns: usize) -> String {
+    root().join(format!("../crates/hlo-search/examples/tables.{columns}.hlo")).display().to_string()
+}
+
+/// The gradient of what is concatenated comes as one product of which each table's part is sliced. Few columns are cheap to gather, so that
+/// each device computes the parts that it wants; many are not.
+#[test]
+fn a_product_is_split_where_that_makes_the_plan_cheaper() {
+    let words = |file: &str| json(&[file, "--devices", "8", "--machine", "h100", "--axes", "2", "--regions"]);
+    let (few, many) = (words(&tables(64)), words(&tables(4096)));
+    let taken = |report: &Value| report["algebra"]["taken"].as_u64();
+    let way = &few["algebra"]["ways"][0]["what"]["regions"];
+    assert_eq!(taken(&few), Some(0), "{few}");
+    assert_eq!(way["taken"][0]["region"]["n_products_so"], 8, "{way}");
+    let (step, plain) = (few["step_s"].as_f64().unwrap(), few["algebra"]["plain_step_s"].as_f64().unwrap());
+    let without = way["taken"][0]["without_s"].as_f64().expect("a time");
+    assert!(step < 0.95 * plain && (without - plain).abs() < 1e-9 * plain, "{step} {without} {plain}");
+    assert_eq!(few["bound_s"].as_f64(), few["step_s"].as_f64(), "nothing takes less");
+    assert_eq!(taken(&many), None, "{many}");
+    assert_eq!(many["bound_s"].as_f64(), many["step_s"].as_f64(), "no way of a region makes a plan that takes less");
+}
+
+#[test]
+fn a_program_with_regions_in_other_ways_gives_the_same() {
+    let step = sample("search/bert-ae.6.hlo");
+    let annotated = written("regions.hlo", "").display().to_string();
+    let words = ["--devices", "4", "--regions", "--algebra", "none", "-o", &annotated];
+    let (code, stdout, stderr) = plan(&[&[&step[..]], &words[..]].concat());
+    assert_eq!(code, 0, "{stderr}");
+    assert!(stdout.contains("algebra, as the plan has it: %dot_general"), "{stdout}");
+    let local = written("regions.local.hlo", "").display().to_string();
+    let (code, _, stderr) = tool::run(["--pass", "spmd-partition,dce", &annotated, "-o", &local]);
+    assert_eq!(code, 0, "{stderr}");
+    let (code, stdout, stderr) = tool::run(["compare", &step, &local, "--approx"]);
+    assert_eq!(code, 0, "{stdout}{stderr}");
+}
+
+#[test]
+fn what_the_search_is_kept_from_is_said_and_has_its_price() {
+    let step = |parts: &str| {
+        let words = [&mlp()[..], "--devices", "24", "--machine", "h100", "--mesh", "12x2", "--algebra", "none"];
+        json(&[&words[..], &["--without", parts]].concat())["step_s"].as_f64().expect("a time")
+    };
+    let whole = step("");
+    for parts in ["parameter-cuts", "attribute-cuts", "reduction-cuts", "joint"] {
+        assert!(step(parts) > whole, "{parts}");
+    }
+    let words = ["--devices", "24", "--mesh", "12x2", "--without", "reduction-cuts+joint"];
+    let (_, stdout, _) = plan(&[&[&mlp()[..]], &words[..]].concat());
+    assert!(stdout.contains("kept from reduction-cuts, joint"), "{stdout}");
+    let (code, _, stderr) = plan(&[&mlp(), "--without", "cuts"]);
+    assert_eq!(code, 2);
+    assert!(
+        stderr.contains("expected parameter-cuts, attribute-cuts, reduction-cuts, joint, found `cuts`"),
+        "{stderr}"
+    );
+}
+
 #[test]
 fn a_plan_by_chance_keeps_no_limit_and_says_so() {
     let pass = "search-parallelization{devices=2,draw=1,memory-limit=1MiB}";

@@ -106,4 +106,15 @@ fn the_plan_is_what_the_tool_prints() {
         command.split(' ').map(|word| if word.ends_with(".hlo") { file.as_str() } else { word }).collect();
     let printed = print(&words).replace(&file, "crates/hlo-search/examples/mlp.24.hlo");
     assert_eq!(block(&readme, "<!-- plan -->"), printed);
+    // Of the second example the lines about algebra are shown.
+    let command =
+        "plan parallel crates/hlo-search/examples/tables.64.hlo --devices 8 --machine h100 --axes 2 --regions";
+    assert!(readme.contains(&format!("`hlo-opt {command}`")), "the README names the command");
+    let file = crates.join("examples/tables.64.hlo").display().to_string();
+    let words: Vec<&str> =
+        command.split(' ').map(|word| if word.ends_with(".hlo") { file.as_str() } else { word }).collect();
+    let is_shown =
+        |line: &&str| ["  no algebra", "  partitioned,", "algebra,"].iter().any(|start| line.starts_with(start));
+    let shown: Vec<String> = print(&words).lines().filter(is_shown).map(|line| format!("{line}\n")).collect();
+    assert_eq!(block(&readme, "<!-- regions -->"), shown.concat());
 }

@@ -207,16 +207,10 @@ fn check_joint(seed: u64) -> bool {
     true
 }
 
+/// `HLO_PROPTEST_CASES=3000` for as many.
 #[test]
 fn ways_and_placements_together_are_the_best_of_all_combinations() {
-    let n_checked = (0..24).filter(|&seed| check_joint(seed)).count();
-    assert!(n_checked > 12, "{n_checked} programs have regions");
-}
-
-/// As many as the brute force over assignments has; minutes.
-#[test]
-#[ignore = "3,000 programs take minutes"]
-fn ways_and_placements_together_are_the_best_of_all_combinations_at_length() {
-    let n_checked = (0..6000).filter(|&seed| check_joint(seed)).take(3000).count();
-    assert_eq!(n_checked, 3000);
+    let cases = std::env::var("HLO_PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(20);
+    let n_checked = (0..).filter(|&seed| check_joint(seed)).take(cases).count();
+    assert_eq!(n_checked, cases);
 }
