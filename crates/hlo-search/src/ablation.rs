@@ -68,7 +68,7 @@ pub(crate) fn without(parts: &[Part], program: &Program<'_>, roles: &Roles, netw
                 let mesh = &network.mesh;
                 network.states[value].iter().map(|state| state.cut(mesh) == 0).chain(is_off).collect()
             }
-            Decides::Kept(_) | Decides::Way(_) => Vec::new(),
+            Decides::Kept(_) | Decides::Way(_) | Decides::AtRegion(..) => Vec::new(),
         };
     }
     allowed

@@ -3,7 +3,7 @@
 //! Within a restriction the solver finds the best plan, so a baseline is never worse than what a careful person would write in it.
 
 use crate::mesh::SearchMesh;
-use crate::network::{Decides, PlanNetwork};
+use crate::network::{Decides, Part, PlanNetwork};
 use crate::plans::{AxisUse, Plan};
 use crate::program::{CutId, OpId, Program};
 use crate::regions::RegionId;
@@ -112,7 +112,7 @@ impl Baseline {
                     plans.iter().map(allows).collect()
                 }
                 Decides::Kept(value) => self.kept_states(roles, network, value),
-                Decides::Way(_) => Vec::new(),
+                Decides::Way(_) | Decides::AtRegion(..) => Vec::new(),
             };
             // A value that has no such state is free.
             if allowed[var].iter().all(|is_allowed| !is_allowed) {
@@ -254,7 +254,10 @@ pub(crate) fn lift(known: &dyn KnownPlan, fine: &PlanNetwork) -> Option<Assignme
     let part_of = coarse_axes(&known.mesh().sizes, &fine.mesh.sizes)?;
     let mut out = Assignment::new();
     for (var, decides) in &fine.decides {
-        let is_off = fine.way_of(var).is_some_and(|of| known.way(of.region) != of.way);
+        let is_off = match fine.part(var) {
+            Part::OfWay(of) => known.way(of.region) != of.way,
+            Part::Outside | Part::AtRegion(..) => false,
+        };
         let state = match *decides {
             _ if is_off => fine.off(var).map(|state| state as usize),
             Decides::Way(region) => Some(known.way(region) as usize),
@@ -264,6 +267,12 @@ pub(crate) fn lift(known: &dyn KnownPlan, fine: &PlanNetwork) -> Option<Assignme
                 let places = part_of.iter().enumerate();
                 let wanted = places.fold(State::WHOLE, |s, (axis, &from)| s.with(axis, state.place(from)));
                 fine.states[value].iter().position(|&state| state == wanted)
+            }
+            // The value itself comes before it.
+            Decides::AtRegion(region, value) => {
+                let own = fine.var_of_value[value].expand()?;
+                let n_ways = fine.var_of_region[region].expand().map(|way| fine.problem.variables[way].len())?;
+                Some(out[own] as usize * n_ways + known.way(region) as usize)
             }
         };
         debug_assert_eq!(out.len(), var.as_u32() as usize);

@@ -91,6 +91,10 @@ pub(crate) fn describe(program: &Program<'_>, decides: Decides) -> String {
             format!("plan of %{} ({})", module.inst_name(inst), module.inst(inst).opcode.name())
         }
         Decides::Kept(value) => format!("state of %{}", module.inst_name(program.values[value].inst)),
+        Decides::AtRegion(region, value) => {
+            let inst = module.inst_name(program.values[value].inst);
+            format!("state of %{inst} at the {}", describe(program, Decides::Way(region)))
+        }
         Decides::Way(region) => {
             let ports = program.choices.ports_of(region).take(2);
             let of =
@@ -116,6 +120,11 @@ pub(crate) fn states_of(network: &PlanNetwork, decides: Decides) -> Vec<String> 
         Decides::Kept(value) => {
             let states = network.states[value].iter().map(|state| state.describe(&network.mesh));
             states.chain(off(network.var_of_value[value].expand())).collect()
+        }
+        Decides::AtRegion(region, value) => {
+            let ways = states_of(network, Decides::Way(region));
+            let states = network.states[value].iter().map(|state| state.describe(&network.mesh));
+            states.flat_map(|state| ways.iter().map(move |way| format!("{state} with {way}"))).collect()
         }
         Decides::Way(region) => {
             let n_ways = network.var_of_region[region].expand().map_or(0, |var| network.problem.variables[var].len());

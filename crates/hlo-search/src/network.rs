@@ -54,6 +54,20 @@ pub(crate) enum Decides {
     Kept(CutId),
     /// The way in which a region is computed.
     Way(RegionId),
+    /// The state in which a value that a region takes or gives is kept, with the region's way.
+    AtRegion(RegionId, CutId),
+}
+
+/// Which part a variable has in regions.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) enum Part {
+    /// None.
+    #[default]
+    Outside,
+    /// It is one of this way: it has one more state behind its own, *off*.
+    OfWay(WayOf),
+    /// Each of its states comes once with each of so many ways of the region: state `k` with way `w` is number `k * n + w`.
+    AtRegion(RegionId, u32),
 }
 
 /// The problem on one mesh, and what its variables and states mean.
@@ -68,8 +82,8 @@ pub(crate) struct PlanNetwork {
     pub var_of_op: SecondaryMap<OpId, PackedOption<VarId>>,
     pub var_of_value: SecondaryMap<CutId, PackedOption<VarId>>,
     pub var_of_region: SecondaryMap<RegionId, PackedOption<VarId>>,
-    /// By variable, the way of a region that it is part of: such a variable has one more state behind its own, *off*.
-    way_of_var: SecondaryMap<VarId, Option<WayOf>>,
+    /// By variable, its part in regions.
+    part: SecondaryMap<VarId, Part>,
 }
 
 impl<'p, 'm> Facts<'p, 'm> {
@@ -119,6 +133,8 @@ struct NetworkBuilder<'a, 'p, 'm> {
     lists: IndexSet<Arc<[State]>, FixedHash>,
     tables: IndexMap<TableKey, Arc<PairTable>, FixedHash>,
     same_tables: IndexSet<Arc<PairTable>, FixedHash>,
+    /// Variables of values that regions take and give.
+    at_region: IndexMap<(RegionId, CutId), VarId, FixedHash>,
 }
 
 impl PlanNetwork {
@@ -134,7 +150,7 @@ impl PlanNetwork {
             var_of_op: SecondaryMap::new(),
             var_of_value: SecondaryMap::new(),
             var_of_region: SecondaryMap::new(),
-            way_of_var: SecondaryMap::new(),
+            part: SecondaryMap::new(),
         };
         let mut builder = NetworkBuilder {
             facts,
@@ -143,6 +159,7 @@ impl PlanNetwork {
             lists: IndexSet::default(),
             tables: IndexMap::default(),
             same_tables: IndexSet::default(),
+            at_region: IndexMap::default(),
         };
         builder.find_plans();
         builder.find_states();
@@ -151,20 +168,22 @@ impl PlanNetwork {
         builder.network
     }
 
-    /// The way of a region that a variable is part of.
-    pub(crate) fn way_of(&self, var: VarId) -> Option<WayOf> {
-        self.way_of_var[var]
+    /// The part of a variable in regions.
+    pub(crate) fn part(&self, var: VarId) -> Part {
+        self.part[var]
     }
 
     /// Whether a variable is off.
     pub(crate) fn is_off(&self, var: VarId, assignment: &Assignment) -> bool {
-        let n_states = self.problem.variables[var].len() as u32;
-        self.way_of_var[var].is_some() && assignment[var] + 1 == n_states
+        self.off(var) == Some(assignment[var])
     }
 
-    /// The state in which a variable of this way is off, if it is one of a way.
+    /// The state in which a variable is off, if it is one of a way.
     pub(crate) fn off(&self, var: VarId) -> Option<u32> {
-        self.way_of_var[var].map(|_| self.problem.variables[var].len() as u32 - 1)
+        match self.part[var] {
+            Part::OfWay(_) => Some(self.problem.variables[var].len() as u32 - 1),
+            Part::Outside | Part::AtRegion(..) => None,
+        }
     }
 
     /// The variable that says in which state a value comes to its takers.
@@ -284,12 +303,14 @@ impl NetworkBuilder<'_, '_, '_> {
             }
         }
         for (region, &n_ways) in &program.choices.n_ways {
-            let var = self.add_variable(vec![0; n_ways as usize], Decides::Way(region), None);
+            let var = self.add_variable(vec![0; n_ways as usize], Decides::Way(region), Part::Outside);
             self.network.var_of_region[region] = Some(var).into();
         }
         for (id, op) in &program.ops {
+            self.add_values_at_region(id);
             let costs = self.own_costs(id);
-            let var = self.add_variable(costs, Decides::Plan(id), program.choices.of_op[id]);
+            let part = program.choices.of_op[id].map_or(Part::Outside, Part::OfWay);
+            let var = self.add_variable(costs, Decides::Plan(id), part);
             self.network.var_of_op[id] = Some(var).into();
             for (k, value) in op.results.iter().enumerate() {
                 let Some(value) = value.expand().filter(|&value| program.values[value].is_kept) else { continue };
@@ -304,11 +325,13 @@ impl NetworkBuilder<'_, '_, '_> {
     }
 
     /// A variable; one that is part of a way has the state *off* as well, which costs nothing.
-    fn add_variable(&mut self, mut costs: Vec<Cost>, decides: Decides, of: Option<WayOf>) -> VarId {
-        costs.extend(of.map(|_| 0));
+    fn add_variable(&mut self, mut costs: Vec<Cost>, decides: Decides, part: Part) -> VarId {
+        if matches!(part, Part::OfWay(_)) {
+            costs.push(0);
+        }
         let var = self.network.problem.variables.push(costs);
         self.network.decides.push(decides);
-        self.network.way_of_var[var] = of;
+        self.network.part[var] = part;
         var
     }
 
@@ -322,8 +345,8 @@ impl NetworkBuilder<'_, '_, '_> {
             false => 0,
         };
         let costs = self.network.states[value].iter().map(held).collect();
-        let of = self.facts.program.way_of(value);
-        let var = self.add_variable(costs, Decides::Kept(value), of);
+        let part = self.facts.program.way_of(value).map_or(Part::Outside, Part::OfWay);
+        let var = self.add_variable(costs, Decides::Kept(value), part);
         self.network.var_of_value[value] = Some(var).into();
         var
     }
@@ -368,12 +391,16 @@ impl NetworkBuilder<'_, '_, '_> {
                     Taker::Op { op, .. } if taken.contains(&op) => {}
                     Taker::Op { op, .. } => {
                         taken.push(op);
+                        let source = self.source_at(op, id).unwrap_or(source);
                         self.connect_op((source, from.clone()), op, id, frequency);
                     }
                     Taker::Becomes(other) | Taker::Replaces { param: other, .. } => {
                         let Some(var) = self.network.var_of_value[other].expand() else { continue };
                         let to = self.network.states[other].to_vec();
                         let port = &program.values[other];
+                        let region = program.choices.port(other).map(|port| port.region);
+                        let var =
+                            region.and_then(|region| self.at_region.get(&(region, other)).copied()).unwrap_or(var);
                         // One value, which is kept in one state at most: a redistribution on the way to where it is kept, and one from there.
                         match port.is_port && (value.is_kept || port.takers.len() == 1) {
                             true => self.equate((source, &from), (var, &to)),

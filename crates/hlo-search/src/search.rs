@@ -7,8 +7,6 @@
 
 mod by_ways;
 
-pub(crate) use by_ways::allow_ways;
-
 use crate::ablation::{Part, without};
 use crate::baselines::{Allowed, BASELINES, Baseline, KnownPlan, Restricted, lift};
 use crate::draw::draw_assignment;

@@ -1,16 +1,17 @@
 //! The search that takes a way of each region together with the placement of all ops: one problem, one bound.
 
-use crate::baselines::{KnownPlan, Restricted};
+use crate::baselines::{KnownPlan, lift};
 use crate::found::Found;
 use crate::mesh::SearchMesh;
+use crate::network::{Decides, Part};
 use crate::pins::Pins;
 use crate::plan::ChosenPlan;
 use crate::plans::Plan;
 use crate::program::{CutId, OpId, Program};
 use crate::regions::{RegionId, RewrittenRegion, joint_program};
-use crate::search::{SearchLimits, allow_ways};
+use crate::search::SearchLimits;
 use crate::search_within::search_within;
-use crate::solver::{Cost, INFINITE, SolveRequest, solve};
+use crate::solver::{Assignment, Cost, INFINITE, SolveRequest, solve};
 use crate::state::State;
 use cranelift_entity::SecondaryMap;
 use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
@@ -78,7 +79,8 @@ pub(crate) fn search_ways(
     let taken: Vec<(RegionId, u32)> = union.choices.n_ways.keys().zip(ways).collect();
     let rewritten = chosen.map(|(module, told)| {
         let others = taken.iter().filter(|(_, way)| *way > 0).enumerate();
-        let without = others.map(|(k, (region, _))| (k < MOST_PRICED).then(|| cost_without(&best, &taken, *region))?);
+        let without = others
+            .map(|(k, (region, _))| (k < MOST_PRICED).then(|| cost_without(&union, &best, &taken, *region, &start))?);
         let regions = told.into_iter().zip(without).collect();
         RewrittenProgram { module, mesh: best.network.mesh.clone(), regions }
     });
@@ -95,15 +97,48 @@ const MOST_PRICED: usize = 8;
 /// How often the tables are read to know it.
 const READS: u64 = 64;
 
-/// What a step takes with the program's own way of a region in the place of the one that is taken, all ops placed anew.
-fn cost_without(best: &Found, taken: &[(RegionId, u32)], region: RegionId) -> Option<Cost> {
-    let fixed: Vec<(RegionId, u32)> =
-        taken.iter().map(|&(one, way)| (one, if one == region { 0 } else { way })).collect();
-    let restricted = Restricted::new(&best.network.problem, &allow_ways(&best.network, &fixed));
-    let n_entries: u64 = restricted.problem.pairs.iter().map(|pair| pair.table.costs.len() as u64).sum();
+/// What a step takes with the program's own way of a region in the place of the one that is taken, all ops placed anew; beginning with
+/// the ops of that way as they are in the best plan of the program as it is.
+fn cost_without(
+    union: &Program<'_>,
+    best: &Found,
+    taken: &[(RegionId, u32)],
+    region: RegionId,
+    as_it_is: &AsItIs<'_>,
+) -> Option<Cost> {
+    let network = &best.network;
+    let mut problem = network.problem.clone();
+    for &(one, way) in taken {
+        let kept = if one == region { 0 } else { way as usize };
+        let var = network.var_of_region[one].expand()?;
+        let costs = problem.variables[var].iter_mut().enumerate();
+        costs.filter(|(way, _)| *way != kept).for_each(|(_, cost)| *cost = INFINITE);
+    }
+    let own = lift(as_it_is, network);
+    let start = own.map(|own| {
+        let is_own = |value: CutId| union.choices.port(value).is_some_and(|port| port.region == region);
+        let mut start = Assignment::new();
+        for (var, decides) in &network.decides {
+            let known = best.assignment[var];
+            let state = match (*decides, network.part(var)) {
+                (_, Part::OfWay(of)) if of.region == region => own[var],
+                (Decides::Way(one), _) if one == region => 0,
+                // The value itself comes before it.
+                (Decides::AtRegion(one, value), Part::AtRegion(_, n_ways)) => {
+                    let way = if one == region { 0 } else { known % n_ways };
+                    network.var_of_value[value].expand().map_or(known, |kept| start[kept] * n_ways + way)
+                }
+                (Decides::Kept(value), _) if is_own(value) => own[var],
+                _ => known,
+            };
+            start.push(state);
+        }
+        start
+    });
+    let n_entries: u64 = problem.pairs.iter().map(|pair| pair.table.costs.len() as u64).sum();
     let solved = solve(&SolveRequest {
-        problem: &restricted.problem,
-        starts: &[],
+        problem: &problem,
+        starts: start.as_slice(),
         repeats: None,
         effort: READS * n_entries,
         cutoff: None,

@@ -20,7 +20,7 @@ use hlo_ir::cost::Costs;
 use hlo_ir::names::FixedHash;
 use hlo_ir::op::FactorRule;
 use hlo_ir::{InstId, Module};
-use indexmap::IndexSet;
+use indexmap::{IndexMap, IndexSet};
 use smallvec::SmallVec;
 
 /// An op's work, on any mesh.
@@ -85,7 +85,7 @@ fn kind(module: &Module, inst: InstId) -> Kind {
 /// A program in which each region is computed in one of its ways: the program's own, but of some regions.
 #[derive(Clone, Default)]
 struct Taken {
-    other: SmallVec<[WayOf; 2]>,
+    other: SmallVec<[WayOf; 4]>,
 }
 
 impl Taken {
@@ -133,7 +133,7 @@ impl Taken {
             _ => false,
         };
         let is_made_light = program.values[value].producer.is_some_and(|(op, _)| of_op(op) == Kind::Light);
-        !program.values[value].is_free && !(is_made_light && is_taken_light)
+        !(program.values[value].is_free || is_made_light && is_taken_light)
     }
 }
 
@@ -160,7 +160,7 @@ pub(crate) fn runs_in_place(module: &Module, inst: InstId) -> bool {
 
 impl OpWork {
     /// The work of an op.
-    pub(crate) fn of(program: &Program<'_>, op: &SearchOp, costs: &Costs<'_>, memory: &EntitySet<CutId>) -> OpWork {
+    fn of(program: &Program<'_>, op: &SearchOp, costs: &Costs<'_>, is_in_memory: impl Fn(CutId) -> bool) -> OpWork {
         let module = program.module;
         let kind = kind(module, op.inst);
         let bytes = |value: CutId| program.values[value].bytes();
@@ -173,7 +173,7 @@ impl OpWork {
         let part = |touched: f64, whole: f64| if whole > 0.0 { (touched / whole).min(1.0) } else { 0.0 };
         let mut reads: Vec<(usize, CutId, f64)> = Vec::new();
         for (k, value) in op.operands.iter().enumerate() {
-            let Some(value) = value.expand().filter(|&value| memory.contains(value)) else { continue };
+            let Some(value) = value.expand().filter(|&value| is_in_memory(value)) else { continue };
             let touched = match (kind, k) {
                 (Kind::Picks, 0) => part(of_results, bytes(value)),
                 (Kind::Updates, 0) => 0.0,
@@ -185,7 +185,7 @@ impl OpWork {
         }
         let touched = |value: CutId| if kind == Kind::Updates { part(2.0 * update, bytes(value)) } else { 1.0 };
         let written = op.results.iter().enumerate().filter_map(|(k, value)| Some((k, value.expand()?)));
-        let writes = written.filter(|(_, value)| memory.contains(*value)).map(|(k, v)| (k, v, touched(v))).collect();
+        let writes = written.filter(|(_, value)| is_in_memory(*value)).map(|(k, v)| (k, v, touched(v))).collect();
         let on_matrix_units = unit(module, op.inst) == Unit::Matrix;
         let dtype = arithmetic_dtype(module, op.inst);
         let of_elements = if kind == Kind::Light { of_results / result_elem_bytes(program, op) } else { 0.0 };
@@ -244,8 +244,18 @@ fn result_elem_bytes(program: &Program<'_>, op: &SearchOp) -> f64 {
 pub(crate) struct Work {
     /// By op; of an op of a region's way, where that way is taken and other regions are as they were.
     pub of_op: SecondaryMap<OpId, Option<OpWork>>,
-    /// Ops whose work is another one with another way of a region: by way, its work.
-    pub by_way: Vec<(RegionId, OpId, Vec<OpWork>)>,
+    /// Ops whose work depends on how regions around them are computed.
+    pub by_way: Vec<WorkByWay>,
+}
+
+/// The work of an op by the ways of regions around it.
+#[derive(Clone, Debug)]
+pub(crate) struct WorkByWay {
+    pub op: OpId,
+    /// The regions, and how many ways each has.
+    pub regions: Vec<(RegionId, u32)>,
+    /// For each combination of ways, those of the first region going slowest, its work.
+    pub works: Vec<OpWork>,
 }
 
 /// The work of every op.
@@ -253,51 +263,63 @@ pub(crate) fn find_work(program: &Program<'_>) -> Work {
     let (costs, memory) = (Costs::new(program.module), in_memory(program));
     let mut work = Work::default();
     for (id, op) in &program.ops {
-        work.of_op[id] = Some(OpWork::of(program, op, &costs, &memory));
+        work.of_op[id] = Some(match program.choices.of_op[id].filter(|of| of.way > 0) {
+            None => OpWork::of(program, op, &costs, |value| memory.contains(value)),
+            Some(of) => work_with(program, &costs, id, &[of]),
+        });
     }
-    for region in program.choices.n_ways.keys() {
-        add_neighbours(program, &costs, &memory, region, &mut work);
+    for (op, regions) in find_neighbours(program) {
+        work.by_way.extend(work_by_way(program, &costs, op, &regions));
     }
     work
 }
 
-/// Ops around a region whose work depends on its way: what a way gives may be fused with what takes it, or not.
-fn add_neighbours(
-    program: &Program<'_>,
-    costs: &Costs<'_>,
-    memory: &EntitySet<CutId>,
-    region: RegionId,
-    work: &mut Work,
-) {
-    let is_own = |op: OpId| program.choices.of_op[op].is_some_and(|of| of.region == region);
-    let mut touched: IndexSet<CutId, FixedHash> = IndexSet::default();
-    touched.extend(program.choices.ports_of(region).flat_map(|port| port.roots.iter().copied().chain([port.value])));
-    for &op in program.choices.ops_of(region) {
-        let op = &program.ops[op];
-        touched.extend(op.operands.iter().chain(&op.results).filter_map(|value| value.expand()));
-    }
-    let mut around: IndexSet<OpId, FixedHash> = IndexSet::default();
-    for &value in &touched {
-        let value = &program.values[value];
-        around.extend(value.producer.iter().map(|(op, _)| *op).chain(value.takers.iter().filter_map(|(t, _)| t.op())));
-    }
-    around.retain(|&op| !is_own(op));
-    for &op in &around {
-        let of_way = |way: u32| {
-            let own = program.choices.of_op[op].filter(|of| of.way > 0);
-            let taken = Taken { other: own.into_iter().chain([WayOf { region, way }]).collect() };
-            let mut memory = memory.clone();
-            for &value in &touched {
-                match taken.is_in_memory(program, value) {
-                    true => memory.insert(value),
-                    false => memory.remove(value),
-                };
-            }
-            OpWork::of(program, &program.ops[op], costs, &memory)
-        };
-        let ways: Vec<OpWork> = (0..program.choices.n_ways[region]).map(of_way).collect();
-        if ways.iter().any(|one| *one != ways[0]) {
-            work.by_way.push((region, op, ways));
+/// The work of an op where these ways are taken, and of other regions the program's own.
+fn work_with(program: &Program<'_>, costs: &Costs<'_>, op: OpId, ways: &[WayOf]) -> OpWork {
+    let taken = Taken { other: ways.iter().copied().collect() };
+    OpWork::of(program, &program.ops[op], costs, |value| taken.is_in_memory(program, value))
+}
+
+/// Ops around regions: those that compute what ways take, and those that take what stands in the memory with that or comes from a port.
+fn find_neighbours(program: &Program<'_>) -> IndexMap<OpId, Vec<RegionId>, FixedHash> {
+    let mut all: IndexMap<OpId, Vec<RegionId>, FixedHash> = IndexMap::default();
+    for region in program.choices.n_ways.keys() {
+        let mut touched: IndexSet<CutId, FixedHash> = IndexSet::default();
+        touched.extend(program.choices.ports_of(region).map(|port| port.value));
+        for &op in program.choices.ops_of(region) {
+            touched.extend(program.ops[op].operands.iter().filter_map(|value| value.expand()));
         }
+        let mut around: IndexSet<OpId, FixedHash> = IndexSet::default();
+        for &value in &touched {
+            let value = &program.values[value];
+            let takers = value.takers.iter().filter_map(|(taker, _)| taker.op());
+            around.extend(value.producer.iter().map(|(op, _)| *op).chain(takers));
+        }
+        let is_own = |op: OpId| program.choices.of_op[op].is_some_and(|of| of.region == region);
+        around.iter().filter(|&&op| !is_own(op)).for_each(|&op| all.entry(op).or_default().push(region));
     }
+    all
+}
+
+/// The most combinations of ways that the work of one op is asked for.
+const MOST_COMBINATIONS: usize = 256;
+
+/// The work of an op by the ways of the regions around it; `None` if it is the same with all of them.
+fn work_by_way(program: &Program<'_>, costs: &Costs<'_>, op: OpId, around: &[RegionId]) -> Option<WorkByWay> {
+    let own = program.choices.of_op[op].filter(|of| of.way > 0);
+    let mut regions: Vec<(RegionId, u32)> = Vec::new();
+    let mut combinations: Vec<SmallVec<[WayOf; 4]>> = vec![own.into_iter().collect()];
+    for &region in around {
+        let n_ways = program.choices.n_ways[region];
+        if combinations.len() * n_ways as usize > MOST_COMBINATIONS {
+            break;
+        }
+        regions.push((region, n_ways));
+        let with_ways = |known: SmallVec<[WayOf; 4]>| {
+            (0..n_ways).map(move |way| known.iter().copied().chain([WayOf { region, way }]).collect())
+        };
+        combinations = combinations.into_iter().flat_map(with_ways).collect();
+    }
+    let works: Vec<OpWork> = combinations.iter().map(|ways| work_with(program, costs, op, ways)).collect();
+    works.iter().any(|work| *work != works[0]).then_some(WorkByWay { op, regions, works })
 }

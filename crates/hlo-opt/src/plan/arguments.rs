@@ -21,7 +21,7 @@ pub(crate) enum PlanCommand {
     /// Find the cheapest steps from one sharding of an array to another
     Reshard(ReshardArgs),
     /// Find how to cut a global training step, with a bound that says how far from the best the plan can be
-    Parallel(ParallelArgs),
+    Parallel(Box<ParallelArgs>),
     /// Compare state that is whole or in shards (ZeRO), on several numbers of devices: memory, bytes sent, step time
     Zero(ZeroArgs),
     /// List the algebraic rules, or check rules of a file

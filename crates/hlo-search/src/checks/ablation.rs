@@ -96,7 +96,7 @@ fn see(module: &Module, parts: &[Part]) -> Seen {
                 seen.cuts_reduced |= is_forward && gives_sums;
                 seen.cuts_columns |= name(program.ops[op].inst) == "dh" && uses.iter().any(cuts);
             }
-            Decides::Kept(_) | Decides::Way(_) => {}
+            Decides::Kept(_) | Decides::Way(_) | Decides::AtRegion(..) => {}
         }
     }
     seen

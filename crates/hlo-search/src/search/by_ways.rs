@@ -6,7 +6,7 @@
 
 use super::MeshSearch;
 use crate::baselines::Allowed;
-use crate::network::PlanNetwork;
+use crate::network::{Part, PlanNetwork};
 use crate::regions::RegionId;
 use crate::solver::{Assignment, Cost, INFINITE, Solved};
 
@@ -94,7 +94,7 @@ impl MeshSearch<'_, '_, '_> {
 }
 
 /// The states that variables may have where these regions are computed in these ways.
-pub(crate) fn allow_ways(network: &PlanNetwork, fixed: &[(RegionId, u32)]) -> Allowed {
+fn allow_ways(network: &PlanNetwork, fixed: &[(RegionId, u32)]) -> Allowed {
     let mut allowed = Allowed::new();
     let way_of = |region: RegionId| fixed.iter().find(|(one, _)| *one == region).map(|&(_, way)| way);
     for &(region, way) in fixed {
@@ -104,9 +104,18 @@ pub(crate) fn allow_ways(network: &PlanNetwork, fixed: &[(RegionId, u32)]) -> Al
         }
     }
     for (var, costs) in &network.problem.variables {
-        let Some((of, way)) = network.way_of(var).and_then(|of| Some((of, way_of(of.region)?))) else { continue };
-        let is_on = |state: usize| state + 1 < costs.len();
-        allowed[var] = (0..costs.len()).map(|state| is_on(state) == (way == of.way)).collect();
+        let all = 0..costs.len();
+        allowed[var] = match network.part(var) {
+            Part::OfWay(of) => match way_of(of.region) {
+                Some(way) => all.map(|state| (state + 1 < costs.len()) == (way == of.way)).collect(),
+                None => continue,
+            },
+            Part::AtRegion(region, n_ways) => match way_of(region) {
+                Some(way) => all.map(|state| state as u32 % n_ways == way).collect(),
+                None => continue,
+            },
+            Part::Outside => continue,
+        };
     }
     allowed
 }
