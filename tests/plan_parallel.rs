@@ -181,7 +181,7 @@ fn a_program_with_regions_in_other_ways_gives_the_same() {
     let local = written("regions.local.hlo", "").display().to_string();
     let (code, _, stderr) = tool::run(["--pass", "spmd-partition,dce", &annotated, "-o", &local]);
     assert_eq!(code, 0, "{stderr}");
-    let (code, stdout, stderr) = tool::run(["compare", &step, &local, "--approx"]);
+    let (code, stdout, stderr) = tool::run(["compare", &step, &local]);
     assert_eq!(code, 0, "{stdout}{stderr}");
 }
 

@@ -293,7 +293,7 @@ impl<'m> Program<'m> {
     }
 
     /// The ops that compute a value: of a port those of every way.
-    fn makers(&self, value: CutId) -> SmallVec<[OpId; 4]> {
+    pub(crate) fn makers(&self, value: CutId) -> SmallVec<[OpId; 4]> {
         match self.choices.port(value) {
             Some(port) => port.roots.iter().flat_map(|&root| self.makers(root)).collect(),
             None => self.values[value].producer.iter().map(|(op, _)| *op).collect(),

@@ -291,9 +291,8 @@ fn find_neighbours(program: &Program<'_>) -> IndexMap<OpId, Vec<RegionId>, Fixed
         }
         let mut around: IndexSet<OpId, FixedHash> = IndexSet::default();
         for &value in &touched {
-            let value = &program.values[value];
-            let takers = value.takers.iter().filter_map(|(taker, _)| taker.op());
-            around.extend(value.producer.iter().map(|(op, _)| *op).chain(takers));
+            let takers = program.values[value].takers.iter().filter_map(|(taker, _)| taker.op());
+            around.extend(program.makers(value).into_iter().chain(takers));
         }
         let is_own = |op: OpId| program.choices.of_op[op].is_some_and(|of| of.region == region);
         around.iter().filter(|&&op| !is_own(op)).for_each(|&op| all.entry(op).or_default().push(region));

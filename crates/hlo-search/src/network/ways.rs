@@ -241,10 +241,32 @@ impl WaySum {
             least += own;
         }
         if least < 0 {
-            // Costs are no less than nothing.
-            least = costs.iter().copied().min().unwrap_or(0);
-            more.iter_mut().for_each(|of_way| of_way.fill(0));
+            // No cost is below nothing, so that at the least of all ways nothing is below it; what ways add is lowered instead.
+            more.iter_mut().flatten().for_each(|cost| *cost = (*cost + least).max(0));
+            least = 0;
         }
         WaySum { least, more }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::WaySum;
+
+    /// Two regions of two and three ways: each sum beside the cost that it stands for.
+    fn sums(costs: [i64; 6]) -> Vec<(i64, i64)> {
+        let sum = WaySum::below(&costs, vec![2, 3]);
+        assert!(sum.least >= 0 && sum.more.iter().flatten().all(|&more| more >= 0));
+        (0..6).map(|at| (sum.least + sum.more[0][at / 3] + sum.more[1][at % 3], costs[at])).collect()
+    }
+
+    #[test]
+    fn what_is_a_sum_is_kept_and_nothing_is_above_its_cost() {
+        assert!(sums([50, 70, 10, 55, 75, 15]).iter().all(|(sum, cost)| sum == cost));
+        assert!(sums([50, 70, 10, 55, 75, 14]).iter().all(|(sum, cost)| sum <= cost && cost - sum <= 1));
+        // A launch that one way saves, beside a roofline's corner: the sum is near, and not nothing.
+        let near = sums([2_000_010, 3, 2_000_010, 2_000_024, 14, 2_000_024]);
+        assert!(near.iter().all(|(sum, cost)| sum <= cost && cost - sum <= 20), "{near:?}");
+        assert!(sums([0, 9, 9, 9, 0, 9]).iter().all(|(sum, cost)| sum <= cost));
     }
 }
