@@ -198,6 +198,13 @@ fn what_the_search_is_kept_from_is_said_and_has_its_price() {
     let words = ["--devices", "24", "--mesh", "12x2", "--without", "reduction-cuts+joint"];
     let (_, stdout, _) = plan(&[&[&mlp()[..]], &words[..]].concat());
     assert!(stdout.contains("kept from reduction-cuts, joint"), "{stdout}");
+    let (code, _, stderr) = plan(&[&mlp(), "--without", "joint", "--regions"]);
+    assert_eq!(code, 2, "regions are searched for beside nothing that is fixed");
+    assert!(stderr.contains("cannot be used with"), "{stderr}");
+    let pass = "search-parallelization{devices=2,regions=true,plan=megatron}";
+    let (code, _, stderr) = tool::run(["--pass", pass, &mlp()]);
+    assert_eq!(code, 2);
+    assert!(stderr.contains("option `regions`: expected neither `pins` nor `without` nor `plan`"), "{stderr}");
     let (code, _, stderr) = plan(&[&mlp(), "--without", "cuts"]);
     assert_eq!(code, 2);
     assert!(

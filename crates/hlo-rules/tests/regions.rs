@@ -2,7 +2,7 @@
 
 use hlo_eval::draw::{DrawOptions, draw_inputs};
 use hlo_eval::{EvalOptions, run};
-use hlo_ir::{Literal, Module, Scalar};
+use hlo_ir::{InstId, Literal, Module, Opcode, Scalar};
 use hlo_rules::bridge::{find_regions, read_region, write_alternative};
 use hlo_rules::region::{Aim, Limits, Rewrite, aimed_rewrites, alternatives, rewrites};
 use hlo_rules::text::print_rule;
@@ -88,6 +88,9 @@ fn check_with(name: &str, rewrites: &[Rewrite], limits: Limits, cost: &dyn Fn(&T
                 .unwrap_or_else(|e| panic!("{e}"));
             let text = hlo_ir::print::print_module(&changed, &Default::default());
             hlo_ir::verify::verify(&changed).unwrap_or_else(|e| panic!("{text}{e:?}"));
+            let is_slice = |inst| changed.inst(inst).opcode == Opcode::Slice;
+            let nested = |&inst: &InstId| is_slice(inst) && is_slice(changed.inst(inst).operands[0]);
+            assert!(!changed.comp(entry).insts.iter().any(nested), "slices of slices are one slice\n{text}");
             for seed in 0..3 {
                 for (want, is) in results(&module, seed).iter().zip(&results(&changed, seed)) {
                     let close = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-4 * (1.0 + a.abs());
@@ -147,6 +150,22 @@ fn products_of_nine_parts_are_split_into_all_of_them() {
         "forward, and the gradient of the weight"
     );
     assert_eq!(check_aimed("nine_slices", Aim::Split).iter().max(), Some(&9));
+}
+
+/// What is said of an operand by its place stays with it: such a product is in no region.
+#[test]
+fn products_with_a_precision_for_each_operand_are_no_region() {
+    let of = |words: &str| {
+        let text = format!(
+            "HloModule m\n\nENTRY %main {{\n  %x = f32[4,5] parameter(0)\n  %w = f32[5,6] parameter(1)\n  \
+             ROOT %y = f32[4,6] dot(%x, %w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}, operand_precision={{{words}}}\n}}\n"
+        );
+        let module = hlo_text::parse_module(&text).unwrap_or_else(|e| panic!("{e:?}")).module;
+        let (entry, root) = (module.entry().expect("an entry"), module.comp(module.entry().unwrap()).root.unwrap());
+        read_region(&module, entry, &[root]).map(|_| ()).map_err(|e| e.to_string())
+    };
+    assert_eq!(of("highest,highest"), Ok(()));
+    assert!(of("highest,default").is_err_and(|e| e.contains("another precision for each operand")));
 }
 
 #[test]

@@ -18,7 +18,7 @@ use hlo_ir::factors::{FactorId, FactorRole, TensorFactors};
 use hlo_ir::op::FactorRule;
 
 /// A part of the search.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Part {
     /// Cuts of weights, moments and updates.
     ParameterCuts,

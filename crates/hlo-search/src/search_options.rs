@@ -189,6 +189,11 @@ impl SearchOptions {
             let expected = "neither `pins` nor `memory-limit` nor `plan` beside it";
             return Err(wrong("draw", expected.into(), "one of them".into()));
         }
+        let fixes = !options.text("pins").is_empty() || !options.text("without").is_empty();
+        if options.flag("regions") && (fixes || options.text("plan") != "best") {
+            let expected = "neither `pins` nor `without` nor `plan` beside it";
+            return Err(wrong("regions", expected.into(), "one of them".into()));
+        }
         let meshes = read_meshes(options.text("mesh"), n_devices)?;
         if let Some(n_axes) = Baseline::of_word(options.text("plan")).map(Baseline::n_axes)
             && let Some(mesh) = meshes.iter().find(|mesh| mesh.len() != n_axes)
@@ -239,7 +244,10 @@ pub fn read_parts(text: &str) -> Result<Vec<Part>, SearchError> {
             found: format!("`{word}`"),
         })
     };
-    words.map(part).collect()
+    let mut parts = words.map(part).collect::<Result<Vec<Part>, SearchError>>()?;
+    parts.sort_unstable();
+    parts.dedup();
+    Ok(parts)
 }
 
 /// Meshes as an option says them: `4x6;2x2x6`.

@@ -329,6 +329,10 @@ impl Reader<'_> {
     }
 
     fn precise(&mut self, inst: InstId, precision: &[Word], algorithm: &Word) -> Result<(), BridgeError> {
+        // Products change their operands' places, and the words are said by place.
+        if precision.windows(2).any(|words| words[0] != words[1]) {
+            return self.fail(inst, "another precision for each operand");
+        }
         let this = (precision.to_vec(), algorithm.clone());
         match &self.region.precision {
             Some(known) if *known != this => self.fail(inst, "another precision than the region's other products have"),

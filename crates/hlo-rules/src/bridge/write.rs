@@ -225,7 +225,7 @@ impl Writer<'_> {
                 self.add(Opcode::Transpose, &dims, &args, DimsAttrs { dimensions })
             }
             Op::Reshape(_) => self.add(Opcode::Reshape, &dims, &args, ReshapeAttrs::default()),
-            Op::Slice { dim, start, size } => self.slice(arg(0), args[0], *dim, number(start), number(size)),
+            Op::Slice { .. } => self.composed_slice(term),
             Op::Pick { dim, place } => {
                 let part = self.slice(arg(0), args[0], *dim, i64::from(*place), 1);
                 self.add(Opcode::Reshape, &dims, &[part], ReshapeAttrs::default())
@@ -278,6 +278,20 @@ impl Writer<'_> {
         let shape = Shape::Array(ArrayShape::new(DType::Pred, dims.iter().copied()).with_row_major());
         let attrs = CompareAttrs { direction: Comparison::Gt, order: Word::default() };
         Builder::new(self.module, self.region.comp).add("above", Opcode::Compare, shape, [args[0], right], attrs)
+    }
+
+    /// A slice, and those that it is taken of, as one.
+    fn composed_slice(&mut self, term: TermId) -> InstId {
+        let dims = self.dims(term);
+        let mut slice: Vec<SliceDim> = dims.iter().map(|&n| SliceDim { start: 0, limit: n, stride: 1 }).collect();
+        let mut of = term;
+        while let Op::Slice { dim, start, .. } = &self.terms.node(of).op {
+            let (at, start) = (usize::from(*dim), number(start));
+            (slice[at].start, slice[at].limit) = (slice[at].start + start, slice[at].limit + start);
+            of = self.terms.node(of).args[0];
+        }
+        let inst = self.built[&of];
+        self.add(Opcode::Slice, &dims, &[inst], SliceAttrs { slice })
     }
 
     fn slice(&mut self, of: TermId, inst: InstId, dim: u8, start: i64, size: i64) -> InstId {

@@ -214,3 +214,76 @@ fn ways_and_placements_together_are_the_best_of_all_combinations() {
     let n_checked = (0..).filter(|&seed| check_joint(seed)).take(cases).count();
     assert_eq!(n_checked, cases);
 }
+
+/// `%a1` and `%a2` could be one product, and `%b1` and `%b2`, but not both at once: each pair needs a value of the other. The third pair
+/// is nobody's.
+const CIRCLE: &str = "
+HloModule circle
+
+ENTRY %main {
+  %p = f32[12,20] parameter(0)
+  %q = f32[12,8] parameter(1)
+  %r = f32[12,8] parameter(2)
+  %c1 = f32[20,8] dot(%p, %q), lhs_contracting_dims={0}, rhs_contracting_dims={0}
+  %c2 = f32[20,8] dot(%p, %r), lhs_contracting_dims={0}, rhs_contracting_dims={0}
+  %y = f32[120,12] parameter(3)
+  %z = f32[120,12] parameter(4)
+  %k = f32[12,8] parameter(5)
+  %v = f32[12,8] parameter(6)
+  %a1 = f32[120,8] dot(%y, %k), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  %fa = f32[12,8] slice(%a1), slice={[0:12], [0:8]}
+  %fas = f32[12,8] tanh(%fa)
+  %b1 = f32[120,8] dot(%z, %fas), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  %b2 = f32[120,8] dot(%z, %v), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  %fb = f32[12,8] slice(%b2), slice={[0:12], [0:8]}
+  %fbs = f32[12,8] tanh(%fb)
+  %a2 = f32[120,8] dot(%y, %fbs), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT %out = (f32[20,8], f32[20,8], f32[120,8], f32[120,8]) tuple(%c1, %c2, %a2, %b1)
+}
+";
+
+#[test]
+fn of_regions_that_need_each_other_all_but_one_stay() {
+    let module = hlo_text::parse_module(CIRCLE).unwrap_or_else(|e| panic!("{e:?}")).module;
+    let machine = Machine::from_args("[(gpu,4,100,0)]", "h100").expect("a machine");
+    let joint = joint_program(&module, &machine).expect("regions");
+    let n_ways: Vec<u32> = joint.marks.n_ways.values().copied().collect();
+    assert_eq!(n_ways.len(), 2, "the pair that is nobody's, and one of the two");
+    let (changed, told) = joint.chosen(&module, &[1, 1]).expect("they do not need each other");
+    assert_eq!(told.len(), 2);
+    hlo_ir::verify::verify(&changed).unwrap_or_else(|e| panic!("{e:?}"));
+}
+
+/// Three products of one operand as one product with three slices of it: nothing else is written to memory.
+#[test]
+fn three_products_of_one_operand_are_one_product_with_slices_of_it() {
+    let text = "
+HloModule three
+
+ENTRY %main {
+  %x = f32[256,128] parameter(0)
+  %q = f32[128,32] parameter(1)
+  %k = f32[128,32] parameter(2)
+  %v = f32[128,32] parameter(3)
+  %a = f32[256,32] dot(%x, %q), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  %b = f32[256,32] dot(%x, %k), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  %c = f32[256,32] dot(%x, %v), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  %ta = f32[256,32] tanh(%a)
+  %tb = f32[256,32] tanh(%b)
+  %tc = f32[256,32] tanh(%c)
+  ROOT %out = (f32[256,32], f32[256,32], f32[256,32]) tuple(%ta, %tb, %tc)
+}
+";
+    let module = hlo_text::parse_module(text).unwrap_or_else(|e| panic!("{e:?}")).module;
+    let machine = Machine::from_args("[(gpu,4,100,0)]", "h100").expect("a machine");
+    let frequencies = Frequencies::compute(&module, FrequencyOptions::default());
+    let program = Program::read(&module, &frequencies).expect("a program");
+    let links = machine.network(4).expect("links");
+    let plain = search_within(&program, &machine, &links, &limits(4)).unwrap_or_else(|_| panic!("a plan"));
+    let options = FrequencyOptions::default();
+    let found = search_ways(&module, (&program, &plain), options, &machine, &links, &limits(4)).expect("regions");
+    let rewritten = found.rewritten.expect("one product is faster");
+    assert_eq!(rewritten.regions[0].0.n_products_so, 1);
+    // A product, the concatenation of the weights and three functions, for three products and three functions.
+    assert!(least(&rewritten.module, &machine, 4) < plain.cost * 6 / 7, "{}", plain.cost);
+}

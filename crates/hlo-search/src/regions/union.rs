@@ -32,6 +32,7 @@ pub(crate) struct UnionMarks {
 }
 
 /// A program with ports.
+#[derive(Clone)]
 pub(super) struct Union {
     pub module: Module,
     pub marks: UnionMarks,
@@ -43,19 +44,40 @@ const PORT: &str = "hlo_opt.port";
 /// Writes all ways of regions beside each other. Regions of which the ways cannot stand beside those of others are left out; `true`
 /// for those that are in it.
 pub(super) fn write_union(module: &Module, regions: &[RegionWays]) -> (Union, Vec<bool>) {
-    let mut union = Union { module: module.clone(), marks: UnionMarks::default() };
-    let mut ports: SecondaryMap<InstId, PackedOption<InstId>> = SecondaryMap::new();
-    let mut is_in = Vec::with_capacity(regions.len());
+    let empty =
+        || Writer { union: Union { module: module.clone(), marks: UnionMarks::default() }, ports: SecondaryMap::new() };
+    let mut all = empty();
+    let are_added = regions.iter().map(|region| add_region(&mut all.union, &mut all.ports, region).is_some());
+    let are_added: Vec<bool> = are_added.collect();
+    if all.is_ordered() {
+        return (all.union, are_added);
+    }
+    // Ways of some regions need each other: one region after the other, those that close a circle are left out.
+    let (mut some, mut is_in) = (empty(), Vec::with_capacity(regions.len()));
     for region in regions {
-        is_in.push(add_region(&mut union, &mut ports, region).is_some());
-    }
-    for comp in union.module.computations().to_vec() {
-        if union.module.restore_order(comp).is_err() {
-            // Ways of several regions need each other.
-            return (Union { module: module.clone(), marks: UnionMarks::default() }, vec![false; regions.len()]);
+        let mut more = some.clone();
+        let is_added = add_region(&mut more.union, &mut more.ports, region).is_some() && more.is_ordered();
+        if is_added {
+            some = more;
         }
+        is_in.push(is_added);
     }
-    (union, is_in)
+    (some.union, is_in)
+}
+
+/// A union as it is written, and the port of each result.
+#[derive(Clone)]
+struct Writer {
+    union: Union,
+    ports: SecondaryMap<InstId, PackedOption<InstId>>,
+}
+
+impl Writer {
+    /// Puts every computation in order; false if an instruction needs itself.
+    fn is_ordered(&mut self) -> bool {
+        let comps = self.union.module.computations().to_vec();
+        comps.into_iter().all(|comp| self.union.module.restore_order(comp).is_ok())
+    }
 }
 
 fn add_region(
