@@ -172,12 +172,19 @@ fn a_product_is_split_where_that_makes_the_plan_cheaper() {
 
 #[test]
 fn a_program_with_regions_in_other_ways_gives_the_same() {
-    let step = sample("search/bert-ae.6.hlo");
+    let mut text = "HloModule three\n\nENTRY %main {\n  %x = f32[250,120] parameter(0)\n".to_string();
+    for k in 0..3 {
+        let dot = "lhs_contracting_dims={1}, rhs_contracting_dims={0}";
+        let w = format!("  %w{k} = f32[120,33] parameter({})\n  %d{k} = f32[250,33] dot(%x, %w{k}), {dot}\n", k + 1);
+        text += &format!("{w}  %t{k} = f32[250,33] tanh(%d{k})\n");
+    }
+    text += "  ROOT %out = (f32[250,33], f32[250,33], f32[250,33]) tuple(%t0, %t1, %t2)\n}\n";
+    let step = written("three.hlo", &text).display().to_string();
     let annotated = written("regions.hlo", "").display().to_string();
     let words = ["--devices", "4", "--regions", "--algebra", "none", "-o", &annotated];
     let (code, stdout, stderr) = plan(&[&[&step[..]], &words[..]].concat());
     assert_eq!(code, 0, "{stderr}");
-    assert!(stdout.contains("algebra, as the plan has it: %dot_general"), "{stdout}");
+    assert!(stdout.contains("algebra, as the plan has it: %d0, %d1, %d2: 3 products as 1"), "{stdout}");
     let local = written("regions.local.hlo", "").display().to_string();
     let (code, _, stderr) = tool::run(["--pass", "spmd-partition,dce", &annotated, "-o", &local]);
     assert_eq!(code, 0, "{stderr}");
