@@ -3,7 +3,7 @@
 //! Within a restriction the solver finds the best plan, so a baseline is never worse than what a careful person would write in it.
 
 use crate::mesh::SearchMesh;
-use crate::network::{Decides, Part, PlanNetwork};
+use crate::network::{Decides, PlanNetwork, RegionPart};
 use crate::plans::{AxisUse, Plan};
 use crate::program::{CutId, OpId, Program};
 use crate::regions::RegionId;
@@ -255,8 +255,8 @@ pub(crate) fn lift(known: &dyn KnownPlan, fine: &PlanNetwork) -> Option<Assignme
     let mut out = Assignment::new();
     for (var, decides) in &fine.decides {
         let is_off = match fine.part(var) {
-            Part::OfWay(of) => known.way(of.region) != of.way,
-            Part::Outside | Part::AtRegion(..) => false,
+            RegionPart::OfWay(of) => known.way(of.region) != of.way,
+            RegionPart::Outside | RegionPart::AtRegion(..) => false,
         };
         let state = match *decides {
             _ if is_off => fine.off(var).map(|state| state as usize),

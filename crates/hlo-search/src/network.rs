@@ -60,7 +60,7 @@ pub(crate) enum Decides {
 
 /// Which part a variable has in regions.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(crate) enum Part {
+pub(crate) enum RegionPart {
     /// None.
     #[default]
     Outside,
@@ -83,7 +83,7 @@ pub(crate) struct PlanNetwork {
     pub var_of_value: SecondaryMap<CutId, PackedOption<VarId>>,
     pub var_of_region: SecondaryMap<RegionId, PackedOption<VarId>>,
     /// By variable, its part in regions.
-    part: SecondaryMap<VarId, Part>,
+    part: SecondaryMap<VarId, RegionPart>,
 }
 
 impl<'p, 'm> Facts<'p, 'm> {
@@ -169,7 +169,7 @@ impl PlanNetwork {
     }
 
     /// The part of a variable in regions.
-    pub(crate) fn part(&self, var: VarId) -> Part {
+    pub(crate) fn part(&self, var: VarId) -> RegionPart {
         self.part[var]
     }
 
@@ -181,8 +181,8 @@ impl PlanNetwork {
     /// The state in which a variable is off, if it is one of a way.
     pub(crate) fn off(&self, var: VarId) -> Option<u32> {
         match self.part[var] {
-            Part::OfWay(_) => Some(self.problem.variables[var].len() as u32 - 1),
-            Part::Outside | Part::AtRegion(..) => None,
+            RegionPart::OfWay(_) => Some(self.problem.variables[var].len() as u32 - 1),
+            RegionPart::Outside | RegionPart::AtRegion(..) => None,
         }
     }
 
@@ -303,13 +303,13 @@ impl NetworkBuilder<'_, '_, '_> {
             }
         }
         for (region, &n_ways) in &program.choices.n_ways {
-            let var = self.add_variable(vec![0; n_ways as usize], Decides::Way(region), Part::Outside);
+            let var = self.add_variable(vec![0; n_ways as usize], Decides::Way(region), RegionPart::Outside);
             self.network.var_of_region[region] = Some(var).into();
         }
         for (id, op) in &program.ops {
             self.add_values_at_region(id);
             let costs = self.own_costs(id);
-            let part = program.choices.of_op[id].map_or(Part::Outside, Part::OfWay);
+            let part = program.choices.of_op[id].map_or(RegionPart::Outside, RegionPart::OfWay);
             let var = self.add_variable(costs, Decides::Plan(id), part);
             self.network.var_of_op[id] = Some(var).into();
             for (k, value) in op.results.iter().enumerate() {
@@ -325,8 +325,8 @@ impl NetworkBuilder<'_, '_, '_> {
     }
 
     /// A variable; one that is part of a way has the state *off* as well, which costs nothing.
-    fn add_variable(&mut self, mut costs: Vec<Cost>, decides: Decides, part: Part) -> VarId {
-        if matches!(part, Part::OfWay(_)) {
+    fn add_variable(&mut self, mut costs: Vec<Cost>, decides: Decides, part: RegionPart) -> VarId {
+        if matches!(part, RegionPart::OfWay(_)) {
             costs.push(0);
         }
         let var = self.network.problem.variables.push(costs);
@@ -345,7 +345,7 @@ impl NetworkBuilder<'_, '_, '_> {
             false => 0,
         };
         let costs = self.network.states[value].iter().map(held).collect();
-        let part = self.facts.program.way_of(value).map_or(Part::Outside, Part::OfWay);
+        let part = self.facts.program.way_of(value).map_or(RegionPart::Outside, RegionPart::OfWay);
         let var = self.add_variable(costs, Decides::Kept(value), part);
         self.network.var_of_value[value] = Some(var).into();
         var
@@ -443,8 +443,7 @@ impl NetworkBuilder<'_, '_, '_> {
             }
         }
         let table = PairTable { n_rows: from.len(), n_columns, costs: costs.into() };
-        let (at, _) = self.same_tables.insert_full(Arc::new(table));
-        let table = self.same_tables[at].clone();
+        let table = self.shared(table);
         self.push_connected(source, var, table);
     }
 
@@ -485,6 +484,12 @@ impl NetworkBuilder<'_, '_, '_> {
         self.push_connected(rows, columns, table);
     }
 
+    /// A table; equal ones are one.
+    fn shared(&mut self, table: PairTable) -> Arc<PairTable> {
+        let (at, _) = self.same_tables.insert_full(Arc::new(table));
+        self.same_tables[at].clone()
+    }
+
     fn table(&mut self, value: CutId, frequency: f64, from: Vec<State>, to: Vec<State>) -> Arc<PairTable> {
         let value = &self.facts.program.values[value];
         let (rows, columns) = (self.list(from), self.list(to));
@@ -510,9 +515,7 @@ impl NetworkBuilder<'_, '_, '_> {
         let n = columns_once.len();
         let costs = row_of.iter().flat_map(|&row| column_of.iter().map(move |&column| (row, column)));
         let costs: Box<[Cost]> = costs.map(|(row, column)| once[row * n + column]).collect();
-        let table = Arc::new(PairTable { n_rows: from.len(), n_columns: to.len(), costs });
-        let (at, _) = self.same_tables.insert_full(table);
-        let table = self.same_tables[at].clone();
+        let table = self.shared(PairTable { n_rows: from.len(), n_columns: to.len(), costs });
         self.tables.insert(key, table.clone());
         table
     }

@@ -3,7 +3,7 @@
 use crate::baselines::{KnownPlan, lift};
 use crate::found::Found;
 use crate::mesh::SearchMesh;
-use crate::network::{Decides, Part};
+use crate::network::{Decides, RegionPart};
 use crate::pins::Pins;
 use crate::plan::ChosenPlan;
 use crate::plans::Plan;
@@ -121,10 +121,10 @@ fn cost_without(
         for (var, decides) in &network.decides {
             let known = best.assignment[var];
             let state = match (*decides, network.part(var)) {
-                (_, Part::OfWay(of)) if of.region == region => own[var],
+                (_, RegionPart::OfWay(of)) if of.region == region => own[var],
                 (Decides::Way(one), _) if one == region => 0,
                 // The value itself comes before it.
-                (Decides::AtRegion(one, value), Part::AtRegion(_, n_ways)) => {
+                (Decides::AtRegion(one, value), RegionPart::AtRegion(_, n_ways)) => {
                     let way = if one == region { 0 } else { known % n_ways };
                     network.var_of_value[value].expand().map_or(known, |kept| start[kept] * n_ways + way)
                 }

@@ -1,6 +1,6 @@
 //! Regions with several ways in the problem: which variables are on, and what their pairs cost where one is off.
 
-use super::{Decides, NetworkBuilder, Part};
+use super::{Decides, NetworkBuilder, RegionPart};
 use crate::program::{CutId, OpId};
 use crate::regions::{RegionId, WayOf};
 use crate::solver::{Cost, INFINITE, Pair, PairTable, VarId};
@@ -47,7 +47,7 @@ impl NetworkBuilder<'_, '_, '_> {
         }
         let (n_states, n_ways) = (self.network.states[value].len(), self.facts.program.choices.n_ways[region]);
         let n = n_states * n_ways as usize;
-        let var = self.add_variable(vec![0; n], Decides::AtRegion(region, value), Part::AtRegion(region, n_ways));
+        let var = self.add_variable(vec![0; n], Decides::AtRegion(region, value), RegionPart::AtRegion(region, n_ways));
         self.at_region.insert((region, value), var);
         let equal = |a: usize, b: usize| if a == b { 0 } else { INFINITE };
         let table = |n_rows: usize, cost: &dyn Fn(usize, usize) -> Cost| PairTable {
@@ -126,9 +126,7 @@ impl NetworkBuilder<'_, '_, '_> {
     pub(super) fn equate(&mut self, (rows, from): (VarId, &[State]), (columns, to): (VarId, &[State])) {
         let pairs = from.iter().flat_map(|a| to.iter().map(move |b| (a, b)));
         let costs = pairs.map(|(a, b)| if a == b { 0 } else { INFINITE }).collect();
-        let (at, _) =
-            self.same_tables.insert_full(Arc::new(PairTable { n_rows: from.len(), n_columns: to.len(), costs }));
-        let table = self.same_tables[at].clone();
+        let table = self.shared(PairTable { n_rows: from.len(), n_columns: to.len(), costs });
         self.push_connected(rows, columns, table);
     }
 
@@ -136,15 +134,14 @@ impl NetworkBuilder<'_, '_, '_> {
         if table.costs.iter().all(|&cost| cost == 0) {
             return;
         }
-        let (at, _) = self.same_tables.insert_full(Arc::new(table));
-        let table = self.same_tables[at].clone();
+        let table = self.shared(table);
         self.network.problem.pairs.push(Pair { rows, columns, table });
     }
 
     /// Two variables with a table over their own states, as far as ways let them be on together.
     pub(super) fn push_connected(&mut self, rows: VarId, columns: VarId, table: Arc<PairTable>) {
         let parts = [self.network.part[rows], self.network.part[columns]];
-        if parts == [Part::Outside; 2] {
+        if parts == [RegionPart::Outside; 2] {
             if table.costs.iter().any(|&cost| cost != 0) {
                 self.network.problem.pairs.push(Pair { rows, columns, table });
             }
@@ -175,21 +172,21 @@ struct Meaning {
     way: Option<WayOf>,
 }
 
-impl Part {
+impl RegionPart {
     /// How many states a variable has that has `n` of its own.
     fn n_states(self, n: usize) -> usize {
         match self {
-            Part::Outside => n,
-            Part::OfWay(_) => n + 1,
-            Part::AtRegion(_, n_ways) => n * n_ways as usize,
+            RegionPart::Outside => n,
+            RegionPart::OfWay(_) => n + 1,
+            RegionPart::AtRegion(_, n_ways) => n * n_ways as usize,
         }
     }
 
     fn meaning(self, state: usize, n: usize) -> Meaning {
         match self {
-            Part::Outside => Meaning { own: Some(state), way: None },
-            Part::OfWay(_) => Meaning { own: Some(state).filter(|&state| state < n), way: None },
-            Part::AtRegion(region, n_ways) => {
+            RegionPart::Outside => Meaning { own: Some(state), way: None },
+            RegionPart::OfWay(_) => Meaning { own: Some(state).filter(|&state| state < n), way: None },
+            RegionPart::AtRegion(region, n_ways) => {
                 let way = WayOf { region, way: state as u32 % n_ways };
                 Meaning { own: Some(state / n_ways as usize), way: Some(way) }
             }
@@ -199,19 +196,19 @@ impl Part {
 
 /// Whether what two variables say goes together: all ops of a way are on or all are off, and they are on where the region's way is theirs.
 /// What is off takes and gives nothing, whatever stands on the other side.
-fn may_meet(parts: [Part; 2], ends: [Meaning; 2]) -> bool {
+fn may_meet(parts: [RegionPart; 2], ends: [Meaning; 2]) -> bool {
     let is_on = |k: usize| ends[k].own.is_some();
     let agrees = |of: WayOf, k: usize| {
         let other = 1 - k;
         match (parts[other], ends[other].way) {
-            (Part::OfWay(theirs), _) if theirs == of => is_on(k) == is_on(other),
-            (Part::AtRegion(region, _), Some(way)) if region == of.region => is_on(k) == (way == of),
-            (Part::Outside | Part::OfWay(_) | Part::AtRegion(..), _) => true,
+            (RegionPart::OfWay(theirs), _) if theirs == of => is_on(k) == is_on(other),
+            (RegionPart::AtRegion(region, _), Some(way)) if region == of.region => is_on(k) == (way == of),
+            (RegionPart::Outside | RegionPart::OfWay(_) | RegionPart::AtRegion(..), _) => true,
         }
     };
     (0..2).all(|k| match parts[k] {
-        Part::OfWay(of) => agrees(of, k),
-        Part::Outside | Part::AtRegion(..) => true,
+        RegionPart::OfWay(of) => agrees(of, k),
+        RegionPart::Outside | RegionPart::AtRegion(..) => true,
     })
 }
 

@@ -6,7 +6,7 @@
 
 use super::MeshSearch;
 use crate::baselines::Allowed;
-use crate::network::{Part, PlanNetwork};
+use crate::network::{PlanNetwork, RegionPart};
 use crate::regions::RegionId;
 use crate::solver::{Assignment, Cost, INFINITE, Solved};
 
@@ -106,15 +106,15 @@ fn allow_ways(network: &PlanNetwork, fixed: &[(RegionId, u32)]) -> Allowed {
     for (var, costs) in &network.problem.variables {
         let all = 0..costs.len();
         allowed[var] = match network.part(var) {
-            Part::OfWay(of) => match way_of(of.region) {
+            RegionPart::OfWay(of) => match way_of(of.region) {
                 Some(way) => all.map(|state| (state + 1 < costs.len()) == (way == of.way)).collect(),
                 None => continue,
             },
-            Part::AtRegion(region, n_ways) => match way_of(region) {
+            RegionPart::AtRegion(region, n_ways) => match way_of(region) {
                 Some(way) => all.map(|state| state as u32 % n_ways == way).collect(),
                 None => continue,
             },
-            Part::Outside => continue,
+            RegionPart::Outside => continue,
         };
     }
     allowed
