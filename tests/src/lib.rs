@@ -12,6 +12,7 @@ pub mod random_search;
 pub mod random_sharding;
 pub mod random_strategies;
 pub mod training_step;
+pub mod unity_ref;
 
 use std::fs;
 use std::path::{Path, PathBuf};

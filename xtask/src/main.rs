@@ -184,6 +184,7 @@ cargo xtask <command>
       --rewritten          the programs with branches that are alike made one, in the place of the programs as they are
       --regions            with regions of products computed in other ways, by chance where the plan is
       --full DIR           the full-size steps NAME.DEVICES.hlo of make-models instead, planned and partitioned for h100s and not run
+      --unity POPS         with --full: those of Unity's models on nodes of six V100s, beside Unity's own search with so many graphs from its queue
   reshard-check [options]  redistribution plans of random pairs of shardings: bytes beside the lower bound, XLA's partitioner and
                        Shardy's reshards, and plans run in XLA
       --pairs N            planned pairs of each mesh (default 1000)

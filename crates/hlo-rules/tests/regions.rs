@@ -4,9 +4,10 @@ use hlo_eval::draw::{DrawOptions, draw_inputs};
 use hlo_eval::{EvalOptions, run};
 use hlo_ir::{InstId, Literal, Module, Opcode, Scalar};
 use hlo_rules::bridge::{find_regions, read_region, write_alternative};
-use hlo_rules::region::{Aim, Limits, Rewrite, aimed_rewrites, alternatives, rewrites};
+use hlo_rules::region::{Aim, Limits, Rewrite, aimed_rewrites, alternatives, is_backward_form, rewrites};
 use hlo_rules::text::print_rule;
-use hlo_rules::{Op, Options, RuleSet, TermId, Terms, generate};
+use hlo_rules::{Op, Options, Origin, RuleSet, TermId, Terms, generate};
+use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
 fn set() -> &'static (RuleSet, Vec<Rewrite>) {
@@ -193,4 +194,26 @@ fn kept_rewrites_are_those_of_the_set() {
         assert!(kept == wanted.join("\n"), "{path}: KEEP_REWRITES=1 writes it anew");
         assert_eq!(aimed_rewrites(aim).map(|kept| kept.len()), Ok(wanted.len()));
     }
+}
+
+/// So are the names of those that are there only because the set is closed.
+#[test]
+fn kept_names_of_backward_forms_are_those_of_the_set() {
+    let (set, all) = set();
+    let is_enumerated =
+        |name: &str| set.entries.iter().any(|e| e.rule.name == name && !matches!(e.origin, Origin::Gradient { .. }));
+    let is_backward = |rewrite: &&Rewrite| !is_enumerated(&rewrite.rule.name);
+    let of_aims = all.iter().filter(|one| Aim::ALL.into_iter().any(|aim| one.serves(aim)));
+    let wanted: BTreeSet<String> = of_aims.filter(is_backward).map(|one| one.rule.name.clone()).collect();
+    let path = format!("{}/src/region/backward.txt", env!("CARGO_MANIFEST_DIR"));
+    let text = wanted.iter().map(|name| format!("{name}\n")).collect::<String>();
+    if std::env::var_os("KEEP_REWRITES").is_some() {
+        std::fs::write(&path, text).unwrap_or_else(|e| panic!("{path}: {e}"));
+        return;
+    }
+    assert!(!wanted.is_empty() && wanted.len() < all.len());
+    let kept = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
+    assert!(kept == text, "{path}: KEEP_REWRITES=1 writes it anew");
+    let is_told = |one: &Rewrite| is_backward_form(one) == wanted.contains(&one.rule.name);
+    assert!(Aim::ALL.into_iter().all(|aim| aimed_rewrites(aim).is_ok_and(|kept| kept.iter().all(is_told))));
 }

@@ -14,7 +14,7 @@ use crate::program::Program;
 use crate::regions::{RewrittenRegion, joint_program};
 use crate::report::{AlgebraReport, PlanReport, RegionReport, RewriteReport, Rewritten};
 use crate::search::{GivenPlan, SearchLimits, drawn};
-use crate::search_options::{Algebra, SearchOptions};
+use crate::search_options::{Algebra, Regions, SearchOptions};
 use crate::search_within::search_within;
 use crate::solver::{Cost, INFINITE};
 use crate::stack_branches::{pack_program, stack_branches, unpack_program};
@@ -103,12 +103,12 @@ pub fn plan_parallel(
     let as_it_is = match options.algebra {
         Algebra::Rewritten if is_free => Err(SearchError::NothingRewritten),
         _ if is_free => plan_program(module, asked, frequency_options, None),
-        _ if options.regions && options.draw.is_some() => {
+        _ if options.regions != Regions::AsTheyAre && options.draw.is_some() => {
             let drawn = draw_ways(module, options);
             plan_program(drawn.as_ref().unwrap_or(module), asked, frequency_options, None)
         }
         _ => {
-            let options = SearchOptions { regions: false, ..options.clone() };
+            let options = SearchOptions { regions: Regions::AsTheyAre, ..options.clone() };
             plan_program(module, &Asked { options: &options, ..*asked }, frequency_options, None)
         }
     };
@@ -156,7 +156,7 @@ pub fn plan_parallel(
 
 /// The program with the ways of its regions by chance; `None` if every region has one way.
 fn draw_ways(module: &Module, options: &SearchOptions) -> Option<Module> {
-    let joint = joint_program(module, &options.machine)?;
+    let joint = joint_program(module, &options.machine, options.regions)?;
     let mut seed = options.draw.unwrap_or_default();
     let ways: Vec<u32> = joint.marks.n_ways.values().map(|&n_ways| next(&mut seed, n_ways as usize) as u32).collect();
     Some(joint.chosen(module, &ways)?.0)
@@ -195,7 +195,8 @@ fn with_regions(
         return best;
     };
     (asked.progress)("plans the program with regions computed otherwise");
-    let options = SearchOptions { meshes: vec![mesh.sizes.to_vec()], regions: false, ..asked.options.clone() };
+    let options =
+        SearchOptions { meshes: vec![mesh.sizes.to_vec()], regions: Regions::AsTheyAre, ..asked.options.clone() };
     let asked = Asked { options: &options, given: None, ..*asked };
     match plan_program(&module, &asked, frequency_options, step_s(&best)) {
         Ok(Searched::Plan(mut other)) => {
@@ -340,9 +341,17 @@ fn plan_program(
         Some(_) => SearchError::NotFaster { bound_s: none.lower_bound as f64 / 1e12 },
         None => none_found(options, none),
     })?;
-    let is_asked = options.regions && options.draw.is_none() && to_beat.is_none() && !has_copies;
-    let ways = is_asked
-        .then(|| search_ways(&before, (&program, &found), frequency_options, &options.machine, &links, &limits));
+    let is_asked = options.regions != Regions::AsTheyAre && options.draw.is_none() && to_beat.is_none() && !has_copies;
+    let ways = is_asked.then(|| {
+        search_ways(
+            &before,
+            (&program, &found),
+            frequency_options,
+            (&options.machine, options.regions),
+            &links,
+            &limits,
+        )
+    });
     let Found { network, assignment, .. } = &found;
     let report = PlanReport::new(&program, &found, &options.machine, &links, limits.memory_limit);
     let emission = plan_emission(&program, &ChosenPlan { network, assignment });

@@ -76,9 +76,9 @@ pub(crate) const OPTIONS: &[OptionInfo] = &[
     },
     OptionInfo {
         name: "regions",
-        kind: OptionKind::Bool,
+        kind: OptionKind::Word(&["false", "true", "forward"]),
         default: "false",
-        help: "whether matrix products and convolutions may be joined, split and done in another order, by proved rules",
+        help: "whether matrix products and convolutions may be joined, split and done in another order, by proved rules; forward: by those of forward passes alone, to see what their backward forms gain",
     },
     OptionInfo {
         name: "without",
@@ -126,9 +126,31 @@ pub struct SearchOptions {
     /// Whether branches that are alike may become one.
     pub algebra: Algebra,
     /// Whether regions of products may be computed in other ways.
-    pub regions: bool,
+    pub regions: Regions,
     /// What the search is kept from.
     pub without: Vec<Part>,
+}
+
+/// Whether regions of products may be computed in other ways.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Regions {
+    /// No.
+    AsTheyAre,
+    /// By all rules, which are closed under differentiation.
+    ByAllRules,
+    /// By the rules that were enumerated, without their backward forms: an ablation.
+    ByForwardRules,
+}
+
+impl Regions {
+    /// What a word of an option means.
+    pub fn of_word(word: &str) -> Regions {
+        match word {
+            "true" => Regions::ByAllRules,
+            "forward" => Regions::ByForwardRules,
+            _ => Regions::AsTheyAre,
+        }
+    }
 }
 
 /// What a search may rewrite.
@@ -190,7 +212,8 @@ impl SearchOptions {
             return Err(wrong("draw", expected.into(), "one of them".into()));
         }
         let fixes = !options.text("pins").is_empty() || !options.text("without").is_empty();
-        if options.flag("regions") && (fixes || options.text("plan") != "best") {
+        let regions = Regions::of_word(options.text("regions"));
+        if regions != Regions::AsTheyAre && (fixes || options.text("plan") != "best") {
             let expected = "neither `pins` nor `without` nor `plan` beside it";
             return Err(wrong("regions", expected.into(), "one of them".into()));
         }
@@ -224,7 +247,7 @@ impl SearchOptions {
                 "rewritten" => Algebra::Rewritten,
                 _ => Algebra::None,
             },
-            regions: options.flag("regions"),
+            regions,
             without: read_parts(options.text("without"))?,
             plan: options.text("plan").into(),
         })

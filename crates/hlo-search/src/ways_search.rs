@@ -9,6 +9,8 @@ use crate::plan::ChosenPlan;
 use crate::plans::Plan;
 use crate::program::{CutId, OpId, Program};
 use crate::regions::{RegionId, RewrittenRegion, joint_program};
+use crate::search_options::Regions;
+
 use crate::search::SearchLimits;
 use crate::search_within::search_within;
 use crate::solver::{Assignment, Cost, INFINITE, SolveRequest, solve};
@@ -48,11 +50,11 @@ pub(crate) fn search_ways(
     module: &Module,
     (program, found): (&Program<'_>, &Found),
     frequency_options: FrequencyOptions,
-    machine: &Machine,
+    (machine, rules): (&Machine, Regions),
     links: &Network,
     limits: &SearchLimits<'_>,
 ) -> Option<WaysFound> {
-    let joint = joint_program(module, machine)?;
+    let joint = joint_program(module, machine, rules)?;
     let frequencies = Frequencies::compute(&joint.module, frequency_options);
     let union = Program::read_union(&joint.module, &frequencies, &joint.marks).ok()?;
     let start = AsItIs::new(&union, program, found);

@@ -79,8 +79,9 @@ pub(super) fn expect_sound(outcome: Result<RunSummary, RunError>) -> Result<(), 
 fn computes_the_same(before: &Module, after: &Module, is_exact: bool) -> Result<(), String> {
     let n_bytes: u64 = entry_leaves(before).iter().map(|leaf| leaf.shape.size_bytes()).fold(0, u64::saturating_add);
     // Passes may give the devices other shardings of the entry: those are other inputs, which the passes' own tests make.
-    // A global program that is partitioned has inputs for each device, even where a tile has the dims of the whole.
+    // A global program that is partitioned has inputs and results for each device, even where a tile has the dims of the whole.
     let same_signature = before.n_devices() == after.n_devices()
+        && result_shape(before) == result_shape(after)
         && entry_leaves(before).iter().map(|l| &l.shape).eq(entry_leaves(after).iter().map(|l| &l.shape));
     if !same_signature || n_bytes.saturating_mul(before.n_devices() as u64) > MAX_INPUT_BYTES {
         return Ok(());
@@ -109,6 +110,11 @@ fn computes_the_same(before: &Module, after: &Module, is_exact: bool) -> Result<
         return Ok(());
     }
     compare(&expected, &found, &mut |a, b| are_near(a, b, 4.0 * share))
+}
+
+fn result_shape(module: &Module) -> Option<&Shape> {
+    let root = module.comp(module.entry()?).root.expand()?;
+    Some(module.shape(root))
 }
 
 fn evaluate(module: &Module, inputs: &Inputs) -> Result<Outputs, EvalError> {

@@ -1,11 +1,13 @@
 //! `cargo xtask search-check`: parallel plans of the training steps of `ir-samples/search`, the best one on slow devices and some by chance,
 //! each partitioned. What a plan leaves must give what the global program gives in the evaluator, and with `--xla` in real XLA, where
 //! XLA's own partitioner gets the annotated program too. Memory and collectives stand beside those that the plan claims ([`figures`]); a
-//! row of the table for each program and number of devices. With `--full DIR`, full-size steps instead, which nothing runs ([`full`]).
+//! row of the table for each program and number of devices. With `--full DIR`, full-size steps instead, which nothing runs ([`full`]),
+//! and with `--unity POPS` too, those of Unity's models beside Unity's own search ([`unity`]).
 
 mod figures;
 mod full;
 mod table;
+mod unity;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -13,8 +15,9 @@ use std::path::{Path, PathBuf};
 use hlo_analysis::frequency::FrequencyOptions;
 use hlo_analysis::time::Machine;
 use hlo_ir::Module;
-use hlo_search::{Algebra, Asked, ParallelPlan, SearchOptions, Searched, plan_parallel};
+use hlo_search::{Algebra, Asked, ParallelPlan, Regions, SearchOptions, Searched, plan_parallel};
 use hlo_tests::random_search::SLOW_DEVICE;
+use hlo_tests::unity_ref::Budget;
 
 use crate::arguments::{Arguments, Word, unknown};
 use crate::partition_check::{Base, Tried, XlaCases, compare, has_short_floats, keep, read_base, run_passes};
@@ -54,6 +57,8 @@ struct Options {
     pipeline: String,
     /// A folder of full-size steps `NAME.DEVICES.hlo`.
     full: Option<PathBuf>,
+    /// These beside Unity's own search, which takes so many graphs from its queue.
+    unity_pops: Option<u64>,
 }
 
 impl Options {
@@ -70,6 +75,7 @@ impl Options {
             seed: 1,
             pipeline: PARTITION.to_string(),
             full: None,
+            unity_pops: None,
         };
         let mut arguments = Arguments::new(words);
         while let Some(word) = arguments.next_word() {
@@ -83,6 +89,7 @@ impl Options {
                 Word::Flag(flag) if flag == "--seed" => options.seed = arguments.number(&flag)? as u64,
                 Word::Flag(flag) if flag == "--pass" => options.pipeline = arguments.value(&flag)?,
                 Word::Flag(flag) if flag == "--full" => options.full = Some(arguments.value(&flag)?.into()),
+                Word::Flag(flag) if flag == "--unity" => options.unity_pops = Some(arguments.number(&flag)? as u64),
                 Word::Flag(flag) if flag == "--only" => options.only.push(arguments.value(&flag)?),
                 Word::Plain(file) => options.files.push(file.into()),
                 Word::Flag(word) => return Err(unknown("search-check", &word)),
@@ -129,6 +136,9 @@ fn samples(is_quick: bool) -> Result<Vec<PathBuf>, String> {
 /// Runs the check: false if a plan gives something else, or there is none.
 pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
     let options = Options::parse(words)?;
+    if let Some(n_pops) = options.unity_pops {
+        return unity::run(&options.files, Budget { n_pops, ..Budget::default() });
+    }
     if options.full.is_some() {
         return full::run(&options.files);
     }
@@ -208,7 +218,8 @@ impl Check {
     fn try_plan(&mut self, base: &Base, n_devices: usize, seed: Option<u64>, name: &str) -> Result<Figures, String> {
         let mut global = base.module.clone();
         run_passes(&mut global, "inline-calls")?;
-        let (algebra, regions) = (self.algebra, self.has_regions);
+        let algebra = self.algebra;
+        let regions = if self.has_regions { Regions::ByAllRules } else { Regions::AsTheyAre };
         let plan = find_plan(&global, &SearchOptions { algebra, regions, ..slow_options(n_devices, seed)? })?;
         let mut local = plan.module.clone();
         run_passes(&mut local, &self.pipeline)?;
@@ -255,7 +266,7 @@ fn default_options(device: &str, n_devices: usize) -> Result<SearchOptions, Stri
         why: Vec::new(),
         dumps_problem: false,
         algebra: Algebra::SameState,
-        regions: false,
+        regions: Regions::AsTheyAre,
         without: Vec::new(),
     })
 }

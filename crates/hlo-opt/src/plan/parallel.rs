@@ -19,7 +19,7 @@ use hlo_pass::pipeline::{PassCall, parse_pipeline};
 use hlo_pass::runner::{RunError, RunOptions, bind, run_pipeline};
 use hlo_search::{
     Algebra, AlgebraReport, Asked, Evenness, MOST_DEVICES, NO_BASELINE, ParallelPlan, ParamReport, PlanReport,
-    RegionReport, Rewritten, SearchError, SearchOptions, Searched, StackedBranches, USED_SHARE, WhyReport,
+    RegionReport, Regions, Rewritten, SearchError, SearchOptions, Searched, StackedBranches, USED_SHARE, WhyReport,
     plan_parallel, read_meshes, read_parts,
 };
 use indexmap::IndexMap;
@@ -282,7 +282,7 @@ fn read_options(args: &ParallelArgs) -> Result<SearchOptions, Failure> {
             AlgebraChoice::SameState => Algebra::SameState,
             AlgebraChoice::StackedState => Algebra::StackedState,
         },
-        regions: args.regions,
+        regions: Regions::of_word(&args.regions),
         without: read_parts(&args.without).map_err(usage)?,
     })
 }

@@ -49,6 +49,11 @@ pub fn aimed_rewrites(aim: Aim) -> Result<Vec<Rewrite>, ParseError> {
     Ok(rules.into_iter().enumerate().map(|(entry, (rule, _))| Rewrite { rule, entry }).collect())
 }
 
+/// Whether a kept rewrite is there only because the set is closed: what flows back in another rule, and no rule that was enumerated.
+pub fn is_backward_form(rewrite: &Rewrite) -> bool {
+    include_str!("backward.txt").lines().any(|name| name == rewrite.rule.name)
+}
+
 /// What aims are told by.
 struct Counts {
     n_products: usize,

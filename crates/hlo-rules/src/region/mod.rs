@@ -9,7 +9,7 @@ mod egraph;
 mod extract;
 mod matching;
 
-pub use aims::{Aim, aimed_rewrites};
+pub use aims::{Aim, aimed_rewrites, is_backward_form};
 pub use extract::{Alternative, Alternatives};
 
 use crate::op::Op;

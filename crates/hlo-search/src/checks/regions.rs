@@ -7,6 +7,7 @@ use crate::pins::Pins;
 use crate::program::Program;
 use crate::regions::joint_program;
 use crate::search::SearchLimits;
+use crate::search_options::Regions;
 use crate::search_within::search_within;
 use crate::solver::{Cost, INFINITE};
 use crate::ways_search::search_ways;
@@ -178,7 +179,7 @@ fn check_joint(seed: u64) -> bool {
     let module = draw_program(&mut random, n_regions);
     let n = [2, 4, 6][random.below(3) as usize];
     let machine = machine(&mut random, n);
-    let Some(joint) = joint_program(&module, &machine) else { return false };
+    let Some(joint) = joint_program(&module, &machine, Regions::ByAllRules) else { return false };
     let n_ways: Vec<u32> = joint.marks.n_ways.values().copied().collect();
     let mut best = INFINITE;
     let expected = numbers(&module);
@@ -197,7 +198,8 @@ fn check_joint(seed: u64) -> bool {
     let links = machine.network(n as usize).expect("links");
     let plain = search_within(&program, &machine, &links, &limits(n)).unwrap_or_else(|_| panic!("a plan"));
     let options = FrequencyOptions::default();
-    let found = search_ways(&module, (&program, &plain), options, &machine, &links, &limits(n)).expect("regions");
+    let found = search_ways(&module, (&program, &plain), options, (&machine, Regions::ByAllRules), &links, &limits(n))
+        .expect("regions");
     let cost = match &found.rewritten {
         Some(rewritten) => least(&rewritten.module, &machine, n),
         None => plain.cost,
@@ -246,7 +248,7 @@ ENTRY %main {
 fn of_regions_that_need_each_other_all_but_one_stay() {
     let module = hlo_text::parse_module(CIRCLE).unwrap_or_else(|e| panic!("{e:?}")).module;
     let machine = Machine::from_args("[(gpu,4,100,0)]", "h100").expect("a machine");
-    let joint = joint_program(&module, &machine).expect("regions");
+    let joint = joint_program(&module, &machine, Regions::ByAllRules).expect("regions");
     let n_ways: Vec<u32> = joint.marks.n_ways.values().copied().collect();
     assert_eq!(n_ways.len(), 2, "the pair that is nobody's, and one of the two");
     let (changed, told) = joint.chosen(&module, &[1, 1]).expect("they do not need each other");
@@ -281,7 +283,8 @@ ENTRY %main {
     let links = machine.network(4).expect("links");
     let plain = search_within(&program, &machine, &links, &limits(4)).unwrap_or_else(|_| panic!("a plan"));
     let options = FrequencyOptions::default();
-    let found = search_ways(&module, (&program, &plain), options, &machine, &links, &limits(4)).expect("regions");
+    let found = search_ways(&module, (&program, &plain), options, (&machine, Regions::ByAllRules), &links, &limits(4))
+        .expect("regions");
     let rewritten = found.rewritten.expect("one product is faster");
     assert_eq!(rewritten.regions[0].0.n_products_so, 1);
     // A product, the concatenation of the weights and three functions, for three products and three functions.

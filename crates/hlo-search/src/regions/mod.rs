@@ -10,6 +10,7 @@ mod ways;
 pub(crate) use union::{RegionId, UnionMarks, WayOf};
 pub use ways::RewrittenRegion;
 
+use crate::search_options::Regions;
 use cranelift_entity::SecondaryMap;
 use cranelift_entity::packed_option::PackedOption;
 use hlo_analysis::time::Machine;
@@ -28,8 +29,8 @@ pub(crate) struct JointProgram {
 }
 
 /// The program with all ways of its regions; `None` if every region has one way.
-pub(crate) fn joint_program(module: &Module, machine: &Machine) -> Option<JointProgram> {
-    let mut regions = find_ways(module, machine);
+pub(crate) fn joint_program(module: &Module, machine: &Machine, rules: Regions) -> Option<JointProgram> {
+    let mut regions = find_ways(module, machine, rules);
     let (union, is_in) = write_union(module, &regions);
     let mut is_in = is_in.into_iter();
     regions.retain(|_| is_in.next() == Some(true));

@@ -1,15 +1,17 @@
 //! The ways to compute a region: alternatives of its e-graph, as few as say something different.
 
 use super::find::{Candidate, candidates};
+use crate::search_options::Regions;
 use cranelift_entity::EntitySet;
 use hlo_analysis::time::{KernelWork, Machine};
 use hlo_ir::names::FixedHash;
 use hlo_ir::{InstId, Module};
 use hlo_rules::bridge::{Region, read_region, write_alternative};
-use hlo_rules::region::{Aim, Limits, Rewrite, aimed_rewrites, alternatives};
+use hlo_rules::region::{Aim, Limits, Rewrite, aimed_rewrites, alternatives, is_backward_form};
 use hlo_rules::{Op, TermId, Terms};
 use indexmap::IndexMap;
 use serde::Serialize;
+use std::borrow::Cow;
 use std::sync::LazyLock;
 
 /// One way to compute a region.
@@ -71,7 +73,7 @@ const MOST_REGIONS: usize = 400;
 const MOST_KINDS: usize = 24;
 
 /// Regions of a program with more than one way.
-pub(super) fn find_ways(module: &Module, machine: &Machine) -> Vec<RegionWays> {
+pub(super) fn find_ways(module: &Module, machine: &Machine, rules: Regions) -> Vec<RegionWays> {
     let mut known: IndexMap<String, Option<(Terms, Vec<Way>)>, FixedHash> = IndexMap::default();
     let mut all = Vec::new();
     for &comp in module.computations() {
@@ -81,7 +83,7 @@ pub(super) fn find_ways(module: &Module, machine: &Machine) -> Vec<RegionWays> {
             if known.len() >= MOST_KINDS && !known.contains_key(&key) {
                 continue;
             }
-            let ways = known.entry(key).or_insert_with(|| ways_of(&region, &candidate, machine)).clone();
+            let ways = known.entry(key).or_insert_with(|| ways_of(&region, &candidate, machine, rules)).clone();
             let Some((terms, mut ways)) = ways else { continue };
             // What is computed together has to be computable together.
             if needs_own_results(module, &candidate, &region) {
@@ -118,16 +120,26 @@ fn kind_of(region: &Region) -> String {
     text
 }
 
-fn rewrites(aim: Aim) -> &'static [Rewrite] {
+/// The kept rewrites of an aim, by their entry.
+fn kept_rewrites(aim: Aim) -> &'static [Rewrite] {
     static ALL: LazyLock<Vec<Vec<Rewrite>>> =
         LazyLock::new(|| Aim::ALL.into_iter().map(|aim| aimed_rewrites(aim).unwrap_or_default()).collect());
     Aim::ALL.into_iter().position(|one| one == aim).map_or(&[], |k| &ALL[k])
 }
 
-fn ways_of(region: &Region, candidate: &Candidate, machine: &Machine) -> Option<(Terms, Vec<Way>)> {
+fn rewrites(aim: Aim, rules: Regions) -> Cow<'static, [Rewrite]> {
+    let kept = kept_rewrites(aim);
+    match rules {
+        Regions::AsTheyAre => Cow::Borrowed(&[]),
+        Regions::ByAllRules => Cow::Borrowed(kept),
+        Regions::ByForwardRules => kept.iter().filter(|rewrite| !is_backward_form(rewrite)).cloned().collect(),
+    }
+}
+
+fn ways_of(region: &Region, candidate: &Candidate, machine: &Machine, rules: Regions) -> Option<(Terms, Vec<Way>)> {
     let roots: Vec<TermId> = region.outputs.iter().map(|output| output.1).collect();
     let price = |terms: &Terms, term: TermId| price(terms, term, region, machine, candidate.aim);
-    let found = alternatives(rewrites(candidate.aim), &region.terms, &roots, LIMITS, &price).ok()?;
+    let found = alternatives(&rewrites(candidate.aim, rules), &region.terms, &roots, LIMITS, &price).ok()?;
     let own = Traits::of(&found.terms, &roots);
     let mut kinds = vec![own.kind(candidate.aim)];
     let mut ways: Vec<(Traits, Way)> = Vec::new();
@@ -138,7 +150,7 @@ fn ways_of(region: &Region, candidate: &Candidate, machine: &Machine) -> Option<
             continue;
         }
         kinds.push(traits.kind(candidate.aim));
-        let names = one.entries.iter().map(|&entry| rewrites(candidate.aim)[entry].rule.name.clone());
+        let names = one.entries.iter().map(|&entry| kept_rewrites(candidate.aim)[entry].rule.name.clone());
         let mut rules: Vec<String> = names.collect();
         rules.sort();
         rules.dedup();

@@ -2,7 +2,7 @@
 
 use super::labels::{LabelId, Labels};
 use crate::plan::ranges::{Range, RangeMap, range};
-use crate::plan::{BufferId, Place, Plan, PlanValueId, Step, Work};
+use crate::plan::{BufferId, CollectiveKind, Place, Plan, PlanValueId, Step, Work};
 
 /// What a byte holds: a value, where the value begins in the place, and on which devices it is equal.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -125,8 +125,11 @@ impl Check<'_> {
                 Work::Collective(call) => {
                     let own = read.get(k).copied().unwrap_or(Labels::UNIQUE);
                     let groups = &self.plan.communicators[call.communicator];
-                    let is_equal = call.kind.gives_equal_outputs();
-                    if is_equal { self.labels.of_groups(own, groups) } else { Labels::UNIQUE }
+                    match &call.kind {
+                        CollectiveKind::Pairs(pairs) => self.labels.of_pairs(own, pairs),
+                        CollectiveKind::Groups { scatters: false, .. } => self.labels.of_groups(own, groups),
+                        CollectiveKind::Groups { scatters: true, .. } => Labels::UNIQUE,
+                    }
                 }
                 Work::Gemm(_) | Work::Copy { .. } | Work::Fill { .. } => all,
                 Work::While { .. } | Work::Conditional { .. } => Labels::UNIQUE,

@@ -80,6 +80,18 @@ impl Labels {
         }
         self.by_key(keys.into_iter())
     }
+
+    /// The label of what targets get of their sources, and others as zeros.
+    pub(super) fn of_pairs(&mut self, label: LabelId, pairs: &[(u32, u32)]) -> LabelId {
+        let Some(numbers) = self.known.get(label as usize).cloned() else { return Labels::UNIQUE };
+        let mut keys: Vec<Option<u32>> = vec![None; numbers.len()];
+        for &(source, target) in pairs {
+            if let (Some(key), Some(&number)) = (keys.get_mut(target as usize), numbers.get(source as usize)) {
+                *key = Some(number);
+            }
+        }
+        self.by_key(keys.into_iter())
+    }
 }
 
 #[cfg(test)]
@@ -99,5 +111,18 @@ mod tests {
         // Groups of which one has other members than the next are not equal, whatever they hold.
         let lone = labels.of_groups(Labels::EQUAL, &[vec![0, 1], vec![2]]);
         assert!(!labels.is_equal(lone));
+    }
+
+    #[test]
+    fn permutes_give_what_sources_hold_and_zeros_elsewhere() {
+        let mut labels = Labels::new(4);
+        let of_nobody = labels.of_pairs(Labels::UNIQUE, &[]);
+        assert!(labels.is_equal(of_nobody));
+        let around = [(0, 1), (1, 2), (2, 3), (3, 0)];
+        let all = labels.of_pairs(Labels::EQUAL, &around);
+        assert!(labels.is_equal(all));
+        assert_eq!(labels.of_pairs(Labels::UNIQUE, &around), Labels::UNIQUE);
+        let some = labels.of_pairs(Labels::EQUAL, &around[..3]);
+        assert!(!labels.is_equal(some));
     }
 }
