@@ -21,6 +21,9 @@ pub(crate) struct ParallelGraph {
 /// A layer on its devices.
 type Placed = (usize, Block);
 
+/// The most subgraphs that are kept: some gigabytes.
+const MOST_KNOWN: usize = 8_000_000;
+
 /// What is in a subgraph, and where it runs.
 type Key = (Vec<(u32, Degrees)>, Option<Block>, Option<Block>, Block);
 
@@ -87,6 +90,10 @@ impl<'m> Views<'m> {
             }
             None => self.branches(place, inner, source, sink, resources),
         };
+        // All is forgotten where memory would run out.
+        if self.known.len() >= MOST_KNOWN {
+            self.known.clear();
+        }
         self.known.insert(key, found);
         found
     }

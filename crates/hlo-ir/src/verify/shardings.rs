@@ -12,7 +12,19 @@ pub(super) fn check(cx: &mut Verifier<'_>, inst: InstId, marks: &Marks) {
     let module = cx.module;
     let shape = module.shape(inst);
     match sharding {
-        Sharding::Single(leaf) => check_leaf(cx, inst, leaf, shape),
+        // Of a tuple it is that of every leaf.
+        Sharding::Single(leaf) => {
+            let mut shapes = Vec::new();
+            collect_leaves(shape, &mut shapes);
+            let rank = |shape: &Shape| shape.as_array().map(|array| array.rank());
+            let mut seen = Vec::new();
+            for shape in shapes {
+                if !seen.contains(&rank(shape)) {
+                    seen.push(rank(shape));
+                    check_leaf(cx, inst, leaf, shape);
+                }
+            }
+        }
         Sharding::Tuple(leaves) => {
             let mut shapes = Vec::new();
             collect_leaves(shape, &mut shapes);
