@@ -54,12 +54,12 @@ pub use operators::{
 };
 pub use pipeline::PipelineReport;
 pub use plan_parallel::{Asked, ParallelPlan, Searched, StatePrograms, USED_SHARE, plan_parallel};
-pub use regions::RewrittenRegion;
+pub use regions::{Regions, RewrittenRegion};
 pub use report::{
     AlgebraReport, BaselineReport, CostReport, MeshReport, NO_BASELINE, ParamReport, PlanReport, RegionReport,
     RewriteReport, Rewritten,
 };
-pub use search_options::{Algebra, MOST_DEVICES, Regions, SearchOptions, read_meshes, read_parts};
+pub use search_options::{Algebra, MOST_DEVICES, SearchOptions, read_meshes, read_parts};
 pub use stack_branches::{
     StackedBranches, StackedParam, StackedSet, StateForm, pack_program, stack_branches, unpack_program,
 };

@@ -5,6 +5,7 @@ use crate::baselines::Baseline;
 use crate::error::SearchError;
 use crate::mesh::MOST_AXES;
 use crate::network::Evenness;
+use crate::regions::Regions;
 use crate::stack_branches::StateForm;
 use hlo_analysis::time::{DEFAULT_DEVICE, Machine};
 
@@ -129,28 +130,6 @@ pub struct SearchOptions {
     pub regions: Regions,
     /// What the search is kept from.
     pub without: Vec<Part>,
-}
-
-/// Whether regions of products may be computed in other ways.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Regions {
-    /// No.
-    AsTheyAre,
-    /// By all rules, which are closed under differentiation.
-    ByAllRules,
-    /// By the rules that were enumerated, without their backward forms: an ablation.
-    ByForwardRules,
-}
-
-impl Regions {
-    /// What a word of an option means.
-    pub fn of_word(word: &str) -> Regions {
-        match word {
-            "true" => Regions::ByAllRules,
-            "forward" => Regions::ByForwardRules,
-            _ => Regions::AsTheyAre,
-        }
-    }
 }
 
 /// What a search may rewrite.

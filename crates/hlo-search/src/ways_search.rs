@@ -8,8 +8,7 @@ use crate::pins::Pins;
 use crate::plan::ChosenPlan;
 use crate::plans::Plan;
 use crate::program::{CutId, OpId, Program};
-use crate::regions::{RegionId, RewrittenRegion, joint_program};
-use crate::search_options::Regions;
+use crate::regions::{RegionId, Regions, RewrittenRegion, joint_program};
 
 use crate::search::SearchLimits;
 use crate::search_within::search_within;

@@ -164,7 +164,7 @@ pub(crate) struct ParallelArgs {
     #[arg(long, value_name = "HOW", default_value = "same-state")]
     pub algebra: AlgebraChoice,
     /// Whether matrix products and convolutions may be joined, split or done in another order, each time with what that does to the plan
-    #[arg(long, value_name = "RULES", value_parser = ["true", "false", "forward"], num_args = 0..=1, default_missing_value = "true", default_value = "false", conflicts_with_all = ["pins", "without"])]
+    #[arg(long, value_name = "RULES", value_parser = ["true", "false", "forward"], num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", conflicts_with_all = ["pins", "without"])]
     pub regions: String,
     /// What the search is kept from, to see what it gains: parameter-cuts, attribute-cuts, reduction-cuts, joint; several with +
     #[arg(long, value_name = "PARTS", default_value = "")]

@@ -4,13 +4,14 @@
 //! beside each other, for a search that takes one of each region together with the placement of all ops.
 
 mod find;
+mod rules;
 mod union;
 mod ways;
 
+pub use rules::Regions;
 pub(crate) use union::{RegionId, UnionMarks, WayOf};
 pub use ways::RewrittenRegion;
 
-use crate::search_options::Regions;
 use cranelift_entity::SecondaryMap;
 use cranelift_entity::packed_option::PackedOption;
 use hlo_analysis::time::Machine;

@@ -1,7 +1,7 @@
 //! The ways to compute a region: alternatives of its e-graph, as few as say something different.
 
 use super::find::{Candidate, candidates};
-use crate::search_options::Regions;
+use super::rules::Regions;
 use cranelift_entity::EntitySet;
 use hlo_analysis::time::{KernelWork, Machine};
 use hlo_ir::names::FixedHash;
