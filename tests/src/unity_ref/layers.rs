@@ -64,6 +64,28 @@ pub enum LayerKind {
     Flat,
 }
 
+impl LayerKind {
+    /// A product or a convolution with a ReLU where it had none, or without the one that it had; `None` of all others.
+    pub(crate) fn with_relu(self, wanted: bool) -> Option<LayerKind> {
+        match self {
+            LayerKind::Linear { has_relu } => (has_relu != wanted).then_some(LayerKind::Linear { has_relu: wanted }),
+            LayerKind::Conv { window, groups, has_relu } => {
+                (has_relu != wanted).then_some(LayerKind::Conv { window, groups, has_relu: wanted })
+            }
+            LayerKind::Input
+            | LayerKind::End
+            | LayerKind::Embedding
+            | LayerKind::Attention { .. }
+            | LayerKind::Pool { .. }
+            | LayerKind::Elementwise { .. }
+            | LayerKind::Norm
+            | LayerKind::Concat
+            | LayerKind::Softmax
+            | LayerKind::Flat => None,
+        }
+    }
+}
+
 /// Which cut of its layer cuts a dim of a weight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WeightCut {

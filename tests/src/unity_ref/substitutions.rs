@@ -84,22 +84,7 @@ impl Substitutions {
             return None;
         }
         let mut layer = graph.layers[before].clone();
-        layer.kind = match layer.kind {
-            LayerKind::Linear { has_relu: false } => LayerKind::Linear { has_relu: true },
-            LayerKind::Conv { window, groups, has_relu: false } => LayerKind::Conv { window, groups, has_relu: true },
-            LayerKind::Linear { .. }
-            | LayerKind::Conv { .. }
-            | LayerKind::Input
-            | LayerKind::End
-            | LayerKind::Embedding
-            | LayerKind::Attention { .. }
-            | LayerKind::Pool { .. }
-            | LayerKind::Elementwise { .. }
-            | LayerKind::Norm
-            | LayerKind::Concat
-            | LayerKind::Softmax
-            | LayerKind::Flat => return None,
-        };
+        layer.kind = layer.kind.with_relu(true)?;
         layer.uid = self.uid(Rule::Fuse, &[layer.uid, graph.layers[relu].uid]);
         let taken = layer.operands.iter().map(|&operand| Taken::Old(operand)).collect();
         Some(rewritten(graph, &[before], relu, vec![(layer, degrees, taken)]))
@@ -107,22 +92,7 @@ impl Substitutions {
 
     fn unfused(&mut self, graph: &ParallelGraph, number: usize) -> Option<ParallelGraph> {
         let mut layer = graph.layers[number].clone();
-        layer.kind = match layer.kind {
-            LayerKind::Linear { has_relu: true } => LayerKind::Linear { has_relu: false },
-            LayerKind::Conv { window, groups, has_relu: true } => LayerKind::Conv { window, groups, has_relu: false },
-            LayerKind::Linear { .. }
-            | LayerKind::Conv { .. }
-            | LayerKind::Input
-            | LayerKind::End
-            | LayerKind::Embedding
-            | LayerKind::Attention { .. }
-            | LayerKind::Pool { .. }
-            | LayerKind::Elementwise { .. }
-            | LayerKind::Norm
-            | LayerKind::Concat
-            | LayerKind::Softmax
-            | LayerKind::Flat => return None,
-        };
+        layer.kind = layer.kind.with_relu(false)?;
         let degrees = graph.degrees[number];
         // What fusion made of two is made two again.
         let fused = layer.uid;

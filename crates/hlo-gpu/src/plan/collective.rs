@@ -57,14 +57,6 @@ impl CollectiveKind {
         }
     }
 
-    /// Whether all members of a group receive the same.
-    pub const fn gives_equal_outputs(&self) -> bool {
-        match self {
-            CollectiveKind::Groups { scatters, .. } => !*scatters,
-            CollectiveKind::Pairs(_) => false,
-        }
-    }
-
     /// Whether each element of the output depends only on elements at its own place. Then the output may be the input,
     /// and groups may differ in size.
     pub const fn is_elementwise(&self) -> bool {

@@ -439,7 +439,9 @@ fn the_communicator_of_another_collective() {
         let mut groups = vec![(0..plan.n_replicas * plan.n_partitions).collect::<Vec<u32>>()];
         let needs_size = |step: &Step| match &step.work {
             Work::Collective(call) => {
-                !call.kind.is_elementwise() && call.kind.reduction().is_some() != call.kind.gives_equal_outputs()
+                !call.kind.is_elementwise()
+                    && call.kind.reduction().is_some()
+                        != matches!(call.kind, CollectiveKind::Groups { scatters: false, .. })
             }
             _ => false,
         };
