@@ -56,3 +56,74 @@ fn what_holds_of_a_function_alone_is_not_proved_but_not_called_wrong() {
         assert!(stdout.contains("not proved: ") && !stdout.contains("rejected"), "{stdout}");
     }
 }
+
+/// An op of a collection: its type, inputs as pairs of numbers, and parameters.
+fn operator(name: &str, inputs: &[(i64, usize)], parameters: &[(&str, i64)]) -> String {
+    let input = |&(op, result): &(i64, usize)| format!(r#"{{"opId": {op}, "tsId": {result}}}"#);
+    let parameter = |&(key, value): &(&str, i64)| format!(r#"{{"key": "{key}", "value": {value}}}"#);
+    let inputs: Vec<String> = inputs.iter().map(input).collect();
+    let parameters: Vec<String> = parameters.iter().map(parameter).collect();
+    format!(r#"{{"type": "{name}", "input": [{}], "para": [{}]}}"#, inputs.join(", "), parameters.join(", "))
+}
+
+/// A rule of a collection whose last ops have its one result.
+fn published(name: &str, source: &[String], target: &[String]) -> String {
+    let (from, to) = (source.len() - 1, target.len() - 1);
+    format!(
+        r#"{{"name": "{name}", "srcOp": [{}], "dstOp": [{}],
+            "mappedOutput": [{{"srcOpId": {from}, "srcTsId": 0, "dstOpId": {to}, "dstTsId": 0}}]}}"#,
+        source.join(", "),
+        target.join(", ")
+    )
+}
+
+#[test]
+fn rules_of_a_published_collection_are_counted_by_what_they_are() {
+    let along = |dim| [("PM_PARALLEL_DIM", dim), ("PM_PARALLEL_DEGREE", 2)];
+    let cut = |of, dim| operator("OP_PARTITION", &[of], &along(dim));
+    let copies = |of, dim| operator("OP_REPLICATE", &[of], &along(dim));
+    let sum = |of, dim| operator("OP_REDUCE", &[of], &along(dim));
+    let linear = |x, w, relu| operator("OP_LINEAR", &[x, w], &[("PM_ACTI", relu)]);
+    let relu = |of| operator("OP_RELU", &[of], &[]);
+    let joined = |a, b, dim| operator("OP_CONCAT", &[a, b], &[("PM_AXIS", dim)]);
+    let (x, y, v, w) = ((-1, 0), (-2, 0), (-3, 0), (-4, 0));
+    let rules = [
+        published("cut-later", &[cut(x, 1), relu((0, 0))], &[relu(x), cut((0, 0), 1)]),
+        published("sum-of-copies", &[copies(x, 0), sum((0, 0), 0)], &[copies(x, 2), sum((0, 0), 2)]),
+        published("copies-as-they-are", &[copies(x, 0), sum((0, 0), 0)], &[cut(x, 0)]),
+        published("fused-relu", &[linear(x, w, 2)], &[linear(x, w, 0), relu((0, 0))]),
+        published(
+            "sum-of-products",
+            &[linear(x, w, 0), linear(y, v, 0), operator("OP_EW_ADD", &[(0, 0), (1, 0)], &[])],
+            &[joined(x, y, 2), joined(w, v, 2), linear((0, 0), (1, 0), 0)],
+        ),
+        published("relu-of-sum", &[sum(x, 1), relu((0, 0))], &[relu(x), sum((0, 0), 1)]),
+        published("too-wide", &[linear(x, w, 0)], &[joined(x, y, 0), linear((0, 0), w, 0)]),
+        published("unknown", &[operator("OP_TOPK", &[x], &[])], &[relu(x)]),
+    ];
+    let (code, stdout, stderr) = check("collection.json", &format!(r#"{{"rule": [{}]}}"#, rules.join(", ")));
+    assert_eq!(code, 4, "{stderr}");
+    for said in [
+        "copies-as-they-are: rejected: with ",
+        "relu-of-sum: rejected: with ",
+        "too-wide: rejected: OP_LINEAR: no sizes of the inputs suit both sides",
+        "unknown: not read: expected an op that is known, found OP_TOPK",
+        "| add, concat, linear | 1 | 1 | 0 | 1 | 0 | 0 |",
+        "| linear, relu | 1 | 1 | 1 | 0 | 0 | 0 |",
+        "| parallel ops alone | 2 | 1 | 0 | 1 | 1 | 0 |",
+        "| relu | 2 | 1 | 1 | 0 | 1 | 0 |",
+        "| all | 8 | 4 | 2 | 2 | 3 | 1 |",
+    ] {
+        assert!(stdout.contains(said), "{said}: {stdout}");
+    }
+    for named in ["cut-later", "sum-of-copies", "fused-relu", "sum-of-products"] {
+        assert!(!stdout.contains(named), "{named} is right, and derived: {stdout}");
+    }
+}
+
+#[test]
+fn what_is_no_collection_is_an_error_at_its_place() {
+    let (code, stdout, stderr) = check("no-collection.json", "{\n  \"rules\": []\n}\n");
+    assert_eq!((code, stdout.as_str()), (1, ""));
+    assert!(stderr.contains("no-collection.json:3:1: error: expected a collection of rules"), "{stderr}");
+}

@@ -11,7 +11,7 @@ use crate::term::{Head, Node, Place, TermId, Terms, WordId};
 use hlo_ir::attrs::Comparison;
 use hlo_ir::literal::Scalar;
 use hlo_ir::op::IntType;
-use hlo_ir::{NumberClass, Opcode};
+use hlo_ir::{DType, NumberClass, Opcode};
 use smallvec::SmallVec;
 
 /// What an op on terms is.
@@ -104,10 +104,11 @@ impl Elementwise {
         }
     }
 
-    /// What a term is the negation of.
+    /// What a term is the negation of. Numbers of f8e8m0fnu have no sign: what is negated is no number any more.
     fn operand_of(&self, terms: &Terms, place: &Place, opcode: Opcode) -> Option<Place> {
         let Node::Apply(Head::Elementwise(word), args) = terms.node(place.term) else { return None };
-        let is_it = self.op(*word)?.opcode == opcode;
+        let op = self.op(*word)?;
+        let is_it = op.opcode == opcode && (opcode != Opcode::Negate || op.dtype != DType::F8E8M0FNU);
         let [arg] = args.as_slice() else { return None };
         is_it.then(|| place.of(arg))
     }

@@ -114,6 +114,13 @@ fn negations() {
 }
 
 #[test]
+fn numbers_without_a_sign_have_no_negation() {
+    let dtype = "f8e8m0fnu[4]";
+    different(dtype, "%n = T[4] negate(%x); %r = T[4] negate(%n)", "%r = T[4] copy(%x)");
+    different(dtype, "%r = T[4] add(%x, %y)", "%n = T[4] negate(%y); %r = T[4] subtract(%x, %n)");
+}
+
+#[test]
 fn ones_drop() {
     let one = |op: &str| format!("%z = T[] constant(1); %b = T[4] broadcast(%z), dimensions={{}}; %r = T[4] {op}");
     for dtype in TYPES {

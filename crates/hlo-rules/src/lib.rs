@@ -2,6 +2,7 @@
 //! regions of HLO in an e-graph.
 
 pub mod bridge;
+pub mod collection;
 mod derive;
 mod enumerate;
 mod evaluate;

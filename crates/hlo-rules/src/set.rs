@@ -78,11 +78,13 @@ pub struct RuleSet {
 pub struct Options {
     /// Whether backward forms of rules are added.
     pub is_closed: bool,
+    /// Whether rules with a dim that stands for all dims that an op leaves alone are added: proofs need them, regions do not.
+    pub has_wide: bool,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { is_closed: true }
+        Options { is_closed: true, has_wide: false }
     }
 }
 
@@ -94,7 +96,7 @@ const MOST_ROUNDS: usize = 12;
 /// # Errors
 /// None, as long as the shipped signatures parse.
 pub fn generate(options: Options) -> Result<RuleSet, ParseError> {
-    let (candidates, counts) = enumerate(&signatures()?);
+    let (candidates, counts) = enumerate(&signatures(options.has_wide)?);
     let mut set = RuleSet { counts, ..RuleSet::default() };
     let mut known: BTreeMap<String, usize> = BTreeMap::new();
     for rule in candidates {

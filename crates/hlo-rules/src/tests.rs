@@ -77,7 +77,7 @@ fn the_set_is_closed_under_differentiation() {
     // already, and few that are not proved.
     let n = |why: NoGradient| none.get(&format!("{why:?}")).copied().unwrap_or(0);
     assert!(n(NoGradient::Unproved) <= 20 && n(NoGradient::Convolution) <= 40, "{none:?}");
-    let open = generate(Options { is_closed: false }).unwrap_or_else(|e| panic!("{e}"));
+    let open = generate(Options { is_closed: false, ..Options::default() }).unwrap_or_else(|e| panic!("{e}"));
     assert!(open.entries.iter().all(|e| e.backward.is_empty() && !matches!(e.origin, Origin::Gradient { .. })));
 }
 

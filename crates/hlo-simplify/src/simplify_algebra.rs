@@ -31,7 +31,7 @@ use hlo_analysis::Preserved;
 use hlo_analysis::code::code_computations;
 use hlo_ir::attrs::{Attrs, DimsAttrs, PadDim, ReshapeAttrs};
 use hlo_ir::literal::{ConstantValue, Scalar};
-use hlo_ir::{Dims, InstId, Module, NumberClass, Opcode};
+use hlo_ir::{DType, Dims, InstId, Module, NumberClass, Opcode};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 
 /// The pass as the command line knows it.
@@ -93,7 +93,7 @@ static RULES: &[Rule] = &[
     rule(Opcode::Reshape, reshape_of_reshape),
     rule(Opcode::Transpose, identity_transpose),
     rule(Opcode::Transpose, transpose_of_transpose),
-    rule(Opcode::Negate, twice),
+    rule(Opcode::Negate, negate_twice),
     rule(Opcode::Not, twice),
     rule(Opcode::Multiply, multiply_by_one),
     rule(Opcode::Divide, divide_by_one),
@@ -188,6 +188,12 @@ fn transpose_of_transpose(module: &Module, inst: InstId) -> Option<Finding> {
 
 fn twice(module: &Module, inst: InstId) -> Option<Finding> {
     same(through(module, inst)?.1)
+}
+
+/// Numbers of f8e8m0fnu have no sign: what is negated once is no number any more.
+fn negate_twice(module: &Module, inst: InstId) -> Option<Finding> {
+    let is_signed = module.shape(inst).as_array().is_some_and(|array| array.dtype != DType::F8E8M0FNU);
+    is_signed.then(|| twice(module, inst)).flatten()
 }
 
 /// The one value of all elements, if `inst` is a constant of equal elements or a broadcast of one.

@@ -251,6 +251,12 @@ fn build_split(module: &mut Module, comp: CompId, inst: InstId, split: &Split) -
 /// Lets users of copies that keep the layout read what is copied. Returns how many.
 fn remove_idle_copies(module: &mut Module, comp: CompId) -> usize {
     let mut n_removed = 0;
+    // What others wait for by a control dependency stays.
+    let named = |inst: &InstId| {
+        let marks = module.inst(*inst).marks.as_ref();
+        marks.map(|m| m.control_predecessors.clone()).unwrap_or_default()
+    };
+    let kept: HashSet<InstId> = module.comp(comp).insts.iter().flat_map(named).collect();
     let mut source: InstMap<Option<InstId>> = InstMap::of(module, comp);
     for inst in module.comp(comp).insts.clone() {
         let operands = module.inst(inst).operands.clone();
@@ -261,6 +267,7 @@ fn remove_idle_copies(module: &mut Module, comp: CompId) -> usize {
         }
         let instruction = module.inst(inst);
         if instruction.opcode != Opcode::Copy
+            || kept.contains(&inst)
             || instruction.marks.as_ref().is_some_and(|m| !m.control_predecessors.is_empty())
         {
             continue;
@@ -278,14 +285,7 @@ fn remove_idle_copies(module: &mut Module, comp: CompId) -> usize {
         }
     }
     if n_removed > 0 {
-        let named = |inst: &InstId| {
-            let marks = module.inst(*inst).marks.as_ref();
-            marks.map(|m| m.control_predecessors.clone()).unwrap_or_default()
-        };
-        let kept: HashSet<InstId> = module.comp(comp).insts.iter().flat_map(named).collect();
-        let insts = module.comp(comp).insts.iter().copied();
-        let insts = insts.filter(|&inst| source[inst].is_none() || kept.contains(&inst)).collect();
-        module.comp_mut(comp).insts = insts;
+        module.comp_mut(comp).insts.retain(|&inst| source[inst].is_none());
     }
     n_removed
 }

@@ -229,7 +229,8 @@ pub(crate) struct RulesArgs {
     /// Generate, verify and print the rules
     #[arg(long)]
     pub list: bool,
-    /// Check the rules of a file: each is accepted, or rejected with a counterexample
+    /// Check the rules of a file: each is accepted, or rejected with a counterexample. The file is text of this project, or a collection
+    /// of TASO or FlexFlow in JSON, of which a table says how many rules are right, by the ops that they are about
     #[arg(long, value_name = "FILE")]
     pub check: Option<PathBuf>,
     /// Leave out a rule, and what follows from it; may be repeated

@@ -2,12 +2,16 @@
 
 use super::arguments::RulesArgs;
 use crate::console::Console;
+use crate::progress::Progress;
 use crate::{Failure, exit};
-use hlo_rules::text::{parse_rules, print_rule};
+use hlo_rules::collection::{Published, Unread, read_collection};
+use hlo_rules::region::{Limits, every_rewrite, leads_to};
+use hlo_rules::text::{ParseError, parse_rules, print_rule};
 use hlo_rules::{
     Backward, Entry, Label, N_SEEDS, NoGradient, Options, Origin, PRIMES, Rejected, Rule, RuleSet, Verdict, check,
     generate, parallel_families,
 };
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
@@ -17,7 +21,8 @@ use std::path::Path;
 /// A file that cannot be read or has no rules, or a rule to leave out that the set does not have.
 pub(crate) fn plan(args: &RulesArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
     let set = || -> Result<RuleSet, Failure> {
-        let set = generate(Options { is_closed: !args.no_closure }).map_err(|e| Failure::File(e.to_string()))?;
+        let options = Options { is_closed: !args.no_closure, has_wide: true };
+        let set = generate(options).map_err(|e| Failure::File(e.to_string()))?;
         set.without(&args.without_rule)
             .map_err(|name| Failure::Usage(format!("--without-rule: expected a rule that --list names, found {name}")))
     };
@@ -33,10 +38,14 @@ pub(crate) fn plan(args: &RulesArgs, console: &mut Console<'_>) -> Result<u8, Fa
 fn check_file(path: &Path, set: &RuleSet, console: &mut Console<'_>) -> Result<u8, Failure> {
     let place = path.display();
     let text = std::fs::read_to_string(path).map_err(|e| Failure::File(format!("{place}: {e}")))?;
-    let rules = parse_rules(&text).map_err(|e| {
+    let diagnostic = |e: ParseError| {
         let at = format!("{place}:{}:{}", e.line, e.column);
         Failure::Diagnostics(format!("{at}: error: expected {}, found {}\n", e.expected, e.found))
-    })?;
+    };
+    if text.trim_start().starts_with('{') {
+        return check_collection(&read_collection(&text).map_err(diagnostic)?, set, console);
+    }
+    let rules = parse_rules(&text).map_err(diagnostic)?;
     if rules.is_empty() {
         return Err(Failure::Diagnostics(format!("{place}:1:1: error: expected rules, found none\n")));
     }
@@ -51,6 +60,95 @@ fn check_file(path: &Path, set: &RuleSet, console: &mut Console<'_>) -> Result<u
     }
     console.print(out.as_bytes())?;
     Ok(worst)
+}
+
+/// How far rules of the set are followed from one side of a published rule to the other.
+const PROOF: Limits =
+    Limits { n_ops: 40, n_alternatives: 1, n_classes: 12_000, n_rounds: 5, n_priced: 0, joins_again: true };
+
+/// What came of the rules of one family of a collection.
+#[derive(Default)]
+struct Family {
+    n_rules: usize,
+    n_equal: usize,
+    n_placements: usize,
+    n_derived: usize,
+    n_refuted: usize,
+    n_open: usize,
+}
+
+/// Prints a line for each rule of a published collection that is not proved, and a table of all by family.
+fn check_collection(rules: &[Published], set: &RuleSet, console: &mut Console<'_>) -> Result<u8, Failure> {
+    let rewrites = every_rewrite(set);
+    let progress = Progress::start(console.shows_progress);
+    let (mut out, mut families) = (String::new(), BTreeMap::<&str, Family>::new());
+    for (at, one) in rules.iter().enumerate() {
+        progress.now(&format!("checks rule {} of {}", at + 1, rules.len()));
+        let family = families.entry(&one.family).or_default();
+        family.n_rules += 1;
+        let said = match &one.rule {
+            // No sizes suit both sides: there is nothing of which they could be equal.
+            Err(why @ Unread::Shapes(_)) => (format!("rejected: {why}"), exit::DIFFERENT),
+            Err(why @ (Unread::Op(_) | Unread::Parameter { .. } | Unread::Operand(_))) => {
+                (format!("not read: {why}"), exit::UNKNOWN)
+            }
+            Ok(rule) => verdict(rule, None, set),
+        };
+        match (&one.rule, said.1) {
+            (Ok(rule), exit::OK) => {
+                family.n_equal += 1;
+                let is_placement = one.is_placement();
+                family.n_placements += usize::from(is_placement);
+                if is_placement || leads_to(&rewrites, rule, PROOF) {
+                    family.n_derived += 1;
+                } else {
+                    let _ = writeln!(
+                        out,
+                        "{}: accepted, but no rules of the set lead from one side to the other",
+                        one.name
+                    );
+                }
+            }
+            (_, code) => {
+                *if code == exit::DIFFERENT { &mut family.n_refuted } else { &mut family.n_open } += 1;
+                let _ = writeln!(out, "{}: {}", one.name, said.0);
+            }
+        }
+    }
+    drop(progress);
+    let mut total = Family::default();
+    let _ =
+        writeln!(out, "\n| ops | rules | equal | other placement alone | by rules of the set | wrong | not proved |");
+    let _ = writeln!(out, "|---|--:|--:|--:|--:|--:|--:|");
+    for (name, family) in &families {
+        total.add(family);
+        family.print(name, &mut out);
+    }
+    total.print("all", &mut out);
+    console.print(out.as_bytes())?;
+    Ok(match total {
+        Family { n_refuted: 0, n_open: 0, .. } => exit::OK,
+        Family { n_refuted: 0, .. } => exit::UNKNOWN,
+        Family { .. } => exit::DIFFERENT,
+    })
+}
+
+impl Family {
+    fn add(&mut self, other: &Family) {
+        self.n_rules += other.n_rules;
+        self.n_equal += other.n_equal;
+        self.n_placements += other.n_placements;
+        self.n_derived += other.n_derived;
+        self.n_refuted += other.n_refuted;
+        self.n_open += other.n_open;
+    }
+
+    fn print(&self, name: &str, out: &mut String) {
+        let Family { n_rules, n_equal, n_placements, n_derived, n_refuted, n_open } = self;
+        let n_derived = n_derived - n_placements;
+        let _ =
+            writeln!(out, "| {name} | {n_rules} | {n_equal} | {n_placements} | {n_derived} | {n_refuted} | {n_open} |");
+    }
 }
 
 fn verdict(rule: &Rule, claimed: Option<Label>, set: &RuleSet) -> (String, u8) {

@@ -105,8 +105,9 @@ fn of_two(signature: &Signature, name: &str, (a, a_dims): (TermId, &Dims), (b, b
         "multiply" if is_alike && a <= b && n > 0 => vec![Op::Multiply],
         "max" if is_alike && a < b && n > 0 => vec![Op::Max],
         "scale" if b_dims.is_empty() => vec![Op::Scale],
-        "dot" => dots(a_dims, b_dims, false),
-        "batch-dot" => dots(a_dims, b_dims, true),
+        "dot" => dots(a_dims, b_dims, Batch::None),
+        "batch-dot" => dots(a_dims, b_dims, Batch::Stacked),
+        "batched-dot" => dots(a_dims, b_dims, Batch::First),
         "conv" => convolutions(signature, 1),
         "grouped-conv" => convolutions(signature, 2),
         "concat" if a != b && n == b_dims.len() => (0..n)
@@ -118,19 +119,31 @@ fn of_two(signature: &Signature, name: &str, (a, a_dims): (TermId, &Dims), (b, b
     }
 }
 
-/// Products that sum over one pair of dims, and in a batch over a pair of stacked ones.
-fn dots(a: &Dims, b: &Dims, is_batch: bool) -> Vec<Op> {
+/// The batch dims of a product.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Batch {
+    None,
+    /// A pair of stacked dims.
+    Stacked,
+    /// The first dims, of any size.
+    First,
+}
+
+/// Products that sum over one pair of dims.
+fn dots(a: &Dims, b: &Dims, batch: Batch) -> Vec<Op> {
     let pairs = || (0..a.len()).flat_map(|i| (0..b.len()).map(move |j| (i, j))).filter(|&(i, j)| a[i] == b[j]);
     let mut all = Vec::new();
     for (i, j) in pairs().filter(|&(i, _)| !is_stack(&a[i])) {
         let contract = smallvec![(i as u8, j as u8)];
-        if !is_batch && a.len() + b.len() <= 2 + MOST_RANK {
-            all.push(Op::Dot(DotDims { batch: smallvec![], contract }));
-        } else if is_batch {
-            for (p, q) in pairs().filter(|&(p, _)| is_stack(&a[p])) {
-                let (batch, contract) = (smallvec![(p as u8, q as u8)], contract.clone());
-                all.push(Op::Dot(DotDims { batch, contract }));
+        let mut add = |batch| all.push(Op::Dot(DotDims { batch, contract: smallvec::SmallVec::clone(&contract) }));
+        match batch {
+            Batch::None if a.len() + b.len() <= 2 + MOST_RANK => add(smallvec![]),
+            Batch::None => {}
+            Batch::Stacked => {
+                pairs().filter(|&(p, _)| is_stack(&a[p])).for_each(|(p, q)| add(smallvec![(p as u8, q as u8)]));
             }
+            Batch::First if i > 0 && j > 0 && a[0] == b[0] => add(smallvec![(0, 0)]),
+            Batch::First => {}
         }
     }
     all

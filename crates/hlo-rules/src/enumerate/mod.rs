@@ -23,12 +23,16 @@ pub const MOST_OPS: usize = 3;
 /// Terms of up to two ops that agree are paired with so many others each; of three ops, with the first alone.
 const MOST_PARTNERS: usize = 4;
 
-/// The shipped signatures.
+/// The shipped signatures; `with_wide` adds those with a dim that stands for all dims that an op leaves alone.
 ///
 /// # Errors
 /// None, as a test holds.
-pub fn signatures() -> Result<Vec<Signature>, ParseError> {
-    parse_signatures(include_str!("signatures.txt"))
+pub fn signatures(with_wide: bool) -> Result<Vec<Signature>, ParseError> {
+    let mut all = parse_signatures(include_str!("signatures.txt"))?;
+    if with_wide {
+        all.extend(parse_signatures(include_str!("wide_signatures.txt"))?);
+    }
+    Ok(all)
 }
 
 /// How much there was to look at.

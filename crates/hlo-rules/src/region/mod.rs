@@ -12,9 +12,10 @@ mod matching;
 pub use aims::{Aim, aimed_rewrites, is_backward_form};
 pub use extract::{Alternative, Alternatives};
 
-use crate::op::Op;
+use crate::op::{Dims, Op};
 use crate::rule::Rule;
-use crate::set::{Origin, RuleSet};
+use crate::set::{Entry, Origin, RuleSet};
+use crate::size::Size;
 use crate::term::{TermId, Terms};
 use egraph::EGraph;
 
@@ -76,6 +77,34 @@ pub struct Rewrite {
 /// Left out are rules with reshapes, as matching takes dims as they are, and directions in which a term grows by more than one op, unless
 /// they join branches or split a concatenated operand. Terms that only move data are made smaller, never otherwise.
 pub fn rewrites(set: &RuleSet) -> Vec<Rewrite> {
+    let is_small = |found: &Entry, direction: &Rule| {
+        let (n_from, n_to) = direction.n_ops();
+        let moves_only =
+            direction.terms.reachable(&direction.left).iter().all(|&t| direction.terms.node(t).op.is_movement());
+        match moves_only {
+            true => n_to < n_from,
+            false => n_to <= n_from + 1 || matches!(found.origin, Origin::Derived { .. }),
+        }
+    };
+    let mut all = directions(set, is_small);
+    // What joins branches first, then what takes ops away: the limits may end a search before all is tried.
+    all.sort_by_key(|rewrite| {
+        let (n_from, n_to) = rewrite.rule.n_ops();
+        (rewrite.rule.left.len() == 1, n_to as i64 - n_from as i64, n_from, rewrite.entry)
+    });
+    all
+}
+
+/// Rules of one result in all directions in which a term grows by one op at most: for proofs that one term leads to another ([`leads_to`]), not for searches.
+pub fn every_rewrite(set: &RuleSet) -> Vec<Rewrite> {
+    directions(set, |_, direction| {
+        let (n_from, n_to) = direction.n_ops();
+        direction.left.len() == 1 && n_to <= n_from + 1
+    })
+}
+
+/// The rewrites of a set of which the direction is taken.
+fn directions(set: &RuleSet, is_taken: impl Fn(&Entry, &Rule) -> bool) -> Vec<Rewrite> {
     let mut all = Vec::new();
     for (entry, found) in set.entries.iter().enumerate() {
         let rule = &found.rule;
@@ -86,24 +115,34 @@ pub fn rewrites(set: &RuleSet) -> Vec<Rewrite> {
         for direction in [rule.clone(), rule.reversed()] {
             let (from, to) = (direction.inputs_of(&direction.left), direction.inputs_of(&direction.right));
             let is_bare = direction.left.iter().all(|&t| matches!(direction.terms.node(t).op, Op::Input(_)));
-            let (n_from, n_to) = direction.n_ops();
-            let moves_only =
-                direction.terms.reachable(&direction.left).iter().all(|&t| direction.terms.node(t).op.is_movement());
-            let is_small = match moves_only {
-                true => n_to < n_from,
-                false => n_to <= n_from + 1 || matches!(found.origin, Origin::Derived { .. }),
-            };
-            if to.iter().all(|i| from.contains(i)) && !is_bare && is_small {
+            if to.iter().all(|i| from.contains(i)) && !is_bare && is_taken(found, &direction) {
                 all.push(Rewrite { rule: direction, entry });
             }
         }
     }
-    // What joins branches first, then what takes ops away: the limits may end a search before all is tried.
-    all.sort_by_key(|rewrite| {
-        let (n_from, n_to) = rewrite.rule.n_ops();
-        (rewrite.rule.left.len() == 1, n_to as i64 - n_from as i64, n_from, rewrite.entry)
-    });
     all
+}
+
+/// Whether rewrites lead from one side of a rule to the other within the limits, tried at one choice of sizes. Only rewrites are followed
+/// of which all ops stand in the rule too.
+pub fn leads_to(rewrites: &[Rewrite], rule: &Rule, limits: Limits) -> bool {
+    const SIZES: [i64; 8] = [2, 3, 5, 4, 7, 6, 9, 8];
+    let mut terms = Terms::default();
+    let roots: Vec<TermId> = rule.left.iter().chain(&rule.right).copied().collect();
+    let at = |size: &Size| size.replace(&|sym| Size::number(SIZES[sym.number() % SIZES.len()]));
+    let mut input = |terms: &mut Terms, number: u8, dims: Dims| terms.input(number, dims);
+    let Ok(roots) = terms.copy(&rule.terms, &roots, &mut input, &at) else { return false };
+    let kinds = |rule: &Rule| rule.reachable().iter().fold(0, |all, &t| all | egraph::kind(&rule.terms.node(t).op));
+    let own = kinds(rule);
+    let of_its_ops: Vec<Rewrite> =
+        rewrites.iter().filter(|rewrite| kinds(&rewrite.rule) & !own == 0).cloned().collect();
+    // A few rounds are enough for most; each further one takes a multiple of the time.
+    (2..=limits.n_rounds).any(|n_rounds| {
+        let (mut graph, classes) = EGraph::of(&terms, &roots);
+        apply::saturate(&mut graph, &of_its_ops, Limits { n_rounds, ..limits });
+        let (left, right) = classes.split_at(rule.left.len());
+        left.iter().zip(right).all(|(&l, &r)| graph.find(l) == graph.find(r))
+    })
 }
 
 /// Up to `limits.n_alternatives` terms for `roots` that differ in their arithmetic, the cheapest of each kind and the cheapest kinds first, `roots` themselves among them; `cost` prices one term with
