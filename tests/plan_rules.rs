@@ -122,6 +122,26 @@ fn rules_of_a_published_collection_are_counted_by_what_they_are() {
 }
 
 #[test]
+fn rules_that_are_too_large_or_say_nothing_are_not_read() {
+    let copies = |of| operator("OP_REPLICATE", &[of], &[("PM_PARALLEL_DIM", 0), ("PM_PARALLEL_DEGREE", 64)]);
+    let large = published("large", &[copies((-1, 0)), copies((0, 0))], &[copies((-1, 0)), copies((0, 0))]);
+    let inputs: Vec<(i64, usize)> = (1..=60).map(|n| (-n, 0)).collect();
+    let wide = operator("OP_CONCAT", &inputs, &[("PM_AXIS", 0)]);
+    let wide = std::slice::from_ref(&wide);
+    let wide = published("wide", wide, wide);
+    let silent = r#"{"name": "silent", "srcOp": [], "dstOp": [], "mappedOutput": []}"#;
+    let (code, stdout, stderr) = check("large.json", &format!(r#"{{"rule": [{large}, {wide}, {silent}]}}"#));
+    assert_eq!(code, 5, "{stderr}");
+    for said in [
+        "large: not read: expected at most 16 ops a side",
+        "wide: not read: expected at most 16 ops a side",
+        "silent: not read: mappedOutput: expected operands that stand before it",
+    ] {
+        assert!(stdout.contains(said), "{said}: {stdout}");
+    }
+}
+
+#[test]
 fn what_is_no_collection_is_an_error_at_its_place() {
     let (code, stdout, stderr) = check("no-collection.json", "{\n  \"rules\": []\n}\n");
     assert_eq!((code, stdout.as_str()), (1, ""));

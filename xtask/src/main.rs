@@ -8,6 +8,7 @@ mod compare;
 mod coverage;
 mod fuzz;
 mod gpu_compile_check;
+mod gpu_peer;
 mod host_check;
 mod html_check;
 mod jax_check;
@@ -110,6 +111,11 @@ cargo xtask <command>
                        shardings, proved. Needs Python 3.12 or newer, and 1.5 GB for an environment
       --all                all scripts, and beside GSPMD's shardings and ZeRO by hand
       --passes             XLA's passes alone
+  gpu-peer [options]   launches and memory of our launch plans beside XLA's programs of the same steps, compiled for one and for eight H100s
+                       without a GPU; the figures of an earlier run where XLA's compiler for GPUs cannot be had
+      --only SUBSTR        steps whose name contains this; may be repeated
+      --devices N          this many alone
+      --store              keep the table as xtask/jax/gpu_peer.md
   pjrt-check           the wrapper plugin round XLA's plugin for CPUs: eight devices run programs of our own client with and without
                        it, and JAX trains through it with the same losses
   proto-check [options]  HloModuleProtos that we read and write, and our table of messages, against jaxlib 0.10 and 0.12
@@ -211,6 +217,7 @@ fn main() -> ExitCode {
         Some("bench-zero1") => bench_zero1::run(words),
         Some("jax-check") => jax_check::run(words),
         Some("package-check") => package_check::run(words),
+        Some("gpu-peer") => gpu_peer::run(words),
         Some("gpu-compile-check") => gpu_compile_check::run(words),
         Some("pjrt-check") => pjrt_check::run(words),
         Some("make-hlo") => make_hlo::run("make_hlo.py", words),

@@ -89,7 +89,7 @@ fn check_collection(rules: &[Published], set: &RuleSet, console: &mut Console<'_
         let said = match &one.rule {
             // No sizes suit both sides: there is nothing of which they could be equal.
             Err(why @ Unread::Shapes(_)) => (format!("rejected: {why}"), exit::DIFFERENT),
-            Err(why @ (Unread::Op(_) | Unread::Parameter { .. } | Unread::Operand(_))) => {
+            Err(why @ (Unread::Op(_) | Unread::Parameter { .. } | Unread::Operand(_) | Unread::TooLarge)) => {
                 (format!("not read: {why}"), exit::UNKNOWN)
             }
             Ok(rule) => verdict(rule, None, set),

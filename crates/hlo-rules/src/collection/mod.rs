@@ -21,6 +21,9 @@ use std::collections::BTreeMap;
 
 /// Dims of every tensor.
 const RANK: usize = 3;
+/// Most ops of a side, and the most that its copies make of a tensor: what is larger is no rule that a search would try.
+const MOST_OPS: usize = 16;
+const MOST_COPIES: i64 = 512;
 
 /// A rule of a collection.
 #[derive(Clone, Debug)]
@@ -56,6 +59,8 @@ pub enum Unread {
     Operand(String),
     /// No sizes of the inputs suit both sides.
     Shapes(String),
+    /// It has more ops, inputs or copies than are read.
+    TooLarge,
 }
 
 impl std::fmt::Display for Unread {
@@ -65,6 +70,10 @@ impl std::fmt::Display for Unread {
             Unread::Parameter { op, key } => write!(f, "{op}: expected a parameter {key} of a value that is known"),
             Unread::Operand(op) => write!(f, "{op}: expected operands that stand before it"),
             Unread::Shapes(op) => write!(f, "{op}: no sizes of the inputs suit both sides"),
+            Unread::TooLarge => write!(
+                f,
+                "expected at most {MOST_OPS} ops a side, some forty inputs, and {MOST_COPIES} copies of a tensor, found more"
+            ),
         }
     }
 }
@@ -94,12 +103,21 @@ struct Tensor {
 type Tensors<T> = BTreeMap<(i64, usize), T>;
 
 fn read_rule(stated: &Stated) -> Result<Rule, Unread> {
+    if stated.outputs.is_empty() {
+        return Err(Unread::Operand("mappedOutput".into()));
+    }
     let mut sizes = Sizes::default();
     let mut inputs = Tensors::new();
     for side in stated.sides() {
+        if side.len() > MOST_OPS || n_copies(side)? > MOST_COPIES {
+            return Err(Unread::TooLarge);
+        }
         for key in side.iter().flat_map(|op| &op.inputs).filter(|key| key.0 < 0) {
-            let dims = [sizes.fresh(), sizes.fresh(), sizes.fresh()];
-            inputs.entry(*key).or_insert(Tensor { dims, first_parts: [None, None, None] });
+            if !inputs.contains_key(key) {
+                let mut fresh = || sizes.fresh().ok_or(Unread::TooLarge);
+                let dims = [fresh()?, fresh()?, fresh()?];
+                inputs.insert(*key, Tensor { dims, first_parts: [None, None, None] });
+            }
         }
     }
     let mut tensors = Vec::new();
@@ -120,19 +138,32 @@ fn read_rule(stated: &Stated) -> Result<Rule, Unread> {
         rule.inputs.push(format!("x{}", key.0.unsigned_abs()));
         terms.insert(key, rule.terms.input(number as u8, dims));
     }
-    let known = |_: TypeError| Unread::Shapes("operands".into());
+    let unsuited = |_: TypeError| Unread::Shapes("operands".into());
     let mut sides = Vec::new();
     for (side, tensors) in stated.sides().into_iter().zip(&tensors) {
         let mut own = terms.clone();
         for (at, op) in side.iter().enumerate() {
-            let results = build(op, &own, tensors, &sizes, &mut rule).map_err(known)?;
+            let results = build(op, &own, tensors, &sizes, &mut rule).map_err(unsuited)?;
             own.extend(results.into_iter().enumerate().map(|(n, term)| ((at as i64, n), term)));
         }
         sides.push(own);
     }
     rule.left = stated.outputs.iter().map(|pair| sides[0][&pair.0]).collect();
     rule.right = stated.outputs.iter().map(|pair| sides[1][&pair.1]).collect();
-    rule.compacted().map_err(known)
+    rule.compacted().map_err(unsuited)
+}
+
+/// How many times as large as an input a tensor of a side is at most.
+fn n_copies(side: &[Operator]) -> Result<i64, Unread> {
+    let mut n: i64 = 1;
+    for op in side {
+        n = n.saturating_mul(match op.kind()? {
+            Kind::Replicate { n: degree, .. } | Kind::Reduce { n: degree, .. } => degree,
+            Kind::Concat { .. } => op.inputs.len() as i64,
+            Kind::Keep | Kind::Relu | Kind::Add | Kind::Multiply | Kind::Linear { .. } | Kind::Split { .. } => 1,
+        });
+    }
+    Ok(n)
 }
 
 /// The tensors of a side; sizes of inputs become such that its ops take them.
@@ -180,14 +211,15 @@ fn results_of(op: &Operator, operands: &[Tensor], sizes: &mut Sizes) -> Result<V
             result.first_parts[2] = weight.first_parts[1].clone();
         }
         Kind::Concat { dim } => {
-            let second = second.ok_or_else(unsuited)?;
-            for other in (0..RANK).filter(|&other| other != dim) {
-                if !sizes.are_equal(&result.dims[other..=other], &second.dims[other..=other]) {
-                    return Err(unsuited());
+            result.first_parts[dim] = second.filter(|_| operands.len() == 2).map(|_| result.dims[dim].clone());
+            for operand in &operands[1..] {
+                for other in (0..RANK).filter(|&other| other != dim) {
+                    if !sizes.are_equal(&result.dims[other..=other], &operand.dims[other..=other]) {
+                        return Err(unsuited());
+                    }
                 }
+                result.dims[dim] = &result.dims[dim] + &operand.dims[dim];
             }
-            result.first_parts[dim] = Some(result.dims[dim].clone());
-            result.dims[dim] = &result.dims[dim] + &second.dims[dim];
         }
         Kind::Split { dim } => {
             let first = match result.first_parts[dim].take() {

@@ -13,12 +13,12 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    /// A new unknown; beyond the most there are, the last one again, so that rules of that size fit nowhere.
-    pub(super) fn fresh(&mut self) -> Size {
-        if self.bound.len() < MOST {
+    /// A new unknown, if there may be one more.
+    pub(super) fn fresh(&mut self) -> Option<Size> {
+        (self.bound.len() < MOST).then(|| {
             self.bound.push(None);
-        }
-        Size::unknown(Sym::size(self.bound.len() as u8 - 1))
+            Size::unknown(Sym::size(self.bound.len() as u8 - 1))
+        })
     }
 
     /// A name for each unknown.
@@ -47,7 +47,7 @@ impl Sizes {
             return Some(quotient);
         }
         for sym in size.unknowns() {
-            let fresh = self.fresh();
+            let fresh = self.fresh()?;
             self.bound[sym.number()] = Some(&fresh * &Size::number(n));
         }
         self.resolved(&size).divided_by(n)

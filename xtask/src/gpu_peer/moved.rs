@@ -1,0 +1,134 @@
+//! Bytes that a program reads and writes, counted alike for ours and XLA's: operands read and results written, once each, as if nothing
+//! stayed in cache; of slices, gathers and updates the part that is touched, within fusions too.
+
+use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
+use hlo_ir::cost::Costs;
+use hlo_ir::op::{CostRule, Runs};
+use hlo_ir::{CompId, InstId, Module, Opcode};
+
+/// Bytes of one run of the module on a device.
+pub(super) fn moved(module: &Module) -> Result<u64, String> {
+    let entry = module.entry().ok_or("a module: expected an ENTRY computation, found none")?;
+    let frequencies = Frequencies::compute(module, FrequencyOptions::default());
+    Ok(Counter { module, costs: Costs::new(module), frequencies }.of_computation(entry))
+}
+
+struct Counter<'m> {
+    module: &'m Module,
+    costs: Costs<'m>,
+    frequencies: Frequencies,
+}
+
+/// Ops that only look at an operand otherwise: who reads a part of their result reads a part of the operand.
+const VIEWS: [Opcode; 5] = [Opcode::Bitcast, Opcode::Reshape, Opcode::Transpose, Opcode::Convert, Opcode::Copy];
+/// Ops that read a part of their first operand as large as their result.
+const PARTS: [Opcode; 3] = [Opcode::Slice, Opcode::DynamicSlice, Opcode::Gather];
+
+impl Counter<'_> {
+    fn of_computation(&self, comp: CompId) -> u64 {
+        self.module.comp(comp).insts.iter().map(|&inst| self.of_inst(inst)).sum()
+    }
+
+    fn of_inst(&self, inst: InstId) -> u64 {
+        let called = || self.module.called(inst).into_iter().map(|comp| self.of_computation(comp));
+        let rule = self.module.inst(inst).opcode.row().cost;
+        if rule == CostRule::Called(Runs::Fused) {
+            self.of_fusion(inst)
+        } else if rule == CostRule::Called(Runs::Loop) {
+            // The condition runs once more, and moves next to nothing.
+            called().sum::<u64>() * self.frequencies.trip_count(inst).map_or(1, |trips| trips.count)
+        } else if rule == CostRule::Called(Runs::Once) {
+            called().sum()
+        } else if rule == CostRule::Called(Runs::Choice) {
+            called().max().unwrap_or(0)
+        } else {
+            self.costs.of(inst).bytes()
+        }
+    }
+
+    fn of_fusion(&self, fusion: InstId) -> u64 {
+        let Some(&comp) = self.module.called(fusion).first() else { return 0 };
+        let body = self.module.comp(comp);
+        let is_parameter = |inst: &InstId| self.module.inst(*inst).opcode == Opcode::Parameter;
+        let read: u64 = body.insts.iter().copied().filter(is_parameter).map(|inst| self.read(comp, inst)).sum();
+        read + body.root.expand().map_or(0, |root| self.written(root))
+    }
+
+    fn bytes(&self, inst: InstId) -> u64 {
+        self.module.shape(inst).size_bytes()
+    }
+
+    /// What a fusion reads of a value of its own.
+    fn read(&self, comp: CompId, value: InstId) -> u64 {
+        let users = self.module.comp(comp).insts.iter().copied();
+        let mut bytes = 0;
+        for user in users.filter(|&user| self.module.inst(user).operands.contains(&value)) {
+            let node = self.module.inst(user);
+            let is_first_alone = node.operands.iter().position(|&o| o == value) == Some(0)
+                && node.operands.iter().filter(|&&o| o == value).count() == 1;
+            bytes += if VIEWS.contains(&node.opcode) {
+                self.read(comp, user)
+            } else if PARTS.contains(&node.opcode) && is_first_alone {
+                self.bytes(user)
+            } else if node.opcode == Opcode::DynamicUpdateSlice && is_first_alone {
+                0
+            } else {
+                self.bytes(value)
+            };
+        }
+        bytes.min(self.bytes(value))
+    }
+
+    /// What a fusion writes of a result.
+    fn written(&self, value: InstId) -> u64 {
+        let node = self.module.inst(value);
+        let first = node.operands.first().copied();
+        match first {
+            Some(_) if node.opcode == Opcode::Tuple => node.operands.iter().map(|&o| self.written(o)).sum(),
+            Some(first) if [Opcode::Bitcast, Opcode::Reshape].contains(&node.opcode) => self.written(first),
+            Some(first) if node.opcode == Opcode::DynamicUpdateSlice && self.is_given(first) => {
+                node.operands.get(1).map_or(0, |&update| self.bytes(update))
+            }
+            Some(_) | None => self.bytes(value),
+        }
+    }
+
+    /// Whether a value is a parameter, looked at otherwise perhaps: an update of it is in place.
+    fn is_given(&self, value: InstId) -> bool {
+        let node = self.module.inst(value);
+        let is_view = [Opcode::Bitcast, Opcode::Reshape].contains(&node.opcode);
+        node.opcode == Opcode::Parameter || is_view && node.operands.first().is_some_and(|&first| self.is_given(first))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_slices_and_updates_within_fusions_the_part_that_is_touched_counts() {
+        let text = "
+HloModule m
+
+%fused {
+  %stack = f32[8,100] parameter(0)
+  %at = s32[] parameter(1)
+  %x = f32[1,100] parameter(2)
+  %zero = s32[] constant(0)
+  %part = f32[1,100] dynamic-slice(%stack, %at, %zero), dynamic_slice_sizes={1,100}
+  %sum = f32[1,100] add(%part, %x)
+  ROOT %new = f32[8,100] dynamic-update-slice(%stack, %sum, %at, %zero)
+}
+
+ENTRY %main {
+  %s = f32[8,100] parameter(0)
+  %i = s32[] parameter(1)
+  %y = f32[1,100] parameter(2)
+  ROOT %r = f32[8,100] fusion(%s, %i, %y), kind=kLoop, calls=%fused
+}
+";
+        let module = hlo_text::parse_module(text).expect("a module").module;
+        // The part, the index and the summand are read, the part is written.
+        assert_eq!(moved(&module), Ok(400 + 4 + 400 + 400));
+    }
+}
