@@ -146,4 +146,7 @@ fn what_is_no_collection_is_an_error_at_its_place() {
     let (code, stdout, stderr) = check("no-collection.json", "{\n  \"rules\": []\n}\n");
     assert_eq!((code, stdout.as_str()), (1, ""));
     assert!(stderr.contains("no-collection.json:3:1: error: expected a collection of rules"), "{stderr}");
+    let (code, stdout, stderr) = check("no-rules.json", r#"{"rule": []}"#);
+    assert_eq!((code, stdout.as_str()), (1, ""));
+    assert!(stderr.contains("no-rules.json:1:1: error: expected rules, found none"), "{stderr}");
 }

@@ -42,12 +42,14 @@ fn check_file(path: &Path, set: &RuleSet, console: &mut Console<'_>) -> Result<u
         let at = format!("{place}:{}:{}", e.line, e.column);
         Failure::Diagnostics(format!("{at}: error: expected {}, found {}\n", e.expected, e.found))
     };
+    let none = || Failure::Diagnostics(format!("{place}:1:1: error: expected rules, found none\n"));
     if text.trim_start().starts_with('{') {
-        return check_collection(&read_collection(&text).map_err(diagnostic)?, set, console);
+        let rules = read_collection(&text).map_err(diagnostic)?;
+        return if rules.is_empty() { Err(none()) } else { check_collection(&rules, set, console) };
     }
     let rules = parse_rules(&text).map_err(diagnostic)?;
     if rules.is_empty() {
-        return Err(Failure::Diagnostics(format!("{place}:1:1: error: expected rules, found none\n")));
+        return Err(none());
     }
     let (mut out, mut worst) = (String::new(), exit::OK);
     for (rule, claimed) in &rules {
