@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use hlo_gpu::kernel::{CudaKernels, EmitOptions, emit, prelude};
+use hlo_gpu::lower::kernels::EmittedKernel;
 use hlo_gpu::lower::{LowerOptions, lower};
 use hlo_gpu::plan::Kernel;
 use hlo_ir::{Module, Opcode};
@@ -75,7 +76,7 @@ fn add_sample(module: &Module, kernels: &mut Kernels) {
             continue;
         }
         for is_elemental_only in [false, true] {
-            if let Ok(kernel) = emit(module, inst, &EmitOptions { is_elemental_only }) {
+            if let Ok(EmittedKernel { kernel, .. }) = emit(module, inst, &EmitOptions { is_elemental_only }) {
                 kernels.insert(kernel.name.clone(), kernel);
             }
         }

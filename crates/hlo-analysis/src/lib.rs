@@ -11,6 +11,7 @@ pub mod counts;
 pub mod frequency;
 pub mod fusion;
 pub mod memory;
+pub mod min_cut;
 pub mod replication;
 pub mod time;
 pub mod traffic;

@@ -35,6 +35,55 @@ fn a_cheap_value_is_computed_again_from_what_is_kept_anyway() {
     assert_eq!(module.inst(late).operands.as_slice(), module.inst(find(&module, entry, "b")).operands.as_slice());
 }
 
+/// What a GELU's backward pass reads of its forward pass: `x` and values that are computed of it. `n_more` functions lie between.
+fn gelu(n_more: usize) -> (Module, CompId) {
+    let shape = "f32[64,64]{1,0}";
+    let more: String = (0..n_more).map(|k| format!("  t{} = {shape} tanh(t{k})\n", k + 1)).collect();
+    entry_of(&format!(
+        "HloModule m\nENTRY main {{\n  a = {shape} parameter(0)\n  bias = f32[64]{{0}} parameter(1)\n  \
+         d = {shape} dot(a, a), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}\n  \
+         biases = {shape} broadcast(bias), dimensions={{1}}\n  x = {shape} add(d, biases)\n  \
+         x2 = {shape} multiply(x, x)\n  x3 = {shape} multiply(x, x2)\n  t0 = {shape} tanh(x3)\n{more}  \
+         g = {shape} multiply(x, t{n_more})\n  \
+         e = {shape} dot(g, g), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}\n  \
+         h = {shape} multiply(e, t{n_more})\n  ROOT out = {shape} multiply(h, x)\n}}\n"
+    ))
+}
+
+#[test]
+fn a_value_of_many_operations_is_computed_again_where_these_are_cheaper_than_its_bytes() {
+    let repeated = |n_more: usize| {
+        let (mut module, entry) = gelu(n_more);
+        let n_repeated = prepare(&mut module, entry).expect("no cycle").n_repeated;
+        hlo_ir::verify::verify(&module).expect("a module");
+        let late = module.inst(find(&module, entry, "h")).operands[1];
+        (n_repeated, module.inst_name(late).to_string())
+    };
+    // Two products and a tanh are ten operations for four bytes, eight tanh 66.
+    assert_eq!(repeated(0), (1, "t0.again".into()));
+    assert_eq!(repeated(6), (1, "t6.again".into()));
+    assert_eq!(repeated(7), (0, "t7".into()));
+}
+
+#[test]
+fn the_smallest_values_that_lead_to_one_are_kept_for_it() {
+    let (wide, small) = ("f32[64,64]{1,0}", "bf16[64,64]{1,0}");
+    let (mut module, entry) = entry_of(&format!(
+        "HloModule m\nENTRY main {{\n  a = {small} parameter(0)\n  b = {small} parameter(1)\n  \
+         d = {small} dot(a, b), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}\n  \
+         e = {small} dot(b, a), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}\n  \
+         x = {small} add(d, e)\n  c = {wide} convert(x)\n  n = {wide} negate(c)\n  \
+         f = {wide} dot(n, n), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}\n  \
+         ROOT g = {wide} multiply(f, c)\n}}\n"
+    ));
+    // Both products are as large as `c` together; `x` is half of it.
+    assert_eq!(prepare(&mut module, entry).expect("no cycle").n_repeated, 1);
+    hlo_ir::verify::verify(&module).expect("a module");
+    let late = module.inst(find(&module, entry, "g")).operands[1];
+    assert_eq!(module.inst_name(late), "c.again");
+    assert_eq!(module.inst(late).operands.as_slice(), [find(&module, entry, "x")]);
+}
+
 #[test]
 fn a_value_that_the_root_hands_on_is_not_computed_again() {
     let shape = "f32[64,64]{1,0}";

@@ -8,6 +8,7 @@
 mod buffers;
 mod convolution_to_dot;
 mod error;
+mod expand_operations;
 mod fuse;
 pub mod kernel;
 pub mod lower;
@@ -19,4 +20,5 @@ pub use error::GpuError;
 use hlo_pass::PassInfo;
 
 /// The passes of this crate.
-pub const PASSES: &[&PassInfo] = &[&convolution_to_dot::INFO, &fuse::INFO, &propagate_layouts::INFO];
+pub const PASSES: &[&PassInfo] =
+    &[&convolution_to_dot::INFO, &expand_operations::INFO, &fuse::INFO, &propagate_layouts::INFO];

@@ -3,7 +3,8 @@
 //! An edit never has to find the right place: it appends at the end of a computation, redirects operands, and
 //! [`Module::restore_order`] puts operands before users again in one linear, stable walk.
 
-use crate::attrs::{Attrs, DimsAttrs};
+use crate::attrs::{Attrs, DimsAttrs, ParameterAttrs};
+use crate::dtype::DType;
 use crate::inst_map::InstMap;
 use crate::literal::{ConstantValue, Literal};
 use crate::module::{CompId, InstId, Instruction, Module, Operands};
@@ -71,6 +72,25 @@ impl<'m> Builder<'m> {
 }
 
 impl Module {
+    /// A computation named after `hint` that adds two scalars, before all others.
+    pub fn add_sum(&mut self, hint: &str, dtype: DType) -> CompId {
+        let name = self.names.fresh(hint);
+        let comp = self.add_computation(name);
+        let shape = Shape::Array(ArrayShape::new(dtype, []).with_row_major());
+        let mut builder = Builder::new(self, comp);
+        let params = [0, 1].map(|number| {
+            let attrs = ParameterAttrs { number, ..ParameterAttrs::default() };
+            builder.add("x", Opcode::Parameter, shape.clone(), [], attrs)
+        });
+        let sum = builder.add("sum", Opcode::Add, shape, params, Attrs::Plain);
+        self.comp_mut(comp).root = Some(sum).into();
+        // It calls nothing, so it may stand before whatever calls it.
+        let others = self.computations().iter().copied().filter(|&other| other != comp);
+        let order = std::iter::once(comp).chain(others).collect();
+        self.set_computation_order(order);
+        comp
+    }
+
     /// Redirects every use of `old` to `new`, roots and control predecessors included, except in `new` itself.
     pub fn replace_all_uses(&mut self, old: InstId, new: InstId) {
         let comp = self.inst(old).parent;

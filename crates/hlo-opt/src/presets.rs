@@ -17,7 +17,8 @@ use hlo_pass::runner::bind;
 use std::fmt::Write;
 
 /// What the GPU backend lowers best.
-pub const GPU: &str = "inline-calls,simplify-tuples,cse,convolution-to-dot,dce,propagate-layouts,fuse";
+pub const GPU: &str =
+    "expand-operations,inline-calls,simplify-tuples,cse,convolution-to-dot,dce,propagate-layouts,fuse";
 
 /// The pass that takes a preset's options.
 pub(crate) const SHARDING: &str = "shard-weight-update";

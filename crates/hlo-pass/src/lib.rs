@@ -6,7 +6,7 @@ pub mod options;
 pub mod pipeline;
 pub mod report;
 pub mod runner;
-mod threads;
+pub mod threads;
 
 pub use deadline::{Deadline, OutOfTime};
 

@@ -20,11 +20,7 @@ struct Shared<T> {
 }
 
 /// Does `tasks` and those that `work` gives. A thread that is free takes the task of the least rank, of several the first one.
-pub(crate) fn in_threads<T: Copy + Send>(
-    tasks: Vec<T>,
-    rank: impl Fn(&T) -> usize + Sync,
-    work: impl Fn(T) -> Vec<T> + Sync,
-) {
+pub fn in_threads<T: Copy + Send>(tasks: Vec<T>, rank: impl Fn(&T) -> usize + Sync, work: impl Fn(T) -> Vec<T> + Sync) {
     let shared =
         Shared { queue: Mutex::new(Queue { open: tasks, n_running: 0, is_stopped: false }), more: Condvar::new() };
     let n_threads = std::thread::available_parallelism().map_or(1, usize::from);

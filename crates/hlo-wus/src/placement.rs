@@ -2,7 +2,7 @@
 //!
 //! Every value with a format is *full* or in *shards*. Each use of a value wants it full, or in shards, or as some other value is.
 //! A cost is a sum of terms, and each term depends on at most one value and its uses. All terms are submodular, so the
-//! cheapest placement is a minimum cut ([`crate::min_cut`]). Values on the source's side are full, those on the sink's side
+//! cheapest placement is a minimum cut ([`hlo_analysis::min_cut`]). Values on the source's side are full, those on the sink's side
 //! are in shards.
 //!
 //! | term | paid if |
@@ -17,7 +17,7 @@
 //! Times are multiplied by how often the computation runs. Ties are broken towards fewer collectives in inner loops, then towards
 //! fewer resident bytes. After Xu et al. 2020, §3.2, who place collectives greedily.
 
-use crate::min_cut::{Network, UNCUTTABLE, Vertex};
+use hlo_analysis::min_cut::{Network, UNCUTTABLE, Vertex};
 use hlo_pass::{Deadline, OutOfTime};
 use smallvec::SmallVec;
 
@@ -191,7 +191,7 @@ impl CostModel {
             builder.add(term, &vertices);
         }
         let wanted: Vec<Vertex> = wanted.iter().map(|node| vertices[node.0 as usize]).collect();
-        let cut = builder.network.cut(&wanted, deadline)?;
+        let cut = builder.network.cut(&wanted, || deadline.check())?;
         Ok((vertices.iter().map(|&v| cut.is_on_sink_side(v)).collect(), cut.value))
     }
 }

@@ -7,6 +7,7 @@
 //! be cheap, all the way up.
 
 use hashbrown::HashSet;
+use hlo_ir::attrs::GatherAttrs;
 use hlo_ir::op::{CostRule, FactorRule};
 use hlo_ir::view::is_view;
 use hlo_ir::{CompId, InstId, InstMap, Module, Opcode};
@@ -32,10 +33,18 @@ pub(super) struct Edges {
     pub root: Option<InstId>,
     /// What instructions are to rows; see [`super::rows`].
     pub rows: InstMap<RowPart>,
+    /// The stage before which an instruction is not computed.
+    pub earliest: InstMap<u32>,
 }
 
 /// Arithmetic that may be done again for each element of a broadcast.
 const MAX_REPEATED_WEIGHT: u64 = 3;
+/// Arithmetic of all elements of a broadcast together that takes less time than a launch: 8,192 functions such as a power.
+const MAX_SMALL_WEIGHT: u64 = 8192 * EXPENSIVE;
+/// The weight of a function of one element that is no sum, product or comparison.
+const EXPENSIVE: u64 = 1000;
+/// The weight of what is never done again.
+const NEVER: u64 = 1 << 40;
 
 /// Elements that a thread or a block may reduce one result after the other.
 const MAX_SERIAL_REDUCED: u64 = 4096;
@@ -54,6 +63,7 @@ impl Edges {
             users: InstMap::of(module, comp),
             root: module.comp(comp).root.expand(),
             rows: InstMap::of(module, comp),
+            earliest: InstMap::of(module, comp),
         };
         for &inst in &edges.order {
             edges.roles[inst] = role(module, inst);
@@ -112,7 +122,22 @@ impl Edges {
             if is_marked && (!has_one_user || is_scalar_constant || reads_repeatable) {
                 self.roles[inst] = Role::Repeatable;
             }
+            if !is_marked && reads_repeatable && self.is_mask(module, inst) {
+                self.roles[inst] = Role::Repeatable;
+            }
         }
+    }
+
+    /// Whether an instruction is cheap to compute of indices and constants, and read by fusions alone: each computes it again.
+    fn is_mask(&self, module: &Module, inst: InstId) -> bool {
+        let instruction = module.inst(inst);
+        let is_cheap = matches!(instruction.opcode.row().cost, CostRule::PerElement(flops) if flops <= 2);
+        let is_read = self.users[inst].iter().all(|&user| self.roles[user] != Role::Alone);
+        let operands_are_plain = instruction.operands.iter().all(|&operand| {
+            let leads = &module.inst(operand).operands;
+            leads.iter().all(|&lead| module.inst(lead).operands.is_empty())
+        });
+        is_cheap && is_read && operands_are_plain && !instruction.operands.is_empty() && self.root != Some(inst)
     }
 
     /// Finds what takes part in rows. What carries a row's value is computed with the row and not again in each fusion that needs it.
@@ -164,7 +189,13 @@ impl Edges {
                     (Role::Fusable, Reach::Same) => same_dims && self.roles[inst] == Role::Fusable,
                     (Role::Fusable, Reach::Once) => is_only_user && k == 0,
                     (Role::Fusable, Reach::OnceAny) => is_only_user,
-                    (Role::Fusable, Reach::Often) => is_only_user && k == 0 && weight[operand] <= MAX_REPEATED_WEIGHT,
+                    (Role::Fusable, Reach::Often) if k == 1 => same_dims && takes_one_element(module, inst),
+                    (Role::Fusable, Reach::Often) => {
+                        let n_elems = module.shape(inst).as_array().map_or(u64::MAX, |array| array.n_elems());
+                        let is_cheap = weight[operand] <= MAX_REPEATED_WEIGHT
+                            || weight[operand].saturating_mul(n_elems) <= MAX_SMALL_WEIGHT;
+                        is_only_user && k == 0 && is_cheap
+                    }
                 };
                 // What is computed again in each fusion reads memory or what is so too; a reduction's result is memory.
                 let is_read_once = self.roles[inst] == Role::Fusable || self.roles[operand] == Role::Repeatable;
@@ -295,12 +326,22 @@ pub fn is_reduce(module: &Module, inst: InstId) -> bool {
     module.inst(inst).opcode.row().factors == FactorRule::Reduce
 }
 
+/// Whether a gather takes one element for each index, by the thread that has the index.
+fn takes_one_element(module: &Module, inst: InstId) -> bool {
+    let instruction = module.inst(inst);
+    let (Some(attrs), Some(&indices)) = (GatherAttrs::of(&instruction.attrs), instruction.operands.get(1)) else {
+        return false;
+    };
+    let rank = module.shape(indices).as_array().map_or(0, |array| array.rank());
+    attrs.index_vector_dim == rank as i64 && attrs.slice_sizes.iter().all(|&size| size == 1)
+}
+
 fn own_weight(module: &Module, inst: InstId) -> u64 {
     match module.inst(inst).opcode.row().cost {
         CostRule::Free | CostRule::Moves => 0,
         CostRule::PerElement(flops) if flops <= 2 => 1,
-        CostRule::PerElement(_)
-        | CostRule::Dot
+        CostRule::PerElement(_) => EXPENSIVE,
+        CostRule::Dot
         | CostRule::Convolution
         | CostRule::Reduce
         | CostRule::Scatter
@@ -311,7 +352,7 @@ fn own_weight(module: &Module, inst: InstId) -> u64 {
         | CostRule::Fft
         | CostRule::Called(_)
         | CostRule::Communication
-        | CostRule::Unknown(_) => 1000,
+        | CostRule::Unknown(_) => NEVER,
     }
 }
 

@@ -56,7 +56,7 @@ pub fn prepare(module: &mut Module, comp: CompId) -> Result<Prepared, InstId> {
 ///
 /// # Errors
 /// As [`prepare`].
-pub fn prepare_and_stage(module: &mut Module, comp: CompId) -> Result<(Prepared, Option<StagedEdges>), InstId> {
+pub fn prepare_and_stage(module: &mut Module, comp: CompId) -> Result<(Prepared, StagedEdges), InstId> {
     let n_views = rewrite_idle_broadcasts(module, comp) + rewrite_idle_reductions(module, comp)?;
     let n_split = split_reductions(module, comp);
     if n_split > 0 {

@@ -3,29 +3,39 @@
 //! What a training step's backward pass reads of its forward pass is often a function of something else that it reads too:
 //! ```text
 //! x  = add(dot, bias)          read by the backward pass
-//! x2 = multiply(x, x)          read by the backward pass: one multiplication away from x
+//! x3 = multiply(x, multiply(x, x))
+//! t  = tanh(x + 0.044715 x3)   read by the backward pass: some operations on x
 //! ```
-//! Fusions of later stages may read a value of a stage. It is computed again for them if that takes at most
-//! [`MAX_OPERATIONS`] elementwise operations, on constants and on one value that is kept for as long anyway. The stages then move
-//! the copy to where it is read.
+//! Fusions of later stages may read a value of a stage. It is computed again for them if that takes elementwise operations alone, no more
+//! of them than are cheaper than to write and read it ([`FLOPS_PER_BYTE`]), on values that are kept for as long anyway or that together
+//! are smaller. The copies have the stage at which they are read ([`Edges::earliest`]).
+//!
+//! AOTAutograd's partitioner chooses what PyTorch keeps for a backward pass likewise, by a minimum cut
+//! (<https://pytorch.org/functorch/stable/notebooks/aot_autograd_optimizations.html>). Here each value has a cut of its own, one after
+//! the other, as values are needed until different stages.
 
 use super::edges::Edges;
 use super::groups::StagedEdges;
 use super::role::Role;
 use super::stages::{Stages, find_stages};
+use crate::min_cut::{Network, UNCUTTABLE, Vertex};
 use crate::values::tuple_elements;
+use hashbrown::{HashMap, HashSet};
 use hlo_ir::edit::Builder;
 use hlo_ir::op::{CostRule, FactorRule};
 use hlo_ir::{CompId, InstId, InstMap, Module, Opcode};
+use std::convert::Infallible;
 
-/// Operations that are cheaper than to write, keep and read a value.
-const MAX_OPERATIONS: usize = 3;
+/// Operations for each byte of a value that are cheaper than to write the byte and to read it once. GPUs have done 17 (V100) to 20 (H100)
+/// operations on f32 in the time of one access to a byte.
+const FLOPS_PER_BYTE: u64 = 16;
+/// Values that are looked at for one value.
+const MAX_OPERATIONS: usize = 48;
 
-/// Repeats cheap values for their late users; gives how many values no longer have any. Where there are none, the module is as it was,
-/// and what was found out about it comes back too.
-pub(super) fn repeat_cheap_values(module: &mut Module, comp: CompId) -> Result<(usize, Option<StagedEdges>), InstId> {
-    let edges = Edges::of(module, comp);
-    let (stages, fusable_users) = find_stages(module, comp, &edges);
+/// Repeats cheap values for their late users; gives how many values no longer have any, and what was found out about the module.
+pub(super) fn repeat_cheap_values(module: &mut Module, comp: CompId) -> Result<(usize, StagedEdges), InstId> {
+    let mut edges = Edges::of(module, comp);
+    let (mut stages, fusable_users) = find_stages(module, comp, &edges);
     // The last stage at which each value is read.
     let mut late: InstMap<u32> = InstMap::of(module, comp);
     for &inst in &edges.order {
@@ -38,22 +48,39 @@ pub(super) fn repeat_cheap_values(module: &mut Module, comp: CompId) -> Result<(
         elements.iter().for_each(|&element| late[element] = u32::MAX);
     }
     let mut n_repeated = 0;
+    let mut copies: Vec<(InstId, u32)> = Vec::new();
     for &inst in &edges.order {
         if edges.roles[inst] != Role::Fusable || late[inst] == u32::MAX || late[inst] <= stages[inst] {
             continue;
         }
         let Some(far) = far_users(&edges, &fusable_users[inst], &stages, inst) else { continue };
-        let mut chain = Vec::new();
-        let Some(source) = find_source(module, &edges, &late, inst, late[inst], &mut chain) else { continue };
-        repeat(module, comp, &stages, &far, &chain);
-        late[source] = late[source].max(late[inst]);
+        let Some(cone) = find_cone(module, &edges, &late, inst, late[inst]) else { continue };
+        let mut wanted: Vec<u32> = far.iter().map(|&user| stages[user]).collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        // It is written once, and read at each of these stages.
+        let n_stages = wanted.len() as u64;
+        let n_bytes = module.shape(inst).memory_bytes().saturating_mul(n_stages + 1) / 2;
+        if cone.n_flops.saturating_mul(n_stages) > FLOPS_PER_BYTE.saturating_mul(n_bytes) {
+            continue;
+        }
+        for stage in wanted {
+            let near: Vec<InstId> = far.iter().copied().filter(|&user| stages[user] == stage).collect();
+            copies.extend(repeat(module, comp, &cone, &near).into_iter().map(|copy| (copy, stage)));
+        }
+        for &source in &cone.sources {
+            late[source] = late[source].max(late[inst]);
+        }
         late[inst] = stages[inst];
         n_repeated += 1;
     }
     if n_repeated > 0 {
         module.restore_order(comp)?;
+        edges = Edges::of(module, comp);
+        copies.into_iter().for_each(|(copy, stage)| edges.earliest[copy] = stage);
+        stages = find_stages(module, comp, &edges).0;
     }
-    Ok((n_repeated, (n_repeated == 0).then_some(StagedEdges { edges, stages })))
+    Ok((n_repeated, StagedEdges { edges, stages }))
 }
 
 /// The users of later stages; `None` if one of them cannot compute the value itself. `is_fusable` is for each user.
@@ -64,37 +91,94 @@ fn far_users(edges: &Edges, is_fusable: &[bool], stages: &Stages, inst: InstId) 
     (!far.is_empty() && can_all).then(|| far.into_iter().map(|(user, _)| user).collect())
 }
 
-/// The value, kept until stage `until`, from which `inst` is computed by the operations of `chain`, the last one first.
-fn find_source(
-    module: &Module,
-    edges: &Edges,
-    late: &InstMap<u32>,
-    inst: InstId,
-    until: u32,
-    chain: &mut Vec<InstId>,
-) -> Option<InstId> {
-    let mut at = inst;
-    loop {
+/// How a value is computed from values that are kept.
+struct Cone {
+    /// The operations, operands first, the value last.
+    operations: Vec<InstId>,
+    /// What they read.
+    sources: Vec<InstId>,
+    n_flops: u64,
+}
+
+/// A value on the way to another, and what it is to [`find_cone`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    /// It is kept long enough anyway.
+    Kept,
+    /// Nothing but to keep it gives it later.
+    Source,
+    /// An operation gives it anew, of so many operations.
+    Operation(u64),
+}
+
+/// How `inst` is computed from values that are kept until stage `until` anyway, or that are smaller than it together. Of all ways the
+/// one that keeps the fewest bytes, and of these the shortest: a minimum cut through the values that lead to it.
+fn find_cone(module: &Module, edges: &Edges, late: &InstMap<u32>, inst: InstId, until: u32) -> Option<Cone> {
+    let own = module.shape(inst).as_array()?;
+    let way_of = |at: InstId| {
         let row = module.inst(at).opcode.row();
-        let is_cheap = matches!(row.cost, CostRule::PerElement(flops) if flops <= 2);
-        if row.factors != FactorRule::Elementwise || !is_cheap || chain.len() == MAX_OPERATIONS {
-            return None;
+        let n_flops = if let CostRule::PerElement(flops) = row.cost {
+            Some(u64::from(flops))
+        } else {
+            matches!(row.cost, CostRule::Moves).then_some(0)
+        };
+        let has_own_dims = module.shape(at).as_array().is_some_and(|array| array.dims == own.dims);
+        let is_elementwise = row.factors == FactorRule::Elementwise && edges.roles[at] == Role::Fusable;
+        let is_spread = row.factors == FactorRule::Broadcast && at != inst;
+        match n_flops.filter(|_| has_own_dims && (is_elementwise || is_spread)) {
+            _ if at != inst && late[at] >= until => Way::Kept,
+            Some(n_flops) => Way::Operation(n_flops),
+            None => Way::Source,
         }
-        chain.push(at);
-        let mut operands: Vec<InstId> = module.inst(at).operands.to_vec();
-        operands.retain(|&operand| !is_constant(module, edges, operand));
-        operands.dedup();
-        let &[operand] = operands.as_slice() else { return None };
-        let shapes = (module.shape(operand).as_array(), module.shape(inst).as_array());
-        let is_alike = matches!(shapes, (Some(a), Some(b)) if a.dims == b.dims);
-        if !is_alike {
-            return None;
+    };
+    let operands = |at: InstId| module.inst(at).operands.iter().copied().filter(|&o| !is_constant(module, edges, o));
+    // The values that lead to `inst`, each with the vertices before and after the arc of its bytes.
+    let mut network = Network::new();
+    let mut vertices: HashMap<InstId, (Vertex, Vertex)> = HashMap::new();
+    vertices.insert(inst, (network.add_vertex(), Network::SINK));
+    let mut work = vec![inst];
+    while let Some(at) = work.pop() {
+        let (before, after) = vertices[&at];
+        match way_of(at) {
+            Way::Kept => continue,
+            Way::Operation(_) if vertices.len() < MAX_OPERATIONS => {
+                for operand in operands(at) {
+                    let (_, given) = *vertices.entry(operand).or_insert_with(|| {
+                        work.push(operand);
+                        (network.add_vertex(), network.add_vertex())
+                    });
+                    network.add_arc(given, before, UNCUTTABLE);
+                }
+            }
+            Way::Operation(_) | Way::Source => network.add_arc(Network::SOURCE, before, UNCUTTABLE),
         }
-        if late[operand] >= until {
-            return Some(operand);
-        }
-        at = operand;
+        network.add_arc(before, after, u128::from(module.shape(at).memory_bytes()));
     }
+    let Ok(cut) = network.cut(&[], || Ok::<(), Infallible>(()));
+    let mut cone = Cone { operations: Vec::new(), sources: Vec::new(), n_flops: 0 };
+    let mut seen: HashSet<InstId> = HashSet::new();
+    // Each instruction, and whether its operands are there.
+    let mut work = vec![(inst, false)];
+    while let Some((at, is_complete)) = work.pop() {
+        if is_complete {
+            cone.operations.push(at);
+            continue;
+        }
+        if !seen.insert(at) {
+            continue;
+        }
+        match way_of(at) {
+            Way::Operation(n_flops) if cut.is_on_sink_side(vertices[&at].0) => {
+                cone.n_flops += n_flops * own.n_elems();
+                work.push((at, true));
+                work.extend(operands(at).map(|operand| (operand, false)));
+            }
+            // Its own bytes are the fewest.
+            _ if at == inst => return None,
+            _ => cone.sources.push(at),
+        }
+    }
+    Some(cone)
 }
 
 /// Whether a value is a constant, or one in other dims.
@@ -106,26 +190,24 @@ fn is_constant(module: &Module, edges: &Edges, inst: InstId) -> bool {
             && instruction.operands.iter().all(|&operand| is_constant(module, edges, operand))
 }
 
-/// Writes copies of a chain of operations, the last one first, for the users of each stage.
-fn repeat(module: &mut Module, comp: CompId, stages: &Stages, far: &[InstId], chain: &[InstId]) {
-    let mut wanted: Vec<u32> = far.iter().map(|&user| stages[user]).collect();
-    wanted.sort_unstable();
-    wanted.dedup();
-    for stage in wanted {
-        let mut renamed: Option<(InstId, InstId)> = None;
-        for &inst in chain.iter().rev() {
-            let mut operands = module.inst(inst).operands.to_vec();
-            if let Some((old, new)) = renamed {
-                operands.iter_mut().filter(|operand| **operand == old).for_each(|operand| *operand = new);
-            }
-            let instruction = module.inst(inst);
-            let (opcode, attrs) = (instruction.opcode, instruction.attrs.clone());
-            let (shape, hint) = (module.shape(inst).clone(), format!("{}.again", module.inst_name(inst)));
-            renamed = Some((inst, Builder::new(module, comp).add(&hint, opcode, shape, operands, attrs)));
-        }
-        let Some((inst, new)) = renamed else { return };
-        for &user in far.iter().filter(|&&user| stages[user] == stage) {
-            module.inst_mut(user).operands.iter_mut().filter(|o| **o == inst).for_each(|o| *o = new);
+/// Writes the operations of a cone once more, for these users of its value. Gives the copies.
+fn repeat(module: &mut Module, comp: CompId, cone: &Cone, users: &[InstId]) -> Vec<InstId> {
+    let mut copy_of: HashMap<InstId, InstId> = HashMap::new();
+    let mut copies = Vec::new();
+    for &inst in &cone.operations {
+        let mut operands = module.inst(inst).operands.to_vec();
+        operands.iter_mut().for_each(|operand| *operand = copy_of.get(operand).copied().unwrap_or(*operand));
+        let instruction = module.inst(inst);
+        let (opcode, attrs) = (instruction.opcode, instruction.attrs.clone());
+        let (shape, hint) = (module.shape(inst).clone(), format!("{}.again", module.inst_name(inst)));
+        let copy = Builder::new(module, comp).add(&hint, opcode, shape, operands, attrs);
+        copy_of.insert(inst, copy);
+        copies.push(copy);
+    }
+    if let Some((&inst, &copy)) = cone.operations.last().zip(copies.last()) {
+        for &user in users {
+            module.inst_mut(user).operands.iter_mut().filter(|o| **o == inst).for_each(|o| *o = copy);
         }
     }
+    copies
 }

@@ -19,8 +19,8 @@ use smallvec::SmallVec;
 use super::neutral::has_neutral_init;
 use super::role::Role;
 
-/// Elements of a row: fewer have no work for a warp, more fit into no cache.
-const COLUMNS: std::ops::RangeInclusive<i64> = 32..=1 << 16;
+/// Elements of a row: more fit into no cache.
+const COLUMNS: std::ops::RangeInclusive<i64> = 2..=1 << 16;
 /// Rows of which there are enough for a device.
 const MIN_ROWS: i64 = 128;
 /// Elements of an array below which a launch costs more than idle processors.

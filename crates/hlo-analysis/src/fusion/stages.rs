@@ -31,7 +31,7 @@ pub(super) fn find_stages(module: &Module, comp: CompId, edges: &Edges) -> (Stag
     for &inst in &edges.order {
         let operands = module.inst(inst).operands.iter().zip(&edges.is_fusable[inst]);
         let least = operands.map(|(&operand, &is_fusable)| finder.stages[operand] + u32::from(!is_fusable));
-        finder.put(inst, least.max().unwrap_or(0));
+        finder.put(inst, least.max().unwrap_or(0).max(edges.earliest[inst]));
     }
     for &inst in edges.order.iter().rev() {
         if edges.roles[inst] == Role::Fusable

@@ -110,7 +110,7 @@ fn run(
     for &comp in module.computations().to_vec().iter().filter(|&&comp| stepwise.contains(comp)) {
         // A computation with a cycle stays as it is; no verified module has one.
         let prepared = prepare_and_stage(&mut module, comp);
-        staged[comp] = prepared.ok().and_then(|(_, staged)| staged);
+        staged[comp] = prepared.ok().map(|(_, staged)| staged);
     }
     let module = &module;
     let mut clock = Clock {

@@ -18,12 +18,11 @@
 use cranelift_entity::EntitySet;
 use hlo_analysis::code::{code_computations, pinned_by_control};
 use hlo_analysis::values::{CallSites, condition_and_body, tuple_elements, tuple_index};
-use hlo_ir::attrs::{Attrs, CombiningAttrs, ParameterAttrs, TupleIndexAttrs};
+use hlo_ir::attrs::{Attrs, CombiningAttrs, TupleIndexAttrs};
 use hlo_ir::dtype::NumberClass;
-use hlo_ir::edit::Builder;
 use hlo_ir::module::UserMap;
 use hlo_ir::monoid::Monoid;
-use hlo_ir::{ArrayShape, CompId, DType, InstId, Module, Opcode, Scalar, Shape};
+use hlo_ir::{CompId, DType, InstId, Module, Opcode, Scalar};
 use hlo_pass::PassError;
 use hlo_pass::report::{Decision, PassReport};
 use hlo_spmd::{
@@ -266,7 +265,7 @@ fn reduce_after(
     let (hint, mut attrs) = (module.inst_name(first.inst).to_string(), module.inst(first.inst).attrs.clone());
     let (reduced, dtype) = (array(module, first.inst)?.dtype, array(module, exit)?.dtype);
     if let (true, Some(attrs)) = (reduced != dtype, CombiningAttrs::of_mut(&mut attrs)) {
-        attrs.to_apply = Some(build_addition(module, dtype));
+        attrs.to_apply = Some(module.add_sum("add", dtype));
     }
     let read = TupleIndexAttrs { index: accumulator.index as i64 };
     let local_hint = format!("{hint}.local");
@@ -283,23 +282,4 @@ fn reduce_after(
     }
     exits.iter().for_each(|&exit| outside.redirect(exit, result));
     Some(deferred)
-}
-
-/// A computation that adds two scalars, before all others.
-fn build_addition(module: &mut Module, dtype: DType) -> CompId {
-    let name = module.names.fresh("add");
-    let comp = module.add_computation(name);
-    let shape = Shape::Array(ArrayShape::new(dtype, []).with_row_major());
-    let mut builder = Builder::new(module, comp);
-    let params = [0, 1].map(|number| {
-        let attrs = ParameterAttrs { number, ..ParameterAttrs::default() };
-        builder.add("x", Opcode::Parameter, shape.clone(), [], attrs)
-    });
-    let sum = builder.add("sum", Opcode::Add, shape, params, Attrs::Plain);
-    module.comp_mut(comp).root = Some(sum).into();
-    // It calls nothing, so it may stand before whatever calls it.
-    let others = module.computations().iter().copied().filter(|&other| other != comp);
-    let order = std::iter::once(comp).chain(others).collect();
-    module.set_computation_order(order);
-    comp
 }

@@ -9,6 +9,7 @@
 //! 4. [`waits`]: a step waits for the last step of the other stream that touched the same bytes.
 
 pub(crate) mod coalesce;
+pub(crate) mod combine;
 pub(crate) mod frugal;
 pub(crate) mod liveness;
 pub(crate) mod order;
@@ -20,7 +21,9 @@ use crate::plan::{BufferId, ConstantId, FasterOrder, Place, Plan, PlanBuffer, Pl
 use cranelift_entity::PrimaryMap;
 use hashbrown::{HashMap, HashSet};
 use hlo_ir::{ArrayShape, InstId, Module};
+use hlo_pass::threads::in_threads;
 use order::{By, Held, Rule};
+use std::sync::OnceLock;
 
 /// What a value is, before it has a place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -142,46 +145,108 @@ pub(crate) fn assign(mut draft: Draft, aliases: &[(usize, usize)]) -> Plan {
 }
 
 /// The orders that [`assign_fastest`] tries, the module's own first.
-pub(crate) const ORDERS: [Rule; 6] = [
-    Rule { by: By::Text, is_timed: false },
-    Rule { by: By::Text, is_timed: true },
-    Rule { by: By::Memory, is_timed: false },
-    Rule { by: By::Memory, is_timed: true },
-    Rule { by: By::Feeding, is_timed: true },
-    Rule { by: By::Chain, is_timed: true },
+pub(crate) const ORDERS: [Rule; 10] = [
+    Rule { by: By::Text, is_timed: false, combined_bytes: 0 },
+    Rule { by: By::Text, is_timed: true, combined_bytes: 0 },
+    Rule { by: By::Memory, is_timed: false, combined_bytes: 0 },
+    Rule { by: By::Memory, is_timed: true, combined_bytes: 0 },
+    Rule { by: By::Feeding, is_timed: true, combined_bytes: 0 },
+    Rule { by: By::Chain, is_timed: true, combined_bytes: 0 },
+    Rule { by: By::Feeding, is_timed: true, combined_bytes: 2 << 20 },
+    Rule { by: By::Chain, is_timed: true, combined_bytes: 512 << 10 },
+    Rule { by: By::Chain, is_timed: true, combined_bytes: 2 << 20 },
+    Rule { by: By::Chain, is_timed: true, combined_bytes: 16 << 20 },
 ];
 
-/// Like [`assign`], with steps in the one of [`ORDERS`] whose modelled time is the least of those whose peak is at most
-/// `slack` (a fraction) above the least peak of them.
+/// Times that differ by less than this fraction are alike: the model is not that good, and each launch takes time of the host.
+const ALIKE: f64 = 0.01;
+
+/// A plan that could be taken.
+struct Candidate {
+    time_s: f64,
+    peak_bytes: u64,
+    n_launches: u64,
+    plan: Plan,
+}
+
+/// Like [`assign`], with steps in one of [`ORDERS`]: of those whose peak is not too much above the least one and whose modelled time is
+/// least, or almost so, the one of the fewest launches. A peak may be above the least by `slack` (a fraction), or by as much as the time
+/// is shorter than the most frugal order's (a fraction too).
 pub(crate) fn assign_fastest(mut draft: Draft, aliases: &[(usize, usize)], slack: f64) -> Plan {
     // Sources and elements are long, and nothing here reads them.
     let constants = std::mem::take(&mut draft.plan.constants);
     let sources: Vec<String> = draft.plan.kernels.values_mut().map(|k| std::mem::take(&mut k.source)).collect();
-    let mut times = StepTimes::for_plan(&draft.plan);
-    let mut plans: Vec<(f64, u64, Plan)> = Vec::with_capacity(ORDERS.len());
-    for rule in ORDERS {
+    let has_several = n_collectives(&draft.plan.steps) > 1;
+    let rules: Vec<Rule> = ORDERS.into_iter().filter(|rule| has_several || rule.combined_bytes == 0).collect();
+    let candidate = |rule: Rule| {
+        let mut times = StepTimes::for_plan(&draft.plan);
         let mut ordered = draft.clone();
         order::order_steps(&mut ordered, rule, &mut times);
         let plan = assign(ordered, aliases);
-        let time_s = times.plan_s(&plan);
-        plans.push((time_s, plan.memory().peak_bytes(), plan));
-    }
-    let written_s = plans.first().map(|(time_s, _, _)| *time_s);
+        let (time_s, peak_bytes) = (times.plan_s(&plan), plan.memory().peak_bytes());
+        Candidate { time_s, peak_bytes, n_launches: n_launches(&plan.steps), plan }
+    };
+    let slots: Vec<OnceLock<Candidate>> = rules.iter().map(|_| OnceLock::new()).collect();
+    in_threads(
+        (0..rules.len()).collect(),
+        |&k| k,
+        |k| {
+            let _ = slots[k].set(candidate(rules[k]));
+            Vec::new()
+        },
+    );
+    let mut candidates: Vec<Candidate> = slots.into_iter().filter_map(OnceLock::into_inner).collect();
+    let written_s = candidates.first().map(|candidate| candidate.time_s);
+    // The same durations in another order have another sum.
+    let rounded = |candidate: &Candidate| (candidate.time_s / written_s.unwrap_or(1.0) * 1e9).round();
     let faster =
-        |(a_s, a_bytes): (f64, u64), (b_s, b_bytes): (f64, u64)| a_s.total_cmp(&b_s).then(a_bytes.cmp(&b_bytes));
-    let fastest = plans.iter().map(|(time_s, bytes, _)| (*time_s, *bytes)).min_by(|a, b| faster(*a, *b));
-    let least_bytes = plans.iter().map(|(_, bytes, _)| *bytes).min().unwrap_or(0);
-    let most_bytes = (least_bytes as f64 * (1.0 + slack)) as u64;
-    plans.retain(|(_, bytes, _)| *bytes <= most_bytes);
-    let best = plans.into_iter().min_by(|a, b| faster((a.0, a.1), (b.0, b.1)));
-    let (best_s, best_bytes, mut plan) = best.unwrap_or_default();
-    plan.faster_order = fastest
-        .filter(|(s, _)| *s < best_s)
-        .map(|(time_s, peak_bytes)| FasterOrder { time_s, more_bytes: peak_bytes.saturating_sub(best_bytes) });
+        |a: &Candidate, b: &Candidate| rounded(a).total_cmp(&rounded(b)).then_with(|| a.peak_bytes.cmp(&b.peak_bytes));
+    let fastest =
+        candidates.iter().min_by(|a, b| faster(a, b)).map(|best| (rounded(best), best.time_s, best.peak_bytes));
+    let frugal = candidates.iter().min_by_key(|candidate| candidate.peak_bytes);
+    let (frugal_s, least_bytes) = frugal.map_or((0.0, 0), |frugal| (frugal.time_s, frugal.peak_bytes));
+    candidates.retain(|candidate| {
+        let saved = (1.0 - candidate.time_s / frugal_s).max(0.0);
+        candidate.peak_bytes as f64 <= least_bytes as f64 * (1.0 + slack.max(saved))
+    });
+    let least_s = candidates.iter().map(|candidate| candidate.time_s).min_by(f64::total_cmp).unwrap_or(0.0);
+    candidates.retain(|candidate| candidate.time_s <= least_s * (1.0 + ALIKE));
+    let best = candidates.into_iter().min_by(|a, b| a.n_launches.cmp(&b.n_launches).then_with(|| faster(a, b)));
+    let Some(best) = best else { return Plan::default() };
+    let is_for_memory = |&(s, _, peak_bytes): &(f64, f64, u64)| s < rounded(&best) && peak_bytes > best.peak_bytes;
+    let faster_order = fastest
+        .filter(is_for_memory)
+        .map(|(_, time_s, peak_bytes)| FasterOrder { time_s, more_bytes: peak_bytes - best.peak_bytes });
+    let mut plan = best.plan;
+    plan.faster_order = faster_order;
     plan.constants = constants;
     plan.kernels.values_mut().zip(sources).for_each(|(kernel, source)| kernel.source = source);
     plan.written_order_s = written_s;
     plan
+}
+
+/// Collectives among steps, those of loops and branches too.
+fn n_collectives(steps: &[Step]) -> usize {
+    let of = |step: &Step| match &step.work {
+        Work::Collective(_) => 1,
+        Work::While { condition, body, .. } => n_collectives(condition) + n_collectives(body),
+        Work::Conditional { branches, .. } => branches.iter().map(|branch| n_collectives(branch)).sum(),
+        Work::Launch { .. } | Work::Gemm(_) | Work::Copy { .. } | Work::Fill { .. } => 0,
+    };
+    steps.iter().map(of).sum()
+}
+
+/// What the host launches in a run, of branches the most.
+fn n_launches(steps: &[Step]) -> u64 {
+    let of = |step: &Step| match &step.work {
+        Work::While { condition, body, n_trips, .. } => {
+            let round = n_launches(condition).saturating_add(n_launches(body));
+            round.saturating_mul(*n_trips).saturating_add(n_launches(condition))
+        }
+        Work::Conditional { branches, .. } => branches.iter().map(|branch| n_launches(branch)).max().unwrap_or(0),
+        Work::Collective(_) | Work::Launch { .. } | Work::Gemm(_) | Work::Copy { .. } | Work::Fill { .. } => 1,
+    };
+    steps.iter().map(of).fold(0, u64::saturating_add)
 }
 
 /// Takes away copies of a buffer to itself: both values are one from then on.

@@ -10,6 +10,7 @@
 //! writes. It also stays behind the readers of state that it may overwrite in place. While a collective runs, steps of the other
 //! stream that began before its end must not reuse its bytes, or they would wait for it: [`Held`] says how long.
 
+use super::combine::combine;
 use super::{Draft, frugal};
 use crate::plan::model::StepTimes;
 use crate::plan::{BufferId, PlanValueId, Step, Stream, Work};
@@ -24,6 +25,8 @@ pub(crate) struct Rule {
     pub by: By,
     /// Whether a stream that is free takes the first step that is ready at that time; else it waits for the first step.
     pub is_timed: bool,
+    /// Bytes up to which collectives become one call; 0 for none.
+    pub combined_bytes: u64,
 }
 
 /// Which of two steps goes first.
@@ -99,24 +102,52 @@ impl Ordering<'_> {
         if steps.is_empty() {
             return;
         }
-        let durations: Vec<f64> = steps.iter().map(|step| self.times.work_s(&self.draft.plan, &step.work)).collect();
+        let mut steps = steps;
+        let n_collectives = steps.iter().filter(|step| matches!(step.work, Work::Collective(_))).count();
+        if self.rule.combined_bytes > 0 && n_collectives > 1 {
+            let mut readers = self.readers.clone();
+            let needs = dependencies(self.draft, &self.overwritten, &steps);
+            let (order, _) = self.order(&steps, &needs, &mut readers);
+            steps = in_order(steps, order);
+            let needs = dependencies(self.draft, &self.overwritten, &steps);
+            steps = combine(self.draft, steps, &needs, self.rule.combined_bytes);
+        }
         let needs = dependencies(self.draft, &self.overwritten, &steps);
+        let mut readers = std::mem::take(&mut self.readers);
+        let (order, durations) = self.order(&steps, &needs, &mut readers);
+        self.readers = readers;
         let lanes: Vec<Lane> = steps.iter().map(|step| step.stream.lane()).collect();
         let tasks = Tasks { lanes: &lanes, durations_s: &durations, needs: &needs };
+        hold(&steps, tasks, &order, ordered.len() as u32, &mut self.held);
+        ordered.extend(in_order(steps, order));
+    }
+
+    /// The order of steps by the rule, and how long each lasts.
+    fn order(
+        &mut self,
+        steps: &[Step],
+        needs: &[Vec<usize>],
+        readers: &mut SecondaryMap<PlanValueId, u32>,
+    ) -> (Vec<usize>, Vec<f64>) {
+        let durations: Vec<f64> = steps.iter().map(|step| self.times.work_s(&self.draft.plan, &step.work)).collect();
+        let lanes: Vec<Lane> = steps.iter().map(|step| step.stream.lane()).collect();
+        let tasks = Tasks { lanes: &lanes, durations_s: &durations, needs };
         let mut order: Vec<usize> = match self.rule.by {
             By::Text => (0..steps.len()).collect(),
-            By::Memory => frugal::frugal_order(self.draft, &steps, &needs, &mut self.readers),
-            By::Feeding => tasks.feeding_first(frugal::frugal_order(self.draft, &steps, &needs, &mut self.readers)),
+            By::Memory => frugal::frugal_order(self.draft, steps, needs, readers),
+            By::Feeding => tasks.feeding_first(frugal::frugal_order(self.draft, steps, needs, readers)),
             By::Chain => tasks.by_chain(),
         };
         if self.rule.is_timed {
             order = tasks.list_schedule(&order);
         }
-        let first = ordered.len();
-        hold(&steps, tasks, &order, first as u32, &mut self.held);
-        let mut slots: Vec<Option<Step>> = steps.into_iter().map(Some).collect();
-        ordered.extend(order.into_iter().filter_map(|i| slots[i].take()));
+        (order, durations)
     }
+}
+
+fn in_order(steps: Vec<Step>, order: Vec<usize>) -> Vec<Step> {
+    let mut slots: Vec<Option<Step>> = steps.into_iter().map(Some).collect();
+    order.into_iter().filter_map(|i| slots[i].take()).collect()
 }
 
 /// Adds the values that are updated in place if all goes well: parameters and what loops carry.

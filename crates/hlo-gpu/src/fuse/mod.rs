@@ -17,14 +17,14 @@
 //! kernel stays in registers. Adam on one weight reads four arrays and writes three, which nothing can undercut.
 //!
 //! **What it does.** 1. Copies that keep the layout go, broadcasts that repeat nothing become views, and long reductions to few
-//! results go in two steps ([`prepare`]). 2. Instructions that are computed element by element of the same dims
+//! results go in two steps ([`prepare_and_stage`]). 2. Instructions that are computed element by element of the same dims
 //! go together, with all results that are needed elsewhere; so do producers that one consumer alone reads through a
 //! transpose, slice, pad, broadcast or reduction. What costs nothing to do again (constants, iotas, broadcasts, views) is done
 //! again in each fusion. Reductions of several operands take in the iotas among these ([`fills`]). 3. Small fusions whose results leave the computation (the updates of biases and scales) go
 //! together into one, side by side.
 //!
-//! **What it does not do.** No expensive arithmetic is done twice: a value that two fusions need is written to memory, unless it
-//! is one to three operations away from another that is kept as long (see [`prepare`]). What a
+//! **What it does not do.** No expensive arithmetic is done twice: a value that two fusions need is written to memory, unless a few
+//! operations give it anew of others that are kept as long (see [`prepare_and_stage`]). What a
 //! reduction gives is used within its fusion element by element, where there are enough results or each is short, and for the rows
 //! that it comes from: softmax and the norms are one kernel. Dots,
 //! convolutions, scatters, sorts, collectives, loops stay as they are.
@@ -42,7 +42,7 @@ mod fills;
 
 use crate::lower::legalize::stepwise_computations;
 use hlo_analysis::Preserved;
-use hlo_analysis::fusion::{FusionLimits, Prepared, find_groups, prepare};
+use hlo_analysis::fusion::{FusionLimits, Prepared, find_groups_of, prepare_and_stage};
 use hlo_ir::Module;
 use hlo_ir::diag::Entity;
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
@@ -87,11 +87,12 @@ impl Pass for Fuse {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let mut n_changes = 0;
         for comp in stepwise_computations(module) {
-            let Prepared { n_views, n_split, n_copies, n_repeated } = prepare(module, comp).map_err(cycle)?;
+            let (Prepared { n_views, n_split, n_copies, n_repeated }, staged) =
+                prepare_and_stage(module, comp).map_err(cycle)?;
             if n_repeated > 0 {
                 cx.report.count("values-repeated", n_repeated as u64);
             }
-            let mut groups = find_groups(module, comp, self.limits);
+            let mut groups = find_groups_of(module, comp, Some(staged), self.limits);
             groups.extend(fills::find_filled_reductions(module, comp));
             let n_fused = groups.iter().map(|group| group.members.len()).sum::<usize>();
             cx.report.count("broadcasts-as-views", n_views as u64);

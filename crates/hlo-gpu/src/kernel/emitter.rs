@@ -4,7 +4,7 @@
 //! is known, and it is remembered there. So nothing is computed twice at one index, and nothing that stays the same is
 //! computed inside a loop. Code inside a branch stays there: its indices may be out of range elsewhere.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use hlo_analysis::values::{CallSite, arguments};
@@ -149,6 +149,17 @@ pub(super) struct Preloaded {
     pub text: String,
 }
 
+/// How a kernel of rows reads its operands.
+#[derive(Clone, Debug, Default)]
+pub(super) struct RowsRead {
+    /// Those that are loaded in packs, the same ones of a row by the same thread each time.
+    pub in_packs: Vec<usize>,
+    /// Those of which any other element is read too.
+    pub elsewhere: HashSet<usize>,
+    /// Results that are written in the same packs, after all that is read of the row but what lies there.
+    pub written: Vec<usize>,
+}
+
 /// Elements of the largest constant that stands in a kernel's text.
 const MAX_CONSTANT_ELEMS: usize = 1 << 14;
 
@@ -169,6 +180,8 @@ pub(super) struct Emitter<'m> {
     pub row: Option<RowWalk>,
     /// Loads done ahead.
     pub preloaded: Vec<Preloaded>,
+    /// Operands of which each thread of a team reads its own elements of a row.
+    pub rows_read: RowsRead,
     /// Values that stand in shared memory, by instruction and leaf: how to read them at any index of the current tile.
     pub staged: HashMap<(FrameId, InstId), Value>,
     /// What variables held before they were rounded: a store rounds by itself, and two in one instruction.
@@ -195,6 +208,7 @@ impl<'m> Emitter<'m> {
             is_cooperative: false,
             row: None,
             preloaded: Vec::new(),
+            rows_read: RowsRead::default(),
             staged: HashMap::new(),
             unrounded: HashMap::new(),
             scopes: vec![Scope::new(ScopeKind::Loop, String::new())],
@@ -541,7 +555,10 @@ impl<'m> Emitter<'m> {
         let ahead = self.preloaded.iter().find(|p| p.argument == argument && p.linear == position);
         let element = match ahead {
             Some(ahead) => ahead.text.clone(),
-            None => format!("p{argument}[{position}]"),
+            None => {
+                self.rows_read.elsewhere.insert(argument);
+                format!("p{argument}[{position}]")
+            }
         };
         Ok(self.constant(ctype.held, &ctype.loaded(&element)))
     }

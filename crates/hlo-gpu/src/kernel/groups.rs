@@ -50,9 +50,17 @@ pub(super) struct FormedGroup {
 }
 
 impl FormedGroup {
+    /// Whether its results are whole rows, or one element for each.
+    pub(super) fn is_of_rows(&self) -> bool {
+        matches!(self.form, Form::RowTeam(_))
+    }
+
     /// Whether threads compute its elements together.
     pub(super) fn has_team(&self) -> bool {
-        matches!(self.form, Form::Team(_) | Form::RowTeam(_))
+        match &self.form {
+            Form::Team(team) | Form::RowTeam(RowTeam { team, .. }) => *team != Team::Thread,
+            Form::Elemental | Form::Packs { .. } | Form::Tiles(_) | Form::ScatterRows(_) | Form::Product(_) => false,
+        }
     }
 
     /// Threads that its blocks want.
@@ -69,10 +77,8 @@ impl FormedGroup {
 pub(super) fn groups(module: &Module, reach: &Reach, signature: &Signature, options: &EmitOptions) -> Vec<FormedGroup> {
     if let (false, Some(rows)) = (options.is_elemental_only, row_team::choose(module, reach, signature)) {
         let sources = reach.roots.iter().map(|root| (root.inst, root.leaf)).collect();
-        // No operand may be updated where it lies that is read by several threads of a team.
-        let is_one_layout =
-            rows.is_of_whole_rows() && are_one_layout(signature, &(0..reach.roots.len()).collect::<Vec<_>>());
-        let results = (0..reach.roots.len()).collect();
+        let results: Vec<usize> = (0..reach.roots.len()).collect();
+        let is_one_layout = are_one_layout(signature, &results);
         let group = ResultGroup { results, sources, is_one_layout, n_elems: rows.n_rows() };
         return vec![FormedGroup { group, form: Form::RowTeam(rows) }];
     }

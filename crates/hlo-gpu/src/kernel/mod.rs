@@ -39,6 +39,7 @@ use hlo_ir::op::CalleeEntry;
 use hlo_ir::{ArrayShape, InstId, Module, Shape};
 
 use crate::GpuError;
+use crate::lower::kernels::EmittedKernel;
 use crate::plan::{Access, Kernel};
 pub use device_reduction::device_reduction;
 use dtype::CType;
@@ -123,7 +124,7 @@ impl Signature {
 ///
 /// # Errors
 /// An operation or element type that no kernel is written for; the instruction is named.
-pub fn emit(module: &Module, inst: InstId, options: &EmitOptions) -> Result<Kernel, GpuError> {
+pub fn emit(module: &Module, inst: InstId, options: &EmitOptions) -> Result<EmittedKernel, GpuError> {
     let signature = Signature::new(module, inst)?;
     let reach = reach::Reach::new(module, &signature.bindings, signature.root, signature.results.len());
     let groups = groups::groups(module, &reach, &signature, options);
@@ -136,19 +137,21 @@ pub fn emit(module: &Module, inst: InstId, options: &EmitOptions) -> Result<Kern
         // The reduction cannot be split: its initial value is not neutral, or not known.
         return emit(module, inst, &EmitOptions { is_elemental_only: true });
     }
-    let shared_with: Vec<(usize, usize)> =
-        reach::updatable(module, &reach, groups.iter().map(|formed| &formed.group), &signature);
+    let updatable = match groups.as_slice() {
+        [only] if only.is_of_rows() => reach::updatable_rows(&signature, &emitter.rows_read),
+        _ => reach::updatable(module, &reach, groups.iter().map(|formed| &formed.group), &signature),
+    };
     let body = emitter.into_text();
     let n_elems = signature.operands.iter().chain(&signature.results).map(|a| a.shape.n_elems()).max().unwrap_or(0);
     let idx = if n_elems < 1 << 30 { "int" } else { "long long" };
     let text = |name: &str| {
         let read = signature.operands.iter().enumerate().map(|(i, argument)| {
-            let may_alias = shared_with.iter().any(|&(operand, _)| operand == i);
+            let may_alias = updatable.iter().any(|&(operand, _)| operand == i);
             let restrict = if may_alias { "" } else { " __restrict__" };
             format!("const {}*{restrict} p{i}", argument.ctype.stored)
         });
         let written = signature.results.iter().enumerate().map(|(i, argument)| {
-            let may_alias = shared_with.iter().any(|&(_, result)| result == i);
+            let may_alias = updatable.iter().any(|&(_, result)| result == i);
             let restrict = if may_alias { "" } else { " __restrict__" };
             format!("{}*{restrict} r{i}", argument.ctype.stored)
         });
@@ -160,7 +163,7 @@ pub fn emit(module: &Module, inst: InstId, options: &EmitOptions) -> Result<Kern
     let opcode = module.inst(inst).opcode.name().replace('-', "_");
     let name = format!("{opcode}_{:016x}", content_hash(&text("")));
     let accesses = signature.operands.iter().map(|_| Access::Read);
-    Ok(Kernel {
+    let kernel = Kernel {
         source: text(&name),
         name,
         grid,
@@ -168,16 +171,8 @@ pub fn emit(module: &Module, inst: InstId, options: &EmitOptions) -> Result<Kern
         shared_bytes: 0,
         is_cooperative,
         arguments: accesses.chain(signature.results.iter().map(|_| Access::Write)).collect(),
-    })
-}
-
-/// The operand and result leaves of `inst` that may share one buffer: each thread reads the operand only at the element of
-/// the result that it writes, before it writes it.
-pub fn updatable(module: &Module, inst: InstId) -> Vec<(usize, usize)> {
-    let Ok(signature) = Signature::new(module, inst) else { return Vec::new() };
-    let reach = reach::Reach::new(module, &signature.bindings, signature.root, signature.results.len());
-    let groups = groups::groups(module, &reach, &signature, &EmitOptions::default());
-    reach::updatable(module, &reach, groups.iter().map(|formed| &formed.group), &signature)
+    };
+    Ok(EmittedKernel { kernel, updatable })
 }
 
 /// Writes a plan's kernels.
@@ -188,12 +183,8 @@ pub struct CudaKernels {
 }
 
 impl crate::lower::kernels::Emitter for CudaKernels {
-    fn emit(&mut self, module: &Module, inst: InstId) -> Result<Kernel, GpuError> {
+    fn emit(&mut self, module: &Module, inst: InstId) -> Result<EmittedKernel, GpuError> {
         emit(module, inst, &self.options)
-    }
-
-    fn updatable(&self, module: &Module, inst: InstId) -> Vec<(usize, usize)> {
-        updatable(module, inst)
     }
 }
 

@@ -6,7 +6,7 @@ use hlo_analysis::values::{InstLeaf, Through, follow};
 use hlo_ir::{InstId, Module, Opcode};
 
 use super::Signature;
-use super::emitter::{Binding, array_of_leaf};
+use super::emitter::{Binding, RowsRead, array_of_leaf};
 use super::group::ResultGroup;
 
 /// What the results of a kernel are made of.
@@ -95,6 +95,22 @@ impl Root {
         }
         root
     }
+}
+
+/// Pairs of operand and result leaves that may share one buffer, of a kernel of rows.
+pub(super) fn updatable_rows(signature: &Signature, read: &RowsRead) -> Vec<(usize, usize)> {
+    // The same array may be passed as several operands, of which the kernel reads the first.
+    let is_read =
+        |operand: usize| signature.bindings.values().any(|b| matches!(b, Binding::Arguments(i) if *i == operand));
+    let dtype = |operand: usize| signature.operands[operand].shape.dtype;
+    let own = read.in_packs.iter().copied().filter(|&operand| is_read(operand) && !read.elsewhere.contains(&operand));
+    let results = |operand: usize| {
+        let alike = read.written.iter().filter(move |&&result| signature.results[result].shape.dtype == dtype(operand));
+        alike.map(move |&result| (operand, result))
+    };
+    let mut pairs: Vec<(usize, usize)> = own.flat_map(results).collect();
+    pairs.sort_unstable();
+    pairs
 }
 
 /// Pairs of operand and result leaves that may share one buffer.

@@ -62,27 +62,25 @@ pub(super) fn choose(module: &Module, reach: &Reach, signature: &Signature) -> O
     let n_columns: i64 = dims[n_kept..].iter().product();
     let fits = |n_threads: i64| n_columns <= n_threads * ELEMS_OF_THREAD;
     let block = BLOCKS.into_iter().find(|&n| fits(i64::from(n))).unwrap_or(1024);
-    let team = if fits(32) { Team::Warp } else { Team::Block(block) };
+    let team = match n_columns {
+        ..32 => Team::Thread,
+        _ if fits(32) => Team::Warp,
+        _ => Team::Block(block),
+    };
     Some(RowTeam { team, dims, n_kept, whole, of_row })
 }
 
-/// The operand's dims and how many of them a reduction of rows keeps, if a row has an element for each thread of a warp.
+/// The operand's dims and how many of them a reduction of rows keeps.
 fn rows_of(module: &Module, inst: InstId) -> Option<(SmallVec<[i64; 4]>, usize)> {
     let (operand, n_kept) = trailing_reduction(module, inst)?;
     let dims = &module.shape(operand).as_array()?.dims;
-    let n_columns: i64 = dims[n_kept..].iter().product();
-    (n_columns >= Team::Warp.n_parts()).then(|| (SmallVec::from_slice(dims), n_kept))
+    Some((SmallVec::from_slice(dims), n_kept))
 }
 
 impl RowTeam {
     /// Rows that there are.
     pub(super) fn n_rows(&self) -> i64 {
         self.dims[..self.n_kept].iter().product()
-    }
-
-    /// Whether no result is one element for each row.
-    pub(super) fn is_of_whole_rows(&self) -> bool {
-        self.of_row.is_empty()
     }
 
     /// Writes the loop over rows and in it the loop over the elements of a row.
@@ -98,6 +96,8 @@ impl RowTeam {
         let in_packs = self.whole.iter().filter(|&&result| results[result].shape.is_row_major());
         let written: Vec<(usize, CType)> = in_packs.map(|&result| (result, results[result].ctype)).collect();
         let walk = RowWalk::new(e, team, (&self.dims, self.n_kept), &written);
+        e.rows_read.in_packs.extend(walk.operands());
+        e.rows_read.written.extend(written.iter().map(|&(result, _)| result));
         let base = e.loop_variable();
         let (start, step) = (blocks.block_number(), i64::from(blocks.n_blocks) * blocks.per_block);
         let header = format!("for (idx {base} = {start} * {}; {base} < {n_rows}; {base} += {step})", blocks.per_block);
@@ -111,8 +111,9 @@ impl RowTeam {
             let walk = walk.over(e, row);
             e.row = Some(walk.clone());
             walk.load(e)?;
-            self.write_elements(e, frame, group, results, (&walk, mine))?;
-            self.write_values(e, frame, group, results, (&walk, mine))
+            // All reductions of the row come before any element is written, which may lie where one is read.
+            self.write_values(e, frame, group, results, (&walk, mine))?;
+            self.write_elements(e, frame, group, results, (&walk, mine))
         });
         (e.team, e.row) = (None, None);
         result

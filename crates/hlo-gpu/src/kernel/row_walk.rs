@@ -93,6 +93,11 @@ impl RowWalk {
         RowWalk { kept, start, ..self.clone() }
     }
 
+    /// The operands that are loaded in packs.
+    pub(super) fn operands(&self) -> impl Iterator<Item = usize> + '_ {
+        self.loaded.iter().map(|(operand, _)| *operand)
+    }
+
     fn n_columns(&self) -> i64 {
         self.dims[self.kept.len()..].iter().product()
     }

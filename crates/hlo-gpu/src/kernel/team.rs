@@ -6,6 +6,8 @@ pub(super) const UNROLLED: &str = "#pragma unroll 4";
 /// Which threads of a block share an element.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Team {
+    /// One alone.
+    Thread,
     /// The 32 lanes of a warp.
     Warp,
     /// All threads of the block, of which there are this many.
@@ -18,6 +20,7 @@ impl Team {
     /// Threads of a team.
     pub(super) fn n_parts(self) -> i64 {
         match self {
+            Team::Thread => 1,
             Team::Warp => 32,
             Team::Block(n) | Team::Column(n) => i64::from(n),
         }
@@ -26,7 +29,7 @@ impl Team {
     /// Threads of a block.
     pub(super) fn block(self) -> u32 {
         match self {
-            Team::Warp => 256,
+            Team::Thread | Team::Warp => 256,
             Team::Block(n) => n,
             Team::Column(n) => 32 * n,
         }
@@ -35,6 +38,7 @@ impl Team {
     /// Elements that a block computes at a time.
     pub(super) fn elems_of_block(self) -> u32 {
         match self {
+            Team::Thread => 256,
             Team::Warp => 8,
             Team::Block(_) => 1,
             Team::Column(_) => 32,
@@ -44,6 +48,7 @@ impl Team {
     /// The element among those of its block, for each thread.
     pub(super) fn element(self) -> &'static str {
         match self {
+            Team::Thread => "threadIdx.x",
             Team::Warp => "(threadIdx.x / 32)",
             Team::Block(_) => "0",
             Team::Column(_) => "(threadIdx.x % 32)",
@@ -53,6 +58,7 @@ impl Team {
     /// The number of a thread in its team.
     pub(super) fn part(self) -> &'static str {
         match self {
+            Team::Thread => "0",
             Team::Warp => "(threadIdx.x % 32)",
             Team::Block(_) => "threadIdx.x",
             Team::Column(_) => "(threadIdx.x / 32)",
@@ -62,7 +68,7 @@ impl Team {
     /// Whether the threads of a team stay together inside a branch on values that depend on the element.
     pub(super) fn may_meet_in_branches(self) -> bool {
         match self {
-            Team::Warp | Team::Block(_) => true,
+            Team::Thread | Team::Warp | Team::Block(_) => true,
             Team::Column(_) => false,
         }
     }

@@ -15,8 +15,9 @@ pub(super) fn join(
     accumulators: &[(Value, &'static str)],
     combine: Combine<'_>,
 ) -> Result<(), GpuError> {
-    e.is_cooperative = true;
+    e.is_cooperative |= team != Team::Thread;
     match team {
+        Team::Thread => Ok(()),
         Team::Warp => join_warp(e, accumulators, combine),
         Team::Block(n) => {
             join_warp(e, accumulators, combine)?;

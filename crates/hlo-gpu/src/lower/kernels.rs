@@ -15,10 +15,17 @@ pub trait Emitter {
     ///
     /// # Errors
     /// An op that no kernel is written for.
-    fn emit(&mut self, module: &Module, inst: InstId) -> Result<Kernel, GpuError>;
+    fn emit(&mut self, module: &Module, inst: InstId) -> Result<EmittedKernel, GpuError>;
+}
 
-    /// Pairs (operand leaf, result leaf) that may share one buffer: each thread reads the operand only where it writes.
-    fn updatable(&self, module: &Module, inst: InstId) -> Vec<(usize, usize)>;
+/// A kernel, and which of its results may lie where an operand lies.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EmittedKernel {
+    /// The kernel.
+    pub kernel: Kernel,
+    /// Pairs (operand leaf, result leaf) that may share one buffer: an element of the operand is read only by the thread that
+    /// writes the result's element in the same place, and before that.
+    pub updatable: Vec<(usize, usize)>,
 }
 
 /// An emitted kernel and what may be written in place.
@@ -49,10 +56,9 @@ impl<'a> KernelStore<'a> {
 
     pub(crate) fn emit(&mut self, inst: InstId) -> Result<Emitted, GpuError> {
         let module = self.costs.module();
-        let kernel = self.emitter.emit(module, inst)?;
+        let EmittedKernel { kernel, updatable } = self.emitter.emit(module, inst)?;
         let kernels = &mut self.kernels;
         let kernel = *self.known.entry(kernel).or_insert_with_key(|kernel| kernels.push(kernel.clone()));
-        let updatable = self.emitter.updatable(module, inst);
         let facts = &mut self.facts[kernel];
         if facts.depends.is_empty() {
             // A kernel walks over all elements of its results.

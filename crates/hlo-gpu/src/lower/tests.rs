@@ -1,7 +1,7 @@
 //! The lowering over the sample programs, with a stand-in for the kernels' source, and two checks of the plans: the
 //! verifier's, and a slow twin that runs the steps over memory whose bytes say which value they hold.
 
-use super::kernels::Emitter;
+use super::kernels::{EmittedKernel, Emitter};
 use super::{LowerOptions, Lowering, Matmul, legalize};
 use crate::GpuError;
 use crate::buffers::{self, Draft};
@@ -14,27 +14,29 @@ use std::collections::BTreeMap;
 struct StandIn;
 
 impl Emitter for StandIn {
-    fn emit(&mut self, module: &Module, inst: InstId) -> Result<Kernel, GpuError> {
+    fn emit(&mut self, module: &Module, inst: InstId) -> Result<EmittedKernel, GpuError> {
         let instruction = module.inst(inst);
         let n_leaves = |i: InstId| super::array_leaves(module.shape(i)).into_iter().flatten().count();
         let n_read: usize = instruction.operands.iter().map(|&o| n_leaves(o)).sum();
         let mut arguments = vec![Access::Read; n_read];
         arguments.resize(n_read + n_leaves(inst), Access::Write);
         let source = format!("{} {:?}", instruction.opcode, module.shape(inst));
-        Ok(Kernel { name: "k".into(), source, grid: 1, block: 1, shared_bytes: 0, is_cooperative: false, arguments })
+        let kernel =
+            Kernel { name: "k".into(), source, grid: 1, block: 1, shared_bytes: 0, is_cooperative: false, arguments };
+        Ok(EmittedKernel { kernel, updatable: updatable(module, inst) })
     }
+}
 
-    fn updatable(&self, module: &Module, inst: InstId) -> Vec<(usize, usize)> {
-        let operands = module.inst(inst).operands.iter().enumerate();
-        let is_same = |o: InstId| match (module.shape(o).as_array(), module.shape(inst).as_array()) {
-            (Some(a), Some(b)) => super::strides::is_same_layout(a, b),
-            (_, _) => false,
-        };
-        if !module.inst(inst).opcode.is_elementwise() {
-            return Vec::new();
-        }
-        operands.filter(|(_, o)| is_same(**o)).map(|(i, _)| (i, 0)).collect()
+fn updatable(module: &Module, inst: InstId) -> Vec<(usize, usize)> {
+    let operands = module.inst(inst).operands.iter().enumerate();
+    let is_same = |o: InstId| match (module.shape(o).as_array(), module.shape(inst).as_array()) {
+        (Some(a), Some(b)) => super::strides::is_same_layout(a, b),
+        (_, _) => false,
+    };
+    if !module.inst(inst).opcode.is_elementwise() {
+        return Vec::new();
     }
+    operands.filter(|(_, o)| is_same(**o)).map(|(i, _)| (i, 0)).collect()
 }
 
 fn programs() -> Vec<(String, Module)> {
@@ -83,10 +85,22 @@ fn drafts_of((name, module): &(String, Module)) -> Vec<Named> {
         let mut ordered = draft.clone();
         let mut times = crate::plan::model::StepTimes::for_plan(&ordered.plan);
         buffers::order::order_steps(&mut ordered, rule, &mut times);
-        assert_eq!(ordered.plan.steps.len(), draft.plan.steps.len(), "{name}");
+        let calls = |draft: &Draft| n_calls(&draft.plan.steps);
+        assert_eq!(calls(&ordered), calls(&draft), "{name} {rule:?}");
         drafts.push((format!("{name} {rule:?}"), ordered, aliases.clone()));
     }
     drafts
+}
+
+/// Steps, each call of a collective as one.
+fn n_calls(steps: &[Step]) -> usize {
+    let of = |step: &Step| match &step.work {
+        Work::Collective(call) => call.calls.len(),
+        Work::While { condition, body, .. } => n_calls(condition) + n_calls(body),
+        Work::Conditional { branches, .. } => branches.iter().map(|branch| n_calls(branch)).sum(),
+        Work::Launch { .. } | Work::Gemm(_) | Work::Copy { .. } | Work::Fill { .. } => 1,
+    };
+    steps.iter().map(of).sum()
 }
 
 /// Memory whose ranges say which value they hold.
@@ -227,19 +241,35 @@ fn communication_hides_behind_computation() {
     for (name, mut module) in programs() {
         run_pass("propagate-layouts,fuse", &mut module);
         let mut emitter = crate::kernel::CudaKernels::default();
-        let lowered = |emitter: &mut crate::kernel::CudaKernels, memory_slack| {
-            super::lower(&module, emitter, &LowerOptions { memory_slack, ..LowerOptions::default() }).unwrap()
-        };
-        let frugal = lowered(&mut emitter, 0.0);
-        let plan = lowered(&mut emitter, 0.125);
+        let plan = super::lower(&module, &mut emitter, &LowerOptions::default()).unwrap();
         let (time_s, written_s) = (modelled_times(&plan).1, plan.written_order_s.unwrap());
-        assert!(time_s <= modelled_times(&frugal).1, "{name}");
+        assert!(time_s <= written_s, "{name}: {time_s} {written_s}");
+        let ordered = drafts_of(&(name.clone(), module.clone())).into_iter();
+        let plans = ordered.map(|(_, draft, aliases)| buffers::assign(draft, &aliases));
+        let frugal = plans.min_by_key(|plan| plan.memory().peak_bytes()).expect("an order");
         let (peak, least) = (plan.memory().peak_bytes() as f64, frugal.memory().peak_bytes() as f64);
-        assert!(peak <= least * 1.126, "{name}: {peak} {least}");
+        let saved = 1.0 - time_s / modelled_times(&frugal).1;
+        assert!(peak <= least * (1.0 + saved.max(0.126)), "{name}: {peak} {least} {saved}");
         if ["mlp_adam.hlo", "ncf_adam.hlo", "gpt2l_adam.hlo"].contains(&name.as_str()) {
             assert!(time_s < 0.85 * written_s, "{name}: {time_s} {written_s}");
         }
     }
+}
+
+#[test]
+fn few_collectives_are_taken_where_they_take_as_long() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../ir-samples/programs/gpt2l_adam.spmd_gspmd.hlo");
+    let mut module = hlo_text::parse_bytes(&std::fs::read(path).unwrap()).unwrap().module;
+    run_pass("propagate-layouts,fuse", &mut module);
+    let plan = super::lower(&module, &mut crate::kernel::CudaKernels::default(), &LowerOptions::default()).unwrap();
+    let calls = plan.steps.iter().filter_map(|step| match &step.work {
+        Work::Collective(call) => Some(call.calls.len()),
+        _ => None,
+    });
+    let calls: Vec<usize> = calls.collect();
+    let insts = module.computations().iter().flat_map(|&comp| &module.comp(comp).insts);
+    let n_of_module = insts.filter(|&&inst| module.inst(inst).attrs.collective().is_some()).count();
+    assert!(calls.len() < n_of_module && calls.iter().sum::<usize>() == n_of_module, "{calls:?} {n_of_module}");
 }
 
 #[test]

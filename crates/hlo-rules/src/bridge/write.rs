@@ -5,8 +5,8 @@ use crate::op::{Conv, Op, Unary};
 use crate::size::Size;
 use crate::term::{TermId, Terms};
 use hlo_ir::attrs::{
-    Attrs, CompareAttrs, Comparison, ConvAttrs, ConvDims, DimsAttrs, DotAttrs, PadAttrs, PadDim, ParameterAttrs,
-    ReduceAttrs, ReshapeAttrs, SliceAttrs, SliceDim, Window, WindowDim, Word,
+    Attrs, CompareAttrs, Comparison, ConvAttrs, ConvDims, DimsAttrs, DotAttrs, PadAttrs, PadDim, ReduceAttrs,
+    ReshapeAttrs, SliceAttrs, SliceDim, Window, WindowDim, Word,
 };
 use hlo_ir::edit::Builder;
 use hlo_ir::shape::Dims;
@@ -147,21 +147,7 @@ impl Writer<'_> {
         if let Some(sum) = self.sum {
             return sum;
         }
-        let name = self.module.names.fresh("sum");
-        let comp = self.module.add_computation(name);
-        let scalar = Shape::Array(self.shape(&[]));
-        let mut b = Builder::new(self.module, comp);
-        let params = [0, 1].map(|number| {
-            let attrs = ParameterAttrs { number, ..ParameterAttrs::default() };
-            b.add("x", Opcode::Parameter, scalar.clone(), [], attrs)
-        });
-        let root = b.add("sum", Opcode::Add, scalar, params, Attrs::Plain);
-        self.module.comp_mut(comp).root = Some(root).into();
-        // Callees stand before callers.
-        let mut order: Vec<CompId> = self.module.computations().to_vec();
-        order.retain(|&c| c != comp);
-        order.insert(0, comp);
-        self.module.set_computation_order(order);
+        let comp = self.module.add_sum("sum", self.region.dtype);
         self.sum = Some(comp);
         comp
     }

@@ -4,7 +4,7 @@ use super::find::{Branches, GroupId};
 use super::stacked_op::{OperandForm, is_same_everywhere, operand_form, stacked_attrs};
 use crate::rewritable::may_lie_otherwise;
 use cranelift_entity::{EntitySet, SecondaryMap};
-use hlo_ir::attrs::{Attrs, DimsAttrs, DotAttrs, ParameterAttrs, ReduceAttrs, ReshapeAttrs, SliceAttrs, SliceDim};
+use hlo_ir::attrs::{Attrs, DimsAttrs, DotAttrs, ReduceAttrs, ReshapeAttrs, SliceAttrs, SliceDim};
 use hlo_ir::edit::Builder;
 use hlo_ir::names::FixedHash;
 use hlo_ir::shape::Dims;
@@ -313,21 +313,7 @@ impl<'m> Writer<'m> {
         if let Some(&known) = self.sums.get(&dtype) {
             return known;
         }
-        let name = self.module.names.fresh("sum");
-        let comp = self.module.add_computation(name);
-        let scalar = Shape::Array(ArrayShape::new(dtype, []).with_row_major());
-        let mut builder = Builder::new(self.module, comp);
-        let params = [0, 1].map(|number| {
-            let attrs = ParameterAttrs { number, ..ParameterAttrs::default() };
-            builder.add("x", Opcode::Parameter, scalar.clone(), [], attrs)
-        });
-        let root = builder.add("sum", Opcode::Add, scalar, params, Attrs::Plain);
-        self.module.comp_mut(comp).root = Some(root).into();
-        // Callees stand before callers.
-        let mut order: Vec<CompId> = self.module.computations().to_vec();
-        order.retain(|&other| other != comp);
-        order.insert(0, comp);
-        self.module.set_computation_order(order);
+        let comp = self.module.add_sum("sum", dtype);
         self.sums.insert(dtype, comp);
         comp
     }

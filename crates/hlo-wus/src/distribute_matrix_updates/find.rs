@@ -6,10 +6,10 @@
 //! a collective can stand there.
 
 use super::stacked::{is_constant, is_stackable};
-use crate::min_cut::{Network, UNCUTTABLE, Vertex};
 use crate::tables::IndexSet;
 use cranelift_entity::{EntitySet, SecondaryMap};
 use hlo_analysis::code::pinned_by_control;
+use hlo_analysis::min_cut::{Network, UNCUTTABLE, Vertex};
 use hlo_analysis::replication::Replication;
 use hlo_ir::module::UserMap;
 use hlo_ir::op::FactorRule;
@@ -179,7 +179,7 @@ impl Finder<'_> {
             }
         }
         let wanted: Vec<Vertex> = own.iter().filter_map(|&inst| vertices[inst]).collect();
-        let cut = network.cut(&wanted, self.deadline)?;
+        let cut = network.cut(&wanted, || self.deadline.check())?;
         let is_behind = |inst: &InstId| vertices[*inst].is_some_and(|vertex| cut.is_on_sink_side(vertex));
         Ok(own.into_iter().filter(is_behind).collect())
     }

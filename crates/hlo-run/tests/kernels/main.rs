@@ -3,9 +3,12 @@
 //!
 //! The lowering here is as plain as can be: every instruction of ENTRY is one launch, every value has its own memory.
 
+mod rows;
+
 use hlo_eval::draw::{Draw, DrawOptions, draw_inputs};
 use hlo_eval::{EvalOptions, run};
-use hlo_gpu::kernel::{EmitOptions, emit, updatable};
+use hlo_gpu::kernel::{EmitOptions, emit};
+use hlo_gpu::lower::kernels::EmittedKernel;
 use hlo_gpu::plan::Kernel;
 use hlo_ir::attrs::Attrs;
 use hlo_ir::{ArrayShape, ConstantValue, DType, InstId, Literal, Module, Opcode, Scalar, Shape};
@@ -134,9 +137,9 @@ fn lower_one(
             ConstantValue::Tuple(_) | ConstantValue::Elided => Err(Some("a constant that is no array".to_string())),
         };
     }
-    let kernel = emit(module, inst, options).map_err(|error| Some(error.to_string()))?;
+    let EmittedKernel { kernel, updatable } = emit(module, inst, options).map_err(|error| Some(error.to_string()))?;
     let operands = operands.into_iter().collect::<Option<Vec<usize>>>().ok_or(None)?;
-    Ok(Step::Launch { kernel, operands, shared: updatable(module, inst) })
+    Ok(Step::Launch { kernel, operands, shared: updatable })
 }
 
 /// Runs the steps. With `in_place`, results take the memory of operands wherever they may.
@@ -712,78 +715,4 @@ ENTRY %main (k: u32[]) -> (u16[65536], u16[65536], u16[65536], u16[65536]) {{
         bits("p"),
     );
     assert_eq!(check_all(&[case("rounding", &text)]), BTreeMap::new());
-}
-
-/// Softmax, its sums, and a residual: rows of `columns` along the last `n_along` dims of `dims`, with what is one element for each row.
-fn rows_case(dtype: &str, dims: &[i64], n_along: usize, layout: &str) -> Case {
-    let list = |dims: &[i64]| dims.iter().map(i64::to_string).collect::<Vec<String>>().join(",");
-    let (kept, all) = (&dims[..dims.len() - n_along], list(dims));
-    let (row, rank) = (list(kept), dims.len());
-    let along = (rank - n_along..rank).map(|d| d.to_string()).collect::<Vec<String>>().join(",");
-    let back = (0..kept.len()).map(|d| d.to_string()).collect::<Vec<String>>().join(",");
-    let (x, r) = (format!("{dtype}[{all}]{layout}"), format!("{dtype}[{row}]"));
-    let text = format!(
-        "HloModule rows
-add {{ a = {dtype}[] parameter(0) b = {dtype}[] parameter(1) ROOT s = {dtype}[] add(a, b) }}
-most {{ a = {dtype}[] parameter(0) b = {dtype}[] parameter(1) ROOT s = {dtype}[] maximum(a, b) }}
-fused {{
-  x = {x} parameter(0)
-  y = {x} parameter(1)
-  scale = {r} parameter(2)
-  lowest = {dtype}[] constant(-inf)
-  zero = {dtype}[] constant(0)
-  top = {r} reduce(x, lowest), dimensions={{{along}}}, to_apply=most
-  tops = {x} broadcast(top), dimensions={{{back}}}
-  below = {x} subtract(x, tops)
-  e = {x} exponential(below)
-  total = {r} reduce(e, zero), dimensions={{{along}}}, to_apply=add
-  totals = {x} broadcast(total), dimensions={{{back}}}
-  p = {x} divide(e, totals)
-  out = {x} add(p, y)
-  scaled = {r} multiply(total, scale)
-  ROOT all = ({x}, {r}, {r}) tuple(out, scaled, top)
-}}
-ENTRY main {{
-  x = {x} parameter(0)
-  y = {x} parameter(1)
-  scale = {r} parameter(2)
-  ROOT f = ({x}, {r}, {r}) fusion(x, y, scale), kind=kLoop, calls=fused
-}}"
-    );
-    case(&format!("rows {dtype}[{all}]{layout}"), &text)
-}
-
-/// Rows of all lengths that teams take: those that fit into registers and those that do not, whole packs and single elements.
-#[test]
-fn rows_agree_with_the_evaluator() {
-    let shapes: [(&str, &[i64], usize, &str); 15] = [
-        ("f32", &[9, 32], 1, ""),
-        ("f32", &[8, 33], 1, ""),
-        ("f32", &[3, 5, 512], 1, ""),
-        ("f32", &[7, 768], 1, ""),
-        ("f32", &[5, 2049], 1, ""),
-        ("f32", &[3, 4096], 1, ""),
-        ("f32", &[2, 50257], 1, ""),
-        ("f32", &[2, 70000], 1, ""),
-        ("f32", &[6, 5, 16], 2, ""),
-        ("f32", &[4, 3, 160], 1, "{2,0,1}"),
-        ("f32", &[40, 96], 1, "{0,1}"),
-        ("bf16", &[9, 1000], 1, ""),
-        ("bf16", &[11, 77], 1, ""),
-        ("f64", &[5, 640], 1, ""),
-        ("f16", &[6, 264], 1, ""),
-    ];
-    let cases = shapes.map(|(dtype, dims, n_along, layout)| rows_case(dtype, dims, n_along, layout));
-    for (case, (_, dims, n_along, _)) in cases.iter().zip(shapes) {
-        let steps = lower(&case.module, &EmitOptions::default()).steps;
-        let kernel = steps.iter().find_map(|(_, step)| match step {
-            Step::Launch { kernel, .. } => Some(kernel),
-            _ => None,
-        });
-        let kernel = kernel.expect("a kernel");
-        // Threads work together, and none goes over a row alone.
-        let alone = format!("< {}; ++", dims[dims.len() - n_along..].last().expect("a dim"));
-        assert!(kernel.is_cooperative && !kernel.source.contains(&alone), "{}: {}", case.name, kernel.source);
-    }
-    assert_eq!(check_all(&cases), BTreeMap::new());
 }

@@ -4,22 +4,21 @@
 //! paths in phases, here `O(V²·E)` in the worst case and near-linear on the many small, shallow components that
 //! weight updates make. Capacities are whole numbers, so the cut is exact.
 
-use hlo_pass::{Deadline, OutOfTime};
 use std::collections::VecDeque;
 
 /// A vertex of the graph.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub(crate) struct Vertex(u32);
+pub struct Vertex(u32);
 
 /// More than any sum of finite capacities: an arc of this capacity is never cut.
 pub const UNCUTTABLE: u128 = 1 << 124;
 
-/// Paths between two questions whether the time is over: a path takes microseconds where the graph is large.
+/// Paths between two questions whether to go on: a path takes microseconds where the graph is large.
 const PATHS_BETWEEN_QUESTIONS: u64 = 256;
 
 /// A flow network under construction.
 #[derive(Clone, Debug)]
-pub(crate) struct Network {
+pub struct Network {
     n_vertices: u32,
     /// In order of insertion, each with its capacity.
     arcs: Vec<(Vertex, Vertex, u128)>,
@@ -43,7 +42,7 @@ struct Residual {
 
 /// A minimum cut.
 #[derive(Clone, Debug)]
-pub(crate) struct MinCut {
+pub struct MinCut {
     /// Sum of the capacities cut; at least [`UNCUTTABLE`] if every cut has to take such an arc.
     pub value: u128,
     on_sink_side: Vec<bool>,
@@ -51,53 +50,54 @@ pub(crate) struct MinCut {
 
 impl MinCut {
     /// Whether a vertex is on the sink's side.
-    pub(crate) fn is_on_sink_side(&self, vertex: Vertex) -> bool {
+    pub fn is_on_sink_side(&self, vertex: Vertex) -> bool {
         self.on_sink_side.get(vertex.0 as usize).copied().unwrap_or(false)
     }
 }
 
 impl Network {
     /// The source.
-    pub(crate) const SOURCE: Vertex = Vertex(0);
+    pub const SOURCE: Vertex = Vertex(0);
     /// The sink.
-    pub(crate) const SINK: Vertex = Vertex(1);
+    pub const SINK: Vertex = Vertex(1);
 
     /// A network with only a source and a sink.
-    pub(crate) fn new() -> Network {
+    pub fn new() -> Network {
         Network { n_vertices: 2, arcs: Vec::new() }
     }
 
     /// A new vertex.
-    pub(crate) fn add_vertex(&mut self) -> Vertex {
+    pub fn add_vertex(&mut self) -> Vertex {
         self.n_vertices += 1;
         Vertex(self.n_vertices - 1)
     }
 
     /// `capacity` is paid if `from` ends on the source's side and `to` on the sink's.
-    pub(crate) fn add_arc(&mut self, from: Vertex, to: Vertex, capacity: u128) {
+    pub fn add_arc(&mut self, from: Vertex, to: Vertex, capacity: u128) {
         if capacity != 0 && from != to {
             self.arcs.push((from, to, capacity));
         }
     }
 
-    /// Finds the minimum cut with the smallest sink side, of those that have as many of `wanted` on it as any minimum cut has.
+    /// Finds the minimum cut with the smallest sink side, of those that have as many of `wanted` on it as any minimum cut has. `check` is
+    /// asked now and then whether to go on.
     ///
     /// # Errors
-    /// The time is over.
-    pub(crate) fn cut(self, wanted: &[Vertex], deadline: Deadline) -> Result<MinCut, OutOfTime> {
+    /// Those of `check`.
+    pub fn cut<E>(self, wanted: &[Vertex], mut check: impl FnMut() -> Result<(), E>) -> Result<MinCut, E> {
         let mut graph = Residual::of(&self);
         let mut value = 0u128;
         let n_vertices = self.n_vertices as usize;
         let (mut levels, mut next, mut path) = (vec![0u32; n_vertices], vec![0u32; n_vertices], Vec::new());
         let mut n_paths = 0u64;
         while graph.find_levels(&mut levels) {
-            deadline.check()?;
+            check()?;
             next.copy_from_slice(&graph.first[..n_vertices]);
             while let Some(flow) = graph.augment(&levels, &mut next, &mut path) {
                 value = value.saturating_add(flow);
                 n_paths += 1;
                 if n_paths.is_multiple_of(PATHS_BETWEEN_QUESTIONS) {
-                    deadline.check()?;
+                    check()?;
                 }
             }
             if value >= UNCUTTABLE {
@@ -232,6 +232,7 @@ impl Default for Network {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::convert::Infallible;
 
     /// xorshift64*, so that the test needs no crate and every run is the same.
     struct Random(u64);
@@ -259,6 +260,10 @@ mod tests {
         best
     }
 
+    fn never() -> Result<(), Infallible> {
+        Ok(())
+    }
+
     #[test]
     fn agrees_with_brute_force_on_random_graphs() {
         let mut random = Random(0x9e37_79b9_7f4a_7c15);
@@ -278,7 +283,7 @@ mod tests {
                 }
             }
             let (value, sink_side) = brute_force(n, &arcs);
-            let cut = network.cut(&[], Deadline::default()).expect("no deadline");
+            let cut = network.cut(&[], never).expect("goes on");
             assert_eq!(cut.value, value, "{arcs:?}");
             for (v, &vertex) in vertices.iter().enumerate() {
                 assert_eq!(cut.is_on_sink_side(vertex), sink_side >> v & 1 == 1, "vertex {v} of {arcs:?}");
@@ -298,7 +303,7 @@ mod tests {
             last = vertex;
         }
         network.add_arc(last, Network::SINK, UNCUTTABLE);
-        let cut = network.cut(&[], Deadline::default()).expect("no deadline");
+        let cut = network.cut(&[], never).expect("goes on");
         assert_eq!(cut.value, 3);
         assert!(!cut.is_on_sink_side(vertices[69_999]) && cut.is_on_sink_side(vertices[70_000]));
     }
@@ -317,11 +322,12 @@ mod tests {
             network.add_arc(last, Network::SINK, 1);
         }
         let whole = std::time::Instant::now();
-        let cut = network.clone().cut(&[], Deadline::default()).expect("no deadline");
+        let cut = network.clone().cut(&[], never).expect("goes on");
         assert_eq!(cut.value, 299);
         let limit = whole.elapsed() / 4;
         let begun = std::time::Instant::now();
-        assert!(network.cut(&[], Deadline::within(limit)).is_err(), "limit {limit:?}");
+        let check = || if begun.elapsed() < limit { Ok(()) } else { Err(()) };
+        assert!(network.cut(&[], check).is_err(), "limit {limit:?}");
         assert!(begun.elapsed() < 3 * limit, "limit {limit:?}, stopped after {:?}", begun.elapsed());
     }
 }

@@ -1,0 +1,102 @@
+//! Write operations that no kernel is written for as others that have kernels.
+//!
+//! Before, the two largest of four numbers in each row:
+//! ```text
+//! %t = (f32[64,2], s32[64,2]) topk(%x), k=2, largest=true
+//! ```
+//! after, with every pair of a row compared:
+//! ```text
+//! %before = pred[64,4,4] select(%stood.first, %not.greater, %greater)
+//! %rank = s32[64,4] reduce(s32[64,4,4] convert(%before), %zero), dimensions={2}, to_apply=%add
+//! %position = s32[64,2] reduce(s32[64,2,4] select(%is.rank, %index, %zeros), %zero), dimensions={2}, to_apply=%add
+//! %value = f32[64,2] gather(%x, %position), …
+//! ```
+//! The samples `ir-samples/passes/expand-operations/*.hlo` run this.
+//!
+//! **Why.** Kernels of elementwise operations, reductions and gathers are fused, and one thread order gives the same bits in each run.
+//! What is left is HLO that the evaluator and XLA judge.
+//!
+//! **What it does.** `sort`, `topk` and the custom call `TopK` ([`sort`]); batch norms ([`batch_norm`]); asynchronous pairs become the
+//! instruction that they begin ([`pairs`]); annotations of shardings, which mean nothing on one device, go.
+//!
+//! **What it does not do.** Sorts by comparators that call others or hold other than elementwise operations, and of more than
+//! 16,777,216 elements in a row, stay; so do exchanges with the host. A network of a long row has up to 300 steps, each of which is a
+//! kernel.
+//!
+//! **Requires** nothing. **Ensures** the same results to the bit but for batch norms, whose sums are added up in another order. Of a sort
+//! whose comparator contradicts itself the result is some permutation. **Errors**: none.
+
+mod batch_norm;
+mod pairs;
+mod sort;
+mod writer;
+
+use crate::lower::legalize::stepwise_computations;
+use hashbrown::HashMap;
+use hlo_analysis::Preserved;
+use hlo_ir::custom_target::CustomTarget;
+use hlo_ir::diag::Entity;
+use hlo_ir::op::{FactorRule, Flow};
+use hlo_ir::{InstId, Module, Opcode};
+use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
+use writer::Writer;
+
+/// The pass as the command line knows it.
+pub(crate) static INFO: PassInfo = PassInfo {
+    name: "expand-operations",
+    help: "write operations that no kernel is written for as others: sorts, batch norms, asynchronous pairs",
+    options: &[],
+    build: |_| Ok(Box::new(ExpandOperations)),
+};
+
+/// See the module's documentation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ExpandOperations;
+
+impl Pass for ExpandOperations {
+    fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
+        let (mut n_expanded, mut sums) = (0, HashMap::new());
+        for comp in stepwise_computations(module) {
+            let (was_live, n_slots) = (module.live(comp), module.n_inst_slots());
+            let before = n_expanded;
+            for inst in module.comp(comp).insts.clone() {
+                let hint = module.inst_name(inst).to_string();
+                let mut writer = Writer { module: &mut *module, comp, hint, sums: &mut sums };
+                if let Some(result) = expanded(&mut writer, inst) {
+                    module.replace_all_uses(inst, result);
+                    n_expanded += 1;
+                }
+            }
+            if n_expanded > before {
+                let cycle = |inst| PassError::about("acyclic", Entity::Inst(inst), "expected no cycle, found one");
+                module.restore_order(comp).map_err(cycle)?;
+                module.remove_newly_dead(comp, &was_live, n_slots);
+            }
+        }
+        cx.report.count("operations", n_expanded);
+        if n_expanded == 0 {
+            cx.report.unchanged_because = Some("every operation has a kernel, or no other form".into());
+            return Ok(Changed::No);
+        }
+        Ok(Changed::Yes(Preserved::NONE))
+    }
+}
+
+/// What stands for an instruction, where it has another form.
+fn expanded(w: &mut Writer<'_>, inst: InstId) -> Option<InstId> {
+    let instruction = w.module.inst(inst);
+    let opcode = instruction.opcode;
+    if opcode == Opcode::Sort {
+        sort::expand_sort(w, inst)
+    } else if CustomTarget::of(&instruction.attrs) == Some(CustomTarget::Annotation) {
+        instruction.operands.first().copied()
+    } else if [Opcode::TopK, Opcode::CustomCall].contains(&opcode) {
+        sort::expand_topk(w, inst)
+    } else if opcode.row().factors == FactorRule::BatchNorm {
+        batch_norm::expand(w, inst)
+    } else if opcode.row().flow == Flow::AsyncDone {
+        pairs::expand_done(w, inst)
+    } else {
+        None
+    }
+}
