@@ -14,6 +14,7 @@ own = argparse.ArgumentParser(prog="gpu_peer.py", allow_abbrev=False)
 own.add_argument("--dumps", required=True)
 own.add_argument("--target", required=True, help="the description of the GPU")
 own.add_argument("--no-triton", action="store_true", help="products by cuBLAS")
+own.add_argument("--devices", type=int, default=1)
 known, others = own.parse_known_args()
 sys.argv = [sys.argv[0], *others, "--out", os.devnull]
 flags = [
@@ -45,14 +46,20 @@ def described(n_devices):
 
 
 a = make_hlo.arguments()
-mesh = described(a.devices)
-n_devices, a.devices = a.devices, 1
+n_devices = known.devices
+mesh = described(n_devices)
 step, state, inputs = make_hlo.step_of(a)
 whole, along_batch = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in ((), ("data",)))
 enlarged = lambda x: jax.ShapeDtypeStruct((x.shape[0] * n_devices, *x.shape[1:]), x.dtype, sharding=along_batch)
-state = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole), state)
+on_all = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole)
+if a.decode:
+    weights, caches, position = state
+    state = jax.tree.map(on_all, weights), jax.tree.map(enlarged, caches), on_all(position)
+else:
+    state = jax.tree.map(on_all, state)
 inputs = jax.tree.map(enlarged, inputs)
-jitted = jax.jit(step, donate_argnums=0, out_shardings=(jax.tree.map(lambda _: whole, state), whole))
+result = along_batch if a.decode else whole
+jitted = jax.jit(step, donate_argnums=0, out_shardings=(jax.tree.map(lambda x: x.sharding, state), result))
 memory = jitted.lower(state, *inputs).compile().memory_analysis()
 names = ("argument", "output", "alias", "temp")
 print(json.dumps({name: getattr(memory, f"{name}_size_in_bytes") for name in names}))

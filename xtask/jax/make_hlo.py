@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Lower a training step with JAX to HLO text that hlo-opt takes: a GPT, a Llama, an MLP, or an optimizer's update alone.
+"""Lower a training step with JAX to HLO text that hlo-opt takes: a GPT, a Llama, an MLP, a convolutional net, neural collaborative
+filtering, or an optimizer's update alone.
 
-make_hlo.py --model gpt|llama|mlp|update --out FILE [options]: see --help. With one device it is the step as JAX lowers it. With more
+make_hlo.py --model gpt|llama|mlp|cnn|ncf|update --out FILE [options]: see --help. With one device it is the step as JAX lowers it. With more
 it is data-parallel (`jax.shard_map`), the module for each device as it stands right behind XLA's SPMD partitioner. A Llama is
-partitioned by XLA over a mesh (data, model), `--tensor-parallel` devices in each row; `--inference` is its forward pass alone.
+partitioned by XLA over a mesh (data, model), `--tensor-parallel` devices in each row; `--inference` is its forward pass alone,
+`--decode N` one more token of a text with caches of N tokens.
 `--global` stops before the partitioner: a GPT or a Llama on such a mesh, as one program with the annotations of its weights and
 inputs, in Shardy's form or with `--gspmd` in GSPMD's. The state (weights, moments, step counter) is donated, so that it is updated
 in place."""
@@ -31,8 +33,10 @@ def checked(a, parser):
         parser.error(f"--width: expected a multiple of --heads ({a.heads}), found {a.width}")
     if a.devices % a.tensor_parallel:
         parser.error(f"--devices: expected a multiple of --tensor-parallel ({a.tensor_parallel}), found {a.devices}")
-    if a.model != "llama" and (a.experts or a.inference or a.scan):
-        parser.error(f"--experts, --inference, --scan: expected --model llama, found {a.model}")
+    if a.model != "llama" and (a.experts or a.inference or a.scan or a.decode):
+        parser.error(f"--experts, --inference, --scan, --decode: expected --model llama, found {a.model}")
+    if a.decode and (a.experts or a.inference or a.scan or a.devices > 1):
+        parser.error("--decode: expected one device, and none of --experts, --inference, --scan")
     is_global_gpt = a.model == "gpt" and a.whole
     if a.model != "llama" and a.tensor_parallel > 1 and not is_global_gpt:
         parser.error(f"--tensor-parallel: expected --model llama, or gpt with --global, found {a.model}")
@@ -45,7 +49,7 @@ def checked(a, parser):
 
 def arguments():
     parser = argparse.ArgumentParser(prog="cargo xtask make-hlo", description="Lower a training step with JAX to HLO text.")
-    parser.add_argument("--model", choices=["gpt", "llama", "mlp", "update"], default="gpt")
+    parser.add_argument("--model", choices=["gpt", "llama", "mlp", "cnn", "ncf", "update"], default="gpt")
     parser.add_argument("--optimizer", choices=sorted(OPTIMIZERS), default="adam")
     parser.add_argument("--devices", type=int, default=1, help="data-parallel (default %(default)s)")
     parser.add_argument("--layers", type=int, default=2)
@@ -61,6 +65,7 @@ def arguments():
     parser.add_argument("--experts", type=int, default=0, help="a mixture of so many in each block, two for a token (llama)")
     parser.add_argument("--scan", action="store_true", help="blocks in one scan, rematerialized (llama)")
     parser.add_argument("--inference", action="store_true", help="logits of a batch, no update (llama)")
+    parser.add_argument("--decode", type=int, default=0, help="one more token, with caches of so many (llama)")
     parser.add_argument("--apart", action="store_true", help="queries, keys and values by three products (gpt)")
     parser.add_argument("--global", action="store_true", dest="whole", help="before the partitioner (gpt, llama)")
     parser.add_argument("--gspmd", action="store_true", help="annotations in GSPMD's form (with --global)")
@@ -218,6 +223,95 @@ def mlp(a, dtype):
     return weights, (examples, examples), loss
 
 
+def cnn(a, dtype):
+    """(weights, inputs, loss): 3 x 3 convolutions of images of 32 x 32, twice the features where there are half the positions."""
+    features = [3] + [a.width // 4 << (i // 2) for i in range(a.layers)]
+    f32 = lambda *dims: jax.ShapeDtypeStruct(dims, jnp.float32)
+    blocks = [(f32(3, 3, n, m), f32(m)) for n, m in zip(features, features[1:])]
+    weights = {"blocks": blocks, "head": (f32(features[-1], 10), f32(10))}
+
+    def loss(w, images, labels):
+        x = images.astype(dtype)
+        for i, (kernel, bias) in enumerate(w["blocks"]):
+            stride = 2 if i and features[i] < features[i + 1] else 1
+            dims = ("NHWC", "HWIO", "NHWC")
+            x = lax.conv_general_dilated(x, kernel.astype(dtype), (stride, stride), "SAME", dimension_numbers=dims)
+            x = jax.nn.relu(x + bias.astype(dtype))
+        kernel, bias = w["head"]
+        scores = x.astype(jnp.float32).mean((1, 2)) @ kernel + bias
+        return -jnp.take_along_axis(jax.nn.log_softmax(scores), labels[:, None], axis=-1).mean()
+
+    return weights, (f32(a.batch, 32, 32, 3), jax.ShapeDtypeStruct((a.batch,), jnp.int32)), loss
+
+
+def ncf(a, dtype):
+    """(weights, inputs, loss): He et al. 2017, Neural Collaborative Filtering, on as many users and items as MovieLens 1M has."""
+    d, n_users, n_items = a.width, 6040, 3706
+    f32 = lambda *dims: jax.ShapeDtypeStruct(dims, jnp.float32)
+    wide = [2 * d] + [2 * d >> i for i in range(1, a.layers + 1)]
+    tables = {name: f32(n, d) for name, n in (("user", n_users), ("item", n_items), ("user2", n_users), ("item2", n_items))}
+    layers = [(f32(n, m), f32(m)) for n, m in zip(wide, wide[1:])]
+    weights = tables | {"layers": layers, "head": f32(d + wide[-1], 1)}
+
+    def loss(w, users, items, labels):
+        product = w["user"][users] * w["item"][items]
+        x = jnp.concatenate([w["user2"][users], w["item2"][items]], -1).astype(dtype)
+        for kernel, bias in w["layers"]:
+            x = jax.nn.relu(x @ kernel.astype(dtype) + bias.astype(dtype))
+        score = (jnp.concatenate([product, x.astype(jnp.float32)], -1) @ w["head"])[:, 0]
+        return (jnp.logaddexp(0, score) - labels * score).mean()
+
+    ids = jax.ShapeDtypeStruct((a.batch,), jnp.int32)
+    return weights, (ids, ids, f32(a.batch)), loss
+
+
+def decode(a, dtype):
+    """(step, state, inputs): the next token's scores for a batch of texts; the state is weights, caches of keys and values, and where
+    the token stands."""
+    weights, *_ = llama(a, dtype)
+    n_heads, n_kv, head = a.heads, a.kv_heads, a.width // a.heads
+    cache = jax.ShapeDtypeStruct((a.batch, a.decode, n_kv, head), dtype)
+    caches = [(cache, cache) for _ in range(a.layers)]
+
+    def norm(x, scale):
+        x32 = x.astype(jnp.float32)
+        return (x32 * lax.rsqrt((x32**2).mean(-1, keepdims=True) + 1e-5) * scale).astype(dtype)
+
+    def rotated(x, position):
+        angles = position * 1e4 ** (-jnp.arange(head // 2) * 2 / head)
+        even, odd = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+        cos, sin = jnp.cos(angles), jnp.sin(angles)
+        return jnp.concatenate([even * cos - odd * sin, even * sin + odd * cos], -1).astype(dtype)
+
+    def attention(x, w, caches, position):
+        b = x.shape[0]
+        product = lambda name, n: (x @ w[name].astype(dtype)).reshape(b, n, head)
+        q = rotated(product("q", n_heads), position).reshape(b, n_kv, n_heads // n_kv, head)
+        new = rotated(product("k", n_kv), position), product("v", n_kv)
+        keys, values = (lax.dynamic_update_slice(c, n[:, None], (0, position, 0, 0)) for c, n in zip(caches, new))
+        scores = jnp.einsum("bghd,bkgd->bghk", q, keys).astype(jnp.float32) / head**0.5
+        scores = jnp.where(jnp.arange(a.decode) <= position, scores, -1e30)
+        out = jnp.einsum("bghk,bkgd->bghd", jax.nn.softmax(scores, axis=-1).astype(dtype), values)
+        return out.reshape(b, -1) @ w["out"].astype(dtype), (keys, values)
+
+    def step(state, tokens):
+        w, caches, position = state
+        x = w["token"][tokens].astype(dtype)
+        new = []
+        for block, cache in zip(w["blocks"], caches):
+            attended, cache = attention(norm(x, block["norm1"]), block, cache, position)
+            x = x + attended
+            h = norm(x, block["norm2"])
+            gate, up, down = (block[name].astype(dtype) for name in ("gate", "up", "down"))
+            x = x + (jax.nn.silu(h @ gate) * (h @ up)) @ down
+            new.append(cache)
+        scores = (norm(x, w["norm"]) @ w["head"].astype(dtype)).astype(jnp.float32)
+        return (w, new, position + 1), scores
+
+    state = (weights, caches, jax.ShapeDtypeStruct((), jnp.int32))
+    return step, state, (jax.ShapeDtypeStruct((a.batch,), jnp.int32),)
+
+
 def dtype_of(a):
     return {"f32": jnp.float32, "bf16": jnp.bfloat16}[a.dtype]
 
@@ -244,10 +338,12 @@ def step_of(a):
     if a.model == "update":
         weights = jax.ShapeDtypeStruct((a.weights,), jnp.float32)
         return updated, (*[weights] * (1 + n_moments), counter), (weights,)
+    if a.decode:
+        return decode(a, dtype)
     if a.model == "llama":
         weights, _, inputs, _, loss = llama(a, dtype)
     else:
-        weights, inputs, loss = {"gpt": gpt, "mlp": mlp}[a.model](a, dtype)
+        weights, inputs, loss = {"gpt": gpt, "mlp": mlp, "cnn": cnn, "ncf": ncf}[a.model](a, dtype)
 
     def step(state, *inputs):
         value, grads = jax.value_and_grad(loss)(state[0], *inputs)

@@ -1,5 +1,5 @@
-//! Which op samples the lowering refuses, and why: all others lower to a plan that the verifier accepts. `refused.txt` holds
-//! a line for each refused sample, and is held to both ways.
+//! Which op samples the lowering refuses, and why: all others lower to a plan that the verifier accepts, after `expand-operations`.
+//! `refused.txt` holds a line for each refused sample, and is held to both ways.
 //!
 //! A refusal comes before anything runs and names an instruction of the sample.
 
@@ -77,7 +77,12 @@ fn exactly_these_samples_are_refused() {
     let samples = samples();
     for (name, path) in &samples {
         let text = std::fs::read_to_string(path).expect("a readable sample");
-        let module = hlo_text::parse_module(&text).unwrap_or_else(|d| panic!("{name}: {:?}", d[0])).module;
+        let mut module = hlo_text::parse_module(&text).unwrap_or_else(|d| panic!("{name}: {:?}", d[0])).module;
+        let calls = hlo_pass::pipeline::parse_pipeline("expand-operations").expect("a pipeline");
+        let passes = hlo_pass::runner::bind(&calls, hlo_gpu::PASSES).expect("passes");
+        let options = hlo_pass::runner::RunOptions { check: true, ..Default::default() };
+        hlo_pass::runner::run_pipeline(&mut module, &mut hlo_analysis::Analyses::default(), &passes, options)
+            .unwrap_or_else(|e| panic!("{name}: {:?}", e.diagnostics));
         match lower(&module, &mut CudaKernels::default(), &LowerOptions::default()) {
             Ok(plan) => verify(&plan).unwrap_or_else(|e| panic!("{name}: {e:?}")),
             Err(error) => {

@@ -16,7 +16,8 @@
 //! **Why.** Kernels of elementwise operations, reductions and gathers are fused, and one thread order gives the same bits in each run.
 //! What is left is HLO that the evaluator and XLA judge.
 //!
-//! **What it does.** `sort`, `topk` and the custom call `TopK` ([`sort`]); batch norms ([`batch_norm`]); asynchronous pairs become the
+//! **What it does.** `sort`, `topk` and the custom call `TopK` ([`sort`]); batch norms ([`batch_norm`]); random bits of
+//! both algorithms, those of the evaluator ([`random`]); asynchronous pairs become the
 //! instruction that they begin ([`pairs`]); annotations of shardings, which mean nothing on one device, go.
 //!
 //! **What it does not do.** Sorts by comparators that call others or hold other than elementwise operations, and of more than
@@ -28,6 +29,7 @@
 
 mod batch_norm;
 mod pairs;
+mod random;
 mod sort;
 mod writer;
 
@@ -44,7 +46,7 @@ use writer::Writer;
 /// The pass as the command line knows it.
 pub(crate) static INFO: PassInfo = PassInfo {
     name: "expand-operations",
-    help: "write operations that no kernel is written for as others: sorts, batch norms, asynchronous pairs",
+    help: "write operations that no kernel is written for as others: sorts, batch norms, random bits, asynchronous pairs",
     options: &[],
     build: |_| Ok(Box::new(ExpandOperations)),
 };
@@ -94,6 +96,8 @@ fn expanded(w: &mut Writer<'_>, inst: InstId) -> Option<InstId> {
         sort::expand_topk(w, inst)
     } else if opcode.row().factors == FactorRule::BatchNorm {
         batch_norm::expand(w, inst)
+    } else if opcode == Opcode::RngBitGenerator {
+        random::expand(w, inst)
     } else if opcode.row().flow == Flow::AsyncDone {
         pairs::expand_done(w, inst)
     } else {

@@ -232,7 +232,7 @@ impl Rows {
     fn by_network(self, w: &mut Writer<'_>, operands: &[InstId]) -> (Vec<InstId>, InstId) {
         let dims = w.dims(operands[0]);
         let n = dims[self.dim];
-        let size = 1 << n.max(1).ilog2() + u32::from(!(n as u64).is_power_of_two());
+        let size = n.unsigned_abs().next_power_of_two() as i64;
         let positions = w.iota(&dims, self.dim);
         let mut columns: Vec<InstId> = operands.iter().copied().chain([positions]).collect();
         if size > n {

@@ -74,7 +74,7 @@ pub(super) fn choose(module: &Module, reach: &Reach, signature: &Signature) -> O
 fn rows_of(module: &Module, inst: InstId) -> Option<(SmallVec<[i64; 4]>, usize)> {
     let (operand, n_kept) = trailing_reduction(module, inst)?;
     let dims = &module.shape(operand).as_array()?.dims;
-    Some((SmallVec::from_slice(dims), n_kept))
+    (dims[n_kept..].iter().product::<i64>() > 1).then(|| (SmallVec::from_slice(dims), n_kept))
 }
 
 impl RowTeam {

@@ -143,7 +143,7 @@ fn three_fry_elems(
 }
 
 /// The dim along which the words of a block alternate: the first even one, else the first of the largest ones.
-fn pair_dim(dims: &[i64]) -> Option<usize> {
+pub fn pair_dim(dims: &[i64]) -> Option<usize> {
     let largest = dims.iter().copied().max()?;
     dims.iter().position(|dim| dim % 2 == 0).or_else(|| dims.iter().position(|&dim| dim == largest))
 }
