@@ -46,7 +46,11 @@ impl Combined {
     fn takes(&self, draft: &Draft, call: &CollectiveCall, waits_for_open: bool) -> bool {
         let Some((Step { work: Work::Collective(open), .. }, bytes)) = &self.open else { return true };
         let is_alike = open.kind == call.kind && open.communicator == call.communicator && call.kind.pairs().is_none();
-        is_alike && !waits_for_open && bytes.saturating_add(bytes_of(draft, call)) <= self.limit_bytes
+        // What one call reads, another may write over.
+        let inputs =
+            |call: &CollectiveCall| call.calls.iter().map(|&(input, _)| draft.value_of[input]).collect::<Vec<_>>();
+        let is_read = inputs(call).iter().any(|value| inputs(open).contains(value));
+        is_alike && !is_read && !waits_for_open && bytes.saturating_add(bytes_of(draft, call)) <= self.limit_bytes
     }
 
     fn join(&mut self, draft: &Draft, step: Step) {

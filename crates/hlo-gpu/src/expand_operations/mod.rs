@@ -34,7 +34,7 @@ mod sort;
 mod writer;
 
 use crate::lower::legalize::stepwise_computations;
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use hlo_analysis::Preserved;
 use hlo_ir::custom_target::CustomTarget;
 use hlo_ir::diag::Entity;
@@ -58,9 +58,10 @@ pub(crate) struct ExpandOperations;
 impl Pass for ExpandOperations {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let (mut n_expanded, mut sums) = (0, HashMap::new());
-        for comp in stepwise_computations(module) {
+        let mut done = HashSet::new();
+        // Calls that were asynchronous are followed once they are calls.
+        while let Some(comp) = stepwise_computations(module).into_iter().find(|&comp| done.insert(comp)) {
             let (was_live, n_slots) = (module.live(comp), module.n_inst_slots());
-            let before = n_expanded;
             for inst in module.comp(comp).insts.clone() {
                 let hint = module.inst_name(inst).to_string();
                 let mut writer = Writer { module: &mut *module, comp, hint, sums: &mut sums };
@@ -69,7 +70,7 @@ impl Pass for ExpandOperations {
                     n_expanded += 1;
                 }
             }
-            if n_expanded > before {
+            if module.n_inst_slots() > n_slots {
                 let cycle = |inst| PassError::about("acyclic", Entity::Inst(inst), "expected no cycle, found one");
                 module.restore_order(comp).map_err(cycle)?;
                 module.remove_newly_dead(comp, &was_live, n_slots);
@@ -91,7 +92,8 @@ fn expanded(w: &mut Writer<'_>, inst: InstId) -> Option<InstId> {
     if opcode == Opcode::Sort {
         sort::expand_sort(w, inst)
     } else if CustomTarget::of(&instruction.attrs) == Some(CustomTarget::Annotation) {
-        instruction.operands.first().copied()
+        let (&operand, shape) = (instruction.operands.first()?, w.module.shape(inst).clone());
+        shape.as_array().map(|_| w.laid_out_as(operand, &shape))
     } else if [Opcode::TopK, Opcode::CustomCall].contains(&opcode) {
         sort::expand_topk(w, inst)
     } else if opcode.row().factors == FactorRule::BatchNorm {

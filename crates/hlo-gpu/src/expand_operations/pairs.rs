@@ -31,11 +31,18 @@ pub(super) fn expand_done(w: &mut Writer<'_>, done: InstId) -> Option<InstId> {
 
 /// A collective-permute of each operand: those that are tuples have no form of one instruction.
 fn permuted(w: &mut Writer<'_>, operands: &[InstId], shape: &Shape, attrs: &Attrs) -> Option<InstId> {
-    if let ([operand], Some(_)) = (operands, shape.as_array()) {
+    if let ([operand], Some(result)) = (operands, shape.as_array()) {
+        if !w.module.shape(*operand).as_array().is_some_and(|array| array.same_type(result)) {
+            return None;
+        }
         let mut build = Builder::new(w.module, w.comp);
         return Some(build.add(&w.hint, Opcode::CollectivePermute, shape.clone(), [*operand], attrs.clone()));
     }
     let shapes = shape.as_tuple()?.to_vec();
+    // The form that writes into given arrays has more operands than results.
+    if operands.len() != 1 && operands.len() != shapes.len() {
+        return None;
+    }
     let mut moved = Vec::new();
     for (k, shape) in shapes.iter().enumerate() {
         let operand = match operands {

@@ -198,6 +198,9 @@ impl Rows {
         let stood_first = w.compare(Comparison::Lt, at_j, at_i);
         let is_before =
             w.add(Opcode::Select, (DType::Pred, &pairs), &[stood_first, not_i_first, j_first], Attrs::Plain);
+        // A comparator may say that an element comes before itself.
+        let is_other = w.compare(Comparison::Ne, at_j, at_i);
+        let is_before = w.each(Opcode::And, &[is_before, is_other]);
         let counted = w.convert(is_before, DType::S32);
         let rank = w.sum(counted, &[last]);
         // The element of each wanted rank.

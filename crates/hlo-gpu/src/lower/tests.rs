@@ -272,6 +272,24 @@ fn few_collectives_are_taken_where_they_take_as_long() {
     assert!(calls.len() < n_of_module && calls.iter().sum::<usize>() == n_of_module, "{calls:?} {n_of_module}");
 }
 
+/// Each may be written over what it reads, unless the other reads it too.
+#[test]
+fn collectives_that_read_one_value_stay_apart() {
+    let text = "HloModule m, replica_count=2
+add { a = f32[] parameter(0) b = f32[] parameter(1) ROOT s = f32[] add(a, b) }
+ENTRY main {
+  x = f32[64] parameter(0)
+  y = f32[64] sine(x)
+  z = f32[64] bitcast(y)
+  a = f32[64] all-reduce(y), replica_groups={{0,1}}, to_apply=add
+  b = f32[64] all-reduce(z), replica_groups={{0,1}}, to_apply=add
+  ROOT t = (f32[64], f32[64]) tuple(a, b)
+}";
+    let module = hlo_text::parse_bytes(text.as_bytes()).unwrap().module;
+    let plan = super::lower(&module, &mut crate::kernel::CudaKernels::default(), &LowerOptions::default()).unwrap();
+    assert_eq!(verify(&plan), Ok(()));
+}
+
 #[test]
 fn a_donated_parameter_that_nothing_reads_keeps_its_place() {
     let text = "HloModule m, buffer_donor={ (0, {}) }\n\nENTRY %e (a: f32[4], b: f32[4]) -> (f32[4]) {\n  %a = f32[4]{0} parameter(0)\n  \
