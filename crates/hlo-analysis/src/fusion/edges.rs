@@ -46,9 +46,6 @@ const EXPENSIVE: u64 = 1000;
 /// The weight of what is never done again.
 const NEVER: u64 = 1 << 40;
 
-/// Operations on scalars that each fusion does again.
-const MAX_SCALAR_OPERATIONS: usize = 4;
-
 /// Elements that a thread or a block may reduce one result after the other.
 const MAX_SERIAL_REDUCED: u64 = 4096;
 /// Results of which there are enough for a device.
@@ -122,12 +119,10 @@ impl Edges {
             let is_marked = std::mem::replace(&mut self.changes_dims[inst], false);
             let is_scalar_constant = module.inst(inst).opcode == Opcode::Constant;
             let reads_repeatable = module.inst(inst).operands.iter().all(|&o| self.roles[o] == Role::Repeatable);
-            let spreads_memory = module.inst(inst).opcode == Opcode::Broadcast
-                && module.inst(inst).operands.iter().all(|&operand| self.is_scalar_in_memory(module, operand));
-            if is_marked && (!has_one_user || is_scalar_constant || reads_repeatable || spreads_memory) {
+            if is_marked && (!has_one_user || is_scalar_constant || reads_repeatable) {
                 self.roles[inst] = Role::Repeatable;
             }
-            if !is_marked && (reads_repeatable && self.is_mask(module, inst) || self.is_cheap_scalar(module, inst)) {
+            if !is_marked && reads_repeatable && self.is_mask(module, inst) {
                 self.roles[inst] = Role::Repeatable;
             }
         }
@@ -136,47 +131,13 @@ impl Edges {
     /// Whether an instruction is cheap to compute of indices and constants, and read by fusions alone: each computes it again.
     fn is_mask(&self, module: &Module, inst: InstId) -> bool {
         let instruction = module.inst(inst);
+        let is_cheap = matches!(instruction.opcode.row().cost, CostRule::PerElement(flops) if flops <= 2);
+        let is_read = self.users[inst].iter().all(|&user| self.roles[user] != Role::Alone);
         let operands_are_plain = instruction.operands.iter().all(|&operand| {
             let leads = &module.inst(operand).operands;
-            let is_plain =
-                |lead: InstId| module.inst(lead).operands.is_empty() || self.is_scalar_in_memory(module, lead);
-            leads.iter().all(|&lead| is_plain(lead))
+            leads.iter().all(|&lead| module.inst(lead).operands.is_empty())
         });
-        operands_are_plain && !instruction.operands.is_empty() && self.is_cheap_for_fusions(module, inst)
-    }
-
-    fn is_scalar_in_memory(&self, module: &Module, inst: InstId) -> bool {
-        is_scalar(module, inst) && self.roles[inst] == Role::Alone
-    }
-
-    /// Whether an instruction is cheap, and read by fusions alone.
-    fn is_cheap_for_fusions(&self, module: &Module, inst: InstId) -> bool {
-        let is_cheap = own_weight(module, inst) <= 1 && self.roles[inst] == Role::Fusable;
-        let is_read = self.users[inst].iter().all(|&user| self.roles[user] != Role::Alone);
-        is_cheap && is_read && self.root != Some(inst)
-    }
-
-    /// Whether an instruction computes a scalar of scalars in memory by a few operations, as those that make an index of a position do:
-    /// fusions that read it compute it again.
-    fn is_cheap_scalar(&self, module: &Module, inst: InstId) -> bool {
-        let (mut n_operations, mut work) = (0, vec![inst]);
-        while let Some(at) = work.pop() {
-            n_operations += 1;
-            for &operand in &module.inst(at).operands {
-                let is_memory = self.roles[operand] == Role::Alone || module.inst(operand).opcode == Opcode::Constant;
-                if !is_scalar(module, operand) || !is_memory && self.roles[operand] != Role::Repeatable {
-                    return false;
-                }
-                work.extend((!is_memory).then_some(operand));
-            }
-            if n_operations > MAX_SCALAR_OPERATIONS {
-                return false;
-            }
-        }
-        is_scalar(module, inst)
-            && !module.inst(inst).operands.is_empty()
-            && module.inst(inst).opcode.row().factors == FactorRule::Elementwise
-            && self.is_cheap_for_fusions(module, inst)
+        is_cheap && is_read && operands_are_plain && !instruction.operands.is_empty() && self.root != Some(inst)
     }
 
     /// Finds what takes part in rows. What carries a row's value is computed with the row and not again in each fusion that needs it.
@@ -308,10 +269,6 @@ impl Edges {
         }
         self.changes_dims[inst] = false;
     }
-}
-
-fn is_scalar(module: &Module, inst: InstId) -> bool {
-    dims(module, inst).is_some_and(<[i64]>::is_empty)
 }
 
 /// How often one element of an operand is read.

@@ -196,6 +196,7 @@ pub(crate) fn assign_fastest(mut draft: Draft, aliases: &[(usize, usize)], slack
         },
     );
     let mut candidates: Vec<Candidate> = slots.into_iter().filter_map(OnceLock::into_inner).collect();
+    let apart_s = apart_s(&rules, &candidates, slack);
     let written_s = candidates.first().map(|candidate| candidate.time_s);
     // The same durations in another order have another sum.
     let rounded = |candidate: &Candidate| (candidate.time_s / written_s.unwrap_or(1.0) * 1e9).round();
@@ -219,10 +220,20 @@ pub(crate) fn assign_fastest(mut draft: Draft, aliases: &[(usize, usize)], slack
         .map(|(_, time_s, peak_bytes)| FasterOrder { time_s, more_bytes: peak_bytes - best.peak_bytes });
     let mut plan = best.plan;
     plan.faster_order = faster_order;
+    plan.apart_s = apart_s;
     plan.constants = constants;
     plan.kernels.values_mut().zip(sources).for_each(|(kernel, source)| kernel.source = source);
     plan.written_order_s = written_s;
     plan
+}
+
+/// The least times of the orders that combine no collectives: of those that take little memory, and of all.
+fn apart_s(rules: &[Rule], candidates: &[Candidate], slack: f64) -> Option<[f64; 2]> {
+    let apart = || candidates.iter().zip(rules).filter(|(_, rule)| rule.combined_bytes == 0).map(|(one, _)| one);
+    let most_bytes = apart().map(|one| one.peak_bytes).min()? as f64 * (1.0 + slack);
+    let least = |times: &mut dyn Iterator<Item = f64>| times.min_by(f64::total_cmp);
+    let in_little = least(&mut apart().filter(|one| one.peak_bytes as f64 <= most_bytes).map(|one| one.time_s))?;
+    Some([in_little, least(&mut apart().map(|one| one.time_s))?])
 }
 
 /// Collectives among steps, those of loops and branches too.

@@ -23,6 +23,8 @@ impl Plan {
             "critical_path_s": self.critical_path_s,
             "modelled_s_in_written_order": self.written_order_s,
             "faster_order": self.faster_order.map(|o| json!({"modelled_s": o.time_s, "more_bytes": o.more_bytes})),
+            "modelled_s_not_combined": self.apart_s.map(|[time_s, _]| time_s),
+            "modelled_s_not_combined_in_more_memory": self.apart_s.map(|[_, time_s]| time_s),
             "n_replicas": self.n_replicas,
             "n_partitions": self.n_partitions,
             "memory": {

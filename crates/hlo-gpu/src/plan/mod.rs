@@ -87,6 +87,8 @@ pub struct Plan {
     pub written_order_s: Option<f64>,
     /// A faster order of the steps that was not taken because it needs too much memory.
     pub faster_order: Option<FasterOrder>,
+    /// Modelled time of the module's own collectives, none combined, in seconds: the least of orders that take little memory, and of all.
+    pub apart_s: Option<[f64; 2]>,
 }
 
 /// What another order of a plan's steps would take.
