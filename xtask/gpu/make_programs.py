@@ -129,6 +129,42 @@ def scatter_rows(s):
     return f, [array([2 * n, 1024]), array([n], S32, f"int{2 * n}"), array([n, 1024])]
 
 
+def sort_rows(s):
+    """Rows with their places, ascending, NaNs last: each element's rank in its row."""
+    return lambda x: lax.sort_key_val(x, lax.broadcasted_iota(S32, x.shape, 1)), [array([4, 64] if s else [1024, 2048])]
+
+
+def sort_long(s):
+    return lambda x: jnp.sort(x), [array([1 << (10 if s else 22)])]
+
+
+def top_k(s):
+    return lambda x: lax.top_k(x, 8), [array([8, 64] if s else [16384, 256])]
+
+
+def dropout_bf16(s):
+    """Random bits of the generator that JAX calls `rbg`, and what they let through."""
+    dims, _ = rows(s)
+
+    def f(x, seed):
+        keep = jax.random.bernoulli(jax.random.key(seed, impl="rbg"), 0.9, x.shape)
+        return jnp.where(keep, x / 0.9, 0).astype(BF16)
+
+    return f, [array(dims, BF16), array([], S32, "7")]
+
+
+def batch_norm(s):
+    """The gradient of a batch norm in training."""
+    b, size, c = (2, 4, 8) if s else (64, 56, 256)
+
+    def f(x, scale, shift, d):
+        mean, variance = x.mean((0, 1, 2)), x.var((0, 1, 2))
+        y = (x - mean) * lax.rsqrt(variance + 1e-5) * scale + shift
+        return (y * d).sum()
+
+    return jax.grad(f, (0, 1, 2)), [array([b, size, size, c]), array([c]), array([c]), array([b, size, size, c])]
+
+
 def gemm(dtype):
     def f(s):
         n = 64 if s else 8192
@@ -319,6 +355,7 @@ PROGRAMS = {
     "layer_norm": layer_norm, "layer_norm_grad": layer_norm_grad, "rms_norm_bf16": rms_norm_bf16, "transpose_bf16": transpose_bf16,
     "row_sum": row_sum, "column_sum": column_sum, "sum_all": sum_all, "argmax": argmax, "update_slice": update_slice,
     "gather_rows": gather_rows, "scatter_rows": scatter_rows, "gemm_f32": gemm(F32), "gemm_bf16": gemm(BF16),
+    "sort_rows": sort_rows, "sort_long": sort_long, "top_k": top_k, "dropout_bf16": dropout_bf16, "batch_norm": batch_norm,
     "attention_bf16": attention_bf16, "convolution_bf16": convolution_bf16, "mlp_step": mlp_step, "small_gpt_step": small_gpt_step,
     "gpt2_step": gpt2_step, "gpt2_bf16_step": gpt2_bf16_step, "llama_step": llama_step, "decode_step": decode_step,
     "conv_step": conv_step,

@@ -17,7 +17,7 @@ use hlo_pass::pipeline::parse_pipeline;
 use hlo_pass::runner::{RunOptions as PassOptions, bind, run_pipeline};
 use hlo_run::{
     ExecutionError, ExecutionOptions, Finished, GpuOptions, GpuProgram, HostProgram, KernelCache, Meeting, OnStuck,
-    Ranks, Seat, SeatFlags, local_rank,
+    Ranks, Seat, SeatFlags, Watch, local_rank,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -144,10 +144,11 @@ fn digest(args: &RunArgs, plan: &Plan) -> u64 {
     let drawn = (inputs.is_none()).then_some((seed, draw, same, like));
     let constants: Vec<Vec<u8>> = plan.constants.values().map(|c| c.data().to_packed_bytes(c.dtype())).collect();
     content_hash(&format!(
-        "{:?} {:?} {} {} {} {drawn:?}\n{}\n{constants:?}",
+        "{:?} {:?} {} {} {} {} {drawn:?}\n{}\n{constants:?}",
         args.backend,
         args.matmul,
         args.check_finite,
+        args.steps,
         args.repeat,
         args.times.is_some(),
         plan.to_json()
@@ -156,11 +157,11 @@ fn digest(args: &RunArgs, plan: &Plan) -> u64 {
 
 /// Runs the plan on the devices of this process.
 fn on_backend(args: &RunArgs, plan: &Plan, meeting: &Meeting<'_>, inputs: &Inputs) -> Result<Finished, ExecutionError> {
-    let of_device = |device: u32| inputs.leaves.iter().map(|row| row[device as usize].as_ref().clone()).collect();
-    let own: Vec<Vec<Literal>> = meeting.devices().map(of_device).collect();
+    let of_device = |device: u32| inputs.leaves.iter().map(|row| row[device as usize].clone()).collect();
+    let own: Vec<Vec<Arc<Literal>>> = meeting.devices().map(of_device).collect();
     let options = ExecutionOptions {
-        check_finite: args.check_finite,
-        sync: args.sync,
+        watch: Watch { check_finite: args.check_finite, sync: args.sync },
+        n_steps: args.steps,
         n_extra_runs: args.repeat,
         times_steps: args.times.is_some(),
     };

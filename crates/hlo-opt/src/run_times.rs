@@ -3,17 +3,26 @@
 use hlo_gpu::plan::{Plan, Work};
 use hlo_run::Finished;
 
-/// One line: the runs after the first, and the first beside them. `None` where there was one run alone.
+/// One line: the runs after the first, and the first beside them; of runs of several steps the time for a step. `None` where
+/// there was one run of one step alone.
 pub(crate) fn summary(finished: &Finished) -> Option<String> {
+    let n_steps = f64::from(finished.n_steps);
+    if let ([only], 2..) = (finished.run_seconds.as_slice(), finished.n_steps) {
+        return Some(format!(
+            "time: {:.4} ms for each of {n_steps} steps, the first of which is slower\n",
+            only * 1e3 / n_steps
+        ));
+    }
     let (first, others) = finished.run_seconds.split_first()?;
     let mut sorted = others.to_vec();
     sorted.sort_by(f64::total_cmp);
     let (least, most) = (sorted.first()?, sorted.last()?);
     let median = (sorted[(sorted.len() - 1) / 2] + sorted[sorted.len() / 2]) / 2.0;
     let n = sorted.len();
-    let [median, least, most, first] = [median, *least, *most, *first].map(|seconds| seconds * 1e3);
+    let [median, least, most, first] = [median, *least, *most, *first].map(|seconds| seconds * 1e3 / n_steps);
+    let each = if finished.n_steps > 1 { format!(" of {n_steps} steps, for a step") } else { String::new() };
     Some(format!(
-        "time: median {median:.4} ms, least {least:.4}, most {most:.4} of {n} runs; the first took {first:.2} ms\n"
+        "time: median {median:.4} ms, least {least:.4}, most {most:.4} of {n} runs{each}; the first took {first:.2} ms\n"
     ))
 }
 
@@ -52,12 +61,18 @@ mod tests {
 
     #[test]
     fn the_first_run_is_no_part_of_the_median() {
-        let of = |run_seconds: &[f64]| {
-            summary(&Finished { outputs: Vec::new(), run_seconds: run_seconds.to_vec(), step_seconds: Vec::new() })
+        let of = |run_seconds: &[f64], n_steps| {
+            let run_seconds = run_seconds.to_vec();
+            summary(&Finished { outputs: Vec::new(), run_seconds, n_steps, step_seconds: Vec::new() })
         };
-        assert_eq!(of(&[1.0]), None);
-        let text = of(&[1.0, 0.004, 0.002, 0.003, 0.009]);
+        assert_eq!(of(&[1.0], 1), None);
+        let text = of(&[1.0, 0.004, 0.002, 0.003, 0.009], 1);
         let expected = "time: median 3.5000 ms, least 2.0000, most 9.0000 of 4 runs; the first took 1000.00 ms\n";
         assert_eq!(text.as_deref(), Some(expected));
+        let text = of(&[1.0, 0.004], 4);
+        let expected = "time: median 1.0000 ms, least 1.0000, most 1.0000 of 1 runs of 4 steps, for a step; the first took 250.00 ms\n";
+        assert_eq!(text.as_deref(), Some(expected));
+        let text = of(&[1.0], 4);
+        assert_eq!(text.as_deref(), Some("time: 250.0000 ms for each of 4 steps, the first of which is slower\n"));
     }
 }

@@ -15,4 +15,7 @@ pub use cuda::{GpuOptions, GpuProgram, first_card_model};
 pub use error::{ExecutionError, SeatError};
 pub use host::{Block, HostProgram, KernelCache, Library};
 pub use ranks::{OnStuck, Ranks, Seat, SeatFlags, Secret, describe_frames, local_rank, sign_frames};
-pub use run::{Backend, Device, ExecutionOptions, Finished, Meeting, OutputBytes, all_devices, arrays, gather, run};
+pub use run::{
+    Backend, Device, ExecutionOptions, Finished, Meeting, OutputBytes, Session, Watch, all_devices, arrays, gather,
+    run, with_session,
+};

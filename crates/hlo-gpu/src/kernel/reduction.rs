@@ -11,7 +11,7 @@ use super::emitter::{Atom, Element, Emitted, Emitter, FrameId, Index, ScopeKind,
 use super::places::Places;
 use super::structure;
 use super::table::{Rule, rule};
-use super::team::{Team, UNROLLED};
+use super::team::Team;
 use super::team_join;
 use crate::GpuError;
 
@@ -251,7 +251,8 @@ pub(super) fn reduce(e: &mut Emitter<'_>, Element { frame, inst, leaf, index }: 
     } else if let Some(team) = team {
         let places = reduced.combiner.ordered().map(|extremum| Places::new(e, extremum));
         let k = e.loop_variable();
-        let header = format!("{UNROLLED}\nfor (idx {k} = {}; {k} < {n}; {k} += {})", team.part(), team.n_parts());
+        let (unrolled, first, stride) = (team.unrolled(), team.part(), team.n_parts());
+        let header = format!("{unrolled}\nfor (idx {k} = {first}; {k} < {n}; {k} += {stride})");
         e.scope(ScopeKind::Divided, header, |e| {
             let order: SmallVec<[usize; 4]> = (0..dims.len()).rev().collect();
             let at = e.index_at(k, &sizes, &order);

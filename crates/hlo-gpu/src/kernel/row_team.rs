@@ -12,7 +12,7 @@ use super::dtype::CType;
 use super::emitter::{Argument, Atom, Emitter, FrameId, Index, ScopeKind};
 use super::group::{BlockRange, ResultGroup};
 use super::reach::Reach;
-use super::row_walk::RowWalk;
+use super::row_walk::{RowWalk, has_rows};
 use super::team::Team;
 use crate::GpuError;
 
@@ -33,8 +33,11 @@ pub(super) struct RowTeam {
     of_row: Vec<usize>,
 }
 
-/// The rows of a kernel whose results are all whole rows, or one element for each, and that reduces these rows. None where no
-/// result is of whole rows and nothing is carried back to them: a team for each element does.
+/// Shorter rows of which nothing but the reduction is wanted are read element by element.
+const MIN_REDUCED: i64 = 256;
+
+/// The rows of a kernel whose results are all whole rows, or one element for each, and that reduces these rows. None where a team
+/// for each element does: no result is of whole rows, nothing is carried back to them, and there is nothing to load in packs.
 pub(super) fn choose(module: &Module, reach: &Reach, signature: &Signature) -> Option<RowTeam> {
     let inside = |inst: &InstId| !signature.bindings.contains_key(inst);
     let all = || reach.roots.iter().flat_map(|root| root.all.iter().copied()).filter(inside);
@@ -56,10 +59,12 @@ pub(super) fn choose(module: &Module, reach: &Reach, signature: &Signature) -> O
         let from = operand.and_then(|&operand| module.shape(operand).as_array());
         module.inst(inst).opcode == Opcode::Broadcast && is_whole && from.is_some_and(|array| array.n_elems() > 1)
     };
-    if whole.is_empty() && !all().any(is_carried_back) {
+    let n_columns: i64 = dims[n_kept..].iter().product();
+    let has_packs =
+        n_columns >= MIN_REDUCED && signature.operands.iter().any(|operand| has_rows(&operand.shape, &dims));
+    if whole.is_empty() && !has_packs && !all().any(is_carried_back) {
         return None;
     }
-    let n_columns: i64 = dims[n_kept..].iter().product();
     let fits = |n_threads: i64| n_columns <= n_threads * ELEMS_OF_THREAD;
     let block = BLOCKS.into_iter().find(|&n| fits(i64::from(n))).unwrap_or(1024);
     let team = match n_columns {

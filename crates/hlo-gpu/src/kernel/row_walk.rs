@@ -241,6 +241,6 @@ impl PackAt<'_> {
 }
 
 /// Whether an array has whole rows, one after the other.
-fn has_rows(shape: &ArrayShape, dims: &[i64]) -> bool {
+pub(super) fn has_rows(shape: &ArrayShape, dims: &[i64]) -> bool {
     shape.dims[..] == *dims && shape.is_row_major()
 }

@@ -2,6 +2,8 @@
 
 /// Before a loop whose rounds are dealt out to a team: several rounds' loads are under way before the first is used.
 pub(super) const UNROLLED: &str = "#pragma unroll 4";
+/// The same for teams of a column, of which few blocks run at a time.
+const UNROLLED_COLUMN: &str = "#pragma unroll 8";
 
 /// Which threads of a block share an element.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,6 +25,14 @@ impl Team {
             Team::Thread => 1,
             Team::Warp => 32,
             Team::Block(n) | Team::Column(n) => i64::from(n),
+        }
+    }
+
+    /// Before a loop over the elements that a reduction shares out among the team.
+    pub(super) fn unrolled(self) -> &'static str {
+        match self {
+            Team::Thread | Team::Warp | Team::Block(_) => UNROLLED,
+            Team::Column(_) => UNROLLED_COLUMN,
         }
     }
 

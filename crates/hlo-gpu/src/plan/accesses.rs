@@ -1,6 +1,6 @@
 //! What a piece of work reads and writes.
 
-use super::{BufferId, Plan, Work};
+use super::{BufferId, Plan, Step, Work};
 
 /// The buffers of one piece of work; loops and branches give only what the host reads for them.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -18,6 +18,18 @@ impl Work {
             Work::While { .. } | Work::Conditional { .. } => true,
             Work::Launch { .. } | Work::Gemm(_) | Work::Collective(_) | Work::Copy { .. } | Work::Fill { .. } => false,
         }
+    }
+
+    /// The steps inside a loop or branch.
+    pub(crate) fn inside(&self) -> impl Iterator<Item = &Step> {
+        let (first, second, branches): (&[Step], &[Step], &[Vec<Step>]) = match self {
+            Work::While { condition, body, .. } => (condition, body, &[]),
+            Work::Conditional { branches, .. } => (&[], &[], branches),
+            Work::Launch { .. } | Work::Gemm(_) | Work::Collective(_) | Work::Copy { .. } | Work::Fill { .. } => {
+                (&[], &[], &[])
+            }
+        };
+        first.iter().chain(second).chain(branches.iter().flatten())
     }
 
     /// What this reads and writes, without the steps inside a loop or branch. Of a kernel's arguments the results come

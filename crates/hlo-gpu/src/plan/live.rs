@@ -57,16 +57,10 @@ fn extents(plan: &Plan) -> BTreeMap<PlanValueId, (u64, u64)> {
 fn for_each_buffer(plan: &Plan, step: &Step, visit: &mut dyn FnMut(BufferId)) {
     let accesses = step.work.accesses(plan);
     accesses.reads.into_iter().chain(accesses.writes).for_each(&mut *visit);
-    match &step.work {
-        Work::While { condition, body, carried, .. } => {
-            carried.iter().for_each(|&buffer| visit(buffer));
-            condition.iter().chain(body).for_each(|step| for_each_buffer(plan, step, visit));
-        }
-        Work::Conditional { branches, .. } => {
-            branches.iter().flatten().for_each(|step| for_each_buffer(plan, step, visit));
-        }
-        Work::Launch { .. } | Work::Gemm(_) | Work::Collective(_) | Work::Copy { .. } | Work::Fill { .. } => {}
+    if let Work::While { carried, .. } = &step.work {
+        carried.iter().for_each(|&buffer| visit(buffer));
     }
+    step.work.inside().for_each(|step| for_each_buffer(plan, step, visit));
 }
 
 /// How many bytes lie in at least one of a changing set of ranges: a tree over the stretches between neighbouring places.

@@ -1,6 +1,6 @@
 //! What a plan takes of a device's memory, in the terms in which XLA counts.
 
-use super::{Place, Plan};
+use super::{Place, Plan, Step};
 use std::collections::BTreeSet;
 
 /// Bytes on one device.
@@ -38,6 +38,31 @@ impl Plan {
             temp_bytes: self.arena_bytes,
             constant_bytes: constants.into_iter().map(|id| self.constants.get(id).map_or(0, |c| c.byte_size())).sum(),
         }
+    }
+}
+
+impl Plan {
+    /// Parameters, by leaf, that a run of the plan leaves with other contents than its outputs: they are donated, their memory is
+    /// reused, and no output lies there. Before another run they must be filled again.
+    pub fn used_up(&self) -> Vec<u32> {
+        let mut written = BTreeSet::new();
+        let mut left: Vec<&Step> = self.steps.iter().collect();
+        while let Some(step) = left.pop() {
+            let writes = step.work.accesses(self).writes;
+            written.extend(writes.iter().filter_map(|&buffer| parameter_of(&self.buffers[buffer])));
+            left.extend(step.work.inside());
+        }
+        for leaf in self.outputs.iter().filter_map(|&output| parameter_of(&self.buffers[output])) {
+            written.remove(&leaf);
+        }
+        written.into_iter().collect()
+    }
+}
+
+fn parameter_of(buffer: &super::PlanBuffer) -> Option<u32> {
+    match buffer.place {
+        Place::Parameter(leaf) => Some(leaf),
+        Place::Constant(_) | Place::Output(_) | Place::Arena | Place::DeviceIds => None,
     }
 }
 

@@ -1,7 +1,7 @@
 //! One device on a card: how it does a plan's work, and how its two streams are waited for.
 #![allow(unsafe_code)] // The driver is a C interface; handles live as long as the values that made them.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cudarc::driver::{DriverError, result, sys};
 
@@ -17,9 +17,10 @@ use crate::ExecutionError;
 use crate::run::{Device, Meeting};
 use hlo_gpu::plan::{BufferId, CollectiveCall, Gemm, KernelId, Stream};
 
-/// Looks at a stream before the other processes are asked about, and before this thread sleeps between two looks.
+/// Looks at a stream before the other processes are asked about.
 const LOOKS_BEFORE_CHECK: u32 = 1 << 10;
-const LOOKS_BEFORE_SLEEP: u32 = 1 << 12;
+/// How long this thread looks without a break: a nap takes several times as long as it should, and would be part of a run's time.
+const LOOKS_FOR: Duration = Duration::from_millis(50);
 const NAP: Duration = Duration::from_micros(20);
 
 /// How a device takes part in collectives.
@@ -67,7 +68,7 @@ fn drain(
     communication: &Communication,
     stream: sys::CUstream,
 ) -> Result<(), ExecutionError> {
-    let mut n_looks = 0u32;
+    let (start, mut n_looks) = (Instant::now(), 0u32);
     loop {
         // SAFETY: the stream is alive.
         match unsafe { sys::cuStreamQuery(stream) }.result() {
@@ -82,7 +83,7 @@ fn drain(
                 communicators.check()?;
             }
         }
-        if n_looks > LOOKS_BEFORE_SLEEP {
+        if start.elapsed() > LOOKS_FOR {
             std::thread::sleep(NAP);
         }
     }

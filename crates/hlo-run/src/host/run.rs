@@ -1,6 +1,7 @@
 //! A device in this process's memory.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Instant;
 
 use hlo_ir::Literal;
@@ -44,7 +45,9 @@ impl<'p> HostProgram<'p> {
     /// Inputs that do not fit the plan's parameters; a predicate that differs between devices; a buffer outside its place.
     pub fn run(&self, inputs: &[Vec<Literal>]) -> Result<Vec<Vec<Literal>>, ExecutionError> {
         let meeting = Meeting::alone(run::all_devices(self.plan));
-        let finished = run::run(self, &meeting, inputs, ExecutionOptions::default())?;
+        let shared = |leaves: &Vec<Literal>| leaves.iter().cloned().map(Arc::new).collect();
+        let inputs: Vec<Vec<Arc<Literal>>> = inputs.iter().map(shared).collect();
+        let finished = run::run(self, &meeting, &inputs, ExecutionOptions::default())?;
         run::arrays(self.plan, &finished.outputs)
     }
 }

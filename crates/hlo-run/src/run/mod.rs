@@ -8,54 +8,62 @@
 mod finite;
 mod meeting;
 mod segments;
+mod session;
 mod steps;
 
 pub use meeting::Meeting;
+pub use session::{Session, with_session};
 
 use std::ops::Range;
-use std::time::Instant;
+use std::sync::Arc;
 
 use hlo_ir::Literal;
 
 use crate::ExecutionError;
-use crate::memory_order::{from_memory, to_memory};
+use crate::memory_order::from_memory;
 use crate::ranks::Ranks;
 use hlo_gpu::plan::{BufferId, CollectiveCall, Gemm, KernelId, Plan, Stream};
 
-/// Stack of a device's thread; kernels on the host may hold arrays there.
-const STACK_BYTES: usize = 16 << 20;
+/// What is looked at after each step of the plan.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Watch {
+    /// Read what it wrote and stop at the first value that is not finite.
+    pub check_finite: bool,
+    /// Wait until it is done, so that an error names the step that made it.
+    pub sync: bool,
+}
 
 /// How to run.
-#[derive(Clone, Copy, Default, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct ExecutionOptions {
-    /// After each step, read what it wrote and stop at the first value that is not finite.
-    pub check_finite: bool,
-    /// After each step, wait until it is done, so that an error names the step that made it.
-    pub sync: bool,
+    /// What is looked at.
+    pub watch: Watch,
+    /// How often the program is run in each run, each time on the state that the time before left.
+    pub n_steps: u32,
     /// Runs after the first, with the same inputs, for their times.
     pub n_extra_runs: u32,
-    /// After the runs, one more whose steps are timed one by one.
+    /// After the runs, one more step whose parts are timed one by one.
     pub times_steps: bool,
+}
+
+impl Default for ExecutionOptions {
+    fn default() -> ExecutionOptions {
+        ExecutionOptions { watch: Watch::default(), n_steps: 1, n_extra_runs: 0, times_steps: false }
+    }
 }
 
 /// What a run gave.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Finished {
-    /// The outputs of the devices of this process, of the last run.
+    /// The outputs of the devices of this process, of the last run's last step.
     pub outputs: Vec<OutputBytes>,
-    /// Seconds of each run on the slowest device of this process: from the first step's issue to the end of all work, without
+    /// Seconds of each run on the slowest device of this process: from the first launch to the end of all work, without
     /// the copies of inputs and outputs. The first run is slower than others: libraries choose their algorithms in it.
     pub run_seconds: Vec<f64>,
+    /// How many steps each run took.
+    pub n_steps: u32,
     /// Where [`ExecutionOptions::times_steps`] asks: the seconds of each step of the plan on the slowest device.
     pub step_seconds: Vec<f64>,
-}
-
-/// What one device gave.
-#[derive(Default)]
-struct DeviceFinished {
-    outputs: OutputBytes,
-    run_seconds: Vec<f64>,
-    step_seconds: Vec<f64>,
 }
 
 /// What one device of this process can do. Work is issued in order on streams and may end later; [`Device::read`] and
@@ -195,111 +203,31 @@ pub type OutputBytes = Vec<Vec<u8>>;
 ///
 /// # Errors
 /// Inputs that do not fit the plan's parameters; a step that fails on a device, here or in another process; a value that is
-/// not finite where [`ExecutionOptions::check_finite`] asks.
+/// not finite where [`Watch::check_finite`] asks; several steps of a plan that uses up its inputs ([`Session::steps`]).
 pub fn run<B: Backend>(
     backend: &B,
     meeting: &Meeting<'_>,
-    inputs: &[Vec<Literal>],
+    inputs: &[Vec<Arc<Literal>>],
     options: ExecutionOptions,
 ) -> Result<Finished, ExecutionError> {
-    let devices = meeting.devices();
-    if inputs.len() != devices.len() {
-        return Err(misfit(format!("expected inputs for {} devices, found {}", devices.len(), inputs.len())));
-    }
-    backend.check(devices.len())?;
-    let outcomes: Vec<Result<DeviceFinished, ExecutionError>> = std::thread::scope(|scope| {
-        let spawn = |id: u32| {
-            let leaves = inputs.get((id - devices.start) as usize).map(Vec::as_slice).unwrap_or_default();
-            let body = move || {
-                let outcome = run_device(backend, meeting, id, leaves, options);
-                outcome.inspect_err(|error| meeting.fail(error))
-            };
-            std::thread::Builder::new().name(format!("device {id}")).stack_size(STACK_BYTES).spawn_scoped(scope, body)
-        };
-        let threads: Vec<_> = devices.clone().map(spawn).collect();
-        if let Some(Err(error)) = threads.iter().find(|thread| thread.is_err()) {
-            let reason = format!("expected a thread for each of {} devices: {error}", devices.len());
-            meeting.fail(&ExecutionError::Host { what: "threads".to_string(), reason });
+    with_session(backend, meeting, options.watch, |session| {
+        let mut run_seconds = Vec::new();
+        for _ in 0..=options.n_extra_runs {
+            session.write(inputs)?;
+            run_seconds.push(session.steps(options.n_steps)?);
         }
-        let crashed = || {
-            let error =
-                ExecutionError::Host { what: "run".to_string(), reason: "a device's thread crashed".to_string() };
-            meeting.fail(&error);
-            Err(error)
-        };
-        threads.into_iter().flatten().map(|thread| thread.join().unwrap_or_else(|_| crashed())).collect()
-    });
-    // The first failure is the cause; the others are its consequences.
-    meeting.check()?;
-    let mut finished = Finished { outputs: Vec::new(), run_seconds: Vec::new(), step_seconds: Vec::new() };
-    for outcome in outcomes {
-        let device = outcome?;
-        finished.outputs.push(device.outputs);
-        slowest(&mut finished.run_seconds, &device.run_seconds);
-        slowest(&mut finished.step_seconds, &device.step_seconds);
-    }
-    Ok(finished)
-}
-
-/// Keeps the larger of both at each place.
-fn slowest(kept: &mut Vec<f64>, others: &[f64]) {
-    kept.resize(kept.len().max(others.len()), 0.0);
-    kept.iter_mut().zip(others).for_each(|(kept, other)| *kept = kept.max(*other));
+        let outputs = session.outputs()?;
+        let mut step_seconds = Vec::new();
+        if options.times_steps {
+            session.write(inputs)?;
+            step_seconds = session.timed_step()?;
+        }
+        Ok(Finished { outputs, run_seconds, n_steps: options.n_steps, step_seconds })
+    })
 }
 
 fn misfit(reason: String) -> ExecutionError {
     ExecutionError::Host { what: "inputs".to_string(), reason }
-}
-
-fn run_device<B: Backend>(
-    backend: &B,
-    meeting: &Meeting<'_>,
-    id: u32,
-    leaves: &[Literal],
-    options: ExecutionOptions,
-) -> Result<DeviceFinished, ExecutionError> {
-    let plan = backend.plan();
-    if leaves.len() != plan.parameters.len() {
-        return Err(misfit(format!("expected {} arrays, found {}", plan.parameters.len(), leaves.len())));
-    }
-    let mut device = backend.open(id, meeting)?;
-    let outcome = work(plan, meeting, &mut device, id, leaves, options);
-    // Before the device goes away: it must know whether others may wait for it in vain.
-    outcome.inspect_err(|error| meeting.fail(error))
-}
-
-/// From the inputs to the outputs on one device.
-fn work<D: Device>(
-    plan: &Plan,
-    meeting: &Meeting<'_>,
-    device: &mut D,
-    id: u32,
-    leaves: &[Literal],
-    options: ExecutionOptions,
-) -> Result<DeviceFinished, ExecutionError> {
-    let mut finished = DeviceFinished::default();
-    let mut walk = steps::Walk::new(plan, meeting, id, options);
-    for _ in 0..=options.n_extra_runs {
-        write(plan, device, leaves)?;
-        meeting.meet(id, "the start of a run", Vec::new(), Ok)?;
-        let start = Instant::now();
-        walk.run(device)?;
-        finished.run_seconds.push(start.elapsed().as_secs_f64());
-        // Nobody overwrites or frees what another device still reads.
-        meeting.meet(id, "the end of a run", Vec::new(), Ok)?;
-    }
-    if options.times_steps {
-        write(plan, device, leaves)?;
-        finished.step_seconds = walk.run_timed(device)?;
-        meeting.meet(id, "the end of a run", Vec::new(), Ok)?;
-    }
-    finished.outputs = plan.outputs.iter().map(|&buffer| device.read(buffer)).collect::<Result<_, _>>()?;
-    Ok(finished)
-}
-
-fn write<D: Device>(plan: &Plan, device: &mut D, leaves: &[Literal]) -> Result<(), ExecutionError> {
-    let mut leaves = plan.parameters.iter().zip(leaves);
-    leaves.try_for_each(|(&buffer, literal)| device.write(buffer, &to_memory(literal, &plan.buffers[buffer].shape)?))
 }
 
 /// The outputs of some devices as arrays: `[device][leaf]`.

@@ -3,17 +3,17 @@
 use std::collections::HashMap;
 
 use super::segments::{Segment, awaited, segments};
-use super::{Device, ExecutionOptions, Meeting, finite};
+use super::{Device, Meeting, Watch, finite};
 use crate::ExecutionError;
 use hlo_gpu::plan::{BufferId, Plan, Step, Stream, Work};
 
 /// One device's way through a plan.
 pub(super) struct Walk<'a, D: Device> {
-    plan: &'a Plan,
-    meeting: &'a Meeting<'a>,
+    pub plan: &'a Plan,
+    pub meeting: &'a Meeting<'a>,
     /// Flat id.
-    id: u32,
-    options: ExecutionOptions,
+    pub id: u32,
+    watch: Watch,
     /// What is known of lists of steps that were walked before, by where they lie in the plan.
     lists: HashMap<*const Step, List<D>>,
     /// Seconds of the steps that the entry's list has run one by one, with the stream's marks before and after each.
@@ -42,21 +42,21 @@ impl<D: Device> List<D> {
 }
 
 impl<'a, D: Device> Walk<'a, D> {
-    pub(super) fn new(plan: &'a Plan, meeting: &'a Meeting<'a>, id: u32, options: ExecutionOptions) -> Walk<'a, D> {
-        Walk { plan, meeting, id, options, lists: HashMap::new(), marks: None }
+    pub(super) fn new(plan: &'a Plan, meeting: &'a Meeting<'a>, id: u32, watch: Watch) -> Walk<'a, D> {
+        Walk { plan, meeting, id, watch, lists: HashMap::new(), marks: None }
     }
 
-    /// All steps, to their end.
-    pub(super) fn run(&mut self, device: &mut D) -> Result<(), ExecutionError> {
+    /// Issues all steps.
+    pub(super) fn issue(&mut self, device: &mut D) -> Result<(), ExecutionError> {
         let plan = self.plan;
-        self.list(device, &plan.steps)?;
-        device.finish()
+        self.list(device, &plan.steps)
     }
 
-    /// As [`Walk::run`], one step after the other: the seconds of each step of the entry. Those of a loop are all its rounds.
-    pub(super) fn run_timed(&mut self, device: &mut D) -> Result<Vec<f64>, ExecutionError> {
+    /// All steps to their end, one after the other: the seconds of each step of the entry. Those of a loop are all its rounds.
+    pub(super) fn timed(&mut self, device: &mut D) -> Result<Vec<f64>, ExecutionError> {
         self.marks = Some(Vec::new());
-        self.run(device)?;
+        self.issue(device)?;
+        device.finish()?;
         let mut seconds = vec![0.0; self.plan.steps.len()];
         for (i, before, after) in self.marks.take().unwrap_or_default() {
             if let Some(slot) = seconds.get_mut(i) {
@@ -81,7 +81,7 @@ impl<'a, D: Device> Walk<'a, D> {
     }
 
     fn segments(&mut self, device: &mut D, steps: &[Step], list: &mut List<D>) -> Result<(), ExecutionError> {
-        let looks_inside = self.options.sync || self.options.check_finite || self.marks.is_some();
+        let looks_inside = self.watch.sync || self.watch.check_finite || self.marks.is_some();
         let may_record = list.has_run && !looks_inside && device.can_record();
         let mut events: Vec<Option<D::Event>> = (0..steps.len()).map(|_| None).collect();
         for (segment, recording) in &mut list.segments {
@@ -125,10 +125,10 @@ impl<'a, D: Device> Walk<'a, D> {
         if let (Some(before), Some(marks)) = (before, &mut self.marks) {
             marks.push((i, before, device.mark(step.stream)?));
         }
-        if self.options.sync {
+        if self.watch.sync {
             device.finish().map_err(|error| after(&step.name, error))?;
         }
-        if self.options.check_finite {
+        if self.watch.check_finite {
             finite::check(self.plan, device, self.id, step)?;
         }
         Ok(())

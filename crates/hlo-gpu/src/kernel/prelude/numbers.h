@@ -134,12 +134,25 @@ template <class T> HLO_TEMPLATE_FN u64 zero_extended(T x) {
     HLO_FN double name(double a, double b) { return twice; }
 
 // NaN if either is NaN; 0 is above -0.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+HLO_FN float maximum(float a, float b) {
+    float out;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(out) : "f"(a), "f"(b));
+    return out;
+}
+HLO_FN float minimum(float a, float b) {
+    float out;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(out) : "f"(a), "f"(b));
+    return out;
+}
+#else
 HLO_FN float maximum(float a, float b) {
     return a > b ? a : (b > a ? b : (a == b ? f32_bits(__float_as_uint(a) & __float_as_uint(b)) : a + b));
 }
 HLO_FN float minimum(float a, float b) {
     return a < b ? a : (b < a ? b : (a == b ? f32_bits(__float_as_uint(a) | __float_as_uint(b)) : a + b));
 }
+#endif
 HLO_FN double maximum(double a, double b) {
     return a > b ? a : (b > a ? b : (a == b ? f64_bits(__double_as_longlong(a) & __double_as_longlong(b)) : a + b));
 }
