@@ -122,7 +122,8 @@ impl Edges {
             if is_marked && (!has_one_user || is_scalar_constant || reads_repeatable) {
                 self.roles[inst] = Role::Repeatable;
             }
-            if !is_marked && reads_repeatable && self.is_mask(module, inst) {
+            let is_cheap_anywhere = reads_repeatable && self.is_mask(module, inst) || self.is_element_of_memory(module, inst);
+            if !is_marked && is_cheap_anywhere {
                 self.roles[inst] = Role::Repeatable;
             }
         }
@@ -138,6 +139,16 @@ impl Edges {
             leads.iter().all(|&lead| module.inst(lead).operands.is_empty())
         });
         is_cheap && is_read && operands_are_plain && !instruction.operands.is_empty() && self.root != Some(inst)
+    }
+
+    /// Whether an instruction is one element of an array in memory, and read by fusions alone: each reads it there.
+    fn is_element_of_memory(&self, module: &Module, inst: InstId) -> bool {
+        let instruction = module.inst(inst);
+        let is_element = module.shape(inst).as_array().is_some_and(|array| array.n_elems() == 1);
+        let is_slice = instruction.opcode.row().factors == FactorRule::Slice;
+        let is_of_memory = instruction.operands.iter().all(|&operand| self.roles[operand] == Role::Alone);
+        let is_read = self.users[inst].iter().all(|&user| self.roles[user] != Role::Alone);
+        is_slice && is_element && is_of_memory && is_read && self.root != Some(inst)
     }
 
     /// Finds what takes part in rows. What carries a row's value is computed with the row and not again in each fusion that needs it.
@@ -371,6 +382,11 @@ fn role(module: &Module, inst: InstId) -> Role {
             let is_cheap = matches!(row.cost, CostRule::PerElement(_) | CostRule::Moves);
             if is_cheap && instruction.opcode.is_pure() { Role::Fusable } else { Role::Alone }
         }
+        // Bits seen as another type of the same width; of another width there is a dim more or less.
+        FactorRule::BitcastConvert => {
+            let keeps_dims = instruction.operands.iter().all(|&operand| dims(module, operand) == dims(module, inst));
+            if keeps_dims { Role::Fusable } else { Role::Alone }
+        }
         FactorRule::Broadcast | FactorRule::Iota => Role::Repeatable,
         FactorRule::Reshape | FactorRule::Bitcast | FactorRule::Transpose if is_view(module, inst) => Role::Repeatable,
         FactorRule::Reshape
@@ -385,7 +401,6 @@ fn role(module: &Module, inst: InstId) -> Role {
         FactorRule::Reduce if instruction.operands.len() == 2 => Role::Fusable,
         FactorRule::Structural(_) if instruction.opcode == Opcode::Constant && array.n_elems() == 1 => Role::Repeatable,
         FactorRule::Bitcast
-        | FactorRule::BitcastConvert
         | FactorRule::Dot
         | FactorRule::Convolution
         | FactorRule::Reduce

@@ -37,7 +37,7 @@ pub struct Group {
 }
 
 /// Most instructions on a way through a fusion: the emitter follows operands by recursion.
-const MAX_CHAIN: u32 = 128;
+const MAX_CHAIN: u32 = 256;
 
 /// The edges of a computation and the stages that they give.
 #[derive(Clone, Debug)]

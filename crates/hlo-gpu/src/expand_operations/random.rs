@@ -4,7 +4,7 @@
 //! As Easy as 1, 2, 3*, SC 2011). Here every element computes the block that it is a word of, so that no element waits for another one.
 
 use super::writer::Writer;
-use hlo_ir::attrs::{Comparison, DimsAttrs, IotaAttrs, RngBitsAttrs};
+use hlo_ir::attrs::{Comparison, DimsAttrs, RngBitsAttrs};
 use hlo_ir::float::rng::{Algorithm, pair_dim};
 use hlo_ir::{DType, Dims, InstId, NumberClass, Opcode, Scalar};
 
@@ -98,17 +98,6 @@ impl Writer<'_> {
         self.each(Opcode::Or, &[low, high])
     }
 
-    /// The index along a dim, as u64.
-    fn index(&mut self, dims: &[i64], dim: usize) -> InstId {
-        let attrs = IotaAttrs { iota_dimension: dim as i64 };
-        self.add(Opcode::Iota, (DType::U64, dims), &[], attrs)
-    }
-
-    /// A scalar of the state in every place of an array.
-    fn spread(&mut self, scalar: InstId, dims: &[i64]) -> InstId {
-        self.broadcast(scalar, dims, &[])
-    }
-
     /// The one of `words` that each number below their count says.
     fn chosen(&mut self, which: InstId, words: &[InstId]) -> InstId {
         let mut chosen = words[0];
@@ -131,17 +120,17 @@ fn three_fry(w: &mut Writer<'_>, (key, counter): (InstId, InstId), is_wide: bool
     };
     let n_pairs = (size + 1) / 2;
     let all = [outer, size, inner];
-    let [at, position, within] = [0, 1, 2].map(|dim| w.index(&all, dim));
+    let [at, position, within] = [0, 1, 2].map(|dim| w.iota(DType::U64, &all, dim));
     let parity = w.with(Opcode::And, position, 1);
     let pair = w.with(Opcode::ShiftRightLogical, position, 1);
     let before = w.with(Opcode::Multiply, at, n_pairs as u64);
     let row = w.each(Opcode::Add, &[before, pair]);
     let before = w.with(Opcode::Multiply, row, inner as u64);
     let block = w.each(Opcode::Add, &[before, within]);
-    let counters = w.spread(counter, &all);
+    let counters = w.broadcast(counter, &all, &[]);
     let counters = w.each(Opcode::Add, &[counters, block]);
     let counters = w.halves(counters);
-    let keys = w.spread(key, &all);
+    let keys = w.broadcast(key, &all, &[]);
     let keys = w.halves(keys);
     let words = three_fry_block(w, keys, counters);
     let drawn = if is_wide { w.joined(words) } else { w.chosen(parity, &words) };
@@ -179,13 +168,13 @@ fn philox(
     let shift = if is_wide { 1 } else { 2 };
     let per_block = 1u64 << shift;
     let dims = [n_elems];
-    let index = w.index(&dims, 0);
+    let index = w.iota(DType::U64, &dims, 0);
     let block = w.with(Opcode::ShiftRightLogical, index, shift);
     let which = w.with(Opcode::And, index, per_block - 1);
-    let halves = (w.spread(low, &dims), w.spread(high, &dims));
+    let halves = (w.broadcast(low, &dims, &[]), w.broadcast(high, &dims, &[]));
     let (low, high) = w.sum_of_halves(halves, block);
     let ([c0, c1], [c2, c3]) = (w.halves(low), w.halves(high));
-    let keys = w.spread(key, &dims);
+    let keys = w.broadcast(key, &dims, &[]);
     let keys = w.halves(keys);
     let words = philox_block(w, keys, [c0, c1, c2, c3]);
     let drawn = if is_wide {

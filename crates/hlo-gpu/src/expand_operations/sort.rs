@@ -58,7 +58,7 @@ pub(super) fn expand_topk(w: &mut Writer<'_>, topk: InstId) -> Option<InstId> {
     let (mut operands, order) = (vec![operand], order_of_topk(w.module, topk)?);
     if matches!(order, Order::By(_)) {
         // Its comparator is given positions too.
-        operands.push(w.iota(&dims, dim));
+        operands.push(w.iota(DType::S32, &dims, dim));
     }
     let shape = w.module.shape(topk).clone();
     let [of_values, of_positions] = shape.as_tuple()? else { return None };
@@ -191,7 +191,7 @@ impl Rows {
         across[self.dim] = last;
         let i: Vec<InstId> = operands.iter().map(|&operand| w.broadcast(operand, &pairs, &along)).collect();
         let j: Vec<InstId> = operands.iter().map(|&operand| w.broadcast(operand, &pairs, &across)).collect();
-        let (at_i, at_j) = (w.iota(&pairs, self.dim), w.iota(&pairs, last));
+        let (at_i, at_j) = (w.iota(DType::S32, &pairs, self.dim), w.iota(DType::S32, &pairs, last));
         let i_first = self.before(w, &i, &j);
         let j_first = self.before(w, &j, &i);
         let not_i_first = w.each(Opcode::Not, &[i_first]);
@@ -207,7 +207,7 @@ impl Rows {
         dims[self.dim] = self.n_kept;
         let mut found = dims.clone();
         found.push(n);
-        let (rank, wanted, at) = (w.broadcast(rank, &found, &across), w.iota(&found, self.dim), w.iota(&found, last));
+        let (rank, wanted, at) = (w.broadcast(rank, &found, &across), w.iota(DType::S32, &found, self.dim), w.iota(DType::S32, &found, last));
         let is_it = w.compare(Comparison::Eq, rank, wanted);
         let nothing = w.splat(DType::S32, &found, Scalar::Int(0));
         let own = w.add(Opcode::Select, (DType::S32, &found), &[is_it, at, nothing], Attrs::Plain);
@@ -236,14 +236,14 @@ impl Rows {
         let dims = w.dims(operands[0]);
         let n = dims[self.dim];
         let size = n.unsigned_abs().next_power_of_two() as i64;
-        let positions = w.iota(&dims, self.dim);
+        let positions = w.iota(DType::S32, &dims, self.dim);
         let mut columns: Vec<InstId> = operands.iter().copied().chain([positions]).collect();
         if size > n {
             // What is added has positions behind all others.
             columns.iter_mut().for_each(|column| *column = w.pad(*column, self.dim, size));
             let padded = w.dims(columns[0]);
             if let Some(last) = columns.last_mut() {
-                *last = w.iota(&padded, self.dim);
+                *last = w.iota(DType::S32, &padded, self.dim);
             }
         }
         let mut block = 2;

@@ -85,10 +85,10 @@ impl Writer<'_> {
         self.add(Opcode::Broadcast, (self.dtype(array), dims), &[array], DimsAttrs { dimensions })
     }
 
-    /// The index along a dim, as s32.
-    pub(super) fn iota(&mut self, dims: &[i64], dim: usize) -> InstId {
+    /// The index along a dim, as an integer type.
+    pub(super) fn iota(&mut self, dtype: DType, dims: &[i64], dim: usize) -> InstId {
         let attrs = IotaAttrs { iota_dimension: dim as i64 };
-        self.add(Opcode::Iota, (DType::S32, dims), &[], attrs)
+        self.add(Opcode::Iota, (dtype, dims), &[], attrs)
     }
 
     pub(super) fn reshape(&mut self, array: InstId, dims: &[i64]) -> InstId {
