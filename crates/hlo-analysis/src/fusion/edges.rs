@@ -122,7 +122,8 @@ impl Edges {
             if is_marked && (!has_one_user || is_scalar_constant || reads_repeatable) {
                 self.roles[inst] = Role::Repeatable;
             }
-            let is_cheap_anywhere = reads_repeatable && self.is_mask(module, inst) || self.is_element_of_memory(module, inst);
+            let is_cheap_anywhere =
+                reads_repeatable && self.is_mask(module, inst) || self.is_element_of_memory(module, inst);
             if !is_marked && is_cheap_anywhere {
                 self.roles[inst] = Role::Repeatable;
             }

@@ -207,7 +207,11 @@ impl Rows {
         dims[self.dim] = self.n_kept;
         let mut found = dims.clone();
         found.push(n);
-        let (rank, wanted, at) = (w.broadcast(rank, &found, &across), w.iota(DType::S32, &found, self.dim), w.iota(DType::S32, &found, last));
+        let (rank, wanted, at) = (
+            w.broadcast(rank, &found, &across),
+            w.iota(DType::S32, &found, self.dim),
+            w.iota(DType::S32, &found, last),
+        );
         let is_it = w.compare(Comparison::Eq, rank, wanted);
         let nothing = w.splat(DType::S32, &found, Scalar::Int(0));
         let own = w.add(Opcode::Select, (DType::S32, &found), &[is_it, at, nothing], Attrs::Plain);

@@ -532,7 +532,9 @@ impl<'m> Emitter<'m> {
     fn home(&self, frame: FrameId, index: &[Atom]) -> usize {
         let branch = self.scopes.iter().rposition(|scope| scope.kind == ScopeKind::Branch).unwrap_or(0);
         let atoms = index.iter().map(|atom| atom.depth()).max().unwrap_or(0);
-        self.frames[frame.0].depth.max(branch).max(atoms).min(self.depth())
+        // The index of an only row depends on no variable, but what is loaded of it does.
+        let row = if self.row.as_ref().is_some_and(RowWalk::is_only_row) { self.team_depth } else { 0 };
+        self.frames[frame.0].depth.max(branch).max(atoms).max(row).min(self.depth())
     }
 
     fn computed(&mut self, frame: FrameId, inst: InstId, leaf: usize, index: &[Atom]) -> Result<Value, GpuError> {

@@ -156,7 +156,7 @@ impl RowTeam {
                 }
                 Ok(())
             })?;
-            walk.store(e, pack.first, &packs, condition.as_deref());
+            pack.store(e, &packs, condition.as_deref());
             Ok(())
         })
     }

@@ -116,6 +116,19 @@ template <class T, int N> HLO_TEMPLATE_FN void store_elems(T* to, const Pack<T, 
 #pragma unroll
     for (int k = 0; k < N; ++k) to[k] = pack.elems[k];
 }
+// Elements `low` to below `high` alone: the others belong to another row.
+template <class T, int N, class I> HLO_TEMPLATE_FN void load_part(Pack<T, N>& pack, const T* from, I low, I high) {
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+        if (k >= low && k < high) pack.elems[k] = from[k];
+    }
+}
+template <class T, int N, class I> HLO_TEMPLATE_FN void store_part(T* to, const Pack<T, N>& pack, I low, I high) {
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+        if (k >= low && k < high) to[k] = pack.elems[k];
+    }
+}
 
 // sums[M, N] += the sum over k of a[k, M] * b[k, N]; rows of `a` and `b` are as aligned as packs of M and N are.
 template <class T, int M, int N, int K>
