@@ -12,6 +12,7 @@ mod expand_operations;
 mod fuse;
 pub mod kernel;
 pub mod lower;
+mod pad_products;
 pub mod plan;
 mod propagate_layouts;
 
@@ -21,4 +22,4 @@ use hlo_pass::PassInfo;
 
 /// The passes of this crate.
 pub const PASSES: &[&PassInfo] =
-    &[&convolution_to_dot::INFO, &expand_operations::INFO, &fuse::INFO, &propagate_layouts::INFO];
+    &[&convolution_to_dot::INFO, &expand_operations::INFO, &fuse::INFO, &pad_products::INFO, &propagate_layouts::INFO];

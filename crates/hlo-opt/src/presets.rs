@@ -18,7 +18,7 @@ use std::fmt::Write;
 
 /// What the GPU backend lowers best.
 pub const GPU: &str =
-    "expand-operations,inline-calls,simplify-tuples,cse,convolution-to-dot,dce,propagate-layouts,fuse";
+    "expand-operations,inline-calls,simplify-tuples,cse,convolution-to-dot,dce,propagate-layouts,pad-products,fuse";
 
 /// The pass that takes a preset's options.
 pub(crate) const SHARDING: &str = "shard-weight-update";

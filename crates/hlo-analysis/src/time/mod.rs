@@ -15,7 +15,9 @@ mod units;
 
 pub use clock::{ModuleTime, predict, predict_timeline};
 pub use exchange::{Exchange, Members, exchange_of, exchanged_bytes, members_of};
-pub use kernel::{Arithmetic, KernelCost, Unit, Updates, arithmetic_dtype, instruction_cost, region_cost, unit};
+pub use kernel::{
+    Arithmetic, KernelCost, Unit, Updates, arithmetic_dtype, instruction_cost, product_slowdown, region_cost, unit,
+};
 pub use lanes::{Lane, TaskSpan, Tasks};
 pub use machine::{DEFAULT_DEVICE, DEFAULT_GBYTES_PER_S, KernelWork, Machine, Network, SizeMismatch};
 pub use timeline::Span;

@@ -7,7 +7,7 @@
 
 use super::{BufferId, CollectiveCall, CollectiveKind, CommunicatorId, Plan, Step, Stream, Work};
 use hashbrown::HashMap;
-use hlo_analysis::time::{DEFAULT_DEVICE, Exchange, KernelWork, Machine, Network};
+use hlo_analysis::time::{DEFAULT_DEVICE, Exchange, KernelWork, Machine, Network, product_slowdown};
 use hlo_cluster::{Collective, CollectiveCost};
 use hlo_ir::DType;
 
@@ -89,7 +89,9 @@ impl StepTimes {
             Work::Gemm(gemm) => {
                 let flops =
                     2.0 * (gemm.outer_batch * gemm.batch) as f64 * gemm.m as f64 * gemm.n as f64 * gemm.k as f64;
-                let arithmetic_s = machine.matrix_s(flops, dtype_of(plan, gemm.lhs.buffer), gemm.uses_tf32);
+                let arrays = [gemm.lhs.buffer, gemm.rhs.buffer, gemm.output.buffer];
+                let slowdown = product_slowdown(arrays.map(|buffer| &plan.buffers[buffer].shape));
+                let arithmetic_s = machine.matrix_s(flops * slowdown, dtype_of(plan, gemm.lhs.buffer), gemm.uses_tf32);
                 machine.kernel_s(KernelWork { bytes: bytes_of_all(plan, work), arithmetic_s })
             }
             Work::Copy { .. } | Work::Fill { .. } => {
