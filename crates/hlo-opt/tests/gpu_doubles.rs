@@ -191,7 +191,7 @@ fn cards_and_a_shared_card_agree_with_the_host() {
     assert!(output.status.success(), "{}", said(&output));
     let expected = arrays(&host);
     assert_eq!(expected.len(), 20);
-    // Repeated runs replay recorded launches.
+    // Repeated runs and further steps replay recorded launches. Nothing is donated: each step begins with the same inputs.
     let ways = [
         (4, &[][..]),
         (1, &["--share-gpu"]),
@@ -199,6 +199,8 @@ fn cards_and_a_shared_card_agree_with_the_host() {
         (1, &["--share-gpu", "--check-finite"]),
         (4, &["--repeat", "3"]),
         (1, &["--share-gpu", "--repeat", "3"]),
+        (4, &["--steps", "3"]),
+        (1, &["--share-gpu", "--steps", "3", "--repeat", "1"]),
     ];
     for (i, (n_cards, flags)) in ways.into_iter().enumerate() {
         let path = folder.path(&format!("gpu{i}.npz"));
